@@ -5,6 +5,7 @@ use crate::context::Context;
 use crate::json;
 use crate::options::{Spec, parse_with_long};
 use cenote_command::outcome::{Outcome, fail, usage as wrong};
+use cenote_vdev::patience::impatiently;
 use std::ffi::OsString;
 
 /// Where a command runs.
@@ -29,6 +30,8 @@ pub enum Runs {
     Here(Function),
     /// It works on imported pools.
     Pools(Function),
+    /// It shows something of imported pools, and waits for no device that others can stand in for.
+    Looks(Function),
     /// It depends on the arguments.
     Placed(fn(&[OsString]) -> Where, Function),
     /// OpenZFS has it and cenote does not yet.
@@ -87,7 +90,7 @@ impl Tool {
     pub fn place(&self, args: &[OsString]) -> Where {
         let Some((name, rest)) = args.split_first() else { return Where::Here };
         match self.find(&name.to_string_lossy()).map(|c| c.runs) {
-            Some(Runs::Pools(_)) => Where::DaemonIfRunning,
+            Some(Runs::Pools(_) | Runs::Looks(_)) => Where::DaemonIfRunning,
             Some(Runs::Placed(place, _)) => place(rest),
             _ => Where::Here,
         }
@@ -130,6 +133,7 @@ impl Tool {
         let refused = |why: &str| fail(format!("{} {}: {why}", self.name, command.name));
         let outcome = match command.runs {
             Runs::Here(f) | Runs::Pools(f) | Runs::Placed(_, f) => f(rest, ctx),
+            Runs::Looks(f) => impatiently(|| f(rest, ctx)),
             Runs::Missing => refused("not supported yet"),
         };
         if let (Some(pool), Ok(0)) = (ctx.take_changed(), &outcome) {

@@ -180,8 +180,8 @@ pub fn place(tool: &str, args: &[OsString]) -> Where {
     match tool {
         "zpool" => zpool::place(args),
         "zfs" => zfs::place(args),
-        // Tunables that it sets are its own process's.
-        "zdb" if cenote_zdb::sets_tunables(args) => Where::Here,
+        // Tunables that it sets are its own process's, and files that it writes are the user's.
+        "zdb" if cenote_zdb::needs_own_process(args) => Where::Here,
         "zdb" => Where::DaemonIfRunning,
         "zstream" => Where::Here,
         "mount.zfs" => Where::DaemonIfRunning,

@@ -348,7 +348,10 @@ fn zdb_sets_tunables_for_itself() {
     assert!(listed.starts_with(&format!("{name}: 16\n")), "{listed}");
     // It has no pools that are imported.
     let refused = s.run(&format!("zdb -o {name}=20 -d degr")).fails(1);
-    assert!(refused.contains("with -o, pools are those found by -e and -p only"), "{refused}");
+    assert!(
+        refused.contains("with -o, -x and -Y, pools are those found by -e and -p only"),
+        "{refused}"
+    );
     let daemons = s.run("tunables").ok();
     let line = daemons.lines().find(|l| l.contains(name)).unwrap();
     assert!(line.split_whitespace().any(|word| word == "16"), "{line}");

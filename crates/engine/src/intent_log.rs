@@ -152,7 +152,11 @@ impl SyncContext<'_> {
         if header.log.is_hole() {
             return Ok(());
         }
-        self.tx.frees.extend(allocated(base.store(), &header, last, &Kept::nothing()));
+        // What cannot be read of a log that is given up is no damage that anybody would want to hear of.
+        let found = || allocated(base.store(), &header, last, &Kept::nothing());
+        let (blocks, notes) = Store::attempt(found);
+        drop(notes);
+        self.tx.frees.extend(blocks);
         self.set_intent_log(ds_obj, NO_LOG)
     }
 

@@ -303,9 +303,9 @@ impl Engine {
         let log_closed = self.shared.datasets.close_log(&self.shared, ds_obj);
         self.shared.datasets.shut(ds_obj);
         self.sync()?;
-        log_closed?;
+        // Nobody can use it any more, whatever became of its log: it must not be in the way of who gives that up.
         self.shared.datasets.close(ds_obj);
-        Ok(())
+        Ok(log_closed?)
     }
 
     /// Waits until everything that was changed so far is on disk.

@@ -8,6 +8,7 @@ mod rig;
 
 use cenote_engine::change::{Kind, NewDataset};
 use cenote_engine::{Engine, EngineOptions, TakeOut};
+use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::config;
 use cenote_pool::reopen::Restore;
 use cenote_vdev::VdevState;
@@ -198,8 +199,47 @@ fn devices_that_go_away() {
 fn devices_that_fail_flushes() {
     // Their labels are read and written all the same.
     let fault = |device: &FaultyDevice| device.set_flush_errors(true);
-    failing("mirror a b", &["a"], VdevState::Healthy, &fault);
-    failing("raidz1 a b c", &["b"], VdevState::Healthy, &fault);
+    failing("mirror a b", &["a"], VdevState::Faulted, &fault);
+    failing("raidz1 a b c", &["b"], VdevState::Faulted, &fault);
+    // Those that fail once stay in use.
+    let once = |device: &FaultyDevice| device.fail_flushes(1);
+    failing("mirror a b", &["a"], VdevState::Healthy, &once);
+    failing("raidz1 a b c", &["b"], VdevState::Healthy, &once);
+}
+
+/// A flush that fails is an error of its device, and is reported; where no other device has the blocks the group is not
+/// acknowledged.
+#[test]
+fn flushes_that_fail_are_reported() {
+    for (line, survives) in [("mirror a b", true), ("a", false)] {
+        let (rig, devices) = (Rig::new(64 << 20), Faulty::default());
+        let engine = rig.create_on(line, 12, EngineOptions::default(), &devices);
+        let fs = open(&engine);
+        fill(&fs, 0..4, LEN);
+        engine.sync().unwrap();
+        let leaf = engine.pool().store().vdevs().leaves()[0].clone();
+        let device = devices.device(&rig, "a");
+        device.set_flush_errors(true);
+        fill(&fs, 4..6, LEN);
+        assert_eq!(engine.sync().is_ok(), survives);
+        assert_eq!(engine.suspended().is_none(), survives);
+        assert!(leaf.errors().1 > 0);
+        let state = if survives { VdevState::Faulted } else { VdevState::Degraded };
+        assert_eq!(leaf.state(), state);
+        let (events, _) = cenote_pool::events::since(0);
+        let mine = events.iter().map(|e| &e.payload);
+        let mine = mine.filter(|event| event.u64("vdev_guid") == Some(leaf.guid()));
+        let has = |class: &str, kind: Option<NvValue>| {
+            let of_class = |event: &&NvList| event.str("class") == Some(class);
+            mine.clone().filter(of_class).any(|event| event.get("zio_type") == kind.as_ref())
+        };
+        assert!(has("ereport.fs.zfs.io", Some(NvValue::Uint32(5))));
+        assert!(has("ereport.fs.zfs.probe_failure", None));
+        if survives {
+            drop(fs);
+            engine.export(false).unwrap();
+        }
+    }
 }
 
 /// A device loses a group at its end, and then, before that is on record, writes of the next.
@@ -208,10 +248,9 @@ fn devices_that_fail_in_several_ways() {
     let (rig, devices) = (Rig::new(64 << 20), Faulty::default());
     let engine = rig.create_on("mirror a b", 12, EngineOptions::default(), &devices);
     let (fs, device) = (open(&engine), devices.device(&rig, "a"));
-    device.set_flush_errors(true);
+    device.fail_flushes(1);
     fill(&fs, 0..4, LEN);
     engine.sync().unwrap();
-    device.set_flush_errors(false);
     // Writes fail late: what was missed until then has long been asked for.
     device.fail_writes(0..u64::MAX);
     device.set_delay(Duration::from_millis(100));

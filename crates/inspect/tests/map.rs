@@ -16,8 +16,8 @@ use cenote_pool::Pool;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Not imported: dRAID, and native encryption.
-const REFUSED: [&str; 2] = ["dr1", "crypt"];
+/// Not imported: dRAID.
+const REFUSED: [&str; 1] = ["dr1"];
 
 fn names() -> Vec<String> {
     cenote_testpools::names().into_iter().filter(|n| !REFUSED.contains(&n.as_str())).collect()

@@ -94,10 +94,22 @@ impl Histogram {
             let often = |n: u64| n.saturating_mul(phys.refcount);
             stat.add(&Stat([a, b, c, d, often(a), often(b), often(c), often(d)]));
         }
+        self.put(&stat);
+    }
+
+    /// Counts a block of which only what all its references take together is known.
+    pub fn count_stat(&mut self, referenced: &Stat) {
+        let [.., count, lsize, psize, dsize] = referenced.0;
+        let once = |all: u64| all.checked_div(count).unwrap_or_default();
+        let [l, p, d] = [lsize, psize, dsize].map(once);
+        self.put(&Stat([once(count), l, p, d, count, lsize, psize, dsize]));
+    }
+
+    fn put(&mut self, stat: &Stat) {
         if let Some(bucket) = stat.0[4].checked_ilog2()
             && let Some(slot) = self.0.get_mut(bucket as usize)
         {
-            slot.add(&stat);
+            slot.add(stat);
         }
     }
 

@@ -6,7 +6,8 @@ use crate::discover::Candidate;
 use cenote_format::label::Uberblock;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_vdev::{
-    Device, Vdev, VdevError, VdevTree, latency, open_device, open_device_rw, read_labels,
+    Device, Vdev, VdevError, VdevTree, latency, look::Asked, open_device, open_device_rw,
+    read_labels,
 };
 use parking_lot::RwLock;
 use std::collections::HashMap;
@@ -41,6 +42,28 @@ struct Found {
     /// It is a spare, which other pools may have too: it is opened for reading.
     shared: bool,
     device: Arc<OnceLock<Result<Arc<dyn Device>, ErrorKind>>>,
+    /// The question how many bytes it has; `None`: it cannot be opened.
+    size: Asked<Option<u64>>,
+}
+
+impl Found {
+    fn new(
+        path: PathBuf,
+        shared: bool,
+        device: OnceLock<Result<Arc<dyn Device>, ErrorKind>>,
+    ) -> Found {
+        Found { path, shared, device: Arc::new(device), size: Asked::default() }
+    }
+
+    /// The device, opened as those of a pool that is `writable` are, unless it is open.
+    fn open(&self, writable: bool) -> Result<Arc<dyn Device>, ErrorKind> {
+        self.device.get_or_init(|| open_path(&self.path, writable && !self.shared)).clone()
+    }
+}
+
+fn open_path(path: &Path, writable: bool) -> Result<Arc<dyn Device>, ErrorKind> {
+    let open = if writable { open_device_rw } else { open_device };
+    open(path).map(latency::as_tuned).map_err(|e| e.kind())
 }
 
 /// The devices.
@@ -59,7 +82,7 @@ impl DeviceSet {
             let open = c.opened.0.get(&guid).cloned();
             let device = open.map(|device| OnceLock::from(Ok(device))).unwrap_or_default();
             let shared = d.config.u64("state") == Some(config::STATE_SPARE);
-            Some((guid, Found { path: d.path.clone(), shared, device: Arc::new(device) }))
+            Some((guid, Found::new(d.path.clone(), shared, device)))
         });
         DeviceSet { by_guid: RwLock::new(by_guid.collect()), writable }
     }
@@ -76,8 +99,7 @@ impl DeviceSet {
     /// Adds devices that are open.
     pub fn insert(&self, devices: impl IntoIterator<Item = (u64, PathBuf, Arc<dyn Device>)>) {
         let found = devices.into_iter().map(|(guid, path, device)| {
-            let device = Arc::new(OnceLock::from(Ok(device)));
-            (guid, Found { path, shared: false, device })
+            (guid, Found::new(path, false, OnceLock::from(Ok(device))))
         });
         self.by_guid.write().extend(found);
     }
@@ -89,19 +111,6 @@ impl DeviceSet {
 
     fn found(&self, guid: u64) -> Option<Found> {
         self.by_guid.read().get(&guid).cloned()
-    }
-
-    fn open_path(&self, path: &Path) -> Result<Arc<dyn Device>, ErrorKind> {
-        let open = if self.writable { open_device_rw } else { open_device };
-        open(path).map(latency::as_tuned).map_err(|e| e.kind())
-    }
-
-    fn open_found(&self, found: &Found) -> Result<Arc<dyn Device>, ErrorKind> {
-        let open = || match found.shared {
-            true => open_device(&found.path).map(latency::as_tuned).map_err(|e| e.kind()),
-            false => self.open_path(&found.path),
-        };
-        found.device.get_or_init(open).clone()
     }
 
     /// The device at a path where that of the leaf with this guid may be, and whether its label is
@@ -116,9 +125,9 @@ impl DeviceSet {
             return Some((device, false));
         }
         drop(device);
-        let opened = self.open_path(&path);
+        let opened = open_path(&path, self.writable);
         let device = opened.as_ref().ok().cloned();
-        let found = Found { path, shared: false, device: Arc::new(OnceLock::from(opened)) };
+        let found = Found::new(path, false, OnceLock::from(opened));
         self.by_guid.write().insert(guid, found);
         let device = device?;
         Some((device, true))
@@ -131,7 +140,14 @@ impl DeviceSet {
 
     /// The device with this guid.
     pub fn open(&self, guid: u64) -> Option<Arc<dyn Device>> {
-        self.open_found(&self.found(guid)?).ok()
+        self.found(guid)?.open(self.writable).ok()
+    }
+
+    /// Bytes of the device with this guid, without waiting for it. `None`: it cannot be opened, or has never answered.
+    pub fn size(&self, guid: u64) -> Option<u64> {
+        let found = self.found(guid)?;
+        let (writable, asked) = (self.writable, found.size.clone());
+        asked.ask(move || Some(found.open(writable).ok()?.size())).flatten()
     }
 
     /// Lets go of the device with this guid, once those who read from it at the moment have done so.
@@ -185,7 +201,7 @@ impl DeviceSet {
     pub fn refused(&self, guids: impl IntoIterator<Item = u64>) -> Vec<(u64, PathBuf, ErrorKind)> {
         let refused = |guid| {
             let found = self.found(guid)?;
-            let kind = self.open_found(&found).err()?;
+            let kind = found.open(self.writable).err()?;
             is_refusal(&kind).then_some((guid, found.path, kind))
         };
         guids.into_iter().filter_map(refused).collect()
@@ -194,7 +210,7 @@ impl DeviceSet {
     /// The path of a device that another process has open for itself; the next time it is opened anew.
     fn busy(&self, guid: u64) -> Option<PathBuf> {
         let found = self.found(guid)?;
-        self.open_found(&found).err().filter(|kind| *kind == ErrorKind::ResourceBusy)?;
+        found.open(self.writable).err().filter(|kind| *kind == ErrorKind::ResourceBusy)?;
         if let Some(found) = self.by_guid.write().get_mut(&guid) {
             found.device = Arc::default();
         }
@@ -235,7 +251,7 @@ impl DeviceSet {
         let label = read_labels(device.as_ref()).ok().flatten().map(|labels| labels.config);
         let Some(label) = label.filter(|label| label.u64("guid") == Some(guid)) else { return };
         let shared = label.u64("state") == Some(config::STATE_SPARE);
-        let found = Found { path, shared, device: Arc::default() };
+        let found = Found::new(path, shared, OnceLock::new());
         self.by_guid.write().insert(guid, found);
     }
 

@@ -14,7 +14,7 @@ use crate::{Candidate, Pool, config};
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_store::notes::{self, Unreadable};
 use cenote_store::{Bookmark, Store};
-use cenote_vdev::events::{Happening, listen};
+use cenote_vdev::events::{Happening, Operation, listen};
 use cenote_vdev::{Aux, Vdev, VdevState};
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -295,16 +295,17 @@ fn happened(vdev: &Vdev, what: &Happening<'_>) {
             of_request(Request { errno: ECKSUM, offset, size, ..Request::default() }, &mut payload);
             post(payload);
         }
-        Happening::Failed { offset, size, write, why } => {
+        Happening::Failed { offset, size, operation, why } => {
             let mut payload = report("io", &owner, Some(vdev));
-            let (errno, kind) = (errno_of(why), Some(zio_type(write)));
+            let (errno, kind) = (errno_of(why), Some(zio_type(operation)));
             of_request(Request { errno, offset, size, kind, took: None }, &mut payload);
             post(payload);
         }
         Happening::Slow { .. } if owner.quiet.contains(&vdev.guid()) => {}
         Happening::Slow { offset, size, write, took } => {
             let mut payload = report("delay", &owner, Some(vdev));
-            let (kind, took) = (Some(zio_type(write)), Some(took));
+            let operation = if write { Operation::Write } else { Operation::Read };
+            let (kind, took) = (Some(zio_type(operation)), Some(took));
             of_request(Request { errno: 0, offset, size, kind, took }, &mut payload);
             post(payload);
         }
@@ -317,7 +318,7 @@ fn unreadable(store: &Store, what: &Unreadable) {
     let mut payload = report("data", &owner, None);
     let errno = if what.mismatch { ECKSUM } else { Errno::IO.raw_os_error() };
     payload.set("zio_err", NvValue::Int32(errno));
-    payload.set("zio_type", NvValue::Uint32(zio_type(false)));
+    payload.set("zio_type", NvValue::Uint32(zio_type(Operation::Read)));
     let Bookmark { objset, object, level, blkid } = what.at;
     payload.set("zio_objset", NvValue::Uint64(objset));
     payload.set("zio_object", NvValue::Uint64(object));
@@ -362,8 +363,12 @@ fn open_failure(aux: Aux) -> &'static str {
 }
 
 /// `zio_type_t`.
-fn zio_type(write: bool) -> u32 {
-    if write { 2 } else { 1 }
+fn zio_type(operation: Operation) -> u32 {
+    match operation {
+        Operation::Read => 1,
+        Operation::Write => 2,
+        Operation::Flush => 5,
+    }
 }
 
 /// The request that a report is about.

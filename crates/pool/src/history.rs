@@ -183,6 +183,11 @@ const LEGACY_EVENTS: [&str; 41] = [
     "pool split",
 ];
 
+/// The name of a numbered event; `None`: there is no such event.
+pub fn legacy_event(number: u64) -> Option<&'static str> {
+    LEGACY_EVENTS.get(usize::try_from(number).ok()?).copied()
+}
+
 /// A record as `zpool history` shows it: without the newline, `time` prints seconds since 1970 (as
 /// [`crate::time::history_time`] does). `internal` is `-i`, `long` is `-l`. `None`: only shown
 /// with `-i`.
@@ -203,7 +208,7 @@ pub fn format_record(
     } else if !internal {
         return None;
     } else if let Some(event) = record.u64("history internal event") {
-        match usize::try_from(event).ok().and_then(|e| LEGACY_EVENTS.get(e)) {
+        match legacy_event(event) {
             Some(name) => line.push_str(&format!(
                 " [internal {name} txg:{}] {}",
                 number("history txg"),

@@ -364,9 +364,9 @@ impl Pool {
         self.device_size(config).is_some()
     }
 
-    /// Bytes of the device of a spare or cache device; `None` if it cannot be opened.
+    /// Bytes of the device of a spare or cache device; `None` if it cannot be opened, or has never answered.
     pub fn device_size(&self, config: &NvList) -> Option<u64> {
-        Some(self.devices.open(config::number(config, "guid"))?.size())
+        self.devices.size(config::number(config, "guid"))
     }
 
     /// The vdevs with their states, spares and cache devices too.
@@ -399,11 +399,11 @@ fn random() -> u64 {
 }
 
 /// What a top-level vdev could grow by, in whole metaslabs: the smallest growth of its devices,
-/// times their number for RAID-Z.
+/// times their number for RAID-Z. Nothing, where a device does not say how large it is by now.
 pub fn expandable(top: &cenote_vdev::Vdev) -> u64 {
     let shift = config::number(top.config(), "metaslab_shift").min(63);
     let usable = |v: &cenote_vdev::Vdev| {
-        let size = v.device()?.size_by_now();
+        let size = v.seen()?.size;
         size.checked_sub(cenote_format::LABEL_START + cenote_format::label::LABEL_END)
     };
     let smallest = |children: &[Arc<cenote_vdev::Vdev>]| {

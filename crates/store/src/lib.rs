@@ -19,6 +19,7 @@
 //! | [`arc`] | the adaptive replacement cache of physical blocks |
 //! | `tamper` | for tests: hostile blocks with right checksums |
 //! | `notes` | who gave wrong bytes, and when that counts |
+//! | `keyless` | what of encrypted blocks is read without keys |
 //! | `primary` | which datasets' blocks the ARC keeps |
 //! | [`verify`] | which bytes satisfy a block pointer's checksum |
 //! | [`rangetree`], [`histogram`] | free space of a metaslab in memory |
@@ -34,6 +35,7 @@ mod error;
 pub mod gang;
 pub mod held;
 pub mod histogram;
+mod keyless;
 pub mod notes;
 pub mod pipeline;
 mod prefetch;

@@ -23,7 +23,7 @@ use cenote_format::checksum::{Checksum, Salt};
 use cenote_format::compress::{Compression, decompress};
 use cenote_format::dmu::DmuType;
 use cenote_format::{ByteOrder, DecodeError};
-use cenote_vdev::{BlockRead, Fault, Outcome, Priority, VdevError, VdevTree};
+use cenote_vdev::{BlockRead, Fault, Outcome, Priority, VdevError, VdevTree, patience};
 use parking_lot::{Mutex, RwLock};
 use rayon::prelude::*;
 
@@ -33,6 +33,7 @@ use crate::decoded::{self, DecodedCache};
 use crate::error::{BlockError, Bookmark};
 use crate::gang::{Assembly, first_of};
 use crate::held;
+use crate::keyless;
 use crate::notes::{self, Unreadable};
 use crate::prefetch::Prefetcher;
 use crate::primary::{Policies, PrimaryCache};
@@ -433,7 +434,7 @@ impl Store {
             let data = Abd::from_vec(vec![0; bp.lsize() as usize]);
             return Ok(Start::Done(Block { data, order: bp.byte_order() }));
         }
-        if bp.is_encrypted() {
+        if bp.is_encrypted() && !keyless::may_read(bp) {
             return Err(BlockError::Encrypted { at });
         }
         let Some(key) = Key::of(bp) else {
@@ -489,7 +490,7 @@ impl Store {
         }
         let own = match self.flights.begin(key) {
             Flight::Other(other) => {
-                other.wait();
+                other.wait(patience::of_thread());
                 None
             }
             Flight::Own(guard) => Some(guard),

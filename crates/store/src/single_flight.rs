@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ahash::RandomState;
 use parking_lot::{Condvar, Mutex};
@@ -21,11 +22,14 @@ pub(crate) struct Read {
 }
 
 impl Read {
-    /// Waits until it has ended.
-    pub(crate) fn wait(&self) {
+    /// Waits until it has ended, for `patience` at most.
+    pub(crate) fn wait(&self, patience: Option<Duration>) {
         let mut done = self.done.lock();
-        while !*done {
-            self.changed.wait(&mut done);
+        match patience {
+            Some(patience) => {
+                self.changed.wait_while_for(&mut done, |done| !*done, patience);
+            }
+            None => self.changed.wait_while(&mut done, |done| !*done),
         }
     }
 }

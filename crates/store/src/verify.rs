@@ -3,7 +3,7 @@
 //! A block's checksum is in its pointer, computed over the physical bytes in the byte order of the
 //! writer. Two exceptions: gang headers and intent log blocks carry their checksum in themselves
 //! (`zio_eck_t`), seeded with where they are, and blocks of encrypted datasets keep only half of
-//! the checksum in the pointer, the other half being their MAC.
+//! the checksum, in the pointer or in themselves, the other half being their MAC.
 
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
@@ -21,8 +21,11 @@ pub fn matches(bp: &BlockPointer, data: &Abd, salt: &Salt) -> Result<bool> {
     match kind {
         Checksum::Off | Checksum::NoParity => return Ok(true),
         Checksum::Zilog | Checksum::Zilog2 | Checksum::Label | Checksum::GangHeader => {
-            let found = checksum::verify_embedded(kind, &data.bytes(), bp.checksum())?;
-            return Ok(found.is_some());
+            let verify = match bp.uses_crypt() && DmuType(bp.object_type()) != DmuType::OBJSET {
+                true => checksum::verify_embedded_mac,
+                false => checksum::verify_embedded,
+            };
+            return Ok(verify(kind, &data.bytes(), bp.checksum())?.is_some());
         }
         _ => {}
     }

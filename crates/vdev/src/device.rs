@@ -84,7 +84,8 @@ pub trait Device: Send + Sync {
     /// Size in bytes.
     fn size(&self) -> u64;
 
-    /// Looks at how large the device is by now, which may have grown since it was opened.
+    /// Looks at how large the device is by now, which may have grown since it was opened. Like [`Device::is_current`],
+    /// [`Device::is_there`] and [`Device::is_unlinked`], this waits as long as the device hangs.
     fn size_by_now(&self) -> u64 {
         self.size()
     }

@@ -8,6 +8,17 @@ use std::io;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+/// What a device is asked to do (`zio_type_t`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Read bytes.
+    Read,
+    /// Write bytes.
+    Write,
+    /// Make durable what was written.
+    Flush,
+}
+
 /// Something that happened to a vdev.
 #[derive(Debug)]
 pub enum Happening<'a> {
@@ -18,14 +29,14 @@ pub enum Happening<'a> {
         /// How many; 0 if that is not known.
         size: u64,
     },
-    /// A read or write failed.
+    /// A request failed.
     Failed {
         /// Where on the device.
         offset: u64,
         /// How many bytes.
         size: u64,
-        /// Whether it was a write.
-        write: bool,
+        /// What it was to do; a flush has neither place nor size.
+        operation: Operation,
         /// Why.
         why: &'a io::Error,
     },

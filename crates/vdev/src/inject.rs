@@ -83,7 +83,8 @@ fn put(bytes: &mut [u8], req: &WriteReq) -> io::Result<()> {
 struct Faults {
     errors: Vec<Range<u64>>,
     write_errors: Vec<Range<u64>>,
-    flush_errors: bool,
+    /// How many flushes are still to fail.
+    flush_errors: u64,
     corrupt: Vec<(Range<u64>, u8)>,
     missing: bool,
     delay: Duration,
@@ -127,7 +128,12 @@ impl FaultyDevice {
 
     /// Whether flushes fail from now on.
     pub fn set_flush_errors(&self, fail: bool) {
-        self.faults().flush_errors = fail;
+        self.fail_flushes(if fail { u64::MAX } else { 0 });
+    }
+
+    /// So many flushes fail from now on.
+    pub fn fail_flushes(&self, count: u64) {
+        self.faults().flush_errors = count;
     }
 
     /// Bytes of `range` read as they are XOR `mask` from now on, silently.
@@ -151,7 +157,7 @@ impl FaultyDevice {
         self.answers.notify_all();
     }
 
-    /// Batches and flushes that wait because the device hangs.
+    /// Batches, flushes and looks from outside that wait because the device hangs.
     pub fn waiting(&self) -> usize {
         self.faults().waiting
     }
@@ -204,6 +210,15 @@ impl Device for FaultyDevice {
         self.inner.size()
     }
 
+    fn size_by_now(&self) -> u64 {
+        self.pause();
+        self.inner.size_by_now()
+    }
+
+    fn grow(&self, size: u64) {
+        self.inner.grow(size);
+    }
+
     fn path(&self) -> &Path {
         self.inner.path()
     }
@@ -254,8 +269,10 @@ impl Device for FaultyDevice {
         self.flushes.fetch_add(1, Ordering::Relaxed);
         self.pause();
         let fails = {
-            let faults = self.faults();
-            faults.missing || faults.flush_errors
+            let mut faults = self.faults();
+            let fails = faults.flush_errors > 0;
+            faults.flush_errors = faults.flush_errors.saturating_sub(1);
+            faults.missing || fails
         };
         if fails { Err(io::Error::other("injected flush error")) } else { self.inner.flush() }
     }
@@ -265,6 +282,7 @@ impl Device for FaultyDevice {
     }
 
     fn is_there(&self) -> bool {
+        self.pause();
         self.inner.is_there()
     }
 

@@ -3,9 +3,9 @@
 //! Mirrors, replacing and spare vdevs hold the same data on every child, so below such a vdev all
 //! leaves are copies of each other. They are tried in order of trust until one verifies: first
 //! those that have the block's transaction group, then stale ones, last those that are out of
-//! use. Among equals the one with the fewest reads under way comes first, and among idle ones
-//! the choice goes by megabytes of the offset, so that sequential reads stay on one side for a
-//! while and still use all.
+//! use. Among equals those come last whose devices hang; of the others the one with the fewest reads
+//! under way comes first, and among idle ones the choice goes by megabytes of the offset, so that
+//! sequential reads stay on one side for a while and still use all.
 
 use std::io;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use cenote_format::abd::Abd;
 
+use crate::patience::GaveUp;
 use crate::submit::{LeafRead, Piece, Submit, read_leaves};
 use crate::vdev::{Kind, Trust, Vdev};
 use crate::{Fault, VdevError, Verify};
@@ -28,27 +29,30 @@ pub fn choices() -> (u64, u64) {
     (PREFERRED.load(Relaxed), EQUAL.load(Relaxed))
 }
 
+/// What a leaf is chosen by: its trust, whether its device hangs, the reads under way.
+type Rank = (Trust, bool, u64);
+
 /// The leaves below `vdev` that hold the same data, in the order in which to try them. Those
 /// without a device are left out.
 pub(crate) fn leaves_by_trust(vdev: &Arc<Vdev>, offset: u64, txg: u64) -> Vec<Arc<Vdev>> {
     let mut leaves = Vec::new();
     copies(vdev, &mut leaves);
-    let mut ranked: Vec<(Trust, u64, usize, Arc<Vdev>)> = Vec::with_capacity(leaves.len());
+    let mut ranked: Vec<(Rank, usize, Arc<Vdev>)> = Vec::with_capacity(leaves.len());
     let n = leaves.len();
     let turn = (offset >> 20) as usize % n.max(1);
     for (i, leaf) in leaves.into_iter().enumerate() {
         if let Some(trust) = leaf.trust(txg) {
-            let busy = leaf.stats.reads.in_flight();
-            ranked.push((trust, busy, (i + n - turn) % n, leaf));
+            let rank = (trust, n > 1 && leaf.stats.activity.hangs(), leaf.stats.reads.in_flight());
+            ranked.push((rank, (i + n - turn) % n, leaf));
         }
     }
-    ranked.sort_by_key(|(trust, busy, order, _)| (*trust, *busy, *order));
-    if let [(trust, busy, ..), (next_trust, next_busy, ..), ..] = ranked.as_slice() {
-        let preferred = (trust, busy) != (next_trust, next_busy);
+    ranked.sort_by_key(|(rank, order, _)| (*rank, *order));
+    if let [(rank, ..), (next, ..), ..] = ranked.as_slice() {
+        let preferred = rank != next;
         let count = if preferred { &PREFERRED } else { &EQUAL };
         count.fetch_add(1, Relaxed);
     }
-    ranked.into_iter().map(|(_, _, _, leaf)| leaf).collect()
+    ranked.into_iter().map(|(.., leaf)| leaf).collect()
 }
 
 /// Appends the leaves below `vdev` that hold the same data.
@@ -93,7 +97,7 @@ impl<'a> Read<'a> {
         verify: Verify<'_>,
         faults: &mut Vec<Fault>,
     ) -> Result<Abd, VdevError> {
-        let (mut error, mut bad) = (None, false);
+        let (mut error, mut bad, mut gave_up) = (None, false, false);
         let (mut result, mut wrong) = (first, Vec::new());
         for (i, leaf) in self.leaves.iter().enumerate() {
             if i > 0 {
@@ -112,12 +116,19 @@ impl<'a> Read<'a> {
                         wrong.push(Fault::mismatch(leaf, self.offset));
                     }
                 }
+                Some(Err(e)) if GaveUp::is(&e) => gave_up = true,
                 Some(Err(e)) => {
                     error = Some(e.to_string());
                     wrong.push(Fault::unreadable(leaf, self.offset));
                 }
                 None => {}
             }
+        }
+        if gave_up {
+            let again = Read::plan(self.vdev, self.offset, self.size, self.txg);
+            let first = again.first_read();
+            let first = first.and_then(|read| read_leaves(submit.patient(), &[read]).pop());
+            return again.finish(submit.patient(), first, verify, faults);
         }
         faults.append(&mut wrong);
         Err(self.failed(error, bad))

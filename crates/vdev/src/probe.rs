@@ -4,7 +4,7 @@
 //! requests failed, each device that failed one is *probed* (`vdev_probe`): an area that nothing
 //! else uses is read from its labels, and where the pool is written to written back as it is. If no
 //! label can be read, or none written, or if its path leads to something else by now (the file was
-//! deleted or replaced), the leaf is *faulted*: it takes no writes, misses what is
+//! deleted or replaced), or if what was written cannot be flushed, the leaf is *faulted*: it takes no writes, misses what is
 //! written meanwhile, and is read only for what nothing else has. A leaf that its top-level vdev
 //! cannot do without stays in use and is called degraded; what fails then, fails for its caller.
 //!
@@ -29,6 +29,7 @@ use cenote_format::nvlist::NvList;
 use crate::device::{Device, ReadReq, WriteReq};
 use crate::events::{self, Happening};
 use crate::labels::read_labels;
+use crate::patience;
 use crate::state::{self, Aux};
 use crate::vdev::{Dtl, Kind, Opened, Vdev};
 use crate::{VdevError, VdevState, VdevTree, assemble};
@@ -119,6 +120,10 @@ impl VdevTree {
     /// Probes the leaves with requests that failed since this was last done, and takes those out
     /// of use that do not answer.
     pub(crate) fn look_after(&self) {
+        if patience::of_thread().is_some() {
+            // Others will do it, who have the time.
+            return;
+        }
         let failed = [&self.pool, &self.writer.pool].map(|pool| pool.take_failure());
         if !failed.contains(&true) {
             return;
@@ -129,7 +134,7 @@ impl VdevTree {
             let mut leaves = Vec::new();
             top.collect_leaves(&mut leaves);
             for leaf in leaves.iter().filter(|l| l.suspect.swap(false, Relaxed)) {
-                look_after(top, leaf);
+                self.look_after_leaf(top, leaf);
             }
         }
     }
@@ -160,9 +165,41 @@ impl VdevTree {
             top.collect_leaves(&mut leaves);
             let unlinked = |leaf: &&Arc<Vdev>| leaf.device().is_some_and(|d| d.is_unlinked());
             let healthy = leaves.iter().filter(|leaf| leaf.state() == VdevState::Healthy);
-            healthy.filter(unlinked).for_each(|leaf| look_after(top, leaf));
+            healthy.filter(unlinked).for_each(|leaf| self.look_after_leaf(top, leaf));
         }
         Ok(())
+    }
+
+    /// Probes a leaf below `top`.
+    fn look_after_leaf(&self, top: &Arc<Vdev>, leaf: &Arc<Vdev>) {
+        if !leaf.state().readable()
+            || leaf.device().is_none_or(|device| self.is_well(top, leaf, &*device))
+        {
+            return;
+        }
+        let state = match required(top, leaf) {
+            true => VdevState::Degraded,
+            false => VdevState::Faulted,
+        };
+        tracing::error!(?leaf, ?state, "the device does not answer");
+        // One that its vdev cannot do without is probed again with each request that fails.
+        if leaf.state() != state {
+            events::tell(leaf, &Happening::ProbeFailed);
+        }
+        leaf.set_state(state);
+    }
+
+    /// Whether the device of a leaf in use answers, and keeps what is written.
+    fn is_well(&self, top: &Arc<Vdev>, leaf: &Arc<Vdev>, device: &dyn Device) -> bool {
+        if !leaf.writable() {
+            return answers(device);
+        }
+        leaf.written().mark();
+        let busy = leaf.stats.activity.begin();
+        let answers = answers(device);
+        drop(busy);
+        leaf.written().mark();
+        answers && !self.fails_to_flush(top, leaf)
     }
 
     /// Brings leaves back, as far as they are out of use and their devices answer. Returns whether any
@@ -221,23 +258,6 @@ impl VdevTree {
         }
         false
     }
-}
-
-/// Probes a leaf below `top`.
-fn look_after(top: &Arc<Vdev>, leaf: &Vdev) {
-    if !leaf.state().readable() || leaf.device().is_none_or(|d| answers(&*d)) {
-        return;
-    }
-    let state = match required(top, leaf) {
-        true => VdevState::Degraded,
-        false => VdevState::Faulted,
-    };
-    tracing::error!(?leaf, ?state, "the device does not answer");
-    // One that its vdev cannot do without is probed again with each request that fails.
-    if leaf.state() != state {
-        events::tell(leaf, &Happening::ProbeFailed);
-    }
-    leaf.set_state(state);
 }
 
 /// What the state of a leaf is, given its config and device.

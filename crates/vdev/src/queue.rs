@@ -39,6 +39,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
 
 use crate::threads::{IoPool, Job, Threads, Work};
 use crate::tunables as t;
@@ -362,9 +363,21 @@ impl Drop for Active<'_> {
 
 /// Has all batches done, as soon as their class has room, and gives them back in any order. One that
 /// panicked does not come back.
-pub(crate) fn run<W: LeafWork>(pool: &IoPool, priority: Priority, mut batches: Vec<W>) -> Vec<W> {
+pub(crate) fn run<W: LeafWork>(pool: &IoPool, priority: Priority, batches: Vec<W>) -> Vec<W> {
+    run_for(pool, priority, batches, None)
+}
+
+/// As [`run`]. With `patience` batches that take longer do not come back; they are done all the same.
+pub(crate) fn run_for<W: LeafWork>(
+    pool: &IoPool,
+    priority: Priority,
+    mut batches: Vec<W>,
+    patience: Option<Duration>,
+) -> Vec<W> {
     // The usual case, which costs no hand-over.
-    if let [batch] = &mut batches[..] {
+    if patience.is_none()
+        && let [batch] = &mut batches[..]
+    {
         let (leaf, size) = (batch.leaf().clone(), Size::of(batch));
         if leaf.queue.begin(priority, size) {
             let place = Active(&leaf, priority, size);
@@ -376,12 +389,12 @@ pub(crate) fn run<W: LeafWork>(pool: &IoPool, priority: Priority, mut batches: V
     static CALLS: AtomicU64 = AtomicU64::new(0);
     let call = CALLS.fetch_add(1, Relaxed);
     let (done, finished) = channel();
-    // The caller's thread does one batch at a time.
+    // The caller's thread does one batch at a time, if it has patience.
     let mut own: Option<Ticket> = None;
     let take = |own: &mut Option<Ticket>, issued: Vec<Ticket>| {
         for ticket in issued {
             match own {
-                None if ticket.call == call => *own = Some(ticket),
+                None if ticket.call == call && patience.is_none() => *own = Some(ticket),
                 _ => ticket.spawn(),
             }
         }
@@ -393,7 +406,7 @@ pub(crate) fn run<W: LeafWork>(pool: &IoPool, priority: Priority, mut batches: V
             let ran = catch_unwind(AssertUnwindSafe(|| batch.run()));
             Box::new(move || {
                 if ran.is_ok() {
-                    // The receiver waits for all senders: it is still there.
+                    // The receiver waits for all senders: it is still there, or gave up.
                     let _ = done.send(batch);
                 }
             }) as Job
@@ -405,7 +418,12 @@ pub(crate) fn run<W: LeafWork>(pool: &IoPool, priority: Priority, mut batches: V
     while let Some(ticket) = own.take() {
         take(&mut own, ticket.run());
     }
-    finished.into_iter().collect()
+    let Some(patience) = patience else { return finished.into_iter().collect() };
+    let (until, mut back) = (Instant::now() + patience, Vec::new());
+    while let Ok(batch) = finished.recv_timeout(until.saturating_duration_since(Instant::now())) {
+        back.push(batch);
+    }
+    back
 }
 
 #[cfg(test)]
@@ -417,7 +435,6 @@ mod tests {
     use parking_lot::Condvar;
     use std::path::Path;
     use std::sync::atomic::AtomicUsize;
-    use std::time::{Duration, Instant};
 
     const LONG: Duration = Duration::from_secs(60);
 

@@ -7,6 +7,7 @@
 
 use crate::tunables::SLOW_IO_MS;
 use std::io::{self, ErrorKind};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -71,11 +72,56 @@ impl Latencies {
     }
 }
 
+/// How long a device that is busy ends nothing before it counts as hanging.
+const HANGS: Duration = Duration::from_secs(3);
+
+/// What a device is busy with: batches of reads and of writes, and flushes.
+#[derive(Default)]
+pub(crate) struct Activity {
+    under_way: AtomicU64,
+    /// When the first began, or the last ended: milliseconds since the first use of any.
+    since: AtomicU64,
+}
+
+/// Something that a device is busy with, until this is dropped.
+pub(crate) struct Busy<'a>(&'a Activity);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.since.store(Activity::now(), Relaxed);
+        self.0.under_way.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Activity {
+    fn now() -> u64 {
+        static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+        u64::try_from(START.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// The device has one thing more to do.
+    pub(crate) fn begin(&self) -> Busy<'_> {
+        if self.under_way.load(Relaxed) == 0 {
+            self.since.store(Activity::now(), Relaxed);
+        }
+        self.under_way.fetch_add(1, Relaxed);
+        Busy(self)
+    }
+
+    /// Whether the device is busy and has not ended anything for long. A guess: it decides who is asked first.
+    pub(crate) fn hangs(&self) -> bool {
+        let idle = Activity::now().saturating_sub(self.since.load(Relaxed));
+        self.under_way.load(Relaxed) > 0 && Duration::from_millis(idle) >= HANGS
+    }
+}
+
 /// Counters of a vdev.
 #[derive(Default)]
 pub(crate) struct Stats {
     pub reads: Io,
     pub writes: Io,
+    /// What the leaf's device is busy with.
+    pub activity: Activity,
     checksum_errors: AtomicU64,
     /// Repairs that were tried since errors were last cleared.
     heals_tried: AtomicU64,

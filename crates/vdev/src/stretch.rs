@@ -58,7 +58,7 @@ impl VdevTree {
         let leaves: Vec<_> = top.children().iter().map(leaf).collect();
         let read = |leaf: Arc<Vdev>| LeafRead { leaf, offset: start, len };
         let reads: Vec<LeafRead> = leaves.iter().flatten().cloned().map(read).collect();
-        let submit = Submit { pool: &self.pool, priority: Priority::of_reads() };
+        let submit = Submit::new(&self.pool, Priority::of_reads());
         let mut found = read_leaves(submit, &reads).into_iter();
         let part = |leaf: Option<Arc<Vdev>>| leaf.and_then(|_| found.next()?.ok());
         let parts = leaves.into_iter().map(part).map(|part| part.map(|p| p.bytes)).collect();

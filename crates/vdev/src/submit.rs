@@ -10,13 +10,14 @@
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cenote_format::LABEL_START;
 use cenote_format::abd::Abd;
 
 use crate::device::ReadReq;
-use crate::events::{self, Happening};
+use crate::events::{self, Happening, Operation};
+use crate::patience::{self, GaveUp};
 use crate::queue::{self, LeafWork, Priority};
 use crate::threads::{IoPool, Work};
 use crate::tunables;
@@ -30,6 +31,20 @@ const LARGE: usize = 64 << 10;
 pub(crate) struct Submit<'a> {
     pub pool: &'a IoPool,
     pub priority: Priority,
+    /// How long devices are waited for; `None`: until they answer.
+    pub patience: Option<Duration>,
+}
+
+impl<'a> Submit<'a> {
+    /// For the calling thread.
+    pub(crate) fn new(pool: &'a IoPool, priority: Priority) -> Submit<'a> {
+        Submit { pool, priority, patience: patience::of_thread() }
+    }
+
+    /// The same, with all the time that devices take.
+    pub(crate) fn patient(self) -> Submit<'a> {
+        Submit { patience: None, ..self }
+    }
 }
 
 /// One read of a leaf.
@@ -54,13 +69,12 @@ impl Piece {
     }
 }
 
-/// Performs `reads`; the results are in their order. Counts operations, latencies and read errors
-/// at the leaves.
+/// Performs `reads`; the results are in their order ([`GaveUp`]: the device took longer than it is waited for). Counts
+/// operations, latencies and read errors at the leaves.
 pub(crate) fn read_leaves(submit: Submit<'_>, reads: &[LeafRead]) -> Vec<io::Result<Piece>> {
     let mut order: Vec<usize> = (0..reads.len()).collect();
     order.sort_by_key(|i| (Arc::as_ptr(&reads[*i].leaf), reads[*i].offset));
-    let mut results: Vec<io::Result<Piece>> =
-        reads.iter().map(|_| Err(io::Error::other("not read"))).collect();
+    let mut results: Vec<io::Result<Piece>> = reads.iter().map(|_| Err(unread(submit))).collect();
     let runs = aggregate(reads, &order);
     let failed = perform(submit, reads, &order, runs, &mut results);
     if !failed.is_empty() {
@@ -72,10 +86,18 @@ pub(crate) fn read_leaves(submit: Submit<'_>, reads: &[LeafRead]) -> Vec<io::Res
         let runs = failed.into_iter().flatten().map(alone).collect();
         perform(submit, reads, &order, runs, &mut results);
     }
-    if results.iter().any(Result::is_err) {
+    if results.iter().any(|read| read.as_ref().is_err_and(|e| !GaveUp::is(e))) {
         submit.pool.set_failure();
     }
     results
+}
+
+/// What a read comes to that did not come back.
+fn unread(submit: Submit<'_>) -> io::Error {
+    match submit.patience {
+        Some(_) => GaveUp::error(),
+        None => io::Error::other("not read"),
+    }
 }
 
 /// Performs `runs`. Returns the members of those with several that failed, in ascending order.
@@ -88,7 +110,7 @@ fn perform(
 ) -> Vec<Range<usize>> {
     let mut failed = Vec::new();
     let batches = split(reads, order, runs, submit.priority);
-    for done in queue::run(submit.pool, submit.priority, batches) {
+    for done in queue::run_for(submit.pool, submit.priority, batches, submit.patience) {
         for (run, req) in done.runs.into_iter().zip(done.reqs) {
             match req.take() {
                 Err(_) if run.members.len() > 1 => failed.push(run.members),
@@ -251,6 +273,7 @@ impl Work for Batch {
     fn run(&mut self) {
         let Some(device) = self.leaf.device() else { return };
         self.leaf.stats.reads.begin(self.reqs.len());
+        let _busy = self.leaf.stats.activity.begin();
         let started = Instant::now();
         if self.reqs.iter().all(|r| r.result.is_none()) {
             device.read_batch(&mut self.reqs);
@@ -281,7 +304,7 @@ impl Work for Batch {
             self.leaf.stats.reads.failed(counts);
             if let (true, Some(Err(why))) = (counts, &req.result) {
                 let (offset, size) = (req.offset, req.len as u64);
-                let what = Happening::Failed { offset, size, write: false, why };
+                let what = Happening::Failed { offset, size, operation: Operation::Read, why };
                 events::tell(&self.leaf, &what);
             }
         }

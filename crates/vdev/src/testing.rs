@@ -83,6 +83,7 @@ fn vdev_on(
         dtl: RwLock::new(Dtl::Ranges(Vec::new())),
         stats: Stats::default(),
         sizes: RequestSizes::default(),
+        seen: Mutex::default(),
         faulted_by_hand: AtomicBool::default(),
         written: Mutex::default(),
         queue: Queue::default(),

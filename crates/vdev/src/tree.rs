@@ -240,7 +240,7 @@ impl VdevTree {
         priority: Priority,
         reqs: &[BlockRead<'_>],
     ) -> Vec<Outcome<Result<Abd, VdevError>>> {
-        let submit = Submit { pool: &self.pool, priority };
+        let submit = Submit::new(&self.pool, priority);
         let mut plans: Vec<(Plan<'_>, Range<usize>)> = Vec::with_capacity(reqs.len());
         let mut reads = Vec::with_capacity(reqs.len());
         for req in reqs {
@@ -308,7 +308,7 @@ impl VdevTree {
         if size == 0 || size > MAX_BLOCK {
             return Err(place.error(&format!("a read of {size} bytes")));
         }
-        let submit = Submit { pool: &self.pool, priority: Priority::SyncRead };
+        let submit = Submit::new(&self.pool, Priority::SyncRead);
         place.read(submit, &|_| true, &mut Vec::new())
     }
 }

@@ -21,6 +21,7 @@ use cenote_format::{SECTOR, SECTOR_SHIFT};
 
 use crate::device::Device;
 use crate::events::{self, Happening};
+use crate::look::{Asked, Seen};
 use crate::queue::{Queue, QueueFigures};
 use crate::raidz::map::{ColumnExtent, Geometry};
 use crate::request_sizes::{RequestSizes, SizeFigures};
@@ -146,6 +147,8 @@ pub struct Vdev {
     pub(crate) dtl: RwLock<Dtl>,
     pub(crate) stats: Stats,
     pub(crate) sizes: RequestSizes,
+    /// The question to the leaf's device what is seen of it from outside.
+    pub(crate) seen: Mutex<Asked<Seen>>,
     /// An administrator is why it is faulted, if it is.
     pub(crate) faulted_by_hand: AtomicBool,
     /// What of a leaf's writes is not known to be durable.
@@ -197,6 +200,14 @@ impl Vdev {
         self.opened().device.clone()
     }
 
+    /// What is seen of the leaf's device by now, or was last, without waiting for it ([`crate::look`]). `None`: it has no
+    /// device, or that has not said anything yet.
+    pub fn seen(&self) -> Option<Seen> {
+        let device = self.device()?;
+        let asked = self.seen.lock().clone();
+        asked.ask(move || Seen { size: device.size_by_now(), there: device.is_there() })
+    }
+
     fn opened(&self) -> RwLockReadGuard<'_, Opened> {
         self.opened.read()
     }
@@ -204,6 +215,7 @@ impl Vdev {
     /// From now on this leaf has this device, or none, and is in this state.
     pub(crate) fn set_opened(&self, opened: Opened) {
         *self.opened.write() = opened;
+        *self.seen.lock() = Asked::default();
     }
 
     /// From now on this leaf, with the device that it has, is in this state.
@@ -429,6 +441,14 @@ impl Vdev {
         // What was missed since the list was stored stays missing.
         missing.extend_from_slice(self.written().missed());
         *self.dtl.write() = Dtl::Ranges(merged(missing));
+    }
+
+    /// Transaction groups that this leaf missed, half-open and sorted; all if its list cannot be read.
+    pub fn missing(&self) -> Vec<Range<u64>> {
+        match &*self.dtl.read() {
+            Dtl::Unread => std::iter::once(0..u64::MAX).collect(),
+            Dtl::Ranges(ranges) => ranges.clone(),
+        }
     }
 
     /// From now on the leaf counts as lacking the transaction groups `txgs`.

@@ -9,11 +9,11 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 /// Options that ask for a part of the output.
-const PARTS: &str = "bcCdDfhilmMNORrsTuy";
+const PARTS: &str = "bBcCdDEfhilmMNORrsSTuyZ";
 /// Options that change how.
-const MODES: &str = "AeFGHLPqv";
+const MODES: &str = "AeFGHLPqvVXY";
 /// What "everything" leaves out.
-const NOT_IN_ALL: &str = "flNORrsy";
+const NOT_IN_ALL: &str = "BEflNORrsSy";
 /// Letters and long names of `zdb`; a colon marks those with a value.
 const LONG: [(&str, &str); 46] = [
     ("ignore-assertions", "A"),
@@ -78,6 +78,10 @@ pub struct Args {
     pub cachefile: Option<PathBuf>,
     /// `-o`: tunables to set or to show, in order.
     pub tunables: Vec<String>,
+    /// `-x`: the directory that what is read is copied to.
+    pub copies: Option<PathBuf>,
+    /// `-I`: bytes that are read at once to be checked.
+    pub inflight: Option<u64>,
     /// The rest.
     pub operands: Vec<String>,
 }
@@ -101,6 +105,11 @@ impl Args {
     /// Whether option `letter` was given.
     pub fn has(&self, letter: char) -> bool {
         self.counts.contains_key(&letter)
+    }
+
+    /// Whether it is for a process of the user's own: it sets or shows tunables, or writes files.
+    pub fn needs_own_process(&self) -> bool {
+        !self.tunables.is_empty() || self.has('Y') || self.copies.is_some()
     }
 
     /// A number for people, or exact with `-P`.
@@ -151,8 +160,17 @@ impl Args {
         };
         match letter {
             'p' => self.search.push(PathBuf::from(value)),
+            'x' => self.copies = Some(PathBuf::from(value)),
             'U' => self.cachefile = Some(PathBuf::from(value)),
             'o' => self.tunables.push(value.to_string_lossy().into_owned()),
+            'I' => {
+                self.inflight = number(&value.to_string_lossy()).filter(|bytes| *bytes > 0);
+                if self.inflight.is_none() {
+                    return usage("maximum number of inflight bytes must be greater than 0");
+                }
+            }
+            'k' => return fail("zdb: -k: checkpoints are not supported"),
+            'K' => return fail("zdb: -K: native encryption is not supported"),
             't' => {
                 let text = value.to_string_lossy();
                 let txg = number(&text).filter(|t| *t >= 4);
@@ -186,6 +204,7 @@ impl Args {
             () if self.has('C') && !self.has('e') && self.cachefile.is_some() => 0,
             () if self.has('r') => 3,
             () if self.has('R') || self.has('O') => 2,
+            () if !self.tunables.is_empty() => 0,
             () => 1,
         };
         if self.operands.len() < needed {
@@ -210,8 +229,12 @@ pub fn number(text: &str) -> Option<u64> {
 
 /// The usage message.
 pub const USAGE: &str = "\
-Usage:\tzdb [-AbcCdDFGhiLmMNPsTuv] [-e [-p <path> ...]] [-o <var>=<value>]...
-\t\t[-t <txg>] [<poolname>[/<dataset | objset id>] [<object | range> ...]]
+Usage:\tzdb [-AbcCdDFGhiLmMNPSsTuvVXYyZ] [-e [-p <path> ...]] [-I <inflight I/Os>]
+\t\t[-o <var>=<value>]... [-t <txg>] [-x <dumpdir>]
+\t\t[<poolname>[/<dataset | objset id>] [<object | range> ...]]
+\tzdb -B [-e [-p <path> ...]] <poolname>/<objset id> [<backup-flags>]
+\tzdb -E [-A] word0:word1:...:word15
+\tzdb -S [-AP] [-e [-p <path> ...]] <poolname>
 \tzdb -l [-Aqu] <device>
 \tzdb -m [-AFLP] [-e [-p <path> ...]] [-t <txg>]
 \t\t<poolname> [<vdev> [<metaslab> ...]]
@@ -240,10 +263,12 @@ Usage:\tzdb [-AbcCdDFGhiLmMNPsTuv] [-e [-p <path> ...]] [-o <var>=<value>]...
 
     Options to control amount of output:
         -b --block-stats             block statistics
+        -B --backup                  backup stream
         -c --checksum                checksum all metadata (twice for all data) blocks
         -C --config                  config
         -d --datasets                dataset(s)
         -D --dedup-stats             dedup statistics
+        -E --embedded-block-pointer  decode and display block from an embedded block pointer
         -f --file-layout             where objects' blocks lie on the disks of a RAID-Z vdev
         -h --history                 pool history
         -i --intent-logs             intent logs
@@ -256,20 +281,28 @@ Usage:\tzdb [-AbcCdDFGhiLmMNPsTuv] [-e [-p <path> ...]] [-o <var>=<value>]...
         -r --copy-object             copy an object by path to file
         -R --read-block              read and display block from a device
         -s --io-stats                report stats on zdb's I/O
+        -S --simulate-dedup          simulate dedup to measure effect
         -T --brt-stats               BRT statistics
         -u --uberblock               uberblock
         -v --verbose                 verbose (applies to all others)
+        -y --livelist                perform livelist and metaslab validation on any livelists being deleted
 
     Below options are intended for use with other options:
         -A --ignore-assertions       accepted: there are no assertions to ignore
         -e --exported                pool is exported/destroyed/has altroot/not in a cachefile
         -F --automatic-rewind        attempt automatic rewind within safe range of transaction groups
         -G --dump-debug-msg          dump debug messages of this command before exiting
+        -I --inflight=INTEGER        specify the maximum number of checksumming bytes in flight
         -o --option=\"NAME=VALUE\"     set a tunable of this process; also NAME, show, info, info=NAME
         -p --path==PATH              use one or more with -e to specify path to vdev dir
         -P --parseable               print numbers in parseable form
         -q --skip-label              don't print label contents
         -t --txg=INTEGER             highest txg to use when searching for uberblocks
+        -V --verbatim                accepted: a pool is opened by the config that was found
+        -x --dump-blocks=DIRECTORY   dump all read blocks into specified directory
+        -X --extreme-rewind          attempt extreme rewind (does not work with dataset)
+        -Y --all-reconstruction      attempt all reconstruction combinations for split blocks
+        -Z --zstd-headers            show ZSTD headers 
 Specify an option more than once (e.g. -bb) to make only that option verbose
 Default is to dump everything non-verbosely
 ";
@@ -298,9 +331,11 @@ mod tests {
 
     #[test]
     fn refusals_have_names() {
-        assert!(matches!(parse(&["-X", "tank"]), Err(Stop::Fail(m)) if m.contains("-X")));
+        assert!(matches!(parse(&["-k", "tank"]), Err(Stop::Fail(m)) if m.contains("-k")));
+        assert!(matches!(parse(&["-K", "key", "tank"]), Err(Stop::Fail(m)) if m.contains("-K")));
+        assert!(matches!(parse(&["-I", "0", "tank"]), Err(Stop::Usage(_))));
+        assert!(parse(&["-o", "zfs_arc_max"]).unwrap().needs_own_process());
         assert!(matches!(parse(&["--bin", "tank"]), Err(Stop::Fail(m)) if m.contains("--bin")));
-        assert!(matches!(parse(&["-x", "dir", "tank"]), Err(Stop::Fail(m)) if m.contains("-x")));
         assert!(matches!(parse(&["-p", "dir", "tank"]), Err(Stop::Usage(m)) if m.contains("-e")));
         assert!(matches!(parse(&["-9", "tank"]), Err(Stop::Usage(_))));
         assert!(matches!(parse(&["-R", "tank"]), Err(Stop::Usage(_))));

@@ -3,13 +3,15 @@
 use super::print::{self, blkptr};
 use super::{Zdb, failed};
 use cenote_command::outcome::{Outcome, Stop};
+use cenote_format::MAX_BLOCK;
 use cenote_format::dmu::DmuType;
 use cenote_inspect::traverse::stats::{
     ALL_LEVELS, BlockSums, DEFERRED, DITTO, LEVELS, OTHER, SizeHistogram, TOTAL, TYPES,
 };
 use cenote_inspect::traverse::{self, Event, Options, Report, Verify};
-use cenote_pool::metaslab::{AllocClass, PoolSpace};
+use cenote_pool::metaslab::{AllocClass, Metaslab, PoolSpace};
 use cenote_store::BlockError;
+use cenote_store::alloc::embedded_log;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -18,6 +20,8 @@ use std::time::Instant;
 /// `errno` of a checksum error in OpenZFS on Linux.
 const ECKSUM: i32 = 52;
 const EIO: i32 = 5;
+/// Bytes that are read at once to be checked, unless `-I` says otherwise (`max_inflight_bytes`).
+const MAX_INFLIGHT: u64 = 256 << 20;
 
 /// What the threads of a traversal report to.
 struct Reporter<'a> {
@@ -109,6 +113,18 @@ fn ratio(a: u64, b: u64) -> f64 {
     a as f64 / b as f64
 }
 
+/// What special vdevs keep for intent logs (`vdev_log_mg`): the metaslab of each that is emptiest, if it is large enough.
+/// Bytes allocated in them and all their bytes; `None`: there are no such vdevs.
+fn special_log(space: &PoolSpace) -> Option<(i128, i128)> {
+    let special = space.vdevs.iter().filter(|v| v.concrete && v.class == AllocClass::Special);
+    let sizes = special.map(|v| {
+        let allocated = v.metaslabs.iter().map(Metaslab::flushed_alloc);
+        let kept = embedded_log(v.metaslabs.len(), allocated).and_then(|at| v.metaslabs.get(at));
+        kept.map_or((0, 0), |m| (i128::from(m.flushed_alloc()), i128::from(m.size)))
+    });
+    sizes.reduce(|(alloc, size), (a, s)| (alloc + a, size + s))
+}
+
 /// Bytes allocated in a class and all its bytes, without unflushed changes. To look for leaks
 /// `zdb` gives removed vdevs metaslabs again, so they count as part of the normal class (`removed`).
 fn class(space: &PoolSpace, class: AllocClass, removed: bool) -> Option<(i128, i128)> {
@@ -142,6 +158,8 @@ impl Zdb<'_> {
         )?;
         self.out().flush()?;
         let space = self.space()?;
+        let inflight = self.args.inflight.unwrap_or(MAX_INFLIGHT);
+        let most = usize::try_from(inflight / MAX_BLOCK).unwrap_or(usize::MAX).max(1);
         let options = Options {
             verify: match verify {
                 0 => Verify::Nothing,
@@ -149,7 +167,8 @@ impl Zdb<'_> {
                 _ => Verify::All,
             },
             leaks,
-            workers: std::thread::available_parallelism().map_or(1, |n| n.get()),
+            // Each thread reads one block at a time.
+            workers: std::thread::available_parallelism().map_or(1, |n| n.get().min(most)),
         };
         let (report, errors) = self.traverse(&space, &options)?;
         if !errors.is_empty() {
@@ -292,13 +311,18 @@ impl Zdb<'_> {
             ratio(deduped.0, t.asize) + 1.0
         )?;
         writeln!(out, "\t{:<16} {:14}    count: {:6}", "bp cloned:", cloned.0, cloned.1)?;
-        for (label, which) in [
-            ("Normal class:", AllocClass::Normal),
-            ("Special class", AllocClass::Special),
-            ("Dedup class", AllocClass::Dedup),
-            ("Embedded log class", AllocClass::EmbeddedLog),
+        let of = |which| class(space, which, leaks);
+        let log = special_log(space);
+        let (kept, kept_size) = log.unwrap_or_default();
+        let special = of(AllocClass::Special).map(|(a, size)| (a - kept, size - kept_size));
+        for (label, figures) in [
+            ("Normal class:", of(AllocClass::Normal)),
+            ("Special class", special),
+            ("Dedup class", of(AllocClass::Dedup)),
+            ("Embedded log class", of(AllocClass::EmbeddedLog)),
+            ("Special embedded log", log),
         ] {
-            if let Some((alloc, size)) = class(space, which, leaks) {
+            if let Some((alloc, size)) = figures {
                 writeln!(out, "\t{label:<16} {alloc:14}     used: {}%", percent(alloc, size))?;
             }
         }

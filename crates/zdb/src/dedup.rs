@@ -1,12 +1,60 @@
-//! `zdb -D`: the deduplication tables; `-T`: the block reference tables.
+//! `zdb -D`: the deduplication tables; `-S`: what one would save; `-T`: the block reference tables.
 
 use super::print::{self, blkptr};
 use super::{Zdb, failed};
 use cenote_command::outcome::Stop;
 use cenote_format::blkptr::BlockPointer;
+use cenote_format::checksum::Checksum;
+use cenote_format::dmu::DmuType;
+use cenote_inspect::traverse::stats::DEFERRED;
+use cenote_inspect::traverse::{self, Event, Found, Options, Verify};
 use cenote_pool::brt;
 use cenote_pool::ddt::{self, Entry, LOG_CHECKPOINT, LOG_FLUSHING, Table};
-use cenote_pool::ddt_stats::{Histogram, TableSize};
+use cenote_pool::ddt_stats::{Histogram, Stat, TableSize};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+
+/// What makes two blocks the same (`ddt_key_t`): checksum, sizes and compression.
+type Same = ([u64; 4], u64, u64, u8, bool);
+
+/// What `-S` has seen.
+#[derive(Default)]
+struct Simulated {
+    /// What all pointers to a block count.
+    blocks: HashMap<Same, Stat>,
+    /// Object sets: their numbers, their objects, the blocks before them.
+    roots: Vec<(u64, u64, usize)>,
+    unread: u64,
+}
+
+impl Simulated {
+    /// Takes a pointer in (`zdb_ddt_add_cb`).
+    fn add(&mut self, found: &Found, deflated: &dyn Fn(&BlockPointer) -> u64) {
+        let (bp, kind) = (&found.bp, DmuType(found.bp.object_type()));
+        if bp.is_hole() || bp.is_embedded() {
+            return;
+        }
+        if kind == DmuType::OBJSET && found.at.level == -1 {
+            self.roots.push((found.at.objset, print::fill(bp), self.blocks.len()));
+        }
+        let unchecked = bp.checksum_type() == Checksum::Off as u8;
+        if unchecked || bp.level() > 0 || kind.is_metadata() {
+            return;
+        }
+        let mut checksum = bp.checksum();
+        if bp.uses_crypt() {
+            // The rest is a MAC, which is of the block and its key.
+            checksum[2..].fill(0);
+        }
+        let same = (checksum, bp.lsize(), bp.psize(), bp.compression(), bp.uses_crypt());
+        let once = [1, bp.lsize(), bp.psize(), deflated(bp)];
+        let Stat(sums) = self.blocks.entry(same).or_default();
+        let [.., b, l, p, d] = sums;
+        for (sum, more) in [b, l, p, d].into_iter().zip(once) {
+            *sum = sum.saturating_add(more);
+        }
+    }
+}
 
 impl Zdb<'_> {
     /// `-D`.
@@ -25,6 +73,54 @@ impl Zdb<'_> {
         if self.level('D') > 1 {
             writeln!(self.out(), "DDT histogram (aggregated over all DDTs):")?;
             self.dedup_histogram(&all, true)?;
+        }
+        self.dedup_ratio(&total)
+    }
+
+    /// `-S`: what a deduplication table would be if all data were deduplicated (`dump_simulated_ddt`).
+    pub fn simulated_dedup(&mut self) -> Result<(), Stop> {
+        let pool = self.pool.clone();
+        let cancel = self.ctx.cancel.clone();
+        let (found, space) = (Mutex::new(Simulated::default()), self.space()?);
+        let workers = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let options = Options { verify: Verify::Nothing, leaks: false, workers };
+        let deflated = |bp: &BlockPointer| {
+            let vdevs = pool.store().vdevs();
+            let copies = bp.dvas().filter_map(|d| Some(vdevs.top(d.vdev.into())?.deflate(d.asize)));
+            copies.fold(0, u64::saturating_add)
+        };
+        let event = |event: Event<'_>| match event {
+            Event::Block(block) if block.kind != DEFERRED => found.lock().add(block, &deflated),
+            Event::Unreadable { .. } | Event::Damaged(_) => found.lock().unread += 1,
+            _ => {}
+        };
+        let stopped = || cancel.is_cancelled();
+        traverse::run(&Self::subject(&pool), &space, &options, &event, &stopped).map_err(failed)?;
+        let Simulated { blocks, roots, unread } = found.into_inner();
+        if self.level('S') > 1 {
+            for (objset, objects, so_far) in roots {
+                writeln!(
+                    self.out(),
+                    "traversing objset {objset}, {objects} objects, {so_far} blocks so far"
+                )?;
+            }
+        }
+        if unread > 0 {
+            self.complain(format_args!(
+                "{unread} blocks cannot be read; what is below is not counted"
+            ));
+        }
+        let mut histogram = Histogram::default();
+        blocks.values().for_each(|stat| histogram.count_stat(stat));
+        writeln!(self.out(), "Simulated DDT histogram:")?;
+        self.dedup_histogram(&histogram, true)?;
+        self.dedup_ratio(&histogram.total())
+    }
+
+    /// How much is saved (`dump_dedup_ratio`).
+    fn dedup_ratio(&mut self, total: &Stat) -> Result<(), Stop> {
+        if total.0[0] == 0 {
+            return Ok(());
         }
         let [_, _, _, dsize, _, ref_lsize, ref_psize, ref_dsize] = total.0.map(|n| n as f64);
         let (dedup, compress, copies) =

@@ -11,23 +11,30 @@
 //! | [`labels`] | `-l` |
 //! | [`metaslabs`] | `-m`, `-M` |
 //! | [`objsets`], [`objects`], [`viewers`] | `-d`: datasets, objects, what is in them |
+//! | [`history`] | `-h` |
+//! | [`outages`] | dirty time logs in `-d` |
 //! | [`mos`] | `-d`: which objects of the MOS nobody refers to; feature counts |
 //! | [`intent_log`] | `-i` |
 //! | [`livelists`] | `-y`; livelists in `-d` |
 //! | [`blocks`] | `-b`, `-c` |
-//! | [`dedup`] | `-D`, `-T` |
-//! | [`raw`] | `-R` |
+//! | [`dedup`] | `-D`, `-S`, `-T` |
+//! | [`raw`] | `-R`, `-E` |
+//! | [`backup`] | `-B` |
 //! | [`files`] | `-O`, `-r` |
 //! | [`mod@print`] | block pointers, lists, histograms |
-//! | [`process`] | `-o`, `-G`: tunables and messages of the process |
+//! | `copied` | `-x` |
+//! | [`process`] | `-o`, `-G`, `-Y`: tunables and messages of the process |
 //!
 //! A pool that is imported is looked at where it is; any other is opened read-only for as
 //! long as the command runs. The text is that of OpenZFS 2.3, line by line.
 
 pub mod args;
+pub mod backup;
 pub mod blocks;
+mod copied;
 pub mod dedup;
 pub mod files;
+pub mod history;
 pub mod intent_log;
 pub mod labels;
 mod layout;
@@ -36,6 +43,7 @@ pub mod metaslabs;
 pub mod mos;
 pub mod objects;
 pub mod objsets;
+pub mod outages;
 pub mod print;
 pub mod process;
 pub mod raw;
@@ -50,6 +58,7 @@ use cenote_format::nvlist::NvList;
 use cenote_inspect::traverse::Subject;
 use cenote_pool::cachefile::CacheFile;
 use cenote_pool::{Candidate, ImportOptions, Pool, discover};
+use cenote_store::Store;
 use cenote_zpl::FileSystem;
 use std::ffi::OsString;
 use std::io::{BufWriter, Write};
@@ -102,24 +111,33 @@ pub fn run(args: &[OsString], ctx: Surroundings<'_>) -> i32 {
     let outcome = Args::parse(args).and_then(|args| {
         process::tunables(&args, &mut out)?;
         let ctx = Surroundings { out: &mut out, err: &mut *err, caller, cancel, imported };
+        // Of encrypted datasets, what is plain is shown.
+        let dispatch = || Store::without_keys(|| dispatch(&args, ctx));
         if !args.has('G') {
-            return dispatch(&args, ctx);
+            return dispatch();
         }
-        let (outcome, messages) = process::with_messages(|| dispatch(&args, ctx));
+        let (outcome, messages) = process::with_messages(dispatch);
         process::show(&messages, &mut out)?;
         outcome
     });
     conclude(outcome, args::USAGE, &mut out, err)
 }
 
-/// Whether a command line sets or shows tunables: those are of the process that runs it.
-pub fn sets_tunables(args: &[OsString]) -> bool {
-    Args::parse(args).is_ok_and(|args| !args.tunables.is_empty())
+/// Whether a command line is for a process of the user's own: it sets or shows tunables, or writes files.
+pub fn needs_own_process(args: &[OsString]) -> bool {
+    Args::parse(args).is_ok_and(|args| args.needs_own_process())
 }
 
 fn dispatch<'a>(args: &'a Args, mut ctx: Surroundings<'a>) -> Outcome {
     if args.has('l') {
         return labels::run(args, &mut ctx);
+    }
+    if args.has('E') {
+        return raw::embedded_block(args, &mut ctx);
+    }
+    if args.operands.is_empty() && !args.tunables.is_empty() {
+        // They have been shown.
+        return Ok(1);
     }
     let target = args.operands.first().cloned().unwrap_or_default();
     if target.is_empty()
@@ -140,6 +158,7 @@ fn dispatch<'a>(args: &'a Args, mut ctx: Surroundings<'a>) -> Outcome {
     let mut zdb = Zdb { ctx, args, pool, damaged: false, file_system: None };
     let code = match dataset {
         _ if args.has('R') => zdb.read_blocks()?,
+        _ if args.has('B') => zdb.backup(dataset)?,
         _ if args.has('r') || args.has('O') => zdb.files(&format!("{name}{dataset}"))?,
         "" if root => zdb.one_dataset(&name)?,
         "" | "/0" if args.has('f') => zdb.mos_objects()?,
@@ -181,10 +200,10 @@ fn open(args: &Args, ctx: &Surroundings<'_>, name: &str) -> Result<Arc<Pool>, St
     let Some(candidate) = candidates.find(|c| c.name == name || c.guid.to_string() == name) else {
         // Of the places where OpenZFS looks, most are for others.
         let complaint = found.complaints().next().filter(|_| !args.search.is_empty());
-        let why = complaint.unwrap_or(match args.tunables.is_empty() {
+        let why = complaint.unwrap_or(match !args.needs_own_process() {
             true => "No such file or directory".into(),
-            // Those of a daemon would be the daemon's tunables.
-            false => "with -o, pools are those found by -e and -p only".into(),
+            // In a daemon these would be the daemon's tunables and files.
+            false => "with -o, -x and -Y, pools are those found by -e and -p only".into(),
         });
         return fail(format!("zdb: can't open '{name}': {why}"));
     };
@@ -201,12 +220,17 @@ fn import(args: &Args, name: &str, candidate: &Candidate) -> Result<Arc<Pool>, S
     let options = ImportOptions {
         readonly: true,
         force: true,
-        rewind: args.has('F'),
+        rewind: args.has('F') || args.has('X'),
+        extreme_rewind: args.has('X'),
         txg: args.txg,
         allow_missing_log: true,
         ..ImportOptions::default()
     };
-    Pool::import(candidate, &options)
+    let copied = match &args.copies {
+        Some(dir) => Some(copied::candidate(candidate, dir)?),
+        None => None,
+    };
+    Pool::import(copied.as_ref().unwrap_or(candidate), &options)
         .map_err(|e| Stop::Fail(format!("zdb: can't open '{name}': {e}")))
 }
 
@@ -259,6 +283,10 @@ impl Zdb<'_> {
     fn whole_pool(&mut self) -> Outcome {
         if self.level('y') > 0 {
             self.validate_livelists()?;
+        }
+        if self.level('S') > 0 {
+            self.simulated_dedup()?;
+            return Ok(0);
         }
         if self.level('C') > 0 {
             self.config()?;
@@ -316,28 +344,6 @@ impl Zdb<'_> {
         writeln!(self.out(), "\nUberblock:")?;
         print::uberblock(self.out(), &ub, &time, rootbp)?;
         writeln!(self.out())?;
-        Ok(())
-    }
-
-    /// `-h`: the log of commands.
-    fn history(&mut self) -> Result<(), Stop> {
-        let records = self.pool.history().map_err(failed)?;
-        writeln!(self.out(), "\nHistory:")?;
-        for record in &records {
-            let caller = self.ctx.caller;
-            let line = cenote_pool::history::format_record(record, true, false, &|t| {
-                clock::format(caller, i64::try_from(t).unwrap_or(i64::MAX), "%Y-%m-%d.%H:%M:%S")
-            });
-            if let Some(line) = &line {
-                writeln!(self.out(), "{line}")?;
-            }
-            if self.level('h') > 1 {
-                if line.is_none() {
-                    writeln!(self.out(), "unrecognized record:")?;
-                }
-                print::nvlist(self.out(), record, 2)?;
-            }
-        }
         Ok(())
     }
 

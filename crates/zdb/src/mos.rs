@@ -290,6 +290,9 @@ impl Zdb<'_> {
                 self.ds_references(refs, next, &phys)?;
                 let list = dsl.deadlist_at(phys.deadlist).map_err(failed)?;
                 self.deadlist_references(refs, &list)?;
+                if name == "$ORIGIN" {
+                    self.deadlist(&list, "Deadlist")?;
+                }
                 next = phys.prev_snap;
             }
         }

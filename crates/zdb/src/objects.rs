@@ -6,6 +6,7 @@ use cenote_command::outcome::Stop;
 use cenote_dmu::{Object, ObjectSet, Seek};
 use cenote_format::Bytes;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer, Dva};
+use cenote_format::compress::{Compression, ZstdHeader};
 use cenote_format::dmu::*;
 use cenote_store::Bookmark;
 use std::collections::HashSet;
@@ -90,10 +91,15 @@ impl Zdb<'_> {
                 flag(DNODE_FLAG_SPILL, "SPILL_BLKPTR")
             )?;
             writeln!(self.out(), "\tdnode maxblkid: {}", dnode.max_block)?;
-            if let Err(e) = self.view_bonus(object) {
+            let encrypted = object.objset().root_bp().uses_crypt();
+            if encrypted && dnode.bonus_kind.is_encrypted() {
+                writeln!(self.out(), "\t\t(bonus encrypted)")?;
+            } else if let Err(e) = self.view_bonus(object) {
                 self.cannot_show(object, e)?;
             }
-            if let Err(e) = self.view_contents(object) {
+            if encrypted && dnode.kind.is_encrypted() {
+                writeln!(self.out(), "\t\t(object encrypted)")?;
+            } else if let Err(e) = self.view_contents(object) {
                 self.cannot_show(object, e)?;
             }
             *header = true;
@@ -237,6 +243,9 @@ impl Zdb<'_> {
             }
         }
         line += &self.pointer(bp, false);
+        if self.args.has('Z') {
+            line += &self.zstd_header(object, bp);
+        }
         if !bp.is_embedded() && !bp.is_hole() {
             if bp.object_type() != dnode.kind.0 {
                 line += &format!(
@@ -255,6 +264,36 @@ impl Zdb<'_> {
             }
         }
         line
+    }
+
+    /// `-Z`: what stands before the compressed bytes of a block of zstd (`zfs_zstdhdr_t`).
+    fn zstd_header(&mut self, object: &Object, bp: &BlockPointer) -> String {
+        if bp.is_hole() || bp.compression() != Compression::Zstd as u8 {
+            return String::new();
+        }
+        let at =
+            Bookmark { objset: object.objset().id(), object: object.number(), level: 0, blkid: 0 };
+        let (bytes, place) = match bp.is_embedded() {
+            true => (bp.embedded_payload().map_err(|e| e.to_string()), "EMBEDDED"),
+            false => {
+                let read = object.objset().store().read_many_physical(&[(*bp, at)]).pop();
+                let read =
+                    read.map(|read| read.map(|bytes| bytes.to_vec()).map_err(|e| e.to_string()));
+                (read.unwrap_or_else(|| Err("not read".into())), "NORMAL")
+            }
+        };
+        let header = bytes.and_then(|bytes| {
+            ZstdHeader::decode(&bytes).map(|(header, _)| header).map_err(|e| e.to_string())
+        });
+        match header {
+            Ok(ZstdHeader { size, version, level }) => {
+                format!(" ZSTD:size={size}:version={version}:level={level}:{place}")
+            }
+            Err(why) => {
+                self.ctx.complain(format_args!("read failed: {why}"));
+                String::new()
+            }
+        }
     }
 
     fn segment(&mut self, start: u64, stop: u64) -> Result<(), Stop> {

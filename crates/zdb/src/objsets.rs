@@ -514,6 +514,6 @@ impl Zdb<'_> {
                 )?;
             }
         }
-        Ok(())
+        self.dirty_time_logs()
     }
 }

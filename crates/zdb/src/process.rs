@@ -1,4 +1,4 @@
-//! What `zdb` does to its own process: tunables (`-o`) and messages (`-G`).
+//! What `zdb` does to its own process: tunables (`-o`, `-Y`) and messages (`-G`).
 //!
 //! Tunables belong to a process. A command that names any runs in one of its own, never in the
 //! daemon, so that pools in use are not affected.
@@ -31,6 +31,11 @@ pub fn tunables(args: &Args, out: &mut dyn Write) -> Result<(), Stop> {
             }
             Some((name, value)) => set(find(name)?, value, out)?,
         }
+    }
+    if args.has('Y') {
+        let combinations = find("zfs_reconstruct_indirect_combinations_max")?;
+        let most = combinations.set(i32::MAX.unsigned_abs().into());
+        most.map_err(|e| Stop::Fail(format!("zdb: -Y: {e}")))?;
     }
     Ok(())
 }

@@ -1,8 +1,9 @@
-//! `zdb -R`: blocks by address, without a block pointer.
+//! `zdb -R`: blocks by address, without a block pointer; `-E`: a block that lies in its pointer.
 
+use super::args::Args;
 use super::print::blkptr;
-use super::{Zdb, failed};
-use cenote_command::outcome::{Outcome, Stop};
+use super::{Surroundings, Zdb, failed};
+use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
 use cenote_format::checksum::{self, Checksum, Salt};
@@ -35,6 +36,8 @@ struct Flags {
     indirect: bool,
     raw: bool,
     verbose: bool,
+    /// Letters that are no flags.
+    ignored: Vec<char>,
 }
 
 impl Spec {
@@ -66,7 +69,7 @@ impl Spec {
 
 impl Flags {
     fn parse(text: &str) -> Result<Flags, String> {
-        let mut flags = Flags::default();
+        let (mut flags, mut known) = (Flags::default(), false);
         let mut rest = text.chars().peekable();
         while let Some(c) = rest.next() {
             match c {
@@ -93,9 +96,16 @@ impl Flags {
                 'i' => flags.indirect = true,
                 'r' => flags.raw = true,
                 'v' => flags.verbose = true,
-                ':' => {}
-                other => return Err(format!("Invalid flag arg: '{other}'")),
+                ':' => continue,
+                other => {
+                    flags.ignored.push(other);
+                    continue;
+                }
             }
+            known = true;
+        }
+        if !known && !text.is_empty() {
+            return Err(format!("Invalid flag arg: '{text}'"));
         }
         Ok(flags)
     }
@@ -143,6 +153,9 @@ impl Zdb<'_> {
     }
 
     fn read_block(&mut self, thing: &str, spec: &Spec) -> Result<bool, Stop> {
+        for flag in &spec.flags.ignored {
+            writeln!(self.out(), "***Ignoring flag: {flag}")?;
+        }
         let Some(vdev) = self.find_vdev(&spec.vdev) else {
             writeln!(self.out(), "***Invalid vdev: {}", spec.vdev)?;
             return Ok(false);
@@ -159,6 +172,9 @@ impl Zdb<'_> {
                 return Ok(false);
             }
         };
+        let mut plain = data.clone();
+        plain.resize(spec.lsize as usize, 0);
+        let pointers = spec.flags.pointer.is_some() || spec.flags.indirect;
         let block = if spec.flags.decompress {
             match self.decompress(&data, spec)? {
                 Some(block) => block,
@@ -167,16 +183,49 @@ impl Zdb<'_> {
                     return Ok(false);
                 }
             }
+        } else if pointers && !self.is_pointer(&plain, spec) {
+            // It may be compressed, though nobody said so.
+            match self.decompress(&data, spec)?.filter(|block| self.is_pointer(block, spec)) {
+                Some(block) => block,
+                None => {
+                    writeln!(self.out(), "invalid block pointer at this DVA")?;
+                    return Ok(false);
+                }
+            }
         } else {
-            let mut block = data.clone();
-            block.resize(spec.lsize as usize, 0);
-            block
+            plain
         };
         self.show_block(thing, spec, block)?;
         if spec.flags.checksums && !spec.flags.raw && !spec.flags.gang {
             self.show_checksums(data)?;
         }
         Ok(true)
+    }
+
+    /// Whether what stands where a block pointer is asked for can be one of this pool (`zfs_blkptr_verify`).
+    fn is_pointer(&self, block: &[u8], spec: &Spec) -> bool {
+        let order = if spec.flags.swap { ByteOrder::Big } else { ByteOrder::Little };
+        let at = spec.flags.pointer.unwrap_or(0);
+        let Ok(bp) = BlockPointer::decode(&Bytes::new(block, order, "block"), at) else {
+            return false;
+        };
+        if bp.is_hole() {
+            return true;
+        }
+        if Compression::from_u8(bp.compression()).is_err() || bp.lsize() > MAX_BLOCK {
+            return false;
+        }
+        if bp.is_embedded() {
+            return bp.embedded_payload().is_ok();
+        }
+        let vdevs = self.pool.store().vdevs();
+        let fits = |dva: cenote_format::blkptr::Dva| {
+            let end = dva.offset.checked_add(dva.asize);
+            let top = vdevs.top(dva.vdev.into());
+            top.is_some_and(|top| end.is_some_and(|end| top.asize() == 0 || end <= top.asize()))
+        };
+        let sizes = bp.psize() <= MAX_BLOCK && Checksum::from_u8(bp.checksum_type()).is_ok();
+        sizes && bp.dva(0).is_some() && bp.dvas().all(fits)
     }
 
     /// The bytes at the address: of a top-level vdev wherever they are, of a leaf on the device.
@@ -251,7 +300,8 @@ impl Zdb<'_> {
             return Ok(());
         }
         if flags.indirect {
-            return self.show_pointers(&block, 0, block.len() / BLKPTR_SIZE, order);
+            let count = (spec.lsize as usize).min(block.len()) / BLKPTR_SIZE;
+            return self.show_pointers(&block, 0, count, order);
         }
         if flags.gang {
             return self.show_pointers(&block, 0, GANG_POINTERS, order);
@@ -317,6 +367,37 @@ impl Zdb<'_> {
     }
 }
 
+/// `-E word0:word1:…:word15`: the block in an embedded block pointer, as it is (`zdb_embedded_block`).
+pub fn embedded_block(args: &Args, ctx: &mut Surroundings<'_>) -> Outcome {
+    let [text] = &args.operands[..] else { return usage("") };
+    let hex = |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok();
+    let words: Option<Vec<u64>> = text.split(':').map(hex).collect();
+    let Some(Ok(words)) = words.map(<[u64; 16]>::try_from) else {
+        return fail("invalid input format");
+    };
+    let block = decode_embedded(&BlockPointer(words));
+    ctx.out.write_all(&block.map_err(|why| Stop::Fail(format!("decode failed: {why}")))?)?;
+    Ok(0)
+}
+
+/// The bytes of the block in a pointer (`decode_embedded_bp`).
+fn decode_embedded(bp: &BlockPointer) -> Result<Vec<u8>, String> {
+    if !bp.is_embedded() {
+        return Err("the block pointer is not an embedded one".into());
+    }
+    let size = bp.lsize();
+    if size > MAX_BLOCK {
+        return Err(format!("a block of {size} bytes"));
+    }
+    let payload = bp.embedded_payload().map_err(|e| e.to_string())?;
+    let mut block = vec![0; size as usize];
+    match Compression::from_u8(bp.compression()).map_err(|e| e.to_string())? {
+        Compression::Off => block.iter_mut().zip(&payload).for_each(|(to, from)| *to = *from),
+        kind => compress::decompress(kind, &payload, &mut block).map_err(|e| e.to_string())?,
+    }
+    Ok(block)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -327,8 +408,23 @@ mod tests {
         assert_eq!((s.vdev.as_str(), s.offset, s.lsize, s.psize), ("0.1", 0x1000, 0x2000, 0x200));
         assert!(s.flags.decompress && s.flags.verbose && !s.flags.raw);
         assert_eq!(Spec::parse("0:0:400:b80").unwrap().flags.pointer, Some(0x80));
+        let s = Spec::parse("0:0:400:d:b80").unwrap();
+        assert!(s.flags.decompress && s.flags.pointer == Some(0x80));
+        assert_eq!(Spec::parse("0:0:400:dx").unwrap().flags.ignored, ['x']);
         for wrong in ["0", "0:0:0", "0:0:1", "0:1:200", "0:0:200/400", "0:0:200:x", "0:0:200:b1"] {
             assert!(Spec::parse(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn blocks_in_their_pointers() {
+        let mut words = [0; 16];
+        words[0] = u64::from_le_bytes(*b"hello\0\0\0");
+        // Little-endian, a plain file, embedded, not compressed, 5 bytes of 8.
+        words[6] = (1 << 63) | (19 << 48) | (1 << 39) | (2 << 32) | (4 << 25) | 7;
+        assert_eq!(decode_embedded(&BlockPointer(words)).unwrap(), b"hello\0\0\0");
+        words[6] |= (1 << 25) - 1;
+        assert!(decode_embedded(&BlockPointer(words)).is_err());
+        assert!(decode_embedded(&BlockPointer([0; 16])).is_err());
     }
 }

@@ -13,7 +13,7 @@ use crate::options::Opt;
 use crate::pools::Imported;
 use cenote_command::Cancel;
 use cenote_command::outcome::{Stop, fail, usage};
-use cenote_vdev::Vdev;
+use cenote_vdev::{Vdev, look};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::collections::{BTreeSet, HashMap};
@@ -200,7 +200,7 @@ fn held(slot: &Mutex<Option<Child>>) -> MutexGuard<'_, Option<Child>> {
 /// What a program prints about a leaf; nothing if it cannot be run.
 fn output(program: &Path, leaf: &Vdev, slot: &Mutex<Option<Child>>) -> String {
     let path = leaf.config().str("path").unwrap_or_default();
-    let resolved = std::fs::canonicalize(path).unwrap_or_else(|_| path.into());
+    let resolved = look::resolved(Path::new(path)).unwrap_or_else(|| path.into());
     let enclosure = leaf.config().str("vdev_enc_sysfs_path").unwrap_or_default();
     let mut command = Command::new(program);
     command

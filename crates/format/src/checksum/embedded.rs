@@ -45,6 +45,28 @@ pub fn verify_embedded(
     data: &[u8],
     verifier: [u64; 4],
 ) -> Result<Option<ByteOrder>> {
+    verify(kind, data, verifier, false)
+}
+
+/// As [`verify_embedded`], of a block of an encrypted dataset (`zio_checksum_handle_crypt`): words 2 and 3 of what it
+/// carries are its MAC, and those of the checksum are folded into the first two.
+///
+/// # Errors
+/// Those of [`verify_embedded`].
+pub fn verify_embedded_mac(
+    kind: Checksum,
+    data: &[u8],
+    verifier: [u64; 4],
+) -> Result<Option<ByteOrder>> {
+    verify(kind, data, verifier, true)
+}
+
+fn verify(
+    kind: Checksum,
+    data: &[u8],
+    verifier: [u64; 4],
+    with_mac: bool,
+) -> Result<Option<ByteOrder>> {
     let (trailer, block) = match kind {
         Checksum::Label | Checksum::GangHeader | Checksum::Zilog => {
             (data.len().saturating_sub(EMBEDDED_SIZE), data)
@@ -65,7 +87,7 @@ pub fn verify_embedded(
         _ => return Ok(None),
     };
     let fields = Bytes::new(block, order, "block with embedded checksum");
-    let expected = fields.u64s::<4>(trailer + 8)?;
+    let mut expected = fields.u64s::<4>(trailer + 8)?;
     let block = if kind == Checksum::Zilog2 {
         match used_part(block, fields.u64(ZILOG2_USED)?) {
             Some(used) => used,
@@ -74,7 +96,11 @@ pub fn verify_embedded(
     } else {
         block
     };
-    let actual = with_verifier(kind, block, trailer + 8, &verifier, order)?;
+    let mut actual = with_verifier(kind, block, trailer + 8, &verifier, order)?;
+    if with_mac {
+        actual = [actual[0] ^ actual[2], actual[1] ^ actual[3], 0, 0];
+        expected[2..].fill(0);
+    }
     Ok((actual == expected).then_some(order))
 }
 

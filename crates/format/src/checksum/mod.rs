@@ -36,7 +36,7 @@ use sha2::Digest;
 
 use crate::{ByteOrder, DecodeError, Result, abd::Abd};
 
-pub use embedded::{EMBEDDED_MAGIC, EMBEDDED_SIZE, verify_embedded};
+pub use embedded::{EMBEDDED_MAGIC, EMBEDDED_SIZE, verify_embedded, verify_embedded_mac};
 
 use edonr::EdonR512;
 use fletcher::Fletcher2;

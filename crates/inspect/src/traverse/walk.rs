@@ -8,7 +8,7 @@ use cenote_dsl::zil;
 use cenote_format::DecodeError;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::DmuType;
-use cenote_store::Bookmark;
+use cenote_store::{Bookmark, Store};
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -145,7 +145,12 @@ impl Walker<'_> {
         self.account.lock().damaged(e, self.event);
     }
 
+    /// Walks a tree, of an encrypted dataset too.
     fn root(&self, root: &Root) {
+        Store::without_keys(|| self.blocks_of(root));
+    }
+
+    fn blocks_of(&self, root: &Root) {
         if root.with_log {
             self.intent_log(root);
         }

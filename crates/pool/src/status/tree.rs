@@ -4,9 +4,9 @@ use crate::Pool;
 use crate::config;
 use crate::devices::DeviceSet;
 use cenote_format::nvlist::{NvList, NvValue};
-use cenote_vdev::{Aux, Vdev, VdevState};
+use cenote_vdev::{Aux, Vdev, VdevState, look};
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// How vdevs are named.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub fn vdev_name(config: &NvList, style: &NameStyle) -> String {
     let Some(path) = config.str("path") else {
         return format!("{}-{}", group_name(config, kind), config::number(config, "id"));
     };
-    let resolved = style.follow_links.then(|| std::fs::canonicalize(path).ok()).flatten();
+    let resolved = style.follow_links.then(|| look::resolved(Path::new(path))).flatten();
     let path = resolved.as_ref().and_then(|p| p.to_str()).unwrap_or(path);
     if style.full_path || kind != "disk" {
         return path.to_string();
@@ -116,7 +116,7 @@ impl VdevLine {
             config::set(&mut config, "aux_state", NvValue::String(config::BY_HAND.into()));
         }
         let (state, mut note) = describe(v.state(), &config);
-        let gone = v.device().is_some_and(|device| !device.is_there());
+        let gone = v.seen().is_some_and(|seen| !seen.there);
         if gone {
             note = Some("was deleted or replaced".into());
         }

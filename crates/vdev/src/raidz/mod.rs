@@ -2,7 +2,8 @@
 //! `vdev_raidz_combrec`).
 //!
 //! A healthy block is read from its data columns alone. Columns that cannot be read, or that the
-//! child is known to have missed, are computed from parity. If the result does not verify,
+//! child is known to have missed, are computed from parity; so are those of devices that hang, while there is parity
+//! enough. If the result does not verify,
 //! some child returned bad data without an error: then everything there is to read is read,
 //! and every combination of columns that the parity can make up for is taken to be the bad
 //! one, until the result verifies. A column that was read and turns out different from what
@@ -21,6 +22,7 @@ use std::sync::Arc;
 
 use cenote_format::abd::Abd;
 
+use crate::patience::GaveUp;
 use crate::submit::{LeafRead, Piece, Submit, read_leaves};
 use crate::vdev::{Trust, Vdev};
 use crate::{Fault, VdevError, Verify, mirror};
@@ -74,6 +76,16 @@ impl Column {
     }
 }
 
+/// Has what devices that hang hold be made of other columns, if these suffice.
+fn doubt_hanging(columns: &mut [Column], nparity: usize) {
+    let hangs = |c: &Column| c.leaves.first().is_some_and(|leaf| leaf.stats.activity.hangs());
+    let doubtful = columns.iter().filter(|c| hangs(c) || !c.good()).count();
+    if doubtful <= nparity {
+        let hanging = columns.iter_mut().filter(|c| hangs(c) && c.good());
+        hanging.for_each(|c| c.trust = Some(Trust::Stale));
+    }
+}
+
 /// A block under way.
 pub(crate) struct Read<'a> {
     vdev: &'a Arc<Vdev>,
@@ -85,6 +97,9 @@ pub(crate) struct Read<'a> {
     asked: Vec<usize>,
     /// Why a column could not be read, for the message.
     error: Option<io::Error>,
+    /// Some device was not waited for to the end.
+    gave_up: bool,
+    txg: u64,
 }
 
 impl<'a> Read<'a> {
@@ -98,9 +113,19 @@ impl<'a> Read<'a> {
             let trust = leaves.first().and_then(|l| l.trust(txg));
             Some(Column { extent, child, leaves, tried: 0, trust, data: None })
         };
-        let columns: Vec<Column> = extents.into_iter().map(column).collect::<Option<_>>()?;
-        let mut read =
-            Read { vdev, offset, size, nparity, columns, asked: Vec::new(), error: None };
+        let mut columns: Vec<Column> = extents.into_iter().map(column).collect::<Option<_>>()?;
+        doubt_hanging(&mut columns, nparity);
+        let mut read = Read {
+            vdev,
+            offset,
+            size,
+            nparity,
+            columns,
+            asked: Vec::new(),
+            error: None,
+            gave_up: false,
+            txg,
+        };
         read.asked = read.choose();
         Some(read)
     }
@@ -142,7 +167,14 @@ impl<'a> Read<'a> {
         for (c, result) in asked.iter().zip(results) {
             match result {
                 Ok(piece) => self.columns[*c].data = Some(piece.bytes),
-                Err(e) => self.error = Some(e),
+                Err(e) => {
+                    if GaveUp::is(&e) {
+                        // It is not expected to be there, and not to blame.
+                        self.columns[*c].trust = Some(Trust::Stale);
+                        self.gave_up = true;
+                    }
+                    self.error = Some(e);
+                }
             }
         }
     }
@@ -172,10 +204,23 @@ impl<'a> Read<'a> {
             if let Some(block) = self.try_combinations(verify) {
                 return Ok(self.verified(block, faults));
             }
-            if !self.read_other_copies(submit) {
-                return Err(self.failed(faults));
+            if self.read_other_copies(submit) {
+                continue;
             }
+            let patient = submit.patient();
+            return match self.planned_again() {
+                Some(mut again) => {
+                    let results = read_leaves(patient, &again.first_reads());
+                    again.finish(patient, results, verify, faults)
+                }
+                None => Err(self.failed(faults)),
+            };
         }
+    }
+
+    /// The same read once more, if devices were given up on that may answer yet.
+    fn planned_again(&self) -> Option<Read<'a>> {
+        self.gave_up.then(|| Read::plan(self.vdev, self.offset, self.size, self.txg))?
     }
 
     /// The first of `sets` of unusable columns without which the block verifies, leaving out

@@ -54,6 +54,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use cenote_format::MAX_BLOCK;
 use cenote_format::abd::Abd;
 
+use crate::events::{self, Happening, Operation};
 use crate::queue::Priority;
 use crate::threads::{IoPool, Work};
 use crate::traffic::{Content, Meter, Traffic};
@@ -240,12 +241,24 @@ impl VdevTree {
     }
 
     fn flush(&self, tops: Vec<&Arc<Vdev>>) -> Result<(), VdevError> {
-        let result = self.flush_leaves(tops);
+        let mut done = Vec::new();
+        let result = self.flush_leaves(tops, &mut done);
+        for flush in &done {
+            if let Err(why) = &flush.result {
+                let what = Happening::Failed { offset: 0, size: 0, operation: Operation::Flush, why };
+                events::tell(&flush.leaf, &what);
+            }
+        }
         self.look_after();
         result
     }
 
-    fn flush_leaves(&self, tops: Vec<&Arc<Vdev>>) -> Result<(), VdevError> {
+    /// Flushes the leaves below `tops`; each flush is added to `done`.
+    fn flush_leaves(
+        &self,
+        tops: Vec<&Arc<Vdev>>,
+        done: &mut Vec<Flush>,
+    ) -> Result<(), VdevError> {
         let mut lost = self.writer.lost.lock();
         let mut leaves = Vec::new();
         tops.iter().for_each(|t| t.collect_leaves(&mut leaves));
@@ -258,7 +271,7 @@ impl VdevTree {
         };
         let jobs: Vec<Flush> = leaves.into_iter().filter_map(job).collect();
         let submitted: Vec<Arc<Vdev>> = jobs.iter().map(|j| j.leaf.clone()).collect();
-        let mut done = self.writer.pool.run(jobs);
+        *done = self.writer.pool.run(jobs);
         // One that panicked did not come back.
         for leaf in submitted {
             if !done.iter().any(|d| Arc::ptr_eq(&d.leaf, &leaf)) {
@@ -273,6 +286,7 @@ impl VdevTree {
                 flush.leaf.suspected();
                 self.writer.pool.set_failure();
             }
+            flush.count();
             if let Some(why) = flush.finish() {
                 lacking.insert(flush.leaf.guid(), why);
             }
@@ -282,16 +296,30 @@ impl VdevTree {
             top.collect_leaves(&mut below);
             let Some(why) = below.iter().find_map(|l| lacking.get(&l.guid())) else { continue };
             let lacks = |l: &Vdev| lacking.contains_key(&l.guid()) || marked.contains(&l.guid());
-            if lossy(top, &lacks) {
-                top.stats.writes.error();
-                tracing::error!(vdev = ?top, why, "written data may be lost");
-                lost.insert(top.id(), why.clone());
-            }
+            note_lost(top, &lacks, why, &mut lost);
         }
         match tops.iter().find_map(|t| Some((t.id(), lost.get(&t.id())?.clone()))) {
             Some((vdev, why)) => Err(VdevError::Flush { vdev, why }),
             None => Ok(()),
         }
+    }
+
+    /// Makes durable what was written to one leaf below `top`: whether a device that takes writes keeps them, only
+    /// this tells. What it may have lost is noted as by [`VdevTree::flush_all`]. Returns whether the device failed; while
+    /// another flush runs this one is left to it. As what a probe asks, this counts as no error of its own.
+    pub(crate) fn fails_to_flush(&self, top: &Arc<Vdev>, leaf: &Arc<Vdev>) -> bool {
+        let Some(mut lost) = self.writer.lost.try_lock() else { return false };
+        let Some(seen) = leaf.written().dirty() else { return false };
+        let mut flush = Flush { leaf: leaf.clone(), seen, result: Ok(()) };
+        flush.run();
+        if flush.result.is_err() {
+            // The others were not flushed: the next flush of all counts this one's blocks as missing here.
+            leaf.written().write_failed();
+        }
+        if let Some(why) = flush.finish() {
+            note_lost(top, &|l: &Vdev| l.guid() == leaf.guid(), &why, &mut lost);
+        }
+        flush.result.is_err()
     }
 
     /// Writes of devices, after aggregation, that succeeded since the pool was opened; labels and
@@ -331,6 +359,20 @@ fn lossy(vdev: &Vdev, lacks: &dyn Fn(&Vdev) -> bool) -> bool {
     match vdev.vdev_kind() {
         Kind::RaidZ => lossy_children as u64 > vdev.nparity(),
         _ => lossy_children == vdev.children().len(),
+    }
+}
+
+/// Notes that a top-level vdev lost data, if it may have: see [`lossy`].
+fn note_lost(
+    top: &Vdev,
+    lacks: &dyn Fn(&Vdev) -> bool,
+    why: &str,
+    lost: &mut HashMap<u64, String>,
+) {
+    if lossy(top, lacks) {
+        top.stats.writes.error();
+        tracing::error!(vdev = ?top, why, "written data may be lost");
+        lost.insert(top.id(), why.into());
     }
 }
 
@@ -382,6 +424,14 @@ struct Flush {
 }
 
 impl Flush {
+    /// Counts an error.
+    fn count(&self) {
+        if let Err(error) = &self.result {
+            self.leaf.stats.writes.error();
+            self.leaf.stats.write_failed(error);
+        }
+    }
+
     /// Takes note of the outcome. If blocks may be lost on the leaf: why.
     fn finish(&self) -> Option<String> {
         let Err(error) = &self.result else {
@@ -389,8 +439,6 @@ impl Flush {
             return None;
         };
         tracing::warn!(leaf = ?self.leaf, %error, "flush failed");
-        self.leaf.stats.writes.error();
-        self.leaf.stats.write_failed(error);
         let lost = self.leaf.written().flush_failed()?;
         self.leaf.add_missing(lost);
         Some(error.to_string())
@@ -400,6 +448,7 @@ impl Flush {
 impl Work for Flush {
     fn run(&mut self) {
         let gone = || Err(io::ErrorKind::NotFound.into());
+        let _busy = self.leaf.stats.activity.begin();
         self.result = self.leaf.device().map_or_else(gone, |d| d.flush());
     }
 }

@@ -16,7 +16,7 @@ use cenote_format::abd::Abd;
 use cenote_format::label::{LABEL_END, LABEL_SIZE};
 
 use crate::device::WriteReq;
-use crate::events::{self, Happening};
+use crate::events::{self, Happening, Operation};
 use crate::queue::{self, LeafWork, Priority};
 use crate::threads::Work;
 use crate::traffic::{Content, Meter};
@@ -245,6 +245,7 @@ pub(crate) fn submit(
     let Some(device) = leaf.device() else { return };
     let stats = &leaf.stats.writes;
     stats.begin(reqs.len());
+    let _busy = leaf.stats.activity.begin();
     let started = Instant::now();
     if reqs.iter().all(|r| r.result.is_none()) {
         device.write_batch(reqs);
@@ -271,7 +272,8 @@ pub(crate) fn submit(
                     leaf.stats.write_failed(why);
                     if alone(i) {
                         let (offset, size) = (req.offset, req.data.len() as u64);
-                        events::tell(leaf, &Happening::Failed { offset, size, write: true, why });
+                        let operation = Operation::Write;
+                        events::tell(leaf, &Happening::Failed { offset, size, operation, why });
                     }
                 }
                 tracing::debug!(?leaf, offset = req.offset, ?failure, "write failed");
