@@ -100,21 +100,28 @@ pub fn settings(pool: &cenote_pool::Pool, dataset: &Dataset) -> cenote_dmu::Resu
         record_size: value("recordsize")?.parse().unwrap_or(OLD_MAX_BLOCK).min(most),
         project_quota: pool.features().is_enabled("project_quota"),
         read_only: value("readonly")? == "on",
-        cache: match value("primarycache")?.as_str() {
-            "none" => PrimaryCache::None,
-            "metadata" => PrimaryCache::Metadata,
-            _ => PrimaryCache::All,
-        },
+        cache: primary_cache(pool, dataset)?,
         ..Settings::default()
     })
 }
 
-/// As [`settings`] for one that is only looked at: all that is in its files is shown.
+/// What the ARC is to keep of a file system.
+fn primary_cache(pool: &cenote_pool::Pool, dataset: &Dataset) -> cenote_dmu::Result<PrimaryCache> {
+    let value = pool.dsl().get(dataset, "primarycache")?;
+    Ok(match value.as_ref().map(|v| v.exact.as_str()) {
+        Some("none") => PrimaryCache::None,
+        Some("metadata") => PrimaryCache::Metadata,
+        _ => PrimaryCache::All,
+    })
+}
+
+/// As [`settings`] for one that is only looked at: all that is in its files is shown. It asks for no property that a mount
+/// option overrides, so answers to requests may ask for it.
 ///
 /// # Errors
 /// A property cannot be read.
 pub fn whole(pool: &cenote_pool::Pool, dataset: &Dataset) -> cenote_dmu::Result<Settings> {
-    Ok(Settings { cache: settings(pool, dataset)?.cache, ..Settings::default() })
+    Ok(Settings { cache: primary_cache(pool, dataset)?, ..Settings::default() })
 }
 
 /// Has the ARC keep of the snapshots of a dataset what it is to keep of the dataset itself.

@@ -6,7 +6,7 @@
 mod common;
 
 use common::tank::Tank;
-use common::{Session, can_mount, mounts_below};
+use common::{Session, can_mount, mounts_below, used_by_this};
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
@@ -556,11 +556,11 @@ fn mounts_follow_changes() {
     let b = tank.path("tank/d/b");
     assert_eq!(
         tank.refused("destroy tank/d/b"),
-        format!("cannot unmount '{}': pool or dataset is busy", b.display())
+        format!("cannot unmount '{}': pool or dataset is busy{}", b.display(), used_by_this())
     );
     assert_eq!(
         tank.refused("rename tank/d tank/e"),
-        format!("cannot unmount '{}': pool or dataset is busy", b.display())
+        format!("cannot unmount '{}': pool or dataset is busy{}", b.display(), used_by_this())
     );
     assert_eq!(fs::read_to_string(tank.path("tank/d/file")).unwrap(), "third");
     drop(held);

@@ -6,7 +6,7 @@
 mod common;
 
 use common::tank::Tank;
-use common::{Done, Session, can_mount, mounts_below};
+use common::{Done, Session, can_mount, mounts_below, must, used_by_this};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
@@ -147,7 +147,7 @@ fn what_is_in_use_keeps_its_properties() {
     tank.zfs("create tank/a/b");
     fs::write(tank.path("tank/a/b/file"), "x").unwrap();
     let place = tank.path("tank/a/b").display().to_string();
-    let busy = format!("cannot unmount '{place}': pool or dataset is busy");
+    let busy = format!("cannot unmount '{place}': pool or dataset is busy{}", used_by_this());
     let held = fs::File::open(tank.path("tank/a/b/file")).unwrap();
     for (property, old) in [("canmount=off", "on"), ("zoned=on", "off"), ("mountpoint=none", "")] {
         let name = property.split('=').next().unwrap();
@@ -185,7 +185,10 @@ fn what_is_in_use_keeps_nothing_else_mounted() {
     fs::write(tank.path("tank/c/file"), "x").unwrap();
     let held = ["tank/b/kid/file", "tank/c/file"].map(|f| fs::File::open(tank.path(f)).unwrap());
     let said = tank.refused("unmount -a");
-    let busy = |name: &str| format!("cannot unmount '{}': pool or dataset is busy", place(name));
+    let busy = |name: &str| {
+        let by = used_by_this();
+        format!("cannot unmount '{}': pool or dataset is busy{by}", place(name))
+    };
     let lines: Vec<&str> = said.lines().collect();
     assert_eq!(lines[..2], [busy("c"), busy("b/kid")], "{said}");
     // What is around them stays as well.
@@ -339,12 +342,18 @@ fn mount_mounts_what_is_legacy() {
     assert!(fs::write(dir.join("file"), "x").is_err());
     helper(&tank, "-o remount,rw tank/old dir").ok();
     fs::write(dir.join("file"), "written").unwrap();
-    // umount(8) and `zfs unmount` take it away, and leave the directory.
+    // umount(8) takes it away, and leaves the directory.
     let done = std::process::Command::new("umount").arg(&dir).status().unwrap();
     assert!(done.success());
     assert_eq!(tank.get("mounted", "tank/old"), "no");
-    helper(&tank, &format!("-n tank/old/kid {}", other.display())).ok();
-    tank.zfs("unmount tank/old/kid");
+    tank.zfs("set mountpoint=legacy tank/old/kid");
+    helper(&tank, "-n tank/old/kid other").ok();
+    for line in ["unmount tank/old/kid", "unmount -f tank/old/kid"] {
+        let why = "cannot unmount 'tank/old/kid': legacy mountpoint\n\
+                   use umount(8) to unmount this filesystem";
+        assert_eq!(tank.refused(line), why);
+    }
+    must("umount", &[other.to_str().unwrap()]);
     assert!(other.exists() && mounts_below(&other).is_empty());
     helper(&tank, "tank/old/kid other").ok();
     tank.zfs("destroy tank/old/kid");
@@ -465,7 +474,7 @@ fn mount_is_refused_in_openzfs_words() {
     helper(&tank, "-f tank/leg dir").ok();
     assert_eq!(tank.get("mounted", "tank/leg"), "no");
     helper(&tank, "-s tank/leg dir -o nosuch").ok();
-    tank.zfs("unmount tank/leg");
+    must("umount", &[tank.session.path("dir").to_str().unwrap()]);
     // A ramdisk mounts the root file system where it will be.
     tank.zfs("unmount tank/fs");
     helper(&tank, "tank/fs dir -o zfsutil").ok();
@@ -529,5 +538,73 @@ m[4096:4101] = b'after'
         assert!(fs::read(&file).unwrap() == want, "{line}");
         fs::remove_file(&file).unwrap();
     }
+    tank.finish();
+}
+
+#[test]
+fn an_unmount_takes_descendants_wherever_they_are() {
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("");
+    tank.zfs("create tank/a");
+    tank.zfs("create tank/a/b");
+    tank.zfs("create -o mountpoint=/elsewhere tank/a/b/c");
+    tank.zfs("create -o mountpoint=/elsewhere/in tank/d");
+    tank.zfs("create -o mountpoint=legacy tank/a/l");
+    let (dir, other) = (tank.session.path("dir"), tank.path("elsewhere"));
+    fs::create_dir(&dir).unwrap();
+    helper(&tank, "tank/a/l dir").ok();
+    // Another one's mount inside one of them keeps it.
+    let why = tank.refused("unmount tank/a");
+    assert!(why.starts_with(&format!("cannot unmount '{}': ", other.display())), "{why}");
+    tank.zfs("unmount tank/d");
+    tank.zfs("unmount tank/a");
+    let mounted = |name: &str| tank.get("mounted", name);
+    assert_eq!(["tank/a", "tank/a/b", "tank/a/b/c"].map(mounted), ["no", "no", "no"]);
+    assert_eq!(mounted("tank/a/l"), "yes", "it is left to umount(8)");
+    must("umount", &[dir.to_str().unwrap()]);
+    tank.finish();
+}
+
+/// A pool of somebody else mounts nothing outside of the alternate root, by whatever way it was made to lead there.
+#[test]
+fn nothing_is_mounted_outside_of_the_alternate_root() {
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("");
+    let outside = ["out1", "out2"].map(|name| tank.session.path(name));
+    outside.iter().for_each(|dir| fs::create_dir(dir).unwrap());
+    std::os::unix::fs::symlink(&outside[0], tank.path("tank/link")).unwrap();
+    tank.zfs("create -u tank/link");
+    tank.zfs("create -u tank/link/below");
+    let up = "/..".repeat(tank.session.path("root").components().count());
+    tank.zfs(&format!("create -u -o mountpoint={up}{} tank/dots", outside[1].display()));
+    tank.zfs("create -u tank/good");
+    tank.session.run("zpool export tank").ok();
+    let (root, dir) = (tank.session.root(), tank.session.dir.path().display());
+    let why = tank.session.run(&format!("zpool import -d {dir} -R {root} tank")).fails(1);
+    assert_eq!(why.matches("leads out of the alternate root").count(), 3, "{why}");
+    assert!(why.ends_with("Import was successful, but unable to mount some datasets"), "{why}");
+    for dir in &outside {
+        assert!(mounts_below(dir).is_empty() && fs::read_dir(dir).unwrap().next().is_none());
+    }
+    assert_eq!(tank.get("mounted", "tank/good"), "yes");
+    // Neither through a link that others can make.
+    let shared = tank.path("shared");
+    fs::create_dir_all(tank.path("inside")).unwrap();
+    fs::create_dir(&shared).unwrap();
+    std::os::unix::fs::symlink("../inside", shared.join("link")).unwrap();
+    tank.zfs("create -u -o mountpoint=/shared/link tank/via");
+    fs::set_permissions(&shared, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    let why = tank.refused("mount tank/via");
+    let says = "is a symbolic link that others than root can make";
+    assert!(why.ends_with(says) && mounts_below(&tank.path("inside")).is_empty(), "{why}");
+    fs::set_permissions(&shared, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    tank.zfs("mount tank/via");
+    assert_eq!(mounts_below(&tank.path("inside")).len(), 1);
+    tank.zfs("destroy -r tank/link");
+    tank.zfs("destroy tank/dots");
     tank.finish();
 }

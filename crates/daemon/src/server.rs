@@ -297,17 +297,22 @@ fn converse(
     let mut descriptors = channel.take_descriptors().into_iter();
     let stream = channel.into_stream();
     stream.set_read_timeout(None)?;
-    watch(stream.try_clone()?, cancel.clone())?;
+    let watched = stream.try_clone().and_then(|stream| watch(stream, cancel.clone()));
     let wire = Arc::new(Mutex::new(stream));
+    if let Err(e) = watched {
+        return refuse(&wire, &e);
+    }
     daemon.keep_informed(&wire);
     let code = match request {
         Request::Run(run) => {
             let mut ctx = context(daemon, &wire, (&run, user), cancel.clone());
+            let elsewhere = run.namespace != cenote_fuse::namespace();
+            if descriptors.len() < usize::from(run.input) + usize::from(elsewhere) {
+                return refuse(&wire, &rustix::io::Errno::MFILE.into());
+            }
             let input = if run.input { descriptors.next() } else { None };
             ctx.input = input.map(|input| Input::new(input.into(), cancel));
-            if let Some(socket) =
-                descriptors.next().filter(|_| run.namespace != cenote_fuse::namespace())
-            {
+            if let Some(socket) = descriptors.next().filter(|_| elsewhere) {
                 ctx.callers_agent = Some(Arc::new(Remote::new(socket.into(), run.namespace)?));
             }
             let args: Vec<OsString> = run.args.into_iter().map(OsString::from_vec).collect();
@@ -329,6 +334,14 @@ fn converse(
         }
     };
     dismiss(&wire, code)
+}
+
+/// Tells the client that its command was not run: the daemon lacks what it takes, descriptors most likely.
+fn refuse(wire: &Arc<Wire>, why: &io::Error) -> io::Result<()> {
+    tracing::warn!("a command was refused: {why}");
+    let mut err = Frames { wire: Arc::clone(wire), kind: Kind::Err };
+    writeln!(err, "cenote: the daemon cannot run a further command now: {why}")?;
+    dismiss(wire, 1)
 }
 
 /// Tells the client how its command ended.

@@ -20,7 +20,9 @@ mod channel;
 pub use channel::{Channel, serve};
 
 use crate::attach::{self, Force, MountError, all_as_bytes, as_bytes, remove_made, resolve};
+use crate::connection::Connection;
 use crate::detach;
+use crate::kernel;
 use crate::mountinfo::{self, Table};
 use parking_lot::Mutex;
 use rustix::mount::MountFlags;
@@ -48,6 +50,9 @@ pub struct MountRequest {
     pub flags: u32,
     /// Whether others than its user may use it.
     pub other_users: bool,
+    /// The directory that it must not lead out of; `/`: it may be anywhere.
+    #[serde(with = "as_bytes")]
+    pub root: PathBuf,
     /// Whether missing directories are made.
     pub make: bool,
     /// Whether the directory need not be empty.
@@ -103,16 +108,15 @@ pub enum Request {
     /// To unmount a connection at these places.
     Unmount {
         /// The connection.
-        id: String,
+        connection: Connection,
         /// The mountpoints.
         #[serde(with = "all_as_bytes")]
         places: Vec<PathBuf>,
-        /// Further ones that the server has mounted, which stay.
-        #[serde(with = "all_as_bytes")]
-        others: Vec<PathBuf>,
         /// Whether it may be in use.
         force: Force,
     },
+    /// To end a connection, and take all its mounts away.
+    TakeAway(Connection),
     /// To give a mount other flags.
     Remount {
         /// The connection.
@@ -166,12 +170,22 @@ pub trait Agent: Send + Sync {
 
 /// The ways to ask.
 impl dyn Agent + '_ {
+    /// Has something done, and waits for it.
+    fn ask(
+        &self,
+        request: &Request,
+        device: Option<BorrowedFd<'_>>,
+    ) -> Result<(Reply, Option<OwnedFd>), MountError> {
+        kernel::waits("until an agent has looked up a path");
+        self.call(request, device)
+    }
+
     pub(crate) fn mount(
         &self,
         request: MountRequest,
         device: Option<BorrowedFd<'_>>,
     ) -> Result<(Mounted, Option<OwnedFd>), MountError> {
-        match self.call(&Request::Mount(request), device)? {
+        match self.ask(&Request::Mount(request), device)? {
             (Reply::Mounted(mounted), device) => Ok((mounted, device)),
             _ => Err(unexpected()),
         }
@@ -179,12 +193,16 @@ impl dyn Agent + '_ {
 
     pub(crate) fn unmount(
         &self,
-        id: &str,
+        connection: &Connection,
         places: Vec<PathBuf>,
-        others: Vec<PathBuf>,
         force: Force,
     ) -> Result<(), MountError> {
-        self.call(&Request::Unmount { id: id.into(), places, others, force }, None).map(drop)
+        self.ask(&Request::Unmount { connection: connection.clone(), places, force }, None)
+            .map(drop)
+    }
+
+    pub(crate) fn take_away(&self, connection: &Connection) -> Result<(), MountError> {
+        self.ask(&Request::TakeAway(connection.clone()), None).map(drop)
     }
 
     pub(crate) fn remount(
@@ -194,7 +212,7 @@ impl dyn Agent + '_ {
         flags: MountFlags,
     ) -> Result<bool, MountError> {
         let (mountpoint, flags) = (mountpoint.to_owned(), flags.bits());
-        match self.call(&Request::Remount { id: id.into(), mountpoint, flags }, None)? {
+        match self.ask(&Request::Remount { id: id.into(), mountpoint, flags }, None)? {
             (Reply::Told(told), _) => Ok(told),
             _ => Err(unexpected()),
         }
@@ -205,7 +223,7 @@ impl dyn Agent + '_ {
         if directories.is_empty() {
             return;
         }
-        if let Err(e) = self.call(&Request::Remove(directories), None) {
+        if let Err(e) = self.ask(&Request::Remove(directories), None) {
             tracing::warn!("directories of mountpoints stay: {e}");
         }
     }
@@ -215,7 +233,7 @@ impl dyn Agent + '_ {
     /// # Errors
     /// The agent does not answer.
     pub fn look(&self, path: &Path) -> Result<Seen, MountError> {
-        match self.call(&Request::Look(path.to_owned()), None)? {
+        match self.ask(&Request::Look(path.to_owned()), None)? {
             (Reply::Seen(seen), _) => Ok(seen),
             _ => Err(unexpected()),
         }
@@ -238,7 +256,7 @@ impl dyn Agent + '_ {
     /// # Errors
     /// The agent does not answer.
     pub fn places(&self) -> Result<Vec<Shown>, MountError> {
-        match self.call(&Request::List, None)? {
+        match self.ask(&Request::List, None)? {
             (Reply::Places(places), _) => Ok(places),
             _ => Err(unexpected()),
         }
@@ -260,8 +278,12 @@ pub(crate) fn perform(request: Request, device: Option<OwnedFd>) -> (Reply, Opti
             Ok((mounted, device)) => return (Reply::Mounted(mounted), Some(device)),
             Err(e) => Reply::Failed(e),
         },
-        Request::Unmount { id, places, others, force } => {
-            done(detach::unmount(&id, &places, &others, force))
+        Request::Unmount { connection, places, force } => {
+            done(detach::unmount(&connection, &places, force))
+        }
+        Request::TakeAway(connection) => {
+            detach::take_away(&[connection]);
+            Reply::Done
         }
         Request::Remount { id, mountpoint, flags } => {
             let flags = MountFlags::from_bits_retain(flags);

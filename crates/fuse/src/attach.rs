@@ -13,6 +13,7 @@
 use crate::agent::{MountRequest, Mounted};
 use crate::detach::clear_dead;
 use crate::mountinfo::Table;
+use crate::place;
 use cenote_zpl::{Atime, FileSystem};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -24,7 +25,7 @@ use std::fs::{self, DirBuilder};
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -43,12 +44,31 @@ pub enum MountError {
     /// The directory is missing and cannot be made.
     #[error("cannot make '{path}': {why}", path = .0.display(), why = .1)]
     Make(#[serde(with = "as_bytes")] PathBuf, #[serde(with = "as_number")] Errno),
+    /// A symbolic link leads there that is not to be trusted.
+    #[error(
+        "cannot mount at '{path}': '{link}' is a symbolic link that others than root can make",
+        path = .0.display(),
+        link = .1.display()
+    )]
+    Link(#[serde(with = "as_bytes")] PathBuf, #[serde(with = "as_bytes")] PathBuf),
+    /// It leads out of the alternate root.
+    #[error(
+        "cannot mount at '{path}': it leads out of the alternate root '{root}'",
+        path = .0.display(),
+        root = .1.display()
+    )]
+    Outside(#[serde(with = "as_bytes")] PathBuf, #[serde(with = "as_bytes")] PathBuf),
     /// The directory is not empty, and is not to be hidden.
     #[error("cannot mount at '{path}': directory is not empty", path = .0.display())]
     NotEmpty(#[serde(with = "as_bytes")] PathBuf),
     /// The kernel has no FUSE, or access to it is denied.
     #[error("/dev/fuse: {0}: FUSE is needed for mounts (try 'modprobe fuse')")]
     Device(#[serde(with = "as_number")] Errno),
+    /// Few descriptors are left, which are needed for commands.
+    #[error(
+        "{0}: a mount takes one, and the last ones are left for commands ('ulimit -n', LimitNOFILE=)"
+    )]
+    Descriptors(#[serde(with = "as_number")] Errno),
     /// The system call failed.
     #[error("cannot mount at '{path}': {why}", path = .0.display(), why = .1)]
     Mount(#[serde(with = "as_bytes")] PathBuf, #[serde(with = "as_number")] Errno),
@@ -72,9 +92,6 @@ pub enum MountError {
     /// Files in the mount are in use.
     #[error("'{path}': device is busy", path = .0.display())]
     Busy(#[serde(with = "as_bytes")] PathBuf),
-    /// Somebody else has mounted the file system in a further place, which is not ours to unmount.
-    #[error("it is also mounted at '{path}'", path = .0.display())]
-    Shown(#[serde(with = "as_bytes")] PathBuf),
     /// The system call failed.
     #[error("cannot unmount '{path}': {why}", path = .0.display(), why = .1)]
     Unmount(#[serde(with = "as_bytes")] PathBuf, #[serde(with = "as_number")] Errno),
@@ -204,7 +221,9 @@ pub(crate) fn mount(
     request: &MountRequest,
     device: Option<OwnedFd>,
 ) -> Result<(Mounted, OwnedFd), MountError> {
-    clear_dead(&resolve(&request.mountpoint))?;
+    let mountpoint = place::find(&request.mountpoint, &request.root)?;
+    let request = &MountRequest { mountpoint, ..request.clone() };
+    clear_dead(&request.mountpoint)?;
     let made = match request.make {
         true => make_directories(&request.mountpoint)
             .map_err(|e| MountError::Make(request.mountpoint.clone(), number(&e)))?,
@@ -222,12 +241,11 @@ fn mount_at(
     request: &MountRequest,
     device: Option<OwnedFd>,
 ) -> Result<(PathBuf, String, OwnedFd), MountError> {
-    let given = &request.mountpoint;
-    if !request.overlay && !is_empty(given) {
-        return Err(MountError::NotEmpty(given.clone()));
+    let mountpoint = request.mountpoint.clone();
+    if !request.overlay && !is_empty(&mountpoint) {
+        return Err(MountError::NotEmpty(mountpoint));
     }
-    let mountpoint = directory(given)?;
-    let device = attach(request, &mountpoint, device)?;
+    let device = attach(request, &place::open(&mountpoint)?, device)?;
     match Table::read().top(&mountpoint) {
         Some(mount) => Ok((mountpoint, mount.id.clone(), device)),
         // The connection ends with its descriptor, and its mount is dead then.
@@ -240,15 +258,16 @@ fn mount_at(
     }
 }
 
-/// Mounts at a directory without symbolic links.
+/// Mounts at an open directory.
 fn attach(
     request: &MountRequest,
-    mountpoint: &Path,
+    place: &OwnedFd,
     device: Option<OwnedFd>,
 ) -> Result<OwnedFd, MountError> {
+    let mountpoint = &request.mountpoint;
     let again = device.is_some();
     if is_root() {
-        match mount_directly(request, mountpoint, device) {
+        match mount_directly(request, place, device) {
             Err(MountError::Mount(_, Errno::PERM)) if !again => {}
             result => return result,
         }
@@ -262,7 +281,7 @@ fn attach(
 
 fn mount_directly(
     request: &MountRequest,
-    mountpoint: &Path,
+    place: &OwnedFd,
     device: Option<OwnedFd>,
 ) -> Result<OwnedFd, MountError> {
     let device = match device {
@@ -270,9 +289,9 @@ fn mount_directly(
         None => rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
             .map_err(MountError::Device)?,
     };
-    let failed = |e| MountError::Mount(mountpoint.to_owned(), e);
-    let unusable = |e| MountError::Mountpoint(mountpoint.to_owned(), number(&e));
-    let mode = fs::metadata(mountpoint).map_err(unusable)?.mode();
+    let failed = |e| MountError::Mount(request.mountpoint.clone(), e);
+    let unusable = |e| MountError::Mountpoint(request.mountpoint.clone(), e);
+    let mode = rustix::fs::fstat(place).map_err(unusable)?.st_mode;
     let mut data = format!(
         "fd={},rootmode={mode:o},user_id={},group_id={},default_permissions",
         device.as_raw_fd(),
@@ -285,7 +304,9 @@ fn mount_directly(
     let flags = request.flags();
     let data = CString::new(data).map_err(|_| failed(Errno::INVAL))?;
     let fstype = format!("fuse.{}", request.subtype);
-    rustix::mount::mount(request.source.as_str(), mountpoint, fstype, flags, Some(data.as_c_str()))
+    // The directory itself, wherever its path leads by now.
+    let place = format!("/proc/self/fd/{}", place.as_raw_fd());
+    rustix::mount::mount(request.source.as_str(), place, fstype, flags, Some(data.as_c_str()))
         .map_err(failed)?;
     Ok(device)
 }
@@ -345,17 +366,6 @@ fn receive_descriptor(socket: &UnixStream) -> Option<OwnedFd> {
 /// Whether nothing is in a directory, as far as can be seen.
 pub(crate) fn is_empty(dir: &Path) -> bool {
     fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_none())
-}
-
-/// `path` without symbolic links. It is a directory: the kernel would also mount at a file, and then
-/// find a directory there.
-fn directory(path: &Path) -> Result<PathBuf, MountError> {
-    let unusable = |errno| MountError::Mountpoint(path.to_owned(), errno);
-    let real = path.canonicalize().map_err(|e| unusable(number(&e)))?;
-    match fs::metadata(&real).map_err(|e| unusable(number(&e)))?.is_dir() {
-        true => Ok(real),
-        false => Err(unusable(Errno::NOTDIR)),
-    }
 }
 
 /// A path without symbolic links as far as it exists; the rest as it is.
@@ -435,7 +445,7 @@ mod tests {
         for error in [
             MountError::Mountpoint("/a\u{e4}".into(), Errno::NOTDIR),
             MountError::NoHelper(Errno::NOENT),
-            MountError::Shown("/b".into()),
+            MountError::Covered("/b".into()),
         ] {
             let text = serde_json::to_string(&error).unwrap();
             let again: MountError = serde_json::from_str(&text).unwrap();

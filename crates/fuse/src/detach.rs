@@ -5,49 +5,32 @@
 //! for an answer get an error then, in whatever namespace, and the mounts that are left are dead.
 
 use crate::attach::{Force, HELPER, MountError, is_root, number};
+use crate::connection::{Connection, Pinned};
 use crate::mountinfo::{self, FuseMount, Table};
-use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, UnmountFlags, fsconfig_create, fsmount, fsopen,
-};
-use std::os::fd::OwnedFd;
+use rustix::mount::UnmountFlags;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
 
-/// Where the kernel's control files of connections usually are.
-const CONTROL: &str = "/sys/fs/fuse/connections";
-
-/// Unmounts the mounts of a connection at `places`, last mounted first. Where it is at none of them
+/// Unmounts the mounts of a connection at `places`, last mounted first; others stay. Where it is at none of them
 /// any more, since somebody moved it, its last mount counts. Nothing to do is success.
 ///
 /// # Errors
-/// Without force: [`MountError::Shown`] if it is mounted elsewhere in this namespace, not in `others`:
-/// somebody else has done that; [`MountError::Busy`], [`MountError::Covered`]. By force a mount that another one covers stays: its
-/// path leads to what covers it.
+/// Without force: [`MountError::Busy`], [`MountError::Covered`]. By force a mount that another one covers stays: its
+/// path leads to what covers it. If the number is another connection's by now, there is nothing to do.
 pub(crate) fn unmount(
-    id: &str,
+    connection: &Connection,
     places: &[PathBuf],
-    others: &[PathBuf],
     force: Force,
 ) -> Result<(), MountError> {
-    let table = Table::read();
-    let all: Vec<&FuseMount> = table.of(id).collect();
-    let mut ours: Vec<&FuseMount> =
-        all.iter().copied().filter(|m| places.contains(&m.mountpoint)).collect();
-    if ours.is_empty() {
-        ours.extend(all.iter().rfind(|m| m.whole));
+    let (table, id) = (Table::read(), connection.id.as_str());
+    if !connection.lives() {
+        return Ok(());
     }
-    let stays = |m: &&&FuseMount| {
-        !ours.contains(*m)
-            && !others.contains(&m.mountpoint)
-            && !ours.iter().any(|own| table.goes_with(own, m, &table))
-    };
-    if force == Force::No
-        && let Some(other) = all.iter().find(stays)
-    {
-        return Err(MountError::Shown(other.mountpoint.clone()));
+    let mut ours: Vec<&FuseMount> =
+        table.of(id).filter(|m| places.contains(&m.mountpoint)).collect();
+    if ours.is_empty() {
+        ours.extend(table.of(id).rfind(|m| m.whole));
     }
     for mount in ours.iter().rev() {
         match force {
@@ -55,7 +38,8 @@ pub(crate) fn unmount(
                 return Err(MountError::Covered(mount.mountpoint.clone()));
             }
             Force::Yes if table.is_covered(mount) => {}
-            _ => unmount_at(&mount.mountpoint, force)?,
+            Force::Yes => take(connection, &mount.mountpoint)?,
+            Force::No => unmount_at(&mount.mountpoint)?,
         }
     }
     // A mount around the place may cover it: then its path leads to something else, or nowhere.
@@ -66,20 +50,43 @@ pub(crate) fn unmount(
     }
 }
 
-/// Takes away what is mounted on top at a path.
-fn unmount_at(mountpoint: &Path, force: Force) -> Result<(), MountError> {
+/// Takes away what is mounted on top at a path, if nobody uses it.
+fn unmount_at(mountpoint: &Path) -> Result<(), MountError> {
     if !is_root() {
-        return unmount_by_helper(mountpoint, force);
+        return unmount_by_helper(mountpoint, Force::No);
     }
-    let flags = match force {
-        // Its users get errors: the server is not to wait for them to end.
-        Force::Yes => UnmountFlags::DETACH | UnmountFlags::FORCE,
-        Force::No => UnmountFlags::empty(),
-    };
-    match rustix::mount::unmount(mountpoint, flags | UnmountFlags::NOFOLLOW) {
+    match rustix::mount::unmount(mountpoint, UnmountFlags::NOFOLLOW) {
         Ok(()) | Err(Errno::INVAL | Errno::NOENT) => Ok(()),
         Err(Errno::BUSY) => Err(MountError::Busy(mountpoint.to_owned())),
-        Err(Errno::PERM) => unmount_by_helper(mountpoint, force),
+        Err(Errno::PERM) => unmount_by_helper(mountpoint, Force::No),
+        Err(e) => Err(MountError::Unmount(mountpoint.to_owned(), e)),
+    }
+}
+
+/// Takes a connection's mount at a path away, in use or not. What else may be on top there by now stays.
+fn take(connection: &Connection, mountpoint: &Path) -> Result<(), MountError> {
+    let pinned = match Pinned::new(mountpoint) {
+        Ok(pinned) => pinned,
+        Err(Errno::NOENT) => return Ok(()),
+        Err(e) => return Err(MountError::Unmount(mountpoint.to_owned(), e)),
+    };
+    // As long as it is held its number is no other one's, so that the connection is looked for afterwards.
+    match pinned.connection() {
+        Some(id) if id == connection.id && connection.lives() => take_pinned(&pinned, mountpoint),
+        _ => Ok(()),
+    }
+}
+
+/// Takes away a mount that is at this path.
+fn take_pinned(pinned: &Pinned, mountpoint: &Path) -> Result<(), MountError> {
+    if !is_root() {
+        return unmount_by_helper(mountpoint, Force::Yes);
+    }
+    // Its users get errors: the server is not to wait for them to end.
+    let flags = UnmountFlags::DETACH | UnmountFlags::FORCE;
+    match rustix::mount::unmount(pinned.path(), flags) {
+        Ok(()) | Err(Errno::INVAL | Errno::NOENT) => Ok(()),
+        Err(Errno::PERM) => unmount_by_helper(mountpoint, Force::Yes),
         Err(e) => Err(MountError::Unmount(mountpoint.to_owned(), e)),
     }
 }
@@ -129,67 +136,30 @@ pub(crate) fn remount(
 /// would have taken its mounts away.
 pub(crate) fn clear_dead(path: &Path) -> Result<(), MountError> {
     loop {
-        let table = Table::read();
-        let Some(mount) = table.top(path).filter(|m| mountinfo::is_zfs(&m.id)) else {
-            return Ok(());
-        };
-        // Attributes of a dead mount may still be known; figures are asked for each time.
-        if rustix::fs::statfs(path).err() != Some(Errno::NOTCONN) {
-            return Ok(());
-        }
-        unmount_at(path, Force::Yes)?;
-        if Table::read().top(path) == Some(mount) {
+        let Ok(pinned) = Pinned::new(path) else { return Ok(()) };
+        let id = pinned.connection().filter(|id| mountinfo::is_zfs(id));
+        let Some(id) = id.filter(|_| pinned.is_dead()) else { return Ok(()) };
+        take_pinned(&pinned, path)?;
+        drop(pinned);
+        if Pinned::new(path).is_ok_and(|p| p.is_dead() && p.connection() == Some(id)) {
             return Err(MountError::Busy(path.to_owned()));
         }
     }
 }
 
-/// Ends connections whose server is dead, and takes their mounts in this namespace away. `ids` are in the
-/// order of mounting.
-pub(crate) fn take_away(ids: &[String]) {
-    // One that is not mounted any more may have left its number to a stranger's.
-    let table = Table::read();
-    let elsewhere = mountinfo::elsewhere(&ids.iter().map(String::as_str).collect());
-    let there = |id: &&String| table.of(id).next().is_some() || elsewhere.contains_key(*id);
+/// Ends connections, and takes all their mounts in this namespace away. They are in the order of mounting; what has their
+/// numbers by now stays.
+pub(crate) fn take_away(all: &[Connection]) {
     // First of all nobody waits any more: not even the server, which may not be able to end before.
-    ids.iter().filter(there).for_each(|id| abort(id));
+    all.iter().for_each(Connection::abort);
     let places = |table: &Table, id: &str| -> Vec<PathBuf> {
         table.of(id).map(|m| m.mountpoint.clone()).collect()
     };
     // Innermost first. What is inside a dead mount may be out of reach: then it goes with the outermost.
-    for id in ids.iter().rev().chain(ids) {
-        let _ = unmount(id, &places(&Table::read(), id), &[], Force::Yes);
+    for connection in all.iter().rev().chain(all) {
+        let places = places(&Table::read(), &connection.id);
+        let _ = unmount(connection, &places, Force::Yes);
     }
-}
-
-/// Ends a connection: its users get errors instead of waiting. An ordinary user can do that only where
-/// `fusectl` is mounted; elsewhere a connection that was unmounted by force ends with its last user.
-pub(crate) fn abort(id: &str) {
-    let Some((_, minor)) = mountinfo::device(id).split_once(':') else { return };
-    let name = format!("{minor}/abort");
-    if write_to(CWD, &format!("{CONTROL}/{name}")).is_ok() {
-        return;
-    }
-    // There is one `fusectl`, wherever it is mounted, if at all.
-    static FUSECTL: OnceLock<Option<OwnedFd>> = OnceLock::new();
-    let Some(control) = FUSECTL.get_or_init(|| fusectl().ok()) else { return };
-    if let Err(e) = write_to(control, &name)
-        && e != Errno::NOENT
-    {
-        tracing::warn!("cannot end the connection of {id}: {e}");
-    }
-}
-
-/// The file system of control files, mounted nowhere.
-fn fusectl() -> Result<OwnedFd, Errno> {
-    let context = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    fsconfig_create(&context)?;
-    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
-}
-
-fn write_to(dir: impl std::os::fd::AsFd, path: &str) -> Result<(), Errno> {
-    let file = openat(dir, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
-    rustix::io::write(file, b"1").map(drop)
 }
 
 /// Lets the kernel read ahead by 4 MiB instead of 128 KiB, in pieces of 1 MiB: what it asks for next is on

@@ -21,11 +21,12 @@
 //!
 //! - Nobody has the old file system after the exchange but who does something to a single file in the
 //!   background; what that would change is refused, as its object set is closed.
-//! - The kernel is told nothing while requests wait: it may wait for one of them itself.
+//! - The kernel is told nothing while requests wait ([`kernel`](crate::kernel)).
 //! - Names that lead where they led stay in the kernel: what is mounted below them stays mounted.
 
 use crate::branch::Branch;
-use crate::session::INodeNo;
+use crate::kernel::Held;
+use crate::session::{Forgetting, INodeNo};
 use crate::tree::{Node, Tree, generation, slot_of};
 use cenote_zpl::FileSystem;
 use parking_lot::RwLockReadGuard;
@@ -73,7 +74,7 @@ impl Tree {
         branch: &Arc<Branch>,
         change: impl FnOnce() -> (T, Option<Arc<FileSystem>>),
     ) -> T {
-        let closed = self.teardown.write();
+        let closed = Held::new(|| self.teardown.write());
         let inside = |ino: u64| slot_of(ino) == branch.slot;
         let mut numbers = self.inodes.known(inside);
         numbers.push(branch.root().ino());
@@ -128,6 +129,7 @@ impl Tree {
         (before, after): (&Known, &Known),
         stale: &HashSet<u64>,
     ) {
+        let (mut names, mut contents) = (Vec::new(), Vec::new());
         let none = BTreeMap::new();
         let leads = |object: &u64| crate::tree::ino(&branch.fs(), branch.slot, *object);
         for ino in numbers {
@@ -141,8 +143,9 @@ impl Tree {
             let changed = |(name, to): &(&Vec<u8>, &u64)| !stays(name, to);
             let gone: HashSet<&Vec<u8>> =
                 old.iter().chain(new).filter(changed).map(|(name, _)| name).collect();
-            gone.into_iter().for_each(|name| self.forget_name(*ino, name));
-            self.contents_changed(*ino, 0, 0);
+            names.extend(gone.into_iter().map(|name| self.name(*ino, name)));
+            contents.push(self.contents(*ino, 0, 0));
         }
+        Forgetting::wait_for([self.forget(names), self.forget(contents)]);
     }
 }

@@ -1,19 +1,13 @@
 //! Making the kernel forget what it was told: names, attributes, contents, and what it keeps of files that are gone.
 //!
-//! Invariant: nobody waits for the kernel with the lock of the table of slots. The kernel may be waiting for an answer
-//! that needs it.
+//! What takes names and contents back may have to wait for answers: see [`kernel`](crate::kernel). Other threads tell the
+//! kernel ([`notify`](crate::session)), and whoever made the change waits, if at all, once it holds nothing any more.
 
 use crate::branch::Branch;
-use crate::session::{INodeNo, Notifier};
+use crate::session::{Forgetting, INodeNo, Notice, Work};
 use crate::tree::{CONTROL, FUSE_ROOT, Tree, slot_of};
 use crate::{SnapDir, inodes};
-use rustix::io::Errno;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
-use std::time::Duration;
-
-/// How long what was changed in mappings may take to be written, where somebody does not want to wait.
-const MAPPED: Duration = Duration::from_secs(2);
 
 impl Tree {
     /// Lets go of files without names whose numbers the kernel will not forget any more.
@@ -22,45 +16,43 @@ impl Tree {
     }
 
     /// Shows or hides the control directory, and makes the kernel look again.
-    pub(crate) fn set_snapdir(&self, branch: &Arc<Branch>, snapdir: SnapDir) {
-        if branch.set_snapdir(snapdir) {
-            self.announce(branch.root().ino(), CONTROL);
+    pub(crate) fn set_snapdir(&self, branch: &Arc<Branch>, snapdir: SnapDir) -> Forgetting {
+        match branch.set_snapdir(snapdir) {
+            true => self.announce([(branch.root().ino(), CONTROL)]),
+            false => Forgetting::default(),
         }
     }
 
     /// Makes the kernel ask for the ACLs of a file system's files when it needs them next.
-    pub(crate) fn acls_changed(&self, branch: &Arc<Branch>) {
+    pub(crate) fn acls_changed(&self, branch: &Arc<Branch>) -> Forgetting {
         let known = self.inodes.known(|ino| slot_of(ino) == branch.slot);
-        known.into_iter().chain([branch.root().ino()]).for_each(|ino| self.attr_changed(ino));
+        let all = known.into_iter().chain([branch.root().ino()]);
+        self.forget(all.map(|ino| Notice::Attributes(self.kernels(ino))).collect())
     }
 
-    /// Makes the kernel ask for a file's attributes and ACLs when it needs them next.
+    /// Makes the kernel ask for the attributes and ACLs of a file in use when it needs them next.
     pub(crate) fn attr_changed(&self, ino: u64) {
-        self.tell(|notifier| notifier.inval_inode(self.kernels(ino), -1, 0));
+        if let Some(notifier) = self.notifier.get() {
+            notifier.attributes(self.kernels(ino));
+        }
     }
 
-    /// Makes the kernel forget `len` bytes of a file's contents.
-    pub(crate) fn contents_changed(&self, ino: u64, offset: u64, len: u64) {
-        let whole = i64::try_from(offset).ok().zip(i64::try_from(len).ok());
-        let (offset, len) = whole.unwrap_or((0, 0));
-        self.tell(|notifier| notifier.inval_inode(self.kernels(ino), offset, len));
+    /// Does `then` after the kernel has written what was changed in mappings of a file, and has forgotten it: `len`
+    /// bytes from `offset` on (0: all that follows).
+    pub(crate) fn after_contents(&self, (ino, offset, len): (u64, u64, u64), then: Work) {
+        match self.notifier.get() {
+            Some(notifier) => notifier.after_contents((self.kernels(ino), offset, len), then),
+            None => then(),
+        }
     }
 
     /// Has the kernel write what was changed in mappings of files, those that `of` chooses, before it is
     /// told that they are gone. Waits for that, but not for long: those who answer it may be stuck.
-    pub(crate) fn write_mapped(self: &Arc<Tree>, of: impl Fn(u64) -> bool) {
+    pub(crate) fn write_mapped(&self, of: impl Fn(u64) -> bool) {
         let mapped = self.inodes.mappable(of);
-        if mapped.is_empty() {
-            return;
-        }
-        let (tree, (done, wait)) = (self.clone(), channel::<()>());
-        let work = move || {
-            mapped.iter().for_each(|ino| tree.contents_changed(*ino, 0, 0));
-            drop(done);
-        };
-        match std::thread::Builder::new().name("fuse-forget".into()).spawn(work) {
-            Ok(_) => drop(wait.recv_timeout(MAPPED)),
-            Err(e) => tracing::warn!("what was changed in mappings is not written: {e}"),
+        if !mapped.is_empty() {
+            let all = mapped.iter().map(|ino| self.contents(*ino, 0, 0)).collect();
+            self.forget(all).wait();
         }
     }
 
@@ -69,25 +61,28 @@ impl Tree {
         INodeNo(if ino == self.root.root().ino() { FUSE_ROOT } else { ino })
     }
 
-    fn tell(&self, what: impl FnOnce(&Notifier) -> Result<(), Errno>) {
-        if let Some(notifier) = self.notifier.get()
-            && let Err(e) = what(notifier)
-        {
-            tracing::debug!("the kernel did not forget: {e}");
-        }
+    /// What a name in a directory leads to, for the kernel to forget.
+    pub(crate) fn name(&self, dir: u64, name: &[u8]) -> Notice {
+        Notice::Name { dir: self.kernels(dir), name: name.to_owned() }
     }
 
-    /// Makes the kernel forget what a name in a directory leads to.
-    pub(crate) fn forget_name(&self, dir: u64, name: &[u8]) {
-        self.tell(|notifier| notifier.inval_entry(self.kernels(dir), name));
+    /// `len` bytes of a file's contents (0: all that follows), for the kernel to forget.
+    pub(crate) fn contents(&self, ino: u64, offset: u64, len: u64) -> Notice {
+        Notice::Contents { ino: self.kernels(ino), offset, len }
     }
 
-    /// Makes the kernel forget an entry and the listing of its directory.
-    pub(crate) fn announce(&self, dir: u64, name: &[u8]) {
-        let dir = self.kernels(dir);
-        self.tell(|notifier| {
-            notifier.inval_entry(dir, name)?;
-            notifier.inval_inode(dir, 0, 0)
-        });
+    /// Makes the kernel forget all of these, once the mount is served.
+    pub(crate) fn forget(&self, all: Vec<Notice>) -> Forgetting {
+        let notifier = self.notifier.get().filter(|_| !all.is_empty());
+        notifier.map(|notifier| notifier.forget(all)).unwrap_or_default()
+    }
+
+    /// Makes the kernel forget entries, directory and name, and the listings of their directories.
+    pub(crate) fn announce<'a>(
+        &self,
+        entries: impl IntoIterator<Item = (u64, &'a [u8])>,
+    ) -> Forgetting {
+        let of = |(dir, name)| [self.name(dir, name), self.contents(dir, 0, 0)];
+        self.forget(entries.into_iter().flat_map(of).collect())
     }
 }

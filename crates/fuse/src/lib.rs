@@ -9,6 +9,9 @@
 //! |---|---|
 //! | [`agent`] | processes that do what has to be done at paths |
 //! | `attach` | getting a mounted `/dev/fuse` |
+//! | `connection` | which connection, also once the kernel has given its number to another |
+//! | `place` | where a mount goes, and where it must not |
+//! | `descriptors` | descriptors that are left for others |
 //! | `detach` | taking mounts away, ending connections |
 //! | `mountinfo` | what the kernel says is mounted |
 //! | `served` | a connection, its mounts and the threads that serve it |
@@ -24,7 +27,9 @@
 //! | `branch`, `submount` | the file systems of a mount; those that are served inside another one's mount |
 //! | `slots` | which number leads to which submount or snapshot |
 //! | `invalidate` | what the kernel is to forget |
+//! | [`kernel`] | the rule for threads that wait for the kernel |
 //! | `exchange` | other contents of a file system in use |
+//! | `users` | which processes use a mount |
 //! | `snapshot` | snapshots in `.zfs/snapshot`, and which of them are in use |
 //! | [`pseudo`] | a mount of small files that are made up when they are read |
 //!
@@ -56,12 +61,16 @@ pub mod agent;
 mod attach;
 mod branch;
 mod caller;
+mod connection;
+mod descriptors;
 mod detach;
 mod exchange;
 mod flags;
 mod inodes;
 mod invalidate;
+pub mod kernel;
 mod mountinfo;
+mod place;
 mod project;
 pub mod pseudo;
 mod rewrite;
@@ -73,18 +82,20 @@ mod snapshot;
 mod submount;
 mod syncer;
 mod tree;
+mod users;
 pub mod watcher;
 
 pub use agent::{Agent, Helper, Local, Remote};
 pub use attach::{Force, MountError, allows_other_users, can_nest};
-pub use mountinfo::{Elsewhere, generation, namespace};
+pub use mountinfo::{generation, namespace};
 pub use project::{Project, project, set_project};
 pub use rewrite::{RewriteRange, file_system_of, is_control_directory, rewrite};
 pub use rustix::mount::MountFlags;
-pub use session::is_request;
+pub use session::{Forgetting, is_request};
 pub use submount::Submount;
 pub use syncer::{SyncHook, SyncPolicy};
 pub use tree::{SnapDir, SnapshotChange, SnapshotEntry, Snapshots};
+pub use users::User;
 pub use watcher::Watcher;
 
 use attach::Allowed;
@@ -102,6 +113,8 @@ pub struct MountSpec {
     pub dataset: String,
     /// The directory.
     pub mountpoint: PathBuf,
+    /// The directory that the path must not lead out of; `/`: it may lead anywhere.
+    pub root: PathBuf,
     /// Whether directories that are missing there are made.
     pub make: bool,
     /// Whether the directory need not be empty.
@@ -186,16 +199,27 @@ pub fn mount_by(spec: MountSpec, by: &dyn Agent) -> Result<MountHandle, MountErr
     Ok(MountHandle { dataset, served, made, tree })
 }
 
-/// Looks for mounts in other mount namespaces, as far as their processes can be looked at; those that go
-/// when the mounts in this one go do not count. One of each mount, by dataset: one in use, if there is one.
-pub fn elsewhere<'a>(
+/// A process that uses each of these mounts, by [`MountHandle::id`], as far as processes can be looked at: it has something
+/// of it open, works there, or has mapped a file. One that was opened is told although the process is not known.
+pub fn users<'a>(
     mounts: impl IntoIterator<Item = &'a MountHandle>,
-) -> BTreeMap<String, Elsewhere> {
+) -> BTreeMap<String, Option<User>> {
     let all: Vec<&MountHandle> = mounts.into_iter().collect();
-    let ids: HashSet<&str> = all.iter().map(|m| m.served.id()).collect();
-    let mut found = mountinfo::elsewhere(&ids);
-    let named = |m: &&MountHandle| Some((m.dataset.clone(), found.remove(m.served.id())?));
-    all.iter().filter_map(named).collect()
+    fn device(m: &MountHandle) -> &str {
+        mountinfo::device(m.served.id())
+    }
+    let mut known = users::of(&all.iter().map(|m| device(m)).collect());
+    let unknown = |m: &&&MountHandle| m.has_users() && !known.contains_key(device(m));
+    let unknown: HashSet<&str> = all.iter().filter(unknown).map(|m| device(m)).collect();
+    if !unknown.is_empty() {
+        let mapping = users::mapping(&unknown);
+        known.extend(mapping);
+    }
+    let of = |m: &&MountHandle| {
+        let user = known.get(device(m)).cloned();
+        (user.is_some() || m.has_users()).then(|| (m.served.id().to_owned(), user))
+    };
+    all.iter().filter_map(of).collect()
 }
 
 impl MountHandle {
@@ -209,7 +233,7 @@ impl MountHandle {
         self.served.mountpoint()
     }
 
-    /// What identifies the connection in lists of mounts: `MAJOR:MINOR TYPE SOURCE`.
+    /// What identifies the connection in lists of mounts: `MAJOR:MINOR TYPE`.
     pub fn id(&self) -> &str {
         self.served.id()
     }
@@ -276,17 +300,15 @@ impl MountHandle {
     }
 
     /// The `snapdir` property has changed.
-    pub fn set_snapdir(&self, snapdir: SnapDir) {
-        if let Some(tree) = self.tree.upgrade() {
-            tree.set_snapdir(&tree.root, snapdir);
-        }
+    pub fn set_snapdir(&self, snapdir: SnapDir) -> Forgetting {
+        let set = |tree: Arc<Tree>| tree.set_snapdir(&tree.root, snapdir);
+        self.tree.upgrade().map(set).unwrap_or_default()
     }
 
     /// The file system has got ACLs or lost them: what the kernel knows of them counts no longer.
-    pub fn acls_changed(&self) {
-        if let Some(tree) = self.tree.upgrade() {
-            tree.acls_changed(&tree.root);
-        }
+    pub fn acls_changed(&self) -> Forgetting {
+        let changed = |tree: Arc<Tree>| tree.acls_changed(&tree.root);
+        self.tree.upgrade().map(changed).unwrap_or_default()
     }
 
     /// Tells the kernel what it keeps to itself: whether the file system can be changed and what
@@ -324,10 +346,9 @@ impl MountHandle {
     }
 
     /// A snapshot of this name was taken or destroyed, or has got or lost the name.
-    pub fn snapshot_changed(&self, name: &str) {
-        if let Some(tree) = self.tree.upgrade() {
-            tree.snapshot_changed(&tree.root, name);
-        }
+    pub fn snapshot_changed(&self, name: &str) -> Forgetting {
+        let changed = |tree: Arc<Tree>| tree.snapshot_changed(&tree.root, name);
+        self.tree.upgrade().map(changed).unwrap_or_default()
     }
 
     /// Whether the file system that is mounted has submounts: then it cannot be
@@ -371,8 +392,7 @@ impl MountHandle {
     /// it is another matter: see [`MountHandle::wait`].
     ///
     /// # Errors
-    /// Without force: [`MountError::Busy`] where files in it are open or there are submounts in it,
-    /// [`MountError::Shown`] where somebody else has mounted it in a further place; then it stays.
+    /// Without force: [`MountError::Busy`] where files in it are open or there are submounts in it; then it stays.
     pub fn detach(
         &mut self,
         force: Force,
@@ -381,6 +401,21 @@ impl MountHandle {
     ) -> Result<(), MountError> {
         self.prepare(force)?;
         self.served.detach(force, at, by)
+    }
+
+    /// As [`MountHandle::detach`], in this process's mount namespace as well, and no place of it counts any more.
+    ///
+    /// # Errors
+    /// As of [`MountHandle::detach`].
+    pub fn give_up(&mut self, force: Force, by: &dyn Agent) -> Result<(), MountError> {
+        self.prepare(force)?;
+        self.served.give_up(force, by)
+    }
+
+    /// Ends the connection of what nobody uses, with all its mounts in the namespace of `by` and in this one; copies
+    /// in others are dead then.
+    pub fn end(&mut self, by: &dyn Agent) {
+        self.served.end(by);
     }
 
     /// Ends the connection, wherever it is mounted: its users get errors.

@@ -2,20 +2,16 @@
 //!
 //! A line is `ID PARENT MAJOR:MINOR ROOT MOUNTPOINT OPTIONS [TAG…] - TYPE SOURCE SUPEROPTIONS`, with
 //! octal escapes in paths and sources (proc_pid_mountinfo(5)). Every FUSE connection has a device number
-//! of its own, which all its mounts show, wherever they are moved or bound to. The kernel gives a number
-//! again once it is free, so a connection is identified by its number, type and source:
-//! `0:57 fuse.zfs tank/home`.
+//! of its own, which all its mounts show, wherever they are moved or bound to: `0:57 fuse.zfs`. Each of its mounts
+//! shows the source that it was mounted with. The kernel gives a number again once it is free ([`connection`](crate::connection)).
 //!
 //! The table of this process's mount namespace is read once and kept. The kernel marks the open file when
 //! something was mounted or unmounted, and only then it is read again: asking costs one system call,
 //! however many mounts there are.
-//!
-//! The tags say where a mount or an unmount shows as well: `shared:N` is a member of peer group `N`,
-//! `master:N` follows it. Numbers of groups hold in all namespaces.
 
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{Read, Seek};
@@ -28,7 +24,7 @@ use std::sync::{Arc, OnceLock};
 /// A mount of a FUSE connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FuseMount {
-    /// The connection: `MAJOR:MINOR TYPE SOURCE`.
+    /// The connection: `MAJOR:MINOR TYPE`.
     pub(crate) id: String,
     /// Number of the mount.
     mount: u64,
@@ -39,13 +35,6 @@ pub(crate) struct FuseMount {
     pub(crate) mountpoint: PathBuf,
 }
 
-/// The peer group that a mount belongs to, and the one that it follows.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Peers {
-    shared: Option<u64>,
-    master: Option<u64>,
-}
-
 /// The mounts of a namespace.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
@@ -53,8 +42,6 @@ pub(crate) struct Table {
     mounts: Vec<FuseMount>,
     /// Where those of a connection are in `mounts`.
     by_id: HashMap<String, Vec<usize>>,
-    /// Of all mounts, by number.
-    peers: HashMap<u64, Peers>,
     /// What is mounted straight on a mount: the mountpoints, by the mount's number.
     inside: HashMap<u64, Vec<PathBuf>>,
 }
@@ -63,8 +50,7 @@ impl Table {
     fn parse(text: &[u8]) -> Table {
         let mut table = Table::default();
         for line in text.split(|b| *b == b'\n') {
-            let Some((mount, peers)) = parse(line) else { continue };
-            table.peers.insert(mount.mount, peers);
+            let Some(mount) = parse(line) else { continue };
             table.inside.entry(mount.parent).or_default().push(mount.mountpoint.clone());
             if is_fuse(&mount.id) {
                 table.by_id.entry(mount.id.clone()).or_default().push(table.mounts.len());
@@ -77,11 +63,6 @@ impl Table {
     /// The mounts of this process's namespace as they are now, read anew.
     pub(crate) fn read() -> Table {
         Table::parse(&fs::read("/proc/self/mountinfo").unwrap_or_default())
-    }
-
-    /// The mounts that a process sees; `None` if it cannot be looked at.
-    fn of_process(pid: u32) -> Option<Table> {
-        Some(Table::parse(&fs::read(format!("/proc/{pid}/mountinfo")).ok()?))
     }
 
     /// The mounts of a connection.
@@ -106,18 +87,14 @@ impl Table {
         self.inside.get(&mount.mount).is_some_and(|all| all.contains(&mount.mountpoint))
     }
 
+    /// The mount of FUSE with this number.
+    pub(crate) fn by_mount(&self, mount: u64) -> Option<&FuseMount> {
+        self.mounts.iter().find(|m| m.mount == mount)
+    }
+
     /// Every mount of FUSE.
     pub(crate) fn all(&self) -> &[FuseMount] {
         &self.mounts
-    }
-
-    /// Whether the kernel takes `copy`, which is in the table `of_copy`, away together with `mount`,
-    /// which is in this one: what is around them belongs to one peer group, or follows it.
-    pub(crate) fn goes_with(&self, mount: &FuseMount, copy: &FuseMount, of_copy: &Table) -> bool {
-        let around = self.peers.get(&mount.parent).copied().unwrap_or_default();
-        let around_copy = of_copy.peers.get(&copy.parent).copied().unwrap_or_default();
-        around.shared.is_some()
-            && (around_copy.shared == around.shared || around_copy.master == around.shared)
     }
 }
 
@@ -176,93 +153,16 @@ pub fn namespace() -> u64 {
     *OWN.get_or_init(|| fs::metadata("/proc/self/ns/mnt").map_or(0, |m| m.ino()))
 }
 
-/// A mount of a connection in another mount namespace.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Elsewhere {
-    /// A process in that namespace; one that uses the mount, if there is one.
-    pub pid: u32,
-    /// Its program's name.
-    pub command: String,
-    /// Where it sees the mount.
-    pub mountpoint: PathBuf,
-    /// Whether it is in use: a process has something open in it or works there, or it was put at another
-    /// place than here. What a new namespace merely got a copy of is not.
-    pub used: bool,
-}
-
-/// Looks for mounts of connections in other mount namespaces, as far as their processes can be looked at;
-/// those that go when the mounts in this one go do not count. One of each connection: one in use, if there
-/// is one.
-pub(crate) fn elsewhere(ids: &HashSet<&str>) -> BTreeMap<String, Elsewhere> {
-    let mut found = BTreeMap::new();
-    let ours = current();
-    for pids in other_namespaces().into_values() {
-        let Some(theirs) = pids.first().and_then(|pid| Table::of_process(*pid)) else { continue };
-        for copy in theirs.all().iter().filter(|m| ids.contains(m.id.as_str())) {
-            if ours.of(&copy.id).any(|m| ours.goes_with(m, copy, &theirs)) {
-                continue;
-            }
-            let user = pids.iter().find(|pid| uses(**pid, &copy.mountpoint));
-            let used = user.is_some() || !ours.has(&copy.id, &copy.mountpoint);
-            let known: Option<&Elsewhere> = found.get(&copy.id);
-            if known.is_some_and(|known| known.used || !used) {
-                continue;
-            }
-            let Some(pid) = user.or(pids.first()).copied() else { continue };
-            let mountpoint = copy.mountpoint.clone();
-            let elsewhere = Elsewhere { pid, command: command(pid), mountpoint, used };
-            found.insert(copy.id.clone(), elsewhere);
-        }
-    }
-    found
-}
-
-/// The processes in each of the other mount namespaces.
-fn other_namespaces() -> BTreeMap<u64, Vec<u32>> {
-    let mut all: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
-    let own = namespace();
-    for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let name = process.file_name();
-        let Some(pid) = name.to_str().and_then(|n| n.parse::<u32>().ok()) else { continue };
-        let Ok(space) = fs::metadata(format!("/proc/{pid}/ns/mnt")) else { continue };
-        if space.ino() != own {
-            all.entry(space.ino()).or_default().push(pid);
-        }
-    }
-    all
-}
-
-/// Whether a process has something open below `mountpoint`, or works there. Only links are read, nothing
-/// is looked up.
-fn uses(pid: u32, mountpoint: &Path) -> bool {
-    let process = PathBuf::from(format!("/proc/{pid}"));
-    let open = fs::read_dir(process.join("fd")).into_iter().flatten().flatten().map(|e| e.path());
-    let fixed = ["cwd", "root", "exe"].map(|name| process.join(name));
-    let mut links = fixed.into_iter().chain(open).filter_map(|link| fs::read_link(link).ok());
-    links.any(|target| target.starts_with(mountpoint))
-}
-
-fn command(pid: u32) -> String {
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    name.trim_end().to_owned()
-}
-
-fn parse(line: &[u8]) -> Option<(FuseMount, Peers)> {
+fn parse(line: &[u8]) -> Option<FuseMount> {
     let mut fields = line.split(|b| *b == b' ');
     let number = |field: &[u8]| std::str::from_utf8(field).ok()?.parse::<u64>().ok();
     let (mount, parent) = (number(fields.next()?)?, number(fields.next()?)?);
     let device = fields.next()?;
     let whole = fields.next()? == b"/";
     let mountpoint = PathBuf::from(OsString::from_vec(unescape(fields.next()?)));
-    let mut peers = Peers::default();
-    for tag in fields.by_ref().take_while(|f| *f != b"-") {
-        let group = |name: &[u8]| tag.strip_prefix(name).and_then(number);
-        peers.shared = peers.shared.or(group(b"shared:"));
-        peers.master = peers.master.or(group(b"master:"));
-    }
-    let (kind, source) = (fields.next()?, fields.next()?);
-    let id = String::from_utf8_lossy(&[device, kind, source].join(&b' ')).into_owned();
-    Some((FuseMount { id, mount, parent, whole, mountpoint }, peers))
+    let kind = fields.by_ref().skip_while(|f| *f != b"-").nth(1)?;
+    let id = String::from_utf8_lossy(&[device, kind].join(&b' ')).into_owned();
+    Some(FuseMount { id, mount, parent, whole, mountpoint })
 }
 
 fn is_fuse(id: &str) -> bool {
@@ -303,7 +203,7 @@ mod tests {
     #[test]
     fn lines_are_parsed() {
         let line = br"36 35 0:57 / /mnt/with\040space ro,nosuid shared:1 master:2 - fuse.zfs tank/a ro,user_id=0";
-        let id = "0:57 fuse.zfs tank/a";
+        let id = "0:57 fuse.zfs";
         let want = FuseMount {
             id: id.into(),
             mount: 36,
@@ -311,8 +211,8 @@ mod tests {
             whole: true,
             mountpoint: "/mnt/with space".into(),
         };
-        assert_eq!(parse(line), Some((want, Peers { shared: Some(1), master: Some(2) })));
-        assert!(device(id) == "0:57" && is_zfs(id) && !is_zfs("0:57 fuse.sshfs tank/a"));
+        assert_eq!(parse(line), Some(want));
+        assert!(device(id) == "0:57" && is_zfs(id) && !is_zfs("0:57 fuse.sshfs"));
         assert_eq!(parse(b""), None);
         assert_eq!(unescape(br"a\134b\12"), br"a\b\12");
     }
@@ -328,33 +228,17 @@ mod tests {
         let table = Table::parse(OURS);
         assert_eq!(table.all().len(), 3);
         let id = |path: &str| table.top(Path::new(path)).map(|m| m.id.as_str());
-        assert_eq!((id("/t"), id("/t/a"), id("/")), (Some("0:50 fuse.zfs t"), None, None));
-        assert_eq!(table.of("0:50 fuse.zfs t").count(), 2);
-        let a = table.of("0:51 fuse.zfs t/a").next().unwrap();
+        assert_eq!((id("/t"), id("/t/a"), id("/")), (Some("0:50 fuse.zfs"), None, None));
+        assert_eq!(table.of("0:50 fuse.zfs").count(), 2);
+        let a = table.of("0:51 fuse.zfs").next().unwrap();
         assert!(table.is_covered(a) && table.has(&a.id, Path::new("/t/a")));
-    }
-
-    #[test]
-    fn copies_go_where_the_group_of_what_is_around_them_says() {
-        let ours = Table::parse(OURS);
-        let at = |table: &Table, path: &str| {
-            table.all().iter().find(|m| m.mountpoint == Path::new(path)).unwrap().clone()
-        };
-        let slave = b"11 10 8:1 / / rw master:7 - ext4 /dev/sda rw\n\
-            12 11 0:50 / /t rw master:8 - fuse.zfs t rw\n";
-        let private = b"11 10 8:1 / / rw - ext4 /dev/sda rw\n\
-            12 11 0:50 / /t rw - fuse.zfs t rw\n";
-        for (theirs, goes) in [(&slave[..], true), (private, false)] {
-            let theirs = Table::parse(theirs);
-            assert_eq!(ours.goes_with(&at(&ours, "/t"), &at(&theirs, "/t"), &theirs), goes);
-        }
     }
 
     #[test]
     fn the_table_is_kept_until_something_is_mounted() {
         let first = current();
-        assert!(Arc::ptr_eq(&first, &current()) || !first.peers.is_empty());
-        assert!(first.peers.len() == Table::read().peers.len() || !first.peers.is_empty());
+        assert!(Arc::ptr_eq(&first, &current()) || !first.inside.is_empty());
+        assert!(first.inside.len() == Table::read().inside.len() || !first.inside.is_empty());
         assert!(namespace() != 0);
     }
 }

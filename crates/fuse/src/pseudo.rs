@@ -70,7 +70,7 @@ pub struct Mount(Served);
 impl Mount {
     /// Mounts at `dir`, an existing directory. The mount's source is `source`, its type
     /// `fuse.cenote`. As root everybody may read it, else as far as the system's administrator allows.
-    /// `agent` is that of this process's mount namespace.
+    /// `by` mounts, in its mount namespace; `agent` is that of this process's.
     ///
     /// # Errors
     /// See [`MountError`].
@@ -79,6 +79,7 @@ impl Mount {
         dir: &Path,
         contents: Arc<dyn Contents>,
         watcher: Option<Arc<Watcher>>,
+        by: &dyn Agent,
         agent: Arc<dyn Agent>,
     ) -> Result<Mount, MountError> {
         let allowed = Allowed { writable: true, setuid: false, devices: false, exec: false };
@@ -88,12 +89,12 @@ impl Mount {
             subtype: "cenote".into(),
             flags: allowed.flags(MountFlags::NOATIME).bits(),
             other_users: allows_other_users(),
+            root: "/".into(),
             make: false,
             overlay: true,
         };
         let server = Server { contents, state: Mutex::default(), since: Clock::default().now() };
-        let by = agent.clone();
-        let (served, _) = Served::new(server, request, watcher, &*by, agent)?;
+        let (served, _) = Served::new(server, request, watcher, by, agent)?;
         Ok(Mount(served))
     }
 
@@ -102,17 +103,24 @@ impl Mount {
         self.0.mountpoint()
     }
 
+    /// Whether it was mounted at a path (without symbolic links) of a mount namespace.
+    pub fn is_at(&self, path: &Path, namespace: u64) -> bool {
+        self.0.places_in(namespace).iter().any(|place| place == path)
+    }
+
     /// Whether it is still being served: not after someone else unmounted it.
     pub fn is_mounted(&self) -> bool {
         self.0.is_mounted()
     }
 
-    /// Unmounts; without force not if files in it are open.
+    /// Has `by` unmount it in its mount namespace; without force not if files in it are open.
     ///
     /// # Errors
     /// [`MountError::Busy`].
-    pub fn unmount(&mut self, force: Force) -> Result<(), MountError> {
-        self.0.unmount(force)
+    pub fn unmount(&mut self, force: Force, by: &dyn Agent) -> Result<(), MountError> {
+        self.0.detach(force, None, by)?;
+        self.0.say_goodbye();
+        Ok(())
     }
 }
 

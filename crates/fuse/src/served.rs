@@ -12,7 +12,8 @@
 use crate::MountSpec;
 use crate::agent::{Agent, MountRequest, Mounted};
 use crate::attach::{Allowed, Force, MountError, access_times, allows_other_users};
-use crate::detach;
+use crate::connection::Connection;
+use crate::descriptors;
 use crate::mountinfo::{self, Table};
 use crate::session::{Filesystem, Notifier, Session, Users};
 use crate::watcher::Watcher;
@@ -35,8 +36,7 @@ struct Place {
 
 /// A connection that is served by threads of this process. Dropping it takes its mounts away by force.
 pub(crate) struct Served {
-    /// What identifies it (see `mountinfo`).
-    id: String,
+    connection: Connection,
     /// Where it was mounted first.
     first: PathBuf,
     /// Where this process has had it mounted, in order.
@@ -61,6 +61,7 @@ pub(crate) fn request_of(spec: &MountSpec) -> MountRequest {
         subtype: "zfs".into(),
         flags: allowed.flags(access_times(&spec.fs) | spec.flags).bits(),
         other_users: allows_other_users(),
+        root: spec.root.clone(),
         make: spec.make,
         overlay: spec.overlay,
     }
@@ -78,14 +79,22 @@ impl Served {
     ) -> Result<(Served, Vec<PathBuf>), MountError> {
         let own = Users::Only(rustix::process::geteuid().as_raw());
         let users = if request.other_users { Users::All } else { own };
+        descriptors::for_mount().map_err(MountError::Descriptors)?;
         let (Mounted { mountpoint, id, made }, device) = by.mount(request, None)?;
+        let connection = Connection::of(&id);
         if let Some(watcher) = &watcher {
-            watcher.add(&id);
+            watcher.add(&connection);
         }
         let place = Place { mountpoint: mountpoint.clone(), namespace: by.namespace() };
         // From here on dropping it takes the mount away.
-        let mut served =
-            Served { id, first: mountpoint, places: vec![place], session: None, watcher, agent };
+        let mut served = Served {
+            connection,
+            first: mountpoint,
+            places: vec![place],
+            session: None,
+            watcher,
+            agent,
+        };
         let failed = |why: String| MountError::Session(why);
         let session = match device {
             Some(device) => {
@@ -97,7 +106,7 @@ impl Served {
             Ok(session) => served.session = Some(session),
             Err(e) => {
                 // Where the agent of this namespace cannot reach it the one that mounted can.
-                let _ = by.unmount(&served.id, vec![served.first.clone()], Vec::new(), Force::Yes);
+                let _ = by.unmount(&served.connection, vec![served.first.clone()], Force::Yes);
                 by.remove(made);
                 return Err(e);
             }
@@ -121,7 +130,7 @@ impl Served {
 
     /// What identifies the connection.
     pub(crate) fn id(&self) -> &str {
-        &self.id
+        &self.connection.id
     }
 
     /// Where it is mounted: the first place that is left, in this namespace if there is one.
@@ -150,9 +159,9 @@ impl Served {
     /// Whether it is mounted, as far as this process knows: not after someone else unmounted it.
     pub(crate) fn is_mounted(&self) -> bool {
         let (own, table) = (mountinfo::namespace(), mountinfo::current());
-        let there = |p: &Place| p.namespace != own || table.has(&self.id, &p.mountpoint);
+        let there = |p: &Place| p.namespace != own || table.has(self.id(), &p.mountpoint);
         !self.is_finished()
-            && (self.places.iter().any(there) || table.of(&self.id).any(|m| m.whole))
+            && (self.places.iter().any(there) || table.of(self.id()).any(|m| m.whole))
     }
 
     /// As [`Served::is_mounted`], as far as [`Served::revise`] has noted: without a look at the kernel's table.
@@ -164,7 +173,7 @@ impl Served {
     /// this namespace, somebody has moved it there, or left only that one: that is its place then.
     pub(crate) fn revise(&mut self, table: &Table) {
         let own = mountinfo::namespace();
-        let id = &self.id;
+        let id = &self.connection.id;
         self.places.retain(|p| p.namespace != own || table.has(id, &p.mountpoint));
         if self.places.is_empty() {
             let found = table.of(id).find(|m| m.whole);
@@ -182,7 +191,7 @@ impl Served {
             return Ok(false);
         }
         for place in self.places_in(own) {
-            told &= self.agent.remount(&self.id, &place, flags)?;
+            told &= self.agent.remount(self.id(), &place, flags)?;
         }
         Ok(told)
     }
@@ -204,19 +213,46 @@ impl Served {
             },
         };
         if force == Force::Yes && at.is_none() && !self.is_finished() {
-            detach::abort(&self.id);
+            self.connection.abort();
         }
-        let mut others = self.places_in(namespace);
-        others.retain(|other| !places.contains(other));
-        by.unmount(&self.id, places.clone(), others, force)?;
+        by.unmount(&self.connection, places.clone(), force)?;
         self.places.retain(|p| p.namespace != namespace || !places.contains(&p.mountpoint));
         Ok(())
+    }
+
+    /// Gives up every place: has `by` unmount it, and the agent of this namespace. Those in other namespaces
+    /// stay for now.
+    pub(crate) fn give_up(&mut self, force: Force, by: &dyn Agent) -> Result<(), MountError> {
+        self.detach(force, None, by)?;
+        let agent = self.agent.clone();
+        if by.namespace() != agent.namespace() {
+            self.detach(force, None, &*agent)?;
+        }
+        self.places.clear();
+        Ok(())
+    }
+
+    /// Ends the connection of what nobody uses. Its mounts in the namespace of `by` and in this one are taken away, whoever
+    /// made them; those in others are dead.
+    pub(crate) fn end(&mut self, by: &dyn Agent) {
+        if self.is_finished() {
+            return;
+        }
+        self.connection.abort();
+        let agent = self.agent.clone();
+        let other = (by.namespace() != agent.namespace()).then_some(by);
+        for by in other.into_iter().chain([&*agent]) {
+            if let Err(e) = by.take_away(&self.connection) {
+                tracing::warn!("mounts of '{}' stay: {e}", self.first.display());
+            }
+        }
+        self.places.clear();
     }
 
     /// Ends the connection, wherever it is mounted: its users get errors.
     pub(crate) fn abort(&self) {
         if !self.is_finished() {
-            detach::abort(&self.id);
+            self.connection.abort();
         }
     }
 
@@ -234,7 +270,7 @@ impl Served {
             tracing::warn!("FUSE session of '{}': {e}", self.first.display());
         }
         if let Some(watcher) = self.watcher.take() {
-            watcher.remove(&self.id);
+            watcher.remove(&self.connection);
         }
         true
     }
@@ -245,10 +281,15 @@ impl Served {
         if !self.is_finished() {
             self.detach(force, None, &*agent)?;
         }
+        self.say_goodbye();
+        Ok(())
+    }
+
+    /// Waits a moment until the kernel has let go of it.
+    pub(crate) fn say_goodbye(&mut self) {
         if !self.wait(Instant::now() + GOODBYE) {
             tracing::info!("'{}' is unmounted, but in use elsewhere", self.first.display());
         }
-        Ok(())
     }
 }
 

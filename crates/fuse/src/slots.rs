@@ -7,6 +7,7 @@
 //! while the mount lasts; one that was left is [`Slot::Gone`].
 
 use crate::branch::Branch;
+use crate::kernel::Held;
 use crate::snapshot::Snapshot;
 use crate::tree::{Node, Tree, slot_of};
 use ahash::HashMap;
@@ -188,7 +189,7 @@ impl Table {
 }
 
 impl Tree {
-    pub(crate) fn table_mut(&self) -> RwLockWriteGuard<'_, Table> {
-        self.table.write()
+    pub(crate) fn table_mut(&self) -> Held<RwLockWriteGuard<'_, Table>> {
+        Held::new(|| self.table.write())
     }
 }

@@ -9,6 +9,7 @@
 //! Both happen under the table's lock, and shares are given out under that lock only.
 
 use crate::branch::Branch;
+use crate::session::Forgetting;
 use crate::slots::Slot;
 use crate::submount::LATE_CLOSE;
 use crate::tree::{Node, Tree, not_found};
@@ -81,9 +82,9 @@ impl Tree {
     }
 
     /// Forgets what was known of a snapshot's name, and makes the kernel forget it.
-    pub(crate) fn snapshot_changed(&self, branch: &Arc<Branch>, name: &str) {
+    pub(crate) fn snapshot_changed(&self, branch: &Arc<Branch>, name: &str) -> Forgetting {
         self.forget_snapshot(branch, name);
-        self.announce(Node::Snapshots(branch.clone()).ino(), name.as_bytes());
+        self.announce([(Node::Snapshots(branch.clone()).ino(), name.as_bytes())])
     }
 
     /// A snapshot has another name: it keeps its slot, by which the kernel goes on knowing it, and what is open

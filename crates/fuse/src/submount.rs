@@ -177,9 +177,7 @@ impl Tree {
             changed.push((walk.dir.ino(), name.to_vec()));
         }
         let branch = self.attach(spec, &walk).ok_or("too many file systems were mounted here")?;
-        for (dir, name) in &changed {
-            self.announce(*dir, name);
-        }
+        self.announce(changed.iter().map(|(dir, name)| (*dir, name.as_slice()))).wait();
         Ok(branch)
     }
 
@@ -242,7 +240,7 @@ impl Tree {
         let outermost = table.tidy(place, &made);
         drop(table);
         self.release_orphans(|ino| slots.contains(&slot_of(ino)));
-        self.announce(outermost.dir, &outermost.name);
+        self.announce([(outermost.dir, outermost.name.as_slice())]).wait();
         true
     }
 

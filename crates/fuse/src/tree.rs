@@ -19,6 +19,7 @@
 use crate::MountSpec;
 use crate::branch::Branch;
 use crate::inodes::Inodes;
+use crate::kernel::Held;
 use crate::server::handles::Handles;
 use crate::session::{FileAttr, INodeNo, Notifier};
 use crate::slots::{Made, Slot, Table};
@@ -228,8 +229,8 @@ impl Tree {
         }
     }
 
-    pub(crate) fn table(&self) -> RwLockReadGuard<'_, Table> {
-        self.table.read()
+    pub(crate) fn table(&self) -> Held<RwLockReadGuard<'_, Table>> {
+        Held::new(|| self.table.read())
     }
 
     /// What an inode number stands for.
@@ -319,7 +320,7 @@ impl Tree {
         if !branch.list_snapshots().iter().any(|e| e.name == name) {
             return Err(not_found(name));
         }
-        let mut table = self.table.write();
+        let mut table = self.table_mut();
         if let Some(slot) = table.snapshots.get(&key) {
             return Ok(in_slot(*slot, 0));
         }

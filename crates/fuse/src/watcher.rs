@@ -2,7 +2,7 @@
 //!
 //! When a FUSE server is killed its mounts stay behind, and every access to them fails. So a server
 //! starts a watcher, usually its own program with a hidden argument, and holds the only writing end of
-//! a pipe to it. Each connection is announced on the pipe (`+ID`), and its end (`-ID`), one
+//! a pipe to it. Each connection is announced on the pipe (`+BIRTH ID`, see `connection`), and its end (`-BIRTH ID`), one
 //! per line. When the server is dead the watcher ends its connections, takes the mounts away and ends.
 //!
 //! That the server is dead shows in one of two ways. The pipe closes; but not as long as one thread of the
@@ -13,6 +13,7 @@
 //! The watcher is in a session of its own, so that neither Ctrl-C nor a signal to the server's process
 //! group reaches it.
 
+use crate::connection::Connection;
 use crate::detach::take_away;
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -61,19 +62,19 @@ impl Watcher {
     }
 
     /// Announces a connection.
-    pub(crate) fn add(&self, id: &str) {
-        self.tell('+', id);
+    pub(crate) fn add(&self, connection: &Connection) {
+        self.tell('+', connection);
     }
 
     /// A connection has ended.
-    pub(crate) fn remove(&self, id: &str) {
-        self.tell('-', id);
+    pub(crate) fn remove(&self, connection: &Connection) {
+        self.tell('-', connection);
     }
 
-    fn tell(&self, sign: char, id: &str) {
+    fn tell(&self, sign: char, connection: &Connection) {
         let mut pipe = self.pipe.lock();
         if let Some(pipe) = pipe.as_mut()
-            && let Err(e) = pipe.write_all(format!("{sign}{id}\n").as_bytes())
+            && let Err(e) = pipe.write_all(format!("{sign}{}\n", connection.to_line()).as_bytes())
         {
             tracing::warn!("the process that watches mounts has ended: {e}");
         }
@@ -115,7 +116,7 @@ pub fn watch() -> io::Result<()> {
             break;
         }
     }
-    take_away(&known.ids);
+    take_away(&known.connections);
     Ok(())
 }
 
@@ -123,7 +124,7 @@ pub fn watch() -> io::Result<()> {
 #[derive(Default)]
 struct Known {
     /// Connections in the order of mounting.
-    ids: Vec<String>,
+    connections: Vec<Connection>,
     /// The beginning of a line.
     rest: Vec<u8>,
 }
@@ -150,10 +151,11 @@ impl Known {
                 continue;
             }
             let line = String::from_utf8_lossy(&std::mem::take(&mut self.rest)).into_owned();
-            if let Some(id) = line.strip_prefix('+') {
-                self.ids.push(id.to_owned());
-            } else if let Some(id) = line.strip_prefix('-') {
-                self.ids.retain(|known| known != id);
+            let connection = line.get(1..).and_then(Connection::from_line);
+            match (line.as_bytes().first(), connection) {
+                (Some(b'+'), Some(connection)) => self.connections.push(connection),
+                (Some(b'-'), Some(gone)) => self.connections.retain(|known| *known != gone),
+                _ => {}
             }
         }
     }
@@ -166,9 +168,10 @@ mod tests {
     #[test]
     fn lines_may_come_in_pieces() {
         let mut known = Known::default();
-        for piece in ["+0:1 fuse.zfs a\n+0:2 fu", "se.zfs b\n", "-0:1 fuse.zfs a\n+", "x"] {
-            known.take(piece.as_bytes());
-        }
-        assert_eq!(known.ids, ["0:2 fuse.zfs b"]);
+        let pieces = ["+7 0:1 fuse.zfs\n+0 0:2 fu", "se.zfs\n", "-7 0:1 fuse.zfs\n+", "x"];
+        pieces.iter().for_each(|piece| known.take(piece.as_bytes()));
+        known.take(b"\n-8 0:2 fuse.zfs\n");
+        let left: Vec<&str> = known.connections.iter().map(|c| c.id.as_str()).collect();
+        assert_eq!(left, ["0:2 fuse.zfs"]);
     }
 }

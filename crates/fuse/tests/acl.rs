@@ -49,6 +49,7 @@ fn readable(users: [u32; 2]) -> [bool; 2] {
         devices: false,
         exec: false,
         watcher: None,
+        root: "/".into(),
         make: false,
         overlay: true,
         flags: MountFlags::empty(),

@@ -183,6 +183,14 @@ fn is_automatic(imported: &Imported, dataset: &str) -> bool {
     !is("mountpoint", "legacy") && !is("canmount", "noauto")
 }
 
+/// Whether a file system has this `mountpoint`; not if that is not known.
+fn mountpoint_is(imported: &Imported, dataset: &str, value: &str) -> bool {
+    let pool = imported.pool();
+    let Ok(Some(dataset)) = pool.dsl().find(dataset) else { return false };
+    let mountpoint = pool.dsl().get(&dataset, "mountpoint").ok().flatten();
+    mountpoint.is_some_and(|v| v.exact == value)
+}
+
 fn unmount_named(name: &str, force: bool, ctx: &mut Context) -> Outcome {
     let by = ctx.agent();
     let here = mounted(ctx).map_err(Stop::Fail)?;
@@ -201,11 +209,19 @@ fn unmount_named(name: &str, force: bool, ctx: &mut Context) -> Outcome {
         Ok(node) => node,
         Err(message) => return fail(message),
     };
+    if mountpoint_is(&node.imported, &dataset, "legacy") {
+        return fail(format!(
+            "cannot unmount '{dataset}': legacy mountpoint\n\
+             use umount(8) to unmount this filesystem"
+        ));
+    }
     if here.iter().all(|m| m.dataset != dataset) {
         return fail(format!("cannot unmount '{dataset}': not currently mounted"));
     }
     let way = Way { force, directory: Directory::Kept, by: &*by };
-    match node.imported.mounts.unmount(&dataset, at.as_deref(), way) {
+    // What mount(8) has mounted is left to umount(8).
+    let below = |name: &str| !mountpoint_is(&node.imported, name, "legacy");
+    match node.imported.mounts.unmount(&dataset, at.as_deref(), &below, way) {
         Ok(()) => Ok(0),
         Err(e) => fail(e.to_string()),
     }

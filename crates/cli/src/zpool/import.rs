@@ -188,7 +188,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     }
     let Some(file) = &request.from_cachefile else {
         let candidates = search(&request, ctx);
-        return import_from(&candidates, &request, ctx);
+        return Ok(import_from(&candidates, &request, ctx)?.code());
     };
     let cached = match CacheFile::read(&ctx.path(file)) {
         Ok(cached) => cached,
@@ -202,38 +202,59 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     };
     let first = import_from(&wanted(cached.candidates(), &request, ctx), &request, ctx);
     let first = match first {
-        Ok(0) => return first,
         Err(Stop::Fail(why)) => {
             ctx.complain(why);
-            Ok(1)
+            Done::Nothing
         }
-        first => first,
+        first => first?,
     };
-    if !request.imports() {
-        return first;
+    if first != Done::Nothing || !request.imports() {
+        return Ok(first.code());
     }
     writeln!(ctx.out, "cachefile import failed, retrying")?;
-    import_from(&wanted(cached.candidates_nearby(), &request, ctx), &request, ctx)
+    Ok(import_from(&wanted(cached.candidates_nearby(), &request, ctx), &request, ctx)?.code())
+}
+
+/// What became of an import, or of several: the worst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Done {
+    /// All that was asked for.
+    All,
+    /// The pool is imported, but a file system that is meant to be mounted is not.
+    NotMounted,
+    /// It is not imported.
+    Nothing,
+}
+
+impl Done {
+    /// The exit code.
+    fn code(self) -> i32 {
+        i32::from(self != Done::All)
+    }
 }
 
 /// Imports, or shows, what was found.
-fn import_from(candidates: &[Candidate], request: &Request, ctx: &mut Context) -> Outcome {
+fn import_from(
+    candidates: &[Candidate],
+    request: &Request,
+    ctx: &mut Context,
+) -> Result<Done, Stop> {
     match request.names.first() {
         Some(name) => {
             let found = discover::find(candidates, name);
             let candidate = found.map_err(|e| Stop::Fail(e.to_string()))?;
-            import(candidate, request, ctx).map(|good| i32::from(!good))
+            import(candidate, request, ctx)
         }
         None if candidates.is_empty() => {
             ctx.complain("no pools available to import");
-            Ok(0)
+            Ok(Done::All)
         }
         None if request.all => {
-            let mut good = true;
+            let mut done = Done::All;
             for candidate in candidates {
-                good &= import(candidate, request, ctx)?;
+                done = done.max(import(candidate, request, ctx)?);
             }
-            Ok(i32::from(!good))
+            Ok(done)
         }
         None => show(candidates, ctx),
     }
@@ -267,19 +288,19 @@ fn wanted(mut candidates: Vec<Candidate>, request: &Request, ctx: &Context) -> V
 }
 
 /// Lists what could be imported.
-fn show(candidates: &[Candidate], ctx: &mut Context) -> Outcome {
+fn show(candidates: &[Candidate], ctx: &mut Context) -> Result<Done, Stop> {
     for (i, candidate) in candidates.iter().enumerate() {
         if ctx.cancelled() {
-            return Ok(1);
+            return Ok(Done::Nothing);
         }
         let gap = if i > 0 { "\n" } else { "" };
         write!(ctx.out, "{gap}{}", candidate.report().text())?;
     }
-    Ok(0)
+    Ok(Done::All)
 }
 
-/// Imports one pool and mounts its file systems. Ok(false): it failed, and why was said.
-fn import(candidate: &Candidate, request: &Request, ctx: &mut Context) -> Result<bool, Stop> {
+/// Imports one pool and mounts its file systems. What failed was said.
+fn import(candidate: &Candidate, request: &Request, ctx: &mut Context) -> Result<Done, Stop> {
     let mut options = request.options.clone();
     options.new_name = request.names.get(1).cloned();
     let name = options.new_name.as_deref().unwrap_or(&candidate.name);
@@ -289,20 +310,22 @@ fn import(candidate: &Candidate, request: &Request, ctx: &mut Context) -> Result
             None => format!("'{name}'"),
         };
         ctx.complain(format_args!("cannot import {target}: pool already exists"));
-        return Ok(false);
+        return Ok(Done::Nothing);
     }
     let asked = changes(name, &request.props).and_then(|all| Ok((all, cachefile(name, request)?)));
     let (changes, cachefile) = match asked {
         Ok(asked) => asked,
         Err(why) => {
             ctx.complain(format_args!("cannot import '{name}': {why}"));
-            return Ok(false);
+            return Ok(Done::Nothing);
         }
     };
     // Looking how far a rewind would have to go changes nothing.
     options.readonly |= request.dry_run;
     let logs = Arc::<LogProgress>::default();
-    let Some(opened) = open_pool(candidate, &options, &logs, ctx)? else { return Ok(false) };
+    let Some(opened) = open_pool(candidate, &options, &logs, ctx)? else {
+        return Ok(Done::Nothing);
+    };
     if let Some(rewind) = opened.pool().rewind() {
         let text = match request.dry_run {
             true => would_return(rewind, &candidate.name, ctx),
@@ -311,23 +334,23 @@ fn import(candidate: &Candidate, request: &Request, ctx: &mut Context) -> Result
         write!(ctx.out, "{text}")?;
     }
     if request.dry_run {
-        return Ok(true);
+        return Ok(Done::All);
     }
     let imported = Arc::new(Imported::new(opened, request.altroot.clone()));
     cachefile.into_iter().for_each(|setting| imported.set_cachefile(setting));
     if !ctx.pools.insert(Arc::clone(&imported)) {
         ctx.complain(format_args!("cannot import '{}': pool already exists", candidate.name));
-        return Ok(false);
+        return Ok(Done::Nothing);
     }
     if imported.engine().is_none() {
         replay::not_done(&imported.pool(), ctx);
     }
-    settle(&imported, changes, request, ctx);
+    let mounted = settle(&imported, changes, request, ctx);
     if let Some(engine) = imported.engine() {
         // Nobody is going to open the others at once.
         engine.let_logs_go();
     }
-    Ok(true)
+    Ok(if mounted { Done::All } else { Done::NotMounted })
 }
 
 /// Opens a pool. `None`: it failed, and why was said.
@@ -359,13 +382,14 @@ fn open_pool(
     }
 }
 
-/// What is done with a pool once it is imported: history, cache file, properties, mounts.
+/// What is done with a pool once it is imported: history, cache file, properties, mounts. False: not all is mounted
+/// that is meant to be.
 fn settle(
     imported: &Arc<Imported>,
     changes: Vec<PropChange>,
     request: &Request,
     ctx: &mut Context,
-) {
+) -> bool {
     if let Some(engine) = imported.engine() {
         let noted = engine.sync_task(|context| {
             for what in ["open", "import"] {
@@ -387,7 +411,7 @@ fn settle(
         ctx.complain(format_args!("cannot set property for '{}': {why}", imported.name()));
     }
     if !request.mount {
-        return;
+        return true;
     }
     let mounted = match imported.pool().dsl().root() {
         Ok(root) => {
@@ -403,6 +427,7 @@ fn settle(
     if !mounted {
         ctx.complain("Import was successful, but unable to mount some datasets");
     }
+    mounted
 }
 
 /// What `-o cachefile=` asks for.

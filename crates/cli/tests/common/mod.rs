@@ -150,6 +150,19 @@ pub fn can_mount() -> bool {
     able
 }
 
+/// What is said of a file system that this test has something of open.
+pub fn used_by_this() -> String {
+    let name = std::fs::read_to_string("/proc/self/comm").unwrap();
+    format!(": process {} ({}) uses it", std::process::id(), name.trim_end())
+}
+
+/// Runs a program that has to succeed.
+#[track_caller]
+pub fn must(program: &str, args: &[&str]) {
+    let output = Command::new(program).args(args).output().unwrap();
+    assert!(output.status.success(), "{program} {args:?}: {output:?}");
+}
+
 /// What is mounted below `dir`.
 pub fn mounts_below(dir: &Path) -> Vec<String> {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();

@@ -9,10 +9,11 @@
 
 use super::moving::Away;
 use super::one::open;
-use super::table::{All, Mounted};
+use super::table::{All, LATE, Mounted};
 use super::{How, Mounts, StaysMounted};
 use crate::context::Context;
 use crate::pools::{Imported, reason};
+use std::time::Instant;
 
 /// File systems that are mounted inside one that is exchanged.
 pub struct NestedMounts(Vec<(u64, How)>);
@@ -22,6 +23,23 @@ impl Mounts {
     pub fn can_exchange(&self, id: u64) -> bool {
         let mut all = self.lock();
         of(&mut all, id).is_none_or(|m| !m.handle.has_submounts())
+    }
+
+    /// Why a dataset that cannot be exchanged cannot be unmounted for other contents either, if it cannot: it or what is
+    /// inside is in use.
+    pub fn stays(&self, id: u64) -> Option<StaysMounted> {
+        let until = Instant::now() + LATE;
+        loop {
+            let mut all = self.lock();
+            let place = of(&mut all, id).map(|m| m.listed.mountpoint.clone())?;
+            let mut inside = all.mounted.iter().filter(|m| m.listed.mountpoint.starts_with(&place));
+            let used = inside.find(|m| m.handle.has_users())?;
+            if Instant::now() >= until {
+                return Some(StaysMounted::used(&used.listed.mountpoint, None));
+            }
+            drop(all);
+            std::thread::sleep(LATE / 20);
+        }
     }
 
     /// What is mounted inside the mount of a dataset, last mounted first.

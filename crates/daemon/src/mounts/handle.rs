@@ -1,7 +1,9 @@
 //! What keeps a file system mounted: a mount of its own, or a submount in another one's.
 
 use super::settings::Kernels;
-use cenote_fuse::{Agent, Force, MountError, MountHandle, SnapDir, Submount, SyncPolicy};
+use cenote_fuse::{
+    Agent, Force, Forgetting, MountError, MountHandle, SnapDir, Submount, SyncPolicy,
+};
 use cenote_zpl::FileSystem;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -43,13 +45,6 @@ impl Handle {
         }
     }
 
-    pub(super) fn is_mounted(&self) -> bool {
-        match self {
-            Handle::Mount(mount) => mount.is_mounted(),
-            Handle::Submount(submount) => submount.is_mounted(),
-        }
-    }
-
     /// Whether nobody has anything of it any more.
     pub(super) fn is_finished(&self) -> bool {
         match self {
@@ -68,7 +63,10 @@ impl Handle {
 
     /// Whether files in it are open, as far as the kernel has told.
     pub(super) fn has_users(&self) -> bool {
-        self.as_mount().is_some_and(MountHandle::has_users)
+        match self {
+            Handle::Mount(mount) => mount.has_users(),
+            Handle::Submount(submount) => submount.has_users(),
+        }
     }
 
     /// Has `by` unmount it, at `at` or wherever this process has it mounted.
@@ -81,6 +79,21 @@ impl Handle {
         match self {
             Handle::Mount(mount) => mount.detach(force, at, by),
             Handle::Submount(submount) => submount.unmount(force),
+        }
+    }
+
+    /// Has it unmounted wherever this process has it mounted.
+    pub(super) fn give_up(&mut self, force: Force, by: &dyn Agent) -> Result<(), MountError> {
+        match self {
+            Handle::Mount(mount) => mount.give_up(force, by),
+            Handle::Submount(submount) => submount.unmount(force),
+        }
+    }
+
+    /// Ends the connection of what nobody uses, wherever it is mounted.
+    pub(super) fn end(&mut self, by: &dyn Agent) {
+        if let Handle::Mount(mount) = self {
+            mount.end(by);
         }
     }
 
@@ -129,7 +142,7 @@ impl Handle {
         }
     }
 
-    pub(super) fn snapshot_changed(&self, name: &str) {
+    pub(super) fn snapshot_changed(&self, name: &str) -> Forgetting {
         match self {
             Handle::Mount(mount) => mount.snapshot_changed(name),
             Handle::Submount(submount) => submount.snapshot_changed(name),
@@ -144,7 +157,7 @@ impl Handle {
         }
     }
 
-    pub(super) fn set_snapdir(&self, snapdir: SnapDir) {
+    pub(super) fn set_snapdir(&self, snapdir: SnapDir) -> Forgetting {
         match self {
             Handle::Mount(mount) => mount.set_snapdir(snapdir),
             Handle::Submount(submount) => submount.set_snapdir(snapdir),
@@ -158,7 +171,7 @@ impl Handle {
         }
     }
 
-    pub(super) fn acls_changed(&self) {
+    pub(super) fn acls_changed(&self) -> Forgetting {
         match self {
             Handle::Mount(mount) => mount.acls_changed(),
             Handle::Submount(submount) => submount.acls_changed(),

@@ -17,7 +17,7 @@ use super::{Directory, How, Mounts, NotMounted, StaysMounted, mount_one};
 use crate::context::Context;
 use crate::pools::Imported;
 use cenote_dsl::{Dataset, DatasetKind, Source};
-use cenote_fuse::MountError;
+use cenote_fuse::{Forgetting, MountError};
 
 /// File systems that were unmounted for a change.
 #[derive(Default)]
@@ -81,11 +81,10 @@ impl Mounted {
         if let Err(e) = self.fs.reread_quotas() {
             tracing::warn!("{}: quotas are as they were: {e}", self.listed.dataset);
         }
-        if acls_change {
-            self.handle.acls_changed();
-        }
+        let acls = acls_change.then(|| self.handle.acls_changed());
         self.handle.set_sync_policy(settings.sync);
-        self.handle.set_snapdir(settings.snapdir);
+        let snapdir = self.handle.set_snapdir(settings.snapdir);
+        Forgetting::wait_for(acls.into_iter().chain([snapdir]));
         self.options = settings.options.clone();
         self.settings = settings;
     }
@@ -183,7 +182,11 @@ impl Mounts {
 
     /// Snapshots of these full names were taken or destroyed, or have got or lost the names.
     pub fn snapshots_changed<'a>(&self, names: impl IntoIterator<Item = &'a String>) {
-        self.with_snapshots(names, |_, handle, short| handle.snapshot_changed(short));
+        let mut forgetting = Vec::new();
+        self.with_snapshots(names, |_, handle, short| {
+            forgetting.push(handle.snapshot_changed(short));
+        });
+        Forgetting::wait_for(forgetting);
     }
 
     /// Calls `f` with each full name of a snapshot whose head is mounted, with that mount and the name in

@@ -140,6 +140,7 @@ fn spec(
     MountSpec {
         dataset: d.name.clone(),
         mountpoint: mountpoint.to_owned(),
+        root: imported.altroot.clone().filter(|_| how.at.is_none()).unwrap_or("/".into()),
         make: how.at.is_none(),
         overlay: how.overlay || settings.overlay,
         fs: Arc::clone(fs),
@@ -294,6 +295,14 @@ fn words(dataset: &str, e: MountError) -> NotMounted {
             errno => plain(&errno.into()),
         },
         MountError::Submount(_, why) => why,
+        MountError::Descriptors(errno) => {
+            let why = plain(&errno.into());
+            format!("{why}: the last descriptors are left for commands ('ulimit -n', LimitNOFILE=)")
+        }
+        e @ (MountError::Link(..) | MountError::Outside(..)) => {
+            let text = e.to_string();
+            return NotMounted::Failed(format!("cannot mount '{dataset}': {text}"));
+        }
         e => e.to_string(),
     };
     failed(&dataset, &why)

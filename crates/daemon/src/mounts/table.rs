@@ -11,18 +11,22 @@ use super::settings::{Kernels, Settings};
 use crate::pools::Imported;
 use cenote_engine::Engine;
 use cenote_engine::kstat::DatasetFigures;
-use cenote_fuse::{Agent, Elsewhere, Force, MountError, MountHandle, MountSpec};
+use cenote_fuse::{Agent, Force, MountError, MountHandle, MountSpec, User, kernel};
 use cenote_zpl::FileSystem;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 /// How long the kernel may take to let go of unmounted file systems, all of them together.
 const GOODBYE: Duration = Duration::from_secs(3);
+
+/// How late the kernel may tell that something was closed.
+pub(super) const LATE: Duration = Duration::from_millis(200);
 
 /// How long the kernel takes at most to let go of one that nobody uses.
 const MOMENT: Duration = Duration::from_millis(20);
@@ -167,9 +171,53 @@ impl All {
     }
 }
 
+/// A mounted file system, for those that only look.
+struct Shown {
+    listed: Listed,
+    id: u64,
+    options: String,
+    fs: Weak<FileSystem>,
+}
+
 /// The mounts of a pool.
 #[derive(Default)]
-pub struct Mounts(Mutex<All>);
+pub struct Mounts {
+    all: Mutex<All>,
+    /// What is mounted, as it was when the table was let go of last.
+    shown: RwLock<Arc<Vec<Shown>>>,
+}
+
+/// The table, taken to be changed. When it is let go of, all can see what has changed.
+pub(super) struct Locked<'a> {
+    all: MutexGuard<'a, All>,
+    shown: &'a RwLock<Arc<Vec<Shown>>>,
+}
+
+impl Deref for Locked<'_> {
+    type Target = All;
+
+    fn deref(&self) -> &All {
+        &self.all
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut All {
+        &mut self.all
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        let show = |m: &Mounted| Shown {
+            listed: m.listed.clone(),
+            id: m.id,
+            options: m.options.clone(),
+            fs: Arc::downgrade(&m.fs),
+        };
+        *self.shown.write() = Arc::new(self.all.mounted.iter().map(show).collect());
+    }
+}
 
 /// Why something stays mounted; its text is for the user.
 #[derive(Debug, thiserror::Error)]
@@ -177,14 +225,16 @@ pub struct Mounts(Mutex<All>);
 pub struct StaysMounted(pub(super) String);
 
 impl StaysMounted {
+    /// It is in use, by this process if it is known.
+    pub(super) fn used(place: &Path, by: Option<&User>) -> StaysMounted {
+        let by = by.map(|user| format!(": {user} uses it")).unwrap_or_default();
+        let place = place.display();
+        StaysMounted(format!("cannot unmount '{place}': pool or dataset is busy{by}"))
+    }
+
     fn new(place: &Path, why: &MountError) -> StaysMounted {
         let place = place.display();
         StaysMounted(match why {
-            MountError::Busy(_) => format!("cannot unmount '{place}': pool or dataset is busy"),
-            MountError::Shown(other) => format!(
-                "cannot unmount '{place}': pool or dataset is busy: it is also mounted at '{}'",
-                other.display()
-            ),
             MountError::Covered(_) => {
                 format!("cannot unmount '{place}': another mount covers it")
             }
@@ -194,15 +244,30 @@ impl StaysMounted {
 }
 
 impl Mounts {
-    pub(super) fn lock(&self) -> MutexGuard<'_, All> {
-        let mut all = self.0.lock();
+    /// Takes the table. It is held while threads wait for the kernel, so no thread that answers a request may take it.
+    pub(super) fn lock(&self) -> Locked<'_> {
+        kernel::waits("the table of mounts");
+        self.sorted(self.all.lock())
+    }
+
+    fn sorted<'a>(&'a self, mut all: MutexGuard<'a, All>) -> Locked<'a> {
         all.sort();
-        all
+        Locked { all, shown: &self.shown }
+    }
+
+    /// What is mounted, without a wait: while something is being changed, as it was before.
+    fn look(&self) -> Arc<Vec<Shown>> {
+        if !kernel::is_needed()
+            && let Some(all) = self.all.try_lock()
+        {
+            drop(self.sorted(all));
+        }
+        Arc::clone(&self.shown.read())
     }
 
     /// What is mounted, in order of mounting.
     pub fn list(&self) -> Vec<Listed> {
-        self.lock().mounted.iter().map(|m| m.listed.clone()).collect()
+        self.look().iter().map(|m| m.listed.clone()).collect()
     }
 
     /// Every place where something is mounted, in order of mounting.
@@ -233,23 +298,24 @@ impl Mounts {
 
     /// What was done to the files of each mounted dataset, by the number of its object set.
     pub fn figures(&self) -> Vec<(u64, DatasetFigures)> {
-        let of = |m: &Mounted| {
-            let ((reads, read), (writes, written)) = m.fs.io().now();
+        let of = |m: &Shown| {
+            let ((reads, read), (writes, written)) = m.fs.upgrade()?.io().now();
             let name = m.listed.dataset.clone();
-            (m.id, DatasetFigures { name, reads: (reads, read), writes: (writes, written) })
+            Some((m.id, DatasetFigures { name, reads: (reads, read), writes: (writes, written) }))
         };
-        self.lock().mounted.iter().map(of).collect()
+        self.look().iter().filter_map(of).collect()
     }
 
     /// Mount options of a dataset, if it is mounted.
     pub fn options_of(&self, dataset: &str) -> Option<String> {
-        self.lock().of(dataset).map(|m| m.options.clone())
+        let all = self.look();
+        all.iter().find(|m| m.listed.dataset == dataset).map(|m| m.options.clone())
     }
 
     /// Mount options of each dataset that is mounted.
     fn options(&self) -> HashMap<String, String> {
-        let all = self.lock();
-        all.mounted.iter().map(|m| (m.listed.dataset.clone(), m.options.clone())).collect()
+        let all = self.look();
+        all.iter().map(|m| (m.listed.dataset.clone(), m.options.clone())).collect()
     }
 
     /// Whether a dataset is mounted.
@@ -273,90 +339,61 @@ impl Mounts {
         Ok(Handle::Submount(innermost.ok_or_else(gone)?.add_submount(spec)?))
     }
 
-    /// Unmounts everything and waits until nobody has anything of it, or stops at the first that stays. By
-    /// force its users get errors.
+    /// Unmounts everything, wherever it is mounted, and waits until nobody has anything of it, or stops at the first that
+    /// stays. By force its users get errors.
     ///
     /// # Errors
-    /// Something is in use, also in another place or mount namespace, or as a file of a former mount.
+    /// Something is in use, here, in another mount namespace or as a file of a former mount. If it is known before, nothing
+    /// is unmounted.
     pub fn close(&self, way: Way<'_>) -> Result<(), StaysMounted> {
-        let copies = self.copies_elsewhere(way.force, None)?;
         let mut all = self.lock();
+        if !way.force
+            && let Some((used, by)) = used(all.mounted.iter().rev().chain(&all.lingering))
+                .into_iter()
+                // What was closed a moment ago may count as open still, by a process that is not known.
+                .find(|(_, by)| by.is_some())
+        {
+            return Err(StaysMounted::used(&used.listed.mountpoint, by.as_ref()));
+        }
         let mut emptied = Vec::new();
-        let mut before = None;
         while let Some(last) = all.mounted.last().map(|m| m.listed.clone()) {
-            if before.as_ref() == Some(&last) {
-                // No path leads to it: something is mounted around it.
-                let place = last.mountpoint;
-                return Err(StaysMounted::new(&place, &MountError::Covered(place.clone())));
-            }
-            emptied.extend(take(&mut all, &last, None, way, Duration::ZERO)?);
-            before = Some(last);
+            emptied.extend(take(&mut all, &last, Places::All, way, Duration::ZERO)?);
         }
         all.sort();
         let known = std::mem::take(&mut all.lingering);
-        all.lingering = let_go(known, &copies, way.force);
-        if let Some(m) = all.lingering.first() {
-            let place = m.listed.mountpoint.display();
-            let why = "files of it are open still";
-            let busy = format!("cannot unmount '{place}': pool or dataset is busy: {why}");
-            return Err(StaysMounted(busy));
-        }
+        let (left, why) = let_go(known, way);
+        all.lingering = left;
+        why.map_or(Ok(()), Err)?;
         drop(all);
         // Of those inside one another only the outermost are there still.
         emptied.into_iter().for_each(|directories| way.by.remove(directories));
         Ok(())
     }
 
-    /// The datasets, of all or of one, of which other mount namespaces have idle copies of mounts: those end
-    /// with the mounts here.
+    /// Unmounts a dataset where the caller of `way.by` sees it, and first all that is `below` it in the tree of
+    /// datasets, last mounted first; at `at` only, if that is given.
     ///
     /// # Errors
-    /// Without force: one is in use there.
-    fn copies_elsewhere(
-        &self,
-        force: bool,
-        only: Option<&str>,
-    ) -> Result<HashSet<String>, StaysMounted> {
-        let all = self.lock();
-        let entries = all.mounted.iter().chain(&all.lingering);
-        let chosen = entries.filter(|m| only.is_none_or(|only| m.listed.dataset == only));
-        let by_name: Vec<&Mounted> = chosen.collect();
-        let found = cenote_fuse::elsewhere(by_name.iter().filter_map(|m| m.handle.as_mount()));
-        if let Some((dataset, Elsewhere { pid, command, mountpoint, .. })) =
-            found.iter().find(|(_, elsewhere)| elsewhere.used && !force)
-        {
-            return Err(StaysMounted(format!(
-                "cannot unmount '{dataset}': pool or dataset is busy: process {pid} ({command}) has \
-                 it mounted at '{}' in another mount namespace",
-                mountpoint.display()
-            )));
-        }
-        Ok(found.into_keys().collect())
-    }
-
-    /// Unmounts a dataset, and its descendants that are mounted below it; at `at` only, if that is given.
+    /// One is in use.
     pub fn unmount(
         &self,
         dataset: &str,
         at: Option<&Path>,
+        below: &dyn Fn(&str) -> bool,
         way: Way<'_>,
     ) -> Result<(), StaysMounted> {
-        let inside = |name: &str| {
-            name.strip_prefix(dataset).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        };
         let mut all = self.lock();
-        let Some(root) = all.of(dataset).map(|m| m.listed.mountpoint.clone()) else {
-            return Ok(());
-        };
+        let inside = |name: &str| name.strip_prefix(dataset).is_some_and(|r| r.starts_with('/'));
         let chosen = |m: &&Mounted| {
-            inside(&m.listed.dataset)
-                && (m.listed.dataset == dataset || m.listed.mountpoint.starts_with(&root))
+            let name = m.listed.dataset.as_str();
+            name == dataset || inside(name) && below(name)
         };
         let order: Vec<Listed> =
             all.mounted.iter().rev().filter(chosen).map(|m| m.listed.clone()).collect();
         order.iter().try_for_each(|listed| {
             let at = at.filter(|_| listed.dataset == dataset);
-            take(&mut all, listed, at, way, MOMENT).map(|directories| {
+            let places = at.map_or(Places::Here, Places::At);
+            take(&mut all, listed, places, way, MOMENT).map(|directories| {
                 directories.into_iter().for_each(|dirs| way.by.remove(dirs));
             })
         })
@@ -365,33 +402,39 @@ impl Mounts {
     /// Unmounts a dataset, if it is mounted.
     pub(super) fn take(&self, listed: &Listed, way: Way<'_>) -> Result<(), StaysMounted> {
         let mut all = self.lock();
-        let directories = take(&mut all, listed, None, way, MOMENT)?;
+        let directories = take(&mut all, listed, Places::Here, way, MOMENT)?;
         directories.into_iter().for_each(|dirs| way.by.remove(dirs));
         Ok(())
     }
 
-    /// Unmounts a dataset that is to be destroyed, and waits until nobody has anything of it.
+    /// Unmounts a dataset that is to be destroyed, wherever it is mounted, and waits until nobody has anything of it.
     ///
     /// # Errors
     /// It is in use.
     pub fn give_up(&self, dataset: &str, way: Way<'_>) -> Result<(), StaysMounted> {
-        let listed = self.lock().of(dataset).map(|m| m.listed.clone());
-        if let Some(listed) = listed {
-            self.take(&listed, way)?;
-        }
-        if !self.lock().lingering.iter().any(|m| m.listed.dataset == dataset) {
-            return Ok(());
-        }
-        let busy = || StaysMounted(format!("cannot destroy '{dataset}': dataset is busy"));
-        let copies = self.copies_elsewhere(way.force, Some(dataset)).map_err(|_| busy())?;
         let mut all = self.lock();
+        if let Some(mounted) = all.of(dataset) {
+            // What was closed a moment ago may count as open still.
+            if !way.force
+                && mounted.handle.has_users()
+                && let Some((used, Some(by))) = used([&*mounted]).first()
+            {
+                return Err(StaysMounted::used(&used.listed.mountpoint, Some(by)));
+            }
+            let listed = mounted.listed.clone();
+            let directories = take(&mut all, &listed, Places::All, way, MOMENT)?;
+            directories.into_iter().for_each(|dirs| way.by.remove(dirs));
+        }
         let known = std::mem::take(&mut all.lingering);
         let (its, others) = known.into_iter().partition(|m| m.listed.dataset == dataset);
         all.lingering = others;
-        let left = let_go(its, &copies, way.force);
-        let stays = !left.is_empty();
+        let (left, why) = let_go(its, way);
         all.lingering.extend(left);
-        if stays { Err(busy()) } else { Ok(()) }
+        let destroy = |StaysMounted(why)| {
+            let by = why.split_once("is busy").map(|(_, by)| by).unwrap_or_default();
+            StaysMounted(format!("cannot destroy '{dataset}': dataset is busy{by}"))
+        };
+        why.map_or(Ok(()), |why| Err(destroy(why)))
     }
 
     /// Whether a snapshot of this full name is mounted, or files of such a mount are open.
@@ -413,31 +456,63 @@ impl Seen {
     }
 }
 
-/// Waits until nobody has anything of what was unmounted, all together; returns what somebody has. Idle
-/// copies in other namespaces end; by force, everything.
-fn let_go(mut all: Vec<Mounted>, copies: &HashSet<String>, force: bool) -> Vec<Mounted> {
-    for m in &all {
-        // The names are those of when it was mounted.
-        let copied = m.handle.as_mount().is_some_and(|h| copies.contains(h.dataset()));
-        if force || copied && !m.handle.has_users() {
-            m.handle.abort();
-        }
-    }
-    let deadline = Instant::now() + GOODBYE;
-    for m in &mut all {
-        m.handle.wait(deadline);
-    }
-    let (finished, left): (Vec<_>, Vec<_>) = all.into_iter().partition(|m| m.handle.is_finished());
-    finished.into_iter().for_each(Mounted::close);
-    left
+/// Those of the file systems that somebody uses, with a process if it is known.
+fn used<'a>(entries: impl IntoIterator<Item = &'a Mounted>) -> Vec<(&'a Mounted, Option<User>)> {
+    let all: Vec<&Mounted> = entries.into_iter().collect();
+    let mut users = cenote_fuse::users(all.iter().filter_map(|m| m.handle.as_mount()));
+    let of = |m: &&'a Mounted| Some((*m, users.remove(m.handle.as_mount()?.id())?));
+    all.iter().filter_map(of).collect()
 }
 
-/// Unmounts what is listed, if it is mounted still: at `at` only, if that is given. It lingers until nobody
+/// Waits until nobody has anything of what was unmounted, all together. What nobody uses ends, with the mounts that others
+/// have made and the copies in other namespaces; by force, everything. Returns what somebody uses, and the first reason.
+fn let_go(mut all: Vec<Mounted>, way: Way<'_>) -> (Vec<Mounted>, Option<StaysMounted>) {
+    let wait = |all: &mut [Mounted], time: Duration| {
+        let deadline = Instant::now() + time;
+        for m in all {
+            m.handle.wait(deadline);
+        }
+    };
+    if !way.force {
+        wait(&mut all, LATE);
+    }
+    let is_used: HashSet<u64> = match way.force {
+        true => HashSet::new(),
+        false => {
+            let unfinished = all.iter().filter(|m| !m.handle.is_finished());
+            used(unfinished).into_iter().map(|(m, _)| m.turn).collect()
+        }
+    };
+    for m in all.iter_mut().filter(|m| !is_used.contains(&m.turn)) {
+        m.handle.end(way.by);
+    }
+    wait(&mut all, GOODBYE);
+    let (finished, left): (Vec<_>, Vec<_>) = all.into_iter().partition(|m| m.handle.is_finished());
+    finished.into_iter().for_each(Mounted::close);
+    let why = left.first().map(|m| {
+        let by = used([m]).into_iter().find_map(|(_, by)| by);
+        StaysMounted::used(&m.listed.mountpoint, by.as_ref())
+    });
+    (left, why)
+}
+
+/// Where something is unmounted.
+#[derive(Clone, Copy)]
+enum Places<'a> {
+    /// At one place.
+    At(&'a Path),
+    /// Wherever the caller's namespace has it from this process.
+    Here,
+    /// In all namespaces.
+    All,
+}
+
+/// Unmounts what is listed, if it is mounted still. Where no place of it is left it lingers until nobody
 /// has anything of it, for at most `timeout`. Returns the directories that go, of each mount.
 fn take(
     all: &mut All,
     listed: &Listed,
-    at: Option<&Path>,
+    places: Places<'_>,
     way: Way<'_>,
     timeout: Duration,
 ) -> Result<Vec<Vec<PathBuf>>, StaysMounted> {
@@ -445,12 +520,23 @@ fn take(
         return Ok(Vec::new());
     };
     let Some(mounted) = all.mounted.get_mut(position) else { return Ok(Vec::new()) };
-    if let Err(e) = mounted.handle.detach(way.force(), at, way.by) {
-        return Err(StaysMounted::new(at.unwrap_or(&listed.mountpoint), &e));
+    let (at, done) = match places {
+        Places::At(at) => (at, mounted.handle.detach(way.force(), Some(at), way.by)),
+        Places::Here => {
+            (listed.mountpoint.as_path(), mounted.handle.detach(way.force(), None, way.by))
+        }
+        Places::All => (listed.mountpoint.as_path(), mounted.handle.give_up(way.force(), way.by)),
+    };
+    match done {
+        Ok(()) => {}
+        Err(MountError::Busy(_)) => {
+            let by = used([&*mounted]).into_iter().find_map(|(_, by)| by);
+            return Err(StaysMounted::used(at, by.as_ref()));
+        }
+        Err(e) => return Err(StaysMounted::new(at, &e)),
     }
-    if mounted.handle.is_mounted() && !way.force {
+    if mounted.handle.is_placed() && !way.force {
         // In another place or namespace it is still.
-        mounted.handle.revise();
         mounted.listed.mountpoint = mounted.handle.mountpoint().to_owned();
         return Ok(Vec::new());
     }

@@ -65,11 +65,13 @@ pub fn mount(ctx: &mut Context, dir: &OsStr) -> Outcome {
     let watcher = watcher(ctx);
     let pools = Arc::downgrade(&ctx.pools);
     let mut mounts = ctx.pools.directories.lock();
-    let agent = ctx.pools.agent();
-    if agent.canonicalize(&dir).is_ok_and(|dir| mounts.iter().any(|m| m.mountpoint() == dir)) {
+    // The caller is to see what it mounts.
+    let (by, agent) = (ctx.agent(), ctx.pools.agent());
+    let namespace = by.namespace();
+    if by.canonicalize(&dir).is_ok_and(|dir| mounts.iter().any(|m| m.is_at(&dir, namespace))) {
         return fail(format!("'{}' shows them already", dir.display()));
     }
-    match Mount::new("cenote", &dir, Arc::new(Files { pools }), watcher, agent) {
+    match Mount::new("cenote", &dir, Arc::new(Files { pools }), watcher, &*by, agent) {
         Ok(mount) => mounts.push(mount),
         Err(e) => return fail(e.to_string()),
     }
@@ -80,9 +82,10 @@ pub fn mount(ctx: &mut Context, dir: &OsStr) -> Outcome {
 pub fn unmount(ctx: &mut Context, dir: &OsStr) -> Outcome {
     let dir = ctx.path(dir);
     let mut mounts = ctx.pools.directories.lock();
-    let found = ctx.pools.agent().canonicalize(&dir).ok().and_then(|dir| {
-        let at = mounts.iter().position(|m| m.mountpoint() == dir)?;
-        mounts.get_mut(at).map(|mount| (at, mount.unmount(Force::No)))
+    let by = ctx.agent();
+    let found = by.canonicalize(&dir).ok().and_then(|dir| {
+        let at = mounts.iter().position(|m| m.is_at(&dir, by.namespace()))?;
+        mounts.get_mut(at).map(|mount| (at, mount.unmount(Force::No, &*by)))
     });
     match found {
         None => fail(format!("no tunables are mounted at '{}'", dir.display())),

@@ -1,6 +1,7 @@
 //! A stream of messages with descriptors.
 
 use super::{Reply, Request, borrowed, perform};
+use crate::connection::Connection;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
@@ -129,13 +130,15 @@ pub fn serve(stream: UnixStream) -> io::Result<()> {
     let mut channel = Channel::new(stream);
     while let Some((request, device)) = channel.receive::<Request>()? {
         let (reply, device) = perform(request, device);
-        let sent = channel.send(&reply, borrowed(&device));
         // A mount that nobody will serve would be dead.
-        if sent.is_err()
-            && let Reply::Mounted(mounted) = &reply
-        {
+        let made = match &reply {
+            Reply::Mounted(mounted) => Some(Connection::of(&mounted.id)),
+            _ => None,
+        };
+        let sent = channel.send(&reply, borrowed(&device));
+        if let (Err(_), Some(made)) = (&sent, made) {
             drop(device);
-            crate::detach::take_away(std::slice::from_ref(&mounted.id));
+            crate::detach::take_away(&[made]);
         }
         sent?;
     }

@@ -90,12 +90,13 @@ impl Server {
         let (mtime, ctime) = (Some(SetTime::To(attr.mtime)), Some(attr.ctime));
         let set = SetAttr { mtime, ctime, ..SetAttr::default() };
         let syncer = self.syncer.clone();
-        self.aside.after_pages(&self.tree, (node.ino(), 0, 0))(Box::new(move || {
-            match fs.setattr(object, &set) {
+        self.tree.after_contents(
+            (node.ino(), 0, 0),
+            Box::new(move || match fs.setattr(object, &set) {
                 Ok(_) => changed(&syncer, &branch, reply, answer),
                 Err(e) => reply.error(missing(&e)),
-            }
-        }));
+            }),
+        );
     }
 
     fn set_attr(&self, who: Caller, node: &Node, asked: &Asked) -> Result<FileAttr, Errno> {

@@ -1,10 +1,10 @@
 //! Open files and their contents (`zpl_open`, `zpl_iter_read`, `zpl_iter_write`, `zpl_fsync`).
 
-use super::aside::Work;
 use super::direct;
 use super::handles::{Handle, Opening};
 use super::{Server, errno, missing};
 use crate::caller::Caller;
+use crate::session::Work;
 use crate::session::{
     FileHandle, INodeNo, ReplyData, ReplyEmpty, ReplyLseek, ReplyOpen, ReplyWrite, Writing,
     waits_for_disk,
@@ -249,7 +249,8 @@ impl Server {
         // go on reading what was there before.
         let first = match first {
             None if how.direct && !handle.how.direct => {
-                let pages = self.aside.after_pages(&self.tree, (ino, offset, n as u64));
+                let (tree, range) = (self.tree.clone(), (ino, offset, n as u64));
+                let pages = move |then| tree.after_contents(range, then);
                 Some(Box::new(pages) as Box<dyn FnOnce(Work) + Send>)
             }
             first => first,
@@ -433,7 +434,7 @@ impl Server {
         };
         // The kernel does not write what was changed in mappings before it asks.
         match self.tree.inodes.may_be_mapped(ino) {
-            true => self.aside.after_pages(&self.tree, (ino, offset, 0))(Box::new(seek)),
+            true => self.tree.after_contents((ino, offset, 0), Box::new(seek)),
             false => seek(),
         }
     }

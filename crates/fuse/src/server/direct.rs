@@ -19,7 +19,7 @@
 //!
 //! 1. It is made, and *guarded*: until it is done, its bytes replace those of pages that are written
 //!    back. Who changes them in a mapping meanwhile does so at the same time as the write.
-//! 2. The kernel is made to write back and forget the pages ([`super::aside`]). Those that it reads from
+//! 2. The kernel is made to write back and forget the pages ([`Tree::after_contents`]). Those that it reads from
 //!    now on have what was written.
 //! 3. The guard is taken away, and the write is answered.
 //!
@@ -39,10 +39,10 @@
 //!
 //! [`Inodes`]: crate::inodes::Inodes
 
-use super::aside::Work;
 use super::data::OPENED;
 use super::handles::Handle;
 use super::{Server, errno};
+use crate::session::Work;
 use crate::tree::Tree;
 use ahash::HashMap;
 use cenote_zpl::Error;
@@ -210,12 +210,13 @@ impl Server {
         guarded.guards.begin(ino, &guarded.guard, || done = write());
         done?;
         let range = (ino, offset, data.len() as u64);
-        let aside = self.aside.after_pages(&self.tree, range);
+        let tree = self.tree.clone();
         Ok(Some(move |answer: Work| {
-            aside(Box::new(move || {
+            let done = move || {
                 drop(guarded);
                 answer();
-            }));
+            };
+            tree.after_contents(range, Box::new(done));
         }))
     }
 

@@ -15,14 +15,12 @@
 //! | `snapshots` | snapshots taken, destroyed and renamed in `.zfs/snapshot` |
 //! | `space` | `statfs` |
 //! | `direct` | new files that are only written to, past the kernel's pages |
-//! | `aside` | what has to wait for the kernel |
 //! | `handles` | what is open |
 //! | `reply` | what the kernel may keep of an answer, and for how long |
 //!
 //! The kernel checks permissions. What is checked here is that what is to be changed can be: it is in no
 //! snapshot or control directory (but for snapshots themselves), its file system is not `readonly`, nothing is mounted there.
 
-mod aside;
 mod attr;
 mod change;
 mod data;
@@ -45,7 +43,6 @@ use crate::session::{
 };
 use crate::syncer::Syncer;
 use crate::tree::Tree;
-use aside::Aside;
 use cenote_zpl::{Error, NodeKind};
 use change::{Wanted, node_kind};
 use direct::Direct;
@@ -74,7 +71,6 @@ pub(crate) struct Server {
     handles: Arc<Handles>,
     syncer: Arc<Syncer>,
     direct: Direct,
-    aside: Aside,
     /// Whether the kernel checks permissions by ACLs. It does so in the whole mount or nowhere, as it is
     /// told at the beginning; file systems may lose theirs later.
     kernel_asks_for_acls: bool,
@@ -104,7 +100,6 @@ impl Server {
             tree,
             syncer: Arc::default(),
             direct: Direct::default(),
-            aside: Aside::default(),
         }
     }
 

@@ -5,7 +5,7 @@
 //! An answer goes through the descriptor that its request was read by.
 //!
 //! A thread gets a descriptor when it first serves a connection, unless the process has [`MOST`] of them, or few are left of
-//! those that it may have open ([`has_room_after`]): commands and mounts need them. Other connections are served through
+//! those that it may have open ([`descriptors`]): commands and mounts need them. Other connections are served through
 //! their own. A thread lets go of all when it has had nothing to do for a while, and of those of a connection that has
 //! ended when it waits the next time. So a mount that is not used costs none.
 //!
@@ -15,9 +15,9 @@
 
 #![allow(unsafe_code)]
 
+use crate::descriptors;
 use rustix::fs::{Mode, OFlags};
 use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
-use rustix::process::{Resource, getrlimit};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -96,22 +96,13 @@ impl<T> Clones<T> {
     }
 }
 
-/// Whether a process that may have `limit` descriptors (`None`: any number) has enough left if `newest` is the number of
-/// the last one: numbers are given out from the lowest.
-fn has_room_after(newest: u64, limit: Option<u64>) -> bool {
-    limit.is_none_or(|limit| newest < limit.saturating_sub(RESERVE.min(limit / 4)))
-}
-
 /// One more descriptor of a connection.
 ///
 /// Errors: what the kernel says; there are too few descriptors left.
 fn clone(device: &OwnedFd) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let clone = rustix::fs::open("/dev/fuse", flags, Mode::empty())?;
-    let newest = u64::try_from(clone.as_raw_fd()).map_err(io::Error::other)?;
-    if !has_room_after(newest, getrlimit(Resource::Nofile).current) {
-        return Err(rustix::io::Errno::MFILE.into());
-    }
+    descriptors::leave(&clone, RESERVE)?;
     let number = u32::try_from(device.as_raw_fd()).map_err(io::Error::other)?;
     // SAFETY: see the module's comment.
     unsafe { ioctl(&clone, Setter::<CLONE, u32>::new(number)) }?;
@@ -141,13 +132,6 @@ mod tests {
         drop(left);
         clones.clear();
         assert!(clones.0.is_empty());
-    }
-
-    #[test]
-    fn the_last_descriptors_are_left_for_others() {
-        assert!(has_room_after(47, Some(64)) && !has_room_after(48, Some(64)));
-        assert!(has_room_after(959, Some(1024)) && !has_room_after(960, Some(1024)));
-        assert!(has_room_after(1 << 20, None));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use super::reply::{
 };
 use super::request::{Asked, FileHandle, INodeNo, Operation, Writing};
 use crate::caller::Caller;
+use crate::kernel::Needed;
 use fuse_abi::linux::{fuse_in_header, fuse_kstatfs};
 use parking_lot::RwLockReadGuard;
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags};
@@ -129,6 +130,7 @@ pub(super) fn serve<F: Filesystem>(
     reply: Reply,
 ) {
     use Operation as Op;
+    let _needed = Needed::new();
     let _admitted = fs.admit();
     let ino = INodeNo(header.nodeid);
     let who = Caller { uid: header.uid, gid: header.gid, pid: header.pid };

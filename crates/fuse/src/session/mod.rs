@@ -28,7 +28,8 @@ mod reply;
 mod request;
 
 pub(crate) use filesystem::{Filesystem, Modes};
-pub(crate) use notify::Notifier;
+pub use notify::Forgetting;
+pub(crate) use notify::{Notice, Notifier, Work};
 pub(crate) use reply::{
     FileAttr, Found, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
     ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
@@ -115,7 +116,7 @@ impl Session {
 
     /// Tells the kernel what it does not know.
     pub(crate) fn notifier(&self) -> Notifier {
-        Notifier(self.device.clone())
+        Notifier::new(self.device.clone())
     }
 
     /// The descriptor, by which the same file system can be mounted once more.

@@ -3,7 +3,7 @@
 use super::{Branch, LATE_CLOSE};
 use crate::syncer::SyncPolicy;
 use crate::tree::{Tree, slot_of};
-use crate::{Force, MountError, MountHandle, MountSpec, SnapDir};
+use crate::{Force, Forgetting, MountError, MountHandle, MountSpec, SnapDir};
 use cenote_zpl::FileSystem;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -55,10 +55,9 @@ impl Submount {
     }
 
     /// As [`MountHandle::snapshot_changed`].
-    pub fn snapshot_changed(&self, name: &str) {
-        if let Some(tree) = self.tree.upgrade() {
-            tree.snapshot_changed(&self.branch, name);
-        }
+    pub fn snapshot_changed(&self, name: &str) -> Forgetting {
+        let changed = |tree: Arc<Tree>| tree.snapshot_changed(&self.branch, name);
+        self.tree.upgrade().map(changed).unwrap_or_default()
     }
 
     /// As [`MountHandle::close_snapshot`].
@@ -74,17 +73,20 @@ impl Submount {
     }
 
     /// As [`MountHandle::set_snapdir`].
-    pub fn set_snapdir(&self, snapdir: SnapDir) {
-        if let Some(tree) = self.tree.upgrade() {
-            tree.set_snapdir(&self.branch, snapdir);
-        }
+    pub fn set_snapdir(&self, snapdir: SnapDir) -> Forgetting {
+        let set = |tree: Arc<Tree>| tree.set_snapdir(&self.branch, snapdir);
+        self.tree.upgrade().map(set).unwrap_or_default()
     }
 
     /// As [`MountHandle::acls_changed`].
-    pub fn acls_changed(&self) {
-        if let Some(tree) = self.tree.upgrade() {
-            tree.acls_changed(&self.branch);
-        }
+    pub fn acls_changed(&self) -> Forgetting {
+        let changed = |tree: Arc<Tree>| tree.acls_changed(&self.branch);
+        self.tree.upgrade().map(changed).unwrap_or_default()
+    }
+
+    /// As [`MountHandle::has_users`].
+    pub fn has_users(&self) -> bool {
+        self.branch.has_users()
     }
 
     /// As [`MountHandle::has_submounts`].

@@ -76,6 +76,7 @@ pub fn spec(pool: &Pool, name: &str, mountpoint: &Path) -> MountSpec {
         devices: true,
         exec: true,
         watcher: None,
+        root: "/".into(),
         make: false,
         overlay: true,
         flags: MountFlags::empty(),

@@ -14,4 +14,5 @@ mod mapped;
 mod names;
 mod places;
 mod tmpfile;
+mod waits;
 mod world;

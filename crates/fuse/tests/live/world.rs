@@ -235,6 +235,7 @@ pub fn spec(store: &Arc<Store>, fs: &Arc<FileSystem>, mountpoint: PathBuf) -> Mo
         devices: true,
         exec: true,
         watcher: None,
+        root: "/".into(),
         make: false,
         overlay: true,
         flags: MountFlags::empty(),

@@ -21,13 +21,6 @@ use std::time::Instant;
 /// `dmu_objset_type_t` of a volume.
 const VOLUME: u32 = 3;
 
-/// A file system that stays mounted, and why.
-struct Stays {
-    /// Its object, if it could be found.
-    id: Option<u64>,
-    why: String,
-}
-
 /// A stream whose head was read.
 pub(super) struct Stream<'b> {
     begin: &'b Begin,
@@ -171,6 +164,16 @@ impl<'b> Stream<'b> {
         Ok(())
     }
 
+    /// Whether what has come could take the place of a file system that is mounted, rather than be refused once all of it
+    /// was read.
+    fn check_mounted(&self, job: &Job, there: &Dataset) -> Result<(), Stop> {
+        let mounts = &job.imported.mounts;
+        if job.flags.force_unmount || mounts.can_exchange(there.ds_obj) {
+            return Ok(());
+        }
+        mounts.stays(there.ds_obj).map_or(Ok(()), |why| Err(Stop::Fail(why.to_string())))
+    }
+
     /// Whether there is something that a new dataset can be in; with `-d`, it is made.
     fn check_parent(&self, job: &Job, changes: &Changes, ctx: &mut Context) -> Result<(), Stop> {
         let head = self.head();
@@ -201,7 +204,10 @@ impl<'b> Stream<'b> {
         let there = job.head(self.head()).map_err(|e| self.cannot(&e))?;
         let changes = Arc::clone(&job.changes);
         match &there {
-            Some(there) => self.check_there(job, there)?,
+            Some(there) => {
+                self.check_there(job, there)?;
+                self.check_mounted(job, there)?;
+            }
             None => self.check_parent(job, &changes, ctx)?,
         }
         self.announce(job, ctx)?;
@@ -291,10 +297,9 @@ impl<'b> Stream<'b> {
         }
         let pools = Arc::clone(&ctx.pools);
         let _change = pools.change();
-        let away = match self.take_away(job, &receiving, ctx) {
-            Ok(away) => Some(away),
-            Err(Stays { id: Some(id), .. }) if job.imported.mounts.can_exchange(id) => None,
-            Err(Stays { why, .. }) => {
+        let (exchanged, away) = match self.make_way(job, is_new, ctx) {
+            Ok(done) => done,
+            Err(why) => {
                 ctx.complain(why);
                 changes.give_up_receive(receiving);
                 return Err(Failed::Stop(Stop::Said(1)));
@@ -306,8 +311,9 @@ impl<'b> Stream<'b> {
                 props::give(changes, self.head(), props, ctx);
             }
         };
-        let done = match away {
-            Some(away) => {
+        let done = match exchanged {
+            Some(id) => self.exchange(job, id, finish, give, ctx)?,
+            None => {
                 let done = finish();
                 if done.is_ok() {
                     give(ctx);
@@ -315,45 +321,47 @@ impl<'b> Stream<'b> {
                 away.back(&job.imported, ctx);
                 done
             }
-            None => self.exchange(job, finish, give, ctx)?,
         };
         done?;
         job.imported.mounts.snapshots_changed([&self.to]);
         Ok(())
     }
 
-    /// Unmounts what is going to be replaced.
-    fn take_away(
+    /// The object of what gets other contents below its mounts; where that cannot be, it is unmounted.
+    fn make_way(
         &self,
         job: &Job,
-        receiving: &Receiving,
+        is_new: bool,
         ctx: &mut Context,
-    ) -> Result<Away, Stays> {
-        if receiving.is_new() {
-            return Ok(Away::default());
-        }
-        let unknown = |e: &dyn std::fmt::Display| Stays { id: None, why: e.to_string() };
-        let found = job.head(self.head()).map_err(|e| unknown(&e))?;
-        let ids: Vec<u64> = found.iter().map(|d| d.ds_obj).collect();
+    ) -> Result<(Option<u64>, Away), String> {
+        let there = if is_new { Ok(None) } else { job.head(self.head()) };
+        let id = there.map_err(|e| e.to_string())?.map(|d| d.ds_obj);
+        let exchanged = id.filter(|id| job.imported.mounts.can_exchange(*id));
+        let away = self.take_away(job, id.filter(|_| exchanged.is_none()), ctx)?;
+        Ok((exchanged, away))
+    }
+
+    /// Unmounts what is going to be replaced, with what is inside.
+    fn take_away(&self, job: &Job, id: Option<u64>, ctx: &mut Context) -> Result<Away, String> {
+        let ids: Vec<u64> = id.into_iter().collect();
         let by = ctx.agent();
         let way = Way { force: job.flags.force_unmount, directory: Directory::Kept, by: &*by };
         job.imported.mounts.take_away(&ids, way).map_err(|(away, e)| {
             away.back(&job.imported, ctx);
-            Stays { id: ids.first().copied(), why: e.to_string() }
+            e.to_string()
         })
     }
 
-    /// Puts what has come in the place of a file system that is mounted and in use.
+    /// Puts what has come in the place of a file system, below all its mounts, in use or not.
     fn exchange(
         &self,
         job: &Job,
+        id: u64,
         finish: impl FnOnce() -> Result<(), ReceiveError>,
         give: impl FnOnce(&mut Context),
         ctx: &mut Context,
     ) -> Result<Result<(), ReceiveError>, Failed> {
         let imported = &job.imported;
-        let found = job.head(self.head()).map_err(|e| Failed::Stop(self.cannot(&e)))?;
-        let id = found.map_or(0, |d| d.ds_obj);
         let inside = imported.mounts.inside(id);
         let done = imported.mounts.exchange(imported, id, finish);
         if matches!(done, Ok(Ok(()))) {

@@ -1,0 +1,175 @@
+//! Where a mount goes: the path of a mountpoint without symbolic links, and a hold on the directory there.
+//!
+//! Root mounts at paths that lead through directories of others, and that a pool names which somebody else has made. Two
+//! things are refused. A symbolic link that others than root can make would have root mount wherever they like. And a pool
+//! that is imported below an alternate root mounts nothing outside of it, by `..` in a mountpoint or by a link that lies in
+//! one of its file systems. The directory is opened without following links, and what is open is mounted at: nobody
+//! can put a link in its way after it was looked at.
+
+use crate::attach::{MountError, number, resolve};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::io::Errno;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, Metadata};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+
+/// Symbolic links that are followed in one path, as many as the kernel follows.
+const MAX_LINKS: usize = 40;
+/// Who is not the owner may write.
+const OTHERS_WRITE: u32 = 0o022;
+/// Only their owners take files of a directory away.
+const STICKY: u32 = 0o1000;
+
+/// The path of a mountpoint without symbolic links and `..`: resolved as far as it exists, with the rest as it is.
+///
+/// # Errors
+/// It leads out of the directory `root`, or through a link that others can make.
+pub(crate) fn find(path: &Path, root: &Path) -> Result<PathBuf, MountError> {
+    let real = follow(path)?;
+    match real.starts_with(resolve(root)) {
+        true => Ok(real),
+        false => Err(MountError::Outside(path.to_owned(), root.to_owned())),
+    }
+}
+
+fn follow(path: &Path) -> Result<PathBuf, MountError> {
+    let failed = |errno| MountError::Mountpoint(path.to_owned(), errno);
+    let mut real = PathBuf::from("/");
+    let mut todo = components(path);
+    let mut links = 0;
+    while let Some(name) = todo.pop() {
+        if name == ".." {
+            real.pop();
+            continue;
+        }
+        let next = real.join(&name);
+        let found = match fs::symlink_metadata(&next) {
+            Ok(found) => found,
+            Err(e) => {
+                if todo.iter().any(|name| name == "..") {
+                    return Err(failed(number(&e)));
+                }
+                // What is missing is made, and what cannot be looked at the mount stumbles over.
+                return Ok(todo.iter().rev().fold(next, |path, name| path.join(name)));
+            }
+        };
+        if !found.is_symlink() {
+            real = next;
+            continue;
+        }
+        links += 1;
+        if links > MAX_LINKS {
+            return Err(failed(Errno::LOOP));
+        }
+        let around = fs::metadata(&real).map_err(|e| failed(number(&e)))?;
+        if !is_trusted(&found, &around) {
+            return Err(MountError::Link(path.to_owned(), next));
+        }
+        let target = fs::read_link(&next).map_err(|e| failed(number(&e)))?;
+        if target.is_absolute() {
+            real = PathBuf::from("/");
+        }
+        todo.extend(components(&target));
+    }
+    Ok(real)
+}
+
+/// The names in a path, last first.
+fn components(path: &Path) -> Vec<OsString> {
+    let name = |component| match component {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some(OsStr::new("..").to_owned()),
+        _ => None,
+    };
+    path.components().rev().filter_map(name).collect()
+}
+
+/// Whether only root, and the user of this process, can have made a link in the directory around it.
+fn is_trusted(link: &Metadata, around: &Metadata) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    let trusted = |uid: u32| uid == 0 || uid == own;
+    let others_write = around.mode() & OTHERS_WRITE != 0 && around.mode() & STICKY == 0;
+    trusted(link.uid()) && trusted(around.uid()) && !others_write
+}
+
+/// Opens the directory at a path without symbolic links. It is a directory: the kernel would also mount at a file, and then
+/// find a directory there.
+///
+/// # Errors
+/// It is none, or there is a link in the path by now.
+pub(crate) fn open(path: &Path) -> Result<OwnedFd, MountError> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = match openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
+        // Before Linux 5.6, and where a container does not know the call.
+        Err(Errno::NOSYS | Errno::PERM) => openat(CWD, path, flags, Mode::empty()),
+        opened => opened,
+    };
+    opened.map_err(|errno| MountError::Mountpoint(path.to_owned(), errno))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn real(dir: &tempfile::TempDir) -> PathBuf {
+        dir.path().canonicalize().unwrap()
+    }
+
+    #[test]
+    fn links_of_the_user_are_followed_and_what_is_missing_is_kept() {
+        let tmp = tempfile::tempdir().unwrap();
+        let top = real(&tmp);
+        fs::create_dir_all(top.join("dir/in")).unwrap();
+        symlink("dir", top.join("link")).unwrap();
+        symlink(top.join("link"), top.join("far")).unwrap();
+        symlink("loop", top.join("loop")).unwrap();
+        let find = |path: &str| find(&top.join(path), Path::new("/"));
+        assert_eq!(find("far/in/a/b").unwrap(), top.join("dir/in/a/b"));
+        assert_eq!(find("far/../dir/./in").unwrap(), top.join("dir/in"));
+        for (path, errno) in [("loop/x", Errno::LOOP), ("none/../dir", Errno::NOENT)] {
+            let Err(MountError::Mountpoint(_, e)) = find(path) else { panic!("{path}") };
+            assert_eq!(e, errno, "{path}");
+        }
+        open(&top.join("dir")).unwrap();
+        assert!(open(&top.join("link/in")).is_err() && open(&top.join("none")).is_err());
+    }
+
+    #[test]
+    fn links_that_others_can_make_are_refused() {
+        let tmp = tempfile::tempdir().unwrap();
+        let top = real(&tmp);
+        let shared = top.join("shared");
+        fs::create_dir_all(top.join("dir")).unwrap();
+        fs::create_dir(&shared).unwrap();
+        symlink(top.join("dir"), shared.join("link")).unwrap();
+        for (mode, good) in [(0o755, true), (0o775, false), (0o777, false), (0o1777, true)] {
+            fs::set_permissions(&shared, Permissions::from_mode(mode)).unwrap();
+            let found = find(&shared.join("link/x"), Path::new("/"));
+            assert_eq!(found.is_ok(), good, "{mode:o}: {found:?}");
+        }
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::lchown(shared.join("link"), Some(7), None).unwrap();
+            let refused = find(&shared.join("link/x"), Path::new("/"));
+            assert!(matches!(refused, Err(MountError::Link(..))), "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_leads_out_of_the_root() {
+        let tmp = tempfile::tempdir().unwrap();
+        let top = real(&tmp);
+        let root = top.join("root");
+        fs::create_dir_all(root.join("in")).unwrap();
+        symlink("/etc", root.join("etc")).unwrap();
+        symlink("in", root.join("own")).unwrap();
+        let find = |path: &str| find(&root.join(path), &root);
+        assert_eq!(find("own/x").unwrap(), root.join("in/x"));
+        for path in ["..", "../x", "in/../../x", "etc/x"] {
+            assert!(matches!(find(path), Err(MountError::Outside(..))), "{path}");
+        }
+    }
+}
