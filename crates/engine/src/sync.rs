@@ -9,7 +9,7 @@
 use super::figures::Recorder;
 use super::policy::{Abilities, Policy, Sink};
 use super::task::{EngineError, Task};
-use super::{Disk, MAX_PASSES, Shared, SyncContext, accounting, space, verify};
+use super::{Disk, MAX_PASSES, Shared, SyncContext, accounting, space};
 use crate::space_write::map::feature_uses;
 use crate::space_write::mappings::Shorter;
 use crate::space_write::{SpaceMaps, write_dtls};
@@ -93,6 +93,7 @@ impl Core {
         let logs = shared.datasets.has_log_blocks(txg);
         let idle = quiesced.is_empty() && tasks.is_empty() && !deferred && !logs;
         if idle && !self.config_dirty && !self.destroying {
+            shared.disk.is_sound()?;
             shared.tx_state.synced(txg);
             return Ok(());
         }
@@ -112,13 +113,13 @@ impl Core {
         let usable = shared.view().dsl().usable_space()?;
         self.run_tasks(shared, (txg, usable), abilities, tasks)?;
         self.passes(&shared.disk, txg, abilities, usable, &mut recorder)?;
+        self.verify(shared, quiesced.iter().map(|(live, _)| live.id()))?;
+        // A pool that was suspended meanwhile has something wrong in memory.
+        shared.tx_state.failure().map_or(Ok(()), |why| Err(EngineError::Suspended(why)))?;
         let begun = Instant::now();
         // What fails from here on does not undo the group: it is on disk.
         let after = self.write_labels(&shared.disk, txg)?;
         let shown = after.and_then(|()| self.show(shared, txg));
-        if cfg!(debug_assertions) && shown.is_ok() {
-            verify::datasets(&shared.view(), quiesced.iter().map(|(live, _)| live.id()));
-        }
         let figures = recorder.end(&shared.disk, &self.maps, begun.elapsed());
         tracing::debug!(txg, passes = figures.passes.len(), self.destroying, "synced");
         shared.history.add(figures, &shared.disk.allocator.load_latency());
@@ -208,6 +209,7 @@ impl Core {
             tracing::warn!("blocks that the last group left to this one are leaked: {why}");
             let sizes = |bp: &BlockPointer| space::sizes(&disk.tree(), bp);
             let found = blocks.iter().map(|bp| sizes(bp).used).fold(0, u64::saturating_add);
+            // The header of a list that is damaged may say less than what was found.
             let used = header.bytes.saturating_sub(found);
             let mut tx = Tx::new(&mut self.mos, txg, &disk.outside, &sizes);
             pool::charge_leak(&mut tx, Sizes { used, ..Sizes::default() })?;

@@ -15,6 +15,7 @@ use super::{Result, WriteError};
 use crate::tree::{Node, Tree};
 use ahash::HashMap;
 use cenote_format::dmu::{DNODE_BLOCK, DNODE_SLOT, DmuType};
+use cenote_format::invariant;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Slots in a block of dnodes.
@@ -120,9 +121,9 @@ impl Slots {
     /// Undoes that slots were taken.
     pub(super) fn put_back(&mut self, number: u64, count: u64) {
         let (block, slot) = (number / PER_BLOCK, number % PER_BLOCK);
-        if let Some(used) = self.used.get_mut(&block) {
-            *used &= !mask(slot, count);
-        }
+        let (used, slots) = (self.used.entry(block).or_default(), mask(slot, count));
+        invariant!(*used & slots == slots, "object {number}: slots are put back that are free");
+        *used &= !slots;
         self.look_again(block);
     }
 
