@@ -90,6 +90,8 @@ impl Core {
         disk.is_sound()?;
         let before = self.uberblock.txg;
         invariant!(before < txg, "the uberblock of group {txg} comes after that of {before}");
+        let is_lost = disk.allocator.has_changes(txg);
+        invariant!(!is_lost, "space that changes hands in group {txg} is in no space map");
         let uberblock = self.next_uberblock(disk, txg);
         let labels = match self.config_dirty {
             true => self.config.all_labels(txg),

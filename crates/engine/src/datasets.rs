@@ -48,6 +48,7 @@ use cenote_dsl::write::{DslWriteError, Tx, references};
 use cenote_dsl::{Dataset, Dsl, Quotas};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ZilHeader;
+use cenote_format::invariant::caught;
 use cenote_pool::Pool;
 use cenote_store::alloc::{MAX_COPIES, ReadEpochs, TXG_DEFER_SIZE};
 use parking_lot::{Condvar, Mutex};
@@ -602,7 +603,15 @@ impl Datasets {
     pub fn commit(&self, shared: &Shared, ds_obj: u64, scope: Scope<'_>) -> Result<(), WriteError> {
         let found = self.open.lock().sets.get(&ds_obj).cloned();
         match found {
-            Some((live, handle)) => handle.log.commit(shared, &live, scope),
+            Some((live, handle)) => {
+                let commit = || handle.log.commit(shared, &live, scope);
+                caught(commit).unwrap_or_else(|why| {
+                    let why = format!("intent log of dataset {ds_obj}: {why}");
+                    tracing::error!("{why}");
+                    shared.suspend(&why);
+                    Err(WriteError::Suspended(why))
+                })
+            }
             // It was closed, which put all of it on disk.
             None => shared.tx_state.wait_synced(),
         }

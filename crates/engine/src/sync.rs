@@ -25,6 +25,7 @@ use cenote_dsl::write::{DslWriteError, Result, Sizes, Tx, pool, receive, referen
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ObjsetType;
 use cenote_format::dsl::BpobjPhys;
+use cenote_format::invariant;
 use cenote_format::label::Uberblock;
 use cenote_pool::config_write::{self, PoolConfig};
 use cenote_pool::indirect::Mapping;
@@ -291,6 +292,8 @@ impl Core {
                 shared.datasets.activates_sa_xattrs(live.id(), txg);
             }
             accounting::sync_dataset(&mut tx, set, live.id(), &sink)?;
+            let (is_left, dataset) = (set.is_dirty(), live.id());
+            invariant!(!is_left, "dataset {dataset}: changes are left after group {txg}");
             if let Some(point) = shared.receives.take(live.id(), txg) {
                 receive::save_point(&mut tx, live.id(), point)?;
             }
@@ -332,6 +335,11 @@ impl Core {
                 config_write::sync_config(&mut self.mos, &self.config.mos(txg))?;
             }
             if !self.mos.is_dirty() {
+                let (frees, uncharged) = (self.frees.len(), self.uncharged.is_some());
+                invariant!(
+                    frees == 0 && !uncharged,
+                    "group {txg} ends with {frees} blocks that are not freed, not charged: {uncharged}"
+                );
                 return Ok(());
             }
             let tree = disk.tree();

@@ -47,7 +47,7 @@ use super::map::{Covered, DIRECTORY_OBJECT, Free, Maps, feature_uses, zap_u64};
 use super::vdev::new_zap;
 use super::{SpaceMaps, Stats, VdevMaps, invalid};
 use cenote_dmu::write::{NewObject, OpenObjectSet, Result, WriteError, ZapMut};
-use cenote_format::SECTOR_SHIFT;
+use cenote_format::{SECTOR_SHIFT, invariant};
 use cenote_format::dmu::DmuType;
 use cenote_format::encode::spacemap::EntryWriter;
 use cenote_format::encode::zap::{Key, Value};
@@ -138,7 +138,8 @@ impl LogSpace {
 
     fn mark(&mut self, place: Place, txg: u64, dirty: bool) {
         if let Some(before) = self.marks.insert(place, Mark { txg, dirty }) {
-            self.order.remove(&(before.txg, place));
+            let was = self.order.remove(&(before.txg, place));
+            invariant!(was, "vdev {} metaslab {} is not in the order of flushes", place.0, place.1);
         }
         self.order.insert((txg, place));
     }

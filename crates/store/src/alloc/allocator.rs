@@ -537,6 +537,12 @@ impl Allocator {
         all
     }
 
+    /// Whether something was allocated or freed in `txg` since its changes were taken.
+    pub fn has_changes(&self, txg: u64) -> bool {
+        let layout = self.layout();
+        layout.all_groups().any(|group| group.members().any(|m| m.has_changes(txg)))
+    }
+
     /// `txg` is on disk, with all its changes, the last of which were taken before. Frees that
     /// have waited long enough count as free, and come back into circulation once what is returned is
     /// dropped (see `deferred`); metaslabs that are worth it are loaded ahead.

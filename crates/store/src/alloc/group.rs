@@ -41,6 +41,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use cenote_format::invariant;
+use cenote_format::invariant::broken;
 use parking_lot::Mutex;
 
 use super::affinity::{Affinities, Affinity};
@@ -395,7 +396,9 @@ impl Group {
         while let Some(candidate) = self.choose(want, &tried) {
             let i = candidate.metaslab;
             tried.insert(i);
-            let Some(metaslab) = self.metaslabs.get(i) else { break };
+            let Some(metaslab) = self.metaslabs.get(i) else {
+                broken(format_args!("vdev {} has no metaslab {i}", self.vdev));
+            };
             let (attempt, view) = metaslab.alloc(want.txg, want.size);
             self.note(i, view);
             match attempt {

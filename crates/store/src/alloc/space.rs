@@ -217,7 +217,7 @@ impl FreeSpace {
         let left = from - either!(&self.form, f => f.run_start(from));
         let right = either!(&self.form, f => f.run_end(to)) - to;
         either!(&mut self.form, f => f.remove(from, to));
-        self.free -= (to - from) as u64;
+        self.free = less!(self.free, (to - from) as u64, "free sectors");
         self.count(left, true);
         self.count(right, true);
         self.count(left + (to - from) + right, false);
