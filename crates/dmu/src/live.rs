@@ -43,12 +43,11 @@ use crate::{DeleteChunk, Error, Object, ObjectSet};
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
 use cenote_format::dmu::DmuType;
+use cenote_format::invariant::caught;
 use cenote_store::Store;
 use cenote_store::alloc::ReadEpochs;
 use cenote_store::held::Holds;
 use parking_lot::Mutex;
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -169,13 +168,6 @@ pub struct LiveObjectSet {
     readers: Arc<ReadEpochs>,
     /// Those who free what nobody refers to any more.
     freeing: AtomicUsize,
-}
-
-/// What a panic says.
-fn what(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    format!("panicked: {}", text.unwrap_or("see the log"))
 }
 
 /// A data block that the open txg is going to write.
@@ -516,13 +508,18 @@ impl LiveObjectSet {
             let mut set = self.set.lock();
             let before = set.dirty_bytes();
             let done = self.run(&mut set, &mut holds, |set| f(&seen, set, entered.txg()))?;
-            let done = done.map(|done| done.map(&mut then));
             let (after, freed) = (set.dirty_bytes(), set.take_freed());
             let intent = set.take_intent();
-            if let Some(Ok(_)) = &done {
-                // In the order in which changes are made.
-                self.assign.changed(entered.txg(), intent);
-            }
+            // What is kept beside the object set is part of the change.
+            let beside = caught(|| {
+                let done = done.map(|done| done.map(&mut then));
+                if let Some(Ok(_)) = &done {
+                    // In the order in which changes are made.
+                    self.assign.changed(entered.txg(), intent);
+                }
+                done
+            });
+            let done = beside.map_err(|why| self.poison(&mut set, &why))?;
             self.dirty.store(after, Ordering::Relaxed);
             // What the missed pointers are of is on disk as long as the lock is held.
             let reading = done.is_none().then(|| self.readers.begin());
@@ -576,15 +573,18 @@ impl LiveObjectSet {
     ) -> Result<Option<std::result::Result<T, E>>> {
         set.usable()?;
         set.begin_change();
-        let done = holds.during(|| catch_unwind(AssertUnwindSafe(|| f(set))));
+        let done = holds.during(|| caught(|| f(set)));
         let done = match done {
             Ok(done) => Some(done).filter(|_| !holds.has_missed()),
-            Err(panic) => return Err(self.poison(set, &what(&*panic))),
+            Err(why) => return Err(self.poison(set, &why)),
         };
         match done {
             Some(Ok(_)) => set.keep_change(),
-            _ if set.undo_change() => {}
-            _ => return Err(self.poison(set, "failed after its last write")),
+            _ => match caught(|| set.undo_change()) {
+                Ok(true) => {}
+                Ok(false) => return Err(self.poison(set, "failed after its last write")),
+                Err(why) => return Err(self.poison(set, &why)),
+            },
         }
         Ok(done)
     }
@@ -592,7 +592,7 @@ impl LiveObjectSet {
     /// Half of a change was made: nothing of the object set may be written any more.
     fn poison(&self, set: &mut OpenObjectSet, why: &str) -> WriteError {
         set.poison();
-        let why = format!("a change of dataset {} {why}", self.id);
+        let why = format!("a change of dataset {}: {why}", self.id);
         self.assign.panicked(&why);
         WriteError::Suspended(why)
     }

@@ -12,6 +12,8 @@
 //! says another, nothing that is on disk can be seen.
 //!
 //! Invariant: a block of a layer is dirty or cloned, never both.
+//!
+//! Invariant: a dirty block is the whole block: `bytes` are those of as many blocks as are dirty.
 
 use crate::blocks::Blocks;
 use crate::clones::Clones;
@@ -21,7 +23,7 @@ use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
 use cenote_format::dmu::DmuType;
 use cenote_format::encode::zap::micro::MicroIndex;
-use cenote_format::{ByteOrder, Result as DecodeResult};
+use cenote_format::{ByteOrder, Result as DecodeResult, invariant, less};
 use cenote_store::Block;
 use cenote_store::write::Payload;
 use std::ops::RangeInclusive;
@@ -106,11 +108,23 @@ impl Layer {
     /// Replaces a block. Returns whether it was dirty or cloned before.
     pub(crate) fn put(&mut self, blkid: u64, data: Payload) -> bool {
         let was_cloned = self.cloned.remove(blkid);
-        self.bytes = self.bytes.saturating_add(data.len() as u64);
+        self.bytes += data.len() as u64;
         let old = self.dirty.insert(blkid, data);
         let was_dirty = old.is_some();
-        self.bytes = self.bytes.saturating_sub(old.map_or(0, |data| data.len() as u64));
+        invariant!(!(was_cloned && was_dirty), "block {blkid} is dirty and a clone");
+        self.lose(blkid, old);
         was_cloned || was_dirty
+    }
+
+    /// Block `blkid` is not dirty any more with these contents.
+    fn lose(&mut self, blkid: u64, gone: Option<Payload>) {
+        let bytes = gone.map_or(0, |data| data.len() as u64);
+        self.bytes = less!(self.bytes, bytes, "dirty bytes, without block {blkid}");
+    }
+
+    /// How many blocks are dirty, and their bytes.
+    pub(crate) fn dirty_blocks(&self) -> (u64, u64) {
+        (self.dirty.len() as u64, self.bytes)
     }
 
     /// Has a dirty block written to a new place whatever it holds.
@@ -126,7 +140,8 @@ impl Layer {
     /// Gives a dirty block another size, if there is one that is not compressed.
     pub(crate) fn resize(&mut self, blkid: u64, len: usize) {
         if let Some(data) = self.dirty.get_mut(blkid).and_then(Payload::plain_mut) {
-            self.bytes = self.bytes.saturating_sub(data.len() as u64).saturating_add(len as u64);
+            let others = less!(self.bytes, data.len() as u64, "dirty bytes, without block {blkid}");
+            self.bytes = others + len as u64;
             data.resize(len);
         }
     }
@@ -135,7 +150,7 @@ impl Layer {
     pub(crate) fn remove(&mut self, blkid: u64) {
         self.cloned.remove(blkid);
         let gone = self.dirty.remove(blkid);
-        self.bytes = self.bytes.saturating_sub(gone.map_or(0, |data| data.len() as u64));
+        self.lose(blkid, gone);
     }
 
     /// The dirty and cloned blocks from `first` to before `end`; with `rest` also all after.

@@ -101,7 +101,7 @@ fn sync_once(
     sink: &Sink<'_>,
 ) -> Result<Synced> {
     let synced = set.sync(tx.txg, sink)?;
-    let before = cfg!(debug_assertions).then(|| verify::referenced(tx, ds_obj)).flatten();
+    let before = verify::referenced(tx, ds_obj);
     dataset::synced(tx, ds_obj, &synced)?;
     if let Some(before) = before {
         verify::grew(tx, ds_obj, before, &synced, sink.tree);

@@ -9,7 +9,7 @@ use cenote_dmu::write::WriteError;
 use cenote_dsl::write::DslWriteError;
 use cenote_dsl::{Dsl, PoolSpace};
 use cenote_format::label::{MMP_MAGIC, Uberblock};
-use cenote_format::{ByteOrder, nvlist::NvValue};
+use cenote_format::{ByteOrder, invariant, nvlist::NvValue};
 use cenote_pool::Pool;
 use cenote_pool::config::{self, STATE_DESTROYED, STATE_EXPORTED};
 use cenote_pool::directory::Directory;
@@ -87,6 +87,11 @@ impl Core {
     ) -> Result<Result<(), EngineError>, EngineError> {
         // What was written behind the passes' backs is flushed, too.
         drain(disk)?;
+        disk.is_sound()?;
+        let before = self.uberblock.txg;
+        invariant!(before < txg, "the uberblock of group {txg} comes after that of {before}");
+        let is_lost = disk.allocator.has_changes(txg);
+        invariant!(!is_lost, "space that changes hands in group {txg} is in no space map");
         let uberblock = self.next_uberblock(disk, txg);
         let labels = match self.config_dirty {
             true => self.config.all_labels(txg),

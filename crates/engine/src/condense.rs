@@ -17,13 +17,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+/// The name of the thread.
+const NAME: &str = "livelist-condense";
 /// How often a paused thread looks whether it may go on.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// What condenses livelists.
 #[derive(Default)]
 pub(crate) struct Condenser {
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<JoinHandle<Option<()>>>>,
     stopped: AtomicBool,
     /// Rings when it is stopped.
     stop: (Mutex<()>, Condvar),
@@ -48,8 +50,8 @@ impl Core {
         }
         let theirs = shared.clone();
         let spawned = std::thread::Builder::new()
-            .name("livelist-condense".into())
-            .spawn(move || run(&theirs, pair));
+            .name(NAME.into())
+            .spawn(move || theirs.disk.store.alarm().guard(NAME, || run(&theirs, pair)));
         // Without a thread it is found again in a later group.
         *thread = spawned.inspect_err(|e| tracing::warn!("livelists stay as they are: {e}")).ok();
     }

@@ -48,8 +48,8 @@ use cenote_dsl::write::{DslWriteError, Tx, references};
 use cenote_dsl::{Dataset, Dsl, Quotas};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ZilHeader;
+use cenote_format::invariant::caught;
 use cenote_pool::Pool;
-use cenote_pool::events::PoolFailure;
 use cenote_store::alloc::{MAX_COPIES, ReadEpochs, TXG_DEFER_SIZE};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -155,10 +155,18 @@ impl Left {
         *self.pending.entry(txg).or_default().entry(dataset).or_default() += bytes;
     }
 
-    fn take(&mut self, txg: u64, dataset: u64, bytes: u64) {
-        if let Some(known) = self.pending.get_mut(&txg).and_then(|group| group.get_mut(&dataset)) {
-            *known = known.saturating_sub(bytes);
+    /// Takes bytes away that were added; false if they were not.
+    fn take(&mut self, txg: u64, dataset: u64, bytes: u64) -> bool {
+        if bytes == 0 {
+            return true;
         }
+        let known = self.pending.get_mut(&txg).and_then(|group| group.get_mut(&dataset));
+        let Some(known) = known else { return false };
+        match known.checked_sub(bytes) {
+            Some(left) => *known = left,
+            None => return false,
+        }
+        true
     }
 
     /// Whether there is room for a change. `dirty`: bytes that the dataset has to be written.
@@ -317,12 +325,12 @@ impl TxAssign for DatasetTx {
         let tx_hold = match assigned {
             Ok(tx_hold) => tx_hold,
             Err(e) => {
-                shared.datasets.give_back(ASSIGNING, objset, bytes);
+                shared.datasets.give_back(&shared, (ASSIGNING, objset), bytes);
                 return Err(e);
             }
         };
         let txg = tx_hold.txg;
-        shared.datasets.charge(txg, objset, bytes);
+        shared.datasets.charge(&shared, (txg, objset), bytes);
         let least = cost.objects.saturating_mul(OBJECT_BYTES);
         Ok(Assigned::settling(txg, Charged { tx_hold, shared, objset, least, bytes, now: bytes }))
     }
@@ -334,9 +342,7 @@ impl TxAssign for DatasetTx {
     fn panicked(&self, why: &str) {
         tracing::error!("{why}");
         if let Some(shared) = self.shared.upgrade() {
-            let suspended = || PoolFailure::Suspended.post(&shared.disk.store);
-            shared.tx_state.fail(why.to_owned(), suspended);
-            shared.queue.fail_all(why);
+            shared.suspend(why);
         }
     }
 
@@ -392,9 +398,12 @@ impl Hold for Charged {
 impl Drop for Charged {
     fn drop(&mut self) {
         // The group cannot be quiesced before `tx_hold` is dropped, which is after this.
+        let (txg, objset, bytes) = (self.tx_hold.txg, self.objset, self.bytes);
         let mut left = self.shared.datasets.left.lock();
-        left.take(self.tx_hold.txg, self.objset, self.bytes);
-        left.add(self.tx_hold.txg, self.objset, self.now);
+        let was_there = left.take(txg, objset, bytes);
+        left.add(txg, objset, self.now);
+        drop(left);
+        self.shared.datasets.counted(&self.shared, was_there, (objset, bytes));
     }
 }
 
@@ -539,13 +548,16 @@ impl Datasets {
         free
     }
 
-    /// Takes a long hold away.
-    pub fn release(&self, ds_obj: u64) {
+    /// Takes a long hold away; false if there was none.
+    pub fn release(&self, ds_obj: u64) -> bool {
         let mut open = self.open.lock();
-        if let Some(count) = open.held.get_mut(&ds_obj) {
-            *count = count.saturating_sub(1);
+        let left = open.held.get(&ds_obj).and_then(|count| count.checked_sub(1));
+        match left {
+            None => return false,
+            Some(0) => drop(open.held.remove(&ds_obj)),
+            Some(left) => drop(open.held.insert(ds_obj, left)),
         }
-        open.held.retain(|_, count| *count > 0);
+        true
     }
 
     /// Whether a dataset has a long hold.
@@ -593,7 +605,15 @@ impl Datasets {
     pub fn commit(&self, shared: &Shared, ds_obj: u64, scope: Scope<'_>) -> Result<(), WriteError> {
         let found = self.open.lock().sets.get(&ds_obj).cloned();
         match found {
-            Some((live, handle)) => handle.log.commit(shared, &live, scope),
+            Some((live, handle)) => {
+                let commit = || handle.log.commit(shared, &live, scope);
+                caught(commit).unwrap_or_else(|why| {
+                    let why = format!("intent log of dataset {ds_obj}: {why}");
+                    tracing::error!("{why}");
+                    shared.suspend(&why);
+                    Err(WriteError::Suspended(why))
+                })
+            }
             // It was closed, which put all of it on disk.
             None => shared.tx_state.wait_synced(),
         }
@@ -754,15 +774,27 @@ impl Datasets {
         }
     }
 
-    fn charge(&self, txg: u64, objset: u64, bytes: u64) {
+    fn charge(&self, shared: &Shared, (txg, objset): (u64, u64), bytes: u64) {
         if bytes > 0 {
             let mut left = self.left.lock();
-            left.take(ASSIGNING, objset, bytes);
+            let was_there = left.take(ASSIGNING, objset, bytes);
             left.add(txg, objset, bytes);
+            drop(left);
+            self.counted(shared, was_there, (objset, bytes));
         }
     }
 
-    fn give_back(&self, txg: u64, objset: u64, bytes: u64) {
-        self.left.lock().take(txg, objset, bytes);
+    /// Bytes that a change may write were counted, or the pool is suspended.
+    fn counted(&self, shared: &Shared, was_there: bool, (objset, bytes): (u64, u64)) {
+        if !was_there {
+            let why = format!("dataset {objset}: {bytes} bytes of a change were never counted");
+            tracing::error!("{why}");
+            shared.suspend(&why);
+        }
+    }
+
+    fn give_back(&self, shared: &Shared, (txg, objset): (u64, u64), bytes: u64) {
+        let was_there = self.left.lock().take(txg, objset, bytes);
+        self.counted(shared, was_there, (objset, bytes));
     }
 }

@@ -50,7 +50,7 @@
 //! | [`figures`] | what each transaction group did |
 //! | `receives` | datasets that are being received: which are in use, how far they are |
 //! | `zil` | the intent logs of open datasets |
-//! | `verify` | what holds between two groups, in debug builds |
+//! | `verify` | figures that are known from two sides, compared before a group gets on disk |
 //!
 //! # Why it ends, and what a crash leaves
 //!
@@ -75,7 +75,8 @@
 //! (`datasets`), blocks below an indirect block that cannot be read are leaked when they are freed, and
 //! what was destroyed and cannot be found waits ([`cenote_dsl::write::free`]).
 //!
-//! If the group itself cannot be written, what it has in memory is worth nothing: the pool is *suspended*.
+//! If the group itself cannot be written, what it has in memory is worth nothing: the pool is *suspended*. It is so as
+//! well where the program finds its own state wrong, in whatever thread ([`cenote_format::invariant`]).
 //! Nothing enters it any more, waiting changes fail, and the pool goes on when it is imported again. What
 //! fails after the uberblock is on disk suspends the pool too, but who waited for the group is told that it
 //! is done.
@@ -133,6 +134,7 @@ use capable::Purpose;
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::outside::{Clock, Outside};
 use cenote_dsl::write::DslWriteError;
+use cenote_format::invariant::caught;
 use cenote_pool::Pool;
 use cenote_pool::config::{STATE_DESTROYED, STATE_EXPORTED};
 use cenote_pool::events::{self, PoolFailure, Sysevent};
@@ -140,14 +142,13 @@ use cenote_pool::props::{self, PropChange};
 use cenote_store::alloc::{Allocator, Class, VdevInfo};
 use cenote_store::write::Writer;
 use cenote_store::{Current, Store};
-use cenote_vdev::VdevTree;
+use cenote_vdev::{Alarm, VdevTree};
 use cenote_vdev::stats::Latencies;
 use condense::Condenser;
 use datasets::{Datasets, Entered};
 use figures::{Figure, History};
 use parking_lot::{Mutex, RwLock};
 use receives::Receives;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -226,6 +227,24 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Nothing can be written any more: those that wait are told, and what is in memory is worth nothing.
+    pub fn suspend(&self, why: &str) {
+        self.tx_state.fail(why.to_owned(), || PoolFailure::Suspended.post(&self.disk.store));
+        self.queue.fail_all(why);
+    }
+
+    /// Has threads that nobody waits for suspend the pool if they find that its state is not what it must be.
+    fn listen(self: &Arc<Self>) {
+        for alarm in self.disk.alarms() {
+            let shared = Arc::downgrade(self);
+            alarm.listen(move |why| {
+                if let Some(shared) = shared.upgrade() {
+                    shared.suspend(why);
+                }
+            });
+        }
+    }
+
     /// The pool as the last transaction group left it.
     pub fn view(&self) -> Arc<Pool> {
         self.view.read().clone()
@@ -236,6 +255,20 @@ impl Disk {
     /// The devices.
     pub fn tree(&self) -> Current<VdevTree> {
         self.store.vdevs()
+    }
+
+    /// Where threads say that they found the pool's state wrong.
+    fn alarms(&self) -> [Arc<Alarm>; 2] {
+        [self.store.alarm(), self.allocator.alarm().clone()]
+    }
+
+    /// Whether no alarm was sounded.
+    ///
+    /// # Errors
+    /// One was: nothing that is in memory may get on disk.
+    pub fn is_sound(&self) -> Result<(), EngineError> {
+        let why = self.alarms().iter().find_map(|alarm| alarm.why().map(str::to_owned));
+        why.map_or(Ok(()), |why| Err(EngineError::Suspended(why)))
     }
 }
 
@@ -451,7 +484,12 @@ impl Engine {
         if let Some(why) = self.suspended() {
             return Err(EngineError::Suspended(why));
         }
-        self.core.lock().mark_exported(&self.shared, destroyed)?;
+        let core = || self.core.lock().mark_exported(&self.shared, destroyed);
+        let broken = |why: String| {
+            self.shared.suspend(&why);
+            Err(EngineError::Suspended(why))
+        };
+        caught(core).unwrap_or_else(broken)?;
         match destroyed {
             true => self.tell("pool_destroy", STATE_DESTROYED),
             false => self.tell("pool_export", STATE_EXPORTED),
@@ -482,21 +520,20 @@ fn run(shared: &Arc<Shared>, core: &Mutex<Core>) {
     while shared.tx_state.next_work(&|| shared.options.txg_timeout()) == Work::Sync {
         let txg = shared.tx_state.synced_txg();
         // Those who wait are told, whatever happens.
-        let synced = catch_unwind(AssertUnwindSafe(|| Store::vouch(|| core.lock().sync(shared))));
+        let synced = caught(|| Store::vouch(|| core.lock().sync(shared)));
         let why = match synced {
             Ok(Ok(())) => {
                 shared.unreplayed.lock().let_go_in_time();
                 continue;
             }
             Ok(Err(e)) => e.to_string(),
-            Err(_) => "internal error (see the log)".to_string(),
+            Err(why) => why,
         };
         match shared.tx_state.synced_txg() > txg {
             true => tracing::error!("transaction group {} is on disk, but then: {why}", txg + 1),
             false => tracing::error!("transaction group {}: {why}", txg + 1),
         }
-        shared.tx_state.fail(why.clone(), || PoolFailure::Suspended.post(&shared.disk.store));
-        shared.queue.fail_all(&why);
+        shared.suspend(&why);
     }
     shared.tx_state.ended();
 }

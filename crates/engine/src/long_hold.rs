@@ -21,7 +21,11 @@ pub struct LongHold {
 
 impl Drop for LongHold {
     fn drop(&mut self) {
-        self.shared.datasets.release(self.ds_obj);
+        if !self.shared.datasets.release(self.ds_obj) {
+            let why = format!("dataset {}: a hold ends that there was not", self.ds_obj);
+            tracing::error!("{why}");
+            self.shared.suspend(&why);
+        }
     }
 }
 

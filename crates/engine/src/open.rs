@@ -115,6 +115,7 @@ impl Engine {
             options,
             unreplayed: Mutex::default(),
         });
+        shared.listen();
         shared.disk.allocator.readers().group_done(synced);
         shared.view().dsl().set_pool_space(pool_space(&shared.disk));
         tell_savings(&shared.view(), &shared.disk);

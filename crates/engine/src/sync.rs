@@ -9,7 +9,7 @@
 use super::figures::Recorder;
 use super::policy::{Abilities, Policy, Sink};
 use super::task::{EngineError, Task};
-use super::{Disk, MAX_PASSES, Shared, SyncContext, accounting, space, verify};
+use super::{Disk, MAX_PASSES, Shared, SyncContext, accounting, space};
 use crate::space_write::map::feature_uses;
 use crate::space_write::mappings::Shorter;
 use crate::space_write::{SpaceMaps, write_dtls};
@@ -25,6 +25,7 @@ use cenote_dsl::write::{DslWriteError, Result, Sizes, Tx, pool, receive, referen
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ObjsetType;
 use cenote_format::dsl::BpobjPhys;
+use cenote_format::invariant;
 use cenote_format::label::Uberblock;
 use cenote_pool::config_write::{self, PoolConfig};
 use cenote_pool::indirect::Mapping;
@@ -93,6 +94,7 @@ impl Core {
         let logs = shared.datasets.has_log_blocks(txg);
         let idle = quiesced.is_empty() && tasks.is_empty() && !deferred && !logs;
         if idle && !self.config_dirty && !self.destroying {
+            shared.disk.is_sound()?;
             shared.tx_state.synced(txg);
             return Ok(());
         }
@@ -112,13 +114,13 @@ impl Core {
         let usable = shared.view().dsl().usable_space()?;
         self.run_tasks(shared, (txg, usable), abilities, tasks)?;
         self.passes(&shared.disk, txg, abilities, usable, &mut recorder)?;
+        self.verify(shared, quiesced.iter().map(|(live, _)| live.id()))?;
+        // A pool that was suspended meanwhile has something wrong in memory.
+        shared.tx_state.failure().map_or(Ok(()), |why| Err(EngineError::Suspended(why)))?;
         let begun = Instant::now();
         // What fails from here on does not undo the group: it is on disk.
         let after = self.write_labels(&shared.disk, txg)?;
         let shown = after.and_then(|()| self.show(shared, txg));
-        if cfg!(debug_assertions) && shown.is_ok() {
-            verify::datasets(&shared.view(), quiesced.iter().map(|(live, _)| live.id()));
-        }
         let figures = recorder.end(&shared.disk, &self.maps, begun.elapsed());
         tracing::debug!(txg, passes = figures.passes.len(), self.destroying, "synced");
         shared.history.add(figures, &shared.disk.allocator.load_latency());
@@ -208,6 +210,7 @@ impl Core {
             tracing::warn!("blocks that the last group left to this one are leaked: {why}");
             let sizes = |bp: &BlockPointer| space::sizes(&disk.tree(), bp);
             let found = blocks.iter().map(|bp| sizes(bp).used).fold(0, u64::saturating_add);
+            // The header of a list that is damaged may say less than what was found.
             let used = header.bytes.saturating_sub(found);
             let mut tx = Tx::new(&mut self.mos, txg, &disk.outside, &sizes);
             pool::charge_leak(&mut tx, Sizes { used, ..Sizes::default() })?;
@@ -291,6 +294,8 @@ impl Core {
                 shared.datasets.activates_sa_xattrs(live.id(), txg);
             }
             accounting::sync_dataset(&mut tx, set, live.id(), &sink)?;
+            let (is_left, dataset) = (set.is_dirty(), live.id());
+            invariant!(!is_left, "dataset {dataset}: changes are left after group {txg}");
             if let Some(point) = shared.receives.take(live.id(), txg) {
                 receive::save_point(&mut tx, live.id(), point)?;
             }
@@ -333,6 +338,11 @@ impl Core {
                 config_write::sync_config(&mut self.mos, &self.config.mos(txg))?;
             }
             if !self.mos.is_dirty() {
+                let (frees, uncharged) = (self.frees.len(), self.uncharged.is_some());
+                invariant!(
+                    frees == 0 && !uncharged,
+                    "group {txg} ends with {frees} blocks that are not freed, not charged: {uncharged}"
+                );
                 return Ok(());
             }
             let tree = disk.tree();

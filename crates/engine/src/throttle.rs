@@ -80,13 +80,14 @@ impl Throttle {
     }
 
     /// A change is made: it did not need `spare` of the bytes that it was assigned with, `made` so many
-    /// dirty, and `freed` so many bytes of pointers.
-    pub fn leave(&mut self, txg: u64, spare: u64, made: u64, freed: u64) {
-        if let Some(dirty) = self.dirty.get_mut(&txg) {
-            dirty.entered = dirty.entered.saturating_sub(spare).saturating_add(freed);
-            dirty.made = dirty.made.saturating_add(made).saturating_add(freed);
-        }
+    /// dirty, and `freed` so many bytes of pointers. False: it was not assigned to the group.
+    pub fn leave(&mut self, txg: u64, spare: u64, made: u64, freed: u64) -> bool {
         self.freed = self.freed.saturating_add(freed);
+        let Some(dirty) = self.dirty.get_mut(&txg) else { return false };
+        let Some(entered) = dirty.entered.checked_sub(spare) else { return false };
+        dirty.entered = entered.saturating_add(freed);
+        dirty.made = dirty.made.saturating_add(made).saturating_add(freed);
+        true
     }
 
     /// The open group is quiesced.

@@ -15,8 +15,12 @@
 //! The [throttle](super::throttle) decides how fast changes are assigned, and when a group is quiesced for
 //! what it has.
 //!
-//! Invariants: the number of the open group only grows; a group is written only when no change holds it;
+//! Invariants: the number of the open group only grows, and groups are on disk one after the other; a group is written
+//! only when no change holds it, and is not written at all once the pool has failed;
 //! a change that waits here has no other lock.
+
+#[cfg(test)]
+mod planted;
 
 use super::figures::OpenedAt;
 use super::throttle::{LEAST, Throttle};
@@ -25,6 +29,7 @@ use cenote_dmu::live::Hold;
 use cenote_dmu::outside::Timer;
 use cenote_dmu::write::WriteError;
 use cenote_format::blkptr::BLKPTR_SIZE;
+use cenote_format::invariant;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -151,8 +156,16 @@ impl Hold for TxgHandle {
 impl Drop for TxgHandle {
     fn drop(&mut self) {
         let mut state = self.tx.state.lock();
-        state.holds -= 1;
-        state.throttle.leave(self.txg, self.spare, self.made, self.freed);
+        let left = state.holds.checked_sub(1);
+        let counted = state.throttle.leave(self.txg, self.spare, self.made, self.freed);
+        if left.is_none() || !counted {
+            // A change may be in a group that is being written: that one must not get on disk.
+            let why = format!("a change of group {} ends that does not hold it", self.txg);
+            tracing::error!("{why}");
+            state.failed.get_or_insert(why);
+            self.tx.changed.notify_all();
+        }
+        state.holds = left.unwrap_or(0);
         // Only the sync thread waits for this, to quiesce the group; nobody else is to be woken.
         if state.holds == 0 && state.quiescing {
             self.tx.changed.notify_all();
@@ -371,7 +384,11 @@ impl TxState {
             quiescing: state.birth.at.saturating_duration_since(begun),
             at: state.birth.at,
         };
-        debug_assert!(state.holds == 0 && state.quiescing && state.open == txg);
+        let (holds, open) = (state.holds, state.open);
+        invariant!(
+            holds == 0 && state.quiescing && open == txg,
+            "group {txg} is quiesced, with {holds} changes in it, and {open} is open"
+        );
         state.open += 1;
         state.quiescing = false;
         state.work = None;
@@ -382,10 +399,18 @@ impl TxState {
     /// Group `txg` is on disk.
     pub fn synced(&self, txg: u64) {
         let mut state = self.state.lock();
+        let (before, open) = (state.synced, state.open);
+        invariant!(
+            before + 1 == txg && txg < open,
+            "group {txg} is on disk after {before}, and {open} is open"
+        );
         state.synced = txg;
         state.throttle.synced(txg);
-        debug_assert!(state.synced < state.open, "group {txg} is open");
-        debug_assert!(state.work.is_some() || state.holds > 0 || state.throttle.bytes() == 0);
+        let left = state.throttle.bytes();
+        invariant!(
+            state.work.is_some() || state.holds > 0 || left == 0,
+            "all groups up to {txg} are on disk, and {left} bytes are dirty"
+        );
         self.changed.notify_all();
     }
 

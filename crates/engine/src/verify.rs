@@ -1,21 +1,29 @@
-//! Figures that are known from two sides are compared where one transaction group ends and the next
-//! begins, in builds with debug assertions: those of tests and of torture. What does not agree ends the
-//! sync, before anybody is told that the group is on disk.
+//! Figures that are known from two sides are compared before the uberblock of a transaction group is written. If they
+//! do not agree, the group fails: see [`cenote_format::invariant`].
 //!
 //! | figure | other side | where |
 //! |---|---|---|
-//! | what a dataset refers to | blocks born less blocks killed | [`referenced`] |
-//! | what is used by a directory | its parts; its head; the deadlists of its snapshots | [`datasets`] |
+//! | what a dataset refers to | blocks born less blocks killed | [`grew`] |
+//! | what is used by a directory | its parts | [`Core::verify`] |
+//! | the same | its head; the deadlists of its snapshots | [`by_walk`] |
 //! | allocated bytes of a metaslab | its space map and the logs | [`crate::space_write`] |
 //! | dirty bytes | nothing, when all groups are on disk | [`crate::txg`] |
+//!
+//! Only builds with debug assertions walk snapshots. What did not agree on disk before is no invariant: it is told in
+//! the log, and stays.
 
+use super::Shared;
+use super::sync::Core;
+use super::task::EngineError;
 use cenote_dmu::write::Synced;
+use cenote_dsl::Dsl;
 use cenote_dsl::write::Tx;
 use cenote_format::blkptr::BlockPointer;
-use cenote_format::dsl::{DD_FLAG_USED_BREAKDOWN, DslDatasetPhys};
+use cenote_format::dsl::{DD_FLAG_USED_BREAKDOWN, DslDatasetPhys, DslDirPhys};
 use cenote_format::{ByteOrder, Bytes};
-use cenote_pool::Pool;
+use cenote_format::invariant;
 use cenote_vdev::VdevTree;
+use std::sync::Arc;
 
 /// Most snapshots of a dataset whose deadlists are looked at.
 const MOST_SNAPSHOTS: usize = 32;
@@ -40,12 +48,64 @@ pub(super) fn grew(tx: &mut Tx<'_>, ds_obj: u64, before: u64, synced: &Synced, t
         // It does not refer any more to what is leaked.
         return;
     }
-    assert_eq!(is, Some(after), "dataset {ds_obj} referred to {before} before");
+    invariant!(
+        is == Some(after),
+        "dataset {ds_obj} refers to {is:?} bytes, and to {after} by the blocks of this group; before to {before}"
+    );
 }
 
-/// What is used by the directories of datasets that a group changed. `view` is of that group.
-pub(super) fn datasets(view: &Pool, changed: impl Iterator<Item = u64>) {
-    let dsl = view.dsl();
+/// How many bytes more the parts of what a directory uses are than all of it.
+fn parts_beyond(dir: &DslDirPhys) -> u64 {
+    let sum = dir.used_breakdown.iter().fold(0u64, |sum, part| sum.wrapping_add(*part));
+    match dir.flags & DD_FLAG_USED_BREAKDOWN {
+        0 => 0,
+        _ => sum.wrapping_sub(dir.used),
+    }
+}
+
+impl Core {
+    /// Compares what is used by the directories of datasets that the group changed, which is about to get on disk.
+    ///
+    /// # Errors
+    /// The MOS cannot be read.
+    pub(super) fn verify(
+        &mut self,
+        shared: &Shared,
+        changed: impl Iterator<Item = u64> + Clone,
+    ) -> Result<(), EngineError> {
+        for ds_obj in changed.clone() {
+            // Some are destroyed in the group.
+            let Some(dir) = self.pending_dir(ds_obj) else { continue };
+            let beyond = parts_beyond(&dir);
+            if beyond == 0 {
+                continue;
+            }
+            let before = shared.view().dsl().by_object(ds_obj)?;
+            let before = before.map_or(0, |before| parts_beyond(&before.dir));
+            let (used, parts) = (dir.used, dir.used_breakdown);
+            invariant!(
+                beyond == before,
+                "dataset {ds_obj}: its directory uses {used} bytes, and its parts are {parts:?}"
+            );
+            tracing::warn!("dataset {ds_obj}: {parts:?} are not the {used} bytes that it uses");
+        }
+        if cfg!(debug_assertions) {
+            by_walk(&shared.view().dsl().after(self.mos.synced().clone())?, changed);
+        }
+        Ok(())
+    }
+
+    /// The directory of a dataset in the pending MOS, if both are there.
+    fn pending_dir(&mut self, ds_obj: u64) -> Option<DslDirPhys> {
+        let bonus = &self.mos.dnode(ds_obj).ok()?.bonus;
+        let ds = DslDatasetPhys::decode(&Bytes::new(bonus, ByteOrder::Little, "dataset")).ok()?;
+        let bonus = &self.mos.dnode(ds.dir).ok()?.bonus;
+        DslDirPhys::decode(&Bytes::new(bonus, ByteOrder::Little, "directory")).ok()
+    }
+}
+
+/// What is used by the directories of datasets that a group changed. `dsl` is of that group.
+fn by_walk(dsl: &Arc<Dsl>, changed: impl Iterator<Item = u64>) {
     for ds_obj in changed {
         // Datasets go, and what cannot be read is no matter of sums.
         let Ok(Some(head)) = dsl.by_object(ds_obj) else { continue };

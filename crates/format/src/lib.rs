@@ -15,6 +15,7 @@
 //! | [`dmu`] | `dmu_object_type_t`, `dnode_phys_t`, `objset_phys_t`, `zil_header_t` |
 //! | [`dsl`] | `dsl_dir_phys_t`, `dsl_dataset_phys_t`, deadlists, bookmarks, `bpobj_phys_t` |
 //! | [`encode`] | the same structures, written |
+//! | [`mod@invariant`] | `VERIFY`, `ASSERT`: what our own state must be |
 //! | [`label`] | `vdev_label_t`, `uberblock_t` |
 //! | [`nvlist`] | packed nvlists, XDR encoding |
 //! | [`sa`] | system attribute headers (`sa_hdr_phys_t`) and layouts |
@@ -33,6 +34,7 @@ pub mod dmu;
 pub mod dsl;
 pub mod encode;
 pub mod features;
+pub mod invariant;
 pub mod label;
 pub mod nvlist;
 pub mod sa;

@@ -5,6 +5,8 @@
 //! and lets them go: whatever came before the call is covered by it. So any number of waiting
 //! programs cost one wait, and reads go on meanwhile.
 
+use cenote_dmu::write::WriteError;
+use cenote_format::invariant::caught;
 use cenote_zpl::Error;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
@@ -108,7 +110,11 @@ impl Shared {
                 let (same, others): (Vec<_>, Vec<_>) =
                     batch.into_iter().partition(|waiter| Arc::ptr_eq(&waiter.hook, &hook));
                 let objects: Option<Vec<u64>> = same.iter().map(|waiter| waiter.object).collect();
-                let result = hook(objects.as_deref());
+                // A thread outlives a panic: others wait for it.
+                let result = caught(|| hook(objects.as_deref())).unwrap_or_else(|why| {
+                    tracing::error!("thread fuse-sync: {why}");
+                    Err(WriteError::Suspended(why).into())
+                });
                 same.into_iter().for_each(|waiter| (waiter.answer)(&result));
                 batch = others;
             }

@@ -33,11 +33,15 @@
 //! 3. `0 <= target <= budget`.
 //! 4. Every key is in exactly one list.
 
+#[cfg(test)]
+mod planted;
+
 use std::collections::HashMap;
 
 use ahash::RandomState;
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
+use cenote_format::{invariant, less};
 
 /// Ghosts that are always allowed, however few entries are resident.
 pub const MIN_GHOSTS: usize = 1024;
@@ -271,8 +275,12 @@ impl ArcCache {
                 self.nodes.len() - 1
             }
         };
-        self.map.insert(key, i);
+        let before = self.map.insert(key, i);
+        invariant!(before.is_none(), "ARC: {key:?} is in two lists");
         self.link(i, list);
+        let (now, budget, target) = (self.resident(), self.stats.c, self.stats.p);
+        invariant!(now <= budget, "ARC: {now} bytes, and the budget is {budget}");
+        invariant!(target <= budget, "ARC: a target of {target}, and the budget is {budget}");
         self.stats.elements_max = self.stats.elements_max.max(self.map.len() as u64);
         self.trim_ghosts();
     }
@@ -365,9 +373,8 @@ impl ArcCache {
                 (List::Frequent, List::FrequentGhost)
             };
             let victim = self.lists[from as usize].tail;
-            if victim == NIL {
-                return;
-            }
+            let now = self.resident();
+            invariant!(victim != NIL, "ARC: no block in its lists, and {now} bytes");
             self.stats.deleted += 1;
             self.nodes[victim].data = None;
             self.move_to(victim, to);
@@ -388,7 +395,9 @@ impl ArcCache {
 
     fn remove(&mut self, i: usize) {
         self.unlink(i);
-        self.map.remove(&self.nodes[i].key);
+        let Node { key, .. } = self.nodes[i];
+        let was = self.map.remove(&key);
+        invariant!(was == Some(i), "ARC: {key:?} is at {was:?}, not at {i}");
         self.nodes[i].data = None;
         self.free.push(i);
     }
@@ -424,9 +433,10 @@ impl ArcCache {
         if next == NIL {
             ends.tail = prev;
         }
-        ends.bytes -= size;
-        ends.metadata -= if metadata { size } else { 0 };
-        ends.len -= 1;
+        ends.bytes = less!(ends.bytes, size, "ARC: bytes of {list:?}");
+        let metadata = if metadata { size } else { 0 };
+        ends.metadata = less!(ends.metadata, metadata, "ARC: bytes of metadata of {list:?}");
+        ends.len = less!(ends.len, 1, "ARC: blocks of {list:?}");
         if prev != NIL {
             self.nodes[prev].next = next;
         }

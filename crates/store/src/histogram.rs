@@ -4,6 +4,8 @@
 //! buckets, one per bit of a size). A space map header holds the same kind of histogram with its
 //! buckets shifted down by the unit's size; see [`Histogram::from_shifted`].
 
+use cenote_format::less;
+
 /// Counts of sizes by power of two.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Histogram {
@@ -61,7 +63,7 @@ impl Histogram {
     pub fn remove(&mut self, size: u64) {
         if let Some(bit) = size.checked_ilog2() {
             let slot = &mut self.counts[bit as usize];
-            *slot = slot.saturating_sub(1);
+            *slot = less!(*slot, 1, "segments of 2^{bit} bytes");
         }
     }
 

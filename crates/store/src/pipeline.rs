@@ -13,8 +13,13 @@
 //! A [`Store`] has the tree of vdevs, the ARC, the unpacked metadata, and the reads in flight
 //! (`single_flight`). Each has a lock of its own, and no thread waits for a device with one of them.
 
+#[cfg(test)]
+mod planted;
+
 use std::collections::BTreeSet;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Once, OnceLock};
+use std::thread::panicking;
 
 use arc_swap::ArcSwap;
 use cenote_format::abd::Abd;
@@ -22,9 +27,9 @@ use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_format::checksum::{Checksum, Salt};
 use cenote_format::compress::{Compression, decompress};
 use cenote_format::dmu::DmuType;
-use cenote_format::{ByteOrder, DecodeError};
-use cenote_vdev::{BlockRead, Fault, Outcome, Priority, VdevError, VdevTree, patience};
-use parking_lot::{Mutex, RwLock};
+use cenote_format::{ByteOrder, DecodeError, invariant};
+use cenote_vdev::{Alarm, BlockRead, Fault, Outcome, Priority, VdevError, VdevTree, patience};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use rayon::prelude::*;
 
 use crate::Current;
@@ -88,6 +93,35 @@ enum Start {
 }
 
 /// A block to be read.
+/// See [`Store::arc`].
+struct ArcGuard<'a> {
+    arc: MutexGuard<'a, ArcCache>,
+    store: &'a Store,
+}
+
+impl Deref for ArcGuard<'_> {
+    type Target = ArcCache;
+
+    fn deref(&self) -> &ArcCache {
+        &self.arc
+    }
+}
+
+impl DerefMut for ArcGuard<'_> {
+    fn deref_mut(&mut self) -> &mut ArcCache {
+        &mut self.arc
+    }
+}
+
+impl Drop for ArcGuard<'_> {
+    fn drop(&mut self) {
+        if panicking() {
+            let why = invariant::last().unwrap_or_else(|| "a thread that had the ARC panicked".into());
+            self.store.alarm().sound(why);
+        }
+    }
+}
+
 type Wanted = (BlockPointer, Bookmark, Key);
 
 /// Where a wanted block is.
@@ -130,6 +164,16 @@ impl Store {
         })
     }
 
+    /// What threads sound that find the pool's state in memory wrong.
+    pub fn alarm(&self) -> Arc<Alarm> {
+        self.vdevs().alarm().clone()
+    }
+
+    /// The ARC. A panic of who has it sounds the alarm: half of a change may be in its lists.
+    fn arc(&self) -> ArcGuard<'_> {
+        ArcGuard { arc: self.arc.lock(), store: self }
+    }
+
     /// What the ARC is to keep of the dataset `objset` from now on; everything, unless it is told.
     pub fn set_primary_cache(&self, objset: u64, what: PrimaryCache) {
         self.policies.set(objset, what);
@@ -161,8 +205,8 @@ impl Store {
                 None => drop(self.decoded.remove(&key)),
             }
             match self.policies.keeps(bp, at) {
-                true => self.arc.lock().replace(key, physical, is_metadata(bp)),
-                false => drop(self.arc.lock().forget(&key)),
+                true => self.arc().replace(key, physical, is_metadata(bp)),
+                false => drop(self.arc().forget(&key)),
             }
         }
     }
@@ -178,7 +222,7 @@ impl Store {
         let freed = std::mem::take(&mut *self.freed.lock());
         for key in freed {
             drop(self.decoded.remove(&key));
-            let forgotten = self.arc.lock().forget(&key);
+            let forgotten = self.arc().forget(&key);
             // Memory is given back without the lock.
             drop(forgotten);
         }
@@ -252,7 +296,7 @@ impl Store {
 
     /// The physical bytes of a block, if the ARC has them.
     fn cached(&self, key: &Key, bp: &BlockPointer) -> Option<Abd> {
-        let mut arc = self.arc.lock();
+        let mut arc = self.arc();
         if arc.contains(key) { arc.get(key, is_metadata(bp)) } else { None }
     }
 
@@ -378,7 +422,7 @@ impl Store {
     /// costs nothing, and what the ARC does not keep is left alone.
     pub fn prefetch(self: &Arc<Self>, reqs: Vec<(BlockPointer, Bookmark)>, access: Access) {
         let absent =
-            |key: Key| !self.write_behind.may_hold(key.birth) && !self.arc.lock().contains(&key);
+            |key: Key| !self.write_behind.may_hold(key.birth) && !self.arc().contains(&key);
         let missing = |(bp, at): &(BlockPointer, Bookmark)| {
             Key::of(bp).is_some_and(absent) && self.policies.keeps(bp, *at)
         };
@@ -396,7 +440,7 @@ impl Store {
         let wanted: Vec<_> = sound.filter_map(|(bp, at)| Some((*bp, *at, Key::of(bp)?))).collect();
         let (mut mine, mut own) = (Vec::new(), Vec::new());
         for wanted in &wanted {
-            if !self.arc.lock().has_ahead(&wanted.2, is_metadata(&wanted.0))
+            if !self.arc().has_ahead(&wanted.2, is_metadata(&wanted.0))
                 && let Flight::Own(guard) = self.flights.begin(wanted.2)
             {
                 mine.push(*wanted);
@@ -418,13 +462,13 @@ impl Store {
 
     /// Empties the caches, as an export and import would.
     pub fn drop_caches(&self) {
-        self.arc.lock().clear();
+        self.arc().clear();
         self.decoded.clear();
     }
 
     /// Sizes and counts of the caches.
     pub fn stats(&self) -> StoreStats {
-        StoreStats { arc: self.arc.lock().stats(), decoded_bytes: self.decoded.weight() }
+        StoreStats { arc: self.arc().stats(), decoded_bytes: self.decoded.weight() }
     }
 
     /// What can be said of a block without waiting: it is there, or it has to be read.
@@ -485,7 +529,7 @@ impl Store {
 
     /// The verified physical bytes of one block, from the ARC or the devices.
     fn physical(&self, bp: &BlockPointer, at: Bookmark, key: Key) -> Result<Abd, BlockError> {
-        if let Some(data) = self.arc.lock().get(&key, is_metadata(bp)) {
+        if let Some(data) = self.arc().get(&key, is_metadata(bp)) {
             return Ok(data);
         }
         let own = match self.flights.begin(key) {
@@ -501,7 +545,7 @@ impl Store {
         }
         let data = self.fetch(bp, at, 0)?;
         if own.is_some() && self.policies.keeps(bp, at) {
-            self.arc.lock().insert(key, data.clone(), is_metadata(bp), Access::Demand);
+            self.arc().insert(key, data.clone(), is_metadata(bp), Access::Demand);
         }
         Ok(data)
     }
@@ -510,7 +554,7 @@ impl Store {
     fn physical_many(&self, wanted: &[Wanted]) -> Vec<Result<Abd, BlockError>> {
         let (mut mine, mut own) = (Vec::new(), Vec::new());
         let mut look = |request: &Wanted| {
-            if let Some(data) = self.arc.lock().get(&request.2, is_metadata(&request.0)) {
+            if let Some(data) = self.arc().get(&request.2, is_metadata(&request.0)) {
                 return Found::Cached(data);
             }
             match self.flights.begin(request.2) {
@@ -572,7 +616,7 @@ impl Store {
             };
             if sound && self.policies.keeps(bp, *at) {
                 let access = ahead.unwrap_or(Access::Demand);
-                self.arc.lock().insert(*key, data.clone(), is_metadata(bp), access);
+                self.arc().insert(*key, data.clone(), is_metadata(bp), access);
             }
             Ok(data)
         };

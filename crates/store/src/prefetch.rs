@@ -30,14 +30,16 @@ impl Prefetcher {
         let (queue, batches) = bounded::<Batch>(QUEUE);
         for i in 0..THREADS {
             let batches = batches.clone();
+            let name = format!("prefetch-{i}");
+            let own = name.clone();
             let work = move || {
                 for (store, batch, access) in batches {
                     if let Some(store) = store.upgrade() {
-                        store.load(&batch, access);
+                        store.alarm().guard(&own, || store.load(&batch, access));
                     }
                 }
             };
-            if let Err(e) = std::thread::Builder::new().name(format!("prefetch-{i}")).spawn(work) {
+            if let Err(e) = std::thread::Builder::new().name(name).spawn(work) {
                 tracing::warn!("no read-ahead thread: {e}");
             }
         }

@@ -8,6 +8,9 @@
 //! asked or change nothing and say which segment stands in the way, because a range that is
 //! already there (or not there) means that the space maps it came from are wrong.
 
+use cenote_format::invariant::broken;
+use cenote_format::less;
+
 use crate::histogram::Histogram;
 use crate::segments::Segments;
 
@@ -171,8 +174,10 @@ impl RangeTree {
 
     /// Removes `start..end`, known to lie within one segment.
     fn cut(&mut self, start: u64, end: u64) {
-        let Some(at) = self.segments.at_or_before(start) else { return };
-        let Some((s, e)) = self.segments.get(at) else { return };
+        let found = self.segments.at_or_before(start).and_then(|at| Some((at, self.segments.get(at)?)));
+        let Some((at, (s, e))) = found.filter(|(_, (_, e))| end <= *e) else {
+            broken(format_args!("{start:#x}-{end:#x} is cut out of no segment"));
+        };
         match (s < start, end < e) {
             (true, true) => {
                 self.segments.set(at, (s, start));
@@ -182,7 +187,7 @@ impl RangeTree {
             (false, true) => self.segments.set(at, (end, e)),
             (false, false) => self.segments.remove(at),
         }
-        self.space -= end - start;
+        self.space = less!(self.space, end - start, "bytes of a range tree");
     }
 
     /// Takes `start..end` out of `self` where it is there, and adds the rest of it to `other`

@@ -98,10 +98,8 @@ impl Segments {
 
     /// Changes a segment, which stays between the same neighbours.
     pub fn set(&mut self, at: At, segment: Segment) {
-        let Some(piece) = self.pieces.get_mut(at.0) else { return };
-        if let Some(slot) = piece.segments.get_mut(at.1) {
-            *slot = segment;
-        }
+        let piece = &mut self.pieces[at.0];
+        piece.segments[at.1] = segment;
         if at.1 == 0 {
             piece.first = segment.0;
         }
@@ -130,11 +128,9 @@ impl Segments {
 
     /// Takes a segment out.
     pub fn remove(&mut self, at: At) {
-        let Some(piece) = self.pieces.get_mut(at.0).filter(|p| at.1 < p.segments.len()) else {
-            return;
-        };
+        let piece = &mut self.pieces[at.0];
         piece.segments.remove(at.1);
-        self.count -= 1;
+        self.count = cenote_format::less!(self.count, 1, "segments");
         let Some((first, _)) = piece.segments.first() else {
             self.pieces.remove(at.0);
             return;

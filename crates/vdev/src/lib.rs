@@ -25,6 +25,7 @@
 //! | `threads` | threads that wait for devices |
 //! | `mirror`, `raidz`, `indirect` | copies, columns and parity, removed vdevs |
 //! | `fault` | who gave wrong bytes, and putting the right ones there |
+//! | `alarm` | tells the engine that a thread found the pool's state wrong |
 //! | `probe` | devices that stop answering, and that come back |
 //! | `backing` | files behind loop devices |
 //! | `partition` | partitions of disk images |
@@ -46,6 +47,7 @@
 //! if enough columns are. [`VdevTree::flush_all`] makes durable what was written, and
 //! [`VdevTree::sync_labels`] then commits it.
 
+mod alarm;
 mod assemble;
 mod backing;
 pub mod device;
@@ -86,6 +88,7 @@ mod uring;
 mod vdev;
 pub mod write;
 
+pub use alarm::Alarm;
 pub use backing::is_held;
 pub use device::{Device, ReadReq, WriteReq, first_partition, open_device, open_device_rw};
 pub use fault::{Fault, Outcome};
@@ -166,6 +169,9 @@ pub enum VdevError {
     /// The config describes something that this software does not support.
     #[error("{0} is not supported")]
     Unsupported(String),
+    /// This program found its own state wrong while it read or wrote ([`cenote_format::invariant`]).
+    #[error("{0}")]
+    Broken(String),
 }
 
 /// Says whether bytes read are the block that was asked for.

@@ -32,10 +32,13 @@
 //! - A class with nothing issued may always issue, whatever its batch counts as, unless the device has
 //!   `zfs_vdev_max_active` requests.
 
+#[cfg(test)]
+mod planted;
+
+use cenote_format::less;
 use parking_lot::{Mutex, MutexGuard};
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::channel;
@@ -281,7 +284,8 @@ impl State {
         while let Some(class) = self.class(dirty_percent)
             && let Some(ticket) = self.waiting[class as usize].pop_front()
         {
-            self.figures.pending[class as usize] -= ticket.size.requests;
+            let pending = &mut self.figures.pending[class as usize];
+            *pending = less!(*pending, ticket.size.requests, "waiting requests of {class:?}");
             self.begin(class, ticket.size);
             issued.push(ticket);
         }
@@ -345,9 +349,11 @@ impl Queue {
 
     /// A batch is done. Returns what may be issued in its place.
     fn done(&self, priority: Priority, size: Size) -> Vec<Ticket> {
-        let mut state = self.state();
-        state.figures.active[priority as usize] -= size.active;
-        state.figures.pending[priority as usize] -= size.requests - size.active;
+        let (mut state, class) = (self.state(), priority as usize);
+        let QueueFigures { active, pending } = &mut state.figures;
+        active[class] = less!(active[class], size.active, "active requests of {priority:?}");
+        let waited = less!(size.requests, size.active, "requests of a batch of {priority:?}");
+        pending[class] = less!(pending[class], waited, "waiting requests of {priority:?}");
         state.issue(self.dirty_percent.load(Relaxed))
     }
 }
@@ -402,10 +408,11 @@ pub(crate) fn run_for<W: LeafWork>(
     for mut batch in batches {
         let (leaf, size) = (batch.leaf().clone(), Size::of(&batch));
         let (done, threads, queued) = (done.clone(), pool.threads().clone(), leaf.clone());
+        let alarm = threads.alarm.clone();
         let job = Box::new(move || {
-            let ran = catch_unwind(AssertUnwindSafe(|| batch.run()));
+            let ran = alarm.guard("vdev-io", || batch.run());
             Box::new(move || {
-                if ran.is_ok() {
+                if ran.is_some() {
                     // The receiver waits for all senders: it is still there, or gave up.
                     let _ = done.send(batch);
                 }
@@ -433,6 +440,7 @@ mod tests {
     use crate::testing::{self, Leaf};
     use crate::{BlockRead, VdevTree};
     use parking_lot::Condvar;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::path::Path;
     use std::sync::atomic::AtomicUsize;
 
@@ -512,7 +520,7 @@ mod tests {
 
     #[test]
     fn each_class_keeps_to_its_share_and_stops_no_other() {
-        let (pool, leaf) = (IoPool::new(), leaf());
+        let (pool, leaf) = (IoPool::new(Arc::default()), leaf());
         for priority in Priority::ALL {
             let (most, latch) = (priority.most(), Arc::<Latch>::default());
             let dirty = t::ASYNC_WRITE_ACTIVE_MAX_DIRTY_PERCENT.get();
@@ -541,7 +549,7 @@ mod tests {
     #[test]
     fn the_background_gives_way() {
         for priority in [Priority::Scrub, Priority::Removal, Priority::Rebuild] {
-            let (pool, leaf) = (IoPool::new(), leaf());
+            let (pool, leaf) = (IoPool::new(Arc::default()), leaf());
             let (latch, others) = (Arc::<Latch>::default(), Arc::<Latch>::default());
             std::thread::scope(|scope| {
                 let read = || run(&pool, Priority::SyncRead, vec![batch(&leaf, 1, Some(&others))]);
@@ -613,7 +621,7 @@ mod tests {
                 5
             }
         }
-        let (pool, leaf) = (IoPool::new(), leaf());
+        let (pool, leaf) = (IoPool::new(Arc::default()), leaf());
         let bad = |n| (0..n).map(|_| Bad(leaf.clone())).collect::<Vec<_>>();
         assert!(run(&pool, Priority::SyncRead, bad(30)).is_empty());
         assert_eq!(leaf.queues(), QueueFigures::default());

@@ -5,8 +5,10 @@
 //! device has, and the queues of the leaves ([`crate::queue`]) limit how many those are. A batch is many
 //! requests, which io_uring completes on the one thread that submitted them.
 //!
-//! Invariant: a job that was handed over runs, if need be in the thread that brings it.
+//! Invariant: a job that was handed over runs, if need be in the thread that brings it. One that panics sounds the
+//! pool's [`Alarm`], and the batch that it was of fails.
 
+use crate::Alarm;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,6 +19,8 @@ use std::time::Duration;
 
 /// How long a thread without work waits for some.
 const IDLE: Duration = Duration::from_secs(10);
+/// The name of a thread.
+const NAME: &str = "vdev-io";
 /// Most threads of a tree: a bound for what can go wrong, not a share.
 const MOST: usize = 512;
 
@@ -42,6 +46,7 @@ struct State {
 pub(crate) struct Threads {
     state: Mutex<State>,
     work: Condvar,
+    pub(crate) alarm: Arc<Alarm>,
 }
 
 impl Threads {
@@ -62,7 +67,7 @@ impl Threads {
             return;
         }
         let this = self.clone();
-        let started = Builder::new().name("vdev-io".into()).spawn(move || this.work());
+        let started = Builder::new().name(NAME.into()).spawn(move || this.work());
         match started {
             Ok(_) => state.threads += 1,
             // Those that there are come to it.
@@ -84,7 +89,7 @@ impl Threads {
             if let Some(job) = state.jobs.pop_front() {
                 drop(state);
                 // A thread outlives a panic: others wait for it.
-                drop(std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)));
+                self.alarm.guard(NAME, job);
                 state = self.state();
                 continue;
             }
@@ -110,8 +115,10 @@ pub(crate) struct IoPool {
 }
 
 impl IoPool {
-    pub(crate) fn new() -> IoPool {
-        IoPool { threads: Arc::default(), failed: AtomicBool::new(false) }
+    /// Threads that tell `alarm` of their panics.
+    pub(crate) fn new(alarm: Arc<Alarm>) -> IoPool {
+        let threads = Arc::new(Threads { alarm, ..Threads::default() });
+        IoPool { threads, failed: AtomicBool::new(false) }
     }
 
     pub(crate) fn threads(&self) -> &Arc<Threads> {
@@ -169,7 +176,7 @@ mod tests {
 
     #[test]
     fn jobs_that_wait_keep_no_others_waiting() {
-        let pool = IoPool::new();
+        let pool = IoPool::new(Arc::default());
         // Forty that wait for each other: they all run at once.
         let barrier = Arc::new(Barrier::new(40));
         let done = pool.run((0..40).map(|_| Wait(barrier.clone())).collect());

@@ -22,7 +22,7 @@ use crate::threads::IoPool;
 use crate::vdev::{Kind, Vdev};
 use crate::write::Writer;
 use crate::{
-    BlockRead, Fault, FindDevice, IndirectMap, Outcome, Remapped, VdevError, Verify, assemble,
+    Alarm, BlockRead, Fault, FindDevice, IndirectMap, Outcome, Remapped, VdevError, Verify, assemble,
     mirror, raidz,
 };
 
@@ -132,8 +132,9 @@ impl VdevTree {
     }
 
     pub(crate) fn with_root(root: Arc<Vdev>) -> VdevTree {
-        let (maps, pool) = (Arc::new(RwLock::default()), Arc::new(IoPool::new()));
-        VdevTree { root, maps, pool, writer: Arc::new(Writer::new()) }
+        let alarm: Arc<Alarm> = Arc::default();
+        let (maps, pool) = (Arc::new(RwLock::default()), Arc::new(IoPool::new(alarm.clone())));
+        VdevTree { root, maps, pool, writer: Arc::new(Writer::new(alarm)) }
     }
 
     /// A tree that has more top-level vdevs, or another guid of the pool: those of this one, shared with it (devices, counters,
@@ -150,6 +151,11 @@ impl VdevTree {
         let root = assemble::extended(&self.root, config, open)?;
         let (maps, pool) = (self.maps.clone(), self.pool.clone());
         Ok(Arc::new(VdevTree { root, maps, pool, writer: self.writer.clone() }))
+    }
+
+    /// The alarm of the pool, which trees that are [extended](Self::extended) share.
+    pub fn alarm(&self) -> &Arc<Alarm> {
+        &self.pool.threads().alarm
     }
 
     /// The root vdev.

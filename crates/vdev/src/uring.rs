@@ -23,6 +23,9 @@
 
 #![allow(unsafe_code)]
 
+#[cfg(test)]
+mod planted;
+
 use parking_lot::{Mutex, MutexGuard};
 use std::fs::File;
 use std::io;
@@ -30,6 +33,7 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cenote_format::abd::Abd;
+use cenote_format::invariant::broken;
 use io_uring::{IoUring, opcode, types};
 use rustix::io::Errno;
 
@@ -234,10 +238,15 @@ impl Batch<'_> {
     fn reap(&mut self, reqs: &mut [ReadReq]) {
         for done in self.ring.completion() {
             let index = done.user_data() as usize;
-            let slot = self.buffers.list.get_mut(index);
-            let (Some(slot), Some(req)) = (slot, reqs.get_mut(index)) else { continue };
-            let Some(buf) = slot.take() else { continue };
-            self.buffers.in_flight = self.buffers.in_flight.saturating_sub(1);
+            let asked = self.buffers.in_flight > 0 && index < reqs.len();
+            let slot = self.buffers.list.get_mut(index).filter(|_| asked);
+            let Some(buf) = slot.and_then(Option::take) else {
+                // It is not known what the kernel still writes to: the buffers stay for good.
+                let in_flight = std::mem::replace(&mut self.buffers.in_flight, usize::MAX);
+                broken(format_args!("the ring ended read {index}, with {in_flight} in flight"));
+            };
+            self.buffers.in_flight -= 1;
+            let req = &mut reqs[index];
             let error = done.result().saturating_neg();
             req.result = Some(match usize::try_from(done.result()) {
                 // SAFETY: the kernel wrote `n` bytes, at most the `req.len` submitted.

@@ -233,6 +233,14 @@ impl FileSystem {
         self.version
     }
 
+    /// Has nothing more of the pool written: something that serves the file system found the pool's state in memory
+    /// wrong ([`cenote_format::invariant`]).
+    pub fn sound_alarm(&self, why: &str) {
+        if let Some(live) = self.source.live() {
+            live.base().store().alarm().sound(why.to_owned());
+        }
+    }
+
     /// Root directory's object.
     pub fn root(&self) -> u64 {
         self.root

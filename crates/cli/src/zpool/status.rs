@@ -363,8 +363,10 @@ fn is_well(line: &VdevLine, show: &Show) -> bool {
 /// The last lines: which files are damaged.
 fn errors(imported: &Imported, s: &PoolStatus, show: &Show) -> Result<String, Stop> {
     if imported.suspended() {
+        let reason = imported.engine().and_then(|engine| engine.suspended());
+        let reason = reason.map_or_else(String::new, |reason| format!("        {reason}\n"));
         let why = "pool I/O is currently suspended";
-        return Ok(format!("\nerrors: List of errors unavailable: {why}\n"));
+        return Ok(format!("\nerrors: List of errors unavailable: {why}\n{reason}"));
     }
     if s.error_count == 0 {
         return Ok("\nerrors: No known data errors\n".into());

@@ -32,6 +32,7 @@
 //! # Invariants
 //!
 //! - Pointers, levels and space used of a changed dnode are those on disk until the sync.
+//! - The bytes that are to be written are those of all objects that are open.
 //! - A block that is dirty is the whole block. It takes precedence over a range that is freed,
 //!   which takes precedence over what is quiesced, which does over what is on disk.
 //! - Whatever is written is little-endian. Structures in the other byte order that would have to
@@ -45,6 +46,8 @@ mod indirect;
 pub mod intent;
 mod object;
 mod open_block;
+#[cfg(test)]
+mod planted;
 mod quiesce;
 mod rewrite;
 mod run;
@@ -67,12 +70,12 @@ use crate::object::Dnode;
 use crate::objset::{META_DNODE, PROJECT_USED};
 use crate::tree::Tree;
 use crate::{Error, ObjectSet};
-use cenote_format::DecodeError;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::{
     DNODE_BLOCK, DNODE_SLOT, DmuType, DnodePhys, ObjsetPhys, ObjsetType, ZilHeader,
 };
 use cenote_format::encode::EncodeError;
+use cenote_format::{DecodeError, invariant, less};
 use cenote_store::write::Payload;
 use cenote_store::{BlockError, Store};
 use intent::Intent;
@@ -444,8 +447,10 @@ impl OpenObjectSet {
     }
 
     fn insert(&mut self, number: u64, object: OpenObject) {
-        self.dirty = self.dirty.saturating_add(object.bytes(self.least));
-        self.objects.insert(number, Arc::new(object));
+        self.dirty += object.bytes(self.least);
+        let before = self.objects.insert(number, Arc::new(object));
+        let objset = self.id();
+        invariant!(before.is_none(), "objset {objset} object {number}: allocated twice");
     }
 
     /// Allocates an object and returns its number: the first free one.
@@ -540,7 +545,8 @@ impl OpenObjectSet {
         let object = self.objects.remove(&number);
         self.change.freed(number, slots, object, below.is_some());
         self.doomed.extend(below.map(|dnode| (number, dnode)));
-        self.dirty = self.dirty.saturating_sub(bytes);
+        let objset = self.id();
+        self.dirty = less!(self.dirty, bytes, "objset {objset} object {number}: dirty bytes");
         self.more -= 1;
         Ok(())
     }
@@ -585,7 +591,9 @@ impl OpenObjectSet {
         let before = object.bytes(self.least);
         let done = self.change.with(number, object, |object| f(object, &place));
         let after = object.bytes(self.least);
-        self.dirty = self.dirty.saturating_add(after).saturating_sub(before);
+        let all = self.dirty + after;
+        let objset = place.objset;
+        self.dirty = less!(all, before, "objset {objset} object {number}: dirty bytes");
         done
     }
 

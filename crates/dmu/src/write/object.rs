@@ -24,7 +24,7 @@ use cenote_format::dmu::{
     DNODE_CORE, DNODE_FLAG_SPILL, DNODE_FLAG_USED_BYTES, DNODE_SLOT, DmuType, DnodePhys,
 };
 use cenote_format::encode::zap::to_little_endian;
-use cenote_format::{ByteOrder, MAX_BLOCK, SECTOR};
+use cenote_format::{ByteOrder, MAX_BLOCK, SECTOR, invariant};
 use cenote_store::write::{Packed, Payload};
 use cenote_store::{Block, Bookmark, Store};
 use std::collections::BTreeSet;
@@ -442,6 +442,8 @@ impl OpenObject {
 
     /// Replaces block `blkid`, which was not too far; the index of a micro ZAP stays.
     pub(super) fn put(&mut self, blkid: u64, data: Payload) {
+        let (len, size, number) = (data.len(), self.phys().block_size, self.dnode.number);
+        invariant!(len as u64 == size, "object {number}: {len} bytes for block {blkid} of {size}");
         self.note_block(blkid);
         if !self.pending.top.put(blkid, data) {
             let indirect = self.leads_to(blkid);

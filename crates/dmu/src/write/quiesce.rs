@@ -203,6 +203,7 @@ impl OpenObjectSet {
     ///
     /// There can only be one syncing set at a time: with a second one both are of no use.
     pub fn quiesce(&mut self) -> OpenObjectSet {
+        self.check_no_change();
         let mut syncing = Self::around(self.base.clone());
         syncing.syncing = true;
         self.failed |= self.quiesced.is_some();

@@ -14,8 +14,8 @@
 //!    level. Cloned blocks are not written: they get their pointers. An
 //!    indirect block of holes is written as zeros, so that it becomes a hole.
 //!
-//! Invariant: what takes a block's place is in `born`, and the block in `killed`, exactly if they are
-//! not the same block on disk.
+//! Invariants: what takes a block's place is in `born`, and the block in `killed`, exactly if they are
+//! not the same block on disk. What is born is born in the group that is written. A dirty block is the whole block.
 
 use super::indirect::Indirect;
 use super::sink::{BlockSink, NewBlock};
@@ -30,7 +30,8 @@ use crate::ranges::Ranges;
 use crate::tree::Node;
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BlockPointer, Dva};
-use cenote_format::dmu::{DNODE_FLAG_SPILL, DNODE_FLAG_USED_BYTES, DmuType};
+use cenote_format::dmu::{DNODE_FLAG_SPILL, DNODE_FLAG_USED_BYTES, DmuType, DnodePhys};
+use cenote_format::invariant;
 use cenote_store::write::Payload;
 use cenote_store::{Block, Bookmark, Store};
 use rayon::prelude::*;
@@ -131,14 +132,12 @@ impl Run<'_> {
         let blocks = self.read(works, &reads).into_iter().collect::<Result<Vec<_>>>()?;
         let (store, objset, all) = (&self.store, self.objset, &*works);
         let copy = |((At { work, .. }, _), block): (&(At, BlockPointer), &Block)| {
-            Some(Indirect::read(&all.get(*work)?.tree(store, objset), block))
+            Indirect::read(&all[*work].tree(store, objset), block)
         };
         let pairs = reads.par_iter().zip(&blocks).with_min_len(PARALLEL);
-        let copies: Vec<Option<Result<Indirect>>> = pairs.map(copy).collect();
+        let copies: Vec<Result<Indirect>> = pairs.map(copy).collect();
         for ((at, _), node) in reads.into_iter().zip(copies) {
-            if let (Some(work), Some(node)) = (works.get_mut(at.work), node) {
-                work.nodes.insert((level, at.blkid), node?);
-            }
+            works[at.work].nodes.insert((level, at.blkid), node?);
         }
         Ok(())
     }
@@ -148,8 +147,7 @@ impl Run<'_> {
         let mut wanted = Vec::with_capacity(reads.len());
         let mut checked = Vec::with_capacity(reads.len());
         for (At { work, level, blkid }, bp) in reads {
-            let Some(work) = works.get(*work) else { continue };
-            let tree = work.tree(&self.store, self.objset);
+            let tree = works[*work].tree(&self.store, self.objset);
             let sound = tree.check_node(&Node { level: *level, blkid: *blkid, bp: *bp });
             if sound.is_ok() {
                 wanted.push((*bp, tree.bookmark(*level, *blkid)));
@@ -173,7 +171,7 @@ impl Run<'_> {
             while reads.len() < KILL_BATCH
                 && let Some(Doomed { at, bp }) = stack.pop()
             {
-                let Some(work) = works.get_mut(at.work) else { continue };
+                let work = &mut works[at.work];
                 if at.level > 0 && bp.dva(0).is_some_and(|dva| !seen.insert(dva)) {
                     let why = format!("block {} of level {} is linked twice", at.blkid, at.level);
                     let twice = work.tree(&self.store, self.objset).corrupt(why);
@@ -188,7 +186,7 @@ impl Run<'_> {
             }
             let blocks = self.read(works, &reads);
             for ((at, bp), block) in reads.into_iter().zip(blocks) {
-                let Some(work) = works.get(at.work) else { continue };
+                let work = &works[at.work];
                 let tree = work.tree(&self.store, self.objset);
                 let node = Node { level: at.level, blkid: at.blkid, bp };
                 match block.and_then(|block| Ok(tree.children(&node, &block)?)) {
@@ -227,6 +225,11 @@ impl Run<'_> {
         for (new, old) in written.into_iter().zip(previous) {
             let new = new?;
             if !same_block(&new, &old) {
+                let (objset, txg, birth) = (self.objset, self.txg, new.logical_birth());
+                invariant!(
+                    new.is_hole() || birth == txg,
+                    "objset {objset}: group {txg} is given a block that was born in {birth}: {new:?}"
+                );
                 self.born.extend(Some(new).filter(|bp| !bp.is_hole()));
                 self.killed.extend(Some(old).filter(|bp| !bp.is_hole()));
             }
@@ -254,6 +257,13 @@ impl Run<'_> {
         let (mut blocks, mut places) = (Vec::new(), Vec::new());
         for (index, work) in works.iter_mut().enumerate() {
             for (blkid, data) in std::mem::take(&mut work.dirty) {
+                let (objset, number) = (self.objset, work.number);
+                let (len, DnodePhys { block_size: size, max_block: last, .. }) =
+                    (data.len(), &work.phys);
+                invariant!(
+                    len as u64 == *size && blkid <= *last,
+                    "objset {objset} object {number}: block {blkid} of {last} has {len} bytes of {size}"
+                );
                 let at = At { work: index, level: 0, blkid };
                 let fill = match data.plain() {
                     Some(data) if work.phys.kind == DmuType::DNODE => {
@@ -315,17 +325,16 @@ impl Run<'_> {
         let nodes = nodes.into_par_iter().with_min_len(PARALLEL);
         let filled: Vec<(Vec<u8>, u64)> = nodes.map(Indirect::into_block).collect();
         let block = |((data, fill), at): ((Vec<u8>, u64), &At)| {
-            let work = works.get(at.work)?;
-            Some(self.new_block(work, *at, Abd::from_vec(data).into(), fill))
+            self.new_block(&works[at.work], *at, Abd::from_vec(data).into(), fill)
         };
-        let blocks = filled.into_iter().zip(&places).filter_map(block).collect();
+        let blocks = filled.into_iter().zip(&places).map(block).collect();
         self.place(works, blocks, &places)
     }
 
     /// Writes blocks and puts the new pointers where they belong.
     fn place(&mut self, works: &mut [Work], blocks: Vec<NewBlock>, places: &[At]) -> Result<()> {
         for ((new, old), at) in self.write(blocks)?.into_iter().zip(places) {
-            let Some(work) = works.get_mut(at.work) else { continue };
+            let work = &mut works[at.work];
             work.count(self, self.sink.space(&new), &old);
             if at.level == 0 && at.blkid == SPILL_BLKID {
                 work.phys.spill = Some(new);

@@ -17,6 +17,7 @@ use crate::Error;
 use crate::tree::{Node, Tree};
 use ahash::HashMap;
 use cenote_format::dmu::{DNODE_BLOCK, DNODE_SLOT, DmuType};
+use cenote_format::invariant;
 use cenote_store::BlockError;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -131,9 +132,9 @@ impl Slots {
     /// Undoes that slots were taken.
     pub(super) fn put_back(&mut self, number: u64, count: u64) {
         let (block, slot) = (number / PER_BLOCK, number % PER_BLOCK);
-        if let Some(used) = self.used.get_mut(&block) {
-            *used &= !mask(slot, count);
-        }
+        let (used, slots) = (self.used.entry(block).or_default(), mask(slot, count));
+        invariant!(*used & slots == slots, "object {number}: slots are put back that are free");
+        *used &= !slots;
         self.look_again(block);
     }
 

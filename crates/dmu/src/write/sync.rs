@@ -15,7 +15,7 @@ use crate::objset::{GROUP_USED, META_DNODE, PROJECT_USED, USER_USED};
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::{DNODE_BLOCK, DNODE_SLOT, DmuType, ObjsetPhys};
-use cenote_format::{ByteOrder, Bytes};
+use cenote_format::{ByteOrder, Bytes, invariant};
 use cenote_store::Bookmark;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -37,9 +37,13 @@ impl OpenObjectSet {
             return Err(WriteError::Invalid { object: META_DNODE, why });
         }
         self.settle();
+        self.check_no_change();
         let dirty = self.is_dirty();
         self.failed = true;
         let objects = std::mem::take(&mut self.objects);
+        let bytes: u64 = objects.values().map(|object| object.bytes(self.least)).sum();
+        let (objset, counted) = (self.base.id(), self.dirty);
+        invariant!(bytes == counted, "objset {objset}: {bytes} bytes are dirty, {counted} counted");
         let gone: BTreeMap<u64, Arc<Dnode>> = std::mem::take(&mut self.doomed)
             .into_iter()
             .filter_map(|(number, dnode)| Some((number, dnode?)))
@@ -47,9 +51,9 @@ impl OpenObjectSet {
         let mut changed = changes(&objects, &gone);
         let mut works = Vec::with_capacity(objects.values().filter(|o| o.changed).count());
         for (number, object) in objects.into_iter().filter(|(_, object)| object.changed) {
-            works.push(Work::new(number, &object));
+            works.push(Work::new(objset, number, &object));
         }
-        let (store, objset) = (self.base.store().clone(), self.base.id());
+        let store = self.base.store().clone();
         let (doomed, born, killed, cloned, damaged) = Default::default();
         let mut run =
             Run { store, objset, txg, sink, doomed, born, killed, cloned, damaged, leaked: 0 };

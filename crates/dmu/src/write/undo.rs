@@ -48,6 +48,8 @@ use crate::tree::Tree;
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ZilHeader;
+use cenote_format::invariant;
+use cenote_format::invariant::broken;
 use cenote_store::write::Payload;
 use cenote_store::{BlockError, Bookmark, held};
 use std::collections::BTreeSet;
@@ -248,8 +250,10 @@ impl OpenObject {
             Before::Length(len) => top.resize(blkid, len),
             Before::Part(at, old) => {
                 let data = top.dirty_mut(blkid);
-                if let Some(part) = data.and_then(|data| data.get_mut(at..at + old.len())) {
-                    part.copy_from_slice(&old);
+                let (part, len) = (data.and_then(|data| data.get_mut(at..at + old.len())), old.len());
+                match part {
+                    Some(part) => part.copy_from_slice(&old),
+                    None => broken(format_args!("block {blkid}: no {len} bytes at {at} to take back")),
                 }
             }
         }
@@ -291,8 +295,10 @@ impl Change {
     }
 
     /// Ends the innermost change. Nothing is forgotten as long as there is another one around it.
-    fn end(&mut self) -> Option<Level> {
-        let ended = self.levels.pop();
+    fn end(&mut self) -> Level {
+        let Some(ended) = self.levels.pop() else {
+            broken(format_args!("a change ends that did not begin"));
+        };
         let outer = self.levels.last();
         (self.log.change, self.log.start) =
             outer.map_or((0, 0), |outer| (outer.number, outer.start));
@@ -372,9 +378,7 @@ impl OpenObjectSet {
         {
             self.take_back(event);
         }
-        if let Some(level) = self.change.end() {
-            (self.dirty, self.freed, self.more) = level.figures;
-        }
+        (self.dirty, self.freed, self.more) = self.change.end().figures;
         true
     }
 
@@ -417,9 +421,16 @@ impl OpenObjectSet {
     }
 
     fn back(&mut self, number: u64, f: impl FnOnce(&mut OpenObject)) {
-        if let Some(object) = self.objects.get_mut(&number) {
-            f(Arc::make_mut(object));
+        match self.objects.get_mut(&number) {
+            Some(object) => f(Arc::make_mut(object)),
+            None => broken(format_args!("object {number}: changed, and not open")),
         }
+    }
+
+    /// Nothing is written or quiesced in the middle of a change.
+    pub(super) fn check_no_change(&self) {
+        let (objset, under_way) = (self.id(), self.change.levels.len());
+        invariant!(under_way == 0, "objset {objset} is written in the middle of {under_way} changes");
     }
 
     /// What the root block says is going to be changed.

@@ -1,7 +1,8 @@
 //! One object in the sync of an object set (`dnode_sync`): its dnode as it becomes, its dirty blocks
 //! (`dbuf_dirty_record_t`), and the indirect blocks above them.
 //!
-//! Invariant: every loaded indirect block's ancestors are loaded, too.
+//! Invariants: every loaded indirect block's ancestors are loaded, too. A dirty block is the whole block. A pointer
+//! that is set has its place in the dnode or in a loaded indirect block: else what it leads to would be lost.
 
 use super::Result;
 use super::indirect::Indirect;
@@ -15,6 +16,8 @@ use crate::tree::Tree;
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::DnodePhys;
+use cenote_format::invariant;
+use cenote_format::invariant::broken;
 use cenote_store::Store;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -61,8 +64,13 @@ pub(super) struct At {
 }
 
 impl Work {
-    pub(super) fn new(number: u64, object: &OpenObject) -> Work {
+    pub(super) fn new(objset: u64, number: u64, object: &OpenObject) -> Work {
         let phys = object.phys().clone();
+        let ((blocks, bytes), size) = (object.pending.top.dirty_blocks(), phys.block_size);
+        invariant!(
+            blocks * size == bytes,
+            "objset {objset} object {number}: {blocks} dirty blocks of {size} have {bytes} bytes"
+        );
         let Parts { dirty, cloned, freed, forced, spill } = object.pending.top.clone().into_parts();
         Work { number, phys, dirty, cloned, freed, forced, spill, nodes: BTreeMap::new() }
     }
@@ -130,15 +138,21 @@ impl Work {
     }
 
     pub(super) fn set_pointer(&mut self, level: u8, blkid: u64, bp: BlockPointer) {
+        let number = self.number;
         if level == self.top() {
-            if let Some(slot) = self.phys.pointers.get_mut(blkid as usize) {
-                *slot = bp;
+            let slot = self.phys.pointers.get_mut(blkid as usize);
+            match slot {
+                Some(slot) => *slot = bp,
+                None => broken(format_args!("object {number}: no pointer {blkid} in the dnode")),
             }
             return;
         }
         let (parent, index) = self.parent(level, blkid);
-        if let Some(node) = self.nodes.get_mut(&parent) {
-            node.set(index, &bp);
+        match self.nodes.get_mut(&parent) {
+            Some(node) => node.set(index, &bp),
+            None => broken(format_args!(
+                "object {number}: nothing leads to block {blkid} of level {level}"
+            )),
         }
     }
 
@@ -187,6 +201,7 @@ impl Work {
         Ok(wanted)
     }
 
+    /// Counts what was born and killed. What is on disk may say that an object uses less than it does.
     pub(super) fn count(&mut self, run: &Run<'_>, born: u64, killed: &BlockPointer) {
         let used = self.phys.used.saturating_add(born);
         self.phys.used = used.saturating_sub(run.sink.space(killed));

@@ -499,7 +499,9 @@ impl<'o> Fat<'o> {
                 Err(EncodeError::Full { .. }) => self.split(hash, prefix_len)?,
                 Err(e) => return Err(e.into()),
                 Ok(()) => {
-                    self.header.entries = self.header.entries.saturating_add(added);
+                    let entries = self.header.entries.checked_add(added);
+                    let too_many = || DecodeError::invalid("ZAP", "more entries than can be");
+                    self.header.entries = entries.ok_or_else(too_many)?;
                     if self.header.wants_growth(prefix_len, free) && self.header.may_grow() {
                         self.grow_table()?;
                     }
@@ -515,7 +517,10 @@ impl<'o> Fat<'o> {
         let mut leaf = self.leaf(hash)?;
         let Some(entry) = leaf.find(hash, key)? else { return Ok(false) };
         leaf.remove(&entry)?;
-        self.header.entries = self.header.entries.saturating_sub(1);
+        // The header may say anything.
+        let left = self.header.entries.checked_sub(1);
+        let none = || DecodeError::invalid("ZAP", "an entry, and no entries counted");
+        self.header.entries = left.ok_or_else(none)?;
         Ok(true)
     }
 

@@ -6,6 +6,7 @@ mod check;
 mod live;
 mod merge;
 mod packed;
+mod planted;
 mod readahead;
 mod whole;
 mod zaps;

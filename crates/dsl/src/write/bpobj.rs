@@ -536,7 +536,8 @@ fn take_entries(
 /// Forgets the last list in `list`, which cannot be read.
 fn forget_last(tx: &mut Tx<'_>, list: u64) -> Result<()> {
     let (mut phys, len) = header(tx, list)?;
-    phys.num_subobjs = phys.num_subobjs.saturating_sub(1);
+    let fewer = phys.num_subobjs.checked_sub(1);
+    phys.num_subobjs = fewer.ok_or_else(|| corrupt(list, "no list to forget"))?;
     tx.mos.free_range(phys.subobjs, phys.num_subobjs.wrapping_mul(WORD), WORD)?;
     set_header(tx, list, &phys, len)
 }

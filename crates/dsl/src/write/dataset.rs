@@ -15,7 +15,7 @@
 //!
 //! A clone keeps a livelist of what was born and killed in it: see [`livelist`].
 
-use super::mos::SMALL_BLOCK;
+use super::mos::{SMALL_BLOCK, corrupt};
 use super::props::{self, NewValue, Target};
 use super::space::{self, Delta, Part, charged};
 use super::{DslWriteError, Result, Sizes, Tx, references};
@@ -203,7 +203,8 @@ fn start_from(
     let from_dir = tx.dir(from.dir)?;
     let head = tx.dataset(from_dir.head_dataset)?;
     ds.deadlist = deadlist::clone(tx, head.deadlist, ds.prev_snap_txg)?;
-    from.num_children = from.num_children.saturating_add(1);
+    let more = from.num_children.checked_add(1);
+    from.num_children = more.ok_or_else(|| corrupt(origin, "more clones than can be"))?;
     if from.next_clones == 0 {
         from.next_clones = tx.plain_zap(DmuType::NEXT_CLONES)?;
     }

@@ -400,7 +400,8 @@ fn leave_origin(tx: &mut Tx<'_>, ds_obj: u64, ds: &DslDatasetPhys) -> Result<()>
     if origin.next_clones != 0 {
         tx.zap_remove(origin.next_clones, &name)?;
     }
-    origin.num_children = origin.num_children.saturating_sub(1);
+    let fewer = origin.num_children.checked_sub(1);
+    origin.num_children = fewer.ok_or_else(|| corrupt(ds.prev_snap, "fewer clones than there are"))?;
     tx.set_dataset(ds.prev_snap, &origin)?;
     let clones = tx.dir(origin.dir)?.clones;
     if clones != 0 {

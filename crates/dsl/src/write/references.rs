@@ -16,6 +16,8 @@
 //! with a use of the feature. A table without entries goes, and its use with it. The sums are `bcloneused` and
 //! `bclonesaved`.
 //!
+//! A sum that would become less than nothing, or that overflows, is an error of the table on disk.
+//!
 //! Invariant: in each transaction group the references of all clones are added before any reference is taken
 //! that the same group frees. So a block that is cloned and freed in one group stays.
 //!
@@ -181,16 +183,26 @@ impl Table {
         };
         let before = known.map_or(0, |(n, _)| n);
         self.changed = true;
-        self.set_references(tx, offset, (before.saturating_add(more), bytes))?;
-        self.saved = self.saved.saturating_add(size.saturating_mul(more));
+        self.set_references(tx, offset, (self.sum(before.checked_add(more))?, bytes))?;
+        let saved = size.checked_mul(more).and_then(|more| self.saved.checked_add(more));
+        self.saved = self.sum(saved)?;
         if known.is_some() {
             return Ok(());
         }
-        self.used = self.used.saturating_add(size);
-        self.count += 1;
+        self.used = self.sum(self.used.checked_add(size))?;
+        self.count = self.sum(self.count.checked_add(1))?;
         let near = self.entries_near(tx, offset)?.checked_add(1);
         let near = near.ok_or_else(|| corrupt(self.object, "too many references in a range"))?;
         self.count_near(tx, offset, near)
+    }
+
+    /// A sum of the table. They are from the disk: one that does not add up makes the table unreadable.
+    fn sum(&self, sum: Option<u64>) -> Result<u64> {
+        sum.ok_or_else(|| self.bad_sum())
+    }
+
+    fn bad_sum(&self) -> DslWriteError {
+        corrupt(self.object, "sums of a block reference table that do not add up")
     }
 
     /// Where the count of a block's range is.
@@ -223,15 +235,16 @@ impl Table {
     fn release(&mut self, tx: &mut Tx<'_>, offset: u64, size: u64) -> Result<bool> {
         let Some((count, bytes)) = self.references(tx, offset)? else { return Ok(false) };
         self.changed = true;
-        self.saved = self.saved.wrapping_sub(size);
+        self.saved = self.sum(self.saved.checked_sub(size))?;
         if count > 1 {
             self.set_references(tx, offset, (count - 1, bytes))?;
             return Ok(true);
         }
         ZapMut::open(tx.mos, self.entries).remove(&Key::Words(&[offset]))?;
-        self.used = self.used.wrapping_sub(size);
-        self.count = self.count.saturating_sub(1);
-        let near = self.entries_near(tx, offset)?.saturating_sub(1);
+        self.used = self.sum(self.used.checked_sub(size))?;
+        self.count = self.sum(self.count.checked_sub(1))?;
+        let near = self.entries_near(tx, offset)?.checked_sub(1);
+        let near = near.ok_or_else(|| self.bad_sum())?;
         self.count_near(tx, offset, near)?;
         // One without references beyond the first is none.
         Ok(count == 1)

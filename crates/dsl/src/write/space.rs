@@ -10,11 +10,14 @@
 //! first.
 //!
 //! Sizes of damaged pools may be anything, so they wrap.
+//!
+//! Invariant: what a directory uses and the sum of its parts change by the same.
 
 use super::mos::{MAX_DEPTH, corrupt};
 use super::props::{self, NewValue, Target};
 use super::{DslWriteError, Result, Sizes, Tx};
 use cenote_format::dsl::{DD_FLAG_USED_BREAKDOWN, DslDatasetPhys, DslDirPhys};
+use cenote_format::invariant;
 
 /// A part of a directory's used space (`dd_used_t`): index of the breakdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,6 +73,21 @@ fn apply(dir: &mut DslDirPhys, delta: Delta) {
     dir.uncompressed = dir.uncompressed.wrapping_add_signed(delta.uncompressed);
 }
 
+/// How many bytes more the parts of a directory are than what it uses.
+fn beyond(dir: &DslDirPhys) -> u64 {
+    let parts = dir.used_breakdown.iter().fold(0u64, |sum, part| sum.wrapping_add(*part));
+    parts.wrapping_sub(dir.used)
+}
+
+/// Checks that `dir` was changed in its parts as it was in all.
+fn check_parts(dir_obj: u64, before: u64, dir: &DslDirPhys) {
+    let (used, parts) = (dir.used, dir.used_breakdown);
+    invariant!(
+        dir.flags & DD_FLAG_USED_BREAKDOWN == 0 || beyond(dir) == before,
+        "directory {dir_obj}: {used} bytes used, and parts of {parts:?}"
+    );
+}
+
 fn add_part(dir: &mut DslDirPhys, part: Part, delta: i64) {
     if dir.flags & DD_FLAG_USED_BREAKDOWN != 0 {
         let slot = &mut dir.used_breakdown[part as usize];
@@ -83,9 +101,11 @@ pub(super) fn charge(tx: &mut Tx<'_>, dir_obj: u64, part: Part, delta: Delta) ->
         return Ok(());
     }
     let mut dir = tx.dir(dir_obj)?;
+    let before = beyond(&dir);
     let above = charged(dir.used, delta.used, dir.reserved);
     apply(&mut dir, delta);
     add_part(&mut dir, part, delta.used);
+    check_parts(dir_obj, before, &dir);
     tx.set_dir(dir_obj, &dir)?;
     charge_parent(tx, &dir, above, delta)
 }
@@ -101,10 +121,12 @@ pub(super) fn charge_from(
     (old, new): (Part, Part),
 ) -> Result<()> {
     let mut dir = tx.dir(dir_obj)?;
+    let before = beyond(&dir);
     let above = charged(dir.used, delta.used, dir.reserved);
     apply(&mut dir, delta);
     add_part(&mut dir, old, delta.used.wrapping_sub(to_new));
     add_part(&mut dir, new, to_new);
+    check_parts(dir_obj, before, &dir);
     tx.set_dir(dir_obj, &dir)?;
     charge_parent(tx, &dir, above, delta)
 }
@@ -117,11 +139,13 @@ fn charge_parent(tx: &mut Tx<'_>, dir: &DslDirPhys, above: i64, below: Delta) ->
             return Ok(());
         }
         let mut dir = tx.dir(parent)?;
+        let before = beyond(&dir);
         let further = charged(dir.used, above, dir.reserved);
         let delta = Delta { used: above, ..below };
         apply(&mut dir, delta);
         add_part(&mut dir, Part::ChildReservations, above.wrapping_sub(below.used));
         add_part(&mut dir, Part::Children, below.used);
+        check_parts(parent, before, &dir);
         tx.set_dir(parent, &dir)?;
         (parent, above, below) = (dir.parent, further, delta);
     }
@@ -134,8 +158,10 @@ pub(super) fn shift(tx: &mut Tx<'_>, dir_obj: u64, bytes: u64, from: Part, to: P
         return Ok(());
     }
     tx.edit_dir(dir_obj, |dir| {
+        let before = beyond(dir);
         add_part(dir, from, (bytes as i64).wrapping_neg());
         add_part(dir, to, bytes as i64);
+        check_parts(dir_obj, before, dir);
     })
 }
 

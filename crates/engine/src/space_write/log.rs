@@ -47,7 +47,7 @@ use super::map::{Covered, DIRECTORY_OBJECT, Free, Maps, feature_uses, zap_u64};
 use super::vdev::new_zap;
 use super::{SpaceMaps, Stats, VdevMaps, invalid};
 use cenote_dmu::write::{NewObject, OpenObjectSet, Result, WriteError, ZapMut};
-use cenote_format::SECTOR_SHIFT;
+use cenote_format::{SECTOR_SHIFT, invariant};
 use cenote_format::dmu::DmuType;
 use cenote_format::encode::spacemap::EntryWriter;
 use cenote_format::encode::zap::{Key, Value};
@@ -138,7 +138,8 @@ impl LogSpace {
 
     fn mark(&mut self, place: Place, txg: u64, dirty: bool) {
         if let Some(before) = self.marks.insert(place, Mark { txg, dirty }) {
-            self.order.remove(&(before.txg, place));
+            let was = self.order.remove(&(before.txg, place));
+            invariant!(was, "vdev {} metaslab {} is not in the order of flushes", place.0, place.1);
         }
         self.order.insert((txg, place));
     }
@@ -405,9 +406,7 @@ impl LoggedPass<'_, '_> {
         if !self.space.log.is_dirty(place) {
             self.move_on(place, true)?;
         }
-        if cfg!(debug_assertions) {
-            self.verify(place, object)?;
-        }
+        self.verify(place, object)?;
         self.stats.maps += 1;
         Ok(())
     }
@@ -416,8 +415,15 @@ impl LoggedPass<'_, '_> {
     fn verify(&mut self, place: Place, object: u64) -> Result<()> {
         let said = i128::from(self.maps.header(object)?.alloc);
         let said = said + self.space.unflushed.allocated(place);
-        if let Some(is) = self.metaslab(place, Metaslab::allocated_on_disk) {
-            assert_eq!(said, i128::from(is), "vdev {}, metaslab {}", place.0, place.1);
+        let known = |m: &Metaslab| (m.allocated_on_disk(), m.header_off_by());
+        if let Some((is, off)) = self.metaslab(place, known) {
+            // A header that was wrong on disk stays wrong by as much.
+            let ((vdev, ms), said) = (place, said + i128::from(off));
+            if said != i128::from(is) {
+                // Of one that was never loaded the header may be what is wrong.
+                let is = format!("{is} bytes are allocated, {said} by its map and logs");
+                return invalid(object, format!("vdev {vdev} metaslab {ms}: {is}"));
+            }
         }
         Ok(())
     }

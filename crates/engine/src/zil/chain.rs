@@ -21,7 +21,9 @@ use cenote_format::dmu::{DmuType, ZilHeader};
 use cenote_format::encode::EncodeError;
 use cenote_format::encode::blkptr::BlockProps;
 use cenote_format::encode::zil::{capacity, chain_block};
+use cenote_format::invariant::broken;
 use cenote_format::zil::chain::CHAIN_SIZE;
+use cenote_format::{invariant, less};
 use cenote_store::alloc::{AllocError, Class, Request};
 use cenote_vdev::traffic::Content;
 use cenote_vdev::{BlockWrite, Priority, VdevError};
@@ -48,8 +50,6 @@ pub(super) enum ChainError {
     Chance(#[from] std::io::Error),
     #[error("the log was ended")]
     Ended,
-    #[error("the records of a change would come apart")]
-    Torn,
 }
 
 /// A block that is written, or being written.
@@ -168,7 +168,8 @@ fn divide(first: usize, units: Vec<Unit>) -> Divided {
                 spans |= n > 0;
                 together = false;
             }
-            (room, left) = (room.saturating_sub(len), left.saturating_sub(len));
+            // A record that is too long for any block is refused when the block is encoded.
+            (room, left) = (room.saturating_sub(len), less!(left, len, "bytes of log records"));
             if let Some((_, last)) = blocks.last_mut() {
                 last.push(record);
             }
@@ -287,8 +288,10 @@ impl Chain {
             seq += 1;
             let fields = [(TXG_AT, record.txg), (SEQ_AT, seq)];
             for (at, value) in fields {
-                if let Some(field) = record.bytes.get_mut(at..at + 8) {
-                    field.copy_from_slice(&value.to_le_bytes());
+                let len = record.bytes.len();
+                match record.bytes.get_mut(at..at + 8) {
+                    Some(field) => field.copy_from_slice(&value.to_le_bytes()),
+                    None => broken(format_args!("a log record of {len} bytes")),
                 }
             }
         }
@@ -299,10 +302,13 @@ impl Chain {
         }
         let guess = size_for(self.bursts.iter().copied().max().unwrap_or(0));
         let Divided { blocks, spans } = divide(usize::try_from(first.psize()).unwrap_or(0), units);
-        if is_torn(&blocks) != spans {
-            tracing::error!("intent log: records were divided among blocks in a wrong way");
-            return Err(ChainError::Torn);
-        }
+        invariant!(
+            is_torn(&blocks) == spans,
+            "records of a change are in several log blocks, and it is said of them: {spans}"
+        );
+        let count = blocks.iter().map(|(_, records)| records.len()).sum::<usize>() as u64;
+        let wanted = less!(seq, self.seq, "sequence numbers of log records");
+        invariant!(count == wanted, "{count} of {wanted} records have a place in log blocks");
         let sizes = blocks.iter().skip(1).map(|(size, _)| *size).chain([guess]);
         let mut pointers = vec![first];
         let placed = sizes.into_iter().try_for_each(|size| {
@@ -313,9 +319,8 @@ impl Chain {
         let writes = placed.and_then(|()| encode_all(disk, &pointers, &blocks));
         let Ok(mut writes) = writes else {
             for dva in pointers.iter().skip(1).flat_map(BlockPointer::dvas) {
-                if let Err(e) = disk.allocator.unallocate(txg, &dva) {
-                    tracing::error!("{dva:?} cannot be given back: {e}");
-                }
+                let back = disk.allocator.unallocate(txg, &dva);
+                invariant!(back.is_ok(), "{dva:?} cannot be given back: {back:?}");
             }
             return Err(writes.err().unwrap_or(ChainError::Ended));
         };
@@ -333,6 +338,8 @@ impl Chain {
     pub fn sync(&mut self, txg: u64, end: bool) -> Option<(ZilHeader, Vec<BlockPointer>)> {
         let mut freed = Vec::new();
         while let Some(first) = self.blocks.front().filter(|block| block.txg <= txg) {
+            let birth = first.bp.logical_birth();
+            invariant!(birth <= txg, "a log block that was born in {birth} is freed in {txg}");
             freed.push(first.bp);
             self.blocks.pop_front();
         }
@@ -360,7 +367,7 @@ fn encode_all(
     let by_size = |vdev: u32| tree.top(vdev.into()).is_none_or(|top| top.nparity() > 0);
     let mut writes = Vec::new();
     for (pair, (_, records)) in pointers.windows(2).zip(blocks) {
-        let [bp, next] = pair else { continue };
+        let [bp, next] = pair else { broken(format_args!("a log block without a next one")) };
         let whole = bp.dvas().any(|dva| by_size(dva.vdev));
         let data = Abd::from_vec(encode(bp, next, (records, whole))?);
         let (txg, content) = (bp.logical_birth(), Content::Metadata);

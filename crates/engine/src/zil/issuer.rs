@@ -13,6 +13,7 @@
 //! - While somebody waits there is an issuer.
 //! - Nobody waits for what is stable.
 
+use cenote_format::invariant;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -101,6 +102,12 @@ impl Issuer {
 }
 
 impl Issuing<'_> {
+    /// Checks that what is stable does not get less when the queue of itxs is written up to `end`.
+    pub fn check(&self, end: u64) {
+        let stable = self.issuer.0.lock().stable;
+        invariant!(stable <= end, "{end} itxs are written, and {stable} were stable before");
+    }
+
     /// The queue of itxs is stable up to `end`.
     pub fn has_written(mut self, end: u64) {
         self.stable = end;

@@ -17,10 +17,13 @@
 //!
 //! Itxs are kept until their transaction group is on disk or they are taken to be written. More than
 //! [`MAX_BYTES`] are not kept: the changes count as unlogged then.
+//!
+//! Invariant: the bytes that are counted are those of all that waits.
 
 use ahash::HashMap;
 use cenote_dmu::write::intent::{About, Intent, Itx};
 use cenote_format::zil::kind;
+use cenote_format::{invariant, less};
 use std::collections::VecDeque;
 
 /// Most bytes of itxs that are kept.
@@ -196,7 +199,7 @@ impl Itxs {
         let Some(its) = self.objects.get_mut(&object) else { return };
         let gone = its.extract_if(.., |queued| queued.change < change);
         let bytes = gone.map(|queued| queued.size()).fold(0, u64::saturating_add);
-        self.bytes = self.bytes.saturating_sub(bytes);
+        self.bytes = less!(self.bytes, bytes, "bytes of itxs, without object {object}");
         if its.is_empty() {
             self.objects.remove(&object);
         }
@@ -237,13 +240,20 @@ impl Itxs {
 
     /// Group `txg` is on disk (`zil_itxg_clean`).
     pub fn forget(&mut self, txg: u64) {
-        self.next_commit.retain(|queued| queued.txg > txg);
+        let (mut left, mut gone) = (0u64, 0u64);
+        let mut stays = |queued: &Queued| {
+            let stays = queued.txg > txg;
+            *(if stays { &mut left } else { &mut gone }) += queued.size();
+            stays
+        };
+        self.next_commit.retain(&mut stays);
         self.objects.retain(|_, its| {
-            its.retain(|queued| queued.txg > txg);
+            its.retain(&mut stays);
             !its.is_empty()
         });
-        let all = self.next_commit.iter().chain(self.objects.values().flatten());
-        self.bytes = all.map(Queued::size).fold(0, u64::saturating_add);
+        let bytes = self.bytes;
+        invariant!(left + gone == bytes, "{left} and {gone} bytes of itxs, and {bytes} are counted");
+        self.bytes = left;
         self.created.retain(|_, (of, _)| *of > txg);
     }
 
@@ -251,7 +261,7 @@ impl Itxs {
     pub fn take(&mut self, synced: u64) -> Batch {
         let waiting = std::mem::take(&mut self.next_commit);
         let taken = waiting.iter().map(Queued::size).fold(0, u64::saturating_add);
-        self.bytes = self.bytes.saturating_sub(taken);
+        self.bytes = less!(self.bytes, taken, "bytes of itxs that are taken");
         let changes: Vec<Queued> = waiting.into_iter().filter(|q| q.txg > synced).collect();
         Batch { changes, unlogged: self.unlogged > synced, end: self.queued }
     }

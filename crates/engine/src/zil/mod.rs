@@ -57,6 +57,8 @@ mod early;
 mod encoder;
 mod issuer;
 mod itxs;
+#[cfg(test)]
+mod planted;
 
 use super::Shared;
 use super::policy::{Abilities, Policy};
@@ -68,6 +70,7 @@ use cenote_dsl::Dataset;
 use cenote_dsl::write::{Tx, features};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ZilHeader;
+use cenote_format::invariant::caught;
 use cenote_pool::Pool;
 use cenote_vdev::Priority;
 use chain::Chain;
@@ -198,7 +201,18 @@ impl Log {
         kstat::ZIL_WRITERS.add(1);
         kstat::ZIL_ITXS.add(batch.itxs().count() as u64);
         kstat::ZIL_ITX_BYTES.add(batch.bytes());
-        let done = match self.write(shared, live, batch) {
+        // The next commit finds nothing of the batch: it must not take it for written.
+        let write = || {
+            issuing.check(end);
+            self.write(shared, live, batch)
+        };
+        let written = caught(write).unwrap_or_else(|why| {
+            let why = format!("intent log of dataset {}: {why}", self.ds_obj);
+            tracing::error!("{why}");
+            shared.suspend(&why);
+            Err(WriteError::Suspended(why))
+        });
+        let done = match written {
             Ok(true) => Ok(()),
             Ok(false) => shared.tx_state.wait_synced(),
             Err(e) => Err(e),

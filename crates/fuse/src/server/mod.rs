@@ -116,6 +116,10 @@ impl Server {
 }
 
 impl Filesystem for Server {
+    fn broken(&self, why: &str) {
+        self.tree.root.fs().sound_alarm(why);
+    }
+
     fn wanted(&self) -> u64 {
         let mut wanted = FUSE_ASYNC_DIO
             | FUSE_PARALLEL_DIROPS

@@ -43,6 +43,9 @@ pub(crate) trait Filesystem: Send + Sync + 'static {
     /// The kernel, which speaks this minor version, has agreed to these of the flags.
     fn agreed(&self, _minor: u32, _flags: u64) {}
 
+    /// A request found the state of the pool wrong.
+    fn broken(&self, _why: &str) {}
+
     /// Waits until a request may be served; it is served before what is returned is dropped.
     fn admit(&self) -> Option<RwLockReadGuard<'_, ()>> {
         None

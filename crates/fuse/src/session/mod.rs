@@ -167,6 +167,10 @@ impl<F: Filesystem> Serve for Server<F> {
         }
     }
 
+    fn broken(&self, why: &str) {
+        self.fs.broken(why);
+    }
+
     fn failed(&self, e: io::Error) {
         self.end.lock().1.get_or_insert(e);
     }

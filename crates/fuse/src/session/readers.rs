@@ -43,6 +43,7 @@
 
 use super::clones::Clones;
 use super::{Buffer, receive};
+use cenote_format::invariant::{caught, is_broken};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
@@ -62,6 +63,9 @@ const REST: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 pub(super) trait Serve: Send + Sync {
     /// A request was read. It is answered on `device`.
     fn handle(&self, device: &Arc<OwnedFd>, bytes: &[u8]);
+
+    /// A request found the state of the pool wrong.
+    fn broken(&self, why: &str);
 
     /// No request can be read any more, because of an error.
     fn failed(&self, e: io::Error);
@@ -248,8 +252,11 @@ impl Readers {
         }
         let handle = || connection.server.handle(device, bytes);
         // The answer says EIO as it is dropped. A thread outlives a panic: others wait for it.
-        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(handle)).is_err() {
-            tracing::error!("a request made its thread panic");
+        if let Err(why) = caught(handle) {
+            tracing::error!("a request failed: {why}");
+            if is_broken(&why) {
+                connection.server.broken(&why);
+            }
         }
         self.idle.fetch_add(1, Ordering::SeqCst);
     }

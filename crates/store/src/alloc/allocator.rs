@@ -11,6 +11,8 @@ use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use cenote_format::blkptr::Dva;
+use cenote_format::invariant;
+use cenote_vdev::Alarm;
 use cenote_vdev::stats::Latencies;
 use parking_lot::Mutex;
 use rayon::prelude::*;
@@ -90,6 +92,23 @@ pub enum AllocError {
         /// What is wrong.
         source: RangeError,
     },
+    /// The range is free already.
+    #[error(
+        "vdev {vdev} metaslab {metaslab}: {:#x}-{:#x} is freed in group {txg}, but {:#x}-{:#x} is free",
+        .range.0, .range.1, .free.0, .free.1
+    )]
+    FreedTwice {
+        /// Id of the top-level vdev.
+        vdev: u64,
+        /// Number of the metaslab.
+        metaslab: u64,
+        /// The group in which it is freed once more.
+        txg: u64,
+        /// First byte, and the one after the last.
+        range: (u64, u64),
+        /// The same of what is free.
+        free: (u64, u64),
+    },
     /// A pool that cannot be: vdevs named twice, or metaslabs of impossible sizes.
     #[error("vdev {0}: impossible metaslabs")]
     BadVdev(u64),
@@ -146,6 +165,7 @@ pub struct Allocator {
     loads: Latencies,
     waits: AtomicU64,
     in_vain: AtomicU64,
+    alarm: Arc<Alarm>,
 }
 
 impl Allocator {
@@ -177,7 +197,13 @@ impl Allocator {
             loads: Latencies::default(),
             waits: AtomicU64::new(0),
             in_vain: AtomicU64::new(0),
+            alarm: Arc::default(),
         }))
+    }
+
+    /// What its threads sound if they find that the space is not what it must be.
+    pub fn alarm(&self) -> &Arc<Alarm> {
+        &self.alarm
     }
 
     /// From now on there is one more vdev. It has to be in the pool that is on disk: what the last
@@ -266,7 +292,10 @@ impl Allocator {
                 Some(dva) => dvas.push(dva),
                 None if on_its_way && waits => self.wait_deferred(),
                 None => {
-                    dvas.iter().for_each(|dva| drop(self.unallocate(txg, dva)));
+                    for dva in &dvas {
+                        let back = self.unallocate(txg, dva);
+                        invariant!(back.is_ok(), "{dva:?} cannot be given back: {back:?}");
+                    }
                     return None;
                 }
             }
@@ -435,7 +464,7 @@ impl Allocator {
         let (group, metaslab, end) = self.locate(&layout, dva)?;
         let range = |source| AllocError::Range { vdev: dva.vdev.into(), source };
         let view = metaslab.unalloc(txg, dva.offset, end).map_err(range)?;
-        group.allocated.fetch_sub(dva.asize, Ordering::Relaxed);
+        group.lose(dva.asize);
         group.note(metaslab.id() as usize, view);
         Ok(())
     }
@@ -448,8 +477,17 @@ impl Allocator {
     pub fn free(&self, txg: u64, dva: &Dva) -> Result<(), AllocError> {
         let layout = self.layout();
         let (_, metaslab, end) = self.locate(&layout, dva)?;
-        let range = |source| AllocError::Range { vdev: dva.vdev.into(), source };
-        metaslab.free(txg, dva.offset, end).map_err(range)
+        let wrong = |source| match source {
+            RangeError::Overlap { start, end, seg_start, seg_end } => AllocError::FreedTwice {
+                vdev: dva.vdev.into(),
+                metaslab: metaslab.id(),
+                txg,
+                range: (start, end),
+                free: (seg_start, seg_end),
+            },
+            source => AllocError::Range { vdev: dva.vdev.into(), source },
+        };
+        metaslab.free(txg, dva.offset, end).map_err(wrong)
     }
 
     /// The group and the metaslab of a DVA, and where it ends.
@@ -499,24 +537,31 @@ impl Allocator {
         all
     }
 
+    /// Whether something was allocated or freed in `txg` since its changes were taken.
+    pub fn has_changes(&self, txg: u64) -> bool {
+        let layout = self.layout();
+        layout.all_groups().any(|group| group.members().any(|m| m.has_changes(txg)))
+    }
+
     /// `txg` is on disk, with all its changes, the last of which were taken before. Frees that
     /// have waited long enough count as free, and come back into circulation once what is returned is
     /// dropped (see `deferred`); metaslabs that are worth it are loaded ahead.
     pub fn sync_done(self: &Arc<Self>, txg: u64) -> DeferredFrees {
         self.wait_deferred();
-        self.synced.fetch_max(txg, Ordering::Relaxed);
+        let before = self.synced.fetch_max(txg, Ordering::Relaxed);
+        invariant!(before <= txg, "group {txg} ends after group {before}");
         if self.groups().any(|group| group.is_short()) {
             self.let_go();
         }
         let held = self.holds.oldest().into_iter().chain(self.readers.oldest()).min();
         let due = txg.checked_sub(TXG_DEFER_SIZE).map(|last| held.map_or(last, |h| h.min(last)));
         let layout = self.layout();
-        layout.all_groups().for_each(|group| group.account(txg, due));
+        let groups = layout.all_groups();
+        let groups = groups.map(|group| (group.clone(), group.account(txg, due))).collect();
         layout.classes.values().for_each(|class| class.balance());
-        let groups = layout.all_groups().cloned().collect();
         let work = Work { groups, txg, due, unload_after: self.options.unload_after };
         let deferred = match self.options.background {
-            true => self.deferred.get_or_init(DeferThread::start).give(work),
+            true => self.deferred.get_or_init(|| DeferThread::start(&self.alarm)).give(work),
             false => {
                 work.run();
                 DeferredFrees::over()

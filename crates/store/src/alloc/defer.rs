@@ -4,10 +4,13 @@
 //! to look through all of them takes them along ([`DeferSets::sets`]) and leaves the metaslab's lock.
 //! What has waited long enough leaves in parts, from the lowest offset on ([`DeferSets::pop`]).
 //!
-//! Invariant: all sets are disjoint.
+//! Invariants: all sets are disjoint; `bytes` are those of all segments that did not leave yet.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
+
+use cenote_format::less;
 
 use crate::rangetree::RangeTree;
 
@@ -28,30 +31,49 @@ impl Set {
 
 /// Sets by txg; see the module's documentation.
 #[derive(Default)]
-pub(super) struct DeferSets(BTreeMap<u64, Vec<Set>>);
+pub(super) struct DeferSets {
+    sets: BTreeMap<u64, Vec<Set>>,
+    bytes: u64,
+}
 
 impl DeferSets {
     /// Keeps what was freed in `txg`, and is disjoint from all that is here.
     pub(super) fn push(&mut self, txg: u64, tree: Arc<RangeTree>) {
-        self.0.entry(txg).or_default().push(Set { tree, from: 0 });
+        self.bytes += tree.space();
+        self.sets.entry(txg).or_default().push(Set { tree, from: 0 });
+    }
+
+    /// Bytes of all that is here.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// The first segment that shares a byte with `start..end`.
     pub(super) fn overlap(&self, start: u64, end: u64) -> Option<(u64, u64)> {
-        let sets = self.0.values().flatten();
+        let sets = self.sets.values().flatten();
         // What has left ends where its set begins now, or before.
         sets.filter_map(|set| set.tree.overlap(start.max(set.from), end)).next()
     }
 
     /// The sets of `txg` and before.
     pub(super) fn sets(&self, txg: u64) -> impl Iterator<Item = Set> + '_ {
-        self.0.range(..=txg).flat_map(|(_, sets)| sets).cloned()
+        self.sets.range(..=txg).flat_map(|(_, sets)| sets).cloned()
+    }
+
+    /// The sets of groups after `txg`.
+    pub(super) fn sets_after(&self, txg: u64) -> impl Iterator<Item = Set> + '_ {
+        let after = (Bound::Excluded(txg), Bound::Unbounded);
+        self.sets.range(after).flat_map(|(_, sets)| sets).cloned()
     }
 
     /// Moves the sets of `txg` to `other`.
     pub(super) fn hand_over(&mut self, txg: u64, other: &mut DeferSets) {
-        if let Some(sets) = self.0.remove(&txg) {
-            other.0.entry(txg).or_default().extend(sets);
+        if let Some(sets) = self.sets.remove(&txg) {
+            // Nothing leaves before it waits here.
+            let bytes: u64 = sets.iter().map(|set| set.tree.space()).sum();
+            self.bytes = less!(self.bytes, bytes, "bytes freed in group {txg}");
+            other.bytes += bytes;
+            other.sets.entry(txg).or_default().extend(sets);
         }
     }
 
@@ -59,7 +81,7 @@ impl DeferSets {
     /// if there is none.
     pub(super) fn pop(&mut self, last: u64, count: usize) -> Option<(u64, Vec<(u64, u64)>)> {
         loop {
-            let mut first = self.0.first_entry().filter(|first| *first.key() <= last)?;
+            let mut first = self.sets.first_entry().filter(|first| *first.key() <= last)?;
             let Some(set) = first.get_mut().last_mut() else {
                 first.remove();
                 continue;
@@ -68,7 +90,10 @@ impl DeferSets {
             match segments.last() {
                 Some((_, end)) => {
                     set.from = *end;
-                    return Some((*first.key(), segments));
+                    let txg = *first.key();
+                    let bytes: u64 = segments.iter().map(|(start, end)| end - start).sum();
+                    self.bytes = less!(self.bytes, bytes, "deferred bytes of group {txg}");
+                    return Some((txg, segments));
                 }
                 None => drop(first.get_mut().pop()),
             }

@@ -20,20 +20,26 @@
 //! thread and looks again ([`DeferThread::wait`]), so that none is refused for what is on its way. One for a log
 //! block does not wait: who writes a log holds what the sync needs before the thread begins.
 //!
-//! Invariants: work of one txg at a time; work holds no part of the pool but its metaslabs, so that a
+//! Invariants: work of one txg at a time; what comes back is what was counted as free; work holds no part of the pool but its metaslabs, so that a
 //! pool that is exported meanwhile lets go of its devices.
 
 use std::sync::Arc;
 
+use cenote_format::invariant;
+use cenote_vdev::Alarm;
 use crossbeam_channel::{Sender, bounded};
 use parking_lot::{Condvar, Mutex};
 
 use super::group::Group;
 use crate::tunables;
 
+/// The name of the thread.
+const NAME: &str = "metaslab-defer";
+
 /// What is to be done after a txg.
 pub(super) struct Work {
-    pub groups: Vec<Arc<Group>>,
+    /// With the bytes that become allocatable in each.
+    pub groups: Vec<(Arc<Group>, u64)>,
     /// The txg that is on disk.
     pub txg: u64,
     /// What was freed in this txg and before may be allocated again.
@@ -44,13 +50,19 @@ pub(super) struct Work {
 
 impl Work {
     pub(super) fn run(&self) {
-        for group in &self.groups {
+        for (group, due) in &self.groups {
+            let mut back = 0;
             let best = group.best(tunables::PRELOAD_LIMIT.count());
             for metaslab in group.members() {
                 let i = metaslab.id() as usize;
                 let keep = best.contains(&i) || group.is_active(i);
-                group.note(i, metaslab.sync_done(self.txg, self.due, keep, self.unload_after));
+                let done = metaslab.sync_done(self.txg, self.due, keep, self.unload_after);
+                group.note(i, done.0);
+                back += done.1;
             }
+            // What was counted as free is what came back.
+            let (vdev, txg) = (group.vdev(), self.txg);
+            invariant!(back == *due, "vdev {vdev}: {back} bytes of {due} are free after {txg}");
             group.settle();
         }
     }
@@ -104,10 +116,18 @@ pub(super) struct DeferThread {
 }
 
 impl DeferThread {
-    pub(super) fn start() -> DeferThread {
+    /// Starts it; it tells `alarm` of its panics.
+    pub(super) fn start(alarm: &Arc<Alarm>) -> DeferThread {
         let (queue, all) = bounded::<Job>(1);
-        let run = move || all.into_iter().for_each(|(work, _done)| work.run());
-        if let Err(e) = std::thread::Builder::new().name("metaslab-defer".into()).spawn(run) {
+        let alarm = alarm.clone();
+        // Those that wait are told that it is done after the alarm was sounded.
+        let run = move || {
+            for (work, done) in all {
+                alarm.guard(NAME, || work.run());
+                drop(done);
+            }
+        };
+        if let Err(e) = std::thread::Builder::new().name(NAME.into()).spawn(run) {
             tracing::warn!("no thread to give back space: {e}");
         }
         DeferThread { queue, shared: Arc::default() }

@@ -40,6 +40,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use cenote_format::invariant;
+use cenote_format::invariant::broken;
 use parking_lot::Mutex;
 
 use super::affinity::{Affinities, Affinity};
@@ -350,16 +352,25 @@ impl Group {
         *self.defer.lock().entry(txg).or_default() += bytes;
     }
 
-    /// `txg` is on disk, and what was freed in `due` and before is deferred no more.
-    pub(super) fn account(&self, txg: u64, due: Option<u64>) {
-        let mut defer = self.defer.lock();
+    /// `txg` is on disk, and what was freed in `due` and before is deferred no more: so many bytes.
+    pub(super) fn account(&self, txg: u64, due: Option<u64>) -> u64 {
+        let (mut defer, mut came_back) = (self.defer.lock(), 0);
         if let Some(due) = due {
             let later = defer.split_off(&(due + 1));
             let went = std::mem::replace(&mut *defer, later).values().sum();
-            self.allocated.fetch_sub(went, Ordering::Relaxed);
+            self.lose(went);
+            came_back = went;
         }
         let deferred = defer.range(..=txg).map(|(_, bytes)| bytes).sum();
         self.deferred.store(deferred, Ordering::Relaxed);
+        came_back
+    }
+
+    /// So many bytes are not allocated any more. What headers of space maps said of metaslabs that were never loaded
+    /// is among what is, and may have been less.
+    pub(super) fn lose(&self, bytes: u64) {
+        let less = |allocated: u64| Some(allocated.saturating_sub(bytes));
+        let _ = self.allocated.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
     /// Whether more is deferred than can be allocated.
@@ -385,7 +396,9 @@ impl Group {
         while let Some(candidate) = self.choose(want, &tried) {
             let i = candidate.metaslab;
             tried.insert(i);
-            let Some(metaslab) = self.metaslabs.get(i) else { break };
+            let Some(metaslab) = self.metaslabs.get(i) else {
+                broken(format_args!("vdev {} has no metaslab {i}", self.vdev));
+            };
             let (attempt, view) = metaslab.alloc(want.txg, want.size);
             self.note(i, view);
             match attempt {
@@ -534,12 +547,15 @@ impl Group {
         let before = order.views.get_mut(i).filter(|v| self.has(i) && v.number <= view.number);
         let Some(before) = before else { return };
         let old = std::mem::replace(before, view);
+        let vdev = self.vdev;
         if old.weight != view.weight {
-            order.sorted.remove(&(Reverse(old.weight), i));
+            let was = order.sorted.remove(&(Reverse(old.weight), i));
+            invariant!(was, "vdev {vdev} metaslab {i}: not in the order of weights");
             order.sorted.insert((Reverse(view.weight), i));
         }
         if old.surely_holds() != view.surely_holds() {
-            order.by_largest.remove(&(Reverse(old.surely_holds()), i));
+            let was = order.by_largest.remove(&(Reverse(old.surely_holds()), i));
+            invariant!(was, "vdev {vdev} metaslab {i}: not in the order of largest segments");
             order.by_largest.insert((Reverse(view.surely_holds()), i));
         }
     }

@@ -21,12 +21,15 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 
+use cenote_vdev::Alarm;
 use crossbeam_channel::{Sender, bounded};
 use parking_lot::Mutex;
 
 use super::allocator::Allocator;
 use super::space::{Extent, Loading};
 
+/// The name of the thread.
+const NAME: &str = "metaslab-load";
 /// Loads that may wait.
 const QUEUE: usize = 256;
 
@@ -58,19 +61,20 @@ pub(super) struct Background {
 }
 
 impl Background {
-    pub(super) fn start() -> Background {
+    /// Starts it; it tells `alarm` of its panics.
+    pub(super) fn start(alarm: &Arc<Alarm>) -> Background {
         let (queue, requests) = bounded::<(Weak<Allocator>, Place)>(QUEUE);
         let asked = Arc::new(Mutex::new(BTreeSet::new()));
-        let done = asked.clone();
+        let (done, alarm) = (asked.clone(), alarm.clone());
         let work = move || {
             for (allocator, place) in requests {
                 if let Some(allocator) = allocator.upgrade() {
-                    allocator.load(place.0, place.1);
+                    alarm.guard(NAME, || allocator.load(place.0, place.1));
                 }
                 done.lock().remove(&place);
             }
         };
-        if let Err(e) = std::thread::Builder::new().name("metaslab-load".into()).spawn(work) {
+        if let Err(e) = std::thread::Builder::new().name(NAME.into()).spawn(work) {
             tracing::warn!("no thread to load metaslabs ahead: {e}");
         }
         Background { queue, asked }

@@ -42,14 +42,23 @@
 //! Invariants:
 //! - free space, allocs, frees, freed and defer are disjoint but for this: frees of a block whose
 //!   allocation was not taken yet are in allocs as well;
-//! - `allocated` counts all bytes but the free ones, whether loaded or not;
+//! - `allocated` counts all bytes but the free ones: exactly if loaded, else as far as the header of the space map
+//!   tells the truth;
 //! - an unloaded metaslab has no allocs.
+//!
+//! What is freed while the metaslab is not loaded is compared with its space map when it is: what was freed in groups
+//! that are in the map is free there, and what was freed later is not. If that does not hold, something was freed
+//! twice, or the map is wrong: either way nothing more may be written to the pool ([`NotLoaded::Wrong`]).
+
+#[cfg(test)]
+mod planted;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use cenote_format::{invariant, less};
 use cenote_vdev::stats::Latencies;
 use parking_lot::{Condvar, MutexGuard};
 
@@ -123,11 +132,35 @@ impl View {
     }
 }
 
+/// Why a metaslab is not loaded.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum NotLoaded {
+    /// Its space map cannot be read.
+    Unreadable(String),
+    /// Its space map is not what it must be after all that was freed.
+    Wrong(String),
+}
+
+/// What happened while a load is under way.
+#[derive(Default)]
+struct Noted {
+    /// Frees `(txg, start, end)` that are allocatable since.
+    back: Vec<(u64, u64, u64)>,
+    /// What was freed since.
+    freed: Vec<(u64, u64)>,
+}
+
+impl Noted {
+    fn len(&self) -> usize {
+        self.back.len() + self.freed.len()
+    }
+}
+
 #[derive(Default)]
 struct State {
     free: Option<FreeSpace>,
-    /// While a load is under way: frees `(txg, start, end)` that are allocatable since.
-    loading: Option<Vec<(u64, u64, u64)>>,
+    /// While a load is under way.
+    loading: Option<Noted>,
     allocs: BTreeMap<u64, RangeTree>,
     frees: BTreeMap<u64, RangeTree>,
     freed: DeferSets,
@@ -150,6 +183,8 @@ struct State {
     views: u64,
     /// Bytes that a load found allocated beyond those that were known.
     found: i64,
+    /// The same of all loads: so far off is the header of the space map.
+    off: i64,
     /// Last txg in which this metaslab was allocated from or loaded for.
     used: u64,
     /// The same as the last sync saw it, and when it saw it first.
@@ -220,12 +255,14 @@ impl Metaslab {
     pub fn allocated_on_disk(&self) -> u64 {
         let state = self.state.lock();
         let later: u64 = state.allocs.values().map(RangeTree::space).sum();
-        let kept = state.freed.sets(u64::MAX).chain(state.defer.sets(u64::MAX));
-        let kept: Vec<Set> = kept.collect();
-        let allocated = state.allocated;
-        drop(state);
-        let kept = kept.iter().flat_map(Set::iter).map(|(start, end)| end - start).sum();
-        allocated.saturating_sub(kept).saturating_sub(later)
+        let kept = state.freed.bytes() + state.defer.bytes();
+        // Of one that is not loaded the header may say anything.
+        state.allocated.saturating_sub(kept).saturating_sub(later)
+    }
+
+    /// Bytes that are allocated beyond what the header of the space map said when the metaslab was loaded.
+    pub fn header_off_by(&self) -> i64 {
+        self.state.lock().off
     }
 
     /// Free segments that may be allocated, by size: exact if loaded.
@@ -329,7 +366,9 @@ impl Metaslab {
                 }
                 let (first, last) = (from.max(start), to.min(end));
                 free.remove(first, last)?;
-                let _ = allocs.entry(txg).or_default().add(first, last);
+                let added = allocs.entry(txg).or_default().add(first, last);
+                let (vdev, id) = (self.vdev, self.id);
+                invariant!(added.is_ok(), "vdev {vdev} metaslab {id}: free and allocated: {added:?}");
                 (claimed, *allocated) = (claimed + last - first, *allocated + last - first);
                 if to > end {
                     segments.push_front((end, to));
@@ -343,12 +382,13 @@ impl Metaslab {
     /// Takes back an allocation of `txg` that nothing was written to.
     pub(super) fn unalloc(&self, txg: u64, start: u64, end: u64) -> Result<View, RangeError> {
         let mut state = self.state.lock();
-        let allocs = state.allocs.get_mut(&txg).ok_or(RangeError::Absent { start, end })?;
+        let State { allocs, free, allocated, .. } = &mut *state;
+        let allocs = allocs.get_mut(&txg).ok_or(RangeError::Absent { start, end })?;
         allocs.remove(start, end)?;
-        if let Some(free) = &mut state.free {
-            free.add(start, end)?;
-        }
-        state.allocated = state.allocated.saturating_sub(end - start);
+        let (vdev, id) = (self.vdev, self.id);
+        let added = free.as_mut().map(|free| free.add(start, end));
+        invariant!(added == Some(Ok(())), "vdev {vdev} metaslab {id}: allocated and free: {added:?}");
+        *allocated = less!(*allocated, end - start, "vdev {vdev} metaslab {id}: allocated bytes");
         Ok(state.view())
     }
 
@@ -371,6 +411,9 @@ impl Metaslab {
             return Err(RangeError::Overlap { start, end, seg_start, seg_end });
         }
         self.changed.store(true, Ordering::Relaxed);
+        if let Some(noted) = &mut state.loading {
+            noted.freed.push((start, end));
+        }
         state.frees.entry(txg).or_default().add(start, end)
     }
 
@@ -399,7 +442,9 @@ impl Metaslab {
         let mut frees = RangeTree::new();
         for (start, end) in freed.iter() {
             // Both trees are sets.
-            let _ = allocs.remove_xor_add(&mut frees, start, end);
+            let moved = allocs.remove_xor_add(&mut frees, start, end);
+            let (vdev, id) = (self.vdev, self.id);
+            invariant!(moved.is_ok(), "vdev {vdev} metaslab {id}: freed twice: {moved:?}");
         }
         let (vdev, metaslab) = (self.vdev, self.id);
         let (allocs, frees) = (allocs.iter().collect(), frees.iter().collect());
@@ -408,28 +453,29 @@ impl Metaslab {
 
     /// `txg` is on disk: its frees begin to wait, and those of `due` and before become allocatable. If
     /// the metaslab was not used for `unload_after` txgs, or for as long as tunables say, it is
-    /// unloaded unless it is to be kept.
+    /// unloaded unless it is to be kept. Returns how many bytes became allocatable, too.
     pub(super) fn sync_done(
         &self,
         txg: u64,
         due: Option<u64>,
         keep: bool,
         unload_after: Option<u64>,
-    ) -> View {
-        let mut guard = self.state.lock();
+    ) -> (View, u64) {
+        let (mut guard, mut back) = (self.state.lock(), 0);
         let state = &mut *guard;
         state.freed.hand_over(txg, &mut state.defer);
         while let Some((freed_in, segments)) = due.and_then(|due| guard.defer.pop(due, BATCH)) {
-            guard.end_defer(freed_in, &segments);
+            back += guard.end_defer((self.vdev, self.id), freed_in, &segments);
             MutexGuard::bump(&mut guard);
         }
+        guard.check(self.vdev, self.id);
         let idle = guard.is_idle(txg, unload_after);
         let unloaded = if idle && !keep { guard.unload() } else { None };
         let view = guard.view();
         drop(guard);
         // Memory is given back without the lock.
         drop(unloaded);
-        view
+        (view, back)
     }
 
     /// Unloads the metaslab if nothing was allocated there since `txg`, which is on disk; its view
@@ -457,13 +503,13 @@ impl Metaslab {
     /// Brings the free space into memory, or waits for a thread that does so. A load is counted in
     /// `loads`.
     ///
-    /// Errors: the loader's.
+    /// Errors: the loader's; the space map is not what it must be.
     pub(super) fn load(
         &self,
         txg: u64,
         loader: &dyn LoadMetaslab,
         loads: &Latencies,
-    ) -> Result<View, String> {
+    ) -> Result<View, NotLoaded> {
         let mut state = self.state.lock();
         state.used = state.used.max(txg);
         while state.loading.is_some() {
@@ -472,73 +518,96 @@ impl Metaslab {
         if state.free.is_some() {
             return Ok(state.view());
         }
-        state.loading = Some(Vec::new());
+        state.loading = Some(Noted::default());
         drop(state);
         // The loader is the pool's code: if it panics, nobody must wait for it for ever.
-        let mut guard = LoadGuard { metaslab: self, result: Err("the loader panicked".into()) };
+        let panicked = NotLoaded::Unreadable("the loader panicked".into());
+        let mut guard = LoadGuard { metaslab: self, result: Err(panicked) };
         let started = Instant::now();
         let loaded = loader.load(self.vdev, self.id, self.extent);
         // Summing up takes long where there are many segments: not with the lock held.
-        guard.result = loaded.map(|Loaded { mut free, txg }| {
-            self.hold_back(&mut free, txg);
-            free.finish()
+        guard.result = loaded.map_err(NotLoaded::Unreadable).and_then(|Loaded { mut free, txg }| {
+            self.hold_back(&mut free, txg).map_err(NotLoaded::Wrong)?;
+            Ok(free.finish())
         });
         if guard.result.is_ok() {
             loads.add(started.elapsed());
         }
-        let failed = guard.result.as_ref().err().cloned();
-        drop(guard);
-        match failed {
-            Some(why) => Err(why),
-            None => Ok(self.view()),
-        }
+        guard.end()?;
+        Ok(self.view())
     }
 
     /// Takes deferred frees out of the free space as a map has it that was written in `txg`, and
     /// adds those that are deferred no more, but were when the map was written.
-    fn hold_back(&self, free: &mut Loading, txg: u64) {
-        let (allocatable, deferred) = {
+    ///
+    /// Errors: what was freed up to `txg` is not free in the map, or what was freed later is.
+    fn hold_back(&self, free: &mut Loading, txg: u64) -> Result<(), String> {
+        let (back, earlier, later, own) = {
             let mut state = self.state.lock();
-            let allocatable = state.loading.as_mut().map(std::mem::take).unwrap_or_default();
-            let deferred = state.freed.sets(u64::MAX).chain(state.defer.sets(u64::MAX));
-            (allocatable, deferred.collect::<Vec<Set>>())
+            let noted = state.loading.as_mut().map(std::mem::take).unwrap_or_default();
+            let earlier = state.freed.sets(txg).chain(state.defer.sets(txg));
+            let earlier: Vec<Set> = earlier.collect();
+            let later = state.freed.sets_after(txg).chain(state.defer.sets_after(txg));
+            let later: Vec<Set> = later.collect();
+            let own: Vec<_> = state.frees.values().flat_map(RangeTree::iter).collect();
+            (noted.back, earlier, later, own)
         };
-        for (_, start, end) in allocatable.into_iter().filter(|(freed_in, ..)| *freed_in > txg) {
-            free.fill(start, end, true);
+        let twice = |(start, end): (u64, u64)| {
+            format!("{start:#x}-{end:#x} was freed after group {txg}, and was free already")
+        };
+        for (_, start, end) in back.into_iter().filter(|(freed_in, ..)| *freed_in > txg) {
+            free.free(start, end).map_err(|_| twice((start, end)))?;
         }
-        for (start, end) in deferred.iter().flat_map(Set::iter) {
-            free.fill(start, end, false);
+        let mut after = later.iter().flat_map(Set::iter).chain(own);
+        match after.find(|(start, end)| !free.is_allocated(*start, *end)) {
+            Some(range) => return Err(twice(range)),
+            None => drop(after),
         }
+        for (start, end) in earlier.iter().flat_map(Set::iter) {
+            let lost = |_| format!("{start:#x}-{end:#x} was freed, and is not free in group {txg}");
+            free.alloc(start, end).map_err(lost)?;
+        }
+        Ok(())
     }
 
     /// Everybody may use the free space now. It lacks all frees that were deferred when
     /// [`Metaslab::hold_back`] looked: those that came back since are added.
-    fn finish_load(&self, result: Result<FreeSpace, String>) {
-        let mut result = result.ok();
-        let add = |free: &mut Option<FreeSpace>, allocatable: Vec<(u64, u64, u64)>| {
-            let Some(free) = free else { return };
-            for (_, start, end) in allocatable {
-                free.clear(start, end);
-                let _ = free.add(start, end);
+    ///
+    /// Errors: the metaslab is not loaded; it is as it was.
+    fn finish_load(&self, mut result: Result<FreeSpace, NotLoaded>) -> Result<(), NotLoaded> {
+        let mut add = |noted: Noted| {
+            let Ok(free) = &mut result else { return };
+            let twice = noted.freed.into_iter().find(|(start, end)| free.overlaps(*start, *end));
+            let mut back = noted.back.into_iter();
+            let added = back.try_for_each(|(_, start, end)| free.add(start, end));
+            match (added, twice) {
+                (Err(e), _) => result = Err(NotLoaded::Wrong(format!("freed, deferred: {e}"))),
+                (_, Some((start, end))) => {
+                    let why = format!("{start:#x}-{end:#x} is freed, and was free already");
+                    result = Err(NotLoaded::Wrong(why));
+                }
+                (Ok(()), None) => {}
             }
         };
         let mut state = self.state.lock();
-        while let Some(allocatable) = state.loading.take_if(|noted| noted.len() > BATCH) {
-            state.loading = Some(Vec::new());
+        while let Some(noted) = state.loading.take_if(|noted| noted.len() > BATCH) {
+            state.loading = Some(Noted::default());
             drop(state);
-            add(&mut result, allocatable);
+            add(noted);
             state = self.state.lock();
         }
-        add(&mut result, state.loading.take().unwrap_or_default());
-        if let Some(free) = result {
+        add(state.loading.take().unwrap_or_default());
+        let loaded = result.map(|free| {
             let allocated = self.extent.size - free.space();
-            state.found += allocated.wrapping_sub(state.allocated) as i64;
+            let found = allocated.wrapping_sub(state.allocated) as i64;
+            (state.found, state.off) = (state.found + found, state.off + found);
             state.allocated = allocated;
             state.free = Some(free);
             (state.came_back, state.others) = ((0, 0), 0);
-        }
+        });
         drop(state);
         self.loaded.notify_all();
+        loaded
     }
 }
 
@@ -554,13 +623,28 @@ fn with_deferred(mut sum: Histogram, state: MutexGuard<'_, State>) -> Histogram 
 struct LoadGuard<'a> {
     metaslab: &'a Metaslab,
     /// Free space less deferred frees.
-    result: Result<FreeSpace, String>,
+    result: Result<FreeSpace, NotLoaded>,
+}
+
+impl LoadGuard<'_> {
+    /// Ends it.
+    fn end(mut self) -> Result<(), NotLoaded> {
+        let result = self.take();
+        let metaslab = self.metaslab;
+        std::mem::forget(self);
+        metaslab.finish_load(result)
+    }
+
+    fn take(&mut self) -> Result<FreeSpace, NotLoaded> {
+        std::mem::replace(&mut self.result, Err(NotLoaded::Unreadable(String::new())))
+    }
 }
 
 impl Drop for LoadGuard<'_> {
     fn drop(&mut self) {
-        let result = std::mem::replace(&mut self.result, Err(String::new()));
-        self.metaslab.finish_load(result);
+        // What is not loaded is as it was.
+        let result = self.take();
+        drop(self.metaslab.finish_load(result));
     }
 }
 
@@ -603,26 +687,50 @@ impl State {
         let wanted = if plenty { free.largest().max(size) } else { size };
         let start = near.or_else(|| free.best_fit(wanted).map(|(start, _)| start))?;
         let end = start.checked_add(size)?;
-        free.remove(start, end).ok()?;
+        let taken = free.remove(start, end);
+        invariant!(taken.is_ok(), "{start:#x}-{end:#x} was found free and is not: {taken:?}");
         self.cursor = end;
         // What was free is in none of the other trees.
-        let _ = self.allocs.entry(txg).or_default().add(start, end);
+        let added = self.allocs.entry(txg).or_default().add(start, end);
+        invariant!(added.is_ok(), "free and allocated in group {txg}: {added:?}");
         self.allocated += size;
         Some(start)
     }
 
-    /// Deferred frees of `freed_in` become allocatable.
-    fn end_defer(&mut self, freed_in: u64, segments: &[(u64, u64)]) {
+    /// Of a loaded metaslab what is free and what is not are all of it.
+    fn check(&self, vdev: u64, id: u64) {
+        let Some(free) = self.free.as_ref().map(FreeSpace::space) else { return };
+        let (allocated, size) = (self.allocated, self.size);
+        invariant!(
+            free + allocated == size,
+            "vdev {vdev} metaslab {id}: {free} bytes free and {allocated} not, of {size}"
+        );
+    }
+
+    /// Deferred frees of `freed_in` become allocatable; their bytes.
+    fn end_defer(
+        &mut self,
+        (vdev, id): (u64, u64),
+        freed_in: u64,
+        segments: &[(u64, u64)],
+    ) -> u64 {
+        let mut bytes = 0;
         for (start, end) in segments.iter().copied() {
-            self.allocated = self.allocated.saturating_sub(end - start);
+            bytes += end - start;
             if let Some(free) = &mut self.free {
-                if let Err(e) = free.add(start, end) {
-                    tracing::error!("freed in txg {freed_in}: {e}");
-                }
+                let added = free.add(start, end);
+                invariant!(
+                    added.is_ok(),
+                    "vdev {vdev} metaslab {id}: freed in group {freed_in}, and free: {added:?}"
+                );
+                let of = format_args!("vdev {vdev} metaslab {id}: allocated bytes");
+                self.allocated = less!(self.allocated, end - start, "{of}");
                 continue;
             }
+            // Of one that is not loaded the header of the space map may have said less than there is.
+            self.allocated = self.allocated.saturating_sub(end - start);
             if let Some(noted) = &mut self.loading {
-                noted.push((freed_in, start, end));
+                noted.back.push((freed_in, start, end));
             }
             // It may join with others, so the largest segment is not known any more.
             self.histogram.add(end - start);
@@ -630,6 +738,7 @@ impl State {
             self.came_back.0 += 1;
             self.came_back.1 += end - start;
         }
+        bytes
     }
 
     /// Whether this metaslab was not used for long, now that `txg` is on disk.

@@ -13,6 +13,12 @@
 //! needs nothing that was freed up to `txg`. Nothing younger is given out before two more groups are
 //! on disk. So it does no harm if a read is counted a moment after it was looked for.
 
+#[cfg(test)]
+mod planted;
+
+use cenote_format::invariant;
+use std::thread::panicking;
+
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 
 /// Counters.
@@ -60,6 +66,8 @@ impl ReadEpochs {
 
     /// Group `txg` is on disk. Reads that begin from now on see it.
     pub fn group_done(&self, txg: u64) {
+        let last = self.last.load(SeqCst);
+        invariant!(last <= txg, "group {txg} ends after group {last}");
         let slot = self.slot(txg);
         if slot.readers.load(SeqCst) == 0 {
             slot.since.store(txg, SeqCst);
@@ -92,7 +100,9 @@ impl ReadEpoch<'_> {
 
 impl Drop for ReadEpoch<'_> {
     fn drop(&mut self) {
-        self.epochs.slot(self.txg).readers.fetch_sub(1, SeqCst);
+        let before = self.epochs.slot(self.txg).readers.fetch_sub(1, SeqCst);
+        let txg = self.txg;
+        invariant!(before > 0 || panicking(), "a read of group {txg} ends that did not begin");
     }
 }
 

@@ -19,6 +19,8 @@
 //! Invariants: a range is added only if all of it is absent and removed only if all of it is there,
 //! or nothing changes and the error says so; counts by size are exact.
 
+use cenote_format::less;
+
 use super::bits;
 use super::dense::Dense;
 use super::sparse::Sparse;
@@ -215,7 +217,7 @@ impl FreeSpace {
         let left = from - either!(&self.form, f => f.run_start(from));
         let right = either!(&self.form, f => f.run_end(to)) - to;
         either!(&mut self.form, f => f.remove(from, to));
-        self.free -= (to - from) as u64;
+        self.free = less!(self.free, (to - from) as u64, "free sectors");
         self.count(left, true);
         self.count(right, true);
         self.count(left + (to - from) + right, false);
@@ -286,9 +288,12 @@ impl FreeSpace {
         if let Some(log) = len.checked_ilog2()
             && let Some(count) = self.counts.get_mut(log as usize)
         {
-            let step = if more { 1 } else { -1 };
-            *count = count.saturating_add_signed(step);
-            self.segments = self.segments.saturating_add_signed(step.into());
+            if more {
+                (*count, self.segments) = (*count + 1, self.segments + 1);
+            } else {
+                *count = less!(*count, 1, "free segments of 2^{log} sectors");
+                self.segments = less!(self.segments, 1, "free segments");
+            }
         }
     }
 
@@ -389,6 +394,12 @@ impl Loading {
             (true, true) => RangeError::Overlap { start, end, seg_start: start, seg_end: end },
             (true, false) => RangeError::Absent { start, end },
         }
+    }
+
+    /// Whether none of bytes `start..end` of the vdev is free.
+    pub(super) fn is_allocated(&self, start: u64, end: u64) -> bool {
+        let range = self.extent.range(start, end);
+        range.is_ok_and(|(from, to)| bits::all_clear(&self.words, from, to))
     }
 
     /// Makes bytes `start..end` of the vdev free, or takes them, whatever they are now. What is

@@ -2,6 +2,7 @@
 //!
 //! Two maps hold the same segments: by start, and by length and start. Both are exact.
 
+use cenote_format::invariant::broken;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A set of sectors; see the module's documentation.
@@ -31,7 +32,9 @@ impl Sparse {
 
     /// Removes a range that is there.
     pub(super) fn remove(&mut self, from: usize, to: usize) {
-        let Some((start, end)) = self.at_or_before(from) else { return };
+        let Some((start, end)) = self.at_or_before(from).filter(|(_, end)| to <= *end) else {
+            broken(format_args!("sectors {from}-{to} are taken of no free segment"));
+        };
         self.drop_segment(start);
         self.put(start, from);
         self.put(to, end);

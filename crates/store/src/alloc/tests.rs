@@ -408,7 +408,7 @@ fn nothing_is_refused_for_what_is_on_its_way() {
 /// `txg` is on disk, and what has waited long enough comes back.
 fn synced(m: &Metaslab, txg: u64) -> View {
     let due = txg.checked_sub(TXG_DEFER_SIZE);
-    m.sync_done(txg, due, true, None)
+    m.sync_done(txg, due, true, None).0
 }
 
 /// Two blocks side by side that are freed one after the other, in a metaslab that is not loaded, are

@@ -18,6 +18,7 @@ use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_format::checksum;
 use cenote_format::compress::Compression;
 use cenote_format::dmu::DmuType;
+use cenote_format::invariant;
 use cenote_format::encode::blkptr::{BlockProps, encode_gang_header, gang_pointers};
 use cenote_vdev::BlockWrite;
 
@@ -116,9 +117,8 @@ impl<'a> DvaAllocation<'a> {
     fn undo(&mut self) {
         self.writes.clear();
         for dva in self.taken.drain(..) {
-            if let Err(e) = self.writer.allocator.unallocate(self.txg, &dva) {
-                tracing::error!("{dva:?} cannot be given back: {e}");
-            }
+            let back = self.writer.allocator.unallocate(self.txg, &dva);
+            invariant!(back.is_ok(), "{dva:?} cannot be given back: {back:?}");
         }
     }
 

@@ -430,7 +430,7 @@ impl Writer {
             Stage::Done(result) => return result,
             Stage::Writing(flying) => flying,
         };
-        let lost = || Err(VdevError::Unsupported("a batch of writes without answers".into()));
+        let lost = || Err(VdevError::Broken("a batch of writes without answers".into()));
         let mine: Vec<_> = (0..writes).map(|_| results.next().unwrap_or_else(lost)).collect();
         if let Some(failed) = mine.into_iter().find_map(Result::err) {
             for dva in taken {

@@ -18,10 +18,11 @@
 //! - What fails first is told to all who ask from then on ([`WriteBehind::drain`]).
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use cenote_format::invariant::caught;
+use cenote_format::less;
 use cenote_vdev::VdevError;
 use crossbeam_channel::{Sender, unbounded};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -105,11 +106,10 @@ impl WriteBehind {
     fn run(&self) {
         let mut state = self.state.lock();
         while let Some((job, bytes)) = state.jobs.pop_front() {
-            state.bytes = state.bytes.saturating_sub(bytes);
+            state.bytes = less!(state.bytes, bytes, "bytes that wait to be written");
             self.changed.notify_all();
-            let panicked =
-                |_| Err(VdevError::Unsupported("a batch of writes that panicked".into()).into());
-            let unlocked = || catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(panicked);
+            let panicked = |why: String| Err(VdevError::Broken(why).into());
+            let unlocked = || caught(job).unwrap_or_else(panicked);
             let done = MutexGuard::unlocked(&mut state, unlocked);
             state.failed = state.failed.take().or(done.err());
         }

@@ -60,7 +60,7 @@ use crate::threads::{IoPool, Work};
 use crate::traffic::{Content, Meter, Traffic};
 use crate::tree::{self, VdevTree};
 use crate::vdev::{Kind, Vdev, merged};
-use crate::{VdevError, mirror};
+use crate::{Alarm, VdevError, mirror};
 
 pub(crate) use leaf::Written;
 use parity::Columns;
@@ -103,9 +103,9 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(crate) fn new() -> Writer {
+    pub(crate) fn new(alarm: Arc<Alarm>) -> Writer {
         Writer {
-            pool: IoPool::new(),
+            pool: IoPool::new(alarm),
             writes: Meter::default(),
             flushes: AtomicU64::new(0),
             lost: Mutex::default(),

@@ -4,6 +4,8 @@
 //! without a gap become one, which takes no copy, since the pieces of both are handed to the
 //! kernel as they are; large ones join too; and each device gets one batch, which is done one write
 //! after the other, since writes to one file exclude each other in the kernel anyway.
+//!
+//! Invariant: the writes of a batch do not overlap, but for repairs.
 
 use std::io;
 use std::ops::Range;
@@ -13,6 +15,7 @@ use std::time::Instant;
 
 use cenote_format::LABEL_START;
 use cenote_format::abd::Abd;
+use cenote_format::invariant;
 use cenote_format::label::{LABEL_END, LABEL_SIZE};
 
 use crate::device::WriteReq;
@@ -83,9 +86,13 @@ fn aggregate(writes: &[LeafWrite], order: &[usize]) -> Vec<Range<usize>> {
     let (mut end, mut bytes) = (0u64, 0u64);
     for (at, i) in order.iter().enumerate() {
         let (write, len) = (&writes[*i], writes[*i].data.len() as u64);
-        let follows = runs.last().and_then(|r| order.get(r.start)).is_some_and(|first| {
-            Arc::ptr_eq(&writes[*first].leaf, &write.leaf) && write.offset == end
-        });
+        let first = runs.last().and_then(|run| order.get(run.start));
+        let same_leaf = first.is_some_and(|first| Arc::ptr_eq(&writes[*first].leaf, &write.leaf));
+        // Who found the same wrong bytes twice mends them twice.
+        let beside = !same_leaf || write.offset >= end || write.content == Content::Repair;
+        let (leaf, offset) = (&write.leaf, write.offset);
+        invariant!(beside, "{leaf:?}: a write at {offset:#x} of a batch with one up to {end:#x}");
+        let follows = same_leaf && offset == end;
         match runs.last_mut() {
             Some(run) if follows && bytes + len <= limit => {
                 run.end = at + 1;

@@ -417,3 +417,19 @@ fn read_only_devices_take_nothing() {
     assert!(!tree.leaves()[0].writable());
     assert!(write(&tree, block(0, 512, 1)).is_err());
 }
+
+/// Two blocks of a batch that share a sector: what is on disk then goes by chance.
+#[test]
+fn writes_of_a_batch_that_overlap_are_found() {
+    let layout = Layout { kind: Kind::File, width: 1, nparity: 0, ashift: 9 };
+    let disks = disks(1);
+    let tree = layout.tree(&disks);
+    let batch = [block(8192, 4096, 10), block(8192 + 3584, 4096, 10)];
+    let why = cenote_format::invariant::caught(|| tree.write_many(&batch)).unwrap_err();
+    assert!(why.contains("a write at 0x2e00 of a batch with one up to 0x3000"), "{why}");
+    // Nothing of it was written.
+    let at = LABEL_START as usize + 8192;
+    assert!(disks[0].memory.bytes()[at..at + 8192].iter().all(|b| *b == 0));
+    let apart = [block(8192, 4096, 10), block(12288, 4096, 10)];
+    assert!(tree.write_many(&apart).iter().all(Result::is_ok));
+}

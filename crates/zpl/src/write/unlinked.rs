@@ -25,6 +25,7 @@ use cenote_dmu::DeleteChunk;
 use cenote_dmu::live::Cost;
 use cenote_dmu::tunables::DELETE_BLOCKS;
 use cenote_dmu::zap::Zap;
+use cenote_format::invariant::caught;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -65,6 +66,13 @@ impl UnlinkedDrain {
             self.idle.notify_all();
         }
         next
+    }
+
+    /// Nothing is freed in the background any more.
+    fn give_up(&self) {
+        let mut queue = self.queue();
+        (queue.running, queue.stopped) = (false, true);
+        self.idle.notify_all();
     }
 }
 
@@ -195,6 +203,17 @@ impl FileSystem {
 
 /// Frees what waits, as long as somebody has the file system.
 fn drain_queue(fs: &Weak<FileSystem>) {
+    if let Err(why) = caught(|| drain(fs))
+        && let Some(fs) = fs.upgrade()
+    {
+        // Those that wait for it are told, and nothing of the pool is written any more.
+        fs.sound_alarm(&format!("thread zfs-unlinked: {why}"));
+        fs.drain.give_up();
+    }
+}
+
+/// See [`drain_queue`].
+fn drain(fs: &Weak<FileSystem>) {
     let freeing = fs.upgrade().and_then(|fs| Some(fs.source.live()?.begin_freeing()));
     while let Some(fs) = fs.upgrade() {
         let Some(ino) = fs.drain.next() else { break };

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use super::Allocator;
 use crate::alloc::deferred::DeferThread;
 use crate::alloc::loader::Background;
+use crate::alloc::metaslab::NotLoaded;
 use crate::tunables;
 
 impl Allocator {
@@ -49,7 +50,8 @@ impl Allocator {
 
     pub(super) fn request_load(self: &Arc<Self>, vdev: u64, metaslab: u64) {
         if self.options.background {
-            self.background.get_or_init(Background::start).request(self, vdev, metaslab);
+            let background = self.background.get_or_init(|| Background::start(&self.alarm));
+            background.request(self, vdev, metaslab);
         }
     }
 
@@ -66,7 +68,12 @@ impl Allocator {
                 group.note(metaslab as usize, view);
                 true
             }
-            Err(why) => {
+            Err(NotLoaded::Wrong(why)) => {
+                group.give_up(metaslab as usize);
+                self.alarm.sound(format!("vdev {vdev} metaslab {metaslab}: {why}"));
+                false
+            }
+            Err(NotLoaded::Unreadable(why)) => {
                 tracing::warn!("vdev {vdev} metaslab {metaslab} cannot be loaded: {why}");
                 // Nothing can be allocated there.
                 group.give_up(metaslab as usize);

@@ -1,0 +1,110 @@
+//! Faults planted in an object set that is written: each is found before a block of the group is written.
+
+#![allow(clippy::unwrap_used)]
+
+use super::object::{OpenObject, new_dnode};
+use super::sink::{BlockSink, NewBlock};
+use super::work::Work;
+use super::*;
+use crate::blocks::Blocks;
+use cenote_format::abd::Abd;
+use cenote_format::invariant::{caught, is_broken};
+use cenote_format::nvlist::{NvList, NvValue};
+use cenote_vdev::VdevTree;
+
+const KIND: DmuType = DmuType::PLAIN_FILE_CONTENTS;
+
+/// A sink that nothing may reach.
+struct Never;
+
+impl BlockSink for Never {
+    fn write_blocks(&self, _: u64, blocks: Vec<NewBlock>) -> Vec<Result<BlockPointer>> {
+        blocks.iter().map(|_| Err(WriteError::Sink("blocks were written".into()))).collect()
+    }
+}
+
+fn set() -> OpenObjectSet {
+    let mut root = NvList::default();
+    root.set("type", NvValue::String("root".into()));
+    root.set("id", NvValue::Uint64(0));
+    root.set("guid", NvValue::Uint64(1));
+    root.set("children", NvValue::NvListArray(Vec::new()));
+    let tree = VdevTree::build(&root, &mut |_, _| None).unwrap();
+    OpenObjectSet::create(Store::new(tree, 1 << 20), 5, ObjsetType::Other).unwrap()
+}
+
+fn object(number: u64) -> OpenObject {
+    OpenObject::new(number, new_dnode(&NewObject::new(KIND, 4096)).unwrap())
+}
+
+fn broken<T>(f: impl FnOnce() -> T) -> String {
+    let why = caught(f).map(drop).unwrap_err();
+    assert!(is_broken(&why), "{why}");
+    why
+}
+
+#[test]
+fn a_dirty_block_that_is_cut_short_is_found() {
+    let mut object = object(7);
+    object.pending.top.put(0, Abd::from_vec(vec![1; 4096]).into());
+    object.pending.top.put(1, Abd::from_vec(vec![1; 512]).into());
+    let why = broken(|| Work::new(5, 7, &object));
+    assert!(why.ends_with("objset 5 object 7: 2 dirty blocks of 4096 have 4608 bytes"), "{why}");
+}
+
+#[test]
+fn a_count_of_dirty_bytes_that_is_off_by_one_is_found() {
+    let mut set = set();
+    let number = set.allocate(&NewObject::new(KIND, 4096)).unwrap();
+    set.write(number, 0, &[1; 100]).unwrap();
+    set.dirty += 1;
+    let counted = set.dirty;
+    let why = broken(|| set.sync(9, &Never));
+    let what = format!("objset 5: {} bytes are dirty, {counted} counted", counted - 1);
+    assert!(why.ends_with(&what), "{why}");
+    // Nothing of it is written afterwards.
+    assert!(matches!(set.sync(10, &Never), Err(WriteError::Failed)));
+}
+
+#[test]
+fn a_pointer_that_has_no_place_is_found() {
+    let phys = new_dnode(&NewObject::new(KIND, 4096)).unwrap();
+    let (cloned, freed, forced, spill, nodes) = Default::default();
+    let (number, dirty) = (7, Blocks::None);
+    let mut work = Work { number, phys, dirty, cloned, freed, forced, spill, nodes };
+    let why = broken(|| work.set_pointer(0, 9, BlockPointer::HOLE));
+    assert!(why.ends_with("object 7: no pointer 9 in the dnode"), "{why}");
+    work.phys.levels = 2;
+    let why = broken(|| work.set_pointer(0, 9, BlockPointer::HOLE));
+    assert!(why.ends_with("object 7: nothing leads to block 9 of level 0"), "{why}");
+}
+
+#[test]
+fn an_object_that_is_allocated_twice_is_found() {
+    let mut set = set();
+    let number = set.allocate(&NewObject::new(KIND, 4096)).unwrap();
+    let why = broken(|| set.insert(number, object(number)));
+    assert!(why.ends_with(&format!("objset 5 object {number}: allocated twice")), "{why}");
+}
+
+#[test]
+fn slots_that_are_put_back_twice_are_found() {
+    let mut set = set();
+    let number = set.allocate(&NewObject::new(KIND, 4096)).unwrap();
+    set.slots.put_back(number, 1);
+    let why = broken(|| set.slots.put_back(number, 1));
+    assert!(why.contains(&format!("object {number}: slots are put back that are free")), "{why}");
+}
+
+#[test]
+fn a_group_in_the_middle_of_a_change_is_found() {
+    let mut set = set();
+    set.begin_change();
+    let why = broken(|| set.sync(9, &Never));
+    assert!(why.contains("objset 5 is written in the middle of 1 changes"), "{why}");
+    let why = broken(|| set.quiesce());
+    assert!(why.contains("in the middle of 1 changes"), "{why}");
+    set.keep_change();
+    let why = broken(|| set.keep_change());
+    assert!(why.ends_with("a change ends that did not begin"), "{why}");
+}
