@@ -188,6 +188,9 @@ impl StaysMounted {
             MountError::Covered(_) => {
                 format!("cannot unmount '{place}': another mount covers it")
             }
+            MountError::Unmount(_, Errno::PERM) => {
+                format!("cannot unmount '{place}': permission denied")
+            }
             e => format!("cannot unmount '{place}': {e}"),
         })
     }
@@ -445,6 +448,10 @@ fn take(
         return Ok(Vec::new());
     };
     let Some(mounted) = all.mounted.get_mut(position) else { return Ok(Vec::new()) };
+    if !way.by.may_mount() {
+        let place = at.unwrap_or(&listed.mountpoint);
+        return Err(StaysMounted::new(place, &MountError::Unmount(place.to_owned(), Errno::PERM)));
+    }
     if let Err(e) = mounted.handle.detach(way.force(), at, way.by) {
         return Err(StaysMounted::new(at.unwrap_or(&listed.mountpoint), &e));
     }
