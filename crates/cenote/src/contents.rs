@@ -27,7 +27,28 @@ const DNODE: usize = 512;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Files;
 
+/// The same for another user than this process's, to whom the root directories of new file systems belong.
+#[derive(Clone, Copy, Debug)]
+pub struct FilesOf {
+    /// Number of the user.
+    pub user: u32,
+    /// Number of the user's primary group.
+    pub group: u32,
+}
+
 impl Contents for Files {
+    fn fill(&self, os: &mut OpenObjectSet, what: &Format, txg: u64) -> Result<(), WriteError> {
+        let user = rustix::process::geteuid().as_raw();
+        let group = rustix::process::getegid().as_raw();
+        FilesOf { user, group }.fill(os, what, txg)
+    }
+
+    fn resize(&self, volume: Arc<LiveObjectSet>, size: u64) -> Result<(), WriteError> {
+        Volume::open_live(volume).and_then(|v| v.resize(size)).map_err(failed)
+    }
+}
+
+impl Contents for FilesOf {
     fn fill(&self, os: &mut OpenObjectSet, what: &Format, txg: u64) -> Result<(), WriteError> {
         let done = match *what {
             Format::Filesystem { case, normalization, utf8_only, project_quota } => {
@@ -40,8 +61,8 @@ impl Contents for Files {
                     normalization,
                     utf8_only,
                     project_quota,
-                    uid: rustix::process::geteuid().as_raw(),
-                    gid: rustix::process::getegid().as_raw(),
+                    uid: self.user,
+                    gid: self.group,
                     time: Clock::default().now(),
                     ..CreateProps::default()
                 };
@@ -53,7 +74,7 @@ impl Contents for Files {
     }
 
     fn resize(&self, volume: Arc<LiveObjectSet>, size: u64) -> Result<(), WriteError> {
-        Volume::open_live(volume).and_then(|v| v.resize(size)).map_err(failed)
+        Files.resize(volume, size)
     }
 }
 

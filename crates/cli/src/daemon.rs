@@ -43,6 +43,10 @@ enum Action {
 
 /// Runs `cenote daemon`, which runs commands by `run`; returns the exit code.
 pub fn main(args: &DaemonArgs, run: RunCommand) -> i32 {
+    // It was started by another name than its file's (`agents::this_program`).
+    if let Err(e) = rustix::thread::set_name(c"cenote") {
+        tracing::debug!("name of the process: {e}");
+    }
     if args.watch_mounts {
         return i32::from(cenote_fuse::watcher::watch().is_err());
     }
@@ -104,7 +108,9 @@ fn ask(place: &Place, request: &Request, absent: i32) -> io::Result<i32> {
 /// Stops the daemon and waits until it is gone.
 fn stop(place: &Place) -> io::Result<i32> {
     let code = ask(place, &Request::Stop, 0)?;
-    client::wait_for_end(place)?;
+    if code == 0 {
+        client::wait_for_end(place)?;
+    }
     Ok(code)
 }
 

@@ -6,7 +6,7 @@ use crate::context::Context;
 use crate::pools::PoolTable;
 use crate::socket::Place;
 use crate::{
-    age, complete, copy, daemon, generate, list, map, rewrite, tunables, txgs, zfs, zpool,
+    access, age, complete, copy, daemon, generate, list, map, rewrite, tunables, txgs, zfs, zpool,
 };
 use cenote_command::outcome::plain;
 use cenote_command::posix::set_posix;
@@ -117,14 +117,17 @@ fn parse(args: &[OsString]) -> Result<Tool, clap::Error> {
 fn launch(tool: &str, args: &[OsString]) -> i32 {
     let ran = match place(tool, args) {
         Where::Here => None,
-        Where::DaemonIfRunning => {
-            Some(Place::of_process().and_then(|place| client::connect(&place)))
-        }
+        Where::DaemonIfRunning => Some(client::connect_for(args)),
         Where::Daemon => {
             Some(Place::of_process().and_then(|p| client::connect_or_start(&p).map(Some)))
         }
     };
     let result = match ran {
+        Some(Ok(Some(connection)))
+            if !connection.is_own() && access::is_for_own_process(tool, args) =>
+        {
+            run_here(tool, args)
+        }
         Some(Ok(Some(connection))) => {
             let ready =
                 if ends_in_order(tool, args) { connection.ask_on_interrupt() } else { Ok(()) };
@@ -203,8 +206,12 @@ fn reads_input(tool: &str, args: &[OsString]) -> bool {
     tool == "zfs" && zfs::reads_input(args)
 }
 
-/// Runs a command in `ctx`; returns the exit code.
+/// Runs a command in `ctx`, if its caller may give it; returns the exit code.
 pub fn run(tool: &str, args: &[OsString], ctx: &mut Context) -> i32 {
+    if let Some(why) = access::refusal(tool, args, ctx) {
+        ctx.complain(why);
+        return 1;
+    }
     set_posix(ctx.var("POSIXLY_CORRECT").is_some());
     match tool {
         "zpool" => zpool::run(args, ctx),

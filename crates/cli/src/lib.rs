@@ -16,6 +16,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`dispatch`] | tool and command by name; where it runs |
+//! | [`access`] | which commands others than the daemon's user may give |
 //! | [`commands`] | tables of commands, usage messages |
 //! | [`options`] | `getopt` habits, usage errors |
 //! | [`interval`], [`table`], [`json`], [`vdevs`] | repeated reports, columns, JSON, the vdev tree |
@@ -33,6 +34,7 @@
 //! | [`complete`] | what may come next on a command line |
 //! | [`generate`] | man pages and shell completions |
 
+pub mod access;
 pub mod age;
 pub mod commands;
 pub mod complete;

@@ -60,6 +60,10 @@ pub(super) fn before_mounting(
     how: &How,
     ctx: &mut Context,
 ) {
+    if ctx.caller.is_delegated() {
+        // Nothing will be mounted for this user.
+        return;
+    }
     let Some(engine) = imported.engine() else { return };
     let mut waiting = engine.waiting_logs();
     let is_wanted = |d: &&Dataset| is_meant(imported, d, explicit, how);

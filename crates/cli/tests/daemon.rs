@@ -78,6 +78,66 @@ fn import_mounts_and_export_unmounts() {
     assert!(!root.join("degr/dg16k-lz4").exists(), "inherited mountpoints are removed");
 }
 
+/// The program may be there as `zpool` only; its daemon mounts all the same.
+#[test]
+fn a_daemon_of_a_program_by_another_name_mounts() {
+    if !can_mount() {
+        return;
+    }
+    let ours = Path::new(env!("CARGO_BIN_EXE_cenote"));
+    let dir = cenote_testpools::pool("bclone").dir;
+    for way in ["copied", "linked"] {
+        let s = Session::new();
+        let program = s.path("zpool");
+        match way {
+            "copied" => drop(std::fs::copy(ours, &program).unwrap()),
+            _ => std::os::unix::fs::symlink(ours, &program).unwrap(),
+        }
+        let mut command = std::process::Command::new(&program);
+        command.env("CENOTE_SOCKET", s.path("socket"));
+        command.args(["import", "-f", "-o", "readonly=on", "-R", &s.root(), "-d"]);
+        let output = cenote_testpools::output(command.arg(&dir).arg("bclone"));
+        assert!(output.status.success() && output.stderr.is_empty(), "{way}: {output:?}");
+        assert!(!mounts_below(&s.path("root")).is_empty());
+        // What runs goes on when its file is gone.
+        std::fs::remove_file(&program).unwrap();
+        s.run("zfs unmount bclone").ok();
+        s.run("zfs mount bclone").ok();
+        let pid = s.daemon().unwrap();
+        assert_eq!(std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap(), "cenote\n");
+        s.run("zpool export bclone").ok();
+    }
+}
+
+/// Where a process sees the daemon's socket, but not the daemon.
+#[test]
+fn commands_work_in_another_pid_namespace() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("not root");
+    }
+    let s = Session::new();
+    s.import("degr");
+    let there = |line: &str| {
+        let mut command = std::process::Command::new("unshare");
+        command.args(["-m", "-p", "-f", "--mount-proc", env!("CARGO_BIN_EXE_cenote")]);
+        command.args(line.split(' ')).env("CENOTE_SOCKET", s.path("socket"));
+        let output = cenote_testpools::output(&mut command);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let code = output.status.code().unwrap_or(-1);
+        Done { code, out: text(&output.stdout), err: text(&output.stderr) }
+    };
+    assert_eq!(there("zpool list -Ho name").ok(), "degr\n");
+    assert_eq!(there("zfs get -Ho value type degr").ok(), "filesystem\n");
+    // A daemon that does not answer is not given the number of another process.
+    let stopped = Stopped::new(s.daemon().unwrap());
+    let said = there("zpool list").fails(1);
+    assert!(said.contains("the daemon has not answered for"), "{said}");
+    assert!(said.contains("'kill -9 PID'"), "{said}");
+    drop(stopped);
+    there("daemon stop").ok();
+    assert_eq!(s.daemon(), None);
+}
+
 #[test]
 fn a_busy_pool_is_exported_by_force_only() {
     if !can_mount() {
@@ -170,7 +230,9 @@ fn only_one_daemon_and_none_without_work() {
     let second = s.run("daemon --foreground");
     assert_eq!(second.code, 0, "{second:?}");
     assert_eq!(s.daemon(), Some(pid));
-    assert_eq!(std::fs::metadata(s.path("socket")).unwrap().mode() & 0o777, 0o600);
+    // Everybody may ask root's daemon.
+    let open = if rustix::process::geteuid().is_root() { 0o666 } else { 0o600 };
+    assert_eq!(std::fs::metadata(s.path("socket")).unwrap().mode() & 0o777, open);
     wait_until("the daemon has nothing to do and ends", || !runs(pid));
     assert_eq!(s.run("daemon status").out, "no daemon is running\n");
     assert_eq!(s.run("daemon stop").code, 0);

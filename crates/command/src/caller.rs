@@ -29,6 +29,32 @@ const ENVIRONMENT: &[&str] = &[
     "ZPOOL_VDEV_NAME_PATH",
 ];
 
+/// Those of them that nothing but the look of the output depends on. They are all that counts of another user's
+/// environment: no file is looked for where another user says.
+const LOOKS: &[&str] = &[
+    "COLORTERM",
+    "NO_COLOR",
+    "POSIXLY_CORRECT",
+    "TERM",
+    "TZ",
+    "ZFS_COLOR",
+    "ZPOOL_STATUS_NON_NATIVE_ASHIFT_IGNORE",
+    "ZPOOL_VDEV_NAME_GUID",
+    "ZPOOL_VDEV_NAME_PATH",
+];
+
+/// What a caller may do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rights {
+    /// Everything: root, and the user whose daemon it is.
+    All,
+    /// What everybody may see, and what is delegated to the user and these groups (`zfs allow`).
+    Delegated {
+        /// Numbers of the groups, the primary one first.
+        groups: Vec<u32>,
+    },
+}
+
 /// What is known of the terminal that a command's output goes to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Terminal {
@@ -58,6 +84,8 @@ pub struct Caller {
     pub umask: u32,
     /// Number of the user.
     pub user: u32,
+    /// What the user may do.
+    pub rights: Rights,
 }
 
 impl Caller {
@@ -70,7 +98,34 @@ impl Caller {
         let user = rustix::process::getuid().as_raw();
         // In a mount that nobody serves any more there is none: then paths have to be absolute.
         let cwd = std::env::current_dir().unwrap_or_else(|_| "/(unreachable)".into());
-        Caller { cwd, env, terminal: terminal(), umask: umask(), user }
+        let rights = Rights::All;
+        Caller { cwd, env, terminal: terminal(), umask: umask(), user, rights }
+    }
+
+    /// The same with the rights of another user than the daemon's. What could have files opened for the user
+    /// is left out.
+    pub fn with_rights_of(mut self, groups: Vec<u32>) -> Caller {
+        let is_zone = |zone: &OsStr| zone.to_str().is_some_and(is_name_of_zone);
+        self.env.retain(|name, value| {
+            let known = LOOKS.iter().any(|known| name == known);
+            known && (name != "TZ" || is_zone(value))
+        });
+        self.rights = Rights::Delegated { groups };
+        self
+    }
+
+    /// Number of the primary group.
+    pub fn group(&self) -> u32 {
+        let own = || rustix::process::getegid().as_raw();
+        match &self.rights {
+            Rights::All => own(),
+            Rights::Delegated { groups } => groups.first().copied().unwrap_or_else(own),
+        }
+    }
+
+    /// Whether the caller may do no more than others let it.
+    pub fn is_delegated(&self) -> bool {
+        self.rights != Rights::All
     }
 
     /// `path` as seen from the caller's directory.
@@ -82,6 +137,12 @@ impl Caller {
     pub fn var(&self, name: &str) -> Option<&OsStr> {
         self.env.get(OsStr::new(name)).map(OsString::as_os_str)
     }
+}
+
+/// Whether a time zone is one by name or rule, and no path (`TZ` may be one).
+fn is_name_of_zone(zone: &str) -> bool {
+    let valid = |c: char| c.is_ascii_alphanumeric() || "_+-/,.:<>".contains(c);
+    zone.len() < 64 && zone.chars().all(valid) && !zone.contains("..") && !zone.starts_with(['/', ':'])
 }
 
 /// The mask can only be read by setting it; nothing else creates files at this moment.
@@ -128,5 +189,33 @@ impl Cancel {
     /// Whether the command was asked to stop.
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::SeqCst)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_of_another_users_environment_leads_to_files() {
+        let mut caller = Caller::of_process();
+        let all = ENVIRONMENT.iter().chain(&["PATH", "LD_PRELOAD"]);
+        caller.env = all.map(|name| (OsString::from(name), OsString::from("UTC"))).collect();
+        let theirs = caller.clone().with_rights_of(vec![7]);
+        let kept: Vec<&str> = theirs.env.keys().filter_map(|name| name.to_str()).collect();
+        assert_eq!(kept, LOOKS);
+        assert!(theirs.is_delegated() && !caller.is_delegated());
+        for (zone, kept) in [
+            ("Europe/Berlin", true),
+            ("EST5EDT,M3.2.0,M11.1.0", true),
+            ("", true),
+            ("/etc/shadow", false),
+            (":/etc/shadow", false),
+            ("../../shadow", false),
+            ("a\n", false),
+        ] {
+            caller.env.insert("TZ".into(), zone.into());
+            assert_eq!(caller.clone().with_rights_of(vec![]).var("TZ").is_some(), kept, "{zone}");
+        }
     }
 }

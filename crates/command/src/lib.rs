@@ -18,4 +18,4 @@ pub mod outcome;
 pub mod output;
 pub mod posix;
 
-pub use caller::{Caller, Cancel, Terminal};
+pub use caller::{Caller, Cancel, Rights, Terminal};

@@ -7,7 +7,8 @@
 
 use crate::link::{Limits, Link, Wait};
 use crate::protocol::{Hello, Kind, PROTOCOL, Request, Run, read_frame, read_json, write_json};
-use crate::socket::{Place, open_own};
+use crate::socket::{Place, open_own, pid_namespace};
+use crate::mounts::agents::this_program;
 use cenote_command::outcome::plain;
 use cenote_command::output::printable;
 use cenote_command::{Caller, Cancel};
@@ -18,9 +19,8 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long a daemon may take to answer after it was started.
@@ -34,6 +34,18 @@ pub struct Connection {
 }
 
 impl Connection {
+    /// Whether the daemon does everything for this user: it is this user's, or this user is root.
+    pub fn is_own(&self) -> bool {
+        self.link.is_own()
+    }
+
+    /// Whether one of the arguments is in a pool of the daemon.
+    fn has_any_of(&self, args: &[OsString]) -> bool {
+        args.iter().any(|arg| {
+            let pool = arg.as_bytes().split(|b| b"/@#:".contains(b)).next().unwrap_or_default();
+            self.hello.pools.iter().any(|known| known.as_bytes() == pool)
+        })
+    }
     /// From now on an interrupt (SIGINT) asks the command to stop, and what it still says arrives; a
     /// second one ends this process.
     ///
@@ -76,14 +88,36 @@ pub fn connect(place: &Place) -> io::Result<Option<Connection>> {
             Err(e) => return Err(e),
         }
     }
-    match place.holder() {
-        None => Ok(None),
-        // It has no thread or no descriptor left for one more.
-        Some(pid) => Err(io::Error::other(format!(
-            "the daemon (process {pid}) turns commands away: {}",
-            last_words(&place.log)
-        ))),
+    if let Ok(false) = place.is_held() {
+        return Ok(None);
     }
+    // It has no thread or no descriptor left for one more, or this user has too many connections.
+    let who = place.holder().map(|pid| format!(" (process {pid})")).unwrap_or_default();
+    let why = last_words(&place.log);
+    Err(io::Error::other(format!("the daemon{who} turns commands away: {why}")))
+}
+
+/// Connects to the daemon that a command is for, if it runs: this user's own, or root's, which serves others as
+/// well. Where both have pools it goes by those that the arguments name.
+///
+/// # Errors
+/// As [`connect`].
+pub fn connect_for(args: &[OsString]) -> io::Result<Option<Connection>> {
+    let own = connect(&Place::of_process()?)?;
+    if own.as_ref().is_some_and(|own| own.has_any_of(args)) {
+        return Ok(own);
+    }
+    let roots = match Place::of_root().map(|place| connect(&place)) {
+        // Root does not let others in.
+        Some(Err(e)) if e.kind() == io::ErrorKind::PermissionDenied => None,
+        Some(Err(e)) if own.is_none() => return Err(e),
+        roots => roots.and_then(Result::ok).flatten(),
+    };
+    let is_roots = match (&own, &roots) {
+        (Some(own), Some(roots)) => own.hello.pools.is_empty() || roots.has_any_of(args),
+        (_, roots) => roots.is_some(),
+    };
+    Ok(if is_roots { roots } else { own })
 }
 
 fn nobody_there(e: &io::Error) -> bool {
@@ -161,8 +195,7 @@ pub fn wait_for_end(place: &Place) -> io::Result<()> {
 /// error in the log.
 fn start(place: &Place) -> io::Result<Child> {
     let log = open_own(&place.log, OpenOptions::new().create(true).append(true))?;
-    Command::new(std::env::current_exe()?)
-        .arg0("cenote")
+    this_program()
         .args(["daemon", "--foreground", "--detach"])
         .env("CENOTE_SOCKET", &place.socket)
         .env("GLIBC_TUNABLES", tunables(std::env::var_os("GLIBC_TUNABLES")))
@@ -215,6 +248,7 @@ pub fn run(
 ) -> io::Result<i32> {
     check_version(&connection.hello)?;
     let caller = Caller::of_process();
+    let args = if connection.is_own() { args.to_vec() } else { args.iter().map(resolved).collect() };
     let bytes = |s: &OsStr| s.as_bytes().to_vec();
     let run = Run {
         tool: tool.into(),
@@ -229,16 +263,29 @@ pub fn run(
     converse(connection, &Request::Run(run))
 }
 
+/// An argument as another user's daemon gets it, which looks up no paths: a path without symbolic links.
+fn resolved(arg: &OsString) -> OsString {
+    let is_path = arg.as_bytes().starts_with(b"/") || arg.as_bytes().starts_with(b"./");
+    match Path::new(arg).canonicalize() {
+        Ok(path) if is_path => path.into(),
+        _ => arg.clone(),
+    }
+}
+
 /// Checks that the daemon is of this program.
 fn check_version(hello: &Hello) -> io::Result<()> {
     let ours = env!("CARGO_PKG_VERSION");
     let (pid, version) = (hello.pid, &hello.version);
+    let who = match hello.pid_namespace == pid_namespace() {
+        true => format!("the daemon (process {pid})"),
+        false => "the daemon".to_string(),
+    };
     if (version.as_str(), hello.protocol) == (ours, PROTOCOL) {
         return Ok(());
     }
     let builds = if version == ours { " (of another build)" } else { "" };
     Err(io::Error::other(format!(
-        "the daemon (process {pid}) is version {version}{builds}, this command is {ours}; \
+        "{who} is version {version}{builds}, this command is {ours}; \
          run 'cenote daemon stop' first"
     )))
 }
@@ -258,7 +305,7 @@ fn offer_agent() -> io::Result<UnixStream> {
 /// Starts to send a request with the descriptors that go with it. Returns how many bytes were sent.
 fn send_descriptors(connection: &Connection, run: &Run, wire: &[u8]) -> io::Result<usize> {
     let input = io::stdin();
-    let agent = match run.namespace != connection.hello.namespace {
+    let agent = match run.namespace != connection.hello.namespace && connection.is_own() {
         true => Some(offer_agent()?),
         false => None,
     };

@@ -12,10 +12,12 @@
 //! true when the client has gone away or was interrupted.
 
 use crate::input::Input;
+use crate::mounts::agents::Denied;
 use crate::pools::{Imported, PoolTable};
 use cenote_command::outcome::{self, Outcome};
 use cenote_command::output::Output;
-use cenote_command::{Caller, Cancel};
+use cenote_command::{Caller, Cancel, Rights};
+use cenote_dsl::permissions::Who;
 use cenote_fuse::Agent;
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -91,9 +93,24 @@ impl Context {
         self.caller.path(path)
     }
 
-    /// What does things at paths for the command, in the mount namespace of its caller.
+    /// What does things at paths for the command, in the mount namespace of its caller. For another user
+    /// than the daemon's nothing is done there.
     pub fn agent(&self) -> Arc<dyn Agent> {
+        if self.caller.is_delegated() {
+            return Arc::new(Denied);
+        }
         self.callers_agent.clone().unwrap_or_else(|| self.pools.agent())
+    }
+
+    /// The caller, if it may do no more than what is delegated.
+    pub fn delegate(&self) -> Option<Who> {
+        match &self.caller.rights {
+            Rights::All => None,
+            Rights::Delegated { groups } => Some(Who {
+                user: self.caller.user.into(),
+                groups: groups.iter().map(|group| u64::from(*group)).collect(),
+            }),
+        }
     }
 
     /// Whether the caller is in another mount namespace than the daemon.

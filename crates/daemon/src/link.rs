@@ -12,9 +12,11 @@
 //! [`BEAT`]: crate::protocol::BEAT
 //! [`Kind::Alive`]: crate::protocol::Kind::Alive
 
+use crate::peer::Peer;
 use crate::socket::{Place, at};
-use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::{Uid, geteuid};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -128,6 +130,8 @@ pub struct Link {
     limits: Limits,
     /// Who listens at the other end; `None`: a process that is not to be seen from here.
     pid: Option<u32>,
+    /// It does everything for this user.
+    is_own: bool,
 }
 
 impl Link {
@@ -154,10 +158,15 @@ impl Link {
                 Err(e) => return Err(at(&place.socket, e.into())),
             }
         }
-        let peer = socket_peercred(&socket)?;
-        place.check_peer(peer.uid)?;
-        let pid = u32::try_from(peer.pid.as_raw_pid()).ok().filter(|pid| *pid != 0);
-        Ok(Link { stream: socket.into(), place: place.clone(), limits, pid })
+        let peer = Peer::of(&socket)?;
+        place.check_peer(Uid::from_raw(peer.user))?;
+        let (stream, pid, is_own) = (socket.into(), peer.pid, geteuid().is_root() || peer.user == geteuid().as_raw());
+        Ok(Link { stream, place: place.clone(), limits, pid, is_own })
+    }
+
+    /// Whether the daemon does everything for this user: it is this user's, or this user is root.
+    pub fn is_own(&self) -> bool {
+        self.is_own
     }
 
     /// The stream itself.

@@ -23,8 +23,8 @@ use cenote_pool::Pool;
 use cenote_pool::history;
 use cenote_pool::props::PropChange;
 use parking_lot::{Mutex, MutexGuard};
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -201,6 +201,27 @@ pub fn reason(e: &EngineError) -> String {
     }
 }
 
+thread_local! {
+    /// This thread holds [`PoolTable::change`].
+    static CHANGES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread keeps others from changing what is imported and mounted.
+pub fn keeps_others_waiting() -> bool {
+    CHANGES.get()
+}
+
+/// Held by who changes what is imported and mounted.
+pub struct Change<'a> {
+    _held: MutexGuard<'a, ()>,
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        CHANGES.set(false);
+    }
+}
+
 /// The imported pools by name.
 pub struct PoolTable {
     pools: Mutex<BTreeMap<String, Arc<Imported>>>,
@@ -222,11 +243,8 @@ impl Default for PoolTable {
 
 impl PoolTable {
     /// That of a daemon.
-    ///
-    /// # Errors
-    /// It is not known which program runs.
-    pub fn of_daemon() -> io::Result<PoolTable> {
-        Ok(PoolTable::with(agents::helper()?))
+    pub fn of_daemon() -> PoolTable {
+        PoolTable::with(agents::helper())
     }
 
     fn with(agent: Arc<dyn Agent>) -> PoolTable {
@@ -250,8 +268,10 @@ impl PoolTable {
     }
 
     /// Held while pools are imported or exported and file systems mounted or unmounted.
-    pub fn change(&self) -> MutexGuard<'_, ()> {
-        self.change.lock()
+    pub fn change(&self) -> Change<'_> {
+        let held = self.change.lock();
+        CHANGES.set(true);
+        Change { _held: held }
     }
 
     /// The process that takes mounts away should this one die; `start` starts it.

@@ -23,7 +23,7 @@ use std::io::{self, Read, Write};
 use std::time::Duration;
 
 /// Number of this conversation: client and daemon understand each other if they have the same one.
-pub const PROTOCOL: u32 = 3;
+pub const PROTOCOL: u32 = 4;
 /// How often the daemon says that it lives.
 pub const BEAT: Duration = Duration::from_secs(2);
 /// Longest Hello or Request, in bytes.
@@ -78,6 +78,12 @@ pub struct Hello {
     /// Number of its mount namespace.
     #[serde(default)]
     pub namespace: u64,
+    /// Number of its PID namespace; 0 if it is not known.
+    #[serde(default)]
+    pub pid_namespace: u64,
+    /// Names of the pools that it has imported.
+    #[serde(default)]
+    pub pools: Vec<String>,
 }
 
 /// What the client wants.

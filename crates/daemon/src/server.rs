@@ -7,9 +7,14 @@
 //! exports all pools first. A thread of its own tells every client each [`BEAT`] that the daemon
 //! lives, whatever its command waits for; the process that asked it to stop hears that until all is exported.
 //!
+//! Who asks is what the kernel says of the socket's other end ([`crate::peer`]). The daemon's own user and root may
+//! everything. Root's daemon answers other users, too: they run commands with the rights that are delegated to them
+//! ([`Rights::Delegated`]), and nothing in their requests has the daemon open a file: no descriptor for paths, and of
+//! the environment what the look of output depends on. They neither stop the daemon nor see what others run, and have
+//! [`MOST`] connections each. A daemon of an ordinary user answers nobody else.
+//!
 //! Invariants: the socket file is removed before the listener is closed and before the lock is
-//! released, so a process that has the lock may remove a socket file that nobody answers on. Only
-//! the daemon's own user and root are answered.
+//! released, so a process that has the lock may remove a socket file that nobody answers on.
 
 mod boot;
 
@@ -17,12 +22,13 @@ use crate::context::{Context, Streams};
 use crate::input::Input;
 use crate::mounts::Directory;
 use crate::mounts::table::Way;
-use crate::pools::PoolTable;
+use crate::peer::Peer;
+use crate::pools::{PoolTable, keeps_others_waiting};
 use crate::protocol::{BEAT, Hello, Kind, MAX_DATA, PROTOCOL, Request, Run};
 use crate::protocol::{read_frame, read_json, write_frame, write_json};
-use crate::socket::{Place, at};
+use crate::socket::{Place, at, pid_namespace};
 use crate::tunables::startup;
-use cenote_command::{Caller, Cancel};
+use cenote_command::{Caller, Cancel, Rights};
 use cenote_fuse::agent::{Channel, Remote};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -41,6 +47,10 @@ use std::time::{Duration, Instant};
 const IDLE: Duration = Duration::from_secs(10);
 /// A client must have sent its request after this long.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Connections that another user than the daemon's may have at the same time.
+const MOST: usize = 16;
+/// How long another user's command may keep everybody waiting for its user to read what it says.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// How long cancelled commands may take to end when the daemon ends.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -72,8 +82,36 @@ fn lock_wire(wire: &Wire) -> MutexGuard<'_, UnixStream> {
 #[derive(Default)]
 struct Running {
     next: u64,
-    commands: HashMap<u64, (String, Cancel)>,
+    commands: HashMap<u64, Command>,
     stop: bool,
+}
+
+/// A command that runs.
+struct Command {
+    title: String,
+    cancel: Cancel,
+    /// Number of the user who gave it.
+    user: u32,
+}
+
+impl Running {
+    /// Enters a command; `None`: its user has too many of them.
+    fn enter(&mut self, title: String, cancel: &Cancel, user: u32, most: usize) -> Option<u64> {
+        if self.commands.values().filter(|command| command.user == user).count() >= most {
+            return None;
+        }
+        self.next += 1;
+        self.commands.insert(self.next, Command { title, cancel: cancel.clone(), user });
+        Some(self.next)
+    }
+}
+
+/// Who is connected.
+struct Client {
+    /// Number of the connection.
+    id: u64,
+    user: u32,
+    rights: Rights,
 }
 
 impl Daemon {
@@ -144,7 +182,7 @@ pub fn serve(place: &Place, import: bool, run: RunCommand) -> io::Result<bool> {
     }
     let daemon = Arc::new(Daemon {
         run,
-        pools: Arc::new(PoolTable::of_daemon()?),
+        pools: Arc::new(PoolTable::of_daemon()),
         running: Mutex::default(),
         wake: Mutex::new(wake_out),
         wires: Mutex::default(),
@@ -178,7 +216,9 @@ fn allow_many_files() {
 
 fn bind(place: &Place) -> io::Result<UnixListener> {
     remove_stale(&place.socket).map_err(|e| at(&place.socket, e))?;
-    let mask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
+    // As everybody may open OpenZFS's /dev/zfs, everybody may ask root's daemon.
+    let hidden = if rustix::process::geteuid().is_root() { 0o111 } else { 0o177 };
+    let mask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(hidden));
     let listener = UnixListener::bind(&place.socket);
     rustix::process::umask(mask);
     let listener = listener.map_err(|e| at(&place.socket, e))?;
@@ -248,23 +288,20 @@ fn drain(mut pipe: &UnixStream) {
 
 /// Gives a connection a thread.
 fn admit(daemon: &Arc<Daemon>, stream: UnixStream) {
-    let ours = rustix::process::geteuid();
-    let user = match rustix::net::sockopt::socket_peercred(&stream) {
-        Ok(peer) if peer.uid == ours || peer.uid.is_root() => peer.uid.as_raw(),
-        Ok(peer) => return tracing::warn!(uid = peer.uid.as_raw(), "refused"),
+    let (user, rights) = match rights_of(&stream) {
+        Ok(Ok(known)) => known,
+        Ok(Err(user)) => return tracing::warn!(uid = user, "refused"),
         Err(e) => return tracing::warn!("peer credentials: {e}"),
     };
     let cancel = Cancel::default();
-    let id = {
-        let mut running = daemon.running();
-        running.next += 1;
-        let id = running.next;
-        running.commands.insert(id, (String::new(), cancel.clone()));
-        id
+    let most = if rights == Rights::All { usize::MAX } else { MOST };
+    let Some(id) = daemon.running().enter(String::new(), &cancel, user, most) else {
+        return tracing::debug!(uid = user, "refused: it has {MOST} connections");
     };
+    let client = Client { id, user, rights };
     let worker = Arc::clone(daemon);
     let spawned = std::thread::Builder::new().name(format!("command-{id}")).spawn(move || {
-        if let Err(e) = converse(&worker, stream, (id, user), cancel) {
+        if let Err(e) = converse(&worker, stream, &client, cancel) {
             tracing::debug!("connection {id}: {e}");
         }
         worker.running().commands.remove(&id);
@@ -276,13 +313,24 @@ fn admit(daemon: &Arc<Daemon>, stream: UnixStream) {
     }
 }
 
-/// One connection from Hello to Exit, of the user with number `user`.
+/// The user at the other end, and what the user may do; the inner error: the user may do nothing here.
+fn rights_of(stream: &UnixStream) -> io::Result<Result<(u32, Rights), u32>> {
+    let (ours, peer) = (rustix::process::geteuid(), Peer::of(stream)?);
+    Ok(match peer.user {
+        user if user == ours.as_raw() || user == 0 => Ok((user, Rights::All)),
+        user if ours.is_root() => Ok((user, Rights::Delegated { groups: peer.groups(stream) })),
+        user => Err(user),
+    })
+}
+
+/// One connection from Hello to Exit.
 fn converse(
     daemon: &Arc<Daemon>,
     mut stream: UnixStream,
-    (id, user): (u64, u32),
+    client: &Client,
     cancel: Cancel,
 ) -> io::Result<()> {
+    let id = client.id;
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
     let hello = Hello {
@@ -290,6 +338,8 @@ fn converse(
         pid: std::process::id(),
         protocol: PROTOCOL,
         namespace: cenote_fuse::namespace(),
+        pid_namespace: pid_namespace(),
+        pools: daemon.pools.all().iter().map(|pool| pool.name().to_string()).collect(),
     };
     write_json(&mut stream, Kind::Hello, &hello)?;
     let mut channel = Channel::new(stream);
@@ -305,24 +355,30 @@ fn converse(
     daemon.keep_informed(&wire);
     let code = match request {
         Request::Run(run) => {
-            let mut ctx = context(daemon, &wire, (&run, user), cancel.clone());
-            let elsewhere = run.namespace != cenote_fuse::namespace();
-            if descriptors.len() < usize::from(run.input) + usize::from(elsewhere) {
+            let mut ctx = context(daemon, &wire, (&run, client), cancel.clone());
+            let is_elsewhere = run.namespace != cenote_fuse::namespace();
+            let brings_agent = is_elsewhere && !ctx.caller.is_delegated();
+            if descriptors.len() < usize::from(run.input) + usize::from(brings_agent) {
                 return refuse(&wire, &rustix::io::Errno::MFILE.into());
             }
             let input = if run.input { descriptors.next() } else { None };
             ctx.input = input.map(|input| Input::new(input.into(), cancel));
-            if let Some(socket) = descriptors.next().filter(|_| elsewhere) {
+            if let Some(socket) = descriptors.next().filter(|_| brings_agent) {
                 ctx.callers_agent = Some(Arc::new(Remote::new(socket.into(), run.namespace)?));
             }
             let args: Vec<OsString> = run.args.into_iter().map(OsString::from_vec).collect();
-            if let Some((title, _)) = daemon.running().commands.get_mut(&id) {
-                *title = title_of(&run.tool, &args);
+            if let Some(command) = daemon.running().commands.get_mut(&id) {
+                command.title = title_of(&run.tool, &args);
             }
             run_guarded(daemon.run, &run.tool, &args, &mut ctx)
         }
+        Request::Status | Request::Stop if client.rights != Rights::All => {
+            let mut err = Frames::new(&wire, Kind::Err);
+            err.write_all(b"cenote daemon: permission denied\n")?;
+            1
+        }
         Request::Status => {
-            let mut out = Frames { wire: Arc::clone(&wire), kind: Kind::Out };
+            let mut out = Frames::new(&wire, Kind::Out);
             describe(daemon, id, &mut out)?;
             0
         }
@@ -367,8 +423,14 @@ fn watch(mut stream: UnixStream, cancel: Cancel) -> io::Result<()> {
     Ok(())
 }
 
-fn context(daemon: &Daemon, wire: &Arc<Wire>, (run, user): (&Run, u32), cancel: Cancel) -> Context {
-    let frames = |kind| Frames { wire: Arc::clone(wire), kind };
+fn context(
+    daemon: &Daemon,
+    wire: &Arc<Wire>,
+    (run, client): (&Run, &Client),
+    cancel: Cancel,
+) -> Context {
+    let patience = (client.rights != Rights::All).then_some(PATIENCE);
+    let frames = |kind| Frames { patience, ..Frames::new(wire, kind) };
     let os = |bytes: &Vec<u8>| OsString::from_vec(bytes.clone());
     let streams = Streams {
         out: Box::new(BufWriter::with_capacity(64 << 10, frames(Kind::Out))),
@@ -379,7 +441,12 @@ fn context(daemon: &Daemon, wire: &Arc<Wire>, (run, user): (&Run, u32), cancel: 
         env: run.env.iter().map(|(k, v)| (os(k), os(v))).collect(),
         terminal: run.terminal,
         umask: run.umask,
-        user,
+        user: client.user,
+        rights: Rights::All,
+    };
+    let caller = match &client.rights {
+        Rights::All => caller,
+        Rights::Delegated { groups } => caller.with_rights_of(groups.clone()),
     };
     Context::new(streams, caller, Arc::clone(&daemon.pools), cancel)
 }
@@ -398,14 +465,29 @@ fn run_guarded(run: RunCommand, tool: &str, args: &[OsString], ctx: &mut Context
 struct Frames {
     wire: Arc<Wire>,
     kind: Kind,
+    /// How long to wait for who reads it, while others wait for the command; `None`: as long as it takes.
+    patience: Option<Duration>,
+}
+
+impl Frames {
+    fn new(wire: &Arc<Wire>, kind: Kind) -> Frames {
+        Frames { wire: Arc::clone(wire), kind, patience: None }
+    }
 }
 
 impl Write for Frames {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         let part = data.get(..MAX_DATA).unwrap_or(data);
         let mut wire = lock_wire(&self.wire);
-        write_frame(&mut *wire, self.kind, part)?;
-        Ok(part.len())
+        if self.patience.is_some() {
+            wire.set_write_timeout(self.patience.filter(|_| keeps_others_waiting()))?;
+        }
+        let written = write_frame(&mut *wire, self.kind, part);
+        if written.is_err() {
+            // A frame that was begun cannot be followed by another one.
+            let _ = wire.shutdown(std::net::Shutdown::Both);
+        }
+        written.map(|()| part.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -427,7 +509,7 @@ fn describe(daemon: &Daemon, own: u64, out: &mut dyn Write) -> io::Result<()> {
     if startup::changed() {
         text += "tunables: not as they were at start\n";
     }
-    for (id, (title, _)) in &daemon.running().commands {
+    for (id, Command { title, .. }) in &daemon.running().commands {
         if *id != own {
             text += &format!("running: {title}\n");
         }
@@ -437,8 +519,8 @@ fn describe(daemon: &Daemon, own: u64, out: &mut dyn Write) -> io::Result<()> {
 
 /// Cancels what runs, then unmounts and exports everything.
 fn finish(daemon: &Daemon) {
-    for (_, cancel) in daemon.running().commands.values() {
-        cancel.cancel();
+    for command in daemon.running().commands.values() {
+        command.cancel.cancel();
     }
     let deadline = Instant::now() + GRACE;
     while !daemon.running().commands.is_empty() && Instant::now() < deadline {

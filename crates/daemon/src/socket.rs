@@ -2,14 +2,17 @@
 //!
 //! `CENOTE_SOCKET` if set; else `/run/cenote/socket` for root, `$XDG_RUNTIME_DIR/cenote/socket`,
 //! or `/tmp/cenote-UID/socket`. Beside the socket lie its lock file, held by the daemon as long as it
-//! lives and holding its process number, and its log.
+//! lives and holding its process number and PID namespace, and its log.
+//!
+//! Everybody may connect to root's daemon, and finds it at `/run/cenote/socket`. The daemon of an ordinary user is for
+//! this user and root.
 //!
 //! What another user made is not trusted, whichever way the path came:
 //!
 //! - The directory belongs to the user or to root; for root it may be another user's, if nobody but
-//!   root and that user can have made it. One that was not named by `CENOTE_SOCKET` is made with
-//!   mode 0700 and is the user's alone; one that was may be open to others if it has the sticky bit,
-//!   which keeps them from replacing what is there.
+//!   root and that user can have made it. An ordinary user's that was not named by `CENOTE_SOCKET` is made with
+//!   mode 0700 and is the user's alone. Others may be looked into, and be open to others if they have the sticky
+//!   bit, which keeps them from replacing what is there.
 //! - Socket, lock and log are looked at themselves: no symbolic link is followed, each is of the
 //!   right type and belongs to the user (the socket: or to root), and files have one name.
 //! - The process that listens is the user's or root's ([`Place::check_peer`]). Root may use the daemon
@@ -20,10 +23,14 @@ use rustix::fs::{FlockOperation, OFlags};
 use rustix::process::{Uid, geteuid};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{
+    DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt,
+};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// The socket of root's daemon.
+const ROOTS: &str = "/run/cenote/socket";
 /// How long to leave the lock to those who only look at it.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -48,11 +55,18 @@ impl Place {
         }
         let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         let dir = match runtime {
-            _ if uid.is_root() => PathBuf::from("/run/cenote"),
+            _ if uid.is_root() => return Ok(Place::at(Path::new(ROOTS), false)),
             Some(dir) if dir.is_absolute() && dir.is_dir() => dir.join("cenote"),
             _ => PathBuf::from(format!("/tmp/cenote-{}", uid.as_raw())),
         };
         Ok(Place::at(&dir.join("socket"), true))
+    }
+
+    /// The place of root's daemon, for other users; `None`: this process is root's, or has been told where to
+    /// look.
+    pub fn of_root() -> Option<Place> {
+        let told = std::env::var_os("CENOTE_SOCKET").is_some_and(|path| !path.is_empty());
+        (!told && !geteuid().is_root()).then(|| Place::at(Path::new(ROOTS), false))
     }
 
     /// With its socket at this path; `private_dir`: its directory is the user's alone.
@@ -75,7 +89,13 @@ impl Place {
     /// Makes the directory if it is missing and checks that nobody else can put things there.
     pub fn prepare(&self) -> io::Result<()> {
         let Some(dir) = self.socket.parent() else { return Ok(()) };
-        match DirBuilder::new().mode(0o700).create(dir) {
+        let made = DirBuilder::new().mode(0o700).create(dir);
+        if made.is_ok() && self.socket == Path::new(ROOTS) {
+            // Whatever this process's mask is: everybody may connect.
+            let open = fs::Permissions::from_mode(0o755);
+            fs::set_permissions(dir, open).map_err(|e| at(dir, e))?;
+        }
+        match made {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(at(dir, e)),
             _ => self.check(),
         }
@@ -173,7 +193,7 @@ impl Place {
             }
         }
         file.set_len(0)?;
-        writeln!(file, "{}", std::process::id())?;
+        writeln!(file, "{} {}", std::process::id(), pid_namespace())?;
         Ok(Some(file))
     }
 
@@ -193,16 +213,25 @@ impl Place {
         }
     }
 
-    /// The process that holds the lock file; `None`: nobody does, or it is not known who.
+    /// The process that holds the lock file; `None`: nobody does, or it is not known who, or it is one of another
+    /// PID namespace, where numbers are others'.
     pub fn holder(&self) -> Option<u32> {
         if !self.is_held().ok()? {
             return None;
         }
         let mut text = String::new();
         let file = open_own(&self.lock, OpenOptions::new().read(true)).ok()?;
-        file.take(32).read_to_string(&mut text).ok()?;
-        text.trim().parse().ok()
+        file.take(64).read_to_string(&mut text).ok()?;
+        let mut numbers = text.split_whitespace();
+        let pid = numbers.next()?.parse().ok()?;
+        let there = numbers.next().and_then(|namespace| namespace.parse().ok());
+        there.is_none_or(|there: u64| there == pid_namespace()).then_some(pid)
     }
+}
+
+/// Number of this process's PID namespace; 0 if it is not known.
+pub fn pid_namespace() -> u64 {
+    fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino())
 }
 
 /// Whether what belongs to this user can be trusted.
@@ -246,7 +275,7 @@ pub fn at(path: &Path, e: io::Error) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::fs::symlink;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     fn says<T: std::fmt::Debug>(done: io::Result<T>, why: &str) {
@@ -350,6 +379,10 @@ mod tests {
         let file = File::open(&place.lock).unwrap();
         rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
         assert_eq!(place.holder(), Some(123));
+        fs::write(&place.lock, format!("123 {}\n", pid_namespace())).unwrap();
+        assert_eq!(place.holder(), Some(123));
+        fs::write(&place.lock, format!("123 {}\n", pid_namespace() + 1)).unwrap();
+        assert_eq!(place.holder(), None, "its number is another process's here");
         fs::write(&place.lock, "?").unwrap();
         assert_eq!(place.holder(), None);
     }

@@ -166,6 +166,11 @@ pub trait Agent: Send + Sync {
 
     /// Number of its mount namespace.
     fn namespace(&self) -> u64;
+
+    /// Whether it mounts and unmounts at all. Where it does not, nothing is done that goes before an unmount.
+    fn may_mount(&self) -> bool {
+        true
+    }
 }
 
 /// The ways to ask.

@@ -11,6 +11,7 @@
 //! then shows the same file system there (one superblock), with one cache for all its mounts.
 
 use crate::agent::{MountRequest, Mounted};
+use crate::caller::may_mount;
 use crate::detach::clear_dead;
 use crate::mountinfo::Table;
 use crate::place;
@@ -30,6 +31,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+/// What a server talks to the kernel through.
+const DEVICE: &str = "/dev/fuse";
 /// The helper for users other than root.
 pub(crate) const HELPER: &str = "fusermount3";
 /// What ordinary users may do with FUSE.
@@ -62,7 +65,7 @@ pub enum MountError {
     #[error("cannot mount at '{path}': directory is not empty", path = .0.display())]
     NotEmpty(#[serde(with = "as_bytes")] PathBuf),
     /// The kernel has no FUSE, or access to it is denied.
-    #[error("/dev/fuse: {0}: FUSE is needed for mounts (try 'modprobe fuse')")]
+    #[error("/dev/fuse: {why}: FUSE is needed for mounts", why = words(.0))]
     Device(#[serde(with = "as_number")] Errno),
     /// Few descriptors are left, which are needed for commands.
     #[error(
@@ -98,6 +101,24 @@ pub enum MountError {
     /// Something else is mounted over it, which has to go first.
     #[error("'{path}': another mount covers it", path = .0.display())]
     Covered(#[serde(with = "as_bytes")] PathBuf),
+}
+
+/// The system's words for an error, without its number.
+fn words(errno: &Errno) -> String {
+    let text = io::Error::from(*errno).to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_string()
+}
+
+/// Whether this process cannot mount, whatever it is: the kernel has no FUSE, or a container was given neither the
+/// device nor, as root, the right to mount.
+pub fn is_missing() -> bool {
+    let closed = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).is_err();
+    closed || is_root() && !may_mount() && !in_path(HELPER)
+}
+
+fn in_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }
 
 /// Errors of the system as numbers.
@@ -275,7 +296,13 @@ fn attach(
     match again {
         // The helper cannot mount what is mounted already.
         true => Err(MountError::Mount(mountpoint.to_owned(), Errno::PERM)),
-        false => mount_by_helper(request, mountpoint),
+        false => match mount_by_helper(request, mountpoint) {
+            // What root lacks is not the helper.
+            Err(MountError::NoHelper(_)) if is_root() => {
+                Err(MountError::Mount(mountpoint.to_owned(), Errno::PERM))
+            }
+            mounted => mounted,
+        },
     }
 }
 
@@ -286,7 +313,7 @@ fn mount_directly(
 ) -> Result<OwnedFd, MountError> {
     let device = match device {
         Some(device) => device,
-        None => rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        None => rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
             .map_err(MountError::Device)?,
     };
     let failed = |e| MountError::Mount(request.mountpoint.clone(), e);

@@ -12,6 +12,9 @@ const CAP_FOWNER: u32 = 3;
 /// `CAP_FSETID`: set-user-id and set-group-id bits survive changes.
 const CAP_FSETID: u32 = 4;
 
+/// `CAP_SYS_ADMIN`: may mount.
+const CAP_SYS_ADMIN: u32 = 21;
+
 /// Who sent a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Caller {
@@ -59,6 +62,12 @@ impl Caller {
             _ => self.uid == 0,
         }
     }
+}
+
+/// Whether this process may mount (`CAP_SYS_ADMIN`), as far as can be seen.
+pub(crate) fn may_mount() -> bool {
+    let status = fs::read_to_string("/proc/self/status");
+    status.map_or(true, |text| Status::parse(&text).has(CAP_SYS_ADMIN))
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]

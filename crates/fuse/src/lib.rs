@@ -86,7 +86,7 @@ mod users;
 pub mod watcher;
 
 pub use agent::{Agent, Helper, Local, Remote};
-pub use attach::{Force, MountError, allows_other_users, can_nest};
+pub use attach::{Force, MountError, allows_other_users, can_nest, is_missing};
 pub use mountinfo::{generation, namespace};
 pub use project::{Project, project, set_project};
 pub use rewrite::{RewriteRange, file_system_of, is_control_directory, rewrite};

@@ -1,5 +1,5 @@
-//! `zfs allow` and `zfs unallow`: delegated permissions, shown, granted and taken away. They bind nobody here who
-//! can reach the daemon's socket, but for the limits of file systems and snapshots.
+//! `zfs allow` and `zfs unallow`: delegated permissions, shown, granted and taken away. They say what other users than
+//! root may do at root's daemon.
 
 use super::change::changes;
 use crate::context::Context;

@@ -8,6 +8,7 @@ use crate::zfs::select::{Kinds, Node, open};
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_dsl::Dataset;
 use cenote_engine::change::names::{Expected, check_new};
+use cenote_engine::change::policy::Operation;
 use cenote_engine::change::{ChangeError, Changes, NewClone};
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -84,6 +85,8 @@ pub(super) fn promote_node(node: &Node, changes: &Changes) -> Outcome {
     let Some(origin) = origin.map(|v| v.exact).filter(|origin| !origin.is_empty()) else {
         return Err(cannot(&"not a cloned filesystem"));
     };
+    let operation = Operation::Promote { name, origin: Some(&origin) };
+    changes.permit(&operation).map_err(|e| cannot(&e))?;
     // The snapshots get other names, which nobody may be in the midst of using.
     let old = origin.split('@').next().unwrap_or_default();
     let head = dsl.find(old).map_err(|e| cannot(&e))?.ok_or_else(|| cannot(&"no origin"))?;

@@ -175,6 +175,14 @@ pub(super) fn mount(imported: &Imported, name: &str, ctx: &mut Context) -> bool 
             return false;
         }
     };
+    if ctx.caller.is_delegated() {
+        let canmount = imported.pool().dsl().get(&dataset, "canmount").ok().flatten();
+        let is_meant = canmount.is_none_or(|value| value.exact == "on");
+        if is_meant {
+            ctx.complain("filesystem successfully created, but it may only be mounted by root");
+        }
+        return !is_meant;
+    }
     match mount_one(imported, &dataset, false, &How::default(), ctx) {
         Ok(()) | Err(NotMounted::NotMeant(_)) => true,
         Err(NotMounted::Failed(message)) => {

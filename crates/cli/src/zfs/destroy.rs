@@ -11,6 +11,7 @@ use crate::zfs::select::{Kinds, open};
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_dsl::human::nicebytes;
 use cenote_dsl::{Dataset, DatasetKind};
+use cenote_engine::change::policy::Operation;
 use cenote_engine::change::{ChangeError, Changes, dependents, reclaimed, snapshots_of};
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -176,6 +177,10 @@ pub(super) fn destroy_head(
     ctx: &mut Context,
 ) -> bool {
     let name = &dataset.name;
+    if let Err(e) = changes.permit(&Operation::Destroy { names: std::slice::from_ref(name) }) {
+        ctx.complain(format_args!("cannot destroy '{name}': {e}"));
+        return false;
+    }
     let by = ctx.agent();
     let way = Way { force: how.force, directory: Directory::Removed, by: &*by };
     if let Err(e) = imported.mounts.give_up(name, way) {
@@ -200,6 +205,10 @@ pub(super) fn destroy_batch(
     ctx: &mut Context,
 ) -> bool {
     let names = std::mem::take(batch);
+    if let Err(e) = changes.permit(&Operation::Destroy { names: &names }) {
+        ctx.complain(format_args!("cannot destroy snapshots: {e}"));
+        return false;
+    }
     if let Err(busy) = imported.mounts.close_snapshots(&names) {
         for name in busy {
             ctx.complain(format_args!("cannot destroy snapshot {name}: dataset is busy"));

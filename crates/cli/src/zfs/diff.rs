@@ -2,14 +2,15 @@
 //!
 //! For the file system as it is now a snapshot is taken, and destroyed in the end.
 
-use super::change::unrecorded;
+use super::change::{of_the_command, permit};
 use crate::context::Context;
 use crate::options::{Spec, parse};
 use crate::pools::Imported;
 use crate::zfs::select::{Kinds, mounted, open};
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_dsl::{Dataset, Dsl};
-use cenote_engine::change::{Changes, NewSnapshot};
+use cenote_engine::change::policy::Operation;
+use cenote_engine::change::{ChangeError, Changes, NewSnapshot};
 use cenote_zpl::{Change, DiffStop, Difference, differences};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -21,6 +22,9 @@ const SPEC: Spec = Spec { short: "FHth", refused: "", refused_long: &[] };
 const PREFIX: &str = "zfs-diff-";
 /// Why names are refused that name no two states.
 const WHICH: &str = "Unable to determine which snapshots to compare: invalid name";
+/// What is said to users who may not compare.
+const NEEDED: &str = "The sys_mount privilege or diff delegated permission is needed\n   \
+                      to execute the diff ioctl";
 const NOT_EARLIER: &str = "Not an earlier snapshot from the same fs";
 
 /// How differences are printed.
@@ -96,6 +100,12 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     };
     let root = at.mountpoint.clone();
     let imported = node.imported;
+    let states = Operation::Diff { from: &pair.from, to: pair.to.as_ref().unwrap_or(&pair.head) };
+    match permit(&imported, ctx, &states) {
+        Ok(()) => {}
+        Err(ChangeError::Denied) => return fail(format!("Unable to obtain diffs: \n   {NEEDED}")),
+        Err(e) => return fail(format!("Unable to obtain diffs: {e}")),
+    }
     let Some(now) = Now::take(&imported, &pair)? else {
         let to = pair.to.unwrap_or_default();
         return show(&imported, (&pair.from, &to), (&root, style), ctx);
@@ -167,7 +177,7 @@ impl Now {
             let of = &pair.head;
             Stop::Fail(format!("Cannot create just-in-time snapshot of '{of}': {e}"))
         };
-        let changes = unrecorded(imported).map_err(|e| cannot(&e))?;
+        let changes = of_the_command(imported).map_err(|e| cannot(&e))?;
         // Two commands at once do not take each other's.
         let turn = imported.pool().uberblock().txg;
         for again in 0..u64::from(u8::MAX) {
@@ -177,7 +187,7 @@ impl Now {
             }
             match changes.snapshot(&NewSnapshot { names: vec![name.clone()], props: vec![] }) {
                 Ok(()) => return Ok(Some(Now { name, changes: Some(changes) })),
-                Err((_, cenote_engine::change::ChangeError::Exists)) => {}
+                Err((_, ChangeError::Exists)) => {}
                 Err((_, e)) => return Err(cannot(&e)),
             }
         }

@@ -9,6 +9,7 @@ use crate::zfs::select::{Kinds, Selection, open, select};
 use cenote_command::clock;
 use cenote_command::outcome::{Outcome, Stop, usage};
 use cenote_engine::change::ChangeError;
+use cenote_engine::change::policy::Operation;
 use std::ffi::OsString;
 use std::sync::Arc;
 
@@ -105,6 +106,7 @@ pub fn hold(args: &[OsString], ctx: &mut Context) -> Outcome {
 pub fn release(args: &[OsString], ctx: &mut Context) -> Outcome {
     each(args, "release hold from snapshot", ctx, |imported, names, tag, ctx| {
         let changes = changes(imported, ctx).map_err(|e| (None, ChangeError::Name(e)))?;
+        changes.permit(&Operation::Release { names }).map_err(|e| (None, e))?;
         // The last hold of a snapshot that is marked for destruction takes it along.
         let marked = |name: &&String| is_marked(imported, name);
         let marked: Vec<String> = names.iter().filter(marked).cloned().collect();

@@ -12,6 +12,7 @@ use crate::zfs::select::{Kinds, Node, open};
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_dsl::DatasetKind;
 use cenote_engine::change::names::{Expected, check_new};
+use cenote_engine::change::policy::Operation;
 use cenote_engine::change::{ChangeError, Changes};
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -126,6 +127,7 @@ pub(super) fn move_head(
         e => Stop::Fail(format!("cannot rename to '{to}': {e}")),
     })?;
     let cannot = |e: &dyn std::fmt::Display| Stop::Fail(format!("cannot rename '{from}': {e}"));
+    changes.permit(&Operation::Rename { from, to }).map_err(|e| cannot(&e))?;
     let pool = imported.pool();
     let mountpoint = pool.dsl().get(&node.dataset, "mountpoint").map_err(|e| cannot(&e))?;
     let stay = stay || mountpoint.is_some_and(|v| matches!(v.exact.as_str(), "legacy" | "none"));

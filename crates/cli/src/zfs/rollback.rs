@@ -13,6 +13,7 @@ use crate::pools::Imported;
 use crate::zfs::select::{Kinds, open};
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_dsl::{Dataset, DatasetKind};
+use cenote_engine::change::policy::Operation;
 use cenote_engine::change::{ChangeError, Changes, Later, dependents};
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -38,6 +39,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     let head = node.dataset.head_name();
     let cannot = |e: &dyn std::fmt::Display| Stop::Fail(format!("cannot rollback '{head}': {e}"));
     let changes = changes(imported, ctx).map_err(|e| cannot(&e))?;
+    changes.permit(&Operation::Rollback { snapshot: name }).map_err(|e| cannot(&e))?;
     let later = changes.later_than(name).map_err(|e| cannot(&e))?;
     let in_the_way = || later.snapshots.iter().chain(&later.bookmarks).map(|d| d.name.as_str());
     if !recurse && in_the_way().next().is_some() {

@@ -4,6 +4,7 @@
 //! asked, and everything of the wanted kinds is sorted: by the `-s`/`-S` properties first, then by
 //! name with snapshots behind their dataset in order of creation.
 
+use crate::access;
 use crate::context::Context;
 use crate::mounts::{Listed, Seen};
 use crate::pools::Imported;
@@ -109,6 +110,9 @@ impl Node {
 
     /// Like [`Node::value`]; a failure to read is said and shown as no value.
     pub fn value_or_complain(&self, name: &str, ctx: &mut Context) -> (Option<PropValue>, bool) {
+        if !access::sees(self, name, ctx) {
+            return (None, true);
+        }
         match self.value(name) {
             Ok(value) => (value, true),
             Err(e) => {

@@ -1,6 +1,6 @@
 //! `zfs set` and `zfs inherit`.
 
-use super::change::{add_property, unrecorded};
+use super::change::{add_property, permit, unrecorded};
 use crate::context::Context;
 use crate::mounts::moving::{Away, family, refresh, with_mountpoint_of};
 use crate::mounts::table::Way;
@@ -11,6 +11,7 @@ use crate::zfs::select::{Kinds, Node, Selection, select};
 use cenote_command::outcome::{Outcome, fail, usage};
 use cenote_dsl::props::is_user;
 use cenote_dsl::{Dataset, DatasetKind};
+use cenote_engine::change::policy::Operation;
 use cenote_engine::change::props::{On, check, find};
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -55,9 +56,13 @@ fn set_one(node: &Node, list: &[(String, String)], stay: bool, ctx: &mut Context
     let name = &dataset.name;
     let pool = imported.pool();
     // Before anything is unmounted.
-    let checked = check(list, On::There(pool.dsl(), dataset)).map_err(|e| e.to_string());
+    let checked = check(list, On::There(pool.dsl(), dataset)).and_then(|_| {
+        let properties = list.iter().map(|(property, _)| property.as_str()).collect();
+        permit(imported, ctx, &Operation::Set { name, properties })
+    });
+    let checked = checked.map_err(|e| e.to_string());
     let changes = match checked
-        .and_then(|_| unrecorded(imported).map_err(|_| "dataset is read-only".to_string()))
+        .and_then(|_| unrecorded(imported, ctx).map_err(|_| "dataset is read-only".to_string()))
     {
         Ok(changes) => changes,
         Err(why) => {
@@ -244,13 +249,17 @@ pub fn inherit(args: &[OsString], ctx: &mut Context) -> Outcome {
 
 fn inherit_one(node: &Node, property: &str, received: bool, ctx: &mut Context) -> bool {
     let (imported, name) = (&node.imported, &node.dataset.name);
-    let changes = match unrecorded(imported) {
+    let changes = match unrecorded(imported, ctx) {
         Ok(changes) => changes,
         Err(why) => {
             ctx.complain(format_args!("cannot inherit {property} for '{name}': {why}"));
             return false;
         }
     };
+    if let Err(e) = changes.permit(&Operation::Set { name, properties: vec![property] }) {
+        ctx.complain(format_args!("cannot inherit {property} for '{name}': {e}"));
+        return false;
+    }
     let change = |ctx: &mut Context| match changes.inherit(name, property, received) {
         Ok(()) => true,
         Err(e) => {

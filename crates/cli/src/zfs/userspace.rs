@@ -7,12 +7,14 @@
 use crate::context::Context;
 use crate::options::{Parsed, Spec, commas, parse};
 use crate::table::{Column, Table};
+use crate::zfs::change::permit;
 use crate::zfs::properties::Key;
 use crate::zfs::select::{Kinds, compare_keys, open_or_path};
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_dsl::DatasetKind;
 use cenote_dsl::human::{nicebytes, nicenum};
 use cenote_dsl::props::{Account, Who};
+use cenote_engine::change::policy::Operation;
 use nix::unistd::{Gid, Group, Uid, User};
 use std::cmp::Ordering;
 use std::ffi::OsString;
@@ -134,6 +136,10 @@ fn run(args: &[OsString], who: Who, ctx: &mut Context) -> Outcome {
     let cannot = |why: &dyn std::fmt::Display| {
         Stop::Fail(format!("cannot get used/quota for {}: {why}", node.dataset.name))
     };
+    for property in show.properties(who) {
+        let operation = Operation::Userspace { name: &node.dataset.name, property: &property };
+        permit(&node.imported, ctx, &operation).map_err(|e| cannot(&e))?;
+    }
     let head = dsl.kind_of_head(&node.dataset).map_err(|e| cannot(&e))?;
     if head != DatasetKind::Filesystem {
         return fail("operation is only applicable to filesystems and their snapshots");
@@ -214,6 +220,23 @@ impl Show {
         }
         show.sort.extend([(Field::Type, false), (Field::Name, false)]);
         Ok(show)
+    }
+
+    /// The properties that are shown, which are permissions as well.
+    fn properties(&self, who: Who) -> Vec<String> {
+        let of = match who {
+            Who::User => "user",
+            Who::Group => "group",
+            Who::Project => "project",
+        };
+        let all = self.fields.iter().filter_map(|field| match field {
+            Field::Type | Field::Name => None,
+            Field::Used => Some("used"),
+            Field::Quota => Some("quota"),
+            Field::ObjUsed => Some("objused"),
+            Field::ObjQuota => Some("objquota"),
+        });
+        all.map(|what| format!("{of}{what}")).collect()
     }
 
     /// The name of an owner, or else the number.

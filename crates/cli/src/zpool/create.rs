@@ -268,9 +268,21 @@ fn make(request: &Request, spec: CreateSpec<'_>, ctx: &mut Context) -> Outcome {
     };
     match mount_one(&imported, &root, false, &How::default(), ctx) {
         Ok(()) | Err(NotMounted::NotMeant(_)) => Ok(0),
+        // The pool is made, and is used without mounts.
+        Err(NotMounted::Failed(message)) if cenote_fuse::is_missing() => {
+            ctx.complain(message);
+            ctx.complain(WITHOUT_FUSE);
+            Ok(0)
+        }
         Err(NotMounted::Failed(message)) => fail(message),
     }
 }
+
+/// What is said where nothing can be mounted.
+const WITHOUT_FUSE: &str = "pool successfully created, but not mounted: there is no FUSE here.\n\
+    In a container it takes '--device /dev/fuse --cap-add SYS_ADMIN', on a host 'modprobe fuse'.\n\
+    Without it 'zpool create -m none' and 'zfs create -o canmount=off' mount nothing, and 'cenote ls',\n\
+    'cenote cat', 'cenote cp', 'zfs send' and 'zfs receive' work on what is not mounted.";
 
 /// Sets quotas and reservations of the root file system. If the new pool is too small for them it is
 /// destroyed again.

@@ -112,6 +112,9 @@ impl Scripts {
         if ctx.caller.user == 0 && !says_yes(ctx, "ZPOOL_SCRIPTS_AS_ROOT") {
             return fail("Can't run -c with root privileges unless ZPOOL_SCRIPTS_AS_ROOT is set.");
         }
+        if ctx.caller.is_delegated() {
+            return fail("Can't run -c: programs are run for the user of the daemon and for root only.");
+        }
         if ctx.is_elsewhere() {
             return usage("-c is not supported from another mount namespace than the daemon's");
         }

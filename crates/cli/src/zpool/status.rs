@@ -45,6 +45,8 @@ struct Show {
     style: NameStyle,
     json: Option<Json>,
     flat: bool,
+    /// Names of files that are damaged are shown: they are not everybody's to know.
+    names_files: bool,
     scripts: Option<Scripts>,
 }
 
@@ -75,6 +77,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         json: Json::of(&letters)?,
         flat: letters.contains(FLAT),
         scripts: Scripts::of(&parsed.options, ctx)?,
+        names_files: !ctx.caller.is_delegated(),
     };
     if show.json.is_some() && show.scripts.is_some() {
         return usage("'-c' with '-j' is not supported");
@@ -374,7 +377,7 @@ fn errors(imported: &Imported, s: &PoolStatus, show: &Show) -> Result<String, St
     if !show.verbose {
         return Ok(format!("\nerrors: {} data errors, use '-v' for a list\n", s.error_count));
     }
-    let names = error_list(imported).map_err(Stop::Fail)?;
+    let names = error_list(imported, show).map_err(Stop::Fail)?;
     let mut text =
         String::from("\nerrors: Permanent errors have been detected in the following files:\n\n");
     for name in names {
@@ -384,7 +387,10 @@ fn errors(imported: &Imported, s: &PoolStatus, show: &Show) -> Result<String, St
 }
 
 /// What is damaged; the error says that it cannot be listed.
-fn error_list(imported: &Imported) -> Result<Vec<String>, String> {
+fn error_list(imported: &Imported, show: &Show) -> Result<Vec<String>, String> {
+    if !show.names_files {
+        return Err("errors: List of errors unavailable: permission denied".into());
+    }
     let open: RefCell<HashMap<u64, Option<Arc<FileSystem>>>> = RefCell::default();
     let path = |d: &Dataset, object: u64| {
         let mut open = open.borrow_mut();

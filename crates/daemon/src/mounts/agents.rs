@@ -2,10 +2,14 @@
 //! for it what has to be done at paths.
 
 use crate::context::Context;
-use cenote_fuse::{Agent, Helper, Watcher};
+use cenote_fuse::agent::{Reply, Request, Seen};
+use cenote_fuse::{Agent, Helper, MountError, Watcher};
+use rustix::io::Errno;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
@@ -14,18 +18,74 @@ pub const WATCH: &str = "--watch-mounts";
 /// Option of `cenote daemon`: be the process that does things at paths.
 pub const SERVE: &str = "--mount-agent";
 
-fn program(option: &str) -> io::Result<Command> {
-    let mut command = Command::new(std::env::current_exe()?);
+/// This program, to be started as `cenote`, whatever it is called: by another name it is another tool. What runs is
+/// what is started, also if its file was replaced or removed meanwhile.
+pub(crate) fn this_program() -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("cenote");
+    command
+}
+
+fn program(option: &str) -> Command {
+    let mut command = this_program();
     command.args(["daemon", option]);
-    Ok(command)
+    command
 }
 
 /// The daemon's agent, in its mount namespace.
-///
-/// # Errors
-/// It is not known which program runs.
-pub fn helper() -> io::Result<Arc<dyn Agent>> {
-    Ok(Arc::new(Helper::new(program(SERVE)?)))
+pub fn helper() -> Arc<dyn Agent> {
+    Arc::new(Helper::new(program(SERVE)))
+}
+
+/// What another user than the daemon's has in place of an agent: it does nothing at paths, and looks at none. The
+/// kernel would not let such a user mount or unmount either.
+pub(crate) struct Denied;
+
+impl Agent for Denied {
+    fn call(
+        &self,
+        request: &Request,
+        _: Option<BorrowedFd<'_>>,
+    ) -> Result<(Reply, Option<OwnedFd>), MountError> {
+        let none = PathBuf::new;
+        match request {
+            // As it is written: the user's own process has resolved it as far as it may.
+            Request::Look(path) => {
+                let seen = Seen { path: plain_path(path), missing: 0, empty: false };
+                Ok((Reply::Seen(seen), None))
+            }
+            Request::Mount(mount) => Err(MountError::Mount(mount.mountpoint.clone(), Errno::PERM)),
+            Request::Unmount { places, .. } => {
+                let place = places.first().cloned().unwrap_or_else(none);
+                Err(MountError::Unmount(place, Errno::PERM))
+            }
+            Request::Remount { mountpoint, .. } => {
+                Err(MountError::Mount(mountpoint.clone(), Errno::PERM))
+            }
+            Request::Remove(_) | Request::List => Err(MountError::Unmount(none(), Errno::PERM)),
+        }
+    }
+
+    fn namespace(&self) -> u64 {
+        cenote_fuse::namespace()
+    }
+
+    fn may_mount(&self) -> bool {
+        false
+    }
+}
+
+/// A path without `.` and `..`, which is not looked up.
+fn plain_path(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::ParentDir => drop(plain.pop()),
+            Component::CurDir => {}
+            other => plain.push(other),
+        }
+    }
+    plain
 }
 
 /// Serves as the daemon's agent, on standard input, until the daemon ends.
@@ -39,7 +99,7 @@ pub fn serve() -> io::Result<()> {
 
 /// The process that takes mounts away if this one dies, started with the first mount.
 pub(crate) fn watcher(ctx: &Context) -> Option<Arc<Watcher>> {
-    let start = || Watcher::start(program(WATCH)?);
+    let start = || Watcher::start(program(WATCH));
     ctx.pools.watcher(|| match start() {
         Ok(watcher) => Some(Arc::new(watcher)),
         Err(e) => {

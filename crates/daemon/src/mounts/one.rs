@@ -69,6 +69,9 @@ pub fn mount_one(
     let now = as_it_is(imported, d).map_err(|e| failed(name, &e))?;
     let d = &now;
     let mountpoint = check(imported, d, explicit, how)?;
+    if ctx.caller.is_delegated() {
+        return Err(words(name, MountError::Mount(mountpoint, Errno::PERM)));
+    }
     let settings = Settings::new(imported, d, how).map_err(|e| failed(name, &e))?;
     if let Some(known) = Known::of(imported, name)
         && known.mount_again(imported, d, &mountpoint, how, &settings, ctx)?

@@ -238,6 +238,9 @@ impl StaysMounted {
             MountError::Covered(_) => {
                 format!("cannot unmount '{place}': another mount covers it")
             }
+            MountError::Unmount(_, Errno::PERM) => {
+                format!("cannot unmount '{place}': permission denied")
+            }
             e => format!("cannot unmount '{place}': {e}"),
         })
     }
@@ -520,6 +523,13 @@ fn take(
         return Ok(Vec::new());
     };
     let Some(mounted) = all.mounted.get_mut(position) else { return Ok(Vec::new()) };
+    if !way.by.may_mount() {
+        let place = match places {
+            Places::At(at) => at,
+            Places::Here | Places::All => &listed.mountpoint,
+        };
+        return Err(StaysMounted::new(place, &MountError::Unmount(place.to_owned(), Errno::PERM)));
+    }
     let (at, done) = match places {
         Places::At(at) => (at, mounted.handle.detach(way.force(), Some(at), way.by)),
         Places::Here => {

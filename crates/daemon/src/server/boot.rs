@@ -26,13 +26,8 @@ pub(super) fn start(daemon: &Arc<Daemon>) -> io::Result<()> {
         if let Some(path) = cachefile::default_path().filter(|path| path.exists()) {
             let cancel = Cancel::default();
             let title = format!("zpool import -a -c {}", path.display());
-            let id = {
-                let mut running = daemon.running();
-                running.next += 1;
-                let id = running.next;
-                running.commands.insert(id, (title.clone(), cancel.clone()));
-                id
-            };
+            let user = rustix::process::geteuid().as_raw();
+            let id = daemon.running().enter(title.clone(), &cancel, user, usize::MAX);
             let mut ctx = Context::of_process(Arc::clone(&daemon.pools));
             ctx.cancel = cancel;
             let args = ["import".into(), "-a".into(), "-c".into(), OsString::from(&path)];
@@ -41,7 +36,7 @@ pub(super) fn start(daemon: &Arc<Daemon>) -> io::Result<()> {
                 code => tracing::warn!("{title}: exit code {code}"),
             }
             missing = not_imported(&daemon, &path);
-            daemon.running().commands.remove(&id);
+            id.and_then(|id| daemon.running().commands.remove(&id));
             daemon.wake();
         }
         ready();

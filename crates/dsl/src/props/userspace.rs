@@ -103,6 +103,12 @@ pub enum NotAQuota {
     Nobody,
 }
 
+/// Whose such a property is, and the number that its name stands for here.
+pub fn owner_of(name: &str) -> Option<(Who, u64)> {
+    let (family, whose) = parse(name)?;
+    Some((family.who, id_of(family.who, whose)?))
+}
+
 /// The quota that a property stands for (`userquota_propname_decode`).
 ///
 /// # Errors

@@ -6,41 +6,14 @@
 
 use super::{DslWriteError, Result, Tx, pool};
 use crate::name_of;
+pub use crate::permissions::Who;
+use crate::permissions::{Grant, permits};
 use cenote_format::dmu::DmuType;
-use std::collections::BTreeMap;
 
 /// Type of the ZAPs of permissions (`DMU_OT_DSL_PERMS`).
 const PERMISSIONS: DmuType = DmuType(32);
-/// Number of the user who needs no permissions.
-const ROOT: u64 = 0;
-/// Places: the dataset itself, and those below it.
+/// Place: the dataset itself.
 const LOCAL: char = 'l';
-const BELOW: char = 'd';
-
-/// A user, as permissions are granted to.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Who {
-    /// Number of the user.
-    pub user: u64,
-    /// Numbers of the groups that the user is in.
-    pub groups: Vec<u64>,
-}
-
-impl Who {
-    /// Whether permissions are nothing to this user.
-    pub fn is_root(&self) -> bool {
-        self.user == ROOT
-    }
-
-    /// The entries that are for this user, at a place; of sets of permissions, or of permissions.
-    fn keys(&self, place: char, sets: bool) -> Vec<String> {
-        let kind = |letter: char| if sets { letter.to_ascii_uppercase() } else { letter };
-        let mut keys =
-            vec![format!("{}{place}${}", kind('u'), self.user), format!("{}{place}$", kind('e'))];
-        keys.extend(self.groups.iter().map(|group| format!("{}{place}${group}", kind('g'))));
-        keys
-    }
-}
 
 /// An entry that is to be changed: its name, and the permissions; `None`: all that it has.
 pub type Entry = (String, Option<Vec<String>>);
@@ -147,58 +120,16 @@ pub fn has(tx: &mut Tx<'_>, dir_obj: u64, who: &Who, permission: &str) -> Result
     if !is_on(tx)? {
         return Ok(false);
     }
-    // Sets that the user has so far, and whether it is known what they are.
-    let mut sets: BTreeMap<String, bool> = BTreeMap::new();
-    let mut place = LOCAL;
+    let mut levels = Vec::new();
     for (_, dir) in tx.ancestry(dir_obj)? {
-        let at = std::mem::replace(&mut place, BELOW);
-        if dir.deleg == 0 {
-            continue;
+        let mut grants = Vec::new();
+        for entry in tx.zap_entries(dir.deleg)? {
+            let Some(list) = entry.u64() else { continue };
+            grants.extend(Grant::of(&name_of(&entry), &tx.zap_entries(list)?));
         }
-        for key in who.keys(at, true) {
-            for set in permissions(tx, dir.deleg, &key)? {
-                sets.entry(set).or_default();
-            }
-        }
-        if in_sets(tx, dir.deleg, &mut sets, permission)? {
-            return Ok(true);
-        }
-        for key in who.keys(at, false) {
-            if permissions(tx, dir.deleg, &key)?.iter().any(|p| p == permission) {
-                return Ok(true);
-            }
-        }
+        levels.push(grants);
     }
-    Ok(false)
-}
-
-/// Whether a permission is in sets as a directory defines them, or in sets that are in these.
-fn in_sets(
-    tx: &mut Tx<'_>,
-    grants: u64,
-    sets: &mut BTreeMap<String, bool>,
-    permission: &str,
-) -> Result<bool> {
-    let unknown = sets.iter().filter(|(_, known)| !**known);
-    let mut waiting: Vec<String> = unknown.map(|(set, _)| set.clone()).collect();
-    while let Some(set) = waiting.pop() {
-        let direct = permissions(tx, grants, &format!("s-${set}"))?;
-        if direct.iter().any(|p| p == permission) {
-            return Ok(true);
-        }
-        let within = permissions(tx, grants, &format!("S-${set}"))?;
-        // One that is not defined here may be above.
-        if !direct.is_empty() || !within.is_empty() {
-            sets.insert(set, true);
-        }
-        for inner in within {
-            if !sets.contains_key(&inner) {
-                sets.insert(inner.clone(), false);
-                waiting.push(inner);
-            }
-        }
-    }
-    Ok(false)
+    Ok(permits(&levels, true, who, permission))
 }
 
 /// Whether the pool lets permissions be delegated (`dsl_delegation_on`).

@@ -1,6 +1,7 @@
 //! Clones, and promoting them (`dsl_dataset_clone_sync`, `dsl_dataset_promote_sync`).
 
 use super::create::needs_upgrade;
+use super::policy::Operation;
 use super::props::{self, On, Setting};
 use super::{
     ChangeError, Changes, Request, Result, dirs, find_head, find_snapshot, is_quota, names, quotas,
@@ -35,6 +36,8 @@ struct Plan {
     request: Request,
     /// Quotas of users, groups and projects.
     quotas: Vec<Quota>,
+    /// Names of all properties that are given.
+    properties: Vec<String>,
 }
 
 impl Changes {
@@ -45,9 +48,12 @@ impl Changes {
     /// what is to be reserved: then it is not there.
     pub fn clone_snapshot(&self, new: &NewClone) -> Result<()> {
         let plan = self.plan_clone(new)?;
+        let properties = plan.properties.iter().map(String::as_str).collect();
+        let (origin, name) = (&new.origin, &new.name);
+        let permit = self.permit(&Operation::Clone { origin, name, properties })?;
         let (request, quotas) = (plan.request.clone(), plan.quotas.clone());
         let (new, name) = (new.clone(), new.name.clone());
-        let done = self.request((SpaceCheck::Normal, 5), request, move |context| {
+        let done = self.request(permit, (SpaceCheck::Normal, 5), request, move |context| {
             let tx = &mut context.tx;
             let (_, origin) = find_snapshot(tx, &new.origin)?;
             let Some(parent) = dirs::find_dir(tx, &plan.parent)? else {
@@ -85,7 +91,7 @@ impl Changes {
         // It is there now, and has the tables of its origin.
         let view = self.engine.pool();
         let clone = view.dsl().find(&name)?.ok_or(ChangeError::NotFound)?;
-        match self.set_quotas(&view, &clone, &quotas)?.into_iter().next() {
+        match self.set_quotas(permit, &view, &clone, &quotas)?.into_iter().next() {
             Some(refused) => Err(refused.error),
             None => Ok(()),
         }
@@ -108,6 +114,7 @@ impl Changes {
         let kind = self.kind_of(view.dsl(), &new.origin)?;
         let mut settings = props::check(&new.props, On::New(kind))?;
         let quotas = quotas::asked(&settings);
+        let properties = settings.iter().map(|s| s.name.clone()).collect();
         let origin = view.dsl().find(&new.origin)?.ok_or(ChangeError::NotFound)?;
         let version = view.dsl().get(&origin, "version")?.and_then(|v| v.exact.parse().ok());
         let as_it_is = |s: &Setting| s.name == "version" && s.as_number() == version;
@@ -127,6 +134,7 @@ impl Changes {
             stored,
             accounted,
             request: Request { name: "clone", input },
+            properties,
             quotas,
         })
     }
@@ -140,6 +148,13 @@ impl Changes {
         Ok(dsl.find(head)?.ok_or(ChangeError::NotFound)?.kind)
     }
 
+    /// The name of the snapshot that a dataset is a clone of, if it is one.
+    fn origin_of(&self, name: &str) -> Result<Option<String>> {
+        let view = self.engine.pool();
+        let Some(dataset) = view.dsl().find(name)? else { return Ok(None) };
+        Ok(view.dsl().origin(&dataset)?.map(|origin| origin.name))
+    }
+
     /// Makes a clone independent of its origin: the origin's snapshots up to that become the clone's, and
     /// the origin's dataset becomes a clone (`dsl_dataset_promote`).
     ///
@@ -147,8 +162,11 @@ impl Changes {
     /// It is no clone; there is no room for what it takes over. With the short name of a snapshot that
     /// both have, if that is the reason.
     pub fn promote(&self, name: &str) -> std::result::Result<(), (Option<String>, ChangeError)> {
+        let origin = self.origin_of(name).map_err(|e| (None, e))?;
+        let permit = self.permit(&Operation::Promote { name, origin: origin.as_deref() });
+        let permit = permit.map_err(|e| (None, e))?;
         let name = name.to_string();
-        let done = self.task((SpaceCheck::Reserved, 16), move |context| {
+        let done = self.task(permit, (SpaceCheck::Reserved, 16), move |context| {
             let tx = &mut context.tx;
             let (_, head) = find_head(tx, &name)?;
             if let Some(taken) = conflicts(tx, head)?.into_iter().next() {

@@ -1,5 +1,6 @@
 //! New file systems and volumes (`dmu_objset_create`).
 
+use super::policy::Operation;
 use super::props::{self, On, Setting};
 use super::{
     ChangeError, Changes, Contents, Request, Result, dirs, names, quotas, record, reserve, set,
@@ -150,6 +151,15 @@ struct Plan {
     insensitive: bool,
     /// The property `copies` that it will have.
     copies: usize,
+    /// Names of all properties that are given.
+    properties: Vec<String>,
+}
+
+impl Plan {
+    fn operation(&self) -> Operation<'_> {
+        let properties = self.properties.iter().map(String::as_str).collect();
+        Operation::Create { name: &self.name, properties }
+    }
 }
 
 impl Changes {
@@ -160,6 +170,7 @@ impl Changes {
     /// As [`Changes::create`].
     pub fn check_create(&self, new: &NewDataset) -> Result<Vec<Setting>> {
         let plan = self.plan(new)?;
+        self.permit(&plan.operation())?;
         let mut settings = plan.stored;
         if let Format::Volume { size, block_size } = plan.format {
             settings.push(Setting::number("volsize", size));
@@ -176,8 +187,9 @@ impl Changes {
     /// reserved: then it is not there.
     pub fn create(&self, new: &NewDataset) -> Result<()> {
         let (plan, contents) = (self.plan(new)?, self.contents.clone());
+        let permit = self.permit(&plan.operation())?;
         let request = plan.request.clone();
-        let done = self.request((SpaceCheck::Normal, 5), request, move |context| {
+        let done = self.request(permit, (SpaceCheck::Normal, 5), request, move |context| {
             Ok(Ok(create(context, &plan, &contents)?))
         });
         done.flatten()
@@ -215,6 +227,7 @@ impl Changes {
         let insensitive = matches!(format, Format::Filesystem { case: INSENSITIVE, .. });
         let request = request(&format, &settings);
         let quotas = quotas::asked(&settings);
+        let properties = settings.iter().map(|s| s.name.clone()).collect();
         settings.retain(|s| !in_contents(&s.name));
         let (accounted, stored) =
             settings.into_iter().partition(|s: &Setting| set::is_accounted(&s.name));
@@ -233,6 +246,7 @@ impl Changes {
             request,
             insensitive,
             copies: usize::try_from(copies).unwrap_or(1),
+            properties,
         })
     }
 }

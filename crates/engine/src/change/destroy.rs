@@ -1,6 +1,7 @@
 //! Destroying (`dsl_destroy_head`, `dsl_destroy_snapshots_nvl`): what goes with what, and what that
 //! frees.
 
+use super::policy::Operation;
 use super::{ChangeError, Changes, Request, Result, find_head, record};
 use crate::SpaceCheck;
 use cenote_dmu::zap::Zap;
@@ -144,8 +145,10 @@ impl Changes {
         if defer {
             request.input.set("defer", NvValue::Boolean);
         }
+        let permit = self.permit(&Operation::Destroy { names });
+        let permit = permit.map_err(|e| vec![(String::new(), e)])?;
         let names = names.to_vec();
-        let done = self.request((SpaceCheck::Nothing, 0), request, move |context| {
+        let done = self.request(permit, (SpaceCheck::Nothing, 0), request, move |context| {
             let (mut found, mut refused) = (Vec::new(), Vec::new());
             for name in names {
                 let tx = &mut context.tx;
@@ -188,7 +191,8 @@ impl Changes {
     /// It is not there; something depends on it.
     pub fn destroy(&self, name: &str) -> Result<()> {
         let name = name.to_string();
-        self.task((SpaceCheck::Nothing, 0), move |context| {
+        let permit = self.permit(&Operation::Destroy { names: std::slice::from_ref(&name) })?;
+        self.task(permit, (SpaceCheck::Nothing, 0), move |context| {
             let (_, head) = find_head(&mut context.tx, &name)?;
             let way = destroy::check_head(&mut context.tx, head)?;
             context.check_intent_log(head)?;

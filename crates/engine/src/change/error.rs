@@ -62,6 +62,12 @@ pub enum ChangeError {
     /// It is nothing that this can be done to.
     #[error("operation not applicable to datasets of this type")]
     Kind,
+    /// The user may not do it.
+    #[error("permission denied")]
+    Denied,
+    /// In this pool nobody but its owner may do anything.
+    #[error("delegated administration is disabled on pool")]
+    NoDelegation,
     /// Its `readonly` property is on.
     #[error("dataset is read-only")]
     ReadOnlyDataset,

@@ -1,6 +1,7 @@
 //! Holds on snapshots, and bookmarks (`dsl_dataset_user_hold`, `dsl_dataset_user_release`).
 
 use super::names::{Expected, check_new};
+use super::policy::Operation;
 use super::{ChangeError, Changes, Request, Result, find_head, find_snapshot, record};
 use crate::SpaceCheck;
 use cenote_dsl::write::bookmarks::{self, Source};
@@ -24,8 +25,9 @@ impl Changes {
         let pairs = names.iter().map(|name| (name.clone(), tags(tag))).collect();
         let mut request = Request { name: "hold", input: NvList::default() };
         request.input.set("holds", NvValue::NvList(NvList { pairs }));
+        let permit = self.permit(&Operation::Hold { names }).map_err(|e| (None, e))?;
         let (names, tag) = (names.to_vec(), tag.to_string());
-        let done = self.request((SpaceCheck::Reserved, 1), request, move |context| {
+        let done = self.request(permit, (SpaceCheck::Reserved, 1), request, move |context| {
             let tx = &mut context.tx;
             for name in names {
                 let held = find_snapshot(tx, &name)
@@ -66,8 +68,9 @@ impl Changes {
             held.set(name, NvValue::NvList(tags));
         }
         let request = Request { name: "release", input: held };
+        let permit = self.permit(&Operation::Release { names }).map_err(|e| (None, e))?;
         let (names, tag) = (names.to_vec(), tag.to_string());
-        let done = self.request((SpaceCheck::Nothing, 0), request, move |context| {
+        let done = self.request(permit, (SpaceCheck::Nothing, 0), request, move |context| {
             let mut gone = Vec::new();
             for name in names {
                 let tx = &mut context.tx;
@@ -128,7 +131,8 @@ impl Changes {
         let of_snapshot = source.contains('@');
         let mut request = Request { name: "bookmark", input: NvList::default() };
         request.input.set(name, NvValue::String(source.to_string()));
-        let done = self.request((SpaceCheck::Normal, 1), request, move |context| {
+        let permit = self.permit(&Operation::Bookmark { name })?;
+        let done = self.request(permit, (SpaceCheck::Normal, 1), request, move |context| {
             let tx = &mut context.tx;
             let (_, object) = find_head(tx, &head)?;
             let (source, target) = match of_snapshot {
@@ -155,9 +159,10 @@ impl Changes {
     pub fn destroy_bookmarks(&self, names: &[String]) -> Result<()> {
         let mut request = Request { name: "destroy_bookmarks", input: NvList::default() };
         names.iter().for_each(|name| request.input.set(name, NvValue::Boolean));
+        let permit = self.permit(&Operation::DestroyBookmarks { names })?;
         let names = names.to_vec();
         let done =
-            self.request((SpaceCheck::Reserved, names.len() as u64), request, move |context| {
+            self.request(permit, (SpaceCheck::Reserved, names.len() as u64), request, move |context| {
                 let tx = &mut context.tx;
                 for name in &names {
                     let Some((head, short)) = name.split_once('#') else { continue };

@@ -15,6 +15,7 @@
 //! |---|---|
 //! | [`names`] | what names may be |
 //! | `permissions` | delegated permissions |
+//! | [`policy`] | what each change needs of a user who is not the owner |
 //! | [`props`] | properties: which may be set to what |
 //! | `quotas` | quotas of users, groups and projects |
 //! | `create` | new file systems and volumes |
@@ -40,6 +41,7 @@ mod error;
 mod holds;
 pub mod names;
 mod permissions;
+pub mod policy;
 pub mod props;
 mod quotas;
 pub mod receive;
@@ -65,10 +67,11 @@ pub use snapshot::NewSnapshot;
 use crate::{Engine, SpaceCheck, SyncContext};
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
-use cenote_dsl::write::permissions::Who;
+use cenote_dsl::permissions::Who;
 use cenote_dsl::write::{DslWriteError, Tx, rename as dirs, snapshot as snaps};
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::history;
+use policy::{Operation, Permit};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -109,6 +112,8 @@ pub struct Changes {
     command: Mutex<Option<Command>>,
     /// The user who makes the changes.
     who: Arc<Who>,
+    /// The user may do what is delegated, and nothing else.
+    delegated: bool,
 }
 
 /// How history calls a change that is a request of its own to OpenZFS's kernel module, and what it
@@ -152,7 +157,27 @@ impl Changes {
         let own = || u64::from(rustix::process::getuid().as_raw());
         let user = command.as_ref().map_or_else(own, |command| command.who);
         let who = Arc::new(permissions::who(user));
-        Changes { engine, contents, command: Mutex::new(command), who }
+        Changes { engine, contents, command: Mutex::new(command), who, delegated: false }
+    }
+
+    /// The same for a user who may do what is delegated, and nothing else.
+    pub fn delegated(
+        engine: Arc<Engine>,
+        contents: Arc<dyn Contents>,
+        command: Option<Command>,
+        who: Who,
+    ) -> Changes {
+        let (who, command) = (Arc::new(who), Mutex::new(command));
+        Changes { engine, contents, command, who, delegated: true }
+    }
+
+    /// Whether the user may do something. A command that does more than a change asks first.
+    ///
+    /// # Errors
+    /// `Denied`, `NoDelegation`; the pool's metadata cannot be read.
+    pub fn permit(&self, operation: &Operation<'_>) -> Result<Permit> {
+        let who = self.delegated.then_some(&*self.who);
+        policy::check(&self.engine.pool(), who, operation)
     }
 
     /// The engine.
@@ -163,25 +188,28 @@ impl Changes {
     /// Does `change`, of about so many blocks of the MOS, in syncing context, and records the command.
     fn task<T: Send + 'static>(
         &self,
+        permit: Permit,
         limits: (SpaceCheck, u64),
         change: impl FnOnce(&mut SyncContext<'_>) -> Outcome<T> + Send + 'static,
     ) -> Result<T> {
-        self.recorded(limits, None, |_| true, Logs::End, change)
+        self.recorded(permit, limits, (None, |_| true), Logs::End, change)
     }
 
     /// As [`Changes::task`], of a change that leaves object sets as they are.
     fn task_beside_logs<T: Send + 'static>(
         &self,
+        permit: Permit,
         limits: (SpaceCheck, u64),
         change: impl FnOnce(&mut SyncContext<'_>) -> Outcome<T> + Send + 'static,
     ) -> Result<T> {
-        self.recorded(limits, None, |_| true, Logs::Stay, change)
+        self.recorded(permit, limits, (None, |_| true), Logs::Stay, change)
     }
 
     /// As [`Changes::task`], of a change that is a request, which is recorded if it is done: a change
     /// that refuses with particulars has done nothing.
     fn request<T: Send + 'static, E: Send + 'static>(
         &self,
+        permit: Permit,
         limits: (SpaceCheck, u64),
         request: Request,
         change: impl FnOnce(&mut SyncContext<'_>) -> Outcome<std::result::Result<T, E>> + Send + 'static,
@@ -190,14 +218,15 @@ impl Changes {
             "bookmark" | "destroy_bookmarks" | "destroy_snaps" | "hold" | "release" => Logs::Stay,
             _ => Logs::End,
         };
-        self.recorded(limits, Some(request), std::result::Result::is_ok, logs, change)
+        self.recorded(permit, limits, (Some(request), std::result::Result::is_ok), logs, change)
     }
 
+    /// Runs the task of a change, which nobody has without a permit.
     fn recorded<T: Send + 'static>(
         &self,
+        _: Permit,
         (check, blocks): (SpaceCheck, u64),
-        request: Option<Request>,
-        is_done: fn(&T) -> bool,
+        (request, is_done): (Option<Request>, fn(&T) -> bool),
         logs: Logs,
         change: impl FnOnce(&mut SyncContext<'_>) -> Outcome<T> + Send + 'static,
     ) -> Result<T> {

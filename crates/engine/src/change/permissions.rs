@@ -1,11 +1,13 @@
 //! Delegated permissions: `zfs allow` and `zfs unallow` (`zfs_ioc_set_fsacl`).
 //!
-//! Only its owner and root change a pool here, and they may grant what they like. What is granted counts for
-//! `filesystem_limit` and `snapshot_limit`, and where OpenZFS imports the pool.
+//! What is granted counts for all who may do no more than that ([`super::policy`]), and for `filesystem_limit` and
+//! `snapshot_limit`.
 
+use super::policy::Operation;
 use super::{Changes, Result, find_head, props, record};
 use crate::SpaceCheck;
-use cenote_dsl::write::permissions::{self, Entry, Who};
+use cenote_dsl::permissions::Who;
+use cenote_dsl::write::permissions::{self, Entry};
 use nix::unistd::{Uid, User};
 
 /// A user, with the groups that the system says.
@@ -49,9 +51,13 @@ impl Changes {
 
     fn change_permissions(&self, names: &[String], entries: &[Entry], grant: bool) -> Result<()> {
         permissions::check(entries, is_delegatable)?;
+        let permit = match (grant, names) {
+            (true, [name]) => self.permit(&Operation::Allow { name, entries }),
+            _ => self.permit(&Operation::Unallow { names, entries }),
+        }?;
         let (names, entries) = (names.to_vec(), entries.to_vec());
         let blocks = names.len().saturating_mul(entries.len()) as u64;
-        self.task_beside_logs((SpaceCheck::Reserved, blocks), move |context| {
+        self.task_beside_logs(permit, (SpaceCheck::Reserved, blocks), move |context| {
             let tx = &mut context.tx;
             for name in &names {
                 let (dir, head) = find_head(tx, name)?;

@@ -4,6 +4,7 @@
 //! The mount of the file system is told afterwards
 //! (`FileSystem::reread_quotas`).
 
+use super::policy::Permit;
 use super::props::Setting;
 use super::set::Failed;
 use super::{ChangeError, Changes, Result};
@@ -44,6 +45,7 @@ impl Changes {
     /// Sets quotas of a file system, all together. Returns those that it cannot have.
     pub(super) fn set_quotas(
         &self,
+        _: Permit,
         view: &Pool,
         dataset: &Dataset,
         quotas: &[Quota],

@@ -1,6 +1,7 @@
 //! Renaming file systems and volumes (`dsl_dir_rename`).
 
 use super::names::{Expected, check_new, split};
+use super::policy::Operation;
 use super::{ChangeError, Changes, Result, dirs, find_head, record};
 use crate::SpaceCheck;
 use cenote_dsl::DatasetKind;
@@ -39,8 +40,9 @@ impl Changes {
     /// The name cannot be or is taken, there is no parent of that name, or it has no space for it.
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
         self.check_rename(from, to)?;
+        let permit = self.permit(&Operation::Rename { from, to })?;
         let (from, to) = (from.to_string(), to.to_string());
-        self.task_beside_logs((SpaceCheck::Reserved, 3), move |context| {
+        self.task_beside_logs(permit, (SpaceCheck::Reserved, 3), move |context| {
             let tx = &mut context.tx;
             let (parent, leaf) = match split(&to) {
                 Ok(parts) => parts,

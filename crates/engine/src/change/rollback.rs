@@ -1,5 +1,6 @@
 //! Rolling a file system or volume back to its newest snapshot.
 
+use super::policy::Operation;
 use super::{ChangeError, Changes, Result, find_snapshot, record};
 use crate::SpaceCheck;
 use cenote_dsl::Dataset;
@@ -42,9 +43,10 @@ impl Changes {
     /// There is no such snapshot, or it is not the newest; somebody has the dataset open; there is no room
     /// for its refreservation.
     pub fn rollback(&self, snapshot: &str) -> Result<()> {
+        let permit = self.permit(&Operation::Rollback { snapshot })?;
         for _ in 0..TRIES {
             let snapshot = snapshot.to_string();
-            let done = self.task((SpaceCheck::Reserved, 1), move |context| {
+            let done = self.task(permit, (SpaceCheck::Reserved, 1), move |context| {
                 let tx = &mut context.tx;
                 let (head, object) = find_snapshot(tx, &snapshot)?;
                 let name = snapshot.split('@').next().unwrap_or_default();

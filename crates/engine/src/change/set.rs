@@ -4,6 +4,7 @@
 //! told one by one. Quotas and reservations depend on each other, so one that is refused at first is
 //! tried again after the others.
 
+use super::policy::{Operation, Permit};
 use super::props::{self, On, Setting, ZSTD};
 use super::{ChangeError, Changes, Result, find_head, find_snapshot, quotas, record, reserve};
 use crate::{SpaceCheck, SyncContext};
@@ -116,17 +117,18 @@ impl Changes {
         }
         let old_size = number(&view, &dataset, "volsize")?;
         let synthetic = reservation_of_volume(&view, &dataset, &mut settings)?;
+        let permit = self.permit(&may_set(name, &settings))?;
         let size = settings.iter().find(|s| s.name == "volsize").and_then(Setting::as_number);
         let quotas = quotas::asked(&settings);
         settings.retain(|s| !cenote_dsl::write::props::in_contents(&s.name));
-        let mut unset = self.set_quotas(&view, &dataset, &quotas)?;
+        let mut unset = self.set_quotas(permit, &view, &dataset, &quotas)?;
         unset.extend(fixed);
         if !quotas.is_empty() && settings.is_empty() {
             return Ok(unset);
         }
         let resized = match size.filter(|s| *s != old_size) {
             Some(size) => {
-                self.resize(&dataset, size)?;
+                self.resize(permit, &dataset, size)?;
                 Some(size)
             }
             None => None,
@@ -134,7 +136,7 @@ impl Changes {
         let full = name.to_string();
         let changed = 2 * (settings.len() as u64);
         let mut failed =
-            self.task_beside_logs((SpaceCheck::Reserved, changed), move |context| {
+            self.task_beside_logs(permit, (SpaceCheck::Reserved, changed), move |context| {
                 let tx = &mut context.tx;
                 let (target, object) = find_target(tx, &full)?;
                 if let Some(size) = resized {
@@ -144,13 +146,13 @@ impl Changes {
             })?;
         if synthetic && resized.is_some() && !failed.is_empty() {
             // The size goes with its reservation.
-            self.resize(&dataset, old_size)?;
+            self.resize(permit, &dataset, old_size)?;
         }
         failed.extend(unset);
         Ok(failed)
     }
 
-    fn resize(&self, volume: &Dataset, size: u64) -> Result<()> {
+    fn resize(&self, _: Permit, volume: &Dataset, size: u64) -> Result<()> {
         let live = self.engine.live(volume.ds_obj)?;
         self.contents.resize(live, size)?;
         Ok(self.engine.sync()?)
@@ -167,8 +169,9 @@ impl Changes {
         let native = props::find(property);
         check_inherit(native, property, &dataset, received)?;
         let property = native.map_or(property, |p| p.name).to_string();
+        let permit = self.permit(&Operation::Set { name, properties: vec![&property] })?;
         let full = name.to_string();
-        self.task_beside_logs((SpaceCheck::Reserved, 2), move |context| {
+        self.task_beside_logs(permit, (SpaceCheck::Reserved, 2), move |context| {
             let tx = &mut context.tx;
             let (target, object) = find_target(tx, &full)?;
             match received {
@@ -179,6 +182,11 @@ impl Changes {
             Ok(Ok(()))
         })
     }
+}
+
+/// What setting properties of a dataset needs.
+pub(super) fn may_set<'a>(name: &'a str, settings: &'a [Setting]) -> Operation<'a> {
+    Operation::Set { name, properties: settings.iter().map(|s| s.name.as_str()).collect() }
 }
 
 fn check_inherit(

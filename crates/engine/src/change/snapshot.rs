@@ -1,6 +1,7 @@
 //! Taking and renaming snapshots (`dsl_dataset_snapshot`, `dsl_dataset_rename_snapshot`).
 
 use super::names::{Expected, check_new};
+use super::policy::Operation;
 use super::props::{self, On, Setting};
 use super::{ChangeError, Changes, Request, Result, dirs, find_head, record, snaps};
 use crate::SpaceCheck;
@@ -42,12 +43,14 @@ impl Changes {
             let why = ChangeError::Crosses("multiple snapshots of same fs not allowed");
             return Err((None, why));
         }
+        let permit = self.permit(&Operation::Snapshot { names: &new.names });
+        let permit = permit.map_err(|e| (None, e))?;
         for _ in 0..TRIES {
             let (names, settings) = (new.names.clone(), settings.clone());
             let added = 3 * (names.len() as u64);
             let mut request = Request::of_snapshots("snapshot", &names);
             request.input.set("props", NvValue::NvList(Setting::list(&settings)));
-            let done = self.request((SpaceCheck::Normal, added), request, move |context| {
+            let done = self.request(permit, (SpaceCheck::Normal, added), request, move |context| {
                 let datasets = context.datasets;
                 let tx = &mut context.tx;
                 if let Some(level) = over_limit(tx, &names)? {
@@ -98,8 +101,15 @@ impl Changes {
         if recursive {
             heads = self.heads_with(head, from).map_err(about)?;
         }
+        let mut permit = None;
+        for head in &heads {
+            let (from, to) = (format!("{head}@{from}"), format!("{head}@{to}"));
+            let allowed = self.permit(&Operation::Rename { from: &from, to: &to });
+            permit = Some(allowed.map_err(|e| (from, e))?);
+        }
+        let permit = permit.ok_or_else(|| about(ChangeError::NotFound))?;
         let (from, to) = (from.to_string(), to.to_string());
-        let done = self.task((SpaceCheck::Reserved, 1), move |context| {
+        let done = self.task(permit, (SpaceCheck::Reserved, 1), move |context| {
             let tx = &mut context.tx;
             let mut found = Vec::new();
             for head in heads {

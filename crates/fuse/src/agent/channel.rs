@@ -115,7 +115,12 @@ impl Read for Channel {
         })?;
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-                self.received.extend(descriptors);
+                for descriptor in descriptors {
+                    // No message has more: others are closed.
+                    if self.received.len() < DESCRIPTORS {
+                        self.received.push_back(descriptor);
+                    }
+                }
             }
         }
         Ok(read.bytes)

@@ -2,7 +2,7 @@
 
 use super::{SHAPES, recover};
 use crate::world::{self, root};
-use cenote_command::{Caller, Cancel, Terminal};
+use cenote_command::{Caller, Cancel, Rights, Terminal};
 use cenote_engine::Engine;
 use cenote_engine::change::{Changes, Kind, NewDataset};
 use cenote_torture::live::disk::{Disk, Image};
@@ -127,6 +127,7 @@ pub fn said_twice(dir: &Path, option: &str, objects: &[u64]) -> [Vec<String>; 2]
         terminal: Terminal::default(),
         umask: 0o022,
         user: 0,
+        rights: Rights::All,
     };
     let surroundings = cenote_zdb::Surroundings {
         out: &mut out,

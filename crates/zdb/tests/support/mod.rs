@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, dead_code)]
 
-use cenote_command::{Caller, Cancel, Terminal};
+use cenote_command::{Caller, Cancel, Rights, Terminal};
 use cenote_pool::Pool;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -17,6 +17,7 @@ pub fn zdb_with(pools: &[Arc<Pool>], args: &[&str]) -> (Vec<u8>, String, i32) {
         terminal: Terminal::default(),
         umask: 0o022,
         user: 0,
+        rights: Rights::All,
     };
     let args: Vec<OsString> = args.iter().map(OsString::from).collect();
     let surroundings = cenote_zdb::Surroundings {

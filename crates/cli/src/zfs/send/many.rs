@@ -59,7 +59,7 @@ pub(super) fn run(
     }
     let mut holds = Vec::new();
     for step in &plan.steps {
-        let held = hold(imported, &step.to);
+        let held = hold(imported, &step.to, ctx);
         let cannot = |why| Stop::Fail(format!("cannot send '{}': {why}", step.to.name));
         holds.push(held.map_err(cannot)?.0);
     }

@@ -70,7 +70,7 @@ pub(super) fn run(
     if flags.dry_run {
         return Ok(0);
     }
-    let held = hold(imported, &to.dataset);
+    let held = hold(imported, &to.dataset, ctx);
     let (_hold, to) =
         held.map_err(|why| Stop::Fail(format!("warning: cannot send '{name}': {why}")))?;
     let told = Told { name, size, verbosity: flags.verbosity };

@@ -98,7 +98,7 @@ fn send(
     if flags.dry_run {
         return Ok(0);
     }
-    let held = hold(imported, to);
+    let held = hold(imported, to, ctx);
     let (_hold, to) =
         held.map_err(|why| Stop::Fail(format!("warning: cannot send '{name}': {why}")))?;
     let told = Told { name, size, verbosity: flags.verbosity };

@@ -4,20 +4,25 @@ use super::Flags;
 use super::report::{Told, tell};
 use crate::context::Context;
 use crate::pools::Imported;
+use crate::zfs::change::permit;
 use cenote_command::outcome::Stop;
 use cenote_dsl::Dataset;
 use cenote_dsl::send::{Progress, SendError, SendOptions};
 use cenote_dsl::write::DslWriteError;
+use cenote_engine::change::policy::Operation;
 use cenote_engine::{EngineError, LongHold};
 use std::io;
 use std::sync::mpsc::channel;
 
-/// Keeps a dataset from being destroyed, and a head from being changed. A pool that is imported read-only needs no such hold.
+/// Checks that the caller may send a dataset, and keeps that from being destroyed, and a head from being changed. A pool that is imported read-only needs no such hold.
 /// Returns the dataset as it is then. The error is what comes after `cannot send …: `.
 pub(super) fn hold(
     imported: &Imported,
     dataset: &Dataset,
+    ctx: &Context,
 ) -> Result<(Option<LongHold>, Dataset), String> {
+    let operation = Operation::Send { name: &dataset.name };
+    permit(imported, ctx, &operation).map_err(|e| e.to_string())?;
     let Some(engine) = imported.engine() else { return Ok((None, dataset.clone())) };
     match engine.hold(dataset) {
         Ok((hold, dataset)) => Ok((Some(hold), dataset)),

@@ -237,7 +237,7 @@ impl Figures<'_> {
     ) {
         item.insert("error_count".into(), self.number(s.error_count));
         if s.error_count != 0 && show.verbose {
-            let list = match error_list(imported) {
+            let list = match error_list(imported, show) {
                 Ok(names) => names.into(),
                 Err(why) => Value::from(why),
             };

@@ -4,6 +4,7 @@
 use super::batch::Packings;
 use super::error::{ReceiveError, Result};
 use super::{Incoming, NewReceive, Receiving, Target};
+use crate::change::policy::{Operation, Permit};
 use crate::change::{ChangeError, Changes, Logs, dirs, find_snapshot, names, record};
 use crate::receives::Receives;
 use crate::{SpaceCheck, SyncContext};
@@ -41,6 +42,8 @@ const REMEMBERED: [(u64, &str); 3] = [
 struct Plan {
     head: String,
     snapshot: String,
+    /// The head if it is there, else the one that it comes to be in.
+    there: String,
     /// Name of the origin.
     origin: Option<String>,
     force: bool,
@@ -70,18 +73,20 @@ impl Changes {
     /// The stream does not fit to what is there, or needs what the pool does not have. Nothing was made then.
     pub fn receive(&self, new: &NewReceive, begin: &Begin, list: &NvList) -> Result<Receiving> {
         let plan = self.plan_receive(new, begin)?;
+        let permit = self.permit(&Operation::Receive { name: &plan.there, force: plan.force })?;
         let resuming = begin.features & feature::RESUMING != 0;
         let at = resuming.then(|| (list.u64("resume_object"), list.u64("resume_offset")));
         let incoming = plan.incoming.clone();
         let (head, snapshot) = (plan.head.clone(), plan.snapshot.clone());
-        let target = self.receive_task((SpaceCheck::Normal, 8), move |context| match at {
+        let target = self.receive_task(permit, (SpaceCheck::Normal, 8), move |context| match at {
             None => start(context, &plan),
             Some(at) => go_on(context, &plan, at),
         })?;
         let receives = self.engine.shared.receives.clone();
-        Receiving::open(self.engine.clone(), receives, target, (head, snapshot), incoming, begin)
+        let names = (head, snapshot);
+        Receiving::open((self.engine.clone(), permit), receives, target, names, incoming, begin)
             .inspect_err(|_| {
-                if let Err(e) = self.give_up(target) {
+                if let Err(e) = self.give_up(permit, target) {
                     tracing::warn!("what was to be received into is left: {e}");
                 }
             })
@@ -90,6 +95,7 @@ impl Changes {
     /// Runs a task of a receive. What is refused there is told as it is.
     pub(super) fn receive_task<T: Send + 'static>(
         &self,
+        permit: Permit,
         limits: (SpaceCheck, u64),
         f: impl FnOnce(&mut SyncContext<'_>) -> Outcome<T> + Send + 'static,
     ) -> Result<T> {
@@ -98,7 +104,7 @@ impl Changes {
             Err(e @ (DslWriteError::Fatal(_) | DslWriteError::Unreadable(_))) => Err(e),
             Err(refused) => Ok(Ok(Err(refused.into()))),
         };
-        self.recorded(limits, None, std::result::Result::is_ok, Logs::End, task)?
+        self.recorded(permit, limits, (None, std::result::Result::is_ok), Logs::End, task)?
     }
 
     fn plan_receive(&self, new: &NewReceive, begin: &Begin) -> Result<Plan> {
@@ -136,6 +142,7 @@ impl Changes {
         let copies = dsl.get(&above, "copies")?.and_then(|v| v.exact.parse().ok()).unwrap_or(1);
         Ok(Plan {
             head: head.into(),
+            there: above.name,
             snapshot: snapshot.into(),
             origin: new.origin.clone(),
             force: new.force,

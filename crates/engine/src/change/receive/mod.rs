@@ -49,6 +49,7 @@ pub use properties::Properties;
 pub use source::Source;
 
 use super::{Changes, record};
+use crate::change::policy::Permit;
 use crate::receives::Receives;
 use crate::{Engine, SpaceCheck};
 use apply::{Apply, Kind};
@@ -88,6 +89,7 @@ struct Target {
 /// A receive that has begun.
 pub struct Receiving {
     engine: Arc<Engine>,
+    permit: Permit,
     receives: Arc<Receives>,
     target: Target,
     /// Names of the head and the snapshot.
@@ -103,7 +105,7 @@ pub struct Receiving {
 
 impl Receiving {
     fn open(
-        engine: Arc<Engine>,
+        (engine, permit): (Arc<Engine>, Permit),
         receives: Arc<Receives>,
         target: Target,
         names: (String, String),
@@ -119,9 +121,18 @@ impl Receiving {
             Ok((rest, before.unwrap_or(0), begin::packings(tx)?))
         })?;
         let kind = Kind { full: begin.from_guid == 0, spills: begin::has_spills(begin), packings };
-        let open =
-            Receiving { engine, receives, target, names, incoming, live, kind, frees_rest, before };
-        Ok(open)
+        Ok(Receiving {
+            engine,
+            permit,
+            receives,
+            target,
+            names,
+            incoming,
+            live,
+            kind,
+            frees_rest,
+            before,
+        })
     }
 
     /// Whether the dataset is new.
@@ -164,12 +175,12 @@ impl Changes {
     /// What was there is in use, or there is no room for it. The dataset that was received into is gone then, unless it
     /// is to be resumed.
     pub fn finish_receive(&self, receiving: Receiving, force: bool) -> Result<()> {
-        let Receiving { engine, receives, target, names, incoming, live, .. } = receiving;
+        let Receiving { engine, permit, receives, target, names, incoming, live, .. } = receiving;
         // Its users cannot change it any more.
         let closed = engine.close(target.ds_obj);
         drop(live);
         let done = match closed {
-            Ok(()) => self.complete(target, &names, &incoming, force),
+            Ok(()) => self.complete(permit, target, &names, &incoming, force),
             Err(e) => Err(e.into()),
         };
         match done {
@@ -178,7 +189,7 @@ impl Changes {
                 Ok(())
             }
             Err(e) => {
-                self.leave_or_destroy(&receives, target);
+                self.leave_or_destroy(permit, &receives, target);
                 Err(e)
             }
         }
@@ -187,26 +198,26 @@ impl Changes {
     /// Ends a receive that failed (`dmu_recv_cleanup_ds`): what has come is on disk if it is to be resumed, and else it
     /// is gone.
     pub fn give_up_receive(&self, receiving: Receiving) {
-        let Receiving { engine, receives, target, live, .. } = receiving;
+        let Receiving { engine, permit, receives, target, live, .. } = receiving;
         let closed = engine.close(target.ds_obj);
         drop(live);
         if let Err(e) = closed {
             tracing::warn!("what was received: {e}");
         }
-        self.leave_or_destroy(&receives, target);
+        self.leave_or_destroy(permit, &receives, target);
     }
 
-    fn leave_or_destroy(&self, receives: &Receives, target: Target) {
+    fn leave_or_destroy(&self, permit: Permit, receives: &Receives, target: Target) {
         if target.resumable {
             receives.leave(target.ds_obj);
-        } else if let Err(e) = self.give_up(target) {
+        } else if let Err(e) = self.give_up(permit, target) {
             tracing::warn!("what was received in part is left: {e}");
         }
     }
 
     /// Destroys the dataset that was to be received into.
-    fn give_up(&self, target: Target) -> Result<()> {
-        let done = self.receive_task((SpaceCheck::Nothing, 0), move |context| {
+    fn give_up(&self, permit: Permit, target: Target) -> Result<()> {
+        let done = self.receive_task(permit, (SpaceCheck::Nothing, 0), move |context| {
             context.retire(target.ds_obj)?;
             context.destroy_intent_log(target.ds_obj, 0)?;
             destroy::destroy_head(&mut context.tx, target.ds_obj)?;
@@ -218,6 +229,7 @@ impl Changes {
 
     fn complete(
         &self,
+        permit: Permit,
         target: Target,
         names: &(String, String),
         incoming: &Incoming,
@@ -225,7 +237,7 @@ impl Changes {
     ) -> Result<()> {
         for _ in 0..TRIES {
             let ((head_name, snapshot), incoming) = (names.clone(), incoming.clone());
-            let done = self.receive_task((SpaceCheck::Normal, 8), move |context| {
+            let done = self.receive_task(permit, (SpaceCheck::Normal, 8), move |context| {
                 let object = target.head.unwrap_or(target.ds_obj);
                 if dsl::has_snapshot_of_now(&mut context.tx, object)? {
                     return Ok(Ok(false));

@@ -2,6 +2,7 @@
 
 use super::error::Result;
 use crate::SpaceCheck;
+use crate::change::policy::Operation;
 use crate::change::props::{self, On, Setting};
 use crate::change::set::{find_target, is_refusal};
 use crate::change::{ChangeError, Changes, Failed, record, set};
@@ -64,6 +65,28 @@ fn received(list: &NvList) -> Vec<(String, NewValue)> {
 }
 
 impl Changes {
+    /// Takes out of a list what the user may not set.
+    fn leave_denied<T>(
+        &self,
+        name: &str,
+        list: &mut Vec<T>,
+        property: impl Fn(&T) -> &String,
+    ) -> Result<Vec<Failed>> {
+        let mut denied = Vec::new();
+        for at in (0..list.len()).rev() {
+            let property = list.get(at).map(&property).cloned().unwrap_or_default();
+            match self.permit(&may_set(name, &property)) {
+                Ok(_) => {}
+                Err(error @ (ChangeError::Denied | ChangeError::NoDelegation)) => {
+                    list.remove(at);
+                    denied.push(Failed { name: property, error });
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(denied)
+    }
+
     /// Gives a dataset or snapshot that is received, or was, its properties. Returns those that were refused.
     ///
     /// # Errors
@@ -72,12 +95,22 @@ impl Changes {
         let view = self.engine.pool();
         let dataset = view.dsl().find(name)?.ok_or(ChangeError::NotFound)?;
         let mut settings = props::check(&props.set, On::There(view.dsl(), &dataset))?;
+        let permit = self.permit(&Operation::Receive { name: dataset.head_name(), force: false })?;
         // They are in the contents, which are being received or have been (`zfs_set_prop_nvlist` gets `EBUSY`).
         let busy: Vec<Setting> = settings.extract_if(.., |s| in_contents(&s.name)).collect();
-        let came = props.received.as_ref().map(received);
+        let mut came = props.received.as_ref().map(received);
+        let mut denied = self.leave_denied(name, &mut settings, |s| &s.name)?;
+        denied.extend(match &mut came {
+            Some(came) => self.leave_denied(name, came, |(name, _)| name)?,
+            None => Vec::new(),
+        });
         let full = name.to_string();
         let mut inherited = Vec::new();
         for property in &props.inherited {
+            if let Err(error) = self.permit(&may_set(name, property)) {
+                denied.push(Failed { name: property.clone(), error });
+                continue;
+            }
             // A value that is set here counts before a received one anyway.
             let value = view.dsl().get(&dataset, property)?;
             if value.is_none_or(|value| value.source != Source::Local) {
@@ -85,10 +118,10 @@ impl Changes {
             }
         }
         let is_snapshot = dataset.kind == DatasetKind::Snapshot;
-        self.receive_task((SpaceCheck::Reserved, 4), move |context| {
+        self.receive_task(permit, (SpaceCheck::Reserved, 4), move |context| {
             let tx = &mut context.tx;
             let (target, object) = find_target(tx, &full)?;
-            let mut failed: Vec<Failed> = busy.into_iter().map(is_busy).collect();
+            let mut failed: Vec<Failed> = busy.into_iter().map(is_busy).chain(denied).collect();
             if let Some(came) = &came {
                 failed.extend(take(tx, target, came, &inherited, is_snapshot)?);
             }
@@ -102,6 +135,11 @@ impl Changes {
             Ok(Ok(failed))
         })
     }
+}
+
+/// What a property of what is received needs.
+fn may_set<'a>(name: &'a str, property: &'a str) -> Operation<'a> {
+    Operation::Set { name, properties: vec![property] }
 }
 
 /// A setting of what cannot be changed while it is received.

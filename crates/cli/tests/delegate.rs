@@ -1,0 +1,546 @@
+//! Other users at root's daemon: everybody may look, and does what is delegated, and no more.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // A failure fails the test.
+
+mod common;
+
+use cenote_daemon::protocol::{Hello, Kind, Request, Run, read_frame, read_json, write_json};
+use common::tank::Tank;
+use common::{Done, can_mount, skip};
+use rustix::process::{Gid, Uid};
+use std::fs::{self, Permissions};
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const ALICE: u32 = 54_321;
+const BOB: u32 = 54_322;
+const GROUP: u32 = 54_400;
+const DENIED: &str = "permission denied";
+
+/// A pool of root's, whose daemon others reach.
+fn tank(options: &str) -> Option<Tank> {
+    if !rustix::process::geteuid().is_root() {
+        skip("not root");
+        return None;
+    }
+    let tank = Tank::new(options);
+    fs::set_permissions(tank.session.dir.path(), Permissions::from_mode(0o755)).unwrap();
+    Some(tank)
+}
+
+fn unmounted() -> Option<Tank> {
+    tank("-O canmount=off -O mountpoint=none")
+}
+
+/// A command of another user, in these groups besides the one of the user's number.
+fn command_of(tank: &Tank, user: u32, groups: &[u32]) -> Command {
+    let mut command = Command::new("setpriv");
+    command.arg(format!("--reuid={user}")).arg(format!("--regid={user}"));
+    match groups {
+        [] => command.arg("--clear-groups"),
+        groups => {
+            let list: Vec<String> = groups.iter().map(u32::to_string).collect();
+            command.arg(format!("--groups={}", list.join(",")))
+        }
+    };
+    command
+        .arg(env!("CARGO_BIN_EXE_cenote"))
+        .env("CENOTE_SOCKET", tank.session.path("socket"))
+        .env("TZ", "UTC")
+        .stdin(Stdio::null())
+        .current_dir("/");
+    command
+}
+
+fn by(tank: &Tank, user: u32, groups: &[u32], line: &str) -> Done {
+    let mut command = command_of(tank, user, groups);
+    let output = cenote_testpools::output(command.args(line.split_whitespace()));
+    Done {
+        code: output.status.code().unwrap_or(-1),
+        out: String::from_utf8_lossy(&output.stdout).into_owned(),
+        err: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+fn alice(tank: &Tank, line: &str) -> Done {
+    by(tank, ALICE, &[], line)
+}
+
+#[track_caller]
+fn is_denied(done: Done, line: &str) {
+    assert!(done.code != 0 && done.err.contains(DENIED), "{line}: {done:?}");
+}
+
+#[test]
+fn everybody_looks_and_changes_nothing() {
+    let Some(tank) = unmounted() else { return };
+    tank.zfs("create tank/a");
+    tank.zfs("snapshot tank/a@1");
+    tank.zfs("hold keep tank/a@1");
+    let before = tank.zfs("get -rHp all tank");
+    for line in [
+        "zpool list",
+        "zpool status -v",
+        "zpool get all tank",
+        "zpool iostat -v",
+        "zpool wait tank",
+        "zpool sync tank",
+        "zpool upgrade",
+        "zfs list -t all",
+        "zfs get -rHp all tank",
+        "zfs holds tank/a@1",
+        "zfs mount",
+        "zfs allow tank/a",
+        "zfs upgrade",
+        "zfs send -nv tank/a@1",
+        "tunables -H",
+        "txgs",
+    ] {
+        let (ours, theirs) = (tank.session.run(line), alice(&tank, line));
+        assert_eq!((theirs.code, theirs.err.as_str()), (ours.code, ours.err.as_str()), "{line}");
+    }
+    assert_eq!(alice(&tank, "zfs list -Ho name").ok(), tank.zfs("list -Ho name"));
+    let secret = tank.session.path("secret");
+    fs::create_dir(&secret).unwrap();
+    fs::set_permissions(&secret, Permissions::from_mode(0o700)).unwrap();
+    let (secret, disk) = (secret.display(), tank.session.path("disk"));
+    for line in [
+        "zpool destroy tank",
+        "zpool export tank",
+        "zpool history tank",
+        "zpool events",
+        "zpool set comment=x tank",
+        "zpool upgrade tank",
+        "zpool clear tank",
+        "zpool reguid tank",
+        &format!("zpool add tank {}", disk.display()),
+        "zfs create tank/b",
+        "zfs create -V 1M -s tank/b",
+        "zfs clone tank/a@1 tank/b",
+        "zfs promote tank/a",
+        "zfs destroy tank/a@1",
+        "zfs destroy -r tank/a",
+        "zfs snapshot tank/a@2",
+        "zfs bookmark tank/a@1 tank/a#1",
+        "zfs hold other tank/a@1",
+        "zfs release keep tank/a@1",
+        "zfs rename tank/a tank/b",
+        "zfs rename tank/a@1 tank/a@2",
+        "zfs rollback tank/a@1",
+        "zfs set compression=off tank/a",
+        "zfs set user:prop=1 tank/a",
+        "zfs set userquota@7=1M tank/a",
+        "zfs inherit compression tank/a",
+        "zfs allow everyone create tank",
+        "zfs unallow everyone tank",
+        "zfs send tank/a@1",
+        "zfs userspace tank/a",
+        "zfs share tank/a",
+        "ls tank/a:/",
+        "cat tank/a:/x",
+        "map tank",
+        "tunables set zfs_txg_timeout=1",
+        &format!("tunables mount {secret}"),
+        "daemon stop",
+        "daemon status",
+    ] {
+        let done = alice(&tank, line);
+        match line {
+            // There is nothing to promote.
+            "zfs promote tank/a" => assert_eq!(done.code, 1),
+            _ => is_denied(done, line),
+        }
+    }
+    assert_eq!(tank.zfs("get -rHp all tank"), before);
+    // Programs are not run, wherever they are looked for.
+    let mut run = command_of(&tank, ALICE, &[]);
+    run.env("ZPOOL_SCRIPTS_PATH", "/bin").args(["zpool", "status", "-c", "id"]);
+    let run = cenote_testpools::output(&mut run);
+    let said = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert!(run.status.code() == Some(1) && said.starts_with("Can't run -c: "), "{said}");
+    // The debugger works with the rights that the user has to the devices.
+    assert_ne!(alice(&tank, "zdb -d tank").code, 0);
+    tank.zfs("release keep tank/a@1");
+    tank.finish();
+}
+
+/// What an operation needs, each of it; then it is done.
+#[track_caller]
+fn needs(tank: &Tank, permissions: &[(&str, &str)], line: &str) {
+    for missing in 0..permissions.len() {
+        for (at, (permission, dataset)) in permissions.iter().enumerate() {
+            let what = if at == missing { "unallow" } else { "allow" };
+            tank.zfs(&format!("{what} -u {ALICE} {permission} {dataset}"));
+        }
+        is_denied(alice(tank, line), &format!("{line} without {:?}", permissions[missing]));
+    }
+    for (permission, dataset) in permissions {
+        tank.zfs(&format!("allow -u {ALICE} {permission} {dataset}"));
+    }
+    let done = alice(tank, line);
+    let made = "filesystem successfully created, but it may only be mounted by root\n";
+    assert!(done.code == 0 && done.err.is_empty() || done.err == made, "{line}: {done:?}");
+    for (permission, dataset) in permissions {
+        // It may be gone, or called something else.
+        tank.session.run(&format!("zfs unallow -u {ALICE} {permission} {dataset}"));
+    }
+}
+
+#[test]
+fn each_operation_needs_its_permissions() {
+    let Some(tank) = unmounted() else { return };
+    tank.zfs("create tank/a");
+    tank.zfs("create tank/b");
+    tank.zfs("snapshot tank/a@1");
+    let (create, mount) = (("create", "tank/b"), ("mount", "tank/b"));
+    needs(&tank, &[create, mount], "zfs create tank/b/0");
+    tank.zfs("destroy tank/b/0");
+    needs(&tank, &[create, mount, ("canmount", "tank/b")], "zfs create -o canmount=off tank/b/1");
+    needs(&tank, &[create, mount, ("refreservation", "tank/b")], "zfs create -V 1M tank/b/v");
+    needs(&tank, &[("clone", "tank/a"), create, mount], "zfs clone tank/a@1 tank/b/2");
+    needs(
+        &tank,
+        &[("promote,mount", "tank/b/2"), ("promote", "tank/a")],
+        "zfs promote tank/b/2",
+    );
+    tank.zfs("promote tank/a");
+    needs(&tank, &[("mount", "tank/b/2"), ("destroy", "tank/b/2")], "zfs destroy tank/b/2");
+    needs(
+        &tank,
+        &[("rename", "tank/b/1"), ("mount", "tank/b/1"), ("create", "tank/a"), ("mount", "tank/a")],
+        "zfs rename tank/b/1 tank/a/1",
+    );
+    let a = |permission: &'static str| (permission, "tank/a");
+    needs(&tank, &[a("snapshot")], "zfs snapshot tank/a@2");
+    needs(&tank, &[a("rollback")], "zfs rollback tank/a@2");
+    needs(&tank, &[a("bookmark")], "zfs bookmark tank/a@2 tank/a#2");
+    needs(&tank, &[a("destroy")], "zfs destroy tank/a#2");
+    needs(&tank, &[a("hold")], "zfs hold keep tank/a@2");
+    needs(&tank, &[a("release")], "zfs release keep tank/a@2");
+    needs(
+        &tank,
+        &[a("rename"), a("mount"), a("create")],
+        "zfs rename tank/a@2 tank/a@3",
+    );
+    needs(&tank, &[a("mount"), a("destroy")], "zfs destroy tank/a@3");
+    needs(&tank, &[a("send")], "zfs send tank/a@1");
+    needs(&tank, &[a("compression")], "zfs set compression=off tank/a");
+    needs(&tank, &[a("compression")], "zfs inherit compression tank/a");
+    needs(&tank, &[a("userprop")], "zfs set a:b=c tank/a");
+    needs(&tank, &[a("userquota")], "zfs set userquota@7=1M tank/a");
+    needs(&tank, &[a("quota"), a("readonly")], "zfs set quota=64M readonly=on tank/a");
+    let all = ["userused", "userquota", "userobjused", "userobjquota"].map(a);
+    needs(&tank, &all, "zfs userspace tank/a");
+    needs(&tank, &[a("groupused")], "zfs groupspace -o name,used tank/a");
+    tank.finish();
+}
+
+#[test]
+fn streams_are_sent_and_received_with_what_that_needs() {
+    let Some(tank) = unmounted() else { return };
+    tank.zfs("create tank/a");
+    tank.zfs("create tank/b");
+    tank.zfs("set a:b=c tank/a");
+    tank.zfs("snapshot tank/a@1");
+    tank.zfs(&format!("allow -u {ALICE} send tank/a"));
+    let sent = command_of(&tank, ALICE, &[]).args(["zfs", "send", "-p", "tank/a@1"]).output();
+    let stream = sent.unwrap().stdout;
+    assert!(stream.len() > 1000);
+    let receive = |words: &str| {
+        let mut command = command_of(&tank, ALICE, &[]);
+        command.args(["zfs", "receive"]).args(words.split(' '));
+        command.stdin(Stdio::piped()).stderr(Stdio::piped()).stdout(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        // One that is refused does not read it.
+        let _ = child.stdin.take().unwrap().write_all(&stream);
+        let mut said = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        (child.wait().unwrap().code(), said)
+    };
+    for granted in ["", "receive,mount", "receive,create", "create,mount"] {
+        if !granted.is_empty() {
+            tank.zfs(&format!("allow -u {ALICE} {granted} tank/b"));
+        }
+        let (code, said) = receive("-u tank/b/c");
+        assert!(code == Some(1) && said.contains(DENIED), "{granted}: {said}");
+        assert_eq!(tank.zfs("list -rHo name tank/b"), "tank/b\n");
+        if !granted.is_empty() {
+            tank.zfs(&format!("unallow -u {ALICE} {granted} tank/b"));
+        }
+    }
+    // Properties that are not the user's to set are left out, and that is said.
+    tank.zfs(&format!("allow -u {ALICE} receive:append,create,mount tank/b"));
+    let (code, said) = receive("-u tank/b/c");
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("cannot receive a:b property on tank/b/c: permission denied"), "{said}");
+    assert_eq!(tank.get("a:b", "tank/b/c"), "-");
+    // By force takes the whole permission.
+    tank.zfs("destroy -r tank/b/c");
+    tank.zfs("create tank/b/c");
+    let (code, said) = receive("-uF tank/b/c");
+    assert!(code == Some(1) && said.contains(DENIED), "{said}");
+    tank.zfs(&format!("allow -u {ALICE} receive,userprop tank/b"));
+    let (code, said) = receive("-uF tank/b/c");
+    assert_eq!((code, said.as_str()), (Some(0), ""));
+    assert_eq!(tank.get("a:b", "tank/b/c"), "c");
+    tank.finish();
+}
+
+#[test]
+fn it_counts_whom_something_is_granted_to_and_where() {
+    let Some(tank) = unmounted() else { return };
+    for name in ["tank/a", "tank/a/b", "tank/a/b/c"] {
+        tank.zfs(&format!("create {name}"));
+    }
+    let take = |user: u32, groups: &[u32], name: &str| {
+        let done = by(&tank, user, groups, &format!("zfs snapshot {name}@x"));
+        let taken = done.code == 0;
+        match taken {
+            true => tank.zfs(&format!("destroy {name}@x")),
+            false => String::new(),
+        };
+        assert!(taken || done.err.contains(DENIED), "{done:?}");
+        taken
+    };
+    let places = |user: u32, groups: &[u32]| {
+        ["tank/a", "tank/a/b", "tank/a/b/c"].map(|name| take(user, groups, name))
+    };
+    tank.zfs(&format!("allow -l -u {ALICE} snapshot tank/a"));
+    assert_eq!(places(ALICE, &[]), [true, false, false]);
+    assert_eq!(places(BOB, &[]), [false; 3]);
+    tank.zfs(&format!("unallow -u {ALICE} tank/a"));
+    tank.zfs(&format!("allow -d -u {ALICE} snapshot tank/a"));
+    assert_eq!(places(ALICE, &[]), [false, true, true]);
+    tank.zfs(&format!("unallow -u {ALICE} tank/a"));
+    // Groups are those of the process, not of the number of the user.
+    tank.zfs(&format!("allow -g {GROUP} snapshot tank/a/b"));
+    assert_eq!(places(ALICE, &[GROUP]), [false, true, true]);
+    assert_eq!(places(ALICE, &[GROUP + 1, GROUP]), [false, true, true]);
+    assert_eq!(places(ALICE, &[GROUP + 1]), [false; 3]);
+    tank.zfs(&format!("allow -g {BOB} snapshot tank/a/b/c"));
+    assert_eq!(places(BOB, &[]), [false, false, true], "the primary group counts");
+    tank.zfs(&format!("unallow -g {GROUP},{BOB} tank/a/b"));
+    tank.zfs(&format!("unallow -g {BOB} tank/a/b/c"));
+    // Sets, everyone, and what is for a zone.
+    tank.zfs("allow -s @some snapshot,hold tank");
+    tank.zfs("allow -e @some tank/a/b");
+    assert_eq!(places(BOB, &[]), [false, true, true]);
+    tank.zfs("set zoned=on tank/a/b/c");
+    assert_eq!(places(BOB, &[]), [false, true, false]);
+    tank.session.run("zpool set delegation=off tank").ok();
+    let said = by(&tank, BOB, &[], "zfs snapshot tank/a/b@x").fails(1);
+    assert!(said.contains("delegated administration is disabled on pool"), "{said}");
+    tank.session.run("zpool set delegation=on tank").ok();
+    // Who creates a dataset gets what creators get.
+    tank.zfs("allow -c destroy,mount,compression tank/a");
+    tank.zfs(&format!("allow -u {ALICE} create,mount tank/a"));
+    alice(&tank, "zfs create -o canmount=off tank/a/no").fails(1);
+    let made = alice(&tank, "zfs create -o compression=off tank/a/new");
+    assert!(made.err.ends_with("may only be mounted by root\n"), "{made:?}");
+    is_denied(by(&tank, BOB, &[], "zfs destroy tank/a/new"), "another user's");
+    is_denied(alice(&tank, "zfs destroy -r tank/a/b"), "made by root");
+    alice(&tank, "zfs destroy tank/a/new").ok();
+    hand_on(&tank);
+    tank.finish();
+}
+
+/// Users hand on what they have, and take away what is theirs.
+fn hand_on(tank: &Tank) {
+    tank.zfs(&format!("allow -u {ALICE} allow,send tank/a"));
+    alice(tank, &format!("zfs allow -u {BOB} send tank/a")).ok();
+    let said = tank.zfs("allow tank/a");
+    assert!(said.contains(&format!("user (unknown: {BOB}) send\n")), "{said}");
+    for line in [
+        format!("zfs allow -u {BOB} allow tank/a"),
+        format!("zfs allow -u {BOB} rollback tank/a"),
+        format!("zfs allow -u {BOB} send tank"),
+        "zfs allow -e @some tank/a".to_string(),
+        format!("zfs unallow -u {BOB} send tank/a"),
+        "zfs unallow -e tank/a/b".to_string(),
+    ] {
+        is_denied(alice(tank, &line), &line);
+    }
+    alice(tank, &format!("zfs unallow -u {ALICE} send tank/a")).ok();
+    is_denied(alice(tank, &format!("zfs allow -u {BOB} send tank/a")), "taken away");
+}
+
+#[test]
+fn what_others_own_is_seen_with_permission() {
+    let Some(tank) = unmounted() else { return };
+    tank.zfs("create tank/a");
+    tank.zfs(&format!("set userquota@{ALICE}=1M userquota@{BOB}=2M groupquota@{GROUP}=3M tank/a"));
+    let sees = |groups: &[u32], property: String| {
+        let line = format!("zfs get -Hpo value {property} tank/a");
+        by(&tank, ALICE, groups, &line).ok() != "-\n"
+    };
+    assert!(sees(&[], format!("userquota@{ALICE}")));
+    assert!(!sees(&[], format!("userquota@{BOB}")));
+    assert!(!sees(&[], format!("groupquota@{GROUP}")) && sees(&[GROUP], format!("groupquota@{GROUP}")));
+    tank.zfs(&format!("allow -u {ALICE} userquota tank/a"));
+    assert!(sees(&[], format!("userquota@{BOB}")));
+    tank.finish();
+}
+
+#[test]
+fn mounting_is_roots() {
+    if !can_mount() {
+        return;
+    }
+    let Some(tank) = tank("") else { return };
+    let every = "create,mount,destroy,rename,snapshot,rollback,mountpoint,readonly,diff,send";
+    tank.zfs("create tank/a");
+    tank.zfs(&format!("allow -u {ALICE} {every} tank"));
+    let made = alice(&tank, "zfs create tank/a/new");
+    let said = "filesystem successfully created, but it may only be mounted by root\n";
+    assert_eq!((made.code, made.err.as_str()), (1, said));
+    assert_eq!(tank.get("mounted", "tank/a/new"), "no");
+    let said = alice(&tank, "zfs mount tank/a/new").fails(1);
+    assert_eq!(said, "cannot mount 'tank/a/new': Insufficient privileges");
+    let place = tank.path("tank/a").display().to_string();
+    let cannot = format!("cannot unmount '{place}': permission denied");
+    for line in [
+        "zfs unmount tank/a",
+        &format!("zfs unmount {place}"),
+        "zfs set mountpoint=/elsewhere tank/a",
+        "zfs rename tank/a tank/b",
+    ] {
+        assert_eq!(alice(&tank, line).fails(1), cannot, "{line}");
+    }
+    alice(&tank, "zfs destroy tank/a/new").ok();
+    assert_eq!(alice(&tank, "zfs destroy tank/a").fails(1), cannot);
+    // What needs no mount: contents are put back below the mount, and settings count in it.
+    fs::write(tank.path("tank/a/one"), "1").unwrap();
+    alice(&tank, "zfs snapshot tank/a@1").ok();
+    fs::remove_file(tank.path("tank/a/one")).unwrap();
+    let differs = alice(&tank, "zfs diff -H tank/a@1").ok();
+    assert!(differs.contains("-\t") && differs.contains("/one"), "{differs}");
+    alice(&tank, "zfs rollback tank/a@1").ok();
+    assert_eq!(fs::read_to_string(tank.path("tank/a/one")).unwrap(), "1");
+    alice(&tank, "zfs set readonly=on tank/a").ok();
+    assert!(fs::write(tank.path("tank/a/two"), "2").is_err());
+    // By path: the daemon looks up none for others.
+    let listed = alice(&tank, &format!("zfs list -Ho name {place}")).ok();
+    assert_eq!(listed, "tank/a\n");
+    tank.zfs("set readonly=off tank/a");
+    tank.finish();
+}
+
+/// Speaks to the daemon as another user, in a thread that is that user.
+fn as_alice<T: Send>(tank: &Tank, f: impl Fn(&dyn Fn() -> UnixStream) -> T + Send + Sync) -> T {
+    let socket = tank.session.path("socket");
+    std::thread::scope(|scope| {
+        let run = || {
+            let (user, group) = (Uid::from_raw(ALICE), Gid::from_raw(ALICE));
+            rustix::thread::set_thread_groups(&[]).unwrap();
+            rustix::thread::set_thread_res_gid(group, group, group).unwrap();
+            rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+            f(&|| UnixStream::connect(&socket).unwrap())
+        };
+        scope.spawn(run).join().unwrap()
+    })
+}
+
+fn request(tool: &str, args: &[&str]) -> Request {
+    let bytes = |text: &str| text.as_bytes().to_vec();
+    Request::Run(Run {
+        tool: tool.into(),
+        args: args.iter().map(|arg| bytes(arg)).collect(),
+        cwd: bytes("/root"),
+        env: [("ZPOOL_SCRIPTS_PATH", "/bin"), ("TZ", "/etc/shadow"), ("HOME", "/root")]
+            .map(|(name, value)| (bytes(name), bytes(value)))
+            .into(),
+        terminal: Default::default(),
+        umask: 0,
+        namespace: 1,
+        input: false,
+    })
+}
+
+/// What a request is answered: exit code and messages.
+fn answer(mut stream: UnixStream, request: &Request) -> (i32, String) {
+    read_json::<Hello>(&mut stream, Kind::Hello).unwrap();
+    write_json(&mut stream, Kind::Request, request).unwrap();
+    let mut said = Vec::new();
+    loop {
+        match read_frame(&mut stream).unwrap().expect("an exit code comes last") {
+            (Kind::Exit, code) => {
+                let code = serde_json::from_slice(&code).unwrap();
+                return (code, String::from_utf8_lossy(&said).into_owned());
+            }
+            (Kind::Out | Kind::Err, data) => said.extend(data),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn what_a_program_of_another_user_sends_gets_it_no_more() {
+    let Some(tank) = unmounted() else { return };
+    let asked = [
+        request("cenote", &["zpool", "destroy", "tank"]),
+        request("cenote", &["zfs", "list"]),
+        request("cenote", &["generate", "/tmp"]),
+        request("zdb", &["-l", "/etc/shadow"]),
+        request("zstream", &["dump"]),
+        request("mount.zfs", &["tank", "/mnt"]),
+        request("zpool", &["labelclear", "-f", "/etc/shadow"]),
+        request("zpool", &["import", "-d", "/root"]),
+        request("zpool", &["status", "-c", "id"]),
+        request("", &[]),
+        Request::Stop,
+        Request::Status,
+    ];
+    let answers = as_alice(&tank, |connect| {
+        asked.iter().map(|request| answer(connect(), request)).collect::<Vec<_>>()
+    });
+    for (request, (code, said)) in asked.iter().zip(answers) {
+        assert_eq!(code, 1, "{request:?}: {said}");
+        assert!(said.contains(DENIED) || said.starts_with("Can't run -c"), "{request:?}: {said}");
+    }
+    // No path of theirs is looked up: what is there and what is not look the same.
+    let looked = as_alice(&tank, |connect| {
+        ["/root", "/root/none", "/etc/shadow/none"].map(|path| {
+            let (_, said) = answer(connect(), &request("zfs", &["list", path]));
+            said.replace(&format!("'{path}'"), "it")
+        })
+    });
+    assert!(looked.iter().all(|said| said.starts_with("it: not a ZFS filesystem")), "{looked:?}");
+    assert!(looked.iter().all(|said| *said == looked[0]), "{looked:?}");
+    // One user's connections leave room for others.
+    let held = as_alice(&tank, |connect| {
+        let mut held: Vec<UnixStream> = std::iter::repeat_with(connect).take(16).collect();
+        held.iter_mut().for_each(|one| drop(read_json::<Hello>(one, Kind::Hello).unwrap()));
+        assert!(read_json::<Hello>(&mut connect(), Kind::Hello).is_err());
+        held
+    });
+    tank.session.run("zpool list tank").ok();
+    assert_eq!(by(&tank, BOB, &[], "zpool list -Ho name").ok(), "tank\n");
+    let said = alice(&tank, "zpool list").fails(1);
+    assert!(said.contains("turns commands away"), "{said}");
+    drop(held);
+    tank.finish();
+}
+
+#[test]
+fn nobody_waits_for_another_user_to_read() {
+    let Some(tank) = unmounted() else { return };
+    let names: Vec<String> = (0..40_000).map(|n| format!("tank/none{n}")).collect();
+    let mut args = vec!["set", "compression=off"];
+    args.extend(names.iter().map(String::as_str));
+    let request = request("zfs", &args);
+    let held = as_alice(&tank, |connect| {
+        let mut stream = connect();
+        read_json::<Hello>(&mut stream, Kind::Hello).unwrap();
+        write_json(&mut stream, Kind::Request, &request).unwrap();
+        stream
+    });
+    std::thread::sleep(Duration::from_millis(500));
+    let began = Instant::now();
+    tank.zfs("create tank/a");
+    assert!(began.elapsed() < Duration::from_secs(25), "{:?}", began.elapsed());
+    drop(held);
+    tank.finish();
+}
