@@ -76,7 +76,7 @@ fn tell(shape: &crate::Shape, times: usize) -> Story {
         let (engine, journal, ends) = (&engine, &journal, &ends);
         let work = |name: &'static str| scope.spawn(move || count(engine, name, journal, ends));
         let counters: Vec<_> = DATASETS.into_iter().map(work).collect();
-        let groups = scope.spawn(|| {
+        let groups = scope.spawn(move || {
             while !ends.load(Ordering::SeqCst) {
                 engine.sync().unwrap();
             }
@@ -106,13 +106,15 @@ fn check(story: &Story, at: usize, images: &[Image]) -> Result<(), String> {
 
 #[test]
 fn logs_restart_without_a_leak_or_a_loss() {
-    let (times, every, imported, judged) =
-        if long() { (200, 1, 20, 200) } else { (24, 3, 24, 300) };
+    let (times, most, imported, judged) =
+        if long() { (200, 4000, 20, 200) } else { (12, 120, 12, 60) };
     let (points, logs) = (AtomicUsize::new(0), AtomicUsize::new(0));
     for (seed, shape) in SHAPES.iter().enumerate() {
         let story = tell(shape, times);
         let mut replay = Replay::new(story.first.clone(), &story.journal);
-        let all = (story.begun..=story.journal.len()).step_by(every).map(|at| {
+        let end = story.journal.len();
+        let every = ((end - story.begun) / most).max(1);
+        let all = (story.begun..=end).step_by(every).map(|at| {
             replay.advance(at);
             (at, replay.killed(), replay.crash((seed * 1_000_000 + at) as u64))
         });

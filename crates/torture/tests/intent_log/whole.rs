@@ -7,6 +7,7 @@ use cenote_engine::Engine;
 use cenote_torture::live::disk::{Disk, Image, Journal, Replay};
 use cenote_torture::live::lab::{Logs, disks, judge, keep, lab};
 use cenote_torture::live::side_by_side;
+use cenote_torture::long;
 use cenote_zpl::{FileSystem, NodeKind, SetAttr, SetXattr, Settings};
 use std::sync::Arc;
 
@@ -109,6 +110,7 @@ fn lists_come_with_their_files_and_modes() {
 /// after a loss of power, or not at all.
 #[test]
 fn a_write_of_many_records_is_whole() {
+    let seeds = if long() { 8 } else { 2 };
     for (n, record_size) in [16 << 10, 128 << 10].into_iter().enumerate() {
         for shape in &SHAPES {
             let journal = Arc::new(Journal::default());
@@ -129,7 +131,7 @@ fn a_write_of_many_records_is_whole() {
             let mut replay = Replay::new(first, &journal);
             let all = (begun..=journal.len()).flat_map(|at| {
                 replay.advance(at);
-                (0..4).map(|seed| (at, replay.crash(seed * 7919 + at as u64))).collect::<Vec<_>>()
+                (0..seeds).map(|seed| (at, replay.crash(seed * 7919 + at as u64))).collect::<Vec<_>>()
             });
             side_by_side(all, |(at, images)| {
                 let disks = disks(&images, None);
