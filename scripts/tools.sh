@@ -41,7 +41,7 @@ if ! [ -e "$to/done" ]; then
             lacks "module $go_zfs"
         fi
     else
-        lacks "Go (Debian: golang-go)"
+        say "no Go here (Debian: golang-go): the tests of go-zfs are left out"
     fi
     [ -z "$all" ] || touch "$to/done"
 fi

@@ -168,7 +168,9 @@ fn the_package_is_installed_in_a_clean_root_and_runs_the_first_example() {
     fs::write(root.join("var/lib/dpkg/status"), "").unwrap();
     let dpkg = |args: &[&str]| {
         let mut command = Command::new("dpkg");
-        command.arg(format!("--root={}", root.display())).arg("--log=/dev/null").args(args);
+        command.arg(format!("--root={}", root.display())).arg("--log=/dev/null");
+        // There is no shell in the root for the package's scripts.
+        command.arg("--force-script-chrootless").args(args);
         let output = cenote_testpools::output(&mut command);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).into_owned()
@@ -304,12 +306,19 @@ fn an_upgrade_restarts_the_daemon_once_and_only_if_no_pool_is_lost() {
         assert!(output.status.success(), "{said}{complaint}");
         said
     };
-    let said = upgrade(r"printf 'tank\t-\n'");
+    let said = upgrade(r"printf 'tank\tcachefile\t-\ntank\treadonly\toff\n'");
     assert!(said.ends_with("deb-systemd-invoke try-restart cenote.service\n"), "{said}");
     assert_eq!(said.matches("restart").count(), 1, "{said}");
     assert!(!said.contains("stop"), "{said}");
     for (pools, why) in [
-        (r"printf 'tank\t-\nusb\tnone\n'", "pool usb is not in the default cache file"),
+        (
+            r"printf 'tank\tcachefile\t-\nusb\tcachefile\tnone\n'",
+            "pool usb is not in the default cache file",
+        ),
+        (
+            r"printf 'tank\tcachefile\t-\ntank\treadonly\ton\n'",
+            "pool tank was imported to be read only",
+        ),
         ("echo it is busy >&2; exit 1", "the daemon does not answer: it is busy"),
     ] {
         let said = upgrade(pools);

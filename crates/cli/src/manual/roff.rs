@@ -34,7 +34,7 @@ const MORE_ENVIRONMENT: &[(&str, &str, &str, &str)] = &[
     ("zpool", "iostat", "ZPOOL_SCRIPTS_ENABLED", "0: -c is refused."),
     ("zpool", "iostat", "ZPOOL_SCRIPTS_AS_ROOT", "1: -c runs programs for root as well."),
     ("zpool", "status", "ZPOOL_SCRIPTS_PATH", "Where programs of -c are, with colons between."),
-    ("zdb", "", "ZDB_NO_ZLE", "Set: -R and -Z try no zle."),
+    ("zdb", "", "ZDB_NO_ZLE", "If it is set, -R does not try zle."),
 ];
 /// Files.
 const FILES: &[(&str, &str)] = &[

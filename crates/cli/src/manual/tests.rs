@@ -75,7 +75,7 @@ fn every_option_of_every_command_is_explained_and_no_other() {
             }
         }
         let known = pages(name).iter().map(|page| page.command).collect::<BTreeSet<_>>();
-        assert_eq!(known, tool.working().map(|c| c.name).collect());
+        assert_eq!(known, tool.working().map(|c| c.name).collect::<BTreeSet<_>>());
     }
 }
 
