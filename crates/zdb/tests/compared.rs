@@ -44,7 +44,8 @@ fn history() {
     let lines: Vec<&str> = ours.lines().collect();
     assert_eq!(lines[..2], ["", "History:"]);
     let theirs = theirs(&["-h"]);
-    let commands: Vec<&str> = theirs.lines().filter(|line| line.contains(" zpool ")).collect();
+    let of_user = |line: &&str| line.contains(" zpool ") || line.contains(" zfs ");
+    let commands: Vec<&str> = theirs.lines().filter(of_user).collect();
     assert!(commands.len() > 2 && commands.iter().all(|line| lines.contains(line)), "{ours}");
     // No time that a command took, and no line that is empty.
     assert!(lines[2..].iter().all(|line| line.starts_with("20") || line.starts_with("    ")));

@@ -245,7 +245,8 @@ impl VdevTree {
         let result = self.flush_leaves(tops, &mut done);
         for flush in &done {
             if let Err(why) = &flush.result {
-                let what = Happening::Failed { offset: 0, size: 0, operation: Operation::Flush, why };
+                let what =
+                    Happening::Failed { offset: 0, size: 0, operation: Operation::Flush, why };
                 events::tell(&flush.leaf, &what);
             }
         }
@@ -254,11 +255,7 @@ impl VdevTree {
     }
 
     /// Flushes the leaves below `tops`; each flush is added to `done`.
-    fn flush_leaves(
-        &self,
-        tops: Vec<&Arc<Vdev>>,
-        done: &mut Vec<Flush>,
-    ) -> Result<(), VdevError> {
+    fn flush_leaves(&self, tops: Vec<&Arc<Vdev>>, done: &mut Vec<Flush>) -> Result<(), VdevError> {
         let mut lost = self.writer.lost.lock();
         let mut leaves = Vec::new();
         tops.iter().for_each(|t| t.collect_leaves(&mut leaves));
