@@ -20,8 +20,8 @@ use cenote_dsl::Dsl;
 use cenote_dsl::write::Tx;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dsl::{DD_FLAG_USED_BREAKDOWN, DslDatasetPhys, DslDirPhys};
-use cenote_format::{ByteOrder, Bytes};
 use cenote_format::invariant;
+use cenote_format::{ByteOrder, Bytes};
 use cenote_vdev::VdevTree;
 use std::sync::Arc;
 

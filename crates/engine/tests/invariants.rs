@@ -97,7 +97,8 @@ fn a_sum_of_what_is_used_that_is_off() {
         // The directory of the file system: `head_dataset` of it leads back here.
         let dir = loop {
             let dnode = ctx.tx.mos.dnode(number).unwrap();
-            let head = dnode.bonus.get(8..16).map(|head| u64::from_le_bytes(head.try_into().unwrap()));
+            let head =
+                dnode.bonus.get(8..16).map(|head| u64::from_le_bytes(head.try_into().unwrap()));
             if dnode.bonus_kind == cenote_format::dmu::DmuType::DSL_DIR && head != Some(0) {
                 let used = dnode.bonus[USED..USED + 8].try_into().map(u64::from_le_bytes).unwrap();
                 if used > 100_000 {
@@ -142,6 +143,7 @@ fn an_alarm_while_nothing_is_written_suspends_at_once() {
     let last = engine.pool().uberblock().txg;
     let store = engine.pool().mos().store().clone();
     assert_eq!(store.alarm().guard("planted", || invariant!(1 + 1 == 3, "two is three")), None);
+    drop(store);
     let why = judge(&rig, (engine, head), last);
     assert!(why.starts_with("thread planted: ") && why.contains("two is three"), "{why}");
 }
@@ -176,7 +178,8 @@ fn those_that_wait_are_told() {
     let last = engine.pool().uberblock().txg;
     std::thread::scope(|scope| {
         for _ in 0..4 {
-            scope.spawn(|| assert!(engine.sync_task(|_| Ok(())).is_err() || engine.sync().is_err()));
+            scope
+                .spawn(|| assert!(engine.sync_task(|_| Ok(())).is_err() || engine.sync().is_err()));
             scope.spawn(|| drop(engine.sync()));
         }
         let broken = engine.sync_task(|ctx| {

@@ -116,7 +116,8 @@ impl DerefMut for ArcGuard<'_> {
 impl Drop for ArcGuard<'_> {
     fn drop(&mut self) {
         if panicking() {
-            let why = invariant::last().unwrap_or_else(|| "a thread that had the ARC panicked".into());
+            let why =
+                invariant::last().unwrap_or_else(|| "a thread that had the ARC panicked".into());
             self.store.alarm().sound(why);
         }
     }

@@ -174,7 +174,8 @@ impl RangeTree {
 
     /// Removes `start..end`, known to lie within one segment.
     fn cut(&mut self, start: u64, end: u64) {
-        let found = self.segments.at_or_before(start).and_then(|at| Some((at, self.segments.get(at)?)));
+        let found =
+            self.segments.at_or_before(start).and_then(|at| Some((at, self.segments.get(at)?)));
         let Some((at, (s, e))) = found.filter(|(_, (_, e))| end <= *e) else {
             broken(format_args!("{start:#x}-{end:#x} is cut out of no segment"));
         };

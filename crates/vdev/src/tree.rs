@@ -22,8 +22,8 @@ use crate::threads::IoPool;
 use crate::vdev::{Kind, Vdev};
 use crate::write::Writer;
 use crate::{
-    Alarm, BlockRead, Fault, FindDevice, IndirectMap, Outcome, Remapped, VdevError, Verify, assemble,
-    mirror, raidz,
+    Alarm, BlockRead, Fault, FindDevice, IndirectMap, Outcome, Remapped, VdevError, Verify,
+    assemble, mirror, raidz,
 };
 
 /// The assembled tree of vdevs of a pool.

@@ -250,10 +250,13 @@ impl OpenObject {
             Before::Length(len) => top.resize(blkid, len),
             Before::Part(at, old) => {
                 let data = top.dirty_mut(blkid);
-                let (part, len) = (data.and_then(|data| data.get_mut(at..at + old.len())), old.len());
+                let (part, len) =
+                    (data.and_then(|data| data.get_mut(at..at + old.len())), old.len());
                 match part {
                     Some(part) => part.copy_from_slice(&old),
-                    None => broken(format_args!("block {blkid}: no {len} bytes at {at} to take back")),
+                    None => {
+                        broken(format_args!("block {blkid}: no {len} bytes at {at} to take back"))
+                    }
                 }
             }
         }
@@ -430,7 +433,10 @@ impl OpenObjectSet {
     /// Nothing is written or quiesced in the middle of a change.
     pub(super) fn check_no_change(&self) {
         let (objset, under_way) = (self.id(), self.change.levels.len());
-        invariant!(under_way == 0, "objset {objset} is written in the middle of {under_way} changes");
+        invariant!(
+            under_way == 0,
+            "objset {objset} is written in the middle of {under_way} changes"
+        );
     }
 
     /// What the root block says is going to be changed.

@@ -401,7 +401,8 @@ fn leave_origin(tx: &mut Tx<'_>, ds_obj: u64, ds: &DslDatasetPhys) -> Result<()>
         tx.zap_remove(origin.next_clones, &name)?;
     }
     let fewer = origin.num_children.checked_sub(1);
-    origin.num_children = fewer.ok_or_else(|| corrupt(ds.prev_snap, "fewer clones than there are"))?;
+    origin.num_children =
+        fewer.ok_or_else(|| corrupt(ds.prev_snap, "fewer clones than there are"))?;
     tx.set_dataset(ds.prev_snap, &origin)?;
     let clones = tx.dir(origin.dir)?.clones;
     if clones != 0 {

@@ -17,7 +17,10 @@ fn a_group_that_does_not_grow_is_found() {
     for wrong in [9, 11] {
         let why = caught(|| txgs.synced(wrong)).unwrap_err();
         assert!(is_broken(&why), "{why}");
-        assert!(why.ends_with(&format!("group {wrong} is on disk after 9, and 11 is open")), "{why}");
+        assert!(
+            why.ends_with(&format!("group {wrong} is on disk after 9, and 11 is open")),
+            "{why}"
+        );
     }
     txgs.synced(quiesced.txg);
 }

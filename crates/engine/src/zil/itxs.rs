@@ -252,7 +252,10 @@ impl Itxs {
             !its.is_empty()
         });
         let bytes = self.bytes;
-        invariant!(left + gone == bytes, "{left} and {gone} bytes of itxs, and {bytes} are counted");
+        invariant!(
+            left + gone == bytes,
+            "{left} and {gone} bytes of itxs, and {bytes} are counted"
+        );
         self.bytes = left;
         self.created.retain(|_, (of, _)| *of > txg);
     }

@@ -368,7 +368,10 @@ impl Metaslab {
                 free.remove(first, last)?;
                 let added = allocs.entry(txg).or_default().add(first, last);
                 let (vdev, id) = (self.vdev, self.id);
-                invariant!(added.is_ok(), "vdev {vdev} metaslab {id}: free and allocated: {added:?}");
+                invariant!(
+                    added.is_ok(),
+                    "vdev {vdev} metaslab {id}: free and allocated: {added:?}"
+                );
                 (claimed, *allocated) = (claimed + last - first, *allocated + last - first);
                 if to > end {
                     segments.push_front((end, to));
@@ -387,7 +390,10 @@ impl Metaslab {
         allocs.remove(start, end)?;
         let (vdev, id) = (self.vdev, self.id);
         let added = free.as_mut().map(|free| free.add(start, end));
-        invariant!(added == Some(Ok(())), "vdev {vdev} metaslab {id}: allocated and free: {added:?}");
+        invariant!(
+            added == Some(Ok(())),
+            "vdev {vdev} metaslab {id}: allocated and free: {added:?}"
+        );
         *allocated = less!(*allocated, end - start, "vdev {vdev} metaslab {id}: allocated bytes");
         Ok(state.view())
     }
@@ -526,10 +532,11 @@ impl Metaslab {
         let started = Instant::now();
         let loaded = loader.load(self.vdev, self.id, self.extent);
         // Summing up takes long where there are many segments: not with the lock held.
-        guard.result = loaded.map_err(NotLoaded::Unreadable).and_then(|Loaded { mut free, txg }| {
-            self.hold_back(&mut free, txg).map_err(NotLoaded::Wrong)?;
-            Ok(free.finish())
-        });
+        guard.result =
+            loaded.map_err(NotLoaded::Unreadable).and_then(|Loaded { mut free, txg }| {
+                self.hold_back(&mut free, txg).map_err(NotLoaded::Wrong)?;
+                Ok(free.finish())
+            });
         if guard.result.is_ok() {
             loads.add(started.elapsed());
         }
@@ -708,12 +715,7 @@ impl State {
     }
 
     /// Deferred frees of `freed_in` become allocatable; their bytes.
-    fn end_defer(
-        &mut self,
-        (vdev, id): (u64, u64),
-        freed_in: u64,
-        segments: &[(u64, u64)],
-    ) -> u64 {
+    fn end_defer(&mut self, (vdev, id): (u64, u64), freed_in: u64, segments: &[(u64, u64)]) -> u64 {
         let mut bytes = 0;
         for (start, end) in segments.iter().copied() {
             bytes += end - start;

@@ -18,8 +18,8 @@ use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_format::checksum;
 use cenote_format::compress::Compression;
 use cenote_format::dmu::DmuType;
-use cenote_format::invariant;
 use cenote_format::encode::blkptr::{BlockProps, encode_gang_header, gang_pointers};
+use cenote_format::invariant;
 use cenote_vdev::BlockWrite;
 
 use super::pack::Physical;
