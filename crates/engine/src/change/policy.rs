@@ -156,9 +156,10 @@ impl<'a> Operation<'a> {
             Operation::Bookmark { name } => on(head(name), ["bookmark"]),
             Operation::Hold { names } => each(names.iter().map(|name| head(name)), ["hold"]),
             Operation::Release { names } => each(names.iter().map(|name| head(name)), ["release"]),
-            Operation::Set { name, properties } => {
-                properties.iter().flat_map(|property| on(name, [permission_for(property)])).collect()
-            }
+            Operation::Set { name, properties } => properties
+                .iter()
+                .flat_map(|property| on(name, [permission_for(property)]))
+                .collect(),
             Operation::Receive { name, force } => {
                 let or = (!force).then_some("receive:append");
                 let mut needs = vec![Need { on: On::There(name), permission: "receive", or }];
@@ -312,10 +313,7 @@ mod tests {
             ),
             (Operation::Send { name: "p/a@1" }, vec!["send p/a@1"]),
             (Operation::Diff { from: "p/a@1", to: "p/a" }, vec!["diff p/a", "diff p/a@1"]),
-            (
-                Operation::Userspace { name: "p/a", property: "userused@7" },
-                vec!["userused p/a"],
-            ),
+            (Operation::Userspace { name: "p/a", property: "userused@7" }, vec!["userused p/a"]),
             (Operation::Allow { name: "p/a", entries: &[] }, vec!["allow p/a"]),
             (Operation::Unallow { names: &heads, entries: &[] }, vec!["allow p/a"]),
         ] {
