@@ -201,11 +201,7 @@ fn each_operation_needs_its_permissions() {
     needs(&tank, &[create, mount, ("canmount", "tank/b")], "zfs create -o canmount=off tank/b/1");
     needs(&tank, &[create, mount, ("refreservation", "tank/b")], "zfs create -V 1M tank/b/v");
     needs(&tank, &[("clone", "tank/a"), create, mount], "zfs clone tank/a@1 tank/b/2");
-    needs(
-        &tank,
-        &[("promote,mount", "tank/b/2"), ("promote", "tank/a")],
-        "zfs promote tank/b/2",
-    );
+    needs(&tank, &[("promote,mount", "tank/b/2"), ("promote", "tank/a")], "zfs promote tank/b/2");
     tank.zfs("promote tank/a");
     needs(&tank, &[("mount", "tank/b/2"), ("destroy", "tank/b/2")], "zfs destroy tank/b/2");
     needs(
@@ -220,11 +216,7 @@ fn each_operation_needs_its_permissions() {
     needs(&tank, &[a("destroy")], "zfs destroy tank/a#2");
     needs(&tank, &[a("hold")], "zfs hold keep tank/a@2");
     needs(&tank, &[a("release")], "zfs release keep tank/a@2");
-    needs(
-        &tank,
-        &[a("rename"), a("mount"), a("create")],
-        "zfs rename tank/a@2 tank/a@3",
-    );
+    needs(&tank, &[a("rename"), a("mount"), a("create")], "zfs rename tank/a@2 tank/a@3");
     needs(&tank, &[a("mount"), a("destroy")], "zfs destroy tank/a@3");
     needs(&tank, &[a("send")], "zfs send tank/a@1");
     needs(&tank, &[a("compression")], "zfs set compression=off tank/a");
@@ -378,7 +370,9 @@ fn what_others_own_is_seen_with_permission() {
     };
     assert!(sees(&[], format!("userquota@{ALICE}")));
     assert!(!sees(&[], format!("userquota@{BOB}")));
-    assert!(!sees(&[], format!("groupquota@{GROUP}")) && sees(&[GROUP], format!("groupquota@{GROUP}")));
+    assert!(
+        !sees(&[], format!("groupquota@{GROUP}")) && sees(&[GROUP], format!("groupquota@{GROUP}"))
+    );
     tank.zfs(&format!("allow -u {ALICE} userquota tank/a"));
     assert!(sees(&[], format!("userquota@{BOB}")));
     tank.finish();

@@ -142,7 +142,10 @@ impl Caller {
 /// Whether a time zone is one by name or rule, and no path (`TZ` may be one).
 fn is_name_of_zone(zone: &str) -> bool {
     let valid = |c: char| c.is_ascii_alphanumeric() || "_+-/,.:<>".contains(c);
-    zone.len() < 64 && zone.chars().all(valid) && !zone.contains("..") && !zone.starts_with(['/', ':'])
+    zone.len() < 64
+        && zone.chars().all(valid)
+        && !zone.contains("..")
+        && !zone.starts_with(['/', ':'])
 }
 
 /// The mask can only be read by setting it; nothing else creates files at this moment.

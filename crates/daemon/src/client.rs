@@ -6,9 +6,9 @@
 //! the daemon is without end (`link`).
 
 use crate::link::{Limits, Link, Wait};
+use crate::mounts::agents::this_program;
 use crate::protocol::{Hello, Kind, PROTOCOL, Request, Run, read_frame, read_json, write_json};
 use crate::socket::{Place, open_own, pid_namespace};
-use crate::mounts::agents::this_program;
 use cenote_command::outcome::plain;
 use cenote_command::output::printable;
 use cenote_command::{Caller, Cancel};
@@ -248,7 +248,8 @@ pub fn run(
 ) -> io::Result<i32> {
     check_version(&connection.hello)?;
     let caller = Caller::of_process();
-    let args = if connection.is_own() { args.to_vec() } else { args.iter().map(resolved).collect() };
+    let args =
+        if connection.is_own() { args.to_vec() } else { args.iter().map(resolved).collect() };
     let bytes = |s: &OsStr| s.as_bytes().to_vec();
     let run = Run {
         tool: tool.into(),

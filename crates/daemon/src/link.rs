@@ -160,7 +160,8 @@ impl Link {
         }
         let peer = Peer::of(&socket)?;
         place.check_peer(Uid::from_raw(peer.user))?;
-        let (stream, pid, is_own) = (socket.into(), peer.pid, geteuid().is_root() || peer.user == geteuid().as_raw());
+        let (stream, pid, is_own) =
+            (socket.into(), peer.pid, geteuid().is_root() || peer.user == geteuid().as_raw());
         Ok(Link { stream, place: place.clone(), limits, pid, is_own })
     }
 

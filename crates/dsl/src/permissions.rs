@@ -113,11 +113,7 @@ pub fn permits(levels: &[Vec<Grant>], local: bool, who: &Who, permission: &str) 
 }
 
 /// Whether a permission is in sets as these grants define them, or in sets that are in these.
-fn in_sets<'g>(
-    grants: &'g [Grant],
-    sets: &mut BTreeMap<&'g str, bool>,
-    permission: &str,
-) -> bool {
+fn in_sets<'g>(grants: &'g [Grant], sets: &mut BTreeMap<&'g str, bool>, permission: &str) -> bool {
     let unknown = sets.iter().filter(|(_, known)| !**known);
     let mut waiting: Vec<&str> = unknown.map(|(set, _)| *set).collect();
     while let Some(set) = waiting.pop() {

@@ -279,7 +279,7 @@ fn make(request: &Request, spec: CreateSpec<'_>, ctx: &mut Context) -> Outcome {
 }
 
 /// What is said where nothing can be mounted.
-const WITHOUT_FUSE: &str = "pool successfully created, but not mounted: there is no FUSE here.\n\
+const WITHOUT_FUSE: &str = "pool successfully created, but not mounted: nothing can be mounted here.\n\
     In a container it takes '--device /dev/fuse --cap-add SYS_ADMIN', on a host 'modprobe fuse'.\n\
     Without it 'zpool create -m none' and 'zfs create -o canmount=off' mount nothing, and 'cenote ls',\n\
     'cenote cat', 'cenote cp', 'zfs send' and 'zfs receive' work on what is not mounted.";

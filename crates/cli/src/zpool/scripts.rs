@@ -113,7 +113,9 @@ impl Scripts {
             return fail("Can't run -c with root privileges unless ZPOOL_SCRIPTS_AS_ROOT is set.");
         }
         if ctx.caller.is_delegated() {
-            return fail("Can't run -c: programs are run for the user of the daemon and for root only.");
+            return fail(
+                "Can't run -c: programs are run for the user of the daemon and for root only.",
+            );
         }
         if ctx.is_elsewhere() {
             return usage("-c is not supported from another mount namespace than the daemon's");

@@ -161,8 +161,11 @@ impl Changes {
         names.iter().for_each(|name| request.input.set(name, NvValue::Boolean));
         let permit = self.permit(&Operation::DestroyBookmarks { names })?;
         let names = names.to_vec();
-        let done =
-            self.request(permit, (SpaceCheck::Reserved, names.len() as u64), request, move |context| {
+        let done = self.request(
+            permit,
+            (SpaceCheck::Reserved, names.len() as u64),
+            request,
+            move |context| {
                 let tx = &mut context.tx;
                 for name in &names {
                     let Some((head, short)) = name.split_once('#') else { continue };
@@ -184,7 +187,8 @@ impl Changes {
                     }
                 }
                 Ok(Ok(Ok::<(), ChangeError>(())))
-            });
+            },
+        );
         done.flatten()
     }
 }

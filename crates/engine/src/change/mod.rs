@@ -71,8 +71,8 @@ use cenote_dsl::permissions::Who;
 use cenote_dsl::write::{DslWriteError, Tx, rename as dirs, snapshot as snaps};
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::history;
-use policy::{Operation, Permit};
 use parking_lot::Mutex;
+use policy::{Operation, Permit};
 use std::sync::Arc;
 
 /// What is in the object sets of file systems and volumes: the floor above.

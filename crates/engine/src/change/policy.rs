@@ -4,8 +4,8 @@
 //! dataset. A change begins with a [`Permit`], which only [`check`] gives, and no task runs without one: so what is
 //! not in the table is nobody's but the owner's.
 //!
-//! Permissions are looked up in the view of the last transaction group, as the rest of what is asked for. What is not
-//! there needs none; the change itself says that it is missing.
+//! Permissions are looked up in the view of the last transaction group, as the rest of what is asked for. Nobody else
+//! has any on what is not there.
 
 use super::{ChangeError, Result, props};
 use cenote_dsl::permissions::Who;
@@ -156,9 +156,10 @@ impl<'a> Operation<'a> {
             Operation::Bookmark { name } => on(head(name), ["bookmark"]),
             Operation::Hold { names } => each(names.iter().map(|name| head(name)), ["hold"]),
             Operation::Release { names } => each(names.iter().map(|name| head(name)), ["release"]),
-            Operation::Set { name, properties } => {
-                properties.iter().flat_map(|property| on(name, [permission_for(property)])).collect()
-            }
+            Operation::Set { name, properties } => properties
+                .iter()
+                .flat_map(|property| on(name, [permission_for(property)]))
+                .collect(),
             Operation::Receive { name, force } => {
                 let or = (!force).then_some("receive:append");
                 let mut needs = vec![Need { on: On::There(name), permission: "receive", or }];
@@ -182,7 +183,7 @@ impl<'a> Operation<'a> {
 /// Whether a user may do something; `None`: the pool's owner, or root.
 ///
 /// # Errors
-/// `Denied`; `NoDelegation`: the pool lets nobody else do anything; its metadata cannot be read.
+/// `Denied`; `NoDelegation`: the pool lets nobody else do anything; `NotFound`; its metadata cannot be read.
 pub fn check(pool: &Pool, who: Option<&Who>, operation: &Operation<'_>) -> Result<Permit> {
     let Some(who) = who else { return Ok(Permit(())) };
     if pool.get("delegation").is_some_and(|value| value.exact == "off") {
@@ -207,7 +208,7 @@ pub fn check(pool: &Pool, who: Option<&Who>, operation: &Operation<'_>) -> Resul
 /// Whether a user has a permission (`zfs_secpolicy_write_perms`). On what is for a zone only root has any.
 fn has(dsl: &Dsl, who: &Who, on: On<'_>, permission: &str) -> Result<bool> {
     let (On::There(name) | On::NewBelow(name)) = on;
-    let Some(dataset) = dsl.find(name)? else { return Ok(true) };
+    let dataset = dsl.find(name)?.ok_or(ChangeError::NotFound)?;
     if is_zoned(dsl, &dataset)? {
         return Ok(false);
     }
@@ -312,10 +313,7 @@ mod tests {
             ),
             (Operation::Send { name: "p/a@1" }, vec!["send p/a@1"]),
             (Operation::Diff { from: "p/a@1", to: "p/a" }, vec!["diff p/a", "diff p/a@1"]),
-            (
-                Operation::Userspace { name: "p/a", property: "userused@7" },
-                vec!["userused p/a"],
-            ),
+            (Operation::Userspace { name: "p/a", property: "userused@7" }, vec!["userused p/a"]),
             (Operation::Allow { name: "p/a", entries: &[] }, vec!["allow p/a"]),
             (Operation::Unallow { names: &heads, entries: &[] }, vec!["allow p/a"]),
         ] {

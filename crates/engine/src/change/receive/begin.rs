@@ -78,10 +78,11 @@ impl Changes {
         let at = resuming.then(|| (list.u64("resume_object"), list.u64("resume_offset")));
         let incoming = plan.incoming.clone();
         let (head, snapshot) = (plan.head.clone(), plan.snapshot.clone());
-        let target = self.receive_task(permit, (SpaceCheck::Normal, 8), move |context| match at {
-            None => start(context, &plan),
-            Some(at) => go_on(context, &plan, at),
-        })?;
+        let target =
+            self.receive_task(permit, (SpaceCheck::Normal, 8), move |context| match at {
+                None => start(context, &plan),
+                Some(at) => go_on(context, &plan, at),
+            })?;
         let receives = self.engine.shared.receives.clone();
         let names = (head, snapshot);
         Receiving::open((self.engine.clone(), permit), receives, target, names, incoming, begin)
