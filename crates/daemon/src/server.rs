@@ -17,7 +17,7 @@ use crate::context::{Context, Streams};
 use crate::input::Input;
 use crate::mounts::Directory;
 use crate::mounts::table::Way;
-use crate::pools::PoolTable;
+use crate::pools::{End, PoolTable};
 use crate::protocol::{BEAT, Hello, Kind, MAX_DATA, PROTOCOL, Request, Run};
 use crate::protocol::{read_frame, read_json, write_frame, write_json};
 use crate::socket::{Place, at};
@@ -439,7 +439,7 @@ fn finish(daemon: &Daemon) {
         if let Err(e) = imported.mounts.close(way) {
             tracing::warn!("{name}: {e}");
         }
-        if let Err(e) = imported.close(false) {
+        if let Err(e) = imported.close(End::Exported) {
             tracing::warn!("{e}");
         }
         daemon.pools.remove(&name);

@@ -435,12 +435,45 @@ impl Engine {
         self.shared.tx_state.dirty()
     }
 
+    /// Writes the configuration anew, to all labels.
+    ///
+    /// # Errors
+    /// The pool is suspended.
+    pub fn write_config(&self) -> Result<(), EngineError> {
+        let change = |context: &mut SyncContext<'_>| {
+            context.config_changed = true;
+            Ok(())
+        };
+        self.sync_task_beside_logs(change, |()| true)
+    }
+
     /// Writes everything, marks the pool as exported (or destroyed) in its labels, and ends.
     /// Nothing may be mounted.
     ///
     /// # Errors
     /// The pool is suspended: it then stays as the last transaction group left it.
     pub fn export(&self, destroyed: bool) -> Result<(), EngineError> {
+        self.finish()?;
+        self.core.lock().mark_exported(&self.shared, destroyed)?;
+        match destroyed {
+            true => self.tell("pool_destroy", STATE_DESTROYED),
+            false => self.tell("pool_export", STATE_EXPORTED),
+        }
+        Ok(())
+    }
+
+    /// As [`Engine::export`], but the labels stay those of a pool in use (`zpool export -F`).
+    ///
+    /// # Errors
+    /// As for [`Engine::export`].
+    pub fn export_as_in_use(&self) -> Result<(), EngineError> {
+        self.finish()?;
+        self.tell("pool_export", STATE_EXPORTED);
+        Ok(())
+    }
+
+    /// Writes everything, and ends.
+    fn finish(&self) -> Result<(), EngineError> {
         self.shared.condenser.stop();
         self.shared.datasets.close_logs()?;
         self.sync()?;
@@ -448,15 +481,10 @@ impl Engine {
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
-        if let Some(why) = self.suspended() {
-            return Err(EngineError::Suspended(why));
+        match self.suspended() {
+            Some(why) => Err(EngineError::Suspended(why)),
+            None => Ok(()),
         }
-        self.core.lock().mark_exported(&self.shared, destroyed)?;
-        match destroyed {
-            true => self.tell("pool_destroy", STATE_DESTROYED),
-            false => self.tell("pool_export", STATE_EXPORTED),
-        }
-        Ok(())
     }
 
     /// Lists that something was done to the pool, which is in this state now.
