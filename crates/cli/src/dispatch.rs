@@ -89,7 +89,9 @@ pub fn main(argv: Vec<OsString>) -> i32 {
     let args: Vec<OsString> = argv.collect();
     let name = Path::new(&called).file_name().and_then(|n| n.to_str()).unwrap_or("cenote");
     match name {
-        "zpool" | "zfs" | "zdb" | "zstream" | "mount.zfs" => launch(name, &args),
+        "zpool" | "zfs" | "zdb" | "zstream" | "mount.zfs" | "zfs_ids_to_path" => {
+            launch(name, &args)
+        }
         "zstreamdump" => {
             let args: Vec<OsString> = std::iter::once("dump".into()).chain(args).collect();
             launch("zstream", &args)
@@ -136,6 +138,10 @@ fn launch(tool: &str, args: &[OsString]) -> i32 {
         None | Some(Ok(None)) => run_here(tool, args),
         Some(Err(e)) => Err(e),
     };
+    if ["zpool", "zfs"].contains(&tool) && std::env::var_os("ZFS_ABORT").is_some() {
+        let _ = writeln!(std::io::stdout(), "dumping core by request");
+        std::process::abort();
+    }
     match result {
         Ok(code) => code,
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => 1,
@@ -187,7 +193,7 @@ pub fn place(tool: &str, args: &[OsString]) -> Where {
         "zdb" if cenote_zdb::needs_own_process(args) => Where::Here,
         "zdb" => Where::DaemonIfRunning,
         "zstream" => Where::Here,
-        "mount.zfs" => Where::DaemonIfRunning,
+        "mount.zfs" | "zfs_ids_to_path" => Where::DaemonIfRunning,
         _ => match parse(args) {
             Ok(Tool::Ls(a)) if a.needs_imported_pool() => Where::DaemonIfRunning,
             Ok(Tool::Cat(a)) if a.needs_imported_pool() => Where::DaemonIfRunning,
@@ -219,6 +225,7 @@ pub fn run(tool: &str, args: &[OsString], ctx: &mut Context) -> i32 {
         "zdb" => zdb(args, ctx),
         "zstream" => zstream(args, ctx),
         "mount.zfs" => zfs::mount_helper::run(args, ctx),
+        "zfs_ids_to_path" => zfs::ids_to_path::run(args, ctx),
         _ => run_cenote(args, ctx),
     }
 }

@@ -57,7 +57,7 @@ fn usage_errors() {
     assert!(s.run("zfs unmount").fails(2).contains("\tunmount [-f] <-a | filesystem|mountpoint>"));
     assert_eq!(first("zfs holds"), "usage:");
     let text = s.run("zpool export").fails(2);
-    assert!(text.contains("usage:\n\texport [-af] <pool> ..."), "{text}");
+    assert!(text.contains("usage:\n\texport [-aFf] <pool> ..."), "{text}");
     let text = s.run("zfs list -q").fails(2);
     assert!(text.contains("The following properties are supported:"), "{text}");
     assert!(s.run("zpool --help").ok().starts_with("usage: zpool command args ..."));

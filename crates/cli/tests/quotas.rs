@@ -272,3 +272,75 @@ fn refusals_are_in_openzfs_words() {
     }
     tank.finish();
 }
+
+#[test]
+fn default_quotas_are_listed_for_who_has_no_own() {
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("");
+    let defaults = "-o defaultuserquota=100M -o defaultgroupquota=500M -o defaultuserobjquota=9";
+    tank.zfs(&format!("create {defaults} -o userquota@4001=3M tank/a"));
+    owned(&tank.path("tank/a/x"), 4000, 5000).write_all(&[7; 4096]).unwrap();
+    drop(owned(&tank.path("tank/a/y"), 4001, 5000));
+    tank.session.run("zpool sync").ok();
+    let listed = |line: &str| tank.zfs(&format!("{line} -Hpo name,quota,objquota tank/a"));
+    let users = listed("userspace");
+    for line in ["4000\t104857600\t9\n", "4001\t3145728\t9\n"] {
+        assert!(users.contains(line), "{users}");
+    }
+    assert!(listed("groupspace").contains("5000\t524288000\t0\n"));
+    assert_eq!(tank.get("userquota@4000", "tank/a"), "0");
+    tank.finish();
+}
+
+#[test]
+fn a_pool_that_is_upgraded_counts_objects_and_projects() {
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("-d");
+    tank.zfs("create tank/a");
+    let at = |name: &str| tank.path(&format!("tank/a/{name}"));
+    for n in 0..700 {
+        drop(owned(&at(&format!("f{n}")), 4000, 5000));
+    }
+    fs::write(at("kept"), vec![7; 300_000]).unwrap();
+    tank.session.run("zpool sync").ok();
+    tank.session.run("zpool upgrade tank").ok();
+    assert_eq!(tank.get("userobjused@4000", "tank/a"), "-");
+    // What is changed before everything is counted, counts once.
+    tank.zfs("unmount tank/a");
+    tank.zfs("mount tank/a");
+    for n in 0..100 {
+        fs::remove_file(at(&format!("f{n}"))).unwrap();
+    }
+    drop(owned(&at("new"), 4000, 5000));
+    let begun = std::time::Instant::now();
+    while tank.get("userobjused@4000", "tank/a") != "601" {
+        let told = tank.zfs("userspace tank/a");
+        assert!(begun.elapsed() < std::time::Duration::from_secs(60), "{told}");
+        tank.session.run("zpool sync").ok();
+    }
+    tank.session.run("zpool sync").ok();
+    let number = |property: &str| tank.get(property, "tank/a").parse::<u64>().unwrap();
+    assert_eq!(number("groupobjused@5000"), 601);
+    // Everything is in no project: the root directory and a file of root's are all that others do not own.
+    assert_eq!(number("projectobjused@0"), 601 + number("userobjused@0"));
+    let used = number("userused@4000") + number("userused@0");
+    assert!(used > 300_000 && number("projectused@0") == used);
+    fs::remove_file(at("new")).unwrap();
+    tank.zfs("set projectquota@7=100M tank/a");
+    tank.session.run("zpool sync").ok();
+    assert_eq!(number("userobjused@4000"), 600);
+    let features = ["userobj_accounting", "project_quota"].map(|feature| {
+        tank.session.run(&format!("zpool get -Ho value feature@{feature} tank")).ok()
+    });
+    assert_eq!(features, ["active\n", "active\n"]);
+    // Nothing begins anew.
+    tank.zfs("unmount tank/a");
+    tank.zfs("mount tank/a");
+    tank.session.run("zpool sync").ok();
+    assert_eq!(number("userobjused@4000"), 600);
+    tank.finish();
+}

@@ -142,3 +142,48 @@ fn clones_are_compared_with_snapshots_that_they_come_from() {
     assert_eq!(tank.zfs("list -Ho name -t snapshot"), "tank/a@one\ntank/a@two\n");
     tank.finish();
 }
+
+#[test]
+fn files_whose_newest_link_is_gone_are_found() {
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("");
+    tank.zfs("create tank/a");
+    let at = |path: &str| tank.path("tank/a").join(path);
+    let link_and_unlink = |path: &str| {
+        fs::hard_link(at(path), at("two/other")).unwrap();
+        fs::remove_file(at("two/other")).unwrap();
+    };
+    fs::create_dir_all(at("one/deep")).unwrap();
+    fs::create_dir(at("two")).unwrap();
+    for name in ["one/touched", "one/moved", "one/away", "one/written", "one/gone", "one/same"] {
+        fs::write(at(name), name).unwrap();
+    }
+    for name in ["one/written", "one/gone", "one/same", "one/away"] {
+        link_and_unlink(name);
+    }
+    tank.zfs("snapshot tank/a@one");
+    link_and_unlink("one/touched");
+    fs::rename(at("one/moved"), at("one/new")).unwrap();
+    link_and_unlink("one/new");
+    fs::rename(at("one/away"), at("one/deep/away")).unwrap();
+    link_and_unlink("one/deep/away");
+    fs::write(at("one/written"), "again").unwrap();
+    fs::remove_file(at("one/gone")).unwrap();
+    tank.zfs("snapshot tank/a@two");
+    assert_eq!(
+        lines(&tank, "tank/a@one tank/a@two"),
+        [
+            "-\t/one/gone",
+            "M\t/one",
+            "M\t/one/deep",
+            "M\t/one/touched",
+            "M\t/one/written",
+            "M\t/two",
+            "R\t/one/away -> /one/deep/away",
+            "R\t/one/moved -> /one/new",
+        ]
+    );
+    tank.finish();
+}

@@ -142,13 +142,28 @@ fn bookmarks_outlive_snapshots() {
         ("bookmark tank/a@two tank/a#x", "cannot open 'tank/a@two': dataset does not exist"),
         (
             "bookmark tank/b@one tank/a#x",
-            "cannot create bookmark 'tank/a#x': a bookmark of another dataset's snapshot is not \
-             supported",
+            "cannot create bookmark 'tank/a#x': source is not an ancestor of the new bookmark's \
+             dataset",
         ),
         ("destroy tank/a#nine", "bookmark 'tank/a#nine' does not exist."),
     ] {
         assert_eq!(tank.refused(line), why, "{line}");
     }
+    // A clone has those of the snapshots that it comes from, also through another clone.
+    tank.zfs("snapshot tank/a@later");
+    tank.zfs("clone tank/a@one tank/b/c");
+    tank.zfs("snapshot tank/b/c@one");
+    tank.zfs("clone tank/b/c@one tank/b/c/d");
+    tank.zfs("bookmark tank/a@one tank/b/c#from");
+    tank.zfs("bookmark tank/a#one tank/b/c/d#from");
+    assert_eq!(tank.get("guid", "tank/b/c/d#from"), tank.get("guid", "tank/a@one"));
+    assert_eq!(tank.get("written#from", "tank/b/c/d"), "0");
+    for line in ["bookmark tank/a@later tank/b/c#x", "bookmark tank/b/c@one tank/a#x"] {
+        let why = tank.refused(line);
+        assert!(why.ends_with("source is not an ancestor of the new bookmark's dataset"), "{why}");
+    }
+    tank.zfs("destroy -R tank/b/c");
+    tank.zfs("destroy tank/a@later");
     let said = tank.session.run("zfs destroy -r tank/a#one").fails(255);
     assert_eq!(said, "recursive is not supported with bookmark");
     tank.zfs("snapshot tank/a@two");

@@ -59,6 +59,17 @@ impl Opened {
     }
 }
 
+/// What the labels of a pool say that is not imported any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It was exported.
+    Exported,
+    /// It is in use still (`zpool export -F`).
+    InUse,
+    /// It was destroyed.
+    Destroyed,
+}
+
 /// An imported pool.
 pub struct Imported {
     opened: Opened,
@@ -128,12 +139,14 @@ impl Imported {
     }
 
     /// Writes what a pool without mounts still holds, and lets go of it. The error is for the user.
-    pub fn close(&self, destroyed: bool) -> Result<(), String> {
+    pub fn close(&self, end: End) -> Result<(), String> {
         let Some(engine) = self.engine() else { return Ok(()) };
-        let what = if destroyed { "destroy" } else { "export" };
-        engine
-            .export(destroyed)
-            .map_err(|e| format!("cannot {what} '{}': {}", self.name(), reason(&e)))
+        let (what, done) = match end {
+            End::Exported => ("export", engine.export(false)),
+            End::InUse => ("export", engine.export_as_in_use()),
+            End::Destroyed => ("destroy", engine.export(true)),
+        };
+        done.map_err(|e| format!("cannot {what} '{}': {}", self.name(), reason(&e)))
     }
 
     /// Whether nothing can be written any more.

@@ -23,7 +23,7 @@ use crate::input::Input;
 use crate::mounts::Directory;
 use crate::mounts::table::Way;
 use crate::peer::Peer;
-use crate::pools::{PoolTable, keeps_others_waiting};
+use crate::pools::{End, PoolTable, keeps_others_waiting};
 use crate::protocol::{BEAT, Hello, Kind, MAX_DATA, PROTOCOL, Request, Run};
 use crate::protocol::{read_frame, read_json, write_frame, write_json};
 use crate::socket::{Place, at, pid_namespace};
@@ -534,7 +534,7 @@ fn finish(daemon: &Daemon) {
         if let Err(e) = imported.mounts.close(way) {
             tracing::warn!("{name}: {e}");
         }
-        if let Err(e) = imported.close(false) {
+        if let Err(e) = imported.close(End::Exported) {
             tracing::warn!("{e}");
         }
         daemon.pools.remove(&name);

@@ -20,4 +20,6 @@ declare_tunables! {
         "Blocks of a file that one transaction frees; a file that has more is deleted in the background";
     PREFETCH_DISABLE "zfs_prefetch_disable" Now Switch 0 SWITCH,
         "Whether nothing is read ahead of sequential readers";
+    UNLINK_SUSPEND_PROGRESS "zfs_unlink_suspend_progress" Now Switch 0 SWITCH,
+        "Whether files that lost their last name are kept in the unlinked set instead of being freed";
 }

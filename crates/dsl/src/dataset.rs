@@ -88,6 +88,11 @@ impl Dataset {
         matches!(self.kind, DatasetKind::Filesystem | DatasetKind::Volume)
     }
 
+    /// The guid that tells it from all others: of a bookmark, that of its snapshot.
+    pub fn guid(&self) -> u64 {
+        self.bookmark.map_or(self.ds.guid, |bookmark| bookmark.guid)
+    }
+
     /// The name of the file system or volume that it belongs to, or is.
     pub fn head_name(&self) -> &str {
         self.name.split(['@', '#']).next().unwrap_or(&self.name)

@@ -78,15 +78,20 @@ pub fn ratio(hundredths: u64) -> String {
     format!("{}.{:02}", hundredths / 100, hundredths % 100)
 }
 
+/// How `strftime` has a date as `zfs get creation` prints it.
+pub const DATE: &str = "%a %b %e %k:%M %Y";
+/// The same with seconds, as for `snapshots_changed`.
+pub const DATE_WITH_SECONDS: &str = "%a %b %e %k:%M:%S %Y";
+
 /// Seconds since 1970 as `zfs get creation` prints them: `Sat Nov 21 19:36 2026`.
 pub fn date(seconds: u64) -> String {
-    local_time(seconds, "%a %b %e %k:%M %Y")
+    local_time(seconds, DATE)
 }
 
 /// Seconds since 1970 with seconds, as `zfs get snapshots_changed` prints them:
 /// `Sat Nov 21 19:36:05 2026`.
 pub fn date_with_seconds(seconds: u64) -> String {
-    local_time(seconds, "%a %b %e %k:%M:%S %Y")
+    local_time(seconds, DATE_WITH_SECONDS)
 }
 
 /// Seconds since 1970 in the system's time zone, by a format of `strftime`; the plain number where

@@ -9,17 +9,30 @@
 //!
 //! If the ZAPs cannot be read, the object set is not counted any more.
 //!
-//! Invariant: an object set whose flags say that its counting is complete is counted at every sync;
-//! one that does not say so is left as it is.
+//! # File systems from before objects and projects were counted (`dmu_objset_id_quota_upgrade`)
+//!
+//! Once the pool has the features, such a file system is upgraded when it is mounted. A sync task notes in the
+//! dataset that it uses the features. From then on each dnode that is written is counted, if its flag does not say
+//! that it is already. All dnodes are written once, in the background (`zpl::write::count`), and then the object set's
+//! flags say that its counting is complete. After a crash this begins again, and passes over what is counted.
+//!
+//! No flag of a dnode says whether it counts for its project. So projects are counted along with objects: those dnodes
+//! count for a project that are counted as objects. Where objects were counted before projects, projects are left alone.
+//!
+//! Invariants: an object set whose flags say that its counting is complete is counted at every sync. One that does not
+//! say so, and whose dataset does not use the features, is left as it is. The count of an owner's objects is that of
+//! the dnodes that say that they are counted.
 
 use super::policy::Sink;
-use super::verify;
+use super::task::EngineError;
+use super::{Engine, verify};
 use cenote_dmu::objset::{GROUP_USED, PROJECT_USED, USER_USED};
 use cenote_dmu::write::{NewObject, ObjectChange, OpenObjectSet, Synced, WriteError, ZapMut};
 use cenote_dsl::write::{DslWriteError, Result, Tx, dataset, features};
 use cenote_format::ByteOrder;
 use cenote_format::dmu::{
-    DNODE_FLAG_USEROBJUSED_ACCOUNTED, DNODE_FLAG_USERUSED_ACCOUNTED, DNODE_SLOT, DmuType, DnodePhys,
+    DNODE_FLAG_USEROBJUSED_ACCOUNTED, DNODE_FLAG_USERUSED_ACCOUNTED, DNODE_SLOT, DmuType,
+    DnodePhys, ObjsetType,
 };
 use cenote_format::encode::zap::Key;
 use cenote_format::sa::file_info;
@@ -38,6 +51,72 @@ const USED_BLOCK: u64 = 512;
 /// What is to be added to each name of each object.
 type Deltas = BTreeMap<(u64, String), i64>;
 
+/// What is counted of an object set.
+#[derive(Clone, Copy)]
+struct Counted {
+    /// Flags of an object set.
+    flags: u64,
+    /// Only dnodes that are counted as objects count for their projects.
+    projects_along: bool,
+}
+
+impl Counted {
+    /// What is counted of an object set that is there.
+    fn of(tx: &mut Tx<'_>, set: &OpenObjectSet, ds_obj: u64) -> Result<Counted> {
+        let complete = set.synced().phys().flags;
+        let mut counted = Counted { flags: complete, projects_along: false };
+        if complete & BYTES == 0 || complete & OBJECTS != 0 {
+            return Ok(counted);
+        }
+        for (flag, guid) in [(OBJECTS, OBJECTS_FEATURE), (PROJECTS, PROJECTS_FEATURE)] {
+            if complete & flag == 0 && features::is_used_by(tx, ds_obj, guid)? {
+                counted.flags |= flag;
+                counted.projects_along |= flag == PROJECTS;
+            }
+        }
+        Ok(counted)
+    }
+}
+
+impl Engine {
+    /// Begins to count the objects of a file system that are not counted yet, and their projects. Returns the flags
+    /// that the object set gets once all of its dnodes were written; 0: nothing has to be counted.
+    ///
+    /// # Errors
+    /// The dataset cannot be read; the pool is suspended.
+    pub fn begin_counting(&self, ds_obj: u64) -> std::result::Result<u64, EngineError> {
+        let view = self.pool();
+        let dsl = view.dsl();
+        let Some(dataset) = dsl.by_object(ds_obj)? else { return Ok(0) };
+        let objset = dsl.open_objset(&dataset)?;
+        let complete = objset.phys().flags;
+        let is_enabled = |guid: &str| view.features().get(guid).is_some();
+        let is_files = objset.phys().kind == ObjsetType::Zfs;
+        if !is_files || complete & (BYTES | OBJECTS) != BYTES || !is_enabled(OBJECTS_FEATURE) {
+            return Ok(0);
+        }
+        let used = dsl.features(&dataset)?;
+        let uses = |guid: &str| used.iter().any(|(used, _)| used == guid);
+        let along = complete & PROJECTS == 0
+            && is_enabled(PROJECTS_FEATURE)
+            && !dsl.counts_objects(&dataset)?;
+        let projects = along || uses(PROJECTS_FEATURE);
+        if !uses(OBJECTS_FEATURE) {
+            self.sync_task_beside_logs(
+                move |context| {
+                    let tx = &mut context.tx;
+                    if along {
+                        features::activate_dataset_feature(tx, ds_obj, PROJECTS_FEATURE)?;
+                    }
+                    features::activate_dataset_feature(tx, ds_obj, OBJECTS_FEATURE)
+                },
+                |()| true,
+            )?;
+        }
+        Ok(OBJECTS | if projects { PROJECTS } else { 0 })
+    }
+}
+
 /// Writes an object set and accounts for it.
 pub(super) fn sync_dataset(
     tx: &mut Tx<'_>,
@@ -45,7 +124,7 @@ pub(super) fn sync_dataset(
     ds_obj: u64,
     sink: &Sink<'_>,
 ) -> Result<()> {
-    let counted = set.synced().phys().flags;
+    let counted = Counted::of(tx, set, ds_obj)?;
     sync_counted(tx, set, ds_obj, sink, counted)
 }
 
@@ -64,7 +143,7 @@ pub(super) fn sync_new(
         }
     }
     set.set_flags(counted);
-    sync_counted(tx, set, ds_obj, sink, counted)
+    sync_counted(tx, set, ds_obj, sink, Counted { flags: counted, projects_along: false })
 }
 
 fn sync_counted(
@@ -72,9 +151,9 @@ fn sync_counted(
     set: &mut OpenObjectSet,
     ds_obj: u64,
     sink: &Sink<'_>,
-    counted: u64,
+    counted: Counted,
 ) -> Result<()> {
-    set.set_accounted(dnode_flags(counted));
+    set.set_accounted(dnode_flags(counted.flags));
     let synced = sync_once(tx, set, ds_obj, sink)?;
     let deltas = deltas(&synced.changed, counted);
     if deltas.is_empty() {
@@ -116,9 +195,9 @@ fn dnode_flags(counted: u64) -> u8 {
         | flag(BYTES | OBJECTS, DNODE_FLAG_USEROBJUSED_ACCOUNTED)
 }
 
-fn deltas(changed: &[ObjectChange], counted: u64) -> Deltas {
+fn deltas(changed: &[ObjectChange], counted: Counted) -> Deltas {
     let mut deltas = Deltas::new();
-    if counted & BYTES == 0 {
+    if counted.flags & BYTES == 0 {
         return deltas;
     }
     let special = |object: u64| object == 0 || object >= PROJECT_USED;
@@ -133,11 +212,12 @@ fn deltas(changed: &[ObjectChange], counted: u64) -> Deltas {
 }
 
 /// Counts a dnode for or against its owners.
-fn count(deltas: &mut Deltas, dnode: &DnodePhys, sign: i64, counted: u64) {
+fn count(deltas: &mut Deltas, dnode: &DnodePhys, sign: i64, counted: Counted) {
     let Some(owner) = file_info(dnode.bonus_kind, &dnode.bonus, ByteOrder::Little) else { return };
     let used = i64::try_from(dnode.used).unwrap_or(i64::MAX).saturating_add(DNODE_SLOT as i64);
     let mut owners = vec![(USER_USED, owner.uid), (GROUP_USED, owner.gid)];
-    if counted & PROJECTS != 0 {
+    let is_object = dnode.flags & DNODE_FLAG_USEROBJUSED_ACCOUNTED != 0;
+    if counted.flags & PROJECTS != 0 && (is_object || !counted.projects_along) {
         owners.push((PROJECT_USED, owner.projid));
     }
     for (object, id) in owners {
@@ -145,7 +225,7 @@ fn count(deltas: &mut Deltas, dnode: &DnodePhys, sign: i64, counted: u64) {
             let sum = deltas.entry((object, format!("{id:x}"))).or_default();
             *sum = sum.wrapping_add(sign.wrapping_mul(used));
         }
-        if dnode.flags & DNODE_FLAG_USEROBJUSED_ACCOUNTED != 0 {
+        if is_object {
             *deltas.entry((object, format!("obj-{id:x}"))).or_default() += sign;
         }
     }

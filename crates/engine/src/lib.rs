@@ -468,22 +468,25 @@ impl Engine {
         self.shared.tx_state.dirty()
     }
 
+    /// Writes the configuration anew, to all labels.
+    ///
+    /// # Errors
+    /// The pool is suspended.
+    pub fn write_config(&self) -> Result<(), EngineError> {
+        let change = |context: &mut SyncContext<'_>| {
+            context.config_changed = true;
+            Ok(())
+        };
+        self.sync_task_beside_logs(change, |()| true)
+    }
+
     /// Writes everything, marks the pool as exported (or destroyed) in its labels, and ends.
     /// Nothing may be mounted.
     ///
     /// # Errors
     /// The pool is suspended: it then stays as the last transaction group left it.
     pub fn export(&self, destroyed: bool) -> Result<(), EngineError> {
-        self.shared.condenser.stop();
-        self.shared.datasets.close_logs(&self.shared)?;
-        self.sync()?;
-        self.shared.tx_state.end();
-        if let Some(thread) = self.thread.lock().take() {
-            let _ = thread.join();
-        }
-        if let Some(why) = self.suspended() {
-            return Err(EngineError::Suspended(why));
-        }
+        self.finish()?;
         let core = || self.core.lock().mark_exported(&self.shared, destroyed);
         let broken = |why: String| {
             self.shared.suspend(&why);
@@ -495,6 +498,31 @@ impl Engine {
             false => self.tell("pool_export", STATE_EXPORTED),
         }
         Ok(())
+    }
+
+    /// As [`Engine::export`], but the labels stay those of a pool in use (`zpool export -F`).
+    ///
+    /// # Errors
+    /// As for [`Engine::export`].
+    pub fn export_as_in_use(&self) -> Result<(), EngineError> {
+        self.finish()?;
+        self.tell("pool_export", STATE_EXPORTED);
+        Ok(())
+    }
+
+    /// Writes everything, and ends.
+    fn finish(&self) -> Result<(), EngineError> {
+        self.shared.condenser.stop();
+        self.shared.datasets.close_logs(&self.shared)?;
+        self.sync()?;
+        self.shared.tx_state.end();
+        if let Some(thread) = self.thread.lock().take() {
+            let _ = thread.join();
+        }
+        match self.suspended() {
+            Some(why) => Err(EngineError::Suspended(why)),
+            None => Ok(()),
+        }
     }
 
     /// Lists that something was done to the pool, which is in this state now.

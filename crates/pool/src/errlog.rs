@@ -131,20 +131,29 @@ impl Pool {
         path: &dyn Fn(&Dataset, u64) -> Option<String>,
         mountpoint: &dyn Fn(&Dataset) -> Option<String>,
     ) -> Result<Vec<String>> {
-        let name = |(objset, object): DataError| {
-            if objset == 0 {
-                return format!("<metadata>:<{object:#x}>");
-            }
-            let Ok(Some(dataset)) = self.dsl().by_object(objset) else {
-                return format!("<{objset:#x}>:<{object:#x}>");
-            };
-            match (path(&dataset, object), mountpoint(&dataset)) {
-                (Some(path), Some(mountpoint)) => format!("{mountpoint}{path}"),
-                (Some(path), None) => format!("{}:{path}", dataset.name),
-                (None, _) => format!("{}:<{object:#x}>", dataset.name),
-            }
-        };
+        let name = |error| self.object_name(error, path, mountpoint);
         Ok(self.data_errors()?.into_iter().map(name).collect())
+    }
+
+    /// The name of an object of an object set (`zpool_obj_to_path`). `path` and `mountpoint` are as for
+    /// [`Pool::error_names`].
+    pub fn object_name(
+        &self,
+        (objset, object): DataError,
+        path: &dyn Fn(&Dataset, u64) -> Option<String>,
+        mountpoint: &dyn Fn(&Dataset) -> Option<String>,
+    ) -> String {
+        if objset == 0 {
+            return format!("<metadata>:<{object:#x}>");
+        }
+        let Ok(Some(dataset)) = self.dsl().by_object(objset) else {
+            return format!("<{objset:#x}>:<{object:#x}>");
+        };
+        match (path(&dataset, object), mountpoint(&dataset)) {
+            (Some(path), Some(mountpoint)) => format!("{mountpoint}{path}"),
+            (Some(path), None) => format!("{}:{path}", dataset.name),
+            (None, _) => format!("{}:<{object:#x}>", dataset.name),
+        }
     }
 }
 

@@ -2,8 +2,9 @@
 //! sources of OpenZFS 2.4.
 //!
 //! Most are facts about the vdev. Settings and user properties are in the vdev's ZAP in the MOS; what is
-//! not there has its default. They are kept for OpenZFS and its daemon, which act on them; none is acted on here. Those
-//! that would have to be acted on at once (`allocating`, `path`) cannot be set.
+//! not there has its default. They are kept for OpenZFS and its daemon, which act on them; here only
+//! `slow_io_events` has an effect. Those that would have to be acted on at once (`allocating`, `path`)
+//! cannot be set.
 
 use std::sync::Arc;
 
@@ -389,6 +390,13 @@ pub(crate) fn parent(above: &Arc<Vdev>, guid: u64) -> Option<Arc<Vdev>> {
         true => Some(above.clone()),
         false => above.children().iter().find_map(|child| parent(child, guid)),
     }
+}
+
+/// Whether a property can be set, and has no effect here.
+pub fn is_without_effect(name: &str) -> bool {
+    const KEPT: [&str; 7] =
+        ["failfast", "checksum_n", "checksum_t", "io_n", "io_t", "slow_io_n", "slow_io_t"];
+    KEPT.contains(&name)
 }
 
 /// `vdev_state_t`.

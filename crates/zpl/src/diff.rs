@@ -5,17 +5,22 @@
 //! apart by its time of change. A path follows from an object's parent, and a search of the directory for the
 //! object: of a file with several links, one of them.
 //!
+//! A file names as its parent the directory of its newest link, also once that link was removed. Where its parent has no
+//! name for it, the path that it has in the other state is tried, then the directory that is its parent there. What is
+//! still *lost* is looked for in the end, in all directories at once.
+//!
 //! Directories that were searched are kept as maps from objects to names, of each state up to [`MAX_NAMES`]
 //! names, so that a directory with many changes is read once.
 
 use super::dir::DirEntry;
+use super::sa::ZplAttr;
 use super::{Error, FileSystem, Result};
 use cenote_dmu::{ObjectSet, Tree};
 use cenote_dsl::traverse::{self, DNODES, Place, Traversal, Visitor};
 use cenote_format::ByteOrder;
 use cenote_format::blkptr::BlockPointer;
 use cenote_store::Bookmark;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// Names of searched directories that are kept.
@@ -27,6 +32,9 @@ const UNLINKED: &[u8] = b"(on_delete_queue)";
 /// Type of a file in its mode.
 const S_IFMT: u32 = 0o170_000;
 const S_IFDIR: u32 = 0o040_000;
+/// Types of a directory entry: it does not say, and a directory.
+const DT_UNKNOWN: u8 = 0;
+const DT_DIR: u8 = 4;
 
 /// What happened to a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,6 +69,7 @@ pub struct Difference {
 struct Seen {
     /// `None`: there is no name where its parent should have one.
     path: Option<Vec<u8>>,
+    parent: u64,
     gen_: u64,
     mode: u32,
     links: u64,
@@ -70,6 +79,16 @@ struct Seen {
 impl Seen {
     fn is_dir(&self) -> bool {
         self.mode & S_IFMT == S_IFDIR
+    }
+
+    /// Whether it has a name that is not where its parent says.
+    fn is_lost(&self) -> bool {
+        self.path.is_none() && !self.is_dir() && self.links > 0
+    }
+
+    /// Whether it is the same file as `other`.
+    fn is_same(&self, other: &Seen) -> bool {
+        self.gen_ == other.gen_ && self.mode & S_IFMT == other.mode & S_IFMT
     }
 
     /// How many links more there are; of directories, and of what has none, they do not count.
@@ -89,17 +108,24 @@ struct State {
     fs: Arc<FileSystem>,
     names: HashMap<u64, HashMap<u64, Vec<u8>>>,
     kept: usize,
+    /// Paths of files that were lost.
+    found: HashMap<u64, Vec<u8>>,
 }
 
 impl State {
     fn open(objset: Arc<ObjectSet>) -> Result<State> {
-        Ok(State { fs: FileSystem::open(objset)?, names: HashMap::new(), kept: 0 })
+        let (names, found) = (HashMap::new(), HashMap::new());
+        Ok(State { fs: FileSystem::open(objset)?, names, kept: 0, found })
     }
 
     /// The name under which an object is in a directory.
     fn name_of(&mut self, dir: u64, ino: u64) -> Result<Vec<u8>> {
         if !self.names.contains_key(&dir) {
-            let names = names(&self.fs, dir)?;
+            let names = match names(&self.fs, dir) {
+                // The number of a directory that was removed was used again.
+                Err(Error::NotDir(_)) => HashMap::new(),
+                names => names?,
+            };
             if self.kept + names.len() > MAX_NAMES {
                 self.names.clear();
                 self.kept = 0;
@@ -128,13 +154,73 @@ impl State {
         let path = match fs.is_unlinked(ino)? {
             true => Some(UNLINKED.to_vec()),
             false => match fs.path_by(ino, &mut |dir, ino| self.name_of(dir, ino)) {
-                Err(e) if e.is_absence() => None,
+                Err(e) if e.is_absence() => self.found.get(&ino).cloned(),
                 path => Some(path?),
             },
         };
+        let parent = fs.znode(ino)?.required(ZplAttr::Parent)?;
         let (gen_, mode, links, ctime) = (attr.gen_, attr.mode, attr.nlink, attr.ctime);
-        Ok(Seen { path, gen_, mode, links, ctime })
+        Ok(Seen { path, parent, gen_, mode, links, ctime })
     }
+
+    /// The path of a lost file that is `other` in the other state: the same as there, or in the same directory.
+    fn path_like(&mut self, ino: u64, other: &Seen) -> Result<Option<Vec<u8>>> {
+        let absent = |found: Result<Vec<u8>>| match found {
+            Err(e) if e.is_absence() => Ok(None),
+            found => found.map(Some),
+        };
+        let fs = self.fs.clone();
+        if let Some(path) = &other.path {
+            let mut parts = path.split(|b| *b == b'/').filter(|part| !part.is_empty());
+            match parts.try_fold(fs.root(), |dir, name| fs.lookup(dir, name)) {
+                Ok(there) if there == ino => return Ok(Some(path.clone())),
+                Ok(_) | Err(Error::NotDir(_) | Error::NameTooLong(_)) => {}
+                Err(e) if e.is_absence() => {}
+                Err(e) => return Err(e),
+            }
+        }
+        let Some(name) = absent(self.name_of(other.parent, ino))? else { return Ok(None) };
+        let dir = absent(fs.path_by(other.parent, &mut |dir, ino| self.name_of(dir, ino)))?;
+        Ok(dir.map(|dir| below(&dir, &name)))
+    }
+
+    /// Looks for lost files in all directories.
+    fn search(&mut self, lost: &HashSet<u64>) -> Result<()> {
+        let fs = self.fs.clone();
+        let mut seen = HashSet::from([fs.root()]);
+        let mut todo = vec![(fs.root(), b"/".to_vec())];
+        while let Some((dir, path)) = todo.pop() {
+            let mut cookie = 0;
+            loop {
+                let batch = fs.readdir(dir, cookie, BATCH)?;
+                let Some(last) = batch.last() else { break };
+                cookie = last.cookie;
+                for entry in batch {
+                    if lost.contains(&entry.ino) {
+                        let path = || below(&path, &entry.name);
+                        self.found.entry(entry.ino).or_insert_with(path);
+                    }
+                    let is_dir = match entry.kind {
+                        DT_UNKNOWN => fs.attr(entry.ino)?.is_dir(),
+                        kind => kind == DT_DIR,
+                    };
+                    if is_dir && seen.insert(entry.ino) {
+                        todo.push((entry.ino, below(&path, &entry.name)));
+                    }
+                }
+                if self.found.len() == lost.len() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The path of what is called `name` in the directory at `dir`.
+fn below(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    let dir = dir.strip_suffix(b"/").unwrap_or(dir);
+    [dir, b"/", name].concat()
 }
 
 /// The names in a directory, by object: of several that lead to one, the first.
@@ -172,7 +258,7 @@ impl<E> From<Error> for Stop<E> {
 }
 
 /// Tells what differs between the object set `from`, of transaction group `after`, and the later `to`, in the
-/// order of objects. An object that cannot be read in full is told to `unknown`, and left out.
+/// order of objects; lost files come last. An object that cannot be read in full is told to `unknown`, and left out.
 ///
 /// # Errors
 /// No file system; dnodes cannot be read; those of `tell` and `unknown`.
@@ -183,9 +269,10 @@ pub fn differences<E>(
     unknown: &mut dyn FnMut(u64, Error) -> std::result::Result<(), E>,
 ) -> std::result::Result<(), Stop<E>> {
     let states = Differ { from: State::open(from.clone())?, to: State::open(to.clone())? };
-    let mut walk = Walk { from, after, states, tell, unknown };
+    let mut walk = Walk { from, after, states, lost: Some(Vec::new()), tell, unknown };
     let walked = Traversal::new(to.store(), to.id(), None, &mut walk).objects(to.phys());
-    walked.map_err(|stopped| stopped.why)
+    walked.map_err(|stopped| stopped.why)?;
+    walk.look_at_lost()
 }
 
 /// The walk over the dnodes that changed.
@@ -193,18 +280,35 @@ struct Walk<'w, E> {
     from: Arc<ObjectSet>,
     after: u64,
     states: Differ,
+    /// Lost files, and whether the later state has them; `None` once they were looked for.
+    lost: Option<Vec<(u64, bool)>>,
     tell: &'w mut dyn FnMut(Difference) -> std::result::Result<(), E>,
     unknown: &'w mut dyn FnMut(u64, Error) -> std::result::Result<(), E>,
 }
 
 impl<E> Walk<'_, E> {
     fn look(&mut self, number: u64, is_there: bool) -> std::result::Result<(), Stop<E>> {
-        match self.states.look(number, is_there) {
-            Ok(differences) => {
+        match self.states.look(number, is_there, self.lost.is_none()) {
+            Ok(Some(differences)) => {
                 differences.into_iter().try_for_each(&mut self.tell).map_err(Stop::Told)
+            }
+            Ok(None) => {
+                self.lost.iter_mut().for_each(|lost| lost.push((number, is_there)));
+                Ok(())
             }
             Err(e) => (self.unknown)(number, e).map_err(Stop::Told),
         }
+    }
+
+    fn look_at_lost(&mut self) -> std::result::Result<(), Stop<E>> {
+        let lost = self.lost.take().unwrap_or_default();
+        if lost.is_empty() {
+            return Ok(());
+        }
+        let numbers = lost.iter().map(|(number, _)| *number).collect();
+        self.states.from.search(&numbers)?;
+        self.states.to.search(&numbers)?;
+        lost.into_iter().try_for_each(|(number, is_there)| self.look(number, is_there))
     }
 }
 
@@ -256,18 +360,50 @@ struct Differ {
 
 impl Differ {
     /// How an object differs (`write_inuse_diffs_one`, `describe_free`): as two files if its number was used
-    /// again. `is_there` says whether the later state has an object of this number.
-    fn look(&mut self, ino: u64, is_there: bool) -> Result<Vec<Difference>> {
-        let old = self.from.look(ino)?;
+    /// again. `is_there` says whether the later state has an object of this number. `None`: the file is lost, and
+    /// all directories were not `searched` yet.
+    fn look(
+        &mut self,
+        ino: u64,
+        is_there: bool,
+        searched: bool,
+    ) -> Result<Option<Vec<Difference>>> {
+        let mut old = self.from.look(ino)?;
         if !is_there {
+            if !searched && old.as_ref().is_some_and(Seen::is_lost) {
+                return Ok(None);
+            }
             let gone = old.and_then(|old| Some((old.path.clone()?, old)));
             let gone = gone.filter(|(path, _)| path != UNLINKED);
-            return Ok(gone
-                .map(|(path, old)| old.differs(Change::Removed, path))
-                .into_iter()
-                .collect());
+            let gone = gone.map(|(path, old)| old.differs(Change::Removed, path));
+            return Ok(Some(gone.into_iter().collect()));
         }
-        let new = self.to.look(ino)?;
+        let mut new = self.to.look(ino)?;
+        if let (Some(old), Some(new)) = (&mut old, &mut new)
+            && old.is_same(new)
+        {
+            if old.ctime == new.ctime {
+                return Ok(Some(Vec::new()));
+            }
+            // A link that was removed is told at the path that it had.
+            if new.is_lost() && old.path.is_some() && old.links == new.links {
+                new.path = self.to.path_like(ino, old)?;
+            }
+            if old.is_lost() && new.path.is_some() && old.links == new.links {
+                old.path = self.from.path_like(ino, new)?;
+            }
+        }
+        let lost = |seen: &Option<Seen>| seen.as_ref().is_some_and(Seen::is_lost);
+        let removed = matches!((&old, &new), (Some(old), Some(new)) if old.is_same(new)
+            && old.links != new.links && (old.path.is_some() || new.path.is_some()));
+        if !searched && !removed && (lost(&old) || lost(&new)) {
+            return Ok(None);
+        }
+        Ok(Some(Differ::told(old, new)))
+    }
+
+    /// How two states of an object of one number differ.
+    fn told(old: Option<Seen>, new: Option<Seen>) -> Vec<Difference> {
         let links = match (&old, &new) {
             (Some(old), Some(new)) => Seen::more_links(old, new),
             _ => 0,
@@ -275,19 +411,19 @@ impl Differ {
         let path = |seen: &Option<Seen>| seen.as_ref().and_then(|seen| seen.path.clone());
         let (old_path, new_path) = match (path(&old), path(&new), old, new) {
             (Some(old_path), Some(new_path), Some(old), Some(new)) => {
-                return Ok(Differ::both((old, old_path), (new, new_path), links));
+                return Differ::both((old, old_path), (new, new_path), links);
             }
             (Some(path), None, Some(old), _) if links != 0 => {
-                return Ok(vec![old.differs(Change::Links(links), path)]);
+                return vec![old.differs(Change::Links(links), path)];
             }
             (None, Some(path), _, Some(new)) if links != 0 => {
-                return Ok(vec![new.differs(Change::Links(links), path)]);
+                return vec![new.differs(Change::Links(links), path)];
             }
             (old_path, new_path, old, new) => (old_path.zip(old), new_path.zip(new)),
         };
         let gone = old_path.map(|(path, old)| old.differs(Change::Removed, path));
         let made = new_path.map(|(path, new)| new.differs(Change::Added, path));
-        Ok(gone.into_iter().chain(made).collect())
+        gone.into_iter().chain(made).collect()
     }
 
     /// How an object differs that has a path in both states.
@@ -296,7 +432,7 @@ impl Differ {
         (new, new_path): (Seen, Vec<u8>),
         links: i64,
     ) -> Vec<Difference> {
-        if old.gen_ != new.gen_ || old.mode & S_IFMT != new.mode & S_IFMT {
+        if !old.is_same(&new) {
             let gone = old.differs(Change::Removed, old_path);
             return vec![gone, new.differs(Change::Added, new_path)];
         }

@@ -22,7 +22,7 @@ const MAX_OPEN: usize = 64;
 /// Entries read at a time when a directory is searched.
 const BATCH: usize = 1024;
 /// Longest name that a directory can hold, in bytes.
-const MAX_NAME: usize = 1023;
+pub(crate) const MAX_NAME: usize = 1023;
 /// Longest name without the feature for longer ones.
 const USUAL_NAME: usize = 255;
 

@@ -4,7 +4,9 @@ use crate::context::Context;
 use crate::pools::Imported;
 use cenote::contents::{Files, FilesOf};
 use cenote_command::outcome::{Stop, fail, given_twice};
+use cenote_engine::change::kept::without_effect;
 use cenote_engine::change::policy::{self, Operation};
+use cenote_engine::change::props::size;
 use cenote_engine::change::{ChangeError, Changes, Command};
 use std::sync::Arc;
 
@@ -44,6 +46,26 @@ pub fn permit(
     operation: &Operation<'_>,
 ) -> Result<(), ChangeError> {
     policy::check(&imported.pool(), ctx.delegate().as_ref(), operation).map(drop)
+}
+
+/// Says which properties that were set are kept and have no effect here, and which are new to other systems.
+pub fn tell_kept<'p>(props: impl IntoIterator<Item = &'p (String, String)>, ctx: &mut Context) {
+    for (name, value) in props {
+        if let Some(why) = without_effect(name, value) {
+            let what = format!("property '{name}={value}' is kept, but has no effect");
+            ctx.complain(format_args!("warning: {what}: {why}"));
+        }
+        let bound = match name.as_str() {
+            "special_small_blocks" => size(value).unwrap_or(0),
+            _ => 0,
+        };
+        if bound != 0 && !bound.is_power_of_two() {
+            ctx.complain(format_args!(
+                "warning: systems before OpenZFS 2.4 may stop when they open a dataset whose '{name}' \
+                 is no power of 2"
+            ));
+        }
+    }
 }
 
 /// Adds `name=value` to the properties.

@@ -1,6 +1,6 @@
 //! `zfs clone`, `zfs promote`.
 
-use super::change::{add_property, changes};
+use super::change::{add_property, changes, tell_kept};
 use super::create::{ancestors, mount};
 use crate::context::Context;
 use crate::options::{Spec, parse};
@@ -51,6 +51,7 @@ pub fn clone(args: &[OsString], ctx: &mut Context) -> Outcome {
     }
     let new = NewClone { origin: node.dataset.name.clone(), name: name.clone(), props };
     changes.clone_snapshot(&new).map_err(|e| cannot(&e))?;
+    tell_kept(&new.props, ctx);
     Ok(i32::from(!no_mount && !mount(imported, name, ctx)))
 }
 

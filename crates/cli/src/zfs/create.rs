@@ -1,6 +1,6 @@
 //! `zfs create`.
 
-use super::change::{add_property, changes};
+use super::change::{add_property, changes, tell_kept};
 use crate::context::Context;
 use crate::mounts::{How, NotMounted, mount_one};
 use crate::options::{Spec, parse};
@@ -160,6 +160,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         }
         e => request.cannot(e),
     })?;
+    tell_kept(&request.props, ctx);
     // It is created, whether it can be mounted or not.
     let good = request.no_mount || mount(&imported, &request.name, ctx);
     Ok(i32::from(!good))

@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::json::{self, Json, document};
 use crate::options::{Spec, parse_with_long};
 use crate::zfs::properties::{column, resolve, visible};
-use crate::zfs::select::{Kinds, Node, Selection, depth, select};
+use crate::zfs::select::{Kinds, Node, Selection, Unread, depth, in_time_of, select};
 use cenote_command::outcome::{Outcome, Stop, usage};
 use cenote_dsl::props::is_user;
 use cenote_dsl::{PropValue, Source};
@@ -210,24 +210,30 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         (what.recurse, what.depth) = (true, Some(1));
     }
     let properties = if wanted == "all" { None } else { Some(resolve(&wanted)?) };
-    let (nodes, mut good) = select(ctx, &names, &what);
+    let (mut nodes, mut good) = select(ctx, &names, &what);
     let received = fields.contains(&Field::Received);
     let mut lines = Vec::new();
-    for node in &nodes {
+    nodes.retain(|node| {
         let values = match &properties {
             None => node.values(),
-            Some(properties) => Ok(named_values(node, properties, ctx, &mut good)),
+            Some(properties) => named_values(node, properties, ctx, &mut good),
         };
         match values {
             Ok(values) => {
-                lines.extend(values.into_iter().map(|(p, v)| line(node, p, v, literal, received)))
+                let shown = |(p, v): (String, PropValue)| {
+                    let v = in_time_of(&ctx.caller, &p, v);
+                    line(node, p, v, literal, received)
+                };
+                lines.extend(values.into_iter().map(shown));
             }
-            Err(e) => {
+            Err(Unread::Gone) => return false,
+            Err(Unread::Error(e)) => {
                 ctx.complain(format_args!("cannot get properties of '{}': {e}", node.dataset.name));
                 good = false;
             }
         }
-    }
+        true
+    });
     if let Some(json) = json {
         lines.retain(|l| sources.has(&l.source));
         print_json(&nodes, &lines, json, ctx)?;
@@ -263,12 +269,17 @@ fn print_json(nodes: &[Node], lines: &[Line], json: Json, ctx: &mut Context) -> 
 
 type Values = Vec<(String, PropValue)>;
 
-fn named_values(node: &Node, properties: &[String], ctx: &mut Context, good: &mut bool) -> Values {
+fn named_values(
+    node: &Node,
+    properties: &[String],
+    ctx: &mut Context,
+    good: &mut bool,
+) -> Result<Values, Unread> {
     let value = |property: &String| {
-        let (value, read) = node.value_or_complain(property, ctx);
+        let (value, read) = node.value_or_complain(property, ctx).ok_or(Unread::Gone)?;
         *good &= read;
         let none = || PropValue { exact: "-".into(), human: "-".into(), source: Source::None };
-        (property.clone(), value.unwrap_or_else(none))
+        Ok::<_, Unread>((property.clone(), value.unwrap_or_else(none)))
     };
     properties.iter().map(value).collect()
 }
@@ -276,7 +287,7 @@ fn named_values(node: &Node, properties: &[String], ctx: &mut Context, good: &mu
 fn line(node: &Node, property: String, v: PropValue, literal: bool, received: bool) -> Line {
     let text = |v: PropValue| if literal { v.exact } else { v.human };
     let received = match received {
-        true => node.imported.pool().dsl().received(&node.dataset, &property).ok().flatten(),
+        true => node.ask(|dsl, dataset| dsl.received(dataset, &property)).ok().flatten(),
         false => None,
     };
     let (source, received) = (v.source.clone(), received.map(text));

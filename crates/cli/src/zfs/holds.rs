@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::mounts::moving::family;
 use crate::options::{Spec, parse};
 use crate::pools::Imported;
-use crate::zfs::select::{Kinds, Selection, open, select};
+use crate::zfs::select::{Kinds, Selection, Unread, open, select};
 use cenote_command::clock;
 use cenote_command::outcome::{Outcome, Stop, usage};
 use cenote_engine::change::ChangeError;
@@ -43,13 +43,14 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         good &= opened;
         let at = format!("@{snapshot}");
         for node in nodes.iter().filter(|n| n.dataset.name.ends_with(&at)) {
-            match node.imported.pool().dsl().holds(&node.dataset) {
+            match node.ask(cenote_dsl::Dsl::holds) {
                 Ok(tags) => {
                     found = true;
                     let name = &node.dataset.name;
                     holds.extend(tags.into_iter().map(|(tag, time)| (name.clone(), tag, time)));
                 }
-                Err(e) => {
+                Err(Unread::Gone) => {}
+                Err(Unread::Error(e)) => {
                     ctx.complain(format_args!("cannot get holds of '{}': {e}", node.dataset.name));
                     good = false;
                 }

@@ -5,7 +5,7 @@ use crate::json::{self, Json, document};
 use crate::options::{Spec, parse_with_long};
 use crate::table::{Column, Table};
 use crate::zfs::properties::{column, resolve, sort_key, visible};
-use crate::zfs::select::{Kinds, Node, Selection, depth, select};
+use crate::zfs::select::{Kinds, Node, Selection, Unread, depth, select};
 use cenote_command::outcome::{Outcome, Stop};
 use cenote_dsl::props::is_user;
 use serde_json::{Map, Value};
@@ -82,7 +82,8 @@ fn user_properties(nodes: &[Node], ctx: &mut Context) -> Vec<String> {
                     }
                 }
             }
-            Err(e) => ctx.complain(format_args!("'{}': {e}", node.dataset.name)),
+            Err(Unread::Gone) => {}
+            Err(Unread::Error(e)) => ctx.complain(format_args!("'{}': {e}", node.dataset.name)),
         }
     }
     found
@@ -97,10 +98,12 @@ fn print_json(
 ) -> Result<bool, Stop> {
     let mut good = true;
     let mut entries = Map::new();
-    for node in nodes {
+    'nodes: for node in nodes {
         let mut shown = Map::new();
         for property in properties.iter().filter(|p| *p != "name") {
-            let (value, read) = node.value_or_complain(property, ctx);
+            let Some((value, read)) = node.value_or_complain(property, ctx) else {
+                continue 'nodes;
+            };
             good &= read;
             shown.insert(property.clone(), json.shown(value, literal)?);
         }
@@ -122,15 +125,16 @@ fn print(
     let mut columns: Vec<Column> = properties.iter().map(|p| column(p)).collect();
     let mut good = true;
     let mut rows = Vec::with_capacity(nodes.len());
-    for node in nodes {
+    'nodes: for node in nodes {
         let mut row = Vec::with_capacity(columns.len());
-        for (property, column) in properties.iter().zip(&mut columns) {
-            let (value, read) = node.value_or_complain(property, ctx);
+        for property in properties {
+            let Some((value, read)) = node.value_or_complain(property, ctx) else {
+                continue 'nodes;
+            };
             good &= read;
-            let text = value.map_or("-".into(), |v| if literal { v.exact } else { v.human });
-            column.fit(&text, literal);
-            row.push(text);
+            row.push(value.map_or("-".into(), |v| if literal { v.exact } else { v.human }));
         }
+        columns.iter_mut().zip(&row).for_each(|(column, text)| column.fit(text, literal));
         rows.push(row);
     }
     let table = Table { columns, scripted };

@@ -29,6 +29,7 @@ pub mod destroy;
 pub mod diff;
 pub mod get;
 pub mod holds;
+pub mod ids_to_path;
 pub mod list;
 pub mod mount;
 pub mod mount_helper;

@@ -14,11 +14,14 @@ use super::mount::remount;
 use crate::context::Context;
 use crate::mounts::{How, NotMounted, is_option, mount_one};
 use crate::options::{Parsed, Spec, commas, parse};
+use crate::pools::Imported;
 use crate::zfs::select::{Kinds, Node, mounted, open};
+use crate::zpool::select::find_vdev;
 use cenote_command::outcome::{Stop, plain};
 use cenote_dsl::DatasetKind;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 const SPEC: Spec = Spec { short: "sfnvo:h", refused: "", refused_long: &[] };
 const USAGE: &str = "Usage: mount.zfs [-sfnvh] [-o options] <dataset> <mountpoint>";
@@ -74,7 +77,10 @@ impl Request {
         let (dataset, dir) = match parsed.names().as_slice() {
             [] => return Err(wrong("missing dataset argument")),
             [_] => return Err(wrong("missing mountpoint argument")),
-            [dataset, dir] => (name_of(dataset, &ctx.caller.cwd), ctx.path(dir)),
+            [source, dir] => {
+                let name = name_of(source, &ctx.caller.cwd);
+                (pool_with(&name, ctx).unwrap_or(name), ctx.path(dir))
+            }
             _ => return Err(wrong("too many arguments")),
         };
         let dir = ctx.agent().canonicalize(&dir).map_err(|e| {
@@ -195,6 +201,12 @@ impl Request {
 fn name_of(source: &str, cwd: &Path) -> String {
     let name = Path::new(source).strip_prefix(cwd).ok().and_then(Path::to_str);
     name.unwrap_or(source).to_string()
+}
+
+/// The imported pool that has the device at an absolute path, whose file system is meant then.
+fn pool_with(path: &str, ctx: &Context) -> Option<String> {
+    let has = |pool: &&Arc<Imported>| path.starts_with('/') && find_vdev(pool, path).is_some();
+    ctx.pools.all().iter().find(has).map(|pool| pool.name().to_string())
 }
 
 /// Options that tell mount(8) or others when to mount a file system, or who may.

@@ -10,8 +10,10 @@ use crate::mounts::{Listed, Seen};
 use crate::pools::Imported;
 use crate::zfs::properties::Key;
 use cenote_command::outcome::{Stop, plain, usage};
+use cenote_command::{Caller, clock};
 use cenote_dmu::Error;
-use cenote_dsl::{Dataset, DatasetKind, PropValue};
+use cenote_dsl::human::{DATE, DATE_WITH_SECONDS};
+use cenote_dsl::{Dataset, DatasetKind, Dsl, PropValue};
 use cenote_engine::change::names::{self, Expected};
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
@@ -86,17 +88,59 @@ pub struct Node {
     pub seen: Option<Arc<Seen>>,
 }
 
+/// Why a question about a dataset has no answer.
+#[derive(Debug)]
+pub enum Unread {
+    /// The dataset is not there any more, or another one has its name now. A listing leaves it out.
+    Gone,
+    /// Something cannot be read.
+    Error(Error),
+}
+
 impl Node {
+    /// Asks the pool about the dataset. Where the answer cannot be read, transaction groups may have
+    /// changed the dataset since it was selected: then the question is put again, about the dataset as it
+    /// is now.
+    pub fn ask<T>(
+        &self,
+        question: impl Fn(&Dsl, &Dataset) -> Result<T, Error>,
+    ) -> Result<T, Unread> {
+        let mut dataset = self.dataset.clone();
+        let mut asked_of = None;
+        loop {
+            let pool = self.imported.pool();
+            let error = match question(pool.dsl(), &dataset) {
+                Ok(answer) => return Ok(answer),
+                Err(e) => e,
+            };
+            // The second time nothing but a newer state of the pool can give another answer.
+            let txg = pool.uberblock().txg;
+            if asked_of.replace(txg).is_some_and(|before| before == txg) {
+                return Err(Unread::Error(error));
+            }
+            match self.imported.pool().dsl().find(&self.dataset.name) {
+                Ok(Some(now)) if now.guid() == self.dataset.guid() => dataset = now,
+                Ok(_) => return Err(Unread::Gone),
+                Err(e) => return Err(Unread::Error(e)),
+            }
+        }
+    }
+
     /// A property as this command's user sees it; `None` if the dataset does not have it.
-    pub fn value(&self, name: &str) -> Result<Option<PropValue>, Error> {
+    pub fn value(&self, name: &str) -> Result<Option<PropValue>, Unread> {
         let mounts = |dataset: &str| self.options_of(dataset);
-        self.imported.pool().dsl().get_as_mounted(&self.dataset, name, &mounts)
+        self.ask(|dsl, dataset| dsl.get_as_mounted(dataset, name, &mounts))
     }
 
     /// All properties that `zfs get all` shows.
-    pub fn values(&self) -> Result<Vec<(String, PropValue)>, Error> {
+    pub fn values(&self) -> Result<Vec<(String, PropValue)>, Unread> {
         let mounts = |dataset: &str| self.options_of(dataset);
-        self.imported.pool().dsl().get_all_as_mounted(&self.dataset, &mounts)
+        let values = self.ask(|dsl, dataset| dsl.get_all_as_mounted(dataset, &mounts))?;
+        // Properties that could not be read were left out, so the dataset has to be there still.
+        self.ask(|dsl, _| dsl.find(&self.dataset.name)).and_then(|now| match now {
+            Some(now) if now.guid() == self.dataset.guid() => Ok(values),
+            _ => Err(Unread::Gone),
+        })
     }
 
     /// Mount options of a dataset, if it is mounted.
@@ -108,20 +152,39 @@ impl Node {
         }
     }
 
-    /// Like [`Node::value`]; a failure to read is said and shown as no value.
-    pub fn value_or_complain(&self, name: &str, ctx: &mut Context) -> (Option<PropValue>, bool) {
+    /// Like [`Node::value`]; a failure to read is said and shown as no value, and the second part says
+    /// that there was none. `None`: the dataset is gone.
+    pub fn value_or_complain(
+        &self,
+        name: &str,
+        ctx: &mut Context,
+    ) -> Option<(Option<PropValue>, bool)> {
         if !access::sees(self, name, ctx) {
-            return (None, true);
+            return Some((None, true));
         }
         match self.value(name) {
-            Ok(value) => (value, true),
-            Err(e) => {
+            Ok(value) => Some((value.map(|v| in_time_of(&ctx.caller, name, v)), true)),
+            Err(Unread::Gone) => None,
+            Err(Unread::Error(e)) => {
                 let d = &self.dataset.name;
                 ctx.complain(format_args!("cannot get property '{name}' of '{d}': {e}"));
-                (None, false)
+                Some((None, false))
             }
         }
     }
+}
+
+/// A value with its date, if it is one, in the caller's time zone.
+pub fn in_time_of(caller: &Caller, name: &str, mut value: PropValue) -> PropValue {
+    let form = match name {
+        "creation" => DATE,
+        "snapshots_changed" => DATE_WITH_SECONDS,
+        _ => return value,
+    };
+    if let Ok(seconds) = value.exact.parse() {
+        value.human = clock::format(caller, seconds, form);
+    }
+    value
 }
 
 /// What to select.
@@ -231,21 +294,29 @@ impl Walk<'_> {
         // At the last level only file systems and volumes themselves are of interest.
         let children = self.what.depth.is_none_or(|limit| below < limit)
             || self.what.kinds.meets(Kinds::FILESYSTEM.with(Kinds::VOLUME));
-        let dsl = Arc::clone(node.imported.pool().dsl());
         if kind == Kinds::FILESYSTEM && children {
-            self.visit_all(&node, dsl.children(&node.dataset), below);
+            self.visit_all(&node, Dsl::children, below);
         }
         if snapshots {
-            self.visit_all(&node, dsl.snapshots(&node.dataset), below);
+            self.visit_all(&node, Dsl::snapshots, below);
         }
         if self.what.kinds.meets(Kinds::BOOKMARK) {
-            self.visit_all(&node, dsl.bookmarks(&node.dataset), below);
+            self.visit_all(&node, Dsl::bookmarks, below);
         }
     }
 
-    fn visit_all(&mut self, of: &Node, found: Result<Vec<Dataset>, Error>, depth: u32) {
-        match found {
-            Err(e) => self.bad(format!("cannot list what is in '{}': {e}", of.dataset.name)),
+    /// Takes what `list` finds in a dataset.
+    fn visit_all(
+        &mut self,
+        of: &Node,
+        list: fn(&Dsl, &Dataset) -> Result<Vec<Dataset>, Error>,
+        depth: u32,
+    ) {
+        match of.ask(list) {
+            Err(Unread::Gone) => {}
+            Err(Unread::Error(e)) => {
+                self.bad(format!("cannot list what is in '{}': {e}", of.dataset.name));
+            }
             Ok(found) => {
                 for dataset in found {
                     let imported = Arc::clone(&of.imported);
@@ -258,7 +329,7 @@ impl Walk<'_> {
     fn sorted(mut self) -> (Vec<Node>, bool) {
         let keys = std::mem::take(&mut self.nodes);
         let mut keyed: Vec<(Vec<Option<Key>>, Node)> =
-            keys.into_iter().map(|node| (self.sort_keys(&node), node)).collect();
+            keys.into_iter().filter_map(|node| Some((self.sort_keys(&node)?, node))).collect();
         keyed.sort_by(|(a, x), (b, y)| {
             let by_keys =
                 self.what.sort.iter().zip(a.iter().zip(b)).map(|((_, descending), pair)| {
@@ -272,14 +343,15 @@ impl Walk<'_> {
         (keyed.into_iter().map(|(_, node)| node).collect(), self.good)
     }
 
-    fn sort_keys(&mut self, node: &Node) -> Vec<Option<Key>> {
+    /// What a dataset sorts by; `None` if it is gone.
+    fn sort_keys(&mut self, node: &Node) -> Option<Vec<Option<Key>>> {
         let mut keys = Vec::new();
         for (name, _) in &self.what.sort {
-            let (value, good) = node.value_or_complain(name, self.ctx);
+            let (value, good) = node.value_or_complain(name, self.ctx)?;
             self.good &= good;
             keys.push(value.map(|v| Key::new(name, &v.exact)));
         }
-        keys
+        Some(keys)
     }
 }
 

@@ -1,6 +1,6 @@
 //! `zfs set` and `zfs inherit`.
 
-use super::change::{add_property, permit, unrecorded};
+use super::change::{add_property, permit, tell_kept, unrecorded};
 use crate::context::Context;
 use crate::mounts::moving::{Away, family, refresh, with_mountpoint_of};
 use crate::mounts::table::Way;
@@ -34,7 +34,7 @@ pub fn set(args: &[OsString], ctx: &mut Context) -> Outcome {
         return usage("missing dataset name(s)");
     };
     let (settings, names) = operands.split_at(first);
-    if first > 0 && names.iter().any(|n| n.contains('=')) {
+    if names.iter().any(|n| n.contains('=')) {
         return usage("invalid argument order");
     }
     let mut list = Vec::new();
@@ -44,9 +44,14 @@ pub fn set(args: &[OsString], ctx: &mut Context) -> Outcome {
     let pools = Arc::clone(&ctx.pools);
     let _change = pools.change();
     let (nodes, mut good) = select(ctx, names, &Selection::of(Kinds::DATASET));
+    let mut any = false;
     for node in nodes {
-        good &= set_one(&node, &list, stay, ctx);
+        let set = set_one(&node, &list, stay, ctx);
+        (good, any) = (good && set, any || set);
         ctx.changed(&node.imported);
+    }
+    if any {
+        tell_kept(&list, ctx);
     }
     Ok(i32::from(!good))
 }

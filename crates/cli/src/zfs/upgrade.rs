@@ -64,8 +64,9 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     }
 }
 
+/// `None`: it cannot be read, which is said, or the file system is gone.
 fn version(node: &Node, ctx: &mut Context) -> Option<u64> {
-    node.value_or_complain("version", ctx).0?.exact.parse().ok()
+    node.value_or_complain("version", ctx)?.0?.exact.parse().ok()
 }
 
 /// Lists the file systems that are not of the newest version.
@@ -103,7 +104,8 @@ fn upgrade(names: &[String], recurse: bool, wanted: u64, ctx: &mut Context) -> O
     let (mut upgraded, mut same) = (0u64, 0u64);
     for node in &nodes {
         let name = &node.dataset.name;
-        match version(node, ctx) {
+        let Some((version, _)) = node.value_or_complain("version", ctx) else { continue };
+        match version.and_then(|version| version.exact.parse::<u64>().ok()) {
             Some(now) if now == wanted => same += 1,
             Some(now) if now > wanted => {
                 writeln!(ctx.out, "{name}: can not be downgraded; it is already at version {now}")?;

@@ -11,10 +11,11 @@ use crate::mounts::{How, NotMounted, mount_one};
 use crate::options::{Spec, parse};
 use crate::pools::{Imported, Opened, PoolTable};
 use crate::vdevs::style;
+use crate::zfs::change::tell_kept;
 use crate::zfs::properties as fs_properties;
 use crate::zpool::import::arc_bytes;
 use crate::zpool::layout;
-use crate::zpool::properties::{find, refuse_unsupported};
+use crate::zpool::properties::{find, refuse_unsupported, tell_kept_of_pool};
 use crate::zpool::select::check_new;
 use cenote::contents::Files;
 use cenote_command::outcome::{Outcome, Stop, fail, given_twice, plain, usage};
@@ -261,6 +262,8 @@ fn make(request: &Request, spec: CreateSpec<'_>, ctx: &mut Context) -> Outcome {
         return Err(request.cannot("pool already exists"));
     }
     cachefile::update(&ctx.pools);
+    tell_kept(&request.root_props, ctx);
+    changes.iter().for_each(|change| tell_kept_of_pool(change, ctx));
     let pool = imported.pool();
     let root = match pool.dsl().root() {
         Ok(root) => root,

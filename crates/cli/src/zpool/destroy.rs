@@ -8,6 +8,7 @@ use crate::context::Context;
 use crate::mounts::Directory;
 use crate::mounts::table::Way;
 use crate::options::{Spec, parse};
+use crate::pools::End;
 use crate::zpool::select::open;
 use cenote_command::outcome::{Outcome, fail, usage};
 use std::ffi::OsString;
@@ -41,7 +42,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         return fail(format!("could not destroy '{name}': could not unmount datasets"));
     }
     imported.record(ctx);
-    if let Err(message) = imported.close(true) {
+    if let Err(message) = imported.close(End::Destroyed) {
         return fail(message);
     }
     pools.remove(name);

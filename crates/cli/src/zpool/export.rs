@@ -5,19 +5,21 @@ use crate::context::Context;
 use crate::mounts::Directory;
 use crate::mounts::table::Way;
 use crate::options::{Spec, parse};
-use crate::pools::Imported;
+use crate::pools::{End, Imported};
 use crate::zpool::select::select;
 use cenote_command::outcome::{Outcome, usage};
 use std::ffi::OsString;
 use std::sync::Arc;
 
-const SPEC: Spec = Spec { short: "af", refused: "F", refused_long: &[] };
+const SPEC: Spec = Spec { short: "aFf", refused: "", refused_long: &[] };
 
 /// Runs `zpool export`.
 pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     let parsed = parse(args, SPEC)?;
     let has = |letter| parsed.options.iter().any(|o| o.letter == letter);
-    let (all, force) = (has('a'), has('f'));
+    let all = has('a');
+    let end = if has('F') { End::InUse } else { End::Exported };
+    let force = has('f') || end == End::InUse;
     let names = parsed.names();
     if all && !names.is_empty() {
         return usage("too many arguments");
@@ -30,7 +32,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     let (found, mut good) = select(ctx, &names);
     for imported in found {
         let name = imported.name();
-        let closed = export(&imported, force, ctx);
+        let closed = export(&imported, force, end, ctx);
         match closed {
             Ok(()) => {
                 pools.remove(name);
@@ -45,7 +47,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     Ok(i32::from(!good))
 }
 
-fn export(imported: &Imported, force: bool, ctx: &Context) -> Result<(), String> {
+fn export(imported: &Imported, force: bool, end: End, ctx: &Context) -> Result<(), String> {
     if imported.engine().is_some_and(|engine| engine.has_holds()) {
         return Err(format!("cannot export '{}': pool is busy", imported.name()));
     }
@@ -57,5 +59,5 @@ fn export(imported: &Imported, force: bool, ctx: &Context) -> Result<(), String>
         return Ok(());
     }
     imported.record(ctx);
-    imported.close(false)
+    imported.close(end)
 }

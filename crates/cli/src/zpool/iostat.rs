@@ -173,6 +173,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     }
     let (show, schedule) = asked(args, ctx)?;
     let mut before = HashMap::new();
+    let mut shown: Vec<String> = Vec::new();
     // Reports of no pools do not count: the header comes with the first pool.
     let mut number = 0u64;
     schedule.run(ctx, |_, ctx| {
@@ -182,8 +183,17 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
             return Ok(i32::from(schedule.interval.is_none()));
         }
         let columns = show.scripts.as_ref().map(|scripts| scripts.run(&pools)).unwrap_or_default();
-        let mut report =
-            Report { show: &show, columns, before: &mut before, number, names_width: 0 };
+        let mut report = Report {
+            show: &show,
+            columns,
+            before: &mut before,
+            number,
+            others: false,
+            names_width: 0,
+        };
+        let names: Vec<String> = pools.iter().map(|pool| pool.name().to_string()).collect();
+        report.others = number > 0 && names != shown;
+        shown = names;
         report.print(&pools, ctx)?;
         number = number.saturating_add(1);
         Ok(0)
@@ -196,6 +206,8 @@ struct Report<'a> {
     /// Counters at the previous report, by guid of pool and vdev.
     before: &'a mut HashMap<(u64, u64), Sample>,
     number: u64,
+    /// They are not the pools of the previous report.
+    others: bool,
     names_width: usize,
 }
 
@@ -217,6 +229,7 @@ impl Report<'_> {
         let skip = show.skip_first && self.number == 0;
         let page = u64::from(ctx.caller.terminal.height.unwrap_or(24).max(1));
         let again = !show.headers_once && self.number.saturating_add(1).is_multiple_of(page);
+        let again = again || self.others;
         let header = (self.number == 0 && !skip) || (skip != show.verbose) || again;
         if header && show.histogram.is_none() && !show.scripted {
             self.header(None, WIDTH, ctx)?;

@@ -83,6 +83,12 @@ pub fn clear(args: &[OsString], ctx: &mut Context) -> Outcome {
     if let Err(why) = restore(&imported, &leaves(&vdev), Restore::Failure) {
         return cannot(name, &why);
     }
+    // The configuration is written anew, which is an event.
+    if let Some(engine) = imported.engine()
+        && let Err(e) = engine.write_config()
+    {
+        return cannot(name, &reason(&e));
+    }
     ctx.changed(&imported);
     Ok(0)
 }

@@ -3,7 +3,7 @@
 use crate::cachefile::{self, Setting};
 use crate::context::Context;
 use crate::pools::{Imported, reason};
-use crate::zpool::properties::refuse_unsupported;
+use crate::zpool::properties::{refuse_unsupported, tell_kept_of_pool};
 use crate::zpool::select::{IN_THIS_POOL, find_vdev, kind, open};
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_dsl::DatasetKind;
@@ -47,11 +47,18 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         set_of_vdev(&imported, vdev, property, value).map_err(|why| {
             Stop::Fail(format!("cannot set property {property} for {vdev} on {name}: {why}"))
         })?;
+        if vdev_props::is_without_effect(property) {
+            let what = format!("property '{property}' is kept, but has no effect");
+            ctx.complain(format_args!(
+                "warning: {what}: nothing here acts on errors of devices by it"
+            ));
+        }
         ctx.changed(&imported);
         return Ok(0);
     }
     check_compatibility(&imported, property, value, ctx)?;
-    set(&imported, property, value)?;
+    let change = set(&imported, property, value)?;
+    tell_kept_of_pool(&change, ctx);
     ctx.changed(&imported);
     cachefile::update(&ctx.pools);
     Ok(0)
@@ -71,14 +78,19 @@ fn set_of_vdev(imported: &Imported, name: &str, property: &str, value: &str) -> 
     engine.set_vdev_property((vdev.guid(), zap), property, value).map_err(|e| reason(&e))
 }
 
-/// Sets a property of a pool.
-pub fn set(imported: &Imported, property: &str, value: &str) -> Result<(), Stop> {
+/// Sets a property of a pool; what was done for it.
+pub fn set(imported: &Imported, property: &str, value: &str) -> Result<PropChange, Stop> {
     let cannot =
         |why: String| Stop::Fail(format!("cannot set property for '{}': {why}", imported.name()));
     let pool = imported.pool();
     let dataset = |name: &str| {
         let found = pool.dsl().find(name).ok()??;
-        Some((found.ds_obj, found.kind == DatasetKind::Filesystem))
+        if found.kind == DatasetKind::Bookmark {
+            return None;
+        }
+        // A snapshot is of the kind of its head.
+        let kind = pool.dsl().kind_of_head(&found).ok()?;
+        Some((found.ds_obj, kind == DatasetKind::Filesystem))
     };
     let context = PropContext {
         when: When::Set,
@@ -90,11 +102,12 @@ pub fn set(imported: &Imported, property: &str, value: &str) -> Result<(), Stop>
     refuse_unsupported(&change).map_err(cannot)?;
     if let PropChange::Memory("cachefile", value) = &change {
         imported.set_cachefile(Setting::of(value).map_err(cannot)?);
-        return Ok(());
+        return Ok(change);
     }
     let engine = Arc::clone(imported.writable().map_err(cannot)?);
-    imported.set(vec![change]).map_err(cannot)?;
-    engine.expand_if_wanted().map(drop).map_err(|e| cannot(reason(&e)))
+    imported.set(vec![change.clone()]).map_err(cannot)?;
+    engine.expand_if_wanted().map_err(|e| cannot(reason(&e)))?;
+    Ok(change)
 }
 
 /// What a pool's compatibility set has to say to a new one, and to a feature.

@@ -9,6 +9,7 @@ use crate::json::{self, Json, document_with};
 use crate::options::{Spec, interval_and_count, parse_with_long};
 use crate::pools::{Imported, SUSPENDED};
 use crate::vdevs::style;
+use crate::zfs::ids_to_path::mountpoint;
 use crate::zpool::scripts::{self, Columns, Scripts};
 use crate::zpool::select::select;
 use cenote_command::clock::ctime;
@@ -401,13 +402,8 @@ fn error_list(imported: &Imported, show: &Show) -> Result<Vec<String>, String> {
         let path = fs.as_ref()?.path_of(object).ok()?;
         Some(String::from_utf8_lossy(&path).into_owned())
     };
-    let mountpoint = |d: &Dataset| {
-        let mounts = imported.mounts.list();
-        let mounted = mounts.into_iter().find(|m| m.dataset == d.name)?;
-        Some(mounted.mountpoint.display().to_string())
-    };
     imported
         .pool()
-        .error_names(&path, &mountpoint)
+        .error_names(&path, &|dataset| mountpoint(imported, dataset))
         .map_err(|e| format!("errors: List of errors unavailable: {e}"))
 }

@@ -9,7 +9,7 @@ pub const CREATE: &str = "\tcreate [-fnd] [-o property=value] ... \n\
 pub const CHECKPOINT: &str = "\tcheckpoint [-d [-w]] <pool> ...\n";
 pub const DESTROY: &str = "\tdestroy [-f] <pool>\n";
 pub const DETACH: &str = "\tdetach <pool> <device>\n";
-pub const EXPORT: &str = "\texport [-af] <pool> ...\n";
+pub const EXPORT: &str = "\texport [-aFf] <pool> ...\n";
 pub const HISTORY: &str = "\thistory [-il] [<pool>] ...\n";
 pub const IMPORT: &str = "\timport [-d dir | -c cachefile] [-D]\n\
     \timport [-o mntopts] [-o property=value] ... \n\

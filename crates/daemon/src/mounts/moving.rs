@@ -11,6 +11,7 @@
 //! When they go, the kernel still asks for them, and is told that there are none.
 
 use super::handle::Handle;
+use super::one::count_objects;
 use super::settings::{Kernels, Settings};
 use super::table::{All, Listed, Mounted, Way};
 use super::{Directory, How, Mounts, NotMounted, StaysMounted, mount_one};
@@ -276,6 +277,7 @@ pub fn refresh(imported: &Imported, ctx: &mut Context) -> bool {
     mounts.mounted.iter_mut().for_each(|m| m.options.clear());
     drop(mounts);
     let (mut anew, mut failed) = (Vec::new(), Vec::new());
+    let mut files = Vec::new();
     for (id, how) in all {
         let pool = imported.pool();
         let dataset = pool.dsl().by_object(id);
@@ -299,6 +301,7 @@ pub fn refresh(imported: &Imported, ctx: &mut Context) -> bool {
             tracing::warn!("snapshots of {}: {e}", dataset.name);
         }
         mounted.take_settings(settings);
+        files.extend(mounted.engine.clone().map(|engine| (engine, id, mounted.fs.clone())));
         match mounted.tell_kernel() {
             Ok(true) => {}
             // What could not be done before is not said again.
@@ -310,6 +313,8 @@ pub fn refresh(imported: &Imported, ctx: &mut Context) -> bool {
             Err(_) => {}
         }
     }
+    // A file system that has become writable, or whose pool has got the features since it was mounted.
+    files.into_iter().for_each(|(engine, id, fs)| count_objects(&engine, id, &fs));
     let mut good = failed.is_empty();
     failed.into_iter().for_each(|e| ctx.complain(e));
     if ctx.caller.is_delegated() {

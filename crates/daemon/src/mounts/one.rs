@@ -413,11 +413,27 @@ pub(super) fn open(
         Ok(fs)
     });
     match opened {
-        Ok(fs) => Ok((fs, Some(Arc::clone(engine)))),
+        Ok(fs) => {
+            count_objects(engine, d.ds_obj, &fs);
+            Ok((fs, Some(Arc::clone(engine))))
+        }
         Err(e) => {
             // That it cannot be opened is what matters.
             let _ = engine.close(d.ds_obj);
             Err(words(e))
         }
+    }
+}
+
+/// Has the objects of a file system counted that was made before the pool could count them.
+pub(super) fn count_objects(engine: &Engine, ds_obj: u64, fs: &FileSystem) {
+    if !fs.is_writable() {
+        return;
+    }
+    match engine.begin_counting(ds_obj) {
+        Ok(0) => {}
+        Ok(flags) => fs.count_later(flags),
+        // It can be used without.
+        Err(e) => tracing::warn!("objects of dataset {ds_obj} are not counted: {e}"),
     }
 }

@@ -608,6 +608,14 @@ impl OpenObjectSet {
         Ok((object.phys(), object.has_spill()))
     }
 
+    /// Has the dnode written as it is, so that it is accounted for.
+    pub fn touch(&mut self, number: u64) -> Result<()> {
+        self.with(number, |object, _| {
+            object.phys_mut();
+            Ok(())
+        })
+    }
+
     /// Changes the bonus buffer. Errors: more than there is room for.
     pub fn set_bonus(&mut self, number: u64, kind: DmuType, bonus: &[u8]) -> Result<()> {
         self.with(number, |object, place| object.set_bonus(place, kind, bonus))

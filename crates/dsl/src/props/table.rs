@@ -320,7 +320,7 @@ pub const PROPERTIES: &[Property] = &[
     hidden(number("keyguid", 0, ReadOnly, DATASET, "", "KEYGUID"), true),
     index("keystatus", (0, values::KEYSTATUS), ReadOnly, DATASET, "none | unavailable | available", "KEYSTATUS"),
     hidden(number("remaptxg", 0, ReadOnly, DATASET, "", "REMAPTXG"), false),
-    number("special_small_blocks", 0, Inherit, HEAD, "zero or 512 to 16M, power of 2", "SPECIAL_SMALL_BLOCKS"),
+    number("special_small_blocks", 0, Inherit, HEAD, "zero to 16M", "SPECIAL_SMALL_BLOCKS"),
     hidden(number("ivsetguid", 0, ReadOnly, ANY, "", "IVSETGUID"), true),
     hidden(number("redacted", 0, ReadOnly, DATASET, "", "REDACTED"), false),
     text("redact_snaps", None, ReadOnly, ANY, "<snapshot>[,...]", "RSNAPS"),

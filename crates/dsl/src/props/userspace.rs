@@ -10,7 +10,7 @@ use super::{PropValue, Source};
 use crate::human::{nicebytes, nicenum};
 use crate::{Dataset, Dsl};
 use cenote_dmu::zap::Zap;
-use cenote_dmu::{Object, ObjectSet, Result};
+use cenote_dmu::{Error, Object, ObjectSet, Result};
 use cenote_format::dmu::ObjsetType;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,6 +35,15 @@ pub enum Who {
 }
 
 impl Who {
+    /// The quotas of bytes and of objects of those that have none of their own.
+    fn defaults(self) -> [&'static str; 2] {
+        match self {
+            Who::User => ["defaultuserquota", "defaultuserobjquota"],
+            Who::Group => ["defaultgroupquota", "defaultgroupobjquota"],
+            Who::Project => ["defaultprojectquota", "defaultprojectobjquota"],
+        }
+    }
+
     /// The object that accounts for it.
     fn accounting_object(self) -> u64 {
         match self {
@@ -125,9 +134,9 @@ pub fn quota_of(name: &str) -> std::result::Result<QuotaOf, NotAQuota> {
 /// What a user, group or project uses and may use; `None` where nothing is counted of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
-    /// Bytes used, and the quota of bytes; 0 for none.
+    /// Bytes used, and the quota of bytes, its own or the default; 0 for none.
     pub bytes: Option<(u64, u64)>,
-    /// Objects used, and the quota of objects; 0 for none.
+    /// Objects used, and the quota of objects, its own or the default; 0 for none.
     pub objects: Option<(u64, u64)>,
 }
 
@@ -192,7 +201,37 @@ impl Dsl {
                 *(if family.quota { quota } else { used }) = value;
             }
         }
-        Ok(counted.then_some(accounts))
+        if !counted {
+            return Ok(None);
+        }
+        let master = Zap::open(&objset.object(MASTER_NODE)?)?;
+        let [bytes, objects] = who.defaults();
+        let default = |name: &str| Ok::<_, Error>(master.u64(name.as_bytes())?.unwrap_or(0));
+        let defaults: [u64; 2] = [default(bytes)?, default(objects)?];
+        for account in accounts.values_mut() {
+            let [bytes, objects] = [&mut account.bytes, &mut account.objects];
+            for (place, default) in [(bytes, defaults[0]), (objects, defaults[1])] {
+                if let Some((_, quota @ 0)) = place {
+                    *quota = default;
+                }
+            }
+        }
+        Ok(Some(accounts))
+    }
+
+    /// Whether the object set of a file system counts objects of anyone, to the end or not.
+    ///
+    /// # Errors
+    /// The table cannot be read.
+    pub fn counts_objects(&self, d: &Dataset) -> Result<bool> {
+        let objset = self.open_objset(d)?;
+        let Some(table) = accounting(&objset, Who::User)? else { return Ok(false) };
+        for entry in Zap::open(&table)?.iter() {
+            if entry?.name.starts_with(OBJECTS.as_bytes()) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }
 

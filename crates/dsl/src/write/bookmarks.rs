@@ -31,6 +31,7 @@ const REDACTION: &str = "com.delphix:redaction_bookmarks";
 const REDACTION_SPILL: &str = "com.delphix:redaction_list_spill";
 /// Field of a snapshot that was received redacted.
 const REDACTED: &str = "com.delphix:redacted_datasets";
+const NOT_ANCESTOR: &str = "source is not an ancestor of the new bookmark's dataset";
 /// `zbm_flags`: the snapshot is still there.
 const SNAPSHOT_EXISTS: u64 = 2;
 
@@ -337,17 +338,35 @@ fn remove(tx: &mut Tx<'_>, head_obj: u64, name: &str, bookmark: &BookmarkPhys) -
 /// What a new bookmark is made from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// A snapshot of the head.
+    /// A snapshot of the head, or of one that it is a clone of.
     Snapshot(u64),
-    /// Another bookmark of the head, by name.
-    Bookmark(String),
+    /// A bookmark of such a head, and its name.
+    Bookmark(u64, String),
+}
+
+/// Whether the state of directory `dir` in transaction group `txg` is an ancestor of what is in `dir_obj`
+/// (`dsl_dataset_is_before`). Errors: `Invalid` if it is none.
+fn check_ancestor(tx: &mut Tx<'_>, dir_obj: u64, (dir, txg): (u64, u64)) -> Result<()> {
+    let (mut at, mut seen) = (dir_obj, BTreeSet::new());
+    while at != dir {
+        let origin = tx.dir(at)?.origin;
+        if origin == 0 || !seen.insert(at) {
+            return Err(DslWriteError::Invalid(NOT_ANCESTOR.into()));
+        }
+        let snap = tx.dataset(origin)?;
+        if snap.dir == dir && txg > snap.creation_txg {
+            return Err(DslWriteError::Invalid(NOT_ANCESTOR.into()));
+        }
+        at = snap.dir;
+    }
+    Ok(())
 }
 
 /// Creates the bookmark `name` of the head `head_obj` (`dsl_bookmark_create_sync`); the transaction group
 /// that it stands for.
 ///
 /// Errors: `Exists`, `NotFound` for the source, `TooLong`, `Invalid` name; `Unsupported` without the feature
-/// `bookmarks`, for a source of another dataset or one that is redacted.
+/// `bookmarks`, and for a source that is redacted; `Invalid` for one that is no ancestor of the head.
 pub fn create(tx: &mut Tx<'_>, head_obj: u64, name: &str, source: &Source) -> Result<u64> {
     names::check(name)?;
     let head = tx.head(head_obj)?;
@@ -360,18 +379,18 @@ pub fn create(tx: &mut Tx<'_>, head_obj: u64, name: &str, source: &Source) -> Re
     let bookmark = match source {
         Source::Snapshot(object) => {
             let snap = tx.snapshot(*object)?;
-            if snap.dir != head.dir {
-                let what = "a bookmark of another dataset's snapshot";
-                return Err(DslWriteError::Unsupported(what.into()));
-            }
+            check_ancestor(tx, head.dir, (snap.dir, snap.creation_txg))?;
             if tx.field(*object, REDACTED)?.is_some() {
                 let what = "a bookmark of a redacted snapshot";
                 return Err(DslWriteError::Unsupported(what.into()));
             }
             of_snapshot(tx, &snap)?
         }
-        Source::Bookmark(from) => {
-            find(tx, head_obj, from)?.map(|(_, b)| b).ok_or(DslWriteError::NotFound)?
+        Source::Bookmark(from, name) => {
+            let (_, bookmark) = find(tx, *from, name)?.ok_or(DslWriteError::NotFound)?;
+            let dir = tx.head(*from)?.dir;
+            check_ancestor(tx, head.dir, (dir, bookmark.creation_txg))?;
+            bookmark
         }
     };
     if bookmark.redaction != 0 {

@@ -131,6 +131,13 @@ pub fn activate_dataset_feature(tx: &mut Tx<'_>, ds_obj: u64, guid: &str) -> Res
     activate_with(tx, ds_obj, guid, &[0])
 }
 
+/// Whether a dataset uses a feature.
+///
+/// Errors: the MOS cannot be read.
+pub fn is_used_by(tx: &mut Tx<'_>, ds_obj: u64, guid: &str) -> Result<bool> {
+    Ok(tx.field(ds_obj, guid)?.is_some())
+}
+
 fn activate_with(tx: &mut Tx<'_>, ds_obj: u64, guid: &str, value: &[u64]) -> Result<()> {
     if tx.field(ds_obj, guid)?.is_some() {
         return Ok(());

@@ -23,6 +23,8 @@ const HAS_RECEIVED: &str = "$hasrecvd";
 /// Largest block (`recordsize`, `volblocksize`), and the smallest.
 const MAX_RECORD: u64 = 16 << 20;
 const MIN_RECORD: u64 = 512;
+/// Longest component of a mountpoint, in bytes.
+const MAX_DIRECTORY: usize = 255;
 
 /// Where a property is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,6 +164,9 @@ fn check_text(name: &str, text: &str) -> Result<()> {
     if name == "mountpoint" && !text.starts_with('/') && !matches!(text, "none" | "legacy") {
         return invalid(format!("'{name}' must be an absolute path, 'none', or 'legacy'"));
     }
+    if name == "mountpoint" && text.split('/').any(|component| component.len() > MAX_DIRECTORY) {
+        return invalid(format!("component of '{name}' is too long"));
+    }
     Ok(())
 }
 
@@ -172,11 +177,9 @@ fn check_number(name: &str, number: u64) -> Result<()> {
             let most = nicebytes(tunables::MAX_RECORDSIZE.get());
             invalid(format!("'{name}' must be power of 2 from 512B to {most}"))
         }
-        // Newer releases take any size; those before 2.4 stop at an assertion when they open a
-        // dataset whose bound is no power of two.
-        "special_small_blocks" if number != 0 && !power => {
+        "special_small_blocks" if number > MAX_RECORD => {
             let most = nicebytes(MAX_RECORD);
-            invalid(format!("'{name}' must be zero or a power of 2 from 512B to {most}"))
+            invalid(format!("'{name}' must be zero to {most}"))
         }
         _ => Ok(()),
     }

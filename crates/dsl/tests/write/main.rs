@@ -419,7 +419,7 @@ impl Rig {
         if self.random.below(3) == 0
             && let Some(other) = self.random.pick(&head.bookmarks)
         {
-            source = bookmarks::Source::Bookmark(other.name.clone());
+            source = bookmarks::Source::Bookmark(head.object, other.name.clone());
             (guid, txg, blocks) = (other.guid, other.txg, other.blocks.clone());
         }
         assert_eq!(bookmarks::create(tx, head.object, &name, &source).unwrap(), txg);

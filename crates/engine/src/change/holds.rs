@@ -106,11 +106,11 @@ impl Changes {
         done.map_err(|e| (None, e))?.map_err(|(name, e)| (Some(name), e))
     }
 
-    /// Creates the bookmark `name` (`pool/fs#bookmark`) of a snapshot or bookmark of the same dataset
-    /// (`dsl_bookmark_create`).
+    /// Creates the bookmark `name` (`pool/fs#bookmark`) of a snapshot or bookmark of the same dataset, or of one
+    /// that it is a clone of (`dsl_bookmark_create`).
     ///
     /// # Errors
-    /// The name cannot be or is taken; there is no such source; it is of another dataset.
+    /// The name cannot be or is taken; there is no such source; it is no ancestor of the dataset.
     pub fn bookmark(&self, source: &str, name: &str) -> Result<()> {
         check_new(name, Expected::BOOKMARK)?;
         let split = |name: &str| {
@@ -123,11 +123,6 @@ impl Changes {
         if from.split('/').next() != head.split('/').next() {
             return Err(ChangeError::Crosses("bookmark is in a different pool"));
         }
-        if from != head {
-            return Err(ChangeError::Unsupported(
-                "a bookmark of another dataset's snapshot".into(),
-            ));
-        }
         let of_snapshot = source.contains('@');
         let mut request = Request { name: "bookmark", input: NvList::default() };
         request.input.set(name, NvValue::String(source.to_string()));
@@ -135,13 +130,14 @@ impl Changes {
         let done = self.request(permit, (SpaceCheck::Normal, 1), request, move |context| {
             let tx = &mut context.tx;
             let (_, object) = find_head(tx, &head)?;
+            let (_, from) = find_head(tx, &from)?;
             let (source, target) = match of_snapshot {
                 true => {
-                    let snap = snaps::find_snapshot(tx, object, &of)?;
+                    let snap = snaps::find_snapshot(tx, from, &of)?;
                     let snap = snap.ok_or(DslWriteError::NotFound)?;
                     (Source::Snapshot(snap), snap)
                 }
-                false => (Source::Bookmark(of), 0),
+                false => (Source::Bookmark(from, of), 0),
             };
             let txg = bookmarks::create(tx, object, &short, &source)?;
             let what = format!("name={short} creation_txg={txg} target_snap={target} redact_obj=0");

@@ -39,6 +39,7 @@ mod create;
 mod destroy;
 mod error;
 mod holds;
+pub mod kept;
 pub mod names;
 mod permissions;
 pub mod policy;

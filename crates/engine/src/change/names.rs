@@ -67,6 +67,26 @@ pub fn misnamed(name: &str, expected: Expected) -> Option<String> {
 /// # Errors
 /// [`ChangeError::Name`].
 pub fn check_new(name: &str, expected: Expected) -> Result<(), ChangeError> {
+    check_form(name, expected)?;
+    match depth(name) >= MAX_DATASET_NESTING.get() {
+        true => Err(ChangeError::Name("maximum name nesting depth exceeded".into())),
+        false => Ok(()),
+    }
+}
+
+/// Checks the name that a file system or volume is to get in place of `from`. What lies too deep already, may stay
+/// as deep.
+///
+/// # Errors
+/// [`ChangeError::Name`].
+pub fn check_renamed(from: &str, to: &str) -> Result<(), ChangeError> {
+    match depth(to) <= depth(from) {
+        true => check_form(to, Expected::HEAD),
+        false => check_new(to, Expected::HEAD),
+    }
+}
+
+fn check_form(name: &str, expected: Expected) -> Result<(), ChangeError> {
     if !name.contains(['@', '#']) || expected.snapshot {
         // What is between `%` is for receives and ranges.
         if name.contains('%') {
@@ -76,11 +96,12 @@ pub fn check_new(name: &str, expected: Expected) -> Result<(), ChangeError> {
     if let Some(why) = misnamed(name, expected) {
         return Err(ChangeError::Name(why));
     }
-    let depth = name.split(['@', '#']).next().unwrap_or_default().matches('/').count();
-    if depth as u64 >= MAX_DATASET_NESTING.get() {
-        return Err(ChangeError::Name("maximum name nesting depth exceeded".into()));
-    }
     Ok(())
+}
+
+/// How many levels a dataset lies below its pool.
+fn depth(name: &str) -> u64 {
+    name.split(['@', '#']).next().unwrap_or_default().matches('/').count() as u64
 }
 
 /// The parent's name and the last component.

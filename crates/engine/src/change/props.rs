@@ -130,7 +130,14 @@ pub fn check(list: &[(String, String)], on: On<'_>) -> Result<Vec<Setting>> {
     if matches!(on, On::New(DatasetKind::Filesystem)) {
         complete_names(&mut settings)?;
     }
+    // That there is no encryption is stored nowhere.
+    settings.retain(|setting| !is_of_key(&setting.name));
     Ok(settings)
+}
+
+/// Whether a property is fixed by the key that a dataset is created with.
+fn is_of_key(name: &str) -> bool {
+    matches!(name, "encryption" | "keyformat" | "pbkdf2iters" | "pbkdf2salt")
 }
 
 fn check_one(name: &str, text: &str, on: On<'_>) -> Result<Setting> {

@@ -1,6 +1,6 @@
 //! Renaming file systems and volumes (`dsl_dir_rename`).
 
-use super::names::{Expected, check_new, split};
+use super::names::{check_renamed, split};
 use super::policy::Operation;
 use super::{ChangeError, Changes, Result, dirs, find_head, record};
 use crate::SpaceCheck;
@@ -13,7 +13,7 @@ impl Changes {
     /// # Errors
     /// The name cannot be, is taken, or has no place.
     pub fn check_rename(&self, from: &str, to: &str) -> Result<()> {
-        check_new(to, Expected::HEAD)?;
+        check_renamed(from, to)?;
         let (parent, _) = split(to)?;
         let view = self.engine.pool();
         let pool = |name: &str| name.split('/').next().unwrap_or_default().to_string();

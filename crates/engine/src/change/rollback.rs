@@ -62,7 +62,10 @@ impl Changes {
                 context.destroy_intent_log(head, 0)?;
                 let tx = &mut context.tx;
                 rollback::rollback(tx, head, at_once)?;
-                record(tx, "rollback", " ", (name, head))?;
+                // As a clone of the snapshot would take the place of the head.
+                let leaf = name.rsplit('/').next().unwrap_or_default();
+                let clone = format!("{name}/%rollback");
+                record(tx, "clone swap", &format!("parent={leaf}"), (&clone, head))?;
                 context.zero_intent_log(head)?;
                 Ok(Ok(true))
             });

@@ -75,7 +75,7 @@ pub struct PropContext<'a> {
     pub pool: &'a str,
     /// Id of this host; 0: it has none.
     pub hostid: u32,
-    /// The object of the dataset of a name, and whether it is a file system.
+    /// The object of the dataset of a name, and whether it is a file system or a snapshot of one.
     pub dataset: &'a dyn Fn(&str) -> Option<(u64, bool)>,
 }
 
@@ -262,7 +262,7 @@ fn parse_bootfs(
         return Ok(PropChange::Number(name, 0));
     }
     let inside =
-        value.strip_prefix(context.pool).is_some_and(|r| r.is_empty() || r.starts_with('/'));
+        value.strip_prefix(context.pool).is_some_and(|r| r.is_empty() || r.starts_with(['/', '@']));
     if !inside {
         return err(format!("'{value}' is an invalid name"));
     }
@@ -389,6 +389,7 @@ mod tests {
     fn set(when: When, name: &str, value: &str) -> std::result::Result<PropChange, String> {
         let dataset = |n: &str| match n {
             "tank/root" => Some((77, true)),
+            "tank@s" => Some((79, true)),
             "tank/vol" => Some((78, false)),
             _ => None,
         };
@@ -405,6 +406,7 @@ mod tests {
             ("listsnaps", "on", Number("listsnapshots", 1)),
             ("ashift", "12", Number("ashift", 12)),
             ("bootfs", "tank/root", Number("bootfs", 77)),
+            ("bootfs", "tank@s", Number("bootfs", 79)),
             ("bootfs", "", Number("bootfs", 0)),
             ("dedup_table_quota", "1.5G", Number("dedup_table_quota", 3 << 29)),
             ("comment", "a pool", Comment("a pool".into())),

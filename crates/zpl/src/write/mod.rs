@@ -19,6 +19,7 @@
 //! | `names` | entries of directories |
 //! | `create`, `remove`, `rename`, `setattr`, `data`, `xattr` | the operations |
 //! | `clone` | ranges of files copied by cloning their blocks |
+//! | `count` | objects that are not counted for their owners yet |
 //! | `unlinked` | much that is freed, a chunk in each transaction |
 //! | `replay` | records of intent logs |
 //! | `rewrite` | blocks of files written anew as they are |
@@ -40,6 +41,7 @@
 mod acl;
 mod clone;
 mod context;
+mod count;
 mod create;
 mod data;
 mod format;

@@ -6,7 +6,7 @@
 use super::context::Cx;
 use super::flags::{APPEND_ONLY, IMMUTABLE};
 use super::node::NodeMut;
-use crate::dir::entry_object;
+use crate::dir::{MAX_NAME, entry_object};
 use crate::error::show;
 use crate::fs::CaseSensitivity;
 use crate::sa::ZplAttr;
@@ -17,8 +17,8 @@ use cenote_format::encode::zap::{Key, Value};
 use cenote_format::zap::norm;
 use std::borrow::Cow;
 
-/// Longest name in bytes.
-const MAX_NAME: usize = 255;
+/// Longest name that may be given, in bytes.
+const MAX_NEW_NAME: usize = 255;
 
 /// What a directory has under a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub(super) fn check_new_name(cx: &Cx<'_>, name: &[u8]) -> Result<()> {
     if matches!(name, b"" | b"." | b"..") {
         return Err(Error::Exists(show(name)));
     }
-    if name.len() > MAX_NAME {
+    if name.len() > MAX_NEW_NAME {
         return Err(Error::NameTooLong(show(name)));
     }
     if name.contains(&b'/') || name.contains(&0) {
@@ -96,6 +96,12 @@ pub(super) fn find<'n>(
     }))
 }
 
+/// The entries of a directory. Those with longer names than may be given are of other systems (feature `longname`), also
+/// where their intent logs are replayed.
+fn entries<'c>(cx: &'c mut Cx<'_>, dir: u64) -> ZapMut<'c> {
+    ZapMut::open(cx.os, dir).with_long_names()
+}
+
 /// The value of an entry: object and type.
 fn value(ino: u64, mode: u64) -> u64 {
     ino | (mode >> 12 & 0xf) << 60
@@ -105,20 +111,20 @@ fn value(ino: u64, mode: u64) -> u64 {
 pub(super) fn add(cx: &mut Cx<'_>, dir: u64, name: &[u8], ino: u64) -> Result<()> {
     let mode = NodeMut::load(cx, ino)?.mode(cx)?;
     let value = value(ino, mode);
-    Ok(ZapMut::open(cx.os, dir).add(&Key::Name(name), &Value::U64(&[value]))?)
+    Ok(entries(cx, dir).add(&Key::Name(name), &Value::U64(&[value]))?)
 }
 
 /// As [`add`], where the node's type, in `mode`, is known, and that the name is free.
 pub(super) fn add_known(cx: &mut Cx<'_>, dir: u64, name: &[u8], ino: u64, mode: u64) -> Result<()> {
     let value = value(ino, mode);
-    Ok(ZapMut::open(cx.os, dir).add_absent(&Key::Name(name), &Value::U64(&[value]))?)
+    Ok(entries(cx, dir).add_absent(&Key::Name(name), &Value::U64(&[value]))?)
 }
 
 /// Lets an entry lead to another object.
 pub(super) fn replace(cx: &mut Cx<'_>, dir: u64, name: &[u8], ino: u64) -> Result<()> {
     let mode = NodeMut::load(cx, ino)?.mode(cx)?;
     let value = value(ino, mode);
-    Ok(ZapMut::open(cx.os, dir).update(&Key::Name(name), &Value::U64(&[value]))?)
+    Ok(entries(cx, dir).update(&Key::Name(name), &Value::U64(&[value]))?)
 }
 
 /// Removes the entry that is stored under exactly this name.

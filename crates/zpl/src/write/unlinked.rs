@@ -14,6 +14,7 @@
 //! transaction, with everything else that belongs to the change.
 
 use super::context::Cx;
+use super::count::Counting;
 use super::node::NodeMut;
 use super::remove::{self, REMOVE};
 use crate::Result;
@@ -23,7 +24,7 @@ use crate::fs::FileSystem;
 use crate::sa::ZplAttr;
 use cenote_dmu::DeleteChunk;
 use cenote_dmu::live::Cost;
-use cenote_dmu::tunables::DELETE_BLOCKS;
+use cenote_dmu::tunables::{DELETE_BLOCKS, UNLINK_SUSPEND_PROGRESS};
 use cenote_dmu::zap::Zap;
 use cenote_format::invariant::caught;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -46,10 +47,20 @@ pub(crate) struct UnlinkedDrain {
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<u64>,
+    /// Objects are to be counted from here on, and then the object set gets these flags.
+    counting: Option<Counting>,
     /// There is a thread.
     running: bool,
     /// Nothing is to be freed any more.
     stopped: bool,
+}
+
+/// What the thread does next.
+enum Work {
+    /// It frees some of a file.
+    Free(u64),
+    /// It has some objects counted.
+    Count(Counting),
 }
 
 impl UnlinkedDrain {
@@ -57,10 +68,12 @@ impl UnlinkedDrain {
         self.queue.lock()
     }
 
-    /// What is to be freed next; `None`: the thread has to end.
-    fn next(&self) -> Option<u64> {
+    /// What is to be done next; `None`: the thread has to end.
+    fn next(&self) -> Option<Work> {
         let mut queue = self.queue();
-        let next = queue.waiting.front().copied().filter(|_| !queue.stopped);
+        let first = queue.waiting.front().copied().filter(|_| !is_suspended());
+        let free = first.map(Work::Free);
+        let next = free.or(queue.counting.map(Work::Count)).filter(|_| !queue.stopped);
         if next.is_none() {
             queue.running = false;
             self.idle.notify_all();
@@ -76,8 +89,16 @@ impl UnlinkedDrain {
     }
 }
 
+/// Whether files without names are kept for now. A later mount frees them.
+fn is_suspended() -> bool {
+    UNLINK_SUSPEND_PROGRESS.get() != 0
+}
+
 /// Frees a node that has no names, unless that is too much for one transaction; then false.
 pub(super) fn destroy_small(cx: &mut Cx<'_>, node: &NodeMut) -> Result<bool> {
+    if is_suspended() {
+        return Ok(false);
+    }
     let chunk = cx.os.view(node.ino)?.last_delete_chunk(0, u64::MAX, DELETE_BLOCKS.get());
     // What cannot be read cannot be freed, but it can lose its name.
     let Ok(chunk) = chunk else { return Ok(false) };
@@ -168,6 +189,22 @@ impl FileSystem {
             return;
         }
         queue.waiting.push_back(ino);
+        self.start(&mut queue);
+    }
+
+    /// Has all objects counted in the background, after which the object set gets `flags`
+    /// (`dmu_objset_id_quota_upgrade`). What is freed goes first.
+    pub fn count_later(&self, flags: u64) {
+        let mut queue = self.drain.queue();
+        if queue.stopped || queue.counting.is_some() {
+            return;
+        }
+        queue.counting = Some(Counting { from: 0, flags });
+        self.start(&mut queue);
+    }
+
+    /// Starts the thread, if there is none.
+    fn start(&self, queue: &mut Queue) {
         if queue.running {
             return;
         }
@@ -176,8 +213,9 @@ impl FileSystem {
         match std::thread::Builder::new().name("zfs-unlinked".into()).spawn(work) {
             Ok(_) => queue.running = true,
             Err(e) => {
-                tracing::warn!("no thread to free files: {e}");
+                tracing::warn!("no thread to free files and count objects: {e}");
                 queue.waiting.clear();
+                queue.counting = None;
             }
         }
     }
@@ -201,7 +239,7 @@ impl FileSystem {
     }
 }
 
-/// Frees what waits, as long as somebody has the file system.
+/// Does what waits, as long as somebody has the file system.
 fn drain_queue(fs: &Weak<FileSystem>) {
     if let Err(why) = caught(|| drain(fs))
         && let Some(fs) = fs.upgrade()
@@ -214,16 +252,30 @@ fn drain_queue(fs: &Weak<FileSystem>) {
 
 /// See [`drain_queue`].
 fn drain(fs: &Weak<FileSystem>) {
-    let freeing = fs.upgrade().and_then(|fs| Some(fs.source.live()?.begin_freeing()));
+    let mut freeing = None;
     while let Some(fs) = fs.upgrade() {
-        let Some(ino) = fs.drain.next() else { break };
-        let gone = fs.free_some(ino).unwrap_or_else(|e| {
-            // It stays in the unlinked set.
-            tracing::warn!(object = ino, "a file without names could not be freed: {e}");
-            true
-        });
-        if gone {
-            fs.drain.queue().waiting.retain(|other| *other != ino);
+        match fs.drain.next() {
+            None => break,
+            Some(Work::Free(ino)) => {
+                freeing = freeing.or_else(|| Some(fs.source.live()?.begin_freeing()));
+                let gone = fs.free_some(ino).unwrap_or_else(|e| {
+                    // It stays in the unlinked set.
+                    tracing::warn!(object = ino, "a file without names could not be freed: {e}");
+                    true
+                });
+                if gone {
+                    fs.drain.queue().waiting.retain(|other| *other != ino);
+                }
+            }
+            Some(Work::Count(counting)) => {
+                drop(freeing.take());
+                let next = fs.count_some(counting).unwrap_or_else(|e| {
+                    // The next mount goes on.
+                    tracing::warn!("objects could not be counted to the end: {e}");
+                    None
+                });
+                fs.drain.queue().counting = next;
+            }
         }
     }
     drop(freeing);

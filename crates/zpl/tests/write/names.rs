@@ -1,6 +1,8 @@
 //! Names that compare otherwise than by their bytes.
 
 use crate::world::World;
+use cenote_dmu::write::{OpenObjectSet, WriteError, ZapMut};
+use cenote_format::encode::zap::{Key, Value};
 use cenote_format::zap::norm::{NFC, NFD, NFKD};
 use cenote_zpl::{CaseSensitivity, CreateProps, Error, NewNode, NodeKind, RenameFlags, Settings};
 
@@ -161,4 +163,39 @@ fn what_is_found_follows_every_change() {
         }
     }
     check(&inos);
+}
+
+#[test]
+fn names_of_another_system_that_are_longer_are_removed_and_renamed() {
+    let world = World::new(&CreateProps::default(), Settings::default());
+    let (fs, root, idle) = (&world.fs, world.fs.root(), |_| false);
+    let flags = RenameFlags::default();
+    let long = |letter: u8, length| vec![letter; length];
+    let inos = [b"a", b"b", b"c"].map(|name| fs.create(root, name, &file()).unwrap().ino);
+    let lengthen = |os: &mut OpenObjectSet, _| {
+        for (ino, (letter, length)) in inos.iter().zip([(b'a', 256), (b'b', 700), (b'c', 1023)]) {
+            let (kind, mut zap) = (8u64 << 60, ZapMut::open(os, root).with_long_names());
+            zap.remove(&Key::Name(&[letter]))?;
+            zap.add(&Key::Name(&long(letter, length)), &Value::U64(&[kind | ino]))?;
+        }
+        Ok::<(), WriteError>(())
+    };
+    world.live.transact(Default::default(), lengthen).unwrap();
+    world.sync(|| {});
+    for (ino, (letter, length)) in inos.iter().zip([(b'a', 256), (b'b', 700), (b'c', 1023)]) {
+        assert_eq!(fs.lookup(root, &long(letter, length)).unwrap(), *ino);
+    }
+    let exchange = RenameFlags { exchange: true, ..flags };
+    let (short, b) = (fs.create(root, b"short", &file()).unwrap().ino, long(b'b', 700));
+    // The names stay, so no name is given.
+    assert_eq!(errno(fs.rename(root, &b, root, &long(b'd', 256), flags, &idle)).map(drop), Err(36));
+    fs.rename(root, b"short", root, &b, exchange, &idle).map(drop).unwrap_err();
+    fs.rename(root, &b, root, b"short", exchange, &idle).unwrap();
+    assert_eq!(fs.lookup(root, &b).unwrap(), short);
+    fs.rename(root, &long(b'a', 256), root, b"renamed", flags, &idle).unwrap();
+    fs.unlink(root, &b, &idle).unwrap();
+    fs.unlink(root, &long(b'c', 1023), &idle).unwrap();
+    assert_eq!(errno(fs.unlink(root, &long(b'c', 1023), &idle)).map(drop), Err(2));
+    world.sync(|| {});
+    assert_eq!(listed(&world), ["renamed", "short"]);
 }

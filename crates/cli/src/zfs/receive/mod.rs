@@ -141,6 +141,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     };
     let origin = asked.take_origin();
     asked.check()?;
+    asked.tell_kept(ctx);
     let (top, mount, holds) = (None, false, false);
     let changes = changes(&imported, ctx);
     let changes = Arc::new(changes.map_err(|e| Stop::Fail(format!("cannot receive: {e}")))?);

@@ -2,6 +2,7 @@
 
 use super::{Job, Within};
 use crate::context::Context;
+use crate::zfs::change::tell_kept;
 use cenote_command::outcome::{Stop, fail, given_twice};
 use cenote_dsl::DatasetKind;
 use cenote_dsl::props::is_user;
@@ -51,6 +52,11 @@ impl Asked {
     pub(super) fn take_origin(&mut self) -> Option<String> {
         let at = self.set.iter().position(|(name, _)| name == "origin")?;
         Some(self.set.remove(at).1)
+    }
+
+    /// Says which of these are kept and have no effect here.
+    pub(super) fn tell_kept(&self, ctx: &mut Context) {
+        tell_kept(&self.set, ctx);
     }
 
     /// Whether these can be received (`zfs_receive_checkprops`).
