@@ -422,7 +422,7 @@ mod tests {
         // One that does not fit leaves the block empty.
         let large = vec![(8192, vec![]), (64 << 10, vec![60_000])];
         assert_eq!(shape(8192, &[&[60_000]]), whole(large));
-        let (many, spans) = shape(8192, &[&[65_000]; 4]);
+        let (many, spans) = shape(8192, &[&[65_000][..]; 4]);
         let sizes: Vec<usize> = many.iter().map(|(size, _)| *size).collect();
         assert_eq!((sizes, spans), (vec![8192, LARGEST, LARGEST], false));
         assert_eq!(many.iter().map(|(_, r)| r.len()).sum::<usize>(), 4);

@@ -131,7 +131,9 @@ fn a_write_of_many_records_is_whole() {
             let mut replay = Replay::new(first, &journal);
             let all = (begun..=journal.len()).flat_map(|at| {
                 replay.advance(at);
-                (0..seeds).map(|seed| (at, replay.crash(seed * 7919 + at as u64))).collect::<Vec<_>>()
+                (0..seeds)
+                    .map(|seed| (at, replay.crash(seed * 7919 + at as u64)))
+                    .collect::<Vec<_>>()
             });
             side_by_side(all, |(at, images)| {
                 let disks = disks(&images, None);
