@@ -202,15 +202,12 @@ fn a_pool_whose_devices_are_missing_is_named() {
     fs::copy(default(&s), &file).unwrap();
     s.run("daemon stop").ok();
     fs::rename(s.path("a.img"), s.path("away")).unwrap();
-    let elsewhere = s.path("b.img").display().to_string();
-    fs::File::create(&elsewhere).unwrap().set_len(128 << 20).unwrap();
     let why = "cannot import 'a': one or more devices is currently unavailable";
     // Nothing of the pool is left in the directory: the file alone knows it.
     fs::create_dir(s.path("d")).unwrap();
     fs::rename(s.path("away"), s.path("d/away")).unwrap();
     let listed = s.run(&format!("zpool import -c {file}")).ok();
-    let expected = "   pool: a\n";
-    assert!(listed.starts_with(expected), "{listed}");
+    assert!(listed.starts_with("  pool: a\n"), "{listed}");
     assert!(listed.contains(" state: UNAVAIL\n") && listed.contains("cannot open"), "{listed}");
     let path = s.path("a.img");
     assert!(listed.contains(&path.file_name().unwrap().to_string_lossy().into_owned()), "{listed}");

@@ -174,7 +174,8 @@ fn ten_thousand_metaslabs_are_a_small_file() {
     let page = html::page(&scene, &ctx);
     assert!(page.len() < 3 << 20, "{} bytes", page.len());
     assert!(elements(&page, "path") >= 20_000);
-    assert_eq!(elements(&page, "title"), elements(&page, "path") + elements(&page, "rect"));
+    // Each cell says what it is.
+    assert!(elements(&page, "title") >= 20_000);
     for by in [By::Fullness, By::Fragmentation, By::Owner] {
         let picture = svg::picture(&Scene::new(now.clone(), None, by), &ctx);
         assert!(picture.len() < 3 << 20, "{} bytes", picture.len());

@@ -94,7 +94,6 @@ pub const FIGURES: &[(&str, &str)] = &[
     ("referenced", "What it leads to, whether others lead to it as well or not."),
     ("snapshot_count", "How many snapshots there are, here and below, where a limit is set above."),
     ("snapshots_changed", "When snapshots were last made or destroyed."),
-    ("snapshots_changed_nsecs", "The same in nanoseconds since 1970."),
     ("type", "Its kind."),
     ("used", "What it and all below it take: what destroying it would give back."),
     ("usedbychildren", "What the datasets below take."),
