@@ -566,12 +566,14 @@ impl Engine {
     /// it is lost.
     ///
     /// # Errors
-    /// `Busy`: the head is open for writing, and so has no log; those of
+    /// `Busy`: the head is open, and has a log that is replayed or written; those of
     /// [`SyncContext::check_intent_log`]; the pool is suspended.
     pub fn clear_intent_log(&self, ds_obj: u64) -> std::result::Result<(), EngineError> {
         self.sync_task(move |context| {
             if context.datasets.is_some_and(|datasets| datasets.is_open(ds_obj)) {
-                return Err(DslWriteError::Busy);
+                // Who opened it replayed its log, unless there was none: there is nothing to give up then.
+                let gone = context.head_objset(ds_obj)?.phys().zil.log.is_hole();
+                return if gone { Ok(()) } else { Err(DslWriteError::Busy) };
             }
             context.check_intent_log(ds_obj)?;
             context.destroy_intent_log(ds_obj, 0)

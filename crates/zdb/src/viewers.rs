@@ -243,22 +243,16 @@ impl Zdb<'_> {
     }
 
     fn bpobj_header(&mut self, object: &Object) -> Result<(), Stop> {
-        let size = object.bonus().len();
+        // OpenZFS takes the whole room for a bonus buffer: what a shorter one lacks is 0.
         let phys = BpobjPhys::decode(&object.bonus()).map_err(failed)?;
         let n = |n: u64| self.args.number(n);
         let (bytes, comp, uncomp) = (n(phys.bytes), n(phys.compressed), n(phys.uncompressed));
         writeln!(self.out(), "\t\tnum_blkptrs = {}", phys.entries)?;
         writeln!(self.out(), "\t\tbytes = {bytes}")?;
-        if size >= 32 {
-            writeln!(self.out(), "\t\tcomp = {comp}\n\t\tuncomp = {uncomp}")?;
-        }
-        if size >= 48 {
-            let (subobjs, count) = (phys.subobjs, phys.num_subobjs);
-            writeln!(self.out(), "\t\tsubobjs = {subobjs}\n\t\tnum_subobjs = {count}")?;
-        }
-        if size >= 56 {
-            writeln!(self.out(), "\t\tnum_freed = {}", phys.freed)?;
-        }
+        writeln!(self.out(), "\t\tcomp = {comp}\n\t\tuncomp = {uncomp}")?;
+        let (subobjs, count) = (phys.subobjs, phys.num_subobjs);
+        writeln!(self.out(), "\t\tsubobjs = {subobjs}\n\t\tnum_subobjs = {count}")?;
+        writeln!(self.out(), "\t\tnum_freed = {}", phys.freed)?;
         Ok(())
     }
 

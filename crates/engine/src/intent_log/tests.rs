@@ -226,8 +226,8 @@ fn a_dataset_whose_claimed_log_cannot_be_read_is_written_to_when_the_log_is_clea
         engine.sync_task(snapshot).unwrap();
         engine.clear_intent_log(ds_obj).unwrap();
         engine.live(ds_obj).unwrap();
-        let busy = engine.clear_intent_log(ds_obj);
-        assert!(matches!(busy, Err(EngineError::Dsl(DslWriteError::Busy))), "{name}");
+        // It is open, and has no log that could be given up.
+        engine.clear_intent_log(ds_obj).unwrap();
     }
     assert!(logs(&engine.pool()).is_empty());
     engine.export(false).unwrap();
