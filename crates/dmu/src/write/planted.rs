@@ -30,7 +30,7 @@ fn set() -> OpenObjectSet {
     root.set("guid", NvValue::Uint64(1));
     root.set("children", NvValue::NvListArray(Vec::new()));
     let tree = VdevTree::build(&root, &mut |_, _| None).unwrap();
-    OpenObjectSet::create(Store::new(tree, 1 << 20), 5, ObjsetType::Other).unwrap()
+    OpenObjectSet::create(Store::new(tree, 1 << 20), 5, ObjsetType::Zfs).unwrap()
 }
 
 fn object(number: u64) -> OpenObject {

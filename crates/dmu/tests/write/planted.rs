@@ -18,7 +18,7 @@ impl BlockSink for Stale<'_> {
 #[test]
 fn a_stale_pointer_is_found() {
     let sink = MemSink::new(16 << 20);
-    let mut set = OpenObjectSet::create(sink.store.clone(), 5, ObjsetType::Other).unwrap();
+    let mut set = OpenObjectSet::create(sink.store.clone(), 5, ObjsetType::Zfs).unwrap();
     let new = NewObject::new(DmuType::PLAIN_FILE_CONTENTS, 4096);
     let number = set.allocate(&new).unwrap();
     set.write(number, 0, &[7; 4096]).unwrap();
