@@ -91,6 +91,8 @@ fn a_bind_mount_that_nobody_uses_stands_in_no_ones_way() {
     // It stays what it is while its file system is unmounted, mounted and renamed.
     tank.zfs("unmount tank/a");
     assert_eq!((tank.get("mounted", "tank/a"), read()), ("no".into(), "data".into()));
+    let why = "cannot unmount 'tank/a': not currently mounted";
+    assert_eq!(tank.refused("unmount tank/a"), why);
     tank.zfs("mount tank/a");
     tank.zfs("rename tank/a tank/b");
     assert_eq!(fs::read_to_string(tank.path("tank/b/f")).unwrap(), "data");
@@ -138,7 +140,7 @@ fn other_namespaces_keep_a_pool_only_while_they_use_it() {
     let file = tank.path("tank/f1/x");
     fs::write(&file, "data").unwrap();
     let (bound, newroot) = (tank.session.path("bound"), tank.session.path("newroot"));
-    [&bound, &newroot].map(|dir| fs::create_dir(dir).unwrap());
+    [&bound, &newroot].iter().for_each(|dir| fs::create_dir(dir).unwrap());
     let bind = format!("mount --bind {} {}", tank.path("tank/f1").display(), bound.display());
     // In the new root directory none of the mounts below the old one is to be seen.
     let jail = format!(
@@ -290,28 +292,25 @@ fn receives_go_on_beside_lookups_in_snapshots() {
     }
     run(format!("{program} zfs send -R tank/src@30 | {program} zfs receive tank/dst"));
     let dst = tank.path("tank/dst");
-    let stop = std::sync::atomic::AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                while !stop.load(std::sync::atomic::Ordering::SeqCst) {
-                    let script = format!("ls -l {}/.zfs/snapshot/*", dst.display());
-                    let _ = Command::new("sh").args(["-c", &script]).output();
-                }
-            });
-        }
-        for n in 31..=38 {
-            fs::write(tank.path("tank/src/f"), n.to_string()).unwrap();
-            tank.zfs(&format!("snapshot tank/src@{n}"));
-            let last = n - 1;
-            run(format!(
-                "{program} zfs unmount tank/dst; {program} zfs mount tank/dst
-                {program} zfs send -i @{last} tank/src@{n} | {program} zfs receive -F tank/dst"
-            ));
-            assert!(dst.join(format!(".zfs/snapshot/{n}/f")).exists());
-        }
-        stop.store(true, std::sync::atomic::Ordering::SeqCst);
-    });
+    let look = || {
+        let script = format!("ls -l {}/.zfs/snapshot/*", dst.display());
+        let mut sh = Command::new("sh");
+        sh.args(["-c", &script]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    for n in 31..=35 {
+        fs::write(tank.path("tank/src/f"), n.to_string()).unwrap();
+        tank.zfs(&format!("snapshot tank/src@{n}"));
+        // The kernel knows nothing of the snapshots when it is asked for them.
+        tank.zfs("unmount tank/dst");
+        tank.zfs("mount tank/dst");
+        let mut looking = [look(), look()];
+        let last = n - 1;
+        run(format!(
+            "{program} zfs send -i @{last} tank/src@{n} | {program} zfs receive -F tank/dst"
+        ));
+        looking.iter_mut().for_each(|child| assert!(child.wait().is_ok()));
+        assert!(dst.join(format!(".zfs/snapshot/{n}/f")).exists());
+    }
     run(format!("{program} zfs destroy tank/dst@31"));
     tank.finish();
 }

@@ -584,6 +584,7 @@ fn nothing_is_mounted_outside_of_the_alternate_root() {
     tank.zfs("create -u tank/good");
     tank.session.run("zpool export tank").ok();
     let (root, dir) = (tank.session.root(), tank.session.dir.path().display());
+    fs::create_dir_all(&root).unwrap();
     let why = tank.session.run(&format!("zpool import -d {dir} -R {root} tank")).fails(1);
     assert_eq!(why.matches("leads out of the alternate root").count(), 3, "{why}");
     assert!(why.ends_with("Import was successful, but unable to mount some datasets"), "{why}");

@@ -44,6 +44,12 @@ pub(crate) fn unmount(
     }
     // A mount around the place may cover it: then its path leads to something else, or nowhere.
     let left = Table::read();
+    for place in ours.iter().map(|m| &m.mountpoint) {
+        // The agent of a daemon that was killed may have mounted there last of all.
+        if left.top(place).is_some_and(|m| mountinfo::is_zfs(&m.id)) {
+            let _ = clear_dead(place);
+        }
+    }
     match ours.iter().find(|m| force == Force::No && left.of(id).any(|l| l == **m)) {
         Some(mount) => Err(MountError::Covered(mount.mountpoint.clone())),
         None => Ok(()),

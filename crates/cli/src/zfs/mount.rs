@@ -215,7 +215,8 @@ fn unmount_named(name: &str, force: bool, ctx: &mut Context) -> Outcome {
              use umount(8) to unmount this filesystem"
         ));
     }
-    if here.iter().all(|m| m.dataset != dataset) {
+    // What somebody has bound elsewhere is theirs.
+    if here.iter().all(|m| m.dataset != dataset) || !node.imported.mounts.has(&dataset) {
         return fail(format!("cannot unmount '{dataset}': not currently mounted"));
     }
     let way = Way { force, directory: Directory::Kept, by: &*by };

@@ -350,13 +350,14 @@ impl Mounts {
     /// is unmounted.
     pub fn close(&self, way: Way<'_>) -> Result<(), StaysMounted> {
         let mut all = self.lock();
-        if !way.force
-            && let Some((used, by)) = used(all.mounted.iter().rev().chain(&all.lingering))
-                .into_iter()
-                // What was closed a moment ago may count as open still, by a process that is not known.
-                .find(|(_, by)| by.is_some())
-        {
-            return Err(StaysMounted::used(&used.listed.mountpoint, by.as_ref()));
+        if !way.force {
+            // What is used of a submount, which is unmounted first, counts as used of the mount that it is in.
+            let whole = |m: &&Mounted| !m.handle.has_submounts();
+            let entries = all.mounted.iter().rev().chain(&all.lingering).filter(whole);
+            // What was closed a moment ago may count as open still, by a process that is not known.
+            if let Some((used, by)) = used(entries).into_iter().find(|(_, by)| by.is_some()) {
+                return Err(StaysMounted::used(&used.listed.mountpoint, by.as_ref()));
+            }
         }
         let mut emptied = Vec::new();
         while let Some(last) = all.mounted.last().map(|m| m.listed.clone()) {
