@@ -395,7 +395,7 @@ fn converse(
 /// Tells the client that its command was not run: the daemon lacks what it takes, descriptors most likely.
 fn refuse(wire: &Arc<Wire>, why: &io::Error) -> io::Result<()> {
     tracing::warn!("a command was refused: {why}");
-    let mut err = Frames { wire: Arc::clone(wire), kind: Kind::Err };
+    let mut err = Frames::new(wire, Kind::Err);
     writeln!(err, "cenote: the daemon cannot run a further command now: {why}")?;
     dismiss(wire, 1)
 }

@@ -62,7 +62,9 @@ impl Agent for Denied {
             Request::Remount { mountpoint, .. } => {
                 Err(MountError::Mount(mountpoint.clone(), Errno::PERM))
             }
-            Request::Remove(_) | Request::List => Err(MountError::Unmount(none(), Errno::PERM)),
+            Request::Remove(_) | Request::TakeAway(_) | Request::List => {
+                Err(MountError::Unmount(none(), Errno::PERM))
+            }
         }
     }
 

@@ -167,9 +167,9 @@ impl Server {
             Err(e) => return reply.error(errno(&e)),
         };
         let kernel_keeps = !handle.how.direct && !flags.contains(OFlags::DIRECT);
-        handle.ahead.before_read(offset, size as u64, kernel_keeps, |from, len| {
-            file.part(from, len).ok()
-        });
+        handle
+            .ahead
+            .before_read(offset, size as u64, kernel_keeps, |from, len| file.part(from, len).ok());
         let mut result = file.read_abd(offset, size);
         // A direct read may end before a bad block. For the page cache a short answer would be the
         // end of the file; the kernel asks again for smaller pieces when a large one fails.
