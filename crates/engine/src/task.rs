@@ -247,7 +247,12 @@ impl Queue {
             match told.recv_timeout(LOOK_TIMEOUT) {
                 Ok(told) => break told,
                 Err(RecvTimeoutError::Timeout) if tx.closed().is_none() => {}
-                Err(_) => return Err(suspended()),
+                Err(RecvTimeoutError::Timeout) => return Err(suspended()),
+                // The task was dropped, in a group that failed: the sync thread is about to say why.
+                Err(RecvTimeoutError::Disconnected) => {
+                    tx.wait_closed();
+                    return Err(suspended());
+                }
             }
         };
         let done = done?;

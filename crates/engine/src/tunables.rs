@@ -257,7 +257,11 @@ mod tests {
                 }
             } else if !path.ends_with("tests.rs") {
                 let text = std::fs::read_to_string(&path).unwrap();
-                code.push_str(text.split("\n#[cfg(test)]\nmod ").next().unwrap());
+                let mut parts = text.split("\n#[cfg(test)]\nmod ");
+                code.push_str(parts.next().unwrap());
+                // Behind `mod tests;` the code goes on, behind `mod tests {` it does not.
+                let goes_on = |part: &&str| part.lines().next().unwrap().ends_with(';');
+                parts.take_while(goes_on).for_each(|part| code.push_str(part));
             }
         }
     }

@@ -422,6 +422,14 @@ impl TxState {
         }
     }
 
+    /// Waits until nothing can be written any more, where that is known to come.
+    pub fn wait_closed(&self) {
+        let mut state = self.state.lock();
+        while state.failure().is_none() {
+            self.changed.wait(&mut state);
+        }
+    }
+
     /// The sync thread has ended: what still waits is not written.
     pub fn ended(&self) {
         self.state.lock().ended = true;

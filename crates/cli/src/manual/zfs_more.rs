@@ -81,6 +81,7 @@ pub const PAGES: &[Page] = &[
             takes("-I", "<snapshot>", "All snapshots since this one"),
             flag("-L, --large-block", "Blocks above 128 KiB as they are"),
             flag("-P, --parsable", "Say what is sent, for programs"),
+            flag("-S, --saved", "Send what an interrupted receive -s into the dataset has kept"),
             flag("-R, --replicate", "The dataset with all descendants, snapshots, clones and properties"),
             flag("-V, --proctitle", "Show in the title of the process how far it is"),
             takes("-X, --exclude", "<dataset>,...", "With -R: leave out these and what is below"),

@@ -78,8 +78,8 @@ impl Request {
             [] => return Err(wrong("missing dataset argument")),
             [_] => return Err(wrong("missing mountpoint argument")),
             [source, dir] => {
-                let name = name_of(source, &ctx.caller.cwd);
-                (pool_with(&name, ctx).unwrap_or(name), ctx.path(dir))
+                let name = || name_of(source, &ctx.caller.cwd);
+                (pool_with(source, ctx).unwrap_or_else(name), ctx.path(dir))
             }
             _ => return Err(wrong("too many arguments")),
         };
