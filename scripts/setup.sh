@@ -136,7 +136,7 @@ fi
 # What the tests of real programs run. Of PostgreSQL only the programs are wanted, no server.
 if [ "$purpose" = test ]; then
     missing=()
-    for program in git make ar:binutils objcopy:binutils dpkg-shlibdeps:dpkg-dev diff:diffutils ps:procps fio python3 rsync sqlite3; do
+    for program in git make ar:binutils objcopy:binutils dpkg-shlibdeps:dpkg-dev diff:diffutils ps:procps go:golang-go fio python3 rsync sqlite3; do
         command -v "${program%:*}" >/dev/null || missing+=("${program#*:}")
     done
     [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}"

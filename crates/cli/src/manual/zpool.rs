@@ -223,6 +223,7 @@ pub const PAGES: &[Page] = &[
         operands: "<pool> ...",
         options: &[
             flag("-a", "All pools"),
+            flag("-F", "Leave the labels as those of a pool in use: an import elsewhere takes -f"),
             flag("-f", "Unmount file systems although they are in use"),
         ],
         examples: &[("zpool export usb", "Give the pool usb back.")],
