@@ -73,7 +73,8 @@ const ZFS: &[(&str, Access)] = &[
 ];
 
 /// The commands of `cenote`.
-const CENOTE: &[(&str, Access)] = &[("tunables", Listing(&[])), ("txgs", Everybody)];
+const CENOTE: &[(&str, Access)] =
+    &[("complete", Everybody), ("tunables", Listing(&[])), ("txgs", Everybody)];
 
 /// The command of a tool that a name stands for, and who may give it.
 fn find(tool: &str, name: &str) -> Option<(&'static str, Access)> {
@@ -208,6 +209,7 @@ mod tests {
             "zfs umount p",
             "cenote tunables -H",
             "cenote txgs",
+            "cenote complete -- zpool destroy p",
         ] {
             assert_eq!(refused(line, Some(vec![])), None, "{line}");
         }

@@ -163,7 +163,7 @@ fn complete_line(words: &complete::CompleteArgs, args: &[OsString]) -> i32 {
     if let Some(code) = complete::without_pools(words, &Cli::command(), &mut ctx) {
         return code;
     }
-    let connection = Place::of_process().and_then(|place| client::connect(&place)).ok().flatten();
+    let connection = client::connect_for(args).ok().flatten();
     match connection.map(|connection| client::run(connection, ("cenote", args), false)) {
         Some(Ok(code)) => code,
         _ => complete::run(words, &Cli::command(), &mut ctx),

@@ -98,6 +98,8 @@ fn everybody_looks_and_changes_nothing() {
         "zfs send -nv tank/a@1",
         "tunables -H",
         "txgs",
+        "complete -- zfs list tank",
+        "complete -- zfs destroy tank/a@",
     ] {
         let (ours, theirs) = (tank.session.run(line), alice(&tank, line));
         assert_eq!((theirs.code, theirs.err.as_str()), (ours.code, ours.err.as_str()), "{line}");
@@ -230,6 +232,61 @@ fn each_operation_needs_its_permissions() {
     tank.finish();
 }
 
+/// `zfs receive` of a stream: exit code and messages.
+fn receive(tank: &Tank, stream: &[u8], words: &str) -> (Option<i32>, String) {
+    let mut command = command_of(tank, ALICE, &[]);
+    command.args(["zfs", "receive"]).args(words.split(' '));
+    command.stdin(Stdio::piped()).stderr(Stdio::piped()).stdout(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    // One that is refused does not read it.
+    let _ = child.stdin.take().unwrap().write_all(stream);
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    (child.wait().unwrap().code(), said)
+}
+
+#[test]
+fn what_is_received_as_a_clone_takes_permission_on_its_origin() {
+    let Some(tank) = unmounted() else { return };
+    tank.zfs("create tank/secret");
+    tank.zfs("create tank/b");
+    tank.zfs("snapshot tank/secret@1");
+    tank.zfs("clone tank/secret@1 tank/c");
+    tank.zfs("snapshot tank/secret@2");
+    tank.zfs("snapshot tank/c@2");
+    let sent = |words: &str| {
+        let mut send = tank.session.command();
+        let sent = cenote_testpools::output(send.args(["zfs", "send"]).args(words.split(' ')));
+        assert!(sent.status.success(), "{sent:?}");
+        sent.stdout
+    };
+    let (full, next) = (sent("tank/secret@1"), sent("-i @1 tank/secret@2"));
+    // As a clone by its own word (FLAG_CLONE), whose origin is found by its guid.
+    let clone = sent("-i tank/secret@1 tank/c@2");
+    tank.zfs(&format!("allow -u {ALICE} receive,create,mount tank/b"));
+    let ways = [
+        (&full, "-u -o origin=tank/secret@1 tank/b/x"),
+        (&full, "-uF -o origin=tank/secret@1 tank/b/x"),
+        (&full, "-us -o origin=tank/secret@1 tank/b/x"),
+        (&next, "-u -o origin=tank/secret@1 tank/b/x"),
+        (&clone, "-u -o origin=tank/secret@1 tank/b/x"),
+        (&clone, "-u tank/b/x"),
+    ];
+    for (stream, words) in ways {
+        let (code, said) = receive(&tank, stream, words);
+        assert!(code == Some(1) && said.contains(DENIED), "{words}: {said}");
+        assert_eq!(tank.zfs("list -rHo name tank/b"), "tank/b\n", "{words}");
+    }
+    tank.zfs(&format!("allow -u {ALICE} clone tank/secret"));
+    for (stream, words) in ways {
+        let (code, said) = receive(&tank, stream, words);
+        assert_eq!((code, said.as_str()), (Some(0), ""), "{words}");
+        assert_eq!(tank.get("origin", "tank/b/x"), "tank/secret@1", "{words}");
+        tank.zfs("destroy -r tank/b/x");
+    }
+    tank.finish();
+}
+
 #[test]
 fn streams_are_sent_and_received_with_what_that_needs() {
     let Some(tank) = unmounted() else { return };
@@ -241,17 +298,7 @@ fn streams_are_sent_and_received_with_what_that_needs() {
     let sent = command_of(&tank, ALICE, &[]).args(["zfs", "send", "-p", "tank/a@1"]).output();
     let stream = sent.unwrap().stdout;
     assert!(stream.len() > 1000);
-    let receive = |words: &str| {
-        let mut command = command_of(&tank, ALICE, &[]);
-        command.args(["zfs", "receive"]).args(words.split(' '));
-        command.stdin(Stdio::piped()).stderr(Stdio::piped()).stdout(Stdio::null());
-        let mut child = command.spawn().unwrap();
-        // One that is refused does not read it.
-        let _ = child.stdin.take().unwrap().write_all(&stream);
-        let mut said = String::new();
-        child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-        (child.wait().unwrap().code(), said)
-    };
+    let receive = |words: &str| receive(&tank, &stream, words);
     for granted in ["", "receive,mount", "receive,create", "create,mount"] {
         if !granted.is_empty() {
             tank.zfs(&format!("allow -u {ALICE} {granted} tank/b"));
@@ -419,6 +466,75 @@ fn mounting_is_roots() {
     let listed = alice(&tank, &format!("zfs list -Ho name {place}")).ok();
     assert_eq!(listed, "tank/a\n");
     tank.zfs("set readonly=off tank/a");
+    tank.finish();
+}
+
+#[test]
+fn mounting_with_other_options_is_roots() {
+    if !can_mount() {
+        return;
+    }
+    let Some(tank) = tank("") else { return };
+    tank.zfs("create -o setuid=off -o devices=off -o exec=off -o readonly=on tank/a");
+    tank.zfs(&format!("allow -u {ALICE} mount,readonly,setuid,exec,devices tank"));
+    let place = tank.path("tank/a").display().to_string();
+    let state = || {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let of: Vec<&str> = mounts.lines().filter(|line| line.contains(&place)).collect();
+        assert_eq!(of.len(), 1);
+        let properties = tank.zfs("get -Hp setuid,devices,exec,readonly,atime,mounted tank/a");
+        format!("{} {properties}", of[0])
+    };
+    let before = state();
+    for line in [
+        "mount -o remount tank/a",
+        "mount -o remount,suid,dev,exec,rw tank/a",
+        "mount -o suid,remount tank/a",
+        "mount -o rw -o remount tank/a",
+        "mount -oremount,exec tank/a",
+        "mount -fOv -o remount,exec tank/a",
+        "mount -o remount,junk tank/a",
+        "mount -a -o remount,suid,rw",
+        "mount -a -o rw,remount",
+        "mount -R -o remount,rw tank/a",
+    ] {
+        for user in [ALICE, BOB] {
+            let said = by(&tank, user, &[], &format!("zfs {line}")).fails(1);
+            let refused = |said: &str| {
+                said.starts_with("cannot mount '") && said.ends_with("': Insufficient privileges")
+            };
+            assert!(said.lines().count() > 0 && said.lines().all(refused), "{line}: {said}");
+            assert_eq!(state(), before, "{line}");
+        }
+    }
+    let refused = [("remount", tank.path("tank/a")), ("remount,rw", tank.path("tank/a"))];
+    for (options, dir) in refused {
+        let line = ["-o", options, "tank/a", dir.to_str().unwrap()];
+        let asked = request("mount.zfs", &line);
+        let (code, said) = as_alice(&tank, |connect| answer(connect(), &asked));
+        assert!(code == 1 && said.contains(DENIED), "{said}");
+        assert_eq!(state(), before);
+    }
+    // What is mounted is passed over.
+    alice(&tank, "zfs mount -a").ok();
+    alice(&tank, "zfs mount -a -o rw,suid").ok();
+    let said = alice(&tank, "zfs mount -o rw,suid tank/a").fails(1);
+    assert_eq!(said, "cannot mount 'tank/a': filesystem already mounted");
+    assert_eq!(state(), before);
+    // What root mistypes is told, and changes nothing; properties take effect as before.
+    for options in ["remount,junk", "remount,rw,exec,junk", "junk,suid,remount"] {
+        let said = tank.refused(&format!("mount -o {options} tank/a"));
+        assert_eq!(said, "cannot mount 'tank/a': unsupported option: junk");
+        assert_eq!(state(), before);
+    }
+    tank.zfs("set readonly=off tank/a");
+    fs::write(tank.path("tank/a/one"), "1").unwrap();
+    for _ in 0..3 {
+        tank.zfs("mount -o remount,ro,noatime tank/a");
+        assert!(fs::write(tank.path("tank/a/one"), "2").is_err());
+        tank.zfs("mount -o remount,rw tank/a");
+        fs::write(tank.path("tank/a/one"), "3").unwrap();
+    }
     tank.finish();
 }
 

@@ -382,6 +382,36 @@ fn mount_mounts_what_is_legacy() {
 }
 
 #[test]
+fn a_snapshot_that_is_mounted_elsewhere_is_not_destroyed() {
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("");
+    tank.zfs("create tank/fs");
+    fs::write(tank.path("tank/fs/file"), "kept").unwrap();
+    tank.zfs("snapshot tank/fs@s");
+    tank.zfs("snapshot tank/fs@t");
+    let (other, third) = (tank.session.path("other"), tank.session.path("third"));
+    fs::create_dir(&other).unwrap();
+    fs::create_dir(&third).unwrap();
+    helper(&tank, "tank/fs@s other").ok();
+    helper(&tank, "tank/fs@t third").ok();
+    tank.session.run("tunables set zfs_admin_snapshot=1").ok();
+    let remove = || fs::remove_dir(tank.path("tank/fs/.zfs/snapshot/s"));
+    assert_eq!(remove().unwrap_err().raw_os_error(), Some(16));
+    assert_eq!(
+        tank.refused("destroy tank/fs@s"),
+        "cannot destroy snapshot tank/fs@s: dataset is busy"
+    );
+    assert_eq!(fs::read_to_string(other.join("file")).unwrap(), "kept");
+    must("umount", &[other.to_str().unwrap()]);
+    assert_eq!(tank.get("mounted", "tank/fs"), "yes");
+    remove().unwrap();
+    // The other one keeps nobody from exporting the pool.
+    tank.finish();
+}
+
+#[test]
 fn a_snapshot_with_open_files_is_not_destroyed() {
     if !can_mount() {
         return;

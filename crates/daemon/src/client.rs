@@ -306,7 +306,9 @@ fn offer_agent() -> io::Result<UnixStream> {
 /// Starts to send a request with the descriptors that go with it. Returns how many bytes were sent.
 fn send_descriptors(connection: &Connection, run: &Run, wire: &[u8]) -> io::Result<usize> {
     let input = io::stdin();
-    let agent = match run.namespace != connection.hello.namespace && connection.is_own() {
+    // What the daemon says of its namespace is its own word.
+    let elsewhere = run.namespace != connection.hello.namespace;
+    let agent = match elsewhere && connection.link.is_of_this_user() {
         true => Some(offer_agent()?),
         false => None,
     };

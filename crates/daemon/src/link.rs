@@ -130,8 +130,8 @@ pub struct Link {
     limits: Limits,
     /// Who listens at the other end; `None`: a process that is not to be seen from here.
     pid: Option<u32>,
-    /// It does everything for this user.
-    is_own: bool,
+    /// The user of the process that listens.
+    user: u32,
 }
 
 impl Link {
@@ -160,14 +160,19 @@ impl Link {
         }
         let peer = Peer::of(&socket)?;
         place.check_peer(Uid::from_raw(peer.user))?;
-        let (stream, pid, is_own) =
-            (socket.into(), peer.pid, geteuid().is_root() || peer.user == geteuid().as_raw());
-        Ok(Link { stream, place: place.clone(), limits, pid, is_own })
+        let Peer { user, pid, .. } = peer;
+        Ok(Link { stream: socket.into(), place: place.clone(), limits, pid, user })
     }
 
     /// Whether the daemon does everything for this user: it is this user's, or this user is root.
     pub fn is_own(&self) -> bool {
-        self.is_own
+        geteuid().is_root() || self.is_of_this_user()
+    }
+
+    /// Whether the daemon is this user's. Another user's is given nothing that acts with this user's rights, and root
+    /// may use that, too.
+    pub fn is_of_this_user(&self) -> bool {
+        self.user == geteuid().as_raw()
     }
 
     /// The stream itself.

@@ -565,9 +565,9 @@ impl Datasets {
         self.open.lock().held.contains_key(&ds_obj)
     }
 
-    /// Whether any dataset has one.
-    pub fn has_holds(&self) -> bool {
-        !self.open.lock().held.is_empty()
+    /// How many there are.
+    pub fn holds(&self) -> usize {
+        self.open.lock().held.values().sum()
     }
 
     /// Takes over what every open dataset collected in group `txg`. No change holds it.

@@ -55,8 +55,8 @@ impl Engine {
         self.shared.datasets.is_held(ds_obj)
     }
 
-    /// Whether any dataset has a long hold.
-    pub fn has_holds(&self) -> bool {
-        self.shared.datasets.has_holds()
+    /// How many long holds there are.
+    pub fn holds(&self) -> usize {
+        self.shared.datasets.holds()
     }
 }

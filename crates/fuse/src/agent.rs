@@ -19,11 +19,12 @@ mod channel;
 
 pub use channel::{Channel, serve};
 
-use crate::attach::{self, Force, MountError, all_as_bytes, as_bytes, remove_made, resolve};
+use crate::attach::{self, Force, MountError, all_as_bytes, as_bytes, resolve};
 use crate::connection::Connection;
 use crate::detach;
 use crate::kernel;
 use crate::mountinfo::{self, Table};
+use crate::place;
 use parking_lot::Mutex;
 use rustix::mount::MountFlags;
 use serde::{Deserialize, Serialize};
@@ -298,7 +299,7 @@ pub(crate) fn perform(request: Request, device: Option<OwnedFd>) -> (Reply, Opti
             }
         }
         Request::Remove(directories) => {
-            remove_made(&directories);
+            place::remove(&directories);
             Reply::Done
         }
         Request::Look(path) => {

@@ -22,11 +22,10 @@ use rustix::mount::MountFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use serde::{Deserialize, Serialize};
 use std::ffi::CString;
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -246,13 +245,13 @@ pub(crate) fn mount(
     let request = &MountRequest { mountpoint, ..request.clone() };
     clear_dead(&request.mountpoint)?;
     let made = match request.make {
-        true => make_directories(&request.mountpoint)
-            .map_err(|e| MountError::Make(request.mountpoint.clone(), number(&e)))?,
+        true => place::make(&request.mountpoint)
+            .map_err(|errno| MountError::Make(request.mountpoint.clone(), errno))?,
         false => Vec::new(),
     };
     let mounted = mount_at(request, device);
     if mounted.is_err() {
-        remove_made(&made);
+        place::remove(&made);
     }
     let (mountpoint, id, device) = mounted?;
     Ok((Mounted { mountpoint, id, made }, device))
@@ -406,36 +405,6 @@ pub(crate) fn resolve(path: &Path) -> PathBuf {
     }
 }
 
-/// Makes a directory and its parents; returns those that were missing, outermost first.
-fn make_directories(path: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut missing = Vec::new();
-    for dir in path.ancestors() {
-        match fs::symlink_metadata(dir) {
-            Ok(_) => break,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => missing.push(dir.to_path_buf()),
-            Err(e) => return Err(e),
-        }
-    }
-    missing.reverse();
-    for (i, dir) in missing.iter().enumerate() {
-        if let Err(e) = DirBuilder::new().mode(0o755).create(dir) {
-            remove_made(missing.get(..i).unwrap_or_default());
-            return Err(e);
-        }
-    }
-    Ok(missing)
-}
-
-/// Removes directories that were made for a mountpoint, outermost first in the list, as far as they are
-/// empty.
-pub(crate) fn remove_made(made: &[PathBuf]) {
-    for dir in made.iter().rev() {
-        if fs::remove_dir(dir).is_err() {
-            return;
-        }
-    }
-}
-
 /// The system's number of an error.
 pub(crate) fn number(e: &io::Error) -> Errno {
     Errno::from_io_error(e).unwrap_or(Errno::IO)
@@ -453,18 +422,6 @@ mod tests {
         std::os::unix::fs::symlink("dir", real.join("link")).unwrap();
         assert_eq!(resolve(&real.join("link")), real.join("dir"));
         assert_eq!(resolve(&real.join("link/a/b")), real.join("dir/a/b"));
-    }
-
-    #[test]
-    fn made_directories_are_removed_again() {
-        let tmp = tempfile::tempdir().unwrap();
-        let deep = tmp.path().join("a/b/c");
-        let made = make_directories(&deep).unwrap();
-        assert_eq!(made.len(), 3);
-        assert!(make_directories(&deep).unwrap().is_empty());
-        fs::write(tmp.path().join("a/file"), "x").unwrap();
-        remove_made(&made);
-        assert!(tmp.path().join("a").exists() && !tmp.path().join("a/b").exists());
     }
 
     #[test]

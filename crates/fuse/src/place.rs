@@ -4,10 +4,10 @@
 //! things are refused. A symbolic link that others than root can make would have root mount wherever they like. And a pool
 //! that is imported below an alternate root mounts nothing outside of it, by `..` in a mountpoint or by a link that lies in
 //! one of its file systems. The directory is opened without following links, and what is open is mounted at: nobody
-//! can put a link in its way after it was looked at.
+//! can put a link in its way after it was looked at. Directories that are missing are made, and removed later, in the same way.
 
 use crate::attach::{MountError, number, resolve};
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, unlinkat};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, Metadata};
@@ -100,13 +100,67 @@ fn is_trusted(link: &Metadata, around: &Metadata) -> bool {
 /// # Errors
 /// It is none, or there is a link in the path by now.
 pub(crate) fn open(path: &Path) -> Result<OwnedFd, MountError> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let opened = match openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
+    directory(path).map_err(|errno| MountError::Mountpoint(path.to_owned(), errno))
+}
+
+const DIRECTORY: OFlags =
+    OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+fn directory(path: &Path) -> rustix::io::Result<OwnedFd> {
+    match openat2(CWD, path, DIRECTORY, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
         // Before Linux 5.6, and where a container does not know the call.
-        Err(Errno::NOSYS | Errno::PERM) => openat(CWD, path, flags, Mode::empty()),
+        Err(Errno::NOSYS | Errno::PERM) => openat(CWD, path, DIRECTORY, Mode::empty()),
         opened => opened,
-    };
-    opened.map_err(|errno| MountError::Mountpoint(path.to_owned(), errno))
+    }
+}
+
+/// Makes the directory at a path without symbolic links, and its parents; returns those that were missing, outermost
+/// first.
+///
+/// # Errors
+/// Those of the system: there is a link in the path by now, or something else. Nothing is left of what was made.
+pub(crate) fn make(path: &Path) -> rustix::io::Result<Vec<PathBuf>> {
+    let (mut missing, mut there) = (Vec::new(), Path::new("/"));
+    for dir in path.ancestors() {
+        match fs::symlink_metadata(dir) {
+            Ok(_) => {
+                there = dir;
+                break;
+            }
+            Err(e) if number(&e) == Errno::NOENT => missing.push(dir),
+            Err(e) => return Err(number(&e)),
+        }
+    }
+    let mut made = Vec::new();
+    make_in(there, &missing, &mut made).inspect_err(|_| remove(&made))?;
+    Ok(made)
+}
+
+/// Makes directories inside one another, innermost first in the list, and notes them in `made`.
+fn make_in(there: &Path, missing: &[&Path], made: &mut Vec<PathBuf>) -> rustix::io::Result<()> {
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let mut at = directory(there)?;
+    for dir in missing.iter().rev() {
+        let name = dir.file_name().ok_or(Errno::INVAL)?;
+        mkdirat(&at, name, Mode::from_raw_mode(0o755))?;
+        made.push(dir.to_path_buf());
+        at = openat(&at, name, DIRECTORY, Mode::empty())?;
+    }
+    Ok(())
+}
+
+/// Removes directories that were made for a mountpoint, outermost first in the list, as far as they are empty and their
+/// paths lead there without symbolic links still.
+pub(crate) fn remove(made: &[PathBuf]) {
+    for dir in made.iter().rev() {
+        let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) else { return };
+        let removed = directory(parent).and_then(|at| unlinkat(&at, name, AtFlags::REMOVEDIR));
+        if removed.is_err() {
+            return;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -171,5 +225,33 @@ mod tests {
         for path in ["..", "../x", "in/../../x", "etc/x"] {
             assert!(matches!(find(path), Err(MountError::Outside(..))), "{path}");
         }
+    }
+
+    #[test]
+    fn made_directories_are_removed_again() {
+        let tmp = tempfile::tempdir().unwrap();
+        let top = real(&tmp);
+        let deep = top.join("a/b/c");
+        let made = make(&deep).unwrap();
+        assert_eq!(made, [top.join("a"), top.join("a/b"), deep.clone()]);
+        assert!(make(&deep).unwrap().is_empty());
+        fs::write(top.join("a/file"), "x").unwrap();
+        assert_eq!(make(&top.join("a/file/b")), Err(Errno::NOTDIR));
+        remove(&made);
+        assert!(top.join("a").exists() && !top.join("a/b").exists());
+    }
+
+    #[test]
+    fn directories_are_neither_made_nor_removed_through_links() {
+        let tmp = tempfile::tempdir().unwrap();
+        let top = real(&tmp);
+        let made = make(&top.join("dir/in")).unwrap();
+        fs::create_dir_all(top.join("other/in")).unwrap();
+        // Somebody has put a link in the place of what was there.
+        fs::rename(top.join("dir"), top.join("away")).unwrap();
+        symlink("other", top.join("dir")).unwrap();
+        remove(&made);
+        assert!(top.join("other/in").exists() && top.join("away/in").exists());
+        assert!(make(&top.join("dir/new/in")).is_err() && !top.join("other/new").exists());
     }
 }

@@ -217,8 +217,12 @@ fn names_of_pools(scope: &Scope<'_>) -> Vec<Candidate> {
     scope.pools.ask().all().iter().map(|pool| Candidate::new(pool.name(), "pool")).collect()
 }
 
-/// The pools of the default cache file that are not imported. Devices are not looked at.
+/// The pools of the default cache file that are not imported. Devices are not looked at, and root's daemon reads no
+/// file for others.
 fn importable(scope: &Scope<'_>) -> Vec<Candidate> {
+    if scope.pools.ctx.caller.is_delegated() {
+        return Vec::new();
+    }
     let Some(Ok(file)) = cachefile::default_path().map(|path| CacheFile::read(&path)) else {
         return Vec::new();
     };

@@ -4,7 +4,7 @@ mod progress;
 
 use crate::context::Context;
 use crate::json::document;
-use crate::mounts::moving::refresh;
+use crate::mounts::moving::remount;
 use crate::mounts::table::{Way, unmount_each};
 use crate::mounts::{Directory, How, Listed, NotMounted, mount_one, mount_or_say, mountable};
 use crate::options::{Spec, commas, parse, parse_with_long};
@@ -127,7 +127,7 @@ fn mount_named(name: &str, how: &How, ctx: &mut Context) -> Outcome {
         Err(message) => return fail(message),
     };
     if how.options.iter().any(|o| o == "remount") {
-        return match remount(&node, &how.options, ctx) {
+        return match remount(&node.imported, &node.dataset, &how.options, ctx) {
             Ok(good) => Ok(i32::from(!good)),
             Err(why) => fail(format!("cannot mount '{name}': {why}")),
         };
@@ -138,16 +138,6 @@ fn mount_named(name: &str, how: &How, ctx: &mut Context) -> Outcome {
         Ok(()) => Ok(0),
         Err(NotMounted::NotMeant(message) | NotMounted::Failed(message)) => fail(message),
     }
-}
-
-/// Gives a mounted file system further options (`-o remount,…`). Says what fails; returns whether all
-/// went well. The error is that it is not mounted.
-pub(super) fn remount(node: &Node, options: &[String], ctx: &mut Context) -> Result<bool, String> {
-    let others: Vec<String> = options.iter().filter(|o| *o != "remount").cloned().collect();
-    if !node.imported.mounts.add_options(&node.dataset.name, &others) {
-        return Err("not currently mounted".into());
-    }
-    Ok(refresh(&node.imported, ctx))
 }
 
 /// Runs `zfs unmount`.

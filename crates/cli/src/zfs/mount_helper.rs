@@ -10,8 +10,8 @@
 //! File systems that have a mountpoint are left to `zfs mount`; the option `zfsutil` is for programs
 //! that know better, such as an initial ramdisk that mounts the root file system elsewhere.
 
-use super::mount::remount;
 use crate::context::Context;
+use crate::mounts::moving::remount;
 use crate::mounts::{How, NotMounted, is_option, mount_one};
 use crate::options::{Parsed, Spec, commas, parse};
 use crate::pools::Imported;
@@ -153,7 +153,7 @@ impl Request {
                 let why = "Read-only file system";
                 return Err((WRONG, format!("filesystem '{dataset}' can not be mounted: {why}")));
             }
-            return match remount(&node, &self.options, ctx) {
+            return match remount(&node.imported, &node.dataset, &self.options, ctx) {
                 Ok(true) => Ok(()),
                 Ok(false) => Err((SYSTEM, String::new())),
                 Err(why) => Err((WRONG, format!("filesystem '{dataset}' is {why}"))),

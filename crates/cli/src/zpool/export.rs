@@ -48,7 +48,9 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
 }
 
 fn export(imported: &Imported, force: bool, end: End, ctx: &Context) -> Result<(), String> {
-    if imported.engine().is_some_and(|engine| engine.has_holds()) {
+    // Those of mounts end with these.
+    let mounted = imported.mounts.holds();
+    if imported.engine().is_some_and(|engine| engine.holds() > mounted) {
         return Err(format!("cannot export '{}': pool is busy", imported.name()));
     }
     let by = ctx.agent();

@@ -109,3 +109,26 @@ fn stopped_and_dead_processes_are_told_apart() {
     child.wait().unwrap();
     assert_eq!(State::of(Some(pid)), State::Able);
 }
+
+#[test]
+fn root_knows_its_own_daemon_from_another_users() {
+    let (dir, place) = place();
+    let listener = UnixListener::bind(&place.socket).unwrap();
+    let link = Link::connect(&place, LIMITS).unwrap();
+    assert!(link.is_own() && link.is_of_this_user());
+    drop(listener);
+    if !geteuid().is_root() {
+        return;
+    }
+    const OTHER: u32 = 54_321;
+    std::fs::remove_file(&place.socket).unwrap();
+    std::os::unix::fs::chown(dir.path(), Some(OTHER), None).unwrap();
+    let listen = || {
+        let user = Uid::from_raw(OTHER);
+        rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+        UnixListener::bind(&place.socket).unwrap()
+    };
+    let _listener = std::thread::scope(|scope| scope.spawn(listen).join().unwrap());
+    let link = Link::connect(&place, LIMITS).unwrap();
+    assert!(link.is_own() && !link.is_of_this_user());
+}

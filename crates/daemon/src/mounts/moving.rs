@@ -11,7 +11,7 @@
 //! When they go, the kernel still asks for them, and is told that there are none.
 
 use super::handle::Handle;
-use super::one::count_objects;
+use super::one::{NO_PRIVILEGES, count_objects};
 use super::settings::{Kernels, Settings};
 use super::table::{All, Listed, Mounted, Way};
 use super::{Directory, How, Mounts, NotMounted, StaysMounted, mount_one};
@@ -148,14 +148,6 @@ impl Mounts {
         }
     }
 
-    /// Gives a mounted dataset further mount options. False: it is not mounted.
-    pub fn add_options(&self, dataset: &str, options: &[String]) -> bool {
-        let mut all = self.lock();
-        let Some(mounted) = all.of(dataset) else { return false };
-        mounted.how.options.extend_from_slice(options);
-        true
-    }
-
     /// Snapshots of these full names are about to be destroyed: nothing leads to them until
     /// [`Mounts::snapshots_changed`] says that they were, or [`Mounts::snapshots_stay`] that they were not.
     ///
@@ -266,6 +258,33 @@ pub fn with_mountpoint_of(
         at += 1;
     }
     Ok(all)
+}
+
+/// Gives a mounted file system further options (`-o remount,…`). Says what fails; returns whether all went well.
+///
+/// # Errors
+/// The caller may not mount; it is not mounted; an option is not for it. Nothing is changed then.
+pub fn remount(
+    imported: &Imported,
+    d: &Dataset,
+    options: &[String],
+    ctx: &mut Context,
+) -> Result<bool, String> {
+    if ctx.caller.is_delegated() {
+        return Err(NO_PRIVILEGES.into());
+    }
+    let known = imported.mounts.lock().of(&d.name).map(|m| m.how.clone());
+    let mut how = known.ok_or("not currently mounted")?;
+    for option in options.iter().filter(|o| *o != "remount") {
+        // The last of several counts.
+        how.options.retain(|known| known != option);
+        how.options.push(option.clone());
+    }
+    Settings::new(imported, d, &how)?;
+    if let Some(mounted) = imported.mounts.lock().of(&d.name) {
+        mounted.how = how;
+    }
+    Ok(refresh(imported, ctx))
 }
 
 /// Lets mounted file systems follow properties that have changed. Says what fails; returns whether

@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::pools::{Imported, reason};
 use cenote_command::outcome::plain;
 use cenote_dsl::{Dataset, DatasetKind, Source};
-use cenote_engine::{Engine, EngineError};
+use cenote_engine::{Engine, EngineError, LongHold};
 use cenote_format::dmu::ObjsetType;
 use cenote_fuse::{MountError, MountFlags, MountSpec, Snapshots};
 use cenote_zpl::FileSystem;
@@ -51,6 +51,13 @@ pub enum NotMounted {
     Failed(String),
 }
 
+/// What a user is told who may not mount.
+pub(super) const NO_PRIVILEGES: &str = "Insufficient privileges";
+
+fn is_mounted(name: &str) -> NotMounted {
+    NotMounted::NotMeant(format!("cannot mount '{name}': filesystem already mounted"))
+}
+
 fn failed(what: &dyn std::fmt::Display, why: &dyn std::fmt::Display) -> NotMounted {
     NotMounted::Failed(format!("cannot mount '{what}': {why}"))
 }
@@ -70,7 +77,11 @@ pub fn mount_one(
     let d = &now;
     let mountpoint = check(imported, d, explicit, how)?;
     if ctx.caller.is_delegated() {
-        return Err(words(name, MountError::Mount(mountpoint, Errno::PERM)));
+        let again = how.options.iter().any(|option| option == "remount");
+        return Err(match imported.mounts.has(name) && !again {
+            true => is_mounted(name),
+            false => failed(name, &NO_PRIVILEGES),
+        });
     }
     let settings = Settings::new(imported, d, how).map_err(|e| failed(name, &e))?;
     if let Some(known) = Known::of(imported, name)
@@ -94,6 +105,7 @@ pub fn mount_one(
             host
         }
     };
+    let hold = hold(imported, d).map_err(|e| failed(name, &e))?;
     let (fs, engine) = open(imported, d, &settings.files).map_err(|e| failed(name, &e))?;
     let spec = spec(imported, d, &spec_at, how, &settings, &fs, ctx);
     let mounted = match host {
@@ -102,7 +114,7 @@ pub fn mount_one(
     };
     match mounted {
         Ok(handle) => {
-            let mounted = entry(imported, d, how, settings, handle, fs, engine);
+            let mounted = entry(imported, d, how, settings, handle, (fs, engine, hold));
             imported.mounts.lock().mounted.push(mounted);
             Ok(())
         }
@@ -168,8 +180,7 @@ fn entry(
     how: &How,
     settings: Settings,
     handle: Handle,
-    fs: Arc<FileSystem>,
-    engine: Option<Arc<Engine>>,
+    (fs, engine, hold): (Arc<FileSystem>, Option<Arc<Engine>>, Option<LongHold>),
 ) -> Mounted {
     let mountpoint = handle.mountpoint().to_path_buf();
     let kernels = settings.kernels();
@@ -186,6 +197,7 @@ fn entry(
         drained: fs.is_writable(),
         fs,
         engine,
+        hold,
         kernels,
     }
 }
@@ -225,8 +237,6 @@ impl Known {
     ) -> Result<bool, NotMounted> {
         let name = &d.name;
         let by = ctx.agent();
-        let is_mounted =
-            || NotMounted::NotMeant(format!("cannot mount '{name}': filesystem already mounted"));
         if matches!(self, Known::Mounted) {
             let here = imported.mounts.list_by(&*by).map_err(|e| failed(name, &e))?;
             let mut here = here.into_iter().filter(|m| m.dataset == *name);
@@ -236,7 +246,7 @@ impl Known {
                 None => ctx.is_elsewhere() && here.next().is_none(),
             };
             if !again {
-                return Err(is_mounted());
+                return Err(is_mounted(name));
             }
         } else if !cenote_fuse::can_nest() {
             return Err(failed(name, &"files of its former mount are open still"));
@@ -250,7 +260,7 @@ impl Known {
         let spec = spec(imported, d, mountpoint, how, settings, &mounted.fs, ctx);
         let done = match &mut mounted.handle {
             Handle::Mount(handle) => handle.mount_again(&spec, &*by),
-            Handle::Submount(_) => return Err(is_mounted()),
+            Handle::Submount(_) => return Err(is_mounted(name)),
         };
         let Some(mut mounted) = lingering else {
             return done.map(|()| true).map_err(|e| words(name, e));
@@ -294,7 +304,7 @@ fn words(dataset: &str, e: MountError) -> NotMounted {
         MountError::NotEmpty(path) => return failed(&path.display(), &"directory is not empty"),
         MountError::Mountpoint(_, errno) | MountError::Mount(_, errno) => match errno {
             Errno::BUSY => "mountpoint or dataset is busy".into(),
-            Errno::PERM => "Insufficient privileges".into(),
+            Errno::PERM => NO_PRIVILEGES.into(),
             errno => plain(&errno.into()),
         },
         MountError::Submount(_, why) => why,
@@ -381,6 +391,17 @@ fn check(
 fn holds_files(imported: &Imported, d: &Dataset) -> bool {
     let kind = imported.pool().dsl().open_objset(d).map(|os| os.phys().kind);
     !matches!(kind, Ok(ObjsetType::Other(_) | ObjsetType::Meta | ObjsetType::Zvol))
+}
+
+/// Keeps a snapshot that is to be mounted from being destroyed, by whomever.
+fn hold(imported: &Imported, d: &Dataset) -> Result<Option<LongHold>, String> {
+    match imported.engine() {
+        Some(engine) if d.kind == DatasetKind::Snapshot => match engine.hold(d) {
+            Ok((hold, _)) => Ok(Some(hold)),
+            Err(e) => Err(reason(&e)),
+        },
+        _ => Ok(None),
+    }
 }
 
 /// Opens a file system, for writing if the pool is; then with what has it open.

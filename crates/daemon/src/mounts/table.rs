@@ -9,8 +9,8 @@ use super::handle::Handle;
 use super::one::How;
 use super::settings::{Kernels, Settings};
 use crate::pools::Imported;
-use cenote_engine::Engine;
 use cenote_engine::kstat::DatasetFigures;
+use cenote_engine::{Engine, LongHold};
 use cenote_fuse::{Agent, Force, MountError, MountHandle, MountSpec, User, kernel};
 use cenote_zpl::FileSystem;
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -60,6 +60,8 @@ pub(super) struct Mounted {
     pub(super) fs: Arc<FileSystem>,
     /// What has the dataset open for writing.
     pub(super) engine: Option<Arc<Engine>>,
+    /// Keeps a snapshot from being destroyed.
+    pub(super) hold: Option<LongHold>,
     /// What the kernel was told last.
     pub(super) kernels: Kernels,
     /// Whether what was unlinked but open when the file system was last in use has been freed.
@@ -86,9 +88,10 @@ impl Mounted {
     /// Nobody has anything of it any more.
     pub(super) fn close(self) {
         self.fs.stop_freeing();
-        let Mounted { listed, id, engine, handle, fs, .. } = self;
+        let Mounted { listed, id, engine, hold, handle, fs, .. } = self;
         drop(handle);
         drop(fs);
+        drop(hold);
         if let Some(engine) = engine
             && let Err(e) = engine.close(id)
         {
@@ -439,6 +442,12 @@ impl Mounts {
             StaysMounted(format!("cannot destroy '{dataset}': dataset is busy{by}"))
         };
         why.map_or(Ok(()), |why| Err(destroy(why)))
+    }
+
+    /// How many snapshots are kept from being destroyed since they are mounted, or files of such a mount are open.
+    pub fn holds(&self) -> usize {
+        let all = self.lock();
+        all.mounted.iter().chain(&all.lingering).filter(|m| m.hold.is_some()).count()
     }
 
     /// Whether a snapshot of this full name is mounted, or files of such a mount are open.

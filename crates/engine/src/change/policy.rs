@@ -42,8 +42,9 @@ pub enum Operation<'a> {
     Release { names: &'a [String] },
     /// To set properties, or let them be inherited.
     Set { name: &'a str, properties: Vec<&'a str> },
-    /// To receive into a file system or volume, or as a new one; by force what is there is changed for it.
-    Receive { name: &'a str, force: bool },
+    /// To receive into a file system or volume, or as a new one, which may go on from a snapshot that is there
+    /// already; by force what is there is changed for it.
+    Receive { name: &'a str, force: bool, origin: Option<&'a str> },
     /// To send a snapshot or head.
     Send { name: &'a str },
     /// To compare two states of a file system: a snapshot, and another one or the head.
@@ -160,10 +161,12 @@ impl<'a> Operation<'a> {
                 .iter()
                 .flat_map(|property| on(name, [permission_for(property)]))
                 .collect(),
-            Operation::Receive { name, force } => {
+            Operation::Receive { name, force, origin } => {
                 let or = (!force).then_some("receive:append");
                 let mut needs = vec![Need { on: On::There(name), permission: "receive", or }];
                 needs.extend(on(name, ["mount", "create"]));
+                // Who receives a clone can read all that its origin has.
+                needs.extend(origin.iter().flat_map(|origin| on(origin, ["clone"])));
                 needs
             }
             Operation::Send { name } => on(name, ["send"]),
@@ -304,12 +307,16 @@ mod tests {
                 vec!["compression p/a", "userprop p/a", "userquota p/a", "casesensitivity p/a"],
             ),
             (
-                Operation::Receive { name: "p/a", force: false },
+                Operation::Receive { name: "p/a", force: false, origin: None },
                 vec!["receive|receive:append p/a", "mount p/a", "create p/a"],
             ),
             (
-                Operation::Receive { name: "p/a", force: true },
+                Operation::Receive { name: "p/a", force: true, origin: None },
                 vec!["receive p/a", "mount p/a", "create p/a"],
+            ),
+            (
+                Operation::Receive { name: "p/a", force: true, origin: Some("p/x@1") },
+                vec!["receive p/a", "mount p/a", "create p/a", "clone p/x@1"],
             ),
             (Operation::Send { name: "p/a@1" }, vec!["send p/a@1"]),
             (Operation::Diff { from: "p/a@1", to: "p/a" }, vec!["diff p/a", "diff p/a@1"]),

@@ -21,12 +21,16 @@ const MIN_RING: u64 = 128 << 10;
 /// Words of the bonus buffer: create_len, size, bof, eof, records lost.
 const WORDS: usize = 5;
 
+/// Longest command that is kept, in bytes (`HIS_MAX_RECORD_LEN` without the end of the text).
+const MAX_COMMAND: usize = 8192;
+
 /// What the zone is called on a system that has none.
 const ZONE: &str = "linux";
 
-/// A record of a command: its words, joined by blanks; the user id of who gave it; seconds since
-/// 1970.
+/// A record of a command: its words, joined by blanks, cut off where OpenZFS does (`zfs_save_arguments`); the user id of
+/// who gave it; seconds since 1970.
 pub fn command(line: &str, who: u64, now: u64) -> NvList {
+    let line = line.get(..line.floor_char_boundary(MAX_COMMAND)).unwrap_or(line);
     let mut record = NvList::default();
     record.set("history command", NvValue::String(line.into()));
     record.set("history zone", NvValue::String(ZONE.into()));
@@ -227,6 +231,18 @@ mod tests {
             assert_eq!(used, data.len());
         }
         (out, ends)
+    }
+
+    #[test]
+    fn long_commands_are_cut_off() {
+        let kept = |line: &str| command(line, 0, 0).str("history command").unwrap().to_string();
+        assert_eq!(kept("zfs create tank/a"), "zfs create tank/a");
+        let long = format!("zfs set a:b={} tank", "\u{e4}".repeat(9000));
+        let kept = kept(&long);
+        // No character is cut in two.
+        assert!(
+            kept.len() <= MAX_COMMAND && kept.len() > MAX_COMMAND - 2 && long.starts_with(&kept)
+        );
     }
 
     #[test]

@@ -21,11 +21,16 @@ pub(super) fn hold(
     dataset: &Dataset,
     ctx: &Context,
 ) -> Result<(Option<LongHold>, Dataset), String> {
-    let operation = Operation::Send { name: &dataset.name };
-    permit(imported, ctx, &operation).map_err(|e| e.to_string())?;
+    let permitted =
+        |name: &str| permit(imported, ctx, &Operation::Send { name }).map_err(|e| e.to_string());
+    permitted(&dataset.name)?;
     let Some(engine) = imported.engine() else { return Ok((None, dataset.clone())) };
     match engine.hold(dataset) {
-        Ok((hold, dataset)) => Ok((Some(hold), dataset)),
+        Ok((hold, dataset)) => {
+            // Another one may have had the name when it was asked for.
+            permitted(&dataset.name)?;
+            Ok((Some(hold), dataset))
+        }
         Err(EngineError::Dsl(DslWriteError::Busy)) if dataset.is_head() => {
             Err("target is busy; if a filesystem, it must not be mounted".into())
         }

@@ -73,7 +73,11 @@ impl Changes {
     /// The stream does not fit to what is there, or needs what the pool does not have. Nothing was made then.
     pub fn receive(&self, new: &NewReceive, begin: &Begin, list: &NvList) -> Result<Receiving> {
         let plan = self.plan_receive(new, begin)?;
-        let permit = self.permit(&Operation::Receive { name: &plan.there, force: plan.force })?;
+        let permit = self.permit(&Operation::Receive {
+            name: &plan.there,
+            force: plan.force,
+            origin: plan.origin.as_deref(),
+        })?;
         let resuming = begin.features & feature::RESUMING != 0;
         let at = resuming.then(|| (list.u64("resume_object"), list.u64("resume_offset")));
         let incoming = plan.incoming.clone();

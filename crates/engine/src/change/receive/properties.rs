@@ -95,8 +95,11 @@ impl Changes {
         let view = self.engine.pool();
         let dataset = view.dsl().find(name)?.ok_or(ChangeError::NotFound)?;
         let mut settings = props::check(&props.set, On::There(view.dsl(), &dataset))?;
-        let permit =
-            self.permit(&Operation::Receive { name: dataset.head_name(), force: false })?;
+        let permit = self.permit(&Operation::Receive {
+            name: dataset.head_name(),
+            force: false,
+            origin: None,
+        })?;
         // They are in the contents, which are being received or have been (`zfs_set_prop_nvlist` gets `EBUSY`).
         let busy: Vec<Setting> = settings.extract_if(.., |s| in_contents(&s.name)).collect();
         let mut came = props.received.as_ref().map(received);
