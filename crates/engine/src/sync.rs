@@ -26,6 +26,7 @@ use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ObjsetType;
 use cenote_format::dsl::BpobjPhys;
 use cenote_format::invariant;
+use cenote_format::invariant::caught;
 use cenote_format::label::Uberblock;
 use cenote_pool::config_write::{self, PoolConfig};
 use cenote_pool::indirect::Mapping;
@@ -120,7 +121,8 @@ impl Core {
         let begun = Instant::now();
         // What fails from here on does not undo the group: it is on disk.
         let after = self.write_labels(&shared.disk, txg)?;
-        let shown = after.and_then(|()| self.show(shared, txg));
+        let panicked = |why: String| Err(EngineError::Suspended(why));
+        let shown = after.and_then(|()| caught(|| self.show(shared, txg)).unwrap_or_else(panicked));
         let figures = recorder.end(&shared.disk, &self.maps, begun.elapsed());
         tracing::debug!(txg, passes = figures.passes.len(), self.destroying, "synced");
         shared.history.add(figures, &shared.disk.allocator.load_latency());

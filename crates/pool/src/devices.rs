@@ -145,9 +145,19 @@ impl DeviceSet {
 
     /// Bytes of the device with this guid, without waiting for it. `None`: it cannot be opened, or has never answered.
     pub fn size(&self, guid: u64) -> Option<u64> {
-        let found = self.found(guid)?;
+        self.ask_size(self.found(guid)?).flatten()
+    }
+
+    /// Whether the device with this guid can be opened, without waiting for it: no answer is no refusal.
+    pub fn is_there(&self, guid: u64) -> bool {
+        let there = |found| self.ask_size(found).is_none_or(|size| size.is_some());
+        self.found(guid).is_some_and(there)
+    }
+
+    /// `None`: there is no answer yet.
+    fn ask_size(&self, found: Found) -> Option<Option<u64>> {
         let (writable, asked) = (self.writable, found.size.clone());
-        asked.ask(move || Some(found.open(writable).ok()?.size())).flatten()
+        asked.ask(move || Some(found.open(writable).ok()?.size()))
     }
 
     /// Lets go of the device with this guid, once those who read from it at the moment have done so.

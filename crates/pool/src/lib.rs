@@ -361,7 +361,7 @@ impl Pool {
     }
 
     pub(crate) fn has_device(&self, config: &NvList) -> bool {
-        self.device_size(config).is_some()
+        self.devices.is_there(config::number(config, "guid"))
     }
 
     /// Bytes of the device of a spare or cache device; `None` if it cannot be opened, or has never answered.

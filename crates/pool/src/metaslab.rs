@@ -161,10 +161,14 @@ impl VdevSpace {
 
     /// Bytes allocated in metaslab `ms`, unflushed changes included.
     pub fn alloc_of(&self, ms: &Metaslab) -> u64 {
+        self.counted_of(ms).clamp(0, ms.size as i128) as u64
+    }
+
+    /// The same as the header of the space map counts, which may be what cannot be.
+    pub fn counted_of(&self, ms: &Metaslab) -> i128 {
         let (a, f) =
             self.unflushed.get(&ms.id).map_or((0, 0), |u| (u.allocs.space(), u.frees.space()));
-        let alloc = ms.flushed_alloc() as i128 + a as i128 - f as i128;
-        alloc.clamp(0, ms.size as i128) as u64
+        ms.flushed_alloc() as i128 + a as i128 - f as i128
     }
 }
 

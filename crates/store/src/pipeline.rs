@@ -20,6 +20,7 @@ use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Once, OnceLock};
 use std::thread::panicking;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use cenote_format::abd::Abd;
@@ -530,12 +531,23 @@ impl Store {
 
     /// The verified physical bytes of one block, from the ARC or the devices.
     fn physical(&self, bp: &BlockPointer, at: Bookmark, key: Key) -> Result<Abd, BlockError> {
+        self.physical_within(bp, at, key, patience::of_thread())
+    }
+
+    /// As [`Store::physical`]; another thread's read of the block is waited for no longer than `patience`.
+    fn physical_within(
+        &self,
+        bp: &BlockPointer,
+        at: Bookmark,
+        key: Key,
+        patience: Option<Duration>,
+    ) -> Result<Abd, BlockError> {
         if let Some(data) = self.arc().get(&key, is_metadata(bp)) {
             return Ok(data);
         }
         let own = match self.flights.begin(key) {
             Flight::Other(other) => {
-                other.wait(patience::of_thread());
+                other.wait(patience);
                 None
             }
             Flight::Own(guard) => Some(guard),
@@ -570,10 +582,13 @@ impl Store {
         let found: Vec<Found> = wanted.iter().map(&mut look).collect();
         let mut read = self.fetch_many(&mine, None).into_iter();
         drop(own);
+        // All of them together are not waited for longer than one.
+        let until = patience::of_thread().map(|patience| Instant::now() + patience);
+        let left = || until.map(|until| until.saturating_duration_since(Instant::now()));
         let take = |(found, (bp, at, key)): (Found, &Wanted)| match found {
             Found::Cached(data) => Ok(data),
             Found::Missing => read.next().unwrap_or_else(|| Err(no_copy(bp, *at))),
-            Found::InFlight => self.physical(bp, *at, *key),
+            Found::InFlight => self.physical_within(bp, *at, *key, left()),
         };
         found.into_iter().zip(wanted).map(take).collect()
     }

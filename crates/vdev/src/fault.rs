@@ -26,6 +26,7 @@ use cenote_format::abd::Abd;
 
 use crate::events::{self, Happening};
 use crate::mirror;
+use crate::patience;
 use crate::queue::Priority;
 use crate::traffic::Content;
 use crate::tree::VdevTree;
@@ -139,11 +140,17 @@ impl VdevTree {
 
     /// Writes the right bytes of those `faults` for which they are known. `txg` is the physical birth of
     /// the block; `current` says, when nothing is being written to the tree, whether the block is still
-    /// allocated. Returns how many places are right now.
+    /// allocated; if not, it never is again. Returns how many places are right now. An impatient thread
+    /// ([`patience`](crate::patience)) heals nothing.
     ///
     /// What a leaf takes is counted as its `self_healed` bytes; a write that fails is an error of it.
     pub fn heal(&self, txg: u64, faults: &[Fault], current: &dyn Fn() -> bool) -> usize {
         if !faults.iter().any(|fault| fault.repair(txg).is_some()) {
+            return 0;
+        }
+        // Writes wait while this one waits for those under way: not for what will not heal anything, nor for a
+        // thread that waits for no device.
+        if patience::of_thread().is_some() || !current() {
             return 0;
         }
         let alone = self.writer.healing.write();
@@ -281,8 +288,12 @@ mod tests {
             while disks[1].faults.writes() == 0 {
                 std::thread::yield_now();
             }
-            // The write has left the devices then, though it may not have been answered yet.
-            let current = || disks[1].memory.bytes()[(LABEL_START + (1 << 20)) as usize] == 1;
+            // The write has left the devices when this is asked again, though it may not have been answered yet.
+            let asked = AtomicBool::new(false);
+            let current = || {
+                let left = disks[1].memory.bytes()[(LABEL_START + (1 << 20)) as usize] == 1;
+                !asked.swap(true, SeqCst) || left
+            };
             assert_eq!(t.heal(TXG, &found.faults, &current), 1);
         });
         assert!(written.load(SeqCst));

@@ -142,7 +142,9 @@ pub(crate) fn read_split(
     if verify(&block) {
         return Ok(block);
     }
-    let choices: Vec<Choices> = pieces.iter().map(|p| all_contents(submit, p)).collect();
+    // A copy that was not waited for might be the right one.
+    let all = |p: &Place<'_>| all_contents(submit.patient(), p);
+    let choices: Vec<Choices> = pieces.iter().map(all).collect();
     let checksum = VdevError::Checksum { vdev: whole.vdev.id(), offset: whole.offset };
     let mut picks = vec![0; choices.len()];
     for _ in 0..tunables::RECONSTRUCT_COMBINATIONS.get() {
@@ -177,7 +179,7 @@ fn all_contents(submit: Submit<'_>, place: &Place<'_>) -> Choices {
     let copies = match place.vdev.vdev_kind() {
         Kind::RaidZ => {
             // Reconstruction needs a checksum to go by, which a piece does not have.
-            let read = raidz::Read::plan(place.vdev, place.offset, place.size, place.txg);
+            let read = raidz::Read::plan_waiting(place.vdev, place.offset, place.size, place.txg);
             let block = read.and_then(|mut read| {
                 let results = crate::submit::read_leaves(submit, &read.first_reads());
                 read.finish(submit, results, &|_| true, &mut Vec::new()).ok()

@@ -85,6 +85,11 @@ impl<'a> Read<'a> {
         self.leaves.first().map(|leaf| self.read_of(leaf))
     }
 
+    /// Whether at most one device has the block.
+    pub(crate) fn has_one_device(&self) -> bool {
+        self.leaves.len() <= 1
+    }
+
     fn read_of(&self, leaf: &Arc<Vdev>) -> LeafRead {
         LeafRead { leaf: leaf.clone(), offset: self.offset, len: self.size }
     }

@@ -5,7 +5,8 @@
 //! else uses is read from its labels, and where the pool is written to written back as it is. If no
 //! label can be read, or none written, or if its path leads to something else by now (the file was
 //! deleted or replaced), or if what was written cannot be flushed, the leaf is *faulted*: it takes no writes, misses what is
-//! written meanwhile, and is read only for what nothing else has. A leaf that its top-level vdev
+//! written meanwhile, and is read only for what nothing else has. One flush that fails says no more than one request does:
+//! what it may have lost is missing, and the device is probed once more. A leaf that its top-level vdev
 //! cannot do without stays in use and is called degraded; what fails then, fails for its caller.
 //!
 //! A leaf that is out of use, or was never there, comes back with [`VdevTree::reopen`]. What answers at
@@ -194,12 +195,18 @@ impl VdevTree {
         if !leaf.writable() {
             return answers(device);
         }
-        leaf.written().mark();
-        let busy = leaf.stats.activity.begin();
-        let answers = answers(device);
-        drop(busy);
-        leaf.written().mark();
-        answers && !self.fails_to_flush(top, leaf)
+        let answers = || {
+            leaf.written().mark();
+            let busy = leaf.stats.activity.begin();
+            let answers = answers(device);
+            drop(busy);
+            leaf.written().mark();
+            answers
+        };
+        // That a sector cannot be written the system says with one flush, whoever asks: a device is not to
+        // blame for more than that before it has failed another one.
+        answers()
+            && (!self.fails_to_flush(top, leaf) || answers() && !self.fails_to_flush(top, leaf))
     }
 
     /// Brings leaves back, as far as they are out of use and their devices answer. Returns whether any
@@ -420,6 +427,29 @@ mod tests {
         assert!(write(&tree, 1));
         testing::read(&tree, 512, &[1; 512]).unwrap();
         assert_eq!(states(&tree), [VdevState::Healthy; 2]);
+    }
+
+    /// That a sector was not written the system says with the next flush, whoever asks.
+    #[test]
+    fn a_bad_sector_that_a_probe_hears_of_is_no_reason() {
+        let (tree, leaves) = mirror(2);
+        assert!(write(&tree, 1));
+        leaves[0].faults.fail_flushes(1);
+        leaves[0].faults.fail(LABEL_START + 512..LABEL_START + 1024);
+        testing::read(&tree, 512, &[1; 512]).unwrap();
+        assert_eq!((states(&tree), leaves[0].faults.flushes()), (vec![VdevState::Healthy; 2], 2));
+        // What it may have lost is missing there, and nothing is lost.
+        assert!(tree.flush_all().is_ok());
+        let (leaf, lost) = (tree.leaves()[0].guid(), 1..2);
+        assert_eq!(tree.take_missed(), [(leaf, vec![lost])]);
+        // Reads that fail cost one flush in a while.
+        let flushes = leaves[0].faults.flushes();
+        testing::read(&tree, 512, &[1; 512]).unwrap();
+        assert_eq!(leaves[0].faults.flushes(), flushes);
+        // One that fails all flushes is out of use at once.
+        leaves[0].faults.set_flush_errors(true);
+        assert!(write(&tree, 2) && tree.flush_all().is_ok());
+        assert_eq!(states(&tree), [VdevState::Faulted, VdevState::Healthy]);
     }
 
     #[test]

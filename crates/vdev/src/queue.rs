@@ -44,6 +44,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use crate::Alarm;
 use crate::threads::{IoPool, Job, Threads, Work};
 use crate::tunables as t;
 use crate::vdev::Vdev;
@@ -359,11 +360,13 @@ impl Queue {
 }
 
 /// A batch that the caller has the device do; gives its place back when dropped.
-struct Active<'a>(&'a Vdev, Priority, Size);
+struct Active<'a>(&'a Vdev, Priority, Size, &'a Alarm);
 
 impl Drop for Active<'_> {
     fn drop(&mut self) {
-        self.0.queue.done(self.1, self.2).into_iter().for_each(Ticket::spawn);
+        let done = || self.0.queue.done(self.1, self.2).into_iter().for_each(Ticket::spawn);
+        // This may be the end of a panic.
+        self.3.guard("vdev-io", done);
     }
 }
 
@@ -386,7 +389,7 @@ pub(crate) fn run_for<W: LeafWork>(
     {
         let (leaf, size) = (batch.leaf().clone(), Size::of(batch));
         if leaf.queue.begin(priority, size) {
-            let place = Active(&leaf, priority, size);
+            let place = Active(&leaf, priority, size, &pool.threads().alarm);
             batch.run();
             drop(place);
             return batches;

@@ -96,6 +96,15 @@ impl<'a> Place<'a> {
 }
 
 impl Plan<'_> {
+    /// Whether at most one device has the block.
+    fn has_one_device(&self) -> bool {
+        match self {
+            Plan::Mirror(read) => read.has_one_device(),
+            Plan::Failed(_) => true,
+            Plan::RaidZ(_) | Plan::Split(..) => false,
+        }
+    }
+
     fn first_reads(&mut self) -> Vec<LeafRead> {
         match self {
             Plan::Mirror(read) => read.first_read().into_iter().collect(),
@@ -246,7 +255,7 @@ impl VdevTree {
         priority: Priority,
         reqs: &[BlockRead<'_>],
     ) -> Vec<Outcome<Result<Abd, VdevError>>> {
-        let submit = Submit::new(&self.pool, priority);
+        let mut submit = Submit::new(&self.pool, priority);
         let mut plans: Vec<(Plan<'_>, Range<usize>)> = Vec::with_capacity(reqs.len());
         let mut reads = Vec::with_capacity(reqs.len());
         for req in reqs {
@@ -254,6 +263,10 @@ impl VdevTree {
             let start = reads.len();
             reads.append(&mut plan.first_reads());
             plans.push((plan, start..reads.len()));
+        }
+        // Where no other device can stand in, each is waited for.
+        if plans.iter().all(|(plan, _)| plan.has_one_device()) {
+            submit = submit.patient();
         }
         let mut results = read_leaves(submit, &reads).into_iter();
         let mut done = Vec::with_capacity(reqs.len());

@@ -7,7 +7,7 @@ use cenote_command::outcome::{Stop, fail};
 use cenote_pool::Candidate;
 use cenote_vdev::{Device, ReadReq, open_device, read_labels};
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -45,18 +45,60 @@ impl Device for Copied {
     }
 }
 
+/// Which file a path leads to.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let found = std::fs::metadata(path).ok()?;
+    Some((found.dev(), found.ino()))
+}
+
+/// Opens the copy at `path`, which nothing else may be than a file of its own: none of the `devices`, and none
+/// of the copies `made`.
+fn open_copy(
+    path: &Path,
+    devices: &[(u64, u64)],
+    made: &mut Vec<(u64, u64)>,
+) -> Result<File, Stop> {
+    let refused = |why: &str| fail(format!("zdb: cannot open '{}': {why}", path.display()));
+    // Before it is opened: a pipe would wait for a reader.
+    match std::fs::metadata(path) {
+        Ok(there) if !there.is_file() => return refused("not a regular file"),
+        Ok(there) if devices.contains(&(there.dev(), there.ino())) => {
+            return refused("it is a device of the pool");
+        }
+        _ => {}
+    }
+    let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+    let opened = opened.and_then(|copy| Ok((copy.metadata()?, copy)));
+    let (there, copy) = match opened {
+        Ok(opened) => opened,
+        Err(e) => return refused(&e.to_string()),
+    };
+    let identity = (there.dev(), there.ino());
+    if made.contains(&identity) {
+        return refused("two devices of the pool have this name");
+    }
+    if !there.is_file() || devices.contains(&identity) {
+        return refused("not a regular file of its own");
+    }
+    made.push(identity);
+    Ok(copy)
+}
+
 /// The pool with its devices open; what is read of them is copied to `dir`.
+///
+/// # Errors
+/// The copy of a device cannot be written, or is a device of the pool, or that of another device.
 pub fn candidate(found: &Candidate, dir: &Path) -> Result<Candidate, Stop> {
     let mut copied = found.clone();
-    for labels in found.devices.iter().chain(&found.aux) {
+    let all = || found.devices.iter().chain(&found.aux);
+    let devices: Vec<(u64, u64)> = all().filter_map(|labels| identity(&labels.path)).collect();
+    let mut made = Vec::new();
+    for labels in all() {
         let Some(guid) = labels.config.u64("guid") else { continue };
         let Some(name) = labels.path.file_name() else { continue };
         let Ok(device) = open_device(&labels.path) else { continue };
         let path = dir.join(name);
-        let copy = match OpenOptions::new().write(true).create(true).truncate(false).open(&path) {
-            Ok(copy) => copy,
-            Err(e) => return fail(format!("zdb: cannot open '{}': {e}", path.display())),
-        };
+        let copy = open_copy(&path, &devices, &mut made)?;
         let device = Copied { device, copy };
         // The search read them before.
         if let Err(e) = read_labels(&device) {

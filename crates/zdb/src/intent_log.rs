@@ -167,6 +167,10 @@ impl Zdb<'_> {
         if level < 3 {
             return Ok(());
         }
+        if os.root_bp().uses_crypt() {
+            writeln!(self.out(), "{TAB}(encrypted)")?;
+            return Ok(());
+        }
         if r.data.len() < RECORD_HEADER + 8 {
             self.complain(format_args!("intent log record of {len} bytes"));
             return Ok(());

@@ -209,7 +209,7 @@ fn only_spoiled(spoiled: &Spoiled) -> Vec<(Class, VdevInfo)> {
         let size = 1 << vdev.ms_shift;
         for (id, metaslab) in (0u64..).zip(&mut vdev.metaslabs) {
             if !spoiled.metaslabs.contains(&id) {
-                *metaslab = MetaslabInfo { allocated: size, histogram: None };
+                *metaslab = MetaslabInfo { allocated: size, histogram: None, off: 0 };
             }
         }
     }

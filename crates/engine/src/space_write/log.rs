@@ -415,15 +415,22 @@ impl LoggedPass<'_, '_> {
     fn verify(&mut self, place: Place, object: u64) -> Result<()> {
         let said = i128::from(self.maps.header(object)?.alloc);
         let said = said + self.space.unflushed.allocated(place);
-        let known = |m: &Metaslab| (m.allocated_on_disk(), m.header_off_by());
-        if let Some((is, off)) = self.metaslab(place, known) {
-            // A header that was wrong on disk stays wrong by as much.
-            let ((vdev, ms), said) = (place, said + i128::from(off));
-            if said != i128::from(is) {
-                // Of one that was never loaded the header may be what is wrong.
-                let is = format!("{is} bytes are allocated, {said} by its map and logs");
-                return invalid(object, format!("vdev {vdev} metaslab {ms}: {is}"));
+        let Some(mut known) = self.metaslab(place, Metaslab::on_disk) else { return Ok(()) };
+        let (vdev, ms) = place;
+        if known.allocated < 0 && !known.loaded {
+            // More was freed than the header counts. Either the one or the other is wrong, and a load tells which.
+            if !self.allocator.load(vdev, ms) {
+                let why = "more was freed than is allocated by its map and logs";
+                return invalid(object, format!("vdev {vdev} metaslab {ms}: {why}"));
             }
+            known = self.metaslab(place, Metaslab::on_disk).unwrap_or(known);
+            tracing::error!(vdev, ms, off = known.off, "the header of a space map counts wrong");
+        }
+        // A header that was wrong on disk stays wrong by as much.
+        let (is, said) = (known.allocated, said + i128::from(known.off));
+        if is < 0 || said != is {
+            let is = format!("{is} bytes are allocated, {said} by its map and logs");
+            return invalid(object, format!("vdev {vdev} metaslab {ms}: {is}"));
         }
         Ok(())
     }

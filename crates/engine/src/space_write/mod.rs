@@ -458,8 +458,11 @@ fn metaslab_infos(v: &VdevSpace) -> Vec<MetaslabInfo> {
         let header = ms.header.as_ref();
         // One that counts nothing was never written.
         let histogram = header.and_then(|h| h.histogram).filter(|h| h.iter().any(|n| *n != 0));
+        let allocated = v.alloc_of(ms);
+        let off = i128::from(allocated) - v.counted_of(ms);
         MetaslabInfo {
-            allocated: v.alloc_of(ms),
+            allocated,
+            off: i64::try_from(off).unwrap_or(if off < 0 { i64::MIN } else { i64::MAX }),
             histogram: histogram.map(|h| Histogram::from_shifted(&h, v.ashift)),
         }
     };

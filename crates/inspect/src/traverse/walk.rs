@@ -19,6 +19,9 @@ const VERIFY_BATCH: usize = 32;
 /// Batches for each worker that may wait. A worker that finds more checks them itself.
 const WAITING: usize = 2;
 
+/// How often a worker that waits looks whether all is to end.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// Blocks to check.
 type Batch = Vec<(Bookmark, BlockPointer)>;
 
@@ -32,6 +35,21 @@ struct Tasks {
     /// The last one comes first.
     roots: Vec<Root>,
     checks: Vec<Batch>,
+    /// A worker panicked: all end.
+    failed: bool,
+}
+
+/// A worker has a task until this is dropped.
+struct Busy<'a, 'w>(&'a Walker<'w>);
+
+impl Drop for Busy<'_, '_> {
+    fn drop(&mut self) {
+        let mut tasks = self.0.tasks.lock();
+        tasks.failed |= std::thread::panicking();
+        self.0.busy.fetch_sub(1, Ordering::SeqCst);
+        drop(tasks);
+        self.0.wake.notify_all();
+    }
 }
 
 struct Walker<'a> {
@@ -63,7 +81,11 @@ pub(super) fn walk(
         stopped,
         workers: options.workers.clamp(1, 64),
         account: Mutex::new(account),
-        tasks: Mutex::new(Tasks { roots: roots.into_iter().rev().collect(), checks: Vec::new() }),
+        tasks: Mutex::new(Tasks {
+            roots: roots.into_iter().rev().collect(),
+            checks: Vec::new(),
+            failed: false,
+        }),
         wake: Condvar::new(),
         busy: AtomicUsize::new(0),
         last_progress: Mutex::new(Instant::now()),
@@ -87,22 +109,22 @@ pub(super) fn birth(bp: &BlockPointer) -> u64 {
 impl Walker<'_> {
     fn work(&self) {
         while let Some(task) = self.next() {
+            let _busy = Busy(self);
             match task {
                 Task::Root(root) => self.root(&root),
                 Task::Verify(batch) => self.verify(&batch),
             }
             self.progress();
-            let tasks = self.tasks.lock();
-            self.busy.fetch_sub(1, Ordering::SeqCst);
-            drop(tasks);
-            self.wake.notify_all();
         }
     }
 
-    /// The next task; `None` when all work is done.
+    /// The next task; `None` when all work is done, or can be no more.
     fn next(&self) -> Option<Task> {
         let mut tasks = self.tasks.lock();
         loop {
+            if tasks.failed {
+                return None;
+            }
             if (self.stopped)() {
                 tasks.roots.clear();
                 tasks.checks.clear();
@@ -115,7 +137,7 @@ impl Walker<'_> {
             if self.busy.load(Ordering::SeqCst) == 0 {
                 return None;
             }
-            self.wake.wait(&mut tasks);
+            self.wake.wait_for(&mut tasks, LOOK);
         }
     }
 

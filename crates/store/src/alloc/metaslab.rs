@@ -82,8 +82,21 @@ const BATCH: usize = 32;
 pub struct MetaslabInfo {
     /// Bytes allocated.
     pub allocated: u64,
+    /// So many of them are beyond what the header of the space map counts, which cannot be right.
+    pub off: i64,
     /// Free segments by size, from the header of the space map; `None` if it has none.
     pub histogram: Option<Histogram>,
+}
+
+/// What is known of the space that a metaslab has allocated on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OnDisk {
+    /// Bytes allocated. Less than 0, if more was freed since than the header of the space map counts.
+    pub allocated: i128,
+    /// So many of them are known to be beyond what the header counts.
+    pub off: i64,
+    /// Whether they are known from what is free.
+    pub loaded: bool,
 }
 
 /// The changes of a metaslab that are to be written to its space map.
@@ -183,7 +196,7 @@ struct State {
     views: u64,
     /// Bytes that a load found allocated beyond those that were known.
     found: i64,
-    /// The same of all loads: so far off is the header of the space map.
+    /// So far off the header of the space map is, as far as it is known.
     off: i64,
     /// Last txg in which this metaslab was allocated from or loaded for.
     used: u64,
@@ -206,7 +219,7 @@ pub struct Metaslab {
 impl Metaslab {
     pub(super) fn new(vdev: u64, id: u64, extent: Extent, info: MetaslabInfo) -> Metaslab {
         let allocated = info.allocated.min(extent.size);
-        let mut state = State { size: extent.size, allocated, ..State::default() };
+        let mut state = State { size: extent.size, allocated, off: info.off, ..State::default() };
         let known = info.histogram.filter(|_| allocated > 0);
         state.guessed = match (&known, allocated) {
             // All that is free is one segment, which is no guess.
@@ -250,19 +263,14 @@ impl Metaslab {
         self.state.lock().allocated
     }
 
-    /// Bytes that are allocated on disk once all changes that were taken are: what is deferred is free
+    /// What is allocated on disk once all changes that were taken are: what is deferred is free
     /// there, and so is what was allocated in groups that are open still, for log blocks.
-    pub fn allocated_on_disk(&self) -> u64 {
+    pub fn on_disk(&self) -> OnDisk {
         let state = self.state.lock();
         let later: u64 = state.allocs.values().map(RangeTree::space).sum();
         let kept = state.freed.bytes() + state.defer.bytes();
-        // Of one that is not loaded the header may say anything.
-        state.allocated.saturating_sub(kept).saturating_sub(later)
-    }
-
-    /// Bytes that are allocated beyond what the header of the space map said when the metaslab was loaded.
-    pub fn header_off_by(&self) -> i64 {
-        self.state.lock().off
+        let allocated = i128::from(state.allocated) - i128::from(kept) - i128::from(later);
+        OnDisk { allocated, off: state.off, loaded: state.free.is_some() }
     }
 
     /// Free segments that may be allocated, by size: exact if loaded.
@@ -582,6 +590,8 @@ impl Metaslab {
     ///
     /// Errors: the metaslab is not loaded; it is as it was.
     fn finish_load(&self, mut result: Result<FreeSpace, NotLoaded>) -> Result<(), NotLoaded> {
+        // If this panics, nobody must wait for it for ever.
+        let unfinished = Unfinished(self);
         let mut add = |noted: Noted| {
             let Ok(free) = &mut result else { return };
             let twice = noted.freed.into_iter().find(|(start, end)| free.overlaps(*start, *end));
@@ -607,12 +617,15 @@ impl Metaslab {
         let loaded = result.map(|free| {
             let allocated = self.extent.size - free.space();
             let found = allocated.wrapping_sub(state.allocated) as i64;
-            (state.found, state.off) = (state.found + found, state.off + found);
+            (state.found, state.off) =
+                (state.found.saturating_add(found), state.off.saturating_add(found));
             state.allocated = allocated;
             state.free = Some(free);
             (state.came_back, state.others) = ((0, 0), 0);
         });
         drop(state);
+        // Another load may have begun.
+        std::mem::forget(unfinished);
         self.loaded.notify_all();
         loaded
     }
@@ -624,6 +637,16 @@ fn with_deferred(mut sum: Histogram, state: MutexGuard<'_, State>) -> Histogram 
     drop(state);
     deferred.iter().flat_map(Set::iter).for_each(|(start, end)| sum.add(end - start));
     sum
+}
+
+/// The end of a load. If it is dropped, the metaslab is not loaded.
+struct Unfinished<'a>(&'a Metaslab);
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().loading = None;
+        self.0.loaded.notify_all();
+    }
 }
 
 /// Ends a load whatever happens.
@@ -730,7 +753,11 @@ impl State {
                 continue;
             }
             // Of one that is not loaded the header of the space map may have said less than there is.
+            let beyond = (end - start).saturating_sub(self.allocated);
             self.allocated = self.allocated.saturating_sub(end - start);
+            let beyond = i64::try_from(beyond).unwrap_or(i64::MAX);
+            (self.found, self.off) =
+                (self.found.saturating_add(beyond), self.off.saturating_add(beyond));
             if let Some(noted) = &mut self.loading {
                 noted.back.push((freed_in, start, end));
             }

@@ -79,7 +79,7 @@ pub use deferred::DeferredFrees;
 pub use group::{Group, VdevInfo};
 pub use hold::Hold;
 pub use loader::{LoadMetaslab, Loaded};
-pub use metaslab::{Changes, Metaslab, MetaslabInfo, TXG_DEFER_SIZE};
+pub use metaslab::{Changes, Metaslab, MetaslabInfo, OnDisk, TXG_DEFER_SIZE};
 pub use read_epochs::{ReadEpoch, ReadEpochs};
 pub use row::Metaslabs;
 pub use space::{Extent, FreeSpace, Loading, SEGMENT_BITS};

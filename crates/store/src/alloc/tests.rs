@@ -628,7 +628,7 @@ fn a_claim_takes_what_is_free() {
 fn what_is_guessed_is_not_known() {
     let extent = Extent { start: 0, size: 1 << 24, shift: 12 };
     let of = |allocated, histogram| {
-        let info = super::MetaslabInfo { allocated, histogram };
+        let info = super::MetaslabInfo { allocated, histogram, off: 0 };
         let metaslab = super::Metaslab::new(0, 0, extent, info);
         (metaslab.histogram(), metaslab.known_histogram())
     };

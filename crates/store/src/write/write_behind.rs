@@ -106,11 +106,19 @@ impl WriteBehind {
     fn run(&self) {
         let mut state = self.state.lock();
         while let Some((job, bytes)) = state.jobs.pop_front() {
-            state.bytes = less!(state.bytes, bytes, "bytes that wait to be written");
-            self.changed.notify_all();
             let panicked = |why: String| Err(VdevError::Broken(why).into());
-            let unlocked = || caught(job).unwrap_or_else(panicked);
-            let done = MutexGuard::unlocked(&mut state, unlocked);
+            let waiting = state.bytes;
+            let left = caught(|| less!(waiting, bytes, "bytes that wait to be written"));
+            let done = match left {
+                Ok(left) => {
+                    state.bytes = left;
+                    self.changed.notify_all();
+                    let unlocked = || caught(job).unwrap_or_else(panicked);
+                    MutexGuard::unlocked(&mut state, unlocked)
+                }
+                // Others still wait for this thread, and are told.
+                Err(why) => panicked(why),
+            };
             state.failed = state.failed.take().or(done.err());
         }
         state.running = false;

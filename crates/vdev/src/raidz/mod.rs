@@ -103,8 +103,22 @@ pub(crate) struct Read<'a> {
 }
 
 impl<'a> Read<'a> {
-    /// Plans the read of `size` bytes at `offset`. `None` if there is no such place.
+    /// Plans the read of `size` bytes at `offset`, of other devices than those that hang as far as these suffice. `None`
+    /// if there is no such place.
     pub(crate) fn plan(vdev: &'a Arc<Vdev>, offset: u64, size: usize, txg: u64) -> Option<Self> {
+        let mut read = Self::plan_waiting(vdev, offset, size, txg)?;
+        doubt_hanging(&mut read.columns, read.nparity);
+        read.asked = read.choose();
+        Some(read)
+    }
+
+    /// As [`Read::plan`], of devices that hang as of others.
+    pub(crate) fn plan_waiting(
+        vdev: &'a Arc<Vdev>,
+        offset: u64,
+        size: usize,
+        txg: u64,
+    ) -> Option<Self> {
         let extents = vdev.geometry()?.columns(offset, size as u64)?;
         let nparity = usize::try_from(vdev.nparity()).ok()?;
         let column = |extent: ColumnExtent| {
@@ -113,8 +127,7 @@ impl<'a> Read<'a> {
             let trust = leaves.first().and_then(|l| l.trust(txg));
             Some(Column { extent, child, leaves, tried: 0, trust, data: None })
         };
-        let mut columns: Vec<Column> = extents.into_iter().map(column).collect::<Option<_>>()?;
-        doubt_hanging(&mut columns, nparity);
+        let columns: Vec<Column> = extents.into_iter().map(column).collect::<Option<_>>()?;
         let mut read = Read {
             vdev,
             offset,

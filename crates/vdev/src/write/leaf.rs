@@ -1,6 +1,10 @@
 //! What of a leaf's writes is not known to be durable, and what it missed (`vdev_dtl_dirty`).
 
 use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// So long after a probe's flush that succeeded another probe flushes nothing.
+const BETWEEN_PROBES: Duration = Duration::from_secs(1);
 
 /// The writes of a leaf since its last flush.
 #[derive(Debug, Default)]
@@ -14,6 +18,8 @@ pub(crate) struct Written {
     /// Whether the leaf lacks a block, since a write failed.
     failed: bool,
     flush_failures: u64,
+    /// When the flush of a probe succeeded last; `None` if a flush has failed since.
+    kept: Option<Instant>,
     /// Transaction groups missed, not handed out yet.
     missed: Vec<Range<u64>>,
 }
@@ -67,8 +73,19 @@ impl Written {
     /// A flush failed: the transaction groups of the blocks that may be lost, if there are any.
     pub(crate) fn flush_failed(&mut self) -> Option<Range<u64>> {
         self.flush_failures += 1;
+        self.kept = None;
         self.durable = self.now;
         self.blocks.take()
+    }
+
+    /// The flush of a probe succeeded.
+    pub(crate) fn kept(&mut self) {
+        self.kept = Some(Instant::now());
+    }
+
+    /// Whether the flush of a probe succeeded a moment ago, and none failed since.
+    pub(crate) fn kept_lately(&self) -> bool {
+        self.kept.is_some_and(|when| when.elapsed() < BETWEEN_PROBES)
     }
 
     /// How many flushes failed.

@@ -302,10 +302,14 @@ impl VdevTree {
     }
 
     /// Makes durable what was written to one leaf below `top`: whether a device that takes writes keeps them, only
-    /// this tells. What it may have lost is noted as by [`VdevTree::flush_all`]. Returns whether the device failed; while
-    /// another flush runs this one is left to it. As what a probe asks, this counts as no error of its own.
+    /// this tells. What it may have lost is noted as by [`VdevTree::flush_all`]. Returns whether the device failed, which it
+    /// did not if its file system is full; while another flush runs this one is left to it, and so soon after one
+    /// that succeeded there is none. As what a probe asks, this counts as no error of its own.
     pub(crate) fn fails_to_flush(&self, top: &Arc<Vdev>, leaf: &Arc<Vdev>) -> bool {
         let Some(mut lost) = self.writer.lost.try_lock() else { return false };
+        if leaf.written().kept_lately() {
+            return false;
+        }
         let Some(seen) = leaf.written().dirty() else { return false };
         let mut flush = Flush { leaf: leaf.clone(), seen, result: Ok(()) };
         flush.run();
@@ -316,7 +320,11 @@ impl VdevTree {
         if let Some(why) = flush.finish() {
             note_lost(top, &|l: &Vdev| l.guid() == leaf.guid(), &why, &mut lost);
         }
-        flush.result.is_err()
+        match flush.result {
+            Ok(()) => leaf.written().kept(),
+            Err(e) => return e.kind() != io::ErrorKind::StorageFull,
+        }
+        false
     }
 
     /// Writes of devices, after aggregation, that succeeded since the pool was opened; labels and
