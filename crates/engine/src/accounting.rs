@@ -7,7 +7,8 @@
 //! up to date by what a sync changed (its dnodes before and after), and a second sync of the object
 //! set in the same transaction group writes them.
 //!
-//! If the ZAPs cannot be read, the object set is not counted any more.
+//! If the ZAPs cannot be read, the object set is not counted any more. If it cannot be read whether the dataset uses the
+//! features, the pool goes on as if it did not.
 //!
 //! # File systems from before objects and projects were counted (`dmu_objset_id_quota_upgrade`)
 //!
@@ -64,17 +65,21 @@ impl Counted {
     /// What is counted of an object set that is there.
     fn of(tx: &mut Tx<'_>, set: &OpenObjectSet, ds_obj: u64) -> Result<Counted> {
         let complete = set.synced().phys().flags;
-        let mut counted = Counted { flags: complete, projects_along: false };
         if complete & BYTES == 0 || complete & OBJECTS != 0 {
-            return Ok(counted);
+            return Ok(Counted { flags: complete, projects_along: false });
         }
-        for (flag, guid) in [(OBJECTS, OBJECTS_FEATURE), (PROJECTS, PROJECTS_FEATURE)] {
-            if complete & flag == 0 && features::is_used_by(tx, ds_obj, guid)? {
-                counted.flags |= flag;
-                counted.projects_along |= flag == PROJECTS;
+        let what = format!("dataset {ds_obj:#x}: its objects are not counted along");
+        let used = tx.unless_unreadable(&what, |tx| {
+            let mut used = 0;
+            for (flag, guid) in [(OBJECTS, OBJECTS_FEATURE), (PROJECTS, PROJECTS_FEATURE)] {
+                if complete & flag == 0 && features::is_used_by(tx, ds_obj, guid)? {
+                    used |= flag;
+                }
             }
-        }
-        Ok(counted)
+            Ok(used)
+        })?;
+        let used = used.unwrap_or(0);
+        Ok(Counted { flags: complete | used, projects_along: used & PROJECTS != 0 })
     }
 }
 

@@ -16,7 +16,8 @@
 //! with a use of the feature. A table without entries goes, and its use with it. The sums are `bcloneused` and
 //! `bclonesaved`.
 //!
-//! A sum that would become less than nothing, or that overflows, is an error of the table on disk.
+//! A number of references or entries that would become less than nothing, or that overflows, is an error of the table on
+//! disk. The sums `bcloneused` and `bclonesaved` are only shown: a wrong one stays at the end of the numbers.
 //!
 //! Invariant: in each transaction group the references of all clones are added before any reference is taken
 //! that the same group frees. So a block that is cloned and freed in one group stays.
@@ -71,6 +72,8 @@ struct Table {
     /// Entries in each range: the blocks of counts that were looked at, by their numbers.
     counts: BTreeMap<u64, Vec<u8>>,
     changed: bool,
+    /// A shown sum did not add up, and that was said.
+    is_doubtful: bool,
 }
 
 impl Table {
@@ -97,6 +100,7 @@ impl Table {
             saved,
             counts: BTreeMap::new(),
             changed: false,
+            is_doubtful: false,
         }))
     }
 
@@ -185,18 +189,26 @@ impl Table {
         self.changed = true;
         self.set_references(tx, offset, (self.sum(before.checked_add(more))?, bytes))?;
         let saved = size.checked_mul(more).and_then(|more| self.saved.checked_add(more));
-        self.saved = self.sum(saved)?;
+        self.saved = self.shown(saved, u64::MAX);
         if known.is_some() {
             return Ok(());
         }
-        self.used = self.sum(self.used.checked_add(size))?;
+        self.used = self.shown(self.used.checked_add(size), u64::MAX);
         self.count = self.sum(self.count.checked_add(1))?;
         let near = self.entries_near(tx, offset)?.checked_add(1);
         let near = near.ok_or_else(|| corrupt(self.object, "too many references in a range"))?;
         self.count_near(tx, offset, near)
     }
 
-    /// A sum of the table. They are from the disk: one that does not add up makes the table unreadable.
+    /// A sum that is only shown. Where it does not add up it is `end`, and the log says so once.
+    fn shown(&mut self, sum: Option<u64>, end: u64) -> u64 {
+        if sum.is_none() && !std::mem::replace(&mut self.is_doubtful, true) {
+            tracing::warn!("bcloneused and bclonesaved are wrong: {}", self.bad_sum());
+        }
+        sum.unwrap_or(end)
+    }
+
+    /// A number of references or entries. They are from the disk: one that does not add up makes the table unreadable.
     fn sum(&self, sum: Option<u64>) -> Result<u64> {
         sum.ok_or_else(|| self.bad_sum())
     }
@@ -235,13 +247,13 @@ impl Table {
     fn release(&mut self, tx: &mut Tx<'_>, offset: u64, size: u64) -> Result<bool> {
         let Some((count, bytes)) = self.references(tx, offset)? else { return Ok(false) };
         self.changed = true;
-        self.saved = self.sum(self.saved.checked_sub(size))?;
+        self.saved = self.shown(self.saved.checked_sub(size), 0);
         if count > 1 {
             self.set_references(tx, offset, (count - 1, bytes))?;
             return Ok(true);
         }
         ZapMut::open(tx.mos, self.entries).remove(&Key::Words(&[offset]))?;
-        self.used = self.sum(self.used.checked_sub(size))?;
+        self.used = self.shown(self.used.checked_sub(size), 0);
         self.count = self.sum(self.count.checked_sub(1))?;
         let near = self.entries_near(tx, offset)?.checked_sub(1);
         let near = near.ok_or_else(|| self.bad_sum())?;
@@ -327,14 +339,23 @@ pub fn release(tx: &mut Tx<'_>, blocks: Vec<BlockPointer>) -> Result<Vec<BlockPo
         let readable = is_readable(tx, &mut tables, &bp);
         if readable { rest.push(bp) } else { leaked.push(bp) }
     }
-    let left = match tx.unless_unreadable(LEAKED, |tx| release_all(tx, &rest))? {
-        Some(left) => left,
-        None => {
-            let (more, left) = rest.into_iter().partition(may_be_cloned);
-            leaked.extend::<Vec<_>>(more);
-            left
+    // One table after another: what is wrong with one costs only the blocks that have entries in it.
+    let mut of_vdevs: BTreeMap<Option<u32>, Vec<BlockPointer>> = BTreeMap::new();
+    for bp in rest {
+        let vdev = bp.dva(0).filter(|_| may_be_cloned(&bp)).map(|dva| dva.vdev);
+        of_vdevs.entry(vdev).or_default().push(bp);
+    }
+    let mut left = Vec::new();
+    for blocks in of_vdevs.into_values() {
+        if let Some(free) = tx.unless_unreadable(LEAKED, |tx| release_all(tx, &blocks))? {
+            left.extend(free);
+            continue;
         }
-    };
+        for bp in blocks {
+            let has_entry = has_entry(tx, &mut tables, &bp);
+            if has_entry { leaked.push(bp) } else { left.push(bp) }
+        }
+    }
     let mut sum = Sizes::default();
     leaked.iter().for_each(|bp| sum.add((tx.space)(bp)));
     pool::charge_leak(tx, sum)?;
@@ -364,6 +385,14 @@ fn is_readable(tx: &mut Tx<'_>, tables: &mut BTreeMap<u64, Doubtful>, bp: &Block
     let readable = doubtful.table.as_mut().is_none_or(|t| t.references(tx, dva.offset).is_ok());
     doubtful.failures += u32::from(!readable);
     readable
+}
+
+/// Whether a block has references beyond the first, or it cannot be read whether it has. Its table is among those of
+/// [`is_readable`], and was not changed since.
+fn has_entry(tx: &mut Tx<'_>, tables: &mut BTreeMap<u64, Doubtful>, bp: &BlockPointer) -> bool {
+    let Some(dva) = bp.dva(0).filter(|_| may_be_cloned(bp)) else { return false };
+    let table = tables.get_mut(&dva.vdev.into()).and_then(|doubtful| doubtful.table.as_mut());
+    table.is_some_and(|table| !matches!(table.references(tx, dva.offset), Ok(None)))
 }
 
 /// Only data is cloned.

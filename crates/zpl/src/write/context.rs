@@ -39,6 +39,8 @@ pub(crate) struct Cx<'a> {
     pub(crate) quotas: Quotas,
     /// The ZAP of unlinked nodes.
     pub(crate) unlinked_set: Option<u64>,
+    /// Nodes without names stay there for now.
+    pub(crate) keeps_unlinked: bool,
 }
 
 /// What is kept beside the object set and follows a change of it: nothing before the change is made,

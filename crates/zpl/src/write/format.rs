@@ -84,6 +84,7 @@ pub fn format(os: &mut OpenObjectSet, props: &CreateProps, txg: u64) -> Result<(
         names: NameRules { flags, case: props.case, utf8_only },
         quotas: Quotas::default(),
         unlinked_set: Some(unlinked_set),
+        keeps_unlinked: false,
     };
     let root = Fresh {
         mode: S_IFDIR | u64::from(props.mode) & 0o7777,

@@ -371,6 +371,7 @@ impl FileSystem {
                 },
                 quotas: self.quotas(),
                 unlinked_set: self.unlinked_set(),
+                keeps_unlinked: self.drain.is_suspended(),
             };
             let done = f(seen, &mut cx)?;
             Ok((done, cx.after))

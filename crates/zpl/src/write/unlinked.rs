@@ -31,6 +31,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Weak;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What freeing a chunk writes, at most, in bytes.
 const CHUNK: Cost = Cost { write: 64 << 10, objects: 0, frees: true };
@@ -40,6 +41,8 @@ const XATTRS: u64 = 256;
 /// Files without names that are to be freed, and who does it.
 #[derive(Default)]
 pub(crate) struct UnlinkedDrain {
+    /// A tunable cannot suspend it.
+    unsuspended: AtomicBool,
     queue: Mutex<Queue>,
     idle: Condvar,
 }
@@ -71,7 +74,7 @@ impl UnlinkedDrain {
     /// What is to be done next; `None`: the thread has to end.
     fn next(&self) -> Option<Work> {
         let mut queue = self.queue();
-        let first = queue.waiting.front().copied().filter(|_| !is_suspended());
+        let first = queue.waiting.front().copied().filter(|_| !self.is_suspended());
         let free = first.map(Work::Free);
         let next = free.or(queue.counting.map(Work::Count)).filter(|_| !queue.stopped);
         if next.is_none() {
@@ -79,6 +82,16 @@ impl UnlinkedDrain {
             self.idle.notify_all();
         }
         next
+    }
+
+    /// Whether files without names are kept for now (`zfs_unlink_suspend_progress`). A later mount frees them.
+    pub(super) fn is_suspended(&self) -> bool {
+        UNLINK_SUSPEND_PROGRESS.get() != 0 && !self.unsuspended.load(Ordering::Relaxed)
+    }
+
+    /// Has files freed whatever the tunable says: a replay needs their numbers.
+    pub(super) fn never_suspend(&self) {
+        self.unsuspended.store(true, Ordering::Relaxed);
     }
 
     /// Nothing is freed in the background any more.
@@ -89,14 +102,9 @@ impl UnlinkedDrain {
     }
 }
 
-/// Whether files without names are kept for now. A later mount frees them.
-fn is_suspended() -> bool {
-    UNLINK_SUSPEND_PROGRESS.get() != 0
-}
-
 /// Frees a node that has no names, unless that is too much for one transaction; then false.
 pub(super) fn destroy_small(cx: &mut Cx<'_>, node: &NodeMut) -> Result<bool> {
-    if is_suspended() {
+    if cx.keeps_unlinked {
         return Ok(false);
     }
     let chunk = cx.os.view(node.ino)?.last_delete_chunk(0, u64::MAX, DELETE_BLOCKS.get());

@@ -108,7 +108,9 @@ pub fn replay(
             // Data that is read ahead has to be kept until it is needed.
             let cache = PrimaryCache::All;
             let settings = Settings { visibility, cache, read_only: false, ..settings };
-            Target::Files(FileSystem::open_live(live.clone(), settings)?)
+            let fs = FileSystem::open_live(live.clone(), settings)?;
+            fs.drain.never_suspend();
+            Target::Files(fs)
         }
         ObjsetType::Zvol => Target::Volume(Volume::open_live(live.clone())?),
         kind => return Err(Error::Unsupported(format!("an intent log of {kind:?}"))),
