@@ -9,15 +9,15 @@
 //! Memory tells whether a block is still the same: a change copies a block that is also held elsewhere, and
 //! the blocks that were written early are held here.
 //!
-//! A block that is what is on disk already is not written: the record points to what is there (`dr_nopwrite`). That stays until
-//! a group frees it, and when that group is on disk nothing of the record is needed.
+//! A block that is what is on disk already is not written (`dr_nopwrite`), and its record has the data. The record cannot point to
+//! what is there: no claim of the log would hold that, and a record before it in the log may free it in the replay.
 //!
 //! # Invariants
 //!
 //! - A block is written early only if the open group is going to write it: the caller holds that group open,
 //!   and the block is dirty in it.
 //! - Each pointer to a block that was written is either used by the sync of its group, or freed by it.
-//! - A pointer to what was there before is one that the last group on disk leads to, and no group has changed since.
+//! - Each pointer that is returned was allocated in the open group: a claim of the log takes its block, and keeps it through the replay.
 //! - No pointer that is returned is a hole or embedded. It may be one of a gang block.
 
 use crate::policy::{Abilities, Policy};
@@ -82,7 +82,7 @@ pub(crate) struct Early(Mutex<BTreeMap<u64, Group>>);
 
 impl Early {
     /// Writes the block of `object` with byte `offset`, which the open group `txg` is going to write. `None`: it
-    /// is not, or cannot be written; the data belongs in the record.
+    /// is not, cannot be written, or is on disk already; the data belongs in the record.
     pub(super) fn write(
         &self,
         how: How<'_>,
@@ -114,11 +114,8 @@ impl Early {
             pass: 1,
         };
         let bp = how.writer.write_many(txg, &[request]).pop()?.ok()?;
-        if bp.is_hole() {
+        if bp.is_hole() || bp == previous {
             return None;
-        }
-        if bp == previous {
-            return Some(bp);
         }
         let mut groups = self.0.lock();
         let group = groups.entry(txg).or_default();
