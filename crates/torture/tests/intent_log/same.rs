@@ -5,8 +5,9 @@ use crate::{recover, set_property, world};
 use cenote_engine::Engine;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::checksum::Checksum;
-use cenote_torture::live::lab::{disks, judge};
-use cenote_zpl::{NodeKind, Settings};
+use cenote_torture::live::damage::Damage;
+use cenote_torture::live::lab::{disks, judge, lab};
+use cenote_zpl::{NodeKind, SetAttr, Settings};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -71,4 +72,58 @@ fn a_synchronous_write_of_the_same_takes_no_space() {
     assert_eq!(pointers(&engine, ino), after);
     engine.export(false).unwrap();
     judge(&images(&all)).unwrap();
+}
+
+/// A record frees what is on disk, and a later one of the same group has the same data again: it does not lead to what is
+/// free by then, and may be overwritten.
+#[test]
+fn what_is_changed_and_changed_back_is_replayed() {
+    for truncated in [false, true] {
+        let settings = Settings { record_size: RECORD as u64, ..world::settings(true) };
+        let (all, engine, fs) = begun(settings);
+        set_property(&engine, "tank", "checksum", Checksum::Sha256 as u64);
+        let id = fs.objset().id();
+        let ino = fs.create(fs.root(), b"file", &new(NodeKind::File)).unwrap().ino;
+        let mut rng = SmallRng::seed_from_u64(4);
+        let data: Vec<u8> = (0..RECORD * RECORDS).map(|_| rng.random()).collect();
+        fs.write(ino, 0, &data, false).unwrap();
+        engine.sync().unwrap();
+        fs.create(fs.root(), b"begin", &new(NodeKind::File)).unwrap();
+        engine.commit(id).unwrap();
+        let before = pointers(&engine, ino);
+        let txg = engine.pool().uberblock().txg;
+        if truncated {
+            fs.setattr(ino, &SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
+        } else {
+            fs.write(ino, 0, &data[RECORD..2 * RECORD], false).unwrap();
+        }
+        engine.commit_objects(id, &[ino]).unwrap();
+        fs.write(ino, 0, &data, false).unwrap();
+        engine.commit_objects(id, &[ino]).unwrap();
+        assert_eq!(engine.pool().uberblock().txg, txg, "a commit waited for its group");
+        // The file `begin` and the first change are replayed, and there is one more crash. What is free then is overwritten.
+        let left = disks(&images(&all), None);
+        let crashed = lab(&left);
+        let stopped = crashed.import(&crashed.find().unwrap()).unwrap();
+        let go_on = |_: &str, done: &cenote_zpl::Replayed| done.records < 2;
+        assert_eq!(cenote::contents::replay_logs(&stopped, &go_on).unwrap().len(), 1);
+        stopped.sync().unwrap();
+        assert!(pointers(&stopped, ino)[0] != before[0], "nothing was freed");
+        drop(stopped);
+        let (mut damage, freed) = (Damage::default(), if truncated { RECORDS } else { 1 });
+        for bp in &before[..freed] {
+            damage.add(&left[bp.dva(0).unwrap().vdev as usize], bp);
+        }
+        let (again, records) = recover(&left, 1);
+        assert!(records > 0);
+        let mut found = vec![0; data.len()];
+        world::root(&again, true).read(ino, 0, &mut found).unwrap();
+        assert!(found == data, "after replay");
+        again.export(false).unwrap();
+        judge(&images(&left)).unwrap();
+        engine.sync().unwrap();
+        assert!(truncated || pointers(&engine, ino) == before, "written anew");
+        engine.export(false).unwrap();
+        judge(&images(&all)).unwrap();
+    }
 }
