@@ -12,7 +12,7 @@
 //! | `abort` | `zfs receive -A` |
 //!
 //! The pools may be changed by other commands while a stream comes in. Only the beginning and the end of each stream
-//! keep others out.
+//! keep others out; nothing is read meanwhile, for the input may stall.
 
 mod abort;
 mod follow;
@@ -146,7 +146,9 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     let changes = changes(&imported, ctx);
     let changes = Arc::new(changes.map_err(|e| Stop::Fail(format!("cannot receive: {e}")))?);
     let mut job = Job { flags, target, origin, asked, imported, changes, top, mount, holds };
-    package::next(&mut job, &mut Source::new(&mut *input), None, ctx)?;
+    let mut source = Source::new(&mut *input);
+    source.limit_lists(Some(package::LONGEST_LIST).filter(|_| ctx.caller.is_delegated()));
+    package::next(&mut job, &mut source, None, ctx)?;
     let good = job.flags.no_mount || !job.mount || one::mount_all(&job, ctx);
     Ok(i32::from(!good))
 }

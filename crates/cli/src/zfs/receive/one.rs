@@ -11,8 +11,8 @@ use crate::mounts::{Directory, How, NotMounted, mount_one};
 use cenote_command::outcome::{Stop, fail};
 use cenote_dsl::human::nicebytes;
 use cenote_dsl::{Dataset, DatasetKind};
-use cenote_engine::change::Changes;
 use cenote_engine::change::receive::{NewReceive, Properties, ReceiveError, Receiving, Source};
+use cenote_engine::change::{ChangeError, Changes};
 use cenote_format::stream::{Begin, FLAG_CLONE, feature};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -191,6 +191,19 @@ impl<'b> Stream<'b> {
         }
     }
 
+    /// Whether the caller may receive the stream, before more than its head is read. What else is wrong is found
+    /// later.
+    fn check_permission(&self, job: &Job) -> Result<(), Stop> {
+        match job.changes.may_receive(&self.asked(job), self.begin) {
+            Err(e @ ReceiveError::Change(ChangeError::Denied | ChangeError::NoDelegation)) => {
+                fail(self.message(job, self.wants_new, &e))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Receives the stream. Its input may stall for as long as it likes: nothing of it is read while others wait
+    /// ([`PoolTable::change`](crate::pools::PoolTable::change)).
     pub(super) fn receive(
         &self,
         job: &mut Job,
@@ -199,10 +212,12 @@ impl<'b> Stream<'b> {
         ctx: &mut Context,
     ) -> Result<(), Stop> {
         let started = Instant::now();
-        let pools = Arc::clone(&ctx.pools);
+        let (pools, changes) = (Arc::clone(&ctx.pools), Arc::clone(&job.changes));
+        self.check_permission(job)?;
+        // What is wrong with it is said after what is wrong with the dataset.
+        let list = source.list(self.begin);
         let change = pools.change();
         let there = job.head(self.head()).map_err(|e| self.cannot(&e))?;
-        let changes = Arc::clone(&job.changes);
         match &there {
             Some(there) => {
                 self.check_there(job, there)?;
@@ -219,10 +234,10 @@ impl<'b> Stream<'b> {
         let props = props::of_dataset(job, within, what, uppermost, ctx);
         let props = props.map_err(|why| self.cannot(&why))?;
         if job.flags.dry_run {
-            let skipped = source.list(self.begin).and_then(|_| source.skip());
-            return skipped.map_err(|e| self.cannot(&e));
+            drop(change);
+            return list.and_then(|_| source.skip()).map_err(|e| self.cannot(&e));
         }
-        let list = source.list(self.begin).map_err(|e| self.cannot(&e))?;
+        let list = list.map_err(|e| self.cannot(&e))?;
         let begun = changes.receive(&self.asked(job), self.begin, &list);
         drop(change);
         let is_new = there.is_none();

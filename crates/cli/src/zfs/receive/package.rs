@@ -5,10 +5,16 @@ use super::names::destination;
 use super::one::Stream;
 use super::{Job, Within};
 use crate::context::Context;
+use crate::zfs::change::permit;
 use cenote_command::outcome::Stop;
+use cenote_engine::change::ChangeError;
+use cenote_engine::change::policy::Operation;
 use cenote_engine::change::receive::{ReceiveError, Source};
 use cenote_format::stream::package::HEADER_TYPE;
 use cenote_format::stream::{Begin, Record, SUBSTREAM, feature};
+
+/// The longest list that a stream may have, in bytes, whose caller was not found to be permitted to receive it.
+pub(super) const LONGEST_LIST: u64 = 1 << 20;
 
 /// Whether there was a stream, or the end of a package.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +79,20 @@ pub(super) fn next(
     stream.receive(job, source, within, ctx).map(|()| Next::Received)
 }
 
+/// The longest list that a package may have, in bytes; `None`: as long as the format lets it be. It counts whether the
+/// caller may receive anything where the package is to go: at the target, or at what is there above it.
+fn longest_list(job: &Job, ctx: &Context) -> Option<u64> {
+    let mut name = job.target.split('@').next().unwrap_or_default();
+    loop {
+        let operation = Operation::Receive { name, force: false };
+        match (permit(&job.imported, ctx, &operation), name.rsplit_once('/')) {
+            (Ok(()), _) => return None,
+            (Err(ChangeError::NotFound), Some((above, _))) => name = above,
+            _ => return Some(LONGEST_LIST),
+        }
+    }
+}
+
 /// Receives all streams of a package whose head was read. `name` is the snapshot that was sent.
 fn receive(
     job: &mut Job,
@@ -82,7 +102,9 @@ fn receive(
     ctx: &mut Context,
 ) -> Result<(), Stop> {
     let cannot = |e: &dyn std::fmt::Display| Stop::Fail(format!("cannot receive: {e}"));
+    source.limit_lists(longest_list(job, ctx));
     let list = source.package(begin).map_err(|e| cannot(&e))?;
+    source.limit_lists(Some(LONGEST_LIST).filter(|_| ctx.caller.is_delegated()));
     let recursive = list.as_ref().is_none_or(|list| list.recursive);
     if recursive && job.target.contains('@') {
         return Err(cannot(&"cannot specify snapshot name for multi-snapshot stream"));

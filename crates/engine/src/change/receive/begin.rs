@@ -93,6 +93,16 @@ impl Changes {
             })
     }
 
+    /// Whether the user may receive a stream. It is asked before the rest of the stream is read.
+    ///
+    /// # Errors
+    /// As [`Changes::receive`], as far as they show without what follows the stream's head.
+    pub fn may_receive(&self, new: &NewReceive, begin: &Begin) -> Result<()> {
+        let plan = self.plan_receive(new, begin)?;
+        self.permit(&Operation::Receive { name: &plan.there, force: plan.force })?;
+        Ok(())
+    }
+
     /// Runs a task of a receive. What is refused there is told as it is.
     pub(super) fn receive_task<T: Send + 'static>(
         &self,

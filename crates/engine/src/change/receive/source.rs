@@ -24,12 +24,19 @@ pub struct Source<'a> {
     first: Option<Record>,
     /// Bytes of this stream that were read.
     bytes: u64,
+    /// Longest list that is read, in bytes; `None`: as long as the format lets it be.
+    longest_list: Option<u64>,
 }
 
 impl<'a> Source<'a> {
     /// For what comes from `input`.
     pub fn new(input: &'a mut (dyn Read + Send)) -> Source<'a> {
-        Source { input, decoder: None, first: None, bytes: 0 }
+        Source { input, decoder: None, first: None, bytes: 0, longest_list: None }
+    }
+
+    /// From now on lists are read if they have no more bytes than this; `None`: as many as the format lets them have.
+    pub fn limit_lists(&mut self, most: Option<u64>) {
+        self.longest_list = most;
     }
 
     /// Bytes that were read of the stream that began last.
@@ -65,9 +72,9 @@ impl<'a> Source<'a> {
     /// The list behind a head that was just read; an empty one if there is none. Both are verified.
     ///
     /// # Errors
-    /// The input ends; it or the head is damaged; it is no list.
+    /// The input ends; it or the head is damaged; it is no list, or too long.
     pub fn list(&mut self, begin: &Begin) -> Result<NvList> {
-        let bytes = self.payload(begin.payload.into())?;
+        let bytes = self.list_bytes(begin)?;
         self.first = Some(self.record_head()?);
         if bytes.is_empty() {
             return Ok(NvList::default());
@@ -78,9 +85,9 @@ impl<'a> Source<'a> {
     /// What a package says of its streams, behind a head that was just read; `None` if it says nothing.
     ///
     /// # Errors
-    /// The input ends; it is no list, or not that of a package.
+    /// The input ends; it is no list, or not that of a package, or too long.
     pub fn package(&mut self, begin: &Begin) -> Result<Option<Package>> {
-        let bytes = self.payload(begin.payload.into())?;
+        let bytes = self.list_bytes(begin)?;
         match bytes.is_empty() {
             true => Ok(None),
             false => Ok(Some(Package::decode(&bytes)?)),
@@ -125,6 +132,16 @@ impl<'a> Source<'a> {
         let head = self.head()?;
         let before = || ReceiveError::Stream("a record before BEGIN".into());
         Ok(self.decoder.as_mut().ok_or_else(before)?.record(&head)?)
+    }
+
+    /// The bytes of the list behind a head.
+    fn list_bytes(&mut self, begin: &Begin) -> Result<Vec<u8>> {
+        let len = u64::from(begin.payload);
+        if let Some(most) = self.longest_list.filter(|most| len > *most) {
+            let why = format!("a list of {len} bytes, where {most} are permitted");
+            return Err(ReceiveError::Stream(why));
+        }
+        self.payload(len)
     }
 
     fn head(&mut self) -> Result<[u8; RECORD_SIZE]> {
