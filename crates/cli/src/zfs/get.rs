@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::json::{self, Json, document};
 use crate::options::{Spec, parse_with_long};
-use crate::zfs::properties::{column, resolve, visible};
+use crate::zfs::properties::{check_room, column, resolve, visible};
 use crate::zfs::select::{Kinds, Node, Selection, Unread, depth, in_time_of, select};
 use cenote_command::outcome::{Outcome, Stop, usage};
 use cenote_dsl::props::is_user;
@@ -211,9 +211,14 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     }
     let properties = if wanted == "all" { None } else { Some(resolve(&wanted)?) };
     let (mut nodes, mut good) = select(ctx, &names, &what);
+    let shown = properties.as_ref().map_or_else(|| visible().count(), Vec::len);
+    check_room(ctx, nodes.len(), shown)?;
     let received = fields.contains(&Field::Received);
     let mut lines = Vec::new();
     nodes.retain(|node| {
+        if ctx.cancelled() {
+            return false;
+        }
         let values = match &properties {
             None => node.values(),
             Some(properties) => named_values(node, properties, ctx, &mut good),

@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::json::{self, Json, document};
 use crate::options::{Spec, parse_with_long};
 use crate::table::{Column, Table};
-use crate::zfs::properties::{column, resolve, sort_key, visible};
+use crate::zfs::properties::{check_room, column, resolve, sort_key, visible};
 use crate::zfs::select::{Kinds, Node, Selection, Unread, depth, select};
 use cenote_command::outcome::{Outcome, Stop};
 use cenote_dsl::props::is_user;
@@ -50,6 +50,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     if fields == "all" {
         properties.extend(user_properties(&nodes, ctx));
     }
+    check_room(ctx, nodes.len(), properties.len())?;
     if let Some(json) = json {
         let good = print_json(&nodes, &properties, json, literal, ctx)? && good;
         return Ok(i32::from(!good));
@@ -126,6 +127,9 @@ fn print(
     let mut good = true;
     let mut rows = Vec::with_capacity(nodes.len());
     'nodes: for node in nodes {
+        if ctx.cancelled() {
+            break;
+        }
         let mut row = Vec::with_capacity(columns.len());
         for property in properties {
             let Some((value, read)) = node.value_or_complain(property, ctx) else {

@@ -3,8 +3,9 @@
 //! The table of properties is `cenote-dsl`'s; this module finds a property by the name or the
 //! column header that a user types, and turns table rows into columns and help.
 
+use crate::context::Context;
 use crate::table::Column;
-use cenote_command::outcome::{Stop, usage};
+use cenote_command::outcome::{Stop, fail, usage};
 use cenote_dsl::props::table::{Attr, PROPERTIES, Property, Type};
 use cenote_dsl::props::{is_user, is_userspace, is_written};
 
@@ -46,6 +47,20 @@ pub fn resolve(fields: &str) -> Result<Vec<String>, Stop> {
         }
     }
     Ok(names)
+}
+
+/// Values that a command of another user than the daemon's may hold at the same time.
+const MOST_VALUES: usize = 1 << 18;
+
+/// Refuses a listing to another user than the daemon's that would hold too many values before it shows them.
+pub fn check_room(ctx: &Context, datasets: usize, properties: usize) -> Result<(), Stop> {
+    match ctx.caller.is_delegated() && datasets.saturating_mul(properties) > MOST_VALUES {
+        true => fail(format!(
+            "too many values to show at once: {datasets} datasets have {properties} properties each, and the daemon \
+             holds {MOST_VALUES} values for its other users; name fewer datasets or properties"
+        )),
+        false => Ok(()),
+    }
 }
 
 /// A sort key of `zfs list -s`.
