@@ -345,7 +345,7 @@ fn the_daemon_says_that_it_lives_while_a_command_runs() {
         env: Vec::new(),
         terminal: Default::default(),
         umask: 0,
-        input: false,
+        input: Default::default(),
     };
     write_json(&mut stream, Kind::Request, &Request::Run(run)).unwrap();
     let mut frames = std::iter::repeat_with(|| read_frame(&mut stream).unwrap().unwrap());

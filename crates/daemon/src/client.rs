@@ -7,7 +7,8 @@
 
 use crate::link::{Limits, Link, Wait};
 use crate::mounts::agents::this_program;
-use crate::protocol::{Hello, Kind, PROTOCOL, Request, Run, read_frame, read_json, write_json};
+use crate::protocol::{Hello, Kind, MAX_OTHERS, PROTOCOL, Request, Run, Stdin};
+use crate::protocol::{read_frame, write_frame, write_json};
 use crate::socket::{Place, open_own, pid_namespace};
 use cenote_command::outcome::plain;
 use cenote_command::output::printable;
@@ -25,6 +26,10 @@ use std::time::{Duration, Instant};
 
 /// How long a daemon may take to answer after it was started.
 const START: Duration = Duration::from_secs(15);
+/// How long to wait for a turn where as many commands run already as may.
+const TURN: Duration = Duration::from_secs(30);
+/// Bytes of standard input that are sent at once.
+const PIECE: usize = 256 << 10;
 
 /// A connection to a daemon that has said Hello.
 pub struct Connection {
@@ -70,31 +75,52 @@ impl Connection {
 ///
 /// # Errors
 /// The socket or who listens there is not to be trusted (`PermissionDenied`); the daemon does not
-/// answer (`TimedOut`).
+/// answer (`TimedOut`); it runs as many commands as it may, and goes on doing so.
 pub fn connect(place: &Place) -> io::Result<Option<Connection>> {
     match place.check() {
         Err(e) if nobody_there(&e) => return Ok(None),
         checked => checked?,
     }
-    for _ in 0..3 {
+    let end = Instant::now() + TURN;
+    let (mut tries, mut pause) = (0, Duration::from_millis(10));
+    while tries < 3 {
         let mut link = match Link::connect(place, Limits::default()) {
             Ok(link) => link,
             Err(e) if nobody_there(&e) => return Ok(None),
             Err(e) => return Err(e),
         };
-        match read_json::<Hello>(&mut link, Kind::Hello) {
-            Ok(hello) => return Ok(Some(Connection { link, hello })),
-            Err(e) if ended(&e) => {}
+        match read_frame(&mut link) {
+            Ok(Some((Kind::Hello, hello))) => {
+                let hello = serde_json::from_slice(&hello)?;
+                return Ok(Some(Connection { link, hello }));
+            }
+            Ok(Some((Kind::Full, why))) if Instant::now() >= end => {
+                return Err(turns_away(place, &String::from_utf8_lossy(&why)));
+            }
+            Ok(Some((Kind::Full, _))) => {
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(Duration::from_millis(500));
+            }
+            Ok(Some(_)) => return Err(unexpected()),
+            Ok(None) => tries += 1,
+            Err(e) if ended(&e) => tries += 1,
             Err(e) => return Err(e),
         }
     }
     if let Ok(false) = place.is_held() {
         return Ok(None);
     }
-    // It has no thread or no descriptor left for one more, or this user has too many connections.
+    // It has no thread or no descriptor left for one more.
+    Err(turns_away(place, &last_words(&place.log)))
+}
+
+fn turns_away(place: &Place, why: &str) -> io::Error {
     let who = place.holder().map(|pid| format!(" (process {pid})")).unwrap_or_default();
-    let why = last_words(&place.log);
-    Err(io::Error::other(format!("the daemon{who} turns commands away: {why}")))
+    io::Error::other(format!("the daemon{who} turns commands away: {}", printable(why)))
+}
+
+fn unexpected() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "unexpected message")
 }
 
 /// Connects to the daemon that a command is for, if it runs: this user's own, or root's, which serves others as
@@ -259,7 +285,11 @@ pub fn run(
         terminal: caller.terminal,
         umask: caller.umask,
         namespace: cenote_fuse::namespace(),
-        input,
+        input: match (input, connection.is_own()) {
+            (false, _) => Stdin::Unread,
+            (true, true) => Stdin::Descriptor,
+            (true, false) => Stdin::Frames,
+        },
     };
     converse(connection, &Request::Run(run))
 }
@@ -310,12 +340,49 @@ fn send_descriptors(connection: &Connection, run: &Run, wire: &[u8]) -> io::Resu
         true => Some(offer_agent()?),
         false => None,
     };
-    let input = run.input.then(|| input.as_fd());
+    let input = (run.input == Stdin::Descriptor).then(|| input.as_fd());
     let descriptors: Vec<_> = input.into_iter().chain(agent.as_ref().map(AsFd::as_fd)).collect();
     if descriptors.is_empty() {
         return Ok(0);
     }
     Channel::new(connection.link.stream().try_clone()?).send_with(wire, &descriptors)
+}
+
+/// Sends standard input in frames, from a thread that nobody waits for. What cannot be read is its end.
+fn send_input(stream: UnixStream) -> io::Result<()> {
+    let send = move || {
+        let (mut to, mut buffer) = (Patient(stream), vec![0; PIECE]);
+        loop {
+            let read = match io::stdin().lock().read(&mut buffer) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                read => read.unwrap_or(0),
+            };
+            let sent = write_frame(&mut to, Kind::In, buffer.get(..read).unwrap_or_default());
+            if read == 0 || sent.is_err() {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new().name("input".into()).spawn(send)?;
+    Ok(())
+}
+
+/// A stream whose other end may take its time. Whether it lives is known from what it says.
+struct Patient(UnixStream);
+
+impl Write for Patient {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        loop {
+            match self.0.write(data) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                written => return written,
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Sends a request and passes on what is answered; returns the exit code.
@@ -325,11 +392,18 @@ fn send_descriptors(connection: &Connection, run: &Run, wire: &[u8]) -> io::Resu
 pub fn converse(mut connection: Connection, request: &Request) -> io::Result<i32> {
     let mut wire = Vec::new();
     write_json(&mut wire, Kind::Request, request)?;
+    if !connection.is_own() && wire.len() > MAX_OTHERS {
+        let why = "the command line is too long for another user's daemon";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
     let sent = match request {
         Request::Run(run) => send_descriptors(&connection, run, &wire)?,
         _ => 0,
     };
     connection.link.write_all(wire.get(sent..).unwrap_or_default())?;
+    if matches!(request, Request::Run(run) if run.input == Stdin::Frames) {
+        send_input(connection.link.stream().try_clone()?)?;
+    }
     let (mut out, mut err) = (io::stdout().lock(), io::stderr().lock());
     loop {
         let frame = match read_frame(&mut connection.link) {
@@ -349,9 +423,7 @@ pub fn converse(mut connection: Connection, request: &Request) -> io::Result<i32
             Some((Kind::Err, data)) => drop(err.write_all(&data)),
             Some((Kind::Exit, data)) => return Ok(serde_json::from_slice(&data)?),
             Some((Kind::Alive, _)) => {}
-            Some(_) => {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "unexpected message"));
-            }
+            Some(_) => return Err(unexpected()),
             None => return Err(io::Error::other("the daemon ended during the command")),
         }
     }

@@ -3,19 +3,23 @@
 //! A stream of frames: one byte of kind, four bytes of length (little-endian), then so many bytes.
 //!
 //! ```text
-//! daemon -> client   Hello   JSON, once, before anything else
+//! daemon -> client   Hello   JSON, once, before anything else; or
+//!                    Full    text, instead of Hello: why there is no room for the command; nothing follows
 //! client -> daemon   Request JSON, once
+//! client -> daemon   In      bytes of standard input, if the command reads it so; none at its end
 //! daemon -> client   Out, Err  bytes for standard output and standard error
 //! daemon -> client   Alive   no bytes, each BEAT from the Request on
 //! daemon -> client   Exit    JSON number, last
 //! ```
 //!
-//! Descriptors come with the first byte of a Request: the client's standard input, if the command reads it; then, if the
-//! client is in another mount namespace than the daemon and so is its agent there ([`cenote_fuse::agent`]), a socket for
-//! that.
+//! Descriptors come with the first byte of a Request: the client's standard input, if the command reads it as one; then, if
+//! the client is in another mount namespace than the daemon and so is its agent there ([`cenote_fuse::agent`]), a socket for
+//! that. Between users no descriptor is passed, for what it leads to could have whoever reads or closes it wait for
+//! ever: standard input comes in frames.
 //!
 //! The client cancels by closing the connection. Frames are bounded: [`MAX_JSON`] for the two
-//! headers, [`MAX_DATA`] for output; a longer frame is an error and ends the connection.
+//! headers, [`MAX_OTHERS`] for the Request of another user, [`MAX_DATA`] for input and output; a longer frame is an error
+//! and ends the connection.
 
 use cenote_command::Terminal;
 use serde::{Deserialize, Serialize};
@@ -23,12 +27,14 @@ use std::io::{self, Read, Write};
 use std::time::Duration;
 
 /// Number of this conversation: client and daemon understand each other if they have the same one.
-pub const PROTOCOL: u32 = 4;
+pub const PROTOCOL: u32 = 5;
 /// How often the daemon says that it lives.
 pub const BEAT: Duration = Duration::from_secs(2);
 /// Longest Hello or Request, in bytes.
 pub const MAX_JSON: usize = 4 << 20;
-/// Longest Out or Err, in bytes.
+/// Longest Request of another user than the daemon's, in bytes.
+pub const MAX_OTHERS: usize = 512 << 10;
+/// Longest In, Out, Err or Full, in bytes.
 pub const MAX_DATA: usize = 1 << 20;
 
 /// Kinds of frames.
@@ -47,19 +53,22 @@ pub enum Kind {
     Exit = 5,
     /// The daemon lives; nothing else. Always without bytes.
     Alive = 6,
+    /// Standard input.
+    In = 7,
+    /// Why there is no room for the command, instead of a Hello.
+    Full = 8,
 }
 
 impl Kind {
     fn from_byte(b: u8) -> Option<Kind> {
-        [Kind::Hello, Kind::Request, Kind::Out, Kind::Err, Kind::Exit, Kind::Alive]
-            .into_iter()
-            .find(|k| *k as u8 == b)
+        use Kind::{Alive, Err, Exit, Full, Hello, In, Out, Request};
+        [Hello, Request, Out, Err, Exit, Alive, In, Full].into_iter().find(|k| *k as u8 == b)
     }
 
     fn limit(self) -> usize {
         match self {
             Kind::Hello | Kind::Request | Kind::Exit => MAX_JSON,
-            Kind::Out | Kind::Err => MAX_DATA,
+            Kind::In | Kind::Out | Kind::Err | Kind::Full => MAX_DATA,
             Kind::Alive => 0,
         }
     }
@@ -115,9 +124,21 @@ pub struct Run {
     /// Number of the mount namespace of the user's process.
     #[serde(default)]
     pub namespace: u64,
-    /// The command reads the user's standard input, which comes with the request.
+    /// How the command reads the user's standard input.
     #[serde(default)]
-    pub input: bool,
+    pub input: Stdin,
+}
+
+/// How a command reads the user's standard input.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Stdin {
+    /// Not at all.
+    #[default]
+    Unread,
+    /// It comes as a descriptor, with the request.
+    Descriptor,
+    /// It comes in frames, behind the request.
+    Frames,
 }
 
 /// Writes a frame. Longer data goes out as several frames.
@@ -141,6 +162,11 @@ pub fn write_json<T: Serialize>(to: &mut dyn Write, kind: Kind, value: &T) -> io
 
 /// Reads a frame; `None` if the other side closed the connection between frames.
 pub fn read_frame(from: &mut dyn Read) -> io::Result<Option<(Kind, Vec<u8>)>> {
+    read_frame_within(from, usize::MAX)
+}
+
+/// As [`read_frame`], of a frame that is no longer than `most` bytes either.
+fn read_frame_within(from: &mut dyn Read, most: usize) -> io::Result<Option<(Kind, Vec<u8>)>> {
     let mut kind = [0u8; 1];
     match from.read_exact(&mut kind) {
         Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
@@ -152,7 +178,7 @@ pub fn read_frame(from: &mut dyn Read) -> io::Result<Option<(Kind, Vec<u8>)>> {
     else {
         return Err(invalid("unknown kind of message"));
     };
-    if length > kind.limit() {
+    if length > kind.limit().min(most) {
         return Err(invalid("message is too long"));
     }
     let mut data = vec![0; length];
@@ -162,7 +188,16 @@ pub fn read_frame(from: &mut dyn Read) -> io::Result<Option<(Kind, Vec<u8>)>> {
 
 /// Reads a frame that must be of `kind`, as JSON.
 pub fn read_json<T: for<'a> Deserialize<'a>>(from: &mut dyn Read, kind: Kind) -> io::Result<T> {
-    match read_frame(from)? {
+    read_json_within(from, kind, usize::MAX)
+}
+
+/// As [`read_json`], of a frame that is no longer than `most` bytes either.
+pub fn read_json_within<T: for<'a> Deserialize<'a>>(
+    from: &mut dyn Read,
+    kind: Kind,
+    most: usize,
+) -> io::Result<T> {
+    match read_frame_within(from, most)? {
         Some((k, data)) if k == kind => Ok(serde_json::from_slice(&data)?),
         Some(_) => Err(invalid("unexpected kind of message")),
         None => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -188,7 +223,7 @@ mod tests {
         assert_eq!(read_frame(&mut from).unwrap(), None);
 
         assert!(write_frame(&mut wire, Kind::Out, &vec![0; MAX_DATA + 1]).is_err());
-        for bad in [&[9, 0, 0, 0, 0][..], &[3, 255, 255, 255, 255], &[3, 4, 0, 0, 0, 1]] {
+        for bad in [&[99, 0, 0, 0, 0][..], &[3, 255, 255, 255, 255], &[3, 4, 0, 0, 0, 1]] {
             assert!(read_frame(&mut { bad }).is_err(), "{bad:?}");
         }
     }

@@ -10,22 +10,26 @@
 //! Who asks is what the kernel says of the socket's other end ([`crate::peer`]). The daemon's own user and root may
 //! everything. Root's daemon answers other users, too: they run commands with the rights that are delegated to them
 //! ([`Rights::Delegated`]), and nothing in their requests has the daemon open a file: no descriptor for paths, and of
-//! the environment what the look of output depends on. They neither stop the daemon nor see what others run, and have
-//! [`MOST`] connections each. A daemon of an ordinary user answers nobody else.
+//! the environment what the look of output depends on. They pass it no descriptors. They neither stop the daemon nor see
+//! what others run, and have [`MOST`] connections each, and [`MOST_OF_OTHERS`] together. A daemon of an ordinary user
+//! answers nobody else.
 //!
 //! Invariants: the socket file is removed before the listener is closed and before the lock is
-//! released, so a process that has the lock may remove a socket file that nobody answers on.
+//! released, so a process that has the lock may remove a socket file that nobody answers on. A connection counts until
+//! its threads have ended.
 
 mod boot;
+mod watch;
+mod wire;
 
 use crate::context::{Context, Streams};
 use crate::input::Input;
 use crate::mounts::Directory;
 use crate::mounts::table::Way;
 use crate::peer::Peer;
-use crate::pools::{End, PoolTable, keeps_others_waiting};
-use crate::protocol::{BEAT, Hello, Kind, MAX_DATA, PROTOCOL, Request, Run};
-use crate::protocol::{read_frame, read_json, write_frame, write_json};
+use crate::pools::{End, PoolTable};
+use crate::protocol::{BEAT, Hello, Kind, MAX_OTHERS, PROTOCOL, Request, Run, Stdin};
+use crate::protocol::{read_json, read_json_within, write_frame, write_json};
 use crate::socket::{Place, at, pid_namespace};
 use crate::tunables::startup;
 use cenote_command::{Caller, Cancel, Rights};
@@ -35,6 +39,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::{self, BufWriter, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -42,6 +47,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
+use watch::Watch;
+use wire::{Frames, Outbox, Wire};
 
 /// A daemon without pools and commands ends after this long.
 const IDLE: Duration = Duration::from_secs(10);
@@ -49,10 +56,12 @@ const IDLE: Duration = Duration::from_secs(10);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections that another user than the daemon's may have at the same time.
 const MOST: usize = 16;
-/// How long another user's command may keep everybody waiting for its user to read what it says.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Connections that all other users than the daemon's may have at the same time.
+const MOST_OF_OTHERS: usize = 128;
 /// How long cancelled commands may take to end when the daemon ends.
 const GRACE: Duration = Duration::from_secs(5);
+/// How long their clients may take of that to read what they still say.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Runs a command, which is `args` of the tool that is named first; returns its exit code.
 pub type RunCommand = fn(&str, &[OsString], &mut Context) -> i32;
@@ -72,13 +81,6 @@ struct Daemon {
     stays: bool,
 }
 
-/// A connection, whose frames go out one after the other.
-type Wire = Mutex<UnixStream>;
-
-fn lock_wire(wire: &Wire) -> MutexGuard<'_, UnixStream> {
-    wire.lock()
-}
-
 #[derive(Default)]
 struct Running {
     next: u64,
@@ -92,17 +94,32 @@ struct Command {
     cancel: Cancel,
     /// Number of the user who gave it.
     user: u32,
+    /// That is another one than the daemon's, and not root.
+    is_others: bool,
 }
 
 impl Running {
-    /// Enters a command; `None`: its user has too many of them.
-    fn enter(&mut self, title: String, cancel: &Cancel, user: u32, most: usize) -> Option<u64> {
-        if self.commands.values().filter(|command| command.user == user).count() >= most {
-            return None;
+    /// Enters a command. The error says why there is no room for it.
+    fn enter(
+        &mut self,
+        title: String,
+        cancel: &Cancel,
+        user: u32,
+        is_others: bool,
+    ) -> Result<u64, String> {
+        if is_others {
+            let others = || self.commands.values().filter(|command| command.is_others);
+            if others().filter(|command| command.user == user).count() >= MOST {
+                return Err(format!("a user may run {MOST} commands at the same time"));
+            }
+            if others().count() >= MOST_OF_OTHERS {
+                let why = "all users but its own may run";
+                return Err(format!("{why} {MOST_OF_OTHERS} commands at the same time"));
+            }
         }
         self.next += 1;
-        self.commands.insert(self.next, Command { title, cancel: cancel.clone(), user });
-        Some(self.next)
+        self.commands.insert(self.next, Command { title, cancel: cancel.clone(), user, is_others });
+        Ok(self.next)
     }
 }
 
@@ -112,6 +129,12 @@ struct Client {
     id: u64,
     user: u32,
     rights: Rights,
+}
+
+impl Client {
+    fn is_others(&self) -> bool {
+        self.rights != Rights::All
+    }
 }
 
 impl Daemon {
@@ -138,10 +161,18 @@ impl Daemon {
         let mut frame = Vec::new();
         let framed = write_frame(&mut frame, Kind::Alive, &[]);
         for wire in wires.iter().filter_map(Weak::upgrade) {
-            // So short a message is sent as a whole or, to who reads nothing, not at all.
-            if let (Ok(()), Some(wire)) = (&framed, wire.try_lock()) {
-                let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
-                let _ = rustix::net::send(&*wire, &frame, flags);
+            if framed.is_ok() {
+                wire.send_now(&frame);
+            }
+        }
+    }
+
+    /// Ends the connections of those who do not wait for the end: their commands may be waiting for them to read.
+    fn hang_up(&self) {
+        let (wires, leaving) = (self.wires.lock().clone(), self.leaving.lock().clone());
+        for wire in wires.iter().filter_map(Weak::upgrade) {
+            if !leaving.iter().any(|stays| Arc::ptr_eq(stays, &wire)) {
+                wire.shut();
             }
         }
     }
@@ -294,9 +325,11 @@ fn admit(daemon: &Arc<Daemon>, stream: UnixStream) {
         Err(e) => return tracing::warn!("peer credentials: {e}"),
     };
     let cancel = Cancel::default();
-    let most = if rights == Rights::All { usize::MAX } else { MOST };
-    let Some(id) = daemon.running().enter(String::new(), &cancel, user, most) else {
-        return tracing::debug!(uid = user, "refused: it has {MOST} connections");
+    let is_others = rights != Rights::All;
+    let entered = daemon.running().enter(String::new(), &cancel, user, is_others);
+    let id = match entered {
+        Ok(id) => id,
+        Err(why) => return turn_away(stream, &why),
     };
     let client = Client { id, user, rights };
     let worker = Arc::clone(daemon);
@@ -310,6 +343,15 @@ fn admit(daemon: &Arc<Daemon>, stream: UnixStream) {
     if let Err(e) = spawned {
         tracing::warn!("thread: {e}");
         daemon.running().commands.remove(&id);
+    }
+}
+
+/// Tells a client why there is no room for its command. It tries again.
+fn turn_away(mut stream: UnixStream, why: &str) {
+    // A new connection has room for so little; who has gone need not be told.
+    let told = stream.set_nonblocking(true);
+    if let Err(e) = told.and_then(|()| write_frame(&mut stream, Kind::Full, why.as_bytes())) {
+        tracing::debug!("turned away: {e}");
     }
 }
 
@@ -332,7 +374,6 @@ fn converse(
 ) -> io::Result<()> {
     let id = client.id;
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
     let hello = Hello {
         version: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),
@@ -342,26 +383,26 @@ fn converse(
         pools: daemon.pools.all().iter().map(|pool| pool.name().to_string()).collect(),
     };
     write_json(&mut stream, Kind::Hello, &hello)?;
-    let mut channel = Channel::new(stream);
-    let request: Request = read_json(&mut channel, Kind::Request)?;
-    let mut descriptors = channel.take_descriptors().into_iter();
-    let stream = channel.into_stream();
-    stream.set_read_timeout(None)?;
-    let watched = stream.try_clone().and_then(|stream| watch(stream, cancel.clone()));
-    let wire = Arc::new(Mutex::new(stream));
-    if let Err(e) = watched {
-        return refuse(&wire, &e);
-    }
+    let (request, descriptors, stream) = read_request(stream, client)?;
+    let mut descriptors = descriptors.into_iter();
+    let watched = start_watch(&stream, &request, &cancel);
+    let wire = Arc::new(Wire::new(stream));
+    let outbox = Outbox::new(&wire, client.is_others());
+    let (watch, input) = match watched {
+        Ok(watched) => watched,
+        Err(e) => return refuse(&outbox, &wire, &e),
+    };
     daemon.keep_informed(&wire);
     let code = match request {
         Request::Run(run) => {
-            let mut ctx = context(daemon, &wire, (&run, client), cancel.clone());
+            let mut ctx = context(daemon, &outbox, (&run, client), cancel.clone());
             let is_elsewhere = run.namespace != cenote_fuse::namespace();
             let brings_agent = is_elsewhere && !ctx.caller.is_delegated();
-            if descriptors.len() < usize::from(run.input) + usize::from(brings_agent) {
-                return refuse(&wire, &rustix::io::Errno::MFILE.into());
+            let brings_input = run.input == Stdin::Descriptor;
+            if descriptors.len() < usize::from(brings_input) + usize::from(brings_agent) {
+                return refuse(&outbox, &wire, &rustix::io::Errno::MFILE.into());
             }
-            let input = if run.input { descriptors.next() } else { None };
+            let input = if brings_input { descriptors.next() } else { input };
             ctx.input = input.map(|input| Input::new(input.into(), cancel));
             if let Some(socket) = descriptors.next().filter(|_| brings_agent) {
                 ctx.callers_agent = Some(Arc::new(Remote::new(socket.into(), run.namespace)?));
@@ -372,39 +413,84 @@ fn converse(
             }
             run_guarded(daemon.run, &run.tool, &args, &mut ctx)
         }
-        Request::Status | Request::Stop if client.rights != Rights::All => {
-            let mut err = Frames::new(&wire, Kind::Err);
+        Request::Status | Request::Stop if client.is_others() => {
+            let mut err = Frames::new(&outbox, Kind::Err);
             err.write_all(b"cenote daemon: permission denied\n")?;
             1
         }
         Request::Status => {
-            let mut out = Frames::new(&wire, Kind::Out);
+            let mut out = Frames::new(&outbox, Kind::Out);
             describe(daemon, id, &mut out)?;
             0
         }
         Request::Stop => {
-            lock_wire(&wire).set_write_timeout(Some(GRACE))?;
+            wire.set_timeout(GRACE)?;
             daemon.leaving.lock().push(wire);
             daemon.running().stop = true;
+            watch.leave();
             return Ok(());
         }
     };
-    dismiss(&wire, code)
+    outbox.finish()?;
+    wire.dismiss(code)
+}
+
+/// Reads a client's request, with the descriptors that come with it. Of another user no descriptors are taken: the
+/// kernel gives away those that come where nobody asks for them.
+fn read_request(
+    stream: UnixStream,
+    client: &Client,
+) -> io::Result<(Request, Vec<OwnedFd>, UnixStream)> {
+    let end = Instant::now() + REQUEST_TIMEOUT;
+    let (request, descriptors, stream) = if client.is_others() {
+        let mut limited = Until { stream: &stream, end };
+        let request = read_json_within(&mut limited, Kind::Request, MAX_OTHERS)?;
+        (request, Vec::new(), stream)
+    } else {
+        stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
+        let mut channel = Channel::new(stream);
+        let request = read_json(&mut channel, Kind::Request)?;
+        (request, channel.take_descriptors(), channel.into_stream())
+    };
+    stream.set_read_timeout(None)?;
+    Ok((request, descriptors, stream))
+}
+
+/// A stream that is read until a time, however much comes of it.
+struct Until<'a> {
+    stream: &'a UnixStream,
+    end: Instant,
+}
+
+impl Read for Until<'_> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let left = self.end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.stream.set_read_timeout(Some(left))?;
+        self.stream.read(to)
+    }
+}
+
+/// Starts to watch a client, and returns what its command reads as standard input, if that comes in frames.
+fn start_watch(
+    stream: &UnixStream,
+    request: &Request,
+    cancel: &Cancel,
+) -> io::Result<(Watch, Option<OwnedFd>)> {
+    let in_frames = matches!(request, Request::Run(run) if run.input == Stdin::Frames);
+    let (to, from) = in_frames.then(UnixStream::pair).transpose()?.unzip();
+    let watch = Watch::start(stream, cancel.clone(), to)?;
+    Ok((watch, from.map(OwnedFd::from)))
 }
 
 /// Tells the client that its command was not run: the daemon lacks what it takes, descriptors most likely.
-fn refuse(wire: &Arc<Wire>, why: &io::Error) -> io::Result<()> {
+fn refuse(outbox: &Arc<Outbox>, wire: &Wire, why: &io::Error) -> io::Result<()> {
     tracing::warn!("a command was refused: {why}");
-    let mut err = Frames::new(wire, Kind::Err);
+    let mut err = Frames::new(outbox, Kind::Err);
     writeln!(err, "cenote: the daemon cannot run a further command now: {why}")?;
-    dismiss(wire, 1)
-}
-
-/// Tells the client how its command ended.
-fn dismiss(wire: &Wire, code: i32) -> io::Result<()> {
-    let mut wire = lock_wire(wire);
-    write_json(&mut *wire, Kind::Exit, &code)?;
-    wire.shutdown(std::net::Shutdown::Both)
+    wire.dismiss(1)
 }
 
 fn title_of(tool: &str, args: &[OsString]) -> String {
@@ -412,25 +498,13 @@ fn title_of(tool: &str, args: &[OsString]) -> String {
     format!("{tool} {}", args.join(" "))
 }
 
-/// Cancels the command when the client closes its end.
-fn watch(mut stream: UnixStream, cancel: Cancel) -> io::Result<()> {
-    let watcher = move || {
-        // The client says nothing after its request; whatever comes, it ends the command.
-        let _ = read_frame(&mut stream);
-        cancel.cancel();
-    };
-    std::thread::Builder::new().name("watch".into()).spawn(watcher)?;
-    Ok(())
-}
-
 fn context(
     daemon: &Daemon,
-    wire: &Arc<Wire>,
+    outbox: &Arc<Outbox>,
     (run, client): (&Run, &Client),
     cancel: Cancel,
 ) -> Context {
-    let patience = (client.rights != Rights::All).then_some(PATIENCE);
-    let frames = |kind| Frames { patience, ..Frames::new(wire, kind) };
+    let frames = |kind| Frames::new(outbox, kind);
     let os = |bytes: &Vec<u8>| OsString::from_vec(bytes.clone());
     let streams = Streams {
         out: Box::new(BufWriter::with_capacity(64 << 10, frames(Kind::Out))),
@@ -461,40 +535,6 @@ fn run_guarded(run: RunCommand, tool: &str, args: &[OsString], ctx: &mut Context
     })
 }
 
-/// Output of a command, as frames.
-struct Frames {
-    wire: Arc<Wire>,
-    kind: Kind,
-    /// How long to wait for who reads it, while others wait for the command; `None`: as long as it takes.
-    patience: Option<Duration>,
-}
-
-impl Frames {
-    fn new(wire: &Arc<Wire>, kind: Kind) -> Frames {
-        Frames { wire: Arc::clone(wire), kind, patience: None }
-    }
-}
-
-impl Write for Frames {
-    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        let part = data.get(..MAX_DATA).unwrap_or(data);
-        let mut wire = lock_wire(&self.wire);
-        if self.patience.is_some() {
-            wire.set_write_timeout(self.patience.filter(|_| keeps_others_waiting()))?;
-        }
-        let written = write_frame(&mut *wire, self.kind, part);
-        if written.is_err() {
-            // A frame that was begun cannot be followed by another one.
-            let _ = wire.shutdown(std::net::Shutdown::Both);
-        }
-        written.map(|()| part.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 /// Answers a Status request.
 fn describe(daemon: &Daemon, own: u64, out: &mut dyn Write) -> io::Result<()> {
     let mut text =
@@ -509,9 +549,10 @@ fn describe(daemon: &Daemon, own: u64, out: &mut dyn Write) -> io::Result<()> {
     if startup::changed() {
         text += "tunables: not as they were at start\n";
     }
-    for (id, Command { title, .. }) in &daemon.running().commands {
+    for (id, Command { title, user, is_others, .. }) in &daemon.running().commands {
+        let whose = if *is_others { format!(" (user {user})") } else { String::new() };
         if *id != own {
-            text += &format!("running: {title}\n");
+            text += &format!("running: {title}{whose}\n");
         }
     }
     out.write_all(text.as_bytes())
@@ -522,8 +563,13 @@ fn finish(daemon: &Daemon) {
     for command in daemon.running().commands.values() {
         command.cancel.cancel();
     }
-    let deadline = Instant::now() + GRACE;
-    while !daemon.running().commands.is_empty() && Instant::now() < deadline {
+    let began = Instant::now();
+    let mut hung_up = false;
+    while !daemon.running().commands.is_empty() && began.elapsed() < GRACE {
+        if !hung_up && began.elapsed() >= LAST_WORDS {
+            daemon.hang_up();
+            hung_up = true;
+        }
         std::thread::sleep(Duration::from_millis(5));
     }
     daemon.pools.directories.unmount_all();
@@ -542,6 +588,6 @@ fn finish(daemon: &Daemon) {
     }
     for wire in daemon.leaving.lock().drain(..) {
         // A client that is gone need not be told.
-        let _ = dismiss(&wire, 0);
+        let _ = wire.dismiss(0);
     }
 }

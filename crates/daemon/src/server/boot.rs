@@ -27,7 +27,7 @@ pub(super) fn start(daemon: &Arc<Daemon>) -> io::Result<()> {
             let cancel = Cancel::default();
             let title = format!("zpool import -a -c {}", path.display());
             let user = rustix::process::geteuid().as_raw();
-            let id = daemon.running().enter(title.clone(), &cancel, user, usize::MAX);
+            let id = daemon.running().enter(title.clone(), &cancel, user, false);
             let mut ctx = Context::of_process(Arc::clone(&daemon.pools));
             ctx.cancel = cancel;
             let args = ["import".into(), "-a".into(), "-c".into(), OsString::from(&path)];
@@ -36,7 +36,7 @@ pub(super) fn start(daemon: &Arc<Daemon>) -> io::Result<()> {
                 code => tracing::warn!("{title}: exit code {code}"),
             }
             missing = not_imported(&daemon, &path);
-            id.and_then(|id| daemon.running().commands.remove(&id));
+            id.ok().and_then(|id| daemon.running().commands.remove(&id));
             daemon.wake();
         }
         ready();
