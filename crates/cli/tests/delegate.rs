@@ -660,6 +660,9 @@ fn nobody_waits_for_another_user_to_read() {
     let began = Instant::now();
     tank.zfs("create tank/a");
     assert!(began.elapsed() < Duration::from_secs(9), "{:?}", began.elapsed());
+    // What the command has said goes on waiting, and root sees whose it is.
+    let status = tank.session.run("daemon status").ok();
+    assert!(status.ends_with(&format!(" (user {ALICE})\n")), "{}", status.len());
     drop(held);
     tank.finish();
 }

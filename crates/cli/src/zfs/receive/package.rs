@@ -84,7 +84,7 @@ pub(super) fn next(
 fn longest_list(job: &Job, ctx: &Context) -> Option<u64> {
     let mut name = job.target.split('@').next().unwrap_or_default();
     loop {
-        let operation = Operation::Receive { name, force: false };
+        let operation = Operation::Receive { name, force: false, origin: None };
         match (permit(&job.imported, ctx, &operation), name.rsplit_once('/')) {
             (Ok(()), _) => return None,
             (Err(ChangeError::NotFound), Some((above, _))) => name = above,

@@ -73,11 +73,7 @@ impl Changes {
     /// The stream does not fit to what is there, or needs what the pool does not have. Nothing was made then.
     pub fn receive(&self, new: &NewReceive, begin: &Begin, list: &NvList) -> Result<Receiving> {
         let plan = self.plan_receive(new, begin)?;
-        let permit = self.permit(&Operation::Receive {
-            name: &plan.there,
-            force: plan.force,
-            origin: plan.origin.as_deref(),
-        })?;
+        let permit = self.permit_receive(&plan)?;
         let resuming = begin.features & feature::RESUMING != 0;
         let at = resuming.then(|| (list.u64("resume_object"), list.u64("resume_offset")));
         let incoming = plan.incoming.clone();
@@ -103,8 +99,16 @@ impl Changes {
     /// As [`Changes::receive`], as far as they show without what follows the stream's head.
     pub fn may_receive(&self, new: &NewReceive, begin: &Begin) -> Result<()> {
         let plan = self.plan_receive(new, begin)?;
-        self.permit(&Operation::Receive { name: &plan.there, force: plan.force })?;
+        self.permit_receive(&plan)?;
         Ok(())
+    }
+
+    fn permit_receive(&self, plan: &Plan) -> Result<Permit> {
+        Ok(self.permit(&Operation::Receive {
+            name: &plan.there,
+            force: plan.force,
+            origin: plan.origin.as_deref(),
+        })?)
     }
 
     /// Runs a task of a receive. What is refused there is told as it is.
