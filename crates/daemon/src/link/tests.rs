@@ -121,8 +121,13 @@ fn root_knows_its_own_daemon_from_another_users() {
         return;
     }
     const OTHER: u32 = 54_321;
-    std::fs::remove_file(&place.socket).unwrap();
-    std::os::unix::fs::chown(dir.path(), Some(OTHER), None).unwrap();
+    // A directory of that user's, in one of root's.
+    let theirs = dir.path().join("theirs");
+    std::fs::create_dir(&theirs).unwrap();
+    std::os::unix::fs::chown(&theirs, Some(OTHER), None).unwrap();
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(dir.path(), open).unwrap();
+    let place = Place::at(&theirs.join("s"), false);
     let listen = || {
         let user = Uid::from_raw(OTHER);
         rustix::thread::set_thread_res_uid(user, user, user).unwrap();

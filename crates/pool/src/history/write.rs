@@ -273,7 +273,7 @@ mod tests {
     fn records_too_long_are_left_out() {
         let mut mos = empty_mos();
         append(&mut mos, &command("first", 0, 0)).unwrap();
-        append(&mut mos, &command(&"x".repeat(MIN_RING as usize), 0, 0)).unwrap();
+        append(&mut mos, &internal("set", &"x".repeat(MIN_RING as usize), None, 4, 0)).unwrap();
         assert_eq!(records(&mut mos).0.len(), 1);
     }
 
