@@ -213,9 +213,9 @@ fn a_header_that_counts_too_little_suspends_nothing() {
     let done = engine.sync_task(move |ctx| {
         let (vdev, group) = (&space.vdevs[0], ctx.allocator().group(0).unwrap());
         let loaded = |id: u64| group.metaslabs().get(id as usize).unwrap().is_loaded();
-        let full = vdev.metaslabs.iter().filter(|m| vdev.alloc_of(m) * 100 >= m.size * 95);
-        let full: Vec<_> = full.filter(|m| !loaded(m.id)).collect();
-        let chosen = full[full.len() / 2];
+        let unloaded = vdev.metaslabs.iter().filter(|m| !loaded(m.id));
+        let chosen = unloaded.max_by_key(|m| vdev.alloc_of(m)).unwrap();
+        assert!(vdev.alloc_of(chosen) > 256 << 10);
         let dnode = ctx.tx.mos.dnode(chosen.space_map).unwrap();
         let (kind, mut bonus) = (dnode.bonus_kind, dnode.bonus.clone());
         let less = chosen.flushed_alloc() - vdev.alloc_of(chosen) as i64 + 4096;
