@@ -76,7 +76,7 @@
 //! what was destroyed and cannot be found waits ([`cenote_dsl::write::free`]).
 //!
 //! If the group itself cannot be written, what it has in memory is worth nothing: the pool is *suspended*. It is so as
-//! well where the program finds its own state wrong, in whatever thread ([`cenote_format::invariant`]).
+//! well where the program finds its own state wrong, in whatever thread ([`cenote_format::invariant`](mod@cenote_format::invariant)).
 //! Nothing enters it any more, waiting changes fail, and the pool goes on when it is imported again. What
 //! fails after the uberblock is on disk suspends the pool too, but who waited for the group is told that it
 //! is done.

@@ -169,7 +169,7 @@ pub enum VdevError {
     /// The config describes something that this software does not support.
     #[error("{0} is not supported")]
     Unsupported(String),
-    /// This program found its own state wrong while it read or wrote ([`cenote_format::invariant`]).
+    /// This program found its own state wrong while it read or wrote ([`cenote_format::invariant`](mod@cenote_format::invariant)).
     #[error("{0}")]
     Broken(String),
 }

@@ -234,7 +234,7 @@ impl FileSystem {
     }
 
     /// Has nothing more of the pool written: something that serves the file system found the pool's state in memory
-    /// wrong ([`cenote_format::invariant`]).
+    /// wrong ([`cenote_format::invariant`](mod@cenote_format::invariant)).
     pub fn sound_alarm(&self, why: &str) {
         if let Some(live) = self.source.live() {
             live.base().store().alarm().sound(why.to_owned());

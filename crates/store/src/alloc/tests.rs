@@ -131,7 +131,9 @@ proptest! {
                         }
                         Err(AllocError::NoSegment { largest }) => {
                             let smaller = Request { psize: largest, copies: 1, ..want };
-                            let (_, dvas) = a.allocate(txg, &smaller).unwrap();
+                            let found = a.allocate(txg, &smaller);
+                            prop_assert!(found.is_ok(), "{:?} {:?}", found, a.alarm().why());
+                            let (_, dvas) = found.unwrap();
                             model.take(txg, dvas);
                         }
                         Err(e) => prop_assert_eq!(e, AllocError::NoSpace),

@@ -275,7 +275,10 @@ fn what_does_not_fit_is_refused() {
         block(u64::MAX - 511, 512, 1),
         BlockWrite { vdev: 1, ..block(0, 512, 1) },
     ];
-    assert!(tree.write_many(&refused).iter().all(Result::is_err));
+    // Each by itself: blocks of one batch do not overlap.
+    for block in &refused {
+        assert!(tree.write_many(std::slice::from_ref(block)).iter().all(Result::is_err));
+    }
     assert!(*disks[0].memory.bytes() == before);
     write(&tree, block(ROOM as u64 - 512, 512, 1)).unwrap();
 }
@@ -379,8 +382,8 @@ fn a_flush_that_another_one_saw_fail_fails() {
         let both = [0, 1].map(|_| s.spawn(|| tree.flush_all()));
         assert!(both.into_iter().all(|t| t.join().unwrap().is_err()));
     });
-    // The probe has flushed twice more.
-    assert!(disks[0].faults.flushes() <= 3);
+    // The probe of each has flushed twice more, at most.
+    assert!(disks[0].faults.flushes() <= 6);
 }
 
 #[test]
