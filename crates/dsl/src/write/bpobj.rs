@@ -14,7 +14,7 @@
 //! fill count and checksum are zero, since that compresses better.
 
 use super::mos::corrupt;
-use super::{DslWriteError, Result, Sizes, Tx, Unreadable, features, pool};
+use super::{DslWriteError, Result, Sizes, Tx, Unreadable, directory, features};
 use crate::bpobj::FREED;
 use cenote_dmu::write::{NewObject, indirect_shift};
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
@@ -60,7 +60,7 @@ pub fn create(tx: &mut Tx<'_>, block_size: u64) -> Result<u64> {
 
 /// The shared empty list; `None` if it is not in use.
 pub(super) fn shared_empty(tx: &mut Tx<'_>) -> Result<Option<u64>> {
-    pool::entry(tx, EMPTY_ENTRY)
+    directory::entry(tx, EMPTY_ENTRY)
 }
 
 /// An empty list that is not to be changed before it is replaced (`bpobj_alloc_empty`).
@@ -81,7 +81,7 @@ pub(super) fn share_empty(tx: &mut Tx<'_>, count: usize) -> Result<Option<u64>> 
         Some(empty) => empty,
         None if uses == 0 => {
             let empty = create(tx, BLOCK)?;
-            pool::set_entry(tx, EMPTY_ENTRY, empty)?;
+            directory::set_entry(tx, EMPTY_ENTRY, empty)?;
             empty
         }
         None => return Err(corrupt(0, "no empty_bpobj")),
@@ -104,7 +104,7 @@ pub(super) fn release_empties(tx: &mut Tx<'_>, count: usize) -> Result<()> {
     if !features::is_active(tx, EMPTY_BPOBJ)?
         && let Some(empty) = shared_empty(tx)?
     {
-        pool::remove_entry(tx, EMPTY_ENTRY)?;
+        directory::remove_entry(tx, EMPTY_ENTRY)?;
         tx.mos.free(empty)?;
     }
     Ok(())

@@ -43,14 +43,15 @@ pub mod condense;
 pub(super) mod delete;
 
 use super::bpobj::{self, Counts, Mark};
+pub use super::deadlist::Pair;
 use super::deadlist::{self, Lists};
-use super::{DslWriteError, Result, Tx, dataset, features};
+use super::{DslWriteError, Result, Tx, dir, features};
 use crate::deadlist::LIVELIST;
 use crate::tunables;
 use cenote_dmu::write::Synced;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dsl::DslDatasetPhys;
-pub use condense::{Condensed, Pair};
+pub use condense::Condensed;
 
 /// The feature; each livelist is a use.
 const FEATURE: &str = "com.delphix:livelist";
@@ -90,7 +91,7 @@ pub(super) fn synced(
 ) -> Result<()> {
     let Some(livelist) = of_dir(tx, ds.dir)? else { return Ok(()) };
     let dir = tx.dir(ds.dir)?;
-    let origin_txg = dataset::origin_txg(tx, &dir)?;
+    let origin_txg = dir::origin_txg(tx, &dir)?;
     let (allocs, frees) = (own(&synced.born, origin_txg), own(&synced.killed, origin_txg));
     if allocs.is_empty() && frees.is_empty() {
         return Ok(());
@@ -107,7 +108,7 @@ pub(super) fn synced(
 /// the order in which they lie on the devices.
 fn own(blocks: &[BlockPointer], origin_txg: u64) -> Vec<&BlockPointer> {
     let is_own = |bp: &&BlockPointer| {
-        dataset::counts(bp) && !bp.is_embedded() && deadlist::birth(bp) > origin_txg
+        deadlist::counts(bp) && !bp.is_embedded() && deadlist::birth(bp) > origin_txg
     };
     let mut own: Vec<_> = blocks.iter().filter(is_own).collect();
     own.sort_unstable_by_key(|bp| (bp.0[6], bp.0[0] >> 32, bp.0[1]));

@@ -4,7 +4,7 @@
 //! stays once it is there. The creator of a dataset gets what is granted to creators in those above it
 //! (`dsl_deleg_set_create_perms`).
 
-use super::{DslWriteError, Result, Tx, pool};
+use super::{DslWriteError, Result, Tx, directory};
 use crate::name_of;
 pub use crate::permissions::Who;
 use crate::permissions::{Grant, permits};
@@ -134,7 +134,7 @@ pub fn has(tx: &mut Tx<'_>, dir_obj: u64, who: &Who, permission: &str) -> Result
 
 /// Whether the pool lets permissions be delegated (`dsl_delegation_on`).
 fn is_on(tx: &mut Tx<'_>) -> Result<bool> {
-    let Some(props) = pool::entry(tx, "pool_props")?.filter(|props| *props != 0) else {
+    let Some(props) = directory::entry(tx, "pool_props")?.filter(|props| *props != 0) else {
         return Ok(true);
     };
     Ok(tx.zap_number(props, "delegation")?.is_none_or(|on| on != 0))

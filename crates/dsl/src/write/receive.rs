@@ -13,7 +13,7 @@
 
 use super::dataset::{self, Created};
 use super::destroy::{self, Way};
-use super::{DslWriteError, Result, Tx, features, limits, names, pool, snapshot, space, swap};
+use super::{DslWriteError, Result, Tx, dir, features, limits, names, snapshot, space, swap};
 use crate::resume;
 use cenote_format::dsl::{DS_FLAG_CI_DATASET, DS_FLAG_INCONSISTENT};
 use cenote_format::encode::zap::Value;
@@ -91,12 +91,12 @@ fn create_clone(tx: &mut Tx<'_>, parent_dir: u64, origin: Option<u64>) -> Result
     if tx.zap_number(children, resume::CLONE)?.is_some() {
         return Err(DslWriteError::Busy);
     }
-    destroy::refuse_encrypted(tx, parent_dir)?;
+    dir::refuse_encrypted(tx, parent_dir)?;
     let start = match origin {
         Some(origin) => Some(origin),
-        None => pool::origin_snap(tx)?,
+        None => dir::origin_snap(tx)?,
     };
-    let dir_obj = dataset::create_dir(tx, Some((parent_dir, resume::CLONE)))?;
+    let dir_obj = dir::create_dir(tx, Some((parent_dir, resume::CLONE)))?;
     let ds_obj = dataset::create_head(tx, dir_obj, start)?;
     limits::start(tx, dir_obj)?;
     Ok(Created { dir_obj, ds_obj })

@@ -27,7 +27,7 @@
 //! or frees, however large the vdev is.
 
 use super::mos::{SMALL_BLOCK, WORDS_METADATA, ZAP_METADATA, corrupt};
-use super::{DslWriteError, Result, Sizes, Tx, features, pool};
+use super::{DslWriteError, Result, Sizes, Tx, directory, features, special};
 use cenote_dmu::write::zap::ZapFormat;
 use cenote_dmu::write::{NewObject, ZapMut};
 use cenote_format::blkptr::BlockPointer;
@@ -79,7 +79,7 @@ struct Table {
 impl Table {
     fn open(tx: &mut Tx<'_>, vdev: u64) -> Result<Option<Table>> {
         let name = format!("com.fudosecurity:brt:vdev:{vdev}");
-        let Some(object) = pool::entry(tx, &name)? else { return Ok(None) };
+        let Some(object) = directory::entry(tx, &name)? else { return Ok(None) };
         let bonus = tx.mos.dnode(object)?.bonus.clone();
         let words =
             Bytes::new(&bonus, ByteOrder::Little, "block reference table").u64s::<WORDS>(0)?;
@@ -122,7 +122,7 @@ impl Table {
             ..NewObject::new(WORDS_METADATA, COUNTS_BLOCK)
         })?;
         let name = format!("com.fudosecurity:brt:vdev:{vdev}");
-        pool::set_entry(tx, &name, object)?;
+        directory::set_entry(tx, &name, object)?;
         let first = !features::is_active(tx, CLONING)?;
         if features::is_enabled(tx, ENDIAN)? && (first || features::is_active(tx, ENDIAN)?) {
             features::increment(tx, ENDIAN)?;
@@ -275,7 +275,7 @@ impl Table {
         }
         tx.mos.free(self.entries)?;
         tx.mos.free(self.object)?;
-        pool::remove_entry(tx, &self.name)?;
+        directory::remove_entry(tx, &self.name)?;
         features::decrement(tx, CLONING)?;
         if features::is_active(tx, ENDIAN)? {
             features::decrement(tx, ENDIAN)?;
@@ -358,7 +358,7 @@ pub fn release(tx: &mut Tx<'_>, blocks: Vec<BlockPointer>) -> Result<Vec<BlockPo
     }
     let mut sum = Sizes::default();
     leaked.iter().for_each(|bp| sum.add((tx.space)(bp)));
-    pool::charge_leak(tx, sum)?;
+    special::charge_leak(tx, sum)?;
     Ok(left)
 }
 

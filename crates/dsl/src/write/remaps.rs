@@ -11,7 +11,7 @@
 //! Each list is a use of the feature `obsolete_counts`, and so is the pool's.
 
 use super::mos::corrupt;
-use super::{Result, Tx, bpobj, deadlist, features, pool};
+use super::{Result, Tx, bpobj, deadlist, directory, features};
 use cenote_format::dsl::DslDatasetPhys;
 
 /// Field of a dataset (`DS_FIELD_REMAP_DEADLIST`).
@@ -75,11 +75,11 @@ pub(super) fn snapshot_destroyed(
     next: u64,
 ) -> Result<()> {
     if let Some(list) = tx.field_number(next, FIELD)? {
-        let obsolete = match pool::entry(tx, OBSOLETE)? {
+        let obsolete = match directory::entry(tx, OBSOLETE)? {
             Some(obsolete) => obsolete,
             None => {
                 let obsolete = bpobj::create(tx, bpobj::BLOCK)?;
-                pool::set_entry(tx, OBSOLETE, obsolete)?;
+                directory::set_entry(tx, OBSOLETE, obsolete)?;
                 features::increment(tx, FEATURE)?;
                 obsolete
             }
@@ -106,7 +106,7 @@ pub(super) fn remove_key(tx: &mut Tx<'_>, ds_obj: u64, key: u64) -> Result<()> {
 /// Makes up to `left` of what is on the pool's list obsolete, and takes away the list if it is empty
 /// (`dsl_scan_obsolete_block_cb`). True if there is more.
 pub(super) fn step(tx: &mut Tx<'_>, left: &mut u64) -> Result<bool> {
-    let Some(list) = pool::entry(tx, OBSOLETE)? else { return Ok(false) };
+    let Some(list) = directory::entry(tx, OBSOLETE)? else { return Ok(false) };
     let blocks = bpobj::take(tx, list, *left)?;
     *left = left.saturating_sub(blocks.len() as u64);
     for bp in blocks {
@@ -117,7 +117,7 @@ pub(super) fn step(tx: &mut Tx<'_>, left: &mut u64) -> Result<bool> {
         return Ok(true);
     }
     bpobj::free(tx, list)?;
-    pool::remove_entry(tx, OBSOLETE)?;
+    directory::remove_entry(tx, OBSOLETE)?;
     features::decrement(tx, FEATURE)?;
     Ok(false)
 }

@@ -10,7 +10,7 @@
 //! head's from now on.
 
 use super::space::{self, Delta, Part};
-use super::{DslWriteError, Result, Tx, bookmarks, dataset, deadlist, features, livelist, remaps};
+use super::{DslWriteError, Result, Tx, bookmarks, deadlist, dir, features, livelist, remaps};
 use cenote_format::dsl::DslDatasetPhys;
 
 /// Bytes by which a head that is received may pass its refquota. A change is let in as long as the quota is not full, so one
@@ -83,7 +83,7 @@ pub fn swap(tx: &mut Tx<'_>, clone_obj: u64, head_obj: u64) -> Result<()> {
     space::charge(tx, head.dir, Part::Head, delta)?;
     space::charge(tx, clone.dir, Part::Head, less)?;
     let dir = tx.dir(head.dir)?;
-    let origin = dataset::origin_txg(tx, &dir)?;
+    let origin = dir::origin_txg(tx, &dir)?;
     let theirs = deadlist::range(tx, clone.deadlist, origin, u64::MAX)?.used;
     let ours = deadlist::range(tx, head.deadlist, origin, u64::MAX)?.used;
     space::shift(tx, head.dir, theirs.wrapping_sub(ours), Part::Head, Part::Snapshots)?;

@@ -7,22 +7,13 @@
 //! find other sub-lists than were read, and leave everything as it is: a destroyed or promoted clone, a list
 //! that is not worth its keep. An export ends the thread, and nothing is lost but its work.
 
-use super::{Lists, Mark, bpobj, deadlist, free_sub_list, of_dir};
+use super::{Lists, Mark, Pair, bpobj, deadlist, free_sub_list, of_dir};
 use crate::deadlist::Freed;
 use crate::tunables::{self, LIVELIST_MAX_ENTRIES};
 use crate::write::{DslWriteError, Result, Tx};
 use cenote_dmu::{ObjectSet, Result as ReadResult};
 use cenote_format::blkptr::BlockPointer;
 use std::sync::Arc;
-
-/// Two neighbouring sub-lists of a livelist (`livelist_condense_entry_t`): key and list of each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pair {
-    dir_obj: u64,
-    livelist: u64,
-    first: (u64, u64),
-    next: (u64, u64),
-}
 
 /// A pair that was read.
 #[derive(Debug)]
