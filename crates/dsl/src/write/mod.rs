@@ -17,7 +17,7 @@
 //!
 //! Blocks that are not needed any more are left in [`Tx::frees`], which the caller empties.
 //!
-//! Modules import only modules that stand below them in this table.
+//! Modules import only modules that stand below them in this table, or further right in their row.
 //!
 //! | module | what |
 //! |---|---|

@@ -8,8 +8,8 @@
 
 use super::context::Cx;
 use super::flags::{APPEND_ONLY, IMMUTABLE};
+use super::mode::{CONTENTS, set_mode, without_ids};
 use super::node::NodeMut;
-use super::setattr::{CONTENTS, set_mode, without_ids};
 use super::{Allocate, Settings};
 use crate::fs::FileSystem;
 use crate::sa::ZplAttr;

@@ -1,7 +1,7 @@
 //! New file systems and volumes (`zfs_create_fs`).
 
 use super::context::{After, Cx, NameRules};
-use super::create::{Fresh, create_node};
+use super::new_node::{Fresh, create_node};
 use super::{CreateProps, Settings};
 use crate::fs::{CaseSensitivity, MASTER_NODE, norm_flags};
 use crate::quota::Quotas;

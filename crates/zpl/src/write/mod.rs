@@ -15,6 +15,8 @@
 //! |---|---|
 //! | `context` | what a change works with |
 //! | `node` | a node's attributes: bonus buffer, spill block, layouts |
+//! | `mode`, `allowed`, `cost` | permission bits; what a node lets happen to its names; what changes write at most |
+//! | `new_node`, `rmnode` | nodes that are made; nodes without names, and how they are freed |
 //! | `legacy` | nodes from before version 5 become nodes of today |
 //! | `names` | entries of directories |
 //! | `create`, `remove`, `rename`, `setattr`, `data`, `xattr` | the operations |
@@ -39,15 +41,19 @@
 //! - Permissions are not checked here, but what the files' own flags forbid is.
 
 mod acl;
+mod allowed;
 mod clone;
 mod context;
+mod cost;
 mod count;
 mod create;
 mod data;
 mod format;
 mod fuid;
 mod legacy;
+mod mode;
 mod names;
+mod new_node;
 mod nfs4;
 mod node;
 mod quota;
@@ -55,6 +61,7 @@ mod remove;
 mod rename;
 mod replay;
 mod rewrite;
+mod rmnode;
 mod setattr;
 mod unlinked;
 mod volume;
@@ -215,6 +222,9 @@ pub mod flags {
     pub const NO_DUMP: u64 = 0x80_0000_0000;
     /// `ZFS_PROJINHERIT`: new files in the directory get its project (`chattr +P`).
     pub const PROJECT_INHERIT: u64 = 0x0000_4000_0000_0000;
+    /// The flags that [`SetAttr::flags`](super::SetAttr::flags) sets.
+    pub(super) const SETTABLE: u64 =
+        IMMUTABLE | APPEND_ONLY | NO_UNLINK | NO_DUMP | PROJECT_INHERIT;
 }
 
 /// User and group of who makes a node.

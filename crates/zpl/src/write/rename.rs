@@ -1,9 +1,10 @@
 //! Renaming (`zfs_rename`).
 
+use super::allowed::{check_empty, check_project, check_removable};
 use super::context::Cx;
+use super::cost::CREATE;
 use super::names::{self, Entry};
 use super::node::NodeMut;
-use super::remove::{check_empty, check_removable};
 use super::{InUse, NewNode, NodeKind, Owner, Removed, RenameFlags, create};
 use crate::error::show;
 use crate::fs::{CaseSensitivity, FileSystem};
@@ -17,15 +18,6 @@ use std::collections::HashSet;
 /// `zp_flags`: `ZFS_AV_MODIFIED`.
 const FLAG_AV_MODIFIED: u64 = 0x0000_0400_0000_0000;
 const FLAG_PROJECT_INHERIT: u64 = super::flags::PROJECT_INHERIT;
-
-/// A directory that hands its project on takes nothing of another project.
-pub(super) fn check_project(cx: &Cx<'_>, dir: &NodeMut, node: &NodeMut) -> Result<()> {
-    let project = |n: &NodeMut| n.word(cx, ZplAttr::ProjId).unwrap_or(0);
-    if dir.flags(cx)? & FLAG_PROJECT_INHERIT != 0 && project(dir) != project(node) {
-        return Err(Error::CrossesProject(format!("object {}", node.ino)));
-    }
-    Ok(())
-}
 
 /// Fails if `dir` is `below` or somewhere below it.
 fn check_not_inside(cx: &mut Cx<'_>, root: u64, dir: u64, below: u64) -> Result<()> {
@@ -104,8 +96,7 @@ impl FileSystem {
             return Err(Error::Invalid("flags of rename".into()));
         }
         let whiteouts = u64::from(flags.whiteout.is_some());
-        let cost =
-            Cost { write: (2 + whiteouts) * create::CREATE, objects: whiteouts, frees: false };
+        let cost = Cost { write: (2 + whiteouts) * CREATE, objects: whiteouts, frees: false };
         let lost = self.change_names(cost, |cx, free| {
             names::check_new_name(cx, new_name)?;
             let source = End { dir: names::shrinkable_dir(cx, dir)?, name };
@@ -280,7 +271,7 @@ fn whiteout(
     let made = create::inherit(cx, &parent, &node, 1)?.0;
     names::add(cx, dir, name, made.ino)?;
     names::count_in(cx, parent, 1, 0)?;
-    let new = create::logged(cx, &made)?;
+    let new = super::new_node::logged(cx, &made)?;
     if (new.uid | new.gid) >> 32 != 0 {
         // The record of a whiteout has no domains.
         cx.os.log_cannot();

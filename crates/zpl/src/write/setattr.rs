@@ -1,9 +1,10 @@
 //! Attributes that are set (`zfs_setattr`).
 
 use super::context::Cx;
-use super::flags::{APPEND_ONLY, IMMUTABLE, NO_DUMP, NO_UNLINK, PROJECT_INHERIT};
+use super::flags::{APPEND_ONLY, IMMUTABLE, PROJECT_INHERIT, SETTABLE};
+use super::mode::{CONTENTS, OWNER, set_mode, without_ids};
 use super::node::NodeMut;
-use super::{Atime, SetAttr, SetTime, acl, data};
+use super::{Atime, SetAttr, SetTime, data};
 use crate::attr::Attr;
 use crate::fs::FileSystem;
 use crate::sa::ZplAttr;
@@ -13,32 +14,7 @@ use cenote_dmu::live::Cost;
 use cenote_dmu::outside::Time;
 use cenote_dmu::zap::Zap;
 
-/// The flags that [`SetAttr::flags`] sets.
-pub(super) const SETTABLE: u64 = IMMUTABLE | APPEND_ONLY | NO_UNLINK | NO_DUMP | PROJECT_INHERIT;
 const DAY: i64 = 24 * 60 * 60;
-const S_ISUID: u64 = 0o4000;
-const S_ISGID: u64 = 0o2000;
-
-/// Who has to be able to run a file for its set-group-id bit to be more than a mark for mandatory
-/// locking, which stays: anyone where its contents change, the group where its owner does.
-pub(super) const CONTENTS: u64 = 0o111;
-const OWNER: u64 = 0o010;
-
-/// The mode without what a change by someone without privilege takes away.
-pub(super) fn without_ids(mode: u64, run: u64) -> u64 {
-    let group = if mode & run != 0 { S_ISGID } else { 0 };
-    if mode & S_IFMT == S_IFDIR { mode } else { mode & !(S_ISUID | group) }
-}
-
-/// Sets the mode with the list that says the same.
-pub(super) fn set_mode(cx: &mut Cx<'_>, node: &mut NodeMut, mode: u64) -> Result<()> {
-    let flags = acl::flags_for(node.flags(cx)?, mode);
-    let (count, aces) = acl::trivial(mode);
-    node.set(cx, ZplAttr::Mode, &[mode])?;
-    node.set(cx, ZplAttr::Flags, &[flags])?;
-    node.set(cx, ZplAttr::DaclCount, &[count])?;
-    node.set_bytes(cx, ZplAttr::DaclAces, &aces)
-}
 
 /// What the flags of the node forbid.
 fn check_flags(cx: &Cx<'_>, node: &NodeMut, set: &SetAttr) -> Result<()> {
@@ -228,15 +204,6 @@ fn apply_to(cx: &mut Cx<'_>, mut node: NodeMut, set: &SetAttr, owners: Owners) -
         set_owner_of_xattrs(cx, dir, owners, set.projid)?;
     }
     Ok(attr)
-}
-
-/// Logs that an object has another mode.
-pub(super) fn log_mode(cx: &mut Cx<'_>, ino: u64, mode: u64) -> Result<()> {
-    use cenote_format::zil::SetAttr as Record;
-    let (mask, domains) = (Record::MODE, Vec::new());
-    let (uid, gid, size, atime, mtime, attrs) = (0, 0, 0, [0; 2], [0; 2], None);
-    let record = Record { object: ino, mask, mode, uid, gid, size, atime, mtime, attrs, domains };
-    Ok(cx.os.log(cenote_format::zil::Body::SetAttr(record))?)
 }
 
 /// Logs what [`apply`] did (`zfs_log_setattr`); what it did to a list was logged there.

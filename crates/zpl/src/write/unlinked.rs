@@ -14,9 +14,10 @@
 //! transaction, with everything else that belongs to the change.
 
 use super::context::Cx;
+use super::cost::REMOVE;
 use super::count::Counting;
 use super::node::NodeMut;
-use super::remove::{self, REMOVE};
+use super::rmnode;
 use crate::Result;
 use crate::dir::entry_object;
 use crate::error::Error;
@@ -111,14 +112,14 @@ pub(super) fn destroy_small(cx: &mut Cx<'_>, node: &NodeMut) -> Result<bool> {
     // What cannot be read cannot be freed, but it can lose its name.
     let Ok(chunk) = chunk else { return Ok(false) };
     let xattrs = match node.word(cx, ZplAttr::Xattr).filter(|dir| *dir != 0) {
-        Some(dir) => remove::hidden_directory(cx, dir)?.required(cx, ZplAttr::Size)?,
+        Some(dir) => rmnode::hidden_directory(cx, dir)?.required(cx, ZplAttr::Size)?,
         None => 0,
     };
     if chunk.start > 0 || xattrs > XATTRS + 2 {
         return Ok(false);
     }
     cx.os.note_freed(chunk.pointers);
-    remove::destroy(cx, node)?;
+    rmnode::destroy(cx, node)?;
     Ok(true)
 }
 
@@ -127,14 +128,14 @@ fn shrink_xattrs(cx: &mut Cx<'_>, node: &NodeMut) -> Result<bool> {
     let Some(dir) = node.word(cx, ZplAttr::Xattr).filter(|dir| *dir != 0) else {
         return Ok(false);
     };
-    remove::hidden_directory(cx, dir)?;
+    rmnode::hidden_directory(cx, dir)?;
     let some = Zap::open(&cx.os.view(dir)?)?.entries_from(0, XATTRS as usize + 1)?;
     if some.len() as u64 <= XATTRS {
         return Ok(false);
     }
     for entry in &some {
         super::names::remove(cx, dir, &entry.name)?;
-        remove::free_node(cx, entry_object(entry.value.first().copied().unwrap_or(0)))?;
+        rmnode::free_node(cx, entry_object(entry.value.first().copied().unwrap_or(0)))?;
     }
     super::names::count(cx, dir, -(some.len() as i64), 0)?;
     Ok(true)
@@ -182,7 +183,7 @@ impl FileSystem {
             }
             cx.os.note_freed(pointers);
             if start == 0 {
-                remove::destroy(cx, &node)?;
+                rmnode::destroy(cx, &node)?;
                 return Ok(true);
             }
             cx.os.truncate(ino, start)?;

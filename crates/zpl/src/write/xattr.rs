@@ -13,10 +13,11 @@
 
 use super::acl::PosixAcl;
 use super::context::Cx;
-use super::create::{CREATE, Fresh, create_node};
+use super::cost::CREATE;
 use super::flags::{APPEND_ONLY, IMMUTABLE};
+use super::mode::set_mode;
+use super::new_node::{Fresh, create_node};
 use super::node::NodeMut;
-use super::setattr::set_mode;
 use super::{SetXattr, data, names};
 use crate::acl::NAMES;
 use crate::error::show;
@@ -165,7 +166,7 @@ fn log_made(
         cx.os.log_created(made.ino);
         return Ok(());
     }
-    super::create::log(cx, dir, name, (what, &[]), made)
+    super::new_node::log(cx, dir, name, (what, &[]), made)
 }
 
 /// The hidden directory, which is made if there is none.
@@ -326,7 +327,7 @@ fn set_acl(
         }
         if new != mode {
             set_mode(cx, node, new)?;
-            super::setattr::log_mode(cx, node.ino, new)?;
+            super::mode::log_mode(cx, node.ino, new)?;
         }
     }
     put(cx, node, name, list.filter(PosixAcl::says_more).map(|l| l.encode()).as_deref())

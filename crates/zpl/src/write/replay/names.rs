@@ -6,13 +6,15 @@ use crate::attr::local_id;
 use crate::error::show;
 use crate::fs::FileSystem;
 use crate::sa::ZplAttr;
+use crate::write::allowed::check_empty;
 use crate::write::context::Cx;
-use crate::write::create::{CREATE, Fresh, Place, create_node_at};
+use crate::write::cost::CREATE;
 use crate::write::flags::PROJECT_INHERIT;
 use crate::write::fuid::Domains;
+use crate::write::new_node::{Fresh, Place, create_node_at};
 use crate::write::nfs4::List;
 use crate::write::node::NodeMut;
-use crate::write::remove::{check_empty, forget};
+use crate::write::rmnode::forget;
 use crate::write::{RenameFlags, names, xvattr};
 use crate::znode::{FLAG_XATTR, S_IFBLK, S_IFCHR, S_IFDIR, S_IFMT, S_IFREG};
 use crate::{Error, Result};
@@ -124,7 +126,7 @@ impl FileSystem {
         name: &[u8],
         is_dir: bool,
     ) -> Result<()> {
-        let removed = self.replay_change(seq, crate::write::remove::REMOVE, |cx| {
+        let removed = self.replay_change(seq, crate::write::cost::REMOVE, |cx| {
             let parent = NodeMut::load(cx, dir)?;
             let entry = names::find(cx, dir, name, false)?;
             let entry = entry.ok_or_else(|| Error::NotFound(show(name)))?;

@@ -5,6 +5,7 @@ use crate::fs::FileSystem;
 use crate::sa::ZplAttr;
 use crate::write::clone::{ENTRY, put_clones};
 use crate::write::context::Cx;
+use crate::write::cost::ATTRIBUTES;
 use crate::write::data::{MAX_SIZE, put, resize, zero};
 use crate::write::fuid::Domains;
 use crate::write::node::NodeMut;
@@ -17,8 +18,6 @@ use cenote_dmu::write::is_clonable;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::zil;
 
-/// What a change of attributes writes, at most, in bytes.
-pub(super) const ATTRIBUTES: Cost = Cost { write: 64 << 10, objects: 0, frees: false };
 /// Nanoseconds of a second.
 const SECOND: u64 = 1_000_000_000;
 
