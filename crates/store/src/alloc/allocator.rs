@@ -1,5 +1,20 @@
-//! The allocator: classes of vdevs, copies, and the changes of each txg (`metaslab_class_t`,
-//! `metaslab_alloc`, `metaslab_free`).
+//! The allocator: classes of vdevs, copies, and the changes of each txg (`metaslab_class_t`, `metaslab_alloc`,
+//! `metaslab_free`).
+//!
+//! [`Allocator`] is the face of [`crate::alloc`]. Its `Layout` has the groups of each class. A layout never
+//! changes: a vdev that joins or grows makes the next one, and threads that work with the old one keep it until
+//! they are done.
+//!
+//! An allocation goes through the class and those that it falls back to. It looks for one copy after another
+//! (`metaslab_alloc_dva`), from the rotor's group on, and gets less choosy from round to round: loaded metaslabs
+//! first, then loads that are sure to help, then metaslabs whose histograms say no but may be out of date.
+//!
+//! Freed space waits. [`Allocator::free`] notes it, [`Allocator::take_changes`] hands it out for the space maps,
+//! and [`Allocator::sync_done`] returns it two groups later (`metaslab_sync_done`), unless a hold or a reader keeps
+//! it.
+//!
+//! Invariants: all copies of a block are allocated, or none is. What is free is never freed again
+//! ([`AllocError::FreedTwice`]). Groups end in the order of their numbers.
 
 mod figures;
 mod loads;

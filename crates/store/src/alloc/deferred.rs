@@ -14,7 +14,7 @@
 //! ```
 //!
 //! The thread begins when the sync drops what `sync_done` gave it ([`DeferredFrees`]): one that is woken
-//! may run before the one that wakes it goes on, and nobody is to wait for that.
+//! may run before the one that wakes it goes on, and no thread may wait for that.
 //!
 //! To accounts the space is free from `sync_done` on. An allocation that finds no room waits for the
 //! thread and looks again ([`DeferThread::wait`]), so that none is refused for what is on its way. One for a log

@@ -17,7 +17,7 @@
 //! | | data | metadata |
 //! |---|---|---|
 //! | 1 | its own, if rich | its own, if rich |
-//! | 2 | nobody's, if rich | nobody's, if rich |
+//! | 2 | one without affinity, if rich | one without affinity, if rich |
 //! | 3 | its own | any, if rich |
 //! | 4 | any | its own |
 //! | 5 | | any |

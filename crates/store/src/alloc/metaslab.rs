@@ -515,7 +515,7 @@ impl Metaslab {
         }
         state.loading = Some(Vec::new());
         drop(state);
-        // The loader is the pool's code: if it panics, nobody must wait for it for ever.
+        // The loader is the pool's code: if it panics, no thread must wait for it for ever.
         let panicked = NotLoaded::Unreadable("the loader panicked".into());
         let mut guard = LoadGuard { metaslab: self, result: Err(panicked) };
         let started = Instant::now();
