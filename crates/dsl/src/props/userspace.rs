@@ -101,7 +101,7 @@ pub struct QuotaOf {
     pub project: bool,
 }
 
-/// Why a name is none of a quota.
+/// Why a name does not name a quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotAQuota {
     /// It is no property of a user, group or project.

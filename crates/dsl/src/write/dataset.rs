@@ -296,7 +296,7 @@ pub fn synced(tx: &mut Tx<'_>, ds_obj: u64, synced: &Synced) -> Result<()> {
     synced.born.iter().filter(|bp| counts(bp)).for_each(|bp| born.add((tx.space)(bp)));
     let killed = sort_killed(tx, (ds_obj, &ds), &synced.killed)?;
 
-    // Of a dataset without snapshots all that is not referred to any more is nobody's.
+    // Without snapshots, unreferenced blocks are freed at once.
     let leaked = if ds.prev_snap_txg <= ORIGIN_TXG { synced.leaked.min(ds.referenced) } else { 0 };
     let unique = born.used.wrapping_sub(killed.free.used).wrapping_sub(leaked) as i64;
     let charge = charged(ds.unique, unique, reserved);

@@ -174,7 +174,7 @@ fn add(
     Ok(())
 }
 
-/// The list of a key, which is started if there is none yet.
+/// The list of a key; starts one if the key has none.
 fn own_list(tx: &mut Tx<'_>, livelist: u64, key: u64, lists: &mut Lists) -> Result<u64> {
     let list = lists.get(&key).copied().unwrap_or_default();
     if bpobj::shared_empty(tx)? != Some(list) {

@@ -37,7 +37,7 @@ pub fn allow(tx: &mut Tx<'_>, dir_obj: u64, entries: &[Entry]) -> Result<Vec<Tol
     Ok(told)
 }
 
-/// Takes permissions away (`dsl_deleg_unset_sync`). Those that nobody has are no obstacle.
+/// Takes permissions away (`dsl_deleg_unset_sync`). Permissions that were not granted are ignored.
 ///
 /// # Errors
 /// The MOS cannot be read or changed.

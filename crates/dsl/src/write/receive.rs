@@ -2,8 +2,8 @@
 //!
 //! Where there is no dataset yet, a new one is made, or a clone of the origin that the stream names. Where there is
 //! one, the stream goes into the clone `%recv` below it, of the snapshot that the stream starts from; for a full
-//! stream of nothing. Either is marked as incomplete until all has come: then nobody mounts it, takes snapshots of
-//! it or writes to it but the receiver.
+//! stream of nothing. Either is marked as incomplete until all has come. Until then it cannot be mounted and cannot
+//! have snapshots, and only the receiver writes to it.
 //!
 //! When all has come, a clone is [swapped](super::swap) with the dataset that it is below. Then a snapshot is taken,
 //! which gets the guid and the time that the stream has, and the clone is destroyed.

@@ -22,7 +22,7 @@
 //! Invariant: in each transaction group the references of all clones are added before any reference is taken
 //! that the same group frees. So a block that is cloned and freed in one group stays.
 //!
-//! Where a table cannot be read, nobody knows which blocks are free: those that are freed and cannot be looked up
+//! Where a table cannot be read, it is not known which blocks are free: those that are freed and cannot be looked up
 //! are leaked. Of the counts only those blocks are read that somebody asks for, so that a change costs what it clones
 //! or frees, however large the vdev is.
 
@@ -243,7 +243,7 @@ impl Table {
         Ok(count.copied().map_or(0, u16::from_le_bytes))
     }
 
-    /// Takes a reference of a block. False: there is none but the first (`brt_entry_decref`).
+    /// Takes one reference away from a block. False: only the first reference is left (`brt_entry_decref`).
     fn release(&mut self, tx: &mut Tx<'_>, offset: u64, size: u64) -> Result<bool> {
         let Some((count, bytes)) = self.references(tx, offset)? else { return Ok(false) };
         self.changed = true;
@@ -322,7 +322,7 @@ pub fn add(tx: &mut Tx<'_>, blocks: &[BlockPointer]) -> Result<()> {
     Ok(())
 }
 
-/// Takes a reference of each of these blocks, which are freed. Those that nobody has any more are left.
+/// Takes one reference away from each of these freed blocks (`zio_brt_free`). Returns the blocks that lost their last one.
 ///
 /// # Errors
 /// Fatal ones.

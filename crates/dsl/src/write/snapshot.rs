@@ -24,7 +24,7 @@ const EXTENSIBLE: &str = "com.delphix:extensible_dataset";
 /// Takes a snapshot of the head `ds_obj` as its last sync left it, and returns its object. The
 /// head's contents must have been synced in this txg before, if they were changed.
 ///
-/// A log that an import claimed and nobody replayed stays the head's alone: the snapshot has the state before it.
+/// A log that was claimed but not replayed stays with the head: the snapshot has the state before it.
 ///
 /// Errors: `Exists`, `TooLong`, `Invalid` name, `Again` if one was taken in this txg, `Busy` if the
 /// contents are incomplete or there is an intent log that is not claimed, `NoSpace` if a refreservation could not

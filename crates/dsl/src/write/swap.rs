@@ -1,6 +1,6 @@
 //! Swapping the contents of a head and a clone of its newest snapshot (`dsl_dataset_clone_swap_sync_impl`).
 //!
-//! A receive writes into a clone that nobody sees. Once all has come, the head gets the clone's root block,
+//! A receive writes into a hidden clone. Once all has come, the head gets the clone's root block,
 //! deadlist, sizes and features, and the clone gets those of the head. Both deadlists have the same keys, because
 //! both datasets come after the same snapshot.
 //!

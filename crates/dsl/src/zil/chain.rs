@@ -6,7 +6,7 @@
 //!
 //! The chain ends at the first block that is not what its pointer says, because the pointer to the
 //! next block is written before that block is. No block of a chain is a gang block (`zio_alloc_zil`): a pointer
-//! to one ends it, too. A device that fails is no end: nobody knows what it has
+//! to one ends it, too. A device that fails is not an end: it is not known what it has
 //! (`zil_check_log_chain`). An import *claims* the blocks that it finds ([`mod@super::claim`]): it
 //! notes the last sequence numbers in the header, which end the chain from then on.
 //!

@@ -13,7 +13,7 @@
 //! there.
 //!
 //! Besides the blocks of the chain a log has the blocks that its `TX_WRITE` records point to
-//! (`zil_claim_write`). One that cannot be read ends the log: nobody was told that the write is
+//! (`zil_claim_write`). One that cannot be read ends the log: the write was not acknowledged as
 //! stable, since the record is acknowledged only after its block was written. Nobody was told of any other record
 //! of the same log block either, and some of them may be of the same change, which is whole in the log or not
 //! there. So the log ends before all of them. Many of the blocks that records point to are read
@@ -124,7 +124,7 @@ struct Claiming<'a> {
 /// on disk (`spa_min_claim_txg`). What is read of the chain is kept in `kept`.
 ///
 /// # Errors
-/// A device failed: nobody knows how far the log goes.
+/// A device failed: it is not known how far the log goes.
 pub fn claim(
     store: &Arc<Store>,
     objset: u64,
