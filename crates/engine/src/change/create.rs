@@ -1,4 +1,15 @@
-//! New file systems and volumes (`dmu_objset_create`).
+//! New file systems and volumes (`dmu_objset_create`, `dsl_dataset_create_sync`).
+//!
+//! A request becomes a `Plan` on the view of the last transaction group. The plan has the [`Format`] of the object
+//! set and three lists of properties: those in the property list, quotas and reservations, and quotas of users,
+//! groups and projects. What the user does not say is inherited where it goes into the contents (`casesensitivity`,
+//! `normalization`, `utf8only`), and so is `copies`. A volume is rounded up to whole blocks, and gets a
+//! refreservation unless it is sparse.
+//!
+//! The sync task makes the dataset, has its [`Contents`] fill the object set (`zfs_create_fs`, `zvol_create_cb`),
+//! and stores the properties. A file system that ignores case marks its dataset, whose snapshots ignore it as well.
+//!
+//! Invariant: if a reservation cannot be had, the task is refused, and nothing of the dataset is there.
 
 use super::policy::Operation;
 use super::props::{self, On, Setting};

@@ -36,7 +36,7 @@ impl Changes {
         Ok(later)
     }
 
-    /// Rolls a file system or volume that nobody has open back to `snapshot`, its newest one
+    /// Rolls a closed file system or volume back to `snapshot`, its newest one
     /// (`dsl_dataset_rollback`). What was written since is freed in the background.
     ///
     /// # Errors

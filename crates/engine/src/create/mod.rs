@@ -13,7 +13,7 @@
 //! device labels of transaction group 0, which say that it belongs to the pool but that the pool is
 //! not there yet. The first transaction group ([`FIRST_TXG`]) makes it so: [`populate`] fills the
 //! MOS with what is there besides datasets and space maps, and committing it rewrites the labels. A
-//! crash before that leaves devices that are nobody's.
+//! crash before that leaves devices that belong to no pool.
 //!
 //! | room | what |
 //! |---|---|

@@ -21,7 +21,7 @@ impl Opening<'_> {
         self.ds_obj
     }
 
-    /// Opens it. While its log is replayed nobody else finds it open.
+    /// Opens it. Other threads find it open only once its log is replayed.
     pub fn load(
         &self,
         shared: &Arc<Shared>,
@@ -62,7 +62,7 @@ pub(crate) enum Entered<'a> {
 }
 
 impl Datasets {
-    /// Finds a dataset open, or becomes the one who opens it. Waits for who opens it.
+    /// Finds a dataset open, or becomes the thread that opens it. Waits for another thread that is opening it.
     pub fn enter(&self, ds_obj: u64) -> Result<Entered<'_>, EngineError> {
         let mut open = self.open.lock();
         while open.opening.contains(&ds_obj) {
@@ -84,7 +84,7 @@ impl Datasets {
         Ok(Entered::Opening(Opening { datasets: self, ds_obj }))
     }
 
-    /// As [`Datasets::enter`], if nobody has it open, opens it or keeps it from being opened.
+    /// As [`Datasets::enter`], if no thread has it open, opens it or keeps it from being opened.
     pub fn enter_alone(&self, ds_obj: u64) -> Option<Opening<'_>> {
         let mut open = self.open.lock();
         let free = !open.in_use(ds_obj)

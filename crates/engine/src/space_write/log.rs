@@ -7,7 +7,7 @@
 //! them, three copies of each, however little changed. So they go to one object, the *log* of the
 //! txg, and are kept in memory as well ([`super::unflushed`]). In each txg a few metaslabs are
 //! *flushed*: what they have unflushed goes to their own maps at once, see [`super::flushing`] for
-//! how many these are. A log that nobody needs any more is destroyed.
+//! how many these are. A log without unflushed metaslabs is destroyed.
 //!
 //! # Structures
 //!

@@ -24,7 +24,7 @@
 //! | [`loader`] | free space for the allocator, out of the last synced MOS |
 //! | [`mod@plan`] | sizes of new vdevs and of their metaslabs |
 //! | `vdev` | what a new top-level vdev has in the MOS: ZAPs, metaslab array |
-//! | `obsolete` | what nobody refers to any more of removed vdevs |
+//! | `obsolete` | obsolete parts of removed vdevs |
 //! | `log` | log space maps: what all metaslabs change in a txg |
 //! | `unflushed` | what each metaslab has unflushed, in memory |
 //! | `flushing` | how many metaslabs a txg flushes |

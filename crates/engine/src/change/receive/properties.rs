@@ -1,4 +1,13 @@
 //! Properties that come with a stream, and those that the receiver sets or leaves out (`zfs_ioc_recv_impl`).
+//!
+//! There are three lists: received values, properties that the receiver leaves out (`-x`), and values that it sets
+//! (`-o`). One sync task applies them in this order. Received values of a dataset replace all that it received
+//! before (`dsl_prop_set_hasrecvd`); those of a snapshot are added.
+//!
+//! A property that is refused, for want of a permission, a feature or a right value, comes back in a list of
+//! [`Failed`] and does not keep the others from being set. Properties that are part of the contents are not taken
+//! from the stream, and setting them is refused as busy: the contents are being received. A `refquota` can be left
+//! for the end of the receive (`extract_delay_props`).
 
 use super::error::Result;
 use crate::SpaceCheck;
