@@ -27,7 +27,7 @@ pub(crate) struct Cx<'a> {
     pub(crate) txg: u64,
     /// The time of the change.
     pub(crate) now: Time,
-    /// The registry of system attributes as it is now: nobody else changes it meanwhile.
+    /// The registry of system attributes as it is now: no other thread changes it meanwhile.
     pub(crate) registry: Arc<Registry>,
     /// What is to be told beside the object set once the change is made.
     pub(crate) after: After,

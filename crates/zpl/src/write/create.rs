@@ -1,5 +1,14 @@
-//! New nodes (`zfs_create`, `zfs_mkdir`, `zfs_symlink`, `zfs_tmpfile`,
-//! `zfs_znode_alloc`, `zfs_mknode`).
+//! New nodes (`zfs_create`, `zfs_mkdir`, `zfs_symlink`, `zfs_tmpfile`, `zfs_znode_alloc`, `zfs_mknode`).
+//!
+//! A node is an object whose bonus buffer, and spill block if need be, holds its attributes. They are added in
+//! OpenZFS's order, so that both use the same layouts. A directory has a ZAP as its contents.
+//!
+//! What a node inherits comes from its directory (`zfs_acl_ids_create`): the group with the set-group-id bit, the
+//! default ACL, the project, the mark of extended attributes. A create checks the name and the quotas, makes the
+//! node, logs it (`zfs_log_create`), gives it its lists, and adds the entry last. A file without a name
+//! (`O_TMPFILE`) goes into the unlinked set instead, and nothing of it survives a crash before it gets a name.
+//!
+//! A replay makes nodes with the number, the size of the dnode and the generation that they had ([`Place`]).
 
 use super::context::Cx;
 use super::names::{self, check_new_name};

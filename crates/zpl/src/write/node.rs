@@ -48,7 +48,7 @@ pub(super) const IN_ALL: [ZplAttr; 12] = [
 
 /// The attributes of a node.
 pub(crate) struct NodeMut {
-    /// Object number; 0 as long as there is none.
+    /// Object number; 0 before the object exists.
     pub(crate) ino: u64,
     data: Vec<u8>,
     /// Where the values are in `data`.

@@ -1,4 +1,14 @@
 //! Renaming (`zfs_rename`).
+//!
+//! All checks come before the first change. Both entries are found; the flags of nodes and directories, projects
+//! and types are checked; and a directory must not come to be inside of itself, for which its new parents are
+//! followed up to the root (`zfs_rename_lock`). Then the node moves, or two nodes change places
+//! (`RENAME_EXCHANGE`). Two names of one file stay as they are. A whiteout may take the old name
+//! (`RENAME_WHITEOUT`). A file that loses its last name is removed, or kept in the unlinked set while it is in use.
+//!
+//! The log record has the old name as it was stored, since it may have been asked for in another form.
+//!
+//! Invariant: sizes of directories count entries, and their links count directories, whichever way a rename goes.
 
 use super::context::Cx;
 use super::names::{self, Entry};
@@ -54,7 +64,7 @@ struct End<'a> {
 #[derive(Clone, Copy)]
 struct How<'a> {
     flags: RenameFlags,
-    /// A node that loses its last name is freed at once, if nobody uses it.
+    /// A node that loses its last name is freed at once unless it is in use.
     free: bool,
     in_use: InUse<'a>,
 }

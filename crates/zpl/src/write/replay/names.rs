@@ -1,5 +1,13 @@
-//! Records that change names, and those that create nodes (`zfs_replay_create`, `zfs_replay_remove`,
-//! `zfs_replay_link`, `zfs_replay_rename`).
+//! Records that change names, and those that create nodes (`zfs_replay_create`, `zfs_replay_create_acl`,
+//! `zfs_replay_remove`, `zfs_replay_link`, `zfs_replay_rename`, `zfs_replay_rename_exchange`,
+//! `zfs_replay_rename_whiteout`).
+//!
+//! A record says what became of the operation. So a node gets the number, the size of its dnode, the generation,
+//! mode, owners and time of creation that the record has; only its project and flags come from the directory. The
+//! entries of an ACL come before the owners, as their domains do in the record. The directory of extended
+//! attributes has no name, but is noted in the node that it belongs to.
+//!
+//! A removed or replaced node is freed at once: no process uses a file while its log is replayed.
 
 use super::acl::{cost_with, entries};
 use crate::attr::local_id;

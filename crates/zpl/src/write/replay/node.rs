@@ -1,4 +1,14 @@
-//! Records that change one node: contents, attributes, extended attributes.
+//! Records that change one node: contents, attributes, extended attributes (`zfs_replay_write`,
+//! `zfs_replay_truncate`, `zfs_replay_setattr`, `zfs_replay_setsaxattr`, `zfs_replay_clone_range`).
+//!
+//! Each record is one change, which notes the record's sequence number with it. Two kinds differ. What a truncation
+//! frees goes first, in chunks that are changes of their own and can be made again; the number comes with the rest.
+//! Writes that follow one another are one change, with the number of the last.
+//!
+//! Attributes are set as the record's mask says. With a change of size, the time of modification may be there
+//! although the mask does not have it: it counts if it can be a time.
+//!
+//! Invariant: a clone of blocks that does not fit the file as it is, in block size or length, changes nothing.
 
 use super::acl::cost_with;
 use crate::fs::FileSystem;
