@@ -1,4 +1,11 @@
 //! A stream of messages with descriptors.
+//!
+//! A message is its length (32 bits, little-endian) and a body in JSON of at most 64 MiB. A descriptor may come
+//! with its first byte (`SCM_RIGHTS`); it is kept until the message is whole. Descriptors beyond four at a time are
+//! closed at once, so that a sender cannot fill the receiver's table.
+//!
+//! [`serve`] answers requests until the other end closes the stream. If the answer to a mount cannot be sent, the
+//! mount is taken away again: no thread would ever serve it.
 
 use super::{Reply, Request, borrowed, perform};
 use crate::connection::Connection;
@@ -98,7 +105,7 @@ impl Channel {
         self.received.drain(..).collect()
     }
 
-    /// The stream, for who sends and receives nothing but bytes from now on.
+    /// The stream, for a caller that sends and receives only bytes from now on.
     pub fn into_stream(self) -> UnixStream {
         self.stream
     }
@@ -135,7 +142,7 @@ pub fn serve(stream: UnixStream) -> io::Result<()> {
     let mut channel = Channel::new(stream);
     while let Some((request, device)) = channel.receive::<Request>()? {
         let (reply, device) = perform(request, device);
-        // A mount that nobody will serve would be dead.
+        // A mount that no thread serves would be dead.
         let made = match &reply {
             Reply::Mounted(mounted) => Some(Connection::of(&mounted.id)),
             _ => None,

@@ -1,4 +1,15 @@
-//! Attributes: of `stat`, extended ones, flags (`zpl_getattr`, `zpl_setattr`).
+//! Attributes: of `stat`, extended ones, flags (`zpl_getattr`, `zpl_setattr`, `zpl_xattr_list`, `zpl_ioctl`).
+//!
+//! The kernel has checked permissions before it asks. Three things are left to this side:
+//!
+//! - The set-user-id and set-group-id bits are cleared with a change of owner, or of length by a caller without
+//!   privilege.
+//! - A time that is set must stay, although the kernel may still hold writes of mappings that were made before. It
+//!   is asked to write them first, and the times are set again after that (`times_stay`).
+//! - Names of attributes of the superuser (`trusted.`) are listed for no other user.
+//!
+//! Attributes of control directories are the tree's own, and cannot be changed. ACLs that a file system does not
+//! keep look to the kernel as if the file had none: any other error would fail its permission check.
 
 use super::change::Target;
 use super::direct::CAPABILITY;

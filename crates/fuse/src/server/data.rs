@@ -1,4 +1,17 @@
-//! Open files and their contents (`zpl_open`, `zpl_iter_read`, `zpl_iter_write`, `zpl_fsync`).
+//! Open files and their contents (`zpl_open`, `zpl_iter_read`, `zpl_iter_write`, `zpl_fsync`, `zpl_fallocate`,
+//! `zpl_llseek`, `zpl_copy_file_range`).
+//!
+//! An open file is a handle, which says how it was opened: for writing, past the kernel's pages, through mappings,
+//! with `O_SYNC`. A read is answered with pieces of cached blocks, which are not copied; what sequential reads need
+//! next is asked for ahead. A write that the kernel held back in its pages (`reply_write_back`) is taken even if
+//! the file system has become read-only, since no program would learn of the refusal.
+//!
+//! The kernel keeps pages, so what it does not see must be said or avoided. A file whose next read would change its
+//! access time is opened without the pages that the kernel has. The pages that a direct write passed by are dropped
+//! before the answer. Before a search for data or holes, changes in mappings are written.
+//!
+//! Invariant: a request that must be on disk (`fsync`, `O_SYNC`, `sync=always`) is answered by the syncer once it
+//! is there.
 
 use super::direct;
 use super::handles::{Handle, Opening};

@@ -56,7 +56,7 @@ impl Server {
         Ok((node, entry))
     }
 
-    /// `rmdir`: destroys a snapshot that nobody uses.
+    /// `rmdir`: destroys an unused snapshot.
     pub(super) fn destroy_snapshot(
         &self,
         who: Caller,
