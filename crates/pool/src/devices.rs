@@ -1,4 +1,15 @@
 //! The devices of a pool that a search found, by guid, opened when first needed.
+//!
+//! A [`DeviceSet`] has for each guid a path, whether it is a spare that pools share, and the device or why it could
+//! not be opened. A device that the search did not come upon is looked for at its last path; its label tells
+//! whether it is the leaf's (`vdev_validate`). Only then it is opened as the pool's devices are, and kept.
+//!
+//! A device is open for writing once at a time, and `O_EXCL` tells whether another process has it. A process that
+//! has just let go of one may still hold it for a moment, so the set asks again for a while before it says that it
+//! is in use.
+//!
+//! Questions about a device that may hang (its size, whether it is there) are asked by another thread, and answered
+//! from what is known.
 
 use crate::config;
 use crate::directory::Directory;

@@ -1,4 +1,4 @@
-//! The mapping of a removed vdev: where its space went, and how much of it nobody refers to.
+//! The mapping of a removed vdev (`vdev_indirect_mapping_t`): where its space went, and how much of it is obsolete.
 //!
 //! On disk (`vdev_indirect_mapping_phys_t` in the bonus of the mapping object) an array of
 //! entries `source offset (63 bits, in sectors) | destination DVA` sorted by source, and
@@ -65,7 +65,7 @@ pub struct Condensing {
     pub vdev: u64,
     /// Object of the obsolete space map that the new mapping leaves out.
     pub obsolete_map: u64,
-    /// Object of the new mapping, which is not complete; 0 if there is none.
+    /// Object of the new, incomplete mapping; 0 without one.
     pub next: u64,
 }
 

@@ -1,4 +1,15 @@
 //! The vdev tree with states, by sections (`print_status_config`).
+//!
+//! A [`VdevLine`] is a vdev with its name, state, note and errors. It is made from an open vdev, or, before an
+//! import, from a config of a label and whether its device was found. A [`ConfigTree`] sorts the top-level vdevs
+//! into sections: data, dedup, special, logs; cache devices and spares come from lists of their own. Holes and
+//! removed vdevs are left out.
+//!
+//! Names are OpenZFS's (`zpool_vdev_name`): `mirror-0`, a path without the directories that devices are looked for
+//! in, or the guid of a leaf that could not be opened.
+//!
+//! Leaves below a `replacing` vdev do not count when the tree is asked whether a leaf is in some state, since what
+//! is wrong with them is being mended.
 
 use crate::Pool;
 use crate::config;
