@@ -1,4 +1,15 @@
-//! `zdb -b` and `-c`: traverses all blocks, sums them up by type, compares with the space maps.
+//! `zdb -b` and `-c`: traverses all blocks, sums them up by type, compares with the space maps
+//! (`dump_block_stats`).
+//!
+//! [`cenote_inspect::traverse`] does the work on several threads. A `Reporter` behind a lock prints what it reports
+//! as it comes: progress, unreadable and unclaimed blocks, with `-bbbbb` every block. The summary follows: errors
+//! by number, leaks (`zdb_leak_init`), totals, classes of vdevs, and with more `b` the table by type, by level, by
+//! size.
+//!
+//! `-I` bounds the bytes that are being read: each thread reads one block at a time, so it bounds the threads.
+//!
+//! Exit codes are OpenZFS's: 2 where space leaked or the pool has no blocks, 3 where blocks could not be read or
+//! claimed.
 
 use super::print::{self, blkptr};
 use super::{Zdb, failed};

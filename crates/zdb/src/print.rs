@@ -1,4 +1,11 @@
-//! The forms in which `zdb` prints block pointers, name-value lists, histograms and uberblocks.
+//! The forms in which `zdb` prints block pointers (`snprintf_blkptr`, `snprintf_blkptr_compact`), name-value lists
+//! (`dump_nvlist`), histograms (`dump_histogram`) and uberblocks (`dump_uberblock`).
+//!
+//! Everything here is text that scripts read, so it is OpenZFS's to the last blank, also where that is odd: a hole
+//! prints a first DVA that it does not have, and a histogram of one empty bucket still has its line. Names of types
+//! and functions that are not known are `UNKNOWN`, never an error.
+//!
+//! The fill count and the IV of an encrypted block share a word: [`fill`] takes them apart.
 
 use cenote_format::ByteOrder;
 use cenote_format::blkptr::BlockPointer;
