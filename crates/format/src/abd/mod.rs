@@ -246,7 +246,7 @@ impl Abd {
         }
     }
 
-    /// Makes it `len` bytes long, with zeros behind what there is: in place as [`Abd::make_mut`] does.
+    /// Makes it `len` bytes long, with zeros behind its bytes: in place as [`Abd::make_mut`] does.
     /// Room is made for more than that, so that who grows it step by step does not copy it each time.
     pub fn resize(&mut self, len: usize) {
         let resized = match &mut self.0 {
