@@ -28,7 +28,7 @@ const GOODBYE: Duration = Duration::from_secs(3);
 /// How late the kernel may tell that something was closed.
 pub(super) const LATE: Duration = Duration::from_millis(200);
 
-/// How long the kernel takes at most to let go of one that nobody uses.
+/// How long the kernel takes at most to let go of an unused one.
 const MOMENT: Duration = Duration::from_millis(20);
 
 /// A mounted file system, for listing.
