@@ -1,5 +1,12 @@
-//! A bar on the user's terminal, with rate and time left. The terminal may be at the other end of a
-//! socket: what is drawn is collected and goes out through the command's standard error.
+//! A bar on the user's terminal, with rate and time left. The terminal may be at the other end of a socket: what is
+//! drawn is collected and goes out through the command's standard error.
+//!
+//! A [`Bar`] draws to a `Screen`, a terminal that only collects the text. After each step the text is sent, as one
+//! piece. A [`Drawn`] is the same for a thread that has standard error to itself. There is a bar only if standard
+//! error is a terminal; without one, [`Seldom`] says every ten seconds that a line is due.
+//!
+//! Messages may have names of a pool in them, and are made printable before they are drawn: no name can move the
+//! cursor. A user that is gone is no error here, since the command is cancelled by other means.
 
 use crate::context::Context;
 use cenote_command::output::{Output, printable};

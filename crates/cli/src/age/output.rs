@@ -44,7 +44,7 @@ pub(super) fn begin(spec: &Spec, args: &AgeArgs, ctx: &mut Context) -> Result<()
     if args.json { print(&Line::Spec(spec), ctx) } else { Ok(()) }
 }
 
-/// Puts out what there is after a row.
+/// Writes out everything so far, after a row.
 pub(super) fn row(report: &Report, args: &AgeArgs, ctx: &mut Context) -> Result<(), Stop> {
     if let Some(row) = report.rows.last().filter(|_| args.json) {
         print(&Line::Sample(row), ctx)?;

@@ -1,4 +1,15 @@
 //! Candidates of a kind: names of pools and datasets, properties and their values, words.
+//!
+//! [`fit`] takes a pattern of the manual and the word at the cursor. It takes the pattern apart: a list with
+//! commas, an assignment, alternatives. Each kind in angle brackets has its candidates, and those that begin as the
+//! word does are offered.
+//!
+//! Names of datasets are found by a walk that goes only where a name can still begin as the word does, and that
+//! stops after
+//! 5000. Words of properties come from the tables of the commands, with what the manual says of them.
+//!
+//! Invariant: no device is opened for a completion. Pools come from the table of imported ones, or from the cache
+//! file; what cannot be read is left out.
 
 use super::Candidate;
 use crate::cachefile;

@@ -51,7 +51,7 @@ pub struct TxgsArgs {
     operands: Vec<String>,
 }
 
-/// A pool and what there is to say of it.
+/// A pool and its figures.
 struct Report {
     pool: String,
     engine: Arc<Engine>,

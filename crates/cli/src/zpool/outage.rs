@@ -129,7 +129,7 @@ fn operands(names: &[String], ctx: &Context) -> Result<(Arc<Imported>, Vec<Strin
     }
 }
 
-/// The leaf that the user calls `name`; else it was said that there is none.
+/// The leaf that the user calls `name`; else an error was printed.
 fn leaf(imported: &Imported, what: &str, name: &str, ctx: &mut Context) -> Option<Arc<Vdev>> {
     let found = find_vdev(imported, name);
     let why = match &found {
