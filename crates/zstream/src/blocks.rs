@@ -1,4 +1,12 @@
-//! `zstream decompress` and `zstream recompress`: how blocks in a stream are compressed.
+//! `zstream decompress` and `zstream recompress`: how blocks in a stream are compressed (`zstream_do_decompress`,
+//! `zstream_do_recompress`).
+//!
+//! Both change WRITE records and leave all others as they are; [`rewrite::run`] reads the stream, hands over one
+//! record at a time and mends the checksums. `decompress` unpacks the blocks that its operands name, whatever their
+//! records say: for streams whose records are wrong. `recompress` unpacks every block and packs it by one function,
+//! or by none; a block that does not get smaller stays as it is, and encrypted ones are not touched.
+//!
+//! Invariants: no block is unpacked to more than the format's largest. Deduplicated streams are refused.
 
 use crate::record::{Raw, kind};
 use crate::{Surroundings, UsageError, rewrite};

@@ -496,7 +496,7 @@ impl OpenObjectSet {
     /// Creates an accounting object ([`USER_USED`](crate::objset::USER_USED) and so on), whose
     /// dnode is in the root block. Such an object cannot be freed.
     ///
-    /// Errors: [`WriteError::Taken`] if it is there already, or the number is none of them; a dnode
+    /// Errors: [`WriteError::Taken`] if it is there already, or the number is out of range; a dnode
     /// of more than one slot.
     pub fn create_accounting(&mut self, number: u64, new: &NewObject) -> Result<()> {
         self.usable()?;

@@ -70,7 +70,7 @@ pub(super) struct OpenObject {
     read_above: BTreeSet<u64>,
 }
 
-/// Bytes of bonus buffer that a dnode has room for; `None` if there is none for the pointers.
+/// Bytes of bonus buffer that a dnode has room for; `None` if its pointers do not fit.
 fn bonus_room(slots: usize, pointers: usize, spill: bool) -> Option<usize> {
     let taken = DNODE_CORE + pointers * BLKPTR_SIZE + if spill { BLKPTR_SIZE } else { 0 };
     (slots * DNODE_SLOT).checked_sub(taken)
@@ -82,7 +82,7 @@ fn sizes_fit(block_size: u64, indirect_shift: u8) -> bool {
         && (MIN_INDIRECT_SHIFT..=MAX_INDIRECT_SHIFT).contains(&indirect_shift)
 }
 
-/// Whether indirect blocks are of a size that the format has; with one level nobody else asks.
+/// Whether indirect blocks are of a size that the format has; with one level nothing else checks it.
 pub(super) fn sound_shift(dnode: &DnodePhys) -> bool {
     (10..=24).contains(&dnode.indirect_shift)
 }

@@ -99,7 +99,7 @@ impl Slots {
         Ok(Some(block * PER_BLOCK + slot))
     }
 
-    /// Takes `count` slots from `number`, for who asks for this number: also if they were freed in this
+    /// Takes `count` slots from `number`, where a caller asks for this number: also if they were freed in this
     /// group. Whether they were free and are in one block.
     pub(super) fn take(&mut self, number: u64, count: u64, meta: &Tree<'_>) -> Result<bool> {
         let (block, slot) = (number / PER_BLOCK, number % PER_BLOCK);

@@ -143,7 +143,7 @@ impl<'a> Read<'a> {
         Some(read)
     }
 
-    /// The columns to read first: all data if it is good, otherwise what there is of good
+    /// The columns to read first: all data if it is good, otherwise all good
     /// columns, and if they do not suffice, everything.
     fn choose(&self) -> Vec<usize> {
         let all = 0..self.columns.len();
