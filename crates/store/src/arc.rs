@@ -73,11 +73,11 @@ impl Key {
 /// Why a block comes into the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Somebody wanted it.
+    /// A reader wanted it.
     Demand,
-    /// Somebody may want it soon.
+    /// A reader may want it soon.
     Ahead,
-    /// Somebody may want it soon, and keeps it himself then.
+    /// A reader may want it soon, and keeps the bytes itself then.
     Once,
 }
 
@@ -97,7 +97,7 @@ struct Node {
     size: u64,
     metadata: bool,
     data: Option<Abd>,
-    /// Why it came, as long as nobody has wanted it.
+    /// Why it came, until a reader wants it.
     unread: Option<Access>,
     list: List,
     prev: usize,
@@ -109,17 +109,17 @@ struct Ends {
     head: usize,
     tail: usize,
     bytes: u64,
-    /// Those of them that are metadata's.
+    /// The ones among them that are metadata.
     metadata: u64,
     len: usize,
 }
 
-/// What was asked for of one kind: by who needed it (`demand_*`), and ahead of that (`prefetch_*`).
+/// What was asked for of one kind: when it was needed (`demand_*`), and ahead of that (`prefetch_*`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lookups {
-    /// Blocks that somebody needed and that were there.
+    /// Blocks that were needed and were there.
     pub demand_hits: u64,
-    /// Blocks that somebody needed and that were not there.
+    /// Blocks that were needed and were not there.
     pub demand_misses: u64,
     /// Blocks that were to be read ahead and were there.
     pub prefetch_hits: u64,
@@ -224,7 +224,7 @@ impl ArcCache {
         None
     }
 
-    /// Whether a block that is to be read ahead is resident.
+    /// Whether a block to be read ahead is resident.
     pub fn has_ahead(&mut self, key: &Key, metadata: bool) -> bool {
         let there = self.contains(key);
         let lookups = self.lookups(metadata);

@@ -92,7 +92,7 @@ impl RangeTree {
         RangeTree { segments, space }
     }
 
-    /// Bytes of the largest segment; 0 if there is none.
+    /// Bytes of the largest segment; 0 if the tree is empty.
     pub fn largest(&self) -> u64 {
         self.iter().map(|(s, e)| e - s).max().unwrap_or(0)
     }
@@ -123,7 +123,7 @@ impl RangeTree {
         start < end && before.is_some_and(|(_, e)| e >= end)
     }
 
-    /// Adds `start..end`, none of which may be in the tree. Joins neighbours.
+    /// Adds `start..end`, which must not overlap the tree (`zfs_range_tree_add`). Joins neighbours.
     pub fn add(&mut self, start: u64, end: u64) -> Result<(), RangeError> {
         if start >= end {
             return Err(RangeError::Empty { start, end });

@@ -57,7 +57,7 @@ pub trait AllocatedSize: Send + Sync {
     fn psize_to_asize(&self, vdev: u64, psize: u64) -> Option<u64>;
 }
 
-/// What is to be allocated.
+/// What to allocate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Physical bytes.
@@ -69,7 +69,7 @@ pub struct Request {
     /// Which of the allocators' metaslabs to use; any number (it is taken modulo how many there
     /// are). Blocks that belong together should have the same.
     pub allocator: usize,
-    /// Whether the DVAs are those of a gang header.
+    /// Whether the DVAs are for a gang header.
     pub gang: bool,
     /// The vdev to start at rather than the next in turn.
     pub near: Option<u64>,
@@ -134,8 +134,8 @@ pub enum AllocError {
 pub struct Options {
     /// Number of allocators (`spa_num_allocators`).
     pub allocators: usize,
-    /// Whether metaslabs are loaded ahead by a thread. If not, allocations wait for all loads and [`Allocator::preload`] loads them
-    /// itself, and everything happens in the calling threads in a fixed order.
+    /// Whether metaslabs are loaded ahead by a thread. If not, allocations wait for all loads and
+    /// [`Allocator::preload`] loads them itself, and everything happens in the calling threads in a fixed order.
     pub background: bool,
     /// Txgs without use after which a metaslab is unloaded; `None`: as tunables say, by the clock too.
     pub unload_after: Option<u64>,
@@ -165,7 +165,7 @@ enum Round {
 /// Space of one pool; see the documentation of [`crate::alloc`].
 pub struct Allocator {
     layout: ArcSwap<Layout>,
-    /// Held by who makes the next layout from the one that there is.
+    /// Held by the thread that makes the next layout from the present one.
     replacing: Mutex<()>,
     sizes: Arc<dyn AllocatedSize>,
     loader: Arc<dyn LoadMetaslab>,
@@ -245,7 +245,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// The vdevs as they are now; who works with them keeps this as long.
+    /// The vdevs as they are now; code that works with them keeps this as long.
     fn layout(&self) -> Current<Layout> {
         self.layout.load()
     }
@@ -256,8 +256,8 @@ impl Allocator {
         Arc::downgrade(&self.layout())
     }
 
-    /// Allocates `request.copies` DVAs (`metaslab_alloc_dva`) in `txg`, on different vdevs if there are so many, else far
-    /// apart.
+    /// Allocates `request.copies` DVAs (`metaslab_alloc_dva`) in `txg`, on different vdevs if there are so many, else
+    /// far apart.
     ///
     /// Errors: nothing is allocated if not all copies can be.
     pub fn allocate(
@@ -599,7 +599,7 @@ impl Allocator {
         self.holds.take(txg)
     }
 
-    /// Who reads datasets in use.
+    /// The readers of datasets in use.
     pub fn readers(&self) -> &Arc<ReadEpochs> {
         &self.readers
     }

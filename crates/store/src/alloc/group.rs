@@ -7,8 +7,8 @@
 //!
 //! Metaslabs are kept in order of their weight, the best first. An allocator that is given one
 //! makes it its *active* one and goes on with it until the largest segments have become
-//! [`SWITCH_THRESHOLD`](tunables::SWITCH_THRESHOLD) powers of two smaller than they were, or half as large if they are for data;
-//! so allocators do not mix their blocks in one metaslab, and each has one per copy of a block.
+//! [`SWITCH_THRESHOLD`](tunables::SWITCH_THRESHOLD) powers of two smaller than they were, or half as large if they are
+//! for data; so allocators do not mix their blocks in one metaslab, and each has one per copy of a block.
 //!
 //! Data and metadata keep apart beyond that: a metaslab has an affinity to one of them
 //! ([`Affinities`]). A metaslab is *rich* if it has a segment that several blocks can be written to in a
@@ -139,7 +139,7 @@ struct Active {
     metaslab: usize,
     /// Its weight when it became that.
     since: Weight,
-    /// It is to be left when it is not rich any more.
+    /// It will be left when it is not rich any more.
     rich: bool,
     /// Data leaves it when its largest segment has fewer bytes.
     least: u64,
@@ -312,7 +312,7 @@ impl Group {
         self.width
     }
 
-    /// The vdev has grown: more metaslabs join, all of them empty. If it has none that is kept for intent logs,
+    /// The vdev has grown: more metaslabs join, all of them empty. If no metaslab is kept for intent logs yet,
     /// and is to have one (`keep`), that is the first of them, and its group is returned.
     ///
     /// `None`: they are not what can be.
@@ -594,7 +594,7 @@ impl Group {
         all.filter(metadata).take(n).chain(others).collect()
     }
 
-    /// Those of the best `n` metaslabs that are not loaded, though there is space in them.
+    /// The ones among the best `n` metaslabs that are not loaded, though there is space in them.
     pub(super) fn worth_loading(&self, n: usize) -> Vec<u64> {
         let best = self.best(n);
         let order = self.order.lock();

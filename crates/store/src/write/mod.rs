@@ -25,9 +25,10 @@
 //!
 //! - A block is stored compressed only if that saves an eighth, in whole sectors. One that came compressed
 //!   ([`Payload`]) is stored as it came, filled up to whole sectors.
-//! - From pass [`SYNC_PASS_DONT_COMPRESS`](tunables::SYNC_PASS_DONT_COMPRESS) of a sync on blocks that were born in it are not compressed any
-//!   more, so that their size does not change, and from pass [`SYNC_PASS_REWRITE`](tunables::SYNC_PASS_REWRITE) on a block whose size did
-//!   not change is written in place. So a sync ends: there comes a pass that allocates nothing.
+//! - From pass [`SYNC_PASS_DONT_COMPRESS`](tunables::SYNC_PASS_DONT_COMPRESS) of a sync on blocks that were born in it
+//!   are not compressed any more, so that their size does not change, and from pass
+//!   [`SYNC_PASS_REWRITE`](tunables::SYNC_PASS_REWRITE) on a block whose size did not change is written in place. So a
+//!   sync ends: there comes a pass that allocates nothing.
 //! - Every write is little-endian. A pointer's birth is the txg; its physical birth is not recorded
 //!   apart.
 //! - All copies of a block have to be written. If one cannot be, the block is not written.
@@ -83,7 +84,7 @@ pub fn is_strong(checksum: Checksum) -> bool {
     checksum.is_dedup() || checksum == Checksum::Edonr
 }
 
-/// How a block is to be written (`zio_prop_t`).
+/// How to write a block (`zio_prop_t`).
 #[derive(Clone, Debug)]
 pub struct WriteProps {
     /// Type of the object.
@@ -172,7 +173,7 @@ pub enum WriteError {
     /// The same, found by another part of the format.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// A gang header that is to be rewritten or freed cannot be read.
+    /// A gang header to be rewritten or freed cannot be read.
     #[error(transparent)]
     Block(#[from] BlockError),
     /// The devices failed.
