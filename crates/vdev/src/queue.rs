@@ -5,7 +5,7 @@
 //! Each request has a class ([`Priority`], `zio_priority_t`), and each class a share of each device: the
 //! number of requests that the device may have of it at once (`zfs_vdev_*_max_active`). What exceeds the
 //! share waits in the order in which it came. So a scrub or read-ahead of any size leaves room for the
-//! reads that somebody waits for. Over all classes a device has `zfs_vdev_max_active` requests at most;
+//! reads that a thread waits for. Over all classes a device has `zfs_vdev_max_active` requests at most;
 //! where that binds, classes below their least number (`zfs_vdev_*_min_active`) come first, in their
 //! order.
 //!
@@ -52,15 +52,15 @@ use crate::vdev::Vdev;
 /// The class of a request (`zio_priority_t`), the most urgent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {
-    /// Somebody waits for these bytes.
+    /// A thread waits for these bytes.
     SyncRead,
-    /// Somebody waits until these are written: labels, uberblocks, blocks of intent logs.
+    /// A thread waits until these are written: labels, uberblocks, blocks of intent logs.
     SyncWrite,
     /// Read ahead.
     AsyncRead,
     /// Blocks of a transaction group.
     AsyncWrite,
-    /// Read ahead of the replay of an intent log. Many at once, because somebody waits for the last of them.
+    /// Read ahead of the replay of an intent log. Many at once, because a thread waits for the last of them.
     Replay,
     /// Scrub and resilver.
     Scrub,
@@ -196,7 +196,7 @@ impl Size {
     }
 }
 
-/// A batch that waits, or is to be done now.
+/// A batch that waits, or must be done now.
 struct Ticket {
     leaf: Arc<Vdev>,
     priority: Priority,

@@ -1,6 +1,6 @@
 //! Counters of a leaf vdev (`vdev_stat_t`, `vdev_stat_ex_t`).
 //!
-//! Operations, bytes and latencies are counted at leaves only; interior vdevs add up those of
+//! Operations, bytes and latencies are counted at leaves only; interior vdevs add up the counts of
 //! their children when asked. Errors are counted where they were seen and do not add up: a bad
 //! copy that another one made good is no error of the mirror. Repairs are counted at the leaf that was
 //! written to.
@@ -108,7 +108,7 @@ impl Activity {
         Busy(self)
     }
 
-    /// Whether the device is busy and has not ended anything for long. A guess: it decides who is asked first.
+    /// Whether the device is busy and has not ended anything for long. A guess: it decides which leaf is asked first.
     pub(crate) fn hangs(&self) -> bool {
         let idle = Activity::now().saturating_sub(self.since.load(Relaxed));
         self.under_way.load(Relaxed) > 0 && Duration::from_millis(idle) >= HANGS

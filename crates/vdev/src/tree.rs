@@ -146,12 +146,12 @@ impl VdevTree {
         VdevTree { root, maps, pool, writer: Arc::new(Writer::new(alarm)) }
     }
 
-    /// A tree that has more top-level vdevs, or another guid of the pool: those of this one, shared with it (devices, counters,
-    /// what is known to be durable and what was missed), and after them those that `config`, the
-    /// config of the whole new root, has besides. `open` finds the devices of the new ones. Both
-    /// trees can be used side by side.
+    /// A tree that has more top-level vdevs, or another guid of the pool: the vdevs of this one, shared with it
+    /// (devices, counters, what is known to be durable and what was missed), and after them those that `config`, the
+    /// config of the whole new root, has besides. `open` finds the devices of the new ones. Both trees can be used side
+    /// by side.
     ///
-    /// Errors: those of [`VdevTree::build`]; the config has other vdevs where this tree has some.
+    /// Errors: as for [`VdevTree::build`]; the config has other vdevs where this tree has some.
     pub fn extended(
         &self,
         config: &NvList,
@@ -237,13 +237,13 @@ impl VdevTree {
         })
     }
 
-    /// As [`VdevTree::read`], of a block that may never have been written: wrong bytes blame nobody.
+    /// As [`VdevTree::read`], of a block that may never have been written: wrong bytes blame no leaf.
     pub fn read_speculative(&self, req: &BlockRead<'_>) -> Result<Abd, VdevError> {
         self.read_one(req).block
     }
 
     /// Reads a batch of blocks: the reads of all of them are aggregated and submitted together,
-    /// those of each device in parallel to the others. Results are in the order of `reqs`; what they
+    /// requests of each device in parallel to the others. Results are in the order of `reqs`; what they
     /// say of leaves is not counted yet.
     pub fn read_many(&self, reqs: &[BlockRead<'_>]) -> Vec<Outcome<Result<Abd, VdevError>>> {
         self.read_many_as(Priority::of_reads(), reqs)

@@ -6,7 +6,7 @@
 //! a tree is in use; all else is fixed once it is built.
 //!
 //! Invariants: only leaves have a device. A top-level vdev that holds data has an ashift from 9
-//! to 16; everything below it has the same. Offsets within a vdev are those of DVAs: byte 0
+//! to 16; everything below it has the same. Offsets within a vdev are the offsets of DVAs: byte 0
 //! is the first allocatable byte, on a leaf the byte at [`cenote_format::LABEL_START`] of the device.
 
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
@@ -87,7 +87,7 @@ impl Kind {
     }
 }
 
-/// How far a copy on a leaf is to be trusted to be there and current; the best come first.
+/// How far a copy on a leaf can be trusted to be there and current; the best come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Trust {
     /// The leaf works and has the transaction group.
@@ -200,8 +200,8 @@ impl Vdev {
         self.opened().device.clone()
     }
 
-    /// What is seen of the leaf's device by now, or was last, without waiting for it ([`crate::look`]). `None`: it has no
-    /// device, or that has not said anything yet.
+    /// What is seen of the leaf's device by now, or was last, without waiting for it ([`crate::look`]). `None`: it has
+    /// no device, or that has not said anything yet.
     pub fn seen(&self) -> Option<Seen> {
         let device = self.device()?;
         let asked = self.seen.lock().clone();
@@ -212,7 +212,7 @@ impl Vdev {
         self.opened.read()
     }
 
-    /// From now on this leaf has this device, or none, and is in this state.
+    /// From now on this leaf has this device, or no device, and is in this state.
     pub(crate) fn set_opened(&self, opened: Opened) {
         *self.opened.write() = opened;
         *self.seen.lock() = Asked::default();
@@ -297,7 +297,7 @@ impl Vdev {
         sum
     }
 
-    /// Whether somebody has faulted this leaf since it was opened.
+    /// Whether a command has faulted this leaf since it was opened.
     pub fn is_faulted_by_hand(&self) -> bool {
         self.faulted_by_hand.load(Relaxed) && self.state() == VdevState::Faulted
     }
@@ -370,7 +370,7 @@ impl Vdev {
     }
 
     /// The allocation class of a top-level vdev if it is not the normal one: "log", "special"
-    /// or "dedup". The pool keeps it in the vdev's ZAP; it is here if who made the config put it
+    /// or "dedup". The pool keeps it in the vdev's ZAP; it is here if the maker of the config put it
     /// there.
     pub fn alloc_bias(&self) -> Option<&str> {
         self.config.str("alloc_bias")
@@ -418,7 +418,7 @@ impl Vdev {
         self.geometry()?.columns(offset, psize)
     }
 
-    /// How far this leaf is to be trusted with blocks born in `txg`. `None`: it has no device.
+    /// How far this leaf can be trusted with blocks born in `txg`. `None`: it has no device.
     pub(crate) fn trust(&self, txg: u64) -> Option<Trust> {
         {
             let opened = self.opened();
