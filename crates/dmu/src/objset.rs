@@ -140,7 +140,7 @@ impl ObjectSet {
         self.phys.meta_dnode.max_block.saturating_add(1).saturating_mul(self.slots_per_block())
     }
 
-    /// The object `number`. [`Error::NoObject`] if there is none, which includes numbers of slots
+    /// The object `number`. [`Error::NoObject`] if it does not exist, which includes numbers of slots
     /// inside a larger dnode.
     pub fn object(self: &Arc<Self>, number: u64) -> Result<Object> {
         let found = self.look_up(number);
@@ -191,7 +191,7 @@ impl ObjectSet {
         Ok(object)
     }
 
-    /// The number of the first object at or after `from`; `None` if there is none. Skips holes of
+    /// The number of the first object at or after `from`; `None` after the last. Skips holes of
     /// the meta dnode. A block of dnodes that cannot be read is an error; [`ObjectSet::next_dnode_block`]
     /// tells where to go on.
     pub fn next_object(self: &Arc<Self>, from: u64) -> Result<Option<u64>> {

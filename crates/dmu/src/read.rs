@@ -49,7 +49,7 @@ impl Object {
         Ok(Abd::gang(pieces))
     }
 
-    /// Bytes of the batch that begins at byte `at`, where `left` are to be read: at least one.
+    /// Bytes of the batch that begins at byte `at`, where `left` remain to be read: at least one.
     fn batch_len(&self, at: u64, left: usize) -> usize {
         let size = self.dnode().block_size.max(1);
         let first = at / size;
@@ -60,7 +60,7 @@ impl Object {
         past.saturating_sub(at).min(left as u64).max(1) as usize
     }
 
-    /// Those of `count` blocks from block `first` on that are no holes, with their numbers, in
+    /// The ones among `count` blocks from block `first` on that are no holes, with their numbers, in
     /// order; read as one batch, which the caller bounds.
     pub fn blocks(&self, first: u64, count: u64) -> Result<Vec<(u64, Block)>> {
         let Some(last) = first.checked_add(count).and_then(|end| end.checked_sub(1)) else {

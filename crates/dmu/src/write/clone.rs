@@ -1,4 +1,4 @@
-//! Pointers of blocks that are to be cloned (`dmu_read_l0_bps`).
+//! Pointers of blocks to be cloned (`dmu_read_l0_bps`).
 //!
 //! # Idea
 //!

@@ -4,7 +4,7 @@
 //!
 //! An [`OpenObjectSet`] stands on what the last sync left, read through the reading path. Changes
 //! are collected in memory, object by object: dnodes as they will be, dirty data blocks, ranges of
-//! blocks that are to be freed. [`OpenObjectSet::sync`] writes all of it, level by level over all
+//! blocks to be freed. [`OpenObjectSet::sync`] writes all of it, level by level over all
 //! objects at once (see `sync`), and the object set goes on from the new root block.
 //!
 //! An object set is changed, then synced, then changed again: so it goes for the meta object set.
@@ -19,7 +19,7 @@
 //! | `clone` | blocks of other objects, whose pointers are taken over |
 //! | `chunk` | bytes to be written, made ready before the lock is taken |
 //! | `slots` | which dnode slots are free |
-//! | [`sink`] | who writes blocks: the floor below |
+//! | [`sink`] | what writes blocks: the floor below |
 //! | `indirect` | an indirect block while its pointers change |
 //! | `sync` | the object set written: dnodes, root block |
 //! | `run` | the blocks of all objects written, level by level |
@@ -32,7 +32,7 @@
 //! # Invariants
 //!
 //! - Pointers, levels and space used of a changed dnode are those on disk until the sync.
-//! - The bytes that are to be written are those of all objects that are open.
+//! - The bytes to be written are the sum of those of all open objects.
 //! - A block that is dirty is the whole block. It takes precedence over a range that is freed,
 //!   which takes precedence over what is quiesced, which does over what is on disk.
 //! - Whatever is written is little-endian. Structures in the other byte order that would have to
@@ -124,7 +124,7 @@ pub enum WriteError {
     /// The object set has no free dnode slots.
     #[error("no free object number")]
     NoSlots,
-    /// The object number is taken, or is none that a dnode of this size can have.
+    /// The object number is taken, or a dnode of this size cannot have it.
     #[error("object {0} cannot be allocated")]
     Taken(u64),
     /// The change is not possible.
@@ -176,7 +176,7 @@ impl From<DecodeError> for WriteError {
 /// Result of writing.
 pub type Result<T> = std::result::Result<T, WriteError>;
 
-/// What a new object is to be.
+/// What a new object will be.
 #[derive(Debug, Clone)]
 pub struct NewObject {
     /// Type of the object.
@@ -230,7 +230,7 @@ pub struct Synced {
     /// Blocks that are not referred to any more, the former root block included: to be freed, or
     /// for a deadlist. Blocks of the same txg may be among them, from an earlier pass.
     pub killed: Vec<BlockPointer>,
-    /// Those of the blocks that were born which are clones of blocks on disk: each has one reference more
+    /// The clones of blocks on disk among the blocks that were born: each has one reference more
     /// than before.
     pub cloned: Vec<BlockPointer>,
     /// Objects whose dnode was written or freed, in the order of their numbers, accounting objects
@@ -252,9 +252,9 @@ pub struct ObjectChange {
     pub after: Option<DnodePhys>,
 }
 
-/// Objects that are open, by number. Those of a syncing set are shared with the set that is synced.
+/// Objects that are open, by number. The objects of a syncing set are shared with the set that is synced.
 type Objects = BTreeMap<u64, Arc<OpenObject>>;
-/// Objects that are to be freed, with their dnodes on disk; without one if it is being written.
+/// Objects to be freed, with their dnodes on disk; without one if it is being written.
 type Doomed = BTreeMap<u64, Option<Arc<Dnode>>>;
 
 /// The open object `number`, taken in from what is below if need be.
@@ -292,11 +292,11 @@ pub struct OpenObjectSet {
     slots: Slots,
     objects: Objects,
     doomed: Doomed,
-    /// Bytes that are to be written.
+    /// Bytes to be written.
     dirty: u64,
     /// Bytes that a dirty block counts for at least.
     least: u64,
-    /// Pointers that were freed since somebody asked.
+    /// Pointers that were freed since the last question.
     freed: u64,
     /// Objects that there are more than on disk.
     more: i64,
@@ -362,7 +362,7 @@ impl OpenObjectSet {
         }
     }
 
-    /// A new object set with number `id`. Those of data sets get a meta dnode of as many levels as
+    /// A new object set with number `id`. Data sets get a meta dnode of as many levels as
     /// it could ever need; that of the pool grows.
     pub fn create(store: Arc<Store>, id: u64, kind: ObjsetType) -> Result<OpenObjectSet> {
         let mut this = Self::around(ObjectSet::open(store, id, BlockPointer::HOLE)?);
@@ -602,7 +602,7 @@ impl OpenObjectSet {
         Ok(self.object(number)?.phys())
     }
 
-    /// As [`OpenObjectSet::dnode`], and whether there is to be a spill block.
+    /// As [`OpenObjectSet::dnode`], and whether it will have a spill block.
     pub fn dnode_with_spill(&mut self, number: u64) -> Result<(&DnodePhys, bool)> {
         let object = self.object(number)?;
         Ok((object.phys(), object.has_spill()))
@@ -665,7 +665,7 @@ impl OpenObjectSet {
     }
 
     /// Changes the numbers of the functions that an object's blocks are written with from now on
-    /// (`dmu_object_set_checksum`, `dmu_object_set_compress`); 0: those of the data set.
+    /// (`dmu_object_set_checksum`, `dmu_object_set_compress`); 0: the data set's.
     pub fn set_functions(&mut self, number: u64, checksum: u8, compress: u8) -> Result<()> {
         self.with(number, |object, _| {
             object.set_functions(checksum, compress);

@@ -127,7 +127,7 @@ pub(super) fn new_dnode(new: &NewObject) -> Result<DnodePhys> {
     Ok(phys)
 }
 
-/// What new objects stand on: a dnode with no blocks, of a size that none has.
+/// What new objects stand on: a dnode with no blocks, of a size that no real dnode has.
 fn without_blocks() -> Arc<Dnode> {
     static DNODE: LazyLock<Arc<Dnode>> = LazyLock::new(|| {
         let phys = DnodePhys {
@@ -223,7 +223,7 @@ impl OpenObject {
         self.pending.under.is_some()
     }
 
-    /// Bytes that are to be written for it, its dnode and indirect blocks included, where a block
+    /// Bytes to be written for it, its dnode and indirect blocks included, where a block
     /// counts for `least` bytes at least.
     pub(super) fn bytes(&self, least: u64) -> u64 {
         match self.changed {
@@ -523,14 +523,14 @@ impl OpenObject {
         Ok(())
     }
 
-    /// Block `blkid`, which is to be changed.
+    /// Block `blkid`, for a change.
     pub(super) fn block_mut(&mut self, place: &Place<'_>, blkid: u64) -> Result<&mut [u8]> {
         self.make_dirty(place, blkid)?;
         self.note_bytes(blkid);
         self.pending.top.dirty_mut(blkid).ok_or(WriteError::Failed)
     }
 
-    /// Block `blkid`, of which the bytes `range` are to be changed.
+    /// Block `blkid`, for a change of its bytes `range`.
     pub(super) fn block_mut_in(
         &mut self,
         place: &Place<'_>,
@@ -542,7 +542,7 @@ impl OpenObject {
         self.pending.top.dirty_mut(blkid).ok_or(WriteError::Failed)
     }
 
-    /// Some bytes of block `blkid`, which are to be changed.
+    /// Some bytes of block `blkid`, for a change.
     pub(super) fn part_mut(
         &mut self,
         place: &Place<'_>,
@@ -553,7 +553,7 @@ impl OpenObject {
         block.get_mut(range).ok_or(WriteError::Failed)
     }
 
-    /// Block `blkid`, of which some bytes are to be changed that the caller
+    /// Block `blkid`, for a change of some bytes that the caller
     /// [notes](OpenObject::note_old) afterwards.
     pub(super) fn block_to_note(&mut self, place: &Place<'_>, blkid: u64) -> Result<&mut [u8]> {
         self.make_dirty(place, blkid)?;

@@ -29,7 +29,8 @@ impl OpenObjectSet {
     /// there are no changes.
     ///
     /// Errors: blocks that cannot be read or written; blocks below what is freed are leaked instead. The
-    /// object set is of no use then, and what was written is not referred to by anything. While part of it is quiesced, it cannot be synced.
+    /// object set is of no use then, and what was written is not referred to by anything. While part of it is quiesced,
+    /// it cannot be synced.
     pub fn sync(&mut self, txg: u64, sink: &dyn BlockSink) -> Result<Synced> {
         self.usable()?;
         if self.quiesced.is_some() {
@@ -148,7 +149,7 @@ impl OpenObjectSet {
         let pointers = &self.phys.meta_dnode.pointers;
         let stored = pointers.iter().filter(|bp| !bp.is_hole());
         let data = self.phys.encode(ROOT_SIZE)?;
-        // As who reads it will see it.
+        // As a reader will see it.
         let phys = ObjsetPhys::decode(&Bytes::new(&data, ByteOrder::Little, "object set"))?;
         let block = NewBlock {
             data: Abd::from_vec(data).into(),

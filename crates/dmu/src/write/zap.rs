@@ -57,7 +57,7 @@ pub struct ZapFormat {
 pub enum AtHand {
     /// Its value.
     Value(u64),
-    /// There is none of that name.
+    /// The name does not exist.
     Absent,
     /// Nothing.
     Nothing,
@@ -66,9 +66,9 @@ pub enum AtHand {
 /// What may be there when an entry is put into a ZAP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Put {
-    /// None of that name, or it is an error.
+    /// The name does not exist, or it is an error.
     New,
-    /// None of that name: somebody has looked.
+    /// The name does not exist: the caller has looked.
     Absent,
     /// Anything.
     Any,
@@ -273,7 +273,7 @@ pub(super) fn at_hand(object: &OpenObject, name: &[u8]) -> AtHand {
         let found = index.find(&block.bytes(), name).ok()?;
         Some(found.map_or(AtHand::Absent, |found| AtHand::Value(found.value)))
     };
-    // Who then opens the ZAP is told what is wrong with it.
+    // A later open of the ZAP says what is wrong with it.
     find().unwrap_or(AtHand::Nothing)
 }
 
@@ -519,8 +519,8 @@ impl<'o> Fat<'o> {
         Ok(true)
     }
 
-    /// Notes the number of entries (`zap_num_entries`). On disk it may be anything, and entries can be found without it: where
-    /// it does not add up it is `end`.
+    /// Notes the number of entries (`zap_num_entries`). On disk it may be anything, and entries can be found without
+    /// it: where it does not add up it is `end`.
     fn count(&mut self, entries: Option<u64>, end: u64) {
         if entries.is_none() {
             let object = self.place.object;

@@ -96,7 +96,7 @@ impl MicroZap {
     }
 }
 
-/// A micro ZAP with pending changes: the block as it is now, and the index that is kept by who
+/// A micro ZAP with pending changes: the block as it is now, and the index that is kept by the thread that
 /// changes it.
 #[derive(Debug)]
 pub(crate) struct PendingMicro {
