@@ -195,7 +195,7 @@ impl Dsl {
         Ok(children)
     }
 
-    /// Snapshots in the order in which they were taken; none for a snapshot or bookmark. One
+    /// Snapshots in the order in which they were taken; empty for a snapshot or bookmark. One
     /// that cannot be read is left out and logged.
     pub fn snapshots(&self, d: &Dataset) -> Result<Vec<Dataset>> {
         if !d.is_head() || d.ds.snap_names == 0 {
@@ -303,7 +303,7 @@ impl Dsl {
         Ok(open)
     }
 
-    /// The live dataset of a directory; `None` for `$MOS` and `$FREE`, which have none.
+    /// The live dataset of a directory; `None` for `$MOS` and `$FREE`, which have no dataset.
     pub(crate) fn head(&self, dir: &Dir) -> Result<Option<Dataset>> {
         let object = dir.phys.head_dataset;
         if object == 0 {

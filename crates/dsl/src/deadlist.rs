@@ -138,7 +138,7 @@ impl Freed {
         self.0.iter().map(|(key, count)| (*key, *count))
     }
 
-    /// How many frees have not met their allocation: none at the end of a list that is right.
+    /// How many frees have not met their allocation: 0 at the end of a list that is right.
     pub fn unmatched(&self) -> u64 {
         self.0.values().sum()
     }

@@ -184,7 +184,7 @@ impl Dsl {
         self.around_mut(|a| a.altroot = altroot);
     }
 
-    /// Sets where to ask whether and how a dataset is mounted; without it none is.
+    /// Sets where to ask whether and how a dataset is mounted; without it no dataset counts as mounted.
     pub fn set_mounts(&self, lookup: Arc<MountLookup>) {
         self.around_mut(|a| a.mounts = Some(lookup));
     }

@@ -63,7 +63,7 @@ impl LocalProps {
 }
 
 impl Dsl {
-    /// The properties stored in ZAP `object` of the MOS; 0: none.
+    /// The properties stored in ZAP `object` of the MOS; empty for 0.
     fn read_props(&self, object: u64) -> Result<LocalProps> {
         let mut props = LocalProps::default();
         if object == 0 {

@@ -116,7 +116,7 @@ impl Dsl {
         self.get_as_mounted(d, prop, &|name| self.mount_options(name))
     }
 
-    /// The same, where `mounts` knows what is mounted: for who asks of many datasets, or properties.
+    /// The same, where `mounts` knows what is mounted: for a caller that asks about many datasets or properties.
     ///
     /// # Errors
     /// As for [`Dsl::get`].
@@ -287,7 +287,7 @@ fn plain(text: String, source: Source) -> PropValue {
     PropValue { exact: text.clone(), human: text, source }
 }
 
-/// The default quotas of OpenZFS 2.4 are left out while none is set, since OpenZFS 2.3, which
+/// The default quotas of OpenZFS 2.4 are left out while they are not set, since OpenZFS 2.3, which
 /// does not know them, is what scripts most often meet.
 fn shown_unasked(property: &Property, value: &PropValue) -> bool {
     !(property.name.starts_with("default") && value.exact == "0")
@@ -309,7 +309,7 @@ fn source_of_computed(property: &Property, value: &Value) -> Source {
     }
 }
 
-/// The default value, where the property has one. A read-only one that is not there has none,
+/// The default value, where the property has one. A read-only property that is absent has no default,
 /// but for the counts that are only kept where there are limits.
 fn default_of(property: &Property) -> Option<Value> {
     let counted = matches!(property.name, "filesystem_count" | "snapshot_count");

@@ -9,7 +9,7 @@
 //! are bounded in number and in bytes of data.
 //!
 //! Invariants: an indirect block that is linked twice ends the walk as damage, so a hostile pool cannot make it
-//! endless. No object behind the last one that is to be sent, and no number that the meta dnode has no room for, is
+//! endless. No object behind the last one to be sent, and no number that the meta dnode has no room for, is
 //! named. Objects in big-endian byte order are refused.
 
 use super::{Params, Result, SendError, max_objects};
@@ -56,8 +56,8 @@ pub(super) enum Item {
     Data(Data),
 }
 
-/// Collects items into batches. `put` takes a batch that is full, with the logical bytes of its data; its error ends the
-/// walk.
+/// Collects items into batches. `put` takes a batch that is full, with the logical bytes of its data; its error ends
+/// the walk.
 pub(super) struct Walk<'a> {
     objset: &'a Arc<ObjectSet>,
     params: &'a Params,
@@ -77,8 +77,8 @@ impl<'a> Walk<'a> {
         Walk { objset, params, put, items: Vec::new(), bytes: 0, seen: Default::default() }
     }
 
-    /// Walks every object in the blocks of dnodes that changed (`send_traverse_thread`), from the point on that a stream
-    /// is resumed at.
+    /// Walks every object in the blocks of dnodes that changed (`send_traverse_thread`), from the point on that a
+    /// stream is resumed at.
     pub(super) fn objects(mut self) -> Result<()> {
         let objset = self.objset;
         let mark = |at: super::Resume| -> Result<Mark> {

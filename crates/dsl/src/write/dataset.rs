@@ -52,8 +52,8 @@ pub struct Created {
 /// With the snapshot object `origin` it is a clone, whose root block may name a log that is not its own.
 ///
 /// Errors: `Exists`, `TooLong`, `Invalid` name or property, `Quota` if `filesystem_limit` would be exceeded,
-/// `NoSpace` for a reservation or refreservation. After an error about a property the dataset must not stay: the transaction group
-/// must not be completed, unless the caller destroys it.
+/// `NoSpace` for a reservation or refreservation. After an error about a property the dataset must not stay: the
+/// transaction group must not be completed, unless the caller destroys it.
 pub fn create(
     tx: &mut Tx<'_>,
     parent_dir: u64,
@@ -226,7 +226,7 @@ pub(super) fn clones_of(tx: &mut Tx<'_>, dir_obj: u64) -> Result<u64> {
     }
 }
 
-/// The transaction group of the snapshot that a directory's head is a clone of; 0 if it is none
+/// The transaction group of the snapshot that a directory's head is a clone of; 0 if it is not a clone
 /// (`dd_origin_txg`).
 pub(super) fn origin_txg(tx: &mut Tx<'_>, dir: &DslDirPhys) -> Result<u64> {
     if dir.origin == 0 || Some(dir.origin) == pool::origin_snap(tx)? {

@@ -197,7 +197,7 @@ pub(super) fn below_root(
     if let Err((Stop::Failed(why), _)) = walk.root(&entry) {
         return Err(DslWriteError::Invalid(format!("not all of it can be read: {why}")));
     }
-    // The root comes last, unless it is somebody else's, as all the rest is then.
+    // The root comes last, unless another dataset refers to it, as it does to all the rest then.
     walk.freed.pop();
     Ok(walk.freed)
 }
@@ -295,7 +295,7 @@ struct Walk<'t> {
     sum: Sizes,
 }
 
-/// Whether a block was born too early to be freed with what is younger than `after_txg`, or is none.
+/// Whether a block was born too early to be freed with what is younger than `after_txg`, or does not count as a block.
 fn is_foreign(bp: &BlockPointer, after_txg: u64) -> bool {
     bp.logical_birth() == 0 || deadlist::birth(bp) <= after_txg || !dataset::counts(bp)
 }

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! An entry is a block pointer; the lowest bit of its fill count says that it is a FREE. Sums count ALLOC
-//! entries less FREE ones. The feature `livelist` has one use for each livelist, those of destroyed clones
+//! entries less FREE ones. The feature `livelist` has one use for each livelist, livelists of destroyed clones
 //! included.
 //!
 //! # Invariants
@@ -188,7 +188,7 @@ fn own_list(tx: &mut Tx<'_>, livelist: u64, key: u64, lists: &mut Lists) -> Resu
     Ok(list)
 }
 
-/// Starts a new sub-list for this group if there is none yet, or the newest has enough allocations. Not
+/// Starts a new sub-list for this group if the livelist is empty, or the newest has enough allocations. Not
 /// once the group has blocks in the list: all of them are in one sub-list. A head is synced twice in a group
 /// in which accounting adds to it.
 fn start_sub_list(tx: &mut Tx<'_>, livelist: u64, lists: &mut Lists) -> Result<bool> {
@@ -228,7 +228,7 @@ pub struct Usable {
     pub(super) live: u64,
 }
 
-/// The livelist of a head that is to be destroyed, and what it takes to read it. `None` if there is none, or
+/// The livelist of a head to be destroyed, and what it takes to read it. `None` without a livelist, or
 /// it cannot be read, or it does not add up to what the clone uses (`dsl_clone_destroy_assert`): the tree is
 /// right then.
 pub(super) fn usable(tx: &mut Tx<'_>, ds: &DslDatasetPhys) -> Result<Option<Usable>> {

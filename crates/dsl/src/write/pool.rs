@@ -130,7 +130,7 @@ pub fn charge_leak(tx: &mut Tx<'_>, leaked: Sizes) -> Result<()> {
     let root = root_dir(tx)?;
     if rename::find_child(tx, root, LEAK_DIR)?.is_none() {
         create_dir(tx, Some((root, LEAK_DIR)))?;
-        // It is none that users see.
+        // Users do not see it.
         limits::adjust(tx, root, limits::FILESYSTEMS, -1)?;
     }
     tracing::warn!("{} bytes are leaked (pool property 'leaked')", leaked.used);

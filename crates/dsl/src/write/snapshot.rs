@@ -61,7 +61,7 @@ fn log_header(tx: &Tx<'_>, ds_obj: u64, ds: &DslDatasetPhys) -> Result<Option<Zi
     Ok(Some(set.phys().zil))
 }
 
-/// Whether a head has an intent log. One that is written to has none.
+/// Whether a head has an intent log. A head that is written to has no log.
 ///
 /// # Errors
 /// `Unreadable`: the root block, which would say so, cannot be read.

@@ -213,7 +213,7 @@ pub(super) fn refreservation(tx: &mut Tx<'_>, ds: &DslDatasetPhys) -> Result<u64
     Ok(props::local_number(tx, ds.dir, "refreservation")?.unwrap_or(0))
 }
 
-/// Sets the quota of a directory, in bytes; 0: none.
+/// Sets the quota of a directory, in bytes; 0: no quota.
 /// Errors: `NoSpace` if it is less than what is used or reserved.
 pub fn set_quota(tx: &mut Tx<'_>, dir_obj: u64, quota: u64) -> Result<()> {
     let mut dir = tx.dir(dir_obj)?;
@@ -255,7 +255,7 @@ pub(super) fn reserve(tx: &mut Tx<'_>, dir_obj: u64, bytes: u64) -> Result<()> {
     }
 }
 
-/// Sets the refquota of a head, in bytes; 0: none. Errors: `NoSpace` if it is less than what is
+/// Sets the refquota of a head, in bytes; 0: no refquota. Errors: `NoSpace` if it is less than what is
 /// referenced or reserved.
 pub fn set_refquota(tx: &mut Tx<'_>, ds_obj: u64, quota: u64) -> Result<()> {
     let ds = tx.head(ds_obj)?;

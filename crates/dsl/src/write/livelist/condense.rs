@@ -102,7 +102,7 @@ pub fn read(
 pub fn apply(tx: &mut Tx<'_>, condensed: Condensed) -> Result<bool> {
     let Condensed { pair, mut keep, seen } = condensed;
     let lists = match still_there(tx, pair) {
-        // The directory is another object by now, or none.
+        // The directory is another object by now, or gone.
         Err(DslWriteError::Unreadable(_)) => None,
         lists => lists?,
     };
