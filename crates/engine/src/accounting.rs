@@ -7,8 +7,8 @@
 //! up to date by what a sync changed (its dnodes before and after), and a second sync of the object
 //! set in the same transaction group writes them.
 //!
-//! If the ZAPs cannot be read, the object set is not counted any more. If it cannot be read whether the dataset uses the
-//! features, the pool goes on as if it did not.
+//! If the ZAPs cannot be read, the object set is not counted any more. If it cannot be read whether the dataset uses
+//! the features, the pool goes on as if it did not.
 //!
 //! # File systems from before objects and projects were counted (`dmu_objset_id_quota_upgrade`)
 //!
@@ -18,7 +18,8 @@
 //! flags say that its counting is complete. After a crash this begins again, and passes over what is counted.
 //!
 //! No flag of a dnode says whether it counts for its project. So projects are counted along with objects: those dnodes
-//! count for a project that are counted as objects. Where objects were counted before projects, projects are left alone.
+//! count for a project that are counted as objects. Where objects were counted before projects, projects are left
+//! alone.
 //!
 //! Invariants: an object set whose flags say that its counting is complete is counted at every sync. One that does not
 //! say so, and whose dataset does not use the features, is left as it is. The count of an owner's objects is that of
@@ -49,7 +50,7 @@ const PROJECTS_FEATURE: &str = "org.zfsonlinux:project_quota";
 /// Block of a new ZAP of what is used.
 const USED_BLOCK: u64 = 512;
 
-/// What is to be added to each name of each object.
+/// What to add to each name of each object.
 type Deltas = BTreeMap<(u64, String), i64>;
 
 /// What is counted of an object set.

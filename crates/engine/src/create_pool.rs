@@ -38,7 +38,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What a new pool is to be.
+/// What a new pool will be.
 pub struct CreateRequest<'a> {
     /// Its name and vdevs.
     pub spec: CreateSpec<'a>,

@@ -178,7 +178,7 @@ impl Disk {
 }
 
 impl Core {
-    /// The state of a pool whose first transaction group is to be written.
+    /// The state of a pool before its first transaction group is written.
     pub(super) fn new(
         mos: OpenObjectSet,
         maps: SpaceMaps,

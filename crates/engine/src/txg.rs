@@ -5,7 +5,7 @@
 //! ```text
 //!   open ────────────────> quiescing ────────────> syncing ─────────> synced
 //!   changes are assigned   changes that hold it    the sync thread
-//!   to it                  end, none is added      writes it
+//!   to it                  end, no other starts    writes it
 //! ```
 //!
 //! One transaction group is *open*. A change holds it ([`TxgHandle`]) while it is made. The sync thread
@@ -166,7 +166,7 @@ impl Drop for TxgHandle {
             self.tx.changed.notify_all();
         }
         state.holds = left.unwrap_or(0);
-        // Only the sync thread waits for this, to quiesce the group; nobody else is to be woken.
+        // Only the sync thread waits for this, to quiesce the group; no other thread needs to wake.
         if state.holds == 0 && state.quiescing {
             self.tx.changed.notify_all();
         }
@@ -290,7 +290,7 @@ impl TxState {
         }
     }
 
-    /// Waits until all changes so far are on disk (`txg_wait_synced`); if there are none, nothing is written.
+    /// Waits until all changes so far are on disk (`txg_wait_synced`); without changes, nothing is written.
     ///
     /// # Errors
     /// The pool is suspended.

@@ -24,7 +24,7 @@ use cenote_dsl::write::quotas::Quota;
 use cenote_dsl::{DatasetKind, Dsl};
 use cenote_format::nvlist::{NvList, NvValue};
 
-/// A clone that is to be created.
+/// A clone to be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewClone {
     /// The full name of the snapshot.
@@ -54,7 +54,7 @@ impl Changes {
     ///
     /// # Errors
     /// The name or a property is not right, there is no such snapshot or no parent, there is no space for
-    /// what is to be reserved: then it is not there.
+    /// the reservation: then it is not there.
     pub fn clone_snapshot(&self, new: &NewClone) -> Result<()> {
         let plan = self.plan_clone(new)?;
         let properties = plan.properties.iter().map(String::as_str).collect();

@@ -37,7 +37,7 @@ const FILESYSTEM: i32 = 2;
 /// That of a volume.
 const VOLUME: i32 = 3;
 
-/// What kind of dataset is to be created.
+/// What kind of dataset to create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A file system.
@@ -61,7 +61,7 @@ impl Kind {
     }
 }
 
-/// A dataset that is to be created.
+/// A dataset to be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewDataset {
     /// Its full name.
@@ -194,8 +194,8 @@ impl Changes {
     /// Creates a file system or volume.
     ///
     /// # Errors
-    /// The name or a property is not right, there is no parent, there is no space for what is to be
-    /// reserved: then it is not there.
+    /// The name or a property is not right, there is no parent, there is no space for what it would
+    /// reserve: then it is not there.
     pub fn create(&self, new: &NewDataset) -> Result<()> {
         let (plan, contents) = (self.plan(new)?, self.contents.clone());
         let permit = self.permit(&plan.operation())?;

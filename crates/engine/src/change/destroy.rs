@@ -141,7 +141,7 @@ impl Changes {
     /// `defer`, those that are held or have clones go with the last of them.
     ///
     /// # Errors
-    /// What is in the way, by name; with an empty name if it is none of them.
+    /// What is in the way, by name; with an empty name if it is not one of them.
     pub fn destroy_snapshots(
         &self,
         names: &[String],

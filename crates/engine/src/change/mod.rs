@@ -101,7 +101,7 @@ pub trait Contents: Send + Sync {
 pub struct Command {
     /// Its words, joined by blanks.
     pub line: String,
-    /// Number of the user who gave it.
+    /// Number of the user that gave it.
     pub who: u64,
 }
 
@@ -222,7 +222,7 @@ impl Changes {
         self.recorded(permit, limits, (Some(request), std::result::Result::is_ok), logs, change)
     }
 
-    /// Runs the task of a change, which nobody has without a permit.
+    /// Runs the task of a change, which needs a permit.
     fn recorded<T: Send + 'static>(
         &self,
         _: Permit,

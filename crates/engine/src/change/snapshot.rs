@@ -25,7 +25,7 @@ use std::collections::{HashMap, HashSet};
 /// Times that it is tried again, when there is a snapshot from the same transaction group already.
 const TRIES: usize = 16;
 
-/// Snapshots that are to be taken at once.
+/// Snapshots to be taken at once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewSnapshot {
     /// Full names, `pool/fs@snapshot`, all in the same pool and no two of the same dataset.
@@ -94,7 +94,7 @@ impl Changes {
         Err((None, ChangeError::Busy))
     }
 
-    /// Renames a snapshot; with `recursive` those of that name below it, too.
+    /// Renames a snapshot; with `recursive` snapshots of that name below it, too.
     ///
     /// # Errors
     /// There is no such snapshot, or one of the new name. With the name that it is about.

@@ -1,4 +1,4 @@
-//! Loop devices over the files that a pool is to be made of.
+//! Loop devices over the files that a pool will be made of.
 //!
 //! The kernel lets a file be written to while a loop device over it is in use, by a mounted file system
 //! for example, so files are looked for behind all loop devices (`/sys/block/loop*/loop/backing_file`).

@@ -72,7 +72,7 @@ pub enum Class {
 }
 
 impl Class {
-    /// The name in the vdev's ZAP (`org.zfsonlinux:allocation_bias`); none for normal.
+    /// The name in the vdev's ZAP (`org.zfsonlinux:allocation_bias`); no entry for normal.
     pub fn bias(self) -> Option<&'static str> {
         match self {
             Class::Normal => None,
@@ -155,7 +155,7 @@ impl From<bool> for Force {
     }
 }
 
-/// What is to be prepared.
+/// What to prepare.
 pub struct CreateSpec<'a> {
     /// Name of the pool.
     pub name: &'a str,

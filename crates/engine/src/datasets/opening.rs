@@ -1,4 +1,4 @@
-//! Opening a dataset: one does it, who may have to replay its intent log first, and others wait for him.
+//! Opening a dataset: one thread opens it and replays its intent log first if need be; others wait.
 
 use super::{Datasets, load};
 use crate::Shared;
@@ -9,7 +9,7 @@ use cenote_dsl::write::DslWriteError;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Somebody is opening a dataset, as long as this lives; others wait.
+/// A thread is opening a dataset, as long as this lives; others wait.
 pub(crate) struct Opening<'a> {
     datasets: &'a Datasets,
     ds_obj: u64,
@@ -44,7 +44,7 @@ impl Drop for Opening<'_> {
         let mut open = self.datasets.open.lock();
         open.opening.remove(&self.ds_obj);
         let replayed = open.replaying.remove(&self.ds_obj);
-        // It is closed after a replay. One that was left in the middle of it, by a panic, is nobody's.
+        // It is closed after a replay. A dataset that a panic left in the middle of its replay has no user.
         if let Some((_, handle)) = open.sets.get(&self.ds_obj).filter(|_| replayed) {
             handle.closed.store(true, Ordering::SeqCst);
         }
@@ -53,11 +53,11 @@ impl Drop for Opening<'_> {
     }
 }
 
-/// What somebody finds who wants a dataset.
+/// What a thread that wants a dataset finds.
 pub(crate) enum Entered<'a> {
     /// It is open.
     Open(Arc<LiveObjectSet>),
-    /// It is to be opened.
+    /// It is not open: the thread opens it.
     Opening(Opening<'a>),
 }
 

@@ -106,7 +106,7 @@ fn claim_log(context: &mut SyncContext<'_>, mut header: ZilHeader, last: u64) ->
     header
 }
 
-/// Imports `zilmain`, which has logs that are to be claimed, and claims them.
+/// Imports `zilmain`, which has logs to be claimed, and claims them.
 fn claim_all(temp: &TempPool) -> Vec<(String, u64, ZilHeader)> {
     let candidate = candidate(temp);
     let devices = Arc::new(DeviceSet::new(&candidate, true));

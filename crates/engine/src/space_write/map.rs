@@ -64,7 +64,7 @@ pub(crate) struct Maps<'a> {
     two_words: bool,
 }
 
-/// The integer `name` of ZAP `zap`; `None` if there is none.
+/// The integer `name` of ZAP `zap`; `None` if it is absent.
 pub(crate) fn zap_u64(mos: &mut OpenObjectSet, zap: u64, name: &str) -> Result<Option<u64>> {
     let found = ZapMut::open(mos, zap).lookup(&Key::Name(name.as_bytes()))?;
     Ok(found.and_then(|(size, value)| value.first().copied().filter(|_| size == 8)))

@@ -22,7 +22,7 @@ pub(super) const FEATURE: &str = "com.delphix:obsolete_counts";
 pub(super) struct Removed {
     /// Bytes that it had.
     pub asize: u64,
-    /// Its top ZAP; 0 if it has none.
+    /// Its top ZAP; 0 without one.
     pub top_zap: u64,
 }
 

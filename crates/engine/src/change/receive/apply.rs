@@ -1,7 +1,8 @@
 //! Records put into the object set that is being received (`receive_process_record`).
 //!
 //! Records come in the order of objects, and what is of one object in the order of its bytes. They are gathered into
-//! changes of the open transaction group (`batch`). Their assignment bounds what is in memory. Data that comes compressed stays so.
+//! changes of the open transaction group (`batch`). Their assignment bounds what is in memory. Data that comes
+//! compressed stays so.
 //!
 //! Invariant: each change notes the last record that it has, so that a receive that is resumed goes on behind it.
 
@@ -62,7 +63,7 @@ impl<'a> Apply<'a> {
         Apply { live, receives, kind, batch, last, current, loaded, max_object, bytes }
     }
 
-    /// Takes a record. `bytes`: those of the stream with it.
+    /// Takes a record. `bytes`: length of the stream up to its end.
     ///
     /// # Errors
     /// The record does not fit to what is there; it cannot be written.
@@ -226,7 +227,7 @@ impl<'a> Apply<'a> {
         }
         let known = match self.live.attributes(object) {
             Ok(known) if known.dnode().levels > 1 => known,
-            // There is none: the object has no more than one level on disk, or the batch makes it.
+            // No indirect block: the object has no more than one level on disk, or the batch makes it.
             Ok(_) | Err(Error::NoObject { .. }) => {
                 self.loaded = (object, 0..u64::MAX);
                 return Ok(());

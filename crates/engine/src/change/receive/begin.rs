@@ -33,7 +33,7 @@ use cenote_format::stream::{
 };
 use std::sync::Arc;
 
-/// Features of a stream, and those of the pool that they need.
+/// Features of a stream, and the pool's features that they need.
 const NEEDED: [(u64, &str); 7] = [
     (feature::LZ4, "org.illumos:lz4_compress"),
     (feature::ZSTD, "org.freebsd:zstd_compress"),

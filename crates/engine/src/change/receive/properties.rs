@@ -27,11 +27,11 @@ const REFQUOTA: &str = "refquota";
 /// The properties of a dataset that is received.
 #[derive(Clone, Debug, Default)]
 pub struct Properties {
-    /// Those that come with the stream; `None`: it has none.
+    /// Properties that come with the stream; `None`: it has no list.
     pub received: Option<NvList>,
     /// Those that are set, as users write them (`-o`).
     pub set: Vec<(String, String)>,
-    /// Those that are to be inherited, whatever the stream says (`-x`).
+    /// Properties to inherit, whatever the stream says (`-x`).
     pub inherited: Vec<String>,
 }
 
@@ -99,7 +99,7 @@ impl Changes {
     /// Gives a dataset or snapshot that is received, or was, its properties. Returns those that were refused.
     ///
     /// # Errors
-    /// A property that is to be set cannot be, or has no such value, then nothing is done; the pool is suspended.
+    /// A property to be set cannot be, or has no such value, then nothing is done; the pool is suspended.
     pub fn receive_properties(&self, name: &str, props: &Properties) -> Result<Vec<Failed>> {
         let view = self.engine.pool();
         let dataset = view.dsl().find(name)?.ok_or(ChangeError::NotFound)?;

@@ -117,7 +117,7 @@ impl<'a> Source<'a> {
     /// Reads to the end of the stream (`recv_skip`).
     ///
     /// # Errors
-    /// Those of [`Source::record`].
+    /// Errors of [`Source::record`].
     pub fn skip(&mut self) -> Result<()> {
         loop {
             let record = self.record()?;

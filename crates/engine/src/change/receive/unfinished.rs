@@ -4,7 +4,7 @@ use crate::{Engine, EngineError};
 use cenote_dsl::write::destroy;
 
 impl Engine {
-    /// Destroys datasets that were being received when the pool was left, unless they are to be resumed
+    /// Destroys datasets that were being received when the pool was left, unless they can be resumed
     /// (`dsl_destroy_inconsistent`). What cannot be destroyed stays, and cannot be used.
     ///
     /// # Errors
