@@ -167,9 +167,9 @@ impl File {
 /// What a search of a stretch of a file says.
 enum Sought {
     At(u64),
-    /// There is none in the file.
+    /// The file has no more of it.
     Nothing,
-    /// There is none in the stretch; the search goes on behind it.
+    /// The stretch has no more of it; the search goes on behind it.
     Beyond,
 }
 

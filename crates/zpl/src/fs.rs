@@ -3,7 +3,7 @@
 //! The master node (object 1) is a ZAP: `VERSION` of the layout, `ROOT`, `DELETE_QUEUE` (files that
 //! were unlinked while open), `SA_ATTRS`, `FUID` (domains of foreign user ids), and the properties
 //! fixed at creation that say how names compare: `casesensitivity` (0 sensitive, 1 insensitive,
-//! 2 mixed), `normalization` (0 none, else a Unicode normalization form) and `utf8only`.
+//! 2 mixed), `normalization` (0 off, else a Unicode normalization form) and `utf8only`.
 //!
 //! The objects come from a fixed object set (a snapshot, or a dataset as a txg left it) or from a
 //! live one, whose pending changes are seen at once.
@@ -106,7 +106,7 @@ pub struct FileSystem {
     pub(crate) directories: Directories,
     /// Files that are in use without a name; whether they may get one.
     pub(crate) orphans: Mutex<HashMap<u64, bool>>,
-    /// Who frees files in the background.
+    /// The thread that frees files in the background.
     pub(crate) drain: UnlinkedDrain,
     /// This file system.
     pub(crate) this: Weak<FileSystem>,
@@ -122,7 +122,7 @@ impl std::fmt::Debug for FileSystem {
 }
 
 impl FileSystem {
-    /// Opens the file system in `os`, with everything visible. Who only looks at it says nothing about
+    /// Opens the file system in `os`, with everything visible. A caller that only looks at it says nothing about
     /// what the ARC keeps.
     pub fn open(os: Arc<ObjectSet>) -> Result<Arc<FileSystem>> {
         FileSystem::open_with(os, Visibility::default())
@@ -140,7 +140,7 @@ impl FileSystem {
         Self::open_source(Source::Fixed(os), Settings { read_only: true, ..settings })
     }
 
-    /// Opens a file system that is in use. Nobody else may change its files.
+    /// Opens a file system that is in use. No other code may change its files.
     pub fn open_live(live: Arc<LiveObjectSet>, settings: Settings) -> Result<Arc<FileSystem>> {
         live.base().store().set_primary_cache(live.id(), settings.cache);
         Self::open_source(Source::Live(live), settings)
@@ -302,7 +302,7 @@ impl FileSystem {
         Ok(self.source.object(ino)?)
     }
 
-    /// The registry of system attributes; a file system before version 5 has none.
+    /// The registry of system attributes; a file system before version 5 has no registry.
     pub(crate) fn registry(&self) -> Option<&Arc<SharedRegistry>> {
         self.registry.as_ref()
     }

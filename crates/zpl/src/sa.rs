@@ -171,7 +171,7 @@ impl Registry {
         u16::try_from(found.saturating_add(FIRST_LAYOUT)).ok()
     }
 
-    /// A number above those of all layouts, of those too that make no sense; `None` if there is none.
+    /// A number above the numbers of all layouts, also of layouts that make no sense; `None` if none is left.
     pub(crate) fn free_layout(&self) -> Option<u16> {
         let free = u16::try_from(self.layouts.len().max(FIRST_LAYOUT)).ok();
         free.filter(|number| *number <= MAX_LAYOUT)
@@ -214,7 +214,7 @@ impl Registry {
     }
 }
 
-/// The registry of a file system in use: layouts are added, none goes.
+/// The registry of a file system in use: layouts are added and never taken away.
 #[derive(Debug)]
 pub(crate) struct SharedRegistry(RwLock<Arc<Registry>>);
 

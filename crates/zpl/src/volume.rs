@@ -28,7 +28,7 @@ impl Volume {
         Volume::open_source(Source::Fixed(os))
     }
 
-    /// Opens a volume that is in use. Nobody else may change it.
+    /// Opens a volume that is in use. No other code may change it.
     pub fn open_live(live: Arc<LiveObjectSet>) -> Result<Volume> {
         Volume::open_source(Source::Live(live))
     }
@@ -73,7 +73,7 @@ impl Volume {
         Ok(n)
     }
 
-    /// Where the next data begins at or after `offset`; `None` if there is none.
+    /// Where the next data begins at or after `offset`; `None` if no data follows.
     pub fn next_data(&self, offset: u64) -> Result<Option<u64>> {
         Ok(self
             .object()?

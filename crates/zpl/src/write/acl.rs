@@ -1,6 +1,6 @@
 //! Access control lists of nodes that are created and changed.
 //!
-//! OpenZFS gives each node an NFSv4 list, on Linux as well, where nobody looks at it: the *trivial*
+//! OpenZFS gives each node an NFSv4 list, on Linux as well, where the kernel does not look at it: the *trivial*
 //! one that says the same as the mode. Its entries have no id, so they are 8 bytes: type (16 bits;
 //! 0 allow, 1 deny), flags (16 bits: whom it is about), permissions (32 bits). The owner's, the
 //! group's and everyone's entry allow what the mode allows. Where the mode gives less to the owner

@@ -188,7 +188,7 @@ fn file_type(kind: &NodeKind) -> u64 {
     }
 }
 
-/// Lists that a node inherits: those of new nodes below it, and its own.
+/// Lists that a node inherits: for new nodes below it, and its own.
 pub(super) type Lists = [Option<acl::PosixAcl>; 2];
 
 /// Creates a node that inherits from `dir`. `links`: 0 for a file without a name. The lists are not put to
@@ -311,7 +311,7 @@ impl FileSystem {
     /// Creates a node called `name` in directory `dir`.
     ///
     /// Errors: [`Error::Exists`], [`Error::NameTooLong`], [`Error::IllegalName`],
-    /// [`Error::NotPermitted`] by the directory's flags, and those of every change: no space, quota,
+    /// [`Error::NotPermitted`] by the directory's flags, and errors of every change: no space, quota,
     /// read-only.
     pub fn create(&self, dir: u64, name: &[u8], node: &NewNode) -> Result<Attr> {
         check(node)?;

@@ -51,7 +51,7 @@ impl Shape {
     }
 }
 
-/// The block size that a file gets which has blocks of `now` bytes and is to be `end` bytes long.
+/// The block size of a file that has blocks of `now` bytes and will be `end` bytes long.
 fn grown(now: u64, record_size: u64, size: u64, end: u64) -> u64 {
     let settled = now.is_power_of_two() && now >= record_size;
     if end <= now || settled || size > now {
@@ -67,7 +67,7 @@ fn record_size(settings: &Settings) -> u64 {
     settings.record_size.clamp(SECTOR, cenote_format::MAX_BLOCK)
 }
 
-/// Lets the block of a file of one block grow, if it is to be `end` bytes long.
+/// Lets the block of a file of one block grow, if the file will be `end` bytes long.
 fn grow(cx: &mut Cx<'_>, ino: u64, size: u64, end: u64) -> Result<()> {
     let record_size = record_size(cx.settings);
     let dnode = cx.os.dnode(ino)?;
@@ -257,7 +257,7 @@ fn extend(cx: &mut Cx<'_>, ino: u64, end: u64) -> Result<()> {
     Ok(())
 }
 
-/// Bytes that a write takes besides those of data: a dnode.
+/// Bytes that a write takes besides its data: a dnode.
 pub(super) const DNODE: u64 = 4096;
 
 impl FileSystem {

@@ -1,6 +1,6 @@
 //! A node's attributes, to be changed and stored (`sa_bulk_update`, `sa_modify_attrs`, `sa_build_layouts`).
 //!
-//! A [`NodeMut`] holds the values of all attributes, those of the spill block too, in the order of
+//! A [`NodeMut`] holds the values of all attributes, also in the spill block, in the order of
 //! their layouts. Setting a value of the same length keeps the layout; everything else makes a new
 //! list, for which a layout is found or registered when the node is stored. What does not fit into
 //! the bonus buffer goes to the spill block, and comes back when there is room again. Without a new list
@@ -55,7 +55,7 @@ pub(crate) struct NodeMut {
     fields: Vec<SaValue>,
     /// Fields that are in the bonus buffer; the others are in the spill block.
     split: usize,
-    /// Bytes of `data` that were read from the bonus buffer; after them come those of the spill block.
+    /// Bytes of `data` that were read from the bonus buffer; after them come the bytes of the spill block.
     bonus: usize,
     /// Whether the fields or their lengths are others than those stored.
     reshaped: bool,
@@ -237,8 +237,8 @@ impl NodeMut {
         self.set(cx, attr, &[time.0 as u64, u64::from(time.1)])
     }
 
-    /// Sets the project. It has its place after the link count, where those who count space find
-    /// it; a node that had none gets a flag that tells them.
+    /// Sets the project. It has its place after the link count, where space accounting finds
+    /// it; a node that had no project gets a flag that tells it.
     pub(crate) fn set_project(&mut self, cx: &mut Cx<'_>, projid: u64) -> Result<()> {
         let flags = self.flags(cx)? | crate::znode::FLAG_PROJID;
         self.set(cx, ZplAttr::Flags, &[flags])?;

@@ -96,7 +96,7 @@ fn destroy_xattrs(cx: &mut Cx<'_>, dir: u64) -> Result<()> {
     forget(cx, dir)
 }
 
-/// The hidden directory `dir` of a node. Errors: [`Error::Corrupt`] if it is none.
+/// The hidden directory `dir` of a node. Errors: [`Error::Corrupt`] if it is not a hidden directory.
 pub(super) fn hidden_directory(cx: &mut Cx<'_>, dir: u64) -> Result<NodeMut> {
     let none = || Error::Corrupt(dir, "not a directory of extended attributes".into());
     let hidden = match NodeMut::load(cx, dir) {
@@ -142,7 +142,7 @@ fn drain(cx: &mut Cx<'_>, ino: u64) -> Result<bool> {
 }
 
 impl FileSystem {
-    /// Makes a change that takes a name away. `f` is told whether a node without names is to be freed
+    /// Makes a change that takes a name away. `f` is told whether to free a node without names
     /// at once. If that cannot be done, because something of the node is damaged, the node loses its
     /// name all the same and stays in the unlinked set.
     pub(super) fn change_names<T>(
@@ -236,7 +236,7 @@ impl FileSystem {
     }
 
     /// The last use of a file ended: frees it if it is an orphan, a large one in the background. Cheap
-    /// if it is none. What `in_use` asks must know of the end before this is called.
+    /// if it is not. What `in_use` asks must know of the end before this is called.
     pub fn release(&self, ino: u64) -> Result<()> {
         if self.orphans().remove(&ino).is_none() {
             return Ok(());

@@ -100,7 +100,7 @@ impl FileSystem {
     /// Errors: [`Error::Invalid`] for a directory that would be inside of itself, and for an exchange
     /// with other flags; [`Error::NotDir`], [`Error::IsDir`], [`Error::NotEmpty`] by what is there;
     /// [`Error::Exists`] with `no_replace`; [`Error::NotFound`] with `exchange`;
-    /// [`Error::CrossesProject`]; and those of creating and removing.
+    /// [`Error::CrossesProject`]; and errors of creating and removing.
     pub fn rename(
         &self,
         dir: u64,
@@ -273,8 +273,8 @@ impl FileSystem {
     }
 }
 
-/// Puts a whiteout, a character device 0:0, where a name was that was moved away; `None` if it is still there: nothing was
-/// moved then. It has no lists of its own.
+/// Puts a whiteout, a character device 0:0, where a name was that was moved away; `None` if it is still there: nothing
+/// was moved then. It has no lists of its own.
 fn whiteout(
     cx: &mut Cx<'_>,
     dir: u64,

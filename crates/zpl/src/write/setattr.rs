@@ -30,7 +30,7 @@ const DAY: i64 = 24 * 60 * 60;
 const S_ISUID: u64 = 0o4000;
 const S_ISGID: u64 = 0o2000;
 
-/// Who has to be able to run a file for its set-group-id bit to be more than a mark for mandatory
+/// Which users must be able to run a file for its set-group-id bit to be more than a mark for mandatory
 /// locking, which stays: anyone where its contents change, the group where its owner does.
 pub(super) const CONTENTS: u64 = 0o111;
 const OWNER: u64 = 0o010;
@@ -292,7 +292,7 @@ impl FileSystem {
     ///
     /// Errors: [`Error::NotPermitted`] if the file is immutable or append-only; [`Error::IsDir`] or
     /// [`Error::Invalid`] for the length of what is no file; [`Error::Unsupported`] for projects of
-    /// what has none.
+    /// what has no project.
     pub fn setattr(&self, ino: u64, set: &SetAttr) -> Result<Attr> {
         let freed = match set.size {
             Some(size) => self.shorten(ino, size, set)?,

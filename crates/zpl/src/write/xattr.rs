@@ -5,7 +5,7 @@
 //! is needed first and then stays. A name is in one of the two places only.
 //!
 //! Each place where something is changed says so to the intent log (`zfs_log_setsaxattr`; for a file of the
-//! hidden directory what is said of every file). So whoever calls one of these functions says the rest of
+//! hidden directory what is said of every file). So the caller of one of these functions says the rest of
 //! the change, if there is more.
 //!
 //! An access list (POSIX ACL) that says no more than the permission bits is not stored; in any case
@@ -127,7 +127,7 @@ pub(super) fn pack(
     match node.fits(cx) {
         Ok(()) => {
             match value {
-                // The record says by an empty value that there is none.
+                // The record says by an empty value that the attribute is gone.
                 Some([]) => cx.os.log_cannot(),
                 _ => {
                     let value = value.unwrap_or_default();
@@ -168,7 +168,7 @@ fn log_made(
     super::create::log(cx, dir, name, (what, &[]), made)
 }
 
-/// The hidden directory, which is made if there is none.
+/// The hidden directory, which is made if it is missing.
 fn make_hidden_dir(cx: &mut Cx<'_>, node: &mut NodeMut) -> Result<u64> {
     if let Some(dir) = hidden_dir(cx, node) {
         return Ok(dir);
@@ -419,7 +419,7 @@ impl FileSystem {
         self.change(cost, |cx| change(cx, ino, name, Some(value), how))
     }
 
-    /// Removes an extended attribute. Errors: [`Error::NoAttribute`] if there is none; those of
+    /// Removes an extended attribute. Errors: [`Error::NoAttribute`] if it does not exist; errors of
     /// [`FileSystem::set_xattr`].
     pub fn remove_xattr(&self, ino: u64, name: &[u8]) -> Result<()> {
         self.check_xattr_name(name)?;

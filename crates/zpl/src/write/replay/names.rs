@@ -29,7 +29,7 @@ use cenote_dmu::outside::Time;
 use cenote_format::dmu::DNODE_SLOT;
 use cenote_format::zil::{Create, Creates, NewObject, Rename, Renames};
 
-/// Nobody uses a file while a log is replayed.
+/// No process uses a file while a log is replayed.
 const NOBODY: super::super::InUse<'static> = &|_| false;
 
 /// When a node was made first.
@@ -75,7 +75,7 @@ fn place(new: &NewObject) -> Place {
 }
 
 impl FileSystem {
-    /// `table_at`: where a table of domains goes if there is none.
+    /// `table_at`: where a table of domains goes if it is missing.
     pub(super) fn replay_create(&self, seq: u64, create: &Create<'_>, table_at: u64) -> Result<()> {
         // Newer systems note how many entries a list has, and leave it out: the mode says what it came to.
         let acl = create.acl.as_ref().filter(|acl| !acl.aces.is_empty());
@@ -97,7 +97,7 @@ impl FileSystem {
                 return Err(Error::Exists(show(name)));
             }
             let target = Some(create.target).filter(|_| create.what == Creates::Symlink);
-            // The list first: its domains come before those of the owners.
+            // The list first: its domains come before the owners'.
             let list = match acl {
                 None => None,
                 Some(acl) => {
@@ -196,7 +196,7 @@ impl FileSystem {
     }
 }
 
-/// Owner and group of what a record creates. Those of a symbolic link are nobody where they are of a domain, which
+/// Owner and group of what a record creates. For a symbolic link they are `nobody` if they are of a domain, which
 /// its record does not have.
 fn owners(cx: &mut Cx<'_>, create: &Create<'_>, domains: &Domains<'_>) -> Result<(u64, u64)> {
     let NewObject { uid, gid, .. } = create.new;

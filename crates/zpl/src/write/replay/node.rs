@@ -132,8 +132,8 @@ impl FileSystem {
         })
     }
 
-    /// `TX_TRUNCATE` (`zfs_freesp`): makes a hole, or with length 0 the end. A hole that begins past the end of the file
-    /// makes it as long (`zfs_extend`).
+    /// `TX_TRUNCATE` (`zfs_freesp`): makes a hole, or with length 0 the end. A hole that begins past the end of the
+    /// file makes it as long (`zfs_extend`).
     pub(super) fn replay_truncate(
         &self,
         seq: u64,
