@@ -42,7 +42,7 @@ impl Channel {
     /// Sends a message.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Errors of the system calls.
     pub fn send<T: Serialize>(
         &mut self,
         message: &T,
@@ -64,7 +64,7 @@ impl Channel {
     /// Sends bytes, at least the first with these descriptors, of which there may be four; returns how many.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Errors of the system calls.
     pub fn send_with(&mut self, bytes: &[u8], devices: &[BorrowedFd<'_>]) -> io::Result<usize> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -79,7 +79,7 @@ impl Channel {
     /// Receives a message and the descriptor that came with it; `None` if there will be no more.
     ///
     /// # Errors
-    /// Those of the system, and messages that are none.
+    /// Errors of the system calls; bytes that are no message.
     pub fn receive<T: DeserializeOwned>(&mut self) -> io::Result<Option<(T, Option<OwnedFd>)>> {
         let mut length = [0; 4];
         match self.read_exact(&mut length) {
@@ -137,7 +137,7 @@ impl Read for Channel {
 /// Serves as an agent until the other end is closed.
 ///
 /// # Errors
-/// Those of the system, and messages that are none.
+/// Errors of the system calls; bytes that are no message.
 pub fn serve(stream: UnixStream) -> io::Result<()> {
     let mut channel = Channel::new(stream);
     while let Some((request, device)) = channel.receive::<Request>()? {

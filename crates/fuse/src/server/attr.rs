@@ -9,7 +9,7 @@
 //! - Names of attributes of the superuser (`trusted.`) are listed for no other user.
 //!
 //! Attributes of control directories are the tree's own, and cannot be changed. ACLs that a file system does not
-//! keep look to the kernel as if the file had none: any other error would fail its permission check.
+//! keep look to the kernel as if the file had no ACL: any other error would fail its permission check.
 
 use super::change::Target;
 use super::direct::CAPABILITY;
@@ -27,7 +27,7 @@ use std::os::unix::ffi::OsStrExt;
 
 /// How names of attributes that hold ACLs start.
 const ACL_PREFIX: &[u8] = b"system.posix_acl_";
-/// The list that says who may do what, and so changes the permission bits.
+/// The list that says which users may do what, and so changes the permission bits.
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 
 /// Answers a request for an extended attribute or a list of them.
@@ -39,9 +39,9 @@ fn reply_xattr(value: &[u8], size: u32, reply: ReplyXattr) {
     }
 }
 
-/// Whether a request to set nothing is one of somebody who may change the owner to the same one. The
+/// Whether a request to set nothing comes from a user that may change the owner to the same one. The
 /// kernel checks that of no such request, and sends one also before what is a change of the contents
-/// by somebody without privilege, who need not own the file: that takes away the bits itself.
+/// by a user without privilege, who need not own the file: that takes away the bits itself.
 fn may_chown(who: Caller, target: &Target<'_>) -> bool {
     target.fs.attr(target.object).is_ok_and(|attr| who.owns(attr.uid))
 }

@@ -148,7 +148,7 @@ impl Server {
 
     /// Takes away the set-user-id and set-group-id bits, for a change by someone without privilege
     /// that does not do it itself. The latter is taken as the kernel does: also from what the group may
-    /// not run, unless it is a member who changes it.
+    /// not run, unless a member of the group changes it.
     fn clear_ids(&self, who: Caller, handle: &Handle) -> Result<(), Errno> {
         let ino = handle.node.ino();
         if !self.tree.inodes.is_setid(ino) || who.keeps_ids() {
@@ -258,7 +258,7 @@ impl Server {
             self.ids_cleared(ino);
         }
         // The kernel forgets the pages of a direct write before it sends it, and again when it is done,
-        // but not if the writer does not wait for it (`io_submit`). Who read the pages meanwhile would
+        // but not if the writer does not wait for it (`io_submit`). A program that reads the pages meanwhile would
         // go on reading what was there before.
         let first = match first {
             None if how.direct && !handle.how.direct => {
@@ -279,7 +279,7 @@ impl Server {
         self.changed_for(waits, handle.node.branch(), reply, answer);
     }
 
-    /// What was changed in a mapping comes when the kernel wants. It was changed in memory, and nobody is
+    /// What was changed in a mapping comes when the kernel wants. It was changed in memory, and no program is
     /// told if it is refused now: so it is not even if the file system has become `readonly`.
     fn reply_write_back(&self, fh: FileHandle, offset: u64, data: &[u8], reply: ReplyWrite) {
         let written = self.handles.get(fh).and_then(|handle| {
