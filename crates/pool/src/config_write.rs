@@ -73,9 +73,9 @@ pub struct PoolConfig {
     pub state: u64,
     /// Guid of the pool.
     pub guid: u64,
-    /// Number of a known fault of the format that the pool has (`zpool_errata_t`); 0: none.
+    /// Number of a known fault of the format that the pool has (`zpool_errata_t`); 0: no known fault.
     pub errata: u64,
-    /// Id of the host that has the pool imported; 0: it has none.
+    /// Id of the host that has the pool imported; 0: the host has no id.
     pub hostid: u64,
     /// Its name.
     pub hostname: String,
@@ -278,7 +278,7 @@ pub(crate) fn nodename() -> String {
     kernel_text("hostname")
 }
 
-/// A line of `/proc/sys/kernel`; empty if there is none.
+/// A line of `/proc/sys/kernel`; empty if it is absent.
 pub(crate) fn kernel_text(name: &str) -> String {
     let text = std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).unwrap_or_default();
     text.trim_end().to_string()
@@ -295,7 +295,7 @@ pub fn set_entry(mos: &mut OpenObjectSet, name: &str, value: u64) -> Result<()> 
     ZapMut::open(mos, DIRECTORY).update(&Key::Name(name.as_bytes()), &Value::U64(&[value]))
 }
 
-/// Writes the config into the MOS, creating its object if there is none.
+/// Writes the config into the MOS, creating its object if it is missing.
 ///
 /// # Errors
 /// The MOS cannot be read or changed.

@@ -296,7 +296,7 @@ impl Claims {
 }
 
 impl VdevClaims {
-    /// The obsolete counts of a removed vdev: those of the mapping, plus its obsolete space map's.
+    /// The obsolete counts of a removed vdev: the mapping's, plus its obsolete space map's.
     fn load_obsolete(
         &mut self,
         mos: &Arc<ObjectSet>,

@@ -33,7 +33,7 @@ pub struct BlockSums {
     pub count: u64,
     /// Logical bytes.
     pub lsize: u64,
-    /// Physical bytes, without copies; embedded blocks have none.
+    /// Physical bytes, without copies; 0 for embedded blocks.
     pub psize: u64,
     /// Bytes allocated, copies and parity included.
     pub asize: u64,

@@ -9,7 +9,7 @@
 //! that are on disk.
 //!
 //! Invariants: the work is over when no task is left and no worker has one. A worker that panics ends all of them,
-//! so none waits for ever. A subtree whose birth belongs to an older snapshot is passed over.
+//! so no worker waits for ever. A subtree whose birth belongs to an older snapshot is passed over.
 
 use super::account::Account;
 use super::{Event, Found, Options, Root, Subject, Verify, stats};

@@ -13,7 +13,7 @@ use super::reason::Reason;
 use crate::features::Unsupported;
 use cenote_vdev::VdevState;
 
-/// What there is to say about a reason. Lines after the first begin with a tab.
+/// The texts about a reason. Lines after the first begin with a tab.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Texts {
     /// After `status:`.

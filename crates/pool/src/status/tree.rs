@@ -227,7 +227,7 @@ pub fn state_name(state: VdevState) -> &'static str {
     }
 }
 
-/// Why a device is out of use that somebody faulted, and one that failed.
+/// Why a device is out of use that a command faulted, and one that failed.
 const BY_HAND: &str = "external device fault";
 const BY_ERRORS: &str = "too many errors";
 
@@ -328,7 +328,7 @@ impl ConfigTree {
         data.chain(sections.into_iter().flatten()).for_each(|line| line.note_refusal(devices));
     }
 
-    /// All lines but those of spares.
+    /// All lines but the spares'.
     pub(crate) fn any_leaf(&self, f: &dyn Fn(&VdevLine) -> bool) -> bool {
         let sections = [&self.dedup, &self.special, &self.logs, &self.cache];
         let data = self.root.children.iter();
