@@ -41,7 +41,7 @@ pub struct NvList {
     pub pairs: Vec<(String, NvValue)>,
 }
 
-/// A value of an nvpair; the variants are those of `data_type_t`.
+/// A value of an nvpair (`data_type_t`).
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub enum NvValue {
@@ -180,7 +180,7 @@ impl DataType {
         )
     }
 
-    /// Checks the element count of a packed pair: none for a boolean, one for a scalar, any
+    /// Checks the element count of a packed pair: 0 for a boolean, one for a scalar, any
     /// for an array.
     fn check_count(self, count: u32) -> Result<()> {
         let want = if self == DataType::Boolean { 0 } else { 1 };

@@ -196,7 +196,7 @@ pub struct FileInfo {
     pub uid: u64,
     /// Group, likewise.
     pub gid: u64,
-    /// Project; 0 if the file has none.
+    /// Project; 0 if the file has no project.
     pub projid: u64,
     /// Transaction group in which the file was created: files that take a number one after the other differ.
     pub generation: u64,

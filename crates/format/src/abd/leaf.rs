@@ -67,7 +67,7 @@ impl Drop for Scattered {
     }
 }
 
-/// Memory of someone else's, who takes it back when this is dropped.
+/// Memory of another owner, who takes it back when this is dropped.
 pub(super) trait Lent: AsRef<[u8]> + Send + Sync {}
 
 impl<T: AsRef<[u8]> + Send + Sync> Lent for T {}
@@ -123,7 +123,7 @@ impl Leaf {
     }
 
     /// Makes it `len` bytes long, with zeros behind its bytes, if they are one allocation
-    /// that nobody shares. Whether they were.
+    /// that is not shared. Whether they were.
     pub(super) fn resize(&mut self, len: usize) -> bool {
         let owned = match &mut self.memory {
             Memory::Linear(v) if v.0.len() == self.len => Arc::get_mut(v),

@@ -84,7 +84,7 @@ pub struct Abd(Shape);
 #[derive(Clone)]
 enum Shape {
     One(Leaf),
-    /// At least two parts, none of them empty; and their total length.
+    /// At least two parts, each with bytes; and their total length.
     Gang(Arc<[Leaf]>, usize),
 }
 
@@ -106,7 +106,7 @@ impl Abd {
         }
     }
 
-    /// Bytes of someone else's memory, who takes it back when the last buffer in it is dropped; no copy.
+    /// Bytes of another owner's memory, which goes back when the last buffer in it is dropped; no copy.
     /// `as_ref` must give the same bytes each time.
     pub fn from_owner(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Abd {
         Abd(Shape::One(Leaf::lent(owner)))
@@ -194,7 +194,7 @@ impl Abd {
         Some(Abd::of_leaves(out))
     }
 
-    /// The contiguous pieces, in order; none of them is empty.
+    /// The contiguous pieces, in order; each has bytes.
     pub fn chunks(&self) -> impl Iterator<Item = &[u8]> {
         self.leaves().iter().flat_map(Leaf::chunks)
     }
@@ -247,7 +247,7 @@ impl Abd {
     }
 
     /// Makes it `len` bytes long, with zeros behind its bytes: in place as [`Abd::make_mut`] does.
-    /// Room is made for more than that, so that who grows it step by step does not copy it each time.
+    /// Room is made for more than that, so that growing it step by step does not copy it each time.
     pub fn resize(&mut self, len: usize) {
         let resized = match &mut self.0 {
             Shape::One(leaf) => leaf.resize(len),

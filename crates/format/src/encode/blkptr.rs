@@ -9,7 +9,7 @@
 //! word 12-15  checksum
 //! ```
 //!
-//! An embedded block takes all words but 6 and 10. Sizes in word 6 are in sectors less one; those of an embedded
+//! An embedded block takes all words but 6 and 10. Sizes in word 6 are in sectors less one; sizes of an embedded
 //! block are in bytes, in fields of other widths.
 //!
 //! Invariants: a pointer that is made here passes the checks of the decoder; a field that does not fit is an error,
@@ -94,7 +94,7 @@ impl BlockPointer {
     ///
     /// Errors: a size that is no multiple of 512 or beyond 16 MiB, more physical than logical
     /// bytes (or other than logical bytes without compression), no copies or more than three, a
-    /// field that does not fit, no birth, a function that is none.
+    /// field that does not fit, no birth, a function that is not one on disk.
     pub fn new(p: &BlockProps<'_>) -> Result<BlockPointer> {
         if p.psize > p.lsize || (p.compression == Compression::Off && p.psize != p.lsize) {
             return bad(format!("lsize {:#x} psize {:#x}", p.lsize, p.psize));

@@ -80,7 +80,7 @@ impl Decoder {
     /// [`Decoder::payload`] before the next record.
     ///
     /// The END behind the list of a package has no checksum of its own, and records of old senders have
-    /// none: it is 0 then.
+    /// no checksum: it is 0 then.
     ///
     /// # Errors
     /// The checksum is wrong ([`DecodeError::Checksum`]), or the record makes no sense where it is.

@@ -167,7 +167,7 @@ fn set_attr<'a>(b: &Bytes<'a>) -> Result<SetAttr<'a>> {
         let (found, next) = Xvattr::decode(b, at)?;
         (attrs, at) = (Some(found), next);
     }
-    // Who sets neither owner nor group leaves their words as they were in memory.
+    // A record that sets neither owner nor group has their words as they were in memory.
     let fuid = |bit, id| if sets & bit != 0 { id } else { 0 };
     let count = domains_of(fuid(SetAttr::UID, uid), fuid(SetAttr::GID, gid));
     let (domains, _) = strings(b, at, count)?;
