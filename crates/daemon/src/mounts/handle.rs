@@ -99,7 +99,7 @@ impl Handle {
         }
     }
 
-    /// Ends the connection of what nobody uses, wherever it is mounted.
+    /// Ends the connection of an unused mount, wherever it is mounted.
     pub(super) fn end(&mut self, by: &dyn Agent) {
         if let Handle::Mount(mount) = self {
             mount.end(by);

@@ -5,7 +5,7 @@
 //! `name=value`, or is one of the configuration of `modprobe`: `options zfs name=value …`, so that a
 //! `zfs.conf` may be used as it is; what it says of other modules is ignored. `#` starts a
 //! comment, a line that ends in `\` goes on in the next. `CENOTE_TUNABLES` has words `name=value`, which
-//! come after those of the file.
+//! come after the settings of the file.
 //!
 //! What cannot be set is warned about by name, and everything else is set.
 
