@@ -163,7 +163,7 @@ impl Tool {
             "usage: {} command args ...\nwhere 'command' is one of the following:\n\n",
             self.name
         );
-        // An empty line between groups, none where a whole group is left out.
+        // An empty line between groups, but not where a whole group is left out.
         for group in self.commands.split(Option::is_none) {
             let works = group.iter().flatten().filter(|c| c.works());
             let lines: String = works.map(|c| c.usage).collect();

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 const FORM: &str = "{bar:24} {percent:>3}% {binary_bytes} of {binary_total_bytes}  \
                     {binary_bytes_per_sec}  {eta} left";
 
-/// The line where nobody knows how many bytes there will be.
+/// The line where the number of bytes is not known before their end.
 const FORM_WITHOUT_END: &str = "{binary_bytes}  {binary_bytes_per_sec}  {elapsed} so far";
 
 /// The line of a bar that says itself how far things are.
@@ -127,7 +127,7 @@ impl Drawn {
         Drawn(bar)
     }
 
-    /// A line on a terminal of so many columns, of bytes whose number nobody knows before their end.
+    /// A line on a terminal of so many columns, of bytes whose number is not known before their end.
     pub fn without_end(width: Option<u16>) -> Drawn {
         Drawn(Bar::on_screen(FORM_WITHOUT_END, width))
     }

@@ -177,7 +177,7 @@ fn reports(s: &Session, class: &str) -> Vec<String> {
     text.split("\n\n").filter(|event| event.contains(&class)).map(String::from).collect()
 }
 
-/// Every slow request is counted and reported, and none of a vdev that is to be left out.
+/// Every slow request is counted and reported, and none of a vdev to be left out.
 #[test]
 fn slow_requests_are_reported() {
     let s = Session::new();

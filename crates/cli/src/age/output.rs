@@ -1,6 +1,6 @@
 //! What a simulation leaves: lines of JSON, and files that are up to date after every row.
 //!
-//! A file is written beside its place and put there when it is complete, so that who looks at it, or
+//! A file is written beside its place and put there when it is complete, so that a program that looks at it, or
 //! interrupts the command, finds a whole one.
 
 use super::{AgeArgs, show};

@@ -68,12 +68,12 @@ pub fn is_known(kind: &str) -> bool {
     KINDS.contains(&kind) || ["value", "size"].contains(&kind)
 }
 
-/// The imported pools, and whether somebody has asked for them.
+/// The imported pools, and whether a pattern has asked for them.
 #[derive(Clone, Copy)]
 pub struct Pools<'a> {
     /// They are here.
     pub ctx: &'a Context,
-    /// Set when somebody asks.
+    /// Set when a pattern asks for them.
     pub asked: &'a Cell<bool>,
 }
 

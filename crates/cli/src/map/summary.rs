@@ -35,7 +35,7 @@ pub fn count(n: usize, what: &str) -> String {
     if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }
 
-/// Size of the smallest segments of a class, and `-` for none.
+/// Size of the smallest segments of a class, and `-` without free space.
 pub fn class(shift: Option<u32>) -> String {
     shift.and_then(|s| 1u64.checked_shl(s)).map_or_else(|| "-".into(), nicebytes)
 }
@@ -54,7 +54,7 @@ fn spoiled(report: &SpaceMapReport) -> usize {
     report.metaslabs().filter(|m| m.is_spoiled()).count()
 }
 
-/// What there is.
+/// The present state.
 pub fn rows(report: &SpaceMapReport, ctx: &Context) -> Vec<Row> {
     let (alloc, size) = report.usage();
     let free = size.saturating_sub(alloc);

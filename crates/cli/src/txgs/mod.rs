@@ -110,7 +110,7 @@ fn repeat(args: &TxgsArgs, ctx: &mut Context) -> Outcome {
     })
 }
 
-/// What is new of each pool that is written; whether all names are those of such pools.
+/// What is new of each pool that is written; whether all names are names of such pools.
 fn reports(
     args: &TxgsArgs,
     names: &[String],

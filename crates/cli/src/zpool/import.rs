@@ -359,7 +359,7 @@ fn import(candidate: &Candidate, request: &Request, ctx: &mut Context) -> Result
     }
     let mounted = settle(&imported, changes, request, ctx);
     if let Some(engine) = imported.engine() {
-        // Nobody is going to open the others at once.
+        // The other datasets will not be opened soon.
         engine.let_logs_go();
     }
     Ok(if mounted { Done::All } else { Done::NotMounted })

@@ -95,7 +95,7 @@ pub fn clear(args: &[OsString], ctx: &mut Context) -> Outcome {
 
 /// Runs `zpool reopen`.
 pub fn reopen(args: &[OsString], ctx: &mut Context) -> Outcome {
-    // Not to start a scrub anew (-n) is all that there is: none is started.
+    // A scrub is never started anew here, as with -n.
     let parsed = parse(args, Spec { short: "n", ..Spec::default() })?;
     let mut input = NvList::default();
     input.set("scrub_restart", NvValue::BooleanValue(parsed.options.is_empty()));

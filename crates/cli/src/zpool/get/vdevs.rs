@@ -4,8 +4,8 @@
 //! of [`VdevProps`]; here they are chosen, put into columns or into JSON. All vdevs come with those below a vdev
 //! before it, and the root last.
 //!
-//! A name that is no vdev of the pool is an error that says of each name what it is, as OpenZFS does: a pool, a
-//! vdev of another pool, a file.
+//! A name that is no vdev of the pool is an error that says of each name what it is: a pool, a vdev of this
+//! pool or of another one, or unknown.
 
 use super::Wanted;
 use crate::context::Context;
