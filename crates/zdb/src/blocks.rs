@@ -124,8 +124,8 @@ fn ratio(a: u64, b: u64) -> f64 {
     a as f64 / b as f64
 }
 
-/// What special vdevs keep for intent logs (`vdev_log_mg`): the metaslab of each that is emptiest, if it is large enough.
-/// Bytes allocated in them and all their bytes; `None`: there are no such vdevs.
+/// What special vdevs keep for intent logs (`vdev_log_mg`): the metaslab of each that is emptiest, if it is large
+/// enough. Bytes allocated in them and all their bytes; `None`: there are no such vdevs.
 fn special_log(space: &PoolSpace) -> Option<(i128, i128)> {
     let special = space.vdevs.iter().filter(|v| v.concrete && v.class == AllocClass::Special);
     let sizes = special.map(|v| {

@@ -260,7 +260,7 @@ impl Zdb<'_> {
     }
 
     /// `zdb` names the mask's bits as Solaris had them; Linux writes others, so the names may not
-    /// be those of the attributes that were set.
+    /// be the names of the attributes that were set.
     fn setattr(&mut self, data: &Bytes<'_>) -> Result<(), Stop> {
         let w: [u64; 10] = data.u64s(RECORD_HEADER).map_err(failed)?;
         let [object, mask, mode, uid, gid, size, a0, a1, m0, m1] = w;

@@ -5,7 +5,7 @@
 //! histogram on disk, the free segments that replaying the space map leaves, the entries of the map
 //! (`dump_spacemap`). A removed vdev shows its births and its mapping.
 //!
-//! Figures are as OpenZFS's `zdb` gives them: those of the space maps, without unflushed changes. A map whose
+//! Figures are as OpenZFS's `zdb` gives them: from the space maps, without unflushed changes. A map whose
 //! entries do not add up to what its header says is marked as inconsistent.
 
 use super::Zdb;
@@ -58,7 +58,7 @@ impl Zdb<'_> {
         Ok(0)
     }
 
-    /// The space figures, or why there are none.
+    /// The space figures, or why they are not known.
     pub fn space(&self) -> Result<PoolSpace, Stop> {
         match self.pool.space() {
             Some(space) => Ok(space.clone()),

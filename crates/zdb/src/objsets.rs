@@ -33,7 +33,7 @@ struct Range {
     kinds: Kinds,
 }
 
-/// Which types of objects to show, as `A`, `d`, `f`, `m` and `z` say; none of them: all.
+/// Which types of objects to show, as `A`, `d`, `f`, `m` and `z` say; without letters: all.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Kinds {
     directory: bool,

@@ -113,7 +113,7 @@ pub fn blkptr_compact(bp: &BlockPointer, all: bool, freed: bool) -> String {
     }
     let mut out = String::new();
     if bp.is_hole() && !all {
-        // The first DVA of a hole is printed although there is none.
+        // The first DVA of a hole is printed although it does not exist.
         out.push_str("0:0:0 ");
     }
     for d in bp.dvas().take(if all { 3 } else { 1 }) {

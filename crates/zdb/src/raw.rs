@@ -194,7 +194,7 @@ impl Zdb<'_> {
                 }
             }
         } else if pointers && !self.is_pointer(&plain, spec) {
-            // It may be compressed, though nobody said so.
+            // It may be compressed, though no flag says so.
             match self.decompress(&data, spec)?.filter(|block| self.is_pointer(block, spec)) {
                 Some(block) => block,
                 None => {

@@ -393,7 +393,7 @@ impl Zdb<'_> {
         Ok(())
     }
 
-    /// An owner or group; those of domains with the domain and their id in it (`print_idstr`).
+    /// An owner or group; in a domain, with the domain and the id in it (`print_idstr`).
     fn owner(&mut self, fs: &FileSystem, what: &str, fuid: u64) -> Result<(), Stop> {
         match fuid >> 32 {
             0 => writeln!(self.out(), "\t{what}     {fuid}")?,

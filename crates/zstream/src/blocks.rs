@@ -58,7 +58,7 @@ fn number(text: &str) -> Option<u64> {
 /// Takes the operands of `decompress`: `OBJECT,OFFSET[,TYPE]`.
 ///
 /// # Errors
-/// One is none.
+/// An operand is not of that form.
 pub fn blocks(operands: &[String]) -> Result<Blocks, UsageError> {
     let mut blocks = Blocks::new();
     for operand in operands {
@@ -84,7 +84,7 @@ pub fn blocks(operands: &[String]) -> Result<Blocks, UsageError> {
 /// The function that `recompress` is asked for; zstd has levels.
 ///
 /// # Errors
-/// There is none of the name.
+/// The name is unknown.
 pub fn function(name: &str) -> Result<Compression, UsageError> {
     if name == "zstd" {
         return Ok(Compression::Zstd);
@@ -125,7 +125,7 @@ fn unpacked(by: Compression, payload: &[u8], raw: &Raw) -> Option<Vec<u8>> {
 /// so, or say it wrongly.
 ///
 /// # Errors
-/// Those of [`rewrite::run`]; the stream is a deduplicated one.
+/// Errors of [`rewrite::run`]; the stream is a deduplicated one.
 pub fn decompress_some(
     from: &mut dyn Read,
     blocks: &Blocks,
@@ -170,7 +170,7 @@ pub fn decompress_some(
 /// Runs `zstream recompress` (`zstream_do_recompress`): all blocks are compressed by one function, or by none.
 ///
 /// # Errors
-/// Those of [`rewrite::run`]; the stream is a deduplicated one; a block cannot be unpacked.
+/// Errors of [`rewrite::run`]; the stream is a deduplicated one; a block cannot be unpacked.
 pub fn recompress(
     from: &mut dyn Read,
     by: Compression,
