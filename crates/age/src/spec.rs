@@ -38,7 +38,7 @@ pub enum AgeError {
     /// The pool is not as the simulation left it.
     #[error("the simulation has lost track: {0}")]
     Broken(String),
-    /// The pool that it is to be like cannot be taken for that.
+    /// The pool that was named as a model cannot be one.
     #[error("{0}")]
     Like(String),
     /// The plot could not be drawn.

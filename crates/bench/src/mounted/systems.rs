@@ -34,7 +34,7 @@ pub trait System {
     /// Unmounts and mounts, so that nothing is in memory any more.
     fn remount(&mut self) -> anyhow::Result<()>;
 
-    /// Writes what follows with the quick compression that it has; false if it has none.
+    /// Writes what follows with the quick compression that it has; false without one.
     fn compress(&mut self, on: bool) -> anyhow::Result<bool>;
 
     /// Prepares for files that are changed in pieces of `bytes`.
