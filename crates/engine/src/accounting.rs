@@ -1,5 +1,5 @@
 //! Writing a dataset (`dsl_dataset_sync`), and counting what its users use
-//! (`dmu_objset_do_userquota_updates`).
+//! (`dmu_objset_do_userquota_updates`, `userquota_updates_task`).
 //!
 //! A file system keeps, for each user, group and project, the bytes and the number of objects that
 //! are theirs, in ZAPs of their own: the id in hexadecimal is the name of the bytes, and with the
