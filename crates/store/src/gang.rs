@@ -93,7 +93,7 @@ impl Store {
     }
 }
 
-/// The reading of one gang block.
+/// The reading of one gang block (`zio_gang_assemble`).
 pub(crate) struct Assembly<'a> {
     store: &'a Store,
     at: Bookmark,

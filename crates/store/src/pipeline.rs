@@ -247,7 +247,7 @@ impl Store {
         self.vdevs.store(tree);
     }
 
-    /// Reads a block. A hole is `lsize` zeros.
+    /// Reads a block (`zio_read`, `arc_read`). A hole is `lsize` zeros.
     pub fn read(&self, bp: &BlockPointer, at: Bookmark) -> Result<Block, BlockError> {
         if held::is_active() {
             return self.read_held(bp, at);
@@ -421,7 +421,7 @@ impl Store {
     }
 
     /// Starts reading into the ARC in the background, for the reader that `access` describes; what is cached already
-    /// costs nothing, and what the ARC does not keep is left alone.
+    /// costs nothing, and what the ARC does not keep is left alone (`arc_read`).
     pub fn prefetch(self: &Arc<Self>, reqs: Vec<(BlockPointer, Bookmark)>, access: Access) {
         let absent =
             |key: Key| !self.write_behind.may_hold(key.birth) && !self.arc().contains(&key);
@@ -737,7 +737,8 @@ impl Store {
         (block.map_err(|source| vdev_error(bp, at, source)), faults)
     }
 
-    /// Whether `data` are the physical bytes of the block that `bp` names.
+    /// Whether `data` are the physical bytes of the block that `bp` names (`zio_checksum_verify`,
+    /// `zio_checksum_error`).
     pub(crate) fn is_right(&self, bp: &BlockPointer, data: &Abd) -> bool {
         let salt = self.salt.read().clone();
         verify::matches(bp, data, &salt).unwrap_or(false)
@@ -807,6 +808,7 @@ fn is_packed(bp: &BlockPointer) -> bool {
     bp.compression() != Compression::Off as u8 && !bp.is_embedded() && !bp.is_hole()
 }
 
+/// The logical bytes of a block that was read (`zio_decompress`, `zio_decompress_data`).
 pub(crate) fn unpack(bp: &BlockPointer, physical: &Abd) -> cenote_format::Result<Abd> {
     let kind = Compression::from_u8(bp.compression())?;
     let lsize = bp.lsize() as usize;
@@ -819,7 +821,7 @@ pub(crate) fn unpack(bp: &BlockPointer, physical: &Abd) -> cenote_format::Result
     Ok(Abd::from_vec(data))
 }
 
-/// The block in an embedded pointer, padded with zeros to its logical size.
+/// The block in an embedded pointer, padded with zeros to its logical size (`decode_embedded_bp`).
 fn embedded(bp: &BlockPointer) -> cenote_format::Result<Block> {
     if bp.checksum_type() != EMBEDDED_DATA {
         let name = format!("embedded type {}", bp.checksum_type());

@@ -117,7 +117,7 @@ impl RangeTree {
             .or_else(|| self.segments.after(before).and_then(segment).filter(|(s, _)| *s < end))
     }
 
-    /// Whether every byte of `start..end` is in the tree.
+    /// Whether every byte of `start..end` is in the tree (`zfs_range_tree_contains`).
     pub fn contains(&self, start: u64, end: u64) -> bool {
         let before = self.segments.at_or_before(start).and_then(|at| self.segments.get(at));
         start < end && before.is_some_and(|(_, e)| e >= end)
@@ -151,7 +151,7 @@ impl RangeTree {
         Ok(())
     }
 
-    /// Removes `start..end`, all of which must be in the tree. May split a segment.
+    /// Removes `start..end`, all of which must be in the tree (`zfs_range_tree_remove`). May split a segment.
     pub fn remove(&mut self, start: u64, end: u64) -> Result<(), RangeError> {
         if start >= end {
             return Err(RangeError::Empty { start, end });
@@ -163,7 +163,7 @@ impl RangeTree {
         Ok(())
     }
 
-    /// Removes whatever the tree has of `start..end`; the bytes removed.
+    /// Removes whatever the tree has of `start..end`; the bytes removed (`zfs_range_tree_clear`).
     pub fn clear(&mut self, start: u64, end: u64) -> u64 {
         let before = self.space;
         while let Some((s, e)) = self.overlap(start, end) {

@@ -473,7 +473,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// Takes back an allocation of `txg` that nothing was written to.
+    /// Takes back an allocation of `txg` that nothing was written to (`metaslab_unalloc_dva`).
     pub fn unallocate(&self, txg: u64, dva: &Dva) -> Result<(), AllocError> {
         let layout = self.layout();
         let (group, metaslab, end) = self.locate(&layout, dva)?;
@@ -485,7 +485,7 @@ impl Allocator {
     }
 
     /// Frees a DVA in `txg`; of a gang block, which counts what its parts take as well, the header
-    /// only. Its space is used again when `txg` and
+    /// only (`metaslab_free_dva`, `metaslab_free_impl`). Its space is used again when `txg` and
     /// [`TXG_DEFER_SIZE`](super::TXG_DEFER_SIZE) more are on disk.
     ///
     /// Errors: the DVA is not where space is allocated, or is free already.

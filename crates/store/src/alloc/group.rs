@@ -418,7 +418,7 @@ impl Group {
         to_load.map_or(Outcome::Nothing, Outcome::Load)
     }
 
-    /// The best metaslab that was not tried. Only the first unloaded one is offered: what can
+    /// The best metaslab that was not tried (`find_valid_metaslab`). Only the first unloaded one is offered: what can
     /// serve at once comes before a second load.
     fn choose(&self, want: &Want<'_>, tried: &BTreeSet<usize>) -> Option<Candidate> {
         if tried.len() >= tunables::FIND_MAX_TRIES.count() && want.choice < Choice::Any {
@@ -487,7 +487,7 @@ impl Group {
     }
 
     /// Makes a metaslab the active one of the slot that allocated from it, or has the slot let go
-    /// of it when its large segments are used up.
+    /// of it when its large segments are used up (`metaslab_activate`, `metaslab_passivate`).
     fn activate(&self, candidate: Candidate, want: &Want<'_>, view: View) {
         let (i, slot) = (candidate.metaslab, want.slot());
         let mut order = self.order.lock();

@@ -201,6 +201,7 @@ pub struct Metaslab {
 }
 
 impl Metaslab {
+    /// A metaslab, as the pool knows it (`metaslab_init`).
     pub(super) fn new(vdev: u64, id: u64, extent: Extent, info: MetaslabInfo) -> Metaslab {
         let allocated = info.allocated.min(extent.size);
         let mut state = State { size: extent.size, allocated, off: info.off, ..State::default() };
@@ -316,7 +317,7 @@ impl Metaslab {
         Some(copy.segments())
     }
 
-    /// Allocates `size` bytes in `txg`.
+    /// Allocates `size` bytes in `txg` (`metaslab_block_alloc`).
     pub(super) fn alloc(&self, txg: u64, size: u64) -> (Attempt, View) {
         let mut state = self.state.lock();
         state.used = state.used.max(txg);
@@ -390,7 +391,7 @@ impl Metaslab {
         Ok(state.view())
     }
 
-    /// Frees `start..end` in `txg`.
+    /// Frees `start..end` in `txg` (`metaslab_free_concrete`).
     ///
     /// Errors: some of it is free or freed already, as far as can be known without loading, or is
     /// not in this metaslab; nothing is freed then.
@@ -495,7 +496,7 @@ impl Metaslab {
         Some((state.used, state.free.as_ref()?.memory()))
     }
 
-    /// Brings the free space into memory, or waits for a thread that does so. A load is counted in
+    /// Brings the free space into memory, or waits for a thread that does so (`metaslab_load`). A load is counted in
     /// `loads`.
     ///
     /// Errors: the loader's; the space map is not what it must be.
@@ -756,7 +757,7 @@ impl State {
         txgs && since.elapsed() >= delay
     }
 
-    /// Takes the free space out, unless there are allocations that were not handed out yet.
+    /// Takes the free space out, unless there are allocations that were not handed out yet (`metaslab_unload`).
     fn unload(&mut self) -> Option<FreeSpace> {
         let free = self.free.take_if(|_| self.allocs.is_empty())?;
         (self.histogram, self.guessed) = (free.histogram(), 0);

@@ -243,7 +243,7 @@ impl FreeSpace {
 
     /// The first place from `cursor` on where `size` bytes are free, at a multiple of `align`
     /// bytes (a power of two, counted from the start of the metaslab), in a segment that does not
-    /// start more than `within` bytes after the cursor.
+    /// start more than `within` bytes after the cursor (`metaslab_block_picker`).
     pub fn first_fit(&self, cursor: u64, size: u64, align: u64, within: u64) -> Option<u64> {
         let extent = &self.extent;
         if size == 0 || self.largest() < size {
@@ -273,7 +273,7 @@ impl FreeSpace {
     }
 
     /// A segment `(start, end)` of at least `size` bytes that is as small as can be found in one
-    /// descent: exact in sparse form, of the smallest size class (half powers of two) that
+    /// descent (`metaslab_df_alloc`): exact in sparse form, of the smallest size class (half powers of two) that
     /// surely serves in dense form. `None` only if no segment is large enough.
     pub fn best_fit(&self, size: u64) -> Option<(u64, u64)> {
         if size == 0 || self.largest() < size {

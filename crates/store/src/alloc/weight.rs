@@ -8,7 +8,8 @@
 
 use crate::histogram::Histogram;
 
-/// A metaslab's weight; the greater, the better. The default is that of a full metaslab.
+/// A metaslab's weight; the greater, the better (`metaslab_weight`, `metaslab_segment_weight`). The default is that of
+/// a full metaslab.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Weight {
     /// One more than log2 of the largest segments' bytes; 0 without free segments.

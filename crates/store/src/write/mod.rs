@@ -304,7 +304,7 @@ impl Writer {
         self.store.write_behind().drain()
     }
 
-    /// Writes a batch of blocks in `txg`; their pointers in the order of `requests`. What was
+    /// Writes a batch of blocks in `txg`; their pointers in the order of `requests` (`zio_write`). What was
     /// there before is not freed: if the pointer is another one, that is for the caller to do.
     ///
     /// The blocks are durable when the devices were flushed.
@@ -446,7 +446,7 @@ impl Writer {
     }
 
     /// Frees a block in `txg`, with its gang headers and their parts; nothing for holes and
-    /// embedded blocks.
+    /// embedded blocks (`zio_free`).
     ///
     /// Errors: what cannot be freed; the rest is freed all the same.
     pub fn free(&self, txg: u64, bp: &BlockPointer, at: Bookmark) -> Result<(), WriteError> {
