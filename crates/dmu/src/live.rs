@@ -55,7 +55,7 @@ use std::time::{Duration, Instant};
 /// Times that something is read, where what was read may have been overwritten.
 const TRIES: u32 = 10;
 
-/// What a change is going to cost, at most.
+/// What a change is going to cost, at most (`dmu_tx_hold_write`, `dmu_tx_hold_free`, `dmu_tx_hold_zap`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Bytes of the blocks to be written, as far as they are known
@@ -157,7 +157,7 @@ pub trait TxAssign: Send + Sync {
     }
 }
 
-/// An object set in use.
+/// An object set in use (`objset_t`).
 pub struct LiveObjectSet {
     id: u64,
     store: Arc<Store>,
@@ -260,7 +260,7 @@ impl LiveObjectSet {
         self.set.lock().entry_at_hand(number, kind, name)
     }
 
-    /// The number of the first object at or after `from`.
+    /// The number of the first object at or after `from` (`dmu_object_next`).
     pub fn next_object(&self, from: u64) -> crate::Result<Option<u64>> {
         self.retry(|| {
             let mut on_disk = from;
@@ -281,7 +281,7 @@ impl LiveObjectSet {
     }
 
     /// Reads from object `number` into `buf` from byte `offset`; zeros in holes and past the last
-    /// block.
+    /// block (`dmu_read`).
     pub fn read(&self, number: u64, offset: u64, buf: &mut [u8]) -> crate::Result<()> {
         self.read_part(number, offset, buf.len() as u64, |object| object.read(offset, buf))
     }
@@ -457,8 +457,8 @@ impl LiveObjectSet {
         done
     }
 
-    /// Makes a change: enters the open txg, then calls `f` with the object set and the txg. If `f`
-    /// needs a block that has to be read it is called again, from the object set as it was: `f` must
+    /// Makes a change (`dmu_tx_create`, `dmu_tx_commit`): enters the open txg, then calls `f` with the object set and
+    /// the txg. If `f` needs a block that has to be read it is called again, from the object set as it was: `f` must
     /// change nothing else than the object set.
     ///
     /// If `f` fails the object set is as it was before.

@@ -146,7 +146,7 @@ impl Layer {
         }
     }
 
-    /// Has a block be neither dirty nor cloned.
+    /// Has a block be neither dirty nor cloned (`dbuf_undirty`).
     pub(crate) fn remove(&mut self, blkid: u64) {
         self.cloned.remove(blkid);
         let gone = self.dirty.remove(blkid);

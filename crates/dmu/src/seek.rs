@@ -26,7 +26,7 @@ pub enum Seek {
 }
 
 impl Object {
-    /// Start of the next data or hole at or after byte `offset`: `offset` itself if it is inside
+    /// Start of the next data or hole at or after byte `offset` (`dmu_offset_next`): `offset` itself if it is inside
     /// one, else the first byte of a block. `None` if no such byte comes up to the last block.
     pub fn seek(&self, offset: u64, what: Seek) -> Result<Option<u64>> {
         let size = self.dnode().block_size.max(1);

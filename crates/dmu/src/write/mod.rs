@@ -453,7 +453,7 @@ impl OpenObjectSet {
         invariant!(before.is_none(), "objset {objset} object {number}: allocated twice");
     }
 
-    /// Allocates an object and returns its number: the first free one.
+    /// Allocates an object and returns its number (`dmu_object_alloc`, `dnode_allocate`): the first free one.
     ///
     /// Errors: sizes that the format does not have, no free number; the set is a quiesced one.
     pub fn allocate(&mut self, new: &NewObject) -> Result<u64> {
@@ -472,7 +472,7 @@ impl OpenObjectSet {
         Ok(number)
     }
 
-    /// Allocates the object `number`.
+    /// Allocates the object `number` (`dmu_object_claim`).
     ///
     /// Errors: [`WriteError::Taken`] if it or one of the slots that it would take is not free.
     pub fn claim(&mut self, number: u64, new: &NewObject) -> Result<()> {
@@ -513,7 +513,8 @@ impl OpenObjectSet {
         Ok(())
     }
 
-    /// Frees an object with all its blocks. Its number may be used again in the next transaction group.
+    /// Frees an object with all its blocks (`dmu_object_free`, `dnode_free`). Its number may be used again in the next
+    /// transaction group.
     pub fn free(&mut self, number: u64) -> Result<()> {
         if number >= PROJECT_USED {
             let why = "accounting objects stay".into();
@@ -608,7 +609,7 @@ impl OpenObjectSet {
         Ok((object.phys(), object.has_spill()))
     }
 
-    /// Has the dnode written as it is, so that it is accounted for.
+    /// Has the dnode written as it is, so that it is accounted for (`dnode_setdirty`).
     pub fn touch(&mut self, number: u64) -> Result<()> {
         self.with(number, |object, _| {
             object.phys_mut();
@@ -616,12 +617,12 @@ impl OpenObjectSet {
         })
     }
 
-    /// Changes the bonus buffer. Errors: more than there is room for.
+    /// Changes the bonus buffer (`dmu_set_bonus`). Errors: more than there is room for.
     pub fn set_bonus(&mut self, number: u64, kind: DmuType, bonus: &[u8]) -> Result<()> {
         self.with(number, |object, place| object.set_bonus(place, kind, bonus))
     }
 
-    /// Changes the sizes of data blocks and indirect blocks.
+    /// Changes the sizes of data blocks and indirect blocks (`dmu_object_set_blocksize`).
     ///
     /// Errors: there is more than one data block, or for indirect blocks more than one level; sizes
     /// that the format does not have.
@@ -629,7 +630,7 @@ impl OpenObjectSet {
         self.with(number, |object, place| object.set_block_size(place, size, indirect_shift))
     }
 
-    /// The spill block.
+    /// The spill block (`dmu_spill_hold_existing`).
     pub fn spill(&mut self, number: u64) -> Result<Option<Vec<u8>>> {
         self.with(number, |object, place| object.spill(place))
     }
@@ -639,7 +640,7 @@ impl OpenObjectSet {
         self.with(number, |object, place| object.set_spill(place, data))
     }
 
-    /// Reads into `buf` from byte `offset`; zeros in holes and past the last block.
+    /// Reads into `buf` from byte `offset`; zeros in holes and past the last block (`dmu_read`).
     pub fn read(&mut self, number: u64, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.usable()?;
         let object = match self.pending_view(number, Some((offset, buf.len() as u64)))? {
@@ -649,7 +650,7 @@ impl OpenObjectSet {
         Ok(object.read(offset, buf)?)
     }
 
-    /// Writes `data` at byte `offset`. Blocks that are written in part are read first.
+    /// Writes `data` at byte `offset` (`dmu_write`). Blocks that are written in part are read first.
     /// Errors: the end would be beyond 2^63 bytes.
     pub fn write(&mut self, number: u64, offset: u64, data: &[u8]) -> Result<()> {
         let chunk = Chunk::uncut(data);
@@ -673,8 +674,8 @@ impl OpenObjectSet {
         })
     }
 
-    /// Makes blocks of object `number` from block `first` on clones of blocks on disk (`dmu_brt_clone`): they
-    /// get these pointers. Where the pointer is a hole there will be a hole.
+    /// Makes blocks of object `number` from block `first` on clones of blocks on disk (`dmu_brt_clone`,
+    /// `brt_pending_add`): they get these pointers. Where the pointer is a hole there will be a hole.
     ///
     /// The caller sees to it that the blocks are not freed before the group that is open. Errors: a block
     /// of another size than the object's.
@@ -687,7 +688,7 @@ impl OpenObjectSet {
         self.with(number, |object, place| object.clone_blocks(place, first, pointers))
     }
 
-    /// Makes zeros of `len` bytes from `offset`: whole blocks become holes, parts of blocks are
+    /// Makes zeros of `len` bytes from `offset` (`dmu_free_range`): whole blocks become holes, parts of blocks are
     /// zeroed. If the range reaches past the last block, the number of the last block becomes that
     /// of the one before the range.
     pub fn free_range(&mut self, number: u64, offset: u64, len: u64) -> Result<()> {

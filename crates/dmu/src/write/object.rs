@@ -512,7 +512,7 @@ impl OpenObject {
         self.pending.top.dirty(blkid).is_some_and(|data| data.plain().is_some())
     }
 
-    /// Makes block `blkid` dirty as it is (`dmu_buf_will_dirty`).
+    /// Makes block `blkid` dirty as it is (`dmu_buf_will_dirty`, `dbuf_dirty`).
     pub(super) fn make_dirty(&mut self, place: &Place<'_>, blkid: u64) -> Result<()> {
         if !self.is_open(blkid) {
             self.check_end(place, blkid)?;
@@ -561,7 +561,7 @@ impl OpenObject {
     }
 
     /// Makes `data`, which is as long as a block, the block at byte `offset`, and otherwise writes its bytes there
-    /// (`dmu_assign_arcbuf_by_dnode`).
+    /// (`dmu_assign_arcbuf_by_dnode`, `dbuf_assign_arcbuf`).
     pub(super) fn write_payload(
         &mut self,
         place: &Place<'_>,
@@ -639,7 +639,7 @@ impl OpenObject {
         Ok(())
     }
 
-    /// Frees the blocks from `first` to before `end` (`dnode_free_range`).
+    /// Frees the blocks from `first` to before `end` (`dnode_free_range`, `dbuf_free_range`).
     pub(super) fn free_blocks(&mut self, first: u64, end: u64) {
         if first >= end {
             return;

@@ -25,7 +25,7 @@ use std::sync::Arc;
 const ROOT_SIZE: usize = 4096;
 
 impl OpenObjectSet {
-    /// Writes all changes as transaction group `txg` and goes on from there. Nothing is written if
+    /// Writes all changes as transaction group `txg` and goes on from there (`dmu_objset_sync`). Nothing is written if
     /// there are no changes.
     ///
     /// Errors: blocks that cannot be read or written; blocks below what is freed are leaked instead. The
@@ -144,7 +144,7 @@ impl OpenObjectSet {
         Ok(())
     }
 
-    /// Writes the root block and goes on from it.
+    /// Writes the root block and goes on from it (`dmu_objset_write_ready`).
     fn write_root(&mut self, run: &mut Run<'_>) -> Result<()> {
         let pointers = &self.phys.meta_dnode.pointers;
         let stored = pointers.iter().filter(|bp| !bp.is_hole());

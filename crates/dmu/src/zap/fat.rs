@@ -95,7 +95,7 @@ impl FatZap {
         })
     }
 
-    /// The wanted entry with the lowest collision differentiator.
+    /// The wanted entry with the lowest collision differentiator (`fzap_lookup`).
     pub(crate) fn find(
         &self,
         object: &Object,
