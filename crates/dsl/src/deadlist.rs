@@ -69,7 +69,7 @@ pub struct Deadlist {
 }
 
 impl Deadlist {
-    /// Opens the deadlist (or livelist, or remap deadlist) that is object `object` of `mos`.
+    /// Opens the deadlist (or livelist, or remap deadlist) that is object `object` of `mos` (`dsl_deadlist_open`).
     pub fn open(mos: &Arc<ObjectSet>, object: u64) -> Result<Deadlist> {
         let holder = mos.object(object)?;
         let total = total_of(&holder)?;
@@ -203,7 +203,7 @@ impl Dsl {
     }
 
     /// Sizes of a deadlist's blocks that were born after `after` and not after `until`;
-    /// both must be transaction groups of snapshots, or zero.
+    /// both must be transaction groups of snapshots, or zero (`dsl_deadlist_space_range`).
     pub fn deadlist_range(&self, list: &Deadlist, after: u64, until: u64) -> Result<Sizes> {
         let mut sum = Sizes::default();
         if list.is_plain {

@@ -109,7 +109,7 @@ pub struct Dsl {
 }
 
 impl Dsl {
-    /// Opens the datasets of the pool whose MOS is `mos` and that is imported as `pool_name`.
+    /// Opens the datasets of the pool whose MOS is `mos` and that is imported as `pool_name` (`dsl_pool_open`).
     ///
     /// # Errors
     /// The object directory or the root directory cannot be read.

@@ -194,7 +194,7 @@ impl Dsl {
         Ok(self.by_object(d.ds.prev_snap)?.map(|s| Value::Text(s.name)))
     }
 
-    /// Settings that a file system keeps in its own master node.
+    /// Settings that a file system keeps in its own master node (`zfs_get_zplprop`).
     fn of_file_system(&self, d: &Dataset, name: &str) -> Result<Option<Value>> {
         let objset = self.open_objset(d)?;
         if objset.phys().kind != ObjsetType::Zfs {

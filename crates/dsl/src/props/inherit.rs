@@ -148,7 +148,7 @@ impl Dsl {
         Ok(levels)
     }
 
-    /// The stored value of a property, set, received or inherited; `None`: the default counts.
+    /// The stored value of a property, set, received or inherited (`dsl_prop_get_dd`); `None`: the default counts.
     pub(crate) fn stored(
         &self,
         d: &Dataset,

@@ -107,8 +107,8 @@ const MOUNT_OPTIONS: [(&str, &str, &str); 8] = [
 
 impl Dsl {
     /// One property, native (`compression`), user (`com.x:y`) or parametrized (`userused@alice`,
-    /// `written@snap`), as `zfs get` shows it; `None` where it shows `-`: the property does not
-    /// apply or has no value.
+    /// `written@snap`), as `zfs get` shows it (`dsl_prop_get`, `dsl_prop_get_ds`); `None` where it shows `-`: the
+    /// property does not apply or has no value.
     ///
     /// # Errors
     /// Something that the value is computed from cannot be read.
@@ -143,7 +143,7 @@ impl Dsl {
         }
     }
 
-    /// All properties that `zfs get all` shows, in its order: native ones, then user ones. One
+    /// All properties that `zfs get all` shows, in its order (`dsl_prop_get_all`): native ones, then user ones. One
     /// that cannot be read is left out and logged.
     pub fn get_all(&self, d: &Dataset) -> Result<Vec<(String, PropValue)>> {
         let options = OnceCell::new();

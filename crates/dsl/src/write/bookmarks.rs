@@ -236,7 +236,8 @@ pub(super) fn free(tx: &mut Tx<'_>, head_obj: u64) -> Result<()> {
     features::decrement(tx, FEATURE)
 }
 
-/// The stored name and the contents of a bookmark. Names compare as the names of the head's snapshots do.
+/// The stored name and the contents of a bookmark (`dsl_bookmark_lookup`). Names compare as the names of the head's
+/// snapshots do.
 pub fn find(tx: &mut Tx<'_>, head_obj: u64, name: &str) -> Result<Option<(String, BookmarkPhys)>> {
     let zap = tx.field_number(head_obj, BOOKMARKS)?.unwrap_or(0);
     if zap == 0 {

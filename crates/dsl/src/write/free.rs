@@ -106,7 +106,7 @@ impl Entry {
     }
 }
 
-/// Puts a destroyed dataset on the queue: all below `root` that was born after `after_txg`, so many
+/// Puts a destroyed dataset on the queue (`bptree_add`): all below `root` that was born after `after_txg`, so many
 /// bytes.
 pub(super) fn queue_tree(
     tx: &mut Tx<'_>,
@@ -144,8 +144,8 @@ pub struct Budget<'b> {
 }
 
 /// Frees some of what is waiting (`free_bpobj`, `bptree_obj` and `deleted_clones` of the object directory;
-/// `dsl_process_async_destroys`); true if there is more that can be freed. Progress is in the MOS. To be
-/// called once in a txg, after the sync tasks.
+/// `dsl_process_async_destroys`); true if there is more that can be freed (`dsl_scan_sync`). Progress is in the MOS. To
+/// be called once in a txg, after the sync tasks.
 pub fn destroy_step(tx: &mut Tx<'_>, budget: Budget<'_>) -> Result<bool> {
     let mut left = budget.blocks;
     if remaps::step(tx, &mut left)? {
@@ -215,6 +215,7 @@ pub fn freeing(tx: &mut Tx<'_>) -> Result<u64> {
     pool::free_dir_used(tx)
 }
 
+/// Frees blocks of the datasets on the queue, as far as the budget goes (`bptree_iterate`).
 fn free_trees(tx: &mut Tx<'_>, queue: u64, budget: Budget<'_>) -> Result<bool> {
     let mut header = Header::read(tx, queue)?;
     let (mut left, mut failed, mut paused) = (budget.blocks, false, false);

@@ -185,7 +185,7 @@ fn check_number(name: &str, number: u64) -> Result<()> {
     }
 }
 
-/// Sets a property. Quotas and reservations go to where the accounting is, all others into the
+/// Sets a property (`dsl_props_set_sync`). Quotas and reservations go to where the accounting is, all others into the
 /// property ZAP.
 ///
 /// Errors: `Invalid` for a read-only property, one that is set at creation only, one that is

@@ -21,8 +21,8 @@ use cenote_format::encode::zap::Value;
 const SNAPSHOTS_CHANGED: &str = "com.ixsystems:snapshots_changed";
 const EXTENSIBLE: &str = "com.delphix:extensible_dataset";
 
-/// Takes a snapshot of the head `ds_obj` as its last sync left it, and returns its object. The
-/// head's contents must have been synced in this txg before, if they were changed.
+/// Takes a snapshot of the head `ds_obj` as its last sync left it, and returns its object
+/// (`dsl_dataset_snapshot_sync`). The head's contents must have been synced in this txg before, if they were changed.
 ///
 /// A log that was claimed but not replayed stays with the head: the snapshot has the state before it.
 ///
@@ -159,7 +159,7 @@ pub(super) fn find(
     Ok(entry.and_then(|e| e.u64().map(|object| (name_of(&e), object))))
 }
 
-/// Renames a snapshot of the head `ds_obj`.
+/// Renames a snapshot of the head `ds_obj` (`dsl_dataset_rename_snapshot_sync_impl`).
 ///
 /// Errors: `NotFound`, `Exists`, `TooLong`, `Invalid` name.
 pub fn rename_snapshot(tx: &mut Tx<'_>, ds_obj: u64, from: &str, to: &str) -> Result<()> {

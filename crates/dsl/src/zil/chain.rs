@@ -157,7 +157,8 @@ impl Reader<'_> {
         Ok(found)
     }
 
-    /// Reads a block by itself. The end of an unclaimed log is not known: it is not an error there.
+    /// Reads a block by itself (`zil_read_log_block`). The end of an unclaimed log is not known: it is not an error
+    /// there.
     fn read(&self, bp: &BlockPointer) -> Result<Option<Block>, BlockError> {
         let block = match self.claimed {
             true => self.store.read(bp, bookmark(bp)),
