@@ -115,7 +115,7 @@ pub trait Device: Send + Sync {
         }
     }
 
-    /// Makes all writes that were answered before the call durable.
+    /// Makes all writes that were answered before the call durable (`zio_flush`).
     ///
     /// After an error no write since the last flush is known to be durable, and to
     /// flush again does not help: the kernel may have dropped what it could not write.
@@ -166,7 +166,7 @@ pub(crate) fn read_at(dev: &dyn Device, offset: u64, len: usize) -> io::Result<V
 }
 
 /// Opens a file, block device or partition read-only; also a partition of an image
-/// ([`crate::Partition::path`]).
+/// ([`crate::Partition::path`]): `vdev_file_open`, `vdev_disk_open`.
 ///
 /// Errors: errors of opening it, and `InvalidInput` for anything else (a directory, a terminal).
 pub fn open_device(path: &Path) -> io::Result<Arc<dyn Device>> {

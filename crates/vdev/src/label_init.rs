@@ -88,7 +88,7 @@ impl LabelOwner {
     }
 }
 
-/// Whose a device is: what the first label says that is part of a pool. `None`: no pool's.
+/// Whose a device is (`vdev_inuse`): what the first label says that is part of a pool. `None`: no pool's.
 ///
 /// Errors: when no label could be read at all.
 pub fn label_owner(dev: &dyn Device) -> io::Result<Option<LabelOwner>> {

@@ -156,7 +156,7 @@ impl VdevTree {
         Ok(())
     }
 
-    /// Writes the uberblock and flushes it.
+    /// Writes the uberblock and flushes it (`vdev_uberblock_sync_list`).
     fn write_uberblock(&self, update: &LabelUpdate<'_>) -> Result<(), VdevError> {
         let txg = update.uberblock.txg;
         let mut jobs = Vec::new();
@@ -178,7 +178,7 @@ impl VdevTree {
         Ok(())
     }
 
-    /// Performs the writes, then flushes the leaves. Returns the top-level vdevs on which at least
+    /// Performs the writes, then flushes the leaves (`vdev_label_write`). Returns the top-level vdevs on which at least
     /// one write is durable.
     fn write_labels(&self, jobs: Vec<Labels>) -> Vec<u64> {
         let done = queue::run(&self.writer.pool, Priority::SyncWrite, jobs);

@@ -38,7 +38,7 @@ impl DeviceLabels {
     }
 }
 
-/// Reads and checks the four labels. `Ok(None)`: the device carries no ZFS label.
+/// Reads and checks the four labels (`vdev_label_read_config`). `Ok(None)`: the device carries no ZFS label.
 ///
 /// Errors: when no label could be read at all.
 pub fn read_labels(dev: &dyn Device) -> io::Result<Option<DeviceLabels>> {
@@ -80,6 +80,7 @@ pub(crate) fn best_config(configs: &[Option<NvList>]) -> Option<&NvList> {
     configs.iter().flatten().reduce(|a, b| if txg(b) > txg(a) { b } else { a })
 }
 
+/// The uberblocks in the four rings (`vdev_uberblock_load`).
 fn read_uberblocks(dev: &dyn Device, ashift: u32) -> Vec<(usize, usize, Uberblock)> {
     let slot_size = label::slot_size(ashift);
     let mut found = Vec::new();

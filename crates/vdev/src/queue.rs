@@ -339,7 +339,7 @@ impl Queue {
         may
     }
 
-    /// Puts a batch last. Returns what may be issued now.
+    /// Puts a batch last (`vdev_queue_io`). Returns what may be issued now.
     fn add(&self, ticket: Ticket) -> Vec<Ticket> {
         let class = ticket.priority as usize;
         let mut state = self.state();
@@ -348,7 +348,7 @@ impl Queue {
         state.issue(self.dirty_percent.load(Relaxed))
     }
 
-    /// A batch is done. Returns what may be issued in its place.
+    /// A batch is done (`vdev_queue_io_done`). Returns what may be issued in its place.
     fn done(&self, priority: Priority, size: Size) -> Vec<Ticket> {
         let (mut state, class) = (self.state(), priority as usize);
         let QueueFigures { active, pending } = &mut state.figures;

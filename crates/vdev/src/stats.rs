@@ -115,7 +115,7 @@ impl Activity {
     }
 }
 
-/// Counters of a vdev.
+/// Counters of a vdev (`vdev_stat_ex_t`).
 #[derive(Default)]
 pub(crate) struct Stats {
     pub reads: Io,

@@ -63,7 +63,7 @@ impl<'a> Place<'a> {
         VdevError::Io { vdev: self.vdev.id(), offset: self.offset, why: why.into() }
     }
 
-    /// Plans the read of a place on a vdev that holds data.
+    /// Plans the read of a place on a vdev that holds data (`zio_vdev_io_start`).
     fn plan(self) -> Plan<'a> {
         let asize = self.vdev.asize();
         let end = self.offset.checked_add(self.vdev.psize_to_asize(self.size as u64));
@@ -113,6 +113,7 @@ impl Plan<'_> {
         }
     }
 
+    /// The block, given what came of its first reads (`zio_vdev_io_assess`).
     fn finish(
         self,
         submit: Submit<'_>,
@@ -133,7 +134,7 @@ impl Plan<'_> {
 
 impl VdevTree {
     /// Builds the tree from the pool's `vdev_tree` nvlist; `open` finds a device by the leaf's guid
-    /// and config, `None` if it is missing.
+    /// and config, `None` if it is missing (`vdev_alloc`, `spa_config_parse`).
     ///
     /// Errors: dRAID, expanded RAID-Z, unknown types and impossible shapes, refused by name.
     pub fn build(config: &NvList, open: FindDevice<'_>) -> Result<Arc<VdevTree>, VdevError> {
@@ -288,6 +289,7 @@ impl VdevTree {
         }
     }
 
+    /// The place of a block, and the pieces in which it is now (`vdev_indirect_remap`).
     fn resolve(&self, req: &BlockRead<'_>) -> Result<(Place<'_>, Vec<Place<'_>>), VdevError> {
         let tops = self.root.children();
         let vdev = top(tops, req.vdev)?;

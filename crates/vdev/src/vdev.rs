@@ -130,7 +130,7 @@ pub(crate) struct Opened {
     pub state: VdevState,
 }
 
-/// A node of the vdev tree.
+/// A node of the vdev tree (`vdev_t`).
 pub struct Vdev {
     pub(crate) kind: Kind,
     pub(crate) guid: u64,
@@ -212,13 +212,13 @@ impl Vdev {
         self.opened.read()
     }
 
-    /// From now on this leaf has this device, or no device, and is in this state.
+    /// From now on this leaf has this device, or no device, and is in this state (`vdev_open`).
     pub(crate) fn set_opened(&self, opened: Opened) {
         *self.opened.write() = opened;
         *self.seen.lock() = Asked::default();
     }
 
-    /// From now on this leaf, with the device that it has, is in this state.
+    /// From now on this leaf, with the device that it has, is in this state (`vdev_set_state`).
     pub(crate) fn set_state(&self, state: VdevState) {
         let before = std::mem::replace(&mut self.opened.write().state, state);
         self.tell_state(before);
@@ -275,7 +275,7 @@ impl Vdev {
     }
 
     /// (read operations, write operations, bytes read, bytes written), of an interior vdev the
-    /// sums over its leaves.
+    /// sums over its leaves (`vdev_get_stats`).
     pub fn io_stats(&self) -> (u64, u64, u64, u64) {
         let ((mut reads, mut bytes_read), (mut writes, mut bytes_written)) =
             (self.stats.reads.done(), self.stats.writes.done());
@@ -451,7 +451,7 @@ impl Vdev {
         }
     }
 
-    /// From now on the leaf counts as lacking the transaction groups `txgs`.
+    /// From now on the leaf counts as lacking the transaction groups `txgs` (`vdev_dtl_dirty`).
     pub(crate) fn add_missing(&self, txgs: Range<u64>) {
         if txgs.is_empty() {
             return;
