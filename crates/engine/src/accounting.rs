@@ -217,7 +217,7 @@ fn deltas(changed: &[ObjectChange], counted: Counted) -> Deltas {
     deltas
 }
 
-/// Counts a dnode for or against its owners.
+/// Counts a dnode for or against its owners (`do_userquota_update`, `dmu_objset_userquota_get_ids`).
 fn count(deltas: &mut Deltas, dnode: &DnodePhys, sign: i64, counted: Counted) {
     let Some(owner) = file_info(dnode.bonus_kind, &dnode.bonus, ByteOrder::Little) else { return };
     let used = i64::try_from(dnode.used).unwrap_or(i64::MAX).saturating_add(DNODE_SLOT as i64);

@@ -23,7 +23,7 @@ use cenote_pool::events::Sysevent;
 const CLASSES: &str = "org.zfsonlinux:allocation_classes";
 
 impl Engine {
-    /// Adds devices to the pool (`zpool add`): top-level vdevs, spares, cache devices. They are
+    /// Adds devices to the pool (`zpool add`, `spa_vdev_add`): top-level vdevs, spares, cache devices. They are
     /// prepared with the pool's config ([`create::CreateSpec::pool`]).
     ///
     /// # Errors

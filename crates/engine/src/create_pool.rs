@@ -79,7 +79,7 @@ fn no_uberblock() -> Uberblock {
 }
 
 impl Engine {
-    /// Creates a pool; `format` puts into the root file system what every file system has.
+    /// Creates a pool; `format` puts into the root file system what every file system has (`spa_create`).
     ///
     /// # Errors
     /// See [`CreateError`]. Nothing is written to devices that are in use.

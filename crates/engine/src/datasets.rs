@@ -169,7 +169,8 @@ impl Left {
         true
     }
 
-    /// Whether there is room for a change. `dirty`: bytes that the dataset has to be written.
+    /// Whether there is room for a change (`dsl_dir_tempreserve_space`). `dirty`: bytes that the dataset has to be
+    /// written.
     ///
     /// Errors: what has to be read first.
     fn verdict(
@@ -538,7 +539,7 @@ impl Datasets {
         true
     }
 
-    /// Gives a dataset one more long hold, unless it is being written to or destroyed.
+    /// Gives a dataset one more long hold, unless it is being written to or destroyed (`dsl_dataset_long_hold`).
     pub fn hold(&self, ds_obj: u64) -> bool {
         let mut open = self.open.lock();
         let free = !open.in_use(ds_obj) && !open.retired.contains(&ds_obj);
@@ -601,7 +602,7 @@ impl Datasets {
         left.forget(0);
     }
 
-    /// Waits until what was changed in an open dataset is stable, as far as `scope` goes.
+    /// Waits until what was changed in an open dataset is stable, as far as `scope` goes (`zil_commit`).
     pub fn commit(&self, shared: &Shared, ds_obj: u64, scope: Scope<'_>) -> Result<(), WriteError> {
         let found = self.open.lock().sets.get(&ds_obj).cloned();
         match found {
@@ -619,7 +620,8 @@ impl Datasets {
         }
     }
 
-    /// Until what is returned is dropped, no log is written to; in the open group those that there are end.
+    /// Until what is returned is dropped, no log is written to; in the open group those that there are end
+    /// (`zil_suspend`).
     pub fn suspend_logs(&self, shared: &Shared) -> Result<Suspension, WriteError> {
         let suspension = Suspension::new(&self.logs);
         self.with_logs().iter().try_for_each(|(live, handle)| handle.log.empty(shared, live))?;
@@ -699,7 +701,7 @@ impl Datasets {
     }
 
     /// Waits until there is room for a change that is taken to write `bytes`, and keeps it for the change,
-    /// or refuses it. `dirty`: bytes that the dataset has to be written.
+    /// or refuses it (`dmu_tx_wait`). `dirty`: bytes that the dataset has to be written.
     fn reserve(
         &self,
         shared: &Shared,
@@ -774,6 +776,7 @@ impl Datasets {
         }
     }
 
+    /// Charges a dataset with what a change may write in a group (`dsl_dir_willuse_space`).
     fn charge(&self, shared: &Shared, (txg, objset): (u64, u64), bytes: u64) {
         if bytes > 0 {
             let mut left = self.left.lock();

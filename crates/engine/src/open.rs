@@ -34,7 +34,7 @@ use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 
 impl Engine {
-    /// Imports a pool for writing.
+    /// Imports a pool for writing (`spa_import`).
     ///
     /// # Errors
     /// See [`ImportError`].

@@ -58,7 +58,7 @@ fn strip(vdev: &mut NvList, leaves: &[u64], pairs: &[&str]) -> bool {
 }
 
 impl Engine {
-    /// Brings back the leaves with these guids as far as their devices answer and are theirs.
+    /// Brings back the leaves with these guids as far as their devices answer and are theirs (`vdev_online`).
     ///
     /// # Errors
     /// The pool is suspended.
@@ -90,7 +90,7 @@ impl Engine {
         })
     }
 
-    /// Takes a leaf out of use.
+    /// Takes a leaf out of use (`vdev_offline`).
     ///
     /// # Errors
     /// The pool could not do without it; the pool is suspended.

@@ -122,7 +122,7 @@ impl QuiescedTxg {
     }
 }
 
-/// What the sync thread is to do.
+/// What the sync thread is to do (`txg_sync_thread`).
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     /// Quiesce the open group and write it.
@@ -235,7 +235,7 @@ impl TxState {
         Ok(TxgHandle { tx: self.clone(), txg, spare: 0, bytes, made: 0, freed: 0 })
     }
 
-    /// Sleeps as long as the throttle says.
+    /// Sleeps as long as the throttle says (`dmu_tx_delay`).
     fn delay(&self, bytes: u64) -> MutexGuard<'_, State> {
         let mut state = self.state.lock();
         let Some(until) = state.throttle.delay(bytes, self.limit(), self.timer.now()) else {
@@ -274,7 +274,7 @@ impl TxState {
         self.work(&mut self.state.lock());
     }
 
-    /// Asks for the open group to be written.
+    /// Asks for the open group to be written (`txg_kick`).
     pub fn ask(&self) {
         let mut state = self.state.lock();
         self.work(&mut state);

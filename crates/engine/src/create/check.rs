@@ -116,7 +116,7 @@ fn content(spec: &CreateSpec<'_>, leaf: &Leaf) -> Option<String> {
     Some(format!("{} contains {found}", leaf.path.display()))
 }
 
-/// Refuses devices that are part of other pools, or that have something else on them.
+/// Refuses devices that are part of other pools, or that have something else on them (`vdev_inuse`).
 pub(super) fn in_use(spec: &CreateSpec<'_>, found: &Found) -> Result<(), CreateError> {
     let mut errors = Vec::new();
     for leaf in found.all() {

@@ -156,7 +156,7 @@ impl<'a> Apply<'a> {
         self.add(Op::Object { record, bonus }, (grows, 2), None)
     }
 
-    /// Frees the objects from `first` to before `end`.
+    /// Frees the objects from `first` to before `end` (`receive_freeobjects`).
     fn free_objects(&mut self, first: u64, end: u64) -> Result<()> {
         if !self.batch.puts_any(first, end)
             && self.live.next_object(first)?.is_none_or(|number| number >= end)
@@ -196,6 +196,7 @@ impl<'a> Apply<'a> {
         Ok(self.current.1)
     }
 
+    /// Data (`receive_process_write_record`).
     fn write(&mut self, record: &WriteRecord, payload: Abd) -> Result<()> {
         let (lsize, packings) = (record.logical_size, self.kind.packings);
         let data = match record.compression {
@@ -242,6 +243,7 @@ impl<'a> Apply<'a> {
         Ok(())
     }
 
+    /// A block that comes in its pointer (`receive_write_embedded`).
     fn embedded(&mut self, record: &EmbeddedRecord, payload: &Abd) -> Result<()> {
         let (object, psize) = (record.object, record.psize as usize);
         let missing = || ReceiveError::Stream(format!("{psize} bytes are missing"));
@@ -254,6 +256,7 @@ impl<'a> Apply<'a> {
         self.put_data((object, record.offset), data)
     }
 
+    /// A range that becomes a hole (`receive_free`).
     fn free(&mut self, object: u64, offset: u64, length: u64) -> Result<()> {
         self.max_object = self.max_object.max(object);
         let end = if length == TO_END { u64::MAX } else { offset.saturating_add(length) };
@@ -302,7 +305,7 @@ impl<'a> Apply<'a> {
         }
     }
 
-    /// A spill block. One that did not change is there already, unless the object was made anew.
+    /// A spill block (`receive_spill`). One that did not change is there already, unless the object was made anew.
     fn spill(&mut self, record: &SpillRecord, payload: &Abd) -> Result<()> {
         let unmodified = self.kind.spills && record.flags & SPILL_UNMODIFIED != 0;
         let object = record.object;

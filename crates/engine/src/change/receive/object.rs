@@ -109,7 +109,8 @@ fn grow(
     done.or_else(|_| os.set_block_size(number, size, shift))
 }
 
-/// Puts an object where the record says. The first `replaced` bytes of its contents are going to be written.
+/// Puts an object where the record says (`receive_object`, `dmu_object_reclaim`, `dnode_reallocate`). The first
+/// `replaced` bytes of its contents are going to be written.
 pub(super) fn put_object(
     os: &mut OpenObjectSet,
     (record, bonus): (&ObjectRecord, &[u8]),
