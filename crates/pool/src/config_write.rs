@@ -137,7 +137,7 @@ impl PoolConfig {
         self.hostname = nodename();
     }
 
-    /// The config for the MOS, in transaction group `txg`.
+    /// The config for the MOS, in transaction group `txg` (`spa_config_generate`).
     pub fn mos(&self, txg: u64) -> NvList {
         let mut out = self.shared(txg);
         out.pairs.extend(self.kept.iter().cloned());
@@ -295,7 +295,7 @@ pub fn set_entry(mos: &mut OpenObjectSet, name: &str, value: u64) -> Result<()> 
     ZapMut::open(mos, DIRECTORY).update(&Key::Name(name.as_bytes()), &Value::U64(&[value]))
 }
 
-/// Writes the config into the MOS, creating its object if it is missing.
+/// Writes the config into the MOS, creating its object if it is missing (`spa_sync_config_object`).
 ///
 /// # Errors
 /// The MOS cannot be read or changed.
@@ -303,7 +303,7 @@ pub fn sync_config(mos: &mut OpenObjectSet, config: &NvList) -> Result<()> {
     sync_nvlist(mos, "config", config)
 }
 
-/// Writes the list of spares (`which` is `"spares"`) or cache devices (`"l2cache"`). A list that
+/// Writes the list of spares (`which` is `"spares"`) or cache devices (`"l2cache"`): `spa_sync_aux_dev`. A list that
 /// never had anything in it is not made.
 ///
 /// # Errors

@@ -137,7 +137,7 @@ pub fn discover(paths: &[PathBuf]) -> Vec<Candidate> {
     candidates
 }
 
-/// Everything that is found in directories and files: see [`discover`].
+/// Everything that is found in directories and files (`zpool_find_config`): see [`discover`].
 pub fn search(paths: &[PathBuf]) -> Found {
     let mut found = Found::default();
     let names = if paths.is_empty() { default_names() } else { names_in(paths, &mut found.errors) };

@@ -133,7 +133,7 @@ fn may_report(vdev: &Vdev, what: &Happening<'_>) -> bool {
     *reports <= most
 }
 
-/// Something that was done to a pool, or to a vdev of it (`spa_event_notify`).
+/// Something that was done to a pool, or to a vdev of it (`spa_event_notify`, `spa_event_post`).
 pub struct Sysevent<'a> {
     /// Its name: `pool_import`, ….
     pub name: &'a str,

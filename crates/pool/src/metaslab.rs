@@ -191,7 +191,7 @@ fn corrupt(mos: &ObjectSet, object: u64, why: String) -> Error {
 }
 
 impl PoolSpace {
-    /// Reads the space of all vdevs in `config`, the pool's config from the MOS: headers of space
+    /// Reads the space of all vdevs in `config`, the pool's config from the MOS (`vdev_load`): headers of space
     /// maps, and all log space maps.
     pub fn load(mos: &Arc<ObjectSet>, config: &NvList) -> Result<PoolSpace> {
         let children = config.list("vdev_tree").and_then(|t| t.lists("children")).unwrap_or(&[]);
@@ -267,7 +267,7 @@ impl PoolSpace {
     }
 
     /// Free segments of metaslab `ms` of `vdev` as its own space map has them, without unflushed
-    /// changes. An error if the map allocates or frees a byte twice.
+    /// changes (`metaslab_load_impl`, `space_map_load`). An error if the map allocates or frees a byte twice.
     pub fn load_flushed(
         mos: &Arc<ObjectSet>,
         vdev: &VdevSpace,
@@ -335,6 +335,7 @@ impl VdevSpace {
     }
 }
 
+/// The metaslabs of a top-level vdev (`vdev_metaslab_init`).
 fn load_vdev(
     mos: &Arc<ObjectSet>,
     id: u64,

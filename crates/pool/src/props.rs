@@ -123,7 +123,7 @@ impl Pool {
         }
     }
 
-    /// One property as `zpool get` shows it; `None` for an unknown name.
+    /// One property as `zpool get` shows it; `None` for an unknown name (`spa_prop_get`).
     pub fn get(&self, name: &str) -> Option<PropValue> {
         if let Some(feature) = name.strip_prefix("feature@") {
             return by_name(feature).map(|f| self.feature_prop(f));

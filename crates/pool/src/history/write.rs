@@ -95,8 +95,8 @@ fn finished(mut record: NvList) -> NvList {
     record
 }
 
-/// Creates the history of a pool with `space` bytes for data: a thousandth of that, 128 KiB to
-/// 1 GiB. Returns its object.
+/// Creates the history of a pool with `space` bytes for data (`spa_history_create_obj`): a thousandth of that, 128 KiB
+/// to 1 GiB. Returns its object.
 ///
 /// # Errors
 /// The MOS cannot be changed.
@@ -110,8 +110,8 @@ pub fn create(mos: &mut OpenObjectSet, space: u64) -> Result<u64> {
     Ok(object)
 }
 
-/// Adds a record: see [`command`], [`internal`] and [`ioctl`]. A pool without a history gets one. A
-/// record that the ring could not hold is left out.
+/// Adds a record (`spa_history_log_sync`): see [`command`], [`internal`] and [`ioctl`]. A pool without a history gets
+/// one. A record that the ring could not hold is left out.
 ///
 /// # Errors
 /// The MOS cannot be read or changed.
