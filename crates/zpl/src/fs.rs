@@ -88,7 +88,7 @@ impl IoCounts {
     }
 }
 
-/// An open file system, live or snapshot. Shared by any number of threads.
+/// An open file system, live or snapshot (`zfsvfs_t`). Shared by any number of threads.
 pub struct FileSystem {
     pub(crate) source: Source,
     version: u64,
@@ -146,6 +146,7 @@ impl FileSystem {
         Self::open_source(Source::Live(live), settings)
     }
 
+    /// Reads the master node and what it leads to (`zfsvfs_init`).
     fn open_source(source: Source, settings: Settings) -> Result<Arc<FileSystem>> {
         if source.base().phys().kind != ObjsetType::Zfs {
             return Err(Error::Invalid(format!("dataset {}: not a file system", source.id())));
@@ -313,7 +314,7 @@ impl FileSystem {
         norm_flags(self.normalization, self.case)
     }
 
-    /// A file's object with its attributes and its data.
+    /// A file's object with its attributes and its data (`zfs_zget`).
     pub(crate) fn znode(&self, ino: u64) -> Result<Znode> {
         self.open_znode(ino, Source::object)
     }
@@ -337,7 +338,7 @@ impl FileSystem {
         Znode::open(object, self.registry.as_ref().map(|r| r.current()))
     }
 
-    /// Attributes of a file.
+    /// Attributes of a file (`zfs_getattr_fast`).
     pub fn attr(&self, ino: u64) -> Result<Attr> {
         let node = self.attributes(ino)?;
         let object = node.object();

@@ -27,7 +27,7 @@ const MAX_TABLE: u64 = 16 << 20;
 pub(crate) struct FuidTable(BTreeMap<String, u32>);
 
 impl FuidTable {
-    /// Reads the table that is in `object`.
+    /// Reads the table that is in `object` (`zfs_fuid_table_load`).
     ///
     /// Errors: [`Error::Corrupt`] if it is not a table.
     pub(crate) fn read(object: &Object) -> Result<FuidTable> {
@@ -103,7 +103,7 @@ impl FileSystem {
     }
 
     /// The domain to which a stored owner or group belongs; `None` for ids of POSIX, and for a domain that the
-    /// file system's table does not have.
+    /// file system's table does not have (`zfs_fuid_find_by_idx`).
     ///
     /// Errors: [`Error::Corrupt`] for a table that makes no sense.
     pub fn domain_of(&self, fuid: u64) -> Result<Option<String>> {

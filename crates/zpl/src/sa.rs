@@ -98,7 +98,7 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    /// Reads the registry that the SA master node `object` leads to.
+    /// Reads the registry that the SA master node `object` leads to (`sa_setup`).
     pub(crate) fn load(os: &Source, object: u64) -> Result<Registry> {
         let master = Zap::open(&os.object(object)?)?;
         let child = |name: &str| -> Result<(u64, Zap)> {
@@ -193,7 +193,7 @@ impl Registry {
         self.layouts.get(usize::from(number))?.as_ref()
     }
 
-    /// Finds the values in a bonus buffer or spill block of `object`.
+    /// Finds the values in a bonus buffer or spill block of `object` (`sa_build_index`).
     pub(crate) fn locate(&self, object: u64, data: &[u8]) -> Result<(SaHeader, Vec<SaValue>)> {
         let header = SaHeader::decode(data).map_err(Error::decode(object))?;
         let layout = self.layout(header.layout).ok_or_else(|| {

@@ -33,6 +33,7 @@ impl Volume {
         Volume::open_source(Source::Live(live))
     }
 
+    /// Opens a volume, wherever it is read from (`zvol_first_open`).
     fn open_source(source: Source) -> Result<Volume> {
         if source.base().phys().kind != ObjsetType::Zvol {
             return Err(Error::Invalid(format!("dataset {}: not a volume", source.id())));
@@ -64,7 +65,7 @@ impl Volume {
         Ok(self.source.object(DATA)?)
     }
 
-    /// Reads from `offset`; returns the bytes read: fewer than asked for only at the end.
+    /// Reads from `offset`; returns the bytes read (`zvol_read`): fewer than asked for only at the end.
     pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let left = usize::try_from(self.size().saturating_sub(offset)).unwrap_or(usize::MAX);
         let n = buf.len().min(left);

@@ -150,7 +150,7 @@ impl PosixAcl {
         of(USER_OBJ) << 6 | group << 3 | of(OTHER)
     }
 
-    /// Makes an access list follow a new mode.
+    /// Makes an access list follow a new mode (`zpl_chmod_acl`).
     pub(super) fn set_mode(&mut self, mode: u64) {
         let group = if self.tag(MASK).is_some() { MASK } else { GROUP_OBJ };
         for (tag, shift) in [(USER_OBJ, 6), (group, 3), (OTHER, 0)] {

@@ -112,7 +112,7 @@ fn create(cx: &mut Cx<'_>, fresh: &Fresh<'_>, at: Option<&Place>) -> Result<Node
     Ok(node)
 }
 
-/// The attributes in the order in which OpenZFS has them.
+/// The attributes in the order in which OpenZFS has them (`sa_replace_all_by_template`).
 fn describe(cx: &mut Cx<'_>, fresh: &Fresh<'_>, generation: u64) -> Result<NodeMut> {
     let mode = fresh.mode;
     let is_dir = mode & crate::znode::S_IFMT == S_IFDIR;
@@ -191,8 +191,8 @@ fn file_type(kind: &NodeKind) -> u64 {
 /// Lists that a node inherits: for new nodes below it, and its own.
 pub(super) type Lists = [Option<acl::PosixAcl>; 2];
 
-/// Creates a node that inherits from `dir`. `links`: 0 for a file without a name. The lists are not put to
-/// it yet ([`give`]).
+/// Creates a node that inherits from `dir` (`zfs_inherit_projid`). `links`: 0 for a file without a name. The lists are
+/// not put to it yet ([`give`]).
 pub(super) fn inherit(
     cx: &mut Cx<'_>,
     dir: &NodeMut,

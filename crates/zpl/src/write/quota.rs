@@ -30,7 +30,7 @@ fn used(cx: &mut Cx<'_>, object: u64, name: &str) -> Result<u64> {
 }
 
 /// Fails with [`WriteError::Quota`] if one of the quotas of bytes, or, if `object`, of objects, is
-/// full for a node of these ids.
+/// full for a node of these ids (`zfs_id_overblockquota`, `zfs_id_overobjquota`).
 pub(super) fn check(cx: &mut Cx<'_>, uid: u64, gid: u64, projid: u64, object: bool) -> Result<()> {
     check_some(cx, [Some(uid), Some(gid), Some(projid)], object)
 }

@@ -28,7 +28,7 @@ pub(super) const REMOVE: Cost = Cost { write: 64 << 10, objects: 0, frees: true 
 /// Orphans that are looked up at once.
 const BATCH: usize = 256;
 
-/// Notes a node in the unlinked set.
+/// Notes a node in the unlinked set (`zfs_unlinked_add`).
 pub(super) fn remember(cx: &mut Cx<'_>, ino: u64) -> Result<()> {
     let Some(set) = cx.unlinked_set else {
         return Err(Error::Unsupported("a file system without an unlinked set".into()));
@@ -86,7 +86,7 @@ pub(super) fn destroy(cx: &mut Cx<'_>, node: &NodeMut) -> Result<()> {
     forget(cx, node.ino)
 }
 
-/// Frees a hidden directory with all that is in it.
+/// Frees a hidden directory with all that is in it (`zfs_purgedir`).
 fn destroy_xattrs(cx: &mut Cx<'_>, dir: u64) -> Result<()> {
     hidden_directory(cx, dir)?;
     for entry in Zap::open(&cx.os.view(dir)?)?.entries()? {
@@ -109,7 +109,7 @@ pub(super) fn hidden_directory(cx: &mut Cx<'_>, dir: u64) -> Result<NodeMut> {
     Ok(hidden)
 }
 
-/// Frees the object of a node, and what else it has.
+/// Frees the object of a node, and what else it has (`zfs_znode_delete`).
 pub(super) fn free_node(cx: &mut Cx<'_>, ino: u64) -> Result<()> {
     if let Some(object) = NodeMut::load(cx, ino)?.also_free {
         cx.os.free(object)?;
@@ -117,7 +117,7 @@ pub(super) fn free_node(cx: &mut Cx<'_>, ino: u64) -> Result<()> {
     Ok(cx.os.free(ino)?)
 }
 
-/// Frees a file that has no names; false if that is too much for one transaction.
+/// Frees a file that has no names; false if that is too much for one transaction (`zfs_rmnode`).
 fn free_orphan(cx: &mut Cx<'_>, ino: u64) -> Result<bool> {
     let node = NodeMut::load(cx, ino)?;
     if node.required(cx, ZplAttr::Links)? != 0 {
@@ -224,18 +224,18 @@ impl FileSystem {
         Ok(self.let_go(removed, in_use))
     }
 
-    /// Takes a name away from what is no directory. With the last name the node goes, or, if
+    /// Takes a name away from what is no directory (`zfs_remove`). With the last name the node goes, or, if
     /// `in_use` says so, becomes an orphan.
     pub fn unlink(&self, dir: u64, name: &[u8], in_use: InUse<'_>) -> Result<Removed> {
         self.remove(dir, name, false, in_use)
     }
 
-    /// Removes an empty directory.
+    /// Removes an empty directory (`zfs_rmdir`).
     pub fn rmdir(&self, dir: u64, name: &[u8], in_use: InUse<'_>) -> Result<Removed> {
         self.remove(dir, name, true, in_use)
     }
 
-    /// The last use of a file ended: frees it if it is an orphan, a large one in the background. Cheap
+    /// The last use of a file ended (`zfs_inactive`): frees it if it is an orphan, a large one in the background. Cheap
     /// if it is not. What `in_use` asks must know of the end before this is called.
     pub fn release(&self, ino: u64) -> Result<()> {
         if self.orphans().remove(&ino).is_none() {
@@ -256,9 +256,9 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Frees the orphans that a crash left behind, large ones in the background: call it when the file
-    /// system is mounted, before files are in use. Returns how many there were. Those that cannot be
-    /// freed stay.
+    /// Frees the orphans that a crash left behind, large ones in the background (`zfs_unlinked_drain`): call it when
+    /// the file system is mounted, before files are in use. Returns how many there were. Those that cannot be freed
+    /// stay.
     pub fn drain_unlinked(&self) -> Result<u64> {
         let Some(set) = self.unlinked_set() else { return Ok(0) };
         let (mut cursor, mut freed) = (0, 0);
@@ -284,7 +284,7 @@ impl FileSystem {
         }
     }
 
-    /// Gives a file, no directory, one more name; a file of [`FileSystem::tmpfile`] its first.
+    /// Gives a file, no directory, one more name; a file of [`FileSystem::tmpfile`] its first (`zfs_link`).
     pub fn link(&self, ino: u64, dir: u64, name: &[u8]) -> Result<Attr> {
         let cost = Cost { write: super::create::CREATE, objects: 0, frees: false };
         self.change(cost, |cx| {

@@ -41,7 +41,7 @@ pub(super) fn without_ids(mode: u64, run: u64) -> u64 {
     if mode & S_IFMT == S_IFDIR { mode } else { mode & !(S_ISUID | group) }
 }
 
-/// Sets the mode with the list that says the same.
+/// Sets the mode with the list that says the same (`zfs_acl_chmod`).
 pub(super) fn set_mode(cx: &mut Cx<'_>, node: &mut NodeMut, mode: u64) -> Result<()> {
     let flags = acl::flags_for(node.flags(cx)?, mode);
     let (count, aces) = acl::trivial(mode);

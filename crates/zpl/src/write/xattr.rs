@@ -168,7 +168,7 @@ fn log_made(
     super::create::log(cx, dir, name, (what, &[]), made)
 }
 
-/// The hidden directory, which is made if it is missing.
+/// The hidden directory, which is made if it is missing (`zfs_make_xattrdir`, `zfs_get_xattrdir`).
 fn make_hidden_dir(cx: &mut Cx<'_>, node: &mut NodeMut) -> Result<u64> {
     if let Some(dir) = hidden_dir(cx, node) {
         return Ok(dir);
@@ -297,7 +297,7 @@ fn writable(cx: &mut Cx<'_>, ino: u64) -> Result<NodeMut> {
     Ok(node)
 }
 
-/// Sets or removes a POSIX list; the mode follows.
+/// Sets or removes a POSIX list; the mode follows (`zpl_set_acl`).
 fn set_acl(
     cx: &mut Cx<'_>,
     node: &mut NodeMut,
@@ -404,7 +404,7 @@ impl FileSystem {
         }
     }
 
-    /// Sets an extended attribute; POSIX ACLs change the permission bits.
+    /// Sets an extended attribute; POSIX ACLs change the permission bits (`zpl_xattr_set`).
     ///
     /// Errors: [`Error::Exists`] and [`Error::NoAttribute`] by `how`; [`Error::Unsupported`] for a
     /// namespace that is off; [`Error::Invalid`] for a name or list that makes no sense;
