@@ -235,7 +235,7 @@ pub(crate) fn access_times(fs: &FileSystem) -> MountFlags {
     }
 }
 
-/// Mounts: a new descriptor, or once more what `device` is mounted as. Returns the descriptor through
+/// Mounts (`zfs_domount`): a new descriptor, or once more what `device` is mounted as. Returns the descriptor through
 /// which the kernel talks. If it fails, directories that were made are removed.
 pub(crate) fn mount(
     request: &MountRequest,

@@ -12,8 +12,8 @@ use rustix::mount::UnmountFlags;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Unmounts the mounts of a connection at `places`, last mounted first; others stay. Where it is not at any of them
-/// any more, since another process moved it, its last mount counts. Nothing to do is success.
+/// Unmounts the mounts of a connection at `places`, last mounted first; others stay (`zfs_umount`). Where it is not at
+/// any of them any more, since another process moved it, its last mount counts. Nothing to do is success.
 ///
 /// # Errors
 /// Without force: [`MountError::Busy`], [`MountError::Covered`]. By force a mount that another one covers stays: its

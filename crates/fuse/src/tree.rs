@@ -254,7 +254,7 @@ impl Tree {
         }
     }
 
-    /// The node called `name` in a directory.
+    /// The node called `name` in a directory (`zfsctl_root_lookup`, `zfsctl_snapdir_lookup`).
     pub(crate) fn lookup(&self, parent: &Node, name: &[u8]) -> Result<Node, Error> {
         let text = || String::from_utf8_lossy(name).into_owned();
         match parent {

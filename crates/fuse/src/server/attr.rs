@@ -157,6 +157,7 @@ impl Server {
         }
     }
 
+    /// The value of an extended attribute (`zpl_xattr_get`).
     pub(super) fn reply_getxattr(&self, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let value = match self.tree.node(ino) {
             Ok(Node::File { fs, object, .. }) => fs.getxattr(object, name.as_bytes()),
@@ -176,6 +177,7 @@ impl Server {
         }
     }
 
+    /// Sets an extended attribute (`zpl_xattr_set`).
     pub(super) fn reply_setxattr(
         &self,
         who: Caller,

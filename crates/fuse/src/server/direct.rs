@@ -34,8 +34,8 @@
 //!
 //! A write to a file that is open with `O_DSYNC` is answered once it is on disk: the kernel sends no request
 //! of its own for that here. Set-user-id bits go as they do with all writes. A file's capabilities have to go with the
-//! first write too, without asking for them: a new file has no capabilities, so it is enough to note which files get some
-//! while they are open.
+//! first write too, without asking for them: a new file has no capabilities, so it is enough to note which files get
+//! some while they are open.
 //!
 //! [`Inodes`]: crate::inodes::Inodes
 

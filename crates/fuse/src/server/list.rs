@@ -102,7 +102,8 @@ impl Server {
         }
     }
 
-    /// Lists `.zfs/snapshot`. That opens no snapshot: there is no node, and there are no attributes.
+    /// Lists `.zfs/snapshot` (`zpl_snapdir_iterate`). That opens no snapshot: there is no node, and there are no
+    /// attributes.
     fn list_snapshots(
         &self,
         branch: &Arc<Branch>,
@@ -186,6 +187,7 @@ impl Server {
         Ok((self.handles.open_directory(Directory { _used: used, _snapshot: snapshot }), how))
     }
 
+    /// Looks a name up (`zpl_lookup`).
     pub(super) fn reply_lookup(&self, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let parent = match self.tree.node(parent) {
             Ok(parent) => parent,
@@ -211,6 +213,7 @@ impl Server {
         }
     }
 
+    /// Lists a directory (`zpl_iterate`).
     pub(super) fn reply_readdir(&self, ino: INodeNo, offset: u64, mut reply: ReplyDirectory) {
         let mut some = false;
         let result = self.list(ino, offset, &mut |item| {
