@@ -192,7 +192,7 @@ impl DataType {
 }
 
 impl NvList {
-    /// Decodes a packed nvlist with its header, in either encoding. Bytes after its end are
+    /// Decodes a packed nvlist with its header, in either encoding (`nvlist_unpack`). Bytes after its end are
     /// ignored.
     pub fn decode(data: &[u8]) -> Result<NvList> {
         let raw = decode_raw_names(data)?;
@@ -200,7 +200,7 @@ impl NvList {
     }
 
     /// Packs the list in the XDR encoding, with its header, marked as having unique names and as
-    /// packed by a little-endian machine.
+    /// packed by a little-endian machine (`nvlist_pack`).
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![ENCODE_XDR, 1, 0, 0];
         xdr::encode_list(self, &mut out);

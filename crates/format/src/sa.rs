@@ -203,7 +203,7 @@ pub struct FileInfo {
 }
 
 /// Whom the space of an object with this bonus buffer is counted for; `None` if it is no file, or
-/// the buffer makes no sense. `order` is that of the dnode.
+/// the buffer makes no sense (`zpl_get_file_info`). `order` is that of the dnode.
 ///
 /// In every layout that files have, the first seven attributes are mode, size, generation, owner,
 /// group, parent and flags, and the project, if the flags say that there is one, has its place too.

@@ -77,7 +77,7 @@ fn count_copy(bytes: usize) {
     COPY_CALLS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// An immutable, shared payload. Cloning and slicing are cheap and copy no payload.
+/// An immutable, shared payload (`abd_t`). Cloning and slicing are cheap and copy no payload.
 #[derive(Clone)]
 pub struct Abd(Shape);
 
@@ -112,7 +112,7 @@ impl Abd {
         Abd(Shape::One(Leaf::lent(owner)))
     }
 
-    /// A copy of `bytes` in a linear buffer; counted.
+    /// A copy of `bytes` in a linear buffer; counted (`abd_copy_from_buf`).
     pub fn copy_of(bytes: &[u8]) -> Abd {
         count_copy(bytes.len());
         Abd::from_vec(bytes.to_vec())
@@ -130,7 +130,7 @@ impl Abd {
         Abd::of_leaves(lens.map(|len| SHARED.slice(0, len)).collect())
     }
 
-    /// The parts one after the other, as one buffer; no copy.
+    /// The parts one after the other, as one buffer; no copy (`abd_alloc_gang`, `abd_gang_add`).
     pub fn gang(parts: Vec<Abd>) -> Abd {
         let mut leaves: Vec<Leaf> = Vec::with_capacity(parts.len());
         for part in parts {
@@ -174,7 +174,7 @@ impl Abd {
         self.len() == 0
     }
 
-    /// Bytes `at..at + len`, sharing the memory; `None` if that is out of range.
+    /// Bytes `at..at + len`, sharing the memory; `None` if that is out of range (`abd_get_offset_size`).
     pub fn slice(&self, at: usize, len: usize) -> Option<Abd> {
         let end = at.checked_add(len).filter(|&end| end <= self.len())?;
         let leaves = match &self.0 {
@@ -194,7 +194,7 @@ impl Abd {
         Some(Abd::of_leaves(out))
     }
 
-    /// The contiguous pieces, in order; each has bytes.
+    /// The contiguous pieces, in order; each has bytes (`abd_iterate_func`).
     pub fn chunks(&self) -> impl Iterator<Item = &[u8]> {
         self.leaves().iter().flat_map(Leaf::chunks)
     }
@@ -212,7 +212,7 @@ impl Abd {
         }
     }
 
-    /// The bytes as one slice: borrowed if contiguous, else a (counted) copy.
+    /// The bytes as one slice (`abd_borrow_buf_copy`, `abd_to_buf`): borrowed if contiguous, else a (counted) copy.
     pub fn bytes(&self) -> Cow<'_, [u8]> {
         match self.as_contiguous() {
             Some(bytes) => Cow::Borrowed(bytes),
@@ -260,7 +260,7 @@ impl Abd {
         }
     }
 
-    /// Copies bytes `at..at + dst.len()` into `dst`; counted. `None`, and nothing is copied, if
+    /// Copies bytes `at..at + dst.len()` into `dst`; counted (`abd_copy_to_buf_off`). `None`, and nothing is copied, if
     /// that is out of range.
     pub fn copy_to(&self, at: usize, dst: &mut [u8]) -> Option<()> {
         at.checked_add(dst.len()).filter(|&end| end <= self.len())?;

@@ -60,7 +60,7 @@ pub fn fits(name: &[u8], flags: u64) -> bool {
     normalize(name, flags).len() < MAX_NAME
 }
 
-/// `name` normalized by `flags` (0: unchanged).
+/// `name` normalized by `flags` (0: unchanged; `zap_normalize`).
 pub fn normalize(name: &[u8], flags: u64) -> Cow<'_, [u8]> {
     if flags & (TO_UPPER | FORMS) == 0 {
         return Cow::Borrowed(name);
