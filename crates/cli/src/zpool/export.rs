@@ -1,4 +1,4 @@
-//! `zpool export`.
+//! `zpool export` (`zpool_do_export`).
 
 use crate::cachefile;
 use crate::context::Context;

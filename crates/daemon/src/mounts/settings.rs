@@ -129,6 +129,7 @@ impl Settings {
         Ok(settings)
     }
 
+    /// Takes a mount option, which goes to `listed` if `mount` shows it (`zpl_parse_param`).
     fn apply(
         &mut self,
         option: &str,
