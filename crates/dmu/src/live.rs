@@ -597,7 +597,7 @@ impl LiveObjectSet {
         WriteError::Suspended(why)
     }
 
-    /// Whether anything is to be written.
+    /// Whether anything waits to be written.
     pub fn is_dirty(&self) -> bool {
         self.set.lock().is_dirty()
     }

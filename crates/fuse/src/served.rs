@@ -233,7 +233,7 @@ impl Served {
     }
 
     /// Ends the connection of an unused mount. Its mounts in the namespace of `by` and in this one are taken away,
-    /// whoever made them; those in others are dead.
+    /// whoever made them; mounts in other namespaces are dead.
     pub(crate) fn end(&mut self, by: &dyn Agent) {
         if self.is_finished() {
             return;

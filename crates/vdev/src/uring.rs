@@ -76,7 +76,7 @@ fn is_passing(errno: i32) -> bool {
 }
 
 impl Rings {
-    /// Whether rings are to be had, as far as is known.
+    /// Whether the kernel gives rings, as far as is known.
     pub(crate) fn permitted(&self) -> bool {
         !self.refused.load(Ordering::Relaxed)
     }

@@ -1,7 +1,7 @@
 //! `cenote complete WORD ...`: what may come next on a command line. The completions of bash, zsh and fish ask it
 //! ([`shells`]).
 //!
-//! The words are those of the line, the program first, up to the cursor; the last is completed.
+//! The words come from the line, the program first, up to the cursor; the last is completed.
 //! Each candidate is a line, with a tab and a description behind it. `:files` and `:directories` ask the shell for
 //! names of files.
 //!

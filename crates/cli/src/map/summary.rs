@@ -5,7 +5,7 @@
 //! and [`owners`] tell where a dataset lies and which datasets take most. [`delta`] compares with an earlier report
 //! of the same pool.
 //!
-//! A metaslab is *spoiled* if it has no free 128 KiB in one piece. Sizes of segments are those of a histogram's
+//! A metaslab is *spoiled* if it has no free 128 KiB in one piece. Sizes of segments are the bounds of a histogram's
 //! class, so they say "this much and more".
 
 use super::view::{By, Scene};

@@ -32,7 +32,7 @@
 //! # Invariants
 //!
 //! - Pointers, levels and space used of a changed dnode are those on disk until the sync.
-//! - The bytes to be written are the sum of those of all open objects.
+//! - The bytes to be written are the sum over all open objects.
 //! - A block that is dirty is the whole block. It takes precedence over a range that is freed,
 //!   which takes precedence over what is quiesced, which does over what is on disk.
 //! - Whatever is written is little-endian. Structures in the other byte order that would have to

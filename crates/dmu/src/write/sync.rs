@@ -74,7 +74,7 @@ impl OpenObjectSet {
         Ok(Synced { root, phys, born, killed, cloned, changed, leaked })
     }
 
-    /// Takes note of the dnodes that were written; those of accounting objects are in the root
+    /// Takes note of the dnodes that were written; the accounting objects' dnodes are in the root
     /// block, and not in `works` any more.
     fn set_dnodes(&mut self, works: &mut Vec<Work>, changed: &mut [ObjectChange]) {
         for change in changed.iter() {

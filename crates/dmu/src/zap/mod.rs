@@ -159,7 +159,7 @@ impl Zap {
         matches!(self.body, Body::Micro(_) | Body::Pending(_))
     }
 
-    /// `ZAP_FLAG_*`; a micro ZAP has none.
+    /// `ZAP_FLAG_*`; a micro ZAP has no flags.
     pub fn flags(&self) -> u64 {
         match &self.body {
             Body::Micro(_) | Body::Pending(_) => 0,
