@@ -149,7 +149,7 @@ impl Io {
         self.in_flight.fetch_add(n as u64, Relaxed);
     }
 
-    /// One operation of `begin`'s came back well after `latency`. Returns whether it was slow.
+    /// One operation of `begin`'s came back well after `latency` (`vdev_stat_update`). Returns whether it was slow.
     pub(crate) fn completed(&self, bytes: usize, latency: Duration) -> bool {
         self.in_flight.fetch_sub(1, Relaxed);
         self.ops.fetch_add(1, Relaxed);
