@@ -205,7 +205,8 @@ pub(super) fn free(tx: &mut Tx<'_>, head_obj: u64) -> Result<()> {
     features::decrement(tx, FEATURE)
 }
 
-/// The stored name and the contents of a bookmark. Names compare as those of the head's snapshots do.
+/// The stored name and the contents of a bookmark (`dsl_bookmark_lookup`). Names compare as the names of the head's
+/// snapshots do.
 pub fn find(tx: &mut Tx<'_>, head_obj: u64, name: &str) -> Result<Option<(String, BookmarkPhys)>> {
     let zap = tx.field_number(head_obj, BOOKMARKS)?.unwrap_or(0);
     if zap == 0 {
@@ -223,7 +224,7 @@ pub fn find(tx: &mut Tx<'_>, head_obj: u64, name: &str) -> Result<Option<(String
     }
 }
 
-/// The transaction group of a head's newest bookmark; 0 if it has none (`dsl_bookmark_latest_txg`).
+/// The transaction group of a head's newest bookmark; 0 without bookmarks (`dsl_bookmark_latest_txg`).
 pub(super) fn latest_txg(tx: &mut Tx<'_>, head_obj: u64) -> Result<u64> {
     let (_, bookmarks) = all(tx, head_obj)?;
     Ok(bookmarks.iter().map(|(_, b)| b.creation_txg).max().unwrap_or(0))
@@ -314,7 +315,7 @@ pub enum Source {
 }
 
 /// Whether the state of directory `dir` in transaction group `txg` is an ancestor of what is in `dir_obj`
-/// (`dsl_dataset_is_before`). Errors: `Invalid` if it is none.
+/// (`dsl_dataset_is_before`). Errors: `Invalid` if it is not.
 fn check_ancestor(tx: &mut Tx<'_>, dir_obj: u64, (dir, txg): (u64, u64)) -> Result<()> {
     let (mut at, mut seen) = (dir_obj, BTreeSet::new());
     while at != dir {

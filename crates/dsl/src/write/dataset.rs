@@ -51,8 +51,8 @@ pub struct Created {
 /// With the snapshot object `origin` it is a clone, whose root block may name a log that is not its own.
 ///
 /// Errors: `Exists`, `TooLong`, `Invalid` name or property, `Quota` if `filesystem_limit` would be exceeded,
-/// `NoSpace` for a reservation or refreservation. After an error about a property the dataset must not stay: the transaction group
-/// must not be completed, unless the caller destroys it.
+/// `NoSpace` for a reservation or refreservation. After an error about a property the dataset must not stay: the
+/// transaction group must not be completed, unless the caller destroys it.
 pub fn create(
     tx: &mut Tx<'_>,
     parent_dir: u64,
@@ -231,7 +231,7 @@ pub fn synced(tx: &mut Tx<'_>, ds_obj: u64, synced: &Synced) -> Result<()> {
     synced.born.iter().filter(|bp| deadlist::counts(bp)).for_each(|bp| born.add((tx.space)(bp)));
     let killed = sort_killed(tx, (ds_obj, &ds), &synced.killed)?;
 
-    // Of a dataset without snapshots all that is not referred to any more is nobody's.
+    // Without snapshots, unreferenced blocks are freed at once.
     let leaked = if ds.prev_snap_txg <= ORIGIN_TXG { synced.leaked.min(ds.referenced) } else { 0 };
     let unique = born.used.wrapping_sub(killed.free.used).wrapping_sub(leaked) as i64;
     let charge = charged(ds.unique, unique, reserved);

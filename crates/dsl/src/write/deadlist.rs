@@ -6,7 +6,7 @@
 //! empty deadlist with one key more; a destroyed one's key goes, and its list becomes part of the one
 //! before.
 //!
-//! There is a key for each snapshot. Those of a deadlist that was added to stay in memory ([`Keys`]) from
+//! There is a key for each snapshot. The keys of a deadlist that was added to stay in memory ([`Keys`]) from
 //! group to group, until some other change is made to the pool. A change that destroys many snapshots
 //! keeps those of all deadlists that it meets, and the bookmarks of the heads ([`destroy`](super::destroy)).
 

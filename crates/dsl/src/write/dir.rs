@@ -64,7 +64,7 @@ pub(super) fn origin_snap(tx: &mut Tx<'_>) -> Result<Option<u64>> {
     Ok(Some(tx.dataset(head)?.prev_snap))
 }
 
-/// The transaction group of the snapshot that a directory's head is a clone of; 0 if it is none
+/// The transaction group of the snapshot that a directory's head is a clone of; 0 if it is not a clone
 /// (`dd_origin_txg`).
 pub(super) fn origin_txg(tx: &mut Tx<'_>, dir: &DslDirPhys) -> Result<u64> {
     if dir.origin == 0 || Some(dir.origin) == origin_snap(tx)? {
@@ -73,7 +73,7 @@ pub(super) fn origin_txg(tx: &mut Tx<'_>, dir: &DslDirPhys) -> Result<u64> {
     Ok(tx.dataset(dir.origin)?.creation_txg)
 }
 
-/// The snapshot that datasets start from which are not clones; `None` in pools from before there was one.
+/// The snapshot that datasets start from which are no clones; `None` in pools from before there was one.
 ///
 /// # Errors
 /// The MOS cannot be read.

@@ -3,7 +3,7 @@
 use super::mos::DIRECTORY;
 use super::{DslWriteError, Result, Tx};
 
-/// The directory of all datasets (`DMU_POOL_ROOT_DATASET`).
+/// Entries of the object directory.
 pub(super) const ROOT: &str = "root_dataset";
 /// The list of blocks that are waiting to be freed (`DMU_POOL_FREE_BPOBJ`).
 pub(super) const FREE_BPOBJ: &str = "free_bpobj";

@@ -19,7 +19,7 @@ const FOR_READ: &str = "features_for_read";
 const FOR_WRITE: &str = "features_for_write";
 const DESCRIPTIONS: &str = "feature_descriptions";
 const ENABLED_TXG_ZAP: &str = "feature_enabled_txg";
-/// Feature of directories and datasets that are ZAPs of further fields.
+/// Feature that zapified objects count as uses of.
 pub(super) const EXTENSIBLE: &str = "com.delphix:extensible_dataset";
 const ENABLED_TXG: &str = "com.delphix:enabled_txg";
 /// Features that are active from when they are enabled (`ZFEATURE_FLAG_ACTIVATE_ON_ENABLE`).
@@ -51,8 +51,8 @@ fn counts(tx: &mut Tx<'_>, feature: &Feature) -> Result<Option<u64>> {
     directory::entry(tx, if feature.readonly_compatible { FOR_WRITE } else { FOR_READ })
 }
 
-/// Enables a feature and all that it depends on; those that are active from the start become so.
-/// Nothing happens if it is enabled.
+/// Enables a feature and all that it depends on; those that are active from the start become so
+/// (`feature_enable_sync`). Nothing happens if it is enabled.
 ///
 /// Errors: `Unsupported` for a guid that is not in the table; the ZAPs of features are not there.
 pub fn enable(tx: &mut Tx<'_>, guid: &str) -> Result<()> {
@@ -119,12 +119,12 @@ pub(super) fn change(tx: &mut Tx<'_>, guid: &str, delta: i64) -> Result<()> {
     tx.zap_set(counts, guid, new)
 }
 
-/// One use more. Errors: not enabled.
+/// One use more (`spa_feature_incr`). Errors: not enabled.
 pub fn increment(tx: &mut Tx<'_>, guid: &str) -> Result<()> {
     change(tx, guid, 1)
 }
 
-/// One use less. Errors: not enabled, no uses.
+/// One use less (`spa_feature_decr`). Errors: not enabled, no uses.
 pub fn decrement(tx: &mut Tx<'_>, guid: &str) -> Result<()> {
     change(tx, guid, -1)
 }

@@ -108,7 +108,7 @@ impl Entry {
     }
 }
 
-/// Puts a destroyed dataset on the queue: all below `root` that was born after `after_txg`, so many
+/// Puts a destroyed dataset on the queue (`bptree_add`): all below `root` that was born after `after_txg`, so many
 /// bytes.
 pub(super) fn queue_tree(
     tx: &mut Tx<'_>,
@@ -137,8 +137,8 @@ pub(super) fn queue_tree(
 }
 
 /// Frees some of what is waiting (`free_bpobj`, `bptree_obj` and `deleted_clones` of the object directory;
-/// `dsl_process_async_destroys`); true if there is more that can be freed. Progress is in the MOS. To be
-/// called once in a txg, after the sync tasks.
+/// `dsl_process_async_destroys`); true if there is more that can be freed (`dsl_scan_sync`). Progress is in the MOS. To
+/// be called once in a txg, after the sync tasks.
 pub fn destroy_step(tx: &mut Tx<'_>, budget: Budget<'_>) -> Result<bool> {
     let mut left = budget.blocks;
     if remaps::step(tx, &mut left)? {
@@ -190,7 +190,7 @@ pub(super) fn below_root(
     if let Err((Stop::Failed(why), _)) = walk.root(&entry) {
         return Err(DslWriteError::Invalid(format!("not all of it can be read: {why}")));
     }
-    // The root comes last, unless it is somebody else's, as all the rest is then.
+    // The root comes last, unless another dataset refers to it, as it does to all the rest then.
     walk.freed.pop();
     Ok(walk.freed)
 }
@@ -208,6 +208,7 @@ pub fn freeing(tx: &mut Tx<'_>) -> Result<u64> {
     special::free_dir_used(tx)
 }
 
+/// Frees blocks of the datasets on the queue, as far as the budget goes (`bptree_iterate`).
 fn free_trees(tx: &mut Tx<'_>, queue: u64, budget: Budget<'_>) -> Result<bool> {
     let mut header = Header::read(tx, queue)?;
     let (mut left, mut failed, mut paused) = (budget.blocks, false, false);
@@ -288,7 +289,7 @@ struct Walk<'t> {
     sum: Sizes,
 }
 
-/// Whether a block was born too early to be freed with what is younger than `after_txg`, or is none.
+/// Whether a block was born too early to be freed with what is younger than `after_txg`, or does not count as a block.
 fn is_foreign(bp: &BlockPointer, after_txg: u64) -> bool {
     bp.logical_birth() == 0 || deadlist::birth(bp) <= after_txg || !deadlist::counts(bp)
 }

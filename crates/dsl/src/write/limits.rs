@@ -11,8 +11,8 @@
 //!
 //! # Whom limits bind
 //!
-//! A limit binds who may not change it. Root may, so root exceeds limits, and recursive snapshots of an
-//! administrator never fail because of a user's limit. Everybody else is bound, in a pool of their
+//! A limit binds users that may not change it. Root may, so root exceeds limits, and recursive snapshots of an
+//! administrator never fail because of a user's limit. Every other user is bound, in a pool of their
 //! own, too, but by those that they have the permission to change ([`permissions::has`]) only if the file system
 //! is zoned (`dsl_enforce_ds_ss_limits`). Work of the pool itself is never bound ([`Tx::who`]).
 
@@ -118,7 +118,7 @@ pub(super) fn activate(tx: &mut Tx<'_>, dir_obj: u64) -> Result<()> {
     count(tx, dir_obj, 0).map(drop)
 }
 
-/// The counts of a directory that is to be moved, itself included among the file systems.
+/// The counts of a directory to be moved, itself included among the file systems.
 pub(super) fn moved(tx: &mut Tx<'_>, dir_obj: u64) -> Result<(u64, u64)> {
     if !features::is_active(tx, FEATURE)? {
         return Ok((0, 0));

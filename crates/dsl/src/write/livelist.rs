@@ -15,7 +15,7 @@
 //! ```
 //!
 //! An entry is a block pointer; the lowest bit of its fill count says that it is a FREE. Sums count ALLOC
-//! entries less FREE ones. The feature `livelist` has one use for each livelist, those of destroyed clones
+//! entries less FREE ones. The feature `livelist` has one use for each livelist, livelists of destroyed clones
 //! included.
 //!
 //! # Invariants
@@ -175,7 +175,7 @@ fn add(
     Ok(())
 }
 
-/// The list of a key, which is started if there is none yet.
+/// The list of a key; starts one if the key has none.
 fn own_list(tx: &mut Tx<'_>, livelist: u64, key: u64, lists: &mut Lists) -> Result<u64> {
     let list = lists.get(&key).copied().unwrap_or_default();
     if bpobj::shared_empty(tx)? != Some(list) {
@@ -189,7 +189,7 @@ fn own_list(tx: &mut Tx<'_>, livelist: u64, key: u64, lists: &mut Lists) -> Resu
     Ok(list)
 }
 
-/// Starts a new sub-list for this group if there is none yet, or the newest has enough allocations. Not
+/// Starts a new sub-list for this group if the livelist is empty, or the newest has enough allocations. Not
 /// once the group has blocks in the list: all of them are in one sub-list. A head is synced twice in a group
 /// in which accounting adds to it.
 fn start_sub_list(tx: &mut Tx<'_>, livelist: u64, lists: &mut Lists) -> Result<bool> {
@@ -229,7 +229,7 @@ pub struct Usable {
     pub(super) live: u64,
 }
 
-/// The livelist of a head that is to be destroyed, and what it takes to read it. `None` if there is none, or
+/// The livelist of a head to be destroyed, and what it takes to read it. `None` without a livelist, or
 /// it cannot be read, or it does not add up to what the clone uses (`dsl_clone_destroy_assert`): the tree is
 /// right then.
 pub(super) fn usable(tx: &mut Tx<'_>, ds: &DslDatasetPhys) -> Result<Option<Usable>> {

@@ -109,10 +109,10 @@ pub struct Tx<'a> {
     pub who: Option<Arc<permissions::Who>>,
     /// Blocks that are free from this txg on. The caller takes them.
     pub frees: Vec<BlockPointer>,
-    /// Parts of removed vdevs that nobody refers to from this txg on, though what was there is not free. The
+    /// Parts of removed vdevs that no block pointer refers to from this txg on, though their blocks are not free. The
     /// caller takes them.
     pub obsolete: Vec<Dva>,
-    /// Keys of deadlists, for who keeps them from group to group. They have to be
+    /// Keys of deadlists, for a caller that keeps them from group to group. They have to be
     /// [forgotten](deadlist::Keys::forget) when deadlists change without them.
     pub deadlists: Option<&'a mut deadlist::Keys>,
 }

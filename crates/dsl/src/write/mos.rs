@@ -57,7 +57,7 @@ impl Tx<'_> {
     /// and all is as it was.
     ///
     /// # Errors
-    /// Those of `change`, unless something is unreadable.
+    /// Errors of `change`, unless something is unreadable.
     pub fn unless_unreadable<T>(
         &mut self,
         what: &str,
@@ -76,7 +76,7 @@ impl Tx<'_> {
     /// Makes a change whole or not at all: it can be synced, or all is as it was.
     ///
     /// # Errors
-    /// Those of `change`; what its sync needs cannot be read.
+    /// Errors of `change`; what its sync needs cannot be read.
     pub fn whole<T>(&mut self, change: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let (frees, obsolete) = (self.frees.len(), self.obsolete.len());
         self.mos.begin_change();
@@ -241,7 +241,7 @@ impl Tx<'_> {
         self.zap_put(object, name, &Value::U64(&[number]))
     }
 
-    /// Removes an entry; false if there was none.
+    /// Removes an entry; false if it did not exist.
     pub(super) fn zap_remove(&mut self, object: u64, name: &str) -> Result<bool> {
         match ZapMut::open(self.mos, object).remove(&key(name)) {
             Err(WriteError::NoEntry(_)) => Ok(false),

@@ -15,7 +15,7 @@ const PERMISSIONS: DmuType = DmuType(32);
 /// Place: the dataset itself.
 const LOCAL: char = 'l';
 
-/// An entry that is to be changed: its name, and the permissions; `None`: all that it has.
+/// An entry to be changed: its name, and the permissions; `None`: all that it has.
 pub type Entry = (String, Option<Vec<String>>);
 /// What was done to an entry, for the history: what it is called there, and which entry and permission.
 pub type Told = (&'static str, String);
@@ -37,7 +37,7 @@ pub fn allow(tx: &mut Tx<'_>, dir_obj: u64, entries: &[Entry]) -> Result<Vec<Tol
     Ok(told)
 }
 
-/// Takes permissions away (`dsl_deleg_unset_sync`). Those that nobody has are no obstacle.
+/// Takes permissions away (`dsl_deleg_unset_sync`). Permissions that were not granted are ignored.
 ///
 /// # Errors
 /// The MOS cannot be read or changed.

@@ -32,7 +32,7 @@ pub struct PoolDirs {
 }
 
 /// Makes the object directory (object 1), the ZAPs of features, and the directories of a new pool
-/// in an empty MOS. Features may be enabled afterwards, in the same transaction group.
+/// in an empty MOS (`dsl_pool_create`). Features may be enabled afterwards, in the same transaction group.
 pub fn create_pool_dirs(tx: &mut Tx<'_>) -> Result<PoolDirs> {
     let directory = NewObject::new(DmuType::OBJECT_DIRECTORY, DIRECTORY_BLOCK);
     match tx.mos.claim(DIRECTORY, &directory) {

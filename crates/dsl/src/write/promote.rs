@@ -226,8 +226,8 @@ fn swap_origins(tx: &mut Tx<'_>, p: &Promotion, unique: u64) -> Result<()> {
     move_clone(tx, (0, 0), Some((p.head.1.dir, p.old_head.0)))
 }
 
-/// Takes a head out of the clones of one directory, and puts one into those of another (`dd_clones`).
-/// Directory 0 stands for none.
+/// Takes a head out of the clones of one directory, and puts one into the clones of another (`dd_clones`).
+/// Directory 0 stands for no directory.
 fn move_clone(tx: &mut Tx<'_>, (from, gone): (u64, u64), to: Option<(u64, u64)>) -> Result<()> {
     let clones = if from == 0 { 0 } else { tx.dir(from)?.clones };
     if clones != 0 {

@@ -166,11 +166,11 @@ fn check_number(name: &str, number: u64) -> Result<()> {
     }
 }
 
-/// Sets a property. Quotas and reservations go to where the accounting is, all others into the
+/// Sets a property (`dsl_props_set_sync`). Quotas and reservations go to where the accounting is, all others into the
 /// property ZAP.
 ///
 /// Errors: `Invalid` for a read-only property, one that is set at creation only, one that is
-/// [kept in the contents](in_contents), or a value of the wrong type; those of [`space`].
+/// [kept in the contents](in_contents), or a value of the wrong type; errors of [`space`].
 pub fn set(tx: &mut Tx<'_>, target: Target, name: &str, value: &NewValue) -> Result<()> {
     if find(name).is_some_and(Property::is_setonce) {
         return invalid(format!("'{name}' is readonly"));
@@ -204,7 +204,7 @@ pub(super) fn apply(tx: &mut Tx<'_>, target: Target, name: &str, value: &NewValu
 }
 
 /// Removes a local value, so that the property is inherited or has its default (`zfs inherit`); a
-/// received value does not count any more either. Of a quota or reservation that means none.
+/// received value does not count any more either. A quota or reservation is off then.
 ///
 /// Errors: `Invalid` for a property that cannot be set.
 pub fn inherit(tx: &mut Tx<'_>, target: Target, name: &str) -> Result<()> {
@@ -267,7 +267,7 @@ pub fn mark_received(tx: &mut Tx<'_>, target: Target) -> Result<()> {
 /// Puts down the value that a property was received with. It counts unless one is set here, or the property is set to
 /// be inherited.
 ///
-/// Errors: `Invalid` for a property that cannot be received, or a value of the wrong type; those of [`space`] for a
+/// Errors: `Invalid` for a property that cannot be received, or a value of the wrong type; errors of [`space`] for a
 /// quota or reservation that counts.
 pub fn receive(tx: &mut Tx<'_>, target: Target, name: &str, value: &NewValue) -> Result<()> {
     check(name, value)?;
@@ -288,7 +288,7 @@ pub fn receive(tx: &mut Tx<'_>, target: Target, name: &str, value: &NewValue) ->
     }
 }
 
-/// Forgets the values that were received before, but for those of the properties in `kept`.
+/// Forgets the values that were received before, but keeps the properties in `kept`.
 ///
 /// Errors: those of [`space`].
 pub fn forget_received(tx: &mut Tx<'_>, target: Target, kept: &[&str]) -> Result<()> {

@@ -6,7 +6,7 @@
 //! the dataset's own, with the same keys, and moves with it: to a new snapshot, to the next one of a
 //! destroyed snapshot. What only the destroyed snapshot referred to goes to the pool's list `obsolete_bpobj`, and
 //! from there becomes obsolete in the removed vdev's mapping. No space is freed by that: the block goes by its new
-//! pointer, as any other. Nothing is rewritten here, so no dataset gets such a list that had none to move.
+//! pointer, as any other. Nothing is rewritten here, so a dataset gets such a list only when one moves.
 //!
 //! Each list is a use of the feature `obsolete_counts`, and so is the pool's.
 
@@ -55,7 +55,7 @@ fn forget(tx: &mut Tx<'_>, ds_obj: u64) -> Result<()> {
     features::decrement(tx, FEATURE)
 }
 
-/// The list of a dataset, made if it has none (`dsl_dataset_create_remap_deadlist`).
+/// The list of a dataset, made if it is missing (`dsl_dataset_create_remap_deadlist`).
 fn of_dataset(tx: &mut Tx<'_>, ds_obj: u64) -> Result<u64> {
     if let Some(list) = tx.field_number(ds_obj, FIELD)? {
         return Ok(list);

@@ -80,7 +80,7 @@ pub fn find_dir(tx: &mut Tx<'_>, name: &str) -> Result<Option<u64>> {
     names::dir_of(tx, name)
 }
 
-/// The head of a directory. Errors: `NotFound` if it has none.
+/// The head of a directory. Errors: `NotFound` without a head.
 pub fn head_of(tx: &mut Tx<'_>, dir_obj: u64) -> Result<u64> {
     match tx.dir(dir_obj)?.head_dataset {
         0 => Err(DslWriteError::NotFound),

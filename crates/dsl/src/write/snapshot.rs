@@ -21,10 +21,10 @@ use cenote_format::encode::zap::Value;
 /// Field of a directory: when the list of its snapshots changed, in seconds and nanoseconds.
 const SNAPSHOTS_CHANGED: &str = "com.ixsystems:snapshots_changed";
 
-/// Takes a snapshot of the head `ds_obj` as its last sync left it, and returns its object. The
-/// head's contents must have been synced in this txg before, if they were changed.
+/// Takes a snapshot of the head `ds_obj` as its last sync left it, and returns its object
+/// (`dsl_dataset_snapshot_sync`). The head's contents must have been synced in this txg before, if they were changed.
 ///
-/// A log that an import claimed and nobody replayed stays the head's alone: the snapshot has the state before it.
+/// A log that was claimed but not replayed stays with the head: the snapshot has the state before it.
 ///
 /// Errors: `Exists`, `TooLong`, `Invalid` name, `Again` if one was taken in this txg, `Busy` if the
 /// contents are incomplete or there is an intent log that is not claimed, `NoSpace` if a refreservation could not
@@ -61,7 +61,7 @@ fn log_header(tx: &Tx<'_>, ds_obj: u64, ds: &DslDatasetPhys) -> Result<Option<Zi
     Ok(Some(set.phys().zil))
 }
 
-/// Whether a head has an intent log. One that is written to has none.
+/// Whether a head has an intent log. A head that is written to has no log.
 ///
 /// # Errors
 /// `Unreadable`: the root block, which would say so, cannot be read.
@@ -159,7 +159,7 @@ pub(super) fn find(
     Ok(entry.and_then(|e| e.u64().map(|object| (name_of(&e), object))))
 }
 
-/// Renames a snapshot of the head `ds_obj`.
+/// Renames a snapshot of the head `ds_obj` (`dsl_dataset_rename_snapshot_sync_impl`).
 ///
 /// Errors: `NotFound`, `Exists`, `TooLong`, `Invalid` name.
 pub fn rename_snapshot(tx: &mut Tx<'_>, ds_obj: u64, from: &str, to: &str) -> Result<()> {

@@ -213,7 +213,7 @@ pub(super) fn refreservation(tx: &mut Tx<'_>, ds: &DslDatasetPhys) -> Result<u64
     Ok(stored::local_number(tx, ds.dir, "refreservation")?.unwrap_or(0))
 }
 
-/// Sets the quota of a directory, in bytes; 0: none.
+/// Sets the quota of a directory, in bytes; 0: no quota (`dsl_dir_set_quota`).
 /// Errors: `NoSpace` if it is less than what is used or reserved.
 pub fn set_quota(tx: &mut Tx<'_>, dir_obj: u64, quota: u64) -> Result<()> {
     let mut dir = tx.dir(dir_obj)?;
@@ -225,7 +225,7 @@ pub fn set_quota(tx: &mut Tx<'_>, dir_obj: u64, quota: u64) -> Result<()> {
     tx.set_dir(dir_obj, &dir)
 }
 
-/// Sets the reservation of a directory, in bytes. Errors: `NoSpace` if there is less left.
+/// Sets the reservation of a directory, in bytes (`dsl_dir_set_reservation`). Errors: `NoSpace` if there is less left.
 pub fn set_reservation(tx: &mut Tx<'_>, dir_obj: u64, bytes: u64) -> Result<()> {
     let dir = tx.dir(dir_obj)?;
     let more = dir.used.max(bytes).saturating_sub(dir.used.max(dir.reserved));
@@ -255,8 +255,8 @@ pub(super) fn reserve(tx: &mut Tx<'_>, dir_obj: u64, bytes: u64) -> Result<()> {
     }
 }
 
-/// Sets the refquota of a head, in bytes; 0: none. Errors: `NoSpace` if it is less than what is
-/// referenced or reserved.
+/// Sets the refquota of a head, in bytes; 0: no refquota (`dsl_dataset_set_refquota`). Errors: `NoSpace` if it is less
+/// than what is referenced or reserved.
 pub fn set_refquota(tx: &mut Tx<'_>, ds_obj: u64, quota: u64) -> Result<()> {
     let ds = tx.head(ds_obj)?;
     if quota != 0 && (quota < ds.referenced || quota < refreservation(tx, &ds)?) {
@@ -265,7 +265,7 @@ pub fn set_refquota(tx: &mut Tx<'_>, ds_obj: u64, quota: u64) -> Result<()> {
     stored::store(tx, Target::Dir(ds.dir), "refquota", &NewValue::Number(quota))
 }
 
-/// Sets the refreservation of a head, in bytes. Errors: `NoSpace`.
+/// Sets the refreservation of a head, in bytes (`dsl_dataset_set_refreservation`). Errors: `NoSpace`.
 pub fn set_refreservation(tx: &mut Tx<'_>, ds_obj: u64, bytes: u64) -> Result<()> {
     let ds = tx.head(ds_obj)?;
     let old = refreservation(tx, &ds)?;

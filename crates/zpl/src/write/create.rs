@@ -1,5 +1,14 @@
-//! New nodes (`zfs_create`, `zfs_mkdir`, `zfs_symlink`, `zfs_tmpfile`,
-//! `zfs_znode_alloc`, `zfs_mknode`).
+//! New nodes (`zfs_create`, `zfs_mkdir`, `zfs_symlink`, `zfs_tmpfile`, `zfs_znode_alloc`, `zfs_mknode`).
+//!
+//! A node is an object whose bonus buffer, and spill block if need be, holds its attributes. They are added in
+//! OpenZFS's order, so that both use the same layouts. A directory has a ZAP as its contents.
+//!
+//! What a node inherits comes from its directory (`zfs_acl_ids_create`): the group with the set-group-id bit, the
+//! default ACL, the project, the mark of extended attributes. A create checks the name and the quotas, makes the
+//! node, logs it (`zfs_log_create`), gives it its lists, and adds the entry last. A file without a name
+//! (`O_TMPFILE`) goes into the unlinked set instead, and nothing of it survives a crash before it gets a name.
+//!
+//! A replay makes nodes with the number, the size of the dnode and the generation that they had ([`Place`]).
 
 use super::context::Cx;
 use super::cost::CREATE;
@@ -57,11 +66,11 @@ fn file_type(kind: &NodeKind) -> u64 {
     }
 }
 
-/// Lists that a node inherits: those of new nodes below it, and its own.
+/// Lists that a node inherits: for new nodes below it, and its own.
 pub(super) type Lists = [Option<acl::PosixAcl>; 2];
 
-/// Creates a node that inherits from `dir`. `links`: 0 for a file without a name. The lists are not put to
-/// it yet ([`give`]).
+/// Creates a node that inherits from `dir` (`zfs_inherit_projid`). `links`: 0 for a file without a name. The lists are
+/// not put to it yet ([`give`]).
 pub(super) fn inherit(
     cx: &mut Cx<'_>,
     dir: &NodeMut,
@@ -144,7 +153,7 @@ impl FileSystem {
     /// Creates a node called `name` in directory `dir`.
     ///
     /// Errors: [`Error::Exists`], [`Error::NameTooLong`], [`Error::IllegalName`],
-    /// [`Error::NotPermitted`] by the directory's flags, and those of every change: no space, quota,
+    /// [`Error::NotPermitted`] by the directory's flags, and errors of every change: no space, quota,
     /// read-only.
     pub fn create(&self, dir: u64, name: &[u8], node: &NewNode) -> Result<Attr> {
         check(node)?;

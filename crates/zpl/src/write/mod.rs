@@ -137,7 +137,7 @@ impl Default for Settings {
     }
 }
 
-/// What kind of node is to be created.
+/// What kind of node to create.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeKind {
     /// A regular file.
@@ -156,7 +156,7 @@ pub enum NodeKind {
     BlockDevice(u32, u32),
 }
 
-/// A node that is to be created.
+/// A node to be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewNode {
     /// What it is.
@@ -227,7 +227,7 @@ pub mod flags {
         IMMUTABLE | APPEND_ONLY | NO_UNLINK | NO_DUMP | PROJECT_INHERIT;
 }
 
-/// User and group of who makes a node.
+/// User and group of the maker of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// The user.
@@ -276,7 +276,7 @@ pub enum Allocate {
 /// How an extended attribute is set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetXattr {
-    /// There must be none (`XATTR_CREATE`).
+    /// The attribute must not exist (`XATTR_CREATE`).
     pub create: bool,
     /// There must be one (`XATTR_REPLACE`).
     pub replace: bool,
@@ -291,7 +291,7 @@ pub struct CreateProps {
     pub version: u64,
     /// `casesensitivity`.
     pub case: CaseSensitivity,
-    /// `normalization`: flags of [`cenote_format::zap::norm`], 0 for none.
+    /// `normalization`: flags of [`cenote_format::zap::norm`], 0: off.
     pub normalization: u64,
     /// `utf8only`.
     pub utf8_only: bool,

@@ -11,7 +11,7 @@ use cenote_format::zil::{Body, SetAttr};
 const S_ISUID: u64 = 0o4000;
 const S_ISGID: u64 = 0o2000;
 
-/// Who has to be able to run a file for its set-group-id bit to be more than a mark for mandatory
+/// Which users must be able to run a file for its set-group-id bit to be more than a mark for mandatory
 /// locking, which stays: anyone where its contents change, the group where its owner does.
 pub(super) const CONTENTS: u64 = 0o111;
 pub(super) const OWNER: u64 = 0o010;
@@ -22,7 +22,7 @@ pub(super) fn without_ids(mode: u64, run: u64) -> u64 {
     if mode & S_IFMT == S_IFDIR { mode } else { mode & !(S_ISUID | group) }
 }
 
-/// Sets the mode with the list that says the same.
+/// Sets the mode with the list that says the same (`zfs_acl_chmod`).
 pub(super) fn set_mode(cx: &mut Cx<'_>, node: &mut NodeMut, mode: u64) -> Result<()> {
     let flags = acl::flags_for(node.flags(cx)?, mode);
     let (count, aces) = acl::trivial(mode);

@@ -86,7 +86,7 @@ fn create(cx: &mut Cx<'_>, fresh: &Fresh<'_>, at: Option<&Place>) -> Result<Node
     Ok(node)
 }
 
-/// The attributes in the order in which OpenZFS has them.
+/// The attributes in the order in which OpenZFS has them (`sa_replace_all_by_template`).
 fn describe(cx: &mut Cx<'_>, fresh: &Fresh<'_>, generation: u64) -> Result<NodeMut> {
     let mode = fresh.mode;
     let is_dir = mode & crate::znode::S_IFMT == S_IFDIR;

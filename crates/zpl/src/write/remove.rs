@@ -52,7 +52,7 @@ fn drain(cx: &mut Cx<'_>, ino: u64) -> Result<bool> {
 }
 
 impl FileSystem {
-    /// Makes a change that takes a name away. `f` is told whether a node without names is to be freed
+    /// Makes a change that takes a name away. `f` is told whether to free a node without names
     /// at once. If that cannot be done, because something of the node is damaged, the node loses its
     /// name all the same and stays in the unlinked set.
     pub(super) fn change_names<T>(
@@ -134,19 +134,19 @@ impl FileSystem {
         Ok(self.let_go(removed, in_use))
     }
 
-    /// Takes a name away from what is no directory. With the last name the node goes, or, if
+    /// Takes a name away from what is no directory (`zfs_remove`). With the last name the node goes, or, if
     /// `in_use` says so, becomes an orphan.
     pub fn unlink(&self, dir: u64, name: &[u8], in_use: InUse<'_>) -> Result<Removed> {
         self.remove(dir, name, false, in_use)
     }
 
-    /// Removes an empty directory.
+    /// Removes an empty directory (`zfs_rmdir`).
     pub fn rmdir(&self, dir: u64, name: &[u8], in_use: InUse<'_>) -> Result<Removed> {
         self.remove(dir, name, true, in_use)
     }
 
-    /// The last use of a file ended: frees it if it is an orphan, a large one in the background. Cheap
-    /// if it is none. What `in_use` asks must know of the end before this is called.
+    /// The last use of a file ended (`zfs_inactive`): frees it if it is an orphan, a large one in the background. Cheap
+    /// if it is not. What `in_use` asks must know of the end before this is called.
     pub fn release(&self, ino: u64) -> Result<()> {
         if self.orphans().remove(&ino).is_none() {
             return Ok(());
@@ -166,9 +166,9 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Frees the orphans that a crash left behind, large ones in the background: call it when the file
-    /// system is mounted, before files are in use. Returns how many there were. Those that cannot be
-    /// freed stay.
+    /// Frees the orphans that a crash left behind, large ones in the background (`zfs_unlinked_drain`): call it when
+    /// the file system is mounted, before files are in use. Returns how many there were. Those that cannot be freed
+    /// stay.
     pub fn drain_unlinked(&self) -> Result<u64> {
         let Some(set) = self.unlinked_set() else { return Ok(0) };
         let (mut cursor, mut freed) = (0, 0);
@@ -194,7 +194,7 @@ impl FileSystem {
         }
     }
 
-    /// Gives a file, no directory, one more name; a file of [`FileSystem::tmpfile`] its first.
+    /// Gives a file, no directory, one more name; a file of [`FileSystem::tmpfile`] its first (`zfs_link`).
     pub fn link(&self, ino: u64, dir: u64, name: &[u8]) -> Result<Attr> {
         let cost = Cost { write: super::cost::CREATE, objects: 0, frees: false };
         self.change(cost, |cx| {

@@ -1,4 +1,14 @@
 //! Renaming (`zfs_rename`).
+//!
+//! All checks come before the first change. Both entries are found; the flags of nodes and directories, projects
+//! and types are checked; and a directory must not come to be inside of itself, for which its new parents are
+//! followed up to the root (`zfs_rename_lock`). Then the node moves, or two nodes change places
+//! (`RENAME_EXCHANGE`). Two names of one file stay as they are. A whiteout may take the old name
+//! (`RENAME_WHITEOUT`). A file that loses its last name is removed, or kept in the unlinked set while it is in use.
+//!
+//! The log record has the old name as it was stored, since it may have been asked for in another form.
+//!
+//! Invariant: sizes of directories count entries, and their links count directories, whichever way a rename goes.
 
 use super::allowed::{check_empty, check_project, check_removable};
 use super::context::Cx;
@@ -46,7 +56,7 @@ struct End<'a> {
 #[derive(Clone, Copy)]
 struct How<'a> {
     flags: RenameFlags,
-    /// A node that loses its last name is freed at once, if nobody uses it.
+    /// A node that loses its last name is freed at once unless it is in use.
     free: bool,
     in_use: InUse<'a>,
 }
@@ -82,7 +92,7 @@ impl FileSystem {
     /// Errors: [`Error::Invalid`] for a directory that would be inside of itself, and for an exchange
     /// with other flags; [`Error::NotDir`], [`Error::IsDir`], [`Error::NotEmpty`] by what is there;
     /// [`Error::Exists`] with `no_replace`; [`Error::NotFound`] with `exchange`;
-    /// [`Error::CrossesProject`]; and those of creating and removing.
+    /// [`Error::CrossesProject`]; and errors of creating and removing.
     pub fn rename(
         &self,
         dir: u64,
@@ -254,8 +264,8 @@ impl FileSystem {
     }
 }
 
-/// Puts a whiteout, a character device 0:0, where a name was that was moved away; `None` if it is still there: nothing was
-/// moved then. It has no lists of its own.
+/// Puts a whiteout, a character device 0:0, where a name was that was moved away; `None` if it is still there: nothing
+/// was moved then. It has no lists of its own.
 fn whiteout(
     cx: &mut Cx<'_>,
     dir: u64,

@@ -12,7 +12,7 @@ use cenote_dmu::write::{WriteError, ZapMut};
 use cenote_dmu::zap::Zap;
 use cenote_format::encode::zap::{Key, Value};
 
-/// Notes a node in the unlinked set.
+/// Notes a node in the unlinked set (`zfs_unlinked_add`).
 pub(super) fn remember(cx: &mut Cx<'_>, ino: u64) -> Result<()> {
     let Some(set) = cx.unlinked_set else {
         return Err(Error::Unsupported("a file system without an unlinked set".into()));
@@ -54,7 +54,7 @@ pub(super) fn destroy(cx: &mut Cx<'_>, node: &NodeMut) -> Result<()> {
     forget(cx, node.ino)
 }
 
-/// Frees a hidden directory with all that is in it.
+/// Frees a hidden directory with all that is in it (`zfs_purgedir`).
 fn destroy_xattrs(cx: &mut Cx<'_>, dir: u64) -> Result<()> {
     hidden_directory(cx, dir)?;
     for entry in Zap::open(&cx.os.view(dir)?)?.entries()? {
@@ -64,7 +64,7 @@ fn destroy_xattrs(cx: &mut Cx<'_>, dir: u64) -> Result<()> {
     forget(cx, dir)
 }
 
-/// The hidden directory `dir` of a node. Errors: [`Error::Corrupt`] if it is none.
+/// The hidden directory `dir` of a node. Errors: [`Error::Corrupt`] if it is not a hidden directory.
 pub(super) fn hidden_directory(cx: &mut Cx<'_>, dir: u64) -> Result<NodeMut> {
     let none = || Error::Corrupt(dir, "not a directory of extended attributes".into());
     let hidden = match NodeMut::load(cx, dir) {
@@ -77,7 +77,7 @@ pub(super) fn hidden_directory(cx: &mut Cx<'_>, dir: u64) -> Result<NodeMut> {
     Ok(hidden)
 }
 
-/// Frees the object of a node, and what else it has.
+/// Frees the object of a node, and what else it has (`zfs_znode_delete`).
 pub(super) fn free_node(cx: &mut Cx<'_>, ino: u64) -> Result<()> {
     if let Some(object) = NodeMut::load(cx, ino)?.also_free {
         cx.os.free(object)?;

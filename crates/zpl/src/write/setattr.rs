@@ -1,4 +1,15 @@
 //! Attributes that are set (`zfs_setattr`).
+//!
+//! The kind of the node, its flags and the quotas of new owners are checked first. Then come, in this order, the
+//! size, the mode with the ACL that says the same (`zfs_acl_chmod_setattr`), owner, group and project, the flags,
+//! and the times. The directory of extended attributes and its files get the owner and the project too
+//! (`zfs_setattr_dir`). The change is logged last (`zfs_log_setattr`).
+//!
+//! A long file that gets short is cut in changes of a chunk each before that; the last chunk goes with the other
+//! attributes.
+//!
+//! A replay applies what was allowed when it was logged, without checks. Reading notes an access time here as well
+//! (`zfs_relatime_need_update`); that is not logged, since it need not survive a crash.
 
 use super::context::Cx;
 use super::flags::{APPEND_ONLY, IMMUTABLE, PROJECT_INHERIT, SETTABLE};
@@ -248,7 +259,7 @@ impl FileSystem {
     ///
     /// Errors: [`Error::NotPermitted`] if the file is immutable or append-only; [`Error::IsDir`] or
     /// [`Error::Invalid`] for the length of what is no file; [`Error::Unsupported`] for projects of
-    /// what has none.
+    /// what has no project.
     pub fn setattr(&self, ino: u64, set: &SetAttr) -> Result<Attr> {
         let freed = match set.size {
             Some(size) => self.shorten(ino, size, set)?,

@@ -39,7 +39,7 @@ const CHUNK: Cost = Cost { write: 64 << 10, objects: 0, frees: true };
 /// Extended attributes in a hidden directory that are removed in one transaction.
 const XATTRS: u64 = 256;
 
-/// Files without names that are to be freed, and who does it.
+/// Files without names to be freed, and the thread that does it.
 #[derive(Default)]
 pub(crate) struct UnlinkedDrain {
     /// A tunable cannot suspend it.
@@ -51,11 +51,11 @@ pub(crate) struct UnlinkedDrain {
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<u64>,
-    /// Objects are to be counted from here on, and then the object set gets these flags.
+    /// Objects from here on must be counted, and then the object set gets these flags.
     counting: Option<Counting>,
     /// There is a thread.
     running: bool,
-    /// Nothing is to be freed any more.
+    /// The thread must not free any more.
     stopped: bool,
 }
 
@@ -72,7 +72,7 @@ impl UnlinkedDrain {
         self.queue.lock()
     }
 
-    /// What is to be done next; `None`: the thread has to end.
+    /// What to do next; `None`: the thread has to end.
     fn next(&self) -> Option<Work> {
         let mut queue = self.queue();
         let first = queue.waiting.front().copied().filter(|_| !self.is_suspended());
@@ -212,7 +212,7 @@ impl FileSystem {
         self.start(&mut queue);
     }
 
-    /// Starts the thread, if there is none.
+    /// Starts the thread, unless it runs.
     fn start(&self, queue: &mut Queue) {
         if queue.running {
             return;
@@ -248,7 +248,7 @@ impl FileSystem {
     }
 }
 
-/// Does what waits, as long as somebody has the file system.
+/// Does what waits, as long as the file system is in use.
 fn drain_queue(fs: &Weak<FileSystem>) {
     if let Err(why) = caught(|| drain(fs))
         && let Some(fs) = fs.upgrade()

@@ -2,7 +2,7 @@
 //!
 //! A pair is chosen while a group is synced ([`find`]): both are complete, for neither is the newest, and
 //! together they have fewer live blocks than a sub-list may have. It is read from the group on disk
-//! ([`read`]), by a thread that nobody waits for, and replaced in a later group ([`apply`]). Entries that were
+//! ([`read`]), by a background thread, and replaced in a later group ([`apply`]). Entries that were
 //! added meanwhile follow what was kept. Whatever happens to the livelist between the two makes [`apply`]
 //! find other sub-lists than were read, and leave everything as it is: a destroyed or promoted clone, a list
 //! that is not worth its keep. An export ends the thread, and nothing is lost but its work.
@@ -93,7 +93,7 @@ pub fn read(
 pub fn apply(tx: &mut Tx<'_>, condensed: Condensed) -> Result<bool> {
     let Condensed { pair, mut keep, seen } = condensed;
     let lists = match still_there(tx, pair) {
-        // The directory is another object by now, or none.
+        // The directory is another object by now, or gone.
         Err(DslWriteError::Unreadable(_)) => None,
         lists => lists?,
     };

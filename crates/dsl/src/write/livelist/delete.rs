@@ -145,7 +145,7 @@ struct Taken {
     is_all: bool,
 }
 
-/// Takes up to `most` live blocks out of the sub-list of a key, which goes when none is left.
+/// Takes up to `most` live blocks out of the sub-list of a key, which goes once it is empty.
 fn take(tx: &mut Tx<'_>, (livelist, key, list): (u64, u64, u64), most: u64) -> Result<Taken> {
     let counts = bpobj::counts(tx, list)?;
     let before = bpobj::space(tx, list)?;

@@ -99,7 +99,7 @@ fn domains<'r>(body: &'r Body<'_>) -> &'r [&'r [u8]] {
 }
 
 impl Replay<'_> {
-    /// Where a table of domains goes if this record needs one and the file system has none: above the objects
+    /// Where a table of domains goes if this record needs one and the file system has no table: above the objects
     /// that the log makes, which have their numbers.
     ///
     /// Errors: the log cannot be read.
