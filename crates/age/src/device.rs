@@ -109,7 +109,7 @@ impl SparseDisk {
         self.chunks().values().map(|c| pages(c) * PAGE + CHUNK as usize * 8).sum::<usize>() as u64
     }
 
-    /// Nobody wants to know any more what is on the pages that lie in this range as a whole.
+    /// The pages that lie in this range as a whole are not read any more.
     pub fn discard(&self, offset: u64, len: u64) {
         let (first, end) = (offset.div_ceil(PAGE as u64), (offset + len) / PAGE as u64);
         let mut chunks = self.chunks();
@@ -133,7 +133,7 @@ impl SparseDisk {
     /// Makes a sparse file of it.
     ///
     /// # Errors
-    /// Those of the file.
+    /// Errors of the file.
     pub fn save(&self, path: &Path) -> io::Result<()> {
         let file = File::create_new(path)?;
         file.set_len(self.size)?;

@@ -27,13 +27,13 @@ pub(crate) struct Indirect {
 }
 
 impl Indirect {
-    /// Those of files.
+    /// The indirect blocks of files.
     pub fn of_files(spec: &Spec) -> Indirect {
         let shift = spec.indirect.map_or_else(|| indirect_shift(spec.block), |n| n.ilog2() as u8);
         Indirect { shift, sector: spec.sector() }
     }
 
-    /// Those of the object that holds dnodes.
+    /// The indirect blocks of the object that holds dnodes.
     pub fn of_dnodes(spec: &Spec) -> Indirect {
         Indirect { shift: MAX_INDIRECT_SHIFT, sector: spec.sector() }
     }
@@ -61,7 +61,7 @@ impl Indirect {
     }
 }
 
-/// A block of metadata: both copies, and bytes of one. No bytes: there is none yet.
+/// A block of metadata: both copies, and bytes of one. No bytes: it is not written yet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Meta {
     at: [Place; 2],
@@ -97,7 +97,7 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// Over `blocks` blocks; none is written yet.
+    /// Over `blocks` blocks, which are not written yet.
     pub fn new(blocks: u64, indirect: Indirect) -> Tree {
         let (mut levels, mut below) = (Vec::new(), blocks);
         while below > 1 {

@@ -20,7 +20,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`spec`] | what is to be simulated |
+//! | [`spec`] | the simulation that is asked for |
 //! | [`like`] | the free space of a pool that is there, to begin with |
 //! | [`device`] | devices of any size that keep metadata only |
 //! | `space` | extents for simulated blocks; gangs |
@@ -34,7 +34,7 @@
 //!
 //! Free space, space maps and what is written for them are the engine's own. Sizes and numbers of
 //! indirect blocks are a model; a test compares fullness, fragmentation and free segments by size with
-//! those of a pool that a real file is written to. Two such pools, with choices from different seeds,
+//! the figures of a pool that a real file is written to. Two such pools, with choices from different seeds,
 //! had 0.4% of the free space in segments of another size; a simulated one and a real one 1.5 to 1.9%,
 //! half of which was one segment at the edge between two sizes. There are no snapshots, and no reads
 //! that would compete with allocation.

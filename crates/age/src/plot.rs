@@ -1,4 +1,11 @@
 //! The report as a picture: what becomes of the free space, what it costs, and how long allocations take.
+//!
+//! Three panels stand below one another over the same axis of simulated time: percentages (full, FRAG, spoiled
+//! metaslabs), bytes in a transaction group, and latencies of allocations. Each line's name and last value stand at
+//! its right. Axes use the largest unit of which there are two or more.
+//!
+//! [`svg`] draws it; [`html`] puts it on a page with the command and the table, and loads nothing from elsewhere.
+//! The row at the start counts in the first panel only, since nothing was done before it.
 
 use crate::report::{MOST, Report, Row};
 use crate::spec::{AgeError, Spec, Work};

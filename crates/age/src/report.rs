@@ -24,7 +24,7 @@ use cenote_store::histogram::Histogram;
 use serde::Serialize;
 use std::time::Duration;
 
-/// Bytes of the segment that a metaslab has to have free, not to be spoiled: those of the largest
+/// Bytes of the segment that a metaslab has to have free, not to be spoiled: the bytes of the largest
 /// block of a file with the default `recordsize`.
 pub const WHOLE: u64 = 128 << 10;
 /// A pool is spoiled when this percentage of its metaslabs with free space is.

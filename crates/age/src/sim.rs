@@ -112,7 +112,7 @@ pub struct Simulation {
     spec: Spec,
     engine: Arc<Engine>,
     bays: Arc<Vec<Bay>>,
-    /// What is to be claimed yet.
+    /// Ranges that are not claimed yet.
     model: Option<PoolModel>,
     world: Arc<Mutex<World>>,
     target: u64,
@@ -315,7 +315,7 @@ impl Simulation {
         }
     }
 
-    /// Fills the pool, or has it become like the one that it is to be like. Whether it was done to
+    /// Fills the pool, or has it become like its model. Whether it was done to
     /// the end: `watch` may stop it.
     ///
     /// # Errors
@@ -348,7 +348,7 @@ impl Simulation {
         Ok(true)
     }
 
-    /// Claims what is allocated in the pool that this one is to be like.
+    /// Claims what is allocated in the model of this pool.
     fn claim(
         &mut self,
         model: PoolModel,

@@ -1,4 +1,12 @@
 //! What is to be simulated.
+//!
+//! A [`Spec`] describes a pool (size, vdevs, sectors, fill, log space maps), what is done to it ([`Work`]), and the
+//! time: how long in all, from row to row of the report, and from one transaction group to the next. All time is
+//! simulated. The same spec gives the same simulation, since all randomness begins at its seed.
+//!
+//! [`Spec::like`] takes the pool's part from a model of a real one.
+//!
+//! Invariant: what [`Spec::check`] lets through can be simulated; it refuses in the words that the user reads.
 
 use crate::like::{PoolModel, VdevModel};
 use cenote_dmu::write::{MAX_INDIRECT_SHIFT, MIN_INDIRECT_SHIFT};
@@ -30,7 +38,7 @@ pub enum AgeError {
     /// The pool is not as the simulation left it.
     #[error("the simulation has lost track: {0}")]
     Broken(String),
-    /// The pool that it is to be like cannot be taken for that.
+    /// The pool that was named as a model cannot be one.
     #[error("{0}")]
     Like(String),
     /// The plot could not be drawn.

@@ -117,7 +117,7 @@ fn zdb_agrees_after_random_overwrite() {
     check_space_maps(Spec { logs: false, ..overwrite(20) });
 }
 
-/// A watcher may stop it: the group is finished, and what there is until then is reported.
+/// A watcher may stop it: the group is finished, and the rows until then are reported.
 #[test]
 fn a_simulation_can_be_stopped() {
     let mut groups = 0;

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Most bytes of a simulated pool's own metadata, which is where the other pool has none.
+/// Most bytes of a simulated pool's own metadata, which lies where the other pool has no blocks.
 const OWN: u64 = 4 << 20;
 
 fn open(dir: &Path, name: &str) -> Arc<Pool> {

@@ -1,4 +1,12 @@
 //! The rows of `cenote-bench read`.
+//!
+//! Three kinds of reads, each cold and warm: sequential of 128 KiB, the same of lz4 blocks, random of 8 KiB. The
+//! peer makes the pool and reads it first; then the same objects are read from the raw file and by this engine, on
+//! a fresh import each time, and the median of several runs counts. A walk over the files of a sample pool follows,
+//! and then cached reads ([`cached`]).
+//!
+//! *Cold* means that the page cache and the ARC have nothing of it. Offsets are the same on all sides: every block
+//! once in order, or as many drawn from a fixed seed.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

@@ -1,11 +1,11 @@
 //! The receive rows of `cenote-bench send`.
 //!
-//! `cat` writes a stream into a pipe, from which it is received; the time counts until all of it is on disk. The streams
-//! of the three snapshots go into one pool, one after another; each row begins with a fresh import. The peer does the
-//! same with `dmu_recv_stream`.
+//! `cat` writes a stream into a pipe, from which it is received; the time counts until all of it is on disk. The
+//! streams of the three snapshots go into one pool, one after another; each row begins with a fresh import. The peer
+//! does the same with `dmu_recv_stream`.
 //!
-//! The rows `write` make the same files in such a pool through the library; the contents of the large file come through a
-//! pipe as well. The row `cp` copies the large file in the file system of the directory.
+//! The rows `write` make the same files in such a pool through the library; the contents of the large file come through
+//! a pipe as well. The row `cp` copies the large file in the file system of the directory.
 
 use crate::measure::{Run, measure};
 use crate::mounted::make_image;
@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 
-/// The rows here, and those of the peer.
+/// The rows here, and the peer's rows.
 pub fn run(args: &SendArgs) -> anyhow::Result<(Vec<Run>, Vec<Run>)> {
     let (image, plain) = (args.dir.join("receive.img"), args.dir.join("plain"));
     make_image(&image, args.image_bytes())?;

@@ -17,12 +17,12 @@
 //!
 //! Without reading ahead a replay is ended after `--seconds`: one read after another, each with its latency, would take
 //! hours. How many records a row applied, and the reads for them, are printed. The column `all s` says what the whole
-//! log takes. Of a replay that was ended that is an estimate, marked with `~`: the further reads are those that the row with
-//! reading ahead made beyond it, each with the time that one took so far. The last column compares `all s` of the two rows.
-//! Where a latency is 0 reads say nothing, and the rest is taken to go as fast as what was done.
+//! log takes. Of a replay that was ended that is an estimate, marked with `~`: the further reads are those that the row
+//! with reading ahead made beyond it, each with the time that one took so far. The last column compares `all s` of the
+//! two rows. Where a latency is 0 reads say nothing, and the rest is taken to go as fast as what was done.
 //!
-//! All of it ends after `--minutes`, which the kinds of a length share: a row with reading ahead that takes longer is ended, and estimated as well,
-//! and what there is no time left for is named at the end ([`Budget`]).
+//! All of it ends after `--minutes`, which the kinds of a length share: a row with reading ahead that takes longer is
+//! ended, and estimated as well, and the rows that no time is left for are named at the end ([`Budget`]).
 
 use crate::noise::Noise;
 use crate::write;
@@ -78,7 +78,8 @@ pub struct ReplayArgs {
     /// Directory for the device files.
     #[arg(long, default_value = "/dev/shm/cenote-bench")]
     dir: PathBuf,
-    /// Records of each log. Of 1,000,000 writes the image and its copy take 20 GiB: there are no rows where there is no room.
+    /// Records of each log. Of 1,000,000 writes the image and its copy take 20 GiB: there are no rows where there is no
+    /// room.
     #[arg(long, value_delimiter = ',', default_values_t = [100_000, 1_000_000])]
     records: Vec<u64>,
     /// Most seconds that a replay without reading ahead takes; one that is not done then is ended.

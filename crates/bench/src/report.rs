@@ -1,4 +1,11 @@
-//! The table that `cenote-bench` prints.
+//! The tables that `cenote-bench` prints.
+//!
+//! There is one for reads, one for cached reads, one for writes and one for mounts. A row has the rate (MB/s, or
+//! operations a second where no bytes are counted), the same of the peers where they have the row, ratios, and
+//! processor time per GiB or operation. Below a table stand figures that are known from elsewhere, and what makes
+//! the peer here slower than it could be.
+//!
+//! A row during which the host took more than 5% of a processor away is named, since it looks slower than it is.
 
 use crate::cached::Cached;
 use crate::measure::Run;

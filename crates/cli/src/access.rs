@@ -1,6 +1,6 @@
 //! Which commands another user may give the daemon of root (`zfs_secpolicy_*`).
 //!
-//! Everybody may look, as everybody may with OpenZFS, and may give those commands that act on what is delegated: what
+//! Every user may look, as with OpenZFS, and may give those commands that act on what is delegated: what
 //! these need is asked where they change something ([`cenote_engine::change::policy`]). A command that is not in the
 //! tables is for the daemon's user and root.
 //!
@@ -14,14 +14,14 @@ use cenote_dsl::props::{Who as Owner, is_userspace, owner_of};
 use cenote_engine::change::policy::Operation;
 use std::ffi::OsString;
 
-/// Who may give a command, beside root and the daemon's user.
+/// Which users may give a command, beside root and the daemon's user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
-    /// Everybody.
+    /// Every user.
     Everybody,
-    /// Everybody, without operands and these options.
+    /// Every user, without operands and these options.
     Listing(&'static [&'static str]),
-    /// Everybody who has what each of its changes needs (`zfs allow`).
+    /// Every user with the permissions that each of its changes needs (`zfs allow`).
     Delegated,
 }
 
@@ -76,7 +76,7 @@ const ZFS: &[(&str, Access)] = &[
 const CENOTE: &[(&str, Access)] =
     &[("complete", Everybody), ("tunables", Listing(&[])), ("txgs", Everybody)];
 
-/// The command of a tool that a name stands for, and who may give it.
+/// The command of a tool that a name stands for, and which users may give it.
 fn find(tool: &str, name: &str) -> Option<(&'static str, Access)> {
     let (table, name) = match tool {
         "zpool" => (ZPOOL, (zpool::tool().canonical)(name)),
@@ -87,7 +87,7 @@ fn find(tool: &str, name: &str) -> Option<(&'static str, Access)> {
     table.iter().copied().find(|(known, _)| *known == name)
 }
 
-/// Why the caller may not give a command; `None`: it may. Help and mistakes are everybody's.
+/// Why the caller may not give a command; `None`: it may. Help and mistakes are open to every user.
 pub fn refusal(tool: &str, args: &[OsString], ctx: &Context) -> Option<String> {
     if !ctx.caller.is_delegated() {
         return None;
@@ -134,7 +134,7 @@ pub fn is_for_own_process(tool: &str, args: &[OsString]) -> bool {
     }
 }
 
-/// Whether the caller may see a property: what others own in a file system is not everybody's
+/// Whether the caller may see a property: what others own in a file system is not shown to every user
 /// (`zfs_secpolicy_userspace_one`).
 pub fn sees(node: &Node, property: &str, ctx: &Context) -> bool {
     let Some(who) = ctx.delegate().filter(|_| is_userspace(property)) else { return true };

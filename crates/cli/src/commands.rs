@@ -1,5 +1,16 @@
-//! The command tables of `zpool` and `zfs`: names, usage messages, what runs where, and what is
+//! The command tables of `zpool` and `zfs` (`command_table`): names, usage messages, what runs where, and what is
 //! refused by name.
+//!
+//! A [`Tool`] has rows in the order of its usage message. A row says how its command runs ([`Runs`]): in the user's
+//! process, on imported pools, as a look that waits for no slow device, in a place that its arguments decide, or
+//! not at all yet.
+//!
+//! [`Tool::place`] answers before anything runs, since it decides which process runs the command. [`Tool::run`]
+//! then finds the command by its name or alias, answers help and versions itself, keeps the command line for the
+//! pool's history, and records it if the command has changed a pool and succeeded.
+//!
+//! A command that OpenZFS has and this program does not yet is in the table as well, so that it is refused by its
+//! name.
 
 use crate::context::Context;
 use crate::json;
@@ -152,7 +163,7 @@ impl Tool {
             "usage: {} command args ...\nwhere 'command' is one of the following:\n\n",
             self.name
         );
-        // An empty line between groups, none where a whole group is left out.
+        // An empty line between groups, but not where a whole group is left out.
         for group in self.commands.split(Option::is_none) {
             let works = group.iter().flatten().filter(|c| c.works());
             let lines: String = works.map(|c| c.usage).collect();

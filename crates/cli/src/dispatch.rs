@@ -1,4 +1,14 @@
 //! From a command line to the function that runs it, and the process it runs in.
+//!
+//! The name of the program, or its first argument, chooses the tool. Arguments of the classic tools are left to
+//! them; all others are parsed by clap. [`place`] says where a command runs, from its arguments alone: in the
+//! user's process, in the daemon if one runs, or in a daemon that is started for it.
+//!
+//! `launch` connects if need be and sends the arguments; the daemon calls [`run`], which is the same function
+//! that the user's process calls when the command runs there. `run` asks first whether the caller may give the
+//! command (`access::refusal`).
+//!
+//! Completion is a case of its own: it must answer soon, so it never starts a daemon, and a timer ends it.
 
 use crate::client;
 use crate::commands::Where;

@@ -125,7 +125,7 @@ impl Json {
         to_value(&Property { value: self.value(text), source, received })
     }
 
-    /// A property that a table would show; a dash if there is none.
+    /// A property that a table would show; a dash if it has no value.
     pub fn shown(self, value: Option<PropValue>, literal: bool) -> Result<Value, Stop> {
         match value {
             None => self.property("-", &Source::None, None),

@@ -1,4 +1,11 @@
 //! `cenote ls` and `cenote cat`: looking into a dataset without mounting it.
+//!
+//! Names are `pool/fs[@snapshot][:/path]`; a `Locator` finds them in an imported pool, or in one that it opens
+//! read-only from devices (`-d`). `ls` lists files by name, as `ls` does, and goes down with a stack of its own.
+//! `cat` writes files or volumes to standard output, a piece at a time, and asks for the pieces that follow.
+//!
+//! What cannot be read is said, and the rest follows; the exit code is then 1. A directory that is met twice on the
+//! way down is reported and not entered again, so that a damaged pool cannot make the listing endless.
 
 use crate::context::Context;
 use crate::locate::{Locator, Name, Place};

@@ -151,7 +151,7 @@ pub struct Locator {
     filesystems: HashMap<String, Arc<FileSystem>>,
     /// Datasets that are shown without a part of their intent logs.
     incomplete: HashSet<String>,
-    /// What is to be said of one, if it was not said yet.
+    /// The message about such a dataset, if it was not printed yet.
     left_out: Option<String>,
 }
 

@@ -168,7 +168,7 @@ fn take_number(operands: &mut Vec<String>) -> Result<Option<f64>, Stop> {
     Ok(Some(value))
 }
 
-/// A number of bytes, perhaps with a suffix K, M, G or T; `None` if it is none.
+/// A number of bytes, perhaps with a suffix K, M, G or T; `None` for any other text.
 pub fn bytes(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(['K', 'M', 'G', 'T', 'k', 'm', 'g', 't']);
     let shift = match text.get(digits.len()..)?.to_ascii_uppercase().as_str() {

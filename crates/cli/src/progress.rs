@@ -1,5 +1,12 @@
-//! A bar on the user's terminal, with rate and time left. The terminal may be at the other end of a
-//! socket: what is drawn is collected and goes out through the command's standard error.
+//! A bar on the user's terminal, with rate and time left. The terminal may be at the other end of a socket: what is
+//! drawn is collected and goes out through the command's standard error.
+//!
+//! A [`Bar`] draws to a `Screen`, a terminal that only collects the text. After each step the text is sent, as one
+//! piece. A [`Drawn`] is the same for a thread that has standard error to itself. There is a bar only if standard
+//! error is a terminal; without one, [`Seldom`] says every ten seconds that a line is due.
+//!
+//! Messages may have names of a pool in them, and are made printable before they are drawn: no name can move the
+//! cursor. A user that is gone is no error here, since the command is cancelled by other means.
 
 use crate::context::Context;
 use cenote_command::output::{Output, printable};
@@ -14,7 +21,7 @@ use std::time::{Duration, Instant};
 const FORM: &str = "{bar:24} {percent:>3}% {binary_bytes} of {binary_total_bytes}  \
                     {binary_bytes_per_sec}  {eta} left";
 
-/// The line where nobody knows how many bytes there will be.
+/// The line where the number of bytes is not known before their end.
 const FORM_WITHOUT_END: &str = "{binary_bytes}  {binary_bytes_per_sec}  {elapsed} so far";
 
 /// The line of a bar that says itself how far things are.
@@ -120,7 +127,7 @@ impl Drawn {
         Drawn(bar)
     }
 
-    /// A line on a terminal of so many columns, of bytes whose number nobody knows before their end.
+    /// A line on a terminal of so many columns, of bytes whose number is not known before their end.
     pub fn without_end(width: Option<u16>) -> Drawn {
         Drawn(Bar::on_screen(FORM_WITHOUT_END, width))
     }

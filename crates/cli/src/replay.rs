@@ -1,4 +1,4 @@
-//! Replaying the intent logs of file systems that are to be mounted, and showing how far that is: a bar on a
+//! Replaying the intent logs of file systems before they are mounted, and showing how far that is: a bar on a
 //! terminal, a line now and then otherwise. Of what is done soon nothing is said.
 
 use crate::context::Context;
@@ -52,7 +52,7 @@ pub(super) fn watched<T: Send>(
 }
 
 /// Replays the intent logs of those file systems that are meant to be mounted, several at once. Which could not be
-/// is said by who mounts them.
+/// is said by the command that mounts them.
 pub(super) fn before_mounting(
     imported: &Imported,
     all: &[Dataset],

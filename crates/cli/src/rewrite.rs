@@ -139,7 +139,7 @@ pub fn run(args: &RewriteArgs, ctx: &mut Context) -> Outcome {
 }
 
 impl Rewriter<'_> {
-    /// Bytes of the range of a file that is to be rewritten.
+    /// Bytes of the range of a file to be rewritten.
     fn share(&self, file: &Metadata) -> u64 {
         let after = file.len().saturating_sub(self.args.offset.unwrap_or(0));
         after.min(self.args.length.filter(|l| *l != 0).unwrap_or(u64::MAX))
@@ -188,7 +188,7 @@ impl Rewriter<'_> {
         if self.bar.is_none() {
             return;
         }
-        // What cannot be looked at is said when it is to be rewritten.
+        // What cannot be looked at is reported when it is rewritten.
         let _ = self.walk(path, &mut |this, _, found| {
             if let (Some(bar), Ok(file)) = (&this.bar, found) {
                 bar.expect(this.share(&file));

@@ -65,7 +65,7 @@ fn a_pool_like_another_one() {
     assert!(picture.contains(", FRAG ") && !picture.contains("FRAG -"), "{picture}");
 }
 
-/// Interrupted, it says what there is until then; files are there after every row.
+/// Interrupted, it shows the rows until then; files are there after every row.
 #[test]
 fn an_interrupt_ends_it_in_order() {
     let dir = tempfile::tempdir().unwrap();

@@ -48,7 +48,7 @@ fn permissions_are_granted_shown_and_taken_away() {
             "@backup hold,send,snapshot",
         ]
     );
-    // Who makes a dataset gets what creators get.
+    // A user who makes a dataset gets the permissions of creators.
     tank.zfs("create tank/a/new");
     let new = ["tank/a/new", "Local permissions:", "user root @backup,destroy"];
     assert_eq!(shown(&tank, "tank/a/new")[..3], new);

@@ -8,8 +8,8 @@ use common::{Session, skip};
 use std::fs::File;
 use std::process::Command;
 
-/// Runs `script` with `cenote` and the session's directory as `$1` and `$2`, in a mount namespace of its own, as what is
-/// begun with `prefix`; returns exit code, output and complaints.
+/// Runs `script` with `cenote` and the session's directory as `$1` and `$2`, in a mount namespace of its own, as what
+/// is begun with `prefix`; returns exit code, output and complaints.
 fn in_container(s: &Session, prefix: &[&str], script: &str) -> (Option<i32>, String, String) {
     File::create(s.path("disk")).unwrap().set_len(256 << 20).unwrap();
     let mut command = Command::new("unshare");
@@ -48,7 +48,7 @@ fn a_pool_is_made_and_used_without_fuse() {
     assert!(said.contains("--device /dev/fuse --cap-add SYS_ADMIN"), "{said}");
     cenote_testpools::judge(s.dir.path(), "tank");
 
-    // Where nothing is to be mounted nothing is said, and all else works.
+    // Where no mounts are wanted no message is printed, and all else works.
     let s = Session::new();
     let used = format!(
         "{WITHOUT_DEVICE} $1 zpool create -m none tank $2/disk; $1 zfs create tank/a

@@ -68,7 +68,7 @@ fn import_mounts_and_export_unmounts() {
     s.run("zfs mount -a").ok();
     assert_eq!(mounts_below(&root).len(), 5);
 
-    // Somebody else may unmount, too.
+    // Another user may unmount, too.
     let path = root.join("degr/dg16k-off");
     assert!(std::process::Command::new("umount").arg(&path).status().unwrap().success());
     wait_until("the mount is forgotten", || s.run("zfs mount").ok().lines().count() == 4);
@@ -230,7 +230,7 @@ fn only_one_daemon_and_none_without_work() {
     let second = s.run("daemon --foreground");
     assert_eq!(second.code, 0, "{second:?}");
     assert_eq!(s.daemon(), Some(pid));
-    // Everybody may ask root's daemon.
+    // Every user may ask root's daemon.
     let open = if rustix::process::geteuid().is_root() { 0o666 } else { 0o600 };
     assert_eq!(std::fs::metadata(s.path("socket")).unwrap().mode() & 0o777, open);
     wait_until("the daemon has nothing to do and ends", || !runs(pid));
@@ -404,7 +404,7 @@ fn what_others_put_in_the_sockets_place_is_refused() {
     let mut theirs = s.command();
     theirs.env("CENOTE_SOCKET", dir.join("c")).current_dir("/").uid(65534).gid(65534);
     assert!(theirs.args(["daemon", "stop"]).status().unwrap().success());
-    // Where nobody interferes the directory will do.
+    // Where no other user interferes the directory will do.
     let (code, said) = at("d", "daemon");
     assert_eq!((code, said.as_str()), (Some(0), ""));
     assert_eq!(at("d", "daemon stop").0, Some(0));

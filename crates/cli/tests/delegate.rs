@@ -1,4 +1,4 @@
-//! Other users at root's daemon: everybody may look, and does what is delegated, and no more.
+//! Other users at root's daemon: every user may look, and may do what is delegated, and no more.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // A failure fails the test.
 
@@ -358,7 +358,7 @@ fn it_counts_whom_something_is_granted_to_and_where() {
     tank.zfs(&format!("allow -d -u {ALICE} snapshot tank/a"));
     assert_eq!(places(ALICE, &[]), [false, true, true]);
     tank.zfs(&format!("unallow -u {ALICE} tank/a"));
-    // Groups are those of the process, not of the number of the user.
+    // The groups of the process count, not the groups of the user's number.
     tank.zfs(&format!("allow -g {GROUP} snapshot tank/a/b"));
     assert_eq!(places(ALICE, &[GROUP]), [false, true, true]);
     assert_eq!(places(ALICE, &[GROUP + 1, GROUP]), [false, true, true]);
@@ -377,7 +377,7 @@ fn it_counts_whom_something_is_granted_to_and_where() {
     let said = by(&tank, BOB, &[], "zfs snapshot tank/a/b@x").fails(1);
     assert!(said.contains("delegated administration is disabled on pool"), "{said}");
     tank.session.run("zpool set delegation=on tank").ok();
-    // Who creates a dataset gets what creators get.
+    // A user who creates a dataset gets the permissions of creators.
     tank.zfs("allow -c destroy,mount,compression tank/a");
     tank.zfs(&format!("allow -u {ALICE} create,mount tank/a"));
     alice(&tank, "zfs create -o canmount=off tank/a/no").fails(1);
@@ -466,7 +466,7 @@ fn mounting_is_roots() {
     assert_eq!(fs::read_to_string(tank.path("tank/a/one")).unwrap(), "1");
     alice(&tank, "zfs set readonly=on tank/a").ok();
     assert!(fs::write(tank.path("tank/a/two"), "2").is_err());
-    // By path: the daemon looks up none for others.
+    // By path: the daemon looks up no paths for other users.
     let listed = alice(&tank, &format!("zfs list -Ho name {place}")).ok();
     assert_eq!(listed, "tank/a\n");
     tank.zfs("set readonly=off tank/a");

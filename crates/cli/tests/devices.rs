@@ -90,7 +90,7 @@ fn a_file_that_nothing_can_replace_stays_in_use() {
     s.run("zpool export tank").ok();
 }
 
-/// What was deleted is noticed by who looks, and by who writes: without a `zpool reopen`.
+/// A deleted file is noticed by commands that look, and by writes: without a `zpool reopen`.
 #[test]
 fn a_deleted_file_is_not_written_to() {
     for (shape, state) in [("mirror a b", "FAULTED"), ("raidz a b c", "FAULTED")] {

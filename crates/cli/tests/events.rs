@@ -107,7 +107,7 @@ fn events_are_listed_shown_and_cleared() {
     assert_ne!(s.run(&format!("zpool import -d {from} stripe")).code, 0);
     let failed = reports(&s, "ereport.fs.zfs.zpool");
     assert!(failed.len() == 1 && failed[0].contains("pool_context = 0x2\n"), "{failed:?}");
-    // No more are kept than that; who follows is told of those that are gone.
+    // No more events are kept than that; a follower is told how many are gone.
     s.run("tunables set zfs_zevent_len_max=3").ok();
     let dir = s.path("").display().to_string();
     s.run(&format!("zpool import -N -d {dir} tank")).ok();
@@ -177,7 +177,7 @@ fn reports(s: &Session, class: &str) -> Vec<String> {
     text.split("\n\n").filter(|event| event.contains(&class)).map(String::from).collect()
 }
 
-/// Every slow request is counted and reported, and none of a vdev that is to be left out.
+/// Every slow request is counted and reported, and none of a vdev to be left out.
 #[test]
 fn slow_requests_are_reported() {
     let s = Session::new();

@@ -240,7 +240,7 @@ fn the_daemon_of_the_system_may_do_what_it_needs_and_little_more() {
     install(root.path(), &[("PREFIX", "/usr")]);
     let unit = root.path().join("usr/lib/systemd/system/cenote.service");
     let text = fs::read_to_string(&unit).unwrap();
-    // Each of these gives a service a mount namespace of its own, in which its mounts are seen by nobody else.
+    // Each of these gives a service a mount namespace of its own, in which no other process sees its mounts.
     for private in [
         "PrivateTmp",
         "PrivateDevices",

@@ -63,7 +63,7 @@ fn wait_until(mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// A new mount namespace has copies of all mounts, those of other tests too: who makes one is alone.
+/// A new mount namespace has copies of all mounts, also of other tests' mounts: a test that makes one runs alone.
 static NAMESPACES: RwLock<()> = RwLock::new(());
 
 /// A process with a file open, which ends with this.
@@ -119,7 +119,7 @@ fn a_bind_mount_that_nobody_uses_stands_in_no_ones_way() {
     must("mount", &["--bind", text(&tank.path("tank/b")), text(&bound)]);
     tank.zfs("destroy -r tank/b");
     assert!(mounts_below(&bound).is_empty() && !file.exists());
-    // Who takes away the mount itself leaves the other one, which `zfs unmount` takes then.
+    // If the mount itself is taken away the bind mount stays, and `zfs unmount` takes it then.
     tank.zfs("create tank/c");
     must("mount", &["--bind", text(&tank.path("tank/c")), text(&bound)]);
     must("umount", &[text(&tank.path("tank/c"))]);
@@ -142,7 +142,7 @@ fn other_namespaces_keep_a_pool_only_while_they_use_it() {
     let (bound, newroot) = (tank.session.path("bound"), tank.session.path("newroot"));
     [&bound, &newroot].iter().for_each(|dir| fs::create_dir(dir).unwrap());
     let bind = format!("mount --bind {} {}", tank.path("tank/f1").display(), bound.display());
-    // In the new root directory none of the mounts below the old one is to be seen.
+    // In the new root directory the mounts below the old one are not visible.
     let jail = format!(
         "mount --bind / {root} && exec chroot {root} sh -c 'echo ready; exec sleep 60'",
         root = newroot.display()
@@ -163,7 +163,7 @@ fn other_namespaces_keep_a_pool_only_while_they_use_it() {
             let holder = format!("process {} (sleep) uses it", namespace.0.id());
             assert!(why.contains("pool or dataset is busy") && why.contains(&holder), "{why}");
             assert_eq!(fs::read_to_string(&file).unwrap(), "data", "nothing was unmounted");
-            // An unmount here is none there.
+            // An unmount here does not unmount there.
             tank.zfs("unmount tank/f1");
             assert_eq!(tank.get("mounted", "tank/f1"), "no");
             let why = tank.refused("destroy tank/f1");
@@ -173,7 +173,7 @@ fn other_namespaces_keep_a_pool_only_while_they_use_it() {
             // By force the devices are let go.
             tank.session.run("zpool export -f tank").ok();
         } else {
-            // A copy that nobody uses is nothing to wait for.
+            // No command waits for a copy that no process uses.
             done.ok();
         }
         let (root, dir) = (tank.session.root(), tank.session.dir.path().display());
@@ -270,7 +270,7 @@ fn a_receive_exchanges_contents_below_all_mounts() {
     tank.finish();
 }
 
-/// Users look into `.zfs/snapshot` while a file system is received into: nobody waits for ever.
+/// Users look into `.zfs/snapshot` while a file system is received into: no thread waits for ever.
 #[test]
 fn receives_go_on_beside_lookups_in_snapshots() {
     if !can_mount() {
@@ -717,7 +717,7 @@ fn a_killed_daemon_is_gone_while_it_mounts() {
     tank.finish();
 }
 
-/// Whoever takes away the mounts of a daemon that was killed takes none of those that its successor makes.
+/// Taking away the mounts of a killed daemon leaves the mounts that its successor makes.
 #[test]
 fn an_import_right_after_a_kill_stays_mounted() {
     if !can_mount() {

@@ -13,7 +13,7 @@ use common::{can_mount, mounts_below};
 use std::fs;
 use std::path::Path;
 
-/// `DMU_OST_OTHER`, and a number that nobody has given a meaning.
+/// `DMU_OST_OTHER`, and a number without a meaning.
 const KINDS: [(&str, u64); 2] = [("other", 4), ("unheard", 77)];
 
 /// Adds a dataset of each kind to the exported pool in `dir`.

@@ -56,13 +56,13 @@ fn quotas_are_set_kept_to_and_listed() {
     File::create(&more).unwrap();
     let refused = chown(&more, Some(4001), None).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::QuotaExceeded);
-    // A larger quota holds at once, also with the file open; none as well.
+    // A larger quota holds at once, also with the file open; so does `none`.
     tank.zfs("set userquota@4000=2M tank/a");
     assert!(fill(&tank, &mut first) > 0);
     tank.zfs("set userquota@4000=none userobjquota@4001=none tank/a");
     first.write_all(&[7; 1 << 20]).unwrap();
     chown(&more, Some(4001), None).unwrap();
-    // Those who have none of their own go by the default.
+    // Users without a quota of their own go by the default.
     tank.zfs("set defaultuserquota=1M tank/a");
     assert_eq!(tank.get("defaultuserquota", "tank/a"), "1048576");
     assert!((1 << 20..2 << 20).contains(&(fill(&tank, &mut second) + 4096)));

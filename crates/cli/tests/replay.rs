@@ -172,8 +172,8 @@ fn tree_of(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
-/// A log that cannot be read up to its end is replayed as far as it goes. Whoever looks at its file system then, by a mount
-/// that is read-only or by a command, sees the same, and is told.
+/// A log that cannot be read up to its end is replayed as far as it goes. A user who looks at its file system then, by
+/// a mount that is read-only or by a command, sees the same, and is told.
 #[test]
 fn a_log_that_cannot_be_replayed_is_left_out() {
     if !can_mount() {

@@ -147,7 +147,7 @@ fn a_tree_is_rewritten_with_new_properties_while_others_write() {
 }
 
 /// A file system with so many files that each take a while to rewrite. Their names are long: a pipe of
-/// one page holds those of twenty.
+/// one page holds the names of twenty files.
 fn many(tank: &Tank, count: usize) -> Vec<String> {
     let names: Vec<String> = (0..count).map(|n| format!("{n:0200}")).collect();
     for (n, name) in names.iter().enumerate() {

@@ -76,7 +76,7 @@ fn snapshots_are_sent() {
     tank.zfs("clone tank/a@two tank/c");
     tank.zfs("snapshot tank/c@x");
     assert_eq!(send("zfs send -i tank/a@two tank/c@x"), ["BEGIN", "END"]);
-    // What nobody has open is sent as it is.
+    // A head that no process has open is sent as it is.
     assert_eq!(send("zfs send -i @three tank/a"), ["BEGIN", "END"]);
 
     let refused = |line: &str, code| tank.session.run(line).fails(code);

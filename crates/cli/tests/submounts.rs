@@ -167,7 +167,7 @@ fn file_systems_come_and_go() {
     let again = nobody.run("zfs mount basic/ci").fails(1);
     assert_eq!(again, "cannot mount 'basic/ci': filesystem already mounted");
 
-    // By path, and only if nobody is there.
+    // By path, and only if no process is in there.
     let mut sitting = nobody.sit(&ci);
     let busy = format!("cannot unmount '{}': pool or dataset is busy", ci.display());
     assert_eq!(nobody.run(&format!("zfs unmount {}", ci.display())).fails(1), busy);

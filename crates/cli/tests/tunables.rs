@@ -219,7 +219,7 @@ fn directory(s: &Session, dir: &Path, run: &dyn Fn(&str) -> Done) {
     let mut sorted: Vec<&str> = names.lines().collect();
     sorted.sort_unstable();
     assert_eq!(sorted, listed);
-    // No other names can be made, and none be removed.
+    // No other names can be made, and no name can be removed.
     assert!(fs::write(format!("{parameters}/zfs_new"), "1").is_err());
     assert!(fs::remove_file(format!("{parameters}/zfs_txg_timeout")).is_err());
     // Pools come and go.

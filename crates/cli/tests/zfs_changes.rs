@@ -322,7 +322,7 @@ fn attributes_are_where_the_property_says() {
     cenote_testpools::judge(tank.session.dir.path(), "tank");
 }
 
-/// `standard`: who asks for it waits until the change is stable; `always`: who writes waits; `disabled`: nobody
+/// `standard`: an fsync waits until the change is stable; `always`: every write waits; `disabled`: neither
 /// does. The first one waits for a transaction group, with which the intent log starts; then the log does.
 #[test]
 fn sync_says_who_waits_for_a_group() {
@@ -607,7 +607,7 @@ fn properties_reach_mounts_in_use() {
     assert!(!listed() && !dir.join(".zfs").exists());
     tank.zfs("inherit snapdir tank/a");
     assert!(!listed() && dir.join(".zfs").exists());
-    // The kernel does not take a mount from who writes; the file system refuses all the same.
+    // The kernel does not make a mount read-only under a writer; the file system refuses all the same.
     let mut writer = fs::OpenOptions::new().append(true).open(&file).unwrap();
     let why = tank.refused("set readonly=on tank/a");
     let place = dir.display();
@@ -661,7 +661,7 @@ fn access_lists_count_as_soon_as_they_can_be_set() {
     let why = tank.refused("set acltype=posix tank/a");
     assert!(why.contains("pool or dataset is busy"), "{why}");
     assert_eq!(grant(), Err(rustix::io::Errno::OPNOTSUPP));
-    // That is nothing to those who change something else.
+    // Changes of other properties are not affected.
     tank.zfs("set compression=lz4 tank");
     tank.zfs("set atime=off tank/a");
     assert_eq!(grant(), Err(rustix::io::Errno::OPNOTSUPP));

@@ -407,7 +407,7 @@ fn a_snapshot_that_is_mounted_elsewhere_is_not_destroyed() {
     must("umount", &[other.to_str().unwrap()]);
     assert_eq!(tank.get("mounted", "tank/fs"), "yes");
     remove().unwrap();
-    // The other one keeps nobody from exporting the pool.
+    // The other mount does not keep the pool from being exported.
     tank.finish();
 }
 
@@ -428,7 +428,7 @@ fn a_snapshot_with_open_files_is_not_destroyed() {
         let why = "cannot destroy snapshot tank/fs@old: dataset is busy";
         assert_eq!(tank.refused(line), why, "{line}");
     }
-    // It is there as before, also to those who have not seen it yet.
+    // It is there as before, also for a reader that has not seen it yet.
     let mut bytes = vec![0; 1 << 20];
     open.read_exact_at(&mut bytes, 0).unwrap();
     assert!(bytes.iter().all(|b| *b == 1));
@@ -597,7 +597,7 @@ fn an_unmount_takes_descendants_wherever_they_are() {
     tank.finish();
 }
 
-/// A pool of somebody else mounts nothing outside of the alternate root, by whatever way it was made to lead there.
+/// A pool of another system mounts nothing outside of the alternate root, by whatever way it was made to lead there.
 #[test]
 fn nothing_is_mounted_outside_of_the_alternate_root() {
     if !can_mount() {

@@ -149,7 +149,7 @@ fn bookmarks_outlive_snapshots() {
     ] {
         assert_eq!(tank.refused(line), why, "{line}");
     }
-    // A clone has those of the snapshots that it comes from, also through another clone.
+    // A clone may have bookmarks of the snapshots that it comes from, also through another clone.
     tank.zfs("snapshot tank/a@later");
     tank.zfs("clone tank/a@one tank/b/c");
     tank.zfs("snapshot tank/b/c@one");

@@ -29,7 +29,7 @@ const ENVIRONMENT: &[&str] = &[
     "ZPOOL_VDEV_NAME_PATH",
 ];
 
-/// Those of them that nothing but the look of the output depends on. They are all that counts of another user's
+/// The variables that only the look of the output depends on. They are all that counts of another user's
 /// environment: no file is looked for where another user says.
 const LOOKS: &[&str] = &[
     "COLORTERM",
@@ -48,7 +48,7 @@ const LOOKS: &[&str] = &[
 pub enum Rights {
     /// Everything: root, and the user whose daemon it is.
     All,
-    /// What everybody may see, and what is delegated to the user and these groups (`zfs allow`).
+    /// What every user may see, and what is delegated to the user and these groups (`zfs allow`).
     Delegated {
         /// Numbers of the groups, the primary one first.
         groups: Vec<u32>,
@@ -96,7 +96,7 @@ impl Caller {
             .filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?)))
             .collect();
         let user = rustix::process::getuid().as_raw();
-        // In a mount that nobody serves any more there is none: then paths have to be absolute.
+        // A dead mount has no working directory: then paths have to be absolute.
         let cwd = std::env::current_dir().unwrap_or_else(|_| "/(unreachable)".into());
         let rights = Rights::All;
         Caller { cwd, env, terminal: terminal(), umask: umask(), user, rights }

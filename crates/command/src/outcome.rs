@@ -52,7 +52,7 @@ pub fn given_twice<T>(name: &str) -> Result<T, Stop> {
     fail(format!("property '{name}' specified multiple times"))
 }
 
-/// Turns an outcome into an exit code and says what there is to say. `usage` is the usage of the
+/// Turns an outcome into an exit code and prints its message. `usage` is the usage of the
 /// command that was running, `out` and `err` are its standard output and standard error.
 pub fn conclude(outcome: Outcome, usage: &str, out: &mut dyn Write, err: &mut dyn Write) -> i32 {
     let outcome = match (outcome, out.flush()) {
@@ -74,7 +74,7 @@ pub fn conclude(outcome: Outcome, usage: &str, out: &mut dyn Write, err: &mut dy
             complain(&message);
             1
         }
-        // The reader of the output has ended: there is nobody to tell.
+        // The reader of the output has ended and cannot be told.
         Err(Stop::Io(e)) if e.kind() == io::ErrorKind::BrokenPipe => 1,
         Err(Stop::Io(e)) => {
             complain(&format!("cannot write output: {}", plain(&e)));

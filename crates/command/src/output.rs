@@ -7,8 +7,8 @@
 //! itself draws with escape sequences, and contents of files that were asked for, go past this
 //! ([`Output::raw`]); names that are part of a drawing go through [`printable`] first.
 //!
-//! Escaped are: the control characters of ASCII, DEL, those of Latin-1 (U+0080 to U+009F, which terminals
-//! take for the beginnings of sequences as well), and bytes that are not UTF-8.
+//! Escaped are: the control characters of ASCII, DEL, the control characters of Latin-1 (U+0080 to U+009F, which
+//! terminals take for the beginnings of sequences as well), and bytes that are not UTF-8.
 
 use std::fmt::Write as _;
 use std::io::{self, BufWriter, Write};
@@ -59,7 +59,7 @@ impl Output {
     /// For `write!`, as [`Write::write_fmt`].
     ///
     /// # Errors
-    /// Those of writing.
+    /// Errors of writing.
     pub fn write_fmt(&mut self, text: std::fmt::Arguments<'_>) -> io::Result<()> {
         Write::write_fmt(self, text)
     }
@@ -67,7 +67,7 @@ impl Output {
     /// As [`Write::write_all`].
     ///
     /// # Errors
-    /// Those of writing.
+    /// Errors of writing.
     pub fn write_all(&mut self, data: &[u8]) -> io::Result<()> {
         Write::write_all(self, data)
     }
@@ -75,7 +75,7 @@ impl Output {
     /// As [`Write::flush`].
     ///
     /// # Errors
-    /// Those of writing.
+    /// Errors of writing.
     pub fn flush(&mut self) -> io::Result<()> {
         Write::flush(self)
     }

@@ -3,11 +3,11 @@
 //! Every pool is in the default cache file unless it was imported or created with an alternate root, or
 //! `cachefile` says otherwise: `none`, or a file. A file is written when a command has changed what it is
 //! about. It keeps the entries of pools that are not imported here: an earlier daemon had them, or another
-//! program wrote them. An export takes an entry away. The end of the daemon takes none.
+//! program wrote them. An export takes an entry away; the end of the daemon does not.
 //!
-//! The default file is the one that `CENOTE_CACHEFILE` names (`none`: there is none). Without it a daemon
+//! The default file is the one that `CENOTE_CACHEFILE` names (`none`: no file is kept). Without it a daemon
 //! whose socket `CENOTE_SOCKET` names has its file beside the socket; another one of root has
-//! `/var/lib/cenote/zpool.cache`, and one of somebody else `$XDG_STATE_HOME/cenote/zpool.cache`
+//! `/var/lib/cenote/zpool.cache`, and a daemon of another user `$XDG_STATE_HOME/cenote/zpool.cache`
 //! (`~/.local/state/…`). It is not OpenZFS's `/etc/zfs/zpool.cache`, since OpenZFS imports what that file
 //! names: a file with entries of OpenZFS's is written only if `CENOTE_CACHEFILE` names it.
 
@@ -57,7 +57,7 @@ impl Setting {
         }
     }
 
-    /// The file, if there is to be one.
+    /// The file, if one is kept.
     pub fn path(&self) -> Option<PathBuf> {
         match self {
             Setting::Default => default_path(),
@@ -67,7 +67,7 @@ impl Setting {
     }
 }
 
-/// The default file; `None`: no file is kept, or nobody knows where.
+/// The default file; `None`: no file is kept, or its place is not known.
 pub fn default_path() -> Option<PathBuf> {
     let var = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let absolute = |path: OsString| Some(PathBuf::from(path)).filter(|p| p.is_absolute());

@@ -71,10 +71,10 @@ impl Connection {
 }
 
 /// Connects to the daemon if one runs: one of this user's or of root's, in a directory where
-/// nobody else can put a socket.
+/// no other user can put a socket.
 ///
 /// # Errors
-/// The socket or who listens there is not to be trusted (`PermissionDenied`); the daemon does not
+/// The socket or the process that listens there is not trusted (`PermissionDenied`); the daemon does not
 /// answer (`TimedOut`); it runs as many commands as it may, and goes on doing so.
 pub fn connect(place: &Place) -> io::Result<Option<Connection>> {
     match place.check() {
@@ -157,7 +157,7 @@ fn ended(e: &io::Error) -> bool {
     )
 }
 
-/// Connects to the daemon, starting it if none runs.
+/// Connects to the daemon, starting it if it does not run.
 ///
 /// # Errors
 /// As [`connect`]; the daemon cannot be started, or another one keeps it from starting.
@@ -350,7 +350,7 @@ fn send_descriptors(connection: &Connection, run: &Run, wire: &[u8]) -> io::Resu
     Channel::new(connection.link.stream().try_clone()?).send_with(wire, &descriptors)
 }
 
-/// Sends standard input in frames, from a thread that nobody waits for. What cannot be read is its end.
+/// Sends standard input in frames, from a background thread. What cannot be read is its end.
 fn send_input(stream: UnixStream) -> io::Result<()> {
     let send = move || {
         let (mut to, mut buffer) = (Patient(stream), vec![0; PIECE]);

@@ -41,7 +41,8 @@ pub struct Context {
     pub callers_agent: Option<Arc<dyn Agent>>,
     /// Stops the command.
     pub cancel: Cancel,
-    /// The command line as it goes into the history of pools, and as pages name what made them: `zpool set comment=x tank`.
+    /// The command line as it goes into the history of pools, and as pages name what made them: `zpool set comment=x
+    /// tank`.
     pub line: String,
     /// The pool that the command has changed.
     changed: Option<Arc<Imported>>,
@@ -134,7 +135,7 @@ impl Context {
         let _ = writeln!(self.err, "{message}");
     }
 
-    /// Turns an outcome into an exit code and says what there is to say. `usage` is the usage of the
+    /// Turns an outcome into an exit code and prints its message. `usage` is the usage of the
     /// command that was running.
     pub fn conclude(&mut self, outcome: Outcome, usage: &str) -> i32 {
         outcome::conclude(outcome, usage, &mut self.out, &mut self.err)

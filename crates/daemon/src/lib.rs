@@ -14,7 +14,7 @@
 //! | [`context`], [`input`] | what a command runs in: streams, its caller, standard input |
 //! | [`pools`], [`mounts`] | imported pools, and where their datasets are mounted |
 //! | [`client`], [`server`], [`protocol`], [`socket`], [`link`] | the two ends of the socket, and what is between |
-//! | [`peer`] | who is at the other end |
+//! | [`peer`] | which user and process is at the other end |
 //! | [`cachefile`] | which cache file names a pool, and when it is written |
 //! | [`tunables`] | what tunables start with, and the mount that shows them |
 

@@ -128,7 +128,7 @@ pub struct Link {
     stream: UnixStream,
     place: Place,
     limits: Limits,
-    /// Who listens at the other end; `None`: a process that is not to be seen from here.
+    /// The process that listens at the other end; `None`: it is not visible from here.
     pid: Option<u32>,
     /// The user of the process that listens.
     user: u32,
@@ -138,7 +138,7 @@ impl Link {
     /// Connects to the socket of `place`.
     ///
     /// # Errors
-    /// Nobody listens (`NotFound`, `ConnectionRefused`); another user does (`PermissionDenied`); nobody
+    /// No process listens (`NotFound`, `ConnectionRefused`); another user does (`PermissionDenied`); no process
     /// accepts connections (`TimedOut`).
     pub fn connect(place: &Place, limits: Limits) -> io::Result<Link> {
         let flags = SocketFlags::CLOEXEC;

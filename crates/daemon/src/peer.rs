@@ -1,9 +1,9 @@
-//! Who is at the other end of a socket, as the kernel tells it (`SO_PEERCRED`, `SO_PEERPIDFD`).
+//! The user and process at the other end of a socket, as the kernel tells it (`SO_PEERCRED`, `SO_PEERPIDFD`).
 //!
-//! User and primary group are those that the peer had when it connected. Its other groups are those of its process:
-//! the kernel's handle of that says before and after they are read that it is still the same one. Where the kernel has
-//! no such handle (before Linux 6.5) the process of that number is taken, if all its user ids are the peer's. A process
-//! that is not to be seen from here, as one in a container may not be, has no other groups.
+//! User and primary group are those that the peer had when it connected. Its other groups are the groups of its
+//! process: the kernel's handle of that says before and after they are read that it is still the same one. Where the
+//! kernel has no such handle (before Linux 6.5) the process of that number is taken, if all its user ids are the
+//! peer's. A process that is not to be seen from here, as one in a container may not be, has no other groups.
 
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::{PeerCredentials, PeerPidfd};
@@ -26,7 +26,7 @@ impl Peer {
     /// The peer of a connected socket.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Errors of the system calls.
     pub fn of(socket: &impl AsFd) -> io::Result<Peer> {
         let told = getsockopt(socket, PeerCredentials)?;
         let pid = u32::try_from(told.pid()).ok().filter(|pid| *pid != 0);
@@ -85,7 +85,7 @@ mod tests {
         let mut own: Vec<u32> = vec![rustix::process::getegid().as_raw()];
         own.extend(rustix::process::getgroups().unwrap().iter().map(|group| group.as_raw()));
         assert_eq!(peer.groups(&ours), own);
-        // A process of another user, or none at all, says nothing of the peer.
+        // A process of another user, or no process, says nothing of the peer.
         let other = Peer { user: peer.user + 1, ..peer };
         assert_eq!(other.groups(&ours), [peer.group]);
         assert_eq!(Peer { pid: None, ..peer }.groups(&ours), [peer.group]);

@@ -224,7 +224,7 @@ pub fn keeps_others_waiting() -> bool {
     CHANGES.get()
 }
 
-/// Held by who changes what is imported and mounted.
+/// Held by a command that changes what is imported and mounted.
 pub struct Change<'a> {
     _held: MutexGuard<'a, ()>,
 }

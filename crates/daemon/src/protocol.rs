@@ -6,20 +6,20 @@
 //! daemon -> client   Hello   JSON, once, before anything else; or
 //!                    Full    text, instead of Hello: why there is no room for the command; nothing follows
 //! client -> daemon   Request JSON, once
-//! client -> daemon   In      bytes of standard input, if the command reads it so; none at its end
+//! client -> daemon   In      bytes of standard input, if the command reads it so; no bytes at its end
 //! daemon -> client   Out, Err  bytes for standard output and standard error
 //! daemon -> client   Alive   no bytes, each BEAT from the Request on
 //! daemon -> client   Exit    JSON number, last
 //! ```
 //!
-//! Descriptors come with the first byte of a Request: the client's standard input, if the command reads it as one; then, if
-//! the client is in another mount namespace than the daemon and so is its agent there ([`cenote_fuse::agent`]), a socket for
-//! that. Between users no descriptor is passed, for what it leads to could have whoever reads or closes it wait for
-//! ever: standard input comes in frames.
+//! Descriptors come with the first byte of a Request: the client's standard input, if the command reads it as one;
+//! then, if the client is in another mount namespace than the daemon and so is its agent there
+//! ([`cenote_fuse::agent`]), a socket for that. Between users no descriptor is passed, for what it leads to could have
+//! the process that reads or closes it wait for ever: standard input comes in frames.
 //!
 //! The client cancels by closing the connection. Frames are bounded: [`MAX_JSON`] for the two
-//! headers, [`MAX_OTHERS`] for the Request of another user, [`MAX_DATA`] for input and output; a longer frame is an error
-//! and ends the connection.
+//! headers, [`MAX_OTHERS`] for the Request of another user, [`MAX_DATA`] for input and output; a longer frame is an
+//! error and ends the connection.
 
 use cenote_command::Terminal;
 use serde::{Deserialize, Serialize};

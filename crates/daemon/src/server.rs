@@ -3,20 +3,20 @@
 //! One daemon per socket: it holds the lock file as long as it lives, so a second one ends at
 //! once. One thread per connection; a connection is one command. A client that goes away cancels
 //! its command. The daemon ends by itself when it has owned no pool, run no command, and had nothing
-//! of tunables to remember or to show for [`IDLE`]; on SIGTERM, SIGINT or a Stop request it cancels what runs, unmounts everything and
-//! exports all pools first. A thread of its own tells every client each [`BEAT`] that the daemon
-//! lives, whatever its command waits for; the process that asked it to stop hears that until all is exported.
+//! of tunables to remember or to show for [`IDLE`]; on SIGTERM, SIGINT or a Stop request it cancels what runs, unmounts
+//! everything and exports all pools first. A thread of its own tells every client each [`BEAT`] that the daemon lives,
+//! whatever its command waits for; the process that asked it to stop hears that until all is exported.
 //!
-//! Who asks is what the kernel says of the socket's other end ([`crate::peer`]). The daemon's own user and root may
+//! The kernel says which user is at the socket's other end ([`crate::peer`]). The daemon's own user and root may
 //! everything. Root's daemon answers other users, too: they run commands with the rights that are delegated to them
 //! ([`Rights::Delegated`]), and nothing in their requests has the daemon open a file: no descriptor for paths, and of
-//! the environment what the look of output depends on. They pass it no descriptors. They neither stop the daemon nor see
-//! what others run, and have [`MOST`] connections each, and [`MOST_OF_OTHERS`] together. A daemon of an ordinary user
-//! answers nobody else.
+//! the environment what the look of output depends on. They pass it no descriptors. They neither stop the daemon nor
+//! see what others run, and have [`MOST`] connections each, and [`MOST_OF_OTHERS`] together. A daemon of an ordinary
+//! user answers no other user.
 //!
 //! Invariants: the socket file is removed before the listener is closed and before the lock is
-//! released, so a process that has the lock may remove a socket file that nobody answers on. A connection counts until
-//! its threads have ended.
+//! released, so a process that has the lock may remove a socket file that no process answers on. A connection counts
+//! until its threads have ended.
 
 mod boot;
 mod watch;
@@ -123,7 +123,7 @@ impl Running {
     }
 }
 
-/// Who is connected.
+/// A connected client.
 struct Client {
     /// Number of the connection.
     id: u64,
@@ -155,7 +155,7 @@ impl Daemon {
         wires.push(Arc::downgrade(wire));
     }
 
-    /// Tells every client that the daemon lives, except those who are being written to.
+    /// Tells every client that the daemon lives, except the clients that are being written to.
     fn beat(&self) {
         let wires = self.wires.lock().clone();
         let mut frame = Vec::new();
@@ -167,7 +167,7 @@ impl Daemon {
         }
     }
 
-    /// Ends the connections of those who do not wait for the end: their commands may be waiting for them to read.
+    /// Ends the connections of clients that do not wait for the end: their commands may be waiting for them to read.
     fn hang_up(&self) {
         let (wires, leaving) = (self.wires.lock().clone(), self.leaving.lock().clone());
         for wire in wires.iter().filter_map(Weak::upgrade) {
@@ -192,7 +192,7 @@ fn start_beating(daemon: &Arc<Daemon>) -> io::Result<()> {
     Ok(())
 }
 
-/// Serves until there is nothing to do or somebody says stop. Ok(false): another daemon runs. `import`:
+/// Serves until there is nothing to do or a command says stop. Ok(false): another daemon runs. `import`:
 /// the pools of the cache file are imported first, and having nothing to do is no reason to end. `run` runs the
 /// commands.
 pub fn serve(place: &Place, import: bool, run: RunCommand) -> io::Result<bool> {
@@ -236,7 +236,7 @@ pub fn serve(place: &Place, import: bool, run: RunCommand) -> io::Result<bool> {
 }
 
 /// Each mount takes descriptors: as many may be open as the system lets this process have. Programs that
-/// it starts cannot be hurt by that: they use none of the old calls for which 1024 is the limit.
+/// it starts cannot be hurt by that: they do not use the old calls for which 1024 is the limit.
 fn allow_many_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
@@ -247,7 +247,7 @@ fn allow_many_files() {
 
 fn bind(place: &Place) -> io::Result<UnixListener> {
     remove_stale(&place.socket).map_err(|e| at(&place.socket, e))?;
-    // As everybody may open OpenZFS's /dev/zfs, everybody may ask root's daemon.
+    // As every user may open OpenZFS's /dev/zfs, every user may ask root's daemon.
     let hidden = if rustix::process::geteuid().is_root() { 0o111 } else { 0o177 };
     let mask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(hidden));
     let listener = UnixListener::bind(&place.socket);
@@ -348,7 +348,7 @@ fn admit(daemon: &Arc<Daemon>, stream: UnixStream) {
 
 /// Tells a client why there is no room for its command. It tries again.
 fn turn_away(mut stream: UnixStream, why: &str) {
-    // A new connection has room for so little; who has gone need not be told.
+    // A new connection has room for so little; a client that has gone need not be told.
     let told = stream.set_nonblocking(true);
     if let Err(e) = told.and_then(|()| write_frame(&mut stream, Kind::Full, why.as_bytes())) {
         tracing::debug!("turned away: {e}");
@@ -436,7 +436,7 @@ fn converse(
 }
 
 /// Reads a client's request, with the descriptors that come with it. Of another user no descriptors are taken: the
-/// kernel gives away those that come where nobody asks for them.
+/// kernel drops descriptors that come where no receiver asks for them.
 fn read_request(
     stream: UnixStream,
     client: &Client,

@@ -1,15 +1,15 @@
-//! Where the daemon is reached, and who may.
+//! Where the daemon is reached, and by which users.
 //!
 //! `CENOTE_SOCKET` if set; else `/run/cenote/socket` for root, `$XDG_RUNTIME_DIR/cenote/socket`,
 //! or `/tmp/cenote-UID/socket`. Beside the socket lie its lock file, held by the daemon as long as it
 //! lives and holding its process number and PID namespace, and its log.
 //!
-//! Everybody may connect to root's daemon, and finds it at `/run/cenote/socket`. The daemon of an ordinary user is for
+//! Every user may connect to root's daemon, and finds it at `/run/cenote/socket`. The daemon of an ordinary user is for
 //! this user and root.
 //!
 //! What another user made is not trusted, whichever way the path came:
 //!
-//! - The directory belongs to the user or to root; for root it may be another user's, if nobody but
+//! - The directory belongs to the user or to root; for root it may be another user's, if no user but
 //!   root and that user can have made it. An ordinary user's that was not named by `CENOTE_SOCKET` is made with
 //!   mode 0700 and is the user's alone. Others may be looked into, and be open to others if they have the sticky
 //!   bit, which keeps them from replacing what is there.
@@ -29,7 +29,7 @@ use std::time::Duration;
 
 /// The socket of root's daemon.
 const ROOTS: &str = "/run/cenote/socket";
-/// How long to leave the lock to those who only look at it.
+/// How long to leave the lock to processes that only look at it.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// Paths of one daemon.
@@ -84,12 +84,12 @@ impl Place {
         PathBuf::from(name)
     }
 
-    /// Makes the directory if it is missing and checks that nobody else can put things there.
+    /// Makes the directory if it is missing and checks that no other user can put things there.
     pub fn prepare(&self) -> io::Result<()> {
         let Some(dir) = self.socket.parent() else { return Ok(()) };
         let made = DirBuilder::new().mode(0o700).create(dir);
         if made.is_ok() && self.socket == Path::new(ROOTS) {
-            // Whatever this process's mask is: everybody may connect.
+            // Whatever this process's mask is: every user may connect.
             let open = fs::Permissions::from_mode(0o755);
             fs::set_permissions(dir, open).map_err(|e| at(dir, e))?;
         }
@@ -99,11 +99,11 @@ impl Place {
         }
     }
 
-    /// Checks that nobody else can put things into the directory, and that what is in the socket's
-    /// place is one that nobody else made.
+    /// Checks that no other user can put things into the directory, and that what is in the socket's
+    /// place was not made by another user.
     ///
     /// # Errors
-    /// `PermissionDenied` with the reason; those of looking at the directory. A socket that is missing is
+    /// `PermissionDenied` with the reason; errors of looking at the directory. A socket that is missing is
     /// no error.
     pub fn check(&self) -> io::Result<()> {
         if let Some(dir) = self.socket.parent() {
@@ -120,7 +120,7 @@ impl Place {
 
     fn check_directory(&self, dir: &Path) -> io::Result<()> {
         let link = fs::symlink_metadata(dir).map_err(|e| at(dir, e))?;
-        // Who made a symbolic link chose where it leads.
+        // The maker of a symbolic link chose where it leads.
         if link.is_symlink() && (self.private_dir || !trusted(link.uid())) {
             return refuse(dir, "is a symbolic link");
         }
@@ -144,7 +144,7 @@ impl Place {
         trusted(uid) || (geteuid().is_root() && !self.private_dir && self.is_directory_of(uid))
     }
 
-    /// Whether the directory is `uid`'s, and nobody but he and root can have made it or put it there.
+    /// Whether the directory is `uid`'s, and only that user and root can have made it or put it there.
     fn is_directory_of(&self, uid: u32) -> bool {
         let Some(Ok(dir)) = self.socket.parent().map(Path::canonicalize) else { return false };
         let own = |meta: &fs::Metadata| meta.uid() == uid && meta.mode() & 0o022 == 0;
@@ -166,7 +166,7 @@ impl Place {
     /// user whose daemon root wants to use.
     ///
     /// # Errors
-    /// `PermissionDenied`: it is somebody else's.
+    /// `PermissionDenied`: it belongs to another user.
     pub fn check_peer(&self, uid: Uid) -> io::Result<()> {
         match self.trusts(uid.as_raw()) {
             true => Ok(()),
@@ -185,7 +185,7 @@ impl Place {
             match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => break,
                 Err(rustix::io::Errno::WOULDBLOCK) if self.is_held()? => return Ok(None),
-                // Somebody only looks whether it is held, and shares it for a moment.
+                // Another process only looks whether it is held, and shares it for a moment.
                 Err(rustix::io::Errno::WOULDBLOCK) => std::thread::sleep(LOOK),
                 Err(e) => return Err(at(&self.lock, e.into())),
             }
@@ -211,7 +211,7 @@ impl Place {
         }
     }
 
-    /// The process that holds the lock file; `None`: nobody does, or it is not known who, or it is one of another
+    /// The process that holds the lock file; `None`: it is not held, or the holder is not known, or is one of another
     /// PID namespace, where numbers are others'.
     pub fn holder(&self) -> Option<u32> {
         if !self.is_held().ok()? {
@@ -245,10 +245,10 @@ fn refuse<T>(path: &Path, why: &str) -> io::Result<T> {
 /// Opens a file beside the socket as `options` say, if it is this user's own.
 ///
 /// # Errors
-/// `PermissionDenied`: it is a symbolic link, no file, another user's, or has a second name; those of
+/// `PermissionDenied`: it is a symbolic link, no file, another user's, or has a second name; errors of
 /// opening it.
 pub fn open_own(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    // What others put there may be a pipe, which would keep who opens it waiting.
+    // What others put there may be a pipe, which would keep a process that opens it waiting.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = match options.mode(0o600).custom_flags(flags.bits().cast_signed()).open(path) {
         Err(e) if e.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => {
@@ -342,7 +342,7 @@ mod tests {
             place.check().unwrap();
             std::os::unix::fs::chown(path("s"), Some(1), Some(1)).unwrap();
             says(place.check(), "belongs to another user");
-            // A user's directory is trusted if it is where nobody else can have put it.
+            // A user's directory is trusted if no other user can have put it there.
             let theirs = path("theirs");
             fs::create_dir(&theirs).unwrap();
             std::os::unix::fs::chown(&theirs, Some(1), Some(1)).unwrap();
@@ -398,7 +398,7 @@ mod tests {
                     }
                 });
             }
-            // Whatever fails, those who look have to end.
+            // Whatever fails, the threads that look have to end.
             let taken: Vec<_> = (0..200).map(|_| place.take_lock().map(|l| l.is_some())).collect();
             done.store(true, Ordering::Relaxed);
             assert!(taken.into_iter().all(|t| t.unwrap()));

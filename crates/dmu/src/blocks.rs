@@ -2,7 +2,7 @@
 //!
 //! Most objects that a transaction group changes have one dirty block: a small file, a directory, a
 //! table. That block needs no map. Two blocks and more are in a map that is shared until one of those
-//! who hold it changes it.
+//! holders changes it.
 
 use cenote_store::write::Payload;
 use std::collections::{BTreeMap, btree_map};

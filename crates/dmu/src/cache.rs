@@ -44,7 +44,7 @@ struct Shared {
     micro_zaps: Cache<u64, Arc<MicroZap>, Weigh>,
 }
 
-/// One generation's way to the cache.
+/// One generation's way to the cache (`dnode_handle_t`).
 pub(crate) struct ObjectCache {
     shared: Arc<Shared>,
     generation: u64,

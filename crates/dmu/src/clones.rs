@@ -1,7 +1,7 @@
 //! Blocks of an object that become clones of blocks on disk, by number (`dr_brtwrite` of
 //! `dbuf_dirty_record_t`).
 //!
-//! Most objects have none, which costs a pointer. The map is shared until one of those who hold it changes
+//! Most objects have no clones, which costs a pointer. The map is shared until one of its holders changes
 //! it.
 
 use cenote_format::blkptr::BlockPointer;

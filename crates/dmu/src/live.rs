@@ -12,7 +12,7 @@
 //!
 //! # A change (`dmu_tx_hold_*`, `dmu_tx_assign`, `dmu_tx_commit`)
 //!
-//! Nobody waits for a device with the lock. A change that needs a block which is not in memory
+//! No thread waits for a device with the lock. A change that needs a block which is not in memory
 //! [misses](cenote_store::held) it: what the change did so far is taken back, the lock and the place
 //! in the txg are given up, the block is read, and the change runs again from its beginning with that
 //! block in its hands. So one slow read keeps only the change waiting that needs it, and a volume is
@@ -20,7 +20,7 @@
 //!
 //! What takes long is done before the lock is taken: a [`Chunk`](LiveObjectSet::chunk) has the bytes of a write
 //! copied, and blocks that are written in part read and merged. The change only puts the blocks in their places.
-//! Where this lock stands among those of the engine says ARCHITECTURE.md, "Locks".
+//! ARCHITECTURE.md, "Locks", says where this lock stands among the engine's.
 //!
 //! A change that fails is taken back as well ([`crate::write`], `undo`): because a block cannot be
 //! read, because its contents make no sense, or because the change is refused. One that panics leaves
@@ -55,13 +55,13 @@ use std::time::{Duration, Instant};
 /// Times that something is read, where what was read may have been overwritten.
 const TRIES: u32 = 10;
 
-/// What a change is going to cost, at most.
+/// What a change is going to cost, at most (`dmu_tx_hold_write`, `dmu_tx_hold_free`, `dmu_tx_hold_zap`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Bytes of the blocks that are to be written, as far as they are known
+    /// Bytes of the blocks to be written, as far as they are known
     /// ([`LiveObjectSet::cost_of_blocks`]).
     pub write: u64,
-    /// Objects that are to be created.
+    /// Objects to be created.
     pub objects: u64,
     /// Whether the change frees more than it takes: it may then use space that is reserved for
     /// such changes.
@@ -103,9 +103,9 @@ impl Assigned {
     }
 }
 
-/// Who lets changes into transaction groups.
+/// The gate that lets changes into transaction groups.
 pub trait TxAssign: Send + Sync {
-    /// Those who read the pool. They are told of a group when every object set that was in it stands on
+    /// The readers of the pool. They are told of a group when every object set that was in it stands on
     /// what was written.
     fn readers(&self) -> Arc<ReadEpochs>;
 
@@ -144,7 +144,7 @@ pub trait TxAssign: Send + Sync {
         Ok(())
     }
 
-    /// Whether the object set was closed, as it is before it is destroyed: nobody clones what is in it.
+    /// Whether the object set was closed, as it is before it is destroyed: its blocks are not cloned any more.
     fn is_closed(&self) -> bool {
         false
     }
@@ -157,16 +157,16 @@ pub trait TxAssign: Send + Sync {
     }
 }
 
-/// An object set in use.
+/// An object set in use (`objset_t`).
 pub struct LiveObjectSet {
     id: u64,
     store: Arc<Store>,
     assign: Arc<dyn TxAssign>,
     set: Mutex<OpenObjectSet>,
-    /// Bytes that are to be written: as the set has it, but for a change that still has the lock.
+    /// Bytes to be written: as the set has it, but for a change that still has the lock.
     dirty: AtomicU64,
     readers: Arc<ReadEpochs>,
-    /// Those who free what nobody refers to any more.
+    /// Number of workers in the background that free unreferenced blocks.
     freeing: AtomicUsize,
 }
 
@@ -260,7 +260,7 @@ impl LiveObjectSet {
         self.set.lock().entry_at_hand(number, kind, name)
     }
 
-    /// The number of the first object at or after `from`.
+    /// The number of the first object at or after `from` (`dmu_object_next`).
     pub fn next_object(&self, from: u64) -> crate::Result<Option<u64>> {
         self.retry(|| {
             let mut on_disk = from;
@@ -281,7 +281,7 @@ impl LiveObjectSet {
     }
 
     /// Reads from object `number` into `buf` from byte `offset`; zeros in holes and past the last
-    /// block.
+    /// block (`dmu_read`).
     pub fn read(&self, number: u64, offset: u64, buf: &mut [u8]) -> crate::Result<()> {
         self.read_part(number, offset, buf.len() as u64, |object| object.read(offset, buf))
     }
@@ -374,7 +374,7 @@ impl LiveObjectSet {
         self.freeing.load(Ordering::Acquire) > 0
     }
 
-    /// The object `number` as it is now, for who looks at it from within a change of another object set, or
+    /// The object `number` as it is now, for a caller that looks at it from within a change of another object set, or
     /// of this one ([`LiveObjectSet::transact_after`]).
     ///
     /// Errors: [`WriteError::Suspended`] if the object set was closed.
@@ -457,8 +457,8 @@ impl LiveObjectSet {
         done
     }
 
-    /// Makes a change: enters the open txg, then calls `f` with the object set and the txg. If `f`
-    /// needs a block that has to be read it is called again, from the object set as it was: `f` must
+    /// Makes a change (`dmu_tx_create`, `dmu_tx_commit`): enters the open txg, then calls `f` with the object set and
+    /// the txg. If `f` needs a block that has to be read it is called again, from the object set as it was: `f` must
     /// change nothing else than the object set.
     ///
     /// If `f` fails the object set is as it was before.
@@ -552,7 +552,7 @@ impl LiveObjectSet {
         Ok(())
     }
 
-    /// Reads what was missed; nobody waits for it but who missed it.
+    /// Reads what was missed; only the thread that missed it waits.
     fn fetch(&self, holds: &mut Holds, is_safe: &dyn Fn() -> bool) {
         let (read, notes) = Store::attempt(|| holds.fetch(&self.store));
         let safe = is_safe();
@@ -597,12 +597,12 @@ impl LiveObjectSet {
         WriteError::Suspended(why)
     }
 
-    /// Whether anything is to be written.
+    /// Whether anything waits to be written.
     pub fn is_dirty(&self) -> bool {
         self.set.lock().is_dirty()
     }
 
-    /// Bytes that are to be written.
+    /// Bytes to be written.
     pub fn dirty_bytes(&self) -> u64 {
         self.dirty.load(Ordering::Relaxed)
     }
@@ -617,7 +617,7 @@ impl LiveObjectSet {
 
     /// See [`OpenObjectSet::sync_done`].
     pub fn sync_done(&self, synced: &OpenObjectSet) {
-        // Nobody else changes the base. What takes long is done without the lock.
+        // No other thread changes the base. What takes long is done without the lock.
         let base = synced.as_base_after(&self.base());
         let mut set = self.set.lock();
         let done_with = set.stand_on(base, synced);

@@ -24,7 +24,7 @@ pub(crate) struct Dnode {
     pub(crate) order: ByteOrder,
 }
 
-/// An object of an object set: cheap to clone.
+/// An object of an object set (`dnode_t`): cheap to clone.
 #[derive(Clone)]
 pub struct Object {
     objset: Arc<ObjectSet>,
@@ -109,12 +109,12 @@ impl Object {
         self.dnode.order
     }
 
-    /// The bonus buffer.
+    /// The bonus buffer (`dmu_bonus_hold`).
     pub fn bonus(&self) -> Bytes<'_> {
         Bytes::new(&self.dnode.phys.bonus, self.dnode.order, "bonus buffer")
     }
 
-    /// The spill block, if there is one.
+    /// The spill block, if there is one (`dmu_spill_hold_existing`).
     pub fn spill(&self) -> Result<Option<Block>> {
         if let Some(pending) = self.overlay().and_then(Overlay::spill) {
             let order = ByteOrder::Little;
@@ -149,7 +149,7 @@ impl Object {
         Error::Decode { objset: self.objset.id(), object: self.dnode.number, source }
     }
 
-    /// Data block `blkid`; `None` for a hole.
+    /// Data block `blkid`; `None` for a hole (`dbuf_hold`, `dbuf_read`).
     pub fn block(&self, blkid: u64) -> Result<Option<Block>> {
         match self.overlay().and_then(|overlay| overlay.block(blkid)) {
             Some(Pending::Data(data)) => {

@@ -55,7 +55,7 @@ impl std::fmt::Debug for ObjectSet {
 
 impl ObjectSet {
     /// Opens the object set at `bp`; `id` is the dataset's object number (0 for the MOS), used in
-    /// bookmarks. A hole is an object set that was never written: it has no objects.
+    /// bookmarks (`dmu_objset_open_impl`). A hole is an object set that was never written: it has no objects.
     pub fn open(store: Arc<Store>, id: u64, bp: BlockPointer) -> Result<Arc<ObjectSet>> {
         let (phys, order) = if bp.is_hole() {
             (never_written(), ByteOrder::Little)
@@ -140,7 +140,7 @@ impl ObjectSet {
         self.phys.meta_dnode.max_block.saturating_add(1).saturating_mul(self.slots_per_block())
     }
 
-    /// The object `number`. [`Error::NoObject`] if there is none, which includes numbers of slots
+    /// The object `number` (`dnode_hold`). [`Error::NoObject`] if it does not exist, which includes numbers of slots
     /// inside a larger dnode.
     pub fn object(self: &Arc<Self>, number: u64) -> Result<Object> {
         let found = self.look_up(number);
@@ -175,7 +175,7 @@ impl ObjectSet {
     }
 
     /// The meta dnode ([`META_DNODE`]) or an accounting object ([`USER_USED`], [`GROUP_USED`],
-    /// [`PROJECT_USED`]).
+    /// [`PROJECT_USED`]) (`dnode_special_open`).
     pub fn special(self: &Arc<Self>, number: u64) -> Result<Object> {
         let phys = match number {
             META_DNODE => Some(self.phys.meta_dnode.clone()),
@@ -191,7 +191,7 @@ impl ObjectSet {
         Ok(object)
     }
 
-    /// The number of the first object at or after `from`; `None` if there is none. Skips holes of
+    /// The number of the first object at or after `from`; `None` after the last (`dmu_object_next`). Skips holes of
     /// the meta dnode. A block of dnodes that cannot be read is an error; [`ObjectSet::next_dnode_block`]
     /// tells where to go on.
     pub fn next_object(self: &Arc<Self>, from: u64) -> Result<Option<u64>> {

@@ -68,7 +68,7 @@ impl Chance {
     /// A random number that is not 0, as guids and salts must not be.
     ///
     /// # Errors
-    /// There are none.
+    /// The source gives no number.
     pub fn number(&self) -> io::Result<u64> {
         (self.0)().map(|n| n.max(1))
     }
@@ -87,7 +87,7 @@ impl fmt::Debug for Chance {
     }
 }
 
-/// How long those who wait in simulated time wait at once, in real time.
+/// How long threads that wait in simulated time wait at once, in real time.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// How time passes. It is told from some moment on, and never goes back.
@@ -101,7 +101,7 @@ enum Passing {
 }
 
 impl Timer {
-    /// Time that stands still unless somebody sleeps: who sleeps makes it pass, and goes on at once.
+    /// Time that stands still unless a thread sleeps: a sleeping thread makes it pass, and goes on at once.
     pub fn simulated() -> Timer {
         Timer(Arc::new(Passing::Simulated(Mutex::default())))
     }
@@ -129,7 +129,7 @@ impl Timer {
     pub fn wait<T>(&self, changed: &Condvar, guard: &mut MutexGuard<'_, T>, time: Duration) {
         let time = match &*self.0 {
             Passing::Real(_) => time,
-            // Those who make time pass tell nobody.
+            // Threads that make time pass notify no waiter.
             Passing::Simulated(_) => time.min(LOOK),
         };
         changed.wait_for(guard, time);

@@ -13,7 +13,7 @@
 //!
 //! Invariant: a block of a layer is dirty or cloned, never both.
 //!
-//! Invariant: a dirty block is the whole block: `bytes` are those of as many blocks as are dirty.
+//! Invariant: a dirty block is the whole block: `bytes` is the size of as many blocks as are dirty.
 
 use crate::blocks::Blocks;
 use crate::clones::Clones;
@@ -40,7 +40,7 @@ pub(crate) struct Layer {
     freed: Ranges,
     /// Dirty blocks that get a new place even if they are what they were.
     forced: Ranges,
-    /// What the spill block is to be.
+    /// The spill block as it will be.
     pub(crate) spill: Option<Option<Abd>>,
     /// Bytes of dirty blocks.
     bytes: u64,
@@ -53,7 +53,7 @@ impl Layer {
         self.dirty.get(blkid)
     }
 
-    /// Bytes that are to be written, indirect blocks included, where a block counts for `least` bytes
+    /// Bytes to be written, indirect blocks included, where a block counts for `least` bytes
     /// at least.
     pub(crate) fn bytes(&self, least: u64) -> u64 {
         let count = self.dirty.len() as u64;
@@ -146,7 +146,7 @@ impl Layer {
         }
     }
 
-    /// Has a block be neither dirty nor cloned.
+    /// Has a block be neither dirty nor cloned (`dbuf_undirty`).
     pub(crate) fn remove(&mut self, blkid: u64) {
         self.cloned.remove(blkid);
         let gone = self.dirty.remove(blkid);
@@ -178,7 +178,7 @@ impl Layer {
         (self.freed, self.forced) = (freed, forced);
     }
 
-    /// What is to be written.
+    /// What will be written.
     pub(crate) fn into_parts(self) -> Parts {
         let Layer { dirty, cloned, freed, forced, spill, .. } = self;
         Parts { dirty, cloned, freed, forced, spill }
@@ -261,7 +261,7 @@ impl Overlay {
         self.block(blkid).is_none()
     }
 
-    /// The pending spill block: `Some(None)` if it is to be removed.
+    /// The pending spill block: `Some(None)` if it will be removed.
     pub(crate) fn spill(&self) -> Option<&Option<Abd>> {
         self.layers().find_map(|layer| layer.spill.as_ref())
     }

@@ -1,5 +1,5 @@
-//! Sets of block numbers, as disjoint ranges (`dn_free_ranges`). Clones share their memory until one is changed, and the
-//! empty set, which most are, takes none.
+//! Sets of block numbers, as disjoint ranges (`dn_free_ranges`). Clones share their memory until one is changed, and
+//! the empty set, which most are, takes no memory.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

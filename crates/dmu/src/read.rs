@@ -14,7 +14,7 @@ use std::ops::RangeInclusive;
 const BATCH: u64 = 32 << 20;
 
 impl Object {
-    /// Reads into `buf` from byte `offset`; zeros in holes and past the last block. Fails if any
+    /// Reads into `buf` from byte `offset`; zeros in holes and past the last block (`dmu_read`). Fails if any
     /// block of the range cannot be read; `buf` then holds nothing of use.
     pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let (mut at, mut rest) = (offset, buf);
@@ -35,8 +35,8 @@ impl Object {
     }
 
     /// `len` bytes from byte `offset`, which share the memory of the cache and of what is pending;
-    /// zeros in holes and past the last block. The caller bounds `len`: all of it is in memory at
-    /// once. Fails if any block of the range cannot be read.
+    /// zeros in holes and past the last block (`dmu_buf_hold_array`). The caller bounds `len`: all of it is in memory
+    /// at once. Fails if any block of the range cannot be read.
     pub fn read_abd(&self, offset: u64, len: usize) -> Result<Abd> {
         let mut pieces = Vec::new();
         let mut done = 0;
@@ -49,7 +49,7 @@ impl Object {
         Ok(Abd::gang(pieces))
     }
 
-    /// Bytes of the batch that begins at byte `at`, where `left` are to be read: at least one.
+    /// Bytes of the batch that begins at byte `at`, where `left` remain to be read: at least one.
     fn batch_len(&self, at: u64, left: usize) -> usize {
         let size = self.dnode().block_size.max(1);
         let first = at / size;
@@ -60,7 +60,7 @@ impl Object {
         past.saturating_sub(at).min(left as u64).max(1) as usize
     }
 
-    /// Those of `count` blocks from block `first` on that are no holes, with their numbers, in
+    /// The ones among `count` blocks from block `first` on that are no holes, with their numbers, in
     /// order; read as one batch, which the caller bounds.
     pub fn blocks(&self, first: u64, count: u64) -> Result<Vec<(u64, Block)>> {
         let Some(last) = first.checked_add(count).and_then(|end| end.checked_sub(1)) else {
@@ -94,7 +94,7 @@ impl Object {
     }
 
     /// Starts background reads of the blocks that hold `len` bytes (at most [`tunables::DMU_PREFETCH_MAX`]) from byte
-    /// `offset`. Errors are left for the read that needs the block.
+    /// `offset` (`dmu_prefetch`). Errors are left for the read that needs the block.
     pub fn prefetch(&self, offset: u64, len: u64) {
         self.prefetch_for(offset, len, Access::Ahead);
     }

@@ -2,8 +2,8 @@
 //!
 //! An open file keeps a [`ReadAhead`]. Reads that follow each other (nearly: several threads of a
 //! mount may swap neighbours) open a window that doubles from 512 KiB to 16 MiB
-//! ([`tunables`]); the blocks in it are read in the background. A jump elsewhere closes the window, so that random readers cause
-//! no reads but their own.
+//! ([`tunables`]); the blocks in it are read in the background. A jump elsewhere closes the window, so that random
+//! readers cause no reads but their own.
 
 use crate::{Object, tunables};
 use cenote_store::Access;
@@ -47,7 +47,7 @@ impl ReadAhead {
 
     /// Call before reading `len` bytes at `offset`: starts background reads of the range (offset and length in
     /// bytes) that is likely to be read next, by a reader that `keeps` what it has read or does not. `object`
-    /// gives the object, good for that range at least; it is asked only if something is to be read ahead.
+    /// gives the object, good for that range at least; it is asked only if something will be read ahead.
     pub fn before_read(
         &self,
         offset: u64,

@@ -26,8 +26,8 @@ pub enum Seek {
 }
 
 impl Object {
-    /// Start of the next data or hole at or after byte `offset`: `offset` itself if it is inside
-    /// one, else the first byte of a block. `None` if there is none up to the last block.
+    /// Start of the next data or hole at or after byte `offset` (`dmu_offset_next`): `offset` itself if it is inside
+    /// one, else the first byte of a block. `None` if no such byte comes up to the last block.
     pub fn seek(&self, offset: u64, what: Seek) -> Result<Option<u64>> {
         let size = self.dnode().block_size.max(1);
         let found = match self.overlay() {

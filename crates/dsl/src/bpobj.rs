@@ -59,7 +59,7 @@ fn header_of(object: &Object) -> Result<BpobjPhys> {
 /// newest entries come first, which is the order in which a livelist's frees must be met.
 ///
 /// # Errors
-/// Those of `f`, which end the walk; an object that cannot be read; a tree that is no tree.
+/// Errors of `f`, which end the walk; an object that cannot be read; a tree that is no tree.
 pub fn iterate(
     mos: &Arc<ObjectSet>,
     object: u64,

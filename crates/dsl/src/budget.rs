@@ -1,7 +1,8 @@
 //! Bytes in memory between threads of a stream. The thread that makes them waits until there is room.
 //!
-//! Rule: a thread that takes a share keeps none itself meanwhile. All that are taken are with threads that go on without
-//! it, so that each is given back. A thread that kept one would wait for itself where the next one does not fit beside it.
+//! Rule: a thread that takes a share keeps none itself meanwhile. All that are taken are with threads that go on
+//! without it, so that each is given back. A thread that kept one would wait for itself where the next one does not fit
+//! beside it.
 
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -20,7 +21,7 @@ pub struct Share {
 }
 
 impl Budget {
-    /// A budget of `most` bytes, of which none are taken.
+    /// An unused budget of `most` bytes.
     pub fn new(most: u64) -> Arc<Budget> {
         Arc::new(Budget { most, taken: Mutex::default(), given_back: Condvar::new() })
     }

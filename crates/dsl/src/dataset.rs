@@ -116,7 +116,7 @@ impl Dsl {
         self.head(&dir)?.ok_or_else(|| self.corrupt(self.root, "the root directory has no head"))
     }
 
-    /// The dataset with a full name: `pool/a/b`, `pool/a@snap`, `pool/a#bookmark`. Hidden ones
+    /// The dataset with a full name (`dsl_dataset_hold`): `pool/a/b`, `pool/a@snap`, `pool/a#bookmark`. Hidden ones
     /// are found as well.
     pub fn find(&self, name: &str) -> Result<Option<Dataset>> {
         let Some(parsed) = FullName::parse(name) else { return Ok(None) };
@@ -141,7 +141,7 @@ impl Dsl {
     }
 
     /// The dataset that is object `ds_obj` of the MOS (from an error log, an origin, a list of
-    /// clones); `None` if the object is gone or no dataset.
+    /// clones); `None` if the object is gone or no dataset (`dsl_dataset_hold_obj`).
     pub fn by_object(&self, ds_obj: u64) -> Result<Option<Dataset>> {
         let ds = match self.read_dataset(ds_obj) {
             Ok(ds) => ds,
@@ -195,7 +195,7 @@ impl Dsl {
         Ok(children)
     }
 
-    /// Snapshots in the order in which they were taken; none for a snapshot or bookmark. One
+    /// Snapshots in the order in which they were taken; empty for a snapshot or bookmark. One
     /// that cannot be read is left out and logged.
     pub fn snapshots(&self, d: &Dataset) -> Result<Vec<Dataset>> {
         if !d.is_head() || d.ds.snap_names == 0 {
@@ -241,7 +241,7 @@ impl Dsl {
         Ok(bookmarks)
     }
 
-    /// Holds of a snapshot: tag, and when it was placed in seconds since 1970.
+    /// Holds of a snapshot (`dsl_dataset_get_holds`): tag, and when it was placed in seconds since 1970.
     pub fn holds(&self, d: &Dataset) -> Result<Vec<(String, u64)>> {
         if d.kind != DatasetKind::Snapshot || d.ds.userrefs == 0 {
             return Ok(Vec::new());
@@ -286,7 +286,7 @@ impl Dsl {
         Ok(active)
     }
 
-    /// Opens the object set of a file system, volume or snapshot.
+    /// Opens the object set of a file system, volume or snapshot (`dmu_objset_from_ds`, `dmu_objset_hold`).
     pub fn open_objset(&self, d: &Dataset) -> Result<Arc<ObjectSet>> {
         if d.kind == DatasetKind::Bookmark {
             return Err(self.corrupt(d.ds_obj, "a bookmark has no contents"));
@@ -303,7 +303,7 @@ impl Dsl {
         Ok(open)
     }
 
-    /// The live dataset of a directory; `None` for `$MOS` and `$FREE`, which have none.
+    /// The live dataset of a directory; `None` for `$MOS` and `$FREE`, which have no dataset.
     pub(crate) fn head(&self, dir: &Dir) -> Result<Option<Dataset>> {
         let object = dir.phys.head_dataset;
         if object == 0 {

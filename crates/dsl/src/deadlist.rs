@@ -69,7 +69,7 @@ pub struct Deadlist {
 }
 
 impl Deadlist {
-    /// Opens the deadlist (or livelist, or remap deadlist) that is object `object` of `mos`.
+    /// Opens the deadlist (or livelist, or remap deadlist) that is object `object` of `mos` (`dsl_deadlist_open`).
     pub fn open(mos: &Arc<ObjectSet>, object: u64) -> Result<Deadlist> {
         let holder = mos.object(object)?;
         let total = total_of(&holder)?;
@@ -138,7 +138,7 @@ impl Freed {
         self.0.iter().map(|(key, count)| (*key, *count))
     }
 
-    /// How many frees have not met their allocation: none at the end of a list that is right.
+    /// How many frees have not met their allocation: 0 at the end of a list that is right.
     pub fn unmatched(&self) -> u64 {
         self.0.values().sum()
     }
@@ -203,7 +203,7 @@ impl Dsl {
     }
 
     /// Sizes of a deadlist's blocks that were born after `after` and not after `until`;
-    /// both must be transaction groups of snapshots, or zero.
+    /// both must be transaction groups of snapshots, or zero (`dsl_deadlist_space_range`).
     pub fn deadlist_range(&self, list: &Deadlist, after: u64, until: u64) -> Result<Sizes> {
         let mut sum = Sizes::default();
         if list.is_plain {

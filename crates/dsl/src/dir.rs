@@ -83,7 +83,7 @@ impl Dsl {
         if dir.children == 0 { Ok(None) } else { self.zap(dir.children)?.u64(name.as_bytes()) }
     }
 
-    /// The directory `object`, with its name.
+    /// The directory `object`, with its name (`dsl_dir_hold_obj`).
     pub(crate) fn dir(&self, object: u64) -> Result<Arc<Dir>> {
         let mut below = Vec::new();
         let mut at = object;

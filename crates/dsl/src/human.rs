@@ -2,7 +2,7 @@
 //!
 //! A number is scaled by 1024 until it is below 1024 and gets as many decimals, at most two, as
 //! fit into five characters with the unit: `512`, `1.50K`, `96K`, `16.0M`. Exact multiples of
-//! the unit have no decimals. Times of day are those of the local zone.
+//! the unit have no decimals. Times of day are in the local zone.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;

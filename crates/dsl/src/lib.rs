@@ -109,7 +109,7 @@ pub struct Dsl {
 }
 
 impl Dsl {
-    /// Opens the datasets of the pool whose MOS is `mos` and that is imported as `pool_name`.
+    /// Opens the datasets of the pool whose MOS is `mos` and that is imported as `pool_name` (`dsl_pool_open`).
     ///
     /// # Errors
     /// The object directory or the root directory cannot be read.
@@ -184,7 +184,7 @@ impl Dsl {
         self.around_mut(|a| a.altroot = altroot);
     }
 
-    /// Sets where to ask whether and how a dataset is mounted; without it none is.
+    /// Sets where to ask whether and how a dataset is mounted; without it no dataset counts as mounted.
     pub fn set_mounts(&self, lookup: Arc<MountLookup>) {
         self.around_mut(|a| a.mounts = Some(lookup));
     }

@@ -20,7 +20,7 @@ use cenote_dmu::Result;
 use cenote_dmu::zap::ZapEntry;
 use std::collections::BTreeMap;
 
-/// Number of the user who needs no permissions.
+/// Number of the user that needs no permissions.
 const ROOT: u64 = 0;
 /// Places: the dataset itself, and those below it.
 const LOCAL: char = 'l';

@@ -6,12 +6,12 @@
 //! the object's changed blocks: WRITE, FREE for holes, SPILL. A stream that is resumed leaves out what lies before the
 //! object and offset where it goes on, and says so in a list behind BEGIN.
 //!
-//! What an interrupted receive left can be sent on (`-S`): the part of the stream that had come, under the names and guids
-//! that it had. It has no END, so that its receiver waits for the rest as well.
+//! What an interrupted receive left can be sent on (`-S`): the part of the stream that had come, under the names and
+//! guids that it had. It has no END, so that its receiver waits for the rest as well.
 //!
 //! | file | what |
 //! |---|---|
-//! | `walk` | finds what is to be sent |
+//! | `walk` | finds what to send |
 //! | `pipeline` | the threads: walking, reading and writing overlap |
 //! | `emit` | makes records of it |
 //! | `estimate` | how long a stream will be |
@@ -19,7 +19,7 @@
 //!
 //! Invariants:
 //! - What is in memory is bounded, whatever the snapshot holds (`pipeline`).
-//! - The same snapshot gives the same bytes, which are those of OpenZFS.
+//! - The same snapshot gives the same bytes, which are OpenZFS's.
 //! - A block that cannot be read ends the stream, without an END record: no receiver takes it for whole.
 
 mod emit;
@@ -42,7 +42,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// What the name of a snapshot ends with in the stream of a head, which has none (`dmu_send_impl`).
+/// What the name of a snapshot ends with in the stream of a head, which has no snapshot name (`dmu_send_impl`).
 const HEAD: &str = "@--head--";
 /// Version of file systems from which on their attributes are system attributes (`ZPL_VERSION_SA`).
 const VERSION_SA: u64 = 5;
@@ -86,7 +86,7 @@ pub struct Progress {
 
 /// What the parts of a stream have in common.
 struct Params {
-    /// Those of BEGIN.
+    /// The features of BEGIN.
     features: u64,
     /// What was born later is sent.
     from_txg: u64,
@@ -138,8 +138,8 @@ pub enum SendError {
 type Result<T> = std::result::Result<T, SendError>;
 
 impl Dsl {
-    /// Writes the stream of `dataset` to `out`; an incremental one from `from`, a snapshot or a bookmark. `dataset` is a
-    /// snapshot, or a head that does not change meanwhile.
+    /// Writes the stream of `dataset` to `out`; an incremental one from `from`, a snapshot or a bookmark. `dataset` is
+    /// a snapshot, or a head that does not change meanwhile.
     ///
     /// # Errors
     /// See [`SendError`].
@@ -220,7 +220,7 @@ impl Dsl {
         Ok(Prepared { objset, params, begin, list })
     }
 
-    /// Name and guid of what is sent. With `saved` they are those of the stream that was received, and the last object
+    /// Name and guid of what is sent. With `saved` they are the received stream's, and the last object
     /// that came of it is told too.
     fn target(&self, dataset: &Dataset, saved: bool) -> Result<(String, u64, Option<u64>)> {
         if saved {
@@ -241,7 +241,7 @@ impl Dsl {
         Ok((name, dataset.ds.guid, None))
     }
 
-    /// Guid and transaction group that an incremental stream starts from, and whether they are those of another
+    /// Guid and transaction group that an incremental stream starts from, and whether they come from another
     /// dataset, which `snapshot` was cloned from (`dsl_dataset_is_before`).
     fn start(&self, snapshot: &Dataset, from: &Dataset) -> Result<(u64, u64, bool)> {
         let (guid, txg) = match &from.bookmark {

@@ -124,7 +124,7 @@ impl Dsl {
         }))
     }
 
-    /// The quotas that hold for the head `d`: its refquota, then those of its directory and of the
+    /// The quotas that hold for the head `d`: its refquota, then the quotas of its directory and of the
     /// directories above it.
     pub fn quotas(&self, d: &Dataset) -> Result<Quotas> {
         let own = match self.stored_number(d, "refquota")? {
@@ -150,7 +150,7 @@ impl Dsl {
         Ok(unused)
     }
 
-    /// Bytes written to `d` since its previous snapshot; `None` if it has none.
+    /// Bytes written to `d` since its previous snapshot; `None` without a snapshot.
     pub fn written(&self, d: &Dataset) -> Result<Option<u64>> {
         if d.ds.prev_snap == 0 {
             return Ok(None);

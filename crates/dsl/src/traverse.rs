@@ -1,17 +1,17 @@
-//! One walk over the blocks of an object set (`traverse_dataset`), for all who look at each of them.
+//! One walk over the blocks of an object set (`traverse_dataset`), for all code that looks at each block.
 //!
-//! Blocks are met in the order of their numbers: those of dnodes, and with each of these the blocks of its objects. A
+//! Blocks are met in the order of their numbers: blocks of dnodes, and with each of these the blocks of its objects. A
 //! [`Visitor`] is told of a pointer before what is below it (`TRAVERSE_PRE`) and after it (`TRAVERSE_POST`). It says
-//! what it wants, and ends the walk when it likes: because of the clock, a budget, a reader who went away.
+//! what it wants, and ends the walk when it likes: because of the clock, a budget, a reader that went away.
 //!
-//! **Resuming.** A walk that ended says where ([`Mark`]): the first block of level 0 that is not done. The next one goes
-//! on there. What lies before that place in the order, and every block above it that has nothing from there on, is not
-//! read again; so it may be gone.
+//! **Resuming.** A walk that ended says where ([`Mark`]): the first block of level 0 that is not done. The next one
+//! goes on there. What lies before that place in the order, and every block above it that has nothing from there on, is
+//! not read again; so it may be gone.
 //!
 //! **Reading ahead** (`zfs_pd_*`). The blocks below a pointer that lead on are known once it is read. They are read in
-//! batches of up to [`AHEAD_BLOCKS`], so that a walk keeps the devices busy. Those of all objects in a block of dnodes
-//! share their batches: a tree of small files costs a wait for some dozens of them, not for each. A walk holds one batch
-//! for each level that it is in.
+//! batches of up to [`AHEAD_BLOCKS`], so that a walk keeps the devices busy. Blocks of all objects in a block of dnodes
+//! share their batches: a tree of small files costs a wait for some dozens of them, not for each. A walk holds one
+//! batch for each level that it is in.
 //!
 //! Invariants:
 //! - A pointer is followed only if it has the level and size that its place demands ([`Tree`]). So a walk is no deeper
@@ -134,7 +134,7 @@ fn is_before(at: &Bookmark, fan: u32, mark: Mark) -> bool {
     (at.object == META_DNODE, at.level) >= (mark.object == META_DNODE, 0)
 }
 
-/// Whether a block, or a hole, came to be after transaction group `after`. Of holes that do not say when, nobody knows.
+/// Whether a block, or a hole, came to be after transaction group `after`. Holes that do not say when count as changed.
 pub fn is_changed(bp: &BlockPointer, after: u64) -> bool {
     match bp.logical_birth() {
         0 => bp.is_hole(),
@@ -142,7 +142,7 @@ pub fn is_changed(bp: &BlockPointer, after: u64) -> bool {
     }
 }
 
-/// Who looks at the blocks. An error of it ends the walk.
+/// A visitor of the blocks. An error of it ends the walk.
 pub trait Visitor {
     /// Its errors.
     type Stop;
@@ -303,7 +303,7 @@ impl<'v, V: Visitor> Traversal<'v, V> {
         self.visitor.wants(&place.node.bp) && !self.resume.is_some_and(done)
     }
 
-    /// Whether what is below a pointer is to be met. Below the block where the walk before ended, all was.
+    /// Whether to meet what is below a pointer. Below the block where the walk before ended, all was.
     fn follows(&self, place: &Place<'_>) -> bool {
         place.leads_on() && (place.node.level > 0 || self.resume != Some(place.mark()))
     }

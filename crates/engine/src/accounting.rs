@@ -1,5 +1,5 @@
 //! Writing a dataset (`dsl_dataset_sync`), and counting what its users use
-//! (`dmu_objset_do_userquota_updates`).
+//! (`dmu_objset_do_userquota_updates`, `userquota_updates_task`).
 //!
 //! A file system keeps, for each user, group and project, the bytes and the number of objects that
 //! are theirs, in ZAPs of their own: the id in hexadecimal is the name of the bytes, and with the
@@ -7,8 +7,8 @@
 //! up to date by what a sync changed (its dnodes before and after), and a second sync of the object
 //! set in the same transaction group writes them.
 //!
-//! If the ZAPs cannot be read, the object set is not counted any more. If it cannot be read whether the dataset uses the
-//! features, the pool goes on as if it did not.
+//! If the ZAPs cannot be read, the object set is not counted any more. If it cannot be read whether the dataset uses
+//! the features, the pool goes on as if it did not.
 //!
 //! # File systems from before objects and projects were counted (`dmu_objset_id_quota_upgrade`)
 //!
@@ -18,7 +18,8 @@
 //! flags say that its counting is complete. After a crash this begins again, and passes over what is counted.
 //!
 //! No flag of a dnode says whether it counts for its project. So projects are counted along with objects: those dnodes
-//! count for a project that are counted as objects. Where objects were counted before projects, projects are left alone.
+//! count for a project that are counted as objects. Where objects were counted before projects, projects are left
+//! alone.
 //!
 //! Invariants: an object set whose flags say that its counting is complete is counted at every sync. One that does not
 //! say so, and whose dataset does not use the features, is left as it is. The count of an owner's objects is that of
@@ -49,7 +50,7 @@ const PROJECTS_FEATURE: &str = "org.zfsonlinux:project_quota";
 /// Block of a new ZAP of what is used.
 const USED_BLOCK: u64 = 512;
 
-/// What is to be added to each name of each object.
+/// What to add to each name of each object.
 type Deltas = BTreeMap<(u64, String), i64>;
 
 /// What is counted of an object set.
@@ -216,7 +217,7 @@ fn deltas(changed: &[ObjectChange], counted: Counted) -> Deltas {
     deltas
 }
 
-/// Counts a dnode for or against its owners.
+/// Counts a dnode for or against its owners (`do_userquota_update`, `dmu_objset_userquota_get_ids`).
 fn count(deltas: &mut Deltas, dnode: &DnodePhys, sign: i64, counted: Counted) {
     let Some(owner) = file_info(dnode.bonus_kind, &dnode.bonus, ByteOrder::Little) else { return };
     let used = i64::try_from(dnode.used).unwrap_or(i64::MAX).saturating_add(DNODE_SLOT as i64);

@@ -4,7 +4,7 @@
 //! say whose they are but not that the pool has them yet; a new tree, which shares the vdevs of the
 //! old one, takes its place; the MOS gets the objects of the vdevs, and the config names them. The
 //! uberblock of that group makes them part of the pool, and only from then on blocks go to them: a
-//! crash before it leaves devices that are nobody's.
+//! crash before it leaves devices that belong to no pool.
 
 use super::sync::count_feature;
 use super::task::EngineError;
@@ -23,7 +23,7 @@ use cenote_pool::events::Sysevent;
 const CLASSES: &str = "org.zfsonlinux:allocation_classes";
 
 impl Engine {
-    /// Adds devices to the pool (`zpool add`): top-level vdevs, spares, cache devices. They are
+    /// Adds devices to the pool (`zpool add`, `spa_vdev_add`): top-level vdevs, spares, cache devices. They are
     /// prepared with the pool's config ([`create::CreateSpec::pool`]).
     ///
     /// # Errors

@@ -64,7 +64,7 @@ pub(super) struct Logs {
     pub(super) kept: Arc<Kept>,
 }
 
-/// An intent log that is to be replayed.
+/// An intent log to be replayed.
 #[derive(Debug, Clone)]
 pub(super) struct Left {
     /// The dataset.
@@ -146,14 +146,14 @@ fn check_logs(pool: &Pool) -> Result<Logs, EngineError> {
     Ok(logs)
 }
 
-/// What there is of an intent log.
+/// The state of an intent log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Log {
-    /// There is none.
+    /// The dataset has no log.
     None,
     /// There are changes in it that are not in the dataset.
     Waiting,
-    /// Nothing in it is to be replayed.
+    /// Nothing in it needs a replay.
     Finished,
     /// There may be changes in what was claimed and cannot be read.
     Unreadable,

@@ -100,7 +100,7 @@ fn run(shared: &Arc<Shared>, pair: Pair) {
         tracing::debug!(txg = context.tx.txg, done, "condensed a livelist");
         Ok(())
     };
-    // A suspended pool takes none.
+    // A suspended pool takes no changes.
     let _ = shared.queue.later(&shared.tx_state, apply);
 }
 

@@ -38,7 +38,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What a new pool is to be.
+/// What a new pool will be.
 pub struct CreateRequest<'a> {
     /// Its name and vdevs.
     pub spec: CreateSpec<'a>,
@@ -79,7 +79,7 @@ fn no_uberblock() -> Uberblock {
 }
 
 impl Engine {
-    /// Creates a pool; `format` puts into the root file system what every file system has.
+    /// Creates a pool; `format` puts into the root file system what every file system has (`spa_create`).
     ///
     /// # Errors
     /// See [`CreateError`]. Nothing is written to devices that are in use.

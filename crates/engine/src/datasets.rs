@@ -23,7 +23,7 @@
 //!
 //! What is reserved counts as used for all but those for whom it is reserved. Where the rest does not
 //! do, pending bytes are taken out of the unused reservations of their dataset first, from its own up to
-//! those of the directories above it, and only what is beyond them counts against the rest
+//! the reservations of the directories above it, and only what is beyond them counts against the rest
 //! ([`super::room`]).
 //!
 //! Quotas are about figures, not about space that has to be there: see [`super::quota`].
@@ -77,7 +77,7 @@ struct Left {
     pool: Option<Room>,
     /// What is known of each dataset.
     datasets: HashMap<u64, Arc<Known>>,
-    /// Bytes that were assigned since, by group and dataset; those of changes that are being assigned are in [`ASSIGNING`].
+    /// Bytes that were assigned since, by group and dataset; changes that are being assigned are in [`ASSIGNING`].
     pending: BTreeMap<u64, HashMap<u64, u64>>,
 }
 
@@ -169,7 +169,8 @@ impl Left {
         true
     }
 
-    /// Whether there is room for a change. `dirty`: bytes that the dataset has to be written.
+    /// Whether there is room for a change (`dsl_dir_tempreserve_space`). `dirty`: bytes that the dataset has to be
+    /// written.
     ///
     /// Errors: what has to be read first.
     fn verdict(
@@ -266,9 +267,9 @@ pub(crate) struct Datasets {
 #[derive(Default)]
 struct Open {
     sets: HashMap<u64, (Arc<LiveObjectSet>, Arc<DatasetTx>)>,
-    /// Those that somebody is opening, which reads devices, and may replay an intent log.
+    /// Datasets that a thread is opening, which reads devices, and may replay an intent log.
     opening: HashSet<u64>,
-    /// Those of them whose intent logs are being replayed.
+    /// The ones among them whose intent logs are being replayed.
     replaying: HashSet<u64>,
     /// Those whose changes are being written.
     quiesced: HashSet<u64>,
@@ -279,7 +280,7 @@ struct Open {
 }
 
 impl Open {
-    /// Whether somebody has a dataset open for writing, or is opening it.
+    /// Whether a dataset is open for writing, or is being opened.
     fn in_use(&self, ds_obj: u64) -> bool {
         // One reference is ours, one that of the sync which writes it.
         let ours = 1 + usize::from(self.quiesced.contains(&ds_obj));
@@ -384,7 +385,7 @@ struct Charged {
     /// What it counts for at least, and what it was charged with.
     least: u64,
     bytes: u64,
-    /// What it is to be charged with.
+    /// What it will be charged with.
     now: u64,
 }
 
@@ -490,7 +491,7 @@ impl Datasets {
         }
     }
 
-    /// How the blocks of a dataset were written in the last group that wrote it; `None`: nobody knows yet.
+    /// How the blocks of a dataset were written in the last group that wrote it; `None`: not known yet.
     pub fn last_policy(&self, ds_obj: u64) -> Option<(Policy, Abilities)> {
         Some((self.policies.lock().get(&ds_obj)?.clone(), (*self.abilities.lock())?))
     }
@@ -511,7 +512,7 @@ impl Datasets {
         open.sets.contains_key(&ds_obj) || open.opening.contains(&ds_obj)
     }
 
-    /// Lets nobody change an open dataset any more.
+    /// Keeps an open dataset from being changed any more.
     pub fn shut(&self, ds_obj: u64) {
         if let Some((_, handle)) = self.open.lock().sets.get(&ds_obj) {
             handle.closed.store(true, Ordering::SeqCst);
@@ -524,7 +525,7 @@ impl Datasets {
         self.policies.lock().remove(&ds_obj);
     }
 
-    /// Forgets a dataset that is destroyed in the group that is being written, unless somebody holds it or has
+    /// Forgets a dataset that is destroyed in the group that is being written, unless it is held or has
     /// it open: its number may be another dataset's soon. Returns whether it is forgotten.
     pub fn retire(&self, ds_obj: u64) -> bool {
         let mut open = self.open.lock();
@@ -538,7 +539,7 @@ impl Datasets {
         true
     }
 
-    /// Gives a dataset one more long hold, unless somebody writes to it or destroys it.
+    /// Gives a dataset one more long hold, unless it is being written to or destroyed (`dsl_dataset_long_hold`).
     pub fn hold(&self, ds_obj: u64) -> bool {
         let mut open = self.open.lock();
         let free = !open.in_use(ds_obj) && !open.retired.contains(&ds_obj);
@@ -548,7 +549,7 @@ impl Datasets {
         free
     }
 
-    /// Takes a long hold away; false if there was none.
+    /// Takes a long hold away; false if it had no long hold.
     pub fn release(&self, ds_obj: u64) -> bool {
         let mut open = self.open.lock();
         let left = open.held.get(&ds_obj).and_then(|count| count.checked_sub(1));
@@ -601,7 +602,7 @@ impl Datasets {
         left.forget(0);
     }
 
-    /// Waits until what was changed in an open dataset is stable, as far as `scope` goes.
+    /// Waits until what was changed in an open dataset is stable, as far as `scope` goes (`zil_commit`).
     pub fn commit(&self, shared: &Shared, ds_obj: u64, scope: Scope<'_>) -> Result<(), WriteError> {
         let found = self.open.lock().sets.get(&ds_obj).cloned();
         match found {
@@ -619,7 +620,8 @@ impl Datasets {
         }
     }
 
-    /// Until what is returned is dropped, no log is written to; in the open group those that there are end.
+    /// Until what is returned is dropped, no log is written to; in the open group those that there are end
+    /// (`zil_suspend`).
     pub fn suspend_logs(&self, shared: &Shared) -> Result<Suspension, WriteError> {
         let suspension = Suspension::new(&self.logs);
         self.with_logs().iter().try_for_each(|(live, handle)| handle.log.empty(shared, live))?;
@@ -699,7 +701,7 @@ impl Datasets {
     }
 
     /// Waits until there is room for a change that is taken to write `bytes`, and keeps it for the change,
-    /// or refuses it. `dirty`: bytes that the dataset has to be written.
+    /// or refuses it (`dmu_tx_wait`). `dirty`: bytes that the dataset has to be written.
     fn reserve(
         &self,
         shared: &Shared,
@@ -774,6 +776,7 @@ impl Datasets {
         }
     }
 
+    /// Charges a dataset with what a change may write in a group (`dsl_dir_willuse_space`).
     fn charge(&self, shared: &Shared, (txg, objset): (u64, u64), bytes: u64) {
         if bytes > 0 {
             let mut left = self.left.lock();

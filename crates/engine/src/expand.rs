@@ -1,10 +1,10 @@
 //! Vdevs that grow into devices that have grown (`vdev_expand`).
 //!
-//! A sync task does all of it: the devices have their new sizes from then on, the config says how large the vdev is, and
-//! the metaslab array has room for more metaslabs. The group that ends with it writes the labels at the new ends of the
-//! devices; its uberblock makes the space part of the pool, and only from then on blocks go there. A crash before that
-//! leaves the pool as it was, by the labels at the beginnings of the devices: what is at their old ends is not looked for
-//! any more once they have grown.
+//! A sync task does all of it: the devices have their new sizes from then on, the config says how large the vdev is,
+//! and the metaslab array has room for more metaslabs. The group that ends with it writes the labels at the new ends of
+//! the devices; its uberblock makes the space part of the pool, and only from then on blocks go there. A crash before
+//! that leaves the pool as it was, by the labels at the beginnings of the devices: what is at their old ends is not
+//! looked for any more once they have grown.
 
 use super::task::EngineError;
 use super::{Engine, SyncContext};
@@ -35,7 +35,7 @@ impl Engine {
     /// As [`Engine::expand`], of all vdevs, if the pool is to grow by itself (`autoexpand`).
     ///
     /// # Errors
-    /// Those of [`Engine::expand`].
+    /// Errors of [`Engine::expand`].
     pub fn expand_if_wanted(&self) -> std::result::Result<bool, EngineError> {
         let pool = self.pool();
         if pool.get("autoexpand").is_none_or(|set| set.exact != "on") {
@@ -47,7 +47,7 @@ impl Engine {
     }
 }
 
-/// A size that a vdev can have by now, with those of its devices.
+/// A size that a vdev can have by now, with the sizes of its devices.
 struct Room {
     asize: u64,
     devices: Vec<(Arc<dyn Device>, u64)>,

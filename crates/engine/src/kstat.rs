@@ -365,7 +365,7 @@ pub fn abdstats() -> String {
         .file()
 }
 
-/// `dnodestats`: looking for objects and making them. Nobody waits for a dnode here, and none is moved.
+/// `dnodestats`: looking for objects and making them. No thread waits for a dnode here, and no dnode is moved.
 pub fn dnodestats() -> String {
     let counts = cenote_dmu::dnode_counts();
     Named::new()
@@ -474,7 +474,7 @@ const TRIMS: [&str; 18] = [
     "simple_trim_bytes_failed",
 ];
 
-/// `POOL/reads`: the last reads, of which none are kept (`zfs_read_history` is 0 in OpenZFS, too, unless it is
+/// `POOL/reads`: the last reads, which are not kept (`zfs_read_history` is 0 in OpenZFS, too, unless it is
 /// set).
 pub fn reads() -> String {
     format!(

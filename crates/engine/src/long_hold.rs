@@ -1,8 +1,8 @@
-//! Long holds (`dsl_dataset_long_hold`): datasets that somebody reads for longer than a transaction group.
+//! Long holds (`dsl_dataset_long_hold`): datasets that are read for longer than a transaction group.
 //!
-//! A snapshot with a long hold is not destroyed. A head with one is owned (`dsl_dataset_own`): nobody opens it for
+//! A snapshot with a long hold is not destroyed. A head with one is owned (`dsl_dataset_own`): it cannot be opened for
 //! writing, rolls it back or destroys it. An attempt gets `Busy`. Holds live in memory: they
-//! end with the process, and a pool that was imported again has none.
+//! end with the process, and a pool that was imported again has no holds.
 //!
 //! Invariant: a hold and the destruction of its dataset never both succeed. The hold is noted first and the dataset
 //! sought in the newest view then; a sync task that destroys marks the dataset under the same lock, and the mark stays
@@ -30,10 +30,10 @@ impl Drop for LongHold {
 }
 
 impl Engine {
-    /// Holds a snapshot, or owns a head that nobody has open. Returns the dataset as it is on disk then.
+    /// Holds a snapshot, or owns a head that is not open. Returns the dataset as it is on disk then.
     ///
     /// # Errors
-    /// `Busy`: somebody has the head open, or destroys the dataset; `NotFound`: it is not there any more; the pool
+    /// `Busy`: the head is open, or the dataset is being destroyed; `NotFound`: it is not there any more; the pool
     /// is suspended, with changes of the head that are not on disk.
     pub fn hold(&self, dataset: &Dataset) -> Result<(LongHold, Dataset), EngineError> {
         if !self.shared.datasets.hold(dataset.ds_obj) {

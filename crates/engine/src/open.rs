@@ -34,7 +34,7 @@ use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 
 impl Engine {
-    /// Imports a pool for writing.
+    /// Imports a pool for writing (`spa_import`).
     ///
     /// # Errors
     /// See [`ImportError`].
@@ -178,7 +178,7 @@ impl Disk {
 }
 
 impl Core {
-    /// The state of a pool whose first transaction group is to be written.
+    /// The state of a pool before its first transaction group is written.
     pub(super) fn new(
         mos: OpenObjectSet,
         maps: SpaceMaps,

@@ -1,7 +1,7 @@
 //! Devices that go out of use and come back (`vdev_clear`, `vdev_online`, `vdev_offline`).
 //!
 //! A device that does not answer goes out of use by itself (`cenote_vdev`'s `probe`). It comes back
-//! when somebody says so, between two transaction groups. What it missed meanwhile is in its dirty
+//! when a command says so, between two transaction groups. What it missed meanwhile is in its dirty
 //! time log and is not read from it.
 
 use super::{Engine, EngineError, SyncContext};
@@ -58,13 +58,13 @@ fn strip(vdev: &mut NvList, leaves: &[u64], pairs: &[&str]) -> bool {
 }
 
 impl Engine {
-    /// Brings back the leaves with these guids as far as their devices answer and are theirs.
+    /// Brings back the leaves with these guids as far as their devices answer and are theirs (`vdev_online`).
     ///
     /// # Errors
     /// The pool is suspended.
     pub fn restore(&self, leaves: &[u64], what: Restore) -> Result<(), EngineError> {
         let (pool, any) = {
-            // No block is laid out meanwhile, and none after the group that the pool is of.
+            // No block is laid out meanwhile, nor after the group that the pool is of.
             let _core = self.core.lock();
             let pool = self.pool();
             let any = pool.restore(leaves, what);
@@ -90,7 +90,7 @@ impl Engine {
         })
     }
 
-    /// Takes a leaf out of use.
+    /// Takes a leaf out of use (`vdev_offline`).
     ///
     /// # Errors
     /// The pool could not do without it; the pool is suspended.

@@ -28,7 +28,7 @@ pub(crate) enum Redundant {
     Most,
     /// Only what is not a file's.
     Some,
-    /// None.
+    /// Nothing.
     None,
 }
 
@@ -240,7 +240,7 @@ pub(crate) struct Sink<'a> {
     pub pass: u32,
     /// Object of the log space map that is being written.
     pub log: Option<u64>,
-    /// Where to note what is written, for who may have to take it back.
+    /// Where to note what is written, for code that may have to take it back.
     pub born: Option<&'a Mutex<Vec<BlockPointer>>>,
     /// What of the object set was written already.
     pub early: Option<&'a Early>,

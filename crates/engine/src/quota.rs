@@ -1,7 +1,7 @@
 //! Whether quotas let a change in (`dsl_dir_tempreserve_impl`, `dsl_dataset_check_quota`).
 //!
 //! A quota is full when what is used on disk has reached it. What is pending may free as much as it
-//! takes, as a file that is overwritten does, so that it refuses nobody: where it would fill the quota,
+//! takes, as a file that is overwritten does, so that it refuses no change: where it would fill the quota,
 //! changes wait for it to be written, and then ask again. So one change may exceed a quota by what it
 //! takes, and all that enter one transaction group may exceed the quota of a directory by a 768th of it:
 //! near a quota groups would be very small otherwise.

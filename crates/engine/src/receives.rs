@@ -1,7 +1,7 @@
 //! Datasets that are being received: which are in use, and how far they are in each transaction group.
 //!
 //! A receiver enters the dataset in the sync task that makes it, or that finds it again, and takes it out when it
-//! ends. Nobody else opens it meanwhile.
+//! ends. It cannot be opened otherwise meanwhile.
 //!
 //! Each change that a receiver makes leaves the last record that it has, under the transaction group that it is in.
 //! The group that is synced takes the last one that it has, and writes it into the dataset

@@ -1,9 +1,9 @@
 //! A pool that gets another guid (`spa_change_guid`), so that a copy of its devices can be imported beside it.
 //!
-//! A sync task does all of it: config and vdev tree have the new guid from then on, and the group that ends with it writes
-//! it into all labels. In labels that a crash cuts short there are both guids, the new one in those that are newer than any
-//! uberblock. A search for pools takes devices that have either for those of one pool (`cenote_pool::discover`), and the
-//! uberblock says which of the two it has.
+//! A sync task does all of it: config and vdev tree have the new guid from then on, and the group that ends with it
+//! writes it into all labels. In labels that a crash cuts short there are both guids, the new one in those that are
+//! newer than any uberblock. A search for pools takes devices that have either guid for devices of one pool
+//! (`cenote_pool::discover`), and the uberblock says which of the two it has.
 
 use super::task::EngineError;
 use super::{Engine, SyncContext};

@@ -96,8 +96,8 @@ impl Room {
         if frees { self.emptying } else { self.normal }
     }
 
-    /// Whether what is written fits. The first of `writes` is who asks. `alone`: nobody else writes, and
-    /// nothing is pending of who asks.
+    /// Whether what is written fits. The first of `writes` is the dataset that asks. `alone`: no other dataset writes,
+    /// and nothing is pending of the dataset that asks.
     pub(super) fn fits(&self, frees: bool, writes: &[Write], alone: bool) -> bool {
         let limit = self.limit(frees);
         let all = |times: Times<'_>| {
@@ -108,7 +108,7 @@ impl Room {
             || self.takes(limit.left, alone, |times| outside(writes, limit.lacking, times))
     }
 
-    /// `bytes` says what is to be taken out of what is left, where each byte of a dataset with so many
+    /// `bytes` says what to take out of what is left, where each byte of a dataset with so many
     /// copies counts so many times.
     fn takes(&self, left: u64, alone: bool, bytes: impl Fn(Times<'_>) -> u64) -> bool {
         let expected = |copies: u64| copies.saturating_mul(self.padding);
@@ -132,7 +132,7 @@ pub(super) struct Write {
     pub reserved: Reserved,
 }
 
-/// What of the bytes that datasets write is in no reservation. Who asks makes up for what is lacking.
+/// What of the bytes that datasets write is in no reservation. The dataset that asks makes up for what is lacking.
 fn outside(writes: &[Write], lacking: u64, times: Times<'_>) -> u64 {
     let mut taken: HashMap<u64, u64> = HashMap::default();
     let mut outside = 0u64;

@@ -1,7 +1,7 @@
 //! The throttle: how fast changes enter transaction groups (`dmu_tx_delay`,
 //! `dsl_pool_need_dirty_delay`, `dsl_pool_dirty_space`).
 //!
-//! Dirty bytes are those of changes in groups that are not on disk yet: at most so many while a change
+//! Dirty bytes belong to changes in groups that are not on disk yet: at most so many while a change
 //! is being made, and what it really made dirty from then on; all changes of a group together count at
 //! least for the blocks that they made dirty. From `zfs_delay_min_dirty_percent` of the limit on, each
 //! change is delayed by `zfs_delay_scale * (dirty - from) / (limit - dirty)`, which grows smoothly, so
@@ -14,7 +14,7 @@
 //! All these are asked for at each change.
 //!
 //! A group has the pointers that are freed in it in memory, until it is on disk: they count as dirty, too.
-//! Once so many were freed in a group that it is to be quiesced, no change is assigned to it that frees more.
+//! Once so many were freed in a group that it must be quiesced, no change that frees more is assigned to it.
 //!
 //! Invariant: when a group is on disk, nothing of it is dirty.
 
@@ -111,7 +111,7 @@ impl Throttle {
         Some(self.stand_in_line(delay_of(over, limit.saturating_sub(dirty)), now))
     }
 
-    /// When a change goes on that is to be delayed by `delay`.
+    /// When a change goes on that is delayed by `delay`.
     fn stand_in_line(&mut self, delay: Duration, now: Duration) -> Duration {
         let until = self.last_delay.map_or(now, |last| last.max(now)).saturating_add(delay);
         self.last_delay = Some(until);

@@ -1,8 +1,8 @@
-//! The engine's tunables: those of this floor, and the union of all floors'.
+//! The engine's tunables: this floor's, and the union of all floors'.
 //!
 //! Under OpenZFS's names and of the process as OpenZFS's are of the module; see [`Tunable`]. Each floor
 //! declares those that it reads; [`all`] lists them, [`find`] finds one by its name, and [`near`] says
-//! what someone may have meant who gives a name that there is not.
+//! which tunable an unknown name may have meant.
 
 use cenote_store::declare_tunables;
 use std::sync::OnceLock;

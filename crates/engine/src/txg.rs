@@ -5,7 +5,7 @@
 //! ```text
 //!   open ────────────────> quiescing ────────────> syncing ─────────> synced
 //!   changes are assigned   changes that hold it    the sync thread
-//!   to it                  end, none is added      writes it
+//!   to it                  end, no other starts    writes it
 //! ```
 //!
 //! One transaction group is *open*. A change holds it ([`TxgHandle`]) while it is made. The sync thread
@@ -122,7 +122,7 @@ impl QuiescedTxg {
     }
 }
 
-/// What the sync thread is to do.
+/// What the sync thread is to do (`txg_sync_thread`).
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     /// Quiesce the open group and write it.
@@ -166,7 +166,7 @@ impl Drop for TxgHandle {
             self.tx.changed.notify_all();
         }
         state.holds = left.unwrap_or(0);
-        // Only the sync thread waits for this, to quiesce the group; nobody else is to be woken.
+        // Only the sync thread waits for this, to quiesce the group; no other thread needs to wake.
         if state.holds == 0 && state.quiescing {
             self.tx.changed.notify_all();
         }
@@ -235,7 +235,7 @@ impl TxState {
         Ok(TxgHandle { tx: self.clone(), txg, spare: 0, bytes, made: 0, freed: 0 })
     }
 
-    /// Sleeps as long as the throttle says.
+    /// Sleeps as long as the throttle says (`dmu_tx_delay`).
     fn delay(&self, bytes: u64) -> MutexGuard<'_, State> {
         let mut state = self.state.lock();
         let Some(until) = state.throttle.delay(bytes, self.limit(), self.timer.now()) else {
@@ -274,7 +274,7 @@ impl TxState {
         self.work(&mut self.state.lock());
     }
 
-    /// Asks for the open group to be written.
+    /// Asks for the open group to be written (`txg_kick`).
     pub fn ask(&self) {
         let mut state = self.state.lock();
         self.work(&mut state);
@@ -290,7 +290,7 @@ impl TxState {
         }
     }
 
-    /// Waits until all changes so far are on disk (`txg_wait_synced`); if there are none, nothing is written.
+    /// Waits until all changes so far are on disk (`txg_wait_synced`); without changes, nothing is written.
     ///
     /// # Errors
     /// The pool is suspended.

@@ -1,5 +1,5 @@
 //! Blocks of files cloned within a file system and between file systems of a pool. What is cloned reads as what it
-//! was cloned from did; every reference is counted, as a walk of everything finds; what nobody has any more is
+//! was cloned from did; every reference is counted, as a walk of everything finds; a block without references is
 //! free.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -136,7 +136,7 @@ fn a_copy_takes_no_space_of_its_own_and_lives_on_alone() {
     assert_eq!(savings.clone_saved, 2 * savings.clone_stored);
     assert_eq!(savings.clone_ratio(), 300);
 
-    // A change of one is none of the others, and takes one reference.
+    // A change of one file does not change the others, and takes one reference.
     fs.write(same, 10, b"changed", false).unwrap();
     check_references(&engine);
     assert!(contents(&other, far) == data && contents(&fs, from) == data);

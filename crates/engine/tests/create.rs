@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 const SIZE: u64 = 64 << 20;
 
-/// A directory of sparse files, and what is to be made of them.
+/// A directory of sparse files, and the pool to make of them.
 struct Making<'a> {
     dir: tempfile::TempDir,
     ashift: u64,
@@ -235,7 +235,7 @@ fn the_default_features_are_those_of_openzfs() {
     let listed: BTreeSet<String> = OPENZFS_2_1.split_whitespace().map(String::from).collect();
     let missing: Vec<&String> = listed.difference(&has).collect();
     assert_eq!(missing, ["draid", "encryption", "redacted_datasets", "redaction_bookmarks"]);
-    // What is newer keeps nobody out as long as nothing uses it.
+    // A newer feature keeps no other system out as long as it is not active.
     let newer: Vec<&String> = has.difference(&listed).collect();
     let expected = [
         "blake3",

@@ -309,7 +309,7 @@ fn devices_of_old() {
     }
 }
 
-/// What is in the place of a device may be newer than the pool: somebody else wrote to it.
+/// What is in the place of a device may be newer than the pool: another system wrote to it.
 #[test]
 fn devices_that_others_wrote_to() {
     let rig = Rig::new(64 << 20);

@@ -349,7 +349,7 @@ fn what_is_reserved_is_there_when_the_rest_is_full() {
         engine.sync().unwrap();
         check(&fs, &own);
     }
-    // Nobody took what is reserved for the third one, and nobody else got anything.
+    // No other dataset took the third one's reservation, and no other dataset got space.
     no_space(&fill(&rest, &mut files, &|_| 1 << 20));
     let other = engine.pool().dsl().find("tank/other").unwrap().unwrap();
     let available = engine.pool().dsl().available(&other).unwrap().unwrap();
@@ -364,7 +364,7 @@ fn what_is_reserved_is_there_when_the_rest_is_full() {
     rig.judge_blocks();
 }
 
-/// A file of many blocks is freed in the background, by many transactions. Who writes to the full pool
+/// A file of many blocks is freed in the background, by many transactions. A thread that writes to the full pool
 /// meanwhile waits for the space instead of being refused.
 #[test]
 fn room_that_a_large_file_leaves_is_waited_for() {

@@ -1,4 +1,4 @@
-//! Devices give wrong bytes: who it was is counted, the right ones are put there, and nobody is blamed
+//! Devices give wrong bytes: the device's error is counted, the right bytes are put there, and no device is blamed
 //! for blocks that are gone. OpenZFS's `zdb` agrees; where it is not installed these tests fail.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -123,7 +123,7 @@ fn a_ditto_copy_mends_another() {
     rig.judge_blocks();
 }
 
-/// A pool that is read only says who was wrong, and is left as it is.
+/// A pool that is read only says which device was wrong, and is left as it is.
 #[test]
 fn nothing_is_mended_read_only() {
     let rig = made("mirror a b", 9);
@@ -138,7 +138,7 @@ fn nothing_is_mended_read_only() {
 }
 
 /// The pointer to a block that was freed and overwritten: read ahead, or by an attempt that is given up,
-/// it blames nobody.
+/// it is counted against no device.
 #[test]
 fn stale_pointers_blame_nobody() {
     let rig = Rig::new(SIZE);

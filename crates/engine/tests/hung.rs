@@ -18,7 +18,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 #[test]
 fn another_pool_reads_and_writes() {
-    // All pools share these threads. With a single one, none can wait for a device unnoticed.
+    // All pools share these threads. With a single one, no thread can wait for a device unnoticed.
     rayon::ThreadPoolBuilder::new().num_threads(1).build_global().unwrap();
     let (rig, devices) = (Rig::new(64 << 20), Faulty::default());
     let engine = rig.create_on("a", 12, EngineOptions::default(), &devices);

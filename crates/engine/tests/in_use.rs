@@ -1,5 +1,5 @@
 //! Datasets that are open for writing while they are closed or destroyed, or the pool is exported:
-//! what is not going to be written is refused. Devices that somebody else has.
+//! what is not going to be written is refused. Devices that another system has.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

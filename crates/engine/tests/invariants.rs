@@ -30,8 +30,8 @@ fn pool(rig: &Rig) -> (Arc<Engine>, u64) {
     (engine, head)
 }
 
-/// The pool is suspended, and says so to everybody; what is on disk is the last good state. The two files that were about
-/// to be written are there only if a later group than `pool`'s took them along (`written`).
+/// The pool is suspended, and says so to every caller; what is on disk is the last good state. The two files that were
+/// about to be written are there only if a later group than `pool`'s took them along (`written`).
 fn judge(rig: &Rig, (engine, head): (Arc<Engine>, u64), last: u64, written: bool) -> String {
     let why = engine.suspended().expect("the pool goes on");
     assert!(matches!(engine.sync(), Err(EngineError::Suspended(_))));

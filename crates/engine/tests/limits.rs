@@ -103,7 +103,7 @@ fn limits_bind_who_may_not_change_them() {
     snapshot(&user(), &["tank/a/b@2"]).unwrap();
     assert!(snapshot(&user(), &["tank/a/c@2"]).is_err());
 
-    // Two snapshots would come with the promoted clone, into a file system with room for none.
+    // Two snapshots would come with the promoted clone, into a file system without room for a snapshot.
     snapshot(&user(), &["tank/other/d@2"]).unwrap();
     changes_of(&engine, ROOT).rename("tank/a/e", "tank/e").unwrap();
     clone(&user(), "tank/other/d@2", "tank/a/f").unwrap();

@@ -241,7 +241,7 @@ fn logs_of_openzfs_are_gone_on_with() {
     }
 }
 
-/// The space maps have exactly what there is.
+/// The space maps have exactly the blocks that a walk finds.
 fn traverse(pool: &Pool) {
     use cenote_inspect::traverse::{Options, Subject, Verify, run};
     let space = PoolSpace::load(pool.mos(), pool.config()).unwrap();

@@ -1,4 +1,4 @@
-//! What somebody reads for longer than a transaction group is not destroyed meanwhile.
+//! A snapshot that is read for longer than a transaction group is not destroyed meanwhile.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // A failure fails the test.
 
@@ -39,7 +39,7 @@ fn a_snapshot_that_is_held_stays() {
         let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
         changes.destroy_snapshots(&names, defer)
     };
-    // All or none of them, deferred or not; a hold of a user's makes no difference.
+    // All or none of the snapshots, deferred or not; a hold of a user's makes no difference.
     for defer in [false, true] {
         let refused = destroy(&["tank@one", "tank@two"], defer).unwrap_err();
         assert!(matches!(refused.as_slice(), [(name, ChangeError::Busy)] if name == "tank@one"));

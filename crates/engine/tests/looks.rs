@@ -1,5 +1,5 @@
-//! Looking at a pool waits for no device that hangs: what a device says of itself is known from before, or left out, and
-//! what is to be read comes from devices that answer. OpenZFS's `zdb` finds nothing wrong afterwards; where it is not
+//! Looking at a pool waits for no device that hangs: what a device says of itself is known from before, or left out,
+//! and the blocks come from devices that answer. OpenZFS's `zdb` finds nothing wrong afterwards; where it is not
 //! installed these tests fail.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

@@ -96,7 +96,7 @@ impl<'a> Try<'a> {
     }
 }
 
-/// A shelf of devices that nobody may write to.
+/// A shelf of devices that may not be written to.
 struct Locked(Shelf);
 
 impl OpenDevices for Locked {
@@ -184,7 +184,7 @@ fn labels_say_what_they_are_for() {
     assert_eq!(label("/s").u64("state"), Some(config::STATE_SPARE));
     assert_eq!(label("/c").u64("state"), Some(config::STATE_L2CACHE));
     assert_eq!(label("/c").u64("ashift"), Some(9));
-    // Until the first transaction group they are nobody's.
+    // Until the first transaction group they belong to no pool.
     assert!(label_owner(shelf.get(Path::new("/a")).unwrap().as_ref()).unwrap().is_none());
     assert_eq!((p.spares.len(), p.caches.len()), (1, 1));
 }

@@ -281,7 +281,7 @@ fn a_crash_leaves_nothing_that_was_received_in_part() {
         begun("tank/new@s1", "full-s1", false),
         begun("tank/kept@s1", "full-s1", true),
     ];
-    // While a stream comes, another one is kept out, and nobody writes to what is there of it.
+    // While a stream comes, another one is kept out, and no thread writes to the part that has come.
     let again = receive(&engine, &to("tank/a@s2"), &streams["inc-s1-s2"]);
     assert!(matches!(again, Err(ReceiveError::Busy)));
     assert!(engine.live(find(&engine, "tank/new").ds_obj).is_err());

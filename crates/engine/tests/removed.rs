@@ -176,7 +176,7 @@ fn emptied_and_filled_again() {
     drop(engine);
     account(&rig);
     rig.judge();
-    // Two mappings, with parts that nobody refers to and without.
+    // Two mappings, with parts that no block pointer refers to and without.
     let said = cenote_testpools::zdb(rig.path(), "tank", &["-mmmm"]);
     assert_eq!(said.matches("indirect mapping obj").count(), 2, "{said}");
     let found = discover(&[rig.path().to_path_buf()]);
@@ -189,7 +189,7 @@ fn emptied_and_filled_again() {
     engine.export(false).unwrap();
 }
 
-/// Pieces of the mapping of the first vdev, and whether somebody is making it shorter.
+/// Pieces of the mapping of the first vdev, and whether it is being condensed.
 fn pieces(pool: &Pool) -> (u64, bool) {
     let tops = pool.config().list("vdev_tree").unwrap().lists("children").unwrap();
     let object = tops[0].u64("com.delphix:indirect_object").unwrap();

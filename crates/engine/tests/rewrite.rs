@@ -1,5 +1,5 @@
 //! Files that are rewritten in place, judged by OpenZFS's zdb: they lie in one piece again, with the
-//! properties of today, and nobody sees a difference.
+//! properties of today, and no reader sees a difference.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -147,7 +147,7 @@ fn a_file_lies_in_one_piece_again_and_is_the_same() {
     let newer = Rewrite { newer_than: test.newest_snapshot(), ..Rewrite::default() };
     assert_eq!(test.rewrite(newer), 0);
     assert_eq!(moved(&before, &test.pointers()), 0);
-    // Nothing is beyond the end, and nobody is asked more often than needed.
+    // Nothing is beyond the end, and the caller is not asked more often than needed.
     let past = Rewrite { offset: BLOCK * BLOCKS, ..Rewrite::default() };
     assert_eq!(test.rewrite(past), 0);
     assert_eq!(test.fs.rewrite(test.ino, Rewrite::default(), || false).unwrap(), 0);

@@ -7,9 +7,9 @@
 //!   type (16 bits)   flags (16)   permissions (32)   who, a FUID (64)   two types of objects
 //! ```
 //!
-//! The flags say whether an entry is about the owner, the owning group, everyone, or somebody whom it names.
-//! In a stored list an entry that allows or denies something to one of the first three names nobody and is
-//! short; those of other types have the word, as zero. Types of objects are in four types of entries only.
+//! The flags say whether an entry is about the owner, the owning group, everyone, or a user or group that it names.
+//! In a stored list an entry that allows or denies something to one of the first three names no user and is
+//! short; entries of other types have the word, as zero. Types of objects are in four types of entries only.
 //!
 //! Invariant: `decode_stored(encode_stored(x)) == x` for entries that one of the decoders returned.
 
@@ -90,7 +90,7 @@ impl Ace {
     /// (`zfs_oldace_t`), without types of objects, and up to 7 bytes of padding may follow them.
     ///
     /// # Errors
-    /// More or fewer bytes than the entries take; too many entries; types that there are none of.
+    /// More or fewer bytes than the entries take; too many entries; unknown types.
     pub fn decode_logged(b: &Bytes<'_>, count: u64, old: bool) -> Result<Vec<Ace>> {
         let (list, end) = decode(b, count, |at| {
             let (flags, kind) = (b.u16(at + 8)?, b.u16(at + 10)?);
@@ -113,7 +113,7 @@ impl Ace {
 
     /// Appends the entry as it is in records.
     pub fn append_logged(&self, out: &mut Vec<u8>) {
-        // Of those who name nobody, all bits are set.
+        // In entries that name no user, all bits are set.
         out.extend((self.who.unwrap_or(u64::MAX) as u32).to_le_bytes());
         out.extend(self.mask.to_le_bytes());
         out.extend(self.flags.to_le_bytes());
@@ -124,7 +124,7 @@ impl Ace {
     /// Decodes the `count` entries of a stored list.
     ///
     /// # Errors
-    /// They do not lie in `b`; too many entries; types that there are none of.
+    /// They do not lie in `b`; too many entries; unknown types.
     pub fn decode_stored(b: &Bytes<'_>, count: u64) -> Result<Vec<Ace>> {
         let (list, _) = decode(b, count, |at| {
             let (kind, flags, mask) = (b.u16(at)?, b.u16(at + 2)?, b.u32(at + 4)?);
@@ -178,7 +178,7 @@ fn decode(
     }
 }
 
-/// Whether the entry names somebody.
+/// Whether the entry names a user or group.
 fn names(ace: &Ace) -> bool {
     !matches!(ace.about(), flag::OWNER | flag::OWNING_GROUP | flag::EVERYONE)
 }

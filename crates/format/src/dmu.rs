@@ -95,7 +95,7 @@ const TYPES: [(&str, bool, bool); 54] = [
     ("bpobj subobj", true, false),
 ];
 
-#[allow(missing_docs)] // Names are those of dmu_object_type_t.
+#[allow(missing_docs)] // Names follow dmu_object_type_t.
 impl DmuType {
     pub const NONE: DmuType = DmuType(0);
     pub const OBJECT_DIRECTORY: DmuType = DmuType(1);
@@ -307,7 +307,7 @@ impl Extent {
         Ok(extent)
     }
 
-    /// As [`Extent::check`], where only the first [`DNODE_CORE`] bytes are to be there.
+    /// As [`Extent::check`], where only the first [`DNODE_CORE`] bytes must be there.
     pub(crate) fn of_core(b: &Bytes<'_>, at: usize) -> Result<Option<Extent>> {
         const WHAT: &str = "dnode";
         let bad = |why: String| Err(DecodeError::invalid(WHAT, why));

@@ -4,8 +4,8 @@
 //! itself is an invariant. If an invariant does not hold, the program has lost track of what it does, and nothing that
 //! follows from that may reach a disk.
 //!
-//! [`invariant!`](crate::invariant!) and [`less!`](crate::less!) panic with a message that names the thing (vdev, offset,
-//! object) and both numbers. Who catches the panic depends on the thread:
+//! [`invariant!`](crate::invariant!) and [`less!`](crate::less!) panic with a message that names the thing (vdev,
+//! offset, object) and both numbers. Which code catches the panic depends on the thread:
 //!
 //! | thread | what catches the panic | what follows |
 //! |---|---|---|

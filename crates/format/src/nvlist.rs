@@ -41,7 +41,7 @@ pub struct NvList {
     pub pairs: Vec<(String, NvValue)>,
 }
 
-/// A value of an nvpair; the variants are those of `data_type_t`.
+/// A value of an nvpair (`data_type_t`).
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub enum NvValue {
@@ -180,7 +180,7 @@ impl DataType {
         )
     }
 
-    /// Checks the element count of a packed pair: none for a boolean, one for a scalar, any
+    /// Checks the element count of a packed pair: 0 for a boolean, one for a scalar, any
     /// for an array.
     fn check_count(self, count: u32) -> Result<()> {
         let want = if self == DataType::Boolean { 0 } else { 1 };
@@ -192,7 +192,7 @@ impl DataType {
 }
 
 impl NvList {
-    /// Decodes a packed nvlist with its header, in either encoding. Bytes after its end are
+    /// Decodes a packed nvlist with its header, in either encoding (`nvlist_unpack`). Bytes after its end are
     /// ignored.
     pub fn decode(data: &[u8]) -> Result<NvList> {
         let raw = decode_raw_names(data)?;
@@ -200,7 +200,7 @@ impl NvList {
     }
 
     /// Packs the list in the XDR encoding, with its header, marked as having unique names and as
-    /// packed by a little-endian machine.
+    /// packed by a little-endian machine (`nvlist_pack`).
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![ENCODE_XDR, 1, 0, 0];
         xdr::encode_list(self, &mut out);

@@ -196,14 +196,14 @@ pub struct FileInfo {
     pub uid: u64,
     /// Group, likewise.
     pub gid: u64,
-    /// Project; 0 if the file has none.
+    /// Project; 0 if the file has no project.
     pub projid: u64,
     /// Transaction group in which the file was created: files that take a number one after the other differ.
     pub generation: u64,
 }
 
 /// Whom the space of an object with this bonus buffer is counted for; `None` if it is no file, or
-/// the buffer makes no sense. `order` is that of the dnode.
+/// the buffer makes no sense (`zpl_get_file_info`). `order` is that of the dnode.
 ///
 /// In every layout that files have, the first seven attributes are mode, size, generation, owner,
 /// group, parent and flags, and the project, if the flags say that there is one, has its place too.

@@ -37,7 +37,7 @@ pub struct SpaceMapPhys {
     pub length: u64,
     /// Bytes allocated minus bytes freed by the entries; may be negative in a log space map.
     pub alloc: i64,
-    /// Free regions by size: bucket `i` counts those of `1 << (i + shift)` bytes up to twice that.
+    /// Free regions by size: bucket `i` counts regions of `1 << (i + shift)` bytes up to twice that.
     /// With log space maps it counts unflushed changes too. `None` in a header of version 0.
     pub histogram: Option<[u64; HISTOGRAM_BUCKETS]>,
 }

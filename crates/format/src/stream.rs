@@ -156,7 +156,7 @@ pub struct WriteRecord {
     pub offset: u64,
     /// Bytes of the block.
     pub logical_size: u64,
-    /// Checksum function of `key`; 2 (off) if there is none.
+    /// Checksum function of `key`; 2 (off) without one.
     pub checksum: u8,
     /// [`CHECKSUM_DEDUP`].
     pub flags: u8,
@@ -203,9 +203,9 @@ pub struct EmbeddedRecord {
 }
 
 impl EmbeddedRecord {
-    /// Whether it is a spill block. So OpenZFS sends one that lies in its pointer: at a place that no data can have, the
-    /// number of the spill block (`DMU_SPILL_BLKID`) times the size of the object's blocks, or, from 2.3 on, that of the
-    /// spill block itself.
+    /// Whether it is a spill block. So OpenZFS sends one that lies in its pointer: at a place that no data can have,
+    /// the number of the spill block (`DMU_SPILL_BLKID`) times the size of the object's blocks, or, from 2.3 on, that
+    /// of the spill block itself.
     pub fn is_spill(&self) -> bool {
         let size = self.offset.wrapping_neg() / SPILL_BLKID.wrapping_neg();
         (1..=MAX_BLOCK).contains(&size) && self.offset == SPILL_BLKID.wrapping_mul(size)

@@ -8,7 +8,7 @@
 //! agent, so that it sees what it mounts.
 //!
 //! ```text
-//! server -> agent   Request, with the descriptor that is to be mounted once more, if it is one
+//! server -> agent   Request, with the descriptor to mount once more, if the request has one
 //! agent  -> server  Reply, with the descriptor that was mounted
 //! ```
 //!
@@ -37,7 +37,7 @@ use std::time::Duration;
 /// How long an agent may take: longer than any lookup that is going to end.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What is to be mounted, where and how.
+/// What to mount, where and how.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct MountRequest {
     /// The directory.
@@ -153,7 +153,7 @@ pub enum Reply {
     Failed(MountError),
 }
 
-/// Who does what has to be done at paths.
+/// The process that does what has to be done at paths.
 pub trait Agent: Send + Sync {
     /// Has something done.
     ///
@@ -354,7 +354,7 @@ impl Remote {
     /// The agent that [serves](serve) the other end of `stream`.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Errors of the system calls.
     pub fn new(stream: UnixStream, namespace: u64) -> std::io::Result<Remote> {
         stream.set_read_timeout(Some(TIMEOUT))?;
         stream.set_write_timeout(Some(TIMEOUT))?;

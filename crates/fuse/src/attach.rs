@@ -210,7 +210,7 @@ pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Whether mounts of this process can be used by other users: those of root can, those of others
+/// Whether mounts of this process can be used by other users: root's can, mounts of others
 /// if the administrator allows it.
 pub fn allows_other_users() -> bool {
     let config = || fs::read_to_string(CONFIG).unwrap_or_default();
@@ -218,7 +218,7 @@ pub fn allows_other_users() -> bool {
 }
 
 /// Whether this process can mount inside its own mounts. An ordinary user may only mount at a
-/// directory that is theirs to write, which none in a read-only mount is; there [`Submount`]s do.
+/// directory that is theirs to write, which no directory in a read-only mount is; there [`Submount`]s do.
 ///
 /// [`Submount`]: crate::Submount
 pub fn can_nest() -> bool {
@@ -235,7 +235,7 @@ pub(crate) fn access_times(fs: &FileSystem) -> MountFlags {
     }
 }
 
-/// Mounts: a new descriptor, or once more what `device` is mounted as. Returns the descriptor through
+/// Mounts (`zfs_domount`): a new descriptor, or once more what `device` is mounted as. Returns the descriptor through
 /// which the kernel talks. If it fails, directories that were made are removed.
 pub(crate) fn mount(
     request: &MountRequest,

@@ -1,6 +1,7 @@
 //! A file system in the tree of a mount: the one that is mounted, or a [submount](crate::submount).
 //!
-//! Invariant: `gone` is set under the lock of the table of slots, and users are counted under it, so none is overlooked.
+//! Invariant: `gone` is set under the lock of the table of slots, and users are counted under it, so no user is
+//! overlooked.
 
 use crate::slots::Place;
 use crate::syncer::{SyncHook, SyncPolicy};
@@ -90,7 +91,7 @@ impl Branch {
         self.snapdir.swap(snapdir as u8, Ordering::Relaxed) != snapdir as u8
     }
 
-    /// The txg of the newest snapshot; 0 if there is none.
+    /// The txg of the newest snapshot; 0 without snapshots.
     pub(crate) fn newest_snapshot(&self) -> u64 {
         self.snapshots.as_ref().map_or(0, |s| s.newest())
     }

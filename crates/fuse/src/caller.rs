@@ -1,4 +1,4 @@
-//! Who sent a request, as far as the kernel leaves a decision to the server.
+//! The user that sent a request, as far as the kernel leaves a decision to the server.
 //!
 //! The kernel checks permissions itself. Whether set-group-id bits survive a change depends on the
 //! groups and capabilities of the caller, which requests do not carry; they are looked up in
@@ -15,7 +15,7 @@ const CAP_FSETID: u32 = 4;
 /// `CAP_SYS_ADMIN`: may mount.
 const CAP_SYS_ADMIN: u32 = 21;
 
-/// Who sent a request.
+/// The user that sent a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Caller {
     /// User id for file systems.

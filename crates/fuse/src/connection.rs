@@ -1,10 +1,11 @@
 //! Which connection to the kernel: by its number, and by what tells it from one that has the number later.
 //!
-//! The kernel gives the device number of a connection again as soon as its last mount is gone, and a file system that is mounted
-//! again may get it: then the new connection is named as the old one was. What ends connections or takes mounts away for a
-//! process that is dead must take nothing of a living one. So a connection is also known by its *birth*: the inode number
-//! of its directory of control files (`fusectl`), which the kernel counts up and gives to no other. An open descriptor of a mount
-//! keeps its number from being given again, so what was found out while it is held stays true.
+//! The kernel gives the device number of a connection again as soon as its last mount is gone, and a file system that
+//! is mounted again may get it: then the new connection is named as the old one was. What ends connections or takes
+//! mounts away for a process that is dead must take nothing of a living one. So a connection is also known by its
+//! *birth*: the inode number of its directory of control files (`fusectl`), which the kernel counts up and gives to no
+//! other. An open descriptor of a mount keeps its number from being given again, so what was found out while it is held
+//! stays true.
 
 use crate::mountinfo::{self, Table};
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -77,7 +78,7 @@ impl Connection {
 /// The directory of control files of the connection that has this number now.
 ///
 /// # Errors
-/// `ENOENT`: there is none.
+/// `ENOENT`: there is no connection.
 fn control(id: &str) -> Result<OwnedFd, Errno> {
     let (_, minor) = mountinfo::device(id).split_once(':').ok_or(Errno::INVAL)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -116,7 +117,7 @@ pub(crate) struct Pinned(OwnedFd);
 
 impl Pinned {
     /// What is mounted on top at a path, or else the directory there. No server of a file system that is
-    /// mounted there is asked for anything, but those of file systems around it may be.
+    /// mounted there is asked for anything, but file systems around it may be.
     ///
     /// # Errors
     /// The path leads nowhere.
@@ -133,7 +134,7 @@ impl Pinned {
         Table::read().by_mount(mount).map(|mount| mount.id.clone())
     }
 
-    /// Whether nobody serves it any more.
+    /// Whether no process serves it any more.
     pub(crate) fn is_dead(&self) -> bool {
         // Attributes of a dead mount may still be known; figures are asked for each time.
         rustix::fs::fstatfs(&self.0).err() == Some(Errno::NOTCONN)

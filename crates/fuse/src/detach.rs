@@ -12,8 +12,8 @@ use rustix::mount::UnmountFlags;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Unmounts the mounts of a connection at `places`, last mounted first; others stay. Where it is at none of them
-/// any more, since somebody moved it, its last mount counts. Nothing to do is success.
+/// Unmounts the mounts of a connection at `places`, last mounted first; others stay (`zfs_umount`). Where it is not at
+/// any of them any more, since another process moved it, its last mount counts. Nothing to do is success.
 ///
 /// # Errors
 /// Without force: [`MountError::Busy`], [`MountError::Covered`]. By force a mount that another one covers stays: its
@@ -56,7 +56,7 @@ pub(crate) fn unmount(
     }
 }
 
-/// Takes away what is mounted on top at a path, if nobody uses it.
+/// Takes away what is mounted on top at a path, if it is unused.
 fn unmount_at(mountpoint: &Path) -> Result<(), MountError> {
     if !is_root() {
         return unmount_by_helper(mountpoint, Force::No);
@@ -137,7 +137,7 @@ pub(crate) fn remount(
     }
 }
 
-/// Takes away the mounts of file systems at `path`, a path without symbolic links, that nobody serves any
+/// Takes away the mounts of file systems at `path`, a path without symbolic links, that no process serves any
 /// more, with all that is below them. They stay where a daemon dies together with the process that
 /// would have taken its mounts away.
 pub(crate) fn clear_dead(path: &Path) -> Result<(), MountError> {
@@ -153,10 +153,10 @@ pub(crate) fn clear_dead(path: &Path) -> Result<(), MountError> {
     }
 }
 
-/// Ends connections, and takes all their mounts in this namespace away. They are in the order of mounting; what has their
-/// numbers by now stays.
+/// Ends connections, and takes all their mounts in this namespace away. They are in the order of mounting; what has
+/// their numbers by now stays.
 pub(crate) fn take_away(all: &[Connection]) {
-    // First of all nobody waits any more: not even the server, which may not be able to end before.
+    // First of all no process waits any more: not even the server, which may not be able to end before.
     all.iter().for_each(Connection::abort);
     let places = |table: &Table, id: &str| -> Vec<PathBuf> {
         table.of(id).map(|m| m.mountpoint.clone()).collect()

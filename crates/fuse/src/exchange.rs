@@ -19,7 +19,7 @@
 //!
 //! # Invariants
 //!
-//! - Nobody has the old file system after the exchange but who does something to a single file in the
+//! - No thread has the old file system after the exchange, but one that does something to a single file in the
 //!   background; what that would change is refused, as its object set is closed.
 //! - The kernel is told nothing while requests wait ([`kernel`](crate::kernel)).
 //! - Names that lead where they led stay in the kernel: what is mounted below them stays mounted.
@@ -88,7 +88,7 @@ impl Tree {
         };
         branch.set_fs(fs);
         let after = self.known(numbers.iter().copied());
-        // What has lost its last name in the meantime may have it again; what has none is about to go.
+        // What has lost its last name in the meantime may have it again; what has no name is about to go.
         let stays = |ino: &u64| match (before.files.get(ino), after.files.get(ino)) {
             (Some((before, _)), Some((after, named))) => before == after && *named,
             _ => false,

@@ -1,7 +1,7 @@
 //! File flags and project ids as `lsattr`, `chattr` and `xfs_io` ask for them: `ioctl`s that every file
 //! system of Linux knows.
 //!
-//! Who may change which flag is checked by the kernel: only those with `CAP_LINUX_IMMUTABLE` may
+//! The kernel checks which user may change which flag: only processes with `CAP_LINUX_IMMUTABLE` may
 //! change the flags that keep a file from being changed.
 
 use cenote_zpl::{Attr, SetAttr, flags};
@@ -48,7 +48,7 @@ pub(crate) fn answer(command: u32, attr: &Attr) -> Option<Vec<u8>> {
     }
 }
 
-/// What an `ioctl` asks to be changed; `None` if it is no such. Flags that there are none of here
+/// What an `ioctl` asks to be changed; `None` for other requests. Flags that do not exist here
 /// cannot be set.
 pub(crate) fn change(command: u32, data: &[u8], attr: &Attr) -> Option<Result<SetAttr, Errno>> {
     let word = |at: usize| {

@@ -78,7 +78,7 @@ impl Inodes {
         }
     }
 
-    /// The kernel has forgotten a number `count` times. Returns the orphan that nobody knows of now.
+    /// The kernel has forgotten a number `count` times. Returns the orphan that is not known any more.
     pub(crate) fn forget(&self, ino: u64, count: u64) -> Option<Orphan> {
         let mut shard = self.shard(ino)?;
         let inode = shard.get_mut(&ino)?;
@@ -109,7 +109,7 @@ impl Inodes {
         self.shard(ino).is_some_and(|shard| shard.contains_key(&ino))
     }
 
-    /// A file has lost its last name. Returns it if nobody knows of it any more.
+    /// A file has lost its last name. Returns it if the kernel does not know it any more.
     pub(crate) fn orphan(&self, ino: u64, orphan: Orphan) -> Option<Orphan> {
         let mut shard = self.shard(ino)?;
         match shard.get_mut(&ino) {

@@ -1,7 +1,8 @@
 //! Making the kernel forget what it was told: names, attributes, contents, and what it keeps of files that are gone.
 //!
-//! What takes names and contents back may have to wait for answers: see [`kernel`](crate::kernel). Other threads tell the
-//! kernel ([`notify`](crate::session)), and whoever made the change waits, if at all, once it holds nothing any more.
+//! What takes names and contents back may have to wait for answers: see [`kernel`](crate::kernel). Other threads tell
+//! the kernel ([`notify`](crate::session)), and the thread that made the change waits, if at all, once it holds nothing
+//! any more.
 
 use crate::branch::Branch;
 use crate::session::{Forgetting, INodeNo, Notice, Work};
@@ -47,7 +48,7 @@ impl Tree {
     }
 
     /// Has the kernel write what was changed in mappings of files, those that `of` chooses, before it is
-    /// told that they are gone. Waits for that, but not for long: those who answer it may be stuck.
+    /// told that they are gone. Waits for that, but not for long: the threads that answer it may be stuck.
     pub(crate) fn write_mapped(&self, of: impl Fn(u64) -> bool) {
         let mapped = self.inodes.mappable(of);
         if !mapped.is_empty() {

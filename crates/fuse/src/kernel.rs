@@ -9,12 +9,12 @@
 //!
 //! 1. A thread that answers a request does not wait for the kernel.
 //! 2. A thread that waits for the kernel holds nothing that an answer needs.
-//! 3. A lock that is held while somebody waits for the kernel is not taken by a thread that answers, nor by one that
+//! 3. A lock that is held while a thread waits for the kernel is not taken by a thread that answers, nor by one that
 //!    holds what an answer needs.
 //!
-//! A thread on which an answer depends has a [`Needed`]: where it serves a request, and beside each lock that answers take
-//! ([`Held`]). What is about to wait for the kernel, and what takes a lock of the third kind, calls [`waits`], which
-//! panics where the rule is broken: a command or a request that fails is better than a mount that hangs.
+//! A thread on which an answer depends has a [`Needed`]: where it serves a request, and beside each lock that answers
+//! take ([`Held`]). What is about to wait for the kernel, and what takes a lock of the third kind, calls [`waits`],
+//! which panics where the rule is broken: a command or a request that fails is better than a mount that hangs.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -76,7 +76,8 @@ pub fn is_needed() -> bool {
     NEEDED.get() > 0
 }
 
-/// This thread is about to wait for the kernel, or takes a lock that is held by threads that wait for it. `what` says for what.
+/// This thread is about to wait for the kernel, or takes a lock that is held by threads that wait for it. `what` says
+/// for what.
 ///
 /// # Panics
 /// An answer may be waiting for this thread, so both could wait for ever.

@@ -37,21 +37,21 @@
 //!
 //! The kernel's node numbers are the inode numbers that `stat` shows. In the file system itself they
 //! are object numbers, as under OpenZFS. Snapshots and submounts are part of the same mount, so their
-//! files have the number of the snapshot or submount (in order of first use) in the upper 16 bits. The control directories
-//! have the numbers that OpenZFS gives them.
+//! files have the number of the snapshot or submount (in order of first use) in the upper 16 bits. The control
+//! directories have the numbers that OpenZFS gives them.
 //!
 //! # Caching
 //!
-//! Whatever changes below a mount changes through it, so the kernel may keep names (also that there is
-//! none), attributes, directory listings, link targets and file contents as long as it likes: it
+//! Whatever changes below a mount changes through it, so the kernel may keep names (also that one does
+//! not exist), attributes, directory listings, link targets and file contents as long as it likes: it
 //! knows itself what its requests change, and every answer carries the new attributes. What changes
 //! without a request (submounts that come and go, other contents after a rollback, bits that a write takes
-//! away, access times of files that the kernel has in memory) it is told. Two things it may keep for a moment only: how much
-//! space a file takes is not known before it is on disk, and in a file system in which a name can be
-//! written in several ways a change under one of them is a change under all.
+//! away, access times of files that the kernel has in memory) it is told. Two things it may keep for a moment only: how
+//! much space a file takes is not known before it is on disk, and in a file system in which a name can be written in
+//! several ways a change under one of them is a change under all.
 //!
 //! Writes go through at once, in pieces of up to 1 MiB; the kernel keeps the pages to read from, but
-//! those of new files that are opened to be written to only (`server::direct`). It could collect
+//! not of new files that are opened for writing only (`server::direct`). It could collect
 //! writes (`FUSE_WRITEBACK_CACHE`), but then what `write` promises under OpenZFS would not hold: that
 //! a full pool or a quota is reported by the `write` that meets it, that a snapshot has all that was
 //! written before it, that under `sync=always` it is on disk, and that only the end of an append-only
@@ -130,7 +130,7 @@ pub struct MountSpec {
     /// Figures for `statfs`, as they are when it is called.
     pub space: SpaceHook,
     /// Waits until all changes so far are on disk. Called for `fsync` and the like, from a thread of
-    /// its own, once for all who wait.
+    /// its own, once for all that wait.
     pub sync: SyncHook,
     /// The `sync` property.
     pub sync_policy: SyncPolicy,
@@ -199,8 +199,9 @@ pub fn mount_by(spec: MountSpec, by: &dyn Agent) -> Result<MountHandle, MountErr
     Ok(MountHandle { dataset, served, made, tree })
 }
 
-/// A process that uses each of these mounts, by [`MountHandle::id`], as far as processes can be looked at: it has something
-/// of it open, works there, or has mapped a file. One that was opened is told although the process is not known.
+/// A process that uses each of these mounts, by [`MountHandle::id`], as far as processes can be looked at: it has
+/// something of it open, works there, or has mapped a file. One that was opened is told although the process is not
+/// known.
 pub fn users<'a>(
     mounts: impl IntoIterator<Item = &'a MountHandle>,
 ) -> BTreeMap<String, Option<User>> {
@@ -259,7 +260,7 @@ impl MountHandle {
         self.served.is_placed()
     }
 
-    /// Whether nobody has anything of it any more: it is mounted nowhere and no file in it is open.
+    /// Whether it is unused: it is mounted nowhere and no file in it is open.
     pub fn is_finished(&self) -> bool {
         self.served.is_finished()
     }
@@ -412,7 +413,7 @@ impl MountHandle {
         self.served.give_up(force, by)
     }
 
-    /// Ends the connection of what nobody uses, with all its mounts in the namespace of `by` and in this one; copies
+    /// Ends the connection of an unused mount, with all its mounts in the namespace of `by` and in this one; copies
     /// in others are dead then.
     pub fn end(&mut self, by: &dyn Agent) {
         self.served.end(by);

@@ -3,7 +3,8 @@
 //! A line is `ID PARENT MAJOR:MINOR ROOT MOUNTPOINT OPTIONS [TAG…] - TYPE SOURCE SUPEROPTIONS`, with
 //! octal escapes in paths and sources (proc_pid_mountinfo(5)). Every FUSE connection has a device number
 //! of its own, which all its mounts show, wherever they are moved or bound to: `0:57 fuse.zfs`. Each of its mounts
-//! shows the source that it was mounted with. The kernel gives a number again once it is free ([`connection`](crate::connection)).
+//! shows the source that it was mounted with. The kernel gives a number again once it is free
+//! ([`connection`](crate::connection)).
 //!
 //! The table of this process's mount namespace is read once and kept. The kernel marks the open file when
 //! something was mounted or unmounted, and only then it is read again: asking costs one system call,
@@ -38,9 +39,9 @@ pub(crate) struct FuseMount {
 /// The mounts of a namespace.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    /// Those of FUSE, in the order of the kernel's list.
+    /// The mounts of FUSE, in the order of the kernel's list.
     mounts: Vec<FuseMount>,
-    /// Where those of a connection are in `mounts`.
+    /// Where the mounts of a connection are in `mounts`.
     by_id: HashMap<String, Vec<usize>>,
     /// What is mounted straight on a mount: the mountpoints, by the mount's number.
     inside: HashMap<u64, Vec<PathBuf>>,

@@ -1,10 +1,11 @@
 //! Where a mount goes: the path of a mountpoint without symbolic links, and a hold on the directory there.
 //!
-//! Root mounts at paths that lead through directories of others, and that a pool names which somebody else has made. Two
-//! things are refused. A symbolic link that others than root can make would have root mount wherever they like. And a pool
-//! that is imported below an alternate root mounts nothing outside of it, by `..` in a mountpoint or by a link that lies in
-//! one of its file systems. The directory is opened without following links, and what is open is mounted at: nobody
-//! can put a link in its way after it was looked at. Directories that are missing are made, and removed later, in the same way.
+//! Root mounts at paths that lead through directories of others, and that a pool of another user names. Two
+//! things are refused. A symbolic link that others than root can make would have root mount wherever they like. And a
+//! pool that is imported below an alternate root mounts nothing outside of it, by `..` in a mountpoint or by a link
+//! that lies in one of its file systems. The directory is opened without following links, and what is open is mounted
+//! at: no other process can put a link in its way after it was looked at. Directories that are missing are made, and
+//! removed later, in the same way.
 
 use crate::attach::{MountError, number, resolve};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, unlinkat};
@@ -17,7 +18,7 @@ use std::path::{Component, Path, PathBuf};
 
 /// Symbolic links that are followed in one path, as many as the kernel follows.
 const MAX_LINKS: usize = 40;
-/// Who is not the owner may write.
+/// Users beside the owner may write.
 const OTHERS_WRITE: u32 = 0o022;
 /// Only their owners take files of a directory away.
 const STICKY: u32 = 0o1000;
@@ -94,11 +95,11 @@ fn is_trusted(link: &Metadata, around: &Metadata) -> bool {
     trusted(link.uid()) && trusted(around.uid()) && !others_write
 }
 
-/// Opens the directory at a path without symbolic links. It is a directory: the kernel would also mount at a file, and then
-/// find a directory there.
+/// Opens the directory at a path without symbolic links. It is a directory: the kernel would also mount at a file, and
+/// then find a directory there.
 ///
 /// # Errors
-/// It is none, or there is a link in the path by now.
+/// It is not a directory, or there is a link in the path by now.
 pub(crate) fn open(path: &Path) -> Result<OwnedFd, MountError> {
     directory(path).map_err(|errno| MountError::Mountpoint(path.to_owned(), errno))
 }
@@ -118,7 +119,7 @@ fn directory(path: &Path) -> rustix::io::Result<OwnedFd> {
 /// first.
 ///
 /// # Errors
-/// Those of the system: there is a link in the path by now, or something else. Nothing is left of what was made.
+/// Errors of the system calls: there is a link in the path by now, or something else. Nothing is left of what was made.
 pub(crate) fn make(path: &Path) -> rustix::io::Result<Vec<PathBuf>> {
     let (mut missing, mut there) = (Vec::new(), Path::new("/"));
     for dir in path.ancestors() {
@@ -247,7 +248,7 @@ mod tests {
         let top = real(&tmp);
         let made = make(&top.join("dir/in")).unwrap();
         fs::create_dir_all(top.join("other/in")).unwrap();
-        // Somebody has put a link in the place of what was there.
+        // Another process has put a link in the place of what was there.
         fs::rename(top.join("dir"), top.join("away")).unwrap();
         symlink("other", top.join("dir")).unwrap();
         remove(&made);

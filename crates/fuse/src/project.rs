@@ -1,10 +1,10 @@
 //! The project that a file is in, asked for and set by the `ioctl`s that every file system of Linux knows
-//! (`FS_IOC_FSGETXATTR`, `FS_IOC_FSSETXATTR`). The program opens the file, so the kernel checks who may.
+//! (`FS_IOC_FSGETXATTR`, `FS_IOC_FSSETXATTR`). The program opens the file, so the kernel checks permissions.
 //!
 //! # Why the unsafe code is sound
 //!
-//! The kernel reads and writes as many bytes as the number of the `ioctl` says: those of [`FsXattr`], by which the numbers
-//! are made. Any bytes are a valid one.
+//! The kernel reads and writes as many bytes as the number of the `ioctl` says: the bytes of [`FsXattr`], by which the
+//! numbers are made. Any bytes are a valid one.
 
 #![allow(unsafe_code)]
 

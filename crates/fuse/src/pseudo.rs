@@ -1,9 +1,9 @@
 //! A mount of small files that are made up when they are read, and that do something when they are
 //! written, as those below `/sys/module` and `/proc`.
 //!
-//! A [`Contents`] says what there is. It is asked each time: the kernel keeps no names, no attributes and no
-//! file contents. A file's text is made when the file is opened, so that reads of parts of it
-//! fit together. Its size is 0, as in `/proc`.
+//! A [`Contents`] says which directories and files exist. It is asked each time: the kernel keeps no names, no
+//! attributes and no file contents. A file's text is made when the file is opened, so that reads of parts of it fit
+//! together. Its size is 0, as in `/proc`.
 //!
 //! An inode number is given to a path when it is first asked about, and stays with it.
 
@@ -69,7 +69,7 @@ pub struct Mount(Served);
 
 impl Mount {
     /// Mounts at `dir`, an existing directory. The mount's source is `source`, its type
-    /// `fuse.cenote`. As root everybody may read it, else as far as the system's administrator allows.
+    /// `fuse.cenote`. As root every user may read it, else as far as the system's administrator allows.
     /// `by` mounts, in its mount namespace; `agent` is that of this process's.
     ///
     /// # Errors

@@ -8,7 +8,7 @@
 //!
 //! # Why the unsafe code is sound
 //!
-//! The kernel copies the arguments, as many bytes as the number of the `ioctl` says: those of
+//! The kernel copies the arguments, as many bytes as the number of the `ioctl` says: the bytes of
 //! [`Arguments`], by which the number is made. It writes nothing back.
 
 #![allow(unsafe_code)]
@@ -34,7 +34,7 @@ const SKIP_SNAPSHOT: u64 = 2;
 /// `ZFS_REWRITE_SKIP_BRT`.
 const SKIP_CLONED: u64 = 4;
 
-/// What is to be rewritten.
+/// What to rewrite.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RewriteRange {
     /// First byte.

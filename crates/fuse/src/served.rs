@@ -3,7 +3,7 @@
 //! A connection has mounts in one or several places: the one that it was made with, and those in which the
 //! same file system was mounted later, in this mount namespace or another one. The kernel keeps it as long
 //! as there is a mount anywhere or a file in it is open; the threads that serve it end after that. So a
-//! connection can outlive its places: somebody has bound it elsewhere, another namespace has a copy of the
+//! connection can outlive its places: another process has bound it elsewhere, another namespace has a copy of the
 //! mount, or files were open when it was unmounted lazily. Then it *lingers*, and what it serves is in use.
 //!
 //! Whether it is mounted is known from what this process mounted itself and from the kernel's table of
@@ -169,8 +169,8 @@ impl Served {
         !self.places.is_empty() && !self.is_finished()
     }
 
-    /// Forgets places where somebody else has unmounted it. If none is left but it is mounted elsewhere in
-    /// this namespace, somebody has moved it there, or left only that one: that is its place then.
+    /// Forgets places where another process has unmounted it. If no place is left but it is mounted elsewhere in
+    /// this namespace, another process has moved it there, or left only that place: that is its place then.
     pub(crate) fn revise(&mut self, table: &Table) {
         let own = mountinfo::namespace();
         let id = &self.connection.id;
@@ -232,8 +232,8 @@ impl Served {
         Ok(())
     }
 
-    /// Ends the connection of what nobody uses. Its mounts in the namespace of `by` and in this one are taken away, whoever
-    /// made them; those in others are dead.
+    /// Ends the connection of an unused mount. Its mounts in the namespace of `by` and in this one are taken away,
+    /// whoever made them; mounts in other namespaces are dead.
     pub(crate) fn end(&mut self, by: &dyn Agent) {
         if self.is_finished() {
             return;

@@ -105,7 +105,7 @@ impl Table {
     }
 
     /// Gives a snapshot the slot that follows from its name, or the next one that is free; `None` if there
-    /// is none.
+    /// is no free slot.
     pub(crate) fn push_snapshot(&mut self, snapshot: Snapshot) -> Option<u16> {
         let first = preferred_slot(snapshot.branch.slot, &snapshot.name);
         let all = (first..=u16::MAX).chain(FIRST_SNAPSHOT..first);

@@ -54,7 +54,7 @@ impl Snapshot {
 }
 
 impl Tree {
-    /// Sees to it that nothing leads to a snapshot until [`Tree::open_snapshot`]. False: somebody has a
+    /// Sees to it that nothing leads to a snapshot until [`Tree::open_snapshot`]. False: a process has a
     /// file in it open, or asks for something in it.
     pub(crate) fn close_snapshot(&self, branch: &Arc<Branch>, name: &str) -> bool {
         let key = (branch.slot, name.to_owned());

@@ -28,7 +28,7 @@
 //! - A branch that is gone has nothing in the table, neither have its snapshots or what was in it.
 //!
 //! A submount is part of its mount in the kernel's eyes: `nosuid` and `nodev` hold anyway for ordinary
-//! users, and a mount that allows no programs to be run allows none in its submounts.
+//! users, and a mount that allows no programs to be run does not allow them in its submounts.
 
 mod handle;
 

@@ -12,7 +12,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Waits until the changes of a file system so far are on disk: those of these objects with all names, or, with
+/// Waits until the changes of a file system so far are on disk: changes of these objects with all names, or, with
 /// `None`, all.
 pub type SyncHook = Arc<dyn Fn(Option<&[u64]>) -> Result<(), Error> + Send + Sync>;
 
@@ -32,7 +32,7 @@ pub enum SyncPolicy {
 /// How long the thread waits for something to do before it ends.
 const REST: Duration = Duration::from_secs(10);
 
-/// What is to be done when changes are on disk, or could not be written.
+/// What to do when changes are on disk, or could not be written.
 type Answer = Box<dyn FnOnce(&Result<(), Error>) + Send>;
 
 /// A request that waits.
@@ -121,7 +121,7 @@ impl Shared {
         }
     }
 
-    /// All that wait; `None` when there will be no more, or were none for [`REST`].
+    /// All that wait; `None` when there will be no more, or nothing waited for [`REST`].
     fn next(&self) -> Option<Vec<Waiter>> {
         let mut queue = self.lock();
         while queue.waiting.is_empty() {

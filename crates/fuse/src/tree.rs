@@ -80,7 +80,7 @@ pub trait Snapshots: Send + Sync {
     fn list(&self) -> Vec<SnapshotEntry>;
     /// Opens a snapshot by its name (after the `@`).
     fn open(&self, name: &str) -> Result<Arc<FileSystem>, Error>;
-    /// The txg of the newest snapshot, which shares what was born in it or before; 0 if there is none.
+    /// The txg of the newest snapshot, which shares what was born in it or before; 0 without snapshots.
     fn newest(&self) -> u64;
     /// When snapshots were last taken, destroyed or renamed (property `snapshots_changed`): seconds since 1970
     /// and nanoseconds; zeros if never. `None`: that is not known.
@@ -91,10 +91,10 @@ pub trait Snapshots: Send + Sync {
     fn are_administered(&self) -> bool {
         false
     }
-    /// Makes a change, and waits for it. To be told to nobody else's mount.
+    /// Makes a change, and waits for it. No other mount needs to be told.
     ///
     /// # Errors
-    /// Those of the system calls `mkdir`, `rmdir` and `rename`, by number.
+    /// Errors of the system calls `mkdir`, `rmdir` and `rename`, by number.
     fn change(&self, _change: SnapshotChange<'_>) -> io::Result<()> {
         Err(io::ErrorKind::PermissionDenied.into())
     }
@@ -254,7 +254,7 @@ impl Tree {
         }
     }
 
-    /// The node called `name` in a directory.
+    /// The node called `name` in a directory (`zfsctl_root_lookup`, `zfsctl_snapdir_lookup`).
     pub(crate) fn lookup(&self, parent: &Node, name: &[u8]) -> Result<Node, Error> {
         let text = || String::from_utf8_lossy(name).into_owned();
         match parent {
@@ -382,7 +382,7 @@ fn fixed_attr(node: &Node, links: u64, changed: Time) -> FileAttr {
     }
 }
 
-/// A file's type by the upper bits of a mode; `None` for a number that is none.
+/// A file's type by the upper bits of a mode; `None` for an unknown number.
 pub(crate) fn file_type(kind: u32) -> Option<FileType> {
     let known = |kind: &FileType| *kind != FileType::Unknown;
     Some(FileType::from_raw_mode((kind & 0xf) << 12)).filter(|k| kind <= 0xf && known(k))

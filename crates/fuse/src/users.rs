@@ -1,9 +1,9 @@
-//! Who uses a file system: processes that have something of it open, work in it, or have mapped files of it.
+//! The users of a file system: processes that have something of it open, work in it, or have mapped files of it.
 //!
 //! Where a process sees a mount depends on its mount namespace and its root directory, and some it sees nowhere. So
 //! processes are told by the device number of what they use, which is the same everywhere. Nothing is
-//! looked up in a mount, and no server is asked: links in `/proc` lead straight to what they stand for, of which only the
-//! device is wanted (`AT_STATX_DONT_SYNC`).
+//! looked up in a mount, and no server is asked: links in `/proc` lead straight to what they stand for, of which only
+//! the device is wanted (`AT_STATX_DONT_SYNC`).
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use std::collections::{BTreeMap, HashSet};
@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// How long it may take to find out who has mapped something: a process that waits in a mapping keeps others from
-/// looking at it.
+/// How long it may take to find out which processes have mapped something: a process that waits in a mapping keeps
+/// others from looking at it.
 const MAPPINGS: Duration = Duration::from_secs(1);
 
 /// A process that uses a file system.

@@ -2,8 +2,8 @@
 //!
 //! When a FUSE server is killed its mounts stay behind, and every access to them fails. So a server
 //! starts a watcher, usually its own program with a hidden argument, and holds the only writing end of
-//! a pipe to it. Each connection is announced on the pipe (`+BIRTH ID`, see `connection`), and its end (`-BIRTH ID`), one
-//! per line. When the server is dead the watcher ends its connections, takes the mounts away and ends.
+//! a pipe to it. Each connection is announced on the pipe (`+BIRTH ID`, see `connection`), and its end (`-BIRTH ID`),
+//! one per line. When the server is dead the watcher ends its connections, takes the mounts away and ends.
 //!
 //! That the server is dead shows in one of two ways. The pipe closes; but not as long as one thread of the
 //! server waits in the kernel for an answer that the server itself would have to give. So the watcher is
@@ -130,7 +130,7 @@ struct Known {
 }
 
 impl Known {
-    /// Reads what there is. True: there will be no more.
+    /// Reads what has come. True: there will be no more.
     fn read(&mut self, input: impl std::os::fd::AsFd) -> io::Result<bool> {
         let mut bytes = [0; 4096];
         loop {

@@ -22,8 +22,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Unmounts what nobody uses. Another test of this process that is starting a program has its open files
-/// twice for a moment.
+/// Unmounts a file system that no process uses. Another test of this process that is starting a program has its open
+/// files twice for a moment.
 fn unmount(m: &mut Mounted) {
     let start = Instant::now();
     while let Err(e) = m.handle.unmount(Force::No) {
@@ -352,7 +352,7 @@ fn a_server_that_waits_for_itself_can_be_killed() {
     serve_and_end(None, "-KILL", true);
 }
 
-/// The same file system in a further place, and again while somebody has a file of it open.
+/// The same file system in a further place, and again while a process has a file of it open.
 #[test]
 fn what_is_mounted_can_be_mounted_again() {
     let (pool, _) = sample("basic");
@@ -378,7 +378,7 @@ fn what_is_mounted_can_be_mounted_again() {
     assert!(m.handle.is_finished() && !is_mounted(third.path()));
 }
 
-/// A bind mount is somebody else's, and stays until the connection ends.
+/// A bind mount belongs to the user who made it, and stays until the connection ends.
 #[test]
 fn a_bind_mount_stands_in_no_ones_way() {
     let (pool, _) = sample("basic");

@@ -59,7 +59,7 @@ fn compare(pool_name: &str) {
             failures.push(e);
         }
     };
-    // The kernel learns what is to be covered, so that it has something to forget.
+    // The kernel learns the entries that the mounts will cover, so that it has something to forget.
     check(all[0], m.dir.path(), Checks::EXACT);
     let before = names(m.dir.path());
     let mut submounts = Vec::new();
@@ -253,7 +253,7 @@ fn submounts_in_use_are_busy() {
     g.unmount(Force::No).unwrap();
 }
 
-/// Somebody unmounts the mount that the submount is in.
+/// A user unmounts the mount that the submount is in.
 #[test]
 fn submounts_go_with_their_mount() {
     let (pool, _) = sample("basic");

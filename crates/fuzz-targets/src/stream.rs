@@ -13,8 +13,8 @@ const SEEDS: [&str; 6] =
 /// Bytes of a seed.
 const LENGTH: usize = 16 << 10;
 
-/// The text of a token, or a stream. Checksums of records are taken away, as records of old senders have none: else
-/// nothing that was changed would be looked at.
+/// The text of a token, or a stream. Checksums of records are taken away, as records of old senders have no checksums:
+/// else nothing that was changed would be looked at.
 pub(crate) fn stream(data: &[u8]) {
     if let Ok(text) = std::str::from_utf8(data)
         && let Ok(token) = Token::decode(text)

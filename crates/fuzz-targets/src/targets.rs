@@ -1,4 +1,12 @@
 //! The targets. The first bytes of an input choose what is done with the rest.
+//!
+//! Each target decodes bytes as one structure, then uses all that it decoded: names, offsets and lists are walked,
+//! so that a value that the decoder let through cannot break its user. Where it costs little, a target asserts an
+//! invariant as well: sizes are within the format's bounds, a checksum does not depend on how its bytes are
+//! divided, what is encoded again decodes to the same.
+//!
+//! The line above a target says how its input is read. A target may cut sizes below what the format allows, to keep
+//! the fuzzer quick; it must not leave kinds of input out.
 
 use std::hint::black_box;
 

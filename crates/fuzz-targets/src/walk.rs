@@ -195,7 +195,7 @@ impl Image {
     }
 }
 
-/// The pointers in a block: those of an indirect block, of the dnodes in it, or of the object sets
+/// The pointers in a block: pointers of an indirect block, of the dnodes in it, or of the object sets
 /// of the datasets among them.
 fn children(
     bp: &BlockPointer,

@@ -95,9 +95,9 @@ pub struct MetaslabMap {
     pub free: u64,
     /// 0 to 100; `None` if unknown.
     pub fragmentation: Option<u64>,
-    /// log2 of the bytes of the largest free segments; `None` if there are none or it is unknown.
+    /// log2 of the bytes of the largest free segments; `None` without free segments, or if it is unknown.
     pub largest: Option<u32>,
-    /// Free segments by size: `(log2 of the bytes, how many)`, ascending, none of them zero.
+    /// Free segments by size: `(log2 of the bytes, how many)`, ascending, without zeros.
     pub segments: Vec<(u32, u64)>,
     /// Changes that only log space maps have.
     pub unflushed: UnflushedMap,

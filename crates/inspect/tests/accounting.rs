@@ -152,7 +152,7 @@ fn metaslabs() {
                     if level == " -mmm " {
                         let free = PoolSpace::load_flushed(pool.mos(), v, ms).unwrap();
                         lines.in_memory = shown(free.histogram().counts());
-                        // zdb counts those of its size-ordered tree: 16 KiB and more.
+                        // zdb counts the segments of its size-ordered tree: 16 KiB and more.
                         let large = free.iter().filter(|(s, e)| e - s >= 16 << 10).count();
                         lines.segments = Some(large as u64);
                     }

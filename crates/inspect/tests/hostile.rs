@@ -109,7 +109,7 @@ fn space_with_any_number_replaced() {
                 let Ok(space) = PoolSpace::load(pool.mos(), &config) else { continue };
                 let _ =
                     (space.pool(), space.vdevs.iter().map(|v| v.histogram()).collect::<Vec<_>>());
-                // Most values are none of the traversal's business; it takes its time.
+                // The traversal does not read most values, and it takes its time.
                 if at % 7 == 0 {
                     let (mos, uberblock) = (pool.mos().clone(), pool.uberblock());
                     let subject = Subject { mos, config: &config, uberblock };

@@ -81,7 +81,7 @@ pub trait TreeReader {
 pub trait FileReader {
     /// Reads at `offset`; 0 at the end.
     fn read_at(&mut self, offset: u64, buf: &mut [u8]) -> Result<usize>;
-    /// Where data begins at or after `offset`; `None`: none until the end.
+    /// Where data begins at or after `offset`; `None`: there is no data until the end.
     fn next_data(&mut self, offset: u64) -> Result<Option<u64>>;
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// Imports a sample pool or a copy of one, read-only, by whichever system it was used last.
 ///
 /// # Errors
-/// Those of the import, for tests that spoil what is read.
+/// The import's errors, for tests that spoil what is read.
 pub fn try_import(sample: &TestPool) -> std::result::Result<Arc<Pool>, ImportError> {
     let candidates = discover(std::slice::from_ref(&sample.dir));
     let candidate = candidates.iter().find(|c| c.name == sample.name);

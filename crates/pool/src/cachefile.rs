@@ -108,10 +108,10 @@ impl CacheFile {
         self.list.set(name, NvValue::NvList(marked));
     }
 
-    /// Replaces a file; without pools it is removed. Nobody ever sees half of it.
+    /// Replaces a file; without pools it is removed. Half of it is never visible.
     ///
     /// # Errors
-    /// Those of writing beside the file and of renaming.
+    /// Errors of writing beside the file and of renaming.
     pub fn write(&self, path: &Path) -> io::Result<()> {
         if self.list.pairs.is_empty() {
             return missing_is_fine(fs::remove_file(path));
@@ -129,7 +129,7 @@ impl CacheFile {
         done
     }
 
-    /// The pools as they are on the devices that the file names; those of which no device is there as the file
+    /// The pools as they are on the devices that the file names; pools of which no device is there as the file
     /// has them.
     pub fn candidates(&self) -> Vec<Candidate> {
         self.search(
@@ -156,7 +156,7 @@ impl CacheFile {
     }
 
     /// The pools as they are on the devices in the directories that the file names, should devices have
-    /// got other names; those of which no device is there as the file has them.
+    /// got other names; pools of which no device is there as the file has them.
     pub fn candidates_nearby(&self) -> Vec<Candidate> {
         self.search(
             |leaf| leaf.parent().map(Path::to_path_buf),

@@ -3,7 +3,7 @@
 //!
 //! The pool property `compatibility` names files, by their paths or in `/etc/zfs/compatibility.d` or
 //! `/usr/share/zfs/compatibility.d`, each a list of features; several names mean the features that
-//! are in all of them. `off` (or nothing) means all features, `legacy` none. The files that OpenZFS
+//! are in all of them. `off` (or nothing) means all features, `legacy` no feature. The files that OpenZFS
 //! ships are built in, for systems on which it is not installed; a file that exists comes first.
 
 use cenote_format::features::FEATURES;
@@ -47,7 +47,7 @@ fn set(name: &str) -> Option<HashSet<&'static str>> {
     }
     let mut files = DIRECTORIES.iter().map(|d| Path::new(d).join(name));
     if let Some(path) = files.find(|path| path.exists()) {
-        // Those of the system may be of a later release.
+        // Files of the system may be of a later release.
         return parse(&read(&path)?, path.starts_with(SYSTEM));
     }
     SHIPPED.iter().find(|(names, _)| names.contains(&name)).and_then(|(_, list)| parse(list, false))

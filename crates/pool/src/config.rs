@@ -48,7 +48,7 @@ pub fn set(list: &mut NvList, name: &str, value: NvValue) {
     }
 }
 
-/// The children of a vdev; none for a leaf.
+/// The children of a vdev; empty for a leaf.
 pub fn children(vdev: &NvList) -> &[NvList] {
     vdev.lists("children").unwrap_or_default()
 }
@@ -61,7 +61,7 @@ pub fn find(vdev: &NvList, guid: u64) -> Option<&NvList> {
     }
 }
 
-/// The value `name`, 0 if there is none.
+/// The value `name`, 0 if it is absent.
 pub fn number(list: &NvList, name: &str) -> u64 {
     list.u64(name).unwrap_or(0)
 }

@@ -73,9 +73,9 @@ pub struct PoolConfig {
     pub state: u64,
     /// Guid of the pool.
     pub guid: u64,
-    /// Number of a known fault of the format that the pool has (`zpool_errata_t`); 0: none.
+    /// Number of a known fault of the format that the pool has (`zpool_errata_t`); 0: no known fault.
     pub errata: u64,
-    /// Id of the host that has the pool imported; 0: it has none.
+    /// Id of the host that has the pool imported; 0: the host has no id.
     pub hostid: u64,
     /// Its name.
     pub hostname: String,
@@ -137,7 +137,7 @@ impl PoolConfig {
         self.hostname = nodename();
     }
 
-    /// The config for the MOS, in transaction group `txg`.
+    /// The config for the MOS, in transaction group `txg` (`spa_config_generate`).
     pub fn mos(&self, txg: u64) -> NvList {
         let mut out = self.shared(txg);
         out.pairs.extend(self.kept.iter().cloned());
@@ -278,7 +278,7 @@ pub(crate) fn nodename() -> String {
     kernel_text("hostname")
 }
 
-/// A line of `/proc/sys/kernel`; empty if there is none.
+/// A line of `/proc/sys/kernel`; empty if it is absent.
 pub(crate) fn kernel_text(name: &str) -> String {
     let text = std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).unwrap_or_default();
     text.trim_end().to_string()
@@ -295,7 +295,7 @@ pub fn set_entry(mos: &mut OpenObjectSet, name: &str, value: u64) -> Result<()> 
     ZapMut::open(mos, DIRECTORY).update(&Key::Name(name.as_bytes()), &Value::U64(&[value]))
 }
 
-/// Writes the config into the MOS, creating its object if there is none.
+/// Writes the config into the MOS, creating its object if it is missing (`spa_sync_config_object`).
 ///
 /// # Errors
 /// The MOS cannot be read or changed.
@@ -303,7 +303,7 @@ pub fn sync_config(mos: &mut OpenObjectSet, config: &NvList) -> Result<()> {
     sync_nvlist(mos, "config", config)
 }
 
-/// Writes the list of spares (`which` is `"spares"`) or cache devices (`"l2cache"`). A list that
+/// Writes the list of spares (`which` is `"spares"`) or cache devices (`"l2cache"`): `spa_sync_aux_dev`. A list that
 /// never had anything in it is not made.
 ///
 /// # Errors

@@ -12,7 +12,7 @@
 //! replace earlier ones of the same key; those up to the key in the log's header (its checkpoint)
 //! are in the ZAPs already.
 //!
-//! Invariants: the flushing log's entries give way to those of the active log; both give way to
+//! Invariants: the flushing log's entries give way to the active log's; both give way to
 //! nothing; a decoded entry always has [`Entry::phys`] of 4 (version 0) or 1 variants. A log is no
 //! longer than the devices have room for, and has no more entries than they have blocks, since each
 //! entry is about a block.

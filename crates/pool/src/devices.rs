@@ -1,4 +1,15 @@
 //! The devices of a pool that a search found, by guid, opened when first needed.
+//!
+//! A [`DeviceSet`] has for each guid a path, whether it is a spare that pools share, and the device or why it could
+//! not be opened. A device that the search did not come upon is looked for at its last path; its label tells
+//! whether it is the leaf's (`vdev_validate`). Only then it is opened as the pool's devices are, and kept.
+//!
+//! A device is open for writing once at a time, and `O_EXCL` tells whether another process has it. A process that
+//! has just let go of one may still hold it for a moment, so the set asks again for a while before it says that it
+//! is in use.
+//!
+//! Questions about a device that may hang (its size, whether it is there) are asked by another thread, and answered
+//! from what is known.
 
 use crate::config;
 use crate::directory::Directory;
@@ -19,10 +30,10 @@ use std::time::Duration;
 /// How often and how long a device that is let go of is waited for.
 const MOST_WAITS: u32 = 100;
 const WAIT: Duration = Duration::from_millis(10);
-/// How often one is asked for that somebody else has.
+/// How often a device is asked for that another process has.
 const MOST_TRIES: u32 = 20;
 
-/// Asks for devices again while somebody else has some, but not for long. Those of a pool that was
+/// Asks for devices again while another process has some, but not for long. Devices of a pool that was
 /// exported a moment ago may still be with a thread that reads ahead, and a program that is being
 /// started has a copy of every descriptor until it runs.
 pub fn patiently<T>(mut ask: impl FnMut() -> T, busy: impl Fn(&T) -> bool) -> T {
@@ -55,7 +66,7 @@ impl Found {
         Found { path, shared, device: Arc::new(device), size: Asked::default() }
     }
 
-    /// The device, opened as those of a pool that is `writable` are, unless it is open.
+    /// The device, opened as the devices of a `writable` pool are, unless it is open.
     fn open(&self, writable: bool) -> Result<Arc<dyn Device>, ErrorKind> {
         self.device.get_or_init(|| open_path(&self.path, writable && !self.shared)).clone()
     }
@@ -115,8 +126,8 @@ impl DeviceSet {
 
     /// The device at a path where that of the leaf with this guid may be, and whether its label is
     /// this leaf's. Only then it is opened as the pool's devices are, and stays open, since it is open
-    /// for writing once at a time. Otherwise whose it is, or that it is nobody's, is for the tree to
-    /// see; nothing can be written to it.
+    /// for writing once at a time. Otherwise the tree finds out which pool it belongs
+    /// to, if to any; nothing can be written to it.
     fn open_at(&self, path: PathBuf, guid: u64) -> Option<(Arc<dyn Device>, bool)> {
         let device = open_device(&path).ok()?;
         device.forget_cached();
@@ -160,7 +171,7 @@ impl DeviceSet {
         asked.ask(move || Some(found.open(writable).ok()?.size()))
     }
 
-    /// Lets go of the device with this guid, once those who read from it at the moment have done so.
+    /// Lets go of the device with this guid, once the threads that read from it at the moment have done so.
     pub fn forget(&self, guid: u64) {
         let Some(found) = self.by_guid.write().remove(&guid) else { return };
         let Some(Ok(device)) = found.device.get() else { return };
@@ -174,7 +185,7 @@ impl DeviceSet {
         }
     }
 
-    /// The device of a leaf that has none, opened anew: where it was, or else at its last path. If
+    /// The device of a leaf without an open device, opened anew: where it was, or else at its last path. If
     /// neither is the leaf's, what is there.
     pub fn open_anew(&self, leaf: &Vdev) -> Option<Arc<dyn Device>> {
         let guid = leaf.guid();
@@ -192,7 +203,7 @@ impl DeviceSet {
         other
     }
 
-    /// Paths of those of these devices that another process has open for itself.
+    /// Paths of the ones among these devices that another process has open for itself.
     pub fn in_use(&self, guids: impl IntoIterator<Item = u64>) -> Vec<PathBuf> {
         let guids: Vec<u64> = guids.into_iter().collect();
         let ask = || guids.iter().filter_map(|guid| self.busy(*guid)).collect();
@@ -206,7 +217,7 @@ impl DeviceSet {
         found.device.get()?.as_ref().err().copied().filter(is_refusal)
     }
 
-    /// Those of these devices that are there and cannot be opened as the pool's are, with the reason: see
+    /// The ones among these devices that are there and cannot be opened as the pool's are, with the reason: see
     /// [`DeviceSet::refusal`].
     pub fn refused(&self, guids: impl IntoIterator<Item = u64>) -> Vec<(u64, PathBuf, ErrorKind)> {
         let refused = |guid| {
@@ -236,7 +247,7 @@ impl DeviceSet {
     }
 
     /// The configs in the list `name` of the object directory (`spares`, `l2cache`), with the paths
-    /// where their devices were found; none if the list cannot be read.
+    /// where their devices were found; empty if the list cannot be read.
     pub fn listed(&self, directory: &Directory, name: &str) -> Vec<NvList> {
         let list = directory.nvlist_of(name).ok().flatten().unwrap_or_default();
         let mut configs = list.lists(name).unwrap_or_default().to_vec();

@@ -3,7 +3,7 @@
 //!
 //! A search looks at the entries of directories (not below them) and at single files. Of everything
 //! that is a block device or a regular file with room for a label, the four labels are read,
-//! several devices at a time; of a file without labels, those of the partitions in it. Devices whose
+//! several devices at a time; of a file without labels, the labels of the partitions in it. Devices whose
 //! labels name the same pool guid make a [`Candidate`].
 //!
 //! One device can be seen under several names (links under `/dev/disk`, partitions, copies of an
@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Smallest file that is looked at: it has room for the first two labels. OpenZFS looks at none
+/// Smallest file that is looked at: it has room for the first two labels. OpenZFS looks at no file
 /// below 64 MiB, but an image may have lost its end.
 const MIN_DEVICE: u64 = 512 << 10;
 
@@ -63,7 +63,7 @@ pub struct Candidate {
     pub txg: u64,
     /// The untrusted config: see [`crate::config`].
     pub config: NvList,
-    /// The devices found, each guid once; none of a pool that a cache file names and whose devices are missing.
+    /// The devices found, each guid once; empty for a pool that a cache file names and whose devices are missing.
     pub devices: Vec<DeviceLabels>,
     /// Spares and cache devices found by the same search: their labels name no pool.
     pub aux: Vec<DeviceLabels>,
@@ -129,7 +129,7 @@ impl Found {
     }
 }
 
-/// The pools in directories and files (the places where OpenZFS looks, if none are given), without
+/// The pools in directories and files (the places where OpenZFS looks, if the list is empty), without
 /// the destroyed ones.
 pub fn discover(paths: &[PathBuf]) -> Vec<Candidate> {
     let mut candidates = search(paths).candidates;
@@ -137,7 +137,7 @@ pub fn discover(paths: &[PathBuf]) -> Vec<Candidate> {
     candidates
 }
 
-/// Everything that is found in directories and files: see [`discover`].
+/// Everything that is found in directories and files (`zpool_find_config`): see [`discover`].
 pub fn search(paths: &[PathBuf]) -> Found {
     let mut found = Found::default();
     let names = if paths.is_empty() { default_names() } else { names_in(paths, &mut found.errors) };
@@ -154,7 +154,7 @@ pub fn search(paths: &[PathBuf]) -> Found {
 }
 
 /// The pools on devices that are open already, for this caller alone if they are to be written;
-/// destroyed ones too. An import uses these devices and opens none.
+/// destroyed ones too. An import uses these devices and opens no others.
 pub fn on_devices(devices: &[Arc<dyn Device>]) -> Vec<Candidate> {
     let mut opened = Opened::default();
     let mut members = Vec::new();
@@ -392,7 +392,7 @@ fn read_all(groups: &[(usize, Vec<PathBuf>)]) -> (Vec<Seen>, Vec<PathBuf>) {
 }
 
 /// The labels of the device that has these names, under the name that its label says, if that is
-/// among them; or those of its partitions, if it is a file.
+/// among them; or the labels of its partitions, if it is a file.
 ///
 /// Errors: it cannot be opened or read.
 fn read_one(names: &[PathBuf]) -> io::Result<Vec<DeviceLabels>> {

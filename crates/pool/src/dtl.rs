@@ -36,7 +36,7 @@ fn load_below(mos: &Arc<ObjectSet>, tree: &VdevTree, v: &Vdev) {
     v.children().iter().for_each(|c| load_below(mos, tree, c));
 }
 
-/// The transaction groups that the log in space map `object` has as missed.
+/// The transaction groups that the log in space map `object` has as missed (`vdev_dtl_load`).
 ///
 /// # Errors
 /// The space map cannot be read.

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 pub struct Target {
     /// Name in the labels.
     pub name: String,
-    /// Name it is to be imported under, where that is another.
+    /// Name for the import, where that is another.
     pub new_name: Option<String>,
 }
 
@@ -51,7 +51,7 @@ pub enum ImportError {
     /// Several pools have that name.
     #[error("cannot import '{0}': more than one matching pool\nimport by numeric ID instead")]
     Ambiguous(String),
-    /// The new name is none that a pool can have.
+    /// A pool cannot have the new name.
     #[error("cannot import '{name}': {why}")]
     InvalidName {
         /// The name asked for.
@@ -138,7 +138,7 @@ pub enum ImportError {
     MissingDevices {
         /// The pool.
         target: Target,
-        /// The vdevs; none if only the sum of all guids tells that something is missing.
+        /// The vdevs; empty if only the sum of all guids tells that something is missing.
         vdevs: Vec<MissingVdev>,
     },
     /// Another process, which has the pool imported most likely, has devices for itself.
@@ -187,7 +187,7 @@ pub enum ImportError {
 }
 
 impl ImportError {
-    /// What is to be printed on standard output besides; complete lines.
+    /// What to print on standard output besides; complete lines.
     pub fn notes(&self) -> Option<String> {
         let mut out = String::new();
         match self {

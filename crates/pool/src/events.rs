@@ -4,7 +4,7 @@
 //! An event is an nvlist, with the names that OpenZFS gives its pairs. There are three kinds: what was done to a pool
 //! (`sysevent.fs.zfs.*`), what went wrong (`ereport.fs.zfs.*`), and vdevs that are in another state
 //! (`resource.fs.zfs.statechange`). Vdevs and stores tell what they meet, and do not know whose they are: pools are
-//! registered here with their stores. What stops a whole pool is told by those who see it ([`PoolFailure`],
+//! registered here with their stores. What stops a whole pool is told by the code that sees it ([`PoolFailure`],
 //! [`import_failed`]).
 
 use crate::error::ImportError;
@@ -133,7 +133,7 @@ fn may_report(vdev: &Vdev, what: &Happening<'_>) -> bool {
     *reports <= most
 }
 
-/// Something that was done to a pool, or to a vdev of it (`spa_event_notify`).
+/// Something that was done to a pool, or to a vdev of it (`spa_event_notify`, `spa_event_post`).
 pub struct Sysevent<'a> {
     /// Its name: `pool_import`, ….
     pub name: &'a str,
@@ -216,7 +216,7 @@ fn owner(vdev: &Vdev) -> Option<Owner> {
         let found = owner.store.vdevs().find(vdev.guid());
         found.is_some_and(|found| std::ptr::eq(Arc::as_ptr(&found), vdev))
     };
-    // Not while the pools are locked: one may end here that nobody else has any more.
+    // Not while the pools are locked: the last holder of a pool may end here.
     let owners: Vec<Owner> = POOLS.lock().iter().filter_map(Known::owner).collect();
     owners.into_iter().find(has)
 }
@@ -269,7 +269,7 @@ fn happened(vdev: &Vdev, what: &Happening<'_>) {
     if !may_report(vdev, what) {
         return;
     }
-    // A pool that is being opened or closed is nobody's.
+    // A pool that is being opened or closed is not in the list.
     let Some(owner) = owner(vdev) else { return };
     let errno_of = |why: &std::io::Error| why.raw_os_error().unwrap_or(Errno::IO.raw_os_error());
     match *what {
@@ -312,7 +312,7 @@ fn happened(vdev: &Vdev, what: &Happening<'_>) {
     }
 }
 
-/// Lists a block that nobody can read (`FM_EREPORT_ZFS_DATA`).
+/// Lists a block that cannot be read (`FM_EREPORT_ZFS_DATA`).
 fn unreadable(store: &Store, what: &Unreadable) {
     let Some(owner) = owner_of(store) else { return };
     let mut payload = report("data", &owner, None);

@@ -131,7 +131,7 @@ impl PoolFeatures {
     }
 
     /// Active features that are not known, of those needed for reading or of those needed for
-    /// writing.
+    /// writing (`spa_features_check`).
     pub fn unsupported(&self, for_read: bool) -> Vec<Unsupported> {
         let unknown =
             self.list.iter().filter(|f| f.known.is_none() && f.uses > 0 && f.for_read == for_read);

@@ -33,7 +33,7 @@ const CHUNK: usize = 1 << 20;
 /// Longest record that is read.
 const MAX_RECORD: u64 = 64 << 20;
 
-/// Reads all records, oldest first; none if the pool keeps no history.
+/// Reads all records, oldest first; empty if the pool keeps no history.
 pub(crate) fn read(directory: &Directory) -> Result<Vec<NvList>> {
     match directory.object_of("history")? {
         Some(object) => Ring::open(object)?.records(),
@@ -268,7 +268,7 @@ fn format_ioctl(record: &NvList) -> String {
     out
 }
 
-/// `-l`: who did it where.
+/// `-l`: which user did it on which host.
 fn whereabouts(record: &NvList) -> String {
     let mut out = String::from(" [");
     if let Some(who) = record.u64("history who") {

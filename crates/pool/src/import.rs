@@ -205,7 +205,8 @@ fn vdev_failure(e: VdevError) -> Cause {
     }
 }
 
-/// The uberblocks of all labels (`spa_load_best` tries them in turn), best first, one for each transaction group.
+/// The uberblocks of all labels (`spa_load_best` tries them in turn), best first, one for each transaction group
+/// (`vdev_uberblock_load`).
 pub fn uberblocks(c: &Candidate) -> Vec<Uberblock> {
     let all = c.devices.iter().flat_map(|d| d.uberblocks.iter().map(|(_, _, ub)| ub));
     let mut list: Vec<Uberblock> = all.filter(|ub| ub.txg > 0).cloned().collect();
@@ -226,7 +227,7 @@ pub struct LoadOptions {
     pub missing_tops: u64,
 }
 
-/// Opens the pool at an uberblock.
+/// Opens the pool at an uberblock (`spa_load_impl`).
 pub fn load(
     c: &Candidate,
     devices: &DeviceSet,
@@ -271,6 +272,7 @@ fn check_label(c: &Candidate, ub: &Uberblock) -> Result<(), Cause> {
     if unknown.is_empty() { Ok(()) } else { Err(Cause::Features(unknown)) }
 }
 
+/// Opens the MOS at the root block pointer (`spa_ld_open_rootbp`).
 fn open_mos(
     tree: &Arc<VdevTree>,
     ub: &Uberblock,
@@ -283,7 +285,7 @@ fn open_mos(
 }
 
 /// Reads the complete config through the tree that the labels make, and builds the tree it
-/// describes.
+/// describes (`spa_ld_trusted_config`).
 fn trusted_tree(
     c: &Candidate,
     devices: &DeviceSet,
@@ -353,6 +355,7 @@ fn check_devices(tree: &VdevTree, o: &LoadOptions) -> Result<(), Cause> {
     if lost.is_empty() || o.allow_missing_log { Ok(()) } else { Err(Cause::MissingLogs(lost)) }
 }
 
+/// Opens the pool over the tree of its own config (`spa_ld_open_vdevs`).
 fn open_trusted(
     config: &NvList,
     tree: &Arc<VdevTree>,
@@ -600,6 +603,7 @@ pub fn activity_check_required(c: &Candidate, ub: &Uberblock, hostid: u32) -> bo
         && c.state != config::STATE_DESTROYED
 }
 
+/// Watches whether another host uses the pool (`spa_activity_check`).
 fn check_activity(
     c: &Candidate,
     devices: &DeviceSet,
@@ -622,7 +626,7 @@ fn check_activity(
     })
 }
 
-/// The rules for names of pools; the message says which is broken.
+/// The rules for names of pools; the message says which is broken (`pool_namecheck`).
 fn check_name(name: &str) -> Result<(), String> {
     let bad = name.chars().find(|c| !(c.is_ascii_alphanumeric() || "-_.: ".contains(*c)));
     if name.len() >= 256 {

@@ -22,7 +22,7 @@
 //! Invariants: in a loaded metaslab no byte is freed or allocated twice; a space map that says so
 //! is an error that names the metaslab. All space maps together are no longer than the devices, so
 //! that replaying every one of them takes bounded time. Shifts are in the ranges that OpenZFS
-//! allows, or 0 where a vdev has none.
+//! allows, or 0 where a vdev has no metaslabs.
 
 pub mod stats;
 
@@ -76,7 +76,7 @@ pub struct Metaslab {
     pub space_map: u64,
     /// Header of the space map.
     pub header: Option<Box<SpaceMapPhys>>,
-    /// Changes of this and later transaction groups are only in log space maps; 0 if none.
+    /// Changes of this and later transaction groups are only in log space maps; 0 without such changes.
     pub unflushed_txg: u64,
     /// 0 to 100, from the header's histogram; `None` where there is no histogram.
     pub fragmentation: Option<u64>,
@@ -137,15 +137,15 @@ pub struct VdevSpace {
     pub ashift: u32,
     /// Allocatable bytes.
     pub asize: u64,
-    /// log2 of the bytes of a metaslab; 0 if the vdev has none.
+    /// log2 of the bytes of a metaslab; 0 without metaslabs.
     pub metaslab_shift: u32,
     /// Object that lists the space maps.
     pub metaslab_array: u64,
-    /// The vdev's top ZAP; 0 if none.
+    /// The vdev's top ZAP; 0 without one.
     pub top_zap: u64,
-    /// Object that lists the unflushed txgs; 0 if none.
+    /// Object that lists the unflushed txgs; 0 without one.
     pub unflushed_object: u64,
-    /// Space map of the space held by a checkpoint; 0 if none.
+    /// Space map of the space held by a checkpoint; 0 without one.
     pub checkpoint_map: u64,
     /// The metaslabs, by id.
     pub metaslabs: Vec<Metaslab>,
@@ -191,7 +191,7 @@ fn corrupt(mos: &ObjectSet, object: u64, why: String) -> Error {
 }
 
 impl PoolSpace {
-    /// Reads the space of all vdevs in `config`, the pool's config from the MOS: headers of space
+    /// Reads the space of all vdevs in `config`, the pool's config from the MOS (`vdev_load`): headers of space
     /// maps, and all log space maps.
     pub fn load(mos: &Arc<ObjectSet>, config: &NvList) -> Result<PoolSpace> {
         let children = config.list("vdev_tree").and_then(|t| t.lists("children")).unwrap_or(&[]);
@@ -208,8 +208,8 @@ impl PoolSpace {
         Ok(space)
     }
 
-    /// The same where it is known which metaslab of these vdevs is kept for the intent log. Of others the emptiest is, as if
-    /// the pool were opened now.
+    /// The same where it is known which metaslab of these vdevs is kept for the intent log. Of others the emptiest is,
+    /// as if the pool were opened now.
     pub fn keeping(mut self, embedded_logs: &BTreeMap<u64, Option<u64>>) -> PoolSpace {
         for v in &mut self.vdevs {
             if let Some(kept) = embedded_logs.get(&v.id) {
@@ -267,7 +267,7 @@ impl PoolSpace {
     }
 
     /// Free segments of metaslab `ms` of `vdev` as its own space map has them, without unflushed
-    /// changes. An error if the map allocates or frees a byte twice.
+    /// changes (`metaslab_load_impl`, `space_map_load`). An error if the map allocates or frees a byte twice.
     pub fn load_flushed(
         mos: &Arc<ObjectSet>,
         vdev: &VdevSpace,
@@ -335,6 +335,7 @@ impl VdevSpace {
     }
 }
 
+/// The metaslabs of a top-level vdev (`vdev_metaslab_init`).
 fn load_vdev(
     mos: &Arc<ObjectSet>,
     id: u64,

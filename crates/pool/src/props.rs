@@ -123,7 +123,7 @@ impl Pool {
         }
     }
 
-    /// One property as `zpool get` shows it; `None` if there is none of that name.
+    /// One property as `zpool get` shows it; `None` for an unknown name (`spa_prop_get`).
     pub fn get(&self, name: &str) -> Option<PropValue> {
         if let Some(feature) = name.strip_prefix("feature@") {
             return by_name(feature).map(|f| self.feature_prop(f));
@@ -164,7 +164,7 @@ impl Pool {
             "health" => plain(self.health(), Source::None),
             "guid" => plain(self.guid(), Source::None),
             "load_guid" => plain(self.load_guid(), Source::None),
-            // Version 5000 stands for feature flags and is shown as none.
+            // Version 5000 stands for feature flags and is shown as `-`.
             "version" => plain("-", Source::Default),
             "altroot" => text_or(self.altroot().and_then(|p| p.to_str()), "-"),
             "cachefile" => plain("none", Source::Local),

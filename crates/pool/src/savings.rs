@@ -4,7 +4,7 @@
 //! tables ([`ddt`]) as histograms of 64 buckets by number of references, in the ZAP `DDT-statistics`
 //! of the object directory: words blocks, lsize, psize, dsize and the same four multiplied by
 //! references. New entries of tables with logs are in no histogram until they are moved to the
-//! table's ZAPs, so those of the logs are added.
+//! table's ZAPs, so the entries of the logs are added.
 //!
 //! The block reference tables ([`brt`]) say what cloning saves.
 

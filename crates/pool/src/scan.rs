@@ -69,7 +69,7 @@ pub struct ScanStatus {
 }
 
 impl ScanStatus {
-    /// The last scan of either kind; `None` if there was none.
+    /// The last scan of either kind; `None` if the pool was never scanned.
     pub(crate) fn load(directory: &Directory) -> Result<Option<ScanStatus>> {
         Ok(match ScanStatus::both(directory)? {
             (Some(s), Some(e)) if e.start >= s.start => Some(e),

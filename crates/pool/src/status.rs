@@ -87,7 +87,7 @@ impl PoolStatus {
     }
 }
 
-/// The known fault that has left its mark on a pool (`zpool_errata_t`), 0 for none: recorded in the
+/// The known fault that has left its mark on a pool (`zpool_errata_t`), 0 without one: recorded in the
 /// config, or encryption from before bookmarks could tell that they are encrypted.
 fn errata(config: &NvList, features: &PoolFeatures) -> u64 {
     const BOOKMARKS_OF_ENCRYPTED: u64 = 4;

@@ -1,4 +1,4 @@
-//! The tunables that importing a pool reads. `cenote-engine` lists those of all floors.
+//! The tunables that importing a pool reads. `cenote-engine` lists the tunables of all floors.
 
 use cenote_store::declare_tunables;
 pub use cenote_store::tunable::{ANY, Tunable};
@@ -20,7 +20,7 @@ declare_tunables! {
         "Most events that are kept (zpool events)";
 }
 
-/// Bytes of cache of a pool for which the caller asks for none.
+/// Bytes of cache of a pool for which the caller does not say.
 pub fn arc_max() -> u64 {
     match ARC_MAX.get() {
         0 => 256 << 20,

@@ -34,7 +34,7 @@ pub struct VdevFigures {
 }
 
 impl VdevFigures {
-    /// Those of the root: all space but that of log vdevs.
+    /// The figures of the root: all space but that of log vdevs.
     pub fn of_root(pool: &Pool) -> VdevFigures {
         let Some(space) = pool.space() else { return VdevFigures::default() };
         let vdevs = pool.store().vdevs();
@@ -50,8 +50,8 @@ impl VdevFigures {
         sum
     }
 
-    /// Those of the vdev with this guid, which is neither a spare nor a cache device; `None`: there is
-    /// none.
+    /// The figures of the vdev with this guid, which is neither a spare nor a cache device; `None`: there is
+    /// no such vdev.
     pub fn of_vdev(pool: &Pool, guid: u64) -> Option<VdevFigures> {
         let vdevs = pool.store().vdevs();
         let tops = vdevs.root().children().iter();
@@ -73,7 +73,7 @@ impl VdevFigures {
         Some(figures)
     }
 
-    /// Those of a spare or a cache device with this config; `cache`: something may be kept on it.
+    /// The figures of a spare or a cache device with this config; `cache`: something may be kept on it.
     pub fn of_aux(pool: &Pool, config: &NvList, cache: bool) -> VdevFigures {
         let Some(device) = pool.device_size(config).map(whole_labels) else {
             return VdevFigures::default();

@@ -96,7 +96,7 @@ pub enum Activity {
     Trim,
 }
 
-/// How far an activity of a leaf is that OpenZFS began; none is carried on here.
+/// How far an activity of a leaf is that OpenZFS began; activities are not carried on here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// In percent.
@@ -223,7 +223,7 @@ fn maybe(value: Option<impl ToString>) -> PropValue {
 }
 
 impl<'a> VdevProps<'a> {
-    /// Those of a vdev of `pool`, the root among them.
+    /// The properties of a vdev of `pool`, the root among them.
     pub fn new(pool: &'a Pool, vdev: &'a Vdev) -> VdevProps<'a> {
         let figures = match vdev.guid() == pool.store().vdevs().root().guid() {
             true => VdevFigures::of_root(pool),

@@ -233,7 +233,7 @@ fn another_hosts_pool_needs_force() {
     assert!(lines[1].starts_with("Last accessed by guest (hostid=12345678) at "), "{error}");
     assert_eq!(lines[2], "The pool can be imported, use 'zpool import -f' to import the pool.");
     Pool::import(&c, &ImportOptions { force: true, ..strange }).unwrap();
-    // Exported pools belong to nobody.
+    // Exported pools belong to no system.
     let c = only(&cenote_testpools::pool("basic"));
     let exported = ImportOptions { hostid: Some(1), ..readonly() };
     Pool::import(&c, &exported).unwrap();
@@ -381,7 +381,7 @@ fn damaged_files_are_listed_with_the_snapshots_that_share_them() {
 
     let errors = pool.data_errors().unwrap();
     assert!(errors.contains(&(snapshot.ds_obj, number)), "{errors:?}");
-    // Everybody who shares the block, and nobody else.
+    // Every snapshot that shares the block, and no other.
     let mut sharing = Vec::new();
     for d in dsl.snapshots(&head).unwrap().into_iter().chain([head.clone()]) {
         let os = dsl.open_objset(&d).unwrap();
@@ -419,7 +419,7 @@ fn with_multihost(name: &str, seconds_ago: u64) -> Candidate {
 #[test]
 fn multihost_pools_are_watched() {
     let elsewhere = ImportOptions { hostid: Some(1), ..readonly() };
-    // What is on the devices is what was seen before: nobody writes.
+    // What is on the devices is what was seen before: no system writes.
     let quiet = with_multihost("basic", 0);
     Pool::import(&quiet, &elsewhere).unwrap();
     let error = Pool::import(&quiet, &ImportOptions { hostid: Some(0), ..readonly() });

@@ -73,11 +73,11 @@ impl Key {
 /// Why a block comes into the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Somebody wanted it.
+    /// A reader wanted it.
     Demand,
-    /// Somebody may want it soon.
+    /// A reader may want it soon.
     Ahead,
-    /// Somebody may want it soon, and keeps it himself then.
+    /// A reader may want it soon, and keeps the bytes itself then.
     Once,
 }
 
@@ -97,7 +97,7 @@ struct Node {
     size: u64,
     metadata: bool,
     data: Option<Abd>,
-    /// Why it came, as long as nobody has wanted it.
+    /// Why it came, until a reader wants it.
     unread: Option<Access>,
     list: List,
     prev: usize,
@@ -109,17 +109,17 @@ struct Ends {
     head: usize,
     tail: usize,
     bytes: u64,
-    /// Those of them that are metadata's.
+    /// The ones among them that are metadata.
     metadata: u64,
     len: usize,
 }
 
-/// What was asked for of one kind: by who needed it (`demand_*`), and ahead of that (`prefetch_*`).
+/// What was asked for of one kind: when it was needed (`demand_*`), and ahead of that (`prefetch_*`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lookups {
-    /// Blocks that somebody needed and that were there.
+    /// Blocks that were needed and were there.
     pub demand_hits: u64,
-    /// Blocks that somebody needed and that were not there.
+    /// Blocks that were needed and were not there.
     pub demand_misses: u64,
     /// Blocks that were to be read ahead and were there.
     pub prefetch_hits: u64,
@@ -198,7 +198,7 @@ impl ArcCache {
     }
 
     /// The block's bytes if they are resident; a hit makes the block frequent, but for the first
-    /// hit of one that was read ahead, and for those that are uncached. `metadata`: what is asked for.
+    /// hit of one that was read ahead, and for those that are uncached (`arc_access`). `metadata`: what is asked for.
     pub fn get(&mut self, key: &Key, metadata: bool) -> Option<Abd> {
         let found = self.map.get(key).copied();
         if let Some(i) = found
@@ -224,7 +224,7 @@ impl ArcCache {
         None
     }
 
-    /// Whether a block that is to be read ahead is resident.
+    /// Whether a block to be read ahead is resident.
     pub fn has_ahead(&mut self, key: &Key, metadata: bool) -> bool {
         let there = self.contains(key);
         let lookups = self.lookups(metadata);
@@ -244,7 +244,7 @@ impl ArcCache {
         self.map.get(key).is_some_and(|&i| self.nodes[i].data.is_some())
     }
 
-    /// Adds a block after a miss. A block larger than a quarter of the budget is not kept: it
+    /// Adds a block after a miss (`arc_read_done`). A block larger than a quarter of the budget is not kept: it
     /// would push out too much for one reader.
     pub fn insert(&mut self, key: Key, data: Abd, metadata: bool, access: Access) {
         let size = data.len() as u64;
@@ -293,7 +293,7 @@ impl ArcCache {
         self.insert(key, data, metadata, Access::Demand);
     }
 
-    /// Forgets a block, which will not be read again. Its bytes are given back to be dropped.
+    /// Forgets a block, which will not be read again (`arc_freed`). Its bytes are given back to be dropped.
     pub fn forget(&mut self, key: &Key) -> Option<Abd> {
         let i = self.map.get(key).copied()?;
         let data = self.nodes[i].data.take();
@@ -301,7 +301,7 @@ impl ArcCache {
         data
     }
 
-    /// Forgets everything but the counters and the target.
+    /// Forgets everything but the counters and the target (`arc_flush`).
     pub fn clear(&mut self) {
         self.nodes.clear();
         self.free.clear();
@@ -334,7 +334,7 @@ impl ArcCache {
         self.lists[list as usize].bytes
     }
 
-    /// Moves the target towards the side whose ghost was hit.
+    /// Moves the target towards the side whose ghost was hit (`arc_adapt`).
     fn adapt(&mut self, ghost: List, size: u64) {
         let (recent, frequent) = (self.bytes(List::RecentGhost), self.bytes(List::FrequentGhost));
         if ghost == List::RecentGhost {
@@ -358,7 +358,7 @@ impl ArcCache {
         }
     }
 
-    /// Evicts blocks until another `size` bytes fit into the budget (`arc_evict`).
+    /// Evicts blocks until another `size` bytes fit into the budget (`arc_evict`, `arc_evict_state`).
     fn make_room(&mut self, size: u64) {
         while self.resident() + size > self.stats.c {
             if self.lists[List::Uncached as usize].len > 0 {

@@ -44,7 +44,7 @@ pub enum BlockError {
         /// What the last device said.
         source: VdevError,
     },
-    /// Copies were read, but none has the right checksum.
+    /// Copies were read, but no copy has the right checksum.
     #[error("{at}: {bp:?}: checksum mismatch on every copy")]
     Checksum {
         /// The block in its owner's eyes.

@@ -11,7 +11,7 @@
 //! header may fill the smallest allocation that each of its copies' vdevs has. Nothing on disk says
 //! which of the two a header is but the header itself: it is the size at which its checksum fits.
 //!
-//! The physical bytes of the constituents, one after another, are those of the block; holes count
+//! The physical bytes of the constituents, one after another, are the block's; holes count
 //! nothing. A constituent may be a gang block again, smaller than the whole.
 //!
 //! Every copy of a header has the same bytes, so its checksum is seeded with the place of the first
@@ -45,7 +45,7 @@ const MAX_HEADER_SHIFT: u32 = 16;
 
 /// What `read` makes of the first copy of `bp` that it can read.
 ///
-/// Errors: it can read none. If a device failed the error says so: the block may be there.
+/// Errors: it cannot read any copy. If a device failed the error says so: the block may be there.
 pub(crate) fn first_of<T>(
     bp: &BlockPointer,
     at: Bookmark,
@@ -93,7 +93,7 @@ impl Store {
     }
 }
 
-/// The reading of one gang block.
+/// The reading of one gang block (`zio_gang_assemble`).
 pub(crate) struct Assembly<'a> {
     store: &'a Store,
     at: Bookmark,

@@ -2,8 +2,8 @@
 //!
 //! Two kinds of encrypted blocks keep in plain bytes what leads to other blocks. Of a block of dnodes only the bonus
 //! buffers are encrypted, and it is not compressed. Of an intent log block only the contents of records are: the chain,
-//! the heads of records and the pointers in them are plain. So who follows pointers, and nothing else, needs no key.
-//! Such a walk says so with [`Store::without_keys`]. For everybody else an encrypted block stays an error
+//! the heads of records and the pointers in them are plain. So a walk that follows pointers, and nothing else, needs no
+//! key. Such a walk says so with [`Store::without_keys`]. For all other code an encrypted block stays an error
 //! ([`BlockError::Encrypted`](crate::BlockError::Encrypted)), as the encrypted bytes in it mean nothing.
 //!
 //! Invariant: this goes for the thread that said so, while its work lasts.

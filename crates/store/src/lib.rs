@@ -18,7 +18,7 @@
 //! | [`gang`] | blocks in several pieces |
 //! | [`arc`] | the adaptive replacement cache of physical blocks |
 //! | `tamper` | for tests: hostile blocks with right checksums |
-//! | `notes` | who gave wrong bytes, and when that counts |
+//! | `notes` | which leaf gave wrong bytes, and when that counts |
 //! | `keyless` | what of encrypted blocks is read without keys |
 //! | `primary` | which datasets' blocks the ARC keeps |
 //! | [`verify`] | which bytes satisfy a block pointer's checksum |
@@ -57,6 +57,6 @@ pub use notes::Notes;
 pub use pipeline::{Block, Store, StoreStats};
 pub use primary::PrimaryCache;
 
-/// What can be replaced while it is in use, as it was when somebody asked. It is kept as long as they hold this; what
-/// was replaced goes with the last who holds it.
+/// What can be replaced while it is in use, as it was when a caller asked. It is kept as long as callers hold this;
+/// what was replaced goes with its last holder.
 pub type Current<T> = arc_swap::Guard<std::sync::Arc<T>>;

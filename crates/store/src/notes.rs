@@ -3,14 +3,14 @@
 //! # Idea
 //!
 //! A block that reads wrong may be damaged, or its pointer may be out of date: the block was freed, its
-//! place was given out again, and what is there now is right for somebody else. Only the former is to be
-//! counted, listed and healed. Who reads knows which of the two it was, often only afterwards. So a
+//! place was given out again, and what is there now is right for another block. Only the former is to be
+//! counted, listed and healed. The reader knows which of the two it was, often only afterwards. So a
 //! piece of work that may read by stale pointers is made an *attempt* ([`Store::attempt`]): what its
 //! thread notes meanwhile is kept, and then
 //!
-//! - [`Notes::confirm`]ed: the devices are charged, the blocks that nobody could read are listed
+//! - [`Notes::confirm`]ed: the devices are charged, the blocks that could not be read are listed
 //!   (`spa_log_error`), and wrong bytes are healed where the right ones are known;
-//! - or dropped: nobody is to blame. The attempt is made once more, or its result was a hint.
+//! - or dropped: no leaf is blamed. The attempt is made once more, or its result was a hint.
 //!
 //! What is read outside of attempts counts at once. It is healed if the thread vouches for its pointers
 //! ([`Store::vouch`]): a sync thread does, which alone gives space out, and so do changes, which see the
@@ -46,7 +46,7 @@ pub struct Notes {
     unreadable: Vec<Unreadable>,
 }
 
-/// A block that nobody could read.
+/// A block that could not be read.
 #[derive(Clone, Copy, Debug)]
 pub struct Unreadable {
     /// The block in its owner's eyes.
@@ -143,7 +143,7 @@ impl Store {
         work()
     }
 
-    /// Notes who gave wrong bytes of a block that was born in txg `birth`.
+    /// Notes which leaves gave wrong bytes of a block that was born in txg `birth`.
     pub(crate) fn note_faults(&self, tree: &Arc<VdevTree>, birth: u64, faults: Vec<Fault>) {
         if faults.is_empty() {
             return;
@@ -152,7 +152,7 @@ impl Store {
         self.note(Notes { faults: vec![faults], unreadable: Vec::new() });
     }
 
-    /// Notes that nobody could read a block.
+    /// Notes that a block could not be read.
     pub(crate) fn note_unreadable(&self, what: Unreadable) {
         self.note(Notes { faults: Vec::new(), unreadable: vec![what] });
     }

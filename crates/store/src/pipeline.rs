@@ -7,7 +7,7 @@
 //!    checksum before they are cached or unpacked.
 //! 2. **Every copy is tried.** The vdev floor tries what redundancy it has within one DVA; here the
 //!    next DVA is tried if that fails, and the copy that was lost is written anew from the one that
-//!    was found. Only when none is left is the block lost, and then its [`Bookmark`] is remembered for
+//!    was found. Only when no copy is left is the block lost, and then its [`Bookmark`] is remembered for
 //!    `zpool status -v`. `crate::notes` says when that counts.
 //!
 //! A [`Store`] has the tree of vdevs, the ARC, the unpacked metadata, and the reads in flight
@@ -171,7 +171,7 @@ impl Store {
         self.vdevs().alarm().clone()
     }
 
-    /// The ARC. A panic of who has it sounds the alarm: half of a change may be in its lists.
+    /// The ARC. A panic of a thread that has it sounds the alarm: half of a change may be in its lists.
     fn arc(&self) -> ArcGuard<'_> {
         ArcGuard { arc: self.arc.lock(), store: self }
     }
@@ -247,7 +247,7 @@ impl Store {
         self.vdevs.store(tree);
     }
 
-    /// Reads a block. A hole is `lsize` zeros.
+    /// Reads a block (`zio_read`, `arc_read`). A hole is `lsize` zeros.
     pub fn read(&self, bp: &BlockPointer, at: Bookmark) -> Result<Block, BlockError> {
         if held::is_active() {
             return self.read_held(bp, at);
@@ -260,7 +260,7 @@ impl Store {
         self.unpacked(bp, at, key, physical).inspect_err(|e| self.remember(e))
     }
 
-    /// Has the ARC hold a block that somebody is going to read, in the class of the calling thread's
+    /// Has the ARC hold a block that will be read, in the class of the calling thread's
     /// reads. It is not unpacked.
     ///
     /// # Errors
@@ -317,7 +317,7 @@ impl Store {
         // Where a device failed the block may be; where bytes are wrong it is not.
         let data = first_of(bp, at, |dva| match dva.gang {
             false => read(dva),
-            // Its parts may have been written and the header not, or the other way round: nobody is blamed.
+            // Its parts may have been written and the header not, or the other way round: no leaf is blamed.
             true => Store::attempt(|| self.fetch_copy(bp, dva, at)).0,
         })?;
         let source = |source| BlockError::Decode { at, bp: Box::new(*bp), source };
@@ -421,7 +421,7 @@ impl Store {
     }
 
     /// Starts reading into the ARC in the background, for the reader that `access` describes; what is cached already
-    /// costs nothing, and what the ARC does not keep is left alone.
+    /// costs nothing, and what the ARC does not keep is left alone (`arc_read`).
     pub fn prefetch(self: &Arc<Self>, reqs: Vec<(BlockPointer, Bookmark)>, access: Access) {
         let absent =
             |key: Key| !self.write_behind.may_hold(key.birth) && !self.arc().contains(&key);
@@ -594,7 +594,7 @@ impl Store {
     }
 
     /// Reads blocks from the devices into the ARC: the first copies as one batch, then what failed
-    /// (and gang blocks) one by one. `ahead`: nobody needs them yet, but will by this kind of access.
+    /// (and gang blocks) one by one. `ahead`: they are not needed yet, but will be by this kind of access.
     fn fetch_many(&self, wanted: &[Wanted], ahead: Option<Access>) -> Vec<Result<Abd, BlockError>> {
         let salt = self.salt.read().clone();
         let first = |(bp, ..): &Wanted| bp.dva(0).filter(|dva| !dva.gang);
@@ -665,7 +665,7 @@ impl Store {
         self.other_copy(bp, at, first, Vec::new())
     }
 
-    /// As [`Store::fetch`], where copies before `first` could not be read: `faults` says who was wrong
+    /// As [`Store::fetch`], where copies before `first` could not be read: `faults` says which leaves were wrong
     /// about them. With the block of a later copy they are healed, too.
     fn other_copy(
         &self,
@@ -723,7 +723,7 @@ impl Store {
         block
     }
 
-    /// The same; who was wrong is not noted yet.
+    /// The same; faults are not noted yet.
     fn read_plain(
         &self,
         bp: &BlockPointer,
@@ -737,7 +737,8 @@ impl Store {
         (block.map_err(|source| vdev_error(bp, at, source)), faults)
     }
 
-    /// Whether `data` are the physical bytes of the block that `bp` names.
+    /// Whether `data` are the physical bytes of the block that `bp` names (`zio_checksum_verify`,
+    /// `zio_checksum_error`).
     pub(crate) fn is_right(&self, bp: &BlockPointer, data: &Abd) -> bool {
         let salt = self.salt.read().clone();
         verify::matches(bp, data, &salt).unwrap_or(false)
@@ -748,7 +749,7 @@ impl Store {
         self.note_unreadable(Unreadable { at: error.bookmark(), mismatch });
     }
 
-    /// Lists blocks that nobody could read.
+    /// Lists blocks that could not be read.
     pub(crate) fn list_unreadable(&self, blocks: Vec<Unreadable>) {
         for block in blocks {
             let new = {
@@ -797,7 +798,7 @@ fn keeps_decoded(bp: &BlockPointer) -> bool {
     is_packed(bp) && is_metadata(bp)
 }
 
-/// Whether a block is none of level 0 of a file or volume.
+/// Whether a block is not one of level 0 of a file or volume.
 fn is_metadata(bp: &BlockPointer) -> bool {
     bp.level() > 0 || DmuType(bp.object_type()).is_metadata()
 }
@@ -807,6 +808,7 @@ fn is_packed(bp: &BlockPointer) -> bool {
     bp.compression() != Compression::Off as u8 && !bp.is_embedded() && !bp.is_hole()
 }
 
+/// The logical bytes of a block that was read (`zio_decompress`, `zio_decompress_data`).
 pub(crate) fn unpack(bp: &BlockPointer, physical: &Abd) -> cenote_format::Result<Abd> {
     let kind = Compression::from_u8(bp.compression())?;
     let lsize = bp.lsize() as usize;
@@ -819,7 +821,7 @@ pub(crate) fn unpack(bp: &BlockPointer, physical: &Abd) -> cenote_format::Result
     Ok(Abd::from_vec(data))
 }
 
-/// The block in an embedded pointer, padded with zeros to its logical size.
+/// The block in an embedded pointer, padded with zeros to its logical size (`decode_embedded_bp`).
 fn embedded(bp: &BlockPointer) -> cenote_format::Result<Block> {
     if bp.checksum_type() != EMBEDDED_DATA {
         let name = format!("embedded type {}", bp.checksum_type());

@@ -92,7 +92,7 @@ impl RangeTree {
         RangeTree { segments, space }
     }
 
-    /// Bytes of the largest segment; 0 if there is none.
+    /// Bytes of the largest segment; 0 if the tree is empty.
     pub fn largest(&self) -> u64 {
         self.iter().map(|(s, e)| e - s).max().unwrap_or(0)
     }
@@ -117,13 +117,13 @@ impl RangeTree {
             .or_else(|| self.segments.after(before).and_then(segment).filter(|(s, _)| *s < end))
     }
 
-    /// Whether every byte of `start..end` is in the tree.
+    /// Whether every byte of `start..end` is in the tree (`zfs_range_tree_contains`).
     pub fn contains(&self, start: u64, end: u64) -> bool {
         let before = self.segments.at_or_before(start).and_then(|at| self.segments.get(at));
         start < end && before.is_some_and(|(_, e)| e >= end)
     }
 
-    /// Adds `start..end`, none of which may be in the tree. Joins neighbours.
+    /// Adds `start..end`, which must not overlap the tree (`zfs_range_tree_add`). Joins neighbours.
     pub fn add(&mut self, start: u64, end: u64) -> Result<(), RangeError> {
         if start >= end {
             return Err(RangeError::Empty { start, end });
@@ -151,7 +151,7 @@ impl RangeTree {
         Ok(())
     }
 
-    /// Removes `start..end`, all of which must be in the tree. May split a segment.
+    /// Removes `start..end`, all of which must be in the tree (`zfs_range_tree_remove`). May split a segment.
     pub fn remove(&mut self, start: u64, end: u64) -> Result<(), RangeError> {
         if start >= end {
             return Err(RangeError::Empty { start, end });
@@ -163,7 +163,7 @@ impl RangeTree {
         Ok(())
     }
 
-    /// Removes whatever the tree has of `start..end`; the bytes removed.
+    /// Removes whatever the tree has of `start..end`; the bytes removed (`zfs_range_tree_clear`).
     pub fn clear(&mut self, start: u64, end: u64) -> u64 {
         let before = self.space;
         while let Some((s, e)) = self.overlap(start, end) {

@@ -1,7 +1,7 @@
 //! Segments in order of their starts, as sorted arrays of at most [`MOST`].
 //!
 //! What a transaction group changes in a metaslab is mostly a few segments, but in very many
-//! metaslabs, none of which is in a processor's cache. So what counts is how many places in memory
+//! metaslabs, which are not in a processor's cache. So what counts is how many places in memory
 //! a look takes: here it is two, the list of pieces and one piece, and what is next to a segment is
 //! beside it. A set of a million segments has some ten thousand pieces, whose list is moved when
 //! one of them is divided.

@@ -1,6 +1,6 @@
 //! Reading a stretch of a device in which blocks lie side by side.
 //!
-//! What is read so is a hint: it is not verified before somebody takes a block from it, and nobody is blamed
+//! What is read so is a hint: it is not verified before a block is taken from it, and no leaf is blamed
 //! for what cannot be read.
 
 use crate::pipeline::{Block, Store, unpack};

@@ -44,7 +44,7 @@ pub fn matches(bp: &BlockPointer, data: &Abd, salt: &Salt) -> Result<bool> {
 }
 
 /// The gang header of `bp` that `data` starts with, in the byte order in which it was written;
-/// `None` if there is none. A header as large as `data` is looked for first, then an old one.
+/// `None` without one. A header as large as `data` is looked for first, then an old one.
 pub fn gang_header<'d>(bp: &BlockPointer, data: &'d [u8]) -> Option<Bytes<'d>> {
     let first = bp.dva(0)?;
     let verifier = [first.vdev.into(), first.offset, bp.physical_birth(), 0];

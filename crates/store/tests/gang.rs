@@ -197,7 +197,7 @@ fn a_gang_block_consists_of_headers_and_parts() {
     let bp = Bp::of(&data).gang(0, 0).make();
     let members = || pool.store.gang_members(&bp, at(0));
     assert_eq!(members().unwrap(), [parts[0], nested, parts[1], parts[2]]);
-    // All or nothing: with a header that is wrong nobody knows the rest.
+    // All or nothing: with a header that is wrong the rest is not known.
     pool.write(0, 512, &[1; 512]);
     assert!(matches!(members(), Err(BlockError::Checksum { .. })));
     let itself = Bp::of(&data).gang(0, 1024).make();
@@ -207,8 +207,8 @@ fn a_gang_block_consists_of_headers_and_parts() {
     assert_eq!(pool.reads(), before + 1);
 }
 
-/// Who asks whether a gang block is there learns it of every part, blames nobody, and takes no failure of a device for
-/// bytes that were never written.
+/// A caller that asks whether a gang block is there learns it of every part, blames no device, and takes no failure of
+/// one for bytes that were never written.
 #[test]
 fn gang_blocks_that_may_not_be_there() {
     let pool = Pool::new(&[9, 9], 1 << 20);

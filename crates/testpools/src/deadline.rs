@@ -1,4 +1,4 @@
-//! Programs that tests run, none of them without end.
+//! Programs that tests run, each of them with an end.
 
 use std::io::Read;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};

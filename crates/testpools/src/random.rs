@@ -18,7 +18,7 @@ impl Random {
         self.next() % end.max(1)
     }
 
-    /// One of these; `None` if there are none.
+    /// One of these; `None` if the list is empty.
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
         from.get(self.below(from.len() as u64) as usize)
     }

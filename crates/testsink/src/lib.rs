@@ -1,7 +1,7 @@
 //! A pool of one device in memory, for tests of what writes object sets: a sink that never uses space
 //! twice, and a store that reads what it took.
 //!
-//! It places blocks one after the other, those of metadata twice. Blocks of other kinds than file
+//! It places blocks one after the other, and metadata twice. Blocks of other kinds than file
 //! contents are compressed, since lists are mostly empty space: so the device can be small.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

@@ -1,9 +1,9 @@
-//! The alarm of a pool: a thread that nobody waits for found out that the pool's state in memory is not what it must be.
+//! The alarm of a pool: a background thread found out that the pool's state in memory is not what it must be.
 //!
 //! Most code of a pool runs in threads that are waited for: their panics are caught there
-//! ([`cenote_format::invariant`](mod@cenote_format::invariant)). A thread that works beside them (it gives back freed space, loads metaslabs, reads ahead,
-//! does a batch for a device) has nobody to tell. Such a thread sounds the alarm. The engine listens, and suspends the pool
-//! at once; and it looks at the alarm before it writes an uberblock.
+//! ([`cenote_format::invariant`](mod@cenote_format::invariant)). A thread that works beside them (it gives back freed
+//! space, loads metaslabs, reads ahead, does a batch for a device) has no caller to tell. Such a thread sounds the
+//! alarm. The engine listens, and suspends the pool at once; and it looks at the alarm before it writes an uberblock.
 //!
 //! Invariant: the first reason stays.
 

@@ -6,8 +6,8 @@
 //! that is a loop device itself. A pool on a part of the file (a partition of the loop device, or a loop
 //! device over a part) takes a shared lock. Other parts of the file can be opened then, all of it cannot.
 //!
-//! The kernel tells the path of the file. Where that leads to none (the file was deleted, or is out of
-//! sight) nobody is kept off.
+//! The kernel tells the path of the file. Where that leads to no file (the file was deleted, or is out of
+//! sight) other users are not kept off.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -67,7 +67,7 @@ fn os_str(bytes: &[u8]) -> &std::ffi::OsStr {
 
 /// Locks a file, for this descriptor alone or shared.
 ///
-/// Errors: `ResourceBusy` if others have it. That locks do not work there is none.
+/// Errors: `ResourceBusy` if others have it. That locks do not work there is not an error.
 fn lock(file: &File, alone: bool) -> io::Result<()> {
     let operation = match alone {
         true => FlockOperation::NonBlockingLockExclusive,
@@ -79,8 +79,8 @@ fn lock(file: &File, alone: bool) -> io::Result<()> {
     }
 }
 
-/// Whether somebody has the device at a path for himself, as [`crate::open_device_rw`] asks for it. One that
-/// cannot be opened nobody has.
+/// Whether a process has the device at a path for itself, as [`crate::open_device_rw`] asks for it. One that
+/// cannot be opened counts as free.
 pub fn is_held(path: &Path) -> bool {
     let path = image_of(path).map_or_else(|| path.to_path_buf(), |(image, _)| image);
     let Ok(kind) = path.metadata().map(|m| m.file_type()) else { return false };

@@ -13,7 +13,7 @@
 //! one `pwritev` after the other.
 //!
 //! Invariants: a read is answered with exactly the bytes asked for or with an error; a write
-//! that was answered well is complete, and none goes beyond the device's size. A device is opened
+//! that was answered well is complete, and does not go beyond the device's size. A device is opened
 //! read-only unless it is asked for with [`open_device_rw`], and no two processes (nor one process
 //! twice) have it open for writing at the same time.
 
@@ -49,7 +49,7 @@ impl ReadReq {
         ReadReq { offset, len, result: None }
     }
 
-    /// Takes the completion; a device that set none failed the read.
+    /// Takes the completion; a device that did not set it failed the read.
     pub fn take(self) -> io::Result<Abd> {
         let lost = || Err(io::Error::other("the device did not answer"));
         self.result.unwrap_or_else(lost)
@@ -73,7 +73,7 @@ impl WriteReq {
         WriteReq { offset, data, result: None }
     }
 
-    /// Takes the completion; a device that set none failed the write.
+    /// Takes the completion; a device that did not set it failed the write.
     pub fn take(self) -> io::Result<()> {
         self.result.unwrap_or_else(|| Err(io::Error::other("the device did not answer")))
     }
@@ -115,9 +115,9 @@ pub trait Device: Send + Sync {
         }
     }
 
-    /// Makes all writes that were answered before the call durable.
+    /// Makes all writes that were answered before the call durable (`zio_flush`).
     ///
-    /// After an error none of the writes since the last flush is known to be durable, and to
+    /// After an error no write since the last flush is known to be durable, and to
     /// flush again does not help: the kernel may have dropped what it could not write.
     fn flush(&self) -> io::Result<()> {
         Err(ErrorKind::ReadOnlyFilesystem.into())
@@ -166,9 +166,9 @@ pub(crate) fn read_at(dev: &dyn Device, offset: u64, len: usize) -> io::Result<V
 }
 
 /// Opens a file, block device or partition read-only; also a partition of an image
-/// ([`crate::Partition::path`]).
+/// ([`crate::Partition::path`]): `vdev_file_open`, `vdev_disk_open`.
 ///
-/// Errors: those of opening it, and `InvalidInput` for anything else (a directory, a terminal).
+/// Errors: errors of opening it, and `InvalidInput` for anything else (a directory, a terminal).
 pub fn open_device(path: &Path) -> io::Result<Arc<dyn Device>> {
     if let Some((image, number)) = image_of(path) {
         return Slice::of(open_device(&image)?, number, path);
@@ -181,7 +181,7 @@ pub fn open_device(path: &Path) -> io::Result<Arc<dyn Device>> {
 /// and the one behind a loop device, with an exclusive lock (`flock`). All last until the device is
 /// dropped. [`open_device`] is not kept out.
 ///
-/// Errors: those of opening it, `InvalidInput` for anything else (a directory, a terminal),
+/// Errors: errors of opening it, `InvalidInput` for anything else (a directory, a terminal),
 /// `ResourceBusy` if it is in use, and `ReadOnlyFilesystem` if it cannot be written to.
 pub fn open_device_rw(path: &Path) -> io::Result<Arc<dyn Device>> {
     if let Some((image, number)) = image_of(path) {
@@ -212,7 +212,7 @@ pub fn open_device_rw(path: &Path) -> io::Result<Arc<dyn Device>> {
     FileDevice::open(file, path, Some(held))
 }
 
-/// Whether the kernel lets nobody write to a block device. It may let it be opened for that.
+/// Whether the kernel refuses all writes to a block device. It may let it be opened for that.
 fn is_readonly(rdev: u64) -> bool {
     let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
     let said = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/ro"));
@@ -253,7 +253,7 @@ struct FileDevice {
 }
 
 impl FileDevice {
-    /// `held`: it was opened for writing, and this is to be kept with it.
+    /// `held`: it was opened for writing, and this must be kept with it.
     fn open(mut file: File, path: &Path, held: Option<Vec<File>>) -> io::Result<Arc<dyn Device>> {
         check_kind(file.metadata()?.file_type())?;
         // The end of a block device is its size.
@@ -343,7 +343,7 @@ impl Device for FileDevice {
     }
 
     fn is_current(&self) -> bool {
-        // Of a block device the page cache is kept as long as somebody has it open, whatever is behind
+        // Of a block device the page cache is kept as long as a process has it open, whatever is behind
         // its name by then.
         let (Ok(own), Ok(now)) = (self.file.metadata(), self.path.metadata()) else { return false };
         let same = (own.dev(), own.ino()) == (now.dev(), now.ino()) && now.is_file();

@@ -51,7 +51,7 @@ pub(crate) struct Direct {
 }
 
 impl Direct {
-    /// `None`: it cannot be done with this file, or nobody knows how.
+    /// `None`: it cannot be done with this file, or its rules are not known.
     pub(crate) fn open(file: &File) -> Option<Direct> {
         let stat = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
         let known = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::DIOALIGN);

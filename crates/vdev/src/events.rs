@@ -1,4 +1,4 @@
-//! What happens to vdevs, told to who keeps a list of it (`zfs_ereport_post`, `zfs_post_state_change`).
+//! What happens to vdevs, told to the list of events (`zfs_ereport_post`, `zfs_post_state_change`).
 //!
 //! Nothing is known here of pools: there is one listener for the whole process, which finds out whose vdev it is.
 

@@ -7,7 +7,7 @@
 //! - [`Fault::charge`] counts a checksum error at the device that gave wrong bytes
 //!   (`vdev_mirror_io_done`, `vdev_raidz_checksum_error`);
 //! - [`VdevTree::heal`] writes the right bytes back (`ZIO_FLAG_IO_REPAIR`, `ZIO_FLAG_SELF_HEAL`);
-//! - dropping it forgets it: a pointer that went stale blames nobody.
+//! - dropping it forgets it: a pointer that went stale blames no leaf.
 //!
 //! # Why healing overwrites nothing newer
 //!
@@ -42,7 +42,7 @@ pub struct Fault {
     blamed: Arc<Vdev>,
     /// Byte offset in the leaf's allocatable space.
     offset: u64,
-    /// What should be there; `None`: nobody knows.
+    /// What should be there; `None`: not known.
     right: Option<Abd>,
     /// It was read without an error and was wrong. Else the read failed, which the leaf counted.
     mismatch: bool,
@@ -105,7 +105,7 @@ impl Fault {
 pub struct Outcome<T> {
     /// The block.
     pub block: T,
-    /// Those who gave wrong bytes or none.
+    /// The leaves that gave wrong bytes or no bytes.
     pub faults: Vec<Fault>,
 }
 
@@ -220,7 +220,7 @@ mod tests {
         let who: Vec<(u64, bool)> =
             found.faults.iter().map(|f| (f.leaf().id(), f.is_mismatch())).collect();
         assert_eq!(who, [(0, false), (1, true)]);
-        // Until somebody says so, nobody is to blame.
+        // Until the reader says so, no leaf is blamed.
         assert_eq!((checksum_errors(&t), healed(&t)), (vec![0; 3], vec![0; 3]));
         assert_eq!(t.heal(TXG, &found.faults, &|| true), 2);
         found.faults.iter().for_each(Fault::charge);

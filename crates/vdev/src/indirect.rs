@@ -9,7 +9,7 @@
 //! checksum: if it does not verify, the copies of each piece are compared, and combinations of
 //! those that differ are tried within a bound.
 //!
-//! Who frees such a block wants to know as well where it was on each removed vdev on the way ([`remapped`]).
+//! The code that frees such a block needs to know as well where it was on each removed vdev on the way ([`remapped`]).
 //!
 //! Invariants: what is resolved has exactly the size asked for, in at most [`MAX_PIECES`]
 //! pieces, through at most [`MAX_HOPS`] mappings, whatever the mappings say.
@@ -114,7 +114,7 @@ fn remap<'a>(
 struct Choices(Vec<(Abd, Vec<Arc<Vdev>>)>);
 
 impl Choices {
-    /// Reports each leaf whose contents are not those with number `right`; `None`: none are right.
+    /// Reports each leaf whose contents are not those with number `right`; `None`: no contents are right.
     fn wrong(&self, place: &Place<'_>, right: Option<usize>, faults: &mut Vec<Fault>) {
         let known = right.and_then(|right| Some(&self.0.get(right)?.0));
         let others = self.0.iter().enumerate().filter(|(i, _)| Some(*i) != right);

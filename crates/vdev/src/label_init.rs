@@ -63,9 +63,9 @@ pub struct LabelOwner {
     pub state: LabelState,
     /// The guid of the device.
     pub guid: u64,
-    /// Name of the pool; spares and cache devices have none.
+    /// Name of the pool; spares and cache devices have no name.
     pub pool_name: Option<String>,
-    /// Guid of the pool; spares and cache devices have none.
+    /// Guid of the pool; spares and cache devices have no pool guid.
     pub pool_guid: Option<u64>,
     /// The whole config.
     pub config: NvList,
@@ -82,15 +82,15 @@ impl LabelOwner {
 
     /// Whether a new pool may take the device only by force: it belongs to one that is exported
     /// or potentially active. Whether that one is active, or uses the spare or cache device, only
-    /// those who know the imported pools can tell; it is then not to be taken at all.
+    /// code that knows the imported pools can tell; it must not be taken then.
     pub fn needs_force(&self) -> bool {
         matches!(self.state, LabelState::Active | LabelState::Exported)
     }
 }
 
-/// Whose a device is: what the first label says that is part of a pool. `None`: nobody's.
+/// Whose a device is (`vdev_inuse`): what the first label says that is part of a pool. `None`: no pool's.
 ///
-/// Errors: when none of the labels could be read at all.
+/// Errors: when no label could be read at all.
 pub fn label_owner(dev: &dyn Device) -> io::Result<Option<LabelOwner>> {
     let in_pool = |o: &LabelOwner| o.state.is_aux() || o.config.u64("txg").unwrap_or(0) != 0;
     Ok(owners(dev)?.into_iter().map(|(_, o)| o).find(in_pool))
@@ -120,7 +120,7 @@ fn owners(dev: &dyn Device) -> io::Result<Vec<(u64, LabelOwner)>> {
 /// device's labels, with its `guid` and `top_guid`, a `txg` of 0 and the `create_txg`; for a spare or
 /// cache device the short config that those have.
 ///
-/// Durable when it returns `Ok`. Errors: those of writing, and `InvalidInput` if the device is too
+/// Durable when it returns `Ok`. Errors: errors of writing, and `InvalidInput` if the device is too
 /// small for labels or the config is too large for one.
 pub fn init_labels(dev: &dyn Device, config: &NvList) -> io::Result<()> {
     let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
@@ -139,7 +139,7 @@ pub fn init_labels(dev: &dyn Device, config: &NvList) -> io::Result<()> {
 /// OpenZFS nor others (`blkid`) take the device for part of a pool; the header of a cache device
 /// too. Returns how many were cleared. Durable when it returns.
 ///
-/// Errors: when none of the labels could be read or one that is there could not be cleared.
+/// Errors: when no label could be read or one that is there could not be cleared.
 pub fn clear_labels(dev: &dyn Device) -> io::Result<usize> {
     let owners = owners(dev)?;
     let blank = Abd::from_vec(vec![0; (LABEL_SIZE - CONFIG_OFFSET) as usize]);

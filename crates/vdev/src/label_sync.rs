@@ -20,10 +20,10 @@
 //! - During 1 and 2, no uberblock of `T` exists: the best is `S`. Even labels that were written are
 //!   too new for it, even labels that were torn do not verify; the odd ones, untouched and
 //!   durable since the last commit, are what they were.
-//! - During 3, some uberblocks of `T` may exist. If none does, it is as during 2: the slot of `T` is
+//! - During 3, some uberblocks of `T` may exist. If no such uberblock does, it is as during 2: the slot of `T` is
 //!   that of a transaction group as many back as there are slots, so that `S` is not overwritten.
 //!   If any does, `T` is the best; its blocks are durable since step 1, the even labels since
-//!   step 2. The odd ones are those of `S`, older and still right where nothing changed, and the
+//!   step 2. The odd ones belong to `S`, older and still right where nothing changed, and the
 //!   newest that is not too new is taken.
 //! - During 4, the uberblock of `T` is durable, as are the even labels.
 //!
@@ -35,7 +35,7 @@
 //! OpenZFS imports by the first label of a device, too new or not, and only if it finds a label of each
 //! top-level vdev that the newest one counts; it passes over the labels without a txg that a new vdev has before
 //! (`zpool_read_label`, `get_configs`). So where a label counts a new vdev, there is one of that vdev, unless
-//! it is a log vdev that could take none.
+//! it is a log vdev that could not take a label.
 //!
 //! A crash in 3 or 4 leaves odd labels that are one commit behind. So the first commit after a pool
 //! is opened must rewrite the labels of all its top-level vdevs.
@@ -156,7 +156,7 @@ impl VdevTree {
         Ok(())
     }
 
-    /// Writes the uberblock and flushes it.
+    /// Writes the uberblock and flushes it (`vdev_uberblock_sync_list`).
     fn write_uberblock(&self, update: &LabelUpdate<'_>) -> Result<(), VdevError> {
         let txg = update.uberblock.txg;
         let mut jobs = Vec::new();
@@ -178,7 +178,7 @@ impl VdevTree {
         Ok(())
     }
 
-    /// Performs the writes, then flushes the leaves. Returns the top-level vdevs on which at least
+    /// Performs the writes, then flushes the leaves (`vdev_label_write`). Returns the top-level vdevs on which at least
     /// one write is durable.
     fn write_labels(&self, jobs: Vec<Labels>) -> Vec<u64> {
         let done = queue::run(&self.writer.pool, Priority::SyncWrite, jobs);

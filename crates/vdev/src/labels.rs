@@ -2,7 +2,7 @@
 //!
 //! See [`cenote_format::label`] for the layout. Labels are read and decoded independently: one
 //! that cannot be read, fails its checksum or does not decode counts as absent, and a device is
-//! only without a label when none of the four is good.
+//! only without a label when all four are bad.
 
 use std::io;
 use std::path::PathBuf;
@@ -38,9 +38,9 @@ impl DeviceLabels {
     }
 }
 
-/// Reads and checks the four labels. `Ok(None)`: the device carries no ZFS label.
+/// Reads and checks the four labels (`vdev_label_read_config`). `Ok(None)`: the device carries no ZFS label.
 ///
-/// Errors: when none of the labels could be read at all.
+/// Errors: when no label could be read at all.
 pub fn read_labels(dev: &dyn Device) -> io::Result<Option<DeviceLabels>> {
     let labels = read_configs(dev)?;
     let Some(config) = best_config(&labels).cloned() else { return Ok(None) };
@@ -74,12 +74,13 @@ pub(crate) fn read_configs(dev: &dyn Device) -> io::Result<[Option<NvList>; labe
     }
 }
 
-/// The config with the highest txg. A spare's or cache device's has none.
+/// The config with the highest txg. A spare's or cache device's config has no txg.
 pub(crate) fn best_config(configs: &[Option<NvList>]) -> Option<&NvList> {
     let txg = |c: &NvList| c.u64("txg").unwrap_or(0);
     configs.iter().flatten().reduce(|a, b| if txg(b) > txg(a) { b } else { a })
 }
 
+/// The uberblocks in the four rings (`vdev_uberblock_load`).
 fn read_uberblocks(dev: &dyn Device, ashift: u32) -> Vec<(usize, usize, Uberblock)> {
     let slot_size = label::slot_size(ashift);
     let mut found = Vec::new();

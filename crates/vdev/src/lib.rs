@@ -24,7 +24,7 @@
 //! | `queue` | classes of requests, and their shares of a device |
 //! | `threads` | threads that wait for devices |
 //! | `mirror`, `raidz`, `indirect` | copies, columns and parity, removed vdevs |
-//! | `fault` | who gave wrong bytes, and putting the right ones there |
+//! | `fault` | which leaf gave wrong bytes, and putting the right ones there |
 //! | `alarm` | tells the engine that a thread found the pool's state wrong |
 //! | `probe` | devices that stop answering, and that come back |
 //! | `backing` | files behind loop devices |
@@ -169,7 +169,8 @@ pub enum VdevError {
     /// The config describes something that this software does not support.
     #[error("{0} is not supported")]
     Unsupported(String),
-    /// This program found its own state wrong while it read or wrote ([`cenote_format::invariant`](mod@cenote_format::invariant)).
+    /// This program found its own state wrong while it read or wrote
+    /// ([`cenote_format::invariant`](mod@cenote_format::invariant)).
     #[error("{0}")]
     Broken(String),
 }

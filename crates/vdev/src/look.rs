@@ -3,7 +3,7 @@
 //! A command that shows a pool wants to know how large a device is by now, whether its path still leads to it, and
 //! where a link leads. Each of these is a system call that does not return while the device, or the file system that it
 //! lies on, hangs. So such a question is asked by a thread of its own ([`Asked`]), and a command waits for the answer
-//! until the question is [`GRACE`] old. Where none has come by then, the last answer counts, or nothing is known.
+//! until the question is [`GRACE`] old. Where no answer has come by then, the last answer counts, or nothing is known.
 //!
 //! Invariant: one question of a kind is open at a time, however many commands ask. So a device that hangs keeps one
 //! thread, and delays only the commands of one moment.
@@ -46,8 +46,8 @@ impl<T> Clone for Asked<T> {
 }
 
 impl<T: Clone + Send + 'static> Asked<T> {
-    /// Asks, unless somebody else does, and returns the answer; if there is none in time, the last one. `None`: there
-    /// was no answer yet.
+    /// Asks, unless another thread does, and returns the answer; if it does not come in time, the last one. `None`:
+    /// there was no answer yet.
     pub fn ask(&self, question: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let mut state = self.0.state.lock();
         if state.since.is_none() {

@@ -32,8 +32,8 @@ pub fn choices() -> (u64, u64) {
 /// What a leaf is chosen by: its trust, whether its device hangs, the reads under way.
 type Rank = (Trust, bool, u64);
 
-/// The leaves below `vdev` that hold the same data, in the order in which to try them. Those
-/// without a device are left out.
+/// The leaves below `vdev` that hold the same data, in the order in which to try them (`vdev_mirror_child_select`).
+/// Those without a device are left out.
 pub(crate) fn leaves_by_trust(vdev: &Arc<Vdev>, offset: u64, txg: u64) -> Vec<Arc<Vdev>> {
     let mut leaves = Vec::new();
     copies(vdev, &mut leaves);
@@ -74,7 +74,7 @@ pub(crate) struct Read<'a> {
 }
 
 impl<'a> Read<'a> {
-    /// Plans the read of `size` bytes at `offset`.
+    /// Plans the read of `size` bytes at `offset` (`vdev_mirror_io_start`).
     pub(crate) fn plan(vdev: &'a Arc<Vdev>, offset: u64, size: usize, txg: u64) -> Self {
         let leaves = leaves_by_trust(vdev, offset, txg);
         Read { vdev, offset, size, txg, leaves }

@@ -1,7 +1,7 @@
 //! Partitions of disk images: what `dd` of a whole disk gives is a file with a partition table, and the
 //! pool is in one of its partitions.
 //!
-//! The kernel makes devices of the partitions of a disk, but not of those of a file. Here partition 1 of
+//! The kernel makes devices of the partitions of a disk, but not of a file. Here partition 1 of
 //! the image `disk.img` is opened as `disk.img-part1`, in the manner of the links below `/dev/disk`,
 //! where there is no file of that name. A table is a GUID partition table, in sectors of 512 or 4096
 //! bytes, or the four primary partitions of the old kind (MBR).
@@ -65,7 +65,7 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(all))
 }
 
-/// The partitions of a device, by their numbers; none if it has no table.
+/// The partitions of a device, by their numbers; empty if it has no table.
 pub fn partitions(device: &dyn Device) -> Vec<Partition> {
     let gpt = [512, 4096].into_iter().find_map(|sector| gpt(device, sector));
     let mut found = gpt.or_else(|| mbr(device)).unwrap_or_default();
@@ -132,7 +132,7 @@ pub(crate) struct Slice {
 impl Slice {
     /// The partition `number` of `image`.
     ///
-    /// Errors: there is none.
+    /// Errors: it does not exist.
     pub(crate) fn of(
         image: Arc<dyn Device>,
         number: u32,

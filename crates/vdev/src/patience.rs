@@ -2,11 +2,11 @@
 //!
 //! A read goes to one side of a mirror, or to the data columns of RAID-Z, and the caller's own thread waits for the
 //! device: that costs least. If the device hangs, the caller does, too, although others have the same. A command that
-//! shows something is *impatient* ([`impatiently`]): the reads of its thread are done by other threads, and what a device
-//! has not answered in [`PATIENCE`] is read from others. The thread that waits for the device is left behind; it is one
-//! of those that a device may keep. Only where too few others answer are they waited for after all.
+//! shows something is *impatient* ([`impatiently`]): the reads of its thread are done by other threads, and what a
+//! device has not answered in [`PATIENCE`] is read from others. The thread that waits for the device is left behind; it
+//! is one of those that a device may keep. Only where too few others answer are they waited for after all.
 //!
-//! Invariant: a device is not to blame for an answer that nobody waited for.
+//! Invariant: a device is not to blame for an answer that no thread waited for.
 
 use std::cell::Cell;
 use std::fmt;
@@ -37,7 +37,7 @@ pub fn of_thread() -> Option<Duration> {
     IMPATIENT.get().then_some(PATIENCE)
 }
 
-/// Nobody waits for the answer to a read any more.
+/// No thread waits for the answer to a read any more.
 #[derive(Debug)]
 pub(crate) struct GaveUp;
 
@@ -69,7 +69,7 @@ mod tests {
 
     const ROOM: usize = 4 << 20;
 
-    /// Reads a block, and with it whoever answers.
+    /// Reads a block, from whichever leaf answers.
     fn read(tree: &VdevTree, offset: u64, data: &[u8]) -> Vec<u8> {
         let verify = |abd: &cenote_format::abd::Abd| *abd.bytes() == *data;
         let size = data.len() as u64;

@@ -3,10 +3,10 @@
 //! A request that fails says little about its device: a sector may be bad. So after a batch in which
 //! requests failed, each device that failed one is *probed* (`vdev_probe`): an area that nothing
 //! else uses is read from its labels, and where the pool is written to written back as it is. If no
-//! label can be read, or none written, or if its path leads to something else by now (the file was
-//! deleted or replaced), or if what was written cannot be flushed, the leaf is *faulted*: it takes no writes, misses what is
-//! written meanwhile, and is read only for what nothing else has. One flush that fails says no more than one request does:
-//! what it may have lost is missing, and the device is probed once more. A leaf that its top-level vdev
+//! label can be read, or no label written, or if its path leads to something else by now (the file was
+//! deleted or replaced), or if what was written cannot be flushed, the leaf is *faulted*: it takes no writes, misses
+//! what is written meanwhile, and is read only for what nothing else has. One flush that fails says no more than one
+//! request does: what it may have lost is missing, and the device is probed once more. A leaf that its top-level vdev
 //! cannot do without stays in use and is called degraded; what fails then, fails for its caller.
 //!
 //! A leaf that is out of use, or was never there, comes back with [`VdevTree::reopen`]. What answers at
@@ -105,7 +105,7 @@ impl Vdev {
         self.children.iter().for_each(|c| c.clear_errors());
     }
 
-    /// Another device, or none, in place of the leaf's: see the module's invariant.
+    /// Another device, or no device, in place of the leaf's: see the module's invariant.
     fn replace(&self, opened: Opened) {
         // What the device before was not known to keep, this one may lack.
         let mut written = self.written();
@@ -122,7 +122,7 @@ impl VdevTree {
     /// of use that do not answer.
     pub(crate) fn look_after(&self) {
         if patience::of_thread().is_some() {
-            // Others will do it, who have the time.
+            // Other threads will do it, which have the time.
             return;
         }
         let failed = [&self.pool, &self.writer.pool].map(|pool| pool.take_failure());
@@ -147,7 +147,7 @@ impl VdevTree {
     ///
     /// To be called before something is written to the tree.
     ///
-    /// Errors: none if the config is the one that the tree was built from.
+    /// Errors: never, if the config is the one that the tree was built from.
     pub fn recheck(&self) -> Result<(), VdevError> {
         let _one = self.writer.probing.lock();
         assemble::for_each_leaf(self.root(), &mut |leaf, state_with| {
@@ -203,7 +203,7 @@ impl VdevTree {
             leaf.written().mark();
             answers
         };
-        // That a sector cannot be written the system says with one flush, whoever asks: a device is not to
+        // That a sector cannot be written the system says with one flush, whichever thread asks: a device is not to
         // blame for more than that before it has failed another one.
         answers()
             && (!self.fails_to_flush(top, leaf) || answers() && !self.fails_to_flush(top, leaf))
@@ -214,7 +214,7 @@ impl VdevTree {
     ///
     /// To be called while nothing is written to the tree.
     ///
-    /// Errors: none if the config is the one that the tree was built from.
+    /// Errors: never, if the config is the one that the tree was built from.
     pub fn reopen(&self, how: &mut Reopen<'_>) -> Result<bool, VdevError> {
         let _one = self.writer.probing.lock();
         let mut any = false;
@@ -429,7 +429,7 @@ mod tests {
         assert_eq!(states(&tree), [VdevState::Healthy; 2]);
     }
 
-    /// That a sector was not written the system says with the next flush, whoever asks.
+    /// That a sector was not written the system says with the next flush, whichever thread asks.
     #[test]
     fn a_bad_sector_that_a_probe_hears_of_is_no_reason() {
         let (tree, leaves) = mirror(2);

@@ -5,7 +5,7 @@
 //! Each request has a class ([`Priority`], `zio_priority_t`), and each class a share of each device: the
 //! number of requests that the device may have of it at once (`zfs_vdev_*_max_active`). What exceeds the
 //! share waits in the order in which it came. So a scrub or read-ahead of any size leaves room for the
-//! reads that somebody waits for. Over all classes a device has `zfs_vdev_max_active` requests at most;
+//! reads that a thread waits for. Over all classes a device has `zfs_vdev_max_active` requests at most;
 //! where that binds, classes below their least number (`zfs_vdev_*_min_active`) come first, in their
 //! order.
 //!
@@ -52,15 +52,15 @@ use crate::vdev::Vdev;
 /// The class of a request (`zio_priority_t`), the most urgent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {
-    /// Somebody waits for these bytes.
+    /// A thread waits for these bytes.
     SyncRead,
-    /// Somebody waits until these are written: labels, uberblocks, blocks of intent logs.
+    /// A thread waits until these are written: labels, uberblocks, blocks of intent logs.
     SyncWrite,
     /// Read ahead.
     AsyncRead,
     /// Blocks of a transaction group.
     AsyncWrite,
-    /// Read ahead of the replay of an intent log. Many at once, because somebody waits for the last of them.
+    /// Read ahead of the replay of an intent log. Many at once, because a thread waits for the last of them.
     Replay,
     /// Scrub and resilver.
     Scrub,
@@ -196,7 +196,7 @@ impl Size {
     }
 }
 
-/// A batch that waits, or is to be done now.
+/// A batch that waits, or must be done now.
 struct Ticket {
     leaf: Arc<Vdev>,
     priority: Priority,
@@ -339,7 +339,7 @@ impl Queue {
         may
     }
 
-    /// Puts a batch last. Returns what may be issued now.
+    /// Puts a batch last (`vdev_queue_io`). Returns what may be issued now.
     fn add(&self, ticket: Ticket) -> Vec<Ticket> {
         let class = ticket.priority as usize;
         let mut state = self.state();
@@ -348,7 +348,7 @@ impl Queue {
         state.issue(self.dirty_percent.load(Relaxed))
     }
 
-    /// A batch is done. Returns what may be issued in its place.
+    /// A batch is done (`vdev_queue_io_done`). Returns what may be issued in its place.
     fn done(&self, priority: Priority, size: Size) -> Vec<Ticket> {
         let (mut state, class) = (self.state(), priority as usize);
         let QueueFigures { active, pending } = &mut state.figures;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Number of buckets of a histogram (`VDEV_RQ_HISTO_BUCKETS`).
 pub const SIZE_BUCKETS: usize = 25;
 
-/// Requests by power of two: bucket `i` counts those of `2^i` to `2^(i+1) - 1` bytes; the last one, of 16 MiB, also
+/// Requests by power of two: bucket `i` counts requests of `2^i` to `2^(i+1) - 1` bytes; the last one, of 16 MiB, also
 /// those that are larger.
 pub type SizeHistogram = [u64; SIZE_BUCKETS];
 

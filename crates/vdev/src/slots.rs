@@ -40,7 +40,7 @@ struct Page {
     taken: u16,
 }
 
-// SAFETY: a mapping may be used by all threads; who uses which of its bytes is said above.
+// SAFETY: a mapping may be used by all threads; which thread uses which of its bytes is said above.
 unsafe impl Send for Page {}
 
 /// Pages, and which of their slots are taken.
@@ -49,7 +49,7 @@ pub(crate) struct Slots {
     most: usize,
 }
 
-/// Those of the process.
+/// The slots of the process.
 pub(crate) static SLOTS: Slots = Slots { pages: Mutex::new(Vec::new()), most: PAGES };
 
 /// The bits of `count` neighbouring slots from the first one on.
@@ -119,11 +119,11 @@ pub(crate) struct Slot {
 
 // SAFETY: it owns its bytes.
 unsafe impl Send for Slot {}
-// SAFETY: those who share it can only read.
+// SAFETY: sharers can only read.
 unsafe impl Sync for Slot {}
 
 impl Slot {
-    /// Where its bytes are, for who writes to them without a reference.
+    /// Where its bytes are, for code that writes to them without a reference.
     pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
         self.start.as_ptr()
     }

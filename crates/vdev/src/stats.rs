@@ -1,6 +1,6 @@
 //! Counters of a leaf vdev (`vdev_stat_t`, `vdev_stat_ex_t`).
 //!
-//! Operations, bytes and latencies are counted at leaves only; interior vdevs add up those of
+//! Operations, bytes and latencies are counted at leaves only; interior vdevs add up the counts of
 //! their children when asked. Errors are counted where they were seen and do not add up: a bad
 //! copy that another one made good is no error of the mirror. Repairs are counted at the leaf that was
 //! written to.
@@ -108,14 +108,14 @@ impl Activity {
         Busy(self)
     }
 
-    /// Whether the device is busy and has not ended anything for long. A guess: it decides who is asked first.
+    /// Whether the device is busy and has not ended anything for long. A guess: it decides which leaf is asked first.
     pub(crate) fn hangs(&self) -> bool {
         let idle = Activity::now().saturating_sub(self.since.load(Relaxed));
         self.under_way.load(Relaxed) > 0 && Duration::from_millis(idle) >= HANGS
     }
 }
 
-/// Counters of a vdev.
+/// Counters of a vdev (`vdev_stat_ex_t`).
 #[derive(Default)]
 pub(crate) struct Stats {
     pub reads: Io,
@@ -149,7 +149,7 @@ impl Io {
         self.in_flight.fetch_add(n as u64, Relaxed);
     }
 
-    /// One operation of `begin`'s came back well after `latency`. Returns whether it was slow.
+    /// One operation of `begin`'s came back well after `latency` (`vdev_stat_update`). Returns whether it was slow.
     pub(crate) fn completed(&self, bytes: usize, latency: Duration) -> bool {
         self.in_flight.fetch_sub(1, Relaxed);
         self.ops.fetch_add(1, Relaxed);

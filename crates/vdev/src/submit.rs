@@ -1,10 +1,11 @@
-//! Submitting reads to leaves: aggregation (`zio_vdev_io_start`, `vdev_queue_aggregate`), one batch per device, devices in parallel.
+//! Submitting reads to leaves: aggregation (`zio_vdev_io_start`, `vdev_queue_aggregate`), one batch per device, devices
+//! in parallel.
 //!
 //! The reads of all blocks of a batch come together here. They are sorted by leaf and offset;
 //! small reads next to each other become one (their bytes are then handed out as slices of one
 //! buffer), large ones stay alone so that each gets a buffer of its own and nothing is copied.
 //! Each leaf's reads come in a few batches, which pass the leaf's queue ([`crate::queue`]) and run in
-//! parallel to those of other leaves; the caller runs one of them itself, so that a single read costs no
+//! parallel to requests of other leaves; the caller runs one of them itself, so that a single read costs no
 //! hand-over.
 
 use std::io;

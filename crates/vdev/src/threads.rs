@@ -1,6 +1,6 @@
 //! Threads that wait for devices (and compute parity), of one tree of vdevs.
 //!
-//! A thread is started when there is work and none is idle, and ends after being idle for [`IDLE`]. So
+//! A thread is started when there is work and no thread is idle, and ends after being idle for [`IDLE`]. So
 //! devices that do not answer keep their threads, and no others: there is one for each batch that a
 //! device has, and the queues of the leaves ([`crate::queue`]) limit how many those are. A batch is many
 //! requests, which io_uring completes on the one thread that submitted them.
@@ -54,7 +54,7 @@ impl Threads {
         self.state.lock()
     }
 
-    /// Hands a job to a thread, or runs it here if there is none to be had.
+    /// Hands a job to a thread, or runs it here if no thread can be had.
     pub(crate) fn submit(self: &Arc<Self>, job: Job) {
         let mut state = self.state();
         state.jobs.push_back(job);

@@ -13,7 +13,7 @@ pub enum Content {
     /// Blocks of level 0 of plain files and volumes.
     #[default]
     Data,
-    /// All other blocks, but those of space maps.
+    /// All other blocks, but not space maps.
     Metadata,
     /// Blocks of the metaslabs' own space maps, indirect blocks too.
     SpaceMap,

@@ -63,7 +63,7 @@ impl<'a> Place<'a> {
         VdevError::Io { vdev: self.vdev.id(), offset: self.offset, why: why.into() }
     }
 
-    /// Plans the read of a place on a vdev that holds data.
+    /// Plans the read of a place on a vdev that holds data (`zio_vdev_io_start`).
     fn plan(self) -> Plan<'a> {
         let asize = self.vdev.asize();
         let end = self.offset.checked_add(self.vdev.psize_to_asize(self.size as u64));
@@ -113,6 +113,7 @@ impl Plan<'_> {
         }
     }
 
+    /// The block, given what came of its first reads (`zio_vdev_io_assess`).
     fn finish(
         self,
         submit: Submit<'_>,
@@ -133,7 +134,7 @@ impl Plan<'_> {
 
 impl VdevTree {
     /// Builds the tree from the pool's `vdev_tree` nvlist; `open` finds a device by the leaf's guid
-    /// and config, `None` if it is missing.
+    /// and config, `None` if it is missing (`vdev_alloc`, `spa_config_parse`).
     ///
     /// Errors: dRAID, expanded RAID-Z, unknown types and impossible shapes, refused by name.
     pub fn build(config: &NvList, open: FindDevice<'_>) -> Result<Arc<VdevTree>, VdevError> {
@@ -146,12 +147,12 @@ impl VdevTree {
         VdevTree { root, maps, pool, writer: Arc::new(Writer::new(alarm)) }
     }
 
-    /// A tree that has more top-level vdevs, or another guid of the pool: those of this one, shared with it (devices, counters,
-    /// what is known to be durable and what was missed), and after them those that `config`, the
-    /// config of the whole new root, has besides. `open` finds the devices of the new ones. Both
-    /// trees can be used side by side.
+    /// A tree that has more top-level vdevs, or another guid of the pool: the vdevs of this one, shared with it
+    /// (devices, counters, what is known to be durable and what was missed), and after them those that `config`, the
+    /// config of the whole new root, has besides. `open` finds the devices of the new ones. Both trees can be used side
+    /// by side.
     ///
-    /// Errors: those of [`VdevTree::build`]; the config has other vdevs where this tree has some.
+    /// Errors: as for [`VdevTree::build`]; the config has other vdevs where this tree has some.
     pub fn extended(
         &self,
         config: &NvList,
@@ -237,13 +238,13 @@ impl VdevTree {
         })
     }
 
-    /// As [`VdevTree::read`], of a block that may never have been written: wrong bytes blame nobody.
+    /// As [`VdevTree::read`], of a block that may never have been written: wrong bytes blame no leaf.
     pub fn read_speculative(&self, req: &BlockRead<'_>) -> Result<Abd, VdevError> {
         self.read_one(req).block
     }
 
     /// Reads a batch of blocks: the reads of all of them are aggregated and submitted together,
-    /// those of each device in parallel to the others. Results are in the order of `reqs`; what they
+    /// requests of each device in parallel to the others. Results are in the order of `reqs`; what they
     /// say of leaves is not counted yet.
     pub fn read_many(&self, reqs: &[BlockRead<'_>]) -> Vec<Outcome<Result<Abd, VdevError>>> {
         self.read_many_as(Priority::of_reads(), reqs)
@@ -288,6 +289,7 @@ impl VdevTree {
         }
     }
 
+    /// The place of a block, and the pieces in which it is now (`vdev_indirect_remap`).
     fn resolve(&self, req: &BlockRead<'_>) -> Result<(Place<'_>, Vec<Place<'_>>), VdevError> {
         let tops = self.root.children();
         let vdev = top(tops, req.vdev)?;

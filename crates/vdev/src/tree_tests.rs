@@ -185,7 +185,7 @@ fn devices_of_a_batch_work_in_parallel() {
     let reqs: Vec<BlockRead<'_>> = (0..6).map(ask).collect();
     std::thread::scope(|scope| {
         let read = scope.spawn(|| t.read_many(&reqs));
-        // Each device has its request while none of them answers.
+        // Each device has its request while no device answers.
         let began = Instant::now();
         while disks.iter().any(|d| d.faults.waiting() == 0) && began.elapsed() < LONG {
             std::thread::yield_now();

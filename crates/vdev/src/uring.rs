@@ -1,7 +1,7 @@
 //! Reading a batch from one file with io_uring, or past the page cache of that file
 //! (`crate::direct`).
 //!
-//! [`Rings`] belong to one device. Each serves one batch at a time, is set up when there is none that
+//! [`Rings`] belong to one device. Each serves one batch at a time, is set up when there is no ring that
 //! is idle, and kept for the next batch. Where the kernel has no io_uring or does not permit it (as in
 //! many containers), this is found out once for the whole process. Any other error in setting up a ring
 //! (no descriptor left, no memory) passes: that batch is read without a ring, and the next one tries
@@ -16,7 +16,7 @@
 //! read) with the count of reads in flight, and dropping it while that count is not zero leaks them
 //! instead: memory that the kernel may still write to is never reused, whichever way a batch is
 //! left. A buffer may move, its memory does not, and while its read is in flight nothing is pushed to
-//! it and nobody looks at it. The length that a `Vec` is set to after a completion is that of the
+//! it and no code looks at it. The length that a `Vec` is set to after a completion is that of the
 //! bytes that align it, which are initialised, and the number of bytes the kernel reported, which is
 //! at most the length submitted, which is at most the room that was behind them. The files outlive
 //! the batch, which borrows them.
@@ -76,13 +76,13 @@ fn is_passing(errno: i32) -> bool {
 }
 
 impl Rings {
-    /// Whether rings are to be had, as far as is known.
+    /// Whether the kernel gives rings, as far as is known.
     pub(crate) fn permitted(&self) -> bool {
         !self.refused.load(Ordering::Relaxed)
     }
 
-    /// Performs those of `reqs` that have no result yet, on `file` or past its page cache. Those that
-    /// still have none then cannot be read so: there is no ring to be had.
+    /// Performs the requests in `reqs` that have no result yet, on `file` or past its page cache. Those that
+    /// still have no result then cannot be read so: there is no ring to be had.
     pub(crate) fn read(&self, file: &File, direct: Option<&Direct>, reqs: &mut [ReadReq]) {
         if !self.permitted() || reqs.iter().all(|req| req.result.is_some()) {
             return;

@@ -6,7 +6,7 @@
 //! a tree is in use; all else is fixed once it is built.
 //!
 //! Invariants: only leaves have a device. A top-level vdev that holds data has an ashift from 9
-//! to 16; everything below it has the same. Offsets within a vdev are those of DVAs: byte 0
+//! to 16; everything below it has the same. Offsets within a vdev are the offsets of DVAs: byte 0
 //! is the first allocatable byte, on a leaf the byte at [`cenote_format::LABEL_START`] of the device.
 
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
@@ -87,7 +87,7 @@ impl Kind {
     }
 }
 
-/// How far a copy on a leaf is to be trusted to be there and current; the best come first.
+/// How far a copy on a leaf can be trusted to be there and current; the best come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Trust {
     /// The leaf works and has the transaction group.
@@ -130,7 +130,7 @@ pub(crate) struct Opened {
     pub state: VdevState,
 }
 
-/// A node of the vdev tree.
+/// A node of the vdev tree (`vdev_t`).
 pub struct Vdev {
     pub(crate) kind: Kind,
     pub(crate) guid: u64,
@@ -200,8 +200,8 @@ impl Vdev {
         self.opened().device.clone()
     }
 
-    /// What is seen of the leaf's device by now, or was last, without waiting for it ([`crate::look`]). `None`: it has no
-    /// device, or that has not said anything yet.
+    /// What is seen of the leaf's device by now, or was last, without waiting for it ([`crate::look`]). `None`: it has
+    /// no device, or that has not said anything yet.
     pub fn seen(&self) -> Option<Seen> {
         let device = self.device()?;
         let asked = self.seen.lock().clone();
@@ -212,13 +212,13 @@ impl Vdev {
         self.opened.read()
     }
 
-    /// From now on this leaf has this device, or none, and is in this state.
+    /// From now on this leaf has this device, or no device, and is in this state (`vdev_open`).
     pub(crate) fn set_opened(&self, opened: Opened) {
         *self.opened.write() = opened;
         *self.seen.lock() = Asked::default();
     }
 
-    /// From now on this leaf, with the device that it has, is in this state.
+    /// From now on this leaf, with the device that it has, is in this state (`vdev_set_state`).
     pub(crate) fn set_state(&self, state: VdevState) {
         let before = std::mem::replace(&mut self.opened.write().state, state);
         self.tell_state(before);
@@ -275,7 +275,7 @@ impl Vdev {
     }
 
     /// (read operations, write operations, bytes read, bytes written), of an interior vdev the
-    /// sums over its leaves.
+    /// sums over its leaves (`vdev_get_stats`).
     pub fn io_stats(&self) -> (u64, u64, u64, u64) {
         let ((mut reads, mut bytes_read), (mut writes, mut bytes_written)) =
             (self.stats.reads.done(), self.stats.writes.done());
@@ -297,7 +297,7 @@ impl Vdev {
         sum
     }
 
-    /// Whether somebody has faulted this leaf since it was opened.
+    /// Whether a command has faulted this leaf since it was opened.
     pub fn is_faulted_by_hand(&self) -> bool {
         self.faulted_by_hand.load(Relaxed) && self.state() == VdevState::Faulted
     }
@@ -370,7 +370,7 @@ impl Vdev {
     }
 
     /// The allocation class of a top-level vdev if it is not the normal one: "log", "special"
-    /// or "dedup". The pool keeps it in the vdev's ZAP; it is here if who made the config put it
+    /// or "dedup". The pool keeps it in the vdev's ZAP; it is here if the maker of the config put it
     /// there.
     pub fn alloc_bias(&self) -> Option<&str> {
         self.config.str("alloc_bias")
@@ -418,7 +418,7 @@ impl Vdev {
         self.geometry()?.columns(offset, psize)
     }
 
-    /// How far this leaf is to be trusted with blocks born in `txg`. `None`: it has no device.
+    /// How far this leaf can be trusted with blocks born in `txg`. `None`: it has no device.
     pub(crate) fn trust(&self, txg: u64) -> Option<Trust> {
         {
             let opened = self.opened();
@@ -451,7 +451,7 @@ impl Vdev {
         }
     }
 
-    /// From now on the leaf counts as lacking the transaction groups `txgs`.
+    /// From now on the leaf counts as lacking the transaction groups `txgs` (`vdev_dtl_dirty`).
     pub(crate) fn add_missing(&self, txgs: Range<u64>) {
         if txgs.is_empty() {
             return;

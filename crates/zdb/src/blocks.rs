@@ -1,4 +1,15 @@
-//! `zdb -b` and `-c`: traverses all blocks, sums them up by type, compares with the space maps.
+//! `zdb -b` and `-c`: traverses all blocks, sums them up by type, compares with the space maps
+//! (`dump_block_stats`).
+//!
+//! [`cenote_inspect::traverse`] does the work on several threads. A `Reporter` behind a lock prints what it reports
+//! as it comes: progress, unreadable and unclaimed blocks, with `-bbbbb` every block. The summary follows: errors
+//! by number, leaks (`zdb_leak_init`), totals, classes of vdevs, and with more `b` the table by type, by level, by
+//! size.
+//!
+//! `-I` bounds the bytes that are being read: each thread reads one block at a time, so it bounds the threads.
+//!
+//! Exit codes are OpenZFS's: 2 where space leaked or the pool has no blocks, 3 where blocks could not be read or
+//! claimed.
 
 use super::print::{self, blkptr};
 use super::{Zdb, failed};
@@ -113,8 +124,8 @@ fn ratio(a: u64, b: u64) -> f64 {
     a as f64 / b as f64
 }
 
-/// What special vdevs keep for intent logs (`vdev_log_mg`): the metaslab of each that is emptiest, if it is large enough.
-/// Bytes allocated in them and all their bytes; `None`: there are no such vdevs.
+/// What special vdevs keep for intent logs (`vdev_log_mg`): the metaslab of each that is emptiest, if it is large
+/// enough. Bytes allocated in them and all their bytes; `None`: there are no such vdevs.
 fn special_log(space: &PoolSpace) -> Option<(i128, i128)> {
     let special = space.vdevs.iter().filter(|v| v.concrete && v.class == AllocClass::Special);
     let sizes = special.map(|v| {

@@ -1,7 +1,7 @@
 //! `zdb -x DIR`: what is read of devices is copied to files of their names in a directory (`vn_dumpdir`).
 //!
-//! A copy has each byte where the device has it, and holes where nothing was read. The labels are among what is read, so
-//! that `zdb -e -p DIR` opens the copies and shows the same again.
+//! A copy has each byte where the device has it, and holes where nothing was read. The labels are among what is read,
+//! so that `zdb -e -p DIR` opens the copies and shows the same again.
 
 use cenote_command::outcome::{Stop, fail};
 use cenote_pool::Candidate;
@@ -51,7 +51,7 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     Some((found.dev(), found.ino()))
 }
 
-/// Opens the copy at `path`, which nothing else may be than a file of its own: none of the `devices`, and none
+/// Opens the copy at `path`, which must be a file of its own: not one of the `devices`, and not one
 /// of the copies `made`.
 fn open_copy(
     path: &Path,

@@ -1,4 +1,12 @@
-//! `zdb -D`: the deduplication tables; `-S`: what one would save; `-T`: the block reference tables.
+//! `zdb -D`: the deduplication tables (`dump_all_ddts`); `-S`: what one would save (`dump_simulated_ddt`); `-T`:
+//! the block reference tables (`dump_brt`).
+//!
+//! `-D` reads each table's ZAPs and logs, and prints sizes, histograms by references, and with more `D` the entries
+//! as block pointers. `-S` traverses the pool and counts each data block by what would make two blocks the same
+//! (`ddt_key_t`); all of that is kept in memory. `-T` prints the table of each vdev, with more `T` its counts or
+//! its entries.
+//!
+//! The formats are decoded by [`cenote_pool::ddt`] and [`cenote_pool::brt`].
 
 use super::print::{self, blkptr};
 use super::{Zdb, failed};

@@ -1,4 +1,12 @@
-//! `zdb -i`: intent logs, block by block and record by record.
+//! `zdb -i`: intent logs, block by block and record by record (`dump_intent_log`).
+//!
+//! The log's header comes first, then the chain as [`cenote_dsl::zil::walk`] goes along it, then how many records
+//! each type has. With more `i` or `d`, each block is printed with whether an import claims it (`print_log_block`),
+//! and each record with its fields (`print_log_record`); the data of a write comes from the record, or from the
+//! block that it points to.
+//!
+//! Records are decoded here field by field, not as the replay does: what a replay would refuse is shown as far as
+//! it can be read. A field that lies beyond its record is an error. Records of encrypted datasets are not shown.
 
 use super::print::{self, blkptr};
 use super::{Zdb, failed};
@@ -252,7 +260,7 @@ impl Zdb<'_> {
     }
 
     /// `zdb` names the mask's bits as Solaris had them; Linux writes others, so the names may not
-    /// be those of the attributes that were set.
+    /// be the names of the attributes that were set.
     fn setattr(&mut self, data: &Bytes<'_>) -> Result<(), Stop> {
         let w: [u64; 10] = data.u64s(RECORD_HEADER).map_err(failed)?;
         let [object, mask, mode, uid, gid, size, a0, a1, m0, m1] = w;

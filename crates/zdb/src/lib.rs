@@ -1,6 +1,6 @@
 //! `zdb`: what is on disk, as it is on disk.
 //!
-//! Floor 8 of cenote, beside the daemon, of which it knows nothing: who calls [`run`] says which pools
+//! Floor 10 of cenote, beside the daemon, of which it knows nothing: the caller of [`run`] says which pools
 //! are imported.
 //!
 //! One room per part of the output:
@@ -13,7 +13,7 @@
 //! | [`objsets`], [`objects`], [`viewers`] | `-d`: datasets, objects, what is in them |
 //! | [`history`] | `-h` |
 //! | [`outages`] | dirty time logs in `-d` |
-//! | [`mos`] | `-d`: which objects of the MOS nobody refers to; feature counts |
+//! | [`mos`] | `-d`: which objects of the MOS are leaked; feature counts |
 //! | [`intent_log`] | `-i` |
 //! | [`livelists`] | `-y`; livelists in `-d` |
 //! | [`blocks`] | `-b`, `-c` |

@@ -1,4 +1,12 @@
-//! `zdb -m`: metaslabs, their space maps and histograms, and the log space maps; `-M`: groups.
+//! `zdb -m`: metaslabs, their space maps and histograms (`dump_metaslabs`, `dump_metaslab`), and the log space maps
+//! (`dump_log_spacemaps`); `-M`: groups (`dump_metaslab_groups`).
+//!
+//! With no operands all vdevs are shown, else a vdev, or some of its metaslabs. More `m` shows more of each: the
+//! histogram on disk, the free segments that replaying the space map leaves, the entries of the map
+//! (`dump_spacemap`). A removed vdev shows its births and its mapping.
+//!
+//! Figures are as OpenZFS's `zdb` gives them: from the space maps, without unflushed changes. A map whose
+//! entries do not add up to what its header says is marked as inconsistent.
 
 use super::Zdb;
 use super::args::number;
@@ -50,7 +58,7 @@ impl Zdb<'_> {
         Ok(0)
     }
 
-    /// The space figures, or why there are none.
+    /// The space figures, or why they are not known.
     pub fn space(&self) -> Result<PoolSpace, Stop> {
         match self.pool.space() {
             Some(space) => Ok(space.clone()),

@@ -1,4 +1,4 @@
-//! `zdb -d` on a whole pool: objects of the MOS that nobody refers to, and features' counts.
+//! `zdb -d` on a whole pool: objects of the MOS that are leaked (`dump_mos_leaks`), and features' counts.
 //!
 //! Every object of the MOS must be reachable: from the object directory, from datasets and their
 //! directories, from vdevs, from the deduplication and reference tables. What is allocated and not

@@ -1,4 +1,12 @@
-//! One object of `zdb -d`: its line, its bonus, its contents, its blocks.
+//! One object of `zdb -d` (`dump_object`): its line, its bonus, its contents, its blocks.
+//!
+//! More `d` shows more: the line alone; with four, flags, bonus buffer and contents by type (`object_viewer`, in
+//! `viewers`); with five, all block pointers (`dump_indirect`, `visit_indirect`) and the ranges that have data.
+//!
+//! What cannot be read is reported and passed over, and the rest of the object follows.
+//!
+//! Invariants, which bound the time that a damaged pool takes: levels fall by one from block to block; a block that
+//! leads to others is gone below once; [`Numbers`] ends after as many objects as fit onto the devices.
 
 use super::print::{checksum_name, compression_name, fill, type_name};
 use super::{Zdb, failed};

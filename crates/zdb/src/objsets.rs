@@ -1,4 +1,13 @@
-//! `zdb -d` and `-i`: the MOS and every dataset in the order in which their names are stored.
+//! `zdb -d` and `-i`: the MOS and every dataset in the order in which their names are stored (`dump_objset`,
+//! `dump_one_objset`).
+//!
+//! The order is that of the ZAPs: a directory's children, its snapshots, the dataset itself. An object set is its
+//! line, its intent log, the lists of its dataset (deadlist, livelist, bookmarks: `dump_blkptr_list`,
+//! `dump_full_bpobj`), then all its objects or the ranges that were asked for (`FIRST:LAST:FLAGS`). After all
+//! datasets, `consistency` compares what must agree between them.
+//!
+//! An object that cannot be read is reported, and the next one follows. Directories that form a cycle are reported
+//! once.
 
 use super::args::number;
 use super::objects::Numbers;
@@ -24,7 +33,7 @@ struct Range {
     kinds: Kinds,
 }
 
-/// Which types of objects to show, as `A`, `d`, `f`, `m` and `z` say; none of them: all.
+/// Which types of objects to show, as `A`, `d`, `f`, `m` and `z` say; without letters: all.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Kinds {
     directory: bool,

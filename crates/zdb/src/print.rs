@@ -1,4 +1,11 @@
-//! The forms in which `zdb` prints block pointers, name-value lists, histograms and uberblocks.
+//! The forms in which `zdb` prints block pointers (`snprintf_blkptr`, `snprintf_blkptr_compact`), name-value lists
+//! (`dump_nvlist`), histograms (`dump_histogram`) and uberblocks (`dump_uberblock`).
+//!
+//! Everything here is text that scripts read, so it is OpenZFS's to the last blank, also where that is odd: a hole
+//! prints a first DVA that it does not have, and a histogram of one empty bucket still has its line. Names of types
+//! and functions that are not known are `UNKNOWN`, never an error.
+//!
+//! The fill count and the IV of an encrypted block share a word: [`fill`] takes them apart.
 
 use cenote_format::ByteOrder;
 use cenote_format::blkptr::BlockPointer;
@@ -106,7 +113,7 @@ pub fn blkptr_compact(bp: &BlockPointer, all: bool, freed: bool) -> String {
     }
     let mut out = String::new();
     if bp.is_hole() && !all {
-        // The first DVA of a hole is printed although there is none.
+        // The first DVA of a hole is printed although it does not exist.
         out.push_str("0:0:0 ");
     }
     for d in bp.dvas().take(if all { 3 } else { 1 }) {

@@ -1,4 +1,14 @@
-//! `zdb -R`: blocks by address, without a block pointer; `-E`: a block that lies in its pointer.
+//! `zdb -R`: blocks by address, without a block pointer (`zdb_read_block`); `-E`: a block that lies in its pointer
+//! (`zdb_embedded_block`).
+//!
+//! A specifier is `vdev:offset:lsize[/psize][:flags]`, with numbers in hexadecimal. A top-level vdev is read
+//! wherever its bytes are; a leaf is read on its own device, behind the labels at its front. The flags say what the
+//! bytes are: dump them, byte-swap them, decompress them, take them for an indirect block, a gang header or one
+//! block pointer, or checksum them by every function.
+//!
+//! Decompression is by trial (`zdb_decompress_block`): every function, to the size that is given, or to every
+//! larger one. It ends when the user interrupts it. Bytes that cannot be a block pointer of this pool are refused,
+//! not followed.
 
 use super::args::Args;
 use super::print::blkptr;
@@ -184,7 +194,7 @@ impl Zdb<'_> {
                 }
             }
         } else if pointers && !self.is_pointer(&plain, spec) {
-            // It may be compressed, though nobody said so.
+            // It may be compressed, though no flag says so.
             match self.decompress(&data, spec)?.filter(|block| self.is_pointer(block, spec)) {
                 Some(block) => block,
                 None => {

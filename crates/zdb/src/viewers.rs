@@ -1,4 +1,13 @@
-//! What is in an object, by its type: ZAPs, directories, files' attributes, the DSL's structures.
+//! What is in an object, by its type (`object_viewer`): ZAPs (`dump_zap`), directories, files' attributes
+//! (`dump_znode`), the DSL's structures (`dump_dsl_dir`, `dump_dsl_dataset`).
+//!
+//! `view_bonus` goes by the type of the bonus buffer, and `view_contents` by that of the object. Types without a
+//! viewer show nothing. Structures are decoded by `cenote_format` and printed with OpenZFS's names of their fields.
+//!
+//! Files are looked at through a file system that is opened once for each object set, so that attributes of all
+//! versions and layouts are decoded as everywhere else.
+//!
+//! Arrays and packed lists are read up to a bound, so that a length on disk cannot take all memory.
 
 use super::print::{self, blkptr, text};
 use super::{Zdb, failed};
@@ -384,7 +393,7 @@ impl Zdb<'_> {
         Ok(())
     }
 
-    /// An owner or group; those of domains with the domain and their id in it (`print_idstr`).
+    /// An owner or group; in a domain, with the domain and the id in it (`print_idstr`).
     fn owner(&mut self, fs: &FileSystem, what: &str, fuid: u64) -> Result<(), Stop> {
         match fuid >> 32 {
             0 => writeln!(self.out(), "\t{what}     {fuid}")?,

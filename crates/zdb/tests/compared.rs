@@ -37,7 +37,7 @@ fn simulated_deduplication() {
     assert!(ours.contains("dedup = 1.38, compress = 1.15"), "{ours}");
 }
 
-/// OpenZFS 2.1 shows fewer records; those of commands are the same.
+/// OpenZFS 2.1 shows fewer records; the records of commands are the same.
 #[test]
 fn history() {
     let ours = of("compat21", &["-h"], &["compat21"]);

@@ -112,7 +112,7 @@ fn root_file_system_and_objset_numbers() {
     assert_eq!(code, 0);
     let root = "Dataset basic [ZPL], ID 54, cr_txg 1, 16.0M, 5377 objects";
     assert_eq!(shown, root);
-    // Its objects, not those of the pool.
+    // Its objects, not the MOS's.
     let (out, _, _) = of("basic", &["-ddddd"], &["basic/", "34"]);
     assert!(out.contains("ZFS directory") && out.contains("\tpath\t/\n"), "{out}");
     assert_eq!(first(&["-d"], &["basic/54"]).0, root);

@@ -9,7 +9,7 @@ use crate::{Error, Result};
 use cenote_format::ByteOrder;
 use cenote_format::dmu::DnodePhys;
 
-/// The user that stands for those who have no number here (`nobody`).
+/// The user that stands for owners without a number here (`nobody`).
 const NOBODY: u32 = 65534;
 
 /// Exact attributes of a file, as `stat` shows them under OpenZFS on Linux.
@@ -47,9 +47,9 @@ pub struct Attr {
     pub parent: u64,
     /// `zp_flags` (`ZFS_READONLY`, `ZFS_IMMUTABLE`, …).
     pub flags: u64,
-    /// Project id; 0 if none.
+    /// Project id; 0 without a project.
     pub projid: u64,
-    /// The hidden directory of extended attributes; 0 if none.
+    /// The hidden directory of extended attributes; 0 without one.
     pub xattr: u64,
     /// Some of it is not on disk yet: the space that it takes may change without another change of the file.
     pub pending: bool,

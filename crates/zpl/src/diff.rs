@@ -5,9 +5,9 @@
 //! apart by its time of change. A path follows from an object's parent, and a search of the directory for the
 //! object: of a file with several links, one of them.
 //!
-//! A file names as its parent the directory of its newest link, also once that link was removed. Where its parent has no
-//! name for it, the path that it has in the other state is tried, then the directory that is its parent there. What is
-//! still *lost* is looked for in the end, in all directories at once.
+//! A file names as its parent the directory of its newest link, also once that link was removed. Where its parent has
+//! no name for it, the path that it has in the other state is tried, then the directory that is its parent there. What
+//! is still *lost* is looked for in the end, in all directories at once.
 //!
 //! Directories that were searched are kept as maps from objects to names, of each state up to [`MAX_NAMES`]
 //! names, so that a directory with many changes is read once.
@@ -91,7 +91,7 @@ impl Seen {
         self.gen_ == other.gen_ && self.mode & S_IFMT == other.mode & S_IFMT
     }
 
-    /// How many links more there are; of directories, and of what has none, they do not count.
+    /// How many links more there are; of directories, and of nodes without links, they do not count.
     fn more_links(old: &Seen, new: &Seen) -> i64 {
         let counted = !old.is_dir() && !new.is_dir() && old.links != 0 && new.links != 0;
         if counted { (new.links as i64).wrapping_sub(old.links as i64) } else { 0 }
@@ -241,7 +241,7 @@ fn names(fs: &FileSystem, dir: u64) -> Result<HashMap<u64, Vec<u8>>> {
 pub enum Stop<E> {
     /// The file system cannot be read.
     Read(Error),
-    /// Who was told failed.
+    /// The receiver of the differences failed.
     Told(E),
 }
 
@@ -261,7 +261,7 @@ impl<E> From<Error> for Stop<E> {
 /// order of objects; lost files come last. An object that cannot be read in full is told to `unknown`, and left out.
 ///
 /// # Errors
-/// No file system; dnodes cannot be read; those of `tell` and `unknown`.
+/// No file system; dnodes cannot be read; errors of `tell` and `unknown`.
 pub fn differences<E>(
     (from, after): (Arc<ObjectSet>, u64),
     to: Arc<ObjectSet>,

@@ -103,8 +103,8 @@ impl FileSystem {
         Ok(zap)
     }
 
-    /// The object called `name` in directory `dir`, honouring case sensitivity and normalization.
-    /// `.` and `..` are understood; the root is its own parent.
+    /// The object called `name` in directory `dir`, honouring case sensitivity and normalization (`zfs_lookup`,
+    /// `zfs_dirlook`). `.` and `..` are understood; the root is its own parent.
     pub fn lookup(&self, dir: u64, name: &[u8]) -> Result<u64> {
         // A directory of the feature for longer names may have one; no other can.
         let not_found = || match name.len() {
@@ -153,7 +153,7 @@ impl FileSystem {
         }
     }
 
-    /// Up to `max` entries of a directory after `cookie` (0: from the start), without `.` and `..`,
+    /// Up to `max` entries of a directory after `cookie` (0: from the start; `zfs_readdir`), without `.` and `..`,
     /// in the order in which OpenZFS lists them. No entries: the end.
     pub fn readdir(&self, dir: u64, cookie: u64, max: usize) -> Result<Vec<DirEntry>> {
         let mut entries = Vec::new();
@@ -176,7 +176,7 @@ impl FileSystem {
         Ok(entries)
     }
 
-    /// Name of the first entry of `dir` that leads to `ino`.
+    /// Name of the first entry of `dir` that leads to `ino` (`zap_value_search`).
     pub(crate) fn name_of(&self, dir: u64, ino: u64) -> Result<Vec<u8>> {
         let mut cookie = 0;
         loop {

@@ -65,7 +65,7 @@ pub enum Error {
     /// The kind of file cannot have this.
     #[error("not allowed: {0}")]
     Denied(String),
-    /// A file that somebody knew by this number is not in the file system any more.
+    /// A file that was known by this number is not in the file system any more.
     #[error("stale number of a file: {0:#x}")]
     Stale(u64),
 }

@@ -92,7 +92,7 @@ impl File {
         }
     }
 
-    /// Reads from `offset`; returns the bytes read: fewer than asked for only at the end of the
+    /// Reads from `offset`; returns the bytes read (`zfs_read`): fewer than asked for only at the end of the
     /// file. Fails if any block in the range cannot be read.
     pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.look(offset, buf.len() as u64, |object, size| {
@@ -141,7 +141,7 @@ impl File {
     }
 
     /// Where the next hole (`hole`) or data begins at or after `offset`, by the rules of Linux's
-    /// `SEEK_HOLE` and `SEEK_DATA`: the end of the file is a hole; `None` is `ENXIO` (no more data,
+    /// `SEEK_HOLE` and `SEEK_DATA` (`zfs_holey`): the end of the file is a hole; `None` is `ENXIO` (no more data,
     /// or `offset` is not in the file).
     pub fn seek(&self, offset: u64, hole: bool) -> Result<Option<u64>> {
         let mut from = offset;
@@ -167,9 +167,9 @@ impl File {
 /// What a search of a stretch of a file says.
 enum Sought {
     At(u64),
-    /// There is none in the file.
+    /// The file has no more of it.
     Nothing,
-    /// There is none in the stretch; the search goes on behind it.
+    /// The stretch has no more of it; the search goes on behind it.
     Beyond,
 }
 
@@ -225,7 +225,7 @@ impl FileSystem {
         self.open_file(ino)?.seek(offset, hole)
     }
 
-    /// The target of a symbolic link.
+    /// The target of a symbolic link (`zfs_readlink`).
     pub fn readlink(&self, ino: u64) -> Result<Vec<u8>> {
         let z = self.znode(ino)?;
         if z.mode()? & S_IFMT != S_IFLNK {

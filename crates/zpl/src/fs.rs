@@ -3,7 +3,7 @@
 //! The master node (object 1) is a ZAP: `VERSION` of the layout, `ROOT`, `DELETE_QUEUE` (files that
 //! were unlinked while open), `SA_ATTRS`, `FUID` (domains of foreign user ids), and the properties
 //! fixed at creation that say how names compare: `casesensitivity` (0 sensitive, 1 insensitive,
-//! 2 mixed), `normalization` (0 none, else a Unicode normalization form) and `utf8only`.
+//! 2 mixed), `normalization` (0 off, else a Unicode normalization form) and `utf8only`.
 //!
 //! The objects come from a fixed object set (a snapshot, or a dataset as a txg left it) or from a
 //! live one, whose pending changes are seen at once.
@@ -88,7 +88,7 @@ impl IoCounts {
     }
 }
 
-/// An open file system, live or snapshot. Shared by any number of threads.
+/// An open file system, live or snapshot (`zfsvfs_t`). Shared by any number of threads.
 pub struct FileSystem {
     pub(crate) source: Source,
     version: u64,
@@ -106,7 +106,7 @@ pub struct FileSystem {
     pub(crate) directories: Directories,
     /// Files that are in use without a name; whether they may get one.
     pub(crate) orphans: Mutex<HashMap<u64, bool>>,
-    /// Who frees files in the background.
+    /// The thread that frees files in the background.
     pub(crate) drain: UnlinkedDrain,
     /// This file system.
     pub(crate) this: Weak<FileSystem>,
@@ -122,7 +122,7 @@ impl std::fmt::Debug for FileSystem {
 }
 
 impl FileSystem {
-    /// Opens the file system in `os`, with everything visible. Who only looks at it says nothing about
+    /// Opens the file system in `os`, with everything visible. A caller that only looks at it says nothing about
     /// what the ARC keeps.
     pub fn open(os: Arc<ObjectSet>) -> Result<Arc<FileSystem>> {
         FileSystem::open_with(os, Visibility::default())
@@ -140,12 +140,13 @@ impl FileSystem {
         Self::open_source(Source::Fixed(os), Settings { read_only: true, ..settings })
     }
 
-    /// Opens a file system that is in use. Nobody else may change its files.
+    /// Opens a file system that is in use. No other code may change its files.
     pub fn open_live(live: Arc<LiveObjectSet>, settings: Settings) -> Result<Arc<FileSystem>> {
         live.base().store().set_primary_cache(live.id(), settings.cache);
         Self::open_source(Source::Live(live), settings)
     }
 
+    /// Reads the master node and what it leads to (`zfsvfs_init`).
     fn open_source(source: Source, settings: Settings) -> Result<Arc<FileSystem>> {
         if source.base().phys().kind != ObjsetType::Zfs {
             return Err(Error::Invalid(format!("dataset {}: not a file system", source.id())));
@@ -302,7 +303,7 @@ impl FileSystem {
         Ok(self.source.object(ino)?)
     }
 
-    /// The registry of system attributes; a file system before version 5 has none.
+    /// The registry of system attributes; a file system before version 5 has no registry.
     pub(crate) fn registry(&self) -> Option<&Arc<SharedRegistry>> {
         self.registry.as_ref()
     }
@@ -313,7 +314,7 @@ impl FileSystem {
         norm_flags(self.normalization, self.case)
     }
 
-    /// A file's object with its attributes and its data.
+    /// A file's object with its attributes and its data (`zfs_zget`).
     pub(crate) fn znode(&self, ino: u64) -> Result<Znode> {
         self.open_znode(ino, Source::object)
     }
@@ -337,7 +338,7 @@ impl FileSystem {
         Znode::open(object, self.registry.as_ref().map(|r| r.current()))
     }
 
-    /// Attributes of a file.
+    /// Attributes of a file (`zfs_getattr_fast`).
     pub fn attr(&self, ino: u64) -> Result<Attr> {
         let node = self.attributes(ino)?;
         let object = node.object();

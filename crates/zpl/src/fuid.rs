@@ -1,12 +1,12 @@
 //! Domains of owners from other systems (`zfs_fuid_table_load`, `zfs_fuid_idx_domain`).
 //!
-//! An owner, a group, or somebody whom an ACL names is stored as a FUID: the lower 32 bits are an id, the
+//! An owner, a group, or a user that an ACL names is stored as a FUID: the lower 32 bits are an id, the
 //! upper ones the index of its domain in the file system's table. A domain is the name of an authority,
 //! such as the first part of a Windows SID; index 0 stands for the ids of POSIX.
 //!
 //! The master node's entry `FUID` leads to the table: a packed nvlist, whose length is in the bonus buffer.
 //! It has one array of lists, `fuid_nvlist`, ordered by their domains; in each list are `fuid_idx`,
-//! `fuid_domain` and `fuid_offset`, which is always 0. Domains are added to a table, none goes.
+//! `fuid_domain` and `fuid_offset`, which is always 0. Domains are added to a table and never taken away.
 //!
 //! Invariant: no index and no domain is twice in a table, and no index is 0.
 
@@ -27,9 +27,9 @@ const MAX_TABLE: u64 = 16 << 20;
 pub(crate) struct FuidTable(BTreeMap<String, u32>);
 
 impl FuidTable {
-    /// Reads the table that is in `object`.
+    /// Reads the table that is in `object` (`zfs_fuid_table_load`).
     ///
-    /// Errors: [`Error::Corrupt`] for what is none.
+    /// Errors: [`Error::Corrupt`] if it is not a table.
     pub(crate) fn read(object: &Object) -> Result<FuidTable> {
         let number = object.number();
         let corrupt = |why: String| Error::Corrupt(number, format!("table of domains: {why}"));
@@ -103,7 +103,7 @@ impl FileSystem {
     }
 
     /// The domain to which a stored owner or group belongs; `None` for ids of POSIX, and for a domain that the
-    /// file system's table does not have.
+    /// file system's table does not have (`zfs_fuid_find_by_idx`).
     ///
     /// Errors: [`Error::Corrupt`] for a table that makes no sense.
     pub fn domain_of(&self, fuid: u64) -> Result<Option<String>> {

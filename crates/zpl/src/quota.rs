@@ -18,13 +18,13 @@ const FLAG_PROJINHERIT: u64 = 0x0000_4000_0000_0000;
 /// The accounting object of projects (`DMU_PROJECTUSED_OBJECT`, -3).
 const PROJECT_USED: u64 = u64::MAX - 2;
 
-/// ZAPs of quotas of users, groups and projects: of bytes, of objects. What was never set has none.
+/// ZAPs of quotas of users, groups and projects: of bytes, of objects. A kind of quota that was never set has no ZAP.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Quotas {
     pub(crate) user: (Option<u64>, Option<u64>),
     pub(crate) group: (Option<u64>, Option<u64>),
     pub(crate) project: (Option<u64>, Option<u64>),
-    /// Quotas of users, groups and projects that have none of their own: of bytes, of objects; 0 for none
+    /// Quotas of users, groups and projects without one of their own: of bytes, of objects; 0 for no quota
     /// (`defaultuserquota`, …).
     pub(crate) defaults: [(u64, u64); 3],
 }

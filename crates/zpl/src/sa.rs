@@ -98,7 +98,7 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    /// Reads the registry that the SA master node `object` leads to.
+    /// Reads the registry that the SA master node `object` leads to (`sa_setup`).
     pub(crate) fn load(os: &Source, object: u64) -> Result<Registry> {
         let master = Zap::open(&os.object(object)?)?;
         let child = |name: &str| -> Result<(u64, Zap)> {
@@ -171,7 +171,7 @@ impl Registry {
         u16::try_from(found.saturating_add(FIRST_LAYOUT)).ok()
     }
 
-    /// A number above those of all layouts, of those too that make no sense; `None` if there is none.
+    /// A number above the numbers of all layouts, also of layouts that make no sense; `None` if none is left.
     pub(crate) fn free_layout(&self) -> Option<u16> {
         let free = u16::try_from(self.layouts.len().max(FIRST_LAYOUT)).ok();
         free.filter(|number| *number <= MAX_LAYOUT)
@@ -193,7 +193,7 @@ impl Registry {
         self.layouts.get(usize::from(number))?.as_ref()
     }
 
-    /// Finds the values in a bonus buffer or spill block of `object`.
+    /// Finds the values in a bonus buffer or spill block of `object` (`sa_build_index`).
     pub(crate) fn locate(&self, object: u64, data: &[u8]) -> Result<(SaHeader, Vec<SaValue>)> {
         let header = SaHeader::decode(data).map_err(Error::decode(object))?;
         let layout = self.layout(header.layout).ok_or_else(|| {
@@ -214,7 +214,7 @@ impl Registry {
     }
 }
 
-/// The registry of a file system in use: layouts are added, none goes.
+/// The registry of a file system in use: layouts are added and never taken away.
 #[derive(Debug)]
 pub(crate) struct SharedRegistry(RwLock<Arc<Registry>>);
 

@@ -25,7 +25,7 @@ pub struct StoredAttrs {
 }
 
 impl FileSystem {
-    /// The entries of a file's NFSv4 ACL, which names users and groups by FUIDs; none if it has no such list.
+    /// The entries of a file's NFSv4 ACL, which names users and groups by FUIDs; empty if it has no such list.
     ///
     /// Errors: [`Error::Corrupt`] for a list that makes no sense.
     pub fn nfs4_acl(&self, ino: u64) -> Result<Vec<Ace>> {

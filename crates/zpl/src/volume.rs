@@ -28,11 +28,12 @@ impl Volume {
         Volume::open_source(Source::Fixed(os))
     }
 
-    /// Opens a volume that is in use. Nobody else may change it.
+    /// Opens a volume that is in use. No other code may change it.
     pub fn open_live(live: Arc<LiveObjectSet>) -> Result<Volume> {
         Volume::open_source(Source::Live(live))
     }
 
+    /// Opens a volume, wherever it is read from (`zvol_first_open`).
     fn open_source(source: Source) -> Result<Volume> {
         if source.base().phys().kind != ObjsetType::Zvol {
             return Err(Error::Invalid(format!("dataset {}: not a volume", source.id())));
@@ -64,7 +65,7 @@ impl Volume {
         Ok(self.source.object(DATA)?)
     }
 
-    /// Reads from `offset`; returns the bytes read: fewer than asked for only at the end.
+    /// Reads from `offset`; returns the bytes read (`zvol_read`): fewer than asked for only at the end.
     pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let left = usize::try_from(self.size().saturating_sub(offset)).unwrap_or(usize::MAX);
         let n = buf.len().min(left);
@@ -73,7 +74,7 @@ impl Volume {
         Ok(n)
     }
 
-    /// Where the next data begins at or after `offset`; `None` if there is none.
+    /// Where the next data begins at or after `offset`; `None` if no data follows.
     pub fn next_data(&self, offset: u64) -> Result<Option<u64>> {
         Ok(self
             .object()?

@@ -6,7 +6,7 @@
 //!
 //! OpenZFS on Linux stores names with their namespace (`user.`, `trusted.`, `security.`, and the two
 //! of POSIX ACLs). Other systems store `user` attributes without one, so a name with no namespace
-//! that is known here is shown as `user.NAME`; those of FreeBSD's system namespace (`freebsd:`) are
+//! that is known here is shown as `user.NAME`; attributes of FreeBSD's system namespace (`freebsd:`) are
 //! hidden.
 
 use crate::fs::FileSystem;
@@ -46,7 +46,7 @@ impl Names {
 }
 
 impl FileSystem {
-    /// Names of a file's extended attributes, those for the superuser (`trusted.`) included.
+    /// Names of a file's extended attributes, those for the superuser (`trusted.`) included (`zpl_xattr_list`).
     pub fn listxattr(&self, ino: u64) -> Result<Vec<Vec<u8>>> {
         let z = self.attributes(ino)?;
         let mut names = Names::default();
@@ -68,7 +68,7 @@ impl FileSystem {
         Ok(names.list)
     }
 
-    /// Value of an extended attribute; `None` if there is none of this name (`ENODATA`).
+    /// Value of an extended attribute; `None` for an unknown name (`ENODATA`, `zpl_xattr_get_dir`, `zpl_xattr_get_sa`).
     pub fn getxattr(&self, ino: u64, name: &[u8]) -> Result<Option<Vec<u8>>> {
         let visible = self.visibility();
         if let Some(bare) = name.strip_prefix(USER) {

@@ -59,7 +59,7 @@ enum Body {
 }
 
 impl Znode {
-    /// Reads the head of the attributes of `object`. Fails if it is not a node of a file system.
+    /// Reads the head of the attributes of `object` (`sa_handle_get`). Fails if it is not a node of a file system.
     pub(crate) fn open(object: Object, registry: Option<Arc<Registry>>) -> Result<Znode> {
         let number = object.number();
         let body = match object.dnode().bonus_kind {
@@ -87,7 +87,7 @@ impl Znode {
         matches!(self.body, Body::Sa { .. })
     }
 
-    /// The attribute's bytes and their byte order; `None` if the node does not have it.
+    /// The attribute's bytes and their byte order; `None` if the node does not have it (`sa_lookup`).
     pub(crate) fn raw(&self, attr: ZplAttr) -> Result<Option<(&[u8], ByteOrder)>> {
         let number = self.object.number();
         let bonus = &self.object.dnode().bonus;
@@ -130,7 +130,7 @@ impl Znode {
         Ok(spill.get_or_init(|| loaded).as_ref())
     }
 
-    /// All attributes of one or two integers.
+    /// All attributes of one or two integers (`sa_bulk_lookup`).
     pub(crate) fn words(&self) -> Result<Words> {
         let mut words = Words::new(self.object.number());
         match &self.body {

@@ -1,4 +1,12 @@
-//! `zstream decompress` and `zstream recompress`: how blocks in a stream are compressed.
+//! `zstream decompress` and `zstream recompress`: how blocks in a stream are compressed (`zstream_do_decompress`,
+//! `zstream_do_recompress`).
+//!
+//! Both change WRITE records and leave all others as they are; [`rewrite::run`] reads the stream, hands over one
+//! record at a time and mends the checksums. `decompress` unpacks the blocks that its operands name, whatever their
+//! records say: for streams whose records are wrong. `recompress` unpacks every block and packs it by one function,
+//! or by none; a block that does not get smaller stays as it is, and encrypted ones are not touched.
+//!
+//! Invariants: no block is unpacked to more than the format's largest. Deduplicated streams are refused.
 
 use crate::record::{Raw, kind};
 use crate::{Surroundings, UsageError, rewrite};
@@ -50,7 +58,7 @@ fn number(text: &str) -> Option<u64> {
 /// Takes the operands of `decompress`: `OBJECT,OFFSET[,TYPE]`.
 ///
 /// # Errors
-/// One is none.
+/// An operand is not of that form.
 pub fn blocks(operands: &[String]) -> Result<Blocks, UsageError> {
     let mut blocks = Blocks::new();
     for operand in operands {
@@ -76,7 +84,7 @@ pub fn blocks(operands: &[String]) -> Result<Blocks, UsageError> {
 /// The function that `recompress` is asked for; zstd has levels.
 ///
 /// # Errors
-/// There is none of the name.
+/// The name is unknown.
 pub fn function(name: &str) -> Result<Compression, UsageError> {
     if name == "zstd" {
         return Ok(Compression::Zstd);
@@ -117,7 +125,7 @@ fn unpacked(by: Compression, payload: &[u8], raw: &Raw) -> Option<Vec<u8>> {
 /// so, or say it wrongly.
 ///
 /// # Errors
-/// Those of [`rewrite::run`]; the stream is a deduplicated one.
+/// Errors of [`rewrite::run`]; the stream is a deduplicated one.
 pub fn decompress_some(
     from: &mut dyn Read,
     blocks: &Blocks,
@@ -162,7 +170,7 @@ pub fn decompress_some(
 /// Runs `zstream recompress` (`zstream_do_recompress`): all blocks are compressed by one function, or by none.
 ///
 /// # Errors
-/// Those of [`rewrite::run`]; the stream is a deduplicated one; a block cannot be unpacked.
+/// Errors of [`rewrite::run`]; the stream is a deduplicated one; a block cannot be unpacked.
 pub fn recompress(
     from: &mut dyn Read,
     by: Compression,

@@ -197,10 +197,10 @@ impl<'a> Reader<'a> {
         Reader { from, verify, order: None, sum, before: [0; 4], length: 0 }
     }
 
-    /// The next record; `None`: there is none.
+    /// The next record; `None`: the stream ends.
     ///
     /// # Errors
-    /// See [`Broken`]. A piece of a record at the end of the stream is none.
+    /// See [`Broken`]. A piece of a record at the end of the stream is ignored.
     pub fn record(&mut self) -> Result<Option<Raw>, Broken> {
         let mut bytes = [0; RECORD_SIZE];
         let mut have = 0;
@@ -267,7 +267,7 @@ impl<'a> Reader<'a> {
     /// Reads a record once more, from where it began, and what follows it. `like` is another record of the stream.
     ///
     /// # Errors
-    /// Those of reading; it has become another one.
+    /// Errors of reading; it has become another one.
     pub fn again(from: &'a mut dyn Read, like: &Raw) -> Result<(Raw, Vec<u8>), Broken> {
         let mut reader = Reader::new(from, false);
         reader.order = Some(like.order);

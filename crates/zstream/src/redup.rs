@@ -1,7 +1,7 @@
 //! `zstream redup`: a deduplicated stream (`zfs send -D`, before OpenZFS 2.0) becomes an ordinary one.
 //!
-//! A WRITE_BYREF record says where in the stream its data was before: in a WRITE record of the same package, by the guid
-//! of its snapshot, object and offset. It is replaced by that record. So the stream has to be in a file.
+//! A WRITE_BYREF record says where in the stream its data was before: in a WRITE record of the same package, by the
+//! guid of its snapshot, object and offset. It is replaced by that record. So the stream has to be in a file.
 
 use crate::record::{Broken, Raw, Reader, kind};
 use crate::{Surroundings, failed, rewrite};
@@ -19,7 +19,7 @@ const ENTRY: u64 = 40;
 /// Runs `zstream redup` on an open file (`zfs_redup_stream`).
 ///
 /// # Errors
-/// Those of [`rewrite::run`]; a record refers to data that is not there.
+/// Errors of [`rewrite::run`]; a record refers to data that is not there.
 pub fn run(file: &File, verbose: bool, ctx: &mut Surroundings<'_>) -> Outcome {
     let mut places: HashMap<(u64, u64, u64), u64> = HashMap::new();
     let mut replaced = 0u64;
@@ -63,7 +63,7 @@ pub fn run(file: &File, verbose: bool, ctx: &mut Surroundings<'_>) -> Outcome {
 
 /// Reads the WRITE record at a place of the file once more.
 fn again(file: &File, place: u64, like: &Raw) -> Result<(Raw, Vec<u8>), Broken> {
-    // The position of the file belongs to who reads the stream.
+    // The position of the file belongs to the reader of the stream.
     struct At<'f>(&'f File, u64);
     impl Read for At<'_> {
         fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {

@@ -1,7 +1,7 @@
 //! What `decompress`, `recompress` and `redup` have in common: a stream is copied, with some of its blocks changed.
 //!
-//! Every checksum is made anew. Those of the stream that comes in are verified first: a damaged stream does not become
-//! one that looks whole.
+//! Every checksum is made anew. Checksums of the stream that comes in are verified first: a damaged stream does not
+//! become one that looks whole.
 
 use crate::record::{Raw, Reader, kind};
 use crate::{Surroundings, failed};
@@ -19,7 +19,7 @@ pub type Change<'c> =
 /// Writes a stream anew. Returns the number of its records.
 ///
 /// # Errors
-/// It is no whole stream; those of `change`; it cannot be written.
+/// It is no whole stream; errors of `change`; it cannot be written.
 pub fn run(
     from: &mut dyn Read,
     change: &mut Change<'_>,

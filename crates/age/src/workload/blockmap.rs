@@ -58,7 +58,7 @@ impl BlockMap {
         }
     }
 
-    /// Takes any block out, all with the same probability; `None` if there is none.
+    /// Takes any block out, all with the same probability; `None` if the map is empty.
     pub fn take(&mut self, rng: &mut SmallRng) -> Option<Place> {
         while self.count > 0 {
             let mut sector = rng.random_range(0..self.sectors);

@@ -6,7 +6,7 @@
 //! | `series` | a store of time series: many files whose last block grows |
 //! | `blockmap` | where the blocks of a file are that is too large for a table |
 //!
-//! A [`Workload`] first fills the pool, as somebody does who copies everything there at once, and
+//! A [`Workload`] first fills the pool, as one large copy does, and
 //! then says for each transaction group which blocks are rewritten. Of a random overwrite it is only
 //! random which blocks these are; time series have no randomness but where each file begins.
 
@@ -54,7 +54,7 @@ pub(crate) fn workload(spec: &Spec, pool: &Layout) -> Box<dyn Workload> {
 pub(crate) struct Layout {
     /// Its vdevs.
     pub vdevs: Vec<Cut>,
-    /// Bytes that are to be allocated once it is filled.
+    /// Bytes to be allocated once it is filled.
     pub target: u64,
 }
 

@@ -15,8 +15,8 @@
 //!
 //! At first each file has some number of blocks below [`FIRST_BLOCKS`], and is at some point of its
 //! last block, both at random. The rest of what is allocated is other data, which was written at
-//! one go, or is what a pool that was there already had, and stays; or, if the fullness is to be held, is deleted, the oldest first,
-//! and after it full blocks of the files in the order in which they became so.
+//! one go, or is what a pool that was there already had, and stays; or, to hold the fullness, is deleted, the oldest
+//! first, and after it full blocks of the files in the order in which they became so.
 //!
 //! What is modelled of a file besides its data: the indirect blocks above its last block, and its
 //! dnode, of which 32 share a block, with the indirect blocks above those.

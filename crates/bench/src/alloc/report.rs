@@ -32,7 +32,7 @@ pub struct Report {
     pub peer_allocations: Vec<PeerRow>,
 }
 
-/// Median and maximum of a figure of some loads; `None` if there are none.
+/// Median and maximum of a figure of some loads; `None` without loads.
 fn of(loads: &[Load], cold: bool, figure: impl Fn(&Load) -> f64) -> Option<(f64, f64)> {
     let mut all: Vec<f64> = loads.iter().filter(|l| l.cold == cold).map(figure).collect();
     all.sort_by(f64::total_cmp);

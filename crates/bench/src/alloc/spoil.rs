@@ -1,6 +1,6 @@
 //! Spoiled metaslabs: what years of use leave behind, made in seconds from a seed.
 //!
-//! A metaslab of 16 GiB in sectors of 4 KiB has 1.33 million free segments, none longer than 42
+//! A metaslab of 16 GiB in sectors of 4 KiB has 1.33 million free segments of at most 42
 //! sectors (168 KiB), with one to a few allocated sectors between them. Its space map says so in
 //! 4 million records: all of it is allocated, then every segment is freed, allocated again, and
 //! freed. What a transaction group changes is in order, and is spread over the whole metaslab.
@@ -88,7 +88,7 @@ fn segments(noise: &mut Noise, sectors: u64) -> anyhow::Result<Vec<(u64, u64)>> 
     Ok(all)
 }
 
-/// Numbers of segments, those of one txg after another, in order within each.
+/// Numbers of segments, one txg after another, in order within each.
 fn shuffled(noise: &mut Noise) -> Vec<u32> {
     let txgs = SEGMENTS.div_ceil(PER_TXG);
     let mut of_txg = vec![Vec::with_capacity(2 * PER_TXG); txgs];
@@ -150,7 +150,7 @@ impl Map {
         self.histogram.counts().iter().sum()
     }
 
-    /// Makes this the map of a metaslab that has none yet.
+    /// Makes this the map of a metaslab without a map.
     fn write(mut self, mos: &mut OpenObjectSet, array: u64, ms: u64) -> Result<(), WriteError> {
         let object = mos.allocate(&NewObject {
             indirect_shift: INDIRECT_SHIFT,

@@ -3,7 +3,7 @@
 //! Allocations are made in the open group. Another thread closes it, takes the changes, sums up the
 //! free space as for each map's header, lists it as for a map that is condensed, and says that the
 //! group is on disk. Each group frees [`FREES`] single sectors all over the metaslabs that were
-//! allocated there long ago; those of the group before the last come back into circulation.
+//! allocated there long ago; the blocks of the group before the last come back into circulation.
 
 use parking_lot::{RwLock, RwLockReadGuard};
 use std::sync::Arc;

@@ -1,4 +1,13 @@
 //! What is done in each mounted file system: the same calls in the same order.
+//!
+//! The rows go from a sequential write (plain, then compressed) over cold reads and random writes of 8 KiB to many
+//! small files: create, unpack an archive, stat all of them cold, delete. Between rows the machine rests, and what
+//! must be cold is unmounted and mounted again.
+//!
+//! A row that writes ends when everything is on disk (`fsync`, or the system's `settle`). Data is noise, half of it
+//! in the rows that compress, and no two records are the same, so that nothing is saved by deduplication. The
+//! numbers drawn are the same in each file system. The processor time of the process that serves the mount counts
+//! as well.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};

@@ -1,4 +1,12 @@
 //! The file systems that are mounted: how each is made, mounted anew, and told to compress.
+//!
+//! A [`System`] hides the differences. Btrfs is on a loop device that goes with its mount, and lives in the kernel:
+//! its processor time is that of the program alone. cenote and zfs-fuse have a daemon each, which is started here
+//! and killed when it is dropped. `remount` unmounts or exports, has the host forget the pages of the device file,
+//! and mounts again, so that a read after it is cold.
+//!
+//! Nothing may be measured in the directory below a mount that failed, so every mount is looked for in the kernel's
+//! table.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -26,7 +34,7 @@ pub trait System {
     /// Unmounts and mounts, so that nothing is in memory any more.
     fn remount(&mut self) -> anyhow::Result<()>;
 
-    /// Writes what follows with the quick compression that it has; false if it has none.
+    /// Writes what follows with the quick compression that it has; false without one.
     fn compress(&mut self, on: bool) -> anyhow::Result<bool>;
 
     /// Prepares for files that are changed in pieces of `bytes`.

@@ -1,4 +1,13 @@
 //! This software's side, and OpenZFS's `zdb` that judges the pool it leaves.
+//!
+//! The pool is made with about 256 metaslabs (at least half as many), filled with 16 objects of 8 KiB blocks, and aged
+//! by random overwrites in groups of 128 MiB. Then each amount is measured: a few groups to warm up, then the groups
+//! that count, each of which is waited for. No group is closed by time or by size, so that a group has what was asked
+//! for.
+//!
+//! Figures come from the engine (time of each pass, blocks by kind), from the devices (operations and bytes
+//! written), and from the system (processor time, memory at most). In the end the pool is exported, and `zdb` has
+//! to account for every block.
 
 use std::path::Path;
 use std::process::Command;

@@ -4,7 +4,7 @@
 //! meanwhile. It runs in the user's process, or, if it begins with the free space of an imported pool,
 //! where that is: in the daemon. No pool is written to.
 //!
-//! It can be interrupted at any time: the transaction group is finished, and what there is until then
+//! It can be interrupted at any time: the transaction group is finished, and the report until then
 //! is put out.
 //!
 //! | module | what |

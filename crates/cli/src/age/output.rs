@@ -1,6 +1,6 @@
 //! What a simulation leaves: lines of JSON, and files that are up to date after every row.
 //!
-//! A file is written beside its place and put there when it is complete, so that who looks at it, or
+//! A file is written beside its place and put there when it is complete, so that a program that looks at it, or
 //! interrupts the command, finds a whole one.
 
 use super::{AgeArgs, show};
@@ -44,7 +44,7 @@ pub(super) fn begin(spec: &Spec, args: &AgeArgs, ctx: &mut Context) -> Result<()
     if args.json { print(&Line::Spec(spec), ctx) } else { Ok(()) }
 }
 
-/// Puts out what there is after a row.
+/// Writes out everything so far, after a row.
 pub(super) fn row(report: &Report, args: &AgeArgs, ctx: &mut Context) -> Result<(), Stop> {
     if let Some(row) = report.rows.last().filter(|_| args.json) {
         print(&Line::Sample(row), ctx)?;

@@ -1,4 +1,15 @@
 //! Candidates of a kind: names of pools and datasets, properties and their values, words.
+//!
+//! [`fit`] takes a pattern of the manual and the word at the cursor. It takes the pattern apart: a list with
+//! commas, an assignment, alternatives. Each kind in angle brackets has its candidates, and those that begin as the
+//! word does are offered.
+//!
+//! Names of datasets are found by a walk that goes only where a name can still begin as the word does, and that
+//! stops after
+//! 5000. Words of properties come from the tables of the commands, with what the manual says of them.
+//!
+//! Invariant: no device is opened for a completion. Pools come from the table of imported ones, or from the cache
+//! file; what cannot be read is left out.
 
 use super::Candidate;
 use crate::cachefile;
@@ -57,12 +68,12 @@ pub fn is_known(kind: &str) -> bool {
     KINDS.contains(&kind) || ["value", "size"].contains(&kind)
 }
 
-/// The imported pools, and whether somebody has asked for them.
+/// The imported pools, and whether a pattern has asked for them.
 #[derive(Clone, Copy)]
 pub struct Pools<'a> {
     /// They are here.
     pub ctx: &'a Context,
-    /// Set when somebody asks.
+    /// Set when a pattern asks for them.
     pub asked: &'a Cell<bool>,
 }
 

@@ -1,9 +1,9 @@
 //! `cenote complete WORD ...`: what may come next on a command line. The completions of bash, zsh and fish ask it
 //! ([`shells`]).
 //!
-//! The words are those of the line, the program first, up to the cursor; the last is the one that is to be completed.
-//! Each candidate is a line, with a tab and a description behind it. `:files` and `:directories` ask the shell for names
-//! of files.
+//! The words come from the line, the program first, up to the cursor; the last is completed.
+//! Each candidate is a line, with a tab and a description behind it. `:files` and `:directories` ask the shell for
+//! names of files.
 //!
 //! Options, operands and their values are those of the manual ([`crate::manual`]), those of cenote's own commands are
 //! clap's. Names of pools and datasets come from the daemon, if one runs. Nothing here starts one, opens a device or
@@ -76,7 +76,7 @@ fn candidates(words: &[String], own: &clap::Command, ctx: &Context) -> Vec<Candi
     candidates_noting(words, own, ctx, &Cell::new(false))
 }
 
-/// The candidates; notes in `asked` whether they are those of these pools.
+/// The candidates; notes in `asked` whether they depend on these pools.
 fn candidates_noting(
     words: &[String],
     own: &clap::Command,
@@ -161,7 +161,7 @@ fn pattern(operands: &'static str, number: usize) -> Option<&'static str> {
     }
 }
 
-/// A command line up to the word that is to be completed.
+/// A command line up to the word to be completed.
 struct Line {
     operands: Vec<String>,
     /// An option whose value comes next.

@@ -1,4 +1,15 @@
 //! Walking the source and making the copies.
+//!
+//! The walk has a stack of its own, of steps. A directory is made first, open to its owner only; its entries are
+//! put on the stack above a step that sets its attributes once they are copied. A file with several names is copied
+//! once; its other names become hard links.
+//!
+//! Contents are copied where the source has data, and holes come by themselves. With `salvage` a range that cannot
+//! be read is copied block by block, and blocks that are lost become holes and are counted; without, a file that
+//! cannot be read in full is removed again.
+//!
+//! Invariants: a name from the pool that would lead out of its directory is an error. A directory of the pool is
+//! entered once. Nothing that is there is replaced without `force`, and no directory ever is.
 
 use super::attributes::restore;
 use super::progress::{Amount, Progress};

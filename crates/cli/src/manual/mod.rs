@@ -1,8 +1,8 @@
 //! What the manual says about commands, options and properties. Man pages ([`roff`]) and completions
 //! ([`crate::complete`]) are made from it.
 //!
-//! Usage lines and the lists of properties are the commands' own. Here stands what they mean. Tests compare these tables
-//! with what the commands accept, so that no option is without an explanation.
+//! Usage lines and the lists of properties are the commands' own. Here stands what they mean. Tests compare these
+//! tables with what the commands accept, so that no option is without an explanation.
 //!
 //! Operands and values of options are written as patterns, which the man pages show and completions read:
 //!
@@ -44,7 +44,7 @@ pub struct Page {
 pub struct Opt {
     /// Its names: `-n` or `-n, --dryrun`.
     pub names: &'static str,
-    /// Its value as a pattern; empty: it takes none.
+    /// Its value as a pattern; empty: it takes no value.
     pub value: &'static str,
     /// What it does.
     pub about: &'static str,

@@ -21,7 +21,7 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ("TZ", "The time zone of the times that are shown."),
     ("NO_COLOR", "No colours on a terminal."),
 ];
-/// Those of some commands: tool, sub-command, name, meaning.
+/// Environment variables of some commands: tool, sub-command, name, meaning.
 const MORE_ENVIRONMENT: &[(&str, &str, &str, &str)] = &[
     (
         "zpool",

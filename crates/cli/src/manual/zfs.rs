@@ -1,4 +1,9 @@
-//! The sub-commands of `zfs`: datasets, properties, mounts.
+//! The sub-commands of `zfs`: datasets, properties, mounts. Those for users, streams and files are in `zfs_more`.
+//!
+//! A page has the command's name, a line about it, its text, a pattern of its operands, its options, and examples.
+//! Usage lines are the command's own and not repeated here. Patterns are described in the parent module.
+//!
+//! Tests compare the options with what the commands accept: an option that a command takes must have its line here.
 
 use super::{Opt, Page, flag, takes};
 

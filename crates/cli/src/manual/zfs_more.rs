@@ -1,4 +1,9 @@
-//! The sub-commands of `zfs`: users, streams, permissions, holds, files.
+//! The sub-commands of `zfs`: users, streams, permissions, holds, files. Those for datasets, properties and mounts
+//! are in the module `zfs`, which also has the options that many commands share.
+//!
+//! A page is as it is there: name, a line, text, a pattern of operands, options, examples.
+//!
+//! Tests compare the options with what the commands accept.
 
 use super::zfs::{EXACT, SCRIPTED};
 use super::{Opt, Page, flag, takes};

@@ -1,4 +1,10 @@
 //! The sub-commands of `zpool`.
+//!
+//! A page has the command's name, a line about it, its text, a pattern of its operands, its options, and examples.
+//! Options that many commands share are constants above the table. Usage lines are the command's own and not
+//! repeated here. Patterns are described in the parent module.
+//!
+//! Tests compare the options with what the commands accept: an option that a command takes must have its line here.
 
 use super::{Opt, Page, flag, takes};
 

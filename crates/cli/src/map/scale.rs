@@ -68,7 +68,7 @@ pub fn colour(step: usize) -> Rgb {
     if step.is_multiple_of(2) { at(low) } else { between(at(low), at(low + 1), 1, 2) }
 }
 
-/// The step of a change in percentage points: 10 for none, less below, more above.
+/// The step of a change in percentage points: 10 for no change, less below, more above.
 pub fn change_step(points: i64) -> usize {
     let steps = points.unsigned_abs().min(100).div_ceil(10) as usize;
     if points < 0 { 10 - steps } else { 10 + steps }

@@ -1,4 +1,12 @@
-//! The figures that stand below a map: what there is, and what has changed.
+//! The figures that stand below a map: the present state, and what has changed.
+//!
+//! All come as [`Row`]s of a label and a text, so that the terminal and the pictures show the same. [`rows`]
+//! describes one report: space, the largest free segments, unflushed changes, metaslabs in memory. [`owner_rows`]
+//! and [`owners`] tell where a dataset lies and which datasets take most. [`delta`] compares with an earlier report
+//! of the same pool.
+//!
+//! A metaslab is *spoiled* if it has no free 128 KiB in one piece. Sizes of segments are the bounds of a histogram's
+//! class, so they say "this much and more".
 
 use super::view::{By, Scene};
 use crate::context::Context;
@@ -7,7 +15,7 @@ use cenote_command::output::printable;
 use cenote_dsl::human::nicebytes;
 use cenote_inspect::map::{MetaslabMap, SpaceMapReport, percent};
 
-/// A label and what there is to say.
+/// A label and its value.
 pub type Row = (String, String);
 
 /// Owners that are listed by name.
@@ -27,7 +35,7 @@ pub fn count(n: usize, what: &str) -> String {
     if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }
 
-/// Size of the smallest segments of a class, and `-` for none.
+/// Size of the smallest segments of a class, and `-` without free space.
 pub fn class(shift: Option<u32>) -> String {
     shift.and_then(|s| 1u64.checked_shl(s)).map_or_else(|| "-".into(), nicebytes)
 }
@@ -46,7 +54,7 @@ fn spoiled(report: &SpaceMapReport) -> usize {
     report.metaslabs().filter(|m| m.is_spoiled()).count()
 }
 
-/// What there is.
+/// The present state.
 pub fn rows(report: &SpaceMapReport, ctx: &Context) -> Vec<Row> {
     let (alloc, size) = report.usage();
     let free = size.saturating_sub(alloc);

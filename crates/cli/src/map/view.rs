@@ -20,7 +20,7 @@ pub enum By {
     Owner,
 }
 
-/// What there is to draw.
+/// What is drawn.
 #[derive(Debug)]
 pub struct Scene {
     /// The report.
@@ -40,7 +40,7 @@ pub struct Scene {
 /// What a cell shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
-    /// Nothing: it is not known, or none of what is looked for is there.
+    /// Nothing: it is not known, or what is looked for is absent.
     Nothing,
     /// A step of the scale for so many percent, and the percentage to print.
     Percent(u64, u64),

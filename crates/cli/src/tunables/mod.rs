@@ -92,7 +92,7 @@ pub fn run(args: &TunablesArgs, ctx: &mut Context) -> i32 {
     ctx.conclude(done, "usage: cenote tunables set NAME=VALUE...")
 }
 
-/// The tunables of these names; all if there are none.
+/// The tunables of these names; all of them for an empty list.
 fn named(names: &[String]) -> Result<Vec<&'static Tunable>, Stop> {
     match names {
         [] => Ok(tunables::all().to_vec()),

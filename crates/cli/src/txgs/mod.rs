@@ -51,7 +51,7 @@ pub struct TxgsArgs {
     operands: Vec<String>,
 }
 
-/// A pool and what there is to say of it.
+/// A pool and its figures.
 struct Report {
     pool: String,
     engine: Arc<Engine>,
@@ -110,7 +110,7 @@ fn repeat(args: &TxgsArgs, ctx: &mut Context) -> Outcome {
     })
 }
 
-/// What is new of each pool that is written; whether all names are those of such pools.
+/// What is new of each pool that is written; whether all names are names of such pools.
 fn reports(
     args: &TxgsArgs,
     names: &[String],

@@ -1,4 +1,11 @@
-//! Figures of transaction groups for people.
+//! Figures of transaction groups for people (`spa_txg_history_show`).
+//!
+//! There are three tables: a line for each group, a line for each pass of a group, and a histogram of latencies.
+//! The figures are the engine's ([`TxgFigures`], [`PassFigures`]); here they get titles and columns. Numbers are
+//! rounded, or exact with `-p`: then bytes are bytes, and times nanoseconds.
+//!
+//! A histogram shows what was counted since the last report of this command, or since the import in the first one.
+//! Buckets without counts are left out at both ends.
 
 use super::{Report, Shown, TxgsArgs};
 use crate::table::{Column, Table};

@@ -312,7 +312,7 @@ fn write_error(e: cenote_zpl::Error) -> WriteError {
     WriteError::Invalid { object: 0, why: e.to_string() }
 }
 
-/// `-o feature@NAME=…`, with whether it is to be enabled.
+/// `-o feature@NAME=…`, with whether it will be enabled.
 fn features_named(request: &Request) -> Vec<(String, bool)> {
     let named = request.props.iter().filter_map(|(name, value)| {
         Some((name.strip_prefix("feature@")?.to_string(), value == "enabled"))

@@ -1,4 +1,4 @@
-//! `zpool export`.
+//! `zpool export` (`zpool_do_export`).
 
 use crate::cachefile;
 use crate::context::Context;
@@ -48,7 +48,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
 }
 
 fn export(imported: &Imported, force: bool, end: End, ctx: &Context) -> Result<(), String> {
-    // Those of mounts end with these.
+    // Holds of mounts end with the mounts.
     let mounted = imported.mounts.holds();
     if imported.engine().is_some_and(|engine| engine.holds() > mounted) {
         return Err(format!("cannot export '{}': pool is busy", imported.name()));

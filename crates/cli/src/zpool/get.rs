@@ -50,7 +50,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     of_pools(&names, wanted, ctx)
 }
 
-/// What was asked for, and how it is to be shown.
+/// What was asked for, and how to show it.
 struct Wanted {
     properties: String,
     fields: Vec<Field>,

@@ -1,4 +1,16 @@
-//! `zpool import`: what could be imported, and importing it.
+//! `zpool import` (`zpool_do_import`, `do_import`): what could be imported, and importing it.
+//!
+//! The command line becomes a `Request`. Candidates come from a search of devices or from a cache file; pools that
+//! are imported already are left out. Without a name they are listed. With one, an import takes these steps:
+//!
+//! 1. check names and properties, before a device is written to;
+//! 2. open the pool, read-only or as an engine, and say how far a rewind went;
+//! 3. enter it in the table of pools;
+//! 4. note the import in the history, update the cache file, set properties;
+//! 5. mount the file systems whose `canmount` and `mountpoint` say so, with their intent logs replayed first.
+//!
+//! A pool that cannot be opened is not in the table. A property or mount that fails leaves the pool imported, and
+//! the exit code says it. A cache file whose devices are not where it says is tried again with a search near them.
 
 use crate::cachefile::{self, Setting};
 use crate::commands::Where;
@@ -347,7 +359,7 @@ fn import(candidate: &Candidate, request: &Request, ctx: &mut Context) -> Result
     }
     let mounted = settle(&imported, changes, request, ctx);
     if let Some(engine) = imported.engine() {
-        // Nobody is going to open the others at once.
+        // The other datasets will not be opened soon.
         engine.let_logs_go();
     }
     Ok(if mounted { Done::All } else { Done::NotMounted })

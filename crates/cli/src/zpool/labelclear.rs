@@ -18,7 +18,7 @@ const NOT_CLEARED: i32 = 255;
 
 /// Whose a device is.
 enum User {
-    /// Nobody's.
+    /// The device belongs to no pool.
     Nobody,
     /// A pool's that is imported: what it is there, and the pool.
     Imported(&'static str, String),

@@ -95,7 +95,7 @@ pub fn clear(args: &[OsString], ctx: &mut Context) -> Outcome {
 
 /// Runs `zpool reopen`.
 pub fn reopen(args: &[OsString], ctx: &mut Context) -> Outcome {
-    // Not to start a scrub anew (-n) is all that there is: none is started.
+    // A scrub is never started anew here, as with -n.
     let parsed = parse(args, Spec { short: "n", ..Spec::default() })?;
     let mut input = NvList::default();
     input.set("scrub_restart", NvValue::BooleanValue(parsed.options.is_empty()));
@@ -129,7 +129,7 @@ fn operands(names: &[String], ctx: &Context) -> Result<(Arc<Imported>, Vec<Strin
     }
 }
 
-/// The leaf that the user calls `name`; else it was said that there is none.
+/// The leaf that the user calls `name`; else an error was printed.
 fn leaf(imported: &Imported, what: &str, name: &str, ctx: &mut Context) -> Option<Arc<Vdev>> {
     let found = find_vdev(imported, name);
     let why = match &found {

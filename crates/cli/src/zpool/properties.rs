@@ -1,4 +1,11 @@
-//! The table of pool properties: names and columns, in the order of `zpool get all`.
+//! The table of pool properties (`zpool_prop_init`): names and columns, in the order of `zpool get all`.
+//!
+//! A [`Property`] says how its column looks in `zpool list`, whether `all` shows it, whether it can be set, and
+//! what values its usage line names. Features (`feature@...`) and user properties are not in the table.
+//!
+//! Values of properties are computed by [`cenote_pool`]. Here is also what cannot be given its meaning: such values
+//! are refused by name ([`refuse_unsupported`]), and properties that are only kept are said to have no effect
+//! ([`tell_kept_of_pool`]).
 
 use crate::context::Context;
 use crate::table::Column;

@@ -77,7 +77,7 @@ fn is_program(path: &Path) -> bool {
     path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
 }
 
-/// If the command line ends with `-c`, which lacks its value: the list of what there is.
+/// If the command line ends with `-c`, which lacks its value: the list of scripts.
 pub fn list(args: &[OsString], command: &str, ctx: &mut Context) -> Option<Result<i32, Stop>> {
     let last = args.last()?.to_str()?;
     let cluster = last.strip_prefix('-').filter(|rest| !rest.starts_with('-'))?;

@@ -1,4 +1,14 @@
-//! `zpool upgrade`: features that are not enabled, and enabling them.
+//! `zpool upgrade` (`zpool_do_upgrade`): features that are not enabled, and enabling them.
+//!
+//! A pool lacks a feature if this program can write it, the pool's `compatibility` allows it, and it is not enabled
+//! (`upgrade_enable_all`). An upgrade enables those that are meant to come with one; others are listed with a mark
+//! and take `zpool set`. Without operands pools that lack features are listed, with `-v` all features that are
+//! supported.
+//!
+//! Pools before feature flags are not imported, so a version below 5000 has nothing to do: it is only checked and
+//! answered.
+//!
+//! A pool that fails is reported; the others follow, and the exit code is then 1.
 
 use crate::context::Context;
 use crate::options::{Spec, parse};

@@ -95,7 +95,7 @@ fn survive(sync: &str, logbias: &str, round: usize, rig: &Rig) {
         assert!(found == data, "{name}: {} has {} bytes", path.display(), found.len());
     }
     assert!(dir.join("made").is_dir() && !dir.join("temporary").exists());
-    // What nobody asked for is there only where everything is: so the test can fail.
+    // A write without fsync is there only with `sync=always`: so the test can fail.
     let found = fs::read(&unasked).unwrap_or_default();
     assert_eq!(found == data(99, 5000), sync == "always", "{name}: {} bytes", found.len());
 }

@@ -1,4 +1,4 @@
-//! What POSIX says of every call, its errors, and who may do what.
+//! What POSIX says of every call, its errors, and which user may do what.
 
 use crate::rig::{Rig, can_run};
 use std::fs;

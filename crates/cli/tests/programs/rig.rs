@@ -160,7 +160,7 @@ impl Rig {
         copy
     }
 
-    /// Gives a program surroundings that do not depend on who runs the test.
+    /// Gives a program surroundings that do not depend on the user who runs the test.
     pub fn at_home(&self, command: &mut Command) {
         command.current_dir(self.outside("")).env("HOME", self.outside("")).env("LC_ALL", "C");
         for (i, (key, value)) in

@@ -99,7 +99,7 @@ fn stopped_and_dead_processes_are_told_apart() {
     let told = format!("the daemon (process {pid}) is stopped by a signal; 'kill -CONT {pid}'");
     assert!(said.starts_with(&told), "{said}");
     child.kill().unwrap();
-    // It is a zombie until somebody asks how it ended.
+    // It is a zombie until its parent asks how it ended.
     while State::of(Some(pid)) != State::Dead {
         assert!(Instant::now() < deadline);
         std::thread::sleep(LIMITS.tick);

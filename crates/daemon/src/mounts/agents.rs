@@ -37,7 +37,7 @@ pub fn helper() -> Arc<dyn Agent> {
     Arc::new(Helper::new(program(SERVE)))
 }
 
-/// What another user than the daemon's has in place of an agent: it does nothing at paths, and looks at none. The
+/// What another user than the daemon's has in place of an agent: it does nothing at paths, and looks at no path. The
 /// kernel would not let such a user mount or unmount either.
 pub(crate) struct Denied;
 
@@ -93,7 +93,7 @@ fn plain_path(path: &Path) -> PathBuf {
 /// Serves as the daemon's agent, on standard input, until the daemon ends.
 ///
 /// # Errors
-/// Those of the system.
+/// Errors of the system calls.
 pub fn serve() -> io::Result<()> {
     let input = io::stdin().as_fd().try_clone_to_owned()?;
     cenote_fuse::agent::serve(UnixStream::from(input))

@@ -25,8 +25,8 @@ impl Mounts {
         of(&mut all, id).is_none_or(|m| !m.handle.has_submounts())
     }
 
-    /// Why a dataset that cannot be exchanged cannot be unmounted for other contents either, if it cannot: it or what is
-    /// inside is in use.
+    /// Why a dataset that cannot be exchanged cannot be unmounted for other contents either, if it cannot: it or what
+    /// is inside is in use.
     pub fn stays(&self, id: u64) -> Option<StaysMounted> {
         let until = Instant::now() + LATE;
         loop {
@@ -67,7 +67,7 @@ impl Mounts {
         Away::of(inside.0).back(imported, ctx)
     }
 
-    /// Has `change` give a dataset other contents. If it is mounted, nobody can use it meanwhile, and what is
+    /// Has `change` give a dataset other contents. If it is mounted, no process can use it meanwhile, and what is
     /// there afterwards is served.
     ///
     /// # Errors

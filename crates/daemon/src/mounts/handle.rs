@@ -1,4 +1,13 @@
-//! What keeps a file system mounted: a mount of its own, or a submount in another one's.
+//! The thing that keeps a file system mounted: a mount of its own, or a submount in another one's.
+//!
+//! Both answer the same questions, and the rest of the daemon asks them through [`Handle`]. A mount is an entry in
+//! the kernel's table of mounts with a connection behind it. It can be mounted in several places, can be detached
+//! from one of them, and may linger without any while files are open. A submount is a directory in the tree of
+//! another mount, in one place, without a connection of its own: it is unmounted or it is not, and the kernel
+//! cannot be told other mount options for it.
+//!
+//! Actions at paths (`detach`, `give_up`, `end`) are done by an agent, never by the daemon itself: a path may lead
+//! into its own mounts.
 
 use super::settings::Kernels;
 use cenote_fuse::{
@@ -45,7 +54,7 @@ impl Handle {
         }
     }
 
-    /// Whether nobody has anything of it any more.
+    /// Whether no process uses it any more.
     pub(super) fn is_finished(&self) -> bool {
         match self {
             Handle::Mount(mount) => mount.is_finished(),
@@ -90,14 +99,14 @@ impl Handle {
         }
     }
 
-    /// Ends the connection of what nobody uses, wherever it is mounted.
+    /// Ends the connection of an unused mount, wherever it is mounted.
     pub(super) fn end(&mut self, by: &dyn Agent) {
         if let Handle::Mount(mount) = self {
             mount.end(by);
         }
     }
 
-    /// Waits until nobody has anything of it. False: somebody has.
+    /// Waits until no process uses it. False: a process still does.
     pub(super) fn wait(&mut self, deadline: Instant) -> bool {
         match self {
             Handle::Mount(mount) => mount.wait(deadline),

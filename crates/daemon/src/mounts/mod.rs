@@ -6,7 +6,7 @@
 //! what lies below them and unmounted after it: mountpoints are sorted with `/` as the least
 //! character.
 //!
-//! A mountpoint inside another mount of this process is a matter of who runs it: root mounts there,
+//! What happens at a mountpoint inside another mount of this process depends on its user: root mounts there,
 //! for other users the file system becomes a submount of that mount (see [`Submount`](cenote_fuse::Submount)),
 //! where no directory need be made.
 //!
@@ -16,13 +16,13 @@
 //!
 //! A file system has one connection to the kernel, which all its mounts share: those in further places, and
 //! those that are made while files of a former mount are open still. A connection without a mount that
-//! somebody uses still *lingers*: its dataset is not mounted, but busy.
+//! a process still uses *lingers*: its dataset is not mounted, but busy.
 //!
 //! | room | what |
 //! |---|---|
 //! | [`table`] | the mounts of a pool, and how they are taken away |
 //! | [`one`] | mounting one file system or snapshot |
-//! | [`many`] | mounting those of a pool |
+//! | [`many`] | mounting the file systems of a pool |
 //! | `handle` | what keeps a file system mounted: a mount or a submount |
 //! | `hooks` | what a mount asks the pool |
 //! | `settings` | what properties and options say about a mount |

@@ -8,7 +8,7 @@
 //! `setuid`, `devices`, `readonly`, `atime`): where it can be told, which takes root and a mount that is
 //! no submount, it is, in use or not; where it cannot, the file system is mounted anew if need be. So it is
 //! when `acltype` becomes `posix`, which the kernel is told when it mounts; until then there are no ACLs.
-//! When they go, the kernel still asks for them, and is told that there are none.
+//! When they go, the kernel still asks for them, and is told that there are no ACLs.
 
 use super::handle::Handle;
 use super::one::{NO_PRIVILEGES, count_objects};
@@ -69,7 +69,7 @@ impl Away {
 }
 
 impl Mounted {
-    /// Has the file system, and who serves it, go by the settings.
+    /// Has the file system, and the server of its mount, go by the settings.
     pub(super) fn take_settings(&mut self, settings: Settings) {
         let mut files = settings.files.clone();
         // A list that the kernel does not go by would be a lie.
@@ -122,7 +122,7 @@ impl Mounted {
 }
 
 impl Mounts {
-    /// Unmounts those of the datasets that are mounted, and what is mounted inside, last mounted first.
+    /// Unmounts the mounted ones among the datasets, and what is mounted inside, last mounted first.
     ///
     /// # Errors
     /// One is busy; those that were unmounted are in the error, to come [back](Away::back).

@@ -44,14 +44,14 @@ pub struct How {
 /// Why a file system is not mounted.
 #[derive(Debug)]
 pub enum NotMounted {
-    /// It is not meant to be (`mountpoint=none`, `canmount=off`, …): a message for those who asked
+    /// It is not meant to be (`mountpoint=none`, `canmount=off`, …): a message for the user who asked
     /// for it by name.
     NotMeant(String),
     /// It failed: the message.
     Failed(String),
 }
 
-/// What a user is told who may not mount.
+/// What a user without the permission to mount is told.
 pub(super) const NO_PRIVILEGES: &str = "Insufficient privileges";
 
 fn is_mounted(name: &str) -> NotMounted {
@@ -134,7 +134,7 @@ fn as_it_is(imported: &Imported, d: &Dataset) -> Result<Dataset, cenote_dmu::Err
     Ok(imported.pool().dsl().by_object(d.ds_obj)?.unwrap_or_else(|| d.clone()))
 }
 
-/// What is to be mounted.
+/// What to mount.
 fn spec(
     imported: &Imported,
     d: &Dataset,
@@ -209,7 +209,7 @@ fn inherits(imported: &Imported, d: &Dataset, how: &How) -> bool {
         && own.is_some_and(|v| matches!(v.source, Source::Default | Source::Inherited(_)))
 }
 
-/// What there is of a file system already.
+/// How a file system is in use already.
 enum Known {
     Mounted,
     Lingering,
@@ -286,7 +286,7 @@ impl Known {
     }
 }
 
-/// The mounts, of whichever pool, that a file system is to be a submount of; `None` if it is to have
+/// The mounts, of whichever pool, that a file system becomes a submount of; `None` if it gets
 /// a mount of its own.
 fn host(mountpoint: &Path, ctx: &Context) -> Option<Arc<Mounts>> {
     let around = |pool: Arc<Imported>| Some((pool.mounts.around(mountpoint)?, pool.mounts.clone()));
@@ -393,7 +393,7 @@ fn holds_files(imported: &Imported, d: &Dataset) -> bool {
     !matches!(kind, Ok(ObjsetType::Other(_) | ObjsetType::Meta | ObjsetType::Zvol))
 }
 
-/// Keeps a snapshot that is to be mounted from being destroyed, by whomever.
+/// Keeps a snapshot from being destroyed before it is mounted.
 fn hold(imported: &Imported, d: &Dataset) -> Result<Option<LongHold>, String> {
     match imported.engine() {
         Some(engine) if d.kind == DatasetKind::Snapshot => match engine.hold(d) {

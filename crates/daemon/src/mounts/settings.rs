@@ -1,4 +1,15 @@
-//! What properties and mount options say about a mount.
+//! What properties and mount options say about a mount (`zfs_parse_mount_options`, `zpl_parse_param`).
+//!
+//! [`Settings`] begins with the properties of the dataset. The options of a mount are applied in order, and the
+//! last one counts. Three kinds come out of it: settings of the file system (`readonly`, `atime`, `xattr`),
+//! settings of this side of the mount (`sync`, `snapdir`), and [`Kernels`], which the kernel goes by itself
+//! (`setuid`, `devices`, `exec`, flags).
+//!
+//! A changed property takes effect in a mount that stands if the kernel can be told, or if what it was told is
+//! enough (`Kernels::suffice_for`).
+//!
+//! Invariants: a snapshot, and any file system of a pool that is imported read-only, is mounted read-only. Options
+//! that are not understood are refused by name; some that the kernel never asks about are accepted without effect.
 
 use super::How;
 use crate::pools::Imported;
@@ -118,6 +129,7 @@ impl Settings {
         Ok(settings)
     }
 
+    /// Takes a mount option, which goes to `listed` if `mount` shows it (`zpl_parse_param`).
     fn apply(
         &mut self,
         option: &str,

@@ -1,7 +1,7 @@
 //! The mounts of a pool.
 //!
-//! Invariants: an entry of `mounted` has a mount that this process has made, or one that somebody else has
-//! taken away and nobody has asked about since; an entry of `lingering` has none, but somebody uses its file
+//! Invariants: an entry of `mounted` has a mount that this process has made, or one that another process has
+//! taken away unnoticed so far; an entry of `lingering` has no mount, but a process uses its file
 //! system still. [`Mounts::lock`] sorts them anew, from what the kernel says is mounted. It looks up no path,
 //! and asks the kernel once, however many mounts there are.
 
@@ -28,7 +28,7 @@ const GOODBYE: Duration = Duration::from_secs(3);
 /// How late the kernel may tell that something was closed.
 pub(super) const LATE: Duration = Duration::from_millis(200);
 
-/// How long the kernel takes at most to let go of one that nobody uses.
+/// How long the kernel takes at most to let go of an unused one.
 const MOMENT: Duration = Duration::from_millis(20);
 
 /// A mounted file system, for listing.
@@ -53,7 +53,7 @@ pub(super) struct Mounted {
     pub(super) settings: Settings,
     /// Directories made for the mountpoint, outermost first.
     pub(super) made: Vec<PathBuf>,
-    /// Whether the mountpoint is where the file system's name puts it, so that nobody else can be
+    /// Whether the mountpoint is where the file system's name puts it, so that no other program can be
     /// meant to have made its directory.
     pub(super) inherited: bool,
     pub(super) handle: Handle,
@@ -85,7 +85,7 @@ impl Mounted {
         }
     }
 
-    /// Nobody has anything of it any more.
+    /// No process uses it any more.
     pub(super) fn close(self) {
         self.fs.stop_freeing();
         let Mounted { listed, id, engine, hold, handle, fs, .. } = self;
@@ -119,7 +119,7 @@ pub struct Way<'a> {
     pub force: bool,
     /// What becomes of the directories.
     pub directory: Directory,
-    /// Who unmounts: the agent of the caller's mount namespace.
+    /// The agent of the caller's mount namespace, which unmounts.
     pub by: &'a dyn Agent,
 }
 
@@ -149,7 +149,7 @@ impl All {
         let generation = cenote_fuse::generation();
         let changed = std::mem::replace(&mut self.generation, generation) != generation;
         for m in &mut self.mounted {
-            // A mount whose places here are all given up may be left in one that somebody else made.
+            // A mount whose places here are all given up may be left in a place that another process made.
             if changed || !m.handle.is_placed() {
                 m.handle.revise();
                 m.listed.mountpoint = m.handle.mountpoint().to_owned();
@@ -345,12 +345,12 @@ impl Mounts {
         Ok(Handle::Submount(innermost.ok_or_else(gone)?.add_submount(spec)?))
     }
 
-    /// Unmounts everything, wherever it is mounted, and waits until nobody has anything of it, or stops at the first that
+    /// Unmounts everything, wherever it is mounted, and waits until no process uses it, or stops at the first that
     /// stays. By force its users get errors.
     ///
     /// # Errors
-    /// Something is in use, here, in another mount namespace or as a file of a former mount. If it is known before, nothing
-    /// is unmounted.
+    /// Something is in use, here, in another mount namespace or as a file of a former mount. If it is known before,
+    /// nothing is unmounted.
     pub fn close(&self, way: Way<'_>) -> Result<(), StaysMounted> {
         let mut all = self.lock();
         if !way.force {
@@ -414,7 +414,7 @@ impl Mounts {
         Ok(())
     }
 
-    /// Unmounts a dataset that is to be destroyed, wherever it is mounted, and waits until nobody has anything of it.
+    /// Unmounts a dataset before it is destroyed, wherever it is mounted, and waits until no process uses it.
     ///
     /// # Errors
     /// It is in use.
@@ -469,7 +469,7 @@ impl Seen {
     }
 }
 
-/// Those of the file systems that somebody uses, with a process if it is known.
+/// The file systems that a process uses, with the process if it is known.
 fn used<'a>(entries: impl IntoIterator<Item = &'a Mounted>) -> Vec<(&'a Mounted, Option<User>)> {
     let all: Vec<&Mounted> = entries.into_iter().collect();
     let mut users = cenote_fuse::users(all.iter().filter_map(|m| m.handle.as_mount()));
@@ -477,8 +477,9 @@ fn used<'a>(entries: impl IntoIterator<Item = &'a Mounted>) -> Vec<(&'a Mounted,
     all.iter().filter_map(of).collect()
 }
 
-/// Waits until nobody has anything of what was unmounted, all together. What nobody uses ends, with the mounts that others
-/// have made and the copies in other namespaces; by force, everything. Returns what somebody uses, and the first reason.
+/// Waits until no process uses what was unmounted, all together. Unused connections end, with the mounts that others
+/// have made and the copies in other namespaces; by force, everything. Returns what is still in use, and the first
+/// reason.
 fn let_go(mut all: Vec<Mounted>, way: Way<'_>) -> (Vec<Mounted>, Option<StaysMounted>) {
     let wait = |all: &mut [Mounted], time: Duration| {
         let deadline = Instant::now() + time;
@@ -520,7 +521,7 @@ enum Places<'a> {
     All,
 }
 
-/// Unmounts what is listed, if it is mounted still. Where no place of it is left it lingers until nobody
+/// Unmounts what is listed, if it is mounted still. Where no place of it is left it lingers until no process
 /// has anything of it, for at most `timeout`. Returns the directories that go, of each mount.
 fn take(
     all: &mut All,

@@ -36,7 +36,7 @@ impl Watch {
                 if !takes_input {
                     break;
                 }
-                // An empty frame is the end; a command that reads no more is none of the client's business.
+                // An empty frame is the end; a command that reads no more does not concern the client.
                 to = to.filter(|to| !data.is_empty() && pass_on(&data, to, &read).is_ok());
             }
             // Before the input ends.

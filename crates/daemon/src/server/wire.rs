@@ -2,7 +2,8 @@
 //!
 //! Output of another user's command waits in memory while the command keeps others waiting
 //! ([`keeps_others_waiting`]), up to [`MOST_KEPT`]. It goes out when they wait no longer, for which its reader may take
-//! as long as it likes. More than that goes out at once; all of it together may take [`PATIENCE`], then the command ends.
+//! as long as it likes. More than that goes out at once; all of it together may take [`PATIENCE`], then the command
+//! ends.
 
 use crate::pools::keeps_others_waiting;
 use crate::protocol::{Kind, MAX_DATA, write_frame, write_json};
@@ -13,7 +14,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long another user's command may keep everybody waiting for its user to read what it says.
+/// How long another user's command may keep others waiting for its user to read what it says.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes of output that wait in memory.
 const MOST_KEPT: usize = 1 << 20;
@@ -45,7 +46,7 @@ impl Wire {
         self.stream.set_write_timeout(Some(timeout))
     }
 
-    /// Ends the connection. Whoever reads or writes it is woken.
+    /// Ends the connection. Threads that read or write it are woken.
     pub(super) fn shut(&self) {
         // Where there is no connection any more, there is nothing to end.
         let _ = self.stream.shutdown(Shutdown::Both);
@@ -183,7 +184,7 @@ mod tests {
         let (mut out, mut err) = (Frames::new(&outbox, Kind::Out), Frames::new(&outbox, Kind::Err));
         let pools = PoolTable::default();
         let change = pools.change();
-        // More than the socket takes, which nobody reads yet.
+        // More than the socket takes, which is not read yet.
         out.write_all(&vec![b'x'; MOST_KEPT - 100]).unwrap();
         err.write_all(b"one").unwrap();
         theirs.set_nonblocking(true).unwrap();

@@ -1,4 +1,4 @@
-//! Tunables and figures as files, for programs that read and write those of OpenZFS's module.
+//! Tunables and figures as files, for programs that read and write the files of OpenZFS's module.
 //!
 //! ```text
 //! DIR/parameters/NAME          the value and a newline; writing a number sets it
@@ -43,7 +43,7 @@ impl Directories {
         mounts
     }
 
-    /// Whether there is none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.lock().is_empty()
     }

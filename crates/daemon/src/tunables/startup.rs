@@ -3,9 +3,9 @@
 //! The file is `CENOTE_TUNABLES_FILE`, or `/etc/cenote/tunables.conf` for root and
 //! `$XDG_CONFIG_HOME/cenote/tunables.conf` (`~/.config/…`) for other users. A line of it has words
 //! `name=value`, or is one of the configuration of `modprobe`: `options zfs name=value …`, so that a
-//! `zfs.conf` may be used as it is; what it says of other modules is none of our business. `#` starts a
+//! `zfs.conf` may be used as it is; what it says of other modules is ignored. `#` starts a
 //! comment, a line that ends in `\` goes on in the next. `CENOTE_TUNABLES` has words `name=value`, which
-//! come after those of the file.
+//! come after the settings of the file.
 //!
 //! What cannot be set is warned about by name, and everything else is set.
 
@@ -130,7 +130,7 @@ fn set(word: &str) -> Result<(), String> {
     tunable.set(number).map_err(|e| e.to_string())
 }
 
-/// The tunable of that name, or what to say if there is none.
+/// The tunable of that name, or the error message for an unknown name.
 pub fn find(name: &str) -> Result<&'static Tunable, String> {
     tunables::find(name).ok_or_else(|| {
         let near: Vec<String> = tunables::near(name).iter().map(|n| format!("'{n}'")).collect();

@@ -1,4 +1,4 @@
-//! Bytes that are to be written, made ready before a lock is taken (`dmu_assign_arcbuf_by_dnode`).
+//! Bytes to be written, made ready before a lock is taken (`dmu_assign_arcbuf_by_dnode`).
 //!
 //! A write copies what it is given once, into the blocks that become dirty. A [`Chunk`] does that before the
 //! change that writes them has the object set's lock: the change only puts the blocks in their places.
@@ -9,7 +9,7 @@
 //!   not merged: copying the bytes that are written into it costs less than copying all of it.
 //!
 //! Nothing of this is certain before the lock is taken. Where blocks turn out to be of another size than the
-//! chunk was cut for, or somebody else was first to write an edge, the change copies as if there were no chunk.
+//! chunk was cut for, or another change was first to write an edge, the change copies as if there were no chunk.
 //!
 //! Invariant: while an edge holds what the block was, that does not change in place. So a block that is
 //! the same, by its pointer or its memory, has the same bytes.
@@ -27,7 +27,7 @@ use cenote_store::write::Payload;
 /// What a block is that is not dirty in the open group.
 #[derive(Debug)]
 pub(crate) enum Was {
-    /// There is none.
+    /// The block does not exist.
     Hole,
     /// What is on disk.
     Stored(BlockPointer),

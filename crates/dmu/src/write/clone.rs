@@ -1,4 +1,4 @@
-//! Pointers of blocks that are to be cloned (`dmu_read_l0_bps`).
+//! Pointers of blocks to be cloned (`dmu_read_l0_bps`).
 //!
 //! # Idea
 //!
@@ -34,7 +34,7 @@ pub enum NotClonable {
 /// The pointers of some blocks; holes where there is nothing.
 pub type ClonePointers = std::result::Result<Vec<BlockPointer>, NotClonable>;
 
-/// Whether a data block is of a kind that is cloned.
+/// Whether a data block is of a kind that is cloned (`dmu_read_l0_bps`).
 pub fn is_clonable(bp: &BlockPointer) -> bool {
     if bp.is_hole() {
         return true;
@@ -47,7 +47,7 @@ pub fn is_clonable(bp: &BlockPointer) -> bool {
 
 impl Object {
     /// Pointers of `count` blocks from block `first` on, for a clone that is made in the group that is
-    /// open while this is asked.
+    /// open while this is asked (`dmu_read_l0_bps`).
     ///
     /// Errors: an indirect block cannot be read.
     pub fn clone_pointers(&self, first: u64, count: u64) -> Result<ClonePointers> {

@@ -64,7 +64,7 @@ impl Indirect {
         self.bytes.as_chunks().0.iter().map(decode)
     }
 
-    /// The block as it is to be written, and its fill count. A block of holes becomes zeros, so that
+    /// The block to be written, and its fill count. A block of holes becomes zeros, so that
     /// it becomes a hole.
     pub fn into_block(mut self) -> (Vec<u8>, u64) {
         let (mut fill, mut stored) = (0u64, false);

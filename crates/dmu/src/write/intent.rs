@@ -100,7 +100,7 @@ impl OpenObjectSet {
         Ok(())
     }
 
-    /// The change that is being made is a write of `length` bytes at `offset`.
+    /// The change that is being made is a write of `length` bytes at `offset` (`zfs_log_write`, `zvol_log_write`).
     pub fn log_write(&mut self, object: u64, offset: u64, length: u64) {
         self.itxs().push(Itx::Write { object, offset, length });
     }

@@ -4,7 +4,7 @@
 //!
 //! An [`OpenObjectSet`] stands on what the last sync left, read through the reading path. Changes
 //! are collected in memory, object by object: dnodes as they will be, dirty data blocks, ranges of
-//! blocks that are to be freed. [`OpenObjectSet::sync`] writes all of it, level by level over all
+//! blocks to be freed. [`OpenObjectSet::sync`] writes all of it, level by level over all
 //! objects at once (see `sync`), and the object set goes on from the new root block.
 //!
 //! An object set is changed, then synced, then changed again: so it goes for the meta object set.
@@ -19,7 +19,7 @@
 //! | `clone` | blocks of other objects, whose pointers are taken over |
 //! | `chunk` | bytes to be written, made ready before the lock is taken |
 //! | `slots` | which dnode slots are free |
-//! | [`sink`] | who writes blocks: the floor below |
+//! | [`sink`] | what writes blocks: the floor below |
 //! | `indirect` | an indirect block while its pointers change |
 //! | `sync` | the object set written: dnodes, root block |
 //! | `run` | the blocks of all objects written, level by level |
@@ -32,7 +32,7 @@
 //! # Invariants
 //!
 //! - Pointers, levels and space used of a changed dnode are those on disk until the sync.
-//! - The bytes that are to be written are those of all objects that are open.
+//! - The bytes to be written are the sum over all open objects.
 //! - A block that is dirty is the whole block. It takes precedence over a range that is freed,
 //!   which takes precedence over what is quiesced, which does over what is on disk.
 //! - Whatever is written is little-endian. Structures in the other byte order that would have to
@@ -124,7 +124,7 @@ pub enum WriteError {
     /// The object set has no free dnode slots.
     #[error("no free object number")]
     NoSlots,
-    /// The object number is taken, or is none that a dnode of this size can have.
+    /// The object number is taken, or a dnode of this size cannot have it.
     #[error("object {0} cannot be allocated")]
     Taken(u64),
     /// The change is not possible.
@@ -176,7 +176,7 @@ impl From<DecodeError> for WriteError {
 /// Result of writing.
 pub type Result<T> = std::result::Result<T, WriteError>;
 
-/// What a new object is to be.
+/// What a new object will be.
 #[derive(Debug, Clone)]
 pub struct NewObject {
     /// Type of the object.
@@ -230,7 +230,7 @@ pub struct Synced {
     /// Blocks that are not referred to any more, the former root block included: to be freed, or
     /// for a deadlist. Blocks of the same txg may be among them, from an earlier pass.
     pub killed: Vec<BlockPointer>,
-    /// Those of the blocks that were born which are clones of blocks on disk: each has one reference more
+    /// The clones of blocks on disk among the blocks that were born: each has one reference more
     /// than before.
     pub cloned: Vec<BlockPointer>,
     /// Objects whose dnode was written or freed, in the order of their numbers, accounting objects
@@ -252,9 +252,9 @@ pub struct ObjectChange {
     pub after: Option<DnodePhys>,
 }
 
-/// Objects that are open, by number. Those of a syncing set are shared with the set that is synced.
+/// Objects that are open, by number. The objects of a syncing set are shared with the set that is synced.
 type Objects = BTreeMap<u64, Arc<OpenObject>>;
-/// Objects that are to be freed, with their dnodes on disk; without one if it is being written.
+/// Objects to be freed, with their dnodes on disk; without one if it is being written.
 type Doomed = BTreeMap<u64, Option<Arc<Dnode>>>;
 
 /// The open object `number`, taken in from what is below if need be.
@@ -292,11 +292,11 @@ pub struct OpenObjectSet {
     slots: Slots,
     objects: Objects,
     doomed: Doomed,
-    /// Bytes that are to be written.
+    /// Bytes to be written.
     dirty: u64,
     /// Bytes that a dirty block counts for at least.
     least: u64,
-    /// Pointers that were freed since somebody asked.
+    /// Pointers that were freed since the last question.
     freed: u64,
     /// Objects that there are more than on disk.
     more: i64,
@@ -362,7 +362,7 @@ impl OpenObjectSet {
         }
     }
 
-    /// A new object set with number `id`. Those of data sets get a meta dnode of as many levels as
+    /// A new object set with number `id`. Data sets get a meta dnode of as many levels as
     /// it could ever need; that of the pool grows.
     pub fn create(store: Arc<Store>, id: u64, kind: ObjsetType) -> Result<OpenObjectSet> {
         let mut this = Self::around(ObjectSet::open(store, id, BlockPointer::HOLE)?);
@@ -453,7 +453,7 @@ impl OpenObjectSet {
         invariant!(before.is_none(), "objset {objset} object {number}: allocated twice");
     }
 
-    /// Allocates an object and returns its number: the first free one.
+    /// Allocates an object and returns its number (`dmu_object_alloc`, `dnode_allocate`): the first free one.
     ///
     /// Errors: sizes that the format does not have, no free number; the set is a quiesced one.
     pub fn allocate(&mut self, new: &NewObject) -> Result<u64> {
@@ -472,7 +472,7 @@ impl OpenObjectSet {
         Ok(number)
     }
 
-    /// Allocates the object `number`.
+    /// Allocates the object `number` (`dmu_object_claim`).
     ///
     /// Errors: [`WriteError::Taken`] if it or one of the slots that it would take is not free.
     pub fn claim(&mut self, number: u64, new: &NewObject) -> Result<()> {
@@ -496,7 +496,7 @@ impl OpenObjectSet {
     /// Creates an accounting object ([`USER_USED`](crate::objset::USER_USED) and so on), whose
     /// dnode is in the root block. Such an object cannot be freed.
     ///
-    /// Errors: [`WriteError::Taken`] if it is there already, or the number is none of them; a dnode
+    /// Errors: [`WriteError::Taken`] if it is there already, or the number is out of range; a dnode
     /// of more than one slot.
     pub fn create_accounting(&mut self, number: u64, new: &NewObject) -> Result<()> {
         self.usable()?;
@@ -513,7 +513,8 @@ impl OpenObjectSet {
         Ok(())
     }
 
-    /// Frees an object with all its blocks. Its number may be used again in the next transaction group.
+    /// Frees an object with all its blocks (`dmu_object_free`, `dnode_free`). Its number may be used again in the next
+    /// transaction group.
     pub fn free(&mut self, number: u64) -> Result<()> {
         if number >= PROJECT_USED {
             let why = "accounting objects stay".into();
@@ -602,13 +603,13 @@ impl OpenObjectSet {
         Ok(self.object(number)?.phys())
     }
 
-    /// As [`OpenObjectSet::dnode`], and whether there is to be a spill block.
+    /// As [`OpenObjectSet::dnode`], and whether it will have a spill block.
     pub fn dnode_with_spill(&mut self, number: u64) -> Result<(&DnodePhys, bool)> {
         let object = self.object(number)?;
         Ok((object.phys(), object.has_spill()))
     }
 
-    /// Has the dnode written as it is, so that it is accounted for.
+    /// Has the dnode written as it is, so that it is accounted for (`dnode_setdirty`).
     pub fn touch(&mut self, number: u64) -> Result<()> {
         self.with(number, |object, _| {
             object.phys_mut();
@@ -616,12 +617,12 @@ impl OpenObjectSet {
         })
     }
 
-    /// Changes the bonus buffer. Errors: more than there is room for.
+    /// Changes the bonus buffer (`dmu_set_bonus`). Errors: more than there is room for.
     pub fn set_bonus(&mut self, number: u64, kind: DmuType, bonus: &[u8]) -> Result<()> {
         self.with(number, |object, place| object.set_bonus(place, kind, bonus))
     }
 
-    /// Changes the sizes of data blocks and indirect blocks.
+    /// Changes the sizes of data blocks and indirect blocks (`dmu_object_set_blocksize`).
     ///
     /// Errors: there is more than one data block, or for indirect blocks more than one level; sizes
     /// that the format does not have.
@@ -629,7 +630,7 @@ impl OpenObjectSet {
         self.with(number, |object, place| object.set_block_size(place, size, indirect_shift))
     }
 
-    /// The spill block.
+    /// The spill block (`dmu_spill_hold_existing`).
     pub fn spill(&mut self, number: u64) -> Result<Option<Vec<u8>>> {
         self.with(number, |object, place| object.spill(place))
     }
@@ -639,7 +640,7 @@ impl OpenObjectSet {
         self.with(number, |object, place| object.set_spill(place, data))
     }
 
-    /// Reads into `buf` from byte `offset`; zeros in holes and past the last block.
+    /// Reads into `buf` from byte `offset`; zeros in holes and past the last block (`dmu_read`).
     pub fn read(&mut self, number: u64, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.usable()?;
         let object = match self.pending_view(number, Some((offset, buf.len() as u64)))? {
@@ -649,7 +650,7 @@ impl OpenObjectSet {
         Ok(object.read(offset, buf)?)
     }
 
-    /// Writes `data` at byte `offset`. Blocks that are written in part are read first.
+    /// Writes `data` at byte `offset` (`dmu_write`). Blocks that are written in part are read first.
     /// Errors: the end would be beyond 2^63 bytes.
     pub fn write(&mut self, number: u64, offset: u64, data: &[u8]) -> Result<()> {
         let chunk = Chunk::uncut(data);
@@ -665,7 +666,7 @@ impl OpenObjectSet {
     }
 
     /// Changes the numbers of the functions that an object's blocks are written with from now on
-    /// (`dmu_object_set_checksum`, `dmu_object_set_compress`); 0: those of the data set.
+    /// (`dmu_object_set_checksum`, `dmu_object_set_compress`); 0: the data set's.
     pub fn set_functions(&mut self, number: u64, checksum: u8, compress: u8) -> Result<()> {
         self.with(number, |object, _| {
             object.set_functions(checksum, compress);
@@ -673,8 +674,8 @@ impl OpenObjectSet {
         })
     }
 
-    /// Makes blocks of object `number` from block `first` on clones of blocks on disk (`dmu_brt_clone`): they
-    /// get these pointers. Where the pointer is a hole there will be a hole.
+    /// Makes blocks of object `number` from block `first` on clones of blocks on disk (`dmu_brt_clone`,
+    /// `brt_pending_add`): they get these pointers. Where the pointer is a hole there will be a hole.
     ///
     /// The caller sees to it that the blocks are not freed before the group that is open. Errors: a block
     /// of another size than the object's.
@@ -687,7 +688,7 @@ impl OpenObjectSet {
         self.with(number, |object, place| object.clone_blocks(place, first, pointers))
     }
 
-    /// Makes zeros of `len` bytes from `offset`: whole blocks become holes, parts of blocks are
+    /// Makes zeros of `len` bytes from `offset` (`dmu_free_range`): whole blocks become holes, parts of blocks are
     /// zeroed. If the range reaches past the last block, the number of the last block becomes that
     /// of the one before the range.
     pub fn free_range(&mut self, number: u64, offset: u64, len: u64) -> Result<()> {

@@ -70,7 +70,7 @@ pub(super) struct OpenObject {
     read_above: BTreeSet<u64>,
 }
 
-/// Bytes of bonus buffer that a dnode has room for; `None` if there is none for the pointers.
+/// Bytes of bonus buffer that a dnode has room for; `None` if its pointers do not fit.
 fn bonus_room(slots: usize, pointers: usize, spill: bool) -> Option<usize> {
     let taken = DNODE_CORE + pointers * BLKPTR_SIZE + if spill { BLKPTR_SIZE } else { 0 };
     (slots * DNODE_SLOT).checked_sub(taken)
@@ -82,7 +82,7 @@ fn sizes_fit(block_size: u64, indirect_shift: u8) -> bool {
         && (MIN_INDIRECT_SHIFT..=MAX_INDIRECT_SHIFT).contains(&indirect_shift)
 }
 
-/// Whether indirect blocks are of a size that the format has; with one level nobody else asks.
+/// Whether indirect blocks are of a size that the format has; with one level nothing else checks it.
 pub(super) fn sound_shift(dnode: &DnodePhys) -> bool {
     (10..=24).contains(&dnode.indirect_shift)
 }
@@ -127,7 +127,7 @@ pub(super) fn new_dnode(new: &NewObject) -> Result<DnodePhys> {
     Ok(phys)
 }
 
-/// What new objects stand on: a dnode with no blocks, of a size that none has.
+/// What new objects stand on: a dnode with no blocks, of a size that no real dnode has.
 fn without_blocks() -> Arc<Dnode> {
     static DNODE: LazyLock<Arc<Dnode>> = LazyLock::new(|| {
         let phys = DnodePhys {
@@ -223,7 +223,7 @@ impl OpenObject {
         self.pending.under.is_some()
     }
 
-    /// Bytes that are to be written for it, its dnode and indirect blocks included, where a block
+    /// Bytes to be written for it, its dnode and indirect blocks included, where a block
     /// counts for `least` bytes at least.
     pub(super) fn bytes(&self, least: u64) -> u64 {
         match self.changed {
@@ -512,7 +512,7 @@ impl OpenObject {
         self.pending.top.dirty(blkid).is_some_and(|data| data.plain().is_some())
     }
 
-    /// Makes block `blkid` dirty as it is (`dmu_buf_will_dirty`).
+    /// Makes block `blkid` dirty as it is (`dmu_buf_will_dirty`, `dbuf_dirty`).
     pub(super) fn make_dirty(&mut self, place: &Place<'_>, blkid: u64) -> Result<()> {
         if !self.is_open(blkid) {
             self.check_end(place, blkid)?;
@@ -523,14 +523,14 @@ impl OpenObject {
         Ok(())
     }
 
-    /// Block `blkid`, which is to be changed.
+    /// Block `blkid`, for a change.
     pub(super) fn block_mut(&mut self, place: &Place<'_>, blkid: u64) -> Result<&mut [u8]> {
         self.make_dirty(place, blkid)?;
         self.note_bytes(blkid);
         self.pending.top.dirty_mut(blkid).ok_or(WriteError::Failed)
     }
 
-    /// Block `blkid`, of which the bytes `range` are to be changed.
+    /// Block `blkid`, for a change of its bytes `range`.
     pub(super) fn block_mut_in(
         &mut self,
         place: &Place<'_>,
@@ -542,7 +542,7 @@ impl OpenObject {
         self.pending.top.dirty_mut(blkid).ok_or(WriteError::Failed)
     }
 
-    /// Some bytes of block `blkid`, which are to be changed.
+    /// Some bytes of block `blkid`, for a change.
     pub(super) fn part_mut(
         &mut self,
         place: &Place<'_>,
@@ -553,7 +553,7 @@ impl OpenObject {
         block.get_mut(range).ok_or(WriteError::Failed)
     }
 
-    /// Block `blkid`, of which some bytes are to be changed that the caller
+    /// Block `blkid`, for a change of some bytes that the caller
     /// [notes](OpenObject::note_old) afterwards.
     pub(super) fn block_to_note(&mut self, place: &Place<'_>, blkid: u64) -> Result<&mut [u8]> {
         self.make_dirty(place, blkid)?;
@@ -561,7 +561,7 @@ impl OpenObject {
     }
 
     /// Makes `data`, which is as long as a block, the block at byte `offset`, and otherwise writes its bytes there
-    /// (`dmu_assign_arcbuf_by_dnode`).
+    /// (`dmu_assign_arcbuf_by_dnode`, `dbuf_assign_arcbuf`).
     pub(super) fn write_payload(
         &mut self,
         place: &Place<'_>,
@@ -639,7 +639,7 @@ impl OpenObject {
         Ok(())
     }
 
-    /// Frees the blocks from `first` to before `end` (`dnode_free_range`).
+    /// Frees the blocks from `first` to before `end` (`dnode_free_range`, `dbuf_free_range`).
     pub(super) fn free_blocks(&mut self, first: u64, end: u64) {
         if first >= end {
             return;

@@ -160,7 +160,7 @@ impl OpenObjectSet {
         Ok(on_disk.into_iter().chain(self.next_pending(from)).min())
     }
 
-    /// Whether an object, which is on disk perhaps, is to be freed.
+    /// Whether an object will be freed, which is on disk perhaps.
     pub(crate) fn is_gone(&self, number: u64) -> bool {
         matches!(self.seen(number), Seen::Gone)
     }

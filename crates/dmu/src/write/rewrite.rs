@@ -30,7 +30,7 @@ struct Gathered {
     block: Block,
 }
 
-/// Blocks of an object that are to be written anew.
+/// Blocks of an object to be written anew.
 pub struct Gather {
     block_size: u64,
     blocks: Vec<Gathered>,

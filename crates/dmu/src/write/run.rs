@@ -331,7 +331,7 @@ impl Run<'_> {
         self.place(works, blocks, &places)
     }
 
-    /// Writes blocks and puts the new pointers where they belong.
+    /// Writes blocks and puts the new pointers where they belong (`dbuf_write_ready`).
     fn place(&mut self, works: &mut [Work], blocks: Vec<NewBlock>, places: &[At]) -> Result<()> {
         for ((new, old), at) in self.write(blocks)?.into_iter().zip(places) {
             let work = &mut works[at.work];
@@ -346,7 +346,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Kills everything below dnodes that are gone.
+    /// Kills everything below dnodes that are gone (`dnode_sync_free`).
     pub(super) fn destroy(&mut self, gone: &BTreeMap<u64, Arc<Dnode>>) -> Result<()> {
         let work = |(number, dnode): (&u64, &Arc<Dnode>)| Work {
             number: *number,

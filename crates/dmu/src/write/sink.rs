@@ -6,7 +6,7 @@ use cenote_format::dmu::DmuType;
 use cenote_store::Bookmark;
 use cenote_store::write::Payload;
 
-/// A block that is to be written. Copies, class of vdevs and the like follow from what it is and
+/// A block to be written. Copies, class of vdevs and the like follow from what it is and
 /// from the properties of the data set, which the sink knows.
 #[derive(Debug, Clone)]
 pub struct NewBlock {

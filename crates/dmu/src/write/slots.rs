@@ -9,8 +9,8 @@
 //! Slots that are freed in a transaction group are not given out in it. An object that is known by its
 //! number and the group that it was made in (`zp_gen`) must not become another one.
 //!
-//! Blocks whose fill count says that they are full are not read. One that cannot be read has no room. One that has to be
-//! read first is left as it is: the change reads it and runs again ([`cenote_store::held`]).
+//! Blocks whose fill count says that they are full are not read. One that cannot be read has no room. One that has to
+//! be read first is left as it is: the change reads it and runs again ([`cenote_store::held`]).
 
 use super::{Result, WriteError};
 use crate::Error;
@@ -43,7 +43,7 @@ pub(super) struct Slots {
 /// Where there may be room for dnodes of one size.
 #[derive(Debug, Default)]
 struct Room {
-    /// Blocks before have none, but for those in `again`.
+    /// Blocks before have no free slots, but for the blocks in `again`.
     frontier: u64,
     again: BTreeSet<u64>,
 }
@@ -99,7 +99,7 @@ impl Slots {
         Ok(Some(block * PER_BLOCK + slot))
     }
 
-    /// Takes `count` slots from `number`, for who asks for this number: also if they were freed in this
+    /// Takes `count` slots from `number`, where a caller asks for this number: also if they were freed in this
     /// group. Whether they were free and are in one block.
     pub(super) fn take(&mut self, number: u64, count: u64, meta: &Tree<'_>) -> Result<bool> {
         let (block, slot) = (number / PER_BLOCK, number % PER_BLOCK);

@@ -25,11 +25,12 @@ use std::sync::Arc;
 const ROOT_SIZE: usize = 4096;
 
 impl OpenObjectSet {
-    /// Writes all changes as transaction group `txg` and goes on from there. Nothing is written if
+    /// Writes all changes as transaction group `txg` and goes on from there (`dmu_objset_sync`). Nothing is written if
     /// there are no changes.
     ///
     /// Errors: blocks that cannot be read or written; blocks below what is freed are leaked instead. The
-    /// object set is of no use then, and what was written is not referred to by anything. While part of it is quiesced, it cannot be synced.
+    /// object set is of no use then, and what was written is not referred to by anything. While part of it is quiesced,
+    /// it cannot be synced.
     pub fn sync(&mut self, txg: u64, sink: &dyn BlockSink) -> Result<Synced> {
         self.usable()?;
         if self.quiesced.is_some() {
@@ -73,7 +74,7 @@ impl OpenObjectSet {
         Ok(Synced { root, phys, born, killed, cloned, changed, leaked })
     }
 
-    /// Takes note of the dnodes that were written; those of accounting objects are in the root
+    /// Takes note of the dnodes that were written; the accounting objects' dnodes are in the root
     /// block, and not in `works` any more.
     fn set_dnodes(&mut self, works: &mut Vec<Work>, changed: &mut [ObjectChange]) {
         for change in changed.iter() {
@@ -143,12 +144,12 @@ impl OpenObjectSet {
         Ok(())
     }
 
-    /// Writes the root block and goes on from it.
+    /// Writes the root block and goes on from it (`dmu_objset_write_ready`).
     fn write_root(&mut self, run: &mut Run<'_>) -> Result<()> {
         let pointers = &self.phys.meta_dnode.pointers;
         let stored = pointers.iter().filter(|bp| !bp.is_hole());
         let data = self.phys.encode(ROOT_SIZE)?;
-        // As who reads it will see it.
+        // As a reader will see it.
         let phys = ObjsetPhys::decode(&Bytes::new(&data, ByteOrder::Little, "object set"))?;
         let block = NewBlock {
             data: Abd::from_vec(data).into(),

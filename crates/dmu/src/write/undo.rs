@@ -5,11 +5,11 @@
 //!
 //! A change reads and changes in turn. Any of its reads may fail: a block cannot be read, or its contents make
 //! no sense. So whatever a change does to the object set is noted, and taken back if the change does not come
-//! to its end. It is so for changes of data sets in use and for those of the meta object set.
+//! to its end. It is so for changes of data sets in use and for changes of the meta object set.
 //!
 //! OpenZFS reads all that a change will touch before it begins. That list has to be kept by hand for
 //! each operation, and whatever fails later than that is fatal there. Here nothing has to be
-//! listed, and every error is covered, those of contents too. It costs little, because
+//! listed, and every error is covered, also of contents. It costs little, because
 //! most of what a change touches is new to the transaction group and is taken back by forgetting it:
 //!
 //! - an object that was allocated, a block that was not dirty before: nothing is kept;
@@ -76,8 +76,8 @@ enum Before {
     Length(usize),
 }
 
-/// What changes of the root block consist of: flags, header of the intent log; what of them is to be set when
-/// another group was written; whether the root block is to be written.
+/// What changes of the root block consist of: flags, header of the intent log; what of them will be set when
+/// another group was written; whether the root block will be written.
 #[derive(Debug, Clone)]
 struct Root {
     phys: (u64, ZilHeader),
@@ -139,7 +139,7 @@ pub(super) struct Journal {
 }
 
 impl OpenObject {
-    /// Whether what is going to be changed is to be noted. The dnode is noted here.
+    /// Whether to note what is going to be changed. The dnode is noted here.
     fn notes(&mut self) -> bool {
         let Journal { log, dnode, nothing, .. } = &self.journal;
         let (change, object) = (log.change, log.object);
@@ -285,7 +285,7 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// None yet, of a set with objects that `of` may have changed.
+    /// An empty undo, of a set with objects that `of` may have changed.
     pub(super) fn after(of: &Change) -> Change {
         Change { last: of.last, ..Change::default() }
     }

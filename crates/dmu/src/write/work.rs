@@ -98,7 +98,7 @@ impl Work {
         start..scale(blkid.saturating_add(1))
     }
 
-    /// Takes what is in the dnode's pointers one or more levels down.
+    /// Takes what is in the dnode's pointers one or more levels down (`dnode_increase_indirection`).
     pub(super) fn grow(&mut self) {
         let old = self.phys.levels;
         let needed = grown_levels(&self.phys);

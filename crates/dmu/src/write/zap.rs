@@ -57,7 +57,7 @@ pub struct ZapFormat {
 pub enum AtHand {
     /// Its value.
     Value(u64),
-    /// There is none of that name.
+    /// The name does not exist.
     Absent,
     /// Nothing.
     Nothing,
@@ -66,9 +66,9 @@ pub enum AtHand {
 /// What may be there when an entry is put into a ZAP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Put {
-    /// None of that name, or it is an error.
+    /// The name does not exist, or it is an error.
     New,
-    /// None of that name: somebody has looked.
+    /// The name does not exist: the caller has looked.
     Absent,
     /// Anything.
     Any,
@@ -83,7 +83,7 @@ pub struct ZapMut<'a> {
 
 impl<'a> ZapMut<'a> {
     /// Allocates an object as `new` says (its block size is that of the micro ZAP, 512 bytes to
-    /// 128 KiB) and makes it an empty ZAP; returns its number.
+    /// 128 KiB) and makes it an empty ZAP; returns its number (`zap_create`).
     pub fn create(set: &mut OpenObjectSet, new: &NewObject, format: ZapFormat) -> Result<u64> {
         let object = set.allocate(new)?;
         Self::format(set, object, format)?;
@@ -138,7 +138,7 @@ impl<'a> ZapMut<'a> {
         self.set.with(self.object, f)
     }
 
-    /// The value of `key`: bytes of each integer, and the integers.
+    /// The value of `key` (`zap_lookup`): bytes of each integer, and the integers.
     pub fn lookup(&mut self, key: &Key<'_>) -> Result<Option<(u8, Vec<u64>)>> {
         self.run(|object, place| lookup(object, place, key))
     }
@@ -151,7 +151,7 @@ impl<'a> ZapMut<'a> {
         })
     }
 
-    /// Adds an entry. Errors: [`WriteError::Exists`]; a key or value that no ZAP can hold.
+    /// Adds an entry (`zap_add`). Errors: [`WriteError::Exists`]; a key or value that no ZAP can hold.
     pub fn add(&mut self, key: &Key<'_>, value: &Value<'_>) -> Result<()> {
         self.put(key, value, Put::New)
     }
@@ -161,7 +161,7 @@ impl<'a> ZapMut<'a> {
         self.put(key, value, Put::Absent)
     }
 
-    /// Adds an entry or gives it a new value.
+    /// Adds an entry or gives it a new value (`zap_update`).
     pub fn update(&mut self, key: &Key<'_>, value: &Value<'_>) -> Result<()> {
         self.put(key, value, Put::Any)
     }
@@ -184,7 +184,7 @@ impl<'a> ZapMut<'a> {
         })
     }
 
-    /// Removes an entry. Errors: [`WriteError::NoEntry`].
+    /// Removes an entry (`zap_remove`). Errors: [`WriteError::NoEntry`].
     pub fn remove(&mut self, key: &Key<'_>) -> Result<()> {
         let absent = WriteError::NoEntry(self.object);
         self.run(|object, place| {
@@ -199,7 +199,7 @@ impl<'a> ZapMut<'a> {
     }
 
     /// The first entry whose name matches under the ZAP's own normalization; in one without
-    /// normalization, under no other name than `name`.
+    /// normalization, under no other name than `name` (`zap_match`).
     pub fn matching(&mut self, name: &[u8], how: Match) -> Result<Option<ZapEntry>> {
         Ok(Zap::open(&self.set.view(self.object)?)?.lookup_norm(name, how)?)
     }
@@ -215,7 +215,7 @@ impl<'a> ZapMut<'a> {
     }
 
     /// Adds `delta` to a value that is one 64-bit integer (wrapping); no entry is 0, and an entry
-    /// that becomes 0 is removed. Returns the new value.
+    /// that becomes 0 is removed (`zap_increment`). Returns the new value.
     pub fn increment(&mut self, key: &Key<'_>, delta: i64) -> Result<u64> {
         let old = match self.lookup(key)? {
             None => None,
@@ -273,7 +273,7 @@ pub(super) fn at_hand(object: &OpenObject, name: &[u8]) -> AtHand {
         let found = index.find(&block.bytes(), name).ok()?;
         Some(found.map_or(AtHand::Absent, |found| AtHand::Value(found.value)))
     };
-    // Who then opens the ZAP is told what is wrong with it.
+    // A later open of the ZAP says what is wrong with it.
     find().unwrap_or(AtHand::Nothing)
 }
 
@@ -303,7 +303,8 @@ fn change_micro<T>(
     Ok(done)
 }
 
-/// Adds an entry to block 0, and to the index. If that fails, the index is not known any more.
+/// Adds an entry to block 0, and to the index (`mze_insert`, `mzap_addent`). If that fails, the index is not known any
+/// more.
 fn add_micro(object: &mut OpenObject, place: &Place<'_>, name: &[u8], value: u64) -> Result<()> {
     load_index(object, place)?;
     let Some(mut index) = object.pending.micro.take() else { return Err(WriteError::Failed) };
@@ -445,6 +446,7 @@ impl<'o> Fat<'o> {
         self.header.norm_flags != 0
     }
 
+    /// The hash of a key (`zap_hash`).
     fn hash(&self, key: &Key<'_>) -> Result<u64> {
         let (salt, flags) = (self.header.salt, self.header.flags);
         let words = flags & cenote_format::zap::FLAG_UINT64_KEY != 0;
@@ -472,6 +474,7 @@ impl<'o> Fat<'o> {
         Ok(LeafMut::open(self.block_mut(blkid)?)?)
     }
 
+    /// Puts an entry into its leaf, which is split as often as need be (`fzap_add`, `fzap_update`).
     fn put(
         &mut self,
         key: &Key<'_>,
@@ -510,6 +513,7 @@ impl<'o> Fat<'o> {
         Err(EncodeError::Full { what: "ZAP" }.into())
     }
 
+    /// Takes an entry out of its leaf (`fzap_remove`).
     fn remove(&mut self, key: &Key<'_>) -> Result<bool> {
         let hash = self.hash(key)?;
         let mut leaf = self.leaf(hash)?;
@@ -519,8 +523,8 @@ impl<'o> Fat<'o> {
         Ok(true)
     }
 
-    /// Notes the number of entries (`zap_num_entries`). On disk it may be anything, and entries can be found without it: where
-    /// it does not add up it is `end`.
+    /// Notes the number of entries (`zap_num_entries`). On disk it may be anything, and entries can be found without
+    /// it: where it does not add up it is `end`.
     fn count(&mut self, entries: Option<u64>, end: u64) {
         if entries.is_none() {
             let object = self.place.object;
@@ -548,7 +552,7 @@ impl<'o> Fat<'o> {
         Ok(())
     }
 
-    /// Splits the leaf of `hash`, which has a prefix of `prefix_len` bits (`zap_expand_leaf`).
+    /// Splits the leaf of `hash`, which has a prefix of `prefix_len` bits (`zap_expand_leaf`, `zap_leaf_split`).
     fn split(&mut self, hash: u64, prefix_len: u32) -> Result<()> {
         if prefix_len >= self.header.table.shift {
             return self.grow_table();

@@ -95,7 +95,7 @@ impl FatZap {
         })
     }
 
-    /// The wanted entry with the lowest collision differentiator.
+    /// The wanted entry with the lowest collision differentiator (`fzap_lookup`).
     pub(crate) fn find(
         &self,
         object: &Object,
@@ -144,7 +144,7 @@ impl FatZap {
     }
 }
 
-/// The first hash past those of a leaf; `None` after the last leaf.
+/// The first hash past the hashes of a leaf; `None` after the last leaf.
 fn after(leaf: &Leaf<'_>) -> Option<u64> {
     let next = leaf.prefix + 1;
     if leaf.prefix_len == 0 || next.checked_shr(leaf.prefix_len).unwrap_or(0) != 0 {

@@ -33,6 +33,7 @@ struct Entry {
 }
 
 impl MicroZap {
+    /// Decodes the block of a micro ZAP (`mzap_open`).
     pub(crate) fn open(object: &Object, block: &Block) -> Result<MicroZap> {
         let data = block.data.bytes();
         Self::decode(&Bytes::new(&data, block.order, "micro ZAP"))
@@ -85,6 +86,7 @@ impl MicroZap {
         self.entries.iter().skip(first)
     }
 
+    /// The entry that is wanted (`mze_find`).
     pub(crate) fn find(&self, hash: u64, wanted: &Wanted<'_>) -> Option<ZapEntry> {
         let same_hash = self.from(Position { hash, cd: 0 }).take_while(|e| e.at.hash == hash);
         let mut matching = same_hash.filter(|e| wanted.is(self.name(e)));
@@ -96,7 +98,7 @@ impl MicroZap {
     }
 }
 
-/// A micro ZAP with pending changes: the block as it is now, and the index that is kept by who
+/// A micro ZAP with pending changes: the block as it is now, and the index that is kept by the thread that
 /// changes it.
 #[derive(Debug)]
 pub(crate) struct PendingMicro {

@@ -159,7 +159,7 @@ impl Zap {
         matches!(self.body, Body::Micro(_) | Body::Pending(_))
     }
 
-    /// `ZAP_FLAG_*`; a micro ZAP has none.
+    /// `ZAP_FLAG_*`; a micro ZAP has no flags.
     pub fn flags(&self) -> u64 {
         match &self.body {
             Body::Micro(_) | Body::Pending(_) => 0,
@@ -181,7 +181,7 @@ impl Zap {
         }
     }
 
-    /// Number of entries, as the header of a fat ZAP says.
+    /// Number of entries, as the header of a fat ZAP says (`zap_count`).
     pub fn len(&self) -> u64 {
         match &self.body {
             Body::Micro(micro) => micro.len() as u64,
@@ -203,12 +203,12 @@ impl Zap {
         }
     }
 
-    /// The entry with exactly this name.
+    /// The entry with exactly this name (`zap_lookup`).
     pub fn lookup(&self, name: &[u8]) -> Result<Option<ZapEntry>> {
         self.find(name, &Wanted::Exact(name))
     }
 
-    /// The first entry whose name matches under the ZAP's own normalization. In a ZAP without
+    /// The first entry whose name matches under the ZAP's own normalization (`zap_lookup_norm`). In a ZAP without
     /// normalization as [`Zap::lookup`].
     pub fn lookup_norm(&self, name: &[u8], how: Match) -> Result<Option<ZapEntry>> {
         let flags = self.norm_flags();
@@ -244,7 +244,7 @@ impl Zap {
     }
 
     /// The entry with this key, in a ZAP whose keys are arrays of 64-bit words (dedup and block
-    /// cloning tables).
+    /// cloning tables) (`zap_lookup_uint64`).
     pub fn lookup_words(&self, key: &[u64]) -> Result<Option<ZapEntry>> {
         let Body::Fat(fat) = &self.body else {
             return Err(self.error("looked up by words, but its keys are names"));
@@ -257,7 +257,8 @@ impl Zap {
         fat.find(&self.object, hash, &Wanted::Exact(&key))
     }
 
-    /// Up to `max` entries from position `cursor` (0: the start), in the order of the hash.
+    /// Up to `max` entries from position `cursor` (0: the start), in the order of the hash
+    /// (`zap_cursor_retrieve`).
     pub fn entries_from(&self, cursor: u64, max: usize) -> Result<Vec<ZapEntry>> {
         let Some(position) = Position::unpack(cursor, self.flags()) else { return Ok(Vec::new()) };
         match &self.body {
@@ -294,7 +295,7 @@ impl Zap {
         })
     }
 
-    /// What `zdb -dddd` prints about the table. Reads all leafs of a fat ZAP; those that cannot be
+    /// What `zdb -dddd` prints about the table (`zap_get_stats`). Reads all leafs of a fat ZAP; those that cannot be
     /// read are left out.
     pub fn describe(&self) -> Describe {
         let fat = match &self.body {

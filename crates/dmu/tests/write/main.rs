@@ -223,7 +223,7 @@ struct Test {
     quiesced: Option<(OpenObjectSet, BTreeMap<u64, Model>, bool)>,
     /// What was seen some time ago.
     seen: Vec<(Object, Model)>,
-    /// What is to be rewritten, of which object.
+    /// The gathered rewrite, and the object that it is of.
     gathered: Option<(u64, Gather)>,
     /// What there was before each change that is being made, and bytes to be written.
     changes: Vec<(BTreeMap<u64, Model>, u64)>,
@@ -249,7 +249,7 @@ impl Test {
         assert!(self.set.undo_change());
         assert_eq!(self.set.dirty_bytes(), dirty);
         self.model = before;
-        // Nobody else gathers what a change under way has done.
+        // No other thread gathers what a change under way has done.
         self.gathered = None;
         self.look();
     }
@@ -621,7 +621,7 @@ fn what_is_quiesced_gets_indirect_blocks_for_holes_too() {
         let n = *test.model.keys().next().unwrap();
         test.on_data(n, &Op::Write { at: 0, len: 8192, byte: 1 });
         test.sync();
-        // The last block is past the dnode's pointers, and none that is dirty is.
+        // The last block is past the dnode's pointers, and no dirty block is.
         test.on_data(n, &Op::Write { at: 72 << 10, len: 8192, byte: 2 });
         test.on_data(n, &Op::Truncate { at: 72 << 10 });
         test.quiesce();

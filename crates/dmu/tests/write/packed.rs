@@ -98,7 +98,7 @@ fn what_makes_no_sense_is_refused() {
         let done = change(&live, |os| os.write_payload(number, 0, &bad));
         assert!(matches!(done, Err(WriteError::Invalid { .. })), "{done:?}");
     }
-    // It is written as it is, and is an error for who reads it.
+    // It is written as it is, and reading it is an error.
     change(&live, |os| os.write_payload(number, 0, &packed(Compression::Lz4, 512))).unwrap();
     assert!(live.set.object(number).unwrap().read_abd(0, SIZE).is_err());
     assert!(change(&live, |os| os.write(number, 7, b"x")).is_err());

@@ -1,4 +1,4 @@
-//! Changes are made as a whole or not at all, and nobody waits for a device but who needs it.
+//! Changes are made as a whole or not at all, and only a thread that needs a device waits for it.
 
 use crate::live::{COST, Live};
 use cenote_dmu::Error;
@@ -52,7 +52,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What is to be done, and how it ends.
+/// A change to make, and how it ends.
 #[derive(Debug, Clone)]
 enum Step {
     Change {
@@ -103,7 +103,7 @@ fn see(live: &Live) -> BTreeMap<u64, Seen> {
             let entries = Zap::open(&object).unwrap().entries().unwrap();
             entries.into_iter().map(|e| (e.name, e.value)).collect()
         });
-        // Where the entries of a ZAP are is nobody's business.
+        // The places of a ZAP's entries are not compared.
         let data = if kind.is_zap() { Vec::new() } else { data };
         let sizes = if kind.is_zap() { (0, 0) } else { (block_size, max_block) };
         (

@@ -1,5 +1,17 @@
-//! Properties that are not simply stored (`dsl_dataset_stats`): sizes and counts from the directory and dataset,
-//! settings of the file system from its master node, the geometry of a volume, keys.
+//! Properties that are not simply stored (`dsl_dataset_stats`, `dsl_dir_stats`).
+//!
+//! | where from | properties |
+//! |---|---|
+//! | bonus buffers of the directory and the dataset | sizes, ratios, counts, guids, times |
+//! | entries of the zapified directory or dataset | counts of file systems and snapshots, redaction, IV sets |
+//! | other datasets | `available`, `written`, `clones`, `origin`, `prevsnap` |
+//! | the file system's master node | `version`, `normalization`, `utf8only`, `casesensitivity`, default quotas |
+//! | the volume's two objects (`zvol_get_stats`) | `volsize`, `volblocksize` |
+//! | the wrapped key (`dsl_dataset_crypt_stats`) | encryption; the key is never loaded here |
+//! | the bookmark (`dsl_bookmark_fetch_props`) | the few that a bookmark has |
+//!
+//! A property that is not computed, or that this dataset does not have, is `None`; the caller then looks for a
+//! stored one.
 
 use super::inherit::Value;
 use super::table::Property;
@@ -182,7 +194,7 @@ impl Dsl {
         Ok(self.by_object(d.ds.prev_snap)?.map(|s| Value::Text(s.name)))
     }
 
-    /// Settings that a file system keeps in its own master node.
+    /// Settings that a file system keeps in its own master node (`zfs_get_zplprop`).
     fn of_file_system(&self, d: &Dataset, name: &str) -> Result<Option<Value>> {
         let objset = self.open_objset(d)?;
         if objset.phys().kind != ObjsetType::Zfs {

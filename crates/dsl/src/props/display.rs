@@ -7,7 +7,7 @@ use crate::human::{date, date_with_seconds, nicebytes, nicenum, ratio};
 use crate::{Dataset, Dsl};
 
 impl Dsl {
-    /// Puts a value into words; `None` if it has none (an unknown number of an index property).
+    /// Puts a value into words; `None` without words for it (an unknown number of an index property).
     pub(super) fn display(
         &self,
         d: &Dataset,

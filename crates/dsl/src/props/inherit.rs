@@ -63,7 +63,7 @@ impl LocalProps {
 }
 
 impl Dsl {
-    /// The properties stored in ZAP `object` of the MOS; 0: none.
+    /// The properties stored in ZAP `object` of the MOS; empty for 0.
     fn read_props(&self, object: u64) -> Result<LocalProps> {
         let mut props = LocalProps::default();
         if object == 0 {
@@ -148,7 +148,7 @@ impl Dsl {
         Ok(levels)
     }
 
-    /// The stored value of a property, set, received or inherited; `None`: the default counts.
+    /// The stored value of a property, set, received or inherited (`dsl_prop_get_dd`); `None`: the default counts.
     pub(crate) fn stored(
         &self,
         d: &Dataset,

@@ -107,8 +107,8 @@ const MOUNT_OPTIONS: [(&str, &str, &str); 8] = [
 
 impl Dsl {
     /// One property, native (`compression`), user (`com.x:y`) or parametrized (`userused@alice`,
-    /// `written@snap`), as `zfs get` shows it; `None` where it shows `-`: the property does not
-    /// apply or has no value.
+    /// `written@snap`), as `zfs get` shows it (`dsl_prop_get`, `dsl_prop_get_ds`); `None` where it shows `-`: the
+    /// property does not apply or has no value.
     ///
     /// # Errors
     /// Something that the value is computed from cannot be read.
@@ -116,7 +116,7 @@ impl Dsl {
         self.get_as_mounted(d, prop, &|name| self.mount_options(name))
     }
 
-    /// The same, where `mounts` knows what is mounted: for who asks of many datasets, or properties.
+    /// The same, where `mounts` knows what is mounted: for a caller that asks about many datasets or properties.
     ///
     /// # Errors
     /// As for [`Dsl::get`].
@@ -143,7 +143,7 @@ impl Dsl {
         }
     }
 
-    /// All properties that `zfs get all` shows, in its order: native ones, then user ones. One
+    /// All properties that `zfs get all` shows, in its order (`dsl_prop_get_all`): native ones, then user ones. One
     /// that cannot be read is left out and logged.
     pub fn get_all(&self, d: &Dataset) -> Result<Vec<(String, PropValue)>> {
         let options = OnceCell::new();
@@ -287,7 +287,7 @@ fn plain(text: String, source: Source) -> PropValue {
     PropValue { exact: text.clone(), human: text, source }
 }
 
-/// The default quotas of OpenZFS 2.4 are left out while none is set, since OpenZFS 2.3, which
+/// The default quotas of OpenZFS 2.4 are left out while they are not set, since OpenZFS 2.3, which
 /// does not know them, is what scripts most often meet.
 fn shown_unasked(property: &Property, value: &PropValue) -> bool {
     !(property.name.starts_with("default") && value.exact == "0")
@@ -309,7 +309,7 @@ fn source_of_computed(property: &Property, value: &Value) -> Source {
     }
 }
 
-/// The default value, where the property has one. A read-only one that is not there has none,
+/// The default value, where the property has one. A read-only property that is absent has no default,
 /// but for the counts that are only kept where there are limits.
 fn default_of(property: &Property) -> Option<Value> {
     let counted = matches!(property.name, "filesystem_count" | "snapshot_count");

@@ -35,7 +35,7 @@ pub enum Who {
 }
 
 impl Who {
-    /// The quotas of bytes and of objects of those that have none of their own.
+    /// The quotas of bytes and of objects of names without quotas of their own.
     fn defaults(self) -> [&'static str; 2] {
         match self {
             Who::User => ["defaultuserquota", "defaultuserobjquota"],
@@ -101,7 +101,7 @@ pub struct QuotaOf {
     pub project: bool,
 }
 
-/// Why a name is none of a quota.
+/// Why a name does not name a quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotAQuota {
     /// It is no property of a user, group or project.
@@ -121,7 +121,7 @@ pub fn owner_of(name: &str) -> Option<(Who, u64)> {
 /// The quota that a property stands for (`userquota_propname_decode`).
 ///
 /// # Errors
-/// It stands for none.
+/// It does not stand for a quota.
 pub fn quota_of(name: &str) -> std::result::Result<QuotaOf, NotAQuota> {
     let (family, whose) = parse(name).ok_or(NotAQuota::Other)?;
     let id = id_of(family.who, whose).ok_or(NotAQuota::Nobody)?;
@@ -134,9 +134,9 @@ pub fn quota_of(name: &str) -> std::result::Result<QuotaOf, NotAQuota> {
 /// What a user, group or project uses and may use; `None` where nothing is counted of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
-    /// Bytes used, and the quota of bytes, its own or the default; 0 for none.
+    /// Bytes used, and the quota of bytes, its own or the default; 0: no quota.
     pub bytes: Option<(u64, u64)>,
-    /// Objects used, and the quota of objects, its own or the default; 0 for none.
+    /// Objects used, and the quota of objects, its own or the default; 0: no quota.
     pub objects: Option<(u64, u64)>,
 }
 

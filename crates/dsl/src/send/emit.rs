@@ -1,4 +1,5 @@
-//! The records of a stream (`do_dump`, `dmu_dump_write`): what was found becomes records, with what was read behind them.
+//! The records of a stream (`do_dump`, `dmu_dump_write`): what was found becomes records, with what was read behind
+//! them.
 //!
 //! Free ranges that touch each other become one record, in the way in which OpenZFS joins them, so that the same
 //! snapshot gives the same bytes. END, and so every record before it, is written only if all was.
@@ -30,7 +31,7 @@ const COMPRESS_OFF: u8 = 2;
 /// Embedded type of data (`BP_EMBEDDED_TYPE_DATA`).
 const EMBEDDED_DATA: u8 = 0;
 
-/// How the bytes of a block are to be read.
+/// How to read the bytes of a block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum How {
     /// They are in the block pointer.

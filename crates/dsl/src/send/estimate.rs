@@ -4,9 +4,9 @@
 //! (`dmu_send_estimate_fast`): the bytes that were written since, less the pointers in indirect blocks, with a
 //! record for each block of the dataset's record size.
 //!
-//! It is counted instead, by walking what would be sent, where sizes do not tell: from a bookmark that has none, and for the
-//! rest of a stream that is resumed. The bytes that were received before cannot be taken from a number that only says
-//! about how long the whole stream is: small files alone make that several times shorter than the stream.
+//! It is counted instead, by walking what would be sent, where sizes do not tell: from a bookmark that has no sizes,
+//! and for the rest of a stream that is resumed. The bytes that were received before cannot be taken from a number that
+//! only says about how long the whole stream is: small files alone make that several times shorter than the stream.
 
 use super::emit::Emitter;
 use super::{Prepared, Result, SendError, SendOptions, pipeline};
@@ -18,7 +18,7 @@ impl Dsl {
     /// Bytes that the stream of `dataset` will have, about; of one that is resumed, those from there on.
     ///
     /// # Errors
-    /// Those of [`Dsl::send`] that are found without reading data.
+    /// Errors of [`Dsl::send`] that are found without reading data.
     pub fn send_estimate(
         &self,
         dataset: &Dataset,
@@ -66,7 +66,7 @@ impl Dsl {
     /// Bytes that the stream has, counted.
     ///
     /// # Errors
-    /// Those of [`Dsl::send`] that are found without reading data.
+    /// Errors of [`Dsl::send`] that are found without reading data.
     pub fn send_measure(
         &self,
         dataset: &Dataset,

@@ -5,8 +5,8 @@
 //! stream for each snapshot that is wanted, from the one before it. A clone is sent after its origin, a child after its
 //! parent.
 //!
-//! Invariant: order is OpenZFS's everywhere, that of the ZAPs for properties and children included, so that the list has
-//! the same bytes.
+//! Invariant: order is OpenZFS's everywhere, that of the ZAPs for properties and children included, so that the list
+//! has the same bytes.
 
 use super::{Result, SendError};
 use crate::props::{is_user, table};
@@ -129,7 +129,7 @@ impl Dsl {
     }
 
     /// Properties that are set on a dataset or snapshot itself, or came to it (`send_iterate_prop`); with
-    /// `received`, all that came to it, and none else.
+    /// `received`, all that came to it, and no others.
     fn sent_props(&self, d: &Dataset, received: bool) -> Result<NvList> {
         let mut list = NvList::default();
         for (name, value) in self.own_props(d, received)? {
@@ -155,7 +155,8 @@ impl Dsl {
         Ok(children)
     }
 
-    /// The streams of a package (`dump_filesystems`). `say` gets warnings. What cannot be sent makes the plan incomplete.
+    /// The streams of a package (`dump_filesystems`). `say` gets warnings. What cannot be sent makes the plan
+    /// incomplete.
     ///
     /// # Errors
     /// The pool's metadata cannot be read.

@@ -1,4 +1,16 @@
-//! What is going to be sent (`send_cb`): a [walk](traverse) over the objects that changed, and the blocks of each.
+//! What is going to be sent (`send_cb`, `send_traverse_thread`): a [walk](traverse) over the objects that changed,
+//! and the blocks of each.
+//!
+//! The walk goes down only where blocks were born after the transaction group that the stream starts from. For each
+//! object that it meets comes its record, the range behind its last block as free, and its spill block if that did
+//! not change (`dump_dnode`); then its changed blocks and holes. Free dnodes become free objects.
+//!
+//! Data is not read here: an item has the block pointer, and the pipeline reads it. Items go out in batches, which
+//! are bounded in number and in bytes of data.
+//!
+//! Invariants: an indirect block that is linked twice ends the walk as damage, so a hostile pool cannot make it
+//! endless. No object behind the last one to be sent, and no number that the meta dnode has no room for, is
+//! named. Objects in big-endian byte order are refused.
 
 use super::{Params, Result, SendError, max_objects};
 use crate::traverse::{self, DNODES, Mark, Place, Traversal, Visitor};
@@ -44,8 +56,8 @@ pub(super) enum Item {
     Data(Data),
 }
 
-/// Collects items into batches. `put` takes a batch that is full, with the logical bytes of its data; its error ends the
-/// walk.
+/// Collects items into batches. `put` takes a batch that is full, with the logical bytes of its data; its error ends
+/// the walk.
 pub(super) struct Walk<'a> {
     objset: &'a Arc<ObjectSet>,
     params: &'a Params,
@@ -65,8 +77,8 @@ impl<'a> Walk<'a> {
         Walk { objset, params, put, items: Vec::new(), bytes: 0, seen: Default::default() }
     }
 
-    /// Walks every object in the blocks of dnodes that changed (`send_traverse_thread`), from the point on that a stream
-    /// is resumed at.
+    /// Walks every object in the blocks of dnodes that changed (`send_traverse_thread`), from the point on that a
+    /// stream is resumed at.
     pub(super) fn objects(mut self) -> Result<()> {
         let objset = self.objset;
         let mark = |at: super::Resume| -> Result<Mark> {

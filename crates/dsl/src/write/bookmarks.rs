@@ -9,8 +9,9 @@
 //! A change that destroys many snapshots reads the bookmarks of a head once, and writes those that changed at
 //! its end ([`Kept`]).
 
+use super::kept::{Kept, Mark, Marks};
 use super::mos::{SMALL_BLOCK, ZAP_METADATA};
-use super::{DslWriteError, Result, Sizes, Tx, deadlist, destroy, features, names};
+use super::{DslWriteError, Result, Sizes, Tx, clones, deadlist, dir, features, names};
 use crate::name_of;
 use cenote_dmu::write::NewObject;
 use cenote_dmu::zap::{Match, Zap};
@@ -78,7 +79,7 @@ pub(super) fn blocks_killed(
         }
         let mut sum = Sizes::default();
         let had = |bp: &&BlockPointer| deadlist::birth(bp) <= bookmark.creation_txg;
-        let blocks = blocks.iter().filter(|bp| super::dataset::counts(bp)).filter(had);
+        let blocks = blocks.iter().filter(|bp| super::deadlist::counts(bp)).filter(had);
         blocks.for_each(|bp| sum.add((tx.space)(bp)));
         if sum != Sizes::default() {
             freed_more(&mut bookmark, sum);
@@ -97,38 +98,6 @@ pub(super) fn keys(
     let (_, bookmarks) = with_sizes(tx, head_obj)?;
     let txgs = bookmarks.iter().map(|(_, b)| b.creation_txg);
     Ok(txgs.filter(|txg| *txg > head.prev_snap_txg).collect())
-}
-
-/// Bookmarks of one head that say how much was freed before the next snapshot.
-#[derive(Debug, Default)]
-struct Marks {
-    zap: u64,
-    by_txg: BTreeMap<u64, Vec<Mark>>,
-}
-
-#[derive(Debug)]
-struct Mark {
-    name: String,
-    bookmark: BookmarkPhys,
-    /// It is not yet in the ZAP as it is here.
-    changed: bool,
-}
-
-/// Bookmarks of the heads whose snapshots one change destroys.
-#[derive(Debug, Default)]
-pub(super) struct Kept {
-    heads: BTreeMap<u64, Marks>,
-    /// How often the bookmarks of a head were read, and how many bookmarks were written.
-    pub(super) reads: u64,
-    pub(super) writes: u64,
-}
-
-impl Kept {
-    /// Adds what another one counted.
-    pub(super) fn count(&mut self, other: &Kept) {
-        self.reads += other.reads;
-        self.writes += other.writes;
-    }
 }
 
 impl Marks {
@@ -236,7 +205,8 @@ pub(super) fn free(tx: &mut Tx<'_>, head_obj: u64) -> Result<()> {
     features::decrement(tx, FEATURE)
 }
 
-/// The stored name and the contents of a bookmark. Names compare as those of the head's snapshots do.
+/// The stored name and the contents of a bookmark (`dsl_bookmark_lookup`). Names compare as the names of the head's
+/// snapshots do.
 pub fn find(tx: &mut Tx<'_>, head_obj: u64, name: &str) -> Result<Option<(String, BookmarkPhys)>> {
     let zap = tx.field_number(head_obj, BOOKMARKS)?.unwrap_or(0);
     if zap == 0 {
@@ -254,7 +224,7 @@ pub fn find(tx: &mut Tx<'_>, head_obj: u64, name: &str) -> Result<Option<(String
     }
 }
 
-/// The transaction group of a head's newest bookmark; 0 if it has none (`dsl_bookmark_latest_txg`).
+/// The transaction group of a head's newest bookmark; 0 without bookmarks (`dsl_bookmark_latest_txg`).
 pub(super) fn latest_txg(tx: &mut Tx<'_>, head_obj: u64) -> Result<u64> {
     let (_, bookmarks) = all(tx, head_obj)?;
     Ok(bookmarks.iter().map(|(_, b)| b.creation_txg).max().unwrap_or(0))
@@ -345,7 +315,7 @@ pub enum Source {
 }
 
 /// Whether the state of directory `dir` in transaction group `txg` is an ancestor of what is in `dir_obj`
-/// (`dsl_dataset_is_before`). Errors: `Invalid` if it is none.
+/// (`dsl_dataset_is_before`). Errors: `Invalid` if it is not.
 fn check_ancestor(tx: &mut Tx<'_>, dir_obj: u64, (dir, txg): (u64, u64)) -> Result<()> {
     let (mut at, mut seen) = (dir_obj, BTreeSet::new());
     while at != dir {
@@ -375,7 +345,7 @@ pub fn create(tx: &mut Tx<'_>, head_obj: u64, name: &str, source: &Source) -> Re
     if !features::is_enabled(tx, FEATURE)? {
         return Err(DslWriteError::Unsupported("a bookmark without the feature bookmarks".into()));
     }
-    destroy::refuse_encrypted(tx, head.dir)?;
+    dir::refuse_encrypted(tx, head.dir)?;
     let bookmark = match source {
         Source::Snapshot(object) => {
             let snap = tx.snapshot(*object)?;
@@ -417,7 +387,7 @@ pub fn destroy(tx: &mut Tx<'_>, head_obj: u64, name: &str) -> Result<()> {
     let (txg, head) = (bookmark.creation_txg, tx.head(head_obj)?);
     let (_, others) = with_sizes(tx, head_obj)?;
     if txg < head.prev_snap_txg && others.iter().all(|(_, b)| b.creation_txg != txg) {
-        destroy::remove_clones_key(tx, head.dir, txg)?;
+        clones::remove_clones_key(tx, head.dir, txg)?;
         deadlist::remove_key(tx, head.deadlist, txg)?;
     }
     Ok(())
@@ -472,7 +442,7 @@ mod tests {
     use super::super::deadlist::Keys;
     use super::super::pool::create_pool_dirs;
     use super::*;
-    use crate::write::snapshot;
+    use crate::write::{destroy, snapshot};
     use cenote_dmu::outside::Outside;
     use cenote_dmu::write::OpenObjectSet;
     use cenote_format::dmu::ObjsetType;

@@ -10,11 +10,11 @@
 //! What cannot be read when a list is emptied is left out, and goes on being in the sums of the lists that
 //! it was in: what an empty list still has in its sums was [leaked](take_lost).
 //!
-//! Invariants: a header's sums are those of its own entries and of all lists below it; an entry's
+//! Invariants: a header's sums cover its own entries and all lists below it; an entry's
 //! fill count and checksum are zero, since that compresses better.
 
 use super::mos::corrupt;
-use super::{DslWriteError, Result, Sizes, Tx, Unreadable, features, pool};
+use super::{DslWriteError, Result, Sizes, Tx, Unreadable, directory, features};
 use crate::bpobj::FREED;
 use cenote_dmu::write::{NewObject, indirect_shift};
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
@@ -60,7 +60,7 @@ pub fn create(tx: &mut Tx<'_>, block_size: u64) -> Result<u64> {
 
 /// The shared empty list; `None` if it is not in use.
 pub(super) fn shared_empty(tx: &mut Tx<'_>) -> Result<Option<u64>> {
-    pool::entry(tx, EMPTY_ENTRY)
+    directory::entry(tx, EMPTY_ENTRY)
 }
 
 /// An empty list that is not to be changed before it is replaced (`bpobj_alloc_empty`).
@@ -71,7 +71,7 @@ pub(super) fn create_empty(tx: &mut Tx<'_>) -> Result<u64> {
     }
 }
 
-/// As many references to the shared empty list; `None` if the pool has none.
+/// As many references to the shared empty list; `None` if the pool has no such list.
 pub(super) fn share_empty(tx: &mut Tx<'_>, count: usize) -> Result<Option<u64>> {
     if count == 0 {
         return Ok(None);
@@ -81,7 +81,7 @@ pub(super) fn share_empty(tx: &mut Tx<'_>, count: usize) -> Result<Option<u64>> 
         Some(empty) => empty,
         None if uses == 0 => {
             let empty = create(tx, BLOCK)?;
-            pool::set_entry(tx, EMPTY_ENTRY, empty)?;
+            directory::set_entry(tx, EMPTY_ENTRY, empty)?;
             empty
         }
         None => return Err(corrupt(0, "no empty_bpobj")),
@@ -104,7 +104,7 @@ pub(super) fn release_empties(tx: &mut Tx<'_>, count: usize) -> Result<()> {
     if !features::is_active(tx, EMPTY_BPOBJ)?
         && let Some(empty) = shared_empty(tx)?
     {
-        pool::remove_entry(tx, EMPTY_ENTRY)?;
+        directory::remove_entry(tx, EMPTY_ENTRY)?;
         tx.mos.free(empty)?;
     }
     Ok(())
@@ -193,8 +193,8 @@ pub(super) fn read_short_ahead(
     Ok(())
 }
 
-/// Reads entries of lists ahead of who goes through them: of all lists at once, level by level. What cannot be
-/// read is left to him.
+/// Reads entries of lists ahead of the code that goes through them: of all lists at once, level by level. What cannot
+/// be read is left to him.
 pub(super) fn read_ahead(tx: &mut Tx<'_>, lists: &[u64]) {
     let on_disk = lists.iter().filter_map(|list| tx.mos.synced().object(*list).ok());
     let on_disk: Vec<_> = on_disk.collect();
@@ -218,7 +218,7 @@ fn at(tx: &Tx<'_>, object: u64, level: u8, blkid: u64) -> Bookmark {
     Bookmark { objset: tx.mos.synced().id(), object, level: level.into(), blkid }
 }
 
-/// What is a single block is read by who needs it.
+/// A single block is read by the code that needs it.
 fn load(tx: &Tx<'_>, blocks: &[(BlockPointer, Bookmark)]) {
     if blocks.len() > 1 {
         tx.mos.synced().store().load(blocks, Access::Once);
@@ -239,8 +239,8 @@ pub(super) enum Mark {
     Free,
 }
 
-/// Adds block pointers to a list with a mark. The sums of a livelist are those of allocated blocks less
-/// those of freed ones.
+/// Adds block pointers to a list with a mark. The sums of a livelist are the sizes of allocated blocks less
+/// the sizes of freed ones.
 pub(super) fn enqueue_as<'b>(
     tx: &mut Tx<'_>,
     object: u64,
@@ -280,7 +280,7 @@ pub(super) fn enqueue_as<'b>(
 pub(super) struct Counts {
     /// All of them.
     pub entries: u64,
-    /// Those of freed blocks.
+    /// Sizes of freed blocks.
     pub freed: u64,
 }
 
@@ -483,7 +483,7 @@ fn lost(list: u64, why: &Unreadable) {
     tracing::warn!("part of the list of freed blocks {list} is lost: {why}");
 }
 
-/// Takes the sums out of a list that is empty: those of blocks that could not be read.
+/// Takes the sums out of a list that is empty: sizes of blocks that could not be read.
 pub(super) fn take_lost(tx: &mut Tx<'_>, object: u64) -> Result<Sizes> {
     let (mut phys, len) = header(tx, object)?;
     let left = space(tx, object)?;
@@ -522,7 +522,7 @@ fn take_entries(
         }
         Err(DslWriteError::Unreadable(why)) => {
             lost(list, &why);
-            // Below an indirect block nothing can be found, and none can be taken out of it.
+            // Below an indirect block nothing can be found or taken out.
             if why.level() > 0 { 0 } else { in_block }
         }
         Err(e) => return Err(e),

@@ -18,20 +18,19 @@
 use super::mos::{SMALL_BLOCK, corrupt};
 use super::props::{self, NewValue, Target};
 use super::space::{self, Delta, Part, charged};
-use super::{DslWriteError, Result, Sizes, Tx, references};
-use super::{bookmarks, deadlist, destroy, features, limits, livelist, names, permissions, pool};
+use super::{
+    DslWriteError, Result, Sizes, Tx, bookmarks, clones, deadlist, dir, features, limits, livelist,
+    names, permissions, references, special,
+};
 use cenote_dmu::write::{NewObject, ObjectChange, Synced};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::{DmuType, ObjsetPhys};
 use cenote_format::dsl::{
-    DD_FLAG_USED_BREAKDOWN, DS_FLAG_CI_DATASET, DS_FLAG_INCONSISTENT, DS_FLAG_UNIQUE_ACCURATE,
-    DslDatasetPhys, DslDirPhys,
+    DS_FLAG_CI_DATASET, DS_FLAG_INCONSISTENT, DS_FLAG_UNIQUE_ACCURATE, DslDatasetPhys,
 };
-use cenote_format::encode::dsl::{DATASET_SIZE, DIR_SIZE};
+use cenote_format::encode::dsl::DATASET_SIZE;
 use cenote_format::zap::norm::TO_UPPER;
 
-/// Type of the ZAP of a directory's clones (`DMU_OT_DSL_CLONES`).
-const DIR_CLONES: DmuType = DmuType(52);
 /// Feature of datasets with dnodes of more than one slot.
 const LARGE_DNODE: &str = "org.zfsonlinux:large_dnode";
 /// The transaction group of `$ORIGIN@$ORIGIN`, which has no blocks.
@@ -52,8 +51,8 @@ pub struct Created {
 /// With the snapshot object `origin` it is a clone, whose root block may name a log that is not its own.
 ///
 /// Errors: `Exists`, `TooLong`, `Invalid` name or property, `Quota` if `filesystem_limit` would be exceeded,
-/// `NoSpace` for a reservation or refreservation. After an error about a property the dataset must not stay: the transaction group
-/// must not be completed, unless the caller destroys it.
+/// `NoSpace` for a reservation or refreservation. After an error about a property the dataset must not stay: the
+/// transaction group must not be completed, unless the caller destroys it.
 pub fn create(
     tx: &mut Tx<'_>,
     parent_dir: u64,
@@ -70,7 +69,7 @@ pub fn create(
         return Err(DslWriteError::Exists);
     }
     limits::check(tx, parent_dir, limits::FILESYSTEMS, 1, None)?;
-    destroy::refuse_encrypted(tx, parent_dir)?;
+    dir::refuse_encrypted(tx, parent_dir)?;
     let (len, depth) = names::length(tx, parent_dir)?;
     names::fits(len, name.len())?;
     if depth >= names::max_nesting() {
@@ -81,9 +80,9 @@ pub fn create(
     }
     let start = match origin {
         Some(origin) => Some(origin),
-        None => pool::origin_snap(tx)?,
+        None => dir::origin_snap(tx)?,
     };
-    let dir_obj = create_dir(tx, Some((parent_dir, name)))?;
+    let dir_obj = dir::create_dir(tx, Some((parent_dir, name)))?;
     let ds_obj = create_head(tx, dir_obj, start)?;
     if origin.is_some() {
         livelist::start(tx, dir_obj)?;
@@ -94,42 +93,6 @@ pub fn create(
         props::apply(tx, Target::Dir(dir_obj), name, value)?;
     }
     Ok(Created { dir_obj, ds_obj })
-}
-
-/// A new directory, in its parent and with its name (`dsl_dir_create_sync`).
-pub(super) fn create_dir(tx: &mut Tx<'_>, parent: Option<(u64, &str)>) -> Result<u64> {
-    let object = tx.mos.allocate(&NewObject {
-        bonus_kind: DmuType::DSL_DIR,
-        bonus: vec![0; DIR_SIZE],
-        ..NewObject::new(DmuType::DSL_DIR, SMALL_BLOCK)
-    })?;
-    let mut dir = DslDirPhys {
-        creation_time: tx.now,
-        head_dataset: 0,
-        parent: 0,
-        origin: 0,
-        children: 0,
-        used: 0,
-        compressed: 0,
-        uncompressed: 0,
-        quota: 0,
-        reserved: 0,
-        props: 0,
-        deleg: 0,
-        flags: DD_FLAG_USED_BREAKDOWN,
-        used_breakdown: [0; 5],
-        clones: 0,
-    };
-    if let Some((parent, name)) = parent {
-        let children = tx.dir(parent)?.children;
-        tx.zap_add(children, name, object)?;
-        dir.parent = parent;
-        limits::adjust(tx, parent, limits::FILESYSTEMS, 1)?;
-    }
-    dir.props = tx.plain_zap(DmuType::DSL_PROPS)?;
-    dir.children = tx.plain_zap(DmuType::DSL_DIR_CHILD_MAP)?;
-    tx.set_dir(object, &dir)?;
-    Ok(object)
 }
 
 /// A dataset's object.
@@ -210,42 +173,14 @@ fn start_from(
     }
     tx.zap_set(from.next_clones, &format!("{object:x}"), object)?;
     tx.set_dataset(origin, &from)?;
-    let clones = clones_of(tx, from.dir)?;
+    let clones = clones::clones_of(tx, from.dir)?;
     tx.zap_set(clones, &format!("{object:x}"), object)
-}
-
-/// The ZAP of the clones of a directory's snapshots (`dd_clones`), which is created if need be.
-pub(super) fn clones_of(tx: &mut Tx<'_>, dir_obj: u64) -> Result<u64> {
-    match tx.dir(dir_obj)?.clones {
-        0 => {
-            let clones = tx.plain_zap(DIR_CLONES)?;
-            tx.edit_dir(dir_obj, |dir| dir.clones = clones)?;
-            Ok(clones)
-        }
-        clones => Ok(clones),
-    }
-}
-
-/// The transaction group of the snapshot that a directory's head is a clone of; 0 if it is none
-/// (`dd_origin_txg`).
-pub(super) fn origin_txg(tx: &mut Tx<'_>, dir: &DslDirPhys) -> Result<u64> {
-    if dir.origin == 0 || Some(dir.origin) == pool::origin_snap(tx)? {
-        return Ok(0);
-    }
-    Ok(tx.dataset(dir.origin)?.creation_txg)
-}
-
-/// Whether a block counts: holes do not, and neither do those left out of redacted datasets.
-pub(super) fn counts(bp: &BlockPointer) -> bool {
-    const REDACTED: u8 = 2;
-    let redacted = bp.is_embedded() && bp.checksum_type() == REDACTED;
-    !bp.is_hole() && !redacted
 }
 
 /// Features that blocks call for.
 fn features_of(born: &[BlockPointer]) -> Vec<&'static str> {
     let mut guids = Vec::new();
-    for bp in born.iter().filter(|bp| counts(bp)) {
+    for bp in born.iter().filter(|bp| deadlist::counts(bp)) {
         if bp.lsize() > OLD_MAX_BLOCK {
             guids.push("org.open-zfs:large_blocks");
         }
@@ -293,10 +228,10 @@ pub fn synced(tx: &mut Tx<'_>, ds_obj: u64, synced: &Synced) -> Result<()> {
     }
     let reserved = space::refreservation(tx, &ds)?;
     let mut born = Sizes::default();
-    synced.born.iter().filter(|bp| counts(bp)).for_each(|bp| born.add((tx.space)(bp)));
+    synced.born.iter().filter(|bp| deadlist::counts(bp)).for_each(|bp| born.add((tx.space)(bp)));
     let killed = sort_killed(tx, (ds_obj, &ds), &synced.killed)?;
 
-    // Of a dataset without snapshots all that is not referred to any more is nobody's.
+    // Without snapshots, unreferenced blocks are freed at once.
     let leaked = if ds.prev_snap_txg <= ORIGIN_TXG { synced.leaked.min(ds.referenced) } else { 0 };
     let unique = born.used.wrapping_sub(killed.free.used).wrapping_sub(leaked) as i64;
     let charge = charged(ds.unique, unique, reserved);
@@ -319,7 +254,7 @@ pub fn synced(tx: &mut Tx<'_>, ds_obj: u64, synced: &Synced) -> Result<()> {
     space::charge_from(tx, ds.dir, delta, unique, (Part::RefReservation, Part::Head))?;
     if leaked > 0 {
         let sizes = Sizes { used: leaked, ..Sizes::default() };
-        pool::charge_leak(tx, sizes)?;
+        special::charge_leak(tx, sizes)?;
     }
     let what = format!("blocks that snapshots of dataset {ds_obj:#x} have are not put down");
     let listed = tx.unless_unreadable(&what, |tx| {
@@ -329,7 +264,7 @@ pub fn synced(tx: &mut Tx<'_>, ds_obj: u64, synced: &Synced) -> Result<()> {
     if listed.is_none() {
         let lost = Sizes { used: killed.to_snapshots, ..Sizes::default() };
         space::charge(tx, ds.dir, Part::Head, Delta::less(lost))?;
-        pool::charge_leak(tx, lost)?;
+        special::charge_leak(tx, lost)?;
     }
     if killed.unique_to_previous > 0 {
         tx.edit_dataset(ds.prev_snap, |prev| {
@@ -364,7 +299,7 @@ fn sort_killed(
     blocks: &[BlockPointer],
 ) -> Result<Killed> {
     let dir = tx.dir(ds.dir)?;
-    let origin_txg = origin_txg(tx, &dir)?;
+    let origin_txg = dir::origin_txg(tx, &dir)?;
     // Birth from which on a block is unique to the previous snapshot, if that is of this dataset.
     let unique_after = match ds.prev_snap {
         0 => None,
@@ -380,7 +315,7 @@ fn sort_killed(
         unique_to_previous: 0,
         to_snapshots: 0,
     };
-    for bp in blocks.iter().filter(|bp| counts(bp)) {
+    for bp in blocks.iter().filter(|bp| deadlist::counts(bp)) {
         let (birth, sizes) = (deadlist::birth(bp), (tx.space)(bp));
         if birth > ds.prev_snap_txg {
             out.free.add(sizes);

@@ -6,13 +6,13 @@
 //! empty deadlist with one key more; a destroyed one's key goes, and its list becomes part of the one
 //! before.
 //!
-//! There is a key for each snapshot. Those of a deadlist that was added to stay in memory ([`Keys`]) from
+//! There is a key for each snapshot. The keys of a deadlist that was added to stay in memory ([`Keys`]) from
 //! group to group, until some other change is made to the pool. A change that destroys many snapshots
-//! keeps those of all deadlists that it meets, and the bookmarks of the heads ([`keeping_keys`]).
+//! keeps those of all deadlists that it meets, and the bookmarks of the heads ([`destroy`](super::destroy)).
 
-use super::livelist::Pair;
+use super::kept::Kept;
 use super::mos::{SMALL_BLOCK, corrupt};
-use super::{DslWriteError, Result, Sizes, Tx, bookmarks, bpobj};
+use super::{DslWriteError, Result, Sizes, Tx, bpobj};
 use crate::number_in_name;
 use cenote_dmu::write::NewObject;
 use cenote_format::blkptr::BlockPointer;
@@ -31,6 +31,13 @@ pub(super) fn birth(bp: &BlockPointer) -> u64 {
     if rewritten { bp.physical_birth() } else { bp.logical_birth() }
 }
 
+/// Whether a block counts: holes do not, and neither do those left out of redacted datasets.
+pub(super) fn counts(bp: &BlockPointer) -> bool {
+    const REDACTED: u8 = 2;
+    let redacted = bp.is_embedded() && bp.checksum_type() == REDACTED;
+    !bp.is_hole() && !redacted
+}
+
 /// Keys and lists of deadlists that were added to (`dl_tree`), from group to group.
 #[derive(Debug, Default)]
 pub struct Keys {
@@ -40,7 +47,7 @@ pub struct Keys {
     reads: u64,
     /// Whether every deadlist is kept, for one change.
     all: bool,
-    bookmarks: bookmarks::Kept,
+    bookmarks: Kept,
     /// Livelists that have blocks of the transaction group.
     begun: (u64, HashSet<u64>),
     /// Sub-lists of a livelist that can become one.
@@ -49,6 +56,15 @@ pub struct Keys {
 
 /// The list of each key.
 pub(super) type Lists = BTreeMap<u64, u64>;
+
+/// Two neighbouring sub-lists of a livelist (`livelist_condense_entry_t`): key and list of each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pair {
+    pub(super) dir_obj: u64,
+    pub(super) livelist: u64,
+    pub(super) first: (u64, u64),
+    pub(super) next: (u64, u64),
+}
 
 /// Keys that are kept in memory, of all deadlists together.
 const MAX_KEYS: usize = 1 << 20;
@@ -73,13 +89,25 @@ impl Keys {
         self.reads
     }
 
+    /// Keys that every deadlist keeps, until one change ends.
+    pub(super) fn of_one_change() -> Keys {
+        Keys { all: true, ..Keys::default() }
+    }
+
+    /// Forgets what another change may have changed, and adds what that one counted.
+    pub(super) fn follow(&mut self, inner: &Keys) {
+        self.forget();
+        self.reads += inner.reads;
+        self.bookmarks.count(&inner.bookmarks);
+    }
+
     /// Bookmarks that are kept for one change.
-    pub(super) fn kept_bookmarks(&mut self) -> Option<&mut bookmarks::Kept> {
+    pub(super) fn kept_bookmarks(&mut self) -> Option<&mut Kept> {
         self.all.then_some(&mut self.bookmarks)
     }
 
     #[cfg(test)]
-    pub(super) fn bookmarks_counted(&self) -> &bookmarks::Kept {
+    pub(super) fn bookmarks_counted(&self) -> &Kept {
         &self.bookmarks
     }
 
@@ -168,29 +196,6 @@ pub(super) fn set_total(tx: &mut Tx<'_>, object: u64, total: Sizes) -> Result<()
     let Sizes { used, compressed, uncompressed } = total;
     let bonus = DeadlistPhys { used, compressed, uncompressed }.encode();
     Ok(tx.mos.set_bonus(object, DmuType::DEADLIST_HDR, &bonus)?)
-}
-
-/// Makes a change that meets the same deadlists and bookmarks again and again: they are read once, and bookmarks
-/// are written at its end.
-pub(super) fn keeping_keys<T>(
-    tx: &mut Tx<'_>,
-    change: impl FnOnce(&mut Tx<'_>) -> Result<T>,
-) -> Result<T> {
-    let mut keys = Keys { all: true, ..Keys::default() };
-    let (frees, obsolete) = (std::mem::take(&mut tx.frees), std::mem::take(&mut tx.obsolete));
-    let Tx { txg, now, chance, space, usable, pool, .. } = *tx;
-    let (mos, who, deadlists) = (&mut *tx.mos, tx.who.clone(), Some(&mut keys));
-    let mut inner =
-        Tx { mos, txg, now, chance, space, usable, pool, who, frees, obsolete, deadlists };
-    let done = change(&mut inner);
-    let done = done.and_then(|done| bookmarks::write_kept(&mut inner).map(|()| done));
-    (tx.frees, tx.obsolete) = (inner.frees, inner.obsolete);
-    if let Some(outer) = tx.deadlists.as_deref_mut() {
-        outer.forget();
-        outer.reads += keys.reads;
-        outer.bookmarks.count(&keys.bookmarks);
-    }
-    done
 }
 
 /// Keys and lists, of which the change that changes them keeps what they are then.
@@ -376,6 +381,7 @@ pub(super) fn move_from(tx: &mut Tx<'_>, object: u64, key: u64, bpobj: u64) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::write::destroy::keeping_keys;
     use crate::write::pool::create_pool_dirs;
     use cenote_dmu::outside::Outside;
     use cenote_dmu::write::OpenObjectSet;

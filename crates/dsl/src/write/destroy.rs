@@ -12,34 +12,24 @@
 //! queue: there the tree is walked before anything is changed, and all of it is freed in the txg that
 //! destroys the dataset.
 
+use super::deadlist::Keys;
 use super::free::{below_root, queue_tree, walk_reads_less};
 use super::mos::{DIRECTORY, corrupt};
 use super::space::{self, Delta, Part};
 use super::{
-    DslWriteError, Result, Sizes, Tx, bookmarks, dataset, deadlist, features, limits, livelist,
-    names, pool, props, remaps, snapshot,
+    DslWriteError, Result, Sizes, Tx, bookmarks, clones, deadlist, dir, directory, features,
+    limits, livelist, names, props, remaps, snapshot, special,
 };
 use cenote_dmu::ObjectSet;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dsl::{DS_FLAG_DEFER_DESTROY, DslDatasetPhys};
-use std::collections::HashSet;
 
 pub(super) const ASYNC_DESTROY: &str = "com.delphix:async_destroy";
 const HEAD_ERRLOG: &str = "com.delphix:head_errlog";
-/// Field of a directory: the key of an encrypted dataset.
-const CRYPTO_KEY: &str = "com.datto:crypto_key_obj";
 /// Pointers in an indirect block of the usual size: blocks that one read of a walk finds at most.
 const POINTERS: u64 = 1 << 10;
 /// What a walk reads besides: the root block, and dnodes.
 const LEAST_READS: u64 = 2;
-
-/// Errors: `Unsupported` for an encrypted dataset.
-pub(super) fn refuse_encrypted(tx: &mut Tx<'_>, dir_obj: u64) -> Result<()> {
-    match tx.field(dir_obj, CRYPTO_KEY)? {
-        Some(_) => Err(DslWriteError::Unsupported("changing encrypted datasets".into())),
-        None => Ok(()),
-    }
-}
 
 fn holds(tx: &mut Tx<'_>, ds: &DslDatasetPhys) -> Result<usize> {
     Ok(tx.zap_entries(ds.userrefs)?.len())
@@ -54,7 +44,7 @@ pub fn destroy_snapshots(
     snapshots: &[(u64, &str)],
     defer: bool,
 ) -> Result<Vec<bool>> {
-    deadlist::keeping_keys(tx, |tx| {
+    keeping_keys(tx, |tx| {
         let destroy = |(object, name): &(u64, &str)| destroy_named(tx, *object, Some(name), defer);
         snapshots.iter().map(destroy).collect()
     })
@@ -92,7 +82,28 @@ fn destroy_named(tx: &mut Tx<'_>, snap_obj: u64, name: Option<&str>, defer: bool
 /// Errors: `Unsupported`.
 pub fn check_snapshot(tx: &mut Tx<'_>, snap_obj: u64) -> Result<()> {
     let snap = tx.snapshot(snap_obj)?;
-    refuse_encrypted(tx, snap.dir)
+    dir::refuse_encrypted(tx, snap.dir)
+}
+
+/// Makes a change that meets the same deadlists and bookmarks again and again: they are read once, and bookmarks
+/// are written at its end.
+pub(super) fn keeping_keys<T>(
+    tx: &mut Tx<'_>,
+    change: impl FnOnce(&mut Tx<'_>) -> Result<T>,
+) -> Result<T> {
+    let mut keys = Keys::of_one_change();
+    let (frees, obsolete) = (std::mem::take(&mut tx.frees), std::mem::take(&mut tx.obsolete));
+    let Tx { txg, now, chance, space, usable, pool, .. } = *tx;
+    let (mos, who, deadlists) = (&mut *tx.mos, tx.who.clone(), Some(&mut keys));
+    let mut inner =
+        Tx { mos, txg, now, chance, space, usable, pool, who, frees, obsolete, deadlists };
+    let done = change(&mut inner);
+    let done = done.and_then(|done| bookmarks::write_kept(&mut inner).map(|()| done));
+    (tx.frees, tx.obsolete) = (inner.frees, inner.obsolete);
+    if let Some(outer) = tx.deadlists.as_deref_mut() {
+        outer.follow(&keys);
+    }
+    done
 }
 
 /// Destroys a snapshot without checks (`dsl_destroy_snapshot_sync_impl`).
@@ -116,7 +127,7 @@ fn remove_snapshot(
     move_blocks(tx, snap, next.deadlist, linear)?;
     remaps::snapshot_destroyed(tx, (snap_obj, snap), snap.next_snap)?;
     if !keep_keys {
-        remove_clones_key(tx, snap.dir, snap.creation_txg)?;
+        clones::remove_clones_key(tx, snap.dir, snap.creation_txg)?;
     }
     if next.num_children > 0 {
         let after = tx.dataset(next.next_snap)?.deadlist;
@@ -187,34 +198,12 @@ fn move_blocks(tx: &mut Tx<'_>, snap: &DslDatasetPhys, next: u64, linear: bool) 
     }
     let freed = deadlist::range(tx, next, snap.prev_snap_txg, u64::MAX)?;
     space::charge(tx, snap.dir, Part::Snapshots, Delta::less(freed))?;
-    let Some(free) = pool::entry(tx, pool::FREE_BPOBJ)? else {
+    let Some(free) = directory::entry(tx, directory::FREE_BPOBJ)? else {
         return Err(corrupt(DIRECTORY, "no free_bpobj"));
     };
     deadlist::move_from(tx, next, snap.prev_snap_txg, free)?;
-    pool::charge_free(tx, Delta::more(freed))?;
+    special::charge_free(tx, Delta::more(freed))?;
     deadlist::merge(tx, next, snap.deadlist)
-}
-
-/// Removes the key of a destroyed snapshot from the deadlists of clones of later snapshots, and of
-/// their clones.
-pub(super) fn remove_clones_key(tx: &mut Tx<'_>, dir_obj: u64, key: u64) -> Result<()> {
-    let (mut waiting, mut seen) = (vec![dir_obj], HashSet::new());
-    while let Some(object) = waiting.pop() {
-        if !seen.insert(object) {
-            return Err(corrupt(object, "clones of each other"));
-        }
-        let clones = tx.dir(object)?.clones;
-        for clone_obj in tx.zap_entries(clones)?.iter().filter_map(|e| e.u64()) {
-            let clone = tx.dataset(clone_obj)?;
-            let dir = tx.dir(clone.dir)?;
-            if dataset::origin_txg(tx, &dir)? > key {
-                deadlist::remove_key(tx, clone.deadlist, key)?;
-                remaps::remove_key(tx, clone_obj, key)?;
-                waiting.push(clone.dir);
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Computes anew what is unique to a head whose previous snapshot changed, and what its
@@ -290,7 +279,7 @@ pub fn check_head(tx: &mut Tx<'_>, ds_obj: u64) -> Result<Way> {
     if dir.parent == 0 || dir.head_dataset != ds_obj {
         return Err(DslWriteError::Invalid("is no dataset that can be destroyed".into()));
     }
-    refuse_encrypted(tx, ds.dir)?;
+    dir::refuse_encrypted(tx, ds.dir)?;
     if ds.prev_snap != 0 && tx.dataset(ds.prev_snap)?.next_snap == ds_obj {
         return Err(DslWriteError::HasSnapshots);
     }
@@ -385,7 +374,7 @@ pub(super) fn free_tree(
         }
         Way::Tree | Way::Livelist(_) => {
             queue_tree(tx, root, since, all)?;
-            pool::charge_free(tx, Delta::more(all))
+            special::charge_free(tx, Delta::more(all))
         }
     }
 }
@@ -437,7 +426,7 @@ fn remove_errors(tx: &mut Tx<'_>, ds_obj: u64) -> Result<()> {
     }
     let name = format!("{ds_obj:x}");
     for log in ["errlog_last", "errlog_scrub"] {
-        let Some(log) = pool::entry(tx, log)?.filter(|log| *log != 0) else { continue };
+        let Some(log) = directory::entry(tx, log)?.filter(|log| *log != 0) else { continue };
         if let Some(errors) = tx.zap_number(log, &name)? {
             tx.zap_remove(log, &name)?;
             tx.mos.free(errors)?;

@@ -1,4 +1,17 @@
 //! Why a change was not made: refused, unreadable or fatal.
+//!
+//! | kind | what | what follows |
+//! |---|---|---|
+//! | refused | arguments, a state, a quota, space | the user is told |
+//! | [`Unreadable`] | bytes on devices cannot be read or make no sense | the user is told; the text names the block |
+//! | [`Fatal`] | the transaction group cannot be written | the pool is suspended |
+//!
+//! Errors of the floor below are sorted once, here. No space and quotas are refusals. What the devices, a
+//! suspension or a failed group bring about is fatal. All others mean that the MOS contradicts itself, and are
+//! unreadable.
+//!
+//! Code that has changed something and cannot take it back turns unreadable into fatal
+//! ([`DslWriteError::into_fatal`]).
 
 use crate::zil::ZIL_LEVEL;
 use cenote_dmu::Error;
@@ -60,7 +73,7 @@ pub enum DslWriteError {
 }
 
 impl DslWriteError {
-    /// The same for who cannot undo what was done: what cannot be read is fatal then.
+    /// The same for a caller that cannot undo what was done: unreadable metadata is fatal then.
     pub fn into_fatal(self) -> DslWriteError {
         match self {
             DslWriteError::Unreadable(Unreadable(why)) => Fatal(why).into(),

@@ -10,7 +10,8 @@
 //! `enabled_txg` itself.
 
 use super::mos::{DIRECTORY, ZAP_METADATA, corrupt};
-use super::{DslWriteError, Result, Tx, pool};
+use super::{DslWriteError, Result, Tx, directory};
+use cenote_dmu::write::ZapMut;
 use cenote_format::encode::zap::Value;
 use cenote_format::features::{FEATURES, Feature, by_guid};
 
@@ -18,6 +19,8 @@ const FOR_READ: &str = "features_for_read";
 const FOR_WRITE: &str = "features_for_write";
 const DESCRIPTIONS: &str = "feature_descriptions";
 const ENABLED_TXG_ZAP: &str = "feature_enabled_txg";
+/// Feature that zapified objects count as uses of.
+pub(super) const EXTENSIBLE: &str = "com.delphix:extensible_dataset";
 const ENABLED_TXG: &str = "com.delphix:enabled_txg";
 /// Features that are active from when they are enabled (`ZFEATURE_FLAG_ACTIVATE_ON_ENABLE`).
 const ACTIVE_AT_ONCE: [&str; 5] = [
@@ -31,9 +34,9 @@ const ACTIVE_AT_ONCE: [&str; 5] = [
 /// Creates the three ZAPs of features, if they are not there.
 pub fn create_objects(tx: &mut Tx<'_>) -> Result<()> {
     for name in [FOR_READ, FOR_WRITE, DESCRIPTIONS] {
-        if pool::entry(tx, name)?.is_none() {
+        if directory::entry(tx, name)?.is_none() {
             let zap = tx.plain_zap(ZAP_METADATA)?;
-            pool::set_entry(tx, name, zap)?;
+            directory::set_entry(tx, name, zap)?;
         }
     }
     Ok(())
@@ -45,16 +48,17 @@ fn known(guid: &str) -> Result<&'static Feature> {
 
 /// The ZAP that counts the uses of a feature.
 fn counts(tx: &mut Tx<'_>, feature: &Feature) -> Result<Option<u64>> {
-    pool::entry(tx, if feature.readonly_compatible { FOR_WRITE } else { FOR_READ })
+    directory::entry(tx, if feature.readonly_compatible { FOR_WRITE } else { FOR_READ })
 }
 
-/// Enables a feature and all that it depends on; those that are active from the start become so.
-/// Nothing happens if it is enabled.
+/// Enables a feature and all that it depends on; those that are active from the start become so
+/// (`feature_enable_sync`). Nothing happens if it is enabled.
 ///
 /// Errors: `Unsupported` for a guid that is not in the table; the ZAPs of features are not there.
 pub fn enable(tx: &mut Tx<'_>, guid: &str) -> Result<()> {
     let feature = known(guid)?;
-    let (Some(counts), Some(descriptions)) = (counts(tx, feature)?, pool::entry(tx, DESCRIPTIONS)?)
+    let (Some(counts), Some(descriptions)) =
+        (counts(tx, feature)?, directory::entry(tx, DESCRIPTIONS)?)
     else {
         return Err(corrupt(DIRECTORY, "no feature flags"));
     };
@@ -69,11 +73,11 @@ pub fn enable(tx: &mut Tx<'_>, guid: &str) -> Result<()> {
     tx.zap_put(descriptions, guid, &Value::U8(&text))?;
     tx.zap_set(counts, guid, u64::from(ACTIVE_AT_ONCE.contains(&guid)))?;
     if is_enabled(tx, ENABLED_TXG)? {
-        let zap = match pool::entry(tx, ENABLED_TXG_ZAP)? {
+        let zap = match directory::entry(tx, ENABLED_TXG_ZAP)? {
             Some(zap) => zap,
             None => {
                 let zap = tx.plain_zap(ZAP_METADATA)?;
-                pool::set_entry(tx, ENABLED_TXG_ZAP, zap)?;
+                directory::set_entry(tx, ENABLED_TXG_ZAP, zap)?;
                 zap
             }
         };
@@ -115,12 +119,12 @@ pub(super) fn change(tx: &mut Tx<'_>, guid: &str, delta: i64) -> Result<()> {
     tx.zap_set(counts, guid, new)
 }
 
-/// One use more. Errors: not enabled.
+/// One use more (`spa_feature_incr`). Errors: not enabled.
 pub fn increment(tx: &mut Tx<'_>, guid: &str) -> Result<()> {
     change(tx, guid, 1)
 }
 
-/// One use less. Errors: not enabled, no uses.
+/// One use less (`spa_feature_decr`). Errors: not enabled, no uses.
 pub fn decrement(tx: &mut Tx<'_>, guid: &str) -> Result<()> {
     change(tx, guid, -1)
 }
@@ -191,4 +195,24 @@ pub fn label_features(tx: &mut Tx<'_>) -> Result<Vec<&'static str>> {
         }
     }
     Ok(active)
+}
+
+impl Tx<'_> {
+    /// Makes a directory or dataset a ZAP of further fields.
+    pub(super) fn zapify(&mut self, object: u64) -> Result<()> {
+        if self.is_zapified(object)? {
+            return Ok(());
+        }
+        let salt = self.zap_format()?.salt;
+        ZapMut::zapify(self.mos, object, ZAP_METADATA, salt)?;
+        increment(self, EXTENSIBLE)
+    }
+
+    /// Frees a directory or dataset.
+    pub(super) fn free_zapified(&mut self, object: u64) -> Result<()> {
+        if self.is_zapified(object)? {
+            decrement(self, EXTENSIBLE)?;
+        }
+        Ok(self.mos.free(object)?)
+    }
 }

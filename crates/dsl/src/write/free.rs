@@ -24,10 +24,12 @@
 //! be read is left out instead. What `$FREE` is charged for when nothing waits any more is then charged to
 //! `$LEAK`, as are the entries of `free_bpobj` that could not be read.
 
+pub use super::budget::Budget;
 use super::mos::{WORDS_METADATA, corrupt};
 use super::space::Delta;
 use super::{
-    DslWriteError, Result, Sizes, Tx, bpobj, dataset, deadlist, features, livelist, pool, remaps,
+    DslWriteError, Result, Sizes, Tx, bpobj, deadlist, directory, features, livelist, remaps,
+    special,
 };
 use crate::traverse::{self, DESTROYED, Mark, Place, Stopped, Traversal, Visitor};
 use crate::{bounds, tunables};
@@ -106,7 +108,7 @@ impl Entry {
     }
 }
 
-/// Puts a destroyed dataset on the queue: all below `root` that was born after `after_txg`, so many
+/// Puts a destroyed dataset on the queue (`bptree_add`): all below `root` that was born after `after_txg`, so many
 /// bytes.
 pub(super) fn queue_tree(
     tx: &mut Tx<'_>,
@@ -114,7 +116,7 @@ pub(super) fn queue_tree(
     after_txg: u64,
     sizes: Sizes,
 ) -> Result<()> {
-    let queue = match pool::entry(tx, QUEUE)? {
+    let queue = match directory::entry(tx, QUEUE)? {
         Some(queue) => queue,
         None => {
             features::increment(tx, ASYNC_DESTROY)?;
@@ -123,7 +125,7 @@ pub(super) fn queue_tree(
                 bonus: vec![0; HEADER],
                 ..NewObject::new(WORDS_METADATA, bpobj::BLOCK)
             })?;
-            pool::set_entry(tx, QUEUE, queue)?;
+            directory::set_entry(tx, QUEUE, queue)?;
             queue
         }
     };
@@ -134,24 +136,15 @@ pub(super) fn queue_tree(
     header.write(tx, queue)
 }
 
-/// How much of what waits is freed in a transaction group.
-#[derive(Clone, Copy)]
-pub struct Budget<'b> {
-    /// Blocks.
-    pub blocks: u64,
-    /// Whether the time is up.
-    pub is_late: &'b dyn Fn() -> bool,
-}
-
 /// Frees some of what is waiting (`free_bpobj`, `bptree_obj` and `deleted_clones` of the object directory;
-/// `dsl_process_async_destroys`); true if there is more that can be freed. Progress is in the MOS. To be
-/// called once in a txg, after the sync tasks.
+/// `dsl_process_async_destroys`); true if there is more that can be freed (`dsl_scan_sync`). Progress is in the MOS. To
+/// be called once in a txg, after the sync tasks.
 pub fn destroy_step(tx: &mut Tx<'_>, budget: Budget<'_>) -> Result<bool> {
     let mut left = budget.blocks;
     if remaps::step(tx, &mut left)? {
         return Ok(true);
     }
-    if let Some(list) = pool::entry(tx, pool::FREE_BPOBJ)? {
+    if let Some(list) = directory::entry(tx, directory::FREE_BPOBJ)? {
         let blocks = bpobj::take(tx, list, left)?;
         left = left.saturating_sub(blocks.len() as u64);
         let mut sum = Sizes::default();
@@ -159,27 +152,27 @@ pub fn destroy_step(tx: &mut Tx<'_>, budget: Budget<'_>) -> Result<bool> {
             sum.add((tx.space)(bp));
             tx.free(bp);
         }
-        pool::charge_free(tx, Delta::less(sum))?;
+        special::charge_free(tx, Delta::less(sum))?;
         if !bpobj::is_empty(tx, list)? {
             return Ok(true);
         }
         let lost = bpobj::take_lost(tx, list)?;
         if lost != Sizes::default() {
-            pool::charge_free(tx, Delta::less(lost))?;
-            pool::charge_leak(tx, lost)?;
+            special::charge_free(tx, Delta::less(lost))?;
+            special::charge_leak(tx, lost)?;
         }
     }
     if livelist::delete::step(tx, &mut left, budget)? {
         return Ok(true);
     }
-    if let Some(queue) = pool::entry(tx, QUEUE)? {
+    if let Some(queue) = directory::entry(tx, QUEUE)? {
         let more = free_trees(tx, queue, Budget { blocks: left, ..budget })?;
-        if more || pool::entry(tx, QUEUE)?.is_some() {
+        if more || directory::entry(tx, QUEUE)?.is_some() {
             return Ok(more);
         }
     }
     if tunables::FREE_LEAK_ON_EIO.get() != 0 && !livelist::delete::is_waiting(tx)? {
-        pool::leak_rest(tx)?;
+        special::leak_rest(tx)?;
     }
     Ok(false)
 }
@@ -197,7 +190,7 @@ pub(super) fn below_root(
     if let Err((Stop::Failed(why), _)) = walk.root(&entry) {
         return Err(DslWriteError::Invalid(format!("not all of it can be read: {why}")));
     }
-    // The root comes last, unless it is somebody else's, as all the rest is then.
+    // The root comes last, unless another dataset refers to it, as it does to all the rest then.
     walk.freed.pop();
     Ok(walk.freed)
 }
@@ -212,9 +205,10 @@ pub(super) fn walk_reads_less(tx: &Tx<'_>, root: &BlockPointer, after_txg: u64, 
 
 /// Bytes that are waiting to be freed (pool property `freeing`).
 pub fn freeing(tx: &mut Tx<'_>) -> Result<u64> {
-    pool::free_dir_used(tx)
+    special::free_dir_used(tx)
 }
 
+/// Frees blocks of the datasets on the queue, as far as the budget goes (`bptree_iterate`).
 fn free_trees(tx: &mut Tx<'_>, queue: u64, budget: Budget<'_>) -> Result<bool> {
     let mut header = Header::read(tx, queue)?;
     let (mut left, mut failed, mut paused) = (budget.blocks, false, false);
@@ -235,7 +229,7 @@ fn free_trees(tx: &mut Tx<'_>, queue: u64, budget: Budget<'_>) -> Result<bool> {
         header.sizes.uncompressed = header.sizes.uncompressed.wrapping_sub(sum.uncompressed);
         tx.frees.reserve(freed.len());
         freed.iter().for_each(|bp| tx.free(bp));
-        pool::charge_free(tx, Delta::less(sum))?;
+        special::charge_free(tx, Delta::less(sum))?;
         match done {
             Err((why, at)) => {
                 entry.resume = match (&why, entry.resume) {
@@ -267,7 +261,7 @@ fn free_trees(tx: &mut Tx<'_>, queue: u64, budget: Budget<'_>) -> Result<bool> {
     header.write(tx, queue)?;
     if header.begin == header.end {
         features::decrement(tx, ASYNC_DESTROY)?;
-        pool::remove_entry(tx, QUEUE)?;
+        directory::remove_entry(tx, QUEUE)?;
         tx.mos.free(queue)?;
     }
     Ok(paused)
@@ -295,9 +289,9 @@ struct Walk<'t> {
     sum: Sizes,
 }
 
-/// Whether a block was born too early to be freed with what is younger than `after_txg`, or is none.
+/// Whether a block was born too early to be freed with what is younger than `after_txg`, or does not count as a block.
 fn is_foreign(bp: &BlockPointer, after_txg: u64) -> bool {
-    bp.logical_birth() == 0 || deadlist::birth(bp) <= after_txg || !dataset::counts(bp)
+    bp.logical_birth() == 0 || deadlist::birth(bp) <= after_txg || !deadlist::counts(bp)
 }
 
 impl<'t> Walk<'t> {

@@ -42,7 +42,7 @@ pub enum Released {
 
 /// Releases the hold `tag` (`dsl_dataset_user_release_sync_one`).
 ///
-/// Errors: `NotFound` if there is none; `Unsupported` for a snapshot that goes with it and cannot be
+/// Errors: `NotFound` without such a hold; `Unsupported` for a snapshot that goes with it and cannot be
 /// destroyed.
 pub fn release(tx: &mut Tx<'_>, snap_obj: u64, tag: &str) -> Result<Released> {
     let snap = tx.snapshot(snap_obj)?;

@@ -11,13 +11,13 @@
 //!
 //! # Whom limits bind
 //!
-//! A limit binds who may not change it. Root may, so root exceeds limits, and recursive snapshots of an
-//! administrator never fail because of a user's limit. Everybody else is bound, in a pool of their
+//! A limit binds users that may not change it. Root may, so root exceeds limits, and recursive snapshots of an
+//! administrator never fail because of a user's limit. Every other user is bound, in a pool of their
 //! own, too, but by those that they have the permission to change ([`permissions::has`]) only if the file system
 //! is zoned (`dsl_enforce_ds_ss_limits`). Work of the pool itself is never bound ([`Tx::who`]).
 
 use super::mos::{MAX_DEPTH, corrupt};
-use super::{DslWriteError, Result, Tx, features, permissions, props};
+use super::{DslWriteError, Result, Tx, features, permissions, stored};
 
 const FEATURE: &str = "com.joyent:filesystem_limits";
 /// Field: file systems and volumes below a directory.
@@ -46,7 +46,7 @@ pub fn check(
             break;
         }
         let Some(count) = tx.field_number(object, field)? else { break };
-        let limit = props::local_number(tx, object, property)?.unwrap_or(u64::MAX);
+        let limit = stored::local_number(tx, object, property)?.unwrap_or(u64::MAX);
         let is_over = count.saturating_add(delta) > limit;
         if is_over && (is_zoned(tx, object)? || !permissions::has(tx, object, &who, property)?) {
             return Err(DslWriteError::Quota);
@@ -58,7 +58,7 @@ pub fn check(
 /// Whether a directory is for a zone, by itself or by one above it.
 fn is_zoned(tx: &mut Tx<'_>, dir_obj: u64) -> Result<bool> {
     for (object, _) in tx.ancestry(dir_obj)? {
-        if let Some(zoned) = props::local_number(tx, object, "zoned")? {
+        if let Some(zoned) = stored::local_number(tx, object, "zoned")? {
             return Ok(zoned != 0);
         }
     }
@@ -118,7 +118,7 @@ pub(super) fn activate(tx: &mut Tx<'_>, dir_obj: u64) -> Result<()> {
     count(tx, dir_obj, 0).map(drop)
 }
 
-/// The counts of a directory that is to be moved, itself included among the file systems.
+/// The counts of a directory to be moved, itself included among the file systems.
 pub(super) fn moved(tx: &mut Tx<'_>, dir_obj: u64) -> Result<(u64, u64)> {
     if !features::is_active(tx, FEATURE)? {
         return Ok((0, 0));

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! An entry is a block pointer; the lowest bit of its fill count says that it is a FREE. Sums count ALLOC
-//! entries less FREE ones. The feature `livelist` has one use for each livelist, those of destroyed clones
+//! entries less FREE ones. The feature `livelist` has one use for each livelist, livelists of destroyed clones
 //! included.
 //!
 //! # Invariants
@@ -43,14 +43,15 @@ pub mod condense;
 pub(super) mod delete;
 
 use super::bpobj::{self, Counts, Mark};
+pub use super::deadlist::Pair;
 use super::deadlist::{self, Lists};
-use super::{DslWriteError, Result, Tx, dataset, features};
+use super::{DslWriteError, Result, Tx, dir, features};
 use crate::deadlist::LIVELIST;
 use crate::tunables;
 use cenote_dmu::write::Synced;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dsl::DslDatasetPhys;
-pub use condense::{Condensed, Pair};
+pub use condense::Condensed;
 
 /// The feature; each livelist is a use.
 const FEATURE: &str = "com.delphix:livelist";
@@ -90,7 +91,7 @@ pub(super) fn synced(
 ) -> Result<()> {
     let Some(livelist) = of_dir(tx, ds.dir)? else { return Ok(()) };
     let dir = tx.dir(ds.dir)?;
-    let origin_txg = dataset::origin_txg(tx, &dir)?;
+    let origin_txg = dir::origin_txg(tx, &dir)?;
     let (allocs, frees) = (own(&synced.born, origin_txg), own(&synced.killed, origin_txg));
     if allocs.is_empty() && frees.is_empty() {
         return Ok(());
@@ -107,7 +108,7 @@ pub(super) fn synced(
 /// the order in which they lie on the devices.
 fn own(blocks: &[BlockPointer], origin_txg: u64) -> Vec<&BlockPointer> {
     let is_own = |bp: &&BlockPointer| {
-        dataset::counts(bp) && !bp.is_embedded() && deadlist::birth(bp) > origin_txg
+        deadlist::counts(bp) && !bp.is_embedded() && deadlist::birth(bp) > origin_txg
     };
     let mut own: Vec<_> = blocks.iter().filter(is_own).collect();
     own.sort_unstable_by_key(|bp| (bp.0[6], bp.0[0] >> 32, bp.0[1]));
@@ -174,7 +175,7 @@ fn add(
     Ok(())
 }
 
-/// The list of a key, which is started if there is none yet.
+/// The list of a key; starts one if the key has none.
 fn own_list(tx: &mut Tx<'_>, livelist: u64, key: u64, lists: &mut Lists) -> Result<u64> {
     let list = lists.get(&key).copied().unwrap_or_default();
     if bpobj::shared_empty(tx)? != Some(list) {
@@ -188,7 +189,7 @@ fn own_list(tx: &mut Tx<'_>, livelist: u64, key: u64, lists: &mut Lists) -> Resu
     Ok(list)
 }
 
-/// Starts a new sub-list for this group if there is none yet, or the newest has enough allocations. Not
+/// Starts a new sub-list for this group if the livelist is empty, or the newest has enough allocations. Not
 /// once the group has blocks in the list: all of them are in one sub-list. A head is synced twice in a group
 /// in which accounting adds to it.
 fn start_sub_list(tx: &mut Tx<'_>, livelist: u64, lists: &mut Lists) -> Result<bool> {
@@ -228,7 +229,7 @@ pub struct Usable {
     pub(super) live: u64,
 }
 
-/// The livelist of a head that is to be destroyed, and what it takes to read it. `None` if there is none, or
+/// The livelist of a head to be destroyed, and what it takes to read it. `None` without a livelist, or
 /// it cannot be read, or it does not add up to what the clone uses (`dsl_clone_destroy_assert`): the tree is
 /// right then.
 pub(super) fn usable(tx: &mut Tx<'_>, ds: &DslDatasetPhys) -> Result<Option<Usable>> {

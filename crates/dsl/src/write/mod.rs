@@ -17,39 +17,50 @@
 //!
 //! Blocks that are not needed any more are left in [`Tx::frees`], which the caller empties.
 //!
+//! Modules import only modules that stand below them in this table, or further right in their row.
+//!
 //! | module | what |
 //! |---|---|
-//! | [`features`] | feature flags and their counts of uses |
-//! | [`pool`] | the directories that every pool has |
-//! | [`dataset`] | file systems and volumes: creation, what a sync of their contents changes |
-//! | [`snapshot`] | taking and renaming snapshots |
+//! | [`pool`] | the directories that every pool has, made |
+//! | [`receive`], [`swap`] | datasets that are received; a head and its clone swapped |
+//! | [`promote`], [`rollback`] | the commands of these names |
+//! | [`holds`] | holds on snapshots |
 //! | [`destroy`] | destroying snapshots and datasets |
 //! | [`free`] | freeing what was destroyed, some in each txg |
-//! | [`references`] | freeing blocks that were cloned |
-//! | [`promote`], [`rollback`] | the commands of these names |
-//! | [`receive`], [`swap`] | datasets that are received; a head and its clone swapped |
-//! | [`holds`], [`bookmarks`] | holds on snapshots; bookmarks and what becomes of them |
+//! | [`snapshot`] | taking and renaming snapshots |
 //! | [`rename`] | moving directories |
-//! | [`permissions`] | delegated permissions |
-//! | [`props`] | properties |
-//! | [`quotas`] | quotas of users, groups and projects, in the contents of a file system |
-//! | [`space`] | accounting of space up the tree; quotas and reservations |
-//! | [`bpobj`], [`deadlist`] | lists of block pointers |
+//! | [`dataset`] | file systems and volumes: creation, what a sync of their contents changes |
+//! | [`bookmarks`] | bookmarks and what becomes of them |
 //! | [`livelist`] | what clones have of their own: kept, condensed, freed |
-//! | `error` | the three kinds of failure |
+//! | `clones`, `remaps` | the clones of snapshots; deadlists of parts of removed vdevs |
+//! | [`references`] | freeing blocks that were cloned |
+//! | [`deadlist`], [`bpobj`] | lists of block pointers |
+//! | `special`, `dir` | the directories `$MOS`, `$FREE`, `$LEAK`; directories of datasets |
+//! | [`props`], [`quotas`] | properties; quotas of users, groups and projects, in the contents of a file system |
+//! | [`space`] | accounting of space up the tree; quotas and reservations |
 //! | [`limits`] | counts of file systems and snapshots, and their limits |
+//! | [`permissions`] | delegated permissions |
+//! | `stored`, `kept`, `budget` | properties as they are stored; bookmarks that a change keeps; how much a group frees |
 //! | `names` | what names may be |
+//! | [`features`] | feature flags and their counts of uses |
+//! | `directory` | the object directory |
 //! | `mos` | objects of the MOS, read and written as structures |
+//! | `error` | the three kinds of failure |
 
 pub mod bookmarks;
 pub mod bpobj;
+mod budget;
+mod clones;
 pub mod dataset;
 pub mod deadlist;
 pub mod destroy;
+mod dir;
+mod directory;
 mod error;
 pub mod features;
 pub mod free;
 pub mod holds;
+mod kept;
 pub mod limits;
 pub mod livelist;
 mod mos;
@@ -66,6 +77,8 @@ pub mod rename;
 pub mod rollback;
 pub mod snapshot;
 pub mod space;
+mod special;
+mod stored;
 pub mod swap;
 
 pub use crate::deadlist::Sizes;
@@ -96,10 +109,10 @@ pub struct Tx<'a> {
     pub who: Option<Arc<permissions::Who>>,
     /// Blocks that are free from this txg on. The caller takes them.
     pub frees: Vec<BlockPointer>,
-    /// Parts of removed vdevs that nobody refers to from this txg on, though what was there is not free. The
+    /// Parts of removed vdevs that no block pointer refers to from this txg on, though their blocks are not free. The
     /// caller takes them.
     pub obsolete: Vec<Dva>,
-    /// Keys of deadlists, for who keeps them from group to group. They have to be
+    /// Keys of deadlists, for a caller that keeps them from group to group. They have to be
     /// [forgotten](deadlist::Keys::forget) when deadlists change without them.
     pub deadlists: Option<&'a mut deadlist::Keys>,
 }

@@ -4,7 +4,7 @@
 //! that has no place in the structure: then the object becomes a ZAP of such fields (it is
 //! *zapified*), and the feature `extensible_dataset` has one use more.
 
-use super::{DslWriteError, Result, Tx, features};
+use super::{DslWriteError, Result, Tx};
 use cenote_dmu::Object;
 use cenote_dmu::write::zap::ZapFormat;
 use cenote_dmu::write::{NewObject, WriteError, ZapMut};
@@ -24,8 +24,6 @@ pub(super) const WORDS_METADATA: DmuType = DmuType(0xc3);
 pub(super) const SMALL_BLOCK: u64 = 512;
 /// Levels of directories that names allow, and some more: where a chain of parents ends.
 pub(super) const MAX_DEPTH: usize = 256;
-/// Feature that zapified objects count as uses of.
-const EXTENSIBLE: &str = "com.delphix:extensible_dataset";
 
 /// The MOS is not as it must be.
 pub(super) fn corrupt(object: u64, why: impl Into<String>) -> DslWriteError {
@@ -59,7 +57,7 @@ impl Tx<'_> {
     /// and all is as it was.
     ///
     /// # Errors
-    /// Those of `change`, unless something is unreadable.
+    /// Errors of `change`, unless something is unreadable.
     pub fn unless_unreadable<T>(
         &mut self,
         what: &str,
@@ -78,7 +76,7 @@ impl Tx<'_> {
     /// Makes a change whole or not at all: it can be synced, or all is as it was.
     ///
     /// # Errors
-    /// Those of `change`; what its sync needs cannot be read.
+    /// Errors of `change`; what its sync needs cannot be read.
     pub fn whole<T>(&mut self, change: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let (frees, obsolete) = (self.frees.len(), self.obsolete.len());
         self.mos.begin_change();
@@ -243,7 +241,7 @@ impl Tx<'_> {
         self.zap_put(object, name, &Value::U64(&[number]))
     }
 
-    /// Removes an entry; false if there was none.
+    /// Removes an entry; false if it did not exist.
     pub(super) fn zap_remove(&mut self, object: u64, name: &str) -> Result<bool> {
         match ZapMut::open(self.mos, object).remove(&key(name)) {
             Err(WriteError::NoEntry(_)) => Ok(false),
@@ -255,24 +253,6 @@ impl Tx<'_> {
     pub(super) fn is_zapified(&mut self, object: u64) -> Result<bool> {
         let kind = self.mos.dnode(object)?.kind;
         Ok(kind.is_new() && kind.is_zap())
-    }
-
-    /// Makes a directory or dataset a ZAP of further fields.
-    pub(super) fn zapify(&mut self, object: u64) -> Result<()> {
-        if self.is_zapified(object)? {
-            return Ok(());
-        }
-        let salt = self.zap_format()?.salt;
-        ZapMut::zapify(self.mos, object, ZAP_METADATA, salt)?;
-        features::increment(self, EXTENSIBLE)
-    }
-
-    /// Frees a directory or dataset.
-    pub(super) fn free_zapified(&mut self, object: u64) -> Result<()> {
-        if self.is_zapified(object)? {
-            features::decrement(self, EXTENSIBLE)?;
-        }
-        Ok(self.mos.free(object)?)
     }
 
     /// A further field of a directory or dataset.

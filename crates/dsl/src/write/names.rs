@@ -1,7 +1,7 @@
 //! Names of datasets and snapshots: what they may be made of, and how long they may be.
 
 use super::mos::{MAX_DEPTH, corrupt};
-use super::{DslWriteError, Result, Tx, pool};
+use super::{DslWriteError, Result, Tx, directory};
 use crate::dir::MAX_NAME;
 use crate::{name_of, tunables};
 
@@ -73,12 +73,18 @@ pub(super) fn fits(len: usize, more: usize) -> Result<()> {
 
 /// The directory of a full name `pool/a/b`, whose first component is not looked at.
 pub(super) fn dir_of(tx: &mut Tx<'_>, name: &str) -> Result<Option<u64>> {
-    let mut at = pool::root_dir(tx)?;
+    let mut at = directory::root_dir(tx)?;
     for component in name.split('/').skip(1) {
-        match super::rename::find_child(tx, at, component)? {
+        match find_child(tx, at, component)? {
             Some(child) => at = child,
             None => return Ok(None),
         }
     }
     Ok(Some(at))
+}
+
+/// The child `name` of a directory.
+pub(super) fn find_child(tx: &mut Tx<'_>, dir_obj: u64, name: &str) -> Result<Option<u64>> {
+    let children = tx.dir(dir_obj)?.children;
+    if children == 0 { Ok(None) } else { tx.zap_number(children, name) }
 }

@@ -4,7 +4,7 @@
 //! stays once it is there. The creator of a dataset gets what is granted to creators in those above it
 //! (`dsl_deleg_set_create_perms`).
 
-use super::{DslWriteError, Result, Tx, pool};
+use super::{DslWriteError, Result, Tx, directory};
 use crate::name_of;
 pub use crate::permissions::Who;
 use crate::permissions::{Grant, permits};
@@ -15,7 +15,7 @@ const PERMISSIONS: DmuType = DmuType(32);
 /// Place: the dataset itself.
 const LOCAL: char = 'l';
 
-/// An entry that is to be changed: its name, and the permissions; `None`: all that it has.
+/// An entry to be changed: its name, and the permissions; `None`: all that it has.
 pub type Entry = (String, Option<Vec<String>>);
 /// What was done to an entry, for the history: what it is called there, and which entry and permission.
 pub type Told = (&'static str, String);
@@ -37,7 +37,7 @@ pub fn allow(tx: &mut Tx<'_>, dir_obj: u64, entries: &[Entry]) -> Result<Vec<Tol
     Ok(told)
 }
 
-/// Takes permissions away (`dsl_deleg_unset_sync`). Those that nobody has are no obstacle.
+/// Takes permissions away (`dsl_deleg_unset_sync`). Permissions that were not granted are ignored.
 ///
 /// # Errors
 /// The MOS cannot be read or changed.
@@ -134,7 +134,7 @@ pub fn has(tx: &mut Tx<'_>, dir_obj: u64, who: &Who, permission: &str) -> Result
 
 /// Whether the pool lets permissions be delegated (`dsl_delegation_on`).
 fn is_on(tx: &mut Tx<'_>) -> Result<bool> {
-    let Some(props) = pool::entry(tx, "pool_props")?.filter(|props| *props != 0) else {
+    let Some(props) = directory::entry(tx, "pool_props")?.filter(|props| *props != 0) else {
         return Ok(true);
     };
     Ok(tx.zap_number(props, "delegation")?.is_none_or(|on| on != 0))

@@ -1,27 +1,20 @@
 //! What every pool has: its directories and lists (`dsl_pool_create`).
 //!
-//! | in the root directory | |
-//! |---|---|
-//! | `$MOS` | what the MOS itself uses |
-//! | `$FREE` | what is waiting to be freed |
-//! | `$LEAK` | what could not be freed, because metadata above it is damaged; made when there is some |
-//! | `$ORIGIN` | an empty dataset; its snapshot is what every dataset starts from |
+//! Above the pool's own directories ([`special`](super::special)) stands the directory `$ORIGIN`: an empty dataset, whose
+//! snapshot is the origin of every dataset that is not a clone.
 
-use super::dataset::{create_dir, create_head};
+use super::dataset::create_head;
+pub use super::dir::empty_snapshot;
+use super::dir::{ORIGIN, create_dir};
+use super::directory::{FREE_BPOBJ, ROOT, root_dir};
+pub use super::directory::{entry, remove_entry, set_entry};
 use super::mos::DIRECTORY;
-use super::space::{Delta, Part};
-use super::{DslWriteError, Result, Sizes, Tx, bpobj, features, limits, rename, snapshot, space};
-use cenote_dmu::write::{NewObject, Synced, WriteError, ZapMut};
+use super::special::{FREE_DIR, MOS_DIR};
+pub use super::special::{charge_leak, charge_mos};
+use super::{DslWriteError, Result, Tx, bpobj, features, snapshot};
+use cenote_dmu::write::{NewObject, WriteError, ZapMut};
 use cenote_format::dmu::DmuType;
 
-/// Entries of the object directory.
-const ROOT: &str = "root_dataset";
-pub(super) const FREE_BPOBJ: &str = "free_bpobj";
-/// Directories that users do not see.
-const MOS_DIR: &str = "$MOS";
-const FREE_DIR: &str = "$FREE";
-const LEAK_DIR: &str = "$LEAK";
-pub(super) const ORIGIN: &str = "$ORIGIN";
 /// What [`DIRECTORY`] starts with.
 const DIRECTORY_BLOCK: u64 = 512;
 
@@ -39,7 +32,7 @@ pub struct PoolDirs {
 }
 
 /// Makes the object directory (object 1), the ZAPs of features, and the directories of a new pool
-/// in an empty MOS. Features may be enabled afterwards, in the same transaction group.
+/// in an empty MOS (`dsl_pool_create`). Features may be enabled afterwards, in the same transaction group.
 pub fn create_pool_dirs(tx: &mut Tx<'_>) -> Result<PoolDirs> {
     let directory = NewObject::new(DmuType::OBJECT_DIRECTORY, DIRECTORY_BLOCK);
     match tx.mos.claim(DIRECTORY, &directory) {
@@ -66,26 +59,6 @@ pub fn create_pool_dirs(tx: &mut Tx<'_>) -> Result<PoolDirs> {
     Ok(PoolDirs { root_dir, root_ds, free_bpobj, origin_snap })
 }
 
-/// A number in the object directory.
-pub fn entry(tx: &mut Tx<'_>, name: &str) -> Result<Option<u64>> {
-    tx.zap_number(DIRECTORY, name)
-}
-
-/// Sets a number in the object directory.
-pub fn set_entry(tx: &mut Tx<'_>, name: &str, value: u64) -> Result<()> {
-    tx.zap_set(DIRECTORY, name, value)
-}
-
-/// Removes an entry of the object directory.
-pub fn remove_entry(tx: &mut Tx<'_>, name: &str) -> Result<()> {
-    tx.zap_remove(DIRECTORY, name).map(drop)
-}
-
-/// The root directory.
-pub(super) fn root_dir(tx: &mut Tx<'_>) -> Result<u64> {
-    entry(tx, ROOT)?.ok_or(DslWriteError::NotFound)
-}
-
 /// Bytes that the pool's datasets and its MOS are charged for.
 ///
 /// # Errors
@@ -93,87 +66,4 @@ pub(super) fn root_dir(tx: &mut Tx<'_>) -> Result<u64> {
 pub fn used(tx: &mut Tx<'_>) -> Result<u64> {
     let root = root_dir(tx)?;
     Ok(tx.dir(root)?.used)
-}
-
-/// The snapshot `$ORIGIN@$ORIGIN`; `None` in pools from before there was one.
-pub(super) fn origin_snap(tx: &mut Tx<'_>) -> Result<Option<u64>> {
-    let root = root_dir(tx)?;
-    let Some(dir) = rename::find_child(tx, root, ORIGIN)? else { return Ok(None) };
-    let head = tx.dir(dir)?.head_dataset;
-    Ok(Some(tx.dataset(head)?.prev_snap))
-}
-
-/// The snapshot that datasets start from which are no clones; `None` in pools from before there was one.
-///
-/// # Errors
-/// The MOS cannot be read.
-pub fn empty_snapshot(tx: &mut Tx<'_>) -> Result<Option<u64>> {
-    origin_snap(tx)
-}
-
-/// Charges `$FREE` for what is waiting to be freed, or is not any more.
-pub(super) fn charge_free(tx: &mut Tx<'_>, delta: Delta) -> Result<()> {
-    charge_special(tx, FREE_DIR, delta)
-}
-
-fn charge_special(tx: &mut Tx<'_>, name: &str, delta: Delta) -> Result<()> {
-    let root = root_dir(tx)?;
-    let dir = rename::find_child(tx, root, name)?.ok_or(DslWriteError::NotFound)?;
-    space::charge(tx, dir, Part::Head, delta)
-}
-
-/// Charges `$LEAK` for what stays allocated though nothing refers to it any more.
-///
-/// # Errors
-/// The MOS cannot be read.
-pub fn charge_leak(tx: &mut Tx<'_>, leaked: Sizes) -> Result<()> {
-    let root = root_dir(tx)?;
-    if rename::find_child(tx, root, LEAK_DIR)?.is_none() {
-        create_dir(tx, Some((root, LEAK_DIR)))?;
-        // It is none that users see.
-        limits::adjust(tx, root, limits::FILESYSTEMS, -1)?;
-    }
-    tracing::warn!("{} bytes are leaked (pool property 'leaked')", leaked.used);
-    charge_special(tx, LEAK_DIR, Delta::more(leaked))
-}
-
-/// Moves all that is still in `$FREE` to `$LEAK`.
-pub(super) fn leak_rest(tx: &mut Tx<'_>) -> Result<()> {
-    let root = root_dir(tx)?;
-    let Some(dir) = rename::find_child(tx, root, FREE_DIR)? else { return Ok(()) };
-    let dir = tx.dir(dir)?;
-    let left = Sizes { used: dir.used, compressed: dir.compressed, uncompressed: dir.uncompressed };
-    if left == Sizes::default() {
-        return Ok(());
-    }
-    charge_free(tx, Delta::less(left))?;
-    charge_leak(tx, left)
-}
-
-/// What is waiting to be freed, as `$FREE` says.
-pub(super) fn free_dir_used(tx: &mut Tx<'_>) -> Result<u64> {
-    let root = root_dir(tx)?;
-    match rename::find_child(tx, root, FREE_DIR)? {
-        Some(dir) => Ok(tx.dir(dir)?.used),
-        None => Ok(0),
-    }
-}
-
-/// Charges the pool's own directory `$MOS` for what an earlier sync of the MOS itself wrote and
-/// freed: in the next pass, or in the next txg if that was the last pass.
-pub fn charge_mos(tx: &mut Tx<'_>, synced: &Synced) -> Result<()> {
-    let mut delta = Delta::default();
-    let mut add = |d: Delta| {
-        delta.used = delta.used.wrapping_add(d.used);
-        delta.compressed = delta.compressed.wrapping_add(d.compressed);
-        delta.uncompressed = delta.uncompressed.wrapping_add(d.uncompressed);
-    };
-    let sum = |blocks: &[cenote_format::blkptr::BlockPointer]| {
-        let mut sum = Sizes::default();
-        blocks.iter().filter(|bp| !bp.is_hole()).for_each(|bp| sum.add((tx.space)(bp)));
-        sum
-    };
-    add(Delta::more(sum(&synced.born)));
-    add(Delta::less(sum(&synced.killed)));
-    charge_special(tx, MOS_DIR, delta)
 }

@@ -9,8 +9,10 @@
 //! used by snapshots is counted anew from deadlists: what is on them that is younger than the side's origin.
 
 use super::space::{self, Delta, Part};
-use super::{DslWriteError, Result, Sizes, Tx};
-use super::{bookmarks, dataset, deadlist, destroy, limits, livelist, names, pool, snapshot};
+use super::{
+    DslWriteError, Result, Sizes, Tx, bookmarks, clones, deadlist, dir, limits, livelist, names,
+    snapshot,
+};
 use crate::name_of;
 use cenote_format::dsl::{DD_FLAG_USED_BREAKDOWN, DslDatasetPhys, DslDirPhys};
 use std::collections::HashMap;
@@ -70,14 +72,14 @@ fn dead_after<'a>(
 fn open(tx: &mut Tx<'_>, ds_obj: u64) -> Result<Promotion> {
     let head = tx.head(ds_obj)?;
     let dir = tx.dir(head.dir)?;
-    if dir.origin == 0 || Some(dir.origin) == pool::origin_snap(tx)? {
+    if dir.origin == 0 || Some(dir.origin) == dir::origin_snap(tx)? {
         return Err(DslWriteError::Invalid("not a cloned filesystem".into()));
     }
     let origin = tx.snapshot(dir.origin)?;
     let (old_dir_obj, old_dir) = (origin.dir, tx.dir(origin.dir)?);
     let old_head = tx.dataset(old_dir.head_dataset)?;
     for dir in [head.dir, old_dir_obj] {
-        destroy::refuse_encrypted(tx, dir)?;
+        dir::refuse_encrypted(tx, dir)?;
     }
     let entries = tx.zap_entries(old_head.snap_names)?;
     let mut named: HashMap<u64, String> =
@@ -187,7 +189,7 @@ fn moved_space(tx: &mut Tx<'_>, p: &Promotion) -> Result<Sizes> {
 fn snapshot_parts(tx: &mut Tx<'_>, p: &Promotion) -> Result<(u64, u64)> {
     let (mut of_clone, mut of_old) = (0, 0);
     if p.dir.flags & DD_FLAG_USED_BREAKDOWN != 0 {
-        let since = dataset::origin_txg(tx, &p.old_dir)?;
+        let since = dir::origin_txg(tx, &p.old_dir)?;
         let shared = p.shared.iter().map(|(entry, _)| entry);
         of_clone = dead_after(tx, shared.chain(&p.own), since)?;
     }
@@ -224,15 +226,15 @@ fn swap_origins(tx: &mut Tx<'_>, p: &Promotion, unique: u64) -> Result<()> {
     move_clone(tx, (0, 0), Some((p.head.1.dir, p.old_head.0)))
 }
 
-/// Takes a head out of the clones of one directory, and puts one into those of another (`dd_clones`).
-/// Directory 0 stands for none.
+/// Takes a head out of the clones of one directory, and puts one into the clones of another (`dd_clones`).
+/// Directory 0 stands for no directory.
 fn move_clone(tx: &mut Tx<'_>, (from, gone): (u64, u64), to: Option<(u64, u64)>) -> Result<()> {
     let clones = if from == 0 { 0 } else { tx.dir(from)?.clones };
     if clones != 0 {
         tx.zap_remove(clones, &format!("{gone:x}"))?;
     }
     let Some((to, new)) = to else { return Ok(()) };
-    let clones = dataset::clones_of(tx, to)?;
+    let clones = clones::clones_of(tx, to)?;
     tx.zap_set(clones, &format!("{new:x}"), new)
 }
 

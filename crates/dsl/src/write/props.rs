@@ -9,40 +9,21 @@
 //! [`space`]. Some properties are not stored here but in the contents of the dataset
 //! ([`in_contents`]): the owner of those sets them.
 
-use super::{DslWriteError, Result, Tx, limits, space};
+use super::stored::{INHERIT, RECEIVED, UNKNOWN_BEFORE, store, zap_for, zap_of};
+pub use super::stored::{NewValue, Target, local_number};
+use super::{DslWriteError, Result, Tx, directory, limits, space};
 use crate::human::nicebytes;
 use crate::props::table::{Property, Type, find};
-use crate::props::{is_user, is_userspace, table};
+use crate::props::{is_user, is_userspace};
 use crate::tunables;
 use cenote_format::encode::zap::{MAX_NAME, MAX_VALUE, Value};
 
-const INHERIT: &str = "$inherit";
-const RECEIVED: &str = "$recvd";
-const UNKNOWN_BEFORE: &str = "$iuv";
 const HAS_RECEIVED: &str = "$hasrecvd";
 /// Largest block (`recordsize`, `volblocksize`), and the smallest.
 const MAX_RECORD: u64 = 16 << 20;
 const MIN_RECORD: u64 = 512;
 /// Longest component of a mountpoint, in bytes.
 const MAX_DIRECTORY: usize = 255;
-
-/// Where a property is set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Target {
-    /// A file system or volume: its directory.
-    Dir(u64),
-    /// A snapshot: its dataset.
-    Snapshot(u64),
-}
-
-/// A value as it is stored.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NewValue {
-    /// Of a number, or an index.
-    Number(u64),
-    /// Of a string or a user property.
-    Text(String),
-}
 
 /// Whether a property is kept in the contents of a dataset, so that it can neither be set nor
 /// inherited here.
@@ -185,11 +166,11 @@ fn check_number(name: &str, number: u64) -> Result<()> {
     }
 }
 
-/// Sets a property. Quotas and reservations go to where the accounting is, all others into the
+/// Sets a property (`dsl_props_set_sync`). Quotas and reservations go to where the accounting is, all others into the
 /// property ZAP.
 ///
 /// Errors: `Invalid` for a read-only property, one that is set at creation only, one that is
-/// [kept in the contents](in_contents), or a value of the wrong type; those of [`space`].
+/// [kept in the contents](in_contents), or a value of the wrong type; errors of [`space`].
 pub fn set(tx: &mut Tx<'_>, target: Target, name: &str, value: &NewValue) -> Result<()> {
     if find(name).is_some_and(Property::is_setonce) {
         return invalid(format!("'{name}' is readonly"));
@@ -222,49 +203,8 @@ pub(super) fn apply(tx: &mut Tx<'_>, target: Target, name: &str, value: &NewValu
     store(tx, target, name, value)
 }
 
-/// The property ZAP.
-fn zap_of(tx: &mut Tx<'_>, target: Target) -> Result<u64> {
-    match target {
-        Target::Dir(object) => Ok(tx.dir(object)?.props),
-        Target::Snapshot(object) => Ok(tx.dataset(object)?.props),
-    }
-}
-
-/// Stores a local value (`dsl_prop_set_sync_impl`).
-pub(super) fn store(tx: &mut Tx<'_>, target: Target, name: &str, value: &NewValue) -> Result<()> {
-    let zap = zap_for(tx, target)?;
-    tx.zap_remove(zap, &format!("{name}{INHERIT}"))?;
-    let beside = format!("{name}{UNKNOWN_BEFORE}");
-    let number = match value {
-        NewValue::Text(text) => {
-            let bytes: Vec<u8> = text.bytes().chain([0]).collect();
-            return tx.zap_put(zap, name, &Value::U8(&bytes));
-        }
-        NewValue::Number(number) => *number,
-    };
-    if !unknown_before(name, number) {
-        tx.zap_remove(zap, &beside)?;
-        return tx.zap_set(zap, name, number);
-    }
-    tx.zap_set(zap, &beside, number)?;
-    let default = match find(name).map(|p| p.kind) {
-        Some(Type::Index(default, _) | Type::Number(default)) => default,
-        _ => 0,
-    };
-    tx.zap_set(zap, name, default)
-}
-
-/// Whether older software does not know the value (`dsl_prop_set_iuv`).
-fn unknown_before(name: &str, number: u64) -> bool {
-    match name {
-        "redundant_metadata" => matches!(number, 2 | 3),
-        "snapdir" => number == 2,
-        _ => false,
-    }
-}
-
 /// Removes a local value, so that the property is inherited or has its default (`zfs inherit`); a
-/// received value does not count any more either. Of a quota or reservation that means none.
+/// received value does not count any more either. A quota or reservation is off then.
 ///
 /// Errors: `Invalid` for a property that cannot be set.
 pub fn inherit(tx: &mut Tx<'_>, target: Target, name: &str) -> Result<()> {
@@ -327,7 +267,7 @@ pub fn mark_received(tx: &mut Tx<'_>, target: Target) -> Result<()> {
 /// Puts down the value that a property was received with. It counts unless one is set here, or the property is set to
 /// be inherited.
 ///
-/// Errors: `Invalid` for a property that cannot be received, or a value of the wrong type; those of [`space`] for a
+/// Errors: `Invalid` for a property that cannot be received, or a value of the wrong type; errors of [`space`] for a
 /// quota or reservation that counts.
 pub fn receive(tx: &mut Tx<'_>, target: Target, name: &str, value: &NewValue) -> Result<()> {
     check(name, value)?;
@@ -348,7 +288,7 @@ pub fn receive(tx: &mut Tx<'_>, target: Target, name: &str, value: &NewValue) ->
     }
 }
 
-/// Forgets the values that were received before, but for those of the properties in `kept`.
+/// Forgets the values that were received before, but keeps the properties in `kept`.
 ///
 /// Errors: those of [`space`].
 pub fn forget_received(tx: &mut Tx<'_>, target: Target, kept: &[&str]) -> Result<()> {
@@ -408,39 +348,9 @@ fn account_received(
     tx.zap_remove(zap, name).map(drop)
 }
 
-/// The property ZAP, which a snapshot gets with its first property.
-fn zap_for(tx: &mut Tx<'_>, target: Target) -> Result<u64> {
-    let mut zap = zap_of(tx, target)?;
-    if let (0, Target::Snapshot(object)) = (zap, target) {
-        zap = tx.plain_zap(cenote_format::dmu::DmuType::DSL_PROPS)?;
-        tx.edit_dataset(object, |ds| ds.props = zap)?;
-    }
-    Ok(zap)
-}
-
-/// The number of a property that is set, or was received, at `dir_obj` itself.
-pub fn local_number(tx: &mut Tx<'_>, dir_obj: u64, name: &str) -> Result<Option<u64>> {
-    let zap = tx.dir(dir_obj)?.props;
-    if zap == 0 {
-        return Ok(None);
-    }
-    let newer = tx.zap_number(zap, &format!("{name}{UNKNOWN_BEFORE}"))?;
-    let known = |n: &u64| table::find(name).is_some_and(|p| p.value_name(*n).is_some());
-    if let Some(number) = newer.filter(known) {
-        return Ok(Some(number));
-    }
-    if let Some(number) = tx.zap_number(zap, name)? {
-        return Ok(Some(number));
-    }
-    if tx.zap_get(zap, &format!("{name}{INHERIT}"))?.is_some() {
-        return Ok(None);
-    }
-    tx.zap_number(zap, &format!("{name}{RECEIVED}"))
-}
-
 /// Takes the pool's property `bootfs` away from a dataset that is being destroyed.
 pub(super) fn clear_bootfs(tx: &mut Tx<'_>, ds_obj: u64) -> Result<()> {
-    if let Some(zap) = super::pool::entry(tx, "pool_props")?
+    if let Some(zap) = directory::entry(tx, "pool_props")?
         && tx.zap_number(zap, "bootfs")? == Some(ds_obj)
     {
         tx.zap_remove(zap, "bootfs")?;

@@ -16,9 +16,9 @@ use cenote_format::encode::zap::{Key, Value};
 pub struct Quota {
     /// `userquota@`, …, or `defaultuserquota`, ….
     pub entry: String,
-    /// Whose it is; `None`: of all that have none of their own.
+    /// Whose it is; `None`: of all names without a quota of their own.
     pub id: Option<u64>,
-    /// Bytes or objects; 0 for none.
+    /// Bytes or objects; 0: no quota.
     pub most: u64,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Where there is no dataset yet, a new one is made, or a clone of the origin that the stream names. Where there is
 //! one, the stream goes into the clone `%recv` below it, of the snapshot that the stream starts from; for a full
-//! stream of nothing. Either is marked as incomplete until all has come: then nobody mounts it, takes snapshots of
-//! it or writes to it but the receiver.
+//! stream of nothing. Either is marked as incomplete until all has come. Until then it cannot be mounted and cannot
+//! have snapshots, and only the receiver writes to it.
 //!
 //! When all has come, a clone is [swapped](super::swap) with the dataset that it is below. Then a snapshot is taken,
 //! which gets the guid and the time that the stream has, and the clone is destroyed.
@@ -13,7 +13,7 @@
 
 use super::dataset::{self, Created};
 use super::destroy::{self, Way};
-use super::{DslWriteError, Result, Tx, features, limits, names, pool, snapshot, space, swap};
+use super::{DslWriteError, Result, Tx, dir, features, limits, names, snapshot, space, swap};
 use crate::resume;
 use cenote_format::dsl::{DS_FLAG_CI_DATASET, DS_FLAG_INCONSISTENT};
 use cenote_format::encode::zap::Value;
@@ -56,7 +56,7 @@ pub struct Point {
 }
 
 /// Makes the dataset `name` in `parent_dir`, of the contents of the snapshot `origin` if there is one, and marks it
-/// as incomplete. If there is none, its object set is still to be made.
+/// as incomplete. Without an origin, the caller still makes its object set.
 ///
 /// Errors: `Exists`, `TooLong`, `Invalid` name, `Quota` if a limit would be exceeded, `Unsupported`.
 pub fn begin(
@@ -85,18 +85,18 @@ pub fn begin(
     Ok(made)
 }
 
-/// Makes the clone `%recv`, whose name may be longer than those of others.
+/// Makes the clone `%recv`, whose name may be longer than other names.
 fn create_clone(tx: &mut Tx<'_>, parent_dir: u64, origin: Option<u64>) -> Result<Created> {
     let children = tx.dir(parent_dir)?.children;
     if tx.zap_number(children, resume::CLONE)?.is_some() {
         return Err(DslWriteError::Busy);
     }
-    destroy::refuse_encrypted(tx, parent_dir)?;
+    dir::refuse_encrypted(tx, parent_dir)?;
     let start = match origin {
         Some(origin) => Some(origin),
-        None => pool::origin_snap(tx)?,
+        None => dir::origin_snap(tx)?,
     };
-    let dir_obj = dataset::create_dir(tx, Some((parent_dir, resume::CLONE)))?;
+    let dir_obj = dir::create_dir(tx, Some((parent_dir, resume::CLONE)))?;
     let ds_obj = dataset::create_head(tx, dir_obj, start)?;
     limits::start(tx, dir_obj)?;
     Ok(Created { dir_obj, ds_obj })
@@ -231,7 +231,7 @@ pub fn has_snapshot_of_now(tx: &mut Tx<'_>, head_obj: u64) -> Result<bool> {
 
 /// Guid of a snapshot.
 ///
-/// Errors: `Invalid` if it is none.
+/// Errors: `Invalid` if it is not a snapshot.
 pub fn guid_of(tx: &mut Tx<'_>, snap_obj: u64) -> Result<u64> {
     Ok(tx.snapshot(snap_obj)?.guid)
 }

@@ -16,18 +16,18 @@
 //! with a use of the feature. A table without entries goes, and its use with it. The sums are `bcloneused` and
 //! `bclonesaved`.
 //!
-//! A number of references or entries that would become less than nothing, or that overflows, is an error of the table on
-//! disk. The sums `bcloneused` and `bclonesaved` are only shown: a wrong one stays at the end of the numbers.
+//! A number of references or entries that would become less than nothing, or that overflows, is an error of the table
+//! on disk. The sums `bcloneused` and `bclonesaved` are only shown: a wrong one stays at the end of the numbers.
 //!
 //! Invariant: in each transaction group the references of all clones are added before any reference is taken
 //! that the same group frees. So a block that is cloned and freed in one group stays.
 //!
-//! Where a table cannot be read, nobody knows which blocks are free: those that are freed and cannot be looked up
-//! are leaked. Of the counts only those blocks are read that somebody asks for, so that a change costs what it clones
+//! Where a table cannot be read, it is not known which blocks are free: those that are freed and cannot be looked up
+//! are leaked. Of the counts only the blocks that are asked for are read, so that a change costs what it clones
 //! or frees, however large the vdev is.
 
 use super::mos::{SMALL_BLOCK, WORDS_METADATA, ZAP_METADATA, corrupt};
-use super::{DslWriteError, Result, Sizes, Tx, features, pool};
+use super::{DslWriteError, Result, Sizes, Tx, directory, features, special};
 use cenote_dmu::write::zap::ZapFormat;
 use cenote_dmu::write::{NewObject, ZapMut};
 use cenote_format::blkptr::BlockPointer;
@@ -79,7 +79,7 @@ struct Table {
 impl Table {
     fn open(tx: &mut Tx<'_>, vdev: u64) -> Result<Option<Table>> {
         let name = format!("com.fudosecurity:brt:vdev:{vdev}");
-        let Some(object) = pool::entry(tx, &name)? else { return Ok(None) };
+        let Some(object) = directory::entry(tx, &name)? else { return Ok(None) };
         let bonus = tx.mos.dnode(object)?.bonus.clone();
         let words =
             Bytes::new(&bonus, ByteOrder::Little, "block reference table").u64s::<WORDS>(0)?;
@@ -122,7 +122,7 @@ impl Table {
             ..NewObject::new(WORDS_METADATA, COUNTS_BLOCK)
         })?;
         let name = format!("com.fudosecurity:brt:vdev:{vdev}");
-        pool::set_entry(tx, &name, object)?;
+        directory::set_entry(tx, &name, object)?;
         let first = !features::is_active(tx, CLONING)?;
         if features::is_enabled(tx, ENDIAN)? && (first || features::is_active(tx, ENDIAN)?) {
             features::increment(tx, ENDIAN)?;
@@ -169,7 +169,7 @@ impl Table {
             }
             self.ranges = range + 1;
         }
-        // Those that are stored are known: who changes a count has looked at it.
+        // The stored counts are known: the code that changes a count has looked at it.
         let counts = self.counts.entry(at / COUNTS_BLOCK).or_insert_with(no_counts);
         let within = (at % COUNTS_BLOCK) as usize;
         if let Some(count) = counts.get_mut(within..).and_then(<[u8]>::first_chunk_mut) {
@@ -243,7 +243,7 @@ impl Table {
         Ok(count.copied().map_or(0, u16::from_le_bytes))
     }
 
-    /// Takes a reference of a block. False: there is none but the first (`brt_entry_decref`).
+    /// Takes one reference away from a block. False: only the first reference is left (`brt_entry_decref`).
     fn release(&mut self, tx: &mut Tx<'_>, offset: u64, size: u64) -> Result<bool> {
         let Some((count, bytes)) = self.references(tx, offset)? else { return Ok(false) };
         self.changed = true;
@@ -258,7 +258,7 @@ impl Table {
         let near = self.entries_near(tx, offset)?.checked_sub(1);
         let near = near.ok_or_else(|| self.bad_sum())?;
         self.count_near(tx, offset, near)?;
-        // One without references beyond the first is none.
+        // An entry without references beyond the first is not kept.
         Ok(count == 1)
     }
 
@@ -275,7 +275,7 @@ impl Table {
         }
         tx.mos.free(self.entries)?;
         tx.mos.free(self.object)?;
-        pool::remove_entry(tx, &self.name)?;
+        directory::remove_entry(tx, &self.name)?;
         features::decrement(tx, CLONING)?;
         if features::is_active(tx, ENDIAN)? {
             features::decrement(tx, ENDIAN)?;
@@ -322,7 +322,8 @@ pub fn add(tx: &mut Tx<'_>, blocks: &[BlockPointer]) -> Result<()> {
     Ok(())
 }
 
-/// Takes a reference of each of these blocks, which are freed. Those that nobody has any more are left.
+/// Takes one reference away from each of these freed blocks (`zio_brt_free`). Returns the blocks that lost their last
+/// one.
 ///
 /// # Errors
 /// Fatal ones.
@@ -358,7 +359,7 @@ pub fn release(tx: &mut Tx<'_>, blocks: Vec<BlockPointer>) -> Result<Vec<BlockPo
     }
     let mut sum = Sizes::default();
     leaked.iter().for_each(|bp| sum.add((tx.space)(bp)));
-    pool::charge_leak(tx, sum)?;
+    special::charge_leak(tx, sum)?;
     Ok(left)
 }
 
@@ -387,7 +388,7 @@ fn is_readable(tx: &mut Tx<'_>, tables: &mut BTreeMap<u64, Doubtful>, bp: &Block
     readable
 }
 
-/// Whether a block has references beyond the first, or it cannot be read whether it has. Its table is among those of
+/// Whether a block has references beyond the first, or that cannot be read. Its table is among the tables of
 /// [`is_readable`], and was not changed since.
 fn has_entry(tx: &mut Tx<'_>, tables: &mut BTreeMap<u64, Doubtful>, bp: &BlockPointer) -> bool {
     let Some(dva) = bp.dva(0).filter(|_| may_be_cloned(bp)) else { return false };

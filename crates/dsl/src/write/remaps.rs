@@ -6,12 +6,12 @@
 //! the dataset's own, with the same keys, and moves with it: to a new snapshot, to the next one of a
 //! destroyed snapshot. What only the destroyed snapshot referred to goes to the pool's list `obsolete_bpobj`, and
 //! from there becomes obsolete in the removed vdev's mapping. No space is freed by that: the block goes by its new
-//! pointer, as any other. Nothing is rewritten here, so no dataset gets such a list that had none to move.
+//! pointer, as any other. Nothing is rewritten here, so a dataset gets such a list only when one moves.
 //!
 //! Each list is a use of the feature `obsolete_counts`, and so is the pool's.
 
 use super::mos::corrupt;
-use super::{Result, Tx, bpobj, deadlist, features, pool};
+use super::{Result, Tx, bpobj, deadlist, directory, features};
 use cenote_format::dsl::DslDatasetPhys;
 
 /// Field of a dataset (`DS_FIELD_REMAP_DEADLIST`).
@@ -55,7 +55,7 @@ fn forget(tx: &mut Tx<'_>, ds_obj: u64) -> Result<()> {
     features::decrement(tx, FEATURE)
 }
 
-/// The list of a dataset, made if it has none (`dsl_dataset_create_remap_deadlist`).
+/// The list of a dataset, made if it is missing (`dsl_dataset_create_remap_deadlist`).
 fn of_dataset(tx: &mut Tx<'_>, ds_obj: u64) -> Result<u64> {
     if let Some(list) = tx.field_number(ds_obj, FIELD)? {
         return Ok(list);
@@ -75,11 +75,11 @@ pub(super) fn snapshot_destroyed(
     next: u64,
 ) -> Result<()> {
     if let Some(list) = tx.field_number(next, FIELD)? {
-        let obsolete = match pool::entry(tx, OBSOLETE)? {
+        let obsolete = match directory::entry(tx, OBSOLETE)? {
             Some(obsolete) => obsolete,
             None => {
                 let obsolete = bpobj::create(tx, bpobj::BLOCK)?;
-                pool::set_entry(tx, OBSOLETE, obsolete)?;
+                directory::set_entry(tx, OBSOLETE, obsolete)?;
                 features::increment(tx, FEATURE)?;
                 obsolete
             }
@@ -106,7 +106,7 @@ pub(super) fn remove_key(tx: &mut Tx<'_>, ds_obj: u64, key: u64) -> Result<()> {
 /// Makes up to `left` of what is on the pool's list obsolete, and takes away the list if it is empty
 /// (`dsl_scan_obsolete_block_cb`). True if there is more.
 pub(super) fn step(tx: &mut Tx<'_>, left: &mut u64) -> Result<bool> {
-    let Some(list) = pool::entry(tx, OBSOLETE)? else { return Ok(false) };
+    let Some(list) = directory::entry(tx, OBSOLETE)? else { return Ok(false) };
     let blocks = bpobj::take(tx, list, *left)?;
     *left = left.saturating_sub(blocks.len() as u64);
     for bp in blocks {
@@ -117,7 +117,7 @@ pub(super) fn step(tx: &mut Tx<'_>, left: &mut u64) -> Result<bool> {
         return Ok(true);
     }
     bpobj::free(tx, list)?;
-    pool::remove_entry(tx, OBSOLETE)?;
+    directory::remove_entry(tx, OBSOLETE)?;
     features::decrement(tx, FEATURE)?;
     Ok(false)
 }

@@ -1,7 +1,7 @@
 //! Finding and moving directories (`dsl_dir_rename`).
 
 use super::space::{self, Delta, Part};
-use super::{DslWriteError, Result, Tx, destroy, limits, names};
+use super::{DslWriteError, Result, Tx, dir, limits, names};
 
 /// Moves the directory `dir_obj` into `new_parent` as `name`.
 ///
@@ -14,7 +14,7 @@ pub fn rename(tx: &mut Tx<'_>, dir_obj: u64, new_parent: u64, name: &str) -> Res
     if parent == 0 || dir.head_dataset == 0 || target.head_dataset == 0 {
         return Err(DslWriteError::Invalid("cannot be renamed".into()));
     }
-    destroy::refuse_encrypted(tx, dir_obj)?;
+    dir::refuse_encrypted(tx, dir_obj)?;
     if tx.zap_number(target.children, name)?.is_some() {
         return Err(DslWriteError::Exists);
     }
@@ -75,18 +75,12 @@ fn move_counts(tx: &mut Tx<'_>, dir_obj: u64, parent: u64, new_parent: u64) -> R
     Ok(())
 }
 
-/// The child `name` of a directory.
-pub fn find_child(tx: &mut Tx<'_>, dir_obj: u64, name: &str) -> Result<Option<u64>> {
-    let children = tx.dir(dir_obj)?.children;
-    if children == 0 { Ok(None) } else { tx.zap_number(children, name) }
-}
-
 /// The directory of a full name `pool/a/b`, whose first component is not looked at.
 pub fn find_dir(tx: &mut Tx<'_>, name: &str) -> Result<Option<u64>> {
     names::dir_of(tx, name)
 }
 
-/// The head of a directory. Errors: `NotFound` if it has none.
+/// The head of a directory. Errors: `NotFound` without a head.
 pub fn head_of(tx: &mut Tx<'_>, dir_obj: u64) -> Result<u64> {
     match tx.dir(dir_obj)?.head_dataset {
         0 => Err(DslWriteError::NotFound),

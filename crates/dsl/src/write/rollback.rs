@@ -8,10 +8,13 @@
 //! OpenZFS does the same in three steps: it clones the snapshot, swaps clone and head, and destroys the
 //! clone (`dsl_dataset_rollback_sync`).
 
-use super::destroy::{Way, refuse_encrypted};
+use super::destroy::Way;
+use super::dir::refuse_encrypted;
 use super::space::{self, Delta, Part};
-use super::{DslWriteError, Result, Sizes, Tx};
-use super::{bookmarks, dataset, deadlist, destroy, features, livelist, props, remaps, snapshot};
+use super::{
+    DslWriteError, Result, Sizes, Tx, bookmarks, deadlist, destroy, dir, features, livelist, props,
+    remaps, snapshot,
+};
 use cenote_format::dsl::{DS_FLAG_UNIQUE_ACCURATE, DslDatasetPhys};
 
 fn less(a: Sizes, b: Sizes) -> Sizes {
@@ -80,7 +83,7 @@ pub fn rollback(tx: &mut Tx<'_>, ds_obj: u64, way: Way) -> Result<()> {
     destroy::free_tree(tx, way, (&ds.bp, ds.prev_snap_txg), born)?;
     space::charge(tx, ds.dir, Part::Head, Delta::less(born))?;
     let dir = tx.dir(ds.dir)?;
-    let origin_txg = dataset::origin_txg(tx, &dir)?;
+    let origin_txg = dir::origin_txg(tx, &dir)?;
     let revived = deadlist::range(tx, ds.deadlist, origin_txg, u64::MAX)?;
     space::shift(tx, ds.dir, revived.used, Part::Snapshots, Part::Head)?;
     let again = space::refreservation(tx, &ds)?.min(ds.unique);

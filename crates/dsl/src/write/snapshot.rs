@@ -6,8 +6,9 @@
 //! anew.
 
 use super::space::{self, Delta, Part};
-use super::{DslWriteError, Result, Tx, bookmarks, dataset, deadlist, features, limits, names};
-use super::{destroy, pool, remaps};
+use super::{
+    DslWriteError, Result, Tx, bookmarks, dataset, deadlist, dir, features, limits, names, remaps,
+};
 use crate::name_of;
 use cenote_dmu::ObjectSet;
 use cenote_dmu::zap::{Match, Zap};
@@ -19,12 +20,11 @@ use cenote_format::encode::zap::Value;
 
 /// Field of a directory: when the list of its snapshots changed, in seconds and nanoseconds.
 const SNAPSHOTS_CHANGED: &str = "com.ixsystems:snapshots_changed";
-const EXTENSIBLE: &str = "com.delphix:extensible_dataset";
 
-/// Takes a snapshot of the head `ds_obj` as its last sync left it, and returns its object. The
-/// head's contents must have been synced in this txg before, if they were changed.
+/// Takes a snapshot of the head `ds_obj` as its last sync left it, and returns its object
+/// (`dsl_dataset_snapshot_sync`). The head's contents must have been synced in this txg before, if they were changed.
 ///
-/// A log that an import claimed and nobody replayed stays the head's alone: the snapshot has the state before it.
+/// A log that was claimed but not replayed stays with the head: the snapshot has the state before it.
 ///
 /// Errors: `Exists`, `TooLong`, `Invalid` name, `Again` if one was taken in this txg, `Busy` if the
 /// contents are incomplete or there is an intent log that is not claimed, `NoSpace` if a refreservation could not
@@ -32,7 +32,7 @@ const EXTENSIBLE: &str = "com.delphix:extensible_dataset";
 pub fn snapshot(tx: &mut Tx<'_>, ds_obj: u64, name: &str) -> Result<u64> {
     names::check(name)?;
     let ds = tx.head(ds_obj)?;
-    destroy::refuse_encrypted(tx, ds.dir)?;
+    dir::refuse_encrypted(tx, ds.dir)?;
     if ds.prev_snap_txg >= tx.txg {
         return Err(DslWriteError::Again);
     }
@@ -61,7 +61,7 @@ fn log_header(tx: &Tx<'_>, ds_obj: u64, ds: &DslDatasetPhys) -> Result<Option<Zi
     Ok(Some(set.phys().zil))
 }
 
-/// Whether a head has an intent log. One that is written to has none.
+/// Whether a head has an intent log. A head that is written to has no log.
 ///
 /// # Errors
 /// `Unreadable`: the root block, which would say so, cannot be read.
@@ -75,7 +75,7 @@ pub(super) fn take(tx: &mut Tx<'_>, ds_obj: u64, name: &str) -> Result<u64> {
     let mut ds = tx.head(ds_obj)?;
     limits::adjust(tx, ds.dir, limits::SNAPSHOTS, 1)?;
     // That of $ORIGIN must be older than any dataset.
-    let txg = if name == pool::ORIGIN { 1 } else { tx.txg };
+    let txg = if name == dir::ORIGIN { 1 } else { tx.txg };
     let snap = DslDatasetPhys {
         next_snap: ds_obj,
         snap_names: 0,
@@ -135,7 +135,7 @@ fn put_before(tx: &mut Tx<'_>, head: u64, prev_obj: u64, snap: u64) -> Result<()
 
 /// Notes that the list of snapshots of a directory changed (`dsl_dir_snap_cmtime_update`).
 pub(super) fn changed(tx: &mut Tx<'_>, dir_obj: u64) -> Result<()> {
-    if !features::is_enabled(tx, EXTENSIBLE)? {
+    if !features::is_enabled(tx, features::EXTENSIBLE)? {
         return Ok(());
     }
     tx.zapify(dir_obj)?;
@@ -159,7 +159,7 @@ pub(super) fn find(
     Ok(entry.and_then(|e| e.u64().map(|object| (name_of(&e), object))))
 }
 
-/// Renames a snapshot of the head `ds_obj`.
+/// Renames a snapshot of the head `ds_obj` (`dsl_dataset_rename_snapshot_sync_impl`).
 ///
 /// Errors: `NotFound`, `Exists`, `TooLong`, `Invalid` name.
 pub fn rename_snapshot(tx: &mut Tx<'_>, ds_obj: u64, from: &str, to: &str) -> Result<()> {

@@ -14,7 +14,7 @@
 //! Invariant: what a directory uses and the sum of its parts change by the same.
 
 use super::mos::{MAX_DEPTH, corrupt};
-use super::props::{self, NewValue, Target};
+use super::stored::{self, NewValue, Target};
 use super::{DslWriteError, Result, Sizes, Tx};
 use cenote_format::dsl::{DD_FLAG_USED_BREAKDOWN, DslDatasetPhys, DslDirPhys};
 use cenote_format::invariant;
@@ -210,22 +210,22 @@ pub(super) fn check_transfer(tx: &mut Tx<'_>, from: u64, to: u64, bytes: u64) ->
 
 /// The refreservation of a head.
 pub(super) fn refreservation(tx: &mut Tx<'_>, ds: &DslDatasetPhys) -> Result<u64> {
-    Ok(props::local_number(tx, ds.dir, "refreservation")?.unwrap_or(0))
+    Ok(stored::local_number(tx, ds.dir, "refreservation")?.unwrap_or(0))
 }
 
-/// Sets the quota of a directory, in bytes; 0: none.
+/// Sets the quota of a directory, in bytes; 0: no quota (`dsl_dir_set_quota`).
 /// Errors: `NoSpace` if it is less than what is used or reserved.
 pub fn set_quota(tx: &mut Tx<'_>, dir_obj: u64, quota: u64) -> Result<()> {
     let mut dir = tx.dir(dir_obj)?;
     if quota != 0 && (quota < dir.reserved || quota < dir.used) {
         return Err(DslWriteError::NoSpace);
     }
-    props::store(tx, Target::Dir(dir_obj), "quota", &NewValue::Number(quota))?;
+    stored::store(tx, Target::Dir(dir_obj), "quota", &NewValue::Number(quota))?;
     dir.quota = quota;
     tx.set_dir(dir_obj, &dir)
 }
 
-/// Sets the reservation of a directory, in bytes. Errors: `NoSpace` if there is less left.
+/// Sets the reservation of a directory, in bytes (`dsl_dir_set_reservation`). Errors: `NoSpace` if there is less left.
 pub fn set_reservation(tx: &mut Tx<'_>, dir_obj: u64, bytes: u64) -> Result<()> {
     let dir = tx.dir(dir_obj)?;
     let more = dir.used.max(bytes).saturating_sub(dir.used.max(dir.reserved));
@@ -239,7 +239,7 @@ pub fn set_reservation(tx: &mut Tx<'_>, dir_obj: u64, bytes: u64) -> Result<()> 
             return Err(DslWriteError::NoSpace);
         }
     }
-    props::store(tx, Target::Dir(dir_obj), "reservation", &NewValue::Number(bytes))?;
+    stored::store(tx, Target::Dir(dir_obj), "reservation", &NewValue::Number(bytes))?;
     reserve(tx, dir_obj, bytes)
 }
 
@@ -255,28 +255,28 @@ pub(super) fn reserve(tx: &mut Tx<'_>, dir_obj: u64, bytes: u64) -> Result<()> {
     }
 }
 
-/// Sets the refquota of a head, in bytes; 0: none. Errors: `NoSpace` if it is less than what is
-/// referenced or reserved.
+/// Sets the refquota of a head, in bytes; 0: no refquota (`dsl_dataset_set_refquota`). Errors: `NoSpace` if it is less
+/// than what is referenced or reserved.
 pub fn set_refquota(tx: &mut Tx<'_>, ds_obj: u64, quota: u64) -> Result<()> {
     let ds = tx.head(ds_obj)?;
     if quota != 0 && (quota < ds.referenced || quota < refreservation(tx, &ds)?) {
         return Err(DslWriteError::NoSpace);
     }
-    props::store(tx, Target::Dir(ds.dir), "refquota", &NewValue::Number(quota))
+    stored::store(tx, Target::Dir(ds.dir), "refquota", &NewValue::Number(quota))
 }
 
-/// Sets the refreservation of a head, in bytes. Errors: `NoSpace`.
+/// Sets the refreservation of a head, in bytes (`dsl_dataset_set_refreservation`). Errors: `NoSpace`.
 pub fn set_refreservation(tx: &mut Tx<'_>, ds_obj: u64, bytes: u64) -> Result<()> {
     let ds = tx.head(ds_obj)?;
     let old = refreservation(tx, &ds)?;
     let more = ds.unique.max(bytes).saturating_sub(ds.unique.max(old));
     if more > 0 {
-        let quota = props::local_number(tx, ds.dir, "refquota")?.unwrap_or(0);
+        let quota = stored::local_number(tx, ds.dir, "refquota")?.unwrap_or(0);
         if more > available_to_dir(tx, ds.dir, None)? || (quota > 0 && bytes > quota) {
             return Err(DslWriteError::NoSpace);
         }
     }
-    props::store(tx, Target::Dir(ds.dir), "refreservation", &NewValue::Number(bytes))?;
+    stored::store(tx, Target::Dir(ds.dir), "refreservation", &NewValue::Number(bytes))?;
     let delta = bytes.saturating_sub(ds.unique).wrapping_sub(old.saturating_sub(ds.unique));
     charge(tx, ds.dir, Part::RefReservation, Delta::used(delta as i64))
 }
@@ -287,7 +287,7 @@ pub fn available(tx: &mut Tx<'_>, ds_obj: u64) -> Result<u64> {
     let ds = tx.head(ds_obj)?;
     let reserved = refreservation(tx, &ds)?.saturating_sub(ds.unique);
     let available = available_to_dir(tx, ds.dir, None)?.saturating_add(reserved);
-    Ok(match props::local_number(tx, ds.dir, "refquota")?.unwrap_or(0) {
+    Ok(match stored::local_number(tx, ds.dir, "refquota")?.unwrap_or(0) {
         0 => available,
         quota => available.min(quota.saturating_sub(ds.referenced)),
     })

@@ -1,7 +1,7 @@
 //! Swapping the contents of a head and a clone of its newest snapshot (`dsl_dataset_clone_swap_sync_impl`).
 //!
-//! A receive writes into a clone that nobody sees. Once all has come, the head gets the clone's root block,
-//! deadlist, sizes and features, and the clone gets those of the head. Both deadlists have the same keys, because
+//! A receive writes into a hidden clone. Once all has come, the head gets the clone's root block,
+//! deadlist, sizes and features, and the clone gets the head's. Both deadlists have the same keys, because
 //! both datasets come after the same snapshot.
 //!
 //! *Space.* A head counts as used what it refers to and what is on its deadlist. The difference of the two sums
@@ -10,13 +10,13 @@
 //! head's from now on.
 
 use super::space::{self, Delta, Part};
-use super::{DslWriteError, Result, Tx, bookmarks, dataset, deadlist, features, livelist, remaps};
+use super::{DslWriteError, Result, Tx, bookmarks, deadlist, dir, features, livelist, remaps};
 use cenote_format::dsl::DslDatasetPhys;
 
-/// Bytes by which a head that is received may pass its refquota. A change is let in as long as the quota is not full, so one
-/// that is full has passed it by what the last change wrote: no more than a largest block. It can be replicated so. For
-/// quotas of a few such blocks it is an eighth: changes are small there. (OpenZFS allows what a transaction may take at
-/// worst, 1.5 GiB.)
+/// Bytes by which a head that is received may pass its refquota. A change is let in as long as the quota is not full,
+/// so one that is full has passed it by what the last change wrote: no more than a largest block. It can be replicated
+/// so. For quotas of a few such blocks it is an eighth: changes are small there. (OpenZFS allows what a transaction may
+/// take at worst, 1.5 GiB.)
 fn slack(quota: u64) -> u64 {
     cenote_format::MAX_BLOCK.min(quota / 8)
 }
@@ -57,7 +57,7 @@ fn unused_reservation(
     Ok(reserved.min(head.unique).wrapping_sub(reserved.min(clone.unique)) as i64)
 }
 
-/// Swaps a clone and a head that were [checked](check_swap). Nobody may have either of them open, and neither may
+/// Swaps a clone and a head that were [checked](check_swap). Both must be closed, and neither may
 /// have an intent log.
 pub fn swap(tx: &mut Tx<'_>, clone_obj: u64, head_obj: u64) -> Result<()> {
     swap_features(tx, clone_obj, head_obj)?;
@@ -83,7 +83,7 @@ pub fn swap(tx: &mut Tx<'_>, clone_obj: u64, head_obj: u64) -> Result<()> {
     space::charge(tx, head.dir, Part::Head, delta)?;
     space::charge(tx, clone.dir, Part::Head, less)?;
     let dir = tx.dir(head.dir)?;
-    let origin = dataset::origin_txg(tx, &dir)?;
+    let origin = dir::origin_txg(tx, &dir)?;
     let theirs = deadlist::range(tx, clone.deadlist, origin, u64::MAX)?.used;
     let ours = deadlist::range(tx, head.deadlist, origin, u64::MAX)?.used;
     space::shift(tx, head.dir, theirs.wrapping_sub(ours), Part::Head, Part::Snapshots)?;

@@ -2,11 +2,11 @@
 //!
 //! A log is a chain of blocks that starts in the object set's header (`zil_header_t`);
 //! [`cenote_format::zil`] has what is in them. The pointer to a block says, in place of a checksum, which
-//! log and which number of block is to be there.
+//! log and which block number belongs there.
 //!
 //! The chain ends at the first block that is not what its pointer says, because the pointer to the
 //! next block is written before that block is. No block of a chain is a gang block (`zio_alloc_zil`): a pointer
-//! to one ends it, too. A device that fails is no end: nobody knows what it has
+//! to one ends it, too. A device that fails is not an end: it is not known what it has
 //! (`zil_check_log_chain`). An import *claims* the blocks that it finds ([`mod@super::claim`]): it
 //! notes the last sequence numbers in the header, which end the chain from then on.
 //!
@@ -157,7 +157,8 @@ impl Reader<'_> {
         Ok(found)
     }
 
-    /// Reads a block by itself. Nobody knows where a log ends that was not claimed: it is no error there.
+    /// Reads a block by itself (`zil_read_log_block`). The end of an unclaimed log is not known: it is not an error
+    /// there.
     fn read(&self, bp: &BlockPointer) -> Result<Option<Block>, BlockError> {
         let block = match self.claimed {
             true => self.store.read(bp, bookmark(bp)),

@@ -13,12 +13,13 @@
 //! there.
 //!
 //! Besides the blocks of the chain a log has the blocks that its `TX_WRITE` records point to
-//! (`zil_claim_write`). One that cannot be read ends the log: nobody was told that the write is
-//! stable, since the record is acknowledged only after its block was written. Nobody was told of any other record
+//! (`zil_claim_write`). One that cannot be read ends the log: the write was not acknowledged as
+//! stable, since the record is acknowledged only after its block was written. No caller was told of any other record
 //! of the same log block either, and some of them may be of the same change, which is whole in the log or not
 //! there. So the log ends before all of them. Many of the blocks that records point to are read
 //! at once, while the walk goes on behind the first of them; if one is wrong, the claim goes back to where
-//! it was before the records of its log block ([`Mark`]). Of a gang block all headers and parts are claimed (`zio_claim_gang`).
+//! it was before the records of its log block ([`Mark`]). Of a gang block all headers and parts are claimed
+//! (`zio_claim_gang`).
 
 use super::chain::{CLAIM_LR_SEQ_VALID, End, Item, walk_kept};
 use super::kept::Kept;
@@ -37,7 +38,7 @@ pub const REPLAY_NEEDED: u64 = 1;
 /// Most blocks that records point to and that are read at once.
 const AT_ONCE: usize = 1024;
 
-/// A block that is to be claimed.
+/// A block to be claimed.
 #[derive(Debug, Clone)]
 pub struct Claimed {
     /// The block.
@@ -46,7 +47,7 @@ pub struct Claimed {
     pub members: Vec<BlockPointer>,
 }
 
-/// What is to be claimed of a log.
+/// What to claim of a log.
 #[derive(Debug, Clone)]
 pub struct Claim {
     /// Blocks that have to be allocated, each once.
@@ -80,9 +81,9 @@ impl Claim {
 /// How far a claim is.
 #[derive(Debug, Clone, Copy, Default)]
 struct Mark {
-    /// Blocks that are to be allocated.
+    /// Blocks to be allocated.
     taken: usize,
-    /// References that are to be added.
+    /// References to be added.
     cloned: usize,
     /// Blocks of the chain, and the number of the last one.
     blocks: u64,
@@ -99,7 +100,7 @@ struct Pointed {
     at: Bookmark,
     /// Where the claim was before the records of the log block.
     before: Mark,
-    /// Its place among what is to be allocated.
+    /// Its place among the blocks to be allocated.
     taken: usize,
     /// What it consists of if it can be read.
     read: OnceLock<Result<Vec<BlockPointer>, BlockError>>,
@@ -120,11 +121,11 @@ struct Claiming<'a> {
     pending: Vec<Pointed>,
 }
 
-/// Finds what is to be claimed of a log without a claim. `first` is the first transaction group that is not
+/// Finds what to claim of a log without a claim. `first` is the first transaction group that is not
 /// on disk (`spa_min_claim_txg`). What is read of the chain is kept in `kept`.
 ///
 /// # Errors
-/// A device failed: nobody knows how far the log goes.
+/// A device failed: it is not known how far the log goes.
 pub fn claim(
     store: &Arc<Store>,
     objset: u64,

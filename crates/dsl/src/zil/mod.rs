@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`chain`] | reading a log, block by block and record by record |
 //! | `ahead` | reading ahead where log blocks lie side by side |
-//! | [`kept`] | blocks that were read, for those who read them again |
+//! | [`kept`] | blocks that were read, for later reads of them |
 //! | [`mod@claim`] | what an import takes of a log that a crash left |
 
 mod ahead;

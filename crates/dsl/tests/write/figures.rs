@@ -63,7 +63,7 @@ impl Ancestor<'_> {
 }
 
 impl Model {
-    /// The snapshots and bookmarks that a head descends from: its own, and those of its origin and so on.
+    /// The snapshots and bookmarks that a head descends from: its own, and the ones of its origin and so on.
     fn ancestors<'m>(&'m self, name: &'m str) -> Vec<Ancestor<'m>> {
         let mut found = Vec::new();
         let (mut of, mut last) = (name.to_string(), u64::MAX);

@@ -51,7 +51,7 @@ impl Seen {
 }
 
 impl Rig {
-    /// Reads sub-lists that are to be condensed, as a thread does between transaction groups.
+    /// Reads sub-lists to be condensed, as a thread does between transaction groups.
     pub fn read_pair(&mut self, mos: &Arc<ObjectSet>) {
         if self.condensed.is_some() || self.random.below(2) == 0 {
             return;

@@ -22,7 +22,7 @@ pub struct Snapshot {
 #[derive(Clone)]
 pub struct Bookmark {
     pub name: String,
-    /// These are those of the snapshot that it is of.
+    /// This and the next two are the snapshot's that it is of.
     pub guid: u64,
     pub txg: u64,
     pub blocks: Arc<Blocks>,

@@ -1,4 +1,13 @@
 //! Clones, and promoting them (`dsl_dataset_clone_sync`, `dsl_dataset_promote_sync`).
+//!
+//! A clone is planned on the view of the last transaction group: names, the kind of the origin, properties. The
+//! sync task finds origin and parent again, makes the dataset with the contents of the origin and without an intent
+//! log, and stores its properties, quotas and reservations. A clone whose reservation there is no space for is not
+//! made. Quotas of users, groups and projects are in the contents, so a change of its own sets them once the clone
+//! is there.
+//!
+//! Promoting moves snapshots of the origin's dataset to the clone ([`cenote_dsl::write::promote`]). Where both have
+//! a snapshot of the same name it is refused, with that name.
 
 use super::create::needs_upgrade;
 use super::policy::Operation;
@@ -15,7 +24,7 @@ use cenote_dsl::write::quotas::Quota;
 use cenote_dsl::{DatasetKind, Dsl};
 use cenote_format::nvlist::{NvList, NvValue};
 
-/// A clone that is to be created.
+/// A clone to be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewClone {
     /// The full name of the snapshot.
@@ -45,7 +54,7 @@ impl Changes {
     ///
     /// # Errors
     /// The name or a property is not right, there is no such snapshot or no parent, there is no space for
-    /// what is to be reserved: then it is not there.
+    /// the reservation: then it is not there.
     pub fn clone_snapshot(&self, new: &NewClone) -> Result<()> {
         let plan = self.plan_clone(new)?;
         let properties = plan.properties.iter().map(String::as_str).collect();

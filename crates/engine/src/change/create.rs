@@ -1,4 +1,15 @@
-//! New file systems and volumes (`dmu_objset_create`).
+//! New file systems and volumes (`dmu_objset_create`, `dsl_dataset_create_sync`).
+//!
+//! A request becomes a `Plan` on the view of the last transaction group. The plan has the [`Format`] of the object
+//! set and three lists of properties: those in the property list, quotas and reservations, and quotas of users,
+//! groups and projects. What the user does not say is inherited where it goes into the contents (`casesensitivity`,
+//! `normalization`, `utf8only`), and so is `copies`. A volume is rounded up to whole blocks, and gets a
+//! refreservation unless it is sparse.
+//!
+//! The sync task makes the dataset, has its [`Contents`] fill the object set (`zfs_create_fs`, `zvol_create_cb`),
+//! and stores the properties. A file system that ignores case marks its dataset, whose snapshots ignore it as well.
+//!
+//! Invariant: if a reservation cannot be had, the task is refused, and nothing of the dataset is there.
 
 use super::policy::Operation;
 use super::props::{self, On, Setting};
@@ -26,7 +37,7 @@ const FILESYSTEM: i32 = 2;
 /// That of a volume.
 const VOLUME: i32 = 3;
 
-/// What kind of dataset is to be created.
+/// What kind of dataset to create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A file system.
@@ -50,7 +61,7 @@ impl Kind {
     }
 }
 
-/// A dataset that is to be created.
+/// A dataset to be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewDataset {
     /// Its full name.
@@ -183,8 +194,8 @@ impl Changes {
     /// Creates a file system or volume.
     ///
     /// # Errors
-    /// The name or a property is not right, there is no parent, there is no space for what is to be
-    /// reserved: then it is not there.
+    /// The name or a property is not right, there is no parent, there is no space for what it would
+    /// reserve: then it is not there.
     pub fn create(&self, new: &NewDataset) -> Result<()> {
         let (plan, contents) = (self.plan(new)?, self.contents.clone());
         let permit = self.permit(&plan.operation())?;

@@ -1,5 +1,14 @@
-//! Destroying (`dsl_destroy_head`, `dsl_destroy_snapshots_nvl`): what goes with what, and what that
-//! frees.
+//! Destroying (`dsl_destroy_head`, `dsl_destroy_snapshots_nvl`): what goes with what, and what that frees.
+//!
+//! Three questions come before a destroy. [`dependents`] lists what has to go first: descendants, snapshots, their
+//! clones, and what depends on those. [`snapshots_of`] reads a list of snapshots such as `a,b%d`. [`reclaimed`]
+//! sums up what only the chosen snapshots have, from the deadlists after them (`dsl_dataset_space_wouldfree`).
+//!
+//! Snapshots of one list go in one sync task, all or none. A hold or a clone is in the way; with `defer` the
+//! snapshot is marked instead and goes with the last of them (`dsl_destroy_snapshot_sync_impl`). A file system or
+//! volume goes alone, since nothing may depend on it, with its intent log. A snapshot that waited for this clone
+//! alone goes along. Its blocks are freed in later groups (`dsl_process_async_destroys`). What is in use is
+//! refused.
 
 use super::policy::Operation;
 use super::{ChangeError, Changes, Request, Result, find_head, record};
@@ -132,7 +141,7 @@ impl Changes {
     /// `defer`, those that are held or have clones go with the last of them.
     ///
     /// # Errors
-    /// What is in the way, by name; with an empty name if it is none of them.
+    /// What is in the way, by name; with an empty name if it is not one of them.
     pub fn destroy_snapshots(
         &self,
         names: &[String],

@@ -23,7 +23,7 @@ pub enum ChangeError {
     /// There is a dataset of that name.
     #[error("dataset already exists")]
     Exists,
-    /// There is none.
+    /// It does not exist.
     #[error("dataset does not exist")]
     NotFound,
     /// It is in use.
@@ -65,7 +65,7 @@ pub enum ChangeError {
     /// The user may not do it.
     #[error("permission denied")]
     Denied,
-    /// In this pool nobody but its owner may do anything.
+    /// In this pool only its owner may do anything.
     #[error("delegated administration is disabled on pool")]
     NoDelegation,
     /// Its `readonly` property is on.

@@ -1,4 +1,14 @@
-//! Holds on snapshots, and bookmarks (`dsl_dataset_user_hold`, `dsl_dataset_user_release`).
+//! Holds on snapshots, and bookmarks (`dsl_dataset_user_hold`, `dsl_dataset_user_release`, `dsl_bookmark_create`,
+//! `dsl_bookmark_destroy`).
+//!
+//! A hold is a tag in the ZAP of a snapshot (`ds_userrefs_obj`). A snapshot that has one is not destroyed. A
+//! release that takes the last tag from a snapshot that is marked for a deferred destroy can destroy it. A bookmark
+//! keeps the guid and birth of a snapshot, for incremental sends that begin there when the snapshot is gone.
+//!
+//! The structures are [`cenote_dsl::write::holds`]'s and [`cenote_dsl::write::bookmarks`]'s. Here names are
+//! resolved, permissions are checked and history is recorded.
+//!
+//! Invariant: all snapshots of one list get or lose their tag in one sync task, or none does.
 
 use super::names::{Expected, check_new};
 use super::policy::Operation;

@@ -1,5 +1,5 @@
 //! Properties that are kept for other systems, and have no effect here: tools set them as a matter of course, so they
-//! are not refused, but whoever sets one is told.
+//! are not refused, but a user that sets one is told.
 
 use super::props::find;
 

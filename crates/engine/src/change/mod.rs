@@ -101,7 +101,7 @@ pub trait Contents: Send + Sync {
 pub struct Command {
     /// Its words, joined by blanks.
     pub line: String,
-    /// Number of the user who gave it.
+    /// Number of the user that gave it.
     pub who: u64,
 }
 
@@ -222,7 +222,7 @@ impl Changes {
         self.recorded(permit, limits, (Some(request), std::result::Result::is_ok), logs, change)
     }
 
-    /// Runs the task of a change, which nobody has without a permit.
+    /// Runs the task of a change, which needs a permit.
     fn recorded<T: Send + 'static>(
         &self,
         _: Permit,
@@ -287,7 +287,7 @@ fn record(
     append(tx, &record)
 }
 
-/// Appends to the history. One that cannot be read keeps nobody from making changes.
+/// Appends to the history. A history that cannot be read does not stop changes.
 fn append(tx: &mut Tx<'_>, record: &NvList) -> std::result::Result<(), DslWriteError> {
     let appended = |tx: &mut Tx<'_>| Ok(history::append(tx.mos, record)?);
     tx.unless_unreadable("the pool's history is not written", appended).map(drop)

@@ -1,7 +1,7 @@
 //! Delegated permissions: `zfs allow` and `zfs unallow` (`zfs_ioc_set_fsacl`).
 //!
-//! What is granted counts for all who may do no more than that ([`super::policy`]), and for `filesystem_limit` and
-//! `snapshot_limit`.
+//! What is granted counts for all users that may do no more than that ([`super::policy`]), and for `filesystem_limit`
+//! and `snapshot_limit`.
 
 use super::policy::Operation;
 use super::{Changes, Result, find_head, props, record};

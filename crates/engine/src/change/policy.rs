@@ -1,11 +1,11 @@
-//! What a user needs for each change who is neither root nor the pool's owner (`zfs_secpolicy_*`).
+//! What a user that is neither root nor the pool's owner needs for each change (`zfs_secpolicy_*`).
 //!
 //! [`Operation::needs`] is the table: every operation stands there with the permissions that it takes, and on which
 //! dataset. A change begins with a [`Permit`], which only [`check`] gives, and no task runs without one: so what is
-//! not in the table is nobody's but the owner's.
+//! not in the table is for the owner alone.
 //!
-//! Permissions are looked up in the view of the last transaction group, as the rest of what is asked for. Nobody else
-//! has any on what is not there.
+//! Permissions are looked up in the view of the last transaction group, as the rest of what is asked for. No other user
+//! has permissions on what is not there.
 
 use super::{ChangeError, Result, props};
 use cenote_dsl::permissions::Who;
@@ -165,7 +165,7 @@ impl<'a> Operation<'a> {
                 let or = (!force).then_some("receive:append");
                 let mut needs = vec![Need { on: On::There(name), permission: "receive", or }];
                 needs.extend(on(name, ["mount", "create"]));
-                // Who receives a clone can read all that its origin has.
+                // A user that receives a clone can read all that its origin has.
                 needs.extend(origin.iter().flat_map(|origin| on(origin, ["clone"])));
                 needs
             }
@@ -176,7 +176,7 @@ impl<'a> Operation<'a> {
                 needs
             }
             Operation::Userspace { name, property } => on(name, [permission_for(property)]),
-            // Which permissions somebody may hand on is a rule of its own.
+            // Which permissions a user may hand on is a rule of its own.
             Operation::Allow { name, .. } => on(name, ["allow"]),
             Operation::Unallow { names, .. } => each(names.iter().map(String::as_str), ["allow"]),
         }
@@ -186,7 +186,7 @@ impl<'a> Operation<'a> {
 /// Whether a user may do something; `None`: the pool's owner, or root.
 ///
 /// # Errors
-/// `Denied`; `NoDelegation`: the pool lets nobody else do anything; `NotFound`; its metadata cannot be read.
+/// `Denied`; `NoDelegation`: the pool lets no other user do anything; `NotFound`; its metadata cannot be read.
 pub fn check(pool: &Pool, who: Option<&Who>, operation: &Operation<'_>) -> Result<Permit> {
     let Some(who) = who else { return Ok(Permit(())) };
     if pool.get("delegation").is_some_and(|value| value.exact == "off") {

@@ -1,5 +1,5 @@
-//! Properties that users set (`zfs_valid_proplist`): whether a dataset has them, whether they can be set, what their values
-//! mean, and which features values need.
+//! Properties that users set (`zfs_valid_proplist`): whether a dataset has them, whether they can be set, what their
+//! values mean, and which features values need.
 //!
 //! Some are fixed when a file system or volume is created, and are kept in its contents
 //! (`casesensitivity`, `volblocksize`); `volsize` is in the contents too, but can be changed.
@@ -118,7 +118,7 @@ pub fn size(text: &str) -> Result<u64> {
     }
 }
 
-/// Checks properties that are to be set together, and says what they come to.
+/// Checks properties to be set together, and says what they come to.
 ///
 /// # Errors
 /// The first that is wrong, in the words of OpenZFS.
@@ -292,7 +292,7 @@ fn complete_names(settings: &mut Vec<Setting>) -> Result<()> {
     Ok(())
 }
 
-/// The feature that a value needs to be enabled; none if that is not the case.
+/// The feature that a value needs to be enabled; `None` if it needs no feature.
 pub fn feature_for(setting: &Setting) -> Option<&'static str> {
     const COMPRESSION_KINDS: u64 = 0x7f;
     const OLD_MAX_BLOCK: u64 = 128 << 10;

@@ -20,7 +20,7 @@ const PROJECTS_COUNTED: u64 = 4;
 /// Bytes of blocks that one quota may change: of the master node, of the table, of its dnode.
 const COST: u64 = 3 * 16384;
 
-/// Whether a property is a quota of a user, group or project, or of all that have none of their own.
+/// Whether a property is a quota of a user, group or project, or of all names without one of their own.
 pub fn is_quota(property: &str) -> bool {
     let default = property.starts_with("default") && property.ends_with("quota");
     default || quota_of(property).is_ok()

@@ -36,11 +36,11 @@ impl Changes {
         Ok(later)
     }
 
-    /// Rolls a file system or volume that nobody has open back to `snapshot`, its newest one
+    /// Rolls a closed file system or volume back to `snapshot`, its newest one
     /// (`dsl_dataset_rollback`). What was written since is freed in the background.
     ///
     /// # Errors
-    /// There is no such snapshot, or it is not the newest; somebody has the dataset open; there is no room
+    /// There is no such snapshot, or it is not the newest; the dataset is open; there is no room
     /// for its refreservation.
     pub fn rollback(&self, snapshot: &str) -> Result<()> {
         let permit = self.permit(&Operation::Rollback { snapshot })?;

@@ -103,7 +103,7 @@ impl Changes {
     /// Sets properties of a file system, volume or snapshot. Returns those that were refused.
     ///
     /// # Errors
-    /// A property or value is not right, then none is set; the pool is suspended.
+    /// A property or value is not right, then nothing is set; the pool is suspended.
     pub fn set(&self, name: &str, list: &[(String, String)]) -> Result<Vec<Failed>> {
         let view = self.engine.pool();
         let dataset = view.dsl().find(name)?.ok_or(ChangeError::NotFound)?;
@@ -214,7 +214,7 @@ fn check_inherit(
     Ok(())
 }
 
-/// Takes the size of a volume out of what is to be set, if it cannot be: what counts is whether the
+/// Takes the size of a volume out of the settings, if it cannot be set: what counts is whether the
 /// volume is read-only before anything is set.
 fn fixed_size(
     pool: &Pool,

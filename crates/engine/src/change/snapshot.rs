@@ -1,4 +1,14 @@
 //! Taking and renaming snapshots (`dsl_dataset_snapshot`, `dsl_dataset_rename_snapshot`).
+//!
+//! The snapshots of one request are taken in one sync task. So they are of the same transaction group, and all of
+//! them are there or none is. A dataset has at most one snapshot of each group (`dsl_dataset_snapshot_check_impl`):
+//! where it has one of the group already, the whole request is tried again in a later one.
+//!
+//! `snapshot_limit` is checked at every level above before the first is taken, for all together. A dataset whose
+//! intent log is being replayed is busy, since its state is not yet one that a user has seen.
+//!
+//! Renaming with `recursive` lists the datasets that have a snapshot of the name beforehand. The task skips those
+//! that have lost it since, and refuses all if one has the new name.
 
 use super::names::{Expected, check_new};
 use super::policy::Operation;
@@ -15,7 +25,7 @@ use std::collections::{HashMap, HashSet};
 /// Times that it is tried again, when there is a snapshot from the same transaction group already.
 const TRIES: usize = 16;
 
-/// Snapshots that are to be taken at once.
+/// Snapshots to be taken at once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewSnapshot {
     /// Full names, `pool/fs@snapshot`, all in the same pool and no two of the same dataset.
@@ -84,7 +94,7 @@ impl Changes {
         Err((None, ChangeError::Busy))
     }
 
-    /// Renames a snapshot; with `recursive` those of that name below it, too.
+    /// Renames a snapshot; with `recursive` snapshots of that name below it, too.
     ///
     /// # Errors
     /// There is no such snapshot, or one of the new name. With the name that it is about.

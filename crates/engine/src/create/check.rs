@@ -62,7 +62,7 @@ enum User<'a> {
     Potential(&'a str),
 }
 
-/// Who uses a device with this label.
+/// The pool that uses a device with this label.
 fn user<'a>(owner: &'a LabelOwner, imported: &'a [Imported]) -> Option<User<'a>> {
     let name = owner.pool_name.as_deref().unwrap_or_default();
     let with = |has: fn(&Imported) -> &Vec<u64>| {
@@ -116,7 +116,7 @@ fn content(spec: &CreateSpec<'_>, leaf: &Leaf) -> Option<String> {
     Some(format!("{} contains {found}", leaf.path.display()))
 }
 
-/// Refuses devices that are part of other pools, or that have something else on them.
+/// Refuses devices that are part of other pools, or that have something else on them (`vdev_inuse`).
 pub(super) fn in_use(spec: &CreateSpec<'_>, found: &Found) -> Result<(), CreateError> {
     let mut errors = Vec::new();
     for leaf in found.all() {
@@ -158,7 +158,7 @@ pub(super) fn shared_spare(spec: &CreateSpec<'_>, leaf: &Leaf) -> Option<u64> {
     in_some.then_some(owner.guid)
 }
 
-/// Whether a device is a spare of the very pool that it is to be added to.
+/// Whether a device is a spare of the very pool that gets it.
 fn spare_already(spec: &CreateSpec<'_>, leaf: &Leaf) -> bool {
     let pool = spec.pool.map(|config| config::number(config, "pool_guid"));
     let pool = spec.imported.iter().find(|p| Some(p.guid) == pool);

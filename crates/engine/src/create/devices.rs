@@ -1,4 +1,4 @@
-//! The devices that a pool is to be made of: what they are, their sizes and sectors.
+//! The devices that a pool will be made of: what they are, their sizes and sectors.
 
 use super::loops::{self, LoopUser};
 use crate::tunables;
@@ -42,13 +42,13 @@ pub trait OpenDevices {
     /// Opens it to read labels.
     ///
     /// # Errors
-    /// Those of opening it.
+    /// Errors of opening it.
     fn open(&self, path: &Path) -> io::Result<Arc<dyn Device>>;
 
     /// Opens it for reading and writing, for this process alone.
     ///
     /// # Errors
-    /// Those of opening it; `ResourceBusy` if somebody else has it.
+    /// Errors of opening it; `ResourceBusy` if another process has it.
     fn open_rw(&self, path: &Path) -> io::Result<Arc<dyn Device>>;
 
     /// The loop devices over a file.

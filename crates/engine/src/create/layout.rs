@@ -2,7 +2,7 @@
 //!
 //! `ashift` is chosen as OpenZFS does when it opens a vdev for the first time. A leaf has the one that
 //! was asked for, or that of its logical sectors if that is more; above it the largest counts. Where
-//! none was asked for, the top-level vdev takes that of the physical sectors instead, up to
+//! no `ashift` was asked for, the top-level vdev takes that of the physical sectors instead, up to
 //! [`VDEV_MAX_AUTO_ASHIFT`](tunables::VDEV_MAX_AUTO_ASHIFT).
 
 use super::check;
@@ -97,7 +97,7 @@ pub(super) struct Leaf {
     pub path: PathBuf,
     /// What it is.
     pub facts: Opened,
-    /// Whether it is to be a spare.
+    /// Whether it becomes a spare.
     pub spare: bool,
     /// Bytes; 0 while it is not opened.
     pub size: u64,
@@ -430,7 +430,7 @@ fn aux(
 }
 
 /// The `ashift` of a top-level vdev over these leaves; see the head of this file. `None`: there is
-/// none that the devices can do.
+/// no `ashift` that the devices can do.
 fn choose_ashift(asked: u64, leaves: &[Leaf]) -> Option<u64> {
     let facts = || leaves.iter().map(|l| l.facts);
     let logical = facts().map(|f| f.logical_shift.max(asked)).max()?;
@@ -445,7 +445,7 @@ fn choose_ashift(asked: u64, leaves: &[Leaf]) -> Option<u64> {
     ASHIFTS.contains(&chosen).then_some(chosen)
 }
 
-/// The larger of two that is above `logical` and may be chosen; if none is, the larger.
+/// The larger of two that is above `logical` and may be chosen; else the larger.
 fn best_shift(logical: u64, a: u64, b: u64) -> u64 {
     let fits = |s: u64| logical < s && s <= tunables::VDEV_MAX_AUTO_ASHIFT.get();
     match (fits(a), fits(b)) {

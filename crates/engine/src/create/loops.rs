@@ -1,8 +1,8 @@
-//! Loop devices over the files that a pool is to be made of.
+//! Loop devices over the files that a pool will be made of.
 //!
 //! The kernel lets a file be written to while a loop device over it is in use, by a mounted file system
 //! for example, so files are looked for behind all loop devices (`/sys/block/loop*/loop/backing_file`).
-//! One that is open for nobody else (`O_EXCL`) is idle.
+//! A device that can be opened with `O_EXCL` is idle.
 
 use super::Opened;
 use std::fs::OpenOptions;

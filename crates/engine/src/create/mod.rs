@@ -13,7 +13,7 @@
 //! device labels of transaction group 0, which say that it belongs to the pool but that the pool is
 //! not there yet. The first transaction group ([`FIRST_TXG`]) makes it so: [`populate`] fills the
 //! MOS with what is there besides datasets and space maps, and committing it rewrites the labels. A
-//! crash before that leaves devices that are nobody's.
+//! crash before that leaves devices that belong to no pool.
 //!
 //! | room | what |
 //! |---|---|
@@ -72,7 +72,7 @@ pub enum Class {
 }
 
 impl Class {
-    /// The name in the vdev's ZAP (`org.zfsonlinux:allocation_bias`); none for normal.
+    /// The name in the vdev's ZAP (`org.zfsonlinux:allocation_bias`); no entry for normal.
     pub fn bias(self) -> Option<&'static str> {
         match self {
             Class::Normal => None,
@@ -155,7 +155,7 @@ impl From<bool> for Force {
     }
 }
 
-/// What is to be prepared.
+/// What to prepare.
 pub struct CreateSpec<'a> {
     /// Name of the pool.
     pub name: &'a str,

@@ -1,4 +1,14 @@
-//! The arguments of `zpool create` and `zpool add`.
+//! The arguments of `zpool create` and `zpool add` (`construct_spec`, `is_grouping`).
+//!
+//! ```text
+//! DEVICE                                a vdev without redundancy
+//! mirror|raidz[1-3] DEVICE...           a vdev of the devices up to the next word of this table
+//! log|special|dedup                     the class of the vdevs that follow
+//! spare|cache DEVICE...                 devices of that use; vdevs after them are normal ones
+//! ```
+//!
+//! The result is a [`Layout`]. Devices are not looked at here, only counted: each kind of vdev has its least
+//! number, and a log may not be RAID-Z. Errors have the words of `zpool`.
 
 use super::{Class, CreateError, Layout, Redundancy, VdevSpec};
 use std::path::PathBuf;

@@ -16,7 +16,7 @@ use cenote_vdev::VdevTree;
 /// Bytes of the blocks of the list of frees that are put off.
 const BPOBJ_BLOCK: u64 = 16 << 10;
 
-/// What a new pool is to be.
+/// What a new pool will be.
 pub struct NewPool<'a> {
     /// Its vdevs.
     pub tree: &'a VdevTree,
@@ -38,7 +38,7 @@ pub struct NewPool<'a> {
 /// ([`config_write::sync_config`]) when the vdevs have their objects.
 ///
 /// # Errors
-/// Those of changing the MOS; a feature that is not known.
+/// Errors of changing the MOS; a feature that is not known.
 pub fn populate(tx: &mut Tx<'_>, new: &NewPool<'_>, config: &mut PoolConfig) -> Result<()> {
     history::create(tx.mos, data_space(new.tree))?;
     let record = history::version("create", tx.txg, tx.now);

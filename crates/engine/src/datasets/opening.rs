@@ -1,4 +1,4 @@
-//! Opening a dataset: one does it, who may have to replay its intent log first, and others wait for him.
+//! Opening a dataset: one thread opens it and replays its intent log first if need be; others wait.
 
 use super::{Datasets, load};
 use crate::Shared;
@@ -9,7 +9,7 @@ use cenote_dsl::write::DslWriteError;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Somebody is opening a dataset, as long as this lives; others wait.
+/// A thread is opening a dataset, as long as this lives; others wait.
 pub(crate) struct Opening<'a> {
     datasets: &'a Datasets,
     ds_obj: u64,
@@ -21,7 +21,7 @@ impl Opening<'_> {
         self.ds_obj
     }
 
-    /// Opens it. While its log is replayed nobody else finds it open.
+    /// Opens it. Other threads find it open only once its log is replayed.
     pub fn load(
         &self,
         shared: &Arc<Shared>,
@@ -44,7 +44,7 @@ impl Drop for Opening<'_> {
         let mut open = self.datasets.open.lock();
         open.opening.remove(&self.ds_obj);
         let replayed = open.replaying.remove(&self.ds_obj);
-        // It is closed after a replay. One that was left in the middle of it, by a panic, is nobody's.
+        // It is closed after a replay. A dataset that a panic left in the middle of its replay has no user.
         if let Some((_, handle)) = open.sets.get(&self.ds_obj).filter(|_| replayed) {
             handle.closed.store(true, Ordering::SeqCst);
         }
@@ -53,16 +53,16 @@ impl Drop for Opening<'_> {
     }
 }
 
-/// What somebody finds who wants a dataset.
+/// What a thread that wants a dataset finds.
 pub(crate) enum Entered<'a> {
     /// It is open.
     Open(Arc<LiveObjectSet>),
-    /// It is to be opened.
+    /// It is not open: the thread opens it.
     Opening(Opening<'a>),
 }
 
 impl Datasets {
-    /// Finds a dataset open, or becomes the one who opens it. Waits for who opens it.
+    /// Finds a dataset open, or becomes the thread that opens it. Waits for another thread that is opening it.
     pub fn enter(&self, ds_obj: u64) -> Result<Entered<'_>, EngineError> {
         let mut open = self.open.lock();
         while open.opening.contains(&ds_obj) {
@@ -84,7 +84,7 @@ impl Datasets {
         Ok(Entered::Opening(Opening { datasets: self, ds_obj }))
     }
 
-    /// As [`Datasets::enter`], if nobody has it open, opens it or keeps it from being opened.
+    /// As [`Datasets::enter`], if no thread has it open, opens it or keeps it from being opened.
     pub fn enter_alone(&self, ds_obj: u64) -> Option<Opening<'_>> {
         let mut open = self.open.lock();
         let free = !open.in_use(ds_obj)

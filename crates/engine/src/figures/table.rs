@@ -19,7 +19,7 @@ pub enum Kind {
     Gauge,
 }
 
-/// What there is to know about a figure.
+/// What is known of a figure.
 #[derive(Clone, Copy, Debug)]
 pub struct Figure {
     /// Its name, without the unit.

@@ -1,6 +1,6 @@
 //! How far the replay of a pool's intent logs is.
 //!
-//! First all logs are read, which tells how much there is to be replayed; they are replayed as datasets are opened.
+//! First all logs are read, which tells how much must be replayed; they are replayed as datasets are opened.
 //! Any thread may ask meanwhile.
 
 use cenote_pool::status::{ReplayStage, ReplayStatus};

@@ -37,7 +37,7 @@ fn import_for_reading(temp: &TempPool) -> Arc<Pool> {
     Pool::import(&candidate(temp), &options).unwrap()
 }
 
-/// The space maps have exactly what there is. Not all sample pools can be judged by the `zdb` that is
+/// The space maps have exactly the blocks that a walk finds. Not all sample pools can be judged by the `zdb` that is
 /// installed: some have features of a later OpenZFS.
 fn traverse(temp: &TempPool) {
     let pool = import_for_reading(temp);
@@ -106,7 +106,7 @@ fn claim_log(context: &mut SyncContext<'_>, mut header: ZilHeader, last: u64) ->
     header
 }
 
-/// Imports `zilmain`, which has logs that are to be claimed, and claims them.
+/// Imports `zilmain`, which has logs to be claimed, and claims them.
 fn claim_all(temp: &TempPool) -> Vec<(String, u64, ZilHeader)> {
     let candidate = candidate(temp);
     let devices = Arc::new(DeviceSet::new(&candidate, true));

@@ -19,7 +19,7 @@ const BLOCK: u64 = 4 << 10;
 
 /// Adds what leaves missed, as `VdevTree::take_missed` has it (taken once or several times), to
 /// their logs. `vdev_tree` is the pool's vdev tree as the config has it. Returns whether it was
-/// changed, and is to be written: a leaf's log became another object.
+/// changed, and must be written: a leaf's log became another object.
 ///
 /// Calling it in every pass is fine: what is in a log already is not written again.
 ///
@@ -58,7 +58,7 @@ pub fn write_dtls(
     result.map(|()| changed)
 }
 
-/// Adds `txgs` to the log in `object` (0: none yet); the object that it is in then.
+/// Adds `txgs` to the log in `object` (0: it has no object yet); the object that it is in then.
 fn write(maps: &mut Maps<'_>, object: u64, txgs: &[Range<u64>]) -> cenote_dmu::write::Result<u64> {
     let all = Covered { start: 0, size: u64::MAX, shift: 0 };
     let mut missing = RangeTree::new();

@@ -19,7 +19,7 @@
 //!       +--+--+--+--+--+--+--+--> txgs from now
 //! ```
 //!
-//! A *deadline* `(j, F)` says that by the end of the `j`-th txg from now `F` metaslabs are to be
+//! A *deadline* `(j, F)` says that by the end of the `j`-th txg from now `F` metaslabs must be
 //! flushed. The txg that is being written flushes `floor(max F / j)` of them, and at least
 //! `zfs_min_metaslabs_to_flush`.
 //!
@@ -42,10 +42,10 @@
 //! of them, no algorithm can do with less.
 //!
 //! *The prediction may be wrong* for later txgs, and then quotients change; deadlines of `j = 1` do
-//! not depend on it, as they are computed from the changes that this txg really has: those of its
+//! not depend on it, as they are computed from the changes that this txg really has: the changes of its
 //! first pass are known, and one block (or the last passes of the last txg) is set aside for the
 //! other passes. So at the end of each txg the logs have no more blocks than the limit, or only
-//! those of the log of that txg itself, and the same holds for memory.
+//! the blocks of the log of that txg itself, and the same holds for memory.
 //!
 //! What this does not count: metaslabs that are being loaded cannot be flushed, and hold back their
 //! logs for a txg or two.

@@ -7,7 +7,7 @@
 //! them, three copies of each, however little changed. So they go to one object, the *log* of the
 //! txg, and are kept in memory as well ([`super::unflushed`]). In each txg a few metaslabs are
 //! *flushed*: what they have unflushed goes to their own maps at once, see [`super::flushing`] for
-//! how many these are. A log that nobody needs any more is destroyed.
+//! how many these are. A log without unflushed metaslabs is destroyed.
 //!
 //! # Structures
 //!
@@ -75,7 +75,7 @@ const ENTRY: u64 = 16;
 /// A log.
 #[derive(Debug, Clone, Copy, Default)]
 struct Log {
-    /// Its object; 0 if there is none though a metaslab says so.
+    /// Its object; 0 if it is missing though a metaslab names it.
     object: u64,
     blocks: u64,
 }
@@ -234,7 +234,7 @@ pub(super) struct LoggedPass<'a, 'b> {
 }
 
 impl LoggedPass<'_, '_> {
-    /// Flushes what is to be flushed, logs the changes, and destroys what is not needed any more.
+    /// Flushes the metaslabs that are due, logs the changes, and destroys what is not needed any more.
     pub fn run(&mut self, pass: u32, changes: &[Changes]) -> Result<()> {
         let txg = self.maps.txg();
         let object = self.log(txg)?;
@@ -320,7 +320,7 @@ impl LoggedPass<'_, '_> {
         group.metaslabs().get(usize::try_from(ms).ok()?).map(of)
     }
 
-    /// Brings what a metaslab has unflushed to its own map. `changes` are those of this txg, which
+    /// Brings what a metaslab has unflushed to its own map. `changes` are the changes of this txg, which
     /// are not among it.
     fn flush_metaslab(&mut self, place: Place, changes: Option<&Changes>) -> Result<()> {
         let (vdev, ms) = place;

@@ -64,7 +64,7 @@ pub(crate) struct Maps<'a> {
     two_words: bool,
 }
 
-/// The integer `name` of ZAP `zap`; `None` if there is none.
+/// The integer `name` of ZAP `zap`; `None` if it is absent.
 pub(crate) fn zap_u64(mos: &mut OpenObjectSet, zap: u64, name: &str) -> Result<Option<u64>> {
     let found = ZapMut::open(mos, zap).lookup(&Key::Name(name.as_bytes()))?;
     Ok(found.and_then(|(size, value)| value.first().copied().filter(|_| size == 8)))
@@ -113,7 +113,7 @@ impl<'a> Maps<'a> {
         Ok(self.dnode(object)?.block_size)
     }
 
-    /// Writes into a map's header what segments are free.
+    /// Writes into a map's header what segments are free (`space_map_histogram_add`).
     pub(super) fn set_histogram(
         &mut self,
         object: u64,
@@ -131,7 +131,7 @@ impl<'a> Maps<'a> {
         (self.count)(self.mos, feature, delta)
     }
 
-    /// Creates an empty map; the number of its object.
+    /// Creates an empty map; the number of its object (`space_map_alloc`).
     pub(crate) fn create(&mut self, block_size: u64) -> Result<u64> {
         let size = if self.histograms { SPACE_MAP_SIZE } else { SPACE_MAP_SIZE_V0 };
         let object = self.mos.allocate(&NewObject {
@@ -170,7 +170,7 @@ impl<'a> Maps<'a> {
         Ok(SpaceMapPhys::decode(&Bytes::new(&dnode.bonus, ByteOrder::Little, "space map"))?)
     }
 
-    /// Empties a map; the number of the object that it is in from now on. That is another one if
+    /// Empties a map; the number of the object that it is in from now on (`space_map_truncate`). That is another one if
     /// the blocks are to have another size, or the header has no histogram but could.
     pub(crate) fn rewrite(&mut self, object: u64, block_size: u64) -> Result<u64> {
         let histograms = self.histograms;
@@ -190,7 +190,7 @@ impl<'a> Maps<'a> {
         Ok(object)
     }
 
-    /// Appends changes, in order; the bytes of their entries.
+    /// Appends changes, in order; the bytes of their entries (`space_map_write`).
     ///
     /// Errors: a range that is not within what the map covers, or not one of whole units.
     pub(crate) fn append(

@@ -10,7 +10,7 @@
 //! from the same obsolete space map, in the first group after the import; its new mapping goes. What became obsolete
 //! since then is in a space map of its own, which stays.
 //!
-//! A pointer to what was freed leads nowhere then. So nothing is made shorter while somebody reads who began
+//! A pointer to what was freed leads nowhere then. So nothing is made shorter while a reader is active that began
 //! before the last group was on disk.
 
 use super::SpaceMaps;
@@ -53,7 +53,7 @@ pub struct Shorter {
     pub mapping: Mapping,
 }
 
-/// What is to be made shorter, as it is on disk.
+/// The mapping to be made shorter, as it is on disk.
 struct Found {
     vdev: u64,
     removed: Removed,
@@ -105,7 +105,7 @@ impl SpaceMaps {
         Ok(Some(Shorter { vdev, less, mapping }))
     }
 
-    /// The first mapping that is to be made shorter.
+    /// The first mapping to be made shorter.
     fn find(&self, tx: &mut Tx<'_>, vdevs: &NvList) -> Result<Option<Found>> {
         let mos = tx.mos.synced().clone();
         let begun = read(Directory::open(&mos).and_then(|directory| Condensing::find(&directory)))?;

@@ -24,7 +24,7 @@
 //! | [`loader`] | free space for the allocator, out of the last synced MOS |
 //! | [`mod@plan`] | sizes of new vdevs and of their metaslabs |
 //! | `vdev` | what a new top-level vdev has in the MOS: ZAPs, metaslab array |
-//! | `obsolete` | what nobody refers to any more of removed vdevs |
+//! | `obsolete` | obsolete parts of removed vdevs |
 //! | `log` | log space maps: what all metaslabs change in a txg |
 //! | `unflushed` | what each metaslab has unflushed, in memory |
 //! | `flushing` | how many metaslabs a txg flushes |
@@ -42,8 +42,8 @@
 //! long as it need be, and longer than [`CONDENSE_BLOCKS`] blocks, is written anew: what is
 //! allocated after this pass, and nothing else. Only maps of loaded metaslabs are condensed, since
 //! their free space is in memory. With logs a map is condensed when it is flushed, and then says
-//! what was allocated before this txg, the changes of which are in its log. A map of a form that is out of date (too small a header, blocks
-//! of another size) becomes another object then.
+//! what was allocated before this txg, the changes of which are in its log. A map of a form that is out of date (too
+//! small a header, blocks of another size) becomes another object then.
 //!
 //! # Invariants
 //!
@@ -171,9 +171,9 @@ struct VdevMaps {
     array: u64,
     /// What it holds.
     maps: Vec<u64>,
-    /// The vdev's top ZAP; 0 if it has none.
+    /// The vdev's top ZAP; 0 without one.
     top_zap: u64,
-    /// The array of unflushed txgs; 0 if there is none.
+    /// The array of unflushed txgs; 0 without one.
     unflushed: u64,
 }
 
@@ -302,7 +302,7 @@ impl SpaceMaps {
         self.log.all = true;
     }
 
-    /// The object of the log of a txg; `None` if it has none.
+    /// The object of the log of a txg; `None` without a log.
     pub fn log_of(&self, txg: u64) -> Option<u64> {
         self.log.object(txg)
     }

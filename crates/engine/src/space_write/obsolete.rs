@@ -1,4 +1,4 @@
-//! What nobody refers to any more of the mappings of removed vdevs (`vdev_indirect_sync_obsolete`).
+//! Obsolete parts of the mappings of removed vdevs: no block pointer refers to them (`vdev_indirect_sync_obsolete`).
 //!
 //! Each removed vdev has an *obsolete space map*, made when there is the first entry: allocations only, in units
 //! of one byte, added to in each pass of a sync. The vdev's top ZAP names it, and it is a use of the feature
@@ -22,7 +22,7 @@ pub(super) const FEATURE: &str = "com.delphix:obsolete_counts";
 pub(super) struct Removed {
     /// Bytes that it had.
     pub asize: u64,
-    /// Its top ZAP; 0 if it has none.
+    /// Its top ZAP; 0 without one.
     pub top_zap: u64,
 }
 

@@ -25,8 +25,8 @@
 //! lock, out of the MOS of some txg `v`; the changes are merged under the lock, as they were after
 //! the last txg `t` on disk, `t >= v`. The result is right as of `t` exactly if the map was not
 //! written to between `v` and `t`: each metaslab remembers the txg in which it was flushed last, and
-//! all of them the last txg that had no log. If it was, the load begins anew. A metaslab that is being loaded is not flushed, so that a load
-//! begins anew twice at most.
+//! all of them the last txg that had no log. If it was, the load begins anew. A metaslab that is being loaded is not
+//! flushed, so that a load begins anew twice at most.
 //!
 //! # Invariants
 //!
@@ -166,7 +166,7 @@ impl UnflushedSpace {
 
     /// Notes the changes of a pass.
     ///
-    /// Errors: they do not fit what there is.
+    /// Errors: they do not fit the space that is there.
     pub fn change(&self, changes: &Changes) -> Result<(), RangeError> {
         let place = (changes.vdev, changes.metaslab);
         let mut state = self.state.lock();
@@ -180,7 +180,7 @@ impl UnflushedSpace {
         Ok(())
     }
 
-    /// What is to be written to a metaslab's own map by the txg that is being written. To be
+    /// What the txg that is being written writes to a metaslab's own map. To be
     /// called before the changes of that txg are noted.
     pub fn flush(&self, place: Place) -> Ranges {
         let mut state = self.state.lock();
@@ -217,7 +217,7 @@ impl UnflushedSpace {
         self.state.lock().loading.contains_key(&place)
     }
 
-    /// A load begins; the map is to be read after this.
+    /// A load begins; the map must be read after this.
     pub fn loading(&self, place: Place) -> LoadGuard<'_> {
         *self.state.lock().loading.entry(place).or_default() += 1;
         LoadGuard { space: self, place }

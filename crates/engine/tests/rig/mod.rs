@@ -38,7 +38,7 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// Files are to be of this size.
+    /// A rig whose files have this size.
     pub fn new(size: u64) -> Rig {
         Rig { dir: tempfile::tempdir().unwrap(), size }
     }
@@ -181,7 +181,7 @@ pub fn changes_of(engine: &Arc<Engine>, who: u64) -> Changes {
     Changes::new(engine.clone(), Arc::new(FileSystems), Some(command))
 }
 
-/// Every block is readable, and the space maps have exactly what there is.
+/// Every block is readable, and the space maps have exactly the blocks that a walk finds.
 pub fn account(pool: &Pool) {
     let space = PoolSpace::load(pool.mos(), pool.config()).unwrap();
     let subject =

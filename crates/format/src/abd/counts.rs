@@ -18,7 +18,7 @@ pub struct ShapeCount {
 pub struct AbdCounts {
     /// Those in one piece.
     pub linear: ShapeCount,
-    /// Those of chunks.
+    /// Counts of chunks.
     pub scatter: ShapeCount,
 }
 

@@ -1,4 +1,15 @@
-//! The two shapes that hold bytes themselves: one allocation, or chunks from the slab.
+//! The shapes that hold bytes themselves: one allocation (`abd_alloc_linear`), chunks from the slab (`abd_alloc`),
+//! or memory that is lent (`abd_get_from_buf`).
+//!
+//! A [`Leaf`] is a range of a shared memory: cloning and slicing share it, and copy nothing. One allocation and
+//! what is lent are contiguous. Chunks are contiguous as far as a range stays in one of them; [`Pieces`] walks over
+//! them.
+//!
+//! Bytes of the first two kinds are counted when they come and when they go (`abdstats`). What is lent goes back to
+//! its owner when the last leaf of it is dropped.
+//!
+//! Invariants: a range lies within its memory. Bytes change only in one allocation that has a single holder and
+//! whose range is all of it.
 
 use std::sync::Arc;
 
@@ -56,7 +67,7 @@ impl Drop for Scattered {
     }
 }
 
-/// Memory of someone else's, who takes it back when this is dropped.
+/// Memory of another owner, who takes it back when this is dropped.
 pub(super) trait Lent: AsRef<[u8]> + Send + Sync {}
 
 impl<T: AsRef<[u8]> + Send + Sync> Lent for T {}
@@ -101,7 +112,7 @@ impl Leaf {
         }
     }
 
-    /// The bytes, if they are all of one allocation that nobody shares.
+    /// The bytes, if they are one unshared allocation.
     pub(super) fn owned_mut(&mut self) -> Option<&mut [u8]> {
         match &mut self.memory {
             Memory::Linear(v) if v.0.len() == self.len => {
@@ -111,8 +122,8 @@ impl Leaf {
         }
     }
 
-    /// Makes it `len` bytes long, with zeros behind what there is, if they are all of one allocation
-    /// that nobody shares. Whether they were.
+    /// Makes it `len` bytes long, with zeros behind its bytes, if they are one allocation
+    /// that is not shared. Whether they were.
     pub(super) fn resize(&mut self, len: usize) -> bool {
         let owned = match &mut self.memory {
             Memory::Linear(v) if v.0.len() == self.len => Arc::get_mut(v),

@@ -77,14 +77,14 @@ fn count_copy(bytes: usize) {
     COPY_CALLS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// An immutable, shared payload. Cloning and slicing are cheap and copy no payload.
+/// An immutable, shared payload (`abd_t`). Cloning and slicing are cheap and copy no payload.
 #[derive(Clone)]
 pub struct Abd(Shape);
 
 #[derive(Clone)]
 enum Shape {
     One(Leaf),
-    /// At least two parts, none of them empty; and their total length.
+    /// At least two parts, each with bytes; and their total length.
     Gang(Arc<[Leaf]>, usize),
 }
 
@@ -106,13 +106,13 @@ impl Abd {
         }
     }
 
-    /// Bytes of someone else's memory, who takes it back when the last buffer in it is dropped; no copy.
+    /// Bytes of another owner's memory, which goes back when the last buffer in it is dropped; no copy.
     /// `as_ref` must give the same bytes each time.
     pub fn from_owner(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Abd {
         Abd(Shape::One(Leaf::lent(owner)))
     }
 
-    /// A copy of `bytes` in a linear buffer; counted.
+    /// A copy of `bytes` in a linear buffer; counted (`abd_copy_from_buf`).
     pub fn copy_of(bytes: &[u8]) -> Abd {
         count_copy(bytes.len());
         Abd::from_vec(bytes.to_vec())
@@ -130,7 +130,7 @@ impl Abd {
         Abd::of_leaves(lens.map(|len| SHARED.slice(0, len)).collect())
     }
 
-    /// The parts one after the other, as one buffer; no copy.
+    /// The parts one after the other, as one buffer; no copy (`abd_alloc_gang`, `abd_gang_add`).
     pub fn gang(parts: Vec<Abd>) -> Abd {
         let mut leaves: Vec<Leaf> = Vec::with_capacity(parts.len());
         for part in parts {
@@ -174,7 +174,7 @@ impl Abd {
         self.len() == 0
     }
 
-    /// Bytes `at..at + len`, sharing the memory; `None` if that is out of range.
+    /// Bytes `at..at + len`, sharing the memory; `None` if that is out of range (`abd_get_offset_size`).
     pub fn slice(&self, at: usize, len: usize) -> Option<Abd> {
         let end = at.checked_add(len).filter(|&end| end <= self.len())?;
         let leaves = match &self.0 {
@@ -194,7 +194,7 @@ impl Abd {
         Some(Abd::of_leaves(out))
     }
 
-    /// The contiguous pieces, in order; none of them is empty.
+    /// The contiguous pieces, in order; each has bytes (`abd_iterate_func`).
     pub fn chunks(&self) -> impl Iterator<Item = &[u8]> {
         self.leaves().iter().flat_map(Leaf::chunks)
     }
@@ -212,7 +212,7 @@ impl Abd {
         }
     }
 
-    /// The bytes as one slice: borrowed if contiguous, else a (counted) copy.
+    /// The bytes as one slice (`abd_borrow_buf_copy`, `abd_to_buf`): borrowed if contiguous, else a (counted) copy.
     pub fn bytes(&self) -> Cow<'_, [u8]> {
         match self.as_contiguous() {
             Some(bytes) => Cow::Borrowed(bytes),
@@ -246,8 +246,8 @@ impl Abd {
         }
     }
 
-    /// Makes it `len` bytes long, with zeros behind what there is: in place as [`Abd::make_mut`] does.
-    /// Room is made for more than that, so that who grows it step by step does not copy it each time.
+    /// Makes it `len` bytes long, with zeros behind its bytes: in place as [`Abd::make_mut`] does.
+    /// Room is made for more than that, so that growing it step by step does not copy it each time.
     pub fn resize(&mut self, len: usize) {
         let resized = match &mut self.0 {
             Shape::One(leaf) => leaf.resize(len),
@@ -260,7 +260,7 @@ impl Abd {
         }
     }
 
-    /// Copies bytes `at..at + dst.len()` into `dst`; counted. `None`, and nothing is copied, if
+    /// Copies bytes `at..at + dst.len()` into `dst`; counted (`abd_copy_to_buf_off`). `None`, and nothing is copied, if
     /// that is out of range.
     pub fn copy_to(&self, at: usize, dst: &mut [u8]) -> Option<()> {
         at.checked_add(dst.len()).filter(|&end| end <= self.len())?;

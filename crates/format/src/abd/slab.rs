@@ -4,7 +4,7 @@
 //! list is bounded ([`KEEP`]); beyond it, chunks go back to the allocator.
 //!
 //! A recycled chunk holds whatever it held before. Only [`AbdMut`](super::AbdMut) hands out chunks,
-//! to be filled; debug builds poison them first so that a byte nobody filled shows in tests, and is
+//! to be filled; debug builds poison them first so that a byte that was not filled shows in tests, and is
 //! the same in every run.
 
 use parking_lot::Mutex;

@@ -49,10 +49,10 @@ pub fn verify_embedded(
 }
 
 /// As [`verify_embedded`], of a block of an encrypted dataset (`zio_checksum_handle_crypt`): words 2 and 3 of what it
-/// carries are its MAC, and those of the checksum are folded into the first two.
+/// carries are its MAC, and the words of the checksum are folded into the first two.
 ///
 /// # Errors
-/// Those of [`verify_embedded`].
+/// Errors of [`verify_embedded`].
 pub fn verify_embedded_mac(
     kind: Checksum,
     data: &[u8],

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! and a word that is the `u`-th from the end of lane `l` is the `m = 8u - l`-th of all. Writing
-//! the binomials of `m` in those of `u` gives the coefficients in `join`. In the same way a run that
+//! the binomials of `m` in the binomials of `u` gives the coefficients in `join`. In the same way a run that
 //! was summed from zero is appended to earlier sums ([`append`]).
 
 use super::fletcher::WORD;

@@ -166,7 +166,7 @@ impl std::fmt::Debug for Salt {
     }
 }
 
-/// Checksum of `data`, written in `order`, as it is in a block pointer.
+/// Checksum of `data`, written in `order`, as it is in a block pointer (`zio_checksum_compute`).
 ///
 /// Errors: a kind that is no function over a whole block (`inherit`, `on`, the embedded ones), or a
 /// Fletcher sum over a fraction of a word.

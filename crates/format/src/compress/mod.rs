@@ -127,7 +127,7 @@ impl Compression {
     }
 }
 
-/// Decompresses `src` (the physical bytes, maybe padded) into exactly `dst.len()` bytes.
+/// Decompresses `src` (the physical bytes, maybe padded) into exactly `dst.len()` bytes (`zio_decompress_data`).
 ///
 /// Errors: `src` does not decompress, or not to that length; `dst` is then unspecified.
 pub fn decompress(kind: Compression, src: &[u8], dst: &mut [u8]) -> Result<()> {

@@ -29,7 +29,7 @@ pub struct ZstdHeader {
 }
 
 impl ZstdHeader {
-    /// The header of `src`, and the frame. Errors: `src` is too short, or the level is none.
+    /// The header of `src`, and the frame. Errors: `src` is too short, or the level does not exist.
     pub fn decode(src: &[u8]) -> Result<(ZstdHeader, &[u8])> {
         let bytes = Bytes::new(src, ByteOrder::Big, "zstd block");
         let size = bytes.u32(0)?;

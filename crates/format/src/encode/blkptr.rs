@@ -1,4 +1,19 @@
-//! Block pointers (`blkptr_t`) from their properties, embedded blocks, and gang headers.
+//! Block pointers (`blkptr_t`) from their properties, embedded blocks (`encode_embedded_bp_compressed`), and gang
+//! headers (`zio_gbh_phys_t`).
+//!
+//! ```text
+//! word 0-5    three DVAs: asize(24) grid(8) vdev(24) | offset(63) gang(1)
+//! word 6      lsize(16) psize(16) compression(7) E(1) checksum(8) type(8) level(5) X(1) D(1) B(1)
+//! word 7-8    nothing
+//! word 9-11   physical birth, logical birth, fill
+//! word 12-15  checksum
+//! ```
+//!
+//! An embedded block takes all words but 6 and 10. Sizes in word 6 are in sectors less one; sizes of an embedded
+//! block are in bytes, in fields of other widths.
+//!
+//! Invariants: a pointer that is made here passes the checks of the decoder; a field that does not fit is an error,
+//! never cut off. Pointers are little-endian and not encrypted.
 
 use super::{EncodeError, Result, embedded, field, push_words};
 use crate::blkptr::{BLKPTR_SIZE, BlockPointer, Dva, EMBEDDED_PAYLOAD};
@@ -79,7 +94,7 @@ impl BlockPointer {
     ///
     /// Errors: a size that is no multiple of 512 or beyond 16 MiB, more physical than logical
     /// bytes (or other than logical bytes without compression), no copies or more than three, a
-    /// field that does not fit, no birth, a function that is none.
+    /// field that does not fit, no birth, a function that is not one on disk.
     pub fn new(p: &BlockProps<'_>) -> Result<BlockPointer> {
         if p.psize > p.lsize || (p.compression == Compression::Off && p.psize != p.lsize) {
             return bad(format!("lsize {:#x} psize {:#x}", p.lsize, p.psize));

@@ -1,4 +1,15 @@
-//! Dnodes and object sets (`dnode_phys_t`, `objset_phys_t`).
+//! Dnodes and object sets (`dnode_phys_t`, `objset_phys_t`), and the intent log's header (`zil_header_t`).
+//!
+//! ```text
+//! dnode       core(64) | 1 to 3 block pointers | bonus buffer ... spill pointer at the end of the last slot
+//! object set  meta dnode(512) | ZIL header(192) | type, flags | ... 1024: user, 1536: group, 2048: project accounting
+//! ```
+//!
+//! A dnode takes one slot of 512 bytes, or more. A block of dnodes has each at the slot that is given with it, and
+//! zeros where slots are free. An object set is as long as its version has it: 1024, 2048 or 4096 bytes.
+//!
+//! Invariant: an encoder checks a dnode with the code of the decoder before it gives the bytes out, so a dnode that
+//! could not be read back is refused.
 
 use super::{EncodeError, Result, push_words, words};
 use crate::blkptr::BLKPTR_SIZE;

@@ -1,4 +1,11 @@
-//! The Dataset and Snapshot Layer's bonus buffers and ZAP values (`dsl_dir_phys_t`, `dsl_dataset_phys_t`).
+//! The Dataset and Snapshot Layer's bonus buffers and ZAP values (`dsl_dir_phys_t`, `dsl_dataset_phys_t`,
+//! `dsl_deadlist_phys_t`, `bpobj_phys_t`, `zfs_bookmark_phys_t`).
+//!
+//! All are words of 64 bits, in the order in which OpenZFS declares them. Bonus buffers end in zeros up to a fixed
+//! length: 256 bytes for a directory, 320 for a dataset or a deadlist. A bpobj has four lengths, and the
+//! value of a bookmark two, by the features that they were made with.
+//!
+//! Invariant: a field that a shorter form has no place for must be zero; otherwise encoding it is an error.
 
 use super::{EncodeError, Result, push_words, words};
 use crate::dsl::{BookmarkPhys, BpobjPhys, DeadlistPhys, DslDatasetPhys, DslDirPhys};

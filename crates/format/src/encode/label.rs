@@ -62,7 +62,7 @@ pub fn encode_config(list: &NvList, offset: u64) -> Result<Vec<u8>> {
 /// and a ring in which `uberblocks` have the slots of their transaction groups.
 ///
 /// The first 8 KiB are zeros; a caller may leave what is there on the device, as
-/// OpenZFS does. Errors: as those of [`encode_config`].
+/// OpenZFS does. Errors: as for [`encode_config`].
 pub fn encode_label<'a>(
     config: &NvList,
     uberblocks: impl IntoIterator<Item = &'a Uberblock>,

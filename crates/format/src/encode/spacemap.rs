@@ -41,9 +41,9 @@ impl SpaceMapPhys {
         Ok(out)
     }
 
-    /// Adds free regions to the histogram: `regions[i]` of them have from `1 << i` bytes up to
-    /// twice that; `shift` is log2 of the map's unit. Regions larger than the last bucket's count
-    /// there as several of the last bucket's size. Does nothing without a histogram.
+    /// Adds free regions to the histogram (`space_map_histogram_add`): `regions[i]` of them have from `1 << i` bytes up
+    /// to twice that; `shift` is log2 of the map's unit. Regions larger than the last bucket's count there as several
+    /// of the last bucket's size. Does nothing without a histogram.
     pub fn add_histogram(&mut self, regions: &[u64; 64], shift: u32) {
         let Some(histogram) = &mut self.histogram else { return };
         for (i, count) in regions.iter().enumerate().skip(shift as usize) {

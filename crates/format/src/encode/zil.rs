@@ -1,4 +1,14 @@
 //! Encoding intent logs (`zil_chain_t`, `lr_t`): records, and the blocks of a chain.
+//!
+//! A record is a header of four words and a body. Its length is written last, rounded up to 8 bytes
+//! (`zil_itx_create`). What has no fixed length stands behind the words, in an order that the kind of the record
+//! fixes: ACL sizes, attributes, ACL entries, domains, names, data.
+//!
+//! A block of the chain has the pointer to the next block at its end, or, in the slim form (`ZIO_CHECKSUM_ZILOG2`),
+//! at its beginning. The checksum of a pointer does not sum up the block: it names the log, and its last word is
+//! the number of the block, one more than in the block before. What sums the block up lies in it (`zio_eck_t`).
+//!
+//! Invariant: a record that [`Record::decode`] would refuse or read back as something else is refused.
 
 use super::{EncodeError, Result, push_words, put};
 use crate::ByteOrder;

@@ -1,7 +1,7 @@
 //! Whether a record can be in its stream (`recv_check_drr_object`, `recv_check_drr_write` and so on).
 //!
 //! What a record says is checked before anybody acts on it: numbers of objects, sizes, ranges that would pass the
-//! end of what can be counted, types and functions that there are none of, and features that BEGIN does not name.
+//! end of what can be counted, unknown types and functions, and features that BEGIN does not name.
 
 use super::decode::{Head, invalid};
 use super::{

@@ -1,4 +1,15 @@
 //! Decoding records (`dmu_replay_record_t`), in either byte order.
+//!
+//! A [`Decoder`] is fed one stream: heads of records by [`Decoder::record`], payloads by [`Decoder::payload`], in
+//! order. It keeps the running checksum (`fletcher_4_incremental_native`, `fletcher_4_incremental_byteswap`), and
+//! finds the byte order out from the magic number of BEGIN. Each head is compared with the sum of what came before
+//! it, and END with the sum of all.
+//!
+//! Streams are not trusted. A length that memory will be allocated by is checked here: blocks, bonus buffers,
+//! embedded payloads, compressed sizes, the list of BEGIN.
+//!
+//! Invariants: BEGIN comes first and once, no record comes after END, and all records name the snapshot that BEGIN
+//! names. Deduplicated, raw and redacted records are refused by name.
 
 use super::check::check;
 use super::{
@@ -69,7 +80,7 @@ impl Decoder {
     /// [`Decoder::payload`] before the next record.
     ///
     /// The END behind the list of a package has no checksum of its own, and records of old senders have
-    /// none: it is 0 then.
+    /// no checksum: it is 0 then.
     ///
     /// # Errors
     /// The checksum is wrong ([`DecodeError::Checksum`]), or the record makes no sense where it is.

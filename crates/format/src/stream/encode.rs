@@ -59,7 +59,7 @@ impl Encoder {
     /// The bytes of END for what was encoded so far (`dump_record`).
     ///
     /// # Errors
-    /// None that a record without a name has.
+    /// Never: only names can be refused.
     pub fn end(&mut self) -> Result<[u8; RECORD_SIZE]> {
         self.record(&Record::End { checksum: self.sum.finish() })
     }

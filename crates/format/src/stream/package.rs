@@ -19,8 +19,8 @@
 //!                 }, ...
 //! ```
 //!
-//! The pairs are in this order, file systems in the order in which their tree is walked, snapshots in the order in which
-//! they were made.
+//! The pairs are in this order, file systems in the order in which their tree is walked, snapshots in the order in
+//! which they were made.
 
 use super::{Begin, Encoder, RECORD_SIZE, Record};
 use crate::nvlist::{NvList, NvValue};
@@ -84,8 +84,8 @@ pub fn is_end(record: &[u8; RECORD_SIZE]) -> bool {
     (kind == little || kind == big) && rest.iter().all(|byte| *byte == 0)
 }
 
-/// The records before the first stream. `features` are those of the package (`feature::SA_SPILL` for a file system,
-/// `feature::HOLDS`); `to_name` is the name of the snapshot.
+/// The records before the first stream. `features` are the features of the package (`feature::SA_SPILL` for a file
+/// system, `feature::HOLDS`); `to_name` is the name of the snapshot.
 ///
 /// # Errors
 /// The name or the list is too long.

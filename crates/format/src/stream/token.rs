@@ -6,8 +6,8 @@
 //! 1-CHECKSUM-SIZE-HEX    version; first word of fletcher4 of the bytes behind HEX; bytes of the packed list
 //! ```
 //!
-//! `HEX` is a zlib stream in hexadecimal, which unpacks to an nvlist in the native encoding. Its pairs are those of
-//! [`Token`], in this order. Numbers in the head are hexadecimal, but for the version.
+//! `HEX` is a zlib stream in hexadecimal, which unpacks to an nvlist in the native encoding. Its pairs are the
+//! fields of [`Token`], in this order. Numbers in the head are hexadecimal, but for the version.
 
 use crate::checksum::Fletcher4;
 use crate::compress::{Compression, compress, decompress};

@@ -176,7 +176,7 @@ impl<'a> Leaf<'a> {
             .filter(move |e| e.as_ref().map_or(true, |e| e.hash == hash))
     }
 
-    /// All entries sorted by (hash, cd). `flags` are those of the ZAP. Fails where an entry does
+    /// All entries sorted by (hash, cd). `flags` are the ZAP's. Fails where an entry does
     /// not belong here or the entries claim more than there is, so that reading all names and
     /// values takes no more memory than the block's size and a constant factor.
     pub fn entries(&self, flags: u64) -> Result<Vec<LeafEntry>> {

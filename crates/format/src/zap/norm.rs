@@ -1,7 +1,7 @@
 //! Normalization of names: case folding and Unicode normalization forms, so that a ZAP can find
 //! a name that was written differently.
 //!
-//! The normalization flags of a ZAP are those of `u8_textprep_str`: fold to upper case, and at
+//! The normalization flags of a ZAP are the flags of `u8_textprep_str`: fold to upper case, and at
 //! most one of the forms C, D, KC, KD. Names stay in the table as they were given; their hash is
 //! that of the normalized name.
 //!
@@ -9,7 +9,7 @@
 //! takes as many bytes as it announces, and if these are no character they stand for themselves
 //! too. Both end the sequence of combining marks before them.
 //!
-//! OpenZFS's tables are those of Unicode 5.0, and names must hash the same for ever, so characters
+//! OpenZFS's tables are from Unicode 5.0, and names must hash the same for ever, so characters
 //! that came later have no case and no decomposition here ([`later`]). Case folding is the
 //! *simple* one: a character becomes exactly one other. In single characters this agrees with
 //! OpenZFS throughout, and in compositions with several marks too, where OpenZFS differs from the
@@ -60,7 +60,7 @@ pub fn fits(name: &[u8], flags: u64) -> bool {
     normalize(name, flags).len() < MAX_NAME
 }
 
-/// `name` normalized by `flags` (0: unchanged).
+/// `name` normalized by `flags` (0: unchanged; `zap_normalize`).
 pub fn normalize(name: &[u8], flags: u64) -> Cow<'_, [u8]> {
     if flags & (TO_UPPER | FORMS) == 0 {
         return Cow::Borrowed(name);
@@ -207,7 +207,7 @@ fn order(marks: &mut [Mark]) {
 
 /// The composition of a decomposed and ordered text. It is the canonical one but for what OpenZFS does
 /// differently: a mark that was left keeps a later one of its class from the starter only as long as
-/// the starter has taken none (`o`, ogonek, tilde and macron become ǭ and a tilde); what begins a
+/// the starter has taken no mark (`o`, ogonek, tilde and macron become ǭ and a tilde); what begins a
 /// sequence and is decomposed (halfwidth voicing marks of Katakana, compatibility letters of Hangul)
 /// stays apart from what was before it;
 /// of several starters that one character became, only the first takes marks that are not next to it.

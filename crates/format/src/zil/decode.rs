@@ -1,4 +1,14 @@
-//! Decoding the bodies of records.
+//! Decoding the bodies of records (`lr_create_t`, `lr_write_t`, `lr_setattr_t`, and the others of `lr_t`).
+//!
+//! A body is words of 64 bits, then parts without a fixed length: the sizes of an ACL, attributes (`lr_attr_t`),
+//! entries of an ACL, domains, names, data, block pointers. Which of them there are follows from the type of the
+//! record; how many domains, from whether owner and group belong to one.
+//!
+//! Bytes are not trusted: a length, a count or a name must lie within the record, and a write must end within what
+//! a file can have. Nothing is copied but block pointers: parts without a fixed length are borrowed from the block.
+//!
+//! A record that sets neither owner nor group has whatever was in memory in those words, so they do not count for
+//! domains.
 
 use super::attr::{AclSizes, string, strings};
 use super::{
@@ -157,7 +167,7 @@ fn set_attr<'a>(b: &Bytes<'a>) -> Result<SetAttr<'a>> {
         let (found, next) = Xvattr::decode(b, at)?;
         (attrs, at) = (Some(found), next);
     }
-    // Who sets neither owner nor group leaves their words as they were in memory.
+    // A record that sets neither owner nor group has their words as they were in memory.
     let fuid = |bit, id| if sets & bit != 0 { id } else { 0 };
     let count = domains_of(fuid(SetAttr::UID, uid), fuid(SetAttr::GID, gid));
     let (domains, _) = strings(b, at, count)?;

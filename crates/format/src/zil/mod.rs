@@ -218,7 +218,7 @@ pub struct Create<'a> {
     pub new: NewObject,
     /// Attributes beyond the usual ones.
     pub attrs: Option<Xvattr>,
-    /// An ACL; its domains are those of the owner and group too.
+    /// An ACL; its domains serve the owner and group too.
     pub acl: Option<Acl<'a>>,
     /// Domains of owner and group, where there is no ACL.
     pub domains: Vec<&'a [u8]>,
@@ -320,15 +320,15 @@ impl SetAttr<'_> {
 
 /// The mask of a record in the bits of Linux, whichever system wrote it: FreeBSD and illumos have others (`AT_*`).
 ///
-/// A record is read as one of Linux unless something in it is of another system's. Some bits nobody sets elsewhere: those of
-/// mode and times, of the time of change, which Linux notes with most changes, of [`ATTR_XVATTR`] and of a file that is open.
-/// Without any of them these are of others:
+/// A record is read as one of Linux unless something in it is of another system's. Some bits are not set elsewhere:
+/// bits of mode and times, of the time of change, which Linux notes with most changes, of [`ATTR_XVATTR`] and of a file
+/// that is open. Without any of them these are of others:
 ///
 /// - a bit that Linux does not log (`ATTR_IATTR_MASK`), but for `ATTR_FORCE` beside a size;
-/// - a size of `u64::MAX`, which FreeBSD notes where none is set;
+/// - a size of `u64::MAX`, which FreeBSD notes where no size is set;
 /// - an owner or group of a domain;
-/// - `AT_MODE` alone with zeros for all else, as where FreeBSD takes away set-id bits. Read as Linux's, that would give the
-///   file to root.
+/// - `AT_MODE` alone with zeros for all else, as where FreeBSD takes away set-id bits. Read as Linux's, that would give
+///   the file to root.
 pub(crate) fn set_attrs(mask: u64, [uid, gid]: [u64; 2], size: u64) -> u64 {
     /// `ATTR_FILE`.
     const FILE: u64 = 0x2000;

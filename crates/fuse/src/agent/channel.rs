@@ -1,4 +1,11 @@
 //! A stream of messages with descriptors.
+//!
+//! A message is its length (32 bits, little-endian) and a body in JSON of at most 64 MiB. A descriptor may come
+//! with its first byte (`SCM_RIGHTS`); it is kept until the message is whole. Descriptors beyond four at a time are
+//! closed at once, so that a sender cannot fill the receiver's table.
+//!
+//! [`serve`] answers requests until the other end closes the stream. If the answer to a mount cannot be sent, the
+//! mount is taken away again: no thread would ever serve it.
 
 use super::{Reply, Request, borrowed, perform};
 use crate::connection::Connection;
@@ -35,7 +42,7 @@ impl Channel {
     /// Sends a message.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Errors of the system calls.
     pub fn send<T: Serialize>(
         &mut self,
         message: &T,
@@ -57,7 +64,7 @@ impl Channel {
     /// Sends bytes, at least the first with these descriptors, of which there may be four; returns how many.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Errors of the system calls.
     pub fn send_with(&mut self, bytes: &[u8], devices: &[BorrowedFd<'_>]) -> io::Result<usize> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -72,7 +79,7 @@ impl Channel {
     /// Receives a message and the descriptor that came with it; `None` if there will be no more.
     ///
     /// # Errors
-    /// Those of the system, and messages that are none.
+    /// Errors of the system calls; bytes that are no message.
     pub fn receive<T: DeserializeOwned>(&mut self) -> io::Result<Option<(T, Option<OwnedFd>)>> {
         let mut length = [0; 4];
         match self.read_exact(&mut length) {
@@ -98,7 +105,7 @@ impl Channel {
         self.received.drain(..).collect()
     }
 
-    /// The stream, for who sends and receives nothing but bytes from now on.
+    /// The stream, for a caller that sends and receives only bytes from now on.
     pub fn into_stream(self) -> UnixStream {
         self.stream
     }
@@ -130,12 +137,12 @@ impl Read for Channel {
 /// Serves as an agent until the other end is closed.
 ///
 /// # Errors
-/// Those of the system, and messages that are none.
+/// Errors of the system calls; bytes that are no message.
 pub fn serve(stream: UnixStream) -> io::Result<()> {
     let mut channel = Channel::new(stream);
     while let Some((request, device)) = channel.receive::<Request>()? {
         let (reply, device) = perform(request, device);
-        // A mount that nobody will serve would be dead.
+        // A mount that no thread serves would be dead.
         let made = match &reply {
             Reply::Mounted(mounted) => Some(Connection::of(&mounted.id)),
             _ => None,

@@ -1,4 +1,15 @@
-//! Attributes: of `stat`, extended ones, flags (`zpl_getattr`, `zpl_setattr`).
+//! Attributes: of `stat`, extended ones, flags (`zpl_getattr`, `zpl_setattr`, `zpl_xattr_list`, `zpl_ioctl`).
+//!
+//! The kernel has checked permissions before it asks. Three things are left to this side:
+//!
+//! - The set-user-id and set-group-id bits are cleared with a change of owner, or of length by a caller without
+//!   privilege.
+//! - A time that is set must stay, although the kernel may still hold writes of mappings that were made before. It
+//!   is asked to write them first, and the times are set again after that (`times_stay`).
+//! - Names of attributes of the superuser (`trusted.`) are listed for no other user.
+//!
+//! Attributes of control directories are the tree's own, and cannot be changed. ACLs that a file system does not
+//! keep look to the kernel as if the file had no ACL: any other error would fail its permission check.
 
 use super::change::Target;
 use super::direct::CAPABILITY;
@@ -16,7 +27,7 @@ use std::os::unix::ffi::OsStrExt;
 
 /// How names of attributes that hold ACLs start.
 const ACL_PREFIX: &[u8] = b"system.posix_acl_";
-/// The list that says who may do what, and so changes the permission bits.
+/// The list that says which users may do what, and so changes the permission bits.
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 
 /// Answers a request for an extended attribute or a list of them.
@@ -28,9 +39,9 @@ fn reply_xattr(value: &[u8], size: u32, reply: ReplyXattr) {
     }
 }
 
-/// Whether a request to set nothing is one of somebody who may change the owner to the same one. The
+/// Whether a request to set nothing comes from a user that may change the owner to the same one. The
 /// kernel checks that of no such request, and sends one also before what is a change of the contents
-/// by somebody without privilege, who need not own the file: that takes away the bits itself.
+/// by a user without privilege, who need not own the file: that takes away the bits itself.
 fn may_chown(who: Caller, target: &Target<'_>) -> bool {
     target.fs.attr(target.object).is_ok_and(|attr| who.owns(attr.uid))
 }
@@ -146,6 +157,7 @@ impl Server {
         }
     }
 
+    /// The value of an extended attribute (`zpl_xattr_get`).
     pub(super) fn reply_getxattr(&self, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let value = match self.tree.node(ino) {
             Ok(Node::File { fs, object, .. }) => fs.getxattr(object, name.as_bytes()),
@@ -165,6 +177,7 @@ impl Server {
         }
     }
 
+    /// Sets an extended attribute (`zpl_xattr_set`).
     pub(super) fn reply_setxattr(
         &self,
         who: Caller,

@@ -1,4 +1,15 @@
-//! Names that come, go and move (`zpl_create`).
+//! Names that come, go and move (`zpl_create`, `zpl_mknod`, `zpl_mkdir`, `zpl_link`, `zpl_unlink`, `zpl_rmdir`,
+//! `zpl_rename`, `zpl_tmpfile`).
+//!
+//! A request is checked against the tree, then it is one change of the file system. `changeable` refuses control
+//! directories, snapshots, and file systems that are read-only or gone. A new name must not be one that the tree
+//! adds (`.zfs`, a submount); a name that goes must not lead to a directory that something is mounted on or below.
+//! Names in `.zfs/snapshot` are snapshots: `mkdir`, `rmdir` and `rename` take, destroy and rename them.
+//!
+//! A file that loses its last name stays until the kernel has forgotten its inode number. A file without a name is
+//! remembered in the same way from the start.
+//!
+//! The answer waits for the disk where the mount's `sync` says so.
 
 use super::direct;
 use super::handles::{Handle, Opening};

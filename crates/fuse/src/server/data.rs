@@ -1,4 +1,17 @@
-//! Open files and their contents (`zpl_open`, `zpl_iter_read`, `zpl_iter_write`, `zpl_fsync`).
+//! Open files and their contents (`zpl_open`, `zpl_iter_read`, `zpl_iter_write`, `zpl_fsync`, `zpl_fallocate`,
+//! `zpl_llseek`, `zpl_copy_file_range`).
+//!
+//! An open file is a handle, which says how it was opened: for writing, past the kernel's pages, through mappings,
+//! with `O_SYNC`. A read is answered with pieces of cached blocks, which are not copied; what sequential reads need
+//! next is asked for ahead. A write that the kernel held back in its pages (`reply_write_back`) is taken even if
+//! the file system has become read-only, since no program would learn of the refusal.
+//!
+//! The kernel keeps pages, so what it does not see must be said or avoided. A file whose next read would change its
+//! access time is opened without the pages that the kernel has. The pages that a direct write passed by are dropped
+//! before the answer. Before a search for data or holes, changes in mappings are written.
+//!
+//! Invariant: a request that must be on disk (`fsync`, `O_SYNC`, `sync=always`) is answered by the syncer once it
+//! is there.
 
 use super::direct;
 use super::handles::{Handle, Opening};
@@ -135,7 +148,7 @@ impl Server {
 
     /// Takes away the set-user-id and set-group-id bits, for a change by someone without privilege
     /// that does not do it itself. The latter is taken as the kernel does: also from what the group may
-    /// not run, unless it is a member who changes it.
+    /// not run, unless a member of the group changes it.
     fn clear_ids(&self, who: Caller, handle: &Handle) -> Result<(), Errno> {
         let ino = handle.node.ino();
         if !self.tree.inodes.is_setid(ino) || who.keeps_ids() {
@@ -245,7 +258,7 @@ impl Server {
             self.ids_cleared(ino);
         }
         // The kernel forgets the pages of a direct write before it sends it, and again when it is done,
-        // but not if the writer does not wait for it (`io_submit`). Who read the pages meanwhile would
+        // but not if the writer does not wait for it (`io_submit`). A program that reads the pages meanwhile would
         // go on reading what was there before.
         let first = match first {
             None if how.direct && !handle.how.direct => {
@@ -266,7 +279,7 @@ impl Server {
         self.changed_for(waits, handle.node.branch(), reply, answer);
     }
 
-    /// What was changed in a mapping comes when the kernel wants. It was changed in memory, and nobody is
+    /// What was changed in a mapping comes when the kernel wants. It was changed in memory, and no program is
     /// told if it is refused now: so it is not even if the file system has become `readonly`.
     fn reply_write_back(&self, fh: FileHandle, offset: u64, data: &[u8], reply: ReplyWrite) {
         let written = self.handles.get(fh).and_then(|handle| {

@@ -12,13 +12,13 @@
 //!
 //! An open file that bypasses the pages and one that reads from them would not agree. So as long as
 //! there is one of the first kind, which [`Inodes`] count, every `open` of the file is of that kind.
-//! Then only who maps the file makes the kernel keep pages of it. It writes back and forgets those before
+//! Then only a mapping of the file makes the kernel keep pages of it. It writes back and forgets those before
 //! each write. But one may be read again before the write is done, and changed in a mapping: then it
 //! has the bytes of before the write, and written back it would undo the write. So where a file is open
 //! more than once a write goes like this:
 //!
-//! 1. It is made, and *guarded*: until it is done, its bytes replace those of pages that are written
-//!    back. Who changes them in a mapping meanwhile does so at the same time as the write.
+//! 1. It is made, and *guarded*: until it is done, its bytes replace the bytes of pages that are written
+//!    back. A change of them in a mapping meanwhile happens at the same time as the write.
 //! 2. The kernel is made to write back and forget the pages ([`Tree::after_contents`]). Those that it reads from
 //!    now on have what was written.
 //! 3. The guard is taken away, and the write is answered.
@@ -33,8 +33,8 @@
 //! # What is left to the server
 //!
 //! A write to a file that is open with `O_DSYNC` is answered once it is on disk: the kernel sends no request
-//! of its own for that here. Set-user-id bits go as they do with all writes. A file's capabilities have to go with the first
-//! write too, and nobody asks for them: a new file has none, so it is enough to note which files get
+//! of its own for that here. Set-user-id bits go as they do with all writes. A file's capabilities have to go with the
+//! first write too, without asking for them: a new file has no capabilities, so it is enough to note which files get
 //! some while they are open.
 //!
 //! [`Inodes`]: crate::inodes::Inodes

@@ -23,7 +23,7 @@ pub(crate) struct Opening {
     pub(crate) direct: bool,
     /// So that it may be changed in a mapping.
     pub(crate) maps: bool,
-    /// Who changes it waits until that is on disk (`O_DSYNC`).
+    /// A change of it waits until it is on disk (`O_DSYNC`).
     pub(crate) durable: bool,
     /// Reading changes the access time, if the file system's properties want it.
     pub(crate) notes_access: bool,

@@ -1,6 +1,6 @@
 //! Directories: names and what they lead to (`zpl_lookup`, `zpl_iterate`).
 //!
-//! Offsets of entries: 1 and 2 follow `.` and `..`, 3 follows `.zfs`; those of the file system's own
+//! Offsets of entries: 1 and 2 follow `.` and `..`, 3 follows `.zfs`; offsets of the file system's own
 //! entries are its cookies and a bit more; at the end are entries that lead to submounts, by their slots.
 
 use super::handles::Directory;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 const NAME_MAX: usize = 1024;
 /// Entries read from a directory at a time.
 const BATCH: usize = 128;
-/// Offsets of `.`, `..` and `.zfs` in a directory; those of entries follow.
+/// Offsets of `.`, `..` and `.zfs` in a directory; offsets of entries follow.
 const FIRST_COOKIE: u64 = 3;
 /// Offset after the file system's own entries; those that lead to submounts follow, at their slots.
 const ADDED: u64 = i64::MAX as u64 - (1 << 16);
@@ -102,7 +102,8 @@ impl Server {
         }
     }
 
-    /// Lists `.zfs/snapshot`. That opens no snapshot: there is no node, and there are no attributes.
+    /// Lists `.zfs/snapshot` (`zpl_snapdir_iterate`). That opens no snapshot: there is no node, and there are no
+    /// attributes.
     fn list_snapshots(
         &self,
         branch: &Arc<Branch>,
@@ -186,6 +187,7 @@ impl Server {
         Ok((self.handles.open_directory(Directory { _used: used, _snapshot: snapshot }), how))
     }
 
+    /// Looks a name up (`zpl_lookup`).
     pub(super) fn reply_lookup(&self, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let parent = match self.tree.node(parent) {
             Ok(parent) => parent,
@@ -211,6 +213,7 @@ impl Server {
         }
     }
 
+    /// Lists a directory (`zpl_iterate`).
     pub(super) fn reply_readdir(&self, ino: INodeNo, offset: u64, mut reply: ReplyDirectory) {
         let mut some = false;
         let result = self.list(ino, offset, &mut |item| {

@@ -18,8 +18,9 @@
 //! | `handles` | what is open |
 //! | `reply` | what the kernel may keep of an answer, and for how long |
 //!
-//! The kernel checks permissions. What is checked here is that what is to be changed can be: it is in no
-//! snapshot or control directory (but for snapshots themselves), its file system is not `readonly`, nothing is mounted there.
+//! The kernel checks permissions. What is checked here is that a node can be changed: it is in no
+//! snapshot or control directory (but for snapshots themselves), its file system is not `readonly`, nothing is mounted
+//! there.
 
 mod attr;
 mod change;
@@ -127,7 +128,7 @@ impl Filesystem for Server {
             | FUSE_READDIRPLUS_AUTO
             | FUSE_CACHE_SYMLINKS
             | FUSE_HAS_IOCTL_DIR;
-        // Those of the upper half.
+        // Flags of the upper half.
         let mut more = 0;
         if self.tree.changes {
             // Whether the umask counts depends on the directory's default ACL; whether a write takes

@@ -106,7 +106,7 @@ impl Server {
         changed(&self.syncer, branch, reply, answer);
     }
 
-    /// Answers a change; when that of the object `waits` is on disk if who made it waits for that, unless
+    /// Answers a change; when the change of the object `waits` is on disk if its maker waits for that, unless
     /// `sync=disabled`.
     pub(super) fn changed_for<R: Answer>(
         &self,
@@ -135,7 +135,7 @@ impl Server {
     }
 }
 
-/// As [`Server::changed`], for those who have no more of the server than this.
+/// As [`Server::changed`], for code that has no more of the server than this.
 pub(super) fn changed<R: Answer>(
     syncer: &Syncer,
     branch: &Arc<Branch>,

@@ -1,7 +1,7 @@
 //! Snapshots taken, destroyed and renamed in `.zfs/snapshot` (`zfsctl_snapdir_mkdir`, `zfsctl_snapdir_remove`,
 //! `zfsctl_snapdir_rename`).
 //!
-//! The kernel lets everybody try: the directory's mode says so, as OpenZFS's does. Root may, and who the
+//! The kernel lets every user try: the directory's mode says so, as OpenZFS's does. Root may, and users that the
 //! daemon belongs to, as with commands. While a request is answered the kernel holds the directory, so nothing
 //! is announced to it by the thread that answers: what it learns from the answer is enough.
 
@@ -56,7 +56,7 @@ impl Server {
         Ok((node, entry))
     }
 
-    /// `rmdir`: destroys a snapshot that nobody uses.
+    /// `rmdir`: destroys an unused snapshot.
     pub(super) fn destroy_snapshot(
         &self,
         who: Caller,

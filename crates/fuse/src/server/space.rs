@@ -17,8 +17,8 @@ pub(super) struct StatFs {
     pub(super) free_files: u64,
 }
 
-/// Space as OpenZFS shows it: what is used is rounded up to whole records, and a file takes at least
-/// 512 bytes. A project with a quota looks like a file system of that size.
+/// Space as OpenZFS shows it (`zfs_statvfs`, `zpl_statfs`): what is used is rounded up to whole records, and a file
+/// takes at least 512 bytes. A project with a quota looks like a file system of that size.
 fn statfs(space: &Space, used_objects: u64, project: Option<ProjectSpace>) -> StatFs {
     let unit = space.record_size.clamp(512, 16 << 20);
     let referenced = space.referenced.checked_next_multiple_of(unit).unwrap_or(space.referenced);

@@ -247,7 +247,7 @@ fn set_id_bits_stay_if_somebody_else_changes_nothing() {
     set(0o6755);
     w.try_as_user(1000, "chown : f");
     assert_eq!(mode(), 0o6755);
-    // Who may write to it takes them away by that.
+    // A user who may write to the file takes the bits away by that.
     set(0o6777);
     w.as_user(1000, "fallocate -l 1000 f");
     assert_eq!(mode(), 0o777);

@@ -360,7 +360,7 @@ fn syncs_wait_and_policies_hold() {
         change();
         assert!(syncs() > before);
     }
-    // Many who wait at once wait together.
+    // Many threads that wait at once wait together.
     w.handle.set_sync_policy(SyncPolicy::Standard);
     std::thread::scope(|s| {
         for i in 0..16 {

@@ -199,7 +199,7 @@ fn synchronous_writes_wait() {
     let syncs = || w.store.syncs.load(Ordering::SeqCst);
     fs::write(w.path("source"), vec![1; 100_000]).unwrap();
     let source = File::open(w.path("source")).unwrap();
-    // Not those of rustix, for which both are one.
+    // Not rustix's flags, for which both are one.
     for (name, flags) in [("f", libc::O_SYNC), ("g", libc::O_DSYNC)] {
         let mut options = OpenOptions::new();
         let out = options.write(true).create_new(true).custom_flags(flags).open(w.path(name));

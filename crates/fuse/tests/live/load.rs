@@ -64,7 +64,7 @@ fn slow_requests_of_programs_keep_no_others_waiting() {
             scope.spawn(move || tell.send(use_files(dir, &format!("f{n}"), 50).is_ok()));
         }
         let others: Vec<_> = (0..4).map(|_| done.recv_timeout(TIMEOUT)).collect();
-        // Whatever went wrong, nobody waits any longer.
+        // Whatever went wrong, no thread waits any longer.
         *latch.0.lock() = true;
         latch.1.notify_all();
         assert!(all_wait, "{asked:?} of {SLOW} slow requests were read");
@@ -106,7 +106,7 @@ fn programs_that_are_killed_in_the_middle_leave_a_mount_that_works() {
         }
     });
     use_files(path, "after", 5).unwrap();
-    // Nobody has anything open any more, as far as the kernel has told yet.
+    // No process has a file open any more, as far as the kernel has told yet.
     let mut w = w;
     let start = Instant::now();
     while let Err(e) = w.handle.unmount(Force::No) {
@@ -136,7 +136,7 @@ fn a_mount_that_ends_in_the_middle_leaves_nobody_waiting() {
         std::thread::sleep(Duration::from_millis(3 * round));
         w.handle.unmount(Force::Yes).unwrap();
         assert!(comes_true(|| w.handle.is_finished()), "served in round {round}");
-        // Who was between two calls goes on in the directory below the mount, until that is gone.
+        // A thread between two calls goes on in the directory below the mount, until that is gone.
         let ended = || {
             let _ = fs::remove_dir_all(&dir);
             running.load(Ordering::SeqCst) == 0

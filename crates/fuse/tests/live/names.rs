@@ -207,7 +207,7 @@ fn files_without_names_live_until_they_are_closed() {
         assert!(std::time::Instant::now() < deadline, "orphans stay");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    // A directory that is somebody's working directory.
+    // A directory that is a process's working directory.
     fs::create_dir(w.path("cwd")).unwrap();
     let dir = File::open(w.path("cwd")).unwrap();
     fs::remove_dir(w.path("cwd")).unwrap();

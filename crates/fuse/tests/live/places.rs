@@ -54,7 +54,7 @@ fn snapshots_cannot_be_changed() {
         s.snapdir = SnapDir::Visible;
     });
     nothing_changes(&w.path(".zfs/snapshot/then"), "file");
-    // Nobody here takes snapshots that way (`zfs_admin_snapshot`).
+    // Snapshots are not taken that way here (`zfs_admin_snapshot`).
     for (dir, why) in [(".zfs", EROFS), (".zfs/snapshot", EACCES)] {
         assert_eq!(errno(fs::create_dir(w.path(dir).join("x"))), why, "{dir}");
     }

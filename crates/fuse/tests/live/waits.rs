@@ -1,4 +1,4 @@
-//! Who tells the kernel something while a request is not answered: nobody waits for the other for ever.
+//! A thread tells the kernel something while a request is not answered: neither waits for the other for ever.
 
 use super::world::{World, settings};
 use cenote_fuse::{SnapshotEntry, Snapshots};
@@ -8,7 +8,7 @@ use std::fs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Snapshots that are opened once somebody lets them.
+/// Snapshots that are opened once the test lets them.
 struct Slow {
     then: Arc<dyn Snapshots>,
     /// Whether one is being opened, and whether it may be.

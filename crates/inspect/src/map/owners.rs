@@ -44,7 +44,7 @@ pub struct Owners {
     pub missed: u64,
 }
 
-/// Somebody whose blocks there are.
+/// An owner of blocks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
     /// The dataset's name, or what the space is for.
@@ -131,7 +131,7 @@ impl SpaceMapReport {
 /// The counters while the traversal runs.
 struct Books<'a> {
     pool: &'a Pool,
-    /// log2 of the bytes of a metaslab by vdev; 0 where a vdev has none.
+    /// log2 of the bytes of a metaslab by vdev; 0 where a vdev has no metaslabs.
     shifts: Vec<u32>,
     mappings: Vec<Option<Mapping>>,
     owners: Vec<Owner>,

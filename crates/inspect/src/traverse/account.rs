@@ -1,4 +1,15 @@
 //! The books of a traversal (`zdb_count_block`): counts a block, finds out whether it is shared, claims its space.
+//!
+//! All workers share one [`Account`], under a lock, and add one block at a time. For each block pointer that is not
+//! a hole:
+//!
+//! 1. It is shared if a pointer to the same block was counted already and the deduplication table (`ddt_lookup`) or
+//!    the block reference table (`brt_entry_get_refcount`) has references left. A shared block claims nothing.
+//! 2. It is counted in the table by type and level.
+//! 3. Each copy claims its space. A gang block claims its header, and its members claim theirs.
+//!
+//! Invariants: members of one gang block are claimed once, whatever points to it. Gang blocks nest at most 16 deep.
+//! A block that leads to others is gone below once.
 
 use super::claims::{ClaimError, Claims};
 use super::stats::{self, DEFERRED};

@@ -31,7 +31,7 @@ fn undecodable(object: &Object) -> impl Fn(DecodeError) -> Error {
     move |source| Error::Decode { objset, object, source }
 }
 
-/// The destroyed datasets in the bptree `number`; those of which nothing is left are passed over.
+/// The destroyed datasets in the bptree `number`; datasets of which nothing is left are passed over.
 pub fn destroyed(mos: &Arc<ObjectSet>, number: u64) -> Result<Vec<Destroyed>> {
     let object = mos.object(number)?;
     let [begin, end] = object.bonus().u64s(0).map_err(undecodable(&object))?;

@@ -21,7 +21,7 @@ use cenote_pool::spacemap::{Region, SpaceMap};
 use cenote_store::rangetree::RangeTree;
 use std::sync::Arc;
 
-/// Space of one top-level vdev that nobody has claimed yet.
+/// Space of one top-level vdev that no block has claimed yet.
 struct VdevClaims {
     /// By metaslab; one tree for a removed vdev.
     allocated: Vec<RangeTree>,
@@ -248,7 +248,7 @@ impl Claims {
         Ok(sum)
     }
 
-    /// What nobody claimed, by vdev, metaslab and offset.
+    /// Unclaimed space, by vdev, metaslab and offset.
     pub fn leaks(&self) -> Vec<Leak> {
         let mut leaks = Vec::new();
         for (vdev, v) in (0..).zip(&self.vdevs).filter(|(_, v)| v.mapping.is_none()) {
@@ -296,7 +296,7 @@ impl Claims {
 }
 
 impl VdevClaims {
-    /// The obsolete counts of a removed vdev: those of the mapping, plus its obsolete space map's.
+    /// The obsolete counts of a removed vdev: the mapping's, plus its obsolete space map's.
     fn load_obsolete(
         &mut self,
         mos: &Arc<ObjectSet>,

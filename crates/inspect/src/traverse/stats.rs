@@ -1,4 +1,11 @@
 //! Counts of blocks by object type and level (`dump_block_stats`): the table that `zdb -bb` prints.
+//!
+//! A [`BlockTable`] has a row for each object type, one for deferred frees and one for types of the new kind, and a
+//! row of sums; a column for each level, and one of sums (`zdb_blkstats_t`). A block is added to four cells. Beside
+//! the cells stand the counts of embedded blocks, and histograms of logical, physical and allocated sizes by power
+//! of two.
+//!
+//! Copies on one vdev or in one metaslab are counted too: a loss there takes several copies at once.
 
 use cenote_format::blkptr::BlockPointer;
 
@@ -26,7 +33,7 @@ pub struct BlockSums {
     pub count: u64,
     /// Logical bytes.
     pub lsize: u64,
-    /// Physical bytes, without copies; embedded blocks have none.
+    /// Physical bytes, without copies; 0 for embedded blocks.
     pub psize: u64,
     /// Bytes allocated, copies and parity included.
     pub asize: u64,

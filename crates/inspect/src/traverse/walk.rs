@@ -1,4 +1,15 @@
-//! The worker threads of a traversal (`traverse_visitbp`): each walks trees, and checks the blocks that were found in any.
+//! The worker threads of a traversal (`traverse_visitbp`, `zdb_blkptr_cb`): each walks trees, and checks the blocks
+//! that were found in any.
+//!
+//! Tasks are of two kinds: the root of a tree to walk, and a batch of blocks whose copies are read and verified. A
+//! worker takes a batch before a root, so that few blocks wait. Where too many batches wait, the worker that found
+//! the blocks checks them itself. All workers account for blocks in one [`Account`], under its lock.
+//!
+//! The intent log of a tree is counted as far as its blocks are allocated: claimed and not replayed, or of groups
+//! that are on disk.
+//!
+//! Invariants: the work is over when no task is left and no worker has one. A worker that panics ends all of them,
+//! so no worker waits for ever. A subtree whose birth belongs to an older snapshot is passed over.
 
 use super::account::Account;
 use super::{Event, Found, Options, Root, Subject, Verify, stats};

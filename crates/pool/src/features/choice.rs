@@ -4,7 +4,7 @@
 //! enabled and that OpenZFS 2.1 does not know (`NOT_BY_DEFAULT`): OpenZFS imports a pool although
 //! features are enabled that it does not know, as long as they are not active. So a new pool can be
 //! moved to any system that is in use, until something that needs a newer one is switched on.
-//! `-o compatibility=` names another set, `-d` enables none, and `-o feature@NAME=` adds or leaves out
+//! `-o compatibility=` names another set, `-d` enables no feature, and `-o feature@NAME=` adds or leaves out
 //! single ones.
 //!
 //! The same set ([`expected_features`]) is what `zpool upgrade` enables, and a pool that lacks some of it
@@ -63,7 +63,7 @@ pub fn expected_features(compatibility: Option<&str>) -> Result<HashSet<&'static
 /// What is asked for.
 #[derive(Clone, Debug, Default)]
 pub struct FeatureChoice<'a> {
-    /// `-d`: none but those asked for by name.
+    /// `-d`: only features asked for by name.
     pub none: bool,
     /// `-o compatibility=`.
     pub compatibility: Option<&'a str>,

@@ -24,11 +24,11 @@ const WORDS: usize = 5;
 /// Longest command that is kept, in bytes (`HIS_MAX_RECORD_LEN` without the end of the text).
 const MAX_COMMAND: usize = 8192;
 
-/// What the zone is called on a system that has none.
+/// What the zone is called on a system without zones.
 const ZONE: &str = "linux";
 
-/// A record of a command: its words, joined by blanks, cut off where OpenZFS does (`zfs_save_arguments`); the user id of
-/// who gave it; seconds since 1970.
+/// A record of a command: its words, joined by blanks, cut off where OpenZFS does (`zfs_save_arguments`); the user id
+/// of the user that gave it; seconds since 1970.
 pub fn command(line: &str, who: u64, now: u64) -> NvList {
     let line = line.get(..line.floor_char_boundary(MAX_COMMAND)).unwrap_or(line);
     let mut record = NvList::default();
@@ -75,7 +75,7 @@ pub fn ioctl(name: &str, input: NvList, who: u64, elapsed: Duration, now: u64) -
     finished(record)
 }
 
-/// The record of who opened or created the pool: `operation` is `create`, `open` or `import`.
+/// The record of the host that opened or created the pool: `operation` is `create`, `open` or `import`.
 pub fn version(operation: &str, txg: u64, now: u64) -> NvList {
     let message = format!(
         "pool version {}; software version {}-{}; uts {} {} {} {}",
@@ -95,8 +95,8 @@ fn finished(mut record: NvList) -> NvList {
     record
 }
 
-/// Creates the history of a pool with `space` bytes for data: a thousandth of that, 128 KiB to
-/// 1 GiB. Returns its object.
+/// Creates the history of a pool with `space` bytes for data (`spa_history_create_obj`): a thousandth of that, 128 KiB
+/// to 1 GiB. Returns its object.
 ///
 /// # Errors
 /// The MOS cannot be changed.
@@ -110,8 +110,8 @@ pub fn create(mos: &mut OpenObjectSet, space: u64) -> Result<u64> {
     Ok(object)
 }
 
-/// Adds a record: see [`command`], [`internal`] and [`ioctl`]. A pool without a history gets one. A
-/// record that the ring could not hold is left out.
+/// Adds a record (`spa_history_log_sync`): see [`command`], [`internal`] and [`ioctl`]. A pool without a history gets
+/// one. A record that the ring could not hold is left out.
 ///
 /// # Errors
 /// The MOS cannot be read or changed.
@@ -185,7 +185,7 @@ impl Ends {
         mos.read(object, at, first)?;
         mos.read(object, self.create_len, rest)?;
         let next = u64::from_le_bytes(len).checked_add(8).and_then(|n| self.bof.checked_add(n));
-        // A length that cannot be means that none of what follows can be found either.
+        // A length that cannot be means that nothing of what follows can be found either.
         self.bof = next.filter(|n| *n <= self.eof).unwrap_or(self.eof);
         self.lost = self.lost.saturating_add(1);
         Ok(())

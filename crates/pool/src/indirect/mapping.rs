@@ -1,10 +1,10 @@
-//! The mapping of a removed vdev: where its space went, and how much of it nobody refers to.
+//! The mapping of a removed vdev (`vdev_indirect_mapping_t`): where its space went, and how much of it is obsolete.
 //!
 //! On disk (`vdev_indirect_mapping_phys_t` in the bonus of the mapping object) an array of
 //! entries `source offset (63 bits, in sectors) | destination DVA` sorted by source, and
 //! optionally an object with one 32-bit count per entry: bytes of it that were obsolete when the
 //! mapping was last condensed. Bytes that became obsolete later are in the vdev's obsolete space
-//! map (units of one byte), and those of the last transaction group in the MOS's obsolete bpobj.
+//! map (units of one byte), and bytes of the last transaction group in the MOS's obsolete bpobj.
 //! The births object says in which transaction group each part was copied.
 
 use crate::directory::{Directory, read_array};
@@ -38,7 +38,7 @@ pub struct Header {
     pub bytes_mapped: u64,
     /// Pieces.
     pub entries: u64,
-    /// Object of obsolete counts; 0 if none.
+    /// Object of obsolete counts; 0 without one.
     pub counts_object: u64,
 }
 
@@ -65,7 +65,7 @@ pub struct Condensing {
     pub vdev: u64,
     /// Object of the obsolete space map that the new mapping leaves out.
     pub obsolete_map: u64,
-    /// Object of the new mapping, which is not complete; 0 if there is none.
+    /// Object of the new, incomplete mapping; 0 without one.
     pub next: u64,
 }
 
@@ -94,7 +94,7 @@ pub struct Mapping {
     pub max_offset: u64,
     /// Bytes mapped.
     pub bytes_mapped: u64,
-    /// Object of obsolete counts; 0 if none.
+    /// Object of obsolete counts; 0 without one.
     pub counts_object: u64,
     /// The pieces, by source.
     pub segments: Vec<Segment>,
@@ -170,7 +170,7 @@ impl Mapping {
         Some(out)
     }
 
-    /// Obsolete bytes per segment from the counts object (zeros where there is none).
+    /// Obsolete bytes per segment from the counts object (zeros without that object).
     pub fn counts(&self, mos: &Arc<ObjectSet>) -> Result<Vec<u64>> {
         let mut counts = vec![0; self.segments.len()];
         if self.counts_object == 0 {

@@ -40,7 +40,7 @@ impl SpaceStats {
     }
 }
 
-/// Fragmentation of free segments of these sizes; 0 if there are none.
+/// Fragmentation of free segments of these sizes; 0 without free segments.
 pub fn fragmentation_of(free: &Histogram) -> u64 {
     let (mut total, mut weighted) = (0u128, 0u128);
     for (i, count) in (0u32..).zip(free.counts()).skip(SECTOR_SHIFT as usize) {

@@ -7,7 +7,7 @@
 //! | `altroot`, `cachefile`, `readonly`, `tname` | memory, while the pool is imported |
 //! | all others, user properties | the ZAP `pool_props`, numbers as numbers |
 //!
-//! [`parse`] checks a value and says what is to be done; [`apply`] does it in syncing context. The words
+//! [`parse`] checks a value and says what to do; [`apply`] does it in syncing context. The words
 //! of errors are OpenZFS's; commands put `cannot set property for 'tank': ` before them.
 
 use super::{NATIVE, SETTINGS};
@@ -73,7 +73,7 @@ pub struct PropContext<'a> {
     pub when: When,
     /// Name of the pool.
     pub pool: &'a str,
-    /// Id of this host; 0: it has none.
+    /// Id of this host; 0: it has no id.
     pub hostid: u32,
     /// The object of the dataset of a name, and whether it is a file system or a snapshot of one.
     pub dataset: &'a dyn Fn(&str) -> Option<(u64, bool)>,
@@ -84,7 +84,7 @@ pub struct PropContext<'a> {
 #[error("{0}")]
 pub struct PropError(pub String);
 
-/// What is to be done to set a property.
+/// What to do to set a property.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PropChange {
     /// A number in `pool_props`.
@@ -107,7 +107,7 @@ fn err<T>(why: impl Into<String>) -> std::result::Result<T, PropError> {
     Err(PropError(why.into()))
 }
 
-/// Checks that the property `name` can be set to `value`, and says what is to be done for it.
+/// Checks that the property `name` can be set to `value`, and says what to do for it.
 ///
 /// # Errors
 /// It cannot.

@@ -1,4 +1,13 @@
-//! The worst thing that is wrong with a pool (`zpool_get_status`). What there is to say about it is in `texts`.
+//! The worst thing that is wrong with a pool (`zpool_get_status`, `check_status`). What is said about it is in
+//! `texts`.
+//!
+//! A pool has one [`Reason`], found from `Facts` in OpenZFS's order of gravity: a resilver and a foreign host
+//! first, then a root that cannot be opened, lost data, leaves by their state (faulted, missing, with a bad label,
+//! with errors, offline, removed), and last what an upgrade would change. Some reasons count only for an imported
+//! pool, since their facts are not known before an import.
+//!
+//! Reasons that OpenZFS does not have: a device that was deleted while in use, a full file system below a device, a
+//! leaf that lacks writes, and a pool that another process of this system has.
 
 use super::{ConfigTree, VdevLine};
 use crate::features::{PoolFeatures, Unsupported};

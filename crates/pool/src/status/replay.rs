@@ -31,7 +31,7 @@ impl ReplayStage {
 pub struct ReplayStatus {
     /// What goes on.
     pub stage: ReplayStage,
-    /// Datasets with logs that are to be replayed.
+    /// Datasets with logs to be replayed.
     pub datasets: u64,
     /// Those that are done.
     pub datasets_done: u64,

@@ -1,4 +1,13 @@
 //! What `zpool import` lists about a pool that is not imported (`show_import`).
+//!
+//! A report opens the pool as far as it goes, read-only and with a small cache: it reads the labels' configuration,
+//! asks whether another host uses the pool (`spa_activity_check`), loads the newest uberblock, and compares
+//! features and guids. Where it stops, the failure gives the root its state and the [`Reason`]; where it gets
+//! through, the tree of open vdevs does. A pool whose devices this system holds is not opened at all, but shown as
+//! in use.
+//!
+//! [`ImportReport::text`] lays the result out as OpenZFS does: labels, tree, classes of vdevs apart. Nothing is
+//! written to a device.
 
 use super::reason::{Facts, Reason};
 use super::tree::{ConfigTree, NameStyle, VdevLine, describe};

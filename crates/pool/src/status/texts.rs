@@ -1,11 +1,19 @@
-//! What `zpool status` and `zpool import` say about a pool's [`Reason`], in OpenZFS's words
-//! (`print_status_reason`, `show_import`).
+//! What `zpool status` and `zpool import` say about a pool's [`Reason`], in OpenZFS's words (`print_status_reason`,
+//! `show_import`).
+//!
+//! Each reason has up to three texts: what is wrong (`status:`), what to do (`action:`), and the id of OpenZFS's
+//! article (`see:`). `zpool status` and `zpool import` differ in words and in which reasons they know, so each has
+//! a table of its own; the action of an import follows from the state of the root as well. Known faults of releases
+//! (`zpool_errata_t`) have texts by their number.
+//!
+//! OpenZFS's texts are kept with their line breaks and mistakes, since scripts compare them. Reasons that OpenZFS
+//! does not have have texts of their own.
 
 use super::reason::Reason;
 use crate::features::Unsupported;
 use cenote_vdev::VdevState;
 
-/// What there is to say about a reason. Lines after the first begin with a tab.
+/// The texts about a reason. Lines after the first begin with a tab.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Texts {
     /// After `status:`.

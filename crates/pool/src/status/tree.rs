@@ -1,4 +1,15 @@
 //! The vdev tree with states, by sections (`print_status_config`).
+//!
+//! A [`VdevLine`] is a vdev with its name, state, note and errors. It is made from an open vdev, or, before an
+//! import, from a config of a label and whether its device was found. A [`ConfigTree`] sorts the top-level vdevs
+//! into sections: data, dedup, special, logs; cache devices and spares come from lists of their own. Holes and
+//! removed vdevs are left out.
+//!
+//! Names are OpenZFS's (`zpool_vdev_name`): `mirror-0`, a path without the directories that devices are looked for
+//! in, or the guid of a leaf that could not be opened.
+//!
+//! Leaves below a `replacing` vdev do not count when the tree is asked whether a leaf is in some state, since what
+//! is wrong with them is being mended.
 
 use crate::Pool;
 use crate::config;
@@ -216,7 +227,7 @@ pub fn state_name(state: VdevState) -> &'static str {
     }
 }
 
-/// Why a device is out of use that somebody faulted, and one that failed.
+/// Why a device is out of use that a command faulted, and one that failed.
 const BY_HAND: &str = "external device fault";
 const BY_ERRORS: &str = "too many errors";
 
@@ -317,7 +328,7 @@ impl ConfigTree {
         data.chain(sections.into_iter().flatten()).for_each(|line| line.note_refusal(devices));
     }
 
-    /// All lines but those of spares.
+    /// All lines but the spares'.
     pub(crate) fn any_leaf(&self, f: &dyn Fn(&VdevLine) -> bool) -> bool {
         let sections = [&self.dedup, &self.special, &self.logs, &self.cache];
         let data = self.root.children.iter();

@@ -8,7 +8,7 @@
 //! free, which then cost a write each.
 //!
 //! So a metaslab has an *affinity* to data or to everything else. A kind of blocks takes those that have
-//! none as it needs them. When they are used up, metadata could only go where data has been, and its
+//! no affinity as it needs them. When they are used up, metadata could only go where data has been, and its
 //! long runs would be gone for good. So after each transaction group metadata *claims* further
 //! metaslabs, the emptiest, as long as it has less free space than it should have, and gives back what
 //! is too much:
@@ -58,12 +58,12 @@ impl Affinity {
 pub(super) struct Affinities(BTreeMap<usize, Affinity>);
 
 impl Affinities {
-    /// That of metaslab `i`; `None`: it has none.
+    /// The affinity of metaslab `i`, if it has one.
     pub(super) fn of(&self, i: usize) -> Option<Affinity> {
         self.0.get(&i).copied()
     }
 
-    /// Metaslab `i` gets an affinity if it has none.
+    /// Metaslab `i` gets an affinity unless it has one.
     pub(super) fn settle(&mut self, i: usize, affinity: Affinity) {
         self.0.entry(i).or_insert(affinity);
     }

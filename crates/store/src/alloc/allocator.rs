@@ -1,5 +1,20 @@
-//! The allocator: classes of vdevs, copies, and the changes of each txg (`metaslab_class_t`,
-//! `metaslab_alloc`, `metaslab_free`).
+//! The allocator: classes of vdevs, copies, and the changes of each txg (`metaslab_class_t`, `metaslab_alloc`,
+//! `metaslab_free`).
+//!
+//! [`Allocator`] is the face of [`crate::alloc`]. Its `Layout` has the groups of each class. A layout never
+//! changes: a vdev that joins or grows makes the next one, and threads that work with the old one keep it until
+//! they are done.
+//!
+//! An allocation goes through the class and those that it falls back to. It looks for one copy after another
+//! (`metaslab_alloc_dva`), from the rotor's group on, and gets less choosy from round to round: loaded metaslabs
+//! first, then loads that are sure to help, then metaslabs whose histograms say no but may be out of date.
+//!
+//! Freed space waits. [`Allocator::free`] notes it, [`Allocator::take_changes`] hands it out for the space maps,
+//! and [`Allocator::sync_done`] returns it two groups later (`metaslab_sync_done`), unless a hold or a reader keeps
+//! it.
+//!
+//! Invariants: all copies of a block are allocated, or none is. What is free is never freed again
+//! ([`AllocError::FreedTwice`]). Groups end in the order of their numbers.
 
 mod figures;
 mod loads;
@@ -42,7 +57,7 @@ pub trait AllocatedSize: Send + Sync {
     fn psize_to_asize(&self, vdev: u64, psize: u64) -> Option<u64>;
 }
 
-/// What is to be allocated.
+/// What to allocate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Physical bytes.
@@ -54,7 +69,7 @@ pub struct Request {
     /// Which of the allocators' metaslabs to use; any number (it is taken modulo how many there
     /// are). Blocks that belong together should have the same.
     pub allocator: usize,
-    /// Whether the DVAs are those of a gang header.
+    /// Whether the DVAs are for a gang header.
     pub gang: bool,
     /// The vdev to start at rather than the next in turn.
     pub near: Option<u64>,
@@ -119,8 +134,8 @@ pub enum AllocError {
 pub struct Options {
     /// Number of allocators (`spa_num_allocators`).
     pub allocators: usize,
-    /// Whether metaslabs are loaded ahead by a thread. If not, allocations wait for all loads and [`Allocator::preload`] loads them
-    /// itself, and everything happens in the calling threads in a fixed order.
+    /// Whether metaslabs are loaded ahead by a thread. If not, allocations wait for all loads and
+    /// [`Allocator::preload`] loads them itself, and everything happens in the calling threads in a fixed order.
     pub background: bool,
     /// Txgs without use after which a metaslab is unloaded; `None`: as tunables say, by the clock too.
     pub unload_after: Option<u64>,
@@ -150,7 +165,7 @@ enum Round {
 /// Space of one pool; see the documentation of [`crate::alloc`].
 pub struct Allocator {
     layout: ArcSwap<Layout>,
-    /// Held by who makes the next layout from the one that there is.
+    /// Held by the thread that makes the next layout from the present one.
     replacing: Mutex<()>,
     sizes: Arc<dyn AllocatedSize>,
     loader: Arc<dyn LoadMetaslab>,
@@ -230,7 +245,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// The vdevs as they are now; who works with them keeps this as long.
+    /// The vdevs as they are now; code that works with them keeps this as long.
     fn layout(&self) -> Current<Layout> {
         self.layout.load()
     }
@@ -241,8 +256,8 @@ impl Allocator {
         Arc::downgrade(&self.layout())
     }
 
-    /// Allocates `request.copies` DVAs (`metaslab_alloc_dva`) in `txg`, on different vdevs if there are so many, else far
-    /// apart.
+    /// Allocates `request.copies` DVAs (`metaslab_alloc_dva`) in `txg`, on different vdevs if there are so many, else
+    /// far apart.
     ///
     /// Errors: nothing is allocated if not all copies can be.
     pub fn allocate(
@@ -458,7 +473,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// Takes back an allocation of `txg` that nothing was written to.
+    /// Takes back an allocation of `txg` that nothing was written to (`metaslab_unalloc_dva`).
     pub fn unallocate(&self, txg: u64, dva: &Dva) -> Result<(), AllocError> {
         let layout = self.layout();
         let (group, metaslab, end) = self.locate(&layout, dva)?;
@@ -470,7 +485,7 @@ impl Allocator {
     }
 
     /// Frees a DVA in `txg`; of a gang block, which counts what its parts take as well, the header
-    /// only. Its space is used again when `txg` and
+    /// only (`metaslab_free_dva`, `metaslab_free_impl`). Its space is used again when `txg` and
     /// [`TXG_DEFER_SIZE`](super::TXG_DEFER_SIZE) more are on disk.
     ///
     /// Errors: the DVA is not where space is allocated, or is free already.
@@ -584,7 +599,7 @@ impl Allocator {
         self.holds.take(txg)
     }
 
-    /// Who reads datasets in use.
+    /// The readers of datasets in use.
     pub fn readers(&self) -> &Arc<ReadEpochs> {
         &self.readers
     }

@@ -30,7 +30,7 @@ pub(super) fn all_set(words: &[u64], from: usize, to: usize) -> bool {
     each_word(from, to, |w, m| words.get(w).is_some_and(|word| word & m == m))
 }
 
-/// Whether none of bits `from..to` is set.
+/// Whether all bits in `from..to` are clear.
 pub(super) fn all_clear(words: &[u64], from: usize, to: usize) -> bool {
     each_word(from, to, |w, m| words.get(w).is_none_or(|word| word & m == 0))
 }
@@ -45,7 +45,7 @@ pub(super) fn clear(words: &mut [u64], from: usize, to: usize) {
     each_word(from, to, |w, m| words.get_mut(w).map(|word| *word &= !m).is_some());
 }
 
-/// The first set (or, with `flip` all ones, clear) bit in `from..to`; `to` if there is none.
+/// The first set (or, with `flip` all ones, clear) bit in `from..to`; `to` without one.
 fn next(words: &[u64], from: usize, to: usize, flip: u64) -> usize {
     let mut found = to;
     each_word(from, to, |w, m| {
@@ -58,17 +58,17 @@ fn next(words: &[u64], from: usize, to: usize, flip: u64) -> usize {
     found
 }
 
-/// The first set bit in `from..to`; `to` if there is none.
+/// The first set bit in `from..to`; `to` without one.
 pub(super) fn next_set(words: &[u64], from: usize, to: usize) -> usize {
     next(words, from, to, 0)
 }
 
-/// The first clear bit in `from..to`; `to` if there is none.
+/// The first clear bit in `from..to`; `to` without one.
 pub(super) fn next_clear(words: &[u64], from: usize, to: usize) -> usize {
     next(words, from, to, u64::MAX)
 }
 
-/// One past the last clear bit in `from..to`; `from` if there is none.
+/// One past the last clear bit in `from..to`; `from` without one.
 pub(super) fn after_last_clear(words: &[u64], from: usize, to: usize) -> usize {
     let mut at = to;
     while at > from {

@@ -83,7 +83,7 @@ impl ClassGroups {
         self.rotors.get(request.allocator.checked_rem(self.rotors.len())?)
     }
 
-    /// Moves the rotor on if group `i`, at which it stood, has had its share.
+    /// Moves the rotor on if group `i`, at which it stood, has had its share (`metaslab_class_rotate`).
     pub(super) fn rotate(&self, request: &Request, copies: &[Dva], i: usize, size: u64) {
         if request.near.is_some() || !copies.is_empty() {
             return;
@@ -100,8 +100,8 @@ impl ClassGroups {
         }
     }
 
-    /// Shares out turns: by the number of disks, by size, and by the fraction that is free, so
-    /// that all vdevs fill up at the same time.
+    /// Shares out turns (`metaslab_class_balance`): by the number of disks, by size, and by the fraction that is free,
+    /// so that all vdevs fill up at the same time.
     pub(super) fn balance(&self) {
         let count = self.groups.len().max(1) as u128;
         let sum = |f: fn(&Group) -> u64| self.groups.iter().map(|g| u128::from(f(g))).sum::<u128>();

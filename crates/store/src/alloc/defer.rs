@@ -4,7 +4,7 @@
 //! to look through all of them takes them along ([`DeferSets::sets`]) and leaves the metaslab's lock.
 //! What has waited long enough leaves in parts, from the lowest offset on ([`DeferSets::pop`]).
 //!
-//! Invariants: all sets are disjoint; `bytes` are those of all segments that did not leave yet.
+//! Invariants: all sets are disjoint; `bytes` is the sum of all segments that did not leave yet.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -78,7 +78,7 @@ impl DeferSets {
     }
 
     /// Takes the next segments, at most `count`, of a txg up to `last`, and says of which; `None`
-    /// if there is none.
+    /// without one.
     pub(super) fn pop(&mut self, last: u64, count: usize) -> Option<(u64, Vec<(u64, u64)>)> {
         loop {
             let mut first = self.sets.first_entry().filter(|first| *first.key() <= last)?;

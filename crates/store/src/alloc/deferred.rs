@@ -4,7 +4,7 @@
 //! When a txg is on disk, all that was freed in another one, two before, may be allocated again. In a
 //! pool that is overwritten at random these are as many segments as the txg had blocks, all over the
 //! pool, and each has to be joined with its neighbours: three to six hundredths of what the whole sync
-//! took. Nobody needs the space at once, so a thread of its own does it while the next txg goes on:
+//! took. The space is not needed at once, so a thread of its own does it while the next txg goes on:
 //!
 //! ```text
 //!   sync ───── sync_done(txg) ── waiters are told ────────── sync_done(txg + 1) ──>
@@ -14,14 +14,14 @@
 //! ```
 //!
 //! The thread begins when the sync drops what `sync_done` gave it ([`DeferredFrees`]): one that is woken
-//! may run before the one that wakes it goes on, and nobody is to wait for that.
+//! may run before the one that wakes it goes on, and no thread may wait for that.
 //!
 //! To accounts the space is free from `sync_done` on. An allocation that finds no room waits for the
-//! thread and looks again ([`DeferThread::wait`]), so that none is refused for what is on its way. One for a log
-//! block does not wait: who writes a log holds what the sync needs before the thread begins.
+//! thread and looks again ([`DeferThread::wait`]), so that no allocation is refused for what is on its way. One for a
+//! log block does not wait: the writer of a log holds what the sync needs before the thread begins.
 //!
-//! Invariants: work of one txg at a time; what comes back is what was counted as free; work holds no part of the pool but its metaslabs, so that a
-//! pool that is exported meanwhile lets go of its devices.
+//! Invariants: work of one txg at a time; what comes back is what was counted as free; work holds no part of the pool
+//! but its metaslabs, so that a pool that is exported meanwhile lets go of its devices.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ use crate::tunables;
 /// The name of the thread.
 const NAME: &str = "metaslab-defer";
 
-/// What is to be done after a txg.
+/// What to do after a txg.
 pub(super) struct Work {
     /// With the bytes that become allocatable in each.
     pub groups: Vec<(Arc<Group>, u64)>,

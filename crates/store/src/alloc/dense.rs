@@ -88,7 +88,7 @@ impl Leaf {
 
 /// Length of the longest run of set bits, and the classes that there are.
 ///
-/// Runs are mostly short, so those of fewer than 8 are not looked at one by one: of each length it is
+/// Runs are mostly short, so runs of fewer than 8 are not looked at one by one: of each length it is
 /// found for all words at once where so many bits in a row begin.
 fn inner_runs(words: &[u64; LEAF_WORDS]) -> (usize, u16) {
     // rows[n - 1] has a bit set where n set bits begin.

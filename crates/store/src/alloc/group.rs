@@ -7,8 +7,8 @@
 //!
 //! Metaslabs are kept in order of their weight, the best first. An allocator that is given one
 //! makes it its *active* one and goes on with it until the largest segments have become
-//! [`SWITCH_THRESHOLD`](tunables::SWITCH_THRESHOLD) powers of two smaller than they were, or half as large if they are for data;
-//! so allocators do not mix their blocks in one metaslab, and each has one per copy of a block.
+//! [`SWITCH_THRESHOLD`](tunables::SWITCH_THRESHOLD) powers of two smaller than they were, or half as large if they are
+//! for data; so allocators do not mix their blocks in one metaslab, and each has one per copy of a block.
 //!
 //! Data and metadata keep apart beyond that: a metaslab has an affinity to one of them
 //! ([`Affinities`]). A metaslab is *rich* if it has a segment that several blocks can be written to in a
@@ -17,7 +17,7 @@
 //! | | data | metadata |
 //! |---|---|---|
 //! | 1 | its own, if rich | its own, if rich |
-//! | 2 | nobody's, if rich | nobody's, if rich |
+//! | 2 | one without affinity, if rich | one without affinity, if rich |
 //! | 3 | its own | any, if rich |
 //! | 4 | any | its own |
 //! | 5 | | any |
@@ -139,7 +139,7 @@ struct Active {
     metaslab: usize,
     /// Its weight when it became that.
     since: Weight,
-    /// It is to be left when it is not rich any more.
+    /// It will be left when it is not rich any more.
     rich: bool,
     /// Data leaves it when its largest segment has fewer bytes.
     least: u64,
@@ -312,7 +312,7 @@ impl Group {
         self.width
     }
 
-    /// The vdev has grown: more metaslabs join, all of them empty. If it has none that is kept for intent logs,
+    /// The vdev has grown: more metaslabs join, all of them empty. If no metaslab is kept for intent logs yet,
     /// and is to have one (`keep`), that is the first of them, and its group is returned.
     ///
     /// `None`: they are not what can be.
@@ -418,7 +418,7 @@ impl Group {
         to_load.map_or(Outcome::Nothing, Outcome::Load)
     }
 
-    /// The best metaslab that was not tried. Only the first unloaded one is offered: what can
+    /// The best metaslab that was not tried (`find_valid_metaslab`). Only the first unloaded one is offered: what can
     /// serve at once comes before a second load.
     fn choose(&self, want: &Want<'_>, tried: &BTreeSet<usize>) -> Option<Candidate> {
         if tried.len() >= tunables::FIND_MAX_TRIES.count() && want.choice < Choice::Any {
@@ -487,7 +487,7 @@ impl Group {
     }
 
     /// Makes a metaslab the active one of the slot that allocated from it, or has the slot let go
-    /// of it when its large segments are used up.
+    /// of it when its large segments are used up (`metaslab_activate`, `metaslab_passivate`).
     fn activate(&self, candidate: Candidate, want: &Want<'_>, view: View) {
         let (i, slot) = (candidate.metaslab, want.slot());
         let mut order = self.order.lock();
@@ -594,7 +594,7 @@ impl Group {
         all.filter(metadata).take(n).chain(others).collect()
     }
 
-    /// Those of the best `n` metaslabs that are not loaded, though there is space in them.
+    /// The ones among the best `n` metaslabs that are not loaded, though there is space in them.
     pub(super) fn worth_loading(&self, n: usize) -> Vec<u64> {
         let best = self.best(n);
         let order = self.order.lock();

@@ -1,4 +1,4 @@
-//! Which vdevs and classes there are. A layout is never changed: who adds to one makes the next (see
+//! Which vdevs and classes there are. A layout is never changed: adding to one makes the next (see
 //! [`Allocator`](super::Allocator)).
 //!
 //! Invariants: each group is in one class; each metaslab of a vdev is a member of one of its groups.

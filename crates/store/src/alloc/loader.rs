@@ -8,8 +8,8 @@
 //! |---|---|
 //! | a segment of the size is there | waits for the load |
 //! | segments of the same power of two are there | is refused at once; the thread loads it |
-//! | none, but what was freed since may have joined to one | waits for the load, the last of all |
-//! | none | is refused at once |
+//! | no segment, but what was freed since may have joined to one | waits for the load, the last of all |
+//! | no segment | is refused at once |
 //!
 //! So no map is read in vain while an allocation waits, but for the third case, and there once: then
 //! the segments are known. A block that is refused is divided. A metaslab is in the queue once;

@@ -14,8 +14,8 @@
 //!
 //! What was freed in a txg is deferred until two more are on disk ([`TXG_DEFER_SIZE`]), so that
 //! the pool can be opened as it was a few txgs ago, and so that a block's address and birth txg
-//! name one content for good; for longer, while someone holds a txg ([`Hold`](super::Hold)). A block that is allocated and freed between two calls of
-//! `take_changes` is not handed out at all, but deferred all the same.
+//! name one content for good; for longer, while someone holds a txg ([`Hold`](super::Hold)). A block that is allocated
+//! and freed between two calls of `take_changes` is not handed out at all, but deferred all the same.
 //!
 //! Blocks are placed one after the other, and when the segment is used up, in the largest that there
 //! is: so the blocks of a batch are neighbours, and their writes join. (In a pool two thirds full,
@@ -46,8 +46,8 @@
 //!   tells the truth;
 //! - an unloaded metaslab has no allocs.
 //!
-//! What was freed in groups that are in the space map, and is not allocatable yet, is free in the map when it is loaded.
-//! If it is not, the map has lost a free: nothing more may be written to the pool ([`NotLoaded::Wrong`]).
+//! What was freed in groups that are in the space map, and is not allocatable yet, is free in the map when it is
+//! loaded. If it is not, the map has lost a free: nothing more may be written to the pool ([`NotLoaded::Wrong`]).
 
 #[cfg(test)]
 mod planted;
@@ -83,7 +83,7 @@ pub struct MetaslabInfo {
     pub allocated: u64,
     /// So many of them are beyond what the header of the space map counts, which cannot be right.
     pub off: i64,
-    /// Free segments by size, from the header of the space map; `None` if it has none.
+    /// Free segments by size, from the header of the space map; `None` without a histogram.
     pub histogram: Option<Histogram>,
 }
 
@@ -98,7 +98,7 @@ pub struct OnDisk {
     pub loaded: bool,
 }
 
-/// The changes of a metaslab that are to be written to its space map.
+/// The changes of a metaslab to be written to its space map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changes {
     /// Id of the top-level vdev.
@@ -126,7 +126,7 @@ pub(super) struct View {
     /// Bytes of the largest free segment if it is known.
     pub largest: Option<u64>,
     pub loaded: bool,
-    /// Bytes that a segment may have at most that joined since the metaslab was unloaded; 0 if none
+    /// Bytes that a segment may have at most that joined since the metaslab was unloaded; 0 if no segment
     /// can have.
     pub hope: u64,
     /// The later of two views of a metaslab has the higher number.
@@ -167,7 +167,7 @@ struct State {
     allocated: u64,
     /// While not loaded: free segments that may be allocated, and the largest of them.
     histogram: Histogram,
-    /// Bytes that the histogram counts as one segment until a load tells how they lie; 0: none.
+    /// Bytes that the histogram counts as one segment until a load tells how they lie; 0: no bytes.
     guessed: u64,
     largest: Option<u64>,
     /// Segments that came back since it was unloaded: how many, and their bytes.
@@ -201,6 +201,7 @@ pub struct Metaslab {
 }
 
 impl Metaslab {
+    /// A metaslab, as the pool knows it (`metaslab_init`).
     pub(super) fn new(vdev: u64, id: u64, extent: Extent, info: MetaslabInfo) -> Metaslab {
         let allocated = info.allocated.min(extent.size);
         let mut state = State { size: extent.size, allocated, off: info.off, ..State::default() };
@@ -316,7 +317,7 @@ impl Metaslab {
         Some(copy.segments())
     }
 
-    /// Allocates `size` bytes in `txg`.
+    /// Allocates `size` bytes in `txg` (`metaslab_block_alloc`).
     pub(super) fn alloc(&self, txg: u64, size: u64) -> (Attempt, View) {
         let mut state = self.state.lock();
         state.used = state.used.max(txg);
@@ -390,7 +391,7 @@ impl Metaslab {
         Ok(state.view())
     }
 
-    /// Frees `start..end` in `txg`.
+    /// Frees `start..end` in `txg` (`metaslab_free_concrete`).
     ///
     /// Errors: some of it is free or freed already, as far as can be known without loading, or is
     /// not in this metaslab; nothing is freed then.
@@ -446,9 +447,9 @@ impl Metaslab {
         (Changes { vdev, metaslab, allocs, frees }, freed.space())
     }
 
-    /// `txg` is on disk: its frees begin to wait, and those of `due` and before become allocatable. If
+    /// `txg` is on disk: its frees begin to wait, and frees of `due` and before become allocatable. If
     /// the metaslab was not used for `unload_after` txgs, or for as long as tunables say, it is
-    /// unloaded unless it is to be kept. Returns how many bytes became allocatable, too.
+    /// unloaded unless it must be kept. Returns how many bytes became allocatable, too.
     pub(super) fn sync_done(
         &self,
         txg: u64,
@@ -495,7 +496,7 @@ impl Metaslab {
         Some((state.used, state.free.as_ref()?.memory()))
     }
 
-    /// Brings the free space into memory, or waits for a thread that does so. A load is counted in
+    /// Brings the free space into memory, or waits for a thread that does so (`metaslab_load`). A load is counted in
     /// `loads`.
     ///
     /// Errors: the loader's; the space map is not what it must be.
@@ -515,7 +516,7 @@ impl Metaslab {
         }
         state.loading = Some(Vec::new());
         drop(state);
-        // The loader is the pool's code: if it panics, nobody must wait for it for ever.
+        // The loader is the pool's code: if it panics, no thread must wait for it for ever.
         let panicked = NotLoaded::Unreadable("the loader panicked".into());
         let mut guard = LoadGuard { metaslab: self, result: Err(panicked) };
         let started = Instant::now();
@@ -560,12 +561,12 @@ impl Metaslab {
         Ok(())
     }
 
-    /// Everybody may use the free space now. It lacks all frees that were deferred when
+    /// All threads may use the free space now. It lacks all frees that were deferred when
     /// [`Metaslab::hold_back`] looked: those that came back since are added.
     ///
     /// Errors: the metaslab is not loaded; it is as it was.
     fn finish_load(&self, mut result: Result<FreeSpace, NotLoaded>) -> Result<(), NotLoaded> {
-        // If this panics, nobody must wait for it for ever.
+        // If this panics, no thread must wait for it for ever.
         let unfinished = Unfinished(self);
         let mut add = |back: Vec<(u64, u64, u64)>| {
             let Ok(free) = &mut result else { return };
@@ -691,7 +692,7 @@ impl State {
         let taken = free.remove(start, end);
         invariant!(taken.is_ok(), "{start:#x}-{end:#x} was found free and is not: {taken:?}");
         self.cursor = end;
-        // What was free is in none of the other trees.
+        // What was free is not in any other tree.
         let added = self.allocs.entry(txg).or_default().add(start, end);
         invariant!(added.is_ok(), "free and allocated in group {txg}: {added:?}");
         self.allocated += size;
@@ -756,7 +757,7 @@ impl State {
         txgs && since.elapsed() >= delay
     }
 
-    /// Takes the free space out, unless there are allocations that were not handed out yet.
+    /// Takes the free space out, unless there are allocations that were not handed out yet (`metaslab_unload`).
     fn unload(&mut self) -> Option<FreeSpace> {
         let free = self.free.take_if(|_| self.allocs.is_empty())?;
         (self.histogram, self.guessed) = (free.histogram(), 0);

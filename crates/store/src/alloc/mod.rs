@@ -32,8 +32,8 @@
 //! # Locks
 //!
 //! Each metaslab has one, each group has one for its order, each rotor one. No two are ever held
-//! together, and none while a space map is read: an allocation is never behind a load unless
-//! nothing that is loaded can serve it. None is held for a time that goes with how much was freed or
+//! together, and no lock while a space map is read: an allocation is never behind a load unless
+//! nothing that is loaded can serve it. No lock is held for a time that goes with how much was freed or
 //! how many segments there are: a sync works on sets that it took along, on copies, and in pieces.
 //!
 //! | module | what |

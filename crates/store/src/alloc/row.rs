@@ -1,5 +1,5 @@
-//! The metaslabs of a vdev, in order (`vdev_ms`). A vdev that grows gets more of them at the end; those that are there stay
-//! where they are, for all that work with them.
+//! The metaslabs of a vdev, in order (`vdev_ms`). A vdev that grows gets more of them at the end; those that are there
+//! stay where they are, for all that work with them.
 
 use super::metaslab::Metaslab;
 use std::iter::successors;
@@ -22,7 +22,7 @@ impl Metaslabs {
     }
 
     /// How many there are.
-    #[allow(clippy::len_without_is_empty)] // No vdev has none.
+    #[allow(clippy::len_without_is_empty)] // Every vdev has a metaslab.
     pub fn len(&self) -> usize {
         self.rows().map(|row| row.first.len()).sum()
     }

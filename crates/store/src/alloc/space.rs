@@ -9,7 +9,7 @@
 //!
 //! It turns dense when the segments would cost a bit per sector ([`SEGMENT_BITS`]), and sparse
 //! again at a quarter of that, so that no workload makes it turn back and forth. Hence a metaslab
-//! with few segments costs little, and none costs more than 1.25 bits per sector (small ones
+//! with few segments costs little, and no set costs more than 1.25 bits per sector (small ones
 //! aside, whose fixed part weighs: see [`FreeSpace::memory`]).
 //!
 //! [`Loading`] is what a metaslab's space map is replayed into: a bare bitmap, without the
@@ -122,7 +122,7 @@ impl FreeSpace {
         self.segments
     }
 
-    /// Bytes of the largest segment; 0 if there is none.
+    /// Bytes of the largest segment; 0 without free space.
     pub fn largest(&self) -> u64 {
         (either!(&self.form, f => f.longest()) as u64) << self.extent.shift
     }
@@ -191,7 +191,7 @@ impl FreeSpace {
         range.is_ok_and(|(from, to)| !either!(&self.form, f => f.is_absent(from, to)))
     }
 
-    /// Adds `start..end`, none of which may be there.
+    /// Adds `start..end`, which must not overlap what is there.
     pub fn add(&mut self, start: u64, end: u64) -> Result<(), RangeError> {
         let (from, to) = self.extent.range(start, end)?;
         if !either!(&self.form, f => f.is_absent(from, to)) {
@@ -243,7 +243,7 @@ impl FreeSpace {
 
     /// The first place from `cursor` on where `size` bytes are free, at a multiple of `align`
     /// bytes (a power of two, counted from the start of the metaslab), in a segment that does not
-    /// start more than `within` bytes after the cursor.
+    /// start more than `within` bytes after the cursor (`metaslab_block_picker`).
     pub fn first_fit(&self, cursor: u64, size: u64, align: u64, within: u64) -> Option<u64> {
         let extent = &self.extent;
         if size == 0 || self.largest() < size {
@@ -273,7 +273,7 @@ impl FreeSpace {
     }
 
     /// A segment `(start, end)` of at least `size` bytes that is as small as can be found in one
-    /// descent: exact in sparse form, of the smallest size class (half powers of two) that
+    /// descent (`metaslab_df_alloc`): exact in sparse form, of the smallest size class (half powers of two) that
     /// surely serves in dense form. `None` only if no segment is large enough.
     pub fn best_fit(&self, size: u64) -> Option<(u64, u64)> {
         if size == 0 || self.largest() < size {
@@ -346,7 +346,7 @@ impl Loading {
         self.extent
     }
 
-    /// Frees bytes `start..end` of the vdev, none of which may be free.
+    /// Frees bytes `start..end` of the vdev, all of which must be allocated.
     pub fn free(&mut self, start: u64, end: u64) -> Result<(), RangeError> {
         let (from, to) = self.extent.range(start, end)?;
         self.free_sectors(from as u64, (to - from) as u64)
@@ -358,7 +358,7 @@ impl Loading {
         self.alloc_sectors(from as u64, (to - from) as u64)
     }
 
-    /// Frees `len` sectors from sector `from` of the metaslab on, none of which may be free.
+    /// Frees `len` sectors from sector `from` of the metaslab on, all of which must be allocated.
     #[inline]
     pub fn free_sectors(&mut self, from: u64, len: u64) -> Result<(), RangeError> {
         match self.sectors_at(from, len) {

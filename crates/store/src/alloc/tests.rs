@@ -252,8 +252,8 @@ fn classes_fall_back() {
     }
 }
 
-/// Of ten blocks that are freed, how many can be allocated again some txgs later, while somebody
-/// still reads what was there before, or nobody does.
+/// Of ten blocks that are freed, how many can be allocated again some txgs later, while a reader
+/// still reads what was there before, or without a reader.
 fn given_out_again(reads: bool) -> usize {
     let (a, maps) = allocator(&[(Class::Normal, vdev(0, 20, 4))]);
     let block = |txg| a.allocate(txg, &request(64 << 10)).map(|(_, dvas)| dvas[0].offset);
@@ -414,7 +414,7 @@ fn synced(m: &Metaslab, txg: u64) -> View {
 }
 
 /// Two blocks side by side that are freed one after the other, in a metaslab that is not loaded, are
-/// two segments to its histogram. Who finds no room anywhere else has it loaded, once.
+/// two segments to its histogram. An allocation that finds no room anywhere else has it loaded, once.
 #[test]
 fn what_joined_unseen_is_looked_for_last() {
     let (a, maps) = allocator(&[(Class::Normal, vdev(0, 20, 4))]);

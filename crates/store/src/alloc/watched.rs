@@ -1,6 +1,6 @@
 //! A lock that says how long it was waited for.
 //!
-//! Allocations are to be behind no long work. What shows whether they are is the time that they
+//! Allocations must not wait behind long work. What shows whether they are is the time that they
 //! wait for locks: a lock that is free costs no look at the clock.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -2,23 +2,24 @@
 //! (`metaslab_segment_weight`).
 //!
 //! The segment-based weight of OpenZFS: the largest power of two of which the metaslab has free
-//! segments, and how many of them (with those of larger sizes there are none). It can be computed
+//! segments, and how many of them (there are no larger ones). It can be computed
 //! from the histogram in a space map's header, so metaslabs are chosen, and found to be of no use,
 //! without being loaded.
 
 use crate::histogram::Histogram;
 
-/// A metaslab's weight; the greater, the better. The default is that of a full metaslab.
+/// A metaslab's weight; the greater, the better (`metaslab_weight`, `metaslab_segment_weight`). The default is that of
+/// a full metaslab.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Weight {
-    /// One more than log2 of the largest segments' bytes; 0 if there are none.
+    /// One more than log2 of the largest segments' bytes; 0 without free segments.
     bucket: u32,
     /// How many segments are in that bucket.
     count: u64,
 }
 
 impl Weight {
-    /// The weight of `count` segments of `1 << log` bytes up to twice that, and none larger.
+    /// The weight of `count` segments of `1 << log` bytes up to twice that, without larger ones.
     pub(super) fn new(log: u32, count: u64) -> Weight {
         Weight { bucket: log + 1, count }
     }

@@ -25,6 +25,6 @@ fn a_thread_that_panics_with_the_arc_sounds_the_alarm() {
     assert!(caught(reader).is_err());
     let alarm = store.alarm();
     assert!(alarm.why().unwrap().ends_with("5 lists"), "{alarm:?}");
-    // Who comes next has it.
+    // The next caller gets the cache.
     drop(store.arc());
 }

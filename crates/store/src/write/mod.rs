@@ -25,9 +25,10 @@
 //!
 //! - A block is stored compressed only if that saves an eighth, in whole sectors. One that came compressed
 //!   ([`Payload`]) is stored as it came, filled up to whole sectors.
-//! - From pass [`SYNC_PASS_DONT_COMPRESS`](tunables::SYNC_PASS_DONT_COMPRESS) of a sync on blocks that were born in it are not compressed any
-//!   more, so that their size does not change, and from pass [`SYNC_PASS_REWRITE`](tunables::SYNC_PASS_REWRITE) on a block whose size did
-//!   not change is written in place. So a sync ends: there comes a pass that allocates nothing.
+//! - From pass [`SYNC_PASS_DONT_COMPRESS`](tunables::SYNC_PASS_DONT_COMPRESS) of a sync on blocks that were born in it
+//!   are not compressed any more, so that their size does not change, and from pass
+//!   [`SYNC_PASS_REWRITE`](tunables::SYNC_PASS_REWRITE) on a block whose size did not change is written in place. So a
+//!   sync ends: there comes a pass that allocates nothing.
 //! - Every write is little-endian. A pointer's birth is the txg; its physical birth is not recorded
 //!   apart.
 //! - All copies of a block have to be written. If one cannot be, the block is not written.
@@ -83,7 +84,7 @@ pub fn is_strong(checksum: Checksum) -> bool {
     checksum.is_dedup() || checksum == Checksum::Edonr
 }
 
-/// How a block is to be written (`zio_prop_t`).
+/// How to write a block (`zio_prop_t`).
 #[derive(Clone, Debug)]
 pub struct WriteProps {
     /// Type of the object.
@@ -172,7 +173,7 @@ pub enum WriteError {
     /// The same, found by another part of the format.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// A gang header that is to be rewritten or freed cannot be read.
+    /// A gang header to be rewritten or freed cannot be read.
     #[error(transparent)]
     Block(#[from] BlockError),
     /// The devices failed.
@@ -303,7 +304,7 @@ impl Writer {
         self.store.write_behind().drain()
     }
 
-    /// Writes a batch of blocks in `txg`; their pointers in the order of `requests`. What was
+    /// Writes a batch of blocks in `txg`; their pointers in the order of `requests` (`zio_write`). What was
     /// there before is not freed: if the pointer is another one, that is for the caller to do.
     ///
     /// The blocks are durable when the devices were flushed.
@@ -445,7 +446,7 @@ impl Writer {
     }
 
     /// Frees a block in `txg`, with its gang headers and their parts; nothing for holes and
-    /// embedded blocks.
+    /// embedded blocks (`zio_free`).
     ///
     /// Errors: what cannot be freed; the rest is freed all the same.
     pub fn free(&self, txg: u64, bp: &BlockPointer, at: Bookmark) -> Result<(), WriteError> {

@@ -12,7 +12,7 @@ use cenote_format::{ByteOrder, DecodeError, MAX_BLOCK, SECTOR};
 use super::{Packed, Payload, WriteError, WriteRequest};
 use crate::tunables;
 
-/// A block that is ready for DVA allocation, or needs none.
+/// A block that is ready for DVA allocation, or needs no DVA.
 pub(super) enum Ready {
     /// It needs no space: a hole or an embedded block.
     Pointer(BlockPointer),

@@ -1,7 +1,7 @@
-//! What is to be written of a block (`arc_buf_t`, which may hold compressed data).
+//! The contents of a block to be written (`arc_buf_t`, which may hold compressed data).
 //!
 //! Most blocks are plain: the write compresses them as the dataset says. A block that came compressed, in a stream of
-//! `zfs send -c`, is written as it came (`ZIO_FLAG_RAW_COMPRESS`). It is unpacked if somebody reads or changes it before.
+//! `zfs send -c`, is written as it came (`ZIO_FLAG_RAW_COMPRESS`). It is unpacked if it is read or changed before.
 
 use cenote_format::Result;
 use cenote_format::abd::Abd;
@@ -22,7 +22,7 @@ impl Packed {
     /// The block, unpacked.
     ///
     /// # Errors
-    /// The bytes are none that the function makes of a block of this size.
+    /// The function does not make such bytes of a block of this size.
     pub fn unpack(&self) -> Result<Abd> {
         let mut plain = vec![0; self.lsize];
         decompress(self.compression, &self.data.bytes(), &mut plain)?;
@@ -35,7 +35,7 @@ impl Packed {
 pub enum Payload {
     /// The block as its owner sees it.
     Plain(Abd),
-    /// The block as it is to be on disk.
+    /// The block as it will be on disk.
     Packed(Packed),
 }
 

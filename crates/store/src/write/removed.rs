@@ -1,7 +1,7 @@
 //! Freeing what lies on removed vdevs (`metaslab_free_impl`, `vdev_indirect_mark_obsolete`).
 //!
 //! A removed vdev has no space of its own. A block on it is freed where the mapping says that its pieces
-//! are now, each as a block of its own, and the part of the mapping that led there is *obsolete*: nobody
+//! are now, each as a block of its own, and the part of the mapping that led there is *obsolete*: no pointer
 //! refers to it any more. If it led to a vdev that was removed later, part of that one's mapping is obsolete
 //! as well. What is obsolete is kept here until the sync [takes](Writer::take_obsolete) it, to write it down.
 //!
@@ -56,7 +56,7 @@ impl Writer {
         added.map_err(|source| AllocError::Range { vdev: place.vdev, source }.into())
     }
 
-    /// Nobody refers to a part of a removed vdev any more, though the block that was there is not free
+    /// No pointer refers to a part of a removed vdev any more, though the block that was there is not free
     /// (`spa_vdev_indirect_mark_obsolete`).
     ///
     /// Errors: the vdev was not removed, or has no such part; it is obsolete already.

@@ -5,7 +5,7 @@
 //! What a sync needs next of a block is its pointer, which is known as soon as it is packed and has a
 //! place. So batches that are worth it are handed to a thread of the pool's own, which writes them and
 //! puts them into the caches, while the caller goes on with the blocks that lead to these. It is not one
-//! of the threads that pack blocks: all pools share those, and none of them may wait for a device.
+//! of the threads that pack blocks: all pools share those threads, and they must not wait for a device.
 //!
 //! # Invariants
 //!
@@ -14,8 +14,8 @@
 //! - A small batch that has nothing to wait for is written by the thread that brings it.
 //! - Not more than [`BATCH`] bytes wait, unless it is one batch: a thread that brings more waits.
 //! - A block that is in flight is in no cache, and may not be on the devices either: a read of one that
-//!   may be among them waits until there are none ([`WriteBehind::wait_for`]).
-//! - What fails first is told to all who ask from then on ([`WriteBehind::drain`]).
+//!   may be among them waits until they are done ([`WriteBehind::wait_for`]).
+//! - What fails first is told to all callers from then on ([`WriteBehind::drain`]).
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,7 +51,7 @@ pub(crate) struct WriteBehind {
     state: Mutex<State>,
     /// A batch was taken up, or all are done.
     changed: Condvar,
-    /// The oldest txg that blocks in flight may be of; 0 if there are none.
+    /// The oldest txg that blocks in flight may be of; 0 without such blocks.
     txg: AtomicU64,
     /// Where the thread gets its work; it starts with the first batch, and ends when this is dropped.
     /// `None`: there is no thread to be had.

@@ -127,7 +127,7 @@ mod tests {
     }
 
     proptest! {
-        /// Every sector of the columns is in the block's allocation, and none is there twice.
+        /// Every sector of the columns is in the block's allocation, and no sector is there twice.
         #[test]
         fn columns_cover_the_allocation(
             columns in 2u64..20, nparity in 1u64..4, ashift in 9u32..14,

@@ -2,7 +2,7 @@
 //! `vdev_raidz_combrec`).
 //!
 //! A healthy block is read from its data columns alone. Columns that cannot be read, or that the
-//! child is known to have missed, are computed from parity; so are those of devices that hang, while there is parity
+//! child is known to have missed, are computed from parity; so are columns of devices that hang, while there is parity
 //! enough. If the result does not verify,
 //! some child returned bad data without an error: then everything there is to read is read,
 //! and every combination of columns that the parity can make up for is taken to be the bad
@@ -103,8 +103,8 @@ pub(crate) struct Read<'a> {
 }
 
 impl<'a> Read<'a> {
-    /// Plans the read of `size` bytes at `offset`, of other devices than those that hang as far as these suffice. `None`
-    /// if there is no such place.
+    /// Plans the read of `size` bytes at `offset`, of other devices than those that hang as far as these suffice.
+    /// `None` if there is no such place.
     pub(crate) fn plan(vdev: &'a Arc<Vdev>, offset: u64, size: usize, txg: u64) -> Option<Self> {
         let mut read = Self::plan_waiting(vdev, offset, size, txg)?;
         doubt_hanging(&mut read.columns, read.nparity);
@@ -143,7 +143,7 @@ impl<'a> Read<'a> {
         Some(read)
     }
 
-    /// The columns to read first: all data if it is good, otherwise what there is of good
+    /// The columns to read first: all data if it is good, otherwise all good
     /// columns, and if they do not suffice, everything.
     fn choose(&self) -> Vec<usize> {
         let all = 0..self.columns.len();
@@ -264,7 +264,7 @@ impl<'a> Read<'a> {
         }
     }
 
-    /// Reads again from another leaf each column that has several. `false` if none is left.
+    /// Reads again from another leaf each column that has several. `false` if no leaf is left.
     fn read_other_copies(&mut self, submit: Submit<'_>) -> bool {
         let (asked, reads) = self.next_reads((0..self.columns.len()).collect());
         let results = read_leaves(submit, &reads);

@@ -3,7 +3,7 @@
 use super::*;
 use cenote_format::invariant::{caught, is_broken};
 
-/// A completion that no read was waiting for: nobody knows what the kernel writes to.
+/// A completion that no read was waiting for: what the kernel writes to is not known.
 #[test]
 fn a_completion_of_no_read_is_found_and_the_buffers_stay() {
     let Ok(ring) = IoUring::new(DEPTH) else { return };

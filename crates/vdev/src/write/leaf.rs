@@ -25,7 +25,7 @@ pub(crate) struct Written {
 }
 
 impl Written {
-    /// Writes of blocks of the transaction groups `txgs` (none if empty) begin or end.
+    /// Writes of blocks of the transaction groups `txgs` (no groups if empty) begin or end.
     ///
     /// They are counted when they begin, since a flush that fails meanwhile may lose them, and
     /// when they end, since a flush that succeeded meanwhile need not have seen them.
@@ -83,7 +83,7 @@ impl Written {
         self.kept = Some(Instant::now());
     }
 
-    /// Whether the flush of a probe succeeded a moment ago, and none failed since.
+    /// Whether the flush of a probe succeeded a moment ago, and no flush failed since.
     pub(crate) fn kept_lately(&self) -> bool {
         self.kept.is_some_and(|when| when.elapsed() < BETWEEN_PROBES)
     }

@@ -4,12 +4,12 @@
 //! leaf below; on RAID-Z it is the columns of `crate::raidz::map`, parity first, each of which goes
 //! to one child (and to all leaves below that, where the child is being replaced). The writes of a
 //! whole batch are then submitted together. A column is written if at least one leaf took it; a
-//! block is written if its vdev can make up for the columns that are not: that is none of them, or as many as
+//! block is written if its vdev can make up for the columns that are not: that is no column, or as many as
 //! RAID-Z has parity. Skipped sectors of a RAID-Z allocation are not written.
 //!
 //! # What happens to errors
 //!
-//! None is dropped. A leaf that failed a write counts a write error; a leaf that failed or was not
+//! No error is dropped. A leaf that failed a write counts a write error; a leaf that failed or was not
 //! there to be written *missed* the block's transaction group: from then on reads trust it less
 //! with blocks of that group, and [`VdevTree::take_missed`] hands the group to the owner of
 //! the dirty time log. A block that too little was written of fails for its caller.
@@ -76,7 +76,7 @@ pub struct BlockWrite {
     pub offset: u64,
     /// The block: psize bytes. It is filled up with zeros to a whole sector.
     pub data: Abd,
-    /// Transaction group of its birth, which leaves that cannot be written miss. 0: none.
+    /// Transaction group of its birth, which leaves that cannot be written miss. 0: no group.
     pub txg: u64,
     /// What it is counted as.
     pub content: Content,
@@ -126,7 +126,7 @@ struct Plan<'a> {
 
 impl VdevTree {
     /// Writes a batch of blocks: the writes of all of them are aggregated and submitted together,
-    /// those of each device in parallel to the others. Results are in the order of `blocks`.
+    /// writes of each device in parallel to the others. Results are in the order of `blocks`.
     ///
     /// `Ok` means that the block can be read back; it is durable after [`VdevTree::flush_all`].
     pub fn write_many(&self, blocks: &[BlockWrite]) -> Vec<Result<(), VdevError>> {
@@ -302,9 +302,9 @@ impl VdevTree {
     }
 
     /// Makes durable what was written to one leaf below `top`: whether a device that takes writes keeps them, only
-    /// this tells. What it may have lost is noted as by [`VdevTree::flush_all`]. Returns whether the device failed, which it
-    /// did not if its file system is full; while another flush runs this one is left to it, and so soon after one
-    /// that succeeded there is none. As what a probe asks, this counts as no error of its own.
+    /// this tells. What it may have lost is noted as by [`VdevTree::flush_all`]. Returns whether the device failed,
+    /// which it did not if its file system is full; while another flush runs this one is left to it, and so soon after
+    /// one that succeeded no flush is made. As what a probe asks, this counts as no error of its own.
     pub(crate) fn fails_to_flush(&self, top: &Arc<Vdev>, leaf: &Arc<Vdev>) -> bool {
         let Some(mut lost) = self.writer.lost.try_lock() else { return false };
         if leaf.written().kept_lately() {

@@ -88,7 +88,7 @@ fn aggregate(writes: &[LeafWrite], order: &[usize]) -> Vec<Range<usize>> {
         let (write, len) = (&writes[*i], writes[*i].data.len() as u64);
         let first = runs.last().and_then(|run| order.get(run.start));
         let same_leaf = first.is_some_and(|first| Arc::ptr_eq(&writes[*first].leaf, &write.leaf));
-        // Who found the same wrong bytes twice mends them twice.
+        // Two threads that found the same wrong bytes mend them twice.
         let beside = !same_leaf || write.offset >= end || write.content == Content::Repair;
         let (leaf, offset) = (&write.leaf, write.offset);
         invariant!(beside, "{leaf:?}: a write at {offset:#x} of a batch with one up to {end:#x}");
@@ -241,8 +241,8 @@ impl Work for Batch {
     }
 }
 
-/// Has `leaf`'s device perform those of `reqs` that have no result yet. Counts them at the leaf. `alone(i)`: request
-/// `i` is not aggregated of several. Only then its failure counts as an error, since those are tried again.
+/// Has `leaf`'s device perform the requests in `reqs` that have no result yet. Counts them at the leaf. `alone(i)`:
+/// request `i` is not aggregated of several. Only then its failure counts as an error, since those are tried again.
 pub(crate) fn submit(
     leaf: &Vdev,
     class: Priority,

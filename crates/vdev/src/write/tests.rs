@@ -310,7 +310,7 @@ fn flushing_what_was_written() {
     write(&tree, block(0, 512, 7)).unwrap();
     assert!(matches!(tree.flush_all(), Err(VdevError::Flush { vdev: 0, .. })));
     assert_eq!(tree.top(0).unwrap().errors().1, 1);
-    // The next one who asks is not told otherwise.
+    // The next flush is not told otherwise.
     disks.iter().for_each(|d| d.faults.repair());
     write(&tree, block(0, 512, 8)).unwrap();
     assert!(tree.flush_all().is_err() && tree.flush_tops(&[0]).is_err());

@@ -1,6 +1,6 @@
 //! Access control lists of nodes that are created and changed.
 //!
-//! OpenZFS gives each node an NFSv4 list, on Linux as well, where nobody looks at it: the *trivial*
+//! OpenZFS gives each node an NFSv4 list, on Linux as well, where the kernel does not look at it: the *trivial*
 //! one that says the same as the mode. Its entries have no id, so they are 8 bytes: type (16 bits;
 //! 0 allow, 1 deny), flags (16 bits: whom it is about), permissions (32 bits). The owner's, the
 //! group's and everyone's entry allow what the mode allows. Where the mode gives less to the owner
@@ -150,7 +150,7 @@ impl PosixAcl {
         of(USER_OBJ) << 6 | group << 3 | of(OTHER)
     }
 
-    /// Makes an access list follow a new mode.
+    /// Makes an access list follow a new mode (`zpl_chmod_acl`).
     pub(super) fn set_mode(&mut self, mode: u64) {
         let group = if self.tag(MASK).is_some() { MASK } else { GROUP_OBJ };
         for (tag, shift) in [(USER_OBJ, 6), (group, 3), (OTHER, 0)] {

@@ -4,7 +4,7 @@
 //!
 //! Whole blocks are not copied: the file gets pointers to the blocks that the source has, and the pool counts
 //! one reference more to each (feature `block_cloning`). Many blocks are one change. What cannot be cloned is
-//! read and written: where the sizes of blocks differ, at ends that are not those of blocks, where the
+//! read and written: where the sizes of blocks differ, at ends that are not ends of blocks, where the
 //! pool has not the feature, where a block is divided or encrypted.
 //!
 //! Before the change it is seen whether the references can be added: a group in which they could not would
@@ -305,7 +305,7 @@ impl FileSystem {
         Ok(done)
     }
 
-    /// Whether references can be added to what is seen of a file that is to be cloned.
+    /// Whether references can be added to what is seen of a file to be cloned.
     ///
     /// Errors: a block reference table cannot be read.
     fn check_references(&self, look: impl FnMut() -> Result<Seen>) -> Result<Checked> {
@@ -317,7 +317,7 @@ impl FileSystem {
         Ok(Checked(places(&seen)))
     }
 
-    /// Looks at a file that is to be cloned, from within the change that clones it.
+    /// Looks at a file to be cloned, from within the change that clones it.
     fn seen(&self, ino: u64, offset: u64, len: u64) -> Result<Seen> {
         let registry = self.registry().map(|registry| registry.current());
         let node = Znode::open(self.source.look_from_a_change(ino)?, registry)?;
@@ -356,7 +356,7 @@ mod tests {
         assert_eq!(bytes((0, 0, 300 * K), longer), Some(256 * K));
         assert_eq!(bytes((256 * K, 256 * K, 44 * K), longer), None);
         assert_eq!(bytes((256 * K, 384 * K, 44 * K), longer), Some(44 * K));
-        // Places that are not those of blocks, and the end.
+        // Places that are not the starts of blocks, and the end.
         assert_eq!(bytes((K, 0, 200 * K), new), None);
         assert_eq!(bytes((0, K, 200 * K), new), None);
         assert_eq!(bytes((301 * K, 0, 1), new), None);

@@ -27,9 +27,9 @@ pub(crate) struct Cx<'a> {
     pub(crate) txg: u64,
     /// The time of the change.
     pub(crate) now: Time,
-    /// The registry of system attributes as it is now: nobody else changes it meanwhile.
+    /// The registry of system attributes as it is now: no other thread changes it meanwhile.
     pub(crate) registry: Arc<Registry>,
-    /// What is to be told beside the object set once the change is made.
+    /// What to tell beside the object set once the change is made.
     pub(crate) after: After,
     /// The properties, as they are now.
     pub(crate) settings: &'a Settings,
@@ -49,7 +49,7 @@ pub(crate) struct Cx<'a> {
 pub(crate) struct After {
     /// The registry of system attributes, with what was added to it.
     pub(crate) registry: Option<Arc<Registry>>,
-    /// Nodes that are orphans from now on (whether they may get a name), or are none any more.
+    /// Nodes that are orphans from now on (whether they may get a name), or are orphans no more.
     pub(crate) orphans: Vec<(u64, Option<bool>)>,
 }
 

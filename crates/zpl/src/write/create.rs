@@ -1,20 +1,27 @@
-//! New nodes (`zfs_create`, `zfs_mkdir`, `zfs_symlink`, `zfs_tmpfile`,
-//! `zfs_znode_alloc`, `zfs_mknode`).
+//! New nodes (`zfs_create`, `zfs_mkdir`, `zfs_symlink`, `zfs_tmpfile`, `zfs_znode_alloc`, `zfs_mknode`).
+//!
+//! A node is an object whose bonus buffer, and spill block if need be, holds its attributes. They are added in
+//! OpenZFS's order, so that both use the same layouts. A directory has a ZAP as its contents.
+//!
+//! What a node inherits comes from its directory (`zfs_acl_ids_create`): the group with the set-group-id bit, the
+//! default ACL, the project, the mark of extended attributes. A create checks the name and the quotas, makes the
+//! node, logs it (`zfs_log_create`), gives it its lists, and adds the entry last. A file without a name
+//! (`O_TMPFILE`) goes into the unlinked set instead, and nothing of it survives a crash before it gets a name.
+//!
+//! A replay makes nodes with the number, the size of the dnode and the generation that they had ([`Place`]).
 
 use super::context::Cx;
+use super::cost::CREATE;
 use super::names::{self, check_new_name};
-use super::node::{MODIFIED, NodeMut};
+use super::new_node::{Fresh, create_node, log};
+use super::node::NodeMut;
 use super::{NewNode, NodeKind, acl};
 use crate::attr::Attr;
 use crate::fs::FileSystem;
 use crate::sa::ZplAttr;
-use crate::znode::{FLAG_PROJID, FLAG_XATTR, S_IFBLK, S_IFCHR, S_IFDIR, S_IFLNK, S_IFREG};
+use crate::znode::{FLAG_XATTR, S_IFBLK, S_IFCHR, S_IFDIR, S_IFLNK, S_IFREG};
 use crate::{Error, Result};
 use cenote_dmu::live::Cost;
-use cenote_dmu::write::zap::ZapFormat;
-use cenote_dmu::write::{NewObject, ZapMut};
-use cenote_format::SECTOR;
-use cenote_format::dmu::DmuType;
 use cenote_format::zil;
 
 const S_IFIFO: u64 = 0o010_000;
@@ -24,129 +31,9 @@ const S_ISGID: u64 = 0o2000;
 const FLAG_PROJECT_INHERIT: u64 = super::flags::PROJECT_INHERIT;
 /// Longest target of a symbolic link.
 const MAX_TARGET: usize = 4095;
-/// What creating a node writes, at most, in bytes: its dnode, leaves of directories.
-pub(super) const CREATE: u64 = 64 << 10;
 
 /// Objects of the lists of a new directory: a hidden directory with two files.
 const HIDDEN: u64 = 3;
-
-/// The attributes that a new node is given.
-pub(super) struct Fresh<'a> {
-    /// `st_mode`, final.
-    pub(super) mode: u64,
-    pub(super) uid: u64,
-    pub(super) gid: u64,
-    /// The directory it is in; 0 for itself.
-    pub(super) parent: u64,
-    pub(super) links: u64,
-    /// More flags than those that all nodes have.
-    pub(super) flags: u64,
-    pub(super) projid: u64,
-    pub(super) rdev: Option<u64>,
-    pub(super) target: Option<&'a [u8]>,
-}
-
-/// What a node gets that is made again from a log.
-pub(super) struct Place {
-    /// Its number.
-    pub(super) object: u64,
-    /// Bytes of its dnode.
-    pub(super) dnode_size: usize,
-    /// The transaction group in which it was made first.
-    pub(super) generation: u64,
-}
-
-/// Creates a node; it is in no directory yet.
-pub(super) fn create_node(cx: &mut Cx<'_>, fresh: &Fresh<'_>) -> Result<NodeMut> {
-    create(cx, fresh, None)
-}
-
-/// As [`create_node`], with a number and a generation that it had before.
-pub(super) fn create_node_at(cx: &mut Cx<'_>, fresh: &Fresh<'_>, at: &Place) -> Result<NodeMut> {
-    create(cx, fresh, Some(at))
-}
-
-fn create(cx: &mut Cx<'_>, fresh: &Fresh<'_>, at: Option<&Place>) -> Result<NodeMut> {
-    let mut node = describe(cx, fresh, at.map_or(cx.txg, |at| at.generation))?;
-    let dnode_size = at.map_or(cx.settings.dnode_size, |at| at.dnode_size);
-    let (bonus, spill) = node.buffers(cx, dnode_size)?;
-    let is_dir = fresh.mode & crate::znode::S_IFMT == S_IFDIR;
-    let new = NewObject {
-        bonus_kind: DmuType::SA,
-        bonus,
-        dnode_size,
-        ..NewObject::new(
-            if is_dir { DmuType::DIRECTORY_CONTENTS } else { DmuType::PLAIN_FILE_CONTENTS },
-            SECTOR,
-        )
-    };
-    let ino = match at {
-        None => cx.os.allocate(&new)?,
-        Some(at) => {
-            cx.os.claim(at.object, &new)?;
-            at.object
-        }
-    };
-    if spill.is_some() {
-        cx.os.set_spill(ino, spill)?;
-    }
-    if is_dir {
-        let (salt, norm_flags) = (cx.salt(ino), cx.names.flags);
-        ZapMut::format(cx.os, ino, ZapFormat { salt, norm_flags, ..ZapFormat::default() })?;
-    }
-    if fresh.parent == 0 {
-        let mut node = NodeMut::load(cx, ino)?;
-        node.set(cx, ZplAttr::Parent, &[ino])?;
-        node.store(cx)?;
-    }
-    node.ino = ino;
-    Ok(node)
-}
-
-/// The attributes in the order in which OpenZFS has them.
-fn describe(cx: &mut Cx<'_>, fresh: &Fresh<'_>, generation: u64) -> Result<NodeMut> {
-    let mode = fresh.mode;
-    let is_dir = mode & crate::znode::S_IFMT == S_IFDIR;
-    let project = cx.settings.project_quota;
-    let mut flags = acl::flags_for(MODIFIED | fresh.flags, mode);
-    if is_dir {
-        flags |= acl::FLAG_AUTO_INHERIT;
-    }
-    if project {
-        flags |= FLAG_PROJID;
-    }
-    let size = if is_dir { 2 } else { fresh.target.map_or(0, <[u8]>::len) as u64 };
-    let time = [cx.now.0 as u64, u64::from(cx.now.1)];
-    let mut node = NodeMut::with_room(0);
-    for (attr, value) in [
-        (ZplAttr::Mode, mode),
-        (ZplAttr::Size, size),
-        (ZplAttr::Gen, generation),
-        (ZplAttr::Uid, fresh.uid),
-        (ZplAttr::Gid, fresh.gid),
-        (ZplAttr::Parent, fresh.parent),
-        (ZplAttr::Flags, flags),
-    ] {
-        node.add(cx, attr, [value])?;
-    }
-    for attr in [ZplAttr::Atime, ZplAttr::Mtime, ZplAttr::Ctime, ZplAttr::Crtime] {
-        node.add(cx, attr, time)?;
-    }
-    node.add(cx, ZplAttr::Links, [fresh.links])?;
-    if project {
-        node.add(cx, ZplAttr::ProjId, [fresh.projid])?;
-    }
-    if let Some(rdev) = fresh.rdev {
-        node.add(cx, ZplAttr::Rdev, [rdev])?;
-    }
-    let (count, aces) = acl::trivial(mode);
-    node.add(cx, ZplAttr::DaclCount, [count])?;
-    node.add_bytes(cx, ZplAttr::DaclAces, &aces)?;
-    if let Some(target) = fresh.target {
-        node.add_bytes(cx, ZplAttr::Symlink, target)?;
-    }
-    Ok(node)
-}
 
 /// What can be said of a request before the transaction.
 fn check(node: &NewNode) -> Result<()> {
@@ -179,11 +66,11 @@ fn file_type(kind: &NodeKind) -> u64 {
     }
 }
 
-/// Lists that a node inherits: those of new nodes below it, and its own.
+/// Lists that a node inherits: for new nodes below it, and its own.
 pub(super) type Lists = [Option<acl::PosixAcl>; 2];
 
-/// Creates a node that inherits from `dir`. `links`: 0 for a file without a name. The lists are not put to
-/// it yet ([`give`]).
+/// Creates a node that inherits from `dir` (`zfs_inherit_projid`). `links`: 0 for a file without a name. The lists are
+/// not put to it yet ([`give`]).
 pub(super) fn inherit(
     cx: &mut Cx<'_>,
     dir: &NodeMut,
@@ -254,42 +141,6 @@ fn give(cx: &mut Cx<'_>, node: NodeMut, lists: Lists) -> Result<NodeMut> {
     super::xattr::endow(cx, node.ino, lists.filter_map(|(list, name)| Some((name, list?.encode()))))
 }
 
-/// What a record says of a node that was just made.
-pub(super) fn logged(cx: &mut Cx<'_>, made: &NodeMut) -> Result<zil::NewObject> {
-    let slots = u64::from(cx.os.dnode(made.ino)?.extra_slots).saturating_add(1);
-    Ok(zil::NewObject {
-        object: made.ino,
-        slots,
-        mode: made.mode(cx)?,
-        uid: made.required(cx, ZplAttr::Uid)?,
-        gid: made.required(cx, ZplAttr::Gid)?,
-        generation: made.required(cx, ZplAttr::Gen)?,
-        crtime: [cx.now.0 as u64, u64::from(cx.now.1)],
-        rdev: made.word(cx, ZplAttr::Rdev).unwrap_or(0),
-    })
-}
-
-/// Logs that `made` was created (`zfs_log_create`). The record of a symbolic link has no domains.
-pub(super) fn log(
-    cx: &mut Cx<'_>,
-    dir: u64,
-    name: &[u8],
-    (what, target): (zil::Creates, &[u8]),
-    made: &NodeMut,
-) -> Result<()> {
-    let mut new = logged(cx, made)?;
-    let names = cx.logged_domains(&mut new)?;
-    let may_have = |names: &Vec<String>| what != zil::Creates::Symlink || names.is_empty();
-    let Some(names) = names.filter(may_have) else {
-        cx.os.log_cannot();
-        return Ok(());
-    };
-    let domains = names.iter().map(String::as_bytes).collect();
-    let (attrs, acl) = (None, None);
-    let record = zil::Create { what, dir, new, attrs, acl, domains, name, target };
-    Ok(cx.os.log(zil::Body::Create(record))?)
-}
-
 impl FileSystem {
     /// What a new node costs, at most.
     fn new_node(&self) -> Cost {
@@ -302,7 +153,7 @@ impl FileSystem {
     /// Creates a node called `name` in directory `dir`.
     ///
     /// Errors: [`Error::Exists`], [`Error::NameTooLong`], [`Error::IllegalName`],
-    /// [`Error::NotPermitted`] by the directory's flags, and those of every change: no space, quota,
+    /// [`Error::NotPermitted`] by the directory's flags, and errors of every change: no space, quota,
     /// read-only.
     pub fn create(&self, dir: u64, name: &[u8], node: &NewNode) -> Result<Attr> {
         check(node)?;
@@ -344,7 +195,7 @@ impl FileSystem {
             // As long as it has no name nothing of it survives a crash.
             cx.os.log_created(made.ino);
             let made = give(cx, made, lists)?;
-            super::remove::remember(cx, made.ino)?;
+            super::rmnode::remember(cx, made.ino)?;
             cx.after.orphans.push((made.ino, Some(true)));
             made.attr(cx)
         })

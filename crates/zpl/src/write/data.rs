@@ -8,8 +8,8 @@
 
 use super::context::Cx;
 use super::flags::{APPEND_ONLY, IMMUTABLE};
+use super::mode::{CONTENTS, set_mode, without_ids};
 use super::node::NodeMut;
-use super::setattr::{CONTENTS, set_mode, without_ids};
 use super::{Allocate, Settings};
 use crate::fs::FileSystem;
 use crate::sa::ZplAttr;
@@ -51,7 +51,7 @@ impl Shape {
     }
 }
 
-/// The block size that a file gets which has blocks of `now` bytes and is to be `end` bytes long.
+/// The block size of a file that has blocks of `now` bytes and will be `end` bytes long.
 fn grown(now: u64, record_size: u64, size: u64, end: u64) -> u64 {
     let settled = now.is_power_of_two() && now >= record_size;
     if end <= now || settled || size > now {
@@ -67,7 +67,7 @@ fn record_size(settings: &Settings) -> u64 {
     settings.record_size.clamp(SECTOR, cenote_format::MAX_BLOCK)
 }
 
-/// Lets the block of a file of one block grow, if it is to be `end` bytes long.
+/// Lets the block of a file of one block grow, if the file will be `end` bytes long (`zfs_grow_blocksize`).
 fn grow(cx: &mut Cx<'_>, ino: u64, size: u64, end: u64) -> Result<()> {
     let record_size = record_size(cx.settings);
     let dnode = cx.os.dnode(ino)?;
@@ -154,7 +154,7 @@ fn log_hole(cx: &mut Cx<'_>, ino: u64, offset: u64, length: u64) -> Result<()> {
     Ok(())
 }
 
-/// Makes a file `size` bytes long.
+/// Makes a file `size` bytes long (`zfs_freesp`, `zfs_trunc`).
 pub(super) fn resize(cx: &mut Cx<'_>, node: &mut NodeMut, size: u64) -> Result<()> {
     let ino = node.ino;
     let now = node.required(cx, ZplAttr::Size)?;
@@ -221,7 +221,7 @@ fn write_back_chunk(cx: &mut Cx<'_>, ino: u64, offset: u64, chunk: &Chunk<'_>) -
     Ok(cx.os.write_last(ino, offset, chunk)?)
 }
 
-/// Makes zeros in a file.
+/// Makes zeros in a file (`zfs_free_range`).
 pub(super) fn zero(
     cx: &mut Cx<'_>,
     ino: u64,
@@ -246,7 +246,7 @@ pub(super) fn zero(
     node.store(cx)
 }
 
-/// Makes a file at least `end` bytes long.
+/// Makes a file at least `end` bytes long (`zfs_extend`).
 fn extend(cx: &mut Cx<'_>, ino: u64, end: u64) -> Result<()> {
     let (mut node, size) = writable(cx, ino)?;
     if end > size {
@@ -257,7 +257,7 @@ fn extend(cx: &mut Cx<'_>, ino: u64, end: u64) -> Result<()> {
     Ok(())
 }
 
-/// Bytes that a write takes besides those of data: a dnode.
+/// Bytes that a write takes besides its data: a dnode.
 pub(super) const DNODE: u64 = 4096;
 
 impl FileSystem {
@@ -334,7 +334,7 @@ impl FileSystem {
         Ok(first.unwrap_or(0))
     }
 
-    /// Writes at byte `offset`; the file gets longer if need be. Up to 16 MiB are written as a whole
+    /// Writes at byte `offset`; the file gets longer if need be (`zfs_write`). Up to 16 MiB are written as a whole
     /// or not at all. `clear_ids`: takes away the set-user-id and set-group-id bits, as a write by
     /// someone without privilege does. Returns the bytes written: all.
     ///
@@ -367,7 +367,7 @@ impl FileSystem {
         Ok(at)
     }
 
-    /// `fallocate`. Space cannot be reserved in a file system that never overwrites.
+    /// `fallocate` (`zfs_space`). Space cannot be reserved in a file system that never overwrites.
     pub fn allocate(&self, ino: u64, offset: u64, len: u64, what: Allocate) -> Result<()> {
         let end = offset.checked_add(len).filter(|end| *end <= MAX_SIZE);
         let Some(end) = end.filter(|_| len > 0) else {

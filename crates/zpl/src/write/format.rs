@@ -1,7 +1,7 @@
 //! New file systems and volumes (`zfs_create_fs`).
 
 use super::context::{After, Cx, NameRules};
-use super::create::{Fresh, create_node};
+use super::new_node::{Fresh, create_node};
 use super::{CreateProps, Settings};
 use crate::fs::{CaseSensitivity, MASTER_NODE, norm_flags};
 use crate::quota::Quotas;
@@ -43,7 +43,7 @@ fn claim_zap(os: &mut OpenObjectSet, number: u64, kind: DmuType, salt: u64) -> R
 /// master node, unlinked set, registry of system attributes, root directory.
 ///
 /// Errors: [`Error::Unsupported`] for a version other than 5; [`Error::Invalid`] for a normalization
-/// that there is none of.
+/// that does not exist.
 pub fn format(os: &mut OpenObjectSet, props: &CreateProps, txg: u64) -> Result<()> {
     if props.version != VERSION {
         return Err(Error::Unsupported(format!("file system version {}", props.version)));

@@ -29,7 +29,7 @@ pub(super) struct Domains<'a> {
 }
 
 impl Cx<'_> {
-    /// The FUID of an id in a record.
+    /// The FUID of an id in a record (`zfs_fuid_create`).
     ///
     /// Errors: [`Error::Invalid`] if the record does not have its domain; [`Error::Corrupt`] for a table that
     /// makes no sense.
@@ -44,8 +44,8 @@ impl Cx<'_> {
         Ok(u64::from(self.domain_index(name, domains.table_at)?) << 32 | rid)
     }
 
-    /// The index of a domain in the file system's table, to which it is added if need be. The empty name stands
-    /// for no domain.
+    /// The index of a domain in the file system's table, to which it is added if need be (`zfs_fuid_find_by_domain`).
+    /// The empty name stands for no domain.
     fn domain_index(&mut self, name: &[u8], table_at: u64) -> Result<u32> {
         if name.is_empty() {
             return Ok(0);

@@ -22,7 +22,7 @@ const MAX_TARGET: u64 = 4096;
 /// Longest ACL that is kept.
 const MAX_ACL: usize = 60 << 10;
 
-/// The attributes of an old node, as a node of system attributes that is to be stored.
+/// The attributes of an old node, as a node of system attributes to be stored.
 pub(super) fn load(cx: &mut Cx<'_>, ino: u64) -> Result<NodeMut> {
     let object = cx.os.view(ino)?;
     if object.order() != ByteOrder::Little {

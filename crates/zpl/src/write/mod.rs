@@ -15,6 +15,8 @@
 //! |---|---|
 //! | `context` | what a change works with |
 //! | `node` | a node's attributes: bonus buffer, spill block, layouts |
+//! | `mode`, `allowed`, `cost` | permission bits; what a node lets happen to its names; what changes write at most |
+//! | `new_node`, `rmnode` | nodes that are made; nodes without names, and how they are freed |
 //! | `legacy` | nodes from before version 5 become nodes of today |
 //! | `names` | entries of directories |
 //! | `create`, `remove`, `rename`, `setattr`, `data`, `xattr` | the operations |
@@ -39,15 +41,19 @@
 //! - Permissions are not checked here, but what the files' own flags forbid is.
 
 mod acl;
+mod allowed;
 mod clone;
 mod context;
+mod cost;
 mod count;
 mod create;
 mod data;
 mod format;
 mod fuid;
 mod legacy;
+mod mode;
 mod names;
+mod new_node;
 mod nfs4;
 mod node;
 mod quota;
@@ -55,6 +61,7 @@ mod remove;
 mod rename;
 mod replay;
 mod rewrite;
+mod rmnode;
 mod setattr;
 mod unlinked;
 mod volume;
@@ -130,7 +137,7 @@ impl Default for Settings {
     }
 }
 
-/// What kind of node is to be created.
+/// What kind of node to create.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeKind {
     /// A regular file.
@@ -149,7 +156,7 @@ pub enum NodeKind {
     BlockDevice(u32, u32),
 }
 
-/// A node that is to be created.
+/// A node to be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewNode {
     /// What it is.
@@ -215,9 +222,12 @@ pub mod flags {
     pub const NO_DUMP: u64 = 0x80_0000_0000;
     /// `ZFS_PROJINHERIT`: new files in the directory get its project (`chattr +P`).
     pub const PROJECT_INHERIT: u64 = 0x0000_4000_0000_0000;
+    /// The flags that [`SetAttr::flags`](super::SetAttr::flags) sets.
+    pub(super) const SETTABLE: u64 =
+        IMMUTABLE | APPEND_ONLY | NO_UNLINK | NO_DUMP | PROJECT_INHERIT;
 }
 
-/// User and group of who makes a node.
+/// User and group of the maker of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// The user.
@@ -266,7 +276,7 @@ pub enum Allocate {
 /// How an extended attribute is set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetXattr {
-    /// There must be none (`XATTR_CREATE`).
+    /// The attribute must not exist (`XATTR_CREATE`).
     pub create: bool,
     /// There must be one (`XATTR_REPLACE`).
     pub replace: bool,
@@ -281,7 +291,7 @@ pub struct CreateProps {
     pub version: u64,
     /// `casesensitivity`.
     pub case: CaseSensitivity,
-    /// `normalization`: flags of [`cenote_format::zap::norm`], 0 for none.
+    /// `normalization`: flags of [`cenote_format::zap::norm`], 0: off.
     pub normalization: u64,
     /// `utf8only`.
     pub utf8_only: bool,

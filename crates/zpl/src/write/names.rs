@@ -73,7 +73,7 @@ pub(super) fn shrinkable_dir(cx: &mut Cx<'_>, dir: u64) -> Result<NodeMut> {
     Ok(node)
 }
 
-/// Looks a name up. `exact_case`: where case does not count, it does this time.
+/// Looks a name up (`zfs_dirent_lock`). `exact_case`: where case does not count, it does this time.
 pub(super) fn find<'n>(
     cx: &mut Cx<'_>,
     dir: u64,
@@ -96,8 +96,8 @@ pub(super) fn find<'n>(
     }))
 }
 
-/// The entries of a directory. Those with longer names than may be given are of other systems (feature `longname`), also
-/// where their intent logs are replayed.
+/// The entries of a directory. Those with longer names than may be given are of other systems (feature `longname`),
+/// also where their intent logs are replayed.
 fn entries<'c>(cx: &'c mut Cx<'_>, dir: u64) -> ZapMut<'c> {
     ZapMut::open(cx.os, dir).with_long_names()
 }
@@ -107,7 +107,7 @@ fn value(ino: u64, mode: u64) -> u64 {
     ino | (mode >> 12 & 0xf) << 60
 }
 
-/// Adds an entry.
+/// Adds an entry (`zfs_link_create`).
 pub(super) fn add(cx: &mut Cx<'_>, dir: u64, name: &[u8], ino: u64) -> Result<()> {
     let mode = NodeMut::load(cx, ino)?.mode(cx)?;
     let value = value(ino, mode);
@@ -127,7 +127,7 @@ pub(super) fn replace(cx: &mut Cx<'_>, dir: u64, name: &[u8], ino: u64) -> Resul
     Ok(entries(cx, dir).update(&Key::Name(name), &Value::U64(&[value]))?)
 }
 
-/// Removes the entry that is stored under exactly this name.
+/// Removes the entry that is stored under exactly this name (`zfs_link_destroy`, `zfs_dropname`).
 pub(super) fn remove(cx: &mut Cx<'_>, dir: u64, name: &[u8]) -> Result<()> {
     Ok(ZapMut::open(cx.os, dir).remove(&Key::Name(name))?)
 }

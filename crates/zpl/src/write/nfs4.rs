@@ -19,7 +19,7 @@ const FLAG_OBJECTS: u64 = 0x8;
 /// `zp_flags` of the whole list (`ZFS_ACL_PROTECTED`, `ZFS_ACL_DEFAULTED`).
 const FLAG_PROTECTED: u64 = 0x10;
 const FLAG_DEFAULTED: u64 = 0x20;
-/// Those of the whole list that who sets it may choose (`V4_ACL_WIDE_FLAGS`).
+/// Flags of the whole list that its setter may choose (`V4_ACL_WIDE_FLAGS`).
 const CHOSEN: u64 = FLAG_AUTO_INHERIT | FLAG_PROTECTED | FLAG_DEFAULTED;
 /// All that are replaced with the list (`ZFS_ACL_WIDE_FLAGS`).
 const REPLACED: u64 = CHOSEN | FLAG_TRIVIAL | FLAG_INHERIT | FLAG_OBJECTS;
@@ -47,14 +47,14 @@ const S_IXALL: u64 = 0o111;
 pub(super) struct List {
     /// The entries; those whom they name are FUIDs.
     pub(super) entries: Vec<Ace>,
-    /// Flags of the whole, as records have them; `None`: those of the node stay.
+    /// Flags of the whole, as records have them; `None`: the node's stay.
     pub(super) flags: Option<u64>,
 }
 
 impl List {
     /// Whether the list may be (`zfs_ace_valid`).
     ///
-    /// Errors: [`Error::Invalid`] for none, and for entries that say how they are inherited and not by what.
+    /// Errors: [`Error::Invalid`] for an empty list, and for entries that say how they are inherited and not by what.
     pub(super) fn check(&self) -> Result<()> {
         if self.entries.is_empty() {
             return Err(Error::Invalid("an NFSv4 ACL without entries".into()));
@@ -108,7 +108,7 @@ impl List {
     }
 }
 
-/// The mode `old` with the permissions that a list gives where owner and group are `owners`, and whether nobody
+/// The mode `old` with the permissions that a list gives where owner and group are `owners`, and whether no user
 /// is denied to execute (`zfs_mode_compute`).
 fn mode(list: &[Ace], old: u64, owners: (u64, u64)) -> (u64, bool) {
     let (mut mode, mut seen, mut denied) = (old & !0o777, 0, false);

@@ -1,6 +1,6 @@
 //! A node's attributes, to be changed and stored (`sa_bulk_update`, `sa_modify_attrs`, `sa_build_layouts`).
 //!
-//! A [`NodeMut`] holds the values of all attributes, those of the spill block too, in the order of
+//! A [`NodeMut`] holds the values of all attributes, also in the spill block, in the order of
 //! their layouts. Setting a value of the same length keeps the layout; everything else makes a new
 //! list, for which a layout is found or registered when the node is stored. What does not fit into
 //! the bonus buffer goes to the spill block, and comes back when there is room again. Without a new list
@@ -46,16 +46,16 @@ pub(super) const IN_ALL: [ZplAttr; 12] = [
     ZplAttr::Links,
 ];
 
-/// The attributes of a node.
+/// The attributes of a node (`sa_handle_t`).
 pub(crate) struct NodeMut {
-    /// Object number; 0 as long as there is none.
+    /// Object number; 0 before the object exists.
     pub(crate) ino: u64,
     data: Vec<u8>,
     /// Where the values are in `data`.
     fields: Vec<SaValue>,
     /// Fields that are in the bonus buffer; the others are in the spill block.
     split: usize,
-    /// Bytes of `data` that were read from the bonus buffer; after them come those of the spill block.
+    /// Bytes of `data` that were read from the bonus buffer; after them come the bytes of the spill block.
     bonus: usize,
     /// Whether the fields or their lengths are others than those stored.
     reshaped: bool,
@@ -89,7 +89,7 @@ impl NodeMut {
         NodeMut { data, fields, ..NodeMut::empty(ino) }
     }
 
-    /// Reads the attributes of `ino`. Errors: [`Error::NotFound`] if it is not a node.
+    /// Reads the attributes of `ino` (`zfs_znode_sa_init`). Errors: [`Error::NotFound`] if it is not a node.
     pub(crate) fn load(cx: &mut Cx<'_>, ino: u64) -> Result<NodeMut> {
         if ino == 0 || ino > u64::MAX / 2 {
             return Err(Error::NotFound(format!("object {ino}")));
@@ -192,7 +192,7 @@ impl NodeMut {
         self.add_bytes(cx, attr, words.map(u64::to_le_bytes).as_flattened())
     }
 
-    /// Sets an attribute of bytes; one that the node has not comes last.
+    /// Sets an attribute of bytes; one that the node has not comes last (`sa_update`, `sa_attr_op`).
     pub(crate) fn set_bytes(&mut self, cx: &mut Cx<'_>, attr: ZplAttr, value: &[u8]) -> Result<()> {
         let at = self.fields.len();
         self.set_at(cx, attr, value, at)
@@ -237,8 +237,8 @@ impl NodeMut {
         self.set(cx, attr, &[time.0 as u64, u64::from(time.1)])
     }
 
-    /// Sets the project. It has its place after the link count, where those who count space find
-    /// it; a node that had none gets a flag that tells them.
+    /// Sets the project. It has its place after the link count, where space accounting finds
+    /// it; a node that had no project gets a flag that tells it.
     pub(crate) fn set_project(&mut self, cx: &mut Cx<'_>, projid: u64) -> Result<()> {
         let flags = self.flags(cx)? | crate::znode::FLAG_PROJID;
         self.set(cx, ZplAttr::Flags, &[flags])?;
@@ -252,7 +252,7 @@ impl NodeMut {
         self.set_at(cx, ZplAttr::ProjId, &projid.to_le_bytes(), IN_ALL.len())
     }
 
-    /// Takes an attribute away.
+    /// Takes an attribute away (`sa_remove`).
     pub(crate) fn remove(&mut self, cx: &Cx<'_>, attr: ZplAttr) {
         if let Some(index) = self.field(cx, attr) {
             self.fields.remove(index);
@@ -260,7 +260,7 @@ impl NodeMut {
         }
     }
 
-    /// Notes a change of contents: mtime, ctime, flags.
+    /// Notes a change of contents (`zfs_tstamp_update_setup`): mtime, ctime, flags.
     pub(crate) fn modified(&mut self, cx: &mut Cx<'_>) -> Result<()> {
         self.set_time(cx, ZplAttr::Mtime, cx.now)?;
         self.set_time(cx, ZplAttr::Ctime, cx.now)?;
@@ -293,7 +293,7 @@ impl NodeMut {
         Ok(Some(spill))
     }
 
-    /// Divides the fields between a bonus buffer with room for `room` bytes and a spill block.
+    /// Divides the fields between a bonus buffer with room for `room` bytes and a spill block (`sa_find_sizes`).
     fn arrange(&mut self, room: usize) -> Result<()> {
         if buffer_size(self.fields.iter().map(|f| (&f.def, f.len))) <= room {
             self.split = self.fields.len();
@@ -328,7 +328,7 @@ impl NodeMut {
         attr_of(&words, space)
     }
 
-    /// Stores what was changed.
+    /// Stores what was changed (`sa_modify_attrs`).
     pub(crate) fn store(mut self, cx: &mut Cx<'_>) -> Result<()> {
         let ino = self.ino;
         if !self.reshaped {
@@ -405,7 +405,7 @@ impl Cx<'_> {
         Ok(def)
     }
 
-    /// The number of the layout of exactly these attributes, which is registered if need be.
+    /// The number of the layout of exactly these attributes, which is registered if need be (`sa_find_layout`).
     fn layout(&mut self, attrs: impl Iterator<Item = AttrDef> + Clone) -> Result<u16> {
         if let Some(number) = self.registry.find_layout(attrs.clone()) {
             return Ok(number);

@@ -10,7 +10,7 @@ use cenote_dmu::write::{WriteError, ZapMut};
 use cenote_dmu::zap::Zap;
 use cenote_format::encode::zap::Key;
 
-/// The quota in a table under `name`, or else the default; 0 for none.
+/// The quota in a table under `name`, or else the default; 0: no quota.
 fn quota(cx: &mut Cx<'_>, table: Option<u64>, name: &str, default: u64) -> Result<u64> {
     let own = match table.filter(|table| *table != 0) {
         Some(table) => ZapMut::open(cx.os, table).word(&Key::Name(name.as_bytes()))?,
@@ -30,12 +30,12 @@ fn used(cx: &mut Cx<'_>, object: u64, name: &str) -> Result<u64> {
 }
 
 /// Fails with [`WriteError::Quota`] if one of the quotas of bytes, or, if `object`, of objects, is
-/// full for a node of these ids.
+/// full for a node of these ids (`zfs_id_overblockquota`, `zfs_id_overobjquota`).
 pub(super) fn check(cx: &mut Cx<'_>, uid: u64, gid: u64, projid: u64, object: bool) -> Result<()> {
     check_some(cx, [Some(uid), Some(gid), Some(projid)], object)
 }
 
-/// As [`check`], for a node that gets those of the ids that are given.
+/// As [`check`], for a node that gets the ids that are given.
 pub(super) fn check_new(
     cx: &mut Cx<'_>,
     uid: Option<u64>,

@@ -7,115 +7,25 @@
 //! [too large](super::unlinked) to be freed in one transaction; it is freed in the background. All
 //! other nodes are freed in the same transaction.
 
+use super::allowed::{check_empty, check_removable};
 use super::context::Cx;
-use super::flags::{APPEND_ONLY, IMMUTABLE, NO_UNLINK};
+use super::cost::REMOVE;
+use super::flags::{APPEND_ONLY, IMMUTABLE};
 use super::node::NodeMut;
+use super::rmnode::{forget, remember};
 use super::{InUse, Removed, names, unlinked};
 use crate::attr::Attr;
-use crate::dir::entry_object;
 use crate::error::show;
 use crate::fs::FileSystem;
 use crate::sa::ZplAttr;
 use crate::{Error, Result};
 use cenote_dmu::live::Cost;
-use cenote_dmu::write::{WriteError, ZapMut};
+use cenote_dmu::write::WriteError;
 use cenote_dmu::zap::Zap;
-use cenote_format::encode::zap::{Key, Value};
 use cenote_format::zil::Body;
 
-/// What removing a name writes, at most, in bytes.
-pub(super) const REMOVE: Cost = Cost { write: 64 << 10, objects: 0, frees: true };
 /// Orphans that are looked up at once.
 const BATCH: usize = 256;
-
-/// Notes a node in the unlinked set.
-pub(super) fn remember(cx: &mut Cx<'_>, ino: u64) -> Result<()> {
-    let Some(set) = cx.unlinked_set else {
-        return Err(Error::Unsupported("a file system without an unlinked set".into()));
-    };
-    let (digits, from) = hexadecimal(ino);
-    let name = Key::Name(digits.get(from..).unwrap_or_default());
-    Ok(ZapMut::open(cx.os, set).update(&name, &Value::U64(&[ino]))?)
-}
-
-/// The digits of a number, and where the first is that is no leading zero.
-fn hexadecimal(number: u64) -> ([u8; 16], usize) {
-    let mut digits = [0; 16];
-    for (place, digit) in digits.iter_mut().rev().enumerate() {
-        let value = (number >> (4 * place) & 0xf) as u8;
-        *digit = if value < 10 { b'0' + value } else { b'a' + value - 10 };
-    }
-    (digits, (number | 1).leading_zeros() as usize / 4)
-}
-
-/// Takes a node out of the unlinked set, if it is there.
-pub(super) fn forget(cx: &mut Cx<'_>, ino: u64) -> Result<()> {
-    let Some(set) = cx.unlinked_set else { return Ok(()) };
-    let (digits, from) = hexadecimal(ino);
-    match ZapMut::open(cx.os, set).remove(&Key::Name(digits.get(from..).unwrap_or_default())) {
-        Err(WriteError::NoEntry(_)) => Ok(()),
-        done => Ok(done?),
-    }
-}
-
-/// Whether the node's flags let it lose a name.
-pub(super) fn check_removable(cx: &Cx<'_>, node: &NodeMut) -> Result<()> {
-    if node.flags(cx)? & (IMMUTABLE | APPEND_ONLY | NO_UNLINK) != 0 {
-        return Err(Error::NotPermitted(format!("flags of object {}", node.ino)));
-    }
-    Ok(())
-}
-
-/// Whether a directory can go.
-pub(super) fn check_empty(cx: &Cx<'_>, dir: &NodeMut) -> Result<()> {
-    if dir.required(cx, ZplAttr::Size)? == 2 {
-        return Ok(());
-    }
-    Err(Error::NotEmpty(format!("object {}", dir.ino)))
-}
-
-/// Frees a node with its hidden directory of extended attributes.
-pub(super) fn destroy(cx: &mut Cx<'_>, node: &NodeMut) -> Result<()> {
-    if let Some(dir) = node.word(cx, ZplAttr::Xattr).filter(|dir| *dir != 0) {
-        destroy_xattrs(cx, dir)?;
-    }
-    if let Some(object) = node.also_free {
-        cx.os.free(object)?;
-    }
-    cx.os.free(node.ino)?;
-    forget(cx, node.ino)
-}
-
-/// Frees a hidden directory with all that is in it.
-fn destroy_xattrs(cx: &mut Cx<'_>, dir: u64) -> Result<()> {
-    hidden_directory(cx, dir)?;
-    for entry in Zap::open(&cx.os.view(dir)?)?.entries()? {
-        free_node(cx, entry_object(entry.value.first().copied().unwrap_or(0)))?;
-    }
-    free_node(cx, dir)?;
-    forget(cx, dir)
-}
-
-/// The hidden directory `dir` of a node. Errors: [`Error::Corrupt`] if it is none.
-pub(super) fn hidden_directory(cx: &mut Cx<'_>, dir: u64) -> Result<NodeMut> {
-    let none = || Error::Corrupt(dir, "not a directory of extended attributes".into());
-    let hidden = match NodeMut::load(cx, dir) {
-        Err(e) if e.is_absence() => return Err(none()),
-        loaded => loaded?,
-    };
-    if hidden.flags(cx)? & crate::znode::FLAG_XATTR == 0 || !hidden.is_dir(cx)? {
-        return Err(none());
-    }
-    Ok(hidden)
-}
-
-/// Frees the object of a node, and what else it has.
-pub(super) fn free_node(cx: &mut Cx<'_>, ino: u64) -> Result<()> {
-    if let Some(object) = NodeMut::load(cx, ino)?.also_free {
-        cx.os.free(object)?;
-    }
-    Ok(cx.os.free(ino)?)
-}
 
 /// Frees a file that has no names; false if that is too much for one transaction.
 fn free_orphan(cx: &mut Cx<'_>, ino: u64) -> Result<bool> {
@@ -142,7 +52,7 @@ fn drain(cx: &mut Cx<'_>, ino: u64) -> Result<bool> {
 }
 
 impl FileSystem {
-    /// Makes a change that takes a name away. `f` is told whether a node without names is to be freed
+    /// Makes a change that takes a name away. `f` is told whether to free a node without names
     /// at once. If that cannot be done, because something of the node is damaged, the node loses its
     /// name all the same and stays in the unlinked set.
     pub(super) fn change_names<T>(
@@ -224,19 +134,19 @@ impl FileSystem {
         Ok(self.let_go(removed, in_use))
     }
 
-    /// Takes a name away from what is no directory. With the last name the node goes, or, if
+    /// Takes a name away from what is no directory (`zfs_remove`). With the last name the node goes, or, if
     /// `in_use` says so, becomes an orphan.
     pub fn unlink(&self, dir: u64, name: &[u8], in_use: InUse<'_>) -> Result<Removed> {
         self.remove(dir, name, false, in_use)
     }
 
-    /// Removes an empty directory.
+    /// Removes an empty directory (`zfs_rmdir`).
     pub fn rmdir(&self, dir: u64, name: &[u8], in_use: InUse<'_>) -> Result<Removed> {
         self.remove(dir, name, true, in_use)
     }
 
-    /// The last use of a file ended: frees it if it is an orphan, a large one in the background. Cheap
-    /// if it is none. What `in_use` asks must know of the end before this is called.
+    /// The last use of a file ended (`zfs_inactive`): frees it if it is an orphan, a large one in the background. Cheap
+    /// if it is not. What `in_use` asks must know of the end before this is called.
     pub fn release(&self, ino: u64) -> Result<()> {
         if self.orphans().remove(&ino).is_none() {
             return Ok(());
@@ -256,9 +166,9 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Frees the orphans that a crash left behind, large ones in the background: call it when the file
-    /// system is mounted, before files are in use. Returns how many there were. Those that cannot be
-    /// freed stay.
+    /// Frees the orphans that a crash left behind, large ones in the background (`zfs_unlinked_drain`): call it when
+    /// the file system is mounted, before files are in use. Returns how many there were. Those that cannot be freed
+    /// stay.
     pub fn drain_unlinked(&self) -> Result<u64> {
         let Some(set) = self.unlinked_set() else { return Ok(0) };
         let (mut cursor, mut freed) = (0, 0);
@@ -284,9 +194,9 @@ impl FileSystem {
         }
     }
 
-    /// Gives a file, no directory, one more name; a file of [`FileSystem::tmpfile`] its first.
+    /// Gives a file, no directory, one more name; a file of [`FileSystem::tmpfile`] its first (`zfs_link`).
     pub fn link(&self, ino: u64, dir: u64, name: &[u8]) -> Result<Attr> {
-        let cost = Cost { write: super::create::CREATE, objects: 0, frees: false };
+        let cost = Cost { write: super::cost::CREATE, objects: 0, frees: false };
         self.change(cost, |cx| {
             names::check_new_name(cx, name)?;
             let parent = names::writable_dir(cx, dir)?;
@@ -297,7 +207,7 @@ impl FileSystem {
             if node.flags(cx)? & (IMMUTABLE | APPEND_ONLY) != 0 {
                 return Err(Error::NotPermitted(format!("flags of object {ino}")));
             }
-            super::rename::check_project(cx, &parent, &node)?;
+            super::allowed::check_project(cx, &parent, &node)?;
             let links = node.required(cx, ZplAttr::Links)?;
             if links == 0 && self.orphans().get(&ino) != Some(&true) {
                 return Err(Error::NotFound(format!("object {ino} was unlinked")));

@@ -1,9 +1,20 @@
 //! Renaming (`zfs_rename`).
+//!
+//! All checks come before the first change. Both entries are found; the flags of nodes and directories, projects
+//! and types are checked; and a directory must not come to be inside of itself, for which its new parents are
+//! followed up to the root (`zfs_rename_lock`). Then the node moves, or two nodes change places
+//! (`RENAME_EXCHANGE`). Two names of one file stay as they are. A whiteout may take the old name
+//! (`RENAME_WHITEOUT`). A file that loses its last name is removed, or kept in the unlinked set while it is in use.
+//!
+//! The log record has the old name as it was stored, since it may have been asked for in another form.
+//!
+//! Invariant: sizes of directories count entries, and their links count directories, whichever way a rename goes.
 
+use super::allowed::{check_empty, check_project, check_removable};
 use super::context::Cx;
+use super::cost::CREATE;
 use super::names::{self, Entry};
 use super::node::NodeMut;
-use super::remove::{check_empty, check_removable};
 use super::{InUse, NewNode, NodeKind, Owner, Removed, RenameFlags, create};
 use crate::error::show;
 use crate::fs::{CaseSensitivity, FileSystem};
@@ -17,15 +28,6 @@ use std::collections::HashSet;
 /// `zp_flags`: `ZFS_AV_MODIFIED`.
 const FLAG_AV_MODIFIED: u64 = 0x0000_0400_0000_0000;
 const FLAG_PROJECT_INHERIT: u64 = super::flags::PROJECT_INHERIT;
-
-/// A directory that hands its project on takes nothing of another project.
-pub(super) fn check_project(cx: &Cx<'_>, dir: &NodeMut, node: &NodeMut) -> Result<()> {
-    let project = |n: &NodeMut| n.word(cx, ZplAttr::ProjId).unwrap_or(0);
-    if dir.flags(cx)? & FLAG_PROJECT_INHERIT != 0 && project(dir) != project(node) {
-        return Err(Error::CrossesProject(format!("object {}", node.ino)));
-    }
-    Ok(())
-}
 
 /// Fails if `dir` is `below` or somewhere below it.
 fn check_not_inside(cx: &mut Cx<'_>, root: u64, dir: u64, below: u64) -> Result<()> {
@@ -54,7 +56,7 @@ struct End<'a> {
 #[derive(Clone, Copy)]
 struct How<'a> {
     flags: RenameFlags,
-    /// A node that loses its last name is freed at once, if nobody uses it.
+    /// A node that loses its last name is freed at once unless it is in use.
     free: bool,
     in_use: InUse<'a>,
 }
@@ -90,7 +92,7 @@ impl FileSystem {
     /// Errors: [`Error::Invalid`] for a directory that would be inside of itself, and for an exchange
     /// with other flags; [`Error::NotDir`], [`Error::IsDir`], [`Error::NotEmpty`] by what is there;
     /// [`Error::Exists`] with `no_replace`; [`Error::NotFound`] with `exchange`;
-    /// [`Error::CrossesProject`]; and those of creating and removing.
+    /// [`Error::CrossesProject`]; and errors of creating and removing.
     pub fn rename(
         &self,
         dir: u64,
@@ -104,8 +106,7 @@ impl FileSystem {
             return Err(Error::Invalid("flags of rename".into()));
         }
         let whiteouts = u64::from(flags.whiteout.is_some());
-        let cost =
-            Cost { write: (2 + whiteouts) * create::CREATE, objects: whiteouts, frees: false };
+        let cost = Cost { write: (2 + whiteouts) * CREATE, objects: whiteouts, frees: false };
         let lost = self.change_names(cost, |cx, free| {
             names::check_new_name(cx, new_name)?;
             let source = End { dir: names::shrinkable_dir(cx, dir)?, name };
@@ -263,8 +264,8 @@ impl FileSystem {
     }
 }
 
-/// Puts a whiteout, a character device 0:0, where a name was that was moved away; `None` if it is still there: nothing was
-/// moved then. It has no lists of its own.
+/// Puts a whiteout, a character device 0:0, where a name was that was moved away; `None` if it is still there: nothing
+/// was moved then. It has no lists of its own.
 fn whiteout(
     cx: &mut Cx<'_>,
     dir: u64,
@@ -280,7 +281,7 @@ fn whiteout(
     let made = create::inherit(cx, &parent, &node, 1)?.0;
     names::add(cx, dir, name, made.ino)?;
     names::count_in(cx, parent, 1, 0)?;
-    let new = create::logged(cx, &made)?;
+    let new = super::new_node::logged(cx, &made)?;
     if (new.uid | new.gid) >> 32 != 0 {
         // The record of a whiteout has no domains.
         cx.os.log_cannot();

@@ -1,9 +1,21 @@
 //! Attributes that are set (`zfs_setattr`).
+//!
+//! The kind of the node, its flags and the quotas of new owners are checked first. Then come, in this order, the
+//! size, the mode with the ACL that says the same (`zfs_acl_chmod_setattr`), owner, group and project, the flags,
+//! and the times. The directory of extended attributes and its files get the owner and the project too
+//! (`zfs_setattr_dir`). The change is logged last (`zfs_log_setattr`).
+//!
+//! A long file that gets short is cut in changes of a chunk each before that; the last chunk goes with the other
+//! attributes.
+//!
+//! A replay applies what was allowed when it was logged, without checks. Reading notes an access time here as well
+//! (`zfs_relatime_need_update`); that is not logged, since it need not survive a crash.
 
 use super::context::Cx;
-use super::flags::{APPEND_ONLY, IMMUTABLE, NO_DUMP, NO_UNLINK, PROJECT_INHERIT};
+use super::flags::{APPEND_ONLY, IMMUTABLE, PROJECT_INHERIT, SETTABLE};
+use super::mode::{CONTENTS, OWNER, set_mode, without_ids};
 use super::node::NodeMut;
-use super::{Atime, SetAttr, SetTime, acl, data};
+use super::{Atime, SetAttr, SetTime, data};
 use crate::attr::Attr;
 use crate::fs::FileSystem;
 use crate::sa::ZplAttr;
@@ -13,32 +25,7 @@ use cenote_dmu::live::Cost;
 use cenote_dmu::outside::Time;
 use cenote_dmu::zap::Zap;
 
-/// The flags that [`SetAttr::flags`] sets.
-pub(super) const SETTABLE: u64 = IMMUTABLE | APPEND_ONLY | NO_UNLINK | NO_DUMP | PROJECT_INHERIT;
 const DAY: i64 = 24 * 60 * 60;
-const S_ISUID: u64 = 0o4000;
-const S_ISGID: u64 = 0o2000;
-
-/// Who has to be able to run a file for its set-group-id bit to be more than a mark for mandatory
-/// locking, which stays: anyone where its contents change, the group where its owner does.
-pub(super) const CONTENTS: u64 = 0o111;
-const OWNER: u64 = 0o010;
-
-/// The mode without what a change by someone without privilege takes away.
-pub(super) fn without_ids(mode: u64, run: u64) -> u64 {
-    let group = if mode & run != 0 { S_ISGID } else { 0 };
-    if mode & S_IFMT == S_IFDIR { mode } else { mode & !(S_ISUID | group) }
-}
-
-/// Sets the mode with the list that says the same.
-pub(super) fn set_mode(cx: &mut Cx<'_>, node: &mut NodeMut, mode: u64) -> Result<()> {
-    let flags = acl::flags_for(node.flags(cx)?, mode);
-    let (count, aces) = acl::trivial(mode);
-    node.set(cx, ZplAttr::Mode, &[mode])?;
-    node.set(cx, ZplAttr::Flags, &[flags])?;
-    node.set(cx, ZplAttr::DaclCount, &[count])?;
-    node.set_bytes(cx, ZplAttr::DaclAces, &aces)
-}
 
 /// What the flags of the node forbid.
 fn check_flags(cx: &Cx<'_>, node: &NodeMut, set: &SetAttr) -> Result<()> {
@@ -230,15 +217,6 @@ fn apply_to(cx: &mut Cx<'_>, mut node: NodeMut, set: &SetAttr, owners: Owners) -
     Ok(attr)
 }
 
-/// Logs that an object has another mode.
-pub(super) fn log_mode(cx: &mut Cx<'_>, ino: u64, mode: u64) -> Result<()> {
-    use cenote_format::zil::SetAttr as Record;
-    let (mask, domains) = (Record::MODE, Vec::new());
-    let (uid, gid, size, atime, mtime, attrs) = (0, 0, 0, [0; 2], [0; 2], None);
-    let record = Record { object: ino, mask, mode, uid, gid, size, atime, mtime, attrs, domains };
-    Ok(cx.os.log(cenote_format::zil::Body::SetAttr(record))?)
-}
-
 /// Logs what [`apply`] did (`zfs_log_setattr`); what it did to a list was logged there.
 fn log(cx: &mut Cx<'_>, ino: u64, set: &SetAttr, attr: &Attr) -> Result<()> {
     use cenote_format::zil::SetAttr as Mask;
@@ -281,7 +259,7 @@ impl FileSystem {
     ///
     /// Errors: [`Error::NotPermitted`] if the file is immutable or append-only; [`Error::IsDir`] or
     /// [`Error::Invalid`] for the length of what is no file; [`Error::Unsupported`] for projects of
-    /// what has none.
+    /// what has no project.
     pub fn setattr(&self, ino: u64, set: &SetAttr) -> Result<Attr> {
         let freed = match set.size {
             Some(size) => self.shorten(ino, size, set)?,

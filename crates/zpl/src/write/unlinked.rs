@@ -14,9 +14,10 @@
 //! transaction, with everything else that belongs to the change.
 
 use super::context::Cx;
+use super::cost::REMOVE;
 use super::count::Counting;
 use super::node::NodeMut;
-use super::remove::{self, REMOVE};
+use super::rmnode;
 use crate::Result;
 use crate::dir::entry_object;
 use crate::error::Error;
@@ -38,7 +39,7 @@ const CHUNK: Cost = Cost { write: 64 << 10, objects: 0, frees: true };
 /// Extended attributes in a hidden directory that are removed in one transaction.
 const XATTRS: u64 = 256;
 
-/// Files without names that are to be freed, and who does it.
+/// Files without names to be freed, and the thread that does it.
 #[derive(Default)]
 pub(crate) struct UnlinkedDrain {
     /// A tunable cannot suspend it.
@@ -50,11 +51,11 @@ pub(crate) struct UnlinkedDrain {
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<u64>,
-    /// Objects are to be counted from here on, and then the object set gets these flags.
+    /// Objects from here on must be counted, and then the object set gets these flags.
     counting: Option<Counting>,
     /// There is a thread.
     running: bool,
-    /// Nothing is to be freed any more.
+    /// The thread must not free any more.
     stopped: bool,
 }
 
@@ -71,7 +72,7 @@ impl UnlinkedDrain {
         self.queue.lock()
     }
 
-    /// What is to be done next; `None`: the thread has to end.
+    /// What to do next; `None`: the thread has to end.
     fn next(&self) -> Option<Work> {
         let mut queue = self.queue();
         let first = queue.waiting.front().copied().filter(|_| !self.is_suspended());
@@ -111,14 +112,14 @@ pub(super) fn destroy_small(cx: &mut Cx<'_>, node: &NodeMut) -> Result<bool> {
     // What cannot be read cannot be freed, but it can lose its name.
     let Ok(chunk) = chunk else { return Ok(false) };
     let xattrs = match node.word(cx, ZplAttr::Xattr).filter(|dir| *dir != 0) {
-        Some(dir) => remove::hidden_directory(cx, dir)?.required(cx, ZplAttr::Size)?,
+        Some(dir) => rmnode::hidden_directory(cx, dir)?.required(cx, ZplAttr::Size)?,
         None => 0,
     };
     if chunk.start > 0 || xattrs > XATTRS + 2 {
         return Ok(false);
     }
     cx.os.note_freed(chunk.pointers);
-    remove::destroy(cx, node)?;
+    rmnode::destroy(cx, node)?;
     Ok(true)
 }
 
@@ -127,14 +128,14 @@ fn shrink_xattrs(cx: &mut Cx<'_>, node: &NodeMut) -> Result<bool> {
     let Some(dir) = node.word(cx, ZplAttr::Xattr).filter(|dir| *dir != 0) else {
         return Ok(false);
     };
-    remove::hidden_directory(cx, dir)?;
+    rmnode::hidden_directory(cx, dir)?;
     let some = Zap::open(&cx.os.view(dir)?)?.entries_from(0, XATTRS as usize + 1)?;
     if some.len() as u64 <= XATTRS {
         return Ok(false);
     }
     for entry in &some {
         super::names::remove(cx, dir, &entry.name)?;
-        remove::free_node(cx, entry_object(entry.value.first().copied().unwrap_or(0)))?;
+        rmnode::free_node(cx, entry_object(entry.value.first().copied().unwrap_or(0)))?;
     }
     super::names::count(cx, dir, -(some.len() as i64), 0)?;
     Ok(true)
@@ -182,7 +183,7 @@ impl FileSystem {
             }
             cx.os.note_freed(pointers);
             if start == 0 {
-                remove::destroy(cx, &node)?;
+                rmnode::destroy(cx, &node)?;
                 return Ok(true);
             }
             cx.os.truncate(ino, start)?;
@@ -211,7 +212,7 @@ impl FileSystem {
         self.start(&mut queue);
     }
 
-    /// Starts the thread, if there is none.
+    /// Starts the thread, unless it runs.
     fn start(&self, queue: &mut Queue) {
         if queue.running {
             return;
@@ -247,7 +248,7 @@ impl FileSystem {
     }
 }
 
-/// Does what waits, as long as somebody has the file system.
+/// Does what waits, as long as the file system is in use.
 fn drain_queue(fs: &Weak<FileSystem>) {
     if let Err(why) = caught(|| drain(fs))
         && let Some(fs) = fs.upgrade()

@@ -57,7 +57,7 @@ impl Volume {
         })
     }
 
-    /// Writes at byte `offset`, in transactions of up to 16 MiB. Errors: [`Error::Invalid`] past the
+    /// Writes at byte `offset`, in transactions of up to 16 MiB (`zvol_write`). Errors: [`Error::Invalid`] past the
     /// end.
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.source.write_call(|| self.write_chunks(offset, data))
@@ -93,7 +93,7 @@ impl Volume {
     }
 
     /// Makes zeros of a range; whole blocks are freed (discard, write zeroes), chunk by chunk from its
-    /// end. Errors: [`Error::Invalid`] past the end.
+    /// end (`zvol_discard`). Errors: [`Error::Invalid`] past the end.
     pub fn discard(&self, offset: u64, len: u64) -> Result<()> {
         let Some(mut end) = offset.checked_add(len) else { return past_end(offset, len) };
         loop {
@@ -132,7 +132,7 @@ impl Volume {
         }
     }
 
-    /// Changes the size. What is past a smaller size is freed; if that fails, it is done when the
+    /// Changes the size (`zvol_set_volsize`). What is past a smaller size is freed; if that fails, it is done when the
     /// volume gets larger again. Errors: [`Error::Invalid`] if it is 0 or no multiple of the block
     /// size.
     pub fn resize(&self, size: u64) -> Result<()> {

@@ -5,7 +5,7 @@
 //! is needed first and then stays. A name is in one of the two places only.
 //!
 //! Each place where something is changed says so to the intent log (`zfs_log_setsaxattr`; for a file of the
-//! hidden directory what is said of every file). So whoever calls one of these functions says the rest of
+//! hidden directory what is said of every file). So the caller of one of these functions says the rest of
 //! the change, if there is more.
 //!
 //! An access list (POSIX ACL) that says no more than the permission bits is not stored; in any case
@@ -13,10 +13,11 @@
 
 use super::acl::PosixAcl;
 use super::context::Cx;
-use super::create::{CREATE, Fresh, create_node};
+use super::cost::CREATE;
 use super::flags::{APPEND_ONLY, IMMUTABLE};
+use super::mode::set_mode;
+use super::new_node::{Fresh, create_node};
 use super::node::NodeMut;
-use super::setattr::set_mode;
 use super::{SetXattr, data, names};
 use crate::acl::NAMES;
 use crate::error::show;
@@ -127,7 +128,7 @@ pub(super) fn pack(
     match node.fits(cx) {
         Ok(()) => {
             match value {
-                // The record says by an empty value that there is none.
+                // The record says by an empty value that the attribute is gone.
                 Some([]) => cx.os.log_cannot(),
                 _ => {
                     let value = value.unwrap_or_default();
@@ -165,10 +166,10 @@ fn log_made(
         cx.os.log_created(made.ino);
         return Ok(());
     }
-    super::create::log(cx, dir, name, (what, &[]), made)
+    super::new_node::log(cx, dir, name, (what, &[]), made)
 }
 
-/// The hidden directory, which is made if there is none.
+/// The hidden directory, which is made if it is missing (`zfs_make_xattrdir`, `zfs_get_xattrdir`).
 fn make_hidden_dir(cx: &mut Cx<'_>, node: &mut NodeMut) -> Result<u64> {
     if let Some(dir) = hidden_dir(cx, node) {
         return Ok(dir);
@@ -297,7 +298,7 @@ fn writable(cx: &mut Cx<'_>, ino: u64) -> Result<NodeMut> {
     Ok(node)
 }
 
-/// Sets or removes a POSIX list; the mode follows.
+/// Sets or removes a POSIX list; the mode follows (`zpl_set_acl`).
 fn set_acl(
     cx: &mut Cx<'_>,
     node: &mut NodeMut,
@@ -326,7 +327,7 @@ fn set_acl(
         }
         if new != mode {
             set_mode(cx, node, new)?;
-            super::setattr::log_mode(cx, node.ino, new)?;
+            super::mode::log_mode(cx, node.ino, new)?;
         }
     }
     put(cx, node, name, list.filter(PosixAcl::says_more).map(|l| l.encode()).as_deref())
@@ -404,7 +405,7 @@ impl FileSystem {
         }
     }
 
-    /// Sets an extended attribute; POSIX ACLs change the permission bits.
+    /// Sets an extended attribute; POSIX ACLs change the permission bits (`zpl_xattr_set`).
     ///
     /// Errors: [`Error::Exists`] and [`Error::NoAttribute`] by `how`; [`Error::Unsupported`] for a
     /// namespace that is off; [`Error::Invalid`] for a name or list that makes no sense;
@@ -419,7 +420,7 @@ impl FileSystem {
         self.change(cost, |cx| change(cx, ino, name, Some(value), how))
     }
 
-    /// Removes an extended attribute. Errors: [`Error::NoAttribute`] if there is none; those of
+    /// Removes an extended attribute. Errors: [`Error::NoAttribute`] if it does not exist; errors of
     /// [`FileSystem::set_xattr`].
     pub fn remove_xattr(&self, ino: u64, name: &[u8]) -> Result<()> {
         self.check_xattr_name(name)?;

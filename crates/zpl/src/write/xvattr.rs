@@ -40,7 +40,7 @@ pub(super) fn logged(flags: Option<u64>, projid: Option<u32>) -> Option<Xvattr> 
     let mut requested = if projid.is_some() { PROJECT } else { 0 };
     let mut values = 0;
     if let Some(flags) = flags {
-        let settable = FLAGS.iter().filter(|(_, flag)| super::setattr::SETTABLE & flag != 0);
+        let settable = FLAGS.iter().filter(|(_, flag)| super::flags::SETTABLE & flag != 0);
         for (bit, flag) in settable {
             requested |= bit;
             values |= if flags & flag != 0 { u64::from(*bit) } else { 0 };

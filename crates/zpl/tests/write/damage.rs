@@ -355,7 +355,7 @@ fn a_file_whose_attributes_are_lost_can_be_removed() {
     test.world.fs.unlink(root, b"f", &|_| false).unwrap();
     test.model.remove(root, b"f", false, test.now).unwrap();
     test.model.compare(&test.world.fs).unwrap();
-    // It waits for somebody to free it.
+    // It waits in the list of unlinked files to be freed.
     assert_eq!(test.world.fs.attr(ino).unwrap().nlink, 0);
     test.world.sink.faults.repair();
     assert_eq!(test.finish(), 0);

@@ -35,7 +35,7 @@ fn case_does_not_count() {
     // To another case: the same file, the name as it is given.
     fs.rename(root, b"Foo", root, b"FOO", flags, &idle).unwrap();
     assert_eq!(listed(&world), ["FOO"]);
-    // From a name that is not quite the stored one: there is none of that case.
+    // From a name that differs from the stored one in case: there is no entry of that case.
     assert_eq!(errno(fs.rename(root, b"foo", root, b"fOO", flags, &idle)).map(drop), Err(2));
     world.sync(|| {});
     fs.rename(root, b"foo", root, b"bar", flags, &idle).unwrap();

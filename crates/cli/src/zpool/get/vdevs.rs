@@ -1,4 +1,11 @@
 //! `zpool get PROPERTY POOL VDEV...`: properties of vdevs (`get_callback_vdev`).
+//!
+//! Names after the pool's name are vdevs, or `root`, or `all-vdevs` (`vdev_expand_proplist`). The values are those
+//! of [`VdevProps`]; here they are chosen, put into columns or into JSON. All vdevs come with those below a vdev
+//! before it, and the root last.
+//!
+//! A name that is no vdev of the pool is an error that says of each name what it is: a pool, a vdev of this
+//! pool or of another one, or unknown.
 
 use super::Wanted;
 use crate::context::Context;

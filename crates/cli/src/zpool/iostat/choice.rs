@@ -10,9 +10,9 @@ use std::time::Duration;
 /// Pools and vdevs by the names that the user gave.
 #[derive(Debug, Default)]
 pub struct Choice {
-    /// The pools; none: all.
+    /// The pools; empty: all.
     pub pools: Vec<String>,
-    /// The vdevs; none: whole pools are reported on.
+    /// The vdevs; empty: whole pools are reported on.
     pub vdevs: Vec<String>,
 }
 

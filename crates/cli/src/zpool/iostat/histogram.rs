@@ -1,6 +1,6 @@
 //! `zpool iostat -w` and `-r`: histograms of latencies and of sizes of requests, one table for each vdev.
 //!
-//! Latencies are those of the devices alone, and are not told apart by class: reads are in the columns of
+//! Latencies are measured at the devices alone, and are not told apart by class: reads are in the columns of
 //! `total_wait` and `disk_wait` for reads, writes in those for writes, and the other columns stay empty.
 
 use super::{CLASSES, Group, Report, WIDTH};

@@ -3,7 +3,7 @@
 //! Each pool has its head, the worst that is wrong, the last scan, removal and checkpoint, and its vdevs:
 //! those with data under `vdevs`, the others under `dedup`, `special`, `logs`, `l2cache` and `spares`. A
 //! vdev has what is below it under `vdevs`. With `--json-flat-vdevs` all vdevs stand under the pool's
-//! `vdevs`, each with the name of its `parent`, those of the sections without; OpenZFS nests them there as
+//! `vdevs`, each with the name of its `parent`, but vdevs of the sections without; OpenZFS nests them there as
 //! well.
 
 use super::{Show, error_list};

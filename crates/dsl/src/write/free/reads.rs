@@ -10,7 +10,7 @@ use cenote_format::dmu::DnodePhys;
 use cenote_store::{Access, Block, Bookmark, Store};
 use std::sync::Arc;
 
-/// Blocks that are looked at at once. Their numbers are not right: nobody needs them.
+/// Blocks that are looked at together. Their block numbers are not set: nothing here needs them.
 type Level = Vec<(BlockPointer, Bookmark)>;
 
 /// How many blocks the walk below `root` reads; not fewer than `most` if it is as many.

@@ -2,27 +2,18 @@
 //!
 //! A pair is chosen while a group is synced ([`find`]): both are complete, for neither is the newest, and
 //! together they have fewer live blocks than a sub-list may have. It is read from the group on disk
-//! ([`read`]), by a thread that nobody waits for, and replaced in a later group ([`apply`]). Entries that were
+//! ([`read`]), by a background thread, and replaced in a later group ([`apply`]). Entries that were
 //! added meanwhile follow what was kept. Whatever happens to the livelist between the two makes [`apply`]
 //! find other sub-lists than were read, and leave everything as it is: a destroyed or promoted clone, a list
 //! that is not worth its keep. An export ends the thread, and nothing is lost but its work.
 
-use super::{Lists, Mark, bpobj, deadlist, free_sub_list, of_dir};
+use super::{Lists, Mark, Pair, bpobj, deadlist, free_sub_list, of_dir};
 use crate::deadlist::Freed;
 use crate::tunables::{self, LIVELIST_MAX_ENTRIES};
 use crate::write::{DslWriteError, Result, Tx};
 use cenote_dmu::{ObjectSet, Result as ReadResult};
 use cenote_format::blkptr::BlockPointer;
 use std::sync::Arc;
-
-/// Two neighbouring sub-lists of a livelist (`livelist_condense_entry_t`): key and list of each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pair {
-    dir_obj: u64,
-    livelist: u64,
-    first: (u64, u64),
-    next: (u64, u64),
-}
 
 /// A pair that was read.
 #[derive(Debug)]
@@ -102,7 +93,7 @@ pub fn read(
 pub fn apply(tx: &mut Tx<'_>, condensed: Condensed) -> Result<bool> {
     let Condensed { pair, mut keep, seen } = condensed;
     let lists = match still_there(tx, pair) {
-        // The directory is another object by now, or none.
+        // The directory is another object by now, or gone.
         Err(DslWriteError::Unreadable(_)) => None,
         lists => lists?,
     };

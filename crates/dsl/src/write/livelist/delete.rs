@@ -14,10 +14,11 @@
 use super::{FEATURE, bpobj, deadlist, free_sub_list};
 use crate::deadlist::{Freed, LIVELIST};
 use crate::tunables;
-use crate::write::free::Budget;
+use crate::write::budget::Budget;
 use crate::write::mos::ZAP_METADATA;
 use crate::write::space::Delta;
-use crate::write::{DslWriteError, Result, Sizes, Tx, features, pool};
+use crate::write::{DslWriteError, Result, Sizes, Tx, features};
+use crate::write::{directory, special};
 use bpobj::Mark;
 use cenote_format::blkptr::BlockPointer;
 
@@ -29,30 +30,30 @@ const DELETED: &str = "com.delphix:deleted_clones";
 /// Takes the livelist of a directory that is about to be destroyed, and queues it
 /// (`dsl_async_clone_destroy`). What is in it.
 pub(in crate::write) fn queue(tx: &mut Tx<'_>, dir_obj: u64, livelist: u64) -> Result<Sizes> {
-    let queue = match pool::entry(tx, DELETED)? {
+    let queue = match directory::entry(tx, DELETED)? {
         Some(queue) => queue,
         None => {
             let queue = tx.plain_zap(ZAP_METADATA)?;
-            pool::set_entry(tx, DELETED, queue)?;
+            directory::set_entry(tx, DELETED, queue)?;
             queue
         }
     };
     tx.zap_add(queue, &format!("{livelist:x}"), livelist)?;
     tx.zap_remove(dir_obj, LIVELIST)?;
     let sum = deadlist::total(tx, livelist)?;
-    pool::charge_free(tx, Delta::more(sum))?;
+    special::charge_free(tx, Delta::more(sum))?;
     Ok(sum)
 }
 
 /// Whether livelists of destroyed clones wait.
 pub(in crate::write) fn is_waiting(tx: &mut Tx<'_>) -> Result<bool> {
-    Ok(pool::entry(tx, DELETED)?.is_some())
+    Ok(directory::entry(tx, DELETED)?.is_some())
 }
 
 /// Frees some of what waits (`spa_livelist_delete_cb`), `left` blocks at most; true if there is more that can
 /// be freed.
 pub(in crate::write) fn step(tx: &mut Tx<'_>, left: &mut u64, budget: Budget<'_>) -> Result<bool> {
-    let Some(queue) = pool::entry(tx, DELETED)? else { return Ok(false) };
+    let Some(queue) = directory::entry(tx, DELETED)? else { return Ok(false) };
     let mut waiting = tx.zap_entries(queue)?.iter().filter_map(|e| e.u64()).collect::<Vec<_>>();
     waiting.sort_unstable();
     let (mut freed, mut paused, mut stuck) = (Vec::new(), false, 0);
@@ -79,7 +80,7 @@ pub(in crate::write) fn step(tx: &mut Tx<'_>, left: &mut u64, budget: Budget<'_>
     tx.frees.reserve(freed.len());
     freed.iter().for_each(|bp| tx.free(bp));
     if !paused && stuck == 0 {
-        pool::remove_entry(tx, DELETED)?;
+        directory::remove_entry(tx, DELETED)?;
         tx.mos.free(queue)?;
     }
     Ok(paused)
@@ -144,7 +145,7 @@ struct Taken {
     is_all: bool,
 }
 
-/// Takes up to `most` live blocks out of the sub-list of a key, which goes when none is left.
+/// Takes up to `most` live blocks out of the sub-list of a key, which goes once it is empty.
 fn take(tx: &mut Tx<'_>, (livelist, key, list): (u64, u64, u64), most: u64) -> Result<Taken> {
     let counts = bpobj::counts(tx, list)?;
     let before = bpobj::space(tx, list)?;
@@ -185,7 +186,7 @@ fn take(tx: &mut Tx<'_>, (livelist, key, list): (u64, u64, u64), most: u64) -> R
     let mut sum = deadlist::total(tx, livelist)?;
     sum.take(gone);
     deadlist::set_total(tx, livelist, sum)?;
-    pool::charge_free(tx, Delta::less(gone))?;
+    special::charge_free(tx, Delta::less(gone))?;
     Ok(Taken { blocks, is_all })
 }
 
@@ -197,7 +198,7 @@ fn lose(tx: &mut Tx<'_>, sums: Sizes, blocks: Sizes) -> Result<()> {
     if lost == Sizes::default() || lost.used > i64::MAX as u64 {
         return Ok(());
     }
-    pool::charge_leak(tx, lost)
+    special::charge_leak(tx, lost)
 }
 
 /// Gives up on a sub-list that cannot be read.
@@ -213,6 +214,6 @@ fn leak(tx: &mut Tx<'_>, livelist: u64, (key, list): (u64, u64)) -> Result<()> {
     let mut sum = deadlist::total(tx, livelist)?;
     sum.take(sizes);
     deadlist::set_total(tx, livelist, sum)?;
-    pool::charge_free(tx, Delta::less(sizes))?;
-    pool::charge_leak(tx, sizes)
+    special::charge_free(tx, Delta::less(sizes))?;
+    special::charge_leak(tx, sizes)
 }

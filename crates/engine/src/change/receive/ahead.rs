@@ -1,4 +1,4 @@
-//! Records that are read ahead of who applies them (`receive_read_record`, `receive_writer_thread`).
+//! Records that are read ahead of the thread that applies them (`receive_read_record`, `receive_writer_thread`).
 //!
 //! ```text
 //! input ── reader: head, payload, checksum ── queue of at most QUEUE bytes ──> the caller applies
@@ -11,8 +11,9 @@
 //!   then the record takes its share of the queue. Two large records would wait for each other otherwise.
 //!
 //! The reader waits when the queue is full, so a sender is slowed down to what can be written. It takes the share of a
-//! record before it reads what follows the head. It stops behind END, at the first error, and when the caller stops taking
-//! records. The caller then waits for it: a reader that waits for input ends with what comes next, as OpenZFS's does.
+//! record before it reads what follows the head. It stops behind END, at the first error, and when the caller stops
+//! taking records. The caller then waits for it: a reader that waits for input ends with what comes next, as OpenZFS's
+//! does.
 
 use super::error::{ReceiveError, Result};
 use super::source::Source;
@@ -38,7 +39,7 @@ pub(super) struct Read {
 /// Reads a stream in another thread, and hands its records to `apply`, in order. END is the last one.
 ///
 /// # Errors
-/// Those of [`Source::record`], behind the records before it, and those of `apply`.
+/// Errors of [`Source::record`], behind the records before it, and errors of `apply`.
 pub(super) fn each(
     source: &mut Source<'_>,
     mut apply: impl FnMut(Read) -> Result<()>,

@@ -1,7 +1,8 @@
 //! Records put into the object set that is being received (`receive_process_record`).
 //!
 //! Records come in the order of objects, and what is of one object in the order of its bytes. They are gathered into
-//! changes of the open transaction group (`batch`). Their assignment bounds what is in memory. Data that comes compressed stays so.
+//! changes of the open transaction group (`batch`). Their assignment bounds what is in memory. Data that comes
+//! compressed stays so.
 //!
 //! Invariant: each change notes the last record that it has, so that a receive that is resumed goes on behind it.
 
@@ -62,7 +63,7 @@ impl<'a> Apply<'a> {
         Apply { live, receives, kind, batch, last, current, loaded, max_object, bytes }
     }
 
-    /// Takes a record. `bytes`: those of the stream with it.
+    /// Takes a record. `bytes`: length of the stream up to its end.
     ///
     /// # Errors
     /// The record does not fit to what is there; it cannot be written.
@@ -155,7 +156,7 @@ impl<'a> Apply<'a> {
         self.add(Op::Object { record, bonus }, (grows, 2), None)
     }
 
-    /// Frees the objects from `first` to before `end`.
+    /// Frees the objects from `first` to before `end` (`receive_freeobjects`).
     fn free_objects(&mut self, first: u64, end: u64) -> Result<()> {
         if !self.batch.puts_any(first, end)
             && self.live.next_object(first)?.is_none_or(|number| number >= end)
@@ -195,6 +196,7 @@ impl<'a> Apply<'a> {
         Ok(self.current.1)
     }
 
+    /// Data (`receive_process_write_record`).
     fn write(&mut self, record: &WriteRecord, payload: Abd) -> Result<()> {
         let (lsize, packings) = (record.logical_size, self.kind.packings);
         let data = match record.compression {
@@ -226,7 +228,7 @@ impl<'a> Apply<'a> {
         }
         let known = match self.live.attributes(object) {
             Ok(known) if known.dnode().levels > 1 => known,
-            // There is none: the object has no more than one level on disk, or the batch makes it.
+            // No indirect block: the object has no more than one level on disk, or the batch makes it.
             Ok(_) | Err(Error::NoObject { .. }) => {
                 self.loaded = (object, 0..u64::MAX);
                 return Ok(());
@@ -241,6 +243,7 @@ impl<'a> Apply<'a> {
         Ok(())
     }
 
+    /// A block that comes in its pointer (`receive_write_embedded`).
     fn embedded(&mut self, record: &EmbeddedRecord, payload: &Abd) -> Result<()> {
         let (object, psize) = (record.object, record.psize as usize);
         let missing = || ReceiveError::Stream(format!("{psize} bytes are missing"));
@@ -253,6 +256,7 @@ impl<'a> Apply<'a> {
         self.put_data((object, record.offset), data)
     }
 
+    /// A range that becomes a hole (`receive_free`).
     fn free(&mut self, object: u64, offset: u64, length: u64) -> Result<()> {
         self.max_object = self.max_object.max(object);
         let end = if length == TO_END { u64::MAX } else { offset.saturating_add(length) };
@@ -301,7 +305,7 @@ impl<'a> Apply<'a> {
         }
     }
 
-    /// A spill block. One that did not change is there already, unless the object was made anew.
+    /// A spill block (`receive_spill`). One that did not change is there already, unless the object was made anew.
     fn spill(&mut self, record: &SpillRecord, payload: &Abd) -> Result<()> {
         let unmodified = self.kind.spills && record.flags & SPILL_UNMODIFIED != 0;
         let object = record.object;

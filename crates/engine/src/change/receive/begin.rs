@@ -1,5 +1,20 @@
-//! The sync task that a receive begins with (`dmu_recv_begin_check`, `dmu_recv_begin_sync`, and their counterparts of a
-//! receive that is resumed).
+//! The sync task that a receive begins with (`dmu_recv_begin_check`, `dmu_recv_begin_sync`;
+//! `dmu_recv_resume_begin_check`, `dmu_recv_resume_begin_sync`).
+//!
+//! The stream's BEGIN record and the name that it is received under become a `Plan`. The task finds the datasets
+//! again, and takes one of three ways:
+//!
+//! - no dataset of the name (`check_new`): a new one, or a clone of the origin that the caller names;
+//! - a dataset of the name (`check_existing`): `%recv` below it, a clone of one of its snapshots, or empty for a
+//!   full stream;
+//! - a stream that goes on (`go_on`): the dataset that the interrupted receive left. Its fields must name the same
+//!   snapshots and the same record.
+//!
+//! The features of the stream must be enabled in the pool. Some are the dataset's from then on, others are
+//! remembered for a stream that goes on. The dataset is entered among those that are being received: a second
+//! receive into it is refused.
+//!
+//! Invariant: a stream that is refused has changed nothing.
 
 use super::batch::Packings;
 use super::error::{ReceiveError, Result};
@@ -18,7 +33,7 @@ use cenote_format::stream::{
 };
 use std::sync::Arc;
 
-/// Features of a stream, and those of the pool that they need.
+/// Features of a stream, and the pool's features that they need.
 const NEEDED: [(u64, &str); 7] = [
     (feature::LZ4, "org.illumos:lz4_compress"),
     (feature::ZSTD, "org.freebsd:zstd_compress"),
@@ -31,7 +46,7 @@ const NEEDED: [(u64, &str); 7] = [
 const LARGE_BLOCKS: &str = "org.open-zfs:large_blocks";
 /// Features that a dataset uses from when it is received, whether it has such things or not.
 const AT_ONCE: [u64; 3] = [feature::LARGE_BLOCKS, feature::LARGE_MICROZAP, feature::LONGNAME];
-/// What a stream may have, and the field that remembers it for who resumes.
+/// What a stream may have, and the field that remembers it for a resumed receive.
 const REMEMBERED: [(u64, &str); 3] = [
     (feature::LARGE_BLOCKS, resume::LARGE_BLOCKS),
     (feature::EMBED_DATA, resume::EMBEDDED),

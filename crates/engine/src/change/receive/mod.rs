@@ -11,8 +11,8 @@
 //! ```
 //!
 //! A receive has three steps. The caller takes them one after another: [`Changes::receive`],
-//! [`Receiving::stream`], and [`Changes::finish_receive`] or [`Changes::give_up_receive`]. Between the second and the third
-//! the receiver can unmount what is going to be replaced.
+//! [`Receiving::stream`], and [`Changes::finish_receive`] or [`Changes::give_up_receive`]. Between the second and the
+//! third the receiver can unmount what is going to be replaced.
 //!
 //! | room | what |
 //! |---|---|
@@ -28,9 +28,9 @@
 //!
 //! # Invariants
 //!
-//! - Nobody sees what was received before all of it has come and its checksum was right: the dataset is incomplete, or
-//!   it is the hidden clone `%recv`. A receive that fails destroys it, unless it is to be resumed.
-//! - A crash leaves such a dataset. The next import destroys it, unless it is to be resumed
+//! - Users do not see what was received before all of it has come and its checksum was right: the dataset is
+//!   incomplete, or it is the hidden clone `%recv`. A receive that fails destroys it, unless it can be resumed.
+//! - A crash leaves such a dataset. The next import destroys it, unless it can be resumed
 //!   ([`Engine::destroy_unfinished`](crate::Engine::destroy_unfinished)).
 //! - Whatever the dataset says of where to go on, all records up to there are on disk.
 
@@ -62,7 +62,7 @@ use std::sync::Arc;
 /// Times that it is tried again, when a snapshot is from the same transaction group.
 const TRIES: usize = 16;
 
-/// What is to be received, and how.
+/// What to receive, and how.
 #[derive(Clone, Debug, Default)]
 pub struct NewReceive {
     /// Full name of the snapshot.
@@ -173,7 +173,7 @@ impl Changes {
     ///
     /// # Errors
     /// What was there is in use, or there is no room for it. The dataset that was received into is gone then, unless it
-    /// is to be resumed.
+    /// can be resumed.
     pub fn finish_receive(&self, receiving: Receiving, force: bool) -> Result<()> {
         let Receiving { engine, permit, receives, target, names, incoming, live, .. } = receiving;
         // Its users cannot change it any more.
@@ -195,7 +195,7 @@ impl Changes {
         }
     }
 
-    /// Ends a receive that failed (`dmu_recv_cleanup_ds`): what has come is on disk if it is to be resumed, and else it
+    /// Ends a receive that failed (`dmu_recv_cleanup_ds`): what has come is on disk if it can be resumed, and else it
     /// is gone.
     pub fn give_up_receive(&self, receiving: Receiving) {
         let Receiving { engine, permit, receives, target, live, .. } = receiving;

@@ -4,11 +4,11 @@
 //! the same one. It is made anew if its number was given to another object at the sender meanwhile: then all of it is
 //! in the stream.
 //!
-//! *Block sizes.* The bytes of a file or volume that a stream does not name are those of the snapshot that it starts from, whatever
-//! blocks they lie in. The blocks here need not be those of the sender: an earlier stream may have cut large ones, or
-//! sender and receiver took turns and each had a file grow to its own record size. So such an object keeps its bytes. Of one
-//! block it grows as the sender's did; of several it keeps its block size. Records that are no whole blocks here then
-//! change parts of them.
+//! *Block sizes.* The bytes of a file or volume that a stream does not name are as in the snapshot that it starts from,
+//! whatever blocks they lie in. The blocks here need not be the sender's: an earlier stream may have cut large ones, or
+//! sender and receiver took turns and each had a file grow to its own record size. So such an object keeps its bytes.
+//! Of one block it grows as the sender's did; of several it keeps its block size. Records that are no whole blocks here
+//! then change parts of them.
 //!
 //! Objects with a structure (ZAPs) have the sender's blocks always: another block size means that all of them come.
 
@@ -79,13 +79,15 @@ fn kept_size(size: u64, there: &DnodePhys) -> u64 {
     }
 }
 
-/// Bytes that the blocks of an object may have once its record is put where `there` is: as it is made anew, and as it stays.
+/// Bytes that the blocks of an object may have once its record is put where `there` is: as it is made anew, and as it
+/// stays.
 pub(super) fn block_sizes(record: &ObjectRecord, there: Option<&DnodePhys>) -> [u64; 2] {
     let size = u64::from(record.block_size);
     [size, there.map_or(size, |there| kept_size(size, there))]
 }
 
-/// Lets the only block of an object grow; its bytes stay, but for the first `replaced` ones, which are going to be written.
+/// Lets the only block of an object grow; its bytes stay, but for the first `replaced` ones, which are going to be
+/// written.
 fn grow(
     os: &mut OpenObjectSet,
     number: u64,
@@ -107,7 +109,8 @@ fn grow(
     done.or_else(|_| os.set_block_size(number, size, shift))
 }
 
-/// Puts an object where the record says. The first `replaced` bytes of its contents are going to be written.
+/// Puts an object where the record says (`receive_object`, `dmu_object_reclaim`, `dnode_reallocate`). The first
+/// `replaced` bytes of its contents are going to be written.
 pub(super) fn put_object(
     os: &mut OpenObjectSet,
     (record, bonus): (&ObjectRecord, &[u8]),

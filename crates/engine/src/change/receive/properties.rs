@@ -1,4 +1,13 @@
 //! Properties that come with a stream, and those that the receiver sets or leaves out (`zfs_ioc_recv_impl`).
+//!
+//! There are three lists: received values, properties that the receiver leaves out (`-x`), and values that it sets
+//! (`-o`). One sync task applies them in this order. Received values of a dataset replace all that it received
+//! before (`dsl_prop_set_hasrecvd`); those of a snapshot are added.
+//!
+//! A property that is refused, for want of a permission, a feature or a right value, comes back in a list of
+//! [`Failed`] and does not keep the others from being set. Properties that are part of the contents are not taken
+//! from the stream, and setting them is refused as busy: the contents are being received. A `refquota` can be left
+//! for the end of the receive (`extract_delay_props`).
 
 use super::error::Result;
 use crate::SpaceCheck;
@@ -18,11 +27,11 @@ const REFQUOTA: &str = "refquota";
 /// The properties of a dataset that is received.
 #[derive(Clone, Debug, Default)]
 pub struct Properties {
-    /// Those that come with the stream; `None`: it has none.
+    /// Properties that come with the stream; `None`: it has no list.
     pub received: Option<NvList>,
     /// Those that are set, as users write them (`-o`).
     pub set: Vec<(String, String)>,
-    /// Those that are to be inherited, whatever the stream says (`-x`).
+    /// Properties to inherit, whatever the stream says (`-x`).
     pub inherited: Vec<String>,
 }
 
@@ -90,7 +99,7 @@ impl Changes {
     /// Gives a dataset or snapshot that is received, or was, its properties. Returns those that were refused.
     ///
     /// # Errors
-    /// A property that is to be set cannot be, or has no such value, then nothing is done; the pool is suspended.
+    /// A property to be set cannot be, or has no such value, then nothing is done; the pool is suspended.
     pub fn receive_properties(&self, name: &str, props: &Properties) -> Result<Vec<Failed>> {
         let view = self.engine.pool();
         let dataset = view.dsl().find(name)?.ok_or(ChangeError::NotFound)?;

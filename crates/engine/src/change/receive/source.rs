@@ -1,9 +1,9 @@
 //! Streams as they come in (`receive_read_record`): heads, records and what follows them.
 //!
 //! The input is one stream, or a package: a head with a list of what is in it, an END, the streams one after another,
-//! and an END that is nobody's. Each stream has a [`Decoder`] of its own. Nothing is read beyond the record that was
-//! asked for, but that the head of the first one is read with the list: it has the checksum of BEGIN, which nobody may act
-//! on before.
+//! and an END that belongs to no stream. Each stream has a [`Decoder`] of its own. Nothing is read beyond the record
+//! that was asked for, with one exception: the head of the first stream is read with the list. It has the checksum of
+//! BEGIN, and BEGIN must not be acted on before that is verified.
 
 use super::error::{ReceiveError, Result};
 use cenote_format::ByteOrder;
@@ -69,7 +69,7 @@ impl<'a> Source<'a> {
         Ok(Some(begin))
     }
 
-    /// The list behind a head that was just read; an empty one if there is none. Both are verified.
+    /// The list behind a head that was just read; empty if the head has no list. Both are verified.
     ///
     /// # Errors
     /// The input ends; it or the head is damaged; it is no list, or too long.
@@ -117,7 +117,7 @@ impl<'a> Source<'a> {
     /// Reads to the end of the stream (`recv_skip`).
     ///
     /// # Errors
-    /// Those of [`Source::record`].
+    /// Errors of [`Source::record`].
     pub fn skip(&mut self) -> Result<()> {
         loop {
             let record = self.record()?;

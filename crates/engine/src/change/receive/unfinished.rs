@@ -4,8 +4,8 @@ use crate::{Engine, EngineError};
 use cenote_dsl::write::destroy;
 
 impl Engine {
-    /// Destroys datasets that were being received when the pool was left, unless they are to be resumed
-    /// (`dsl_destroy_inconsistent`). What cannot be destroyed stays, and nobody can use it.
+    /// Destroys datasets that were being received when the pool was left, unless they can be resumed
+    /// (`dsl_destroy_inconsistent`). What cannot be destroyed stays, and cannot be used.
     ///
     /// # Errors
     /// The datasets cannot be listed; the pool is suspended.

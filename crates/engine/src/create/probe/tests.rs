@@ -34,7 +34,7 @@ fn signatures_are_found() {
     assert_eq!(with(&[magic, (0x45c, &[4])]), fs("ext3"));
     assert_eq!(with(&[magic, (0x45c, &[4]), (0x460, &[0xc2, 2])]), fs("ext4"));
     assert_eq!(with(&[NILFS]), fs("nilfs2"));
-    // At the end: arrays of the versions 0.90 and 1.0, and those of firmware.
+    // At the end: arrays of the versions 0.90 and 1.0, and firmware's.
     assert_eq!(with(&[(SIZE - 0x1_0000, RAID)]), fs(RAID_NAME));
     assert_eq!(with(&[(SIZE - 0x1_0000, RAID_SWAPPED)]), fs(RAID_NAME));
     assert_eq!(with(&[(SIZE - 0x2000, RAID)]), fs(RAID_NAME));
@@ -132,7 +132,7 @@ fn made(line: &str, path: &std::path::Path) -> bool {
     command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
     let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
     let Ok(mut child) = command.env("PATH", path).spawn() else { return false };
-    // One partition, for who asks which.
+    // One partition, for a program that asks which.
     let _ = std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"2048,2048\n");
     child.wait().unwrap().success()
 }

@@ -347,7 +347,7 @@ fn what_makes_no_sense_is_refused() {
     assert!(open(&space, &rig.config).contains("non-allocating"));
     space.vdevs[0].checkpoint_map = 9;
     assert!(open(&space, &rig.config).contains("checkpoint"));
-    // A map that is none.
+    // An object that is not a space map.
     let plain = rig.mos.allocate(&NewObject::new(DmuType::PLAIN_FILE_CONTENTS, 4096)).unwrap();
     rig.maps.vdevs.get_mut(&0).unwrap().maps.fill(plain);
     rig.alloc(512, 1);

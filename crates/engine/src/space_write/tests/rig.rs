@@ -1,4 +1,4 @@
-//! A pool without datasets: a MOS, space, and blocks that belong to nobody.
+//! A pool without datasets: a MOS, space, and blocks that belong to no object.
 
 use super::super::*;
 use cenote_dmu::write::zap::ZapFormat;
@@ -295,7 +295,7 @@ impl Rig {
         space
     }
 
-    /// What there is in logs is what is in memory, and OpenZFS's rules about it are kept.
+    /// The logs on disk have the changes that are in memory, and OpenZFS's rules about it are kept.
     fn check_logs(&self, space: &PoolSpace) {
         let txgs: Vec<u64> = space.logs.iter().map(|log| log.txg).collect();
         let list = Directory::open(self.mos.synced()).unwrap().u64(super::log::LOGS).unwrap();

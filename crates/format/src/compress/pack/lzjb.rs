@@ -23,7 +23,7 @@ fn repeats(src: &[u8], at: usize, back: usize) -> usize {
 
 /// Length of what was written to `dst`; `None` if that is too short.
 pub(super) fn compress(src: &[u8], dst: &mut [u8]) -> Option<usize> {
-    // Places are stored one greater, so that 0 is none.
+    // Places are stored one greater, so that 0 means no place.
     let mut seen = [0usize; TABLE];
     let (mut at, mut out) = (0, 0);
     while at < src.len() {

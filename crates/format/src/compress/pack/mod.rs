@@ -26,8 +26,8 @@ pub use zstd::ZSTD_DEFAULT_LEVEL;
 pub const LEVEL_DEFAULT: u8 = 255;
 
 /// Compresses `src` into at most `limit` bytes; `None` if it does not fit, or if `kind` is no
-/// compressor. `level` is that of zstd as `enum zio_zstd_levels` numbers it (1 to 19, 103 to 123
-/// for the fast ones, [`LEVEL_DEFAULT`]); the other functions have none, or have it in `kind`.
+/// compressor (`zio_compress_data`). `level` is that of zstd as `enum zio_zstd_levels` numbers it (1 to 19, 103 to 123
+/// for the fast ones, [`LEVEL_DEFAULT`]); the other functions have no level, or have it in `kind`.
 ///
 /// The result is not padded: the writer fills the last sector with zeros.
 pub fn compress(kind: Compression, level: u8, src: &[u8], limit: usize) -> Option<Vec<u8>> {

@@ -23,7 +23,7 @@ pub const HEADER_SIZE: usize = 104;
 /// What one step of growing the pointer table asks for. See [`FatHeader::grow_step`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GrowStep {
-    /// Block of the old table that is to be copied.
+    /// Block of the old table to be copied.
     pub source: u64,
     /// The two blocks that get its pointers, each of them twice ([`double_pointers`]).
     pub targets: [u64; 2],
@@ -31,7 +31,7 @@ pub struct GrowStep {
     pub freed: Range<u64>,
 }
 
-/// Makes `block` the header of an empty fat ZAP, whose block 1 is to be an empty leaf
+/// Makes `block` the header of an empty fat ZAP, whose block 1 will be an empty leaf
 /// ([`LeafMut::format`](super::leaf::LeafMut::format)), and returns the header.
 /// Errors: a block size that is no power of two from 512 bytes up, impossible flags.
 pub fn format(block: &mut [u8], salt: u64, norm_flags: u64, flags: u64) -> Result<FatHeader> {

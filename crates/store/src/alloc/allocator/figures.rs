@@ -1,4 +1,4 @@
-//! What there is to know of a pool's space: its vdevs and classes, bytes, latencies
+//! The figures of a pool's space: its vdevs and classes, bytes, latencies
 //! (`metaslab_class_get_alloc`, `metaslab_class_get_space`).
 
 use std::collections::BTreeMap;
@@ -66,7 +66,7 @@ impl Allocator {
         self.layout().vdevs.get(&vdev).map(|v| v.class)
     }
 
-    /// Whether somebody reads who began while group `txg`, or an earlier one, was the last on disk.
+    /// Whether a reader is active that began while group `txg`, or an earlier one, was the last on disk.
     pub fn is_held_since(&self, txg: u64) -> bool {
         let held = self.holds.oldest().into_iter().chain(self.readers.oldest()).min();
         held.is_some_and(|held| held <= txg)

@@ -66,7 +66,7 @@ fn a_free_that_the_space_map_has_lost_is_found_at_its_load() {
     assert!(why.contains("was freed, and is not free in group 2"), "{why}");
 }
 
-/// In the thread that gives back freed space: the pool is told, and nobody waits for ever.
+/// In the thread that gives back freed space: the pool is told, and no thread waits for ever.
 #[test]
 fn space_that_comes_back_and_is_free_sounds_the_alarm() {
     let (a, maps) = in_background();

@@ -5,10 +5,10 @@
 //! the system for as long as it ran (ephemeral ids): the record has a FUID for each of them, in the order of the
 //! entries. A record without FUIDs is of a system that has no such ids, and its numbers are what they are.
 
-use super::node::ATTRIBUTES;
 use super::{Replay, Target};
 use crate::fs::FileSystem;
 use crate::write::context::Cx;
+use crate::write::cost::ATTRIBUTES;
 use crate::write::fuid::{self, Domains};
 use crate::write::nfs4::List;
 use crate::write::node::NodeMut;
@@ -99,7 +99,7 @@ fn domains<'r>(body: &'r Body<'_>) -> &'r [&'r [u8]] {
 }
 
 impl Replay<'_> {
-    /// Where a table of domains goes if this record needs one and the file system has none: above the objects
+    /// Where a table of domains goes if this record needs one and the file system has no table: above the objects
     /// that the log makes, which have their numbers.
     ///
     /// Errors: the log cannot be read.

@@ -25,14 +25,14 @@ pub(super) struct Owned {
     pub order: ByteOrder,
 }
 
-/// Records that are to be applied, in order.
+/// Records to be applied, in order.
 pub(super) struct Ready {
     pub records: Vec<Owned>,
     /// What they touch was read.
     pub primed: bool,
 }
 
-/// The records of a log, on their way to who applies them.
+/// The records of a log, on their way to the thread that applies them.
 pub(super) struct Feed<'a> {
     base: &'a Arc<ObjectSet>,
     send: SyncSender<Ready>,
@@ -48,8 +48,8 @@ impl<'a> Feed<'a> {
         Feed { base, send, primed, records: Vec::new(), bytes: 0, batch: Batch::default() }
     }
 
-    /// Walks the log and hands over what is to be applied. Returns where the walk ended; `Stopped` if
-    /// nobody takes it any more.
+    /// Walks the log and hands over what to apply. Returns where the walk ended; `Stopped` if
+    /// the taker has gone.
     pub fn run(mut self, kept: &Kept) -> End {
         let header = self.base.phys().zil;
         let end = walk_kept(self.base.store(), &header, kept, &mut |item| match item {
@@ -61,7 +61,7 @@ impl<'a> Feed<'a> {
         if matches!(end, End::Stopped) || !self.hand_over() { End::Stopped } else { end }
     }
 
-    /// Takes in one more record; false if nobody takes it any more.
+    /// Takes in one more record; false if the taker has gone.
     fn take(&mut self, raw: &RawRecord<'_>) -> bool {
         // One that cannot be decoded is refused where it would be applied.
         if self.primed

@@ -13,7 +13,7 @@
 //! Records say what an operation came to, not what it was asked for: object numbers, modes and owners are
 //! taken as they are, and neither permissions nor properties such as `readonly` are asked again.
 //!
-//! Some records are not in order with those of other objects (`TX_OOO`): their object may be gone by the time,
+//! Some records are not in order with records of other objects (`TX_OOO`): their object may be gone by the time,
 //! and then they are passed over.
 //!
 //! A record may create an object under a number that a file without a name still has on disk. The file was
@@ -68,8 +68,8 @@ pub struct Replayed {
 pub trait Supervisor {
     /// Waits until the open transaction group is on disk; whether it is.
     fn sync(&self) -> bool;
-    /// Told after each change, which applies one record or several, what was done so far. False ends the replay there; the log is kept, and a
-    /// replay goes on from there.
+    /// Told after each change, which applies one record or several, what was done so far. False ends the replay there;
+    /// the log is kept, and a replay goes on from there.
     fn go_on(&self, so_far: &Replayed) -> bool;
 }
 
@@ -87,7 +87,7 @@ struct Replay<'a> {
     kept: &'a Kept,
 }
 
-/// Replays the claimed intent log of `live`, which nobody else uses. `settings` are those of the file system;
+/// Replays the claimed intent log of `live`, which is not in use otherwise. `settings` are the file system's;
 /// what was read of the log before is in `kept`.
 ///
 /// # Errors
@@ -314,7 +314,7 @@ impl Replay<'_> {
         Ok(0)
     }
 
-    /// Where a write is to be made, and what: what points to a block stands for the whole block
+    /// Where to write, and what: what points to a block stands for the whole block
     /// (`zil_read_log_data`).
     fn data_of<'d>(&self, write: &Write<'d>) -> Result<(u64, Cow<'d, [u8]>)> {
         if let Some(data) = write.data {

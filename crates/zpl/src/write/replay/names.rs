@@ -1,18 +1,28 @@
-//! Records that change names, and those that create nodes (`zfs_replay_create`, `zfs_replay_remove`,
-//! `zfs_replay_link`, `zfs_replay_rename`).
+//! Records that change names, and those that create nodes (`zfs_replay_create`, `zfs_replay_create_acl`,
+//! `zfs_replay_remove`, `zfs_replay_link`, `zfs_replay_rename`, `zfs_replay_rename_exchange`,
+//! `zfs_replay_rename_whiteout`).
+//!
+//! A record says what became of the operation. So a node gets the number, the size of its dnode, the generation,
+//! mode, owners and time of creation that the record has; only its project and flags come from the directory. The
+//! entries of an ACL come before the owners, as their domains do in the record. The directory of extended
+//! attributes has no name, but is noted in the node that it belongs to.
+//!
+//! A removed or replaced node is freed at once: no process uses a file while its log is replayed.
 
 use super::acl::{cost_with, entries};
 use crate::attr::local_id;
 use crate::error::show;
 use crate::fs::FileSystem;
 use crate::sa::ZplAttr;
+use crate::write::allowed::check_empty;
 use crate::write::context::Cx;
-use crate::write::create::{CREATE, Fresh, Place, create_node_at};
+use crate::write::cost::CREATE;
 use crate::write::flags::PROJECT_INHERIT;
 use crate::write::fuid::Domains;
+use crate::write::new_node::{Fresh, Place, create_node_at};
 use crate::write::nfs4::List;
 use crate::write::node::NodeMut;
-use crate::write::remove::{check_empty, forget};
+use crate::write::rmnode::forget;
 use crate::write::{RenameFlags, names, xvattr};
 use crate::znode::{FLAG_XATTR, S_IFBLK, S_IFCHR, S_IFDIR, S_IFMT, S_IFREG};
 use crate::{Error, Result};
@@ -21,7 +31,7 @@ use cenote_dmu::outside::Time;
 use cenote_format::dmu::DNODE_SLOT;
 use cenote_format::zil::{Create, Creates, NewObject, Rename, Renames};
 
-/// Nobody uses a file while a log is replayed.
+/// No process uses a file while a log is replayed.
 const NOBODY: super::super::InUse<'static> = &|_| false;
 
 /// When a node was made first.
@@ -67,7 +77,7 @@ fn place(new: &NewObject) -> Place {
 }
 
 impl FileSystem {
-    /// `table_at`: where a table of domains goes if there is none.
+    /// `table_at`: where a table of domains goes if it is missing.
     pub(super) fn replay_create(&self, seq: u64, create: &Create<'_>, table_at: u64) -> Result<()> {
         // Newer systems note how many entries a list has, and leave it out: the mode says what it came to.
         let acl = create.acl.as_ref().filter(|acl| !acl.aces.is_empty());
@@ -89,7 +99,7 @@ impl FileSystem {
                 return Err(Error::Exists(show(name)));
             }
             let target = Some(create.target).filter(|_| create.what == Creates::Symlink);
-            // The list first: its domains come before those of the owners.
+            // The list first: its domains come before the owners'.
             let list = match acl {
                 None => None,
                 Some(acl) => {
@@ -124,7 +134,7 @@ impl FileSystem {
         name: &[u8],
         is_dir: bool,
     ) -> Result<()> {
-        let removed = self.replay_change(seq, crate::write::remove::REMOVE, |cx| {
+        let removed = self.replay_change(seq, crate::write::cost::REMOVE, |cx| {
             let parent = NodeMut::load(cx, dir)?;
             let entry = names::find(cx, dir, name, false)?;
             let entry = entry.ok_or_else(|| Error::NotFound(show(name)))?;
@@ -188,7 +198,7 @@ impl FileSystem {
     }
 }
 
-/// Owner and group of what a record creates. Those of a symbolic link are nobody where they are of a domain, which
+/// Owner and group of what a record creates. For a symbolic link they are `nobody` if they are of a domain, which
 /// its record does not have.
 fn owners(cx: &mut Cx<'_>, create: &Create<'_>, domains: &Domains<'_>) -> Result<(u64, u64)> {
     let NewObject { uid, gid, .. } = create.new;

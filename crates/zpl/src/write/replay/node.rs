@@ -1,10 +1,21 @@
-//! Records that change one node: contents, attributes, extended attributes.
+//! Records that change one node: contents, attributes, extended attributes (`zfs_replay_write`,
+//! `zfs_replay_truncate`, `zfs_replay_setattr`, `zfs_replay_setsaxattr`, `zfs_replay_clone_range`).
+//!
+//! Each record is one change, which notes the record's sequence number with it. Two kinds differ. What a truncation
+//! frees goes first, in chunks that are changes of their own and can be made again; the number comes with the rest.
+//! Writes that follow one another are one change, with the number of the last.
+//!
+//! Attributes are set as the record's mask says. With a change of size, the time of modification may be there
+//! although the mask does not have it: it counts if it can be a time.
+//!
+//! Invariant: a clone of blocks that does not fit the file as it is, in block size or length, changes nothing.
 
 use super::acl::cost_with;
 use crate::fs::FileSystem;
 use crate::sa::ZplAttr;
 use crate::write::clone::{ENTRY, put_clones};
 use crate::write::context::Cx;
+use crate::write::cost::ATTRIBUTES;
 use crate::write::data::{MAX_SIZE, put, resize, zero};
 use crate::write::fuid::Domains;
 use crate::write::node::NodeMut;
@@ -17,8 +28,6 @@ use cenote_dmu::write::is_clonable;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::zil;
 
-/// What a change of attributes writes, at most, in bytes.
-pub(super) const ATTRIBUTES: Cost = Cost { write: 64 << 10, objects: 0, frees: false };
 /// Nanoseconds of a second.
 const SECOND: u64 = 1_000_000_000;
 
@@ -122,8 +131,8 @@ impl FileSystem {
         })
     }
 
-    /// `TX_TRUNCATE` (`zfs_freesp`): makes a hole, or with length 0 the end. A hole that begins past the end of the file
-    /// makes it as long (`zfs_extend`).
+    /// `TX_TRUNCATE` (`zfs_freesp`): makes a hole, or with length 0 the end. A hole that begins past the end of the
+    /// file makes it as long (`zfs_extend`).
     pub(super) fn replay_truncate(
         &self,
         seq: u64,

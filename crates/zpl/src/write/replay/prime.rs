@@ -10,8 +10,8 @@
 //! other one read meanwhile. So the first record that touches a block comes before all others
 //! ([`Batch::leaders`]).
 //!
-//! What is read ahead is a hint: an error is left to who needs the block, and is not counted. It is read from
-//! the object set as it is on disk, where objects that the log itself makes are not found.
+//! What is read ahead is a hint: an error is left to the change that needs the block, and is not counted. It is read
+//! from the object set as it is on disk, where objects that the log itself makes are not found.
 
 use crate::dir::entry_object;
 use cenote_dmu::ObjectSet;
@@ -169,7 +169,7 @@ impl Batch {
         let class = Priority::of_reads();
         let touches: Vec<&Touch> = self.leaders.iter().chain(&self.followers).collect();
         parallel::each(PRIME_THREADS.count(), &touches, |touch| {
-            // Nobody is blamed for what is wrong here.
+            // No leaf is blamed for what is wrong here.
             let read = || Store::attempt(|| read(base, touch, &self.told).unwrap_or(()));
             let ((), _) = class.for_reads(read);
         });
