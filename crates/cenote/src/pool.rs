@@ -1,8 +1,10 @@
 //! Pools.
 
 use crate::contents::{Files, replayer, settings};
+use crate::host::Turn;
 use crate::live::Registry;
 use crate::{Dataset, Datasets, Error, Result};
+use cenote_admin::Opened;
 use cenote_engine::change::{ChangeError, Changes, Kind, NewDataset, NewSnapshot};
 use cenote_engine::{Engine, EngineOptions};
 use cenote_pool::{Candidate, ImportOptions, discover};
@@ -61,15 +63,11 @@ impl Found {
     }
 }
 
-enum Opened {
-    ReadOnly(Arc<cenote_pool::Pool>),
-    Writable(Arc<Engine>),
-}
-
 struct Inner {
     name: String,
     opened: Opened,
     live: Arc<Registry>,
+    turn: Arc<Turn>,
     exported: AtomicBool,
 }
 
@@ -91,12 +89,9 @@ pub struct Pool(Arc<Inner>);
 
 impl Pool {
     fn around(opened: Opened) -> Pool {
-        let name = match &opened {
-            Opened::ReadOnly(pool) => pool.name().to_string(),
-            Opened::Writable(engine) => engine.pool().name().to_string(),
-        };
+        let name = opened.pool().name().to_string();
         let exported = AtomicBool::new(false);
-        Pool(Arc::new(Inner { name, opened, live: Arc::default(), exported }))
+        Pool(Arc::new(Inner { name, opened, live: Arc::default(), turn: Arc::default(), exported }))
     }
 
     pub(crate) fn writable(engine: Arc<Engine>) -> Pool {
@@ -247,10 +242,7 @@ impl Pool {
 
     /// The pool as its last transaction group left it, for what this crate does not offer.
     pub fn view(&self) -> Arc<cenote_pool::Pool> {
-        match &self.0.opened {
-            Opened::ReadOnly(pool) => pool.clone(),
-            Opened::Writable(engine) => engine.pool(),
-        }
+        self.0.opened.pool()
     }
 
     /// What writes the pool, for what this crate does not offer.
@@ -262,6 +254,11 @@ impl Pool {
             Opened::Writable(engine) if !self.0.exported.load(Ordering::SeqCst) => Ok(engine),
             _ => Err(Error::ReadOnly),
         }
+    }
+
+    /// What has operations of administration come one by one.
+    pub(crate) fn turn(&self) -> &Arc<Turn> {
+        &self.0.turn
     }
 
     pub(crate) fn live(&self) -> &Arc<Registry> {

@@ -1,6 +1,6 @@
 //! What every command shares, whatever it does: the process that called it, and how it ends.
 //!
-//! Floor 7 of cenote, below the debugger, the daemon and the commands. A command runs in the process
+//! Floor 9 of cenote, below the debugger, the daemon and the commands. A command runs in the process
 //! that the user started, or in the daemon on that process's behalf. So it looks at a [`Caller`], which
 //! travels along with the command line, and never at its own process.
 //!

@@ -1,6 +1,6 @@
 //! `zdb`: what is on disk, as it is on disk.
 //!
-//! Floor 8 of cenote, beside the daemon, of which it knows nothing: who calls [`run`] says which pools
+//! Floor 11 of cenote, beside the daemon, of which it knows nothing: who calls [`run`] says which pools
 //! are imported.
 //!
 //! One room per part of the output:

@@ -1,6 +1,6 @@
 //! POSIX file systems and volumes in object sets: the ZFS POSIX Layer.
 //!
-//! Floor 6 of cenote. A file system is an object set with a *master node* (object 1), a ZAP that
+//! Floor 8 of cenote. A file system is an object set with a *master node* (object 1), a ZAP that
 //! names everything else: the version of the layout (1 to 5), the root directory, the set of
 //! unlinked files, the registry of system attributes, how names compare. Each file, directory or
 //! other node is an object; its number is the inode number. The object's bonus buffer holds the

@@ -2,12 +2,13 @@
 
 use super::change::{add_property, permit, tell_kept, unrecorded};
 use crate::context::Context;
-use crate::mounts::moving::{Away, family, refresh, with_mountpoint_of};
+use crate::mounts::moving::{Away, refresh, with_mountpoint_of};
 use crate::mounts::table::Way;
 use crate::mounts::{Directory, How, NotMounted, mount_one};
 use crate::options::{Spec, parse};
 use crate::pools::Imported;
 use crate::zfs::select::{Kinds, Node, Selection, select};
+use cenote_admin::family;
 use cenote_command::outcome::{Outcome, fail, usage};
 use cenote_dsl::props::is_user;
 use cenote_dsl::{Dataset, DatasetKind};
@@ -136,7 +137,7 @@ impl Moves {
         ctx: &mut Context,
     ) -> Option<Vec<Dataset>> {
         let concerned = match self {
-            Moves::Zone => family(imported, dataset),
+            Moves::Zone => family(imported.pool().dsl(), dataset),
             Moves::Mountpoint | Moves::Hides => with_mountpoint_of(imported, dataset),
         };
         let said = concerned.map_err(|e| {

@@ -227,18 +227,6 @@ impl Mounts {
     }
 }
 
-/// A dataset and all below it.
-pub fn family(imported: &Imported, dataset: &Dataset) -> Result<Vec<Dataset>, cenote_dmu::Error> {
-    let pool = imported.pool();
-    let mut family = vec![dataset.clone()];
-    let mut at = 0;
-    while let Some(next) = family.get(at).cloned() {
-        family.extend(pool.dsl().children(&next)?);
-        at += 1;
-    }
-    Ok(family)
-}
-
 /// A file system and those below it that have its mountpoint's name in theirs.
 pub fn with_mountpoint_of(
     imported: &Imported,
@@ -315,7 +303,7 @@ pub fn refresh(imported: &Imported, ctx: &mut Context) -> bool {
         let cache = settings.files.cache;
         if let Ok(Some(dataset)) = &dataset
             && cache != mounted.settings.files.cache
-            && let Err(e) = cenote::contents::cache_snapshots(&pool, dataset, cache)
+            && let Err(e) = cenote_admin::contents::cache_snapshots(&pool, dataset, cache)
         {
             tracing::warn!("snapshots of {}: {e}", dataset.name);
         }
