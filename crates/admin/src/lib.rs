@@ -5,7 +5,8 @@
 //! and to make one change after the other. The engine makes the changes
 //! ([`Changes`](cenote_engine::change::Changes)); this crate knows the rest.
 //!
-//! It prints nothing, and knows neither FUSE nor the daemon. A program that uses it implements [`Host`], and is told
+//! Floor 9 of cenote, between the engine with its file systems and those who use them: commands, and programs that embed the
+//! engine. It prints nothing, and knows neither FUSE nor the daemon. A program that uses it implements [`Host`], and is told
 //! what happens ([`Event`]) and asked for what only the program can do: [`Mounts`] and [`Exclusion`].
 //!
 //! ```text

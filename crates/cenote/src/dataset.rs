@@ -36,6 +36,9 @@ impl Dataset {
 
     /// A property, native (`used`) or user (`com.example:note`), as `zfs get -p` shows it; `None`
     /// if the dataset does not have it.
+    ///
+    /// # Errors
+    /// [`Error::Metadata`]: it cannot be read.
     pub fn property(&self, name: &str) -> Result<Option<String>> {
         Ok(self.text_of(name)?.map(|(text, _)| text))
     }
@@ -63,6 +66,9 @@ impl Dataset {
     }
 
     /// All properties with their sources, as `zfs get -p all` shows them.
+    ///
+    /// # Errors
+    /// [`Error::Metadata`]: one cannot be read.
     pub fn properties(&self) -> Result<Vec<(String, String, Source)>> {
         let view = self.pool.view();
         let all = view.dsl().get_all(&self.now(&view)?)?;
@@ -70,16 +76,25 @@ impl Dataset {
     }
 
     /// File systems and volumes directly below, by name.
+    ///
+    /// # Errors
+    /// [`Error::Metadata`].
     pub fn children(&self) -> Result<Vec<Dataset>> {
         Ok(self.wrap(self.pool.view().dsl().children(&self.inner)?))
     }
 
     /// Snapshots, oldest first.
+    ///
+    /// # Errors
+    /// [`Error::Metadata`].
     pub fn snapshots(&self) -> Result<Vec<Dataset>> {
         Ok(self.wrap(self.pool.view().dsl().snapshots(&self.inner)?))
     }
 
     /// Bookmarks.
+    ///
+    /// # Errors
+    /// [`Error::Metadata`].
     pub fn bookmarks(&self) -> Result<Vec<Dataset>> {
         Ok(self.wrap(self.pool.view().dsl().bookmarks(&self.inner)?))
     }

@@ -34,6 +34,9 @@ impl Found {
 
     /// Opens the pool for reading. Whether another system uses it is not looked at: nothing is
     /// written, though what that system writes meanwhile may come out garbled as errors.
+    ///
+    /// # Errors
+    /// [`Error::Import`]: devices are missing, or the pool has features that cannot be read.
     pub fn open(&self) -> Result<Pool> {
         self.open_with(&ImportOptions {
             readonly: true,
@@ -46,12 +49,19 @@ impl Found {
 
     /// Opens the pool for writing. It is refused if another system may be using it: if it was not
     /// exported there.
+    ///
+    /// # Errors
+    /// As [`Found::open`]; another system may be using it; it has something that this software
+    /// cannot write.
     pub fn open_writable(&self) -> Result<Pool> {
         self.open_with(&ImportOptions::default())
     }
 
     /// Opens the pool as `zpool import -N` would: the intent log that a crash left of a dataset is replayed when
     /// the dataset is opened.
+    ///
+    /// # Errors
+    /// As [`Found::open`], and [`Found::open_writable`] where it is to be written.
     pub fn open_with(&self, options: &ImportOptions) -> Result<Pool> {
         Ok(match options.readonly {
             true => Pool::around(Opened::ReadOnly(cenote_pool::Pool::import(&self.0, options)?)),
@@ -173,6 +183,9 @@ impl Pool {
     }
 
     /// The pool's root file system.
+    ///
+    /// # Errors
+    /// [`Error::Metadata`].
     pub fn root(&self) -> Result<Dataset> {
         Ok(Dataset::new(self, self.view().dsl().root()?))
     }

@@ -147,7 +147,8 @@ impl Mounts for CommandMounts<'_> {
         let mut good = true;
         for dataset in datasets {
             // What is mounted stays as it is.
-            good &= self.imported.mounts.has(&dataset.name) || self.mount(dataset);
+            let mounted = self.imported.mounts.options_of(&dataset.name).is_some();
+            good &= mounted || self.mount(dataset);
         }
         good
     }
