@@ -225,13 +225,19 @@ pub trait Mounts {
         true
     }
 
-    /// Unmounts datasets, and what is mounted inside.
+    /// Whether a dataset is mounted.
+    fn is_mounted(&mut self, name: &str) -> bool {
+        let _ = name;
+        false
+    }
+
+    /// Unmounts datasets, and what is mounted inside. Returns those that were mounted.
     ///
     /// # Errors
     /// One is in use: the message. All are mounted again then.
-    fn take_away(&mut self, ids: &[u64], how: Unmount) -> Result<(), String> {
+    fn take_away(&mut self, ids: &[u64], how: Unmount) -> Result<Vec<u64>, String> {
         let _ = (ids, how);
-        Ok(())
+        Ok(Vec::new())
     }
 
     /// Mounts what was taken away, where it belongs now. With `moved` places of their own that mounts were given are

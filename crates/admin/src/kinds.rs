@@ -2,7 +2,7 @@
 
 use crate::error::{Error, ErrorKind, Result, Why};
 use crate::session::Session;
-use cenote_dsl::{Dataset, DatasetKind, Dsl};
+use cenote_dsl::{Dataset, DatasetKind, Dsl, Source};
 use cenote_engine::change::names::{self, Expected};
 
 /// A set of kinds of datasets.
@@ -109,6 +109,26 @@ pub fn family(dsl: &Dsl, dataset: &Dataset) -> cenote_dmu::Result<Vec<Dataset>> 
         at += 1;
     }
     Ok(family)
+}
+
+/// A file system and those below it that have its mountpoint's name in theirs.
+///
+/// # Errors
+/// The pool's metadata cannot be read.
+pub fn with_mountpoint_of(dsl: &Dsl, dataset: &Dataset) -> cenote_dmu::Result<Vec<Dataset>> {
+    let mut all = vec![dataset.clone()];
+    let mut at = 0;
+    while let Some(next) = all.get(at).cloned() {
+        for child in dsl.children(&next)? {
+            let own = dsl.get(&child, "mountpoint")?;
+            let inherits = own.is_some_and(|v| v.source != Source::Local);
+            if child.kind == DatasetKind::Filesystem && inherits {
+                all.push(child);
+            }
+        }
+        at += 1;
+    }
+    Ok(all)
 }
 
 impl Session<'_> {

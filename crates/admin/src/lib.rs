@@ -25,6 +25,7 @@
 //! | [`destroy`] | datasets, ranges of snapshots, bookmarks, and what depends on them | `zfs_do_destroy`, `zfs_destroy_snaps_nvl` |
 //! | [`clone`] | clones, their ancestors, promotion | `zfs_clone`, `zfs_promote` |
 //! | [`rename`] | datasets and snapshots get other names | `zfs_rename` |
+//! | [`set`](mod@set) | properties are set and inherited, and mounts follow | `zfs_prop_set_list`, `changelist_gather` |
 //! | [`rollback`] | a file system goes back to a snapshot | `zfs_rollback` |
 //! | [`holds`] | holds of snapshots; bookmarks | `zfs_hold`, `zfs_release`, `zfs_bookmark` |
 //! | [`diff`] | what differs between two states of a file system | `zfs_show_diffs` |
@@ -46,6 +47,7 @@ pub mod rename;
 pub mod rollback;
 pub mod send;
 pub mod session;
+pub mod set;
 pub mod snapshot;
 pub mod userspace;
 

@@ -248,3 +248,38 @@ fn who_may_nothing_is_refused_before_anything_is_unmounted() {
     assert!(asked.is_empty(), "{asked:?}");
     rig.end();
 }
+
+#[test]
+fn mounts_follow_a_mountpoint() {
+    let rig = tree();
+    let mut host = Noting::default();
+    rig.pool().dataset("tank/a/b").unwrap().set(&[("mountpoint", "/elsewhere")]).unwrap();
+    rig.pool().create_filesystem("tank/a/c", &[]).unwrap();
+    let a = rig.session(&mut host).dataset("tank/a", Kinds::HEAD).unwrap();
+    let list = |name: &str, value: &str| vec![(name.to_string(), value.to_string())];
+    // Those that inherit it; what was not mounted before is mounted now.
+    let here = list("mountpoint", "/here");
+    rig.session(&mut host).set(&a, &here, false).unwrap();
+    assert_eq!(host.take().1, ["take away 2 for good", "bring back moved", "mount ", "follow"]);
+    host.asked.nothing_mounted = true;
+    rig.session(&mut host).inherit(&a, "mountpoint", false).unwrap();
+    assert_eq!(
+        host.take().1,
+        ["take away 2 for good", "bring back moved", "mount tank/a tank/a/c", "follow"]
+    );
+    // Others are followed where things are mounted.
+    rig.session(&mut host).set(&a, &list("readonly", "on"), false).unwrap();
+    rig.session(&mut host).set(&a, &here, true).unwrap();
+    assert_eq!(host.take().1, ["follow", "follow"]);
+
+    // What is refused unmounts nothing, or brings it back.
+    let told = rig.session(&mut host).set(&a, &list("mountpoint", "nowhere"), false).unwrap_err();
+    assert_eq!(told.kind(), ErrorKind::Told);
+    let (told, asked) = host.take();
+    assert!(told[0].starts_with("failed: cannot set property for 'tank/a': "), "{told:?}");
+    assert!(asked.is_empty(), "{asked:?}");
+    (host.asked.nothing_mounted, host.asked.stays) = (false, true);
+    rig.session(&mut host).set(&a, &list("canmount", "off"), false).unwrap_err();
+    assert_eq!(rig.pool().dataset("tank/a").unwrap().property("canmount").unwrap().unwrap(), "on");
+    rig.end();
+}

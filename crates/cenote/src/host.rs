@@ -89,10 +89,10 @@ impl Mounts for OpenHere<'_> {
         self.busy(id)
     }
 
-    fn take_away(&mut self, ids: &[u64], how: Unmount) -> std::result::Result<(), String> {
+    fn take_away(&mut self, ids: &[u64], how: Unmount) -> std::result::Result<Vec<u64>, String> {
         // A new name or another place is no matter to what is open.
         let busy = ids.iter().filter(|_| !how.for_good).find_map(|id| self.busy(*id));
-        busy.map_or(Ok(()), Err)
+        busy.map_or(Ok(Vec::new()), Err)
     }
 
     fn follow_properties(&mut self) -> bool {

@@ -394,7 +394,7 @@ impl<'b> Stream<'b> {
             return Ok(Some(id));
         }
         let away = mounts.take_away(&[id], Unmount { force, for_good: false });
-        away.map(|()| None).map_err(|why| Error::new(ErrorKind::Busy, why))
+        away.map(|_| None).map_err(|why| Error::new(ErrorKind::Busy, why))
     }
 
     fn message(&self, job: &Job<'_, '_>, is_new: bool, e: &ReceiveError) -> Error {

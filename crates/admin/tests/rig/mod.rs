@@ -4,6 +4,7 @@
 
 use cenote::Pool;
 use cenote_admin::{Event, Host, Mounts, Opened, Rights, Session, Unmount};
+use cenote_dsl::Dataset;
 use cenote_testpools::judge;
 use std::collections::HashSet;
 use std::io;
@@ -84,6 +85,8 @@ pub struct Asked {
     pub used: HashSet<String>,
     /// Nothing can be exchanged.
     pub has_submounts: bool,
+    /// Nothing of what is to be unmounted is mounted.
+    pub nothing_mounted: bool,
     /// The next request to unmount by number is refused.
     pub stays: bool,
 }
@@ -158,13 +161,28 @@ impl Mounts for Asked {
         true
     }
 
-    fn take_away(&mut self, ids: &[u64], how: Unmount) -> Result<(), String> {
+    fn take_away(&mut self, ids: &[u64], how: Unmount) -> Result<Vec<u64>, String> {
         let good = if how.for_good { " for good" } else { "" };
         self.calls.push(format!("take away {}{good}", ids.len()));
         match self.stays {
             true => Err("cannot unmount: pool or dataset is busy".into()),
-            false => Ok(()),
+            false => Ok(ids.iter().copied().filter(|_| !self.nothing_mounted).collect()),
         }
+    }
+
+    fn is_mounted(&mut self, _: &str) -> bool {
+        !self.nothing_mounted
+    }
+
+    fn mount_all(&mut self, datasets: &[Dataset]) -> bool {
+        let names: Vec<&str> = datasets.iter().map(|d| d.name.as_str()).collect();
+        self.calls.push(format!("mount {}", names.join(" ")));
+        true
+    }
+
+    fn follow_properties(&mut self) -> bool {
+        self.calls.push("follow".into());
+        true
     }
 
     fn bring_back(&mut self, moved: bool) -> bool {

@@ -14,28 +14,18 @@ use std::sync::Arc;
 /// The rights of the caller of the command that is running, which is recorded with its first change.
 pub fn rights(ctx: &Context) -> Rights {
     let command = Command { line: ctx.line.clone(), who: ctx.caller.user.into() };
-    of(ctx, Some(command))
+    let delegate = ctx.delegate();
+    let contents: Arc<dyn Contents> = match delegate {
+        None => Arc::new(Files),
+        Some(_) => Arc::new(FilesOf { user: ctx.caller.user, group: ctx.caller.group() }),
+    };
+    Rights { delegate, contents, command: Some(command) }
 }
 
 /// The datasets of a pool, to be changed by the command that is running. The error is what comes
 /// after `cannot …: `.
 pub fn changes(imported: &Imported, ctx: &Context) -> Result<Changes, String> {
     Ok(rights(ctx).changes(imported.writable()?))
-}
-
-/// As [`changes`], for a command of several changes: the last one is recorded by its caller
-/// ([`Context::changed`]).
-pub fn unrecorded(imported: &Imported, ctx: &Context) -> Result<Changes, String> {
-    Ok(of(ctx, None).changes(imported.writable()?))
-}
-
-fn of(ctx: &Context, command: Option<Command>) -> Rights {
-    let delegate = ctx.delegate();
-    let contents: Arc<dyn Contents> = match delegate {
-        None => Arc::new(Files),
-        Some(_) => Arc::new(FilesOf { user: ctx.caller.user, group: ctx.caller.group() }),
-    };
-    Rights { delegate, contents, command }
 }
 
 /// Whether the caller may do something. Each change asks that itself; a command asks before it looks at what is not

@@ -6,7 +6,7 @@ use crate::mounts::administered::CommandMounts;
 use crate::pools::Imported;
 use crate::zfs::change::rights;
 use crate::zfs::receive::while_drawn;
-use cenote_admin::{Error, ErrorKind, Event, Host, Mounts, Session, Streaming};
+use cenote_admin::{Error, ErrorKind, Event, Host, Mounts, Rights, Session, Streaming};
 use cenote_command::outcome::{Outcome, Stop};
 use std::io;
 use std::sync::Arc;
@@ -64,7 +64,27 @@ pub fn showing<'a, T>(
     (show, draws): (&'a mut Show<'a>, bool),
     work: impl FnOnce(&mut Session<'_>) -> T,
 ) -> T {
-    let (rights, pools) = (rights(ctx), Arc::clone(&ctx.pools));
+    with(imported, rights(ctx), ctx, (show, draws), work)
+}
+
+/// As [`quietly`], for a command of several changes: the last one is recorded by its caller ([`Context::changed`]).
+pub fn unrecorded<T>(
+    imported: &Arc<Imported>,
+    ctx: &mut Context,
+    work: impl FnOnce(&mut Session<'_>) -> T,
+) -> T {
+    let rights = Rights { command: None, ..rights(ctx) };
+    with(imported, rights, ctx, (&mut |_, _| Ok(()), false), work)
+}
+
+fn with<'a, T>(
+    imported: &Arc<Imported>,
+    rights: Rights,
+    ctx: &'a mut Context,
+    (show, draws): (&'a mut Show<'a>, bool),
+    work: impl FnOnce(&mut Session<'_>) -> T,
+) -> T {
+    let pools = Arc::clone(&ctx.pools);
     let mut host = CommandHost { mounts: CommandMounts::new(imported, ctx), show, draws };
     let session = Session::new(imported.opened().clone(), rights, &mut host);
     work(&mut session.beside(pools))

@@ -94,14 +94,18 @@ impl Mounts for CommandMounts<'_> {
         self.imported.mounts.restore(&self.imported, inside, self.ctx)
     }
 
-    fn take_away(&mut self, ids: &[u64], how: Unmount) -> Result<(), String> {
+    fn is_mounted(&mut self, name: &str) -> bool {
+        self.imported.mounts.has(name)
+    }
+
+    fn take_away(&mut self, ids: &[u64], how: Unmount) -> Result<Vec<u64>, String> {
         let by = self.ctx.agent();
         let directory = if how.for_good { Directory::Removed } else { Directory::Kept };
         let way = Way { force: how.force, directory, by: &*by };
         match self.imported.mounts.take_away(ids, way) {
             Ok(away) => {
                 self.away = away;
-                Ok(())
+                Ok(self.away.ids())
             }
             Err((away, e)) => {
                 away.back(&self.imported, self.ctx);
