@@ -4,7 +4,7 @@ export PREFIX DESTDIR BINARY LINKS MOUNTDIR SYSTEMDDIR
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO ?= cargo
 
-.PHONY: help run build install deb test lint deny fuzz-long damage-long torture-long bench bench-build bench-write bench-alloc bench-clone bench-list bench-spacemap bench-send bench-zil programs clean
+.PHONY: help run build install deb test lint deny package fuzz-long damage-long torture-long bench bench-build bench-write bench-alloc bench-clone bench-list bench-spacemap bench-send bench-zil programs clean
 
 help:
 	@echo "make run          build, make a pool in a file, mount it, show it, leave you in it"
@@ -13,6 +13,7 @@ help:
 	@echo "make install      puts it in place: PREFIX, DESTDIR, LINKS=auto|yes|no (scripts/install.sh)"
 	@echo "make deb          a Debian package: target/debian/*.deb"
 	@echo "make lint         rustfmt, clippy, links in the documentation, lock files"
+	@echo "make package      the library and the crates below it, as they would be published: target/package"
 	@echo "make deny         licences and sources of the dependencies"
 	@echo "make damage-long  thousands of damaged images instead of CI's sample"
 	@echo "make torture-long hours of random work, crashes and failing devices, judged by zdb"
@@ -53,6 +54,12 @@ lint:
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --quiet
 	$(CARGO) metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null
+
+# The crate for programs that embed the engine, and those that it is made of.
+LIBRARY := format vdev store dmu dsl pool engine zpl admin
+
+package:
+	$(CARGO) package --locked --no-verify $(LIBRARY:%=-p cenote-%) -p cenote
 
 deny:
 	command -v cargo-deny >/dev/null || $(CARGO) install cargo-deny --locked

@@ -8,17 +8,11 @@ use cenote_engine::create::{CreateError, CreateSpec, FIRST_TXG, SystemDevices, p
 use cenote_engine::{CreateRequest, Engine, EngineOptions};
 use cenote_pool::features::{FeatureChoice, choose_features};
 use cenote_pool::props::{PropChange, PropContext, When};
+use std::fs::File;
+use std::path::Path;
 use std::sync::Arc;
 
 /// A pool that is to be created, as `zpool create` does it.
-///
-/// ```no_run
-/// # fn main() -> cenote::Result<()> {
-/// let pool = cenote::CreatePool::new("tank", ["mirror", "/images/a", "/images/b"])
-///     .filesystem_property("compression", "zstd")
-///     .create()?;
-/// # Ok(()) }
-/// ```
 #[derive(Clone, Debug)]
 pub struct CreatePool {
     name: String,
@@ -67,6 +61,20 @@ impl CreatePool {
     }
 
     /// Creates the pool and opens it for writing.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// let disks = ["a", "b"].map(|name| dir.path().join(name).display().to_string());
+    /// for disk in &disks {
+    ///     std::fs::File::create(disk)?.set_len(64 << 20)?;
+    /// }
+    /// let [a, b] = disks;
+    /// let pool = cenote::CreatePool::new("tank", ["mirror".to_string(), a, b])
+    ///     .filesystem_property("compression", "zstd")
+    ///     .create()?;
+    /// assert_eq!(pool.health(), "ONLINE");
+    /// # Ok::<(), cenote::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`crate::Error::Create`]: a device cannot be used, a property is not right.
@@ -136,5 +144,19 @@ impl CreatePool {
         let changes = Changes::new(Arc::clone(engine), Arc::new(Files), None);
         let failed = changes.set(&self.name, &quotas).map_err(|e| e.to_string())?;
         failed.first().map_or(Ok(()), |failed| Err(format!("'{}': {}", failed.name, failed.error)))
+    }
+}
+
+impl Pool {
+    /// Creates a pool in one file of so many bytes, which is new, and opens it for writing. For everything else there is
+    /// [`CreatePool`].
+    ///
+    /// # Errors
+    /// [`crate::Error::Io`]: the file is there already, or cannot be made; [`crate::Error::Create`]: fewer bytes than 64 MiB, or a
+    /// name that cannot be.
+    pub fn create_in_file(path: impl AsRef<Path>, name: &str, size: u64) -> Result<Pool> {
+        File::create_new(&path)?.set_len(size)?;
+        let path = std::fs::canonicalize(path)?;
+        CreatePool::new(name, [path.to_string_lossy()]).create()
     }
 }

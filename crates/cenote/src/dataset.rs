@@ -3,10 +3,11 @@
 use crate::contents::{settings, whole};
 use crate::pool::{changed, owned};
 use crate::{DatasetKind, Error, FileSystem, Pool, Result, Source, Volume};
-use cenote_engine::change::{ChangeError, Dependents, dependents};
+use cenote_admin::destroy::Destroy;
+use cenote_engine::change::{ChangeError, dependents};
 
-/// A file system, volume, snapshot or bookmark. What it is called and what is said of it is as it was
-/// when it was looked up.
+/// A file system, volume, snapshot or bookmark. What it is called is as it was when it was looked up; what is said of it is as
+/// the last transaction group left it.
 #[derive(Clone)]
 pub struct Dataset {
     pool: Pool,
@@ -35,32 +36,70 @@ impl Dataset {
 
     /// A property, native (`used`) or user (`com.example:note`), as `zfs get -p` shows it; `None`
     /// if the dataset does not have it.
+    ///
+    /// # Errors
+    /// [`Error::Metadata`]: it cannot be read.
     pub fn property(&self, name: &str) -> Result<Option<String>> {
-        Ok(self.pool.view().dsl().get(&self.inner, name)?.map(|v| v.exact))
+        Ok(self.text_of(name)?.map(|(text, _)| text))
+    }
+
+    /// As [`Dataset::property`], with its source.
+    pub(crate) fn text_of(&self, name: &str) -> Result<Option<(String, Source)>> {
+        let view = self.pool.view();
+        let value = view.dsl().get(&self.now(&view)?, name)?;
+        Ok(value.map(|v| (v.exact, v.source)))
+    }
+
+    /// The dataset as it is in a view of the pool, if it is there still.
+    pub(crate) fn now(&self, view: &cenote_pool::Pool) -> Result<cenote_dsl::Dataset> {
+        // A bookmark is never another one, and a pool that is not written to has no later state.
+        if self.is_bookmark() || !self.pool.is_writable() {
+            return Ok(self.inner.clone());
+        }
+        let found = view.dsl().by_object(self.inner.ds_obj)?;
+        let same = found.filter(|found| found.guid() == self.inner.guid());
+        Ok(same.unwrap_or_else(|| self.inner.clone()))
+    }
+
+    pub(crate) fn inner(&self) -> &cenote_dsl::Dataset {
+        &self.inner
     }
 
     /// All properties with their sources, as `zfs get -p all` shows them.
+    ///
+    /// # Errors
+    /// [`Error::Metadata`]: one cannot be read.
     pub fn properties(&self) -> Result<Vec<(String, String, Source)>> {
-        let all = self.pool.view().dsl().get_all(&self.inner)?;
+        let view = self.pool.view();
+        let all = view.dsl().get_all(&self.now(&view)?)?;
         Ok(all.into_iter().map(|(name, v)| (name, v.exact, v.source)).collect())
     }
 
     /// File systems and volumes directly below, by name.
+    ///
+    /// # Errors
+    /// [`Error::Metadata`].
     pub fn children(&self) -> Result<Vec<Dataset>> {
         Ok(self.wrap(self.pool.view().dsl().children(&self.inner)?))
     }
 
     /// Snapshots, oldest first.
+    ///
+    /// # Errors
+    /// [`Error::Metadata`].
     pub fn snapshots(&self) -> Result<Vec<Dataset>> {
         Ok(self.wrap(self.pool.view().dsl().snapshots(&self.inner)?))
     }
 
     /// Bookmarks.
+    ///
+    /// # Errors
+    /// [`Error::Metadata`].
     pub fn bookmarks(&self) -> Result<Vec<Dataset>> {
         Ok(self.wrap(self.pool.view().dsl().bookmarks(&self.inner)?))
     }
 
-    fn wrap(&self, list: Vec<cenote_dsl::Dataset>) -> Vec<Dataset> {
+    pub(crate) fn wrap(&self, list: Vec<cenote_dsl::Dataset>) -> Vec<Dataset> {
         list.into_iter().map(|d| Dataset::new(&self.pool, d)).collect()
     }
 
@@ -133,21 +172,23 @@ impl Dataset {
     /// Lets a property be inherited, or have its default.
     ///
     /// # Errors
-    /// [`Error::Change`]; [`Error::ReadOnly`].
-    pub fn inherit(&self, property: &str) -> Result<()> {
-        let done = self.pool.changes()?.inherit(self.name(), property, false);
-        self.pool.properties_changed();
-        done.map_err(|e| changed(self.name(), e))
+    /// [`Error::Change`]: it is none that is inherited; [`Error::ReadOnly`].
+    pub fn inherit(&self, property: impl AsRef<str>) -> Result<()> {
+        self.forget(property.as_ref(), false)
     }
 
-    /// Takes the snapshot `name` (without what comes before `@`).
+    /// Lets a property have the value that came with a stream which was received, as if it had never been set here.
     ///
     /// # Errors
-    /// [`Error::Change`]; [`Error::ReadOnly`].
-    pub fn snapshot(&self, name: &str) -> Result<Dataset> {
-        let full = format!("{}@{name}", self.name());
-        self.pool.snapshot([full.as_str()])?;
-        self.pool.dataset(&full)
+    /// As [`Dataset::inherit`].
+    pub fn revert(&self, property: impl AsRef<str>) -> Result<()> {
+        self.forget(property.as_ref(), true)
+    }
+
+    fn forget(&self, property: &str, received: bool) -> Result<()> {
+        let done = self.pool.changes()?.inherit(self.name(), property, received);
+        self.pool.properties_changed();
+        done.map_err(|e| changed(self.name(), e))
     }
 
     /// Gives it another name: a full one in the same pool; for a snapshot what comes after `@`.
@@ -177,29 +218,40 @@ impl Dataset {
     /// Destroys it with its snapshots and all that is below it. Clones that are elsewhere are in the
     /// way.
     ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let pool = cenote::Pool::create_in_file(dir.path().join("disk"), "tank", 128 << 20)?;
+    /// let home = pool.create_filesystem("tank/home", &[])?;
+    /// home.snapshot("s")?.clone_to("tank/copy", &[])?;
+    /// let refused = home.clone().destroy_all().unwrap_err();
+    /// assert_eq!(refused.in_the_way(), ["tank/copy"]);
+    /// pool.dataset("tank/copy")?.destroy()?;
+    /// home.destroy_all()?;
+    /// assert_eq!(pool.datasets().count(), 1);
+    /// # Ok::<(), cenote::Error>(())
+    /// ```
+    ///
     /// # Errors
-    /// As [`Dataset::destroy`]. What was destroyed before stays so.
+    /// [`Error::Admin`]: clones are in the way ([`Error::in_the_way`]), or a snapshot is held; [`Error::Busy`]: something is open for
+    /// writing; [`Error::ReadOnly`]. What was destroyed before stays so.
     pub fn destroy_all(self) -> Result<()> {
         let view = self.pool.view();
-        let all: Dependents =
-            dependents(view.dsl(), &self.inner).map_err(|e| changed(self.name(), e))?;
-        if let Some(clone) = all.iter().find(|d| d.elsewhere) {
-            return Err(changed(&clone.dataset.name, ChangeError::Cloned));
+        let all = dependents(view.dsl(), &self.inner).map_err(|e| changed(self.name(), e))?;
+        let mut all = all.iter().map(|d| &d.dataset).chain([&self.inner]);
+        if let Some(open) = all.find(|d| self.pool.live().is_open(d.ds_obj)) {
+            return Err(Error::Busy(open.name.clone()));
         }
-        if let Some(open) = all.iter().find(|d| self.pool.live().is_open(d.dataset.ds_obj)) {
-            return Err(Error::Busy(open.dataset.name.clone()));
-        }
-        for dependent in &all {
-            self.destroy_one(&dependent.dataset)?;
-        }
-        self.destroy_one(&self.inner)
+        let how = Destroy { recurse: true, ..Destroy::default() };
+        self.pool.administer(|session| session.destroy_dataset(&self.inner, how))
     }
 
     fn destroy_one(&self, d: &cenote_dsl::Dataset) -> Result<()> {
         let changes = self.pool.changes()?;
         let failed = |e| changed(&d.name, e);
         match d.kind {
-            DatasetKind::Bookmark => Err(failed(ChangeError::Unsupported("this".into()))),
+            DatasetKind::Bookmark => {
+                self.pool.administer(|session| session.destroy_bookmark(&d.name))
+            }
             DatasetKind::Snapshot => {
                 let done = changes.destroy_snapshots(std::slice::from_ref(&d.name), false);
                 match done.map_err(|all| all.into_iter().next()) {

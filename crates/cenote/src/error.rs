@@ -1,5 +1,6 @@
 //! What can go wrong.
 
+use cenote_admin::ErrorKind;
 use cenote_engine::EngineError;
 use cenote_engine::change::ChangeError;
 use cenote_engine::create::CreateError;
@@ -38,6 +39,17 @@ pub enum Error {
     /// The dataset is open.
     #[error("{0}: dataset is busy")]
     Busy(String),
+    /// An operation of administration was not done: something is in the way, a stream does not fit, …
+    #[error(transparent)]
+    Admin(cenote_admin::Error),
+    /// A property has a value that is not of the type that was asked for.
+    #[error("{property}: unexpected value '{text}'")]
+    Value {
+        /// The property.
+        property: String,
+        /// Its value.
+        text: String,
+    },
     /// The pool was opened for reading only.
     #[error("pool is read-only")]
     ReadOnly,
@@ -53,6 +65,47 @@ pub enum Error {
     /// Reading or writing through `std::io` failed; the cause is an `Error` again.
     #[error(transparent)]
     Io(#[from] io::Error),
+}
+
+impl Error {
+    /// What kind of reason it is, for programs that go on in different ways.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let pool = cenote::Pool::create_in_file(dir.path().join("disk"), "tank", 128 << 20)?;
+    /// use cenote::ErrorKind;
+    ///
+    /// assert_eq!(pool.dataset("tank/no").err().unwrap().kind(), ErrorKind::NotFound);
+    /// pool.create_filesystem("tank/a", &[])?;
+    /// assert_eq!(pool.create_filesystem("tank/a", &[]).err().unwrap().kind(), ErrorKind::Exists);
+    /// # Ok::<(), cenote::Error>(())
+    /// ```
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Error::Import(ImportError::NotFound(_)) | Error::NoDataset(_) => ErrorKind::NotFound,
+            Error::Import(_) | Error::Metadata(_) | Error::Engine(_) => ErrorKind::Pool,
+            Error::Create(_) | Error::Kind { .. } | Error::Value { .. } => ErrorKind::Invalid,
+            Error::Change { error, .. } => ErrorKind::from(error),
+            Error::Busy(_) => ErrorKind::Busy,
+            Error::Admin(e) => e.kind(),
+            Error::ReadOnly => ErrorKind::ReadOnly,
+            Error::File(_) | Error::Io(_) => ErrorKind::Io,
+        }
+    }
+
+    /// The datasets that are in the way of an operation ([`ErrorKind::Dependents`]), by name.
+    pub fn in_the_way(&self) -> &[String] {
+        match self {
+            Error::Admin(e) => e.names(),
+            _ => &[],
+        }
+    }
+}
+
+impl From<cenote_admin::Error> for Error {
+    fn from(e: cenote_admin::Error) -> Error {
+        e.into_io().map_or_else(Error::Admin, Error::Io)
+    }
 }
 
 /// A result with this crate's error.

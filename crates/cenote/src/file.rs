@@ -36,11 +36,18 @@ impl File {
     }
 
     /// Reads at `offset`; returns bytes read, fewer than asked for only at the end of the file.
+    ///
+    /// # Errors
+    /// A block cannot be read.
     pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         Ok(self.inner.read(offset, buf)?)
     }
 
     /// Writes all of `data` at `offset`; the file gets longer if need be.
+    ///
+    /// # Errors
+    /// It cannot be changed (`EROFS`); there is no space (`ENOSPC`, `EDQUOT`); a block that is
+    /// written in part cannot be read.
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         let handle = self.writable()?;
         let (fs, mut at, mut rest) = (handle.fs()?, offset, data);
@@ -56,6 +63,9 @@ impl File {
     }
 
     /// Writes all of `data` at the end of the file; returns where that was.
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
     pub fn append(&self, data: &[u8]) -> Result<u64> {
         let handle = self.writable()?;
         Ok(handle.fs()?.append(handle.ino(), data, false)?)
@@ -64,6 +74,9 @@ impl File {
     /// Copies `len` bytes of `source` from `source_offset` on to `offset`; returns the bytes copied, fewer than
     /// asked for at the end of `source` only. Where both files are of one pool and can be changed, whole blocks
     /// are cloned: they take no space of their own, whichever datasets the files are in.
+    ///
+    /// # Errors
+    /// As [`File::write_at`]; what is copied cannot be read.
     pub fn copy_from(
         &self,
         offset: u64,
@@ -93,6 +106,9 @@ impl File {
     }
 
     /// Makes the file so long: cuts it off, or adds a hole.
+    ///
+    /// # Errors
+    /// As [`File::write_at`]; it would be too long (`EFBIG`).
     pub fn set_len(&self, size: u64) -> Result<()> {
         let handle = self.writable()?;
         handle.fs()?.setattr(handle.ino(), &SetAttr { size: Some(size), ..SetAttr::default() })?;
@@ -100,6 +116,9 @@ impl File {
     }
 
     /// Makes a hole; the file's length stays.
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
     pub fn punch_hole(&self, offset: u64, len: u64) -> Result<()> {
         let handle = self.writable()?;
         Ok(handle.fs()?.allocate(handle.ino(), offset, len, Allocate::PunchHole)?)
@@ -107,18 +126,27 @@ impl File {
 
     /// Waits until the changes of the file so far are stable: on disk, or in the intent log. Names of files, in all
     /// of the file system, are stable then, too.
+    ///
+    /// # Errors
+    /// The file system is open for reading (`EROFS`); the pool cannot be written any more.
     pub fn sync(&self) -> Result<()> {
         let handle = self.writable()?;
         handle.set().sync_file(handle.ino())
     }
 
     /// Start of the next data at or after `offset`; `None`: only a hole is left.
+    ///
+    /// # Errors
+    /// An indirect block cannot be read.
     pub fn next_data(&self, offset: u64) -> Result<Option<u64>> {
         Ok(self.inner.seek(offset, false)?)
     }
 
     /// Start of the next hole at or after `offset`, which may be the end of the file; `None`: the
     /// file ends before `offset`.
+    ///
+    /// # Errors
+    /// An indirect block cannot be read.
     pub fn next_hole(&self, offset: u64) -> Result<Option<u64>> {
         Ok(self.inner.seek(offset, true)?)
     }

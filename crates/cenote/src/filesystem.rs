@@ -46,6 +46,9 @@ impl FileSystem {
     }
 
     /// Opens a regular file, for reading and, where that can be, for writing.
+    ///
+    /// # Errors
+    /// There is nothing at the path (`ENOENT`), or it is no regular file; it cannot be read.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
         self.file(self.find(path.as_ref())?)
     }
@@ -61,6 +64,9 @@ impl FileSystem {
     }
 
     /// What is in a directory, in the directory's own order.
+    ///
+    /// # Errors
+    /// There is nothing at the path, or it is no directory (`ENOTDIR`); it cannot be read.
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir> {
         let dir = self.find(path.as_ref())?;
         let batch = Vec::new().into_iter();
@@ -70,11 +76,17 @@ impl FileSystem {
     }
 
     /// Attributes of a file.
+    ///
+    /// # Errors
+    /// There is nothing at the path; it cannot be read.
     pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
         Ok(self.inner.attr(self.find(path.as_ref())?)?)
     }
 
     /// Target of a symbolic link.
+    ///
+    /// # Errors
+    /// There is nothing at the path, or it is no symbolic link (`EINVAL`); it cannot be read.
     pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
         let target = self.inner.readlink(self.find(path.as_ref())?)?;
         Ok(OsString::from_vec(target).into())
@@ -82,12 +94,18 @@ impl FileSystem {
 
     /// Names of a file's extended attributes, as Linux has them (`user.note`,
     /// `system.posix_acl_access`).
+    ///
+    /// # Errors
+    /// There is nothing at the path; it cannot be read.
     pub fn xattrs(&self, path: impl AsRef<Path>) -> Result<Vec<OsString>> {
         let names = self.inner.listxattr(self.find(path.as_ref())?)?;
         Ok(names.into_iter().map(OsString::from_vec).collect())
     }
 
     /// Value of an extended attribute.
+    ///
+    /// # Errors
+    /// There is nothing at the path; it cannot be read.
     pub fn xattr(
         &self,
         path: impl AsRef<Path>,
@@ -154,11 +172,17 @@ impl DirEntry {
     }
 
     /// Attributes of the file.
+    ///
+    /// # Errors
+    /// There is nothing at the path; it cannot be read.
     pub fn metadata(&self) -> Result<Metadata> {
         Ok(self.fs.inner.attr(self.ino)?)
     }
 
     /// Opens the file.
+    ///
+    /// # Errors
+    /// There is nothing at the path (`ENOENT`), or it is no regular file; it cannot be read.
     pub fn open(&self) -> Result<File> {
         self.fs.file(self.ino)
     }

@@ -1,8 +1,10 @@
 //! Pools.
 
 use crate::contents::{Files, replayer, settings};
+use crate::host::Turn;
 use crate::live::Registry;
 use crate::{Dataset, Datasets, Error, Result};
+use cenote_admin::Opened;
 use cenote_engine::change::{ChangeError, Changes, Kind, NewDataset, NewSnapshot};
 use cenote_engine::{Engine, EngineOptions};
 use cenote_pool::{Candidate, ImportOptions, discover};
@@ -32,6 +34,9 @@ impl Found {
 
     /// Opens the pool for reading. Whether another system uses it is not looked at: nothing is
     /// written, though what that system writes meanwhile may come out garbled as errors.
+    ///
+    /// # Errors
+    /// [`Error::Import`]: devices are missing, or the pool has features that cannot be read.
     pub fn open(&self) -> Result<Pool> {
         self.open_with(&ImportOptions {
             readonly: true,
@@ -44,12 +49,19 @@ impl Found {
 
     /// Opens the pool for writing. It is refused if another system may be using it: if it was not
     /// exported there.
+    ///
+    /// # Errors
+    /// As [`Found::open`]; another system may be using it; it has something that this software
+    /// cannot write.
     pub fn open_writable(&self) -> Result<Pool> {
         self.open_with(&ImportOptions::default())
     }
 
     /// Opens the pool as `zpool import -N` would: the intent log that a crash left of a dataset is replayed when
     /// the dataset is opened.
+    ///
+    /// # Errors
+    /// As [`Found::open`], and [`Found::open_writable`] where it is to be written.
     pub fn open_with(&self, options: &ImportOptions) -> Result<Pool> {
         Ok(match options.readonly {
             true => Pool::around(Opened::ReadOnly(cenote_pool::Pool::import(&self.0, options)?)),
@@ -61,15 +73,11 @@ impl Found {
     }
 }
 
-enum Opened {
-    ReadOnly(Arc<cenote_pool::Pool>),
-    Writable(Arc<Engine>),
-}
-
 struct Inner {
     name: String,
     opened: Opened,
     live: Arc<Registry>,
+    turn: Arc<Turn>,
     exported: AtomicBool,
 }
 
@@ -91,12 +99,9 @@ pub struct Pool(Arc<Inner>);
 
 impl Pool {
     fn around(opened: Opened) -> Pool {
-        let name = match &opened {
-            Opened::ReadOnly(pool) => pool.name().to_string(),
-            Opened::Writable(engine) => engine.pool().name().to_string(),
-        };
+        let name = opened.pool().name().to_string();
         let exported = AtomicBool::new(false);
-        Pool(Arc::new(Inner { name, opened, live: Arc::default(), exported }))
+        Pool(Arc::new(Inner { name, opened, live: Arc::default(), turn: Arc::default(), exported }))
     }
 
     pub(crate) fn writable(engine: Arc<Engine>) -> Pool {
@@ -178,6 +183,9 @@ impl Pool {
     }
 
     /// The pool's root file system.
+    ///
+    /// # Errors
+    /// [`Error::Metadata`].
     pub fn root(&self) -> Result<Dataset> {
         Ok(Dataset::new(self, self.view().dsl().root()?))
     }
@@ -247,10 +255,7 @@ impl Pool {
 
     /// The pool as its last transaction group left it, for what this crate does not offer.
     pub fn view(&self) -> Arc<cenote_pool::Pool> {
-        match &self.0.opened {
-            Opened::ReadOnly(pool) => pool.clone(),
-            Opened::Writable(engine) => engine.pool(),
-        }
+        self.0.opened.pool()
     }
 
     /// What writes the pool, for what this crate does not offer.
@@ -262,6 +267,11 @@ impl Pool {
             Opened::Writable(engine) if !self.0.exported.load(Ordering::SeqCst) => Ok(engine),
             _ => Err(Error::ReadOnly),
         }
+    }
+
+    /// What has operations of administration come one by one.
+    pub(crate) fn turn(&self) -> &Arc<Turn> {
+        &self.0.turn
     }
 
     pub(crate) fn live(&self) -> &Arc<Registry> {

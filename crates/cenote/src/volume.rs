@@ -41,6 +41,9 @@ impl Volume {
     }
 
     /// Reads at `offset`; returns bytes read, fewer than asked for only at the end of the volume.
+    ///
+    /// # Errors
+    /// A block cannot be read.
     pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         Ok(self.inner.read(offset, buf)?)
     }
@@ -55,17 +58,26 @@ impl Volume {
     }
 
     /// Makes zeros of a range and frees the space.
+    ///
+    /// # Errors
+    /// It cannot be changed (`EROFS`); a block that is cut cannot be read.
     pub fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.writable()?;
         Ok(self.inner.discard(offset, len)?)
     }
 
     /// Waits until all changes are stable: on disk, or in the intent log.
+    ///
+    /// # Errors
+    /// It cannot be changed (`EROFS`); the pool cannot be written any more.
     pub fn sync(&self) -> Result<()> {
         self.writable()?.sync()
     }
 
     /// Start of the next written block at or after `offset`; `None`: only zeros are left.
+    ///
+    /// # Errors
+    /// An indirect block cannot be read.
     pub fn next_data(&self, offset: u64) -> Result<Option<u64>> {
         Ok(self.inner.next_data(offset)?)
     }

@@ -58,11 +58,19 @@ impl FileSystem {
     }
 
     /// Creates a file that is not there yet, and opens it.
+    ///
+    /// # Errors
+    /// There is something at the path (`EEXIST`), or no directory for it (`ENOENT`); there is no
+    /// space.
     pub fn create_new(&self, path: impl AsRef<Path>) -> Result<File> {
         self.file(self.make(path.as_ref(), NodeKind::File, FILE_MODE)?.ino)
     }
 
     /// Creates a file, or makes one that is there empty, and opens it.
+    ///
+    /// # Errors
+    /// There is no directory for it (`ENOENT`), or a directory is at the path (`EISDIR`); there is
+    /// no space.
     pub fn create(&self, path: impl AsRef<Path>) -> Result<File> {
         match self.create_new(path.as_ref()) {
             Err(e) if is_exists(&e) => {
@@ -75,16 +83,25 @@ impl FileSystem {
     }
 
     /// Makes `data` the whole contents of a file, which is created if need be.
+    ///
+    /// # Errors
+    /// As [`FileSystem::create`].
     pub fn write(&self, path: impl AsRef<Path>, data: impl AsRef<[u8]>) -> Result<()> {
         self.create(path)?.write_at(0, data.as_ref())
     }
 
     /// Creates a directory.
+    ///
+    /// # Errors
+    /// As [`FileSystem::create_new`].
     pub fn create_dir(&self, path: impl AsRef<Path>) -> Result<()> {
         self.make(path.as_ref(), NodeKind::Dir, DIR_MODE).map(drop)
     }
 
     /// Creates a directory and those above it that are not there.
+    ///
+    /// # Errors
+    /// Something on the way is no directory (`EEXIST`); there is no space.
     pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         for dir in path.ancestors().collect::<Vec<_>>().into_iter().rev() {
@@ -100,12 +117,19 @@ impl FileSystem {
     }
 
     /// Creates a symbolic link at `path` that leads to `target`.
+    ///
+    /// # Errors
+    /// As [`FileSystem::create_new`].
     pub fn symlink(&self, target: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<()> {
         let target = target.as_ref().as_os_str().as_bytes().to_vec();
         self.make(path.as_ref(), NodeKind::Symlink(target), 0o777).map(drop)
     }
 
     /// Gives a file one more name.
+    ///
+    /// # Errors
+    /// As [`FileSystem::create_new`]; there is nothing at `original`, or it is a directory
+    /// (`EPERM`).
     pub fn hard_link(&self, original: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<()> {
         let (dir, name) = self.place(path.as_ref())?;
         self.inner.link(self.find(original.as_ref())?, dir, name)?;
@@ -126,6 +150,9 @@ impl FileSystem {
 
     /// Removes what is no directory. The space of a file of many blocks comes back in the background;
     /// what is left of it when nobody has the file system any more does when it is opened again.
+    ///
+    /// # Errors
+    /// There is nothing at the path (`ENOENT`), or it is a directory (`EISDIR`).
     pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
         let (dir, name) = self.place(path.as_ref())?;
         self.removed(self.inner.unlink(dir, name, &|ino| self.in_use(ino))?);
@@ -133,6 +160,10 @@ impl FileSystem {
     }
 
     /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// There is nothing at the path (`ENOENT`), or it is no directory (`ENOTDIR`), or not empty
+    /// (`ENOTEMPTY`).
     pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
         let (dir, name) = self.place(path.as_ref())?;
         self.removed(self.inner.rmdir(dir, name, &|ino| self.in_use(ino))?);
@@ -140,6 +171,9 @@ impl FileSystem {
     }
 
     /// Removes a directory with all that is in it.
+    ///
+    /// # Errors
+    /// As [`FileSystem::remove_dir`]; what was removed before stays so.
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let mut todo = vec![(path.as_ref().to_path_buf(), false)];
         while let Some((dir, emptied)) = todo.pop() {
@@ -161,6 +195,10 @@ impl FileSystem {
     }
 
     /// Gives a file or directory another name and place; what is there is replaced.
+    ///
+    /// # Errors
+    /// There is nothing at `from` (`ENOENT`); a directory would be inside itself (`EINVAL`); what
+    /// is at `to` is a directory that is not empty (`ENOTEMPTY`), or of the other kind.
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         let (dir, name) = self.place(from.as_ref())?;
         let (new_dir, new_name) = self.place(to.as_ref())?;
@@ -174,11 +212,17 @@ impl FileSystem {
     }
 
     /// Changes attributes: permissions, owner, times, length.
+    ///
+    /// # Errors
+    /// There is nothing at the path; a value is not right; there is no space.
     pub fn set_attributes(&self, path: impl AsRef<Path>, set: &SetAttr) -> Result<Metadata> {
         Ok(self.inner.setattr(self.find(path.as_ref())?, set)?)
     }
 
     /// Sets an extended attribute (`user.note`).
+    ///
+    /// # Errors
+    /// There is nothing at the path; the name or the value is too long; there is no space.
     pub fn set_xattr(
         &self,
         path: impl AsRef<Path>,
@@ -190,12 +234,18 @@ impl FileSystem {
     }
 
     /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// There is nothing at the path, or no such attribute (`ENODATA`).
     pub fn remove_xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> Result<()> {
         let ino = self.find(path.as_ref())?;
         Ok(self.inner.remove_xattr(ino, name.as_ref().as_bytes())?)
     }
 
     /// Waits until all changes are stable: on disk, or in the intent log.
+    ///
+    /// # Errors
+    /// The file system is open for reading (`EROFS`); the pool cannot be written any more.
     pub fn sync(&self) -> Result<()> {
         match &self.set {
             Some(set) => set.sync(),

@@ -1,8 +1,8 @@
 //! The `cenote` command: `zpool`, `zfs` and `zdb` as OpenZFS's users know them, and reading of pools without
 //! mounting.
 //!
-//! Floor 11 of cenote: argument parsing, columns and messages; no engine logic. The daemon that owns imported
-//! pools is a crate of its own, [`cenote_daemon`].
+//! Floor 12 of cenote: argument parsing, columns and messages; no engine logic. The daemon that owns imported
+//! pools is a crate of its own, [`cenote_daemon`], and so is what whole operations on datasets are, [`cenote_admin`].
 //!
 //! ```text
 //! user's process                        daemon (one per user)

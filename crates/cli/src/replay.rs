@@ -72,7 +72,7 @@ pub(super) fn before_mounting(
     if waiting.is_empty() {
         return;
     }
-    let replay = || cenote::contents::replay_these_logs(engine, &waiting);
+    let replay = || cenote_admin::contents::replay_these_logs(engine, &waiting);
     if let Err(e) = watched(engine.logs(), ctx, replay) {
         ctx.complain(format_args!("intent logs were not replayed: {e}"));
     }

@@ -1,6 +1,6 @@
 //! The daemon that owns imported pools, and the two ends of its socket.
 //!
-//! Floor 10 of cenote, below the commands: it knows neither their arguments nor what they print. Commands are
+//! Floor 11 of cenote, below the commands: it knows neither their arguments nor what they print. Commands are
 //! handed in as a function ([`server::RunCommand`]).
 //!
 //! ```text

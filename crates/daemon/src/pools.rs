@@ -15,6 +15,8 @@ use crate::mounts::Mounts;
 use crate::mounts::agents::{self, LazyWatcher};
 use crate::tunables::directory::Directories;
 use crate::tunables::startup;
+pub use cenote_admin::Opened;
+use cenote_admin::host::{Entered, Exclusion};
 use cenote_dsl::{PropValue, Source};
 use cenote_engine::{Engine, EngineError};
 use cenote_format::nvlist::NvList;
@@ -31,33 +33,6 @@ use std::time::{Duration, Instant};
 
 /// Health of a pool that nothing can be written to any more.
 pub const SUSPENDED: &str = "SUSPENDED";
-
-/// How a pool is open.
-#[derive(Clone)]
-pub enum Opened {
-    /// As it is on its devices: nothing will change.
-    ReadOnly(Arc<Pool>),
-    /// For writing.
-    Writable(Arc<Engine>),
-}
-
-impl Opened {
-    /// The pool as its last transaction group left it.
-    pub fn pool(&self) -> Arc<Pool> {
-        match self {
-            Opened::ReadOnly(pool) => Arc::clone(pool),
-            Opened::Writable(engine) => engine.pool(),
-        }
-    }
-
-    /// What writes the pool; `None`: it is read-only.
-    pub fn engine(&self) -> Option<&Arc<Engine>> {
-        match self {
-            Opened::ReadOnly(_) => None,
-            Opened::Writable(engine) => Some(engine),
-        }
-    }
-}
 
 /// What the labels of a pool say that is not imported any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -232,6 +207,14 @@ pub struct Change<'a> {
 impl Drop for Change<'_> {
     fn drop(&mut self) {
         CHANGES.set(false);
+    }
+}
+
+impl Entered for Change<'_> {}
+
+impl Exclusion for PoolTable {
+    fn enter(&self) -> Box<dyn Entered + '_> {
+        Box::new(self.change())
     }
 }
 

@@ -1,6 +1,6 @@
 //! `zdb`: what is on disk, as it is on disk.
 //!
-//! Floor 10 of cenote, beside the daemon, of which it knows nothing: the caller of [`run`] says which pools
+//! Floor 11 of cenote, beside the daemon, of which it knows nothing: the caller of [`run`] says which pools
 //! are imported.
 //!
 //! One room per part of the output:

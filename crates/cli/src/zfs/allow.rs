@@ -3,10 +3,10 @@
 
 use super::change::changes;
 use crate::context::Context;
-use crate::mounts::moving::family;
 use crate::options::{Spec, parse};
 use crate::zfs::select::{Kinds, Node, open};
 use crate::zfs::usage as texts;
+use cenote_admin::family;
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_dsl::permissions::Grant;
 use cenote_dsl::props::table::PROPERTIES;
@@ -226,7 +226,7 @@ fn change(request: &Request, ctx: &mut Context) -> Outcome {
         (false, _) => changes.allow(name, &entries),
         (true, false) => changes.unallow(std::slice::from_ref(name), &entries),
         (true, true) => {
-            let all = family(&node.imported, &node.dataset).map_err(|e| cannot(&e))?;
+            let all = family(node.imported.pool().dsl(), &node.dataset).map_err(|e| cannot(&e))?;
             let names: Vec<String> = all.into_iter().map(|dataset| dataset.name).collect();
             changes.unallow(&names, &entries)
         }
@@ -236,7 +236,7 @@ fn change(request: &Request, ctx: &mut Context) -> Outcome {
 }
 
 fn opened(name: &str, ctx: &mut Context) -> Result<Node, Stop> {
-    open(ctx, name, Kinds::FILESYSTEM.with(Kinds::VOLUME)).map_err(|message| {
+    open(ctx, name, Kinds::HEAD).map_err(|message| {
         ctx.complain(message);
         Stop::Fail(format!("Failed to open dataset: {name}"))
     })

@@ -2,40 +2,30 @@
 
 use crate::context::Context;
 use crate::pools::Imported;
-use cenote::contents::{Files, FilesOf};
+use cenote_admin::Rights;
+use cenote_admin::contents::{Files, FilesOf};
 use cenote_command::outcome::{Stop, fail, given_twice};
 use cenote_engine::change::kept::without_effect;
 use cenote_engine::change::policy::{self, Operation};
 use cenote_engine::change::props::size;
-use cenote_engine::change::{ChangeError, Changes, Command};
+use cenote_engine::change::{ChangeError, Changes, Command, Contents};
 use std::sync::Arc;
+
+/// The rights of the caller of the command that is running, which is recorded with its first change.
+pub fn rights(ctx: &Context) -> Rights {
+    let command = Command { line: ctx.line.clone(), who: ctx.caller.user.into() };
+    let delegate = ctx.delegate();
+    let contents: Arc<dyn Contents> = match delegate {
+        None => Arc::new(Files),
+        Some(_) => Arc::new(FilesOf { user: ctx.caller.user, group: ctx.caller.group() }),
+    };
+    Rights { delegate, contents, command: Some(command) }
+}
 
 /// The datasets of a pool, to be changed by the command that is running. The error is what comes
 /// after `cannot …: `.
 pub fn changes(imported: &Imported, ctx: &Context) -> Result<Changes, String> {
-    let command = Command { line: ctx.line.clone(), who: ctx.caller.user.into() };
-    of(imported, ctx, Some(command))
-}
-
-/// As [`changes`], for a command of several changes: the last one is recorded by its caller
-/// ([`Context::changed`]).
-pub fn unrecorded(imported: &Imported, ctx: &Context) -> Result<Changes, String> {
-    of(imported, ctx, None)
-}
-
-/// As [`unrecorded`], for what a command needs itself to do what its caller [may](permit): the caller's permissions do
-/// not count.
-pub fn of_the_command(imported: &Imported) -> Result<Changes, String> {
-    Ok(Changes::new(Arc::clone(imported.writable()?), Arc::new(Files), None))
-}
-
-fn of(imported: &Imported, ctx: &Context, command: Option<Command>) -> Result<Changes, String> {
-    let engine = Arc::clone(imported.writable()?);
-    let Some(who) = ctx.delegate() else {
-        return Ok(Changes::new(engine, Arc::new(Files), command));
-    };
-    let files = FilesOf { user: ctx.caller.user, group: ctx.caller.group() };
-    Ok(Changes::delegated(engine, Arc::new(files), command, who))
+    Ok(rights(ctx).changes(imported.writable()?))
 }
 
 /// Whether the caller may do something. Each change asks that itself; a command asks before it looks at what is not

@@ -1,16 +1,16 @@
 //! `zfs create`.
 
 use super::change::{add_property, changes, tell_kept};
+use super::session::{quietly, stop};
 use crate::context::Context;
-use crate::mounts::{How, NotMounted, mount_one};
+use crate::mounts::administered::CommandMounts;
 use crate::options::{Spec, parse};
 use crate::pools::Imported;
+use cenote_admin::{Mounts, Session};
 use cenote_command::outcome::{Outcome, Stop, fail, given_twice, usage};
 use cenote_dsl::DatasetKind;
 use cenote_engine::change::names::{Expected, check_new};
-use cenote_engine::change::{
-    ChangeError, Changes, Kind, NewDataset, default_block_size, missing_ancestors, props, reserve,
-};
+use cenote_engine::change::{ChangeError, Kind, NewDataset, default_block_size, props, reserve};
 use std::ffi::OsString;
 use std::sync::Arc;
 
@@ -140,7 +140,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     if request.size.is_some() {
         warn_of_small_blocks(&request, &imported, ctx);
     }
-    if request.parents > 0 && !create_ancestors(&request, &imported, &changes, ctx)? {
+    if request.parents > 0 && !create_ancestors(&request, &imported, ctx)? {
         return Ok(0);
     }
     if request.verbose {
@@ -162,43 +162,14 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     })?;
     tell_kept(&request.props, ctx);
     // It is created, whether it can be mounted or not.
-    let good = request.no_mount || mount(&imported, &request.name, ctx);
+    let good = request.no_mount || CommandMounts::new(&imported, ctx).mount_new(&request.name);
     Ok(i32::from(!good))
-}
-
-/// Mounts what was created, if it is a file system that is meant to be. False: it is not, as was said.
-pub(super) fn mount(imported: &Imported, name: &str, ctx: &mut Context) -> bool {
-    let dataset = match imported.pool().dsl().find(name) {
-        Ok(Some(dataset)) if dataset.kind == DatasetKind::Filesystem => dataset,
-        Ok(_) => return true,
-        Err(e) => {
-            ctx.complain(format_args!("cannot open '{name}': {e}"));
-            return false;
-        }
-    };
-    if ctx.caller.is_delegated() {
-        let canmount = imported.pool().dsl().get(&dataset, "canmount").ok().flatten();
-        let is_meant = canmount.is_none_or(|value| value.exact == "on");
-        if is_meant {
-            ctx.complain("filesystem successfully created, but it may only be mounted by root");
-        }
-        return !is_meant;
-    }
-    match mount_one(imported, &dataset, false, &How::default(), ctx) {
-        Ok(()) | Err(NotMounted::NotMeant(_)) => true,
-        Err(NotMounted::Failed(message)) => {
-            ctx.complain(message);
-            ctx.complain("filesystem successfully created, but not mounted");
-            false
-        }
-    }
 }
 
 /// `-p`: creates what is missing above. False: what is asked for is there already.
 fn create_ancestors(
     request: &Request,
-    imported: &Imported,
-    changes: &Changes,
+    imported: &Arc<Imported>,
     ctx: &mut Context,
 ) -> Result<bool, Stop> {
     let there = imported.pool().dsl().find(&request.name).map_err(|e| request.cannot(e))?;
@@ -214,31 +185,11 @@ fn create_ancestors(
         }
     }
     if !request.dry_run {
-        ancestors(&request.name, request.parents > 1, imported, changes, ctx)?;
+        let hidden = request.parents > 1;
+        let created = |session: &mut Session<'_>| session.create_ancestors(&request.name, hidden);
+        quietly(imported, ctx, created).map_err(stop)?;
     }
     Ok(true)
-}
-
-/// Creates and mounts the file systems that are missing above `name`; with `hidden` they are not to
-/// be mounted.
-pub fn ancestors(
-    name: &str,
-    hidden: bool,
-    imported: &Imported,
-    changes: &Changes,
-    ctx: &mut Context,
-) -> Result<(), Stop> {
-    let cannot = |name: &str, e: ChangeError| Stop::Fail(format!("cannot create '{name}': {e}"));
-    let missing = missing_ancestors(&imported.pool(), name).map_err(|e| cannot(name, e))?;
-    for ancestor in missing {
-        let props = if hidden { vec![("canmount".into(), "off".into())] } else { Vec::new() };
-        let new = NewDataset { name: ancestor.clone(), kind: Kind::Filesystem, props };
-        changes.create(&new).map_err(|e| cannot(&ancestor, e))?;
-        if !mount(imported, &ancestor, ctx) {
-            return Err(Stop::Said(1));
-        }
-    }
-    Ok(())
 }
 
 /// Says what is, or would be, created.

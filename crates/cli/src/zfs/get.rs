@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::json::{self, Json, document};
 use crate::options::{Spec, parse_with_long};
 use crate::zfs::properties::{check_room, column, resolve, visible};
-use crate::zfs::select::{Kinds, Node, Selection, Unread, depth, in_time_of, select};
+use crate::zfs::select::{Kinds, Node, Selection, Unread, depth, in_time_of, kinds, select};
 use cenote_command::outcome::{Outcome, Stop, usage};
 use cenote_dsl::props::is_user;
 use cenote_dsl::{PropValue, Source};
@@ -193,7 +193,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
             'd' => (what.depth, what.recurse) = (Some(depth(&opt.text())?), true),
             'o' => fields = Field::parse(&opt.text(), FIELDS)?,
             's' => sources = Sources::parse(&opt.text())?,
-            't' => what.kinds = Kinds::parse(&opt.text())?,
+            't' => what.kinds = kinds(&opt.text())?,
             _ => {}
         }
     }

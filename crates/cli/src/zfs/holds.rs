@@ -1,20 +1,16 @@
 //! `zfs hold`, `zfs holds`, `zfs release`.
 
-use super::change::changes;
+use super::session::quietly;
 use crate::context::Context;
-use crate::mounts::moving::family;
-use crate::options::{Spec, parse};
-use crate::pools::Imported;
-use crate::zfs::select::{Kinds, Selection, Unread, open, select};
+use crate::options::{Parsed, Spec, parse};
+use crate::zfs::select::{Kinds, Selection, Unread, pool_of, select};
+use cenote_admin::{Error, Session};
 use cenote_command::clock;
 use cenote_command::outcome::{Outcome, Stop, usage};
-use cenote_engine::change::ChangeError;
-use cenote_engine::change::policy::Operation;
 use std::ffi::OsString;
 use std::sync::Arc;
 
 const RECURSIVE: Spec = Spec { short: "r", refused: "", refused_long: &[] };
-const HEADS: Kinds = Kinds::FILESYSTEM.with(Kinds::VOLUME);
 const SPEC: Spec = Spec { short: "rHp", refused: "", refused_long: &[] };
 
 /// Runs `zfs holds`.
@@ -92,102 +88,54 @@ fn print(
     Ok(())
 }
 
-/// What `zfs hold` and `zfs release` do to the snapshots of an operand.
-type Act = fn(&Imported, &[String], &str, &Context) -> Result<(), (Option<String>, ChangeError)>;
+/// What `zfs hold` and `zfs release` do to an operand: its snapshot, the tag, whether with those below.
+type Act = fn(&mut Session<'_>, &str, &str, bool) -> Result<(), Error>;
 
 /// Runs `zfs hold`.
 pub fn hold(args: &[OsString], ctx: &mut Context) -> Outcome {
-    each(args, "hold snapshot", ctx, |imported, names, tag, ctx| {
-        let changes = changes(imported, ctx).map_err(|e| (None, ChangeError::Name(e)))?;
-        changes.hold(names, tag)
-    })
+    let (parsed, tag) = operands(args)?;
+    if tag.starts_with('.') {
+        return usage("tag may not start with '.'");
+    }
+    each(&parsed, &tag, ctx, |session, name, tag, recursive| session.hold(name, tag, recursive))
 }
 
 /// Runs `zfs release`.
 pub fn release(args: &[OsString], ctx: &mut Context) -> Outcome {
-    each(args, "release hold from snapshot", ctx, |imported, names, tag, ctx| {
-        let changes = changes(imported, ctx).map_err(|e| (None, ChangeError::Name(e)))?;
-        changes.permit(&Operation::Release { names }).map_err(|e| (None, e))?;
-        // The last hold of a snapshot that is marked for destruction takes it along.
-        let marked = |name: &&String| is_marked(imported, name);
-        let marked: Vec<String> = names.iter().filter(marked).cloned().collect();
-        if let Err(busy) = imported.mounts.close_snapshots(&marked) {
-            return Err((busy.into_iter().next(), ChangeError::Busy));
-        }
-        match changes.release(names, tag) {
-            Ok(gone) => {
-                let left: Vec<String> =
-                    marked.into_iter().filter(|name| !gone.contains(name)).collect();
-                imported.mounts.snapshots_stay(&left);
-                imported.mounts.snapshots_changed(&gone);
-                Ok(())
-            }
-            Err(e) => {
-                imported.mounts.snapshots_stay(&marked);
-                Err(e)
-            }
-        }
-    })
+    let (parsed, tag) = operands(args)?;
+    each(&parsed, &tag, ctx, |session, name, tag, recursive| session.release(name, tag, recursive))
 }
 
-fn is_marked(imported: &Imported, name: &str) -> bool {
-    let found = imported.pool().dsl().find(name).ok().flatten();
-    found.is_some_and(|d| d.ds.flags & cenote_format::dsl::DS_FLAG_DEFER_DESTROY != 0)
+/// The command line, and the tag in it.
+fn operands(args: &[OsString]) -> Result<(Parsed, String), Stop> {
+    let parsed = parse(args, RECURSIVE)?;
+    match parsed.names().split_first() {
+        Some((tag, snapshots)) if !snapshots.is_empty() => Ok((parsed, tag.clone())),
+        _ => usage(""),
+    }
 }
 
 /// Does `act` for each operand, which OpenZFS takes one by one; what fails is said, the others go on.
-fn each(args: &[OsString], what: &str, ctx: &mut Context, act: Act) -> Outcome {
-    let parsed = parse(args, RECURSIVE)?;
+fn each(parsed: &Parsed, tag: &str, ctx: &mut Context, act: Act) -> Outcome {
     let recursive = !parsed.options.is_empty();
-    let operands = parsed.names();
-    let Some((tag, snapshots)) = operands.split_first().filter(|(_, s)| !s.is_empty()) else {
-        return usage("");
-    };
-    if what.starts_with("hold") && tag.starts_with('.') {
-        return usage("tag may not start with '.'");
-    }
     let pools = Arc::clone(&ctx.pools);
     let _change = pools.change();
     let mut good = true;
-    for operand in snapshots {
-        let Some((head, short)) = operand.split_once('@') else {
+    for operand in parsed.names().iter().skip(1) {
+        let Some((head, _)) = operand.split_once('@') else {
             ctx.complain(format_args!("'{operand}' is not a snapshot"));
             good = false;
             continue;
         };
-        let node = match open(ctx, head, HEADS) {
-            Ok(node) => node,
-            Err(why) => {
-                ctx.complain(why);
-                good = false;
-                continue;
+        let done = match pool_of(ctx, head, Kinds::HEAD) {
+            Ok(imported) => {
+                let done = quietly(&imported, ctx, |session| act(session, operand, tag, recursive));
+                done.map_err(|e| e.to_string())
             }
+            Err(why) => Err(why),
         };
-        let imported = &node.imported;
-        let cannot = |name: &str, e: &dyn std::fmt::Display| format!("cannot {what} '{name}': {e}");
-        let failed = |e| Stop::Fail(cannot(operand, &e));
-        let mut names = vec![operand.clone()];
-        if recursive {
-            let all = family(imported, &node.dataset).map_err(failed)?;
-            names = all.iter().map(|d| format!("{}@{short}", d.name)).collect();
-        }
-        // One without the tag is passed over, if another has it.
-        let (pool, lacks) = (imported.pool(), recursive && what.starts_with("release"));
-        let (mut found, mut without) = (Vec::new(), false);
-        for name in names {
-            let Some(snapshot) = pool.dsl().find(&name).map_err(failed)? else { continue };
-            let held = !lacks
-                || pool.dsl().holds(&snapshot).map_err(failed)?.iter().any(|(t, _)| t == tag);
-            without |= !held;
-            found.extend(held.then_some(name));
-        }
-        let done = match found.is_empty() {
-            true if without => Err((None, ChangeError::Crosses("no such tag on this dataset"))),
-            true => Err((None, ChangeError::NotFound)),
-            false => act(imported, &found, tag, ctx),
-        };
-        if let Err((name, e)) = done {
-            ctx.complain(cannot(name.as_deref().unwrap_or(operand), &e));
+        if let Err(why) = done {
+            ctx.complain(why);
             good = false;
         }
     }

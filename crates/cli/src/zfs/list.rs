@@ -5,7 +5,7 @@ use crate::json::{self, Json, document};
 use crate::options::{Spec, parse_with_long};
 use crate::table::{Column, Table};
 use crate::zfs::properties::{check_room, column, resolve, sort_key, visible};
-use crate::zfs::select::{Kinds, Node, Selection, Unread, depth, select};
+use crate::zfs::select::{Kinds, Node, Selection, Unread, depth, kinds, select};
 use cenote_command::outcome::{Outcome, Stop};
 use cenote_dsl::props::is_user;
 use serde_json::{Map, Value};
@@ -28,7 +28,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
             'o' => fields = opt.text(),
             's' | 'S' => what.sort.push((sort_key(&opt.text())?, opt.letter == 'S')),
             't' => {
-                what.kinds = Kinds::parse(&opt.text())?;
+                what.kinds = kinds(&opt.text())?;
                 what.by_listsnapshots = false;
             }
             _ => {}

@@ -40,6 +40,7 @@ pub mod rename;
 pub mod rollback;
 pub mod select;
 pub mod send;
+mod session;
 pub mod set;
 pub mod share;
 pub mod snapshot;

@@ -9,72 +9,29 @@ use crate::context::Context;
 use crate::mounts::{Listed, Seen};
 use crate::pools::Imported;
 use crate::zfs::properties::Key;
+pub use cenote_admin::Kinds;
+use cenote_admin::kinds::{check_name, no_dataset};
 use cenote_command::outcome::{Stop, plain, usage};
 use cenote_command::{Caller, clock};
 use cenote_dmu::Error;
 use cenote_dsl::human::{DATE, DATE_WITH_SECONDS};
-use cenote_dsl::{Dataset, DatasetKind, Dsl, PropValue};
-use cenote_engine::change::names::{self, Expected};
+use cenote_dsl::{Dataset, Dsl, PropValue};
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// A set of kinds of datasets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kinds(u8);
-
-impl Kinds {
-    /// File systems.
-    pub const FILESYSTEM: Kinds = Kinds(1);
-    /// Volumes.
-    pub const VOLUME: Kinds = Kinds(2);
-    /// Snapshots.
-    pub const SNAPSHOT: Kinds = Kinds(4);
-    /// Bookmarks.
-    pub const BOOKMARK: Kinds = Kinds(8);
-    /// Everything but bookmarks (`ZFS_TYPE_DATASET`).
-    pub const DATASET: Kinds = Kinds(7);
-    /// Everything.
-    pub const ALL: Kinds = Kinds(15);
-
-    /// Both sets together.
-    pub const fn with(self, other: Kinds) -> Kinds {
-        Kinds(self.0 | other.0)
-    }
-
-    /// This set without the other.
-    pub const fn without(self, other: Kinds) -> Kinds {
-        Kinds(self.0 & !other.0)
-    }
-
-    /// Whether the sets have something in common.
-    pub const fn meets(self, other: Kinds) -> bool {
-        self.0 & other.0 != 0
-    }
-
-    /// The set of one dataset's kind.
-    pub fn of(d: &Dataset) -> Kinds {
-        match d.kind {
-            DatasetKind::Filesystem => Kinds::FILESYSTEM,
-            DatasetKind::Volume => Kinds::VOLUME,
-            DatasetKind::Snapshot => Kinds::SNAPSHOT,
-            DatasetKind::Bookmark => Kinds::BOOKMARK,
-        }
-    }
-
-    /// The argument of `-t`.
-    pub fn parse(list: &str) -> Result<Kinds, Stop> {
-        list.split(',').try_fold(Kinds(0), |all, word| {
-            Ok(all.with(match word {
-                "filesystem" | "fs" => Kinds::FILESYSTEM,
-                "volume" | "vol" => Kinds::VOLUME,
-                "snapshot" | "snap" => Kinds::SNAPSHOT,
-                "bookmark" => Kinds::BOOKMARK,
-                "all" => Kinds::ALL,
-                _ => return usage(format!("invalid type '{word}'")),
-            }))
-        })
-    }
+/// The argument of `-t`.
+pub fn kinds(list: &str) -> Result<Kinds, Stop> {
+    list.split(',').try_fold(Kinds::NONE, |all, word| {
+        Ok(all.with(match word {
+            "filesystem" | "fs" => Kinds::FILESYSTEM,
+            "volume" | "vol" => Kinds::VOLUME,
+            "snapshot" | "snap" => Kinds::SNAPSHOT,
+            "bookmark" => Kinds::BOOKMARK,
+            "all" => Kinds::ALL,
+            _ => return usage(format!("invalid type '{word}'")),
+        }))
+    })
 }
 
 /// A dataset with the pool it is in.
@@ -292,8 +249,8 @@ impl Walk<'_> {
         }
         let below = depth.saturating_add(1);
         // At the last level only file systems and volumes themselves are of interest.
-        let children = self.what.depth.is_none_or(|limit| below < limit)
-            || self.what.kinds.meets(Kinds::FILESYSTEM.with(Kinds::VOLUME));
+        let children =
+            self.what.depth.is_none_or(|limit| below < limit) || self.what.kinds.meets(Kinds::HEAD);
         if kind == Kinds::FILESYSTEM && children {
             self.visit_all(&node, Dsl::children, below);
         }
@@ -409,36 +366,18 @@ pub fn mounted(ctx: &Context) -> Result<Vec<Listed>, String> {
     Ok(listed.map_err(|e| e.to_string())?.into_iter().flatten().collect())
 }
 
-/// Opens a dataset by name; the error is the message for the user.
-pub fn open(ctx: &Context, name: &str, kinds: Kinds) -> Result<Node, String> {
-    let cannot = |why: &str| Err(format!("cannot open '{name}': {why}"));
-    if let Some(why) = misnamed(name, kinds) {
-        return cannot(&why);
-    }
+/// The imported pool of a dataset whose name is right for these kinds; the error is the message for the user.
+pub fn pool_of(ctx: &Context, name: &str, kinds: Kinds) -> Result<Arc<Imported>, String> {
+    check_name(name, kinds).map_err(|e| e.to_string())?;
     let pool = name.split(['/', '@', '#']).next().unwrap_or_default();
-    let Some(imported) = ctx.pools.get(pool) else {
-        return cannot("dataset does not exist");
-    };
-    let dataset = match imported.pool().dsl().find(name) {
-        Ok(Some(dataset)) => dataset,
-        Ok(None) if name.contains('#') => return cannot("no such pool or dataset"),
-        Ok(None) => return cannot("dataset does not exist"),
-        Err(e) => return cannot(&e.to_string()),
-    };
-    if !kinds.meets(Kinds::of(&dataset)) {
-        return cannot("operation not applicable to datasets of this type");
-    }
-    Ok(Node { imported, dataset, seen: None })
+    ctx.pools.get(pool).ok_or_else(|| no_dataset(name).to_string())
 }
 
-/// Why `name` cannot be the name of a dataset of these kinds.
-fn misnamed(name: &str, kinds: Kinds) -> Option<String> {
-    let expected = Expected {
-        head: kinds.meets(Kinds::FILESYSTEM.with(Kinds::VOLUME)),
-        snapshot: kinds.meets(Kinds::SNAPSHOT),
-        bookmark: kinds.meets(Kinds::BOOKMARK),
-    };
-    names::misnamed(name, expected)
+/// Opens a dataset by name; the error is the message for the user.
+pub fn open(ctx: &Context, name: &str, kinds: Kinds) -> Result<Node, String> {
+    let imported = pool_of(ctx, name, kinds)?;
+    let dataset = cenote_admin::kinds::open(imported.pool().dsl(), name, kinds);
+    Ok(Node { dataset: dataset.map_err(|e| e.to_string())?, imported, seen: None })
 }
 
 #[cfg(test)]
@@ -446,19 +385,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_checked_before_they_are_opened() {
-        let why = |name: &str, kinds| misnamed(name, kinds).unwrap_or_default();
-        assert_eq!(why("tank@s", Kinds::FILESYSTEM), "snapshot delimiter '@' is not expected here");
-        assert_eq!(why("tank", Kinds::SNAPSHOT), "missing '@' delimiter in snapshot name");
-        assert_eq!(
-            why("tank//a", Kinds::DATASET),
-            "empty component or misplaced '@' or '#' delimiter in name"
-        );
-        assert_eq!(why("tank/a!", Kinds::DATASET), "invalid character '!' in name");
-        assert_eq!(why("tank/", Kinds::DATASET), "trailing slash in name");
-        assert_eq!(why("tank/a b@s", Kinds::DATASET), "");
-        assert!(Kinds::parse("fs,snap").unwrap() == Kinds::FILESYSTEM.with(Kinds::SNAPSHOT));
-        assert!(matches!(Kinds::parse("x"), Err(Stop::Usage(m)) if m == "invalid type 'x'"));
+    fn kinds_are_named() {
+        assert!(kinds("fs,snap").unwrap() == Kinds::FILESYSTEM.with(Kinds::SNAPSHOT));
+        assert!(matches!(kinds("x"), Err(Stop::Usage(m)) if m == "invalid type 'x'"));
     }
 
     #[test]

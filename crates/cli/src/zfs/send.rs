@@ -1,27 +1,21 @@
 //! `zfs send`: streams of snapshots on standard output (`zfs_do_send`).
-//!
-//! | module | what |
-//! |---|---|
-//! | `one` | one stream, with properties and holds if they are asked for (`zfs_send_one`) |
-//! | `many` | packages of streams: `-R` and `-I` (`zfs_send`) |
-//! | `resume` | a stream that goes on: `-t` (`zfs_send_resume`); what an interrupted receive left: `-S` (`zfs_send_saved`) |
-//! | `stream` | the snapshot is held, the stream is written, progress is told |
-//! | `report` | what `-v` and `-P` say |
 
-mod many;
-mod one;
 mod report;
-mod resume;
-mod stream;
 
+use super::change::rights;
+use super::session::{outcome, stop};
 use crate::context::Context;
 use crate::options::{Spec, parse_with_long};
 use crate::pools::Imported;
+use crate::zfs::select::{Kinds, open, pool_of};
+use cenote_admin::send::{Send, decode_token, no_longer_exists};
+use cenote_admin::{Error, Session};
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_dsl::send::SendOptions;
-use cenote_dsl::send::package::Wanted;
 use cenote_engine::change::names::{Expected, misnamed};
+use report::Reports;
 use std::ffi::OsString;
+use std::io::{self, Write};
 
 const SPEC: Spec =
     Spec { short: "DI:LPRSVX:bcehi:npst:vw", refused: "d:", refused_long: &["redact"] };
@@ -48,15 +42,14 @@ const LONG: &[(&str, char)] = &[
 const NO_DEDUP: &str = "WARNING: deduplicated send is no longer supported.  A regular,\n\
                         non-deduplicated stream will be generated.\n";
 
-/// What was asked for (`sendflags_t`).
+/// Printed where `-i` names neither snapshot nor bookmark.
+const ASSUMED: &str = "Warning: incremental source didn't specify type, assuming snapshot. Use '@' or '#' prefix \
+                       to avoid ambiguity.";
+
+/// What was asked for: what is sent, and what is said of it.
 #[derive(Clone, Debug, Default)]
 struct Flags {
-    /// What streams contain; what the pool has is filled in later.
-    options: SendOptions,
-    /// What a package contains.
-    wanted: Wanted,
-    raw: bool,
-    dry_run: bool,
+    how: Send,
     /// How often `-v` was given; 1 for `-P` and `-V` alone.
     verbosity: usize,
     /// `-v` was given.
@@ -64,24 +57,6 @@ struct Flags {
     parsable: bool,
     /// The thread that sends is named after how far it is.
     title: bool,
-}
-
-impl Flags {
-    /// What the streams of a pool may contain.
-    fn options_in(&self, imported: &Imported) -> SendOptions {
-        let pool = imported.pool();
-        let active = |name| pool.features().is_active(name);
-        SendOptions {
-            pool_embeds: active("embedded_data"),
-            pool_has_lz4: active("lz4_compress"),
-            ..self.options
-        }
-    }
-
-    /// Whether one stream needs a package around it.
-    fn is_packed(&self) -> bool {
-        self.wanted.props || self.wanted.backup || self.wanted.holds
-    }
 }
 
 /// Runs `zfs send`.
@@ -94,7 +69,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
                 if from.is_some() {
                     return usage("");
                 }
-                flags.wanted.all_snapshots = opt.letter == 'I';
+                flags.how.wanted.all_snapshots = opt.letter == 'I';
                 from = Some(opt.text());
             }
             't' => token = Some(opt.text()),
@@ -106,13 +81,18 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     if (flags.parsable || flags.title) && flags.verbosity == 0 {
         flags.verbosity = 1;
     }
-    flags.wanted.verbose = flags.verbosity > 0;
-    if !flags.wanted.exclude.is_empty() && !flags.wanted.replicate {
+    flags.how.estimate = flags.verbosity > 0;
+    flags.how.wanted.verbose = flags.verbosity > 0;
+    if !flags.how.wanted.exclude.is_empty() && !flags.how.wanted.replicate {
         return fail("Cannot specify dataset exclusion (-X) on a non-recursive send.");
     }
     let names = parsed.names();
     if token.is_some() {
-        if from.is_some() || flags.wanted.replicate || flags.is_packed() || flags.options.saved {
+        if from.is_some()
+            || flags.how.wanted.replicate
+            || flags.how.is_packed()
+            || flags.how.options.saved
+        {
             return usage("invalid flags combined with -t");
         }
         if !names.is_empty() {
@@ -125,34 +105,90 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         ([name], _) => name.as_str(),
         _ => return usage("too many arguments"),
     };
-    if flags.options.saved {
+    if flags.how.options.saved {
         check_saved(name, from.as_deref(), &flags)?;
     }
-    if !flags.dry_run && ctx.caller.terminal.out {
+    if !flags.how.dry_run && ctx.caller.terminal.out {
         return fail(
             "Error: Stream can not be written to a terminal.\nYou must redirect standard output.",
         );
     }
-    if flags.options.saved {
-        return resume::saved(name, &flags, ctx);
+    if flags.how.options.saved {
+        let pool = pool_of(ctx, name, Kinds::HEAD).map_err(Stop::Fail)?;
+        return sending(&pool, &flags, ctx, |session, out| {
+            session.send_saved(name, &flags.how, out)
+        });
     }
     if let Some(token) = token {
-        return resume::run(&token, &flags, ctx);
+        return resume(&token, &flags, ctx);
     }
-    if flags.wanted.skip_missing && !flags.wanted.replicate {
+    if flags.how.wanted.skip_missing && !flags.how.wanted.replicate {
         return usage("skip-missing flag can only be used in conjunction with replicate");
     }
-    match flags.wanted.replicate || flags.wanted.all_snapshots {
-        true => many::run(name, from, flags, ctx),
-        false => one::run(name, from, flags, ctx),
+    send(name, from, &flags, ctx)
+}
+
+/// Sends a snapshot or head, or a package.
+fn send(name: &str, mut from: Option<String>, flags: &Flags, ctx: &mut Context) -> Outcome {
+    let how = &flags.how;
+    if !how.is_many()
+        && let Some(from) = from.as_mut().filter(|from| !from.contains(['@', '#']))
+    {
+        ctx.complain(ASSUMED);
+        from.insert(0, '@');
     }
+    how.check(name, from.as_deref()).map_err(stop)?;
+    let (of, kinds) = match how.is_many() {
+        true => (name.split('@').next().unwrap_or_default(), Kinds::HEAD),
+        false => (name, Kinds::DATASET),
+    };
+    let imported = open(ctx, of, kinds).map_err(Stop::Fail)?.imported;
+    let other = |from: &&String| {
+        let pool = from.split(['/', '@', '#']).next().unwrap_or_default();
+        !pool.is_empty() && pool != imported.name()
+    };
+    if let Some(from) = from.as_ref().filter(|_| !how.is_many()).filter(other) {
+        // What is in another pool is no start, but has to be there.
+        open(ctx, from, Kinds::SNAPSHOT.with(Kinds::BOOKMARK)).map_err(Stop::Fail)?;
+    }
+    sending(&imported, flags, ctx, |session, out| session.send(name, from.as_deref(), how, out))
+}
+
+/// Goes on with a stream.
+fn resume(text: &str, flags: &Flags, ctx: &mut Context) -> Outcome {
+    let token = decode_token(text).map_err(stop)?;
+    let pool = token.to_name.split(['/', '@']).next().unwrap_or_default();
+    let Some(imported) = ctx.pools.get(pool) else {
+        let lines = if flags.how.dry_run { &mut ctx.out } else { &mut ctx.err };
+        report::token(&token, flags, lines)?;
+        return Err(stop(no_longer_exists(&token)));
+    };
+    sending(&imported, flags, ctx, |session, out| session.resume_send(&token, &flags.how, out))
+}
+
+/// Does `work`, which writes streams to standard output, and says what is asked for.
+fn sending(
+    imported: &Imported,
+    flags: &Flags,
+    ctx: &mut Context,
+    work: impl FnOnce(&mut Session<'_>, &mut dyn Write) -> Result<(), Error>,
+) -> Outcome {
+    let (rights, opened) = (rights(ctx), imported.opened().clone());
+    let Context { out, err, caller, .. } = ctx;
+    if flags.how.dry_run {
+        // Estimates are all that there is.
+        let mut reports = Reports::new(flags, caller, err, Some(out));
+        return outcome(work(&mut Session::new(opened, rights, &mut reports), &mut io::sink()));
+    }
+    let mut reports = Reports::new(flags, caller, err, None);
+    outcome(work(&mut Session::new(opened, rights, &mut reports), out.raw()))
 }
 
 /// What goes together with `-S`.
 fn check_saved(name: &str, from: Option<&str>, flags: &Flags) -> Result<(), Stop> {
-    let SendOptions { large_blocks, embedded, compressed, .. } = flags.options;
+    let SendOptions { large_blocks, embedded, compressed, .. } = flags.how.options;
     let streams = large_blocks || embedded || compressed;
-    if streams || from.is_some() || flags.wanted.replicate || flags.is_packed() {
+    if streams || from.is_some() || flags.how.wanted.replicate || flags.how.is_packed() {
         return usage("incompatible flags combined with saved send flag");
     }
     match name.contains('@') {
@@ -162,7 +198,7 @@ fn check_saved(name: &str, from: Option<&str>, flags: &Flags) -> Result<(), Stop
 }
 
 fn set(flags: &mut Flags, letter: char) {
-    let Flags { options, wanted, .. } = flags;
+    let Send { options, wanted, dry_run, .. } = &mut flags.how;
     match letter {
         'L' => options.large_blocks = true,
         'e' => options.embedded = true,
@@ -170,14 +206,14 @@ fn set(flags: &mut Flags, letter: char) {
         'S' => options.saved = true,
         'w' => {
             (options.large_blocks, options.embedded, options.compressed) = (true, true, true);
-            (flags.raw, wanted.raw) = (true, true);
+            wanted.raw = true;
         }
         'R' => wanted.replicate = true,
         's' => wanted.skip_missing = true,
         'p' => wanted.props = true,
         'b' => wanted.backup = true,
         'h' => wanted.holds = true,
-        'n' => flags.dry_run = true,
+        'n' => *dry_run = true,
         'P' => flags.parsable = true,
         'V' => flags.title = true,
         _ => {
@@ -194,7 +230,7 @@ fn exclude(list: &str, flags: &mut Flags) -> Result<(), Stop> {
         if misnamed(name, any).is_some() || !name.contains('/') {
             return usage(format!("-X {name}: not a valid non-root dataset name."));
         }
-        flags.wanted.exclude.push(name.to_string());
+        flags.how.wanted.exclude.push(name.to_string());
     }
     Ok(())
 }

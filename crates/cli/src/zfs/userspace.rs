@@ -7,14 +7,13 @@
 use crate::context::Context;
 use crate::options::{Parsed, Spec, commas, parse};
 use crate::table::{Column, Table};
-use crate::zfs::change::permit;
 use crate::zfs::properties::Key;
 use crate::zfs::select::{Kinds, compare_keys, open_or_path};
+use crate::zfs::session::{quietly, stop};
+use cenote_admin::userspace::{Figure, OwnerKind, Usage};
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
-use cenote_dsl::DatasetKind;
 use cenote_dsl::human::{nicebytes, nicenum};
 use cenote_dsl::props::{Account, Who};
-use cenote_engine::change::policy::Operation;
 use nix::unistd::{Gid, Group, Uid, User};
 use std::cmp::Ordering;
 use std::ffi::OsString;
@@ -51,43 +50,20 @@ impl Field {
     }
 }
 
-/// Kinds of owners (`zfs_user_or_group_type_t`), in the order in which they sort.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
-    PosixUser,
-    PosixGroup,
-    SmbUser,
-    SmbGroup,
-    Project,
-}
-
-impl Kind {
-    /// The kind of an owner; a number above 32 bits is of another system's domain.
-    fn of(who: Who, id: u64) -> Kind {
-        match (who, u32::try_from(id).is_ok()) {
-            (Who::User, true) => Kind::PosixUser,
-            (Who::User, false) => Kind::SmbUser,
-            (Who::Group, true) => Kind::PosixGroup,
-            (Who::Group, false) => Kind::SmbGroup,
-            (Who::Project, _) => Kind::Project,
-        }
-    }
-
-    fn text(self) -> &'static str {
-        match self {
-            Kind::PosixUser => "POSIX User",
-            Kind::PosixGroup => "POSIX Group",
-            Kind::SmbUser => "SMB User",
-            Kind::SmbGroup => "SMB Group",
-            Kind::Project => "Project",
-        }
+fn kind_text(kind: OwnerKind) -> &'static str {
+    match kind {
+        OwnerKind::PosixUser => "POSIX User",
+        OwnerKind::PosixGroup => "POSIX Group",
+        OwnerKind::SmbUser => "SMB User",
+        OwnerKind::SmbGroup => "SMB Group",
+        OwnerKind::Project => "Project",
     }
 }
 
 /// What to show.
 struct Show {
     fields: Vec<Field>,
-    kinds: Vec<Kind>,
+    kinds: Vec<OwnerKind>,
     /// Sort keys: field, descending.
     sort: Vec<(Field, bool)>,
     numeric: bool,
@@ -97,7 +73,7 @@ struct Show {
 
 /// One line.
 struct Line {
-    kind: Kind,
+    kind: OwnerKind,
     id: u64,
     name: String,
     account: Account,
@@ -132,27 +108,13 @@ fn run(args: &[OsString], who: Who, ctx: &mut Context) -> Outcome {
         Ok(node) => node,
         Err(why) => return fail(why),
     };
-    let dsl = std::sync::Arc::clone(node.imported.pool().dsl());
-    let cannot = |why: &dyn std::fmt::Display| {
-        Stop::Fail(format!("cannot get used/quota for {}: {why}", node.dataset.name))
-    };
-    for property in show.properties(who) {
-        let operation = Operation::Userspace { name: &node.dataset.name, property: &property };
-        permit(&node.imported, ctx, &operation).map_err(|e| cannot(&e))?;
-    }
-    let head = dsl.kind_of_head(&node.dataset).map_err(|e| cannot(&e))?;
-    if head != DatasetKind::Filesystem {
-        return fail("operation is only applicable to filesystems and their snapshots");
-    }
-    let accounts = match dsl.accounts(&node.dataset, who).map_err(|e| cannot(&e))? {
-        Some(accounts) => accounts,
-        // A file system of an older version counts no projects, which is no failure.
-        None if who == Who::Project => return Ok(0),
-        None => return Err(cannot(&"unsupported version or feature")),
-    };
+    let figures = show.figures();
+    let found =
+        quietly(&node.imported, ctx, |session| session.userspace(&node.dataset, who, &figures));
+    // A file system of an older version counts no projects, which is no failure.
+    let Some(usage) = found.map_err(stop)? else { return Ok(0) };
     let mut lines: Vec<Line> = Vec::new();
-    for (id, account) in accounts {
-        let kind = Kind::of(who, id);
+    for Usage { kind, id, account } in usage {
         if show.kinds.contains(&kind) {
             lines.push(Line { kind, id, name: show.name(kind, id), account });
         }
@@ -162,16 +124,16 @@ fn run(args: &[OsString], who: Who, ctx: &mut Context) -> Outcome {
 }
 
 /// The kinds that `-t` asks for.
-fn kinds(list: &OsString, who: Who) -> Result<Vec<Kind>, Stop> {
+fn kinds(list: &OsString, who: Who) -> Result<Vec<OwnerKind>, Stop> {
     let mut kinds = Vec::new();
     for word in commas(list) {
         kinds.extend(match (word.as_str(), who) {
-            ("posixuser", _) => vec![Kind::PosixUser],
-            ("smbuser", _) => vec![Kind::SmbUser],
-            ("posixgroup", _) => vec![Kind::PosixGroup],
-            ("smbgroup", _) => vec![Kind::SmbGroup],
-            ("all", Who::User) => vec![Kind::PosixUser, Kind::SmbUser],
-            ("all", _) => vec![Kind::PosixGroup, Kind::SmbGroup],
+            ("posixuser", _) => vec![OwnerKind::PosixUser],
+            ("smbuser", _) => vec![OwnerKind::SmbUser],
+            ("posixgroup", _) => vec![OwnerKind::PosixGroup],
+            ("smbgroup", _) => vec![OwnerKind::SmbGroup],
+            ("all", Who::User) => vec![OwnerKind::PosixUser, OwnerKind::SmbUser],
+            ("all", _) => vec![OwnerKind::PosixGroup, OwnerKind::SmbGroup],
             _ => return usage(format!("invalid type '{word}' for -t option")),
         });
     }
@@ -183,9 +145,9 @@ impl Show {
         let mut show = Show {
             fields: FIELDS.iter().map(|(_, field)| *field).collect(),
             kinds: match who {
-                Who::User => vec![Kind::PosixUser, Kind::SmbUser],
-                Who::Group => vec![Kind::PosixGroup, Kind::SmbGroup],
-                Who::Project => vec![Kind::Project],
+                Who::User => vec![OwnerKind::PosixUser, OwnerKind::SmbUser],
+                Who::Group => vec![OwnerKind::PosixGroup, OwnerKind::SmbGroup],
+                Who::Project => vec![OwnerKind::Project],
             },
             sort: Vec::new(),
             numeric: who == Who::Project,
@@ -222,29 +184,26 @@ impl Show {
         Ok(show)
     }
 
-    /// The properties that are shown, which are permissions as well.
-    fn properties(&self, who: Who) -> Vec<String> {
-        let of = match who {
-            Who::User => "user",
-            Who::Group => "group",
-            Who::Project => "project",
-        };
+    /// What is asked of an owner.
+    fn figures(&self) -> Vec<Figure> {
         let all = self.fields.iter().filter_map(|field| match field {
             Field::Type | Field::Name => None,
-            Field::Used => Some("used"),
-            Field::Quota => Some("quota"),
-            Field::ObjUsed => Some("objused"),
-            Field::ObjQuota => Some("objquota"),
+            Field::Used => Some(Figure::Used),
+            Field::Quota => Some(Figure::Quota),
+            Field::ObjUsed => Some(Figure::ObjUsed),
+            Field::ObjQuota => Some(Figure::ObjQuota),
         });
-        all.map(|what| format!("{of}{what}")).collect()
+        all.collect()
     }
 
     /// The name of an owner, or else the number.
-    fn name(&self, kind: Kind, id: u64) -> String {
+    fn name(&self, kind: OwnerKind, id: u64) -> String {
         let number = u32::try_from(id).ok().filter(|_| !self.numeric);
         let named = number.and_then(|n| match kind {
-            Kind::PosixUser => User::from_uid(Uid::from_raw(n)).ok()?.map(|user| user.name),
-            Kind::PosixGroup => Group::from_gid(Gid::from_raw(n)).ok()?.map(|group| group.name),
+            OwnerKind::PosixUser => User::from_uid(Uid::from_raw(n)).ok()?.map(|user| user.name),
+            OwnerKind::PosixGroup => {
+                Group::from_gid(Gid::from_raw(n)).ok()?.map(|group| group.name)
+            }
             _ => None,
         });
         named.unwrap_or_else(|| id.to_string())
@@ -272,7 +231,7 @@ impl Show {
     fn value(&self, line: &Line, field: Field) -> String {
         let (bytes, objects) = (line.account.bytes, line.account.objects);
         let (number, quota, human): (_, _, fn(u64) -> String) = match field {
-            Field::Type => return line.kind.text().into(),
+            Field::Type => return kind_text(line.kind).into(),
             Field::Name => return line.name.clone(),
             Field::Used => (bytes.map(|b| b.0), false, nicebytes),
             Field::Quota => (bytes.map(|b| b.1), true, nicebytes),

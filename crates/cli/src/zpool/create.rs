@@ -17,7 +17,7 @@ use crate::zpool::import::arc_bytes;
 use crate::zpool::layout;
 use crate::zpool::properties::{find, refuse_unsupported, tell_kept_of_pool};
 use crate::zpool::select::check_new;
-use cenote::contents::Files;
+use cenote_admin::contents::Files;
 use cenote_command::outcome::{Outcome, Stop, fail, given_twice, plain, usage};
 use cenote_dmu::outside::Chance;
 use cenote_dmu::write::WriteError;

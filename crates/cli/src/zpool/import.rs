@@ -372,7 +372,7 @@ fn open_pool(
     logs: &Arc<LogProgress>,
     ctx: &mut Context,
 ) -> Result<Option<Opened>, Stop> {
-    let replay = cenote::contents::replayer();
+    let replay = cenote_admin::contents::replayer();
     let engine = EngineOptions { logs: Arc::clone(logs), replay, ..EngineOptions::default() };
     let opened = match options.readonly {
         true => Pool::import(candidate, options).map(Opened::ReadOnly),

@@ -1,7 +1,7 @@
 //! What a mount asks the pool while it is used: space, snapshots, and to be on disk.
 
 use crate::pools::Opened;
-use cenote::contents::Files;
+use cenote_admin::contents::Files;
 use cenote_dsl::Dataset;
 use cenote_engine::EngineError;
 use cenote_engine::change::{ChangeError, Changes, NewSnapshot};
@@ -94,7 +94,7 @@ impl Snapshots for OfDataset {
         let missing = || cenote_zpl::Error::NotFound(name.into());
         let head = pool.dsl().by_object(self.id)?.ok_or_else(missing)?;
         let snapshot = pool.dsl().find(&format!("{}@{name}", head.name))?.ok_or_else(missing)?;
-        let settings = cenote::contents::whole(&pool, &snapshot)?;
+        let settings = cenote_admin::contents::whole(&pool, &snapshot)?;
         FileSystem::open_as(pool.dsl().open_objset(&snapshot)?, settings)
     }
 

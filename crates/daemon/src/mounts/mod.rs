@@ -28,8 +28,10 @@
 //! | `settings` | what properties and options say about a mount |
 //! | [`exchange`] | other contents for what is mounted |
 //! | [`moving`] | mounts that follow changes of properties and names |
+//! | [`administered`] | what the library of administration asks of mounts |
 //! | [`agents`] | the processes beside the daemon |
 
+pub mod administered;
 pub mod agents;
 pub mod exchange;
 mod handle;

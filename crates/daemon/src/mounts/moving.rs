@@ -17,7 +17,7 @@ use super::table::{All, Listed, Mounted, Way};
 use super::{Directory, How, Mounts, NotMounted, StaysMounted, mount_one};
 use crate::context::Context;
 use crate::pools::Imported;
-use cenote_dsl::{Dataset, DatasetKind, Source};
+use cenote_dsl::Dataset;
 use cenote_fuse::{Forgetting, MountError};
 
 /// File systems that were unmounted for a change.
@@ -227,39 +227,6 @@ impl Mounts {
     }
 }
 
-/// A dataset and all below it.
-pub fn family(imported: &Imported, dataset: &Dataset) -> Result<Vec<Dataset>, cenote_dmu::Error> {
-    let pool = imported.pool();
-    let mut family = vec![dataset.clone()];
-    let mut at = 0;
-    while let Some(next) = family.get(at).cloned() {
-        family.extend(pool.dsl().children(&next)?);
-        at += 1;
-    }
-    Ok(family)
-}
-
-/// A file system and those below it that have its mountpoint's name in theirs.
-pub fn with_mountpoint_of(
-    imported: &Imported,
-    dataset: &Dataset,
-) -> Result<Vec<Dataset>, cenote_dmu::Error> {
-    let pool = imported.pool();
-    let mut all = vec![dataset.clone()];
-    let mut at = 0;
-    while let Some(next) = all.get(at).cloned() {
-        for child in pool.dsl().children(&next)? {
-            let own = pool.dsl().get(&child, "mountpoint")?;
-            let inherits = own.is_some_and(|v| v.source != Source::Local);
-            if child.kind == DatasetKind::Filesystem && inherits {
-                all.push(child);
-            }
-        }
-        at += 1;
-    }
-    Ok(all)
-}
-
 /// Gives a mounted file system further options (`-o remount,…`). Says what fails; returns whether all went well.
 ///
 /// # Errors
@@ -315,7 +282,7 @@ pub fn refresh(imported: &Imported, ctx: &mut Context) -> bool {
         let cache = settings.files.cache;
         if let Ok(Some(dataset)) = &dataset
             && cache != mounted.settings.files.cache
-            && let Err(e) = cenote::contents::cache_snapshots(&pool, dataset, cache)
+            && let Err(e) = cenote_admin::contents::cache_snapshots(&pool, dataset, cache)
         {
             tracing::warn!("snapshots of {}: {e}", dataset.name);
         }

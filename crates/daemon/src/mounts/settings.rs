@@ -96,7 +96,7 @@ impl Settings {
             Ok(v) => Ok(v.map(|v| v.exact).unwrap_or_default()),
             Err(e) => Err(e.to_string()),
         };
-        let files = cenote::contents::settings(&pool, d).map_err(|e| e.to_string())?;
+        let files = cenote_admin::contents::settings(&pool, d).map_err(|e| e.to_string())?;
         let mut settings = Settings {
             snapdir: match value("snapdir")?.as_str() {
                 "visible" => SnapDir::Visible,

@@ -1,9 +1,11 @@
-//! How far a stream has come: with `-v`, a line on the user's terminal that is drawn over. A stream does not say how
-//! long it will be, so no time left is shown.
+//! What is said of streams that come. With `-v` on a terminal a line is drawn over that shows how far a stream has come. A
+//! stream does not say how long it will be, so no time left is shown.
 
-use super::Flags;
 use crate::context::Context;
 use crate::progress::Drawn;
+use cenote_admin::Event;
+use cenote_admin::receive::Receive;
+use cenote_dsl::human::nicebytes;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -16,18 +18,10 @@ const EVERY: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// There can be no thread that draws. Nothing was done then.
-pub(super) fn while_told<T>(
-    flags: &Flags,
-    ctx: &mut Context,
-    work: impl FnOnce(&AtomicU64) -> T,
-) -> io::Result<T> {
-    let bytes = AtomicU64::new(0);
-    if !flags.verbose || !ctx.caller.terminal.err {
-        return Ok(work(&bytes));
-    }
+pub fn while_drawn(ctx: &mut Context, bytes: &AtomicU64, work: &mut dyn FnMut()) -> io::Result<()> {
     let (line, err) = (Drawn::without_end(ctx.caller.terminal.width), &mut ctx.err);
     std::thread::scope(|scope| {
-        let ((done, closed), bytes) = (channel::<()>(), &bytes);
+        let (done, closed) = channel::<()>();
         let tells = move || {
             while let Err(RecvTimeoutError::Timeout) = closed.recv_timeout(EVERY) {
                 line.draw(bytes.load(Relaxed), err);
@@ -35,8 +29,43 @@ pub(super) fn while_told<T>(
             line.finish(err);
         };
         std::thread::Builder::new().name("progress".into()).spawn_scoped(scope, tells)?;
-        let worked = work(bytes);
+        work();
         drop(done);
-        Ok(worked)
+        Ok(())
     })
+}
+
+/// Says what happens (`-v`).
+pub(super) fn say(ctx: &mut Context, event: &Event<'_>, how: &Receive) -> io::Result<()> {
+    match event {
+        Event::Receiving { sent, to, origin, incremental } => {
+            if let Some(origin) = origin {
+                let given = if how.origin.is_some() { "using provided" } else { "found" };
+                writeln!(ctx.out, "{given} clone origin {origin}")?;
+            }
+            let does = if how.dry_run { "would receive" } else { "receiving" };
+            let kind = if *incremental { "incremental" } else { "full" };
+            writeln!(ctx.out, "{does} {kind} stream of {sent} into {to}")?;
+            ctx.out.flush()
+        }
+        Event::Received { bytes, took } => {
+            let seconds = took.as_secs_f64().max(1e-9);
+            let (size, rate) = (nicebytes(*bytes), nicebytes((*bytes as f64 / seconds) as u64));
+            writeln!(ctx.out, "received {size} stream in {seconds:.2} seconds ({rate}/sec)")?;
+            ctx.out.flush()
+        }
+        Event::IsThere(name) => writeln!(ctx.out, "snap {name} already exists; ignoring"),
+        Event::Promoting(name) => writeln!(ctx.out, "promoting {name}"),
+        Event::Destroying(name) => writeln!(ctx.out, "attempting destroy {name}"),
+        Event::Renaming { from, to } => writeln!(ctx.out, "attempting rename {from} to {to}"),
+        Event::Settled(true) => writeln!(ctx.out, "success"),
+        Event::Settled(false) => writeln!(ctx.out, "failed"),
+        Event::LacksStart { dataset, snapshot } => writeln!(
+            ctx.out,
+            "local fs {dataset} does not have fromsnap ({snapshot} in stream); must have been \
+             deleted locally; ignoring"
+        ),
+        Event::LacksParent(name) => writeln!(ctx.out, "local fs {name} new parent not found"),
+        _ => Ok(()),
+    }
 }

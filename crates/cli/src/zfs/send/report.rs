@@ -1,37 +1,107 @@
 //! What `zfs send -v` and `-P` say: estimates before a stream, and how far it is while it is written.
 
 use super::Flags;
-use crate::context::Context;
 use crate::progress::Drawn;
+use cenote_admin::{Event, Host, Mounts, NoMounts, Streaming};
 use cenote_command::output::Output;
 use cenote_command::{Caller, clock};
 use cenote_dsl::human::{nicebytes, nicenum};
 use cenote_dsl::send::Progress;
+use cenote_format::stream::token::Token;
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// How often progress is told.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Where estimates are written: with `-n` they are all that there is.
-pub(super) fn lines<'c>(flags: &Flags, ctx: &'c mut Context) -> &'c mut Output {
-    match flags.dry_run && flags.verbosity > 0 {
-        true => &mut ctx.out,
-        false => &mut ctx.err,
+/// Says what happens while streams are sent.
+pub(super) struct Reports<'a> {
+    flags: &'a Flags,
+    caller: &'a Caller,
+    err: &'a mut Output,
+    /// Where estimates are written, if not to standard error.
+    out: Option<&'a mut Output>,
+    mounts: NoMounts,
+}
+
+impl<'a> Reports<'a> {
+    pub(super) fn new(
+        flags: &'a Flags,
+        caller: &'a Caller,
+        err: &'a mut Output,
+        out: Option<&'a mut Output>,
+    ) -> Reports<'a> {
+        Reports { flags, caller, err, out, mounts: NoMounts }
+    }
+}
+
+impl Host for Reports<'_> {
+    fn tell(&mut self, event: Event<'_>) -> io::Result<()> {
+        let flags = self.flags;
+        let lines = match &mut self.out {
+            Some(out) => out,
+            None => &mut *self.err,
+        };
+        // One stream is told of only where it was asked for by `-v` or `-P`.
+        let told = |packed: bool| packed || flags.progress || flags.parsable;
+        match event {
+            Event::Failed(e) => drop(writeln!(self.err, "{e}")),
+            Event::Warning(text) => drop(writeln!(self.err, "{text}")),
+            Event::Estimate { to, from, size, packed } if told(packed) => {
+                writeln!(lines, "{}", estimate(to, from, size, flags.parsable))?;
+            }
+            Event::EstimateTotal { size, packed } if told(packed) => match flags.parsable {
+                true => writeln!(lines, "size\t{size}")?,
+                false => {
+                    let text = if packed { nicebytes(size) } else { nicenum(size) };
+                    writeln!(lines, "total estimated size is {text}")?;
+                }
+            },
+            Event::Resuming(found) => token(found, flags, lines)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn mounts(&mut self) -> &mut dyn Mounts {
+        &mut self.mounts
+    }
+
+    fn while_streaming(
+        &mut self,
+        streaming: &Streaming<'_>,
+        work: &mut dyn FnMut(),
+    ) -> io::Result<()> {
+        let (flags, caller, err) = (self.flags, self.caller, &mut *self.err);
+        let Streaming { name, size, packed, progress } = *streaming;
+        // In a package blocks are not told of, as in OpenZFS.
+        let told = Told { name, size, verbosity: if packed { 0 } else { flags.verbosity } };
+        let (done, closed) = channel::<()>();
+        std::thread::scope(|scope| {
+            let tells = move || tell(&told, flags, progress, &closed, (caller, err));
+            if flags.progress || flags.title || flags.parsable {
+                std::thread::Builder::new().name("progress".into()).spawn_scoped(scope, tells)?;
+            }
+            work();
+            drop(done);
+            Ok(())
+        })
+    }
+}
+
+/// What a token says, with `-v` and `-P`.
+pub(super) fn token(token: &Token, flags: &Flags, lines: &mut Output) -> io::Result<()> {
+    match flags.verbosity {
+        0 => Ok(()),
+        _ => write!(lines, "resume token contents:\n{}", token.to_list()),
     }
 }
 
 /// The line of one stream (`send_print_verbose`).
-pub(super) fn estimate(
-    to: &str,
-    from: Option<&str>,
-    size: u64,
-    flags: &Flags,
-    ctx: &mut Context,
-) -> io::Result<()> {
-    let line = match (flags.parsable, from) {
+fn estimate(to: &str, from: Option<&str>, size: u64, parsable: bool) -> String {
+    match (parsable, from) {
         (true, Some(from)) => format!("incremental\t{from}\t{to}\t{size}"),
         (true, None) => format!("full\t{to}\t{size}"),
         (false, from) => {
@@ -45,30 +115,21 @@ pub(super) fn estimate(
                 size => format!("{what} estimated size is {}", nicebytes(size)),
             }
         }
-    };
-    writeln!(lines(flags, ctx), "{line}")
-}
-
-/// The line of all streams together.
-pub(super) fn total(text: &str, size: u64, flags: &Flags, ctx: &mut Context) -> io::Result<()> {
-    match flags.parsable {
-        true => writeln!(lines(flags, ctx), "size\t{size}"),
-        false => writeln!(lines(flags, ctx), "total estimated size is {text}"),
     }
 }
 
 /// A stream whose progress is told.
-pub(super) struct Told<'a> {
-    pub name: &'a str,
+struct Told<'a> {
+    name: &'a str,
     /// Bytes that it will have, about; 0 if that is not known.
-    pub size: u64,
+    size: u64,
     /// As `-v` was given, where blocks count as well.
-    pub verbosity: usize,
+    verbosity: usize,
 }
 
 /// Tells how far a stream is, once a second, until `done` is closed (`send_progress_thread`). On a terminal one line
 /// with rate and time left is drawn again and again in place of one line after the other.
-pub(super) fn tell(
+fn tell(
     told: &Told<'_>,
     flags: &Flags,
     progress: &Progress,

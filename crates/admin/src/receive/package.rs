@@ -3,10 +3,8 @@
 use super::follow::follow;
 use super::names::destination;
 use super::one::Stream;
-use super::{Job, Within};
-use crate::context::Context;
-use crate::zfs::change::permit;
-use cenote_command::outcome::Stop;
+use super::{Job, Within, cannot};
+use crate::error::{Error, ErrorKind, Reason, Result};
 use cenote_engine::change::ChangeError;
 use cenote_engine::change::policy::Operation;
 use cenote_engine::change::receive::{ReceiveError, Source};
@@ -25,67 +23,68 @@ pub(super) enum Next {
 
 /// Receives the next stream of the input, or all streams of the package that begins there.
 pub(super) fn next(
-    job: &mut Job,
+    job: &mut Job<'_, '_>,
     source: &mut Source<'_>,
     within: Option<&Within<'_>>,
-    ctx: &mut Context,
-) -> Result<Next, Stop> {
-    let cannot = |why: String| Stop::Fail(format!("cannot receive: {why}"));
-    if job.flags.prefix {
+) -> Result<Next> {
+    let invalid = |why: &str| Err(cannot(ErrorKind::Stream, why));
+    if job.how.prefix {
         let name = &job.target;
-        let there = job.head(name).map_err(|e| cannot(e.to_string()))?;
+        let there = job.session.head(name).map_err(|e| cannot(e.kind(), e))?;
         if there.is_none() && !name.contains('@') {
-            return Err(cannot(format!("specified fs ({name}) does not exist")));
+            let why = format_args!("specified fs ({name}) does not exist");
+            return Err(cannot(ErrorKind::NotFound, why));
         }
     }
     let begin = match source.begin() {
         Ok(Some(begin)) => begin,
         Ok(None) => return Ok(Next::End),
-        Err(ReceiveError::Truncated) => return Err(cannot("failed to read from stream".into())),
-        Err(e) => return Err(cannot(e.to_string())),
+        Err(ReceiveError::Truncated) => return invalid("failed to read from stream"),
+        Err(e) => return Err(cannot(e.kind(), e)),
     };
     let unknown = begin.features & !feature::KNOWN;
     if begin.features & feature::DEDUP != 0 {
         return Err(cannot(
+            ErrorKind::Unsupported,
             "stream has deprecated feature: dedup, try \
-             'zstream redup [send in a file] | zfs recv [...]'"
-                .into(),
+             'zstream redup [send in a file] | zfs recv [...]'",
         ));
     }
     if unknown != 0 || !matches!(begin.header_type, SUBSTREAM | HEADER_TYPE) {
         let features = begin.features;
-        return Err(cannot(format!(
+        let why = format_args!(
             "stream has unsupported feature, feature flags = {features:x} (unknown flags = \
              {unknown:x})"
-        )));
+        );
+        return Err(cannot(ErrorKind::Unsupported, why));
     }
     job.holds |= begin.features & feature::HOLDS != 0;
     let name = String::from_utf8_lossy(&begin.to_name).into_owned();
     let Some((of, _)) = name.split_once('@') else {
-        return Err(cannot("invalid stream (bad snapshot name)".into()));
+        return invalid("invalid stream (bad snapshot name)");
     };
     if begin.header_type == HEADER_TYPE {
         return match within {
-            None => receive(job, source, &begin, &name, ctx).map(|()| Next::Received),
-            Some(_) => Err(cannot("invalid stream (a package in a package)".into())),
+            None => receive(job, source, &begin, &name).map(|()| Next::Received),
+            Some(_) => invalid("invalid stream (a package in a package)"),
         };
     }
     let alone = Within { list: None, sent: of };
     let within = within.unwrap_or(&alone);
     if !name.starts_with(within.sent) {
-        return Err(cannot("invalid stream (bad snapshot name)".into()));
+        return invalid("invalid stream (bad snapshot name)");
     }
     let stream = Stream::new(job, &begin, &name, within)?;
-    stream.receive(job, source, within, ctx).map(|()| Next::Received)
+    stream.receive(job, source, within).map(|()| Next::Received)
 }
 
 /// The longest list that a package may have, in bytes; `None`: as long as the format lets it be. It counts whether the
 /// caller may receive anything where the package is to go: at the target, or at what is there above it.
-fn longest_list(job: &Job, ctx: &Context) -> Option<u64> {
+fn longest_list(job: &Job<'_, '_>) -> Option<u64> {
     let mut name = job.target.split('@').next().unwrap_or_default();
     loop {
         let operation = Operation::Receive { name, force: false, origin: None };
-        match (permit(&job.imported, ctx, &operation), name.rsplit_once('/')) {
+        match (job.session.permit(&operation), name.rsplit_once('/')) {
             (Ok(()), _) => return None,
             (Err(ChangeError::NotFound), Some((above, _))) => name = above,
             _ => return Some(LONGEST_LIST),
@@ -95,45 +94,46 @@ fn longest_list(job: &Job, ctx: &Context) -> Option<u64> {
 
 /// Receives all streams of a package whose head was read. `name` is the snapshot that was sent.
 fn receive(
-    job: &mut Job,
+    job: &mut Job<'_, '_>,
     source: &mut Source<'_>,
     begin: &Begin,
     name: &str,
-    ctx: &mut Context,
-) -> Result<(), Stop> {
-    let cannot = |e: &dyn std::fmt::Display| Stop::Fail(format!("cannot receive: {e}"));
-    source.limit_lists(longest_list(job, ctx));
-    let list = source.package(begin).map_err(|e| cannot(&e))?;
-    source.limit_lists(Some(LONGEST_LIST).filter(|_| ctx.caller.is_delegated()));
+) -> Result<()> {
+    source.limit_lists(longest_list(job));
+    let list = source.package(begin).map_err(|e| cannot(e.kind(), e))?;
+    source.limit_lists(Some(LONGEST_LIST).filter(|_| job.session.is_delegated()));
     let recursive = list.as_ref().is_none_or(|list| list.recursive);
     if recursive && job.target.contains('@') {
-        return Err(cannot(&"cannot specify snapshot name for multi-snapshot stream"));
+        let why = "cannot specify snapshot name for multi-snapshot stream";
+        return Err(cannot(ErrorKind::Invalid, why));
     }
     match source.record() {
         Ok(Record::End { .. }) => {}
-        Ok(_) => return Err(cannot(&"invalid backup stream")),
-        Err(ReceiveError::Checksum) => return Err(cannot(&"incorrect header checksum")),
-        Err(e) => return Err(cannot(&e)),
+        Ok(_) => return Err(cannot(ErrorKind::Stream, "invalid backup stream")),
+        Err(ReceiveError::Checksum) => {
+            return Err(cannot(ErrorKind::Stream, "incorrect header checksum"));
+        }
+        Err(e) => return Err(cannot(e.kind(), e)),
     }
     let sent = name.split('@').next().unwrap_or_default();
     let within = Within { list: list.as_ref(), sent };
-    let top = match job.flags.prefix {
-        true => destination(&job.flags, &job.target, (sent, name), !recursive),
+    let top = match job.how.prefix {
+        true => destination(job.how, &job.target, (sent, name), !recursive),
         false => Ok(job.target.clone()),
     };
-    let top = top.map_err(|e| cannot(&e))?;
+    let top = top.map_err(|why| cannot(ErrorKind::Invalid, why))?;
     let top = top.split('@').next().unwrap_or_default();
     let mut followed = true;
     if let Some(list) = &list {
         // What is not there yet is not followed.
-        follow(job, list, top, true, ctx)?;
+        follow(job, list, top, true)?;
     }
-    while next(job, source, Some(&within), ctx)? == Next::Received {}
+    while next(job, source, Some(&within))? == Next::Received {}
     if let Some(list) = &list {
-        followed = follow(job, list, top, false, ctx)?;
+        followed = follow(job, list, top, false)?;
     }
     match followed {
         true => Ok(()),
-        false => Err(Stop::Said(1)),
+        false => Err(Error::told()),
     }
 }

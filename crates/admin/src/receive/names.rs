@@ -1,8 +1,8 @@
 //! What a snapshot is called at the receiver, and what its stream starts from.
 
-use super::{Flags, Job};
+use super::Receive;
 use cenote_dmu::Error;
-use cenote_dsl::{Dataset, DatasetKind, Dsl};
+use cenote_dsl::{Dataset, Dsl};
 use std::collections::HashSet;
 
 /// Datasets that a search looks at.
@@ -13,14 +13,14 @@ const MAX_DATASETS: usize = 1 << 20;
 ///
 /// The error is what comes after `cannot receive: `.
 pub(super) fn destination(
-    flags: &Flags,
+    how: &Receive,
     target: &str,
     (sent, name): (&str, &str),
     single: bool,
 ) -> Result<String, String> {
     let with_snapshot = target.contains('@');
-    if with_snapshot && flags.prefix {
-        let letter = if flags.tail { 'e' } else { 'd' };
+    if with_snapshot && how.prefix {
+        let letter = if how.tail { 'e' } else { 'd' };
         return Err(format!("invalid argument - snapshot not allowed with -{letter}"));
     }
     if with_snapshot && !single {
@@ -28,11 +28,11 @@ pub(super) fn destination(
     }
     let below = |len: usize| name.get(len..).unwrap_or_default();
     let rest = match () {
-        () if flags.tail => match sent.rfind('/') {
+        () if how.tail => match sent.rfind('/') {
             Some(slash) => below(slash).to_string(),
             None => format!("/{name}"),
         },
-        () if flags.prefix => {
+        () if how.prefix => {
             let at = name.find('/').or_else(|| name.find('@')).unwrap_or(name.len());
             below(at).to_string()
         }
@@ -85,15 +85,6 @@ fn below(
     Ok(None)
 }
 
-impl Job {
-    /// The file system or volume of this name.
-    pub(super) fn head(&self, name: &str) -> Result<Option<Dataset>, Error> {
-        let pool = self.imported.pool();
-        let found = pool.dsl().find(name)?;
-        Ok(found.filter(|d| matches!(d.kind, DatasetKind::Filesystem | DatasetKind::Volume)))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,8 +93,9 @@ mod tests {
     fn names_follow_the_options() {
         let name = |target: &str, letters: &str, sent: &str, stream: &str| {
             let has = |letter| letters.contains(letter);
-            let flags = Flags { prefix: has('d') || has('e'), tail: has('e'), ..Flags::default() };
-            destination(&flags, target, (sent, stream), !has('R')).unwrap_or_else(|e| e)
+            let how =
+                Receive { prefix: has('d') || has('e'), tail: has('e'), ..Receive::default() };
+            destination(&how, target, (sent, stream), !has('R')).unwrap_or_else(|e| e)
         };
         assert_eq!(name("tank/x@y", "", "a/b", "a/b@s"), "tank/x@y");
         assert_eq!(name("tank/x", "", "a/b", "a/b@s"), "tank/x@s");

@@ -1,11 +1,17 @@
 //! Why a stream was not received, in the words of OpenZFS.
 
 use super::Job;
-use cenote_command::outcome::plain;
+use crate::error::{Error, Reason, Why, plain};
 use cenote_engine::change::receive::ReceiveError;
 
 /// The message. `what` is what was tried (`cannot receive new filesystem stream`), `to` the full name of the snapshot.
-pub(super) fn message(job: &Job, what: &str, to: &str, is_new: bool, e: &ReceiveError) -> String {
+pub(super) fn message(
+    job: &Job<'_, '_>,
+    what: &str,
+    to: &str,
+    is_new: bool,
+    e: &ReceiveError,
+) -> Error {
     let head = to.split('@').next().unwrap_or_default();
     let why = match e {
         ReceiveError::NoMatch => {
@@ -16,18 +22,18 @@ pub(super) fn message(job: &Job, what: &str, to: &str, is_new: bool, e: &Receive
         }
         ReceiveError::Exists => {
             let there = if is_new { head } else { to };
-            return format!("cannot restore to {there}: destination already exists");
+            let text = format!("cannot restore to {there}: destination already exists");
+            return Error::new(e.kind(), text);
         }
         ReceiveError::ResumeExists => {
-            return format!(
-                "cannot resume recv {to}: Resuming recv on existing dataset without force"
-            );
+            let text = "Resuming recv on existing dataset without force";
+            return Error::new(e.kind(), format!("cannot resume recv {to}: {text}"));
         }
         ReceiveError::Quota => format!("destination {head} space quota exceeded."),
         ReceiveError::Busy if token(job, head).is_some() => {
             format!("destination {head} contains partially-complete state from \"zfs receive -s\".")
         }
-        ReceiveError::Checksum | ReceiveError::Truncated if job.flags.resumable => {
+        ReceiveError::Checksum | ReceiveError::Truncated if job.how.resumable => {
             match token(job, head) {
                 Some(token) => format!(
                     "checksum mismatch or incomplete stream.\n\
@@ -41,12 +47,12 @@ pub(super) fn message(job: &Job, what: &str, to: &str, is_new: bool, e: &Receive
         ReceiveError::Input(e) => plain(e),
         e => e.to_string(),
     };
-    format!("{what}: {why}")
+    Error::doing(what, Why(e.kind(), why))
 }
 
 /// What resumes the receive into a dataset.
-fn token(job: &Job, head: &str) -> Option<String> {
-    let pool = job.imported.pool();
+fn token(job: &Job<'_, '_>, head: &str) -> Option<String> {
+    let pool = job.session.pool();
     let dataset = pool.dsl().find(head).ok().flatten()?;
     pool.dsl().resume_token(&dataset).ok().flatten()?.encode().ok()
 }

@@ -7,14 +7,11 @@
 //!
 //! Invariant: passes come to an end, for their number is bounded.
 
-use super::super::clone::promote_node;
-use super::super::destroy::{How, destroy_batch, destroy_head};
-use super::super::rename::{move_head, rename_snapshot};
-use super::{Job, props};
-use crate::context::Context;
-use crate::mounts::moving::family;
-use crate::zfs::select::Node;
-use cenote_command::outcome::Stop;
+use super::{Job, cannot, props};
+use crate::error::{Error, ErrorKind, Result};
+use crate::host::Event;
+use crate::kinds::family;
+use crate::rename::Rename;
 use cenote_dsl::Dataset;
 use cenote_format::stream::package::{Package, Sent};
 use std::collections::HashMap;
@@ -46,8 +43,8 @@ enum Pass {
 }
 
 /// What is followed.
-struct Follow<'a> {
-    job: &'a Job,
+struct Follow<'a, 's, 'h> {
+    job: &'a mut Job<'s, 'h>,
     package: &'a Package,
     /// The snapshot that the package starts from.
     from: &'a str,
@@ -58,28 +55,27 @@ struct Follow<'a> {
 
 /// Follows the package. Returns whether all could be done. `first`: nothing of it was received yet.
 pub(super) fn follow(
-    job: &Job,
+    job: &mut Job<'_, '_>,
     package: &Package,
     top: &str,
     first: bool,
-    ctx: &mut Context,
-) -> Result<bool, Stop> {
+) -> Result<bool> {
     let Some(from) = package.from_snap.as_deref().filter(|_| package.recursive) else {
         return Ok(true);
     };
-    if job.flags.dry_run {
+    if job.how.dry_run {
         return Ok(true);
     }
-    let pools = Arc::clone(&ctx.pools);
-    let _change = pools.change();
+    let exclusion = job.session.exclusion();
+    let _entered = exclusion.enter();
     let top = top.to_string();
     let mut follow = Follow { job, package, from, top, temporary: 0 };
     let most = 4 * package.datasets.len() + 16;
     for _ in 0..most {
-        match follow.pass(ctx)? {
+        match follow.pass()? {
             Pass::Done => {
                 if first {
-                    follow.give_properties(ctx)?;
+                    follow.give_properties()?;
                 }
                 return Ok(true);
             }
@@ -90,17 +86,17 @@ pub(super) fn follow(
     Ok(false)
 }
 
-fn failed(e: &dyn std::fmt::Display) -> Stop {
-    Stop::Fail(format!("cannot receive: {e}"))
+fn failed(e: cenote_dmu::Error) -> Error {
+    cannot(ErrorKind::Pool, e)
 }
 
-impl Follow<'_> {
+impl Follow<'_, '_, '_> {
     /// Looks at all datasets, those below first.
-    fn pass(&mut self, ctx: &mut Context) -> Result<Pass, Stop> {
-        let locals = self.locals().map_err(|e| failed(&e))?;
+    fn pass(&mut self) -> Result<Pass> {
+        let locals = self.locals().map_err(failed)?;
         let mut stuck = false;
         for local in locals.iter().rev() {
-            match self.one(local, &locals, ctx)? {
+            match self.one(local, &locals)? {
                 Pass::Done => {}
                 Pass::Again => return Ok(Pass::Again),
                 Pass::Stuck => stuck = true,
@@ -110,25 +106,26 @@ impl Follow<'_> {
     }
 
     /// Gives the snapshots that are here already the properties that they have at the sender by now.
-    fn give_properties(&self, ctx: &mut Context) -> Result<(), Stop> {
-        for local in self.locals().map_err(|e| failed(&e))? {
+    fn give_properties(&mut self) -> Result<()> {
+        for local in self.locals().map_err(failed)? {
             for (name, guid) in &local.snaps {
                 let Some(sent) = self.package.sent(*guid) else { continue };
                 let to = format!("{}@{name}", local.dataset.name);
-                props::give_sent(&self.job.changes, sent, &to, ctx);
+                let changes = Arc::clone(&self.job.changes);
+                props::give_sent(self.job.session, &changes, sent, &to)?;
             }
         }
         Ok(())
     }
 
     /// The datasets at and below the uppermost one, parents before children (`gather_nvlist`).
-    fn locals(&self) -> Result<Vec<Local>, cenote_dmu::Error> {
-        let pool = self.job.imported.pool();
+    fn locals(&self) -> cenote_dmu::Result<Vec<Local>> {
+        let pool = self.job.session.pool();
         let dsl = pool.dsl();
-        let Some(top) = self.job.head(&self.top)? else { return Ok(Vec::new()) };
+        let Some(top) = self.job.session.head(&self.top)? else { return Ok(Vec::new()) };
         let mut from_of: HashMap<String, u64> = HashMap::new();
         let mut locals = Vec::new();
-        for dataset in family(&self.job.imported, &top)? {
+        for dataset in family(dsl, &top)? {
             let snaps: Vec<(String, u64)> = dsl
                 .snapshots(&dataset)?
                 .iter()
@@ -145,26 +142,27 @@ impl Follow<'_> {
         Ok(locals)
     }
 
-    fn one(&mut self, local: &Local, locals: &[Local], ctx: &mut Context) -> Result<Pass, Stop> {
-        let sent_of = |guid: u64| self.package.sent(guid);
+    fn one(&mut self, local: &Local, locals: &[Local]) -> Result<Pass> {
+        let package = self.package;
+        let sent_of = |guid: u64| package.sent(guid);
         let mut sent = local.snaps.iter().find_map(|(_, guid)| sent_of(*guid)).map(|(s, _)| s);
         if let Some(theirs) = sent {
             let origin = theirs.origin.unwrap_or(0);
             if origin != local.origin && self.is_older(local.origin, origin, locals) {
-                return self.promote(local, ctx);
+                return self.promote(local);
             }
         }
         let (mut from_guid, mut pass) = (0, Pass::Done);
         for (name, guid) in &local.snaps {
             let full = format!("{}@{name}", local.dataset.name);
             let Some((theirs, their_name)) = sent_of(*guid) else {
-                if self.job.flags.force && !self.destroy_snapshot(&full, ctx)? {
+                if self.job.how.force && !self.destroy_snapshot(&full)? {
                     pass = Pass::Stuck;
                 }
                 continue;
             };
             sent = Some(theirs);
-            if name != their_name && !self.rename_snapshot(&full, their_name, local, ctx)? {
+            if name != their_name && !self.rename_snapshot(&full, their_name, local)? {
                 pass = Pass::Stuck;
             }
             if their_name == self.from {
@@ -172,22 +170,14 @@ impl Follow<'_> {
             }
         }
         match sent {
-            None if self.job.flags.force && local.dataset.name != self.top => {
-                self.destroy(local, ctx)
-            }
+            None if self.job.how.force && local.dataset.name != self.top => self.destroy(local),
             None => Ok(pass),
             Some(_) if from_guid == 0 => {
-                if self.job.flags.verbose {
-                    writeln!(
-                        ctx.out,
-                        "local fs {} does not have fromsnap ({} in stream); must have been \
-                         deleted locally; ignoring",
-                        local.dataset.name, self.from
-                    )?;
-                }
+                let dataset = &local.dataset.name;
+                self.job.session.tell(Event::LacksStart { dataset, snapshot: self.from })?;
                 Ok(pass)
             }
-            Some(sent) => match self.rename(local, sent, locals, ctx)? {
+            Some(sent) => match self.rename(local, sent, locals)? {
                 Pass::Done => Ok(pass),
                 renamed => Ok(renamed),
             },
@@ -197,7 +187,7 @@ impl Follow<'_> {
     /// Whether the origin here was made before the one at the sender: then the clone was promoted there
     /// (`created_before`).
     fn is_older(&self, ours: u64, theirs: u64, locals: &[Local]) -> bool {
-        let pool = self.job.imported.pool();
+        let pool = self.job.session.pool();
         let txg = |guid: u64| {
             let has = |local: &&Local| local.snaps.iter().any(|(_, known)| *known == guid);
             let local = locals.iter().find(has)?;
@@ -211,78 +201,52 @@ impl Follow<'_> {
         }
     }
 
-    fn node(&self, local: &Local) -> Node {
-        let imported = Arc::clone(&self.job.imported);
-        Node { imported, dataset: local.dataset.clone(), seen: None }
-    }
-
-    fn say(&self, what: std::fmt::Arguments<'_>, ctx: &mut Context) -> Result<(), Stop> {
-        match self.job.flags.verbose {
-            true => Ok(writeln!(ctx.out, "{what}")?),
-            false => Ok(()),
-        }
-    }
-
-    /// Says whether something was done.
-    fn done(&self, good: bool, ctx: &mut Context) -> Result<bool, Stop> {
-        self.say(format_args!("{}", if good { "success" } else { "failed" }), ctx)?;
+    /// Tells whether something was done.
+    fn done(&mut self, good: bool) -> Result<bool> {
+        self.job.session.tell(Event::Settled(good))?;
         Ok(good)
     }
 
-    fn promote(&self, local: &Local, ctx: &mut Context) -> Result<Pass, Stop> {
-        let name = &local.dataset.name;
-        self.say(format_args!("promoting {name}"), ctx)?;
-        let promoted = promote_node(&self.node(local), &self.job.changes);
-        Ok(if self.settled(promoted, ctx)? { Pass::Again } else { Pass::Stuck })
+    fn promote(&mut self, local: &Local) -> Result<Pass> {
+        self.job.session.tell(Event::Promoting(&local.dataset.name))?;
+        let promoted = self.job.session.promote_dataset(&local.dataset);
+        Ok(if self.settled(promoted)? { Pass::Again } else { Pass::Stuck })
     }
 
-    /// Says what kept something from being done.
-    fn settled(
-        &self,
-        outcome: cenote_command::outcome::Outcome,
-        ctx: &mut Context,
-    ) -> Result<bool, Stop> {
-        match outcome {
-            Ok(code) => Ok(code == 0),
-            Err(Stop::Io(e)) => Err(Stop::Io(e)),
-            Err(Stop::Said(_)) => Ok(false),
-            Err(Stop::Fail(why) | Stop::Usage(why)) => {
-                ctx.complain(why);
-                Ok(false)
-            }
+    /// Tells what kept something from being done.
+    fn settled(&mut self, done: Result<()>) -> Result<bool> {
+        match done.map_err(Error::into_io) {
+            Ok(()) => Ok(true),
+            Err(Ok(e)) => Err(e.into()),
+            Err(Err(e)) if e.kind() == ErrorKind::Told => Ok(false),
+            Err(Err(e)) => self.job.session.failed(e).map(|()| false),
         }
     }
 
-    fn destroy_snapshot(&self, name: &str, ctx: &mut Context) -> Result<bool, Stop> {
-        self.say(format_args!("attempting destroy {name}"), ctx)?;
+    fn destroy_snapshot(&mut self, name: &str) -> Result<bool> {
+        self.job.session.tell(Event::Destroying(name))?;
         let mut batch = vec![name.to_string()];
-        let good = destroy_batch(&self.job.imported, &self.job.changes, &mut batch, false, ctx);
-        self.done(good, ctx)
+        let good = self.job.session.destroy_batch(&mut batch, false)?;
+        self.done(good)
     }
 
-    fn destroy(&self, local: &Local, ctx: &mut Context) -> Result<Pass, Stop> {
-        let name = &local.dataset.name;
-        self.say(format_args!("attempting destroy {name}"), ctx)?;
-        let how = How::forced(self.job.flags.force);
-        let good = destroy_head(&self.job.imported, &self.job.changes, &local.dataset, how, ctx);
-        Ok(if self.done(good, ctx)? { Pass::Again } else { Pass::Stuck })
+    fn destroy(&mut self, local: &Local) -> Result<Pass> {
+        self.job.session.tell(Event::Destroying(&local.dataset.name))?;
+        let force = self.job.how.force;
+        let good = self.job.session.destroy_one(&local.dataset, force)?;
+        Ok(if self.done(good)? { Pass::Again } else { Pass::Stuck })
     }
 
-    fn rename_snapshot(
-        &mut self,
-        full: &str,
-        to: &str,
-        local: &Local,
-        ctx: &mut Context,
-    ) -> Result<bool, Stop> {
+    fn rename_snapshot(&mut self, full: &str, to: &str, local: &Local) -> Result<bool> {
         let head = &local.dataset.name;
         let taken = local.snaps.iter().any(|(name, _)| name == to);
         let short = if taken { self.temporary() } else { to.to_string() };
-        self.say(format_args!("attempting rename {full} to {head}@{short}"), ctx)?;
-        let renamed = rename_snapshot(&self.job.imported, &self.job.changes, full, &short, false);
-        let good = self.settled(renamed, ctx)?;
+        let to = format!("{head}@{short}");
+        self.job.session.tell(Event::Renaming { from: full, to: &to })?;
+        let renamed = self.job.session.rename_snapshot(full, &short, false);
+        let good = self.settled(renamed)?;
         // With a temporary name it is not done yet.
-        Ok(self.done(good, ctx)? && !taken)
+        Ok(self.done(good)? && !taken)
     }
 
     fn temporary(&mut self) -> String {
@@ -291,22 +255,16 @@ impl Follow<'_> {
     }
 
     /// Moves a dataset to where the sender has it. The one that was named stays where it is.
-    fn rename(
-        &mut self,
-        local: &Local,
-        sent: &Sent,
-        locals: &[Local],
-        ctx: &mut Context,
-    ) -> Result<Pass, Stop> {
+    fn rename(&mut self, local: &Local, sent: &Sent, locals: &[Local]) -> Result<Pass> {
         let name = &local.dataset.name;
         let leaf = |name: &str| name.rsplit_once('/').map(|(_, leaf)| leaf.to_string());
         let moved = sent.parent_from_snap != 0
             && local.parent != 0
             && sent.parent_from_snap != local.parent;
-        let named = !self.job.flags.prefix && *name == self.top;
+        let named = !self.job.how.prefix && *name == self.top;
         let (ours, theirs) = (leaf(name), leaf(&sent.name));
         let other = !named && ours.is_some() && theirs.is_some() && ours != theirs;
-        if !moved && !other || *name == self.top && !self.job.flags.prefix {
+        if !moved && !other || *name == self.top && !self.job.how.prefix {
             return Ok(Pass::Done);
         }
         let (Some(theirs), Some((above, _))) = (theirs, name.rsplit_once('/')) else {
@@ -318,7 +276,7 @@ impl Follow<'_> {
             Some(parent) => parent.dataset.name.clone(),
             None if moved => {
                 // It is going to be received, and then there is another pass.
-                self.say(format_args!("local fs {name} new parent not found"), ctx)?;
+                self.job.session.tell(Event::LacksParent(name))?;
                 return Ok(Pass::Done);
             }
             None => above.to_string(),
@@ -330,11 +288,10 @@ impl Follow<'_> {
             }
             to = format!("{above}/{}", self.temporary());
         }
-        self.say(format_args!("attempting rename {name} to {to}"), ctx)?;
-        let node = self.node(local);
-        let force = self.job.flags.force;
-        let done = move_head(&node, &self.job.changes, &to, (false, force), ctx);
-        let good = self.settled(done, ctx)?;
-        Ok(if self.done(good, ctx)? { Pass::Again } else { Pass::Stuck })
+        self.job.session.tell(Event::Renaming { from: name, to: &to })?;
+        let how = Rename { force: self.job.how.force, ..Rename::default() };
+        let done = self.job.session.rename_head(&local.dataset, &to, how);
+        let good = self.settled(done)?;
+        Ok(if self.done(good)? { Pass::Again } else { Pass::Stuck })
     }
 }

@@ -1,0 +1,463 @@
+//! One stream (`zfs_receive_impl`, `zfs_receive_one`).
+
+use super::names::{destination, of_guid};
+use super::{Job, Within, cannot, props, said};
+use crate::error::{Error, ErrorKind, Reason, Result, Why};
+use crate::host::{Event, Streaming, Unmount};
+use crate::kinds::{family, no_dataset};
+use cenote_dsl::send::Progress;
+use cenote_dsl::{Dataset, DatasetKind};
+use cenote_engine::change::receive::{NewReceive, Properties, ReceiveError, Receiving, Source};
+use cenote_engine::change::{ChangeError, Changes};
+use cenote_format::stream::{Begin, FLAG_CLONE, feature};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+/// `dmu_objset_type_t` of a volume.
+const VOLUME: u32 = 3;
+
+/// A stream whose head was read.
+pub(super) struct Stream<'b> {
+    begin: &'b Begin,
+    /// Its snapshot at the sender.
+    name: &'b str,
+    /// What is tried.
+    what: &'static str,
+    /// The full name of the snapshot.
+    to: String,
+    origin: Option<String>,
+    /// The stream makes a dataset.
+    wants_new: bool,
+    resuming: bool,
+}
+
+impl<'b> Stream<'b> {
+    pub(super) fn new(
+        job: &Job<'_, '_>,
+        begin: &'b Begin,
+        name: &'b str,
+        within: &Within<'_>,
+    ) -> Result<Stream<'b>> {
+        let single = within.list.is_none_or(|list| !list.recursive);
+        let to = destination(job.how, &job.target, (within.sent, name), single)
+            .map_err(|why| cannot(ErrorKind::Invalid, why))?;
+        let resuming = begin.features & feature::RESUMING != 0;
+        let clone = begin.flags & FLAG_CLONE != 0;
+        let new = begin.from_guid == 0 || clone || job.how.origin.is_some();
+        let wants_new = new && !resuming;
+        let what = match (wants_new, resuming) {
+            (true, _) => "cannot receive new filesystem stream",
+            (_, true) => "cannot receive resume stream",
+            _ => "cannot receive incremental stream",
+        };
+        let mut stream = Stream { begin, name, what, to, origin: None, wants_new, resuming };
+        let pool = job.session.pool();
+        stream.origin = match &job.how.origin {
+            _ if resuming => None,
+            Some(given) => Some(given.clone()),
+            None if clone => {
+                let found = of_guid(pool.dsl(), &stream.to, begin.from_guid);
+                match found.map_err(|e| stream.cannot(e))? {
+                    Some(found) => Some(found),
+                    None => {
+                        let to = &stream.to;
+                        let why = format_args!("local origin for clone {to} does not exist");
+                        return Err(cannot(ErrorKind::NotFound, why));
+                    }
+                }
+            }
+            None => None,
+        };
+        stream.look_elsewhere(job, within)?;
+        Ok(stream)
+    }
+
+    fn cannot<R: Reason>(&self, why: R) -> Error {
+        Error::doing(self.what, why)
+    }
+
+    fn refused(&self, kind: ErrorKind, why: impl std::fmt::Display) -> Error {
+        self.cannot(Why(kind, why))
+    }
+
+    fn head(&self) -> &str {
+        self.to.split('@').next().unwrap_or_default()
+    }
+
+    fn short(&self) -> &str {
+        self.to.split('@').nth(1).unwrap_or_default()
+    }
+
+    /// Where the dataset, or the one above it, is not where the name says, it is looked for by the guid of a snapshot
+    /// of it.
+    fn look_elsewhere(&mut self, job: &Job<'_, '_>, within: &Within<'_>) -> Result<()> {
+        let pool = job.session.pool();
+        let failed = |this: &Self, e: cenote_dmu::Error| this.cannot(e);
+        let head = self.head().to_string();
+        if self.wants_new {
+            let Some((above, leaf)) = head.rsplit_once('/') else { return Ok(()) };
+            let parent = within.list.and_then(|list| list.sent(self.begin.to_guid));
+            let Some(parent) = parent.map(|(sent, _)| sent.parent_from_snap) else { return Ok(()) };
+            if job.session.head(above).map_err(|e| failed(self, e))?.is_none()
+                && let Some(found) =
+                    of_guid(pool.dsl(), above, parent).map_err(|e| failed(self, e))?
+            {
+                let found = found.split('@').next().unwrap_or_default();
+                self.to = format!("{found}/{leaf}@{}", self.short());
+            }
+            return Ok(());
+        }
+        let top = matches!(self.name.get(within.sent.len()..), Some(rest) if rest.starts_with('@'));
+        if (job.how.prefix || !top)
+            && job.session.head(&head).map_err(|e| failed(self, e))?.is_none()
+        {
+            let guid = self.begin.from_guid;
+            let found = of_guid(pool.dsl(), &head, guid).map_err(|e| failed(self, e))?;
+            if let Some(found) = found {
+                let found = found.split('@').next().unwrap_or_default();
+                self.to = format!("{found}@{}", self.short());
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a stream that makes a dataset can take the place of the one that is there.
+    fn check_there(&self, job: &Job<'_, '_>, there: &Dataset) -> Result<()> {
+        let name = &there.name;
+        let exists = |why: String| Err(self.refused(ErrorKind::Exists, why));
+        let newly = self.begin.from_guid == 0 || self.begin.flags & FLAG_CLONE != 0;
+        if self.resuming && newly && !there.is_inconsistent() && !job.how.force {
+            return exists(format!(
+                "Resuming recv on existing destination '{name}'\nmust specify -F to overwrite it"
+            ));
+        }
+        if !self.wants_new {
+            return Ok(());
+        }
+        let (pool, is_volume) = (job.session.pool(), self.begin.kind == VOLUME);
+        let dsl = pool.dsl();
+        if !job.how.force {
+            return exists(format!("destination '{name}' exists\nmust specify -F to overwrite it"));
+        }
+        if let Some(snapshot) = dsl.snapshots(there).map_err(|e| self.cannot(e))?.first() {
+            return exists(format!(
+                "destination has snapshots (eg. {})\nmust destroy them to overwrite it",
+                snapshot.name
+            ));
+        }
+        if is_volume && !name.contains('/') {
+            return exists(format!(
+                "destination {name} is the root dataset\ncannot overwrite with a ZVOL"
+            ));
+        }
+        if is_volume && let Some(child) = dsl.children(there).map_err(|e| self.cannot(e))?.first() {
+            return exists(format!(
+                "destination has children (eg. {})\ncannot overwrite with a ZVOL",
+                child.name
+            ));
+        }
+        if dsl.origin(there).map_err(|e| self.cannot(e))?.is_some() {
+            return exists(format!(
+                "destination '{name}' is a clone\nmust destroy it to overwrite it"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether what has come could take the place of a file system that is mounted, rather than be refused once all of it
+    /// was read.
+    fn check_mounted(&self, job: &mut Job<'_, '_>, there: &Dataset) -> Result<()> {
+        let mounts = job.session.host.mounts();
+        if job.how.force_unmount || mounts.can_exchange(there.ds_obj) {
+            return Ok(());
+        }
+        mounts.stays(there.ds_obj).map_or(Ok(()), |why| Err(Error::new(ErrorKind::Busy, why)))
+    }
+
+    /// Whether there is something that a new dataset can be in; with `-d`, it is made.
+    fn check_parent(&self, job: &mut Job<'_, '_>) -> Result<()> {
+        let head = self.head();
+        let Some((parent, _)) = head.rsplit_once('/').filter(|_| self.wants_new) else {
+            let why = format!("destination '{head}' does not exist");
+            return Err(self.refused(ErrorKind::NotFound, why));
+        };
+        if job.how.prefix && !job.how.tail && !job.how.dry_run {
+            job.session.create_ancestors(head, false)?;
+        }
+        match job.session.head(parent).map_err(|e| self.cannot(e))? {
+            Some(above) if above.kind == DatasetKind::Filesystem => Ok(()),
+            Some(_) => {
+                let why = format!("parent '{parent}' is not a filesystem");
+                Err(self.refused(ErrorKind::Invalid, why))
+            }
+            None if job.how.dry_run && job.how.prefix => Ok(()),
+            None => Err(no_dataset(parent)),
+        }
+    }
+
+    /// Whether the caller may receive the stream, before more than its head is read. What else is wrong is found
+    /// later.
+    fn check_permission(&self, job: &Job<'_, '_>) -> Result<()> {
+        match job.changes.may_receive(&self.asked(job), self.begin) {
+            Err(e @ ReceiveError::Change(ChangeError::Denied | ChangeError::NoDelegation)) => {
+                Err(self.message(job, self.wants_new, &e))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Receives the stream. Its input may stall for as long as it likes: nothing of it is read while others are kept out.
+    pub(super) fn receive(
+        &self,
+        job: &mut Job<'_, '_>,
+        source: &mut Source<'_>,
+        within: &Within<'_>,
+    ) -> Result<()> {
+        let started = Instant::now();
+        let exclusion = job.session.exclusion();
+        self.check_permission(job)?;
+        // What is wrong with it is said after what is wrong with the dataset.
+        let list = source.list(self.begin);
+        let entered = exclusion.enter();
+        let there = job.session.head(self.head()).map_err(|e| self.cannot(e))?;
+        match &there {
+            Some(there) => {
+                self.check_there(job, there)?;
+                self.check_mounted(job, there)?;
+            }
+            None => self.check_parent(job)?,
+        }
+        self.announce(job)?;
+        let uppermost = job.top.as_ref().is_none_or(|top| top == self.head());
+        if job.top.is_none() {
+            job.top = Some(self.head().into());
+        }
+        let refused = |why: &dyn std::fmt::Display| self.refused(ErrorKind::Invalid, why);
+        let props = props::of_dataset(job, within, (self.begin, self.head()), uppermost, &refused)?;
+        if job.how.dry_run {
+            drop(entered);
+            return list.and_then(|_| source.skip()).map_err(|e| self.cannot(e));
+        }
+        let list = list.map_err(|e| self.cannot(e))?;
+        let begun = job.changes.receive(&self.asked(job), self.begin, &list);
+        drop(entered);
+        let is_new = there.is_none();
+        match begun {
+            Ok(receiving) => {
+                match self.stream(job, receiving, (source, &props)) {
+                    Ok(()) => {}
+                    Err(Failed::Stop(e)) => return Err(e),
+                    Err(Failed::Receive(e)) => return Err(self.message(job, is_new, &e)),
+                }
+                props::give_snapshot(job, within, &self.to, self.begin)?;
+                job.received.snapshots.push(self.to.clone());
+            }
+            Err(e) => return self.not_begun(job, is_new, &e, source),
+        }
+        if there.is_none_or(|there| there.is_inconsistent()) || within.list.is_some() {
+            job.mount |= self.begin.kind != VOLUME;
+        }
+        job.session.tell(Event::Received { bytes: source.bytes(), took: started.elapsed() })
+    }
+
+    fn asked(&self, job: &Job<'_, '_>) -> NewReceive {
+        NewReceive {
+            to: self.to.clone(),
+            origin: self.origin.clone(),
+            force: job.how.force,
+            resumable: job.how.resumable,
+        }
+    }
+
+    fn announce(&self, job: &mut Job<'_, '_>) -> Result<()> {
+        job.session.tell(Event::Receiving {
+            sent: self.name,
+            to: &self.to,
+            origin: self.origin.as_deref(),
+            incremental: self.begin.from_guid != 0,
+        })
+    }
+
+    /// Takes the stream, and puts what has come in the place of what is there.
+    fn stream(
+        &self,
+        job: &mut Job<'_, '_>,
+        receiving: Receiving,
+        (source, props): (&mut Source<'_>, &Properties),
+    ) -> std::result::Result<(), Failed> {
+        // So that they hold for what is written. Those of a dataset that is there wait until all has come, and so does
+        // what would keep it from coming (`extract_delay_props`).
+        let (is_new, changes) = (receiving.is_new(), Arc::clone(&job.changes));
+        let (early, delayed) = props.without_refquota();
+        let taken = match is_new {
+            true => props::give(job.session, &changes, self.head(), &early).map_err(Failed::Stop),
+            false => Ok(()),
+        };
+        let taken =
+            taken.and_then(|()| self.take(job, &receiving, source).map_err(Failed::Receive));
+        if let Err(e) = taken {
+            changes.give_up_receive(receiving);
+            return Err(e);
+        }
+        let exclusion = job.session.exclusion();
+        let _entered = exclusion.enter();
+        let exchanged = match self.make_way(job, is_new) {
+            Ok(exchanged) => exchanged,
+            Err(e) => {
+                changes.give_up_receive(receiving);
+                job.session.failed(e).map_err(Failed::Stop)?;
+                return Err(Failed::Stop(Error::told()));
+            }
+        };
+        let late = if !is_new || delayed { Some(props) } else { None };
+        self.finish(job, &changes, receiving, (exchanged, late))?;
+        job.session.host.mounts().snapshots_changed(std::slice::from_ref(&self.to));
+        Ok(())
+    }
+
+    /// Takes all records of the stream.
+    fn take(
+        &self,
+        job: &mut Job<'_, '_>,
+        receiving: &Receiving,
+        source: &mut Source<'_>,
+    ) -> std::result::Result<(), ReceiveError> {
+        let progress = Progress::default();
+        let streaming = Streaming { name: &self.to, size: 0, packed: false, progress: &progress };
+        let mut taken = None;
+        job.session
+            .host
+            .while_streaming(&streaming, &mut || {
+                let told = &mut |bytes| progress.bytes.store(bytes, Relaxed);
+                taken = Some(receiving.stream(source, told));
+            })
+            .map_err(ReceiveError::Input)?;
+        // The host has to do the work.
+        taken.unwrap_or_else(|| {
+            let why = "the stream was not read";
+            Err(ReceiveError::Input(std::io::Error::other(why)))
+        })
+    }
+
+    /// Makes what has come the dataset. `exchanged` is the object of what gets other contents as it is; properties that wait are
+    /// given then.
+    fn finish(
+        &self,
+        job: &mut Job<'_, '_>,
+        changes: &Changes,
+        receiving: Receiving,
+        (exchanged, late): (Option<u64>, Option<&Properties>),
+    ) -> std::result::Result<(), Failed> {
+        let force = job.how.force;
+        let Some(id) = exchanged else {
+            let done = changes.finish_receive(receiving, force);
+            let given = match (&done, late) {
+                (Ok(()), Some(late)) => props::give(job.session, changes, self.head(), late),
+                _ => Ok(()),
+            };
+            job.session.host.mounts().bring_back(false);
+            given.map_err(Failed::Stop)?;
+            return Ok(done?);
+        };
+        // Below all its mounts, in use or not.
+        let (mut receiving, mut done) = (Some(receiving), None);
+        let exchange = job.session.host.mounts().exchange(id, &mut || {
+            done = receiving.take().map(|receiving| changes.finish_receive(receiving, force));
+        });
+        if let Some(receiving) = receiving {
+            // The dataset could not be closed.
+            changes.give_up_receive(receiving);
+        }
+        let mut given = Ok(());
+        if matches!((&exchange, &done), (Ok(()), Some(Ok(())))) {
+            if let Some(late) = late {
+                given = props::give(job.session, changes, self.head(), late);
+            }
+            job.session.host.mounts().follow_properties();
+        }
+        job.session.host.mounts().restore();
+        given.map_err(Failed::Stop)?;
+        exchange.map_err(|why| Failed::Stop(self.refused(ErrorKind::Busy, why)))?;
+        Ok(done.unwrap_or(Err(ReceiveError::Busy))?)
+    }
+
+    /// The object of what gets other contents below its mounts; where that cannot be, it is unmounted, with what is inside.
+    fn make_way(&self, job: &mut Job<'_, '_>, is_new: bool) -> Result<Option<u64>> {
+        let there = if is_new { Ok(None) } else { job.session.head(self.head()) };
+        let Some(there) = there.map_err(|e| Error::new(e.kind(), e.to_string()))? else {
+            return Ok(None);
+        };
+        let (id, force) = (there.ds_obj, job.how.force_unmount);
+        let mounts = job.session.host.mounts();
+        if mounts.can_exchange(id) {
+            return Ok(Some(id));
+        }
+        let away = mounts.take_away(&[id], Unmount { force, for_good: false });
+        away.map(|_| None).map_err(|why| Error::new(ErrorKind::Busy, why))
+    }
+
+    fn message(&self, job: &Job<'_, '_>, is_new: bool, e: &ReceiveError) -> Error {
+        said::message(job, self.what, &self.to, is_new, e)
+    }
+
+    /// A stream of a snapshot that is there already is passed over; of others it is said why they are not received.
+    fn not_begun(
+        &self,
+        job: &mut Job<'_, '_>,
+        is_new: bool,
+        e: &ReceiveError,
+        source: &mut Source<'_>,
+    ) -> Result<()> {
+        if !matches!(e, ReceiveError::NoDataset | ReceiveError::Exists) || !self.is_there(job) {
+            return Err(self.message(job, is_new, e));
+        }
+        job.session.tell(Event::IsThere(&self.to))?;
+        source.skip().map_err(|e| self.cannot(e))
+    }
+
+    /// Whether the dataset has a snapshot of the stream's guid.
+    fn is_there(&self, job: &Job<'_, '_>) -> bool {
+        let pool = job.session.pool();
+        let snapshots = match job.session.head(self.head()) {
+            Ok(Some(head)) => pool.dsl().snapshots(&head).unwrap_or_default(),
+            _ => Vec::new(),
+        };
+        snapshots.iter().any(|s| s.ds.guid == self.begin.to_guid)
+    }
+}
+
+/// Why a stream that was begun was not received.
+enum Failed {
+    Receive(ReceiveError),
+    Stop(Error),
+}
+
+impl From<ReceiveError> for Failed {
+    fn from(e: ReceiveError) -> Failed {
+        Failed::Receive(e)
+    }
+}
+
+/// Mounts what was received and is meant to be mounted. False: not all is, as was told.
+pub(super) fn mount_all(job: &mut Job<'_, '_>) -> Result<bool> {
+    let exclusion = job.session.exclusion();
+    let _entered = exclusion.enter();
+    let Some(top) = &job.top else { return Ok(true) };
+    let pool = job.session.pool();
+    let all = match job.session.head(top) {
+        Ok(Some(top)) => family(pool.dsl(), &top),
+        Ok(None) => return Ok(true),
+        Err(e) => Err(e),
+    };
+    match all {
+        Ok(mut all) => {
+            all.retain(|d| d.kind == DatasetKind::Filesystem && !d.is_inconsistent());
+            Ok(job.session.host.mounts().mount_all(&all))
+        }
+        Err(e) => {
+            let e = Error::doing(format_args!("cannot mount '{top}'"), e);
+            job.session.failed(e).map(|()| false)
+        }
+    }
+}

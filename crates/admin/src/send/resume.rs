@@ -1,0 +1,152 @@
+//! A stream that goes on where a receiver was interrupted (`zfs_send_resume`); what a receiver has of it
+//! (`zfs_send_saved`).
+//!
+//! The token names the snapshot; its guid counts, for it may have another name by now. It is sought under its name, then
+//! among the snapshots of its dataset, then in the whole pool; so is the snapshot or bookmark that the stream starts from.
+//! The stream of a file system itself has the guid of that. Whoever resumes it sees to it that nothing was changed since.
+
+use super::{Send, failure};
+use crate::error::{Error, ErrorKind, Result, Why};
+use crate::host::Event;
+use crate::kinds::{Kinds, family};
+use crate::session::Session;
+use cenote_dsl::Dataset;
+use cenote_dsl::send::{Resume, SendError};
+use cenote_format::stream::token::Token;
+use std::io::Write;
+
+fn cannot(kind: ErrorKind, why: impl std::fmt::Display) -> Error {
+    Error::doing("cannot resume send", Why(kind, why))
+}
+
+fn unreadable(e: cenote_dmu::Error) -> Error {
+    Error::doing("cannot resume send", e)
+}
+
+/// The token that a text stands for (`receive_resume_token`).
+///
+/// # Errors
+/// It is none.
+pub fn decode_token(text: &str) -> Result<Token> {
+    let corrupt = |e| format!("resume token is corrupt ({e})");
+    Token::decode(text).map_err(|e| cannot(ErrorKind::Invalid, corrupt(e)))
+}
+
+/// That what a token names is not there.
+pub fn no_longer_exists(token: &Token) -> Error {
+    let name = &token.to_name;
+    cannot(ErrorKind::NotFound, format_args!("'{name}' used in the initial send no longer exists"))
+}
+
+impl Send {
+    /// How the stream of a token is sent.
+    fn resuming(&self, token: &Token) -> Result<Send> {
+        if token.redact_snaps.is_some() || token.book_redact_snaps.is_some() {
+            return Err(cannot(ErrorKind::Unsupported, "redacted streams are not supported"));
+        }
+        let mut how = self.clone();
+        let options = &mut how.options;
+        options.large_blocks |= token.large_blocks || token.raw;
+        options.embedded |= token.embedded || token.raw;
+        options.compressed |= token.compressed || token.raw;
+        let (object, offset) = (token.object, token.offset);
+        options.resume = (object != 0 || offset != 0).then_some(Resume { object, offset });
+        Ok(how)
+    }
+}
+
+impl Session<'_> {
+    /// Sends the rest of a stream that a receiver has in part.
+    ///
+    /// # Errors
+    /// What was sent, or what the stream starts from, is not there any more; those of [`Session::send`].
+    pub fn resume_send(&mut self, token: &Token, how: &Send, out: &mut dyn Write) -> Result<()> {
+        self.tell(Event::Resuming(token))?;
+        let how = how.resuming(token)?;
+        let name = &token.to_name;
+        let Some(to) = self.target(name, token.to_guid)? else {
+            let why =
+                format_args!("'{name}' is no longer the same snapshot used in the initial send");
+            return Err(match self.dataset(name, Kinds::DATASET) {
+                Ok(_) => cannot(ErrorKind::NotFound, why),
+                Err(_) => no_longer_exists(token),
+            });
+        };
+        let from = self.start_of(token)?;
+        let options = how.options_in(self);
+        self.send_dataset(&to.name, (&to, from.as_ref()), options, &how, out)
+    }
+
+    /// Sends what an interrupted receive into the dataset `name` left.
+    ///
+    /// # Errors
+    /// Nothing was left; those of [`Session::resume_send`].
+    pub fn send_saved(&mut self, name: &str, how: &Send, out: &mut dyn Write) -> Result<()> {
+        let head = self.dataset(name, Kinds::HEAD)?;
+        let left = self.pool().dsl().saved(&head).map_err(unreadable)?;
+        let Some((dataset, token)) = left else {
+            return Err(failure(name, SendError::NothingSaved));
+        };
+        // It is sent from its beginning.
+        let token = Token { object: 0, offset: 0, bytes: 0, to_name: name.into(), ..token };
+        self.tell(Event::Resuming(&token))?;
+        let mut how = how.resuming(&token)?;
+        how.options.saved = true;
+        let from = self.start_of(&token)?;
+        let options = how.options_in(self);
+        self.send_dataset(name, (&dataset, from.as_ref()), options, &how, out)
+    }
+
+    /// The snapshot of a guid (`guid_to_name`).
+    fn snapshot_of(&self, name: &str, guid: u64) -> Result<Option<Dataset>> {
+        let pool = self.pool();
+        let dsl = pool.dsl();
+        if let Some(found) = dsl.find(name).map_err(unreadable)?.filter(|d| d.ds.guid == guid) {
+            return Ok(Some(found));
+        }
+        for head in self.places(name)? {
+            let snapshots = dsl.snapshots(&head).map_err(unreadable)?;
+            if let Some(found) = snapshots.into_iter().find(|s| s.ds.guid == guid) {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// What was sent: the snapshot of a guid, or the head.
+    fn target(&self, name: &str, guid: u64) -> Result<Option<Dataset>> {
+        if let Some(found) = self.snapshot_of(name, guid)? {
+            return Ok(Some(found));
+        }
+        Ok(self.places(name)?.into_iter().find(|head| head.ds.guid == guid))
+    }
+
+    /// The snapshot or bookmark that the stream of a token starts from; `None`: it starts from nothing.
+    fn start_of(&self, token: &Token) -> Result<Option<Dataset>> {
+        let Some(guid) = token.from_guid.filter(|guid| *guid != 0) else { return Ok(None) };
+        let name = &token.to_name;
+        if let Some(found) = self.snapshot_of(name, guid)? {
+            return Ok(Some(found));
+        }
+        let pool = self.pool();
+        for head in self.places(name)? {
+            let bookmarks = pool.dsl().bookmarks(&head).map_err(unreadable)?;
+            let same = |b: &Dataset| b.bookmark.is_some_and(|phys| phys.guid == guid);
+            if let Some(found) = bookmarks.into_iter().find(same) {
+                return Ok(Some(found));
+            }
+        }
+        let why = format_args!("incremental source {guid:#x} no longer exists");
+        Err(cannot(ErrorKind::NotFound, why))
+    }
+
+    /// The heads that may have a snapshot, the likeliest first.
+    fn places(&self, name: &str) -> Result<Vec<Dataset>> {
+        let pool = self.pool();
+        let of = name.split('@').next().unwrap_or_default();
+        let first = pool.dsl().find(of).map_err(unreadable)?;
+        let root = pool.dsl().root().map_err(unreadable)?;
+        let all = family(pool.dsl(), &root).map_err(unreadable)?;
+        Ok(first.into_iter().chain(all).filter(Dataset::is_head).collect())
+    }
+}

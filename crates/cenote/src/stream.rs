@@ -1,0 +1,239 @@
+//! Streams of snapshots: `zfs send` to any writer, `zfs receive` from any reader.
+
+use crate::{Dataset, Pool, Result};
+use cenote_admin::send::{Send as How, decode_token};
+use cenote_dsl::send::SendOptions;
+use std::io::{self, Read, Write};
+
+pub use cenote_admin::receive::{Receive, Received};
+
+/// What is sent, and how. Without further ado: one full stream.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let pool = cenote::Pool::create_in_file(dir.path().join("disk"), "tank", 128 << 20)?;
+/// use cenote::{Receive, Stream};
+///
+/// pool.create_filesystem("tank/home", &[("compression", "zstd")])?;
+/// pool.create_filesystem("tank/home/alice", &[])?;
+/// pool.root()?.snapshot_all("one")?;
+/// pool.root()?.snapshot_all("two")?;
+///
+/// // All of tank/home with its properties, up to @one; then what came after.
+/// let (mut first, mut second) = (Vec::new(), Vec::new());
+/// let home = pool.dataset("tank/home@one")?;
+/// Stream::of(&home).replicate().send(&mut first)?;
+/// let later = pool.dataset("tank/home@two")?;
+/// Stream::of(&later).replicate().from(&home).send(&mut second)?;
+///
+/// pool.receive("tank/copy", &mut first.as_slice())?;
+/// let how = Receive { force: true, ..Receive::default() };
+/// let received = pool.receive_with("tank/copy", &how, &mut second.as_slice())?;
+/// assert_eq!(received.snapshots, ["tank/copy@two", "tank/copy/alice@two"]);
+/// assert_eq!(pool.dataset("tank/copy")?.property("compression")?.unwrap(), "zstd");
+/// # Ok::<(), cenote::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Stream {
+    of: Dataset,
+    from: Option<String>,
+    how: How,
+}
+
+impl Stream {
+    /// The stream of a snapshot; or of a file system or volume that is not open, as it is now.
+    pub fn of(dataset: &Dataset) -> Stream {
+        Stream { of: dataset.clone(), from: None, how: How::default() }
+    }
+
+    /// What has changed since another snapshot, or a bookmark, of the same dataset or of what it is a clone of.
+    pub fn from(mut self, from: &Dataset) -> Stream {
+        self.from = Some(from.name().into());
+        self
+    }
+
+    /// Blocks as they are on disk: compressed, embedded, and larger than 128 KiB. The receiver needs the same features.
+    pub fn as_stored(mut self) -> Stream {
+        let SendOptions { large_blocks, embedded, compressed, .. } = &mut self.how.options;
+        (*large_blocks, *embedded, *compressed) = (true, true, true);
+        self
+    }
+
+    /// A package with all datasets below, their properties, and all snapshots up to this one, or from the start on
+    /// (`zfs send -R`).
+    pub fn replicate(mut self) -> Stream {
+        self.how.wanted.replicate = true;
+        self
+    }
+
+    /// A package with all snapshots in between (`zfs send -I`).
+    pub fn with_snapshots_between(mut self) -> Stream {
+        self.how.wanted.all_snapshots = true;
+        self
+    }
+
+    /// With the properties of the dataset (`zfs send -p`).
+    pub fn with_properties(mut self) -> Stream {
+        self.how.wanted.props = true;
+        self
+    }
+
+    /// With holds (`zfs send -h`).
+    pub fn with_holds(mut self) -> Stream {
+        self.how.wanted.holds = true;
+        self
+    }
+
+    /// Without this dataset and all below it, in a package of many (`zfs send -X`).
+    pub fn without(mut self, name: impl Into<String>) -> Stream {
+        self.how.wanted.exclude.push(name.into());
+        self
+    }
+
+    /// Writes the stream. The snapshots are kept from being destroyed meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Admin`](crate::Error::Admin): the start is not earlier, or in another dataset; the dataset is open; it cannot be
+    /// read. [`Error::Io`](crate::Error::Io): `out` cannot be written. What was written before is no whole stream.
+    pub fn send(&self, mut out: impl Write) -> Result<()> {
+        let from = self.from.as_deref();
+        let pool = self.of.pool();
+        pool.session(None, |session| session.send(self.of.name(), from, &self.how, &mut out))
+    }
+
+    /// About how many bytes the stream will have.
+    ///
+    /// # Errors
+    /// As [`Stream::send`].
+    pub fn estimate(&self) -> Result<u64> {
+        let how = How { dry_run: true, estimate: true, ..self.how.clone() };
+        let from = self.from.as_deref();
+        let pool = self.of.pool();
+        let estimate = pool
+            .reckoned(None, |session| session.send(self.of.name(), from, &how, &mut io::sink()));
+        estimate.map(|((), bytes)| bytes)
+    }
+}
+
+/// # Sending
+impl Dataset {
+    /// Writes all of a snapshot as a stream. For everything else there is [`Stream`].
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let pool = cenote::Pool::create_in_file(dir.path().join("disk"), "tank", 128 << 20)?;
+    /// let home = pool.create_filesystem("tank/home", &[])?;
+    /// home.filesystem()?.write("notes", "first")?;
+    /// let monday = home.snapshot("monday")?;
+    /// let mut stream = Vec::new();
+    /// monday.send(&mut stream)?;
+    ///
+    /// let received = pool.receive("tank/copy", &mut stream.as_slice())?;
+    /// assert_eq!(received.snapshots, ["tank/copy@monday"]);
+    /// assert_eq!(pool.dataset("tank/copy")?.filesystem()?.read("notes")?, b"first");
+    /// # Ok::<(), cenote::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Stream::send`].
+    pub fn send(&self, out: impl Write) -> Result<()> {
+        Stream::of(self).send(out)
+    }
+
+    /// Writes what has changed since a snapshot or bookmark as a stream.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let pool = cenote::Pool::create_in_file(dir.path().join("disk"), "tank", 128 << 20)?;
+    /// let home = pool.create_filesystem("tank/home", &[])?;
+    /// let monday = home.snapshot("monday")?;
+    /// let mut first = Vec::new();
+    /// monday.send(&mut first)?;
+    /// let since = monday.bookmark("monday")?;
+    /// monday.destroy()?;
+    ///
+    /// home.filesystem()?.write("notes", "second")?;
+    /// let mut second = Vec::new();
+    /// home.snapshot("tuesday")?.send_from(&since, &mut second)?;
+    /// pool.receive("tank/copy", &mut first.as_slice())?;
+    /// pool.receive("tank/copy", &mut second.as_slice())?;
+    /// assert_eq!(pool.dataset("tank/copy")?.filesystem()?.read("notes")?, b"second");
+    /// # Ok::<(), cenote::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Stream::send`].
+    pub fn send_from(&self, from: &Dataset, out: impl Write) -> Result<()> {
+        Stream::of(self).from(from).send(out)
+    }
+}
+
+/// # Receiving
+impl Pool {
+    /// Receives a stream, or a package of streams, into the dataset `into`, which is new, or has the snapshot that the stream
+    /// starts from and was not changed since.
+    ///
+    /// # Errors
+    /// As [`Pool::receive_with`].
+    pub fn receive(&self, into: &str, input: impl Read + Send) -> Result<Received> {
+        self.receive_with(into, &Receive::default(), input)
+    }
+
+    /// As [`Pool::receive`]. What is forced, renamed, left out, kept for later: `how` says it.
+    ///
+    /// # Errors
+    /// [`Error::Admin`](crate::Error::Admin): the stream is damaged or ends early; it does not fit what is there; the dataset is open;
+    /// a property is not right. What of a package was received before stays.
+    pub fn receive_with(
+        &self,
+        into: &str,
+        how: &Receive,
+        mut input: impl Read + Send,
+    ) -> Result<Received> {
+        let done = self.session(None, |session| session.receive(into, how, &mut input));
+        self.properties_changed();
+        done
+    }
+
+    /// Writes the rest of a stream. A receiver that was interrupted, and was told to keep what had come
+    /// ([`Receive::resumable`]), has a token that says where it goes on
+    /// ([`RECEIVE_RESUME_TOKEN`](crate::property::RECEIVE_RESUME_TOKEN)).
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let pool = cenote::Pool::create_in_file(dir.path().join("disk"), "tank", 128 << 20)?;
+    /// use cenote::{Receive, property};
+    ///
+    /// let home = pool.create_filesystem("tank/home", &[])?;
+    /// home.filesystem()?.write("file", vec![7; 1 << 20])?;
+    /// let mut stream = Vec::new();
+    /// home.snapshot("s")?.send(&mut stream)?;
+    ///
+    /// let how = Receive { resumable: true, ..Receive::default() };
+    /// let cut = &stream[..stream.len() / 2];
+    /// pool.receive_with("tank/copy", &how, cut).unwrap_err();
+    /// let token = pool.dataset("tank/copy")?.get(property::RECEIVE_RESUME_TOKEN)?.unwrap();
+    ///
+    /// let mut rest = Vec::new();
+    /// pool.resume_send(&token.value, &mut rest)?;
+    /// pool.receive_with("tank/copy", &how, rest.as_slice())?;
+    /// assert_eq!(pool.dataset("tank/copy")?.filesystem()?.metadata("file")?.size, 1 << 20);
+    /// # Ok::<(), cenote::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Admin`](crate::Error::Admin): it is no token, or what it names is not there any more; those of [`Stream::send`].
+    pub fn resume_send(&self, token: &str, mut out: impl Write) -> Result<()> {
+        let token = decode_token(token)?;
+        let how = How::default();
+        self.session(None, |session| session.resume_send(&token, &how, &mut out))
+    }
+
+    /// Gives up what an interrupted receive into the dataset `name` left.
+    ///
+    /// # Errors
+    /// [`Error::Admin`](crate::Error::Admin): nothing was left.
+    pub fn abort_receive(&self, name: &str) -> Result<()> {
+        self.administer(|session| session.abort_receive(name))
+    }
+}
