@@ -219,8 +219,9 @@ fn the_root_vdev_has_properties() {
     s.run("zpool export tank").ok();
     let dir = s.dir.path().display().to_string();
     // OpenZFS 2.1 does not know the feature.
-    let checked = s.run(&format!("zdb -e -p {dir} -bccd tank")).ok();
-    assert!(checked.contains("No leaks"), "{checked}");
+    let checked = s.run(&format!("zdb -e -p {dir} -bccd tank"));
+    assert!(checked.code == 0 && checked.out.contains("No leaks"), "{checked:?}");
+    assert!(!checked.out.contains("leaked"), "{checked:?}");
     s.run(&format!("zpool import -N -d {dir} tank")).ok();
     assert_eq!(shown("root-0"), "1\ntwo\n");
     s.run("zpool export tank").ok();
