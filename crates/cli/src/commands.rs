@@ -78,6 +78,8 @@ pub struct Tool {
     pub name: &'static str,
     /// Its commands in the order of the usage message; `None` is an empty line.
     pub commands: &'static [Option<Command>],
+    /// Commands that OpenZFS has and lists nowhere.
+    pub hidden: &'static [Command],
     /// The command a name stands for (`umount` for `unmount`).
     pub canonical: fn(&str) -> &str,
     /// End of the general usage message.
@@ -94,7 +96,7 @@ impl Tool {
 
     fn find(&self, name: &str) -> Option<&'static Command> {
         let name = (self.canonical)(name);
-        self.commands.iter().flatten().find(|c| c.name == name)
+        self.commands.iter().flatten().chain(self.hidden).find(|c| c.name == name)
     }
 
     /// Where a command line runs.

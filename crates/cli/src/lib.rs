@@ -20,6 +20,7 @@
 //! | [`commands`] | tables of commands, usage messages |
 //! | [`options`] | `getopt` habits, usage errors |
 //! | [`interval`], [`table`], [`json`], [`vdevs`] | repeated reports, columns, JSON, the vdev tree |
+//! | `colour` | colours on the user's terminal |
 //! | [`zpool`], [`zfs`] | the commands, one room per group; `zdb` is a crate of its own |
 //! | [`locate`], [`list`], [`copy`] | `cenote ls`, `cat` and `cp` |
 //! | [`rewrite`] | `zfs rewrite`, `cenote rewrite` |
@@ -36,6 +37,7 @@
 
 pub mod access;
 pub mod age;
+mod colour;
 pub mod commands;
 pub mod complete;
 pub mod copy;

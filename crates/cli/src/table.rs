@@ -4,6 +4,7 @@
 //! the caller says so; the last column is not padded when it is left-aligned. In scripted mode
 //! (`-H`) there are no headers and one tab between columns.
 
+use crate::colour::{Colour, Text};
 use std::io::{self, Write};
 
 /// A column.
@@ -63,20 +64,34 @@ impl Table {
         self.line(out, &values)
     }
 
+    /// A row of which column `at` has a colour.
+    pub(crate) fn painted(&self, values: &[String], (at, colour): (usize, Colour)) -> Text {
+        let mut text = Text::default();
+        for (i, value) in values.iter().enumerate() {
+            let between = if self.scripted { "\t" } else { "  " };
+            text.push(if i > 0 { between } else { "" });
+            let cell = if self.scripted { value.clone() } else { self.cell(i, value) };
+            text.paint((i == at).then_some(colour), cell);
+        }
+        text.push("\n");
+        text
+    }
+
     fn line(&self, out: &mut dyn Write, values: &[&str]) -> io::Result<()> {
-        let last = self.columns.len().saturating_sub(1);
-        for (i, (column, value)) in self.columns.iter().zip(values).enumerate() {
-            if i > 0 {
-                write!(out, "  ")?;
-            }
-            let width = column.width;
-            match column.right {
-                true => write!(out, "{value:>width$}")?,
-                false if i == last => write!(out, "{value}")?,
-                false => write!(out, "{value:<width$}")?,
-            }
+        for (i, value) in values.iter().enumerate() {
+            write!(out, "{}{}", if i > 0 { "  " } else { "" }, self.cell(i, value))?;
         }
         writeln!(out)
+    }
+
+    /// A value, as wide as its column.
+    fn cell(&self, at: usize, value: &str) -> String {
+        let Some(Column { width, right, .. }) = self.columns.get(at) else { return String::new() };
+        match right {
+            true => format!("{value:>width$}"),
+            false if at + 1 == self.columns.len() => value.to_string(),
+            false => format!("{value:<width$}"),
+        }
     }
 }
 

@@ -109,6 +109,9 @@ fn figures_count_what_is_done() {
     assert!(read >= 300_000 / (16 << 10), "{read}");
     assert_eq!(number(&objset, "nread"), 300_000);
     let all = figures(&arc);
+    let unpacked = figures(&kstat.join("dbufstats"));
+    assert!(n(&unpacked, "cache_count") > 0 && n(&unpacked, "cache_size_bytes") >= 512);
+    assert!(n(&unpacked, "cache_size_bytes") <= n(&unpacked, "cache_target_bytes"));
     let parts = ["demand_data", "demand_metadata", "prefetch_data", "prefetch_metadata"];
     for what in ["hits", "misses"] {
         let sum: u64 = parts.iter().map(|part| n(&all, &format!("{part}_{what}"))).sum();

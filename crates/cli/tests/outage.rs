@@ -35,6 +35,46 @@ fn shown(s: &Session) -> Vec<String> {
     lines.take_while(|l| !l.is_empty()).map(line).collect()
 }
 
+/// Cache devices go offline and come back; spares do not.
+#[test]
+fn cache_devices_go_offline() {
+    let s = Session::new();
+    for name in ["a", "cache", "spare"] {
+        File::create(s.path(name)).unwrap().set_len(128 << 20).unwrap();
+    }
+    let path = |name: &str| s.path(name).display().to_string();
+    let (a, cache, spare) = (path("a"), path("cache"), path("spare"));
+    s.run(&format!("zpool create -m none tank {a} cache {cache} spare {spare}")).ok();
+    // Spares have no counts of errors, so that the lines are not those of `shown`.
+    let state = || {
+        let text = s.run("zpool status tank").ok();
+        let line = text.lines().find(|line| line.trim_start().starts_with(&cache)).unwrap();
+        line.split_whitespace().nth(1).unwrap().to_string()
+    };
+    let again = || {
+        s.run("zpool export tank").ok();
+        s.run(&format!("zpool import -d {} tank", s.dir.path().display())).ok();
+    };
+    assert_eq!(state(), "ONLINE");
+    s.run(&format!("zpool offline tank {cache}")).ok();
+    assert_eq!(state(), "OFFLINE");
+    again();
+    assert_eq!(state(), "OFFLINE");
+    s.run(&format!("zpool online tank {cache}")).ok();
+    assert_eq!(state(), "ONLINE");
+    s.run(&format!("zpool offline -t tank {cache}")).ok();
+    assert_eq!(state(), "OFFLINE");
+    again();
+    assert_eq!(state(), "ONLINE");
+    s.run(&format!("zpool offline -f tank {cache}")).ok();
+    assert_eq!(state(), "FAULTED");
+    s.run(&format!("zpool clear tank {cache}")).ok();
+    assert_eq!(state(), "ONLINE");
+    let refused = s.run(&format!("zpool offline tank {spare}")).fails(1);
+    assert_eq!(refused, format!("cannot offline {spare}: device is reserved as a hot spare"));
+    judge(&s);
+}
+
 /// Exports the pool and has `zdb` judge it.
 fn judge(s: &Session) {
     s.run("zpool export tank").ok();

@@ -103,6 +103,33 @@ fn they_are_listed_set_and_reset() {
     assert!(!s.run("daemon status").ok().contains("tunables"));
 }
 
+/// A small directory that is made so does not stay a micro ZAP.
+#[test]
+fn the_largest_micro_zap() {
+    if !can_mount() {
+        return skip("FUSE mounts");
+    }
+    let s = Session::new();
+    create(&s);
+    let below = |name: &str| Path::new(&s.root()).join("tank").join(name);
+    let make = |dir: &str| {
+        fs::create_dir(below(dir)).unwrap();
+        (0..100).for_each(|n| drop(fs::File::create(below(dir).join(n.to_string())).unwrap()));
+        std::os::unix::fs::MetadataExt::ino(&fs::metadata(below(dir)).unwrap())
+    };
+    let micro = make("micro");
+    s.run("tunables set zap_micro_max_size=2048 metaslab_debug_load=1").ok();
+    let fat = make("fat");
+    s.run("tunables reset zap_micro_max_size").ok();
+    s.run("zpool export tank").ok();
+    s.run(&format!("zpool import -R {} -d {} tank", s.root(), s.path("dev").display())).ok();
+    let shown = |object: u64| s.run(&format!("zdb -dddd tank/ {object}")).ok();
+    assert!(shown(micro).contains("\tmicrozap: 6656 bytes, 100 entries"), "{}", shown(micro));
+    assert!(shown(fat).contains("Fat ZAP stats:"), "{}", shown(fat));
+    s.run("zpool export tank").ok();
+    cenote_testpools::judge(&s.path("dev"), "tank");
+}
+
 #[test]
 fn a_file_and_the_environment_set_them_at_start() {
     let s = Session::new();
@@ -224,8 +251,8 @@ fn directory(s: &Session, dir: &Path, run: &dyn Fn(&str) -> Done) {
     assert!(fs::remove_file(format!("{parameters}/zfs_txg_timeout")).is_err());
     // Pools come and go.
     let kstat = format!("{place}/kstat/zfs");
-    let of_all = "abdstats\narcstats\ndmu_tx\ndnodestats\nvdev_cache_stats\nvdev_mirror_stats\n\
-                  zfetchstats\nzil\n";
+    let of_all = "abdstats\narcstats\ndbufstats\ndmu_tx\ndnodestats\nvdev_cache_stats\n\
+                  vdev_mirror_stats\nzfetchstats\nzil\n";
     assert_eq!(shell(&format!("ls {kstat}")).ok(), of_all);
     let dev = s.path("dev/a");
     run(&format!("zpool create -m none tank {}", dev.display())).ok();

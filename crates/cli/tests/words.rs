@@ -132,10 +132,115 @@ fn what_history_and_events_call_changes() {
     let history = s.run("zpool history -i tank").ok();
     let swapped = |l: &str| l.contains("clone swap tank/a/%rollback (") && l.ends_with(" parent=a");
     assert!(history.lines().any(swapped), "{history}");
+    let sent = |from: &str, to: &str| {
+        s.on_terminal(&format!("cenote zfs send {from} | cenote zfs receive -u {to}"))
+    };
+    assert_eq!(sent("tank/a@s", "tank/b"), "");
+    tank.zfs("snapshot tank/a@t");
+    assert_eq!(sent("-i tank/a@s tank/a@t", "tank/b"), "");
+    let history = s.run("zpool history -i tank").ok();
+    let swapped = |l: &&str| l.contains("clone swap tank/b/%recv (") && l.ends_with(" parent=b");
+    assert_eq!(history.lines().filter(swapped).count(), 1, "{history}");
     s.run("zpool events -c").ok();
     s.run("zpool clear tank").ok();
     let events = s.run("zpool events -H").ok();
     assert!(events.contains("sysevent.fs.zfs.config_sync\n"), "{events}");
+    tank.finish();
+}
+
+/// As OpenZFS's zdb has them.
+#[test]
+fn bookmarks_in_the_order_in_which_they_are_stored() {
+    let tank = Tank::unmounted();
+    let s = &tank.session;
+    tank.zfs("create tank/a");
+    tank.zfs("snapshot tank/a@s");
+    (0..9).for_each(|n| drop(tank.zfs(&format!("bookmark tank/a@s tank/a#mark{n}"))));
+    s.run("zpool export tank").ok();
+    let names = |text: &str| -> Vec<String> {
+        let names = text.lines().filter_map(|line| line.trim_start().strip_prefix("#mark"));
+        names.map(|line| line[..1].to_string()).collect()
+    };
+    let dir = s.dir.path();
+    let theirs = names(&cenote_testpools::zdb(dir, "tank", &["-dddd"]));
+    let ours = s.run(&format!("zdb -e -p {} -dddd tank", dir.display())).ok();
+    assert_eq!((names(&ours), theirs.len()), (theirs, 9));
+}
+
+#[test]
+fn colours_where_they_are_asked_for() {
+    let tank = Tank::unmounted();
+    let s = &tank.session;
+    let told = |setting: &str, line: &str| s.on_terminal(&format!("{setting} cenote zpool {line}"));
+    let painted = told("ZFS_COLOR=1 TERM=xterm", "status tank");
+    for bold in ["pool:", "state:", "config:\r\n\r\n\tNAME "] {
+        assert!(painted.contains(&format!("\x1b[1m{bold}")), "{painted:?}");
+    }
+    let plain = told("TERM=xterm", "status tank");
+    assert_eq!(plain, s.run("zpool status tank").ok().replace('\n', "\r\n"));
+    assert_eq!(plain, painted.replace("\x1b[1m", "").replace("\x1b[0m", ""));
+    s.run("zpool export tank").ok();
+    let other = s.path("other");
+    fs::File::create(&other).unwrap().set_len(128 << 20).unwrap();
+    let other = other.display().to_string();
+    let two = format!("mirror {} {other}", s.path("disk").display());
+    s.run(&format!("zpool create -f -O canmount=off -O mountpoint=none tank {two}")).ok();
+    s.run(&format!("zpool offline -f tank {other}")).ok();
+    let painted = told("ZFS_COLOR=1 TERM=xterm", "status tank");
+    assert!(painted.contains(" \x1b[0;33mDEGRADED\x1b[0m\r\n"), "{painted:?}");
+    assert!(painted.contains("\x1b[1mstatus: \x1b[0m\x1b[0;33mOne or more"), "{painted:?}");
+    assert!(painted.contains(&format!("\x1b[0;31m\t    {other}")), "{painted:?}");
+    assert!(painted.contains("  \x1b[0;31mexternal device fault\x1b[0m"), "{painted:?}");
+    let painted = told("ZFS_COLOR=1 TERM=xterm", "iostat tank");
+    assert!(painted.starts_with("\x1b[1m "), "{painted:?}");
+    assert!(painted.contains("\x1b[0;33mM\x1b[0m"), "{painted:?}");
+    for setting in ["ZFS_COLOR=1 TERM=dumb", "ZFS_COLOR=1 NO_COLOR=1 TERM=xterm"] {
+        assert!(!told(setting, "iostat tank").contains('\x1b'), "{setting}");
+    }
+    tank.finish();
+}
+
+#[test]
+fn the_root_vdev_has_properties() {
+    let s = Session::new();
+    let disk = s.path("disk");
+    fs::File::create(&disk).unwrap().set_len(128 << 20).unwrap();
+    let options = "-O canmount=off -O mountpoint=none";
+    s.run(&format!("zpool create {options} tank {}", disk.display())).ok();
+    let why = s.run("zpool set user:one=1 tank root").fails(1);
+    assert!(why.ends_with("this vdev has no place for properties"), "{why}");
+    s.run("zpool set feature@vdev_zaps_v2=enabled tank").ok();
+    assert_eq!(s.run("zpool get -Ho value feature@vdev_zaps_v2 tank").ok(), "active\n");
+    s.run("zpool set user:one=1 tank root").ok();
+    s.run("zpool set comment=two tank root-0").ok();
+    let shown =
+        |vdev: &str| s.run(&format!("zpool get -Ho value user:one,comment tank {vdev}")).ok();
+    assert_eq!((shown("root"), shown("root-0")), ("1\ntwo\n".into(), "1\ntwo\n".into()));
+    s.run("zpool export tank").ok();
+    let dir = s.dir.path().display().to_string();
+    // OpenZFS 2.1 does not know the feature.
+    let checked = s.run(&format!("zdb -e -p {dir} -bccd tank"));
+    assert!(checked.code == 0 && checked.out.contains("No leaks"), "{checked:?}");
+    assert!(!checked.out.contains("leaked"), "{checked:?}");
+    s.run(&format!("zpool import -N -d {dir} tank")).ok();
+    assert_eq!(shown("root-0"), "1\ntwo\n");
+    s.run("zpool export tank").ok();
+}
+
+#[test]
+fn a_pool_is_frozen() {
+    let tank = Tank::unmounted();
+    let s = &tank.session;
+    assert!(s.run("zpool freeze").fails(2).contains("missing pool name"));
+    s.run("zpool freeze nowhere").fails(1);
+    tank.zfs("create tank/a");
+    s.run("zpool freeze tank").ok();
+    tank.zfs("create tank/b");
+    assert_eq!(tank.names(), ["tank", "tank/a", "tank/b"]);
+    s.run("zpool export tank").ok();
+    let dir = s.dir.path().display().to_string();
+    s.run(&format!("zpool import -f -N -d {dir} tank")).ok();
+    assert_eq!(tank.names(), ["tank", "tank/a"]);
     tank.finish();
 }
 

@@ -217,6 +217,16 @@ impl Dsl {
 
     /// Bookmarks of a file system or volume, oldest first.
     pub fn bookmarks(&self, d: &Dataset) -> Result<Vec<Dataset>> {
+        let mut bookmarks = self.bookmarks_as_stored(d)?;
+        bookmarks.sort_by(|a, b| {
+            let txg = |d: &Dataset| d.bookmark.map(|b| b.creation_txg);
+            (txg(a), &a.name).cmp(&(txg(b), &b.name))
+        });
+        Ok(bookmarks)
+    }
+
+    /// The same in the order in which they are stored.
+    pub fn bookmarks_as_stored(&self, d: &Dataset) -> Result<Vec<Dataset>> {
         if !d.is_head() {
             return Ok(Vec::new());
         }
@@ -234,10 +244,6 @@ impl Dsl {
                 ..d.clone()
             });
         }
-        bookmarks.sort_by(|a, b| {
-            let txg = |d: &Dataset| d.bookmark.map(|b| b.creation_txg);
-            (txg(a), &a.name).cmp(&(txg(b), &b.name))
-        });
         Ok(bookmarks)
     }
 

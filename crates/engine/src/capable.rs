@@ -62,6 +62,8 @@ pub(super) struct Logs {
     pub(super) waiting: Vec<Left>,
     /// What was read of them.
     pub(super) kept: Arc<Kept>,
+    /// There are no others: no log is cut, unreadable or encrypted, and every head was found and opened.
+    pub(super) all: bool,
 }
 
 /// An intent log to be replayed.
@@ -110,7 +112,7 @@ pub(super) fn check_pool(pool: &Pool) -> Result<Logs, EngineError> {
 fn check_logs(pool: &Pool) -> Result<Logs, EngineError> {
     let dsl = pool.dsl();
     let kept = Arc::new(Kept::up_to(REPLAY_KEEP.get()));
-    let mut logs = Logs { finished: Vec::new(), waiting: Vec::new(), kept };
+    let mut logs = Logs { finished: Vec::new(), waiting: Vec::new(), kept, all: true };
     let (mut waiting, mut seen) = (vec![dsl.root()?], 0);
     while let Some(dataset) = waiting.pop() {
         seen += 1;
@@ -126,21 +128,29 @@ fn check_logs(pool: &Pool) -> Result<Logs, EngineError> {
                             let what = format!("'{}': {UNREPLAYED}", dataset.name);
                             return Err(EngineError::Unsupported(what));
                         }
+                        logs.all = false;
                     }
                     Log::Waiting => {
                         let (ds_obj, name) = (dataset.ds_obj, dataset.name.clone());
                         logs.waiting.push(Left { ds_obj, name, header: *zil });
                     }
                     Log::Finished => logs.finished.push(dataset.ds_obj),
-                    Log::None | Log::Unreadable | Log::Cut => {}
+                    Log::Unreadable | Log::Cut => logs.all = false,
+                    Log::None => {}
                 }
             }
-            // Its log is lost with it; the other datasets are not.
-            Err(e) => tracing::warn!("'{}' cannot be opened: {e}", dataset.name),
+            Err(e) => {
+                // Its log is lost with it; the other datasets are not.
+                tracing::warn!("'{}' cannot be opened: {e}", dataset.name);
+                logs.all = false;
+            }
         }
         match dsl.children(&dataset) {
             Ok(children) => waiting.extend(children),
-            Err(e) => tracing::warn!("what is below '{}' cannot be found: {e}", dataset.name),
+            Err(e) => {
+                tracing::warn!("what is below '{}' cannot be found: {e}", dataset.name);
+                logs.all = false;
+            }
         }
     }
     Ok(logs)

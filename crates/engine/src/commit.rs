@@ -78,7 +78,8 @@ impl Core {
         }
     }
 
-    /// Makes everything durable, then the uberblock that leads to it: the pool opens at group `txg` then.
+    /// Makes everything durable, then the uberblock that leads to it: the pool opens at group `txg` then, unless it is
+    /// frozen.
     /// The inner result is what failed after that.
     pub(super) fn write_labels(
         &mut self,
@@ -93,6 +94,10 @@ impl Core {
         let is_lost = disk.allocator.has_changes(txg);
         invariant!(!is_lost, "space that changes hands in group {txg} is in no space map");
         let uberblock = self.next_uberblock(disk, txg);
+        if disk.frozen.leaves_out(txg) {
+            (self.uberblock, self.config_dirty) = (uberblock, false);
+            return Ok(Ok(()));
+        }
         let labels = match self.config_dirty {
             true => self.config.all_labels(txg),
             false => Vec::new(),

@@ -454,7 +454,8 @@ fn load(
     let readers = shared.disk.allocator.readers().clone();
     let least_block = room::least_block(&shared.disk.tree());
     let sa_xattrs = zil::may_have_sa_xattrs(&view, &dataset)?;
-    let log = Log::new(ds_obj, &base.phys().zil, shared.datasets.logs.clone(), sa_xattrs);
+    let pool = (shared.datasets.logs.clone(), shared.disk.frozen.clone());
+    let log = Log::new(ds_obj, &base.phys().zil, pool, sa_xattrs);
     let handle =
         Arc::new(DatasetTx { shared: Arc::downgrade(shared), readers, least_block, closed, log });
     Ok((LiveObjectSet::new(OpenObjectSet::open(base)?, handle.clone()), handle))
@@ -628,14 +629,13 @@ impl Datasets {
         Ok(suspension)
     }
 
-    /// Has the logs that a suspension ended begin again in the open group, so that the next commit finds
-    /// them. Does not wait for that.
-    pub fn restart_logs(&self, shared: &Shared) {
+    /// Has the logs that a suspension ended, or `any`, begin in the open group. Does not wait for that.
+    pub fn begin_logs(&self, shared: &Shared, any: bool) {
         let all: Vec<_> = self.open.lock().sets.values().cloned().collect();
         let mut restarted = false;
         for (live, handle) in &all {
             // A log that does not begin now begins with the next commit.
-            restarted |= handle.log.restart(shared, live).unwrap_or_else(|why| {
+            restarted |= handle.log.begin(shared, live, any).unwrap_or_else(|why| {
                 tracing::debug!("intent log of dataset {}: {why}", live.id());
                 false
             });

@@ -38,13 +38,15 @@ use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dsl::tunables::REPLAY_THREADS;
 use cenote_dsl::write::{DslWriteError, Result, references};
 use cenote_dsl::zil::{self, Claim, Claimed, Item, Kept, NO_LOG, parallel};
-use cenote_format::blkptr::BlockPointer;
+use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_format::dmu::ZilHeader;
 use cenote_format::dsl::DslDatasetPhys;
 use cenote_format::{ByteOrder, Bytes};
 use cenote_pool::Pool;
 use cenote_pool::status::{ReplayStage, ReplayStatus};
-use cenote_store::Store;
+use cenote_store::alloc::{AllocError, Class, Extent};
+use cenote_store::rangetree::RangeTree;
+use cenote_store::{Bookmark, Store};
 use parking_lot::Mutex;
 
 use progress::LogProgress;
@@ -158,6 +160,48 @@ impl SyncContext<'_> {
         drop(notes);
         self.tx.frees.extend(blocks);
         self.set_intent_log(ds_obj, NO_LOG)
+    }
+
+    /// No dataset has an intent log any more: frees what log vdevs have allocated all the same. A log that was given up
+    /// because a log vdev was missing, or damaged, ends for who frees it where it cannot be read. Nothing but
+    /// blocks of logs is allocated on log vdevs ([`cenote_store::alloc::Class::fallbacks`], `zio_alloc_zil`).
+    ///
+    /// # Errors
+    /// What is free according to the space maps is freed again.
+    pub(super) fn free_lost_log_blocks(&mut self) -> Result<()> {
+        let (allocator, txg) = (&self.disk.allocator, self.tx.txg);
+        let going = self.tx.frees.iter().flat_map(BlockPointer::dvas);
+        let going: Vec<Dva> = going.collect();
+        let mut lost_bytes = 0;
+        for group in allocator.groups_of(Class::Log) {
+            let Ok(vdev) = u32::try_from(group.vdev()) else { continue };
+            for metaslab in group.members().filter(|metaslab| metaslab.allocated() > 0) {
+                // What cannot be loaded now can be freed after another import.
+                let loaded = allocator.load(group.vdev(), metaslab.id());
+                let Some(free) = metaslab.free_after(txg).filter(|_| loaded) else { continue };
+                let Extent { start, size, .. } = metaslab.extent();
+                let mut lost = RangeTree::new();
+                let invalid = |e| {
+                    WriteError::Sink(Box::new(AllocError::Range { vdev: vdev.into(), source: e }))
+                };
+                lost.add(start, start + size).map_err(invalid)?;
+                let here = going.iter().filter(|dva| dva.vdev == vdev);
+                let here = here.map(|dva| (dva.offset, dva.offset + dva.asize));
+                for (from, to) in free.iter().chain(here) {
+                    lost.clear(from, to);
+                }
+                for (from, to) in lost.iter() {
+                    let dva = Dva { vdev, offset: from, asize: to - from, gang: false };
+                    let freed = allocator.free(txg, &dva);
+                    freed.map_err(|e| WriteError::Sink(Box::new(e)))?;
+                }
+                lost_bytes += lost.space();
+            }
+        }
+        if lost_bytes > 0 {
+            tracing::info!("{lost_bytes} bytes that lost intent logs had on log vdevs are free");
+        }
+        Ok(())
     }
 
     /// As [`SyncContext::destroy_intent_log`], of a claimed log that was replayed and read before.
@@ -579,6 +623,9 @@ impl Engine {
             context.destroy_intent_log(ds_obj, 0)
         })?;
         self.shared.unreplayed.lock().done(ds_obj);
+        // What could not be read of it is no damage any more.
+        let of_log = |at: &Bookmark| at.objset == ds_obj && at.level == zil::ZIL_LEVEL;
+        self.shared.disk.store.forget_errors(of_log);
         Ok(())
     }
 }

@@ -233,6 +233,28 @@ pub fn arcstats(pools: &[std::sync::Arc<Pool>]) -> String {
         .file()
 }
 
+/// `dbufstats`: blocks that are kept unpacked, which are those of metadata; blocks of data are unpacked for each reader.
+/// How often one was looked for is not counted. Blocks are known by their places on devices, so that there is no list of
+/// them by objects (`dbufs`).
+pub fn dbufstats(pools: &[std::sync::Arc<Pool>]) -> String {
+    let stats: Vec<_> = pools.iter().map(|pool| pool.store().stats()).collect();
+    let [blocks, bytes, most] = stats.iter().fold([0, 0, 0], |[blocks, bytes, most], s| {
+        [blocks + s.decoded_blocks, bytes + s.decoded_bytes, most + s.decoded_most]
+    });
+    Named::new()
+        .numbers(&[
+            ("cache_count", blocks),
+            ("cache_size_bytes", bytes),
+            ("cache_target_bytes", most),
+            ("cache_lowater_bytes", most),
+            ("cache_hiwater_bytes", most),
+            ("hash_elements", blocks),
+            ("metadata_cache_count", blocks),
+            ("metadata_cache_size_bytes", bytes),
+        ])
+        .file()
+}
+
 /// Figures of `arcstats` about what is never done: eviction that has to skip or to wait, caches on devices,
 /// giving memory back because the kernel asks for it.
 const NEVER: [&str; 52] = [

@@ -46,6 +46,7 @@
 //! | [`space_write`] | space maps, written |
 //! | `add` | vdevs, spares and cache devices that join the pool |
 //! | `capable` | what this software can write to |
+//! | `freeze` | pools that are frozen for tests of intent logs |
 //! | `intent_log` | logs that a crash left |
 //! | [`figures`] | what each transaction group did |
 //! | `receives` | datasets that are being received: which are in use, how far they are |
@@ -98,6 +99,7 @@ mod create_pool;
 mod datasets;
 mod expand;
 pub mod figures;
+mod freeze;
 mod intent_log;
 pub mod kstat;
 mod long_hold;
@@ -147,12 +149,13 @@ use cenote_vdev::{Alarm, VdevTree};
 use condense::Condenser;
 use datasets::{Datasets, Entered};
 use figures::{Figure, History};
+use freeze::Frozen;
 use parking_lot::{Mutex, RwLock};
 use receives::Receives;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
-use sync::Core;
+use sync::{Core, lacks_root_zap};
 use task::Queue;
 use txg::{TxState, Work};
 use zil::Scope;
@@ -207,6 +210,8 @@ pub(crate) struct Disk {
     pub added: Mutex<Vec<(Class, VdevInfo)>>,
     /// Vdevs that grow with it, and by how many metaslabs.
     pub grown: Mutex<Vec<(u64, usize)>>,
+    /// Whether groups get on disk.
+    pub frozen: Frozen,
 }
 
 /// What the sync thread and everybody else share.
@@ -390,7 +395,7 @@ impl Engine {
         let suspension = self.shared.datasets.suspend_logs(&self.shared)?;
         let done = self.shared.queue.run(&self.shared.tx_state, change, is_done);
         drop(suspension);
-        self.shared.datasets.restart_logs(&self.shared);
+        self.shared.datasets.begin_logs(&self.shared, false);
         done
     }
 
@@ -428,6 +433,8 @@ impl Engine {
             for change in &changes {
                 context.config_changed |= props::apply(&mut context.tx, context.config, change)?;
             }
+            let lacks = lacks_root_zap(context.tx.mos, &context.config.vdev_tree)?;
+            context.config_changed |= lacks.is_some();
             Ok(())
         };
         self.sync_task_beside_logs(apply, |()| true)?;

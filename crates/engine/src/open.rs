@@ -11,6 +11,7 @@ use super::commit::{pool_space, tell_savings};
 use super::condense::Condenser;
 use super::datasets::Datasets;
 use super::figures::History;
+use super::freeze::Frozen;
 use super::sync::Core;
 use super::task::{EngineError, Queue, SyncContext};
 use super::txg::TxState;
@@ -125,13 +126,17 @@ impl Engine {
     /// Writes the first transaction group, which claims intent logs; those that are finished go. `last` is
     /// the group that the pool was in.
     pub(super) fn first(&self, logs: capable::Logs, last: u64) -> Result<(), EngineError> {
-        let capable::Logs { finished, waiting, kept } = logs;
+        let capable::Logs { finished, waiting, kept, all } = logs;
+        let others = !all || !waiting.is_empty();
         let claims = self.read_logs(&waiting, kept, last)?;
         let pool = self.pool();
         let change = move |context: &mut SyncContext<'_>| {
             // Before anything is allocated.
             let newest = context.claim_intent_logs(claims)?;
             finished.iter().try_for_each(|ds_obj| context.destroy_intent_log(*ds_obj, last))?;
+            if !others {
+                context.free_lost_log_blocks()?;
+            }
             context.note_moved_aux(&pool)?;
             Ok(newest)
         };
@@ -170,10 +175,12 @@ impl Disk {
         let allocator = Allocator::new(&vdevs, store.clone(), loader.clone(), how)
             .map_err(|e| EngineError::Unsupported(e.to_string()))?;
         allocator.preload();
+        allocator.load_all_if_told();
         let writer = Writer::new(store.clone(), allocator.clone(), store.clone());
         let (store, added, grown) = (store.clone(), Mutex::default(), Mutex::default());
         let outside = options.outside.clone();
-        Ok(Disk { store, allocator, loader, writer, outside, added, grown })
+        let frozen = Frozen::default();
+        Ok(Disk { store, allocator, loader, writer, outside, added, grown, frozen })
     }
 }
 

@@ -8,8 +8,12 @@ use super::{Engine, EngineError, SyncContext};
 use cenote_dsl::write::DslWriteError;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::config;
+use cenote_pool::config_write::{aux, sync_aux};
 use cenote_pool::reopen::Restore;
 use cenote_vdev::VdevState;
+
+/// The list of cache devices in the MOS.
+const CACHES: &str = "l2cache";
 
 /// Why a device was not taken out of use.
 #[derive(Debug, thiserror::Error)]
@@ -114,21 +118,78 @@ impl Engine {
     }
 }
 
+impl Engine {
+    /// Takes a cache device out of use.
+    ///
+    /// # Errors
+    /// There is no such device; the pool is suspended.
+    pub fn take_out_cache(&self, guid: u64, how: TakeOut) -> Result<(), EngineError> {
+        if matches!(how, TakeOut::OfflineForNow | TakeOut::FaultForNow) {
+            self.pool().devices().set_aside(guid, Some(how.state()));
+            return Ok(());
+        }
+        self.change_cache(guid, move |cache| mark(cache, how))
+    }
+
+    /// Brings a cache device back.
+    ///
+    /// # Errors
+    /// There is no such device; the pool is suspended.
+    pub fn restore_cache(&self, guid: u64, what: Restore) -> Result<(), EngineError> {
+        let pool = self.pool();
+        let state = match what {
+            Restore::Failure => Some(VdevState::Faulted),
+            Restore::Offline => Some(VdevState::Offline),
+            Restore::Nothing => None,
+        };
+        if state.is_some() && pool.devices().aside(guid) == state {
+            pool.devices().set_aside(guid, None);
+        }
+        let gone = move |(name, _): &(String, NvValue)| what.pairs().contains(&name.as_str());
+        let cache = pool.caches().iter().find(|cache| config::number(cache, "guid") == guid);
+        match cache.is_some_and(|cache| cache.pairs.iter().any(gone)) {
+            true => self.change_cache(guid, move |cache| cache.pairs.retain(|pair| !gone(pair))),
+            false => Ok(()),
+        }
+    }
+
+    /// Changes what the list of cache devices says of one.
+    fn change_cache(
+        &self,
+        guid: u64,
+        change: impl FnOnce(&mut NvList) + Send + 'static,
+    ) -> Result<(), EngineError> {
+        self.sync_task_beside_logs(
+            move |context| {
+                let mut all = aux(context.tx.mos, CACHES)?;
+                let found = all.iter_mut().find(|cache| config::number(cache, "guid") == guid);
+                change(found.ok_or(DslWriteError::NotFound)?);
+                Ok(sync_aux(context.tx.mos, CACHES, &all)?)
+            },
+            |()| true,
+        )
+    }
+}
+
 /// Puts down that a leaf is out of use.
 fn note(context: &mut SyncContext<'_>, guid: u64, how: TakeOut) -> Result<(), DslWriteError> {
     config::for_each_leaf_mut(&mut context.config.vdev_tree, &mut |leaf| {
-        if config::number(leaf, "guid") != guid {
-            return;
+        if config::number(leaf, "guid") == guid {
+            mark(leaf, how);
+            context.config_changed = true;
         }
-        match how {
-            TakeOut::OfflineForNow | TakeOut::FaultForNow => return,
-            TakeOut::Offline => leaf.set("offline", NvValue::Uint64(1)),
-            TakeOut::Fault => {
-                leaf.set("faulted", NvValue::Uint64(1));
-                leaf.set("aux_state", NvValue::String(config::BY_HAND.into()));
-            }
-        }
-        context.config_changed = true;
     });
     Ok(())
+}
+
+/// Notes in the config of a device that it is out of use for longer than until the next import.
+fn mark(device: &mut NvList, how: TakeOut) {
+    match how {
+        TakeOut::OfflineForNow | TakeOut::FaultForNow => {}
+        TakeOut::Offline => device.set("offline", NvValue::Uint64(1)),
+        TakeOut::Fault => {
+            device.set("faulted", NvValue::Uint64(1));
+            device.set("aux_state", NvValue::String(config::BY_HAND.into()));
+        }
+    }
 }

@@ -28,6 +28,8 @@ use cenote_format::dsl::BpobjPhys;
 use cenote_format::invariant;
 use cenote_format::invariant::caught;
 use cenote_format::label::Uberblock;
+use cenote_format::nvlist::{NvList, NvValue};
+use cenote_pool::config;
 use cenote_pool::config_write::{self, PoolConfig};
 use cenote_pool::indirect::Mapping;
 use cenote_store::Bookmark;
@@ -77,6 +79,10 @@ pub(crate) struct Core {
 fn mos_bookmark() -> Bookmark {
     Bookmark { objset: MOS, object: 0, level: 0, blkid: 0 }
 }
+
+/// The feature of pools whose root vdev has a ZAP, and where its number is (`ZPOOL_CONFIG_VDEV_ROOT_ZAP`).
+const ROOT_ZAPS: &str = "com.klarasystems:vdev_zaps_v2";
+const ROOT_ZAP: &str = "com.klarasystems:vdev_zap_root";
 
 /// The datasets of a transaction group, with what they handed over.
 type Quiesced = Vec<(Arc<LiveObjectSet>, OpenObjectSet)>;
@@ -337,6 +343,7 @@ impl Core {
             }
             if self.config_dirty && !written {
                 written = true;
+                self.make_root_zap(disk, txg)?;
                 config_write::sync_config(&mut self.mos, &self.config.mos(txg))?;
             }
             if !self.mos.is_dirty() {
@@ -363,6 +370,19 @@ impl Core {
         }
         let why = format!("no end after {MAX_PASSES} passes");
         Err(WriteError::Invalid { object: 0, why }.into())
+    }
+
+    /// Gives the root vdev a ZAP, for its properties, once the pool has the feature for that (`vdev_construct_zaps`).
+    fn make_root_zap(&mut self, disk: &Disk, txg: u64) -> Result<()> {
+        let Some(uses) = lacks_root_zap(&mut self.mos, &self.config.vdev_tree)? else {
+            return Ok(());
+        };
+        let zap = self.maps.linked_zap(&mut self.mos)?;
+        if uses == 0 {
+            count_feature(&mut self.mos, txg, &disk.outside, ROOT_ZAPS, 1)?;
+        }
+        config::set(&mut self.config.vdev_tree, ROOT_ZAP, NvValue::Uint64(zap));
+        Ok(())
     }
 
     /// Space maps, and what devices missed. Returns whether the config changed.
@@ -433,6 +453,12 @@ impl Core {
         let mut tx = Tx::new(&mut self.mos, txg, &disk.outside, &sizes);
         cenote_dsl::write::bpobj::enqueue(&mut tx, object, blocks)
     }
+}
+
+/// Whether the root vdev is to have a ZAP, and has none: how often the feature for that is used.
+pub(super) fn lacks_root_zap(mos: &mut OpenObjectSet, vdev_tree: &NvList) -> Result<Option<u64>> {
+    let there = config::number(vdev_tree, ROOT_ZAP) != 0;
+    Ok(feature_uses(mos, ROOT_ZAPS)?.filter(|_| !there))
 }
 
 /// Adds to the number of uses of a feature.

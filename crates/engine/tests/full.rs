@@ -385,6 +385,8 @@ fn room_that_a_large_file_leaves_is_waited_for() {
     no_space(&full);
     assert!(size / 512 > cenote_dmu::tunables::DELETE_BLOCKS.default, "{size} bytes");
     fs.unlink(fs.root(), b"large", &|_| false).unwrap();
+    // At once, whether or not the thread that frees it has begun.
+    assert!(engine.live(root.ds_obj).unwrap().is_freeing());
     let mut files = Files::new();
     no_space(&fill(&fs, &mut files, &|_| 1 << 20));
     assert!(files.values().sum::<usize>() as u64 > size / 2, "{} of {size} bytes", files.len());

@@ -80,14 +80,21 @@ fn a_block_that_is_freed_twice() {
 
 #[test]
 fn a_free_of_what_was_never_allocated() {
-    let why = planted(|ctx| {
+    let said = Arc::new(std::sync::Mutex::new(String::new()));
+    let says = said.clone();
+    let why = planted(move |ctx| {
         let group = ctx.allocator().group(0).unwrap();
         let unloaded = group.metaslabs().iter().filter(|m| !m.is_loaded()).last().unwrap();
-        let offset = unloaded.extent().start;
+        let (id, offset) = (unloaded.id(), unloaded.extent().start);
         let dva = Dva { vdev: 0, offset, asize: 4096, gang: false };
         ctx.allocator().free(ctx.tx.txg, &dva).unwrap();
+        let range = format!("vdev 0 metaslab {id}: {offset:#x}-{:#x} was freed", offset + 4096);
+        *says.lock().unwrap() = range;
+        // As who allocates there would have it loaded.
+        assert!(!ctx.allocator().load(0, id));
     });
-    assert!(why.contains("vdev 0 metaslab") && why.contains("free"), "{why}");
+    let range = said.lock().unwrap().clone();
+    assert!(why.contains(&range) && why.contains("and was free already"), "{why}");
 }
 
 #[test]

@@ -17,8 +17,8 @@ use crate::discover::Candidate;
 use cenote_format::label::Uberblock;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_vdev::{
-    Device, Vdev, VdevError, VdevTree, latency, look::Asked, open_device, open_device_rw,
-    read_labels,
+    Device, Vdev, VdevError, VdevState, VdevTree, latency, look::Asked, open_device,
+    open_device_rw, read_labels,
 };
 use parking_lot::RwLock;
 use std::collections::HashMap;
@@ -82,6 +82,8 @@ pub struct DeviceSet {
     by_guid: RwLock<HashMap<u64, Found>>,
     /// Devices are opened for writing.
     writable: bool,
+    /// Cache devices that are out of use until the pool is imported again, and their states.
+    aside: RwLock<HashMap<u64, VdevState>>,
 }
 
 impl DeviceSet {
@@ -95,14 +97,15 @@ impl DeviceSet {
             let shared = d.config.u64("state") == Some(config::STATE_SPARE);
             Some((guid, Found::new(d.path.clone(), shared, device)))
         });
-        DeviceSet { by_guid: RwLock::new(by_guid.collect()), writable }
+        DeviceSet { by_guid: RwLock::new(by_guid.collect()), writable, aside: RwLock::default() }
     }
 
     /// Devices that are open already, by guid.
     pub fn of_open(
         devices: impl IntoIterator<Item = (u64, PathBuf, Arc<dyn Device>)>,
     ) -> DeviceSet {
-        let set = DeviceSet { by_guid: RwLock::default(), writable: true };
+        let (by_guid, aside) = Default::default();
+        let set = DeviceSet { by_guid, writable: true, aside };
         set.insert(devices);
         set
     }
@@ -171,7 +174,21 @@ impl DeviceSet {
         asked.ask(move || Some(found.open(writable).ok()?.size()))
     }
 
-    /// Lets go of the device with this guid, once the threads that read from it at the moment have done so.
+    /// A cache device is in this state until the pool is imported again; `None`: in that which it has.
+    pub fn set_aside(&self, guid: u64, state: Option<VdevState>) {
+        let mut aside = self.aside.write();
+        match state {
+            Some(state) => drop(aside.insert(guid, state)),
+            None => drop(aside.remove(&guid)),
+        }
+    }
+
+    /// The state that a cache device was [set aside](DeviceSet::set_aside) in.
+    pub fn aside(&self, guid: u64) -> Option<VdevState> {
+        self.aside.read().get(&guid).copied()
+    }
+
+    /// Lets go of the device with this guid, once those who read from it at the moment have done so.
     pub fn forget(&self, guid: u64) {
         let Some(found) = self.by_guid.write().remove(&guid) else { return };
         let Some(Ok(device)) = found.device.get() else { return };

@@ -78,6 +78,7 @@ use cenote_dsl::Dsl;
 use cenote_format::label::Uberblock;
 use cenote_format::nvlist::NvList;
 use cenote_store::Store;
+use cenote_vdev::{Aux, VdevState};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher};
 use std::path::{Path, PathBuf};
@@ -358,6 +359,19 @@ impl Pool {
     /// The devices that the pool was opened with, and those that joined since.
     pub fn devices(&self) -> &Arc<DeviceSet> {
         &self.devices
+    }
+
+    /// The state of a cache device: nothing is read from it or written to it.
+    pub fn cache_state(&self, cache: &NvList) -> VdevState {
+        let guid = config::number(cache, "guid");
+        let noted = |name: &str, state| config::flag(cache, name).then_some(state);
+        let out = self.devices.aside(guid);
+        let out = out.or_else(|| noted("offline", VdevState::Offline));
+        let out = out.or_else(|| noted("faulted", VdevState::Faulted));
+        out.unwrap_or(match self.has_device(cache) {
+            true => VdevState::Healthy,
+            false => VdevState::CantOpen(Aux::OpenFailed),
+        })
     }
 
     pub(crate) fn has_device(&self, config: &NvList) -> bool {

@@ -13,13 +13,13 @@
 //! A [`Store`] has the tree of vdevs, the ARC, the unpacked metadata, and the reads in flight
 //! (`single_flight`). Each has a lock of its own, and no thread waits for a device with one of them.
 
+mod arc_guard;
+mod errors;
 #[cfg(test)]
 mod planted;
 
 use std::collections::BTreeSet;
-use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Once, OnceLock};
-use std::thread::panicking;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -28,9 +28,9 @@ use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_format::checksum::{Checksum, Salt};
 use cenote_format::compress::{Compression, decompress};
 use cenote_format::dmu::DmuType;
-use cenote_format::{ByteOrder, DecodeError, invariant};
+use cenote_format::{ByteOrder, DecodeError};
 use cenote_vdev::{Alarm, BlockRead, Fault, Outcome, Priority, VdevError, VdevTree, patience};
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::{Mutex, RwLock};
 use rayon::prelude::*;
 
 use crate::Current;
@@ -70,6 +70,10 @@ pub struct StoreStats {
     pub arc: ArcStats,
     /// Bytes of unpacked metadata that are kept.
     pub decoded_bytes: u64,
+    /// Blocks of it.
+    pub decoded_blocks: u64,
+    /// Most bytes of it.
+    pub decoded_most: u64,
 }
 
 /// The blocks of one pool.
@@ -94,36 +98,6 @@ enum Start {
 }
 
 /// A block to be read.
-/// See [`Store::arc`].
-struct ArcGuard<'a> {
-    arc: MutexGuard<'a, ArcCache>,
-    store: &'a Store,
-}
-
-impl Deref for ArcGuard<'_> {
-    type Target = ArcCache;
-
-    fn deref(&self) -> &ArcCache {
-        &self.arc
-    }
-}
-
-impl DerefMut for ArcGuard<'_> {
-    fn deref_mut(&mut self) -> &mut ArcCache {
-        &mut self.arc
-    }
-}
-
-impl Drop for ArcGuard<'_> {
-    fn drop(&mut self) {
-        if panicking() {
-            let why =
-                invariant::last().unwrap_or_else(|| "a thread that had the ARC panicked".into());
-            self.store.alarm().sound(why);
-        }
-    }
-}
-
 type Wanted = (BlockPointer, Bookmark, Key);
 
 /// Where a wanted block is.
@@ -169,11 +143,6 @@ impl Store {
     /// What threads sound that find the pool's state in memory wrong.
     pub fn alarm(&self) -> Arc<Alarm> {
         self.vdevs().alarm().clone()
-    }
-
-    /// The ARC. A panic of a thread that has it sounds the alarm: half of a change may be in its lists.
-    fn arc(&self) -> ArcGuard<'_> {
-        ArcGuard { arc: self.arc.lock(), store: self }
     }
 
     /// What the ARC is to keep of the dataset `objset` from now on; everything, unless it is told.
@@ -452,16 +421,6 @@ impl Store {
         self.fetch_many(&mine, Some(access));
     }
 
-    /// Blocks that could not be read since the pool was opened (at most 100,000).
-    pub fn errors(&self) -> Vec<Bookmark> {
-        self.errors.lock().iter().copied().collect()
-    }
-
-    /// Forgets those blocks.
-    pub fn clear_errors(&self) {
-        self.errors.lock().clear();
-    }
-
     /// Empties the caches, as an export and import would.
     pub fn drop_caches(&self) {
         self.arc().clear();
@@ -470,7 +429,12 @@ impl Store {
 
     /// Sizes and counts of the caches.
     pub fn stats(&self) -> StoreStats {
-        StoreStats { arc: self.arc().stats(), decoded_bytes: self.decoded.weight() }
+        StoreStats {
+            arc: self.arc().stats(),
+            decoded_bytes: self.decoded.weight(),
+            decoded_blocks: self.decoded.len() as u64,
+            decoded_most: self.decoded.capacity(),
+        }
     }
 
     /// What can be said of a block without waiting: it is there, or it has to be read.

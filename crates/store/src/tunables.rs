@@ -10,6 +10,8 @@ declare_tunables! {
         "Data for each disk of a top-level vdev before the next one has its turn";
     BIAS_ENABLED "metaslab_bias_enabled" Now Switch 1 SWITCH,
         "Whether top-level vdevs with more free space have longer turns";
+    DEBUG_LOAD "metaslab_debug_load" Now Switch 0 SWITCH,
+        "Whether all metaslabs are loaded when a pool is imported";
     DF_ALLOC_THRESHOLD "metaslab_df_alloc_threshold" Now Bytes 0 ANY,
         "In a metaslab whose largest free segment is smaller, segments are taken that just fit";
     DF_FREE_PCT "metaslab_df_free_pct" Now Percent 4 (0, 100),

@@ -3,6 +3,7 @@
 //! Every option is a letter that may be repeated to see more; `-v` adds one to all that were given.
 //! Without any option that asks for something, everything is shown once.
 
+use super::bins::Bins;
 use cenote_command::outcome::{Stop, fail, usage};
 use cenote_command::posix::is_posix;
 use std::ffi::{OsStr, OsString};
@@ -60,8 +61,8 @@ const LONG: [(&str, &str); 46] = [
     ("livelist", "y"),
     ("zstd-headers", "Z"),
     ("allocated-map", "allocated-map"),
-    ("bin", "bin"),
-    ("class", "class"),
+    ("bin", "bin:"),
+    ("class", "class:"),
 ];
 
 /// What was asked for.
@@ -82,6 +83,10 @@ pub struct Args {
     pub copies: Option<PathBuf>,
     /// `-I`: bytes that are read at once to be checked.
     pub inflight: Option<u64>,
+    /// `--allocated-map`: what each metaslab has allocated.
+    pub allocated_map: bool,
+    /// `--bin` and `--class`.
+    pub bins: Bins,
     /// The rest.
     pub operands: Vec<String>,
 }
@@ -154,6 +159,15 @@ impl Args {
     }
 
     fn option(&mut self, name: &str, value: &OsStr) -> Result<(), Stop> {
+        match name {
+            "allocated-map" => {
+                self.allocated_map = true;
+                return Ok(());
+            }
+            "bin" => return self.bins.by(&value.to_string_lossy()),
+            "class" => return self.bins.class(&value.to_string_lossy()),
+            _ => {}
+        }
         let mut chars = name.chars();
         let (Some(letter), None) = (chars.next(), chars.next()) else {
             return fail(format!("zdb: --{name} is not supported"));
@@ -189,7 +203,7 @@ impl Args {
 
     fn check(&mut self) -> Result<(), Stop> {
         self.verbose = self.counts.get(&'v').copied().unwrap_or(0);
-        self.all = !self.counts.keys().any(|k| PARTS.contains(*k));
+        self.all = !self.allocated_map && !self.counts.keys().any(|k| PARTS.contains(*k));
         if !self.has('e') && !self.search.is_empty() {
             return usage("-p option requires use of -e");
         }
@@ -236,7 +250,7 @@ Usage:\tzdb [-AbcCdDFGhiLmMNPSsTuvVXYyZ] [-e [-p <path> ...]] [-I <inflight I/Os
 \tzdb -E [-A] word0:word1:...:word15
 \tzdb -S [-AP] [-e [-p <path> ...]] <poolname>
 \tzdb -l [-Aqu] <device>
-\tzdb -m [-AFLP] [-e [-p <path> ...]] [-t <txg>]
+\tzdb -m [-AFLP] [--allocated-map] [-e [-p <path> ...]] [-t <txg>]
 \t\t<poolname> [<vdev> [<metaslab> ...]]
 \tzdb -f [-Hv] [-e [-p <path> ...]] <dataset> <object | range> ...
 \tzdb -O <dataset> <path>
@@ -262,7 +276,10 @@ Usage:\tzdb [-AbcCdDFGhiLmMNPSsTuvVXYyZ] [-e [-p <path> ...]] [-I <inflight I/Os
             -     Negate effect of next flag
 
     Options to control amount of output:
+        --allocated-map              dump all allocated regions
         -b --block-stats             block statistics
+        --bin=(lsize|psize|asize)    bin blocks based on this size in all three columns
+        --class=(normal|special|dedup|other)[,...] only consider blocks from these allocation classes
         -B --backup                  backup stream
         -c --checksum                checksum all metadata (twice for all data) blocks
         -C --config                  config
@@ -327,6 +344,8 @@ mod tests {
         assert_eq!(of(&["-dddddO", "tank", "f"]), 5);
         let a = parse(&["tank"]).unwrap();
         assert_eq!((a.level('C'), a.level('d'), a.level('R'), a.level('l')), (2, 2, 0, 0));
+        let a = parse(&["--allocated-map", "--bin=lsize", "tank"]).unwrap();
+        assert!(a.allocated_map && a.bins.by.is_some() && a.level('C') == 0);
     }
 
     #[test]
@@ -335,7 +354,7 @@ mod tests {
         assert!(matches!(parse(&["-K", "key", "tank"]), Err(Stop::Fail(m)) if m.contains("-K")));
         assert!(matches!(parse(&["-I", "0", "tank"]), Err(Stop::Usage(_))));
         assert!(parse(&["-o", "zfs_arc_max"]).unwrap().needs_own_process());
-        assert!(matches!(parse(&["--bin", "tank"]), Err(Stop::Fail(m)) if m.contains("--bin")));
+        assert!(matches!(parse(&["--bin", "tank"]), Err(Stop::Usage(m)) if m.contains("--bin")));
         assert!(matches!(parse(&["-p", "dir", "tank"]), Err(Stop::Usage(m)) if m.contains("-e")));
         assert!(matches!(parse(&["-9", "tank"]), Err(Stop::Usage(_))));
         assert!(matches!(parse(&["-R", "tank"]), Err(Stop::Usage(_))));

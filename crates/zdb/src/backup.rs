@@ -23,7 +23,8 @@ impl Zdb<'_> {
                 'e' => options.embedded = true,
                 'L' => options.large_blocks = true,
                 'c' => options.compressed = true,
-                'w' => return fail("dump_backup: raw streams ('w') are not supported"),
+                // As they are: of datasets that are not encrypted that is all (`rawok`).
+                'w' => (options.embedded, options.compressed) = (true, true),
                 other => return fail(format!("dump_backup: invalid flag '{other}'")),
             }
         }

@@ -11,6 +11,7 @@
 //! Exit codes are OpenZFS's: 2 where space leaked or the pool has no blocks, 3 where blocks could not be read or
 //! claimed.
 
+use super::bins::{Binned, Bins};
 use super::print::{self, blkptr};
 use super::{Zdb, failed};
 use cenote_command::outcome::{Outcome, Stop};
@@ -36,6 +37,9 @@ const MAX_INFLIGHT: u64 = 256 << 20;
 
 /// What the threads of a traversal report to.
 struct Reporter<'a> {
+    space: &'a PoolSpace,
+    /// What is counted instead of all blocks.
+    binned: Option<Binned>,
     out: &'a mut (dyn Write + Send),
     err: &'a mut (dyn Write + Send),
     errors: BTreeMap<i32, u64>,
@@ -49,6 +53,9 @@ fn errno(e: &BlockError) -> i32 {
 
 impl Reporter<'_> {
     fn event(&mut self, event: &Event<'_>) -> std::io::Result<()> {
+        if let (Event::Block(found), Some(binned)) = (event, &mut self.binned) {
+            binned.add(&found.bp, self.space);
+        }
         match event {
             Event::Loading { vdev, indirect, metaslab, of } => {
                 let kind = if *indirect { "indirect" } else { "concrete" };
@@ -216,7 +223,11 @@ impl Zdb<'_> {
         let level = self.level('b');
         let cancel = self.ctx.cancel.clone();
         let pool = self.pool.clone();
+        let bins = &self.args.bins;
+        let binned = (*bins != Bins::default()).then(|| Binned::new(bins));
         let reporter = Mutex::new(Reporter {
+            space,
+            binned,
             out: &mut *self.ctx.out,
             err: &mut *self.ctx.err,
             errors: BTreeMap::new(),
@@ -236,8 +247,13 @@ impl Zdb<'_> {
         if let Some(e) = failure.into_inner() {
             return Err(Stop::Io(e));
         }
-        let errors = reporter.into_inner().errors;
-        Ok((report.map_err(failed)?, errors))
+        let Reporter { errors, binned, .. } = reporter.into_inner();
+        let mut report = report.map_err(failed)?;
+        if let Some(Binned { psizes, lsizes, asizes, .. }) = binned {
+            let blocks = &mut report.blocks;
+            (blocks.psizes, blocks.lsizes, blocks.asizes) = (psizes, lsizes, asizes);
+        }
+        Ok((report, errors))
     }
 
     fn leaks(&mut self, report: &Report, wanted: bool) -> Result<(), Stop> {
@@ -441,8 +457,9 @@ impl Zdb<'_> {
         let blocks = &report.blocks;
         let all: [(&str, &SizeHistogram); 3] =
             [("psize", &blocks.psizes), ("lsize", &blocks.lsizes), ("asize", &blocks.asizes)];
+        let notes = self.args.bins.notes();
         let out = self.out();
-        writeln!(out, "\nBlock Size Histogram\n(note: all categories are binned separately)")?;
+        write!(out, "\nBlock Size Histogram\n{notes}")?;
         if exact {
             writeln!(out, "\nblock\tpsize\t\t\tlsize\t\t\t  asize")?;
             writeln!(out, "size\t{}", "Count\tSize\tCum.\t".repeat(3))?;

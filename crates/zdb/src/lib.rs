@@ -30,6 +30,7 @@
 
 pub mod args;
 pub mod backup;
+pub mod bins;
 pub mod blocks;
 mod copied;
 pub mod dedup;
@@ -300,7 +301,7 @@ impl Zdb<'_> {
         if self.level('T') > 0 {
             self.reference_tables()?;
         }
-        let metaslabs = self.level('d') > 2 || self.level('m') > 0;
+        let metaslabs = self.level('d') > 2 || self.level('m') > 0 || self.args.allocated_map;
         if metaslabs {
             self.metaslabs()?;
         }

@@ -27,7 +27,8 @@ impl Zdb<'_> {
         let space = self.space()?;
         writeln!(self.out(), "\nMetaslabs:")?;
         let wanted = self.args.operands.get(1..).unwrap_or_default().to_vec();
-        if self.args.level('m') == 0 || wanted.is_empty() {
+        let asked = self.args.level('m') > 0 || self.args.allocated_map;
+        if !asked || wanted.is_empty() {
             for v in &space.vdevs {
                 self.vdev_metaslabs(v, &v.metaslabs, true)?;
             }
@@ -122,6 +123,9 @@ impl Zdb<'_> {
         if level > 2 && !self.args.has('L') {
             self.in_memory(v, ms)?;
         }
+        if self.args.allocated_map {
+            self.allocated(v, ms)?;
+        }
         let space = self.pool.clone();
         let active = |n: Option<u64>| n.is_some_and(|n| n > 0);
         let (histograms, logs) = space
@@ -142,6 +146,20 @@ impl Zdb<'_> {
         }
         if logs {
             writeln!(self.out(), "\tFlush data:\n\tunflushed txg={}\n", ms.unflushed_txg)?;
+        }
+        Ok(())
+    }
+
+    /// `--allocated-map`: what is allocated (`dump_allocated`), unflushed changes included.
+    fn allocated(&mut self, v: &VdevSpace, ms: &Metaslab) -> Result<(), Stop> {
+        let free = PoolSpace::load_free(self.pool.mos(), v, ms).map_err(super::failed)?;
+        let end = ms.start.saturating_add(ms.size);
+        let mut at = ms.start;
+        for (from, to) in free.iter().chain([(end, end)]) {
+            if at != from {
+                writeln!(self.out(), "ALLOC: {at} {}", from - at)?;
+            }
+            at = to;
         }
         Ok(())
     }

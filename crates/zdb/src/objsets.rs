@@ -390,7 +390,7 @@ impl Zdb<'_> {
             self.deadlist(&list, "Deadlist")?;
         }
         if self.level('d') >= 4 && dataset.is_head() {
-            for b in dsl.bookmarks(dataset).map_err(failed)? {
+            for b in dsl.bookmarks_as_stored(dataset).map_err(failed)? {
                 if let Some(phys) = b.bookmark {
                     self.bookmark(&b.name, &phys)?;
                 }

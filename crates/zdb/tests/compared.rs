@@ -107,12 +107,74 @@ fn a_stream_by_number() {
     let mut stream = Vec::new();
     pool.dsl().send(&dataset, None, options, &mut stream).unwrap();
     let name = format!("basic/{}", dataset.ds_obj);
-    let (out, err, code) = zdb_with(&[pool], &["-B", &name, "Lc"]);
+    let (out, err, code) = zdb_with(std::slice::from_ref(&pool), &["-B", &name, "Lc"]);
     assert_eq!((code, err.as_str()), (0, ""));
     assert!(out == stream);
-    let (out, err, code) = zdb(&["-e", "-p", files.dir.to_str().unwrap(), "-B", &name, "w"]);
-    assert_eq!((out.as_str(), code), ("", 1));
-    assert!(err.contains("raw streams ('w') are not supported"), "{err}");
+    let sent = |flags| {
+        let pools = std::slice::from_ref(&pool);
+        let (out, err, code) = zdb_with(pools, &["-B", &name, flags]);
+        assert_eq!((code, err.as_str()), (0, ""));
+        out
+    };
+    // A dataset that is not encrypted is raw as it is.
+    assert!(sent("Lw") == sent("Lce") && sent("Lw") != sent("L"));
+}
+
+/// The lines of the histogram of block sizes, each with the numbers in it.
+fn histogram(options: &[&str]) -> (String, Vec<Vec<u64>>) {
+    let options = [&["-bbP"], options].concat();
+    let text = of("basic", &options, &["basic"]);
+    let (_, table) = text.split_once("Block Size Histogram\n").unwrap();
+    let (notes, table) = table.split_once("\n\n").unwrap();
+    let numbers = |line: &str| line.split('\t').map(|n| n.parse().unwrap()).collect();
+    let lines = table.lines().skip(2).take_while(|line| !line.is_empty());
+    (notes.to_string(), lines.map(numbers).collect())
+}
+
+#[test]
+fn blocks_by_size() {
+    let (notes, apart) = histogram(&[]);
+    assert_eq!(notes, "(note: all categories are binned separately)");
+    let counts = |line: &[u64]| [line[1], line[4], line[7]];
+    let alike = |line: &Vec<u64>| counts(line)[1..] == [line[1]; 2];
+    assert!(!apart.iter().all(alike));
+    let sums = |table: &[Vec<u64>]| [3, 6, 9].map(|at| table.last().unwrap()[at]);
+    for (size, at) in [("psize", 1), ("lsize", 4), ("asize", 7)] {
+        let (notes, together) = histogram(&[&format!("--bin={size}")]);
+        assert_eq!(notes, format!("(note: all categories are binned by {size})"));
+        assert!(together.iter().all(alike));
+        let column = |table: &[Vec<u64>]| table.iter().map(|line| line[at]).collect::<Vec<_>>();
+        assert_eq!((column(&together), sums(&together)), (column(&apart), sums(&apart)));
+    }
+    let of_classes = |classes: &str| histogram(&[&format!("--class={classes}")]);
+    assert_eq!(of_classes("other,dedup,special,normal").1, apart);
+    let (notes, others) = of_classes("other");
+    assert_eq!(
+        notes.lines().nth(1),
+        Some("(note: only blocks in these classes are counted: \"other\")")
+    );
+    let [normal, others, all] = [of_classes("normal").1, others, apart].map(|table| sums(&table));
+    assert_eq!([0, 1, 2].map(|at| normal[at] + others[at]), all);
+    assert!(normal[0] > 0);
+}
+
+#[test]
+fn what_is_allocated() {
+    let text = of("basic", &["-m", "--allocated-map"], &["basic"]);
+    let regions = text.lines().filter_map(|line| line.strip_prefix("ALLOC: "));
+    let mut end = 0;
+    let mut allocated = 0;
+    for region in regions {
+        let (start, size) = region.split_once(' ').unwrap();
+        let (start, size): (u64, u64) = (start.parse().unwrap(), size.parse().unwrap());
+        assert!(start >= end && size > 0, "{region}");
+        (end, allocated) = (start + size, allocated + size);
+    }
+    let files = cenote_testpools::pool("basic");
+    let found = cenote_pool::discover(std::slice::from_ref(&files.dir));
+    let options = cenote_pool::ImportOptions { readonly: true, ..Default::default() };
+    let pool = cenote_pool::Pool::import(&found[0], &options).unwrap();
+    assert_eq!(allocated, pool.space().unwrap().pool().alloc);
 }
 
 /// What is read is copied, and the copies are a pool that says the same.

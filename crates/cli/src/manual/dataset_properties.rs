@@ -17,7 +17,7 @@ pub const SETTINGS: &[(&str, &str)] = &[
     ("dedup", "Whether equal blocks are stored once."),
     ("defcontext", "The SELinux context of files that have none. It is kept, and mounts of cenote have none."),
     ("devices", "Whether device nodes can be opened."),
-    ("direct", "Whether O_DIRECT passes by the cache: always, never (disabled), or where programs ask for it (standard)."),
+    ("direct", "Kept for other systems, where it says whether O_DIRECT passes by the cache. Here O_DIRECT passes by the kernel's pages, and what is read and written goes through the cache of the daemon, as with direct=disabled."),
     ("dnodesize", "Size of dnodes. More than legacy leaves room for extended attributes beside them."),
     ("encryption", "The cipher. Set at creation."),
     ("exec", "Whether programs can be run."),

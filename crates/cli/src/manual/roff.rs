@@ -21,7 +21,8 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ("TZ", "The time zone of the times that are shown."),
     ("NO_COLOR", "No colours on a terminal."),
 ];
-/// Environment variables of some commands: tool, sub-command, name, meaning.
+const COLOURS: &str = "1: colours on a terminal.";
+/// Those of some commands: tool, sub-command, name, meaning.
 const MORE_ENVIRONMENT: &[(&str, &str, &str, &str)] = &[
     (
         "zpool",
@@ -34,6 +35,10 @@ const MORE_ENVIRONMENT: &[(&str, &str, &str, &str)] = &[
     ("zpool", "iostat", "ZPOOL_SCRIPTS_ENABLED", "0: -c is refused."),
     ("zpool", "iostat", "ZPOOL_SCRIPTS_AS_ROOT", "1: -c runs programs for root as well."),
     ("zpool", "status", "ZPOOL_SCRIPTS_PATH", "Where programs of -c are, with colons between."),
+    ("zpool", "iostat", "ZFS_COLOR", COLOURS),
+    ("zpool", "status", "ZFS_COLOR", COLOURS),
+    ("zfs", "diff", "ZFS_COLOR", COLOURS),
+    ("zfs", "list", "ZFS_COLOR", COLOURS),
     ("zdb", "", "ZDB_NO_ZLE", "If it is set, -R does not try zle."),
 ];
 /// Files.

@@ -13,10 +13,13 @@ pub const PAGE: Page = Page {
     operands: "<pool>|<dataset>|<snapshot> <word> ...",
     options: &[
         flag("-A, --ignore-assertions", "Accepted: there are no assertions to ignore"),
+        flag("--allocated-map", "With -m: what is allocated in each metaslab"),
         flag("-b, --block-stats", "Walk all blocks: check that space maps agree with what is used, and count blocks by kind. \
               Twice: by sizes and compression as well"),
+        takes("--bin", "<word>", "With -bb: count each block by this size: lsize, psize or asize"),
+        takes("--class", "<word>,...", "With -bb: by size, count the blocks of these classes only: normal, special, dedup or other"),
         flag("-B, --backup", "Write a stream of the object set of this number, for zfs receive; a word of letters: L large \
-              blocks, e embedded ones, c compressed ones, as they are"),
+              blocks, e embedded ones, c compressed ones, as they are; w is e and c"),
         flag("-c, --checksum", "Verify the checksums of metadata; twice: of all data"),
         flag("-C, --config", "The configuration"),
         flag("-d, --datasets", "Datasets; twice: their objects; more: what is in these, and their blocks"),

@@ -1,6 +1,7 @@
 //! `zfs diff`: what differs between a snapshot and a later one, or the file system as it is now.
 
 use super::session::{showing, stop};
+use crate::colour::{self, Colour, PLAIN};
 use crate::context::Context;
 use crate::options::{Spec, parse};
 use crate::zfs::select::{Kinds, mounted, open};
@@ -8,7 +9,7 @@ use cenote_admin::Event;
 use cenote_admin::diff::States;
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_zpl::{Change, Difference};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -32,36 +33,20 @@ struct Style {
     paints: bool,
 }
 
-/// Ends a colour.
-const PLAIN: &[u8] = b"\x1b[0m";
-
-/// Whether the user wants colours and the terminal has them (`use_color`).
-fn paints(ctx: &Context) -> bool {
-    let var = |name: &str| ctx.var(name).and_then(OsStr::to_str).unwrap_or("");
-    let is_set = |name: &str| {
-        let value = var(name);
-        let digits: String = value.chars().take_while(char::is_ascii_digit).collect();
-        digits.parse::<u64>().is_ok_and(|n| n > 0)
-            || ["yes", "on"].iter().any(|word| value.eq_ignore_ascii_case(word))
-    };
-    let has_colours = ctx.caller.terminal.out && !["", "dumb", "unknown"].contains(&var("TERM"));
-    has_colours && is_set("ZFS_COLOR") && !is_set("NO_COLOR")
-}
-
 /// The colour of a change (`type_to_color`).
-fn colour(change: &Change) -> &'static [u8] {
+fn colour_of(change: &Change) -> Colour {
     match change {
-        Change::Added => b"\x1b[0;32m",
-        Change::Removed => b"\x1b[0;31m",
-        Change::Modified | Change::Links(_) => b"\x1b[0;33m",
-        Change::Renamed(_) => b"\x1b[1;34m",
+        Change::Added => Colour::Green,
+        Change::Removed => Colour::Red,
+        Change::Modified | Change::Links(_) => Colour::Yellow,
+        Change::Renamed(_) => Colour::BoldBlue,
     }
 }
 
 /// Runs `zfs diff`.
 pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     let parsed = parse(args, SPEC)?;
-    let mut style = Style { paints: paints(ctx), ..Style::default() };
+    let mut style = Style { paints: colour::wanted(ctx), ..Style::default() };
     for option in &parsed.options {
         match option.letter {
             'F' => style.types = true,
@@ -112,7 +97,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
 /// One line (`print_file`, `print_rename`, `print_link_change`).
 fn line(out: &mut dyn Write, root: &[u8], style: Style, d: &Difference) -> io::Result<()> {
     if style.paints {
-        out.write_all(colour(&d.change))?;
+        out.write_all(colour_of(&d.change).code())?;
     }
     if style.times {
         write!(out, "{:10}.{:09}\t", d.ctime.0, d.ctime.1)?;

@@ -1,5 +1,6 @@
 //! `zfs list`.
 
+use crate::colour::{self, Colour};
 use crate::context::Context;
 use crate::json::{self, Json, document};
 use crate::options::{Spec, parse_with_long};
@@ -126,27 +127,63 @@ fn print(
     let mut columns: Vec<Column> = properties.iter().map(|p| column(p)).collect();
     let mut good = true;
     let mut rows = Vec::with_capacity(nodes.len());
+    let paints = colour::wanted(ctx);
     'nodes: for node in nodes {
         if ctx.cancelled() {
             break;
         }
         let mut row = Vec::with_capacity(columns.len());
-        for property in properties {
+        let (mut used, mut available) = (None, None);
+        for (at, property) in properties.iter().enumerate() {
             let Some((value, read)) = node.value_or_complain(property, ctx) else {
                 continue 'nodes;
             };
             good &= read;
+            let bytes = value.as_ref().and_then(|v| v.exact.parse::<u64>().ok());
+            match property.as_str() {
+                "used" => used = bytes,
+                "available" => available = bytes.map(|bytes| (at, bytes)),
+                _ => {}
+            }
             row.push(value.map_or("-".into(), |v| if literal { v.exact } else { v.human }));
         }
         columns.iter_mut().zip(&row).for_each(|(column, text)| column.fit(text, literal));
-        rows.push(row);
+        let colour = used
+            .zip(available)
+            .and_then(|(used, (at, available))| Some((at, scarce(used, available)?)));
+        rows.push((row, colour.filter(|_| paints)));
     }
     let table = Table { columns, scripted };
     if !rows.is_empty() {
         table.header(&mut ctx.out)?;
     }
-    for row in &rows {
-        table.row(&mut ctx.out, row)?;
+    for (row, colour) in &rows {
+        match colour {
+            None => table.row(&mut ctx.out, row)?,
+            Some(colour) => table.painted(row, *colour).write(paints, ctx)?,
+        }
     }
     Ok(good)
+}
+
+/// The colour of what is available where that is little (`zfs_list_avail_color`).
+fn scarce(used: u64, available: u64) -> Option<Colour> {
+    let all = u128::from(used) + u128::from(available);
+    match u128::from(available) * 100 / all.max(1) {
+        21.. => None,
+        11.. => Some(Colour::Yellow),
+        _ => Some(Colour::Red),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn little_space_has_a_colour() {
+        let found = [(79, 21), (80, 20), (89, 11), (90, 10), (0, 0)].map(|(u, a)| scarce(u, a));
+        let (yellow, red) = (Some(Colour::Yellow), Some(Colour::Red));
+        assert_eq!(found, [None, yellow, yellow, red, red]);
+    }
 }

@@ -110,6 +110,7 @@ const TOOL: Tool = Tool {
         row("zone", Runs::Missing, usage::ZONE),
         row("unzone", Runs::Missing, usage::UNZONE),
     ],
+    hidden: &[],
     canonical: |name| match name {
         "umount" => "unmount",
         "recv" => "receive",

@@ -2,6 +2,8 @@
 
 mod vdevs;
 
+pub(super) use vdevs::ROOT;
+
 use crate::context::Context;
 use crate::json::{self, Json, document};
 use crate::options::{Spec, parse_with_long};

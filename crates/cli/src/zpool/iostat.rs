@@ -6,6 +6,7 @@
 mod choice;
 mod histogram;
 
+use crate::colour::{self, Colour, PLAIN, Text};
 use crate::context::Context;
 use crate::interval::Schedule;
 use crate::interval::Stamp;
@@ -100,6 +101,8 @@ struct Show {
     groups: Vec<&'static Group>,
     style: NameStyle,
     scripts: Option<Scripts>,
+    /// In colours.
+    paints: bool,
 }
 
 /// Counters of a vdev at a moment.
@@ -154,6 +157,7 @@ fn asked(args: &[OsString], ctx: &mut Context) -> Result<(Show, Schedule), Stop>
         queues: has('q'),
         style: style(&letters, ctx),
         scripts: Scripts::of(&parsed.options, ctx)?,
+        paints: colour::wanted(ctx),
     };
     if show.skip_first {
         // The report that is left out is not counted, and there is one after it.
@@ -403,10 +407,22 @@ impl Report<'_> {
         }
         let width = self.names_width.saturating_sub(depth);
         write!(ctx.out, "{:depth$}{name:<width$}", "")?;
-        for (cell, width) in cells.iter().zip(widths) {
-            write!(ctx.out, "  {cell:>width$}")?;
-        }
+        self.cells(cells.iter().zip(widths.iter().copied()), ctx)?;
         writeln!(ctx.out, "{more}")
+    }
+
+    /// Values in columns of these widths.
+    fn cells(
+        &self,
+        cells: impl Iterator<Item = (impl AsRef<str>, usize)>,
+        ctx: &mut Context,
+    ) -> io::Result<()> {
+        let mut text = Text::default();
+        for (cell, width) in cells {
+            text.push("  ");
+            text.figure(cell.as_ref(), width);
+        }
+        text.write(self.show.paints, ctx)
     }
 
     fn number(&self, n: u64) -> String {
@@ -436,6 +452,9 @@ impl Report<'_> {
         let names = self.names_width.max(title.len()).max(vdev.map_or(0, |v| v.chars().count()));
         let column =
             |group: &Group| if vdev.is_some() { histogram_width } else { self.width(group) };
+        if self.show.paints {
+            ctx.out.raw().write_all(Colour::Bold.code())?;
+        }
         write!(ctx.out, "{:<names$}", vdev.unwrap_or_default())?;
         for group in &self.show.groups {
             for (title, span) in group.top {
@@ -449,14 +468,19 @@ impl Report<'_> {
             }
         }
         writeln!(ctx.out, "{}", self.columns.titles())?;
-        self.dashes_of(names, None, &column, &mut ctx.out)
+        self.dashes_of(names, None, &column, &mut ctx.out)?;
+        if self.show.paints {
+            ctx.out.raw().write_all(PLAIN)?;
+        }
+        writeln!(ctx.out)
     }
 
     fn dashes(&self, section: Option<&str>, width: usize, ctx: &mut Context) -> io::Result<()> {
         let names = self.names_width.max(section.map_or(0, str::len));
         let column =
             |group: &Group| if self.show.histogram.is_some() { width } else { self.width(group) };
-        self.dashes_of(names, section, &column, &mut ctx.out)
+        self.dashes_of(names, section, &column, &mut ctx.out)?;
+        writeln!(ctx.out)
     }
 
     fn dashes_of(
@@ -479,7 +503,7 @@ impl Report<'_> {
                 }
             }
         }
-        writeln!(out, "{}", if section.is_none() { self.columns.dashes() } else { String::new() })
+        write!(out, "{}", if section.is_none() { self.columns.dashes() } else { String::new() })
     }
 }
 

@@ -9,7 +9,7 @@
 //! | [`status`] | `zpool status` |
 //! | [`get`], [`set`] | `zpool get`, `zpool set` |
 //! | [`upgrade`] | `zpool upgrade` |
-//! | [`sync`], [`reguid`] | `zpool sync`, `zpool reguid` |
+//! | [`sync`], [`reguid`], [`freeze`] | `zpool sync`, `zpool reguid`, `zpool freeze` |
 //! | [`labelclear`] | `zpool labelclear` |
 //! | [`history`], [`events`] | `zpool history`, `zpool events` |
 //! | [`iostat`] | `zpool iostat` |
@@ -25,6 +25,7 @@ pub mod create;
 pub mod destroy;
 pub mod events;
 pub mod export;
+pub mod freeze;
 pub mod get;
 pub mod history;
 pub mod import;
@@ -102,6 +103,7 @@ const TOOL: Tool = Tool {
         None,
         row("ddtprune", Runs::Missing, usage::DDTPRUNE),
     ],
+    hidden: &[Command { name: "freeze", runs: Runs::Pools(freeze::run), usage: usage::FREEZE }],
     canonical: |name| if name.contains('=') { "set" } else { name },
     tail: "\nFor further help on a command or topic, run: zpool help [<topic>]\n",
     command_tail,

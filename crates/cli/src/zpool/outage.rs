@@ -7,10 +7,11 @@ use crate::cachefile;
 use crate::context::Context;
 use crate::options::{Spec, parse};
 use crate::pools::{Imported, Opened, reason};
-use crate::zpool::select::{find_vdev, open, select};
+use crate::zpool::select::{find_vdev, guid_called, open, select};
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_engine::{OfflineError, TakeOut};
 use cenote_format::nvlist::{NvList, NvValue};
+use cenote_pool::config;
 use cenote_pool::reopen::Restore;
 use cenote_vdev::{Vdev, VdevState};
 use std::ffi::OsString;
@@ -67,21 +68,34 @@ pub fn clear(args: &[OsString], ctx: &mut Context) -> Outcome {
     let vdevs = pool.store().vdevs();
     let root = vdevs.root();
     let vdev = match device {
-        None => Arc::clone(root),
-        Some(device) => match find_vdev(&imported, device) {
-            Some(vdev) => vdev,
-            None => {
-                return match clear_log(&imported, &device.to_string()) {
-                    Some(Ok(())) => Ok(0),
-                    Some(Err(why)) => cannot(device, &why),
-                    None => cannot(device, "no such device in pool"),
-                };
-            }
-        },
+        None => Some(Arc::clone(root)),
+        Some(device) => find_vdev(&imported, device),
     };
-    vdev.clear_errors();
-    if let Err(why) = restore(&imported, &leaves(&vdev), Restore::Failure) {
-        return cannot(name, &why);
+    // Of the whole pool those of cache devices, too.
+    let caches: Vec<u64> = match device {
+        None => pool.caches().iter().map(|cache| config::number(cache, "guid")).collect(),
+        Some(device) => cache_called(&imported, device).into_iter().collect(),
+    };
+    match (&vdev, device) {
+        (None, Some(device)) if caches.is_empty() => {
+            return match clear_log(&imported, &device.to_string()) {
+                Some(Ok(())) => Ok(0),
+                Some(Err(why)) => cannot(device, &why),
+                None => cannot(device, "no such device in pool"),
+            };
+        }
+        _ => {}
+    }
+    if let Some(vdev) = vdev {
+        vdev.clear_errors();
+        if let Err(why) = restore(&imported, &leaves(&vdev), Restore::Failure) {
+            return cannot(name, &why);
+        }
+    }
+    for cache in caches {
+        if let Err(why) = restore_cache(&imported, cache, Restore::Failure) {
+            return cannot(device.unwrap_or(name), &why);
+        }
     }
     // The configuration is written anew, which is an event.
     if let Some(engine) = imported.engine()
@@ -129,13 +143,35 @@ fn operands(names: &[String], ctx: &Context) -> Result<(Arc<Imported>, Vec<Strin
     }
 }
 
-/// The leaf that the user calls `name`; else an error was printed.
-fn leaf(imported: &Imported, what: &str, name: &str, ctx: &mut Context) -> Option<Arc<Vdev>> {
-    let found = find_vdev(imported, name);
-    let why = match &found {
-        None => "no such device in pool",
-        Some(vdev) if !vdev.is_leaf() => "operation not supported on this type of vdev",
-        Some(_) => return found,
+/// What goes out of use and comes back.
+enum Leaf {
+    Data(Arc<Vdev>),
+    /// A cache device, by its guid.
+    Cache(u64),
+}
+
+/// The guid of the cache device that the user calls `name`.
+fn cache_called(imported: &Imported, name: &str) -> Option<u64> {
+    let guid = guid_called(imported, name)?;
+    let pool = imported.pool();
+    pool.caches().iter().any(|cache| config::number(cache, "guid") == guid).then_some(guid)
+}
+
+/// Brings a cache device back. The error is what comes after `cannot …: `.
+fn restore_cache(imported: &Imported, guid: u64, what: Restore) -> Result<(), String> {
+    imported.writable()?.restore_cache(guid, what).map_err(|e| reason(&e))
+}
+
+/// The leaf that the user calls `name`; else it was said that there is none.
+fn leaf(imported: &Imported, what: &str, name: &str, ctx: &mut Context) -> Option<Leaf> {
+    let why = match find_vdev(imported, name) {
+        Some(vdev) if vdev.is_leaf() => return Some(Leaf::Data(vdev)),
+        Some(_) => "operation not supported on this type of vdev",
+        None => match (cache_called(imported, name), guid_called(imported, name)) {
+            (Some(cache), _) => return Some(Leaf::Cache(cache)),
+            (None, Some(_)) => "device is reserved as a hot spare",
+            (None, None) => "no such device in pool",
+        },
     };
     ctx.complain(format_args!("cannot {what} {name}: {why}"));
     None
@@ -149,20 +185,26 @@ pub fn online(args: &[OsString], ctx: &mut Context) -> Outcome {
     let (imported, devices) = operands(&parsed.names(), ctx)?;
     let mut good = true;
     for name in devices {
-        let Some(vdev) = leaf(&imported, "online", &name, ctx) else {
+        let Some(leaf) = leaf(&imported, "online", &name, ctx) else {
             good = false;
             continue;
         };
-        if let Err(why) = restore(&imported, &[vdev.guid()], Restore::Offline) {
+        let restored = match &leaf {
+            Leaf::Data(vdev) => restore(&imported, &[vdev.guid()], Restore::Offline),
+            Leaf::Cache(guid) => restore_cache(&imported, *guid, Restore::Offline),
+        };
+        if let Err(why) = restored {
             ctx.complain(format_args!("cannot online {name}: {why}"));
             good = false;
             continue;
         }
-        if let Err(why) = grow(&imported, &vdev, expand) {
+        if let Leaf::Data(vdev) = &leaf
+            && let Err(why) = grow(&imported, vdev, expand)
+        {
             ctx.complain(format_args!("cannot expand {name}: {why}"));
             good = false;
         }
-        let advice = match vdev.state() {
+        let advice = match leaf.state(&imported) {
             VdevState::Healthy => continue,
             VdevState::Faulted => "use 'zpool clear' to restore a faulted device",
             _ => "use 'zpool replace' to replace devices that are no longer present",
@@ -175,6 +217,20 @@ pub fn online(args: &[OsString], ctx: &mut Context) -> Outcome {
         cachefile::update(&ctx.pools);
     }
     Ok(i32::from(!good))
+}
+
+impl Leaf {
+    fn state(&self, imported: &Imported) -> VdevState {
+        let pool = imported.pool();
+        match self {
+            Leaf::Data(vdev) => vdev.state(),
+            Leaf::Cache(guid) => {
+                let is_it = |cache: &&NvList| config::number(cache, "guid") == *guid;
+                let cache = pool.caches().iter().find(is_it);
+                cache.map_or(VdevState::Removed, |cache| pool.cache_state(cache))
+            }
+        }
+    }
 }
 
 /// Lets the top-level vdev above a leaf grow (`ZFS_ONLINE_EXPAND`): if asked to, or if the pool does so by itself.
@@ -208,7 +264,8 @@ pub fn offline(args: &[OsString], ctx: &mut Context) -> Outcome {
     let mut good = true;
     for name in devices {
         let taken = match leaf(&imported, "offline", &name, ctx) {
-            Some(vdev) => engine.take_out(vdev.guid(), how),
+            Some(Leaf::Data(vdev)) => engine.take_out(vdev.guid(), how),
+            Some(Leaf::Cache(guid)) => engine.take_out_cache(guid, how).map_err(Into::into),
             None => {
                 good = false;
                 continue;

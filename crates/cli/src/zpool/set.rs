@@ -3,6 +3,7 @@
 use crate::cachefile::{self, Setting};
 use crate::context::Context;
 use crate::pools::{Imported, reason};
+use crate::zpool::get::ROOT;
 use crate::zpool::properties::{refuse_unsupported, tell_kept_of_pool};
 use crate::zpool::select::{IN_THIS_POOL, find_vdev, kind, open};
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
@@ -40,7 +41,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         return Ok(NOT_A_POOL);
     };
     if let Some(vdev) = vdev {
-        if vdev != "root" && kind(ctx, name, vdev) != IN_THIS_POOL {
+        if !["root", ROOT].contains(&vdev.as_str()) && kind(ctx, name, vdev) != IN_THIS_POOL {
             ctx.complain(format_args!("cannot find '{vdev}' in '{name}': device not in pool"));
             return Ok(NOT_A_POOL);
         }
@@ -69,7 +70,7 @@ fn set_of_vdev(imported: &Imported, name: &str, property: &str, value: &str) -> 
     let value = vdev_props::parse(property, value)?;
     let pool = imported.pool();
     let vdev = match name {
-        "root" => Some(Arc::clone(pool.store().vdevs().root())),
+        "root" | ROOT => Some(Arc::clone(pool.store().vdevs().root())),
         name => find_vdev(imported, name),
     };
     let vdev = vdev.ok_or("operation not supported on this type of vdev")?;

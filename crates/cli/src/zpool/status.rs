@@ -2,6 +2,7 @@
 
 mod in_json;
 
+use crate::colour::{self, Colour, Text};
 use crate::context::Context;
 use crate::interval::Schedule;
 use crate::interval::Stamp;
@@ -194,14 +195,19 @@ fn print(
     columns: &Columns,
     ctx: &mut Context,
 ) -> Result<(), Stop> {
-    let mut text = format!("  pool: {}\n state: {}\n", s.name, s.state);
-    for (label, lines) in [("status", &s.texts.status), ("action", &s.texts.action)] {
+    let mut text = Text::default();
+    text.titled(&format!("  pool: {}\n", s.name));
+    text.titled(" state: ");
+    text.paint(Colour::of_health(s.state), s.state);
+    text.push("\n");
+    for (label, lines) in [("status: ", &s.texts.status), ("action: ", &s.texts.action)] {
         if let Some(lines) = lines {
-            text += &format!("{label}: {lines}\n");
+            text.paint(Colour::Bold, label);
+            text.paint(Colour::Yellow, format!("{lines}\n"));
         }
     }
     if let Some(id) = s.texts.msgid {
-        text += &format!("   see: https://openzfs.github.io/openzfs-docs/msg/{id}\n");
+        text.titled(&format!("   see: https://openzfs.github.io/openzfs-docs/msg/{id}\n"));
     }
     let time = |seconds: u64| ctime(&ctx.caller, seconds);
     let scan = s.scan.as_ref().map(|x| x.text(&time));
@@ -209,14 +215,15 @@ fn print(
     let checkpoint = s.checkpoint.as_ref().map(|x| x.text(&time));
     let replay = s.replay.as_ref().map(|x| format!("replay: {}", x.text()));
     for lines in [scan, removal, checkpoint, replay].into_iter().flatten() {
-        text += &format!("{lines}\n");
+        text.titled(&format!("{lines}\n"));
     }
-    text += &config(&imported.pool(), &s.tree, show, columns, &time);
-    text += &errors(imported, s, show)?;
+    config(&mut text, &imported.pool(), &s.tree, show, columns, &time);
+    errors(&mut text, imported, s, show)?;
     if show.dedup {
-        text += &dedup(&imported.pool(), show)?;
+        text.push(dedup(&imported.pool(), show)?);
     }
-    ctx.out.write_all(text.as_bytes())?;
+    let paints = colour::wanted(ctx);
+    text.write(paints, ctx)?;
     Ok(())
 }
 
@@ -239,12 +246,13 @@ fn dedup(pool: &Pool, show: &Show) -> Result<String, Stop> {
 
 /// The tree of vdevs with their states and errors.
 fn config(
+    text: &mut Text,
     pool: &Pool,
     tree: &ConfigTree,
     show: &Show,
     columns: &Columns,
     time: &dyn Fn(u64) -> String,
-) -> String {
+) {
     let sections = [
         ("dedup", &tree.dedup),
         ("special", &tree.special),
@@ -255,19 +263,19 @@ fn config(
     let all = tree.root.children.iter().chain(sections.iter().flat_map(|(_, lines)| lines.iter()));
     let width = all.map(|line| width(line, 2, &show.style)).max().unwrap_or(0);
     let width = width.max(pool.name().chars().count()).max(10);
-    let mut text = format!(
+    let titles = format!(
         "config:\n\n\t{:<width$}  {:<8} {:>5} {:>5} {:>5}",
         "NAME", "STATE", "READ", "WRITE", "CKSUM"
     );
-    if show.slow {
-        text += &format!(" {:>5}", "SLOW");
+    text.paint(Colour::Bold, titles);
+    for (shown, title) in [(show.slow, "SLOW"), (show.direct, "DIO")] {
+        if shown {
+            text.paint(Colour::Bold, format!(" {title:>5}"));
+        }
     }
-    if show.direct {
-        text += &format!(" {:>5}", "DIO");
-    }
-    text += &columns.titles();
-    text.push('\n');
-    let mut printer = Printer { text: &mut text, width, show, columns, pool, time, spares: false };
+    text.paint(Colour::Bold, columns.titles());
+    text.push("\n");
+    let mut printer = Printer { text, width, show, columns, pool, time, spares: false };
     printer.line(&tree.root, pool.name(), 0);
     for (title, lines) in sections {
         if lines.is_empty() {
@@ -275,13 +283,12 @@ fn config(
         }
         // OpenZFS puts a tab behind the titles of the classes of space.
         let tab = if matches!(title, "cache" | "spares") { "" } else { "\t" };
-        printer.text.push_str(&format!("\t{title}{tab}\n"));
+        printer.text.push(format!("\t{title}{tab}\n"));
         printer.spares = title == "spares";
         for line in lines {
             printer.line(line, &line.name(&show.style), 2);
         }
     }
-    text
 }
 
 fn width(line: &VdevLine, depth: usize, style: &NameStyle) -> usize {
@@ -290,7 +297,7 @@ fn width(line: &VdevLine, depth: usize, style: &NameStyle) -> usize {
 }
 
 struct Printer<'a> {
-    text: &'a mut String,
+    text: &'a mut Text,
     width: usize,
     show: &'a Show,
     columns: &'a Columns,
@@ -305,50 +312,65 @@ impl Printer<'_> {
             return;
         }
         let width = self.width.saturating_sub(depth);
-        let mut text = format!("\t{:depth$}{name:<width$}  {:<8}", "", line.state);
+        let name = format!("\t{:depth$}{name:<width$}  {:<8}", "", line.state);
+        self.text.paint(Colour::of_health(line.state), name);
         if !self.spares {
-            let number = |n: u64| if self.show.literal { n.to_string() } else { nicenum(n) };
-            let (read, write, checksum) = line.errors;
-            for n in [read, write, checksum] {
-                text += &format!(" {:>5}", number(n));
-            }
-            if self.show.slow {
-                // Only leaves have slow operations; OpenZFS shows a dash unless numbers are exact.
-                let slow = match line.children.is_empty() || self.show.literal {
-                    true => number(line.slow_ios),
-                    false => "-".into(),
-                };
-                text += &format!(" {slow:>5}");
-            }
-            if self.show.direct {
-                // Nothing bypasses the checksums here.
-                text += &format!(" {:>5}", 0);
-            }
+            self.counts(line);
         }
         if let Some(note) = &line.note {
-            text += &format!("  {note}");
+            // What is said of an error; the others say where something was, and what will be.
+            let plain = config::flag(&line.config, "not_present") || note.starts_with('(');
+            self.text.push("  ");
+            self.text.paint((!plain).then_some(Colour::Red), note);
         }
         if line.children.is_empty() {
-            for (shown, activity, done, not) in [
-                (self.show.initialized, Activity::Initialize, "initialized", "uninitialized"),
-                (self.show.trimmed, Activity::Trim, "trimmed", "trim unsupported"),
-            ] {
-                if !shown {
-                    continue;
-                }
-                text += &match activity.progress(self.pool, &line.config) {
-                    None => format!("  ({not})"),
-                    Some(Progress { percent, time, state }) => {
-                        format!("  ({percent}% {done}, {state} {})", (self.time)(time))
-                    }
-                };
-            }
+            self.progress(line);
         }
-        text += &self.columns.of(config::number(&line.config, "guid"));
-        self.text.push_str(&text);
-        self.text.push('\n');
+        self.text.push(self.columns.of(config::number(&line.config, "guid")));
+        self.text.push("\n");
         for child in &line.children {
             self.line(child, &child.name(&self.show.style), depth.saturating_add(2));
+        }
+    }
+
+    /// Errors, and what was asked for beside them.
+    fn counts(&mut self, line: &VdevLine) {
+        let number = |n: u64| if self.show.literal { n.to_string() } else { nicenum(n) };
+        let (read, write, checksum) = line.errors;
+        for n in [read, write, checksum] {
+            self.text.push(" ");
+            self.text.paint((n > 0).then_some(Colour::Red), format!("{:>5}", number(n)));
+        }
+        if self.show.slow {
+            // Only leaves have slow operations; OpenZFS shows a dash unless numbers are exact.
+            let slow = match line.children.is_empty() || self.show.literal {
+                true => number(line.slow_ios),
+                false => "-".into(),
+            };
+            let colour = (line.slow_ios > 0).then_some(Colour::Blue);
+            self.text.paint(colour, format!(" {slow:>5}"));
+        }
+        if self.show.direct {
+            // Nothing bypasses the checksums here.
+            self.text.push(format!(" {:>5}", 0));
+        }
+    }
+
+    /// How far initializing and trimming are.
+    fn progress(&mut self, line: &VdevLine) {
+        for (shown, activity, done, not) in [
+            (self.show.initialized, Activity::Initialize, "initialized", "uninitialized"),
+            (self.show.trimmed, Activity::Trim, "trimmed", "trim unsupported"),
+        ] {
+            if !shown {
+                continue;
+            }
+            self.text.push(match activity.progress(self.pool, &line.config) {
+                None => format!("  ({not})"),
+                Some(Progress { percent, time, state }) => {
+                    format!("  ({percent}% {done}, {state} {})", (self.time)(time))
+                }
+            });
         }
     }
 }
@@ -365,26 +387,28 @@ fn is_well(line: &VdevLine, show: &Show) -> bool {
 }
 
 /// The last lines: which files are damaged.
-fn errors(imported: &Imported, s: &PoolStatus, show: &Show) -> Result<String, Stop> {
+fn errors(text: &mut Text, imported: &Imported, s: &PoolStatus, show: &Show) -> Result<(), Stop> {
     if imported.suspended() {
         let reason = imported.engine().and_then(|engine| engine.suspended());
         let reason = reason.map_or_else(String::new, |reason| format!("        {reason}\n"));
         let why = "pool I/O is currently suspended";
-        return Ok(format!("\nerrors: List of errors unavailable: {why}\n{reason}"));
+        text.push(format!("\nerrors: List of errors unavailable: {why}\n{reason}"));
+        return Ok(());
     }
+    text.push("\n");
     if s.error_count == 0 {
-        return Ok("\nerrors: No known data errors\n".into());
+        text.push("errors: No known data errors\n");
+        return Ok(());
     }
     if !show.verbose {
-        return Ok(format!("\nerrors: {} data errors, use '-v' for a list\n", s.error_count));
+        let count = format!("errors: {} data errors, use '-v' for a list\n", s.error_count);
+        text.paint(Colour::Red, count);
+        return Ok(());
     }
     let names = error_list(imported, show).map_err(Stop::Fail)?;
-    let mut text =
-        String::from("\nerrors: Permanent errors have been detected in the following files:\n\n");
-    for name in names {
-        text += &format!("{:>7} {name}\n", "");
-    }
-    Ok(text)
+    text.push("errors: Permanent errors have been detected in the following files:\n\n");
+    names.iter().for_each(|name| text.push(format!("{:>7} {name}\n", "")));
+    Ok(())
 }
 
 /// What is damaged; the error says that it cannot be listed.

@@ -43,6 +43,7 @@ pub const GET: &str = "\tget [-Hjp] [-o \"all\" | field[,...]]\n\
 pub const SET: &str = "\tset <property=value> <pool>\n\tset <vdev_property=value> <pool> <vdev>\n";
 pub const SPLIT: &str = "\tsplit [-gLnPl] [-R altroot] [-o mntopts]\n\
     \t    [-o property=value] <pool> <newpool> [<device> ...]\n";
+pub const FREEZE: &str = "\tfreeze <pool>\n";
 pub const REGUID: &str = "\treguid [-g guid] <pool>\n";
 pub const SYNC: &str = "\tsync [pool] ...\n";
 pub const CONDENSE: &str =

@@ -109,9 +109,10 @@ impl Files {
 }
 
 /// The files about all pools.
-const OF_ALL: [&str; 8] = [
+const OF_ALL: [&str; 9] = [
     "abdstats",
     "arcstats",
+    "dbufstats",
     "dmu_tx",
     "dnodestats",
     "vdev_cache_stats",
@@ -169,9 +170,12 @@ impl Contents for Files {
             ["kstat", "zfs", name] => {
                 let pools = self.pools.upgrade()?;
                 match name {
-                    "arcstats" => {
+                    "arcstats" | "dbufstats" => {
                         let pools: Vec<_> = pools.all().iter().map(|p| p.pool()).collect();
-                        Some(kstat::arcstats(&pools))
+                        Some(match name {
+                            "arcstats" => kstat::arcstats(&pools),
+                            _ => kstat::dbufstats(&pools),
+                        })
                     }
                     "abdstats" => Some(kstat::abdstats()),
                     "dmu_tx" => Some(kstat::dmu_tx()),

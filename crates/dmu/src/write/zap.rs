@@ -14,6 +14,7 @@
 use super::object::{OpenObject, Place};
 use super::{NewObject, OpenObjectSet, Result, WriteError};
 use crate::overlay::Pending;
+use crate::tunables::ZAP_MICRO_MAX_SIZE;
 use crate::zap::{Match, Zap, ZapEntry};
 use cenote_format::abd::Abd;
 use cenote_format::dmu::DmuType;
@@ -30,7 +31,7 @@ use cenote_format::zap::leaf::Leaf;
 use cenote_format::zap::micro::Micro;
 use cenote_format::zap::norm::{self, normalize};
 use cenote_format::zap::{BlockKind, block_kind};
-use cenote_format::{ByteOrder, Bytes, DecodeError};
+use cenote_format::{ByteOrder, Bytes, DecodeError, SECTOR};
 use cenote_store::write::Payload;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -339,7 +340,8 @@ fn put_micro(
     }
     if object.pending.micro.as_ref().is_some_and(|index| index.is_full()) {
         let (size, indirect) = (object.phys().block_size, object.phys().indirect_shift);
-        let Some(len) = micro::grown(size as usize, micro::MAX_SIZE) else {
+        let most = ZAP_MICRO_MAX_SIZE.count().next_multiple_of(SECTOR as usize);
+        let Some(len) = micro::grown(size as usize, most.min(micro::MAX_SIZE)) else {
             return Ok(false);
         };
         object.set_block_size(place, len as u64, indirect)?;

@@ -116,6 +116,16 @@ impl SpaceMaps {
     }
 }
 
+impl SpaceMaps {
+    /// Creates the ZAP of a vdev in the pending MOS, and enters it into the list of them.
+    ///
+    /// # Errors
+    /// The list cannot be read.
+    pub fn linked_zap(&self, mos: &mut OpenObjectSet) -> Result<u64> {
+        linked_zap(mos, &self.chance)
+    }
+}
+
 /// Creates a ZAP.
 pub(super) fn new_zap(mos: &mut OpenObjectSet, chance: &Chance) -> Result<u64> {
     let salt = chance.number().map_err(|e| WriteError::Sink(Box::new(e)))? | 1;

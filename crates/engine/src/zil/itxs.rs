@@ -260,12 +260,13 @@ impl Itxs {
         self.created.retain(|_, (of, _)| *of > txg);
     }
 
-    /// Takes what the next commit writes; `synced` is the last group on disk.
-    pub fn take(&mut self, synced: u64) -> Batch {
+    /// Takes what the next commit writes; `synced` is the last group that was written, `last` that which gets on disk.
+    pub fn take(&mut self, synced: u64, last: u64) -> Batch {
         let waiting = std::mem::take(&mut self.next_commit);
         let taken = waiting.iter().map(Queued::size).fold(0, u64::saturating_add);
         self.bytes = less!(self.bytes, taken, "bytes of itxs that are taken");
-        let changes: Vec<Queued> = waiting.into_iter().filter(|q| q.txg > synced).collect();
+        let changes: Vec<Queued> =
+            waiting.into_iter().filter(|q| q.txg > synced.min(last)).collect();
         Batch { changes, unlogged: self.unlogged > synced, end: self.queued }
     }
 

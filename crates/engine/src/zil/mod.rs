@@ -61,6 +61,7 @@ mod itxs;
 mod planted;
 
 use super::Shared;
+use super::freeze::Frozen;
 use super::policy::{Abilities, Policy};
 use crate::{kstat, tunables};
 use cenote_dmu::live::LiveObjectSet;
@@ -134,11 +135,17 @@ pub(super) struct Log {
     interrupted: AtomicBool,
     /// Something is in the header that is not of this log: it is left alone.
     foreign: bool,
+    frozen: Frozen,
 }
 
 impl Log {
     /// The log of a dataset whose header is `header`. `sa_xattrs`: the dataset has the feature `zilsaxattr`.
-    pub fn new(ds_obj: u64, header: &ZilHeader, suspended: Suspended, sa_xattrs: bool) -> Log {
+    pub fn new(
+        ds_obj: u64,
+        header: &ZilHeader,
+        (suspended, frozen): (Suspended, Frozen),
+        sa_xattrs: bool,
+    ) -> Log {
         let foreign = !header.log.is_hole();
         let (itxs, chain, issuer, closed, sa_xattrs_from, interrupted) = Default::default();
         let sa_xattrs = AtomicBool::new(sa_xattrs);
@@ -154,6 +161,7 @@ impl Log {
             sa_xattrs_from,
             interrupted,
             foreign,
+            frozen,
         }
     }
 
@@ -173,8 +181,11 @@ impl Log {
         self.sa_xattrs_from.store(txg, Ordering::SeqCst);
     }
 
-    /// Group `txg` is on disk.
+    /// Group `txg` is on disk, unless the pool is frozen.
     pub fn synced(&self, txg: u64) {
+        if self.frozen.leaves_out(txg) {
+            return;
+        }
         self.itxs.lock().forget(txg);
         self.chain.lock().synced(txg);
         let from = self.sa_xattrs_from.load(Ordering::SeqCst);
@@ -196,7 +207,7 @@ impl Log {
         kstat::ZIL_COMMITS.add(1);
         let wanted = self.itxs.lock().want(scope);
         let Some(issuing) = self.issuer.wait_for(wanted) else { return Ok(()) };
-        let batch = self.itxs.lock().take(shared.tx_state.synced_txg());
+        let batch = self.itxs.lock().take(shared.tx_state.synced_txg(), self.frozen.last());
         let (end, youngest) = (batch.end, batch.youngest());
         kstat::ZIL_WRITERS.add(1);
         kstat::ZIL_ITXS.add(batch.itxs().count() as u64);
@@ -367,6 +378,9 @@ impl Log {
         // Held until the header is to be written in the group that allocates.
         let inside = shared.tx_state.assign(0, true)?;
         live.touch()?;
+        if self.frozen.leaves_out(inside.txg) {
+            return Ok(false);
+        }
         let started = self.chain.lock().start(&shared.disk, (self.ds_obj, inside.txg));
         shared.datasets.allocated_for_logs(inside.txg);
         drop(inside);
@@ -381,12 +395,17 @@ impl Log {
         Ok(())
     }
 
-    /// Has a chain that ended because logs were suspended begin again; whether the open group writes it.
+    /// Has a chain that ended because logs were suspended begin again, or `any`; whether the open group writes it.
     ///
     /// # Errors
     /// The pool is suspended.
-    pub fn restart(&self, shared: &Shared, live: &LiveObjectSet) -> Result<bool, WriteError> {
-        if !self.interrupted.load(Ordering::SeqCst) {
+    pub fn begin(
+        &self,
+        shared: &Shared,
+        live: &LiveObjectSet,
+        any: bool,
+    ) -> Result<bool, WriteError> {
+        if self.foreign || !any && !self.interrupted.load(Ordering::SeqCst) {
             return Ok(false);
         }
         // Who commits now starts it.
@@ -416,11 +435,14 @@ impl Log {
     }
 
     /// The dataset is going to be closed: as [`Log::empty`], and nothing is written to the log any more
-    /// (`zil_close`).
+    /// (`zil_close`). In a frozen pool all that waits is written before.
     ///
     /// # Errors
     /// The pool is suspended.
     pub fn close(&self, shared: &Shared, live: &LiveObjectSet) -> Result<(), WriteError> {
+        if self.frozen.leaves_out(shared.tx_state.synced_txg().saturating_add(1)) {
+            self.commit(shared, live, Scope::All)?;
+        }
         let _issuing = self.issuer.keep_out();
         self.closed.store(true, Ordering::SeqCst);
         if self.chain.lock().is_there() { self.touch(shared, live) } else { Ok(()) }
@@ -436,6 +458,9 @@ impl Log {
     /// # Errors
     /// It would leave a block that nothing leads to, and have commits acknowledged that no header leads to.
     pub fn check(&self, txg: u64) -> Result<(), WriteError> {
+        if self.frozen.leaves_out(txg) {
+            return Ok(());
+        }
         let invalid = |why| WriteError::Invalid { object: self.ds_obj, why };
         self.chain.lock().check(txg).map_err(invalid)
     }
@@ -443,7 +468,7 @@ impl Log {
     /// The header for group `txg`, which is being written, and the blocks that are freed in it (`zil_sync`).
     /// `None`: the header stays.
     pub fn sync(&self, txg: u64) -> Option<(ZilHeader, Vec<BlockPointer>)> {
-        if self.foreign {
+        if self.foreign || self.frozen.leaves_out(txg) {
             return None;
         }
         let (suspended, closed) = (self.suspended.is_now(), self.closed.load(Ordering::SeqCst));

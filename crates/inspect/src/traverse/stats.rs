@@ -91,8 +91,9 @@ pub struct SizeHistogram {
 }
 
 impl SizeHistogram {
-    fn add(&mut self, size: u64) {
-        let bucket = size.saturating_sub(1).checked_ilog2().map_or(0, |b| b + 1).min(31) as usize;
+    /// Counts a block of so many bytes in the bucket of `by`.
+    pub fn add(&mut self, by: u64, size: u64) {
+        let bucket = by.saturating_sub(1).checked_ilog2().map_or(0, |b| b + 1).min(31) as usize;
         self.count[bucket] += 1;
         self.bytes[bucket] = self.bytes[bucket].saturating_add(size);
     }
@@ -164,9 +165,13 @@ impl BlockTable {
             self.embedded_sizes[etype][bp.psize().min(112) as usize] += 1;
             return;
         }
-        self.psizes.add(bp.psize());
-        self.lsizes.add(bp.lsize());
-        self.asizes.add(asize(bp));
+        for (histogram, size) in [
+            (&mut self.psizes, bp.psize()),
+            (&mut self.lsizes, bp.lsize()),
+            (&mut self.asizes, asize(bp)),
+        ] {
+            histogram.add(size, size);
+        }
     }
 }
 
@@ -198,7 +203,7 @@ mod tests {
     fn histogram_bins_are_open_below() {
         let mut h = SizeHistogram::default();
         for size in [1, 512, 513, 1024, u64::MAX] {
-            h.add(size);
+            h.add(size, size);
         }
         assert_eq!((h.count[0], h.count[9], h.count[10], h.count[31]), (1, 1, 2, 1));
     }

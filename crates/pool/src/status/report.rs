@@ -314,7 +314,11 @@ fn in_use(config: &NvList, devices: &DeviceSet, cause: Reason) -> Opened {
 }
 
 fn add_aux(tree: &mut ConfigTree, directory: &Directory, devices: &DeviceSet) {
-    let line = |c: &NvList| VdevLine::aux(c, devices.open(config::number(c, "guid")).is_some());
+    let state = |c: &NvList| match devices.open(config::number(c, "guid")) {
+        Some(_) => VdevState::Healthy,
+        None => VdevState::CantOpen(Aux::OpenFailed),
+    };
+    let line = |c: &NvList| VdevLine::aux(c, state(c));
     tree.spares = devices.looked_for(directory, "spares").iter().map(line).collect();
     tree.cache = devices.looked_for(directory, "l2cache").iter().map(line).collect();
 }

@@ -316,7 +316,7 @@ impl ConfigTree {
             .iter()
             .map(|c| VdevLine::spare(c, pool.has_device(c), active(config::number(c, "guid"))))
             .collect();
-        tree.cache = pool.caches().iter().map(|c| VdevLine::aux(c, pool.has_device(c))).collect();
+        tree.cache = pool.caches().iter().map(|c| VdevLine::aux(c, pool.cache_state(c))).collect();
         tree.note_refusals(pool.devices());
         tree
     }
@@ -337,8 +337,7 @@ impl ConfigTree {
 }
 
 impl VdevLine {
-    pub(crate) fn aux(config: &NvList, found: bool) -> VdevLine {
-        let state = if found { VdevState::Healthy } else { VdevState::CantOpen(Aux::OpenFailed) };
+    pub(crate) fn aux(config: &NvList, state: VdevState) -> VdevLine {
         let (name, note) = describe(state, config);
         VdevLine {
             config: config.clone(),
@@ -355,7 +354,8 @@ impl VdevLine {
     }
 
     fn spare(config: &NvList, found: bool, in_use: bool) -> VdevLine {
-        let mut line = VdevLine::aux(config, found);
+        let state = if found { VdevState::Healthy } else { VdevState::CantOpen(Aux::OpenFailed) };
+        let mut line = VdevLine::aux(config, state);
         if in_use {
             (line.state, line.note) = ("INUSE", Some("currently in use".into()));
         } else if found {

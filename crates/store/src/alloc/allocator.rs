@@ -176,6 +176,8 @@ pub struct Allocator {
     readers: Arc<ReadEpochs>,
     /// The last txg that is known to be on disk.
     synced: AtomicU64,
+    /// What is freed after this txg is never used again.
+    frozen: AtomicU64,
     allocations: Latencies,
     loads: Latencies,
     waits: AtomicU64,
@@ -208,6 +210,7 @@ impl Allocator {
             holds: Holds::default(),
             readers: Arc::default(),
             synced: AtomicU64::new(0),
+            frozen: AtomicU64::new(u64::MAX),
             allocations: Latencies::default(),
             loads: Latencies::default(),
             waits: AtomicU64::new(0),
@@ -570,6 +573,7 @@ impl Allocator {
         }
         let held = self.holds.oldest().into_iter().chain(self.readers.oldest()).min();
         let due = txg.checked_sub(TXG_DEFER_SIZE).map(|last| held.map_or(last, |h| h.min(last)));
+        let due = due.map(|due| due.min(self.frozen.load(Ordering::Relaxed)));
         let layout = self.layout();
         let groups = layout.all_groups();
         let groups = groups.map(|group| (group.clone(), group.account(txg, due))).collect();
@@ -599,7 +603,12 @@ impl Allocator {
         self.holds.take(txg)
     }
 
-    /// The readers of datasets in use.
+    /// What is freed after `txg` is not used again: nothing that comes after it gets on disk.
+    pub fn freeze(&self, txg: u64) {
+        self.frozen.fetch_min(txg, Ordering::Relaxed);
+    }
+
+    /// Who reads datasets in use.
     pub fn readers(&self) -> &Arc<ReadEpochs> {
         &self.readers
     }

@@ -46,8 +46,9 @@
 //!   tells the truth;
 //! - an unloaded metaslab has no allocs.
 //!
-//! What was freed in groups that are in the space map, and is not allocatable yet, is free in the map when it is
-//! loaded. If it is not, the map has lost a free: nothing more may be written to the pool ([`NotLoaded::Wrong`]).
+//! What is freed while the metaslab is not loaded is compared with its space map when it is: what was freed in groups
+//! that are in the map is free there, and what was freed later is not. If that does not hold, something was freed
+//! twice, or the map is wrong: either way nothing more may be written to the pool ([`NotLoaded::Wrong`]).
 
 #[cfg(test)]
 mod planted;
@@ -153,11 +154,26 @@ pub(super) enum NotLoaded {
     Wrong(String),
 }
 
+/// What happened while a load is under way.
+#[derive(Default)]
+struct Noted {
+    /// Frees `(txg, start, end)` that are allocatable since.
+    back: Vec<(u64, u64, u64)>,
+    /// What was freed since.
+    freed: Vec<(u64, u64)>,
+}
+
+impl Noted {
+    fn len(&self) -> usize {
+        self.back.len() + self.freed.len()
+    }
+}
+
 #[derive(Default)]
 struct State {
     free: Option<FreeSpace>,
-    /// While a load is under way: frees `(txg, start, end)` that are allocatable since.
-    loading: Option<Vec<(u64, u64, u64)>>,
+    /// While a load is under way.
+    loading: Option<Noted>,
     allocs: BTreeMap<u64, RangeTree>,
     frees: BTreeMap<u64, RangeTree>,
     freed: DeferSets,
@@ -410,6 +426,9 @@ impl Metaslab {
             return Err(RangeError::Overlap { start, end, seg_start, seg_end });
         }
         self.changed.store(true, Ordering::Relaxed);
+        if let Some(noted) = &mut state.loading {
+            noted.freed.push((start, end));
+        }
         state.frees.entry(txg).or_default().add(start, end)
     }
 
@@ -514,7 +533,7 @@ impl Metaslab {
         if state.free.is_some() {
             return Ok(state.view());
         }
-        state.loading = Some(Vec::new());
+        state.loading = Some(Noted::default());
         drop(state);
         // The loader is the pool's code: if it panics, no thread must wait for it for ever.
         let panicked = NotLoaded::Unreadable("the loader panicked".into());
@@ -537,22 +556,28 @@ impl Metaslab {
     /// Takes deferred frees out of the free space as a map has it that was written in `txg`, and
     /// adds those that are deferred no more, but were when the map was written.
     ///
-    /// Errors: what was freed up to `txg` is not free in the map.
+    /// Errors: what was freed up to `txg` is not free in the map, or what was freed later is.
     fn hold_back(&self, free: &mut Loading, txg: u64) -> Result<(), String> {
-        let (back, earlier, later) = {
+        let (back, earlier, later, own) = {
             let mut state = self.state.lock();
             let noted = state.loading.as_mut().map(std::mem::take).unwrap_or_default();
             let earlier = state.freed.sets(txg).chain(state.defer.sets(txg));
             let earlier: Vec<Set> = earlier.collect();
             let later = state.freed.sets_after(txg).chain(state.defer.sets_after(txg));
-            (noted, earlier, later.collect::<Vec<Set>>())
+            let later: Vec<Set> = later.collect();
+            let own: Vec<_> = state.frees.values().flat_map(RangeTree::iter).collect();
+            (noted.back, earlier, later, own)
+        };
+        let twice = |(start, end): (u64, u64)| {
+            format!("{start:#x}-{end:#x} was freed after group {txg}, and was free already")
         };
         for (_, start, end) in back.into_iter().filter(|(freed_in, ..)| *freed_in > txg) {
-            free.fill(start, end, true);
+            free.free(start, end).map_err(|_| twice((start, end)))?;
         }
-        // What was allocated after `txg` and freed since is free in the map.
-        for (start, end) in later.iter().flat_map(Set::iter) {
-            free.fill(start, end, false);
+        let mut after = later.iter().flat_map(Set::iter).chain(own);
+        match after.find(|(start, end)| !free.is_allocated(*start, *end)) {
+            Some(range) => return Err(twice(range)),
+            None => drop(after),
         }
         for (start, end) in earlier.iter().flat_map(Set::iter) {
             let lost = |_| format!("{start:#x}-{end:#x} was freed, and is not free in group {txg}");
@@ -568,19 +593,23 @@ impl Metaslab {
     fn finish_load(&self, mut result: Result<FreeSpace, NotLoaded>) -> Result<(), NotLoaded> {
         // If this panics, no thread must wait for it for ever.
         let unfinished = Unfinished(self);
-        let mut add = |back: Vec<(u64, u64, u64)>| {
+        let mut add = |noted: Noted| {
             let Ok(free) = &mut result else { return };
-            let added = back.into_iter().try_for_each(|(_, start, end)| {
-                free.clear(start, end);
-                free.add(start, end)
-            });
-            if let Err(e) = added {
-                result = Err(NotLoaded::Wrong(format!("freed, deferred: {e}")));
+            let twice = noted.freed.into_iter().find(|(start, end)| free.overlaps(*start, *end));
+            let mut back = noted.back.into_iter();
+            let added = back.try_for_each(|(_, start, end)| free.add(start, end));
+            match (added, twice) {
+                (Err(e), _) => result = Err(NotLoaded::Wrong(format!("freed, deferred: {e}"))),
+                (_, Some((start, end))) => {
+                    let why = format!("{start:#x}-{end:#x} is freed, and was free already");
+                    result = Err(NotLoaded::Wrong(why));
+                }
+                (Ok(()), None) => {}
             }
         };
         let mut state = self.state.lock();
         while let Some(noted) = state.loading.take_if(|noted| noted.len() > BATCH) {
-            state.loading = Some(Vec::new());
+            state.loading = Some(Noted::default());
             drop(state);
             add(noted);
             state = self.state.lock();
@@ -731,7 +760,7 @@ impl State {
             (self.found, self.off) =
                 (self.found.saturating_add(beyond), self.off.saturating_add(beyond));
             if let Some(noted) = &mut self.loading {
-                noted.push((freed_in, start, end));
+                noted.back.push((freed_in, start, end));
             }
             // It may join with others, so the largest segment is not known any more.
             self.histogram.add(end - start);

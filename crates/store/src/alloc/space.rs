@@ -396,6 +396,12 @@ impl Loading {
         }
     }
 
+    /// Whether none of bytes `start..end` of the vdev is free.
+    pub(super) fn is_allocated(&self, start: u64, end: u64) -> bool {
+        let range = self.extent.range(start, end);
+        range.is_ok_and(|(from, to)| bits::all_clear(&self.words, from, to))
+    }
+
     /// Makes bytes `start..end` of the vdev free, or takes them, whatever they are now. What is
     /// outside of the extent is left out.
     pub(super) fn fill(&mut self, start: u64, end: u64, free: bool) {

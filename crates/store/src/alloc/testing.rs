@@ -14,10 +14,12 @@ use crate::rangetree::RangeTree;
 /// The last txg on disk, and what is allocated in each metaslab.
 type Disk = (u64, BTreeMap<(u64, u64), RangeTree>);
 
-/// Space maps.
+/// Space maps. What is read of them is what the last txg on disk left, whatever passes of the next one wrote.
 #[derive(Default)]
 pub(crate) struct Maps {
     disk: Mutex<Disk>,
+    /// Changes of the txg that is being written.
+    written: Mutex<Vec<Changes>>,
     /// Called in the middle of each load, after the map was read.
     pub pause: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
@@ -25,16 +27,17 @@ pub(crate) struct Maps {
 impl Maps {
     /// Writes the changes of a pass down.
     pub(crate) fn write(&self, changes: &[Changes]) {
+        self.written.lock().extend_from_slice(changes);
+    }
+
+    pub(crate) fn commit(&self, txg: u64) {
         let mut disk = self.disk.lock();
-        for c in changes {
+        for c in self.written.lock().drain(..) {
             let tree = disk.1.entry((c.vdev, c.metaslab)).or_default();
             c.allocs.iter().for_each(|(s, e)| tree.add(*s, *e).unwrap());
             c.frees.iter().for_each(|(s, e)| tree.remove(*s, *e).unwrap());
         }
-    }
-
-    pub(crate) fn commit(&self, txg: u64) {
-        self.disk.lock().0 = txg;
+        disk.0 = txg;
     }
 
     /// What is allocated in a metaslab.
@@ -51,8 +54,10 @@ impl Maps {
 
 impl LoadMetaslab for Maps {
     fn load(&self, vdev: u64, metaslab: u64, extent: Extent) -> Result<Loaded, String> {
-        let txg = self.disk.lock().0;
-        let allocated = self.allocated(vdev, metaslab);
+        let (txg, allocated) = {
+            let disk = self.disk.lock();
+            (disk.0, disk.1.get(&(vdev, metaslab)).cloned().unwrap_or_default())
+        };
         if let Some(pause) = &*self.pause.lock() {
             pause();
         }

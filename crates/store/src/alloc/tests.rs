@@ -152,6 +152,7 @@ proptest! {
                 Op::Pass => maps.write(&a.take_changes(txg)),
                 Op::Unload => a.make_room(0),
                 Op::Sync => {
+                    prop_assert_eq!(a.alarm().why(), None);
                     sync(&a, &maps, txg);
                     model.synced(txg);
                     check_sum(&a, &maps, &model, txg);

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::*;
+use cenote_format::invariant;
 use cenote_format::invariant::caught;
 use cenote_format::nvlist::{NvList, NvValue};
 

@@ -53,6 +53,13 @@ impl Image {
         })
     }
 
+    /// Makes all but the first and the last `keep` bytes zeros.
+    pub fn clear_within(&mut self, keep: u64) {
+        let kept = (keep as usize).div_ceil(PAGE);
+        let end = self.pages.len().saturating_sub(kept);
+        self.pages.iter_mut().take(end).skip(kept).for_each(|page| *page = None);
+    }
+
     fn check(&self, offset: u64, len: usize) -> io::Result<()> {
         let end = offset.checked_add(len as u64).filter(|end| *end <= self.size());
         end.map(drop).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())

@@ -1,9 +1,11 @@
 //! Log vdevs that fail, and that are lost.
 
 use crate::world::{look, root};
+use cenote_dsl::zil::ZIL_LEVEL;
 use cenote_engine::Engine;
 use cenote_engine::create::{Class, Layout, Redundancy, VdevSpec};
 use cenote_pool::{ImportError, ImportOptions};
+use cenote_store::alloc::Class as AllocClass;
 use cenote_torture::live::disk::{Disk, Image};
 use cenote_torture::live::lab::{Lab, Logs, disks, judge};
 use cenote_vdev::Device;
@@ -51,7 +53,7 @@ impl Rig {
     }
 
     fn images(&self) -> Vec<Image> {
-        self.disks.iter().map(|d| d.image()).collect()
+        images(&self.disks)
     }
 }
 
@@ -59,17 +61,26 @@ fn names(engine: &Engine) -> Vec<String> {
     look(&root(engine, true)).keys().map(|n| String::from_utf8_lossy(n).into_owned()).collect()
 }
 
-/// Imports a copy of the pool from these of its devices.
+/// Imports a copy of the pool from these of its devices; all of them are returned as well.
 fn import(
     images: &[Image],
     devices: &[usize],
     without_log: bool,
-) -> Result<Arc<Engine>, ImportError> {
+) -> Result<(Arc<Engine>, Vec<Arc<Disk>>), ImportError> {
     let all = disks(images, None);
     let devices: Vec<_> = devices.iter().map(|i| all[*i].clone() as Arc<dyn Device>).collect();
     let lab = Lab::new(devices);
     let options = ImportOptions { allow_missing_log: without_log, ..ImportOptions::default() };
-    lab.import_with(&lab.find().unwrap(), options)
+    Ok((lab.import_with(&lab.find().unwrap(), options)?, all))
+}
+
+fn images(disks: &[Arc<Disk>]) -> Vec<Image> {
+    disks.iter().map(|disk| disk.image()).collect()
+}
+
+/// Bytes that are allocated on log vdevs.
+fn on_log_vdevs(engine: &Engine) -> u64 {
+    engine.allocator().groups_of(AllocClass::Log).iter().map(|group| group.allocated()).sum()
 }
 
 #[test]
@@ -90,7 +101,7 @@ fn a_log_vdev_that_fails_has_commits_wait_for_their_group() {
             rig.create(&format!("later{n}"));
         }
         let images = rig.images();
-        let engine = import(&images, &[0, 1], false).unwrap();
+        let (engine, _) = import(&images, &[0, 1], false).unwrap();
         assert_eq!(cenote::contents::replay_logs(&engine, &|_, _| true).unwrap(), []);
         let want = ["first", "later0", "later1", "later2", "later3", "logged", "waited"];
         assert_eq!(names(&engine), want);
@@ -108,14 +119,65 @@ fn a_pool_without_its_log_vdev_is_imported_when_that_is_asked_for() {
     let notes = refused.notes().unwrap_or_default();
     assert!(notes.contains("use '-m' to import the pool anyway"), "{refused}: {notes}");
     // With all devices nothing is lost.
-    let engine = import(&images, &[0, 1], false).unwrap();
+    let (engine, _) = import(&images, &[0, 1], false).unwrap();
     assert_eq!(cenote::contents::replay_logs(&engine, &|_, _| true).unwrap(), []);
     assert_eq!(names(&engine), ["before", "logged"]);
     engine.export(false).unwrap();
     judge(&images).unwrap();
     // Without, what was in the log only.
-    let engine = import(&images, &[0], true).unwrap();
+    let (engine, _) = import(&images, &[0], true).unwrap();
     assert_eq!(cenote::contents::replay_logs(&engine, &|_, _| true).unwrap(), []);
     assert_eq!(names(&engine), ["before"]);
     engine.export(false).unwrap();
+}
+
+/// What a lost log had on the vdev that is missing is free again, though the chain cannot be followed.
+#[test]
+fn what_a_lost_log_had_on_its_vdev_is_free() {
+    let rig = Rig::new();
+    assert!(rig.create("before"));
+    (0..5).for_each(|n| assert!(!rig.create(&format!("logged{n}"))));
+    // An import claims the log; nothing is replayed.
+    let (engine, disks) = import(&rig.images(), &[0, 1], false).unwrap();
+    assert!(on_log_vdevs(&engine) > 6 * (8 << 10));
+    engine.export(false).unwrap();
+    let claimed = images(&disks);
+    judge(&claimed).unwrap();
+    let (engine, disks) = import(&claimed, &[0], true).unwrap();
+    assert_eq!(names(&engine), ["before"]);
+    engine.export(false).unwrap();
+    let given_up = images(&disks);
+    judge(&given_up).unwrap();
+    let (engine, disks) = import(&given_up, &[0, 1], false).unwrap();
+    assert_eq!(on_log_vdevs(&engine), 0);
+    engine.export(false).unwrap();
+    judge(&images(&disks)).unwrap();
+}
+
+/// A claimed log that cannot be read keeps its dataset from being written to until it is cleared; then nothing is said of
+/// it any more, and the next import frees what it had.
+#[test]
+fn a_log_that_is_cleared_is_no_damage_and_leaks_nothing() {
+    let rig = Rig::new();
+    assert!(rig.create("before"));
+    (0..5).for_each(|n| assert!(!rig.create(&format!("logged{n}"))));
+    let (engine, disks) = import(&rig.images(), &[0, 1], false).unwrap();
+    engine.export(false).unwrap();
+    // Of the log vdev nothing is left but the labels.
+    let mut spoiled = images(&disks);
+    spoiled[1].clear_within(4 << 20);
+    let (engine, disks) = import(&spoiled, &[0, 1], false).unwrap();
+    assert!(engine.waiting_logs().is_empty());
+    let store = engine.pool().store().clone();
+    let of_logs = || store.errors().iter().filter(|at| at.level == ZIL_LEVEL).count();
+    let ds_obj = engine.pool().dsl().root().unwrap().ds_obj;
+    assert!(engine.live(ds_obj).is_err());
+    assert!(of_logs() > 0);
+    engine.clear_intent_log(ds_obj).unwrap();
+    assert_eq!(of_logs(), 0);
+    assert_eq!(names(&engine), ["before"]);
+    engine.export(false).unwrap();
+    let (engine, disks) = import(&images(&disks), &[0, 1], false).unwrap();
+    engine.export(false).unwrap();
+    judge(&images(&disks)).unwrap();
 }

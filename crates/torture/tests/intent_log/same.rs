@@ -6,10 +6,12 @@ use cenote_engine::Engine;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::checksum::Checksum;
 use cenote_torture::live::damage::Damage;
+use cenote_torture::live::disk::Disk;
 use cenote_torture::live::lab::{disks, judge, lab};
-use cenote_zpl::{NodeKind, SetAttr, Settings};
+use cenote_zpl::{FileSystem, NodeKind, SetAttr, Settings};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use std::sync::Arc;
 
 const RECORD: usize = 128 << 10;
 const RECORDS: usize = 6;
@@ -22,18 +24,35 @@ fn pointers(engine: &Engine, ino: u64) -> Vec<BlockPointer> {
     (0..RECORDS as u64).map(|blkid| object.block_pointer(0, blkid).unwrap()).collect()
 }
 
-#[test]
-fn a_synchronous_write_of_the_same_takes_no_space() {
-    let (all, engine, fs) = begun(Settings { record_size: RECORD as u64, ..world::settings(true) });
+/// A pool in which equal blocks are found, with a file of random data on disk and a log that is begun.
+struct Written {
+    all: Vec<Arc<Disk>>,
+    engine: Arc<Engine>,
+    fs: Arc<FileSystem>,
+    /// The object set.
+    id: u64,
+    ino: u64,
+    data: Vec<u8>,
+}
+
+fn written(seed: u64) -> Written {
+    let settings = Settings { record_size: RECORD as u64, ..world::settings(true) };
+    let (all, engine, fs) = begun(settings);
     set_property(&engine, "tank", "checksum", Checksum::Sha256 as u64);
     let id = fs.objset().id();
     let ino = fs.create(fs.root(), b"file", &new(NodeKind::File)).unwrap().ino;
-    let mut rng = SmallRng::seed_from_u64(3);
+    let mut rng = SmallRng::seed_from_u64(seed);
     let data: Vec<u8> = (0..RECORD * RECORDS).map(|_| rng.random()).collect();
     fs.write(ino, 0, &data, false).unwrap();
     engine.sync().unwrap();
     fs.create(fs.root(), b"begin", &new(NodeKind::File)).unwrap();
     engine.commit(id).unwrap();
+    Written { all, engine, fs, id, ino, data }
+}
+
+#[test]
+fn a_synchronous_write_of_the_same_takes_no_space() {
+    let Written { all, engine, fs, id, ino, data } = written(3);
     let before = pointers(&engine, ino);
     let txg = engine.pool().uberblock().txg;
     // Two as they were, one that is another one first, one that changes after that, one that is another one.
@@ -79,17 +98,7 @@ fn a_synchronous_write_of_the_same_takes_no_space() {
 #[test]
 fn what_is_changed_and_changed_back_is_replayed() {
     for truncated in [false, true] {
-        let settings = Settings { record_size: RECORD as u64, ..world::settings(true) };
-        let (all, engine, fs) = begun(settings);
-        set_property(&engine, "tank", "checksum", Checksum::Sha256 as u64);
-        let id = fs.objset().id();
-        let ino = fs.create(fs.root(), b"file", &new(NodeKind::File)).unwrap().ino;
-        let mut rng = SmallRng::seed_from_u64(4);
-        let data: Vec<u8> = (0..RECORD * RECORDS).map(|_| rng.random()).collect();
-        fs.write(ino, 0, &data, false).unwrap();
-        engine.sync().unwrap();
-        fs.create(fs.root(), b"begin", &new(NodeKind::File)).unwrap();
-        engine.commit(id).unwrap();
+        let Written { all, engine, fs, id, ino, data } = written(4);
         let before = pointers(&engine, ino);
         let txg = engine.pool().uberblock().txg;
         if truncated {

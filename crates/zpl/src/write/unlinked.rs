@@ -24,7 +24,7 @@ use crate::error::Error;
 use crate::fs::FileSystem;
 use crate::sa::ZplAttr;
 use cenote_dmu::DeleteChunk;
-use cenote_dmu::live::Cost;
+use cenote_dmu::live::{Cost, Freeing};
 use cenote_dmu::tunables::{DELETE_BLOCKS, UNLINK_SUSPEND_PROGRESS};
 use cenote_dmu::zap::Zap;
 use cenote_format::invariant::caught;
@@ -57,6 +57,9 @@ struct Queue {
     running: bool,
     /// The thread must not free any more.
     stopped: bool,
+    /// Who finds no space waits for what is freed: from the moment that something waits, before there is a thread, until
+    /// nothing does.
+    freeing: Option<Freeing>,
 }
 
 /// What the thread does next.
@@ -78,6 +81,9 @@ impl UnlinkedDrain {
         let first = queue.waiting.front().copied().filter(|_| !self.is_suspended());
         let free = first.map(Work::Free);
         let next = free.or(queue.counting.map(Work::Count)).filter(|_| !queue.stopped);
+        if !matches!(next, Some(Work::Free(_))) {
+            queue.freeing = None;
+        }
         if next.is_none() {
             queue.running = false;
             self.idle.notify_all();
@@ -98,7 +104,7 @@ impl UnlinkedDrain {
     /// Nothing is freed in the background any more.
     fn give_up(&self) {
         let mut queue = self.queue();
-        (queue.running, queue.stopped) = (false, true);
+        (queue.running, queue.stopped, queue.freeing) = (false, true, None);
         self.idle.notify_all();
     }
 }
@@ -198,6 +204,9 @@ impl FileSystem {
             return;
         }
         queue.waiting.push_back(ino);
+        if !self.drain.is_suspended() && queue.freeing.is_none() {
+            queue.freeing = self.source.live().map(|live| live.begin_freeing());
+        }
         self.start(&mut queue);
     }
 
@@ -224,7 +233,7 @@ impl FileSystem {
             Err(e) => {
                 tracing::warn!("no thread to free files and count objects: {e}");
                 queue.waiting.clear();
-                queue.counting = None;
+                (queue.counting, queue.freeing) = (None, None);
             }
         }
     }
@@ -261,12 +270,10 @@ fn drain_queue(fs: &Weak<FileSystem>) {
 
 /// See [`drain_queue`].
 fn drain(fs: &Weak<FileSystem>) {
-    let mut freeing = None;
     while let Some(fs) = fs.upgrade() {
         match fs.drain.next() {
             None => break,
             Some(Work::Free(ino)) => {
-                freeing = freeing.or_else(|| Some(fs.source.live()?.begin_freeing()));
                 let gone = fs.free_some(ino).unwrap_or_else(|e| {
                     // It stays in the unlinked set.
                     tracing::warn!(object = ino, "a file without names could not be freed: {e}");
@@ -277,7 +284,6 @@ fn drain(fs: &Weak<FileSystem>) {
                 }
             }
             Some(Work::Count(counting)) => {
-                drop(freeing.take());
                 let next = fs.count_some(counting).unwrap_or_else(|e| {
                     // The next mount goes on.
                     tracing::warn!("objects could not be counted to the end: {e}");
@@ -287,5 +293,4 @@ fn drain(fs: &Weak<FileSystem>) {
             }
         }
     }
-    drop(freeing);
 }

@@ -26,7 +26,7 @@ use serde_json::{Map, Value};
 use std::sync::Arc;
 
 /// What the root is called.
-const ROOT: &str = "root-0";
+pub(in crate::zpool) const ROOT: &str = "root-0";
 
 /// Shows properties of the vdevs that follow the name of a pool.
 pub(super) fn run(
@@ -39,7 +39,7 @@ pub(super) fn run(
     let vdevs = pool.store().vdevs();
     let root = vdevs.root();
     let vdevs: Vec<(String, Arc<Vdev>)> = match names {
-        [one] if one == "root" => vec![(ROOT.into(), Arc::clone(root))],
+        [one] if one == "root" || one == ROOT => vec![(ROOT.into(), Arc::clone(root))],
         [one] if one == "all-vdevs" => all(root),
         names => {
             let found = names.iter().map(|name| Some((name.clone(), find_vdev(imported, name)?)));

@@ -174,9 +174,7 @@ impl Report<'_> {
                 continue;
             }
             write!(ctx.out, "{label:<names$}")?;
-            for cell in cells {
-                write!(ctx.out, "  {cell:>width$}")?;
-            }
+            self.cells(cells.map(|cell| (cell, width)), ctx)?;
             writeln!(ctx.out)?;
         }
         if !self.show.scripted {

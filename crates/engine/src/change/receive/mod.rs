@@ -54,6 +54,7 @@ use crate::receives::Receives;
 use crate::{Engine, SpaceCheck};
 use apply::{Apply, Kind};
 use cenote_dmu::live::LiveObjectSet;
+use cenote_dsl::resume;
 use cenote_dsl::write::destroy;
 use cenote_dsl::write::receive::{self as dsl, Incoming};
 use cenote_format::stream::Begin;
@@ -259,6 +260,11 @@ impl Changes {
                 };
                 let tx = &mut context.tx;
                 record(tx, "finish receiving", &format!("snap={snapshot}"), (&head_name, object))?;
+                if target.head.is_some() {
+                    let leaf = head_name.rsplit('/').next().unwrap_or_default();
+                    let clone = (format!("{head_name}/{}", resume::CLONE), target.ds_obj);
+                    record(tx, "clone swap", &format!("parent={leaf}"), (&clone.0, clone.1))?;
+                }
                 record(tx, "snapshot", " ", (&name, snap))?;
                 Ok(Ok(true))
             });

@@ -24,7 +24,7 @@ fn changes(batch: &Batch) -> Vec<u64> {
 impl Itxs {
     fn take_all(&mut self, synced: u64) -> Batch {
         self.want(Scope::All);
-        self.take(synced)
+        self.take(synced, u64::MAX)
     }
 }
 
@@ -102,7 +102,7 @@ fn what_waits_of_a_file_is_not_written_as_that_of_another_with_its_number() {
     itxs.note(4, Some(made.collect()), false);
     itxs.note(4, record(About::Object(7), 8), false);
     itxs.want(Scope::Objects(&[7]));
-    assert_eq!(changes(&itxs.take(3)), [3, 4, 5]);
+    assert_eq!(changes(&itxs.take(3, u64::MAX)), [3, 4, 5]);
     itxs.note(4, Some(vec![Itx::Created(8)]), false);
     assert!(itxs.take_all(3).changes.is_empty());
     assert_eq!(itxs.bytes, 0);
@@ -117,11 +117,11 @@ fn a_commit_writes_names_and_its_own_object() {
     itxs.note(4, record(About::Names, 8), false);
     itxs.note(4, record(About::Object(8), 8), false);
     assert_eq!(itxs.want(Scope::Objects(&[7])), 3);
-    assert_eq!(changes(&itxs.take(3)), [0, 3, 1]);
+    assert_eq!(changes(&itxs.take(3, u64::MAX)), [0, 3, 1]);
     // What waits of others is written with them, in order.
     assert_eq!(itxs.want(Scope::Objects(&[7])), 3);
     assert_eq!(itxs.want(Scope::Objects(&[8, 9])), 5);
-    assert_eq!(changes(&itxs.take(3)), [2, 4]);
+    assert_eq!(changes(&itxs.take(3, u64::MAX)), [2, 4]);
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn what_belongs_to_another_object_is_written_with_the_names() {
     put.extend([Itx::Write { object: 8, offset: 0, length: 1 }, Itx::WithNames(8)]);
     itxs.note(4, Some(put), false);
     itxs.want(Scope::Objects(&[6]));
-    let batch = itxs.take(3);
+    let batch = itxs.take(3, u64::MAX);
     assert_eq!((changes(&batch), batch.itxs().count()), (vec![1], 2));
 }
 
@@ -153,13 +153,13 @@ fn a_change_of_several_records_is_whole() {
     itxs.note(4, several(&[record(About::Object(10), 8), record(About::Names, 8)]), false);
     itxs.note(4, several(&[create(11, 8), record(About::Object(11), 8)]), false);
     itxs.want(Scope::Objects(&[6]));
-    let batch = itxs.take(3);
+    let batch = itxs.take(3, u64::MAX);
     assert_eq!(changes(&batch), [1, 2, 3, 4, 5]);
     assert!(
         [2, 4, 5].iter().all(|n| batch.changes.iter().any(|q| q.change == *n && q.itxs.len() == 2))
     );
     itxs.want(Scope::Objects(&[7]));
-    let batch = itxs.take(3);
+    let batch = itxs.take(3, u64::MAX);
     assert_eq!((changes(&batch), batch.itxs().count()), (vec![0], 2));
     assert_eq!(itxs.bytes, 0);
 }
@@ -184,7 +184,7 @@ fn what_is_renamed_is_written_before_its_name() {
     itxs.note(4, write_to(8, 1), false);
     itxs.note(4, record(About::Renamed(7), 8), false);
     itxs.want(Scope::Objects(&[]));
-    assert_eq!(changes(&itxs.take(3)), [0, 2]);
+    assert_eq!(changes(&itxs.take(3, u64::MAX)), [0, 2]);
     itxs.note(5, write_to(6, 1), false);
     assert_eq!(changes(&itxs.take_all(3)), [1, 3]);
 }

@@ -36,6 +36,19 @@ impl Allocator {
         }
     }
 
+    /// Loads all metaslabs, if `metaslab_debug_load` says so.
+    pub fn load_all_if_told(&self) {
+        if !tunables::DEBUG_LOAD.is_on() {
+            return;
+        }
+        for group in self.layout().all_groups() {
+            for metaslab in group.members() {
+                // One that cannot be loaded is given up, which is logged.
+                self.load(group.vdev(), metaslab.id());
+            }
+        }
+    }
+
     /// Whether other threads work for those that call ([`Options::background`](super::Options::background)).
     pub fn works_in_background(&self) -> bool {
         self.options.background

@@ -49,6 +49,21 @@ fn a_free_of_what_is_free_says_which_vdev_and_what() {
     assert!(matches!(a.free(6, &dva), Err(AllocError::FreedTwice { .. })));
 }
 
+/// While a metaslab is not loaded, nobody knows that a block in it is free already.
+#[test]
+fn a_free_of_what_is_free_in_a_metaslab_that_is_not_loaded_is_found_at_its_load() {
+    let (a, _) = allocator(&[(Class::Normal, vdev(0, 20, 4))]);
+    a.free(1, &Dva { vdev: 0, offset: 3 << 20, asize: 4096, gang: false }).unwrap();
+    assert_eq!(a.alarm().why(), None);
+    assert!(!a.load(0, 3));
+    let why = a.alarm().why().unwrap();
+    let what = "vdev 0 metaslab 3: 0x300000-0x301000 was freed after group 0, and was free already";
+    assert_eq!(why, what);
+    // Nothing is given out there.
+    let group = a.groups().next().unwrap();
+    assert!(!group.metaslabs().get(3).unwrap().is_loaded());
+}
+
 /// The space map lost a free: what it says of the block is older than what was written.
 #[test]
 fn a_free_that_the_space_map_has_lost_is_found_at_its_load() {
