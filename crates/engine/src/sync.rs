@@ -309,7 +309,8 @@ impl Core {
         Ok(())
     }
 
-    /// Space maps, config and MOS, until nothing is changed any more.
+    /// Space maps, config and MOS, until nothing is changed any more. Then all blocks of the group are written, though
+    /// not durable.
     pub(super) fn passes(
         &mut self,
         disk: &Disk,
@@ -339,7 +340,12 @@ impl Core {
                 written = true;
                 config_write::sync_config(&mut self.mos, &self.config.mos(txg))?;
             }
+            if !self.mos.is_dirty() && self.finish_writing(disk, txg, pass)? {
+                (self.config_dirty, written) = (true, false);
+                continue;
+            }
             if !self.mos.is_dirty() {
+                recorder.drained(disk);
                 let (frees, uncharged) = (self.frees.len(), self.uncharged.is_some());
                 invariant!(
                     frees == 0 && !uncharged,
@@ -354,7 +360,6 @@ impl Core {
             let sink =
                 Sink { writer, tree, policy: &policy, abilities, pass, log, born, early: None };
             let synced = self.mos.sync(txg, &sink as &dyn BlockSink)?;
-            drain(disk)?;
             self.frees.extend(&synced.killed);
             recorder.pass(disk);
             if !synced.born.is_empty() || !synced.killed.is_empty() {
@@ -373,7 +378,7 @@ impl Core {
         pass: u32,
         recorder: &mut Recorder,
     ) -> Result<bool> {
-        let mut renewed = self.sync_missed(disk, txg, pass)?;
+        let renewed = self.sync_missed(disk, txg, pass)?;
         let mut count = |mos: &mut OpenObjectSet, guid: &str, delta: i64| {
             count_feature(mos, txg, &disk.outside, guid, delta)
         };
@@ -382,14 +387,14 @@ impl Core {
         let stats =
             self.maps.sync_changes(&mut self.mos, txg, pass, &disk.allocator, &mut count)?;
         recorder.space(stats);
-        // All that devices missed is known when all is written.
-        drain(disk)?;
-        let before = self.missed.len();
-        self.missed.extend(disk.tree().take_missed());
-        if self.missed.len() > before {
-            renewed |= self.sync_missed(disk, txg, pass)?;
-        }
         Ok(renewed)
+    }
+
+    /// Writes what the passes left to be written. All that devices missed is known then, which may make the MOS dirty
+    /// again. Returns whether the config changed for it.
+    fn finish_writing(&mut self, disk: &Disk, txg: u64, pass: u32) -> Result<bool> {
+        drain(disk)?;
+        self.sync_missed(disk, txg, pass)
     }
 
     /// What devices missed so far. Returns whether the config changed.

@@ -36,6 +36,7 @@ mod block;
 mod chains;
 mod devices;
 mod fields;
+mod flights;
 mod gang;
 mod history;
 mod records;
