@@ -6,10 +6,12 @@
 //! Invariants: only the sync thread changes the MOS. What fails before the uberblock is on disk suspends the pool and
 //! fails the group; what fails afterwards suspends the pool, but the group is done.
 
+mod datasets;
+
 use super::figures::Recorder;
 use super::policy::{Abilities, Policy, Sink};
 use super::task::{EngineError, Task};
-use super::{Disk, MAX_PASSES, Shared, SyncContext, accounting, space};
+use super::{Disk, MAX_PASSES, Shared, SyncContext, space};
 use crate::space_write::map::feature_uses;
 use crate::space_write::mappings::Shorter;
 use crate::space_write::{SpaceMaps, write_dtls};
@@ -21,9 +23,8 @@ use cenote_dsl::bpobj;
 use cenote_dsl::tunables::FREE_MIN_TIME_MS;
 use cenote_dsl::write::deadlist::Keys;
 use cenote_dsl::write::free::{Budget, destroy_step};
-use cenote_dsl::write::{DslWriteError, Result, Sizes, Tx, pool, receive, references};
+use cenote_dsl::write::{DslWriteError, Result, Sizes, Tx, pool, references};
 use cenote_format::blkptr::BlockPointer;
-use cenote_format::dmu::ObjsetType;
 use cenote_format::dsl::BpobjPhys;
 use cenote_format::invariant;
 use cenote_format::invariant::caught;
@@ -249,63 +250,6 @@ impl Core {
         replaced.map_err(|e| WriteError::Sink(Box::new(e)))?;
         self.mapping_less = less.saturating_mul(Mapping::ENTRY_SIZE);
         self.config_dirty = true;
-        Ok(())
-    }
-
-    fn sync_datasets(
-        &mut self,
-        shared: &Shared,
-        txg: u64,
-        abilities: Abilities,
-        quiesced: &mut Quiesced,
-    ) -> Result<()> {
-        let view = shared.view();
-        let sizes = |bp: &BlockPointer| space::sizes(&shared.disk.tree(), bp);
-        for (live, set) in quiesced {
-            let Some(dataset) = view.dsl().by_object(live.id())? else {
-                // It was destroyed while someone held on to it.
-                tracing::warn!("changes of dataset {}, which is gone, are dropped", live.id());
-                let early = shared.datasets.early(live.id());
-                self.frees.extend(early.iter().flat_map(|early| early.left(txg)));
-                let log = shared.datasets.sync_log(live.id(), txg);
-                self.frees.extend(log.into_iter().flat_map(|(_, freed)| freed));
-                continue;
-            };
-            if let Some((header, freed)) = shared.datasets.sync_log(live.id(), txg) {
-                set.set_zil_header(header);
-                self.frees.extend(freed);
-            }
-            let policy = shared.datasets.policy(&view, &dataset)?;
-            let tree = shared.disk.tree();
-            let (writer, tree) = (&shared.disk.writer, &**tree);
-            let (pass, log, born) = (1, None, None);
-            let early = shared.datasets.early(live.id());
-            let policy = &policy;
-            let sink =
-                Sink { writer, tree, policy, abilities, pass, log, born, early: early.as_deref() };
-            let mut tx = Tx {
-                pool: view.name(),
-                frees: std::mem::take(&mut self.frees),
-                deadlists: Some(&mut self.deadlists),
-                ..Tx::new(&mut self.mos, txg, &shared.disk.outside, &sizes)
-            };
-            if set.synced().phys().kind == ObjsetType::Zfs
-                && shared.datasets.lacks_sa_xattrs(live.id())
-                && super::zil::activate_sa_xattrs(&mut tx, live.id())?
-            {
-                shared.datasets.activates_sa_xattrs(live.id(), txg);
-            }
-            accounting::sync_dataset(&mut tx, set, live.id(), &sink)?;
-            let (is_left, dataset) = (set.is_dirty(), live.id());
-            invariant!(!is_left, "dataset {dataset}: changes are left after group {txg}");
-            if let Some(point) = shared.receives.take(live.id(), txg) {
-                receive::save_point(&mut tx, live.id(), point)?;
-            }
-            self.frees = tx.frees;
-            self.frees.extend(early.iter().flat_map(|early| early.left(txg)));
-        }
-        shared.datasets.check_logs(txg)?;
-        shared.datasets.set_abilities(abilities);
         Ok(())
     }
 
