@@ -164,9 +164,9 @@ impl Bench {
 
     fn clone_it(&self, origin: u64) -> anyhow::Result<u64> {
         let root = self.engine()?.pool().dsl().root()?.dir_obj;
-        let new = self.engine()?.sync_task(move |c| {
-            dataset::create(&mut c.tx, root, "clone", &[], Some(origin))
-        })?;
+        let new = self
+            .engine()?
+            .sync_task(move |c| dataset::create(&mut c.tx, root, "clone", &[], Some(origin)))?;
         Ok(new.ds_obj)
     }
 

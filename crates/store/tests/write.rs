@@ -598,11 +598,8 @@ fn large_requests_are_written_in_batches() {
 fn of_both_kinds(seed: u64) -> [WriteRequest; 2] {
     let mut packed = pattern(seed, 3000);
     packed.resize(16 << 10, 0);
-    let metadata = WriteProps {
-        object_type: DmuType::DNODE,
-        compression: Compression::Lz4,
-        ..props()
-    };
+    let metadata =
+        WriteProps { object_type: DmuType::DNODE, compression: Compression::Lz4, ..props() };
     let data = WriteProps { copies: 2, ..props() };
     [request(packed, metadata), request(pattern(seed + 1, 8192), data)]
 }
@@ -617,7 +614,8 @@ fn what_is_collected_goes_out_in_one_wave() {
         let written = rig.writer.write_behind(5, &requests);
         pointers.extend(written.into_iter().map(Result::unwrap));
     }
-    let count = || (rig.disks.batches.load(Ordering::Relaxed), rig.disks.writes.load(Ordering::Relaxed));
+    let count =
+        || (rig.disks.batches.load(Ordering::Relaxed), rig.disks.writes.load(Ordering::Relaxed));
     assert_eq!(count(), (0, 0));
     let reads = rig.pool.reads();
     let check = || {
@@ -653,7 +651,10 @@ fn of_a_place_that_is_written_again_the_last_contents_stay() {
         }
         let [again, _] = of_both_kinds(n);
         let again = WriteRequest { previous: bp, pass: 3, ..again };
-        let again = WriteRequest { props: WriteProps { compression: Compression::Off, ..again.props }, ..again };
+        let again = WriteRequest {
+            props: WriteProps { compression: Compression::Off, ..again.props },
+            ..again
+        };
         let contents = again.data.unpacked().unwrap().to_vec();
         bp = rig.writer.write_behind(5, &[again]).pop().unwrap().unwrap();
         assert_eq!(rig.pool.read(&bp).unwrap(), contents);

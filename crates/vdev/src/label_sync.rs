@@ -214,7 +214,8 @@ impl VdevTree {
         for req in all().filter(written) {
             self.writer.writes.add(Content::Label, 1, req.data.len() as u64);
         }
-        let mut tops: Vec<u64> = done.iter().map(|job| job.top).chain(too.iter().copied()).collect();
+        let mut tops: Vec<u64> =
+            done.iter().map(|job| job.top).chain(too.iter().copied()).collect();
         tops.sort_unstable();
         tops.dedup();
         // Blocks that others write meanwhile do not matter here: their writers flush them, and see what fails.

@@ -126,7 +126,8 @@ impl State {
     fn add(&mut self, block: Collected) {
         self.number += 1;
         let (number, key, bytes) = (self.number, block.key, block.bytes());
-        let (physical, logical) = (block.flying.physical.data.clone(), block.flying.logical.clone());
+        let (physical, logical) =
+            (block.flying.physical.data.clone(), block.flying.logical.clone());
         let before = self.shown.insert(key, Shown { number, physical, logical });
         let batch = &mut self.collected;
         match batch.places.get(&key).and_then(|at| batch.blocks.get_mut(*at)) {
