@@ -26,7 +26,7 @@ help:
 	@echo "make bench-write  writes against OpenZFS's own engine; mounts against btrfs and zfs-fuse"
 	@echo "make bench-spacemap  log space maps on and off, and OpenZFS's own engine, in a pool that has aged"
 	@echo "make bench-send   sending and receiving, full and of 1% changed, against the raw file and OpenZFS's own engine"
-	@echo "make bench-zil    synchronous writes beside other file systems (BENCH_DIR=storage); replay on slow devices;"
+	@echo "make bench-zil    synchronous writes beside other file systems (BENCH_DIR=storage); small groups and replay on slow devices;"
 	@echo "                  10 minutes (REPLAY_ARGS='--minutes N' for longer logs)"
 
 run:
@@ -109,6 +109,7 @@ bench-send: bench-build
 bench-zil: bench-build
 	scripts/bench-zil.sh $(or $(BENCH_DIR),/dev/shm/cenote-bench) target/release/cenote \
 		target/release/cenote-bench --peer $(PEER) $(BENCH_ARGS)
+	target/release/cenote-bench groups --dir $(or $(BENCH_DIR),/dev/shm/cenote-bench) $(GROUPS_ARGS)
 	target/release/cenote-bench replay --dir $(or $(BENCH_DIR),/dev/shm/cenote-bench) $(REPLAY_ARGS)
 
 bench-spacemap: bench-build

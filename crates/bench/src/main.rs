@@ -8,6 +8,8 @@
 //!
 //! `cenote-bench spacemap`: see [`spacemap`].
 //!
+//! `cenote-bench groups`: see [`groups`].
+//!
 //! `cenote-bench zil`: see [`zil`]; `cenote-bench replay`: see [`replay`].
 //!
 //! `cenote-bench send`: see [`send`] and [`receive`].
@@ -30,6 +32,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 mod alloc;
 mod cached;
 mod clone;
+mod groups;
 mod list;
 mod measure;
 mod mounted;
@@ -70,6 +73,8 @@ enum What {
     Clone(clone::CloneArgs),
     /// Listing many file systems, snapshots and clones.
     List(list::ListArgs),
+    /// Small transaction groups on a device that answers late, and one of many datasets.
+    Groups(groups::GroupsArgs),
     /// Synchronous writes: the intent log beside the device's file system.
     Zil(zil::ZilArgs),
     /// Importing a pool with a long intent log, on devices that answer late.
@@ -210,6 +215,7 @@ fn main() -> anyhow::Result<()> {
         What::Replay(args) => replay::run(&args),
         What::Clone(args) => clone::run(&args),
         What::List(args) => list::run(&args),
+        What::Groups(args) => groups::run(&args),
         What::Zil(args) => zil::run(&args),
         What::Send(args) => send::run(&args),
         What::Spacemap(args) => spacemap::run(&args),

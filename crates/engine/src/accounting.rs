@@ -38,6 +38,7 @@ use cenote_format::dmu::{
 };
 use cenote_format::encode::zap::Key;
 use cenote_format::sa::file_info;
+use cenote_vdev::VdevTree;
 use std::collections::BTreeMap;
 
 /// Flags of an object set: bytes, objects, and projects are counted (`OBJSET_FLAG_*_COMPLETE`).
@@ -55,7 +56,7 @@ type Deltas = BTreeMap<(u64, String), i64>;
 
 /// What is counted of an object set.
 #[derive(Clone, Copy)]
-struct Counted {
+pub(super) struct Counted {
     /// Flags of an object set.
     flags: u64,
     /// Only dnodes that are counted as objects count for their projects.
@@ -64,7 +65,10 @@ struct Counted {
 
 impl Counted {
     /// What is counted of an object set that is there.
-    fn of(tx: &mut Tx<'_>, set: &OpenObjectSet, ds_obj: u64) -> Result<Counted> {
+    ///
+    /// # Errors
+    /// The MOS cannot be read.
+    pub fn of(tx: &mut Tx<'_>, set: &OpenObjectSet, ds_obj: u64) -> Result<Counted> {
         let complete = set.synced().phys().flags;
         if complete & BYTES == 0 || complete & OBJECTS != 0 {
             return Ok(Counted { flags: complete, projects_along: false });
@@ -159,11 +163,56 @@ fn sync_counted(
     sink: &Sink<'_>,
     counted: Counted,
 ) -> Result<()> {
+    let synced = write(set, tx.txg, sink, counted)?;
+    charge(tx, ds_obj, &synced, sink.tree)?;
+    if count_owners(tx, set, ds_obj, &synced, counted)? {
+        let synced = set.sync(tx.txg, sink)?;
+        charge(tx, ds_obj, &synced, sink.tree)?;
+    }
+    Ok(())
+}
+
+/// Writes what is dirty. The MOS is not asked for it, and not told.
+///
+/// # Errors
+/// Blocks cannot be read, or have no space.
+pub(super) fn write(
+    set: &mut OpenObjectSet,
+    txg: u64,
+    sink: &Sink<'_>,
+    counted: Counted,
+) -> cenote_dmu::write::Result<Synced> {
     set.set_accounted(dnode_flags(counted.flags));
-    let synced = sync_once(tx, set, ds_obj, sink)?;
+    set.sync(txg, sink)
+}
+
+/// Charges the dataset for what was written (`dsl_dataset_sync`).
+///
+/// # Errors
+/// The MOS cannot be read.
+pub(super) fn charge(tx: &mut Tx<'_>, ds_obj: u64, synced: &Synced, tree: &VdevTree) -> Result<()> {
+    let before = verify::referenced(tx, ds_obj);
+    dataset::synced(tx, ds_obj, synced)?;
+    if let Some(before) = before {
+        verify::grew(tx, ds_obj, before, synced, tree);
+    }
+    Ok(())
+}
+
+/// Counts what users use by what was written. Returns whether the object set has to be written again for that.
+///
+/// # Errors
+/// The object set cannot be changed.
+pub(super) fn count_owners(
+    tx: &Tx<'_>,
+    set: &mut OpenObjectSet,
+    ds_obj: u64,
+    synced: &Synced,
+    counted: Counted,
+) -> Result<bool> {
     let deltas = deltas(&synced.changed, counted);
     if deltas.is_empty() {
-        return Ok(());
+        return Ok(false);
     }
     set.begin_change();
     match apply(tx, set, &deltas).and_then(|()| Ok(set.check_change()?)) {
@@ -175,23 +224,7 @@ fn sync_counted(
         }
         Err(e) => return Err(e),
     }
-    sync_once(tx, set, ds_obj, sink).map(drop)
-}
-
-/// Writes what is dirty, and charges the dataset for it (`dsl_dataset_sync`).
-fn sync_once(
-    tx: &mut Tx<'_>,
-    set: &mut OpenObjectSet,
-    ds_obj: u64,
-    sink: &Sink<'_>,
-) -> Result<Synced> {
-    let synced = set.sync(tx.txg, sink)?;
-    let before = verify::referenced(tx, ds_obj);
-    dataset::synced(tx, ds_obj, &synced)?;
-    if let Some(before) = before {
-        verify::grew(tx, ds_obj, before, &synced, sink.tree);
-    }
-    Ok(synced)
+    Ok(true)
 }
 
 /// The flags of dnodes that are counted in an object set.

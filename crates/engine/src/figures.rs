@@ -17,8 +17,9 @@
 //! - Pass 1 has in it what OpenZFS's has: the datasets, sync tasks, and the first pass over the MOS.
 //! - *Data* are blocks of level 0 of plain files and volumes; everything else is metadata, space maps
 //!   included (`DMU_OT_IS_METADATA`).
-//! - Blocks are what the write pipeline hands to the devices, bytes count all copies. Writes are
-//!   what devices are asked for after aggregation, with mirroring, parity and padding.
+//! - Blocks are what the write pipeline hands to the devices, bytes those of all copies. Writes are
+//!   what devices are asked for after aggregation, with mirroring, parity and padding. They count in the pass in which
+//!   they are done: what passes leave to be written, all of a small group, is written at the end of the last one.
 //! - Labels and uberblocks are apart: the commit writes them, no pass does.
 //! - Reads are everyone's while the group was being written.
 //! - A group hardly *waits* to be written: the thread that quiesces it also writes it.
@@ -244,6 +245,17 @@ impl Recorder {
             writes: now.writes.since(&self.last.writes),
         });
         self.last = now;
+    }
+
+    /// All that the passes left to be written is written: the last of them waited for it.
+    pub fn drained(&mut self, disk: &Disk) {
+        let now = Counters::of(disk);
+        if let Some(pass) = self.figures.passes.last_mut() {
+            pass.time += now.at.duration_since(self.last.at);
+            pass.blocks += now.blocks.since(&self.last.blocks);
+            pass.writes += now.writes.since(&self.last.writes);
+            self.last = now;
+        }
     }
 
     /// The group is on disk; its commit took so long.

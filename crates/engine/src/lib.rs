@@ -12,7 +12,8 @@
 //!  │ pass 1   datasets ── accounting ── sync tasks ── destroying  │
 //!  │ passes   frees ── space maps ── config ── MOS   until nothing │
 //!  │                                                  is changed   │
-//!  │ commit   flush ── labels ── uberblock ── labels               │
+//!  │ write    all that was collected                              │
+//!  │ commit   labels ── flush ── uberblock ── labels               │
 //!  └───────────────────────────────────────────────────────────────┘
 //!        ▼
 //!  a new view (Pool) ── datasets go on from what was written (sync_done) ── waiters wake up
@@ -65,9 +66,9 @@
 //! Nothing that the last uberblock reaches is overwritten: space freed in a group is allocated
 //! again two groups later. So a crash at any write leaves the last committed group.
 //!
-//! Blocks are written while the sync thread goes on with those that lead to them
-//! ([`Writer::write_behind`]). A pass waits for all of them before it looks at what devices missed, and
-//! again before it ends.
+//! Blocks are collected while the sync thread goes on with those that lead to them, and go to the devices in few waves, a small
+//! group in one ([`Writer::write_behind`]). When no pass changes anything any more the sync thread waits for all of them, and
+//! looks at what devices missed, which may take one pass more. Only then the group is committed.
 //!
 //! # Failure
 //!

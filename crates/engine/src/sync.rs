@@ -6,10 +6,12 @@
 //! Invariants: only the sync thread changes the MOS. What fails before the uberblock is on disk suspends the pool and
 //! fails the group; what fails afterwards suspends the pool, but the group is done.
 
+mod datasets;
+
 use super::figures::Recorder;
 use super::policy::{Abilities, Policy, Sink};
 use super::task::{EngineError, Task};
-use super::{Disk, MAX_PASSES, Shared, SyncContext, accounting, space};
+use super::{Disk, MAX_PASSES, Shared, SyncContext, space};
 use crate::space_write::map::feature_uses;
 use crate::space_write::mappings::Shorter;
 use crate::space_write::{SpaceMaps, write_dtls};
@@ -21,9 +23,8 @@ use cenote_dsl::bpobj;
 use cenote_dsl::tunables::FREE_MIN_TIME_MS;
 use cenote_dsl::write::deadlist::Keys;
 use cenote_dsl::write::free::{Budget, destroy_step};
-use cenote_dsl::write::{DslWriteError, Result, Sizes, Tx, pool, receive, references};
+use cenote_dsl::write::{DslWriteError, Result, Sizes, Tx, pool, references};
 use cenote_format::blkptr::BlockPointer;
-use cenote_format::dmu::ObjsetType;
 use cenote_format::dsl::BpobjPhys;
 use cenote_format::invariant;
 use cenote_format::invariant::caught;
@@ -258,64 +259,8 @@ impl Core {
         Ok(())
     }
 
-    fn sync_datasets(
-        &mut self,
-        shared: &Shared,
-        txg: u64,
-        abilities: Abilities,
-        quiesced: &mut Quiesced,
-    ) -> Result<()> {
-        let view = shared.view();
-        let sizes = |bp: &BlockPointer| space::sizes(&shared.disk.tree(), bp);
-        for (live, set) in quiesced {
-            let Some(dataset) = view.dsl().by_object(live.id())? else {
-                // It was destroyed while someone held on to it.
-                tracing::warn!("changes of dataset {}, which is gone, are dropped", live.id());
-                let early = shared.datasets.early(live.id());
-                self.frees.extend(early.iter().flat_map(|early| early.left(txg)));
-                let log = shared.datasets.sync_log(live.id(), txg);
-                self.frees.extend(log.into_iter().flat_map(|(_, freed)| freed));
-                continue;
-            };
-            if let Some((header, freed)) = shared.datasets.sync_log(live.id(), txg) {
-                set.set_zil_header(header);
-                self.frees.extend(freed);
-            }
-            let policy = shared.datasets.policy(&view, &dataset)?;
-            let tree = shared.disk.tree();
-            let (writer, tree) = (&shared.disk.writer, &**tree);
-            let (pass, log, born) = (1, None, None);
-            let early = shared.datasets.early(live.id());
-            let policy = &policy;
-            let sink =
-                Sink { writer, tree, policy, abilities, pass, log, born, early: early.as_deref() };
-            let mut tx = Tx {
-                pool: view.name(),
-                frees: std::mem::take(&mut self.frees),
-                deadlists: Some(&mut self.deadlists),
-                ..Tx::new(&mut self.mos, txg, &shared.disk.outside, &sizes)
-            };
-            if set.synced().phys().kind == ObjsetType::Zfs
-                && shared.datasets.lacks_sa_xattrs(live.id())
-                && super::zil::activate_sa_xattrs(&mut tx, live.id())?
-            {
-                shared.datasets.activates_sa_xattrs(live.id(), txg);
-            }
-            accounting::sync_dataset(&mut tx, set, live.id(), &sink)?;
-            let (is_left, dataset) = (set.is_dirty(), live.id());
-            invariant!(!is_left, "dataset {dataset}: changes are left after group {txg}");
-            if let Some(point) = shared.receives.take(live.id(), txg) {
-                receive::save_point(&mut tx, live.id(), point)?;
-            }
-            self.frees = tx.frees;
-            self.frees.extend(early.iter().flat_map(|early| early.left(txg)));
-        }
-        shared.datasets.check_logs(txg)?;
-        shared.datasets.set_abilities(abilities);
-        Ok(())
-    }
-
-    /// Space maps, config and MOS, until nothing is changed any more.
+    /// Space maps, config and MOS, until nothing is changed any more. Then all blocks of the group are written, though
+    /// not durable.
     pub(super) fn passes(
         &mut self,
         disk: &Disk,
@@ -346,7 +291,12 @@ impl Core {
                 self.make_root_zap(disk, txg)?;
                 config_write::sync_config(&mut self.mos, &self.config.mos(txg))?;
             }
+            if !self.mos.is_dirty() && self.finish_writing(disk, txg, pass)? {
+                (self.config_dirty, written) = (true, false);
+                continue;
+            }
             if !self.mos.is_dirty() {
+                recorder.drained(disk);
                 let (frees, uncharged) = (self.frees.len(), self.uncharged.is_some());
                 invariant!(
                     frees == 0 && !uncharged,
@@ -361,7 +311,6 @@ impl Core {
             let sink =
                 Sink { writer, tree, policy: &policy, abilities, pass, log, born, early: None };
             let synced = self.mos.sync(txg, &sink as &dyn BlockSink)?;
-            drain(disk)?;
             self.frees.extend(&synced.killed);
             recorder.pass(disk);
             if !synced.born.is_empty() || !synced.killed.is_empty() {
@@ -393,7 +342,7 @@ impl Core {
         pass: u32,
         recorder: &mut Recorder,
     ) -> Result<bool> {
-        let mut renewed = self.sync_missed(disk, txg, pass)?;
+        let renewed = self.sync_missed(disk, txg, pass)?;
         let mut count = |mos: &mut OpenObjectSet, guid: &str, delta: i64| {
             count_feature(mos, txg, &disk.outside, guid, delta)
         };
@@ -402,14 +351,14 @@ impl Core {
         let stats =
             self.maps.sync_changes(&mut self.mos, txg, pass, &disk.allocator, &mut count)?;
         recorder.space(stats);
-        // All that devices missed is known when all is written.
-        drain(disk)?;
-        let before = self.missed.len();
-        self.missed.extend(disk.tree().take_missed());
-        if self.missed.len() > before {
-            renewed |= self.sync_missed(disk, txg, pass)?;
-        }
         Ok(renewed)
+    }
+
+    /// Writes what the passes left to be written. All that devices missed is known then, which may make the MOS dirty
+    /// again. Returns whether the config changed for it.
+    fn finish_writing(&mut self, disk: &Disk, txg: u64, pass: u32) -> Result<bool> {
+        drain(disk)?;
+        self.sync_missed(disk, txg, pass)
     }
 
     /// What devices missed so far. Returns whether the config changed.

@@ -1,12 +1,18 @@
 //! Waiting until changes are on disk (`zfs_fsync`), without keeping the threads that answer requests.
 //!
 //! A request that has to wait (`fsync`, any change under `sync=always`) leaves its answer in a queue.
-//! One thread takes all that are queued, calls the file system's [`SyncHook`] once for all of them,
+//! A thread takes all that are queued of one file system, calls its [`SyncHook`] once for all of them,
 //! and lets them go: whatever came before the call is covered by it. So any number of waiting
-//! programs cost one wait, and reads go on meanwhile.
+//! programs cost few waits, and reads go on meanwhile.
+//!
+//! Up to [`MOST`] threads do that side by side: one file system does not wait for another one, and an intent log takes
+//! the next commit while the one before is being made durable.
+//!
+//! Invariant: while a request waits, a thread is on its way to it.
 
 use cenote_dmu::write::WriteError;
 use cenote_format::invariant::caught;
+use cenote_format::less;
 use cenote_zpl::Error;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
@@ -29,8 +35,10 @@ pub enum SyncPolicy {
     Disabled,
 }
 
-/// How long the thread waits for something to do before it ends.
+/// How long a thread waits for something to do before it ends.
 const REST: Duration = Duration::from_secs(10);
+/// Most threads of a mount.
+const MOST: usize = 4;
 
 /// What to do when changes are on disk, or could not be written.
 type Answer = Box<dyn FnOnce(&Result<(), Error>) + Send>;
@@ -46,7 +54,9 @@ struct Waiter {
 #[derive(Default)]
 struct Queue {
     waiting: Vec<Waiter>,
-    running: bool,
+    threads: usize,
+    /// Threads that wait for something to do.
+    idle: usize,
     closed: bool,
 }
 
@@ -56,7 +66,7 @@ struct Shared {
     more: Condvar,
 }
 
-/// The queue and its thread, which is started when it is needed.
+/// The queue and its threads, which are started when they are needed.
 #[derive(Default)]
 pub(crate) struct Syncer {
     shared: Arc<Shared>,
@@ -72,11 +82,14 @@ impl Syncer {
         answer: impl FnOnce(&Result<(), Error>) + Send + 'static,
     ) {
         let mut queue = self.shared.lock();
-        if !queue.running {
+        // One that is idle may have been woken for a request that it has not taken yet.
+        if queue.idle <= queue.waiting.len() && queue.threads < MOST {
             let shared = self.shared.clone();
             let run = move || shared.run();
             match std::thread::Builder::new().name("fuse-sync".into()).spawn(run) {
-                Ok(_) => queue.running = true,
+                Ok(_) => queue.threads += 1,
+                // Those that there are come to it.
+                Err(_) if queue.threads > 0 => {}
                 Err(e) => {
                     drop(queue);
                     tracing::warn!("no thread to wait for syncs: {e}");
@@ -90,10 +103,10 @@ impl Syncer {
 }
 
 impl Drop for Syncer {
-    /// The thread ends when all have their answers.
+    /// The threads end when all have their answers.
     fn drop(&mut self) {
         self.shared.lock().closed = true;
-        self.shared.more.notify_one();
+        self.shared.more.notify_all();
     }
 }
 
@@ -103,38 +116,44 @@ impl Shared {
     }
 
     fn run(&self) {
-        while let Some(mut batch) = self.next() {
-            // The file systems of one mount wait one after another.
-            while let Some(Waiter { hook, .. }) = batch.first() {
-                let hook = hook.clone();
-                let (same, others): (Vec<_>, Vec<_>) =
-                    batch.into_iter().partition(|waiter| Arc::ptr_eq(&waiter.hook, &hook));
-                let objects: Option<Vec<u64>> = same.iter().map(|waiter| waiter.object).collect();
-                // A thread outlives a panic: others wait for it.
-                let result = caught(|| hook(objects.as_deref())).unwrap_or_else(|why| {
-                    tracing::error!("thread fuse-sync: {why}");
-                    Err(WriteError::Suspended(why).into())
-                });
-                same.into_iter().for_each(|waiter| (waiter.answer)(&result));
-                batch = others;
-            }
+        while let Some(batch) = self.next() {
+            let Some(Waiter { hook, .. }) = batch.first() else { continue };
+            let objects: Option<Vec<u64>> = batch.iter().map(|waiter| waiter.object).collect();
+            // A thread outlives a panic: others wait for it.
+            let result = caught(|| hook(objects.as_deref())).unwrap_or_else(|why| {
+                tracing::error!("thread fuse-sync: {why}");
+                Err(WriteError::Suspended(why).into())
+            });
+            batch.into_iter().for_each(|waiter| (waiter.answer)(&result));
         }
     }
 
-    /// All that wait; `None` when there will be no more, or nothing waited for [`REST`].
+    /// All that wait for the file system that has waited longest; `None` when there will be no more, or were none
+    /// for [`REST`].
     fn next(&self) -> Option<Vec<Waiter>> {
         let mut queue = self.lock();
         while queue.waiting.is_empty() {
             if queue.closed {
+                queue.threads = less!(queue.threads, 1, "threads that wait for syncs");
                 return None;
             }
+            queue.idle += 1;
             let waited = self.more.wait_for(&mut queue, REST);
+            queue.idle = less!(queue.idle, 1, "threads without a sync to wait for");
             if waited.timed_out() && queue.waiting.is_empty() {
-                queue.running = false;
+                queue.threads = less!(queue.threads, 1, "threads that wait for syncs");
                 return None;
             }
         }
-        Some(std::mem::take(&mut queue.waiting))
+        let all = std::mem::take(&mut queue.waiting);
+        let hook = all.first().map(|waiter| waiter.hook.clone())?;
+        let (same, others) = all.into_iter().partition(|w| Arc::ptr_eq(&w.hook, &hook));
+        queue.waiting = others;
+        if !queue.waiting.is_empty() {
+            // Whoever was woken for these may have found that they were taken.
+            self.more.notify_one();
+        }
+        Some(same)
     }
 }
 
@@ -145,7 +164,7 @@ mod tests {
     use std::sync::mpsc;
 
     #[test]
-    fn those_who_wait_together_cost_one_sync() {
+    fn those_who_wait_together_cost_few_syncs() {
         let syncs = Arc::new(AtomicUsize::new(0));
         let counted = syncs.clone();
         let slow: SyncHook = Arc::new(move |objects| {
@@ -168,6 +187,26 @@ mod tests {
         answers.sort_unstable();
         let want: Vec<(u64, bool)> = (0..21).map(|i| (i, i != 20)).collect();
         assert_eq!(answers, want);
-        assert!(syncs.load(Ordering::SeqCst) <= 2);
+        assert!(syncs.load(Ordering::SeqCst) <= MOST + 1);
+    }
+
+    #[test]
+    fn a_file_system_does_not_wait_for_another_one() {
+        let (go, held) = mpsc::channel::<()>();
+        let held = Mutex::new(held);
+        let stuck: SyncHook = Arc::new(move |_| {
+            held.lock().recv().unwrap();
+            Ok(())
+        });
+        let quick: SyncHook = Arc::new(|_| Ok(()));
+        let syncer = Syncer::default();
+        let (tx, rx) = mpsc::channel();
+        for (name, hook) in [("stuck", &stuck), ("quick", &quick), ("quick", &quick)] {
+            let tx = tx.clone();
+            syncer.wait(hook, None, move |_| tx.send(name).unwrap());
+        }
+        assert_eq!([rx.recv().unwrap(), rx.recv().unwrap()], ["quick", "quick"]);
+        go.send(()).unwrap();
+        assert_eq!(rx.recv().unwrap(), "stuck");
     }
 }

@@ -221,7 +221,7 @@ impl Store {
         if held::is_active() {
             return self.read_held(bp, at);
         }
-        let key = match self.start(bp, at)? {
+        let key = match self.look(bp, at)? {
             Start::Done(block) => return Ok(block),
             Start::Device(key) => key,
         };
@@ -235,7 +235,7 @@ impl Store {
     /// # Errors
     /// It cannot be read.
     pub fn warm(&self, bp: &BlockPointer, at: Bookmark) -> Result<(), BlockError> {
-        match self.start(bp, at)? {
+        match self.look(bp, at)? {
             Start::Done(_) => Ok(()),
             Start::Device(key) => self.physical(bp, at, key).map(drop),
         }
@@ -251,12 +251,7 @@ impl Store {
         if let Some(block) = held::get(&key) {
             return block;
         }
-        // What is on its way to the devices is in no cache yet.
-        let cached = match self.write_behind.may_hold(key.birth) {
-            true => None,
-            false => self.cached(&key, bp),
-        };
-        match cached {
+        match self.cached(&key, bp) {
             // A thread that waits for the lock must not wait for data to be unpacked. Metadata is kept unpacked.
             Some(physical) if !is_packed(bp) || keeps_decoded(bp) => {
                 self.unpacked(bp, at, key, Ok(physical)).inspect_err(|e| self.remember(e))
@@ -273,7 +268,7 @@ impl Store {
 
     /// Reads a block that may never have been written, past the ARC: it is no error if it was not.
     pub fn read_speculative(&self, bp: &BlockPointer, at: Bookmark) -> Result<Block, BlockError> {
-        if let Start::Done(block) = self.start(bp, at)? {
+        if let Start::Done(block) = self.look(bp, at)? {
             return Ok(block);
         }
         let verify = |data: &Abd| self.is_right(bp, data);
@@ -299,7 +294,7 @@ impl Store {
         if held::is_active() {
             return reqs.iter().map(|(bp, at)| self.read_held(bp, *at)).collect();
         }
-        let starts: Vec<_> = reqs.iter().map(|(bp, at)| self.start(bp, *at)).collect();
+        let starts: Vec<_> = reqs.iter().map(|(bp, at)| self.look(bp, *at)).collect();
         let wanted = reqs.iter().zip(&starts).filter_map(|((bp, at), start)| match start {
             Ok(Start::Device(key)) => Some((*bp, *at, *key)),
             _ => None,
@@ -437,6 +432,26 @@ impl Store {
         }
     }
 
+    /// A block that is on its way to the devices, which is in no cache yet; older contents of its place may be.
+    /// `None` as well if it would have to be unpacked by a thread that may not.
+    fn in_flight(
+        &self,
+        bp: &BlockPointer,
+        at: Bookmark,
+        key: &Key,
+    ) -> Option<Result<Block, BlockError>> {
+        let (physical, logical) = self.write_behind.find(key)?;
+        let order = bp.byte_order();
+        if let Some(data) = logical {
+            return Some(Ok(Block { data, order }));
+        }
+        if held::is_active() && is_packed(bp) && !keeps_decoded(bp) {
+            return None;
+        }
+        let wrong = |source| BlockError::Decode { at, bp: Box::new(*bp), source };
+        Some(unpack(bp, &physical).map(|data| Block { data, order }).map_err(wrong))
+    }
+
     /// What can be said of a block without waiting: it is there, or it has to be read.
     fn look(&self, bp: &BlockPointer, at: Bookmark) -> Result<Start, BlockError> {
         check(bp, at)?;
@@ -454,17 +469,12 @@ impl Store {
                 source,
             });
         };
+        if let Some(block) = self.in_flight(bp, at, &key) {
+            return block.map(Start::Done);
+        }
         match self.decoded.get(&key).filter(|_| keeps_decoded(bp)) {
             Some(block) => Ok(Start::Done(block)),
             None => Ok(Start::Device(key)),
-        }
-    }
-
-    /// As [`Store::look`], after waiting for what is on its way to the devices.
-    fn start(&self, bp: &BlockPointer, at: Bookmark) -> Result<Start, BlockError> {
-        match self.look(bp, at)? {
-            Start::Device(key) if self.write_behind.wait_for(key.birth) => self.look(bp, at),
-            known => Ok(known),
         }
     }
 

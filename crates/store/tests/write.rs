@@ -39,6 +39,7 @@ impl LoadMetaslab for Empty {
 struct Disks {
     pool: Arc<Pool>,
     writes: AtomicU64,
+    batches: AtomicU64,
     broken: AtomicBool,
 }
 
@@ -56,6 +57,7 @@ impl AllocatedSize for Pool {
 
 impl BlockDevices for Disks {
     fn write_many(&self, writes: &[BlockWrite]) -> Vec<Result<(), VdevError>> {
+        self.batches.fetch_add(1, Ordering::Relaxed);
         let write = |w: &BlockWrite| {
             if self.broken.load(Ordering::Relaxed) {
                 return Err(VdevError::Unsupported("writing".into()));
@@ -81,8 +83,8 @@ impl Rig {
 
     fn of_classes(ashifts: &[u64], class: impl Fn(u64) -> Class, arc_bytes: u64) -> Rig {
         let pool = Arc::new(Pool::new(ashifts, arc_bytes));
-        let (writes, broken) = (AtomicU64::new(0), AtomicBool::new(false));
-        let disks = Arc::new(Disks { pool: pool.clone(), writes, broken });
+        let (writes, batches, broken) = Default::default();
+        let disks = Arc::new(Disks { pool: pool.clone(), writes, batches, broken });
         let info = |(id, ashift): (u64, &u64)| {
             let metaslabs = vec![MetaslabInfo::default(); (SIZE >> 18) as usize];
             let (ashift, embedded_log) = (*ashift as u32, None);
@@ -590,4 +592,104 @@ fn large_requests_are_written_in_batches() {
         }
     }
     assert!(rig.writer.write_many(BIRTH, &[]).is_empty());
+}
+
+/// A block of metadata that is compressed and one of data that is not, with two copies.
+fn of_both_kinds(seed: u64) -> [WriteRequest; 2] {
+    let mut packed = pattern(seed, 3000);
+    packed.resize(16 << 10, 0);
+    let metadata =
+        WriteProps { object_type: DmuType::DNODE, compression: Compression::Lz4, ..props() };
+    let data = WriteProps { copies: 2, ..props() };
+    [request(packed, metadata), request(pattern(seed + 1, 8192), data)]
+}
+
+#[test]
+fn what_is_collected_goes_out_in_one_wave() {
+    let rig = Rig::new(&[9, 9], 4 << 20);
+    let (mut pointers, mut contents) = (Vec::new(), Vec::new());
+    for n in 0..20 {
+        let requests = of_both_kinds(n);
+        contents.extend(requests.iter().map(|r| r.data.unpacked().unwrap().to_vec()));
+        let written = rig.writer.write_behind(5, &requests);
+        pointers.extend(written.into_iter().map(Result::unwrap));
+    }
+    let count =
+        || (rig.disks.batches.load(Ordering::Relaxed), rig.disks.writes.load(Ordering::Relaxed));
+    assert_eq!(count(), (0, 0));
+    let reads = rig.pool.reads();
+    let check = || {
+        for (bp, contents) in pointers.iter().zip(&contents) {
+            assert_eq!(&rig.pool.read(bp).unwrap(), contents);
+        }
+    };
+    check();
+    // No cache has them.
+    rig.pool.store.drop_caches();
+    check();
+    assert_eq!((count(), rig.pool.reads()), ((0, 0), reads));
+    rig.writer.drain().unwrap();
+    assert_eq!(count(), (1, 60));
+    check();
+    assert_eq!(rig.pool.reads(), reads, "written blocks are in the ARC");
+    rig.pool.store.drop_caches();
+    check();
+    assert!(rig.pool.reads() > reads);
+    rig.writer.drain().unwrap();
+    assert_eq!(count(), (1, 60));
+}
+
+#[test]
+fn of_a_place_that_is_written_again_the_last_contents_stay() {
+    let rig = Rig::new(&[9, 9], 4 << 20);
+    let [first, _] = of_both_kinds(1);
+    let mut bp = rig.writer.write_behind(5, std::slice::from_ref(&first)).pop().unwrap().unwrap();
+    let place: Vec<Dva> = bp.dvas().collect();
+    for (n, drains) in [(2, false), (3, true), (4, false), (5, false)] {
+        if drains {
+            rig.writer.drain().unwrap();
+        }
+        let [again, _] = of_both_kinds(n);
+        let again = WriteRequest { previous: bp, pass: 3, ..again };
+        let again = WriteRequest {
+            props: WriteProps { compression: Compression::Off, ..again.props },
+            ..again
+        };
+        let contents = again.data.unpacked().unwrap().to_vec();
+        bp = rig.writer.write_behind(5, &[again]).pop().unwrap().unwrap();
+        assert_eq!(rig.pool.read(&bp).unwrap(), contents);
+        if n > 2 {
+            assert_ne!(bp.dvas().collect::<Vec<_>>(), place);
+        }
+    }
+    let contents = of_both_kinds(5)[0].data.unpacked().unwrap().to_vec();
+    rig.writer.drain().unwrap();
+    assert_eq!(rig.read(&bp), contents);
+    // The first one; that of another size, the last time before it was drained and the last time after.
+    assert_eq!(rig.disks.writes.load(Ordering::Relaxed), 3);
+}
+
+#[test]
+fn a_batch_that_is_large_enough_does_not_wait() {
+    let rig = Rig::new(&[9], 16 << 20);
+    let large = |n| request(pattern(n, 128 << 10), props());
+    for n in 0..7 {
+        rig.writer.write_behind(5, &[large(n)]).pop().unwrap().unwrap();
+    }
+    assert_eq!(rig.disks.writes.load(Ordering::Relaxed), 0);
+    rig.writer.write_behind(5, &[large(7)]).pop().unwrap().unwrap();
+    assert_eq!(rig.disks.writes.load(Ordering::Relaxed), 8);
+    rig.writer.drain().unwrap();
+}
+
+#[test]
+fn what_cannot_be_written_behind_is_told() {
+    let rig = Rig::new(&[9], 4 << 20);
+    rig.disks.broken.store(true, Ordering::Relaxed);
+    let bp = rig.writer.write_behind(5, &of_both_kinds(1)[..1]).pop().unwrap().unwrap();
+    assert!(rig.pool.read(&bp).is_ok());
+    assert!(rig.writer.drain().is_err());
+    rig.disks.broken.store(false, Ordering::Relaxed);
+    // No cache has what is not on the devices, and the group is lost for good.
+    assert!(rig.pool.read(&bp).is_err() && rig.writer.drain().is_err());
 }

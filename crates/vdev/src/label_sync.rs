@@ -5,11 +5,15 @@
 //! transaction group `T` with [`VdevTree::sync_labels`] takes these steps, each of which ends with
 //! a flush and is begun only after that flush succeeded:
 //!
-//! 1. flush what was written of `T` (to log devices nothing was);
-//! 2. write the even labels, of txg `T`, of the top-level vdevs whose configs changed; those that are new in
-//!    `T` come first, with a flush of their own;
-//! 3. write the uberblock of `T` to all four labels;
-//! 4. write the odd labels.
+//! 1. write the even labels, of txg `T`, of the top-level vdevs whose configs changed; flush them together with what was
+//!    written of `T` (to log devices nothing was). If some of these vdevs are new in `T`, there is a flush before them; theirs
+//!    come first, with another flush;
+//! 2. write the uberblock of `T` to all four labels;
+//! 3. write the odd labels.
+//!
+//! OpenZFS flushes the blocks of `T` before it writes the even labels. That order is not needed: both lead nowhere before the
+//! uberblock of `T`. So a group whose config did not change waits for its devices four times (its blocks, the flush, the
+//! uberblock, its flush), and one whose config did for three times more.
 //!
 //! # Why the pool can be opened after a crash
 //!
@@ -17,18 +21,18 @@
 //! than the uberblock's ([`crate::DeviceLabels::config_as_of`]). Slots and configs carry checksums,
 //! so one that was torn counts as absent. Let `S` be the uberblock before `T`.
 //!
-//! - During 1 and 2, no uberblock of `T` exists: the best is `S`. Even labels that were written are
+//! - During 1, no uberblock of `T` exists: the best is `S`. Even labels that were written are
 //!   too new for it, even labels that were torn do not verify; the odd ones, untouched and
 //!   durable since the last commit, are what they were.
-//! - During 3, some uberblocks of `T` may exist. If no such uberblock does, it is as during 2: the slot of `T` is
+//! - During 2, some uberblocks of `T` may exist. If none does, it is as during 1: the slot of `T` is
 //!   that of a transaction group as many back as there are slots, so that `S` is not overwritten.
-//!   If any does, `T` is the best; its blocks are durable since step 1, the even labels since
-//!   step 2. The odd ones belong to `S`, older and still right where nothing changed, and the
+//!   If any does, `T` is the best; its blocks and the even labels are durable since step 1.
+//!   The odd ones are those of `S`, older and still right where nothing changed, and the
 //!   newest that is not too new is taken.
-//! - During 4, the uberblock of `T` is durable, as are the even labels.
+//! - During 3, the uberblock of `T` is durable, as are the even labels.
 //!
 //! On a leaf that could not take an even label (and only there; every top-level vdev needs one
-//! leaf that did) the previous labels stay as they are until step 4 and are too old, which others'
+//! leaf that did) the previous labels stay as they are until step 3 and are too old, which others'
 //! labels show. Devices lose writes in any order and any part of them between two flushes, hence
 //! the flush after each step and not only before the uberblock.
 //!
@@ -37,7 +41,7 @@
 //! (`zpool_read_label`, `get_configs`). So where a label counts a new vdev, there is one of that vdev, unless
 //! it is a log vdev that could not take a label.
 //!
-//! A crash in 3 or 4 leaves odd labels that are one commit behind. So the first commit after a pool
+//! A crash in 2 or 3 leaves odd labels that are one commit behind. So the first commit after a pool
 //! is opened must rewrite the labels of all its top-level vdevs.
 //!
 //! Failure leaves a state that is as good as that after a crash. The same transaction group can
@@ -94,8 +98,6 @@ impl VdevTree {
     /// the pool opens at the one before. Leaves that failed count write errors. After
     /// [`VdevError::Committed`] it opens at the update's.
     pub fn sync_labels(&self, update: &LabelUpdate<'_>) -> Result<(), VdevError> {
-        let needed = self.root().children().iter().filter(|t| !t.is_log()).map(|t| t.id());
-        self.flush_tops(&needed.collect::<Vec<u64>>())?;
         let configs = self.leaf_configs(update)?;
         let is_new = |top: &Top| {
             top.1.list("vdev_tree").and_then(|vdev| vdev.u64("create_txg"))
@@ -103,12 +105,33 @@ impl VdevTree {
         };
         let (new, known): (Vec<&Top>, Vec<&Top>) =
             update.labels.iter().partition(|top| is_new(top));
-        twice(|| self.write_configs(&new, &configs, &EVEN))?;
-        twice(|| self.write_configs(&known, &configs, &EVEN))?;
+        self.write_even(&new, &known, &configs)?;
         twice(|| self.write_uberblock(update))?;
         let all: Vec<&Top> = update.labels.iter().collect();
-        twice(|| self.write_configs(&all, &configs, &ODD))
+        twice(|| self.write_configs(&all, &configs, &ODD, &[]))
             .map_err(|e| VdevError::Committed(Box::new(e)))
+    }
+
+    /// Writes the even labels, those of `new` top-level vdevs first, and makes durable what was written before.
+    fn write_even(
+        &self,
+        new: &[&Top],
+        known: &[&Top],
+        configs: &HashMap<u64, NvList>,
+    ) -> Result<(), VdevError> {
+        let needed = self.root().children().iter().filter(|t| !t.is_log()).map(|t| t.id());
+        let needed: Vec<u64> = needed.collect();
+        if !new.is_empty() {
+            self.flush_tops(&needed)?;
+            twice(|| self.write_configs(new, configs, &EVEN, &[]))?;
+        }
+        let written = self.write_configs(known, configs, &EVEN, &needed);
+        // Whether the blocks are durable: where the flush with the labels failed, this fails as well.
+        self.flush_tops(&needed)?;
+        written.or_else(|error| {
+            tracing::warn!(%error, "trying again");
+            self.write_configs(known, configs, &EVEN, &[])
+        })
     }
 
     /// Configs of the leaves to write, by guid.
@@ -127,12 +150,13 @@ impl VdevTree {
         Ok(configs)
     }
 
-    /// Writes the labels `which` of some top-level vdevs and flushes them.
+    /// Writes the labels `which` of some top-level vdevs and flushes them; in the same flush the top-level vdevs `too`.
     fn write_configs(
         &self,
         tops: &[&Top],
         configs: &HashMap<u64, NvList>,
         which: &[usize],
+        too: &[u64],
     ) -> Result<(), VdevError> {
         let mut jobs = Vec::new();
         for (id, _) in tops {
@@ -144,7 +168,7 @@ impl VdevTree {
                 jobs.push(Labels::new(*id, leaf, reqs));
             }
         }
-        let durable = self.write_labels(jobs);
+        let durable = self.write_labels(jobs, too);
         for (id, _) in tops {
             let top = tree::top(self.root().children(), *id)?;
             // A pool does without its log devices.
@@ -171,16 +195,16 @@ impl VdevTree {
                 jobs.push(Labels::new(*id, leaf, reqs));
             }
         }
-        if self.write_labels(jobs).is_empty() {
+        if self.write_labels(jobs, &[]).is_empty() {
             let why = "could not be written to any device".into();
             return Err(VdevError::Uberblock { txg, why });
         }
         Ok(())
     }
 
-    /// Performs the writes, then flushes the leaves (`vdev_label_write`). Returns the top-level vdevs on which at least
-    /// one write is durable.
-    fn write_labels(&self, jobs: Vec<Labels>) -> Vec<u64> {
+    /// Performs the writes, then flushes the leaves, and the top-level vdevs `too`. Returns the top-level vdevs on which at
+    /// least one write is durable.
+    fn write_labels(&self, jobs: Vec<Labels>, too: &[u64]) -> Vec<u64> {
         let done = queue::run(&self.writer.pool, Priority::SyncWrite, jobs);
         let written = |req: &&WriteReq| matches!(req.result, Some(Ok(())));
         let all = || done.iter().flat_map(|job| &job.reqs);
@@ -190,7 +214,10 @@ impl VdevTree {
         for req in all().filter(written) {
             self.writer.writes.add(Content::Label, 1, req.data.len() as u64);
         }
-        let tops: Vec<u64> = done.iter().map(|job| job.top).collect();
+        let mut tops: Vec<u64> =
+            done.iter().map(|job| job.top).chain(too.iter().copied()).collect();
+        tops.sort_unstable();
+        tops.dedup();
         // Blocks that others write meanwhile do not matter here: their writers flush them, and see what fails.
         if let Err(error) = self.flush_tops(&tops) {
             tracing::warn!(%error, "while labels were written");

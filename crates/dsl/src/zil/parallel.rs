@@ -12,7 +12,7 @@ pub fn each<T: Sync>(threads: usize, items: &[T], f: impl Fn(&T) + Sync) {
     };
     std::thread::scope(|scope| {
         for _ in 1..threads.min(items.len()) {
-            let started = std::thread::Builder::new().name("zil-read".into());
+            let started = std::thread::Builder::new().name("side-by-side".into());
             if started.spawn_scoped(scope, work).is_err() {
                 break;
             }

@@ -7,7 +7,8 @@
 //! objects that are asked for, and all those about names, become records in log blocks, if their transaction
 //! groups are not on disk. One commit
 //! writes at a time ([`issuer`]). Commits that come meanwhile queue their itxs and wait. The next one writes
-//! the changes of all of them. So any number of threads share few writes and flushes.
+//! the changes of all of them, while the blocks of the one before are being made durable. So any number of threads share few
+//! writes and flushes, and a thread does not wait for the flush before its own.
 //!
 //! # The chain ([`chain`])
 //!
@@ -28,8 +29,13 @@
 //! 1. The header that leads to the first block is on disk before any block is written.
 //! 2. All blocks of a commit are written, to log vdevs if there are any, and those that records point to
 //!    ([`early`]). The first one comes last where the records of one change are in several blocks.
-//! 3. The vdevs that they are on are flushed, unless `zil_nocacheflush` is set.
-//! 4. The caller is told.
+//! 3. The vdevs that they are on are flushed, unless `zil_nocacheflush` is set. Blocks of later commits may be written, and
+//!    durable, by then.
+//! 4. All blocks of the chain before them are durable, too: after a crash a replay ends at the first block that is missing.
+//! 5. The caller is told.
+//!
+//! A flush that fails may have lost its blocks: commits behind it, whatever became of their blocks, wait for their
+//! transaction groups.
 //!
 //! # When the log cannot be used
 //!
@@ -77,7 +83,7 @@ use cenote_vdev::Priority;
 use chain::Chain;
 pub(crate) use early::Early;
 use encoder::{Encoder, Found, Indirect, Unit, WriteBlock, length};
-use issuer::Issuer;
+use issuer::{Flight, Issuer};
 pub(crate) use itxs::Scope;
 use itxs::{Batch, Itxs};
 use parking_lot::Mutex;
@@ -115,6 +121,13 @@ impl Drop for Suspension {
     fn drop(&mut self) {
         self.0.0.fetch_sub(1, Ordering::SeqCst);
     }
+}
+
+/// What became of a batch.
+enum Written {
+    /// Its blocks are written, and not durable before these vdevs are flushed.
+    Blocks(BTreeSet<u64>),
+    OnDisk,
 }
 
 /// The intent log of an open dataset.
@@ -212,49 +225,98 @@ impl Log {
         kstat::ZIL_WRITERS.add(1);
         kstat::ZIL_ITXS.add(batch.itxs().count() as u64);
         kstat::ZIL_ITX_BYTES.add(batch.bytes());
-        // The next commit finds nothing of the batch: it must not take it for written.
+        // The next commit finds nothing of the batch: it must not take it for written. So this is noted before the
+        // next one has its turn, and before the flight ends.
+        let lose = |e| {
+            self.itxs.lock().lose(youngest);
+            Err(e)
+        };
         let write = || {
             issuing.check(end);
             self.write(shared, live, batch)
         };
-        let written = caught(write).unwrap_or_else(|why| {
-            let why = format!("intent log of dataset {}: {why}", self.ds_obj);
-            tracing::error!("{why}");
-            shared.suspend(&why);
-            Err(WriteError::Suspended(why))
-        });
-        let done = match written {
-            Ok(true) => Ok(()),
-            Ok(false) => shared.tx_state.wait_synced(),
-            Err(e) => Err(e),
+        let tops = match caught(write).unwrap_or_else(|why| self.broken(shared, &why)) {
+            Ok(Written::Blocks(tops)) => tops,
+            Ok(Written::OnDisk) => {
+                issuing.has_written(end);
+                return Ok(());
+            }
+            Err(e) => return lose(e),
         };
-        match done {
-            Ok(()) => issuing.has_written(end),
-            // Before the next commit has its turn, which finds nothing of it in the queue.
-            Err(_) => self.itxs.lock().lose(youngest),
+        let mut flight = issuing.launch(end);
+        let landed = caught(|| self.land(shared, live, &mut flight, &tops));
+        match landed.unwrap_or_else(|why| self.broken(shared, &why)) {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                flight.has_written();
+                Ok(())
+            }
+            Err(e) => lose(e),
         }
-        done
     }
 
-    /// Writes a batch to the log. False: it has to be waited for.
+    /// A commit panicked: the pool is suspended.
+    fn broken<T>(&self, shared: &Shared, why: &str) -> Result<T, WriteError> {
+        let why = format!("intent log of dataset {}: {why}", self.ds_obj);
+        tracing::error!("{why}");
+        shared.suspend(&why);
+        Err(WriteError::Suspended(why))
+    }
+
+    /// Makes durable what a commit wrote to the vdevs `tops`. True: it is stable in the log; false: it is on disk with its
+    /// group.
+    fn land(
+        &self,
+        shared: &Shared,
+        live: &LiveObjectSet,
+        flight: &mut Flight<'_>,
+        tops: &BTreeSet<u64>,
+    ) -> Result<bool, WriteError> {
+        if let Err(why) = chain::flush(&shared.disk, tops) {
+            tracing::warn!("intent log of dataset {}: {why}", self.ds_obj);
+            // First: what is put into the chain until the flight fails is behind it.
+            self.chain.lock().fail();
+            flight.fail();
+            self.touch(shared, live)?;
+        } else if flight.is_stable() {
+            return Ok(true);
+        }
+        shared.tx_state.wait_synced().map(|()| false)
+    }
+
+    /// Writes a batch to the log, or, if that cannot be, waits until it is on disk.
     fn write(
         &self,
         shared: &Shared,
         live: &LiveObjectSet,
         batch: Batch,
-    ) -> Result<bool, WriteError> {
+    ) -> Result<Written, WriteError> {
+        match self.write_blocks(shared, live, batch)? {
+            Some(tops) => Ok(Written::Blocks(tops)),
+            None => shared.tx_state.wait_synced().map(|()| Written::OnDisk),
+        }
+    }
+
+    /// Writes a batch to the log. Returns the vdevs that it is on, which are to be flushed. `None`: it has to be waited for.
+    fn write_blocks(
+        &self,
+        shared: &Shared,
+        live: &LiveObjectSet,
+        batch: Batch,
+    ) -> Result<Option<BTreeSet<u64>>, WriteError> {
         if batch.unlogged {
-            return Ok(false);
+            return Ok(None);
         }
         if batch.changes.is_empty() {
-            return Ok(true);
+            return Ok(Some(BTreeSet::new()));
         }
         let unusable = self.suspended.is_now() || self.closed.load(Ordering::SeqCst);
         if self.foreign || unusable {
-            return Ok(false);
+            return Ok(None);
         }
         if !self.chain.lock().is_started() {
-            return self.start(shared, live).map(|()| true);
+            self.prepare(shared, live)?;
+            return Ok(None);
         }
         let is_reused = |object, seq| self.itxs.lock().is_reused(object, seq);
         let tops = Cell::new(BTreeSet::new());
@@ -279,10 +341,10 @@ impl Log {
         let last = batch.changes.len();
         for (n, queued) in batch.changes.iter().enumerate() {
             // What cannot be read now may be read when its group is written.
-            let Ok(Found { unit, gone }) = encoder.records(queued) else { return Ok(false) };
+            let Ok(Found { unit, gone }) = encoder.records(queued) else { return Ok(None) };
             if gone && self.itxs.lock().has_names() {
                 // It may have been removed after this batch was taken: the log would have its name and not what it held.
-                return Ok(false);
+                return Ok(None);
             }
             bytes += length(&unit) as u64;
             units.extend(Some(unit).filter(|unit| !unit.is_empty()));
@@ -297,17 +359,11 @@ impl Log {
                 self.put(shared, live, (priority, std::mem::take(&mut units)), &mut all)?;
             tops.set(all);
             if !placed {
-                return Ok(false);
+                return Ok(None);
             }
             bytes = 0;
         }
-        if let Err(why) = chain::flush(&shared.disk, &tops.take()) {
-            tracing::warn!("intent log of dataset {}: {why}", self.ds_obj);
-            self.chain.lock().fail();
-            self.touch(shared, live)?;
-            return Ok(false);
-        }
-        Ok(true)
+        Ok(Some(tops.take()))
     }
 
     /// Puts the records of changes into the chain; adds the vdevs that have to be flushed to `tops`. False: they have to be
@@ -367,13 +423,7 @@ impl Log {
         &self.early
     }
 
-    /// Starts a chain (`zil_create`), and waits until everything is on disk with the header that leads to it.
-    fn start(&self, shared: &Shared, live: &LiveObjectSet) -> Result<(), WriteError> {
-        self.prepare(shared, live)?;
-        shared.tx_state.wait_synced()
-    }
-
-    /// Has the open group write a header that leads to a new chain; whether it will.
+    /// Has the open group write a header that leads to a new chain (`zil_create`); whether it will.
     fn prepare(&self, shared: &Shared, live: &LiveObjectSet) -> Result<bool, WriteError> {
         // Held until the header is to be written in the group that allocates.
         let inside = shared.tx_state.assign(0, true)?;

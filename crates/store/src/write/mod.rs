@@ -18,8 +18,8 @@
 //! processors and devices are busy at the same time, and no more than two batches of compressed
 //! blocks are in memory, however many there are. What is not compressed is never copied.
 //!
-//! A sync goes on with the pointers while their blocks are being written ([`Writer::write_behind`],
-//! `write_behind`), and waits for all of them before it says that a pass is over.
+//! A sync goes on with the pointers of blocks that are collected to be written ([`Writer::write_behind`],
+//! `write_behind`), and waits for all of them before it commits.
 //!
 //! # Rules of the format that are kept here
 //!
@@ -54,12 +54,14 @@ use cenote_format::checksum::{Checksum, Salt};
 use cenote_format::compress::{Compression, LEVEL_DEFAULT};
 use cenote_format::dmu::DmuType;
 use cenote_format::encode::EncodeError;
+use cenote_format::invariant::broken;
 use cenote_format::{DecodeError, SECTOR};
 use cenote_vdev::traffic::{Content, Meter, Traffic};
 use cenote_vdev::{BlockWrite, VdevError};
 use rayon::prelude::*;
 
 use crate::alloc::{AllocError, Allocator, Class};
+use crate::arc::Key;
 use crate::error::{BlockError, Bookmark};
 use crate::pipeline::Store;
 use crate::tunables;
@@ -69,6 +71,7 @@ use removed::Obsolete;
 
 pub use devices::BlockDevices;
 pub use payload::{Packed, Payload};
+use write_behind::Collected;
 pub(crate) use write_behind::WriteBehind;
 
 /// Bytes of a batch.
@@ -206,6 +209,14 @@ impl Stage {
             Stage::Writing(flying) => Ok(flying.bp),
         }
     }
+
+    /// What is to be written of it, and how many bytes.
+    fn amount(&self) -> Option<(Content, u64)> {
+        match self {
+            Stage::Done(_) => None,
+            Stage::Writing(flying) => Some((flying.content, flying.bytes)),
+        }
+    }
 }
 
 struct Flying {
@@ -247,24 +258,22 @@ impl Writer {
         &self.allocator
     }
 
-    /// Blocks that were written so far. Their bytes are those handed to the devices: of all copies,
+    /// Blocks that were written so far, those that are [written behind](Writer::write_behind) from when they are
+    /// taken over. Their bytes are those handed to the devices: of all copies,
     /// of gang headers too, without parity, mirroring and padding. Holes, embedded blocks and
     /// blocks that were there already are not written.
     pub fn written(&self) -> Traffic {
         self.written.now()
     }
 
-    /// As [`Writer::write_many`], but that blocks may still be being written when it returns: whether
-    /// they could be says [`Writer::drain`]. They can be read at once. Where everything happens in
-    /// the calling threads ([`alloc::Options`](crate::alloc::Options)) nothing is put off.
+    /// As [`Writer::write_many`], but that blocks may not be written yet when it returns: they are by
+    /// [`Writer::drain`], which says whether they could be. They can be read at once. Where everything happens in
+    /// the calling threads ([`alloc::Options`](crate::alloc::Options)) these write them as well.
     pub fn write_behind(
         &self,
         txg: u64,
         requests: &[WriteRequest],
     ) -> Vec<Result<BlockPointer, WriteError>> {
-        if !self.allocator.works_in_background() {
-            return self.write_many(txg, requests);
-        }
         let (salt, unit) = (self.store.salt(), self.unit());
         let mut pointers = Vec::with_capacity(requests.len());
         let (mut chunk, mut rest) = first_batch(requests);
@@ -282,22 +291,22 @@ impl Writer {
 
     /// Has a batch written while the caller goes on.
     fn start(&self, txg: u64, batch: Vec<BlockWrite>, staged: Vec<Stage>) {
-        if batch.is_empty() {
-            return;
-        }
-        let bytes = batch.iter().map(|write| write.data.len()).sum();
-        let writer = self.clone();
-        let write = move || {
-            let mut results = writer.devices.write_many(&batch).into_iter();
-            let finish = |stage| writer.finish(stage, txg, &mut results);
-            // All are seen to, whatever becomes of one.
-            let written: Vec<_> = staged.into_iter().map(finish).collect();
-            written.into_iter().try_for_each(|result| result.map(drop))
+        let mut writes = batch.into_iter();
+        let collect = |stage| {
+            let Stage::Writing(flying) = stage else { return None };
+            let writes: Vec<BlockWrite> = writes.by_ref().take(flying.writes).collect();
+            self.written.add(flying.content, 1, flying.bytes);
+            let key = Key::of(&flying.bp);
+            let key = key.unwrap_or_else(|| broken(format_args!("{:?} is written", flying.bp)));
+            Some(Collected { key, flying, writes })
         };
-        self.store.write_behind().push(txg, bytes, Box::new(write));
+        let blocks: Vec<Collected> = staged.into_iter().filter_map(collect).collect();
+        if !blocks.is_empty() {
+            self.store.write_behind().push(self, txg, blocks);
+        }
     }
 
-    /// Waits for what [`Writer::write_behind`] began.
+    /// Writes what [`Writer::write_behind`] left, and waits for all that it began.
     ///
     /// Errors: a block could not be written, now or at any time before.
     pub fn drain(&self) -> Result<(), WriteError> {
@@ -333,7 +342,14 @@ impl Writer {
                 });
             }
             let mut results = results.into_iter();
-            written.extend(staged.into_iter().map(|s| self.finish(s, txg, &mut results)));
+            written.extend(staged.into_iter().map(|stage| {
+                let block = stage.amount();
+                let result = self.finish(stage, txg, &mut results);
+                if let Some((content, bytes)) = block.filter(|_| result.is_ok()) {
+                    self.written.add(content, 1, bytes);
+                }
+                result
+            }));
             (chunk, rest, packed) = (next, after, next_packed);
         }
         written
@@ -427,7 +443,7 @@ impl Writer {
         txg: u64,
         results: &mut impl Iterator<Item = Result<(), VdevError>>,
     ) -> Result<BlockPointer, WriteError> {
-        let Flying { bp, at, physical, logical, writes, content, bytes, taken } = match stage {
+        let Flying { bp, at, physical, logical, writes, taken, .. } = match stage {
             Stage::Done(result) => return result,
             Stage::Writing(flying) => flying,
         };
@@ -440,7 +456,6 @@ impl Writer {
             }
             return Err(failed.into());
         }
-        self.written.add(content, 1, bytes);
         self.store.written(&bp, at, physical.data, logical);
         Ok(bp)
     }

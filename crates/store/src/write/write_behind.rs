@@ -1,135 +1,323 @@
-//! Write-behind: batches that a thread writes while their caller goes on.
+//! Write-behind: what a sync writes is collected, and goes to the devices in few waves.
 //!
 //! # Idea
 //!
-//! What a sync needs next of a block is its pointer, which is known as soon as it is packed and has a
-//! place. So batches that are worth it are handed to a thread of the pool's own, which writes them and
-//! puts them into the caches, while the caller goes on with the blocks that lead to these. It is not one
-//! of the threads that pack blocks: all pools share those threads, and they must not wait for a device.
+//! What a sync needs next of a block is its pointer, which is known as soon as the block is packed and has a
+//! place. So blocks are *collected* while the sync goes on with the blocks that lead to them. All that a small
+//! group writes, over all levels, objects and passes, goes to the devices at once when the sync drains
+//! ([`WriteBehind::drain`]): it waits for one latency of the devices, and not for one for each level.
+//!
+//! ```text
+//! push ──> collected ── a batch is large enough ──> the thread writes it ──> caches
+//!              └──────── drain: the rest ─────────> the caller writes it ──> caches
+//! ```
+//!
+//! A batch that has become worth it ([`ENOUGH`]) is handed to a thread of the pool's own, so that devices are busy
+//! while a large group is packed. It is not one of the threads that pack blocks: all pools share those, and none of
+//! them may wait for a device. Where nothing happens in the background, the thread that brings such a batch
+//! writes it.
 //!
 //! # Invariants
 //!
-//! - Batches are written one after the other in the order in which they came: of a block that is
-//!   written in place several times the last contents stay.
-//! - A small batch that has nothing to wait for is written by the thread that brings it.
-//! - Not more than [`BATCH`] bytes wait, unless it is one batch: a thread that brings more waits.
-//! - A block that is in flight is in no cache, and may not be on the devices either: a read of one that
-//!   may be among them waits until they are done ([`WriteBehind::wait_for`]).
-//! - What fails first is told to all callers from then on ([`WriteBehind::drain`]).
+//! - A block that is written in place again replaces what is collected of it. If it is being written at that moment, the
+//!   new contents are written after that ([`Batch::follows`]). So the last contents stay, and no batch
+//!   writes to one place twice.
+//! - Not more than [`BATCH`] bytes are collected while others are written, unless it is one push: a thread that
+//!   brings more waits.
+//! - A block is shown ([`WriteBehind::find`]) from when it is collected until it is in the caches. It has left
+//!   before it could be read from the devices, so a reader looks here first.
+//! - What fails first is told to all who ask from then on ([`WriteBehind::drain`]).
 
-use std::collections::VecDeque;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
+use cenote_format::abd::Abd;
 use cenote_format::invariant::caught;
-use cenote_format::less;
-use cenote_vdev::VdevError;
+use cenote_format::{invariant, less};
+use cenote_vdev::{BlockWrite, VdevError};
 use crossbeam_channel::{Sender, unbounded};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::{BATCH, WriteError};
+use super::devices::BlockDevices;
+use super::removed::Obsolete;
+use super::{BATCH, Flying, Stage, WriteError, Writer};
+use crate::alloc::Allocator;
+use crate::arc::Key;
+use crate::pipeline::Store;
+use cenote_vdev::traffic::Meter;
 
-/// Bytes of a batch that is worth another thread.
-const SMALL: usize = 128 << 10;
+/// Bytes of a batch that does not wait for the rest of its group.
+const ENOUGH: usize = 1 << 20;
 
-/// Writes a batch.
-type Job = Box<dyn FnOnce() -> Result<(), WriteError> + Send>;
+/// A block that is to be written.
+pub(super) struct Collected {
+    pub key: Key,
+    pub flying: Flying,
+    pub writes: Vec<BlockWrite>,
+}
+
+impl Collected {
+    fn bytes(&self) -> usize {
+        self.writes.iter().map(|write| write.data.len()).sum()
+    }
+}
+
+/// What a reader is given of a block in flight.
+struct Shown {
+    /// Tells contents of one place apart.
+    number: u64,
+    physical: Abd,
+    logical: Option<Abd>,
+}
+
+/// Blocks that are written together.
+#[derive(Default)]
+struct Batch {
+    txg: u64,
+    /// With the numbers under which they are shown.
+    blocks: Vec<(u64, Collected)>,
+    /// Where each of them is.
+    places: HashMap<Key, usize>,
+    bytes: usize,
+    /// A block of it is being written with older contents.
+    follows: bool,
+}
+
+impl Batch {
+    fn keys(&self) -> Vec<(Key, u64)> {
+        self.blocks.iter().map(|(number, block)| (block.key, *number)).collect()
+    }
+
+    /// Writes the blocks, and puts them into the caches.
+    fn write(self, writer: &Writer) -> Result<(), WriteError> {
+        let (mut writes, mut blocks) = (Vec::new(), Vec::with_capacity(self.blocks.len()));
+        for (_, block) in self.blocks {
+            let Collected { flying, writes: its, .. } = block;
+            invariant!(flying.writes == its.len(), "{} of {} writes", its.len(), flying.writes);
+            writes.extend(its);
+            blocks.push(flying);
+        }
+        let mut results = writer.devices.write_many(&writes).into_iter();
+        // All are seen to, whatever becomes of one.
+        let finish = |flying| writer.finish(Stage::Writing(flying), self.txg, &mut results);
+        let written: Vec<_> = blocks.into_iter().map(finish).collect();
+        written.into_iter().try_for_each(|result| result.map(drop))
+    }
+}
 
 #[derive(Default)]
 struct State {
-    /// Batches that wait, and their bytes.
-    jobs: VecDeque<(Job, usize)>,
-    bytes: usize,
-    /// A thread is at work.
+    collected: Batch,
+    /// Who writes what is collected.
+    writer: Option<WeakWriter>,
+    /// Blocks that are collected or being written.
+    shown: HashMap<Key, Shown>,
+    /// Batches that are being written.
+    flying: usize,
+    /// The thread is at work.
     running: bool,
+    /// Number of the last block.
+    number: u64,
     failed: Option<WriteError>,
 }
 
-/// Batches in flight; see the module's documentation.
+impl State {
+    fn add(&mut self, block: Collected) {
+        self.number += 1;
+        let (number, key, bytes) = (self.number, block.key, block.bytes());
+        let (physical, logical) =
+            (block.flying.physical.data.clone(), block.flying.logical.clone());
+        let before = self.shown.insert(key, Shown { number, physical, logical });
+        let batch = &mut self.collected;
+        match batch.places.get(&key).and_then(|at| batch.blocks.get_mut(*at)) {
+            Some((known, old)) => {
+                let mut block = block;
+                batch.bytes = less!(batch.bytes, old.bytes(), "bytes that wait to be written");
+                // Its space was taken with what it replaces.
+                block.flying.taken.append(&mut old.flying.taken);
+                (*known, *old) = (number, block);
+            }
+            None => {
+                batch.follows |= before.is_some();
+                batch.places.insert(key, batch.blocks.len());
+                batch.blocks.push((number, block));
+            }
+        }
+        batch.bytes += bytes;
+    }
+
+    /// The next batch, if it may be written now.
+    fn take(&mut self) -> Option<Batch> {
+        let later = self.collected.follows && self.flying > 0;
+        if self.collected.blocks.is_empty() || later {
+            return None;
+        }
+        self.flying += 1;
+        Some(std::mem::take(&mut self.collected))
+    }
+
+    fn is_idle(&self) -> bool {
+        self.collected.blocks.is_empty() && self.flying == 0
+    }
+}
+
+/// A writer that does not keep the pool in memory while blocks are collected.
+struct WeakWriter {
+    store: Weak<Store>,
+    allocator: Weak<Allocator>,
+    devices: Weak<dyn BlockDevices>,
+    written: Arc<Meter>,
+    obsolete: Arc<Obsolete>,
+}
+
+impl WeakWriter {
+    fn of(writer: &Writer) -> WeakWriter {
+        WeakWriter {
+            store: Arc::downgrade(&writer.store),
+            allocator: Arc::downgrade(&writer.allocator),
+            devices: Arc::downgrade(&writer.devices),
+            written: writer.written.clone(),
+            obsolete: writer.obsolete.clone(),
+        }
+    }
+
+    fn upgrade(&self) -> Option<Writer> {
+        Some(Writer {
+            store: self.store.upgrade()?,
+            allocator: self.allocator.upgrade()?,
+            devices: self.devices.upgrade()?,
+            written: self.written.clone(),
+            obsolete: self.obsolete.clone(),
+        })
+    }
+}
+
+/// Blocks in flight; see the module's documentation.
 #[derive(Default)]
 pub(crate) struct WriteBehind {
     state: Mutex<State>,
-    /// A batch was taken up, or all are done.
+    /// A batch was taken up or written.
     changed: Condvar,
     /// The oldest txg that blocks in flight may be of; 0 without such blocks.
     txg: AtomicU64,
     /// Where the thread gets its work; it starts with the first batch, and ends when this is dropped.
     /// `None`: there is no thread to be had.
-    thread: OnceLock<Option<Sender<Arc<WriteBehind>>>>,
+    thread: OnceLock<Option<Sender<Work>>>,
 }
 
+/// Batches that the thread writes, and how.
+type Work = (Arc<WriteBehind>, Writer);
+
 /// Starts the thread that writes the batches of one pool.
-fn start_thread() -> Option<Sender<Arc<WriteBehind>>> {
-    let (sender, work) = unbounded::<Arc<WriteBehind>>();
-    let run = move || work.into_iter().for_each(|batches| batches.run());
+fn start_thread() -> Option<Sender<Work>> {
+    let (sender, work) = unbounded::<Work>();
+    let run = move || work.into_iter().for_each(|(batches, writer)| batches.run(&writer));
     let started = std::thread::Builder::new().name("write-behind".into()).spawn(run);
     started.inspect_err(|e| tracing::warn!("no thread to write in the background: {e}")).ok()?;
     Some(sender)
 }
 
 impl WriteBehind {
-    /// Takes over a batch of `bytes` bytes of `txg`.
-    pub(super) fn push(self: &Arc<Self>, txg: u64, bytes: usize, job: Job) {
+    /// Takes over blocks of `txg`.
+    pub(super) fn push(self: &Arc<Self>, writer: &Writer, txg: u64, blocks: Vec<Collected>) {
+        let bytes: usize = blocks.iter().map(Collected::bytes).sum();
         let mut state = self.state.lock();
-        while !state.jobs.is_empty() && state.bytes.saturating_add(bytes) > BATCH {
+        while state.flying > 0 && state.collected.bytes.saturating_add(bytes) > BATCH {
             self.changed.wait(&mut state);
         }
-        if !state.running {
+        if state.is_idle() {
             self.txg.store(txg, Ordering::Release);
         }
-        state.jobs.push_back((job, bytes));
-        state.bytes = state.bytes.saturating_add(bytes);
-        if !std::mem::replace(&mut state.running, true) {
-            let this = self.clone();
+        state.writer = Some(WeakWriter::of(writer));
+        state.collected.txg = txg;
+        blocks.into_iter().for_each(|block| state.add(block));
+        if state.collected.bytes >= ENOUGH && !std::mem::replace(&mut state.running, true) {
             drop(state);
-            // Waking a thread, and waiting for it, would take as long.
-            match bytes < SMALL {
-                true => this.run(),
-                false => this.hand_over(),
+            match writer.allocator.works_in_background() {
+                true => self.clone().hand_over(writer.clone()),
+                false => self.run(writer),
             }
         }
     }
 
-    /// Has the thread write what waits.
-    fn hand_over(self: Arc<Self>) {
+    /// Has the thread write what is worth it.
+    fn hand_over(self: Arc<Self>, writer: Writer) {
         let this = self.clone();
         match self.thread.get_or_init(start_thread) {
-            None => this.run(),
+            None => this.run(&writer),
             Some(thread) => {
-                if let Err(refused) = thread.send(this) {
-                    refused.into_inner().run();
+                if let Err(refused) = thread.send((this, writer)) {
+                    let (this, writer) = refused.into_inner();
+                    this.run(&writer);
                 }
             }
         }
     }
 
-    fn run(&self) {
+    fn run(&self, writer: &Writer) {
         let mut state = self.state.lock();
-        while let Some((job, bytes)) = state.jobs.pop_front() {
-            let panicked = |why: String| Err(VdevError::Broken(why).into());
-            let waiting = state.bytes;
-            let left = caught(|| less!(waiting, bytes, "bytes that wait to be written"));
-            let done = match left {
-                Ok(left) => {
-                    state.bytes = left;
-                    self.changed.notify_all();
-                    let unlocked = || caught(job).unwrap_or_else(panicked);
-                    MutexGuard::unlocked(&mut state, unlocked)
-                }
-                // Others still wait for this thread, and are told.
-                Err(why) => panicked(why),
-            };
-            state.failed = state.failed.take().or(done.err());
+        while state.collected.bytes >= ENOUGH {
+            match state.take() {
+                Some(batch) => self.write(&mut state, batch, writer),
+                None => self.changed.wait(&mut state),
+            }
         }
         state.running = false;
-        self.txg.store(0, Ordering::Release);
         self.changed.notify_all();
     }
 
-    fn wait(&self) -> MutexGuard<'_, State> {
+    /// Writes a batch without the lock.
+    fn write(&self, state: &mut MutexGuard<'_, State>, batch: Batch, writer: &Writer) {
+        self.changed.notify_all();
+        let keys = batch.keys();
+        let panicked = |why: String| Err(VdevError::Broken(why).into());
+        let write = || caught(|| batch.write(writer)).unwrap_or_else(panicked);
+        let done = MutexGuard::unlocked(state, write);
+        for (key, number) in keys {
+            if state.shown.get(&key).is_some_and(|shown| shown.number == number) {
+                state.shown.remove(&key);
+            }
+        }
+        state.failed = state.failed.take().or(done.err());
+        self.landed(state);
+    }
+
+    /// A batch is not being written any more.
+    fn landed(&self, state: &mut State) {
+        // Others wait for this thread, and are told what it finds wrong.
+        let checked = caught(|| {
+            state.flying = less!(state.flying, 1, "batches that are being written");
+            let left = if state.is_idle() { state.shown.len() } else { 0 };
+            invariant!(left == 0, "nothing is being written, and {left} blocks are shown");
+        });
+        if let Err(why) = checked {
+            (state.flying, state.collected) = Default::default();
+            state.shown.clear();
+            state.failed.get_or_insert(VdevError::Broken(why).into());
+        }
+        if state.is_idle() {
+            self.txg.store(0, Ordering::Release);
+        }
+        self.changed.notify_all();
+    }
+
+    /// Writes all that is collected, and waits for all that is being written.
+    fn finish(&self) -> MutexGuard<'_, State> {
         let mut state = self.state.lock();
-        while state.running {
-            self.changed.wait(&mut state);
+        while !state.is_idle() || state.running {
+            let writer = state.writer.as_ref().map(WeakWriter::upgrade);
+            match (state.take(), writer.flatten()) {
+                (Some(batch), Some(writer)) => self.write(&mut state, batch, &writer),
+                (Some(_), None) => {
+                    // The pool is gone, and with it whoever could want it.
+                    let why = VdevError::Broken("blocks of a pool that is gone".into());
+                    state.failed.get_or_insert(why.into());
+                    state.shown.clear();
+                    self.landed(&mut state);
+                }
+                (None, _) => self.changed.wait(&mut state),
+            }
         }
         state
     }
@@ -140,63 +328,27 @@ impl WriteBehind {
         txg != 0 && birth >= txg
     }
 
-    /// Waits until nothing is in flight, if a block that was born in txg `birth` may be; whether it
-    /// waited. Not for the threads that pack blocks, which never wait for a device.
-    pub(crate) fn wait_for(&self, birth: u64) -> bool {
-        let may_be = self.may_hold(birth);
-        if may_be {
-            drop(self.wait());
+    /// A block in flight: its physical bytes, and the block unpacked if it is known.
+    pub(crate) fn find(&self, key: &Key) -> Option<(Abd, Option<Abd>)> {
+        if !self.may_hold(key.birth) {
+            return None;
         }
-        may_be
+        let state = self.state.lock();
+        state.shown.get(key).map(|shown| (shown.physical.clone(), shown.logical.clone()))
     }
 
-    /// Waits until nothing is in flight.
+    /// Has what is in flight written, and waits for it, if a block that was born in txg `birth` may be among it.
+    /// Not for the threads that pack blocks, which never wait for a device.
+    pub(crate) fn wait_for(&self, birth: u64) {
+        if self.may_hold(birth) {
+            drop(self.finish());
+        }
+    }
+
+    /// Writes what is left, and waits until nothing is in flight.
     ///
     /// Errors: the first that there was.
     pub(super) fn drain(&self) -> Result<(), WriteError> {
-        self.wait().failed.clone().map_or(Ok(()), Err)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::mpsc::channel;
-
-    #[test]
-    fn batches_are_written_in_order_and_can_be_waited_for() {
-        let batches = Arc::new(WriteBehind::default());
-        let (go, told) = channel::<()>();
-        let (done, order) = channel();
-        batches.push(
-            7,
-            BATCH,
-            Box::new(move || {
-                told.recv().unwrap();
-                Ok(())
-            }),
-        );
-        for i in 0..3 {
-            let done = done.clone();
-            batches.push(7, 1, Box::new(move || done.send(i).map_or(Ok(()), |()| Ok(()))));
-        }
-        assert!(batches.may_hold(7) && batches.may_hold(8) && !batches.may_hold(6));
-        assert!(!batches.wait_for(6));
-        go.send(()).unwrap();
-        batches.wait_for(7);
-        assert_eq!(order.try_iter().collect::<Vec<_>>(), [0, 1, 2]);
-        assert!(batches.drain().is_ok() && !batches.may_hold(7));
-    }
-
-    #[test]
-    fn a_failure_stays() {
-        let batches = Arc::new(WriteBehind::default());
-        let why = || VdevError::Unsupported("no".into()).into();
-        batches.push(7, 1, Box::new(move || Err(why())));
-        batches.push(7, 1, Box::new(|| Ok(())));
-        assert!(batches.drain().is_err() && batches.drain().is_err());
-        let batches = Arc::new(WriteBehind::default());
-        batches.push(8, 1, Box::new(|| panic!("for the test")));
-        assert!(batches.drain().is_err());
+        self.finish().failed.clone().map_or(Ok(()), Err)
     }
 }

@@ -36,6 +36,7 @@ mod block;
 mod chains;
 mod devices;
 mod fields;
+mod flights;
 mod frozen;
 mod gang;
 mod history;
