@@ -28,6 +28,7 @@ use crate::branch::Branch;
 use crate::kernel::Held;
 use crate::session::{Forgetting, INodeNo};
 use crate::tree::{Node, Tree, generation, slot_of};
+use cenote_vdev::waiting;
 use cenote_zpl::FileSystem;
 use parking_lot::RwLockReadGuard;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -59,7 +60,10 @@ fn names(fs: &FileSystem, dir: u64) -> BTreeMap<Vec<u8>, u64> {
 impl Tree {
     /// Lets a request be served (`zfs_enter`): until what is returned is dropped nothing is exchanged.
     pub(crate) fn admit(&self) -> RwLockReadGuard<'_, ()> {
-        self.teardown.read()
+        self.teardown.try_read().unwrap_or_else(|| {
+            waiting::begins();
+            self.teardown.read()
+        })
     }
 
     /// Whether the file system of a branch has submounts.

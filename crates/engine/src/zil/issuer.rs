@@ -14,6 +14,7 @@
 //! - Nobody waits for what is stable.
 
 use cenote_format::invariant;
+use cenote_vdev::waiting;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -70,6 +71,7 @@ impl Issuer {
         let told = Arc::new(AtomicU8::new(NOTHING));
         state.waiters.push_back(Waiter { wanted, thread: thread::current(), told: told.clone() });
         drop(state);
+        waiting::begins();
         loop {
             match told.load(Ordering::Acquire) {
                 NOTHING => thread::park(),

@@ -23,7 +23,7 @@ use std::sync::{Arc, OnceLock};
 
 use cenote_format::invariant::caught;
 use cenote_format::less;
-use cenote_vdev::VdevError;
+use cenote_vdev::{VdevError, waiting};
 use crossbeam_channel::{Sender, unbounded};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
@@ -127,6 +127,7 @@ impl WriteBehind {
     }
 
     fn wait(&self) -> MutexGuard<'_, State> {
+        waiting::begins();
         let mut state = self.state.lock();
         while state.running {
             self.changed.wait(&mut state);
