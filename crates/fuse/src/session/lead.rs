@@ -84,6 +84,15 @@ fn served(word: u64) -> Option<Turn> {
     (word % 2 == 1).then_some(Turn(word / 2))
 }
 
+/// What a thread does that has nothing to do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Idle {
+    /// It looks at the leader.
+    Looks,
+    /// It has had nothing to do for [`REST`].
+    Rests,
+}
+
 /// A thread.
 pub(super) struct Seat {
     thread: Thread,
@@ -220,12 +229,12 @@ impl Lead {
     }
 
     /// A thread that has nothing to do: returns when it leads. `None`: it is not needed any more, as there are more than
-    /// `kept`. `rest` lets go of what a thread need not have that has nothing to do for long.
+    /// `kept`. `idle` is told what the thread does meanwhile.
     pub(super) fn follow(
         &self,
         seat: &Arc<Seat>,
         kept: usize,
-        rest: &mut dyn FnMut(),
+        idle: &mut dyn FnMut(Idle),
     ) -> Option<Turn> {
         let mut seats = self.seats();
         if let Some(turn) = served(self.word.load(SeqCst)).and_then(|turn| self.change(turn)) {
@@ -235,11 +244,11 @@ impl Lead {
             seats.deputy = Some(seat.clone());
             self.deputy.store(LOOKS, SeqCst);
             drop(seats);
-            return Some(self.look(seat, rest));
+            return Some(self.look(seat, idle));
         }
         seats.line.push(seat.clone());
         drop(seats);
-        self.stand_in_line(seat, kept, rest)
+        self.stand_in_line(seat, kept, idle)
     }
 
     /// As [`Lead::follow`], for a thread that [`Lead::begin`] had started.
@@ -247,17 +256,17 @@ impl Lead {
         &self,
         seat: &Arc<Seat>,
         kept: usize,
-        rest: &mut dyn FnMut(),
+        idle: &mut dyn FnMut(Idle),
     ) -> Option<Turn> {
         self.seats().coming = 0;
-        self.follow(seat, kept, rest)
+        self.follow(seat, kept, idle)
     }
 
     fn stand_in_line(
         &self,
         seat: &Arc<Seat>,
         kept: usize,
-        rest: &mut dyn FnMut(),
+        idle: &mut dyn FnMut(Idle),
     ) -> Option<Turn> {
         let (since, mut rested) = (Instant::now(), false);
         loop {
@@ -271,7 +280,7 @@ impl Lead {
             let mut seats = self.seats();
             if seats.is_deputy(seat) {
                 drop(seats);
-                return Some(self.look(seat, rest));
+                return Some(self.look(seat, idle));
             }
             let at = seats.line.iter().position(|other| Arc::ptr_eq(other, seat));
             let (Some(at), false) = (at, rested || since.elapsed() < REST) else { continue };
@@ -281,19 +290,20 @@ impl Lead {
                 return None;
             }
             drop(seats);
-            rest();
+            idle(Idle::Rests);
             rested = true;
         }
     }
 
     /// What the deputy does: looks at the leader until this thread leads.
-    fn look(&self, seat: &Arc<Seat>, rest: &mut dyn FnMut()) -> Turn {
+    fn look(&self, seat: &Arc<Seat>, idle: &mut dyn FnMut(Idle)) -> Turn {
         let (mut seen, mut quiet) = (0, 0);
         loop {
             if let Some(turn) = seat.take() {
                 return turn;
             }
             let word = self.word.load(SeqCst);
+            idle(Idle::Looks);
             quiet = if word == seen { quiet + 1 } else { 0 };
             if let Some(turn) = served(word).filter(|_| word == seen)
                 && let Some(turn) = self.overtake(seat, turn)
@@ -305,7 +315,7 @@ impl Lead {
                 thread::park_timeout(Duration::from_nanos(tunables::FUSE_WATCHDOG.get()));
                 continue;
             }
-            self.sleep(seat, word, rest);
+            self.sleep(seat, word, idle);
             (seen, quiet) = (0, 0);
         }
     }
@@ -322,7 +332,7 @@ impl Lead {
     }
 
     /// The deputy sleeps until the leader is in another turn than `word`'s.
-    fn sleep(&self, seat: &Arc<Seat>, word: u64, rest: &mut dyn FnMut()) {
+    fn sleep(&self, seat: &Arc<Seat>, word: u64, idle: &mut dyn FnMut(Idle)) {
         let says = |from: u8, to: u8| {
             let seats = self.seats();
             let is = seats.is_deputy(seat) && self.deputy.load(SeqCst) == from;
@@ -343,7 +353,7 @@ impl Lead {
             thread::park_timeout(REST.saturating_sub(since.elapsed()));
         }
         if sleeps() {
-            rest();
+            idle(Idle::Rests);
         }
         while sleeps() {
             thread::park();

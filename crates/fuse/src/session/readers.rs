@@ -23,7 +23,7 @@
 //!
 //! At most [`MOST`] threads serve one connection, so that a file system whose disks do not answer leaves
 //! the threads of the others alone. A leader that finds more requests of such a connection has it watched no
-//! longer, until fewer than half as many serve it.
+//! longer, until one of them is done.
 //!
 //! A thread reads and answers through a descriptor of its own of each connection that it serves ([`Clones`]), which it lets
 //! go of after [`REST`] without a request. Connections are watched by their first descriptor: all have one queue.
@@ -34,7 +34,7 @@
 //! # Invariants
 //!
 //! - Only the leader waits, reads, and takes connections out of those that are watched.
-//! - Every connection is watched, but for those that [`MOST`] / 2 threads or more serve. So somebody will watch it again.
+//! - Every connection is watched, but for those that [`MOST`] threads serve. The first one that is done watches it again.
 //! - No more threads than processors serve because others waited; those that blocked do not count.
 //! - A connection whose descriptor failed or ended is forgotten. The last thread that serves it drops
 //!   what serves it, and does not lead meanwhile if that blocks.
@@ -45,7 +45,7 @@
 //! A connection's `away`, then [`Readers`]' `all`, then the seats of `lead`.
 
 use super::clones::Clones;
-use super::lead::{Lead, REST, Seat, Turn};
+use super::lead::{Idle, Lead, REST, Seat, Turn};
 use super::poll::{PREEMPTED, Poll};
 use super::{Buffer, receive};
 use cenote_format::invariant::{caught, is_broken};
@@ -229,11 +229,13 @@ impl Readers {
                 self.lead(&mut own, &mut buffer, turn);
             }
             let kept = self.processors.load(Ordering::Relaxed);
-            let clones = &mut own.clones;
-            let rest = &mut || clones.clear();
+            let idle = &mut |what| match what {
+                Idle::Looks => self.prune(&mut own),
+                Idle::Rests => own.clones.clear(),
+            };
             turn = match std::mem::take(&mut arrives) {
-                true => self.lead.arrive(&seat, kept, rest),
-                false => self.lead.follow(&seat, kept, rest),
+                true => self.lead.arrive(&seat, kept, idle),
+                false => self.lead.follow(&seat, kept, idle),
             };
             if turn.is_none() {
                 return;
@@ -246,6 +248,8 @@ impl Readers {
         (own.streak, own.in_a_row, own.answered) = (0, 0, None);
         loop {
             let work = self.next(own, buffer);
+            // Who waits for a device of one mount keeps nothing of another one that may end meanwhile.
+            own.last = None;
             self.lead.begin(&turn, || self.start(None));
             own.served.set(Some(turn));
             match work {
@@ -254,12 +258,11 @@ impl Readers {
                     self.serve(own, &connection, &device, bytes);
                     own.last = Some(connection);
                 }
-                Work::End(connection, why) => {
-                    own.last = None;
-                    self.forget(connection, why);
-                }
+                Work::End(connection, why) => self.forget(connection, why),
             }
-            let Some(next) = own.served.take().and_then(|turn| self.lead.ended(turn)) else { break };
+            let Some(next) = own.served.take().and_then(|turn| self.lead.ended(turn)) else {
+                break;
+            };
             turn = next;
             own.answered = Some(Instant::now());
         }
@@ -285,7 +288,7 @@ impl Readers {
         if helped {
             self.helping.fetch_sub(1, Ordering::SeqCst);
         }
-        if of.serving.fetch_sub(1, Ordering::SeqCst) == MOST / 2 + 1 {
+        if of.serving.fetch_sub(1, Ordering::SeqCst) == MOST {
             self.turn_back(of);
         }
     }
@@ -303,8 +306,9 @@ impl Readers {
         let all = self.read();
         if std::mem::take(&mut *away)
             && all.connections.contains_key(&connection.token)
-            && let Err(e) =
-                self.epoll().and_then(|epoll| Ok(watch(epoll, connection.token, &connection.device)?))
+            && let Err(e) = self
+                .epoll()
+                .and_then(|epoll| Ok(watch(epoll, connection.token, &connection.device)?))
         {
             tracing::warn!("a connection cannot be watched again: {e}");
         }
@@ -336,7 +340,7 @@ impl Readers {
     /// Waits for a request, and reads it.
     fn next(&self, own: &mut Own, buffer: &mut Buffer) -> Work {
         if let Some(work) = self.look(own, buffer) {
-            own.streak += 1;
+            own.streak = own.streak.saturating_add(1);
             return work;
         }
         own.streak = 0;
@@ -388,12 +392,13 @@ impl Readers {
 
     /// Looks whether there is a request: where the last one came from, and then everywhere.
     fn look(&self, own: &mut Own, buffer: &mut Buffer) -> Option<Work> {
+        let alone = self.connections.load(Ordering::SeqCst) == 1;
         if let Some(last) = own.last.clone()
-            && own.in_a_row < IN_A_ROW
+            && (alone || own.in_a_row < IN_A_ROW)
         {
-            own.in_a_row += 1;
+            own.in_a_row = if alone { 0 } else { own.in_a_row + 1 };
             let work = self.read_from(own, buffer, last);
-            if work.is_some() || self.connections.load(Ordering::SeqCst) == 1 {
+            if alone || work.is_some() {
                 return work;
             }
         }
@@ -433,10 +438,7 @@ impl Readers {
         buffer: &mut Buffer,
         connection: Arc<Connection>,
     ) -> Option<Work> {
-        let forgotten = self.forgotten.load(Ordering::SeqCst);
-        if std::mem::replace(&mut own.forgotten, forgotten) != forgotten {
-            own.clones.prune();
-        }
+        self.prune(own);
         // Only the leader makes it more.
         if connection.serving.load(Ordering::SeqCst) >= MOST {
             self.turn_away(&connection);
@@ -454,10 +456,18 @@ impl Readers {
         }
     }
 
+    /// Lets go of what the thread has of connections that have ended.
+    fn prune(&self, own: &mut Own) {
+        let forgotten = self.forgotten.load(Ordering::SeqCst);
+        if std::mem::replace(&mut own.forgotten, forgotten) != forgotten {
+            own.clones.prune();
+        }
+    }
+
     /// As many threads as may serve a connection do: it is watched no longer.
     fn turn_away(&self, connection: &Connection) {
         let mut away = connection.away.lock();
-        // Those that serve it look at `away` when half of them are done, which is after this.
+        // The first one that is done looks at `away`, which is after this.
         if connection.serving.load(Ordering::SeqCst) >= MOST
             && !std::mem::replace(&mut *away, true)
             && let Ok(epoll) = self.epoll()

@@ -32,7 +32,7 @@ fn wait_until(done: impl Fn() -> bool) {
 fn follow<'a>(scope: &'a thread::Scope<'a, '_>, lead: &'a Lead) -> std::sync::mpsc::Receiver<Turn> {
     let (tell, told) = channel();
     scope.spawn(move || {
-        if let Some(turn) = lead.follow(&Seat::new(), LEAST, &mut || {}) {
+        if let Some(turn) = lead.follow(&Seat::new(), LEAST, &mut |_| {}) {
             tell.send(turn).unwrap();
         }
     });
@@ -87,7 +87,7 @@ fn what_takes_long_is_overtaken_also_when_the_deputy_slept() {
 fn who_is_done_leads_in_place_of_one_that_serves() {
     let (lead, turn) = lead();
     lead.begin(&turn, none);
-    let next = lead.follow(&Seat::new(), LEAST, &mut || {}).unwrap();
+    let next = lead.follow(&Seat::new(), LEAST, &mut |_| {}).unwrap();
     assert_eq!(next.0, turn.0 + 1);
     assert!(lead.ended(turn).is_none());
 }
@@ -122,8 +122,8 @@ fn one_thread_leads_at_any_time() {
                 continue;
             }
             turn = match std::mem::take(&mut arrives) {
-                true => LEAD.arrive(&seat, LEAST, &mut || {}),
-                false => LEAD.follow(&seat, LEAST, &mut || {}),
+                true => LEAD.arrive(&seat, LEAST, &mut |_| {}),
+                false => LEAD.follow(&seat, LEAST, &mut |_| {}),
             };
         }
     }
