@@ -7,13 +7,15 @@
 //! moment whether there is a request, as the kernel's halt polling does for virtual processors. The moment is found by
 //! what comes:
 //!
-//! - It *grows*, to [`most`] at most, when a sleep was so short that a longer look would have found the request.
-//! - It *shrinks* when a request came much later.
-//! - It ends when the thread was preempted: another one needs the processor.
-//! - Where the longest look was in vain, or the thread was preempted, it is nothing for a while, each time twice as long
-//!   until a look finds something again. What asks may need this very processor.
+//! - It is twice as long as looks took that found something, so that one that is in vain costs little. It *grows*, to
+//!   [`most`] at most, when one was in vain and a request came soon after.
+//! - Looks are worth while as long as they find something: each that does counts for them, one in vain counts against them as
+//!   much as [`VAIN`] others. When nothing is left there is a *pause*: threads sleep at once. Then one look is tried. Pauses
+//!   get twice as long each time, until many looks in a row were worth while.
+//! - A thread that was preempted while it looked makes such a pause at once: another one needs the processor.
 //!
-//! Where the process may use one processor only it is always nothing: what asks cannot run beside a thread that looks.
+//! What asks may need the very processor of the thread that looks. Then every look is in vain and keeps back what it waits for,
+//! which is why pauses get long. Where the process may use one processor only there are no looks at all.
 //!
 //! # Invariants
 //!
@@ -25,11 +27,17 @@ use cenote_vdev::tunables;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// The first moment that is tried, in nanoseconds.
-const FIRST: u64 = 10_000;
+/// The shortest look, in nanoseconds.
+const SHORTEST: u64 = 8_000;
 /// What it takes to be woken: a sleep this much longer than a look is no longer than that.
 const WAKING: u64 = 60_000;
-/// Sleeps without a look before, after the first look in vain; and most of them.
+/// How many looks that found something one in vain counts against.
+const VAIN: u64 = 4;
+/// The most that looks count for.
+const WORTH: u64 = 8;
+/// Looks that find something after which the next pause is as short as can be.
+const PROVEN: u64 = 64;
+/// Sleeps of the shortest and of the longest pause.
 const PAUSE: (u64, u64) = (8, 1024);
 /// A thread that gets from one look to the next in more time was preempted.
 pub(super) const PREEMPTED: Duration = Duration::from_micros(20);
@@ -40,54 +48,76 @@ fn most() -> u64 {
 }
 
 /// See the [module](self).
-#[derive(Default)]
 pub(super) struct Poll {
-    /// Length of the next look, in nanoseconds.
-    now: AtomicU64,
-    /// Sleeps that are left without one.
+    /// What looks take that find something, in nanoseconds.
+    usual: AtomicU64,
+    /// How much looks are worth; at least 1 but in a pause.
+    worth: AtomicU64,
+    /// Looks that found something since the last pause.
+    found: AtomicU64,
+    /// Sleeps that are left of a pause.
     pause: AtomicU64,
-    /// Sleeps that the next pause has; 0: as few as can be.
+    /// Sleeps of the next pause; 0: as few as can be.
     next: AtomicU64,
+}
+
+impl Default for Poll {
+    fn default() -> Poll {
+        let [usual, worth, found, pause, next] = [u64::MAX, 1, 0, 0, 0].map(AtomicU64::new);
+        Poll { usual, worth, found, pause, next }
+    }
 }
 
 impl Poll {
     /// How long the thread may look; zero: not at all. `processors`: how many the process may use.
     pub(super) fn moment(&self, processors: usize) -> Duration {
-        let allowed = if processors > 1 { most() } else { 0 };
-        Duration::from_nanos(self.now.load(Relaxed).min(allowed))
+        if processors < 2 || self.pause.load(Relaxed) > 0 {
+            return Duration::ZERO;
+        }
+        let long = self.usual.load(Relaxed).saturating_mul(2).max(SHORTEST);
+        Duration::from_nanos(long.min(most()))
     }
 
-    /// A look found a request.
-    pub(super) fn found(&self) {
-        self.next.store(0, Relaxed);
+    /// A look found a request after so long.
+    pub(super) fn found(&self, after: Duration) {
+        let after = u64::try_from(after.as_nanos()).unwrap_or(u64::MAX).min(most());
+        let usual = self.usual.load(Relaxed).min(most());
+        self.usual.store((3 * usual + after) / 4, Relaxed);
+        self.worth.store((self.worth.load(Relaxed) + 1).min(WORTH), Relaxed);
+        let found = self.found.load(Relaxed) + 1;
+        self.found.store(found % PROVEN, Relaxed);
+        if found == PROVEN {
+            self.next.store(0, Relaxed);
+        }
     }
 
-    /// The thread was preempted while it looked.
-    pub(super) fn preempted(&self) {
+    /// The thread was preempted while it looked, or looks are not worth while.
+    pub(super) fn pause(&self) {
         let (least, most) = PAUSE;
         let pause = self.next.load(Relaxed).clamp(least, most);
         self.pause.store(pause, Relaxed);
         self.next.store(pause * 2, Relaxed);
-        self.now.store(0, Relaxed);
+        self.found.store(0, Relaxed);
+        // After it one look is tried, which is long.
+        self.usual.store(u64::MAX, Relaxed);
+        self.worth.store(1, Relaxed);
     }
 
-    /// The thread slept, and a request came so long after the last answer. It had looked for the whole moment.
+    /// The thread slept, and a request came so long after the last answer. If it is no pause it had looked in vain.
     pub(super) fn slept(&self, wait: Duration) {
         let pause = self.pause.load(Relaxed);
         if pause > 0 {
             return self.pause.store(pause - 1, Relaxed);
         }
-        let (now, most) = (self.now.load(Relaxed), most());
-        let wait = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
-        let next = if wait > most.saturating_add(WAKING) {
-            // Looks that are too short to find anything are none.
-            Some(now / 2).filter(|half| *half >= FIRST).unwrap_or(0)
-        } else if now < most {
-            (now * 2).clamp(FIRST.min(most), most)
-        } else {
-            return self.preempted();
-        };
-        self.now.store(next, Relaxed);
+        let worth = self.worth.load(Relaxed);
+        if worth <= VAIN {
+            return self.pause();
+        }
+        self.worth.store(worth - VAIN, Relaxed);
+        if u64::try_from(wait.as_nanos()).is_ok_and(|wait| wait <= most().saturating_add(WAKING)) {
+            let usual = self.usual.load(Relaxed);
+            self.usual.store(usual.saturating_mul(2).min(most()), Relaxed);
+        }
     }
 }
 
@@ -95,44 +125,65 @@ impl Poll {
 mod tests {
     use super::*;
 
-    const SOON: Duration = Duration::from_micros(40);
+    const SOON: Duration = Duration::from_micros(70);
     const LATE: Duration = Duration::from_millis(3);
 
-    fn moments(poll: &Poll, wait: Duration, times: usize) -> Vec<u128> {
-        let after = |_| {
-            poll.slept(wait);
-            poll.moment(2).as_micros()
-        };
-        (0..times).map(after).collect()
+    fn find(poll: &Poll, micros: u64, times: usize) {
+        (0..times).for_each(|_| poll.found(Duration::from_micros(micros)));
+    }
+
+    /// How many sleeps there are until a look is tried again.
+    fn pause(poll: &Poll) -> usize {
+        let sleeps = (0..5000).take_while(|_| {
+            let none = poll.moment(2).is_zero();
+            if none {
+                poll.slept(SOON);
+            }
+            none
+        });
+        sleeps.count()
     }
 
     #[test]
-    fn it_grows_while_requests_come_soon_and_shrinks_when_they_do_not() {
+    fn a_look_is_as_long_as_it_takes_to_find_something() {
         let poll = Poll::default();
-        assert_eq!(poll.moment(2), Duration::ZERO);
-        assert_eq!(moments(&poll, SOON, 4), [10, 20, 40, 50]);
-        poll.found();
         assert_eq!(poll.moment(2).as_micros(), 50);
-        assert_eq!(moments(&poll, LATE, 4), [25, 12, 0, 0]);
+        find(&poll, 6, 40);
+        let moment = poll.moment(2).as_micros();
+        assert!((12..15).contains(&moment), "{moment}");
+        // What comes late says nothing of how long a look is to be, what comes soon does.
+        poll.slept(LATE);
+        assert_eq!(poll.moment(2).as_micros(), moment);
+        find(&poll, 6, 40);
+        poll.slept(SOON);
+        assert!(poll.moment(2).as_micros() > moment);
+        find(&poll, 0, 40);
+        assert_eq!(poll.moment(2).as_nanos(), SHORTEST.into());
     }
 
     #[test]
     fn one_processor_is_left_to_those_that_ask() {
         let poll = Poll::default();
-        moments(&poll, SOON, 4);
         assert_eq!((poll.moment(1), poll.moment(2)), (Duration::ZERO, Duration::from_micros(50)));
     }
 
     #[test]
-    fn looks_in_vain_and_preemption_make_pauses_that_get_longer() {
+    fn looks_in_vain_make_pauses_that_get_longer() {
         let poll = Poll::default();
-        moments(&poll, SOON, 4);
-        assert_eq!(moments(&poll, SOON, 11), [0, 0, 0, 0, 0, 0, 0, 0, 0, 10, 20]);
-        moments(&poll, SOON, 2);
-        assert_eq!(poll.moment(2).as_micros(), 50);
-        assert_eq!(moments(&poll, SOON, 18).last(), Some(&10));
-        poll.found();
-        poll.preempted();
-        assert_eq!(moments(&poll, SOON, 9).last(), Some(&10));
+        let mut pauses = Vec::new();
+        for _ in 0..10 {
+            poll.slept(SOON);
+            pauses.push(pause(&poll));
+        }
+        assert_eq!(pauses, [8, 16, 32, 64, 128, 256, 512, 1024, 1024, 1024]);
+        // A few that find something do not make up for that.
+        find(&poll, 6, 3);
+        poll.slept(LATE);
+        assert_eq!(pause(&poll), 1024);
+        find(&poll, 6, PROVEN as usize);
+        poll.slept(LATE);
+        assert_eq!(pause(&poll), 0, "one of many");
+        poll.pause();
+        assert_eq!(pause(&poll), 8);
     }
 }

@@ -17,9 +17,9 @@
 //! connection that it has just answered, which takes one system call, and at all of them where there are more. No
 //! connection is read from more than [`IN_A_ROW`] times without a look at all.
 //!
-//! Where requests wait whenever the leader is done, one thread is not enough: after [`BUSY`] in a row it hands on before it
-//! serves, so that as many threads serve at once as the process may use processors. For a large request, which takes as long as many
-//! small ones, one in a row is enough.
+//! Requests that come while the leader serves wait for it, which takes less than to wake another thread. But a large one,
+//! of [`LARGE`](super::LARGE) bytes or more, takes as long as many small ones: where such a request waited, others may
+//! be waiting, and the leader hands on before it serves it. As many threads serve at once as the process may use processors.
 //!
 //! At most [`MOST`] threads serve one connection, so that a file system whose disks do not answer leaves
 //! the threads of the others alone. A leader that finds more requests of such a connection has it watched no
@@ -67,8 +67,6 @@ use std::time::{Duration, Instant};
 pub(super) const MOST: usize = 16;
 /// Requests that are read from one connection before all are looked at.
 const IN_A_ROW: u32 = 32;
-/// Requests that waited when the one before was answered, until another thread serves as well.
-const BUSY: u32 = 8;
 /// How long a leader that cannot wait does nothing.
 const FAILED: Duration = Duration::from_secs(1);
 
@@ -137,8 +135,8 @@ struct Own {
     last: Option<Arc<Connection>>,
     /// Requests that it read from there without a look at the others.
     in_a_row: u32,
-    /// Requests that waited when the one before was answered.
-    streak: u32,
+    /// Whether the request waited when the one before was answered.
+    waited: bool,
     /// When it answered last, if it has not slept since.
     answered: Option<Instant>,
 }
@@ -245,7 +243,7 @@ impl Readers {
 
     /// Waits for requests and serves them, as long as this thread leads.
     fn lead(&'static self, own: &mut Own, buffer: &mut Buffer, mut turn: Turn) {
-        (own.streak, own.in_a_row, own.answered) = (0, 0, None);
+        (own.in_a_row, own.answered) = (0, None);
         loop {
             let work = self.next(own, buffer);
             // Who waits for a device of one mount keeps nothing of another one that may end meanwhile.
@@ -273,8 +271,7 @@ impl Readers {
     /// Serves a request. Another thread leads meanwhile where one is not enough.
     fn serve(&self, own: &Own, of: &Arc<Connection>, device: &Arc<OwnedFd>, bytes: &[u8]) {
         let server = &of.server;
-        let helped = own.streak >= BUSY || own.streak > 0 && server.is_large(bytes);
-        let helped = helped && self.is_helped();
+        let helped = own.waited && server.is_large(bytes) && self.is_helped();
         if helped {
             own.served.set(own.served.take().and_then(|turn| self.lead.hand_on(turn)));
         }
@@ -339,11 +336,11 @@ impl Readers {
 impl Readers {
     /// Waits for a request, and reads it.
     fn next(&self, own: &mut Own, buffer: &mut Buffer) -> Work {
-        if let Some(work) = self.look(own, buffer) {
-            own.streak = own.streak.saturating_add(1);
+        let work = self.look(own, buffer);
+        own.waited = work.is_some();
+        if let Some(work) = work {
             return work;
         }
-        own.streak = 0;
         loop {
             if let Some(work) = self.poll(own, buffer) {
                 return work;
@@ -361,12 +358,12 @@ impl Readers {
         let mut last = Instant::now();
         while last.saturating_duration_since(since) < moment {
             if let Some(work) = self.look(own, buffer) {
-                self.poll.found();
+                self.poll.found(since.elapsed());
                 return Some(work);
             }
             let now = Instant::now();
             if now.saturating_duration_since(last) > PREEMPTED {
-                self.poll.preempted();
+                self.poll.pause();
                 return None;
             }
             last = now;
