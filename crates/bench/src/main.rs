@@ -87,6 +87,9 @@ enum What {
     /// The part of `write` that mounts things; `write` runs it in namespaces of its own.
     #[command(hide = true)]
     Mounted(mounted::InsideArgs),
+    /// A program that works in a mount, for `mounted`.
+    #[command(hide = true)]
+    MountedJob(mounted::JobArgs),
 }
 
 /// What `write` runs on.
@@ -124,6 +127,9 @@ enum Only {
     Mount,
 }
 
+/// How an earlier program is named among the file systems.
+const BEFORE: &str = "before";
+
 /// What the rows through mounts run with.
 #[derive(clap::Args)]
 pub struct MountArgs {
@@ -147,15 +153,32 @@ pub struct MountArgs {
     /// The program `cenote`; by default the one beside this program.
     #[arg(long)]
     cenote: Option<PathBuf>,
+    /// Another program `cenote`, an earlier one, which is measured by turns with the first.
+    #[arg(long)]
+    before: Option<PathBuf>,
+    /// Measure cenote only, not the other file systems.
+    #[arg(long)]
+    only_cenote: bool,
+    /// Only the rows of several programs at once.
+    #[arg(long)]
+    only_programs: bool,
     /// Where the package zfs-fuse, with libraries that the system lacks, was unpacked.
     #[arg(long, default_value = "target/zfs-fuse")]
     zfs_fuse: PathBuf,
 }
 
 impl MountArgs {
-    /// The program `cenote`.
-    fn program(&self) -> anyhow::Result<PathBuf> {
-        match &self.cenote {
+    /// The file systems that are measured.
+    fn systems(&self) -> Vec<String> {
+        let others = ["btrfs", "zfs-fuse"].into_iter().filter(|_| !self.only_cenote);
+        let before = self.before.iter().map(|_| BEFORE);
+        others.chain(before).chain(["cenote"]).map(String::from).collect()
+    }
+
+    /// The program `cenote`, or the earlier one.
+    fn program(&self, system: &str) -> anyhow::Result<PathBuf> {
+        let program = if system == BEFORE { &self.before } else { &self.cenote };
+        match program {
             Some(program) => Ok(program.clone()),
             None => Ok(std::env::current_exe()?.with_file_name("cenote")),
         }
@@ -174,9 +197,13 @@ impl MountArgs {
         ] {
             all.extend([name.into(), value]);
         }
-        if let Some(cenote) = &self.cenote {
-            all.extend(["--cenote".into(), cenote.into()]);
+        for (name, program) in [("--cenote", &self.cenote), ("--before", &self.before)] {
+            if let Some(program) = program {
+                all.extend([name.into(), program.into()]);
+            }
         }
+        let flags = [("--only-cenote", self.only_cenote), ("--only-programs", self.only_programs)];
+        all.extend(flags.into_iter().filter(|(_, set)| *set).map(|(name, _)| name.into()));
         all
     }
 }
@@ -221,6 +248,7 @@ fn main() -> anyhow::Result<()> {
         What::Spacemap(args) => spacemap::run(&args),
         What::SpacemapOurs(args) => spacemap::run_ours(&args),
         What::Mounted(args) => mounted::inside(&args),
+        What::MountedJob(args) => mounted::job(&args),
     }
 }
 
@@ -233,6 +261,7 @@ fn write_rows(args: &WriteArgs) -> anyhow::Result<()> {
         let dir = args.mount.mount_dir.canonicalize()?;
         let rows = mounted::run(&args.mount, &dir, args.runs).context("rows through mounts")?;
         report::print_mounted(&rows);
+        report::print_before(&rows, BEFORE);
     }
     Ok(())
 }

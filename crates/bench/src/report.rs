@@ -229,6 +229,31 @@ pub fn print_mounted(all: &[Rows]) {
     all.iter().for_each(|system| print_stolen(&system.system, &system.rows));
 }
 
+/// Prints the rows beside those of an earlier program, named `before`, if that was measured.
+pub fn print_before(all: &[Rows], before: &str) {
+    let of = |system: &str| all.iter().find(|r| r.system == system);
+    let (Some(earlier), Some(now)) = (of(before), of("cenote")) else { return };
+    println!(
+        "\n{:<24} {:>9} {:>9} {:>7} {:>9} {:>9} {:>9} {:>9}",
+        "cenote, by turns", "before", "now", "ratio", "daemon s", "now", "CPU us", "now"
+    );
+    for now in &now.rows {
+        let Some(earlier) = earlier.rows.iter().find(|r| r.row == now.row) else { continue };
+        let micros = |r: &Run| r.cpu_seconds * 1e6 / r.ops as f64;
+        println!(
+            "{:<24} {:>9.0} {:>9.0} {:>7.2} {:>9.2} {:>9.2} {:>9.1} {:>9.1}",
+            now.row,
+            rate(earlier),
+            rate(now),
+            rate(now) / rate(earlier),
+            earlier.server_seconds,
+            now.server_seconds,
+            micros(earlier),
+            micros(now),
+        );
+    }
+}
+
 /// How to read the table.
 const MOUNTED: &str = "Known: zfs-fuse beside btrfs, as others measured it. CPU us/op: the program and \
 the daemon;\ndaemon s: CPU seconds of the daemon in the row;\nwhat btrfs does in the kernel's own threads is not counted. Compressed rows: cenote lz4, \

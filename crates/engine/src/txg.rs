@@ -30,6 +30,7 @@ use cenote_dmu::outside::Timer;
 use cenote_dmu::write::WriteError;
 use cenote_format::blkptr::BLKPTR_SIZE;
 use cenote_format::invariant;
+use cenote_vdev::waiting;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -220,6 +221,7 @@ impl TxState {
                 state.wanted = state.wanted.max(state.open);
                 self.changed.notify_all();
             }
+            waiting::begins();
             self.changed.wait(&mut state);
         }
         let txg = state.open;
@@ -243,6 +245,7 @@ impl TxState {
         };
         drop(state);
         kstat::TX_DIRTY_DELAY.add(1);
+        waiting::begins();
         self.timer.sleep(until.saturating_sub(self.timer.now()));
         self.state.lock()
     }
@@ -317,6 +320,7 @@ impl TxState {
             if let Some(e) = state.failure() {
                 return Err(e);
             }
+            waiting::begins();
             self.changed.wait(state);
         }
         Ok(())

@@ -6,16 +6,17 @@
 //! A rollback or a receive gives a dataset other contents while programs have files of it open. The mount
 //! stays, and what it serves is exchanged ([`Tree::exchange`]):
 //!
-//! 1. Requests that come wait for a lock ([`Tree::admit`], `z_teardown_lock`); those that are being served are
-//!    ended first.
-//! 2. What the kernel knows is noted: of each inode number which file it is, of each directory what its
-//!    names lead to.
+//! 1. What the names in directories lead to is listed, of all that the kernel knows, while requests go on. Those that
+//!    change a directory note it ([`Tree::changed_names`]).
+//! 2. Requests that come wait for a lock ([`Tree::admit`], `z_teardown_lock`); those that are being served are
+//!    ended first. It stops all file systems of the mount, so that little is done meanwhile: of each inode number it is noted
+//!    which file it is, and directories that were changed or came to be known since are listed again.
 //! 3. The caller makes the change, and opens the file system anew.
 //! 4. A number keeps its file, and programs that have it open go on, if the object has the same generation as
 //!    before and a name. Any other number is *stale*: reading and writing what is
 //!    open gives `EIO`, and all else `ESTALE`, until the kernel is told the number again for another file.
-//! 5. Requests go on. The kernel is made to forget attributes, contents, and the names that lead
-//!    elsewhere now.
+//! 5. Requests go on. Directories are listed as they are now, and the kernel is made to forget attributes, contents, and the
+//!    names that lead elsewhere. A name that a request changes meanwhile the kernel knows from its answer.
 //!
 //! # Invariants
 //!
@@ -28,20 +29,51 @@ use crate::branch::Branch;
 use crate::kernel::Held;
 use crate::session::{Forgetting, INodeNo};
 use crate::tree::{Node, Tree, generation, slot_of};
+use cenote_vdev::waiting;
 use cenote_zpl::FileSystem;
-use parking_lot::RwLockReadGuard;
+use parking_lot::{Mutex, RwLockReadGuard};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Entries read from a directory at a time.
 const BATCH: usize = 128;
 
-/// What the kernel may know of a file system, by inode number.
-struct Known {
-    /// Which file it is, and whether it has a name.
-    files: HashMap<u64, (u64, bool)>,
-    /// What the names in directories lead to, by object number.
-    names: HashMap<u64, BTreeMap<Vec<u8>, u64>>,
+/// What the names in directories lead to, by the directory's inode number: object numbers.
+type Names = HashMap<u64, BTreeMap<Vec<u8>, u64>>;
+
+/// Files by inode number: the generation, whether it has a name, and whether it is a directory.
+type Files = HashMap<u64, (u64, bool, bool)>;
+
+/// Directories that requests have changed while somebody lists directories.
+#[derive(Default)]
+pub(crate) struct Changing {
+    /// How many list.
+    listing: AtomicUsize,
+    directories: Mutex<HashSet<u64>>,
+}
+
+/// While it lasts, directories that change are noted.
+struct Listing<'a>(&'a Changing);
+
+impl Drop for Listing<'_> {
+    fn drop(&mut self) {
+        let mut directories = self.0.directories.lock();
+        if self.0.listing.fetch_sub(1, Ordering::SeqCst) == 1 {
+            directories.clear();
+        }
+    }
+}
+
+impl Changing {
+    fn listing(&self) -> Listing<'_> {
+        self.listing.fetch_add(1, Ordering::SeqCst);
+        Listing(self)
+    }
+
+    fn has(&self, dir: u64) -> bool {
+        self.directories.lock().contains(&dir)
+    }
 }
 
 /// What the names in a directory lead to, as far as it can be read.
@@ -59,7 +91,10 @@ fn names(fs: &FileSystem, dir: u64) -> BTreeMap<Vec<u8>, u64> {
 impl Tree {
     /// Lets a request be served (`zfs_enter`): until what is returned is dropped nothing is exchanged.
     pub(crate) fn admit(&self) -> RwLockReadGuard<'_, ()> {
-        self.teardown.read()
+        self.teardown.try_read().unwrap_or_else(|| {
+            waiting::begins();
+            self.teardown.read()
+        })
     }
 
     /// Whether the file system of a branch has submounts.
@@ -74,11 +109,23 @@ impl Tree {
         branch: &Arc<Branch>,
         change: impl FnOnce() -> (T, Option<Arc<FileSystem>>),
     ) -> T {
-        let closed = Held::new(|| self.teardown.write());
         let inside = |ino: u64| slot_of(ino) == branch.slot;
-        let mut numbers = self.inodes.known(inside);
-        numbers.push(branch.root().ino());
-        let before = self.known(numbers.iter().copied());
+        let numbers = || {
+            let mut numbers = self.inodes.known(inside);
+            numbers.push(branch.root().ino());
+            numbers
+        };
+        let listing = self.changing.listing();
+        let earlier = numbers();
+        let mut names = self.names(&self.files(&earlier));
+        let closed = Held::new(|| self.teardown.write());
+        let numbers = numbers();
+        let before = self.files(&numbers);
+        names.retain(|ino, _| !self.changing.has(*ino));
+        let unlisted = before.iter().filter(|(ino, _)| !names.contains_key(ino));
+        let unlisted: Files = unlisted.map(|(ino, file)| (*ino, *file)).collect();
+        names.extend(self.names(&unlisted));
+        drop(listing);
         // Files without names are the old file system's; what becomes of them there is decided.
         drop(self.inodes.take_orphans(inside));
         let (done, renewed) = change();
@@ -87,10 +134,10 @@ impl Tree {
             return done;
         };
         branch.set_fs(fs);
-        let after = self.known(numbers.iter().copied());
-        // What has lost its last name in the meantime may have it again; what has no name is about to go.
-        let stays = |ino: &u64| match (before.files.get(ino), after.files.get(ino)) {
-            (Some((before, _)), Some((after, named))) => before == after && *named,
+        let after = self.files(&numbers);
+        // What has lost its last name in the meantime may have it again; what has none is about to go.
+        let stays = |ino: &u64| match (before.get(ino), after.get(ino)) {
+            (Some((before, ..)), Some((after, named, _))) => before == after && *named,
             _ => false,
         };
         let stale: HashSet<u64> = numbers.iter().copied().filter(|ino| !stays(ino)).collect();
@@ -103,22 +150,36 @@ impl Tree {
             _ => None,
         });
         drop(closed);
-        self.forget_changed(branch, &numbers, (&before, &after), &stale);
+        let now = self.names(&after);
+        self.forget_changed(branch, &numbers, (&names, &now), &stale);
         done
     }
 
-    /// What inode numbers stand for at the moment.
-    fn known(&self, numbers: impl Iterator<Item = u64>) -> Known {
-        let mut known = Known { files: HashMap::new(), names: HashMap::new() };
-        for ino in numbers {
-            let Ok(Node::File { fs, object, .. }) = self.node(INodeNo(ino)) else { continue };
-            let Ok(attr) = fs.attr(object) else { continue };
-            if attr.is_dir() {
-                known.names.insert(ino, names(&fs, object));
-            }
-            known.files.insert(ino, (generation(&attr), attr.nlink > 0));
+    /// The names in a directory change, or may have changed. To be called after that.
+    pub(crate) fn changed_names(&self, dir: &Node) {
+        if self.changing.listing.load(Ordering::SeqCst) > 0 {
+            self.changing.directories.lock().insert(dir.ino());
         }
-        known
+    }
+
+    /// What inode numbers stand for at the moment.
+    fn files(&self, numbers: &[u64]) -> Files {
+        let file = |ino: &u64| {
+            let Ok(Node::File { fs, object, .. }) = self.node(INodeNo(*ino)) else { return None };
+            let attr = fs.attr(object).ok()?;
+            Some((*ino, (generation(&attr), attr.nlink > 0, attr.is_dir())))
+        };
+        numbers.iter().filter_map(file).collect()
+    }
+
+    /// What the names in those of the files that are directories lead to.
+    fn names(&self, files: &Files) -> Names {
+        let directories = files.iter().filter(|(_, (_, _, is_dir))| *is_dir);
+        let listed = |ino: &u64| match self.node(INodeNo(*ino)) {
+            Ok(Node::File { fs, object, .. }) => Some((*ino, names(&fs, object))),
+            _ => None,
+        };
+        directories.filter_map(|(ino, _)| listed(ino)).collect()
     }
 
     /// Makes the kernel forget what is different now.
@@ -126,15 +187,15 @@ impl Tree {
         &self,
         branch: &Arc<Branch>,
         numbers: &[u64],
-        (before, after): (&Known, &Known),
+        (before, after): (&Names, &Names),
         stale: &HashSet<u64>,
     ) {
         let (mut names, mut contents) = (Vec::new(), Vec::new());
         let none = BTreeMap::new();
         let leads = |object: &u64| crate::tree::ino(&branch.fs(), branch.slot, *object);
         for ino in numbers {
-            let old = before.names.get(ino).unwrap_or(&none);
-            let new = after.names.get(ino).unwrap_or(&none);
+            let old = before.get(ino).unwrap_or(&none);
+            let new = after.get(ino).unwrap_or(&none);
             let stays = |name: &Vec<u8>, to: &u64| {
                 old.get(name) == Some(to)
                     && new.get(name) == Some(to)

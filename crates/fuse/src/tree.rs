@@ -18,6 +18,7 @@
 
 use crate::MountSpec;
 use crate::branch::Branch;
+use crate::exchange::Changing;
 use crate::inodes::Inodes;
 use crate::kernel::Held;
 use crate::server::handles::Handles;
@@ -209,6 +210,8 @@ pub(crate) struct Tree {
     pub(crate) handles: Arc<Handles>,
     /// Each request holds it while it is served; an exchange of a file system holds it alone (`z_teardown_lock`).
     pub(crate) teardown: RwLock<()>,
+    /// Directories that change while an exchange lists them.
+    pub(crate) changing: Changing,
 }
 
 pub(crate) fn not_found(what: impl Into<String>) -> Error {
@@ -226,6 +229,7 @@ impl Tree {
             inodes: Inodes::default(),
             handles: Arc::new(Handles::new()),
             teardown: RwLock::default(),
+            changing: Changing::default(),
         }
     }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ahash::RandomState;
+use cenote_vdev::waiting;
 use parking_lot::{Condvar, Mutex};
 
 use crate::arc::Key;
@@ -24,6 +25,7 @@ pub(crate) struct Read {
 impl Read {
     /// Waits until it has ended, for `patience` at most.
     pub(crate) fn wait(&self, patience: Option<Duration>) {
+        waiting::begins();
         let mut done = self.done.lock();
         match patience {
             Some(patience) => {

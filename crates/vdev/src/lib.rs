@@ -26,6 +26,7 @@
 //! | `mirror`, `raidz`, `indirect` | copies, columns and parity, removed vdevs |
 //! | `fault` | which leaf gave wrong bytes, and putting the right ones there |
 //! | `alarm` | tells the engine that a thread found the pool's state wrong |
+//! | [`waiting`] | a thread says that it may wait now |
 //! | `probe` | devices that stop answering, and that come back |
 //! | `backing` | files behind loop devices |
 //! | `partition` | partitions of disk images |
@@ -87,6 +88,7 @@ pub mod tunable;
 pub mod tunables;
 mod uring;
 mod vdev;
+pub mod waiting;
 pub mod write;
 
 pub use alarm::Alarm;

@@ -48,6 +48,7 @@ use crate::Alarm;
 use crate::threads::{IoPool, Job, Threads, Work};
 use crate::tunables as t;
 use crate::vdev::Vdev;
+use crate::waiting;
 
 /// The class of a request (`zio_priority_t`), the most urgent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -383,6 +384,7 @@ pub(crate) fn run_for<W: LeafWork>(
     mut batches: Vec<W>,
     patience: Option<Duration>,
 ) -> Vec<W> {
+    waiting::begins();
     // The usual case, which costs no hand-over.
     if patience.is_none()
         && let [batch] = &mut batches[..]

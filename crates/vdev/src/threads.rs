@@ -9,6 +9,7 @@
 //! pool's [`Alarm`], and the batch that it was of fails.
 
 use crate::Alarm;
+use crate::waiting;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -149,6 +150,7 @@ impl IoPool {
             }));
         }
         drop(done);
+        waiting::begins();
         own.run();
         std::iter::once(own).chain(finished).collect()
     }

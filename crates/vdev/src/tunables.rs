@@ -6,7 +6,12 @@ use crate::tunable::SOME;
 /// Requests of a device.
 const REQUESTS: (u64, u64) = (1, 1 << 20);
 
+// The rows `fuse_*` are read by the crate `fuse`, which lies above the one that lists all tables.
 declare_tunables! {
+    FUSE_POLL "fuse_poll_ns" Now Nanoseconds 50_000 (0, 50_000),
+        "Longest look for the next request of a mount before the thread that waits for it sleeps; 0: none";
+    FUSE_WATCHDOG "fuse_watchdog_ns" Now Nanoseconds 1_000_000 (100_000, 1_000_000_000),
+        "Time after which another thread waits for requests if the one that does is still serving one";
     SIMULATED_BANDWIDTH "vdev_simulated_bandwidth" NextOpen Bytes 0 (0, 1 << 40),
         "Bytes a second that pass to and from each device, to see what a slower one would do; 0: all";
     SIMULATED_LATENCY "vdev_simulated_latency" NextOpen Nanoseconds 0 (0, 10_000_000_000),

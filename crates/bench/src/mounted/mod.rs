@@ -10,6 +10,7 @@
 //! its cache, are private to it. The device files are in a directory that the process outside
 //! removes.
 
+mod jobs;
 mod rows;
 mod systems;
 
@@ -23,6 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::MountArgs;
 use crate::measure::{Run, medians};
+pub use jobs::{JobArgs, job};
 use systems::{Btrfs, Cenote, System, ZfsFuse};
 
 /// A directory in memory in which whatever is mounted is mounted, and the daemons' sockets are.
@@ -100,10 +102,10 @@ pub fn inside(args: &InsideArgs) -> anyhow::Result<()> {
     let archive = args.work.join("tree.tar");
     rows::make_archive(&args.work.join("tree"), &archive, args.mount.tree)?;
     for i in 0..args.runs {
-        for name in ["btrfs", "zfs-fuse", "cenote"] {
+        for name in args.mount.systems() {
             eprintln!("run {} of {}: mounted {name} ...", i + 1, args.runs);
             // One that cannot be run here has no rows, or only those up to where it failed.
-            if let Err(e) = measure_one(name, args, &archive) {
+            if let Err(e) = measure_one(&name, args, &archive) {
                 eprintln!("{name}: {e:#}");
             }
         }
@@ -120,7 +122,7 @@ fn measure_one(name: &str, args: &InsideArgs, archive: &Path) -> anyhow::Result<
     let mut system: Box<dyn System> = match name {
         "btrfs" => Box::new(Btrfs::create(&image, &mount)?),
         "zfs-fuse" => Box::new(ZfsFuse::create(&args.mount.zfs_fuse, &image, &mount)?),
-        _ => Box::new(Cenote::create(&args.mount.program()?, &image, &mount)?),
+        name => Box::new(Cenote::create(&args.mount.program(name)?, &image, &mount)?),
     };
     let print = |run: Run| {
         let stolen = run.stolen() * 100.0;
@@ -128,7 +130,10 @@ fn measure_one(name: &str, args: &InsideArgs, archive: &Path) -> anyhow::Result<
         println!("{}", serde_json::to_string(&Line { system: name.into(), run })?);
         Ok(())
     };
-    rows::run(&mut *system, &args.mount, archive, &print)?;
+    if !args.mount.only_programs {
+        rows::run(&mut *system, &args.mount, archive, &print)?;
+    }
+    jobs::run(&mut *system, &args.mount, &print)?;
     system.finish()?;
     fs::remove_file(&image)?;
     Ok(())

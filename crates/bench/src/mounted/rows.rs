@@ -25,11 +25,11 @@ use crate::noise::Noise;
 /// Bytes of one call of the sequential rows.
 const CHUNK: usize = 1 << 20;
 /// Bytes of a record: what compresses is the second half of each.
-const RECORD: usize = 128 << 10;
+pub const RECORD: usize = 128 << 10;
 /// Bytes of a random write.
-const SMALL_WRITE: usize = 8 << 10;
+pub const SMALL_WRITE: usize = 8 << 10;
 /// Bytes of a small file.
-const SMALL_FILE: usize = 1024;
+pub const SMALL_FILE: usize = 1024;
 /// Small files in a directory.
 const PER_DIRECTORY: usize = 1000;
 /// Files in a directory of the tree that is unpacked.
@@ -76,7 +76,7 @@ pub fn run(
 }
 
 /// Runs a row; the server's CPU time counts as well.
-fn measure(
+pub fn measure(
     system: &dyn System,
     row: &str,
     work: impl FnOnce() -> anyhow::Result<(u64, u64)>,

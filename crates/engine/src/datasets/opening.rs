@@ -6,6 +6,7 @@ use crate::capable::Purpose;
 use crate::task::EngineError;
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dsl::write::DslWriteError;
+use cenote_vdev::waiting;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -66,6 +67,7 @@ impl Datasets {
     pub fn enter(&self, ds_obj: u64) -> Result<Entered<'_>, EngineError> {
         let mut open = self.open.lock();
         while open.opening.contains(&ds_obj) {
+            waiting::begins();
             self.opened.wait(&mut open);
         }
         if open.held.contains_key(&ds_obj) {

@@ -29,6 +29,7 @@
 
 use cenote_format::invariant;
 use cenote_format::invariant::broken;
+use cenote_vdev::waiting;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -202,6 +203,7 @@ impl Issuer {
         let mine = waiter.told.clone();
         state.waiters.push_back(waiter);
         drop(state);
+        waiting::begins();
         match told(&mine) {
             IS_STABLE => None,
             _ => {

@@ -158,6 +158,7 @@ impl Server {
             }
             None => target.fs.tmpfile(target.object, &new),
         };
+        self.tree.changed_names(&dir);
         let attr = made.map_err(|e| errno(&e))?;
         let ino = attr.ino;
         let node = target.other(ino);
@@ -236,6 +237,7 @@ impl Server {
             }
             self.free_name(&dir, name)?;
             let linked = target.fs.link(file.object, target.object, name.as_bytes());
+            self.tree.changed_names(&dir);
             let entry = self.new_entry(&dir, &node, linked.map_err(|e| errno(&e))?)?;
             Ok((node, entry))
         });
@@ -269,6 +271,7 @@ impl Server {
             } else {
                 target.fs.unlink(target.object, name.as_bytes(), &in_use)
             };
+            self.tree.changed_names(&dir);
             self.lost_a_name(&target, removed.map_err(|e| errno(&e))?);
             Ok(dir)
         });
@@ -344,6 +347,7 @@ impl Server {
         let in_use = |object| self.tree.inodes.knows(from.other(object).ino());
         let (old, new) = (name.as_bytes(), new_name.as_bytes());
         let lost = from.fs.rename(from.object, old, to.object, new, how, &in_use);
+        [dir, new_dir].into_iter().for_each(|dir| self.tree.changed_names(dir));
         if let Some(removed) = lost.map_err(|e| errno(&e))? {
             self.lost_a_name(&to, removed);
         }

@@ -26,6 +26,10 @@
 //! As a file may be opened and mapped during a write, it is only known after a write that it should have
 //! been guarded: it is made once more.
 //!
+//! What is written under a guard, and what is written back, is done one after the other where it is about the same bytes
+//! of a file (`zfs_rangelock_enter`): who comes later waits. Such a write may wait for a device or for a transaction
+//! group; others of the file system go on meanwhile, since the table of guards is locked for single steps only.
+//!
 //! Only kernels with `FUSE_DIRECT_IO_ALLOW_MMAP` (Linux 6.6) let such files be mapped and forget
 //! pages before a write, and only since version 7.44 (Linux 6.16) do they wait for pages that are being
 //! written back before they forget them. With others no file is opened this way.
@@ -45,9 +49,10 @@ use super::{Server, errno};
 use crate::session::Work;
 use crate::tree::Tree;
 use ahash::HashMap;
+use cenote_vdev::waiting;
 use cenote_zpl::Error;
 use fuse_abi::linux::{FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FUSE_DIRECT_IO_ALLOW_MMAP};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::borrow::Cow;
@@ -75,9 +80,47 @@ impl Direct {
     }
 }
 
-/// Writes that are not done, by inode number.
+/// Writes that are not done.
 #[derive(Default)]
-struct Guards(Mutex<HashMap<u64, Vec<Arc<Guard>>>>);
+struct Guards {
+    files: Mutex<HashMap<u64, Guarding>>,
+    /// A range is free again.
+    changed: Condvar,
+}
+
+/// Those of one file.
+#[derive(Default)]
+struct Guarding {
+    guards: Vec<Arc<Guard>>,
+    /// Where something is being written now: offsets of the first byte and after the last one. None overlap.
+    written: Vec<(u64, u64)>,
+}
+
+impl Guarding {
+    fn is_written(&self, (start, end): (u64, u64)) -> bool {
+        self.written.iter().any(|other| other.0 < end && start < other.1)
+    }
+}
+
+/// A range that a thread writes to; nobody else writes there until it is dropped.
+struct Range<'a> {
+    guards: &'a Guards,
+    ino: u64,
+    range: (u64, u64),
+}
+
+impl Drop for Range<'_> {
+    fn drop(&mut self) {
+        let mut files = self.guards.files.lock();
+        if let Some(file) = files.get_mut(&self.ino) {
+            file.written.retain(|other| *other != self.range);
+            if file.written.is_empty() && file.guards.is_empty() {
+                files.remove(&self.ino);
+            }
+        }
+        self.guards.changed.notify_all();
+    }
+}
 
 /// The bytes of a write, and where they are.
 struct Guard {
@@ -100,23 +143,38 @@ impl Guard {
 }
 
 impl Guards {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Vec<Arc<Guard>>>> {
-        self.0.lock()
+    /// Takes a range for this thread, and does `then` at that moment.
+    fn enter<T>(
+        &self,
+        ino: u64,
+        (offset, len): (u64, usize),
+        then: impl FnOnce(&mut Guarding) -> T,
+    ) -> (Range<'_>, T) {
+        let range = (offset, offset.saturating_add(len as u64));
+        let mut files = self.files.lock();
+        while files.get(&ino).is_some_and(|file| file.is_written(range)) {
+            waiting::begins();
+            self.changed.wait(&mut files);
+        }
+        let file = files.entry(ino).or_default();
+        file.written.push(range);
+        let done = then(file);
+        (Range { guards: self, ino, range }, done)
     }
 
     /// Makes a write that is guarded from now on.
     fn begin(&self, ino: u64, guard: &Arc<Guard>, write: impl FnOnce()) {
-        let mut all = self.lock();
-        all.entry(ino).or_default().push(guard.clone());
+        let at = (guard.offset, guard.data.len());
+        let (_range, ()) = self.enter(ino, at, |file| file.guards.push(guard.clone()));
         write();
     }
 
     fn end(&self, ino: u64, guard: &Arc<Guard>) {
-        let mut all = self.lock();
-        if let Some(guards) = all.get_mut(&ino) {
-            guards.retain(|known| !Arc::ptr_eq(known, guard));
-            if guards.is_empty() {
-                all.remove(&ino);
+        let mut files = self.files.lock();
+        if let Some(file) = files.get_mut(&ino) {
+            file.guards.retain(|known| !Arc::ptr_eq(known, guard));
+            if file.guards.is_empty() && file.written.is_empty() {
+                files.remove(&ino);
             }
         }
     }
@@ -128,11 +186,9 @@ impl Guards {
         (offset, data): (u64, &[u8]),
         write: impl FnOnce(&[u8]) -> T,
     ) -> T {
-        let all = self.lock();
+        let (_range, guards) = self.enter(ino, (offset, data.len()), |file| file.guards.clone());
         let mut data = Cow::Borrowed(data);
-        for guard in all.get(&ino).into_iter().flatten() {
-            guard.cover(offset, &mut data);
-        }
+        guards.iter().for_each(|guard| guard.cover(offset, &mut data));
         write(&data)
     }
 }
@@ -260,6 +316,36 @@ mod tests {
         assert_eq!(back(0, b"0123456789"), b"0123abcd89");
         guards.end(7, &first);
         assert_eq!(back(4, b"4567"), b"4567");
-        assert_eq!(guards.lock().len(), 1);
+        assert_eq!(guards.files.lock().len(), 1);
+    }
+
+    /// A write that waits for a device keeps only those waiting that write the same bytes.
+    #[test]
+    fn only_the_same_bytes_wait_for_a_write_that_waits() {
+        let guards = Guards::default();
+        let guard = Arc::new(Guard { offset: 4, data: b"abcd".to_vec() });
+        let (started, start) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let (guards, guard) = (&guards, &guard);
+            scope.spawn(move || {
+                guards.begin(7, guard, || {
+                    started.send(()).unwrap();
+                    ended.recv().unwrap();
+                });
+            });
+            start.recv().unwrap();
+            assert_eq!(guards.write_back(7, (8, b"89"), |data| data.to_vec()), b"89");
+            assert_eq!(guards.write_back(8, (4, b"4567"), |data| data.to_vec()), b"4567");
+            scope.spawn(move || {
+                guards.write_back(7, (2, b"----"), |data| tell.send(data.to_vec()).unwrap());
+            });
+            assert!(told.recv_timeout(std::time::Duration::from_millis(50)).is_err());
+            end.send(()).unwrap();
+            assert_eq!(told.recv().unwrap(), b"--ab");
+        });
+        guards.end(7, &guard);
+        assert!(guards.files.lock().is_empty());
     }
 }

@@ -17,12 +17,16 @@
 //! | `notify` | what the kernel is told unasked |
 //! | `init` | the first request |
 //! | `readers` | the threads |
+//! | `lead` | which of them waits for requests |
+//! | `poll` | how long it looks for the next one before it sleeps |
 //! | `clones` | descriptors of their own |
 
 mod clones;
 mod filesystem;
 mod init;
+mod lead;
 mod notify;
+mod poll;
 mod readers;
 mod reply;
 mod request;
@@ -49,6 +53,8 @@ use std::sync::Arc;
 
 /// Largest write that the kernel is to send, in bytes.
 const MAX_WRITE: usize = 1 << 20;
+/// Bytes of a request from which on it takes as long as many others.
+const LARGE: usize = 64 << 10;
 /// Room in a buffer for what comes with the data.
 const HEADERS: usize = 4096;
 
@@ -165,6 +171,10 @@ impl<F: Filesystem> Serve for Server<F> {
             Err(_) if !request::is_answered(header.opcode) => reply.none(),
             Err(e) => reply.error(e),
         }
+    }
+
+    fn is_large(&self, bytes: &[u8]) -> bool {
+        request::bytes_of(bytes) >= LARGE
     }
 
     fn broken(&self, why: &str) {

@@ -2,67 +2,81 @@
 //!
 //! # Idea
 //!
-//! Each thread has an epoll instance of its own, in which all connections are watched. It waits
-//! there, reads one request, serves it, and waits again: three system calls with the answer. A
-//! connection without requests costs a descriptor and no thread, and a request that waits for a disk
-//! keeps no other request waiting.
+//! One thread at a time waits for the requests of all connections, in an epoll instance: the leader. It reads a request,
+//! serves it, and waits again. So a request wakes one thread, a program that sends one request after the other is
+//! served by one thread, whose caches are warm, and a connection without requests costs a descriptor and no thread. What
+//! takes long keeps no other request waiting: another thread leads then ([`lead`](super::lead)).
 //!
 //! ```text
-//!   connections ═══> epoll of each thread ──> thread: read ─> serve ─> wait again
-//!                                               │
-//!                                               └─ no other thread waits? start one
+//!   connections ═══> epoll ──> leader: read ─> serve ─> answer ─> look for the next ─> sleep
+//!                                        │                         (`poll`)
+//!                                        └─ may block, takes long, or others wait? another thread leads
 //! ```
 //!
-//! Connections are watched exclusively (`EPOLLEXCLUSIVE`): a request wakes one thread, the first one
-//! in the order of their start that waits. A program that sends one request after the other is served by
-//! the same thread, whose caches are warm. The event is level-triggered, so nothing has to be armed again:
-//! a request that came while all threads were busy is found by the first that is done.
+//! After an answer the leader looks for the next request for a moment before it sleeps ([`poll`](super::poll)): at the
+//! connection that it has just answered, which takes one system call, and at all of them where there are more. No
+//! connection is read from more than [`IN_A_ROW`] times without a look at all.
+//!
+//! Requests that come while the leader serves wait for it, which takes less than to wake another thread. But a large one,
+//! of [`LARGE`](super::LARGE) bytes or more, takes as long as many small ones: where such a request waited, others may
+//! be waiting, and the leader hands on before it serves it. As many threads serve at once as the process may use processors.
 //!
 //! At most [`MOST`] threads serve one connection, so that a file system whose disks do not answer leaves
-//! the threads of the others alone. A thread that finds more requests of such a connection turns away
-//! from it: it watches it no longer, until fewer than half as many serve it.
+//! the threads of the others alone. A leader that finds more requests of such a connection has it watched no
+//! longer, until one of them is done.
 //!
 //! A thread reads and answers through a descriptor of its own of each connection that it serves ([`Clones`]), which it lets
 //! go of after [`REST`] without a request. Connections are watched by their first descriptor: all have one queue.
 //!
-//! Threads are started when they are needed. One that has waited for [`REST`] without a request ends,
-//! unless there are no more than the processors that the process may use (cgroups and affinity count).
+//! Threads are started when they are needed. One that has had nothing to do for [`REST`] ends,
+//! unless there are no more than the processors that the process may use (cgroups and affinity count), or two.
 //!
 //! # Invariants
 //!
-//! - Every thread watches every connection, but for those that it has turned away from.
-//! - Those that serve a connection have not turned away from it. So it is watched by somebody who will
-//!   wait again, and while [`MOST`] / 2 or fewer serve it, by all.
-//! - While requests are served a thread waits for the next one, if the system lets threads be started.
+//! - Only the leader waits, reads, and takes connections out of those that are watched.
+//! - Every connection is watched, but for those that [`MOST`] threads serve. The first one that is done watches it again.
+//! - No more threads than processors serve because others waited; those that blocked do not count.
 //! - A connection whose descriptor failed or ended is forgotten. The last thread that serves it drops
-//!   what serves it.
+//!   what serves it, and does not lead meanwhile if that blocks.
+//! - Without requests no thread wakes up, once each had its [`REST`].
 //!
 //! # Order of locks
 //!
-//! A connection's `away`, then [`Readers`]' `all`.
+//! A connection's `away`, then [`Readers`]' `all`, then the seats of `lead`.
 
 use super::clones::Clones;
+use super::lead::{Idle, Lead, REST, Seat, Turn};
+use super::poll::{PREEMPTED, Poll};
 use super::{Buffer, receive};
 use cenote_format::invariant::{caught, is_broken};
-use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use cenote_vdev::waiting;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
-use std::thread::Builder;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::{Builder, available_parallelism};
+use std::time::{Duration, Instant};
 
 /// Most threads that serve one connection at the same time.
 pub(super) const MOST: usize = 16;
-/// How long a thread waits for a request before it ends.
-const REST: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+/// Requests that are read from one connection before all are looked at.
+const IN_A_ROW: u32 = 32;
+/// How long a leader that cannot wait does nothing.
+const FAILED: Duration = Duration::from_secs(1);
 
 /// Serves the requests of one connection.
 pub(super) trait Serve: Send + Sync {
     /// A request was read. It is answered on `device`.
     fn handle(&self, device: &Arc<OwnedFd>, bytes: &[u8]);
+
+    /// Whether a request takes long as it is about many bytes.
+    fn is_large(&self, bytes: &[u8]) -> bool;
 
     /// A request found the state of the pool wrong.
     fn broken(&self, why: &str);
@@ -73,12 +87,13 @@ pub(super) trait Serve: Send + Sync {
 
 /// A descriptor that requests come from.
 struct Connection {
+    token: u64,
     device: Arc<OwnedFd>,
     server: Arc<dyn Serve>,
     /// Threads that serve it.
     serving: AtomicUsize,
-    /// The epoll instances of threads that have turned away from it.
-    away: Mutex<Vec<Weak<OwnedFd>>>,
+    /// It is not watched, as too many threads serve it.
+    away: Mutex<bool>,
 }
 
 /// What there is.
@@ -87,21 +102,51 @@ struct All {
     connections: HashMap<u64, Arc<Connection>>,
     /// The number of the last connection.
     last: u64,
-    /// The epoll instance of each thread.
-    threads: Vec<Arc<OwnedFd>>,
-    /// Threads that were started so far.
-    started: u64,
 }
 
 /// The threads and what they wait for.
 pub(super) struct Readers {
     all: RwLock<All>,
-    /// Threads that wait for a request, or are about to.
-    idle: AtomicUsize,
-    /// Threads that stay although there is nothing to do.
-    kept: usize,
+    /// Where connections are watched; made with the first one.
+    epoll: OnceLock<OwnedFd>,
+    lead: Lead,
+    poll: Poll,
+    /// Connections that there are.
+    connections: AtomicUsize,
     /// Connections that were forgotten so far.
-    forgotten: AtomicUsize,
+    forgotten: AtomicU64,
+    /// Threads that were started so far.
+    started: AtomicU64,
+    /// Processors that the process may use.
+    processors: AtomicUsize,
+    /// Threads that serve because another one could not serve all.
+    helping: AtomicUsize,
+}
+
+/// What a thread has.
+#[derive(Default)]
+struct Own {
+    /// The turn that is served, until another thread leads.
+    served: Rc<Cell<Option<Turn>>>,
+    clones: Clones<Connection>,
+    /// Connections that had been forgotten when it looked last.
+    forgotten: u64,
+    /// The connection that it answered last, while it leads.
+    last: Option<Arc<Connection>>,
+    /// Requests that it read from there without a look at the others.
+    in_a_row: u32,
+    /// Whether the request waited when the one before was answered.
+    waited: bool,
+    /// When it answered last, if it has not slept since.
+    answered: Option<Instant>,
+}
+
+/// What the leader got.
+enum Work {
+    /// A request: its length, and where it is answered.
+    Request(Arc<Connection>, Arc<OwnedFd>, usize),
+    /// Nothing comes from the connection any more.
+    End(Arc<Connection>, io::Error),
 }
 
 /// Those of the process.
@@ -109,16 +154,22 @@ pub(super) fn readers() -> &'static Readers {
     static READERS: OnceLock<Readers> = OnceLock::new();
     READERS.get_or_init(|| Readers {
         all: RwLock::default(),
-        idle: AtomicUsize::new(0),
-        kept: std::thread::available_parallelism().map_or(1, usize::from),
-        forgotten: AtomicUsize::new(0),
+        epoll: OnceLock::new(),
+        lead: Lead::new(),
+        poll: Poll::default(),
+        connections: AtomicUsize::new(0),
+        forgotten: AtomicU64::new(0),
+        started: AtomicU64::new(0),
+        processors: AtomicUsize::new(processors()),
+        helping: AtomicUsize::new(0),
     })
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
+fn processors() -> usize {
+    available_parallelism().map_or(1, usize::from)
 }
 
+/// The connections, and the threads that serve them.
 impl Readers {
     fn read(&self) -> RwLockReadGuard<'_, All> {
         self.all.read()
@@ -126,6 +177,14 @@ impl Readers {
 
     fn write(&self) -> RwLockWriteGuard<'_, All> {
         self.all.write()
+    }
+
+    fn epoll(&self) -> io::Result<&OwnedFd> {
+        if let Some(epoll) = self.epoll.get() {
+            return Ok(epoll);
+        }
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        Ok(self.epoll.get_or_init(|| epoll))
     }
 
     /// Has the requests that come from `device` served, until it ends. The descriptor does not block.
@@ -138,177 +197,291 @@ impl Readers {
         server: Arc<dyn Serve>,
     ) -> io::Result<()> {
         let mut all = self.write();
-        if all.threads.is_empty() {
-            self.start(&mut all)?;
-        }
-        all.last += 1;
-        let token = all.last;
-        for thread in &all.threads {
-            if let Err(e) = watch(thread, token, &device) {
-                all.threads.iter().for_each(|thread| unwatch(thread, &device));
-                return Err(e.into());
-            }
-        }
+        let epoll = self.epoll()?;
+        self.lead.start_first(|turn| self.start(turn))?;
+        let token = all.last + 1;
+        watch(epoll, token, &device)?;
+        all.last = token;
         let (serving, away) = (AtomicUsize::new(0), Mutex::default());
-        all.connections.insert(token, Arc::new(Connection { device, server, serving, away }));
+        let connection = Connection { token, device, server, serving, away };
+        all.connections.insert(token, Arc::new(connection));
+        self.connections.store(all.connections.len(), Ordering::SeqCst);
         Ok(())
     }
 
-    /// Starts a thread, which counts as one that waits.
-    fn start(&'static self, all: &mut All) -> io::Result<()> {
-        let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
-        for (token, connection) in &all.connections {
-            watch(&epoll, *token, &connection.device)?;
-        }
-        let (name, own) = (format!("fuse-{}", all.started), epoll.clone());
-        Builder::new().name(name).spawn(move || self.run(&own))?;
-        all.threads.push(epoll);
-        all.started += 1;
-        // The thread looks for its first connection after `all` is unlocked, so it counts by then.
-        self.idle.fetch_add(1, Ordering::SeqCst);
-        Ok(())
+    /// Starts a thread, which leads if it is given a turn.
+    fn start(&'static self, turn: Option<Turn>) -> io::Result<()> {
+        let name = format!("fuse-{}", self.started.fetch_add(1, Ordering::SeqCst));
+        self.processors.store(processors(), Ordering::Relaxed);
+        Builder::new().name(name).spawn(move || self.run(turn)).map(drop)
     }
 
-    fn run(&'static self, epoll: &Arc<OwnedFd>) {
-        let mut buffer = Buffer::new();
-        let (mut clones, mut forgotten) = (Clones::default(), 0);
-        while let Some(token) = self.next(epoll, &mut clones) {
-            let ended = self.forgotten.load(Ordering::SeqCst);
-            if std::mem::replace(&mut forgotten, ended) != ended {
-                clones.prune();
-            }
-            let connection = self.read().connections.get(&token).cloned();
-            if let Some(connection) = connection {
-                let device = clones.of(token, &connection, &connection.device);
-                self.serve(epoll, token, &connection, &device, &mut buffer);
-            }
-        }
-    }
-
-    /// Waits for a connection that has a request. `None`: this thread is not needed any more.
-    fn next(&self, epoll: &Arc<OwnedFd>, clones: &mut Clones<Connection>) -> Option<u64> {
-        let mut events = Vec::with_capacity(1);
+    fn run(&'static self, mut turn: Option<Turn>) {
+        let (mut own, mut buffer, seat) = (Own::default(), Buffer::new(), Seat::new());
+        let served = own.served.clone();
+        let hand_on = move || served.set(served.take().and_then(|turn| self.lead.hand_on(turn)));
+        waiting::hand_on_by(hand_on);
+        let mut arrives = turn.is_none();
         loop {
-            let waited = {
-                let room = rustix::buffer::spare_capacity(&mut events);
-                epoll::wait(epoll, room, Some(&REST))
+            if let Some(turn) = turn.take() {
+                self.lead(&mut own, &mut buffer, turn);
+            }
+            let kept = self.processors.load(Ordering::Relaxed);
+            let idle = &mut |what| match what {
+                Idle::Looks => self.prune(&mut own),
+                Idle::Rests => own.clones.clear(),
             };
-            match (waited, events.first()) {
-                (Ok(_), Some(event)) => return Some(event.data.u64()),
-                (Err(Errno::INTR), _) => {}
-                (Ok(_), None) if !self.leave(epoll, self.kept) => clones.clear(),
-                (Ok(_), None) => return None,
-                (Err(e), _) => {
-                    tracing::warn!("cannot wait for requests: {e}");
-                    self.leave(epoll, 0);
-                    return None;
-                }
+            turn = match std::mem::take(&mut arrives) {
+                true => self.lead.arrive(&seat, kept, idle),
+                false => self.lead.follow(&seat, kept, idle),
+            };
+            if turn.is_none() {
+                return;
             }
         }
     }
 
-    /// A thread that waits ends, if there are more than `kept` and another one waits.
-    fn leave(&self, epoll: &Arc<OwnedFd>, kept: usize) -> bool {
-        let mut all = self.write();
-        let another = |idle: usize| (kept == 0 || idle > 1).then(|| idle - 1);
-        let leaves = all.threads.len() > kept
-            && self.idle.fetch_update(Ordering::SeqCst, Ordering::SeqCst, another).is_ok();
-        if leaves {
-            all.threads.retain(|thread| !Arc::ptr_eq(thread, epoll));
+    /// Waits for requests and serves them, as long as this thread leads.
+    fn lead(&'static self, own: &mut Own, buffer: &mut Buffer, mut turn: Turn) {
+        (own.in_a_row, own.answered) = (0, None);
+        loop {
+            let work = self.next(own, buffer);
+            // Who waits for a device of one mount keeps nothing of another one that may end meanwhile.
+            own.last = None;
+            self.lead.begin(&turn, || self.start(None));
+            own.served.set(Some(turn));
+            match work {
+                Work::Request(connection, device, len) => {
+                    let bytes = buffer.room().get(..len).unwrap_or_default();
+                    self.serve(own, &connection, &device, bytes);
+                    own.last = Some(connection);
+                }
+                Work::End(connection, why) => self.forget(connection, why),
+            }
+            let Some(next) = own.served.take().and_then(|turn| self.lead.ended(turn)) else {
+                break;
+            };
+            turn = next;
+            own.answered = Some(Instant::now());
         }
-        leaves
+        // Another thread may be the one that forgets it.
+        own.last = None;
     }
 
-    /// Reads a request by `device`, and serves it.
-    fn serve(
-        &'static self,
-        epoll: &Arc<OwnedFd>,
-        token: u64,
-        connection: &Connection,
-        device: &Arc<OwnedFd>,
-        buffer: &mut Buffer,
-    ) {
-        let one_more = |serving: usize| (serving < MOST).then_some(serving + 1);
-        let serving = &connection.serving;
-        if serving.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more).is_err() {
-            return connection.turn_away(epoll);
+    /// Serves a request. Another thread leads meanwhile where one is not enough.
+    fn serve(&self, own: &Own, of: &Arc<Connection>, device: &Arc<OwnedFd>, bytes: &[u8]) {
+        let server = &of.server;
+        let helped = own.waited && server.is_large(bytes) && self.is_helped();
+        if helped {
+            own.served.set(own.served.take().and_then(|turn| self.lead.hand_on(turn)));
         }
-        match receive(device, buffer.room()) {
-            Ok(Some(bytes)) => self.handle(connection, device, bytes),
-            Ok(None) => {}
-            Err(e) => self.forget(token, connection, e),
-        }
-        if serving.fetch_sub(1, Ordering::SeqCst) == MOST / 2 + 1 {
-            self.turn_back(token, connection);
-        }
-    }
-
-    /// Serves a request. Another thread waits meanwhile.
-    fn handle(&'static self, connection: &Connection, device: &Arc<OwnedFd>, bytes: &[u8]) {
-        if self.idle.fetch_sub(1, Ordering::SeqCst) == 1
-            && let Err(e) = self.start(&mut self.write())
-        {
-            tracing::warn!("no further thread for requests: {e}");
-        }
-        let handle = || connection.server.handle(device, bytes);
         // The answer says EIO as it is dropped. A thread outlives a panic: others wait for it.
-        if let Err(why) = caught(handle) {
+        if let Err(why) = caught(|| server.handle(device, bytes)) {
             tracing::error!("a request failed: {why}");
             if is_broken(&why) {
-                connection.server.broken(&why);
+                server.broken(&why);
             }
         }
-        self.idle.fetch_add(1, Ordering::SeqCst);
+        if helped {
+            self.helping.fetch_sub(1, Ordering::SeqCst);
+        }
+        if of.serving.fetch_sub(1, Ordering::SeqCst) == MOST {
+            self.turn_back(of);
+        }
     }
 
-    /// Has all threads watch a connection again.
-    fn turn_back(&self, token: u64, connection: &Connection) {
-        let mut away = lock(&connection.away);
+    /// Whether one more thread may serve because there is too much for those that do. It counts then.
+    fn is_helped(&self) -> bool {
+        let most = self.processors.load(Ordering::Relaxed);
+        let more = |helping: usize| (helping + 1 < most).then_some(helping + 1);
+        self.helping.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok()
+    }
+
+    /// Has a connection watched again.
+    fn turn_back(&self, connection: &Connection) {
+        let mut away = connection.away.lock();
         let all = self.read();
-        let forgotten = !all.connections.contains_key(&token);
-        for thread in away.drain(..).filter_map(|thread| thread.upgrade()) {
-            if !forgotten && let Err(e) = watch(&thread, token, &connection.device) {
-                tracing::warn!("a thread cannot watch a connection again: {e}");
-            }
+        if std::mem::take(&mut *away)
+            && all.connections.contains_key(&connection.token)
+            && let Err(e) = self
+                .epoll()
+                .and_then(|epoll| Ok(watch(epoll, connection.token, &connection.device)?))
+        {
+            tracing::warn!("a connection cannot be watched again: {e}");
         }
     }
 
     /// Nothing comes from the connection any more.
-    fn forget(&self, token: u64, connection: &Connection, why: io::Error) {
+    fn forget(&self, connection: Arc<Connection>, why: io::Error) {
         let mut all = self.write();
-        // Another thread may have seen its end.
-        if all.connections.remove(&token).is_none() {
-            return;
+        let known = all.connections.remove(&connection.token).is_some();
+        self.connections.store(all.connections.len(), Ordering::SeqCst);
+        drop(all);
+        if known {
+            self.forgotten.fetch_add(1, Ordering::SeqCst);
+            if let Ok(epoll) = self.epoll() {
+                unwatch(epoll, &connection.device);
+            }
+            if why.kind() != io::ErrorKind::UnexpectedEof {
+                connection.server.failed(why);
+            }
         }
-        self.forgotten.fetch_add(1, Ordering::SeqCst);
-        if why.kind() != io::ErrorKind::UnexpectedEof {
-            connection.server.failed(why);
-        }
-        all.threads.iter().for_each(|thread| unwatch(thread, &connection.device));
+        // What served it may have to wait for a device to end.
+        waiting::begins();
+        drop(connection);
     }
 }
 
-impl Connection {
-    /// As many threads as may serve it do: the thread of `epoll` watches it no longer.
-    fn turn_away(&self, epoll: &Arc<OwnedFd>) {
-        let mut away = lock(&self.away);
-        // Those that serve it look at `away` when half of them are done, which is after this.
-        if self.serving.load(Ordering::SeqCst) == MOST {
-            unwatch(epoll, &self.device);
-            away.push(Arc::downgrade(epoll));
+/// What the leader does while it serves nothing.
+impl Readers {
+    /// Waits for a request, and reads it.
+    fn next(&self, own: &mut Own, buffer: &mut Buffer) -> Work {
+        let work = self.look(own, buffer);
+        own.waited = work.is_some();
+        if let Some(work) = work {
+            return work;
+        }
+        loop {
+            if let Some(work) = self.poll(own, buffer) {
+                return work;
+            }
+            if let Some(work) = self.sleep(own, buffer) {
+                return work;
+            }
+        }
+    }
+
+    /// Looks for a request for a moment, after an answer.
+    fn poll(&self, own: &mut Own, buffer: &mut Buffer) -> Option<Work> {
+        let since = own.answered?;
+        let moment = self.poll.moment(self.processors.load(Ordering::Relaxed));
+        let mut last = Instant::now();
+        while last.saturating_duration_since(since) < moment {
+            if let Some(work) = self.look(own, buffer) {
+                self.poll.found(since.elapsed());
+                return Some(work);
+            }
+            let now = Instant::now();
+            if now.saturating_duration_since(last) > PREEMPTED {
+                self.poll.pause();
+                return None;
+            }
+            last = now;
+        }
+        None
+    }
+
+    /// Sleeps until there may be a request.
+    fn sleep(&self, own: &mut Own, buffer: &mut Buffer) -> Option<Work> {
+        let seconds = i64::try_from(REST.as_secs()).unwrap_or(i64::MAX);
+        let mut found = self.wait(Some(&Timespec { tv_sec: seconds, tv_nsec: 0 }));
+        if found.is_none() {
+            own.clones.clear();
+            own.last = None;
+            self.processors.store(processors(), Ordering::Relaxed);
+            found = self.wait(None);
+        }
+        if let Some(since) = own.answered.take() {
+            self.poll.slept(since.elapsed());
+        }
+        self.receive(own, buffer, found?)
+    }
+
+    /// Looks whether there is a request: where the last one came from, and then everywhere.
+    fn look(&self, own: &mut Own, buffer: &mut Buffer) -> Option<Work> {
+        let alone = self.connections.load(Ordering::SeqCst) == 1;
+        if let Some(last) = own.last.clone()
+            && (alone || own.in_a_row < IN_A_ROW)
+        {
+            own.in_a_row = if alone { 0 } else { own.in_a_row + 1 };
+            let work = self.read_from(own, buffer, last);
+            if alone || work.is_some() {
+                return work;
+            }
+        }
+        own.in_a_row = 0;
+        let found = self.wait(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
+        self.receive(own, buffer, found)
+    }
+
+    /// Waits until a connection has a request, for so long. `None`: none has.
+    fn wait(&self, time: Option<&Timespec>) -> Option<u64> {
+        let mut events = Vec::with_capacity(1);
+        let waited = self.epoll().and_then(|epoll| {
+            let room = rustix::buffer::spare_capacity(&mut events);
+            Ok(epoll::wait(epoll, room, time)?)
+        });
+        match (waited, events.first()) {
+            (Ok(_), Some(event)) => Some(event.data.u64()),
+            (Err(e), _) if e.kind() != io::ErrorKind::Interrupted => {
+                tracing::warn!("cannot wait for requests: {e}");
+                std::thread::sleep(FAILED);
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// Reads from a connection that was found to have a request.
+    fn receive(&self, own: &mut Own, buffer: &mut Buffer, token: u64) -> Option<Work> {
+        let connection = self.read().connections.get(&token).cloned()?;
+        self.read_from(own, buffer, connection)
+    }
+
+    /// Reads a request, if there is one.
+    fn read_from(
+        &self,
+        own: &mut Own,
+        buffer: &mut Buffer,
+        connection: Arc<Connection>,
+    ) -> Option<Work> {
+        self.prune(own);
+        // Only the leader makes it more.
+        if connection.serving.load(Ordering::SeqCst) >= MOST {
+            self.turn_away(&connection);
+            return None;
+        }
+        let device = own.clones.of(connection.token, &connection, &connection.device);
+        match receive(&device, buffer.room()) {
+            Ok(Some(bytes)) => {
+                let len = bytes.len();
+                connection.serving.fetch_add(1, Ordering::SeqCst);
+                Some(Work::Request(connection, device, len))
+            }
+            Ok(None) => None,
+            Err(e) => Some(Work::End(connection, e)),
+        }
+    }
+
+    /// Lets go of what the thread has of connections that have ended.
+    fn prune(&self, own: &mut Own) {
+        let forgotten = self.forgotten.load(Ordering::SeqCst);
+        if std::mem::replace(&mut own.forgotten, forgotten) != forgotten {
+            own.clones.prune();
+        }
+    }
+
+    /// As many threads as may serve a connection do: it is watched no longer.
+    fn turn_away(&self, connection: &Connection) {
+        let mut away = connection.away.lock();
+        // The first one that is done looks at `away`, which is after this.
+        if connection.serving.load(Ordering::SeqCst) >= MOST
+            && !std::mem::replace(&mut *away, true)
+            && let Ok(epoll) = self.epoll()
+        {
+            unwatch(epoll, &connection.device);
         }
     }
 }
 
-/// Has a thread wait for the requests of a connection.
+/// Has the leader wait for the requests of a connection.
 fn watch(epoll: &OwnedFd, token: u64, device: &OwnedFd) -> Result<(), Errno> {
-    let flags = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
-    epoll::add(epoll, device, epoll::EventData::new_u64(token), flags)
+    epoll::add(epoll, device, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
 }
 
 /// The opposite of [`watch`].
 fn unwatch(epoll: &OwnedFd, device: &OwnedFd) {
-    // Threads that have turned away do not watch it.
+    // One that is away is not watched.
     if let Err(e) = epoll::delete(epoll, device)
         && e != Errno::NOENT
     {
@@ -322,6 +495,6 @@ pub(super) mod tests {
 
     /// Threads that there are.
     pub(in crate::session) fn threads() -> usize {
-        readers().read().threads.len()
+        readers().lead.threads()
     }
 }

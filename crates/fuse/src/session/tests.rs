@@ -191,3 +191,31 @@ fn connections_without_requests_cost_no_thread() {
     drop(kernels);
     sessions.into_iter().for_each(finishes);
 }
+
+/// The leader serves what it reads: while that takes long, other connections are served all the same, and the one that ended is
+/// let go of.
+#[test]
+fn a_request_that_takes_long_holds_up_no_other_connection() {
+    let (slow, fs) = (Nothing::default(), Nothing::default());
+    let (first, one) = connect(&slow);
+    let (second, other) = connect(&fs);
+    for round in 1..=10 {
+        let names = slow.names.lock();
+        first.ask(round, fuse_opcode::FUSE_LOOKUP, b"a\0");
+        // Read next or not, it is answered before the slow one can be.
+        second.ask(round, fuse_opcode::FUSE_GETATTR, &[0; 16]);
+        assert_eq!(second.answered(), round);
+        drop(names);
+        assert_eq!(first.answered(), round);
+    }
+    let names = slow.names.lock();
+    second.ask(100, fuse_opcode::FUSE_GETATTR, &[0; 16]);
+    assert_eq!(second.answered(), 100);
+    first.ask(100, fuse_opcode::FUSE_LOOKUP, b"a\0");
+    drop(second);
+    finishes(other);
+    drop(names);
+    assert_eq!(first.answered(), 100);
+    drop(first);
+    finishes(one);
+}

@@ -74,6 +74,48 @@ fn slow_requests_of_programs_keep_no_others_waiting() {
     w.unmount();
 }
 
+/// The thread that reads a request also serves it. While it waits for something that nobody foresaw, others are served soon,
+/// in the same mount and in another one; also if there is one such request after the other.
+#[test]
+fn a_request_that_waits_unforeseen_keeps_others_waiting_for_a_moment_only() {
+    let (latch, asked) = (Arc::new((Mutex::new(0), Condvar::new())), Arc::new(AtomicUsize::new(0)));
+    let (hook, count) = (latch.clone(), asked.clone());
+    let slow = World::with(settings(), &CreateProps::default(), |s| {
+        s.space = Arc::new(move || {
+            let number = count.fetch_add(1, Ordering::SeqCst);
+            hook.1.wait_while(&mut hook.0.lock(), |ended| *ended <= number);
+            Space::default()
+        });
+    });
+    let other = World::new();
+    fs::write(slow.path("file"), "text").unwrap();
+    let longest = std::thread::scope(|scope| {
+        let mut longest = Duration::ZERO;
+        for round in 0..20 {
+            scope.spawn(|| rustix::fs::statvfs(slow.dir.path()).map(drop));
+            let waits = comes_true(|| asked.load(Ordering::SeqCst) > round);
+            let begun = Instant::now();
+            let done = [&slow, &other].map(|w| use_files(w.dir.path(), "beside", 1).is_ok());
+            longest = longest.max(begun.elapsed());
+            // Half of them go on, so that others wait at the same time.
+            *latch.0.lock() = round / 2;
+            latch.1.notify_all();
+            if !waits || done != [true, true] {
+                *latch.0.lock() = usize::MAX;
+                latch.1.notify_all();
+                panic!("round {round}: {waits} {done:?}");
+            }
+        }
+        *latch.0.lock() = usize::MAX;
+        latch.1.notify_all();
+        longest
+    });
+    // What waits would take for ever; what is served at once takes milliseconds, or more on a machine that is busy.
+    assert!(longest < Duration::from_secs(10), "{longest:?}");
+    slow.unmount();
+    other.unmount();
+}
+
 /// A program that uses a mount.
 fn start(command: &str, dir: &Path) -> Child {
     let mut sh = Command::new("sh");

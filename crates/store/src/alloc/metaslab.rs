@@ -60,6 +60,7 @@ use std::time::{Duration, Instant};
 
 use cenote_format::{invariant, less};
 use cenote_vdev::stats::Latencies;
+use cenote_vdev::waiting;
 use parking_lot::{Condvar, MutexGuard};
 
 use super::defer::{DeferSets, Set};
@@ -525,6 +526,7 @@ impl Metaslab {
         loader: &dyn LoadMetaslab,
         loads: &Latencies,
     ) -> Result<View, NotLoaded> {
+        waiting::begins();
         let mut state = self.state.lock();
         state.used = state.used.max(txg);
         while state.loading.is_some() {

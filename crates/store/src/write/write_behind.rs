@@ -35,7 +35,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use cenote_format::abd::Abd;
 use cenote_format::invariant::caught;
 use cenote_format::{invariant, less};
-use cenote_vdev::{BlockWrite, VdevError};
+use cenote_vdev::{BlockWrite, VdevError, waiting};
 use crossbeam_channel::{Sender, unbounded};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
@@ -304,6 +304,7 @@ impl WriteBehind {
 
     /// Writes all that is collected, and waits for all that is being written.
     fn finish(&self) -> MutexGuard<'_, State> {
+        waiting::begins();
         let mut state = self.state.lock();
         while !state.is_idle() || state.running {
             let writer = state.writer.as_ref().map(WeakWriter::upgrade);

@@ -1,0 +1,133 @@
+use super::*;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(20);
+
+fn none() -> io::Result<()> {
+    Err(io::Error::other("no threads"))
+}
+
+fn lead() -> (Lead, Turn) {
+    let lead = Lead::new();
+    let mut first = None;
+    lead.start_first(|turn| {
+        first = turn;
+        Ok(())
+    })
+    .unwrap();
+    (lead, first.unwrap())
+}
+
+fn wait_until(done: impl Fn() -> bool) {
+    let since = Instant::now();
+    while !done() {
+        assert!(since.elapsed() < LONG);
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A thread that follows, and tells the turn that it is given.
+fn follow<'a>(scope: &'a thread::Scope<'a, '_>, lead: &'a Lead) -> std::sync::mpsc::Receiver<Turn> {
+    let (tell, told) = channel();
+    scope.spawn(move || {
+        if let Some(turn) = lead.follow(&Seat::new(), LEAST, &mut |_| {}) {
+            tell.send(turn).unwrap();
+        }
+    });
+    wait_until(|| lead.deputy.load(SeqCst) != ABSENT);
+    told
+}
+
+#[test]
+fn without_others_the_leader_goes_on() {
+    let (lead, mut turn) = lead();
+    for _ in 0..10 {
+        lead.begin(&turn, none);
+        let kept = lead.hand_on(turn).unwrap();
+        turn = lead.ended(kept).unwrap();
+    }
+    assert_eq!((turn.0, lead.threads()), (11, 1));
+}
+
+#[test]
+fn what_may_block_is_handed_on_at_once() {
+    let (lead, turn) = lead();
+    thread::scope(|scope| {
+        let told = follow(scope, &lead);
+        lead.begin(&turn, none);
+        assert!(lead.hand_on(turn).is_none());
+        let next = told.recv_timeout(LONG).unwrap();
+        assert_eq!(lead.word.load(SeqCst), next.waiting());
+        // What was handed on is over, whenever it ends.
+        assert!(lead.ended(Turn(next.0 - 1)).is_none());
+    });
+}
+
+#[test]
+fn what_takes_long_is_overtaken_also_when_the_deputy_slept() {
+    let (lead, mut turn) = lead();
+    thread::scope(|scope| {
+        let told = follow(scope, &lead);
+        // Turns that are short do not change who leads.
+        for _ in 0..1000 {
+            lead.begin(&turn, none);
+            turn = lead.ended(turn).unwrap();
+        }
+        wait_until(|| lead.deputy.load(SeqCst) == SLEEPS);
+        lead.begin(&turn, none);
+        let next = told.recv_timeout(LONG).unwrap();
+        assert_eq!(next.0, turn.0 + 1);
+        assert!(lead.ended(turn).is_none() && lead.deputy.load(SeqCst) == ABSENT);
+    });
+}
+
+#[test]
+fn who_is_done_leads_in_place_of_one_that_serves() {
+    let (lead, turn) = lead();
+    lead.begin(&turn, none);
+    let next = lead.follow(&Seat::new(), LEAST, &mut |_| {}).unwrap();
+    assert_eq!(next.0, turn.0 + 1);
+    assert!(lead.ended(turn).is_none());
+}
+
+/// Threads lead by turns, hand on, are overtaken and come back: there is one leader at any time, and always one that comes.
+#[test]
+fn one_thread_leads_at_any_time() {
+    const TURNS: usize = 3000;
+    static LEAD: std::sync::LazyLock<Lead> = std::sync::LazyLock::new(Lead::new);
+    static LEADING: AtomicBool = AtomicBool::new(false);
+    static DONE: AtomicUsize = AtomicUsize::new(0);
+
+    fn run(mut turn: Option<Turn>, number: usize) {
+        let seat = Seat::new();
+        let mut arrives = turn.is_none();
+        while DONE.load(SeqCst) < TURNS {
+            if let Some(own) = turn.take() {
+                assert!(!LEADING.swap(true, SeqCst));
+                let n = DONE.fetch_add(1, SeqCst);
+                LEADING.store(false, SeqCst);
+                LEAD.begin(&own, || {
+                    thread::Builder::new().spawn(move || run(None, number + 1)).map(drop)
+                });
+                turn = match n % 7 {
+                    0 => LEAD.hand_on(own).and_then(|own| LEAD.ended(own)),
+                    1 if n % 3 == 0 => {
+                        thread::sleep(Duration::from_millis(3));
+                        LEAD.ended(own)
+                    }
+                    _ => LEAD.ended(own),
+                };
+                continue;
+            }
+            turn = match std::mem::take(&mut arrives) {
+                true => LEAD.arrive(&seat, LEAST, &mut |_| {}),
+                false => LEAD.follow(&seat, LEAST, &mut |_| {}),
+            };
+        }
+    }
+
+    LEAD.start_first(|turn| thread::Builder::new().spawn(move || run(turn, 0)).map(drop)).unwrap();
+    wait_until(|| DONE.load(SeqCst) >= TURNS);
+}
