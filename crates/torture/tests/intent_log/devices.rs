@@ -1,6 +1,6 @@
 //! Log vdevs that fail, and that are lost.
 
-use crate::world::{look, root};
+use cenote_torture::live::world::{look, root};
 use cenote_engine::Engine;
 use cenote_engine::create::{Class, Layout, Redundancy, VdevSpec};
 use cenote_pool::{ImportError, ImportOptions};

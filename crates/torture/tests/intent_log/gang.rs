@@ -1,7 +1,7 @@
 //! Gang blocks that records of a log point to (`dmu_sync` in a fragmented pool): they are claimed with all that they
 //! consist of, replayed and freed.
 
-use crate::world::{self, look};
+use cenote_torture::live::world::{self, look};
 use crate::{SHAPES, recover};
 use cenote_dsl::zil::{self, Item};
 use cenote_engine::{Engine, tunables};

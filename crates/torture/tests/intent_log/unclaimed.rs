@@ -2,7 +2,7 @@
 //! costs what follows in the log, and its dataset until the log is given up; the pool and other datasets go on. Where a
 //! device fails nothing is claimed: it may come back.
 
-use crate::world::{self, look};
+use cenote_torture::live::world::{self, look};
 use cenote_dsl::zil::{self, Item};
 use cenote_engine::Engine;
 use cenote_engine::change::{Changes, Kind, NewDataset};

@@ -2,7 +2,7 @@
 
 use crate::SHAPES;
 use crate::records::{begun, images, new};
-use crate::world::{self, root};
+use cenote_torture::live::world::{self, root};
 use cenote_engine::Engine;
 use cenote_torture::live::disk::{Disk, Image, Journal, Replay};
 use cenote_torture::live::lab::{Logs, disks, judge, keep, lab};
