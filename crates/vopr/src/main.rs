@@ -49,6 +49,7 @@ mod sim;
 
 use plan::{Plant, plan};
 use sim::{Figures, Sim};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// A history that fails ends its process with this.
@@ -74,14 +75,16 @@ pub struct Asked {
     plant: Option<Plant>,
     /// One history, in this process.
     run: bool,
-    /// OpenZFS's `zdb` judges what is left.
-    judge: bool,
+    /// Where what is left on the disks is kept.
+    save: Option<PathBuf>,
+    /// Every hand-over is told.
+    trace: bool,
     /// Steps are told.
     tell: bool,
 }
 
 const USAGE: &str = "vopr [--seconds N] [--seed N] [--count N] [--steps N] [--jobs N] [--plant FAULT]
-vopr --run --seed N [--steps N] [--keep STEP,...] [--plant FAULT] [--judge] [--tell]";
+vopr --run --seed N [--steps N] [--keep STEP,...] [--plant FAULT] [--save DIR] [--tell] [--trace]";
 
 fn asked() -> Option<Asked> {
     let mut asked = Asked {
@@ -93,14 +96,16 @@ fn asked() -> Option<Asked> {
         keep: None,
         plant: None,
         run: false,
-        judge: false,
+        save: None,
+        trace: false,
         tell: false,
     };
     let mut all = std::env::args().skip(1);
     while let Some(word) = all.next() {
         match word.as_str() {
             "--run" => asked.run = true,
-            "--judge" => asked.judge = true,
+            "--trace" => asked.trace = true,
+            "--save" => asked.save = Some(all.next()?.into()),
             "--tell" => asked.tell = true,
             "--seconds" => asked.seconds = all.next()?.parse().ok()?,
             "--seed" => asked.seed = all.next()?.parse().ok()?,
@@ -134,10 +139,12 @@ fn history(asked: &Asked) -> Result<(Figures, Vec<cenote_torture::live::disk::Im
 }
 
 fn run(asked: &Asked) -> Result<(), String> {
-    let (done, ran) = schedule::run(asked.seed, || history(asked));
+    let (done, ran) = schedule::run((asked.seed, asked.trace), || history(asked));
     let (figures, images) = done.unwrap_or_else(|_| Err("it panicked".into()))?;
-    if asked.judge {
-        cenote_torture::live::lab::judge(&images)?;
+    if let Some(dir) = &asked.save {
+        for (i, image) in images.iter().enumerate() {
+            image.save(&dir.join(format!("d{i}")));
+        }
     }
     println!(
         "seed {}: {} threads, {} hand-overs, {} s, {} operations of disks, {} groups, {} crashes; {:016x} {:016x}",
@@ -162,6 +169,7 @@ fn main() -> ExitCode {
     if !asked.run {
         return if many::run(&asked) { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
+    schedule::settle();
     if let Err(why) = run(&asked) {
         println!("seed {} fails: {why}", asked.seed);
         // Threads of the history are still there.

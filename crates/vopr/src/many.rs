@@ -8,7 +8,10 @@
 
 use crate::Asked;
 use crate::plan::plan;
+use cenote_torture::live::disk::Image;
+use cenote_torture::live::lab;
 use parking_lot::Mutex;
+use std::fs::File;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -16,6 +19,8 @@ use std::time::{Duration, Instant};
 /// One in so many is judged, and done twice.
 const JUDGED: u64 = 4;
 const TWICE: u64 = 8;
+/// How long a history takes at most, unless it hangs.
+const LONGEST: Duration = Duration::from_secs(300);
 /// How long shorter histories are looked for.
 const SHRINKING: Duration = Duration::from_secs(180);
 
@@ -36,12 +41,18 @@ impl Ended {
 /// Does the history of a seed.
 fn one(asked: &Asked, seed: u64, keep: Option<&[usize]>, (judge, tell): (bool, bool)) -> Ended {
     let failed = |e: std::io::Error| Ended { well: false, text: format!("no process: {e}") };
-    let exe = match std::env::current_exe() {
-        Ok(exe) => exe,
-        Err(e) => return failed(e),
-    };
-    // Addresses are the same each time, if there is `setarch`, for whatever goes by them.
-    let mut command = Command::new(exe);
+    try_one(asked, seed, keep, (judge, tell)).unwrap_or_else(failed)
+}
+
+fn try_one(
+    asked: &Asked,
+    seed: u64,
+    keep: Option<&[usize]>,
+    (judge, tell): (bool, bool),
+) -> std::io::Result<Ended> {
+    let dir = tempfile::tempdir()?;
+    let told = dir.path().join("told");
+    let mut command = Command::new(std::env::current_exe()?);
     command.arg("--run").args(["--seed", &seed.to_string(), "--steps", &asked.steps.to_string()]);
     if let Some(keep) = keep {
         let list: Vec<String> = keep.iter().map(usize::to_string).collect();
@@ -51,19 +62,39 @@ fn one(asked: &Asked, seed: u64, keep: Option<&[usize]>, (judge, tell): (bool, b
         command.args(["--plant", name]);
     }
     if judge {
-        command.arg("--judge");
+        command.arg("--save").arg(dir.path());
     }
     if tell {
         command.arg("--tell");
     }
-    match command.env("RAYON_NUM_THREADS", "2").env_remove("RUST_LOG").output() {
-        Err(e) => failed(e),
-        Ok(output) => {
-            let mut text = String::from_utf8_lossy(&output.stderr).into_owned();
-            text.push_str(&String::from_utf8_lossy(&output.stdout));
-            Ended { well: output.status.success(), text }
+    let out = File::create(&told)?;
+    command.stdout(out.try_clone()?).stderr(out);
+    let mut child = command.spawn()?;
+    let begun = Instant::now();
+    let status = loop {
+        match child.try_wait()? {
+            Some(status) => break Some(status),
+            None if begun.elapsed() > LONGEST => {
+                child.kill()?;
+                child.wait()?;
+                break None;
+            }
+            None => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    let mut text = String::from_utf8_lossy(&std::fs::read(&told)?).into_owned();
+    if status.is_none() {
+        text.push_str("it does not end");
+    }
+    let mut well = status.is_some_and(|status| status.success());
+    if well && judge {
+        let disks = (0..).map(|i| dir.path().join(format!("d{i}"))).take_while(|d| d.exists());
+        let images: Vec<Image> = disks.map(|disk| Image::load(&disk)).collect();
+        if let Err(why) = lab::judge(&images) {
+            (well, text) = (false, why);
         }
     }
+    Ok(Ended { well, text })
 }
 
 /// Leaves out steps of a history that fails. Returns those that are left.

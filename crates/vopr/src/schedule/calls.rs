@@ -94,10 +94,19 @@ fn await_baton(go: *const AtomicU32) {
         // SAFETY: the schedule keeps it in a box of its own, as long as the process lives.
         let has = unsafe { &*go }.swap(0, Ordering::Acquire);
         if has == 1 {
-            return;
+            return await_end();
         }
         let wait = (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as usize;
         kernel(libc::SYS_futex, [go as usize, wait, 0, 0, 0, 0]);
+    }
+}
+
+/// Waits until a thread is gone that handed over the baton for good.
+fn await_end() {
+    let Some(thread) = with(|s| s.gone.take()) else { return };
+    let process = std::process::id() as usize;
+    while kernel(libc::SYS_tgkill, [process, thread as usize, 0, 0, 0, 0]) == 0 {
+        std::hint::spin_loop();
     }
 }
 
@@ -138,6 +147,11 @@ fn switch(me: usize) {
 
 /// Sets what the present thread does, and lets others run until that is over. Whether its time was over before.
 fn block(me: usize, state: State) -> bool {
+    with(|s| {
+        if s.traces {
+            eprintln!("{me}: {state:x?}");
+        }
+    });
     with(|s| {
         if let Some(thread) = s.threads.get_mut(me) {
             (thread.state, thread.timed_out) = (state, false);
@@ -368,11 +382,14 @@ struct Beginning {
 }
 
 extern "C" fn begin(beginning: *mut c_void) -> *mut c_void {
+    let beginning = beginning.cast::<Beginning>();
     // SAFETY: `pthread_create` below made it, for this thread alone.
-    let Beginning { start, argument, number, go } =
-        *unsafe { Box::from_raw(beginning.cast::<Beginning>()) };
-    await_baton(go);
+    let (number, go) = unsafe { ((*beginning).number, (*beginning).go) };
     ME.set(number);
+    // Nothing is allocated or given back before: others run.
+    await_baton(go);
+    // SAFETY: as above.
+    let Beginning { start, argument, .. } = *unsafe { Box::from_raw(beginning) };
     // SAFETY: the key is there; the destructor is called for what is not null.
     unsafe { libc::pthread_setspecific(KEY.load(Ordering::Relaxed) - 1, go.cast()) };
     start(argument)
@@ -381,7 +398,12 @@ extern "C" fn begin(beginning: *mut c_void) -> *mut c_void {
 /// A thread has ended; its thread locals are gone.
 extern "C" fn end(_: *mut c_void) {
     let Some(me) = me() else { return };
-    with(|s| s.end(me));
+    // SAFETY: always allowed.
+    let number = unsafe { libc::gettid() };
+    with(|s| {
+        s.end(me);
+        s.gone = Some(number);
+    });
     ME.set(OUTSIDE);
     if let Some(next) = next(me) {
         give(next);
@@ -440,14 +462,37 @@ extern "C" fn pthread_join(thread: libc::pthread_t, value: *mut *mut c_void) -> 
     real!(c"pthread_join", fn(libc::pthread_t, *mut *mut c_void) -> c_int, thread, value)
 }
 
+/// Has the kernel put this process at the same addresses in each run: it begins anew, once. Where that is not allowed
+/// it goes on, and two runs of a seed may differ.
+pub fn settle() {
+    use std::os::unix::process::CommandExt;
+    const ASK: libc::c_ulong = 0xffff_ffff;
+    // SAFETY: always allowed.
+    let now = unsafe { libc::personality(ASK) };
+    if now < 0 || now & libc::ADDR_NO_RANDOMIZE != 0 {
+        return;
+    }
+    // SAFETY: as above; it counts from the next `exec` on.
+    unsafe { libc::personality((now | libc::ADDR_NO_RANDOMIZE) as libc::c_ulong) };
+    // SAFETY: as above.
+    let is_set = unsafe { libc::personality(ASK) } & libc::ADDR_NO_RANDOMIZE != 0;
+    if let (true, Ok(exe)) = (is_set, std::env::current_exe()) {
+        let error = std::process::Command::new(exe).args(std::env::args_os().skip(1)).exec();
+        eprintln!("addresses are not the same in each run: {error}");
+    }
+}
+
 /// Runs a history: `f` in a thread of its own, and all that it starts. Threads that are left are never heard of
-/// again. Once in a process.
-pub fn run<T: Send>(seed: u64, f: impl FnOnce() -> T + Send) -> (std::thread::Result<T>, Ran) {
+/// again. Once in a process. Every decision is told if `traces`.
+pub fn run<T: Send>(
+    (seed, traces): (u64, bool),
+    f: impl FnOnce() -> T + Send,
+) -> (std::thread::Result<T>, Ran) {
     let mut key = 0;
     // SAFETY: the key is written, and the destructor is a function of that kind.
     unsafe { libc::pthread_key_create(&raw mut key, Some(end)) };
     KEY.store(key + 1, Ordering::Relaxed);
-    let mut schedule = Box::new(Schedule::new(seed));
+    let mut schedule = Box::new(Schedule::new(seed, traces));
     // SAFETY: always allowed.
     let own = schedule.add(unsafe { libc::pthread_self() });
     SCHEDULE.store(Box::into_raw(schedule), Ordering::Release);

@@ -23,6 +23,12 @@
 //! Time stands still but for a microsecond at each hand-over, and for what threads wait: when all of them wait, it
 //! jumps to the first moment at which one goes on. A group of five seconds takes none.
 //!
+//! # Addresses
+//!
+//! Some things go by addresses: `parking_lot` chooses by them when a lock is handed over fairly, hashers take them for
+//! chance. So [`settle`] has the kernel put everything at the same place each time, and a thread that was started or
+//! goes on after another one has ended waits until the kernel knows no more of that one: then its memory has been given back.
+//!
 //! # What it finds besides what the engine says
 //!
 //! All threads wait and none has a time at which it goes on: that is a deadlock. The threads hand the baton around
@@ -44,7 +50,7 @@ mod calls;
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU32;
 
-pub use calls::{point, run};
+pub use calls::{point, run, settle};
 
 /// Hand-overs after which a history is said to have no end.
 const MOST: u64 = 40_000_000;
@@ -130,6 +136,10 @@ struct Schedule {
     digest: u64,
     /// The last threads that ran, for a report.
     last: VecDeque<usize>,
+    /// A thread that has handed the baton over for good: the kernel's number of it.
+    gone: Option<i32>,
+    /// Every decision is told: where two runs of a seed differ, this says from when on.
+    traces: bool,
 }
 
 /// What came of a history, besides what it returned.
@@ -146,13 +156,26 @@ pub struct Ran {
 }
 
 impl Schedule {
-    fn new(seed: u64) -> Schedule {
+    fn new(seed: u64, traces: bool) -> Schedule {
         let mut picks = Chance(seed);
         let numbers = Chance(picks.next());
         let stays = [1, 2, 4, 16][picks.below(4) as usize];
         let (threads, last) = (Vec::new(), VecDeque::new());
         let (current, now, switches) = (0, 0, 0);
-        Schedule { threads, current, now, picks, numbers, stays, switches, digest: seed, last }
+        let (digest, gone) = (seed, None);
+        Schedule {
+            threads,
+            current,
+            now,
+            picks,
+            numbers,
+            stays,
+            switches,
+            digest,
+            last,
+            gone,
+            traces,
+        }
     }
 
     /// A new thread, which could run.
@@ -190,9 +213,12 @@ impl Schedule {
             if ready > 0 {
                 let which = self.picks.below(ready) as usize;
                 let all = self.threads.iter().enumerate();
-                let mut ready = all.filter(|(_, t)| t.state == State::Ready).map(|(i, _)| i);
-                let next = ready.nth(which).unwrap_or(self.current);
+                let mut could = all.filter(|(_, t)| t.state == State::Ready).map(|(i, _)| i);
+                let next = could.nth(which).unwrap_or(self.current);
                 self.note(next as u64 ^ self.now << 8);
+                if self.traces {
+                    eprintln!("{} of {ready} after {} at {}", next, self.current, self.now);
+                }
                 self.last.push_back(next);
                 if self.last.len() > 40 {
                     self.last.pop_front();
@@ -211,6 +237,9 @@ impl Schedule {
 
     /// Wakes threads that wait at an address: `most` of them, in an order that the seed gives. Returns how many.
     fn wake(&mut self, at: usize, bits: u32, most: usize) -> usize {
+        if self.traces {
+            eprintln!("{} wakes {at:x}", self.current);
+        }
         let mut woken = 0;
         while woken < most {
             let waits = |t: &Thread| {
@@ -245,6 +274,9 @@ impl Schedule {
     /// What a clock says. Who asks again and again sees time pass.
     fn time(&mut self, since_1970: bool) -> (u64, u64) {
         self.now += 20;
+        if self.traces {
+            eprintln!("{} asks for the time: {}", self.current, self.now);
+        }
         let seconds = if since_1970 { EPOCH } else { 1000 };
         (seconds + self.now / SECOND, self.now % SECOND)
     }
