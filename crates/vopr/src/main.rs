@@ -49,7 +49,7 @@ mod sim;
 
 use plan::{Plant, plan};
 use sim::{Figures, Sim};
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::ExitCode;
 
 /// A history that fails ends its process with this.
@@ -70,53 +70,50 @@ pub struct Asked {
     steps: usize,
     /// Histories at once.
     jobs: usize,
-    /// Steps that are done; `None`: all.
-    keep: Option<Vec<usize>>,
+    /// Which steps are done.
+    keep: Vec<bool>,
     plant: Option<Plant>,
     /// One history, in this process.
     run: bool,
-    /// Where what is left on the disks is kept.
-    save: Option<PathBuf>,
+    /// What is left on the disks is kept in the present directory.
+    save: bool,
     /// Every hand-over is told.
     trace: bool,
-    /// Steps are told.
-    tell: bool,
 }
 
 const USAGE: &str = "vopr [--seconds N] [--seed N] [--count N] [--steps N] [--jobs N] [--plant FAULT]
-vopr --run --seed N [--steps N] [--keep STEP,...] [--plant FAULT] [--save DIR] [--tell] [--trace]";
+vopr --run --seed N [--steps N] [--keep STEP,...] [--plant FAULT] [--save] [--trace]";
+/// The variable by which the process of a history is asked for it, and how long its value is, whatever is asked for.
+const VARIABLE: &str = "VOPR";
+const LENGTH: usize = 4096;
+/// Steps that a history has at most.
+const MOST_STEPS: usize = 900;
 
-fn asked() -> Option<Asked> {
+fn asked<'a>(mut all: impl Iterator<Item = &'a str>) -> Option<Asked> {
     let mut asked = Asked {
         seconds: u64::MAX,
         seed: 0,
         count: u64::MAX,
         steps: 40,
         jobs: 2,
-        keep: None,
+        keep: Vec::new(),
         plant: None,
         run: false,
-        save: None,
+        save: false,
         trace: false,
-        tell: false,
     };
-    let mut all = std::env::args().skip(1);
+    let mut keep = None;
     while let Some(word) = all.next() {
-        match word.as_str() {
+        match word {
             "--run" => asked.run = true,
             "--trace" => asked.trace = true,
-            "--save" => asked.save = Some(all.next()?.into()),
-            "--tell" => asked.tell = true,
+            "--save" => asked.save = true,
             "--seconds" => asked.seconds = all.next()?.parse().ok()?,
             "--seed" => asked.seed = all.next()?.parse().ok()?,
             "--count" => asked.count = all.next()?.parse().ok()?,
-            "--steps" => asked.steps = all.next()?.parse().ok()?,
+            "--steps" => asked.steps = all.next()?.parse().ok().filter(|n| *n <= MOST_STEPS)?,
             "--jobs" => asked.jobs = all.next()?.parse().ok()?,
-            "--keep" => {
-                let list = all.next()?;
-                let numbers = list.split(',').filter(|n| !n.is_empty()).map(str::parse);
-                asked.keep = Some(numbers.collect::<Result<_, _>>().ok()?);
-            }
+            "--keep" => keep = all.next(),
             "--plant" => {
                 let name = all.next()?;
                 asked.plant = Some(Plant::ALL.iter().find(|(n, _)| *n == name)?.1);
@@ -124,14 +121,18 @@ fn asked() -> Option<Asked> {
             _ => return None,
         }
     }
+    asked.keep = vec![keep.is_none(); asked.steps];
+    for number in keep.unwrap_or_default().split(',').filter(|n| !n.is_empty()) {
+        *asked.keep.get_mut(number.parse::<usize>().ok()?)? = true;
+    }
     Some(asked)
 }
 
 /// Does a history.
 fn history(asked: &Asked) -> Result<(Figures, Vec<cenote_torture::live::disk::Image>), String> {
-    let mut sim = Sim::new(asked.seed, asked.plant, asked.tell)?;
+    let mut sim = Sim::new(asked.seed, asked.plant)?;
     for step in plan(asked.seed, asked.steps) {
-        if asked.keep.as_ref().is_none_or(|keep| keep.contains(&step.number)) {
+        if asked.keep[step.number] {
             sim.step(&step).map_err(|why| format!("step {}: {why}", step.number))?;
         }
     }
@@ -141,10 +142,8 @@ fn history(asked: &Asked) -> Result<(Figures, Vec<cenote_torture::live::disk::Im
 fn run(asked: &Asked) -> Result<(), String> {
     let (done, ran) = schedule::run((asked.seed, asked.trace), || history(asked));
     let (figures, images) = done.unwrap_or_else(|_| Err("it panicked".into()))?;
-    if let Some(dir) = &asked.save {
-        for (i, image) in images.iter().enumerate() {
-            image.save(&dir.join(format!("d{i}")));
-        }
+    for (i, image) in images.iter().enumerate().filter(|_| asked.save) {
+        image.save(Path::new(&format!("d{i}")));
     }
     println!(
         "seed {}: {} threads, {} hand-overs, {} s, {} operations of disks, {} groups, {} crashes; {:016x} {:016x}",
@@ -162,14 +161,21 @@ fn run(asked: &Asked) -> Result<(), String> {
 }
 
 fn main() -> ExitCode {
-    let Some(asked) = asked() else {
+    let is_history = std::env::var(VARIABLE).ok();
+    let line = || std::env::args().skip(1).collect::<Vec<_>>().join(" ");
+    let words = is_history.clone().unwrap_or_else(line);
+    let Some(asked) = asked(words.split_ascii_whitespace()) else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
     if !asked.run {
         return if many::run(&asked) { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
-    schedule::settle();
+    if is_history.is_none() {
+        let error = schedule::settle(VARIABLE, &format!("{words:LENGTH$}"));
+        eprintln!("the history has no process of its own: {error}");
+        return ExitCode::FAILURE;
+    }
     if let Err(why) = run(&asked) {
         println!("seed {} fails: {why}", asked.seed);
         // Threads of the history are still there.

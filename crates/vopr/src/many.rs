@@ -39,16 +39,16 @@ impl Ended {
 }
 
 /// Does the history of a seed.
-fn one(asked: &Asked, seed: u64, keep: Option<&[usize]>, (judge, tell): (bool, bool)) -> Ended {
+fn one(asked: &Asked, seed: u64, keep: Option<&[usize]>, judge: bool) -> Ended {
     let failed = |e: std::io::Error| Ended { well: false, text: format!("no process: {e}") };
-    try_one(asked, seed, keep, (judge, tell)).unwrap_or_else(failed)
+    try_one(asked, seed, keep, judge).unwrap_or_else(failed)
 }
 
 fn try_one(
     asked: &Asked,
     seed: u64,
     keep: Option<&[usize]>,
-    (judge, tell): (bool, bool),
+    judge: bool,
 ) -> std::io::Result<Ended> {
     let dir = tempfile::tempdir()?;
     let told = dir.path().join("told");
@@ -62,13 +62,10 @@ fn try_one(
         command.args(["--plant", name]);
     }
     if judge {
-        command.arg("--save").arg(dir.path());
-    }
-    if tell {
-        command.arg("--tell");
+        command.arg("--save");
     }
     let out = File::create(&told)?;
-    command.stdout(out.try_clone()?).stderr(out);
+    command.current_dir(dir.path()).stdout(out.try_clone()?).stderr(out);
     let mut child = command.spawn()?;
     let begun = Instant::now();
     let status = loop {
@@ -98,11 +95,11 @@ fn try_one(
 }
 
 /// Leaves out steps of a history that fails. Returns those that are left.
-fn shortest(asked: &Asked, seed: u64) -> Vec<usize> {
+fn shortest(asked: &Asked, seed: u64, judge: bool) -> Vec<usize> {
     let begun = Instant::now();
     let mut keep: Vec<usize> = plan(seed, asked.steps).iter().map(|s| s.number).collect();
     let fails = |keep: &[usize]| {
-        begun.elapsed() < SHRINKING && !one(asked, seed, Some(keep), (false, false)).well
+        begun.elapsed() < SHRINKING && !one(asked, seed, Some(keep), judge).well
     };
     let mut part = keep.len().div_ceil(2).max(1);
     loop {
@@ -121,13 +118,13 @@ fn shortest(asked: &Asked, seed: u64) -> Vec<usize> {
 }
 
 /// Tells of a history that fails.
-fn report(asked: &Asked, seed: u64, ended: &Ended) {
+fn report(asked: &Asked, (seed, judge): (u64, bool), ended: &Ended) {
     println!("seed {seed} fails:\n{}", ended.text);
-    let keep = shortest(asked, seed);
-    let short = one(asked, seed, Some(&keep), (false, true));
+    let keep = shortest(asked, seed, judge);
+    let short = one(asked, seed, Some(&keep), judge);
     let (list, steps): (Vec<String>, _) = (keep.iter().map(usize::to_string).collect(), asked.steps);
     println!("the shortest history of seed {seed} that fails has {} steps:\n{}", keep.len(), short.text);
-    println!("again: vopr --run --tell --seed {seed} --steps {steps} --keep {}", list.join(","));
+    println!("again: vopr --run --seed {seed} --steps {steps} --keep {}", list.join(","));
 }
 
 /// Does histories of one seed after the other. Whether all ended well.
@@ -143,9 +140,9 @@ pub fn run(asked: &Asked) -> bool {
             }
             let seed = asked.seed.wrapping_add(number);
             let judge = number % JUDGED == 0;
-            let mut ended = one(asked, seed, None, (judge, false));
+            let mut ended = one(asked, seed, None, judge);
             if ended.well && number % TWICE == 0 {
-                let again = one(asked, seed, None, (false, false));
+                let again = one(asked, seed, None, false);
                 if again.last() != ended.last() {
                     let text = format!("{}\n{}\nit is another one the second time", ended.last(), again.last());
                     ended = Ended { well: false, text };
@@ -156,7 +153,7 @@ pub fn run(asked: &Asked) -> bool {
                 true => println!("{}", ended.last()),
                 false => {
                     if well.swap(false, Ordering::SeqCst) {
-                        report(asked, seed, &ended);
+                        report(asked, (seed, judge), &ended);
                     }
                     return;
                 }

@@ -123,7 +123,6 @@ pub struct Figures {
 pub struct Sim {
     seed: u64,
     plant: Option<Plant>,
-    tells: bool,
     shape: Shape,
     disks: Vec<Arc<SimDisk>>,
     power: Arc<Power>,
@@ -147,6 +146,11 @@ fn lab(disks: &[Arc<SimDisk>], dirty_max: u64) -> Lab {
     Lab::new(disks).on_all_processors().throttled(throttle)
 }
 
+/// Tells what is done. Always: what it takes in memory is the same then, whoever reads it.
+fn tell(what: std::fmt::Arguments<'_>) {
+    println!("  {what}");
+}
+
 fn set_tunables(rng: &mut SmallRng) -> Done {
     cenote_torture::live::world::shrink();
     cenote_dsl::tunables::LIVELIST_MAX_ENTRIES.set([3, 10, 500_000][rng.random_range(0..3)])?;
@@ -159,11 +163,11 @@ impl Sim {
     ///
     /// # Errors
     /// It cannot be made.
-    pub fn new(seed: u64, plant: Option<Plant>, tells: bool) -> Result<Sim, String> {
-        Sim::begin(seed, plant, tells).map_err(|Stopped(why)| why)
+    pub fn new(seed: u64, plant: Option<Plant>) -> Result<Sim, String> {
+        Sim::begin(seed, plant).map_err(|Stopped(why)| why)
     }
 
-    fn begin(seed: u64, plant: Option<Plant>, tells: bool) -> Done<Sim> {
+    fn begin(seed: u64, plant: Option<Plant>) -> Done<Sim> {
         let mut rng = SmallRng::seed_from_u64(seed ^ 0x5eed);
         set_tunables(&mut rng)?;
         let shape = SHAPES[rng.random_range(0..SHAPES.len())];
@@ -178,19 +182,13 @@ impl Sim {
         let (live, in_flight, figures) = Default::default();
         let engine = Some(engine);
         let mut sim =
-            Sim { seed, plant, tells, shape, disks, power, lab, engine, model, live, in_flight, figures };
-        sim.tell(|| format!("{shape:?}, log space maps {logs:?}"));
+            Sim { seed, plant, shape, disks, power, lab, engine, model, live, in_flight, figures };
+        tell(format_args!("{shape:?}, log space maps {logs:?}"));
         sim.open(POOL)?;
         for (name, volume) in [("tank/a", None), ("tank/v", Some(256 << 10))] {
             sim.make(Change::Create { name: name.into(), volume }, &mut rng)?;
         }
         Ok(sim)
-    }
-
-    fn tell(&self, what: impl FnOnce() -> String) {
-        if self.tells {
-            println!("  {}", what());
-        }
     }
 
     fn engine(&self) -> Done<Arc<Engine>> {
@@ -252,11 +250,11 @@ impl Sim {
     /// Something is not as it should be.
     pub fn step(&mut self, step: &Step) -> Result<(), String> {
         let mut rng = SmallRng::seed_from_u64(step.seed);
-        self.tell(|| format!("step {} {:?}", step.number, step.kind));
+        tell(format_args!("step {} {:?}", step.number, step.kind));
         let done = self.try_step(step.kind, &mut rng);
         if self.power.is_off() {
             if let Err(Stopped(why)) = &done {
-                self.tell(|| format!("the power went: {why}"));
+                tell(format_args!("the power went: {why}"));
             }
             return self.recover(&mut rng).map_err(|Stopped(why)| format!("after a loss of power: {why}"));
         }
@@ -292,7 +290,7 @@ impl Sim {
                 if self.shape.redundancy != Redundancy::Single {
                     // Always the same one: what it missed is on the others only.
                     let mood = BAD[rng.random_range(0..BAD.len())];
-                    self.tell(|| format!("disk 0: {mood:?}"));
+                    tell(format_args!("disk 0: {mood:?}"));
                     self.disks[0].set_mood(mood);
                 }
                 Ok(())
@@ -369,7 +367,7 @@ impl Sim {
             let name = all.swap_remove(rng.random_range(0..all.len()));
             chosen.insert(name.clone(), (rng.random::<u64>(), rng.random_range(1..7)));
         }
-        self.tell(|| format!("work with {:?}", chosen.keys()));
+        tell(format_args!("work with {:?}", chosen.keys()));
         let mut lanes = BTreeMap::new();
         for name in chosen.keys() {
             lanes.extend(self.live.remove_entry(name));
@@ -508,7 +506,7 @@ impl Sim {
             ("sync", &["standard", "always", "disabled"]),
             ("logbias", &["latency", "throughput"]),
             ("compression", &["on", "off", "lz4", "gzip-1", "zle", "zstd-fast"]),
-            ("checksum", &["on", "fletcher4", "sha256", "blake3"]),
+            ("checksum", &["on", "fletcher2", "sha256", "skein", "edonr"]),
             ("copies", &["1", "2"]),
         ];
         // What is set on the root dataset others inherit.
@@ -521,7 +519,7 @@ impl Sim {
     /// Makes a change.
     fn make(&mut self, change: Change, rng: &mut SmallRng) -> Done {
         let Some(after) = self.model.after(&change) else { return Ok(()) };
-        self.tell(|| format!("{change:?}"));
+        tell(format_args!("{change:?}"));
         self.in_flight = Some((change.clone(), after));
         self.apply(&change, rng).map_err(|Stopped(why)| Stopped(format!("{change:?}: {why}")))?;
         if let Some((_, after)) = self.in_flight.take() {
@@ -647,7 +645,7 @@ impl Sim {
             }
             match self.go_on(&histories, at) {
                 Err(Stopped(why)) if self.power.is_off() => {
-                    self.tell(|| format!("the power went again: {why}"));
+                    tell(format_args!("the power went again: {why}"));
                     self.live.clear();
                     self.lose_engine();
                 }

@@ -462,23 +462,21 @@ extern "C" fn pthread_join(thread: libc::pthread_t, value: *mut *mut c_void) -> 
     real!(c"pthread_join", fn(libc::pthread_t, *mut *mut c_void) -> c_int, thread, value)
 }
 
-/// Has the kernel put this process at the same addresses in each run: it begins anew, once. Where that is not allowed
-/// it goes on, and two runs of a seed may differ.
-pub fn settle() {
+/// Begins this process anew, so that the kernel puts everything at the same addresses in each run: without chance, and
+/// with nothing in the environment and no arguments but `asked`, in a variable of this name. Returns only if that is
+/// not possible.
+pub fn settle(name: &str, asked: &str) -> std::io::Error {
     use std::os::unix::process::CommandExt;
     const ASK: libc::c_ulong = 0xffff_ffff;
-    // SAFETY: always allowed.
-    let now = unsafe { libc::personality(ASK) };
-    if now < 0 || now & libc::ADDR_NO_RANDOMIZE != 0 {
-        return;
+    // SAFETY: always allowed. What is asked for here counts from the next `exec` on; where it is not allowed two runs
+    // of a seed may differ.
+    unsafe {
+        let now = libc::personality(ASK);
+        libc::personality((now | libc::ADDR_NO_RANDOMIZE) as libc::c_ulong);
     }
-    // SAFETY: as above; it counts from the next `exec` on.
-    unsafe { libc::personality((now | libc::ADDR_NO_RANDOMIZE) as libc::c_ulong) };
-    // SAFETY: as above.
-    let is_set = unsafe { libc::personality(ASK) } & libc::ADDR_NO_RANDOMIZE != 0;
-    if let (true, Ok(exe)) = (is_set, std::env::current_exe()) {
-        let error = std::process::Command::new(exe).args(std::env::args_os().skip(1)).exec();
-        eprintln!("addresses are not the same in each run: {error}");
+    match std::env::current_exe() {
+        Ok(exe) => std::process::Command::new(exe).env_clear().env(name, asked).exec(),
+        Err(e) => e,
     }
 }
 
