@@ -140,11 +140,14 @@ fn history(asked: &Asked) -> Result<(Figures, Vec<cenote_torture::live::disk::Im
 }
 
 fn run(asked: &Asked) -> Result<(), String> {
-    let (done, ran) = schedule::run((asked.seed, asked.trace), || history(asked));
+    let (done, ran, mut names) = schedule::run((asked.seed, asked.trace), || history(asked));
     let (figures, images) = done.unwrap_or_else(|_| Err("it panicked".into()))?;
     for (i, image) in images.iter().enumerate().filter(|_| asked.save) {
         image.save(Path::new(&format!("d{i}")));
     }
+    names.sort();
+    names.dedup();
+    println!("threads: {}", names.join(" "));
     println!(
         "seed {}: {} threads, {} hand-overs, {} s, {} operations of disks, {} groups, {} crashes; {:016x} {:016x}",
         asked.seed,

@@ -76,9 +76,17 @@ impl Live {
         }
     }
 
+    /// Whether it is as the model says. Files are read ahead meanwhile.
     fn compare(&self) -> Done {
         match self {
-            Live::Files(world) => world.compare(),
+            Live::Files(world) => {
+                for ino in world.state().inos.values() {
+                    if let Ok(file) = world.fs.open_file(*ino) {
+                        file.prefetch(0, 1 << 20);
+                    }
+                }
+                world.compare()
+            }
             Live::Block(block) => block.compare(),
         }
     }

@@ -168,21 +168,25 @@ fn stuck(why: &Stuck) -> ! {
         (all, s.last.clone())
     });
     SCHEDULE.store(null_mut(), Ordering::Release);
-    let mut text = format!("{why:?}: all threads wait, or none gets any further\n");
+    let mut told = format!("{why:?}: all threads wait, or none gets any further\n");
     for (number, (state, handle)) in all.iter().enumerate().filter(|(_, t)| t.0 != State::Done) {
-        text.push_str(&format!("  thread {number} {:?}: {state:?}\n", name(*handle)));
+        told.push_str(&format!("  thread {number} {:?}: {state:?}\n", text(&name_of(*handle))));
     }
-    text.push_str(&format!("  the last that ran: {last:?}\n"));
-    let _ = std::io::stderr().write_all(text.as_bytes());
+    told.push_str(&format!("  the last that ran: {last:?}\n"));
+    let _ = std::io::stderr().write_all(told.as_bytes());
     // SAFETY: it ends the process.
     unsafe { libc::_exit(super::super::STUCK) }
 }
 
-fn name(handle: u64) -> String {
-    let mut name = [0_u8; 64];
+fn name_of(handle: u64) -> [u8; 16] {
+    let mut name = [0_u8; 16];
     // SAFETY: the buffer has the length that is said, and the thread is there.
     unsafe { libc::pthread_getname_np(handle, name.as_mut_ptr().cast::<c_char>(), name.len()) };
-    CStr::from_bytes_until_nul(&name).unwrap_or(c"").to_string_lossy().into_owned()
+    name
+}
+
+fn text(name: &[u8]) -> String {
+    CStr::from_bytes_until_nul(name).unwrap_or(c"").to_string_lossy().into_owned()
 }
 
 /// Lets another thread run, or not. For devices, where something takes time.
@@ -399,9 +403,10 @@ extern "C" fn begin(beginning: *mut c_void) -> *mut c_void {
 extern "C" fn end(_: *mut c_void) {
     let Some(me) = me() else { return };
     // SAFETY: always allowed.
-    let number = unsafe { libc::gettid() };
+    let (number, own) = unsafe { (libc::gettid(), libc::pthread_self()) };
+    let name = name_of(own);
     with(|s| {
-        s.end(me);
+        s.end(me, name);
         s.gone = Some(number);
     });
     ME.set(OUTSIDE);
@@ -432,7 +437,7 @@ extern "C" fn pthread_create(
     if done != 0 {
         // SAFETY: no thread has it.
         drop(unsafe { Box::from_raw(beginning) });
-        with(|s| s.end(number));
+        with(|s| s.end(number, [0; 16]));
         return done;
     }
     // SAFETY: the caller's; it was written.
@@ -481,11 +486,11 @@ pub fn settle(name: &str, asked: &str) -> std::io::Error {
 }
 
 /// Runs a history: `f` in a thread of its own, and all that it starts. Threads that are left are never heard of
-/// again. Once in a process. Every decision is told if `traces`.
+/// again. Once in a process. Also returns the names of all threads. Every decision is told if `traces`.
 pub fn run<T: Send>(
     (seed, traces): (u64, bool),
     f: impl FnOnce() -> T + Send,
-) -> (std::thread::Result<T>, Ran) {
+) -> (std::thread::Result<T>, Ran, Vec<String>) {
     let mut key = 0;
     // SAFETY: the key is written, and the destructor is a function of that kind.
     unsafe { libc::pthread_key_create(&raw mut key, Some(end)) };
@@ -502,7 +507,14 @@ pub fn run<T: Send>(
             Err(e) => Err(Box::new(e) as Box<dyn std::any::Any + Send>),
         }
     });
-    let ran = with(|s| s.ran());
+    let (ran, all) = with(|s| {
+        let all: Vec<_> = s.threads.iter().map(|t| (t.state, t.handle, t.name)).collect();
+        (s.ran(), all)
+    });
     ME.set(OUTSIDE);
-    (done, ran)
+    let named = |(state, handle, name): &(State, u64, [u8; 16])| match state {
+        State::Done => text(name),
+        _ => text(&name_of(*handle)),
+    };
+    (done, ran, all.iter().map(named).collect())
 }

@@ -94,6 +94,8 @@ struct Thread {
     timed_out: bool,
     /// What the C library calls it.
     handle: u64,
+    /// Its name, once it has ended.
+    name: [u8; 16],
 }
 
 /// Random numbers (splitmix64).
@@ -182,7 +184,7 @@ impl Schedule {
     fn add(&mut self, handle: u64) -> usize {
         let go = Box::new(AtomicU32::new(0));
         let state = State::Ready;
-        self.threads.push(Thread { go, state, timed_out: false, handle });
+        self.threads.push(Thread { go, state, timed_out: false, handle, name: [0; 16] });
         self.threads.len() - 1
     }
 
@@ -259,15 +261,15 @@ impl Schedule {
         woken
     }
 
-    /// A thread has ended.
-    fn end(&mut self, which: usize) {
+    /// A thread of this name has ended.
+    fn end(&mut self, which: usize, name: [u8; 16]) {
         for thread in &mut self.threads {
             if thread.state == State::Joins(which) {
                 thread.state = State::Ready;
             }
         }
         if let Some(thread) = self.threads.get_mut(which) {
-            thread.state = State::Done;
+            (thread.state, thread.name) = (State::Done, name);
         }
     }
 
