@@ -53,12 +53,26 @@ enum Live {
     Block(Block),
 }
 
+/// Work beside that of datasets.
+type Other = Box<dyn FnOnce() -> Done + Send>;
+
 impl Live {
     fn step(&mut self) -> Done {
         match self {
             Live::Files(world) => world.step(),
             Live::Block(block) => block.step(),
         }
+    }
+
+    /// Some steps, with time between them.
+    fn steps(&mut self, steps: usize, seed: u64) -> Done {
+        for n in 0..steps {
+            if (seed >> n) & 3 == 0 {
+                std::thread::sleep(Duration::from_millis(seed >> 8 & 0xfff));
+            }
+            self.step()?;
+        }
+        Ok(())
     }
 
     fn reseed(&mut self, seed: u64) {
@@ -380,16 +394,23 @@ impl Sim {
         for name in chosen.keys() {
             lanes.extend(self.live.remove_entry(name));
         }
+        let others = self.others(&busy, rng)?;
         let mut changed = Ok(());
         let mut worked = Ok(());
+        let mut jobs: Vec<(String, Box<dyn FnOnce() -> Done + Send + '_>)> = Vec::new();
+        for (name, lane) in &mut lanes {
+            let (seed, steps) = chosen[name];
+            lane.reseed(seed);
+            jobs.push((name.clone(), Box::new(move || lane.steps(steps, seed))));
+        }
+        for (name, work) in others {
+            jobs.push((name.into(), work));
+        }
         std::thread::scope(|scope| {
             let mut running = Vec::new();
-            for (name, lane) in &mut lanes {
-                let (seed, steps) = chosen[name];
-                lane.reseed(seed);
-                let run = move || (0..steps).try_for_each(|_| lane.step());
+            for (name, work) in jobs {
                 let thread = std::thread::Builder::new().name(name.clone());
-                match thread.spawn_scoped(scope, run) {
+                match thread.spawn_scoped(scope, work) {
                     Ok(thread) => running.push((name, thread)),
                     Err(e) => worked = Err(e.into()),
                 }
@@ -419,6 +440,48 @@ impl Sim {
         }
         self.lose_an_update(rng);
         worked.and(changed)
+    }
+
+    /// What goes on beside that, for what is not `busy`: datasets are made stable by others too, groups are asked for, snapshots are
+    /// read and compared.
+    fn others(&self, busy: &[String], rng: &mut SmallRng) -> Done<Vec<(&'static str, Other)>> {
+        let mut others = Vec::<(&'static str, Other)>::new();
+        let free = |name: &&String| !busy.contains(name);
+        let heads: Vec<String> = self.model.datasets.keys().filter(free).cloned().collect();
+        let pauses = |rng: &mut SmallRng| -> Vec<u64> {
+            (0..rng.random_range(1..5)).map(|_| rng.random_range(0..8000)).collect()
+        };
+        let every = move |pauses: Vec<u64>, work: Box<dyn Fn() -> Done + Send>| -> Other {
+            Box::new(move || {
+                pauses.into_iter().try_for_each(|pause| {
+                    std::thread::sleep(Duration::from_micros(pause));
+                    work()
+                })
+            })
+        };
+        let engine = self.engine()?;
+        if let (Some(head), true) = (Sim::pick(rng, &heads), rng.random_bool(0.5)) {
+            let (own, object) = (engine.clone(), self.find(&head)?.ds_obj);
+            let work = Box::new(move || Ok(own.commit(object)?));
+            others.push(("committer", every(pauses(rng), work)));
+        }
+        if rng.random_bool(0.4) {
+            let own = engine.clone();
+            others.push(("grouper", every(pauses(rng), Box::new(move || Ok(own.sync()?)))));
+        }
+        if let (Some(head), true) = (Sim::pick(rng, &heads), rng.random_bool(0.5))
+            && let Some(snapshot) = Sim::pick(rng, &self.model.datasets[&head].snapshots)
+        {
+            let name = format!("{head}@{}", snapshot.name);
+            let work = Box::new(move || {
+                let pool = engine.pool();
+                let found = pool.dsl().find(&name)?;
+                let found = found.ok_or_else(|| Stopped(format!("{name} is not there")))?;
+                same_data(&pool, &found, &snapshot.data)
+            });
+            others.push(("reader", every(pauses(rng), work)));
+        }
+        Ok(others)
     }
 
     /// A planted fault: the model has a change that was never made.
