@@ -120,14 +120,8 @@ pub enum Mood {
 }
 
 /// All that are not well.
-pub const BAD: [Mood; 6] = [
-    Mood::Slow,
-    Mood::FailsReads,
-    Mood::FailsWrites,
-    Mood::FailsFlushes,
-    Mood::Lies,
-    Mood::Gone,
-];
+pub const BAD: [Mood; 6] =
+    [Mood::Slow, Mood::FailsReads, Mood::FailsWrites, Mood::FailsFlushes, Mood::Lies, Mood::Gone];
 
 struct Inner {
     now: Image,

@@ -81,7 +81,8 @@ pub struct Asked {
     trace: bool,
 }
 
-const USAGE: &str = "vopr [--seconds N] [--seed N] [--count N] [--steps N] [--jobs N] [--plant FAULT]
+const USAGE: &str =
+    "vopr [--seconds N] [--seed N] [--count N] [--steps N] [--jobs N] [--plant FAULT]
 vopr --run --seed N [--steps N] [--keep STEP,...] [--plant FAULT] [--save] [--trace]";
 /// The variable by which the process of a history is asked for it, and how long its value is, whatever is asked for.
 const VARIABLE: &str = "VOPR";

@@ -98,9 +98,8 @@ fn try_one(
 fn shortest(asked: &Asked, seed: u64, judge: bool) -> Vec<usize> {
     let begun = Instant::now();
     let mut keep: Vec<usize> = plan(seed, asked.steps).iter().map(|s| s.number).collect();
-    let fails = |keep: &[usize]| {
-        begun.elapsed() < SHRINKING && !one(asked, seed, Some(keep), judge).well
-    };
+    let fails =
+        |keep: &[usize]| begun.elapsed() < SHRINKING && !one(asked, seed, Some(keep), judge).well;
     let mut part = keep.len().div_ceil(2).max(1);
     loop {
         let (mut at, before) = (0, keep.len());
@@ -122,8 +121,13 @@ fn report(asked: &Asked, (seed, judge): (u64, bool), ended: &Ended) {
     println!("seed {seed} fails:\n{}", ended.text);
     let keep = shortest(asked, seed, judge);
     let short = one(asked, seed, Some(&keep), judge);
-    let (list, steps): (Vec<String>, _) = (keep.iter().map(usize::to_string).collect(), asked.steps);
-    println!("the shortest history of seed {seed} that fails has {} steps:\n{}", keep.len(), short.text);
+    let (list, steps): (Vec<String>, _) =
+        (keep.iter().map(usize::to_string).collect(), asked.steps);
+    println!(
+        "the shortest history of seed {seed} that fails has {} steps:\n{}",
+        keep.len(),
+        short.text
+    );
     println!("again: vopr --run --seed {seed} --steps {steps} --keep {}", list.join(","));
 }
 
@@ -144,7 +148,11 @@ pub fn run(asked: &Asked) -> bool {
             if ended.well && number % TWICE == 0 {
                 let again = one(asked, seed, None, false);
                 if again.last() != ended.last() {
-                    let text = format!("{}\n{}\nit is another one the second time", ended.last(), again.last());
+                    let text = format!(
+                        "{}\n{}\nit is another one the second time",
+                        ended.last(),
+                        again.last()
+                    );
                     ended = Ended { well: false, text };
                 }
             }

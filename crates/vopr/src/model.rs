@@ -3,13 +3,13 @@
 //! A change is first made to a copy of the model. What comes of it is what the pool has to be if the change succeeds, and
 //! may be if the power goes while it is made.
 
+use cenote_dsl::Dataset;
+use cenote_pool::Pool;
 use cenote_torture::live::block::{bytes, same_bytes};
 use cenote_torture::live::model::datasets;
 use cenote_torture::live::space::check_dataset;
 use cenote_torture::live::world::{State, Sync, look_at};
 use cenote_torture::live::{Stopped, Verdict};
-use cenote_dsl::Dataset;
-use cenote_pool::Pool;
 use cenote_zpl::{FileSystem, Volume};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -194,20 +194,8 @@ impl Model {
             }
             Change::Receive { head, base, snapshot, to } => {
                 let from = self.datasets.get(head)?;
-                let snapshot = from.snapshot(snapshot)?.clone();
-                let data = snapshot.data.clone();
-                let Some(base) = base else {
-                    (!self.datasets.contains_key(to)).then_some(())?;
-                    new.add(to, Entry { snapshots: vec![snapshot], ..Entry::new(data) });
-                    return Some(new);
-                };
-                let base = from.snapshots.iter().position(|s| s.name == *base)?;
-                let later = from.snapshots.iter().position(|s| s.id == snapshot.id)?;
-                let entry = new.entry(to)?;
-                let fits = entry.snapshots.last()?.id == from.snapshots[base].id && base < later;
-                (fits && entry.snapshot(&snapshot.name).is_none() && head != to).then_some(())?;
-                entry.snapshots.push(snapshot);
-                entry.data = data;
+                new.receive((from, base.as_deref()), from.snapshot(snapshot)?, to)?;
+                (head != to).then_some(())?;
             }
             Change::Set { name, property, value } => {
                 let entry = new.entry(name)?;
@@ -221,6 +209,29 @@ impl Model {
             }
         }
         Some(new)
+    }
+
+    /// A snapshot of a dataset is received: all of it, or what changed since another one.
+    fn receive(
+        &mut self,
+        (from, base): (&Entry, Option<&str>),
+        snapshot: &Snapshot,
+        to: &str,
+    ) -> Option<()> {
+        let (snapshot, data) = (snapshot.clone(), snapshot.data.clone());
+        let Some(base) = base else {
+            (!self.datasets.contains_key(to)).then_some(())?;
+            self.add(to, Entry { snapshots: vec![snapshot], ..Entry::new(data) });
+            return Some(());
+        };
+        let base = from.snapshots.iter().position(|s| s.name == base)?;
+        let later = from.snapshots.iter().position(|s| s.id == snapshot.id)?;
+        let entry = self.entry(to)?;
+        let fits = entry.snapshots.last()?.id == from.snapshots[base].id && base < later;
+        (fits && entry.snapshot(&snapshot.name).is_none()).then_some(())?;
+        entry.snapshots.push(snapshot);
+        entry.data = data;
+        Some(())
     }
 
     fn promote(&mut self, name: &str) -> Option<()> {

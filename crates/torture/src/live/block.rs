@@ -1,15 +1,14 @@
 //! A volume that is changed at random, with a model of what is in it.
 
 use super::history::{Found, History, Names, Seen, Tree};
+use super::world::Sync;
 use super::{Moment, Stopped};
 use cenote_engine::Engine;
 use cenote_zpl::Volume;
-use super::world::Sync;
 use rand::Rng;
 use rand::rngs::SmallRng;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
 
 /// A volume that is worked with.
 pub struct Block {

@@ -264,7 +264,8 @@ mod tests {
         history.note(30, &names(&[("a", 1)]), &BTreeMap::from([(1, seen(b"xy", 7))]), &[]);
         history.committed(40, Some(vec![9]));
         history.note(50, &names(&[("b", 1)]), &BTreeMap::from([(1, seen(b"zy", 7))]), &[1]);
-        let may = |at, tree: &[(Vec<u8>, Found)]| history.check(&tree.iter().cloned().collect(), at);
+        let may =
+            |at, tree: &[(Vec<u8>, Found)]| history.check(&tree.iter().cloned().collect(), at);
         assert!(may(10, &[]).is_ok() && may(20, &[]).is_err());
         assert!(may(5, &[found("a", seen(b"", 6))]).is_err());
         assert!(may(45, &[found("a", seen(b"", 6))]).is_ok());

@@ -126,7 +126,10 @@ impl State {
                 demand!(is.len() == want.len(), "{name}: {} bytes, not {}", is.len(), want.len());
                 demand!(at.is_none(), "{name}: byte {at:?} of {} is another one", is.len());
             }
-            let plain = |seen: &Seen| Seen { content: seen.content.as_ref().map(|_| vec![]), ..seen.clone() };
+            let plain = |seen: &Seen| Seen {
+                content: seen.content.as_ref().map(|_| vec![]),
+                ..seen.clone()
+            };
             let (is, want) = (plain(&found.seen), plain(want));
             demand!(is == want, "{name}: {is:?}, not {want:?}");
         }
@@ -199,7 +202,8 @@ impl World {
     /// A directory, most often that of the root, as the beginning of a path.
     fn dir(&mut self) -> Vec<u8> {
         let is_dir = |id: &Id| self.state.nodes[id].content.is_none();
-        let dirs = self.state.names.iter().filter(|(_, id)| is_dir(id)).map(|(name, _)| name.clone());
+        let dirs =
+            self.state.names.iter().filter(|(_, id)| is_dir(id)).map(|(name, _)| name.clone());
         let dirs: Vec<_> =
             dirs.filter(|name| name.iter().filter(|c| **c == b'/').count() < 2).collect();
         match self.rng.random_bool(0.5) {
@@ -354,8 +358,9 @@ impl World {
         }
         let in_use = !exchange
             && self.rng.random_bool(0.3)
-            && there
-                .is_some_and(|id| self.state.names.values().filter(|other| **other == id).count() == 1);
+            && there.is_some_and(|id| {
+                self.state.names.values().filter(|other| **other == id).count() == 1
+            });
         let flags = RenameFlags { exchange, ..RenameFlags::default() };
         let used = |_| in_use;
         let done = self.fs.rename(from_dir, &from_name, to_dir, &to_name, flags, &used);

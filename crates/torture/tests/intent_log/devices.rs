@@ -1,11 +1,11 @@
 //! Log vdevs that fail, and that are lost.
 
-use cenote_torture::live::world::{look, root};
 use cenote_engine::Engine;
 use cenote_engine::create::{Class, Layout, Redundancy, VdevSpec};
 use cenote_pool::{ImportError, ImportOptions};
 use cenote_torture::live::disk::{Disk, Image};
 use cenote_torture::live::lab::{Lab, Logs, disks, judge};
+use cenote_torture::live::world::{look, root};
 use cenote_vdev::Device;
 use cenote_vdev::inject::FaultyDevice;
 use cenote_zpl::{NewNode, NodeKind};

@@ -4,7 +4,7 @@
 //! Two file systems and a volume are changed in turn. Transaction groups are written only when they are asked for,
 //! so that most of what a crash leaves is in the logs. Changes are made stable in all ways that there are: all of a
 //! dataset, some files or directories (`fsync`), each change (`sync=always`), none (`sync=disabled`). So what is there
-//! after a crash is what the [`history`] of the dataset lets it leave.
+//! after a crash is what the [`History`] of the dataset lets it leave.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -14,13 +14,13 @@ use cenote_engine::Engine;
 use cenote_engine::change::{Changes, Kind, NewDataset};
 use cenote_engine::create::Redundancy;
 use cenote_format::zil::{Body, Record};
+use cenote_torture::live::block::{self, Block};
 use cenote_torture::live::disk::{Disk, Image, Journal, Replay};
 use cenote_torture::live::driver::Seed;
+use cenote_torture::live::history::History;
 use cenote_torture::live::lab::{
     Logs, Plain, Shape, account_for_clones, disks, hand_over_and_back, judge, keep, lab,
 };
-use cenote_torture::live::block::{self, Block};
-use cenote_torture::live::history::History;
 use cenote_torture::live::world::{self, State, Sync, World, look, root};
 use cenote_torture::live::{Moment, side_by_side};
 use cenote_torture::long;

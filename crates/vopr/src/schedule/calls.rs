@@ -71,8 +71,17 @@ macro_rules! real {
 type Six = [usize; 6];
 
 fn kernel(number: c_long, a: Six) -> c_long {
-    real!(c"syscall", fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long,
-        number, a[0], a[1], a[2], a[3], a[4], a[5])
+    real!(
+        c"syscall",
+        fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long,
+        number,
+        a[0],
+        a[1],
+        a[2],
+        a[3],
+        a[4],
+        a[5]
+    )
 }
 
 /// The number of this thread, if it takes part in a history that runs.
@@ -338,9 +347,14 @@ extern "C" fn clock_nanosleep(
     left: *mut libc::timespec,
 ) -> c_int {
     let Some(me) = me() else {
-        return real!(c"clock_nanosleep",
+        return real!(
+            c"clock_nanosleep",
             fn(c_int, c_int, *const libc::timespec, *mut libc::timespec) -> c_int,
-            clock, flags, time, left);
+            clock,
+            flags,
+            time,
+            left
+        );
     };
     if flags & libc::TIMER_ABSTIME == 0 {
         return sleep(me, nanoseconds(time));
@@ -364,8 +378,13 @@ extern "C" fn sched_yield() -> c_int {
 #[unsafe(no_mangle)]
 extern "C" fn sched_getaffinity(pid: libc::pid_t, len: usize, set: *mut libc::cpu_set_t) -> c_int {
     if me().is_none() {
-        return real!(c"sched_getaffinity", fn(libc::pid_t, usize, *mut libc::cpu_set_t) -> c_int,
-            pid, len, set);
+        return real!(
+            c"sched_getaffinity",
+            fn(libc::pid_t, usize, *mut libc::cpu_set_t) -> c_int,
+            pid,
+            len,
+            set
+        );
     }
     // SAFETY: the caller's set has `len` bytes.
     unsafe {
@@ -423,9 +442,14 @@ extern "C" fn pthread_create(
     argument: *mut c_void,
 ) -> c_int {
     let create = |start: Start, argument: *mut c_void| {
-        real!(c"pthread_create",
+        real!(
+            c"pthread_create",
             fn(*mut libc::pthread_t, *const libc::pthread_attr_t, Start, *mut c_void) -> c_int,
-            thread, attributes, start, argument)
+            thread,
+            attributes,
+            start,
+            argument
+        )
     };
     let Some(me) = me() else { return create(start, argument) };
     let (number, go) = with(|s| {

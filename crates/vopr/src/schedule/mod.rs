@@ -244,9 +244,7 @@ impl Schedule {
         }
         let mut woken = 0;
         while woken < most {
-            let waits = |t: &Thread| {
-                matches!(t.state, State::Waits { at: a, bits: b, .. } if a == at && b & bits != 0)
-            };
+            let waits = |t: &Thread| matches!(t.state, State::Waits { at: a, bits: b, .. } if a == at && b & bits != 0);
             let all = self.threads.iter().filter(|t| waits(t)).count() as u64;
             if all == 0 {
                 break;

@@ -9,26 +9,26 @@
 //!
 //! Nothing may fail while there is power and no more than one disk of a vdev with redundancy is bad.
 
+mod changes;
+mod recover;
+
 use crate::disk::{BAD, Mood, Power, SimDisk};
-use crate::model::{Change, Data, Entry, Model, POOL, listing, same, same_data};
+use crate::model::{Change, Data, Entry, Model, POOL, same, same_data};
 use crate::plan::{Kind, Plant, Step};
-use cenote_dsl::send::SendOptions;
 use cenote_dsl::Dataset;
 use cenote_engine::Engine;
-use cenote_engine::change::receive::{NewReceive, Source};
-use cenote_engine::change::{self, Changes, NewClone, NewDataset, NewSnapshot};
 use cenote_engine::create::Redundancy;
 use cenote_pool::reopen::Restore;
-use cenote_torture::live::block::{self, Block};
+use cenote_torture::live::block::Block;
 use cenote_torture::live::disk::Image;
-use cenote_torture::live::history::{History, Tree};
-use cenote_torture::live::lab::{Lab, Logs, Plain, Shape, Throttle};
-use cenote_torture::live::model::datasets;
+use cenote_torture::live::history::History;
+use cenote_torture::live::lab::{Lab, Logs, Shape, Throttle};
 use cenote_torture::live::space::check_metaslabs;
-use cenote_torture::live::world::{State, Sync, World, look_at, settings};
+use cenote_torture::live::world::{State, Sync, World, settings};
 use cenote_torture::live::{Moment, Stopped};
 use cenote_vdev::Device;
-use cenote_zpl::{FileSystem, Volume};
+use cenote_zpl::FileSystem;
+use changes::touched;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
@@ -278,7 +278,9 @@ impl Sim {
             if let Err(Stopped(why)) = &done {
                 tell(format_args!("the power went: {why}"));
             }
-            return self.recover(&mut rng).map_err(|Stopped(why)| format!("after a loss of power: {why}"));
+            return self
+                .recover(&mut rng)
+                .map_err(|Stopped(why)| format!("after a loss of power: {why}"));
         }
         done.map_err(|Stopped(why)| why)
     }
@@ -333,9 +335,9 @@ impl Sim {
     /// A planted fault.
     fn free_twice(&self) -> Done {
         let engine = self.engine()?;
-        let bp = engine.pool().dsl().open_objset(&self.find(POOL)?)?.root_bp().clone();
+        let bp = *engine.pool().dsl().open_objset(&self.find(POOL)?)?.root_bp();
         Ok(engine.sync_task(move |context| {
-            context.tx.frees.extend([bp.clone(), bp]);
+            context.tx.frees.extend([bp, bp]);
             Ok(())
         })?)
     }
@@ -390,11 +392,11 @@ impl Sim {
             chosen.insert(name.clone(), (rng.random::<u64>(), rng.random_range(1..7)));
         }
         tell(format_args!("work with {:?}", chosen.keys()));
+        let others = self.others(&busy, rng)?;
         let mut lanes = BTreeMap::new();
         for name in chosen.keys() {
             lanes.extend(self.live.remove_entry(name));
         }
-        let others = self.others(&busy, rng)?;
         let mut changed = Ok(());
         let mut worked = Ok(());
         let mut jobs: Vec<(String, Box<dyn FnOnce() -> Done + Send + '_>)> = Vec::new();
@@ -425,21 +427,19 @@ impl Sim {
                 }
             }
         });
+        let after = self.in_flight.as_mut().map(|(_, after)| after);
+        for model in [&mut self.model].into_iter().chain(after) {
+            for (name, lane) in &lanes {
+                model.datasets.entry(name.clone()).and_modify(|entry| entry.data = lane.data());
+            }
+        }
         self.live.extend(lanes);
-        for name in chosen.keys() {
-            if let (Some(live), Some(entry)) = (self.live.get(name), self.model.datasets.get_mut(name)) {
-                entry.data = live.data();
-            }
-        }
-        if let Some((_, after)) = &mut self.in_flight {
-            for name in chosen.keys() {
-                if let (Some(live), Some(entry)) = (self.live.get(name), after.datasets.get_mut(name)) {
-                    entry.data = live.data();
-                }
-            }
-        }
         self.lose_an_update(rng);
         worked.and(changed)
+    }
+
+    fn pick<T: Clone>(rng: &mut SmallRng, all: &[T]) -> Option<T> {
+        all.get(rng.random_range(0..all.len().max(1))).cloned()
     }
 
     /// What goes on beside that, for what is not `busy`: datasets are made stable by others too, groups are asked for, snapshots are
@@ -489,358 +489,10 @@ impl Sim {
         if self.plant != Some(Plant::LostUpdate) {
             return;
         }
-        if let Some(Live::Block(block)) = self.live.values_mut().find(|l| matches!(l, Live::Block(_))) {
+        if let Some(Live::Block(block)) =
+            self.live.values_mut().find(|l| matches!(l, Live::Block(_)))
+        {
             block.forget(rng.random());
-        }
-    }
-
-    fn name(rng: &mut SmallRng) -> String {
-        format!("{POOL}/{}", ["a", "b", "c", "d", "e", "f"][rng.random_range(0..6)])
-    }
-
-    fn pick<T: Clone>(rng: &mut SmallRng, all: &[T]) -> Option<T> {
-        all.get(rng.random_range(0..all.len().max(1))).cloned()
-    }
-
-    /// Some change, if it can be made.
-    fn any_change(&self, rng: &mut SmallRng) -> Option<Change> {
-        let names: Vec<String> = self.model.datasets.keys().cloned().collect();
-        let head = Sim::pick(rng, &names)?;
-        let snapshots: Vec<(String, String)> = self
-            .model
-            .datasets
-            .iter()
-            .flat_map(|(h, e)| e.snapshots.iter().map(move |s| (h.clone(), s.name.clone())))
-            .collect();
-        let some = Sim::pick(rng, &snapshots);
-        let (to, short) = (Sim::name(rng), format!("s{}", rng.random_range(0..9)));
-        let crowded = self.model.datasets.len() >= MOST;
-        let change = match rng.random_range(0..100) {
-            0..8 if !crowded => {
-                let volume = rng.random_ratio(1, 3).then(|| 128 << 10 << rng.random_range(0..2));
-                Change::Create { name: to, volume }
-            }
-            0..14 => Change::Destroy { name: head },
-            14..18 => Change::Rename { from: head, to },
-            18..42 => {
-                let all = rng.random_ratio(1, 4);
-                let heads = if all { names } else { vec![head] };
-                let full = |h: &String| self.model.datasets[h].snapshots.len() >= MOST;
-                if heads.iter().any(full) {
-                    return None;
-                }
-                Change::Snapshot { heads, name: short }
-            }
-            42..54 => {
-                let (head, name) = some?;
-                Change::DestroySnapshot { head, name }
-            }
-            54..57 => {
-                let (head, from) = some?;
-                Change::RenameSnapshot { head, from, to: short }
-            }
-            57..66 if !crowded => {
-                let (head, snapshot) = some?;
-                Change::Clone { head, snapshot, to }
-            }
-            57..72 => Change::Promote { name: head },
-            72..78 => Change::Rollback { name: head },
-            78..90 => self.receive(some?, (to, crowded), rng)?,
-            _ => Sim::setting(head, rng),
-        };
-        self.model.after(&change).map(|_| change)
-    }
-
-    fn receive(
-        &self,
-        (head, snapshot): (String, String),
-        (to, crowded): (String, bool),
-        rng: &mut SmallRng,
-    ) -> Option<Change> {
-        // Where it can be received on what was received before.
-        let entry = &self.model.datasets[&head];
-        let mut all = Vec::new();
-        for (to, copy) in &self.model.datasets {
-            let last = copy.snapshots.last().map(|s| s.id);
-            let base = entry.snapshots.iter().find(|s| Some(s.id) == last);
-            let base = base.map(|s| s.name.clone()).filter(|_| *to != head);
-            all.extend(base.map(|base| (base, to.clone())));
-        }
-        if let Some((base, to)) = Sim::pick(rng, &all).filter(|_| rng.random_bool(0.8)) {
-            return Some(Change::Receive { head, base: Some(base), snapshot, to });
-        }
-        (!crowded).then_some(Change::Receive { head, base: None, snapshot, to })
-    }
-
-    fn setting(name: String, rng: &mut SmallRng) -> Change {
-        let all: [(&'static str, &[&str]); 5] = [
-            ("sync", &["standard", "always", "disabled"]),
-            ("logbias", &["latency", "throughput"]),
-            ("compression", &["on", "off", "lz4", "gzip-1", "zle", "zstd-fast"]),
-            ("checksum", &["on", "fletcher2", "sha256", "skein", "edonr"]),
-            ("copies", &["1", "2"]),
-        ];
-        // What is set on the root dataset others inherit.
-        let first = usize::from(name == POOL);
-        let (property, values) = all[rng.random_range(first..all.len())];
-        let value = values[rng.random_range(0..values.len())].to_string();
-        Change::Set { name, property, value }
-    }
-
-    /// Makes a change.
-    fn make(&mut self, change: Change, rng: &mut SmallRng) -> Done {
-        let Some(after) = self.model.after(&change) else { return Ok(()) };
-        tell(format_args!("{change:?}"));
-        self.in_flight = Some((change.clone(), after));
-        self.apply(&change, rng).map_err(|Stopped(why)| Stopped(format!("{change:?}: {why}")))?;
-        if let Some((_, after)) = self.in_flight.take() {
-            self.model = after;
-        }
-        if let Change::Rename { from, to } = &change
-            && let Some(live) = self.live.remove(from)
-        {
-            self.live.insert(to.clone(), live);
-        }
-        if let Change::Set { name, .. } = &change
-            && let Some(live) = self.live.get_mut(name)
-        {
-            live.set_sync(self.model.datasets[name].sync);
-        }
-        for name in touched(&change) {
-            match self.live.get_mut(&name) {
-                Some(live) => live.is_stable(),
-                None if self.model.datasets.contains_key(&name) => self.open(&name)?,
-                None => {}
-            }
-        }
-        Ok(())
-    }
-
-    fn apply(&mut self, change: &Change, rng: &mut SmallRng) -> Done {
-        let changes = Changes::new(self.engine()?, Arc::new(Plain), None);
-        let with_name = |(name, e): (Option<String>, change::ChangeError)| {
-            Stopped(format!("{}: {e}", name.unwrap_or_default()))
-        };
-        match change {
-            Change::Create { name, volume } => {
-                let kind = match volume {
-                    Some(size) => change::Kind::Volume { size: *size, sparse: true },
-                    None => change::Kind::Filesystem,
-                };
-                let name = name.clone();
-                Ok(changes.create(&NewDataset { name, kind, props: Vec::new() })?)
-            }
-            Change::Destroy { name } => {
-                self.close(name)?;
-                Ok(changes.destroy(name)?)
-            }
-            Change::Rename { from, to } => Ok(changes.rename(from, to)?),
-            Change::Snapshot { heads, name } => {
-                let names = heads.iter().map(|h| format!("{h}@{name}")).collect();
-                changes.snapshot(&NewSnapshot { names, props: Vec::new() }).map_err(with_name)
-            }
-            Change::DestroySnapshot { head, name } => {
-                let done = changes.destroy_snapshots(&[format!("{head}@{name}")], false);
-                done.map_err(|e| Stopped(format!("{e:?}")))
-            }
-            Change::RenameSnapshot { head, from, to } => {
-                let done = changes.rename_snapshot(&format!("{head}@{from}"), to, false);
-                done.map_err(|e| Stopped(format!("{e:?}")))
-            }
-            Change::Clone { head, snapshot, to } => {
-                let origin = format!("{head}@{snapshot}");
-                let new = NewClone { origin, name: to.clone(), props: Vec::new() };
-                Ok(changes.clone_snapshot(&new)?)
-            }
-            Change::Promote { name } => changes.promote(name).map_err(with_name),
-            Change::Rollback { name } => {
-                self.close(name)?;
-                let entry = &self.model.datasets[name];
-                let last = entry.snapshots.last().map(|s| s.name.clone()).unwrap_or_default();
-                Ok(changes.rollback(&format!("{name}@{last}"))?)
-            }
-            Change::Receive { head, base, snapshot, to } => {
-                if base.is_some() {
-                    self.close(to)?;
-                }
-                let stream = self.sent(head, base.as_deref(), snapshot, rng)?;
-                let to = format!("{to}@{snapshot}");
-                let new = NewReceive { to, force: base.is_some(), ..NewReceive::default() };
-                receive(&changes, &new, &stream)
-            }
-            Change::Set { name, property, value } => {
-                let failed = changes.set(name, &[(property.to_string(), value.clone())])?;
-                match failed.is_empty() {
-                    true => Ok(()),
-                    false => Err(Stopped(format!("{failed:?}"))),
-                }
-            }
-        }
-    }
-
-    fn sent(
-        &self,
-        head: &str,
-        base: Option<&str>,
-        snapshot: &str,
-        rng: &mut SmallRng,
-    ) -> Done<Vec<u8>> {
-        let find = |name: &str| self.find(&format!("{head}@{name}"));
-        let (of, base) = (find(snapshot)?, base.map(find).transpose()?);
-        let options = SendOptions {
-            large_blocks: true,
-            embedded: rng.random(),
-            compressed: rng.random(),
-            pool_embeds: true,
-            pool_has_lz4: true,
-            resume: None,
-            saved: false,
-        };
-        let mut stream = Vec::new();
-        self.engine()?.pool().dsl().send(&of, base.as_ref(), options, &mut stream)?;
-        Ok(stream)
-    }
-
-    /// Has power again, and goes on with what is left.
-    fn recover(&mut self, rng: &mut SmallRng) -> Done {
-        self.figures.crashes += 1;
-        let at = self.power.operations();
-        let live = std::mem::take(&mut self.live);
-        let histories: BTreeMap<String, History> =
-            live.into_iter().map(|(name, live)| (name, live.into_history())).collect();
-        self.lose_engine();
-        for again in 0..4 {
-            self.restart(rng);
-            if again < 2 && rng.random_ratio(1, 4) {
-                self.power.goes_after(rng.random_range(0..300));
-            }
-            match self.go_on(&histories, at) {
-                Err(Stopped(why)) if self.power.is_off() => {
-                    tell(format_args!("the power went again: {why}"));
-                    self.live.clear();
-                    self.lose_engine();
-                }
-                done => {
-                    self.power.stays();
-                    self.in_flight = None;
-                    return done;
-                }
-            }
-        }
-        Err(Stopped("the power went although it was to stay".into()))
-    }
-
-    fn lose_engine(&mut self) {
-        if let Some(engine) = self.engine.take() {
-            self.figures.groups += engine.pool().uberblock().txg;
-        }
-    }
-
-    /// Disks with what the loss of power left.
-    fn restart(&mut self, rng: &mut SmallRng) {
-        self.figures.operations += self.power.operations();
-        self.figures.digest = self.figures.digest.rotate_left(7) ^ self.power.digest();
-        let seed = rng.random();
-        let images: Vec<Image> = self.disks.iter().map(|d| d.left(seed)).collect();
-        self.power = Power::on();
-        let all = images.into_iter().enumerate();
-        let new = |(i, image)| SimDisk::new(i, image, self.power.clone(), (seed, self.plant));
-        self.disks = all.map(new).collect();
-        self.lab = lab(&self.disks, 64 << 20);
-    }
-
-    fn go_on(&mut self, histories: &BTreeMap<String, History>, at: usize) -> Done {
-        self.import()?;
-        let pool = self.engine()?.pool();
-        let (is, before) = (listing(&pool)?, self.model.listing());
-        let after = self.in_flight.as_ref().map(|(_, after)| after.clone());
-        let is_after = after.as_ref().is_some_and(|after| after.listing() == is);
-        let mut model = match &after {
-            Some(after) if is_after => after.clone(),
-            _ => self.model.clone(),
-        };
-        if !is_after && is != before {
-            let after = after.map(|after| after.listing());
-            return Err(Stopped(format!("there is {is:?}, not {before:?}, nor {after:?}")));
-        }
-        for (dataset, snapshots) in datasets(&pool)? {
-            let entry = &model.datasets[&dataset.name];
-            for (found, snapshot) in snapshots.iter().zip(&entry.snapshots) {
-                same_data(&pool, found, &snapshot.data)?;
-            }
-        }
-        let names: Vec<String> = model.datasets.keys().cloned().collect();
-        for name in &names {
-            let data = self.recovered(name, &model.datasets[name].data, (histories, at))?;
-            let sync = pool.dsl().get(&self.find(name)?, "sync")?.map(|v| v.exact);
-            if let Some(entry) = model.datasets.get_mut(name) {
-                entry.data = data;
-                entry.sync = match sync.as_deref() {
-                    Some("always") => Sync::Always,
-                    Some("disabled") => Sync::Disabled,
-                    _ => Sync::Standard,
-                };
-            }
-        }
-        // If the power goes once more all of this is as before.
-        let before = std::mem::replace(&mut self.model, model);
-        let opened = names.iter().try_for_each(|name| self.open(name));
-        if opened.is_err() || self.power.is_off() {
-            self.model = before;
-        }
-        opened
-    }
-
-    /// What a dataset holds after a loss of power, if it may hold that.
-    fn recovered(
-        &self,
-        name: &str,
-        data: &Data,
-        (histories, at): (&BTreeMap<String, History>, usize),
-    ) -> Done<Data> {
-        let (tree, volume) = self.look(name, data)?;
-        let in_flight = self.in_flight.as_ref();
-        let former = match in_flight {
-            Some((Change::Rename { from, to }, _)) if to == name => from.as_str(),
-            _ => name,
-        };
-        let mut whys = Vec::new();
-        let history = histories.get(former).map(|history| history.check(&tree, at));
-        let mut may = matches!(history, Some(Ok(())));
-        whys.extend(history.and_then(Result::err));
-        let after = in_flight.and_then(|(_, after)| after.datasets.get(name)).map(|e| &e.data);
-        let exact = [Some(data), after].into_iter().flatten();
-        for data in exact.take(if may { 0 } else { 2 }) {
-            match same_tree(data, &tree) {
-                Ok(()) => may = true,
-                Err(Stopped(why)) => whys.push(why),
-            }
-        }
-        if !may {
-            return Err(Stopped(format!("{name}: {}", whys.join("; nor "))));
-        }
-        Ok(match volume {
-            Some(content) => Data::Volume(Arc::new(content)),
-            None => {
-                let mut last = 1_000_000 * self.figures.crashes as u64;
-                Data::Files(Arc::new(State::of(&tree, &mut last)))
-            }
-        })
-    }
-
-    /// What a dataset holds, as seen by those who use it.
-    fn look(&self, name: &str, data: &Data) -> Done<(Tree, Option<Vec<u8>>)> {
-        match data {
-            Data::Files(_) => {
-                let fs = self.files(name)?;
-                fs.drain_unlinked()?;
-                Ok((look_at(&fs)?, None))
-            }
-            Data::Volume(_) => {
-                let live = self.engine()?.live(self.find(name)?.ds_obj)?;
-                let content = block::bytes(&Volume::open_live(live)?)?;
-                Ok((block::tree(content.clone()), Some(content)))
-            }
         }
     }
 
@@ -873,49 +525,5 @@ impl Sim {
         drop(engine);
         self.export()?;
         same(&*self.lab.look().map_err(Stopped)?, &self.model)
-    }
-}
-
-/// Datasets that a change is about.
-fn touched(change: &Change) -> Vec<String> {
-    match change {
-        Change::Create { name, .. }
-        | Change::Destroy { name }
-        | Change::Promote { name }
-        | Change::Rollback { name }
-        | Change::Set { name, .. } => vec![name.clone()],
-        Change::Rename { from, to } => vec![from.clone(), to.clone()],
-        Change::Snapshot { heads, .. } => heads.clone(),
-        Change::DestroySnapshot { head, .. } | Change::RenameSnapshot { head, .. } => {
-            vec![head.clone()]
-        }
-        Change::Clone { head, to, .. } | Change::Receive { head, to, .. } => {
-            vec![head.clone(), to.clone()]
-        }
-    }
-}
-
-fn same_tree(data: &Data, tree: &Tree) -> Done {
-    match data {
-        Data::Files(state) => state.compare(tree),
-        Data::Volume(content) => {
-            let is = tree.values().next().and_then(|f| f.seen.content.as_deref());
-            block::same_bytes(is.unwrap_or_default(), content)
-        }
-    }
-    .map_err(Stopped)
-}
-
-fn receive(changes: &Changes, new: &NewReceive, mut stream: &[u8]) -> Done {
-    let mut source = Source::new(&mut stream);
-    let begin = source.begin()?.ok_or_else(|| Stopped("an empty stream".into()))?;
-    let list = source.list(&begin)?;
-    let receiving = changes.receive(new, &begin, &list)?;
-    match receiving.stream(&mut source, &mut |_| {}) {
-        Ok(()) => Ok(changes.finish_receive(receiving, new.force)?),
-        Err(e) => {
-            changes.give_up_receive(receiving);
-            Err(e.into())
-        }
     }
 }
