@@ -13,12 +13,10 @@
 //! - While somebody waits there is an issuer.
 //! - Nobody waits for what is stable.
 
+use super::waiting::{AtomicU8, Mutex, Ordering, Thread, thread};
 use cenote_format::invariant;
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::thread::{self, Thread};
 
 /// What a waiter was told.
 const NOTHING: u8 = 0;

@@ -59,6 +59,7 @@ mod issuer;
 mod itxs;
 #[cfg(test)]
 mod planted;
+mod waiting;
 
 use super::Shared;
 use super::policy::{Abilities, Policy};
