@@ -4,7 +4,7 @@ export PREFIX DESTDIR BINARY LINKS MOUNTDIR SYSTEMDDIR
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO ?= cargo
 
-.PHONY: help run build install deb test lint deny package fuzz-long damage-long torture-long bench bench-build bench-write bench-alloc bench-clone bench-list bench-spacemap bench-send bench-zil programs clean
+.PHONY: help run build install deb test lint deny package fuzz-long damage-long torture-long vopr bench bench-build bench-write bench-alloc bench-clone bench-list bench-spacemap bench-send bench-zil programs clean
 
 help:
 	@echo "make run          build, make a pool in a file, mount it, show it, leave you in it"
@@ -17,6 +17,7 @@ help:
 	@echo "make deny         licences and sources of the dependencies"
 	@echo "make damage-long  thousands of damaged images instead of CI's sample"
 	@echo "make torture-long hours of random work, crashes and failing devices, judged by zdb"
+	@echo "make vopr         the simulator: whole pools from seeds, for SECONDS"
 	@echo "make fuzz-long    coverage-guided fuzzing of every decoder (FUZZ_SECONDS each)"
 	@echo "make programs     real programs, and a daemon that is killed, for long"
 	@echo "make bench        reads and metadata walks against the raw device file"
@@ -128,3 +129,12 @@ torture-long:
 programs:
 	scripts/setup.sh test
 	CI=1 CENOTE_TEST_DEADLINE=0 CENOTE_PROGRAMS=long $(CARGO) test --locked -p cenote-cli --test programs -- --nocapture
+
+# The simulator: whole pools, with all their threads, from seeds. SEED is the first one.
+SECONDS ?= 600
+SEED ?= $(shell date +%s)000
+
+vopr:
+	scripts/setup.sh test
+	$(CARGO) build --release --locked -p cenote-vopr
+	target/release/vopr --seconds $(SECONDS) --seed $(SEED) --jobs $(shell nproc) $(VOPR_ARGS)

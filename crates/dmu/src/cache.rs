@@ -9,12 +9,9 @@
 //! generation is still the newest then.
 
 use crate::object::Dnode;
+use crate::sync::{AtomicU64, Cache, RwLock, SeqCst, Weighter};
 use crate::zap::MicroZap;
-use parking_lot::RwLock;
-use quick_cache::Weighter;
-use quick_cache::sync::Cache;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of decoded dnodes that are kept.
 const DNODE_BYTES: u64 = 16 << 20;
@@ -74,7 +71,7 @@ impl ObjectCache {
             return ObjectCache::new();
         }
         let generation = self.generation + 1;
-        shared.newest.store(generation, Ordering::SeqCst);
+        shared.newest.store(generation, SeqCst);
         for (number, dnode) in changed {
             shared.micro_zaps.remove(&number);
             match dnode {
@@ -86,7 +83,7 @@ impl ObjectCache {
     }
 
     fn is_newest(&self) -> bool {
-        self.shared.newest.load(Ordering::SeqCst) == self.generation
+        self.shared.newest.load(SeqCst) == self.generation
     }
 
     pub(crate) fn dnode(&self, number: u64) -> Option<Arc<Dnode>> {

@@ -47,6 +47,7 @@ mod ranges;
 mod read;
 pub mod readahead;
 mod seek;
+mod sync;
 mod tree;
 pub mod tunables;
 mod walk;

@@ -44,6 +44,7 @@ pub mod rangetree;
 mod segments;
 mod single_flight;
 mod stretch;
+mod sync;
 #[cfg(feature = "tamper")]
 pub mod tamper;
 pub mod tunables;

@@ -27,14 +27,12 @@
 //!   waits for the transaction group, and covers its changes until then.
 //! - [`MOST`] flights are under way at most.
 
+use super::waiting::{AtomicU8, Condvar, Mutex, MutexGuard, Ordering, Thread, thread};
 use cenote_format::invariant;
 use cenote_format::invariant::broken;
 use cenote_vdev::waiting;
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::thread::{self, Thread};
 
 /// Most commits that make their blocks durable at once. With more of them each has fewer changes.
 const MOST: usize = 4;

@@ -65,6 +65,7 @@ mod issuer;
 mod itxs;
 #[cfg(test)]
 mod planted;
+mod waiting;
 
 use super::Shared;
 use super::freeze::Frozen;

@@ -13,13 +13,15 @@
 //! needs nothing that was freed up to `txg`. Nothing younger is given out before two more groups are
 //! on disk. So it does no harm if a read is counted a moment after it was looked for.
 
+// Its path, for `tests/models.rs` takes this file in.
 #[cfg(test)]
+#[path = "read_epochs/planted.rs"]
 mod planted;
 
 use cenote_format::invariant;
 use std::thread::panicking;
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use crate::sync::{AtomicU64, AtomicUsize, SeqCst};
 
 /// Counters.
 const SLOTS: usize = 8;

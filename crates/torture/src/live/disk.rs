@@ -65,7 +65,11 @@ impl Image {
         end.map(drop).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
-    fn read(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+    /// Bytes of it.
+    ///
+    /// # Errors
+    /// They go past its end.
+    pub fn read(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
         self.check(offset, len)?;
         let mut out = Vec::with_capacity(len);
         for (page, within, n) in Image::parts(offset, len) {
@@ -77,7 +81,11 @@ impl Image {
         Ok(out)
     }
 
-    fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
+    /// Writes bytes.
+    ///
+    /// # Errors
+    /// They go past its end.
+    pub fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.check(offset, data.len())?;
         let mut rest = data;
         for (page, within, n) in Image::parts(offset, data.len()) {
@@ -90,7 +98,7 @@ impl Image {
     }
 
     /// Writes those sectors for which `survives`.
-    fn write_torn(&mut self, offset: u64, data: &[u8], mut survives: impl FnMut() -> bool) {
+    pub fn write_torn(&mut self, offset: u64, data: &[u8], mut survives: impl FnMut() -> bool) {
         for (i, sector) in data.chunks(SECTOR as usize).enumerate() {
             if survives() {
                 self.write(offset + i as u64 * SECTOR, sector).unwrap();

@@ -10,20 +10,38 @@
 //! | [`driver`] | random changes to both, all from one seed |
 //! | [`crash`] | crashes at any point, and what comes after |
 //! | [`space`] | whether what is counted adds up |
+//! | [`world`], [`block`] | a file system, a volume: changed at random, made stable in all ways, with their models |
+//! | [`history`] | what a crash may leave of these |
 //! | [`tree`] | trees of snapshots and clones: a model, and random changes |
 
+pub mod block;
 pub mod crash;
 pub mod damage;
 pub mod disk;
 pub mod driver;
+pub mod history;
 pub mod lab;
 pub mod model;
 pub mod setup;
 pub mod space;
 pub mod tree;
+pub mod world;
 
 pub use cenote_testfiles::Verdict;
 pub(crate) use cenote_testfiles::demand;
+
+/// How many operations the disks of a pool have done.
+pub type Moment = std::sync::Arc<dyn Fn() -> usize + Send + Sync>;
+
+/// Why work stopped: something failed that may fail only where the power went.
+#[derive(Clone, Debug)]
+pub struct Stopped(pub String);
+
+impl<E: std::error::Error> From<E> for Stopped {
+    fn from(e: E) -> Stopped {
+        Stopped(e.to_string())
+    }
+}
 
 /// Runs `test` for each item, on two threads: the tests of a workspace share the machine. A failure
 /// ends it.

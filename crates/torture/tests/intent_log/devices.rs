@@ -1,6 +1,5 @@
 //! Log vdevs that fail, and that are lost.
 
-use crate::world::{look, root};
 use cenote_dsl::zil::ZIL_LEVEL;
 use cenote_engine::Engine;
 use cenote_engine::create::{Class, Layout, Redundancy, VdevSpec};
@@ -8,6 +7,7 @@ use cenote_pool::{ImportError, ImportOptions};
 use cenote_store::alloc::Class as AllocClass;
 use cenote_torture::live::disk::{Disk, Image};
 use cenote_torture::live::lab::{Lab, Logs, disks, judge};
+use cenote_torture::live::world::{look, root};
 use cenote_vdev::Device;
 use cenote_vdev::inject::FaultyDevice;
 use cenote_zpl::{NewNode, NodeKind};

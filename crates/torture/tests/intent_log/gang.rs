@@ -1,7 +1,6 @@
 //! Gang blocks that records of a log point to (`dmu_sync` in a fragmented pool): they are claimed with all that they
 //! consist of, replayed and freed.
 
-use crate::world::{self, look};
 use crate::{SHAPES, recover};
 use cenote_dsl::zil::{self, Item};
 use cenote_engine::{Engine, tunables};
@@ -13,6 +12,7 @@ use cenote_torture::live::lab::{
     Lab, Logs, Shape, by_openzfs, disks, hand_over_and_back, judge, keep, lab,
 };
 use cenote_torture::live::side_by_side;
+use cenote_torture::live::world::{self, look};
 use cenote_torture::long;
 use cenote_vdev::Device;
 use cenote_vdev::inject::FaultyDevice;

@@ -4,49 +4,46 @@
 //! Two file systems and a volume are changed in turn. Transaction groups are written only when they are asked for,
 //! so that most of what a crash leaves is in the logs. Changes are made stable in all ways that there are: all of a
 //! dataset, some files or directories (`fsync`), each change (`sync=always`), none (`sync=disabled`). So what is there
-//! after a crash is what the [`history`] of the dataset lets it leave.
+//! after a crash is what the [`History`] of the dataset lets it leave.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use block::Block;
 use cenote_dsl::write::props::{self, NewValue, Target};
 use cenote_dsl::zil::{Item, walk};
 use cenote_engine::Engine;
 use cenote_engine::change::{Changes, Kind, NewDataset};
 use cenote_engine::create::Redundancy;
 use cenote_format::zil::{Body, Record};
+use cenote_torture::live::block::{self, Block};
 use cenote_torture::live::disk::{Disk, Image, Journal, Replay};
 use cenote_torture::live::driver::Seed;
+use cenote_torture::live::history::History;
 use cenote_torture::live::lab::{
     Logs, Plain, Shape, account_for_clones, disks, hand_over_and_back, judge, keep, lab,
 };
-use cenote_torture::live::side_by_side;
+use cenote_torture::live::world::{self, State, Sync, World, look, root};
+use cenote_torture::live::{Moment, side_by_side};
 use cenote_torture::long;
 use cenote_zpl::{FileSystem, NewNode, NodeKind, SetAttr, Settings, Volume};
-use history::History;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
-use world::{Sync, World, look, root};
 
 mod acl;
-mod block;
 mod chains;
 mod devices;
 mod fields;
 mod flights;
 mod frozen;
 mod gang;
-mod history;
 mod records;
 mod restarts;
 mod same;
 mod unclaimed;
 mod unreplayed;
 mod whole;
-mod world;
 
 const SHAPES: [Shape; 3] = [
     Shape { redundancy: Redundancy::Single, disks: 2, ashift: 9, size: 96 << 20 },
@@ -57,6 +54,8 @@ const SHAPES: [Shape; 3] = [
 const SA_XATTRS: &str = "zilsaxattr";
 /// The datasets: file systems, and the volume last.
 const DATASETS: [&str; 3] = ["tank", "tank/second", "tank/volume"];
+/// Bytes of the volume.
+const VOLUME: u64 = 256 << 10;
 /// The feature of pools in which blocks can be cloned.
 const CLONING: &str = "block_cloning";
 
@@ -109,7 +108,7 @@ impl Work {
     fn step(&mut self) {
         if self.syncing.as_ref().is_none_or(JoinHandle::is_finished) && self.rng.random_ratio(1, 7)
         {
-            self.worlds.iter_mut().for_each(World::release_all);
+            self.worlds.iter_mut().for_each(|world| world.release_all().unwrap());
             let engine = self.engine.clone();
             self.syncing = Some(std::thread::spawn(move || engine.sync().unwrap()));
         }
@@ -126,11 +125,16 @@ impl Work {
                 set_property(&self.engine, DATASETS[which], "sync", at as u64);
                 self.worlds[which].sync = [Sync::Standard, Sync::Always, Sync::Disabled][at];
             }
-            6..10 => self.block.step(),
-            10..20 => self.worlds[1].step(),
-            _ => self.worlds[0].step(),
+            6..10 => self.block.step().unwrap(),
+            10..20 => self.worlds[1].step().unwrap(),
+            _ => self.worlds[0].step().unwrap(),
         }
     }
+}
+
+fn at_of(journal: &Arc<Journal>) -> Moment {
+    let journal = journal.clone();
+    Arc::new(move || journal.len())
 }
 
 fn tell(seed: u64, shape: &Shape, steps: usize) -> Story {
@@ -144,7 +148,7 @@ fn tell(seed: u64, shape: &Shape, steps: usize) -> Story {
     let changes = Changes::new(engine.clone(), Arc::new(Plain), None);
     let sparse = true;
     for (name, kind) in
-        [(DATASETS[1], Kind::Filesystem), (DATASETS[2], Kind::Volume { size: block::SIZE, sparse })]
+        [(DATASETS[1], Kind::Filesystem), (DATASETS[2], Kind::Volume { size: VOLUME, sparse })]
     {
         changes.create(&NewDataset { name: name.into(), kind, props: Vec::new() }).unwrap();
     }
@@ -152,15 +156,13 @@ fn tell(seed: u64, shape: &Shape, steps: usize) -> Story {
     let mut rng = SmallRng::seed_from_u64(seed);
     let mut world = |at: usize| {
         let fs = world::open(&engine, DATASETS[at], (seed + at as u64).is_multiple_of(2));
-        World::new(SmallRng::seed_from_u64(rng.random()), engine.clone(), fs, journal.clone())
+        let (rng, at) = (SmallRng::seed_from_u64(rng.random()), at_of(&journal));
+        World::new(rng, engine.clone(), fs, at, State::default())
     };
     let worlds = vec![world(0), world(1)];
-    let block = Block::new(
-        SmallRng::seed_from_u64(rng.random()),
-        engine.clone(),
-        DATASETS[2],
-        journal.clone(),
-    );
+    let (engine2, zeros) = (engine.clone(), vec![0; VOLUME as usize]);
+    let rng2 = SmallRng::seed_from_u64(rng.random());
+    let block = Block::open(rng2, engine2, DATASETS[2], at_of(&journal), zeros).unwrap();
     engine.sync().unwrap();
     let begun = journal.len();
     let mut work = Work { rng, engine, worlds, block, syncing: None };

@@ -1,12 +1,12 @@
 //! The records of our logs as `zdb -i` shows them, OpenZFS's and ours, and as they are replayed.
 
 use super::{SHAPES, recover};
-use crate::world::{self, root};
 use cenote_command::{Caller, Cancel, Rights, Terminal};
 use cenote_engine::Engine;
 use cenote_engine::change::{Changes, Kind, NewDataset};
 use cenote_torture::live::disk::{Disk, Image};
 use cenote_torture::live::lab::{Logs, disks, lab};
+use cenote_torture::live::world::{self, root};
 use cenote_zpl::{
     Allocate, FileSystem, NewNode, NodeKind, Owner, RenameFlags, SetAttr, SetTime, SetXattr,
     Settings,

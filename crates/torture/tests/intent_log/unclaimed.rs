@@ -2,7 +2,6 @@
 //! costs what follows in the log, and its dataset until the log is given up; the pool and other datasets go on. Where a
 //! device fails nothing is claimed: it may come back.
 
-use crate::world::{self, look};
 use cenote_dsl::zil::{self, Item};
 use cenote_engine::Engine;
 use cenote_engine::change::{Changes, Kind, NewDataset};
@@ -11,6 +10,7 @@ use cenote_pool::{Pool, brt};
 use cenote_torture::live::damage::Damage;
 use cenote_torture::live::disk::{Disk, Image};
 use cenote_torture::live::lab::{Lab, Logs, Plain, Shape, disks, judge, lab};
+use cenote_torture::live::world::{self, look};
 use cenote_vdev::Device;
 use cenote_vdev::inject::FaultyDevice;
 use cenote_zpl::{FileSystem, NewNode, NodeKind};

@@ -1,7 +1,6 @@
 //! Logs that an import claimed and that wait for their datasets to be opened: further imports and crashes leave them,
 //! snapshots and clones do not have them, and a dataset that is opened has all that was committed.
 
-use crate::world::{self, look};
 use cenote_dsl::write::DslWriteError;
 use cenote_engine::change::{Changes, Kind, NewClone, NewDataset, NewSnapshot};
 use cenote_engine::{Engine, EngineError};
@@ -10,6 +9,7 @@ use cenote_pool::Pool;
 use cenote_testpools::zdb;
 use cenote_torture::live::disk::{Disk, Image};
 use cenote_torture::live::lab::{Lab, Logs, POOL, Plain, disks, judge, lab};
+use cenote_torture::live::world::{self, look};
 use cenote_zpl::{FileSystem, NewNode, NodeKind};
 use std::sync::Arc;
 

@@ -2,11 +2,11 @@
 
 use crate::SHAPES;
 use crate::records::{begun, images, new};
-use crate::world::{self, root};
 use cenote_engine::Engine;
 use cenote_torture::live::disk::{Disk, Image, Journal, Replay};
 use cenote_torture::live::lab::{Logs, disks, judge, keep, lab};
 use cenote_torture::live::side_by_side;
+use cenote_torture::live::world::{self, root};
 use cenote_torture::long;
 use cenote_zpl::{FileSystem, NodeKind, SetAttr, SetXattr, Settings};
 use std::sync::Arc;

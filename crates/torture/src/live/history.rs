@@ -24,9 +24,13 @@ pub struct Seen {
     pub content: Option<Vec<u8>>,
     /// A symbolic link.
     pub link: bool,
+    /// Its permissions.
     pub mode: u32,
+    /// The user that it belongs to.
     pub owner: u32,
+    /// DOS flags, of those that are changed here.
     pub flags: u64,
+    /// Extended attributes.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
@@ -36,6 +40,7 @@ pub type Tree = BTreeMap<Vec<u8>, Found>;
 /// What was found under a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
+    /// What it is.
     pub seen: Seen,
     /// The number of its object: names of one node share it.
     pub ino: u64,
@@ -235,35 +240,41 @@ fn bytes(now: &[u8], versions: &[&Seen]) -> Result<(), String> {
     }
 }
 
-/// A check that says yes to everything would be of no use.
-#[test]
-fn a_history_tells_what_a_crash_may_leave() {
-    let seen = |content: &[u8], mode| {
-        let (content, link, owner, flags) = (Some(content.to_vec()), false, 1, 0);
-        Seen { content, link, mode, owner, flags, xattrs: BTreeMap::new() }
-    };
-    let names =
-        |all: &[(&str, Id)]| all.iter().map(|(n, id)| (n.as_bytes().to_vec(), *id)).collect();
-    let found =
-        |name: &str, seen: Seen| (name.as_bytes().to_vec(), Found { seen, ino: 5, links: 1 });
-    let mut history = History::default();
-    history.set(&Names::new(), &BTreeMap::new());
-    // Created, committed; then written, chmod, renamed, of which only names are committed.
-    history.note(10, &names(&[("a", 1)]), &BTreeMap::from([(1, seen(b"", 6))]), &[]);
-    history.committed(20, None);
-    history.note(20, &names(&[("a", 1)]), &BTreeMap::from([(1, seen(b"xy", 6))]), &[]);
-    history.note(30, &names(&[("a", 1)]), &BTreeMap::from([(1, seen(b"xy", 7))]), &[]);
-    history.committed(40, Some(vec![9]));
-    history.note(50, &names(&[("b", 1)]), &BTreeMap::from([(1, seen(b"zy", 7))]), &[1]);
-    let may = |at, tree: &[(Vec<u8>, Found)]| history.check(&tree.iter().cloned().collect(), at);
-    assert!(may(10, &[]).is_ok() && may(20, &[]).is_err());
-    assert!(may(5, &[found("a", seen(b"", 6))]).is_err());
-    assert!(may(45, &[found("a", seen(b"", 6))]).is_ok());
-    assert!(may(45, &[found("a", seen(b"x", 7))]).is_ok());
-    assert!(may(45, &[found("a", seen(b"z", 7))]).is_err());
-    assert!(may(25, &[found("a", seen(b"xy", 7))]).is_err());
-    // With its new name it has what it had then.
-    assert!(may(60, &[found("b", seen(b"", 6))]).is_err());
-    assert!(may(60, &[found("b", seen(b"zy", 7))]).is_ok());
-    assert!(may(60, &[found("a", seen(b"xy", 7)), found("b", seen(b"zy", 7))]).is_err());
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A check that says yes to everything would be of no use.
+    #[test]
+    fn a_history_tells_what_a_crash_may_leave() {
+        let seen = |content: &[u8], mode| {
+            let (content, link, owner, flags) = (Some(content.to_vec()), false, 1, 0);
+            Seen { content, link, mode, owner, flags, xattrs: BTreeMap::new() }
+        };
+        let names =
+            |all: &[(&str, Id)]| all.iter().map(|(n, id)| (n.as_bytes().to_vec(), *id)).collect();
+        let found =
+            |name: &str, seen: Seen| (name.as_bytes().to_vec(), Found { seen, ino: 5, links: 1 });
+        let mut history = History::default();
+        history.set(&Names::new(), &BTreeMap::new());
+        // Created, committed; then written, chmod, renamed, of which only names are committed.
+        history.note(10, &names(&[("a", 1)]), &BTreeMap::from([(1, seen(b"", 6))]), &[]);
+        history.committed(20, None);
+        history.note(20, &names(&[("a", 1)]), &BTreeMap::from([(1, seen(b"xy", 6))]), &[]);
+        history.note(30, &names(&[("a", 1)]), &BTreeMap::from([(1, seen(b"xy", 7))]), &[]);
+        history.committed(40, Some(vec![9]));
+        history.note(50, &names(&[("b", 1)]), &BTreeMap::from([(1, seen(b"zy", 7))]), &[1]);
+        let may =
+            |at, tree: &[(Vec<u8>, Found)]| history.check(&tree.iter().cloned().collect(), at);
+        assert!(may(10, &[]).is_ok() && may(20, &[]).is_err());
+        assert!(may(5, &[found("a", seen(b"", 6))]).is_err());
+        assert!(may(45, &[found("a", seen(b"", 6))]).is_ok());
+        assert!(may(45, &[found("a", seen(b"x", 7))]).is_ok());
+        assert!(may(45, &[found("a", seen(b"z", 7))]).is_err());
+        assert!(may(25, &[found("a", seen(b"xy", 7))]).is_err());
+        // With its new name it has what it had then.
+        assert!(may(60, &[found("b", seen(b"", 6))]).is_err());
+        assert!(may(60, &[found("b", seen(b"zy", 7))]).is_ok());
+        assert!(may(60, &[found("a", seen(b"xy", 7)), found("b", seen(b"zy", 7))]).is_err());
+    }
 }

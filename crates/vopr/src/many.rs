@@ -1,0 +1,178 @@
+//! Many histories, each in a process of its own; and the shortest one that fails.
+//!
+//! Every fourth history that ends well is judged by OpenZFS's `zdb -bcc`. Every eighth is done twice: both have to
+//! come to the same, to the last byte that was written.
+//!
+//! Of a history that fails, steps are left out as long as it still fails: first many at once, then single ones. Its
+//! threads run in another order then, so that some that depend on that are left longer than they need be.
+
+use crate::Asked;
+use crate::plan::plan;
+use cenote_torture::live::disk::Image;
+use cenote_torture::live::lab;
+use parking_lot::Mutex;
+use std::fs::File;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// One in so many is judged, and done twice.
+const JUDGED: u64 = 4;
+const TWICE: u64 = 8;
+/// How long a history takes at most, unless it hangs.
+const LONGEST: Duration = Duration::from_secs(300);
+/// How long shorter histories are looked for.
+const SHRINKING: Duration = Duration::from_secs(180);
+
+/// How a history ended.
+struct Ended {
+    /// It is what it should be.
+    well: bool,
+    text: String,
+}
+
+impl Ended {
+    /// The line that tells what it came to.
+    fn last(&self) -> &str {
+        self.text.lines().last().unwrap_or_default()
+    }
+}
+
+/// Does the history of a seed.
+fn one(asked: &Asked, seed: u64, keep: Option<&[usize]>, judge: bool) -> Ended {
+    let failed = |e: std::io::Error| Ended { well: false, text: format!("no process: {e}") };
+    try_one(asked, seed, keep, judge).unwrap_or_else(failed)
+}
+
+fn try_one(
+    asked: &Asked,
+    seed: u64,
+    keep: Option<&[usize]>,
+    judge: bool,
+) -> std::io::Result<Ended> {
+    let dir = tempfile::tempdir()?;
+    let told = dir.path().join("told");
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("--run").args(["--seed", &seed.to_string(), "--steps", &asked.steps.to_string()]);
+    if let Some(keep) = keep {
+        let list: Vec<String> = keep.iter().map(usize::to_string).collect();
+        command.args(["--keep", &list.join(",")]);
+    }
+    if let Some((name, _)) = crate::Plant::ALL.iter().find(|(_, p)| Some(*p) == asked.plant) {
+        command.args(["--plant", name]);
+    }
+    if judge {
+        command.arg("--save");
+    }
+    let out = File::create(&told)?;
+    command.current_dir(dir.path()).stdout(out.try_clone()?).stderr(out);
+    let mut child = command.spawn()?;
+    let begun = Instant::now();
+    let status = loop {
+        match child.try_wait()? {
+            Some(status) => break Some(status),
+            None if begun.elapsed() > LONGEST => {
+                child.kill()?;
+                child.wait()?;
+                break None;
+            }
+            None => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    let mut text = String::from_utf8_lossy(&std::fs::read(&told)?).into_owned();
+    if status.is_none() {
+        text.push_str("it does not end");
+    }
+    let mut well = status.is_some_and(|status| status.success());
+    if well && judge {
+        let disks = (0..).map(|i| dir.path().join(format!("d{i}"))).take_while(|d| d.exists());
+        let images: Vec<Image> = disks.map(|disk| Image::load(&disk)).collect();
+        if let Err(why) = lab::judge(&images) {
+            (well, text) = (false, why);
+        }
+    }
+    Ok(Ended { well, text })
+}
+
+/// Leaves out steps of a history that fails. Returns those that are left.
+fn shortest(asked: &Asked, seed: u64, judge: bool) -> Vec<usize> {
+    let begun = Instant::now();
+    let mut keep: Vec<usize> = plan(seed, asked.steps).iter().map(|s| s.number).collect();
+    let fails =
+        |keep: &[usize]| begun.elapsed() < SHRINKING && !one(asked, seed, Some(keep), judge).well;
+    let mut part = keep.len().div_ceil(2).max(1);
+    loop {
+        let (mut at, before) = (0, keep.len());
+        while at < keep.len() {
+            let end = (at + part).min(keep.len());
+            let less: Vec<usize> = keep[..at].iter().chain(&keep[end..]).copied().collect();
+            if fails(&less) { keep = less } else { at = end }
+        }
+        match part {
+            1 if keep.len() == before => return keep,
+            1 => {}
+            _ => part = part.div_ceil(2),
+        }
+    }
+}
+
+/// Tells of a history that fails.
+fn report(asked: &Asked, (seed, judge): (u64, bool), ended: &Ended) {
+    println!("seed {seed} fails:\n{}", ended.text);
+    let keep = shortest(asked, seed, judge);
+    let short = one(asked, seed, Some(&keep), judge);
+    let (list, steps): (Vec<String>, _) =
+        (keep.iter().map(usize::to_string).collect(), asked.steps);
+    println!(
+        "the shortest history of seed {seed} that fails has {} steps:\n{}",
+        keep.len(),
+        short.text
+    );
+    println!("again: vopr --run --seed {seed} --steps {steps} --keep {}", list.join(","));
+}
+
+/// Does histories of one seed after the other. Whether all ended well.
+pub fn run(asked: &Asked) -> bool {
+    let (begun, next, well) = (Instant::now(), AtomicU64::new(0), AtomicBool::new(true));
+    let (done, output) = (AtomicU64::new(0), Mutex::new(()));
+    let work = || {
+        loop {
+            let number = next.fetch_add(1, Ordering::SeqCst);
+            let over = begun.elapsed() >= Duration::from_secs(asked.seconds);
+            if over || number >= asked.count || !well.load(Ordering::SeqCst) {
+                return;
+            }
+            let seed = asked.seed.wrapping_add(number);
+            let judge = number % JUDGED == 0;
+            let mut ended = one(asked, seed, None, judge);
+            if ended.well && number % TWICE == 0 {
+                let again = one(asked, seed, None, false);
+                if again.last() != ended.last() {
+                    let text = format!(
+                        "{}\n{}\nit is another one the second time",
+                        ended.last(),
+                        again.last()
+                    );
+                    ended = Ended { well: false, text };
+                }
+            }
+            let _one_at_a_time = output.lock();
+            match ended.well {
+                true => println!("{}", ended.last()),
+                false => {
+                    if well.swap(false, Ordering::SeqCst) {
+                        report(asked, (seed, judge), &ended);
+                    }
+                    return;
+                }
+            }
+            done.fetch_add(1, Ordering::SeqCst);
+        }
+    };
+    std::thread::scope(|scope| {
+        (1..asked.jobs).for_each(|_| drop(scope.spawn(work)));
+        work();
+    });
+    println!("{} histories ended well", done.load(Ordering::SeqCst));
+    well.load(Ordering::SeqCst)
+}

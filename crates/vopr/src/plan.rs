@@ -1,0 +1,82 @@
+//! What a history does: steps, each of which has its own random numbers, so that some can be left out and the others
+//! stay what they are.
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+/// A fault that is planted, to see that it is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plant {
+    /// Flushes do nothing: as if one were missed before an uberblock.
+    NoFlush,
+    /// A write now and then is lost.
+    LostWrite,
+    /// A block that is in use is freed, and freed again.
+    DoubleFree,
+    /// A change of a file is acknowledged and not made.
+    LostUpdate,
+}
+
+impl Plant {
+    /// All of them, with their names.
+    pub const ALL: [(&str, Plant); 4] = [
+        ("no-flush", Plant::NoFlush),
+        ("lost-write", Plant::LostWrite),
+        ("double-free", Plant::DoubleFree),
+        ("lost-update", Plant::LostUpdate),
+    ];
+}
+
+/// What a step does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Datasets are changed at the same time, each by a thread of its own.
+    Work,
+    /// A dataset or snapshot comes, goes or changes, while others are worked with.
+    Change,
+    /// Time passes.
+    Wait,
+    /// All is written.
+    Sync,
+    /// What is in use is compared with the model.
+    Compare,
+    /// The pool is exported and imported.
+    Reimport,
+    /// The power goes soon.
+    Cut,
+    /// A disk fails, lies or gets slow.
+    Break,
+    /// It is well again.
+    Mend,
+}
+
+/// A step.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    /// Its number in the whole plan.
+    pub number: usize,
+    /// What it does.
+    pub kind: Kind,
+    /// Where the rest comes from.
+    pub seed: u64,
+}
+
+/// The plan of a seed.
+pub fn plan(seed: u64, steps: usize) -> Vec<Step> {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let step = |number| {
+        let kind = match rng.random_range(0..100) {
+            0..40 => Kind::Work,
+            40..68 => Kind::Change,
+            68..76 => Kind::Wait,
+            76..80 => Kind::Sync,
+            80..84 => Kind::Compare,
+            84..86 => Kind::Reimport,
+            86..93 => Kind::Cut,
+            93..97 => Kind::Break,
+            _ => Kind::Mend,
+        };
+        Step { number, kind, seed: rng.random() }
+    };
+    (0..steps).map(step).collect()
+}
