@@ -26,12 +26,48 @@ mod waiting {
             Mutex(shuttled::Mutex::new(of))
         }
 
-        pub(super) fn lock(&self) -> shuttled::MutexGuard<'_, T> {
-            self.0.lock().unwrap()
+        pub(super) fn lock(&self) -> MutexGuard<'_, T> {
+            MutexGuard(Some(self.0.lock().unwrap()))
         }
 
         pub(super) fn into_inner(self) -> T {
             self.0.into_inner().unwrap()
+        }
+    }
+
+    /// Empty only while a [`Condvar`] has it.
+    pub(super) struct MutexGuard<'a, T>(Option<shuttled::MutexGuard<'a, T>>);
+
+    impl<T> std::ops::Deref for MutexGuard<'_, T> {
+        type Target = T;
+
+        fn deref(&self) -> &T {
+            self.0.as_deref().unwrap()
+        }
+    }
+
+    impl<T> std::ops::DerefMut for MutexGuard<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            self.0.as_deref_mut().unwrap()
+        }
+    }
+
+    /// `parking_lot`'s.
+    pub(super) struct Condvar(shuttled::Condvar);
+
+    impl Default for Condvar {
+        fn default() -> Condvar {
+            Condvar(shuttled::Condvar::new())
+        }
+    }
+
+    impl Condvar {
+        pub(super) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+            guard.0 = guard.0.take().map(|held| self.0.wait(held).unwrap());
+        }
+
+        pub(super) fn notify_all(&self) {
+            self.0.notify_all();
         }
     }
 }
@@ -51,6 +87,8 @@ struct Log {
     queued: AtomicU64,
     stable: AtomicU64,
     is_writing: AtomicBool,
+    /// How far the queue is written with each block in flight, and whether it is durable.
+    blocks: waiting::Mutex<Vec<(u64, bool)>>,
 }
 
 impl Log {
@@ -69,6 +107,43 @@ impl Log {
             self.stable.fetch_max(end, SeqCst);
             issuing.has_written(end);
         }
+    }
+
+    /// Whether a change is there after a crash: on disk, or in a chain without a hole.
+    fn has(&self, change: u64) -> bool {
+        let on_disk = self.stable.load(SeqCst);
+        let blocks = self.blocks.lock();
+        let mut left = blocks.iter().skip_while(|(end, _)| *end <= on_disk);
+        let whole = left.by_ref().take_while(|(_, durable)| *durable);
+        on_disk >= change || whole.map(|(end, _)| *end).any(|end| end >= change)
+    }
+
+    /// Commits a change while other commits may write; its block does not become durable if `fails`.
+    fn fly(&self, fails: bool) {
+        let wanted = self.queued.fetch_add(1, SeqCst) + 1;
+        let Some(issuing) = self.issuer.wait_for(wanted) else {
+            return assert!(self.has(wanted), "told too early");
+        };
+        let end = self.queued.load(SeqCst);
+        issuing.check(end);
+        let block = {
+            let mut blocks = self.blocks.lock();
+            blocks.push((end, false));
+            blocks.len() - 1
+        };
+        let mut flight = issuing.launch(end);
+        thread::yield_now();
+        if fails {
+            flight.fail();
+        } else {
+            self.blocks.lock()[block].1 = true;
+            if flight.is_stable() {
+                return assert!(self.has(wanted), "stable too early");
+            }
+        }
+        // The transaction group writes all.
+        self.stable.fetch_max(self.queued.load(SeqCst), SeqCst);
+        flight.has_written();
     }
 
     /// Keeps all out, or tries to.
@@ -95,6 +170,21 @@ fn commits() {
     assert!(log.issuer.try_keep_out().is_some(), "somebody is left");
 }
 
+fn flights() {
+    let log = Arc::new(Log::default());
+    let threads: Vec<_> = (0..4)
+        .map(|of| {
+            let log = log.clone();
+            thread::spawn(move || match of {
+                0 => drop(log.issuer.keep_out()),
+                _ => (0..2).for_each(|n| log.fly(of == 1 && n == 0)),
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert!(log.issuer.try_keep_out().is_some(), "a commit is left");
+}
+
 /// A model that says yes to everything would be of no use: one that writes, and never says that it is done.
 fn one_that_does_not_end() {
     let log = Arc::new(Log::default());
@@ -107,10 +197,12 @@ fn main() {
     const TIMES: usize = 20_000;
     shuttle::check_random(commits, TIMES);
     shuttle::check_pct(commits, TIMES, 3);
+    shuttle::check_random(flights, TIMES);
+    shuttle::check_pct(flights, TIMES, 3);
     let quiet = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| ()));
     let found = std::panic::catch_unwind(|| shuttle::check_random(one_that_does_not_end, 1));
     std::panic::set_hook(quiet);
     assert!(found.is_err(), "the model finds nothing");
-    println!("model of the issuer of a log: {} orders", 2 * TIMES);
+    println!("model of the issuer of a log: {} orders", 4 * TIMES);
 }
