@@ -267,6 +267,8 @@ fn rows(args: &GroupsArgs, dir: &std::path::Path) -> anyhow::Result<()> {
     ensure!(args.runs > 0, "no runs");
     SIMULATED_LATENCY.set(args.latency * 1000)?;
     let mut bench = Bench::new(dir.to_path_buf())?;
+    // The device is slow from when it is opened again.
+    bench.import()?;
     let mut all: Vec<Vec<Row>> = KINDS.iter().map(|_| Vec::new()).collect();
     for run in 0..args.runs {
         let rows = changes(&mut bench, run)?;
