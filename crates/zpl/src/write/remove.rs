@@ -233,25 +233,3 @@ impl FileSystem {
         })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::hexadecimal;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn numbers_are_written_as_the_format_has_them(number: u64, shift in 0u32..64) {
-            let number = number >> shift;
-            let (digits, from) = hexadecimal(number);
-            let wanted = format!("{number:x}");
-            prop_assert_eq!(&digits[from..], wanted.as_bytes());
-        }
-    }
-
-    #[test]
-    fn zero_has_a_digit() {
-        let (digits, from) = hexadecimal(0);
-        assert_eq!(&digits[from..], b"0");
-    }
-}
