@@ -1,4 +1,4 @@
-//! The end of a transaction group (`spa_sync_rewrite_vdev_config`, `vdev_config_sync`): flush, labels,
+//! The end of a transaction group (`spa_sync_rewrite_vdev_config`, `vdev_config_sync`): labels, flush,
 //! uberblock; then the view of it.
 
 use super::sync::{Core, drain};

@@ -5,8 +5,8 @@
 //! and lets them go: whatever came before the call is covered by it. So any number of waiting
 //! programs cost few waits, and reads go on meanwhile.
 //!
-//! Up to [`MOST`] threads do that side by side: one file system does not wait for another one, and an intent log takes
-//! the next commit while the one before is being made durable.
+//! Up to [`MOST`] threads do that side by side: a file system waits for another one only while all of them wait, and an intent
+//! log takes the next commit while the one before is being made durable.
 //!
 //! Invariant: while a request waits, a thread is on its way to it.
 

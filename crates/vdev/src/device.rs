@@ -29,7 +29,6 @@ use rustix::fs::{Advice, FlockOperation, OFlags};
 
 use crate::backing::{busy, hold};
 use crate::direct::{Direct, is_cached};
-use crate::flushing::Flushes;
 use crate::partition::{Slice, image_of};
 use crate::uring::{DEPTH, Rings};
 
@@ -116,8 +115,7 @@ pub trait Device: Send + Sync {
         }
     }
 
-    /// Makes all writes that were answered before the call durable. It may be called by several threads at once, each of which
-    /// is told of every error that concerns what was written before its call.
+    /// Makes all writes that were answered before the call durable.
     ///
     /// After an error no write since the last flush is known to be durable, and to
     /// flush again does not help: the kernel may have dropped what it could not write.
@@ -250,7 +248,6 @@ struct FileDevice {
     writable: bool,
     rings: Rings,
     direct: Option<Direct>,
-    flushes: Option<Flushes>,
     /// What is behind it, kept from others.
     _held: Vec<File>,
 }
@@ -263,9 +260,8 @@ impl FileDevice {
         let size = file.seek(SeekFrom::End(0))?;
         let path = path.to_path_buf();
         let (writable, direct, rings) = (held.is_some(), Direct::open(&file), Rings::default());
-        let flushes = writable.then(|| Flushes::open(&file)).transpose()?;
         let (size, _held) = (AtomicU64::new(size), held.unwrap_or_default());
-        Ok(Arc::new(FileDevice { file, size, path, writable, rings, direct, flushes, _held }))
+        Ok(Arc::new(FileDevice { file, size, path, writable, rings, direct, _held }))
     }
 
     fn write(&self, req: &WriteReq) -> io::Result<()> {
@@ -334,8 +330,16 @@ impl Device for FileDevice {
     }
 
     fn flush(&self) -> io::Result<()> {
-        let flushes = self.flushes.as_ref().ok_or(ErrorKind::ReadOnlyFilesystem)?;
-        flushes.flush()
+        if !self.writable {
+            return Err(ErrorKind::ReadOnlyFilesystem.into());
+        }
+        loop {
+            // Of a block device too, this empties the page cache and then the device's own cache.
+            match rustix::fs::fdatasync(&self.file) {
+                Err(rustix::io::Errno::INTR) => {}
+                result => return Ok(result?),
+            }
+        }
     }
 
     fn is_current(&self) -> bool {

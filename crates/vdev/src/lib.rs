@@ -55,7 +55,6 @@ pub mod device;
 mod direct;
 pub mod events;
 mod fault;
-mod flushing;
 mod indirect;
 pub mod inject;
 pub mod label_init;

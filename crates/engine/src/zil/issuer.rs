@@ -9,9 +9,12 @@
 //!
 //! ```text
 //!  issuer 1   take, encode, write | flush ........... | stable
-//!  issuer 2                         take, write | flush ........... | stable
-//!  issuer 3                                       take, write | flush ........... | stable
+//!  issuer 2                         take, write |       flush ........... | stable
+//!  issuer 3                                       take, write               | stable
 //! ```
+//!
+//! The devices of a pool are flushed by one flush at a time (`vdev::write`), which makes durable all that was written
+//! before it: the one of issuer 2 is that of issuer 3 as well.
 //!
 //! Who is done tells all whose changes are stable now, and only those. The commit that has waited longest is the next
 //! issuer. A commit whose changes are all in flight waits for these.

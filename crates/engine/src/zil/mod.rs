@@ -8,7 +8,7 @@
 //! groups are not on disk. One commit
 //! writes at a time ([`issuer`]). Commits that come meanwhile queue their itxs and wait. The next one writes
 //! the changes of all of them, while the blocks of the one before are being made durable. So any number of threads share few
-//! writes and flushes, and a thread does not wait for the flush before its own.
+//! writes and flushes: one flush makes durable what all have written until it begins.
 //!
 //! # The chain ([`chain`])
 //!

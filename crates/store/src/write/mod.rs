@@ -16,7 +16,7 @@
 //! There is no state machine per block: each stage is done for a whole *batch* of blocks, of about
 //! [`BATCH`] bytes, before the next; while one batch is being written the next one is packed. So
 //! processors and devices are busy at the same time, and no more than two batches of compressed
-//! blocks are in memory, however many there are. What is not compressed is never copied.
+//! blocks are in memory, however many there are (three where they are written behind). What is not compressed is never copied.
 //!
 //! A sync goes on with the pointers of blocks that are collected to be written ([`Writer::write_behind`],
 //! `write_behind`), and waits for all of them before it commits.
@@ -452,7 +452,9 @@ impl Writer {
         if let Some(failed) = mine.into_iter().find_map(Result::err) {
             for dva in taken {
                 // Some of it may have been written, so it waits as anything that was.
-                self.allocator.free(txg, &dva)?;
+                if let Err(why) = self.allocator.free(txg, &dva) {
+                    tracing::warn!("{at}: space of a block that was not written is leaked: {why}");
+                }
             }
             return Err(failed.into());
         }

@@ -223,7 +223,8 @@ impl WriteBehind {
     pub(super) fn push(self: &Arc<Self>, writer: &Writer, txg: u64, blocks: Vec<Collected>) {
         let bytes: usize = blocks.iter().map(Collected::bytes).sum();
         let mut state = self.state.lock();
-        while state.flying > 0 && state.collected.bytes.saturating_add(bytes) > BATCH {
+        let is_busy = |state: &State| state.flying > 0 || state.running;
+        while is_busy(&state) && state.collected.bytes.saturating_add(bytes) > BATCH {
             self.changed.wait(&mut state);
         }
         if state.is_idle() {

@@ -1,5 +1,5 @@
-//! Several log blocks of one dataset in flight: their flushes end in any order, or fail, and the power goes. What was
-//! acknowledged is there.
+//! Several log blocks of one dataset in flight: some are written while others are flushed, flushes take a while or fail, and
+//! the power goes. What was acknowledged is there.
 
 use crate::records::new;
 use crate::world::root;
@@ -26,21 +26,22 @@ const SIZE: u64 = 96 << 20;
 /// Threads, each with a file of its own in the same file system.
 const THREADS: usize = 6;
 
-/// A disk whose flushes take a while, so that they end in another order than they began in, or fail.
+/// A disk whose flushes take a while, or fail.
 struct Late {
     disk: Arc<Disk>,
     rng: Mutex<SmallRng>,
     /// Of so many flushes one fails from when it is to.
     fails: AtomicBool,
     flushing: AtomicUsize,
-    most: AtomicUsize,
+    /// Writes that came while it was flushed.
+    beside: AtomicUsize,
 }
 
 impl Late {
     fn new(disk: &Arc<Disk>, seed: u64) -> Arc<Late> {
         let (disk, rng) = (disk.clone(), Mutex::new(SmallRng::seed_from_u64(seed)));
-        let (fails, flushing, most) = Default::default();
-        Arc::new(Late { disk, rng, fails, flushing, most })
+        let (fails, flushing, beside) = Default::default();
+        Arc::new(Late { disk, rng, fails, flushing, beside })
     }
 
     fn wait(&self) {
@@ -67,12 +68,14 @@ impl Device for Late {
     }
 
     fn write_batch(&self, reqs: &mut [WriteReq]) {
+        if self.flushing.load(Ordering::SeqCst) > 0 {
+            self.beside.fetch_add(1, Ordering::SeqCst);
+        }
         self.disk.write_batch(reqs);
     }
 
     fn flush(&self) -> io::Result<()> {
-        let now = self.flushing.fetch_add(1, Ordering::SeqCst) + 1;
-        self.most.fetch_max(now, Ordering::SeqCst);
+        self.flushing.fetch_add(1, Ordering::SeqCst);
         self.wait();
         let fails = self.fails.load(Ordering::SeqCst) && self.rng.lock().random_ratio(1, 4);
         let done = match fails {
@@ -141,8 +144,8 @@ fn tell(seed: u64, with_log: bool, groups: usize) -> Story {
         ends.store(true, Ordering::SeqCst);
         counters.into_iter().map(|counter| counter.join().unwrap()).collect()
     });
-    let most = late.iter().map(|disk| disk.most.load(Ordering::SeqCst)).max().unwrap();
-    assert!(most > 1, "no two flushes ran side by side");
+    let beside: usize = late.iter().map(|disk| disk.beside.load(Ordering::SeqCst)).sum();
+    assert!(beside > 0, "nothing was written while something else was flushed");
     Story { first, journal, begun, acknowledged }
 }
 

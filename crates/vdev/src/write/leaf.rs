@@ -64,7 +64,7 @@ impl Written {
 
     /// A flush that began after [`Written::dirty`] returned `seen` succeeded.
     pub(crate) fn flushed(&mut self, seen: u64) {
-        self.durable = self.durable.max(seen);
+        self.durable = seen;
         if self.durable == self.now {
             self.blocks = None;
         }

@@ -32,8 +32,7 @@
 //! - So if a flush of a leaf that took the block is found to have failed later, the other leaves
 //!   carry the marks of what they lack, which are looked at after that. Marks are taken off only by
 //!   a flush of the whole top-level vdev that began after they were made.
-//! - Flushes may run side by side ([`Flushing`]). What one fails on counts as failed for all that ran at that moment, and the
-//!   marks that one took off count for all others until it ends.
+//! - Flushes of a tree run one at a time.
 //!
 //! Invariants: nothing is written outside a leaf's allocatable space; blocks start at a sector of
 //! their vdev and are filled up with zeros to a whole one. Blocks of one batch do not overlap.
@@ -54,7 +53,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use cenote_format::MAX_BLOCK;
 use cenote_format::abd::Abd;
-use cenote_format::invariant;
 
 use crate::events::{self, Happening, Operation};
 use crate::queue::Priority;
@@ -94,7 +92,8 @@ pub(crate) struct Writer {
     pub writes: Meter,
     /// Flushes of devices that succeeded.
     flushes: AtomicU64,
-    flushing: Mutex<Flushing>,
+    /// Held during a flush: the top-level vdevs that lost data, and why.
+    lost: Mutex<HashMap<u64, String>>,
     /// Held while devices are probed.
     pub probing: Mutex<()>,
     /// Held by writes of blocks side by side, and alone while wrong bytes are replaced (`crate::fault`).
@@ -109,38 +108,11 @@ impl Writer {
             pool: IoPool::new(alarm),
             writes: Meter::default(),
             flushes: AtomicU64::new(0),
-            flushing: Mutex::default(),
+            lost: Mutex::default(),
             probing: Mutex::default(),
             healing: RwLock::default(),
             dirty_percent: AtomicU64::new(0),
         }
-    }
-}
-
-/// The flushes of a tree.
-#[derive(Default)]
-struct Flushing {
-    /// Those that run, by number, with the leaves (by guid) that had failed writes when they began.
-    running: HashMap<u64, Vec<u64>>,
-    /// Number of the last one.
-    number: u64,
-    /// The top-level vdevs that lost data, and why.
-    lost: HashMap<u64, String>,
-}
-
-impl Flushing {
-    /// A flush of these leaves begins. Returns its number.
-    fn begin(&mut self, leaves: &[Arc<Vdev>]) -> u64 {
-        let marked = |l: &Arc<Vdev>| l.written().take_failed().then(|| l.guid());
-        let marked = leaves.iter().filter_map(marked).collect();
-        self.number += 1;
-        self.running.insert(self.number, marked);
-        self.number
-    }
-
-    /// Whether a leaf had failed writes when some flush that runs began.
-    fn is_marked(&self, guid: u64) -> bool {
-        self.running.values().flatten().any(|marked| *marked == guid)
     }
 }
 
@@ -284,22 +256,26 @@ impl VdevTree {
 
     /// Flushes the leaves below `tops`; each flush is added to `done`.
     fn flush_leaves(&self, tops: Vec<&Arc<Vdev>>, done: &mut Vec<Flush>) -> Result<(), VdevError> {
+        let mut lost = self.writer.lost.lock();
         let mut leaves = Vec::new();
         tops.iter().for_each(|t| t.collect_leaves(&mut leaves));
         // The marks before the counts: a write marks its leaf last.
-        let number = self.writer.flushing.lock().begin(&leaves);
-        let jobs: Vec<Flush> = leaves.into_iter().filter_map(Flush::of).collect();
-        let submitted: Vec<(Arc<Vdev>, u64)> =
-            jobs.iter().map(|j| (j.leaf.clone(), j.failures)).collect();
+        let marked = |l: &Arc<Vdev>| l.written().take_failed().then(|| l.guid());
+        let marked: Vec<u64> = leaves.iter().filter_map(marked).collect();
+        let job = |leaf: Arc<Vdev>| {
+            let seen = leaf.written().dirty()?;
+            Some(Flush { leaf, seen, result: Ok(()) })
+        };
+        let jobs: Vec<Flush> = leaves.into_iter().filter_map(job).collect();
+        let submitted: Vec<Arc<Vdev>> = jobs.iter().map(|j| j.leaf.clone()).collect();
         *done = self.writer.pool.run(jobs);
         // One that panicked did not come back.
-        for (leaf, failures) in submitted {
+        for leaf in submitted {
             if !done.iter().any(|d| Arc::ptr_eq(&d.leaf, &leaf)) {
                 let result = Err(io::Error::other("the flush did not end"));
-                done.push(Flush { leaf, seen: 0, failures, result });
+                done.push(Flush { leaf, seen: 0, result });
             }
         }
-        let mut flushing = self.writer.flushing.lock();
         let mut lacking: HashMap<u64, String> = HashMap::new();
         for flush in done {
             self.writer.flushes.fetch_add(u64::from(flush.result.is_ok()), Relaxed);
@@ -316,14 +292,10 @@ impl VdevTree {
             let mut below = Vec::new();
             top.collect_leaves(&mut below);
             let Some(why) = below.iter().find_map(|l| lacking.get(&l.guid())) else { continue };
-            let lacks = |l: &Vdev| lacking.contains_key(&l.guid()) || flushing.is_marked(l.guid());
-            if is_lost(top, &lacks, why) {
-                flushing.lost.insert(top.id(), why.clone());
-            }
+            let lacks = |l: &Vdev| lacking.contains_key(&l.guid()) || marked.contains(&l.guid());
+            note_lost(top, &lacks, why, &mut lost);
         }
-        let was_running = flushing.running.remove(&number).is_some();
-        invariant!(was_running, "flush {number} ends, and does not run");
-        match tops.iter().find_map(|t| Some((t.id(), flushing.lost.get(&t.id())?.clone()))) {
+        match tops.iter().find_map(|t| Some((t.id(), lost.get(&t.id())?.clone()))) {
             Some((vdev, why)) => Err(VdevError::Flush { vdev, why }),
             None => Ok(()),
         }
@@ -334,33 +306,19 @@ impl VdevTree {
     /// which it did not if its file system is full; while another flush runs this one is left to it, and so soon after
     /// one that succeeded no flush is made. As what a probe asks, this counts as no error of its own.
     pub(crate) fn fails_to_flush(&self, top: &Arc<Vdev>, leaf: &Arc<Vdev>) -> bool {
+        let Some(mut lost) = self.writer.lost.try_lock() else { return false };
         if leaf.written().kept_lately() {
             return false;
         }
-        let number = {
-            let mut flushing = self.writer.flushing.lock();
-            if !flushing.running.is_empty() {
-                return false;
-            }
-            // The marks of the other leaves stay: the next flush of all looks at them.
-            flushing.begin(&[])
-        };
-        let flush = Flush::of(leaf.clone()).map(|mut flush| {
-            flush.run();
-            flush
-        });
-        let mut flushing = self.writer.flushing.lock();
-        flushing.running.remove(&number);
-        let Some(flush) = flush else { return false };
+        let Some(seen) = leaf.written().dirty() else { return false };
+        let mut flush = Flush { leaf: leaf.clone(), seen, result: Ok(()) };
+        flush.run();
         if flush.result.is_err() {
             // The others were not flushed: the next flush of all counts this one's blocks as missing here.
             leaf.written().write_failed();
         }
         if let Some(why) = flush.finish() {
-            let lacks = |l: &Vdev| l.guid() == leaf.guid() || flushing.is_marked(l.guid());
-            if is_lost(top, &lacks, &why) {
-                flushing.lost.insert(top.id(), why);
-            }
+            note_lost(top, &|l: &Vdev| l.guid() == leaf.guid(), &why, &mut lost);
         }
         match flush.result {
             Ok(()) => leaf.written().kept(),
@@ -409,14 +367,18 @@ fn lossy(vdev: &Vdev, lacks: &dyn Fn(&Vdev) -> bool) -> bool {
     }
 }
 
-/// Whether a top-level vdev may have lost data ([`lossy`]), which is told.
-fn is_lost(top: &Vdev, lacks: &dyn Fn(&Vdev) -> bool, why: &str) -> bool {
-    let is_lost = lossy(top, lacks);
-    if is_lost {
+/// Notes that a top-level vdev lost data, if it may have: see [`lossy`].
+fn note_lost(
+    top: &Vdev,
+    lacks: &dyn Fn(&Vdev) -> bool,
+    why: &str,
+    lost: &mut HashMap<u64, String>,
+) {
+    if lossy(top, lacks) {
         top.stats.writes.error();
         tracing::error!(vdev = ?top, why, "written data may be lost");
+        lost.insert(top.id(), why.into());
     }
-    is_lost
 }
 
 fn error(block: &BlockWrite, why: impl Into<String>) -> VdevError {
@@ -463,21 +425,10 @@ struct Flush {
     leaf: Arc<Vdev>,
     /// The write that the leaf had got to: see [`Written::dirty`].
     seen: u64,
-    /// Flushes of the leaf that had failed before.
-    failures: u64,
     result: io::Result<()>,
 }
 
 impl Flush {
-    /// One of what a leaf has that is not durable; `None`: all is.
-    fn of(leaf: Arc<Vdev>) -> Option<Flush> {
-        let (seen, failures) = {
-            let written = leaf.written();
-            (written.dirty()?, written.flush_failures())
-        };
-        Some(Flush { leaf, seen, failures, result: Ok(()) })
-    }
-
     /// Counts an error.
     fn count(&self) {
         if let Err(error) = &self.result {
@@ -489,12 +440,7 @@ impl Flush {
     /// Takes note of the outcome. If blocks may be lost on the leaf: why.
     fn finish(&self) -> Option<String> {
         let Err(error) = &self.result else {
-            let mut written = self.leaf.written();
-            if written.flush_failures() != self.failures {
-                // What that one lost may be what this one was to make durable.
-                return Some("another flush failed meanwhile".into());
-            }
-            written.flushed(self.seen);
+            self.leaf.written().flushed(self.seen);
             return None;
         };
         tracing::warn!(leaf = ?self.leaf, %error, "flush failed");
