@@ -123,10 +123,12 @@ impl Sim {
         let mut whys = Vec::new();
         let history = histories.get(former).map(|history| history.check(&tree, at));
         let mut may = matches!(history, Some(Ok(())));
-        whys.extend(history.and_then(Result::err));
         let after = in_flight.and_then(|(_, after)| after.datasets.get(name)).map(|e| &e.data);
-        let exact = [Some(data), after].into_iter().flatten();
-        for data in exact.take(if may { 0 } else { 2 }) {
+        // What was closed for the change is stable, and has no history.
+        let closed = self.model.datasets.get(former).filter(|_| history.is_none());
+        whys.extend(history.and_then(Result::err));
+        let exact = [Some(data), after, closed.map(|e| &e.data)].into_iter().flatten();
+        for data in exact.take(if may { 0 } else { 3 }) {
             match same_tree(data, &tree) {
                 Ok(()) => may = true,
                 Err(Stopped(why)) => whys.push(why),
