@@ -18,8 +18,8 @@
 //! connection is read from more than [`IN_A_ROW`] times without a look at all.
 //!
 //! Requests that come while the leader serves wait for it, which takes less than to wake another thread. But a large one,
-//! of [`LARGE`](super::LARGE) bytes or more, takes as long as many small ones: where such a request waited, others may
-//! be waiting, and the leader hands on before it serves it. As many threads serve at once as the process may use processors.
+//! of [`LARGE`](super::LARGE) bytes or more, takes as long as many small ones: the leader hands on before it serves such a
+//! request, so that as many threads serve those at once as the process may use processors.
 //!
 //! At most [`MOST`] threads serve one connection, so that a file system whose disks do not answer leaves
 //! the threads of the others alone. A leader that finds more requests of such a connection has it watched no
@@ -35,7 +35,7 @@
 //!
 //! - Only the leader waits, reads, and takes connections out of those that are watched.
 //! - Every connection is watched, but for those that [`MOST`] threads serve. The first one that is done watches it again.
-//! - No more threads than processors serve because others waited; those that blocked do not count.
+//! - No more threads than processors serve large requests; those that blocked do not count.
 //! - A connection whose descriptor failed or ended is forgotten. The last thread that serves it drops
 //!   what serves it, and does not lead meanwhile if that blocks.
 //! - Without requests no thread wakes up, once each had its [`REST`].
@@ -119,7 +119,7 @@ pub(super) struct Readers {
     started: AtomicU64,
     /// Processors that the process may use.
     processors: AtomicUsize,
-    /// Threads that serve because another one could not serve all.
+    /// Threads that serve large requests and have handed on.
     helping: AtomicUsize,
 }
 
@@ -135,8 +135,6 @@ struct Own {
     last: Option<Arc<Connection>>,
     /// Requests that it read from there without a look at the others.
     in_a_row: u32,
-    /// Whether the request waited when the one before was answered.
-    waited: bool,
     /// When it answered last, if it has not slept since.
     answered: Option<Instant>,
 }
@@ -268,10 +266,10 @@ impl Readers {
         own.last = None;
     }
 
-    /// Serves a request. Another thread leads meanwhile where one is not enough.
+    /// Serves a request. Another thread leads meanwhile if that is large.
     fn serve(&self, own: &Own, of: &Arc<Connection>, device: &Arc<OwnedFd>, bytes: &[u8]) {
         let server = &of.server;
-        let helped = own.waited && server.is_large(bytes) && self.is_helped();
+        let helped = server.is_large(bytes) && self.is_helped();
         if helped {
             own.served.set(own.served.take().and_then(|turn| self.lead.hand_on(turn)));
         }
@@ -290,7 +288,7 @@ impl Readers {
         }
     }
 
-    /// Whether one more thread may serve because there is too much for those that do. It counts then.
+    /// Whether one more thread may serve a large request while another one leads. It counts then.
     fn is_helped(&self) -> bool {
         let most = self.processors.load(Ordering::Relaxed);
         let more = |helping: usize| (helping + 1 < most).then_some(helping + 1);
@@ -336,9 +334,7 @@ impl Readers {
 impl Readers {
     /// Waits for a request, and reads it.
     fn next(&self, own: &mut Own, buffer: &mut Buffer) -> Work {
-        let work = self.look(own, buffer);
-        own.waited = work.is_some();
-        if let Some(work) = work {
+        if let Some(work) = self.look(own, buffer) {
             return work;
         }
         loop {
