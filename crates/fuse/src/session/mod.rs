@@ -54,7 +54,7 @@ use std::sync::Arc;
 /// Largest write that the kernel is to send, in bytes.
 const MAX_WRITE: usize = 1 << 20;
 /// Bytes of a request from which on it takes as long as many others.
-const LARGE: usize = 64 << 10;
+const LARGE: usize = 128 << 10;
 /// Room in a buffer for what comes with the data.
 const HEADERS: usize = 4096;
 

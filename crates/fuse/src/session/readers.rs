@@ -18,8 +18,8 @@
 //! connection is read from more than [`IN_A_ROW`] times without a look at all.
 //!
 //! Requests that come while the leader serves wait for it, which takes less than to wake another thread. But a large one,
-//! of [`LARGE`](super::LARGE) bytes or more, takes as long as many small ones: where such a request waited, others may
-//! be waiting, and the leader hands on before it serves it. As many threads serve at once as the process may use processors.
+//! of [`LARGE`](super::LARGE) bytes or more, takes as long as many small ones: the leader hands on before it serves such a
+//! request, so that as many threads serve those at once as the process may use processors.
 //!
 //! At most [`MOST`] threads serve one connection, so that a file system whose disks do not answer leaves
 //! the threads of the others alone. A leader that finds more requests of such a connection has it watched no
@@ -35,7 +35,7 @@
 //!
 //! - Only the leader waits, reads, and takes connections out of those that are watched.
 //! - Every connection is watched, but for those that [`MOST`] threads serve. The first one that is done watches it again.
-//! - No more threads than processors serve because others waited; those that blocked do not count.
+//! - No more threads than processors serve large requests; those that blocked do not count.
 //! - A connection whose descriptor failed or ended is forgotten. The last thread that serves it drops
 //!   what serves it, and does not lead meanwhile if that blocks.
 //! - Without requests no thread wakes up, once each had its [`REST`].
@@ -117,9 +117,11 @@ pub(super) struct Readers {
     forgotten: AtomicU64,
     /// Threads that were started so far.
     started: AtomicU64,
+    /// Buffers for requests that no thread has. The next leader gets the one that was used last, which is in the caches.
+    buffers: Mutex<Vec<Buffer>>,
     /// Processors that the process may use.
     processors: AtomicUsize,
-    /// Threads that serve because another one could not serve all.
+    /// Threads that serve large requests and have handed on.
     helping: AtomicUsize,
 }
 
@@ -135,8 +137,6 @@ struct Own {
     last: Option<Arc<Connection>>,
     /// Requests that it read from there without a look at the others.
     in_a_row: u32,
-    /// Whether the request waited when the one before was answered.
-    waited: bool,
     /// When it answered last, if it has not slept since.
     answered: Option<Instant>,
 }
@@ -160,6 +160,7 @@ pub(super) fn readers() -> &'static Readers {
         connections: AtomicUsize::new(0),
         forgotten: AtomicU64::new(0),
         started: AtomicU64::new(0),
+        buffers: Mutex::default(),
         processors: AtomicUsize::new(processors()),
         helping: AtomicUsize::new(0),
     })
@@ -217,14 +218,14 @@ impl Readers {
     }
 
     fn run(&'static self, mut turn: Option<Turn>) {
-        let (mut own, mut buffer, seat) = (Own::default(), Buffer::new(), Seat::new());
+        let (mut own, seat) = (Own::default(), Seat::new());
         let served = own.served.clone();
         let hand_on = move || served.set(served.take().and_then(|turn| self.lead.hand_on(turn)));
         waiting::hand_on_by(hand_on);
         let mut arrives = turn.is_none();
         loop {
             if let Some(turn) = turn.take() {
-                self.lead(&mut own, &mut buffer, turn);
+                self.lead(&mut own, turn);
             }
             let kept = self.processors.load(Ordering::Relaxed);
             let idle = &mut |what| match what {
@@ -242,17 +243,19 @@ impl Readers {
     }
 
     /// Waits for requests and serves them, as long as this thread leads.
-    fn lead(&'static self, own: &mut Own, buffer: &mut Buffer, mut turn: Turn) {
+    fn lead(&'static self, own: &mut Own, mut turn: Turn) {
+        let mut buffer = None;
         (own.in_a_row, own.answered) = (0, None);
         loop {
-            let work = self.next(own, buffer);
+            let work = self.next(own, &mut buffer);
             // Who waits for a device of one mount keeps nothing of another one that may end meanwhile.
             own.last = None;
             self.lead.begin(&turn, || self.start(None));
             own.served.set(Some(turn));
             match work {
                 Work::Request(connection, device, len) => {
-                    let bytes = buffer.room().get(..len).unwrap_or_default();
+                    let room = buffer.as_mut().map(Buffer::room);
+                    let bytes = room.and_then(|room| room.get(..len)).unwrap_or_default();
                     self.serve(own, &connection, &device, bytes);
                     own.last = Some(connection);
                 }
@@ -266,12 +269,13 @@ impl Readers {
         }
         // Another thread may be the one that forgets it.
         own.last = None;
+        self.buffers.lock().extend(buffer);
     }
 
-    /// Serves a request. Another thread leads meanwhile where one is not enough.
+    /// Serves a request. Another thread leads meanwhile if that is large.
     fn serve(&self, own: &Own, of: &Arc<Connection>, device: &Arc<OwnedFd>, bytes: &[u8]) {
         let server = &of.server;
-        let helped = own.waited && server.is_large(bytes) && self.is_helped();
+        let helped = server.is_large(bytes) && self.is_helped();
         if helped {
             own.served.set(own.served.take().and_then(|turn| self.lead.hand_on(turn)));
         }
@@ -290,7 +294,7 @@ impl Readers {
         }
     }
 
-    /// Whether one more thread may serve because there is too much for those that do. It counts then.
+    /// Whether one more thread may serve a large request while another one leads. It counts then.
     fn is_helped(&self) -> bool {
         let most = self.processors.load(Ordering::Relaxed);
         let more = |helping: usize| (helping + 1 < most).then_some(helping + 1);
@@ -335,10 +339,8 @@ impl Readers {
 /// What the leader does while it serves nothing.
 impl Readers {
     /// Waits for a request, and reads it.
-    fn next(&self, own: &mut Own, buffer: &mut Buffer) -> Work {
-        let work = self.look(own, buffer);
-        own.waited = work.is_some();
-        if let Some(work) = work {
+    fn next(&self, own: &mut Own, buffer: &mut Option<Buffer>) -> Work {
+        if let Some(work) = self.look(own, buffer) {
             return work;
         }
         loop {
@@ -352,7 +354,7 @@ impl Readers {
     }
 
     /// Looks for a request for a moment, after an answer.
-    fn poll(&self, own: &mut Own, buffer: &mut Buffer) -> Option<Work> {
+    fn poll(&self, own: &mut Own, buffer: &mut Option<Buffer>) -> Option<Work> {
         let since = own.answered?;
         let moment = self.poll.moment(self.processors.load(Ordering::Relaxed));
         let mut last = Instant::now();
@@ -372,12 +374,13 @@ impl Readers {
     }
 
     /// Sleeps until there may be a request.
-    fn sleep(&self, own: &mut Own, buffer: &mut Buffer) -> Option<Work> {
+    fn sleep(&self, own: &mut Own, buffer: &mut Option<Buffer>) -> Option<Work> {
         let seconds = i64::try_from(REST.as_secs()).unwrap_or(i64::MAX);
         let mut found = self.wait(Some(&Timespec { tv_sec: seconds, tv_nsec: 0 }));
         if found.is_none() {
             own.clones.clear();
             own.last = None;
+            self.buffers.lock().clear();
             self.processors.store(processors(), Ordering::Relaxed);
             found = self.wait(None);
         }
@@ -388,7 +391,7 @@ impl Readers {
     }
 
     /// Looks whether there is a request: where the last one came from, and then everywhere.
-    fn look(&self, own: &mut Own, buffer: &mut Buffer) -> Option<Work> {
+    fn look(&self, own: &mut Own, buffer: &mut Option<Buffer>) -> Option<Work> {
         let alone = self.connections.load(Ordering::SeqCst) == 1;
         if let Some(last) = own.last.clone()
             && (alone || own.in_a_row < IN_A_ROW)
@@ -423,7 +426,7 @@ impl Readers {
     }
 
     /// Reads from a connection that was found to have a request.
-    fn receive(&self, own: &mut Own, buffer: &mut Buffer, token: u64) -> Option<Work> {
+    fn receive(&self, own: &mut Own, buffer: &mut Option<Buffer>, token: u64) -> Option<Work> {
         let connection = self.read().connections.get(&token).cloned()?;
         self.read_from(own, buffer, connection)
     }
@@ -432,7 +435,7 @@ impl Readers {
     fn read_from(
         &self,
         own: &mut Own,
-        buffer: &mut Buffer,
+        buffer: &mut Option<Buffer>,
         connection: Arc<Connection>,
     ) -> Option<Work> {
         self.prune(own);
@@ -442,6 +445,10 @@ impl Readers {
             return None;
         }
         let device = own.clones.of(connection.token, &connection, &connection.device);
+        let buffer = buffer.get_or_insert_with(|| {
+            let used = self.buffers.lock().pop();
+            used.unwrap_or_else(Buffer::new)
+        });
         match receive(&device, buffer.room()) {
             Ok(Some(bytes)) => {
                 let len = bytes.len();

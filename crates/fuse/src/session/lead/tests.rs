@@ -100,7 +100,7 @@ fn one_thread_leads_at_any_time() {
     static LEADING: AtomicBool = AtomicBool::new(false);
     static DONE: AtomicUsize = AtomicUsize::new(0);
 
-    fn run(mut turn: Option<Turn>, number: usize) {
+    fn run(mut turn: Option<Turn>) {
         let seat = Seat::new();
         let mut arrives = turn.is_none();
         while DONE.load(SeqCst) < TURNS {
@@ -108,12 +108,10 @@ fn one_thread_leads_at_any_time() {
                 assert!(!LEADING.swap(true, SeqCst));
                 let n = DONE.fetch_add(1, SeqCst);
                 LEADING.store(false, SeqCst);
-                LEAD.begin(&own, || {
-                    thread::Builder::new().spawn(move || run(None, number + 1)).map(drop)
-                });
-                turn = match n % 7 {
-                    0 => LEAD.hand_on(own).and_then(|own| LEAD.ended(own)),
-                    1 if n % 3 == 0 => {
+                LEAD.begin(&own, || thread::Builder::new().spawn(move || run(None)).map(drop));
+                turn = match n % 21 {
+                    0 | 7 | 14 => LEAD.hand_on(own).and_then(|own| LEAD.ended(own)),
+                    8 => {
                         thread::sleep(Duration::from_millis(3));
                         LEAD.ended(own)
                     }
@@ -128,6 +126,6 @@ fn one_thread_leads_at_any_time() {
         }
     }
 
-    LEAD.start_first(|turn| thread::Builder::new().spawn(move || run(turn, 0)).map(drop)).unwrap();
+    LEAD.start_first(|turn| thread::Builder::new().spawn(move || run(turn)).map(drop)).unwrap();
     wait_until(|| DONE.load(SeqCst) >= TURNS);
 }
