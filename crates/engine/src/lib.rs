@@ -59,9 +59,9 @@
 //! Writing the MOS allocates, which changes space maps, which are in the MOS. From the second pass
 //! on blocks written in this group are rewritten in place if their size did not change, and frees
 //! are put on a list for the next group (`sync_bplist`) instead of into space maps, unless all go
-//! to one log ([`crate::space_write`]); from the eighth
-//! on nothing is compressed, so that sizes do not change. So there comes a pass that changes
-//! nothing ([`MAX_PASSES`] bounds it).
+//! to one log ([`crate::space_write`]); from the eighth pass on blocks that were born in this group are
+//! not compressed when they are written again, so that their sizes do not change. So there comes a pass that
+//! changes nothing ([`MAX_PASSES`] bounds it).
 //!
 //! Nothing that the last uberblock reaches is overwritten: space freed in a group is allocated
 //! again two groups later. So a crash at any write leaves the last committed group.
@@ -80,14 +80,15 @@
 //! If the group itself cannot be written, what it has in memory is worth nothing: the pool is *suspended*. It is so as
 //! well where the program finds its own state wrong, in whatever thread ([`cenote_format::invariant`](mod@cenote_format::invariant)).
 //! Nothing enters it any more, waiting changes fail, and the pool goes on when it is imported again. What
-//! fails after the uberblock is on disk suspends the pool too, but who waited for the group is told that it
-//! is done.
+//! fails after the uberblock is on disk suspends the pool too, but the threads that waited for the group are told that
+//! it is done.
 //!
 //! # Invariants
 //!
 //! - The MOS is changed by the sync thread only.
 //! - A [`Pool`] view is of a group that is on disk.
-//! - Locks are taken in this order: `TxState`, dataset, queue; the core's lock is the sync thread's.
+//! - Locks are taken in the order of the table "Locks" in ARCHITECTURE.md: the core's lock is the sync thread's and the
+//!   first; then come a place in the open group, a dataset's object set, its log, and last `TxState` and the queue of waiters.
 
 mod accounting;
 mod add;
