@@ -10,7 +10,9 @@ use cenote_admin::{Mounts, Session};
 use cenote_command::outcome::{Outcome, Stop, fail, given_twice, usage};
 use cenote_dsl::DatasetKind;
 use cenote_engine::change::names::{Expected, check_new};
-use cenote_engine::change::{ChangeError, Kind, NewDataset, default_block_size, props, reserve};
+use cenote_engine::change::{
+    ChangeError, Changes, Kind, NewDataset, default_block_size, props, reserve,
+};
 use std::ffi::OsString;
 use std::sync::Arc;
 
@@ -135,13 +137,16 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
             false => Err(request.cannot(ChangeError::NoPool(pool.into()))),
         };
     };
-    let changes = changes(&imported, ctx).map_err(|e| request.cannot(e))?;
+    let mut changes = Arc::new(changes(&imported, ctx).map_err(|e| request.cannot(e))?);
     let new = request.dataset();
     if request.size.is_some() {
         warn_of_small_blocks(&request, &imported, ctx);
     }
-    if request.parents > 0 && !create_ancestors(&request, &imported, ctx)? {
-        return Ok(0);
+    if request.parents > 0 {
+        match create_ancestors(&request, &imported, changes, ctx)? {
+            Some(same) => changes = same,
+            None => return Ok(0),
+        }
     }
     if request.verbose {
         show(&request, &imported, ctx)?;
@@ -166,15 +171,17 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     Ok(i32::from(!good))
 }
 
-/// `-p`: creates what is missing above. False: what is asked for is there already.
+/// `-p`: creates what is missing above. Returns the changes that go on, which record the command once; `None`: the dataset
+/// is there already.
 fn create_ancestors(
     request: &Request,
     imported: &Arc<Imported>,
+    mut changes: Arc<Changes>,
     ctx: &mut Context,
-) -> Result<bool, Stop> {
+) -> Result<Option<Arc<Changes>>, Stop> {
     let there = imported.pool().dsl().find(&request.name).map_err(|e| request.cannot(e))?;
     if there.is_some_and(|d| (d.kind == DatasetKind::Volume) == request.size.is_some()) {
-        return Ok(false);
+        return Ok(None);
     }
     if request.verbose {
         let name = &request.name;
@@ -186,10 +193,13 @@ fn create_ancestors(
     }
     if !request.dry_run {
         let hidden = request.parents > 1;
-        let created = |session: &mut Session<'_>| session.create_ancestors(&request.name, hidden);
-        quietly(imported, ctx, created).map_err(stop)?;
+        let created = |session: &mut Session<'_>| {
+            session.create_ancestors(&request.name, hidden)?;
+            session.writable(|| format!("cannot create '{}'", request.name))
+        };
+        changes = quietly(imported, ctx, created).map_err(stop)?;
     }
-    Ok(true)
+    Ok(Some(changes))
 }
 
 /// Says what is, or would be, created.
