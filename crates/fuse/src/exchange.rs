@@ -16,6 +16,7 @@
 //! 4. A number keeps its file, and programs that have it open go on, if the object has the same generation as
 //!    before and a name. Any other number is *stale*: reading and writing what is
 //!    open gives `EIO`, and all else `ESTALE`, until the kernel is told the number again for another file.
+//!    A program that appends does so at the new end, although the kernel sends the end of before.
 //! 5. Requests go on. The kernel is made to forget attributes and contents, and the names that lead elsewhere.
 //!
 //! # Invariants
