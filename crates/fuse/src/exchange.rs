@@ -10,13 +10,14 @@
 //!    change a directory note it ([`Tree::changed_names`]).
 //! 2. Requests that come wait for a lock ([`Tree::admit`], `z_teardown_lock`); those that are being served are
 //!    ended first. It stops all file systems of the mount, so that little is done meanwhile: of each inode number it is noted
-//!    which file it is, and directories that were changed or came to be known since are listed again.
+//!    which file it is, and directories that were changed or came to be known since are listed again. After the
+//!    change all are listed as they are then.
 //! 3. The caller makes the change, and opens the file system anew.
 //! 4. A number keeps its file, and programs that have it open go on, if the object has the same generation as
 //!    before and a name. Any other number is *stale*: reading and writing what is
 //!    open gives `EIO`, and all else `ESTALE`, until the kernel is told the number again for another file.
-//! 5. Requests go on. Directories are listed as they are now, and the kernel is made to forget attributes, contents, and the
-//!    names that lead elsewhere. A name that a request changes meanwhile the kernel knows from its answer.
+//!    A program that appends does so at the new end, although the kernel sends the end of before.
+//! 5. Requests go on. The kernel is made to forget attributes and contents, and the names that lead elsewhere.
 //!
 //! # Invariants
 //!
@@ -135,6 +136,8 @@ impl Tree {
         };
         branch.set_fs(fs);
         let after = self.files(&numbers);
+        // What requests do to names from now on the kernel knows from their answers, so it is not to be listed.
+        let now = self.names(&after);
         // What has lost its last name in the meantime may have it again; what has none is about to go.
         let stays = |ino: &u64| match (before.get(ino), after.get(ino)) {
             (Some((before, ..)), Some((after, named, _))) => before == after && *named,
@@ -150,8 +153,11 @@ impl Tree {
             _ => None,
         });
         drop(closed);
-        let now = self.names(&after);
-        self.forget_changed(branch, &numbers, (&names, &now), &stale);
+        // First what decides where a program writes: the kernel keeps sizes until it is told.
+        let contents = numbers.iter().map(|ino| self.contents(*ino, 0, 0)).collect();
+        let contents = self.forget(contents);
+        let names = self.forget_changed(branch, &numbers, (&names, &now), &stale);
+        Forgetting::wait_for([contents, names]);
         done
     }
 
@@ -182,15 +188,15 @@ impl Tree {
         directories.filter_map(|(ino, _)| listed(ino)).collect()
     }
 
-    /// Makes the kernel forget what is different now.
+    /// Makes the kernel forget names that lead elsewhere now.
     fn forget_changed(
         &self,
         branch: &Arc<Branch>,
         numbers: &[u64],
         (before, after): (&Names, &Names),
         stale: &HashSet<u64>,
-    ) {
-        let (mut names, mut contents) = (Vec::new(), Vec::new());
+    ) -> Forgetting {
+        let mut names = Vec::new();
         let none = BTreeMap::new();
         let leads = |object: &u64| crate::tree::ino(&branch.fs(), branch.slot, *object);
         for ino in numbers {
@@ -205,8 +211,7 @@ impl Tree {
             let gone: HashSet<&Vec<u8>> =
                 old.iter().chain(new).filter(changed).map(|(name, _)| name).collect();
             names.extend(gone.into_iter().map(|name| self.name(*ino, name)));
-            contents.push(self.contents(*ino, 0, 0));
         }
-        Forgetting::wait_for([self.forget(names), self.forget(contents)]);
+        self.forget(names)
     }
 }

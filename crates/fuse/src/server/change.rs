@@ -205,6 +205,7 @@ impl Server {
             let how = Opening {
                 writes: flags & OFlags::RWMODE != OFlags::RDONLY,
                 direct,
+                appends: flags.contains(OFlags::APPEND),
                 maps: self.opens_mappable(node.ino(), flags),
                 durable: waits_for_disk(flags),
                 notes_access: true,

@@ -110,6 +110,7 @@ impl Server {
         let how = Opening {
             writes: write,
             direct,
+            appends: flags.contains(OFlags::APPEND),
             maps: may_change && self.opens_mappable(node.ino(), flags),
             durable: waits_for_disk(flags),
             notes_access,
@@ -243,7 +244,10 @@ impl Server {
         let ino = handle.node.ino();
         // The kernel says so of everyone without privilege.
         let clear_ids = how.kill_ids && self.tree.inodes.is_setid(ino);
-        // The offset holds for files opened to be appended to as well: the kernel knows the end.
+        let offset = match self.place_of_write(&handle, offset) {
+            Ok(offset) => offset,
+            Err(e) => return reply.error(errno(&e)),
+        };
         let write = |data: &[u8]| handle.fs.write(handle.object, offset, data, clear_ids);
         let written = write(data).and_then(|n| {
             let data = data.get(..n).unwrap_or(data);
@@ -277,6 +281,22 @@ impl Server {
         let wait = handle.how.direct && how.durable;
         let waits = wait.then_some(handle.object);
         self.changed_for(waits, handle.node.branch(), reply, answer);
+    }
+
+    /// Where a write goes: where the kernel says, also if the file was opened to be appended to, as the kernel knows
+    /// the end. After an exchange it has programs append at the end of before, until it asks for the attributes.
+    fn place_of_write(&self, handle: &Handle, offset: u64) -> Result<u64, Error> {
+        if !handle.doubts_end() {
+            return Ok(offset);
+        }
+        let end = handle.fs.attr(handle.object)?.size;
+        if end == offset {
+            handle.trusts_end();
+        } else {
+            // It takes what is written for what is at its own offset. It forgets that once it has the answer.
+            drop(self.tree.forget(vec![self.tree.contents(handle.node.ino(), 0, 0)]));
+        }
+        Ok(end)
     }
 
     /// What was changed in a mapping comes when the kernel wants. It was changed in memory, and no program is

@@ -8,7 +8,7 @@ use cenote_dmu::readahead::ReadAhead;
 use cenote_zpl::{Error, File, FileSystem};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Number of shards, so that opening and closing different files do not wait for each other.
@@ -21,6 +21,8 @@ pub(crate) struct Opening {
     pub(crate) writes: bool,
     /// Past the kernel's pages.
     pub(crate) direct: bool,
+    /// To be written to at its end (`O_APPEND`).
+    pub(crate) appends: bool,
     /// So that it may be changed in a mapping.
     pub(crate) maps: bool,
     /// A change of it waits until it is on disk (`O_DSYNC`).
@@ -43,6 +45,8 @@ pub(crate) struct Handle {
     noted: AtomicU64,
     /// It is not in the file system any more, which has other contents now.
     lost: bool,
+    /// It has other contents now, and the kernel may still go by the size of before.
+    resized: AtomicBool,
 }
 
 impl Handle {
@@ -55,13 +59,24 @@ impl Handle {
     ) -> Handle {
         let (file, ahead) = (OnceLock::new(), ReadAhead::new());
         let (noted, lost) = (AtomicU64::new(0), false);
-        Handle { node, fs, object, file, ahead, used, how, noted, lost }
+        let resized = AtomicBool::new(false);
+        Handle { node, fs, object, file, ahead, used, how, noted, lost, resized }
     }
 
     /// The same open file where the file system has other contents now, in which it is `lost` or not.
     pub(crate) fn moved(&self, node: Node, fs: Arc<FileSystem>, lost: bool) -> Handle {
         let moved = Handle::new(node, fs, self.object, self.used.again(), self.how);
-        Handle { lost: lost || self.lost, ..moved }
+        Handle { lost: lost || self.lost, resized: AtomicBool::new(true), ..moved }
+    }
+
+    /// Whether what is appended may come with the end that the file had before it was [moved](Handle::moved).
+    pub(crate) fn doubts_end(&self) -> bool {
+        self.how.appends && self.resized.load(Ordering::Relaxed)
+    }
+
+    /// The kernel goes by the right size.
+    pub(crate) fn trusts_end(&self) {
+        self.resized.store(false, Ordering::Relaxed);
     }
 
     /// Whether its file system was taken away by force, or it is lost.

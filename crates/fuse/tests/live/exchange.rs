@@ -1,9 +1,11 @@
 //! Other contents for a file system that is mounted and in use.
 
 use super::world::World;
-use cenote_zpl::{NewNode, NodeKind};
+use cenote_zpl::{NewNode, NodeKind, SetAttr};
+use rustix::mount::{MountFlags, UnmountFlags};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -104,6 +106,68 @@ fn requests_wait_until_the_other_contents_are_there() {
         stop.store(true, Ordering::SeqCst);
     });
     assert_eq!(fs::read_dir(w.path("d")).unwrap().filter(Result::is_err).count(), 0);
+}
+
+#[test]
+fn logs_go_on_at_their_new_ends() {
+    const LONG: u64 = 100_000;
+    let w = World::new();
+    fs::create_dir(w.path("d")).unwrap();
+    for (before, after) in [(LONG, 5), (5, LONG)] {
+        fs::write(w.path("d/log"), vec![b'x'; before as usize]).unwrap();
+        let mut log = File::options().append(true).open(w.path("d/log")).unwrap();
+        assert_eq!(log.metadata().unwrap().len(), before, "the kernel knows the size");
+        w.handle.exchange(|| {
+            let log = w.fs.resolve(b"d/log").unwrap();
+            w.fs.setattr(log, &SetAttr { size: Some(after), ..SetAttr::default() }).unwrap();
+            ((), Some(w.fs.clone()))
+        });
+        log.write_all(b"first").unwrap();
+        log.write_all(b"second").unwrap();
+        assert_eq!(log.metadata().unwrap().len(), after + 11);
+        log.write_all(b"third").unwrap();
+        let all = fs::read(w.path("d/log")).unwrap();
+        assert_eq!(all.len() as u64, after + 16);
+        assert!(all.ends_with(b"firstsecondthird"), "{after}");
+        assert!(all[..all.len() - 16].starts_with(b"xxxxx"), "{after}");
+    }
+    let log = w.fs.resolve(b"d/log").unwrap();
+    assert_eq!(w.fs.attr(log).unwrap().size, LONG + 16);
+}
+
+#[test]
+fn what_is_mounted_on_new_names_meanwhile_stays_mounted() {
+    const NEW: usize = 8;
+    let w = World::new();
+    fs::create_dir(w.path("d")).unwrap();
+    (0..3000).for_each(|i| fs::write(w.path(&format!("d/{i}")), "").unwrap());
+    let places: Vec<_> = (0..NEW).map(|i| w.path(&format!("d/new{i}"))).collect();
+    let begun = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !begun.load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            for place in &places {
+                // The first one waits until the other contents are there.
+                fs::create_dir(place).unwrap();
+                rustix::mount::mount("none", place, "tmpfs", MountFlags::empty(), None).unwrap();
+            }
+        });
+        w.handle.exchange(|| {
+            begun.store(true, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(100));
+            ((), Some(w.fs.clone()))
+        });
+    });
+    let below = fs::metadata(w.path("d")).unwrap().dev();
+    let lost: Vec<_> =
+        places.iter().filter(|place| fs::metadata(place).unwrap().dev() == below).collect();
+    for place in places.iter().filter(|place| !lost.contains(place)) {
+        rustix::mount::unmount(place, UnmountFlags::DETACH).unwrap();
+    }
+    assert!(lost.is_empty(), "{lost:?}");
+    drop(w.unmount());
 }
 
 #[test]
