@@ -119,8 +119,7 @@ fn has(arg: &str, option: &str) -> bool {
 /// Whether there is no such command: help, or a mistake, both of which end with the usage message.
 fn is_no_command(tool: &str, name: &str) -> bool {
     let tool = if tool == "zpool" { zpool::tool() } else { zfs::tool() };
-    let name = (tool.canonical)(name);
-    !tool.commands.iter().flatten().any(|command| command.name == name)
+    tool.find(name).is_none()
 }
 
 /// Whether a command of another user than the daemon's is for the user's own process: what it looks at are devices
@@ -169,6 +168,7 @@ mod tests {
             "zpool create p f",
             "zpool destroy p",
             "zpool export p",
+            "zpool freeze p",
             "zpool import p",
             "zpool history p",
             "zpool events",
@@ -222,6 +222,14 @@ mod tests {
                 assert!(tool.working().any(|command| command.name == *name), "{name}");
             }
             assert!(table.is_sorted_by_key(|(name, _)| *name));
+        }
+        // What runs and is in no table is refused, listed or not.
+        for tool in [zpool::tool(), zfs::tool()] {
+            for command in tool.working().chain(tool.hidden) {
+                let known = find(tool.name, command.name).is_some();
+                let line = format!("{} {} p", tool.name, command.name);
+                assert!(known || refused(&line, Some(vec![])).is_some(), "{line}");
+            }
         }
     }
 }

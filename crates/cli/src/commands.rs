@@ -94,7 +94,8 @@ impl Tool {
         self.commands.iter().flatten().filter(|c| c.works())
     }
 
-    fn find(&self, name: &str) -> Option<&'static Command> {
+    /// The command of this name, listed or hidden.
+    pub(crate) fn find(&self, name: &str) -> Option<&'static Command> {
         let name = (self.canonical)(name);
         self.commands.iter().flatten().chain(self.hidden).find(|c| c.name == name)
     }

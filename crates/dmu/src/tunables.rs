@@ -6,10 +6,10 @@ use cenote_store::tunable::{ANY, SWITCH};
 declare_tunables! {
     DMU_PREFETCH_MAX "dmu_prefetch_max" Now Bytes 67_108_864 ANY,
         "Most data that is read ahead at one request";
-    ZAP_MICRO_MAX_SIZE "zap_micro_max_size" Now Bytes 131_072 (512, 131_072),
-        "Largest block of a micro ZAP; one that needs more becomes a fat ZAP";
     ZAP_ITERATE_PREFETCH "zap_iterate_prefetch" Now Switch 1 SWITCH,
         "Whether a large directory is read ahead when a listing of it starts";
+    ZAP_MICRO_MAX_SIZE "zap_micro_max_size" Now Bytes 131_072 (512, 131_072),
+        "Largest block of a micro ZAP; one that needs more becomes a fat ZAP";
     MAX_DISTANCE "zfetch_max_distance" Now Bytes 16_777_216 ANY,
         "Most data that is read ahead of a sequential reader";
     MIN_DISTANCE "zfetch_min_distance" Now Bytes 524_288 ANY,

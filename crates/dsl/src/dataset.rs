@@ -165,17 +165,27 @@ impl Dsl {
     /// Child file systems and volumes, sorted by name, without hidden ones. A child that cannot
     /// be read is left out and logged.
     pub fn children(&self, d: &Dataset) -> Result<Vec<Dataset>> {
+        self.children_found(d).map(|(children, _)| children)
+    }
+
+    /// As [`Dsl::children`], and whether there are no others: none is left out but the pool's own directories
+    /// (`$MOS`, `$FREE`, `$LEAK`, `$ORIGIN`).
+    ///
+    /// # Errors
+    /// The list of children cannot be read.
+    pub fn children_found(&self, d: &Dataset) -> Result<(Vec<Dataset>, bool)> {
         if !d.is_head() || d.dir.children == 0 {
-            return Ok(Vec::new());
+            return Ok((Vec::new(), true));
         }
         let parent = self.dir(d.dir_obj)?;
         let mut entries = self.zap(d.dir.children)?.entries()?;
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         let mut seen = HashSet::new();
-        let mut children = Vec::new();
+        let (mut children, mut all) = (Vec::new(), true);
         for entry in entries {
             let name = name_of(&entry);
             if is_hidden(&name) {
+                all &= name.starts_with('$');
                 continue;
             }
             // A child listed twice would be walked twice at every level: the first name counts.
@@ -187,12 +197,13 @@ impl Dsl {
                 }
                 _ => Err(self.corrupt(d.dir.children, format!("bad entry {name:?}"))),
             };
+            all &= matches!(child, Ok(Some(_)));
             match child {
                 Ok(child) => children.extend(child),
                 Err(e) => tracing::warn!("{}/{name}: {e}", d.name),
             }
         }
-        Ok(children)
+        Ok((children, all))
     }
 
     /// Snapshots in the order in which they were taken; empty for a snapshot or bookmark. One

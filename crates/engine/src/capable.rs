@@ -145,8 +145,11 @@ fn check_logs(pool: &Pool) -> Result<Logs, EngineError> {
                 logs.all = false;
             }
         }
-        match dsl.children(&dataset) {
-            Ok(children) => waiting.extend(children),
+        match dsl.children_found(&dataset) {
+            Ok((children, all)) => {
+                waiting.extend(children);
+                logs.all &= all;
+            }
             Err(e) => {
                 tracing::warn!("what is below '{}' cannot be found: {e}", dataset.name);
                 logs.all = false;

@@ -265,9 +265,10 @@ impl Itxs {
         let waiting = std::mem::take(&mut self.next_commit);
         let taken = waiting.iter().map(Queued::size).fold(0, u64::saturating_add);
         self.bytes = less!(self.bytes, taken, "bytes of itxs that are taken");
-        let changes: Vec<Queued> =
-            waiting.into_iter().filter(|q| q.txg > synced.min(last)).collect();
-        Batch { changes, unlogged: self.unlogged > synced, end: self.queued }
+        // What a frozen pool writes later does not get on disk.
+        let on_disk = synced.min(last);
+        let changes: Vec<Queued> = waiting.into_iter().filter(|q| q.txg > on_disk).collect();
+        Batch { changes, unlogged: self.unlogged > on_disk, end: self.queued }
     }
 
     /// What was taken was not written: it is on disk with group `youngest`, or nowhere.

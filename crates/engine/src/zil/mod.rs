@@ -376,7 +376,7 @@ impl Log {
         (priority, units): (Priority, Vec<Unit>),
         tops: &mut BTreeSet<u64>,
     ) -> Result<bool, WriteError> {
-        if self.itxs.lock().has_unlogged(shared.tx_state.synced_txg()) {
+        if self.itxs.lock().has_unlogged(shared.tx_state.synced_txg().min(self.frozen.last())) {
             // What was read may be of an object that it made under a number that was another's.
             return Ok(false);
         }
