@@ -4,10 +4,10 @@
 //! not answered yet. So threads that answer through descriptors of their own do not wait for each other at that list.
 //! An answer goes through the descriptor that its request was read by.
 //!
-//! A thread gets a descriptor when it first serves a connection, unless the process has [`MOST`] of them, or few are left of
+//! A thread gets a descriptor when it first serves a connection, for the requests that it reads later, unless the process has [`MOST`] of them, or few are left of
 //! those that it may have open ([`descriptors`]): commands and mounts need them. Other connections are served through
 //! their own. A thread lets go of all when it has had nothing to do for a while, and of those of a connection that has
-//! ended when it waits the next time. So a mount that is not used costs none.
+//! ended when it serves the next request. So a mount that is not used costs none.
 //!
 //! # Why the unsafe code is sound
 //!
@@ -69,20 +69,22 @@ impl<T> Default for Clones<T> {
 
 impl<T> Clones<T> {
     /// The descriptor by which this thread serves a connection, whose own is `device`.
-    pub(super) fn of(&mut self, token: u64, of: &Arc<T>, device: &Arc<OwnedFd>) -> Arc<OwnedFd> {
-        if let Some(clone) = self.0.get(&token) {
-            return clone.descriptor.clone();
+    pub(super) fn of(&self, token: u64, device: &Arc<OwnedFd>) -> Arc<OwnedFd> {
+        self.0.get(&token).map_or(device, |clone| &clone.descriptor).clone()
+    }
+
+    /// Gets this thread a descriptor for a connection, if it has none.
+    pub(super) fn add(&mut self, token: u64, of: &Arc<T>, device: &Arc<OwnedFd>) {
+        if self.0.contains_key(&token) {
+            return;
         }
-        let Some(counted) = Counted::new(&ALL) else { return device.clone() };
+        let Some(counted) = Counted::new(&ALL) else { return };
         // Where it fails, because of an old kernel or too many open files, it is not tried each time.
         let (descriptor, counted) = match clone(device) {
             Ok(clone) => (Arc::new(clone), Some(counted)),
             Err(_) => (device.clone(), None),
         };
-        let clone =
-            Own { descriptor: descriptor.clone(), of: Arc::downgrade(of), _counted: counted };
-        self.0.insert(token, clone);
-        descriptor
+        self.0.insert(token, Own { descriptor, of: Arc::downgrade(of), _counted: counted });
     }
 
     /// Lets go of those of connections that have ended.
@@ -123,7 +125,8 @@ mod tests {
         let all: Vec<_> = (0..10).map(|token| (token, Arc::new(()), device())).collect();
         for (token, of, device) in &all {
             // What is no connection of the kernel's is served as it is, and does not count.
-            assert!(Arc::ptr_eq(&clones.of(*token, of, device), device));
+            clones.add(*token, of, device);
+            assert!(Arc::ptr_eq(&clones.of(*token, device), device));
         }
         assert!(clones.0.len() == 10 && clones.0.values().all(|clone| clone._counted.is_none()));
         let left: Vec<_> = all.into_iter().filter(|(token, ..)| token % 2 == 0).collect();

@@ -30,13 +30,15 @@
 //!
 //! - One thread leads, from when the first thread is started: the one that has the [`Turn`]. Only the leader changes the
 //!   word from waiting; from serving it is changed once, and who does that leads.
-//! - While a turn is served there is a deputy that looks, if the system lets threads be started. So no request waits longer
-//!   than twice the bound for another one's sake.
+//! - While a turn is served there is a deputy that looks, if the system lets threads be started: where there is none, one
+//!   is started when the turn begins, and again when it may block. So no request waits longer than twice the bound for
+//!   another one's sake.
 //! - A thread in line is no deputy, and a deputy is not in line; the leader and those that serve are neither.
 //!
 //! # Order of locks
 //!
-//! `seats` comes after all others: what blocks says so with locks held. Nothing is taken with it.
+//! `seats` comes after all others: what blocks says so with locks held. Nothing is taken with it, no thread is started, and
+//! nothing is logged.
 
 use cenote_format::invariant;
 use cenote_vdev::tunables;
@@ -48,7 +50,7 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 /// Looks of the deputy that find nothing new before it sleeps.
-const QUIET: u32 = 16;
+const QUIET: u32 = 3;
 /// How long a thread waits for something to do before it lets go of what it has, or ends.
 pub(super) const REST: Duration = Duration::from_secs(10);
 /// Threads that there are always: one that leads, and the deputy.
@@ -165,28 +167,31 @@ impl Lead {
         &self,
         start: impl FnOnce(Option<Turn>) -> io::Result<()>,
     ) -> io::Result<()> {
-        let mut seats = self.seats();
-        if seats.threads == 0 {
-            start(served(self.word.load(SeqCst) + 1))?;
-            seats.threads = 1;
+        if std::mem::replace(&mut self.seats().threads, 1) > 0 {
+            return Ok(());
         }
-        Ok(())
+        start(served(self.word.load(SeqCst) + 1)).inspect_err(|_| self.seats().threads = 0)
     }
 
     /// A request was read, and is about to be served. From now on the deputy looks; where there is none, `start` starts a
     /// thread.
-    pub(super) fn begin(&self, turn: &Turn, start: impl FnOnce() -> io::Result<()>) {
+    ///
+    /// # Errors
+    /// Those of `start`: the request is served without a deputy.
+    pub(super) fn begin(
+        &self,
+        turn: &Turn,
+        start: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
         let before = self.word.swap(turn.serving(), SeqCst);
         let waiting = turn.waiting();
         invariant!(before == waiting, "the leader waits for turn {waiting}, and it is {before}");
         // The deputy says that it sleeps before it looks at the word for the last time.
-        if self.deputy.load(SeqCst) != LOOKS {
-            self.wake_deputy(start);
-        }
+        if self.deputy.load(SeqCst) == LOOKS { Ok(()) } else { self.wake_deputy(start) }
     }
 
     #[cold]
-    fn wake_deputy(&self, start: impl FnOnce() -> io::Result<()>) {
+    fn wake_deputy(&self, start: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let mut seats = self.seats();
         if seats.deputy.is_none() {
             seats.deputy = seats.line.pop();
@@ -194,12 +199,26 @@ impl Lead {
         if let Some(deputy) = &seats.deputy {
             self.deputy.store(LOOKS, SeqCst);
             deputy.thread.unpark();
-        } else if seats.coming == 0 {
-            match start() {
-                Ok(()) => (seats.threads, seats.coming) = (seats.threads + 1, 1),
-                Err(e) => tracing::warn!("no further thread for requests: {e}"),
-            }
+            return Ok(());
         }
+        self.start_one(seats, start)
+    }
+
+    /// Has `start` start a thread, unless one was started that has no seat yet.
+    fn start_one(
+        &self,
+        mut seats: MutexGuard<'_, Seats>,
+        start: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
+        if seats.coming > 0 {
+            return Ok(());
+        }
+        (seats.threads, seats.coming) = (seats.threads + 1, 1);
+        drop(seats);
+        start().inspect_err(|_| {
+            let mut seats = self.seats();
+            (seats.threads, seats.coming) = (seats.threads - 1, 0);
+        })
     }
 
     /// The request was served: the thread waits for the next one. `None`: another thread does.
@@ -213,10 +232,22 @@ impl Lead {
         self.word.compare_exchange(serving, next.waiting(), SeqCst, SeqCst).ok().map(|_| next)
     }
 
-    /// The leader may block from now on: the deputy leads. Gives the turn back if there is no deputy.
-    pub(super) fn hand_on(&self, turn: Turn) -> Option<Turn> {
+    /// The leader may block from now on: the deputy leads. Gives the turn back if there is no deputy: then `start` starts a
+    /// thread, which leads when it comes. It may take no locks.
+    pub(super) fn hand_on(
+        &self,
+        turn: Turn,
+        start: impl FnOnce() -> io::Result<()>,
+    ) -> Option<Turn> {
         let mut seats = self.seats();
-        let Some(deputy) = seats.deputy.take() else { return Some(turn) };
+        let Some(deputy) = seats.deputy.take() else {
+            if self.word.load(SeqCst) != turn.serving() {
+                return None;
+            }
+            // What blocks may hold locks: the error is not logged here. It is when a turn begins.
+            let _failed = self.start_one(seats, start);
+            return Some(turn);
+        };
         match self.change(turn) {
             Some(next) => {
                 self.deputy.store(ABSENT, SeqCst);

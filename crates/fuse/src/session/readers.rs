@@ -15,27 +15,29 @@
 //!
 //! After an answer the leader looks for the next request for a moment before it sleeps ([`poll`](super::poll)): at the
 //! connection that it has just answered, which takes one system call, and at all of them where there are more. No
-//! connection is read from more than [`IN_A_ROW`] times without a look at all.
+//! connection is read from more than [`IN_A_ROW`] times, or for longer than [`APART`], without a look at all.
 //!
 //! Requests that come while the leader serves wait for it, which takes less than to wake another thread. But a large one,
-//! of [`LARGE`](super::LARGE) bytes or more, takes as long as many small ones: the leader hands on before it serves such a
-//! request, so that as many threads serve those at once as the process may use processors.
+//! of [`LARGE`](super::LARGE) bytes or more, takes as long as many small ones: where such a request already waited when the one
+//! before was answered, others may be waiting, and the leader hands on before it serves it. So as many threads serve large
+//! requests at once as the process may use processors, and one program alone is served by one thread.
 //!
 //! At most [`MOST`] threads serve one connection, so that a file system whose disks do not answer leaves
 //! the threads of the others alone. A leader that finds more requests of such a connection has it watched no
 //! longer, until one of them is done.
 //!
-//! A thread reads and answers through a descriptor of its own of each connection that it serves ([`Clones`]), which it lets
-//! go of after [`REST`] without a request. Connections are watched by their first descriptor: all have one queue.
+//! A thread reads and answers through a descriptor of its own of each connection that it serves, from the second request on
+//! ([`Clones`]). It lets go of that after [`REST`] without a request. Connections are watched by their first descriptor: all have one queue.
 //!
 //! Threads are started when they are needed. One that has had nothing to do for [`REST`] ends,
 //! unless there are no more than the processors that the process may use (cgroups and affinity count), or two.
 //!
 //! # Invariants
 //!
-//! - Only the leader waits, reads, and takes connections out of those that are watched.
-//! - Every connection is watched, but for those that [`MOST`] threads serve. The first one that is done watches it again.
-//! - No more threads than processors serve large requests; those that blocked do not count.
+//! - Only the leader waits, reads, and takes connections out of those that are watched. While it waits it opens nothing.
+//! - Every connection is watched, but for those that [`MOST`] threads serve. The first one that is done watches it again, or
+//!   the next one if the system has no memory for that. A connection that the last one cannot watch ends.
+//! - No more threads than processors serve large requests because others waited; those that blocked do not count.
 //! - A connection whose descriptor failed or ended is forgotten. The last thread that serves it drops
 //!   what serves it, and does not lead meanwhile if that blocks.
 //! - Without requests no thread wakes up, once each had its [`REST`].
@@ -67,6 +69,10 @@ use std::time::{Duration, Instant};
 pub(super) const MOST: usize = 16;
 /// Requests that are read from one connection before all are looked at.
 const IN_A_ROW: u32 = 32;
+/// How long one connection is read from before all are looked at.
+const APART: Duration = Duration::from_micros(200);
+/// How long it is not said again that no thread can be started.
+const SAID: Duration = Duration::from_secs(60);
 /// How long a leader that cannot wait does nothing.
 const FAILED: Duration = Duration::from_secs(1);
 
@@ -121,8 +127,12 @@ pub(super) struct Readers {
     buffers: Mutex<Vec<Buffer>>,
     /// Processors that the process may use.
     processors: AtomicUsize,
-    /// Threads that serve large requests and have handed on.
+    /// When they were counted.
+    counted: Mutex<Instant>,
+    /// Threads that serve large requests, have handed on, and have not blocked since.
     helping: AtomicUsize,
+    /// When it was last said that no thread can be started.
+    said: Mutex<Option<Instant>>,
 }
 
 /// What a thread has.
@@ -130,6 +140,10 @@ pub(super) struct Readers {
 struct Own {
     /// The turn that is served, until another thread leads.
     served: Rc<Cell<Option<Turn>>>,
+    /// Whether it is one of those that [`Readers`] counts as `helping`.
+    helps: Rc<Cell<bool>>,
+    /// Whether the request waited when the one before was answered.
+    waited: bool,
     clones: Clones<Connection>,
     /// Connections that had been forgotten when it looked last.
     forgotten: u64,
@@ -137,6 +151,8 @@ struct Own {
     last: Option<Arc<Connection>>,
     /// Requests that it read from there without a look at the others.
     in_a_row: u32,
+    /// When it looked at all.
+    looked: Option<Instant>,
     /// When it answered last, if it has not slept since.
     answered: Option<Instant>,
 }
@@ -162,7 +178,9 @@ pub(super) fn readers() -> &'static Readers {
         started: AtomicU64::new(0),
         buffers: Mutex::default(),
         processors: AtomicUsize::new(processors()),
+        counted: Mutex::new(Instant::now()),
         helping: AtomicUsize::new(0),
+        said: Mutex::default(),
     })
 }
 
@@ -210,18 +228,29 @@ impl Readers {
         Ok(())
     }
 
-    /// Starts a thread, which leads if it is given a turn.
+    /// Counts the processors, which reads files, unless that was done a short while ago.
+    fn count_processors(&self) {
+        let Some(mut counted) = self.counted.try_lock() else { return };
+        if counted.elapsed() >= REST {
+            *counted = Instant::now();
+            drop(counted);
+            self.processors.store(processors(), Ordering::Relaxed);
+        }
+    }
+
+    /// Starts a thread, which leads if it is given a turn. Takes no locks: what blocks calls it and may hold some.
     fn start(&'static self, turn: Option<Turn>) -> io::Result<()> {
         let name = format!("fuse-{}", self.started.fetch_add(1, Ordering::SeqCst));
-        self.processors.store(processors(), Ordering::Relaxed);
         Builder::new().name(name).spawn(move || self.run(turn)).map(drop)
     }
 
     fn run(&'static self, mut turn: Option<Turn>) {
         let (mut own, seat) = (Own::default(), Seat::new());
-        let served = own.served.clone();
-        let hand_on = move || served.set(served.take().and_then(|turn| self.lead.hand_on(turn)));
-        waiting::hand_on_by(hand_on);
+        let (served, helps) = (own.served.clone(), own.helps.clone());
+        waiting::hand_on_by(move || {
+            self.hand_on(&served);
+            self.helps_no_more(&helps);
+        });
         let mut arrives = turn.is_none();
         loop {
             if let Some(turn) = turn.take() {
@@ -229,7 +258,10 @@ impl Readers {
             }
             let kept = self.processors.load(Ordering::Relaxed);
             let idle = &mut |what| match what {
-                Idle::Looks => self.prune(&mut own),
+                Idle::Looks => {
+                    self.prune(&mut own);
+                    self.count_processors();
+                }
                 Idle::Rests => own.clones.clear(),
             };
             turn = match std::mem::take(&mut arrives) {
@@ -242,6 +274,29 @@ impl Readers {
         }
     }
 
+    /// Another thread leads if this one does.
+    fn hand_on(&'static self, served: &Cell<Option<Turn>>) {
+        let turn = served.take().and_then(|turn| self.lead.hand_on(turn, || self.start(None)));
+        served.set(turn);
+    }
+
+    /// This thread does not count as one that helps any more.
+    fn helps_no_more(&self, helps: &Cell<bool>) {
+        if helps.take() {
+            self.helping.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// A thread could not be started. Says so once in a while.
+    fn not_started(&self, e: &io::Error) {
+        let mut said = self.said.lock();
+        if said.is_none_or(|said| said.elapsed() >= SAID) {
+            *said = Some(Instant::now());
+            drop(said);
+            tracing::warn!("no further thread for requests: {e}");
+        }
+    }
+
     /// Waits for requests and serves them, as long as this thread leads.
     fn lead(&'static self, own: &mut Own, mut turn: Turn) {
         let mut buffer = None;
@@ -250,16 +305,22 @@ impl Readers {
             let work = self.next(own, &mut buffer);
             // Who waits for a device of one mount keeps nothing of another one that may end meanwhile.
             own.last = None;
-            self.lead.begin(&turn, || self.start(None));
+            let begun = self.lead.begin(&turn, || self.start(None));
             own.served.set(Some(turn));
+            begun.unwrap_or_else(|e| self.not_started(&e));
+            self.prune(own);
             match work {
                 Work::Request(connection, device, len) => {
+                    own.clones.add(connection.token, &connection, &connection.device);
                     let room = buffer.as_mut().map(Buffer::room);
                     let bytes = room.and_then(|room| room.get(..len)).unwrap_or_default();
                     self.serve(own, &connection, &device, bytes);
                     own.last = Some(connection);
                 }
-                Work::End(connection, why) => self.forget(connection, why),
+                Work::End(connection, why) => {
+                    self.forget(connection, why);
+                    self.prune(own);
+                }
             }
             let Some(next) = own.served.take().and_then(|turn| self.lead.ended(turn)) else {
                 break;
@@ -272,25 +333,27 @@ impl Readers {
         self.buffers.lock().extend(buffer);
     }
 
-    /// Serves a request. Another thread leads meanwhile if that is large.
-    fn serve(&self, own: &Own, of: &Arc<Connection>, device: &Arc<OwnedFd>, bytes: &[u8]) {
+    /// Serves a request. Another thread leads meanwhile if that is large and others wait.
+    fn serve(&'static self, own: &Own, of: &Arc<Connection>, device: &Arc<OwnedFd>, bytes: &[u8]) {
         let server = &of.server;
-        let helped = server.is_large(bytes) && self.is_helped();
-        if helped {
-            own.served.set(own.served.take().and_then(|turn| self.lead.hand_on(turn)));
+        if own.waited && server.is_large(bytes) && self.is_helped() {
+            own.helps.set(true);
+            self.hand_on(&own.served);
         }
         // The answer says EIO as it is dropped. A thread outlives a panic: others wait for it.
         if let Err(why) = caught(|| server.handle(device, bytes)) {
             tracing::error!("a request failed: {why}");
-            if is_broken(&why) {
-                server.broken(&why);
+            if is_broken(&why)
+                && let Err(further) = caught(|| server.broken(&why))
+            {
+                tracing::error!("a pool with a broken invariant is still in use: {further}");
             }
         }
-        if helped {
-            self.helping.fetch_sub(1, Ordering::SeqCst);
-        }
-        if of.serving.fetch_sub(1, Ordering::SeqCst) == MOST {
-            self.turn_back(of);
+        self.helps_no_more(&own.helps);
+        of.serving.fetch_sub(1, Ordering::SeqCst);
+        if let Err(e) = self.turn_back(of) {
+            tracing::error!("a connection cannot be watched again: {e}");
+            self.forget(of.clone(), e);
         }
     }
 
@@ -301,18 +364,24 @@ impl Readers {
         self.helping.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok()
     }
 
-    /// Has a connection watched again.
-    fn turn_back(&self, connection: &Connection) {
+    /// A request was served: has the connection watched again if it was not.
+    ///
+    /// # Errors
+    /// It cannot be watched, and this was the last thread that served it.
+    fn turn_back(&self, connection: &Connection) -> io::Result<()> {
         let mut away = connection.away.lock();
-        let all = self.read();
-        if std::mem::take(&mut *away)
-            && all.connections.contains_key(&connection.token)
-            && let Err(e) = self
-                .epoll()
-                .and_then(|epoll| Ok(watch(epoll, connection.token, &connection.device)?))
-        {
-            tracing::warn!("a connection cannot be watched again: {e}");
+        if !*away {
+            return Ok(());
         }
+        let all = self.read();
+        if !all.connections.contains_key(&connection.token) {
+            return Ok(());
+        }
+        let watched =
+            self.epoll().and_then(|epoll| Ok(watch(epoll, connection.token, &connection.device)?));
+        *away = watched.is_err();
+        // The next thread that is done sees that it is away, and tries again.
+        if connection.serving.load(Ordering::SeqCst) > 0 { Ok(()) } else { watched }
     }
 
     /// Nothing comes from the connection any more.
@@ -340,7 +409,9 @@ impl Readers {
 impl Readers {
     /// Waits for a request, and reads it.
     fn next(&self, own: &mut Own, buffer: &mut Option<Buffer>) -> Work {
-        if let Some(work) = self.look(own, buffer) {
+        let work = self.look(own, buffer);
+        own.waited = work.is_some();
+        if let Some(work) = work {
             return work;
         }
         loop {
@@ -381,9 +452,9 @@ impl Readers {
             own.clones.clear();
             own.last = None;
             self.buffers.lock().clear();
-            self.processors.store(processors(), Ordering::Relaxed);
             found = self.wait(None);
         }
+        own.looked = Some(Instant::now());
         if let Some(since) = own.answered.take() {
             self.poll.slept(since.elapsed());
         }
@@ -394,7 +465,8 @@ impl Readers {
     fn look(&self, own: &mut Own, buffer: &mut Option<Buffer>) -> Option<Work> {
         let alone = self.connections.load(Ordering::SeqCst) == 1;
         if let Some(last) = own.last.clone()
-            && (alone || own.in_a_row < IN_A_ROW)
+            && (alone
+                || own.in_a_row < IN_A_ROW && own.looked.is_some_and(|at| at.elapsed() < APART))
         {
             own.in_a_row = if alone { 0 } else { own.in_a_row + 1 };
             let work = self.read_from(own, buffer, last);
@@ -402,7 +474,7 @@ impl Readers {
                 return work;
             }
         }
-        own.in_a_row = 0;
+        (own.in_a_row, own.looked) = (0, Some(Instant::now()));
         let found = self.wait(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
         self.receive(own, buffer, found)
     }
@@ -438,13 +510,12 @@ impl Readers {
         buffer: &mut Option<Buffer>,
         connection: Arc<Connection>,
     ) -> Option<Work> {
-        self.prune(own);
         // Only the leader makes it more.
         if connection.serving.load(Ordering::SeqCst) >= MOST {
             self.turn_away(&connection);
             return None;
         }
-        let device = own.clones.of(connection.token, &connection, &connection.device);
+        let device = own.clones.of(connection.token, &connection.device);
         let buffer = buffer.get_or_insert_with(|| {
             let used = self.buffers.lock().pop();
             used.unwrap_or_else(Buffer::new)
@@ -471,7 +542,7 @@ impl Readers {
     /// As many threads as may serve a connection do: it is watched no longer.
     fn turn_away(&self, connection: &Connection) {
         let mut away = connection.away.lock();
-        // The first one that is done looks at `away`, which is after this.
+        // Those that are done look at `away` after this.
         if connection.serving.load(Ordering::SeqCst) >= MOST
             && !std::mem::replace(&mut *away, true)
             && let Ok(epoll) = self.epoll()
@@ -503,5 +574,41 @@ pub(super) mod tests {
     /// Threads that there are.
     pub(in crate::session) fn threads() -> usize {
         readers().lead.threads()
+    }
+
+    #[derive(Default)]
+    struct Failing(Mutex<Option<io::Error>>);
+
+    impl Serve for Failing {
+        fn handle(&self, _: &Arc<OwnedFd>, _: &[u8]) {}
+
+        fn is_large(&self, _: &[u8]) -> bool {
+            false
+        }
+
+        fn broken(&self, _: &str) {}
+
+        fn failed(&self, e: io::Error) {
+            *self.0.lock() = Some(e);
+        }
+    }
+
+    /// Each thread that is done tries to watch the connection again; where the last one cannot, the connection ends.
+    #[test]
+    fn a_connection_that_cannot_be_watched_again_ends() {
+        let (readers, server) = (readers(), Arc::new(Failing::default()));
+        // No file of a directory can be watched.
+        let device: Arc<OwnedFd> = Arc::new(std::fs::File::open("/").unwrap().into());
+        let (serving, away, token) = (AtomicUsize::new(2), Mutex::new(true), u64::MAX);
+        let of =
+            Connection { token, device: device.clone(), server: server.clone(), serving, away };
+        let of = Arc::new(of);
+        readers.write().connections.insert(token, of.clone());
+        readers.serve(&Own::default(), &of, &device, &[]);
+        assert!(readers.read().connections.contains_key(&token) && *of.away.lock());
+        assert!(server.0.lock().is_none());
+        readers.serve(&Own::default(), &of, &device, &[]);
+        assert!(!readers.read().connections.contains_key(&token));
+        assert_eq!(server.0.lock().as_ref().unwrap().kind(), io::ErrorKind::PermissionDenied);
     }
 }

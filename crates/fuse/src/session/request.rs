@@ -139,10 +139,11 @@ pub(crate) fn split(bytes: &[u8]) -> Option<(fuse_in_header, &[u8])> {
     fuse_in_header::read_from_prefix(bytes).ok()
 }
 
-/// How many bytes a request is about: those that it has, or those that it reads.
+/// How many bytes a request is about: those that it has, or those that it reads, of a file or a directory.
 pub(crate) fn bytes_of(bytes: &[u8]) -> usize {
     let read = |(header, body): (fuse_in_header, &[u8])| {
-        let read = (header.opcode == FUSE_READ).then(|| fuse_read_in::read_from_prefix(body).ok());
+        let reads = [FUSE_READ, FUSE_READDIR, FUSE_READDIRPLUS].contains(&header.opcode);
+        let read = reads.then(|| fuse_read_in::read_from_prefix(body).ok());
         read.flatten().map(|(read, _)| read.size as usize)
     };
     split(bytes).and_then(read).unwrap_or(bytes.len())

@@ -217,3 +217,17 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_request_is_about_the_bytes_that_it_has_or_reads() {
+    let about = |opcode| {
+        let header = fuse_in_header { opcode, ..Default::default() };
+        let read = fuse_read_in { size: 1 << 20, ..Default::default() };
+        bytes_of(&[header.as_bytes(), read.as_bytes()].concat())
+    };
+    for reads in [FUSE_READ, FUSE_READDIR, FUSE_READDIRPLUS] {
+        assert_eq!(about(reads), 1 << 20);
+    }
+    assert_eq!(about(FUSE_WRITE), size_of::<fuse_in_header>() + size_of::<fuse_read_in>());
+    assert_eq!(bytes_of(&[]), 0);
+}
