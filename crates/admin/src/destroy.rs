@@ -30,8 +30,36 @@ pub struct Destroy {
     pub reckon: bool,
 }
 
+impl Destroy {
+    /// Whether a bookmark can be destroyed in this way.
+    ///
+    /// # Errors
+    /// It cannot.
+    pub fn check_bookmark(&self) -> Result<()> {
+        let refused = |why| Err(Error::new(ErrorKind::Invalid, why));
+        match self {
+            Destroy { dry_run: true, .. } => refused("dryrun is not supported with bookmark"),
+            Destroy { defer: true, .. } => refused("defer destroy is not supported with bookmark"),
+            Destroy { recurse: true, .. } | Destroy { clones: true, .. } => {
+                refused("recursive is not supported with bookmark")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether it is the root file system of the pool.
 fn is_pool(d: &Dataset) -> bool {
-    !d.name.contains(['/', '@'])
+    !d.name.contains(['/', '@', '#'])
+}
+
+/// What it is that a dataset is not there any more when it is to be destroyed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Missing {
+    /// As good as destroyed: it was only in the way.
+    Passes,
+    /// A failure: it was asked for.
+    Fails,
 }
 
 fn names(all: &[Dependent]) -> Vec<String> {
@@ -50,6 +78,7 @@ impl Session<'_> {
             return self.destroy_snapshots(&head, list, how);
         }
         if name.contains('#') {
+            how.check_bookmark()?;
             return self.destroy_bookmark(name);
         }
         // What is deferred is a snapshot.
@@ -61,24 +90,38 @@ impl Session<'_> {
     /// Destroys a bookmark.
     ///
     /// # Errors
-    /// It is not there; the pool cannot be changed.
+    /// It is not there; the pool's metadata cannot be read; the pool cannot be changed.
     pub fn destroy_bookmark(&mut self, name: &str) -> Result<()> {
-        let Ok(bookmark) = self.dataset(name, Kinds::BOOKMARK) else {
-            let why = format!("bookmark '{name}' does not exist.");
-            return Err(Error::new(ErrorKind::NotFound, why));
-        };
+        let bookmark = self.dataset(name, Kinds::BOOKMARK).map_err(|e| match e.kind() {
+            ErrorKind::NotFound | ErrorKind::Invalid => {
+                let why = format!("bookmark '{name}' does not exist.");
+                Error::new(ErrorKind::NotFound, why)
+            }
+            _ => e,
+        })?;
         let cannot = |e: ChangeError| Error::doing("cannot destroy bookmark", e);
         let changes = self.changes().map_err(cannot)?;
         changes.destroy_bookmarks(&[bookmark.name]).map_err(cannot)
     }
 
-    /// Destroys a file system or volume, with what depends on it as far as that is asked for.
+    /// Destroys a file system, volume or snapshot with what depends on it, as far as that is asked for; or a bookmark. With
+    /// [`Destroy::recurse`] what cannot be destroyed is told, and the rest goes nevertheless; the root file system of a pool
+    /// stays.
     ///
     /// # Errors
-    /// As [`Session::destroy`].
+    /// As [`Session::destroy`]. Another dataset has got the name since the target was looked up.
     pub fn destroy_dataset(&mut self, target: &Dataset, how: Destroy) -> Result<()> {
         let name = &target.name;
         let what = || format!("cannot destroy '{name}'");
+        // Changes go by names.
+        let there = self.pool().dsl().find(name).map_err(|e| Error::doing(what(), e))?;
+        if there.is_none_or(|there| there.guid() != target.guid()) {
+            return Err(Error::doing(what(), ChangeError::NotFound));
+        }
+        if target.kind == DatasetKind::Bookmark {
+            how.check_bookmark()?;
+            return self.destroy_bookmark(name);
+        }
         if is_pool(target) && !how.recurse {
             let why = format!(
                 "operation does not apply to pools\n\
@@ -106,9 +149,11 @@ impl Session<'_> {
                 batch.push(dataset.name);
                 continue;
             }
+            // Of what depends on the target something may have gone meanwhile.
+            let missing = if dataset.name == *name { Missing::Fails } else { Missing::Passes };
             // A clone goes before the snapshot that it is of, which goes before what has it.
-            let done =
-                self.destroy_batch(&mut batch, false)? && self.destroy_one(&dataset, how.force)?;
+            let done = self.destroy_batch(&mut batch, false)?
+                && self.destroy_one(&dataset, how.force, missing)?;
             good &= done;
             if !done && !how.recurse {
                 return Err(Error::told());
@@ -118,8 +163,13 @@ impl Session<'_> {
         if good { Ok(()) } else { Err(Error::told()) }
     }
 
-    /// Destroys one file system or volume. False: it stays, as was told.
-    pub(crate) fn destroy_one(&mut self, dataset: &Dataset, force: bool) -> Result<bool> {
+    /// Destroys one file system or volume. False: it was not destroyed, as was told.
+    pub(crate) fn destroy_one(
+        &mut self,
+        dataset: &Dataset,
+        force: bool,
+        missing: Missing,
+    ) -> Result<bool> {
         let name = &dataset.name;
         let what = || format!("cannot destroy '{name}'");
         let destroyed = self.changes().and_then(|changes| {
@@ -138,7 +188,8 @@ impl Session<'_> {
             return Ok(false);
         }
         match changes.destroy(name) {
-            Ok(()) | Err(ChangeError::NotFound) => Ok(true),
+            Ok(()) => Ok(true),
+            Err(ChangeError::NotFound) if missing == Missing::Passes => Ok(true),
             Err(e) => {
                 self.failed(Error::doing(what(), e))?;
                 Ok(false)
@@ -195,7 +246,9 @@ impl Session<'_> {
         for dataset in order {
             if dataset.kind == DatasetKind::Snapshot {
                 batch.push(dataset.name);
-            } else if !self.destroy_batch(batch, false)? || !self.destroy_one(&dataset, force)? {
+            } else if !self.destroy_batch(batch, false)?
+                || !self.destroy_one(&dataset, force, Missing::Passes)?
+            {
                 return Ok(false);
             }
         }

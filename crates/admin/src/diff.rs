@@ -123,13 +123,18 @@ impl Session<'_> {
     }
 
     fn drop_now(&mut self, changes: &Changes, name: String) -> Result<()> {
+        let what = format!("cannot destroy '{name}'");
         let names = [name];
         // If it is in use, the destroy says so.
-        let _ = self.host.mounts().close_snapshots(&names);
-        if let Err(refused) = changes.destroy_snapshots(&names, false) {
-            for (_, e) in refused {
-                self.failed(Error::doing(format_args!("cannot destroy '{}'", names[0]), e))?;
-            }
+        let closed = self.host.mounts().close_snapshots(&names).is_ok();
+        let done = changes.destroy_snapshots(&names, false);
+        match &done {
+            Ok(()) => self.host.mounts().snapshots_changed(&names),
+            Err(_) if closed => self.host.mounts().snapshots_stay(&names),
+            Err(_) => {}
+        }
+        for (_, e) in done.err().into_iter().flatten() {
+            self.failed(Error::doing(&what, e))?;
         }
         Ok(())
     }

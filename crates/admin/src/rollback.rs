@@ -64,11 +64,13 @@ impl Session<'_> {
         if !self.clear(&changes, newer, how.force, &cannot)? {
             return Err(Error::told());
         }
-        let mut done = Ok(());
-        let exchanged = self.host.mounts().exchange(id, &mut || done = changes.rollback(name));
+        let mut done = None;
+        let exchanged =
+            self.host.mounts().exchange(id, &mut || done = Some(changes.rollback(name)));
         let restored = self.host.mounts().restore();
         exchanged.map_err(|why| Error::new(ErrorKind::Busy, why))?;
-        done.map_err(cannot)?;
+        // The host has to make the change.
+        done.unwrap_or(Err(ChangeError::Busy)).map_err(cannot)?;
         if restored { Ok(()) } else { Err(Error::told()) }
     }
     /// What has to go before a rollback.

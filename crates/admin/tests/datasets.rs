@@ -132,6 +132,69 @@ fn ranges_of_snapshots_go_all_or_none() {
 }
 
 #[test]
+fn bookmarks_go_alone() {
+    let rig = Rig::new("tank");
+    rig.pool().create_filesystem("tank/a", &[]).unwrap();
+    rig.pool().snapshot(["tank@s", "tank/a@s"]).unwrap();
+    let mut host = Noting::default();
+    let mut session = rig.session(&mut host);
+    for name in ["tank", "tank/a"] {
+        session.bookmark(&format!("{name}@s"), &format!("{name}#b")).unwrap();
+    }
+    let plain = Destroy::default();
+    for (how, why) in [
+        (Destroy { dry_run: true, ..plain }, "dryrun is not supported with bookmark"),
+        (Destroy { defer: true, ..plain }, "defer destroy is not supported with bookmark"),
+        (Destroy { recurse: true, ..plain }, "recursive is not supported with bookmark"),
+        (Destroy { clones: true, ..plain }, "recursive is not supported with bookmark"),
+    ] {
+        let bookmark = session.dataset("tank/a#b", Kinds::BOOKMARK).unwrap();
+        for refused in [session.destroy("tank/a#b", how), session.destroy_dataset(&bookmark, how)] {
+            let refused = refused.unwrap_err();
+            assert_eq!((refused.kind(), refused.to_string().as_str()), (ErrorKind::Invalid, why));
+        }
+    }
+    // One of the root file system is not the root file system.
+    for name in ["tank#b", "tank/a#b"] {
+        let bookmark = session.dataset(name, Kinds::BOOKMARK).unwrap();
+        session.destroy_dataset(&bookmark, plain).unwrap();
+        let gone = session.destroy(name, plain).unwrap_err();
+        assert_eq!(gone.kind(), ErrorKind::NotFound);
+        assert_eq!(gone.to_string(), format!("bookmark '{name}' does not exist."));
+        assert_eq!(
+            session.destroy_dataset(&bookmark, plain).unwrap_err().kind(),
+            ErrorKind::NotFound
+        );
+    }
+    assert_eq!(rig.all(), ["tank", "tank@s", "tank/a", "tank/a@s"]);
+
+    // What has got the name of another one meanwhile is not destroyed in its place.
+    let recurse = Destroy { recurse: true, ..plain };
+    let snapshot = session.dataset("tank/a@s", Kinds::SNAPSHOT).unwrap();
+    let head = session.dataset("tank/a", Kinds::HEAD).unwrap();
+    session.destroy_dataset(&head, recurse).unwrap();
+    rig.pool().create_filesystem("tank/a", &[]).unwrap();
+    for gone in [snapshot, head] {
+        let gone = session.destroy_dataset(&gone, recurse).unwrap_err();
+        assert_eq!(gone.kind(), ErrorKind::NotFound);
+    }
+    assert_eq!(rig.all(), ["tank", "tank@s", "tank/a"]);
+    rig.end();
+}
+
+#[test]
+fn a_rollback_that_the_host_does_not_make_is_none() {
+    let rig = tree();
+    rig.write("tank/a", "file", "two");
+    let mut host = Noting::default();
+    host.asked.forgets = true;
+    let refused = rig.session(&mut host).rollback("tank/a@one", Rollback::default()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Busy);
+    assert_eq!(rig.read("tank/a", "file"), "two");
+    rig.end();
+}
+
+#[test]
 fn a_rollback_takes_what_is_newer() {
     let rig = tree();
     let mut host = Noting::default();
@@ -212,8 +275,11 @@ fn two_states_are_compared_and_nothing_is_left() {
     rig.write("tank/a", "new", "");
     let states = States::parse("tank/a@one", None).unwrap();
     rig.session(&mut host).diff(&states).unwrap();
-    let (told, _) = host.take();
+    let (told, asked) = host.take();
     assert!(told.contains(&"Added /new".into()), "{told:?}");
+    // The snapshot that is closed for its destruction is settled.
+    let (close, changed) = (asked[0].strip_prefix("close "), asked[1].strip_prefix("changed "));
+    assert!(close.is_some() && close == changed && asked.len() == 2, "{asked:?}");
     assert!(!rig.all().iter().any(|name| name.contains("zfs-diff")));
     let states = States::parse("tank/a/b@one", Some("tank/a@one"));
     let refused = rig.session(&mut host).diff(&states.unwrap()).unwrap_err();

@@ -238,6 +238,39 @@ fn properties_are_set_and_left_out_as_they_come() {
     to.end();
 }
 
+/// Takes so many bytes, and no more.
+struct Full(usize);
+
+impl io::Write for Full {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.0 = self.0.checked_sub(data.len()).ok_or(io::ErrorKind::StorageFull)?;
+        Ok(data.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn the_end_of_a_package_is_written_or_an_error() {
+    let rig = sender();
+    let one = Send { wanted: Wanted { props: true, ..Wanted::default() }, ..Send::default() };
+    for how in [one, package()] {
+        let length = sent(&rig, "tank/a@one", None, &how).len();
+        for (room, whole) in [(length, true), (length - 1, false)] {
+            let mut out = io::BufWriter::with_capacity(2 * length, Full(room));
+            let mut host = Noting::default();
+            let done = rig.session(&mut host).send("tank/a@one", None, &how, &mut out);
+            let kind = done.err().map(|e| e.into_io().unwrap().kind());
+            assert_eq!(kind, (!whole).then_some(io::ErrorKind::StorageFull));
+            // What could not be written is not tried again.
+            drop(out.into_parts());
+        }
+    }
+    rig.end();
+}
+
 #[test]
 fn what_cannot_be_sent_is_refused_by_name() {
     let rig = sender();

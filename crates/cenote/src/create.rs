@@ -9,6 +9,7 @@ use cenote_engine::{CreateRequest, Engine, EngineOptions};
 use cenote_pool::features::{FeatureChoice, choose_features};
 use cenote_pool::props::{PropChange, PropContext, When};
 use std::fs::File;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -77,7 +78,8 @@ impl CreatePool {
     /// ```
     ///
     /// # Errors
-    /// [`crate::Error::Create`]: a device cannot be used, a property is not right.
+    /// [`crate::Error::Create`], whose kind is [`ErrorKind::Invalid`](crate::ErrorKind): a device cannot be used, a property is not
+    /// right, it was begun and failed; [`crate::Error::Engine`]: the new pool cannot be written.
     pub fn create(self) -> Result<Pool> {
         let refused =
             |why: String| CreateError::Refused { what: format!("create '{}'", self.name), why };
@@ -152,11 +154,27 @@ impl Pool {
     /// [`CreatePool`].
     ///
     /// # Errors
-    /// [`crate::Error::Io`]: the file is there already, or cannot be made; [`crate::Error::Create`]: fewer bytes than 64 MiB, or a
-    /// name that cannot be.
+    /// [`crate::Error::Io`]: the file is there already, or cannot be made, or its path is not UTF-8, as devices in pools have to be;
+    /// [`crate::Error::Create`]: fewer bytes than 64 MiB, or a name that cannot be. There is no new file then.
     pub fn create_in_file(path: impl AsRef<Path>, name: &str, size: u64) -> Result<Pool> {
-        File::create_new(&path)?.set_len(size)?;
-        let path = std::fs::canonicalize(path)?;
-        CreatePool::new(name, [path.to_string_lossy()]).create()
+        let file = File::create_new(&path)?;
+        let done = create_in(&file, path.as_ref(), name, size);
+        if done.is_err()
+            && let Err(e) = std::fs::remove_file(&path)
+        {
+            tracing::warn!("cannot remove '{}': {e}", path.as_ref().display());
+        }
+        done
     }
+}
+
+/// Creates a pool in a new file.
+fn create_in(file: &File, path: &Path, name: &str, size: u64) -> Result<Pool> {
+    file.set_len(size)?;
+    let path = std::fs::canonicalize(path)?;
+    let text = path.to_str().ok_or_else(|| {
+        let why = format!("'{}': the path is not UTF-8", path.display());
+        io::Error::new(io::ErrorKind::InvalidInput, why)
+    })?;
+    CreatePool::new(name, [text]).create()
 }

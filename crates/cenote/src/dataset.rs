@@ -4,10 +4,12 @@ use crate::contents::{settings, whole};
 use crate::pool::{changed, owned};
 use crate::{DatasetKind, Error, FileSystem, Pool, Result, Source, Volume};
 use cenote_admin::destroy::Destroy;
+use cenote_admin::{Exclusion, Session};
 use cenote_engine::change::{ChangeError, dependents};
 
 /// A file system, volume, snapshot or bookmark. What it is called is as it was when it was looked up; what is said of it is as
-/// the last transaction group left it.
+/// the last transaction group left it, and what is done is done to it under the name that it has by now. Once it is destroyed
+/// there is [`Error::NoDataset`].
 #[derive(Clone)]
 pub struct Dataset {
     pool: Pool,
@@ -50,19 +52,42 @@ impl Dataset {
         Ok(value.map(|v| (v.exact, v.source)))
     }
 
-    /// The dataset as it is in a view of the pool, if it is there still.
+    /// The dataset as it is in a view of the pool.
+    ///
+    /// # Errors
+    /// [`Error::NoDataset`]: it was destroyed; [`Error::Metadata`].
     pub(crate) fn now(&self, view: &cenote_pool::Pool) -> Result<cenote_dsl::Dataset> {
-        // A bookmark is never another one, and a pool that is not written to has no later state.
-        if self.is_bookmark() || !self.pool.is_writable() {
+        // A pool that was never written to has no later state.
+        if !self.pool.may_have_changed() {
             return Ok(self.inner.clone());
         }
+        // The object and its guid are those of the head of a bookmark, too.
         let found = view.dsl().by_object(self.inner.ds_obj)?;
-        let same = found.filter(|found| found.guid() == self.inner.guid());
-        Ok(same.unwrap_or_else(|| self.inner.clone()))
+        let mut found = found.filter(|found| found.ds.guid == self.inner.ds.guid);
+        if let (true, Some(head)) = (self.is_bookmark(), &found) {
+            let short = self.name().split('#').nth(1);
+            let all = view.dsl().bookmarks(head)?;
+            found = all.into_iter().find(|b| {
+                let of = |d: &cenote_dsl::Dataset| d.bookmark.map(|b| (b.guid, b.creation_txg));
+                b.name.split('#').nth(1) == short && of(b) == of(&self.inner)
+            });
+        }
+        found.ok_or_else(|| Error::NoDataset(self.name().into()))
     }
 
-    pub(crate) fn inner(&self) -> &cenote_dsl::Dataset {
-        &self.inner
+    /// The dataset as the last transaction group left it. It stays so for an operation that has its turn.
+    pub(crate) fn present(&self) -> Result<cenote_dsl::Dataset> {
+        self.now(&self.pool.view())
+    }
+
+    /// Does an operation of administration on the dataset as it is now, one at a time.
+    pub(crate) fn administer<T>(
+        &self,
+        work: impl FnOnce(&mut Session<'_>, &cenote_dsl::Dataset) -> cenote_admin::Result<T>,
+    ) -> Result<T> {
+        let _entered = self.pool.turn().enter();
+        let now = self.present()?;
+        self.pool.session(None, |session| work(session, &now))
     }
 
     /// All properties with their sources, as `zfs get -p all` shows them.
@@ -80,7 +105,8 @@ impl Dataset {
     /// # Errors
     /// [`Error::Metadata`].
     pub fn children(&self) -> Result<Vec<Dataset>> {
-        Ok(self.wrap(self.pool.view().dsl().children(&self.inner)?))
+        let view = self.pool.view();
+        Ok(self.wrap(view.dsl().children(&self.now(&view)?)?))
     }
 
     /// Snapshots, oldest first.
@@ -88,7 +114,8 @@ impl Dataset {
     /// # Errors
     /// [`Error::Metadata`].
     pub fn snapshots(&self) -> Result<Vec<Dataset>> {
-        Ok(self.wrap(self.pool.view().dsl().snapshots(&self.inner)?))
+        let view = self.pool.view();
+        Ok(self.wrap(view.dsl().snapshots(&self.now(&view)?)?))
     }
 
     /// Bookmarks.
@@ -96,7 +123,8 @@ impl Dataset {
     /// # Errors
     /// [`Error::Metadata`].
     pub fn bookmarks(&self) -> Result<Vec<Dataset>> {
-        Ok(self.wrap(self.pool.view().dsl().bookmarks(&self.inner)?))
+        let view = self.pool.view();
+        Ok(self.wrap(view.dsl().bookmarks(&self.now(&view)?)?))
     }
 
     pub(crate) fn wrap(&self, list: Vec<cenote_dsl::Dataset>) -> Vec<Dataset> {
@@ -112,16 +140,18 @@ impl Dataset {
         if self.is_bookmark() || self.is_volume()? {
             return Err(Error::Kind { name: self.name().into(), wanted: "file system" });
         }
+        let _in_use = self.pool.in_use();
         let view = self.pool.view();
-        if self.inner.is_head()
+        let now = self.now(&view)?;
+        if now.is_head()
             && let Ok(engine) = self.pool.engine()
         {
-            let settings = settings(&view, &self.inner)?;
-            let set = self.pool.live().files(engine, &self.inner, settings)?;
+            let settings = settings(&view, &now)?;
+            let set = self.pool.live().files(engine, &now, settings)?;
             return FileSystem::live(&self.pool, set);
         }
-        let os = view.dsl().open_objset(&self.inner)?;
-        let fs = cenote_zpl::FileSystem::open_as(os, whole(&view, &self.inner)?)?;
+        let os = view.dsl().open_objset(&now)?;
+        let fs = cenote_zpl::FileSystem::open_as(os, whole(&view, &now)?)?;
         Ok(FileSystem::fixed(&self.pool, fs))
     }
 
@@ -134,16 +164,18 @@ impl Dataset {
         if self.is_bookmark() || !self.is_volume()? {
             return Err(Error::Kind { name: self.name().into(), wanted: "volume" });
         }
+        let _in_use = self.pool.in_use();
         let view = self.pool.view();
-        let cache = settings(&view, &self.inner)?.cache;
-        if self.inner.is_head()
+        let now = self.now(&view)?;
+        let cache = settings(&view, &now)?.cache;
+        if now.is_head()
             && let Ok(engine) = self.pool.engine()
         {
-            let set = self.pool.live().volume(engine, &self.inner, cache)?;
+            let set = self.pool.live().volume(engine, &now, cache)?;
             let read_only = self.property("readonly")?.as_deref() == Some("on");
             return Volume::live(&self.pool, set, read_only);
         }
-        let volume = cenote_zpl::Volume::open(view.dsl().open_objset(&self.inner)?)?;
+        let volume = cenote_zpl::Volume::open(view.dsl().open_objset(&now)?)?;
         volume.set_primary_cache(cache);
         Ok(Volume::fixed(&self.pool, volume))
     }
@@ -155,16 +187,16 @@ impl Dataset {
     /// size of a volume that is open.
     pub fn set(&self, props: &[(&str, &str)]) -> Result<()> {
         let changes = self.pool.changes()?;
+        let _entered = self.pool.turn().enter();
+        let now = self.present()?;
         let resized = props.iter().any(|(name, _)| *name == "volsize");
-        if resized && self.pool.live().is_open(self.inner.ds_obj) {
-            return Err(Error::Busy(self.name().into()));
+        if resized && self.pool.live().is_open(now.ds_obj) {
+            return Err(Error::Busy(now.name));
         }
-        let done = changes.set(self.name(), &owned(props));
+        let done = changes.set(&now.name, &owned(props));
         self.pool.properties_changed();
-        match done.map_err(|e| changed(self.name(), e))?.into_iter().next() {
-            Some(failed) => {
-                Err(changed(&format!("{}: {}", self.name(), failed.name), failed.error))
-            }
+        match done.map_err(|e| changed(&now.name, e))?.into_iter().next() {
+            Some(failed) => Err(changed(&format!("{}: {}", now.name, failed.name), failed.error)),
             None => Ok(()),
         }
     }
@@ -186,9 +218,12 @@ impl Dataset {
     }
 
     fn forget(&self, property: &str, received: bool) -> Result<()> {
-        let done = self.pool.changes()?.inherit(self.name(), property, received);
+        let changes = self.pool.changes()?;
+        let _entered = self.pool.turn().enter();
+        let now = self.present()?;
+        let done = changes.inherit(&now.name, property, received);
         self.pool.properties_changed();
-        done.map_err(|e| changed(self.name(), e))
+        done.map_err(|e| changed(&now.name, e))
     }
 
     /// Gives it another name: a full one in the same pool; for a snapshot what comes after `@`.
@@ -197,12 +232,14 @@ impl Dataset {
     /// [`Error::Change`]; [`Error::ReadOnly`].
     pub fn rename(&self, to: &str) -> Result<Dataset> {
         let changes = self.pool.changes()?;
-        if self.kind() == DatasetKind::Snapshot {
-            let done = changes.rename_snapshot(self.name(), to, false);
+        let _entered = self.pool.turn().enter();
+        let now = self.present()?;
+        if now.kind == DatasetKind::Snapshot {
+            let done = changes.rename_snapshot(&now.name, to, false);
             done.map_err(|(name, e)| changed(&name, e))?;
-            return self.pool.dataset(&format!("{}@{to}", self.inner.head_name()));
+            return self.pool.dataset(&format!("{}@{to}", now.head_name()));
         }
-        changes.rename(self.name(), to).map_err(|e| changed(self.name(), e))?;
+        changes.rename(&now.name, to).map_err(|e| changed(&now.name, e))?;
         self.pool.dataset(to)
     }
 
@@ -212,11 +249,13 @@ impl Dataset {
     /// [`Error::Change`]: something depends on it (snapshots, what is below it, clones);
     /// [`Error::Busy`]: it is open for writing; [`Error::ReadOnly`].
     pub fn destroy(self) -> Result<()> {
-        self.destroy_one(&self.inner)
+        let _entered = self.pool.turn().enter();
+        self.destroy_one(&self.present()?)
     }
 
     /// Destroys it with its snapshots and all that is below it. Clones that are elsewhere are in the
-    /// way.
+    /// way. What cannot be destroyed stays, with what needs it; all the rest is destroyed nevertheless. The root file system
+    /// of a pool stays: only what it has is destroyed.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -232,25 +271,31 @@ impl Dataset {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Admin`]: clones are in the way ([`Error::in_the_way`]), or a snapshot is held; [`Error::Busy`]: something is open for
-    /// writing; [`Error::ReadOnly`]. What was destroyed before stays so.
+    /// [`Error::Admin`]: clones are in the way ([`Error::in_the_way`]), and all stays; or the first that could not be destroyed, as
+    /// a snapshot that is held; the pool is read-only. [`Error::Busy`]: something is open for writing, and all stays.
     pub fn destroy_all(self) -> Result<()> {
+        let _entered = self.pool.turn().enter();
         let view = self.pool.view();
-        let all = dependents(view.dsl(), &self.inner).map_err(|e| changed(self.name(), e))?;
-        let mut all = all.iter().map(|d| &d.dataset).chain([&self.inner]);
+        let now = self.now(&view)?;
+        if self.is_bookmark() {
+            return self.destroy_one(&now);
+        }
+        let all = dependents(view.dsl(), &now).map_err(|e| changed(&now.name, e))?;
+        let mut all = all.iter().map(|d| &d.dataset).chain([&now]);
         if let Some(open) = all.find(|d| self.pool.live().is_open(d.ds_obj)) {
             return Err(Error::Busy(open.name.clone()));
         }
         let how = Destroy { recurse: true, ..Destroy::default() };
-        self.pool.administer(|session| session.destroy_dataset(&self.inner, how))
+        self.pool.session(None, |session| session.destroy_dataset(&now, how))
     }
 
+    /// Destroys the dataset, for an operation that has its turn.
     fn destroy_one(&self, d: &cenote_dsl::Dataset) -> Result<()> {
         let changes = self.pool.changes()?;
         let failed = |e| changed(&d.name, e);
         match d.kind {
             DatasetKind::Bookmark => {
-                self.pool.administer(|session| session.destroy_bookmark(&d.name))
+                self.pool.session(None, |session| session.destroy_bookmark(&d.name))
             }
             DatasetKind::Snapshot => {
                 let done = changes.destroy_snapshots(std::slice::from_ref(&d.name), false);
@@ -293,6 +338,8 @@ impl Iterator for Datasets {
         if let Ok(dataset) = &next {
             match dataset.children() {
                 Ok(children) => self.todo.extend(children.into_iter().rev().map(Ok)),
+                // It was destroyed meanwhile, and had none then.
+                Err(Error::NoDataset(_)) => {}
                 Err(e) => self.todo.push(Err(e)),
             }
         }

@@ -29,21 +29,34 @@ pub(crate) type Differs<'a> = dyn FnMut(&Difference) -> io::Result<()> + 'a;
 /// A program that embeds the engine.
 struct Program<'a> {
     mounts: OpenHere<'a>,
-    /// What was told first of what failed.
-    failed: Option<cenote_admin::Error>,
+    told: Told,
     differs: Option<&'a mut Differs<'a>>,
+}
+
+/// What an operation has told, besides what it returns.
+#[derive(Default)]
+pub(crate) struct Told {
+    /// What failed, the first first.
+    pub failed: Vec<cenote_admin::Error>,
+    /// What failed, and what is not as may be expected, in words.
+    pub warnings: Vec<String>,
     /// Bytes that streams will have, about.
-    total: u64,
+    pub total: u64,
 }
 
 impl Host for Program<'_> {
     fn tell(&mut self, event: Event<'_>) -> io::Result<()> {
         match event {
             Event::Failed(e) => {
-                self.failed.get_or_insert_with(|| e.again());
+                tracing::warn!("{e}");
+                self.told.failed.push(e.again());
+                self.told.warnings.push(e.to_string());
             }
-            Event::Warning(text) => tracing::warn!("{text}"),
-            Event::EstimateTotal { size, .. } => self.total = size,
+            Event::Warning(text) => {
+                tracing::warn!("{text}");
+                self.told.warnings.push(text.into());
+            }
+            Event::EstimateTotal { size, .. } => self.told.total = size,
             Event::Differs(difference) => {
                 if let Some(differs) = &mut self.differs {
                     differs(difference)?;
@@ -107,8 +120,7 @@ impl Pool {
         &self,
         work: impl FnOnce(&mut Session<'_>) -> cenote_admin::Result<T>,
     ) -> Result<T> {
-        let turn = Arc::clone(self.turn());
-        let _entered = turn.enter();
+        let _entered = self.turn().enter();
         self.session(None, work)
     }
 
@@ -118,17 +130,18 @@ impl Pool {
         differs: Option<&'s mut Differs<'s>>,
         work: impl FnOnce(&mut Session<'_>) -> cenote_admin::Result<T>,
     ) -> Result<T> {
-        self.reckoned(differs, work).map(|(done, _)| done)
+        self.telling(differs, work).map(|(done, _)| done)
     }
 
-    /// As [`Pool::session`]; besides, how many bytes streams will have, about, if that was told.
-    pub(crate) fn reckoned<'s, T>(
+    /// As [`Pool::session`]; besides, what was told.
+    pub(crate) fn telling<'s, T>(
         &'s self,
         differs: Option<&'s mut Differs<'s>>,
         work: impl FnOnce(&mut Session<'_>) -> cenote_admin::Result<T>,
-    ) -> Result<(T, u64)> {
+    ) -> Result<(T, Told)> {
+        let _in_use = self.in_use();
         let mounts = OpenHere { pool: self };
-        let mut host = Program { mounts, failed: None, differs, total: 0 };
+        let mut host = Program { mounts, told: Told::default(), differs };
         let opened = match self.engine() {
             Ok(engine) => Opened::Writable(Arc::clone(engine)),
             Err(_) => Opened::ReadOnly(self.view()),
@@ -136,9 +149,11 @@ impl Pool {
         let turn = Arc::clone(self.turn());
         let mut session = Session::new(opened, Rights::default(), &mut host).beside(turn);
         match work(&mut session) {
-            Ok(done) => Ok((done, host.total)),
+            Ok(done) => Ok((done, host.told)),
             // What was told first says more.
-            Err(e) if e.kind() == ErrorKind::Told => Err(host.failed.unwrap_or(e).into()),
+            Err(e) if e.kind() == ErrorKind::Told => {
+                Err(host.told.failed.into_iter().next().unwrap_or(e).into())
+            }
             Err(e) => Err(Error::from(e)),
         }
     }

@@ -4,10 +4,11 @@ use crate::contents::{Files, replayer, settings};
 use crate::host::Turn;
 use crate::live::Registry;
 use crate::{Dataset, Datasets, Error, Result};
-use cenote_admin::Opened;
+use cenote_admin::{Exclusion, Opened};
 use cenote_engine::change::{ChangeError, Changes, Kind, NewDataset, NewSnapshot};
 use cenote_engine::{Engine, EngineOptions};
 use cenote_pool::{Candidate, ImportOptions, discover};
+use parking_lot::{RwLock, RwLockReadGuard};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -78,6 +79,8 @@ struct Inner {
     opened: Opened,
     live: Arc<Registry>,
     turn: Arc<Turn>,
+    /// Shared by operations that are under way, those that take no turn too; taken alone by an export.
+    in_use: RwLock<()>,
     exported: AtomicBool,
 }
 
@@ -100,8 +103,14 @@ pub struct Pool(Arc<Inner>);
 impl Pool {
     fn around(opened: Opened) -> Pool {
         let name = opened.pool().name().to_string();
-        let exported = AtomicBool::new(false);
-        Pool(Arc::new(Inner { name, opened, live: Arc::default(), turn: Arc::default(), exported }))
+        Pool(Arc::new(Inner {
+            name,
+            opened,
+            live: Arc::default(),
+            turn: Arc::default(),
+            in_use: RwLock::default(),
+            exported: AtomicBool::new(false),
+        }))
     }
 
     pub(crate) fn writable(engine: Arc<Engine>) -> Pool {
@@ -200,7 +209,8 @@ impl Pool {
     /// `zfs create -o` takes them.
     ///
     /// # Errors
-    /// [`Error::Change`]; [`Error::ReadOnly`].
+    /// [`Error::Change`]: the name cannot be ([`ErrorKind::Invalid`](crate::ErrorKind)) or is taken (`Exists`), there is nothing
+    /// for it to be in (`NotFound`), a property is not right (`Invalid`), there is no room (`NoSpace`); [`Error::ReadOnly`].
     pub fn create_filesystem(&self, name: &str, props: &[(&str, &str)]) -> Result<Dataset> {
         self.create(name, Kind::Filesystem, props)
     }
@@ -209,12 +219,13 @@ impl Pool {
     /// with the property `refreservation` as `none` nothing is.
     ///
     /// # Errors
-    /// [`Error::Change`]; [`Error::ReadOnly`].
+    /// As [`Pool::create_filesystem`].
     pub fn create_volume(&self, name: &str, size: u64, props: &[(&str, &str)]) -> Result<Dataset> {
         self.create(name, Kind::Volume { size, sparse: false }, props)
     }
 
     fn create(&self, name: &str, kind: Kind, props: &[(&str, &str)]) -> Result<Dataset> {
+        let _entered = self.turn().enter();
         let new = NewDataset { name: name.into(), kind, props: owned(props) };
         self.changes()?.create(&new).map_err(|error| changed(name, error))?;
         self.dataset(name)
@@ -223,9 +234,15 @@ impl Pool {
     /// Takes snapshots (`pool/a@x`, `pool/b@y`): all of the same moment, or none.
     ///
     /// # Errors
-    /// [`Error::Change`]; [`Error::ReadOnly`].
+    /// [`Error::Change`]: a name cannot be or is taken, the dataset is not there, there is no room; [`Error::ReadOnly`].
     pub fn snapshot<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Result<()> {
         let names: Vec<String> = names.into_iter().map(String::from).collect();
+        let _entered = self.turn().enter();
+        self.take_snapshots(names)
+    }
+
+    /// As [`Pool::snapshot`], of an operation that has its turn.
+    pub(crate) fn take_snapshots(&self, names: Vec<String>) -> Result<()> {
         let done = self.changes()?.snapshot(&NewSnapshot { names, props: Vec::new() });
         done.map_err(|(name, error)| changed(name.as_deref().unwrap_or(self.name()), error))
     }
@@ -243,14 +260,20 @@ impl Pool {
     /// can only be read.
     ///
     /// # Errors
-    /// [`Error::Busy`]; the pool cannot be written any more.
+    /// [`Error::Busy`]: something is open for writing, or a stream or a comparison is under way; [`Error::ReadOnly`]: it was
+    /// exported before, or is open for reading; the pool cannot be written any more.
     pub fn export(&self) -> Result<()> {
+        let _entered = self.turn().enter();
+        let Some(_alone) = self.0.in_use.try_write() else {
+            return Err(Error::Busy(self.name().into()));
+        };
         let engine = self.engine()?;
         if let Some(name) = self.0.live.anything() {
             return Err(Error::Busy(name));
         }
+        engine.export(false)?;
         self.0.exported.store(true, Ordering::SeqCst);
-        Ok(engine.export(false)?)
+        Ok(())
     }
 
     /// The pool as its last transaction group left it, for what this crate does not offer.
@@ -267,6 +290,16 @@ impl Pool {
             Opened::Writable(engine) if !self.0.exported.load(Ordering::SeqCst) => Ok(engine),
             _ => Err(Error::ReadOnly),
         }
+    }
+
+    /// Whether what the pool has may be another now than it was when it was looked up, also if the pool was exported since.
+    pub(crate) fn may_have_changed(&self) -> bool {
+        matches!(self.0.opened, Opened::Writable(_))
+    }
+
+    /// Keeps the pool from being exported.
+    pub(crate) fn in_use(&self) -> RwLockReadGuard<'_, ()> {
+        self.0.in_use.read_recursive()
     }
 
     /// What has operations of administration come one by one.

@@ -1,6 +1,7 @@
 //! Snapshots and what comes from them: clones, holds, bookmarks, rollbacks, differences.
 
 use crate::{Dataset, Result};
+use cenote_admin::Exclusion;
 use cenote_admin::clone::Ancestors;
 use cenote_admin::destroy::Destroy;
 use cenote_admin::diff::States;
@@ -36,10 +37,12 @@ impl Dataset {
     /// Takes the snapshot `name` (without what comes before `@`).
     ///
     /// # Errors
-    /// [`Error::Admin`](crate::Error::Admin): the name cannot be or is taken, there is no room.
+    /// [`Error::Change`](crate::Error::Change): the name cannot be or is taken, there is no room;
+    /// [`Error::ReadOnly`](crate::Error::ReadOnly).
     pub fn snapshot(&self, name: &str) -> Result<Dataset> {
-        let full = format!("{}@{name}", self.name());
-        self.pool().snapshot([full.as_str()])?;
+        let _entered = self.pool().turn().enter();
+        let full = format!("{}@{name}", self.present()?.name);
+        self.pool().take_snapshots(vec![full.clone()])?;
         self.pool().dataset(&full)
     }
 
@@ -55,17 +58,17 @@ impl Dataset {
     /// ```
     ///
     /// # Errors
-    /// As [`Dataset::snapshot`]; none is taken then.
+    /// [`Error::Admin`](crate::Error::Admin): the name cannot be or is taken, there is no room, the pool is read-only; none is taken then.
     pub fn snapshot_all(&self, name: &str) -> Result<Vec<String>> {
-        self.pool().administer(|session| {
-            let names = session.names_of_snapshots(self.inner(), name, true)?;
+        self.administer(|session, now| {
+            let names = session.names_of_snapshots(now, name, true)?;
             session.snapshot(names.clone(), Vec::new())?;
             Ok(names)
         })
     }
 
     /// Destroys those snapshots of a file system or volume that a list names: `a`, `b%d` from one to another, `%c` up to one, `e%`
-    /// from one on. Those that have clones or are held are in the way: then all stay. Returns the names of those destroyed.
+    /// from one on. Those that have clones or are held are in the way: then all stay.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -84,7 +87,7 @@ impl Dataset {
     /// [`Error::Admin`](crate::Error::Admin): no snapshot has one of the names; one has clones, or is held.
     pub fn destroy_snapshots(&self, list: &str) -> Result<()> {
         let how = Destroy::default();
-        self.pool().administer(|session| session.destroy_snapshots(self.inner(), list, how))
+        self.administer(|session, now| session.destroy_snapshots(now, list, how))
     }
 
     /// Makes a clone of a snapshot: a new file system or volume that shares what it has with the snapshot.
@@ -109,8 +112,8 @@ impl Dataset {
     /// [`Error::Admin`](crate::Error::Admin): the name cannot be or is taken, or there is nothing for it to be in; a property is not right.
     pub fn clone_to(&self, name: &str, props: &[(&str, &str)]) -> Result<Dataset> {
         let props = crate::pool::owned(props);
-        self.pool().administer(|session| {
-            session.clone_snapshot(self.inner(), name, props, Ancestors::Refused)
+        self.administer(|session, now| {
+            session.clone_snapshot(now, name, props, Ancestors::Refused)
         })?;
         self.pool().dataset(name)
     }
@@ -129,7 +132,7 @@ impl Dataset {
     /// # Errors
     /// [`Error::Admin`](crate::Error::Admin): it is no clone, or has snapshots of the same names.
     pub fn promote(&self) -> Result<()> {
-        self.pool().administer(|session| session.promote(self.name()))
+        self.administer(|session, now| session.promote(&now.name))
     }
 
     /// Gives the dataset of this snapshot the contents that the snapshot has. It may not be open, and the snapshot has to be
@@ -166,7 +169,7 @@ impl Dataset {
     pub fn rollback_with(&self, newer: Newer) -> Result<()> {
         let (recurse, clones) = (newer != Newer::Kept, newer == Newer::DestroyedWithClones);
         let how = Rollback { recurse, clones, force: false };
-        self.pool().administer(|session| session.rollback(self.name(), how))
+        self.administer(|session, now| session.rollback(&now.name, how))
     }
 
     /// Keeps a snapshot from being destroyed, under a tag.
@@ -186,7 +189,7 @@ impl Dataset {
     /// # Errors
     /// [`Error::Admin`](crate::Error::Admin): it has a hold of this tag.
     pub fn hold(&self, tag: &str) -> Result<()> {
-        self.pool().administer(|session| session.hold(self.name(), tag, false))
+        self.administer(|session, now| session.hold(&now.name, tag, false))
     }
 
     /// Releases a hold.
@@ -194,7 +197,7 @@ impl Dataset {
     /// # Errors
     /// [`Error::Admin`](crate::Error::Admin): there is no hold of this tag.
     pub fn release(&self, tag: &str) -> Result<()> {
-        self.pool().administer(|session| session.release(self.name(), tag, false))
+        self.administer(|session, now| session.release(&now.name, tag, false))
     }
 
     /// The holds of a snapshot.
@@ -216,9 +219,11 @@ impl Dataset {
     /// # Errors
     /// [`Error::Admin`](crate::Error::Admin): the name cannot be or is taken.
     pub fn bookmark(&self, name: &str) -> Result<Dataset> {
-        let head = self.name().split(['@', '#']).next().unwrap_or_default();
-        let full = format!("{head}#{name}");
-        self.pool().administer(|session| session.bookmark(self.name(), &full))?;
+        let full = self.administer(|session, now| {
+            let full = format!("{}#{name}", now.head_name());
+            session.bookmark(&now.name, &full)?;
+            Ok(full)
+        })?;
         self.pool().dataset(&full)
     }
 
@@ -248,22 +253,22 @@ impl Dataset {
     /// [`Error::Admin`](crate::Error::Admin): the other is no later snapshot of the same file system, or of a clone of it; something
     /// cannot be read.
     pub fn diff(&self, later: &Dataset) -> Result<Vec<Difference>> {
-        let head = later.inner().head_name().to_string();
-        self.differences(head, Some(later.name().to_string()))
+        let later = later.present()?;
+        self.differences(later.head_name().to_string(), Some(later.name.clone()))
     }
 
     /// What differs between this snapshot and its file system as it is now, of which a snapshot is taken for as long as it
-    /// takes.
+    /// takes. That this snapshot could not be destroyed in the end is logged, and is no error.
     ///
     /// # Errors
     /// As [`Dataset::diff`].
     pub fn diff_now(&self) -> Result<Vec<Difference>> {
-        self.differences(self.inner().head_name().to_string(), None)
+        self.differences(self.present()?.head_name().to_string(), None)
     }
 
     fn differences(&self, head: String, to: Option<String>) -> Result<Vec<Difference>> {
         let mut found = Vec::new();
-        let states = States { head, from: self.name().to_string(), to };
+        let states = States { head, from: self.present()?.name, to };
         let mut differs = |difference: &Difference| {
             found.push(difference.clone());
             Ok(())
@@ -292,8 +297,8 @@ impl Dataset {
     /// [`Error::Admin`](crate::Error::Admin): it has no files, or is of a version that does not count.
     pub fn usage(&self, whose: Who) -> Result<Vec<Usage>> {
         let all = Figure::ALL;
-        let found =
-            self.pool().session(None, |session| session.userspace(self.inner(), whose, &all))?;
+        let now = self.present()?;
+        let found = self.pool().session(None, |session| session.userspace(&now, whose, &all))?;
         Ok(found.unwrap_or_default())
     }
 }

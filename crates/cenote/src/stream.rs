@@ -5,7 +5,17 @@ use cenote_admin::send::{Send as How, decode_token};
 use cenote_dsl::send::SendOptions;
 use std::io::{self, Read, Write};
 
-pub use cenote_admin::receive::{Receive, Received};
+pub use cenote_admin::receive::Receive;
+
+/// What was received.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Received {
+    /// Full names of the snapshots, in the order in which they came.
+    pub snapshots: Vec<String>,
+    /// What of it was not taken over, in words: properties that could not be set, as one that is not known here.
+    pub warnings: Vec<String>,
+}
 
 /// What is sent, and how. Without further ado: one full stream.
 ///
@@ -36,7 +46,7 @@ pub use cenote_admin::receive::{Receive, Received};
 #[derive(Clone)]
 pub struct Stream {
     of: Dataset,
-    from: Option<String>,
+    from: Option<Dataset>,
     how: How,
 }
 
@@ -48,7 +58,7 @@ impl Stream {
 
     /// What has changed since another snapshot, or a bookmark, of the same dataset or of what it is a clone of.
     pub fn from(mut self, from: &Dataset) -> Stream {
-        self.from = Some(from.name().into());
+        self.from = Some(from.clone());
         self
     }
 
@@ -96,22 +106,30 @@ impl Stream {
     /// [`Error::Admin`](crate::Error::Admin): the start is not earlier, or in another dataset; the dataset is open; it cannot be
     /// read. [`Error::Io`](crate::Error::Io): `out` cannot be written. What was written before is no whole stream.
     pub fn send(&self, mut out: impl Write) -> Result<()> {
-        let from = self.from.as_deref();
+        let (of, from) = self.names()?;
         let pool = self.of.pool();
-        pool.session(None, |session| session.send(self.of.name(), from, &self.how, &mut out))
+        pool.session(None, |session| session.send(&of, from.as_deref(), &self.how, &mut out))
+    }
+
+    /// The names of what is sent and of what the stream starts from, as they are now.
+    fn names(&self) -> Result<(String, Option<String>)> {
+        let from = self.from.as_ref().map(Dataset::present).transpose()?;
+        Ok((self.of.present()?.name, from.map(|from| from.name)))
     }
 
     /// About how many bytes the stream will have.
     ///
     /// # Errors
-    /// As [`Stream::send`].
+    /// As [`Stream::send`]; one of several streams cannot be estimated.
     pub fn estimate(&self) -> Result<u64> {
         let how = How { dry_run: true, estimate: true, ..self.how.clone() };
-        let from = self.from.as_deref();
-        let pool = self.of.pool();
-        let estimate = pool
-            .reckoned(None, |session| session.send(self.of.name(), from, &how, &mut io::sink()));
-        estimate.map(|((), bytes)| bytes)
+        let (of, from) = self.names()?;
+        let ((), told) = self
+            .of
+            .pool()
+            .telling(None, |session| session.send(&of, from.as_deref(), &how, &mut io::sink()))?;
+        // The sum lacks what failed.
+        told.failed.into_iter().next().map_or(Ok(told.total), |e| Err(e.into()))
     }
 }
 
@@ -179,7 +197,8 @@ impl Pool {
         self.receive_with(into, &Receive::default(), input)
     }
 
-    /// As [`Pool::receive`]. What is forced, renamed, left out, kept for later: `how` says it.
+    /// As [`Pool::receive`]. What is forced, renamed, left out, kept for later: `how` says it. Properties that come with the
+    /// stream and cannot be set are no error: they are among [`Received::warnings`].
     ///
     /// # Errors
     /// [`Error::Admin`](crate::Error::Admin): the stream is damaged or ends early; it does not fit what is there; the dataset is open;
@@ -190,9 +209,10 @@ impl Pool {
         how: &Receive,
         mut input: impl Read + Send,
     ) -> Result<Received> {
-        let done = self.session(None, |session| session.receive(into, how, &mut input));
+        let done = self.telling(None, |session| session.receive(into, how, &mut input));
         self.properties_changed();
-        done
+        let (received, told) = done?;
+        Ok(Received { snapshots: received.snapshots, warnings: told.warnings })
     }
 
     /// Writes the rest of a stream. A receiver that was interrupted, and was told to keep what had come

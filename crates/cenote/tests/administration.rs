@@ -105,8 +105,128 @@ fn what_is_open_is_in_use() {
     assert_eq!(home.bookmarks().unwrap()[0].name(), "tank/home#b");
     bookmark.destroy().unwrap();
     assert!(home.bookmarks().unwrap().is_empty());
+    one.bookmark("b").unwrap().destroy_all().unwrap();
+    assert!(home.bookmarks().unwrap().is_empty());
+    let of_root = pool.root().unwrap().snapshot("s").unwrap().bookmark("b").unwrap();
+    of_root.clone().destroy_all().unwrap();
+    assert!(pool.dataset("tank#b").is_err() && pool.dataset("tank@s").is_ok());
+    assert_eq!(of_root.destroy_all().unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(home.usage(Owners::User).unwrap().len(), 1);
     drop((home, one));
+    pool.export().unwrap();
+    judge(dir.path(), "tank");
+}
+
+#[test]
+fn a_dataset_is_the_same_under_another_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool(dir.path(), "tank");
+    let first = pool.create_filesystem("tank/a", &[]).unwrap();
+    let snapshot = first.snapshot("s").unwrap();
+    let bookmark = snapshot.bookmark("b").unwrap();
+    first.rename("tank/b").unwrap();
+    let second = pool.create_filesystem("tank/a", &[]).unwrap();
+    second.snapshot("s").unwrap().bookmark("b").unwrap();
+
+    // All is done to the first one, which is called `tank/b` by now.
+    first.assign(property::ATIME, false).unwrap();
+    assert!(second.get(property::ATIME).unwrap().unwrap().value);
+    assert_eq!(first.snapshot("t").unwrap().name(), "tank/b@t");
+    assert_eq!(first.snapshot_all("u").unwrap(), ["tank/b@u"]);
+    first.destroy_snapshots("t%u").unwrap();
+    snapshot.hold("kept").unwrap();
+    assert!(pool.dataset("tank/a@s").unwrap().holds().unwrap().is_empty());
+    snapshot.release("kept").unwrap();
+    let mut stream = Vec::new();
+    snapshot.send(&mut stream).unwrap();
+    assert_eq!(snapshot.bookmark("c").unwrap().name(), "tank/b#c");
+    assert!(snapshot.diff_now().unwrap().is_empty());
+    bookmark.clone().destroy().unwrap();
+    assert!(pool.dataset("tank/b#b").is_err() && pool.dataset("tank/a#b").is_ok());
+    assert_eq!(snapshot.rename("v").unwrap().name(), "tank/b@v");
+    assert_eq!(
+        snapshot.clone_to("tank/c", &[]).unwrap().property("origin").unwrap().unwrap(),
+        "tank/b@v"
+    );
+    pool.dataset("tank/c").unwrap().destroy().unwrap();
+    first.clone().destroy_all().unwrap();
+    assert!(pool.dataset("tank/b").is_err());
+
+    // What is gone is not taken for what has its name.
+    for done in [
+        first.clone().destroy(),
+        first.clone().destroy_all(),
+        first.assign(property::ATIME, false),
+        first.inherit(property::ATIME),
+        first.rename("tank/d").map(drop),
+        first.snapshot("t").map(drop),
+        first.property("used").map(drop),
+        first.filesystem().map(drop),
+        snapshot.clone().destroy(),
+        snapshot.rollback(),
+        snapshot.hold("kept"),
+        snapshot.send(&mut stream),
+        bookmark.destroy(),
+    ] {
+        assert_eq!(done.unwrap_err().kind(), ErrorKind::NotFound);
+    }
+    assert!(pool.dataset("tank/a@s").is_ok() && pool.dataset("tank/a#b").is_ok());
+    drop((first, second, snapshot));
+    pool.export().unwrap();
+    judge(dir.path(), "tank");
+}
+
+#[test]
+fn a_dataset_that_was_looked_up_before_an_export_is_read_as_it_became() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool(dir.path(), "tank");
+    let home = pool.create_filesystem("tank/home", &[]).unwrap();
+    let disk = pool.create_volume("tank/disk", 8 << 20, &[]).unwrap();
+    home.filesystem().unwrap().write("file", vec![7; 300_000]).unwrap();
+    disk.volume().unwrap().write_at(0, b"boot").unwrap();
+    home.assign(property::ATIME, false).unwrap();
+    pool.export().unwrap();
+    assert_eq!(home.filesystem().unwrap().read("file").unwrap(), vec![7; 300_000]);
+    let mut boot = [0; 4];
+    disk.volume().unwrap().read_at(0, &mut boot).unwrap();
+    assert_eq!(&boot, b"boot");
+    assert!(!home.get(property::ATIME).unwrap().unwrap().value);
+    assert_eq!(
+        home.property("referenced").unwrap(),
+        pool.dataset("tank/home").unwrap().property("referenced").unwrap()
+    );
+    assert_eq!(home.assign(property::ATIME, true).unwrap_err().kind(), ErrorKind::ReadOnly);
+    assert_eq!(pool.export().unwrap_err().kind(), ErrorKind::ReadOnly);
+    drop((home, disk, pool));
+    judge(dir.path(), "tank");
+}
+
+/// A stream whose reader tries to export the pool that it goes to.
+struct Exporting<'a>(&'a [u8], &'a Pool);
+
+impl std::io::Read for Exporting<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        assert_eq!(self.1.export().unwrap_err().kind(), ErrorKind::Busy);
+        self.0.read(buffer)
+    }
+}
+
+#[test]
+fn what_a_receive_leaves_out_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool(dir.path(), "tank");
+    let home = pool.create_filesystem("tank/home", &[]).unwrap();
+    let mut stream = Vec::new();
+    home.snapshot("s").unwrap().send(&mut stream).unwrap();
+    // More than the pool has.
+    let how = Receive { set: vec![("reservation".into(), "1T".into())], ..Receive::default() };
+    let received = pool.receive_with("tank/copy", &how, Exporting(&stream, &pool)).unwrap();
+    assert_eq!(received.snapshots, ["tank/copy@s"]);
+    let [warning] = received.warnings.as_slice() else { panic!("{:?}", received.warnings) };
+    assert!(warning.starts_with("cannot receive reservation property on tank/copy: "), "{warning}");
+    let received = pool.receive("tank/more", stream.as_slice()).unwrap();
+    assert!(received.warnings.is_empty());
+    drop(home);
     pool.export().unwrap();
     judge(dir.path(), "tank");
 }

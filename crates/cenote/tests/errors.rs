@@ -4,6 +4,7 @@
 
 use cenote::{Error, Pool, SetAttr};
 use std::io::ErrorKind::{self, *};
+use std::os::unix::ffi::OsStrExt;
 
 #[track_caller]
 fn fails<T>(done: cenote::Result<T>, kind: ErrorKind) {
@@ -48,6 +49,10 @@ fn files_fail_as_documented() {
     fails(Pool::create_in_file(dir.path().join("disk"), "other", 128 << 20), AlreadyExists);
     let small = Pool::create_in_file(dir.path().join("small"), "small", 1 << 20);
     assert!(matches!(small, Err(Error::Create(_))));
+    assert!(!dir.path().join("small").exists());
+    let odd = dir.path().join(std::ffi::OsStr::from_bytes(b"odd\xff"));
+    fails(Pool::create_in_file(&odd, "odd", 128 << 20), InvalidInput);
+    assert!(!odd.exists());
     drop((files, snapshot, home, disk));
     pool.export().unwrap();
     cenote_testpools::judge(dir.path(), "tank");

@@ -8,6 +8,7 @@
 //! Invariant: passes come to an end, for their number is bounded.
 
 use super::{Job, cannot, props};
+use crate::destroy::Missing;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::Event;
 use crate::kinds::family;
@@ -233,7 +234,7 @@ impl Follow<'_, '_, '_> {
     fn destroy(&mut self, local: &Local) -> Result<Pass> {
         self.job.session.tell(Event::Destroying(&local.dataset.name))?;
         let force = self.job.how.force;
-        let good = self.job.session.destroy_one(&local.dataset, force)?;
+        let good = self.job.session.destroy_one(&local.dataset, force, Missing::Passes)?;
         Ok(if self.done(good)? { Pass::Again } else { Pass::Stuck })
     }
 

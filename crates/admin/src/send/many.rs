@@ -14,7 +14,7 @@ use cenote_dsl::Dataset;
 use cenote_dsl::send::package::{Plan, Wanted};
 use cenote_format::stream::feature;
 use cenote_format::stream::package::{self, Package};
-use std::io::Write;
+use std::io::{self, Write};
 
 impl Session<'_> {
     /// Sends a package.
@@ -58,11 +58,11 @@ impl Session<'_> {
             }
             out.write_all(&self::head(name, &how.wanted, list.as_ref())?)?;
             match self.send_steps(&plan, &held, size, &how, out).map_err(Error::into_io) {
-                Ok(()) => out.write_all(&package::END)?,
+                Ok(()) => end(out)?,
                 // Nothing can be written any more.
                 Err(Ok(e)) => return Err(e.into()),
                 Err(Err(e)) => {
-                    out.write_all(&package::END)?;
+                    end(out)?;
                     return Err(e);
                 }
             }
@@ -95,7 +95,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Tells how long the streams will be. Returns the sum.
+    /// Tells how long the streams will be. Returns the sum, without those of which that was told as a failure.
     fn estimates(&mut self, plan: &Plan, how: &Send) -> Result<u64> {
         let mut sum = 0u64;
         if !how.estimate {
@@ -113,8 +113,8 @@ impl Session<'_> {
                     self.tell(Event::Estimate { to: name, from, size, packed: true })?;
                 }
                 Err(e) => {
-                    let what = format!("warning: cannot estimate space for '{name}': {e}");
-                    self.tell(Event::Warning(&what))?;
+                    let what = format_args!("warning: cannot estimate space for '{name}'");
+                    self.failed(Error::doing(what, e))?;
                 }
             }
         }
@@ -137,6 +137,12 @@ impl Session<'_> {
         }
         Ok(())
     }
+}
+
+/// Writes the record that ends a package. A writer that keeps it for later says now whether it can be written.
+pub(super) fn end(out: &mut dyn Write) -> io::Result<()> {
+    out.write_all(&package::END)?;
+    out.flush()
 }
 
 /// The records before the first stream.

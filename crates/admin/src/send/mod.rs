@@ -89,7 +89,8 @@ impl Session<'_> {
     ///
     /// # Errors
     /// The snapshot is not there, is busy, or does not come after `from`; the user may not; it cannot be read; `out` cannot be
-    /// written ([`ErrorKind::Io`]). [`ErrorKind::Told`]: not all was sent that was asked for.
+    /// written or flushed ([`ErrorKind::Io`]). [`ErrorKind::Told`]: not all was sent that was asked for. That the length of one
+    /// of several streams cannot be estimated is told ([`Event::Failed`]) and is no error: the sum is too small then.
     pub fn send(
         &mut self,
         name: &str,

@@ -8,7 +8,6 @@ use crate::kinds::Kinds;
 use crate::session::Session;
 use cenote_dsl::Dataset;
 use cenote_dsl::send::{SendError, SendOptions};
-use cenote_format::stream::package;
 use std::io::Write;
 
 impl Session<'_> {
@@ -50,7 +49,7 @@ impl Session<'_> {
         let options = how.options_in(self);
         self.send_dataset(name, (&to, from.as_ref()), options, &how, out)?;
         if how.is_packed() && !how.dry_run {
-            out.write_all(&package::END)?;
+            many::end(out)?;
         }
         Ok(())
     }

@@ -85,6 +85,8 @@ pub struct Asked {
     pub used: HashSet<String>,
     /// Nothing can be exchanged.
     pub has_submounts: bool,
+    /// Asked to exchange something, it does not.
+    pub forgets: bool,
     /// Nothing of what is to be unmounted is mounted.
     pub nothing_mounted: bool,
     /// The next request to unmount by number is refused.
@@ -151,7 +153,9 @@ impl Mounts for Asked {
 
     fn exchange(&mut self, _: u64, change: &mut dyn FnMut()) -> Result<(), String> {
         self.calls.push("exchange".into());
-        change();
+        if !self.forgets {
+            change();
+        }
         self.calls.push("exchanged".into());
         Ok(())
     }

@@ -151,7 +151,7 @@ impl Mounts for CommandMounts<'_> {
         let mut good = true;
         for dataset in datasets {
             // What is mounted stays as it is.
-            let mounted = self.imported.mounts.options_of(&dataset.name).is_some();
+            let mounted = self.imported.mounts.has(&dataset.name);
             good &= mounted || self.mount(dataset);
         }
         good
