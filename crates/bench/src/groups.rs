@@ -99,7 +99,7 @@ impl Bench {
         if let Some(engine) = self.open.take() {
             engine.export(false)?;
         }
-        let found = discover(&[self.dir.clone()]);
+        let found = discover(std::slice::from_ref(&self.dir));
         let pool = found.first().context("the pool is gone")?;
         let import = ImportOptions { force: true, ..ImportOptions::default() };
         let engine = Engine::import(pool, &import, options())?;
