@@ -6,7 +6,7 @@
 //! clones, promotions, rollbacks, streams that are sent and received, properties; disks that are slow, fail, lie, go and come
 //! back; the power, which goes at any operation of a disk, in an import and a replay too. All of the engine runs, with every
 //! thread that it has in production. One thread at a time runs, and the seed says which ([`schedule`]); it says how long disks take,
-//! what a loss of power leaves ([`disk`]), and what is done ([`plan`]). So the same seed gives the same history and the same
+//! what a loss of power leaves ([`disk`]), and what is done ([`plan`](mod@plan)). So the same seed gives the same history and the same
 //! bytes on the disks.
 //!
 //! What should come of it is known from one [`model`] of datasets and of what they hold, and from what crashes may
@@ -16,7 +16,7 @@
 //! |---|---|
 //! | [`schedule`] | which thread runs, and what time it is |
 //! | [`disk`] | simulated disks, and the power |
-//! | [`plan`] | the steps of a history |
+//! | [`plan`](mod@plan) | the steps of a history |
 //! | [`model`] | what a pool should hold |
 //! | [`sim`] | a history: it is done and compared |
 //! | [`many`] | many histories; the shortest one that fails |
