@@ -5,9 +5,9 @@
 //! A seed is a history of a pool: file systems and volumes that several threads change at the same time and have stable, snapshots,
 //! clones, promotions, rollbacks, streams that are sent and received, properties; disks that are slow, fail, lie, go and come
 //! back; the power, which goes at any operation of a disk, in an import and a replay too. All of the engine runs, with every
-//! thread that it has in production. One thread at a time runs, and the seed says which ([`schedule`]); it says how long disks take,
-//! what a loss of power leaves ([`disk`]), and what is done ([`plan`](mod@plan)). So the same seed gives the same history and the same
-//! bytes on the disks.
+//! thread that it has in production. One thread at a time runs, and the seed says which ([`schedule`]); it says how long
+//! disks take, what a loss of power leaves ([`disk`]), and what is done ([`plan`](mod@plan)). So the same seed gives the
+//! same history and the same bytes on the disks.
 //!
 //! What should come of it is known from one [`model`] of datasets and of what they hold, and from what crashes may
 //! leave of that (`cenote_torture::live::history`).
