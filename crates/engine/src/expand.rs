@@ -75,6 +75,10 @@ fn room(top: &Vdev) -> Option<Room> {
 impl SyncContext<'_> {
     /// See [`Engine::expand`].
     fn grow(&mut self, id: u64) -> Result<bool> {
+        if self.disk.frozen.leaves_out(self.tx.txg) {
+            // Blocks of intent logs would go to space that the next import does not know.
+            return Ok(false);
+        }
         let tree = self.disk.tree();
         let found = tree.top(id).and_then(|top| Some((top, room(top)?)));
         let Some((top, Room { asize, devices })) = found else { return Ok(false) };
