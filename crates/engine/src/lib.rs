@@ -114,6 +114,7 @@ mod reguid;
 mod room;
 mod space;
 pub mod space_write;
+mod surgery;
 mod sync;
 pub mod task;
 mod throttle;
@@ -131,6 +132,7 @@ pub use intent_log::progress::LogProgress;
 pub use intent_log::{NotReplayed, ReplayLog, Replayer};
 pub use long_hold::LongHold;
 pub use outage::{OfflineError, TakeOut};
+pub use surgery::Attach;
 pub use task::{EngineError, SpaceCheck, SyncContext};
 
 use crate::space_write::Loader;

@@ -17,7 +17,7 @@
 //! | [`discover`](mod@discover) | labels of files and devices, put together to pools |
 //! | [`devices`], [`reopen`] | the devices of a pool; those that come back |
 //! | [`cachefile`] | files that name imported pools |
-//! | [`config`] | the nvlists that describe a pool and its vdevs |
+//! | [`config`], [`surgery`] | the nvlists that describe a pool and its vdevs; how they change |
 //! | [`import`] | choosing an uberblock, reading the MOS, rewinding |
 //! | [`host`] | host ids, multihost protection |
 //! | [`features`], [`compat`] | feature flags and compatibility sets |
@@ -56,6 +56,7 @@ pub mod savings;
 pub mod scan;
 pub mod spacemap;
 pub mod status;
+pub mod surgery;
 pub mod time;
 pub mod tunables;
 pub mod vdev_figures;

@@ -129,7 +129,7 @@ impl VdevTree {
             let holds = |child: &Arc<Vdev>| {
                 let mut leaves = Vec::new();
                 mirror::copies(child, &mut leaves);
-                leaves.iter().any(|leaf| Arc::ptr_eq(leaf, &fault.leaf))
+                leaves.iter().any(|leaf| leaf.is_same(&fault.leaf))
             };
             let mut mine = columns.iter().filter(|(_, offset, _)| *offset == fault.offset);
             mine.find(|(child, ..)| holds(child)).map(|(.., bytes)| bytes.clone())

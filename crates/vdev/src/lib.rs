@@ -28,6 +28,7 @@
 //! | `alarm` | tells the engine that a thread found the pool's state wrong |
 //! | [`waiting`] | a thread says that it may wait now |
 //! | `probe` | devices that stop answering, and that come back |
+//! | `surgery` | devices that join and leave a vdev while it is in use |
 //! | `backing` | files behind loop devices |
 //! | `partition` | partitions of disk images |
 //! | [`stats`] | counters |
@@ -76,6 +77,7 @@ mod state;
 pub mod stats;
 mod stretch;
 mod submit;
+mod surgery;
 #[cfg(test)]
 mod testing;
 mod threads;
@@ -105,6 +107,7 @@ pub use raidz::map::ColumnExtent;
 pub use request_sizes::{SIZE_BUCKETS, SizeFigures, SizeHistogram};
 pub use state::{Aux, VdevState};
 pub use stretch::Stretch;
+pub use surgery::Replaced;
 pub use tree::VdevTree;
 pub use vdev::Vdev;
 pub use write::BlockWrite;

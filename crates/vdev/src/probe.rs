@@ -31,8 +31,9 @@ use crate::device::{Device, ReadReq, WriteReq};
 use crate::events::{self, Happening};
 use crate::labels::read_labels;
 use crate::patience;
-use crate::state::{self, Aux};
-use crate::vdev::{Dtl, Kind, Opened, Vdev};
+use crate::state::Aux;
+use crate::surgery::outage;
+use crate::vdev::{Dtl, Opened, Vdev};
 use crate::{VdevError, VdevState, VdevTree, assemble};
 
 /// Byte offset in a label of the area that is read and written (`vl_be`).
@@ -68,21 +69,9 @@ fn answers(device: &dyn Device) -> bool {
     writes.into_iter().any(|w| well(w.take()))
 }
 
-/// Whether `top` would not work without `leaf`. What a leaf missed counts as missing altogether.
+/// Whether `top` would lack something without `leaf`.
 fn required(top: &Arc<Vdev>, leaf: &Vdev) -> bool {
-    fn without(v: &Arc<Vdev>, leaf: &Vdev) -> VdevState {
-        if v.guid() == leaf.guid() {
-            return VdevState::Faulted;
-        }
-        match v.vdev_kind() {
-            Kind::Mirror | Kind::Replacing | Kind::Spare | Kind::RaidZ => {
-                state::of_interior(v.kind, v.nparity, &v.children, &|c| without(c, leaf))
-            }
-            _ if v.is_behind() => VdevState::CantOpen(Aux::OpenFailed),
-            _ => v.state(),
-        }
-    }
-    !top.is_log() && !without(top, leaf).readable()
+    !top.is_log() && !outage(top, Some(leaf)).is_empty()
 }
 
 impl Vdev {

@@ -130,16 +130,9 @@ pub(crate) struct Opened {
     pub state: VdevState,
 }
 
-/// A node of the vdev tree (`vdev_t`).
-pub struct Vdev {
-    pub(crate) kind: Kind,
-    pub(crate) guid: u64,
-    pub(crate) id: u64,
-    pub(crate) path: Option<PathBuf>,
-    pub(crate) children: Vec<Arc<Vdev>>,
-    pub(crate) config: NvList,
-    pub(crate) ashift: u32,
-    pub(crate) nparity: u64,
+/// What changes of a vdev while it is in use. It is the same in a tree and in one that takes its place, where the vdev may
+/// have another place, another config or, as the last of a mirror, another guid.
+pub struct Live {
     /// The device of a leaf, and how opening it came out.
     pub(crate) opened: RwLock<Opened>,
     /// A request of this leaf failed, and its device was not probed since.
@@ -155,6 +148,37 @@ pub struct Vdev {
     pub(crate) written: Mutex<Written>,
     /// The requests of a leaf's device.
     pub(crate) queue: Queue,
+}
+
+impl Live {
+    /// Of a vdev that has missed nothing, or a list of what it missed that was not read yet.
+    pub(crate) fn new(opened: Opened, dtl: Dtl) -> Arc<Live> {
+        Arc::new(Live {
+            opened: RwLock::new(opened),
+            suspect: AtomicBool::new(false),
+            dtl: RwLock::new(dtl),
+            stats: Stats::default(),
+            sizes: RequestSizes::default(),
+            seen: Mutex::default(),
+            faulted_by_hand: AtomicBool::default(),
+            written: Mutex::default(),
+            queue: Queue::default(),
+        })
+    }
+}
+
+/// A node of the vdev tree (`vdev_t`).
+pub struct Vdev {
+    pub(crate) kind: Kind,
+    pub(crate) guid: u64,
+    pub(crate) id: u64,
+    pub(crate) path: Option<PathBuf>,
+    pub(crate) children: Vec<Arc<Vdev>>,
+    pub(crate) config: NvList,
+    pub(crate) ashift: u32,
+    pub(crate) nparity: u64,
+    /// What changes while it is in use.
+    pub(crate) live: Arc<Live>,
     /// Allocatable bytes of a top-level vdev: the config's, or more since it has grown.
     pub(crate) asize: AtomicU64,
 }
@@ -168,6 +192,11 @@ impl Vdev {
 
     pub(crate) fn vdev_kind(&self) -> Kind {
         self.kind
+    }
+
+    /// Whether the other one is this vdev, in this tree or in one that took its place.
+    pub(crate) fn is_same(&self, other: &Vdev) -> bool {
+        Arc::ptr_eq(&self.live, &other.live)
     }
 
     /// Whether this is a file or disk.
@@ -482,6 +511,14 @@ impl Vdev {
             out.push(self.clone());
         }
         self.children.iter().for_each(|c| c.collect_leaves(out));
+    }
+}
+
+impl std::ops::Deref for Vdev {
+    type Target = Live;
+
+    fn deref(&self) -> &Live {
+        &self.live
     }
 }
 

@@ -71,6 +71,7 @@ mod vdev;
 pub use dtl::write_dtls;
 pub use loader::Loader;
 pub use plan::{VdevPlan, plan, top_level_asize};
+pub(crate) use vdev::write_detached;
 
 use cenote_dmu::ObjectSet;
 use cenote_dmu::outside::Chance;
