@@ -248,7 +248,12 @@ import(void)
 
 	for (int i = 0; i < file_count; i++) {
 		nvlist_t *label = label_of(files[i]), *top;
+		uint64_t txg = 0;
 		if (label == NULL || !nvlist_exists(label, ZPOOL_CONFIG_POOL_GUID))
+			continue;
+		/* A device that was taken out of the pool. */
+		(void) nvlist_lookup_uint64(label, ZPOOL_CONFIG_POOL_TXG, &txg);
+		if (txg == 0)
 			continue;
 		top = fnvlist_lookup_nvlist(label, ZPOOL_CONFIG_VDEV_TREE);
 		set_paths(top);

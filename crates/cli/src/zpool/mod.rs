@@ -3,6 +3,7 @@
 //! | module | commands |
 //! |---|---|
 //! | [`create`], [`add`], [`destroy`] | `zpool create`, `zpool add`, `zpool destroy` |
+//! | [`attach`] | `zpool attach`, `zpool replace`, `zpool detach` |
 //! | [`import`] | `zpool import`, with and without a name |
 //! | [`export`] | `zpool export` |
 //! | [`list`] | `zpool list` |
@@ -21,6 +22,7 @@
 //! | [`select`] | which pools a command works on |
 
 pub mod add;
+pub mod attach;
 pub mod create;
 pub mod destroy;
 pub mod events;
@@ -75,9 +77,9 @@ const TOOL: Tool = Tool {
         row("clear", Runs::Pools(outage::clear), usage::CLEAR),
         row("reopen", Runs::Pools(outage::reopen), usage::REOPEN),
         None,
-        row("attach", Runs::Missing, usage::ATTACH),
-        row("detach", Runs::Missing, usage::DETACH),
-        row("replace", Runs::Missing, usage::REPLACE),
+        row("attach", Runs::Pools(attach::attach), usage::ATTACH),
+        row("detach", Runs::Pools(attach::detach), usage::DETACH),
+        row("replace", Runs::Pools(attach::replace), usage::REPLACE),
         row("split", Runs::Missing, usage::SPLIT),
         None,
         row("initialize", Runs::Missing, usage::INITIALIZE),
