@@ -38,6 +38,7 @@
 //! | `sync` | one transaction group: its passes |
 //! | `commit` | config, uberblock, labels |
 //! | `condense` | livelists, condensed in the background |
+//! | `scan` | scrub and resilver |
 //! | `accounting` | what users, groups and projects use |
 //! | `policy` | how blocks are written |
 //! | [`open`] | importing for writing |
@@ -112,6 +113,7 @@ mod quota;
 mod receives;
 mod reguid;
 mod room;
+mod scan;
 mod space;
 pub mod space_write;
 mod sync;
@@ -131,6 +133,7 @@ pub use intent_log::progress::LogProgress;
 pub use intent_log::{NotReplayed, ReplayLog, Replayer};
 pub use long_hold::LongHold;
 pub use outage::{OfflineError, TakeOut};
+pub use scan::ScanError;
 pub use task::{EngineError, SpaceCheck, SyncContext};
 
 use crate::space_write::Loader;
@@ -154,6 +157,7 @@ use figures::{Figure, History};
 use freeze::Frozen;
 use parking_lot::{Mutex, RwLock};
 use receives::Receives;
+use scan::Scanner;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -228,6 +232,7 @@ pub(crate) struct Shared {
     /// What write calls of files and volumes took.
     pub write_calls: Latencies,
     pub condenser: Condenser,
+    pub scanner: Scanner,
     pub options: EngineOptions,
     /// Intent logs that are to be replayed.
     pub unreplayed: Mutex<Unreplayed>,
@@ -521,6 +526,7 @@ impl Engine {
 
     /// Writes everything, and ends.
     fn finish(&self) -> Result<(), EngineError> {
+        self.shared.scanner.stop();
         self.shared.condenser.stop();
         self.shared.datasets.close_logs(&self.shared)?;
         self.sync()?;
@@ -542,6 +548,7 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        self.shared.scanner.stop();
         self.shared.condenser.stop();
         self.shared.tx_state.end();
         if let Some(thread) = self.thread.lock().take()

@@ -57,7 +57,7 @@ impl PoolStatus {
         let root = vdevs.root();
         let tree = ConfigTree::of_pool(pool);
         let error_count = pool.error_count()?;
-        let scan = ScanStatus::load(pool.directory())?;
+        let scan = ScanStatus::load(pool.directory(), pool.scan_pass())?;
         let compatibility = pool.config().str("compatibility");
         let reason = reason::Facts {
             importing: false,

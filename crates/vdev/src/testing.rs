@@ -80,6 +80,7 @@ fn vdev_on(
         nparity: shape.nparity,
         opened: RwLock::new(Opened { device, state: shape.state }),
         suspect: AtomicBool::new(false),
+        dtl_changes: AtomicU64::new(0),
         dtl: RwLock::new(Dtl::Ranges(Vec::new())),
         stats: Stats::default(),
         sizes: RequestSizes::default(),

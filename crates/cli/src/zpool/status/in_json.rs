@@ -97,7 +97,7 @@ impl Figures<'_> {
         item: &mut Map<String, Value>,
     ) -> Result<(), Stop> {
         let (scan, errors) =
-            ScanStatus::both(pool.directory()).map_err(|e| Stop::Fail(e.to_string()))?;
+            ScanStatus::both(pool.directory(), pool.scan_pass()).map_err(|e| Stop::Fail(e.to_string()))?;
         if scan.is_none() && errors.is_none() {
             return Ok(());
         }
