@@ -106,7 +106,7 @@ impl Vdev {
     }
 
     /// The leaf came back, and is found to lack the groups `txgs`.
-    fn lags(&self, txgs: Range<u64>) {
+    pub(crate) fn lags(&self, txgs: Range<u64>) {
         if !txgs.is_empty() {
             self.dtl_changes.fetch_add(1, Relaxed);
             self.add_missing(txgs);

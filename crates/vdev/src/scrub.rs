@@ -273,8 +273,17 @@ impl VdevTree {
         }
     }
 
-    /// Whether a leaf that takes writes lacks blocks of transaction group `txg` on top-level vdev `vdev`
-    /// (`vdev_dtl_need_resilver`).
+    /// From now on a leaf counts as lacking the groups `txgs`, as a new device lacks all (`vdev_dtl_dirty`). They go into
+    /// its dirty time log with what [`VdevTree::take_missed`] takes.
+    ///
+    /// Errors: there is no such leaf.
+    pub fn miss(&self, leaf: u64, txgs: std::ops::Range<u64>) -> Result<(), VdevError> {
+        let vdev = self.find(leaf).filter(|v| v.is_leaf()).ok_or(VdevError::NoVdev(leaf))?;
+        vdev.lags(txgs);
+        Ok(())
+    }
+
+    /// Whether a leaf of top-level vdev `vdev` lacks blocks of transaction group `txg` (`vdev_dtl_need_resilver`).
     pub fn needs_resilver(&self, vdev: u64, txg: u64) -> bool {
         let mut leaves = Vec::new();
         if let Some(top) = self.top(vdev) {

@@ -1,7 +1,8 @@
 //! `zpool wait`: waits until nothing of the kind is under way in a pool.
 //!
-//! Freeing is what can be under way here. A scrub, a resilver, a removal or the discarding of a checkpoint
-//! that OpenZFS left unfinished is not carried on: waiting for it is refused, since it would never end.
+//! Freeing, a scrub and a resilver are what can be under way here. A removal or the discarding of a checkpoint that
+//! OpenZFS left unfinished is not carried on: waiting for it is refused, since it would never end. A scrub that is paused
+//! is not waited for.
 
 use crate::context::Context;
 use crate::interval::{Schedule, Stamp, pause};
@@ -10,7 +11,7 @@ use crate::pools::Imported;
 use crate::zpool::select::open;
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_dsl::human::nicenum;
-use cenote_pool::scan::{ScanKind, ScanState};
+use cenote_pool::scan::{ScanKind, ScanState, ScanStatus};
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
@@ -138,16 +139,36 @@ fn left(imported: &Imported) -> Result<Vec<(&'static str, Left)>, Stop> {
             _ => Left::default(),
         },
         "scrub" | "resilver" => match &status.scan {
-            Some(s) if s.state == ScanState::Scanning => {
-                let resilver = s.kind == ScanKind::Resilver;
-                let rest = s.to_examine.saturating_sub(s.examined);
-                if resilver == (name == "resilver") { unfinished(rest) } else { Left::default() }
+            Some(s) if s.is_running() && s.pass.paused == 0 && kind_of(s) == Some(name) => {
+                let rest = s.to_examine.saturating_sub(s.skipped).saturating_sub(s.issued);
+                let goes_on = imported.engine().is_some() && !imported.suspended();
+                Left { bytes: Some(rest), goes_on }
             }
             _ => Left::default(),
         },
         _ => Left::default(),
     };
     Ok(ACTIVITIES.iter().map(|name| (*name, of(name))).collect())
+}
+
+/// What a scan is called here.
+fn kind_of(scan: &ScanStatus) -> Option<&'static str> {
+    match scan.kind {
+        ScanKind::Scrub => Some("scrub"),
+        ScanKind::Resilver => Some("resilver"),
+        ScanKind::ErrorScrub => None,
+    }
+}
+
+/// Waits until these activities of a pool are over, and shows nothing meanwhile.
+pub fn until_over(
+    imported: &Imported,
+    activities: &[&'static str],
+    ctx: &mut Context,
+) -> Result<(), Stop> {
+    let (enabled, schedule) = (activities.to_vec(), Schedule::default());
+    let show = Show { enabled, scripted: false, exact: false, schedule };
+    wait(imported, &show, ctx).map(drop)
 }
 
 /// A row of what is left (`print_wait_status_row`).

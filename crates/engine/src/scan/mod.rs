@@ -61,11 +61,15 @@ use resilver::Given;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// The name of the thread.
 const NAME: &str = "scan";
 /// Rounds in a row that may be let go before the scan gives up until the next import.
 const MOST_LET_GO: u32 = 100;
+
+/// How long a round waits after one that was let go.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Why a scan did not begin, stop or pause.
 #[derive(Debug, thiserror::Error)]
@@ -182,7 +186,12 @@ impl Shared {
         loop {
             match self.round() {
                 Ok(Round::Done) => let_go = 0,
-                Ok(Round::LetGo) => let_go += 1,
+                Ok(Round::LetGo) => {
+                    let_go += 1;
+                    if !self.scanner.stopped.load(SeqCst) && !self.options.deterministic {
+                        std::thread::sleep(PAUSE);
+                    }
+                }
                 Ok(Round::Nothing) => {
                     let mut running = self.scanner.running.lock();
                     if !std::mem::take(&mut running.again) {
@@ -255,7 +264,7 @@ impl Shared {
         notes.confirm(&self.disk.store, &|| reading.is_safe());
         drop(reading);
         scanner.given.lock().left.extend(done.left.iter().copied());
-        let end = Ended { view, position, totals, done, all };
+        let end = Ended { view, position, totals, done, all, orders };
         Ok(match self.note_round(end, phys)? {
             true => Round::Done,
             false => Round::LetGo,
@@ -272,6 +281,8 @@ struct Ended {
     done: Scanned,
     /// It was the last one.
     all: bool,
+    /// [`Scanner::orders`] when it began.
+    orders: u64,
 }
 
 impl Engine {

@@ -177,6 +177,31 @@ impl Position {
     }
 }
 
+impl Position {
+    /// A data set has other contents by now: it is walked from its start. Returns whether that changed anything
+    /// (`dsl_scan_ds_clone_swapped`).
+    fn renew(&mut self, mos: &mut OpenObjectSet, ds: u64) -> bool {
+        let Position::Sets { current, queue } = self else { return false };
+        if let Some(current) = current
+            && current.ds == ds
+        {
+            return current.mark.take().is_some();
+        }
+        let Some(phys) = pending(mos, ds) else { return false };
+        let (mut from, mut at) = (ds, Some(phys.clone()));
+        while let Some(now) = at {
+            // Its turn comes anyway.
+            if queue.contains_key(&from) || current.is_some_and(|current| current.ds == from) {
+                return false;
+            }
+            from = now.prev_snap;
+            at = pending(mos, from);
+        }
+        queue.insert(ds, phys.prev_snap_txg);
+        true
+    }
+}
+
 /// What is to be walked in the pending MOS instead of a data set that was right for `view`.
 fn settle(mos: &mut OpenObjectSet, view: &Pool, entry: Current) -> Option<Current> {
     let Current { mut ds, min, mut mark } = entry;
@@ -231,12 +256,21 @@ impl crate::SyncContext<'_> {
             return Ok(());
         }
         let view = shared.view();
-        let Some(phys) = read(self.tx.mos)?.filter(ScanPhys::is_running) else { return Ok(()) };
-        let mut position = Position::pending(self.tx.mos, &phys)?;
-        if position.settle(self.tx.mos, &view) {
-            let format = self.tx.zap_format()?;
-            position.store(self.tx.mos, phys, format)?;
-        }
+        let what = "the state of a scan is not put right";
+        self.tx.unless_unreadable(what, |tx| {
+            let Some(phys) = read(tx.mos)?.filter(ScanPhys::is_running) else { return Ok(()) };
+            let mut position = Position::pending(tx.mos, &phys)?;
+            let swapped = std::mem::take(&mut tx.swapped);
+            let mut changed = position.settle(tx.mos, &view);
+            for ds in swapped.into_iter().flatten() {
+                changed |= position.renew(tx.mos, ds);
+            }
+            if changed {
+                let format = tx.zap_format()?;
+                position.store(tx.mos, phys, format)?;
+            }
+            Ok(())
+        })?;
         Ok(())
     }
 }

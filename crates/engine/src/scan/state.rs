@@ -86,6 +86,7 @@ impl Shared {
             let refused = match phys {
                 phys if phys.is_paused() => {
                     position::write(context.tx.mos, &phys.pausing(false))?;
+                    shared.scanner.ordered();
                     return Ok(Ok(true));
                 }
                 phys if !phys.is_running() => None,
@@ -98,10 +99,10 @@ impl Shared {
             let txg = context.tx.txg;
             context.set_up(SCRUB, (0, txg))?;
             shared.scanner.active.store(true, SeqCst);
+            shared.scanner.ordered();
             Ok(Ok(false))
         })?;
         Ok(begun.map(|resumed| {
-            self.scanner.ordered();
             if resumed {
                 let now = self.disk.outside.clock.seconds();
                 self.view().note_scan(|pass| {
@@ -119,7 +120,7 @@ impl Shared {
     }
 
     pub(super) fn pause_scrub(self: &Arc<Self>) -> Changed<()> {
-        let paused = self.scan_task(|_, context| {
+        let paused = self.scan_task(|shared, context| {
             let phys = context.scan_state()?;
             let refused = match phys {
                 phys if !phys.is_running() => Refused::NoScrub,
@@ -127,13 +128,13 @@ impl Shared {
                 phys if phys.is_paused() => Refused::Paused,
                 phys => {
                     position::write(context.tx.mos, &phys.pausing(true))?;
+                    shared.scanner.ordered();
                     return Ok(Ok(()));
                 }
             };
             Ok(Err(refused))
         })?;
         Ok(paused.map(|()| {
-            self.scanner.ordered();
             let now = self.disk.outside.clock.seconds();
             self.view().note_scan(|pass| pass.iter_mut().for_each(|pass| pass.paused = now));
             self.scan_event("scrub_paused");
@@ -141,7 +142,7 @@ impl Shared {
     }
 
     pub(super) fn stop_scrub(self: &Arc<Self>) -> Changed<()> {
-        let stopped = self.scan_task(|_, context| {
+        let stopped = self.scan_task(|shared, context| {
             let phys = context.scan_state()?;
             if !phys.is_running() {
                 return Ok(Err(Refused::NoScrub));
@@ -150,10 +151,10 @@ impl Shared {
                 return Ok(Err(Refused::Resilvering));
             }
             context.scan_done(phys, false)?;
+            shared.scanner.ordered();
             Ok(Ok(()))
         })?;
         Ok(stopped.map(|()| {
-            self.scanner.ordered();
             self.view().note_scan(|pass| *pass = None);
             self.scan_event("scrub_abort");
         }))
@@ -168,10 +169,10 @@ impl Shared {
             }
             context.set_up(RESILVER, range)?;
             shared.scanner.active.store(true, SeqCst);
+            shared.scanner.ordered();
             Ok(Some(phys.is_running() && phys.is_scrub()))
         })?;
         let Some(aborted) = begun else { return Ok(false) };
-        self.scanner.ordered();
         if aborted {
             self.scan_event("scrub_abort");
         }
@@ -188,7 +189,7 @@ impl Shared {
         from: ScanPhys,
     ) -> std::result::Result<bool, EngineError> {
         let all = ended.all;
-        let noted = self.scan_task(move |shared, context| context.note_round(shared, ended, from))?;
+        let noted = self.scan_task(move |shared, context| context.note_round(shared, ended))?;
         if !noted {
             return Ok(false);
         }
@@ -206,14 +207,12 @@ impl Shared {
 }
 
 impl SyncContext<'_> {
-    fn note_round(&mut self, shared: &Shared, ended: Ended, from: ScanPhys) -> Result<bool> {
+    fn note_round(&mut self, shared: &Shared, ended: Ended) -> Result<bool> {
         let now = self.scan_state()?;
-        let same = (now.func, now.state, now.start, now.max_txg, now.flags)
-            == (from.func, from.state, from.start, from.max_txg, from.flags);
-        if !same {
+        let Ended { view, mut position, totals: (examined, skipped), done, all, orders } = ended;
+        if shared.scanner.orders.load(SeqCst) != orders || !now.is_running() {
             return Ok(false);
         }
-        let Ended { view, mut position, totals: (examined, skipped), done, all } = ended;
         let phys = ScanPhys {
             examined: now.examined.saturating_add(examined),
             skipped: now.skipped.saturating_add(skipped),
