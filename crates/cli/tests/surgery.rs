@@ -56,6 +56,11 @@ fn import(s: &Session) {
     s.run(&format!("zpool import -N -d {} tank", s.dir.path().display())).ok();
 }
 
+/// Has resilvers stay where they are, or go on.
+fn hold_resilvers(s: &Session, hold: bool) {
+    s.run(&format!("tunables set zfs_scan_suspend_progress={}", u8::from(hold))).ok();
+}
+
 #[test]
 fn a_disk_becomes_a_mirror_and_a_disk_again() {
     let s = pool("a", &["b", "c"]);
@@ -122,6 +127,7 @@ fn what_openzfs_refuses_is_refused_in_its_words() {
 #[test]
 fn a_blank_disk_takes_the_place_of_one_that_was_there() {
     let s = pool("raidz a b c", &[]);
+    hold_resilvers(&s, true);
     let b = at(&s, "b");
     s.run("zpool export tank").ok();
     blank(&s, "b");
@@ -134,9 +140,37 @@ fn a_blank_disk_takes_the_place_of_one_that_was_there() {
     judge(&s);
     import(&s);
     assert_eq!(shown(&s)[3], "replacing-1 DEGRADED");
-    // It is cancelled.
+    // It is cancelled, and begun anew.
     s.run(&format!("zpool detach tank {b}")).ok();
     assert_eq!(shown(&s).len(), 5);
+    judge(&s);
+    import(&s);
+    blank(&s, "b");
+    let absent = shown(&s)[3].split(' ').next().unwrap().to_string();
+    s.run(&format!("zpool replace tank {absent} {b}")).ok();
+    hold_resilvers(&s, false);
+    s.run("zpool wait -t replace tank").ok();
+    let well = ["tank ONLINE", "raidz1-0 ONLINE", "a ONLINE", "b ONLINE", "c ONLINE"];
+    assert_eq!(shown(&s), well);
+    let status = s.run("zpool status tank").ok();
+    assert!(status.contains("scan: resilvered "), "{status}");
+    judge(&s);
+}
+
+#[test]
+fn a_disk_is_replaced_and_waited_for() {
+    let s = pool("mirror a b", &["x"]);
+    let (a, x) = (at(&s, "a"), at(&s, "x"));
+    s.run(&format!("zpool replace -w tank {a} {x}")).ok();
+    assert_eq!(shown(&s), ["tank ONLINE", "mirror-0 ONLINE", "x ONLINE", "b ONLINE"]);
+    // What was replaced is free.
+    s.run(&format!("zpool attach -w tank {x} {a}")).ok();
+    assert_eq!(shown(&s)[2..], ["x ONLINE", "a ONLINE", "b ONLINE"]);
+    judge(&s);
+    fs::remove_file(s.path("x")).unwrap();
+    fs::remove_file(s.path("b")).unwrap();
+    import(&s);
+    s.run("zpool status tank").ok();
     judge(&s);
 }
 
@@ -144,7 +178,7 @@ fn a_blank_disk_takes_the_place_of_one_that_was_there() {
 fn a_spare_steps_in_and_goes_back() {
     let s = pool("mirror a b spare s", &[]);
     let (a, spare) = (at(&s, "a"), at(&s, "s"));
-    s.run(&format!("zpool replace tank {a} {spare}")).ok();
+    s.run(&format!("zpool replace -w tank {a} {spare}")).ok();
     let stands_in = [
         "tank ONLINE",
         "mirror-0 ONLINE",

@@ -38,6 +38,7 @@
 //! | `sync` | one transaction group: its passes |
 //! | `commit` | config, uberblock, labels |
 //! | `condense` | livelists, condensed in the background |
+//! | `scan` | scrub and resilver |
 //! | `accounting` | what users, groups and projects use |
 //! | `policy` | how blocks are written |
 //! | [`open`] | importing for writing |
@@ -112,6 +113,7 @@ mod quota;
 mod receives;
 mod reguid;
 mod room;
+mod scan;
 mod space;
 pub mod space_write;
 mod surgery;
@@ -132,6 +134,7 @@ pub use intent_log::progress::LogProgress;
 pub use intent_log::{NotReplayed, ReplayLog, Replayer};
 pub use long_hold::LongHold;
 pub use outage::{OfflineError, TakeOut};
+pub use scan::ScanError;
 pub use surgery::Attach;
 pub use task::{EngineError, SpaceCheck, SyncContext};
 
@@ -156,6 +159,7 @@ use figures::{Figure, History};
 use freeze::Frozen;
 use parking_lot::{Mutex, RwLock};
 use receives::Receives;
+use scan::Scanner;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -230,6 +234,7 @@ pub(crate) struct Shared {
     /// What write calls of files and volumes took.
     pub write_calls: Latencies,
     pub condenser: Condenser,
+    pub scanner: Scanner,
     pub options: EngineOptions,
     /// Intent logs that are to be replayed.
     pub unreplayed: Mutex<Unreplayed>,
@@ -523,6 +528,7 @@ impl Engine {
 
     /// Writes everything, and ends.
     fn finish(&self) -> Result<(), EngineError> {
+        self.shared.scanner.stop();
         self.shared.condenser.stop();
         self.shared.datasets.close_logs(&self.shared)?;
         self.sync()?;
@@ -544,6 +550,7 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        self.shared.scanner.stop();
         self.shared.condenser.stop();
         self.shared.tx_state.end();
         if let Some(thread) = self.thread.lock().take()

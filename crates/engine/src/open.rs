@@ -11,6 +11,7 @@ use super::commit::{pool_space, tell_savings};
 use super::condense::Condenser;
 use super::datasets::Datasets;
 use super::figures::History;
+use super::scan::Scanner;
 use super::freeze::Frozen;
 use super::sync::Core;
 use super::task::{EngineError, Queue, SyncContext};
@@ -73,6 +74,7 @@ impl Engine {
         }
         events::learn(&engine.pool());
         engine.tell("pool_import", config::STATE_ACTIVE);
+        engine.resume_scan();
         Ok(engine)
     }
 
@@ -113,6 +115,7 @@ impl Engine {
             receives: Arc::default(),
             write_calls: Latencies::default(),
             condenser: Condenser::default(),
+            scanner: Scanner::default(),
             options,
             unreplayed: Mutex::default(),
         });

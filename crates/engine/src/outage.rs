@@ -91,7 +91,8 @@ impl Engine {
             context.config_changed |= any;
             context.config_changed |= strip(&mut context.config.vdev_tree, &leaves, what.pairs());
             Ok(())
-        })
+        })?;
+        self.assess_resilver()
     }
 
     /// Takes a leaf out of use (`vdev_offline`).

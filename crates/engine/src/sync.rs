@@ -177,8 +177,12 @@ impl Core {
             // Whatever they do to deadlists.
             self.deadlists.forget();
         }
+        let tasked = !tasks.is_empty();
         for task in tasks {
             task(&mut context)?;
+        }
+        if tasked {
+            context.settle_scan(shared)?;
         }
         self.destroying = free_destroyed(shared, &mut context.tx)?;
         for dva in &context.tx.obsolete {

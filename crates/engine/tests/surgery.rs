@@ -13,9 +13,46 @@ use cenote_engine::{Attach, Engine, EngineError};
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
 use rig::{Rig, check, fill, open};
+use cenote_engine::tunables::SCAN_SUSPEND_PROGRESS;
+use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 const LEN: usize = 300_000;
+
+/// The tunable that holds resilvers is of the process: tests take turns.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// Resilvers stay where they are, or go on, for as long as this lives.
+struct Turn(#[allow(dead_code)] MutexGuard<'static, ()>);
+
+impl Turn {
+    fn take(hold: bool) -> Turn {
+        let turn = TURN.lock();
+        SCAN_SUSPEND_PROGRESS.set(u64::from(hold)).unwrap();
+        Turn(turn)
+    }
+
+    fn go_on(&self) {
+        SCAN_SUSPEND_PROGRESS.set(0).unwrap();
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.go_on();
+    }
+}
+
+/// Waits until the pool's vdevs are these, and all have everything.
+fn until(engine: &Engine, wanted: &str) {
+    let end = Instant::now() + Duration::from_secs(120);
+    let behind = || engine.pool().store().vdevs().leaves().iter().any(|leaf| leaf.is_behind());
+    while shape(engine) != wanted || behind() || engine.is_scanning() {
+        assert!(Instant::now() < end, "{}, not {wanted}", shape(engine));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
 
 /// The device in the file with this name.
 fn device(rig: &Rig, engine: &Engine, name: &str) -> NewDevice {
@@ -132,6 +169,7 @@ fn beside_work(engine: &Engine, from: u64, change: impl FnOnce()) -> u64 {
 
 #[test]
 fn sides_join_and_leave_mirrors_in_use() {
+    let turn = Turn::take(true);
     let rig = Rig::new(64 << 20);
     let engine = rig.create("a log l special s", 12);
     fill(&open(&engine), 0..4, LEN);
@@ -153,7 +191,8 @@ fn sides_join_and_leave_mirrors_in_use() {
     rig.judge();
 
     let engine = rig.import();
-    assert_eq!(shape(&engine), "mirror(a b) mirror(l m) mirror(s t)");
+    turn.go_on();
+    until(&engine, "mirror(a b) mirror(l m) mirror(s t)");
     check_devices(&engine, again);
     for name in ["b", "m", "t"] {
         detach(&rig, &engine, name).unwrap();
@@ -180,6 +219,7 @@ fn sides_join_and_leave_mirrors_in_use() {
 
 #[test]
 fn devices_of_raidz_are_being_replaced() {
+    let _turn = Turn::take(true);
     let rig = Rig::new(64 << 20);
     let engine = rig.create("raidz1 a b c mirror d e", 9);
     fill(&open(&engine), 0..4, LEN);
@@ -210,8 +250,70 @@ fn devices_of_raidz_are_being_replaced() {
     rig.judge();
 }
 
+/// Devices are replaced while files are written. Then the old ones are gone, and of the others as many as the rest can do
+/// without: all that the new ones have is read from them.
+fn replaced(line: &str, devices: &[(&str, &str)], then: &str, away: &[&str]) {
+    let rig = Rig::new(64 << 20);
+    let engine = rig.create(line, 12);
+    fill(&open(&engine), 0..4, LEN);
+    let files = beside_work(&engine, 4, || {
+        for (old, new) in devices {
+            replace(&rig, &engine, old, new).unwrap();
+        }
+    });
+    until(&engine, then);
+    check_devices(&engine, files);
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge();
+    let gone = devices.iter().map(|(old, _)| old).chain(away);
+    gone.for_each(|name| std::fs::remove_file(rig.file(name)).unwrap());
+    let engine = rig.import();
+    engine.pool().store().drop_caches();
+    check(&open(&engine), 0..files, LEN);
+    assert_eq!(errors(&engine), (0, 0, 0));
+    assert!(engine.pool().store().errors().is_empty());
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge_blocks();
+}
+
+#[test]
+fn replaced_devices_are_not_needed() {
+    let _turn = Turn::take(false);
+    replaced("a", &[("a", "x")], "x", &[]);
+    replaced("mirror a b", &[("a", "x")], "mirror(x b)", &["b"]);
+    replaced("raidz1 a b c", &[("b", "x")], "raidz(a x c)", &["a"]);
+    replaced("raidz2 a b c d", &[("a", "x"), ("d", "y")], "raidz(x b c y)", &["b", "c"]);
+    let three = [("a", "x"), ("c", "y"), ("e", "z")];
+    replaced("raidz3 a b c d e", &three, "raidz(x b y d z)", &["b", "d"]);
+    // One after another at the same place.
+    replaced("mirror a b", &[("a", "x"), ("b", "y")], "mirror(x y)", &["y"]);
+}
+
+/// Whatever was going on is finished after an import.
+#[test]
+fn a_replacement_goes_on_after_an_import() {
+    let turn = Turn::take(true);
+    let rig = Rig::new(64 << 20);
+    let engine = rig.create("mirror a b", 12);
+    fill(&open(&engine), 0..8, LEN);
+    replace(&rig, &engine, "a", "x").unwrap();
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge();
+    turn.go_on();
+    let engine = rig.import();
+    until(&engine, "mirror(x b)");
+    check_devices(&engine, 8);
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge();
+}
+
 #[test]
 fn what_does_not_fit_is_refused() {
+    let _turn = Turn::take(true);
     let rig = Rig::new(64 << 20);
     let engine = rig.create("raidz1 a b c", 12);
     let why = |done: Result<(), EngineError>| done.unwrap_err().to_string();

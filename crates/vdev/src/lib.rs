@@ -25,6 +25,7 @@
 //! | `threads` | threads that wait for devices |
 //! | `mirror`, `raidz`, `indirect` | copies, columns and parity, removed vdevs |
 //! | `fault` | which leaf gave wrong bytes, and putting the right ones there |
+//! | `scrub` | reading every copy, and what leaves lack |
 //! | `alarm` | tells the engine that a thread found the pool's state wrong |
 //! | [`waiting`] | a thread says that it may wait now |
 //! | `probe` | devices that stop answering, and that come back |
@@ -72,6 +73,7 @@ mod probe;
 mod queue;
 mod raidz;
 mod request_sizes;
+mod scrub;
 mod slots;
 mod state;
 pub mod stats;
@@ -104,6 +106,7 @@ pub use partition::{Partition, partitions};
 pub use probe::Reopen;
 pub use queue::{CLASSES, Priority, QueueFigures};
 pub use raidz::map::ColumnExtent;
+pub use scrub::{Checked, Repaired};
 pub use request_sizes::{SIZE_BUCKETS, SizeFigures, SizeHistogram};
 pub use state::{Aux, VdevState};
 pub use stretch::Stretch;

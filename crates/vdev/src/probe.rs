@@ -94,6 +94,14 @@ impl Vdev {
         self.children.iter().for_each(|c| c.clear_errors());
     }
 
+    /// The leaf came back, and is found to lack the groups `txgs`.
+    pub(crate) fn lags(&self, txgs: Range<u64>) {
+        if !txgs.is_empty() {
+            self.dtl_changes.fetch_add(1, Relaxed);
+            self.add_missing(txgs);
+        }
+    }
+
     /// Another device, or no device, in place of the leaf's: see the module's invariant.
     fn replace(&self, opened: Opened) {
         // What the device before was not known to keep, this one may lack.
@@ -307,7 +315,7 @@ fn reopen(leaf: &Vdev, state_with: StateOf<'_>, how: &mut Reopen<'_>) -> bool {
     {
         // Blocks that were laid out without it since the last flush are not on it.
         leaf.written().write_failed();
-        leaf.add_missing(missed);
+        leaf.lags(missed);
         let now = Opened { device: leaf.device(), state };
         leaf.set_opened(now);
         return true;
@@ -316,7 +324,7 @@ fn reopen(leaf: &Vdev, state_with: StateOf<'_>, how: &mut Reopen<'_>) -> bool {
     leaf.replace(Opened { device: None, state: state_with(None) });
     let Some(device) = (how.open)(leaf) else { return false };
     let (state, missed) = judge(&*device, state_with, how);
-    leaf.add_missing(missed);
+    leaf.lags(missed);
     // Others may want to write to what is not this leaf's.
     let kept = state.readable() || !device.writable();
     leaf.replace(Opened { device: kept.then_some(device), state });

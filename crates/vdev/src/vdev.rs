@@ -122,6 +122,22 @@ pub(crate) fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     merged
 }
 
+/// Whether sorted ranges have `txg` in them.
+fn has(ranges: &[Range<u64>], txg: u64) -> bool {
+    let after = ranges.partition_point(|r| r.end <= txg);
+    ranges.get(after).is_some_and(|r| r.start <= txg)
+}
+
+/// What of `ranges` is not in `gone`.
+fn without(ranges: &[Range<u64>], gone: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut rest = ranges.to_vec();
+    for gone in gone {
+        let cut = |r: Range<u64>| [r.start..r.end.min(gone.start), r.start.max(gone.end)..r.end];
+        rest = rest.into_iter().flat_map(cut).filter(|r| !r.is_empty()).collect();
+    }
+    rest
+}
+
 /// How opening a vdev came out.
 pub(crate) struct Opened {
     /// The device of a leaf.
@@ -138,6 +154,8 @@ pub struct Live {
     /// A request of this leaf failed, and its device was not probed since.
     pub(crate) suspect: AtomicBool,
     pub(crate) dtl: RwLock<Dtl>,
+    /// See [`Vdev::dtl_changes`].
+    pub(crate) dtl_changes: AtomicU64,
     pub(crate) stats: Stats,
     pub(crate) sizes: RequestSizes,
     /// The question to the leaf's device what is seen of it from outside.
@@ -157,6 +175,7 @@ impl Live {
             opened: RwLock::new(opened),
             suspect: AtomicBool::new(false),
             dtl: RwLock::new(dtl),
+            dtl_changes: AtomicU64::new(0),
             stats: Stats::default(),
             sizes: RequestSizes::default(),
             seen: Mutex::default(),
@@ -458,15 +477,58 @@ impl Vdev {
         }
         let missing = match &*self.dtl.read() {
             Dtl::Unread => true,
-            Dtl::Ranges(ranges) => {
-                let after = ranges.partition_point(|r| r.end <= txg);
-                ranges.get(after).is_some_and(|r| r.start <= txg)
-            }
+            Dtl::Ranges(ranges) => has(ranges, txg),
         };
         Some(if missing { Trust::Stale } else { Trust::Good })
     }
 
+    /// Whether this leaf missed what was written in `txg` (`vdev_dtl_contains` of `DTL_MISSING`).
+    pub(crate) fn lacks(&self, txg: u64) -> bool {
+        match &*self.dtl.read() {
+            Dtl::Unread => true,
+            Dtl::Ranges(ranges) => has(ranges, txg),
+        }
+    }
+
+    /// How often it was found out that the leaf lacks groups that were written before: what was known before of what
+    /// it lacks says no more how far it was brought up to date.
+    pub fn dtl_changes(&self) -> u64 {
+        self.dtl_changes.load(Relaxed)
+    }
+
+    /// The leaf was given what it missed of `given`, but for the groups `left` (`vdev_dtl_reassess`). Returns what it
+    /// lacks now.
+    pub fn excise(&self, given: &[Range<u64>], left: &[Range<u64>]) -> Vec<Range<u64>> {
+        let mut dtl = self.dtl.write();
+        let now = match &*dtl {
+            // All of a list that cannot be read was given.
+            Dtl::Unread => left.to_vec(),
+            Dtl::Ranges(ranges) => {
+                let mut now = without(ranges, given);
+                now.extend_from_slice(left);
+                now
+            }
+        };
+        let mut now = now;
+        now.extend_from_slice(self.written().missed());
+        let now = merged(now);
+        *dtl = Dtl::Ranges(now.clone());
+        now
+    }
+
+    /// Bytes that a scan wrote to this leaf (`vs_scan_processed`).
+    pub fn scan_processed(&self) -> u64 {
+        self.stats.scan_processed()
+    }
+
+    /// A scan begins: what scans wrote is counted anew.
+    pub fn begin_scan(&self) {
+        self.stats.begin_scan();
+        self.children.iter().for_each(|c| c.begin_scan());
+    }
+
     pub(crate) fn set_dtl(&self, mut missing: Vec<Range<u64>>) {
+        self.dtl_changes.fetch_add(1, Relaxed);
         // What was missed since the list was stored stays missing.
         missing.extend_from_slice(self.written().missed());
         *self.dtl.write() = Dtl::Ranges(merged(missing));

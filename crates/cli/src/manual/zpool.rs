@@ -294,6 +294,34 @@ pub const PAGES: &[Page] = &[
         examples: &[("zpool reguid tank", "Give tank another guid.")],
     },
     Page {
+        command: "scrub",
+        about: "read all blocks and mend what is wrong",
+        text: "Reads every copy of every block that the pool has when the scrub begins, and parity too, and writes anew what is \
+               wrong as far as redundancy allows. Errors are counted on the devices that gave wrong bytes. It goes on in the \
+               background, beside all other work, and after an import where it was; zpool status shows how far it is. A scrub \
+               that is paused goes on with zpool scrub.",
+        operands: "<pool> ...",
+        options: &[
+            flag("-a", "Scrub all pools"),
+            flag("-p", "Pause the scrub"),
+            flag("-s", "Give up the scrub"),
+            flag("-w", "Wait until the scrub is over"),
+        ],
+        examples: &[
+            ("zpool scrub -w tank", "Scrub tank, and wait for it."),
+            ("zpool scrub -p tank", "Pause the scrub of tank."),
+        ],
+    },
+    Page {
+        command: "resilver",
+        about: "begin anew to give devices what they missed",
+        text: "A device that was away is given what it missed by itself once it is back. This begins that from the start, for all \
+               devices that lack something.",
+        operands: "<pool> ...",
+        options: &[],
+        examples: &[("zpool resilver tank", "Begin the resilver of tank anew.")],
+    },
+    Page {
         command: "history",
         about: "show the commands that changed pools",
         text: "Prints the commands that changed each pool since it was made, with their times.",

@@ -6,7 +6,8 @@ use crate::options::{Spec, parse};
 use crate::pools::{Imported, reason};
 use crate::zpool::create::{ashift, in_use};
 use crate::zpool::select::{find_vdev, guid_called, open};
-use cenote_command::outcome::{Outcome, Stop, fail, usage};
+use crate::zpool::wait::until_over;
+use cenote_command::outcome::{Outcome, Stop, usage};
 use cenote_dmu::outside::Chance;
 use cenote_engine::Attach;
 use cenote_engine::create::{
@@ -70,6 +71,15 @@ fn asked(args: &[OsString], replaces: bool) -> Result<Asked, Stop> {
 
 fn join(args: &[OsString], replaces: bool, ctx: &mut Context) -> Outcome {
     let asked = asked(args, replaces)?;
+    let imported = put(&asked, replaces, ctx)?;
+    if asked.waits {
+        until_over(&imported, if replaces { &["replace"] } else { &["resilver"] }, ctx)?;
+    }
+    Ok(0)
+}
+
+/// Has the device join; the pool.
+fn put(asked: &Asked, replaces: bool, ctx: &mut Context) -> Result<Arc<Imported>, Stop> {
     let pools = Arc::clone(&ctx.pools);
     let _change = pools.change();
     let imported = open(ctx, &asked.pool).map_err(Stop::Fail)?;
@@ -80,12 +90,9 @@ fn join(args: &[OsString], replaces: bool, ctx: &mut Context) -> Outcome {
     };
     let cannot = |why: String| Stop::Fail(format!("{what}: {why}"));
     let engine = Arc::clone(imported.writable().map_err(cannot)?);
-    if asked.waits {
-        return fail(format!("{what}: -w is not supported: nothing brings the device up to date"));
-    }
     let device = match spare_called(&imported, new).filter(|_| replaces) {
         Some(guid) => engine.spare(guid).map_err(cannot)?,
-        None => prepared(&imported, &asked, &in_use(&pools)).map_err(|e| match e {
+        None => prepared(&imported, asked, &in_use(&pools)).map_err(|e| match e {
             CreateError::Refused { why, .. } => cannot(why),
             other => Stop::Fail(other.to_string()),
         })?,
@@ -95,7 +102,7 @@ fn join(args: &[OsString], replaces: bool, ctx: &mut Context) -> Outcome {
     engine.attach(attach).map_err(|e| cannot(reason(&e)))?;
     ctx.changed(&imported);
     cachefile::update(&ctx.pools);
-    Ok(0)
+    Ok(imported)
 }
 
 /// The guid of the spare that the user calls `name`.

@@ -15,6 +15,7 @@
 //! | [`history`], [`events`] | `zpool history`, `zpool events` |
 //! | [`iostat`] | `zpool iostat` |
 //! | [`outage`] | `zpool online`, `zpool offline`, `zpool clear`, `zpool reopen` |
+//! | [`scrub`] | `zpool scrub`, `zpool resilver` |
 //! | [`wait`] | `zpool wait` |
 //! | [`layout`] | the layout that `-n` shows |
 //! | [`properties`] | the table of pool properties and their columns |
@@ -39,6 +40,7 @@ pub mod outage;
 pub mod properties;
 pub mod reguid;
 pub mod scripts;
+pub mod scrub;
 pub mod select;
 pub mod set;
 pub mod status;
@@ -83,8 +85,8 @@ const TOOL: Tool = Tool {
         row("split", Runs::Missing, usage::SPLIT),
         None,
         row("initialize", Runs::Missing, usage::INITIALIZE),
-        row("resilver", Runs::Missing, usage::RESILVER),
-        row("scrub", Runs::Missing, usage::SCRUB),
+        row("resilver", Runs::Pools(scrub::resilver), usage::RESILVER),
+        row("scrub", Runs::Pools(scrub::run), usage::SCRUB),
         row("trim", Runs::Missing, usage::TRIM),
         row("condense", Runs::Missing, usage::CONDENSE),
         None,

@@ -1,6 +1,6 @@
 //! A device joins a vdev: as another side of a mirror, to replace a device, or as a spare for one (`spa_vdev_attach`).
 
-use super::{before_joining, invalid, path_of, set_zap, without_place};
+use super::{CONCURRENT, before_joining, invalid, path_of, set_zap, without_place};
 use crate::create::{self, NewDevice};
 use crate::task::EngineError;
 use crate::{Engine, SyncContext};
@@ -33,7 +33,7 @@ struct Plan {
 
 impl Engine {
     /// Has a device join a vdev (`zpool attach`, `zpool replace`, `spa_vdev_attach`). When this returns it is part of the
-    /// pool, and lacks what was written before.
+    /// pool, and a resilver gives it what was written before, or will when the one that is under way is done.
     ///
     /// # Errors
     /// The vdev is not one that can be attached to, or the device does not fit, with OpenZFS's words; it cannot be written;
@@ -53,7 +53,12 @@ impl Engine {
             let vdev = joined.as_deref();
             Sysevent { vdev, ..Sysevent::of_pool(name) }.post(pool.store());
         }
-        Ok(())
+        drop((tree, pool));
+        // What it lacks of groups that were under way is on disk before a resilver looks for it.
+        for _ in 1..CONCURRENT {
+            self.sync_task(|_| Ok(()))?;
+        }
+        self.assess_resilver()
     }
 }
 

@@ -5,7 +5,7 @@ use crate::create;
 use crate::space_write::write_detached;
 use crate::sync::count_feature;
 use crate::task::EngineError;
-use crate::{Engine, SyncContext};
+use crate::{Engine, Shared, SyncContext};
 use cenote_dmu::write::OpenObjectSet;
 use cenote_dsl::write::{DslWriteError, Result};
 use cenote_format::nvlist::NvList;
@@ -33,8 +33,16 @@ impl Engine {
     /// # Errors
     /// It is not below such a vdev; something is on this device alone; the pool is suspended.
     pub fn detach(&self, leaf: u64, parent: Option<u64>) -> StdResult<(), EngineError> {
-        let left = self.sync_task(move |context| context.detach(leaf, parent))?;
-        let pool = self.pool();
+        self.shared.detach(leaf, parent)
+    }
+}
+
+impl Shared {
+    /// See [`Engine::detach`].
+    fn detach(&self, leaf: u64, parent: Option<u64>) -> StdResult<(), EngineError> {
+        let change = move |context: &mut SyncContext<'_>| context.detach(leaf, parent);
+        let left = self.queue.run(&self.tx_state, change, |_| true)?;
+        let pool = self.view();
         Sysevent { vdev: Some(&left.leaf), ..Sysevent::of_pool("vdev_remove") }.post(pool.store());
         // The device may be what is broken.
         if let (Some(device), Some(label)) = (left.leaf.device(), &left.label)
@@ -52,23 +60,21 @@ impl Engine {
         if let Some((had, has)) = left.changed.renamed {
             pool.devices().rename(had, has);
         }
-        Ok(())
+        self.expand_if_wanted().map(drop)
     }
-}
 
-impl Engine {
     /// Takes out the devices that others have replaced, as soon as these have all that they have (`spa_vdev_resilver_done`):
-    /// to be called at the end of a resilver.
+    /// at the end of a resilver, and when the pool is imported.
     ///
     /// # Errors
     /// Errors of [`Engine::detach`].
-    pub fn resilver_done(&self) -> StdResult<(), EngineError> {
+    pub(crate) fn resilver_done(&self) -> StdResult<(), EngineError> {
         loop {
-            let tree = self.pool().store().vdevs();
+            let tree = self.disk.tree();
             let Some((leaf, parent)) = tree.replaced() else { return Ok(()) };
             // The spare that stood in for what was replaced goes as well.
-            let grandparent = tree.parent_of(parent).filter(|v| v.kind() == "spare");
-            let stood_in = grandparent.and_then(|spare| match spare.children() {
+            let above = tree.parent_of(parent).filter(|v| v.kind() == "spare");
+            let stood_in = above.and_then(|spare| match spare.children() {
                 [first, second] if first.guid() == parent => Some((second.guid(), spare.guid())),
                 _ => None,
             });
