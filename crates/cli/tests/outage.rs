@@ -79,7 +79,10 @@ fn cache_devices_go_offline() {
 fn resilvered(s: &Session) -> Vec<String> {
     s.run("zpool wait -t resilver tank").ok();
     let status = s.run("zpool status tank").ok();
-    assert!(status.contains("scan: resilvered ") && status.contains(" with 0 errors on "), "{status}");
+    assert!(
+        status.contains("scan: resilvered ") && status.contains(" with 0 errors on "),
+        "{status}"
+    );
     shown(s)
 }
 

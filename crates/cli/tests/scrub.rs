@@ -38,7 +38,10 @@ fn a_scrub_from_its_start_to_its_end() {
     s.run(&format!("zpool import -N -d {dir} tank")).ok();
     s.run("zpool scrub -w tank").ok();
     let text = status(&s);
-    assert!(text.contains("  scan: scrub repaired ") && text.contains(" with 0 errors on "), "{text}");
+    assert!(
+        text.contains("  scan: scrub repaired ") && text.contains(" with 0 errors on "),
+        "{text}"
+    );
     assert!(!text.contains("repaired 0B"), "{text}");
     s.run("zpool scrub tank").ok();
     s.run("zpool wait -t scrub tank").ok();
@@ -71,8 +74,14 @@ fn what_cannot_be_done_is_refused() {
     };
     misused("zpool scrub", "missing pool name argument\n");
     misused("zpool resilver", "missing pool name argument\n");
-    misused("zpool scrub -ps tank", "invalid option combination: -s and -p are mutually exclusive\n");
-    misused("zpool scrub -ws tank", "invalid option combination: -w cannot be used with -p or -s\n");
+    misused(
+        "zpool scrub -ps tank",
+        "invalid option combination: -s and -p are mutually exclusive\n",
+    );
+    misused(
+        "zpool scrub -ws tank",
+        "invalid option combination: -w cannot be used with -p or -s\n",
+    );
     assert_ne!(s.run("zpool scrub -e tank").code, 0);
     s.run("zpool resilver tank").ok();
     s.run("zpool scrub -aw").ok();

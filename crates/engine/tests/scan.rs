@@ -181,13 +181,20 @@ fn scrubs_are_paused_and_given_up() {
     engine.sync().unwrap();
     assert!(matches!(engine.stop_scrub(), Err(ScanError::NoScrub)));
     assert!(matches!(engine.pause_scrub(), Err(ScanError::NoScrub)));
-    devices.device(&rig, "a").set_delay(Duration::from_millis(50));
+    devices.device(&rig, "a").set_delay(Duration::from_millis(400));
     engine.scrub().unwrap();
-    assert!(matches!(engine.scrub(), Err(ScanError::Scrubbing)));
     engine.pause_scrub().unwrap();
-    assert!(matches!(engine.pause_scrub(), Err(ScanError::Paused)));
+    let again = engine.pause_scrub();
+    assert!(matches!(again, Err(ScanError::Paused)), "{again:?} {:?}", scan(&engine));
     let paused = scan(&engine).unwrap();
     assert!(paused.is_running() && paused.pass.paused != 0);
+    engine.scrub().unwrap();
+    assert!(matches!(engine.scrub(), Err(ScanError::Scrubbing)));
+    devices.device(&rig, "a").repair();
+    finished(&engine);
+    devices.device(&rig, "a").set_delay(Duration::from_millis(400));
+    engine.scrub().unwrap();
+    engine.pause_scrub().unwrap();
     devices.device(&rig, "a").repair();
     engine.export(false).unwrap();
     drop((engine, devices));
@@ -206,8 +213,8 @@ fn scrubs_are_paused_and_given_up() {
 
 /// A device that was away is given what it missed, and no more; then the others go.
 fn resilvers(line: &str, names: &[&str], away: &str, gone: &[&str]) {
-    let (rig, devices) = (Rig::new(SIZE), Faulty::default());
-    let engine = rig.create_on(line, 12, EngineOptions::default(), &devices);
+    let rig = Rig::new(SIZE);
+    let engine = rig.create(line, 12);
     let fs = open(&engine);
     fill(&fs, 0..12, LEN);
     engine.sync().unwrap();
@@ -226,7 +233,7 @@ fn resilvers(line: &str, names: &[&str], away: &str, gone: &[&str]) {
     assert_eq!((scrub.errors, scrub.processed), (0, 0), "{line}");
     drop(fs);
     engine.export(false).unwrap();
-    drop((engine, devices));
+    drop((engine, leaves));
     rig.judge_blocks();
     let place = tempfile::tempdir().unwrap();
     gone.iter().for_each(|name| std::fs::rename(rig.file(name), place.path().join(name)).unwrap());

@@ -100,9 +100,11 @@ fn rounds(seed: u64, interrupt: bool) {
     let rig = Rig::new(SIZE);
     let engine = rig.create("mirror a b", 12);
     let (snapshots, clones) = (Vec::new(), Vec::new());
-    let mut world = World { engine: Some(engine), random: Random(seed), snapshots, clones, next: 0 };
+    let mut world =
+        World { engine: Some(engine), random: Random(seed), snapshots, clones, next: 0 };
     (0..30).for_each(|_| world.step());
     world.engine().export(false).unwrap();
+    world.engine = None;
     world.engine = Some(rig.import());
     spoil(&rig, "a");
     tunables::find("zfs_scan_mem_lim_fact").unwrap().set(1 << 21).unwrap();

@@ -182,9 +182,7 @@ impl Batch<'_> {
         let Read { bp, at, dva, header, .. } = read;
         let mut others = bp.dvas().filter(|other| other != dva && !other.gang && !header);
         // Their own faults are found by their own reads.
-        others.find_map(|other| {
-            Store::attempt(|| self.store.fetch_plain(bp, other, *at).ok()).0
-        })
+        others.find_map(|other| Store::attempt(|| self.store.fetch_plain(bp, other, *at).ok()).0)
     }
 }
 

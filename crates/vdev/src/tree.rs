@@ -284,7 +284,10 @@ impl VdevTree {
     }
 
     /// The place of a block, and the pieces in which it is now (`vdev_indirect_remap`).
-    pub(crate) fn resolve(&self, req: &BlockRead<'_>) -> Result<(Place<'_>, Vec<Place<'_>>), VdevError> {
+    pub(crate) fn resolve(
+        &self,
+        req: &BlockRead<'_>,
+    ) -> Result<(Place<'_>, Vec<Place<'_>>), VdevError> {
         let tops = self.root.children();
         let vdev = top(tops, req.vdev)?;
         let place = Place { vdev, offset: req.offset, size: req.size as usize, txg: req.txg };

@@ -70,12 +70,15 @@ pub(super) fn issue(
             if batch.is_empty() {
                 return;
             }
-            let Some(done) = shared.disk.store.scan_many(func, &batch, &|| reading.is_safe()) else {
+            let Some(done) = shared.disk.store.scan_many(func, &batch, &|| reading.is_safe())
+            else {
                 return gone.store(true, SeqCst);
             };
             progress(&|pass| {
                 pass.issued = pass.issued.saturating_add(bytes);
-                for (ahead, more) in pass.ahead[1..].iter_mut().zip([bytes, done.repaired, done.errors]) {
+                for (ahead, more) in
+                    pass.ahead[1..].iter_mut().zip([bytes, done.repaired, done.errors])
+                {
                     *ahead = ahead.saturating_add(more);
                 }
             });

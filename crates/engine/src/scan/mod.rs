@@ -145,7 +145,8 @@ impl Scanner {
         }
     }
 
-    /// What is to be done is another thing now.
+    /// What is to be done is another thing now. To be called where the state is changed, for rounds that began before,
+    /// and once that is on disk, for those that began with the view of before.
     fn ordered(&self) {
         self.orders.fetch_add(1, SeqCst);
     }
@@ -249,11 +250,13 @@ impl Shared {
         let ends = || scanner.stopped.load(SeqCst) || scanner.orders.load(SeqCst) != orders;
         let mut position = Position::load(&view, &phys)?;
         let mut found = Found::new(func, &phys);
-        let progress = |change: &dyn Fn(&mut Pass)| view.note_scan(|pass| {
-            if let Some(pass) = pass {
-                change(pass);
-            }
-        });
+        let progress = |change: &dyn Fn(&mut Pass)| {
+            view.note_scan(|pass| {
+                if let Some(pass) = pass {
+                    change(pass);
+                }
+            })
+        };
         let walk = || find::walk(&view, &mut position, &mut found, &ends, &progress);
         let (walked, notes) = Store::attempt(|| Store::without_keys(walk));
         let all = walked?;

@@ -102,6 +102,7 @@ impl Shared {
             shared.scanner.ordered();
             Ok(Ok(false))
         })?;
+        self.scanner.ordered();
         Ok(begun.map(|resumed| {
             if resumed {
                 let now = self.disk.outside.clock.seconds();
@@ -134,6 +135,7 @@ impl Shared {
             };
             Ok(Err(refused))
         })?;
+        self.scanner.ordered();
         Ok(paused.map(|()| {
             let now = self.disk.outside.clock.seconds();
             self.view().note_scan(|pass| pass.iter_mut().for_each(|pass| pass.paused = now));
@@ -154,6 +156,7 @@ impl Shared {
             shared.scanner.ordered();
             Ok(Ok(()))
         })?;
+        self.scanner.ordered();
         Ok(stopped.map(|()| {
             self.view().note_scan(|pass| *pass = None);
             self.scan_event("scrub_abort");
@@ -172,6 +175,7 @@ impl Shared {
             shared.scanner.ordered();
             Ok(Some(phys.is_running() && phys.is_scrub()))
         })?;
+        self.scanner.ordered();
         let Some(aborted) = begun else { return Ok(false) };
         if aborted {
             self.scan_event("scrub_abort");
@@ -213,7 +217,7 @@ impl SyncContext<'_> {
     fn note_round(&mut self, shared: &Shared, ended: Ended) -> Result<bool> {
         let now = self.scan_state()?;
         let Ended { view, mut position, totals: (examined, skipped), done, all, orders } = ended;
-        if shared.scanner.orders.load(SeqCst) != orders || !now.is_running() {
+        if shared.scanner.orders.load(SeqCst) != orders || !now.is_running() || now.is_paused() {
             return Ok(false);
         }
         let phys = ScanPhys {

@@ -96,8 +96,8 @@ impl Figures<'_> {
         pool: &Pool,
         item: &mut Map<String, Value>,
     ) -> Result<(), Stop> {
-        let (scan, errors) =
-            ScanStatus::both(pool.directory(), pool.scan_pass()).map_err(|e| Stop::Fail(e.to_string()))?;
+        let (scan, errors) = ScanStatus::both(pool.directory(), pool.scan_pass())
+            .map_err(|e| Stop::Fail(e.to_string()))?;
         if scan.is_none() && errors.is_none() {
             return Ok(());
         }
