@@ -165,7 +165,7 @@ fn a_disk_is_replaced_and_waited_for() {
     assert_eq!(shown(&s), ["tank ONLINE", "mirror-0 ONLINE", "x ONLINE", "b ONLINE"]);
     // What was replaced is free.
     s.run(&format!("zpool attach -w tank {x} {a}")).ok();
-    assert_eq!(shown(&s)[2..], ["x ONLINE", "a ONLINE", "b ONLINE"]);
+    assert_eq!(shown(&s)[2..], ["x ONLINE", "b ONLINE", "a ONLINE"]);
     judge(&s);
     fs::remove_file(s.path("x")).unwrap();
     fs::remove_file(s.path("b")).unwrap();

@@ -163,6 +163,7 @@ use scan::Scanner;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
+use surgery::SpareCaller;
 use sync::{Core, lacks_root_zap};
 use task::Queue;
 use txg::{TxState, Work};
@@ -235,6 +236,7 @@ pub(crate) struct Shared {
     pub write_calls: Latencies,
     pub condenser: Condenser,
     pub scanner: Scanner,
+    pub spares: SpareCaller,
     pub options: EngineOptions,
     /// Intent logs that are to be replayed.
     pub unreplayed: Mutex<Unreplayed>,
@@ -528,6 +530,7 @@ impl Engine {
 
     /// Writes everything, and ends.
     fn finish(&self) -> Result<(), EngineError> {
+        self.shared.spares.stop();
         self.shared.scanner.stop();
         self.shared.condenser.stop();
         self.shared.datasets.close_logs(&self.shared)?;
@@ -550,6 +553,7 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        self.shared.spares.stop();
         self.shared.scanner.stop();
         self.shared.condenser.stop();
         self.shared.tx_state.end();

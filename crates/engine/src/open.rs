@@ -13,6 +13,7 @@ use super::datasets::Datasets;
 use super::figures::History;
 use super::freeze::Frozen;
 use super::scan::Scanner;
+use super::surgery::SpareCaller;
 use super::sync::Core;
 use super::task::{EngineError, Queue, SyncContext};
 use super::txg::TxState;
@@ -75,6 +76,7 @@ impl Engine {
         events::learn(&engine.pool());
         engine.tell("pool_import", config::STATE_ACTIVE);
         engine.resume_scan();
+        engine.shared.call_spares();
         Ok(engine)
     }
 
@@ -116,6 +118,7 @@ impl Engine {
             write_calls: Latencies::default(),
             condenser: Condenser::default(),
             scanner: Scanner::default(),
+            spares: SpareCaller::default(),
             options,
             unreplayed: Mutex::default(),
         });

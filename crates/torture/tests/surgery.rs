@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Crashes in the short form of a test.
-const CRASHES: usize = 50;
+const CRASHES: usize = 24;
 const SIZE: u64 = 64 << 20;
 
 fn images(disks: &[Arc<Disk>]) -> Vec<Image> {

@@ -130,15 +130,6 @@ impl VdevTree {
     pub fn least_size(&self, leaf: u64) -> Option<u64> {
         assemble::least_size(self.root(), leaf)
     }
-
-    /// The leaf with this guid lacks these transaction groups. They are with what [`VdevTree::take_missed`] takes.
-    ///
-    /// Errors: there is no such leaf.
-    pub fn add_missing(&self, leaf: u64, txgs: Range<u64>) -> Result<(), VdevError> {
-        let vdev = self.find(leaf).filter(|v| v.is_leaf()).ok_or(VdevError::NoVdev(leaf))?;
-        vdev.add_missing(txgs);
-        Ok(())
-    }
 }
 
 impl Vdev {
@@ -186,7 +177,7 @@ mod tests {
         let above = replacing.guid();
         let tree = testing::tree(vec![replacing]);
         let missed = 4..9;
-        tree.add_missing(guids[1], missed).unwrap();
+        tree.miss(guids[1], missed).unwrap();
         assert_eq!(tree.replaced(), None);
         tree.set_dtl(guids[1], vec![]).unwrap();
         // What was missed and not noted on disk yet stays missing.
@@ -196,7 +187,7 @@ mod tests {
         assert_eq!(tree.replaced(), Some((guids[0], above)));
         // The old one has what the new one lacks.
         let missed = 12..13;
-        tree.add_missing(guids[1], missed).unwrap();
+        tree.miss(guids[1], missed).unwrap();
         assert_eq!(tree.replaced(), None);
     }
 

@@ -280,6 +280,22 @@ impl Shared {
     }
 }
 
+impl Shared {
+    /// See [`Engine::assess_resilver`].
+    pub(crate) fn assess_resilver(self: &Arc<Self>) -> Result<(), EngineError> {
+        if !self.needs_resilver() {
+            return Ok(());
+        }
+        let phys = ScanPhys::load(self.view().directory())?;
+        if phys.is_some_and(|phys| phys.is_running() && phys.is_resilver()) {
+            return Ok(());
+        }
+        self.begin_resilver()?;
+        self.wake_scan();
+        Ok(())
+    }
+}
+
 /// What a round comes to.
 struct Ended {
     view: Arc<cenote_pool::Pool>,
@@ -339,14 +355,7 @@ impl Engine {
     /// # Errors
     /// The pool is suspended.
     pub fn assess_resilver(&self) -> Result<(), EngineError> {
-        if !self.shared.needs_resilver() {
-            return Ok(());
-        }
-        let phys = ScanPhys::load(self.pool().directory())?;
-        if phys.is_some_and(|phys| phys.is_running() && phys.is_resilver()) {
-            return Ok(());
-        }
-        self.start_resilver().map(drop)
+        self.shared.assess_resilver()
     }
 
     /// Whether a scan is under way that is not paused.

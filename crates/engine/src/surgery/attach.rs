@@ -3,7 +3,7 @@
 use super::{CONCURRENT, before_joining, invalid, path_of, set_zap, without_place};
 use crate::create::{self, NewDevice};
 use crate::task::EngineError;
-use crate::{Engine, SyncContext};
+use crate::{Engine, Shared, SyncContext};
 use cenote_dsl::write::{DslWriteError, Result};
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
@@ -12,6 +12,7 @@ use cenote_pool::events::Sysevent;
 use cenote_pool::surgery;
 use cenote_vdev::{Vdev, VdevTree};
 use std::result::Result as StdResult;
+use std::sync::Arc;
 
 /// A device that is to join a vdev.
 pub struct Attach {
@@ -39,11 +40,19 @@ impl Engine {
     /// The vdev is not one that can be attached to, or the device does not fit, with OpenZFS's words; it cannot be written;
     /// the pool is suspended.
     pub fn attach(&self, attach: Attach) -> StdResult<(), EngineError> {
+        self.shared.attach(attach)
+    }
+}
+
+impl Shared {
+    /// See [`Engine::attach`].
+    pub(super) fn attach(self: &Arc<Self>, attach: Attach) -> StdResult<(), EngineError> {
         let guid = config::number(&attach.new.leaf, "guid");
         let (path, device) = (attach.new.device.path().to_path_buf(), attach.new.device.clone());
         let is_spare = config::flag(&attach.new.leaf, "is_spare");
-        self.sync_task(move |context| context.attach(&attach))?;
-        let pool = self.pool();
+        let change = move |context: &mut SyncContext<'_>| context.attach(&attach);
+        self.queue.run(&self.tx_state, change, |()| true)?;
+        let pool = self.view();
         pool.devices().insert([(guid, path, device)]);
         let tree = pool.store().vdevs();
         let joined = tree.find(guid);
@@ -53,10 +62,10 @@ impl Engine {
             let vdev = joined.as_deref();
             Sysevent { vdev, ..Sysevent::of_pool(name) }.post(pool.store());
         }
-        drop((tree, pool));
+        drop((tree, joined, pool));
         // What it lacks of groups that were under way is on disk before a resilver looks for it.
         for _ in 1..CONCURRENT {
-            self.sync_task(|_| Ok(()))?;
+            self.queue.run(&self.tx_state, |_| Ok(()), |()| true)?;
         }
         self.assess_resilver()
     }
@@ -171,7 +180,7 @@ impl SyncContext<'_> {
         if !usable {
             return invalid("one or more devices is currently unavailable");
         }
-        let lacks = tree.add_missing(guid, before_joining(self.tx.txg));
+        let lacks = tree.miss(guid, before_joining(self.tx.txg));
         lacks.map_err(|e| DslWriteError::Invalid(e.to_string()))?;
         self.replace_tree(tree, joined.vdev_tree)
     }

@@ -14,13 +14,14 @@
 //! |---|---|
 //! | [`attach`](super::Engine::attach) | a device joins: a side of a mirror, a replacement, a spare that steps in |
 //! | [`detach`](super::Engine::detach) | a device leaves |
-//! | [`spare`](super::Engine::spare) | a hot spare, to join |
+//! | [`spare`](super::Engine::spare) | hot spares, and how they step in |
 
 mod attach;
 mod detach;
 mod spare;
 
 pub use attach::Attach;
+pub(crate) use spare::SpareCaller;
 
 use super::SyncContext;
 use crate::create::FIRST_TXG;
