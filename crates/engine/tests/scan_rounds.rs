@@ -181,6 +181,7 @@ fn spoiled(seed: u64) -> (Rig, World) {
     let (snapshots, clones) = (Vec::new(), Vec::new());
     let mut world =
         World { engine: Some(engine), random: Random(seed), snapshots, clones, next: 0 };
+    fill(&open(world.engine()), 1000..1040, LEN);
     (0..30).for_each(|_| world.step());
     world.engine().export(false).unwrap();
     world.engine = None;
@@ -212,7 +213,7 @@ fn openzfs_goes_on() {
         let engine = rig.import();
         engine.scrub().unwrap();
         let begun = Instant::now();
-        while seed > 21 && place(&engine).1 == 0 {
+        while seed > 21 && place(&engine) == (1, 0) {
             assert!(begun.elapsed() < Duration::from_secs(300));
             std::thread::sleep(Duration::from_millis(1));
         }
