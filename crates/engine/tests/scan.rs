@@ -7,7 +7,7 @@ mod rig;
 
 use cenote_engine::{Engine, EngineOptions, ScanError, TakeOut};
 use cenote_pool::reopen::Restore;
-use cenote_pool::scan::{ScanKind, ScanState, ScanStatus};
+use cenote_pool::scan::{ScanKind, ScanPhys, ScanState, ScanStatus};
 use cenote_testpools::Random;
 use rig::{Faulty, Rig, check, fill, open};
 use std::os::unix::fs::FileExt;
@@ -275,4 +275,25 @@ fn an_import_resilvers() {
     let engine = rig.import();
     read_all(&engine, 8);
     engine.export(false).unwrap();
+}
+
+/// A scrub of what was written since the last one looks at nothing else, and finds what is wrong there.
+#[test]
+fn since_the_last_scrub() {
+    let rig = Rig::new(SIZE);
+    let engine = rig.create("mirror a b", 12);
+    fill(&open(&engine), 0..10, LEN);
+    engine.sync().unwrap();
+    let all = scrubbed(&engine);
+    assert_eq!(engine.pool().get("last_scrubbed_txg").unwrap().exact, max_txg(&engine).to_string());
+    fill(&open(&engine), 10..11, LEN);
+    engine.sync().unwrap();
+    engine.scrub_since_last().unwrap();
+    let some = finished(&engine);
+    assert!(some.examined > LEN as u64 && some.examined < all.examined / 3, "{some:?} {all:?}");
+    engine.export(false).unwrap();
+}
+
+fn max_txg(engine: &Engine) -> u64 {
+    ScanPhys::load(engine.pool().directory()).unwrap().unwrap().max_txg
 }

@@ -348,3 +348,133 @@ impl VdevTree {
         Some(done)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use cenote_format::LABEL_START;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::testing::{self, Leaf, leaves, tree};
+
+    const TXG: u64 = 10;
+
+    fn check(t: &VdevTree, offset: u64, data: &[u8]) -> Checked {
+        let verify = |abd: &Abd| *abd.bytes() == *data;
+        let size = data.len() as u64;
+        let req = BlockRead { vdev: 0, offset, size, txg: TXG, verify: &verify };
+        t.check_many(&[req]).pop().unwrap()
+    }
+
+    fn repaired(t: &VdevTree, checked: Checked) -> Option<Repaired> {
+        let faults: Vec<(u64, Fault)> = checked.faults.into_iter().map(|f| (TXG, f)).collect();
+        t.repair_many(&faults, &|| true)
+    }
+
+    /// What leaves hold, byte for byte.
+    fn contents(disks: &[Leaf]) -> Vec<Vec<u8>> {
+        disks.iter().map(|d| d.memory.bytes().clone()).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+
+        /// Whatever is wrong on as many leaves as can be spared, parity too, is found there, and nowhere else, and is as
+        /// it was before.
+        #[test]
+        fn every_copy_is_checked(
+            nparity in 0u64..4, more in 1usize..4, four_k: bool, sector in 0u64..300,
+            len in 1usize..40_000, which in any::<u16>(), unreadable in any::<u16>(),
+        ) {
+            let width = nparity as usize + more + usize::from(nparity == 0);
+            let disks = leaves(width, 2 << 20);
+            let ashift = if four_k && nparity > 0 { 12 } else { 9 };
+            let data: Vec<u8> = (0..len).map(|i| (i * 31 + i / 251) as u8).collect();
+            let offset = sector << ashift;
+            let vdev = match nparity {
+                0 => {
+                    disks.iter().for_each(|disk| disk.write(offset, &data));
+                    testing::mirror_like(Kind::Mirror, 0, testing::files(&disks))
+                }
+                n => {
+                    let vdev = testing::raidz(n, ashift, testing::files(&disks));
+                    testing::write_raidz(&vdev, &disks, offset, &data);
+                    vdev
+                }
+            };
+            let t = tree(vec![vdev]);
+            let before = contents(&disks);
+            let clean = check(&t, offset, &data);
+            prop_assert!(clean.block.is_ok() && clean.faults.is_empty());
+            let spare = if nparity == 0 { width - 1 } else { nparity as usize };
+            let picked: Vec<usize> = (0..width).filter(|c| which >> c & 1 == 1).take(spare).collect();
+            let columns = t.columns_of(0, offset, &Abd::from_vec(data.clone())).unwrap();
+            let mut spoiled = 0;
+            for (child, at, bytes) in &columns {
+                for c in &picked {
+                    if nparity > 0 && child.id() != *c as u64 {
+                        continue;
+                    }
+                    let at = LABEL_START + at;
+                    // A block has no bytes in the rest of its last sector on a mirror.
+                    let len = if nparity == 0 { data.len() } else { bytes.len() };
+                    if unreadable >> c & 1 == 1 {
+                        disks[*c].faults.fail(at..at + len as u64);
+                    }
+                    let range = at as usize..at as usize + len;
+                    disks[*c].memory.bytes()[range].iter_mut().for_each(|b| *b ^= 0x55);
+                    spoiled += 1;
+                }
+            }
+            let found = check(&t, offset, &data);
+            prop_assert!(found.block.is_ok());
+            prop_assert_eq!(found.faults.len(), spoiled);
+            prop_assert!(found.faults.iter().all(|f| {
+                let leaf = f.leaf().id() as usize;
+                picked.contains(&leaf) && f.is_mismatch() == (unreadable >> leaf & 1 == 0)
+            }));
+            prop_assert!(repaired(&t, found).unwrap().failed.is_empty());
+            disks.iter().for_each(|disk| disk.faults.repair());
+            prop_assert!(contents(&disks) == before);
+            prop_assert!(check(&t, offset, &data).faults.is_empty());
+        }
+    }
+
+    fn mirror(n: usize) -> (VdevTree, Vec<Leaf>) {
+        let disks = leaves(n, 4 << 20);
+        let top = testing::mirror_like(Kind::Mirror, 0, testing::files(&disks));
+        (tree(vec![top]), disks)
+    }
+
+    #[test]
+    #[allow(clippy::single_range_in_vec_init)]
+    fn only_what_is_lacking_is_written() {
+        let (t, disks) = mirror(3);
+        let data = [7; 1024];
+        disks[0].write(2048, &data);
+        disks[2].write(2048, &[1; 1024]);
+        t.set_dtl(t.leaves()[1].guid(), vec![5..20]).unwrap();
+        let verify = |abd: &Abd| *abd.bytes() == data;
+        let req = BlockRead { vdev: 0, offset: 2048, size: 1024, txg: TXG, verify: &verify };
+        // A scrub does not look at what is known to be missing.
+        let checked = t.check_many(std::slice::from_ref(&req)).pop().unwrap();
+        let wrong: Vec<u64> = checked.faults.iter().map(|f| f.leaf().id()).collect();
+        assert_eq!(wrong, [2]);
+        assert!(t.needs_resilver(0, TXG) && !t.needs_resilver(0, 20));
+        let mut lacking = t.lacking_many(std::slice::from_ref(&req)).pop().unwrap();
+        lacking.faults.retain(Fault::is_lack);
+        let before = disks.iter().map(|d| d.faults.writes()).collect::<Vec<_>>();
+        let lacks: Vec<(u64, Fault)> = lacking.faults.into_iter().map(|f| (TXG, f)).collect();
+        // Nothing, if the block may have gone.
+        assert!(t.repair_many(&lacks, &|| false).is_none());
+        assert_eq!(t.repair_many(&lacks, &|| true).unwrap().bytes, 1024);
+        let after = disks.iter().map(|d| d.faults.writes()).collect::<Vec<_>>();
+        assert_eq!(after, [before[0], before[1] + 1, before[2]]);
+        assert!(t.leaves().iter().all(|leaf| leaf.errors() == (0, 0, 0)));
+        // What could not be given stays.
+        assert_eq!(t.leaves()[1].excise(&[5..20], &[10..11]), [10..11]);
+        assert!(t.take_out(t.leaves()[1].guid(), crate::VdevState::Offline));
+        let left = t.lacking_many(&[req]).pop().unwrap().left;
+        assert_eq!(left, [t.leaves()[1].guid()]);
+    }
+}

@@ -303,6 +303,7 @@ pub const PAGES: &[Page] = &[
         operands: "<pool> ...",
         options: &[
             flag("-a", "Scrub all pools"),
+            flag("-C", "Scrub only what was written since the last scrub that came to its end began"),
             flag("-p", "Pause the scrub"),
             flag("-s", "Give up the scrub"),
             flag("-w", "Wait until the scrub is over"),

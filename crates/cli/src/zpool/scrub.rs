@@ -11,12 +11,13 @@ use cenote_vdev::VdevState;
 use std::ffi::OsString;
 use std::sync::Arc;
 
-const SPEC: Spec = Spec { short: "apsw", refused: "eCtS:E:", refused_long: &[] };
+const SPEC: Spec = Spec { short: "aCpsw", refused: "etS:E:", refused_long: &[] };
 
 /// What is asked of scrubs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Order {
     Start,
+    SinceLast,
     Pause,
     Stop,
 }
@@ -25,7 +26,7 @@ impl Order {
     /// What comes before the pool's name where it cannot be done.
     fn cannot(self) -> &'static str {
         match self {
-            Order::Start => "cannot scrub",
+            Order::Start | Order::SinceLast => "cannot scrub",
             Order::Pause => "cannot pause scrubbing",
             Order::Stop => "cannot cancel scrubbing",
         }
@@ -34,6 +35,7 @@ impl Order {
     fn give(self, engine: &Engine) -> Result<(), ScanError> {
         match self {
             Order::Start => engine.scrub(),
+            Order::SinceLast => engine.scrub_since_last(),
             Order::Pause => engine.pause_scrub(),
             Order::Stop => engine.stop_scrub(),
         }
@@ -45,15 +47,23 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     let parsed = parse(args, SPEC)?;
     let has = |letter| parsed.options.iter().any(|option| option.letter == letter);
     let (all, wait) = (has('a'), has('w'));
+    for (letter, taken) in [('s', has('s')), ('p', has('p'))] {
+        if taken && has('C') {
+            let why =
+                format!("invalid option combination: -{letter} and -C are mutually exclusive");
+            return usage(why);
+        }
+    }
     let order = match (has('p'), has('s')) {
         (true, true) => {
             return usage("invalid option combination: -s and -p are mutually exclusive");
         }
         (true, false) => Order::Pause,
         (false, true) => Order::Stop,
+        (false, false) if has('C') => Order::SinceLast,
         (false, false) => Order::Start,
     };
-    if wait && order != Order::Start {
+    if wait && matches!(order, Order::Pause | Order::Stop) {
         return usage("invalid option combination: -w cannot be used with -p or -s");
     }
     let names = parsed.names();

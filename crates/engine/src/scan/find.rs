@@ -19,6 +19,8 @@ use std::sync::Arc;
 
 /// Bytes of blocks in one round: what is freed while they are read waits for them.
 const MOST_BYTES: u64 = 32 << 30;
+/// How often the bounds are halved at most.
+const SHORTEST: u32 = 16;
 /// Memory for pointers, where the system does not say how much it has.
 const SOME_MEMORY: u64 = 1 << 30;
 
@@ -32,6 +34,7 @@ pub(super) struct Found {
     born: (u64, u64),
     blocks: Vec<ScanBlock>,
     most: usize,
+    most_bytes: u64,
     /// Bytes of blocks to be read, of all found, and of those that need not be read.
     bytes: u64,
     examined: u64,
@@ -39,12 +42,14 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Nothing yet.
-    pub fn new(func: ScanFunc, phys: &ScanPhys) -> Found {
+    /// Nothing yet; the bounds are halved `shorter` times.
+    pub fn new(func: ScanFunc, phys: &ScanPhys, shorter: u32) -> Found {
         let memory = physical_memory().unwrap_or(SOME_MEMORY) / SCAN_MEM_LIM_FACT.get();
         let most = usize::try_from(memory).unwrap_or(usize::MAX) / size_of::<ScanBlock>();
+        let shorter = shorter.min(SHORTEST);
+        let (most, most_bytes) = ((most >> shorter).max(1), MOST_BYTES >> shorter);
         let (born, blocks) = ((phys.min_txg, phys.max_txg), Vec::new());
-        Found { func, born, blocks, most: most.max(1), bytes: 0, examined: 0, skipped: 0 }
+        Found { func, born, blocks, most, most_bytes, bytes: 0, examined: 0, skipped: 0 }
     }
 
     /// Bytes of blocks that were found, and of those of them that need not be read.
@@ -58,7 +63,7 @@ impl Found {
     }
 
     fn is_full(&self) -> bool {
-        self.blocks.len() >= self.most || self.bytes >= MOST_BYTES
+        self.blocks.len() >= self.most || self.bytes >= self.most_bytes
     }
 
     /// Takes in a block, unless it was born too early or too late.

@@ -54,7 +54,7 @@ use super::tunables::SCAN_SUSPEND_PROGRESS;
 use super::{Engine, Shared};
 use cenote_format::invariant::caught;
 use cenote_pool::scan::{Pass, ScanPhys};
-use cenote_store::{ScanFunc, Scanned, Store};
+use cenote_store::{Priority, ScanFunc, Scanned, Store};
 use find::Found;
 use parking_lot::Mutex;
 use position::Position;
@@ -186,8 +186,8 @@ impl Shared {
     fn scan(self: &Arc<Self>) {
         let mut let_go = 0;
         loop {
-            match self.round() {
-                Ok(Round::Done) => let_go = 0,
+            match self.round(let_go) {
+                Ok(Round::Done) => let_go = let_go.saturating_sub(1),
                 Ok(Round::LetGo) => {
                     let_go += 1;
                     if !self.scanner.stopped.load(SeqCst) && !self.options.deterministic {
@@ -228,8 +228,8 @@ enum Round {
 }
 
 impl Shared {
-    /// Finds some blocks, looks at them, and notes how far the scan is.
-    fn round(self: &Arc<Self>) -> Result<Round, EngineError> {
+    /// Finds some blocks, looks at them, and notes how far the scan is. The more rounds were let go, the shorter it is.
+    fn round(self: &Arc<Self>, let_go: u32) -> Result<Round, EngineError> {
         let scanner = &self.scanner;
         let orders = scanner.orders.load(SeqCst);
         let over = || scanner.stopped.load(SeqCst) || self.tx_state.closed().is_some();
@@ -249,7 +249,7 @@ impl Shared {
         let func = if phys.is_resilver() { ScanFunc::Resilver } else { ScanFunc::Scrub };
         let ends = || scanner.stopped.load(SeqCst) || scanner.orders.load(SeqCst) != orders;
         let mut position = Position::load(&view, &phys)?;
-        let mut found = Found::new(func, &phys);
+        let mut found = Found::new(func, &phys, let_go);
         let progress = |change: &dyn Fn(&mut Pass)| {
             view.note_scan(|pass| {
                 if let Some(pass) = pass {
@@ -258,7 +258,8 @@ impl Shared {
             })
         };
         let walk = || find::walk(&view, &mut position, &mut found, &ends, &progress);
-        let (walked, notes) = Store::attempt(|| Store::without_keys(walk));
+        let walk = || Priority::Scrub.for_reads(|| Store::without_keys(walk));
+        let (walked, notes) = Store::attempt(walk);
         let all = walked?;
         if ends() {
             return Ok(Round::LetGo);
@@ -315,7 +316,19 @@ impl Engine {
     /// # Errors
     /// A scrub or resilver is under way; the pool is suspended.
     pub fn scrub(&self) -> Result<(), ScanError> {
-        self.shared.begin_scrub()??;
+        self.scrub_from(false)
+    }
+
+    /// The same, of blocks that were born since the last scrub that was complete began (`zpool scrub -C`).
+    ///
+    /// # Errors
+    /// As for [`Engine::scrub`].
+    pub fn scrub_since_last(&self) -> Result<(), ScanError> {
+        self.scrub_from(true)
+    }
+
+    fn scrub_from(&self, last: bool) -> Result<(), ScanError> {
+        self.shared.begin_scrub(last)??;
         self.shared.wake_scan();
         Ok(())
     }

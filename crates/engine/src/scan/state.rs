@@ -5,12 +5,15 @@ use super::{Ended, Refused};
 use crate::task::EngineError;
 use crate::{Shared, SyncContext};
 use cenote_dsl::write::{Result, Tx};
+use cenote_pool::config_write::{entry, set_entry};
 use cenote_pool::events::Sysevent;
 use cenote_pool::history;
 use cenote_pool::scan::{Pass, ScanPhys};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
+/// The last group whose blocks a scrub has looked at (`DMU_POOL_LAST_SCRUBBED_TXG`).
+const LAST_SCRUBBED: &str = "last_scrubbed_txg";
 const SCRUB: u64 = 1;
 const RESILVER: u64 = 2;
 const SCANNING: u64 = 1;
@@ -56,6 +59,9 @@ impl SyncContext<'_> {
         position::drop_queue(self.tx.mos, &mut phys)?;
         (phys.state, phys.end) = (if complete { FINISHED } else { CANCELED }, self.tx.now);
         position::write(self.tx.mos, &phys.pausing(false))?;
+        if complete && phys.is_scrub() {
+            set_entry(self.tx.mos, LAST_SCRUBBED, phys.max_txg)?;
+        }
         let what = if complete { "scan done" } else { "scan cancelled" };
         self.scan_history(what, &format!("errors={}", phys.errors))
     }
@@ -80,8 +86,8 @@ impl Shared {
         self.view().note_scan(|pass| *pass = Some(Pass { start, ..Pass::default() }));
     }
 
-    pub(super) fn begin_scrub(self: &Arc<Self>) -> Changed<()> {
-        let begun = self.scan_task(|shared, context| {
+    pub(super) fn begin_scrub(self: &Arc<Self>, since_last: bool) -> Changed<()> {
+        let begun = self.scan_task(move |shared, context| {
             let phys = context.scan_state()?;
             let refused = match phys {
                 phys if phys.is_paused() => {
@@ -97,7 +103,8 @@ impl Shared {
                 return Ok(Err(why));
             }
             let txg = context.tx.txg;
-            context.set_up(SCRUB, (0, txg))?;
+            let last = if since_last { entry(context.tx.mos, LAST_SCRUBBED)? } else { None };
+            context.set_up(SCRUB, (last.unwrap_or(0), txg))?;
             shared.scanner.active.store(true, SeqCst);
             shared.scanner.ordered();
             Ok(Ok(false))
