@@ -40,6 +40,7 @@ impl Engine {
 impl Shared {
     /// See [`Engine::detach`].
     fn detach(&self, leaf: u64, parent: Option<u64>) -> StdResult<(), EngineError> {
+        self.let_spare_rest(leaf);
         let change = move |context: &mut SyncContext<'_>| context.detach(leaf, parent);
         let left = self.queue.run(&self.tx_state, change, |_| true)?;
         let pool = self.view();

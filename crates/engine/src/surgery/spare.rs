@@ -2,8 +2,8 @@
 //!
 //! After each transaction group, and after an import, spares are *called* ([`Shared::call_spares`]): if a device is out of
 //! use, and not because someone took it offline, a spare that is not in use takes its place, as OpenZFS's zfs-retire agent
-//! has it. A thread of its own does that, since it waits for groups. A spare that does not fit a device is not tried there
-//! again until the next import.
+//! has it. A thread of its own does that, since it waits for groups. A spare that does not fit a device, or was taken away from
+//! it, is not tried there again before the device has worked again, or the pool is imported again.
 //!
 //! What a device was out of use for may be over: then the spare goes back to the others when it is detached, or stays for
 //! good when the device that it stands in for is.
@@ -54,17 +54,32 @@ fn is_free(device: &dyn Device, guid: u64, pool: u64) -> bool {
     })
 }
 
+/// Whether a leaf is out of use, and not because someone took it offline.
+fn has_failed(leaf: &Vdev) -> bool {
+    matches!(leaf.state(), VdevState::Faulted | VdevState::Removed | VdevState::CantOpen(_))
+}
+
 /// Whether a spare is to step in for a leaf.
 fn wants_spare(tree: &VdevTree, leaf: &Vdev) -> bool {
-    use VdevState::{CantOpen, Faulted, Removed};
-    let failed = matches!(leaf.state(), Faulted | Removed | CantOpen(_));
     let parent = tree.parent_of(leaf.guid());
     let taken = parent.is_none_or(|p| matches!(p.kind(), "root" | "spare" | "replacing"));
     let top = tree.top_of(leaf.guid());
-    failed && !taken && top.is_some_and(|top| !top.is_log() && top.state().readable())
+    has_failed(leaf) && !taken && top.is_some_and(|top| !top.is_log() && top.state().readable())
 }
 
 impl Shared {
+    /// A spare that is taken out of a vdev does not step in again at once for the others below it.
+    pub(super) fn let_spare_rest(&self, leaf: u64) {
+        let tree = self.disk.tree();
+        let is_spare = |v: &Arc<Vdev>| config::flag(v.config(), "is_spare");
+        if tree.find(leaf).is_some_and(|v| is_spare(&v))
+            && let Some(parent) = tree.parent_of(leaf)
+        {
+            let others = parent.children().iter().map(|other| (other.guid(), leaf));
+            self.spares.refused.lock().extend(others);
+        }
+    }
+
     /// Devices and the spares that may step in for them, by guids.
     fn wanted(&self) -> Vec<(u64, u64)> {
         let (pool, tree) = (self.view(), self.disk.tree());
@@ -74,7 +89,9 @@ impl Shared {
             return Vec::new();
         }
         let wanting = tree.leaves().into_iter().filter(|leaf| wants_spare(&tree, leaf));
-        let refused = self.spares.refused.lock();
+        let mut refused = self.spares.refused.lock();
+        // One that works again may fail again.
+        refused.retain(|(leaf, _)| tree.find(*leaf).is_some_and(|leaf| has_failed(&leaf)));
         let pairs = wanting.flat_map(|leaf| idle.iter().map(move |spare| (leaf.guid(), *spare)));
         pairs.filter(|pair| !refused.contains(pair)).collect()
     }
