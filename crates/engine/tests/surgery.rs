@@ -318,6 +318,20 @@ fn a_replacement_goes_on_after_an_import() {
     rig.judge();
 }
 
+/// Waits until the pool's vdevs are these, and the device `new` has everything.
+fn until_given(rig: &Rig, engine: &Engine, wanted: &str, new: &str) {
+    let end = Instant::now() + Duration::from_secs(120);
+    let path = rig.file(new);
+    let lacks = || {
+        let leaves = engine.pool().store().vdevs().leaves();
+        leaves.iter().any(|leaf| leaf.path() == Some(&path) && leaf.is_behind())
+    };
+    while vdevs(engine) != wanted || lacks() {
+        assert!(Instant::now() < end, "{}, not {wanted}", vdevs(engine));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// A device fails while files are written: a spare steps in, and has everything when another one fails.
 #[test]
 fn a_spare_steps_in_for_a_device_that_fails() {
@@ -327,11 +341,7 @@ fn a_spare_steps_in_for_a_device_that_fails() {
     fill(&open(&engine), 0..6, LEN);
     engine.sync().unwrap();
     engine.take_out(leaf(&rig, &engine, "b"), TakeOut::Fault).unwrap();
-    let end = Instant::now() + Duration::from_secs(60);
-    while vdevs(&engine) != "raidz(a spare(b s) c)" || engine.is_scanning() {
-        assert!(Instant::now() < end, "{}", vdevs(&engine));
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until_given(&rig, &engine, "raidz(a spare(b s) c)", "s");
     fill(&open(&engine), 6..10, LEN);
     engine.sync().unwrap();
     engine.export(false).unwrap();
@@ -342,11 +352,7 @@ fn a_spare_steps_in_for_a_device_that_fails() {
     }
     // The other spare steps in for the device that is gone now; one that stands in already does not.
     let engine = rig.import();
-    let end = Instant::now() + Duration::from_secs(60);
-    while vdevs(&engine) != "raidz(spare(a t) spare(b s) c)" || engine.is_scanning() {
-        assert!(Instant::now() < end, "{}", vdevs(&engine));
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until_given(&rig, &engine, "raidz(spare(a t) spare(b s) c)", "t");
     engine.pool().store().drop_caches();
     check(&open(&engine), 0..10, LEN);
     engine.export(false).unwrap();
