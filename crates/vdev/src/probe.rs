@@ -361,6 +361,7 @@ mod tests {
     use super::*;
     use crate::testing::{self, Leaf};
     use crate::traffic::Content;
+    use crate::vdev::Kind;
     use crate::write::BlockWrite;
     use cenote_format::LABEL_START;
     use cenote_format::abd::Abd;

@@ -140,6 +140,7 @@ impl Vdev {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init)]
 mod tests {
     use super::*;
     use crate::testing;
@@ -154,8 +155,10 @@ mod tests {
         };
         let mirror = testing::mirror_like(Kind::Mirror, 0, testing::files(&leaves));
         let tree = testing::tree(vec![mirror]);
-        let required =
-            |tree: &VdevTree| tree.leaves().iter().map(|l| tree.is_required(l.guid())).collect();
+        let required = |tree: &VdevTree| {
+            let leaves = tree.leaves();
+            leaves.iter().map(|l| tree.is_required(l.guid())).collect::<Vec<bool>>()
+        };
         missing(&tree, &[&[], &[5..7], &[8..9]]);
         assert_eq!(required(&tree), vec![false; 3]);
         missing(&tree, &[&[], &[5..7], &[6..9]]);
