@@ -529,20 +529,78 @@ impl CheckpointStatus {
 mod tests {
     use super::*;
 
-    const SCRUB: [u64; 14] = [1, 2, 0, 0, 9, 0, 0, 1000, 1100, 5 << 20, 5 << 20, 0, 4096, 2];
+    fn scrub() -> ScanPhys {
+        ScanPhys {
+            func: 1,
+            state: 2,
+            max_txg: 9,
+            start: 1000,
+            end: 1100,
+            to_examine: 5 << 20,
+            examined: 5 << 20,
+            processed: 4096,
+            errors: 2,
+            ..ScanPhys::default()
+        }
+    }
+
+    fn text(phys: &ScanPhys, pass: Option<Pass>) -> String {
+        ScanStatus::of_scan(phys, pass).unwrap().text(&|t| format!("T{t}"))
+    }
+
+    #[test]
+    fn the_structure_on_disk() {
+        let phys = ScanPhys { ddt: [1, 2, 3, 4, 5], bookmark: [6, 7, 8, 9], flags: 2, ..scrub() };
+        let words = phys.encode();
+        assert_eq!((words[4], words[9], words[13], words[14]), (9, 5 << 20, 2, 1));
+        assert_eq!(words[19..], [6, 7, 8, 9, 2]);
+        assert_eq!(ScanPhys::decode(&words), Some(phys));
+        assert_eq!(ScanPhys::decode(&words[..23]), None);
+        assert!(!phys.is_paused());
+        let running = ScanPhys { state: 1, ..phys };
+        assert!(running.is_paused() && !running.pausing(false).is_paused());
+    }
 
     #[test]
     fn finished_scans() {
-        let time = |t: u64| format!("T{t}");
-        let scan = ScanStatus::of_scan(&SCRUB).unwrap();
-        let text = scan.text(&time);
-        assert_eq!(text, "  scan: scrub repaired 4K in 00:01:40 with 2 errors on T1100");
-        let mut words = SCRUB;
-        (words[0], words[1]) = (2, 1);
-        let scan = ScanStatus::of_scan(&words).unwrap();
-        assert!(scan.is_resilvering());
-        assert!(scan.text(&time).starts_with("  scan: resilver in progress since T1000\n"));
-        assert_eq!(ScanStatus::of_scan(&[0; 14]), None);
-        assert_eq!(ScanStatus::of_scan(&SCRUB[..5]), None);
+        let said = text(&scrub(), None);
+        assert_eq!(said, "  scan: scrub repaired 4K in 00:01:40 with 2 errors on T1100");
+        let said = text(&ScanPhys { state: 3, ..scrub() }, None);
+        assert_eq!(said, "  scan: scrub canceled on T1100");
+        assert_eq!(ScanStatus::of_scan(&ScanPhys::default(), None), None);
+    }
+
+    #[test]
+    fn scans_under_way() {
+        let phys = ScanPhys { state: 1, examined: 1 << 20, ..scrub() };
+        let resilver = ScanPhys { func: 2, ..phys };
+        assert!(ScanStatus::of_scan(&resilver, None).unwrap().is_resilvering());
+        assert_eq!(
+            text(&resilver, None),
+            "  scan: resilver in progress since T1000\n\t1M / 5M scanned, 1M / 5M issued\n\t4K resilvered, \
+             20.00% done, no estimated completion time"
+        );
+        // It began in this second: rates are of one.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + 60;
+        let (examined, issued, ahead) = (3 << 20, 2 << 20, [3 << 20, 2 << 20, 4096, 0]);
+        let pass = Pass { start: now, examined, issued, ahead, ..Pass::default() };
+        assert_eq!(
+            text(&phys, Some(pass)),
+            "  scan: scrub in progress since T1000\n\t4M / 5M scanned at 3M/s, 3M / 5M issued at 2M/s\n\t8K \
+             repaired, 60.00% done, no estimated completion time"
+        );
+        let large = ScanPhys { to_examine: 203 << 20, ..phys };
+        let fast = Pass { issued: 20 << 20, ..pass };
+        assert!(
+            text(&large, Some(fast)).ends_with("done, 00:00:10 to go"),
+            "{}",
+            text(&large, Some(fast))
+        );
+        let paused = Pass { paused: 1050, ..pass };
+        assert_eq!(
+            text(&phys.pausing(true), Some(paused)),
+            "  scan: scrub paused since T1050\n\tscrub started on T1000\n\t4M / 5M scanned, 3M / 5M issued\n\t8K \
+             repaired, 60.00% done"
+        );
     }
 }

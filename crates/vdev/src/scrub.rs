@@ -429,10 +429,11 @@ mod tests {
             let found = check(&t, offset, &data);
             prop_assert!(found.block.is_ok());
             prop_assert_eq!(found.faults.len(), spoiled);
-            prop_assert!(found.faults.iter().all(|f| {
+            let is_due = |f: &Fault| {
                 let leaf = f.leaf().id() as usize;
                 picked.contains(&leaf) && f.is_mismatch() == (unreadable >> leaf & 1 == 0)
-            }));
+            };
+            prop_assert!(found.faults.iter().all(is_due));
             prop_assert!(repaired(&t, found).unwrap().failed.is_empty());
             disks.iter().for_each(|disk| disk.faults.repair());
             prop_assert!(contents(&disks) == before);

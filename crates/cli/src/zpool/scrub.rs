@@ -115,7 +115,7 @@ fn scan(
         return false;
     }
     let done = imported.writable().and_then(|engine| {
-        order(&engine).map_err(|e| match e {
+        order(engine).map_err(|e| match e {
             ScanError::Engine(e) => reason(&e),
             e => e.to_string(),
         })
