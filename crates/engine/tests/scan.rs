@@ -297,3 +297,31 @@ fn since_the_last_scrub() {
 fn max_txg(engine: &Engine) -> u64 {
     ScanPhys::load(engine.pool().directory()).unwrap().unwrap().max_txg
 }
+
+/// A block that nothing can read is not given to a device that missed it: that stays on record, and the resilver ends.
+#[test]
+fn a_resilver_that_cannot_give_all_ends() {
+    let rig = Rig::new(SIZE);
+    let engine = rig.create("mirror a b", 12);
+    let fs = open(&engine);
+    fill(&fs, 0..4, LEN);
+    engine.sync().unwrap();
+    let b = engine.pool().store().vdevs().leaves()[1].clone();
+    engine.take_out(b.guid(), TakeOut::OfflineForNow).unwrap();
+    fill(&fs, 4..6, LEN);
+    engine.sync().unwrap();
+    let ino = fs.lookup(fs.root(), b"file 4").unwrap();
+    let root = engine.pool().dsl().root().unwrap().ds_obj;
+    let set = engine.live(root).unwrap();
+    let dva = set.base().object(ino).unwrap().block_pointer(0, 0).unwrap().dva(0).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(rig.file("a")).unwrap();
+    file.write_all_at(&[0x5a; 4096], START + dva.offset).unwrap();
+    engine.restore(&[b.guid()], Restore::Offline).unwrap();
+    let done = finished(&engine);
+    assert_eq!((done.kind, done.state, done.errors), (ScanKind::Resilver, ScanState::Finished, 1));
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(scan(&engine), Some(done));
+    assert!(b.is_behind());
+    drop((fs, set));
+    engine.export(false).unwrap();
+}

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BlockPointer, Dva};
-use cenote_vdev::{BlockRead, Checked, Fault, VdevError, VdevTree};
+use cenote_vdev::{BlockRead, Checked, Fault, Vdev, VdevError, VdevTree};
 
 use crate::error::Bookmark;
 use crate::gang::Assembly;
@@ -129,6 +129,10 @@ impl Batch<'_> {
         // What is wrong with headers is found by their own reads.
         let (members, _) = Store::attempt(|| self.store.gang_members(bp, at));
         let Ok(members) = members else {
+            let txg = bp.physical_birth();
+            let lacks = |leaf: &Arc<Vdev>| leaf.missing().iter().any(|r| r.contains(&txg));
+            let leaves = self.tree.leaves().into_iter().filter(lacks);
+            self.left.extend(leaves.map(|leaf| (leaf.guid(), txg)));
             return self.unreadable.push(Unreadable { at, mismatch: true });
         };
         for part in members {

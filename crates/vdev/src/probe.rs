@@ -109,7 +109,7 @@ impl Vdev {
         written.write_failed();
         let lost = written.flush_failed();
         drop(written);
-        self.add_missing(lost.unwrap_or_default());
+        self.lags(lost.unwrap_or_default());
         self.set_opened(opened);
     }
 }

@@ -23,6 +23,9 @@ use crate::vdev::{Kind, Trust, Vdev};
 use crate::write::write_leaves;
 use crate::{BlockRead, Fault, Outcome, VdevError, mirror};
 
+/// Bytes of repairs that are written while nothing else is.
+const MOST_ALONE: usize = 1 << 20;
+
 /// A block that a scan has read.
 #[derive(Debug)]
 pub struct Checked {
@@ -322,12 +325,24 @@ impl VdevTree {
             writes.push(write);
             notes.push((txg, lack));
         }
-        let alone = self.writer.healing.write();
-        if !current() {
-            return None;
+        let mut results = Vec::with_capacity(writes.len());
+        while let Some(rest) = writes.get(results.len()..).filter(|rest| !rest.is_empty()) {
+            // Little at a time: all other writes wait.
+            let mut bytes = 0;
+            let few = rest.iter().take_while(|write| {
+                let first = bytes == 0;
+                bytes += write.data.len();
+                first || bytes <= MOST_ALONE
+            });
+            let few = few.count();
+            let alone = self.writer.healing.write();
+            if !current() {
+                return None;
+            }
+            let piece = rest.get(..few).unwrap_or(rest);
+            results.extend(write_leaves(&self.writer, Priority::AsyncWrite, piece));
+            drop(alone);
         }
-        let results = write_leaves(&self.writer, Priority::Scrub, &writes);
-        drop(alone);
         for ((write, (txg, lack)), result) in writes.iter().zip(notes).zip(&results) {
             let (leaf, len) = (&write.leaf, write.data.len());
             if !lack {

@@ -39,6 +39,8 @@ pub(super) struct Found {
     bytes: u64,
     examined: u64,
     skipped: u64,
+    /// Parts of trees that cannot be walked.
+    unseen: u64,
 }
 
 impl Found {
@@ -49,12 +51,17 @@ impl Found {
         let shorter = shorter.min(SHORTEST);
         let (most, most_bytes) = ((most >> shorter).max(1), MOST_BYTES >> shorter);
         let (born, blocks) = ((phys.min_txg, phys.max_txg), Vec::new());
-        Found { func, born, blocks, most, most_bytes, bytes: 0, examined: 0, skipped: 0 }
+        Found { func, born, blocks, most, most_bytes, bytes: 0, examined: 0, skipped: 0, unseen: 0 }
     }
 
     /// Bytes of blocks that were found, and of those of them that need not be read.
     pub fn totals(&self) -> (u64, u64) {
         (self.examined, self.skipped)
+    }
+
+    /// How many parts of trees could not be walked.
+    pub fn unseen(&self) -> u64 {
+        self.unseen
     }
 
     /// The blocks.
@@ -155,7 +162,7 @@ impl Visitor for Finder<'_> {
     }
 
     fn damaged(&mut self, _: Bookmark, _: &BlockPointer, _: Error) -> std::result::Result<(), ()> {
-        // It is met again when its copies are read.
+        self.found.unseen += 1;
         Ok(())
     }
 }
@@ -195,6 +202,9 @@ pub(super) fn walk(
                         continue;
                     }
                     Position::descend(view, &phys, queue)?;
+                } else {
+                    // The state names data sets that are there: it cannot be read.
+                    walk.found.unseen += 1;
                 }
                 *current = None;
             }
@@ -235,8 +245,10 @@ impl Walk<'_> {
         if resume.is_none() {
             self.found.add(self.tree, bp, Bookmark::root(objset));
         }
-        // One that cannot be read is met again when its copies are read.
-        let phys = read_root(store, objset, bp).ok()?;
+        let Ok(phys) = read_root(store, objset, bp) else {
+            self.found.unseen += 1;
+            return None;
+        };
         let after = after.max(self.found.born.0);
         let told = self.found.examined;
         let (tree, ends, progress) = (self.tree, self.ends, self.progress);
@@ -250,7 +262,10 @@ impl Walk<'_> {
     /// The blocks of an intent log that waits to be replayed.
     fn intent_log(&mut self, objset: u64, bp: &BlockPointer) {
         let store = self.view.store();
-        let Ok(phys) = read_root(store, objset, bp) else { return };
+        let Ok(phys) = read_root(store, objset, bp) else {
+            self.found.unseen += 1;
+            return;
+        };
         let header = phys.zil;
         if header.claim_txg == 0 {
             return;

@@ -34,7 +34,7 @@
 //!
 //! A leaf that missed groups and takes writes again has a resilver begin. What could not be written to it is noted by
 //! leaf and group; at the end all else is taken off its dirty time log (`vdev_dtl_reassess`). A leaf that comes back
-//! while a resilver is under way waits for the next one. A resilver that was under way when the pool was imported
+//! while a resilver is under way has it begin anew. A resilver that was under way when the pool was imported
 //! begins anew: it is not known what leaves were given.
 //!
 //! # Invariants
@@ -182,6 +182,13 @@ impl Shared {
         }
     }
 
+    /// Whether the thread ends, as nothing was ordered meanwhile.
+    fn is_over(&self) -> bool {
+        let mut running = self.scanner.running.lock();
+        running.now = std::mem::take(&mut running.again);
+        !running.now
+    }
+
     /// Scans until there is nothing to be done.
     fn scan(self: &Arc<Self>) {
         let mut let_go = 0;
@@ -194,24 +201,21 @@ impl Shared {
                         std::thread::sleep(PAUSE);
                     }
                 }
-                Ok(Round::Nothing) => {
-                    let mut running = self.scanner.running.lock();
-                    if !std::mem::take(&mut running.again) {
-                        running.now = false;
-                        return;
-                    }
-                    continue;
-                }
+                Ok(Round::Nothing) if self.is_over() => return,
+                Ok(Round::Nothing) => {}
                 Err(why) => {
                     tracing::warn!("the scan does not go on: {why}");
-                    self.scanner.running.lock().now = false;
-                    return;
+                    if self.is_over() {
+                        return;
+                    }
                 }
             }
             if let_go > MOST_LET_GO {
                 tracing::warn!("space is too short to scan");
-                self.scanner.running.lock().now = false;
-                return;
+                let_go = 0;
+                if self.is_over() {
+                    return;
+                }
             }
         }
     }
@@ -264,15 +268,26 @@ impl Shared {
         if ends() {
             return Ok(Round::LetGo);
         }
-        let totals = found.totals();
+        let (totals, unseen) = (found.totals(), found.unseen());
         let issued = issue::issue(self, func, found.into_blocks(), &reading, &ends, &progress);
-        let Some(done) = issued.filter(|_| reading.is_safe() && !ends()) else {
+        let Some(mut done) = issued.filter(|_| reading.is_safe() && !ends()) else {
             view.note_scan(|pass| pass.iter_mut().for_each(|pass| pass.ahead = [0; 4]));
             return Ok(Round::LetGo);
         };
         notes.confirm(&self.disk.store, &|| reading.is_safe());
         drop(reading);
-        scanner.given.lock().left.extend(done.left.iter().copied());
+        // What cannot be walked is an error, and mostly one of the blocks that cannot be read.
+        done.errors = done.errors.max(unseen);
+        if done.repaired > 0
+            && let Err(e) = self.disk.tree().flush_all()
+        {
+            tracing::warn!("what a scan wrote is not durable: {e}");
+        }
+        {
+            let mut given = scanner.given.lock();
+            given.left.extend(done.left.iter().copied());
+            given.unseen |= unseen > 0;
+        }
         let end = Ended { view, position, totals, done, all, orders };
         Ok(match self.note_round(end, phys)? {
             true => Round::Done,
@@ -288,7 +303,8 @@ impl Shared {
             return Ok(());
         }
         let phys = ScanPhys::load(self.view().directory())?;
-        if phys.is_some_and(|phys| phys.is_running() && phys.is_resilver()) {
+        let resilvers = phys.is_some_and(|phys| phys.is_running() && phys.is_resilver());
+        if resilvers && !self.needs_another() {
             return Ok(());
         }
         self.begin_resilver()?;
@@ -328,9 +344,9 @@ impl Engine {
     }
 
     fn scrub_from(&self, last: bool) -> Result<(), ScanError> {
-        self.shared.begin_scrub(last)??;
+        let begun = self.shared.begin_scrub(last)?;
         self.shared.wake_scan();
-        Ok(())
+        Ok(begun?)
     }
 
     /// Pauses a scrub (`spa_scrub_pause_resume`).
@@ -362,8 +378,8 @@ impl Engine {
         Ok(begun)
     }
 
-    /// Begins a resilver if a leaf that takes writes lacks something. While another one is under way that does not
-    /// give the leaf what it lacks, it begins afterwards (`dsl_scan_assess_vdev`).
+    /// Begins a resilver if a leaf that takes writes lacks something that none under way gives to it
+    /// (`dsl_scan_assess_vdev`).
     ///
     /// # Errors
     /// The pool is suspended.

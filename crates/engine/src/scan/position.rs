@@ -24,6 +24,10 @@ const SCAN: &[u8] = b"scan";
 /// The class behind the last table of deduplicated blocks (`DDT_CLASSES`): a pool with such tables is not written to.
 const NO_TABLES: [u64; 5] = [1, 3, 0, 0, 0];
 
+/// The bookmark is in a data set that took the place of another one: it is to be walked from its start
+/// (`DSF_VISIT_DS_AGAIN`).
+const VISIT_AGAIN: u64 = 1;
+
 /// A data set, and where in it the scan goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Current {
@@ -75,7 +79,8 @@ impl Position {
 
     fn of(phys: &ScanPhys, entries: Vec<ZapEntry>) -> Position {
         let [objset, object, level, blkid] = phys.bookmark;
-        let mark = mark_of(object, level, blkid);
+        let again = phys.flags & VISIT_AGAIN != 0;
+        let mark = mark_of(object, level, blkid).filter(|_| !again);
         if objset == 0 {
             return Position::Mos(mark);
         }
@@ -92,9 +97,11 @@ impl Position {
     /// As the state in the pending MOS has it.
     fn pending(mos: &mut OpenObjectSet, phys: &ScanPhys) -> WriteResult<Position> {
         let queue = match phys.queue {
-            0 => Vec::new(),
-            queue => Zap::open(&mos.view(queue)?).and_then(|zap| zap.entries()).unwrap_or_default(),
+            0 => Ok(Vec::new()),
+            queue => Zap::open(&mos.view(queue)?).and_then(|zap| zap.entries()),
         };
+        // Without the queue all is walked again.
+        let Ok(queue) = queue else { return Ok(Position::Mos(None)) };
         Ok(Position::of(phys, queue))
     }
 
@@ -133,7 +140,8 @@ impl Position {
         phys: ScanPhys,
         salt: ZapFormat,
     ) -> WriteResult<ScanPhys> {
-        let mut phys = ScanPhys { ddt: NO_TABLES, cur_max_txg: phys.max_txg, ..phys };
+        let flags = phys.flags & !VISIT_AGAIN;
+        let mut phys = ScanPhys { ddt: NO_TABLES, cur_max_txg: phys.max_txg, flags, ..phys };
         drop_queue(mos, &mut phys)?;
         let new = NewObject::new(DmuType::SCAN_QUEUE, SECTOR.max(DNODE_SLOT as u64));
         phys.queue = ZapMut::create(mos, &new, salt)?;

@@ -24,6 +24,8 @@ pub(super) struct Given {
     lacks: HashMap<u64, Lack>,
     /// Leaves, by guid, and groups of which they were not given a block.
     pub left: Vec<(u64, u64)>,
+    /// A part of the pool could not be walked.
+    pub unseen: bool,
 }
 
 /// The leaves that take writes and lack something.
@@ -42,7 +44,7 @@ impl Given {
             (leaf.guid(), Lack { missing, changes })
         };
         let lacks = lagging(tree).map(lack);
-        Given { lacks: lacks.collect(), left: Vec::new() }
+        Given { lacks: lacks.collect(), ..Given::default() }
     }
 
     /// The groups that leaves lack: all are later than the first, and none than the second.
@@ -82,7 +84,12 @@ impl Shared {
 impl SyncContext<'_> {
     /// Takes off the dirty time logs what a resilver that is done has given to leaves.
     pub(super) fn excise(&mut self, shared: &Shared) -> cenote_dsl::write::Result<()> {
-        let given = std::mem::take(&mut *shared.scanner.given.lock());
+        let mut given = shared.scanner.given.lock();
+        let left = std::mem::take(&mut given.left);
+        if given.unseen {
+            // It is not known what leaves were not given.
+            return Ok(());
+        }
         let tree = self.disk.tree();
         let mut now = Vec::new();
         for leaf in tree.leaves() {
@@ -90,10 +97,11 @@ impl SyncContext<'_> {
             if lack.changes != leaf.dtl_changes() {
                 continue;
             }
-            let mine = given.left.iter().filter(|(guid, _)| *guid == leaf.guid());
+            let mine = left.iter().filter(|(guid, _)| *guid == leaf.guid());
             let left: Vec<Range<u64>> = mine.map(|(_, txg)| *txg..txg.saturating_add(1)).collect();
             now.push((leaf.guid(), leaf.excise(&lack.missing, &left)));
         }
+        drop(given);
         let (txg, outside) = (self.tx.txg, &self.disk.outside);
         let mut count = |mos: &mut OpenObjectSet, guid: &str, delta: i64| {
             count_feature(mos, txg, outside, guid, delta)
