@@ -162,6 +162,8 @@ pub struct Live {
     pub(crate) seen: Mutex<Asked<Seen>>,
     /// An administrator is why it is faulted, if it is.
     pub(crate) faulted_by_hand: AtomicBool,
+    /// It is about to leave its vdev: what is written to it alone is not written.
+    pub(crate) leaving: AtomicBool,
     /// What of a leaf's writes is not known to be durable.
     pub(crate) written: Mutex<Written>,
     /// The requests of a leaf's device.
@@ -180,6 +182,7 @@ impl Live {
             sizes: RequestSizes::default(),
             seen: Mutex::default(),
             faulted_by_hand: AtomicBool::default(),
+            leaving: AtomicBool::default(),
             written: Mutex::default(),
             queue: Queue::default(),
         })

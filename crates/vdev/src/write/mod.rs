@@ -49,7 +49,7 @@ use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
 
 use cenote_format::MAX_BLOCK;
 use cenote_format::abd::Abd;
@@ -150,7 +150,7 @@ impl VdevTree {
         let results = write_leaves(&self.writer, priority, &writes);
         drop(beside);
         let finish = |(block, plan): (&BlockWrite, Result<Plan<'_>, VdevError>)| {
-            plan.and_then(|plan| plan.finish(block, &results))
+            plan.and_then(|plan| plan.finish(block, &writes, &results))
         };
         let done = blocks.iter().zip(plans).map(finish).collect();
         self.look_after();
@@ -393,14 +393,21 @@ fn missed(leaf: &Vdev, txg: u64) {
 }
 
 impl Plan<'_> {
-    /// The outcome of the block, given the results of the batch.
-    fn finish(self, block: &BlockWrite, results: &[io::Result<()>]) -> Result<(), VdevError> {
+    /// The outcome of the block, given the writes and the results of the batch. A leaf that is about to leave does not count.
+    fn finish(
+        self,
+        block: &BlockWrite,
+        writes: &[LeafWrite],
+        results: &[io::Result<()>],
+    ) -> Result<(), VdevError> {
+        let stays = |write: &LeafWrite| !write.leaf.leaving.load(Ordering::SeqCst);
         let mut lost = 0;
         let mut cause = None;
         for column in &self.columns {
             let mine = results.get(column.clone()).unwrap_or_default();
+            let to = writes.get(column.clone()).unwrap_or_default();
             cause = cause.or_else(|| mine.iter().find_map(|r| r.as_ref().err()));
-            lost += usize::from(!mine.iter().any(Result::is_ok));
+            lost += usize::from(!to.iter().zip(mine).any(|(to, r)| r.is_ok() && stays(to)));
         }
         if lost <= self.tolerance {
             return Ok(());
