@@ -355,10 +355,11 @@ impl VdevTree {
 
 /// Whether blocks reported as written to `vdev` since the last flush may be lost, given which
 /// leaves lack some of them because a flush or write failed. Those may be others than what a leaf
-/// lacks that is not written at all; taking all of them together errs on the safe side.
+/// lacks that is not written at all; taking all of them together errs on the safe side. A leaf that is leaving keeps nothing.
 fn lossy(vdev: &Vdev, lacks: &dyn Fn(&Vdev) -> bool) -> bool {
     if vdev.is_leaf() {
-        return !vdev.writable() || lacks(vdev) || vdev.written().failed_writes();
+        let leaving = vdev.leaving.load(Ordering::SeqCst);
+        return !vdev.writable() || leaving || lacks(vdev) || vdev.written().failed_writes();
     }
     let lossy_children = vdev.children().iter().filter(|c| lossy(c, lacks)).count();
     match vdev.vdev_kind() {
