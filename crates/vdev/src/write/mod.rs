@@ -49,7 +49,7 @@ use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use cenote_format::MAX_BLOCK;
 use cenote_format::abd::Abd;
@@ -358,7 +358,7 @@ impl VdevTree {
 /// lacks that is not written at all; taking all of them together errs on the safe side. A leaf that is leaving keeps nothing.
 fn lossy(vdev: &Vdev, lacks: &dyn Fn(&Vdev) -> bool) -> bool {
     if vdev.is_leaf() {
-        let leaving = vdev.leaving.load(Ordering::SeqCst);
+        let leaving = vdev.leaving.load(SeqCst);
         return !vdev.writable() || leaving || lacks(vdev) || vdev.written().failed_writes();
     }
     let lossy_children = vdev.children().iter().filter(|c| lossy(c, lacks)).count();
@@ -401,7 +401,7 @@ impl Plan<'_> {
         writes: &[LeafWrite],
         results: &[io::Result<()>],
     ) -> Result<(), VdevError> {
-        let stays = |write: &LeafWrite| !write.leaf.leaving.load(Ordering::SeqCst);
+        let stays = |write: &LeafWrite| !write.leaf.leaving.load(SeqCst);
         let mut lost = 0;
         let mut cause = None;
         for column in &self.columns {
