@@ -16,7 +16,7 @@ use cenote_store::notes::{self, Unreadable};
 use cenote_store::{Bookmark, Store};
 use cenote_vdev::events::{Happening, Operation, listen};
 use cenote_vdev::{Aux, Vdev, VdevState};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, LazyLock, Weak};
@@ -53,6 +53,8 @@ struct Known {
 const ECKSUM: i32 = Errno::BADE.raw_os_error();
 
 static RING: LazyLock<Mutex<Ring>> = LazyLock::new(Mutex::default);
+/// Notified at each event.
+static NEWS: Condvar = Condvar::new();
 static POOLS: LazyLock<Mutex<Vec<Known>>> = LazyLock::new(Mutex::default);
 
 /// From now on events of this pool are listed.
@@ -89,6 +91,20 @@ pub fn since(eid: u64) -> (Vec<Event>, u64) {
     (kept, missed)
 }
 
+/// Waits until there is an event after the one with this number, or `ends` says so when [`wake`] is called.
+pub fn wait(eid: u64, ends: impl Fn() -> bool) {
+    let mut ring = RING.lock();
+    while ring.newest <= eid && !ends() {
+        NEWS.wait(&mut ring);
+    }
+}
+
+/// Has those who [`wait`] for events look whether they are to end.
+pub fn wake() {
+    let _ring = RING.lock();
+    NEWS.notify_all();
+}
+
 /// The number before that of the oldest event that is kept.
 pub fn oldest() -> u64 {
     let ring = RING.lock();
@@ -113,6 +129,7 @@ fn post(mut payload: NvList) {
     let most = usize::try_from(ZEVENT_LEN_MAX.get()).unwrap_or(usize::MAX);
     let surplus = ring.events.len().saturating_sub(most);
     ring.events.drain(..surplus);
+    NEWS.notify_all();
 }
 
 /// Whether one more report of an error, or of a slow request, of this vdev may be listed in this second
