@@ -63,6 +63,7 @@ impl Core {
 
     fn next_uberblock(&self, disk: &Disk, txg: u64) -> Uberblock {
         let vdevs = &self.config.vdev_tree;
+        let (mmp_delay, mmp_config) = disk.mmp.fields();
         Uberblock {
             order: ByteOrder::Little,
             version: VERSION_FEATURES,
@@ -72,8 +73,8 @@ impl Core {
             rootbp: *self.mos.synced().root_bp(),
             software_version: VERSION_FEATURES,
             mmp_magic: MMP_MAGIC,
-            mmp_delay: 0,
-            mmp_config: 0,
+            mmp_delay,
+            mmp_config,
             ..self.uberblock.clone()
         }
     }
@@ -98,18 +99,26 @@ impl Core {
             (self.uberblock, self.config_dirty) = (uberblock, false);
             return Ok(Ok(()));
         }
+        let timer = &disk.outside.timer;
+        disk.mmp.check(timer.now()).map_err(EngineError::Suspended)?;
         let labels = match self.config_dirty {
             true => self.config.all_labels(txg),
             false => Vec::new(),
         };
         let tops: Vec<u64> = disk.allocator.groups().map(|g| g.vdev()).collect();
         let (uberblock_on, labels) = (tops.as_slice(), labels.as_slice());
-        let update = LabelUpdate { uberblock: &uberblock, uberblock_on, labels, multihost: false };
+        let update = LabelUpdate {
+            uberblock: &uberblock,
+            uberblock_on,
+            labels,
+            multihost: disk.mmp.is_on(),
+        };
         let after = match disk.tree().sync_labels(&update) {
             Err(e @ VdevError::Committed(_)) => Err(device(e).into()),
             done => Ok(done.map_err(device)?),
         };
         self.config_written |= std::mem::take(&mut self.config_dirty);
+        disk.mmp.committed(&uberblock, timer.now(), disk.tree().leaves().len());
         self.uberblock = uberblock;
         Ok(after)
     }

@@ -106,6 +106,7 @@ mod freeze;
 mod intent_log;
 pub mod kstat;
 mod long_hold;
+mod mmp;
 pub mod open;
 mod outage;
 mod policy;
@@ -157,6 +158,7 @@ use condense::Condenser;
 use datasets::{Datasets, Entered};
 use figures::{Figure, History};
 use freeze::Frozen;
+use mmp::Mmp;
 use parking_lot::{Mutex, RwLock};
 use receives::Receives;
 use scan::Scanner;
@@ -221,6 +223,8 @@ pub(crate) struct Disk {
     pub grown: Mutex<Vec<(u64, usize)>>,
     /// Whether groups get on disk.
     pub frozen: Frozen,
+    /// Heartbeats for other hosts.
+    pub mmp: Arc<Mmp>,
 }
 
 /// What the sync thread and everybody else share.
@@ -450,6 +454,13 @@ impl Engine {
         };
         self.sync_task_beside_logs(apply, |()| true)?;
         events::learn(&self.pool());
+        if self.shared.learn_multihost()? {
+            // The uberblock of a further group says so as well.
+            self.sync_task(|context| {
+                context.config_changed = true;
+                Ok(())
+            })?;
+        }
         Ok(())
     }
 
@@ -511,6 +522,7 @@ impl Engine {
             Err(EngineError::Suspended(why))
         };
         caught(core).unwrap_or_else(broken)?;
+        self.shared.disk.mmp.stop();
         match destroyed {
             true => self.tell("pool_destroy", STATE_DESTROYED),
             false => self.tell("pool_export", STATE_EXPORTED),
@@ -524,6 +536,7 @@ impl Engine {
     /// As for [`Engine::export`].
     pub fn export_as_in_use(&self) -> Result<(), EngineError> {
         self.finish()?;
+        self.shared.disk.mmp.stop();
         self.tell("pool_export", STATE_EXPORTED);
         Ok(())
     }
@@ -553,6 +566,7 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        self.shared.disk.mmp.stop();
         self.shared.spares.stop();
         self.shared.scanner.stop();
         self.shared.condenser.stop();

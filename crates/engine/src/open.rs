@@ -12,6 +12,7 @@ use super::condense::Condenser;
 use super::datasets::Datasets;
 use super::figures::History;
 use super::freeze::Frozen;
+use super::mmp::Mmp;
 use super::scan::Scanner;
 use super::surgery::SpareCaller;
 use super::sync::Core;
@@ -57,6 +58,10 @@ impl Engine {
             e => ImportError::Damaged { target: target(), why: e.to_string(), recovery: None },
         };
         pool.tell_altroot();
+        let hostid = options.hostid.unwrap_or_else(host::system_hostid);
+        if hostid == 0 && pool.get("multihost").is_some_and(|set| set.exact == "on") {
+            return Err(ImportError::NoHostid(candidate.name.clone()));
+        }
         let logs = capable::check_pool(&pool).map_err(refused)?;
         let last = pool.uberblock().txg;
         let newest = import::uberblocks(candidate).iter().map(|ub| ub.txg).max();
@@ -64,7 +69,7 @@ impl Engine {
         let mut config = PoolConfig::from_mos(pool.config());
         config.name = if options.temporary_name { candidate.name.clone() } else { name };
         config.state = config::STATE_ACTIVE;
-        config.set_host(options.hostid.unwrap_or_else(host::system_hostid));
+        config.set_host(hostid);
         let engine = Engine::over(pool, config, synced, engine).map_err(refused)?;
         engine.first(logs, last).map_err(refused)?;
         if let Err(e) = engine.destroy_unfinished() {
@@ -123,6 +128,7 @@ impl Engine {
             unreplayed: Mutex::default(),
         });
         shared.listen();
+        shared.learn_multihost()?;
         shared.disk.allocator.readers().group_done(synced);
         shared.view().dsl().set_pool_space(pool_space(&shared.disk));
         tell_savings(&shared.view(), &shared.disk);
@@ -185,8 +191,8 @@ impl Disk {
         let writer = Writer::new(store.clone(), allocator.clone(), store.clone());
         let (store, added, grown) = (store.clone(), Mutex::default(), Mutex::default());
         let outside = options.outside.clone();
-        let frozen = Frozen::default();
-        Ok(Disk { store, allocator, loader, writer, outside, added, grown, frozen })
+        let (frozen, mmp) = (Frozen::default(), Arc::<Mmp>::default());
+        Ok(Disk { store, allocator, loader, writer, outside, added, grown, frozen, mmp })
     }
 }
 

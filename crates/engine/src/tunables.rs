@@ -53,6 +53,8 @@ declare_tunables! {
         "A space map is condensed if it is so long compared with the shortest that says the same";
     MIN_METASLABS_TO_FLUSH "zfs_min_metaslabs_to_flush" Now Count 1 ANY,
         "Least metaslabs with unflushed changes that a transaction group flushes";
+    MULTIHOST_FAIL_INTERVALS "zfs_multihost_fail_intervals" Now Count 10 (0, 65_535),
+        "Intervals without a heartbeat of multihost=on after which the pool is suspended; 0: never";
     SCAN_MEM_LIM_FACT "zfs_scan_mem_lim_fact" Now Count 20 SOME,
         "Share of the memory, as a divisor, for blocks that a scrub or resilver has found and not read yet";
     SCAN_SUSPEND_PROGRESS "zfs_scan_suspend_progress" Now Switch 0 SWITCH,

@@ -52,7 +52,7 @@ use std::sync::Arc;
 
 use cenote_format::abd::Abd;
 use cenote_format::encode::EncodeError;
-use cenote_format::encode::label::{encode_config, encode_slot, slot_of};
+use cenote_format::encode::label::{encode_config, encode_slot, slot_of, slots};
 use cenote_format::label::{self, Uberblock};
 use cenote_format::nvlist::{NvList, NvValue};
 
@@ -110,6 +110,33 @@ impl VdevTree {
         let all: Vec<&Top> = update.labels.iter().collect();
         twice(|| self.write_configs(&all, &configs, &ODD, &[]))
             .map_err(|e| VdevError::Committed(Box::new(e)))
+    }
+
+    /// Writes an uberblock into the last slot of one label of a leaf, which multihost protection keeps for that
+    /// (`mmp_write_uberblock`). Flushes nothing, and waits for no other request of the leaf.
+    ///
+    /// # Errors
+    /// [`VdevError::Uberblock`]: the leaf did not take it.
+    pub fn write_heartbeat(
+        &self,
+        leaf: &Arc<Vdev>,
+        label: usize,
+        uberblock: &Uberblock,
+    ) -> Result<(), VdevError> {
+        let failed = |why: String| VdevError::Uberblock { txg: uberblock.txg, why };
+        let ashift = leaf.ashift();
+        let last = label::RING_OFFSET + ((slots(ashift) - 1) * label::slot_size(ashift)) as u64;
+        let encode = |at| encode_slot(uberblock, ashift, at);
+        let mut reqs = requests(leaf, &[label], last, encode).map_err(failed)?;
+        submit(leaf, Priority::SyncWrite, &mut reqs, |_| true);
+        match reqs.into_iter().find_map(|req| req.result) {
+            Some(Ok(())) => {
+                self.writer.writes.add(Content::Label, 1, label::slot_size(ashift) as u64);
+                Ok(())
+            }
+            Some(Err(e)) => Err(failed(e.to_string())),
+            None => Err(failed("there is no device".into())),
+        }
     }
 
     /// Writes the even labels, those of `new` top-level vdevs first, and makes durable what was written before.

@@ -196,7 +196,6 @@ pub fn help() -> String {
 pub fn refuse_unsupported(change: &PropChange) -> Result<(), String> {
     let unsupported = |what: &str| Err(format!("property '{what}' is not supported yet"));
     match change {
-        PropChange::Number("multihost", 1) => unsupported("multihost=on"),
         PropChange::Number("autoreplace", 1) => unsupported("autoreplace=on"),
         PropChange::Number("autotrim", 1) => unsupported("autotrim=on"),
         PropChange::Number("failmode", FAILMODE_PANIC) => unsupported("failmode=panic"),

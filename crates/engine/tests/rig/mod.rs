@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Longer than any test: no transaction group is written because of the time.
-const TIMEOUT: Duration = Duration::from_secs(3600);
+pub const TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// A directory of sparse files; a pool of some of them.
 pub struct Rig {
