@@ -117,6 +117,7 @@ impl Engine {
             unreplayed: Mutex::default(),
         });
         shared.listen();
+        shared.listen_for_errors();
         shared.disk.allocator.readers().group_done(synced);
         shared.view().dsl().set_pool_space(pool_space(&shared.disk));
         tell_savings(&shared.view(), &shared.disk);

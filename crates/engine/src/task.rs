@@ -50,6 +50,7 @@ impl From<WriteError> for EngineError {
     fn from(e: WriteError) -> EngineError {
         match e {
             WriteError::Suspended(why) => EngineError::Suspended(why),
+            WriteError::Interrupted => EngineError::Suspended(WriteError::Interrupted.to_string()),
             other => EngineError::Dsl(other.into()),
         }
     }
@@ -237,7 +238,8 @@ impl Queue {
             let _ = tell.send((context.tx.txg, done));
             fatal
         });
-        if let Some(why) = tx.closed() {
+        // What was queued before the pool was suspended waits for it.
+        if let Some(why) = tx.closed().or_else(|| tx.held()) {
             return Err(EngineError::Suspended(why));
         }
         self.waiting.lock().push_back(task);
@@ -266,7 +268,7 @@ impl Queue {
         tx: &TxState,
         change: impl FnOnce(&mut SyncContext<'_>) -> cenote_dsl::write::Result<()> + Send + 'static,
     ) -> Result<(), EngineError> {
-        if let Some(why) = tx.closed() {
+        if let Some(why) = tx.closed().or_else(|| tx.held()) {
             return Err(EngineError::Suspended(why));
         }
         self.waiting.lock().push_back(Box::new(move |context| {

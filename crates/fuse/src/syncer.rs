@@ -15,6 +15,7 @@ use cenote_format::invariant::caught;
 use cenote_format::less;
 use cenote_zpl::Error;
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,17 +44,37 @@ const MOST: usize = 4;
 /// What to do when changes are on disk, or could not be written.
 type Answer = Box<dyn FnOnce(&Result<(), Error>) + Send>;
 
+/// An answer that is still to be given.
+type Open = Arc<Mutex<Option<Answer>>>;
+
 /// A request that waits.
 struct Waiter {
+    number: u64,
     hook: SyncHook,
     /// The object that it waits for; `None`: all.
     object: Option<u64>,
-    answer: Answer,
+    answer: Open,
+}
+
+impl Waiter {
+    /// Gives the answer, unless it was given because the program was interrupted.
+    fn answer(self, result: &Result<(), Error>) {
+        give(&self.answer, result);
+    }
+}
+
+fn give(open: &Open, result: &Result<(), Error>) {
+    let answer = open.lock().take();
+    if let Some(answer) = answer {
+        answer(result);
+    }
 }
 
 #[derive(Default)]
 struct Queue {
     waiting: Vec<Waiter>,
+    /// The answers of all who wait, by the numbers of their requests.
+    open: HashMap<u64, Open>,
     threads: usize,
     /// Threads that wait for something to do.
     idle: usize,
@@ -74,9 +95,10 @@ pub(crate) struct Syncer {
 
 impl Syncer {
     /// Calls `answer`, from another thread, once everything that changed before is on disk; with `object`,
-    /// everything of that object, and all names.
+    /// everything of that object, and all names. `number` is that of the request.
     pub(crate) fn wait(
         &self,
+        number: u64,
         hook: &SyncHook,
         object: Option<u64>,
         answer: impl FnOnce(&Result<(), Error>) + Send + 'static,
@@ -97,8 +119,18 @@ impl Syncer {
                 }
             }
         }
-        queue.waiting.push(Waiter { hook: hook.clone(), object, answer: Box::new(answer) });
+        let answer: Open = Arc::new(Mutex::new(Some(Box::new(answer))));
+        queue.open.insert(number, answer.clone());
+        queue.waiting.push(Waiter { number, hook: hook.clone(), object, answer });
         self.shared.more.notify_one();
+    }
+
+    /// The program that sent the request with this number was interrupted: it waits no longer, if it does.
+    pub(crate) fn interrupt(&self, number: u64) {
+        let open = self.shared.lock().open.remove(&number);
+        if let Some(open) = open {
+            give(&open, &Err(WriteError::Interrupted.into()));
+        }
     }
 }
 
@@ -124,7 +156,10 @@ impl Shared {
                 tracing::error!("thread fuse-sync: {why}");
                 Err(WriteError::Suspended(why).into())
             });
-            batch.into_iter().for_each(|waiter| (waiter.answer)(&result));
+            let mut queue = self.lock();
+            batch.iter().for_each(|waiter| drop(queue.open.remove(&waiter.number)));
+            drop(queue);
+            batch.into_iter().for_each(|waiter| waiter.answer(&result));
         }
     }
 
@@ -180,7 +215,7 @@ mod tests {
         for i in 0..21 {
             let tx = tx.clone();
             let hook = if i == 20 { &failing } else { &slow };
-            syncer.wait(hook, Some(i), move |r| tx.send((i, r.is_ok())).unwrap());
+            syncer.wait(i, hook, Some(i), move |r| tx.send((i, r.is_ok())).unwrap());
         }
         drop((tx, syncer));
         let mut answers: Vec<_> = rx.iter().collect();
@@ -201,12 +236,37 @@ mod tests {
         let quick: SyncHook = Arc::new(|_| Ok(()));
         let syncer = Syncer::default();
         let (tx, rx) = mpsc::channel();
-        for (name, hook) in [("stuck", &stuck), ("quick", &quick), ("quick", &quick)] {
+        for (number, name, hook) in
+            [(1, "stuck", &stuck), (2, "quick", &quick), (3, "quick", &quick)]
+        {
             let tx = tx.clone();
-            syncer.wait(hook, None, move |_| tx.send(name).unwrap());
+            syncer.wait(number, hook, None, move |_| tx.send(name).unwrap());
         }
         assert_eq!([rx.recv().unwrap(), rx.recv().unwrap()], ["quick", "quick"]);
         go.send(()).unwrap();
         assert_eq!(rx.recv().unwrap(), "stuck");
+    }
+
+    #[test]
+    fn who_is_interrupted_waits_no_longer() {
+        let (go, held) = mpsc::channel::<()>();
+        let held = Mutex::new(held);
+        let stuck: SyncHook = Arc::new(move |_| {
+            held.lock().recv().unwrap();
+            Ok(())
+        });
+        let syncer = Syncer::default();
+        let (tx, rx) = mpsc::channel();
+        for number in 1..3 {
+            let tx = tx.clone();
+            syncer.wait(number, &stuck, None, move |r| tx.send((number, r.is_ok())).unwrap());
+        }
+        syncer.interrupt(7);
+        syncer.interrupt(2);
+        assert_eq!(rx.recv().unwrap(), (2, false));
+        (0..2).for_each(|_| go.send(()).unwrap());
+        assert_eq!(rx.recv().unwrap(), (1, true));
+        drop((tx, syncer));
+        assert!(rx.recv().is_err(), "each is answered once");
     }
 }

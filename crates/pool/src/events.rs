@@ -81,6 +81,11 @@ pub fn learn(pool: &Pool) {
     }
 }
 
+/// The pool property `failmode` of a registered pool, as it was [learnt](learn) last.
+pub fn failmode(store: &Store) -> String {
+    owner_of(store).map_or_else(|| "wait".into(), |owner| owner.failmode)
+}
+
 /// The events after the one with this number, oldest first, and how many of them are not kept any more.
 pub fn since(eid: u64) -> (Vec<Event>, u64) {
     let ring = RING.lock();

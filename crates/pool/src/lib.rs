@@ -129,7 +129,7 @@ impl Pool {
     pub fn around(origin: Origin, imported: Imported, devices: Arc<DeviceSet>) -> Pool {
         let loaded = imported.loaded;
         // What was met on the way to an open pool is no error of its data.
-        loaded.store.clear_errors();
+        loaded.store.forget_errors(|_| true);
         events::register(&imported.name, &loaded.store);
         Pool {
             guid: origin.guid,

@@ -143,7 +143,7 @@ impl VdevTree {
                 let config = leaf_config(config, update.uberblock.txg, top, &leaf);
                 // Whether it fits does not depend on the place.
                 encode_config(&config, 0)
-                    .map_err(|e| VdevError::Label { vdev: *id, why: e.to_string() })?;
+                    .map_err(|e| VdevError::Config { vdev: *id, why: e.to_string() })?;
                 configs.insert(leaf.guid(), config);
             }
         }

@@ -216,6 +216,8 @@ impl VdevTree {
     ///
     /// Errors: never, if the config is the one that the tree was built from.
     pub fn reopen(&self, how: &mut Reopen<'_>) -> Result<bool, VdevError> {
+        // Nothing is written meanwhile.
+        let _alone = self.writer.healing.write();
         let _one = self.writer.probing.lock();
         let mut any = false;
         assemble::for_each_leaf(self.root(), &mut |leaf, state_with| {
@@ -230,12 +232,23 @@ impl VdevTree {
             }
             leaf.faulted_by_hand.store(false, Relaxed);
             match last_hope(self.root(), leaf) {
-                // What it holds is nowhere else.
-                true => leaf.set_state(VdevState::Degraded),
-                false => {
-                    let before = leaf.state();
+                // What it holds is nowhere else, unless the device is the same one that was away.
+                Some(top) if how.held && replace_last(leaf, &state_with, how) => {
+                    self.lost_with_device(top);
+                    any = true;
+                }
+                Some(_) => leaf.set_state(VdevState::Degraded),
+                None => {
+                    let (before, device) = (leaf.state(), leaf.device());
                     any |= reopen(leaf, &state_with, how);
                     leaf.tell_state(before);
+                    let same = match (device, leaf.device()) {
+                        (Some(before), Some(now)) => Arc::ptr_eq(&before, &now),
+                        _ => false,
+                    };
+                    if let Some(top) = self.above(leaf).filter(|_| how.held && !same) {
+                        self.lost_with_device(top);
+                    }
                 }
             }
         })?;
@@ -244,6 +257,11 @@ impl VdevTree {
 }
 
 impl VdevTree {
+    /// The top-level vdev above a leaf.
+    fn above(&self, leaf: &Vdev) -> Option<&Arc<Vdev>> {
+        above(self.root(), leaf)
+    }
+
     /// Takes the leaf with this guid out of use, offline or faulted, and lets go of its device. False: its
     /// top-level vdev could not do without it, or there is no such leaf.
     ///
@@ -284,6 +302,9 @@ pub struct Reopen<'a> {
     pub txg: u64,
     /// Whether the pool is written to.
     pub writable: bool,
+    /// The pool is suspended ([`Suspension`](crate::Suspension)): what a device has lost is written again, so that one that
+    /// its vdev cannot do without may be opened anew.
+    pub held: bool,
 }
 
 /// What the state of a certain leaf is with a device.
@@ -298,15 +319,33 @@ fn is_well(leaf: &Vdev, state_with: StateOf<'_>) -> bool {
 }
 
 /// Whether a leaf's device was deleted, or something else put in its place, while its vdev cannot do
-/// without it: nothing that could be opened instead has what it holds.
-fn last_hope(root: &Arc<Vdev>, leaf: &Vdev) -> bool {
+/// without it: nothing that could be opened instead has what it holds. Returns that vdev then.
+fn last_hope<'a>(root: &'a Arc<Vdev>, leaf: &Vdev) -> Option<&'a Arc<Vdev>> {
+    let gone = leaf.state().readable() && leaf.device().is_some_and(|device| !device.is_there());
+    let top = above(root, leaf).filter(|_| gone)?;
+    required(top, leaf).then_some(top)
+}
+
+/// The top-level vdev above a leaf.
+fn above<'a>(root: &'a Arc<Vdev>, leaf: &Vdev) -> Option<&'a Arc<Vdev>> {
     let is_below = |top: &&Arc<Vdev>| {
         let mut leaves = Vec::new();
         top.collect_leaves(&mut leaves);
         leaves.iter().any(|l| l.guid() == leaf.guid())
     };
-    let gone = leaf.state().readable() && leaf.device().is_some_and(|device| !device.is_there());
-    gone && root.children().iter().find(is_below).is_some_and(|top| required(top, leaf))
+    root.children().iter().find(is_below)
+}
+
+/// Opens the device of a leaf that its vdev cannot do without anew, at its path. Only one that has everything up to the last
+/// transaction group on disk takes the place of the one before. Returns whether it does.
+fn replace_last(leaf: &Vdev, state_with: StateOf<'_>, how: &mut Reopen<'_>) -> bool {
+    let Some(device) = (how.open)(leaf) else { return false };
+    let (state, missed) = judge(&*device, state_with, how);
+    let fits = state.readable() && missed.is_empty() && device.writable() == how.writable;
+    if fits {
+        leaf.replace(Opened { device: Some(device), state });
+    }
+    fits
 }
 
 /// Brings a leaf back. Returns whether it is in use then.
@@ -322,6 +361,14 @@ fn reopen(leaf: &Vdev, state_with: StateOf<'_>, how: &mut Reopen<'_>) -> bool {
         let now = Opened { device: leaf.device(), state };
         leaf.set_opened(now);
         return true;
+    }
+    // One that does not answer yet may later.
+    if how.held
+        && let Some(device) = leaf.device().filter(same)
+        && state_with(Some(&*device)).readable()
+    {
+        leaf.set_state(VdevState::Degraded);
+        return false;
     }
     // A device is open for writing once at a time, so the old one goes first.
     leaf.replace(Opened { device: None, state: state_with(None) });

@@ -476,6 +476,18 @@ impl Vdev {
         opened.state.readable() && opened.device.as_ref().is_some_and(|d| d.writable())
     }
 
+    /// Whether enough devices below answer for it to hold data. One that does not and is needed is degraded
+    /// (`crate::probe`).
+    pub fn answers(&self) -> bool {
+        let silent = self.children.iter().filter(|c| !c.answers()).count() as u64;
+        match self.kind {
+            Kind::RaidZ => silent <= self.nparity,
+            Kind::Mirror | Kind::Replacing | Kind::Spare => silent < self.children.len() as u64,
+            Kind::Root | Kind::Hole | Kind::Missing | Kind::Indirect => true,
+            Kind::File | Kind::Disk => self.state() == VdevState::Healthy,
+        }
+    }
+
     /// Appends this vdev's leaves.
     pub(crate) fn collect_leaves(self: &Arc<Vdev>, out: &mut Vec<Arc<Vdev>>) {
         if self.is_leaf() {

@@ -28,6 +28,13 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         return usage("missing pool argument");
     }
     let pools = Arc::clone(&ctx.pools);
+    if force {
+        // What a suspended pool holds is given up first: commands that wait for it end then, and may have the lock.
+        let named = |imported: &Arc<Imported>| all || names.iter().any(|n| n == imported.name());
+        for engine in pools.all().iter().filter(|i| named(i)).filter_map(|i| i.engine()) {
+            engine.abandon();
+        }
+    }
     let _change = pools.change();
     let (found, mut good) = select(ctx, &names);
     for imported in found {

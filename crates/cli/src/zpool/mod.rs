@@ -2,7 +2,7 @@
 //!
 //! | module | commands |
 //! |---|---|
-//! | [`create`], [`add`], [`destroy`] | `zpool create`, `zpool add`, `zpool destroy` |
+//! | [`create`], [`add`], [`remove`], [`destroy`] | `zpool create`, `zpool add`, `zpool remove`, `zpool destroy` |
 //! | [`import`] | `zpool import`, with and without a name |
 //! | [`export`] | `zpool export` |
 //! | [`list`] | `zpool list` |
@@ -36,6 +36,7 @@ pub mod list;
 pub mod outage;
 pub mod properties;
 pub mod reguid;
+pub mod remove;
 pub mod scripts;
 pub mod select;
 pub mod set;
@@ -59,7 +60,7 @@ const TOOL: Tool = Tool {
         row("destroy", Runs::Pools(destroy::run), usage::DESTROY),
         None,
         row("add", Runs::Pools(add::run), usage::ADD),
-        row("remove", Runs::Missing, usage::REMOVE),
+        row("remove", Runs::Pools(remove::run), usage::REMOVE),
         None,
         row("labelclear", Runs::Pools(labelclear::run), usage::LABELCLEAR),
         None,

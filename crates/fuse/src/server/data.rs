@@ -360,7 +360,7 @@ impl Server {
             return reply.ok();
         }
         let all: SyncHook = Arc::new(move |_| hooks.iter().try_for_each(|hook| hook(None)));
-        self.syncer.wait(&all, None, move |result| match result {
+        self.syncer.wait(reply.number(), &all, None, move |result| match result {
             Ok(()) => reply.ok(),
             Err(e) => reply.error(errno(e)),
         });

@@ -149,6 +149,13 @@ impl Filesystem for Server {
         self.direct.agreed(minor, flags);
     }
 
+    fn interrupted(&self, number: u64) {
+        // What a device or a group takes a while for is waited for, as in other file systems.
+        if self.tree.branches().iter().any(|branch| branch.fs().is_suspended()) {
+            self.syncer.interrupt(number);
+        }
+    }
+
     fn admit(&self) -> Option<RwLockReadGuard<'_, ()>> {
         Some(self.tree.admit())
     }
