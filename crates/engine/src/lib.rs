@@ -38,6 +38,7 @@
 //! | `outage` | devices that go out of use and come back |
 //! | `suspend` | what no device takes is held until the devices are back |
 //! | `sync` | one transaction group: its passes |
+//! | `diagnose` | devices that have had too many errors |
 //! | [`errlog`] | what could not be read, into the pool's error logs |
 //! | `commit` | config, uberblock, labels |
 //! | `condense` | livelists, condensed in the background |
@@ -103,6 +104,7 @@ mod condense;
 pub mod create;
 mod create_pool;
 mod datasets;
+mod diagnose;
 pub mod errlog;
 mod expand;
 pub mod figures;
@@ -420,6 +422,9 @@ impl Engine {
         change: impl FnOnce(&mut SyncContext<'_>) -> cenote_dsl::write::Result<T> + Send + 'static,
         is_done: fn(&T) -> bool,
     ) -> Result<T, EngineError> {
+        if let Some(why) = self.suspended() {
+            return Err(EngineError::Suspended(why));
+        }
         let suspension = self.shared.datasets.suspend_logs(&self.shared)?;
         let done = self.shared.queue.run(&self.shared.tx_state, change, is_done);
         drop(suspension);

@@ -250,7 +250,9 @@ fn a_suspended_pool_is_given_up() {
         fill(&fs, 3..4, 10_000);
         world.engine.commit(head(&world.engine)).unwrap();
         world.break_it(&["a", "b"], Fault::Missing);
-        assert!(world.engine.sync().is_err() && world.is_suspended());
+        fill(&fs, 4..5, LEN);
+        let done = world.engine.sync();
+        assert!(world.is_suspended(), "{commits}: {done:?}, {:?}", world.engine.suspended());
         let World { rig, faulty, engine } = world;
         std::thread::scope(|scope| {
             let _fails = Fails(&engine);

@@ -37,6 +37,7 @@ pub mod config_write;
 pub mod ddt;
 pub mod ddt_stats;
 pub mod devices;
+pub mod diagnosis;
 pub mod directory;
 pub mod discover;
 pub mod dtl;

@@ -102,6 +102,10 @@ impl Vdev {
     /// Forgets the errors seen at this vdev and below it.
     pub fn clear_errors(&self) {
         self.stats.clear_errors();
+        let before = self.state();
+        if self.too_many_errors.swap(false, Relaxed) {
+            self.tell_state(before);
+        }
         self.children.iter().for_each(|c| c.clear_errors());
     }
 
@@ -151,7 +155,8 @@ impl VdevTree {
     pub fn recheck(&self) -> Result<(), VdevError> {
         let _one = self.writer.probing.lock();
         assemble::for_each_leaf(self.root(), &mut |leaf, state_with| {
-            let Some(device) = leaf.device().filter(|_| leaf.state() == VdevState::Degraded) else {
+            let silent = leaf.opened_state() == VdevState::Degraded;
+            let Some(device) = leaf.device().filter(|_| silent) else {
                 return;
             };
             device.forget_cached();
@@ -226,7 +231,7 @@ impl VdevTree {
             }
             let config = (how.config)(leaf);
             let state_with = |device: Option<&dyn Device>| state_with(&config, device);
-            let well = leaf.state() == VdevState::Healthy;
+            let well = leaf.opened_state() == VdevState::Healthy;
             if well && (!how.doubt || is_well(leaf, &state_with)) {
                 return;
             }
@@ -257,6 +262,15 @@ impl VdevTree {
 }
 
 impl VdevTree {
+    /// As [`VdevTree::take_out`], of a leaf that has had too many errors (`vdev_fault`).
+    pub fn fault(&self, guid: u64) -> bool {
+        let spared = self.take_out(guid, VdevState::Faulted);
+        if let Some(leaf) = self.find(guid).filter(|_| spared) {
+            leaf.faulted_by_hand.store(false, Relaxed);
+        }
+        spared
+    }
+
     /// The top-level vdev above a leaf.
     fn above(&self, leaf: &Vdev) -> Option<&Arc<Vdev>> {
         above(self.root(), leaf)

@@ -85,6 +85,7 @@ fn vdev_on(
         sizes: RequestSizes::default(),
         seen: Mutex::default(),
         faulted_by_hand: AtomicBool::default(),
+        too_many_errors: AtomicBool::default(),
         written: Mutex::default(),
         queue: Queue::default(),
         asize: AtomicU64::default(),

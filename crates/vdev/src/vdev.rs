@@ -151,6 +151,8 @@ pub struct Vdev {
     pub(crate) seen: Mutex<Asked<Seen>>,
     /// An administrator is why it is faulted, if it is.
     pub(crate) faulted_by_hand: AtomicBool,
+    /// It has had so many errors that it counts as degraded, though it works.
+    pub(crate) too_many_errors: AtomicBool,
     /// What of a leaf's writes is not known to be durable.
     pub(crate) written: Mutex<Written>,
     /// The requests of a leaf's device.
@@ -242,8 +244,23 @@ impl Vdev {
             Kind::Root | Kind::Mirror | Kind::Replacing | Kind::Spare | Kind::RaidZ => {
                 state::of_interior(self.kind, self.nparity, &self.children, &|c| c.state())
             }
-            _ => self.opened().state,
+            _ => match self.opened_state() {
+                VdevState::Healthy if self.too_many_errors.load(Relaxed) => VdevState::Degraded,
+                state => state,
+            },
         }
+    }
+
+    /// How opening this leaf came out, and how it answers, whatever errors it has had.
+    pub(crate) fn opened_state(&self) -> VdevState {
+        self.opened().state
+    }
+
+    /// From now on this leaf counts as degraded for the errors that it has had, until they are cleared (`vdev_degrade`).
+    pub fn degrade(&self) {
+        let before = self.state();
+        self.too_many_errors.store(true, Relaxed);
+        self.tell_state(before);
     }
 
     /// Numbers of (read, write, checksum) errors seen at this vdev itself.
@@ -484,7 +501,7 @@ impl Vdev {
             Kind::RaidZ => silent <= self.nparity,
             Kind::Mirror | Kind::Replacing | Kind::Spare => silent < self.children.len() as u64,
             Kind::Root | Kind::Hole | Kind::Missing | Kind::Indirect => true,
-            Kind::File | Kind::Disk => self.state() == VdevState::Healthy,
+            Kind::File | Kind::Disk => self.opened_state() == VdevState::Healthy,
         }
     }
 
