@@ -33,6 +33,12 @@ impl World {
         s.run(&format!("zpool create {options} -R {root} tank {}", disk.name())).ok();
         let root = Path::new(&root).join("tank");
         fs::write(root.join("old"), [1; 10_000]).unwrap();
+        // Who makes a file keeps others from its directory.
+        for n in 0..20 {
+            fs::write(root.join(format!("k{n}")), "").unwrap();
+            fs::write(root.join(format!("w{n}")), "").unwrap();
+        }
+        fs::write(root.join("held"), "").unwrap();
         s.run("zpool sync tank").ok();
         Some(World { s, disk: Some(disk), root })
     }
@@ -52,6 +58,11 @@ impl World {
         std::io::copy(&mut File::open(self.s.path("own")).unwrap(), &mut to).unwrap();
         self.disk.as_ref().unwrap().resize();
         fs::remove_file(self.s.path("own")).unwrap();
+    }
+
+    fn import(&self) {
+        let disk = self.disk.as_ref().unwrap().name();
+        self.s.run(&format!("zpool import -R {} -d {disk} tank", self.s.root())).ok();
     }
 
     /// A program of its own that runs a line of a shell in the file system.
@@ -94,11 +105,11 @@ fn programs_wait_until_the_pool_is_cleared() {
     assert_eq!(s.run("zpool clear tank").fails(1), "cannot clear errors for tank: I/O error");
     // More than there are threads for a mount.
     let mut killed: Vec<Child> =
-        (0..20).map(|n| world.start(&format!("echo {n} > k{n}"))).collect();
+        (0..20).map(|n| world.start(&format!("echo {n} >> k{n}"))).collect();
     let mut waiting: Vec<Child> =
-        (0..4).map(|n| world.start(&format!("echo {n} > w{n}"))).collect();
+        (0..4).map(|n| world.start(&format!("echo {n} >> w{n}"))).collect();
     let mut syncs = world.start("exec sync held");
-    let mut stuck = world.start("exec sync held");
+    let mut stuck = world.start("exec sync old");
     std::thread::sleep(Duration::from_millis(500));
     // What is there can be looked at.
     assert_eq!(fs::read(root.join("old")).unwrap(), [1; 10_000]);
@@ -120,7 +131,7 @@ fn programs_wait_until_the_pool_is_cleared() {
         assert_eq!(fs::read_to_string(root.join(format!("w{n}"))).unwrap(), format!("{n}\n"));
     }
     s.run("zpool export tank").ok();
-    s.run(&format!("zpool import -R {} -d /dev tank", s.root())).ok();
+    world.import();
     assert_eq!(fs::read(root.join("held")).unwrap(), [2; 200_000]);
     world.finish();
 }
@@ -139,7 +150,7 @@ fn a_suspended_pool_can_be_unmounted_and_exported() {
     s.run("zpool export -f tank").ok();
     assert!(!ends(&mut waiting) && began.elapsed() < LONG);
     world.come_back();
-    s.run(&format!("zpool import -R {} -d /dev tank", s.root())).ok();
+    world.import();
     assert_eq!(fs::read(root.join("old")).unwrap(), [1; 10_000]);
     // Unmounted while it is suspended, and mounted again.
     world.vanish();
@@ -155,7 +166,7 @@ fn a_suspended_pool_can_be_unmounted_and_exported() {
     s.run("daemon stop").ok();
     assert!(!ends(&mut waiting));
     world.come_back();
-    s.run(&format!("zpool import -R {} -d /dev tank", s.root())).ok();
+    world.import();
     assert_eq!(fs::read(root.join("old")).unwrap(), [1; 10_000]);
     world.finish();
 }
