@@ -235,7 +235,7 @@ impl Search<'_> {
     /// with where they come from.
     fn oldest_head(&mut self, head: u64, block: &Block) -> Option<u64> {
         let mut at = self.dataset(head)?;
-        while at.ds.prev_snap != 0 && at.ds.prev_snap_txg > block.birth {
+        while at.ds.prev_snap != 0 && at.ds.prev_snap_txg >= block.birth {
             at = self.dataset(at.ds.prev_snap)?;
         }
         Some(at.dir.head_dataset)

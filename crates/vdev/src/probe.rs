@@ -381,6 +381,7 @@ fn reopen(leaf: &Vdev, state_with: StateOf<'_>, how: &mut Reopen<'_>) -> bool {
         && let Some(device) = leaf.device().filter(same)
         && state_with(Some(&*device)).readable()
     {
+        leaf.written().write_failed();
         leaf.set_state(VdevState::Degraded);
         return false;
     }

@@ -143,6 +143,9 @@ impl Suspension {
         while state.retrying > 0 && !state.over {
             self.changed.wait(&mut state);
         }
+        if state.over {
+            return Err("nothing can be written any more".into());
+        }
         state.why.clone().map_or(Ok(()), Err)
     }
 
