@@ -110,7 +110,7 @@ impl Session<'_> {
         let turn = self.pool().uberblock().txg;
         for again in 0..u64::from(u8::MAX) {
             let name = format!("{head}@{PREFIX}{}", turn + again);
-            if self.pool().dsl().find(&name).ok().flatten().is_some() {
+            if self.pool().dsl().find(&name).map_err(|e| cannot(e.into()))?.is_some() {
                 continue;
             }
             match changes.snapshot(&NewSnapshot { names: vec![name.clone()], props: vec![] }) {

@@ -44,7 +44,12 @@ impl Session<'_> {
         let changes = self.changes().map_err(|e| failed(snapshot, e))?;
         changes.permit(&Operation::Release { names: &names }).map_err(|e| failed(snapshot, e))?;
         // The last hold of a snapshot that is marked for destruction takes it along.
-        let marked: Vec<String> = names.iter().filter(|n| self.is_marked(n)).cloned().collect();
+        let mut marked = Vec::new();
+        for name in &names {
+            if self.is_marked(name).map_err(|e| failed(name, e.into()))? {
+                marked.push(name.clone());
+            }
+        }
         if let Err(busy) = self.host.mounts().close_snapshots(&marked) {
             let busy = busy.first().map_or(snapshot, String::as_str);
             return Err(failed(busy, ChangeError::Busy));
@@ -64,9 +69,9 @@ impl Session<'_> {
         }
     }
 
-    fn is_marked(&self, name: &str) -> bool {
-        let found = self.pool().dsl().find(name).ok().flatten();
-        found.is_some_and(|d| d.ds.flags & DS_FLAG_DEFER_DESTROY != 0)
+    fn is_marked(&self, name: &str) -> cenote_dmu::Result<bool> {
+        let found = self.pool().dsl().find(name)?;
+        Ok(found.is_some_and(|d| d.ds.flags & DS_FLAG_DEFER_DESTROY != 0))
     }
 
     /// The snapshots that are there of those that are meant; with `tag`, those that have a hold of it, and whether one has not.

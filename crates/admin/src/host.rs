@@ -134,7 +134,7 @@ pub trait Exclusion: Send + Sync {
 /// Others are out as long as this is there.
 pub trait Entered {}
 
-/// Nobody else changes the pool.
+/// No other operation changes the pool.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoOthers;
 
@@ -158,7 +158,7 @@ pub struct Unmount {
 /// What is mounted, or otherwise in use, of the datasets of a pool. Datasets are named by their full names or by the numbers
 /// of their objects (`Dataset::ds_obj`). Where nothing is ever mounted the defaults do ([`NoMounts`]).
 pub trait Mounts {
-    /// A file system or volume is about to be destroyed: nobody can use it any more.
+    /// A file system or volume is about to be destroyed: no program can use it any more.
     ///
     /// # Errors
     /// It is in use: the message.
@@ -167,7 +167,7 @@ pub trait Mounts {
         Ok(())
     }
 
-    /// Snapshots are about to be destroyed: nobody can begin to use them until it is told that they
+    /// Snapshots are about to be destroyed: no program can begin to use them until the host is told that they
     /// [changed](Mounts::snapshots_changed) or [stay](Mounts::snapshots_stay).
     ///
     /// # Errors
@@ -209,7 +209,7 @@ pub trait Mounts {
         None
     }
 
-    /// Has `change` give a dataset other contents. Nobody can use it meanwhile; its users go on in the new contents.
+    /// Has `change` give a dataset other contents. No program can use it meanwhile; its users go on in the new contents.
     ///
     /// # Errors
     /// It cannot be closed, and `change` was not called; or it cannot be opened again.

@@ -1,13 +1,13 @@
-//! The library of administration (OpenZFS's libzfs): what there is to know about a whole operation on datasets, beyond
-//! single changes of the engine.
+//! The library of administration (OpenZFS's libzfs). It knows how a whole operation on datasets is made of single changes
+//! of the engine.
 //!
 //! To destroy a file system with its snapshots is to find what depends on it, to put that in order, to unmount it,
 //! and to make one change after the other. The engine makes the changes
 //! ([`Changes`](cenote_engine::change::Changes)); this crate knows the rest.
 //!
-//! Floor 9 of cenote, between the engine with its file systems and those who use them: commands, and programs that embed the
-//! engine. It prints nothing, and knows neither FUSE nor the daemon. A program that uses it implements [`Host`], and is told
-//! what happens ([`Event`]) and asked for what only the program can do: [`Mounts`] and [`Exclusion`].
+//! Floor 9 of cenote: commands, and programs that embed the engine, stand above it, and the engine with its file systems
+//! below. It prints nothing, and knows neither FUSE nor the daemon. A program that uses it implements [`Host`]. The library
+//! tells the program what happens ([`Event`]), and asks it for what only the program can do: [`Mounts`] and [`Exclusion`].
 //!
 //! ```text
 //! command, daemon, cenote ── Session ──► this crate ──► engine, zpl

@@ -77,7 +77,7 @@ pub struct Session<'h> {
 }
 
 impl<'h> Session<'h> {
-    /// A session on a pool. Nobody else changes its datasets meanwhile, or the caller sees to it.
+    /// A session on a pool. No other session changes its datasets meanwhile: the caller sees to it.
     pub fn new(opened: Opened, rights: Rights, host: &'h mut dyn Host) -> Session<'h> {
         let delegate = rights.delegate.clone();
         let changes = opened.engine().map(|engine| Arc::new(rights.changes(engine)));

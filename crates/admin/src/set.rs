@@ -88,7 +88,7 @@ impl Session<'_> {
     /// Lets a property be inherited, or with `received` have the value that came with a stream.
     ///
     /// # Errors
-    /// [`ErrorKind::Told`]: it is none that is inherited, or what is mounted does not follow.
+    /// [`ErrorKind::Told`]: the property is not inherited, or what is mounted does not follow.
     pub fn inherit(&mut self, dataset: &Dataset, property: &str, received: bool) -> Result<()> {
         let name = &dataset.name;
         let what = || format!("cannot inherit {property} for '{name}'");
@@ -177,9 +177,16 @@ impl Session<'_> {
         if moves == Moves::Mountpoint {
             // What was not mounted may have a place now.
             let pool = self.pool();
-            let new = concerned.iter().filter(|d| !tried.contains(&d.ds_obj));
-            let new: Vec<Dataset> =
-                new.filter_map(|d| pool.dsl().find(&d.name).ok().flatten()).collect();
+            let mut new = Vec::new();
+            for d in concerned.iter().filter(|d| !tried.contains(&d.ds_obj)) {
+                match pool.dsl().find(&d.name) {
+                    Ok(found) => new.extend(found),
+                    Err(e) => {
+                        self.failed(Error::doing(format_args!("cannot mount '{}'", d.name), e))?;
+                        good = false;
+                    }
+                }
+            }
             good &= self.host.mounts().mount_all(&new);
         }
         Ok(if good { Moved::Well } else { Moved::Unmounted })

@@ -87,7 +87,7 @@ impl Session<'_> {
     /// `None`: the file system is of a version that does not count projects.
     ///
     /// # Errors
-    /// The user may not; the dataset is none of a file system, or of a version that does not count; it cannot be read.
+    /// The user may not; the dataset is not a file system, or of a version that does not count; it cannot be read.
     pub fn userspace(
         &self,
         dataset: &Dataset,

@@ -204,7 +204,7 @@ impl Dataset {
     /// Lets a property be inherited, or have its default.
     ///
     /// # Errors
-    /// [`Error::Change`]: it is none that is inherited; [`Error::ReadOnly`].
+    /// [`Error::Change`]: the property is not inherited; [`Error::ReadOnly`].
     pub fn inherit(&self, property: impl AsRef<str>) -> Result<()> {
         self.forget(property.as_ref(), false)
     }

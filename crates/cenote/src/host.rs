@@ -90,7 +90,7 @@ impl OpenHere<'_> {
 
 impl Mounts for OpenHere<'_> {
     fn give_up(&mut self, name: &str, _force: bool) -> std::result::Result<(), String> {
-        let found = self.pool.view().dsl().find(name).ok().flatten();
+        let found = self.pool.view().dsl().find(name).map_err(|e| format!("{name}: {e}"))?;
         found.and_then(|d| self.busy(d.ds_obj)).map_or(Ok(()), Err)
     }
 

@@ -137,7 +137,7 @@ impl Value for bool {
     }
 }
 
-/// A limit; `None`: there is none.
+/// A limit; `None`: no limit.
 impl Value for Option<u64> {
     fn from_text(text: &str) -> Option<Option<u64>> {
         match text {

@@ -242,7 +242,8 @@ impl Pool {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Admin`](crate::Error::Admin): it is no token, or what it names is not there any more; those of [`Stream::send`].
+    /// [`Error::Admin`](crate::Error::Admin): the text is not a token, or what it names is not there any more; the
+    /// errors of [`Stream::send`].
     pub fn resume_send(&self, token: &str, mut out: impl Write) -> Result<()> {
         let token = decode_token(token)?;
         let how = How::default();

@@ -149,7 +149,7 @@ impl FileSystem {
     }
 
     /// Removes what is no directory. The space of a file of many blocks comes back in the background;
-    /// what is left of it when nobody has the file system any more does when it is opened again.
+    /// what is left of it when the program has let go of the file system does when it is opened again.
     ///
     /// # Errors
     /// There is nothing at the path (`ENOENT`), or it is a directory (`EISDIR`).

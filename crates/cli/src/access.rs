@@ -166,6 +166,12 @@ mod tests {
     fn what_is_in_no_table_is_for_the_daemons_user_and_root() {
         for line in [
             "zpool create p f",
+            "zpool add p f",
+            "zpool attach p f g",
+            "zpool replace p f g",
+            "zpool online -e p f",
+            "zpool reopen p",
+            "zpool import -d f",
             "zpool destroy p",
             "zpool export p",
             "zpool freeze p",

@@ -81,7 +81,10 @@ pub(super) fn before_mounting(
 /// Says which intent logs were not replayed because the pool is imported read-only.
 pub(super) fn not_done(pool: &Pool, ctx: &mut Context) {
     match cenote_engine::unreplayed(pool) {
-        Ok(names) => {
+        Ok((names, unread)) => {
+            for e in unread {
+                ctx.complain(format_args!("an intent log cannot be looked for: {e}"));
+            }
             for name in names {
                 ctx.complain(format_args!(
                     "intent log of '{name}' was not replayed: the pool is imported read-only, and shows \

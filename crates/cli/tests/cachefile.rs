@@ -39,6 +39,24 @@ fn default(session: &Session) -> PathBuf {
     session.path("socket.zpool.cache")
 }
 
+/// A file that cannot be read may name pools of others.
+#[test]
+fn a_file_that_cannot_be_read_is_not_written_anew() {
+    let s = Session::new();
+    let turns = s.path("turns.cache");
+    std::os::unix::fs::symlink(&turns, &turns).unwrap();
+    create(&s, &format!("-o cachefile={}", turns.display()), "a");
+    assert_eq!(fs::read_link(&turns).unwrap(), turns);
+    // One that is no cache file has nothing to lose.
+    let other = s.path("other.cache");
+    fs::write(&other, "no cache file").unwrap();
+    s.run(&format!("zpool set cachefile={} a", other.display())).ok();
+    assert_eq!(names(&other), ["a"]);
+    s.run("zpool export a").ok();
+    assert_eq!(fs::read_link(&turns).unwrap(), turns);
+    cenote_testpools::judge(s.dir.path(), "a");
+}
+
 #[test]
 fn files_name_the_pools_that_they_are_to() {
     let s = Session::new();

@@ -687,7 +687,7 @@ fn a_killed_daemon_is_gone_while_it_mounts() {
     }
     let _turn = NAMESPACES.read();
     let tank = Tank::new("");
-    let rounds = if std::env::var("CENOTE_TORTURE").is_ok_and(|v| v == "long") { 40 } else { 4 };
+    let rounds = if std::env::var("CENOTE_TORTURE").is_ok_and(|v| v == "long") { 40 } else { 2 };
     for round in 0..rounds {
         let daemon = tank.session.daemon().unwrap();
         let mut busy: Vec<Child> = (0..3)
@@ -734,7 +734,7 @@ fn an_import_right_after_a_kill_stays_mounted() {
     let (root, dir) = (tank.session.root(), tank.session.dir.path().display());
     let import = format!("zpool import -d {dir} -R {root} tank");
     let kill = |pid: i32| must("kill", &["-KILL", &pid.to_string()]);
-    let rounds = if std::env::var("CENOTE_TORTURE").is_ok_and(|v| v == "long") { 60 } else { 6 };
+    let rounds = if std::env::var("CENOTE_TORTURE").is_ok_and(|v| v == "long") { 60 } else { 3 };
     for round in 0..rounds {
         kill(tank.session.daemon().unwrap());
         let mut first = tank.session.command();

@@ -75,6 +75,17 @@ fn cache_devices_go_offline() {
     judge(&s);
 }
 
+/// The same, once devices that came back have what they missed.
+fn resilvered(s: &Session) -> Vec<String> {
+    s.run("zpool wait -t resilver tank").ok();
+    let status = s.run("zpool status tank").ok();
+    assert!(
+        status.contains("scan: resilvered ") && status.contains(" with 0 errors on "),
+        "{status}"
+    );
+    shown(s)
+}
+
 /// Exports the pool and has `zdb` judge it.
 fn judge(s: &Session) {
     s.run("zpool export tank").ok();
@@ -86,8 +97,6 @@ fn import(s: &Session) {
 }
 
 const WELL: [&str; 4] = ["tank ONLINE", "mirror-0 ONLINE", "a ONLINE", "b ONLINE"];
-const BEHIND: [&str; 4] =
-    ["tank ONLINE", "mirror-0 ONLINE", "a ONLINE", "b ONLINE (awaiting resilver)"];
 const OFFLINE: [&str; 4] = ["tank DEGRADED", "mirror-0 DEGRADED", "a ONLINE", "b OFFLINE"];
 
 #[test]
@@ -109,17 +118,17 @@ fn offline_and_online() {
     assert_eq!(shown(&s), OFFLINE);
     s.run("zfs create tank/two").ok();
     s.run(&format!("zpool online tank {b}")).ok();
-    assert_eq!(shown(&s), BEHIND);
+    assert_eq!(resilvered(&s), WELL);
     s.run("zfs create tank/three").ok();
     judge(&s);
     import(&s);
-    assert_eq!(shown(&s), BEHIND);
+    assert_eq!(resilvered(&s), WELL);
     // What is offline for the time being is online after an import.
     s.run(&format!("zpool offline -t tank {b}")).ok();
     s.run("zfs create tank/four").ok();
     judge(&s);
     import(&s);
-    assert_eq!(shown(&s), BEHIND);
+    assert_eq!(resilvered(&s), WELL);
     let history = s.run("zpool history tank").ok();
     for line in ["zpool offline tank", "zpool online tank", "zpool clear tank"] {
         assert!(history.contains(line), "{history}");
@@ -148,18 +157,18 @@ fn a_device_that_was_faulted_stays_so_until_it_is_cleared() {
     assert_eq!(shown(&s), FAULTED);
     s.run("zfs create tank/two").ok();
     s.run("zpool clear tank").ok();
-    assert_eq!(shown(&s), BEHIND);
+    assert_eq!(resilvered(&s), WELL);
     s.run("zfs create tank/three").ok();
     judge(&s);
     import(&s);
-    assert_eq!(shown(&s), BEHIND);
+    assert_eq!(resilvered(&s), WELL);
     // For the time being: until it is cleared, or the next import.
     s.run(&format!("zpool offline -ft tank {b}")).ok();
     s.run("zpool reopen tank").ok();
     assert_eq!(shown(&s), FAULTED);
     judge(&s);
     import(&s);
-    assert_eq!(shown(&s), BEHIND);
+    assert_eq!(resilvered(&s), WELL);
     judge(&s);
 }
 
@@ -179,7 +188,7 @@ fn a_device_that_was_missing_comes_back() {
     assert!(warned.out.contains("onlined, but remains in faulted state"), "{warned:?}");
     fs::rename(s.path("far/b"), s.path("b")).unwrap();
     s.run("zpool reopen tank").ok();
-    assert_eq!(shown(&s), BEHIND);
+    assert_eq!(resilvered(&s), WELL);
     s.run("zfs create tank/two").ok();
     judge(&s);
     // Another file in its place is not taken for it.
@@ -263,7 +272,8 @@ fn a_device_that_answers_again_is_looked_at_before_it_is_written_to() {
     disk.resize();
     s.run("zpool clear tank").ok();
     change(&s, "three");
-    let well = format!("{} ONLINE (awaiting resilver)", disk.path.file_name().unwrap().display());
+    s.run("zpool wait -t resilver tank").ok();
+    let well = format!("{} ONLINE", disk.path.file_name().unwrap().display());
     assert_eq!(shown(&s), ["tank ONLINE", "mirror-0 ONLINE", "a ONLINE", &well]);
     s.run("zpool export tank").ok();
     drop(disk);
@@ -300,13 +310,13 @@ fn what_a_device_of_old_missed_is_on_record() {
     s.run(&format!("zpool offline tank {}", s.path("b").display())).ok();
     overwrite(&s.path("b"), &s.path("old"));
     s.run(&format!("zpool online tank {}", s.path("b").display())).ok();
-    assert_eq!(shown(&s), BEHIND);
+    assert_eq!(resilvered(&s), WELL);
     fs::remove_file(s.path("old")).unwrap();
     // Nothing of that is read from it.
     s.run("zpool export tank").ok();
     import(&s);
     s.run("zfs list -r -o all tank").ok();
-    assert_eq!(shown(&s), BEHIND);
+    assert_eq!(resilvered(&s), WELL);
     assert!(s.run("zpool status tank").ok().contains("No known data errors"));
     judge(&s);
 }
@@ -332,7 +342,7 @@ fn the_right_device_comes_back_after_a_wrong_one() {
         assert_eq!(sum(&s.path("b")), before);
         fs::rename(s.path("far/keep"), s.path("b")).unwrap();
         s.run(&format!("zpool {command}")).ok();
-        assert_eq!(shown(&s), BEHIND, "{command}");
+        assert_eq!(resilvered(&s), WELL, "{command}");
         change(&s, &format!("{}2", &command[..5]));
         judge(&s);
         fs::rename(s.path("b"), s.path("far/keep")).unwrap();

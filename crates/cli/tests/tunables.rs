@@ -52,6 +52,21 @@ fn shell(line: &str) -> Done {
     }
 }
 
+/// What the documentation says is absent on purpose is refused, not accepted and ignored.
+#[test]
+fn those_that_are_absent_on_purpose_are_refused() {
+    let s = Session::new();
+    let text = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/tunables.md"));
+    let text = text.unwrap();
+    let absent = text.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let absent: Vec<&str> = absent.collect();
+    assert!(absent.contains(&"zfs_arc_min") && absent.len() > 3, "{absent:?}");
+    for name in absent {
+        let said = s.run(&format!("tunables set {name}=1")).fails(1);
+        assert!(said.contains(name), "{said}");
+    }
+}
+
 #[test]
 fn they_are_listed_set_and_reset() {
     let s = Session::new();

@@ -13,13 +13,15 @@
 
 use crate::pools::{Imported, PoolTable};
 use crate::socket::Place;
-use cenote_pool::cachefile::CacheFile;
+use cenote_pool::cachefile::{CacheFile, CacheFileError};
 use cenote_pool::events::PoolFailure;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::DirBuilder;
+use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The value of `cachefile` of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -104,12 +106,22 @@ fn write_all(pools: &PoolTable, gone: Option<&Imported>) {
     for path in &paths {
         let guids = imported.iter().map(|pool| pool.guid()).chain(gone.map(Imported::guid));
         let guids: Vec<u64> = guids.collect();
-        let there = CacheFile::read(path).unwrap_or_default();
-        let mut new = there.clone();
-        new.retain(|entry| !guids.contains(&entry.guid));
-        let listed = |pool: &&std::sync::Arc<Imported>| {
+        let listed = |pool: &&Arc<Imported>| {
             pool.engine().is_some() && pool.cachefile().path().as_ref() == Some(path)
         };
+        let there = match CacheFile::read(path) {
+            Ok(there) => there,
+            // A file that is no cache file, or is not there yet, gets a new one in its place.
+            Err(CacheFileError::Corrupt) => CacheFile::default(),
+            Err(CacheFileError::Open(e)) if e.kind() == ErrorKind::NotFound => CacheFile::default(),
+            // It may have pools of others.
+            Err(e) => {
+                not_written(path, &e, &mut imported.iter().filter(listed));
+                continue;
+            }
+        };
+        let mut new = there.clone();
+        new.retain(|entry| !guids.contains(&entry.guid));
         for pool in imported.iter().filter(listed) {
             new.add(pool.name(), pool.pool().config());
         }
@@ -117,13 +129,20 @@ fn write_all(pools: &PoolTable, gone: Option<&Imported>) {
             continue;
         }
         if let Err(e) = make_directory(path).and_then(|()| new.write(path)) {
-            tracing::warn!("cache file {}: {e}", path.display());
-            for pool in imported.iter().filter(listed) {
-                PoolFailure::CacheFile.post(pool.pool().store());
-            }
+            not_written(path, &e, &mut imported.iter().filter(listed));
         }
     }
     pools.note_cachefiles(paths);
+}
+
+/// Tells that a cache file was not written, and posts an event for each pool that it should list.
+fn not_written(
+    path: &Path,
+    why: &dyn std::fmt::Display,
+    pools: &mut dyn Iterator<Item = &Arc<Imported>>,
+) {
+    tracing::warn!("cache file {}: {why}", path.display());
+    pools.for_each(|pool| PoolFailure::CacheFile.post(pool.pool().store()));
 }
 
 /// Makes the directory of the default file. That of another one is there.

@@ -90,6 +90,10 @@ impl SyncContext<'_> {
     /// Whether what was prepared still fits the pool.
     fn check(&mut self, prepared: &Prepared) -> Result<()> {
         let invalid = |why: &str| Err(DslWriteError::Invalid(why.into()));
+        if self.disk.frozen.leaves_out(self.tx.txg) {
+            // Blocks of intent logs would go to devices that the next import does not know.
+            return invalid("the pool is frozen: export and import it first");
+        }
         let count = children(&self.config.vdev_tree).len() as u64;
         let in_order = prepared.new_tops.iter().zip(count..).all(|(id, next)| *id == next);
         if prepared.pool_guid != self.config.guid || !in_order {

@@ -218,27 +218,33 @@ fn lacks_log_vdev(pool: &Pool) -> bool {
 }
 
 /// Names of the datasets of a pool that is not written to whose intent logs have changes that are not in the
-/// datasets. What cannot be read is left out.
+/// datasets; and why others could not be looked at.
 ///
 /// # Errors
-/// The datasets cannot be listed.
-pub fn unreplayed(pool: &Pool) -> cenote_dmu::Result<Vec<String>> {
+/// The root cannot be read.
+pub fn unreplayed(pool: &Pool) -> cenote_dmu::Result<(Vec<String>, Vec<EngineError>)> {
     let dsl = pool.dsl();
-    let (mut waiting, mut seen, mut names) = (vec![dsl.root()?], 0, Vec::new());
+    let (mut waiting, mut seen) = (vec![dsl.root()?], 0);
+    let (mut names, mut unread) = (Vec::new(), Vec::new());
     while let Some(dataset) = waiting.pop() {
         seen += 1;
         if seen > MAX_DATASETS {
             break;
         }
         let header = dsl.open_objset(&dataset).map(|set| set.phys().zil);
-        let state = header.map(|zil| log_state(pool, &dataset, &zil, &Kept::nothing()));
-        if let Ok(Ok(Log::Waiting)) = state {
-            names.push(dataset.name.clone());
+        let state = header.map_err(EngineError::Read);
+        match state.and_then(|zil| log_state(pool, &dataset, &zil, &Kept::nothing())) {
+            Ok(Log::Waiting) => names.push(dataset.name.clone()),
+            Ok(_) => {}
+            Err(e) => unread.push(e),
         }
-        waiting.extend(dsl.children(&dataset).unwrap_or_default());
+        match dsl.children(&dataset) {
+            Ok(children) => waiting.extend(children),
+            Err(e) => unread.push(EngineError::Read(e)),
+        }
     }
     names.sort_unstable();
-    Ok(names)
+    Ok((names, unread))
 }
 
 fn is_encrypted(pool: &Pool, dataset: &Dataset) -> Result<bool, EngineError> {

@@ -42,6 +42,7 @@
 //! | [`errlog`] | what could not be read, into the pool's error logs |
 //! | `commit` | config, uberblock, labels |
 //! | `condense` | livelists, condensed in the background |
+//! | `scan` | scrub and resilver |
 //! | `accounting` | what users, groups and projects use |
 //! | `policy` | how blocks are written |
 //! | [`open`] | importing for writing |
@@ -120,9 +121,11 @@ mod receives;
 mod reguid;
 mod remove;
 mod room;
+mod scan;
 mod space;
 pub mod space_write;
 mod suspend;
+mod surgery;
 mod sync;
 pub mod task;
 mod throttle;
@@ -141,6 +144,8 @@ pub use intent_log::{NotReplayed, ReplayLog, Replayer};
 pub use long_hold::LongHold;
 pub use outage::{OfflineError, TakeOut};
 pub use remove::RemoveError;
+pub use scan::ScanError;
+pub use surgery::Attach;
 pub use task::{EngineError, SpaceCheck, SyncContext};
 
 use crate::space_write::Loader;
@@ -164,9 +169,11 @@ use figures::{Figure, History};
 use freeze::Frozen;
 use parking_lot::{Mutex, RwLock};
 use receives::Receives;
+use scan::Scanner;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
+use surgery::SpareCaller;
 use sync::{Core, lacks_root_zap};
 use task::Queue;
 use txg::{TxState, Work};
@@ -238,6 +245,8 @@ pub(crate) struct Shared {
     /// What write calls of files and volumes took.
     pub write_calls: Latencies,
     pub condenser: Condenser,
+    pub scanner: Scanner,
+    pub spares: SpareCaller,
     pub options: EngineOptions,
     /// Intent logs that are to be replayed.
     pub unreplayed: Mutex<Unreplayed>,
@@ -558,6 +567,8 @@ impl Engine {
         if let Some(why) = self.suspended() {
             return Err(EngineError::Suspended(why));
         }
+        self.shared.spares.stop();
+        self.shared.scanner.stop();
         self.shared.condenser.stop();
         self.shared.datasets.close_logs(&self.shared)?;
         self.sync()?;
@@ -580,6 +591,8 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.hold_no_more();
+        self.shared.spares.stop();
+        self.shared.scanner.stop();
         self.shared.condenser.stop();
         self.shared.tx_state.end();
         if let Some(thread) = self.thread.lock().take()

@@ -12,6 +12,8 @@ use super::condense::Condenser;
 use super::datasets::Datasets;
 use super::figures::History;
 use super::freeze::Frozen;
+use super::scan::Scanner;
+use super::surgery::SpareCaller;
 use super::sync::Core;
 use super::task::{EngineError, Queue, SyncContext};
 use super::txg::TxState;
@@ -73,6 +75,8 @@ impl Engine {
         }
         events::learn(&engine.pool());
         engine.tell("pool_import", config::STATE_ACTIVE);
+        engine.resume_scan();
+        engine.shared.call_spares();
         Ok(engine)
     }
 
@@ -113,6 +117,8 @@ impl Engine {
             receives: Arc::default(),
             write_calls: Latencies::default(),
             condenser: Condenser::default(),
+            scanner: Scanner::default(),
+            spares: SpareCaller::default(),
             options,
             unreplayed: Mutex::default(),
         });

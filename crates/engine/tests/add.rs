@@ -101,6 +101,31 @@ fn vdevs_of_every_class_join_a_pool_in_use() {
     check(&open(&engine), 0..files + 16, 700_000);
 }
 
+/// Blocks of intent logs would go to a device that the next import does not know.
+#[test]
+fn a_frozen_pool_takes_no_vdevs() {
+    let rig = Rig::new(64 << 20);
+    let engine = rig.create("a", 12);
+    let fs = open(&engine);
+    fill(&fs, 0..2, 100_000);
+    engine.sync().unwrap();
+    let ready = prepared(&rig, &engine, "b").unwrap();
+    engine.freeze().unwrap();
+    let refused = engine.add(ready).unwrap_err().to_string();
+    assert!(refused.contains("the pool is frozen"), "{refused}");
+    let device = std::fs::read(rig.file("b")).unwrap();
+    assert!(device.iter().all(|byte| *byte == 0), "a device that did not join has a label");
+    drop(fs);
+    engine.export(false).unwrap();
+    drop(engine);
+    let engine = rig.import();
+    assert_eq!(engine.pool().store().vdevs().root().children().len(), 1);
+    check(&open(&engine), 0..2, 100_000);
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge();
+}
+
 /// Vdevs join one after another while files are read and written: trees that were replaced are let go.
 #[test]
 fn trees_that_were_replaced_are_let_go() {

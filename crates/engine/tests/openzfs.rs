@@ -151,7 +151,7 @@ fn turns(layout: &str, ashift: u64, props: &[(&str, &str)]) {
     ours.changes.destroy("tank/gone-here").unwrap();
     ours.export();
     drop((root, kept));
-    rig.judge();
+    rig.judge_blocks();
 
     openzfs(
         &rig,
@@ -181,7 +181,7 @@ fn turns(layout: &str, ashift: u64, props: &[(&str, &str)]) {
             "
         ),
     );
-    rig.judge();
+    rig.judge_blocks();
 
     let ours = Use::new(rig.import());
     rig::check(&ours.open("tank"), 0..8, LEN);
@@ -211,7 +211,7 @@ fn turns(layout: &str, ashift: u64, props: &[(&str, &str)]) {
     ours.engine.sync().unwrap();
     ours.export();
     drop((clone, kept, dsl));
-    rig.judge();
+    rig.judge_blocks();
 
     openzfs(
         &rig,
@@ -233,7 +233,7 @@ fn turns(layout: &str, ashift: u64, props: &[(&str, &str)]) {
             "
         ),
     );
-    rig.judge();
+    rig.judge_blocks();
 
     let ours = Use::new(rig.import());
     rig::check(&ours.open("tank/moved"), 50..54, LEN);
@@ -297,7 +297,7 @@ fn adopted(kind: &str, files: &[&str]) {
             "
         ),
     );
-    rig.judge();
+    rig.judge_blocks();
 
     let ours = Use::new(rig.import());
     assert!(ours.object("tank/theirs", 10, 600_000) == rig::bytes(8, 600_000));
@@ -308,7 +308,7 @@ fn adopted(kind: &str, files: &[&str]) {
     ours.take(&["tank/ours@one", "tank/theirs@two"]);
     rig::fill(&ours.open("tank/ours"), 10..12, LEN);
     ours.export();
-    rig.judge();
+    rig.judge_blocks();
 
     openzfs(
         &rig,
@@ -325,7 +325,7 @@ fn adopted(kind: &str, files: &[&str]) {
          crash
         ",
     );
-    rig.judge();
+    rig.judge_blocks();
 
     let ours = Use::new(rig.import());
     rig::check(&ours.open("tank/ours"), 0..12, LEN);

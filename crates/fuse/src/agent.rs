@@ -19,9 +19,10 @@ mod channel;
 
 pub use channel::{Channel, serve};
 
-use crate::attach::{self, Force, MountError, all_as_bytes, as_bytes, resolve};
+use crate::attach::{self, Force, resolve};
 use crate::connection::Connection;
 use crate::detach;
+use crate::error::{MountError, all_as_bytes, as_bytes, number};
 use crate::kernel;
 use crate::mountinfo::{self, Table};
 use crate::place;
@@ -303,18 +304,21 @@ pub(crate) fn perform(request: Request, device: Option<OwnedFd>) -> (Reply, Opti
             Reply::Done
         }
         Request::Look(path) => {
-            let missing =
-                path.canonicalize().err().map_or(0, |e| attach::number(&e).raw_os_error());
+            let missing = path.canonicalize().err().map_or(0, |e| number(&e).raw_os_error());
             Reply::Seen(Seen { empty: attach::is_empty(&path), path: resolve(&path), missing })
         }
         Request::List => {
-            let table = Table::read();
-            let zfs = table.all().iter().filter(|m| mountinfo::is_zfs(&m.id));
             let shown = |m: &mountinfo::FuseMount| Shown {
                 id: m.id.clone(),
                 mountpoint: m.mountpoint.clone(),
             };
-            Reply::Places(zfs.map(shown).collect())
+            match Table::read() {
+                Ok(table) => {
+                    let zfs = table.all().iter().filter(|m| mountinfo::is_zfs(&m.id));
+                    Reply::Places(zfs.map(shown).collect())
+                }
+                Err(e) => Reply::Failed(e),
+            }
         }
     };
     (reply, None)
@@ -332,7 +336,7 @@ impl Agent for Local {
         device: Option<BorrowedFd<'_>>,
     ) -> Result<(Reply, Option<OwnedFd>), MountError> {
         let device = device.map(|d| d.try_clone_to_owned()).transpose();
-        let device = device.map_err(|e| MountError::Device(attach::number(&e)))?;
+        let device = device.map_err(|e| MountError::Device(number(&e)))?;
         match perform(request.clone(), device) {
             (Reply::Failed(e), _) => Err(e),
             done => Ok(done),

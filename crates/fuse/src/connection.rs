@@ -126,12 +126,12 @@ impl Pinned {
         openat(CWD, path, flags, Mode::empty()).map(Pinned)
     }
 
-    /// The connection that it is a mount of; `None`: it is no mount of FUSE.
+    /// The connection that it is a mount of; `None`: it is no mount of FUSE, or that cannot be told.
     pub(crate) fn connection(&self) -> Option<String> {
         let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", self.0.as_raw_fd())).ok()?;
         let line = info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?;
         let mount = line.trim().parse().ok()?;
-        Table::read().by_mount(mount).map(|mount| mount.id.clone())
+        Table::read().ok()?.by_mount(mount).map(|mount| mount.id.clone())
     }
 
     /// Whether no process serves it any more.

@@ -4,8 +4,9 @@
 //! [agent](crate::agent) do it. Ending a connection (`abort`) needs no path below a mount: processes that wait
 //! for an answer get an error then, in whatever namespace, and the mounts that are left are dead.
 
-use crate::attach::{Force, HELPER, MountError, is_root, number};
+use crate::attach::{Force, HELPER, is_root};
 use crate::connection::{Connection, Pinned};
+use crate::error::{MountError, number};
 use crate::mountinfo::{self, FuseMount, Table};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -23,7 +24,7 @@ pub(crate) fn unmount(
     places: &[PathBuf],
     force: Force,
 ) -> Result<(), MountError> {
-    let (table, id) = (Table::read(), connection.id.as_str());
+    let (table, id) = (Table::read()?, connection.id.as_str());
     if !connection.lives() {
         return Ok(());
     }
@@ -43,7 +44,7 @@ pub(crate) fn unmount(
         }
     }
     // A mount around the place may cover it: then its path leads to something else, or nowhere.
-    let left = Table::read();
+    let left = Table::read()?;
     for place in ours.iter().map(|m| &m.mountpoint) {
         // The agent of a daemon that was killed may have mounted there last of all.
         if left.top(place).is_some_and(|m| mountinfo::is_zfs(&m.id)) {
@@ -126,7 +127,7 @@ pub(crate) fn remount(
     mountpoint: &Path,
     flags: rustix::mount::MountFlags,
 ) -> Result<bool, MountError> {
-    if !is_root() || Table::read().top(mountpoint).is_none_or(|m| m.id != id) {
+    if !is_root() || Table::read()?.top(mountpoint).is_none_or(|m| m.id != id) {
         return Ok(false);
     }
     match rustix::mount::mount_remount(mountpoint, flags, c"") {
@@ -163,8 +164,11 @@ pub(crate) fn take_away(all: &[Connection]) {
     };
     // Innermost first. What is inside a dead mount may be out of reach: then it goes with the outermost.
     for connection in all.iter().rev().chain(all) {
-        let places = places(&Table::read(), &connection.id);
-        let _ = unmount(connection, &places, Force::Yes);
+        let done = Table::read()
+            .and_then(|table| unmount(connection, &places(&table, &connection.id), Force::Yes));
+        if let Err(e) = done {
+            tracing::debug!("mounts of connection {}: {e}", connection.id);
+        }
     }
 }
 

@@ -13,6 +13,7 @@
 //! | `place` | where a mount goes, and where it must not |
 //! | `descriptors` | descriptors that are left for others |
 //! | `detach` | taking mounts away, ending connections |
+//! | `error` | why mounting failed |
 //! | `mountinfo` | what the kernel says is mounted |
 //! | `served` | a connection, its mounts and the threads that serve it |
 //! | [`watcher`] | a process that takes mounts away when the one that serves them dies |
@@ -64,6 +65,7 @@ mod caller;
 mod connection;
 mod descriptors;
 mod detach;
+mod error;
 mod exchange;
 mod flags;
 mod inodes;
@@ -86,7 +88,8 @@ mod users;
 pub mod watcher;
 
 pub use agent::{Agent, Helper, Local, Remote};
-pub use attach::{Force, MountError, allows_other_users, can_nest, is_missing};
+pub use attach::{Force, allows_other_users, can_nest, is_missing};
+pub use error::MountError;
 pub use mountinfo::{generation, namespace};
 pub use project::{Project, project, set_project};
 pub use rewrite::{RewriteRange, file_system_of, is_control_directory, rewrite};

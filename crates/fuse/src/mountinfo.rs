@@ -10,6 +10,7 @@
 //! something was mounted or unmounted, and only then it is read again: asking costs one system call,
 //! however many mounts there are.
 
+use crate::error::MountError;
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::HashMap;
@@ -20,7 +21,10 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
+
+/// Shows the mounts of this process's namespace.
+pub(crate) const TABLE: &str = "/proc/self/mountinfo";
 
 /// A mount of a FUSE connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,8 +66,13 @@ impl Table {
     }
 
     /// The mounts of this process's namespace as they are now, read anew.
-    pub(crate) fn read() -> Table {
-        Table::parse(&fs::read("/proc/self/mountinfo").unwrap_or_default())
+    ///
+    /// # Errors
+    /// The table cannot be read.
+    pub(crate) fn read() -> Result<Table, MountError> {
+        let text = fs::read(TABLE);
+        let unreadable = |e| MountError::Session(format!("{TABLE}: {e}"));
+        Ok(Table::parse(&text.map_err(unreadable)?))
     }
 
     /// The mounts of a connection.
@@ -108,33 +117,46 @@ pub fn generation() -> u64 {
     READ.load(Ordering::Relaxed)
 }
 
-/// The table of this namespace that was read last, and what tells that it is out of date.
-static KEPT: Mutex<Option<(File, Arc<Table>)>> = Mutex::new(None);
+/// The table of this namespace that was read last, and the file that tells that it is out of date.
+#[derive(Default)]
+struct Kept {
+    /// Without it the table is out of date.
+    file: Option<File>,
+    table: Arc<Table>,
+}
 
-/// The mounts of this process's namespace.
-pub(crate) fn current() -> Arc<Table> {
-    let mut kept = KEPT.lock();
-    if let Some((file, table)) = kept.as_mut() {
-        // Has to come before reading: what happens meanwhile marks the file again.
-        if !has_changed(file) {
-            return table.clone();
-        }
+impl Kept {
+    fn renew(&mut self) -> std::io::Result<()> {
+        let mut file = match self.file.take() {
+            // Has to come before reading: what happens meanwhile marks the file again.
+            Some(file) if !has_changed(&file) => {
+                self.file = Some(file);
+                return Ok(());
+            }
+            Some(mut file) => match file.rewind() {
+                Ok(()) => file,
+                Err(_) => File::open(TABLE)?,
+            },
+            None => File::open(TABLE)?,
+        };
         READ.fetch_add(1, Ordering::Relaxed);
         let mut text = Vec::new();
-        if file.rewind().and_then(|()| file.read_to_end(&mut text)).is_ok() {
-            *table = Arc::new(Table::parse(&text));
-            return table.clone();
-        }
-    }
-    READ.fetch_add(1, Ordering::Relaxed);
-    let mut text = Vec::new();
-    let read = File::open("/proc/self/mountinfo").and_then(|mut file| {
         file.read_to_end(&mut text)?;
-        Ok(file)
-    });
-    let table = Arc::new(Table::parse(&text));
-    *kept = read.ok().map(|file| (file, table.clone()));
-    table
+        (self.file, self.table) = (Some(file), Arc::new(Table::parse(&text)));
+        Ok(())
+    }
+}
+
+static KEPT: LazyLock<Mutex<Kept>> = LazyLock::new(Mutex::default);
+
+/// The mounts of this process's namespace. Where the table cannot be read, such as without free descriptors, those that
+/// were known last.
+pub(crate) fn current() -> Arc<Table> {
+    let mut kept = KEPT.lock();
+    if let Err(e) = kept.renew() {
+        tracing::warn!("{TABLE}: {e}");
+    }
+    kept.table.clone()
 }
 
 fn has_changed(file: &File) -> bool {
@@ -239,7 +261,9 @@ mod tests {
     fn the_table_is_kept_until_something_is_mounted() {
         let first = current();
         assert!(Arc::ptr_eq(&first, &current()) || !first.inside.is_empty());
-        assert!(first.inside.len() == Table::read().inside.len() || !first.inside.is_empty());
+        assert!(
+            first.inside.len() == Table::read().unwrap().inside.len() || !first.inside.is_empty()
+        );
         assert!(namespace() != 0);
     }
 }

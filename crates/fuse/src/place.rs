@@ -7,7 +7,8 @@
 //! at: no other process can put a link in its way after it was looked at. Directories that are missing are made, and
 //! removed later, in the same way.
 
-use crate::attach::{MountError, number, resolve};
+use crate::attach::resolve;
+use crate::error::{MountError, number};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, unlinkat};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};

@@ -11,9 +11,10 @@
 
 use crate::MountSpec;
 use crate::agent::{Agent, MountRequest, Mounted};
-use crate::attach::{Allowed, Force, MountError, access_times, allows_other_users};
+use crate::attach::{Allowed, Force, access_times, allows_other_users};
 use crate::connection::Connection;
 use crate::descriptors;
+use crate::error::MountError;
 use crate::mountinfo::{self, Table};
 use crate::session::{Filesystem, Notifier, Session, Users};
 use crate::watcher::Watcher;

@@ -5,10 +5,12 @@
 //! and lets them go: whatever came before the call is covered by it. So any number of waiting
 //! programs cost few waits, and reads go on meanwhile.
 //!
-//! Up to [`MOST`] threads do that side by side: a file system waits for another one only while all of them wait, and an intent
-//! log takes the next commit while the one before is being made durable.
+//! Up to [`MOST`] threads do that side by side for one file system, so that an intent log takes the next commit while the one
+//! before is being made durable. A file system that is stuck keeps no thread from another one, up to [`MOST_OF_ALL`] in a
+//! mount.
 //!
-//! Invariant: while a request waits, a thread is on its way to it.
+//! Invariant: while a request waits, a thread is on its way to it, or [`MOST`] serve its file system and come back to it. Where no
+//! thread could be started for it, the first one that comes back takes it.
 
 use cenote_dmu::write::WriteError;
 use cenote_format::invariant::caught;
@@ -38,8 +40,10 @@ pub enum SyncPolicy {
 
 /// How long a thread waits for something to do before it ends.
 const REST: Duration = Duration::from_secs(10);
-/// Most threads of a mount.
+/// Most threads that wait for one file system.
 const MOST: usize = 4;
+/// Most threads of a mount, which may have many file systems.
+const MOST_OF_ALL: usize = 32;
 
 /// What to do when changes are on disk, or could not be written.
 type Answer = Box<dyn FnOnce(&Result<(), Error>) + Send>;
@@ -75,10 +79,44 @@ struct Queue {
     waiting: Vec<Waiter>,
     /// The answers of all who wait, by the numbers of their requests.
     open: HashMap<u64, Open>,
+    /// What the threads call now.
+    called: Vec<SyncHook>,
     threads: usize,
     /// Threads that wait for something to do.
     idle: usize,
     closed: bool,
+}
+
+impl Queue {
+    /// Whether one more thread may call the hook.
+    fn may_call(&self, hook: &SyncHook) -> bool {
+        self.called.iter().filter(|called| Arc::ptr_eq(called, hook)).count() < MOST
+    }
+
+    /// Whether a new request that calls the hook needs one more thread. A request that waits already and may be served has a thread
+    /// on its way to it, which takes the new one along if they share the hook. An idle thread may have been woken for another one.
+    fn wants_thread(&self, hook: &SyncHook) -> bool {
+        let joins = self.waiting.iter().any(|w| Arc::ptr_eq(&w.hook, hook));
+        let coming = self.waiting.iter().filter(|w| self.may_call(&w.hook)).count();
+        self.may_call(hook) && !joins && self.idle <= coming
+    }
+
+    /// Takes all that wait for the file system that has waited longest, of those that may be called.
+    fn take(&mut self) -> Option<Vec<Waiter>> {
+        let hook = self.waiting.iter().map(|w| &w.hook).find(|hook| self.may_call(hook))?.clone();
+        let all = std::mem::take(&mut self.waiting);
+        let (same, others) = all.into_iter().partition(|w| Arc::ptr_eq(&w.hook, &hook));
+        self.waiting = others;
+        self.called.push(hook);
+        Some(same)
+    }
+
+    /// A thread is back from the hook.
+    fn called(&mut self, hook: &SyncHook) {
+        if let Some(at) = self.called.iter().position(|called| Arc::ptr_eq(called, hook)) {
+            self.called.swap_remove(at);
+        }
+    }
 }
 
 #[derive(Default)]
@@ -104,8 +142,8 @@ impl Syncer {
         answer: impl FnOnce(&Result<(), Error>) + Send + 'static,
     ) {
         let mut queue = self.shared.lock();
-        // One that is idle may have been woken for a request that it has not taken yet.
-        if queue.idle <= queue.waiting.len() && queue.threads < MOST {
+        let wanted = queue.wants_thread(hook);
+        if wanted && queue.threads < MOST_OF_ALL {
             let shared = self.shared.clone();
             let run = move || shared.run();
             match std::thread::Builder::new().name("fuse-sync".into()).spawn(run) {
@@ -148,8 +186,10 @@ impl Shared {
     }
 
     fn run(&self) {
-        while let Some(batch) = self.next() {
+        let mut called = None;
+        while let Some(batch) = self.next(called.take()) {
             let Some(Waiter { hook, .. }) = batch.first() else { continue };
+            called = Some(hook.clone());
             let objects: Option<Vec<u64>> = batch.iter().map(|waiter| waiter.object).collect();
             // A thread outlives a panic: others wait for it.
             let result = caught(|| hook(objects.as_deref())).unwrap_or_else(|why| {
@@ -163,32 +203,36 @@ impl Shared {
         }
     }
 
-    /// All that wait for the file system that has waited longest; `None` when there will be no more, or were none
-    /// for [`REST`].
-    fn next(&self) -> Option<Vec<Waiter>> {
+    /// What to do next; `None` when there will be nothing more, or was nothing for [`REST`]. The thread is back from `called`.
+    fn next(&self, called: Option<SyncHook>) -> Option<Vec<Waiter>> {
         let mut queue = self.lock();
-        while queue.waiting.is_empty() {
-            if queue.closed {
-                queue.threads = less!(queue.threads, 1, "threads that wait for syncs");
-                return None;
-            }
-            queue.idle += 1;
-            let waited = self.more.wait_for(&mut queue, REST);
-            queue.idle = less!(queue.idle, 1, "threads without a sync to wait for");
-            if waited.timed_out() && queue.waiting.is_empty() {
-                queue.threads = less!(queue.threads, 1, "threads that wait for syncs");
-                return None;
-            }
+        if let Some(hook) = called {
+            queue.called(&hook);
         }
-        let all = std::mem::take(&mut queue.waiting);
-        let hook = all.first().map(|waiter| waiter.hook.clone())?;
-        let (same, others) = all.into_iter().partition(|w| Arc::ptr_eq(&w.hook, &hook));
-        queue.waiting = others;
+        let batch = loop {
+            if let Some(batch) = queue.take() {
+                break batch;
+            }
+            let ends = queue.closed && queue.waiting.is_empty();
+            if !ends {
+                queue.idle += 1;
+                let waited = self.more.wait_for(&mut queue, REST);
+                queue.idle = less!(queue.idle, 1, "threads without a sync to wait for");
+                if !waited.timed_out() || !queue.waiting.is_empty() {
+                    continue;
+                }
+            }
+            queue.threads = less!(queue.threads, 1, "threads that wait for syncs");
+            if ends {
+                self.more.notify_all();
+            }
+            return None;
+        };
         if !queue.waiting.is_empty() {
-            // Whoever was woken for these may have found that they were taken.
+            // A thread that was woken for these may have found that they were taken.
             self.more.notify_one();
         }
-        Some(same)
+        Some(batch)
     }
 }
 
@@ -223,6 +267,40 @@ mod tests {
         let want: Vec<(u64, bool)> = (0..21).map(|i| (i, i != 20)).collect();
         assert_eq!(answers, want);
         assert!(syncs.load(Ordering::SeqCst) <= MOST + 1);
+    }
+
+    /// However many requests of a file system are stuck, one thread is left for another.
+    #[test]
+    fn a_file_system_that_is_stuck_leaves_threads_to_others() {
+        let (go, held) = mpsc::channel::<()>();
+        let (called, calls) = mpsc::channel::<()>();
+        let held = Mutex::new(held);
+        let stuck: SyncHook = Arc::new(move |_| {
+            called.send(()).unwrap();
+            let _ = held.lock().recv();
+            Ok(())
+        });
+        let quick: SyncHook = Arc::new(|_| Ok(()));
+        let syncer = Syncer::default();
+        let (tx, rx) = mpsc::channel();
+        let numbers = AtomicUsize::new(1);
+        let ask = |hook, name: &'static str| {
+            let tx = tx.clone();
+            let number = numbers.fetch_add(1, Ordering::Relaxed) as u64;
+            syncer.wait(number, hook, None, move |_| tx.send(name).unwrap());
+        };
+        // Each is taken before the next one comes.
+        for _ in 0..MOST {
+            ask(&stuck, "stuck");
+            calls.recv().unwrap();
+        }
+        (0..5).for_each(|_| ask(&stuck, "stuck"));
+        ask(&quick, "quick");
+        let next = || rx.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert_eq!(next(), "quick");
+        drop(go);
+        (0..MOST + 5).for_each(|_| assert_eq!(next(), "stuck"));
+        drop(syncer);
     }
 
     #[test]

@@ -14,20 +14,20 @@
 //! (`single_flight`). Each has a lock of its own, and no thread waits for a device with one of them.
 
 mod arc_guard;
+mod copies;
 #[cfg(test)]
 mod planted;
+mod unpack;
 
 use std::sync::{Arc, Once, OnceLock};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use cenote_format::ByteOrder;
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BlockPointer, Dva};
-use cenote_format::checksum::{Checksum, Salt};
-use cenote_format::compress::{Compression, decompress};
-use cenote_format::dmu::DmuType;
-use cenote_format::{ByteOrder, DecodeError};
-use cenote_vdev::{Alarm, BlockRead, Fault, Outcome, Priority, VdevError, VdevTree, patience};
+use cenote_format::checksum::Salt;
+use cenote_vdev::{Alarm, BlockRead, VdevTree, patience};
 use parking_lot::{Mutex, RwLock};
 use rayon::prelude::*;
 
@@ -47,8 +47,9 @@ use crate::single_flight::{Flight, SingleFlight};
 use crate::verify;
 use crate::write::WriteBehind;
 
-/// Embedded type of plain data (`BP_EMBEDDED_TYPE_DATA`).
-const EMBEDDED_DATA: u8 = 0;
+pub(crate) use unpack::{check, no_copy, unpack, vdev_error};
+use unpack::{embedded, is_metadata, is_packed, keeps_decoded};
+
 /// Batches with at least this many bytes in compressed blocks are unpacked on all cores.
 const PARALLEL_BYTES: u64 = 256 << 10;
 
@@ -585,150 +586,6 @@ impl Store {
         found.into_iter().zip(wanted).map(take).collect()
     }
 
-    /// Reads blocks from the devices into the ARC: the first copies as one batch, then what failed
-    /// (and gang blocks) one by one. `ahead`: they are not needed yet, but will be by this kind of access.
-    fn fetch_many(&self, wanted: &[Wanted], ahead: Option<Access>) -> Vec<Result<Abd, BlockError>> {
-        let salt = self.salt.read().clone();
-        let first = |(bp, ..): &Wanted| bp.dva(0).filter(|dva| !dva.gang);
-        let plain = wanted.iter().filter(|request| first(request).is_some());
-        let checks: Vec<_> = plain
-            .map(|(bp, ..)| {
-                let salt = &salt;
-                move |data: &Abd| verify::matches(bp, data, salt).unwrap_or(false)
-            })
-            .collect();
-        let plain = wanted.iter().filter_map(|request| Some((&request.0, first(request)?)));
-        let reads: Vec<BlockRead<'_>> = plain
-            .zip(&checks)
-            .map(|((bp, dva), verify)| {
-                let (vdev, offset, size) = (dva.vdev.into(), dva.offset, bp.psize());
-                BlockRead { vdev, offset, size, txg: bp.physical_birth(), verify }
-            })
-            .collect();
-        let tree = self.vdevs();
-        let priority = ahead.map_or_else(Priority::of_reads, |_| Priority::AsyncRead);
-        let mut results = tree.read_many_as(priority, &reads).into_iter();
-        let mut finish = |request: &Wanted| {
-            let (bp, at, key) = request;
-            let outcome = first(request).and_then(|_| results.next());
-            let read = || match outcome {
-                Some(outcome) => self.first_copy(bp, *at, &tree, outcome),
-                None => self.fetch(bp, *at, 0),
-            };
-            let (data, sound) = match ahead {
-                None => (read()?, true),
-                Some(_) => {
-                    let (data, notes) = Store::attempt(read);
-                    (data?, notes.is_empty())
-                }
-            };
-            if sound && self.policies.keeps(bp, *at) {
-                let access = ahead.unwrap_or(Access::Demand);
-                self.arc().insert(*key, data.clone(), is_metadata(bp), access);
-            }
-            Ok(data)
-        };
-        wanted.iter().map(&mut finish).collect()
-    }
-
-    /// The block, given what came of reading its first copy, which is in one piece.
-    fn first_copy(
-        &self,
-        bp: &BlockPointer,
-        at: Bookmark,
-        tree: &Arc<VdevTree>,
-        outcome: Outcome<Result<Abd, VdevError>>,
-    ) -> Result<Abd, BlockError> {
-        let Outcome { block, faults } = outcome;
-        match block {
-            Err(_) if bp.dva(1).is_some() => {
-                let lost = bp.dva(0).map(|dva| (tree.clone(), dva, faults));
-                self.other_copy(bp, at, 1, lost.into_iter().collect())
-            }
-            block => {
-                self.note_faults(tree, bp.physical_birth(), faults);
-                block.map_err(|source| vdev_error(bp, at, source))
-            }
-        }
-    }
-
-    /// Reads from the devices, trying the copies from `first` on.
-    fn fetch(&self, bp: &BlockPointer, at: Bookmark, first: usize) -> Result<Abd, BlockError> {
-        self.other_copy(bp, at, first, Vec::new())
-    }
-
-    /// As [`Store::fetch`], where copies before `first` could not be read: `faults` says which leaves were wrong
-    /// about them. With the block of a later copy they are healed, too.
-    fn other_copy(
-        &self,
-        bp: &BlockPointer,
-        at: Bookmark,
-        first: usize,
-        mut lost: Vec<(Arc<VdevTree>, Dva, Vec<Fault>)>,
-    ) -> Result<Abd, BlockError> {
-        let birth = bp.physical_birth();
-        let mut done = Err(no_copy(bp, at));
-        for dva in bp.dvas().skip(first) {
-            done = match dva.gang {
-                true => self.fetch_copy(bp, dva, at),
-                false => {
-                    let (block, faults) = self.read_plain(bp, dva, at);
-                    match block.is_ok() {
-                        true => self.note_faults(&self.vdevs(), birth, faults),
-                        false => lost.push((Arc::clone(&self.vdevs()), dva, faults)),
-                    }
-                    block
-                }
-            };
-            if done.is_ok() {
-                break;
-            }
-        }
-        for (tree, dva, faults) in lost {
-            let faults = match &done {
-                Ok(block) => tree.healed_by(dva.vdev.into(), dva.offset, faults, block),
-                Err(_) => faults,
-            };
-            self.note_faults(&tree, birth, faults);
-        }
-        done
-    }
-
-    /// Reads and verifies one copy.
-    fn fetch_copy(&self, bp: &BlockPointer, dva: Dva, at: Bookmark) -> Result<Abd, BlockError> {
-        if dva.gang {
-            Assembly::new(self, bp, at).copy(bp, dva, 0)
-        } else {
-            self.fetch_plain(bp, dva, at)
-        }
-    }
-
-    /// Reads and verifies a copy that is in one piece.
-    pub(crate) fn fetch_plain(
-        &self,
-        bp: &BlockPointer,
-        dva: Dva,
-        at: Bookmark,
-    ) -> Result<Abd, BlockError> {
-        let (block, faults) = self.read_plain(bp, dva, at);
-        self.note_faults(&self.vdevs(), bp.physical_birth(), faults);
-        block
-    }
-
-    /// The same; faults are not noted yet.
-    fn read_plain(
-        &self,
-        bp: &BlockPointer,
-        dva: Dva,
-        at: Bookmark,
-    ) -> (Result<Abd, BlockError>, Vec<Fault>) {
-        let verify = |data: &Abd| self.is_right(bp, data);
-        let (vdev, offset, size) = (dva.vdev.into(), dva.offset, bp.psize());
-        let read = BlockRead { vdev, offset, size, txg: bp.physical_birth(), verify: &verify };
-        let Outcome { block, faults } = self.vdevs().read_one(&read);
-        (block.map_err(|source| vdev_error(bp, at, source)), faults)
-    }
-
     /// Whether `data` are the physical bytes of the block that `bp` names (`zio_checksum_verify`,
     /// `zio_checksum_error`).
     pub(crate) fn is_right(&self, bp: &BlockPointer, data: &Abd) -> bool {
@@ -746,80 +603,4 @@ impl Store {
     pub(crate) fn error_lists(&self) -> &ErrorLists {
         &self.errors
     }
-}
-
-/// Whether the pointer makes sense: its sizes, its checksum and its compression.
-pub(crate) fn check(bp: &BlockPointer, at: Bookmark) -> Result<(), BlockError> {
-    let known = || {
-        bp.check()?;
-        if !bp.is_hole() && !bp.is_embedded() {
-            Checksum::from_u8(bp.checksum_type())?;
-        }
-        if !bp.is_hole() {
-            Compression::from_u8(bp.compression())?;
-        }
-        Ok(())
-    };
-    known().map_err(|source| BlockError::Decode { at, bp: Box::new(*bp), source })
-}
-
-pub(crate) fn no_copy(bp: &BlockPointer, at: Bookmark) -> BlockError {
-    BlockError::Decode {
-        at,
-        bp: Box::new(*bp),
-        source: DecodeError::invalid("block pointer", "no copy to read"),
-    }
-}
-
-pub(crate) fn vdev_error(bp: &BlockPointer, at: Bookmark, source: VdevError) -> BlockError {
-    match source {
-        VdevError::Checksum { .. } => BlockError::Checksum { at, bp: Box::new(*bp) },
-        source => BlockError::Vdev { at, bp: Box::new(*bp), source },
-    }
-}
-
-/// Metadata that was compressed is kept unpacked; what was not is in the ARC as it is.
-fn keeps_decoded(bp: &BlockPointer) -> bool {
-    is_packed(bp) && is_metadata(bp)
-}
-
-/// Whether a block is not one of level 0 of a file or volume.
-fn is_metadata(bp: &BlockPointer) -> bool {
-    bp.level() > 0 || DmuType(bp.object_type()).is_metadata()
-}
-
-/// Whether there is work in unpacking a block that was read.
-fn is_packed(bp: &BlockPointer) -> bool {
-    bp.compression() != Compression::Off as u8 && !bp.is_embedded() && !bp.is_hole()
-}
-
-/// The logical bytes of a block that was read (`zio_decompress`, `zio_decompress_data`).
-pub(crate) fn unpack(bp: &BlockPointer, physical: &Abd) -> cenote_format::Result<Abd> {
-    let kind = Compression::from_u8(bp.compression())?;
-    let lsize = bp.lsize() as usize;
-    if kind == Compression::Off {
-        let why = || DecodeError::invalid("block pointer", "logical size above the physical");
-        return physical.slice(0, lsize).ok_or_else(why);
-    }
-    let mut data = vec![0; lsize];
-    decompress(kind, &physical.bytes(), &mut data)?;
-    Ok(Abd::from_vec(data))
-}
-
-/// The block in an embedded pointer, padded with zeros to its logical size (`decode_embedded_bp`).
-fn embedded(bp: &BlockPointer) -> cenote_format::Result<Block> {
-    if bp.checksum_type() != EMBEDDED_DATA {
-        let name = format!("embedded type {}", bp.checksum_type());
-        return Err(DecodeError::Unsupported { what: "block pointer", name });
-    }
-    let payload = bp.embedded_payload()?;
-    let mut data = vec![0; bp.lsize() as usize];
-    match Compression::from_u8(bp.compression())? {
-        Compression::Off => {
-            let n = payload.len().min(data.len());
-            data[..n].copy_from_slice(&payload[..n]);
-        }
-        kind => decompress(kind, &payload, &mut data)?,
-    }
-    Ok(Block { data: Abd::from_vec(data), order: bp.byte_order() })
 }

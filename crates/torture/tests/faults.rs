@@ -154,7 +154,7 @@ const FAULTS: [Fault; 4] = [Fault::Writes, Fault::SomeWrites, Fault::Flushes, Fa
 
 #[test]
 fn what_fails_now_and_then_loses_nothing() {
-    let seeds = if long() { 400 } else { 4 };
+    let seeds = if long() { 400 } else { 2 };
     let progress = Progress::of("failures now and then", seeds as usize);
     side_by_side(0..seeds, |seed| {
         SPARED.iter().for_each(|(shape, bad)| flap(seed, shape, bad));

@@ -209,7 +209,7 @@ fn full_pools_are_not_suspended() {
         run(seed.parse().unwrap(), 3, 20);
         return;
     }
-    let seeds = if long() { 400 } else { 10 };
+    let seeds = if long() { 400 } else { 6 };
     let progress = Progress::of("full pools", seeds as usize);
     side_by_side(0..seeds, |seed| {
         let refused = run(seed, if long() { 3 } else { 2 }, 20);

@@ -85,7 +85,7 @@ fn survive(what: &str, victim: &Victim) {
 #[test]
 fn flipped_bits_never_lie() {
     let watchdog = Watchdog::start(Duration::from_secs(120));
-    let rounds = if long() { 1000 } else { 150 };
+    let rounds = if long() { 1000 } else { 40 };
     for name in POOLS {
         let victim = Victim::new(name);
         for seed in 0..rounds {
@@ -107,7 +107,7 @@ fn flipped_bits_never_lie() {
 #[test]
 fn cut_images_never_lie() {
     let watchdog = Watchdog::start(Duration::from_secs(120));
-    let rounds = if long() { 200 } else { 20 };
+    let rounds = if long() { 200 } else { 8 };
     for name in POOLS {
         for seed in 0..rounds {
             let what = format!("{name}, cut with seed {seed}");

@@ -158,8 +158,7 @@ fn survive(story: &Story, (at, images, seed): (usize, Vec<Image>, u64), judged: 
 #[test]
 fn trees_of_clones_survive_crashes() {
     let only = std::env::var("CENOTE_SEED").ok().map(|s| s.parse::<u64>().unwrap());
-    let (rounds, steps, points, sample) =
-        if long() { (60, 400, 150, 10) } else { (4, 160, 30, 10) };
+    let (rounds, steps, points, sample) = if long() { (60, 400, 150, 10) } else { (4, 160, 14, 7) };
     let seeds = only.map_or(0..rounds, |seed| seed..seed + 1);
     let progress = Progress::of("trees of clones", (seeds.end - seeds.start) as usize);
     let pools = AtomicUsize::new(0);

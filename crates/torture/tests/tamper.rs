@@ -48,7 +48,7 @@ fn change(seed: u64, rarity: u64) -> tamper::Tamper {
 fn tampered_blocks_are_clean_errors() {
     let _turn = ONE_AT_A_TIME.lock();
     let watchdog = Watchdog::start(Duration::from_secs(120));
-    let rounds = if long() { 400 } else { 30 };
+    let rounds = if long() { 400 } else { 12 };
     for name in POOLS {
         let dir = pool(name).dir;
         for seed in 0..rounds {

@@ -138,6 +138,11 @@ impl Model {
         self.families.iter().find(|(_, family)| **family == origin.family).map(|(n, _)| n.clone())
     }
 
+    /// The dataset that has the origin of `name`; `None`: it is no clone.
+    pub fn origin_of(&self, name: &str) -> Option<String> {
+        self.of_origin(self.datasets.get(name)?.origin?)
+    }
+
     /// The model after a change; `None`: the pool would refuse it, or it changes nothing.
     pub fn after(&self, change: &Change) -> Option<Model> {
         let mut new = self.clone();

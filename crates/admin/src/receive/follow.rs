@@ -28,7 +28,7 @@ struct Local {
     snaps: Vec<(String, u64)>,
     /// Guid of its origin; 0 if it is no clone.
     origin: u64,
-    /// Guid of the snapshot of its parent that the package starts from; 0 if there is none.
+    /// Guid of the snapshot of its parent that the package starts from; 0: there is no such snapshot.
     parent: u64,
 }
 
@@ -149,7 +149,9 @@ impl Follow<'_, '_, '_> {
         let mut sent = local.snaps.iter().find_map(|(_, guid)| sent_of(*guid)).map(|(s, _)| s);
         if let Some(theirs) = sent {
             let origin = theirs.origin.unwrap_or(0);
-            if origin != local.origin && self.is_older(local.origin, origin, locals) {
+            if origin != local.origin
+                && self.is_older(local.origin, origin, locals).map_err(failed)?
+            {
                 return self.promote(local);
             }
         }
@@ -187,19 +189,21 @@ impl Follow<'_, '_, '_> {
 
     /// Whether the origin here was made before the one at the sender: then the clone was promoted there
     /// (`created_before`).
-    fn is_older(&self, ours: u64, theirs: u64, locals: &[Local]) -> bool {
+    fn is_older(&self, ours: u64, theirs: u64, locals: &[Local]) -> cenote_dmu::Result<bool> {
         let pool = self.job.session.pool();
         let txg = |guid: u64| {
             let has = |local: &&Local| local.snaps.iter().any(|(_, known)| *known == guid);
-            let local = locals.iter().find(has)?;
-            let snapshots = pool.dsl().snapshots(&local.dataset).ok()?;
-            snapshots.iter().find(|s| s.ds.guid == guid).map(|s| s.ds.creation_txg)
+            let Some(local) = locals.iter().find(has) else {
+                return Ok::<_, cenote_dmu::Error>(None);
+            };
+            let snapshots = pool.dsl().snapshots(&local.dataset)?;
+            Ok(snapshots.iter().find(|s| s.ds.guid == guid).map(|s| s.ds.creation_txg))
         };
-        match (ours, theirs) {
+        Ok(match (ours, theirs) {
             (0, _) => false,
             (_, 0) => true,
-            _ => matches!((txg(theirs), txg(ours)), (Some(theirs), Some(ours)) if theirs > ours),
-        }
+            _ => matches!((txg(theirs)?, txg(ours)?), (Some(theirs), Some(ours)) if theirs > ours),
+        })
     }
 
     /// Tells whether something was done.

@@ -61,7 +61,7 @@ pub(super) fn of_guid(dsl: &Dsl, near: &str, guid: u64) -> Result<Option<String>
     }
 }
 
-/// The dataset or snapshot with this guid at or below a dataset, where nobody has looked.
+/// The dataset or snapshot with this guid at or below a dataset that was not searched yet.
 fn below(
     dsl: &Dsl,
     dataset: Dataset,

@@ -409,7 +409,7 @@ impl<'b> Stream<'b> {
         e: &ReceiveError,
         source: &mut Source<'_>,
     ) -> Result<()> {
-        if !matches!(e, ReceiveError::NoDataset | ReceiveError::Exists) || !self.is_there(job) {
+        if !matches!(e, ReceiveError::NoDataset | ReceiveError::Exists) || !self.is_there(job)? {
             return Err(self.message(job, is_new, e));
         }
         job.session.tell(Event::IsThere(&self.to))?;
@@ -417,13 +417,17 @@ impl<'b> Stream<'b> {
     }
 
     /// Whether the dataset has a snapshot of the stream's guid.
-    fn is_there(&self, job: &Job<'_, '_>) -> bool {
-        let pool = job.session.pool();
-        let snapshots = match job.session.head(self.head()) {
-            Ok(Some(head)) => pool.dsl().snapshots(&head).unwrap_or_default(),
-            _ => Vec::new(),
+    fn is_there(&self, job: &Job<'_, '_>) -> Result<bool> {
+        let unreadable = |e: cenote_dmu::Error| {
+            let (what, head) = (self.what, self.head());
+            Error::doing(format_args!("{what}: snapshots of '{head}' cannot be read"), e)
         };
-        snapshots.iter().any(|s| s.ds.guid == self.begin.to_guid)
+        let pool = job.session.pool();
+        let Some(head) = job.session.head(self.head()).map_err(unreadable)? else {
+            return Ok(false);
+        };
+        let snapshots = pool.dsl().snapshots(&head).map_err(unreadable)?;
+        Ok(snapshots.iter().any(|s| s.ds.guid == self.begin.to_guid))
     }
 }
 

@@ -1,9 +1,10 @@
 //! A stream that goes on where a receiver was interrupted (`zfs_send_resume`); what a receiver has of it
 //! (`zfs_send_saved`).
 //!
-//! The token names the snapshot; its guid counts, for it may have another name by now. It is sought under its name, then
-//! among the snapshots of its dataset, then in the whole pool; so is the snapshot or bookmark that the stream starts from.
-//! The stream of a file system itself has the guid of that. Whoever resumes it sees to it that nothing was changed since.
+//! The token names the snapshot; its guid counts, for the snapshot may have another name by now. The library looks for the
+//! guid under the name, then among the snapshots of the dataset, then in the whole pool; likewise for the snapshot or bookmark
+//! that the stream starts from. The stream of a file system itself has the guid of the file system: a caller that resumes
+//! such a stream makes sure that the file system was not changed since.
 
 use super::{Send, failure};
 use crate::error::{Error, ErrorKind, Result, Why};
@@ -26,7 +27,7 @@ fn unreadable(e: cenote_dmu::Error) -> Error {
 /// The token that a text stands for (`receive_resume_token`).
 ///
 /// # Errors
-/// It is none.
+/// The text is not a token, or the token is damaged.
 pub fn decode_token(text: &str) -> Result<Token> {
     let corrupt = |e| format!("resume token is corrupt ({e})");
     Token::decode(text).map_err(|e| cannot(ErrorKind::Invalid, corrupt(e)))
@@ -59,7 +60,7 @@ impl Session<'_> {
     /// Sends the rest of a stream that a receiver has in part.
     ///
     /// # Errors
-    /// What was sent, or what the stream starts from, is not there any more; those of [`Session::send`].
+    /// What was sent, or what the stream starts from, is not there any more; the errors of [`Session::send`].
     pub fn resume_send(&mut self, token: &Token, how: &Send, out: &mut dyn Write) -> Result<()> {
         self.tell(Event::Resuming(token))?;
         let how = how.resuming(token)?;
@@ -69,6 +70,7 @@ impl Session<'_> {
                 format_args!("'{name}' is no longer the same snapshot used in the initial send");
             return Err(match self.dataset(name, Kinds::DATASET) {
                 Ok(_) => cannot(ErrorKind::NotFound, why),
+                Err(e) if e.kind() == ErrorKind::Pool => e,
                 Err(_) => no_longer_exists(token),
             });
         };
@@ -80,7 +82,7 @@ impl Session<'_> {
     /// Sends what an interrupted receive into the dataset `name` left.
     ///
     /// # Errors
-    /// Nothing was left; those of [`Session::resume_send`].
+    /// Nothing was left; the errors of [`Session::resume_send`].
     pub fn send_saved(&mut self, name: &str, how: &Send, out: &mut dyn Write) -> Result<()> {
         let head = self.dataset(name, Kinds::HEAD)?;
         let left = self.pool().dsl().saved(&head).map_err(unreadable)?;

@@ -62,13 +62,10 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     };
     let pools = Arc::clone(&ctx.pools);
     let _change = pools.change();
-    let refused = match (name.contains('#') && !name.contains('@'), how) {
-        (true, Destroy { dry_run: true, .. }) => "dryrun is not supported with bookmark",
-        (true, Destroy { defer: true, .. }) => "defer destroy is not supported with bookmark",
-        (true, Destroy { recurse: true, .. }) => "recursive is not supported with bookmark",
-        _ => "",
-    };
-    if !refused.is_empty() {
+    if name.contains('#')
+        && !name.contains('@')
+        && let Err(refused) = how.check_bookmark()
+    {
         ctx.complain(refused);
         return Ok(255);
     }

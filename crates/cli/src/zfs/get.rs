@@ -1,4 +1,7 @@
 //! `zfs get`, and the layout that `zpool get` shares.
+//!
+//! The datasets are selected first, and then the properties that were asked for are read of each. A dataset that was destroyed
+//! meanwhile is left out. Lines are written when all are read, for a column is as wide as its widest value.
 
 use crate::context::Context;
 use crate::json::{self, Json, document};
@@ -299,7 +302,7 @@ fn line(node: &Node, property: String, v: PropValue, literal: bool, received: bo
     Line { name: node.dataset.name.clone(), property, value: text(v), received, source }
 }
 
-/// Widths of the property and value columns: those of every property asked for, shown or not.
+/// Widths of the property and value columns. Every property that was asked for counts, shown or not.
 fn measure(layout: &mut Layout, properties: Option<&[String]>, lines: &[Line], literal: bool) {
     let asked: Vec<&str> = match properties {
         Some(names) => names.iter().map(String::as_str).collect(),

@@ -12,9 +12,9 @@ const USAGE: &str = "Usage: zfs_ids_to_path [-v] <pool> <objset id> <object id>"
 
 /// Exit code: wrong arguments.
 const WRONG: i32 = 1;
-/// Exit code: the first number is none.
+/// Exit code: the first argument is not a number.
 const WRONG_OBJSET: i32 = 2;
-/// Exit code: the second number is none.
+/// Exit code: the second argument is not a number.
 const WRONG_OBJECT: i32 = 3;
 /// Exit code: there is no such pool.
 const NO_POOL: i32 = 5;

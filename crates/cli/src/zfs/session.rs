@@ -8,6 +8,8 @@ use crate::zfs::change::rights;
 use crate::zfs::receive::while_drawn;
 use cenote_admin::{Error, ErrorKind, Event, Host, Mounts, Rights, Session, Streaming};
 use cenote_command::outcome::{Outcome, Stop};
+use cenote_command::output::Output;
+use std::fmt::Display;
 use std::io;
 use std::sync::Arc;
 
@@ -21,14 +23,22 @@ struct CommandHost<'a> {
     draws: bool,
 }
 
+/// Says failures and warnings, whatever the command; returns any other event.
+pub fn complained<'e>(event: Event<'e>, err: &mut Output) -> Option<Event<'e>> {
+    let text: &dyn Display = match &event {
+        Event::Failed(e) => e,
+        Event::Warning(text) => text,
+        _ => return Some(event),
+    };
+    // What cannot be said does not stop the command.
+    let _ = writeln!(err, "{text}");
+    None
+}
+
 impl Host for CommandHost<'_> {
     fn tell(&mut self, event: Event<'_>) -> io::Result<()> {
-        match &event {
-            Event::Failed(e) => self.mounts.ctx.complain(e),
-            Event::Warning(text) => self.mounts.ctx.complain(text),
-            event => return (self.show)(self.mounts.ctx, event),
-        }
-        Ok(())
+        let other = complained(event, &mut self.mounts.ctx.err);
+        other.map_or(Ok(()), |event| (self.show)(self.mounts.ctx, &event))
     }
 
     fn mounts(&mut self) -> &mut dyn Mounts {

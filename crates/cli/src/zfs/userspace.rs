@@ -1,7 +1,7 @@
 //! `zfs userspace`, `zfs groupspace`, `zfs projectspace` (`zfs_do_userspace`): what users, groups or projects
 //! use of a file system or snapshot, and their quotas.
 //!
-//! Figures are those of the last transaction group on disk. Owners from other systems' domains (SMB) are
+//! Figures are from the last transaction group on disk. Owners from other systems' domains (SMB) are
 //! shown by the number that they are stored as.
 
 use crate::context::Context;

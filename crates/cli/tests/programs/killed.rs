@@ -114,7 +114,7 @@ fn kill_again_and_again(layout: &str, rounds: u64) {
 
 #[test]
 fn nothing_synced_is_lost() {
-    kill_again_and_again("disk0", times(3, 50));
+    kill_again_and_again("disk0", times(2, 50));
 }
 
 #[test]

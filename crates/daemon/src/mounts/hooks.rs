@@ -1,5 +1,6 @@
 //! What a mount asks the pool while it is used: space, snapshots, and to be on disk.
 
+use super::table::{LATE, Mounts};
 use crate::pools::Opened;
 use cenote_admin::contents::Files;
 use cenote_dsl::Dataset;
@@ -10,7 +11,11 @@ use cenote_fuse::{SnapshotChange, SnapshotEntry, Snapshots, Space, SpaceHook, Sy
 use cenote_zpl::FileSystem;
 use rustix::io::Errno;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// How long the destroy of a snapshot waits for the kernel to let go of a mount of it.
+const RELEASE: Duration = LATE;
 
 /// Figures for `statfs`, as they are when it is called.
 pub(super) fn space_of(opened: &Opened, id: u64, record_size: u64) -> SpaceHook {
@@ -47,6 +52,8 @@ pub(super) fn sync_of(opened: &Opened, id: u64) -> SyncHook {
 pub(super) struct OfDataset {
     pub(super) pool: Opened,
     pub(super) id: u64,
+    /// The mounts of the pool.
+    pub(super) mounts: Weak<Mounts>,
 }
 
 impl Snapshots for OfDataset {
@@ -114,16 +121,39 @@ impl Snapshots for OfDataset {
                 changes.snapshot(&NewSnapshot { names, props: Vec::new() }).map_err(|(_, e)| e)
             }
             SnapshotChange::Destroy(short) => {
-                let gone = changes.destroy_snapshots(&[full(short)], false);
-                gone.map_err(|refused| {
-                    refused.into_iter().next().map_or(ChangeError::Busy, |r| r.1)
-                })
+                let destroy = || {
+                    let gone = changes.destroy_snapshots(&[full(short)], false);
+                    gone.map_err(|refused| {
+                        refused.into_iter().next().map_or(ChangeError::Busy, |r| r.1)
+                    })
+                };
+                match destroy() {
+                    // It may have been mounted elsewhere until a moment ago.
+                    Err(ChangeError::Busy) if self.is_released(&full(short)) => destroy(),
+                    done => done,
+                }
             }
             SnapshotChange::Rename(from, to) => {
                 changes.rename_snapshot(&full(from), to, false).map_err(|(_, e)| e)
             }
         };
         Ok(done.map_err(|e| number(&e))?)
+    }
+}
+
+impl OfDataset {
+    /// Whether a mount of a snapshot was in the way that the kernel has let go of by now.
+    fn is_released(&self, name: &str) -> bool {
+        let Some(mounts) = self.mounts.upgrade() else { return false };
+        // The kernel tells a moment after umount(8).
+        let mut looks = std::iter::repeat_n((), 20);
+        looks.any(|()| {
+            let released = mounts.release_snapshot(name);
+            if !released {
+                std::thread::sleep(RELEASE / 20);
+            }
+            released
+        })
     }
 }
 

@@ -55,7 +55,15 @@ impl Away {
         let mut good = true;
         // They were unmounted last mounted first.
         for (id, how) in self.0.into_iter().rev() {
-            let Ok(Some(dataset)) = imported.pool().dsl().by_object(id) else { continue };
+            let dataset = match imported.pool().dsl().by_object(id) {
+                Ok(Some(dataset)) => dataset,
+                Ok(None) => continue,
+                Err(e) => {
+                    ctx.complain(format_args!("cannot mount dataset {id} again: {e}"));
+                    good = false;
+                    continue;
+                }
+            };
             match mount_one(imported, &dataset, true, &how, ctx) {
                 Ok(()) | Err(NotMounted::NotMeant(_)) => {}
                 Err(NotMounted::Failed(message)) => {

@@ -150,8 +150,10 @@ fn spec(
         true => MountFlags::RDONLY,
         false => MountFlags::empty(),
     };
-    let snapshots =
-        || -> Arc<dyn Snapshots> { Arc::new(OfDataset { pool: opened.clone(), id: d.ds_obj }) };
+    let snapshots = || -> Arc<dyn Snapshots> {
+        let mounts = Arc::downgrade(&imported.mounts);
+        Arc::new(OfDataset { pool: opened.clone(), id: d.ds_obj, mounts })
+    };
     MountSpec {
         dataset: d.name.clone(),
         mountpoint: mountpoint.to_owned(),

@@ -250,7 +250,7 @@ impl StaysMounted {
 }
 
 impl Mounts {
-    /// Takes the table. It is held while threads wait for the kernel, so no thread that answers a request may take it.
+    /// Takes the table. It is held while threads wait for the kernel, so no thread that answers a request may wait for it.
     pub(super) fn lock(&self) -> Locked<'_> {
         kernel::waits("the table of mounts");
         self.sorted(self.all.lock())
@@ -448,6 +448,18 @@ impl Mounts {
     pub fn holds(&self) -> usize {
         let all = self.lock();
         all.mounted.iter().chain(&all.lingering).filter(|m| m.hold.is_some()).count()
+    }
+
+    /// Gives up the holds of a snapshot whose mounts the kernel has let go of. False: there are none, or the table is in use.
+    /// Does not wait.
+    pub(super) fn release_snapshot(&self, name: &str) -> bool {
+        let Some(mut all) = self.all.try_lock() else { return false };
+        let All { mounted, lingering, .. } = &mut *all;
+        let of = mounted.iter_mut().chain(lingering).filter(|m| m.listed.dataset == name);
+        let finished = of.filter(|m| m.handle.is_finished());
+        let released: Vec<LongHold> = finished.filter_map(|m| m.hold.take()).collect();
+        drop(all);
+        !released.is_empty()
     }
 
     /// Whether a snapshot of this full name is mounted, or files of such a mount are open.

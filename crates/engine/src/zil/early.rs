@@ -44,7 +44,7 @@ struct Written {
 struct Group {
     /// By object and number.
     blocks: HashMap<(u64, u64), Written>,
-    /// What nobody is going to refer to.
+    /// Blocks that nothing is going to refer to.
     stale: Vec<BlockPointer>,
 }
 

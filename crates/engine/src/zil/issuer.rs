@@ -1,11 +1,11 @@
-//! Who writes to the log of a dataset, who waits, and in which order commits become stable (`zil_commit_writer`,
+//! Which thread writes to the log of a dataset, which waits, and in which order commits become stable (`zil_commit_writer`,
 //! `zil_lwb_flush_vdevs_done`).
 //!
 //! # Idea
 //!
 //! One commit puts records into the chain at a time: the *issuer*. Commits that come meanwhile wait. When its blocks are
 //! written the issuer is *in flight* ([`Flight`]): it makes them durable, while the next issuer writes the changes of
-//! all who wait.
+//! all threads that wait.
 //!
 //! ```text
 //!  issuer 1   take, encode, write | flush ........... | stable
@@ -16,14 +16,14 @@
 //! The devices of a pool are flushed by one flush at a time (`vdev::write`), which makes durable all that was written
 //! before it: the one of issuer 2 is that of issuer 3 as well.
 //!
-//! Who is done tells all whose changes are stable now, and only those. The commit that has waited longest is the next
-//! issuer. A commit whose changes are all in flight waits for these.
+//! A thread that is done tells all threads whose changes are stable now, and only those. The commit that has waited longest
+//! is the next issuer. A commit whose changes are all in flight waits for these.
 //!
 //! # Invariants
 //!
 //! - `stable` does not get less.
 //! - While somebody waits there is an issuer, or a flight that covers him.
-//! - Nobody waits for what is stable.
+//! - No thread waits for what is stable.
 //! - A flight is stable once it and all before it are durable: a log is read up to the first block that is missing,
 //!   so what is behind that was never there.
 //! - Where a flight fails, it and those after it are *lost*, also those whose blocks were written by then. A lost flight
@@ -214,7 +214,7 @@ impl Issuer {
         }
     }
 
-    /// Waits until nobody writes and nothing is in flight, and keeps everybody from writing.
+    /// Waits until no thread writes and nothing is in flight, and keeps all threads from writing.
     pub fn keep_out(&self) -> Issuing<'_> {
         loop {
             // No queue is stable that far.
@@ -227,7 +227,7 @@ impl Issuer {
         }
     }
 
-    /// As [`Issuer::keep_out`], if nobody writes now and nothing is in flight.
+    /// As [`Issuer::keep_out`], if no thread writes now and nothing is in flight.
     pub fn try_keep_out(&self) -> Option<Issuing<'_>> {
         let mut state = self.state.lock();
         let is_idle = !state.has_issuer && state.flights.is_empty();
@@ -239,7 +239,7 @@ impl Issuer {
         Issuing { issuer: self, stable: 0, failures: state.failures }
     }
 
-    /// Tells who waits, without the lock, what is known now. `told`: those that are told more.
+    /// Tells the threads that wait, without the lock, what is known now. `told`: the threads that are told more.
     fn tell(&self, mut state: MutexGuard<'_, State>, others: &[Waiter], what: u8) {
         let (done, next) = state.next();
         if state.flights.is_empty() {

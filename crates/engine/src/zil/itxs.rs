@@ -18,7 +18,7 @@
 //! Itxs are kept until their transaction group is on disk or they are taken to be written. More than
 //! [`MAX_BYTES`] are not kept: the changes count as unlogged then.
 //!
-//! Invariant: the bytes that are counted are those of all that waits.
+//! Invariant: the bytes that are counted are the bytes of all that waits.
 
 use ahash::HashMap;
 use cenote_dmu::write::intent::{About, Intent, Itx};

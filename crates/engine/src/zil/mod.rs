@@ -2,7 +2,7 @@
 //!
 //! # Idea
 //!
-//! Every change leaves *itxs* ([`itxs`]). Nobody writes them, unless
+//! Every change leaves *itxs* ([`itxs`]). They are not written, unless
 //! somebody asks for what was changed to be stable ([`Log::commit`], `zil_commit`): then the itxs of the
 //! objects that are asked for, and all those about names, become records in log blocks, if their transaction
 //! groups are not on disk. One commit
@@ -51,11 +51,11 @@
 //! # Invariants
 //!
 //! - A change is in the log with all its records, or not at all ([`itxs`], [`chain`]).
-//! - Records about names are in the chain in the order of the changes, and so are those of one object. Whatever
+//! - Records about names are in the chain in the order of the changes, and so are the records of one object. Whatever
 //!   is in the log, all earlier changes of names and of the same object are in it, too, or on disk.
 //! - A header leads to every block that is in a space map on disk ([`Log::check`]).
 //! - A block is freed in the group in which it was allocated at the earliest.
-//! - Who holds `chain`, or a place in the open group, waits for no transaction group. The sync thread takes `chain` and
+//! - A thread that holds `chain`, or a place in the open group, waits for no transaction group. The sync thread takes `chain` and
 //!   `itxs` only.
 
 mod chain;
@@ -446,7 +446,8 @@ impl Log {
         Ok(())
     }
 
-    /// Has a chain that ended because logs were suspended begin again, or `any`; whether the open group writes it.
+    /// Has a chain that ended because logs were suspended begin again; whether the open group writes it. With `any`, every chain
+    /// begins: what is committed just now is waited for.
     ///
     /// # Errors
     /// The pool is suspended.
@@ -459,9 +460,13 @@ impl Log {
         if self.foreign || !any && !self.interrupted.load(Ordering::SeqCst) {
             return Ok(false);
         }
-        // Who commits now starts it.
-        let Some(_issuing) = self.issuer.try_keep_out() else { return Ok(false) };
-        // Looked at once nobody can close it any more.
+        let issuing = match any {
+            true => Some(self.issuer.keep_out()),
+            // A thread that commits now starts the chain.
+            false => self.issuer.try_keep_out(),
+        };
+        let Some(_issuing) = issuing else { return Ok(false) };
+        // From here on no other thread can close the log.
         if self.suspended.is_now() || self.closed.load(Ordering::SeqCst) {
             return Ok(false);
         }
@@ -474,7 +479,7 @@ impl Log {
         self.issuer.try_keep_out().is_none() || self.chain.lock().is_there()
     }
 
-    /// Waits for who commits; nobody writes to the log then, as long as logs are suspended. It is empty when
+    /// Waits for the thread that commits; no thread writes to the log then, as long as logs are suspended. It is empty when
     /// all is on disk that was changed so far.
     ///
     /// # Errors
@@ -499,7 +504,7 @@ impl Log {
         if self.chain.lock().is_there() { self.touch(shared, live) } else { Ok(()) }
     }
 
-    /// The dataset is destroyed, while logs are suspended: who found it before does not start its log again.
+    /// The dataset is destroyed, while logs are suspended: a thread that found it before does not start its log again.
     pub fn retire(&self) {
         self.closed.store(true, Ordering::SeqCst);
     }

@@ -10,6 +10,7 @@ use super::{Server, errno};
 use crate::branch::Branch;
 use crate::caller::Caller;
 use crate::tree::{Node, SnapshotChange};
+use cenote_vdev::waiting;
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -36,6 +37,7 @@ impl Server {
         if who.uid != 0 && who.uid != rustix::process::geteuid().as_raw() {
             return Err(Errno::PERM);
         }
+        waiting::begins();
         snapshots.change(change).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
     }
 

@@ -1,10 +1,14 @@
 //! What a server of requests looks like: [`Filesystem`], and how requests come to it.
+//!
+//! A method answers one kind of request through its reply, at once or later from another thread. A method that a server
+//! leaves out answers `ENOSYS`, which the kernel takes to mean that it need not ask again. `serve` calls the method
+//! that a request is for.
 
 use super::reply::{
     Reply, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
     ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
 };
-use super::request::{Asked, FileHandle, INodeNo, Operation, Writing};
+use super::request::{Asked, FileHandle, INodeNo, Modes, Operation, Writing};
 use crate::caller::Caller;
 use crate::kernel::Needed;
 use fuse_abi::linux::{fuse_in_header, fuse_kstatfs};
@@ -23,18 +27,9 @@ macro_rules! unknown {
     };
 }
 
-/// The mode of something new.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Modes {
-    /// What was asked for, with the type.
-    pub(crate) mode: u32,
-    /// What the caller wants to be taken away, if no ACL decides.
-    pub(crate) umask: u32,
-}
-
 /// Serves requests, several at a time. Of names nothing is known but that they have no NUL.
 pub(crate) trait Filesystem: Send + Sync + 'static {
-    /// What is asked of the kernel: `FUSE_*` flags of `fuse_init_out`, those of `flags2` above the
+    /// What is asked of the kernel: `FUSE_*` flags of `fuse_init_out`, with the flags of `flags2` above the
     /// others. Those that it does not offer are left out.
     fn wanted(&self) -> u64 {
         0
@@ -142,7 +137,7 @@ pub(super) fn serve<F: Filesystem>(
     let who = Caller { uid: header.uid, gid: header.gid, pid: header.pid };
     match operation {
         Op::Init(_) => reply.error(Errno::IO),
-        // Nobody waits for an answer to these. An interruption was seen to before.
+        // The kernel waits for no answer to these. An interruption was seen to before.
         Op::Interrupt(_) => reply.none(),
         Op::Forget(count) => {
             reply.none();

@@ -22,7 +22,7 @@ use std::sync::Arc;
 const OLDEST_MINOR: u32 = 23;
 /// Requests of read-ahead that the kernel may have under way.
 const MAX_BACKGROUND: u16 = 64;
-/// The same, from which on it holds back those who cause more.
+/// The same, from which on it holds back the programs that cause more.
 const CONGESTED: u16 = MAX_BACKGROUND / 4 * 3;
 /// Bytes that the kernel may read ahead.
 const MAX_READAHEAD: u32 = 4 << 20;
@@ -32,7 +32,7 @@ const ALWAYS: u32 = FUSE_ASYNC_READ | FUSE_BIG_WRITES | FUSE_MAX_PAGES;
 /// Agrees with the kernel on how to speak.
 ///
 /// # Errors
-/// The kernel is too old, the mount was taken away, or the descriptor is none of a mount.
+/// The kernel is too old, the mount was taken away, or the descriptor does not belong to a mount.
 pub(super) fn agree<F: Filesystem>(
     fs: &F,
     device: &Arc<OwnedFd>,

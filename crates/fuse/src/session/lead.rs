@@ -1,9 +1,9 @@
-//! Who waits for requests: a leader, a deputy, and others in line.
+//! The threads that wait for requests: a leader, a deputy, and others in line.
 //!
 //! # Idea
 //!
 //! One thread waits for the requests of all mounts: the *leader*. It serves what it reads itself, so that no second thread is
-//! woken for a request, and then waits again. Nobody waits meanwhile, which is right as long as it takes a few
+//! woken for a request, and then waits again. No thread waits meanwhile, which is right as long as it takes a few
 //! microseconds. Where it takes longer another thread leads:
 //!
 //! 1. What may block says so before it does ([`cenote_vdev::waiting`]): reads of devices, waits for a transaction group, for
@@ -11,7 +11,7 @@
 //! 2. What takes long for another reason, or what blocks unforeseen, is seen by the deputy, which looks every
 //!    `fuse_watchdog_ns` whether the leader is in the same turn as before, and leads itself then.
 //! 3. A thread that is done with what it handed on leads again if the leader is serving at that moment: it has nothing
-//!    else to do. Otherwise it is the deputy, if there is none, or stands in line.
+//!    else to do. Otherwise it becomes the deputy, if no thread is, or stands in line.
 //!
 //! ```text
 //!            begin                      ended
@@ -29,7 +29,7 @@
 //! # Invariants
 //!
 //! - One thread leads, from when the first thread is started: the one that has the [`Turn`]. Only the leader changes the
-//!   word from waiting; from serving it is changed once, and who does that leads.
+//!   word from waiting; from serving it is changed once, and the thread that does that leads.
 //! - While a turn is served there is a deputy that looks, if the system lets threads be started: where there is none, one
 //!   is started when the turn begins, and again when it may block. So no request waits longer than twice the bound for
 //!   another one's sake.
@@ -56,7 +56,7 @@ pub(super) const REST: Duration = Duration::from_secs(10);
 /// Threads that there are always: one that leads, and the deputy.
 const LEAST: usize = 2;
 
-/// What the deputy does: there is none that looks.
+/// What the deputy does: no deputy looks.
 const ABSENT: u8 = 0;
 /// It sleeps until it is woken.
 const SLEEPS: u8 = 1;
@@ -173,7 +173,7 @@ impl Lead {
         start(served(self.word.load(SeqCst) + 1)).inspect_err(|_| self.seats().threads = 0)
     }
 
-    /// A request was read, and is about to be served. From now on the deputy looks; where there is none, `start` starts a
+    /// A request was read, and is about to be served. From now on the deputy looks; without a deputy, `start` starts a
     /// thread.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! A session with the kernel: a descriptor of `/dev/fuse` in, requests out, answers back in.
 //!
 //! It is our own because no released library carries `FUSE_TMPFILE`, by which files are made without
-//! a name. The structures and numbers of the protocol are those of the crate `fuse-abi`.
+//! a name. The structures and numbers of the protocol come from the crate `fuse-abi`.
 //!
 //! 1. `init`: kernel and server agree on version and features.
 //! 2. Threads that all connections share read requests. The thread that read a request has it served,
@@ -31,14 +31,14 @@ mod readers;
 mod reply;
 mod request;
 
-pub(crate) use filesystem::{Filesystem, Modes};
+pub(crate) use filesystem::Filesystem;
 pub use notify::Forgetting;
 pub(crate) use notify::{Notice, Notifier, Work};
 pub(crate) use reply::{
     FileAttr, Found, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
     ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
 };
-pub(crate) use request::{Asked, FileHandle, INodeNo, Writing, waits_for_disk};
+pub(crate) use request::{Asked, FileHandle, INodeNo, Modes, Writing, waits_for_disk};
 
 use fuse_abi::linux::{fuse_in_header, fuse_write_in};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -70,7 +70,7 @@ pub fn is_request(bytes: &[u8]) -> bool {
     }
 }
 
-/// Who may use a mount. The kernel sees to it; this is a second look.
+/// The users that may use a mount. The kernel sees to it; this is a second look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Users {
     /// Everyone whom the modes of its files allow it.
@@ -134,7 +134,7 @@ impl Session {
         &self.device
     }
 
-    /// Whether the mount is gone and nobody serves it any more.
+    /// Whether the mount is gone and no thread serves it any more.
     pub(crate) fn is_finished(&self) -> bool {
         self.end.lock().0
     }
@@ -258,7 +258,7 @@ fn number_of(bytes: &[u8]) -> u64 {
     request::split(bytes).map_or(0, |(header, _)| header.unique)
 }
 
-/// Reads a request; `None` if there is none at the moment.
+/// Reads a request; `None` if no request waits at the moment.
 ///
 /// # Errors
 /// `UnexpectedEof`: there will be no more. Others are the descriptor's.

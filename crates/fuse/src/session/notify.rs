@@ -3,7 +3,7 @@
 //! A notification is written as an answer is, with number 0 and its code in place of an error. The write returns when
 //! the kernel has forgotten, for which it may have to wait for answers (see [`kernel`](crate::kernel)). So threads of their
 //! own write notifications, which hold nothing: one for names and one for contents of each connection, started when there
-//! is something to tell. Who has to know that the kernel has forgotten waits for a [`Forgetting`], not longer
+//! is something to tell. A thread that has to know that the kernel has forgotten waits for a [`Forgetting`], not longer
 //! than [`PATIENCE`]: an answer that waits for a device that is stuck keeps no command.
 //!
 //! Attributes alone are told at once, by any thread: the kernel waits for nothing then, as long as somebody uses the file.
@@ -179,7 +179,7 @@ impl Lane {
                 continue;
             }
             let mut thread = self.0.lock();
-            // Nobody gives it anything while the lock is held.
+            // No thread gives it anything while the lock is held.
             match all.try_recv() {
                 Ok(work) => {
                     drop(thread);

@@ -356,7 +356,7 @@ impl Readers {
         (own.in_a_row, own.answered) = (0, None);
         loop {
             let work = self.next(own, &mut buffer);
-            // Who waits for a device of one mount keeps nothing of another one that may end meanwhile.
+            // A thread that waits for a device of one mount keeps nothing of another mount, which may end meanwhile.
             own.last = None;
             let begun = self.lead.begin(&turn, || self.start(None));
             own.served.set(Some(turn));

@@ -2,7 +2,7 @@
 //!
 //! Each kind of request has a kind of answer, so that it cannot be given another one. An answer may
 //! be given by any thread at any time, and once: giving it uses it up. One that is dropped says `EIO`,
-//! so that nobody waits for ever. The kernel takes each in one call: a `fuse_out_header` and what
+//! so that no program waits for ever. The kernel takes each in one call: a `fuse_out_header` and what
 //! belongs to it.
 
 use super::request::{FileHandle, INodeNo};
@@ -153,7 +153,7 @@ impl Reply {
     fn give(&mut self, write: impl FnOnce(&OwnedFd, u64) -> Result<(), Errno>) {
         let Some(unique) = self.unique.take() else { return };
         match write(&self.device, unique) {
-            // Nobody waits for it any more.
+            // No program waits for it any more.
             Ok(()) | Err(Errno::NOENT | Errno::NODEV) => {}
             Err(e) => tracing::warn!(unique, "the kernel did not take an answer: {e}"),
         }

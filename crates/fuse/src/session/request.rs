@@ -5,7 +5,6 @@
 //! structures are copied out of the bytes, names and data are parts of them. What a request has
 //! beyond what is looked for is passed over, so that a newer kernel may say more.
 
-use super::filesystem::Modes;
 use cenote_zpl::{SetTime, Time};
 use fuse_abi::linux::{
     FATTR_ATIME, FATTR_ATIME_NOW, FATTR_CTIME, FATTR_GID, FATTR_MODE, FATTR_MTIME, FATTR_MTIME_NOW,
@@ -21,6 +20,15 @@ use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
+
+/// The mode of something new.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Modes {
+    /// What was asked for, with the type.
+    pub(crate) mode: u32,
+    /// What the caller wants to be taken away, if no ACL decides.
+    pub(crate) umask: u32,
+}
 
 /// The kernel's number of a file or directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -399,7 +407,7 @@ fn open_flags(flags: u32) -> OFlags {
     OFlags::from_bits_retain(flags)
 }
 
-/// Whether who writes to a file that was opened so waits until it is on disk: `O_DSYNC`, which is part of
+/// Whether a program that writes to a file opened so waits until it is on disk: `O_DSYNC`, which is part of
 /// `O_SYNC`. What `rustix` calls `DSYNC` is all of `O_SYNC`.
 pub(crate) fn waits_for_disk(flags: OFlags) -> bool {
     flags.bits() & libc::O_DSYNC.cast_unsigned() != 0

@@ -3,7 +3,6 @@
 //! Each allocator has a rotor. It stays at a vdev until the vdev has had its share, its *aliquot*, and moves
 //! on to the next one then. Shares are balanced so that all vdevs fill up at the same time.
 
-use super::allocator::Request;
 use super::group::Group;
 use crate::tunables;
 use cenote_format::blkptr::Dva;
@@ -53,6 +52,24 @@ pub fn embedded_log(count: usize, allocated: impl IntoIterator<Item = i64>) -> O
     let allocated = allocated.into_iter().chain(std::iter::repeat(0)).take(count);
     let emptiest = allocated.enumerate().min_by_key(|(_, allocated)| *allocated);
     emptiest.filter(|_| enough).map(|(i, _)| i)
+}
+
+/// What to allocate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Physical bytes.
+    pub psize: u64,
+    /// Copies: 1 to [`MAX_COPIES`](super::MAX_COPIES).
+    pub copies: usize,
+    /// The class it should go to.
+    pub class: Class,
+    /// Which of the allocators' metaslabs to use; any number (it is taken modulo how many there
+    /// are). Blocks that belong together should have the same.
+    pub allocator: usize,
+    /// Whether the DVAs are for a gang header.
+    pub gang: bool,
+    /// The vdev to start at rather than the next in turn.
+    pub near: Option<u64>,
 }
 
 #[derive(Default)]

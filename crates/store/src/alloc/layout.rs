@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::allocator::AllocError;
 use super::class::{Class, ClassGroups, embedded_log};
+use super::error::AllocError;
 use super::group::{Group, VdevInfo};
 use super::metaslab::Metaslab;
 

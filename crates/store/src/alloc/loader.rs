@@ -25,7 +25,6 @@ use cenote_vdev::Alarm;
 use crossbeam_channel::{Sender, bounded};
 use parking_lot::Mutex;
 
-use super::allocator::Allocator;
 use super::space::{Extent, Loading};
 
 /// The name of the thread.
@@ -50,12 +49,18 @@ pub trait LoadMetaslab: Send + Sync {
     fn load(&self, vdev: u64, metaslab: u64, extent: Extent) -> Result<Loaded, String>;
 }
 
+/// Whose metaslabs the thread loads: the allocator.
+pub(super) trait LoadAhead: Send + Sync {
+    /// Loads a metaslab of a vdev, if it is there and can be read.
+    fn load_ahead(&self, vdev: u64, metaslab: u64);
+}
+
 /// Vdev and number of a metaslab.
 type Place = (u64, u64);
 
 /// The thread that loads ahead.
 pub(super) struct Background {
-    queue: Sender<(Weak<Allocator>, Place)>,
+    queue: Sender<(Weak<dyn LoadAhead>, Place)>,
     /// What is in the queue, or being loaded by the thread.
     asked: Arc<Mutex<BTreeSet<Place>>>,
 }
@@ -63,13 +68,13 @@ pub(super) struct Background {
 impl Background {
     /// Starts it; it tells `alarm` of its panics.
     pub(super) fn start(alarm: &Arc<Alarm>) -> Background {
-        let (queue, requests) = bounded::<(Weak<Allocator>, Place)>(QUEUE);
+        let (queue, requests) = bounded::<(Weak<dyn LoadAhead>, Place)>(QUEUE);
         let asked = Arc::new(Mutex::new(BTreeSet::new()));
         let (done, alarm) = (asked.clone(), alarm.clone());
         let work = move || {
-            for (allocator, place) in requests {
-                if let Some(allocator) = allocator.upgrade() {
-                    alarm.guard(NAME, || allocator.load(place.0, place.1));
+            for (loads, place) in requests {
+                if let Some(loads) = loads.upgrade() {
+                    alarm.guard(NAME, || loads.load_ahead(place.0, place.1));
                 }
                 done.lock().remove(&place);
             }
@@ -80,13 +85,13 @@ impl Background {
         Background { queue, asked }
     }
 
-    pub(super) fn request(&self, allocator: &Arc<Allocator>, vdev: u64, metaslab: u64) {
+    pub(super) fn request(&self, of: Weak<dyn LoadAhead>, vdev: u64, metaslab: u64) {
         let place = (vdev, metaslab);
         if !self.asked.lock().insert(place) {
             return;
         }
         // A full queue or no thread: the first allocation that needs the metaslab loads it.
-        if self.queue.try_send((Arc::downgrade(allocator), place)).is_err() {
+        if self.queue.try_send((of, place)).is_err() {
             self.asked.lock().remove(&place);
         }
     }

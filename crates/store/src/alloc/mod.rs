@@ -55,6 +55,7 @@ mod class;
 mod defer;
 mod deferred;
 mod dense;
+mod error;
 mod group;
 mod hold;
 mod layout;
@@ -71,11 +72,10 @@ mod tests;
 mod watched;
 mod weight;
 
-pub use allocator::{
-    AllocError, AllocatedSize, Allocator, MAX_COPIES, Options, Request, SpaceFigures,
-};
-pub use class::{Class, embedded_log};
+pub use allocator::{AllocatedSize, Allocator, MAX_COPIES, Options, SpaceFigures};
+pub use class::{Class, Request, embedded_log};
 pub use deferred::DeferredFrees;
+pub use error::AllocError;
 pub use group::{Group, VdevInfo};
 pub use hold::Hold;
 pub use loader::{LoadMetaslab, Loaded};

@@ -523,7 +523,8 @@ impl Flush {
         };
         tracing::warn!(leaf = ?self.leaf, %error, "flush failed");
         let lost = self.leaf.written().flush_failed()?;
-        self.leaf.add_missing(lost);
+        // A resilver may have written blocks of old groups.
+        self.leaf.lags(lost);
         Some(error.to_string())
     }
 }

@@ -392,7 +392,12 @@ impl Sim {
             chosen.insert(name.clone(), (rng.random::<u64>(), rng.random_range(1..7)));
         }
         tell(format_args!("work with {:?}", chosen.keys()));
-        let others = self.others(&busy, rng)?;
+        // Its snapshots go to the clone that is promoted.
+        let robbed = match &change {
+            Some(Change::Promote { name }) => self.model.origin_of(name),
+            _ => None,
+        };
+        let others = self.others(&busy, robbed.as_deref(), rng)?;
         let mut lanes = BTreeMap::new();
         for name in chosen.keys() {
             lanes.extend(self.live.remove_entry(name));
@@ -442,9 +447,14 @@ impl Sim {
         all.get(rng.random_range(0..all.len().max(1))).cloned()
     }
 
-    /// What goes on beside that, for what is not `busy`: datasets are made stable by others too, groups are asked for, snapshots are
-    /// read and compared.
-    fn others(&self, busy: &[String], rng: &mut SmallRng) -> Done<Vec<(&'static str, Other)>> {
+    /// What goes on beside that, for what is not `busy`: datasets are made stable by others too, groups are asked for, snapshots
+    /// (not those of `robbed`) are read and compared.
+    fn others(
+        &self,
+        busy: &[String],
+        robbed: Option<&str>,
+        rng: &mut SmallRng,
+    ) -> Done<Vec<(&'static str, Other)>> {
         let mut others = Vec::<(&'static str, Other)>::new();
         let free = |name: &&String| !busy.contains(name);
         let heads: Vec<String> = self.model.datasets.keys().filter(free).cloned().collect();
@@ -470,6 +480,7 @@ impl Sim {
             others.push(("grouper", every(pauses(rng), Box::new(move || Ok(own.sync()?)))));
         }
         if let (Some(head), true) = (Sim::pick(rng, &heads), rng.random_bool(0.5))
+            && robbed != Some(&*head)
             && let Some(snapshot) = Sim::pick(rng, &self.model.datasets[&head].snapshots)
         {
             let name = format!("{head}@{}", snapshot.name);

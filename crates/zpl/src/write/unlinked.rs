@@ -58,8 +58,8 @@ struct Queue {
     running: bool,
     /// The thread must not free any more.
     stopped: bool,
-    /// Who finds no space waits for what is freed: from the moment that something waits, before there is a thread, until
-    /// nothing does.
+    /// A change that finds no space waits for what is freed: from the moment that a file waits, before there is a thread,
+    /// until none does or the tunable suspends the drain.
     freeing: Option<Freeing>,
 }
 
@@ -76,14 +76,17 @@ impl UnlinkedDrain {
         self.queue.lock()
     }
 
-    /// What to do next; `None`: the thread has to end.
-    fn next(&self) -> Option<Work> {
+    /// What to do next; `None`: the thread has to end. `begin` tells that files are being freed from now on.
+    fn next(&self, begin: impl FnOnce() -> Option<Freeing>) -> Option<Work> {
         let mut queue = self.queue();
         let first = queue.waiting.front().copied().filter(|_| !self.is_suspended());
         let free = first.map(Work::Free);
         let next = free.or(queue.counting.map(Work::Count)).filter(|_| !queue.stopped);
-        if !matches!(next, Some(Work::Free(_))) {
-            queue.freeing = None;
+        match next {
+            // The tunable may have suspended it until now.
+            Some(Work::Free(_)) if queue.freeing.is_none() => queue.freeing = begin(),
+            Some(Work::Free(_)) => {}
+            _ => queue.freeing = None,
         }
         if next.is_none() {
             queue.running = false;
@@ -286,7 +289,7 @@ impl Park for Stops {
 fn drain(fs: &Weak<FileSystem>) {
     waiting::park_by(Stops(fs.clone()));
     while let Some(fs) = fs.upgrade() {
-        match fs.drain.next() {
+        match fs.drain.next(|| fs.source.live().map(|live| live.begin_freeing())) {
             None => break,
             Some(Work::Free(ino)) => {
                 let gone = fs.free_some(ino).unwrap_or_else(|e| {

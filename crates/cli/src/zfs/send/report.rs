@@ -2,6 +2,7 @@
 
 use super::Flags;
 use crate::progress::Drawn;
+use crate::zfs::session::complained;
 use cenote_admin::{Event, Host, Mounts, NoMounts, Streaming};
 use cenote_command::output::Output;
 use cenote_command::{Caller, clock};
@@ -39,6 +40,7 @@ impl<'a> Reports<'a> {
 
 impl Host for Reports<'_> {
     fn tell(&mut self, event: Event<'_>) -> io::Result<()> {
+        let Some(event) = complained(event, self.err) else { return Ok(()) };
         let flags = self.flags;
         let lines = match &mut self.out {
             Some(out) => out,
@@ -47,8 +49,6 @@ impl Host for Reports<'_> {
         // One stream is told of only where it was asked for by `-v` or `-P`.
         let told = |packed: bool| packed || flags.progress || flags.parsable;
         match event {
-            Event::Failed(e) => drop(writeln!(self.err, "{e}")),
-            Event::Warning(text) => drop(writeln!(self.err, "{text}")),
             Event::Estimate { to, from, size, packed } if told(packed) => {
                 writeln!(lines, "{}", estimate(to, from, size, flags.parsable))?;
             }

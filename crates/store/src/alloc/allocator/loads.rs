@@ -1,14 +1,21 @@
 //! Which metaslabs are loaded, and for how long (`metaslab_preload`, `metaslab_load`, `metaslab_unload`). The head of
 //! [`loader`](super::super::loader) says when an allocation waits for a load.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 use super::Allocator;
 use crate::alloc::deferred::DeferThread;
-use crate::alloc::loader::Background;
+use crate::alloc::loader::{Background, LoadAhead};
 use crate::alloc::metaslab::NotLoaded;
 use crate::tunables;
+
+impl LoadAhead for Allocator {
+    fn load_ahead(&self, vdev: u64, metaslab: u64) {
+        // One that cannot be loaded is given up, which is logged.
+        self.load(vdev, metaslab);
+    }
+}
 
 impl Allocator {
     /// Loads the best metaslabs of each vdev, in the background if there is one.
@@ -64,7 +71,8 @@ impl Allocator {
     pub(super) fn request_load(self: &Arc<Self>, vdev: u64, metaslab: u64) {
         if self.options.background {
             let background = self.background.get_or_init(|| Background::start(&self.alarm));
-            background.request(self, vdev, metaslab);
+            let this: Weak<Allocator> = Arc::downgrade(self);
+            background.request(this, vdev, metaslab);
         }
     }
 

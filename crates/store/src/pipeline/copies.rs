@@ -1,0 +1,173 @@
+//! The copies of a block on the devices: reading them, one after the other until one is right, and healing those that were
+//! wrong (`zio_vdev_io_start`, `zio_vdev_io_assess`).
+
+use super::unpack::{is_metadata, no_copy, vdev_error};
+use super::{Store, Wanted};
+use crate::arc::Access;
+use crate::error::{BlockError, Bookmark};
+use crate::gang::Assembly;
+use crate::verify;
+use cenote_format::abd::Abd;
+use cenote_format::blkptr::{BlockPointer, Dva};
+use cenote_vdev::{BlockRead, Fault, Outcome, Priority, VdevError, VdevTree};
+use std::sync::Arc;
+
+impl Store {
+    /// Reads blocks from the devices into the ARC: the first copies as one batch, then what failed
+    /// (and gang blocks) one by one. `ahead`: they are not needed yet, but will be by this kind of access.
+    pub(super) fn fetch_many(
+        &self,
+        wanted: &[Wanted],
+        ahead: Option<Access>,
+    ) -> Vec<Result<Abd, BlockError>> {
+        let salt = self.salt.read().clone();
+        let first = |(bp, ..): &Wanted| bp.dva(0).filter(|dva| !dva.gang);
+        let plain = wanted.iter().filter(|request| first(request).is_some());
+        let checks: Vec<_> = plain
+            .map(|(bp, ..)| {
+                let salt = &salt;
+                move |data: &Abd| verify::matches(bp, data, salt).unwrap_or(false)
+            })
+            .collect();
+        let plain = wanted.iter().filter_map(|request| Some((&request.0, first(request)?)));
+        let reads: Vec<BlockRead<'_>> = plain
+            .zip(&checks)
+            .map(|((bp, dva), verify)| {
+                let (vdev, offset, size) = (dva.vdev.into(), dva.offset, bp.psize());
+                BlockRead { vdev, offset, size, txg: bp.physical_birth(), verify }
+            })
+            .collect();
+        let tree = self.vdevs();
+        let priority = ahead.map_or_else(Priority::of_reads, |_| Priority::AsyncRead);
+        let mut results = tree.read_many_as(priority, &reads).into_iter();
+        let mut finish = |request: &Wanted| {
+            let (bp, at, key) = request;
+            let outcome = first(request).and_then(|_| results.next());
+            let read = || match outcome {
+                Some(outcome) => self.first_copy(bp, *at, &tree, outcome),
+                None => self.fetch(bp, *at, 0),
+            };
+            let (data, sound) = match ahead {
+                None => (read()?, true),
+                Some(_) => {
+                    let (data, notes) = Store::attempt(read);
+                    (data?, notes.is_empty())
+                }
+            };
+            if sound && self.policies.keeps(bp, *at) {
+                let access = ahead.unwrap_or(Access::Demand);
+                self.arc().insert(*key, data.clone(), is_metadata(bp), access);
+            }
+            Ok(data)
+        };
+        wanted.iter().map(&mut finish).collect()
+    }
+
+    /// The block, given what came of reading its first copy, which is in one piece.
+    fn first_copy(
+        &self,
+        bp: &BlockPointer,
+        at: Bookmark,
+        tree: &Arc<VdevTree>,
+        outcome: Outcome<Result<Abd, VdevError>>,
+    ) -> Result<Abd, BlockError> {
+        let Outcome { block, faults } = outcome;
+        match block {
+            Err(_) if bp.dva(1).is_some() => {
+                let lost = bp.dva(0).map(|dva| (tree.clone(), dva, faults));
+                self.other_copy(bp, at, 1, lost.into_iter().collect())
+            }
+            block => {
+                self.note_faults(tree, bp.physical_birth(), faults);
+                block.map_err(|source| vdev_error(bp, at, source))
+            }
+        }
+    }
+
+    /// Reads from the devices, trying the copies from `first` on.
+    pub(super) fn fetch(
+        &self,
+        bp: &BlockPointer,
+        at: Bookmark,
+        first: usize,
+    ) -> Result<Abd, BlockError> {
+        self.other_copy(bp, at, first, Vec::new())
+    }
+
+    /// As [`Store::fetch`], where copies before `first` could not be read: `faults` says which leaves were wrong
+    /// about them. With the block of a later copy they are healed, too.
+    fn other_copy(
+        &self,
+        bp: &BlockPointer,
+        at: Bookmark,
+        first: usize,
+        mut lost: Vec<(Arc<VdevTree>, Dva, Vec<Fault>)>,
+    ) -> Result<Abd, BlockError> {
+        let birth = bp.physical_birth();
+        let mut done = Err(no_copy(bp, at));
+        for dva in bp.dvas().skip(first) {
+            done = match dva.gang {
+                true => self.fetch_copy(bp, dva, at),
+                false => {
+                    let (block, faults) = self.read_plain(bp, dva, at);
+                    match block.is_ok() {
+                        true => self.note_faults(&self.vdevs(), birth, faults),
+                        false => lost.push((Arc::clone(&self.vdevs()), dva, faults)),
+                    }
+                    block
+                }
+            };
+            if done.is_ok() {
+                break;
+            }
+        }
+        for (tree, dva, faults) in lost {
+            let faults = match &done {
+                Ok(block) => tree.healed_by(dva.vdev.into(), dva.offset, faults, block),
+                Err(_) => faults,
+            };
+            self.note_faults(&tree, birth, faults);
+        }
+        done
+    }
+
+    /// Reads and verifies one copy.
+    pub(super) fn fetch_copy(
+        &self,
+        bp: &BlockPointer,
+        dva: Dva,
+        at: Bookmark,
+    ) -> Result<Abd, BlockError> {
+        if dva.gang {
+            Assembly::new(self, bp, at).copy(bp, dva, 0)
+        } else {
+            self.fetch_plain(bp, dva, at)
+        }
+    }
+
+    /// Reads and verifies a copy that is in one piece.
+    pub(crate) fn fetch_plain(
+        &self,
+        bp: &BlockPointer,
+        dva: Dva,
+        at: Bookmark,
+    ) -> Result<Abd, BlockError> {
+        let (block, faults) = self.read_plain(bp, dva, at);
+        self.note_faults(&self.vdevs(), bp.physical_birth(), faults);
+        block
+    }
+
+    /// The same; faults are not noted yet.
+    fn read_plain(
+        &self,
+        bp: &BlockPointer,
+        dva: Dva,
+        at: Bookmark,
+    ) -> (Result<Abd, BlockError>, Vec<Fault>) {
+        let verify = |data: &Abd| self.is_right(bp, data);
+        let (vdev, offset, size) = (dva.vdev.into(), dva.offset, bp.psize());
+        let read = BlockRead { vdev, offset, size, txg: bp.physical_birth(), verify: &verify };
+        let Outcome { block, faults } = self.vdevs().read_one(&read);
+        (block.map_err(|source| vdev_error(bp, at, source)), faults)
+    }
+}
