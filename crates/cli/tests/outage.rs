@@ -11,17 +11,6 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
 
-/// A pool `tank` of a mirror of files `a` and `b`.
-fn mirror() -> Session {
-    let s = Session::new();
-    for name in ["a", "b"] {
-        File::create(s.path(name)).unwrap().set_len(128 << 20).unwrap();
-    }
-    let (a, b) = (s.path("a"), s.path("b"));
-    s.run(&format!("zpool create -m none tank mirror {} {}", a.display(), b.display())).ok();
-    s
-}
-
 /// The lines of `zpool status` about the pool and its vdevs: names, states, what is behind.
 fn shown(s: &Session) -> Vec<String> {
     let text = s.run("zpool status tank").ok();
@@ -101,7 +90,7 @@ const OFFLINE: [&str; 4] = ["tank DEGRADED", "mirror-0 DEGRADED", "a ONLINE", "b
 
 #[test]
 fn offline_and_online() {
-    let s = mirror();
+    let s = Session::mirror();
     assert_eq!(shown(&s), WELL);
     let (a, b) = (s.path("a").display().to_string(), s.path("b").display().to_string());
     s.run(&format!("zpool offline tank {b}")).ok();
@@ -140,7 +129,7 @@ fn offline_and_online() {
 fn a_device_that_was_faulted_stays_so_until_it_is_cleared() {
     const FAULTED: [&str; 4] =
         ["tank DEGRADED", "mirror-0 DEGRADED", "a ONLINE", "b FAULTED external device fault"];
-    let s = mirror();
+    let s = Session::mirror();
     let (a, b) = (s.path("a").display().to_string(), s.path("b").display().to_string());
     s.run(&format!("zpool offline -f tank {b}")).ok();
     assert_eq!(shown(&s), FAULTED);
@@ -174,7 +163,7 @@ fn a_device_that_was_faulted_stays_so_until_it_is_cleared() {
 
 #[test]
 fn a_device_that_was_missing_comes_back() {
-    let s = mirror();
+    let s = Session::mirror();
     s.run("zpool export tank").ok();
     fs::rename(s.path("b"), s.path("away")).unwrap();
     fs::create_dir(s.path("far")).unwrap();
@@ -282,7 +271,7 @@ fn a_device_that_answers_again_is_looked_at_before_it_is_written_to() {
 
 #[test]
 fn the_label_of_a_device_that_is_offline_can_be_cleared() {
-    let s = mirror();
+    let s = Session::mirror();
     change(&s, "one");
     let (a, b) = (s.path("a").display().to_string(), s.path("b").display().to_string());
     s.run(&format!("zpool offline tank {b}")).ok();
@@ -303,7 +292,7 @@ fn the_label_of_a_device_that_is_offline_can_be_cleared() {
 /// A device is found missing something although nothing failed: what is there is its older state.
 #[test]
 fn what_a_device_of_old_missed_is_on_record() {
-    let s = mirror();
+    let s = Session::mirror();
     change(&s, "one");
     fs::copy(s.path("b"), s.path("old")).unwrap();
     (0..5).for_each(|i| change(&s, &format!("more{i}")));
@@ -323,7 +312,7 @@ fn what_a_device_of_old_missed_is_on_record() {
 
 #[test]
 fn the_right_device_comes_back_after_a_wrong_one() {
-    let s = mirror();
+    let s = Session::mirror();
     s.run("zpool export tank").ok();
     fs::rename(s.path("b"), s.path("keep")).unwrap();
     fs::create_dir(s.path("far")).unwrap();
@@ -381,7 +370,7 @@ fn a_suspended_pool_knows_no_list_of_errors() {
 
 #[test]
 fn refusals() {
-    let s = mirror();
+    let s = Session::mirror();
     for (line, code, message) in [
         ("zpool clear", 2, "missing pool name"),
         ("zpool clear -F tank", 2, "invalid option 'F'"),

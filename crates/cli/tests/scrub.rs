@@ -8,23 +8,13 @@ use common::Session;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-fn mirror() -> Session {
-    let s = Session::new();
-    for name in ["a", "b"] {
-        File::create(s.path(name)).unwrap().set_len(128 << 20).unwrap();
-    }
-    let (a, b) = (s.path("a"), s.path("b"));
-    s.run(&format!("zpool create -m none tank mirror {} {}", a.display(), b.display())).ok();
-    s
-}
-
 fn status(s: &Session) -> String {
     s.run("zpool status tank").ok()
 }
 
 #[test]
 fn a_scrub_from_its_start_to_its_end() {
-    let s = mirror();
+    let s = Session::mirror();
     for i in 0..20 {
         s.run(&format!("zfs create -o cenote:i={i} tank/d{i}")).ok();
     }
@@ -63,7 +53,7 @@ fn a_scrub_from_its_start_to_its_end() {
 
 #[test]
 fn what_cannot_be_done_is_refused() {
-    let s = mirror();
+    let s = Session::mirror();
     let fails = |line: &str, why: &str| assert_eq!(s.run(line).fails(1), why, "{line}");
     fails("zpool scrub -s tank", "cannot cancel scrubbing tank: there is no active scrub");
     fails("zpool scrub -p tank", "cannot pause scrubbing tank: there is no active scrub");
@@ -91,7 +81,7 @@ fn what_cannot_be_done_is_refused() {
 
 #[test]
 fn a_device_that_comes_back_is_resilvered() {
-    let s = mirror();
+    let s = Session::mirror();
     let b = s.path("b").display().to_string();
     s.run(&format!("zpool offline tank {b}")).ok();
     s.run("zfs create tank/one").ok();

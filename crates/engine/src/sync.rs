@@ -105,6 +105,7 @@ impl Core {
         if idle && !self.config_dirty && !self.destroying {
             shared.disk.is_sound()?;
             shared.tx_state.synced(txg);
+            shared.call_spares();
             return Ok(());
         }
         self.missed.clear();

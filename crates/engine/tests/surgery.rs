@@ -14,7 +14,7 @@ use cenote_engine::{Attach, Engine, EngineError, TakeOut};
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
 use parking_lot::{Mutex, MutexGuard};
-use rig::{Rig, check, fill, open};
+use rig::{Rig, check, check_devices, errors, fill, open};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -135,21 +135,6 @@ fn shape(engine: &Engine) -> String {
     vdevs(engine)
 }
 
-/// (read, write, checksum) errors of all vdevs together.
-fn errors(engine: &Engine) -> (u64, u64, u64) {
-    let leaves = engine.pool().store().vdevs().leaves();
-    let sum = |a: (u64, u64, u64), b: (u64, u64, u64)| (a.0 + b.0, a.1 + b.1, a.2 + b.2);
-    leaves.iter().map(|l| l.errors()).fold((0, 0, 0), sum)
-}
-
-/// Everything is read from devices, and nothing that is read is wrong.
-fn check_devices(engine: &Engine, files: u64) {
-    engine.pool().store().drop_caches();
-    check(&open(engine), 0..files, LEN);
-    assert_eq!(errors(engine), (0, 0, 0));
-    assert!(engine.pool().store().errors().is_empty());
-}
-
 /// Runs `change` while files are written and read; returns how many files there are then.
 fn beside_work(engine: &Engine, from: u64, change: impl FnOnce()) -> u64 {
     let (stop, next) = (AtomicBool::new(false), AtomicU64::new(from));
@@ -187,12 +172,12 @@ fn sides_join_and_leave_mirrors_in_use() {
         attach(&rig, &engine, "b", "c").unwrap();
     });
     assert_eq!(shape(&engine), "mirror(a b c) mirror(l m) mirror(s t)");
-    check_devices(&engine, files);
+    check_devices(&engine, files, LEN);
     // The new sides lack what was written before: nothing can do without the old ones.
     assert!(detach(&rig, &engine, "a").is_err());
     let again = beside_work(&engine, files, || detach(&rig, &engine, "c").unwrap());
     assert_eq!(shape(&engine), "mirror(a b) mirror(l m) mirror(s t)");
-    check_devices(&engine, again);
+    check_devices(&engine, again, LEN);
     engine.export(false).unwrap();
     drop(engine);
     rig.judge();
@@ -200,13 +185,13 @@ fn sides_join_and_leave_mirrors_in_use() {
     let engine = rig.import();
     turn.go_on();
     until(&engine, "mirror(a b) mirror(l m) mirror(s t)");
-    check_devices(&engine, again);
+    check_devices(&engine, again, LEN);
     for name in ["b", "m", "t"] {
         detach(&rig, &engine, name).unwrap();
     }
     assert_eq!(shape(&engine), "a l s");
     let files = beside_work(&engine, again, || attach(&rig, &engine, "a", "b").unwrap());
-    check_devices(&engine, files);
+    check_devices(&engine, files, LEN);
     engine.export(false).unwrap();
     drop(engine);
     rig.judge();
@@ -218,7 +203,7 @@ fn sides_join_and_leave_mirrors_in_use() {
     }
     let engine = rig.import();
     assert_eq!(shape(&engine), "mirror(a b) l s");
-    check_devices(&engine, files);
+    check_devices(&engine, files, LEN);
     engine.export(false).unwrap();
     drop(engine);
     rig.judge_blocks();
@@ -236,7 +221,7 @@ fn devices_of_raidz_are_being_replaced() {
         replace(&rig, &engine, "e", "z").unwrap();
     });
     assert_eq!(shape(&engine), "raidz(a replacing(b x y) c) mirror(d replacing(e z))");
-    check_devices(&engine, files);
+    check_devices(&engine, files, LEN);
     assert!(detach(&rig, &engine, "a").is_err());
     // One that lacks what others have may go: the new one, and while a mirror has another side, the old one.
     let again = beside_work(&engine, files, || {
@@ -244,12 +229,12 @@ fn devices_of_raidz_are_being_replaced() {
         detach(&rig, &engine, "z").unwrap();
     });
     assert_eq!(shape(&engine), "raidz(a replacing(b y) c) mirror(d e)");
-    check_devices(&engine, again);
+    check_devices(&engine, again, LEN);
     engine.export(false).unwrap();
     drop(engine);
     rig.judge();
     let engine = rig.import();
-    check_devices(&engine, again);
+    check_devices(&engine, again, LEN);
     detach(&rig, &engine, "y").unwrap();
     assert_eq!(shape(&engine), "raidz(a b c) mirror(d e)");
     engine.export(false).unwrap();
@@ -269,7 +254,7 @@ fn replaced(line: &str, devices: &[(&str, &str)], then: &str, away: &[&str]) {
         }
     });
     until(&engine, then);
-    check_devices(&engine, files);
+    check_devices(&engine, files, LEN);
     engine.export(false).unwrap();
     drop(engine);
     rig.judge();
@@ -312,7 +297,7 @@ fn a_replacement_goes_on_after_an_import() {
     turn.go_on();
     let engine = rig.import();
     until(&engine, "mirror(x b)");
-    check_devices(&engine, 8);
+    check_devices(&engine, 8, LEN);
     engine.export(false).unwrap();
     drop(engine);
     rig.judge();

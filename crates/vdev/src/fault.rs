@@ -57,7 +57,7 @@ impl Fault {
         Fault { leaf, blamed, offset, right: None, mismatch: true, lack: false }
     }
 
-    /// `leaf` missed `right`, which should be at `offset`: nobody is to blame.
+    /// `leaf` missed `right`, which should be at `offset`. This is no error of the device.
     pub(crate) fn lacks(leaf: &Arc<Vdev>, offset: u64, right: Abd) -> Fault {
         Fault { mismatch: false, lack: true, right: Some(right), ..Fault::mismatch(leaf, offset) }
     }

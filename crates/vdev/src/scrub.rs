@@ -7,8 +7,8 @@
 //! nothing.
 //!
 //! A *resilver* reads a block as others do, from what is expected to be right, and reports each leaf that lacks it
-//! ([`Fault::lacks`]): what is written there blames nobody. Leaves that lack it and take no writes are named, so that
-//! what they missed stays on record.
+//! ([`Fault::lacks`]): that counts no error. Leaves that lack it and take no writes are named, so that their dirty time
+//! logs keep it.
 //!
 //! Both report; [`VdevTree::repair_many`] writes, under the rule of `crate::fault`.
 

@@ -8,9 +8,14 @@
 //! A tree with the changed vdev takes the place of the old one ([`VdevTree::altered`]), and both are in use for a while. A
 //! leaf that left is in the old one alone: it is *retired*, takes no more writes and is not read. A leaf that joined is in
 //! the new one alone, and misses what is written by way of the old one, as it misses everything that was written before.
+//!
+//! Invariant: what was written by way of the old tree is also on a leaf that stays. So a leaf is marked as leaving before it is
+//! asked whether its vdev can do without it: writes that end later do not count it, and what those that ended before did not
+//! bring to the others is in their lists of what they miss.
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use cenote_format::nvlist::NvList;
 
@@ -35,8 +40,9 @@ fn replaced(vdev: &Arc<Vdev>, top: &Arc<Vdev>) -> Option<Replaced> {
         Kind::Spare if unspared(first) => (last, first),
         // Of several spares all but the last one go.
         Kind::Spare if vdev.children().len() > 2 => {
-            let second = vdev.children().get(1).filter(|second| is_spare(second))?;
-            (second, second)
+            let second =
+                vdev.children().get(1).filter(|second| is_spare(second) && is_spare(last))?;
+            (second, last)
         }
         _ => return None,
     };
@@ -133,6 +139,11 @@ impl VdevTree {
 }
 
 impl Vdev {
+    /// Whether the leaf is about to leave its vdev. To be said before [`VdevTree::is_required`] is asked.
+    pub fn set_leaving(&self, leaves: bool) {
+        self.leaving.store(leaves, Ordering::SeqCst);
+    }
+
     /// Lets go of the device of a leaf that is in no tree any more but in such as were replaced.
     pub fn retire(&self) {
         self.set_opened(Opened { device: None, state: VdevState::Closed });
@@ -192,6 +203,28 @@ mod tests {
         let missed = 12..13;
         tree.miss(guids[1], missed).unwrap();
         assert_eq!(tree.replaced(), None);
+    }
+
+    #[test]
+    fn what_only_a_leaf_has_that_is_leaving_is_not_written() {
+        let leaves = testing::leaves(2, 1 << 20);
+        let mirror = testing::mirror_like(Kind::Mirror, 0, testing::files(&leaves));
+        let tree = testing::tree(vec![mirror]);
+        let write = |offset| {
+            let data = cenote_format::abd::Abd::from(vec![7; 512]);
+            let content = crate::traffic::Content::Data;
+            let block = crate::write::BlockWrite { vdev: 0, offset, data, txg: 9, content };
+            tree.write_many(&[block]).remove(0)
+        };
+        leaves[1].faults.fail_writes(0..u64::MAX);
+        write(0).unwrap();
+        // What the other one lacks is known now, and this one stays.
+        assert!(tree.is_required(tree.leaves()[0].guid()));
+        let tree_leaf = tree.leaves()[0].clone();
+        tree_leaf.set_leaving(true);
+        write(512).unwrap_err();
+        tree_leaf.set_leaving(false);
+        write(1024).unwrap();
     }
 
     #[test]

@@ -164,6 +164,8 @@ pub struct Live {
     pub(crate) faulted_by_hand: AtomicBool,
     /// It has had so many errors that it counts as degraded, though it works.
     pub(crate) too_many_errors: AtomicBool,
+    /// It is about to leave its vdev: what is written to it alone is not written.
+    pub(crate) leaving: AtomicBool,
     /// What of a leaf's writes is not known to be durable.
     pub(crate) written: Mutex<Written>,
     /// The requests of a leaf's device.
@@ -183,6 +185,7 @@ impl Live {
             seen: Mutex::default(),
             faulted_by_hand: AtomicBool::default(),
             too_many_errors: AtomicBool::default(),
+            leaving: AtomicBool::default(),
             written: Mutex::default(),
             queue: Queue::default(),
         })

@@ -134,6 +134,7 @@ fn prepared(
         chance: &Chance::default(),
     };
     let single = prepare(&spec)?.into_single();
+    let single = single.map(|new| new.for_sectors(&SystemDevices, spec.ashift));
     single.ok_or_else(|| CreateError::Refused {
         what: String::new(),
         why: "new device must be a single disk".into(),

@@ -157,9 +157,15 @@ fn left(imported: &Imported) -> Result<Vec<(&'static str, Left)>, Stop> {
     Ok(ACTIVITIES.iter().map(|name| (*name, of(name))).collect())
 }
 
-/// Whether a device is being replaced at or below a vdev (`vdev_replace_in_progress`).
+/// Whether a device is being replaced at or below a vdev (`vdev_replace_in_progress`). A spare that has everything stays beside
+/// the device that it stands in for.
 fn is_replacing(vdev: &Vdev) -> bool {
-    vdev.kind() == "replacing" || vdev.children().iter().any(|child| is_replacing(child))
+    let replaces = match (vdev.kind(), vdev.children()) {
+        ("replacing", _) => true,
+        ("spare", [_, spare]) => spare.is_behind(),
+        (kind, _) => kind == "spare",
+    };
+    replaces || vdev.children().iter().any(|child| is_replacing(child))
 }
 
 /// What a scan is called here.

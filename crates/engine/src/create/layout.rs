@@ -6,7 +6,7 @@
 //! [`VDEV_MAX_AUTO_ASHIFT`](tunables::VDEV_MAX_AUTO_ASHIFT).
 
 use super::check;
-use super::devices::{LeafKind, Opened};
+use super::devices::{LeafKind, OpenDevices, Opened};
 use super::populate::random;
 use super::{Class, CreateError, CreateSpec, MIN_DEVICE, Redundancy, VdevSpec};
 use crate::space_write::plan::{plan, top_level_asize};
@@ -97,11 +97,19 @@ pub struct NewDevice {
     pub leaf: NvList,
     /// The device.
     pub device: Arc<dyn Device>,
-    /// log2 of the bytes that a top-level vdev would have to write at least if it were of this device alone.
+    /// log2 of the bytes that the top-level vdev must read and write at least.
     pub ashift: u64,
 }
 
 impl NewDevice {
+    /// The same, with what `asked` and the device's logical sectors demand of the top-level vdev: one that is there already
+    /// need not have sectors as large as the device would rather have (`vdev_attaching`).
+    pub fn for_sectors(self, devices: &dyn OpenDevices, asked: u64) -> NewDevice {
+        let found = devices.find(self.device.path());
+        let ashift = found.map_or(self.ashift, |(_, facts)| facts.logical_shift.max(asked));
+        NewDevice { ashift, ..self }
+    }
+
     /// Bytes, in whole labels.
     pub fn size(&self) -> u64 {
         self.device.size() / LABEL_SIZE * LABEL_SIZE

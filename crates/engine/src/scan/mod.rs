@@ -66,7 +66,7 @@ use std::time::Duration;
 
 /// The name of the thread.
 const NAME: &str = "scan";
-/// Rounds in a row that may be let go before the scan gives up until the next import.
+/// Rounds in a row that may be let go before the thread ends, until a command or an import wakes it.
 const MOST_LET_GO: u32 = 100;
 
 /// How long a round waits after one that was let go.
@@ -90,25 +90,6 @@ pub enum ScanError {
     /// The change could not be made.
     #[error(transparent)]
     Engine(#[from] EngineError),
-}
-
-/// What is in the state's way to be changed.
-enum Refused {
-    Scrubbing,
-    Paused,
-    Resilvering,
-    NoScrub,
-}
-
-impl From<Refused> for ScanError {
-    fn from(why: Refused) -> ScanError {
-        match why {
-            Refused::Scrubbing => ScanError::Scrubbing,
-            Refused::Paused => ScanError::Paused,
-            Refused::Resilvering => ScanError::Resilvering,
-            Refused::NoScrub => ScanError::NoScrub,
-        }
-    }
 }
 
 /// Whether the thread runs, and is to look again before it ends.
@@ -346,7 +327,7 @@ impl Engine {
     fn scrub_from(&self, last: bool) -> Result<(), ScanError> {
         let begun = self.shared.begin_scrub(last)?;
         self.shared.wake_scan();
-        Ok(begun?)
+        begun
     }
 
     /// Pauses a scrub (`spa_scrub_pause_resume`).
@@ -354,8 +335,7 @@ impl Engine {
     /// # Errors
     /// No scrub is under way, or it is paused; the pool is suspended.
     pub fn pause_scrub(&self) -> Result<(), ScanError> {
-        self.shared.pause_scrub()??;
-        Ok(())
+        self.shared.pause_scrub()?
     }
 
     /// Gives up a scrub (`spa_scan_stop`).
@@ -363,8 +343,7 @@ impl Engine {
     /// # Errors
     /// No scrub is under way, or a resilver is; the pool is suspended.
     pub fn stop_scrub(&self) -> Result<(), ScanError> {
-        self.shared.stop_scrub()??;
-        Ok(())
+        self.shared.stop_scrub()?
     }
 
     /// Begins a resilver from the start, in place of any scan under way, if a leaf that takes writes lacks something.

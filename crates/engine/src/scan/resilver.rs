@@ -4,6 +4,7 @@ use crate::space_write::rewrite_dtls;
 use crate::sync::count_feature;
 use crate::{Shared, SyncContext};
 use cenote_dmu::write::OpenObjectSet;
+use cenote_pool::config;
 use cenote_vdev::{Vdev, VdevTree};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -108,6 +109,16 @@ impl SyncContext<'_> {
         };
         let vdevs = &mut self.config.vdev_tree;
         self.config_changed |= rewrite_dtls(self.tx.mos, txg, vdevs, &now, &mut count)?;
+        // What lacks nothing waits for no resilver (`vdev_resilver_txg`).
+        let complete = |guid| tree.find(guid).is_some_and(|leaf| !leaf.is_behind());
+        let mut changed = false;
+        config::for_each_leaf_mut(vdevs, &mut |leaf| {
+            if leaf.u64("resilver_txg").is_some() && complete(config::number(leaf, "guid")) {
+                leaf.pairs.retain(|(name, _)| name != "resilver_txg");
+                changed = true;
+            }
+        });
+        self.config_changed |= changed;
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! Changes of a scan's state, in syncing context (`dsl_scan_setup_sync`, `dsl_scan_sync_state`, `dsl_scan_done`).
 
 use super::position::{self, Position};
-use super::{Ended, Refused};
+use super::{Ended, ScanError};
 use crate::task::EngineError;
 use crate::{Shared, SyncContext};
 use cenote_dsl::write::{Result, Tx};
@@ -20,7 +20,8 @@ const SCANNING: u64 = 1;
 const FINISHED: u64 = 2;
 const CANCELED: u64 = 3;
 
-type Changed<T> = std::result::Result<std::result::Result<T, Refused>, EngineError>;
+/// What came of an order: it was carried out or refused, unless the pool cannot be changed.
+type Changed<T> = std::result::Result<std::result::Result<T, ScanError>, EngineError>;
 
 impl SyncContext<'_> {
     fn scan_state(&mut self) -> Result<ScanPhys> {
@@ -96,8 +97,8 @@ impl Shared {
                     return Ok(Ok(true));
                 }
                 phys if !phys.is_running() => None,
-                phys if phys.is_resilver() => Some(Refused::Resilvering),
-                _ => Some(Refused::Scrubbing),
+                phys if phys.is_resilver() => Some(ScanError::Resilvering),
+                _ => Some(ScanError::Scrubbing),
             };
             if let Some(why) = refused {
                 return Ok(Err(why));
@@ -131,9 +132,9 @@ impl Shared {
         let paused = self.scan_task(|shared, context| {
             let phys = context.scan_state()?;
             let refused = match phys {
-                phys if !phys.is_running() => Refused::NoScrub,
-                phys if phys.is_resilver() => Refused::Resilvering,
-                phys if phys.is_paused() => Refused::Paused,
+                phys if !phys.is_running() => ScanError::NoScrub,
+                phys if phys.is_resilver() => ScanError::Resilvering,
+                phys if phys.is_paused() => ScanError::Paused,
                 phys => {
                     position::write(context.tx.mos, &phys.pausing(true))?;
                     shared.scanner.ordered();
@@ -154,10 +155,10 @@ impl Shared {
         let stopped = self.scan_task(|shared, context| {
             let phys = context.scan_state()?;
             if !phys.is_running() {
-                return Ok(Err(Refused::NoScrub));
+                return Ok(Err(ScanError::NoScrub));
             }
             if phys.is_resilver() {
-                return Ok(Err(Refused::Resilvering));
+                return Ok(Err(ScanError::Resilvering));
             }
             context.scan_done(phys, false)?;
             shared.scanner.ordered();

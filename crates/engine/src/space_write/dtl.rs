@@ -47,11 +47,7 @@ pub fn write_dtls(
         }
         let object = config::number(leaf, "DTL");
         match write(&mut maps, object, &txgs) {
-            Ok(now) if now == object => {}
-            Ok(now) => {
-                leaf.set("DTL", NvValue::Uint64(now));
-                changed = true;
-            }
+            Ok(now) => changed |= set_log(leaf, now),
             Err(e) => result = Err(e),
         }
     });
@@ -77,15 +73,20 @@ pub fn rewrite_dtls(
         let Some((_, lacks)) = lacks.filter(|_| object != 0 && result.is_ok()) else { return };
         let ranges: Vec<_> = lacks.iter().map(|txgs| (txgs.start, txgs.end)).collect();
         match replace(&mut maps, object, &ranges) {
-            Ok(now) if now == object => {}
-            Ok(now) => {
-                leaf.set("DTL", NvValue::Uint64(now));
-                changed = true;
-            }
+            Ok(now) => changed |= set_log(leaf, now),
             Err(e) => result = Err(e),
         }
     });
     result.map(|()| changed)
+}
+
+/// The log of a leaf is in this object. Returns whether that is news.
+fn set_log(leaf: &mut NvList, object: u64) -> bool {
+    let is_new = config::number(leaf, "DTL") != object;
+    if is_new {
+        leaf.set("DTL", NvValue::Uint64(object));
+    }
+    is_new
 }
 
 /// Writes a log anew; the object that it is in then.

@@ -5,7 +5,7 @@ use crate::create::{self, NewDevice};
 use crate::task::EngineError;
 use crate::{Engine, Shared, SyncContext};
 use cenote_dsl::write::{DslWriteError, Result};
-use cenote_format::nvlist::NvList;
+use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::config;
 use cenote_pool::config_write::aux;
 use cenote_pool::events::Sysevent;
@@ -34,7 +34,7 @@ struct Plan {
 
 impl Engine {
     /// Has a device join a vdev (`zpool attach`, `zpool replace`, `spa_vdev_attach`). When this returns it is part of the
-    /// pool, and a resilver gives it what was written before, or will when the one that is under way is done.
+    /// pool, and a resilver gives it what was written before; one that was under way begins anew.
     ///
     /// # Errors
     /// The vdev is not one that can be attached to, or the device does not fit, with OpenZFS's words; it cannot be written;
@@ -63,7 +63,15 @@ impl Shared {
             Sysevent { vdev, ..Sysevent::of_pool(name) }.post(pool.store());
         }
         drop((tree, joined, pool));
-        // What it lacks of groups that were under way is on disk before a resilver looks for it.
+        // It has joined, whatever becomes of the resilver: one begins at the next import at the latest.
+        if let Err(error) = self.resilver_what_joined() {
+            tracing::warn!(%error, "no resilver begins");
+        }
+        Ok(())
+    }
+
+    /// Begins a resilver for a device that joined, once what it lacks of groups that were under way is on disk.
+    fn resilver_what_joined(self: &Arc<Self>) -> StdResult<(), EngineError> {
         for _ in 1..CONCURRENT {
             self.queue.run(&self.tx_state, |_| Ok(()), |()| true)?;
         }
@@ -158,7 +166,9 @@ impl SyncContext<'_> {
         let chance = || self.disk.outside.chance.number();
         let above = chance().map_err(|e| DslWriteError::Invalid(e.to_string()))? | 1;
         let mut root = self.config.vdev_tree.clone();
-        let new = without_place(&attach.new.leaf);
+        let mut new = without_place(&attach.new.leaf);
+        // A resilver that began before this group is not the one that brings it up to date (`vdev_resilver_txg`).
+        new.set("resilver_txg", NvValue::Uint64(self.tx.txg));
         let guid = config::number(&new, "guid");
         let new_path = path_of(&new);
         surgery::attach(&mut root, attach.beside, plan.kind, above, new)

@@ -13,7 +13,7 @@ use cenote_pool::config;
 use cenote_pool::config_write::{PoolConfig, aux, sync_aux};
 use cenote_pool::events::Sysevent;
 use cenote_pool::surgery::{self, Detached};
-use cenote_vdev::{Vdev, init_labels};
+use cenote_vdev::{Vdev, VdevTree, init_labels};
 use std::result::Result as StdResult;
 use std::sync::Arc;
 
@@ -45,8 +45,9 @@ impl Shared {
         let left = self.queue.run(&self.tx_state, change, |_| true)?;
         let pool = self.view();
         Sysevent { vdev: Some(&left.leaf), ..Sysevent::of_pool("vdev_remove") }.post(pool.store());
-        // The device may be what is broken.
-        if let (Some(device), Some(label)) = (left.leaf.device(), &left.label)
+        // The device may be what is broken. One that is out of use may be another pool's by now, or hang.
+        let device = left.leaf.device().filter(|_| left.leaf.writable());
+        if let (Some(device), Some(label)) = (device, &left.label)
             && let Err(error) = init_labels(device.as_ref(), label)
         {
             tracing::warn!(path = %device.path().display(), %error, "the labels stay");
@@ -61,7 +62,11 @@ impl Shared {
         if let Some((had, has)) = left.changed.renamed {
             pool.devices().rename(had, has);
         }
-        self.expand_if_wanted().map(drop)
+        // The device has left, whatever becomes of that.
+        if let Err(error) = self.expand_if_wanted() {
+            tracing::warn!(%error, "the vdev does not grow");
+        }
+        Ok(())
     }
 
     /// Takes out the devices that others have replaced, as soon as these have all that they have (`spa_vdev_resilver_done`):
@@ -80,9 +85,16 @@ impl Shared {
                 _ => None,
             });
             drop(tree);
-            self.detach(leaf, Some(parent))?;
-            if let Some((spare, above)) = stood_in {
-                self.detach(spare, Some(above))?;
+            for (leaf, above) in [(leaf, parent)].into_iter().chain(stood_in) {
+                match self.detach(leaf, Some(above)) {
+                    Ok(()) => {}
+                    // It may have been taken out meanwhile, or be needed again: it is looked at after the next resilver.
+                    Err(EngineError::Dsl(why)) => {
+                        tracing::info!("a device that was replaced stays: {why}");
+                        return Ok(());
+                    }
+                    Err(e) => return Err(e),
+                }
             }
         }
     }
@@ -109,6 +121,18 @@ impl SyncContext<'_> {
         if !leaf.is_leaf() || !matches!(kind, "mirror" | "replacing" | "spare") {
             return invalid("only applicable to mirror and replacing vdevs");
         }
+        // Blocks that are being written now must not be on this leaf alone.
+        leaf.set_leaving(true);
+        let left = self.let_go(&tree, &leaf);
+        if left.is_err() {
+            leaf.set_leaving(false);
+        }
+        left
+    }
+
+    /// Takes a leaf out that is marked as leaving.
+    fn let_go(&mut self, tree: &VdevTree, leaf: &Arc<Vdev>) -> Result<Left> {
+        let guid = leaf.guid();
         if tree.is_required(guid) {
             return invalid("no valid replicas");
         }
@@ -130,7 +154,7 @@ impl SyncContext<'_> {
         };
         let now = self.altered_tree(&root, changed.top, &mut |_, _| None, &was)?;
         self.replace_tree(now, root)?;
-        Ok(Left { leaf, config: without_place(&config), changed, label })
+        Ok(Left { leaf: leaf.clone(), config: without_place(&config), changed, label })
     }
 
     /// Frees what the MOS has of a leaf that leaves: what it missed, its ZAP (`vdev_dtl_sync`).

@@ -164,6 +164,8 @@ impl Shared {
             // Pools share spares: another one has it by now.
             return Err(format!("{} is busy", path.display()));
         }
-        Ok(NewDevice { leaf: spare.clone(), device, ashift: config::number(spare, "ashift") })
+        let new =
+            NewDevice { leaf: spare.clone(), device, ashift: config::number(spare, "ashift") };
+        Ok(new.for_sectors(&SystemDevices, 0))
     }
 }

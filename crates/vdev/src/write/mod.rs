@@ -50,7 +50,7 @@ use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use cenote_format::MAX_BLOCK;
 use cenote_format::abd::Abd;
@@ -421,10 +421,11 @@ impl VdevTree {
 
 /// Whether blocks reported as written to `vdev` since the last flush may be lost, given which
 /// leaves lack some of them because a flush or write failed. Those may be others than what a leaf
-/// lacks that is not written at all; taking all of them together errs on the safe side.
+/// lacks that is not written at all; taking all of them together errs on the safe side. A leaf that is leaving keeps nothing.
 fn lossy(vdev: &Vdev, lacks: &dyn Fn(&Vdev) -> bool) -> bool {
     if vdev.is_leaf() {
-        return !vdev.writable() || lacks(vdev) || vdev.written().failed_writes();
+        let leaving = vdev.leaving.load(SeqCst);
+        return !vdev.writable() || leaving || lacks(vdev) || vdev.written().failed_writes();
     }
     let lossy_children = vdev.children().iter().filter(|c| lossy(c, lacks)).count();
     match vdev.vdev_kind() {
@@ -461,20 +462,22 @@ fn missed(leaf: &Vdev, txg: u64) {
 }
 
 impl Plan<'_> {
-    /// The outcome of the block, given the results of the batch. Leaves that do not have it have missed its transaction
-    /// group, unless it is written nowhere.
+    /// The outcome of the block, given the writes and the results of the batch. A leaf that is about to leave does not
+    /// count. Leaves that do not have the block have missed its transaction group, unless it is written nowhere.
     fn finish(
         self,
         block: &BlockWrite,
         writes: &[LeafWrite],
         results: &[io::Result<()>],
     ) -> Result<(), VdevError> {
+        let stays = |write: &LeafWrite| !write.leaf.leaving.load(SeqCst);
         let mut lost = 0;
         let mut cause = None;
         for column in &self.columns {
             let mine = results.get(column.clone()).unwrap_or_default();
+            let to = writes.get(column.clone()).unwrap_or_default();
             cause = cause.or_else(|| mine.iter().find_map(|r| r.as_ref().err()));
-            lost += usize::from(!mine.iter().any(Result::is_ok));
+            lost += usize::from(!to.iter().zip(mine).any(|(to, r)| r.is_ok() && stays(to)));
         }
         if lost <= self.tolerance {
             for at in self.columns.into_iter().flatten() {
