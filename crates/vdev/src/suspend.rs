@@ -74,7 +74,12 @@ impl Suspension {
         loop {
             let done = attempt();
             match &done {
-                Err(e) if is_of_device(e) && self.hold(&e.to_string(), again) => again = true,
+                Err(e) if is_of_device(e) => {
+                    if !self.hold(&e.to_string(), again) {
+                        return done;
+                    }
+                    again = true;
+                }
                 _ => {
                     if again {
                         self.retried();
@@ -85,20 +90,21 @@ impl Suspension {
         }
     }
 
-    /// Waits until the pool is resumed; false: nothing is held. `again`: this was tried again.
+    /// Waits until the pool is resumed; false: nothing is held, and nothing is to be tried any more. `again`: this was
+    /// tried again.
     fn hold(&self, why: &str, again: bool) -> bool {
         let Some(listener) = self.listener.get() else { return false };
         let mut state = self.state.lock();
+        if again {
+            state.retrying = state.retrying.saturating_sub(1);
+            self.changed.notify_all();
+        }
         if state.over {
             return false;
         }
         let new = state.why.is_none();
         state.why.get_or_insert_with(|| why.to_owned());
         state.held += 1;
-        if again {
-            state.retrying = state.retrying.saturating_sub(1);
-            self.changed.notify_all();
-        }
         let round = state.round;
         if new {
             drop(state);
@@ -110,14 +116,13 @@ impl Suspension {
         while state.round == round && !state.over {
             self.changed.wait(&mut state);
         }
-        if state.over {
-            if state.round == round {
-                state.held = state.held.saturating_sub(1);
-            }
-            self.changed.notify_all();
-            return again && state.round != round;
+        if !state.over {
+            return true;
         }
-        true
+        let counted = if state.round == round { &mut state.held } else { &mut state.retrying };
+        *counted = counted.saturating_sub(1);
+        self.changed.notify_all();
+        false
     }
 
     /// What was tried again has not failed for a device.

@@ -168,6 +168,9 @@ pub struct Live {
     pub(crate) leaving: AtomicBool,
     /// What of a leaf's writes is not known to be durable.
     pub(crate) written: Mutex<Written>,
+    /// The transaction group of the uberblock that a leaf has to have: that of the last one which is durable on it, or which
+    /// was written while it took no writes. 0: not known yet.
+    pub(crate) uberblock: AtomicU64,
     /// The requests of a leaf's device.
     pub(crate) queue: Queue,
 }
@@ -187,6 +190,7 @@ impl Live {
             too_many_errors: AtomicBool::default(),
             leaving: AtomicBool::default(),
             written: Mutex::default(),
+            uberblock: AtomicU64::new(0),
             queue: Queue::default(),
         })
     }

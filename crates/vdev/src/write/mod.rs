@@ -54,6 +54,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use cenote_format::MAX_BLOCK;
 use cenote_format::abd::Abd;
+use cenote_format::label::Uberblock;
 
 use crate::events::{self, Happening, Operation};
 use crate::queue::Priority;
@@ -100,6 +101,8 @@ pub(crate) struct Writer {
     unflushed: Unflushed,
     /// What waits for devices to come back.
     suspension: Arc<Suspension>,
+    /// The uberblock that is being written, or was last.
+    pub committing: Mutex<Option<Uberblock>>,
     /// Held while devices are probed.
     pub probing: Mutex<()>,
     /// Held by writes of blocks side by side, and alone while wrong bytes are replaced (`crate::fault`).
@@ -117,6 +120,7 @@ impl Writer {
             lost: Mutex::default(),
             unflushed: Unflushed::default(),
             suspension: Arc::default(),
+            committing: Mutex::default(),
             probing: Mutex::default(),
             healing: RwLock::default(),
             dirty_percent: AtomicU64::new(0),
