@@ -119,6 +119,7 @@ impl Engine {
         let engine = Engine::assemble(pool, core, FIRST_TXG, engine, disk).map_err(failed)?;
         engine.shared.history.add(figures, &loads);
         events::learn(&engine.pool());
+        engine.shared.arm();
         engine.tell("pool_create", STATE_ACTIVE);
         Ok(engine)
     }

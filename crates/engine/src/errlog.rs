@@ -1,23 +1,16 @@
 //! The pool's error logs in syncing context (`spa_errlog_sync`): what could not be read since the last group goes into
 //! them.
 //!
-//! `cenote_store` lists what cannot be read; each transaction group writes what is new, after its sync tasks, so that a
-//! scrub that ends in a group finds its log become the last one by that group. A new error has a group written when its
+//! `cenote_store` lists what cannot be read; each transaction group writes what is new, after its sync tasks: the log of a
+//! scan that ends in a group becomes the last one by that group. A new error has a group written when its
 //! time comes.
 
 use super::sync::Core;
-use super::{Engine, EngineError, Shared, space};
+use super::{Shared, space};
 use cenote_dsl::write::{Result, Tx, errlog};
 use cenote_format::blkptr::BlockPointer;
-use cenote_store::{ScrubStage, Store, TakenErrors};
+use cenote_store::TakenErrors;
 use std::sync::Arc;
-
-/// A scrub begins or goes on after an import: what is found from now on is in the log of the scrub. Or it ends, complete
-/// or not: its log becomes the last one, and what was in that is forgotten (`spa_scrub_active`, `spa_errlog_rotate`).
-/// The group that is being written does it, if its error logs were not written yet; else the next one.
-pub fn rotate(store: &Store, stage: ScrubStage) {
-    store.rotate_errors(stage);
-}
 
 impl Core {
     /// Writes what is new into the error logs. It is forgotten by `Store::errors_written` once the group is on disk.
@@ -26,8 +19,15 @@ impl Core {
         let sizes = |bp: &BlockPointer| space::sizes(&shared.disk.tree(), bp);
         let mut tx = Tx::new(&mut self.mos, txg, &shared.disk.outside, &sizes);
         let log = |tx: &mut Tx<'_>| errlog::sync(tx, &errors);
-        let logged = tx.unless_unreadable("what could not be read is not in the error log", log)?;
-        Ok(logged.map(|()| errors))
+        if tx.unless_unreadable("the error logs are begun anew", log)?.is_none() {
+            let anew = |tx: &mut Tx<'_>| {
+                errlog::begin_anew(tx)?;
+                errlog::sync(tx, &errors)
+            };
+            // What is in no log stays in memory.
+            tx.unless_unreadable("what could not be read is not in the error log", anew)?;
+        }
+        Ok(Some(errors))
     }
 }
 
@@ -40,16 +40,5 @@ impl Shared {
                 shared.tx_state.note();
             }
         });
-    }
-}
-
-impl Engine {
-    /// Forgets all data errors, and empties the error logs.
-    ///
-    /// # Errors
-    /// The pool is suspended.
-    pub fn clear_errors(&self) -> std::result::Result<(), EngineError> {
-        self.shared.disk.store.clear_errors();
-        self.sync()
     }
 }

@@ -39,7 +39,7 @@
 //! | `suspend` | what no device takes is held until the devices are back |
 //! | `sync` | one transaction group: its passes |
 //! | `diagnose` | devices that have had too many errors |
-//! | [`errlog`] | what could not be read, into the pool's error logs |
+//! | `errlog` | what could not be read, into the pool's error logs |
 //! | `commit` | config, uberblock, labels |
 //! | `condense` | livelists, condensed in the background |
 //! | `scan` | scrub and resilver |
@@ -106,7 +106,7 @@ pub mod create;
 mod create_pool;
 mod datasets;
 mod diagnose;
-pub mod errlog;
+mod errlog;
 mod expand;
 pub mod figures;
 mod freeze;
@@ -124,8 +124,8 @@ mod room;
 mod scan;
 mod space;
 pub mod space_write;
-mod suspend;
 mod surgery;
+mod suspend;
 mod sync;
 pub mod task;
 mod throttle;
@@ -277,6 +277,11 @@ impl Shared {
                 }
             });
         }
+    }
+
+    /// From now on a group that no device takes is held. Before, it fails, and with it the import or creation that waits for
+    /// it.
+    fn arm(self: &Arc<Self>) {
         let shared = Arc::downgrade(self);
         let hold = move |why: &str| shared.upgrade().is_some_and(|shared| shared.hold(why));
         self.disk.tree().suspension().arm(hold);
@@ -567,6 +572,8 @@ impl Engine {
         if let Some(why) = self.suspended() {
             return Err(EngineError::Suspended(why));
         }
+        // A pool that is suspended by this goes on with all that it has.
+        self.sync()?;
         self.shared.spares.stop();
         self.shared.scanner.stop();
         self.shared.condenser.stop();

@@ -74,6 +74,7 @@ impl Engine {
             tracing::warn!("devices that have grown are not grown into: {e}");
         }
         events::learn(&engine.pool());
+        engine.shared.arm();
         engine.tell("pool_import", config::STATE_ACTIVE);
         engine.resume_scan();
         engine.shared.call_spares();

@@ -5,10 +5,15 @@
 
 mod rig;
 
-use cenote_engine::{Engine, EngineError, EngineOptions};
+use cenote_engine::{Engine, EngineError, EngineOptions, Replayer};
+use cenote_pool::error::ImportError;
 use cenote_pool::props::PropChange;
+use cenote_pool::{ImportOptions, discover};
 use cenote_vdev::inject::FaultyDevice;
+use cenote_zpl::{Replayed, Settings, Supervisor};
 use rig::{Faulty, NODE, Rig, check, fill, open};
+use rustix::fs::{MemfdFlags, SealFlags};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -167,6 +172,177 @@ fn a_mirror_comes_back() {
 #[test]
 fn raidz_comes_back() {
     ALL.into_iter().for_each(|fault| goes_on("raidz1 a b c", 9, &["a", "c"], fault));
+}
+
+/// The devices `bad` leave while a group is committed, after each of its flushes, and come back: as they are, or as a
+/// copy of that. Whether the uberblock is on them already or not, they are taken back.
+fn goes_on_after_flushes(line: &str, bad: &[&str], copied: bool) {
+    for flushes in 0..5 {
+        let why = format!("{line}: {bad:?} {flushes} {copied}");
+        let world = world(line, 12);
+        let engine = &world.engine;
+        fill(&open(engine), 3..5, LEN);
+        world.each(bad, |device| device.leave_after_flushes(flushes));
+        // The labels are written as well. It may be that some flushes are left when that is done.
+        for file in 5.. {
+            if engine.write_config().is_err() {
+                break;
+            }
+            fill(&open(engine), file..file + 1, 1000);
+        }
+        until(&why, || world.is_suspended());
+        assert!(matches!(engine.resume(), Err(EngineError::Suspended(_))), "{why}");
+        for name in bad.iter().filter(|_| copied) {
+            let (path, copy) = (world.rig.file(name), world.rig.file("copy"));
+            std::fs::copy(&path, &copy).unwrap();
+            std::fs::rename(copy, path).unwrap();
+        }
+        world.repair(bad);
+        let resumed = engine.resume();
+        assert!(resumed.is_ok(), "{why}: {resumed:?}");
+        engine.sync().unwrap();
+        engine.write_config().unwrap();
+        assert_eq!(engine.suspended(), None, "{why}");
+        world.finish(5);
+    }
+}
+
+#[test]
+fn a_device_comes_back_that_left_while_a_group_was_committed() {
+    goes_on_after_flushes("a", &["a"], false);
+    goes_on_after_flushes("a", &["a"], true);
+    goes_on_after_flushes("a b", &["b"], false);
+}
+
+#[test]
+fn mirrors_and_raidz_come_back_that_left_while_a_group_was_committed() {
+    goes_on_after_flushes("mirror a b", &["a", "b"], true);
+    goes_on_after_flushes("raidz1 a b c", &["b", "c"], false);
+}
+
+/// An older state of a device that the pool cannot do without is not taken for the device, whenever it is looked for.
+#[test]
+fn an_older_state_of_the_device_is_refused() {
+    for line in ["a", "a b", "mirror a b"] {
+        let world = world(line, 12);
+        let engine = &world.engine;
+        let names: &[&str] = if line.starts_with("mirror") { &["a", "b"] } else { &["a"] };
+        let old = world.rig.file("older");
+        std::fs::copy(world.rig.file("a"), &old).unwrap();
+        fill(&open(engine), 3..4, LEN);
+        engine.sync().unwrap();
+        world.break_it(names, Fault::Missing);
+        fill(&open(engine), 4..5, LEN);
+        assert!(engine.sync().is_err() && world.is_suspended(), "{line}");
+        // Nothing is there yet; then the wrong one is, twice.
+        assert!(engine.resume().is_err(), "{line}");
+        std::fs::rename(&old, world.rig.file("a")).unwrap();
+        for _ in 0..2 {
+            assert!(engine.resume().is_err() && world.is_suspended(), "{line}");
+        }
+        world.repair(names);
+        let resumed = engine.resume();
+        assert!(resumed.is_ok(), "{line}: {resumed:?}");
+        world.finish(5);
+    }
+}
+
+/// Devices whose labels are read and that take no writes do not keep an import waiting.
+#[test]
+fn an_import_fails_where_nothing_can_be_written() {
+    let world = world("a", 12);
+    let World { rig, faulty, engine } = world;
+    engine.export(false).unwrap();
+    drop((engine, faulty));
+    // A file in memory that is sealed is opened for writing, and takes none.
+    let sealed = rustix::fs::memfd_create("sealed", MemfdFlags::ALLOW_SEALING).unwrap();
+    let mut sealed = std::fs::File::from(sealed);
+    std::io::copy(&mut std::fs::File::open(rig.file("a")).unwrap(), &mut sealed).unwrap();
+    rustix::fs::fcntl_add_seals(&sealed, SealFlags::WRITE).unwrap();
+    let place = tempfile::tempdir().unwrap();
+    let path = format!("/proc/self/fd/{}", sealed.as_raw_fd());
+    std::os::unix::fs::symlink(path, place.path().join("a")).unwrap();
+    let found = discover(&[place.path().to_path_buf()]);
+    let options = ImportOptions { force: true, ..ImportOptions::default() };
+    let import = || Engine::import(&found[0], &options, EngineOptions::default()).map(drop);
+    std::thread::scope(|scope| {
+        let importing = scope.spawn(import);
+        until("the import ends", || importing.is_finished());
+        let done = importing.join().unwrap();
+        assert!(matches!(done, Err(ImportError::Damaged { .. })), "{done:?}");
+    });
+    rig.judge_blocks();
+    check(&open(&rig.import()), 0..3, LEN);
+}
+
+struct Watch<'a>(&'a Engine);
+
+impl Supervisor for Watch<'_> {
+    fn sync(&self) -> bool {
+        self.0.sync().is_ok()
+    }
+
+    fn go_on(&self, _: &Replayed) -> bool {
+        true
+    }
+}
+
+/// Imports the pool, and replays intent logs.
+fn import_replaying(rig: &Rig) -> Arc<Engine> {
+    let replay = Replayer::new(|engine, live, kept| {
+        let done = cenote_zpl::replay(live, Settings::default(), &Watch(engine), kept);
+        done.map(drop).map_err(|e| e.to_string())
+    });
+    let found = discover(&[rig.path().to_path_buf()]);
+    let options = ImportOptions { force: true, ..ImportOptions::default() };
+    Engine::import(&found[0], &options, EngineOptions { replay, ..EngineOptions::default() })
+        .unwrap()
+}
+
+/// A process that ends while its pool is suspended loses nothing that it was told is stable, and the last group neither.
+#[test]
+fn a_crash_while_suspended_loses_nothing_stable() {
+    for (line, bad) in [("a", ["a"].as_slice()), ("mirror a b", &["a", "b"]), ("a log b", &["a"])] {
+        for fault in [Fault::Missing, Fault::Writes, Fault::Flushes] {
+            let world = world(line, 12);
+            let engine = &world.engine;
+            let fs = open(engine);
+            engine.commit(head(engine)).unwrap();
+            fill(&fs, 3..4, LEN);
+            engine.sync().unwrap();
+            fill(&fs, 4..5, 10_000);
+            engine.commit(head(engine)).unwrap();
+            world.break_it(bad, fault);
+            fill(&fs, 5..6, LEN);
+            assert!(engine.sync().is_err() && world.is_suspended(), "{line} {fault:?}");
+            // What the devices have at this moment is what another process finds.
+            let place = tempfile::tempdir().unwrap();
+            for name in ["a", "b"] {
+                let away = world.rig.file(name).with_extension("away");
+                let from = if away.exists() { away } else { world.rig.file(name) };
+                if from.exists() {
+                    std::fs::copy(from, place.path().join(name)).unwrap();
+                }
+            }
+            engine.abandon();
+            drop(fs);
+            let World { rig, faulty, engine } = world;
+            drop((engine, faulty));
+            for name in ["a", "b"].into_iter().filter(|name| place.path().join(name).exists()) {
+                let _ = std::fs::remove_file(rig.file(name).with_extension("away"));
+                std::fs::copy(place.path().join(name), rig.file(name)).unwrap();
+            }
+            rig.judge_blocks();
+            let engine = import_replaying(&rig);
+            let fs = open(&engine);
+            check(&fs, 0..4, LEN);
+            check(&fs, 4..5, 10_000);
+            drop(fs);
+            engine.export(false).unwrap();
+            drop(engine);
+            rig.judge_blocks();
+        }
+    }
 }
 
 #[test]

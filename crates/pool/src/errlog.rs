@@ -94,7 +94,8 @@ impl Pool {
     /// The damaged objects, sorted, each once.
     pub fn data_errors(&self) -> Result<Vec<DataError>> {
         let (found, gone) = Default::default();
-        let mut search = Search { dsl: self.dsl(), left: MAX_DATASETS, found, gone, hits: 0 };
+        let (dsl, txg) = (self.dsl(), self.uberblock().txg);
+        let mut search = Search { dsl, txg, left: MAX_DATASETS, found, gone, hits: 0 };
         for log in self.error_logs()? {
             if self.features().is_enabled("head_errlog") {
                 for (head, log) in self.head_logs(&log)? {
@@ -181,6 +182,8 @@ fn birth_in(dsl: &Dsl, dataset: &Dataset, block: &Block) -> Result<Option<u64>> 
 /// The search for all datasets that have damaged blocks.
 struct Search<'a> {
     dsl: &'a Dsl,
+    /// The group that is looked at.
+    txg: u64,
     /// Datasets that may still be looked at.
     left: usize,
     found: BTreeSet<DataError>,
@@ -196,16 +199,22 @@ impl Search<'_> {
         self.found.insert((dataset, block.object));
     }
 
-    fn dataset(&mut self, object: u64) -> Option<Dataset> {
-        self.left = self.left.checked_sub(1)?;
-        self.dsl.by_object(object).ok()?
+    /// A dataset; `None`: it is not there, or no more are looked at.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    fn dataset(&mut self, object: u64) -> Result<Option<Dataset>> {
+        let Some(left) = self.left.checked_sub(1) else { return Ok(None) };
+        self.left = left;
+        self.dsl.by_object(object)
     }
 
     /// Adds every dataset that has the damaged block, starting from the file system `head` (`process_error_block`).
     fn expand(&mut self, head: u64, block: &Block) {
         // The blocks of dnodes, and those above, are found by no object.
         let known = head != 0 && block.birth != 0 && block.object != 0 && block.level >= 0;
-        let Some(start) = known.then(|| self.oldest_head(head, block)).flatten() else {
+        let start = if known { self.oldest_head(head, block) } else { Ok(None) };
+        let Ok(Some(start)) = start else {
             self.found.insert((head, block.object));
             return;
         };
@@ -225,7 +234,8 @@ impl Search<'_> {
                 }
             }
         }
-        if sure && self.left > 0 && self.hits == 0 {
+        // A block of a later group is where this one does not see it.
+        if sure && self.left > 0 && self.hits == 0 && block.birth <= self.txg {
             let Block { object, level, blkid, birth } = *block;
             self.gone.push((Bookmark { objset: head, object, level, blkid }, birth));
         }
@@ -233,17 +243,18 @@ impl Search<'_> {
 
     /// The file system that the block was written to: clones share blocks older than themselves
     /// with where they come from.
-    fn oldest_head(&mut self, head: u64, block: &Block) -> Option<u64> {
-        let mut at = self.dataset(head)?;
+    fn oldest_head(&mut self, head: u64, block: &Block) -> Result<Option<u64>> {
+        let Some(mut at) = self.dataset(head)? else { return Ok(None) };
         while at.ds.prev_snap != 0 && at.ds.prev_snap_txg >= block.birth {
-            at = self.dataset(at.ds.prev_snap)?;
+            let Some(before) = self.dataset(at.ds.prev_snap)? else { return Ok(None) };
+            at = before;
         }
-        Some(at.dir.head_dataset)
+        Ok(Some(at.dir.head_dataset))
     }
 
     /// Checks a file system and its snapshots (`check_filesystem`); returns clones that may share the block.
     fn check_head(&mut self, head: u64, block: &Block) -> Result<Vec<u64>> {
-        let Some(dataset) = self.dataset(head) else { return Ok(Vec::new()) };
+        let Some(dataset) = self.dataset(head)? else { return Ok(Vec::new()) };
         let birth = birth_in(self.dsl, &dataset, block)?;
         let in_head = birth == Some(block.birth);
         if in_head {
@@ -253,8 +264,9 @@ impl Search<'_> {
         let until = birth.filter(|_| !in_head).unwrap_or(u64::MAX);
         let mut affected = HashSet::new();
         let (mut snap, mut txg) = (dataset.ds.prev_snap, dataset.ds.prev_snap_txg);
-        while snap != 0 && txg > block.birth {
-            let Some(s) = self.dataset(snap) else { break };
+        // A snapshot has what was written in its own group.
+        while snap != 0 && txg >= block.birth {
+            let Some(s) = self.dataset(snap)? else { break };
             let own = s.dir.head_dataset == head && txg <= until;
             if own && (in_head || birth_in(self.dsl, &s, block)? == Some(block.birth)) {
                 self.hit(snap, block);
@@ -270,8 +282,12 @@ impl Search<'_> {
             return Ok(Vec::new());
         }
         let clones = Zap::open(&self.dsl.mos().object(dataset.dir.clones)?)?.entries()?;
-        let mut out: Vec<u64> = clones.iter().filter_map(|e| e.u64()).collect();
-        out.retain(|c| self.dataset(*c).is_some_and(|c| origins.contains(&c.dir.origin)));
+        let mut out = Vec::new();
+        for clone in clones.iter().filter_map(|e| e.u64()) {
+            if self.dataset(clone)?.is_some_and(|c| origins.contains(&c.dir.origin)) {
+                out.push(clone);
+            }
+        }
         Ok(out)
     }
 }

@@ -34,34 +34,42 @@ pub type LoggedError = (Bookmark, u64);
 struct List {
     /// Not in the log yet, with their births.
     pending: BTreeMap<Bookmark, u64>,
-    /// Put into the log since it was begun, or since the import.
-    logged: BTreeSet<Bookmark>,
+    /// Put into the log since it was begun, or since the import; with their births.
+    logged: BTreeMap<Bookmark, u64>,
 }
 
 impl List {
     fn all(&self) -> impl Iterator<Item = Bookmark> {
-        self.pending.keys().chain(&self.logged).copied()
+        self.pending.keys().chain(self.logged.keys()).copied()
     }
 
-    fn pending(&self, healed: &BTreeMap<Bookmark, u64>) -> Vec<LoggedError> {
-        let wrong = self.pending.iter().filter(|(at, _)| !healed.contains_key(at));
-        wrong.map(|(at, birth)| (*at, *birth)).collect()
+    fn pending(&self) -> Vec<LoggedError> {
+        self.pending.iter().map(|(at, birth)| (*at, *birth)).collect()
+    }
+
+    fn has(&self, block: &Unreadable) -> bool {
+        self.pending.contains_key(&block.at) || self.logged.get(&block.at) == Some(&block.birth)
     }
 
     /// Those are in the log.
     fn written(&mut self, errors: &[LoggedError]) {
-        for (at, _) in errors {
+        for (at, birth) in errors {
             self.pending.remove(at);
             if self.logged.len() >= MAX_ERRORS {
                 self.logged.clear();
             }
-            self.logged.insert(*at);
+            self.logged.insert(*at, *birth);
         }
+    }
+
+    fn remove(&mut self, at: &Bookmark) {
+        self.pending.remove(at);
+        self.logged.remove(at);
     }
 
     fn retain(&mut self, keep: impl Fn(&Bookmark) -> bool) {
         self.pending.retain(|at, _| keep(at));
-        self.logged.retain(|at| keep(at));
+        self.logged.retain(|at, _| keep(at));
     }
 }
 
@@ -71,18 +79,16 @@ struct Lists {
     scrub: List,
     /// Found right: they leave both logs.
     healed: BTreeMap<Bookmark, u64>,
-    /// A scrub is under way (`spa_scrub_active`).
+    /// A scan is under way (`spa_scrub_active`).
     scrubbing: bool,
-    /// The scrub's log becomes the last one (`spa_scrub_finished`).
-    finished: bool,
-    /// Both logs are to be emptied first.
-    clear: bool,
+    /// It has ended, and its log becomes the last one (`spa_scrub_finished`).
+    finished: Option<Rotation>,
 }
 
 impl Lists {
     fn is_pending(&self) -> bool {
         let none = self.last.pending.is_empty() && self.scrub.pending.is_empty();
-        !(none && self.healed.is_empty() && !self.finished && !self.clear)
+        !(none && self.healed.is_empty() && self.finished.is_none())
     }
 }
 
@@ -93,27 +99,34 @@ pub(crate) struct ErrorLists {
     listener: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
-/// Where a scrub is.
+/// Where a scan is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScrubStage {
     /// It begins, or goes on after an import.
     Begins,
-    /// It ends, complete or not.
-    Ends,
+    /// It ends.
+    Ends(Rotation),
+}
+
+/// What becomes of the log of a scan that ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rotation {
+    /// It is added to the last one: the scan says nothing of what it has not looked at.
+    Joins,
+    /// It takes the place of the last one: the scan has looked at all.
+    Replaces,
 }
 
 /// What a transaction group does to the error logs, in the order of the fields.
 #[derive(Debug, Default)]
 pub struct TakenErrors {
-    /// Both logs are emptied.
-    pub clear: bool,
     /// They leave both logs.
     pub healed: Vec<LoggedError>,
     /// For the log of the last scrub.
     pub last: Vec<LoggedError>,
-    /// The scrub's log becomes the last one, after that.
-    pub rotate: bool,
-    /// For the log of the scrub; if that becomes the last one, for that.
+    /// The scan's log becomes the last one, after that.
+    pub rotate: Option<Rotation>,
+    /// For the log of the scan; if that becomes the last one, for that.
     pub scrub: Vec<LoggedError>,
 }
 
@@ -133,16 +146,6 @@ impl Store {
         all.into_iter().collect()
     }
 
-    /// Forgets them, and has the next group empty the error logs.
-    pub fn clear_errors(&self) {
-        {
-            let mut lists = self.error_lists().lists.lock();
-            (lists.last, lists.scrub) = Default::default();
-            lists.clear = true;
-        }
-        self.error_lists().tell();
-    }
-
     /// Forgets those of them of which `gone` holds: nothing leads there any more.
     pub fn forget_errors(&self, gone: impl Fn(&Bookmark) -> bool) {
         let mut lists = self.error_lists().lists.lock();
@@ -159,11 +162,13 @@ impl Store {
         self.error_lists().tell();
     }
 
-    /// A scrub begins or ends (`spa_scrub_active`, `spa_errlog_rotate`).
+    /// A scan begins or ends (`spa_scrub_active`, `spa_errlog_rotate`).
     pub fn rotate_errors(&self, stage: ScrubStage) {
         let mut lists = self.error_lists().lists.lock();
         lists.scrubbing = stage == ScrubStage::Begins;
-        lists.finished |= stage == ScrubStage::Ends;
+        if let ScrubStage::Ends(rotation) = stage {
+            lists.finished = lists.finished.max(Some(rotation));
+        }
     }
 
     /// Whether the next group has something to write to the error logs.
@@ -182,34 +187,35 @@ impl Store {
         if !lists.is_pending() {
             return None;
         }
-        let taken = TakenErrors {
-            clear: std::mem::take(&mut lists.clear),
-            rotate: std::mem::take(&mut lists.finished),
-            last: lists.last.pending(&lists.healed),
-            scrub: lists.scrub.pending(&lists.healed),
-            healed: lists.healed.iter().map(|(at, birth)| (*at, *birth)).collect(),
-        };
-        Some(taken)
+        let healed: Vec<LoggedError> =
+            lists.healed.iter().map(|(at, birth)| (*at, *birth)).collect();
+        // What is found wrong from now on is logged again.
+        for (at, _) in &healed {
+            lists.last.remove(at);
+            lists.scrub.remove(at);
+        }
+        let (last, scrub) = (lists.last.pending(), lists.scrub.pending());
+        Some(TakenErrors { rotate: lists.finished, last, scrub, healed })
     }
 
     /// The group that took those is on disk.
     pub fn errors_written(&self, taken: &TakenErrors) {
         let mut lists = self.error_lists().lists.lock();
         for (at, birth) in &taken.healed {
-            let is_it = |known: Option<&u64>| known == Some(birth);
-            if is_it(lists.healed.get(at)) {
+            if lists.healed.get(at) == Some(birth) {
                 lists.healed.remove(at);
             }
-            lists.last.retain(|known| known != at);
-            lists.scrub.retain(|known| known != at);
         }
-        // Where the logs are to be emptied again nothing counts as logged.
-        if !lists.clear {
-            lists.last.written(&taken.last);
-            lists.scrub.written(&taken.scrub);
+        lists.last.written(&taken.last);
+        lists.scrub.written(&taken.scrub);
+        let Some(rotation) = taken.rotate else { return };
+        if lists.finished == taken.rotate {
+            lists.finished = None;
         }
-        if taken.rotate {
-            lists.last.logged = std::mem::take(&mut lists.scrub.logged);
+        let mut logged = std::mem::take(&mut lists.scrub.logged);
+        match rotation {
+            Rotation::Joins => lists.last.logged.append(&mut logged),
+            Rotation::Replaces => lists.last.logged = logged,
         }
     }
 
@@ -218,10 +224,9 @@ impl Store {
         for block in blocks {
             let new = {
                 let mut lists = self.error_lists().lists.lock();
-                let is_scrub = lists.scrubbing || lists.finished;
+                let is_scrub = lists.scrubbing || lists.finished.is_some();
                 let list = if is_scrub { &mut lists.scrub } else { &mut lists.last };
-                let known = list.pending.contains_key(&block.at) || list.logged.contains(&block.at);
-                let new = !known && list.pending.len() < MAX_ERRORS;
+                let new = !list.has(&block) && list.pending.len() < MAX_ERRORS;
                 if new {
                     list.pending.insert(block.at, block.birth);
                 }
@@ -282,10 +287,6 @@ mod tests {
         noted(&store, AT);
         assert!(!store.has_pending_errors() && group(&store).is_none());
         assert_eq!(store.errors(), [AT]);
-        store.clear_errors();
-        noted(&store, AT);
-        let taken = group(&store).unwrap();
-        assert_eq!((taken.clear, taken.last), (true, vec![(AT, 9)]));
     }
 
     #[test]
@@ -297,16 +298,27 @@ mod tests {
         assert!(!store.has_pending_errors());
         noted(&store, other);
         assert_eq!(group(&store).unwrap().scrub, [(other, 9)]);
-        store.rotate_errors(ScrubStage::Ends);
+        store.rotate_errors(ScrubStage::Ends(Rotation::Replaces));
         let third = Bookmark { blkid: 8, ..AT };
         noted(&store, third);
+        // A group that could not write it leaves it to the next one.
+        assert!(store.take_errors().is_some());
         let taken = group(&store).unwrap();
-        assert_eq!((taken.rotate, taken.scrub), (true, vec![(third, 9)]));
+        assert_eq!((taken.rotate, taken.scrub), (Some(Rotation::Replaces), vec![(third, 9)]));
+        assert!(!store.has_pending_errors());
         // What the scrub found right may be found wrong again.
         noted(&store, AT);
         noted(&store, other);
         let taken = group(&store).unwrap();
-        assert_eq!((taken.rotate, taken.last), (false, vec![(AT, 9)]));
+        assert_eq!((taken.rotate, taken.last), (None, vec![(AT, 9)]));
+        // One that is cancelled.
+        store.rotate_errors(ScrubStage::Begins);
+        let fourth = Bookmark { blkid: 9, ..AT };
+        noted(&store, fourth);
+        store.rotate_errors(ScrubStage::Ends(Rotation::Joins));
+        let taken = group(&store).unwrap();
+        assert_eq!((taken.rotate, taken.scrub), (Some(Rotation::Joins), vec![(fourth, 9)]));
+        assert_eq!(store.errors().len(), 4);
     }
 
     #[test]

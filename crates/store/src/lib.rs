@@ -59,7 +59,7 @@ pub mod write;
 
 pub use arc::Access;
 pub use cenote_vdev::{Priority, declare_tunables, tunable};
-pub use errlist::{LoggedError, ScrubStage, TakenErrors};
+pub use errlist::{LoggedError, Rotation, ScrubStage, TakenErrors};
 pub use error::{BlockError, Bookmark};
 pub use notes::Notes;
 pub use pipeline::{Block, Store, StoreStats};

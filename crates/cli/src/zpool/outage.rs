@@ -98,11 +98,6 @@ pub fn clear(args: &[OsString], ctx: &mut Context) -> Outcome {
             return cannot(device.unwrap_or(name), &why);
         }
     }
-    if let (None, Some(engine)) = (device, imported.engine())
-        && let Err(e) = engine.clear_errors()
-    {
-        return cannot(name, &reason(&e));
-    }
     // The configuration is written anew, which is an event.
     if let Some(engine) = imported.engine()
         && let Err(e) = engine.write_config()

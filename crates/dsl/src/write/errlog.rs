@@ -13,7 +13,7 @@ use cenote_dmu::write::WriteError;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::DmuType;
 use cenote_format::encode::zap::Value;
-use cenote_store::{Bookmark, LoggedError, TakenErrors};
+use cenote_store::{Bookmark, LoggedError, Rotation, TakenErrors};
 
 const HEAD_ERRLOG: &str = "com.delphix:head_errlog";
 /// The log of the last scrub, with what was found since (`DMU_POOL_ERRLOG_LAST`).
@@ -39,22 +39,54 @@ pub fn sync(tx: &mut Tx<'_>, errors: &TakenErrors) -> Result<()> {
     let by_head = is_by_head(tx)?;
     let mut last = directory::entry(tx, LAST)?.unwrap_or(0);
     let mut scrub = directory::entry(tx, SCRUB)?.unwrap_or(0);
-    if errors.clear {
-        delete(tx, std::mem::take(&mut last), by_head)?;
-        delete(tx, std::mem::take(&mut scrub), by_head)?;
-    }
     for log in [last, scrub] {
         remove(tx, log, by_head, &errors.healed)?;
     }
     add(tx, &mut last, by_head, &errors.last)?;
-    if errors.rotate {
-        delete(tx, last, by_head)?;
-        last = std::mem::take(&mut scrub);
+    match errors.rotate {
+        Some(Rotation::Joins) if last != 0 => {
+            join(tx, last, scrub, by_head)?;
+            delete(tx, std::mem::take(&mut scrub), by_head)?;
+        }
+        Some(_) => {
+            delete(tx, last, by_head)?;
+            last = std::mem::take(&mut scrub);
+        }
+        None => {}
     }
-    let log = if errors.rotate { &mut last } else { &mut scrub };
+    let log = if errors.rotate.is_some() { &mut last } else { &mut scrub };
     add(tx, log, by_head, &errors.scrub)?;
     directory::set_entry(tx, LAST, last)?;
     directory::set_entry(tx, SCRUB, scrub)
+}
+
+/// Logs that cannot be read any more are given up: the next errors get new ones.
+///
+/// # Errors
+/// The object directory cannot be changed.
+pub fn begin_anew(tx: &mut Tx<'_>) -> Result<()> {
+    for name in [LAST, SCRUB] {
+        if let Some(log) = directory::entry(tx, name)?.filter(|log| *log != 0) {
+            tx.unless_unreadable("an error log is leaked", |tx| Ok(tx.mos.free(log)?))?;
+            directory::set_entry(tx, name, 0)?;
+        }
+    }
+    Ok(())
+}
+
+/// Adds what is in a log to another one.
+fn join(tx: &mut Tx<'_>, to: u64, from: u64, by_head: bool) -> Result<()> {
+    for entry in tx.zap_entries(from)? {
+        if !by_head {
+            tx.zap_put(to, &crate::name_of(&entry), &NO_NAME)?;
+        } else if let (Some(head), Some(errors)) = (crate::number_in_name(&entry), entry.u64()) {
+            let zap = zap_of_head(tx, to, head)?;
+            for error in tx.zap_entries(errors)? {
+                tx.zap_put(zap, &crate::name_of(&error), &NO_NAME)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The key of a block with its dataset (`bookmark_to_name`). Levels below 0 are 64 bits there.
@@ -109,11 +141,18 @@ fn remove(tx: &mut Tx<'_>, log: u64, by_head: bool, healed: &[LoggedError]) -> R
     if log == 0 || healed.is_empty() {
         return Ok(());
     }
-    let zaps = if by_head { heads(tx, log)? } else { vec![log] };
     for error in healed {
-        let name = if by_head { key_in_head(error) } else { key(&error.0) };
-        for zap in &zaps {
-            tx.zap_remove(*zap, &name)?;
+        if !by_head {
+            tx.zap_remove(log, &key(&error.0))?;
+            continue;
+        }
+        // Another head may have a block in the same place that was born in the same group.
+        let head = format!("{:x}", head_of(tx, error.0.objset));
+        let Some(zap) = tx.zap_number(log, &head)? else { continue };
+        tx.zap_remove(zap, &key_in_head(error))?;
+        if tx.zap_is_empty(zap)? {
+            tx.zap_remove(log, &head)?;
+            tx.mos.free(zap)?;
         }
     }
     Ok(())
