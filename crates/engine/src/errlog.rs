@@ -25,7 +25,10 @@ impl Core {
                 errlog::sync(tx, &errors)
             };
             // What is in no log stays in memory.
-            tx.unless_unreadable("what could not be read is not in the error log", anew)?;
+            let what = "what could not be read is not in the error log";
+            if tx.unless_unreadable(what, anew)?.is_some() {
+                shared.disk.store.log_errors_again();
+            }
         }
         Ok(Some(errors))
     }

@@ -17,7 +17,7 @@ use cenote_format::invariant::caught;
 use cenote_format::less;
 use cenote_zpl::Error;
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,6 +40,8 @@ pub enum SyncPolicy {
 
 /// How long a thread waits for something to do before it ends.
 const REST: Duration = Duration::from_secs(10);
+/// How often it is looked whether the pool of an interrupted program is suspended.
+const LOOK: Duration = Duration::from_millis(100);
 /// Most threads that wait for one file system.
 const MOST: usize = 4;
 /// Most threads of a mount, which may have many file systems.
@@ -81,6 +83,10 @@ struct Queue {
     open: HashMap<u64, Open>,
     /// What the threads call now.
     called: Vec<SyncHook>,
+    /// Requests whose programs were interrupted while their pool was well: they wait on unless it is suspended.
+    interrupted: HashSet<u64>,
+    /// A thread looks whether it is.
+    watched: bool,
     threads: usize,
     /// Threads that wait for something to do.
     idle: usize,
@@ -163,11 +169,32 @@ impl Syncer {
         self.shared.more.notify_one();
     }
 
-    /// The program that sent the request with this number was interrupted: it waits no longer, if it does.
-    pub(crate) fn interrupt(&self, number: u64) {
-        let open = self.shared.lock().open.remove(&number);
-        if let Some(open) = open {
-            give(&open, &Err(WriteError::Interrupted.into()));
+    /// The program that sent the request with this number was interrupted: if it waits, it waits no longer than until
+    /// `is_suspended` says so of its pool. What a device or a group takes a while for is waited for.
+    pub(crate) fn interrupt(&self, number: u64, is_suspended: impl Fn() -> bool + Send + 'static) {
+        {
+            let mut queue = self.shared.lock();
+            if !queue.open.contains_key(&number) {
+                return;
+            }
+            queue.interrupted.insert(number);
+        }
+        // The program says that once.
+        if self.shared.let_go(is_suspended())
+            || std::mem::replace(&mut self.shared.lock().watched, true)
+        {
+            return;
+        }
+        let shared = self.shared.clone();
+        let watch = move || {
+            while !shared.let_go(is_suspended()) {
+                std::thread::sleep(LOOK);
+            }
+        };
+        let watching = std::thread::Builder::new().name("fuse-interrupts".into()).spawn(watch);
+        if let Err(e) = watching {
+            self.shared.lock().watched = false;
+            tracing::warn!("no thread to look after interrupted programs: {e}");
         }
     }
 }
@@ -181,6 +208,22 @@ impl Drop for Syncer {
 }
 
 impl Shared {
+    /// Lets those go that were interrupted and wait, where the pool is suspended. Returns whether none is left.
+    fn let_go(&self, is_suspended: bool) -> bool {
+        let mut gone = Vec::new();
+        let mut queue = self.lock();
+        let Queue { open, interrupted, watched, .. } = &mut *queue;
+        interrupted.retain(|number| open.contains_key(number));
+        if is_suspended {
+            gone.extend(interrupted.drain().filter_map(|number| open.remove(&number)));
+        }
+        let is_done = interrupted.is_empty();
+        *watched &= !is_done;
+        drop(queue);
+        gone.iter().for_each(|open| give(open, &Err(WriteError::Interrupted.into())));
+        is_done
+    }
+
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock()
     }
@@ -239,7 +282,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::sync::mpsc;
 
     #[test]
@@ -339,8 +382,15 @@ mod tests {
             let tx = tx.clone();
             syncer.wait(number, &stuck, None, move |r| tx.send((number, r.is_ok())).unwrap());
         }
-        syncer.interrupt(7);
-        syncer.interrupt(2);
+        let suspended = Arc::new(AtomicBool::new(false));
+        let interrupt = |number| {
+            let suspended = suspended.clone();
+            syncer.interrupt(number, move || suspended.load(Ordering::SeqCst));
+        };
+        [7, 2].into_iter().for_each(interrupt);
+        // The pool may be suspended only later.
+        assert!(rx.recv_timeout(LOOK * 3).is_err());
+        suspended.store(true, Ordering::SeqCst);
         assert_eq!(rx.recv().unwrap(), (2, false));
         (0..2).for_each(|_| go.send(()).unwrap());
         assert_eq!(rx.recv().unwrap(), (1, true));

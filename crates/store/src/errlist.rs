@@ -171,6 +171,15 @@ impl Store {
         }
     }
 
+    /// The logs are lost: what they had goes into the new ones with the next group, as far as memory has it.
+    pub fn log_errors_again(&self) {
+        let mut lists = self.error_lists().lists.lock();
+        let Lists { last, scrub, .. } = &mut *lists;
+        for list in [last, scrub] {
+            list.pending.append(&mut list.logged);
+        }
+    }
+
     /// Whether the next group has something to write to the error logs.
     pub fn has_pending_errors(&self) -> bool {
         self.error_lists().lists.lock().is_pending()

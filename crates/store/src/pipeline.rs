@@ -303,8 +303,8 @@ impl Store {
         let mut done = Vec::new();
         let _lost = self.persist(|| {
             done = self.read_many_now(reqs);
-            let lost = done.iter().filter_map(|read| read.as_ref().err());
-            lost.cloned().find(|e| self.is_of_lost_device(e)).map_or(Ok(()), Err)
+            let mut lost = done.iter().filter_map(|read| read.as_ref().err());
+            lost.find(|e| self.is_of_lost_device(e)).cloned().map_or(Ok(()), Err)
         });
         done
     }

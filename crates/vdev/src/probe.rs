@@ -427,8 +427,9 @@ fn take_back_needed(leaf: &Vdev, judge: &mut Judge<'_, '_>) -> bool {
         let state = match seen.state {
             state if is_it => state,
             state if state.readable() => VdevState::Faulted,
-            // One that does not answer yet may later.
-            _ if is_silent() => VdevState::Degraded,
+            // One that does not answer yet may later. It is written to only if it was.
+            _ if is_silent() && leaf.state().readable() => VdevState::Degraded,
+            _ if is_silent() => leaf.state(),
             state => state,
         };
         // Blocks that were laid out without it since the last flush are not on it.

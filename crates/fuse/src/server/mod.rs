@@ -153,10 +153,11 @@ impl Filesystem for Server {
     }
 
     fn interrupted(&self, number: u64) {
-        // What a device or a group takes a while for is waited for, as in other file systems.
-        if self.tree.branches().iter().any(|branch| branch.fs().is_suspended()) {
-            self.syncer.interrupt(number);
-        }
+        let tree = Arc::downgrade(&self.tree);
+        self.syncer.interrupt(number, move || {
+            let branches = tree.upgrade().map(|tree| tree.branches()).unwrap_or_default();
+            branches.iter().any(|branch| branch.fs().is_suspended())
+        });
     }
 
     fn admit(&self) -> Option<RwLockReadGuard<'_, ()>> {
