@@ -168,3 +168,38 @@ fn a_rollback_is_refused_and_the_mount_goes_on() {
     drop(open);
     world.finish();
 }
+
+#[test]
+fn a_suspended_pool_can_be_unmounted_and_exported() {
+    let Some(world) = World::new("-O compression=off") else { return };
+    let (s, root) = (&world.s, world.root.clone());
+    world.vanish();
+    let mut waiting = world.start("echo x > waits");
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(waiting.try_wait().unwrap().is_none());
+    let refused = "cannot create 'tank/a': pool I/O is currently suspended";
+    assert_eq!(s.run("zfs create tank/a").fails(1), refused);
+    let began = Instant::now();
+    s.run("zpool export -f tank").ok();
+    assert!(!ends(&mut waiting) && began.elapsed() < LONG);
+    world.come_back();
+    world.import();
+    assert_eq!(fs::read(root.join("old")).unwrap(), [1; 10_000]);
+    // Unmounted while it is suspended, and mounted again.
+    world.vanish();
+    s.run("zfs unmount -f tank").ok();
+    world.come_back();
+    s.run("zpool clear tank").ok();
+    s.run("zfs mount tank").ok();
+    assert_eq!(fs::read(root.join("held")).unwrap(), [2; 200_000]);
+    // The daemon ends while a program waits.
+    world.vanish();
+    let mut waiting = world.start("echo x > waits");
+    std::thread::sleep(Duration::from_millis(200));
+    s.run("daemon stop").ok();
+    assert!(!ends(&mut waiting));
+    world.come_back();
+    world.import();
+    assert_eq!(fs::read(root.join("old")).unwrap(), [1; 10_000]);
+    world.finish();
+}
