@@ -27,7 +27,7 @@ fn kept(tank: &Tank, line: &str, why: &str) {
 fn what_has_no_effect_here_is_kept_and_said() {
     let tank = Tank::unmounted();
     let disk = tank.session.path("disk").display().to_string();
-    let of_vdev = format!("zpool set io_n=5 tank {disk}");
+    let of_vdev = format!("zpool set failfast=off tank {disk}");
     for (line, why) in [
         ("zfs create -o secondarycache=metadata tank/a", "cache devices are not used"),
         ("zfs create -V 1M -o volmode=dev tank/v", "not served as block devices"),
@@ -39,7 +39,6 @@ fn what_has_no_effect_here_is_kept_and_said() {
         ("zfs set nbmand=on tank", "mandatory locks"),
         ("zfs set aclmode=passthrough tank", "NFSv4"),
         ("zfs set aclinherit=passthrough tank", "NFSv4"),
-        ("zpool set failmode=wait tank", "fails at once"),
         ("zpool set dedup_table_quota=1G tank", "deduplication tables are not written"),
         (of_vdev.as_str(), "errors of devices"),
     ] {
@@ -48,7 +47,9 @@ fn what_has_no_effect_here_is_kept_and_said() {
     for setting in ["secondarycache=none", "aclmode=discard", "sharenfs=off", "volmode=none"] {
         tank.zfs(&format!("set {setting} tank"));
     }
-    tank.session.run("zpool set failmode=continue tank").ok();
+    for failmode in ["continue", "panic", "wait"] {
+        tank.session.run(&format!("zpool set failmode={failmode} tank")).ok();
+    }
     tank.session.run(&format!("zpool set comment=x tank {disk}")).ok();
     tank.finish();
 }

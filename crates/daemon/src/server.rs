@@ -586,8 +586,13 @@ fn describe(daemon: &Daemon, own: u64, out: &mut dyn Write) -> io::Result<()> {
     out.write_all(text.as_bytes())
 }
 
-/// Cancels what runs, then unmounts and exports everything.
+/// Cancels what runs, then unmounts and exports everything. What waits for devices of a suspended pool is given up.
 fn finish(daemon: &Daemon) {
+    for imported in daemon.pools.all() {
+        if let Some(engine) = imported.engine() {
+            engine.hold_no_more();
+        }
+    }
     for command in daemon.running().commands.values() {
         command.cancel.cancel();
     }

@@ -113,7 +113,7 @@ impl Core {
             labels,
             multihost: disk.mmp.is_on(),
         };
-        let after = match disk.tree().sync_labels(&update) {
+        let after = match sync_labels(disk, &update) {
             Err(e @ VdevError::Committed(_)) => Err(device(e).into()),
             done => Ok(done.map_err(device)?),
         };
@@ -159,6 +159,23 @@ impl Core {
         }
         self.sync(shared)
     }
+}
+
+/// Commits a group. What a device lost that failed a flush is written again once; what no device takes is held until they
+/// are back. Each time the same is written to the same places.
+fn sync_labels(disk: &Disk, update: &LabelUpdate<'_>) -> Result<(), VdevError> {
+    let commit = || {
+        let tree = disk.tree();
+        tree.sync_labels(update).or_else(|e| match e {
+            VdevError::Flush { .. } => {
+                tree.recover()?;
+                tree.sync_labels(update)
+            }
+            e => Err(e),
+        })
+    };
+    let suspension = disk.tree().suspension().clone();
+    suspension.persist(VdevError::is_of_device, commit)
 }
 
 /// Tells datasets what cloned blocks save, if there are some.

@@ -120,6 +120,7 @@ impl Engine {
         engine.shared.history.add(figures, &loads);
         events::learn(&engine.pool());
         engine.shared.learn_multihost().map_err(failed)?;
+        engine.shared.arm();
         engine.tell("pool_create", STATE_ACTIVE);
         Ok(engine)
     }

@@ -79,6 +79,7 @@ impl Engine {
             tracing::warn!("devices that have grown are not grown into: {e}");
         }
         events::learn(&engine.pool());
+        engine.shared.arm();
         engine.tell("pool_import", config::STATE_ACTIVE);
         engine.resume_scan();
         engine.shared.call_spares();
@@ -129,6 +130,7 @@ impl Engine {
         });
         shared.listen();
         shared.learn_multihost()?;
+        shared.listen_for_errors();
         shared.disk.allocator.readers().group_done(synced);
         shared.view().dsl().set_pool_space(pool_space(&shared.disk));
         tell_savings(&shared.view(), &shared.disk);

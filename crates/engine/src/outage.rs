@@ -69,7 +69,7 @@ impl Engine {
     pub fn restore(&self, leaves: &[u64], what: Restore) -> Result<(), EngineError> {
         let (pool, any) = {
             // No block is laid out meanwhile, nor after the group that the pool is of.
-            let _core = self.core.lock();
+            let _core = self.core()?;
             let pool = self.pool();
             let any = pool.restore(leaves, what);
             (pool, any.map_err(|e| EngineError::Unsupported(e.to_string()))?)
@@ -102,7 +102,7 @@ impl Engine {
     /// The pool could not do without it; the pool is suspended.
     pub fn take_out(&self, leaf: u64, how: TakeOut) -> Result<(), OfflineError> {
         let taken = {
-            let _core = self.core.lock();
+            let _core = self.core()?;
             let pool = self.pool();
             let taken = pool.store().vdevs().take_out(leaf, how.state());
             if taken {

@@ -100,7 +100,8 @@ impl Core {
         // Freed space comes back when further groups are on disk.
         let deferred = shared.disk.allocator.deferred() > 0;
         let logs = shared.datasets.has_log_blocks(txg);
-        let idle = quiesced.is_empty() && tasks.is_empty() && !deferred && !logs;
+        let errors = shared.disk.store.has_pending_errors();
+        let idle = quiesced.is_empty() && tasks.is_empty() && !deferred && !logs && !errors;
         if idle && !self.config_dirty && !self.destroying {
             shared.disk.is_sound()?;
             shared.tx_state.synced(txg);
@@ -122,6 +123,7 @@ impl Core {
         recorder.datasets(begun.elapsed());
         let usable = shared.view().dsl().usable_space()?;
         self.run_tasks(shared, (txg, usable), abilities, tasks)?;
+        let errors = self.log_errors(shared, txg)?;
         self.passes(&shared.disk, txg, abilities, usable, &mut recorder)?;
         self.verify(shared, quiesced.iter().map(|(live, _)| live.id()))?;
         // A pool that was suspended meanwhile has something wrong in memory.
@@ -134,6 +136,7 @@ impl Core {
         let figures = recorder.end(&shared.disk, &self.maps, begun.elapsed());
         tracing::debug!(txg, passes = figures.passes.len(), self.destroying, "synced");
         shared.history.add(figures, &shared.disk.allocator.load_latency());
+        errors.iter().for_each(|errors| shared.disk.store.errors_written(errors));
         for (live, synced) in &quiesced {
             live.sync_done(synced);
         }

@@ -7,6 +7,7 @@
 //! registered here with their stores. What stops a whole pool is told by the code that sees it ([`PoolFailure`],
 //! [`import_failed`]).
 
+use crate::diagnosis::{self, Bounds, Kind, Verdict};
 use crate::error::ImportError;
 use crate::tunables::{EREPORTS, SLOW_IO_EVENTS, ZEVENT_LEN_MAX};
 use crate::vdev_props::{number_of, parent, state_number};
@@ -47,7 +48,13 @@ struct Known {
     failmode: String,
     /// The vdevs whose slow requests are not listed (`slow_io_events=off`).
     quiet: Vec<u64>,
+    /// How many errors are too many, and who acts by that.
+    bounds: Arc<Bounds>,
+    act: Option<Act>,
 }
+
+/// Does with the leaf of this guid what was found. It is called where a request failed, and must not wait.
+pub type Act = Arc<dyn Fn(u64, Verdict) + Send + Sync>;
 
 /// `ECKSUM`, which is `EBADE`.
 const ECKSUM: i32 = Errno::BADE.raw_os_error();
@@ -64,7 +71,8 @@ pub(crate) fn register(name: &str, store: &Arc<Store>) {
     let mut pools = POOLS.lock();
     pools.retain(|known| known.store.strong_count() > 0);
     let (store, failmode) = (Arc::downgrade(store), "wait".into());
-    pools.push(Known { name: name.into(), store, failmode, quiet: Vec::new() });
+    let (quiet, bounds, act) = Default::default();
+    pools.push(Known { name: name.into(), store, failmode, quiet, bounds, act });
 }
 
 /// Notes the properties of a registered pool, and of its vdevs, that decide what is listed. To be called whenever
@@ -75,12 +83,27 @@ pub fn learn(pool: &Pool) {
     let leaves = tree.leaves();
     let quiet: Vec<u64> = leaves.iter().filter(|v| is_quiet(v)).map(|v| v.guid()).collect();
     let failmode = pool.get("failmode").map(|value| value.exact);
+    let bounds = Arc::new(diagnosis::bounds(pool));
     let mut pools = POOLS.lock();
     let same = |known: &&mut Known| std::ptr::eq(known.store.as_ptr(), Arc::as_ptr(pool.store()));
     if let Some(known) = pools.iter_mut().rev().find(same) {
-        known.quiet = quiet;
+        (known.quiet, known.bounds) = (quiet, bounds);
         known.failmode = failmode.unwrap_or_else(|| "wait".into());
     }
+}
+
+/// From now on errors of the leaves of a registered pool are counted, and `act` does what follows from them.
+pub fn act_by(store: &Arc<Store>, act: Act) {
+    let mut pools = POOLS.lock();
+    let same = |known: &&mut Known| std::ptr::eq(known.store.as_ptr(), Arc::as_ptr(store));
+    if let Some(known) = pools.iter_mut().rev().find(same) {
+        known.act = Some(act);
+    }
+}
+
+/// The pool property `failmode` of a registered pool, as it was [learnt](learn) last.
+pub fn failmode(store: &Store) -> String {
+    owner_of(store).map_or_else(|| "wait".into(), |owner| owner.failmode)
 }
 
 /// The events after the one with this number, oldest first, and how many of them are not kept any more.
@@ -216,6 +239,19 @@ struct Owner {
     store: Arc<Store>,
     failmode: String,
     quiet: Vec<u64>,
+    bounds: Arc<Bounds>,
+    act: Option<Act>,
+}
+
+impl Owner {
+    /// Counts an error of a leaf, and has done what follows from it.
+    fn diagnose(&self, vdev: &Vdev, kind: Kind) {
+        let Some(act) = self.act.as_ref().filter(|_| vdev.is_leaf()) else { return };
+        if let Some(verdict) = diagnosis::record(vdev.guid(), kind, &self.bounds) {
+            tracing::error!(?vdev, ?kind, ?verdict, "too many errors");
+            act(vdev.guid(), verdict);
+        }
+    }
 }
 
 impl Known {
@@ -223,7 +259,8 @@ impl Known {
     fn owner(&self) -> Option<Owner> {
         let store = self.store.upgrade()?;
         let (failmode, quiet) = (self.failmode.clone(), self.quiet.clone());
-        Some(Owner { name: self.name.clone(), store, failmode, quiet })
+        let (bounds, act) = (self.bounds.clone(), self.act.clone());
+        Some(Owner { name: self.name.clone(), store, failmode, quiet, bounds, act })
     }
 }
 
@@ -291,6 +328,9 @@ fn happened(vdev: &Vdev, what: &Happening<'_>) {
     let errno_of = |why: &std::io::Error| why.raw_os_error().unwrap_or(Errno::IO.raw_os_error());
     match *what {
         Happening::State(before) => {
+            if vdev.state() == VdevState::Healthy {
+                diagnosis::reset(vdev.guid());
+            }
             if let (VdevState::CantOpen(aux), false) = (vdev.state(), before == vdev.state()) {
                 let mut payload = report(open_failure(aux), &owner, Some(vdev));
                 payload.set("prev_state", NvValue::Uint64(state_number(before)));
@@ -311,12 +351,14 @@ fn happened(vdev: &Vdev, what: &Happening<'_>) {
             let mut payload = report("checksum", &owner, Some(vdev));
             of_request(Request { errno: ECKSUM, offset, size, ..Request::default() }, &mut payload);
             post(payload);
+            owner.diagnose(vdev, Kind::Checksum);
         }
         Happening::Failed { offset, size, operation, why } => {
             let mut payload = report("io", &owner, Some(vdev));
             let (errno, kind) = (errno_of(why), Some(zio_type(operation)));
             of_request(Request { errno, offset, size, kind, took: None }, &mut payload);
             post(payload);
+            owner.diagnose(vdev, Kind::Io);
         }
         Happening::Slow { .. } if owner.quiet.contains(&vdev.guid()) => {}
         Happening::Slow { offset, size, write, took } => {
@@ -325,6 +367,7 @@ fn happened(vdev: &Vdev, what: &Happening<'_>) {
             let (kind, took) = (Some(zio_type(operation)), Some(took));
             of_request(Request { errno: 0, offset, size, kind, took }, &mut payload);
             post(payload);
+            owner.diagnose(vdev, Kind::Slow);
         }
     }
 }

@@ -394,9 +394,7 @@ pub(crate) fn parent(above: &Arc<Vdev>, guid: u64) -> Option<Arc<Vdev>> {
 
 /// Whether a property can be set, and has no effect here.
 pub fn is_without_effect(name: &str) -> bool {
-    const KEPT: [&str; 7] =
-        ["failfast", "checksum_n", "checksum_t", "io_n", "io_t", "slow_io_n", "slow_io_t"];
-    KEPT.contains(&name)
+    name == "failfast"
 }
 
 /// `vdev_state_t`.

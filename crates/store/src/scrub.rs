@@ -133,7 +133,7 @@ impl Batch<'_> {
             let lacks = |leaf: &Arc<Vdev>| leaf.missing().iter().any(|r| r.contains(&txg));
             let leaves = self.tree.leaves().into_iter().filter(lacks);
             self.left.extend(leaves.map(|leaf| (leaf.guid(), txg)));
-            return self.unreadable.push(Unreadable { at, mismatch: true });
+            return self.unreadable.push(Unreadable { at, mismatch: true, birth: txg });
         };
         for part in members {
             if part.is_gang() {
@@ -168,7 +168,8 @@ impl Batch<'_> {
                 faults = self.tree.healed_by(vdev, offset, faults, block);
             } else if read.is_first() {
                 let mismatch = matches!(why, VdevError::Checksum { .. });
-                self.unreadable.push(Unreadable { at: read.at, mismatch });
+                let birth = request.txg;
+                self.unreadable.push(Unreadable { at: read.at, mismatch, birth });
             }
             if self.func == ScanFunc::Resilver {
                 let (lacks, others) = self.tree.lacks_of(request, found.as_ref());

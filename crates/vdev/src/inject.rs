@@ -85,6 +85,8 @@ struct Faults {
     write_errors: Vec<Range<u64>>,
     /// How many flushes are still to fail.
     flush_errors: u64,
+    /// The device is gone once so many flushes have succeeded.
+    flushes_left: Option<u64>,
     corrupt: Vec<(Range<u64>, u8)>,
     missing: bool,
     delay: Duration,
@@ -134,6 +136,11 @@ impl FaultyDevice {
     /// So many flushes fail from now on.
     pub fn fail_flushes(&self, count: u64) {
         self.faults().flush_errors = count;
+    }
+
+    /// The device is gone when it has done so many more flushes.
+    pub fn leave_after_flushes(&self, count: u64) {
+        self.faults().flushes_left = Some(count);
     }
 
     /// Bytes of `range` read as they are XOR `mask` from now on, silently.
@@ -272,6 +279,12 @@ impl Device for FaultyDevice {
             let mut faults = self.faults();
             let fails = faults.flush_errors > 0;
             faults.flush_errors = faults.flush_errors.saturating_sub(1);
+            if let Some(left) = &mut faults.flushes_left {
+                match left.checked_sub(1) {
+                    Some(less) => *left = less,
+                    None => faults.missing = true,
+                }
+            }
             faults.missing || fails
         };
         if fails { Err(io::Error::other("injected flush error")) } else { self.inner.flush() }

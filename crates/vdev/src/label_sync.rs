@@ -49,6 +49,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use cenote_format::abd::Abd;
 use cenote_format::encode::EncodeError;
@@ -170,7 +171,7 @@ impl VdevTree {
                 let config = leaf_config(config, update.uberblock.txg, top, &leaf);
                 // Whether it fits does not depend on the place.
                 encode_config(&config, 0)
-                    .map_err(|e| VdevError::Label { vdev: *id, why: e.to_string() })?;
+                    .map_err(|e| VdevError::Config { vdev: *id, why: e.to_string() })?;
                 configs.insert(leaf.guid(), config);
             }
         }
@@ -195,7 +196,7 @@ impl VdevTree {
                 jobs.push(Labels::new(*id, leaf, reqs));
             }
         }
-        let durable = self.write_labels(jobs, too);
+        let durable: Vec<u64> = self.write_labels(jobs, too).iter().map(|(top, _)| *top).collect();
         for (id, _) in tops {
             let top = tree::top(self.root().children(), *id)?;
             // A pool does without its log devices.
@@ -210,11 +211,13 @@ impl VdevTree {
     /// Writes the uberblock and flushes it (`vdev_uberblock_sync_list`).
     fn write_uberblock(&self, update: &LabelUpdate<'_>) -> Result<(), VdevError> {
         let txg = update.uberblock.txg;
-        let mut jobs = Vec::new();
+        *self.writer.committing.lock() = Some(update.uberblock.clone());
+        let (mut jobs, mut all) = (Vec::new(), Vec::new());
         for id in update.uberblock_on {
             let top = tree::top(self.root().children(), *id)?;
             let ashift = top.ashift();
             let within = slot_offset(txg, ashift, update.multihost);
+            top.collect_leaves(&mut all);
             for leaf in writable_leaves(top) {
                 let encode = |at| encode_slot(update.uberblock, ashift, at);
                 let reqs = requests(&leaf, &ALL, within, encode);
@@ -222,16 +225,26 @@ impl VdevTree {
                 jobs.push(Labels::new(*id, leaf, reqs));
             }
         }
-        if self.write_labels(jobs, &[]).is_empty() {
+        let tried: Vec<Arc<Vdev>> = jobs.iter().map(|job| job.leaf.clone()).collect();
+        let durable = self.write_labels(jobs, &[]);
+        // One that took no writes lacks the group; one that failed may take the uberblock of the next one.
+        let failed = |leaf: &Arc<Vdev>| {
+            let is_it = |other: &Arc<Vdev>| Arc::ptr_eq(other, leaf);
+            tried.iter().any(is_it) && !durable.iter().any(|(_, done)| is_it(done))
+        };
+        if durable.is_empty() {
             let why = "could not be written to any device".into();
             return Err(VdevError::Uberblock { txg, why });
+        }
+        for leaf in all.iter().filter(|leaf| !failed(leaf)) {
+            leaf.live.uberblock.store(txg, Relaxed);
         }
         Ok(())
     }
 
-    /// Performs the writes, then flushes the leaves, and the top-level vdevs `too`. Returns the top-level vdevs on which at
-    /// least one write is durable.
-    fn write_labels(&self, jobs: Vec<Labels>, too: &[u64]) -> Vec<u64> {
+    /// Performs the writes, then flushes the leaves, and the top-level vdevs `too`. Returns the leaves on which at least one
+    /// write is durable, with their top-level vdevs.
+    fn write_labels(&self, jobs: Vec<Labels>, too: &[u64]) -> Vec<(u64, Arc<Vdev>)> {
         let done = queue::run(&self.writer.pool, Priority::SyncWrite, jobs);
         let written = |req: &&WriteReq| matches!(req.result, Some(Ok(())));
         let all = || done.iter().flat_map(|job| &job.reqs);
@@ -249,7 +262,8 @@ impl VdevTree {
         if let Err(error) = self.flush_tops(&tops) {
             tracing::warn!(%error, "while labels were written");
         }
-        done.iter().filter(|job| job.durable()).map(|job| job.top).collect()
+        let durable = done.iter().filter(|job| job.durable());
+        durable.map(|job| (job.top, job.leaf.clone())).collect()
     }
 }
 

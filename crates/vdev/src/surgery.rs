@@ -73,11 +73,23 @@ fn in_at_least(most: usize, lists: &[Vec<Range<u64>>]) -> Vec<Range<u64>> {
 
 /// The transaction groups that `vdev` would lack if the leaf `without` were out of use.
 pub(crate) fn outage(vdev: &Vdev, without: Option<&Vdev>) -> Vec<Range<u64>> {
+    let in_use = |leaf: &Vdev| leaf.state().readable() && without.is_none_or(|w| !w.is_same(leaf));
+    outage_of(vdev, &in_use)
+}
+
+/// The transaction groups that `vdev` would lack if the leaf `leaf` were in use, or were not, with those others that answer.
+pub(crate) fn outage_as(vdev: &Vdev, leaf: &Vdev, is_used: bool) -> Vec<Range<u64>> {
+    let answers = |other: &Vdev| other.opened_state() == VdevState::Healthy;
+    outage_of(vdev, &|other| if other.is_same(leaf) { is_used } else { answers(other) })
+}
+
+/// The transaction groups that `vdev` lacks if those leaves are in use.
+fn outage_of(vdev: &Vdev, in_use: &dyn Fn(&Vdev) -> bool) -> Vec<Range<u64>> {
     if vdev.is_leaf() {
-        let out = without.is_some_and(|w| w.is_same(vdev)) || !vdev.state().readable();
-        return if out { std::iter::once(0..u64::MAX).collect() } else { vdev.missing() };
+        let all = || std::iter::once(0..u64::MAX).collect();
+        return if in_use(vdev) { vdev.missing() } else { all() };
     }
-    let below: Vec<_> = vdev.children().iter().map(|c| outage(c, without)).collect();
+    let below: Vec<_> = vdev.children().iter().map(|c| outage_of(c, in_use)).collect();
     let most = match vdev.vdev_kind() {
         Kind::RaidZ => usize::try_from(vdev.nparity()).unwrap_or(usize::MAX).saturating_add(1),
         _ => below.len(),

@@ -2,7 +2,7 @@
 //!
 //! | module | commands |
 //! |---|---|
-//! | [`create`], [`add`], [`destroy`] | `zpool create`, `zpool add`, `zpool destroy` |
+//! | [`create`], [`add`], [`remove`], [`destroy`] | `zpool create`, `zpool add`, `zpool remove`, `zpool destroy` |
 //! | [`attach`] | `zpool attach`, `zpool replace`, `zpool detach` |
 //! | [`import`] | `zpool import`, with and without a name |
 //! | [`export`] | `zpool export` |
@@ -39,6 +39,7 @@ pub mod list;
 pub mod outage;
 pub mod properties;
 pub mod reguid;
+pub mod remove;
 pub mod scripts;
 pub mod scrub;
 pub mod select;
@@ -63,7 +64,7 @@ const TOOL: Tool = Tool {
         row("destroy", Runs::Pools(destroy::run), usage::DESTROY),
         None,
         row("add", Runs::Pools(add::run), usage::ADD),
-        row("remove", Runs::Missing, usage::REMOVE),
+        row("remove", Runs::Pools(remove::run), usage::REMOVE),
         None,
         row("labelclear", Runs::Pools(labelclear::run), usage::LABELCLEAR),
         None,

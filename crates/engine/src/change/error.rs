@@ -114,7 +114,7 @@ impl From<WriteError> for ChangeError {
         match e {
             WriteError::NoSpace | WriteError::Quota => ChangeError::NoSpace,
             WriteError::ReadOnly => ChangeError::ReadOnly,
-            WriteError::Suspended(_) => ChangeError::Suspended,
+            WriteError::Suspended(_) | WriteError::Interrupted => ChangeError::Suspended,
             e => ChangeError::Io(DslWriteError::from(e).to_string()),
         }
     }

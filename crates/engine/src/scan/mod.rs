@@ -54,7 +54,7 @@ use super::tunables::SCAN_SUSPEND_PROGRESS;
 use super::{Engine, Shared};
 use cenote_format::invariant::caught;
 use cenote_pool::scan::{Pass, ScanPhys};
-use cenote_store::{Priority, ScanFunc, Scanned, Store};
+use cenote_store::{Priority, ScanFunc, Scanned, ScrubStage, Store};
 use find::Found;
 use parking_lot::Mutex;
 use position::Position;
@@ -379,6 +379,7 @@ impl Engine {
             let pool = self.pool();
             let phys = ScanPhys::load(pool.directory())?.filter(ScanPhys::is_running);
             if let Some(phys) = phys {
+                pool.store().rotate_errors(ScrubStage::Begins);
                 let start = self.shared.disk.outside.clock.seconds();
                 let paused = if phys.is_paused() { start } else { 0 };
                 pool.note_scan(|pass| *pass = Some(Pass { start, paused, ..Pass::default() }));

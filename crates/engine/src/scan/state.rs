@@ -9,6 +9,7 @@ use cenote_pool::config_write::{entry, set_entry};
 use cenote_pool::events::Sysevent;
 use cenote_pool::history;
 use cenote_pool::scan::{Pass, ScanPhys};
+use cenote_store::{Rotation, ScrubStage};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -52,7 +53,9 @@ impl SyncContext<'_> {
         let format = self.tx.zap_format()?;
         Position::Mos(None).store(self.tx.mos, phys, format)?;
         let message = format!("func={func} mintxg={min_txg} maxtxg={max_txg}");
-        self.scan_history("scan setup", &message)
+        self.scan_history("scan setup", &message)?;
+        self.disk.store.rotate_errors(ScrubStage::Begins);
+        Ok(())
     }
 
     /// A scan ends (`dsl_scan_done`).
@@ -64,7 +67,11 @@ impl SyncContext<'_> {
             set_entry(self.tx.mos, LAST_SCRUBBED, phys.max_txg)?;
         }
         let what = if complete { "scan done" } else { "scan cancelled" };
-        self.scan_history(what, &format!("errors={}", phys.errors))
+        self.scan_history(what, &format!("errors={}", phys.errors))?;
+        let is_all = complete && phys.min_txg == 0;
+        let rotation = if is_all { Rotation::Replaces } else { Rotation::Joins };
+        self.disk.store.rotate_errors(ScrubStage::Ends(rotation));
+        Ok(())
     }
 }
 

@@ -38,7 +38,7 @@ pub(crate) struct LeafWrite {
 }
 
 /// Performs `writes`; the results are in their order. Counts operations, latencies and write
-/// errors at the leaves, and what they missed.
+/// errors at the leaves.
 pub(crate) fn write_leaves(
     writer: &Writer,
     priority: Priority,
@@ -64,7 +64,6 @@ pub(crate) fn write_leaves(
     for (write, result) in writes.iter().zip(&results) {
         if result.is_err() {
             write.leaf.written().write_failed();
-            super::missed(&write.leaf, write.txg);
         }
     }
     // Last, when all is marked that other leaves lack.
@@ -72,7 +71,6 @@ pub(crate) fn write_leaves(
         if result.is_ok() && failures(write) != before {
             *result = Err(io::Error::other("a flush failed meanwhile"));
             write.leaf.written().write_failed();
-            super::missed(&write.leaf, write.txg);
         }
     }
     results
