@@ -1,6 +1,7 @@
 //! The end of a transaction group (`spa_sync_rewrite_vdev_config`, `vdev_config_sync`): labels, flush,
 //! uberblock; then the view of it.
 
+use super::mmp;
 use super::sync::{Core, drain};
 use super::task::EngineError;
 use super::{Disk, Shared};
@@ -99,8 +100,8 @@ impl Core {
             (self.uberblock, self.config_dirty) = (uberblock, false);
             return Ok(Ok(()));
         }
-        let timer = &disk.outside.timer;
-        disk.mmp.check(timer.now()).map_err(EngineError::Suspended)?;
+        disk.mmp.check().map_err(EngineError::Suspended)?;
+        let begun = mmp::now();
         let labels = match self.config_dirty {
             true => self.config.all_labels(txg),
             false => Vec::new(),
@@ -118,7 +119,9 @@ impl Core {
             done => Ok(done.map_err(device)?),
         };
         self.config_written |= std::mem::take(&mut self.config_dirty);
-        disk.mmp.committed(&uberblock, timer.now(), disk.tree().leaves().len());
+        // While it was written another host may have taken the pool.
+        disk.mmp.check().map_err(EngineError::Suspended)?;
+        disk.mmp.committed(&uberblock, begun, disk.tree().leaves().len());
         self.uberblock = uberblock;
         Ok(after)
     }

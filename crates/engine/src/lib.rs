@@ -267,6 +267,7 @@ impl Shared {
                 post()
             }
         });
+        self.disk.tree().fence();
         self.disk.tree().suspension().abandon();
         self.queue.fail_all(why);
     }

@@ -14,11 +14,14 @@
 //! each leaf gets one in an interval. A write that hangs holds up its leaf alone: each has a thread of its own,
 //! and a leaf that still has one gets no other.
 //!
-//! If no heartbeat and no group was written for `zfs_multihost_fail_intervals` intervals, another host may have taken the pool
-//! by now: the pool is suspended, and stays so until it is imported again. The thread looks for that before each
-//! heartbeat, and the sync thread before each uberblock, so that a host that slept does not write over the pool of another.
+//! If no heartbeat and no group was written for as long as the last one promised (`zfs_multihost_fail_intervals` intervals),
+//! another host may have taken the pool by now: the pool is suspended, stays so until it is imported again, and nothing that
+//! is still queued reaches a device ([`VdevTree::fence`](cenote_vdev::VdevTree::fence)). The thread looks for that before each
+//! heartbeat, and the sync thread before and after each uberblock. What was written counts from when its write began, by a
+//! clock that goes on while the system sleeps: so a host that slept or was stopped finds out.
 //!
-//! Invariants: an uberblock in the last slot leads to a group that is on disk. After [`Mmp::stop`] no heartbeat begins.
+//! Invariants: an uberblock in the last slot leads to a group that is on disk. After [`Mmp::stop`] no heartbeat begins. A host
+//! that has been silent for too long stays so.
 
 use super::{EngineError, Shared};
 use crate::tunables::MULTIHOST_FAIL_INTERVALS;
@@ -42,6 +45,8 @@ const ALL_VALID: u64 = 0b111;
 /// Heartbeats of a pool.
 #[derive(Default)]
 pub(crate) struct Mmp {
+    /// One thread at a time begins or ends them.
+    learning: Mutex<()>,
     beat: Mutex<Beat>,
     changed: Condvar,
     thread: Mutex<Option<JoinHandle<Option<()>>>>,
@@ -57,8 +62,12 @@ struct Beat {
     uberblock: Option<Uberblock>,
     /// How long it takes from one heartbeat to the next, slowly decaying (`mmp_delay`).
     delay: Duration,
-    /// When the last heartbeat or group was written, by the engine's timer.
+    /// When the write of the last heartbeat or group that succeeded began ([`now`]).
     last: Duration,
+    /// How long the heartbeat or group on disk lets others wait; `None`: for ever.
+    promised: Option<Duration>,
+    /// Why the pool may be another host's.
+    lost: Option<String>,
     /// Leaves (guids) that a heartbeat is being written to.
     pending: HashSet<u64>,
 }
@@ -67,18 +76,31 @@ fn interval() -> Duration {
     Duration::from_millis(MULTIHOST_INTERVAL.get())
 }
 
-/// How long a pool may be without a heartbeat; `None`: for ever.
+/// Time since the system started, sleep included.
+pub(super) fn now() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    Duration::new(seconds, u32::try_from(now.tv_nsec).unwrap_or(0))
+}
+
+/// Intervals without heartbeats that suspend a pool: not a single one (`MMP_MIN_FAIL_INTERVALS`); 0: none do.
+fn fail_intervals() -> u64 {
+    match MULTIHOST_FAIL_INTERVALS.get() {
+        0 => 0,
+        intervals => intervals.clamp(2, 0xffff),
+    }
+}
+
+/// How long a pool may be without a heartbeat from now on; `None`: for ever.
 fn patience() -> Option<Duration> {
-    let intervals = MULTIHOST_FAIL_INTERVALS.get();
-    let intervals = u32::try_from(intervals).unwrap_or(u32::MAX);
+    let intervals = u32::try_from(fail_intervals()).unwrap_or(u32::MAX);
     (intervals > 0).then(|| interval().saturating_mul(intervals))
 }
 
 /// `ub_mmp_config` with this sequence number.
 fn packed(sequence: u16) -> u64 {
     let milliseconds = MULTIHOST_INTERVAL.get().min(0xff_ffff);
-    let fails = MULTIHOST_FAIL_INTERVALS.get().min(0xffff);
-    fails << 48 | u64::from(sequence) << 32 | milliseconds << 8 | ALL_VALID
+    fail_intervals() << 48 | u64::from(sequence) << 32 | milliseconds << 8 | ALL_VALID
 }
 
 fn nanoseconds(time: Duration) -> u64 {
@@ -86,9 +108,10 @@ fn nanoseconds(time: Duration) -> u64 {
 }
 
 impl Beat {
-    /// A heartbeat or a group was written, or could not be (`mmp_delay_update`). `leaves`: how many there are.
-    fn took(&mut self, now: Duration, written: bool, leaves: u32) {
-        let since = now.saturating_sub(self.last);
+    /// A heartbeat or a group whose write began at `begun` was written, or could not be (`mmp_delay_update`). `leaves`: how
+    /// many there are.
+    fn took(&mut self, begun: Duration, written: bool, leaves: u32) {
+        let since = begun.saturating_sub(self.last);
         let spike = since > self.delay;
         if spike {
             self.delay = since;
@@ -96,7 +119,8 @@ impl Beat {
         if !written {
             return;
         }
-        self.last = now;
+        self.last = self.last.max(begun);
+        self.promised = patience();
         if !spike {
             let least = interval() / leaves;
             self.delay = ((since + self.delay * 127) / 128).max(least);
@@ -132,11 +156,11 @@ impl Mmp {
     }
 
     /// The uberblock of a group is on disk (`mmp_update_uberblock`).
-    pub fn committed(&self, uberblock: &Uberblock, now: Duration, leaves: usize) {
+    pub fn committed(&self, uberblock: &Uberblock, begun: Duration, leaves: usize) {
         let mut beat = self.beat.lock();
         beat.uberblock = Some(uberblock.clone());
         if beat.on {
-            beat.took(now, true, count(leaves));
+            beat.took(begun, true, count(leaves));
         }
     }
 
@@ -144,16 +168,17 @@ impl Mmp {
     ///
     /// # Errors
     /// Why it may not: another host may have taken it.
-    pub fn check(&self, now: Duration) -> Result<(), String> {
-        let beat = self.beat.lock();
-        let silent = now.saturating_sub(beat.last);
-        match patience() {
-            Some(most) if beat.on && silent > most => Err(format!(
+    pub fn check(&self) -> Result<(), String> {
+        let mut beat = self.beat.lock();
+        let silent = now().saturating_sub(beat.last);
+        let allowed = beat.promised.max(patience()).filter(|_| beat.promised.is_some());
+        if beat.on && beat.lost.is_none() && allowed.is_some_and(|most| silent > most) {
+            beat.lost = Some(format!(
                 "multihost writes have not succeeded in {} ms: another system may have imported the pool",
                 silent.as_millis()
-            )),
-            _ => Ok(()),
+            ));
         }
+        beat.lost.clone().map_or(Ok(()), Err)
     }
 
     /// Waits for the next heartbeat; `false`: there is none.
@@ -210,19 +235,20 @@ impl Shared {
     /// # Errors
     /// There are no threads left: the pool would be without protection.
     pub fn learn_multihost(self: &Arc<Self>) -> Result<bool, EngineError> {
+        let _learning = self.disk.mmp.learning.lock();
         let pool = self.view();
         let on = pool.get("multihost").is_some_and(|set| set.exact == "on");
         let mmp = &self.disk.mmp;
-        let (was_on, now) = {
+        let (was_on, is_on) = {
             let mut beat = mmp.beat.lock();
             let was_on = std::mem::replace(&mut beat.on, on && !self.options.deterministic);
             beat.uberblock.get_or_insert_with(|| pool.uberblock().clone());
             (was_on, beat.on)
         };
-        if was_on == now {
+        if was_on == is_on {
             return Ok(false);
         }
-        if !now {
+        if !is_on {
             mmp.changed.notify_all();
             mmp.join();
             return Ok(true);
@@ -230,7 +256,8 @@ impl Shared {
         {
             // As if the last heartbeat had been just now, and in time.
             let mut beat = mmp.beat.lock();
-            beat.last = self.options.outside.timer.now();
+            beat.last = now();
+            beat.promised = patience();
             beat.delay = interval() / leaves(&pool);
         }
         let theirs = Arc::downgrade(self);
@@ -251,7 +278,7 @@ impl Shared {
 /// Writes heartbeats until there are to be no more.
 fn run(shared: &Weak<Shared>) {
     while let Some(shared) = shared.upgrade() {
-        let (mmp, timer) = (&shared.disk.mmp, &shared.options.outside.timer);
+        let mmp = &shared.disk.mmp;
         let count = leaves(&shared.view());
         if !mmp.wait(&shared, interval() / count) {
             return;
@@ -260,13 +287,13 @@ fn run(shared: &Weak<Shared>) {
             // Others may take a suspended pool.
             continue;
         }
-        if let Err(why) = mmp.check(timer.now()) {
+        if let Err(why) = mmp.check() {
             tracing::error!("{why}");
             shared.suspend(&why);
             continue;
         }
         if !begin(&shared) {
-            mmp.beat.lock().took(timer.now(), false, count);
+            mmp.beat.lock().took(now(), false, count);
         }
     }
 }
@@ -294,16 +321,17 @@ fn begin(shared: &Arc<Shared>) -> bool {
 
 /// Writes a heartbeat, and notes how that went (`mmp_write_done`).
 fn write(shared: Arc<Shared>, leaf: Arc<Vdev>, label: usize, uberblock: &Uberblock) {
+    let begun = now();
     let written = shared.disk.tree().write_heartbeat(&leaf, label, uberblock);
     if let Err(e) = &written {
         tracing::debug!("heartbeat: {e}");
     }
-    let (count, now) = (leaves(&shared.view()), shared.options.outside.timer.now());
+    let count = leaves(&shared.view());
     let (mmp, guid) = (Arc::clone(&shared.disk.mmp), leaf.guid());
     // The end of the pool waits for this heartbeat: then nothing of the pool is held here.
     drop((leaf, shared));
     let mut beat = mmp.beat.lock();
-    beat.took(now, written.is_ok(), count);
+    beat.took(begun, written.is_ok(), count);
     beat.pending.remove(&guid);
     drop(beat);
     mmp.changed.notify_all();

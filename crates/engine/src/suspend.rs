@@ -62,6 +62,10 @@ impl Engine {
         if !self.waits_for_devices() {
             return Ok(());
         }
+        self.shared.disk.mmp.check().map_err(|why| {
+            self.shared.suspend(&why);
+            EngineError::Suspended(why)
+        })?;
         let (pool, tree) = (self.pool(), self.shared.disk.tree());
         let leaves: Vec<u64> = tree.leaves().iter().map(|leaf| leaf.guid()).collect();
         let restored = pool.restore(&leaves, Restore::Failure);

@@ -48,6 +48,7 @@
 //! then be committed again: every step writes the same bytes to the same places.
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -57,7 +58,7 @@ use cenote_format::encode::label::{encode_config, encode_slot, slot_of, slots};
 use cenote_format::label::{self, Uberblock};
 use cenote_format::nvlist::{NvList, NvValue};
 
-use crate::device::WriteReq;
+use crate::device::{Device, WriteReq};
 use crate::queue::{self, LeafWork, Priority};
 use crate::threads::Work;
 use crate::traffic::Content;
@@ -126,9 +127,8 @@ impl VdevTree {
     ) -> Result<(), VdevError> {
         let failed = |why: String| VdevError::Uberblock { txg: uberblock.txg, why };
         let ashift = leaf.ashift();
-        let last = label::RING_OFFSET + ((slots(ashift) - 1) * label::slot_size(ashift)) as u64;
         let encode = |at| encode_slot(uberblock, ashift, at);
-        let mut reqs = requests(leaf, &[label], last, encode).map_err(failed)?;
+        let mut reqs = requests(leaf, &[label], last_slot(ashift), encode).map_err(failed)?;
         submit(leaf, Priority::SyncWrite, &mut reqs, |_| true);
         match reqs.into_iter().find_map(|req| req.result) {
             Some(Ok(())) => {
@@ -265,6 +265,31 @@ impl VdevTree {
         let durable = done.iter().filter(|job| job.durable());
         durable.map(|job| (job.top, job.leaf.clone())).collect()
     }
+}
+
+/// Writes an uberblock into the last slot of all labels of a device that no pool has open.
+///
+/// # Errors
+/// The device does not take it, or there can be no such sector size.
+pub fn write_heartbeat(device: &dyn Device, ashift: u32, uberblock: &Uberblock) -> io::Result<()> {
+    if !(9..=16).contains(&ashift) {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let places = ALL.iter().filter_map(|l| label::label_offset(device.size(), *l));
+    let mut reqs = Vec::new();
+    for place in places {
+        let at = place + last_slot(ashift);
+        let slot = encode_slot(uberblock, ashift, at).map_err(io::Error::other)?;
+        reqs.push(WriteReq::new(at, Abd::from_vec(slot)));
+    }
+    device.write_batch(&mut reqs);
+    reqs.into_iter().try_for_each(WriteReq::take)?;
+    device.flush()
+}
+
+/// Byte offset in a label of the slot that multihost protection keeps for heartbeats.
+fn last_slot(ashift: u32) -> u64 {
+    label::RING_OFFSET + ((slots(ashift) - 1) * label::slot_size(ashift)) as u64
 }
 
 /// Byte offset in a label of the slot for the uberblock of `txg`.

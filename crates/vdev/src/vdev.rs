@@ -166,6 +166,8 @@ pub struct Live {
     pub(crate) too_many_errors: AtomicBool,
     /// It is about to leave its vdev: what is written to it alone is not written.
     pub(crate) leaving: AtomicBool,
+    /// Nothing is written to it any more: the pool may be another host's by now.
+    pub(crate) fenced: AtomicBool,
     /// What of a leaf's writes is not known to be durable.
     pub(crate) written: Mutex<Written>,
     /// The transaction group of the uberblock that a leaf has to have: that of the last one which is durable on it, or which
@@ -189,6 +191,7 @@ impl Live {
             faulted_by_hand: AtomicBool::default(),
             too_many_errors: AtomicBool::default(),
             leaving: AtomicBool::default(),
+            fenced: AtomicBool::default(),
             written: Mutex::default(),
             uberblock: AtomicU64::new(0),
             queue: Queue::default(),

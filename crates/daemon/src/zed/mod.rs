@@ -56,6 +56,8 @@ struct Shared {
     zedlets: Zedlets,
     /// Where links to this program lie that zedlets call as `zpool`, `zfs` and `zdb`.
     commands: PathBuf,
+    /// This program, as it was found when the daemon began: an upgrade replaces it.
+    program: PathBuf,
     /// How many zedlets run.
     running: Mutex<usize>,
     /// Notified whenever a zedlet has ended.
@@ -77,6 +79,7 @@ impl Zed {
         let shared = Arc::new(Shared {
             zedlets: Zedlets::new(zedlets::directory()),
             commands: place.commands(),
+            program: std::env::current_exe()?,
             running: Mutex::default(),
             ended: Condvar::new(),
             stops: AtomicBool::default(),
@@ -155,7 +158,7 @@ impl Shared {
 
     /// The environment of the zedlets of an event.
     fn environment(&self, event: &Event) -> io::Result<Vec<(String, String)>> {
-        zedlets::link_commands(&self.commands)?;
+        zedlets::link_commands(&self.commands, &self.program)?;
         let mut environment = variables::of_event(&event.payload);
         environment.extend(variables::of_programs(&self.commands));
         let directory = self.zedlets.directory().map(Path::display).map(|dir| dir.to_string());

@@ -115,11 +115,11 @@ fn is_for(name: &[u8], class: &str) -> bool {
     })
 }
 
-/// Makes the directory with links to this program, if it is not there.
+/// Makes the directory with links to `program`, which is this one, if it is not there.
 ///
 /// # Errors
 /// It cannot be made, or is another user's.
-pub(super) fn link_commands(directory: &Path) -> io::Result<()> {
+pub(super) fn link_commands(directory: &Path, program: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(directory) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
         _ => {}
@@ -129,7 +129,6 @@ pub(super) fn link_commands(directory: &Path) -> io::Result<()> {
         let why = "is not a directory of this user alone";
         return Err(at(directory, io::Error::new(io::ErrorKind::PermissionDenied, why)));
     }
-    let program = std::env::current_exe()?;
     for (_, name) in COMMANDS {
         let link = directory.join(name);
         if fs::read_link(&link).is_ok_and(|to| to == program) {
@@ -137,7 +136,7 @@ pub(super) fn link_commands(directory: &Path) -> io::Result<()> {
         }
         match fs::remove_file(&link) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-            _ => symlink(&program, &link)?,
+            _ => symlink(program, &link)?,
         }
     }
     Ok(())

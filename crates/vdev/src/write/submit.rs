@@ -248,6 +248,11 @@ pub(crate) fn submit(
     alone: impl Fn(usize) -> bool,
 ) {
     let Some(device) = leaf.device() else { return };
+    if leaf.is_fenced() {
+        // Its device is not at fault, and the pool knows that it is suspended.
+        let refused = || Some(Err(io::Error::other("the pool is suspended for good")));
+        return reqs.iter_mut().for_each(|req| req.result = refused());
+    }
     let stats = &leaf.stats.writes;
     stats.begin(reqs.len());
     let _busy = leaf.stats.activity.begin();
