@@ -117,6 +117,7 @@ pub mod space_write;
 mod sync;
 pub mod task;
 mod throttle;
+mod trim;
 pub mod tunables;
 mod txg;
 mod vdev_props;
@@ -132,6 +133,7 @@ pub use intent_log::{NotReplayed, ReplayLog, Replayer};
 pub use long_hold::LongHold;
 pub use outage::{OfflineError, TakeOut};
 pub use task::{EngineError, SpaceCheck, SyncContext};
+pub use trim::{TrimError, TrimRequest, TrimState};
 
 use crate::space_write::Loader;
 use capable::Purpose;
@@ -159,6 +161,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use sync::{Core, lacks_root_zap};
 use task::Queue;
+use trim::Trims;
 use txg::{TxState, Work};
 use zil::Scope;
 
@@ -228,6 +231,7 @@ pub(crate) struct Shared {
     /// What write calls of files and volumes took.
     pub write_calls: Latencies,
     pub condenser: Condenser,
+    pub trims: Trims,
     pub options: EngineOptions,
     /// Intent logs that are to be replayed.
     pub unreplayed: Mutex<Unreplayed>,
@@ -441,6 +445,7 @@ impl Engine {
         };
         self.sync_task_beside_logs(apply, |()| true)?;
         events::learn(&self.pool());
+        self.follow_autotrim();
         Ok(())
     }
 
@@ -522,6 +527,7 @@ impl Engine {
     /// Writes everything, and ends.
     fn finish(&self) -> Result<(), EngineError> {
         self.shared.condenser.stop();
+        self.shared.trims.stop();
         self.shared.datasets.close_logs(&self.shared)?;
         self.sync()?;
         self.shared.tx_state.end();
@@ -543,6 +549,7 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.shared.condenser.stop();
+        self.shared.trims.stop();
         self.shared.tx_state.end();
         if let Some(thread) = self.thread.lock().take()
             && thread.thread().id() != std::thread::current().id()

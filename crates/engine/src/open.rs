@@ -14,6 +14,7 @@ use super::figures::History;
 use super::freeze::Frozen;
 use super::sync::Core;
 use super::task::{EngineError, Queue, SyncContext};
+use super::trim::Trims;
 use super::txg::TxState;
 use super::{Disk, Engine, EngineOptions, Shared, capable};
 use crate::space_write::SpaceMaps;
@@ -71,6 +72,7 @@ impl Engine {
         if let Err(e) = engine.expand_if_wanted() {
             tracing::warn!("devices that have grown are not grown into: {e}");
         }
+        engine.resume_trims();
         events::learn(&engine.pool());
         engine.tell("pool_import", config::STATE_ACTIVE);
         Ok(engine)
@@ -113,6 +115,7 @@ impl Engine {
             receives: Arc::default(),
             write_calls: Latencies::default(),
             condenser: Condenser::default(),
+            trims: Trims::default(),
             options,
             unreplayed: Mutex::default(),
         });

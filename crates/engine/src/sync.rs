@@ -138,6 +138,7 @@ impl Core {
         }
         shared.disk.allocator.readers().group_done(txg);
         self.condense_livelists(shared);
+        shared.trims.auto.group_done();
         // Asked before waiters are told: one that then waits for everything waits for that too.
         if self.destroying {
             shared.tx_state.ask_for_more();

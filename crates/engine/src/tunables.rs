@@ -55,6 +55,12 @@ declare_tunables! {
         "Least metaslabs with unflushed changes that a transaction group flushes";
     SYNC_PASS_DEFERRED_FREE "zfs_sync_pass_deferred_free" Now Count 2 (1, 32),
         "Pass of a sync from which on frees are left to the next group, if they are not logged";
+    TRIM_EXTENT_BYTES_MAX "zfs_trim_extent_bytes_max" Now Bytes 134_217_728 SOME,
+        "Most bytes that a device is told to be free in one request";
+    TRIM_EXTENT_BYTES_MIN "zfs_trim_extent_bytes_min" Now Bytes 32_768 ANY,
+        "Least bytes in a row that a device is told to be free";
+    TRIM_TXG_BATCH "zfs_trim_txg_batch" Now Count 32 SOME,
+        "Transaction groups in which autotrim collects what is freed in a metaslab, unless that is much";
     TXG_HISTORY "zfs_txg_history" Now Count 100 (0, 1_000_000),
         "Transaction groups of which figures are remembered";
     TXG_TIMEOUT "zfs_txg_timeout" Now Seconds 5 (1, 1_000_000),

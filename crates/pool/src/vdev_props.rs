@@ -298,8 +298,7 @@ impl<'a> VdevProps<'a> {
             "removing" => switch(config::flag(config, "removing"), Source::None),
             "raidz_expanding" if v.kind() == "raidz" => switch(false, Source::None),
             "sit_out" if v.is_leaf() && self.under_raidz() => switch(false, Source::None),
-            // Nothing is told to devices here, whether they could be told or not.
-            "trim_support" if v.is_leaf() => switch(false, Source::None),
+            "trim_support" if v.is_leaf() => switch(v.can_trim(), Source::None),
             "trim_support" => plain("-", Source::None),
             _ => return None,
         })

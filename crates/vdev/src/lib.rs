@@ -83,6 +83,7 @@ pub mod traffic;
 mod tree;
 #[cfg(test)]
 mod tree_tests;
+mod trim;
 pub mod tunable;
 pub mod tunables;
 mod uring;

@@ -41,6 +41,7 @@ pub mod select;
 pub mod set;
 pub mod status;
 pub mod sync;
+pub mod trim;
 pub mod upgrade;
 mod usage;
 pub mod vdev_json;
@@ -83,7 +84,7 @@ const TOOL: Tool = Tool {
         row("initialize", Runs::Missing, usage::INITIALIZE),
         row("resilver", Runs::Missing, usage::RESILVER),
         row("scrub", Runs::Missing, usage::SCRUB),
-        row("trim", Runs::Missing, usage::TRIM),
+        row("trim", Runs::Pools(trim::run), usage::TRIM),
         row("condense", Runs::Missing, usage::CONDENSE),
         None,
         row("import", Runs::Placed(import::place, import::run), usage::IMPORT),

@@ -198,7 +198,6 @@ pub fn refuse_unsupported(change: &PropChange) -> Result<(), String> {
     match change {
         PropChange::Number("multihost", 1) => unsupported("multihost=on"),
         PropChange::Number("autoreplace", 1) => unsupported("autoreplace=on"),
-        PropChange::Number("autotrim", 1) => unsupported("autotrim=on"),
         PropChange::Number("failmode", FAILMODE_PANIC) => unsupported("failmode=panic"),
         PropChange::Memory("tname", _) => unsupported("tname"),
         _ => Ok(()),

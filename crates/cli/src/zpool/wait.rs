@@ -1,6 +1,6 @@
 //! `zpool wait`: waits until nothing of the kind is under way in a pool.
 //!
-//! Freeing is what can be under way here. A scrub, a resilver, a removal or the discarding of a checkpoint
+//! Freeing and trimming can be under way here. A scrub, a resilver, a removal or the discarding of a checkpoint
 //! that OpenZFS left unfinished is not carried on: waiting for it is refused, since it would never end.
 
 use crate::context::Context;
@@ -126,6 +126,11 @@ fn left(imported: &Imported) -> Result<Vec<(&'static str, Left)>, Stop> {
         "free" => {
             let bytes = Some(pool.directory_used("$FREE")).filter(|bytes| *bytes > 0);
             Left { bytes, goes_on: imported.engine().is_some() && !imported.suspended() }
+        }
+        "trim" => {
+            let left = imported.engine().map(|engine| engine.trimming()).unwrap_or_default();
+            let bytes = left.iter().map(|(_, bytes)| bytes).sum();
+            Left { bytes: (!left.is_empty()).then_some(bytes), goes_on: !imported.suspended() }
         }
         "discard" => match &status.checkpoint {
             Some(c) if c.created.is_none() => unfinished(c.space),

@@ -18,8 +18,10 @@
 
 mod figures;
 mod loads;
+mod trims;
 
 pub use figures::SpaceFigures;
+pub use trims::Trimming;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -102,6 +104,7 @@ pub struct Allocator {
     background: OnceLock<Background>,
     deferred: OnceLock<DeferThread>,
     holds: Holds,
+    trims: trims::TrimGate,
     readers: Arc<ReadEpochs>,
     /// The last txg that is known to be on disk.
     synced: AtomicU64,
@@ -137,6 +140,7 @@ impl Allocator {
             background: OnceLock::new(),
             deferred: OnceLock::new(),
             holds: Holds::default(),
+            trims: trims::TrimGate::default(),
             readers: Arc::default(),
             synced: AtomicU64::new(0),
             frozen: AtomicU64::new(u64::MAX),
@@ -233,11 +237,15 @@ impl Allocator {
         // The writer of a log holds what the end of a group needs before freed space is given out.
         let waits = !matches!(request.class, Class::Log | Class::EmbeddedLog);
         let mut dvas = Vec::with_capacity(request.copies);
+        let (told, mut alone) = (self.trims.ended(), None);
         while dvas.len() < request.copies {
             let on_its_way = self.deferred.get().is_some_and(DeferThread::is_busy);
             match self.one(class, txg, request, &dvas) {
                 Some(dva) => dvas.push(dva),
                 None if on_its_way && waits => self.wait_deferred(),
+                None if alone.is_none() && self.trims.ran_since(told) => {
+                    alone = Some(self.trims.keep_out());
+                }
                 None => {
                     for dva in &dvas {
                         let back = self.unallocate(txg, dva);
@@ -378,6 +386,7 @@ impl Allocator {
         metaslab: u64,
         wanted: impl Iterator<Item = (u64, u64)>,
     ) -> Result<u64, AllocError> {
+        let _alone = self.trims.keep_out();
         let layout = self.layout();
         let group = layout.group_with(vdev, metaslab as usize);
         let group = group.filter(|_| self.load(vdev, metaslab)).ok_or(AllocError::NoVdev(vdev))?;

@@ -52,6 +52,9 @@
 
 #[cfg(test)]
 mod planted;
+mod trim;
+
+pub use trim::TrimRoom;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -203,6 +206,7 @@ struct State {
     used: u64,
     /// The same as the last sync saw it, and when it saw it first.
     seen: Option<(u64, Instant)>,
+    told: trim::Told,
 }
 
 /// A metaslab; see the module's documentation.
@@ -338,9 +342,12 @@ impl Metaslab {
     pub(super) fn alloc(&self, txg: u64, size: u64) -> (Attempt, View) {
         let mut state = self.state.lock();
         state.used = state.used.max(txg);
-        let attempt = match &state.free {
-            None => Attempt::Unloaded,
-            Some(_) => state.take(self.extent, txg, size).map_or(Attempt::TooSmall, Attempt::Got),
+        let attempt = match (&state.free, state.told.refuses()) {
+            (None, _) => Attempt::Unloaded,
+            (Some(_), Some(refused)) => refused,
+            (Some(_), None) => {
+                state.take(self.extent, txg, size).map_or(Attempt::TooSmall, Attempt::Got)
+            }
         };
         if let Attempt::Got(_) = attempt {
             self.changed.store(true, Ordering::Relaxed);
@@ -359,7 +366,7 @@ impl Metaslab {
     ) -> Result<(u64, View), RangeError> {
         let mut state = self.state.lock();
         state.used = state.used.max(txg);
-        let State { free, allocs, allocated, .. } = &mut *state;
+        let State { free, allocs, allocated, told, .. } = &mut *state;
         let (start, end) = (self.extent.start, self.extent.start + self.extent.size);
         let free = free.as_mut().ok_or(RangeError::Absent { start, end })?;
         let mut segments: VecDeque<(u64, u64)> = free.iter().collect();
@@ -376,6 +383,7 @@ impl Metaslab {
                 }
                 let (first, last) = (from.max(start), to.min(end));
                 free.remove(first, last)?;
+                told.taken(first, last);
                 let added = allocs.entry(txg).or_default().add(first, last);
                 let (vdev, id) = (self.vdev, self.id);
                 invariant!(
@@ -723,6 +731,7 @@ impl State {
         let taken = free.remove(start, end);
         invariant!(taken.is_ok(), "{start:#x}-{end:#x} was found free and is not: {taken:?}");
         self.cursor = end;
+        self.told.taken(start, end);
         // What was free is not in any other tree.
         let added = self.allocs.entry(txg).or_default().add(start, end);
         invariant!(added.is_ok(), "free and allocated in group {txg}: {added:?}");
@@ -745,6 +754,7 @@ impl State {
         let mut bytes = 0;
         for (start, end) in segments.iter().copied() {
             bytes += end - start;
+            self.told.came_back(start, end);
             if let Some(free) = &mut self.free {
                 let added = free.add(start, end);
                 invariant!(
