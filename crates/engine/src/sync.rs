@@ -138,13 +138,14 @@ impl Core {
         }
         shared.disk.allocator.readers().group_done(txg);
         self.condense_livelists(shared);
-        shared.trims.auto.group_done();
         // Asked before waiters are told: one that then waits for everything waits for that too.
         if self.destroying {
             shared.tx_state.ask_for_more();
         }
         shared.tx_state.synced(txg);
+        // From here on what was freed comes back.
         drop(shown?);
+        shared.trims.auto.group_done();
         shared.disk.writer.forget_freed();
         Ok(())
     }

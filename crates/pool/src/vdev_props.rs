@@ -96,7 +96,7 @@ pub enum Activity {
     Trim,
 }
 
-/// How far an activity of a leaf is that OpenZFS began; activities are not carried on here.
+/// How far an activity of a leaf is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// In percent.
@@ -110,7 +110,11 @@ pub struct Progress {
 impl Activity {
     /// How far it is on the leaf with this config; `None`: it was never begun, or was given up.
     pub fn progress(self, pool: &Pool, leaf: &NvList) -> Option<Progress> {
-        let object = leaf.u64("com.delphix:vdev_zap_leaf").filter(|n| *n != 0)?;
+        let guid = config::number(leaf, "guid");
+        // Vdevs of a new pool are opened before there are ZAPs.
+        let tree = pool.config().list("vdev_tree");
+        let current = tree.and_then(|root| config::find(root, guid)).unwrap_or(leaf);
+        let object = current.u64("com.delphix:vdev_zap_leaf").filter(|n| *n != 0)?;
         let zap = Zap::open(&pool.mos().object(object).ok()?).ok()?;
         let number = |name: &str| zap.u64(name.as_bytes()).ok()?;
         let [state, time, offset] = match self {
@@ -131,8 +135,7 @@ impl Activity {
             4 => "completed at",
             _ => return None,
         };
-        let size =
-            u128::from(VdevFigures::of_vdev(pool, config::number(leaf, "guid"))?.replacement);
+        let size = u128::from(VdevFigures::of_vdev(pool, guid)?.replacement);
         let done = u128::from(number(offset).unwrap_or(0)) * 100;
         let percent = match state {
             "completed at" => 100,

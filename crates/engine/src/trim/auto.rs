@@ -96,6 +96,7 @@ fn run(shared: &Arc<Shared>) {
     // The group after which a metaslab was last looked at.
     let mut last: BTreeMap<(u64, u64), u64> = BTreeMap::new();
     while shared.trims.auto.wait() {
+        shared.disk.allocator.wait_deferred();
         let txg = shared.tx_state.synced_txg();
         for (vdev, metaslab, freed, size) in shared.disk.allocator.note_freed(true) {
             let since = *last.entry((vdev, metaslab)).or_insert(txg);
