@@ -145,7 +145,7 @@ impl Core {
         shared.tx_state.synced(txg);
         // From here on what was freed comes back.
         drop(shown?);
-        shared.trims.auto.group_done();
+        shared.trims.auto.group_done(shared);
         shared.disk.writer.forget_freed();
         Ok(())
     }

@@ -3,6 +3,7 @@
 use super::{ROOM, tell_device};
 use crate::tunables::TRIM_TXG_BATCH;
 use crate::{Engine, Shared};
+use cenote_store::alloc::TXG_DEFER_SIZE;
 use cenote_vdev::Vdev;
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
@@ -13,6 +14,8 @@ use std::thread::JoinHandle;
 const NAME: &str = "autotrim";
 /// A metaslab of which so large a part was freed does not wait.
 const MUCH: u64 = 32;
+/// Bytes that are worth a transaction group to have them back.
+const WORTH: u64 = 4 << 20;
 
 #[derive(Default)]
 struct State {
@@ -20,6 +23,10 @@ struct State {
     /// A group was written since the thread last looked.
     look: bool,
     ended: bool,
+    /// Bytes that were freed and not back when the last group was on disk.
+    deferred: u64,
+    /// So many groups are asked for.
+    asks: u64,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -31,12 +38,28 @@ pub(crate) struct Auto {
 }
 
 impl Auto {
-    /// A transaction group is on disk.
-    pub fn group_done(&self) {
-        let mut state = self.state.lock();
-        if state.on {
+    /// A transaction group is on disk. What was freed comes back with later ones: if that is much, and nothing else
+    /// asks for them, this does.
+    pub fn group_done(&self, shared: &Shared) {
+        let deferred = shared.disk.allocator.deferred();
+        let asks = {
+            let mut state = self.state.lock();
+            if !state.on || state.ended {
+                return;
+            }
             state.look = true;
             self.changed.notify_all();
+            state.asks = match deferred {
+                few if few < WORTH => 0,
+                more if more > state.deferred => TXG_DEFER_SIZE + 1,
+                _ => state.asks.saturating_sub(1),
+            };
+            state.deferred = deferred;
+            state.asks > 0
+        };
+        if asks {
+            // A suspended pool takes no changes.
+            let _suspended = shared.queue.later(&shared.tx_state, |_| Ok(()));
         }
     }
 
