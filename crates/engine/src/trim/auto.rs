@@ -81,10 +81,15 @@ impl Auto {
     /// Waits for the next group; whether to go on.
     fn wait(&self) -> bool {
         let mut state = self.state.lock();
-        while !state.ended && !(state.on && std::mem::take(&mut state.look)) {
+        loop {
+            if state.ended {
+                return false;
+            }
+            if state.on && std::mem::take(&mut state.look) {
+                return true;
+            }
             self.changed.wait(&mut state);
         }
-        !state.ended
     }
 
     fn goes_on(&self) -> bool {
