@@ -11,17 +11,6 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
 
-/// A pool `tank` of a mirror of files `a` and `b`.
-fn mirror() -> Session {
-    let s = Session::new();
-    for name in ["a", "b"] {
-        File::create(s.path(name)).unwrap().set_len(128 << 20).unwrap();
-    }
-    let (a, b) = (s.path("a"), s.path("b"));
-    s.run(&format!("zpool create -m none tank mirror {} {}", a.display(), b.display())).ok();
-    s
-}
-
 /// The lines of `zpool status` about the pool and its vdevs: names, states, what is behind.
 fn shown(s: &Session) -> Vec<String> {
     let text = s.run("zpool status tank").ok();
@@ -75,6 +64,17 @@ fn cache_devices_go_offline() {
     judge(&s);
 }
 
+/// The same, once devices that came back have what they missed.
+fn resilvered(s: &Session) -> Vec<String> {
+    s.run("zpool wait -t resilver tank").ok();
+    let status = s.run("zpool status tank").ok();
+    assert!(
+        status.contains("scan: resilvered ") && status.contains(" with 0 errors on "),
+        "{status}"
+    );
+    shown(s)
+}
+
 /// Exports the pool and has `zdb` judge it.
 fn judge(s: &Session) {
     s.run("zpool export tank").ok();
@@ -86,13 +86,11 @@ fn import(s: &Session) {
 }
 
 const WELL: [&str; 4] = ["tank ONLINE", "mirror-0 ONLINE", "a ONLINE", "b ONLINE"];
-const BEHIND: [&str; 4] =
-    ["tank ONLINE", "mirror-0 ONLINE", "a ONLINE", "b ONLINE (awaiting resilver)"];
 const OFFLINE: [&str; 4] = ["tank DEGRADED", "mirror-0 DEGRADED", "a ONLINE", "b OFFLINE"];
 
 #[test]
 fn offline_and_online() {
-    let s = mirror();
+    let s = Session::mirror();
     assert_eq!(shown(&s), WELL);
     let (a, b) = (s.path("a").display().to_string(), s.path("b").display().to_string());
     s.run(&format!("zpool offline tank {b}")).ok();
@@ -109,17 +107,17 @@ fn offline_and_online() {
     assert_eq!(shown(&s), OFFLINE);
     s.run("zfs create tank/two").ok();
     s.run(&format!("zpool online tank {b}")).ok();
-    assert_eq!(shown(&s), BEHIND);
+    assert_eq!(resilvered(&s), WELL);
     s.run("zfs create tank/three").ok();
     judge(&s);
     import(&s);
-    assert_eq!(shown(&s), BEHIND);
+    assert_eq!(resilvered(&s), WELL);
     // What is offline for the time being is online after an import.
     s.run(&format!("zpool offline -t tank {b}")).ok();
     s.run("zfs create tank/four").ok();
     judge(&s);
     import(&s);
-    assert_eq!(shown(&s), BEHIND);
+    assert_eq!(resilvered(&s), WELL);
     let history = s.run("zpool history tank").ok();
     for line in ["zpool offline tank", "zpool online tank", "zpool clear tank"] {
         assert!(history.contains(line), "{history}");
@@ -131,7 +129,7 @@ fn offline_and_online() {
 fn a_device_that_was_faulted_stays_so_until_it_is_cleared() {
     const FAULTED: [&str; 4] =
         ["tank DEGRADED", "mirror-0 DEGRADED", "a ONLINE", "b FAULTED external device fault"];
-    let s = mirror();
+    let s = Session::mirror();
     let (a, b) = (s.path("a").display().to_string(), s.path("b").display().to_string());
     s.run(&format!("zpool offline -f tank {b}")).ok();
     assert_eq!(shown(&s), FAULTED);
@@ -148,24 +146,24 @@ fn a_device_that_was_faulted_stays_so_until_it_is_cleared() {
     assert_eq!(shown(&s), FAULTED);
     s.run("zfs create tank/two").ok();
     s.run("zpool clear tank").ok();
-    assert_eq!(shown(&s), BEHIND);
+    assert_eq!(resilvered(&s), WELL);
     s.run("zfs create tank/three").ok();
     judge(&s);
     import(&s);
-    assert_eq!(shown(&s), BEHIND);
+    assert_eq!(resilvered(&s), WELL);
     // For the time being: until it is cleared, or the next import.
     s.run(&format!("zpool offline -ft tank {b}")).ok();
     s.run("zpool reopen tank").ok();
     assert_eq!(shown(&s), FAULTED);
     judge(&s);
     import(&s);
-    assert_eq!(shown(&s), BEHIND);
+    assert_eq!(resilvered(&s), WELL);
     judge(&s);
 }
 
 #[test]
 fn a_device_that_was_missing_comes_back() {
-    let s = mirror();
+    let s = Session::mirror();
     s.run("zpool export tank").ok();
     fs::rename(s.path("b"), s.path("away")).unwrap();
     fs::create_dir(s.path("far")).unwrap();
@@ -179,7 +177,7 @@ fn a_device_that_was_missing_comes_back() {
     assert!(warned.out.contains("onlined, but remains in faulted state"), "{warned:?}");
     fs::rename(s.path("far/b"), s.path("b")).unwrap();
     s.run("zpool reopen tank").ok();
-    assert_eq!(shown(&s), BEHIND);
+    assert_eq!(resilvered(&s), WELL);
     s.run("zfs create tank/two").ok();
     judge(&s);
     // Another file in its place is not taken for it.
@@ -263,7 +261,8 @@ fn a_device_that_answers_again_is_looked_at_before_it_is_written_to() {
     disk.resize();
     s.run("zpool clear tank").ok();
     change(&s, "three");
-    let well = format!("{} ONLINE (awaiting resilver)", disk.path.file_name().unwrap().display());
+    s.run("zpool wait -t resilver tank").ok();
+    let well = format!("{} ONLINE", disk.path.file_name().unwrap().display());
     assert_eq!(shown(&s), ["tank ONLINE", "mirror-0 ONLINE", "a ONLINE", &well]);
     s.run("zpool export tank").ok();
     drop(disk);
@@ -272,7 +271,7 @@ fn a_device_that_answers_again_is_looked_at_before_it_is_written_to() {
 
 #[test]
 fn the_label_of_a_device_that_is_offline_can_be_cleared() {
-    let s = mirror();
+    let s = Session::mirror();
     change(&s, "one");
     let (a, b) = (s.path("a").display().to_string(), s.path("b").display().to_string());
     s.run(&format!("zpool offline tank {b}")).ok();
@@ -293,27 +292,27 @@ fn the_label_of_a_device_that_is_offline_can_be_cleared() {
 /// A device is found missing something although nothing failed: what is there is its older state.
 #[test]
 fn what_a_device_of_old_missed_is_on_record() {
-    let s = mirror();
+    let s = Session::mirror();
     change(&s, "one");
     fs::copy(s.path("b"), s.path("old")).unwrap();
     (0..5).for_each(|i| change(&s, &format!("more{i}")));
     s.run(&format!("zpool offline tank {}", s.path("b").display())).ok();
     overwrite(&s.path("b"), &s.path("old"));
     s.run(&format!("zpool online tank {}", s.path("b").display())).ok();
-    assert_eq!(shown(&s), BEHIND);
+    assert_eq!(resilvered(&s), WELL);
     fs::remove_file(s.path("old")).unwrap();
     // Nothing of that is read from it.
     s.run("zpool export tank").ok();
     import(&s);
     s.run("zfs list -r -o all tank").ok();
-    assert_eq!(shown(&s), BEHIND);
+    assert_eq!(resilvered(&s), WELL);
     assert!(s.run("zpool status tank").ok().contains("No known data errors"));
     judge(&s);
 }
 
 #[test]
 fn the_right_device_comes_back_after_a_wrong_one() {
-    let s = mirror();
+    let s = Session::mirror();
     s.run("zpool export tank").ok();
     fs::rename(s.path("b"), s.path("keep")).unwrap();
     fs::create_dir(s.path("far")).unwrap();
@@ -332,7 +331,7 @@ fn the_right_device_comes_back_after_a_wrong_one() {
         assert_eq!(sum(&s.path("b")), before);
         fs::rename(s.path("far/keep"), s.path("b")).unwrap();
         s.run(&format!("zpool {command}")).ok();
-        assert_eq!(shown(&s), BEHIND, "{command}");
+        assert_eq!(resilvered(&s), WELL, "{command}");
         change(&s, &format!("{}2", &command[..5]));
         judge(&s);
         fs::rename(s.path("b"), s.path("far/keep")).unwrap();
@@ -371,7 +370,7 @@ fn a_suspended_pool_knows_no_list_of_errors() {
 
 #[test]
 fn refusals() {
-    let s = mirror();
+    let s = Session::mirror();
     for (line, code, message) in [
         ("zpool clear", 2, "missing pool name"),
         ("zpool clear -F tank", 2, "invalid option 'F'"),

@@ -100,7 +100,7 @@ impl Place<'_> {
     }
 
     /// Where to go on to meet all below it again.
-    fn start(&self) -> Mark {
+    pub fn start(&self) -> Mark {
         match self.mark() {
             // The first object in the block of dnodes: the block itself would mean that they are done.
             Mark { object: META_DNODE, blkid } => Mark::start_of(blkid.saturating_mul(DNODES)),

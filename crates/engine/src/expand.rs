@@ -7,7 +7,7 @@
 //! looked for any more once they have grown.
 
 use super::task::EngineError;
-use super::{Engine, SyncContext};
+use super::{Engine, Shared, SyncContext};
 use crate::space_write::top_level_asize;
 use cenote_dsl::write::{DslWriteError, Result};
 use cenote_format::nvlist::NvValue;
@@ -21,15 +21,7 @@ impl Engine {
     /// # Errors
     /// The pool is suspended, or cannot be written.
     pub fn expand(&self, tops: &[u64]) -> std::result::Result<bool, EngineError> {
-        let tree = self.pool().store().vdevs();
-        let can = |id: &u64| tree.top(*id).is_some_and(|top| room(top).is_some());
-        let tops: Vec<u64> = tops.iter().copied().filter(can).collect();
-        if tops.is_empty() {
-            return Ok(false);
-        }
-        self.sync_task(move |context| {
-            tops.iter().try_fold(false, |any, id| Ok(context.grow(*id)? || any))
-        })
+        self.shared.expand(tops)
     }
 
     /// As [`Engine::expand`], of all vdevs, if the pool is to grow by itself (`autoexpand`).
@@ -37,12 +29,30 @@ impl Engine {
     /// # Errors
     /// Errors of [`Engine::expand`].
     pub fn expand_if_wanted(&self) -> std::result::Result<bool, EngineError> {
-        let pool = self.pool();
-        if pool.get("autoexpand").is_none_or(|set| set.exact != "on") {
+        self.shared.expand_if_wanted()
+    }
+}
+
+impl Shared {
+    fn expand(&self, tops: &[u64]) -> std::result::Result<bool, EngineError> {
+        let tree = self.disk.tree();
+        let can = |id: &u64| tree.top(*id).is_some_and(|top| room(top).is_some());
+        let tops: Vec<u64> = tops.iter().copied().filter(can).collect();
+        if tops.is_empty() {
             return Ok(false);
         }
-        let tops: Vec<u64> =
-            pool.store().vdevs().root().children().iter().map(|t| t.id()).collect();
+        let change = move |context: &mut SyncContext<'_>| {
+            tops.iter().try_fold(false, |any, id| Ok(context.grow(*id)? || any))
+        };
+        self.queue.run(&self.tx_state, change, |_| true)
+    }
+
+    /// See [`Engine::expand_if_wanted`].
+    pub(crate) fn expand_if_wanted(&self) -> std::result::Result<bool, EngineError> {
+        if self.view().get("autoexpand").is_none_or(|set| set.exact != "on") {
+            return Ok(false);
+        }
+        let tops: Vec<u64> = self.disk.tree().root().children().iter().map(|t| t.id()).collect();
         self.expand(&tops)
     }
 }

@@ -38,6 +38,7 @@
 //! | `sync` | one transaction group: its passes |
 //! | `commit` | config, uberblock, labels |
 //! | `condense` | livelists, condensed in the background |
+//! | `scan` | scrub and resilver |
 //! | `accounting` | what users, groups and projects use |
 //! | `policy` | how blocks are written |
 //! | [`open`] | importing for writing |
@@ -112,8 +113,10 @@ mod quota;
 mod receives;
 mod reguid;
 mod room;
+mod scan;
 mod space;
 pub mod space_write;
+mod surgery;
 mod sync;
 pub mod task;
 mod throttle;
@@ -132,6 +135,8 @@ pub use intent_log::progress::LogProgress;
 pub use intent_log::{NotReplayed, ReplayLog, Replayer};
 pub use long_hold::LongHold;
 pub use outage::{OfflineError, TakeOut};
+pub use scan::ScanError;
+pub use surgery::Attach;
 pub use task::{EngineError, SpaceCheck, SyncContext};
 pub use trim::{TrimError, TrimRequest, TrimState};
 
@@ -156,9 +161,11 @@ use figures::{Figure, History};
 use freeze::Frozen;
 use parking_lot::{Mutex, RwLock};
 use receives::Receives;
+use scan::Scanner;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
+use surgery::SpareCaller;
 use sync::{Core, lacks_root_zap};
 use task::Queue;
 use trim::Trims;
@@ -232,6 +239,8 @@ pub(crate) struct Shared {
     pub write_calls: Latencies,
     pub condenser: Condenser,
     pub trims: Trims,
+    pub scanner: Scanner,
+    pub spares: SpareCaller,
     pub options: EngineOptions,
     /// Intent logs that are to be replayed.
     pub unreplayed: Mutex<Unreplayed>,
@@ -526,6 +535,8 @@ impl Engine {
 
     /// Writes everything, and ends.
     fn finish(&self) -> Result<(), EngineError> {
+        self.shared.spares.stop();
+        self.shared.scanner.stop();
         self.shared.condenser.stop();
         self.shared.trims.stop();
         self.shared.datasets.close_logs(&self.shared)?;
@@ -548,6 +559,8 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        self.shared.spares.stop();
+        self.shared.scanner.stop();
         self.shared.condenser.stop();
         self.shared.trims.stop();
         self.shared.tx_state.end();

@@ -12,6 +12,8 @@ use super::condense::Condenser;
 use super::datasets::Datasets;
 use super::figures::History;
 use super::freeze::Frozen;
+use super::scan::Scanner;
+use super::surgery::SpareCaller;
 use super::sync::Core;
 use super::task::{EngineError, Queue, SyncContext};
 use super::trim::Trims;
@@ -75,6 +77,8 @@ impl Engine {
         engine.resume_trims();
         events::learn(&engine.pool());
         engine.tell("pool_import", config::STATE_ACTIVE);
+        engine.resume_scan();
+        engine.shared.call_spares();
         Ok(engine)
     }
 
@@ -116,6 +120,8 @@ impl Engine {
             write_calls: Latencies::default(),
             condenser: Condenser::default(),
             trims: Trims::default(),
+            scanner: Scanner::default(),
+            spares: SpareCaller::default(),
             options,
             unreplayed: Mutex::default(),
         });

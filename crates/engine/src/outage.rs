@@ -74,6 +74,7 @@ impl Engine {
             let any = pool.restore(leaves, what);
             (pool, any.map_err(|e| EngineError::Unsupported(e.to_string()))?)
         };
+        self.shared.call_spares();
         let noted = |leaf: &NvList| {
             leaves.contains(&config::number(leaf, "guid"))
                 && leaf.pairs.iter().any(|(name, _)| what.pairs().contains(&name.as_str()))
@@ -91,7 +92,8 @@ impl Engine {
             context.config_changed |= any;
             context.config_changed |= strip(&mut context.config.vdev_tree, &leaves, what.pairs());
             Ok(())
-        })
+        })?;
+        self.assess_resilver()
     }
 
     /// Takes a leaf out of use (`vdev_offline`).
@@ -111,6 +113,7 @@ impl Engine {
         if !taken {
             return Err(OfflineError::Required);
         }
+        self.shared.call_spares();
         if matches!(how, TakeOut::OfflineForNow | TakeOut::FaultForNow) {
             return Ok(());
         }

@@ -104,6 +104,7 @@ impl Core {
         if idle && !self.config_dirty && !self.destroying {
             shared.disk.is_sound()?;
             shared.tx_state.synced(txg);
+            shared.call_spares();
             return Ok(());
         }
         self.missed.clear();
@@ -138,6 +139,7 @@ impl Core {
         }
         shared.disk.allocator.readers().group_done(txg);
         self.condense_livelists(shared);
+        shared.call_spares();
         // Asked before waiters are told: one that then waits for everything waits for that too.
         if self.destroying {
             shared.tx_state.ask_for_more();
@@ -179,8 +181,12 @@ impl Core {
             // Whatever they do to deadlists.
             self.deadlists.forget();
         }
+        let tasked = !tasks.is_empty();
         for task in tasks {
             task(&mut context)?;
+        }
+        if tasked {
+            context.settle_scan(shared)?;
         }
         self.destroying = free_destroyed(shared, &mut context.tx)?;
         for dva in &context.tx.obsolete {

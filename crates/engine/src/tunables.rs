@@ -53,6 +53,12 @@ declare_tunables! {
         "A space map is condensed if it is so long compared with the shortest that says the same";
     MIN_METASLABS_TO_FLUSH "zfs_min_metaslabs_to_flush" Now Count 1 ANY,
         "Least metaslabs with unflushed changes that a transaction group flushes";
+    SCAN_MEM_LIM_FACT "zfs_scan_mem_lim_fact" Now Count 20 SOME,
+        "Share of the memory, as a divisor, for blocks that a scrub or resilver has found and not read yet";
+    SCAN_SUSPEND_PROGRESS "zfs_scan_suspend_progress" Now Switch 0 SWITCH,
+        "Whether scrubs and resilvers stay where they are";
+    SCAN_VDEV_LIMIT "zfs_scan_vdev_limit" Now Bytes 16_777_216 SOME,
+        "Bytes that a scrub or resilver reads of a top-level vdev at once";
     SYNC_PASS_DEFERRED_FREE "zfs_sync_pass_deferred_free" Now Count 2 (1, 32),
         "Pass of a sync from which on frees are left to the next group, if they are not logged";
     TRIM_EXTENT_BYTES_MAX "zfs_trim_extent_bytes_max" Now Bytes 134_217_728 SOME,

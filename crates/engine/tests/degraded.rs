@@ -14,7 +14,7 @@ use cenote_pool::reopen::Restore;
 use cenote_vdev::VdevState;
 use cenote_vdev::inject::FaultyDevice;
 use cenote_zpl::{FileSystem, Settings};
-use rig::{Faulty, NODE, Rig, changes, check, fill, open};
+use rig::{Faulty, NODE, Rig, changes, check, check_devices, fill, open};
 use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -59,21 +59,6 @@ fn behind(rig: &Rig, engine: &Engine) -> Vec<String> {
     names
 }
 
-/// (read, write, checksum) errors of all devices together.
-fn errors(engine: &Engine) -> (u64, u64, u64) {
-    let leaves = engine.pool().store().vdevs().leaves();
-    let sum = |a: (u64, u64, u64), b: (u64, u64, u64)| (a.0 + b.0, a.1 + b.1, a.2 + b.2);
-    leaves.iter().map(|l| l.errors()).fold((0, 0, 0), sum)
-}
-
-/// Everything is read from devices, and nothing that is read is wrong.
-fn check_devices(engine: &Engine, files: u64) {
-    engine.pool().store().drop_caches();
-    check(&open(engine), 0..files, LEN);
-    assert_eq!(errors(engine), (0, 0, 0));
-    assert!(engine.pool().store().errors().is_empty());
-}
-
 fn missing_at_import(line: &str, ashift: u64, names: &[&str]) {
     let rig = Rig::new(64 << 20);
     let engine = rig.create(line, ashift);
@@ -87,7 +72,7 @@ fn missing_at_import(line: &str, ashift: u64, names: &[&str]) {
     fill(&open(&engine), 6..12, LEN);
     engine.sync().unwrap();
     assert_eq!(behind(&rig, &engine), names);
-    check_devices(&engine, 12);
+    check_devices(&engine, 12, LEN);
     engine.export(false).unwrap();
     drop(engine);
     rig.judge_blocks();
@@ -96,10 +81,10 @@ fn missing_at_import(line: &str, ashift: u64, names: &[&str]) {
     bring_back(&rig, place, names);
     let engine = rig.import();
     assert_eq!(engine.pool().health(), "ONLINE");
-    check_devices(&engine, 12);
+    check_devices(&engine, 12, LEN);
     fill(&open(&engine), 12..18, LEN);
     engine.sync().unwrap();
-    check_devices(&engine, 18);
+    check_devices(&engine, 18, LEN);
     assert_eq!(behind(&rig, &engine), names);
     engine.export(false).unwrap();
     drop(engine);
@@ -111,7 +96,7 @@ fn missing_at_import(line: &str, ashift: u64, names: &[&str]) {
     engine.sync().unwrap();
     drop(engine);
     let engine = rig.import();
-    check_devices(&engine, 20);
+    check_devices(&engine, 20, LEN);
     engine.export(false).unwrap();
 }
 
@@ -173,7 +158,7 @@ fn failing(line: &str, names: &[&str], then: VdevState, fault: &dyn Fn(&FaultyDe
     drop((engine, devices));
     rig.judge_blocks();
     let engine = rig.import();
-    check_devices(&engine, 16);
+    check_devices(&engine, 16, LEN);
     engine.export(false).unwrap();
 }
 
@@ -265,7 +250,7 @@ fn devices_that_fail_in_several_ways() {
     rig.judge_blocks();
     let engine = rig.import();
     assert_eq!(behind(&rig, &engine), ["a"]);
-    check_devices(&engine, 8);
+    check_devices(&engine, 8, LEN);
     engine.export(false).unwrap();
 }
 
@@ -297,14 +282,14 @@ fn devices_of_old() {
         engine.restore(&[leaf.guid()], Restore::Offline).unwrap();
         assert_eq!(engine.pool().health(), "ONLINE");
         assert_eq!(behind(&rig, &engine), [out]);
-        check_devices(&engine, 8);
+        check_devices(&engine, 8, LEN);
         fill(&fs, 8..10, LEN);
         drop(fs);
         engine.export(false).unwrap();
         drop((engine, leaves));
         rig.judge_blocks();
         let engine = rig.import();
-        check_devices(&engine, 10);
+        check_devices(&engine, 10, LEN);
         engine.export(false).unwrap();
     }
 }

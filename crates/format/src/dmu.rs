@@ -132,6 +132,7 @@ impl DmuType {
     pub const FUID: DmuType = DmuType(35);
     pub const FUID_SIZE: DmuType = DmuType(36);
     pub const NEXT_CLONES: DmuType = DmuType(37);
+    pub const SCAN_QUEUE: DmuType = DmuType(38);
     pub const USERGROUP_USED: DmuType = DmuType(39);
     pub const USERGROUP_QUOTA: DmuType = DmuType(40);
     pub const DDT_ZAP: DmuType = DmuType(42);

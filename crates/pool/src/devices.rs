@@ -90,14 +90,21 @@ impl DeviceSet {
     /// The devices of a candidate, spares and cache devices too.
     pub fn new(c: &Candidate, writable: bool) -> DeviceSet {
         let all = c.aux.iter().chain(&c.devices);
-        let by_guid = all.filter_map(|d| {
-            let guid = d.config.u64("guid")?;
+        let mut by_guid: HashMap<u64, Found> = HashMap::new();
+        for device in all {
+            let Some(guid) = device.config.u64("guid") else { continue };
             let open = c.opened.0.get(&guid).cloned();
-            let device = open.map(|device| OnceLock::from(Ok(device))).unwrap_or_default();
-            let shared = d.config.u64("state") == Some(config::STATE_SPARE);
-            Some((guid, Found::new(d.path.clone(), shared, device)))
-        });
-        DeviceSet { by_guid: RwLock::new(by_guid.collect()), writable, aside: RwLock::default() }
+            let opened = open.map(|device| OnceLock::from(Ok(device))).unwrap_or_default();
+            let shared = device.config.u64("state") == Some(config::STATE_SPARE);
+            let found = Found::new(device.path.clone(), shared, opened);
+            // Of a change of the leaf's guid that was cut short some labels have the one, some the other.
+            let others = device.labels.iter().flatten().filter_map(|label| label.u64("guid"));
+            for other in others.filter(|other| *other != guid) {
+                by_guid.entry(other).or_insert_with(|| found.clone());
+            }
+            by_guid.insert(guid, found);
+        }
+        DeviceSet { by_guid: RwLock::new(by_guid), writable, aside: RwLock::default() }
     }
 
     /// Devices that are open already, by guid.
@@ -118,6 +125,19 @@ impl DeviceSet {
         self.by_guid.write().extend(found);
     }
 
+    /// Adds a spare, which other pools may have too.
+    pub fn share(&self, guid: u64, path: PathBuf) {
+        self.by_guid.write().insert(guid, Found::new(path, true, OnceLock::new()));
+    }
+
+    /// The device with the guid `had` has the guid `has` from now on.
+    pub fn rename(&self, had: u64, has: u64) {
+        let mut by_guid = self.by_guid.write();
+        if let Some(found) = by_guid.remove(&had) {
+            by_guid.insert(has, found);
+        }
+    }
+
     /// Whether devices are opened for writing.
     pub fn writable(&self) -> bool {
         self.writable
@@ -135,7 +155,7 @@ impl DeviceSet {
         let device = open_device(&path).ok()?;
         device.forget_cached();
         let labels = read_labels(device.as_ref()).ok().flatten();
-        if !labels.is_some_and(|labels| is_of(&labels.config, guid)) {
+        if !labels.is_some_and(|all| all.labels.iter().flatten().any(|label| is_of(label, guid))) {
             return Some((device, false));
         }
         drop(device);

@@ -17,7 +17,7 @@
 //! | [`discover`](mod@discover) | labels of files and devices, put together to pools |
 //! | [`devices`], [`reopen`] | the devices of a pool; those that come back |
 //! | [`cachefile`] | files that name imported pools |
-//! | [`config`] | the nvlists that describe a pool and its vdevs |
+//! | [`config`], [`surgery`] | the nvlists that describe a pool and its vdevs; how they change |
 //! | [`import`] | choosing an uberblock, reading the MOS, rewinding |
 //! | [`host`] | host ids, multihost protection |
 //! | [`features`], [`compat`] | feature flags and compatibility sets |
@@ -56,6 +56,7 @@ pub mod savings;
 pub mod scan;
 pub mod spacemap;
 pub mod status;
+pub mod surgery;
 pub mod time;
 pub mod tunables;
 pub mod vdev_figures;
@@ -72,6 +73,7 @@ use crate::features::PoolFeatures;
 use crate::import::{Imported, Loaded};
 use crate::metaslab::{AllocClass, PoolSpace};
 use crate::savings::Savings;
+use crate::scan::Pass;
 use crate::status::ConfigTree;
 use cenote_dmu::{ObjectSet, Result};
 use cenote_dsl::Dsl;
@@ -79,6 +81,7 @@ use cenote_format::label::Uberblock;
 use cenote_format::nvlist::NvList;
 use cenote_store::Store;
 use cenote_vdev::{Aux, VdevState};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher};
 use std::path::{Path, PathBuf};
@@ -100,6 +103,7 @@ pub struct Pool {
     spares: Vec<NvList>,
     caches: Vec<NvList>,
     devices: Arc<DeviceSet>,
+    scan: Arc<Mutex<Option<Pass>>>,
 }
 
 impl Pool {
@@ -145,6 +149,7 @@ impl Pool {
             embedded_logs: BTreeMap::new(),
             savings: OnceLock::new(),
             devices,
+            scan: Arc::default(),
         }
     }
 
@@ -165,6 +170,7 @@ impl Pool {
             embedded_logs,
             savings: OnceLock::new(),
             devices: self.devices.clone(),
+            scan: self.scan.clone(),
         }
     }
 
@@ -344,6 +350,16 @@ impl Pool {
             cenote_format::dsl::DslDirPhys::decode(&object.bonus()).ok()
         };
         find().map_or(0, |dir| dir.used)
+    }
+
+    /// What is known of the scan that is under way since the pool was imported; `None`: nothing is scanned.
+    pub fn scan_pass(&self) -> Option<Pass> {
+        *self.scan.lock()
+    }
+
+    /// Changes what is known of the scan under way. This view of the pool and all later ones tell it.
+    pub fn note_scan(&self, change: impl FnOnce(&mut Option<Pass>)) {
+        change(&mut self.scan.lock());
     }
 
     /// The object directory.

@@ -11,6 +11,7 @@ use crate::Pool;
 use crate::directory::Directory;
 use cenote_dmu::Result;
 use cenote_dsl::human::{nicebytes, nicenum};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// `dsl_scan_state_t`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +46,162 @@ pub enum ScanKind {
     ErrorScrub,
 }
 
+/// Bytes a second from which on it is told how long a scan will take.
+const FAST: u64 = 10 << 20;
+/// `scn_flags`: a scrub is paused (`DSF_SCRUB_PAUSED`).
+const PAUSED: u64 = 1 << 1;
+/// Object set of a bookmark that is in no data set: the queue says what is left (`ZB_DESTROYED_OBJSET`).
+pub const NO_DATASET: u64 = u64::MAX;
+/// Integers of the structure on disk (`SCAN_PHYS_NUMINTS`).
+const WORDS: usize = 24;
+
+/// A scrub or resilver as it is on disk (`dsl_scan_phys_t`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ScanPhys {
+    /// 1: scrub, 2: resilver (`pool_scan_func_t`).
+    pub func: u64,
+    /// 1: under way, 2: done, 3: given up (`dsl_scan_state_t`).
+    pub state: u64,
+    /// ZAP of data sets that are to be looked at, with the transaction groups after which (`scn_queue_obj`).
+    pub queue: u64,
+    /// Blocks that were born after this group are looked at.
+    pub min_txg: u64,
+    /// Blocks that were born up to this group are.
+    pub max_txg: u64,
+    /// The same for the data set of the bookmark.
+    pub cur_min_txg: u64,
+    /// The same.
+    pub cur_max_txg: u64,
+    /// When it began: seconds since 1970.
+    pub start: u64,
+    /// When it ended.
+    pub end: u64,
+    /// Bytes to look at.
+    pub to_examine: u64,
+    /// Bytes looked at.
+    pub examined: u64,
+    /// Bytes that need not be read.
+    pub skipped: u64,
+    /// Bytes repaired.
+    pub processed: u64,
+    /// Blocks that cannot be read.
+    pub errors: u64,
+    /// Tables of deduplicated blocks: how far, and up to which (`scn_ddt_class_max`, `scn_ddt_bookmark`).
+    pub ddt: [u64; 5],
+    /// The block that comes next: object set, object, level, number (`scn_bookmark`).
+    pub bookmark: [u64; 4],
+    /// `DSF_*`.
+    pub flags: u64,
+}
+
+impl ScanPhys {
+    /// From the words of the entry `scan`. `None`: they are too few.
+    pub fn decode(words: &[u64]) -> Option<ScanPhys> {
+        let w: &[u64; WORDS] = words.first_chunk()?;
+        Some(ScanPhys {
+            func: w[0],
+            state: w[1],
+            queue: w[2],
+            min_txg: w[3],
+            max_txg: w[4],
+            cur_min_txg: w[5],
+            cur_max_txg: w[6],
+            start: w[7],
+            end: w[8],
+            to_examine: w[9],
+            examined: w[10],
+            skipped: w[11],
+            processed: w[12],
+            errors: w[13],
+            ddt: [w[14], w[15], w[16], w[17], w[18]],
+            bookmark: [w[19], w[20], w[21], w[22]],
+            flags: w[23],
+        })
+    }
+
+    /// The words of the entry `scan`.
+    pub fn encode(&self) -> [u64; WORDS] {
+        let ScanPhys { ddt, bookmark, .. } = self;
+        [
+            self.func,
+            self.state,
+            self.queue,
+            self.min_txg,
+            self.max_txg,
+            self.cur_min_txg,
+            self.cur_max_txg,
+            self.start,
+            self.end,
+            self.to_examine,
+            self.examined,
+            self.skipped,
+            self.processed,
+            self.errors,
+            ddt[0],
+            ddt[1],
+            ddt[2],
+            ddt[3],
+            ddt[4],
+            bookmark[0],
+            bookmark[1],
+            bookmark[2],
+            bookmark[3],
+            self.flags,
+        ]
+    }
+
+    /// The last scrub or resilver; `None`: there was none.
+    ///
+    /// # Errors
+    /// The object directory cannot be read.
+    pub fn load(directory: &Directory) -> Result<Option<ScanPhys>> {
+        Ok(directory.words("scan")?.and_then(|words| ScanPhys::decode(&words)))
+    }
+
+    /// Whether it is not done yet, paused or not (`dsl_scan_is_running`).
+    pub fn is_running(&self) -> bool {
+        self.state == 1
+    }
+
+    /// Whether it is a scrub.
+    pub fn is_scrub(&self) -> bool {
+        self.func == 1
+    }
+
+    /// Whether it is a resilver.
+    pub fn is_resilver(&self) -> bool {
+        self.func == 2
+    }
+
+    /// Whether a scrub is paused (`dsl_scan_is_paused_scrub`).
+    pub fn is_paused(&self) -> bool {
+        self.is_running() && self.is_scrub() && self.flags & PAUSED != 0
+    }
+
+    /// The same, paused or not.
+    pub fn pausing(self, pause: bool) -> ScanPhys {
+        let flags = if pause { self.flags | PAUSED } else { self.flags & !PAUSED };
+        ScanPhys { flags, ..self }
+    }
+}
+
+/// What is known of a scan since the pool was imported (`spa_scan_pass_*`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Pass {
+    /// When it began, or went on: seconds since 1970.
+    pub start: u64,
+    /// Bytes looked at.
+    pub examined: u64,
+    /// Bytes read and checked.
+    pub issued: u64,
+    /// When it was paused; 0: it is not.
+    pub paused: u64,
+    /// Seconds that it was paused for.
+    pub spent_paused: u64,
+    /// Bytes found, read, repaired, and errors, since the state on disk was written.
+    pub ahead: [u64; 4],
+}
+
 /// A scrub or resilver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScanStatus {
@@ -60,56 +217,66 @@ pub struct ScanStatus {
     pub to_examine: u64,
     /// Bytes looked at (of an error scrub: blocks).
     pub examined: u64,
+    /// Bytes read and checked.
+    pub issued: u64,
     /// Bytes that need not be read.
     pub skipped: u64,
     /// Bytes repaired.
     pub processed: u64,
     /// Errors that could not be repaired.
     pub errors: u64,
+    /// Since the pool was imported.
+    pub pass: Pass,
 }
 
 impl ScanStatus {
     /// The last scan of either kind; `None` if the pool was never scanned.
-    pub(crate) fn load(directory: &Directory) -> Result<Option<ScanStatus>> {
-        Ok(match ScanStatus::both(directory)? {
+    pub(crate) fn load(directory: &Directory, pass: Option<Pass>) -> Result<Option<ScanStatus>> {
+        Ok(match ScanStatus::both(directory, pass)? {
             (Some(s), Some(e)) if e.start >= s.start => Some(e),
             (s, e) => s.or(e),
         })
     }
 
-    /// The last scrub or resilver, and the last error scrub.
+    /// The last scrub or resilver, and the last error scrub. `pass` is what the engine knows of the one under way.
     ///
     /// # Errors
     /// The object directory cannot be read.
-    pub fn both(directory: &Directory) -> Result<(Option<ScanStatus>, Option<ScanStatus>)> {
-        let scan = directory.words("scan")?.and_then(|w| ScanStatus::of_scan(&w));
+    pub fn both(
+        directory: &Directory,
+        pass: Option<Pass>,
+    ) -> Result<(Option<ScanStatus>, Option<ScanStatus>)> {
+        let scan = ScanPhys::load(directory)?.and_then(|phys| ScanStatus::of_scan(&phys, pass));
         let errors = directory.words("error_scrub")?.and_then(|w| ScanStatus::of_error_scrub(&w));
         Ok((scan, errors))
     }
 
-    fn of_scan(words: &[u64]) -> Option<ScanStatus> {
-        // Between the state and the times: the range of transaction groups, a bookmark of DDTs.
-        let (head, figures) = words.split_at_checked(7)?;
-        let &[func, state, ..] = head else { return None };
-        let &[start, end, to_examine, examined, skipped, processed, errors, ..] = figures else {
-            return None;
-        };
-        let kind = match func {
+    fn of_scan(phys: &ScanPhys, pass: Option<Pass>) -> Option<ScanStatus> {
+        let kind = match phys.func {
             1 => ScanKind::Scrub,
             2 => ScanKind::Resilver,
             _ => return None,
         };
-        let state = ScanState::of(state)?;
+        let running = phys.is_running();
+        let mut pass = pass.filter(|_| running).unwrap_or_default();
+        if phys.is_paused() && pass.paused == 0 {
+            // It is not known since when: at the latest since it began.
+            pass.paused = phys.start;
+        }
+        let [found, read, repaired, errors] = pass.ahead;
         Some(ScanStatus {
             kind,
-            state,
-            start,
-            end,
-            to_examine,
-            examined,
-            skipped,
-            processed,
-            errors,
+            state: ScanState::of(phys.state)?,
+            start: phys.start,
+            end: phys.end,
+            to_examine: phys.to_examine,
+            examined: phys.examined.saturating_add(found),
+            // The state on disk is written when all that was found was read.
+            issued: phys.examined.saturating_add(read),
+            skipped: phys.skipped,
+            processed: phys.processed.saturating_add(repaired),
+            errors: phys.errors.saturating_add(errors),
+            pass,
         })
     }
 
@@ -121,7 +288,10 @@ impl ScanStatus {
         };
         let state = ScanState::of(state).filter(|_| func == 3)?;
         let (kind, skipped, processed) = (ScanKind::ErrorScrub, 0, 0);
+        let (issued, pass) = (0, Pass::default());
         Some(ScanStatus {
+            issued,
+            pass,
             kind,
             state,
             start,
@@ -132,6 +302,11 @@ impl ScanStatus {
             processed,
             errors,
         })
+    }
+
+    /// Whether something is under way.
+    pub fn is_running(&self) -> bool {
+        self.state == ScanState::Scanning
     }
 
     /// Whether a resilver is under way.
@@ -146,7 +321,7 @@ impl ScanStatus {
             return self.error_scrub_text(ctime);
         }
         let scrub = self.kind == ScanKind::Scrub;
-        let (start, end) = (ctime(self.start), ctime(self.end));
+        let end = ctime(self.end);
         let took = crate::time::duration(self.end.saturating_sub(self.start));
         let repaired = nicebytes(self.processed);
         let errors = self.errors;
@@ -159,22 +334,59 @@ impl ScanStatus {
             }
             (ScanState::Canceled, true) => format!("  scan: scrub canceled on {end}"),
             (ScanState::Canceled, false) => format!("  scan: resilver canceled on {end}"),
-            (ScanState::Scanning, _) => {
-                let name = if scrub { "scrub" } else { "resilver" };
-                let verb = if scrub { "repaired" } else { "resilvered" };
-                let total = self.to_examine.saturating_sub(self.skipped);
-                format!(
-                    "  scan: {name} in progress since {start}\n\
-                     \t{} / {} scanned, {} / {} issued\n\
-                     \t{repaired} {verb}, {:.2}% done, no estimated completion time",
-                    nicebytes(self.examined),
-                    nicebytes(self.to_examine),
-                    nicebytes(0),
-                    nicebytes(total),
-                    0.0
-                )
-            }
+            (ScanState::Scanning, _) => self.progress_text(ctime),
         }
+    }
+
+    /// Bytes a second of `done` since the pass began, without pauses.
+    fn rate(&self, done: u64) -> u64 {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let elapsed = now.saturating_sub(self.pass.start).saturating_sub(self.pass.spent_paused);
+        if self.pass.start == 0 { 0 } else { done / elapsed.max(1) }
+    }
+
+    /// The lines of a scan under way (`print_scan_scrub_resilver_status`).
+    fn progress_text(&self, ctime: &dyn Fn(u64) -> String) -> String {
+        let scrub = self.kind == ScanKind::Scrub;
+        let paused = self.pass.paused;
+        let head = match (scrub, paused) {
+            (true, 0) => format!("scrub in progress since {}", ctime(self.start)),
+            (true, _) => format!(
+                "scrub paused since {}\n\tscrub started on {}",
+                ctime(paused),
+                ctime(self.start)
+            ),
+            (false, _) => format!("resilver in progress since {}", ctime(self.start)),
+        };
+        let total = self.to_examine.saturating_sub(self.skipped);
+        let at = |rate: u64| match rate {
+            0 => String::new(),
+            _ if paused != 0 => String::new(),
+            rate => format!(" at {}/s", nicebytes(rate)),
+        };
+        let (scanned, issued) = (self.rate(self.pass.examined), self.rate(self.pass.issued));
+        let percent = match total {
+            0 => 100.0,
+            total => 100.0 * self.issued as f64 / total as f64,
+        };
+        let verb = if scrub { "repaired" } else { "resilvered" };
+        let left = match total.checked_sub(self.issued) {
+            _ if paused != 0 => String::new(),
+            Some(left) if issued >= FAST => {
+                format!(", {} to go", crate::time::duration(left / issued))
+            }
+            _ => ", no estimated completion time".into(),
+        };
+        format!(
+            "  scan: {head}\n\t{} / {} scanned{}, {} / {} issued{}\n\t{} {verb}, {percent:.2}% done{left}",
+            nicebytes(self.examined),
+            nicebytes(self.to_examine),
+            at(scanned),
+            nicebytes(self.issued),
+            nicebytes(total),
+            at(issued),
+            nicebytes(self.processed),
+        )
     }
 
     fn error_scrub_text(&self, ctime: &dyn Fn(u64) -> String) -> String {
@@ -317,20 +529,78 @@ impl CheckpointStatus {
 mod tests {
     use super::*;
 
-    const SCRUB: [u64; 14] = [1, 2, 0, 0, 9, 0, 0, 1000, 1100, 5 << 20, 5 << 20, 0, 4096, 2];
+    fn scrub() -> ScanPhys {
+        ScanPhys {
+            func: 1,
+            state: 2,
+            max_txg: 9,
+            start: 1000,
+            end: 1100,
+            to_examine: 5 << 20,
+            examined: 5 << 20,
+            processed: 4096,
+            errors: 2,
+            ..ScanPhys::default()
+        }
+    }
+
+    fn text(phys: &ScanPhys, pass: Option<Pass>) -> String {
+        ScanStatus::of_scan(phys, pass).unwrap().text(&|t| format!("T{t}"))
+    }
+
+    #[test]
+    fn the_structure_on_disk() {
+        let phys = ScanPhys { ddt: [1, 2, 3, 4, 5], bookmark: [6, 7, 8, 9], flags: 2, ..scrub() };
+        let words = phys.encode();
+        assert_eq!((words[4], words[9], words[13], words[14]), (9, 5 << 20, 2, 1));
+        assert_eq!(words[19..], [6, 7, 8, 9, 2]);
+        assert_eq!(ScanPhys::decode(&words), Some(phys));
+        assert_eq!(ScanPhys::decode(&words[..23]), None);
+        assert!(!phys.is_paused());
+        let running = ScanPhys { state: 1, ..phys };
+        assert!(running.is_paused() && !running.pausing(false).is_paused());
+    }
 
     #[test]
     fn finished_scans() {
-        let time = |t: u64| format!("T{t}");
-        let scan = ScanStatus::of_scan(&SCRUB).unwrap();
-        let text = scan.text(&time);
-        assert_eq!(text, "  scan: scrub repaired 4K in 00:01:40 with 2 errors on T1100");
-        let mut words = SCRUB;
-        (words[0], words[1]) = (2, 1);
-        let scan = ScanStatus::of_scan(&words).unwrap();
-        assert!(scan.is_resilvering());
-        assert!(scan.text(&time).starts_with("  scan: resilver in progress since T1000\n"));
-        assert_eq!(ScanStatus::of_scan(&[0; 14]), None);
-        assert_eq!(ScanStatus::of_scan(&SCRUB[..5]), None);
+        let said = text(&scrub(), None);
+        assert_eq!(said, "  scan: scrub repaired 4K in 00:01:40 with 2 errors on T1100");
+        let said = text(&ScanPhys { state: 3, ..scrub() }, None);
+        assert_eq!(said, "  scan: scrub canceled on T1100");
+        assert_eq!(ScanStatus::of_scan(&ScanPhys::default(), None), None);
+    }
+
+    #[test]
+    fn scans_under_way() {
+        let phys = ScanPhys { state: 1, examined: 1 << 20, ..scrub() };
+        let resilver = ScanPhys { func: 2, ..phys };
+        assert!(ScanStatus::of_scan(&resilver, None).unwrap().is_resilvering());
+        assert_eq!(
+            text(&resilver, None),
+            "  scan: resilver in progress since T1000\n\t1M / 5M scanned, 1M / 5M issued\n\t4K resilvered, \
+             20.00% done, no estimated completion time"
+        );
+        // It began in this second: rates are of one.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + 60;
+        let (examined, issued, ahead) = (3 << 20, 2 << 20, [3 << 20, 2 << 20, 4096, 0]);
+        let pass = Pass { start: now, examined, issued, ahead, ..Pass::default() };
+        assert_eq!(
+            text(&phys, Some(pass)),
+            "  scan: scrub in progress since T1000\n\t4M / 5M scanned at 3M/s, 3M / 5M issued at 2M/s\n\t8K \
+             repaired, 60.00% done, no estimated completion time"
+        );
+        let large = ScanPhys { to_examine: 203 << 20, ..phys };
+        let fast = Pass { issued: 20 << 20, ..pass };
+        assert!(
+            text(&large, Some(fast)).ends_with("done, 00:00:10 to go"),
+            "{}",
+            text(&large, Some(fast))
+        );
+        let paused = Pass { paused: 1050, ..pass };
+        assert_eq!(
+            text(&phys.pausing(true), Some(paused)),
+            "  scan: scrub paused since T1050\n\tscrub started on T1000\n\t4M / 5M scanned, 3M / 5M issued\n\t8K \
+             repaired, 60.00% done"
+        );
     }
 }

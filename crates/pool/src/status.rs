@@ -55,9 +55,13 @@ impl PoolStatus {
     pub(crate) fn of(pool: &Pool) -> Result<PoolStatus> {
         let vdevs = pool.store().vdevs();
         let root = vdevs.root();
-        let tree = ConfigTree::of_pool(pool);
+        let mut tree = ConfigTree::of_pool(pool);
         let error_count = pool.error_count()?;
-        let scan = ScanStatus::load(pool.directory())?;
+        let scan = ScanStatus::load(pool.directory(), pool.scan_pass())?;
+        if let Some(scan) = scan.as_ref().filter(|scan| scan.is_running()) {
+            let what = if scan.is_resilvering() { "(resilvering)" } else { "(repairing)" };
+            tree.note_scan(&vdevs, what);
+        }
         let compatibility = pool.config().str("compatibility");
         let reason = reason::Facts {
             importing: false,

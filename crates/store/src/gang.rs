@@ -210,7 +210,7 @@ impl<'a> Assembly<'a> {
 
     /// Bytes of the largest header that `bp` can have: the smallest allocation of the vdevs that
     /// its copies are on (`vdev_gang_header_psize`).
-    fn header_size(&self, bp: &BlockPointer) -> u64 {
+    pub(crate) fn header_size(&self, bp: &BlockPointer) -> u64 {
         let vdevs = self.store.vdevs();
         let tops = bp.dvas().filter_map(|dva| vdevs.top(dva.vdev.into()));
         let shift = tops.map(|top| top.ashift()).min().unwrap_or(0);

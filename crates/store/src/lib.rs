@@ -20,6 +20,7 @@
 //! | `tamper` | for tests: hostile blocks with right checksums |
 //! | `notes` | which leaf gave wrong bytes, and when that counts |
 //! | `keyless` | what of encrypted blocks is read without keys |
+//! | `scrub` | what a scan does with the blocks that it found |
 //! | `primary` | which datasets' blocks the ARC keeps |
 //! | [`verify`] | which bytes satisfy a block pointer's checksum |
 //! | [`rangetree`], [`histogram`] | free space of a metaslab in memory |
@@ -41,6 +42,7 @@ pub mod pipeline;
 mod prefetch;
 mod primary;
 pub mod rangetree;
+mod scrub;
 mod segments;
 mod single_flight;
 mod stretch;
@@ -57,6 +59,7 @@ pub use error::{BlockError, Bookmark};
 pub use notes::Notes;
 pub use pipeline::{Block, Store, StoreStats};
 pub use primary::PrimaryCache;
+pub use scrub::{ScanBlock, ScanFunc, Scanned};
 
 /// What can be replaced while it is in use, as it was when a caller asked. It is kept as long as callers hold this;
 /// what was replaced goes with its last holder.

@@ -31,6 +31,8 @@
  *   quota, reservation, refreservation, limit NAME N
  *   features                        enables all that there are
  *   scrub                           reads everything; an error counts as failure
+ *   begin-scrub                     begins a scrub that does little in each group
+ *   end-scan                        waits until a scrub or resilver is over; an error counts as failure
  *   space SIZE USABLE SLACK         says whether all space but that of log vdevs is SIZE, and what datasets can
  *                                   have is USABLE, or up to SLACK more
  *   remove N                        removes a top-level vdev, and waits until it is empty
@@ -40,6 +42,7 @@
 #include <sys/zfs_context.h>
 #include <sys/dmu.h>
 #include <sys/dsl_prop.h>
+#include <sys/dsl_scan.h>
 #include <sys/dsl_synctask.h>
 #include <sys/metaslab.h>
 #include <sys/spa.h>
@@ -60,6 +63,7 @@ typedef struct dmu_replay_record dmu_replay_record_t;
 
 /* Debian's headers lack one that those with these need. */
 extern int dsl_destroy_head(const char *);
+extern int zfs_scrub_min_time_ms;
 extern int dsl_destroy_snapshot(const char *, boolean_t);
 extern int dsl_dataset_promote(const char *, char *);
 extern int dsl_dataset_set_refreservation(const char *, zprop_source_t, uint64_t);
@@ -248,7 +252,12 @@ import(void)
 
 	for (int i = 0; i < file_count; i++) {
 		nvlist_t *label = label_of(files[i]), *top;
+		uint64_t txg = 0;
 		if (label == NULL || !nvlist_exists(label, ZPOOL_CONFIG_POOL_GUID))
+			continue;
+		/* A device that was taken out of the pool. */
+		(void) nvlist_lookup_uint64(label, ZPOOL_CONFIG_POOL_TXG, &txg);
+		if (txg == 0)
 			continue;
 		top = fnvlist_lookup_nvlist(label, ZPOOL_CONFIG_VDEV_TREE);
 		set_paths(top);
@@ -320,6 +329,40 @@ scrub(void)
 	while (error == 0 && dsl_scan_scrubbing(spa_get_dsl(spa)))
 		txg_wait_synced(spa_get_dsl(spa), 0);
 	if (error == 0 && spa_get_errlog_size(spa) != 0)
+		error = ECKSUM;
+	spa_close(spa, FTAG);
+	return (error);
+}
+
+/* Begins a scrub, which goes no further than it must in a group. */
+static int
+begin_scrub(void)
+{
+	spa_t *spa;
+	int error = spa_open(pool, &spa, FTAG);
+
+	if (error != 0)
+		return (error);
+	zfs_scrub_min_time_ms = 0;
+	error = spa_scan(spa, POOL_SCAN_SCRUB);
+	if (error == 0)
+		txg_wait_synced(spa_get_dsl(spa), 0);
+	spa_close(spa, FTAG);
+	return (error);
+}
+
+/* Waits for a scan that is under way. */
+static int
+end_scan(void)
+{
+	spa_t *spa;
+	int error = spa_open(pool, &spa, FTAG);
+
+	if (error != 0)
+		return (error);
+	while (spa_get_dsl(spa)->dp_scan->scn_phys.scn_state == DSS_SCANNING)
+		txg_wait_synced(spa_get_dsl(spa), 0);
+	if (spa_get_errlog_size(spa) != 0)
 		error = ECKSUM;
 	spa_close(spa, FTAG);
 	return (error);
@@ -716,6 +759,10 @@ run(char **w, int count)
 		return (features());
 	if (IS("scrub", 0))
 		return (scrub());
+	if (IS("begin-scrub", 0))
+		return (begin_scrub());
+	if (IS("end-scan", 0))
+		return (end_scan());
 	if (IS("space", 3))
 		return (space(number(w[1]), number(w[2]), number(w[3])));
 	if (IS("remove", 1))

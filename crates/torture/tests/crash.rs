@@ -80,7 +80,8 @@ fn assert_enough(figures: &Figures) {
     let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
     let (points, pools, judged) =
         (count(&figures.points), count(&figures.pools), count(&figures.judged));
-    assert!(points >= 450 && pools * 10 >= points * 9, "{figures:?}");
+    let most = if long() { 1000 } else { 450 };
+    assert!(points >= most && pools * 10 >= points * 9, "{figures:?}");
     let ends = count(&figures.judged_ends);
     let (enough, enough_ends) = if long() { (pools, pools) } else { (45, 22) };
     assert!(judged >= enough && ends >= enough_ends, "{figures:?}");

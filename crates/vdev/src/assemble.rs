@@ -8,10 +8,9 @@
 //! Everything in a config is checked here: what is not supported is refused by name before
 //! anything is read by it.
 
-use parking_lot::{Mutex, RwLock};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicU64;
 
 use cenote_format::LABEL_START;
 use cenote_format::label::{LABEL_END, LABEL_SIZE};
@@ -20,11 +19,8 @@ use cenote_format::nvlist::NvList;
 use crate::device::Device;
 use crate::labels;
 use crate::probe::StateWith;
-use crate::queue::Queue;
-use crate::request_sizes::RequestSizes;
 use crate::state::{Aux, VdevState};
-use crate::stats::Stats;
-use crate::vdev::{Dtl, Kind, Opened, Vdev};
+use crate::vdev::{Dtl, Kind, Live, Opened, Vdev};
 use crate::{FindDevice, VdevError};
 
 /// Smallest device that may be a leaf (`SPA_MINDEVSIZE`).
@@ -46,7 +42,7 @@ struct Above {
 
 /// Builds the root from its config.
 pub(crate) fn root(config: &NvList, open: FindDevice<'_>) -> Result<Arc<Vdev>, VdevError> {
-    build(config, 0, Above::root(config)?, open)
+    build(config, 0, Above::root(config)?, open, None)
 }
 
 /// Builds the root from a config that has more top-level vdevs than `old`, whose vdevs are shared, or another guid.
@@ -66,29 +62,64 @@ pub(crate) fn extended(
     }
     let here = Above { depth: above.depth + 1, ..above };
     for (i, c) in configs.iter().enumerate().skip(tops.len()) {
-        tops.push(build(c, i as u64, here, open)?);
+        tops.push(build(c, i as u64, here, open, None)?);
     }
-    let dtl = RwLock::new(Dtl::Ranges(Vec::new()));
-    Ok(Arc::new(Vdev {
+    Ok(root_over(old, config, tops))
+}
+
+/// Builds the root from a config in which the top-level vdev `id` of `old` has other vdevs below it, or is another one.
+/// All others are those of `old`, and of this one the vdevs that it had.
+pub(crate) fn altered(
+    old: &Arc<Vdev>,
+    config: &NvList,
+    id: usize,
+    open: FindDevice<'_>,
+    was: Was<'_>,
+) -> Result<Arc<Vdev>, VdevError> {
+    let above = Above::root(config)?;
+    let configs = config.lists("children").unwrap_or(&[]);
+    let mut tops = old.children.clone();
+    let (Some(top), Some(of_top)) = (tops.get_mut(id), configs.get(id)) else {
+        return unsupported("a config of other vdevs");
+    };
+    if configs.len() != old.children.len() {
+        return unsupported("a config of other vdevs");
+    }
+    let here = Above { depth: above.depth + 1, ..above };
+    let kept = |guid: u64| below(top, was(guid));
+    *top = build(of_top, id as u64, here, open, Some(&kept))?;
+    Ok(root_over(old, config, tops))
+}
+
+/// By the guid of a vdev the one that it had before.
+pub(crate) type Was<'a> = &'a dyn Fn(u64) -> u64;
+
+/// The vdev of another tree that a new one is, by its guid.
+type Kept<'a> = &'a dyn Fn(u64) -> Option<Arc<Vdev>>;
+
+/// The vdev with this guid, at or below `vdev`.
+pub(crate) fn below(vdev: &Arc<Vdev>, guid: u64) -> Option<Arc<Vdev>> {
+    if vdev.guid == guid {
+        return Some(vdev.clone());
+    }
+    vdev.children.iter().find_map(|c| below(c, guid))
+}
+
+/// A root like `old` over these top-level vdevs.
+fn root_over(old: &Arc<Vdev>, config: &NvList, tops: Vec<Arc<Vdev>>) -> Arc<Vdev> {
+    let opened = Opened { device: None, state: VdevState::Healthy };
+    Arc::new(Vdev {
         kind: Kind::Root,
-        guid: guid(config),
+        guid: config.u64("guid").unwrap_or(0),
         id: old.id,
         path: None,
         children: tops,
         config: config.clone(),
         ashift: 0,
         nparity: 0,
-        opened: RwLock::new(Opened { device: None, state: VdevState::Healthy }),
-        suspect: AtomicBool::new(false),
-        dtl,
-        stats: Stats::default(),
-        sizes: RequestSizes::default(),
-        seen: Mutex::default(),
-        faulted_by_hand: AtomicBool::default(),
-        written: Mutex::default(),
-        queue: Queue::default(),
+        live: Live::new(opened, Dtl::Ranges(Vec::new())),
         asize: AtomicU64::default(),
-    }))
+    })
 }
 
 impl Above {
@@ -151,6 +182,23 @@ pub(crate) fn for_each_leaf(
     walk(root, Above::root(root.config())?, f)
 }
 
+/// Bytes that the device of the leaf with this guid must have.
+pub(crate) fn least_size(root: &Arc<Vdev>, guid: u64) -> Option<u64> {
+    fn walk(v: &Arc<Vdev>, above: Above, guid: u64) -> Option<u64> {
+        let mut own = above.of(v.config(), v.vdev_kind()).ok()?;
+        if above.depth == 1 {
+            own.min_asize = top_min_asize(v.config(), v.asize());
+        }
+        if v.is_leaf() && v.guid() == guid {
+            let size = own.min_asize.saturating_add(LABEL_START + LABEL_END);
+            return Some(size.max(MIN_DEVICE));
+        }
+        let here = own.below(v.vdev_kind(), v.children().len());
+        v.children().iter().find_map(|c| walk(c, here, guid))
+    }
+    walk(root, Above::root(root.config()).ok()?, guid)
+}
+
 fn unsupported<T>(what: impl Into<String>) -> Result<T, VdevError> {
     Err(VdevError::Unsupported(what.into()))
 }
@@ -176,6 +224,7 @@ fn build(
     position: u64,
     above: Above,
     open: FindDevice<'_>,
+    kept: Option<Kept<'_>>,
 ) -> Result<Arc<Vdev>, VdevError> {
     let kind = kind_of(config, above.depth)?;
     let id = config.u64("id").unwrap_or(position);
@@ -192,16 +241,11 @@ fn build(
     let here = own.below(kind, child_configs.len());
     let mut children = Vec::new();
     for (i, c) in child_configs.iter().enumerate() {
-        children.push(build(c, i as u64, here, open)?);
+        children.push(build(c, i as u64, here, open, kept)?);
     }
-    let device = if kind.is_leaf() { open(guid, config) } else { None };
-    let state = match kind {
-        Kind::Hole | Kind::Indirect => VdevState::Healthy,
-        Kind::Missing => VdevState::CantOpen(Aux::Missing),
-        Kind::File | Kind::Disk => leaf_state(config, guid, own, device.as_deref()),
-        _ => VdevState::Healthy,
-    };
-    let has_dtl = config.u64("DTL").unwrap_or(0) != 0;
+    let same = kept.and_then(|kept| kept(guid)).filter(|v| v.kind == kind);
+    let live = same.map(|v| v.live.clone());
+    let live = live.unwrap_or_else(|| open_vdev(config, kind, guid, own, open));
     Ok(Arc::new(Vdev {
         kind,
         guid,
@@ -211,17 +255,29 @@ fn build(
         config: config.clone(),
         ashift: here.ashift,
         nparity,
-        opened: RwLock::new(Opened { device, state }),
-        suspect: AtomicBool::new(false),
-        dtl: RwLock::new(if has_dtl { Dtl::Unread } else { Dtl::Ranges(Vec::new()) }),
-        stats: Stats::default(),
-        sizes: RequestSizes::default(),
-        seen: Mutex::default(),
-        faulted_by_hand: AtomicBool::default(),
-        written: Mutex::default(),
-        queue: Queue::default(),
+        live,
         asize: AtomicU64::new(config.u64("asize").unwrap_or(0)),
     }))
+}
+
+/// Opens a vdev that no tree had before.
+fn open_vdev(
+    config: &NvList,
+    kind: Kind,
+    guid: u64,
+    own: Above,
+    open: FindDevice<'_>,
+) -> Arc<Live> {
+    let device = if kind.is_leaf() { open(guid, config) } else { None };
+    let state = match kind {
+        Kind::Hole | Kind::Indirect => VdevState::Healthy,
+        Kind::Missing => VdevState::CantOpen(Aux::Missing),
+        Kind::File | Kind::Disk => leaf_state(config, guid, own, device.as_deref()),
+        _ => VdevState::Healthy,
+    };
+    let has_dtl = config.u64("DTL").unwrap_or(0) != 0;
+    let dtl = if has_dtl { Dtl::Unread } else { Dtl::Ranges(Vec::new()) };
+    Live::new(Opened { device, state }, dtl)
 }
 
 fn raidz_parity(config: &NvList, children: usize) -> Result<u64, VdevError> {
@@ -298,14 +354,19 @@ fn label_fault(device: &dyn Device, guid: u64, above: Above) -> Option<Aux> {
     // Of a change of the pool's guid that was cut short some labels have the one, some the other.
     let of_pool = |label: &NvList| label.u64("pool_guid") == Some(above.pool_guid);
     let wrong_pool = above.pool_guid != 0 && !configs.iter().flatten().any(of_pool);
-    let (own, top) = (label.u64("guid"), label.u64("top_guid"));
-    if wrong_pool || own.is_none() || top.is_none() || label.u64("state").is_none() {
+    let named = |label: &NvList| label.contains("guid") && label.contains("top_guid");
+    if wrong_pool || !named(label) || label.u64("state").is_none() {
         return Some(Aux::CorruptData);
     }
-    let original = label.list("vdev_tree").and_then(|t| t.u64("orig_guid"));
     // A leaf that became a top-level vdev when its sibling was detached took over its parent's
-    // guid, which its label may not say yet; the top-level guid is the same either way.
+    // guid, which its label may not say yet, or not any more; the top-level guid is the same either way.
     let is_top = above.top_guid == guid;
-    let fits = own == Some(guid) || original == Some(guid) || (is_top && top == Some(guid));
+    let is_it = |label: &NvList| {
+        let (own, top) = (label.u64("guid"), label.u64("top_guid"));
+        let original = label.list("vdev_tree").and_then(|t| t.u64("orig_guid"));
+        own == Some(guid) || original == Some(guid) || (is_top && top == Some(guid))
+    };
+    let fits =
+        configs.iter().flatten().filter(|label| of_pool(label) || above.pool_guid == 0).any(is_it);
     (!fits).then_some(Aux::CorruptData)
 }

@@ -46,13 +46,20 @@ pub struct Fault {
     right: Option<Abd>,
     /// It was read without an error and was wrong. Else the read failed, which the leaf counted.
     mismatch: bool,
+    /// The leaf was not read: it missed what should be there.
+    lack: bool,
 }
 
 impl Fault {
     /// `leaf` gave wrong bytes at `offset`.
     pub(crate) fn mismatch(leaf: &Arc<Vdev>, offset: u64) -> Fault {
         let (blamed, leaf) = (leaf.clone(), leaf.clone());
-        Fault { leaf, blamed, offset, right: None, mismatch: true }
+        Fault { leaf, blamed, offset, right: None, mismatch: true, lack: false }
+    }
+
+    /// `leaf` missed `right`, which should be at `offset`. This is no error of the device.
+    pub(crate) fn lacks(leaf: &Arc<Vdev>, offset: u64, right: Abd) -> Fault {
+        Fault { mismatch: false, lack: true, right: Some(right), ..Fault::mismatch(leaf, offset) }
     }
 
     /// `leaf` could not be read at `offset`.
@@ -80,6 +87,11 @@ impl Fault {
         self.mismatch
     }
 
+    /// Whether the leaf missed the block, rather than being wrong about it.
+    pub(crate) fn is_lack(&self) -> bool {
+        self.lack
+    }
+
     /// Counts a checksum error, if the bytes were read and wrong.
     pub fn charge(&self) {
         if self.mismatch {
@@ -91,12 +103,14 @@ impl Fault {
     }
 
     /// The write that heals it. Copies that were not expected to be right are left to a resilver.
-    fn repair(&self, txg: u64) -> Option<LeafWrite> {
-        let expected = self.leaf.trust(txg) == Some(Trust::Good);
+    pub(crate) fn repair(&self, txg: u64) -> Option<LeafWrite> {
+        let trust = if self.lack { Trust::Stale } else { Trust::Good };
+        let expected = self.leaf.trust(txg) == Some(trust);
         let data = self.right.clone().filter(|_| expected && self.leaf.writable())?;
-        // Nothing is missed if it fails: the leaf is as bad as it was.
         let (leaf, offset, content) = (self.leaf.clone(), self.offset, Content::Repair);
-        Some(LeafWrite { leaf, offset, data, txg: 0, content })
+        // Of what is wrong nothing is missed if it fails: the leaf is as bad as it was.
+        let txg = if self.lack { txg } else { 0 };
+        Some(LeafWrite { leaf, offset, data, txg, content })
     }
 }
 
@@ -129,7 +143,7 @@ impl VdevTree {
             let holds = |child: &Arc<Vdev>| {
                 let mut leaves = Vec::new();
                 mirror::copies(child, &mut leaves);
-                leaves.iter().any(|leaf| Arc::ptr_eq(leaf, &fault.leaf))
+                leaves.iter().any(|leaf| leaf.is_same(&fault.leaf))
             };
             let mut mine = columns.iter().filter(|(_, offset, _)| *offset == fault.offset);
             mine.find(|(child, ..)| holds(child)).map(|(.., bytes)| bytes.clone())

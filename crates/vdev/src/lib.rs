@@ -25,9 +25,11 @@
 //! | `threads` | threads that wait for devices |
 //! | `mirror`, `raidz`, `indirect` | copies, columns and parity, removed vdevs |
 //! | `fault` | which leaf gave wrong bytes, and putting the right ones there |
+//! | `scrub` | reading every copy, and what leaves lack |
 //! | `alarm` | tells the engine that a thread found the pool's state wrong |
 //! | [`waiting`] | a thread says that it may wait now |
 //! | `probe` | devices that stop answering, and that come back |
+//! | `surgery` | devices that join and leave a vdev while it is in use |
 //! | `backing` | files behind loop devices |
 //! | `partition` | partitions of disk images |
 //! | [`stats`] | counters |
@@ -71,11 +73,13 @@ mod probe;
 mod queue;
 mod raidz;
 mod request_sizes;
+mod scrub;
 mod slots;
 mod state;
 pub mod stats;
 mod stretch;
 mod submit;
+mod surgery;
 #[cfg(test)]
 mod testing;
 mod threads;
@@ -104,8 +108,10 @@ pub use probe::Reopen;
 pub use queue::{CLASSES, Priority, QueueFigures};
 pub use raidz::map::ColumnExtent;
 pub use request_sizes::{SIZE_BUCKETS, SizeFigures, SizeHistogram};
+pub use scrub::{Checked, Repaired};
 pub use state::{Aux, VdevState};
 pub use stretch::Stretch;
+pub use surgery::Replaced;
 pub use tree::VdevTree;
 pub use vdev::Vdev;
 pub use write::BlockWrite;

@@ -31,8 +31,9 @@ use crate::device::{Device, ReadReq, WriteReq};
 use crate::events::{self, Happening};
 use crate::labels::read_labels;
 use crate::patience;
-use crate::state::{self, Aux};
-use crate::vdev::{Dtl, Kind, Opened, Vdev};
+use crate::state::Aux;
+use crate::surgery::outage;
+use crate::vdev::{Dtl, Opened, Vdev};
 use crate::{VdevError, VdevState, VdevTree, assemble};
 
 /// Byte offset in a label of the area that is read and written (`vl_be`).
@@ -68,21 +69,9 @@ fn answers(device: &dyn Device) -> bool {
     writes.into_iter().any(|w| well(w.take()))
 }
 
-/// Whether `top` would not work without `leaf`. What a leaf missed counts as missing altogether.
+/// Whether `top` would lack something without `leaf`.
 fn required(top: &Arc<Vdev>, leaf: &Vdev) -> bool {
-    fn without(v: &Arc<Vdev>, leaf: &Vdev) -> VdevState {
-        if v.guid() == leaf.guid() {
-            return VdevState::Faulted;
-        }
-        match v.vdev_kind() {
-            Kind::Mirror | Kind::Replacing | Kind::Spare | Kind::RaidZ => {
-                state::of_interior(v.kind, v.nparity, &v.children, &|c| without(c, leaf))
-            }
-            _ if v.is_behind() => VdevState::CantOpen(Aux::OpenFailed),
-            _ => v.state(),
-        }
-    }
-    !top.is_log() && !without(top, leaf).readable()
+    !top.is_log() && !outage(top, Some(leaf)).is_empty()
 }
 
 impl Vdev {
@@ -105,6 +94,14 @@ impl Vdev {
         self.children.iter().for_each(|c| c.clear_errors());
     }
 
+    /// The leaf came back, and is found to lack the groups `txgs`.
+    pub(crate) fn lags(&self, txgs: Range<u64>) {
+        if !txgs.is_empty() {
+            self.dtl_changes.fetch_add(1, Relaxed);
+            self.add_missing(txgs);
+        }
+    }
+
     /// Another device, or no device, in place of the leaf's: see the module's invariant.
     fn replace(&self, opened: Opened) {
         // What the device before was not known to keep, this one may lack.
@@ -112,7 +109,7 @@ impl Vdev {
         written.write_failed();
         let lost = written.flush_failed();
         drop(written);
-        self.add_missing(lost.unwrap_or_default());
+        self.lags(lost.unwrap_or_default());
         self.set_opened(opened);
     }
 }
@@ -318,7 +315,7 @@ fn reopen(leaf: &Vdev, state_with: StateOf<'_>, how: &mut Reopen<'_>) -> bool {
     {
         // Blocks that were laid out without it since the last flush are not on it.
         leaf.written().write_failed();
-        leaf.add_missing(missed);
+        leaf.lags(missed);
         let now = Opened { device: leaf.device(), state };
         leaf.set_opened(now);
         return true;
@@ -327,7 +324,7 @@ fn reopen(leaf: &Vdev, state_with: StateOf<'_>, how: &mut Reopen<'_>) -> bool {
     leaf.replace(Opened { device: None, state: state_with(None) });
     let Some(device) = (how.open)(leaf) else { return false };
     let (state, missed) = judge(&*device, state_with, how);
-    leaf.add_missing(missed);
+    leaf.lags(missed);
     // Others may want to write to what is not this leaf's.
     let kept = state.readable() || !device.writable();
     leaf.replace(Opened { device: kept.then_some(device), state });
@@ -364,6 +361,7 @@ mod tests {
     use super::*;
     use crate::testing::{self, Leaf};
     use crate::traffic::Content;
+    use crate::vdev::Kind;
     use crate::write::BlockWrite;
     use cenote_format::LABEL_START;
     use cenote_format::abd::Abd;

@@ -127,6 +127,8 @@ pub(crate) struct Stats {
     heals_tried: AtomicU64,
     /// Bytes that repairs wrote (`vs_self_healed`).
     self_healed: AtomicU64,
+    /// Bytes that the scan under way, or the last one, wrote (`vs_scan_processed`).
+    scanned: AtomicU64,
     /// The last write or flush that failed did so since there was no space below the device.
     no_space: AtomicBool,
 }
@@ -225,6 +227,21 @@ impl Stats {
     }
 
     /// Attempts since errors were last cleared.
+    pub(crate) fn scanned(&self, bytes: usize) {
+        self.scanned.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// Bytes that scans wrote since the last one began.
+    pub(crate) fn scan_processed(&self) -> u64 {
+        self.scanned.load(Relaxed)
+    }
+
+    /// A scan begins.
+    pub(crate) fn begin_scan(&self) {
+        self.scanned.store(0, Relaxed);
+    }
+
+    /// Repairs that were tried.
     pub(crate) fn heals_tried(&self) -> u64 {
         self.heals_tried.load(Relaxed)
     }

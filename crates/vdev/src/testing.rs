@@ -1,8 +1,7 @@
 //! Small trees over devices in memory, for the unit tests of this crate.
 
-use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicU64;
 
 use cenote_format::LABEL_START;
 use cenote_format::abd::Abd;
@@ -10,12 +9,9 @@ use cenote_format::nvlist::NvList;
 
 use crate::device::Device;
 use crate::inject::{FaultyDevice, MemDevice};
-use crate::queue::Queue;
 use crate::raidz::math;
-use crate::request_sizes::RequestSizes;
 use crate::state::VdevState;
-use crate::stats::Stats;
-use crate::vdev::{Dtl, Kind, Opened, Vdev};
+use crate::vdev::{Dtl, Kind, Live, Opened, Vdev};
 use crate::{VdevError, VdevTree};
 
 /// A leaf with room for `size` bytes of data.
@@ -78,15 +74,7 @@ fn vdev_on(
         config: NvList::default(),
         ashift: shape.ashift,
         nparity: shape.nparity,
-        opened: RwLock::new(Opened { device, state: shape.state }),
-        suspect: AtomicBool::new(false),
-        dtl: RwLock::new(Dtl::Ranges(Vec::new())),
-        stats: Stats::default(),
-        sizes: RequestSizes::default(),
-        seen: Mutex::default(),
-        faulted_by_hand: AtomicBool::default(),
-        written: Mutex::default(),
-        queue: Queue::default(),
+        live: Live::new(Opened { device, state: shape.state }, Dtl::Ranges(Vec::new())),
         asize: AtomicU64::default(),
     })
 }

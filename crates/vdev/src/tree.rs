@@ -28,8 +28,8 @@ use crate::{
 
 /// The assembled tree of vdevs of a pool.
 pub struct VdevTree {
-    root: Arc<Vdev>,
-    maps: Arc<Maps>,
+    pub(crate) root: Arc<Vdev>,
+    pub(crate) maps: Arc<Maps>,
     pub(crate) pool: Arc<IoPool>,
     pub(crate) writer: Arc<Writer>,
 }
@@ -187,13 +187,7 @@ impl VdevTree {
 
     /// The vdev with this guid, at any level.
     pub fn find(&self, guid: u64) -> Option<Arc<Vdev>> {
-        fn below(vdev: &Arc<Vdev>, guid: u64) -> Option<Arc<Vdev>> {
-            if vdev.guid() == guid {
-                return Some(vdev.clone());
-            }
-            vdev.children().iter().find_map(|c| below(c, guid))
-        }
-        below(&self.root, guid)
+        assemble::below(&self.root, guid)
     }
 
     /// Installs the transaction groups that a leaf missed (half-open ranges of txgs, from its DTL
@@ -290,7 +284,10 @@ impl VdevTree {
     }
 
     /// The place of a block, and the pieces in which it is now (`vdev_indirect_remap`).
-    fn resolve(&self, req: &BlockRead<'_>) -> Result<(Place<'_>, Vec<Place<'_>>), VdevError> {
+    pub(crate) fn resolve(
+        &self,
+        req: &BlockRead<'_>,
+    ) -> Result<(Place<'_>, Vec<Place<'_>>), VdevError> {
         let tops = self.root.children();
         let vdev = top(tops, req.vdev)?;
         let place = Place { vdev, offset: req.offset, size: req.size as usize, txg: req.txg };

@@ -122,12 +122,71 @@ pub(crate) fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     merged
 }
 
+/// Whether sorted ranges have `txg` in them.
+fn has(ranges: &[Range<u64>], txg: u64) -> bool {
+    let after = ranges.partition_point(|r| r.end <= txg);
+    ranges.get(after).is_some_and(|r| r.start <= txg)
+}
+
+/// What of `ranges` is not in `gone`.
+fn without(ranges: &[Range<u64>], gone: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut rest = ranges.to_vec();
+    for gone in gone {
+        let cut = |r: Range<u64>| [r.start..r.end.min(gone.start), r.start.max(gone.end)..r.end];
+        rest = rest.into_iter().flat_map(cut).filter(|r| !r.is_empty()).collect();
+    }
+    rest
+}
+
 /// How opening a vdev came out.
 pub(crate) struct Opened {
     /// The device of a leaf.
     pub device: Option<Arc<dyn Device>>,
     /// The state of a vdev without children; of others it is that of their children.
     pub state: VdevState,
+}
+
+/// What changes of a vdev while it is in use. It is the same in a tree and in one that takes its place, where the vdev may
+/// have another place, another config or, as the last of a mirror, another guid.
+pub struct Live {
+    /// The device of a leaf, and how opening it came out.
+    pub(crate) opened: RwLock<Opened>,
+    /// A request of this leaf failed, and its device was not probed since.
+    pub(crate) suspect: AtomicBool,
+    pub(crate) dtl: RwLock<Dtl>,
+    /// See [`Vdev::dtl_changes`].
+    pub(crate) dtl_changes: AtomicU64,
+    pub(crate) stats: Stats,
+    pub(crate) sizes: RequestSizes,
+    /// The question to the leaf's device what is seen of it from outside.
+    pub(crate) seen: Mutex<Asked<Seen>>,
+    /// An administrator is why it is faulted, if it is.
+    pub(crate) faulted_by_hand: AtomicBool,
+    /// It is about to leave its vdev: what is written to it alone is not written.
+    pub(crate) leaving: AtomicBool,
+    /// What of a leaf's writes is not known to be durable.
+    pub(crate) written: Mutex<Written>,
+    /// The requests of a leaf's device.
+    pub(crate) queue: Queue,
+}
+
+impl Live {
+    /// Of a vdev that has missed nothing, or a list of what it missed that was not read yet.
+    pub(crate) fn new(opened: Opened, dtl: Dtl) -> Arc<Live> {
+        Arc::new(Live {
+            opened: RwLock::new(opened),
+            suspect: AtomicBool::new(false),
+            dtl: RwLock::new(dtl),
+            dtl_changes: AtomicU64::new(0),
+            stats: Stats::default(),
+            sizes: RequestSizes::default(),
+            seen: Mutex::default(),
+            faulted_by_hand: AtomicBool::default(),
+            leaving: AtomicBool::default(),
+            written: Mutex::default(),
+            queue: Queue::default(),
+        })
+    }
 }
 
 /// A node of the vdev tree (`vdev_t`).
@@ -140,21 +199,8 @@ pub struct Vdev {
     pub(crate) config: NvList,
     pub(crate) ashift: u32,
     pub(crate) nparity: u64,
-    /// The device of a leaf, and how opening it came out.
-    pub(crate) opened: RwLock<Opened>,
-    /// A request of this leaf failed, and its device was not probed since.
-    pub(crate) suspect: AtomicBool,
-    pub(crate) dtl: RwLock<Dtl>,
-    pub(crate) stats: Stats,
-    pub(crate) sizes: RequestSizes,
-    /// The question to the leaf's device what is seen of it from outside.
-    pub(crate) seen: Mutex<Asked<Seen>>,
-    /// An administrator is why it is faulted, if it is.
-    pub(crate) faulted_by_hand: AtomicBool,
-    /// What of a leaf's writes is not known to be durable.
-    pub(crate) written: Mutex<Written>,
-    /// The requests of a leaf's device.
-    pub(crate) queue: Queue,
+    /// What changes while it is in use.
+    pub(crate) live: Arc<Live>,
     /// Allocatable bytes of a top-level vdev: the config's, or more since it has grown.
     pub(crate) asize: AtomicU64,
 }
@@ -168,6 +214,11 @@ impl Vdev {
 
     pub(crate) fn vdev_kind(&self) -> Kind {
         self.kind
+    }
+
+    /// Whether the other one is this vdev, in this tree or in one that took its place.
+    pub(crate) fn is_same(&self, other: &Vdev) -> bool {
+        Arc::ptr_eq(&self.live, &other.live)
     }
 
     /// Whether this is a file or disk.
@@ -429,15 +480,58 @@ impl Vdev {
         }
         let missing = match &*self.dtl.read() {
             Dtl::Unread => true,
-            Dtl::Ranges(ranges) => {
-                let after = ranges.partition_point(|r| r.end <= txg);
-                ranges.get(after).is_some_and(|r| r.start <= txg)
-            }
+            Dtl::Ranges(ranges) => has(ranges, txg),
         };
         Some(if missing { Trust::Stale } else { Trust::Good })
     }
 
+    /// Whether this leaf missed what was written in `txg` (`vdev_dtl_contains` of `DTL_MISSING`).
+    pub(crate) fn lacks(&self, txg: u64) -> bool {
+        match &*self.dtl.read() {
+            Dtl::Unread => true,
+            Dtl::Ranges(ranges) => has(ranges, txg),
+        }
+    }
+
+    /// How often it was found out that the leaf lacks groups that were written before: what was known before of what
+    /// it lacks says no more how far it was brought up to date.
+    pub fn dtl_changes(&self) -> u64 {
+        self.dtl_changes.load(Relaxed)
+    }
+
+    /// The leaf was given what it missed of `given`, but for the groups `left` (`vdev_dtl_reassess`). Returns what it
+    /// lacks now.
+    pub fn excise(&self, given: &[Range<u64>], left: &[Range<u64>]) -> Vec<Range<u64>> {
+        let mut dtl = self.dtl.write();
+        let now = match &*dtl {
+            // All of a list that cannot be read was given.
+            Dtl::Unread => left.to_vec(),
+            Dtl::Ranges(ranges) => {
+                let mut now = without(ranges, given);
+                now.extend_from_slice(left);
+                now
+            }
+        };
+        let mut now = now;
+        now.extend_from_slice(self.written().missed());
+        let now = merged(now);
+        *dtl = Dtl::Ranges(now.clone());
+        now
+    }
+
+    /// Bytes that a scan wrote to this leaf (`vs_scan_processed`).
+    pub fn scan_processed(&self) -> u64 {
+        self.stats.scan_processed()
+    }
+
+    /// A scan begins: what scans wrote is counted anew.
+    pub fn begin_scan(&self) {
+        self.stats.begin_scan();
+        self.children.iter().for_each(|c| c.begin_scan());
+    }
+
     pub(crate) fn set_dtl(&self, mut missing: Vec<Range<u64>>) {
+        self.dtl_changes.fetch_add(1, Relaxed);
         // What was missed since the list was stored stays missing.
         missing.extend_from_slice(self.written().missed());
         *self.dtl.write() = Dtl::Ranges(merged(missing));
@@ -482,6 +576,14 @@ impl Vdev {
             out.push(self.clone());
         }
         self.children.iter().for_each(|c| c.collect_leaves(out));
+    }
+}
+
+impl std::ops::Deref for Vdev {
+    type Target = Live;
+
+    fn deref(&self) -> &Live {
+        &self.live
     }
 }
 

@@ -193,6 +193,44 @@ pub const PAGES: &[Page] = &[
         examples: &[("zpool reopen tank", "Look for the devices of tank.")],
     },
     Page {
+        command: "attach",
+        about: "give a device a mirror",
+        text: "Puts a new device beside one that the pool has: a single device becomes a mirror, a mirror gets another side. The new \
+               device lacks what was written before, until a resilver has given it that.",
+        operands: "<pool> <leaf> <file>",
+        options: &[
+            flag("-f", "Use the device although something is on it"),
+            takes("-o", "ashift=<number>", "Size of the sectors of the new device, as a power of two"),
+            flag("-w", "Wait until the new device has all that the other one has"),
+        ],
+        examples: &[("zpool attach tank /dev/sda /dev/sdb", "Make a mirror of sda and sdb.")],
+    },
+    Page {
+        command: "detach",
+        about: "take a device out of a mirror",
+        text: "Takes a device out of a mirror, or ends a replacement or the work of a spare by taking one of the two devices away. A \
+               device that has something that no other one has stays.",
+        operands: "<pool> <leaf>",
+        options: &[],
+        examples: &[("zpool detach tank /dev/sdb", "Let go of one side of a mirror.")],
+    },
+    Page {
+        command: "replace",
+        about: "replace a device",
+        text: "Has a new device take the place of one that the pool has, at the same path if it is not named. Both are in the pool \
+               until the new one has all that the old one has. A spare of the pool can be named as well.",
+        operands: "<pool> <leaf> <file>",
+        options: &[
+            flag("-f", "Use the device although something is on it"),
+            takes("-o", "ashift=<number>", "Size of the sectors of the new device, as a power of two"),
+            flag("-w", "Wait until the replacement is complete"),
+        ],
+        examples: &[
+            ("zpool replace tank /dev/sda /dev/sdc", "Replace sda by sdc."),
+            ("zpool replace tank /dev/sda", "There is a new device where sda was."),
+        ],
+    },
+    Page {
         command: "import",
         about: "list pools that can be imported, or import them",
         text: "Without a name, and without -a, lists the pools that are found and are not imported. With a name or a number it \
@@ -254,6 +292,35 @@ pub const PAGES: &[Page] = &[
         operands: "<pool>",
         options: &[takes("-g", "<number>", "The number; without it one is made up")],
         examples: &[("zpool reguid tank", "Give tank another guid.")],
+    },
+    Page {
+        command: "scrub",
+        about: "read all blocks and mend what is wrong",
+        text: "Reads every copy of every block that the pool has when the scrub begins, and parity too, and writes anew what is \
+               wrong as far as redundancy allows. Errors are counted on the devices that gave wrong bytes. It goes on in the \
+               background, beside all other work, and after an import where it was; zpool status shows how far it is. A scrub \
+               that is paused goes on with zpool scrub.",
+        operands: "<pool> ...",
+        options: &[
+            flag("-a", "Scrub all pools"),
+            flag("-C", "Scrub only what was written since the last scrub that came to its end began"),
+            flag("-p", "Pause the scrub"),
+            flag("-s", "Give up the scrub"),
+            flag("-w", "Wait until the scrub is over"),
+        ],
+        examples: &[
+            ("zpool scrub -w tank", "Scrub tank, and wait for it."),
+            ("zpool scrub -p tank", "Pause the scrub of tank."),
+        ],
+    },
+    Page {
+        command: "resilver",
+        about: "begin anew to give devices what they missed",
+        text: "A device that was away is given what it missed by itself once it is back. This begins that from the start, for all \
+               devices that lack something.",
+        operands: "<pool> ...",
+        options: &[],
+        examples: &[("zpool resilver tank", "Begin the resilver of tank anew.")],
     },
     Page {
         command: "history",

@@ -3,6 +3,7 @@
 //! | module | commands |
 //! |---|---|
 //! | [`create`], [`add`], [`destroy`] | `zpool create`, `zpool add`, `zpool destroy` |
+//! | [`attach`] | `zpool attach`, `zpool replace`, `zpool detach` |
 //! | [`import`] | `zpool import`, with and without a name |
 //! | [`export`] | `zpool export` |
 //! | [`list`] | `zpool list` |
@@ -14,6 +15,7 @@
 //! | [`history`], [`events`] | `zpool history`, `zpool events` |
 //! | [`iostat`] | `zpool iostat` |
 //! | [`outage`] | `zpool online`, `zpool offline`, `zpool clear`, `zpool reopen` |
+//! | [`scrub`] | `zpool scrub`, `zpool resilver` |
 //! | [`wait`] | `zpool wait` |
 //! | [`layout`] | the layout that `-n` shows |
 //! | [`properties`] | the table of pool properties and their columns |
@@ -21,6 +23,7 @@
 //! | [`select`] | which pools a command works on |
 
 pub mod add;
+pub mod attach;
 pub mod create;
 pub mod destroy;
 pub mod events;
@@ -37,6 +40,7 @@ pub mod outage;
 pub mod properties;
 pub mod reguid;
 pub mod scripts;
+pub mod scrub;
 pub mod select;
 pub mod set;
 pub mod status;
@@ -76,14 +80,14 @@ const TOOL: Tool = Tool {
         row("clear", Runs::Pools(outage::clear), usage::CLEAR),
         row("reopen", Runs::Pools(outage::reopen), usage::REOPEN),
         None,
-        row("attach", Runs::Missing, usage::ATTACH),
-        row("detach", Runs::Missing, usage::DETACH),
-        row("replace", Runs::Missing, usage::REPLACE),
+        row("attach", Runs::Pools(attach::attach), usage::ATTACH),
+        row("detach", Runs::Pools(attach::detach), usage::DETACH),
+        row("replace", Runs::Pools(attach::replace), usage::REPLACE),
         row("split", Runs::Missing, usage::SPLIT),
         None,
         row("initialize", Runs::Missing, usage::INITIALIZE),
-        row("resilver", Runs::Missing, usage::RESILVER),
-        row("scrub", Runs::Missing, usage::SCRUB),
+        row("resilver", Runs::Pools(scrub::resilver), usage::RESILVER),
+        row("scrub", Runs::Pools(scrub::run), usage::SCRUB),
         row("trim", Runs::Pools(trim::run), usage::TRIM),
         row("condense", Runs::Missing, usage::CONDENSE),
         None,

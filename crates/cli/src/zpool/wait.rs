@@ -1,7 +1,8 @@
 //! `zpool wait`: waits until nothing of the kind is under way in a pool.
 //!
-//! Freeing and trimming can be under way here. A scrub, a resilver, a removal or the discarding of a checkpoint
-//! that OpenZFS left unfinished is not carried on: waiting for it is refused, since it would never end.
+//! Freeing, a scrub, a resilver, a replacement and a trim are what can be under way here. A removal or the discarding of
+//! a checkpoint that OpenZFS left unfinished is not carried on: waiting for it is refused, since it would never end. A scrub
+//! that is paused is not waited for.
 
 use crate::context::Context;
 use crate::interval::{Schedule, Stamp, pause};
@@ -10,7 +11,8 @@ use crate::pools::Imported;
 use crate::zpool::select::open;
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_dsl::human::nicenum;
-use cenote_pool::scan::{ScanKind, ScanState};
+use cenote_pool::scan::{ScanKind, ScanState, ScanStatus};
+use cenote_vdev::Vdev;
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
@@ -122,10 +124,17 @@ fn left(imported: &Imported) -> Result<Vec<(&'static str, Left)>, Stop> {
     let pool = imported.pool();
     let status = pool.status().map_err(|e| Stop::Fail(e.to_string()))?;
     let unfinished = |bytes: u64| Left { bytes: Some(bytes), goes_on: false };
+    let worked_on = imported.engine().is_some() && !imported.suspended();
+    let scanned = |name: &str| match &status.scan {
+        Some(s) if s.is_running() && s.pass.paused == 0 && kind_of(s) == Some(name) => {
+            Some(s.to_examine.saturating_sub(s.skipped).saturating_sub(s.issued))
+        }
+        _ => None,
+    };
     let of = |name: &'static str| match name {
         "free" => {
             let bytes = Some(pool.directory_used("$FREE")).filter(|bytes| *bytes > 0);
-            Left { bytes, goes_on: imported.engine().is_some() && !imported.suspended() }
+            Left { bytes, goes_on: worked_on }
         }
         "trim" => {
             let left = imported.engine().map(|engine| engine.trimming()).unwrap_or_default();
@@ -142,17 +151,46 @@ fn left(imported: &Imported) -> Result<Vec<(&'static str, Left)>, Stop> {
             }
             _ => Left::default(),
         },
-        "scrub" | "resilver" => match &status.scan {
-            Some(s) if s.state == ScanState::Scanning => {
-                let resilver = s.kind == ScanKind::Resilver;
-                let rest = s.to_examine.saturating_sub(s.examined);
-                if resilver == (name == "resilver") { unfinished(rest) } else { Left::default() }
-            }
-            _ => Left::default(),
-        },
+        "scrub" | "resilver" => Left { bytes: scanned(name), goes_on: worked_on },
+        "replace" => {
+            let replaces = is_replacing(pool.store().vdevs().root());
+            let bytes = replaces.then(|| scanned("resilver").unwrap_or(0));
+            Left { bytes, goes_on: worked_on }
+        }
         _ => Left::default(),
     };
     Ok(ACTIVITIES.iter().map(|name| (*name, of(name))).collect())
+}
+
+/// Whether a device is being replaced at or below a vdev (`vdev_replace_in_progress`). A spare that has everything stays beside
+/// the device that it stands in for.
+fn is_replacing(vdev: &Vdev) -> bool {
+    let replaces = match (vdev.kind(), vdev.children()) {
+        ("replacing", _) => true,
+        ("spare", [_, spare]) => spare.is_behind(),
+        (kind, _) => kind == "spare",
+    };
+    replaces || vdev.children().iter().any(|child| is_replacing(child))
+}
+
+/// What a scan is called here.
+fn kind_of(scan: &ScanStatus) -> Option<&'static str> {
+    match scan.kind {
+        ScanKind::Scrub => Some("scrub"),
+        ScanKind::Resilver => Some("resilver"),
+        ScanKind::ErrorScrub => None,
+    }
+}
+
+/// Waits until these activities of a pool are over, and shows nothing meanwhile.
+pub fn until_over(
+    imported: &Imported,
+    activities: &[&'static str],
+    ctx: &mut Context,
+) -> Result<(), Stop> {
+    let (enabled, schedule) = (activities.to_vec(), Schedule::default());
+    let show = Show { enabled, scripted: false, exact: false, schedule };
+    wait(imported, &show, ctx).map(drop)
 }
 
 /// A row of what is left (`print_wait_status_row`).

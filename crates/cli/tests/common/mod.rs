@@ -52,6 +52,17 @@ impl Session {
         Session { dir: tempfile::tempdir().unwrap() }
     }
 
+    /// With a pool `tank` of a mirror of files `a` and `b`.
+    pub fn mirror() -> Session {
+        let s = Session::new();
+        for name in ["a", "b"] {
+            std::fs::File::create(s.path(name)).unwrap().set_len(128 << 20).unwrap();
+        }
+        let (a, b) = (s.path("a"), s.path("b"));
+        s.run(&format!("zpool create -m none tank mirror {} {}", a.display(), b.display())).ok();
+        s
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }

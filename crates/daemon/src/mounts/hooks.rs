@@ -1,6 +1,6 @@
 //! What a mount asks the pool while it is used: space, snapshots, and to be on disk.
 
-use super::table::Mounts;
+use super::table::{LATE, Mounts};
 use crate::pools::Opened;
 use cenote_admin::contents::Files;
 use cenote_dsl::Dataset;
@@ -15,7 +15,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// How long the destroy of a snapshot waits for the kernel to let go of a mount of it.
-const RELEASE: Duration = Duration::from_millis(100);
+const RELEASE: Duration = LATE;
 
 /// Figures for `statfs`, as they are when it is called.
 pub(super) fn space_of(opened: &Opened, id: u64, record_size: u64) -> SpaceHook {

@@ -450,8 +450,8 @@ impl Mounts {
         all.mounted.iter().chain(&all.lingering).filter(|m| m.hold.is_some()).count()
     }
 
-    /// Gives up the holds of a snapshot whose mounts the kernel has let go of. False: there are none, or the table is in use.
-    /// Does not wait.
+    /// Gives up the holds of a snapshot whose mounts the kernel has let go of. False: the kernel let go of no mount, or
+    /// another thread uses the table. Does not wait.
     pub(super) fn release_snapshot(&self, name: &str) -> bool {
         let Some(mut all) = self.all.try_lock() else { return false };
         let All { mounted, lingering, .. } = &mut *all;

@@ -93,13 +93,14 @@ pub(super) fn keeping_keys<T>(
 ) -> Result<T> {
     let mut keys = Keys::of_one_change();
     let (frees, obsolete) = (std::mem::take(&mut tx.frees), std::mem::take(&mut tx.obsolete));
+    let swapped = std::mem::take(&mut tx.swapped);
     let Tx { txg, now, chance, space, usable, pool, .. } = *tx;
     let (mos, who, deadlists) = (&mut *tx.mos, tx.who.clone(), Some(&mut keys));
     let mut inner =
-        Tx { mos, txg, now, chance, space, usable, pool, who, frees, obsolete, deadlists };
+        Tx { mos, txg, now, chance, space, usable, pool, who, frees, obsolete, swapped, deadlists };
     let done = change(&mut inner);
     let done = done.and_then(|done| bookmarks::write_kept(&mut inner).map(|()| done));
-    (tx.frees, tx.obsolete) = (inner.frees, inner.obsolete);
+    (tx.frees, tx.obsolete, tx.swapped) = (inner.frees, inner.obsolete, inner.swapped);
     if let Some(outer) = tx.deadlists.as_deref_mut() {
         outer.follow(&keys);
     }

@@ -112,6 +112,8 @@ pub struct Tx<'a> {
     /// Parts of removed vdevs that no block pointer refers to from this txg on, though their blocks are not free. The
     /// caller takes them.
     pub obsolete: Vec<Dva>,
+    /// Data sets that were swapped with one another; more than that, where a change was taken back.
+    pub swapped: Vec<[u64; 2]>,
     /// Keys of deadlists, for a caller that keeps them from group to group. They have to be
     /// [forgotten](deadlist::Keys::forget) when deadlists change without them.
     pub deadlists: Option<&'a mut deadlist::Keys>,
@@ -128,7 +130,8 @@ impl<'a> Tx<'a> {
     ) -> Tx<'a> {
         let (now, chance) = (outside.clock.seconds(), &outside.chance);
         let (frees, obsolete, deadlists) = (Vec::new(), Vec::new(), None);
+        let swapped = Vec::new();
         let (usable, pool, who) = (None, "", None);
-        Tx { mos, txg, now, chance, space, usable, pool, who, frees, obsolete, deadlists }
+        Tx { mos, txg, now, chance, space, usable, pool, who, frees, obsolete, swapped, deadlists }
     }
 }

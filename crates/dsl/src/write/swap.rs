@@ -60,6 +60,7 @@ fn unused_reservation(
 /// Swaps a clone and a head that were [checked](check_swap). Both must be closed, and neither may
 /// have an intent log.
 pub fn swap(tx: &mut Tx<'_>, clone_obj: u64, head_obj: u64) -> Result<()> {
+    tx.swapped.push([clone_obj, head_obj]);
     swap_features(tx, clone_obj, head_obj)?;
     let (mut clone, mut head) = (tx.head(clone_obj)?, tx.head(head_obj)?);
     livelist::remove(tx, clone.dir)?;

@@ -16,7 +16,7 @@ pub fn without_effect(name: &str, value: &str) -> Option<&'static str> {
         ("secondarycache", "all" | "metadata") => Some(NO_CACHE),
         ("prefetch", "none" | "metadata") => Some("files are read ahead all the same"),
         // What programs read and write with O_DIRECT goes through the ARC, as with `disabled`.
-        ("direct", "always") => Some("only programs that ask for direct I/O have it"),
+        ("direct", "always") => Some("files are read and written through the cache all the same"),
         ("volmode", "full" | "geom" | "dev") | ("snapdev", "visible") => Some(NO_DEVICES),
         ("volthreading", "off") => Some(NO_DEVICES),
         ("vscan", "on") => Some("files are not scanned for viruses"),

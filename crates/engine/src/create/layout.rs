@@ -6,7 +6,7 @@
 //! [`VDEV_MAX_AUTO_ASHIFT`](tunables::VDEV_MAX_AUTO_ASHIFT).
 
 use super::check;
-use super::devices::{LeafKind, Opened};
+use super::devices::{LeafKind, OpenDevices, Opened};
 use super::populate::random;
 use super::{Class, CreateError, CreateSpec, MIN_DEVICE, Redundancy, VdevSpec};
 use crate::space_write::plan::{plan, top_level_asize};
@@ -88,6 +88,44 @@ impl Prepared {
         VdevTree::build(&self.root, &mut |guid, leaf| {
             self.device(guid).or_else(|| existing(guid, leaf))
         })
+    }
+}
+
+/// A device that is to join a vdev that the pool has.
+pub struct NewDevice {
+    /// What its config says of itself: type, guid, path, whether it is a spare.
+    pub leaf: NvList,
+    /// The device.
+    pub device: Arc<dyn Device>,
+    /// log2 of the bytes that the top-level vdev must read and write at least.
+    pub ashift: u64,
+}
+
+impl NewDevice {
+    /// The same, with what `asked` and the device's logical sectors demand of the top-level vdev: one that is there already
+    /// need not have sectors as large as the device would rather have (`vdev_attaching`).
+    pub fn for_sectors(self, devices: &dyn OpenDevices, asked: u64) -> NewDevice {
+        let found = devices.find(self.device.path());
+        let ashift = found.map_or(self.ashift, |(_, facts)| facts.logical_shift.max(asked));
+        NewDevice { ashift, ..self }
+    }
+
+    /// Bytes, in whole labels.
+    pub fn size(&self) -> u64 {
+        self.device.size() / LABEL_SIZE * LABEL_SIZE
+    }
+}
+
+impl Prepared {
+    /// The single device of what was prepared, to join a vdev instead of being one; `None`: it is not a single one.
+    pub fn into_single(self) -> Option<NewDevice> {
+        let [id] = self.new_tops.as_slice() else { return None };
+        let top = config::children(&self.root).get(usize::try_from(*id).ok()?)?;
+        let device = self.device(config::number(top, "guid"))?;
+        let mut leaf = top.clone();
+        let own = ["type", "guid", "path", "whole_disk"];
+        leaf.pairs.retain(|(name, _)| own.contains(&name.as_str()));
+        Some(NewDevice { leaf, device, ashift: config::number(top, "ashift") })
     }
 }
 
@@ -480,6 +518,31 @@ pub(super) fn write_labels(prepared: &Prepared, pool: &PoolConfig) -> io::Result
         }
     }
     Ok(())
+}
+
+/// Gives a device that joins top-level vdev `top` its labels, which say that the pool does not have it yet. `pool` is the
+/// pool's config with the device in it. Durable when it returns.
+///
+/// # Errors
+/// It could not be written; the config does not have it.
+pub fn write_label(new: &NewDevice, pool: &PoolConfig, top: u64) -> io::Result<()> {
+    let leaf = config::find(&pool.vdev_tree, config::number(&new.leaf, "guid"));
+    let txg = leaf.map_or(0, |leaf| config::number(leaf, "create_txg"));
+    let own = leaf_label(pool, top, config::number(&new.leaf, "guid"), txg);
+    label(new.device.as_ref(), &own.ok_or(io::ErrorKind::NotFound)?)
+}
+
+/// The label, of no transaction group, of a leaf below top-level vdev `top`. `None`: there is no such vdev.
+pub fn leaf_label(pool: &PoolConfig, top: u64, guid: u64, create_txg: u64) -> Option<NvList> {
+    let config = pool.label(top, 0)?;
+    let tree = config.list("vdev_tree").cloned()?;
+    let is_log = config::flag(&tree, "is_log");
+    Some(device_label(&config, &tree, guid, is_log, create_txg))
+}
+
+/// The label of a spare.
+pub fn spare_label(list: &NvList) -> NvList {
+    aux_label(list, STATE_SPARE)
 }
 
 /// Writes the labels of one device. What was at its start goes, lest something else be seen there.

@@ -47,15 +47,61 @@ pub fn write_dtls(
         }
         let object = config::number(leaf, "DTL");
         match write(&mut maps, object, &txgs) {
-            Ok(now) if now == object => {}
-            Ok(now) => {
-                leaf.set("DTL", NvValue::Uint64(now));
-                changed = true;
-            }
+            Ok(now) => changed |= set_log(leaf, now),
             Err(e) => result = Err(e),
         }
     });
     result.map(|()| changed)
+}
+
+/// Writes anew the logs of leaves that were given what they missed: these, by guid, lack only these groups now
+/// (`vdev_dtl_reassess`). Returns whether `vdev_tree`, the pool's vdev tree, was changed.
+///
+/// Errors: the MOS cannot be changed.
+pub fn rewrite_dtls(
+    mos: &mut OpenObjectSet,
+    txg: u64,
+    vdev_tree: &mut NvList,
+    now: &[(u64, Vec<Range<u64>>)],
+    count: CountFeature<'_>,
+) -> cenote_dmu::write::Result<bool> {
+    let mut maps = Maps::open(mos, txg, 1, count)?;
+    let (mut changed, mut result) = (false, Ok(()));
+    config::for_each_leaf_mut(vdev_tree, &mut |leaf| {
+        let (guid, object) = (config::number(leaf, "guid"), config::number(leaf, "DTL"));
+        let lacks = now.iter().find(|(g, _)| *g == guid);
+        let Some((_, lacks)) = lacks.filter(|_| object != 0 && result.is_ok()) else { return };
+        let ranges: Vec<_> = lacks.iter().map(|txgs| (txgs.start, txgs.end)).collect();
+        match replace(&mut maps, object, &ranges) {
+            Ok(now) => changed |= set_log(leaf, now),
+            Err(e) => result = Err(e),
+        }
+    });
+    result.map(|()| changed)
+}
+
+/// The log of a leaf is in this object. Returns whether that is news.
+fn set_log(leaf: &mut NvList, object: u64) -> bool {
+    let is_new = config::number(leaf, "DTL") != object;
+    if is_new {
+        leaf.set("DTL", NvValue::Uint64(object));
+    }
+    is_new
+}
+
+/// Writes a log anew; the object that it is in then.
+fn replace(
+    maps: &mut Maps<'_>,
+    object: u64,
+    missing: &[(u64, u64)],
+) -> cenote_dmu::write::Result<u64> {
+    let all = Covered { start: 0, size: u64::MAX, shift: 0 };
+    let object = match maps.header(object) {
+        Ok(_) => maps.rewrite(object, BLOCK)?,
+        Err(_) => maps.create(BLOCK)?,
+    };
+    maps.append(object, &all, &[(Change::Alloc, missing)], Free::Same)?;
+    Ok(object)
 }
 
 /// Adds `txgs` to the log in `object` (0: it has no object yet); the object that it is in then.
@@ -81,11 +127,6 @@ fn write(maps: &mut Maps<'_>, object: u64, txgs: &[Range<u64>]) -> cenote_dmu::w
     if readable && missing == known {
         return Ok(object);
     }
-    let object = match maps.header(object) {
-        Ok(_) => maps.rewrite(object, BLOCK)?,
-        Err(_) => maps.create(BLOCK)?,
-    };
     let ranges: Vec<_> = missing.iter().collect();
-    maps.append(object, &all, &[(Change::Alloc, &ranges)], Free::Same)?;
-    Ok(object)
+    replace(maps, object, &ranges)
 }

@@ -68,9 +68,10 @@ mod tests;
 mod unflushed;
 mod vdev;
 
-pub use dtl::write_dtls;
+pub use dtl::{rewrite_dtls, write_dtls};
 pub use loader::Loader;
 pub use plan::{VdevPlan, plan, top_level_asize};
+pub(crate) use vdev::write_detached;
 
 use cenote_dmu::ObjectSet;
 use cenote_dmu::outside::Chance;

@@ -1,7 +1,7 @@
 //! What a new top-level vdev has in the MOS: ZAPs for it and its leaves, and a metaslab array
 //! (`vdev_construct_zaps`, `vdev_metaslab_init`).
 
-use super::map::{DIRECTORY_OBJECT, zap_u64};
+use super::map::{DIRECTORY_OBJECT, Maps, zap_u64};
 use super::{CountFeature, SpaceMaps, VdevMaps, invalid};
 use cenote_dmu::outside::Chance;
 use cenote_dmu::write::zap::ZapFormat;
@@ -124,6 +124,31 @@ impl SpaceMaps {
     pub fn linked_zap(&self, mos: &mut OpenObjectSet) -> Result<u64> {
         linked_zap(mos, &self.chance)
     }
+}
+
+/// Frees what the pending MOS has of a leaf that leaves the pool, given its config: what it missed, its ZAP
+/// (`vdev_dtl_sync`, `vdev_destroy_unlink_zap`).
+///
+/// Errors: the MOS cannot be changed.
+pub(crate) fn write_detached(
+    mos: &mut OpenObjectSet,
+    txg: u64,
+    leaf: &NvList,
+    count: CountFeature<'_>,
+) -> Result<()> {
+    let missed = config::number(leaf, "DTL");
+    if missed != 0 {
+        Maps::open(mos, txg, 1, count)?.free(missed)?;
+    }
+    let zap = config::number(leaf, "com.delphix:vdev_zap_leaf");
+    if zap == 0 {
+        return Ok(());
+    }
+    mos.free(zap)?;
+    if let Some(all) = zap_u64(mos, DIRECTORY_OBJECT, ALL_ZAPS)? {
+        ZapMut::open(mos, all).remove(&Key::Name(format!("{zap:x}").as_bytes()))?;
+    }
+    Ok(())
 }
 
 /// Creates a ZAP.

@@ -263,6 +263,21 @@ pub fn fill(fs: &FileSystem, files: Range<u64>, len: usize) {
     }
 }
 
+/// (read, write, checksum) errors of all devices together.
+pub fn errors(engine: &Engine) -> (u64, u64, u64) {
+    let leaves = engine.pool().store().vdevs().leaves();
+    let sum = |a: (u64, u64, u64), b: (u64, u64, u64)| (a.0 + b.0, a.1 + b.1, a.2 + b.2);
+    leaves.iter().map(|l| l.errors()).fold((0, 0, 0), sum)
+}
+
+/// Everything is read from devices, and nothing that is read is wrong.
+pub fn check_devices(engine: &Engine, files: u64, len: usize) {
+    engine.pool().store().drop_caches();
+    check(&open(engine), 0..files, len);
+    assert_eq!(errors(engine), (0, 0, 0));
+    assert!(engine.pool().store().errors().is_empty());
+}
+
 /// Reads them back.
 pub fn check(fs: &FileSystem, files: Range<u64>, len: usize) {
     for i in files {

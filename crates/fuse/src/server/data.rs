@@ -16,14 +16,14 @@
 use super::direct;
 use super::handles::{Handle, Opening};
 use super::{Server, errno, missing};
+use crate::SyncPolicy;
 use crate::caller::Caller;
 use crate::session::Work;
 use crate::session::{
     FileHandle, INodeNo, ReplyData, ReplyEmpty, ReplyLseek, ReplyOpen, ReplyWrite, Writing,
     waits_for_disk,
 };
-use crate::tree::Node;
-use crate::{SyncHook, SyncPolicy};
+use crate::tree::{Node, Tree};
 use cenote_zpl::{Allocate, Atime, Attr, Error, FileSystem, SetAttr, flags};
 use fuse_abi::linux::{FOPEN_KEEP_CACHE, FOPEN_NOFLUSH};
 use rustix::fs::{FallocateFlags, OFlags};
@@ -350,17 +350,15 @@ impl Server {
     /// `sync` and `syncfs` (`zfs_sync`): of all file systems in the mount. Linux sends this to `virtiofs`,
     /// and since 6.18 to `fuseblk`; other mounts do not get it.
     pub(super) fn reply_syncfs(&self, reply: ReplyEmpty) {
-        let branches = self.tree.branches();
-        let hooks: Vec<_> = branches
-            .iter()
-            .filter(|b| self.tree.changes && b.sync_policy() != SyncPolicy::Disabled)
-            .map(|b| b.sync_hook().clone())
-            .collect();
-        if hooks.is_empty() {
+        if !self.tree.changes {
             return reply.ok();
         }
-        let all: SyncHook = Arc::new(move |_| hooks.iter().try_for_each(|hook| hook(None)));
-        self.syncer.wait(&all, None, move |result| match result {
+        // One hook for all such requests: they share threads, as those of one file system do.
+        let all = self.sync_all.get_or_init(|| {
+            let tree = Arc::downgrade(&self.tree);
+            Arc::new(move |_| tree.upgrade().map_or(Ok(()), |tree| sync_branches(&tree)))
+        });
+        self.syncer.wait(all, None, move |result| match result {
             Ok(()) => reply.ok(),
             Err(e) => reply.error(errno(e)),
         });
@@ -480,6 +478,13 @@ fn may_write(attr: &Attr, open: OFlags) -> Result<(), Errno> {
         return Err(Errno::PERM);
     }
     Ok(())
+}
+
+/// Waits until all file systems of a mount are on disk, but for those that need not be.
+fn sync_branches(tree: &Tree) -> Result<(), Error> {
+    let branches = tree.branches();
+    let mut hooks = branches.iter().filter(|b| b.sync_policy() != SyncPolicy::Disabled);
+    hooks.try_for_each(|branch| (branch.sync_hook())(None))
 }
 
 #[cfg(test)]

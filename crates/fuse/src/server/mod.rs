@@ -42,7 +42,7 @@ use crate::session::{
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
     ReplyStatfs, ReplyWrite, ReplyXattr, Writing,
 };
-use crate::syncer::Syncer;
+use crate::syncer::{SyncHook, Syncer};
 use crate::tree::Tree;
 use cenote_zpl::{Error, NodeKind};
 use change::{Wanted, node_kind};
@@ -58,7 +58,7 @@ use rustix::fs::{FallocateFlags, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// How long the kernel may keep what does not change without a request.
@@ -71,6 +71,8 @@ pub(crate) struct Server {
     tree: Arc<Tree>,
     handles: Arc<Handles>,
     syncer: Arc<Syncer>,
+    /// Waits for all file systems of the mount; made for the first `syncfs`.
+    sync_all: OnceLock<SyncHook>,
     direct: Direct,
     /// Whether the kernel checks permissions by ACLs. It does so in the whole mount or nowhere, as it is
     /// told at the beginning; file systems may lose theirs later.
@@ -100,6 +102,7 @@ impl Server {
             handles: tree.handles.clone(),
             tree,
             syncer: Arc::default(),
+            sync_all: OnceLock::new(),
             direct: Direct::default(),
         }
     }

@@ -222,7 +222,7 @@ fn open(c: &Candidate, devices: &DeviceSet, hostid: u32) -> Opened {
             let mut opened = Opened {
                 tree,
                 root: root.state(),
-                resilvering: ScanStatus::load(&loaded.directory)
+                resilvering: ScanStatus::load(&loaded.directory, None)
                     .is_ok_and(|s| s.is_some_and(|s| s.is_resilvering())),
                 cause: None,
                 features: loaded.features,

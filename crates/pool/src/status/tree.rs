@@ -15,7 +15,7 @@ use crate::Pool;
 use crate::config;
 use crate::devices::DeviceSet;
 use cenote_format::nvlist::{NvList, NvValue};
-use cenote_vdev::{Aux, Vdev, VdevState, look};
+use cenote_vdev::{Aux, Vdev, VdevState, VdevTree, look};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -328,6 +328,13 @@ impl ConfigTree {
         data.chain(sections.into_iter().flatten()).for_each(|line| line.note_refusal(devices));
     }
 
+    /// Says of leaves that a scan has written to what it does to them (`vs_scan_processed`).
+    pub(crate) fn note_scan(&mut self, vdevs: &VdevTree, what: &str) {
+        let sections = [&mut self.dedup, &mut self.special, &mut self.logs];
+        let data = self.root.children.iter_mut();
+        data.chain(sections.into_iter().flatten()).for_each(|line| line.note_scan(vdevs, what));
+    }
+
     /// All lines but the spares'.
     pub(crate) fn any_leaf(&self, f: &dyn Fn(&VdevLine) -> bool) -> bool {
         let sections = [&self.dedup, &self.special, &self.logs, &self.cache];
@@ -337,6 +344,14 @@ impl ConfigTree {
 }
 
 impl VdevLine {
+    fn note_scan(&mut self, vdevs: &VdevTree, what: &str) {
+        self.children.iter_mut().for_each(|child| child.note_scan(vdevs, what));
+        let vdev = vdevs.find(config::number(&self.config, "guid"));
+        if vdev.is_some_and(|vdev| vdev.is_leaf() && vdev.scan_processed() > 0) {
+            self.note = Some(what.into());
+        }
+    }
+
     pub(crate) fn aux(config: &NvList, state: VdevState) -> VdevLine {
         let (name, note) = describe(state, config);
         VdevLine {

@@ -49,7 +49,7 @@ use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use cenote_format::MAX_BLOCK;
 use cenote_format::abd::Abd;
@@ -150,7 +150,7 @@ impl VdevTree {
         let results = write_leaves(&self.writer, priority, &writes);
         drop(beside);
         let finish = |(block, plan): (&BlockWrite, Result<Plan<'_>, VdevError>)| {
-            plan.and_then(|plan| plan.finish(block, &results))
+            plan.and_then(|plan| plan.finish(block, &writes, &results))
         };
         let done = blocks.iter().zip(plans).map(finish).collect();
         self.look_after();
@@ -355,10 +355,11 @@ impl VdevTree {
 
 /// Whether blocks reported as written to `vdev` since the last flush may be lost, given which
 /// leaves lack some of them because a flush or write failed. Those may be others than what a leaf
-/// lacks that is not written at all; taking all of them together errs on the safe side.
+/// lacks that is not written at all; taking all of them together errs on the safe side. A leaf that is leaving keeps nothing.
 fn lossy(vdev: &Vdev, lacks: &dyn Fn(&Vdev) -> bool) -> bool {
     if vdev.is_leaf() {
-        return !vdev.writable() || lacks(vdev) || vdev.written().failed_writes();
+        let leaving = vdev.leaving.load(SeqCst);
+        return !vdev.writable() || leaving || lacks(vdev) || vdev.written().failed_writes();
     }
     let lossy_children = vdev.children().iter().filter(|c| lossy(c, lacks)).count();
     match vdev.vdev_kind() {
@@ -393,14 +394,21 @@ fn missed(leaf: &Vdev, txg: u64) {
 }
 
 impl Plan<'_> {
-    /// The outcome of the block, given the results of the batch.
-    fn finish(self, block: &BlockWrite, results: &[io::Result<()>]) -> Result<(), VdevError> {
+    /// The outcome of the block, given the writes and the results of the batch. A leaf that is about to leave does not count.
+    fn finish(
+        self,
+        block: &BlockWrite,
+        writes: &[LeafWrite],
+        results: &[io::Result<()>],
+    ) -> Result<(), VdevError> {
+        let stays = |write: &LeafWrite| !write.leaf.leaving.load(SeqCst);
         let mut lost = 0;
         let mut cause = None;
         for column in &self.columns {
             let mine = results.get(column.clone()).unwrap_or_default();
+            let to = writes.get(column.clone()).unwrap_or_default();
             cause = cause.or_else(|| mine.iter().find_map(|r| r.as_ref().err()));
-            lost += usize::from(!mine.iter().any(Result::is_ok));
+            lost += usize::from(!to.iter().zip(mine).any(|(to, r)| r.is_ok() && stays(to)));
         }
         if lost <= self.tolerance {
             return Ok(());
@@ -445,7 +453,8 @@ impl Flush {
         };
         tracing::warn!(leaf = ?self.leaf, %error, "flush failed");
         let lost = self.leaf.written().flush_failed()?;
-        self.leaf.add_missing(lost);
+        // A resilver may have written blocks of old groups.
+        self.leaf.lags(lost);
         Some(error.to_string())
     }
 }

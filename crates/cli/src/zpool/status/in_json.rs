@@ -96,8 +96,8 @@ impl Figures<'_> {
         pool: &Pool,
         item: &mut Map<String, Value>,
     ) -> Result<(), Stop> {
-        let (scan, errors) =
-            ScanStatus::both(pool.directory()).map_err(|e| Stop::Fail(e.to_string()))?;
+        let (scan, errors) = ScanStatus::both(pool.directory(), pool.scan_pass())
+            .map_err(|e| Stop::Fail(e.to_string()))?;
         if scan.is_none() && errors.is_none() {
             return Ok(());
         }
@@ -119,7 +119,7 @@ impl Figures<'_> {
         Ok(())
     }
 
-    /// What is counted since the pool was imported is 0, since nothing is scanned here.
+    /// What is counted of a scan that is over is 0, but for what the pool keeps.
     fn scan(&self, scan: Option<&ScanStatus>, imported: &Imported, stats: &mut Map<String, Value>) {
         let of = |f: fn(&ScanStatus) -> u64| scan.map_or(0, f);
         stats.insert("function".into(), scan.map_or("NONE", |s| function(s.kind)).into());
@@ -131,14 +131,18 @@ impl Figures<'_> {
         stats.insert("skipped".into(), self.bytes(of(|s| s.skipped)));
         stats.insert("processed".into(), self.bytes(of(|s| s.processed)));
         stats.insert("errors".into(), self.number(of(|s| s.errors)));
-        stats.insert("bytes_per_scan".into(), self.bytes(0));
+        stats.insert("bytes_per_scan".into(), self.bytes(of(|s| s.pass.examined)));
         let since = SystemTime::now().checked_sub(imported.since.elapsed());
         let since = since.and_then(|t| t.duration_since(SystemTime::UNIX_EPOCH).ok());
-        stats.insert("pass_start".into(), self.json.number(since.map_or(0, |t| t.as_secs())));
-        stats.insert("scrub_pause".into(), self.time(0));
-        stats.insert("scrub_spent_paused".into(), self.json.number(0));
-        stats.insert("issued_bytes_per_scan".into(), self.bytes(0));
-        stats.insert("issued".into(), self.bytes(0));
+        let begun = scan.map(|s| s.pass.start).filter(|start| *start != 0);
+        let begun = begun.unwrap_or_else(|| since.map_or(0, |t| t.as_secs()));
+        stats.insert("pass_start".into(), self.json.number(begun));
+        stats.insert("scrub_pause".into(), self.time(of(|s| s.pass.paused)));
+        let paused = of(|s| s.pass.spent_paused);
+        stats.insert("scrub_spent_paused".into(), self.json.number(paused));
+        stats.insert("issued_bytes_per_scan".into(), self.bytes(of(|s| s.pass.issued)));
+        let running = |s: &ScanStatus| if s.is_running() { s.issued } else { 0 };
+        stats.insert("issued".into(), self.bytes(scan.map_or(0, running)));
     }
 
     /// The last removal of a vdev (`removal_status_nvlist`).

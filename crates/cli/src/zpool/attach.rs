@@ -1,0 +1,187 @@
+//! `zpool attach`, `zpool replace` and `zpool detach`: devices that join vdevs of a pool and leave them.
+
+use crate::cachefile;
+use crate::context::Context;
+use crate::options::{Spec, parse};
+use crate::pools::{Imported, reason};
+use crate::zpool::create::{ashift, in_use};
+use crate::zpool::select::{find_vdev, guid_called, open};
+use crate::zpool::wait::until_over;
+use cenote_command::outcome::{Outcome, Stop, usage};
+use cenote_dmu::outside::Chance;
+use cenote_engine::Attach;
+use cenote_engine::create::{
+    self, CreateError, CreateSpec, Force, NewDevice, SystemDevices, prepare,
+};
+use cenote_format::nvlist::NvList;
+use cenote_pool::config;
+use cenote_vdev::Vdev;
+use std::ffi::OsString;
+use std::sync::Arc;
+
+const SPEC: Spec = Spec { short: "fo:w", refused: "s", refused_long: &[] };
+
+/// Runs `zpool attach`.
+pub fn attach(args: &[OsString], ctx: &mut Context) -> Outcome {
+    join(args, false, ctx)
+}
+
+/// Runs `zpool replace`.
+pub fn replace(args: &[OsString], ctx: &mut Context) -> Outcome {
+    join(args, true, ctx)
+}
+
+/// What a command line asks for.
+struct Asked {
+    pool: String,
+    old: String,
+    new: String,
+    force: bool,
+    ashift: Option<u64>,
+    waits: bool,
+}
+
+/// Reads the command line (`zpool_do_attach_or_replace`).
+fn asked(args: &[OsString], replaces: bool) -> Result<Asked, Stop> {
+    let parsed = parse(args, SPEC)?;
+    let mut size = None;
+    for opt in parsed.options.iter().filter(|o| o.letter == 'o') {
+        match opt.text().split_once('=') {
+            None => return usage("missing '=' for -o option"),
+            Some(("ashift", _)) if size.is_some() => {
+                return usage("property 'ashift' specified multiple times");
+            }
+            Some(("ashift", text)) => size = Some(ashift(text)?),
+            Some(_) => return usage(""),
+        }
+    }
+    let names = parsed.names();
+    let (pool, old, new) = match names.as_slice() {
+        [] => return usage("missing pool name argument"),
+        [_] => return usage("missing <device> specification"),
+        [pool, old] if replaces => (pool, old, old),
+        [_, _] => return usage("missing <new_device> specification"),
+        [pool, old, new] => (pool, old, new),
+        _ => return usage("too many arguments"),
+    };
+    let has = |letter| parsed.options.iter().any(|o| o.letter == letter);
+    let (pool, old, new) = (pool.clone(), old.clone(), new.clone());
+    Ok(Asked { pool, old, new, force: has('f'), ashift: size, waits: has('w') })
+}
+
+fn join(args: &[OsString], replaces: bool, ctx: &mut Context) -> Outcome {
+    let asked = asked(args, replaces)?;
+    let imported = put(&asked, replaces, ctx)?;
+    if asked.waits {
+        until_over(&imported, if replaces { &["replace"] } else { &["resilver"] }, ctx)?;
+    }
+    Ok(0)
+}
+
+/// Has the device join; the pool.
+fn put(asked: &Asked, replaces: bool, ctx: &mut Context) -> Result<Arc<Imported>, Stop> {
+    let pools = Arc::clone(&ctx.pools);
+    let _change = pools.change();
+    let imported = open(ctx, &asked.pool).map_err(Stop::Fail)?;
+    let (old, new) = (&asked.old, &asked.new);
+    let what = match replaces {
+        true => format!("cannot replace {old} with {new}"),
+        false => format!("cannot attach {new} to {old}"),
+    };
+    let cannot = |why: String| Stop::Fail(format!("{what}: {why}"));
+    let engine = Arc::clone(imported.writable().map_err(cannot)?);
+    let device = match spare_called(&imported, new).filter(|_| replaces) {
+        Some(guid) => engine.spare(guid).map_err(cannot)?,
+        None => prepared(&imported, asked, &in_use(&pools)).map_err(|e| match e {
+            CreateError::Refused { why, .. } => cannot(why),
+            other => Stop::Fail(other.to_string()),
+        })?,
+    };
+    let vdev = target(&imported, old).map_err(cannot)?;
+    let attach = Attach { beside: vdev.guid(), new: device, replaces };
+    engine.attach(attach).map_err(|e| cannot(reason(&e)))?;
+    ctx.changed(&imported);
+    cachefile::update(&ctx.pools);
+    Ok(imported)
+}
+
+/// The guid of the spare that the user calls `name`.
+fn spare_called(imported: &Imported, name: &str) -> Option<u64> {
+    let guid = guid_called(imported, name)?;
+    let pool = imported.pool();
+    let is_it = |spare: &NvList| config::number(spare, "guid") == guid;
+    pool.spares().iter().any(is_it).then_some(guid)
+}
+
+/// The new device, opened, if nothing speaks against using it (`make_root_vdev`).
+fn prepared(
+    imported: &Imported,
+    asked: &Asked,
+    others: &[create::Imported],
+) -> Result<NewDevice, CreateError> {
+    let pool = imported.pool();
+    let of_pool = || pool.get("ashift").and_then(|v| v.exact.parse().ok()).unwrap_or(0);
+    let layout = create::parse(std::slice::from_ref(&asked.new))?;
+    let spec = CreateSpec {
+        name: &asked.pool,
+        layout: &layout,
+        ashift: asked.ashift.unwrap_or_else(of_pool),
+        force: Force { in_use: asked.force, replication: true },
+        pool: Some(pool.config()),
+        txg: pool.uberblock().txg.saturating_add(1),
+        imported: others,
+        devices: &SystemDevices,
+        chance: &Chance::default(),
+    };
+    let single = prepare(&spec)?.into_single();
+    let single = single.map(|new| new.for_sectors(&SystemDevices, spec.ashift));
+    single.ok_or_else(|| CreateError::Refused {
+        what: String::new(),
+        why: "new device must be a single disk".into(),
+    })
+}
+
+/// The vdev of the pool that the user calls `name`, which is neither an idle spare nor a cache device.
+fn target(imported: &Imported, name: &str) -> Result<Arc<Vdev>, String> {
+    if let Some(vdev) = find_vdev(imported, name) {
+        return Ok(vdev);
+    }
+    let pool = imported.pool();
+    let guid = guid_called(imported, name);
+    let is_it = |cache: &NvList| Some(config::number(cache, "guid")) == guid;
+    Err(match guid {
+        None => "no such device in pool".into(),
+        Some(_) if pool.caches().iter().any(is_it) => "device is in use as a cache".into(),
+        Some(_) => "device is reserved as a hot spare".into(),
+    })
+}
+
+/// Runs `zpool detach`.
+pub fn detach(args: &[OsString], ctx: &mut Context) -> Outcome {
+    let names = parse(args, Spec::default())?.names();
+    let (name, device) = match names.as_slice() {
+        [] => return usage("missing pool name argument"),
+        [_] => return usage("missing <device> specification"),
+        // What comes after is not looked at, as in OpenZFS.
+        [name, device, ..] => (name, device),
+    };
+    let pools = Arc::clone(&ctx.pools);
+    let _change = pools.change();
+    let imported = open(ctx, name).map_err(Stop::Fail)?;
+    let cannot = |why: String| Stop::Fail(format!("cannot detach {device}: {why}"));
+    let engine = Arc::clone(imported.writable().map_err(cannot)?);
+    let vdev = target(&imported, device).map_err(cannot)?;
+    // It leaves the vdev that it is below now, whatever comes in between.
+    let parent = pool_parent(&imported, &vdev);
+    engine.detach(vdev.guid(), parent).map_err(|e| cannot(reason(&e)))?;
+    ctx.changed(&imported);
+    cachefile::update(&ctx.pools);
+    Ok(0)
+}
+
+/// The guid of the vdev above another one.
+fn pool_parent(imported: &Imported, vdev: &Vdev) -> Option<u64> {
+    let pool = imported.pool();
+    let tree = pool.store().vdevs();
+    tree.parent_of(vdev.guid()).map(|parent| parent.guid())
+}

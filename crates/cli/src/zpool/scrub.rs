@@ -1,0 +1,133 @@
+//! `zpool scrub` and `zpool resilver` (`zpool_do_scrub`, `zpool_do_resilver`, `zpool_scan`).
+
+use crate::context::Context;
+use crate::options::{Spec, parse};
+use crate::pools::{Imported, reason};
+use crate::zpool::select::select;
+use crate::zpool::wait::until_over;
+use cenote_command::outcome::{Outcome, usage};
+use cenote_engine::{Engine, ScanError};
+use cenote_vdev::VdevState;
+use std::ffi::OsString;
+use std::sync::Arc;
+
+const SPEC: Spec = Spec { short: "aCpsw", refused: "etS:E:", refused_long: &[] };
+
+/// What is asked of scrubs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Order {
+    Start,
+    SinceLast,
+    Pause,
+    Stop,
+}
+
+impl Order {
+    /// What comes before the pool's name where it cannot be done.
+    fn cannot(self) -> &'static str {
+        match self {
+            Order::Start | Order::SinceLast => "cannot scrub",
+            Order::Pause => "cannot pause scrubbing",
+            Order::Stop => "cannot cancel scrubbing",
+        }
+    }
+
+    fn give(self, engine: &Engine) -> Result<(), ScanError> {
+        match self {
+            Order::Start => engine.scrub(),
+            Order::SinceLast => engine.scrub_since_last(),
+            Order::Pause => engine.pause_scrub(),
+            Order::Stop => engine.stop_scrub(),
+        }
+    }
+}
+
+/// Runs `zpool scrub`.
+pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
+    let parsed = parse(args, SPEC)?;
+    let has = |letter| parsed.options.iter().any(|option| option.letter == letter);
+    let (all, wait) = (has('a'), has('w'));
+    for (letter, taken) in [('s', has('s')), ('p', has('p'))] {
+        if taken && has('C') {
+            let why =
+                format!("invalid option combination: -{letter} and -C are mutually exclusive");
+            return usage(why);
+        }
+    }
+    let order = match (has('p'), has('s')) {
+        (true, true) => {
+            return usage("invalid option combination: -s and -p are mutually exclusive");
+        }
+        (true, false) => Order::Pause,
+        (false, true) => Order::Stop,
+        (false, false) if has('C') => Order::SinceLast,
+        (false, false) => Order::Start,
+    };
+    if wait && matches!(order, Order::Pause | Order::Stop) {
+        return usage("invalid option combination: -w cannot be used with -p or -s");
+    }
+    let names = parsed.names();
+    match names.is_empty() {
+        true if !all => return usage("missing pool name argument"),
+        false if all => return usage("cannot give a pool name with -a"),
+        _ => {}
+    }
+    let (pools, mut good) = select(ctx, &names);
+    let mut begun = Vec::new();
+    for imported in pools {
+        match scan(&imported, ctx, |engine| order.give(engine), order.cannot()) {
+            true => begun.push(imported),
+            false => good = false,
+        }
+    }
+    if wait {
+        for imported in begun {
+            until_over(&imported, &["scrub"], ctx)?;
+        }
+    }
+    Ok(i32::from(!good))
+}
+
+/// Runs `zpool resilver`: begins anew what devices are given that missed something.
+pub fn resilver(args: &[OsString], ctx: &mut Context) -> Outcome {
+    let names = parse(args, Spec { short: "", refused: "", refused_long: &[] })?.names();
+    if names.is_empty() {
+        return usage("missing pool name argument");
+    }
+    let (pools, mut good) = select(ctx, &names);
+    for imported in pools {
+        let begin = |engine: &Engine| Ok(engine.start_resilver().map(drop)?);
+        good &= scan(&imported, ctx, begin, "cannot restart resilver on");
+    }
+    Ok(i32::from(!good))
+}
+
+/// Has a pool do something about scans. Returns whether it was done.
+fn scan(
+    imported: &Arc<Imported>,
+    ctx: &mut Context,
+    order: impl Fn(&Engine) -> Result<(), ScanError>,
+    cannot: &str,
+) -> bool {
+    let name = imported.name();
+    if matches!(imported.pool().store().vdevs().root().state(), VdevState::CantOpen(_)) {
+        ctx.complain(format_args!("cannot scan '{name}': pool is currently unavailable"));
+        return false;
+    }
+    let done = imported.writable().and_then(|engine| {
+        order(engine).map_err(|e| match e {
+            ScanError::Engine(e) => reason(&e),
+            e => e.to_string(),
+        })
+    });
+    match done {
+        Ok(()) => {
+            ctx.changed(imported);
+            true
+        }
+        Err(why) => {
+            ctx.complain(format_args!("{cannot} {name}: {why}"));
+            false
+        }
+    }
+}

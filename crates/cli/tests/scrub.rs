@@ -1,0 +1,96 @@
+//! `zpool scrub`, `zpool resilver`, and what `zpool wait` and `zpool status` say of them, by the real binary.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // A failure fails the test.
+
+mod common;
+
+use common::Session;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+fn status(s: &Session) -> String {
+    s.run("zpool status tank").ok()
+}
+
+#[test]
+fn a_scrub_from_its_start_to_its_end() {
+    let s = Session::mirror();
+    for i in 0..20 {
+        s.run(&format!("zfs create -o cenote:i={i} tank/d{i}")).ok();
+    }
+    s.run("zpool export tank").ok();
+    let file = File::options().read(true).write(true).open(s.path("a")).unwrap();
+    let mut bytes = vec![0; 100 << 20];
+    file.read_exact_at(&mut bytes, 5 << 20).unwrap();
+    bytes.iter_mut().step_by(777).for_each(|byte| *byte ^= 1);
+    file.write_all_at(&bytes, 5 << 20).unwrap();
+    let dir = s.dir.path().display().to_string();
+    s.run(&format!("zpool import -N -d {dir} tank")).ok();
+    s.run("zpool scrub -w tank").ok();
+    let text = status(&s);
+    assert!(
+        text.contains("  scan: scrub repaired ") && text.contains(" with 0 errors on "),
+        "{text}"
+    );
+    assert!(!text.contains("repaired 0B"), "{text}");
+    s.run("zpool scrub tank").ok();
+    s.run("zpool wait -t scrub tank").ok();
+    assert!(status(&s).contains("scan: scrub repaired 0B in 00:00:0"), "{}", status(&s));
+    let json = s.run("zpool status -j tank").ok();
+    for pair in ["\"function\":\"SCRUB\"", "\"state\":\"FINISHED\""] {
+        assert!(json.replace(' ', "").contains(pair), "{json}");
+    }
+    let history = s.run("zpool history -i tank").ok();
+    assert!(history.contains("scan setup func=1 mintxg=0 maxtxg="), "{history}");
+    assert!(history.contains("scan done errors=0"), "{history}");
+    let events = s.run("zpool events -H").ok();
+    for name in ["scrub_start", "scrub_finish"] {
+        assert!(events.contains(&format!("sysevent.fs.zfs.{name}")), "{events}");
+    }
+    s.run("zpool export tank").ok();
+    cenote_testpools::judge(s.dir.path(), "tank");
+}
+
+#[test]
+fn what_cannot_be_done_is_refused() {
+    let s = Session::mirror();
+    let fails = |line: &str, why: &str| assert_eq!(s.run(line).fails(1), why, "{line}");
+    fails("zpool scrub -s tank", "cannot cancel scrubbing tank: there is no active scrub");
+    fails("zpool scrub -p tank", "cannot pause scrubbing tank: there is no active scrub");
+    fails("zpool scrub nosuch", "cannot open 'nosuch': no such pool");
+    let misused = |line: &str, why: &str| {
+        let said = s.run(line).fails(2);
+        assert!(said.starts_with(why), "{line}: {said}");
+    };
+    misused("zpool scrub", "missing pool name argument\n");
+    misused("zpool resilver", "missing pool name argument\n");
+    misused(
+        "zpool scrub -ps tank",
+        "invalid option combination: -s and -p are mutually exclusive\n",
+    );
+    misused(
+        "zpool scrub -ws tank",
+        "invalid option combination: -w cannot be used with -p or -s\n",
+    );
+    assert_ne!(s.run("zpool scrub -e tank").code, 0);
+    s.run("zpool resilver tank").ok();
+    s.run("zpool scrub -aw").ok();
+    s.run("zpool export tank").ok();
+    cenote_testpools::judge(s.dir.path(), "tank");
+}
+
+#[test]
+fn a_device_that_comes_back_is_resilvered() {
+    let s = Session::mirror();
+    let b = s.path("b").display().to_string();
+    s.run(&format!("zpool offline tank {b}")).ok();
+    s.run("zfs create tank/one").ok();
+    s.run(&format!("zpool online tank {b}")).ok();
+    s.run("zpool wait -t resilver tank").ok();
+    let text = status(&s);
+    assert!(text.contains("  scan: resilvered ") && !text.contains("awaiting"), "{text}");
+    let history = s.run("zpool history -i tank").ok();
+    assert!(history.contains("scan setup func=2 mintxg="), "{history}");
+    s.run("zpool export tank").ok();
+    cenote_testpools::judge(s.dir.path(), "tank");
+}

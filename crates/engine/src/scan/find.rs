@@ -1,0 +1,285 @@
+//! Finding blocks (`dsl_scan_visit`): a walk over the MOS and all data sets that goes on at the bookmark.
+//!
+//! Blocks that intent logs lead to are found with their data set, as far as an import has claimed them
+//! (`dsl_scan_zil`); others are not there for long.
+
+use super::position::{Current, Position, dataset};
+use crate::tunables::{SCAN_MEM_LIM_FACT, physical_memory};
+use cenote_dmu::{Error, Result, Tree};
+use cenote_dsl::traverse::{Mark, Place, Traversal, Visitor, read_root};
+use cenote_dsl::zil;
+use cenote_format::ByteOrder;
+use cenote_format::blkptr::{BlockPointer, Dva};
+use cenote_format::dsl::DslDatasetPhys;
+use cenote_pool::Pool;
+use cenote_pool::scan::{Pass, ScanPhys};
+use cenote_store::{Bookmark, ScanBlock, ScanFunc, Store};
+use cenote_vdev::VdevTree;
+use std::sync::Arc;
+
+/// Bytes of blocks in one round: what is freed while they are read waits for them.
+const MOST_BYTES: u64 = 32 << 30;
+/// How often the bounds are halved at most.
+const SHORTEST: u32 = 16;
+/// Memory for pointers, where the system does not say how much it has.
+const SOME_MEMORY: u64 = 1 << 30;
+
+/// Tells of changes of what is known of the scan.
+pub(super) type Progress<'a> = &'a (dyn Fn(&dyn Fn(&mut Pass)) + Sync);
+
+/// What a round found.
+pub(super) struct Found {
+    func: ScanFunc,
+    /// Blocks that were born later than the first and up to the second are looked at.
+    born: (u64, u64),
+    blocks: Vec<ScanBlock>,
+    most: usize,
+    most_bytes: u64,
+    /// Bytes of blocks to be read, of all found, and of those that need not be read.
+    bytes: u64,
+    examined: u64,
+    skipped: u64,
+    /// Parts of trees that cannot be walked.
+    unseen: u64,
+}
+
+impl Found {
+    /// Nothing yet; the bounds are halved `shorter` times.
+    pub fn new(func: ScanFunc, phys: &ScanPhys, shorter: u32) -> Found {
+        let memory = physical_memory().unwrap_or(SOME_MEMORY) / SCAN_MEM_LIM_FACT.get();
+        let most = usize::try_from(memory).unwrap_or(usize::MAX) / size_of::<ScanBlock>();
+        let shorter = shorter.min(SHORTEST);
+        let (most, most_bytes) = ((most >> shorter).max(1), MOST_BYTES >> shorter);
+        let (born, blocks) = ((phys.min_txg, phys.max_txg), Vec::new());
+        Found { func, born, blocks, most, most_bytes, bytes: 0, examined: 0, skipped: 0, unseen: 0 }
+    }
+
+    /// Bytes of blocks that were found, and of those of them that need not be read.
+    pub fn totals(&self) -> (u64, u64) {
+        (self.examined, self.skipped)
+    }
+
+    /// How many parts of trees could not be walked.
+    pub fn unseen(&self) -> u64 {
+        self.unseen
+    }
+
+    /// The blocks.
+    pub fn into_blocks(self) -> Vec<ScanBlock> {
+        self.blocks
+    }
+
+    fn is_full(&self) -> bool {
+        self.blocks.len() >= self.most || self.bytes >= self.most_bytes
+    }
+
+    /// Takes in a block, unless it was born too early or too late.
+    fn add(&mut self, tree: &VdevTree, bp: &BlockPointer, at: Bookmark) {
+        let (after, last) = self.born;
+        let birth = bp.physical_birth();
+        if bp.is_hole() || bp.is_embedded() || birth <= after || birth > last {
+            return;
+        }
+        let gang = bp.is_gang();
+        let needs = |dva: &Dva| match self.func {
+            ScanFunc::Scrub => true,
+            // Its parts may be anywhere.
+            ScanFunc::Resilver if gang => {
+                tree.root().children().iter().any(|top| tree.needs_resilver(top.id(), birth))
+            }
+            ScanFunc::Resilver => tree.needs_resilver(dva.vdev.into(), birth),
+        };
+        for (copy, dva) in (0..3).filter_map(|copy| Some((copy, bp.dva(copy)?))) {
+            self.examined = self.examined.saturating_add(dva.asize);
+            match needs(&dva) {
+                true => {
+                    self.bytes = self.bytes.saturating_add(dva.asize);
+                    self.blocks.push(ScanBlock { bp: *bp, at, copy });
+                }
+                false => self.skipped = self.skipped.saturating_add(dva.asize),
+            }
+        }
+    }
+}
+
+/// When a block was allocated for its tree (`BP_GET_BIRTH`).
+fn birth(bp: &BlockPointer) -> u64 {
+    let rewritten = !bp.is_embedded() && bp.0[8] >> 63 == 1;
+    if rewritten { bp.physical_birth() } else { bp.logical_birth() }
+}
+
+/// The blocks of one tree.
+struct Finder<'a> {
+    found: &'a mut Found,
+    tree: &'a VdevTree,
+    /// Blocks that were born up to this group belong to another tree.
+    after: u64,
+    resume: Option<Mark>,
+    ends: &'a dyn Fn() -> bool,
+    progress: Progress<'a>,
+    /// Bytes of the round that were told.
+    told: u64,
+}
+
+impl Finder<'_> {
+    /// Whether the walk before has taken in a block that this one passes again on its way.
+    fn was_met(&self, place: &Place<'_>) -> bool {
+        let start = place.start();
+        self.resume.is_some_and(|mark| (start.object, start.blkid) < (mark.object, mark.blkid))
+    }
+
+    fn tell(&mut self) {
+        let examined = self.found.examined;
+        let more = examined - std::mem::replace(&mut self.told, examined);
+        (self.progress)(&|pass| {
+            pass.examined = pass.examined.saturating_add(more);
+            pass.ahead[0] = pass.ahead[0].saturating_add(more);
+        });
+    }
+}
+
+impl Visitor for Finder<'_> {
+    /// The round has enough.
+    type Stop = ();
+
+    fn wants(&self, bp: &BlockPointer) -> bool {
+        !bp.is_hole() && birth(bp) > self.after
+    }
+
+    fn object(&mut self, _: &Tree<'_>, _: ByteOrder) -> std::result::Result<bool, ()> {
+        self.tell();
+        Ok(true)
+    }
+
+    fn pre(&mut self, place: &Place<'_>) -> std::result::Result<bool, ()> {
+        if self.found.is_full() || (self.ends)() {
+            return Err(());
+        }
+        if !self.was_met(place) {
+            self.found.add(self.tree, &place.node.bp, place.at());
+        }
+        Ok(true)
+    }
+
+    fn damaged(&mut self, _: Bookmark, _: &BlockPointer, _: Error) -> std::result::Result<(), ()> {
+        self.found.unseen += 1;
+        Ok(())
+    }
+}
+
+/// Walks from `position` on until there is enough. Returns whether that was all.
+pub(super) fn walk(
+    view: &Pool,
+    position: &mut Position,
+    found: &mut Found,
+    ends: &dyn Fn() -> bool,
+    progress: Progress<'_>,
+) -> Result<bool> {
+    let vdevs = view.store().vdevs();
+    let mut walk = Walk { view, tree: &vdevs, found, ends, progress };
+    loop {
+        if (walk.ends)() || walk.found.is_full() {
+            return Ok(false);
+        }
+        match position {
+            Position::Mos(mark) => {
+                let bp = *view.mos().root_bp();
+                match walk.tree(0, &bp, 0, *mark) {
+                    Some(at) => *mark = Some(at),
+                    None => *position = Position::roots(view)?,
+                }
+            }
+            Position::Sets { current, queue } => {
+                if current.is_none() {
+                    let next = queue.pop_first();
+                    *current = next.map(|(ds, min)| Current { ds, min, mark: None });
+                }
+                let Some(now) = current else { return Ok(true) };
+                if let Some(phys) = dataset(view.mos(), now.ds) {
+                    let at = walk.dataset(now, &phys);
+                    if at.is_some() {
+                        now.mark = at;
+                        continue;
+                    }
+                    Position::descend(view, &phys, queue)?;
+                } else {
+                    // The state names data sets that are there: it cannot be read.
+                    walk.found.unseen += 1;
+                }
+                *current = None;
+            }
+        }
+    }
+}
+
+struct Walk<'a> {
+    view: &'a Pool,
+    tree: &'a VdevTree,
+    found: &'a mut Found,
+    ends: &'a dyn Fn() -> bool,
+    progress: Progress<'a>,
+}
+
+impl Walk<'_> {
+    /// Walks a data set. Returns where it goes on, if it is not done.
+    fn dataset(&mut self, now: &Current, phys: &DslDatasetPhys) -> Option<Mark> {
+        let after = now.min.max(self.found.born.0);
+        if phys.bp.is_hole() || birth(&phys.bp) <= after {
+            return None;
+        }
+        if now.mark.is_none() && phys.num_children == 0 {
+            self.intent_log(now.ds, &phys.bp);
+        }
+        self.tree(now.ds, &phys.bp, after, now.mark)
+    }
+
+    /// Walks a tree of blocks. Returns where it goes on, if it is not done.
+    fn tree(
+        &mut self,
+        objset: u64,
+        bp: &BlockPointer,
+        after: u64,
+        resume: Option<Mark>,
+    ) -> Option<Mark> {
+        let store: &Arc<Store> = self.view.store();
+        if resume.is_none() {
+            self.found.add(self.tree, bp, Bookmark::root(objset));
+        }
+        let Ok(phys) = read_root(store, objset, bp) else {
+            self.found.unseen += 1;
+            return None;
+        };
+        let after = after.max(self.found.born.0);
+        let told = self.found.examined;
+        let (tree, ends, progress) = (self.tree, self.ends, self.progress);
+        let mut finder =
+            Finder { found: &mut *self.found, tree, after, resume, ends, progress, told };
+        let walked = Traversal::new(store, objset, resume, &mut finder).all(&phys);
+        finder.tell();
+        walked.err().map(|stopped| stopped.at)
+    }
+
+    /// The blocks of an intent log that waits to be replayed.
+    fn intent_log(&mut self, objset: u64, bp: &BlockPointer) {
+        let store = self.view.store();
+        let Ok(phys) = read_root(store, objset, bp) else {
+            self.found.unseen += 1;
+            return;
+        };
+        let header = phys.zil;
+        if header.claim_txg == 0 {
+            return;
+        }
+        let (found, tree, ends) = (&mut *self.found, self.tree, self.ends);
+        zil::walk(store, &header, &mut |item| {
+            match item {
+                zil::Item::Block(bp) => found.add(tree, bp, zil::bookmark(bp)),
+                zil::Item::Record(record) => {
+                    let block = record.write_block().filter(|bp| birth(bp) >= header.claim_txg);
+                    block.iter().for_each(|bp| found.add(tree, bp, Bookmark::root(objset)));
+                }
+            }
+            !ends()
+        });
+    }
+}

@@ -1,0 +1,109 @@
+//! Looking at the blocks that a round found, in the order of devices (`scan_io_queues_run`).
+//!
+//! Blocks are sorted by top-level vdev and offset. Workers take the next of all vdevs together, so that all devices
+//! have something to do, and neighbours become large reads.
+
+use super::find::Progress;
+use crate::Shared;
+use crate::tunables::SCAN_VDEV_LIMIT;
+use cenote_store::alloc::ReadEpoch;
+use cenote_store::{ScanBlock, ScanFunc, Scanned};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+/// Threads that read and check by turns: while one checks, the devices work for the other.
+const WORKERS: usize = 2;
+
+/// What is left to be looked at, by vdev.
+struct Queues(Vec<std::vec::IntoIter<ScanBlock>>);
+
+fn dva(block: &ScanBlock) -> (u32, u64, u64) {
+    block.bp.dva(block.copy).map_or((0, 0, 0), |dva| (dva.vdev, dva.offset, dva.asize))
+}
+
+impl Queues {
+    fn new(mut blocks: Vec<ScanBlock>) -> Queues {
+        blocks.sort_unstable_by_key(|block| {
+            let (vdev, offset, _) = dva(block);
+            (vdev, offset)
+        });
+        let mut queues = Vec::new();
+        while let Some(last) = blocks.last() {
+            let vdev = dva(last).0;
+            let at = blocks.partition_point(|block| dva(block).0 < vdev);
+            queues.push(blocks.split_off(at).into_iter());
+        }
+        Queues(queues)
+    }
+
+    /// The next blocks of all vdevs, and their bytes.
+    fn take(&mut self) -> (Vec<ScanBlock>, u64) {
+        let (mut batch, mut bytes) = (Vec::new(), 0u64);
+        for queue in &mut self.0 {
+            let mut mine = 0u64;
+            while mine < SCAN_VDEV_LIMIT.get()
+                && let Some(block) = queue.next()
+            {
+                mine = mine.saturating_add(dva(&block).2);
+                batch.push(block);
+            }
+            bytes = bytes.saturating_add(mine);
+        }
+        (batch, bytes)
+    }
+}
+
+/// Looks at `blocks`. `None`: the epoch was let go, or it was to end; then nothing that was seen since counts.
+pub(super) fn issue(
+    shared: &Shared,
+    func: ScanFunc,
+    blocks: Vec<ScanBlock>,
+    reading: &ReadEpoch<'_>,
+    ends: &(dyn Fn() -> bool + Sync),
+    progress: Progress<'_>,
+) -> Option<Scanned> {
+    let queues = Mutex::new(Queues::new(blocks));
+    let (total, gone) = (Mutex::new(Scanned::default()), AtomicBool::new(false));
+    let work = || {
+        while !gone.load(SeqCst) && !ends() {
+            let (batch, bytes) = queues.lock().take();
+            if batch.is_empty() {
+                return;
+            }
+            let Some(done) = shared.disk.store.scan_many(func, &batch, &|| reading.is_safe())
+            else {
+                return gone.store(true, SeqCst);
+            };
+            progress(&|pass| {
+                pass.issued = pass.issued.saturating_add(bytes);
+                for (ahead, more) in
+                    pass.ahead[1..].iter_mut().zip([bytes, done.repaired, done.errors])
+                {
+                    *ahead = ahead.saturating_add(more);
+                }
+            });
+            let mut total = total.lock();
+            total.repaired = total.repaired.saturating_add(done.repaired);
+            total.errors = total.errors.saturating_add(done.errors);
+            total.left.extend(done.left);
+            total.left.sort_unstable();
+            total.left.dedup();
+        }
+    };
+    let alarm = shared.disk.store.alarm();
+    match shared.options.deterministic {
+        true => work(),
+        false => std::thread::scope(|scope| {
+            let other: Vec<_> = (1..WORKERS)
+                .map(|_| scope.spawn(|| alarm.guard("scan-issue", work).is_none()))
+                .collect();
+            work();
+            let failed = other.into_iter().any(|worker| worker.join().unwrap_or(true));
+            if failed {
+                gone.store(true, SeqCst);
+            }
+        }),
+    }
+    let done = !gone.load(SeqCst) && !ends();
+    done.then(|| total.into_inner())
+}

@@ -1,0 +1,397 @@
+//! Scrub and resilver (`dsl_scan_t`): every block of the pool is found, read, and written anew where it is wrong or
+//! lacking.
+//!
+//! # Idea
+//!
+//! A scan walks the trees of all data sets and looks at blocks that were born in a range of transaction groups: all up
+//! to the group in which a *scrub* began, or what devices missed for a *resilver*. It goes on in *rounds*, in a thread
+//! of its own:
+//!
+//! ```text
+//!  epoch of reads ── newest view ── walk from the bookmark: pointers of blocks    (find)
+//!        │                            up to a bound of memory and bytes
+//!        │                          sort them by vdev and offset, read, repair    (issue)
+//!  end of the epoch ── sync task: the bookmark, figures                           (state)
+//! ```
+//!
+//! So metadata is read in the order of trees, and all else in the order of devices. While a round lasts its epoch
+//! keeps what is freed from being given out again: a pointer that it found stays good. Where space is short the epoch
+//! is let go; then the round is made once more, and nothing that it saw counts.
+//!
+//! # On disk
+//!
+//! The state is OpenZFS's (`dsl_scan_phys_t`, [`cenote_pool::scan::ScanPhys`]): the next block of the data set that is
+//! walked, and a queue of data sets that come next. It is written when all that was found up to the bookmark has been
+//! read, so a crash skips nothing; what is behind the bookmark is found again. There is no other state: the thread
+//! reads it anew for each round, so that it goes on with what OpenZFS began.
+//!
+//! Data sets are walked after those that they came from: the queue has those of which the snapshot before was done,
+//! with that snapshot's group. Blocks that were born up to it belong to the snapshot, and so each block is met once.
+//! A group that changes data sets puts the state right (`position`): what a snapshot that is destroyed had alone is
+//! gone, the rest belongs to the next one; of a file system of which a snapshot is taken that snapshot is walked.
+//!
+//! # Resilver
+//!
+//! A leaf that missed groups and takes writes again has a resilver begin. What could not be written to it is noted by
+//! leaf and group; at the end all else is taken off its dirty time log (`vdev_dtl_reassess`). A leaf that comes back
+//! while a resilver is under way has it begin anew. A resilver that was under way when the pool was imported
+//! begins anew: it is not known what leaves were given.
+//!
+//! # Invariants
+//!
+//! - A round counts, and repairs, only what its epoch kept (`ReadEpoch::is_safe`).
+//! - The state on disk names data sets that are there.
+//! - No lock is held while a device is waited for. The thread ends before the pool is exported.
+
+mod find;
+mod issue;
+mod position;
+mod resilver;
+mod state;
+
+use super::task::EngineError;
+use super::tunables::SCAN_SUSPEND_PROGRESS;
+use super::{Engine, Shared};
+use cenote_format::invariant::caught;
+use cenote_pool::scan::{Pass, ScanPhys};
+use cenote_store::{Priority, ScanFunc, Scanned, Store};
+use find::Found;
+use parking_lot::Mutex;
+use position::Position;
+use resilver::Given;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// The name of the thread.
+const NAME: &str = "scan";
+/// Rounds in a row that may be let go before the thread ends, until a command or an import wakes it.
+const MOST_LET_GO: u32 = 100;
+
+/// How long a round waits after one that was let go.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Why a scan did not begin, stop or pause.
+#[derive(Debug, thiserror::Error)]
+pub enum ScanError {
+    /// A scrub is under way.
+    #[error("currently scrubbing; use 'zpool scrub -s' to cancel current scrub")]
+    Scrubbing,
+    /// A scrub is paused.
+    #[error("scrub is paused; use 'zpool scrub' to resume")]
+    Paused,
+    /// A resilver is under way.
+    #[error("currently resilvering")]
+    Resilvering,
+    /// There is no scrub under way.
+    #[error("there is no active scrub")]
+    NoScrub,
+    /// The change could not be made.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// Whether the thread runs, and is to look again before it ends.
+#[derive(Default)]
+struct Running {
+    now: bool,
+    again: bool,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What scans.
+#[derive(Default)]
+pub(crate) struct Scanner {
+    running: Mutex<Running>,
+    /// No scan goes on any more.
+    stopped: AtomicBool,
+    /// Counts changes of what is to be done: a round that began before one ends.
+    orders: AtomicU64,
+    /// A scan is under way, as far as is known: groups keep its state right.
+    active: AtomicBool,
+    /// What leaves are given by the resilver under way.
+    given: Mutex<Given>,
+}
+
+impl Scanner {
+    /// Ends the thread, and lets no other begin.
+    pub fn stop(&self) {
+        self.stopped.store(true, SeqCst);
+        let thread = self.running.lock().thread.take();
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+        {
+            let _ = thread.join();
+        }
+    }
+
+    /// What is to be done is another thing now. To be called where the state is changed, for rounds that began before,
+    /// and once that is on disk, for those that began with the view of before.
+    fn ordered(&self) {
+        self.orders.fetch_add(1, SeqCst);
+    }
+}
+
+impl Shared {
+    /// Has a thread scan as the state on disk says, unless one does.
+    pub(crate) fn wake_scan(self: &Arc<Self>) {
+        let scanner = &self.scanner;
+        let mut running = scanner.running.lock();
+        if scanner.stopped.load(SeqCst) {
+            return;
+        }
+        if running.now {
+            running.again = true;
+            return;
+        }
+        running.now = true;
+        if self.options.deterministic {
+            drop(running);
+            return self.scan();
+        }
+        let theirs = self.clone();
+        let spawned = std::thread::Builder::new().name(NAME.into()).spawn(move || {
+            theirs.disk.store.alarm().guard(NAME, || theirs.scan());
+        });
+        match spawned {
+            Ok(thread) => running.thread = Some(thread),
+            Err(e) => {
+                running.now = false;
+                tracing::warn!("no thread to scan with: {e}");
+            }
+        }
+    }
+
+    /// Whether the thread ends, as nothing was ordered meanwhile.
+    fn is_over(&self) -> bool {
+        let mut running = self.scanner.running.lock();
+        running.now = std::mem::take(&mut running.again);
+        !running.now
+    }
+
+    /// Scans until there is nothing to be done.
+    fn scan(self: &Arc<Self>) {
+        let mut let_go = 0;
+        loop {
+            match self.round(let_go) {
+                Ok(Round::Done) => let_go = let_go.saturating_sub(1),
+                Ok(Round::LetGo) => {
+                    let_go += 1;
+                    if !self.scanner.stopped.load(SeqCst) && !self.options.deterministic {
+                        std::thread::sleep(PAUSE);
+                    }
+                }
+                Ok(Round::Nothing) if self.is_over() => return,
+                Ok(Round::Nothing) => {}
+                Err(why) => {
+                    tracing::warn!("the scan does not go on: {why}");
+                    if self.is_over() {
+                        return;
+                    }
+                }
+            }
+            if let_go > MOST_LET_GO {
+                tracing::warn!("space is too short to scan");
+                let_go = 0;
+                if self.is_over() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// What came of a round.
+enum Round {
+    /// Its outcome is on disk.
+    Done,
+    /// Nothing of it counts.
+    LetGo,
+    /// There is nothing to be done.
+    Nothing,
+}
+
+impl Shared {
+    /// Finds some blocks, looks at them, and notes how far the scan is. The more rounds were let go, the shorter it is.
+    fn round(self: &Arc<Self>, let_go: u32) -> Result<Round, EngineError> {
+        let scanner = &self.scanner;
+        let orders = scanner.orders.load(SeqCst);
+        let over = || scanner.stopped.load(SeqCst) || self.tx_state.closed().is_some();
+        while SCAN_SUSPEND_PROGRESS.is_on() && !over() && !self.options.deterministic {
+            std::thread::sleep(PAUSE);
+        }
+        if over() {
+            return Ok(Round::Nothing);
+        }
+        let reading = self.disk.allocator.readers().begin();
+        let view = self.view();
+        let Some(phys) = ScanPhys::load(view.directory())? else { return Ok(Round::Nothing) };
+        if !phys.is_running() || phys.is_paused() {
+            return Ok(Round::Nothing);
+        }
+        scanner.active.store(true, SeqCst);
+        let func = if phys.is_resilver() { ScanFunc::Resilver } else { ScanFunc::Scrub };
+        let ends = || scanner.stopped.load(SeqCst) || scanner.orders.load(SeqCst) != orders;
+        let mut position = Position::load(&view, &phys)?;
+        let mut found = Found::new(func, &phys, let_go);
+        let progress = |change: &dyn Fn(&mut Pass)| {
+            view.note_scan(|pass| {
+                if let Some(pass) = pass {
+                    change(pass);
+                }
+            })
+        };
+        let walk = || find::walk(&view, &mut position, &mut found, &ends, &progress);
+        let walk = || Priority::Scrub.for_reads(|| Store::without_keys(walk));
+        let (walked, notes) = Store::attempt(walk);
+        let all = walked?;
+        if ends() {
+            return Ok(Round::LetGo);
+        }
+        let (totals, unseen) = (found.totals(), found.unseen());
+        let issued = issue::issue(self, func, found.into_blocks(), &reading, &ends, &progress);
+        let Some(mut done) = issued.filter(|_| reading.is_safe() && !ends()) else {
+            view.note_scan(|pass| pass.iter_mut().for_each(|pass| pass.ahead = [0; 4]));
+            return Ok(Round::LetGo);
+        };
+        notes.confirm(&self.disk.store, &|| reading.is_safe());
+        drop(reading);
+        // What cannot be walked is an error, and mostly one of the blocks that cannot be read.
+        done.errors = done.errors.max(unseen);
+        if done.repaired > 0
+            && let Err(e) = self.disk.tree().flush_all()
+        {
+            tracing::warn!("what a scan wrote is not durable: {e}");
+        }
+        {
+            let mut given = scanner.given.lock();
+            given.left.extend(done.left.iter().copied());
+            given.unseen |= unseen > 0;
+        }
+        let end = Ended { view, position, totals, done, all, orders };
+        Ok(match self.note_round(end, phys)? {
+            true => Round::Done,
+            false => Round::LetGo,
+        })
+    }
+}
+
+impl Shared {
+    /// See [`Engine::assess_resilver`].
+    pub(crate) fn assess_resilver(self: &Arc<Self>) -> Result<(), EngineError> {
+        if !self.needs_resilver() {
+            return Ok(());
+        }
+        let phys = ScanPhys::load(self.view().directory())?;
+        let resilvers = phys.is_some_and(|phys| phys.is_running() && phys.is_resilver());
+        if resilvers && !self.needs_another() {
+            return Ok(());
+        }
+        self.begin_resilver()?;
+        self.wake_scan();
+        Ok(())
+    }
+}
+
+/// What a round comes to.
+struct Ended {
+    view: Arc<cenote_pool::Pool>,
+    position: Position,
+    /// Bytes found, and bytes of blocks that need not be read.
+    totals: (u64, u64),
+    done: Scanned,
+    /// It was the last one.
+    all: bool,
+    /// [`Scanner::orders`] when it began.
+    orders: u64,
+}
+
+impl Engine {
+    /// Begins a scrub, or goes on with one that is paused (`spa_scan`).
+    ///
+    /// # Errors
+    /// A scrub or resilver is under way; the pool is suspended.
+    pub fn scrub(&self) -> Result<(), ScanError> {
+        self.scrub_from(false)
+    }
+
+    /// The same, of blocks that were born since the last scrub that was complete began (`zpool scrub -C`).
+    ///
+    /// # Errors
+    /// As for [`Engine::scrub`].
+    pub fn scrub_since_last(&self) -> Result<(), ScanError> {
+        self.scrub_from(true)
+    }
+
+    fn scrub_from(&self, last: bool) -> Result<(), ScanError> {
+        let begun = self.shared.begin_scrub(last)?;
+        self.shared.wake_scan();
+        begun
+    }
+
+    /// Pauses a scrub (`spa_scrub_pause_resume`).
+    ///
+    /// # Errors
+    /// No scrub is under way, or it is paused; the pool is suspended.
+    pub fn pause_scrub(&self) -> Result<(), ScanError> {
+        self.shared.pause_scrub()?
+    }
+
+    /// Gives up a scrub (`spa_scan_stop`).
+    ///
+    /// # Errors
+    /// No scrub is under way, or a resilver is; the pool is suspended.
+    pub fn stop_scrub(&self) -> Result<(), ScanError> {
+        self.shared.stop_scrub()?
+    }
+
+    /// Begins a resilver from the start, in place of any scan under way, if a leaf that takes writes lacks something.
+    /// Returns whether one does (`dsl_scan_restart_resilver`).
+    ///
+    /// # Errors
+    /// The pool is suspended.
+    pub fn start_resilver(&self) -> Result<bool, EngineError> {
+        let begun = self.shared.begin_resilver()?;
+        self.shared.wake_scan();
+        Ok(begun)
+    }
+
+    /// Begins a resilver if a leaf that takes writes lacks something that none under way gives to it
+    /// (`dsl_scan_assess_vdev`).
+    ///
+    /// # Errors
+    /// The pool is suspended.
+    pub fn assess_resilver(&self) -> Result<(), EngineError> {
+        self.shared.assess_resilver()
+    }
+
+    /// Whether a scan is under way that is not paused.
+    pub fn is_scanning(&self) -> bool {
+        let phys = ScanPhys::load(self.pool().directory());
+        phys.is_ok_and(|phys| phys.is_some_and(|p| p.is_running() && !p.is_paused()))
+    }
+
+    /// Goes on with what was under way when the pool was last in use, and begins a resilver if leaves lack something.
+    pub(crate) fn resume_scan(&self) {
+        let go_on = || -> Result<(), EngineError> {
+            self.shared.resilver_done()?;
+            let pool = self.pool();
+            let phys = ScanPhys::load(pool.directory())?.filter(ScanPhys::is_running);
+            if let Some(phys) = phys {
+                let start = self.shared.disk.outside.clock.seconds();
+                let paused = if phys.is_paused() { start } else { 0 };
+                pool.note_scan(|pass| *pass = Some(Pass { start, paused, ..Pass::default() }));
+                self.shared.scanner.active.store(true, SeqCst);
+            }
+            if phys.is_some_and(|phys| phys.is_resilver()) || self.shared.needs_resilver() {
+                self.start_resilver()?;
+            }
+            self.shared.wake_scan();
+            Ok(())
+        };
+        if let Err(e) = caught(go_on).unwrap_or_else(|why| Err(EngineError::Suspended(why))) {
+            tracing::warn!("the scan does not go on: {e}");
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Changes of a scan's state, in syncing context (`dsl_scan_setup_sync`, `dsl_scan_sync_state`, `dsl_scan_done`).
+
+use super::position::{self, Position};
+use super::{Ended, ScanError};
+use crate::task::EngineError;
+use crate::{Shared, SyncContext};
+use cenote_dsl::write::{Result, Tx};
+use cenote_pool::config_write::{entry, set_entry};
+use cenote_pool::events::Sysevent;
+use cenote_pool::history;
+use cenote_pool::scan::{Pass, ScanPhys};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+/// The last group whose blocks a scrub has looked at (`DMU_POOL_LAST_SCRUBBED_TXG`).
+const LAST_SCRUBBED: &str = "last_scrubbed_txg";
+const SCRUB: u64 = 1;
+const RESILVER: u64 = 2;
+const SCANNING: u64 = 1;
+const FINISHED: u64 = 2;
+const CANCELED: u64 = 3;
+
+/// What came of an order: it was carried out or refused, unless the pool cannot be changed.
+type Changed<T> = std::result::Result<std::result::Result<T, ScanError>, EngineError>;
+
+impl SyncContext<'_> {
+    fn scan_state(&mut self) -> Result<ScanPhys> {
+        Ok(position::read(self.tx.mos)?.unwrap_or_default())
+    }
+
+    fn scan_history(&mut self, what: &str, message: &str) -> Result<()> {
+        let record = history::internal(what, message, None, self.tx.txg, self.tx.now);
+        let append = |tx: &mut Tx<'_>| Ok(history::append(tx.mos, &record)?);
+        self.tx.unless_unreadable("the pool's history is not written", append)?;
+        Ok(())
+    }
+
+    /// A scan begins (`dsl_scan_setup_sync`).
+    fn set_up(&mut self, func: u64, (min_txg, max_txg): (u64, u64)) -> Result<()> {
+        let mut before = self.scan_state()?;
+        position::drop_queue(self.tx.mos, &mut before)?;
+        let allocated = self.disk.allocator.groups().map(|group| group.allocated());
+        let phys = ScanPhys {
+            func,
+            state: SCANNING,
+            min_txg,
+            max_txg,
+            start: self.tx.now,
+            to_examine: allocated.fold(0, u64::saturating_add),
+            ..ScanPhys::default()
+        };
+        let format = self.tx.zap_format()?;
+        Position::Mos(None).store(self.tx.mos, phys, format)?;
+        let message = format!("func={func} mintxg={min_txg} maxtxg={max_txg}");
+        self.scan_history("scan setup", &message)
+    }
+
+    /// A scan ends (`dsl_scan_done`).
+    fn scan_done(&mut self, mut phys: ScanPhys, complete: bool) -> Result<()> {
+        position::drop_queue(self.tx.mos, &mut phys)?;
+        (phys.state, phys.end) = (if complete { FINISHED } else { CANCELED }, self.tx.now);
+        position::write(self.tx.mos, &phys.pausing(false))?;
+        if complete && phys.is_scrub() {
+            set_entry(self.tx.mos, LAST_SCRUBBED, phys.max_txg)?;
+        }
+        let what = if complete { "scan done" } else { "scan cancelled" };
+        self.scan_history(what, &format!("errors={}", phys.errors))
+    }
+}
+
+impl Shared {
+    fn scan_task<T: Send + 'static>(
+        self: &Arc<Self>,
+        change: impl FnOnce(&Arc<Shared>, &mut SyncContext<'_>) -> Result<T> + Send + 'static,
+    ) -> std::result::Result<T, EngineError> {
+        let shared = self.clone();
+        self.queue.run(&self.tx_state, move |context| change(&shared, context), |_| true)
+    }
+
+    fn scan_event(&self, name: &str) {
+        Sysevent::of_pool(name).post(&self.disk.store);
+    }
+
+    /// What is known of a scan that begins, or goes on, now.
+    fn begin_pass(&self) {
+        let start = self.disk.outside.clock.seconds();
+        self.view().note_scan(|pass| *pass = Some(Pass { start, ..Pass::default() }));
+    }
+
+    pub(super) fn begin_scrub(self: &Arc<Self>, since_last: bool) -> Changed<()> {
+        let begun = self.scan_task(move |shared, context| {
+            let phys = context.scan_state()?;
+            let refused = match phys {
+                phys if phys.is_paused() => {
+                    position::write(context.tx.mos, &phys.pausing(false))?;
+                    shared.scanner.ordered();
+                    return Ok(Ok(true));
+                }
+                phys if !phys.is_running() => None,
+                phys if phys.is_resilver() => Some(ScanError::Resilvering),
+                _ => Some(ScanError::Scrubbing),
+            };
+            if let Some(why) = refused {
+                return Ok(Err(why));
+            }
+            let txg = context.tx.txg;
+            let last = if since_last { entry(context.tx.mos, LAST_SCRUBBED)? } else { None };
+            context.set_up(SCRUB, (last.unwrap_or(0), txg))?;
+            shared.scanner.active.store(true, SeqCst);
+            shared.scanner.ordered();
+            Ok(Ok(false))
+        })?;
+        self.scanner.ordered();
+        Ok(begun.map(|resumed| {
+            if resumed {
+                let now = self.disk.outside.clock.seconds();
+                self.view().note_scan(|pass| {
+                    if let Some(pass) = pass {
+                        let since = now.saturating_sub(std::mem::take(&mut pass.paused));
+                        pass.spent_paused = pass.spent_paused.saturating_add(since);
+                    }
+                });
+                return self.scan_event("scrub_resume");
+            }
+            self.disk.tree().root().begin_scan();
+            self.begin_pass();
+            self.scan_event("scrub_start");
+        }))
+    }
+
+    pub(super) fn pause_scrub(self: &Arc<Self>) -> Changed<()> {
+        let paused = self.scan_task(|shared, context| {
+            let phys = context.scan_state()?;
+            let refused = match phys {
+                phys if !phys.is_running() => ScanError::NoScrub,
+                phys if phys.is_resilver() => ScanError::Resilvering,
+                phys if phys.is_paused() => ScanError::Paused,
+                phys => {
+                    position::write(context.tx.mos, &phys.pausing(true))?;
+                    shared.scanner.ordered();
+                    return Ok(Ok(()));
+                }
+            };
+            Ok(Err(refused))
+        })?;
+        self.scanner.ordered();
+        Ok(paused.map(|()| {
+            let now = self.disk.outside.clock.seconds();
+            self.view().note_scan(|pass| pass.iter_mut().for_each(|pass| pass.paused = now));
+            self.scan_event("scrub_paused");
+        }))
+    }
+
+    pub(super) fn stop_scrub(self: &Arc<Self>) -> Changed<()> {
+        let stopped = self.scan_task(|shared, context| {
+            let phys = context.scan_state()?;
+            if !phys.is_running() {
+                return Ok(Err(ScanError::NoScrub));
+            }
+            if phys.is_resilver() {
+                return Ok(Err(ScanError::Resilvering));
+            }
+            context.scan_done(phys, false)?;
+            shared.scanner.ordered();
+            Ok(Ok(()))
+        })?;
+        self.scanner.ordered();
+        Ok(stopped.map(|()| {
+            self.view().note_scan(|pass| *pass = None);
+            self.scan_event("scrub_abort");
+        }))
+    }
+
+    pub(super) fn begin_resilver(self: &Arc<Self>) -> std::result::Result<bool, EngineError> {
+        let begun = self.scan_task(|shared, context| {
+            let Some(range) = shared.begin_giving(context.tx.txg) else { return Ok(None) };
+            let phys = context.scan_state()?;
+            if phys.is_running() {
+                context.scan_done(phys, false)?;
+            }
+            context.set_up(RESILVER, range)?;
+            shared.scanner.active.store(true, SeqCst);
+            shared.scanner.ordered();
+            Ok(Some(phys.is_running() && phys.is_scrub()))
+        })?;
+        self.scanner.ordered();
+        let Some(aborted) = begun else { return Ok(false) };
+        if aborted {
+            self.scan_event("scrub_abort");
+        }
+        self.disk.tree().root().begin_scan();
+        self.begin_pass();
+        self.scan_event("resilver_start");
+        Ok(true)
+    }
+
+    /// Notes what a round came to. False: the scan is another one by now.
+    pub(super) fn note_round(
+        self: &Arc<Self>,
+        ended: Ended,
+        from: ScanPhys,
+    ) -> std::result::Result<bool, EngineError> {
+        let all = ended.all;
+        let noted = self.scan_task(move |shared, context| context.note_round(shared, ended))?;
+        if !noted {
+            return Ok(false);
+        }
+        self.view().note_scan(|pass| pass.iter_mut().for_each(|pass| pass.ahead = [0; 4]));
+        if all {
+            self.scanner.active.store(false, SeqCst);
+            self.view().note_scan(|pass| *pass = None);
+            self.scan_event(if from.is_scrub() { "scrub_finish" } else { "resilver_finish" });
+            if from.is_resilver() {
+                self.resilver_done()?;
+            }
+            if self.needs_another() {
+                self.begin_resilver()?;
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl SyncContext<'_> {
+    fn note_round(&mut self, shared: &Shared, ended: Ended) -> Result<bool> {
+        let now = self.scan_state()?;
+        let Ended { view, mut position, totals: (examined, skipped), done, all, orders } = ended;
+        if shared.scanner.orders.load(SeqCst) != orders || !now.is_running() || now.is_paused() {
+            return Ok(false);
+        }
+        let phys = ScanPhys {
+            examined: now.examined.saturating_add(examined),
+            skipped: now.skipped.saturating_add(skipped),
+            processed: now.processed.saturating_add(done.repaired),
+            errors: now.errors.saturating_add(done.errors),
+            ..now
+        };
+        if all {
+            if phys.is_resilver() {
+                self.excise(shared)?;
+            }
+            self.scan_done(phys, true)?;
+            return Ok(true);
+        }
+        position.settle(self.tx.mos, &view);
+        let format = self.tx.zap_format()?;
+        position.store(self.tx.mos, phys, format)?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,197 @@
+//! A device joins a vdev: as another side of a mirror, to replace a device, or as a spare for one (`spa_vdev_attach`).
+
+use super::{CONCURRENT, before_joining, invalid, path_of, set_zap, without_place};
+use crate::create::{self, NewDevice};
+use crate::task::EngineError;
+use crate::{Engine, Shared, SyncContext};
+use cenote_dsl::write::{DslWriteError, Result};
+use cenote_format::nvlist::{NvList, NvValue};
+use cenote_pool::config;
+use cenote_pool::config_write::aux;
+use cenote_pool::events::Sysevent;
+use cenote_pool::surgery;
+use cenote_vdev::{Vdev, VdevTree};
+use std::result::Result as StdResult;
+use std::sync::Arc;
+
+/// A device that is to join a vdev.
+pub struct Attach {
+    /// Guid of the leaf beside which it is put.
+    pub beside: u64,
+    /// The device.
+    pub new: NewDevice,
+    /// It takes the place of that leaf once it has all that the leaf has.
+    pub replaces: bool,
+}
+
+/// What joining makes of the vdev above the new device.
+struct Plan {
+    /// Type of the vdev that both are below.
+    kind: &'static str,
+    /// The word in the history, and the one between the two paths.
+    words: (&'static str, &'static str),
+}
+
+impl Engine {
+    /// Has a device join a vdev (`zpool attach`, `zpool replace`, `spa_vdev_attach`). When this returns it is part of the
+    /// pool, and a resilver gives it what was written before; one that was under way begins anew.
+    ///
+    /// # Errors
+    /// The vdev is not one that can be attached to, or the device does not fit, with OpenZFS's words; it cannot be written;
+    /// the pool is suspended.
+    pub fn attach(&self, attach: Attach) -> StdResult<(), EngineError> {
+        self.shared.attach(attach)
+    }
+}
+
+impl Shared {
+    /// See [`Engine::attach`].
+    pub(super) fn attach(self: &Arc<Self>, attach: Attach) -> StdResult<(), EngineError> {
+        let guid = config::number(&attach.new.leaf, "guid");
+        let (path, device) = (attach.new.device.path().to_path_buf(), attach.new.device.clone());
+        let is_spare = config::flag(&attach.new.leaf, "is_spare");
+        let change = move |context: &mut SyncContext<'_>| context.attach(&attach);
+        self.queue.run(&self.tx_state, change, |()| true)?;
+        let pool = self.view();
+        pool.devices().insert([(guid, path, device)]);
+        let tree = pool.store().vdevs();
+        let joined = tree.find(guid);
+        let names: &[&str] =
+            if is_spare { &["vdev_spare", "vdev_attach"] } else { &["vdev_attach"] };
+        for name in names {
+            let vdev = joined.as_deref();
+            Sysevent { vdev, ..Sysevent::of_pool(name) }.post(pool.store());
+        }
+        drop((tree, joined, pool));
+        // It has joined, whatever becomes of the resilver: one begins at the next import at the latest.
+        if let Err(error) = self.resilver_what_joined() {
+            tracing::warn!(%error, "no resilver begins");
+        }
+        Ok(())
+    }
+
+    /// Begins a resilver for a device that joined, once what it lacks of groups that were under way is on disk.
+    fn resilver_what_joined(self: &Arc<Self>) -> StdResult<(), EngineError> {
+        for _ in 1..CONCURRENT {
+            self.queue.run(&self.tx_state, |_| Ok(()), |()| true)?;
+        }
+        self.assess_resilver()
+    }
+}
+
+/// Refuses what cannot be attached to, in OpenZFS's words.
+fn plan(tree: &VdevTree, old: &Vdev, attach: &Attach) -> Result<Plan> {
+    let parent = tree.parent_of(old.guid());
+    let above = parent.as_deref().map_or("root", |parent| parent.kind());
+    let is_spare = config::flag(&attach.new.leaf, "is_spare");
+    let was_spare = config::flag(old.config(), "is_spare");
+    let is_log = tree.top_of(old.guid()).is_some_and(|top| top.is_log());
+    if !attach.replaces {
+        return match above {
+            "mirror" | "root" => Ok(Plan { kind: "mirror", words: ("attach", "to") }),
+            _ => invalid("can only attach to mirrors and top-level disks"),
+        };
+    }
+    if is_log && is_spare {
+        return invalid("cannot replace a log with a spare");
+    }
+    let doubled = is_spare && (above == "replacing" || below_spare(tree, old));
+    if above == "spare" && is_spare != was_spare || doubled && above != "spare" {
+        return invalid(
+            "already in replacing/spare config; wait for completion or use 'zpool detach'",
+        );
+    }
+    Ok(match is_spare {
+        true => Plan { kind: "spare", words: ("spare in", "for") },
+        false => Plan { kind: "replacing", words: ("replace", "for") },
+    })
+}
+
+/// Whether there is a spare vdev anywhere above a leaf.
+fn below_spare(tree: &VdevTree, leaf: &Vdev) -> bool {
+    let mut above = tree.parent_of(leaf.guid());
+    while let Some(vdev) = above {
+        if vdev.kind() == "spare" {
+            return true;
+        }
+        above = tree.parent_of(vdev.guid()).filter(|_| vdev.kind() != "root");
+    }
+    false
+}
+
+impl SyncContext<'_> {
+    /// See [`Engine::attach`].
+    fn attach(&mut self, attach: &Attach) -> Result<()> {
+        let tree = self.disk.tree();
+        let Some(old) = tree.find(attach.beside) else { return invalid("no such device in pool") };
+        if old.kind() == "raidz" {
+            return invalid("expansion of RAID-Z is not supported");
+        }
+        if !old.is_leaf() {
+            return invalid("can only attach to mirrors and top-level disks");
+        }
+        let plan = plan(&tree, &old, attach)?;
+        let top = tree.top_of(old.guid()).cloned().ok_or(DslWriteError::NotFound)?;
+        if attach.new.size() < tree.least_size(old.guid()).unwrap_or(0) {
+            return invalid("device is too small");
+        }
+        if attach.new.ashift > u64::from(top.ashift()) {
+            return invalid(
+                "The new device cannot have a higher alignment requirement than the top-level vdev.",
+            );
+        }
+        let guid = config::number(&attach.new.leaf, "guid");
+        if tree.find(guid).is_some() {
+            return invalid("one or more vdevs refer to the same device");
+        }
+        self.is_listed(attach)?;
+        self.join(attach, &plan, top.id())
+    }
+
+    /// Refuses a device that is said to be a spare of the pool and is not.
+    fn is_listed(&mut self, attach: &Attach) -> Result<()> {
+        if !config::flag(&attach.new.leaf, "is_spare") {
+            return Ok(());
+        }
+        let guid = config::number(&attach.new.leaf, "guid");
+        let is_it = |spare: &NvList| config::number(spare, "guid") == guid;
+        match aux(self.tx.mos, "spares")?.iter().any(is_it) {
+            true => Ok(()),
+            false => invalid("can only be replaced by another hot spare"),
+        }
+    }
+
+    /// Puts the device beside the other one, below top-level vdev `top`.
+    fn join(&mut self, attach: &Attach, plan: &Plan, top: u64) -> Result<()> {
+        let chance = || self.disk.outside.chance.number();
+        let above = chance().map_err(|e| DslWriteError::Invalid(e.to_string()))? | 1;
+        let mut root = self.config.vdev_tree.clone();
+        let mut new = without_place(&attach.new.leaf);
+        // A resilver that began before this group is not the one that brings it up to date (`vdev_resilver_txg`).
+        new.set("resilver_txg", NvValue::Uint64(self.tx.txg));
+        let guid = config::number(&new, "guid");
+        let new_path = path_of(&new);
+        surgery::attach(&mut root, attach.beside, plan.kind, above, new)
+            .ok_or(DslWriteError::NotFound)?;
+        let old_path = config::find(&root, attach.beside).map(path_of).unwrap_or_default();
+        let zap = self.maps.linked_zap(self.tx.mos)?;
+        set_zap(&mut root, guid, zap);
+        let (word, between) = plan.words;
+        let message = format!("{word} vdev={new_path} {between} vdev={old_path}");
+        self.record("vdev attach", &message)?;
+        let mut joined = self.config.clone();
+        joined.vdev_tree = root;
+        create::write_label(&attach.new, &joined, top)
+            .map_err(|e| DslWriteError::Invalid(format!("labels cannot be written: {e}")))?;
+        let device = attach.new.device.clone();
+        let open = &mut |g: u64, _: &NvList| (g == guid).then(|| device.clone());
+        let tree = self.altered_tree(&joined.vdev_tree, top, open, &|guid| guid)?;
+        let usable = tree.find(guid).is_some_and(|leaf| leaf.state().readable());
+        if !usable {
+            return invalid("one or more devices is currently unavailable");
+        }
+        let lacks = tree.miss(guid, before_joining(self.tx.txg));
+        lacks.map_err(|e| DslWriteError::Invalid(e.to_string()))?;
+        self.replace_tree(tree, joined.vdev_tree)
+    }
+}

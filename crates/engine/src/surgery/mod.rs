@@ -1,0 +1,99 @@
+//! Devices that join a vdev and leave one while the pool is in use (`spa_vdev_attach`, `spa_vdev_detach`).
+//!
+//! A sync task does all of it, so that nothing can come in between. One that brings a device in gives it labels that say
+//! whose it is but not that the pool has it yet, and notes that it lacks all that was written so far; one that takes a
+//! device out frees what the MOS has of it. A new tree takes the place of the old one ([`VdevTree::altered`]), and the
+//! config is written. The uberblock of that group makes it so: a crash before it leaves the vdev as it was, and a new
+//! device that belongs to no pool.
+//!
+//! Blocks of the groups that are open or being quiesced meanwhile may still go by way of the old tree. So a new device lacks
+//! those groups as well ([`CONCURRENT`]), though it may have some of their blocks. A device that left keeps its labels until
+//! the group is on disk; then they are written anew, as those of no pool, and it is let go of.
+//!
+//! | room | what |
+//! |---|---|
+//! | [`attach`](super::Engine::attach) | a device joins: a side of a mirror, a replacement, a spare that steps in |
+//! | [`detach`](super::Engine::detach) | a device leaves |
+//! | [`spare`](super::Engine::spare) | hot spares, and how they step in |
+
+mod attach;
+mod detach;
+mod spare;
+
+pub use attach::Attach;
+pub(crate) use spare::SpareCaller;
+
+use super::SyncContext;
+use crate::create::FIRST_TXG;
+use cenote_dsl::write::{DslWriteError, Result, Tx};
+use cenote_format::nvlist::{NvList, NvValue};
+use cenote_pool::config;
+use cenote_pool::history;
+use cenote_vdev::{FindDevice, VdevTree};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Transaction groups that can be under way at once: open, quiescing, syncing (`TXG_CONCURRENT_STATES`).
+const CONCURRENT: u64 = 3;
+
+/// What a device lacks that joins in group `txg`.
+fn before_joining(txg: u64) -> Range<u64> {
+    FIRST_TXG..txg.saturating_add(CONCURRENT)
+}
+
+fn invalid<T>(why: impl Into<String>) -> Result<T> {
+    Err(DslWriteError::Invalid(why.into()))
+}
+
+impl SyncContext<'_> {
+    /// A tree of the pool's vdevs in which the top-level vdev `top` is as the config has it by now.
+    fn altered_tree(
+        &self,
+        root: &NvList,
+        top: u64,
+        open: FindDevice<'_>,
+        was: &dyn Fn(u64) -> u64,
+    ) -> Result<Arc<VdevTree>> {
+        let tree = self.disk.tree().altered(root, top, open, was);
+        tree.map_err(|e| DslWriteError::Invalid(e.to_string()))
+    }
+
+    /// Adds a record of what was done to the pool's history.
+    fn record(&mut self, name: &str, message: &str) -> Result<()> {
+        let record = history::internal(name, message, None, self.tx.txg, self.tx.now);
+        let append = |tx: &mut Tx<'_>| Ok(history::append(tx.mos, &record)?);
+        self.tx.unless_unreadable("the pool's history is not written", append)?;
+        Ok(())
+    }
+
+    /// From now on the pool has this tree and this root. To be called last: it is not undone.
+    fn replace_tree(&mut self, tree: Arc<VdevTree>, root: NvList) -> Result<()> {
+        self.tx.mos.check_change()?;
+        self.disk.store.replace_vdevs(tree);
+        self.config.vdev_tree = root;
+        self.config_changed = true;
+        Ok(())
+    }
+}
+
+/// A leaf as it is listed among spares, or as one that joins a vdev: without what it has from its place.
+fn without_place(leaf: &NvList) -> NvList {
+    let place = ["id", "ashift", "asize", "create_txg", "top_guid", "metaslab_array"];
+    let mut own = leaf.clone();
+    own.pairs.retain(|(name, _)| !place.contains(&name.as_str()));
+    own
+}
+
+/// The path of a leaf, for messages.
+fn path_of(leaf: &NvList) -> String {
+    config::path(leaf).map_or_else(|| "none".into(), |path| path.display().to_string())
+}
+
+/// Enters the number of a leaf's ZAP into the config.
+fn set_zap(root: &mut NvList, guid: u64, zap: u64) {
+    config::for_each_leaf_mut(root, &mut |leaf| {
+        if config::number(leaf, "guid") == guid {
+            leaf.set("com.delphix:vdev_zap_leaf", NvValue::Uint64(zap));
+        }
+    });
+}

@@ -1,0 +1,171 @@
+//! Hot spares: as devices that join a vdev, and how they step in for devices that fail.
+//!
+//! After each transaction group, and after an import, spares are *called* ([`Shared::call_spares`]): if a device is out of
+//! use, and not because someone took it offline, a spare that is not in use takes its place, as OpenZFS's zfs-retire agent
+//! has it. A thread of its own does that, since it waits for groups. A spare that does not fit a device, or was taken away from
+//! it, is not tried there again before the device has worked again, or the pool is imported again.
+//!
+//! What a device was out of use for may be over: then the spare goes back to the others when it is detached, or stays for
+//! good when the device that it stands in for is.
+
+use super::Attach;
+use crate::create::{NewDevice, OpenDevices, SystemDevices};
+use crate::{Engine, Shared};
+use cenote_format::nvlist::NvList;
+use cenote_pool::config;
+use cenote_vdev::{Device, Vdev, VdevState, VdevTree, read_labels};
+use parking_lot::Mutex;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread::JoinHandle;
+
+/// The name of the thread.
+const NAME: &str = "spares";
+
+/// What has spares step in.
+#[derive(Default)]
+pub(crate) struct SpareCaller {
+    thread: Mutex<Option<JoinHandle<()>>>,
+    /// No spare steps in any more.
+    stopped: AtomicBool,
+    /// Devices and the spares that do not fit them, by guids.
+    refused: Mutex<HashSet<(u64, u64)>>,
+}
+
+impl SpareCaller {
+    /// Ends the thread, and lets no other begin.
+    pub fn stop(&self) {
+        self.stopped.store(true, SeqCst);
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Whether a device that is not in use is still the spare with this guid, or would have become a device of this pool.
+fn is_free(device: &dyn Device, guid: u64, pool: u64) -> bool {
+    let label = read_labels(device).ok().flatten().map(|labels| labels.config);
+    label.is_some_and(|label| {
+        let idle = config::number(&label, "state") == config::STATE_SPARE;
+        config::number(&label, "guid") == guid
+            && (idle || config::number(&label, "pool_guid") == pool)
+    })
+}
+
+/// Whether a leaf is out of use, and not because someone took it offline.
+fn has_failed(leaf: &Vdev) -> bool {
+    matches!(leaf.state(), VdevState::Faulted | VdevState::Removed | VdevState::CantOpen(_))
+}
+
+/// Whether a spare is to step in for a leaf.
+fn wants_spare(tree: &VdevTree, leaf: &Vdev) -> bool {
+    let parent = tree.parent_of(leaf.guid());
+    let taken = parent.is_none_or(|p| matches!(p.kind(), "root" | "spare" | "replacing"));
+    let top = tree.top_of(leaf.guid());
+    has_failed(leaf) && !taken && top.is_some_and(|top| !top.is_log() && top.state().readable())
+}
+
+impl Shared {
+    /// A spare that is taken out of a vdev does not step in again at once for the others below it.
+    pub(super) fn let_spare_rest(&self, leaf: u64) {
+        let tree = self.disk.tree();
+        let is_spare = |v: &Arc<Vdev>| config::flag(v.config(), "is_spare");
+        if tree.find(leaf).is_some_and(|v| is_spare(&v))
+            && let Some(parent) = tree.parent_of(leaf)
+        {
+            let others = parent.children().iter().map(|other| (other.guid(), leaf));
+            self.spares.refused.lock().extend(others);
+        }
+    }
+
+    /// Devices and the spares that may step in for them, by guids.
+    fn wanted(&self) -> Vec<(u64, u64)> {
+        let (pool, tree) = (self.view(), self.disk.tree());
+        let spares = pool.spares().iter().map(|spare| config::number(spare, "guid"));
+        let idle: Vec<u64> = spares.filter(|spare| tree.find(*spare).is_none()).collect();
+        if idle.is_empty() {
+            return Vec::new();
+        }
+        let wanting = tree.leaves().into_iter().filter(|leaf| wants_spare(&tree, leaf));
+        let mut refused = self.spares.refused.lock();
+        // One that works again may fail again.
+        refused.retain(|(leaf, _)| tree.find(*leaf).is_some_and(|leaf| has_failed(&leaf)));
+        let pairs = wanting.flat_map(|leaf| idle.iter().map(move |spare| (leaf.guid(), *spare)));
+        pairs.filter(|pair| !refused.contains(pair)).collect()
+    }
+
+    /// Has a thread put spares in the place of devices that failed, unless one does.
+    pub(crate) fn call_spares(self: &Arc<Self>) {
+        let mut thread = self.spares.thread.lock();
+        let busy = thread.as_ref().is_some_and(|thread| !thread.is_finished());
+        let stopped = self.spares.stopped.load(SeqCst) || self.options.deterministic;
+        if busy || stopped || self.wanted().is_empty() {
+            return;
+        }
+        let theirs = self.clone();
+        let run = move || {
+            theirs.disk.store.alarm().guard(NAME, || theirs.step_in());
+        };
+        let spawned = std::thread::Builder::new().name(NAME.into()).spawn(run);
+        *thread = spawned.inspect_err(|e| tracing::warn!("no spare steps in: {e}")).ok();
+    }
+
+    /// Puts spares in the place of devices that failed.
+    fn step_in(self: &Arc<Self>) {
+        while let Some((beside, spare)) = self.wanted().first().copied() {
+            if self.spares.stopped.load(SeqCst) {
+                return;
+            }
+            let put = self.spare(spare).and_then(|new| {
+                let attach = Attach { beside, new, replaces: true };
+                self.attach(attach).map_err(|e| e.to_string())
+            });
+            match put {
+                Ok(()) => tracing::warn!(beside, spare, "a spare steps in"),
+                Err(why) => {
+                    tracing::warn!(beside, spare, why, "the spare does not step in");
+                    self.spares.refused.lock().insert((beside, spare));
+                }
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// The device of a spare of the pool that is not in use, given its guid, to join a vdev ([`Engine::attach`]).
+    ///
+    /// # Errors
+    /// In the words of messages: there is no such spare; the pool has it in use; it cannot be opened.
+    pub fn spare(&self, guid: u64) -> Result<NewDevice, String> {
+        self.shared.spare(guid)
+    }
+}
+
+impl Shared {
+    fn spare(&self, guid: u64) -> Result<NewDevice, String> {
+        let pool = self.view();
+        let is_it = |spare: &&NvList| config::number(spare, "guid") == guid;
+        let spare = pool.spares().iter().find(is_it).ok_or("no such device in pool")?;
+        let path = config::path(spare).ok_or("no such device in pool")?;
+        if pool.store().vdevs().find(guid).is_some() {
+            return Err(format!("{} is busy", path.display()));
+        }
+        // It is open for reading, as one that pools share.
+        pool.devices().forget(guid);
+        let device = SystemDevices.open_rw(&path);
+        pool.devices().share(guid, path.clone());
+        let device = device.map_err(|e| match e.kind() {
+            std::io::ErrorKind::ResourceBusy => format!("{} is busy", path.display()),
+            _ => format!("{}: {e}", path.display()),
+        })?;
+        if !is_free(device.as_ref(), guid, pool.guid()) {
+            // Pools share spares: another one has it by now.
+            return Err(format!("{} is busy", path.display()));
+        }
+        let new =
+            NewDevice { leaf: spare.clone(), device, ashift: config::number(spare, "ashift") };
+        Ok(new.for_sectors(&SystemDevices, 0))
+    }
+}

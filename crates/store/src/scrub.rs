@@ -1,0 +1,213 @@
+//! What a scan does with the blocks that it found (`scan_exec_io`, `dsl_scan_scrub_done`).
+//!
+//! A scan found pointers, some time ago, and holds them in the order of devices. Here a batch of them is read past the
+//! ARC: every copy of each for a scrub, what leaves lack for a resilver (`cenote_vdev`'s `scrub`). What is wrong is
+//! written anew from any copy that is right.
+//!
+//! The pointers may have gone stale meanwhile. The scan says whether they still hold (`current`), as it does so under
+//! an epoch of reads: before anything is counted, and again while nothing else is written, before anything is
+//! repaired.
+//!
+//! A gang block is checked as a whole at its first pointer: each copy of each header, and all parts. Blocks of
+//! encrypted datasets need no key: their checksums are of the encrypted bytes.
+
+use std::sync::Arc;
+
+use cenote_format::abd::Abd;
+use cenote_format::blkptr::{BlockPointer, Dva};
+use cenote_vdev::{BlockRead, Checked, Fault, Vdev, VdevError, VdevTree};
+
+use crate::error::Bookmark;
+use crate::gang::Assembly;
+use crate::notes::Unreadable;
+use crate::pipeline::{Store, check};
+use crate::verify;
+
+/// What is scanned for (`pool_scan_func_t`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScanFunc {
+    /// Everything is read.
+    Scrub,
+    /// What leaves missed is written to them.
+    Resilver,
+}
+
+/// A copy of a block that is to be looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct ScanBlock {
+    /// The block's pointer.
+    pub bp: BlockPointer,
+    /// The block in its owner's eyes.
+    pub at: Bookmark,
+    /// Which of its DVAs.
+    pub copy: usize,
+}
+
+/// What came of a batch.
+#[derive(Debug, Default)]
+pub struct Scanned {
+    /// Bytes that were written.
+    pub repaired: u64,
+    /// Blocks of which no copy is right.
+    pub errors: u64,
+    /// Leaves, by guid, that lack blocks of these transaction groups and were not given them.
+    pub left: Vec<(u64, u64)>,
+}
+
+/// A batch under way.
+struct Batch<'a> {
+    store: &'a Store,
+    func: ScanFunc,
+    tree: Arc<VdevTree>,
+    faults: Vec<(u64, Fault)>,
+    unreadable: Vec<Unreadable>,
+    left: Vec<(u64, u64)>,
+}
+
+/// One read: a block or a gang header.
+struct Read {
+    bp: BlockPointer,
+    at: Bookmark,
+    dva: Dva,
+    size: u64,
+    header: bool,
+}
+
+impl Store {
+    /// Looks at a batch of copies, and repairs what is wrong or lacking. `None`: `current` said that their pointers
+    /// may be out of date, and nothing counts.
+    ///
+    /// Blocks that cannot be read are listed.
+    pub fn scan_many(
+        &self,
+        func: ScanFunc,
+        blocks: &[ScanBlock],
+        current: &dyn Fn() -> bool,
+    ) -> Option<Scanned> {
+        let tree = Arc::clone(&self.vdevs());
+        let (faults, unreadable, left) = (Vec::new(), Vec::new(), Vec::new());
+        let mut batch = Batch { store: self, func, tree, faults, unreadable, left };
+        batch.read(blocks);
+        if !current() {
+            return None;
+        }
+        let Batch { tree, faults, unreadable, mut left, .. } = batch;
+        let repaired = tree.repair_many(&faults, current)?;
+        faults.iter().for_each(|(_, fault)| fault.charge());
+        let errors = unreadable.len() as u64;
+        self.list_unreadable(unreadable);
+        left.extend(repaired.failed);
+        Some(Scanned { repaired: repaired.bytes, errors, left })
+    }
+}
+
+impl Batch<'_> {
+    fn read(&mut self, blocks: &[ScanBlock]) {
+        let mut reads = Vec::with_capacity(blocks.len());
+        for block in blocks.iter().filter(|block| check(&block.bp, block.at).is_ok()) {
+            let ScanBlock { bp, at, copy } = *block;
+            match bp.dva(copy) {
+                Some(dva) if dva.gang => self.gang(&bp, at, copy, &mut reads),
+                Some(dva) => reads.push(Read { bp, at, dva, size: bp.psize(), header: false }),
+                None => {}
+            }
+        }
+        self.check(&reads);
+    }
+
+    /// Adds what gang block `bp` consists of.
+    fn gang(&mut self, bp: &BlockPointer, at: Bookmark, copy: usize, reads: &mut Vec<Read>) {
+        let headers = |bp: &BlockPointer, reads: &mut Vec<Read>| {
+            let size = Assembly::new(self.store, bp, at).header_size(bp);
+            let dvas = bp.dvas().filter(|dva| dva.gang);
+            reads.extend(dvas.map(|dva| Read { bp: *bp, at, dva, size, header: true }));
+        };
+        if copy != 0 {
+            return;
+        }
+        headers(bp, reads);
+        // What is wrong with headers is found by their own reads.
+        let (members, _) = Store::attempt(|| self.store.gang_members(bp, at));
+        let Ok(members) = members else {
+            let txg = bp.physical_birth();
+            let lacks = |leaf: &Arc<Vdev>| leaf.missing().iter().any(|r| r.contains(&txg));
+            let leaves = self.tree.leaves().into_iter().filter(lacks);
+            self.left.extend(leaves.map(|leaf| (leaf.guid(), txg)));
+            return self.unreadable.push(Unreadable { at, mismatch: true });
+        };
+        for part in members {
+            if part.is_gang() {
+                headers(&part, reads);
+                continue;
+            }
+            let (bp, size) = (part, part.psize());
+            reads.extend(part.dvas().map(|dva| Read { bp, at, dva, size, header: false }));
+        }
+    }
+
+    fn check(&mut self, reads: &[Read]) {
+        let store = self.store;
+        let verifiers: Vec<_> = reads.iter().map(|read| read.verifier(store)).collect();
+        let requests: Vec<BlockRead<'_>> =
+            reads.iter().zip(&verifiers).map(|(read, verify)| read.request(verify)).collect();
+        let done = match self.func {
+            ScanFunc::Scrub => self.tree.check_many(&requests),
+            ScanFunc::Resilver => self.tree.lacking_many(&requests),
+        };
+        for ((read, request), checked) in reads.iter().zip(&requests).zip(done) {
+            self.note(read, request, checked);
+        }
+    }
+
+    fn note(&mut self, read: &Read, request: &BlockRead<'_>, checked: Checked) {
+        let Checked { block, mut faults, mut left } = checked;
+        if let Err(why) = block {
+            let found = self.another_copy(read);
+            let (vdev, offset) = (request.vdev, request.offset);
+            if let Some(block) = &found {
+                faults = self.tree.healed_by(vdev, offset, faults, block);
+            } else if read.is_first() {
+                let mismatch = matches!(why, VdevError::Checksum { .. });
+                self.unreadable.push(Unreadable { at: read.at, mismatch });
+            }
+            if self.func == ScanFunc::Resilver {
+                let (lacks, others) = self.tree.lacks_of(request, found.as_ref());
+                faults.extend(lacks);
+                left = others;
+            }
+        }
+        let txg = request.txg;
+        self.left.extend(left.into_iter().map(|guid| (guid, txg)));
+        self.faults.extend(faults.into_iter().map(|fault| (txg, fault)));
+    }
+
+    /// The block, by another of its copies.
+    fn another_copy(&self, read: &Read) -> Option<Abd> {
+        let Read { bp, at, dva, header, .. } = read;
+        let mut others = bp.dvas().filter(|other| other != dva && !other.gang && !header);
+        // Their own faults are found by their own reads.
+        others.find_map(|other| Store::attempt(|| self.store.fetch_plain(bp, other, *at).ok()).0)
+    }
+}
+
+impl Read {
+    /// Whether this is the first copy of a block: a block that is lost is one error, however many copies it has. A lost
+    /// header is an error of its block.
+    fn is_first(&self) -> bool {
+        !self.header && self.bp.dva(0) == Some(self.dva)
+    }
+
+    fn verifier<'a>(&self, store: &'a Store) -> impl Fn(&Abd) -> bool + Sync + use<'a> {
+        let (bp, header) = (self.bp, self.header);
+        move |data: &Abd| match header {
+            true => verify::gang_header(&bp, &data.bytes()).is_some(),
+            false => store.is_right(&bp, data),
+        }
+    }
+
+    fn request<'a>(&self, verify: &'a (dyn Fn(&Abd) -> bool + Sync)) -> BlockRead<'a> {
+        let Read { bp, dva, size, .. } = *self;
+        let (vdev, offset, txg) = (dva.vdev.into(), dva.offset, bp.physical_birth());
+        BlockRead { vdev, offset, size, txg, verify }
+    }
+}

@@ -1,0 +1,182 @@
+//! Power fails while a device joins a vdev or leaves one: what is left is one pool, with the vdevs from before or from after,
+//! and nothing is missing.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use cenote_engine::create::{Layout, NewDevice, Redundancy, VdevSpec};
+use cenote_engine::{Attach, Engine};
+use cenote_format::nvlist::NvList;
+use cenote_pool::config;
+use cenote_pool::discover::on_devices;
+use cenote_torture::live::disk::{Disk, Image, Journal, Replay};
+use cenote_torture::live::lab::{Lab, Logs, by_openzfs, disks, judge, lab};
+use cenote_torture::live::model::open;
+use cenote_torture::long;
+use cenote_vdev::Device;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Crashes in the short form of a test.
+const CRASHES: usize = 24;
+const SIZE: u64 = 64 << 20;
+
+fn images(disks: &[Arc<Disk>]) -> Vec<Image> {
+    disks.iter().map(|disk| disk.image()).collect()
+}
+
+/// The vdevs of the pool, with the numbers of their disks.
+fn shape(engine: &Engine) -> String {
+    fn show(vdev: &NvList) -> String {
+        let below: Vec<String> = config::children(vdev).iter().map(show).collect();
+        match (below.is_empty(), vdev.str("path")) {
+            (true, path) => path.unwrap_or("?").trim_start_matches("/torture/d").to_string(),
+            (false, _) => format!("{}({})", vdev.str("type").unwrap(), below.join(" ")),
+        }
+    }
+    show(engine.pool().config().list("vdev_tree").unwrap())
+}
+
+fn leaf(engine: &Engine, number: usize) -> u64 {
+    let path = format!("/torture/d{number}");
+    let leaves = engine.pool().store().vdevs().leaves();
+    leaves.iter().find(|l| l.path().is_some_and(|p| p.as_os_str() == &*path)).unwrap().guid()
+}
+
+fn device(lab: &Lab, engine: &Engine, number: usize) -> NewDevice {
+    let path = lab.paths().nth(number).unwrap();
+    let tops = vec![VdevSpec::new(Redundancy::Single, vec![path])];
+    let layout = Layout { tops, ..Layout::default() };
+    lab.prepare_to_add(&engine.pool(), &layout).unwrap().into_single().unwrap()
+}
+
+/// What is done to a pool.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Attach(usize, usize),
+    Replace(usize, usize),
+    Detach(usize),
+}
+
+fn apply(lab: &Lab, engine: &Engine, change: Change) {
+    match change {
+        Change::Attach(beside, new) | Change::Replace(beside, new) => {
+            let replaces = matches!(change, Change::Replace(..));
+            let (beside, new) = (leaf(engine, beside), device(lab, engine, new));
+            engine.attach(Attach { beside, new, replaces }).unwrap();
+        }
+        Change::Detach(gone) => engine.detach(leaf(engine, gone), None).unwrap(),
+    }
+}
+
+/// Imports what is left, reads the file in it, writes to it; the pool's vdevs.
+fn recover(left: &[Image], file: &[u8], judged: bool) -> String {
+    let disks = disks(left, None);
+    let devices: Vec<Arc<dyn Device>> =
+        disks.iter().map(|d| d.clone() as Arc<dyn Device>).collect();
+    let found = on_devices(&devices);
+    assert_eq!(found.len(), 1);
+    drop(devices);
+    let engine = lab(&disks).import(&found[0]).unwrap();
+    let shape = shape(&engine);
+    assert_eq!(engine.pool().health(), "ONLINE", "{shape}");
+    let root = engine.pool().dsl().root().unwrap();
+    let files = open(&engine.pool(), &root).unwrap();
+    let ino = files.lookup(files.root(), b"file").unwrap();
+    let mut bytes = vec![0; file.len() + 1];
+    assert_eq!(files.read(ino, 0, &mut bytes).unwrap(), file.len());
+    assert!(bytes.starts_with(file));
+    drop(files);
+    engine.sync_task(|_| Ok(())).unwrap();
+    engine.export(false).unwrap();
+    drop(engine);
+    if judged {
+        judge(&images(&disks)).unwrap();
+    }
+    shape
+}
+
+/// Writes a file of bytes that do not compress.
+fn fill(engine: &Engine) -> Vec<u8> {
+    use cenote_zpl::{FileSystem, NewNode, NodeKind, Settings};
+    let root = engine.pool().dsl().root().unwrap();
+    let files =
+        FileSystem::open_live(engine.live(root.ds_obj).unwrap(), Settings::default()).unwrap();
+    let mut state = 1u64;
+    let bytes: Vec<u8> = (0..300_000)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as u8
+        })
+        .collect();
+    let node =
+        NewNode { kind: NodeKind::File, mode: 0o644, umask: 0, uid: 0, gid: 0, keep_setgid: false };
+    let file = files.create(files.root(), b"file", &node).unwrap();
+    files.write(file.ino, 0, &bytes, false).unwrap();
+    drop(files);
+    engine.sync().unwrap();
+    engine.close(root.ds_obj).unwrap();
+    bytes
+}
+
+fn crashes(redundancy: Redundancy, used: usize, before: &[Change], change: Change) {
+    let journal = Arc::new(Journal::default());
+    let first = vec![Image::new(SIZE); used + 2];
+    let all = disks(&first, Some(&journal));
+    let lab = lab(&all);
+    let paths: Vec<_> = lab.paths().take(used).collect();
+    let tops = vec![VdevSpec::new(redundancy, paths)];
+    let layout = Layout { tops, ..Layout::default() };
+    let engine = lab.create_layout(&layout, 12, Logs::On).unwrap();
+    before.iter().for_each(|change| apply(&lab, &engine, *change));
+    let file = fill(&engine);
+    let (begin, old) = (journal.len(), shape(&engine));
+    apply(&lab, &engine, change);
+    let (done, new) = (journal.len(), shape(&engine));
+    engine.sync_task(|_| Ok(())).unwrap();
+    engine.export(false).unwrap();
+    drop((engine, lab));
+    let by_them = by_openzfs(&images(&all), "import\nsync\nexport\n").unwrap();
+    assert_eq!(recover(&by_them, &file, true), new);
+
+    let mut replay = Replay::new(first, &journal);
+    let mut shapes: BTreeMap<String, u64> = BTreeMap::new();
+    let seeds = if long() { 0..8 } else { 0..2 };
+    let step = if long() { 1 } else { ((done - begin) / CRASHES).max(1) };
+    for (count, at) in (begin..=done).step_by(step).enumerate() {
+        replay.advance(at);
+        for seed in seeds.clone() {
+            let left = replay.crash((at as u64) << 8 | seed);
+            let judged = long() || (count % 12 == 0 && seed == 0);
+            *shapes.entry(recover(&left, &file, judged)).or_default() += 1;
+        }
+    }
+    println!("{change:?}, {} operations: {shapes:?}", done - begin);
+    // What a replacement is on the way, an import brings to its end.
+    assert_eq!(shapes.keys().collect::<BTreeSet<_>>(), BTreeSet::from([&old, &new]));
+    // What was told to be done is.
+    replay.advance(done);
+    assert_eq!(recover(&replay.crash(0), &file, false), new);
+}
+
+#[test]
+fn a_crash_while_a_side_joins() {
+    crashes(Redundancy::Single, 1, &[], Change::Attach(0, 1));
+    crashes(Redundancy::Mirror, 2, &[], Change::Attach(1, 2));
+}
+
+#[test]
+fn a_crash_while_a_side_leaves() {
+    crashes(Redundancy::Mirror, 2, &[], Change::Detach(0));
+    crashes(Redundancy::Mirror, 3, &[], Change::Detach(1));
+    crashes(Redundancy::Single, 1, &[Change::Attach(0, 1)], Change::Detach(1));
+}
+
+#[test]
+fn a_crash_while_a_device_is_replaced() {
+    crashes(Redundancy::RaidZ(1), 3, &[], Change::Replace(1, 3));
+    crashes(Redundancy::Mirror, 2, &[], Change::Replace(0, 2));
+    crashes(Redundancy::Single, 1, &[], Change::Replace(0, 1));
+    crashes(Redundancy::RaidZ(2), 4, &[Change::Replace(1, 4)], Change::Replace(3, 5));
+}

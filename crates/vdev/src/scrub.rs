@@ -1,0 +1,496 @@
+//! Reading every copy of blocks, and what devices lack of them (`vdev_mirror_io_start` and `vdev_raidz_io_start` of a
+//! scan).
+//!
+//! A *scrub* reads all that the leaves of a block are expected to have: every side of a mirror, every column of RAID-Z
+//! with its parity. Once it is known what the block is, each leaf whose bytes differ, or cannot be read, is reported
+//! as a [`Fault`], as for other reads. A leaf that missed the block is not looked at, and one without a device counts
+//! nothing.
+//!
+//! A *resilver* reads a block as others do, from what is expected to be right, and reports each leaf that lacks it
+//! ([`Fault::lacks`]): that counts no error. Leaves that lack it and take no writes are named, so that their dirty time
+//! logs keep it.
+//!
+//! Both report; [`VdevTree::repair_many`] writes, under the rule of `crate::fault`.
+
+use std::sync::Arc;
+
+use cenote_format::abd::Abd;
+
+use crate::queue::Priority;
+use crate::submit::{LeafRead, Submit, read_leaves};
+use crate::tree::{Place, VdevTree};
+use crate::vdev::{Kind, Trust, Vdev};
+use crate::write::write_leaves;
+use crate::{BlockRead, Fault, Outcome, VdevError, mirror};
+
+/// Bytes of repairs that are written while nothing else is.
+const MOST_ALONE: usize = 1 << 20;
+
+/// A block that a scan has read.
+#[derive(Debug)]
+pub struct Checked {
+    /// The block.
+    pub block: Result<Abd, VdevError>,
+    /// The leaves that gave wrong bytes or no bytes, or that lack the block.
+    pub faults: Vec<Fault>,
+    /// Guids of the leaves that lack the block and cannot be given it now.
+    pub left: Vec<u64>,
+}
+
+/// What came of repairs.
+#[derive(Debug, Default)]
+pub struct Repaired {
+    /// Bytes that were written.
+    pub bytes: u64,
+    /// Leaves, by guid, that did not take a block of this transaction group.
+    pub failed: Vec<(u64, u64)>,
+}
+
+/// A part of a block that children of one vdev hold.
+struct Column {
+    child: Arc<Vdev>,
+    offset: u64,
+    len: usize,
+}
+
+/// A part of a block that one top-level vdev holds.
+struct Part<'a> {
+    place: Place<'a>,
+    nparity: usize,
+    columns: Vec<Column>,
+    /// For each column, its copies: the leaf, and where in the batch its read is.
+    copies: Vec<Vec<(Arc<Vdev>, usize)>>,
+}
+
+impl<'a> Part<'a> {
+    /// `None` if nothing can be there.
+    fn of(place: Place<'a>) -> Option<Part<'a>> {
+        let (vdev, size) = (place.vdev, place.size as u64);
+        let end = place.offset.checked_add(vdev.psize_to_asize(size))?;
+        let empty = [Kind::Hole, Kind::Missing, Kind::Indirect, Kind::Root];
+        if empty.contains(&vdev.vdev_kind()) || vdev.asize() != 0 && end > vdev.asize() {
+            return None;
+        }
+        let columns = match vdev.geometry() {
+            None => {
+                let (child, offset, len) = (vdev.clone(), place.offset, place.size);
+                vec![Column { child, offset, len }]
+            }
+            Some(geometry) => {
+                let extents = geometry.columns(place.offset, size)?;
+                let column = |extent: crate::ColumnExtent| {
+                    let child = vdev.children().get(extent.child)?.clone();
+                    Some(Column { child, offset: extent.offset, len: extent.len })
+                };
+                extents.into_iter().map(column).collect::<Option<Vec<_>>>()?
+            }
+        };
+        let nparity = usize::try_from(vdev.nparity()).ok()?;
+        Some(Part { place, nparity, columns, copies: Vec::new() })
+    }
+
+    /// Adds the reads of all copies that are expected to be right.
+    fn plan(&mut self, reads: &mut Vec<LeafRead>) {
+        for column in &self.columns {
+            let mut leaves = Vec::new();
+            mirror::copies(&column.child, &mut leaves);
+            leaves.retain(|leaf| leaf.trust(self.place.txg) == Some(Trust::Good));
+            let mut copies = Vec::new();
+            for leaf in leaves {
+                copies.push((leaf.clone(), reads.len()));
+                reads.push(LeafRead { leaf, offset: column.offset, len: column.len });
+            }
+            self.copies.push(copies);
+        }
+    }
+
+    /// The data as they were read, if all of them were; of several copies the one with this number.
+    fn assembled(&self, read: &[Option<Abd>], copy: usize) -> Option<Abd> {
+        let bytes = |copies: &Vec<(Arc<Vdev>, usize)>| {
+            let mut good = copies.iter().filter_map(|(_, i)| read.get(*i)?.clone());
+            good.nth(copy)
+        };
+        let data = self.copies.get(self.nparity..)?;
+        match data {
+            [only] => bytes(only)?.slice(0, self.place.size),
+            _ => {
+                let data = data.iter().map(bytes).collect::<Option<Vec<_>>>()?;
+                Abd::gang(data).slice(0, self.place.size)
+            }
+        }
+    }
+
+    /// How many copies there are at most.
+    fn copies(&self) -> usize {
+        self.copies.iter().map(Vec::len).max().unwrap_or(0)
+    }
+}
+
+/// Whether `read` begins with the bytes of `right`, or has the first of them.
+fn same(read: &Abd, right: &Abd) -> bool {
+    let len = read.len().min(right.len());
+    match (read.as_contiguous(), right.as_contiguous()) {
+        (Some(read), Some(right)) => read.get(..len) == right.get(..len),
+        _ => read.bytes().get(..len) == right.bytes().get(..len),
+    }
+}
+
+impl VdevTree {
+    /// Reads every copy and all parity of a batch of blocks, in the class of scrubs. Results are in the order of
+    /// `reqs`; what they say of leaves is not counted yet.
+    pub fn check_many(&self, reqs: &[BlockRead<'_>]) -> Vec<Checked> {
+        let mut reads = Vec::new();
+        let mut plans = Vec::with_capacity(reqs.len());
+        for req in reqs {
+            let places = self.resolve(req).map(|(_, pieces)| pieces).unwrap_or_default();
+            let parts: Option<Vec<Part<'_>>> = places.into_iter().map(Part::of).collect();
+            let mut parts = parts.unwrap_or_default();
+            parts.iter_mut().for_each(|part| part.plan(&mut reads));
+            plans.push(parts);
+        }
+        let submit = Submit::new(&self.pool, Priority::Scrub).patient();
+        let read = read_leaves(submit, &reads).into_iter();
+        let read: Vec<Option<Abd>> = read.map(|piece| Some(piece.ok()?.bytes)).collect();
+        let check =
+            |(req, parts): (&BlockRead<'_>, Vec<Part<'_>>)| self.examine(req, &parts, &read);
+        let done = reqs.iter().zip(plans).map(check).collect();
+        self.look_after();
+        done
+    }
+
+    fn examine(&self, req: &BlockRead<'_>, parts: &[Part<'_>], read: &[Option<Abd>]) -> Checked {
+        let copies = parts.iter().map(Part::copies).max().unwrap_or(0);
+        let whole = |copy: usize| {
+            let mut data = Vec::with_capacity(parts.len());
+            for part in parts {
+                data.push(part.assembled(read, copy)?);
+            }
+            match data.len() {
+                1 => data.pop(),
+                _ => Some(Abd::gang(data)),
+            }
+        };
+        let right = (0..copies).filter_map(whole).find(|data| (req.verify)(data));
+        let block = match right {
+            Some(block) => block,
+            None => {
+                let Outcome { block, faults } = self.read_again(req);
+                match block {
+                    Ok(block) => block,
+                    Err(error) => return Checked { block: Err(error), faults, left: Vec::new() },
+                }
+            }
+        };
+        let (mut faults, mut at) = (Vec::new(), 0);
+        for part in parts {
+            let slice = block.slice(at, part.place.size);
+            at += part.place.size;
+            if let Some(slice) = slice {
+                self.compare(part, &slice, read, &mut faults);
+            }
+        }
+        Checked { block: Ok(block), faults, left: Vec::new() }
+    }
+
+    /// The block, by whatever redundancy there is.
+    fn read_again(&self, req: &BlockRead<'_>) -> Outcome<Result<Abd, VdevError>> {
+        let mut again = self.read_many_as(Priority::Scrub, std::slice::from_ref(req));
+        let gone = || Outcome { block: Err(VdevError::NoVdev(req.vdev)), faults: Vec::new() };
+        again.pop().unwrap_or_else(gone)
+    }
+
+    /// Reports the leaves whose bytes differ from what `block` makes of them.
+    fn compare(&self, part: &Part<'_>, block: &Abd, read: &[Option<Abd>], faults: &mut Vec<Fault>) {
+        let Place { vdev, offset, .. } = part.place;
+        let Some(expected) = self.columns_of(vdev.id(), offset, block) else { return };
+        for ((child, at, right), copies) in expected.into_iter().zip(&part.copies) {
+            for (leaf, index) in copies {
+                let fault = match read.get(*index) {
+                    Some(Some(bytes)) if same(bytes, &right) => continue,
+                    Some(Some(_)) => Fault::mismatch(leaf, at),
+                    _ => Fault::unreadable(leaf, at),
+                };
+                let blamed = if vdev.geometry().is_some() { &child } else { leaf };
+                faults.push(fault.blaming(blamed).with_right(right.clone()));
+            }
+        }
+    }
+
+    /// Reads a batch of blocks that leaves lack, in the class of scrubs. Results are in the order of `reqs`; what they
+    /// say of leaves is not counted yet.
+    pub fn lacking_many(&self, reqs: &[BlockRead<'_>]) -> Vec<Checked> {
+        let read = self.read_many_as(Priority::Scrub, reqs);
+        let lacking = |(req, outcome): (&BlockRead<'_>, Outcome<Result<Abd, VdevError>>)| {
+            let Outcome { block, mut faults } = outcome;
+            let mut left = Vec::new();
+            if let Ok(block) = &block {
+                let (lacks, others) = self.lacks_of(req, Some(block));
+                faults.extend(lacks);
+                left = others;
+            }
+            Checked { block, faults, left }
+        };
+        reqs.iter().zip(read).map(lacking).collect()
+    }
+
+    /// Which leaves lack a block and take writes, and the guids of those that do not. Without the block none can be
+    /// given it.
+    pub fn lacks_of(&self, req: &BlockRead<'_>, block: Option<&Abd>) -> (Vec<Fault>, Vec<u64>) {
+        let (mut faults, mut left, mut at) = (Vec::new(), Vec::new(), 0);
+        for place in self.resolve(req).map(|(_, pieces)| pieces).unwrap_or_default() {
+            let slice = block.and_then(|block| block.slice(at, place.size));
+            at += place.size;
+            self.lacking(place, slice.as_ref(), &mut faults, &mut left);
+        }
+        (faults, left)
+    }
+
+    /// Reports what leaves lack of a part of a block, whose bytes are known if it could be read.
+    fn lacking(
+        &self,
+        place: Place<'_>,
+        block: Option<&Abd>,
+        faults: &mut Vec<Fault>,
+        left: &mut Vec<u64>,
+    ) {
+        let mut leaves = Vec::new();
+        place.vdev.collect_leaves(&mut leaves);
+        leaves.retain(|leaf| leaf.lacks(place.txg));
+        if leaves.is_empty() {
+            return;
+        }
+        let expected = block.and_then(|b| self.columns_of(place.vdev.id(), place.offset, b));
+        let Some(expected) = expected else {
+            return left.extend(leaves.iter().map(|leaf| leaf.guid()));
+        };
+        for (child, offset, right) in expected {
+            let mut below = Vec::new();
+            mirror::copies(&child, &mut below);
+            below.retain(|leaf| leaf.lacks(place.txg));
+            for leaf in below {
+                match leaf.writable() {
+                    true => faults.push(Fault::lacks(&leaf, offset, right.clone())),
+                    false => left.push(leaf.guid()),
+                }
+            }
+        }
+    }
+
+    /// From now on a leaf counts as lacking the groups `txgs`, as a new device lacks all (`vdev_dtl_dirty`). They go into
+    /// its dirty time log with what [`VdevTree::take_missed`] takes.
+    ///
+    /// Errors: there is no such leaf.
+    pub fn miss(&self, leaf: u64, txgs: std::ops::Range<u64>) -> Result<(), VdevError> {
+        let vdev = self.find(leaf).filter(|v| v.is_leaf()).ok_or(VdevError::NoVdev(leaf))?;
+        vdev.lags(txgs);
+        Ok(())
+    }
+
+    /// Whether a leaf of top-level vdev `vdev` lacks blocks of transaction group `txg` (`vdev_dtl_need_resilver`).
+    pub fn needs_resilver(&self, vdev: u64, txg: u64) -> bool {
+        let mut leaves = Vec::new();
+        if let Some(top) = self.top(vdev) {
+            top.collect_leaves(&mut leaves);
+        }
+        leaves.iter().any(|leaf| leaf.lacks(txg))
+    }
+
+    /// Writes the right bytes of `faults`, each with the physical birth of its block, as [`VdevTree::heal`] does: all
+    /// of them at a time at which nothing else is written, if `current` says then that the blocks are still allocated.
+    /// `None`: they may not be, and nothing was written.
+    ///
+    /// What leaves take is counted as scanned, and of wrong bytes as self-healed.
+    pub fn repair_many(
+        &self,
+        faults: &[(u64, Fault)],
+        current: &dyn Fn() -> bool,
+    ) -> Option<Repaired> {
+        let mut done = Repaired::default();
+        let mut planned = Vec::new();
+        for (txg, fault) in faults {
+            match fault.repair(*txg) {
+                Some(write) => planned.push((*txg, fault.is_lack(), write)),
+                None if fault.is_lack() => done.failed.push((fault.leaf().guid(), *txg)),
+                None => {}
+            }
+        }
+        if planned.is_empty() {
+            return current().then_some(done);
+        }
+        if !current() {
+            return None;
+        }
+        let (mut writes, mut notes) = (Vec::new(), Vec::new());
+        for (txg, lack, write) in planned {
+            writes.push(write);
+            notes.push((txg, lack));
+        }
+        let mut results = Vec::with_capacity(writes.len());
+        while let Some(rest) = writes.get(results.len()..).filter(|rest| !rest.is_empty()) {
+            // Little at a time: all other writes wait.
+            let mut bytes = 0;
+            let few = rest.iter().take_while(|write| {
+                let first = bytes == 0;
+                bytes += write.data.len();
+                first || bytes <= MOST_ALONE
+            });
+            let few = few.count();
+            let alone = self.writer.healing.write();
+            if !current() {
+                return None;
+            }
+            let piece = rest.get(..few).unwrap_or(rest);
+            results.extend(write_leaves(&self.writer, Priority::AsyncWrite, piece));
+            drop(alone);
+        }
+        for ((write, (txg, lack)), result) in writes.iter().zip(notes).zip(&results) {
+            let (leaf, len) = (&write.leaf, write.data.len());
+            if !lack {
+                leaf.stats.heal_tried();
+            }
+            match result {
+                Ok(()) => {
+                    done.bytes = done.bytes.saturating_add(len as u64);
+                    leaf.stats.scanned(len);
+                    if !lack {
+                        leaf.stats.healed(len);
+                    }
+                }
+                Err(_) => done.failed.push((leaf.guid(), txg)),
+            }
+        }
+        self.look_after();
+        Some(done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cenote_format::LABEL_START;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::testing::{self, Leaf, leaves, tree};
+
+    const TXG: u64 = 10;
+
+    fn check(t: &VdevTree, offset: u64, data: &[u8]) -> Checked {
+        let verify = |abd: &Abd| *abd.bytes() == *data;
+        let size = data.len() as u64;
+        let req = BlockRead { vdev: 0, offset, size, txg: TXG, verify: &verify };
+        t.check_many(&[req]).pop().unwrap()
+    }
+
+    fn repaired(t: &VdevTree, checked: Checked) -> Option<Repaired> {
+        let faults: Vec<(u64, Fault)> = checked.faults.into_iter().map(|f| (TXG, f)).collect();
+        t.repair_many(&faults, &|| true)
+    }
+
+    /// What leaves hold, byte for byte.
+    fn contents(disks: &[Leaf]) -> Vec<Vec<u8>> {
+        disks.iter().map(|d| d.memory.bytes().clone()).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+
+        /// Whatever is wrong on as many leaves as can be spared, parity too, is found there, and nowhere else, and is as
+        /// it was before.
+        #[test]
+        fn every_copy_is_checked(
+            nparity in 0u64..4, more in 1usize..4, four_k: bool, sector in 0u64..300,
+            len in 1usize..40_000, which in any::<u16>(), unreadable in any::<u16>(),
+        ) {
+            let width = nparity as usize + more + usize::from(nparity == 0);
+            let disks = leaves(width, 2 << 20);
+            let ashift = if four_k && nparity > 0 { 12 } else { 9 };
+            let data: Vec<u8> = (0..len).map(|i| (i * 31 + i / 251) as u8).collect();
+            let offset = sector << ashift;
+            let vdev = match nparity {
+                0 => {
+                    disks.iter().for_each(|disk| disk.write(offset, &data));
+                    testing::mirror_like(Kind::Mirror, 0, testing::files(&disks))
+                }
+                n => {
+                    let vdev = testing::raidz(n, ashift, testing::files(&disks));
+                    testing::write_raidz(&vdev, &disks, offset, &data);
+                    vdev
+                }
+            };
+            let t = tree(vec![vdev]);
+            let before = contents(&disks);
+            let clean = check(&t, offset, &data);
+            prop_assert!(clean.block.is_ok() && clean.faults.is_empty());
+            let spare = if nparity == 0 { width - 1 } else { nparity as usize };
+            let picked: Vec<usize> = (0..width).filter(|c| which >> c & 1 == 1).take(spare).collect();
+            let columns = t.columns_of(0, offset, &Abd::from_vec(data.clone())).unwrap();
+            let mut spoiled = 0;
+            for (child, at, bytes) in &columns {
+                for c in &picked {
+                    if nparity > 0 && child.id() != *c as u64 {
+                        continue;
+                    }
+                    let at = LABEL_START + at;
+                    // A block has no bytes in the rest of its last sector on a mirror.
+                    let len = if nparity == 0 { data.len() } else { bytes.len() };
+                    if unreadable >> c & 1 == 1 {
+                        disks[*c].faults.fail(at..at + len as u64);
+                    }
+                    let range = at as usize..at as usize + len;
+                    disks[*c].memory.bytes()[range].iter_mut().for_each(|b| *b ^= 0x55);
+                    spoiled += 1;
+                }
+            }
+            let found = check(&t, offset, &data);
+            prop_assert!(found.block.is_ok());
+            prop_assert_eq!(found.faults.len(), spoiled);
+            let is_due = |f: &Fault| {
+                let leaf = f.leaf().id() as usize;
+                picked.contains(&leaf) && f.is_mismatch() == (unreadable >> leaf & 1 == 0)
+            };
+            prop_assert!(found.faults.iter().all(is_due));
+            prop_assert!(repaired(&t, found).unwrap().failed.is_empty());
+            disks.iter().for_each(|disk| disk.faults.repair());
+            prop_assert!(contents(&disks) == before);
+            prop_assert!(check(&t, offset, &data).faults.is_empty());
+        }
+    }
+
+    fn mirror(n: usize) -> (VdevTree, Vec<Leaf>) {
+        let disks = leaves(n, 4 << 20);
+        let top = testing::mirror_like(Kind::Mirror, 0, testing::files(&disks));
+        (tree(vec![top]), disks)
+    }
+
+    #[test]
+    #[allow(clippy::single_range_in_vec_init)]
+    fn only_what_is_lacking_is_written() {
+        let (t, disks) = mirror(3);
+        let data = [7; 1024];
+        disks[0].write(2048, &data);
+        disks[2].write(2048, &[1; 1024]);
+        t.set_dtl(t.leaves()[1].guid(), vec![5..20]).unwrap();
+        let verify = |abd: &Abd| *abd.bytes() == data;
+        let req = BlockRead { vdev: 0, offset: 2048, size: 1024, txg: TXG, verify: &verify };
+        // A scrub does not look at what is known to be missing.
+        let checked = t.check_many(std::slice::from_ref(&req)).pop().unwrap();
+        let wrong: Vec<u64> = checked.faults.iter().map(|f| f.leaf().id()).collect();
+        assert_eq!(wrong, [2]);
+        assert!(t.needs_resilver(0, TXG) && !t.needs_resilver(0, 20));
+        let mut lacking = t.lacking_many(std::slice::from_ref(&req)).pop().unwrap();
+        lacking.faults.retain(Fault::is_lack);
+        let before = disks.iter().map(|d| d.faults.writes()).collect::<Vec<_>>();
+        let lacks: Vec<(u64, Fault)> = lacking.faults.into_iter().map(|f| (TXG, f)).collect();
+        // Nothing, if the block may have gone.
+        assert!(t.repair_many(&lacks, &|| false).is_none());
+        assert_eq!(t.repair_many(&lacks, &|| true).unwrap().bytes, 1024);
+        let after = disks.iter().map(|d| d.faults.writes()).collect::<Vec<_>>();
+        assert_eq!(after, [before[0], before[1] + 1, before[2]]);
+        assert!(t.leaves().iter().all(|leaf| leaf.errors() == (0, 0, 0)));
+        // What could not be given stays.
+        assert_eq!(t.leaves()[1].excise(&[5..20], &[10..11]), [10..11]);
+        assert!(t.take_out(t.leaves()[1].guid(), crate::VdevState::Offline));
+        let left = t.lacking_many(&[req]).pop().unwrap().left;
+        assert_eq!(left, [t.leaves()[1].guid()]);
+    }
+}
