@@ -120,9 +120,9 @@ mod surgery;
 mod sync;
 pub mod task;
 mod throttle;
-mod trim;
 pub mod tunables;
 mod txg;
+mod vacant;
 mod vdev_props;
 mod verify;
 mod zil;
@@ -138,7 +138,7 @@ pub use outage::{OfflineError, TakeOut};
 pub use scan::ScanError;
 pub use surgery::Attach;
 pub use task::{EngineError, SpaceCheck, SyncContext};
-pub use trim::{TrimError, TrimRequest, TrimState};
+pub use vacant::{ActivityError, ActivityRequest, ActivityState};
 
 use crate::space_write::Loader;
 use capable::Purpose;
@@ -168,8 +168,8 @@ use std::time::Duration;
 use surgery::SpareCaller;
 use sync::{Core, lacks_root_zap};
 use task::Queue;
-use trim::Trims;
 use txg::{TxState, Work};
+use vacant::Vacant;
 use zil::Scope;
 
 /// Passes after which a sync has failed.
@@ -238,7 +238,7 @@ pub(crate) struct Shared {
     /// What write calls of files and volumes took.
     pub write_calls: Latencies,
     pub condenser: Condenser,
-    pub trims: Trims,
+    pub vacant: Vacant,
     pub scanner: Scanner,
     pub spares: SpareCaller,
     pub options: EngineOptions,
@@ -538,9 +538,13 @@ impl Engine {
         self.shared.spares.stop();
         self.shared.scanner.stop();
         self.shared.condenser.stop();
-        self.shared.trims.stop();
-        self.shared.datasets.close_logs(&self.shared)?;
-        self.sync()?;
+        let ended = self.shared.vacant.stop();
+        let close = || Ok(self.shared.datasets.close_logs(&self.shared)?);
+        let ended = ended.and_then(|()| close());
+        if let Err(e) = ended.and_then(|()| self.sync()) {
+            self.let_activities_go_on();
+            return Err(e);
+        }
         self.shared.tx_state.end();
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
@@ -562,7 +566,9 @@ impl Drop for Engine {
         self.shared.spares.stop();
         self.shared.scanner.stop();
         self.shared.condenser.stop();
-        self.shared.trims.stop();
+        if let Err(e) = self.shared.vacant.stop() {
+            tracing::warn!("{e}");
+        }
         self.shared.tx_state.end();
         if let Some(thread) = self.thread.lock().take()
             && thread.thread().id() != std::thread::current().id()

@@ -16,8 +16,8 @@ use super::scan::Scanner;
 use super::surgery::SpareCaller;
 use super::sync::Core;
 use super::task::{EngineError, Queue, SyncContext};
-use super::trim::Trims;
 use super::txg::TxState;
+use super::vacant::Vacant;
 use super::{Disk, Engine, EngineOptions, Shared, capable};
 use crate::space_write::SpaceMaps;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
@@ -74,7 +74,7 @@ impl Engine {
         if let Err(e) = engine.expand_if_wanted() {
             tracing::warn!("devices that have grown are not grown into: {e}");
         }
-        engine.resume_trims();
+        engine.resume_activities();
         events::learn(&engine.pool());
         engine.tell("pool_import", config::STATE_ACTIVE);
         engine.resume_scan();
@@ -119,7 +119,7 @@ impl Engine {
             receives: Arc::default(),
             write_calls: Latencies::default(),
             condenser: Condenser::default(),
-            trims: Trims::default(),
+            vacant: Vacant::default(),
             scanner: Scanner::default(),
             spares: SpareCaller::default(),
             options,

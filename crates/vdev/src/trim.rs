@@ -9,13 +9,12 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use cenote_format::LABEL_START;
-use cenote_format::label::{LABEL_END, LABEL_SIZE};
-
 use crate::VdevTree;
+use crate::device::Device;
 use crate::queue::{self, LeafWork, Priority};
 use crate::state::VdevState;
 use crate::threads::Work;
+use crate::vacant;
 use crate::vdev::Vdev;
 
 /// One range of which a device is told.
@@ -37,14 +36,10 @@ impl LeafWork for Trim {
 
 impl Work for Trim {
     fn run(&mut self) {
-        let Some(device) = self.leaf.device() else { return };
-        let data_end = (device.size() / LABEL_SIZE * LABEL_SIZE).saturating_sub(LABEL_END);
-        let start = self.range.start.saturating_add(LABEL_START);
-        let end = self.range.end.saturating_add(LABEL_START);
-        self.done = match start < end && end <= data_end {
-            true => device.trim(start, end - start),
-            false => Err(ErrorKind::InvalidInput.into()),
+        let tell = |device: &dyn Device, range: Range<u64>| {
+            device.trim(range.start, range.end - range.start)
         };
+        self.done = vacant::on_device(&self.leaf, &self.range, tell);
     }
 }
 

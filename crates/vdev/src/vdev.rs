@@ -27,6 +27,7 @@ use crate::raidz::map::{ColumnExtent, Geometry};
 use crate::request_sizes::{RequestSizes, SizeFigures};
 use crate::state::{self, VdevState};
 use crate::stats::{Io, LATENCY_BUCKETS, LatencyHistogram, Stats};
+use crate::vacant::Vacant;
 use crate::write::Written;
 
 /// What a vdev is.
@@ -164,6 +165,8 @@ pub struct Live {
     pub(crate) faulted_by_hand: AtomicBool,
     /// It is about to leave its vdev: what is written to it alone is not written.
     pub(crate) leaving: AtomicBool,
+    /// Requests to the leaf's device where nothing is allocated.
+    pub(crate) vacant: Vacant,
     /// What of a leaf's writes is not known to be durable.
     pub(crate) written: Mutex<Written>,
     /// The requests of a leaf's device.
@@ -183,6 +186,7 @@ impl Live {
             seen: Mutex::default(),
             faulted_by_hand: AtomicBool::default(),
             leaving: AtomicBool::default(),
+            vacant: Vacant::default(),
             written: Mutex::default(),
             queue: Queue::default(),
         })

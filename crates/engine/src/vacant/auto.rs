@@ -1,6 +1,6 @@
 //! `autotrim=on` (`vdev_autotrim_thread`).
 
-use super::{ROOM, tell_device};
+use super::walk::{ROOM, trim, worth_trimming};
 use crate::tunables::TRIM_TXG_BATCH;
 use crate::{Engine, Shared};
 use cenote_store::alloc::TXG_DEFER_SIZE;
@@ -8,7 +8,7 @@ use cenote_vdev::Vdev;
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::time::Instant;
 
 /// The name of the thread.
 const NAME: &str = "autotrim";
@@ -27,7 +27,8 @@ struct State {
     deferred: u64,
     /// So many groups are asked for.
     asks: u64,
-    thread: Option<JoinHandle<()>>,
+    /// There is a thread.
+    runs: bool,
 }
 
 /// The thread that tells devices what was freed.
@@ -63,19 +64,18 @@ impl Auto {
         }
     }
 
-    /// Ends the thread, and lets no other begin.
-    pub fn end(&self) {
-        let thread = {
-            let mut state = self.state.lock();
-            state.ended = true;
-            self.changed.notify_all();
-            state.thread.take()
-        };
-        if let Some(thread) = thread
-            && thread.thread().id() != std::thread::current().id()
-        {
-            let _ = thread.join();
-        }
+    /// Ends the thread, and lets no other begin. Whether it has ended by then.
+    pub fn end(&self, until: Instant) -> bool {
+        let mut state = self.state.lock();
+        state.ended = true;
+        self.changed.notify_all();
+        while state.runs && !self.changed.wait_until(&mut state, until).timed_out() {}
+        !state.runs
+    }
+
+    /// Lets a thread begin again.
+    pub fn begin_again(&self) {
+        self.state.lock().ended = false;
     }
 
     /// Waits for the next group; whether to go on.
@@ -102,28 +102,41 @@ impl Engine {
     /// Does as the property `autotrim` says from now on.
     pub(crate) fn follow_autotrim(&self) {
         let on = self.pool().get("autotrim").is_some_and(|set| set.exact == "on");
-        let (shared, auto) = (&self.shared, &self.shared.trims.auto);
+        let (shared, auto) = (&self.shared, &self.shared.vacant.auto);
         let mut state = auto.state.lock();
         state.on = on;
         // Under the lock: of two that set the property the later one counts.
         shared.disk.allocator.note_freed(on);
-        if on && !state.ended && state.thread.is_none() {
-            let theirs = shared.clone();
+        if on && !state.ended && !state.runs {
+            let theirs = Thread(shared.clone());
             let work = move || {
-                let alarm = theirs.disk.store.alarm().clone();
-                alarm.guard(NAME, || run(&theirs));
+                let alarm = theirs.0.disk.store.alarm().clone();
+                alarm.guard(NAME, || run(&theirs.0));
             };
-            let spawned = std::thread::Builder::new().name(NAME.into()).spawn(work);
-            let spawned = spawned.inspect_err(|e| tracing::warn!("nothing is trimmed: {e}"));
-            state.thread = spawned.ok();
+            state.runs = true;
+            drop(state);
+            if let Err(e) = std::thread::Builder::new().name(NAME.into()).spawn(work) {
+                tracing::warn!("nothing is trimmed: {e}");
+            }
         }
+    }
+}
+
+/// Says when the thread is over, however it ends.
+struct Thread(Arc<Shared>);
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        let auto = &self.0.vacant.auto;
+        auto.state.lock().runs = false;
+        auto.changed.notify_all();
     }
 }
 
 fn run(shared: &Arc<Shared>) {
     // The group after which a metaslab was last looked at.
     let mut last: BTreeMap<(u64, u64), u64> = BTreeMap::new();
-    while shared.trims.auto.wait() {
+    while shared.vacant.auto.wait() {
         shared.disk.allocator.wait_deferred();
         let txg = shared.tx_state.synced_txg();
         for (vdev, metaslab, freed, size) in shared.disk.allocator.note_freed(true) {
@@ -134,9 +147,9 @@ fn run(shared: &Arc<Shared>) {
                 tell_freed(shared, vdev, metaslab);
             }
         }
-        if !shared.trims.auto.goes_on() {
+        if !shared.vacant.auto.goes_on() {
             // It was switched off meanwhile.
-            let state = shared.trims.auto.state.lock();
+            let state = shared.vacant.auto.state.lock();
             shared.disk.allocator.note_freed(state.on);
         }
     }
@@ -144,21 +157,23 @@ fn run(shared: &Arc<Shared>) {
 
 /// Tells all devices of a top-level vdev what was freed in one of its metaslabs.
 fn tell_freed(shared: &Arc<Shared>, vdev: u64, metaslab: u64) {
-    let tree = shared.disk.tree();
-    let Some(top) = tree.top(vdev) else { return };
-    let mut leaves = Vec::new();
-    collect(top, &mut leaves);
-    while shared.trims.auto.goes_on() {
-        let Some(freed) = shared.disk.allocator.trim_freed(vdev, metaslab, ROOM) else { return };
-        if freed.ranges.is_empty() {
-            return;
-        }
-        for leaf in leaves.iter().filter(|leaf| leaf.can_trim()) {
-            for (start, end) in &freed.ranges {
-                if let Some(range) = top.range_on(leaf.guid(), *start..*end) {
-                    // A device that fails keeps what it has.
-                    let _failed = tell_device(shared, leaf, range);
-                }
+    while shared.vacant.auto.goes_on() {
+        let Some(freed) = shared.disk.allocator.disable_freed(vdev, metaslab, ROOM) else { return };
+        // Looked up when the metaslab is disabled: devices join and leave.
+        let tree = shared.disk.tree();
+        let Some(top) = tree.top(vdev).filter(|_| !freed.ranges.is_empty()) else { return };
+        let mut leaves = Vec::new();
+        collect(top, &mut leaves);
+        leaves.retain(|leaf| leaf.can_trim());
+        for (i, (start, end)) in freed.ranges.iter().enumerate() {
+            if i > 0 && freed.is_in_the_way() {
+                freed.remember(freed.ranges.get(i..).unwrap_or_default());
+                break;
+            }
+            for leaf in &leaves {
+                let range = top.range_on(leaf.guid(), *start..*end).and_then(worth_trimming);
+                // A device that fails keeps what it has.
+                let _failed = range.map(|range| trim(shared, leaf, range, top.ashift()));
             }
         }
     }

@@ -1,18 +1,20 @@
-//! `zpool trim`: tells devices what is free.
+//! `zpool trim` and `zpool initialize`: devices are told what is free, or it is overwritten (`zpool_do_trim`,
+//! `zpool_do_initialize`).
 
 use crate::context::Context;
 use crate::interval::pause;
-use crate::options::{Spec, bytes, parse_with_long};
+use crate::options::{Parsed, Spec, bytes, parse_with_long};
 use crate::pools::Imported;
 use crate::zpool::select::{find_vdev, open};
 use cenote_command::outcome::{Outcome, Stop, usage};
-use cenote_engine::{TrimError, TrimRequest};
+use cenote_engine::{ActivityError, ActivityRequest};
+use cenote_pool::vdev_props::Activity;
 use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
 
-const SPEC: Spec = Spec { short: "acdr:sw", refused: "", refused_long: &[] };
-const LONG: [(&str, char); 6] = [
+const TRIM: Spec = Spec { short: "acdr:sw", refused: "", refused_long: &[] };
+const LONG_OF_TRIM: [(&str, char); 6] = [
     ("all", 'a'),
     ("cancel", 'c'),
     ("secure", 'd'),
@@ -20,19 +22,29 @@ const LONG: [(&str, char); 6] = [
     ("suspend", 's'),
     ("wait", 'w'),
 ];
+const INITIALIZE: Spec = Spec { short: "acsuwz", refused: "", refused_long: &[] };
+const LONG_OF_INITIALIZE: [(&str, char); 6] = [
+    ("all", 'a'),
+    ("cancel", 'c'),
+    ("suspend", 's'),
+    ("uninit", 'u'),
+    ("wait", 'w'),
+    ("zero", 'z'),
+];
 /// How often to look whether it is done.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// What to do.
 struct Task {
-    request: TrimRequest,
+    activity: Activity,
+    request: ActivityRequest,
     secure: bool,
     wait: bool,
 }
 
 /// Runs `zpool trim`.
-pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
-    let parsed = parse_with_long(args, SPEC, &LONG)?;
+pub fn trim(args: &[OsString], ctx: &mut Context) -> Outcome {
+    let parsed = parse_with_long(args, TRIM, &LONG_OF_TRIM)?;
     let has = |letter| parsed.options.iter().any(|o| o.letter == letter);
     let mut rate = 0;
     for option in parsed.options.iter().filter(|o| o.letter == 'r') {
@@ -51,36 +63,65 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         return usage("-w cannot be used with -c or -s");
     }
     let request = match (has('c'), has('s')) {
-        (true, _) => TrimRequest::Cancel,
-        (_, true) => TrimRequest::Suspend,
-        _ => TrimRequest::Start { rate },
+        (true, _) => ActivityRequest::Cancel,
+        (_, true) => ActivityRequest::Suspend,
+        _ => ActivityRequest::Start { rate, value: None },
     };
-    let task = Task { request, secure: has('d'), wait: has('w') };
+    let task = Task { activity: Activity::Trim, request, secure: has('d'), wait: has('w') };
+    of_pools(&parsed, &task, ctx)
+}
+
+/// Runs `zpool initialize`.
+pub fn initialize(args: &[OsString], ctx: &mut Context) -> Outcome {
+    let parsed = parse_with_long(args, INITIALIZE, &LONG_OF_INITIALIZE)?;
+    let has = |letter| parsed.options.iter().any(|o| o.letter == letter);
+    let orders = [
+        ('c', ActivityRequest::Cancel),
+        ('s', ActivityRequest::Suspend),
+        ('u', ActivityRequest::Forget),
+    ];
+    let mut given = orders.into_iter().filter(|(letter, _)| has(*letter));
+    let value = has('z').then_some(0);
+    let request = match (given.next(), given.next()) {
+        (None, _) => ActivityRequest::Start { rate: 0, value },
+        (Some((letter, _)), another) if another.is_some() || value.is_some() => {
+            return usage(format!("-{letter} cannot be combined with other options"));
+        }
+        (Some(_), _) if has('w') => return usage("-w cannot be used with -c, -s or -u"),
+        (Some((_, request)), _) => request,
+    };
+    let task = Task { activity: Activity::Initialize, request, secure: false, wait: has('w') };
+    of_pools(&parsed, &task, ctx)
+}
+
+/// The pools that are named, or all.
+fn of_pools(parsed: &Parsed, task: &Task, ctx: &mut Context) -> Outcome {
     let names = parsed.names();
-    if has('a') {
+    if parsed.options.iter().any(|o| o.letter == 'a') {
         if !names.is_empty() {
             return usage("the -a flag cannot be combined with individual pools");
         }
         let pools = ctx.pools.all();
         let done: Result<Vec<bool>, Stop> =
-            pools.iter().map(|pool| of_pool(pool, &[], &task, ctx)).collect();
+            pools.iter().map(|pool| of_pool(pool, &[], task, ctx)).collect();
         return Ok(i32::from(!done?.into_iter().all(|good| good)));
     }
     let Some((name, devices)) = names.split_first() else {
         return usage("missing pool name argument");
     };
     let imported = open(ctx, name).map_err(Stop::Fail)?;
-    Ok(i32::from(!of_pool(&imported, devices, &task, ctx)?))
+    Ok(i32::from(!of_pool(&imported, devices, task, ctx)?))
 }
 
-/// One pool; `devices`: all that can be told, if there are none. Whether all went well.
+/// One pool; `devices`: all, if there are none. Whether all went well.
 fn of_pool(
     imported: &Arc<Imported>,
     devices: &[String],
     task: &Task,
     ctx: &mut Context,
 ) -> Result<bool, Stop> {
-    let cannot = |what: &str, why: &str| format!("cannot trim '{what}': {why}");
+    let verb = task.activity.name();
+    let cannot = |what: &str, why: &str| format!("cannot {verb} '{what}': {why}");
     let engine = imported.writable().map_err(|why| Stop::Fail(cannot(imported.name(), &why)))?;
     let mut leaves = Vec::new();
     for name in devices {
@@ -104,12 +145,12 @@ fn of_pool(
     for (name, leaf) in &leaves {
         let done = match task.secure {
             // No device says that it can do that.
-            true => Err(TrimError::Unsupported),
-            false => engine.trim(*leaf, task.request),
+            true => Err(ActivityError::Unsupported),
+            false => engine.activity(task.activity, *leaf, task.request),
         };
         match done {
             Ok(()) => any = true,
-            Err(TrimError::Unsupported | TrimError::NotWritable) if whole => {}
+            Err(ActivityError::Unsupported | ActivityError::NotWritable) if whole => {}
             Err(e) => {
                 ctx.complain(cannot(name, &e.to_string()));
                 (good, any) = (false, true);
@@ -117,12 +158,15 @@ fn of_pool(
         }
     }
     if !any {
-        let why = "no devices in pool support trim operations";
+        let why = match task.activity {
+            Activity::Trim => "no devices in pool support trim operations",
+            Activity::Initialize => "no device in pool is writable",
+        };
         return Err(Stop::Fail(cannot(imported.name(), why)));
     }
     ctx.changed(imported);
     while task.wait {
-        let running = engine.trimming();
+        let running = engine.active(task.activity);
         if !running.iter().any(|(guid, _)| leaves.iter().any(|(_, leaf)| leaf == guid)) {
             break;
         }
