@@ -272,7 +272,8 @@ fn what_failed_is_not_done() {
         devices.device(&rig, "b").set_delay(Duration::from_millis(30));
         engine.activity(activity, b, slow(4 * MIB)).unwrap();
         engine.take_out(b, TakeOut::Offline).unwrap();
-        devices.device(&rig, "b").repair();
+        // It is opened anew, so nobody else may have it.
+        drop(devices);
         until("the end", || is_over(&engine));
         assert_eq!(shown(&engine, activity, 1), Some("started at"));
         fill(&fs, 20..25, LEN);
@@ -306,6 +307,7 @@ fn a_device_that_leaves_is_let_alone() {
         }
         groups(&engine, 3);
         engine.detach(b, None).unwrap();
+        drop(devices);
         // Whatever is done to it now was not done by the pool.
         let image = std::fs::read(rig.file("b")).unwrap();
         groups(&engine, 3);
