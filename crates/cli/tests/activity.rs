@@ -39,6 +39,15 @@ fn free_space_is_overwritten_and_trimmed() {
     }
     s.run("zpool export tank").ok();
     cenote_testpools::judge(s.dir.path(), "tank");
+    // OpenZFS finds the state where it keeps it.
+    let objects = cenote_testpools::zdb(s.dir.path(), "tank", &["-dddd"]);
+    for entry in ["com.delphix:vdev_initialize_state = 4", "org.openzfs:vdev_initialize_value = 0"]
+    {
+        assert_eq!(objects.matches(entry).count(), 1, "{entry}");
+    }
+    for name in ["vdev_trim_state = 4", "vdev_trim_rate = 0", "vdev_trim_partial = 0"] {
+        assert_eq!(objects.matches(&format!("org.zfsonlinux:{name}")).count(), 2, "{name}");
+    }
 }
 
 #[test]

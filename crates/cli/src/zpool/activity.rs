@@ -165,11 +165,9 @@ fn of_pool(
         return Err(Stop::Fail(cannot(imported.name(), why)));
     }
     ctx.changed(imported);
-    while task.wait {
-        let running = engine.active(task.activity);
-        if !running.iter().any(|(guid, _)| leaves.iter().any(|(_, leaf)| leaf == guid)) {
-            break;
-        }
+    let is_one = |guid: u64| leaves.iter().any(|(_, leaf)| *leaf == guid);
+    let goes_on = || engine.active(task.activity).iter().any(|(guid, _)| is_one(*guid));
+    while task.wait && goes_on() {
         pause(LOOK, ctx)?;
     }
     Ok(good)

@@ -112,7 +112,10 @@ pub(super) fn run(shared: &Arc<Shared>, key: Key, own: &Running) {
     let (state, event) = match end {
         End::Stopped => (None, ""),
         End::Unsupported => (Some(ActivityState::Canceled), "cancel"),
-        End::All if walk.failed.is_some() => (Some(ActivityState::Suspended), "suspend"),
+        End::All if walk.failed.is_some() => {
+            tracing::warn!(leaf, ?activity, "something failed, from byte {offset:?} on");
+            (Some(ActivityState::Suspended), "suspend")
+        }
         End::All => (Some(ActivityState::Complete), "finish"),
     };
     // A pool that is suspended, or whose export did not wait, goes on with what is noted.
@@ -122,11 +125,14 @@ pub(super) fn run(shared: &Arc<Shared>, key: Key, own: &Running) {
     }
 }
 
-/// A piece of what is written to free space, and its bytes.
+/// What is written to free space, and the bytes of a request.
 fn pattern(value: u64) -> (Option<Abd>, u64) {
-    let words = (INITIALIZE_CHUNK_SIZE.get() / 8).max(1);
+    /// Bytes of the largest sector: a request has one at least.
+    const SECTOR: u64 = 1 << 16;
+    let chunk = INITIALIZE_CHUNK_SIZE.get();
+    let words = chunk.max(SECTOR).div_ceil(8);
     let bytes: Vec<u8> = (0..words).flat_map(|_| value.to_ne_bytes()).collect();
-    (Some(Abd::from(bytes)), words * 8)
+    (Some(Abd::from(bytes)), chunk)
 }
 
 /// What the thread of an activity does.
