@@ -603,12 +603,14 @@ mod tests {
         let issued: Vec<Priority> =
             leaf.queue.done(Priority::Trim, all).iter().map(|ticket| ticket.priority).collect();
         use Priority::{
-            AsyncRead, AsyncWrite, Rebuild, Removal, Replay, Scrub, SyncRead, SyncWrite, Trim,
+            AsyncRead, AsyncWrite, Initializing, Rebuild, Removal, Replay, Scrub, SyncRead,
+            SyncWrite, Trim,
         };
         let least = [SyncRead, SyncRead, SyncWrite, SyncWrite, AsyncRead, AsyncWrite, AsyncWrite];
         assert_eq!((&issued[..7], issued[7]), (&least[..], Replay));
         // Then what is in the background gets its least, and the rest what is left of the shares.
-        assert_eq!(issued[8..], [Scrub, Removal, Rebuild, Trim, AsyncRead, Replay, Trim]);
+        let rest = [Scrub, Removal, Rebuild, Trim, Initializing, AsyncRead, Replay, Trim];
+        assert_eq!(issued[8..], rest);
     }
 
     #[test]
