@@ -132,6 +132,7 @@ pub mod task;
 mod throttle;
 pub mod tunables;
 mod txg;
+mod vacant;
 mod vdev_props;
 mod verify;
 mod zil;
@@ -148,6 +149,7 @@ pub use remove::RemoveError;
 pub use scan::ScanError;
 pub use surgery::Attach;
 pub use task::{EngineError, SpaceCheck, SyncContext};
+pub use vacant::{ActivityError, ActivityRequest, ActivityState};
 
 use crate::space_write::Loader;
 use capable::Purpose;
@@ -179,6 +181,7 @@ use surgery::SpareCaller;
 use sync::{Core, lacks_root_zap};
 use task::Queue;
 use txg::{TxState, Work};
+use vacant::Vacant;
 use zil::Scope;
 
 /// Passes after which a sync has failed.
@@ -249,6 +252,7 @@ pub(crate) struct Shared {
     /// What write calls of files and volumes took.
     pub write_calls: Latencies,
     pub condenser: Condenser,
+    pub vacant: Vacant,
     pub scanner: Scanner,
     pub spares: SpareCaller,
     pub options: EngineOptions,
@@ -491,6 +495,7 @@ impl Engine {
         };
         self.sync_task_beside_logs(apply, |()| true)?;
         events::learn(&self.pool());
+        self.follow_autotrim();
         if self.shared.learn_multihost()? {
             // The uberblock of a further group says so as well.
             self.sync_task(|context| {
@@ -591,8 +596,13 @@ impl Engine {
         self.shared.spares.stop();
         self.shared.scanner.stop();
         self.shared.condenser.stop();
-        self.shared.datasets.close_logs(&self.shared)?;
-        self.sync()?;
+        let ended = self.shared.vacant.stop();
+        let close = || Ok(self.shared.datasets.close_logs(&self.shared)?);
+        let ended = ended.and_then(|()| close());
+        if let Err(e) = ended.and_then(|()| self.sync()) {
+            self.let_activities_go_on();
+            return Err(e);
+        }
         self.shared.tx_state.end();
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
@@ -616,6 +626,9 @@ impl Drop for Engine {
         self.shared.spares.stop();
         self.shared.scanner.stop();
         self.shared.condenser.stop();
+        if let Err(e) = self.shared.vacant.stop() {
+            tracing::warn!("{e}");
+        }
         self.shared.tx_state.end();
         if let Some(thread) = self.thread.lock().take()
             && thread.thread().id() != std::thread::current().id()

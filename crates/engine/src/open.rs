@@ -18,6 +18,7 @@ use super::surgery::SpareCaller;
 use super::sync::Core;
 use super::task::{EngineError, Queue, SyncContext};
 use super::txg::TxState;
+use super::vacant::Vacant;
 use super::{Disk, Engine, EngineOptions, Shared, capable};
 use crate::space_write::SpaceMaps;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
@@ -78,6 +79,7 @@ impl Engine {
         if let Err(e) = engine.expand_if_wanted() {
             tracing::warn!("devices that have grown are not grown into: {e}");
         }
+        engine.resume_activities();
         events::learn(&engine.pool());
         engine.shared.arm();
         engine.tell("pool_import", config::STATE_ACTIVE);
@@ -123,6 +125,7 @@ impl Engine {
             receives: Arc::default(),
             write_calls: Latencies::default(),
             condenser: Condenser::default(),
+            vacant: Vacant::default(),
             scanner: Scanner::default(),
             spares: SpareCaller::default(),
             options,

@@ -83,6 +83,7 @@ impl Engine {
         if let Some(root) = pool.config().list("vdev_tree") {
             config::for_each_leaf(root, &mut |leaf| changed |= noted(leaf));
         }
+        self.shared.resume_activities(|leaf| leaves.contains(&leaf));
         if !changed {
             return Ok(());
         }
@@ -104,15 +105,16 @@ impl Engine {
         let taken = {
             let _core = self.core()?;
             let pool = self.pool();
-            let taken = pool.store().vdevs().take_out(leaf, how.state());
+            let tree = pool.store().vdevs();
+            let taken = tree.take_out(leaf, how.state());
             if taken {
                 pool.devices().forget(leaf);
             }
-            taken
+            taken.then(|| tree.find(leaf))
         };
-        if !taken {
-            return Err(OfflineError::Required);
-        }
+        let Some(taken) = taken else { return Err(OfflineError::Required) };
+        // The device may be put to another use from now on.
+        taken.map(|vdev| self.shared.is_let_go(&vdev));
         self.shared.call_spares();
         if matches!(how, TakeOut::OfflineForNow | TakeOut::FaultForNow) {
             return Ok(());

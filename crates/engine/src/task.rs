@@ -42,6 +42,9 @@ pub enum EngineError {
     /// The pool or dataset has something that this software cannot write.
     #[error("{0} is not supported for writing")]
     Unsupported(String),
+    /// A device has not answered a request to trim or initialize it.
+    #[error("a device that is being trimmed or initialized does not answer")]
+    Unanswered,
     /// Nothing can be written any more.
     #[error("pool I/O is currently suspended: {0}")]
     Suspended(String),

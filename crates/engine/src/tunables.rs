@@ -43,6 +43,10 @@ declare_tunables! {
         "Share of the most dirty data at which a transaction group is closed";
     IMMEDIATE_WRITE_SZ "zfs_immediate_write_sz" Now Bytes 32_768 ANY,
         "Least bytes of a write whose block is written for good when it is committed, without log vdevs";
+    INITIALIZE_CHUNK_SIZE "zfs_initialize_chunk_size" Now Bytes 1_048_576 (4096, 16_777_216),
+        "Bytes that zpool initialize writes at once";
+    INITIALIZE_VALUE "zfs_initialize_value" Now Count 0xdead_beef_dead_beee ANY,
+        "Number that zpool initialize fills free space with, 64 bits at a time";
     KEEP_LOGS_AT_EXPORT "zfs_keep_log_spacemaps_at_export" Now Switch 0 SWITCH,
         "Whether log space maps are kept at export rather than flushed";
     MAX_LOG_WALKING "zfs_max_log_walking" Now Count 5 SOME,
@@ -63,6 +67,12 @@ declare_tunables! {
         "Bytes that a scrub or resilver reads of a top-level vdev at once";
     SYNC_PASS_DEFERRED_FREE "zfs_sync_pass_deferred_free" Now Count 2 (1, 32),
         "Pass of a sync from which on frees are left to the next group, if they are not logged";
+    TRIM_EXTENT_BYTES_MAX "zfs_trim_extent_bytes_max" Now Bytes 134_217_728 SOME,
+        "Most bytes that a device is told to be free in one request";
+    TRIM_EXTENT_BYTES_MIN "zfs_trim_extent_bytes_min" Now Bytes 32_768 ANY,
+        "Least bytes in a row that a device is told to be free";
+    TRIM_TXG_BATCH "zfs_trim_txg_batch" Now Count 32 SOME,
+        "Transaction groups in which autotrim collects what is freed in a metaslab, unless that is much";
     TXG_HISTORY "zfs_txg_history" Now Count 100 (0, 1_000_000),
         "Transaction groups of which figures are remembered";
     TXG_TIMEOUT "zfs_txg_timeout" Now Seconds 5 (1, 1_000_000),

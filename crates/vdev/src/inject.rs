@@ -66,9 +66,33 @@ impl Device for MemDevice {
         }
     }
 
+    fn can_trim(&self) -> bool {
+        true
+    }
+
+    fn trim(&self, offset: u64, len: u64) -> io::Result<()> {
+        write_garbage(self, offset, len)
+    }
+
     fn flush(&self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// What a device in memory does when it is told that something is free: whoever needs those bytes all the same will notice.
+fn write_garbage(device: &dyn Device, offset: u64, len: u64) -> io::Result<()> {
+    const PIECE: u64 = 1 << 20;
+    let mut at = offset;
+    let end = offset.checked_add(len).ok_or(io::ErrorKind::InvalidInput)?;
+    while at < end {
+        let piece = PIECE.min(end - at);
+        let mut request = [WriteReq::new(at, vec![0xa5; piece as usize].into())];
+        device.write_batch(&mut request);
+        let [request] = request;
+        request.take()?;
+        at += piece;
+    }
+    Ok(())
 }
 
 /// Does a write to what `bytes` holds.
@@ -269,6 +293,24 @@ impl Device for FaultyDevice {
             } else {
                 self.inner.write_batch(std::slice::from_mut(req));
             }
+        }
+    }
+
+    fn can_trim(&self) -> bool {
+        self.inner.can_trim()
+    }
+
+    fn trim(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.pause();
+        let range = offset..offset.saturating_add(len);
+        let fails = {
+            let faults = self.faults();
+            faults.missing || hits(&faults.write_errors, &range)
+        };
+        if fails {
+            Err(io::Error::other("injected trim error"))
+        } else {
+            self.inner.trim(offset, len)
         }
     }
 

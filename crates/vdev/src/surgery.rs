@@ -168,6 +168,11 @@ impl Vdev {
         self.leaving.store(leaves, Ordering::SeqCst);
     }
 
+    /// Whether the leaf is about to leave its vdev, or has left it.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::SeqCst)
+    }
+
     /// Lets go of the device of a leaf that is in no tree any more but in such as were replaced.
     pub fn retire(&self) {
         self.set_opened(Opened { device: None, state: VdevState::Closed });

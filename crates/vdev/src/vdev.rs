@@ -27,6 +27,7 @@ use crate::raidz::map::{ColumnExtent, Geometry};
 use crate::request_sizes::{RequestSizes, SizeFigures};
 use crate::state::{self, VdevState};
 use crate::stats::{Io, LATENCY_BUCKETS, LatencyHistogram, Stats};
+use crate::vacant::Vacant;
 use crate::write::Written;
 
 /// What a vdev is.
@@ -168,6 +169,8 @@ pub struct Live {
     pub(crate) leaving: AtomicBool,
     /// Nothing is written to it any more: the pool may be another host's by now.
     pub(crate) fenced: AtomicBool,
+    /// Requests to the leaf's device where nothing is allocated.
+    pub(crate) vacant: Vacant,
     /// What of a leaf's writes is not known to be durable.
     pub(crate) written: Mutex<Written>,
     /// The transaction group of the uberblock that a leaf has to have: that of the last one which is durable on it, or which
@@ -192,6 +195,7 @@ impl Live {
             too_many_errors: AtomicBool::default(),
             leaving: AtomicBool::default(),
             fenced: AtomicBool::default(),
+            vacant: Vacant::default(),
             written: Mutex::default(),
             uberblock: AtomicU64::new(0),
             queue: Queue::default(),

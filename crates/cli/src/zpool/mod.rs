@@ -22,7 +22,8 @@
 //! | [`vdev_json`] | vdevs in JSON |
 //! | [`select`] | which pools a command works on |
 
-pub mod add;
+pub mod activity;
+mod add;
 pub mod attach;
 pub mod create;
 pub mod destroy;
@@ -85,10 +86,10 @@ const TOOL: Tool = Tool {
         row("replace", Runs::Pools(attach::replace), usage::REPLACE),
         row("split", Runs::Missing, usage::SPLIT),
         None,
-        row("initialize", Runs::Missing, usage::INITIALIZE),
+        row("initialize", Runs::Pools(activity::initialize), usage::INITIALIZE),
         row("resilver", Runs::Pools(scrub::resilver), usage::RESILVER),
         row("scrub", Runs::Pools(scrub::run), usage::SCRUB),
-        row("trim", Runs::Missing, usage::TRIM),
+        row("trim", Runs::Pools(activity::trim), usage::TRIM),
         row("condense", Runs::Missing, usage::CONDENSE),
         None,
         row("import", Runs::Placed(import::place, import::run), usage::IMPORT),

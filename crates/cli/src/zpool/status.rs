@@ -364,7 +364,7 @@ impl Printer<'_> {
     fn progress(&mut self, line: &VdevLine) {
         for (shown, activity, done, not) in [
             (self.show.initialized, Activity::Initialize, "initialized", "uninitialized"),
-            (self.show.trimmed, Activity::Trim, "trimmed", "trim unsupported"),
+            (self.show.trimmed, Activity::Trim, "trimmed", never_trimmed(self.pool, line)),
         ] {
             if !shown {
                 continue;
@@ -377,6 +377,20 @@ impl Printer<'_> {
             });
         }
     }
+}
+
+/// What is said of a leaf that was not told what is free.
+fn never_trimmed(pool: &Pool, line: &VdevLine) -> &'static str {
+    match can_trim(pool, line) {
+        true => "untrimmed",
+        false => "trim unsupported",
+    }
+}
+
+/// Whether the device of a leaf can be told what is free.
+fn can_trim(pool: &Pool, line: &VdevLine) -> bool {
+    let leaf = pool.store().vdevs().find(config::number(&line.config, "guid"));
+    leaf.is_some_and(|leaf| leaf.can_trim())
 }
 
 /// Whether all leaves are online and without errors; with `-s`, without slow operations too.

@@ -1,8 +1,8 @@
 //! `zpool wait`: waits until nothing of the kind is under way in a pool.
 //!
-//! Freeing, a scrub, a resilver and a replacement are what can be under way here. A removal or the discarding of a checkpoint that
-//! OpenZFS left unfinished is not carried on: waiting for it is refused, since it would never end. A scrub that is paused
-//! is not waited for.
+//! Freeing, a scrub, a resilver, a replacement, a trim and initializing are what can be under way here. A removal or the
+//! discarding of a checkpoint that OpenZFS left unfinished is not carried on: waiting for it is refused, since it would never
+//! end. A scrub that is paused is not waited for.
 
 use crate::context::Context;
 use crate::interval::{Schedule, Stamp, pause};
@@ -12,6 +12,7 @@ use crate::zpool::select::open;
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_dsl::human::nicenum;
 use cenote_pool::scan::{ScanKind, ScanState, ScanStatus};
+use cenote_pool::vdev_props::Activity;
 use cenote_vdev::Vdev;
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
@@ -135,6 +136,12 @@ fn left(imported: &Imported) -> Result<Vec<(&'static str, Left)>, Stop> {
         "free" => {
             let bytes = Some(pool.directory_used("$FREE")).filter(|bytes| *bytes > 0);
             Left { bytes, goes_on: worked_on }
+        }
+        "trim" | "initialize" => {
+            let kind = if name == "trim" { Activity::Trim } else { Activity::Initialize };
+            let left = imported.engine().map(|engine| engine.active(kind)).unwrap_or_default();
+            let bytes = left.iter().map(|(_, bytes)| bytes).sum();
+            Left { bytes: (!left.is_empty()).then_some(bytes), goes_on: !imported.suspended() }
         }
         "discard" => match &status.checkpoint {
             Some(c) if c.created.is_none() => unfinished(c.space),

@@ -126,6 +126,7 @@ impl From<EngineError> for ChangeError {
             EngineError::Dsl(e) => e.into(),
             EngineError::Read(e) => e.into(),
             EngineError::Unsupported(what) => ChangeError::Unsupported(what),
+            EngineError::Unanswered => ChangeError::Io(e.to_string()),
             EngineError::Suspended(_) => ChangeError::Suspended,
         }
     }

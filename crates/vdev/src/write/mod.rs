@@ -39,7 +39,7 @@
 
 mod leaf;
 mod parity;
-mod submit;
+pub(crate) mod submit;
 mod sums;
 #[cfg(test)]
 mod tests;

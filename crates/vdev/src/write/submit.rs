@@ -205,7 +205,7 @@ fn join(a: Range<u64>, b: Range<u64>) -> Range<u64> {
 }
 
 /// The write on the device. One that would touch the labels is refused.
-fn request(leaf: &Vdev, offset: u64, data: Abd) -> WriteReq {
+pub(crate) fn request(leaf: &Vdev, offset: u64, data: Abd) -> WriteReq {
     let size = leaf.device().map_or(0, |d| d.size());
     let data_end = (size / LABEL_SIZE * LABEL_SIZE).saturating_sub(LABEL_END);
     let offset = offset.saturating_add(LABEL_START);

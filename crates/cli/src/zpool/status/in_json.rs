@@ -394,7 +394,8 @@ impl Tree<'_> {
                 own.insert("trim_state".into(), text(&p).into());
                 own.insert("trim_time".into(), figures.time(p.time));
             }
-            own.insert("trim_notsup".into(), figures.json.number(1));
+            let unsupported = u64::from(!super::can_trim(self.pool, line));
+            own.insert("trim_notsup".into(), figures.json.number(unsupported));
         }
     }
 
