@@ -5,15 +5,12 @@
 
 mod rig;
 
-use cenote_dmu::outside::Chance;
-use cenote_engine::create::{
-    CreateSpec, FIRST_TXG, Force, NewDevice, SystemDevices, parse, prepare,
-};
 use cenote_engine::tunables::SCAN_SUSPEND_PROGRESS;
 use cenote_engine::{Attach, Engine, EngineError, TakeOut};
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
 use parking_lot::{Mutex, MutexGuard};
+use rig::joining::{attach, device, leaf, replace};
 use rig::{Rig, check, check_devices, errors, fill, open};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -54,50 +51,6 @@ fn until(engine: &Engine, wanted: &str) {
     }
     engine.sync_task(|_| Ok(())).unwrap();
     assert_eq!(shape(engine), wanted);
-}
-
-/// The device in the file with this name.
-fn device(rig: &Rig, engine: &Engine, name: &str) -> NewDevice {
-    let pool = engine.pool();
-    let prepared = prepare(&CreateSpec {
-        name: "tank",
-        layout: &parse(&[rig.word(name)]).unwrap(),
-        ashift: 0,
-        force: Force { in_use: true, replication: true },
-        pool: Some(pool.config()),
-        txg: FIRST_TXG,
-        imported: &[],
-        devices: &SystemDevices,
-        chance: &Chance::default(),
-    });
-    prepared.unwrap().into_single().unwrap()
-}
-
-/// The guid of the leaf in the file with this name.
-fn leaf(rig: &Rig, engine: &Engine, name: &str) -> u64 {
-    let path = rig.file(name);
-    let leaves = engine.pool().store().vdevs().leaves();
-    let found = leaves.iter().find(|leaf| leaf.path() == Some(&path));
-    found.unwrap_or_else(|| panic!("no {name}")).guid()
-}
-
-fn put(
-    rig: &Rig,
-    engine: &Engine,
-    beside: &str,
-    new: &str,
-    replaces: bool,
-) -> Result<(), EngineError> {
-    let (beside, new) = (leaf(rig, engine, beside), device(rig, engine, new));
-    engine.attach(Attach { beside, new, replaces })
-}
-
-fn attach(rig: &Rig, engine: &Engine, beside: &str, new: &str) -> Result<(), EngineError> {
-    put(rig, engine, beside, new, false)
-}
-
-fn replace(rig: &Rig, engine: &Engine, old: &str, new: &str) -> Result<(), EngineError> {
-    put(rig, engine, old, new, true)
 }
 
 fn detach(rig: &Rig, engine: &Engine, name: &str) -> Result<(), EngineError> {

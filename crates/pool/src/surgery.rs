@@ -39,7 +39,7 @@ const OF_LEAF: [&str; 22] = [
     "rebuild_txg",
     "orig_guid",
     "com.delphix:vdev_zap_leaf",
-    "com.datto:resilver_defer",
+    config::DEFERRED,
     "rotational",
     "expansion_time",
 ];

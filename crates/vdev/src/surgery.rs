@@ -17,6 +17,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use cenote_format::less;
 use cenote_format::nvlist::NvList;
 
 use crate::assemble::{self, Was};
@@ -59,7 +60,8 @@ fn in_at_least(most: usize, lists: &[Vec<Range<u64>>]) -> Vec<Range<u64>> {
     ends.sort_unstable_by_key(|(at, begins)| (*at, !begins));
     let (mut depth, mut begin, mut found) = (0usize, None, Vec::new());
     for (at, begins) in ends {
-        depth = if begins { depth + 1 } else { depth.saturating_sub(1) };
+        // Each range of a list begins before it ends.
+        depth = if begins { depth + 1 } else { less!(depth, 1, "ranges that a vdev lacks") };
         if depth >= most {
             begin = begin.or(Some(at));
         } else if let Some(begin) = begin.take()
