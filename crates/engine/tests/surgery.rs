@@ -5,13 +5,14 @@
 
 mod rig;
 
-use cenote_engine::tunables::SCAN_SUSPEND_PROGRESS;
-use cenote_engine::{Attach, Engine, EngineError, TakeOut};
+use cenote_engine::create::SystemDevices;
+use cenote_engine::tunables::{FILE_LOGICAL_ASHIFT, FILE_PHYSICAL_ASHIFT, SCAN_SUSPEND_PROGRESS};
+use cenote_engine::{Attach, Engine, EngineError, EngineOptions, TakeOut};
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
 use parking_lot::{Mutex, MutexGuard};
 use rig::joining::{attach, device, leaf, replace};
-use rig::{Rig, check, check_devices, errors, fill, open};
+use rig::{Faulty, Rig, check, check_devices, errors, fill, open};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -327,4 +328,81 @@ fn what_does_not_fit_is_refused() {
     drop((engine, other));
     rig.judge();
     large.judge_blocks();
+}
+
+/// Only logical sectors count of a device that joins: large ones that it would rather have do not keep it out.
+#[test]
+fn disks_with_larger_physical_sectors_replace_others() {
+    let _turn = Turn::take(false);
+    let rig = Rig::new(64 << 20);
+    let engine = rig.create("mirror a b", 9);
+    fill(&open(&engine), 0..4, LEN);
+    FILE_PHYSICAL_ASHIFT.set(12).unwrap();
+    let with_sectors = |name: &str| device(&rig, &engine, name).for_sectors(&SystemDevices, 0);
+    let (beside, new) = (leaf(&rig, &engine, "a"), with_sectors("x"));
+    let replaced = engine.attach(Attach { beside, new, replaces: true });
+    FILE_LOGICAL_ASHIFT.set(12).unwrap();
+    let refused = engine.attach(Attach { beside, new: with_sectors("y"), replaces: true });
+    FILE_LOGICAL_ASHIFT.set(9).unwrap();
+    FILE_PHYSICAL_ASHIFT.set(9).unwrap();
+    replaced.unwrap();
+    assert!(refused.unwrap_err().to_string().contains("higher alignment requirement"));
+    until(&engine, "mirror(x b)");
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge_blocks();
+}
+
+/// Nothing is written to a pool in which a device fails: a spare steps in all the same.
+#[test]
+fn a_spare_steps_in_where_nothing_is_written() {
+    let _turn = Turn::take(false);
+    let (rig, devices) = (Rig::new(64 << 20), Faulty::default());
+    let options =
+        EngineOptions { txg_timeout: Some(Duration::from_millis(200)), ..EngineOptions::default() };
+    let engine = rig.create_on("raidz1 a b c spare s", 12, options, &devices);
+    fill(&open(&engine), 0..6, LEN);
+    engine.sync().unwrap();
+    devices.close(&rig, "s");
+    devices.device(&rig, "b").set_missing(true);
+    engine.pool().store().drop_caches();
+    check(&open(&engine), 0..6, LEN);
+    until_given(&rig, &engine, "raidz(a spare(b s) c)", "s");
+    engine.export(false).unwrap();
+    drop((engine, devices));
+    rig.judge_blocks();
+}
+
+/// The state that the label of a device says.
+fn label_state(rig: &Rig, name: &str) -> u64 {
+    let device = cenote_vdev::open_device(&rig.file(name)).unwrap();
+    config::number(&cenote_vdev::read_labels(device.as_ref()).unwrap().unwrap().config, "state")
+}
+
+/// A spare that the pool was about to take when it stopped is free for others after an import.
+#[test]
+fn spares_are_returned_after_a_crash() {
+    let _turn = Turn::take(true);
+    let rig = Rig::new(64 << 20);
+    let engine = rig.create("mirror a b spare s", 12);
+    fill(&open(&engine), 0..2, LEN);
+    engine.sync().unwrap();
+    // What the label says between its writing and the commit.
+    let guid = config::number(&engine.pool().spares()[0], "guid");
+    let beside = leaf(&rig, &engine, "a");
+    let files = ["a", "b"].map(|name| (rig.file(name), std::fs::read(rig.file(name)).unwrap()));
+    let new = engine.spare(guid).unwrap();
+    engine.attach(Attach { beside, new, replaces: true }).unwrap();
+    engine.export(false).unwrap();
+    drop(engine);
+    for (path, before) in files {
+        std::fs::write(path, before).unwrap();
+    }
+    assert_ne!(label_state(&rig, "s"), config::STATE_SPARE);
+    let engine = rig.import();
+    assert_eq!(shape(&engine), "mirror(a b)");
+    engine.export(false).unwrap();
+    drop(engine);
+    assert_eq!(label_state(&rig, "s"), config::STATE_SPARE);
+    rig.judge_blocks();
 }

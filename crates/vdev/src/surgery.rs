@@ -208,6 +208,29 @@ mod tests {
     }
 
     #[test]
+    fn a_spare_stays_until_its_successor_has_it_all() {
+        let leaves = testing::leaves(3, 1 << 20);
+        let files: Vec<_> = testing::files(&leaves).into_iter().enumerate().collect();
+        let as_spare = |(i, mut file): (usize, Arc<Vdev>)| {
+            if i > 0 {
+                let config = &mut Arc::get_mut(&mut file).unwrap().config;
+                config.set("is_spare", cenote_format::nvlist::NvValue::Uint64(1));
+            }
+            file
+        };
+        let files: Vec<_> = files.into_iter().map(as_spare).collect();
+        let guids: Vec<u64> = files.iter().map(|f| f.guid()).collect();
+        let spare = testing::mirror_like(Kind::Spare, 0, files);
+        let above = spare.guid();
+        let tree = testing::tree(vec![spare]);
+        tree.set_dtl(guids[2], vec![4..9]).unwrap();
+        assert_eq!(tree.replaced(), None);
+        tree.set_dtl(guids[1], vec![4..9]).unwrap();
+        tree.set_dtl(guids[2], vec![]).unwrap();
+        assert_eq!(tree.replaced(), Some((guids[1], above)));
+    }
+
+    #[test]
     fn what_only_a_leaf_has_that_is_leaving_is_not_written() {
         let leaves = testing::leaves(2, 1 << 20);
         let mirror = testing::mirror_like(Kind::Mirror, 0, testing::files(&leaves));

@@ -434,6 +434,11 @@ impl Engine {
         self.shared.assess_resilver()
     }
 
+    /// Whether a resilver is about to begin, now that another one is over.
+    pub fn is_resilver_due(&self) -> bool {
+        self.shared.scanner.due.load(SeqCst)
+    }
+
     /// Whether a scan is under way that is not paused.
     pub fn is_scanning(&self) -> bool {
         let phys = ScanPhys::load(self.pool().directory());

@@ -211,6 +211,10 @@ impl Shared {
         from: ScanPhys,
     ) -> std::result::Result<bool, EngineError> {
         let all = ended.all;
+        if all {
+            // Before it is over, so that whoever waits for resilvers waits for the next one, too.
+            self.scanner.due.store(true, SeqCst);
+        }
         let noted = self.scan_task(move |shared, context| context.note_round(shared, ended))?;
         if !noted {
             return Ok(false);
@@ -223,7 +227,6 @@ impl Shared {
             if from.is_resilver() {
                 self.let_go_of_replaced();
             }
-            self.scanner.due.store(true, SeqCst);
         }
         Ok(true)
     }
