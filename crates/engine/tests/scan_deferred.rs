@@ -83,6 +83,8 @@ fn whole(engine: &Engine) {
     let begun = Instant::now();
     let behind = || engine.pool().store().vdevs().leaves().iter().any(|leaf| leaf.is_behind());
     while behind() || engine.is_scanning() {
+        // Who waits for resilvers does not take it for over.
+        assert!(engine.awaits_resilver() || !behind());
         assert!(begun.elapsed() < Duration::from_secs(120), "{:?}", phys(engine));
         std::thread::sleep(Duration::from_millis(5));
     }

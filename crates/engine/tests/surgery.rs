@@ -5,10 +5,10 @@
 
 mod rig;
 
-use cenote_engine::create::SystemDevices;
+use cenote_engine::create::{OpenDevices, SystemDevices};
 use cenote_engine::tunables::{FILE_LOGICAL_ASHIFT, FILE_PHYSICAL_ASHIFT, SCAN_SUSPEND_PROGRESS};
 use cenote_engine::{Attach, Engine, EngineError, EngineOptions, TakeOut};
-use cenote_format::nvlist::NvList;
+use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::config;
 use parking_lot::{Mutex, MutexGuard};
 use rig::joining::{attach, device, leaf, replace};
@@ -266,7 +266,8 @@ fn until_given(rig: &Rig, engine: &Engine, wanted: &str, new: &str) {
         leaves.iter().any(|leaf| leaf.path() == Some(&path) && leaf.is_behind())
     };
     while vdevs(engine) != wanted || lacks() {
-        assert!(Instant::now() < end, "{}, not {wanted}", vdevs(engine));
+        let states = || engine.pool().store().vdevs().root().children().to_vec();
+        assert!(Instant::now() < end, "{}, not {wanted}: {:?}", vdevs(engine), states());
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -387,17 +388,18 @@ fn spares_are_returned_after_a_crash() {
     let engine = rig.create("mirror a b spare s", 12);
     fill(&open(&engine), 0..2, LEN);
     engine.sync().unwrap();
-    // What the label says between its writing and the commit.
     let guid = config::number(&engine.pool().spares()[0], "guid");
-    let beside = leaf(&rig, &engine, "a");
-    let files = ["a", "b"].map(|name| (rig.file(name), std::fs::read(rig.file(name)).unwrap()));
-    let new = engine.spare(guid).unwrap();
-    engine.attach(Attach { beside, new, replaces: true }).unwrap();
     engine.export(false).unwrap();
     drop(engine);
-    for (path, before) in files {
-        std::fs::write(path, before).unwrap();
-    }
+    // What the label says between its writing and the commit: that of a device of the pool, of no group.
+    let [beside, spare] = ["a", "s"].map(|name| rig.file(name));
+    let beside = cenote_vdev::open_device(&beside).unwrap();
+    let mut label = cenote_vdev::read_labels(beside.as_ref()).unwrap().unwrap().config;
+    label.set("guid", NvValue::Uint64(guid));
+    label.set("txg", NvValue::Uint64(0));
+    let spare = SystemDevices.open_rw(&spare).unwrap();
+    cenote_vdev::init_labels(spare.as_ref(), &label).unwrap();
+    drop((beside, spare));
     assert_ne!(label_state(&rig, "s"), config::STATE_SPARE);
     let engine = rig.import();
     assert_eq!(shape(&engine), "mirror(a b)");

@@ -148,7 +148,8 @@ fn left(imported: &Imported) -> Result<Vec<(&'static str, Left)>, Stop> {
         },
         "scrub" => Left { bytes: scanned(name), goes_on: worked_on },
         "resilver" => {
-            let due = worked_on && imported.engine().is_some_and(|e| e.is_resilver_due());
+            // Another one may begin where one ends.
+            let due = worked_on && imported.engine().is_some_and(|e| e.awaits_resilver());
             Left { bytes: scanned(name).or(due.then_some(0)), goes_on: worked_on }
         }
         "replace" => {

@@ -331,3 +331,21 @@ impl Walk<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_are_never_too_short_to_go_on() {
+        for shorter in [0, 1, 20, 63, 64, u32::MAX] {
+            let found = Found::new(ScanFunc::Scrub, &ScanPhys::default(), shorter);
+            assert!(found.most >= LEAST_BLOCKS && found.most_bytes >= LEAST_BYTES);
+            // Late as it is, it passes some pointers.
+            assert!(!found.is_enough(&|| true));
+        }
+        let mut found = Found::new(ScanFunc::Scrub, &ScanPhys::default(), 0);
+        found.seen = LEAST_SEEN;
+        assert!(found.is_enough(&|| true) && !found.is_enough(&|| false));
+    }
+}

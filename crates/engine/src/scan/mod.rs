@@ -434,9 +434,14 @@ impl Engine {
         self.shared.assess_resilver()
     }
 
-    /// Whether a resilver is about to begin, now that another one is over.
-    pub fn is_resilver_due(&self) -> bool {
-        self.shared.scanner.due.load(SeqCst)
+    /// Whether a resilver is under way, or about to begin now that another one is over.
+    pub fn awaits_resilver(&self) -> bool {
+        let running = || {
+            let phys = ScanPhys::load(self.pool().directory());
+            phys.is_ok_and(|phys| phys.is_some_and(|p| p.is_running() && p.is_resilver()))
+        };
+        // One that is due when the first has ended may have begun by then.
+        running() || self.shared.scanner.due.load(SeqCst) || running()
     }
 
     /// Whether a scan is under way that is not paused.
@@ -467,5 +472,23 @@ impl Engine {
             self.shared.scanner.due.store(true, SeqCst);
         }
         self.shared.wake_scan();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_in_vain_are_shorter_and_short_ones_longer() {
+        let (mut pace, most) = (Pace::default(), Duration::from_secs(60));
+        (0..200).for_each(|_| pace.learn(None, most));
+        assert_eq!(pace.shorter, u64::BITS);
+        pace.learn(Some(Duration::from_secs(60)), most);
+        assert_eq!(pace.shorter, u64::BITS);
+        pace.learn(Some(Duration::from_secs(1)), most);
+        assert_eq!(pace.shorter, u64::BITS - 1);
+        pace.learn(Some(Duration::from_secs(200)), most);
+        assert_eq!(pace.shorter, u64::BITS);
     }
 }
