@@ -25,7 +25,7 @@ help:
 	@echo "make bench-clone  destroying clones, by livelist and by walking, against OpenZFS's own engine"
 	@echo "make bench-list   listing 10,000 snapshots and 1,000 clones, beside what reading their metadata takes"
 	@echo "make bench-write  writes against OpenZFS's own engine; mounts against btrfs and zfs-fuse"
-	@echo "make bench-scrub  scrubs and resilvers against OpenZFS's own engine; scrubs and reads in front of them"
+	@echo "make bench-scrub  scrubs beside the raw file, reads in front of them, resilvers"
 	@echo "make bench-spacemap  log space maps on and off, and OpenZFS's own engine, in a pool that has aged"
 	@echo "make bench-send   sending and receiving, full and of 1% changed, against the raw file and OpenZFS's own engine"
 	@echo "make bench-zil    synchronous writes beside other file systems (BENCH_DIR=storage); small groups and replay on slow devices;"
@@ -105,7 +105,7 @@ bench-write: bench-build
 	target/release/cenote-bench write --peer $(PEER) $(BENCH_ARGS)
 
 bench-scrub: bench-build
-	target/release/cenote-bench scrub --peer $(PEER) $(BENCH_ARGS)
+	target/release/cenote-bench scrub $(BENCH_ARGS)
 
 bench-send: bench-build
 	target/release/cenote-bench send --peer $(PEER) $(BENCH_ARGS)

@@ -96,7 +96,7 @@ scrub_mode(int argc, char **argv)
 	    "\"quiet_us\":%.1f,\"busy_us\":%.1f,\"busy_seconds\":%.4f}\n",
 	    (u_longlong_t)bytes, end.wall - start.wall, end.cpu - start.cpu,
 	    quiet, busy, wall() - begun);
-	dmu_objset_rele(os, FTAG);
+	dmu_objset_disown(os, B_FALSE, FTAG);
 	spa_close(spa, FTAG);
 	VERIFY0(spa_export(argv[1], NULL, B_FALSE, B_FALSE));
 	kernel_fini();
