@@ -638,9 +638,23 @@ impl Drop for Engine {
     }
 }
 
+/// Shortest time after which a sync thread that has nothing to write looks for devices that failed.
+const LEAST_REST: Duration = Duration::from_millis(200);
+
 /// The sync thread.
 fn run(shared: &Arc<Shared>, core: &Mutex<Core>) {
-    while shared.tx_state.next_work(&|| shared.options.txg_timeout()) == Work::Sync {
+    let interval = || shared.options.txg_timeout();
+    let looks = || (!shared.options.deterministic).then(|| interval().max(LEAST_REST));
+    loop {
+        match shared.tx_state.next_work(&interval, looks()) {
+            Work::Sync => {}
+            // A device may fail while the pool is only read.
+            Work::Look => {
+                shared.call_spares();
+                continue;
+            }
+            Work::End => break,
+        }
         let txg = shared.tx_state.synced_txg();
         // Those who wait are told, whatever happens.
         let sync = || Store::holding_reads(|| core.lock().sync(shared));

@@ -83,6 +83,7 @@ impl Engine {
         events::learn(&engine.pool());
         engine.shared.arm();
         engine.tell("pool_import", config::STATE_ACTIVE);
+        engine.return_spares();
         engine.resume_scan();
         engine.shared.call_spares();
         Ok(engine)

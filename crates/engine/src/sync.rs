@@ -188,9 +188,7 @@ impl Core {
         for task in tasks {
             task(&mut context)?;
         }
-        if tasked {
-            context.settle_scan(shared)?;
-        }
+        context.keep_scan(shared, tasked)?;
         self.destroying = free_destroyed(shared, &mut context.tx)?;
         for dva in &context.tx.obsolete {
             let marked = shared.disk.writer.mark_obsolete(dva);

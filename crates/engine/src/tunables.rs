@@ -59,6 +59,12 @@ declare_tunables! {
         "Least metaslabs with unflushed changes that a transaction group flushes";
     MULTIHOST_FAIL_INTERVALS "zfs_multihost_fail_intervals" Now Count 10 (0, 65_535),
         "Intervals without a heartbeat of multihost=on after which the pool is suspended; 0: never";
+    RESILVER_DEFER_PERCENT "zfs_resilver_defer_percent" Now Percent 10 (0, 100),
+        "Share of a resilver that is done from which on another one waits for its end";
+    RESILVER_DISABLE_DEFER "zfs_resilver_disable_defer" Now Switch 0 SWITCH,
+        "Whether another resilver never waits for the end of one that is under way";
+    SCAN_CHECKPOINT_INTVAL "zfs_scan_checkpoint_intval" Now Seconds 60 ANY,
+        "How often a scrub or resilver notes on disk how far it is; what is freed meanwhile is not given out again";
     SCAN_MEM_LIM_FACT "zfs_scan_mem_lim_fact" Now Count 20 SOME,
         "Share of the memory, as a divisor, for blocks that a scrub or resilver has found and not read yet";
     SCAN_SUSPEND_PROGRESS "zfs_scan_suspend_progress" Now Switch 0 SWITCH,

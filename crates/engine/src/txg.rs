@@ -147,6 +147,8 @@ impl QuiescedTxg {
 pub(crate) enum Work {
     /// Quiesce the open group and write it.
     Sync,
+    /// Nothing is to be written, for some time already.
+    Look,
     /// End.
     End,
 }
@@ -395,9 +397,11 @@ impl TxState {
     }
 
     /// Waits until there is something to do: the open group is wanted, or has had something to
-    /// write for as long as `interval` says, which is asked again and again.
-    pub fn next_work(&self, interval: &dyn Fn() -> Duration) -> Work {
+    /// write for as long as `interval` says, which is asked again and again; or nothing was to be written for as long as
+    /// `looks` says.
+    pub fn next_work(&self, interval: &dyn Fn() -> Duration, looks: Option<Duration>) -> Work {
         let mut state = self.state.lock();
+        let begun = self.timer.now();
         loop {
             if state.failed.is_some() {
                 if state.ending {
@@ -413,7 +417,15 @@ impl TxState {
                 return if state.work.is_some() { Work::Sync } else { Work::End };
             }
             let Some(since) = state.work else {
-                self.changed.wait(&mut state);
+                let Some(looks) = looks else {
+                    self.changed.wait(&mut state);
+                    continue;
+                };
+                let rested = self.timer.now().saturating_sub(begun);
+                if rested >= looks {
+                    return Work::Look;
+                }
+                self.timer.wait(&self.changed, &mut state, looks.saturating_sub(rested));
                 continue;
             };
             let elapsed = self.timer.now().saturating_sub(since);
@@ -619,7 +631,7 @@ mod tests {
     fn at_the_limit_changes_wait_and_ask_for_a_sync() {
         let txgs = state(0, Some(1000));
         drop(txgs.assign(1000, false).unwrap());
-        assert_eq!(txgs.next_work(&|| Duration::from_secs(60)), Work::Sync);
+        assert_eq!(txgs.next_work(&|| Duration::from_secs(60), None), Work::Sync);
         let other = txgs.clone();
         let waiting = std::thread::spawn(move || other.assign(10, false).unwrap().txg);
         std::thread::sleep(Duration::from_millis(20));
@@ -637,7 +649,7 @@ mod tests {
             drop(txgs.assign(fill - 1, false).unwrap());
             assert_eq!(txgs.state.lock().wanted, 0);
             drop(txgs.assign(1, false).unwrap());
-            assert_eq!(txgs.next_work(&|| Duration::from_secs(60)), Work::Sync);
+            assert_eq!(txgs.next_work(&|| Duration::from_secs(60), None), Work::Sync);
         }
     }
 
@@ -685,10 +697,10 @@ mod tests {
         drop(txgs.assign(1, false).unwrap());
         txgs.end();
         assert!(txgs.assign(1, false).is_err());
-        assert_eq!(txgs.next_work(&|| Duration::ZERO), Work::Sync);
+        assert_eq!(txgs.next_work(&|| Duration::ZERO, None), Work::Sync);
         let (quiesced, (), ()) = txgs.quiesce(|_| (), || ());
         txgs.synced(quiesced.txg);
-        assert_eq!(txgs.next_work(&|| Duration::ZERO), Work::End);
+        assert_eq!(txgs.next_work(&|| Duration::ZERO, None), Work::End);
         txgs.ended();
         txgs.ask();
         assert!(txgs.wait_synced().is_err() && txgs.try_for(6).is_ok());
@@ -701,7 +713,7 @@ mod tests {
         let (other, hours) = (txgs.clone(), Arc::new(AtomicU64::new(1)));
         let left = hours.clone();
         let interval = move || Duration::from_secs(3600 * left.load(Ordering::SeqCst));
-        let turn = std::thread::spawn(move || other.next_work(&interval));
+        let turn = std::thread::spawn(move || other.next_work(&interval, None));
         // The sync thread finds nothing to do and waits for something.
         std::thread::sleep(Duration::from_millis(20));
         drop(txgs.assign(1, false).unwrap());
@@ -740,7 +752,7 @@ mod tests {
         assert_eq!(timer.now(), delayed);
         // The time of a group passes while it is waited for.
         let other = txgs.clone();
-        let turn = std::thread::spawn(move || other.next_work(&|| Duration::from_secs(3600)));
+        let turn = std::thread::spawn(move || other.next_work(&|| Duration::from_secs(3600), None));
         std::thread::sleep(Duration::from_millis(20));
         assert!(!turn.is_finished());
         timer.sleep(Duration::from_secs(3600));

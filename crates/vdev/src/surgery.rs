@@ -17,6 +17,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use cenote_format::less;
 use cenote_format::nvlist::NvList;
 
 use crate::assemble::{self, Was};
@@ -59,7 +60,8 @@ fn in_at_least(most: usize, lists: &[Vec<Range<u64>>]) -> Vec<Range<u64>> {
     ends.sort_unstable_by_key(|(at, begins)| (*at, !begins));
     let (mut depth, mut begin, mut found) = (0usize, None, Vec::new());
     for (at, begins) in ends {
-        depth = if begins { depth + 1 } else { depth.saturating_sub(1) };
+        // Each range of a list begins before it ends.
+        depth = if begins { depth + 1 } else { less!(depth, 1, "ranges that a vdev lacks") };
         if depth >= most {
             begin = begin.or(Some(at));
         } else if let Some(begin) = begin.take()
@@ -232,6 +234,29 @@ mod tests {
         let missed = 12..13;
         tree.miss(guids[1], missed).unwrap();
         assert_eq!(tree.replaced(), None);
+    }
+
+    #[test]
+    fn a_spare_stays_until_its_successor_has_it_all() {
+        let leaves = testing::leaves(3, 1 << 20);
+        let files: Vec<_> = testing::files(&leaves).into_iter().enumerate().collect();
+        let as_spare = |(i, mut file): (usize, Arc<Vdev>)| {
+            if i > 0 {
+                let config = &mut Arc::get_mut(&mut file).unwrap().config;
+                config.set("is_spare", cenote_format::nvlist::NvValue::Uint64(1));
+            }
+            file
+        };
+        let files: Vec<_> = files.into_iter().map(as_spare).collect();
+        let guids: Vec<u64> = files.iter().map(|f| f.guid()).collect();
+        let spare = testing::mirror_like(Kind::Spare, 0, files);
+        let above = spare.guid();
+        let tree = testing::tree(vec![spare]);
+        tree.set_dtl(guids[2], vec![4..9]).unwrap();
+        assert_eq!(tree.replaced(), None);
+        tree.set_dtl(guids[1], vec![4..9]).unwrap();
+        tree.set_dtl(guids[2], vec![]).unwrap();
+        assert_eq!(tree.replaced(), Some((guids[1], above)));
     }
 
     #[test]

@@ -153,7 +153,12 @@ fn left(imported: &Imported) -> Result<Vec<(&'static str, Left)>, Stop> {
             }
             _ => Left::default(),
         },
-        "scrub" | "resilver" => Left { bytes: scanned(name), goes_on: worked_on },
+        "scrub" => Left { bytes: scanned(name), goes_on: worked_on },
+        "resilver" => {
+            // Another one may begin where one ends.
+            let due = worked_on && imported.engine().is_some_and(|e| e.awaits_resilver());
+            Left { bytes: scanned(name).or(due.then_some(0)), goes_on: worked_on }
+        }
         "replace" => {
             let replaces = is_replacing(pool.store().vdevs().root());
             let bytes = replaces.then(|| scanned("resilver").unwrap_or(0));

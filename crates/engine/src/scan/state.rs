@@ -58,6 +58,14 @@ impl SyncContext<'_> {
         Ok(())
     }
 
+    /// Leaves that were deferred have another resilver begin.
+    fn tell_deferred(&mut self, deferred: bool, errors: u64) -> Result<()> {
+        match deferred {
+            true => self.scan_history("starting deferred resilver", &format!("errors={errors}")),
+            false => Ok(()),
+        }
+    }
+
     /// A scan ends (`dsl_scan_done`).
     fn scan_done(&mut self, mut phys: ScanPhys, complete: bool) -> Result<()> {
         position::drop_queue(self.tx.mos, &mut phys)?;
@@ -76,7 +84,7 @@ impl SyncContext<'_> {
 }
 
 impl Shared {
-    fn scan_task<T: Send + 'static>(
+    pub(super) fn scan_task<T: Send + 'static>(
         self: &Arc<Self>,
         change: impl FnOnce(&Arc<Shared>, &mut SyncContext<'_>) -> Result<T> + Send + 'static,
     ) -> std::result::Result<T, EngineError> {
@@ -182,9 +190,11 @@ impl Shared {
         let begun = self.scan_task(|shared, context| {
             let Some(range) = shared.begin_giving(context.tx.txg) else { return Ok(None) };
             let phys = context.scan_state()?;
+            let deferred = context.end_deferring()?;
             if phys.is_running() {
                 context.scan_done(phys, false)?;
             }
+            context.tell_deferred(deferred, phys.errors)?;
             context.set_up(RESILVER, range)?;
             shared.scanner.active.store(true, SeqCst);
             shared.scanner.ordered();
@@ -208,6 +218,10 @@ impl Shared {
         from: ScanPhys,
     ) -> std::result::Result<bool, EngineError> {
         let all = ended.all;
+        if all {
+            // Before it is over, so that whoever waits for resilvers waits for the next one, too.
+            self.scanner.due.store(true, SeqCst);
+        }
         let noted = self.scan_task(move |shared, context| context.note_round(shared, ended))?;
         if !noted {
             return Ok(false);
@@ -218,13 +232,17 @@ impl Shared {
             self.view().note_scan(|pass| *pass = None);
             self.scan_event(if from.is_scrub() { "scrub_finish" } else { "resilver_finish" });
             if from.is_resilver() {
-                self.resilver_done()?;
-            }
-            if self.needs_another() {
-                self.begin_resilver()?;
+                self.let_go_of_replaced();
             }
         }
         Ok(true)
+    }
+
+    /// Takes out what was replaced ([`Shared::resilver_done`]); what fails is tried again after the next resilver.
+    pub(super) fn let_go_of_replaced(self: &Arc<Self>) {
+        if let Err(error) = self.resilver_done() {
+            tracing::warn!(%error, "what was replaced stays");
+        }
     }
 }
 
@@ -242,16 +260,24 @@ impl SyncContext<'_> {
             errors: now.errors.saturating_add(done.errors),
             ..now
         };
+        shared.scanner.astray.store(false, SeqCst);
         if all {
             if phys.is_resilver() {
                 self.excise(shared)?;
             }
-            self.scan_done(phys, true)?;
+            let given = shared.scanner.given.lock();
+            let (unseen, counted) = (given.unseen, u64::from(given.counted));
+            drop(given);
+            let errors = phys.errors.saturating_sub(counted);
+            let deferred = self.end_deferring()? && shared.needs_another();
+            self.scan_done(ScanPhys { errors, ..phys }.with_unseen(unseen), true)?;
+            self.tell_deferred(deferred, errors)?;
             return Ok(true);
         }
-        position.settle(self.tx.mos, &view);
+        let unseen = position.settle(self.tx.mos, &view).unseen;
+        shared.scanner.given.lock().unseen |= unseen;
         let format = self.tx.zap_format()?;
-        position.store(self.tx.mos, phys, format)?;
+        position.store(self.tx.mos, phys.with_unseen(unseen), format)?;
         Ok(true)
     }
 }

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+pub mod joining;
 pub mod orders;
 
 use cenote_dmu::live::LiveObjectSet;
@@ -201,6 +202,11 @@ pub struct Faulty {
 impl Faulty {
     pub fn device(&self, rig: &Rig, name: &str) -> Arc<FaultyDevice> {
         self.made.lock()[&rig.file(name)].clone()
+    }
+
+    /// Lets go of a file, so that it can be opened anew.
+    pub fn close(&self, rig: &Rig, name: &str) {
+        self.made.lock().remove(&rig.file(name));
     }
 }
 

@@ -368,6 +368,9 @@ impl Tree<'_> {
         {
             own.insert(name.into(), self.figures.number(n));
         }
+        if line.deferred {
+            own.insert("resilver_deferred".into(), self.figures.number(1));
+        }
         if line.children.is_empty() {
             own.insert("slow_ios".into(), self.figures.number(f.slow_ios));
         }
