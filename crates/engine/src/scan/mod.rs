@@ -123,6 +123,8 @@ pub(crate) struct Scanner {
     astray: AtomicBool,
     /// A resilver is to begin if leaves lack something.
     due: AtomicBool,
+    /// The last round of this scan was handed to the sync thread: what follows its end is still to be done.
+    ending: Mutex<Option<ScanPhys>>,
 }
 
 impl Scanner {
@@ -203,10 +205,13 @@ impl Shared {
         }
     }
 
-    /// Waits before a round is made once more, the longer the more often that was in vain. An order ends it.
+    /// Waits before a round is made once more, the longer the more often that was in vain. An order ends it. A call to look
+    /// again ([`Shared::wake_scan`]) shortens it once.
     fn rest(&self, pace: &mut Pace) {
         let scanner = &self.scanner;
-        let most = PAUSE.saturating_mul(1 << pace.in_vain.min(MOST_DOUBLED));
+        let is_called = std::mem::take(&mut scanner.running.lock().again);
+        let doubled = if is_called { 0 } else { pace.in_vain.min(MOST_DOUBLED) };
+        let most = PAUSE.saturating_mul(1 << doubled);
         pace.in_vain = pace.in_vain.saturating_add(1);
         let (begun, orders) = (Instant::now(), scanner.orders.load(SeqCst));
         let ends = || {
@@ -274,7 +279,11 @@ impl Shared {
         let reading = self.disk.allocator.readers().begin();
         let view = self.view();
         let Some(phys) = ScanPhys::load(view.directory())? else { return Ok(Round::Nothing) };
-        if !phys.is_running() || phys.is_paused() {
+        if !phys.is_running() {
+            self.end_scan();
+            return Ok(Round::Nothing);
+        }
+        if phys.is_paused() {
             return Ok(Round::Nothing);
         }
         scanner.active.store(true, SeqCst);
@@ -342,6 +351,10 @@ impl Shared {
     /// See [`Engine::assess_resilver`].
     pub(crate) fn assess_resilver(self: &Arc<Self>) -> Result<(), EngineError> {
         let assessed = self.assess();
+        if assessed.is_err() {
+            // The thread tries again.
+            self.scanner.due.store(true, SeqCst);
+        }
         // Whatever was under way goes on.
         self.wake_scan();
         assessed

@@ -68,6 +68,11 @@ impl Given {
         Given { lacks: lacks.collect(), ..Given::default() }
     }
 
+    /// Another scan begins, which walks the pool anew and counts its own errors.
+    pub(super) fn forget_walk(&mut self) {
+        (self.unseen, self.counted) = (false, false);
+    }
+
     /// The groups that leaves lack: all are later than the first, and none than the second.
     fn range(&self) -> Option<(u64, u64)> {
         let ranges = || self.lacks.values().flat_map(|lack| &lack.missing);
@@ -99,13 +104,12 @@ impl Shared {
         lagging(&self.disk.tree()).next().is_some()
     }
 
-    /// Notes what leaves lack, for a resilver that begins in group `txg`. Returns the groups that it is about, if a leaf
-    /// lacks any.
-    pub(super) fn begin_giving(&self, txg: u64) -> Option<(u64, u64)> {
+    /// What leaves lack, for a resilver that begins in group `txg`, and the groups that it is about; `None`: they lack
+    /// nothing.
+    pub(super) fn to_give(&self, txg: u64) -> Option<(Given, (u64, u64))> {
         let given = Given::now(&self.disk.tree(), txg);
         let range = given.range()?;
-        *self.scanner.given.lock() = given;
-        Some(range)
+        Some((given, range))
     }
 
     /// Whether a leaf lacks something that the resilver under way is not to give to it.
@@ -193,7 +197,8 @@ impl SyncContext<'_> {
             self.settle_scan(shared)?;
         }
         self.tx.mos.begin_change();
-        match self.defer_leaves(shared) {
+        let done = self.defer_leaves(shared).and_then(|()| Ok(self.tx.mos.check_change()?));
+        match done {
             Ok(()) => self.tx.mos.keep_change(),
             Err(cenote_dsl::write::DslWriteError::Unreadable(why)) => {
                 self.tx.mos.undo_change();

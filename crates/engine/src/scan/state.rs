@@ -121,6 +121,7 @@ impl Shared {
             let txg = context.tx.txg;
             let last = if since_last { entry(context.tx.mos, LAST_SCRUBBED)? } else { None };
             context.set_up(SCRUB, (last.unwrap_or(0), txg))?;
+            shared.scanner.given.lock().forget_walk();
             shared.scanner.active.store(true, SeqCst);
             shared.scanner.ordered();
             Ok(Ok(false))
@@ -188,7 +189,7 @@ impl Shared {
 
     pub(super) fn begin_resilver(self: &Arc<Self>) -> std::result::Result<bool, EngineError> {
         let begun = self.scan_task(|shared, context| {
-            let Some(range) = shared.begin_giving(context.tx.txg) else { return Ok(None) };
+            let Some((given, range)) = shared.to_give(context.tx.txg) else { return Ok(None) };
             let phys = context.scan_state()?;
             let deferred = context.end_deferring()?;
             if phys.is_running() {
@@ -196,6 +197,8 @@ impl Shared {
             }
             context.tell_deferred(deferred, phys.errors)?;
             context.set_up(RESILVER, range)?;
+            // Nothing fails any more: a resilver that goes on gives what it gave.
+            *shared.scanner.given.lock() = given;
             shared.scanner.active.store(true, SeqCst);
             shared.scanner.ordered();
             Ok(Some(phys.is_running() && phys.is_scrub()))
@@ -221,21 +224,29 @@ impl Shared {
         if all {
             // Before it is over, so that whoever waits for resilvers waits for the next one, too.
             self.scanner.due.store(true, SeqCst);
+            *self.scanner.ending.lock() = Some(from);
         }
         let noted = self.scan_task(move |shared, context| context.note_round(shared, ended))?;
         if !noted {
+            *self.scanner.ending.lock() = None;
             return Ok(false);
         }
         self.view().note_scan(|pass| pass.iter_mut().for_each(|pass| pass.ahead = [0; 4]));
         if all {
-            self.scanner.active.store(false, SeqCst);
-            self.view().note_scan(|pass| *pass = None);
-            self.scan_event(if from.is_scrub() { "scrub_finish" } else { "resilver_finish" });
-            if from.is_resilver() {
-                self.let_go_of_replaced();
-            }
+            self.end_scan();
         }
         Ok(true)
+    }
+
+    /// Does what follows the end of a scan that is on disk, once.
+    pub(super) fn end_scan(self: &Arc<Self>) {
+        let Some(from) = self.scanner.ending.lock().take() else { return };
+        self.scanner.active.store(false, SeqCst);
+        self.view().note_scan(|pass| *pass = None);
+        self.scan_event(if from.is_scrub() { "scrub_finish" } else { "resilver_finish" });
+        if from.is_resilver() {
+            self.let_go_of_replaced();
+        }
     }
 
     /// Takes out what was replaced ([`Shared::resilver_done`]); what fails is tried again after the next resilver.
@@ -266,8 +277,9 @@ impl SyncContext<'_> {
                 self.excise(shared)?;
             }
             let given = shared.scanner.given.lock();
-            let (unseen, counted) = (given.unseen, u64::from(given.counted));
+            let (unseen, counted) = (given.unseen, given.counted && phys.is_resilver());
             drop(given);
+            let counted = u64::from(counted);
             let errors = phys.errors.saturating_sub(counted);
             let deferred = self.end_deferring()? && shared.needs_another();
             self.scan_done(ScanPhys { errors, ..phys }.with_unseen(unseen), true)?;
