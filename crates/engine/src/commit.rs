@@ -28,6 +28,7 @@ impl Core {
     /// Shows group `txg`, which is on disk. Freed space comes back when what is returned is dropped.
     pub(super) fn show(&mut self, shared: &Shared, txg: u64) -> Result<DeferredFrees, EngineError> {
         shared.disk.join_added()?;
+        shared.disk.let_removed_go();
         let before = shared.view();
         let dsl = before.dsl().after(self.mos.synced().clone())?;
         dsl.set_pool_space(pool_space(&shared.disk));
@@ -102,7 +103,7 @@ impl Core {
             true => self.config.all_labels(txg),
             false => Vec::new(),
         };
-        let tops: Vec<u64> = disk.allocator.groups().map(|g| g.vdev()).collect();
+        let tops = disk.tops();
         let (uberblock_on, labels) = (tops.as_slice(), labels.as_slice());
         let update = LabelUpdate { uberblock: &uberblock, uberblock_on, labels, multihost: false };
         let after = match sync_labels(disk, &update) {

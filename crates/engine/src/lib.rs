@@ -34,7 +34,7 @@
 //! | [`task`] | sync tasks |
 //! | `expand` | vdevs that grow into devices that have grown |
 //! | `reguid` | another guid for the pool |
-//! | `remove` | spares and cache devices that leave the pool |
+//! | `removal` | log vdevs, spares and cache devices that leave the pool |
 //! | `outage` | devices that go out of use and come back |
 //! | `suspend` | what no device takes is held until the devices are back |
 //! | `sync` | one transaction group: its passes |
@@ -119,13 +119,13 @@ mod policy;
 mod quota;
 mod receives;
 mod reguid;
-mod remove;
+mod removal;
 mod room;
 mod scan;
 mod space;
 pub mod space_write;
-mod suspend;
 mod surgery;
+mod suspend;
 mod sync;
 pub mod task;
 mod throttle;
@@ -143,7 +143,7 @@ pub use intent_log::progress::LogProgress;
 pub use intent_log::{NotReplayed, ReplayLog, Replayer};
 pub use long_hold::LongHold;
 pub use outage::{OfflineError, TakeOut};
-pub use remove::RemoveError;
+pub use removal::RemoveError;
 pub use scan::ScanError;
 pub use surgery::Attach;
 pub use task::{EngineError, SpaceCheck, SyncContext};
@@ -229,6 +229,8 @@ pub(crate) struct Disk {
     pub added: Mutex<Vec<(Class, VdevInfo)>>,
     /// Vdevs that grow with it, and by how many metaslabs.
     pub grown: Mutex<Vec<(u64, usize)>>,
+    /// Vdevs that it removes.
+    pub removed: Mutex<Vec<u64>>,
     /// Whether groups get on disk.
     pub frozen: Frozen,
 }
@@ -247,6 +249,8 @@ pub(crate) struct Shared {
     pub condenser: Condenser,
     pub scanner: Scanner,
     pub spares: SpareCaller,
+    /// Held by the thread that removes a device.
+    pub removing: Mutex<()>,
     pub options: EngineOptions,
     /// Intent logs that are to be replayed.
     pub unreplayed: Mutex<Unreplayed>,

@@ -119,6 +119,7 @@ impl Engine {
             condenser: Condenser::default(),
             scanner: Scanner::default(),
             spares: SpareCaller::default(),
+            removing: Mutex::default(),
             options,
             unreplayed: Mutex::default(),
         });
@@ -184,10 +185,10 @@ impl Disk {
         allocator.preload();
         allocator.load_all_if_told();
         let writer = Writer::new(store.clone(), allocator.clone(), store.clone());
-        let (store, added, grown) = (store.clone(), Mutex::default(), Mutex::default());
-        let outside = options.outside.clone();
+        let (added, grown, removed) = Default::default();
+        let (store, outside) = (store.clone(), options.outside.clone());
         let frozen = Frozen::default();
-        Ok(Disk { store, allocator, loader, writer, outside, added, grown, frozen })
+        Ok(Disk { store, allocator, loader, writer, outside, added, grown, removed, frozen })
     }
 }
 

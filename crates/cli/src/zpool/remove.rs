@@ -1,5 +1,5 @@
-//! `zpool remove` (`zpool_do_remove`): spares and cache devices leave a pool at once. Vdevs that hold blocks, those for logs
-//! too, cannot be removed yet.
+//! `zpool remove` (`zpool_do_remove`): spares, cache devices and vdevs for intent logs leave a pool at once. Vdevs that hold data
+//! cannot be removed yet.
 
 use crate::cachefile;
 use crate::context::Context;
@@ -68,7 +68,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
 fn memory(imported: &Imported, device: &str, exact: bool, ctx: &mut Context) -> Result<(), Stop> {
     let guid = guid_called(imported, device);
     let guid = guid.ok_or_else(|| Stop::Fail(RemoveError::NoDevice.to_string()))?;
-    if imported.pool().store().vdevs().find(guid).is_some() {
+    if imported.pool().store().vdevs().find(guid).is_some_and(|vdev| !vdev.is_log()) {
         let why = RemoveError::Unsupported("a device that holds data");
         return Err(Stop::Fail(why.to_string()));
     }

@@ -23,7 +23,7 @@
 //! | `map` | one space map object: creating, appending, rewriting it |
 //! | [`loader`] | free space for the allocator, out of the last synced MOS |
 //! | [`mod@plan`] | sizes of new vdevs and of their metaslabs |
-//! | `vdev` | what a new top-level vdev has in the MOS: ZAPs, metaslab array |
+//! | `vdev` | what a top-level vdev has in the MOS: ZAPs, metaslab array |
 //! | `obsolete` | obsolete parts of removed vdevs |
 //! | `log` | log space maps: what all metaslabs change in a txg |
 //! | `unflushed` | what each metaslab has unflushed, in memory |
