@@ -53,6 +53,67 @@ fn spares_and_cache_devices_are_removed() {
     s.run("zpool export tank").ok();
 }
 
+#[test]
+fn log_vdevs_are_removed() {
+    let s = Session::new();
+    for name in ["a", "b", "c", "d", "e"] {
+        File::create(s.path(name)).unwrap().set_len(128 << 20).unwrap();
+    }
+    let path = |name: &str| s.path(name).display().to_string();
+    let [a, b, c, d, e] = ["a", "b", "c", "d", "e"].map(path);
+    let create = format!("zpool create -R {} tank {a} log {b} {c} mirror {d} {e}", s.root());
+    s.run(&if can_mount() { create } else { format!("{create} -m none") }).ok();
+    assert_eq!(
+        s.run(&format!("zpool remove -np tank {b} mirror-3")).ok(),
+        format!("{b} 0\nmirror-3 0\n")
+    );
+    let said = s.run(&format!("zpool remove tank {d}")).fails(1);
+    assert_eq!(
+        said.trim_end(),
+        format!("cannot remove {d}: operation not supported on this type of pool")
+    );
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        if can_mount() {
+            scope.spawn(|| {
+                use std::io::Write;
+                let mut file = File::create(Path::new(&s.root()).join("tank/f")).unwrap();
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    file.write_all(&[7; 5000]).unwrap();
+                    file.sync_all().unwrap();
+                }
+            });
+        }
+        s.run(&format!("zpool remove -w tank {b} mirror-3")).ok();
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    let status = s.run("zpool status tank").ok();
+    assert!(status.contains(&c) && !status.contains(&b) && !status.contains("mirror"), "{status}");
+    let events = s.run("zpool events -H").ok();
+    assert_eq!(events.matches("sysevent.fs.zfs.vdev_remove_dev").count(), 2, "{events}");
+    let history = s.run("zpool history -i tank").ok();
+    assert!(history.contains(&format!("vdev remove tank vdev (log) {b}")), "{history}");
+    assert!(history.contains("vdev remove tank vdev (log) -"), "{history}");
+    // What was removed can be taken anew, and joins behind what is there.
+    s.run(&format!("zpool add tank log {d}")).ok();
+    s.run(&format!("zpool remove tank {c} {d}")).ok();
+    let list = s.run("zpool list -v tank").ok();
+    assert!(!list.contains("logs") && !list.contains(&d), "{list}");
+    // A daemon that is killed leaves a pool without them.
+    let pid = rustix::process::Pid::from_raw(s.daemon().unwrap()).unwrap();
+    s.run(&format!("zpool add tank log {e}")).ok();
+    s.run(&format!("zpool remove tank {e}")).ok();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    let end = Instant::now() + LONG;
+    while s.run(&format!("zpool import -f -N -d {} tank", s.path("").display())).code != 0 {
+        assert!(Instant::now() < end);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(!s.run("zpool status tank").ok().contains("logs"));
+    s.run("zpool export tank").ok();
+    cenote_testpools::judge(&s.path(""), "tank");
+}
+
 /// Turns bytes of a file around where `piece` stands; how often it does.
 fn spoil(disk: &Path, piece: &[u8]) -> usize {
     let mut bytes = fs::read(disk).unwrap();
