@@ -34,7 +34,7 @@
 //! | [`task`] | sync tasks |
 //! | `expand` | vdevs that grow into devices that have grown |
 //! | `reguid` | another guid for the pool |
-//! | `removal` | log vdevs, spares and cache devices that leave the pool |
+//! | `removal` | vdevs, spares and cache devices that leave the pool |
 //! | `outage` | devices that go out of use and come back |
 //! | `suspend` | what no device takes is held until the devices are back |
 //! | `sync` | one transaction group: its passes |
@@ -169,6 +169,7 @@ use figures::{Figure, History};
 use freeze::Frozen;
 use parking_lot::{Mutex, RwLock};
 use receives::Receives;
+use removal::Evacuator;
 use scan::Scanner;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -229,8 +230,8 @@ pub(crate) struct Disk {
     pub added: Mutex<Vec<(Class, VdevInfo)>>,
     /// Vdevs that grow with it, and by how many metaslabs.
     pub grown: Mutex<Vec<(u64, usize)>>,
-    /// Vdevs that it removes.
-    pub removed: Mutex<Vec<u64>>,
+    /// Vdevs that it removes, and bytes that their mappings take.
+    pub removed: Mutex<Vec<(u64, u64)>>,
     /// Whether groups get on disk.
     pub frozen: Frozen,
 }
@@ -251,6 +252,7 @@ pub(crate) struct Shared {
     pub spares: SpareCaller,
     /// Held by the thread that removes a device.
     pub removing: Mutex<()>,
+    pub evacuator: Evacuator,
     pub options: EngineOptions,
     /// Intent logs that are to be replayed.
     pub unreplayed: Mutex<Unreplayed>,
@@ -573,6 +575,7 @@ impl Engine {
         }
         self.shared.spares.stop();
         self.shared.scanner.stop();
+        self.shared.evacuator.stop();
         self.shared.condenser.stop();
         self.shared.datasets.close_logs(&self.shared)?;
         self.sync()?;
@@ -597,6 +600,7 @@ impl Drop for Engine {
         self.hold_no_more();
         self.shared.spares.stop();
         self.shared.scanner.stop();
+        self.shared.evacuator.stop();
         self.shared.condenser.stop();
         self.shared.tx_state.end();
         if let Some(thread) = self.thread.lock().take()

@@ -12,6 +12,7 @@ use super::condense::Condenser;
 use super::datasets::Datasets;
 use super::figures::History;
 use super::freeze::Frozen;
+use super::removal::{Evacuator, copied};
 use super::scan::Scanner;
 use super::surgery::SpareCaller;
 use super::sync::Core;
@@ -76,6 +77,7 @@ impl Engine {
         events::learn(&engine.pool());
         engine.tell("pool_import", config::STATE_ACTIVE);
         engine.resume_scan();
+        engine.shared.wake_evacuation();
         engine.shared.call_spares();
         Ok(engine)
     }
@@ -120,6 +122,7 @@ impl Engine {
             scanner: Scanner::default(),
             spares: SpareCaller::default(),
             removing: Mutex::default(),
+            evacuator: Evacuator::default(),
             options,
             unreplayed: Mutex::default(),
         });
@@ -185,6 +188,10 @@ impl Disk {
         allocator.preload();
         allocator.load_all_if_told();
         let writer = Writer::new(store.clone(), allocator.clone(), store.clone());
+        if let Some(evacuation) = core.maps.evacuation() {
+            allocator.passivate(evacuation.vdev);
+            writer.set_removing(Some(copied(evacuation)));
+        }
         let (added, grown, removed) = Default::default();
         let (store, outside) = (store.clone(), options.outside.clone());
         let frozen = Frozen::default();

@@ -10,6 +10,7 @@ mod datasets;
 
 use super::figures::Recorder;
 use super::policy::{Abilities, Policy, Sink};
+use super::removal::note_spared;
 use super::task::{EngineError, Task};
 use super::{Disk, MAX_PASSES, Shared, SyncContext, space};
 use crate::space_write::map::feature_uses;
@@ -355,6 +356,10 @@ impl Core {
         let mut count = |mos: &mut OpenObjectSet, guid: &str, delta: i64| {
             count_feature(mos, txg, &disk.outside, guid, delta)
         };
+        let spared = disk.writer.take_spared();
+        if spared > 0 {
+            note_spared(&mut self.mos, spared)?;
+        }
         let obsolete = disk.writer.take_obsolete();
         self.maps.sync_obsolete(&mut self.mos, (txg, pass), &obsolete, &mut count)?;
         let stats =

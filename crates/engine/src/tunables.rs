@@ -53,6 +53,10 @@ declare_tunables! {
         "A space map is condensed if it is so long compared with the shortest that says the same";
     MIN_METASLABS_TO_FLUSH "zfs_min_metaslabs_to_flush" Now Count 1 ANY,
         "Least metaslabs with unflushed changes that a transaction group flushes";
+    REMOVAL_SUSPEND_PROGRESS "zfs_removal_suspend_progress" Now Switch 0 SWITCH,
+        "Whether the removal of a vdev stays where it is";
+    REMOVE_MAX_SEGMENT "zfs_remove_max_segment" Now Bytes 16_777_216 (512, 16_777_216),
+        "Most bytes of a piece of the mapping of a vdev that is removed";
     SCAN_MEM_LIM_FACT "zfs_scan_mem_lim_fact" Now Count 20 SOME,
         "Share of the memory, as a divisor, for blocks that a scrub or resilver has found and not read yet";
     SCAN_SUSPEND_PROGRESS "zfs_scan_suspend_progress" Now Switch 0 SWITCH,

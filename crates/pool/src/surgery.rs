@@ -257,6 +257,40 @@ pub fn make_hole(root: &mut NvList, id: u64) -> Option<()> {
     Some(())
 }
 
+/// An indirect vdev with this guid takes the place of the top-level vdev `id`, whose config names its mapping
+/// (`vdev_remove_replace_with_indirect`). `prev`: the one that was removed before; `u64::MAX` if none was. `None`: there is no
+/// such vdev.
+pub fn make_indirect(root: &mut NvList, (id, guid): (u64, u64), prev: u64) -> Option<()> {
+    let top = children_mut(root)?.get_mut(usize::try_from(id).ok()?)?;
+    let kept = [
+        "metaslab_shift",
+        "ashift",
+        "asize",
+        "min_alloc",
+        "is_log",
+        "non_allocating",
+        "com.delphix:indirect_object",
+        "com.delphix:indirect_births",
+        "create_txg",
+        "com.delphix:vdev_zap_top",
+    ];
+    let mut indirect = NvList::default();
+    indirect.set("type", NvValue::String("indirect".into()));
+    for (name, value) in [("id", id), ("guid", guid), ("whole_disk", 0), ("metaslab_array", 0)] {
+        indirect.set(name, NvValue::Uint64(value));
+    }
+    for name in kept {
+        if let Some(value) = top.get(name) {
+            indirect.set(name, value.clone());
+        }
+    }
+    if prev != u64::MAX {
+        indirect.set("com.delphix:prev_indirect_vdev", NvValue::Uint64(prev));
+    }
+    *top = indirect;
+    Some(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

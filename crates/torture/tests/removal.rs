@@ -18,6 +18,7 @@ use std::sync::Arc;
 /// Crashes in the short form of a test.
 const CRASHES: usize = 24;
 const SIZE: u64 = 64 << 20;
+const DATA_SIZE: u64 = 256 << 20;
 const NODE: NewNode =
     NewNode { kind: NodeKind::File, mode: 0o644, umask: 0, uid: 0, gid: 0, keep_setgid: false };
 
@@ -146,6 +147,56 @@ fn crashes(logs: &[(Redundancy, usize)], gone: u64, logged: Logs) {
     assert!(shapes.keys().all(|shape| *shape == old || *shape == new), "{shapes:?}");
     replay.advance(end);
     assert_eq!(recover(&replay.crash(0), 4, false), new);
+}
+
+/// A pool of disks, of which some leave while files are removed.
+fn data_crashes(gone: u64) {
+    let journal = Arc::new(Journal::default());
+    let first = vec![Image::new(DATA_SIZE); 2];
+    let all = disks(&first, Some(&journal));
+    let lab = lab(&all).without("zilsaxattr");
+    let tops = lab.paths().map(|path| VdevSpec::new(Redundancy::Single, vec![path])).collect();
+    let engine = lab.create_layout(&Layout { tops, ..Layout::default() }, 12, Logs::On).unwrap();
+    (0..30).for_each(|n| write(&engine, n, false));
+    engine.sync().unwrap();
+    let begin = journal.len();
+    let vdev = engine.pool().store().vdevs().top(gone).unwrap().guid();
+    // Everything happens in this thread: when this returns the vdev has left.
+    engine.remove(vdev).unwrap();
+    let (done, new) = (journal.len(), shape(&engine));
+    assert!(new.contains("indirect"), "{new}");
+    engine.sync_task(|_| Ok(())).unwrap();
+    engine.export(false).unwrap();
+    drop((engine, lab));
+    let by_them = by_openzfs(&images(&all), "import\nscrub\nexport\n").unwrap();
+    assert_eq!(recover(&by_them, 30, true), new);
+    let mut replay = Replay::new(first, &journal);
+    let mut shapes: BTreeMap<String, u64> = BTreeMap::new();
+    let seeds = if long() { 0..8 } else { 0..2 };
+    let step = if long() { 1 } else { ((done - begin) / CRASHES).max(1) };
+    for (count, at) in (begin..=done).step_by(step).enumerate() {
+        replay.advance(at);
+        for seed in seeds.clone() {
+            let left = replay.crash((at as u64) << 8 | seed);
+            let judged = long() || (count % 6 == 0 && seed == 0);
+            if judged {
+                // OpenZFS goes on with it, if it had begun.
+                let theirs = by_openzfs(&left, "import\nend-remove\nexport\n").unwrap();
+                *shapes.entry(recover(&theirs, 30, true)).or_default() += 1;
+            }
+            *shapes.entry(recover(&left, 30, judged)).or_default() += 1;
+        }
+    }
+    println!("{} operations: {shapes:?}", done - begin);
+    assert!(shapes.contains_key(&new));
+    replay.advance(done);
+    assert_eq!(recover(&replay.crash(0), 30, false), new);
+}
+
+#[test]
+fn a_crash_while_data_leaves() {
+    cenote_engine::tunables::find("zfs_remove_max_segment").unwrap().set(20 << 10).unwrap();
+    data_crashes(0);
 }
 
 #[test]

@@ -17,27 +17,20 @@
 //! Invariant: nothing of the vdev is allocated when the task runs, and since it is passive, nothing is from then on. What is
 //! freed and deferred is never given out again.
 
-use super::RemoveError;
+use super::{Left, RemoveError};
 use crate::surgery::label_of_left;
 use crate::sync::count_feature;
-use crate::{Disk, Engine, SyncContext};
+use crate::{Engine, SyncContext};
 use cenote_dmu::write::OpenObjectSet;
 use cenote_dsl::write::{DslWriteError, Result as DslResult};
-use cenote_format::nvlist::NvList;
 use cenote_pool::config::{self, children};
 use cenote_pool::events::Sysevent;
 use cenote_pool::surgery;
-use cenote_vdev::{Vdev, init_labels};
+use cenote_vdev::Vdev;
 use std::sync::Arc;
 
 /// Groups in each of which all logs are ended, so that a vdev may get empty.
 const TRIES: usize = 3;
-
-/// A leaf of a vdev that left, and what its labels say from then on.
-struct Left {
-    leaf: Arc<Vdev>,
-    label: Option<NvList>,
-}
 
 impl Engine {
     /// Removes a log vdev.
@@ -53,22 +46,7 @@ impl Engine {
         let pool = self.pool();
         let removed = Sysevent { vdev: Some(vdev), ..Sysevent::of_pool("vdev_remove_dev") };
         removed.post(pool.store());
-        for Left { leaf, label } in left {
-            // A device that is out of use may be another pool's by now, or hang.
-            let device = leaf.device().filter(|_| leaf.writable());
-            if let (Some(device), Some(label)) = (device, &label)
-                && let Err(error) = init_labels(device.as_ref(), label)
-            {
-                tracing::warn!(path = %device.path().display(), %error, "the labels stay");
-            }
-            leaf.retire();
-            pool.devices().forget(leaf.guid());
-            if config::flag(leaf.config(), "is_spare")
-                && let Some(path) = config::path(leaf.config())
-            {
-                pool.devices().share(leaf.guid(), path);
-            }
-        }
+        self.shared.let_go(left);
         Ok(())
     }
 
@@ -121,28 +99,11 @@ impl SyncContext<'_> {
         let mut count = |mos: &mut OpenObjectSet, guid: &str, delta: i64| {
             count_feature(mos, txg, outside, guid, delta)
         };
-        self.maps.free_vdev(self.tx.mos, txg, (id, &mut config), &mut count)?;
+        self.maps.free_vdev(self.tx.mos, txg, (id, &mut config, false), &mut count)?;
         // What comes after that is not undone.
         self.replace_tree(now, root)?;
         self.maps.forget_vdev(id);
-        self.disk.removed.lock().push(id);
+        self.disk.removed.lock().push((id, 0));
         Ok(Some(left))
-    }
-}
-
-impl Disk {
-    /// The vdevs that are allocated from in the pool that is on disk once the group that is being written is.
-    pub(crate) fn tops(&self) -> Vec<u64> {
-        let removed = self.removed.lock();
-        let tops = self.allocator.groups().map(|group| group.vdev());
-        tops.filter(|top| !removed.contains(top)).collect()
-    }
-
-    /// The group that removes vdevs is on disk: nothing looks for space there any more.
-    pub(crate) fn let_removed_go(&self) {
-        for vdev in self.removed.lock().drain(..) {
-            self.allocator.remove_vdev(vdev);
-            self.loader.remove_vdev(vdev);
-        }
     }
 }

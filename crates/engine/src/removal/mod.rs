@@ -4,14 +4,23 @@
 //! |---|---|
 //! | `listed` | spares and cache devices |
 //! | `log` | vdevs for intent logs |
+//! | `top` | vdevs that hold data: how that begins, and is cancelled |
+//! | `evacuate` | how what they hold goes elsewhere, and they leave |
 
+mod evacuate;
 mod listed;
 mod log;
+mod top;
 
-use super::Engine;
+pub(crate) use evacuate::Evacuator;
+pub(crate) use top::{copied, note_spared};
+
 use super::task::EngineError;
+use super::{Disk, Engine, Shared};
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
+use cenote_vdev::{Vdev, init_labels};
+use std::sync::Arc;
 
 /// Why a device was not removed.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +34,21 @@ pub enum RemoveError {
     /// A log has blocks on it that wait to be replayed.
     #[error("Mount encrypted datasets to replay logs.")]
     LogsWait,
+    /// The vdev is being removed.
+    #[error("removal for this vdev is already in progress.")]
+    Already,
+    /// The other vdevs have no room for what it holds.
+    #[error("out of space")]
+    NoSpace,
+    /// It cannot be read.
+    #[error("I/O error")]
+    Unreadable,
+    /// The vdevs of the pool are not of a kind that can take what it holds.
+    #[error("invalid config; all top-level vdevs must have the same sector size and not be raidz.")]
+    Config,
+    /// No vdev is being removed.
+    #[error("operation is not in progress")]
+    NotActive,
     /// It is no top-level vdev.
     #[error("operation not supported on this type of pool")]
     NoTop,
@@ -37,7 +61,8 @@ pub enum RemoveError {
 }
 
 impl Engine {
-    /// Removes the spare, cache device or log vdev with this guid.
+    /// Removes the spare, cache device or top-level vdev with this guid. Of a vdev that holds data it begins to copy that to
+    /// others.
     ///
     /// # Errors
     /// See [`RemoveError`].
@@ -58,7 +83,57 @@ impl Engine {
         match tree.root().children().iter().find(|top| top.guid() == guid) {
             None => Err(RemoveError::NoTop),
             Some(_) if vdev.is_log() => self.remove_log(&vdev),
-            Some(_) => Err(RemoveError::Unsupported("a device that holds data")),
+            Some(_) => self.remove_top(&vdev),
         }
+    }
+}
+
+/// A leaf of a vdev that left, and what its labels say from then on.
+struct Left {
+    leaf: Arc<Vdev>,
+    label: Option<NvList>,
+}
+
+impl Shared {
+    /// Lets go of devices that have left, in a group that is on disk. Their labels say so.
+    fn let_go(&self, left: Vec<Left>) {
+        let devices = self.view().devices().clone();
+        for Left { leaf, label } in left {
+            // A device that is out of use may be another pool's by now, or hang.
+            let device = leaf.device().filter(|_| leaf.writable());
+            if let (Some(device), Some(label)) = (device, &label)
+                && let Err(error) = init_labels(device.as_ref(), label)
+            {
+                tracing::warn!(path = %device.path().display(), %error, "the labels stay");
+            }
+            leaf.retire();
+            devices.forget(leaf.guid());
+            if config::flag(leaf.config(), "is_spare")
+                && let Some(path) = config::path(leaf.config())
+            {
+                devices.share(leaf.guid(), path);
+            }
+        }
+    }
+}
+
+impl Disk {
+    /// The vdevs that are allocated from in the pool that is on disk once the group that is being written is.
+    pub(crate) fn tops(&self) -> Vec<u64> {
+        let removed = self.removed.lock();
+        let tops = self.allocator.groups().map(|group| group.vdev());
+        tops.filter(|top| removed.iter().all(|(id, _)| id != top)).collect()
+    }
+
+    /// The group that removes vdevs is on disk: nothing looks for space there any more. Returns the bytes that their mappings
+    /// take.
+    pub(crate) fn let_removed_go(&self) -> u64 {
+        let mut mappings = 0u64;
+        for (vdev, bytes) in self.removed.lock().drain(..) {
+            self.allocator.remove_vdev(vdev);
+            self.loader.remove_vdev(vdev);
+            mappings = mappings.saturating_add(bytes);
+        }
+        mappings
     }
 }

@@ -1,6 +1,7 @@
 //! What a top-level vdev has in the MOS: ZAPs for it and its leaves, and a metaslab array
 //! (`vdev_construct_zaps`, `vdev_metaslab_init`). It is made when the vdev joins, and freed when it leaves.
 
+use super::log::UNFLUSHED_TXGS;
 use super::map::{DIRECTORY_OBJECT, Maps, zap_u64};
 use super::{CountFeature, SpaceMaps, VdevMaps, invalid};
 use cenote_dmu::outside::Chance;
@@ -120,14 +121,14 @@ impl SpaceMaps {
     /// Frees in the pending MOS what it has of a top-level vdev that leaves, of which nothing is allocated: space maps and
     /// the arrays of them, ZAPs, what its leaves missed (`vdev_remove_empty`, `vdev_destroy_spacemaps`). What logs say of
     /// it stays in them: nothing of a hole is looked for. Once it is sure that the vdev leaves,
-    /// [`SpaceMaps::forget_vdev`] is to be called.
+    /// [`SpaceMaps::forget_vdev`] is to be called. `leaves_mapping`: its own ZAP stays, for the mapping that it leaves.
     ///
     /// Errors: there is no such vdev, or the MOS cannot be changed.
     pub fn free_vdev(
         &self,
         mos: &mut OpenObjectSet,
         txg: u64,
-        (vdev, config): (u64, &mut NvList),
+        (vdev, config, leaves_mapping): (u64, &mut NvList, bool),
         count: CountFeature<'_>,
     ) -> Result<()> {
         let Some(v) = self.vdevs.get(&vdev) else {
@@ -141,7 +142,13 @@ impl SpaceMaps {
         for array in [v.array, v.unflushed].into_iter().filter(|array| *array != 0) {
             mos.free(array)?;
         }
-        free_linked_zap(mos, v.top_zap)?;
+        match leaves_mapping {
+            false => free_linked_zap(mos, v.top_zap)?,
+            true if v.unflushed != 0 => {
+                ZapMut::open(mos, v.top_zap).remove(&Key::Name(UNFLUSHED_TXGS.as_bytes()))?;
+            }
+            true => {}
+        }
         let mut freed = Ok(());
         config::for_each_leaf_mut(config, &mut |leaf| {
             if freed.is_ok() {

@@ -202,7 +202,14 @@ impl Allocator {
         groups.all(|group| group.is_empty())
     }
 
-    /// From now on there is one vdev less: nothing of it is allocated, and the pool that is on disk does not have it.
+    /// Whether something of a vdev was allocated in a group that is not written yet.
+    pub fn is_being_allocated(&self, vdev: u64) -> bool {
+        let layout = self.layout();
+        let mut groups = layout.all_groups().filter(|group| group.vdev() == vdev);
+        groups.any(|group| group.members().any(Metaslab::is_being_allocated))
+    }
+
+    /// From now on there is one vdev less: nothing of it is allocated, or what is lies elsewhere.
     pub fn remove_vdev(&self, vdev: u64) {
         let _replacing = self.replacing.lock();
         self.layout.store(Arc::new(self.layout().without(vdev)));

@@ -285,6 +285,11 @@ impl Metaslab {
         state.allocated == kept && !open(&state.allocs) && !open(&state.frees)
     }
 
+    /// Whether something of it was allocated in a group the changes of which were not taken.
+    pub(super) fn is_being_allocated(&self) -> bool {
+        self.state.lock().allocs.values().any(|tree| !tree.is_empty())
+    }
+
     /// Free segments that may be allocated, by size: exact if loaded.
     pub fn histogram(&self) -> Histogram {
         self.state.lock().histogram()
