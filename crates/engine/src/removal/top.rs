@@ -84,8 +84,17 @@ impl Engine {
     pub(super) fn remove_top(&self, top: &Arc<Vdev>) -> Result<(), RemoveError> {
         let (allocator, id) = (&self.shared.disk.allocator, top.id());
         check(self, &self.shared.disk.tree(), top)?;
+        // Asked before the pool gets smaller for everyone.
+        if !self.sync_task_beside_logs(move |context| context.fits_without(id), |_| true)? {
+            return Err(RemoveError::NoSpace);
+        }
         allocator.passivate(id);
-        self.begin_removal(id).inspect_err(|_| allocator.activate(id))?;
+        if let Err(why) = self.begin_removal(id) {
+            allocator.activate(id);
+            // From the next group on datasets can have its space again.
+            self.sync_task_beside_logs(|_| Ok(()), |()| true)?;
+            return Err(why);
+        }
         self.shared.wake_evacuation();
         Ok(())
     }
@@ -176,6 +185,18 @@ impl SyncContext<'_> {
         Ok(())
     }
 
+    /// Whether what the pool holds fits into it without this vdev.
+    fn fits_without(&mut self, id: u64) -> DslResult<bool> {
+        let mut space = pool_space(self.disk);
+        if let Some(group) = self.disk.allocator.group(id).filter(|group| !group.is_passive())
+            && let Some(top) = self.disk.tree().top(id)
+        {
+            space.nonallocating = space.nonallocating.saturating_add(top.deflate(group.space()));
+        }
+        let deferred = self.disk.allocator.figures(Class::Normal).deferred;
+        Ok(cenote_dsl::write::pool::used(&mut self.tx)? <= space.usable(deferred))
+    }
+
     /// See [`Engine::remove_top`].
     fn begin_removal(&mut self, id: u64) -> DslResult<Begun> {
         if self.disk.frozen.leaves_out(self.tx.txg) {
@@ -186,9 +207,7 @@ impl SyncContext<'_> {
         if running || self.disk.allocator.is_being_allocated(id) {
             return Ok(Begun::Busy);
         }
-        let deferred = self.disk.allocator.figures(Class::Normal).deferred;
-        let used = cenote_dsl::write::pool::used(&mut self.tx)?;
-        if used > pool_space(self.disk).usable(deferred) {
+        if !self.fits_without(id)? {
             return Ok(Begun::NoSpace);
         }
         let (top_zap, mut to_copy) = (self.maps.top_zap(id), 0u64);
