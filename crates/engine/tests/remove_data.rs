@@ -5,12 +5,13 @@
 
 mod rig;
 
-use cenote_engine::{Engine, RemoveError, tunables};
+use cenote_engine::{Engine, EngineOptions, RemoveError, tunables};
 use cenote_pool::scan::ScanState;
 use cenote_zpl::FileSystem;
 use parking_lot::{Mutex, MutexGuard};
-use rig::{Rig, check, fill, open};
+use rig::{Faulty, Rig, check, fill, open};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Sparse.
@@ -241,4 +242,76 @@ fn what_cannot_be_removed_is_refused() {
     engine.export(false).unwrap();
     drop(engine);
     rig.judge();
+}
+
+/// Devices fail while a vdev is copied: what is mapped is there, and the removal goes on when they work.
+#[test]
+fn devices_fail_meanwhile() {
+    let _alone = alone(64 << 10);
+    let rig = Rig::new(SIZE);
+    let faulty = Faulty::default();
+    let options = EngineOptions::default();
+    let engine = rig.create_on("mirror a b mirror c d", 12, options, &faulty);
+    let fs = open(&engine);
+    fill(&fs, 0..60, LEN);
+    engine.sync().unwrap();
+    // One side of what is removed cannot be read, and one of what takes it cannot be written.
+    faulty.device(&rig, "a").fail(0..u64::MAX);
+    faulty.device(&rig, "c").fail_writes(8 << 20..u64::MAX);
+    engine.remove(guid(&engine, 0)).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(state(&engine), ScanState::Scanning);
+    let removal = engine.pool().status().unwrap().removal.unwrap();
+    // Blocks that are freed meanwhile count as done.
+    assert!(removal.copied < removal.to_copy / 4, "{removal:?}");
+    fill(&fs, 60..62, LEN);
+    check(&fs, 0..62, LEN);
+    engine.cancel_removal().unwrap();
+    check(&fs, 0..62, LEN);
+    faulty.device(&rig, "a").repair();
+    faulty.device(&rig, "c").repair();
+    drop(fs);
+    engine.export(false).unwrap();
+    drop((engine, faulty));
+    rig.judge_blocks();
+}
+
+/// Readers and writers go on while a vdev leaves.
+#[test]
+fn programs_go_on_meanwhile() {
+    let _alone = alone(128 << 10);
+    let rig = Rig::new(SIZE);
+    let engine = create(&rig, "a mirror b c");
+    let fs = open(&engine);
+    fill(&fs, 0..40, LEN);
+    engine.sync().unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for n in 0..2 {
+            let (engine, fs, stop) = (&engine, &fs, &stop);
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    engine.pool().store().drop_caches();
+                    check(fs, 0..20 + n, LEN);
+                }
+            });
+        }
+        scope.spawn(|| {
+            let mut file = 1000;
+            while !stop.load(Ordering::Relaxed) {
+                fill(&fs, file..file + 1, LEN);
+                unlink(&fs, if file < 1015 { file - 1000 + 25 } else { file - 5 });
+                engine.sync().unwrap();
+                file += 1;
+            }
+        });
+        engine.remove(guid(&engine, 0)).unwrap();
+        wait(&engine);
+        std::thread::sleep(Duration::from_millis(200));
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(rig::errors(&engine), (0, 0, 0));
+    assert_eq!(kinds(&engine), ["indirect", "mirror"]);
+    drop(fs);
+    finish(&rig, engine);
 }
