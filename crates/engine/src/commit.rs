@@ -28,7 +28,8 @@ impl Core {
     /// Shows group `txg`, which is on disk. Freed space comes back when what is returned is dropped.
     pub(super) fn show(&mut self, shared: &Shared, txg: u64) -> Result<DeferredFrees, EngineError> {
         shared.disk.join_added()?;
-        let more = shared.disk.let_removed_go();
+        let (gone, more) = shared.disk.let_removed_go();
+        shared.gone.lock().extend(gone);
         let before = shared.view();
         let dsl = before.dsl().after(self.mos.synced().clone())?;
         dsl.set_pool_space(pool_space(&shared.disk));

@@ -169,7 +169,7 @@ use figures::{Figure, History};
 use freeze::Frozen;
 use parking_lot::{Mutex, RwLock};
 use receives::Receives;
-use removal::Evacuator;
+use removal::{Evacuator, Gone};
 use scan::Scanner;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -230,8 +230,8 @@ pub(crate) struct Disk {
     pub added: Mutex<Vec<(Class, VdevInfo)>>,
     /// Vdevs that grow with it, and by how many metaslabs.
     pub grown: Mutex<Vec<(u64, usize)>>,
-    /// Vdevs that it removes, and bytes that their mappings take.
-    pub removed: Mutex<Vec<(u64, u64)>>,
+    /// Vdevs that it removes.
+    pub removed: Mutex<Vec<Gone>>,
     /// Whether groups get on disk.
     pub frozen: Frozen,
 }
@@ -253,6 +253,9 @@ pub(crate) struct Shared {
     /// Held by the thread that removes a device.
     pub removing: Mutex<()>,
     pub evacuator: Evacuator,
+    /// Vdevs that have left and whose devices are to be let go of, and the lock of the thread that does that.
+    pub gone: Mutex<Vec<Gone>>,
+    pub settling: Mutex<()>,
     pub options: EngineOptions,
     /// Intent logs that are to be replayed.
     pub unreplayed: Mutex<Unreplayed>,
@@ -583,6 +586,7 @@ impl Engine {
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
+        self.shared.settle_gone();
         match self.suspended() {
             Some(why) => Err(EngineError::Suspended(why)),
             None => Ok(()),

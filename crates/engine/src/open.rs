@@ -123,6 +123,8 @@ impl Engine {
             spares: SpareCaller::default(),
             removing: Mutex::default(),
             evacuator: Evacuator::default(),
+            gone: Mutex::default(),
+            settling: Mutex::default(),
             options,
             unreplayed: Mutex::default(),
         });

@@ -148,6 +148,7 @@ impl Core {
         if self.destroying {
             shared.tx_state.ask_for_more();
         }
+        shared.settle_later();
         shared.tx_state.synced(txg);
         drop(shown?);
         shared.disk.writer.forget_freed();

@@ -10,6 +10,7 @@ use cenote_store::alloc::Class;
 use rig::{Faulty, Rig, bytes, check, fill, open};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 const LEN: usize = 200_000;
 
@@ -218,4 +219,29 @@ fn a_log_leaves_a_pool_without_log_space_maps() {
     rig.judge();
     hand_over(&rig);
     check(&open(&rig.import()), 0..4, LEN);
+}
+
+/// The pool is suspended in the group that removes a log vdev: the command fails, and the vdev leaves when the pool goes on.
+#[test]
+fn a_log_leaves_when_a_suspended_pool_goes_on() {
+    let rig = Rig::new(64 << 20);
+    let faulty = Faulty::default();
+    let engine = rig.create_on("a log b", 12, Default::default(), &faulty);
+    let device = faulty.device(&rig, "a");
+    device.set_flush_errors(true);
+    let refused = engine.remove(guid(&engine, 1));
+    assert!(matches!(refused, Err(RemoveError::Engine(_))), "{refused:?}");
+    device.repair();
+    engine.resume().unwrap();
+    let end = Instant::now() + Duration::from_secs(20);
+    while kinds(&engine) != ["file", "hole"] || has_label(&rig, "b") {
+        assert!(Instant::now() < end, "{:?}", kinds(&engine));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    (0..4).for_each(|file| write_and_sync(&engine, file));
+    assert!(engine.allocator().groups_of(Class::Log).is_empty());
+    check(&open(&engine), 0..4, LEN);
+    engine.export(false).unwrap();
+    drop((engine, device, faulty));
+    rig.judge();
 }

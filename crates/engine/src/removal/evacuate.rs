@@ -18,7 +18,7 @@
 //! A reader that began before the last group was on disk may follow a pointer to what was freed before it was copied. So the
 //! vdev is not given up while one is active.
 
-use super::Left;
+use super::{Gone, Left};
 use crate::space_write::config_of;
 use crate::surgery::label_of_left;
 use crate::sync::count_feature;
@@ -29,15 +29,14 @@ use cenote_dsl::write::{DslWriteError, Result as DslResult};
 use cenote_format::blkptr::Dva;
 use cenote_format::invariant;
 use cenote_pool::config;
-use cenote_pool::events::Sysevent;
 use cenote_pool::indirect::Segment;
 use cenote_pool::indirect::removing::{FINISHED, Removing};
 use cenote_store::alloc::{AllocError, Class, Request};
+use cenote_vdev::BlockWrite;
 use cenote_vdev::traffic::Content;
-use cenote_vdev::{BlockWrite, Vdev, VdevTree};
 use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -47,8 +46,8 @@ const NAME: &str = "remove";
 const AT_ONCE: u64 = 32 << 20;
 /// How long the thread waits after a task that came to nothing.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How often readers of a vdev that has left are waited for.
-const MOST_WAITS: u32 = 600;
+/// Most such pauses in a row.
+const MOST_PAUSES: u32 = 100;
 /// Tasks in a row that come to nothing, where everything happens in the calling threads.
 const TRIES: u32 = 8;
 
@@ -60,6 +59,16 @@ pub(crate) struct Evacuator {
 }
 
 impl Evacuator {
+    /// Waits the longer the more tasks in a row came to nothing, but not once it is stopped.
+    fn rest(&self, in_vain: u32) {
+        for _ in 0..in_vain.min(MOST_PAUSES) {
+            if self.stopped.load(SeqCst) {
+                return;
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
     /// Ends the thread, and lets no other begin.
     pub fn stop(&self) {
         self.stopped.store(true, SeqCst);
@@ -79,17 +88,9 @@ enum Step {
     /// It is to be tried again.
     Again,
     /// The vdev has left.
-    Left(Box<Gone>),
+    Left,
     /// No vdev is being removed.
     Nothing,
-}
-
-/// A vdev that has left.
-struct Gone {
-    top: Arc<Vdev>,
-    leaves: Vec<Left>,
-    /// The tree that it was in.
-    tree: Weak<VdevTree>,
 }
 
 impl Shared {
@@ -127,25 +128,25 @@ impl Shared {
                 if self.options.deterministic {
                     return;
                 }
-                std::thread::sleep(PAUSE);
+                self.evacuator.rest(1);
                 continue;
             }
             match self.step() {
                 Ok(Step::Nothing) => return,
-                Ok(Step::Left(gone)) => return self.left(*gone),
+                Ok(Step::Left) => return self.settle_gone(),
                 Ok(Step::Copied) => in_vain = 0,
                 Ok(Step::Again) => in_vain += 1,
                 Err(why) => {
+                    if in_vain % MOST_PAUSES == 0 {
+                        tracing::warn!("the removal of a vdev does not go on: {why}");
+                    }
                     in_vain += 1;
-                    tracing::warn!("the removal of a vdev does not go on: {why}");
                 }
             }
-            if in_vain > 0 {
-                if self.options.deterministic && in_vain > TRIES {
-                    return;
-                }
-                std::thread::sleep(PAUSE);
+            if self.options.deterministic && in_vain > TRIES {
+                return;
             }
+            self.evacuator.rest(in_vain);
         }
     }
 
@@ -154,7 +155,7 @@ impl Shared {
             Step::Nothing if context.maps.evacuation().is_some() => context.finish_removal(),
             step => Ok(step),
         };
-        self.queue.run(&self.tx_state, change, |step| matches!(step, Step::Copied | Step::Left(_)))
+        self.queue.run(&self.tx_state, change, |step| matches!(step, Step::Copied | Step::Left))
     }
 }
 
@@ -290,27 +291,11 @@ impl SyncContext<'_> {
         self.maps.end_evacuation(true);
         // What is freed from now on is freed where the mapping leads.
         self.disk.allocator.remove_vdev(id);
-        self.disk.removed.lock().push((id, bytes));
+        let tree = Some(Arc::downgrade(&tree));
+        self.disk.removed.lock().push(Gone { top, leaves: left, tree, mapping: bytes });
         if copied != known.to_copy {
             tracing::warn!("{copied} of {} bytes of a removed vdev were copied", known.to_copy);
         }
-        let tree = Arc::downgrade(&tree);
-        Ok(Step::Left(Box::new(Gone { top, leaves: left, tree })))
-    }
-}
-
-impl Shared {
-    /// A vdev has left that held data. Who began to read by way of the tree that it was in ends before it is let go of.
-    fn left(&self, gone: Gone) {
-        let view = self.view();
-        let removed = Sysevent { vdev: Some(&gone.top), ..Sysevent::of_pool("vdev_remove_dev") };
-        removed.post(view.store());
-        for _ in 0..MOST_WAITS {
-            if gone.tree.strong_count() == 0 {
-                break;
-            }
-            std::thread::sleep(PAUSE);
-        }
-        self.let_go(gone.leaves);
+        Ok(Step::Left)
     }
 }

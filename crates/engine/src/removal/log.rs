@@ -12,19 +12,19 @@
 //!
 //! Logs that wait for their replay keep their blocks; then the vdev stays, and is used again. No device of it is read or
 //! written for all that, so it may be broken or absent. A crash before the uberblock leaves the pool with the vdev, and one
-//! after it without, its devices with the labels of a group that is past.
+//! after it without, its devices with the labels of a group that is past. Where the pool is suspended meanwhile, the command
+//! may fail and the vdev leave all the same, when the pool goes on.
 //!
 //! Invariant: nothing of the vdev is allocated when the task runs, and since it is passive, nothing is from then on. What is
 //! freed and deferred is never given out again.
 
-use super::{Left, RemoveError};
+use super::{Gone, Left, Passive, RemoveError};
 use crate::surgery::label_of_left;
 use crate::sync::count_feature;
 use crate::{Engine, SyncContext};
 use cenote_dmu::write::OpenObjectSet;
 use cenote_dsl::write::{DslWriteError, Result as DslResult};
 use cenote_pool::config::{self, children};
-use cenote_pool::events::Sysevent;
 use cenote_pool::surgery;
 use cenote_vdev::Vdev;
 use std::sync::Arc;
@@ -35,18 +35,20 @@ const TRIES: usize = 3;
 impl Engine {
     /// Removes a log vdev.
     pub(super) fn remove_log(&self, vdev: &Arc<Vdev>) -> Result<(), RemoveError> {
-        let (allocator, id, guid) = (&self.shared.disk.allocator, vdev.id(), vdev.guid());
-        allocator.passivate(id);
-        let left = self.empty_log(id).and_then(|()| {
-            let change = move |context: &mut SyncContext<'_>| context.remove_log(id, guid);
-            let done = self.sync_task_beside_logs(change, Option::is_some);
-            done?.ok_or(RemoveError::LogsWait)
-        });
-        let left = left.inspect_err(|_| allocator.activate(id))?;
-        let pool = self.pool();
-        let removed = Sysevent { vdev: Some(vdev), ..Sysevent::of_pool("vdev_remove_dev") };
-        removed.post(pool.store());
-        self.shared.let_go(left);
+        let (id, guid) = (vdev.id(), vdev.guid());
+        let passive = Passive::new(&self.shared.disk.allocator, id);
+        self.empty_log(id)?;
+        let change = move |context: &mut SyncContext<'_>| {
+            let left = context.remove_log(id, guid)?;
+            if left {
+                passive.leaves();
+            }
+            Ok(left)
+        };
+        match self.sync_task_beside_logs(change, |left| *left)? {
+            true => self.shared.settle_gone(),
+            false => return Err(RemoveError::LogsWait),
+        }
         Ok(())
     }
 
@@ -67,14 +69,14 @@ impl Engine {
 }
 
 impl SyncContext<'_> {
-    /// Takes a log vdev out of the pool. `None`: something of it is allocated.
-    fn remove_log(&mut self, id: u64, guid: u64) -> DslResult<Option<Vec<Left>>> {
+    /// Takes a log vdev out of the pool. False: something of it is allocated.
+    fn remove_log(&mut self, id: u64, guid: u64) -> DslResult<bool> {
         if self.disk.frozen.leaves_out(self.tx.txg) {
             let why = "the pool is frozen: export and import it first";
             return Err(DslWriteError::Invalid(why.into()));
         }
         if !self.disk.allocator.is_empty(id) {
-            return Ok(None);
+            return Ok(false);
         }
         let tree = self.disk.tree();
         let top = tree.top(id).filter(|top| top.guid() == guid).ok_or(DslWriteError::NotFound)?;
@@ -103,7 +105,8 @@ impl SyncContext<'_> {
         // What comes after that is not undone.
         self.replace_tree(now, root)?;
         self.maps.forget_vdev(id);
-        self.disk.removed.lock().push((id, 0));
-        Ok(Some(left))
+        let (top, tree, mapping) = (top.clone(), None, 0);
+        self.disk.removed.lock().push(Gone { top, leaves: left, tree, mapping });
+        Ok(true)
     }
 }

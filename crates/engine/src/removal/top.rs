@@ -1,6 +1,6 @@
 //! A vdev that holds data begins to leave the pool (`spa_vdev_remove_top`), or stays after all (`spa_vdev_remove_cancel`).
 
-use super::RemoveError;
+use super::{Passive, RemoveError};
 use crate::commit::pool_space;
 use crate::space_write::{Evacuation, config_of};
 use crate::sync::count_feature;
@@ -82,17 +82,17 @@ fn check(engine: &Engine, tree: &VdevTree, top: &Vdev) -> Result<(), RemoveError
 impl Engine {
     /// Begins to remove a vdev that holds data: threads copy what is on it to others.
     pub(super) fn remove_top(&self, top: &Arc<Vdev>) -> Result<(), RemoveError> {
-        let (allocator, id) = (&self.shared.disk.allocator, top.id());
+        let id = top.id();
         check(self, &self.shared.disk.tree(), top)?;
         // Asked before the pool gets smaller for everyone.
         if !self.sync_task_beside_logs(move |context| context.fits_without(id), |_| true)? {
             return Err(RemoveError::NoSpace);
         }
-        allocator.passivate(id);
-        if let Err(why) = self.begin_removal(id) {
-            allocator.activate(id);
-            // From the next group on datasets can have its space again.
+        let passive = Passive::new(&self.shared.disk.allocator, id);
+        if let Err(why) = self.begin_removal(id, passive) {
+            // From the next group on datasets can have its space again. Or it has begun, in a pool that was suspended.
             self.sync_task_beside_logs(|_| Ok(()), |()| true)?;
+            self.shared.wake_evacuation();
             return Err(why);
         }
         self.shared.wake_evacuation();
@@ -113,11 +113,18 @@ impl Engine {
         Some(pieces.saturating_add(most).saturating_mul(Mapping::ENTRY_SIZE))
     }
 
-    fn begin_removal(&self, id: u64) -> Result<(), RemoveError> {
+    fn begin_removal(&self, id: u64, passive: Arc<Passive>) -> Result<(), RemoveError> {
         for _ in 0..TRIES {
             // All logs end, lest a block be written that was allocated before.
             self.sync_task(|_| Ok(()))?;
-            let change = move |context: &mut SyncContext<'_>| context.begin_removal(id);
+            let passive = passive.clone();
+            let change = move |context: &mut SyncContext<'_>| {
+                let begun = context.begin_removal(id)?;
+                if begun == Begun::Yes {
+                    passive.leaves();
+                }
+                Ok(begun)
+            };
             match self.sync_task_beside_logs(change, |begun| *begun == Begun::Yes)? {
                 Begun::Yes => return Ok(()),
                 Begun::NoSpace => return Err(RemoveError::NoSpace),
