@@ -316,6 +316,11 @@ impl Unreplayed {
         }
     }
 
+    /// Whether no log waits.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     fn find(&self, ds_obj: u64) -> Option<Waiting> {
         self.waiting.iter().find(|log| log.ds_obj == ds_obj).cloned()
     }

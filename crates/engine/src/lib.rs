@@ -34,7 +34,7 @@
 //! | [`task`] | sync tasks |
 //! | `expand` | vdevs that grow into devices that have grown |
 //! | `reguid` | another guid for the pool |
-//! | `remove` | spares and cache devices that leave the pool |
+//! | `removal` | vdevs, spares and cache devices that leave the pool |
 //! | `outage` | devices that go out of use and come back |
 //! | `suspend` | what no device takes is held until the devices are back |
 //! | `sync` | one transaction group: its passes |
@@ -120,7 +120,7 @@ mod policy;
 mod quota;
 mod receives;
 mod reguid;
-mod remove;
+mod removal;
 mod room;
 mod scan;
 mod space;
@@ -145,7 +145,7 @@ pub use intent_log::progress::LogProgress;
 pub use intent_log::{NotReplayed, ReplayLog, Replayer};
 pub use long_hold::LongHold;
 pub use outage::{OfflineError, TakeOut};
-pub use remove::RemoveError;
+pub use removal::RemoveError;
 pub use scan::ScanError;
 pub use surgery::Attach;
 pub use task::{EngineError, SpaceCheck, SyncContext};
@@ -173,6 +173,7 @@ use freeze::Frozen;
 use mmp::Mmp;
 use parking_lot::{Mutex, RwLock};
 use receives::Receives;
+use removal::{Evacuator, Gone};
 use scan::Scanner;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -234,6 +235,8 @@ pub(crate) struct Disk {
     pub added: Mutex<Vec<(Class, VdevInfo)>>,
     /// Vdevs that grow with it, and by how many metaslabs.
     pub grown: Mutex<Vec<(u64, usize)>>,
+    /// Vdevs that it removes.
+    pub removed: Mutex<Vec<Gone>>,
     /// Whether groups get on disk.
     pub frozen: Frozen,
     /// Heartbeats for other hosts.
@@ -255,6 +258,12 @@ pub(crate) struct Shared {
     pub vacant: Vacant,
     pub scanner: Scanner,
     pub spares: SpareCaller,
+    /// Held by the thread that removes a device.
+    pub removing: Mutex<()>,
+    pub evacuator: Evacuator,
+    /// Vdevs that have left and whose devices are to be let go of, and the lock of the thread that does that.
+    pub gone: Mutex<Vec<Gone>>,
+    pub settling: Mutex<()>,
     pub options: EngineOptions,
     /// Intent logs that are to be replayed.
     pub unreplayed: Mutex<Unreplayed>,
@@ -595,6 +604,7 @@ impl Engine {
         self.sync()?;
         self.shared.spares.stop();
         self.shared.scanner.stop();
+        self.shared.evacuator.stop();
         self.shared.condenser.stop();
         let ended = self.shared.vacant.stop();
         let close = || Ok(self.shared.datasets.close_logs(&self.shared)?);
@@ -607,6 +617,7 @@ impl Engine {
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
+        self.shared.settle_gone();
         match self.suspended() {
             Some(why) => Err(EngineError::Suspended(why)),
             None => Ok(()),
@@ -625,6 +636,7 @@ impl Drop for Engine {
         self.shared.disk.mmp.stop();
         self.shared.spares.stop();
         self.shared.scanner.stop();
+        self.shared.evacuator.stop();
         self.shared.condenser.stop();
         if let Err(e) = self.shared.vacant.stop() {
             tracing::warn!("{e}");

@@ -13,6 +13,7 @@ use super::datasets::Datasets;
 use super::figures::History;
 use super::freeze::Frozen;
 use super::mmp::Mmp;
+use super::removal::{Evacuator, copied};
 use super::scan::Scanner;
 use super::surgery::SpareCaller;
 use super::sync::Core;
@@ -85,6 +86,7 @@ impl Engine {
         engine.tell("pool_import", config::STATE_ACTIVE);
         engine.return_spares();
         engine.resume_scan();
+        engine.shared.wake_evacuation();
         engine.shared.call_spares();
         Ok(engine)
     }
@@ -129,6 +131,10 @@ impl Engine {
             vacant: Vacant::default(),
             scanner: Scanner::default(),
             spares: SpareCaller::default(),
+            removing: Mutex::default(),
+            evacuator: Evacuator::default(),
+            gone: Mutex::default(),
+            settling: Mutex::default(),
             options,
             unreplayed: Mutex::default(),
         });
@@ -195,10 +201,14 @@ impl Disk {
         allocator.preload();
         allocator.load_all_if_told();
         let writer = Writer::new(store.clone(), allocator.clone(), store.clone());
-        let (store, added, grown) = (store.clone(), Mutex::default(), Mutex::default());
-        let outside = options.outside.clone();
+        if let Some(evacuation) = core.maps.evacuation() {
+            allocator.passivate(evacuation.vdev);
+            writer.set_removing(Some(copied(evacuation)));
+        }
+        let (added, grown, removed) = Default::default();
+        let (store, outside) = (store.clone(), options.outside.clone());
         let (frozen, mmp) = (Frozen::default(), Arc::<Mmp>::default());
-        Ok(Disk { store, allocator, loader, writer, outside, added, grown, frozen, mmp })
+        Ok(Disk { store, allocator, loader, writer, outside, added, grown, removed, frozen, mmp })
     }
 }
 

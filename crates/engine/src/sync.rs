@@ -10,6 +10,7 @@ mod datasets;
 
 use super::figures::Recorder;
 use super::policy::{Abilities, Policy, Sink};
+use super::removal::note_spared;
 use super::task::{EngineError, Task};
 use super::{Disk, MAX_PASSES, Shared, SyncContext, space};
 use crate::space_write::map::feature_uses;
@@ -147,6 +148,7 @@ impl Core {
         if self.destroying {
             shared.tx_state.ask_for_more();
         }
+        shared.settle_later();
         shared.tx_state.synced(txg);
         // From here on what was freed comes back.
         drop(shown?);
@@ -355,6 +357,10 @@ impl Core {
         let mut count = |mos: &mut OpenObjectSet, guid: &str, delta: i64| {
             count_feature(mos, txg, &disk.outside, guid, delta)
         };
+        let spared = disk.writer.take_spared();
+        if spared > 0 {
+            note_spared(&mut self.mos, spared)?;
+        }
         let obsolete = disk.writer.take_obsolete();
         self.maps.sync_obsolete(&mut self.mos, (txg, pass), &obsolete, &mut count)?;
         let stats =

@@ -1,6 +1,6 @@
 //! `zpool wait`: waits until nothing of the kind is under way in a pool.
 //!
-//! Freeing, a scrub, a resilver, a replacement, a trim and initializing are what can be under way here. A removal or the
+//! Freeing, a scrub, a resilver, a replacement, a removal, a trim and initializing are what can be under way here. The
 //! discarding of a checkpoint that OpenZFS left unfinished is not carried on: waiting for it is refused, since it would never
 //! end. A scrub that is paused is not waited for.
 
@@ -85,6 +85,13 @@ pub fn activities(list: &str, known: &'static [&'static str]) -> Result<Vec<&'st
     Ok(known.iter().copied().filter(|k| list.split(',').any(|word| word == *k)).collect())
 }
 
+/// Waits for the removal of a vdev.
+pub fn for_removal(imported: &Imported, ctx: &mut Context) -> Outcome {
+    let enabled = vec!["remove"];
+    let show = Show { enabled, scripted: false, exact: false, schedule: Schedule::default() };
+    wait(imported, &show, ctx)
+}
+
 fn wait(imported: &Imported, show: &Show, ctx: &mut Context) -> Outcome {
     let mut rows = 0u64;
     let mut shown: Option<Instant> = None;
@@ -149,7 +156,8 @@ fn left(imported: &Imported) -> Result<Vec<(&'static str, Left)>, Stop> {
         },
         "remove" => match &status.removal {
             Some(r) if r.state == ScanState::Scanning => {
-                unfinished(r.to_copy.saturating_sub(r.copied))
+                let bytes = Some(r.to_copy.saturating_sub(r.copied));
+                Left { bytes, goes_on: worked_on }
             }
             _ => Left::default(),
         },

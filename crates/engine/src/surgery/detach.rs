@@ -104,7 +104,7 @@ impl Shared {
 }
 
 /// What the labels of a device say that left the pool: it is of no pool, or a spare again (`VDEV_LABEL_REMOVE`).
-fn label_of_left(pool: &PoolConfig, top: u64, leaf: &NvList) -> Option<NvList> {
+pub(crate) fn label_of_left(pool: &PoolConfig, top: u64, leaf: &NvList) -> Option<NvList> {
     if config::flag(leaf, "is_spare") {
         return Some(create::spare_label(leaf));
     }

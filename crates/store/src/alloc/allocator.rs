@@ -180,6 +180,44 @@ impl Allocator {
         Ok(())
     }
 
+    /// From now on nothing is allocated from a vdev that is about to leave (`metaslab_group_passivate`). Threads that
+    /// allocate at this moment may still do so, in the groups that are open now.
+    pub fn passivate(&self, vdev: u64) {
+        self.set_passive(vdev, true);
+    }
+
+    /// A vdev stays: it is allocated from again (`metaslab_group_activate`).
+    pub fn activate(&self, vdev: u64) {
+        self.set_passive(vdev, false);
+    }
+
+    fn set_passive(&self, vdev: u64, passive: bool) {
+        let layout = self.layout();
+        let groups = layout.all_groups().filter(|group| group.vdev() == vdev);
+        groups.for_each(|group| group.passive.store(passive, Ordering::SeqCst));
+    }
+
+    /// Whether nothing of a vdev is allocated, neither on disk nor in groups that are not written yet. Once that is so
+    /// of one that is passive, it stays so.
+    pub fn is_empty(&self, vdev: u64) -> bool {
+        let layout = self.layout();
+        let mut groups = layout.all_groups().filter(|group| group.vdev() == vdev);
+        groups.all(|group| group.is_empty())
+    }
+
+    /// Whether something of a vdev was allocated in a group that is not written yet.
+    pub fn is_being_allocated(&self, vdev: u64) -> bool {
+        let layout = self.layout();
+        let mut groups = layout.all_groups().filter(|group| group.vdev() == vdev);
+        groups.any(|group| group.members().any(Metaslab::is_being_allocated))
+    }
+
+    /// From now on there is one vdev less: nothing of it is allocated, or what is lies elsewhere.
+    pub fn remove_vdev(&self, vdev: u64) {
+        let _replacing = self.replacing.lock();
+        self.layout.store(Arc::new(self.layout().without(vdev)));
+    }
+
     /// The vdevs as they are now; code that works with them keeps this as long.
     fn layout(&self) -> Current<Layout> {
         self.layout.load()
@@ -287,6 +325,9 @@ impl Allocator {
         for (choice, load) in order {
             for i in (first..first + count).map(|i| i % count) {
                 let group = class.groups.get(i)?;
+                if group.is_passive() {
+                    continue;
+                }
                 let size = self.sizes.psize_to_asize(group.vdev(), request.psize)?;
                 let here = copies.iter().filter(|dva| u64::from(dva.vdev) == group.vdev());
                 let here: Vec<u64> = here.map(|dva| dva.offset).collect();
@@ -372,7 +413,7 @@ impl Allocator {
             }
             low << cenote_format::SECTOR_SHIFT
         };
-        groups.iter().map(fit).max().unwrap_or(0)
+        groups.iter().filter(|group| !group.is_passive()).map(fit).max().unwrap_or(0)
     }
 
     /// Allocates in `txg` whatever is free of `wanted`, disjoint ranges of a metaslab in order

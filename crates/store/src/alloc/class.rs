@@ -88,6 +88,14 @@ pub(super) struct ClassGroups {
 }
 
 impl ClassGroups {
+    /// These groups, for so many allocators.
+    pub(super) fn new(groups: Vec<Arc<Group>>, allocators: usize) -> ClassGroups {
+        let rotors = std::iter::repeat_with(Mutex::default).take(allocators).collect();
+        let of_class = ClassGroups { groups, rotors };
+        of_class.balance();
+        of_class
+    }
+
     /// The group to begin with: for a further copy the one after the last copy's.
     pub(super) fn start(&self, request: &Request, copies: &[Dva]) -> Option<usize> {
         let find = |vdev: u64| self.groups.iter().position(|group| group.vdev() == vdev);

@@ -279,6 +279,21 @@ impl Metaslab {
         OnDisk { allocated, off: state.off, loaded: state.free.is_some() }
     }
 
+    /// Whether nothing of it is allocated, neither on disk once all changes that were taken are, nor in a group the
+    /// changes of which were not taken.
+    pub(super) fn is_empty(&self) -> bool {
+        let state = self.state.lock();
+        let kept = state.freed.bytes() + state.defer.bytes();
+        let open =
+            |changes: &BTreeMap<u64, RangeTree>| changes.values().any(|tree| !tree.is_empty());
+        state.allocated == kept && !open(&state.allocs) && !open(&state.frees)
+    }
+
+    /// Whether something of it was allocated in a group the changes of which were not taken.
+    pub(super) fn is_being_allocated(&self) -> bool {
+        self.state.lock().allocs.values().any(|tree| !tree.is_empty())
+    }
+
     /// Free segments that may be allocated, by size: exact if loaded.
     pub fn histogram(&self) -> Histogram {
         self.state.lock().histogram()

@@ -742,3 +742,33 @@ fn replaced_layouts_are_let_go() {
         used.extend(dvas.iter().map(|dva| dva.vdev));
     }
 }
+
+#[test]
+fn a_passive_vdev_gets_empty_and_leaves() {
+    let (allocator, maps) =
+        allocator(&[(Class::Normal, vdev(0, 20, 4)), (Class::Log, vdev(1, 20, 4))]);
+    let log = Request { class: Class::Log, ..request(4096) };
+    let (class, dvas) = allocator.allocate(1, &log).unwrap();
+    assert_eq!((class, dvas[0].vdev), (Class::Log, 1));
+    allocator.passivate(1);
+    // The next block goes elsewhere, and what is there can be freed.
+    let (class, others) = allocator.allocate(1, &log).unwrap();
+    assert_eq!((class, others[0].vdev), (Class::Normal, 0));
+    assert!(!allocator.is_empty(1));
+    sync(&allocator, &maps, 1);
+    assert!(!allocator.is_empty(1));
+    allocator.free(2, &dvas[0]).unwrap();
+    assert!(!allocator.is_empty(1), "it is free when its group has it so");
+    sync(&allocator, &maps, 2);
+    assert!(allocator.is_empty(1));
+    allocator.activate(1);
+    let (_, again) = allocator.allocate(3, &log).unwrap();
+    assert_eq!(again[0].vdev, 1);
+    allocator.passivate(1);
+    allocator.unallocate(3, &again[0]).unwrap();
+    assert!(allocator.is_empty(1));
+    allocator.remove_vdev(1);
+    assert!(!allocator.has_vdev(1) && allocator.groups_of(Class::Log).is_empty());
+    (3..6).for_each(|txg| drop(sync(&allocator, &maps, txg)));
+    assert_eq!(allocator.allocate(6, &log).unwrap().1[0].vdev, 0);
+}

@@ -22,12 +22,22 @@ use crate::rangetree::RangeTree;
 #[derive(Default)]
 pub(super) struct Obsolete(Mutex<BTreeMap<u64, RangeTree>>);
 
+impl Obsolete {
+    /// Nothing of a vdev is obsolete.
+    pub(super) fn forget(&self, vdev: u64) {
+        self.0.lock().remove(&vdev);
+    }
+}
+
 impl Writer {
     /// Frees one copy of a block, wherever it is.
     pub(super) fn free_dva(&self, txg: u64, dva: &Dva) -> Result<(), WriteError> {
         match self.allocator.free(txg, dva) {
             Err(AllocError::NoVdev(_)) => self.free_removed(txg, dva),
-            done => Ok(done?),
+            done => {
+                done?;
+                self.free_copied(txg, dva)
+            }
         }
     }
 
@@ -49,7 +59,7 @@ impl Writer {
         result
     }
 
-    fn make_obsolete(&self, place: &Remap) -> Result<(), WriteError> {
+    pub(super) fn make_obsolete(&self, place: &Remap) -> Result<(), WriteError> {
         let end = place.offset.saturating_add(place.size);
         let mut vdevs = self.obsolete.0.lock();
         let added = vdevs.entry(place.vdev).or_default().add(place.offset, end);
