@@ -177,28 +177,31 @@ impl Shared {
                 }
                 std::thread::sleep(WAIT);
             }
-            let_go(view.devices(), leaves);
+            for left in leaves {
+                left.leaf.set_leaving(true);
+                let idle = self.is_let_go(&left.leaf);
+                let_go(view.devices(), left, idle);
+            }
         }
     }
 }
 
-/// Lets go of devices that have left.
-fn let_go(devices: &DeviceSet, left: Vec<Left>) {
-    for Left { leaf, label } in left {
-        // A device that is out of use may be another pool's by now, or hang.
-        let device = leaf.device().filter(|_| leaf.writable());
-        if let (Some(device), Some(label)) = (device, &label)
-            && let Err(error) = init_labels(device.as_ref(), label)
-        {
-            tracing::warn!(path = %device.path().display(), %error, "the labels stay");
-        }
-        leaf.retire();
-        devices.forget(leaf.guid());
-        if config::flag(leaf.config(), "is_spare")
-            && let Some(path) = config::path(leaf.config())
-        {
-            devices.share(leaf.guid(), path);
-        }
+/// Lets go of a device that has left. `idle`: it has no request any more where nothing is allocated; else its labels stay, so that
+/// no other pool takes it meanwhile.
+fn let_go(devices: &DeviceSet, Left { leaf, label }: Left, idle: bool) {
+    // A device that is out of use may be another pool's by now, or hang.
+    let device = leaf.device().filter(|_| idle && leaf.writable());
+    if let (Some(device), Some(label)) = (device, &label)
+        && let Err(error) = init_labels(device.as_ref(), label)
+    {
+        tracing::warn!(path = %device.path().display(), %error, "the labels stay");
+    }
+    leaf.retire();
+    devices.forget(leaf.guid());
+    if config::flag(leaf.config(), "is_spare")
+        && let Some(path) = config::path(leaf.config())
+    {
+        devices.share(leaf.guid(), path);
     }
 }
 
