@@ -67,6 +67,7 @@ impl Engine {
         config.state = config::STATE_ACTIVE;
         config.set_host(options.hostid.unwrap_or_else(host::system_hostid));
         let engine = Engine::over(pool, config, synced, engine).map_err(refused)?;
+        let all_claimed = logs.all;
         engine.first(logs, last).map_err(refused)?;
         if let Err(e) = engine.destroy_unfinished() {
             tracing::warn!("what was not received in full is left: {e}");
@@ -74,7 +75,7 @@ impl Engine {
         if let Err(e) = engine.expand_if_wanted() {
             tracing::warn!("devices that have grown are not grown into: {e}");
         }
-        engine.resume_activities();
+        engine.begin_activities(all_claimed);
         events::learn(&engine.pool());
         engine.tell("pool_import", config::STATE_ACTIVE);
         engine.resume_scan();
