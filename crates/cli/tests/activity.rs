@@ -53,7 +53,7 @@ fn free_space_is_overwritten_and_trimmed() {
 }
 
 #[test]
-fn who_waits_is_told_that_it_is_not_done() {
+fn to_wait_for_what_is_not_done_is_an_error() {
     let s = Session::mirror();
     let a = s.path("a").display().to_string();
     for (order, why) in [

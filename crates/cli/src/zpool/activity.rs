@@ -174,7 +174,7 @@ fn of_pool(
         pause(LOOK, ctx)?;
     }
     for (name, leaf) in begun.into_iter().filter(|_| task.wait) {
-        if let Err(why) = is_complete(&engine, task.activity, leaf) {
+        if let Err(why) = is_complete(engine, task.activity, leaf) {
             let what = match task.activity {
                 Activity::Trim => format!("error waiting to trim '{name}'"),
                 Activity::Initialize => format!("error waiting for '{name}' to initialize"),

@@ -5,7 +5,7 @@
 //! the classes that its own falls back to. If these have nothing either, it goes through all of them once more: it waits
 //! until no metaslab of the class is disabled, and keeps out those that disable them. Those that work in a disabled
 //! metaslab end after the request that is under way then ([`Disabled::is_in_the_way`]). So their work never makes a
-//! pool look full, and an allocation waits for one request of a device for each metaslab that is disabled at most. The writer of an
+//! pool look full, and an allocation waits for one request at most for each metaslab that is disabled. The writer of an
 //! intent log does not wait at all: what it cannot write is waited for with the transaction group.
 
 use std::sync::Arc;
