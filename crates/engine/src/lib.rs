@@ -606,10 +606,11 @@ impl Engine {
         self.shared.scanner.stop();
         self.shared.evacuator.stop();
         self.shared.condenser.stop();
-        let ended = self.shared.vacant.stop();
-        let close = || Ok(self.shared.datasets.close_logs(&self.shared)?);
-        let ended = ended.and_then(|()| close());
-        if let Err(e) = ended.and_then(|()| self.sync()) {
+        // A device that does not answer a request to trim it may write very well: what was changed does not wait for it.
+        let idle = self.shared.vacant.stop();
+        let closed = self.shared.datasets.close_logs(&self.shared).map_err(EngineError::from);
+        let written = self.sync();
+        if let Err(e) = written.and(closed).and(idle) {
             self.let_activities_go_on();
             return Err(e);
         }

@@ -73,6 +73,7 @@ impl Engine {
         config.state = config::STATE_ACTIVE;
         config.set_host(hostid);
         let engine = Engine::over(pool, config, synced, engine).map_err(refused)?;
+        let all_claimed = logs.all;
         engine.first(logs, last).map_err(refused)?;
         if let Err(e) = engine.destroy_unfinished() {
             tracing::warn!("what was not received in full is left: {e}");
@@ -80,7 +81,7 @@ impl Engine {
         if let Err(e) = engine.expand_if_wanted() {
             tracing::warn!("devices that have grown are not grown into: {e}");
         }
-        engine.resume_activities();
+        engine.begin_activities(all_claimed);
         events::learn(&engine.pool());
         engine.shared.arm();
         engine.tell("pool_import", config::STATE_ACTIVE);

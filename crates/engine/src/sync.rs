@@ -152,7 +152,7 @@ impl Core {
         shared.tx_state.synced(txg);
         // From here on what was freed comes back.
         drop(shown?);
-        shared.vacant.auto.group_done(shared);
+        shared.vacant.group_done(shared);
         shared.disk.writer.forget_freed();
         Ok(())
     }

@@ -47,8 +47,10 @@ impl Shared {
         Sysevent { vdev: Some(&left.leaf), ..Sysevent::of_pool("vdev_remove") }.post(pool.store());
         // The device may be what is broken. One that is out of use may be another pool's by now, or hang.
         let device = left.leaf.device().filter(|_| left.leaf.writable());
-        // Another pool may take it once its labels say so: nothing may be under way to it then.
-        let device = device.filter(|_| self.is_let_go(&left.leaf));
+        // Another pool may take it once its labels say so, or once it is a spare again: nothing may be under way to it
+        // then.
+        let let_go = self.is_let_go(&left.leaf);
+        let device = device.filter(|_| let_go);
         if let (Some(device), Some(label)) = (device, &left.label)
             && let Err(error) = init_labels(device.as_ref(), label)
         {
@@ -56,7 +58,8 @@ impl Shared {
         }
         left.leaf.retire();
         pool.devices().forget(leaf);
-        if config::flag(&left.config, "is_spare")
+        if let_go
+            && config::flag(&left.config, "is_spare")
             && let Some(path) = config::path(&left.config)
         {
             pool.devices().share(leaf, path);

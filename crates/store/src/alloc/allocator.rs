@@ -24,6 +24,8 @@ pub use disable::Disabled;
 pub(super) use disable::{DisableGate, KeptOut};
 pub use figures::SpaceFigures;
 
+use disable::Wait;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -253,10 +255,21 @@ impl Allocator {
         request: &Request,
     ) -> Result<(Class, Vec<Dva>), AllocError> {
         for classes in [class.fallbacks(), Class::LAST_RESORT] {
-            for class in classes {
-                if let Some(dvas) = self.in_class(*class, txg, request) {
-                    return Ok((*class, dvas));
-                }
+            let before = self.disables(classes).ended;
+            let found = |wait| {
+                let of = |class: &Class| Some((*class, self.in_class(*class, txg, request, wait)?));
+                classes.iter().find_map(of)
+            };
+            if let Some(found) = found(Wait::No) {
+                return Ok(found);
+            }
+            // A metaslab of theirs was disabled at some time since then. The writer of a log does not wait for a device
+            // that is told something: the next group has what it has not written.
+            if !request.is_of_log()
+                && self.disables(classes).begun > before
+                && let Some(found) = found(Wait::UntilEnabled)
+            {
+                return Ok(found);
             }
             let largest = classes.iter().map(|c| self.largest(*c, request.psize)).max();
             let Some(largest) = largest.filter(|largest| *largest > 0) else { continue };
@@ -268,22 +281,25 @@ impl Allocator {
         Err(AllocError::NoSpace)
     }
 
-    fn in_class(self: &Arc<Self>, class: Class, txg: u64, request: &Request) -> Option<Vec<Dva>> {
+    /// Allocates all copies in one class. With [`Wait::UntilEnabled`] none of its metaslabs is disabled meanwhile.
+    fn in_class(
+        self: &Arc<Self>,
+        class: Class,
+        txg: u64,
+        request: &Request,
+        wait: Wait,
+    ) -> Option<Vec<Dva>> {
         let layout = self.layout();
         let class = layout.classes.get(&class)?;
         // The writer of a log holds what the end of a group needs before freed space is given out.
-        let waits = !matches!(request.class, Class::Log | Class::EmbeddedLog);
+        let waits = !request.is_of_log();
         let mut dvas = Vec::with_capacity(request.copies);
-        let (ended, mut alone) = (class.disables_ended(), None);
+        let _alone = (wait == Wait::UntilEnabled).then(|| class.keep_enabled());
         while dvas.len() < request.copies {
             let on_its_way = self.deferred.get().is_some_and(DeferThread::is_busy);
             match self.one(class, txg, request, &dvas) {
                 Some(dva) => dvas.push(dva),
                 None if on_its_way && waits => self.wait_deferred(),
-                // A metaslab of the class was disabled at some time since then.
-                None if alone.is_none() && class.disables_begun() > ended => {
-                    alone = Some(class.keep_enabled());
-                }
                 None => {
                     for dva in &dvas {
                         let back = self.unallocate(txg, dva);

@@ -73,6 +73,13 @@ pub struct Request {
     pub near: Option<u64>,
 }
 
+impl Request {
+    /// Whether it is the writer of an intent log that allocates.
+    pub(super) fn is_of_log(&self) -> bool {
+        matches!(self.class, Class::Log | Class::EmbeddedLog)
+    }
+}
+
 #[derive(Default)]
 pub(super) struct Rotor {
     pub(super) group: usize,

@@ -663,6 +663,36 @@ fn what_needs_a_disabled_metaslab_waits() {
     });
 }
 
+/// The writer of a log does not wait; others only if the classes that theirs falls back to have nothing.
+#[test]
+fn a_disabled_metaslab_is_not_waited_for_if_there_is_space_elsewhere() {
+    let vdevs = [
+        (Class::Normal, vdev(0, 20, 1)),
+        (Class::Log, vdev(1, 20, 1)),
+        (Class::Special, vdev(2, 20, 1)),
+    ];
+    let (a, _) = allocator(&vdevs);
+    let room = Room { ranges: 8, bytes: 1_234_567 };
+    let of = |class, size| Request { class, ..request(size) };
+    let disabled: Vec<_> = (1..3).map(|vdev| a.disable_free(vdev, 0, 0, room).unwrap()).collect();
+    for class in [Class::Log, Class::Special] {
+        assert_eq!(a.allocate(1, &of(class, 4096)).unwrap().1[0].vdev, 0);
+    }
+    // The rest of the last class.
+    while a.allocate(1, &of(Class::Log, 4096)).is_ok() {}
+    assert!(a.allocate(1, &of(Class::Log, 4096)).is_err());
+    assert!(disabled.iter().all(|disabled| !disabled.is_in_the_way()));
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| a.allocate(1, &of(Class::Special, 4096)).unwrap().1[0].vdev);
+        while !disabled[1].is_in_the_way() {
+            std::thread::yield_now();
+        }
+        drop(disabled);
+        assert_eq!(waits.join().unwrap(), 2);
+    });
+    assert_eq!(a.allocate(1, &of(Class::Log, 4096)).unwrap().1[0].vdev, 1);
+}
+
 /// Ranges are cut off at sectors, and go on where they were cut off.
 #[test]
 fn free_ranges_are_whole_sectors() {
