@@ -323,6 +323,8 @@ pub struct Engine {
     shared: Arc<Shared>,
     core: Arc<Mutex<Core>>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// A suspended pool is resumed by one thread at a time.
+    resuming: Mutex<()>,
 }
 
 impl Engine {
@@ -337,7 +339,7 @@ impl Engine {
                 shared.tx_state.fail(format!("no thread for transaction groups: {e}"), || ());
             })
             .ok();
-        Arc::new(Engine { shared, core, thread: Mutex::new(thread) })
+        Arc::new(Engine { shared, core, thread: Mutex::new(thread), resuming: Mutex::new(()) })
     }
 
     /// The pool as the last transaction group left it.
@@ -386,7 +388,10 @@ impl Engine {
         let log_closed = self.shared.datasets.close_log(&self.shared, ds_obj);
         self.shared.datasets.shut(ds_obj, true);
         if let Err(e) = self.sync() {
-            self.shared.datasets.shut(ds_obj, !self.waits_for_devices());
+            if self.waits_for_devices() {
+                self.shared.datasets.shut(ds_obj, false);
+                self.shared.datasets.reopen_log(ds_obj);
+            }
             return Err(e);
         }
         // Nobody can use it any more, whatever became of its log: it must not be in the way of who gives that up.
@@ -587,18 +592,35 @@ impl Engine {
         }
         // A pool that is suspended by this goes on with all that it has.
         self.sync()?;
-        self.shared.spares.stop();
-        self.shared.scanner.stop();
-        self.shared.condenser.stop();
-        self.shared.datasets.close_logs(&self.shared)?;
-        self.sync()?;
-        self.shared.tx_state.end();
+        let shared = &self.shared;
+        shared.spares.stop();
+        shared.scanner.stop();
+        shared.condenser.stop();
+        let closed = shared.datasets.close_logs(shared).map_err(EngineError::from);
+        if let Err(e) = closed.and_then(|()| self.sync()) {
+            self.stays();
+            return Err(e);
+        }
+        shared.tx_state.end();
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
         match self.suspended() {
             Some(why) => Err(EngineError::Suspended(why)),
             None => Ok(()),
+        }
+    }
+
+    /// The pool cannot end: it goes on, at once or when it is resumed.
+    fn stays(&self) {
+        let shared = &self.shared;
+        shared.spares.allow();
+        shared.scanner.allow();
+        shared.condenser.allow();
+        shared.datasets.reopen_logs();
+        // It may have been resumed since, when there was nothing that could go on.
+        if let Err(e) = shared.goes_on() {
+            tracing::warn!("what was put off is not done: {e}");
         }
     }
 

@@ -5,16 +5,13 @@
 
 mod rig;
 
-use cenote_dmu::outside::Chance;
-use cenote_engine::create::{
-    CreateSpec, FIRST_TXG, Force, NewDevice, SystemDevices, parse, prepare,
-};
+use cenote_engine::create::SystemDevices;
 use cenote_engine::tunables::SCAN_SUSPEND_PROGRESS;
 use cenote_engine::{Attach, Engine, EngineError, TakeOut};
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
 use parking_lot::{Mutex, MutexGuard};
-use rig::{Rig, check, check_devices, errors, fill, open};
+use rig::{Rig, check, check_devices, device, errors, fill, leaf, open};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -56,31 +53,6 @@ fn until(engine: &Engine, wanted: &str) {
     assert_eq!(shape(engine), wanted);
 }
 
-/// The device in the file with this name.
-fn device(rig: &Rig, engine: &Engine, name: &str) -> NewDevice {
-    let pool = engine.pool();
-    let prepared = prepare(&CreateSpec {
-        name: "tank",
-        layout: &parse(&[rig.word(name)]).unwrap(),
-        ashift: 0,
-        force: Force { in_use: true, replication: true },
-        pool: Some(pool.config()),
-        txg: FIRST_TXG,
-        imported: &[],
-        devices: &SystemDevices,
-        chance: &Chance::default(),
-    });
-    prepared.unwrap().into_single().unwrap()
-}
-
-/// The guid of the leaf in the file with this name.
-fn leaf(rig: &Rig, engine: &Engine, name: &str) -> u64 {
-    let path = rig.file(name);
-    let leaves = engine.pool().store().vdevs().leaves();
-    let found = leaves.iter().find(|leaf| leaf.path() == Some(&path));
-    found.unwrap_or_else(|| panic!("no {name}")).guid()
-}
-
 fn put(
     rig: &Rig,
     engine: &Engine,
@@ -88,7 +60,7 @@ fn put(
     new: &str,
     replaces: bool,
 ) -> Result<(), EngineError> {
-    let (beside, new) = (leaf(rig, engine, beside), device(rig, engine, new));
+    let (beside, new) = (leaf(rig, engine, beside), device(rig, engine, new, &SystemDevices));
     engine.attach(Attach { beside, new, replaces })
 }
 
@@ -354,18 +326,18 @@ fn what_does_not_fit_is_refused() {
     assert!(why(attach(&rig, &engine, "a", "x")).contains("can only attach to mirrors"));
     assert!(why(detach(&rig, &engine, "a")).contains("only applicable to mirror and replacing"));
     let raidz = engine.pool().store().vdevs().root().children()[0].guid();
-    let new = device(&rig, &engine, "x");
+    let new = device(&rig, &engine, "x", &SystemDevices);
     let refused = engine.attach(Attach { beside: raidz, new, replaces: false });
     assert!(why(refused).contains("RAID-Z"));
     replace(&rig, &engine, "a", "x").unwrap();
     assert!(why(attach(&rig, &engine, "x", "y")).contains("can only attach to mirrors"));
     let large = Rig::new(128 << 20);
     let other = large.create("a", 9);
-    let small = device(&rig, &other, "y");
+    let small = device(&rig, &other, "y", &SystemDevices);
     let beside = leaf(&large, &other, "a");
     let refused = other.attach(Attach { beside, new: small, replaces: true });
     assert!(why(refused).contains("device is too small"));
-    let mut coarse = device(&large, &other, "z");
+    let mut coarse = device(&large, &other, "z", &SystemDevices);
     coarse.ashift = 12;
     let refused = other.attach(Attach { beside, new: coarse, replaces: true });
     assert!(why(refused).contains("higher alignment requirement"));

@@ -115,6 +115,11 @@ pub(crate) struct Scanner {
 }
 
 impl Scanner {
+    /// Threads may begin again.
+    pub fn allow(&self) {
+        self.stopped.store(false, SeqCst);
+    }
+
     /// Ends the thread, and lets no other begin.
     pub fn stop(&self) {
         self.stopped.store(true, SeqCst);
@@ -217,7 +222,9 @@ impl Shared {
     fn round(self: &Arc<Self>, let_go: u32) -> Result<Round, EngineError> {
         let scanner = &self.scanner;
         let orders = scanner.orders.load(SeqCst);
-        let over = || scanner.stopped.load(SeqCst) || self.tx_state.closed().is_some();
+        // What a suspended pool cannot read or write says nothing of its blocks. The thread is woken when it goes on.
+        let held = || self.tx_state.held().is_some();
+        let over = || scanner.stopped.load(SeqCst) || self.tx_state.closed().is_some() || held();
         while SCAN_SUSPEND_PROGRESS.is_on() && !over() && !self.options.deterministic {
             std::thread::sleep(PAUSE);
         }
@@ -232,7 +239,8 @@ impl Shared {
         }
         scanner.active.store(true, SeqCst);
         let func = if phys.is_resilver() { ScanFunc::Resilver } else { ScanFunc::Scrub };
-        let ends = || scanner.stopped.load(SeqCst) || scanner.orders.load(SeqCst) != orders;
+        let ends =
+            || scanner.stopped.load(SeqCst) || scanner.orders.load(SeqCst) != orders || held();
         let mut position = Position::load(&view, &phys)?;
         let mut found = Found::new(func, &phys, let_go);
         let progress = |change: &dyn Fn(&mut Pass)| {
@@ -259,17 +267,18 @@ impl Shared {
         drop(reading);
         // What cannot be walked is an error, and mostly one of the blocks that cannot be read.
         done.errors = done.errors.max(unseen);
+        if done.errors > 0 && self.disk.tree().has_outage() {
+            // The round is made again once the devices are back.
+            view.note_scan(|pass| pass.iter_mut().for_each(|pass| pass.ahead = [0; 4]));
+            return Err(EngineError::Suspended("devices do not answer".into()));
+        }
         if done.repaired > 0
             && let Err(e) = self.disk.tree().flush_all()
         {
             tracing::warn!("what a scan wrote is not durable: {e}");
         }
-        {
-            let mut given = scanner.given.lock();
-            given.left.extend(done.left.iter().copied());
-            given.unseen |= unseen > 0;
-        }
-        let end = Ended { view, position, totals, done, all, orders };
+        let unseen = unseen > 0;
+        let end = Ended { view, position, totals, done, unseen, all, orders };
         Ok(match self.note_round(end, phys)? {
             true => Round::Done,
             false => Round::LetGo,
@@ -278,6 +287,14 @@ impl Shared {
 }
 
 impl Shared {
+    /// Does what was put off while no group got on disk: takes out what was replaced, begins a resilver if leaves lack
+    /// something that none under way gives to them, and goes on with the scan that is under way.
+    pub(crate) fn scan_goes_on(self: &Arc<Self>) -> Result<(), EngineError> {
+        let done = self.resilver_done().and_then(|()| self.assess_resilver());
+        self.wake_scan();
+        done
+    }
+
     /// See [`Engine::assess_resilver`].
     pub(crate) fn assess_resilver(self: &Arc<Self>) -> Result<(), EngineError> {
         if !self.needs_resilver() {
@@ -301,6 +318,8 @@ struct Ended {
     /// Bytes found, and bytes of blocks that need not be read.
     totals: (u64, u64),
     done: Scanned,
+    /// A part of the pool could not be walked.
+    unseen: bool,
     /// It was the last one.
     all: bool,
     /// [`Scanner::orders`] when it began.
@@ -374,8 +393,7 @@ impl Engine {
 
     /// Goes on with what was under way when the pool was last in use, and begins a resilver if leaves lack something.
     pub(crate) fn resume_scan(&self) {
-        let go_on = || -> Result<(), EngineError> {
-            self.shared.resilver_done()?;
+        let note = || -> Result<(), EngineError> {
             let pool = self.pool();
             let phys = ScanPhys::load(pool.directory())?.filter(ScanPhys::is_running);
             if let Some(phys) = phys {
@@ -385,12 +403,9 @@ impl Engine {
                 pool.note_scan(|pass| *pass = Some(Pass { start, paused, ..Pass::default() }));
                 self.shared.scanner.active.store(true, SeqCst);
             }
-            if phys.is_some_and(|phys| phys.is_resilver()) || self.shared.needs_resilver() {
-                self.start_resilver()?;
-            }
-            self.shared.wake_scan();
             Ok(())
         };
+        let go_on = || note().and_then(|()| self.shared.scan_goes_on());
         if let Err(e) = caught(go_on).unwrap_or_else(|why| Err(EngineError::Suspended(why))) {
             tracing::warn!("the scan does not go on: {e}");
         }

@@ -9,7 +9,8 @@ use cenote_dmu::outside::Chance;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_engine::change::{Changes, Command, Contents, Format};
 use cenote_engine::create::{
-    CreateSpec, FIRST_TXG, Layout, OpenDevices, Opened, SystemDevices, parse,
+    CreateSpec, FIRST_TXG, Force, Layout, NewDevice, OpenDevices, Opened, SystemDevices, parse,
+    prepare,
 };
 use cenote_engine::{CreateRequest, Engine, EngineOptions};
 use cenote_inspect::traverse::{self, Options, Subject, Verify};
@@ -218,6 +219,31 @@ impl OpenDevices for Faulty {
         self.made.lock().insert(path.into(), device.clone());
         Ok(device)
     }
+}
+
+/// The device in the file with this name, to join a vdev.
+pub fn device(rig: &Rig, engine: &Engine, name: &str, devices: &dyn OpenDevices) -> NewDevice {
+    let pool = engine.pool();
+    let prepared = prepare(&CreateSpec {
+        name: "tank",
+        layout: &parse(&[rig.word(name)]).unwrap(),
+        ashift: 0,
+        force: Force { in_use: true, replication: true },
+        pool: Some(pool.config()),
+        txg: FIRST_TXG,
+        imported: &[],
+        devices,
+        chance: &Chance::default(),
+    });
+    prepared.unwrap().into_single().unwrap()
+}
+
+/// The guid of the leaf in the file with this name.
+pub fn leaf(rig: &Rig, engine: &Engine, name: &str) -> u64 {
+    let path = rig.file(name);
+    let leaves = engine.pool().store().vdevs().leaves();
+    let found = leaves.iter().find(|leaf| leaf.path() == Some(&path));
+    found.unwrap_or_else(|| panic!("no {name}")).guid()
 }
 
 /// A file system with nothing in it.
