@@ -432,6 +432,36 @@ impl World {
     }
 }
 
+/// A device leaves in a group that is held: what follows that is done as well.
+#[test]
+fn a_device_leaves_over_a_suspension() {
+    let _turn = TURN.lock();
+    let world = world("a", 12);
+    let over = |bad: &[&str], change: &(dyn Fn() + Sync)| {
+        std::thread::scope(|scope| {
+            let _fails = Fails(&world.engine);
+            world.break_it(bad, Fault::Writes);
+            let changing = scope.spawn(change);
+            until("suspended", || world.is_suspended() || changing.is_finished());
+            std::thread::sleep(Duration::from_millis(700));
+            assert!(!changing.is_finished());
+            world.resume(bad);
+            changing.join().unwrap();
+        });
+    };
+    world.attach("a", "b", false);
+    world.is_whole(2);
+    let b = leaf(&world.rig, &world.engine, "b");
+    over(&["a", "b"], &|| world.engine.detach(b, None).unwrap());
+    // Its labels say that it is of no pool any more.
+    let left = cenote_vdev::open_device(&world.rig.file("b")).unwrap();
+    assert!(cenote_vdev::label_owner(&*left).unwrap().is_none());
+    world.attach("a", "c", false);
+    world.is_whole(2);
+    world.engine.detach(leaf(&world.rig, &world.engine, "a"), None).unwrap();
+    world.finish(3);
+}
+
 /// Both sides of a mirror come back, one of them after it missed something: it is given that.
 #[test]
 fn a_side_that_missed_something_is_resilvered() {
