@@ -337,6 +337,8 @@ pub struct Engine {
     shared: Arc<Shared>,
     core: Arc<Mutex<Core>>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// A suspended pool is resumed by one thread at a time.
+    resuming: Mutex<()>,
 }
 
 impl Engine {
@@ -351,7 +353,7 @@ impl Engine {
                 shared.tx_state.fail(format!("no thread for transaction groups: {e}"), || ());
             })
             .ok();
-        Arc::new(Engine { shared, core, thread: Mutex::new(thread) })
+        Arc::new(Engine { shared, core, thread: Mutex::new(thread), resuming: Mutex::new(()) })
     }
 
     /// The pool as the last transaction group left it.
@@ -400,7 +402,10 @@ impl Engine {
         let log_closed = self.shared.datasets.close_log(&self.shared, ds_obj);
         self.shared.datasets.shut(ds_obj, true);
         if let Err(e) = self.sync() {
-            self.shared.datasets.shut(ds_obj, !self.waits_for_devices());
+            if self.waits_for_devices() {
+                self.shared.datasets.shut(ds_obj, false);
+                self.shared.datasets.reopen_log(ds_obj);
+            }
             return Err(e);
         }
         // Nobody can use it any more, whatever became of its log: it must not be in the way of who gives that up.
@@ -602,19 +607,20 @@ impl Engine {
         }
         // A pool that is suspended by this goes on with all that it has.
         self.sync()?;
-        self.shared.spares.stop();
-        self.shared.scanner.stop();
-        self.shared.evacuator.stop();
-        self.shared.condenser.stop();
+        let shared = &self.shared;
+        shared.spares.stop();
+        shared.scanner.stop();
+        shared.evacuator.stop();
+        shared.condenser.stop();
         // A device that does not answer a request to trim it may write very well: what was changed does not wait for it.
-        let idle = self.shared.vacant.stop();
-        let closed = self.shared.datasets.close_logs(&self.shared).map_err(EngineError::from);
+        let idle = shared.vacant.stop();
+        let closed = shared.datasets.close_logs(shared).map_err(EngineError::from);
         let written = self.sync();
         if let Err(e) = written.and(closed).and(idle) {
-            self.let_activities_go_on();
+            self.stays();
             return Err(e);
         }
-        self.shared.tx_state.end();
+        shared.tx_state.end();
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
@@ -622,6 +628,21 @@ impl Engine {
         match self.suspended() {
             Some(why) => Err(EngineError::Suspended(why)),
             None => Ok(()),
+        }
+    }
+
+    /// The pool cannot end: it goes on, at once or when it is resumed.
+    fn stays(&self) {
+        let shared = &self.shared;
+        shared.spares.allow();
+        shared.scanner.allow();
+        shared.evacuator.allow();
+        shared.condenser.allow();
+        shared.datasets.reopen_logs();
+        self.let_activities_go_on();
+        // It may have been resumed since, when there was nothing that could go on.
+        if let Err(e) = shared.goes_on() {
+            tracing::warn!("what was put off is not done: {e}");
         }
     }
 

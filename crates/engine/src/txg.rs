@@ -366,13 +366,13 @@ impl TxState {
         self.wait_in(&mut state, last, true)
     }
 
-    /// Waits until group `txg` is on disk, as [`TxState::try_synced`] does.
+    /// Waits until group `txg` is on disk, as [`TxState::wait_synced`] does.
     ///
     /// # Errors
-    /// The pool is suspended.
-    pub fn try_for(&self, txg: u64) -> Result<(), WriteError> {
+    /// The pool has failed.
+    pub fn wait_for(&self, txg: u64) -> Result<(), WriteError> {
         let mut state = self.state.lock();
-        self.wait_in(&mut state, txg, true)
+        self.wait_in(&mut state, txg, false)
     }
 
     fn wait_in(
@@ -703,7 +703,7 @@ mod tests {
         assert_eq!(txgs.next_work(&|| Duration::ZERO, None), Work::End);
         txgs.ended();
         txgs.ask();
-        assert!(txgs.wait_synced().is_err() && txgs.try_for(6).is_ok());
+        assert!(txgs.wait_synced().is_err() && txgs.wait_for(6).is_ok());
         assert_eq!((txgs.failure(), txgs.closed().as_deref()), (None, Some(EXPORTED)));
     }
 
@@ -731,7 +731,7 @@ mod tests {
         (0..2).for_each(|_| txgs.fail("device is gone".into(), || told += 1));
         assert_eq!(told, 1);
         assert!(txgs.assign(1, false).is_err());
-        assert!(txgs.try_for(1).is_err());
+        assert!(txgs.wait_for(1).is_err());
     }
 
     #[test]

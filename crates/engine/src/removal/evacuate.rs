@@ -69,6 +69,11 @@ impl Evacuator {
         }
     }
 
+    /// What ended goes on, once it is woken.
+    pub fn allow(&self) {
+        self.stopped.store(false, SeqCst);
+    }
+
     /// Ends the thread, and lets no other begin.
     pub fn stop(&self) {
         self.stopped.store(true, SeqCst);

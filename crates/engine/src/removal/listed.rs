@@ -4,14 +4,14 @@
 //! after that. A spare keeps them, since other pools may have it as well.
 
 use super::RemoveError;
-use crate::Engine;
+use crate::{Engine, EngineError};
 use cenote_dsl::write::DslWriteError;
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
 use cenote_pool::config_write::{aux, sync_aux};
 use cenote_pool::events::Sysevent;
 use cenote_pool::history;
-use cenote_vdev::clear_labels;
+use cenote_vdev::clear_labels_of;
 
 impl Engine {
     /// Takes a device off the list `which`.
@@ -22,14 +22,14 @@ impl Engine {
         device: &NvList,
     ) -> Result<(), RemoveError> {
         let (pool, guid) = (self.pool(), config::number(device, "guid"));
-        let in_use = pool.store().vdevs().find(guid).is_some();
-        if in_use {
-            return Err(RemoveError::Busy);
-        }
         let path = config::path(device).map_or_else(|| "-".into(), |p| p.display().to_string());
         let message = format!("{} vdev ({kind}) {path}", pool.name());
-        self.sync_task_beside_logs(
+        let removed = self.sync_task_beside_logs(
             move |context| {
+                // A spare may have stepped in.
+                if context.disk.tree().find(guid).is_some() {
+                    return Err(DslWriteError::Busy);
+                }
                 let mut all = aux(context.tx.mos, which)?;
                 let before = all.len();
                 all.retain(|device| config::number(device, "guid") != guid);
@@ -42,10 +42,14 @@ impl Engine {
                 Ok(history::append(context.tx.mos, &record)?)
             },
             |()| true,
-        )?;
+        );
+        removed.map_err(|e| match e {
+            EngineError::Dsl(DslWriteError::Busy) => RemoveError::Busy,
+            e => RemoveError::Engine(e),
+        })?;
         if kind == "cache"
             && let Some(device) = pool.devices().open(guid)
-            && let Err(e) = clear_labels(&*device)
+            && let Err(e) = clear_labels_of(&*device, guid)
         {
             tracing::warn!(path, "the labels of a removed device stay: {e}");
         }

@@ -128,6 +128,11 @@ pub(crate) struct Scanner {
 }
 
 impl Scanner {
+    /// Threads may begin again.
+    pub fn allow(&self) {
+        self.stopped.store(false, SeqCst);
+    }
+
     /// Ends the thread, and lets no other begin.
     pub fn stop(&self) {
         self.stopped.store(true, SeqCst);
@@ -261,7 +266,9 @@ impl Shared {
     fn round(self: &Arc<Self>, pace: &mut Pace) -> Result<Round, EngineError> {
         let scanner = &self.scanner;
         let orders = scanner.orders.load(SeqCst);
-        let over = || scanner.stopped.load(SeqCst) || self.tx_state.closed().is_some();
+        // What a suspended pool cannot read or write says nothing of its blocks. The thread is woken when it goes on.
+        let held = || self.tx_state.held().is_some();
+        let over = || scanner.stopped.load(SeqCst) || self.tx_state.closed().is_some() || held();
         while SCAN_SUSPEND_PROGRESS.is_on() && !over() && !self.options.deterministic {
             std::thread::sleep(PAUSE);
         }
@@ -288,7 +295,8 @@ impl Shared {
         }
         scanner.active.store(true, SeqCst);
         let func = if phys.is_resilver() { ScanFunc::Resilver } else { ScanFunc::Scrub };
-        let ends = || scanner.stopped.load(SeqCst) || scanner.orders.load(SeqCst) != orders;
+        let ends =
+            || scanner.stopped.load(SeqCst) || scanner.orders.load(SeqCst) != orders || held();
         // Half of the time is for what was found.
         let walks = most / 2u32.saturating_pow(pace.shorter.saturating_add(1));
         let late = || clock.since(begun) >= walks;
@@ -327,19 +335,18 @@ impl Shared {
         pace.learn(Some(clock.since(begun)), most);
         // What cannot be walked is an error, and mostly one of the blocks that cannot be read.
         done.errors = done.errors.max(unseen);
+        if done.errors > 0 && self.disk.tree().has_outage() {
+            // The round is made again once the devices are back.
+            view.note_scan(|pass| pass.iter_mut().for_each(|pass| pass.ahead = [0; 4]));
+            return Err(EngineError::Suspended("devices do not answer".into()));
+        }
         if done.repaired > 0
             && let Err(e) = self.disk.tree().flush_all()
         {
             tracing::warn!("what a scan wrote is not durable: {e}");
         }
-        {
-            let mut given = scanner.given.lock();
-            if func == ScanFunc::Resilver {
-                given.left.extend(done.left.iter().copied());
-            }
-            given.unseen |= unseen > 0;
-        }
-        let end = Ended { view, position, totals, done, all, orders };
+        let unseen = unseen > 0;
+        let end = Ended { view, position, totals, done, unseen, all, orders };
         Ok(match self.note_round(end, phys)? {
             true => Round::Done,
             false => Round::LetGo,
@@ -348,6 +355,13 @@ impl Shared {
 }
 
 impl Shared {
+    /// Does what was put off while no group got on disk: takes out what was replaced, begins a resilver if leaves lack
+    /// something that none under way gives to them, and goes on with the scan that is under way.
+    pub(crate) fn scan_goes_on(self: &Arc<Self>) -> Result<(), EngineError> {
+        self.let_go_of_replaced();
+        self.assess_resilver()
+    }
+
     /// See [`Engine::assess_resilver`].
     pub(crate) fn assess_resilver(self: &Arc<Self>) -> Result<(), EngineError> {
         let assessed = self.assess();
@@ -382,6 +396,8 @@ struct Ended {
     /// Bytes found, and bytes of blocks that need not be read.
     totals: (u64, u64),
     done: Scanned,
+    /// A part of the pool could not be walked.
+    unseen: bool,
     /// It was the last one.
     all: bool,
     /// [`Scanner::orders`] when it began.

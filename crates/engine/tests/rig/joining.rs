@@ -3,12 +3,12 @@
 use super::Rig;
 use cenote_dmu::outside::Chance;
 use cenote_engine::create::{
-    CreateSpec, FIRST_TXG, Force, NewDevice, SystemDevices, parse, prepare,
+    CreateSpec, FIRST_TXG, Force, NewDevice, OpenDevices, SystemDevices, parse, prepare,
 };
 use cenote_engine::{Attach, Engine, EngineError};
 
 /// The device in the file with this name.
-pub fn device(rig: &Rig, engine: &Engine, name: &str) -> NewDevice {
+pub fn device(rig: &Rig, engine: &Engine, name: &str, devices: &dyn OpenDevices) -> NewDevice {
     let pool = engine.pool();
     let prepared = prepare(&CreateSpec {
         name: "tank",
@@ -18,7 +18,7 @@ pub fn device(rig: &Rig, engine: &Engine, name: &str) -> NewDevice {
         pool: Some(pool.config()),
         txg: FIRST_TXG,
         imported: &[],
-        devices: &SystemDevices,
+        devices,
         chance: &Chance::default(),
     });
     prepared.unwrap().into_single().unwrap()
@@ -39,7 +39,7 @@ pub fn put(
     new: &str,
     replaces: bool,
 ) -> Result<(), EngineError> {
-    let (beside, new) = (leaf(rig, engine, beside), device(rig, engine, new));
+    let (beside, new) = (leaf(rig, engine, beside), device(rig, engine, new, &SystemDevices));
     engine.attach(Attach { beside, new, replaces })
 }
 
