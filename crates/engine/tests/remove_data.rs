@@ -5,10 +5,12 @@
 
 mod rig;
 
+use cenote_engine::create::SystemDevices;
 use cenote_engine::{Engine, EngineOptions, RemoveError, tunables};
 use cenote_pool::scan::ScanState;
 use cenote_zpl::FileSystem;
 use parking_lot::{Mutex, MutexGuard};
+use rig::joining::prepared;
 use rig::{Faulty, Rig, check, fill, open};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -317,6 +319,71 @@ fn programs_go_on_meanwhile() {
     });
     assert_eq!(rig::errors(&engine), (0, 0, 0));
     assert_eq!(kinds(&engine), ["indirect", "mirror"]);
+    drop(fs);
+    finish(&rig, engine);
+}
+
+/// Blocks of a vdev that was removed before lie on one that is being removed: they are freed where that was copied to, too.
+#[test]
+fn what_an_earlier_removal_moved_is_freed_everywhere() {
+    let _alone = alone(64 << 10);
+    for cancels in [false, true] {
+        let rig = Rig::new(SIZE);
+        let engine = create(&rig, "a b c");
+        let fs = open(&engine);
+        fill(&fs, 0..90, LEN);
+        engine.sync().unwrap();
+        engine.remove(guid(&engine, 0)).unwrap();
+        wait(&engine);
+        engine.remove(guid(&engine, 1)).unwrap();
+        let removal = || engine.pool().status().unwrap().removal.unwrap();
+        while removal().copied == 0 {
+            std::thread::yield_now();
+        }
+        stand_still(true);
+        (0..90).step_by(2).for_each(|file| unlink(&fs, file));
+        engine.sync().unwrap();
+        if cancels {
+            match engine.cancel_removal() {
+                Ok(()) => assert_eq!(state(&engine), ScanState::Canceled),
+                Err(e) => assert!(matches!(e, RemoveError::NotActive)),
+            }
+        }
+        stand_still(false);
+        if !cancels {
+            wait(&engine);
+        }
+        engine.pool().store().drop_caches();
+        (1..90).step_by(2).for_each(|file| check(&fs, file..file + 1, LEN));
+        (1..90).step_by(4).for_each(|file| unlink(&fs, file));
+        engine.sync().unwrap();
+        drop(fs);
+        finish(&rig, engine);
+    }
+}
+
+/// What is copied must fit on every vdev that it may go to.
+#[test]
+fn nothing_joins_meanwhile_that_it_could_not_be_copied_to() {
+    let _alone = alone(64 << 10);
+    let rig = Rig::new(SIZE);
+    let engine = create(&rig, "a b");
+    let fs = open(&engine);
+    fill(&fs, 0..60, LEN);
+    engine.sync().unwrap();
+    let early = prepared(&rig, &engine, "raidz1 x y z", &SystemDevices).unwrap();
+    stand_still(true);
+    engine.remove(guid(&engine, 0)).unwrap();
+    let refused = engine.add(early).unwrap_err().to_string();
+    assert!(refused.contains("a device is being removed"), "{refused}");
+    let refused =
+        prepared(&rig, &engine, "raidz1 u v w", &SystemDevices).err().unwrap().to_string();
+    assert!(refused.contains("does not support adding raidz"), "{refused}");
+    engine.add(prepared(&rig, &engine, "mirror p q", &SystemDevices).unwrap()).unwrap();
+    stand_still(false);
+    wait(&engine);
+    engine.pool().store().drop_caches();
+    check(&fs, 0..60, LEN);
     drop(fs);
     finish(&rig, engine);
 }

@@ -229,10 +229,23 @@ fn a_log_leaves_when_a_suspended_pool_goes_on() {
     let engine = rig.create_on("a log b", 12, Default::default(), &faulty);
     let device = faulty.device(&rig, "a");
     device.set_flush_errors(true);
-    let refused = engine.remove(guid(&engine, 1));
-    assert!(matches!(refused, Err(RemoveError::Engine(_))), "{refused:?}");
-    device.repair();
-    engine.resume().unwrap();
+    std::thread::scope(|scope| {
+        let log = guid(&engine, 1);
+        let removing = scope.spawn(|| engine.remove(log));
+        let end = Instant::now() + Duration::from_secs(20);
+        while engine.suspended().is_none() {
+            assert!(Instant::now() < end, "the pool is not suspended");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        device.repair();
+        engine.resume().unwrap();
+        // Its change is made, and waits for the group; or it had not begun.
+        let removed = removing.join().unwrap();
+        assert!(matches!(removed, Ok(()) | Err(RemoveError::Engine(_))), "{removed:?}");
+        if removed.is_err() {
+            engine.remove(log).unwrap();
+        }
+    });
     let end = Instant::now() + Duration::from_secs(20);
     while kinds(&engine) != ["file", "hole"] || has_label(&rig, "b") {
         assert!(Instant::now() < end, "{:?}", kinds(&engine));

@@ -54,8 +54,16 @@ const TRIES: u32 = 8;
 /// The thread that removes a vdev.
 #[derive(Default)]
 pub(crate) struct Evacuator {
-    thread: Mutex<Option<JoinHandle<()>>>,
+    running: Mutex<Running>,
     stopped: AtomicBool,
+}
+
+/// Whether the thread runs, and is to look again before it ends.
+#[derive(Default)]
+struct Running {
+    now: bool,
+    again: bool,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Evacuator {
@@ -77,7 +85,7 @@ impl Evacuator {
     /// Ends the thread, and lets no other begin.
     pub fn stop(&self) {
         self.stopped.store(true, SeqCst);
-        let thread = self.thread.lock().take();
+        let thread = self.running.lock().thread.take();
         if let Some(thread) = thread
             && thread.thread().id() != std::thread::current().id()
         {
@@ -101,15 +109,16 @@ enum Step {
 impl Shared {
     /// Has a thread go on with the removal of a vdev, if there is one.
     pub(crate) fn wake_evacuation(self: &Arc<Self>) {
-        let mut thread = self.evacuator.thread.lock();
+        let mut running = self.evacuator.running.lock();
         if self.evacuator.stopped.load(SeqCst) {
             return;
         }
         if self.options.deterministic {
-            drop(thread);
+            drop(running);
             return self.evacuate();
         }
-        if thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
+        if running.now {
+            running.again = true;
             return;
         }
         let theirs = self.clone();
@@ -117,9 +126,16 @@ impl Shared {
             theirs.disk.store.alarm().guard(NAME, || theirs.evacuate());
         });
         match spawned {
-            Ok(new) => *thread = Some(new),
+            Ok(new) => (running.now, running.thread) = (true, Some(new)),
             Err(e) => tracing::warn!("no thread to remove a vdev with: {e}"),
         }
+    }
+
+    /// Whether the thread ends, as it was not woken meanwhile.
+    fn is_evacuated(&self) -> bool {
+        let mut running = self.evacuator.running.lock();
+        running.now = std::mem::take(&mut running.again);
+        !running.now
     }
 
     /// Copies until the vdev has left, or its removal is cancelled.
@@ -127,6 +143,8 @@ impl Shared {
         let mut in_vain = 0;
         loop {
             if self.evacuator.stopped.load(SeqCst) || self.tx_state.closed().is_some() {
+                let mut running = self.evacuator.running.lock();
+                (running.now, running.again) = (false, false);
                 return;
             }
             if REMOVAL_SUSPEND_PROGRESS.is_on() {
@@ -137,9 +155,8 @@ impl Shared {
                 continue;
             }
             match self.step() {
-                Ok(Step::Nothing) => return,
-                Ok(Step::Left) => return self.settle_gone(),
-                Ok(Step::Copied) => in_vain = 0,
+                Ok(Step::Nothing) if self.is_evacuated() => return,
+                Ok(Step::Nothing | Step::Left | Step::Copied) => in_vain = 0,
                 Ok(Step::Again) => in_vain += 1,
                 Err(why) => {
                     if in_vain % MOST_PAUSES == 0 {
@@ -168,6 +185,10 @@ impl SyncContext<'_> {
     /// Copies some of the vdev that is being removed. [`Step::Nothing`]: nothing is left to be copied.
     fn evacuate(&mut self) -> DslResult<Step> {
         let Some(evacuation) = self.maps.evacuation().cloned() else { return Ok(Step::Nothing) };
+        // The pool on disk keeps the vdev.
+        if self.disk.frozen.leaves_out(self.tx.txg) {
+            return Ok(Step::Again);
+        }
         let (id, from) = (evacuation.vdev, evacuation.mapping.max_offset);
         let (mut ranges, mut bytes) = (Vec::new(), 0u64);
         self.allocated_of(id, from, &mut |(start, end)| {
@@ -240,7 +261,12 @@ impl SyncContext<'_> {
             let request = Request { psize, copies, class, allocator: allocator_of, gang, near };
             match allocator.allocate(self.tx.txg, &request) {
                 Ok((_, dvas)) => match dvas.first() {
-                    Some(dva) => return Ok((dva.vdev, dva.offset, dva.asize)),
+                    Some(dva) if dva.asize == psize => return Ok((dva.vdev, dva.offset, psize)),
+                    Some(dva) => {
+                        let back = allocator.unallocate(self.tx.txg, dva);
+                        invariant!(back.is_ok(), "{dva:?} cannot be given back: {back:?}");
+                        return Err(AllocError::NoSpace);
+                    }
                     None => return Err(AllocError::NoSpace),
                 },
                 Err(_) if psize > sector => psize = (psize / 2).next_multiple_of(sector),

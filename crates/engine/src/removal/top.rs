@@ -14,7 +14,7 @@ use cenote_pool::config;
 use cenote_pool::config_write::DIRECTORY;
 use cenote_pool::indirect::Mapping;
 use cenote_pool::indirect::removing::{CANCELED, Removing};
-use cenote_store::alloc::{Class, Extent};
+use cenote_store::alloc::{Allocator, Class, Extent};
 use cenote_store::write::Copied;
 use cenote_vdev::{Vdev, VdevTree};
 use std::sync::Arc;
@@ -61,6 +61,17 @@ fn check(engine: &Engine, tree: &VdevTree, top: &Vdev) -> Result<(), RemoveError
     if !top.state().readable() {
         return Err(RemoveError::Unreadable);
     }
+    if !can_be_copied(allocator, tree, top) {
+        return Err(RemoveError::Config);
+    }
+    if !engine.shared.unreplayed.lock().is_empty() {
+        return Err(RemoveError::Busy);
+    }
+    Ok(())
+}
+
+/// Whether the blocks of a vdev can lie on the others as they are.
+fn can_be_copied(allocator: &Allocator, tree: &VdevTree, top: &Vdev) -> bool {
     let tops = tree.root().children().iter().filter(|v| allocator.has_vdev(v.id()));
     let others = tops.clone().filter(|v| v.id() != top.id() && v.state().readable());
     let mut others = others.filter(|v| allocator.class_of(v.id()) == Some(Class::Normal));
@@ -70,13 +81,7 @@ fn check(engine: &Engine, tree: &VdevTree, top: &Vdev) -> Result<(), RemoveError
     };
     let fits = |v: &&Arc<Vdev>| v.is_log() || v.ashift() == top.ashift();
     let plain = top.is_leaf() || top.kind() == "mirror";
-    if others.next().is_none() || !plain || !tops.clone().all(|v| simple(v) && fits(&v)) {
-        return Err(RemoveError::Config);
-    }
-    if !engine.shared.unreplayed.lock().is_empty() {
-        return Err(RemoveError::Busy);
-    }
-    Ok(())
+    others.next().is_some() && plain && tops.clone().all(|v| simple(v) && fits(&v))
 }
 
 impl Engine {
@@ -214,6 +219,11 @@ impl SyncContext<'_> {
         if running || self.disk.allocator.is_being_allocated(id) {
             return Ok(Begun::Busy);
         }
+        let tree = self.disk.tree();
+        // A vdev may have joined since.
+        if !tree.top(id).is_some_and(|top| can_be_copied(&self.disk.allocator, &tree, top)) {
+            return Err(DslWriteError::Invalid("the pool's configuration has changed".into()));
+        }
         if !self.fits_without(id)? {
             return Ok(Begun::NoSpace);
         }
@@ -256,6 +266,10 @@ impl SyncContext<'_> {
     /// See [`Engine::cancel_removal`].
     fn cancel_removal(&mut self) -> DslResult<bool> {
         let Some(evacuation) = self.maps.evacuation().cloned() else { return Ok(false) };
+        if self.disk.frozen.leaves_out(self.tx.txg) {
+            let why = "the pool is frozen: export and import it first";
+            return Err(DslWriteError::Invalid(why.into()));
+        }
         let (id, txg, outside) = (evacuation.vdev, self.tx.txg, &self.disk.outside);
         let end = evacuation.mapping.max_offset;
         let mut ranges = Vec::new();

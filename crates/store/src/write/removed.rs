@@ -54,7 +54,9 @@ impl Writer {
         for piece in &found.pieces {
             let vdev = u32::try_from(piece.vdev).map_err(|_| VdevError::NoVdev(piece.vdev))?;
             let dva = Dva { vdev, offset: piece.offset, asize: piece.size, gang: false };
-            result = result.and(self.allocator.free(txg, &dva).map_err(WriteError::from));
+            let freed = self.allocator.free(txg, &dva).map_err(WriteError::from);
+            // The vdev that it was copied to may be about to leave as well.
+            result = result.and(freed.and_then(|()| self.free_copied(txg, &dva)));
         }
         result
     }
