@@ -229,8 +229,8 @@ fn a_log_leaves_when_a_suspended_pool_goes_on() {
     let engine = rig.create_on("a log b", 12, Default::default(), &faulty);
     let device = faulty.device(&rig, "a");
     device.set_flush_errors(true);
+    let log = guid(&engine, 1);
     std::thread::scope(|scope| {
-        let log = guid(&engine, 1);
         let removing = scope.spawn(|| engine.remove(log));
         let end = Instant::now() + Duration::from_secs(20);
         while engine.suspended().is_none() {
