@@ -367,7 +367,8 @@ fn what_an_earlier_removal_moved_is_freed_everywhere() {
 fn nothing_joins_meanwhile_that_it_could_not_be_copied_to() {
     let _alone = alone(64 << 10);
     let rig = Rig::new(SIZE);
-    let engine = create(&rig, "a b");
+    // As new devices of files have it.
+    let engine = rig.create_choosing("a b", 9, &[("zilsaxattr".into(), false)]);
     let fs = open(&engine);
     fill(&fs, 0..60, LEN);
     engine.sync().unwrap();

@@ -215,6 +215,21 @@ pub const PAGES: &[Page] = &[
         examples: &[("zpool detach tank /dev/sdb", "Let go of one side of a mirror.")],
     },
     Page {
+        command: "remove",
+        about: "take devices out of a pool",
+        text: "Takes spares, cache devices, log vdevs and vdevs that hold data out of a pool. What a vdev with data holds is copied \
+               to the others first, in the background and after the next import as well; these must be single devices or \
+               mirrors with sectors of the same size, and have room for it.",
+        operands: "<pool> <leaf> ...",
+        options: &[
+            flag("-n", "Only say how much memory the mapping of the removed vdev would take"),
+            flag("-p", "With -n, exact numbers"),
+            flag("-s", "Stop the removal that is under way, and keep the vdev"),
+            flag("-w", "Wait until the vdev is removed"),
+        ],
+        examples: &[("zpool remove tank mirror-1", "Move what is on mirror-1 to the other vdevs, and let go of it.")],
+    },
+    Page {
         command: "replace",
         about: "replace a device",
         text: "Has a new device take the place of one that the pool has, at the same path if it is not named. Both are in the pool \

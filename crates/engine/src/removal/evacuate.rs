@@ -147,6 +147,13 @@ impl Shared {
                 (running.now, running.again) = (false, false);
                 return;
             }
+            // Without a vdev to copy no group is written for it.
+            if !self.disk.writer.is_removing() {
+                if self.is_evacuated() {
+                    return;
+                }
+                continue;
+            }
             if REMOVAL_SUSPEND_PROGRESS.is_on() {
                 if self.options.deterministic {
                     return;

@@ -42,6 +42,11 @@ impl Writer {
         self.removing.0.lock().copied = copied;
     }
 
+    /// Whether a vdev is being removed.
+    pub fn is_removing(&self) -> bool {
+        self.removing.0.lock().copied.is_some()
+    }
+
     /// Bytes of the vdev that is being removed that were freed before they were copied, since the last call.
     pub fn take_spared(&self) -> u64 {
         std::mem::take(&mut self.removing.0.lock().spared)
