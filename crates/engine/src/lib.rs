@@ -34,6 +34,7 @@
 //! | [`task`] | sync tasks |
 //! | `expand` | vdevs that grow into devices that have grown |
 //! | `reguid` | another guid for the pool |
+//! | `background` | a thread that works while there is something to do: scans, removals |
 //! | `removal` | vdevs, spares and cache devices that leave the pool |
 //! | `outage` | devices that go out of use and come back |
 //! | `suspend` | what no device takes is held until the devices are back |
@@ -98,6 +99,7 @@
 
 mod accounting;
 mod add;
+mod background;
 mod capable;
 pub mod change;
 mod commit;
@@ -152,6 +154,7 @@ pub use task::{EngineError, SpaceCheck, SyncContext};
 pub use vacant::{ActivityError, ActivityRequest, ActivityState};
 
 use crate::space_write::Loader;
+use background::Background;
 use capable::Purpose;
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::outside::{Clock, Outside};
@@ -173,7 +176,7 @@ use freeze::Frozen;
 use mmp::Mmp;
 use parking_lot::{Mutex, RwLock};
 use receives::Receives;
-use removal::{Evacuator, Gone};
+use removal::Gone;
 use scan::Scanner;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -260,7 +263,8 @@ pub(crate) struct Shared {
     pub spares: SpareCaller,
     /// Held by the thread that removes a device.
     pub removing: Mutex<()>,
-    pub evacuator: Evacuator,
+    /// The thread that copies what a vdev holds that is being removed.
+    pub evacuator: Background,
     /// Vdevs that have left and whose devices are to be let go of, and the lock of the thread that does that.
     pub gone: Mutex<Vec<Gone>>,
     pub settling: Mutex<()>,
@@ -609,7 +613,7 @@ impl Engine {
         self.sync()?;
         let shared = &self.shared;
         shared.spares.stop();
-        shared.scanner.stop();
+        shared.scanner.background.stop();
         shared.evacuator.stop();
         shared.condenser.stop();
         // A device that does not answer a request to trim it may write very well: what was changed does not wait for it.
@@ -635,7 +639,7 @@ impl Engine {
     fn stays(&self) {
         let shared = &self.shared;
         shared.spares.allow();
-        shared.scanner.allow();
+        shared.scanner.background.allow();
         shared.evacuator.allow();
         shared.condenser.allow();
         shared.datasets.reopen_logs();
@@ -657,7 +661,7 @@ impl Drop for Engine {
         self.hold_no_more();
         self.shared.disk.mmp.stop();
         self.shared.spares.stop();
-        self.shared.scanner.stop();
+        self.shared.scanner.background.stop();
         self.shared.evacuator.stop();
         self.shared.condenser.stop();
         if let Err(e) = self.shared.vacant.stop() {

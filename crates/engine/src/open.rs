@@ -7,13 +7,14 @@
 //! Its number is above that of every uberblock that is on the devices, also when the import stepped
 //! back: what was given up must never look newer than what is written from now on.
 
+use super::background::Background;
 use super::commit::{pool_space, tell_savings};
 use super::condense::Condenser;
 use super::datasets::Datasets;
 use super::figures::History;
 use super::freeze::Frozen;
 use super::mmp::Mmp;
-use super::removal::{Evacuator, copied};
+use super::removal::copied;
 use super::scan::Scanner;
 use super::surgery::SpareCaller;
 use super::sync::Core;
@@ -133,7 +134,7 @@ impl Engine {
             scanner: Scanner::default(),
             spares: SpareCaller::default(),
             removing: Mutex::default(),
-            evacuator: Evacuator::default(),
+            evacuator: Background::default(),
             gone: Mutex::default(),
             settling: Mutex::default(),
             options,

@@ -277,7 +277,7 @@ fn what_failed_is_not_done() {
         devices.device(&rig, "b").set_delay(Duration::from_millis(30));
         engine.activity(activity, b, slow(4 * MIB)).unwrap();
         engine.take_out(b, TakeOut::Offline).unwrap();
-        // It is opened anew, so nobody else may have it.
+        // The device is opened anew below, so this test must not hold it open.
         drop(devices);
         until("the end", || is_over(&engine));
         assert_eq!(shown(&engine, activity, 1), Some("started at"));
@@ -405,7 +405,7 @@ fn where_it_cannot_be_noted_nothing_is_done() {
     let engine = rig.create("a", 12);
     let leaf = leaves(&engine)[0];
     let requests = [START, ActivityRequest::Suspend, ActivityRequest::Cancel];
-    // There is none, and one that cannot be read.
+    // The leaf has no ZAP; then it has one that cannot be read.
     let zap = set_zap(&engine, leaf, 0);
     for (activity, request) in BOTH.into_iter().flat_map(|a| requests.map(|r| (a, r))) {
         let done = engine.activity(activity, leaf, request);

@@ -79,7 +79,7 @@ impl Device for MemDevice {
     }
 }
 
-/// What a device in memory does when it is told that something is free: whoever needs those bytes all the same will notice.
+/// Writes garbage where a device was told that something is free. A reader that still needs the old bytes notices.
 fn write_garbage(device: &dyn Device, offset: u64, len: u64) -> io::Result<()> {
     const PIECE: u64 = 1 << 20;
     let mut at = offset;

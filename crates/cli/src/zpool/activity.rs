@@ -113,7 +113,7 @@ fn of_pools(parsed: &Parsed, task: &Task, ctx: &mut Context) -> Outcome {
     Ok(i32::from(!of_pool(&imported, devices, task, ctx)?))
 }
 
-/// One pool; `devices`: all, if there are none. Whether all went well.
+/// Serves one pool. Without `devices` it serves all that the pool has. Returns whether all went well.
 fn of_pool(
     imported: &Arc<Imported>,
     devices: &[String],

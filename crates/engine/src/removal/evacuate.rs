@@ -18,9 +18,8 @@
 //! A reader that began before the last group was on disk may follow a pointer to what was freed before it was copied. So the
 //! vdev is not given up while one is active.
 
-use super::{Gone, Left};
+use super::{Gone, leaves_left};
 use crate::space_write::config_of;
-use crate::surgery::label_of_left;
 use crate::sync::count_feature;
 use crate::tunables::{REMOVAL_SUSPEND_PROGRESS, REMOVE_MAX_SEGMENT};
 use crate::{EngineError, Shared, SyncContext};
@@ -28,16 +27,12 @@ use cenote_dmu::write::OpenObjectSet;
 use cenote_dsl::write::{DslWriteError, Result as DslResult};
 use cenote_format::blkptr::Dva;
 use cenote_format::invariant;
-use cenote_pool::config;
 use cenote_pool::indirect::Segment;
 use cenote_pool::indirect::removing::{FINISHED, Removing};
 use cenote_store::alloc::{AllocError, Class, Request};
 use cenote_vdev::BlockWrite;
 use cenote_vdev::traffic::Content;
-use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// The name of the thread.
@@ -50,49 +45,6 @@ const PAUSE: Duration = Duration::from_millis(50);
 const MOST_PAUSES: u32 = 100;
 /// Tasks in a row that come to nothing, where everything happens in the calling threads.
 const TRIES: u32 = 8;
-
-/// The thread that removes a vdev.
-#[derive(Default)]
-pub(crate) struct Evacuator {
-    running: Mutex<Running>,
-    stopped: AtomicBool,
-}
-
-/// Whether the thread runs, and is to look again before it ends.
-#[derive(Default)]
-struct Running {
-    now: bool,
-    again: bool,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Evacuator {
-    /// Waits the longer the more tasks in a row came to nothing, but not once it is stopped.
-    fn rest(&self, in_vain: u32) {
-        for _ in 0..in_vain.min(MOST_PAUSES) {
-            if self.stopped.load(SeqCst) {
-                return;
-            }
-            std::thread::sleep(PAUSE);
-        }
-    }
-
-    /// What ended goes on, once it is woken.
-    pub fn allow(&self) {
-        self.stopped.store(false, SeqCst);
-    }
-
-    /// Ends the thread, and lets no other begin.
-    pub fn stop(&self) {
-        self.stopped.store(true, SeqCst);
-        let thread = self.running.lock().thread.take();
-        if let Some(thread) = thread
-            && thread.thread().id() != std::thread::current().id()
-        {
-            let _ = thread.join();
-        }
-    }
-}
 
 /// What came of a task.
 enum Step {
@@ -109,60 +61,42 @@ enum Step {
 impl Shared {
     /// Has a thread go on with the removal of a vdev, if there is one.
     pub(crate) fn wake_evacuation(self: &Arc<Self>) {
-        let mut running = self.evacuator.running.lock();
-        if self.evacuator.stopped.load(SeqCst) {
-            return;
-        }
-        if self.options.deterministic {
-            drop(running);
-            return self.evacuate();
-        }
-        if running.now {
-            running.again = true;
-            return;
-        }
-        let theirs = self.clone();
-        let spawned = std::thread::Builder::new().name(NAME.into()).spawn(move || {
-            theirs.disk.store.alarm().guard(NAME, || theirs.evacuate());
-        });
-        match spawned {
-            Ok(new) => (running.now, running.thread) = (true, Some(new)),
-            Err(e) => tracing::warn!("no thread to remove a vdev with: {e}"),
-        }
+        self.evacuator.wake(self, NAME, |shared| shared.evacuate());
     }
 
-    /// Whether the thread ends, as it was not woken meanwhile.
-    fn is_evacuated(&self) -> bool {
-        let mut running = self.evacuator.running.lock();
-        running.now = std::mem::take(&mut running.again);
-        !running.now
+    /// Waits the longer the more tasks in a row came to nothing, but not once the thread is to end.
+    fn rest_from_evacuation(&self, in_vain: u32) {
+        for _ in 0..in_vain.min(MOST_PAUSES) {
+            if self.evacuator.is_stopped() {
+                return;
+            }
+            std::thread::sleep(PAUSE);
+        }
     }
 
     /// Copies until the vdev has left, or its removal is cancelled.
     fn evacuate(&self) {
         let mut in_vain = 0;
         loop {
-            if self.evacuator.stopped.load(SeqCst) || self.tx_state.closed().is_some() {
-                let mut running = self.evacuator.running.lock();
-                (running.now, running.again) = (false, false);
-                return;
+            if self.evacuator.is_stopped() || self.tx_state.closed().is_some() {
+                return self.evacuator.ends();
             }
             // Without a vdev to copy no group is written for it.
             if !self.disk.writer.is_removing() {
-                if self.is_evacuated() {
+                if self.evacuator.is_over() {
                     return;
                 }
                 continue;
             }
             if REMOVAL_SUSPEND_PROGRESS.is_on() {
                 if self.options.deterministic {
-                    return;
+                    return self.evacuator.ends();
                 }
-                self.evacuator.rest(1);
+                self.rest_from_evacuation(1);
                 continue;
             }
             match self.step() {
-                Ok(Step::Nothing) if self.is_evacuated() => return,
+                Ok(Step::Nothing) if self.evacuator.is_over() => return,
                 Ok(Step::Nothing | Step::Left | Step::Copied) => in_vain = 0,
                 Ok(Step::Again) => in_vain += 1,
                 Err(why) => {
@@ -173,9 +107,9 @@ impl Shared {
                 }
             }
             if self.options.deterministic && in_vain > TRIES {
-                return;
+                return self.evacuator.ends();
             }
-            self.evacuator.rest(in_vain);
+            self.rest_from_evacuation(in_vain);
         }
     }
 
@@ -234,7 +168,7 @@ impl SyncContext<'_> {
         }
     }
 
-    /// Copies a range; what was allocated for it is among `segments` then, whatever comes of it.
+    /// Copies a range. `segments` gets what was allocated for it, also if the copying fails.
     fn copy(
         &self,
         id: u64,
@@ -292,17 +226,9 @@ impl SyncContext<'_> {
         let id = evacuation.vdev;
         let tree = self.disk.tree();
         let top = tree.top(id).cloned().ok_or(DslWriteError::NotFound)?;
-        let mut leaves = Vec::new();
-        top.collect_leaves(&mut leaves);
         let mut root = self.config.vdev_tree.clone();
         let of_top = config_of(&mut root, id).ok_or(DslWriteError::NotFound)?;
-        let before = &*self.config;
-        let left = leaves.into_iter().map(|leaf| {
-            let of_leaf = config::find(of_top, leaf.guid());
-            let label = of_leaf.and_then(|of_leaf| label_of_left(before, id, of_leaf));
-            Left { leaf, label }
-        });
-        let left: Vec<Left> = left.collect();
+        let leaves = leaves_left(self.config, &top, of_top);
         let outside = &self.disk.outside;
         let mut count = |mos: &mut OpenObjectSet, guid: &str, delta: i64| {
             count_feature(mos, txg, outside, guid, delta)
@@ -330,7 +256,7 @@ impl SyncContext<'_> {
         // What is freed from now on is freed where the mapping leads.
         self.disk.allocator.remove_vdev(id);
         let tree = Some(Arc::downgrade(&tree));
-        self.disk.removed.lock().push(Gone { top, leaves: left, tree, mapping: bytes });
+        self.disk.removed.lock().push(Gone { top, leaves, tree, mapping: bytes });
         if copied != known.to_copy {
             tracing::warn!("{copied} of {} bytes of a removed vdev were copied", known.to_copy);
         }

@@ -12,14 +12,13 @@
 //!
 //! Logs that wait for their replay keep their blocks; then the vdev stays, and is used again. No device of it is read or
 //! written for all that, so it may be broken or absent. A crash before the uberblock leaves the pool with the vdev, and one
-//! after it without, its devices with the labels of a group that is past. Where the pool is suspended meanwhile, the command
-//! may fail and the vdev leave all the same, when the pool goes on.
+//! after it without, its devices with the labels of a group that is past. Where the group is held in a suspended pool, the
+//! command waits until the pool goes on.
 //!
 //! Invariant: nothing of the vdev is allocated when the task runs, and since it is passive, nothing is from then on. What is
 //! freed and deferred is never given out again.
 
-use super::{Gone, Left, Passive, RemoveError};
-use crate::surgery::label_of_left;
+use super::{Gone, Passive, RemoveError, leaves_left};
 use crate::sync::count_feature;
 use crate::{Engine, SyncContext};
 use cenote_dmu::write::OpenObjectSet;
@@ -83,15 +82,7 @@ impl SyncContext<'_> {
         let mut root = self.config.vdev_tree.clone();
         let at = usize::try_from(id).unwrap_or(usize::MAX);
         let mut config = children(&root).get(at).cloned().ok_or(DslWriteError::NotFound)?;
-        let mut leaves = Vec::new();
-        top.collect_leaves(&mut leaves);
-        let before = &*self.config;
-        let left = leaves.into_iter().map(|leaf| {
-            let of_leaf = config::find(&config, leaf.guid());
-            let label = of_leaf.and_then(|of_leaf| label_of_left(before, id, of_leaf));
-            Left { leaf, label }
-        });
-        let left: Vec<Left> = left.collect();
+        let leaves = leaves_left(self.config, top, &config);
         surgery::make_hole(&mut root, id).ok_or(DslWriteError::NotFound)?;
         let now = self.altered_tree(&root, id, &mut |_, _| None, &|guid| guid)?;
         let path =
@@ -106,7 +97,7 @@ impl SyncContext<'_> {
         self.replace_tree(now, root)?;
         self.maps.forget_vdev(id);
         let (top, tree, mapping) = (top.clone(), None, 0);
-        self.disk.removed.lock().push(Gone { top, leaves: left, tree, mapping });
+        self.disk.removed.lock().push(Gone { top, leaves, tree, mapping });
         Ok(true)
     }
 }

@@ -12,13 +12,14 @@ mod listed;
 mod log;
 mod top;
 
-pub(crate) use evacuate::Evacuator;
 pub(crate) use top::{copied, note_spared};
 
+use super::surgery::label_of_left;
 use super::task::EngineError;
 use super::{Disk, Engine, Shared};
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
+use cenote_pool::config_write::PoolConfig;
 use cenote_pool::devices::DeviceSet;
 use cenote_pool::events::Sysevent;
 use cenote_store::alloc::Allocator;
@@ -127,6 +128,18 @@ impl Drop for Passive {
 struct Left {
     leaf: Arc<Vdev>,
     label: Option<NvList>,
+}
+
+/// The leaves of a top-level vdev that leaves the pool `before`; `config` is the vdev's.
+fn leaves_left(before: &PoolConfig, top: &Arc<Vdev>, config: &NvList) -> Vec<Left> {
+    let mut leaves = Vec::new();
+    top.collect_leaves(&mut leaves);
+    let left = leaves.into_iter().map(|leaf| {
+        let of_leaf = config::find(config, leaf.guid());
+        let label = of_leaf.and_then(|of_leaf| label_of_left(before, top.id(), of_leaf));
+        Left { leaf, label }
+    });
+    left.collect()
 }
 
 /// A vdev that the group that is being written removes.

@@ -52,6 +52,7 @@ mod position;
 mod resilver;
 mod state;
 
+use super::background::Background;
 use super::task::EngineError;
 use super::tunables::{SCAN_CHECKPOINT_INTVAL, SCAN_SUSPEND_PROGRESS};
 use super::{Engine, Shared};
@@ -64,7 +65,6 @@ use position::Position;
 use resilver::Given;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// The name of the thread.
@@ -99,20 +99,11 @@ pub enum ScanError {
     Engine(#[from] EngineError),
 }
 
-/// Whether the thread runs, and is to look again before it ends.
-#[derive(Default)]
-struct Running {
-    now: bool,
-    again: bool,
-    thread: Option<JoinHandle<()>>,
-}
-
 /// What scans.
 #[derive(Default)]
 pub(crate) struct Scanner {
-    running: Mutex<Running>,
-    /// No scan goes on any more.
-    stopped: AtomicBool,
+    /// The thread that does it.
+    pub background: Background,
     /// Counts changes of what is to be done: a round that began before one ends.
     orders: AtomicU64,
     /// A scan is under way, as far as is known: groups keep its state right.
@@ -128,22 +119,6 @@ pub(crate) struct Scanner {
 }
 
 impl Scanner {
-    /// Threads may begin again.
-    pub fn allow(&self) {
-        self.stopped.store(false, SeqCst);
-    }
-
-    /// Ends the thread, and lets no other begin.
-    pub fn stop(&self) {
-        self.stopped.store(true, SeqCst);
-        let thread = self.running.lock().thread.take();
-        if let Some(thread) = thread
-            && thread.thread().id() != std::thread::current().id()
-        {
-            let _ = thread.join();
-        }
-    }
-
     /// What is to be done is another thing now. To be called where the state is changed, for rounds that began before,
     /// and once that is on disk, for those that began with the view of before.
     fn ordered(&self) {
@@ -154,38 +129,7 @@ impl Scanner {
 impl Shared {
     /// Has a thread scan as the state on disk says, unless one does.
     pub(crate) fn wake_scan(self: &Arc<Self>) {
-        let scanner = &self.scanner;
-        let mut running = scanner.running.lock();
-        if scanner.stopped.load(SeqCst) {
-            return;
-        }
-        if running.now {
-            running.again = true;
-            return;
-        }
-        running.now = true;
-        if self.options.deterministic {
-            drop(running);
-            return self.scan();
-        }
-        let theirs = self.clone();
-        let spawned = std::thread::Builder::new().name(NAME.into()).spawn(move || {
-            theirs.disk.store.alarm().guard(NAME, || theirs.scan());
-        });
-        match spawned {
-            Ok(thread) => running.thread = Some(thread),
-            Err(e) => {
-                running.now = false;
-                tracing::warn!("no thread to scan with: {e}");
-            }
-        }
-    }
-
-    /// Whether the thread ends, as nothing was ordered meanwhile.
-    fn is_over(&self) -> bool {
-        let mut running = self.scanner.running.lock();
-        running.now = std::mem::take(&mut running.again);
-        !running.now
+        self.scanner.background.wake(self, NAME, Shared::scan);
     }
 
     /// Scans until there is nothing to be done.
@@ -195,7 +139,7 @@ impl Shared {
             match self.round(&mut pace) {
                 Ok(Round::Done) => pace.in_vain = 0,
                 Ok(Round::LetGo) => self.rest(&mut pace),
-                Ok(Round::Nothing) if self.is_over() => return,
+                Ok(Round::Nothing) if self.scanner.background.is_over() => return,
                 Ok(Round::Nothing) => pace.in_vain = 0,
                 Err(why) => {
                     if pace.in_vain == 0 {
@@ -204,7 +148,10 @@ impl Shared {
                     self.rest(&mut pace);
                 }
             }
-            if self.options.deterministic && pace.in_vain > MOST_IN_VAIN && self.is_over() {
+            if self.options.deterministic
+                && pace.in_vain > MOST_IN_VAIN
+                && self.scanner.background.is_over()
+            {
                 return;
             }
         }
@@ -214,14 +161,14 @@ impl Shared {
     /// again ([`Shared::wake_scan`]) shortens it once.
     fn rest(&self, pace: &mut Pace) {
         let scanner = &self.scanner;
-        let is_called = std::mem::take(&mut scanner.running.lock().again);
+        let is_called = scanner.background.take_call();
         let doubled = if is_called { 0 } else { pace.in_vain.min(MOST_DOUBLED) };
         let most = PAUSE.saturating_mul(1 << doubled);
         pace.in_vain = pace.in_vain.saturating_add(1);
         let (begun, orders) = (Instant::now(), scanner.orders.load(SeqCst));
         let ends = || {
-            let stopped = scanner.stopped.load(SeqCst) || self.tx_state.closed().is_some();
-            stopped || scanner.orders.load(SeqCst) != orders || scanner.running.lock().again
+            let stopped = scanner.background.is_stopped() || self.tx_state.closed().is_some();
+            stopped || scanner.orders.load(SeqCst) != orders || scanner.background.is_called()
         };
         while !self.options.deterministic && !ends() && begun.elapsed() < most {
             std::thread::sleep(PAUSE);
@@ -268,7 +215,7 @@ impl Shared {
         let orders = scanner.orders.load(SeqCst);
         // What a suspended pool cannot read or write says nothing of its blocks. The thread is woken when it goes on.
         let held = || self.tx_state.held().is_some();
-        let over = || scanner.stopped.load(SeqCst) || self.tx_state.closed().is_some() || held();
+        let over = || scanner.background.is_stopped() || self.tx_state.closed().is_some() || held();
         while SCAN_SUSPEND_PROGRESS.is_on() && !over() && !self.options.deterministic {
             std::thread::sleep(PAUSE);
         }
@@ -296,7 +243,7 @@ impl Shared {
         scanner.active.store(true, SeqCst);
         let func = if phys.is_resilver() { ScanFunc::Resilver } else { ScanFunc::Scrub };
         let ends =
-            || scanner.stopped.load(SeqCst) || scanner.orders.load(SeqCst) != orders || held();
+            || scanner.background.is_stopped() || scanner.orders.load(SeqCst) != orders || held();
         // Half of the time is for what was found.
         let walks = most / 2u32.saturating_pow(pace.shorter.saturating_add(1));
         let late = || clock.since(begun) >= walks;

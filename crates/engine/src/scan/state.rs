@@ -222,7 +222,7 @@ impl Shared {
     ) -> std::result::Result<bool, EngineError> {
         let all = ended.all;
         if all {
-            // Before it is over, so that whoever waits for resilvers waits for the next one, too.
+            // Set before the scan is over: a program that waits for resilvers waits for the next one as well.
             self.scanner.due.store(true, SeqCst);
             *self.scanner.ending.lock() = Some(from);
         }
