@@ -140,9 +140,14 @@ impl BlockPointer {
         if self.is_embedded() || self.0[9] == 0 { self.0[10] } else { self.0[9] }
     }
 
-    /// Blocks below this one (dnodes, for blocks of dnodes).
+    /// Blocks below this one (dnodes, for blocks of dnodes). An encrypted block's shares its word with a part of the
+    /// initialization vector.
     pub fn fill(&self) -> u64 {
-        if self.is_embedded() { 1 } else { self.0[11] }
+        match () {
+            () if self.is_embedded() => 1,
+            () if self.is_encrypted() => bits(self.0[11], 0, 32),
+            () => self.0[11],
+        }
     }
 
     /// The 256-bit checksum.

@@ -12,6 +12,7 @@
 //! | [`blkptr`] | `blkptr_t`, `dva_t`, gang headers (`zio_gbh_phys_t`) |
 //! | [`checksum`] | `zio_checksum` functions and embedded checksums (`zio_eck_t`) |
 //! | [`compress`] | `zio_compress` functions |
+//! | [`crypt`] | native encryption: `zio_crypt_key_t`, `blkptr_auth_buf_t`, MACs of object sets |
 //! | [`dmu`] | `dmu_object_type_t`, `dnode_phys_t`, `objset_phys_t`, `zil_header_t` |
 //! | [`dsl`] | `dsl_dir_phys_t`, `dsl_dataset_phys_t`, deadlists, bookmarks, `bpobj_phys_t` |
 //! | [`encode`] | the same structures, written |
@@ -30,6 +31,7 @@ pub mod blkptr;
 pub mod bytes;
 pub mod checksum;
 pub mod compress;
+pub mod crypt;
 pub mod dmu;
 pub mod dsl;
 pub mod encode;

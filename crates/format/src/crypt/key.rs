@@ -1,0 +1,207 @@
+//! The key of a dataset (`zio_crypt_key_t`): what decrypts its blocks and makes their MACs.
+
+use super::cipher::{Cipher, Suite};
+use super::layout::{self, Layout};
+use super::params::{BlockParams, MAC_LEN, Mac, Salt, bp_mac, zil_mac};
+use super::secret::Secret;
+use super::wrap::{HMAC_KEY_LEN, KEY_VERSION};
+use super::{CryptError, Result};
+use crate::abd::Abd;
+use crate::blkptr::BlockPointer;
+use crate::dmu::DmuType;
+use crate::{ByteOrder, DecodeError};
+use hkdf::Hkdf;
+use hmac::{Hmac, KeyInit, Mac as _};
+use parking_lot::Mutex;
+use sha2::Sha512;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use subtle::ConstantTimeEq;
+use zeroize::Zeroizing;
+
+/// HMAC-SHA512.
+pub(super) type HmacSha512 = Hmac<Sha512>;
+
+/// Derived keys that are kept: a salt serves a great many blocks that were written together.
+const KEPT: usize = 16;
+
+/// Salts with what was derived from them, the latest one first.
+type Derived = VecDeque<(Salt, Arc<Cipher>)>;
+
+/// The key of a dataset: its suite, the master key, the key of HMACs.
+pub struct DatasetKey {
+    suite: Suite,
+    version: u64,
+    guid: u64,
+    /// The master key, then the key of HMACs.
+    keys: Secret,
+    derived: Mutex<Derived>,
+}
+
+impl std::fmt::Debug for DatasetKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "DatasetKey({:?}, guid {})", self.suite, self.guid)
+    }
+}
+
+impl DatasetKey {
+    /// A key of `keys`: the master key of the suite's length, then the key of HMACs.
+    pub(super) fn new(suite: Suite, version: u64, guid: u64, keys: Secret) -> DatasetKey {
+        DatasetKey { suite, version, guid, keys, derived: Mutex::default() }
+    }
+
+    /// A new key: `keys` are the master key, then the key of HMACs, all of them random.
+    ///
+    /// # Errors
+    /// They are more or fewer than the suite takes ([`Suite::key_len`] and [`HMAC_KEY_LEN`] bytes).
+    pub fn of_random(suite: Suite, guid: u64, keys: Secret) -> Result<DatasetKey> {
+        match keys.bytes().len() {
+            n if n == suite.key_len() + HMAC_KEY_LEN => {
+                Ok(DatasetKey::new(suite, KEY_VERSION, guid, keys))
+            }
+            n => Err(DecodeError::invalid("encryption key", format!("{n} bytes")).into()),
+        }
+    }
+
+    /// The suite.
+    pub fn suite(&self) -> Suite {
+        self.suite
+    }
+
+    /// The version of the format (`DSL_CRYPTO_VERSION`).
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The guid (`DSL_CRYPTO_GUID`).
+    pub fn guid(&self) -> u64 {
+        self.guid
+    }
+
+    pub(super) fn master(&self) -> &[u8] {
+        self.keys.bytes().get(..self.suite.key_len()).unwrap_or_default()
+    }
+
+    pub(super) fn hmac_key(&self) -> &[u8] {
+        self.keys.bytes().get(self.suite.key_len()..).unwrap_or_default()
+    }
+
+    /// HMAC-SHA512 with the dataset's key, to be fed.
+    pub(super) fn hmac(&self) -> Result<HmacSha512> {
+        HmacSha512::new_from_slice(self.hmac_key()).map_err(|_| CryptError::Mac)
+    }
+
+    /// The cipher of blocks with this salt (`hkdf_sha512`).
+    ///
+    /// # Errors
+    /// The key makes no sense.
+    pub fn cipher(&self, salt: &Salt) -> Result<Arc<Cipher>> {
+        let mut derived = self.derived.lock();
+        if let Some(at) = derived.iter().position(|(of, _)| of == salt) {
+            if at > 0 {
+                derived.swap(0, at);
+            }
+            return derived.front().map(|(_, cipher)| cipher.clone()).ok_or(CryptError::Mac);
+        }
+        let mut key = Zeroizing::new([0u8; 32]);
+        let key = key.get_mut(..self.suite.key_len()).unwrap_or_default();
+        let expanded = Hkdf::<Sha512>::new(None, self.master()).expand(salt, key);
+        expanded.map_err(|_| CryptError::Mac)?;
+        let cipher = Arc::new(Cipher::new(self.suite, key)?);
+        derived.truncate(KEPT - 1);
+        derived.push_front((*salt, cipher.clone()));
+        Ok(cipher)
+    }
+
+    /// The parts of a block whose physical bytes are `data`; `None` if all of it is encrypted.
+    fn layout(&self, kind: DmuType, order: ByteOrder, data: &[u8]) -> Result<Option<Layout>> {
+        Ok(match kind {
+            DmuType::DNODE => Some(layout::of_dnodes(data, order, self.version)?),
+            DmuType::INTENT_LOG => Some(layout::of_log(data, order)?),
+            _ => None,
+        })
+    }
+
+    /// Decrypts the physical bytes of an encrypted block (`zio_do_crypt_data`); they stay compressed.
+    ///
+    /// # Errors
+    /// [`CryptError::Mac`]: they are not what was written; [`CryptError::Decode`]: what parts they have makes no sense.
+    pub fn decrypt(&self, bp: &BlockPointer, physical: &Abd) -> Result<Abd> {
+        let BlockParams { salt, iv } = BlockParams::of(bp);
+        let cipher = self.cipher(&salt)?;
+        let mut data = physical.to_vec();
+        let kind = DmuType(bp.object_type());
+        let mac = match kind {
+            DmuType::INTENT_LOG => zil_mac(&data)?,
+            _ => bp_mac(bp),
+        };
+        match self.layout(kind, bp.byte_order(), &data)? {
+            None => cipher.open(&iv, &[], &mut data, &mac)?,
+            Some(Layout { aad, secret }) => {
+                let mut hidden = gather(&data, &secret);
+                cipher.open(&iv, &aad, &mut hidden, &mac)?;
+                scatter(&mut data, &secret, &hidden);
+            }
+        }
+        Ok(Abd::from_vec(data))
+    }
+
+    /// Encrypts, in place, a block of objects of type `kind`, little-endian and compressed as it is to be
+    /// (`zio_do_crypt_data`).
+    ///
+    /// # Errors
+    /// [`CryptError::Decode`]: what parts it has makes no sense.
+    pub fn encrypt(&self, kind: DmuType, params: &BlockParams, data: &mut [u8]) -> Result<Mac> {
+        let cipher = self.cipher(&params.salt)?;
+        let Some(Layout { aad, secret }) = self.layout(kind, ByteOrder::Little, data)? else {
+            return cipher.seal(&params.iv, &[], data);
+        };
+        let mut hidden = gather(data, &secret);
+        let mac = cipher.seal(&params.iv, &aad, &mut hidden)?;
+        scatter(data, &secret, &hidden);
+        Ok(mac)
+    }
+
+    /// Checks the physical bytes of a block that is authenticated and not encrypted, no object set (`spa_do_crypt_mac_abd`).
+    ///
+    /// # Errors
+    /// [`CryptError::Mac`]: they are not what was written.
+    pub fn authenticate(&self, bp: &BlockPointer, physical: &Abd) -> Result<()> {
+        same(&self.mac_of(physical)?, &bp_mac(bp))
+    }
+
+    /// The MAC of the physical bytes of a block that is authenticated only (`zio_crypt_do_hmac`).
+    ///
+    /// # Errors
+    /// The key makes no sense.
+    pub fn mac_of(&self, physical: &Abd) -> Result<Mac> {
+        let mut hmac = self.hmac()?;
+        physical.chunks().for_each(|chunk| hmac.update(chunk));
+        let whole = hmac.finalize().into_bytes();
+        let mut mac = [0; MAC_LEN];
+        mac.copy_from_slice(whole.get(..MAC_LEN).unwrap_or(&[0; MAC_LEN]));
+        Ok(mac)
+    }
+}
+
+/// Whether two codes are the same, in a time that does not tell where they differ.
+pub(super) fn same(a: &[u8], b: &[u8]) -> Result<()> {
+    if bool::from(a.ct_eq(b)) { Ok(()) } else { Err(CryptError::Mac) }
+}
+
+fn gather(data: &[u8], parts: &[std::ops::Range<usize>]) -> Vec<u8> {
+    let parts = parts.iter().filter_map(|part| data.get(part.clone()));
+    parts.flatten().copied().collect()
+}
+
+fn scatter(data: &mut [u8], parts: &[std::ops::Range<usize>], from: &[u8]) {
+    let mut rest = from;
+    for part in parts {
+        if let Some(to) = data.get_mut(part.clone())
+            && let Some((now, later)) = rest.split_at_checked(to.len())
+        {
+            to.copy_from_slice(now);
+            rest = later;
+        }
+    }
+}
