@@ -303,7 +303,8 @@ impl Dsl {
         Ok(active)
     }
 
-    /// Opens the object set of a file system, volume or snapshot (`dmu_objset_from_ds`, `dmu_objset_hold`).
+    /// Opens the object set of a file system, volume or snapshot (`dmu_objset_from_ds`, `dmu_objset_hold`); with its key,
+    /// if it is encrypted and the key is loaded.
     pub fn open_objset(&self, d: &Dataset) -> Result<Arc<ObjectSet>> {
         if d.kind == DatasetKind::Bookmark {
             return Err(self.corrupt(d.ds_obj, "a bookmark has no contents"));
@@ -312,11 +313,15 @@ impl Dsl {
     }
 
     fn objset(&self, object: u64, ds: &DslDatasetPhys) -> Result<Arc<ObjectSet>> {
-        if let Some(open) = self.objsets.get(&object) {
+        let keys = self.keys.generation();
+        if let Some((of, open)) = self.objsets.get(&object)
+            && of == keys
+        {
             return Ok(open);
         }
+        self.map_key(object, ds.dir)?;
         let open = ObjectSet::open(self.mos.store().clone(), object, ds.bp)?;
-        self.objsets.put(object, open.clone());
+        self.objsets.put(object, (keys, open.clone()));
         Ok(open)
     }
 

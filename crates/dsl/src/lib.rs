@@ -22,6 +22,7 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | [`crypt`] | keys of encrypted datasets |
 //! | [`dataset`] | finding and listing datasets |
 //! | [`dir`] | DSL directories and their names |
 //! | [`props`] | properties: table, inheritance, computed values, display |
@@ -44,6 +45,7 @@ pub mod bounds;
 pub mod bpobj;
 pub mod budget;
 mod cache;
+pub mod crypt;
 pub mod dataset;
 pub mod deadlist;
 pub mod dir;
@@ -64,6 +66,7 @@ use cenote_dmu::{Error, Object, ObjectSet, Result};
 use cenote_format::DecodeError;
 use cenote_format::dmu::DmuType;
 use cenote_format::dsl::{DslDatasetPhys, DslDirPhys};
+use crypt::Keystore;
 pub use dataset::{Dataset, DatasetKind};
 use dir::Dir;
 use parking_lot::RwLock;
@@ -104,7 +107,9 @@ pub struct Dsl {
     /// Components of names, by the objects of parent and child.
     names: Cache<(u64, u64), Arc<str>>,
     kinds: Cache<u64, DatasetKind>,
-    objsets: Cache<u64, Arc<ObjectSet>>,
+    /// With the generation of the keys that they were opened with.
+    objsets: Cache<u64, (u64, Arc<ObjectSet>)>,
+    keys: Arc<Keystore>,
     around: Arc<RwLock<Surroundings>>,
 }
 
@@ -114,22 +119,23 @@ impl Dsl {
     /// # Errors
     /// The object directory or the root directory cannot be read.
     pub fn open(mos: Arc<ObjectSet>, pool_name: &str) -> Result<Arc<Dsl>> {
-        Dsl::open_within(mos, pool_name, Arc::default())
+        Dsl::open_within(mos, pool_name, Arc::default(), Arc::default())
     }
 
     /// The datasets after another transaction group, whose MOS is `mos`. What one of the two is
-    /// told of the pool's size and of mounts, the other knows as well.
+    /// told of the pool's size, of mounts and of keys, the other knows as well.
     ///
     /// # Errors
     /// As for [`Dsl::open`].
     pub fn after(&self, mos: Arc<ObjectSet>) -> Result<Arc<Dsl>> {
-        Dsl::open_within(mos, &self.pool, self.around.clone())
+        Dsl::open_within(mos, &self.pool, self.around.clone(), self.keys.clone())
     }
 
     fn open_within(
         mos: Arc<ObjectSet>,
         pool_name: &str,
         around: Arc<RwLock<Surroundings>>,
+        keys: Arc<Keystore>,
     ) -> Result<Arc<Dsl>> {
         let directory = Zap::open(&mos.object(OBJECT_DIRECTORY)?)?;
         let Some(root) = directory.u64(b"root_dataset")? else {
@@ -144,6 +150,7 @@ impl Dsl {
             names: Cache::new(CACHED_DIRS),
             kinds: Cache::new(CACHED_DIRS),
             objsets: Cache::new(OPEN_OBJSETS),
+            keys,
             around,
         };
         let root_dir = dsl.read_dir(root)?;

@@ -56,6 +56,8 @@ pub struct SendOptions {
     pub embedded: bool,
     /// Data is sent compressed as it is on disk (`-c`).
     pub compressed: bool,
+    /// Blocks are sent as they are on disk (`-w`). Encrypted datasets are refused.
+    pub raw: bool,
     /// The pool's feature `embedded_data` is active.
     pub pool_embeds: bool,
     /// The pool's feature `lz4_compress` is active.
@@ -286,13 +288,18 @@ impl Dsl {
     ) -> Result<u64> {
         let active = self.features(snapshot)?;
         let has = |name: &str| active.iter().any(|(guid, _)| guid == name);
-        for (name, what) in [
-            ("com.datto:encryption", "encrypted datasets"),
-            ("com.delphix:redacted_datasets", "redacted datasets"),
-        ] {
-            if has(name) {
-                return Err(SendError::Refused(format!("{what} are not supported")));
+        if has("com.delphix:redacted_datasets") {
+            return Err(SendError::Refused("redacted datasets are not supported".into()));
+        }
+        match self.is_key_loaded(snapshot)? {
+            None => {}
+            Some(_) if options.raw || options.saved => {
+                let why = "raw streams of encrypted datasets are not supported";
+                return Err(SendError::Refused(why.into()));
             }
+            Some(false) => return Err(SendError::Refused("source key must be loaded".into())),
+            // It goes out decrypted.
+            Some(true) => {}
         }
         let is_fs = matches!(objset.phys().kind, ObjsetType::Zfs);
         let mut features = 0;

@@ -5,14 +5,14 @@
 use cenote_dsl::deadlist::live_blocks;
 use cenote_dsl::{Dataset, DatasetKind, Dsl, Source};
 use cenote_format::blkptr::BlockPointer;
-use cenote_manifest_check::import;
+use cenote_manifest_check::import_with_keys as import;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Native encryption and dRAID.
-const UNSUPPORTED: [&str; 2] = ["crypt", "dr1"];
+/// dRAID.
+const UNSUPPORTED: [&str; 1] = ["dr1"];
 /// The manifest shows them after a replay of the intent log that a read-only import leaves out.
 const UNREPLAYED: [&str; 3] = ["fragcrash", "zilmain", "zilslog"];
 

@@ -12,7 +12,7 @@ mod sample;
 mod zpl_tree;
 
 pub use fs_tree::FsTree;
-pub use sample::{import, try_import};
+pub use sample::{import, import_with_keys, load_key, try_import};
 pub use zpl_tree::ZplTree;
 
 use base64::{Engine, engine::general_purpose::STANDARD};

@@ -2,6 +2,7 @@
 
 use cenote_format::DecodeError;
 use cenote_format::blkptr::BlockPointer;
+use cenote_format::crypt::CryptError;
 use cenote_vdev::VdevError;
 
 /// Which block of which object (`zbookmark_phys_t`), for errors and error logs.
@@ -62,11 +63,22 @@ pub enum BlockError {
         /// What does not decode.
         source: DecodeError,
     },
-    /// The block is encrypted.
-    #[error("{at}: the block is encrypted and native encryption is not supported")]
+    /// The block is encrypted, and the key of its dataset is not loaded.
+    #[error("{at}: the block is encrypted and the key of its dataset is not loaded")]
     Encrypted {
         /// The block in its owner's eyes.
         at: Bookmark,
+    },
+    /// The block has the right checksum and is not what was written with the key of its dataset: it, its MAC, salt or
+    /// initialization vector were changed, or it is not protected in a dataset that is encrypted.
+    #[error("{at}: {bp:?}: {source}")]
+    Authentication {
+        /// The block in its owner's eyes.
+        at: Bookmark,
+        /// The block pointer.
+        bp: Box<BlockPointer>,
+        /// What is wrong.
+        source: CryptError,
     },
     /// A change that must not wait for devices does not hold the block ([`crate::held`]); the change
     /// is made again once it was read.
@@ -84,6 +96,7 @@ impl BlockError {
             BlockError::Vdev { at, .. }
             | BlockError::Checksum { at, .. }
             | BlockError::Decode { at, .. }
+            | BlockError::Authentication { at, .. }
             | BlockError::Encrypted { at }
             | BlockError::NotHeld { at } => *at,
         }
@@ -94,7 +107,8 @@ impl BlockError {
         match self {
             BlockError::Vdev { bp, .. }
             | BlockError::Checksum { bp, .. }
-            | BlockError::Decode { bp, .. } => bp.physical_birth(),
+            | BlockError::Decode { bp, .. }
+            | BlockError::Authentication { bp, .. } => bp.physical_birth(),
             BlockError::Encrypted { .. } | BlockError::NotHeld { .. } => 0,
         }
     }

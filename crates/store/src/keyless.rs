@@ -4,7 +4,7 @@
 //! buffers are encrypted, and it is not compressed. Of an intent log block only the contents of records are: the chain,
 //! the heads of records and the pointers in them are plain. So a walk that follows pointers, and nothing else, needs no
 //! key. Such a walk says so with [`Store::without_keys`]. For all other code an encrypted block stays an error
-//! ([`BlockError::Encrypted`](crate::BlockError::Encrypted)), as the encrypted bytes in it mean nothing.
+//! ([`BlockError::Encrypted`](crate::BlockError::Encrypted)) until its key is loaded ([`keys`](crate::keys)), as the encrypted bytes in it mean nothing.
 //!
 //! Invariant: this goes for the thread that said so, while its work lasts.
 
@@ -14,27 +14,52 @@ use std::cell::Cell;
 
 use crate::pipeline::Store;
 
+/// What a thread does with encrypted blocks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// It reads them with their keys.
+    Keys,
+    /// It reads them as they are on disk.
+    Without,
+    /// With their keys where these are loaded, else as they are on disk.
+    Either,
+}
+
 thread_local! {
-    static KEYLESS: Cell<bool> = const { Cell::new(false) };
+    static MODE: Cell<Mode> = const { Cell::new(Mode::Keys) };
+}
+
+fn during<T>(mode: Mode, work: impl FnOnce() -> T) -> T {
+    struct Restore(Mode);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            MODE.set(self.0);
+        }
+    }
+    let _restore = Restore(MODE.replace(mode));
+    work()
 }
 
 impl Store {
     /// Does something that follows pointers only: meanwhile this thread reads encrypted blocks of dnodes and of intent
-    /// logs as they are on disk.
+    /// logs as they are on disk, whether their keys are loaded or not.
     pub fn without_keys<T>(work: impl FnOnce() -> T) -> T {
-        struct Restore(bool);
-        impl Drop for Restore {
-            fn drop(&mut self) {
-                KEYLESS.set(self.0);
-            }
-        }
-        let _restore = Restore(KEYLESS.replace(true));
-        work()
+        during(Mode::Without, work)
+    }
+
+    /// The same, but what has a key that is loaded is decrypted.
+    pub fn with_keys_or_without<T>(work: impl FnOnce() -> T) -> T {
+        during(Mode::Either, work)
     }
 }
 
-/// Whether this thread may read an encrypted block.
+/// Whether this thread uses keys.
+pub(crate) fn uses_keys() -> bool {
+    MODE.get() != Mode::Without
+}
+
+/// Whether this thread may read an encrypted block without a key.
 pub(crate) fn may_read(bp: &BlockPointer) -> bool {
     let leads_on = [DmuType::DNODE, DmuType::INTENT_LOG].contains(&DmuType(bp.object_type()));
-    leads_on && KEYLESS.get()
+    leads_on && MODE.get() != Mode::Keys
 }

@@ -6,9 +6,9 @@
 //! read(bp) ─ hole ───────────────────────────────────────────────> zeros
 //!          ─ embedded ── payload in the pointer ── decompress ───> Block
 //!          ─ decoded cache (unpacked metadata) ──────────────────> Block
-//!          ─ ARC (physical bytes, still compressed) ─ decompress > Block
+//!          ─ ARC (physical bytes, compressed and encrypted still) ─ decrypt ─ decompress > Block
 //!          ─ in flight: wait for the read that has begun
-//!          ─ devices: DVA by DVA ── checksum ── ARC ── decompress > Block
+//!          ─ devices: DVA by DVA ── checksum ── ARC ── decrypt ─ decompress > Block
 //!                     └ gang: header, constituents, concatenated
 //! ```
 //!
@@ -21,6 +21,7 @@
 //! | `errlist` | what could not be read, on its way to the error log |
 //! | `persistent` | reads that wait for devices to come back |
 //! | `notes` | which leaf gave wrong bytes, and when that counts |
+//! | [`keys`] | which datasets' keys are loaded |
 //! | `keyless` | what of encrypted blocks is read without keys |
 //! | `scrub` | what a scan does with the blocks that it found |
 //! | `primary` | which datasets' blocks the ARC keeps |
@@ -29,7 +30,8 @@
 //! | [`alloc`] | where blocks go: metaslabs, classes, the changes of each txg |
 //! | [`mod@write`] | the write pipeline |
 //!
-//! A block is verified before it enters the ARC and never after; what the ARC holds is right.
+//! A block's checksum is verified before it enters the ARC and never after; what the ARC holds is right. Encrypted blocks
+//! lie there encrypted: a reader decrypts them each time, with the key of its dataset.
 
 pub mod alloc;
 pub mod arc;
@@ -40,6 +42,7 @@ pub mod gang;
 pub mod held;
 pub mod histogram;
 mod keyless;
+pub mod keys;
 pub mod notes;
 mod persistent;
 pub mod pipeline;

@@ -15,6 +15,7 @@
 
 mod arc_guard;
 mod copies;
+mod crypt;
 #[cfg(test)]
 mod planted;
 mod unpack;
@@ -33,12 +34,12 @@ use rayon::prelude::*;
 
 use crate::Current;
 use crate::arc::{Access, ArcCache, ArcStats, Key};
-use crate::decoded::{self, DecodedCache};
+use crate::decoded::{self, DecodedCache, PLAIN};
 use crate::errlist::ErrorLists;
 use crate::error::{BlockError, Bookmark};
 use crate::gang::{Assembly, first_of};
 use crate::held;
-use crate::keyless;
+use crate::keys::{Keys, LoadedKey};
 use crate::notes::Unreadable;
 use crate::persistent;
 use crate::prefetch::Prefetcher;
@@ -47,6 +48,7 @@ use crate::single_flight::{Flight, SingleFlight};
 use crate::verify;
 use crate::write::WriteBehind;
 
+use crypt::view_of;
 pub(crate) use unpack::{check, no_copy, unpack, vdev_error};
 use unpack::{embedded, is_metadata, is_packed, keeps_decoded};
 
@@ -86,6 +88,7 @@ pub struct Store {
     prefetcher: OnceLock<Prefetcher>,
     errors: ErrorLists,
     write_behind: Arc<WriteBehind>,
+    keys: Keys,
     /// Blocks that were freed since the caches were last told.
     freed: Mutex<Vec<Key>>,
 }
@@ -93,11 +96,14 @@ pub struct Store {
 /// What a pointer asks for, before any I/O.
 enum Start {
     Done(Block),
-    Device(Key),
+    Device(Key, Reader),
 }
 
 /// A block to be read.
 type Wanted = (BlockPointer, Bookmark, Key);
+
+/// The key that a reader of a block has, where the block is one of an encrypted dataset.
+type Reader = Option<Arc<LoadedKey>>;
 
 /// Where a wanted block is.
 enum Found {
@@ -135,6 +141,7 @@ impl Store {
             prefetcher: OnceLock::new(),
             errors: ErrorLists::default(),
             write_behind: Arc::default(),
+            keys: Keys::default(),
             freed: Mutex::default(),
         })
     }
@@ -171,8 +178,11 @@ impl Store {
     ) {
         if let Some(key) = Key::of(bp) {
             match logical.filter(|_| keeps_decoded(bp)) {
-                Some(data) => self.decoded.insert(key, Block { data, order: bp.byte_order() }),
-                None => drop(self.decoded.remove(&key)),
+                Some(data) => {
+                    let block = Block { data, order: bp.byte_order() };
+                    self.decoded.insert((key, PLAIN), block);
+                }
+                None => drop(self.decoded.remove(&(key, PLAIN))),
             }
             match self.policies.keeps(bp, at) {
                 true => self.arc().replace(key, physical, is_metadata(bp)),
@@ -191,7 +201,7 @@ impl Store {
     pub(crate) fn forget_freed(&self) {
         let freed = std::mem::take(&mut *self.freed.lock());
         for key in freed {
-            drop(self.decoded.remove(&key));
+            drop(self.decoded.remove(&(key, PLAIN)));
             let forgotten = self.arc().forget(&key);
             // Memory is given back without the lock.
             drop(forgotten);
@@ -227,12 +237,12 @@ impl Store {
         if held::is_active() {
             return self.read_held(bp, at);
         }
-        let key = match self.look(bp, at)? {
+        let (key, reader) = match self.look(bp, at)? {
             Start::Done(block) => return Ok(block),
-            Start::Device(key) => key,
+            Start::Device(key, reader) => (key, reader),
         };
         let physical = self.physical(bp, at, key);
-        self.unpacked(bp, at, key, physical).inspect_err(|e| self.remember(e))
+        self.unpacked(bp, at, (key, &reader), physical).inspect_err(|e| self.remember(e))
     }
 
     /// Has the ARC hold a block that will be read, in the class of the calling thread's
@@ -243,16 +253,16 @@ impl Store {
     pub fn warm(&self, bp: &BlockPointer, at: Bookmark) -> Result<(), BlockError> {
         match self.look(bp, at)? {
             Start::Done(_) => Ok(()),
-            Start::Device(key) => self.physical(bp, at, key).map(drop),
+            Start::Device(key, _) => self.physical(bp, at, key).map(drop),
         }
     }
 
     /// Reads a block for a change that must not wait for a device ([`held`]): from what it holds or
     /// from the caches.
     fn read_held(&self, bp: &BlockPointer, at: Bookmark) -> Result<Block, BlockError> {
-        let key = match self.look(bp, at)? {
+        let (key, reader) = match self.look(bp, at)? {
             Start::Done(block) => return Ok(block),
-            Start::Device(key) => key,
+            Start::Device(key, reader) => (key, reader),
         };
         if let Some(block) = held::get(&key) {
             return block;
@@ -260,7 +270,8 @@ impl Store {
         match self.cached(&key, bp) {
             // A thread that waits for the lock must not wait for data to be unpacked. Metadata is kept unpacked.
             Some(physical) if !is_packed(bp) || keeps_decoded(bp) => {
-                self.unpacked(bp, at, key, Ok(physical)).inspect_err(|e| self.remember(e))
+                let found = Ok(physical);
+                self.unpacked(bp, at, (key, &reader), found).inspect_err(|e| self.remember(e))
             }
             _ => Err(held::miss(bp, at)),
         }
@@ -274,9 +285,10 @@ impl Store {
 
     /// Reads a block that may never have been written, past the ARC: it is no error if it was not.
     pub fn read_speculative(&self, bp: &BlockPointer, at: Bookmark) -> Result<Block, BlockError> {
-        if let Start::Done(block) = self.look(bp, at)? {
-            return Ok(block);
-        }
+        let reader = match self.look(bp, at)? {
+            Start::Done(block) => return Ok(block),
+            Start::Device(_, reader) => reader,
+        };
         let verify = |data: &Abd| self.is_right(bp, data);
         let read = |dva: Dva| {
             let (vdev, offset, size) = (dva.vdev.into(), dva.offset, bp.psize());
@@ -290,8 +302,7 @@ impl Store {
             // Its parts may have been written and the header not, or the other way round: no leaf is blamed.
             true => Store::attempt(|| self.fetch_copy(bp, dva, at)).0,
         })?;
-        let source = |source| BlockError::Decode { at, bp: Box::new(*bp), source };
-        Ok(Block { data: unpack(bp, &data).map_err(source)?, order: bp.byte_order() })
+        Ok(Block { data: self.opened(bp, at, &reader, &data)?, order: bp.byte_order() })
     }
 
     /// Reads many blocks: misses go to the devices as one batch; checksums and unpacking use all
@@ -315,28 +326,30 @@ impl Store {
         }
         let starts: Vec<_> = reqs.iter().map(|(bp, at)| self.look(bp, *at)).collect();
         let wanted = reqs.iter().zip(&starts).filter_map(|((bp, at), start)| match start {
-            Ok(Start::Device(key)) => Some((*bp, *at, *key)),
+            Ok(Start::Device(key, _)) => Some((*bp, *at, *key)),
             _ => None,
         });
         let wanted: Vec<_> = wanted.collect();
         let was_read: Vec<bool> =
-            starts.iter().map(|start| matches!(start, Ok(Start::Device(_)))).collect();
+            starts.iter().map(|start| matches!(start, Ok(Start::Device(..)))).collect();
         let mut physical = self.physical_many(&wanted).into_iter();
         let paired: Vec<_> = starts
             .into_iter()
             .map(|start| match start {
-                Ok(Start::Device(key)) => (Ok(Start::Device(key)), physical.next()),
+                Ok(Start::Device(key, reader)) => (Ok(Start::Device(key, reader)), physical.next()),
                 other => (other, None),
             })
             .collect();
         let unpack =
             |((bp, at), (start, bytes)): (&(BlockPointer, Bookmark), _)| match (start, bytes) {
                 (Ok(Start::Done(block)), _) => Ok(block),
-                (Ok(Start::Device(key)), Some(bytes)) => self.unpacked(bp, *at, key, bytes),
-                (Ok(Start::Device(_)), None) => Err(no_copy(bp, *at)),
+                (Ok(Start::Device(key, reader)), Some(bytes)) => {
+                    self.unpacked(bp, *at, (key, &reader), bytes)
+                }
+                (Ok(Start::Device(..)), None) => Err(no_copy(bp, *at)),
                 (Err(e), _) => Err(e),
             };
-        let packed = wanted.iter().map(|(bp, ..)| bp).filter(|bp| is_packed(bp));
+        let packed = wanted.iter().map(|(bp, ..)| bp).filter(|bp| is_packed(bp) || bp.uses_crypt());
         let parallel =
             wanted.len() > 1 && packed.map(BlockPointer::lsize).sum::<u64>() >= PARALLEL_BYTES;
         let done: Vec<Result<Block, BlockError>> = match parallel {
@@ -349,7 +362,7 @@ impl Store {
         done
     }
 
-    /// Reads many blocks as they are on disk, compressed (`ZIO_FLAG_RAW_COMPRESS`); verified, in the order of
+    /// Reads many blocks as they are on disk, compressed (`ZIO_FLAG_RAW_COMPRESS`), but decrypted; verified, in the order of
     /// `reqs`. Holes and blocks that lie in their pointers have no such bytes and are refused.
     pub fn read_many_physical(
         &self,
@@ -357,19 +370,18 @@ impl Store {
     ) -> Vec<Result<Abd, BlockError>> {
         let start = |(bp, at): &(BlockPointer, Bookmark)| {
             check(bp, *at)?;
-            if bp.is_encrypted() {
-                return Err(BlockError::Encrypted { at: *at });
-            }
+            let reader = self.reader(bp, *at)?;
             let key = Key::of(bp).ok_or_else(|| no_copy(bp, *at))?;
             self.write_behind.wait_for(key.birth);
-            Ok((*bp, *at, key))
+            Ok(((*bp, *at, key), reader))
         };
         let starts: Vec<_> = reqs.iter().map(start).collect();
-        let wanted: Vec<Wanted> = starts.iter().flatten().copied().collect();
+        let wanted: Vec<Wanted> = starts.iter().flatten().map(|(wanted, _)| *wanted).collect();
         let mut read = self.physical_many(&wanted).into_iter();
-        let take = |start: Result<Wanted, BlockError>| {
-            let (bp, at, _) = start?;
-            read.next().unwrap_or_else(|| Err(no_copy(&bp, at)))
+        let take = |start: Result<(Wanted, Reader), BlockError>| {
+            let ((bp, at, _), reader) = start?;
+            let physical = read.next().unwrap_or_else(|| Err(no_copy(&bp, at)))?;
+            self.plain(&bp, at, &reader, physical)
         };
         starts.into_iter().map(take).collect()
     }
@@ -458,6 +470,7 @@ impl Store {
         bp: &BlockPointer,
         at: Bookmark,
         key: &Key,
+        reader: &Reader,
     ) -> Option<Result<Block, BlockError>> {
         let (physical, logical) = self.write_behind.find(key)?;
         let order = bp.byte_order();
@@ -467,8 +480,8 @@ impl Store {
         if held::is_active() && is_packed(bp) && !keeps_decoded(bp) {
             return None;
         }
-        let wrong = |source| BlockError::Decode { at, bp: Box::new(*bp), source };
-        Some(unpack(bp, &physical).map(|data| Block { data, order }).map_err(wrong))
+        let opened = self.opened(bp, at, reader, &physical);
+        Some(opened.map(|data| Block { data, order }))
     }
 
     /// What can be said of a block without waiting: it is there, or it has to be read.
@@ -478,9 +491,7 @@ impl Store {
             let data = Abd::from_vec(vec![0; bp.lsize() as usize]);
             return Ok(Start::Done(Block { data, order: bp.byte_order() }));
         }
-        if bp.is_encrypted() && !keyless::may_read(bp) {
-            return Err(BlockError::Encrypted { at });
-        }
+        let reader = self.reader(bp, at)?;
         let Some(key) = Key::of(bp) else {
             return embedded(bp).map(Start::Done).map_err(|source| BlockError::Decode {
                 at,
@@ -488,12 +499,12 @@ impl Store {
                 source,
             });
         };
-        if let Some(block) = self.in_flight(bp, at, &key) {
+        if let Some(block) = self.in_flight(bp, at, &key, &reader) {
             return block.map(Start::Done);
         }
-        match self.decoded.get(&key).filter(|_| keeps_decoded(bp)) {
+        match self.decoded.get(&(key, view_of(&reader))).filter(|_| keeps_decoded(bp)) {
             Some(block) => Ok(Start::Done(block)),
-            None => Ok(Start::Device(key)),
+            None => Ok(Start::Device(key, reader)),
         }
     }
 
@@ -502,22 +513,16 @@ impl Store {
         &self,
         bp: &BlockPointer,
         at: Bookmark,
-        key: Key,
+        (key, reader): (Key, &Reader),
         physical: Result<Abd, BlockError>,
     ) -> Result<Block, BlockError> {
-        let unpacked = physical.and_then(|physical| {
-            unpack(bp, &physical).map_err(|source| BlockError::Decode {
-                at,
-                bp: Box::new(*bp),
-                source,
-            })
-        });
+        let unpacked = physical.and_then(|physical| self.opened(bp, at, reader, &physical));
         #[cfg(feature = "tamper")]
         let unpacked = unpacked.map(|data| crate::tamper::apply(at, data));
         let data = unpacked?;
         let block = Block { data, order: bp.byte_order() };
         if keeps_decoded(bp) {
-            self.decoded.insert(key, block.clone());
+            self.decoded.insert((key, view_of(reader)), block.clone());
         }
         Ok(block)
     }
@@ -597,6 +602,11 @@ impl Store {
         let mismatch = matches!(error, BlockError::Checksum { .. });
         let birth = error.birth();
         self.note_unreadable(Unreadable { at: error.bookmark(), mismatch, birth });
+    }
+
+    /// The keys that are loaded.
+    pub fn keys(&self) -> &Keys {
+        &self.keys
     }
 
     /// What could not be read.

@@ -8,6 +8,7 @@ use cenote_command::outcome::{Stop, fail, usage};
 use cenote_command::posix::is_posix;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
+use zeroize::Zeroizing;
 
 /// Options that ask for a part of the output.
 const PARTS: &str = "bBcCdDEfhilmMNORrsSTuyZ";
@@ -65,6 +66,16 @@ const LONG: [(&str, &str); 46] = [
     ("class", "class:"),
 ];
 
+/// A key as it was given. Its `Debug` does not show it.
+#[derive(Clone)]
+pub struct GivenKey(pub Zeroizing<String>);
+
+impl std::fmt::Debug for GivenKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("GivenKey")
+    }
+}
+
 /// What was asked for.
 #[derive(Debug, Clone, Default)]
 pub struct Args {
@@ -81,6 +92,8 @@ pub struct Args {
     pub tunables: Vec<String>,
     /// `-x`: the directory that what is read is copied to.
     pub copies: Option<PathBuf>,
+    /// `-K`: the key of an encrypted dataset: a passphrase, or hexadecimal digits.
+    pub key: Option<GivenKey>,
     /// `-I`: bytes that are read at once to be checked.
     pub inflight: Option<u64>,
     /// `--allocated-map`: what each metaslab has allocated.
@@ -112,9 +125,9 @@ impl Args {
         self.counts.contains_key(&letter)
     }
 
-    /// Whether it is for a process of the user's own: it sets or shows tunables, or writes files.
+    /// Whether it is for a process of the user's own: it sets or shows tunables, has a key, or writes files.
     pub fn needs_own_process(&self) -> bool {
-        !self.tunables.is_empty() || self.has('Y') || self.copies.is_some()
+        !self.tunables.is_empty() || self.has('Y') || self.copies.is_some() || self.key.is_some()
     }
 
     /// A number for people, or exact with `-P`.
@@ -184,7 +197,7 @@ impl Args {
                 }
             }
             'k' => return fail("zdb: -k: checkpoints are not supported"),
-            'K' => return fail("zdb: -K: native encryption is not supported"),
+            'K' => self.key = Some(GivenKey(Zeroizing::new(value.to_string_lossy().into_owned()))),
             't' => {
                 let text = value.to_string_lossy();
                 let txg = number(&text).filter(|t| *t >= 4);

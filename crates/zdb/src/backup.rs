@@ -24,7 +24,9 @@ impl Zdb<'_> {
                 'L' => options.large_blocks = true,
                 'c' => options.compressed = true,
                 // As they are: of datasets that are not encrypted that is all (`rawok`).
-                'w' => (options.embedded, options.compressed) = (true, true),
+                'w' => {
+                    (options.embedded, options.compressed, options.raw) = (true, true, true);
+                }
                 other => return fail(format!("dump_backup: invalid flag '{other}'")),
             }
         }

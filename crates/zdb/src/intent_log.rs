@@ -175,7 +175,7 @@ impl Zdb<'_> {
         if level < 3 {
             return Ok(());
         }
-        if os.root_bp().uses_crypt() {
+        if self.is_closed(os) {
             writeln!(self.out(), "{TAB}(encrypted)")?;
             return Ok(());
         }

@@ -53,8 +53,11 @@ pub mod viewers;
 use args::Args;
 use cenote_command::outcome::{Outcome, Stop, conclude, fail};
 use cenote_command::{Caller, Cancel, clock};
+use cenote_dmu::ObjectSet;
 use cenote_dmu::zap::Zap;
+use cenote_dsl::crypt::KeyFormat;
 use cenote_format::blkptr::BlockPointer;
+use cenote_format::crypt::WrappingKey;
 use cenote_format::nvlist::NvList;
 use cenote_inspect::traverse::Subject;
 use cenote_pool::cachefile::CacheFile;
@@ -112,8 +115,8 @@ pub fn run(args: &[OsString], ctx: Surroundings<'_>) -> i32 {
     let outcome = Args::parse(args).and_then(|args| {
         process::tunables(&args, &mut out)?;
         let ctx = Surroundings { out: &mut out, err: &mut *err, caller, cancel, imported };
-        // Of encrypted datasets, what is plain is shown.
-        let dispatch = || Store::without_keys(|| dispatch(&args, ctx));
+        // Of encrypted datasets whose key is not there, what is plain is shown.
+        let dispatch = || Store::with_keys_or_without(|| dispatch(&args, ctx));
         if !args.has('G') {
             return dispatch();
         }
@@ -124,7 +127,7 @@ pub fn run(args: &[OsString], ctx: Surroundings<'_>) -> i32 {
     conclude(outcome, args::USAGE, &mut out, err)
 }
 
-/// Whether a command line is for a process of the user's own: it sets or shows tunables, or writes files.
+/// Whether a command line is for a process of the user's own: it sets or shows tunables, has a key, or writes files.
 pub fn needs_own_process(args: &[OsString]) -> bool {
     Args::parse(args).is_ok_and(|args| args.needs_own_process())
 }
@@ -156,6 +159,9 @@ fn dispatch<'a>(args: &'a Args, mut ctx: Surroundings<'a>) -> Outcome {
     let (name, dataset) = target.split_at(end);
     let pool = open(args, &ctx, name)?;
     let name = pool.name().to_string();
+    if let Some(key) = &args.key {
+        load_key(&pool, &format!("{name}{dataset}"), &key.0)?;
+    }
     let mut zdb = Zdb { ctx, args, pool, damaged: false, file_system: None };
     let code = match dataset {
         _ if args.has('R') => zdb.read_blocks()?,
@@ -170,6 +176,29 @@ fn dispatch<'a>(args: &'a Args, mut ctx: Surroundings<'a>) -> Outcome {
         _ => zdb.one_dataset(&format!("{name}{dataset}"))?,
     };
     Ok(if zdb.damaged && code == 0 { 3 } else { code })
+}
+
+/// Loads the key of the encryption root of a dataset (`zdb_load_key`).
+fn load_key(pool: &Pool, dataset: &str, key: &str) -> Result<(), Stop> {
+    let cannot = |why: &dyn std::fmt::Display| {
+        Stop::Fail(format!("zdb: failed to load key for {dataset}: {why}"))
+    };
+    let dsl = pool.dsl();
+    let find = |name: &str| dsl.find(name).map_err(|e| cannot(&e));
+    let found = find(dataset)?.ok_or_else(|| cannot(&"No such file or directory"))?;
+    let root = dsl.encryption_root(&found).map_err(|e| cannot(&e))?;
+    let root = find(&root.ok_or_else(|| cannot(&"it is not encrypted"))?)?;
+    let root = root.ok_or_else(|| cannot(&"it has no encryption root"))?;
+    let wrapped = dsl.crypto_key(&root).map_err(|e| cannot(&e))?;
+    let wrapped = wrapped.ok_or_else(|| cannot(&"its encryption root is not encrypted"))?;
+    let wrapping = match wrapped.format {
+        KeyFormat::Raw | KeyFormat::Hex => WrappingKey::from_hex(key.as_bytes()),
+        KeyFormat::Passphrase => {
+            WrappingKey::from_passphrase(key.as_bytes(), wrapped.salt, wrapped.iterations)
+        }
+    };
+    let wrapping = wrapping.map_err(|e| cannot(&e))?;
+    dsl.load_key(&root, wrapping).map_err(|e| cannot(&e))
 }
 
 /// The pool `name`: the daemon's, or one found and opened here.
@@ -204,7 +233,7 @@ fn open(args: &Args, ctx: &Surroundings<'_>, name: &str) -> Result<Arc<Pool>, St
         let why = complaint.unwrap_or(match !args.needs_own_process() {
             true => "No such file or directory".into(),
             // In a daemon these would be the daemon's tunables and files.
-            false => "with -o, -x and -Y, pools are those found by -e and -p only".into(),
+            false => "with -o, -x, -K and -Y, pools are those found by -e and -p only".into(),
         });
         return fail(format!("zdb: can't open '{name}': {why}"));
     };
@@ -248,6 +277,11 @@ impl Zdb<'_> {
             true => print::blkptr(bp) + if freed { " FREE" } else { "" },
             false => print::blkptr_compact(bp, self.level('d') > 5, freed),
         }
+    }
+
+    /// Whether a dataset is encrypted, and its key is not there.
+    fn is_closed(&self, os: &ObjectSet) -> bool {
+        os.root_bp().uses_crypt() && os.store().keys().of(os.id()).is_none()
     }
 
     fn out(&mut self) -> &mut dyn Write {

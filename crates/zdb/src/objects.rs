@@ -99,7 +99,7 @@ impl Zdb<'_> {
                 flag(DNODE_FLAG_SPILL, "SPILL_BLKPTR")
             )?;
             writeln!(self.out(), "\tdnode maxblkid: {}", dnode.max_block)?;
-            let encrypted = object.objset().root_bp().uses_crypt();
+            let encrypted = self.is_closed(object.objset());
             if encrypted && dnode.bonus_kind.is_encrypted() {
                 writeln!(self.out(), "\t\t(bonus encrypted)")?;
             } else if let Err(e) = self.view_bonus(object) {

@@ -4,6 +4,7 @@
 
 use cenote_manifest_check::{
     Checks, ZplTree, check_tree, check_volume, datasets_with_files, datasets_with_volume, import,
+    import_with_keys,
 };
 use cenote_pool::Pool;
 use cenote_zpl::{FileSystem, Visibility, Volume};
@@ -26,7 +27,7 @@ fn open(pool: &Pool, dataset: &Value) -> Arc<FileSystem> {
 
 /// Compares all datasets; returns how many files were compared.
 fn check(name: &str) -> usize {
-    let (pool, manifest) = (import(name), cenote_testpools::pool(name).manifest());
+    let (pool, manifest) = (import_with_keys(name), cenote_testpools::pool(name).manifest());
     let mut files = 0;
     let mut failures = Vec::new();
     for dataset in datasets_with_files(&manifest) {
@@ -59,7 +60,7 @@ macro_rules! pools {
 }
 
 pools! {
-    basic bclone clones compat21 dedup deduplog dedupold degr degrz fragcrash fraglogsm fragnolog
+    basic bclone clones compat21 crypt dedup deduplog dedupold degr degrz fragcrash fraglogsm fragnolog
     hole ldnode legacyd mir3 removal rz1 rz2 rz3 special streams
 }
 

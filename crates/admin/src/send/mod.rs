@@ -77,6 +77,7 @@ impl Send {
         SendOptions {
             pool_embeds: active("embedded_data"),
             pool_has_lz4: active("lz4_compress"),
+            raw: self.options.raw || self.wanted.raw,
             ..self.options
         }
     }

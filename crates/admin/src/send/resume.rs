@@ -50,6 +50,7 @@ impl Send {
         options.large_blocks |= token.large_blocks || token.raw;
         options.embedded |= token.embedded || token.raw;
         options.compressed |= token.compressed || token.raw;
+        options.raw |= token.raw;
         let (object, offset) = (token.object, token.offset);
         options.resume = (object != 0 || offset != 0).then_some(Resume { object, offset });
         Ok(how)

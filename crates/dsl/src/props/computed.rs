@@ -7,7 +7,7 @@
 //! | other datasets | `available`, `written`, `clones`, `origin`, `prevsnap` |
 //! | the file system's master node | `version`, `normalization`, `utf8only`, `casesensitivity`, default quotas |
 //! | the volume's two objects (`zvol_get_stats`) | `volsize`, `volblocksize` |
-//! | the wrapped key (`dsl_dataset_crypt_stats`) | encryption; the key is never loaded here |
+//! | the wrapped key (`dsl_dataset_crypt_stats`) | encryption, and whether the key is loaded |
 //! | the bookmark (`dsl_bookmark_fetch_props`) | the few that a bookmark has |
 //!
 //! A property that is not computed, or that this dataset does not have, is `None`; the caller then looks for a
@@ -15,6 +15,7 @@
 
 use super::inherit::Value;
 use super::table::Property;
+use crate::crypt::phys;
 use crate::{Dataset, DatasetKind, Dsl};
 use cenote_dmu::zap::Zap;
 use cenote_dmu::{Error, Result};
@@ -25,17 +26,13 @@ use cenote_format::dsl::{DD_FLAG_USED_BREAKDOWN, DslDatasetPhys, ZBM_FLAG_HAS_FB
 /// Fields of a zapified directory (`DD_FIELD_*`).
 const FILESYSTEM_COUNT: &str = "com.joyent:filesystem_count";
 const SNAPSHOT_COUNT: &str = "com.joyent:snapshot_count";
-const CRYPTO_KEY: &str = "com.datto:crypto_key_obj";
 const SNAPSHOTS_CHANGED: &str = "com.ixsystems:snapshots_changed";
 /// Fields of a zapified dataset: guids of redaction snapshots, of the set of IVs.
 const REDACTED: &str = "com.delphix:redacted_datasets";
 const IVSET_GUID: &str = "com.datto:ivset_guid";
-/// Entries of the ZAP of a wrapped key.
-const KEY_SUITE: &[u8] = b"DSL_CRYPTO_SUITE";
-const KEY_GUID: &[u8] = b"DSL_CRYPTO_GUID";
-const KEY_ROOT: &[u8] = b"DSL_CRYPTO_ROOT_DDOBJ";
-/// Value of `keystatus` while the key is not loaded.
+/// Values of `keystatus`.
 const KEY_UNAVAILABLE: u64 = 1;
+const KEY_AVAILABLE: u64 = 2;
 /// The master node of a file system, and the two objects of a volume.
 pub(crate) const MASTER_NODE: u64 = 1;
 const VOLUME_DATA: u64 = 1;
@@ -222,19 +219,22 @@ impl Dsl {
 
     /// Properties of the key of an encrypted dataset.
     fn of_key(&self, d: &Dataset, name: &str) -> Result<Option<Value>> {
-        let Some(key) = self.field_u64(d.dir_obj, CRYPTO_KEY)? else { return Ok(None) };
+        let Some(key) = self.field_u64(d.dir_obj, phys::CRYPTO_KEY)? else { return Ok(None) };
         let key = self.zap(key)?;
         let entry = match name {
-            "keystatus" => return number(KEY_UNAVAILABLE),
+            "keystatus" => {
+                let loaded = key.u64(phys::ROOT)?.is_some_and(|root| self.keys.has(root));
+                return number(if loaded { KEY_AVAILABLE } else { KEY_UNAVAILABLE });
+            }
             "ivsetguid" => {
                 return Ok(self.field_u64(d.ds_obj, IVSET_GUID)?.map(Value::Number));
             }
             "encryptionroot" => {
-                let Some(root) = key.u64(KEY_ROOT)? else { return Ok(None) };
+                let Some(root) = key.u64(phys::ROOT)? else { return Ok(None) };
                 return Ok(Some(Value::Text(self.dir(root)?.name.clone())));
             }
-            "encryption" => KEY_SUITE,
-            "keyguid" => KEY_GUID,
+            "encryption" => phys::SUITE,
+            "keyguid" => phys::GUID,
             name => name.as_bytes(),
         };
         Ok(key.u64(entry)?.map(Value::Number))

@@ -1,0 +1,94 @@
+//! The keys of a pool that are loaded (`spa_keystore_t`).
+//!
+//! Here are the wrapping keys of encryption roots, and the keys of datasets that they have unwrapped. Which object sets
+//! are read with them is known where blocks are read (`cenote_store`'s `keys`).
+//!
+//! Invariants:
+//!
+//! - A mapping is made while its wrapping key is held in place, and unloading waits for that: no mapping outlives its
+//!   wrapping key.
+//! - An object set that was opened before a key was loaded or unloaded is opened anew after ([`Keystore::generation`]).
+
+use crate::Dsl;
+use cenote_dmu::Result;
+use cenote_format::crypt::WrappingKey;
+use cenote_store::Store;
+use cenote_store::keys::LoadedKey;
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub struct Keystore {
+    /// By objects of directories.
+    wrapping: RwLock<BTreeMap<u64, WrappingKey>>,
+    /// What they have unwrapped, by objects of keys.
+    unwrapped: Mutex<BTreeMap<u64, Arc<LoadedKey>>>,
+    generation: AtomicU64,
+}
+
+impl Keystore {
+    /// Whether the key of an encryption root is loaded.
+    pub fn has(&self, root: u64) -> bool {
+        self.wrapping.read().contains_key(&root)
+    }
+
+    /// A number that changes when a key is loaded or unloaded.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Whether it was loaded: it was not there before.
+    pub(super) fn load(&self, root: u64, key: WrappingKey) -> bool {
+        let mut wrapping = self.wrapping.write();
+        let new = !wrapping.contains_key(&root);
+        if new {
+            wrapping.insert(root, key);
+            self.generation.fetch_add(1, Ordering::AcqRel);
+        }
+        new
+    }
+
+    /// Whether it was unloaded: it was there before.
+    pub(super) fn unload(&self, root: u64, store: &Store) -> bool {
+        let mut wrapping = self.wrapping.write();
+        let was_there = wrapping.remove(&root).is_some();
+        if was_there {
+            self.unwrapped.lock().retain(|_, key| key.root() != root);
+            store.forget_keys(root);
+            self.generation.fetch_add(1, Ordering::AcqRel);
+        }
+        was_there
+    }
+}
+
+impl Dsl {
+    /// Has blocks of the object set `ds_obj`, whose directory is `dir`, read with its key, if that is loaded
+    /// (`spa_keystore_create_mapping`).
+    pub(crate) fn map_key(&self, ds_obj: u64, dir: u64) -> Result<()> {
+        let wrapping = self.keys.wrapping.read();
+        if wrapping.is_empty() {
+            return Ok(());
+        }
+        let store = self.mos.store();
+        let Some(key) = self.key_of_dir(dir)? else {
+            store.keys().unmap(ds_obj);
+            return Ok(());
+        };
+        let Some(with) = wrapping.get(&key.root) else { return Ok(()) };
+        let mut unwrapped = self.keys.unwrapped.lock();
+        let loaded = match unwrapped.get(&key.object) {
+            Some(loaded) => loaded.clone(),
+            None => {
+                let why = |e| self.corrupt(key.object, format!("it cannot be unwrapped: {e}"));
+                let loaded = LoadedKey::new(key.root, with.unwrap(&key.wrapped).map_err(why)?);
+                unwrapped.insert(key.object, loaded.clone());
+                loaded
+            }
+        };
+        store.keys().map(ds_obj, &loaded);
+        Ok(())
+    }
+}

@@ -1,0 +1,98 @@
+//! Blocks of encrypted datasets (`zio_decrypt`, `arc_hdr_decrypt`, `arc_hdr_authenticate`).
+//!
+//! Between the checksum and decompression a block is decrypted or authenticated with the key of its dataset. Indirect
+//! blocks and object sets are authenticated by their logical bytes, and indirect blocks without a key as well.
+//!
+//! Invariant: in a dataset whose key is loaded nothing is read that the key does not vouch for: neither a block that is
+//! not protected nor one whose contents lie in its pointer.
+
+use super::{Reader, Store, unpack};
+use crate::decoded::{PLAIN, View};
+use crate::error::{BlockError, Bookmark};
+use crate::keyless;
+use cenote_format::DecodeError;
+use cenote_format::abd::Abd;
+use cenote_format::blkptr::BlockPointer;
+use cenote_format::crypt::{self, CryptError};
+use cenote_format::dmu::DmuType;
+
+/// Which of the decrypted blocks in the caches are those of this reader.
+pub(super) fn view_of(reader: &Reader) -> View {
+    reader.as_ref().map_or(PLAIN, |loaded| loaded.id())
+}
+
+fn wrong(bp: &BlockPointer, at: Bookmark, source: impl Into<CryptError>) -> BlockError {
+    BlockError::Authentication { at, bp: Box::new(*bp), source: source.into() }
+}
+
+impl Store {
+    /// The key that a block is read with; `None` if it takes none.
+    ///
+    /// # Errors
+    /// `Encrypted`: its key is not loaded; `Authentication`: it is not protected, and its dataset is encrypted.
+    pub(super) fn reader(&self, bp: &BlockPointer, at: Bookmark) -> Result<Reader, BlockError> {
+        let loaded = if keyless::uses_keys() { self.keys().of(at.objset) } else { None };
+        match (loaded, bp.uses_crypt()) {
+            (Some(loaded), true) => Ok(Some(loaded)),
+            (Some(_), false) => {
+                let why = "a block that is not protected, in an encrypted dataset";
+                Err(wrong(bp, at, DecodeError::invalid("block pointer", why)))
+            }
+            (None, true) if bp.is_encrypted() && !keyless::may_read(bp) => {
+                Err(BlockError::Encrypted { at })
+            }
+            (None, _) => Ok(None),
+        }
+    }
+
+    /// The physical bytes of a block that was read, decrypted or authenticated. Those of indirect blocks and object sets
+    /// are as they were.
+    pub(super) fn plain(
+        &self,
+        bp: &BlockPointer,
+        at: Bookmark,
+        reader: &Reader,
+        physical: Abd,
+    ) -> Result<Abd, BlockError> {
+        let Some(loaded) = reader.as_ref().filter(|_| bp.level() == 0) else { return Ok(physical) };
+        let failed = |e| wrong(bp, at, e);
+        if bp.is_encrypted() {
+            return loaded.key().decrypt(bp, &physical).map_err(failed);
+        }
+        if bp.object_type() != DmuType::OBJSET.0 {
+            loaded.key().authenticate(bp, &physical).map_err(failed)?;
+        }
+        Ok(physical)
+    }
+
+    /// The logical bytes of a block that was read: decrypted, decompressed, authenticated.
+    pub(super) fn opened(
+        &self,
+        bp: &BlockPointer,
+        at: Bookmark,
+        reader: &Reader,
+        physical: &Abd,
+    ) -> Result<Abd, BlockError> {
+        let unpacked = |physical: &Abd| {
+            let decode = |source| BlockError::Decode { at, bp: Box::new(*bp), source };
+            unpack(bp, physical).map_err(decode)
+        };
+        if !bp.uses_crypt() {
+            return unpacked(physical);
+        }
+        let data = unpacked(&self.plain(bp, at, reader, physical.clone())?)?;
+        let checked = match reader {
+            _ if bp.level() > 0 => crypt::check_indirect(bp, &data.bytes()),
+            Some(loaded) if bp.object_type() == DmuType::OBJSET.0 => {
+                crypt::check_objset(loaded.key(), &data.bytes(), bp.byte_order())
+            }
+            _ => Ok(()),
+        };
+        checked.map(|()| data).map_err(|e| wrong(bp, at, e))
+    }
+
+    /// What was decrypted with the keys of these numbers leaves the caches.
+    pub(crate) fn forget_decrypted(&self, keys: &[u64]) {
+        self.decoded.retain(|(_, view), _| !keys.contains(view));
+    }
+}
