@@ -219,7 +219,11 @@ pub fn place(tool: &str, args: &[OsString]) -> Where {
 
 /// Whether a command reads the user's standard input.
 fn reads_input(tool: &str, args: &[OsString]) -> bool {
-    tool == "zfs" && zfs::reads_input(args)
+    match tool {
+        "zfs" => zfs::reads_input(args),
+        "zpool" => zpool::import::reads_input(args),
+        _ => false,
+    }
 }
 
 /// Runs a command in `ctx`, if its caller may give it; returns the exit code.

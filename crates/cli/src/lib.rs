@@ -46,6 +46,7 @@ pub mod dispatch;
 pub mod generate;
 pub mod interval;
 pub mod json;
+pub mod keys;
 pub mod list;
 pub mod locate;
 pub mod manual;

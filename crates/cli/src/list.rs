@@ -8,7 +8,7 @@
 //! way down is reported and not entered again, so that a damaged pool cannot make the listing endless.
 
 use crate::context::Context;
-use crate::locate::{Locator, Name, Place};
+use crate::locate::{KeyArgs, Locator, Name, Place};
 use cenote_command::clock;
 use cenote_command::outcome::Outcome;
 use cenote_zpl::{Attr, FileSystem};
@@ -39,6 +39,8 @@ pub struct LsArgs {
     /// Open the pool from the devices in DIR (or the image file DIR) instead of an imported one
     #[arg(short = 'd', value_name = "DIR")]
     dirs: Vec<OsString>,
+    #[command(flatten)]
+    keys: KeyArgs,
     /// What to list: pool/fs[@snapshot][:/path]
     #[arg(required = true, value_name = "DATASET[:/PATH]")]
     names: Vec<OsString>,
@@ -57,6 +59,8 @@ pub struct CatArgs {
     /// Open the pool from the devices in DIR (or the image file DIR) instead of an imported one
     #[arg(short = 'd', value_name = "DIR")]
     dirs: Vec<OsString>,
+    #[command(flatten)]
+    keys: KeyArgs,
     /// What to write out: pool/fs[@snapshot]:/path, or a volume
     #[arg(required = true, value_name = "DATASET:/PATH")]
     names: Vec<OsString>,
@@ -76,7 +80,7 @@ pub fn ls(args: &LsArgs, ctx: &mut Context) -> i32 {
 }
 
 fn ls_all(args: &LsArgs, ctx: &mut Context) -> Outcome {
-    let mut locator = Locator::new(&args.dirs, ctx);
+    let mut locator = Locator::new(&args.dirs, &args.keys, ctx);
     let mut lister =
         Lister { args, good: true, titled: args.names.len() > 1 || args.recursive, first: true };
     for name in args.names.iter().map(|n| Name::parse(n)) {
@@ -323,7 +327,7 @@ pub fn cat(args: &CatArgs, ctx: &mut Context) -> i32 {
 }
 
 fn cat_all(args: &CatArgs, ctx: &mut Context) -> Outcome {
-    let mut locator = Locator::new(&args.dirs, ctx);
+    let mut locator = Locator::new(&args.dirs, &args.keys, ctx);
     let mut good = true;
     for name in args.names.iter().map(|n| Name::parse(n)) {
         let written = match locator.open(&name, true, ctx) {

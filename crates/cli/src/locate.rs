@@ -4,8 +4,10 @@
 //! opened for this command alone.
 
 use crate::context::Context;
+use crate::keys::{self, LoadKey};
 use crate::pools::{Imported, Opened, reason};
 use crate::zfs::select::{Kinds, Node, open};
+use cenote_daemon::input::Input;
 use cenote_dsl::DatasetKind;
 use cenote_engine::EngineError;
 use cenote_inspect::map::InUse;
@@ -158,14 +160,39 @@ pub struct Locator {
     incomplete: HashSet<String>,
     /// The message about such a dataset, if it was not printed yet.
     left_out: Option<String>,
+    /// How keys of pools found in directories are loaded, if they are.
+    load_keys: Option<LoadKey>,
+}
+
+/// Keys of encrypted datasets in a pool that is not imported.
+#[derive(Debug, Default, clap::Args)]
+pub struct KeyArgs {
+    /// With -d, load the key of an encrypted dataset first, from its keylocation
+    #[arg(long, requires = "dirs")]
+    load_key: bool,
+    /// As --load-key, with the key at LOCATION: prompt or file:///PATH
+    #[arg(short = 'L', long, value_name = "LOCATION", requires = "dirs")]
+    keylocation: Option<String>,
+}
+
+impl KeyArgs {
+    /// How keys are loaded, if they are.
+    fn how(&self) -> Option<LoadKey> {
+        let location = self.keylocation.clone();
+        (self.load_key || location.is_some()).then(|| LoadKey { verify: false, location })
+    }
 }
 
 impl Locator {
-    /// `dirs` are the directories of `-d`, as the user wrote them.
-    pub fn new(dirs: &[OsString], ctx: &Context) -> Locator {
-        let dirs = dirs.iter().map(|d| ctx.path(d)).collect();
+    /// `dirs` are the directories of `-d`, as the user wrote them; `keys` says how keys are loaded there.
+    pub fn new(dirs: &[OsString], keys: &KeyArgs, ctx: &mut Context) -> Locator {
+        let dirs: Vec<_> = dirs.iter().map(|d| ctx.path(d)).collect();
         let (opened, filesystems, incomplete, left_out) = Default::default();
-        Locator { dirs, opened, filesystems, incomplete, left_out }
+        let load_keys = keys.how();
+        if load_keys.is_some() && ctx.input.is_none() {
+            ctx.input = Input::of_process(ctx.cancel.clone()).ok();
+        }
+        Locator { dirs, opened, filesystems, incomplete, left_out, load_keys }
     }
 
     /// What is missing in what was opened last, once for each dataset: the command has not done all that it
@@ -218,7 +245,7 @@ impl Locator {
         Ok(Place::File(fs, ino))
     }
 
-    fn dataset(&mut self, name: &str, ctx: &Context) -> Result<Node, String> {
+    fn dataset(&mut self, name: &str, ctx: &mut Context) -> Result<Node, String> {
         if self.dirs.is_empty() {
             return open(ctx, name, Kinds::DATASET);
         }
@@ -237,6 +264,12 @@ impl Locator {
         let full = format!("{}{rest}", imported.name());
         match imported.pool().dsl().find(&full) {
             Ok(Some(dataset)) if Kinds::DATASET.meets(Kinds::of(&dataset)) => {
+                if let Some(how) = &self.load_keys {
+                    let all = std::slice::from_ref(&dataset);
+                    if !keys::load_for(&imported, all, how, ctx) {
+                        return Err(format!("cannot open '{name}': encryption key not loaded"));
+                    }
+                }
                 Ok(Node { imported, dataset, seen: None })
             }
             Ok(Some(_)) => Err(format!(

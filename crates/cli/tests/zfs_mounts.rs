@@ -207,28 +207,6 @@ fn what_is_in_use_keeps_nothing_else_mounted() {
 }
 
 #[test]
-fn keys_that_are_to_be_loaded_are_missed() {
-    if !can_mount() {
-        return;
-    }
-    let s = Session::new();
-    let dir = cenote_testpools::pool("crypt").dir;
-    let root = s.root();
-    s.run(&format!("zpool import -N -o readonly=on -R {root} -d {} crypt", dir.display()))
-        .ok_but_for_logs();
-    let missed = "cannot mount 'crypt/phrase': loading keys is not supported yet";
-    assert_eq!(
-        s.run("zfs mount crypt/phrase").fails(1),
-        "cannot mount 'crypt/phrase': encryption key not loaded"
-    );
-    assert_eq!(s.run("zfs mount -l crypt/phrase").fails(1), missed);
-    s.run("zfs mount -R crypt/phrase").ok();
-    let said = s.run("zfs mount -lR crypt/phrase").fails(1);
-    assert!(said.lines().any(|l| l == missed), "{said}");
-    s.run("zpool export crypt").ok();
-}
-
-#[test]
 fn what_belongs_to_a_zone_is_not_mounted() {
     if !can_mount() {
         return;

@@ -5,8 +5,10 @@
 
 use cenote_command::Cancel;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::fd::AsFd;
 
 /// Longest time between two checks, in nanoseconds.
 const POLL_TIMEOUT: i64 = 200_000_000;
@@ -21,6 +23,45 @@ impl Input {
     /// Input of a command that `cancel` cancels.
     pub fn new(file: File, cancel: Cancel) -> Input {
         Input { file, cancel }
+    }
+}
+
+impl Input {
+    /// Standard input of this process.
+    ///
+    /// # Errors
+    /// It has none.
+    pub fn of_process(cancel: Cancel) -> io::Result<Input> {
+        let own = io::stdin().as_fd().try_clone_to_owned()?;
+        Ok(Input::new(own.into(), cancel))
+    }
+}
+
+/// Has a terminal show again what is typed, when it is dropped.
+pub struct Hidden {
+    terminal: File,
+    before: Termios,
+}
+
+impl Drop for Hidden {
+    fn drop(&mut self) {
+        // It may be gone.
+        let _ = tcsetattr(&self.terminal, OptionalActions::Flush, &self.before);
+    }
+}
+
+impl Input {
+    /// Has the terminal that this is not show what is typed.
+    ///
+    /// # Errors
+    /// It is no terminal.
+    pub fn hidden(&self) -> io::Result<Hidden> {
+        let before = tcgetattr(&self.file)?;
+        let mut silent = before.clone();
+        silent.local_modes -=
+            LocalModes::ECHO | LocalModes::ECHOE | LocalModes::ECHOK | LocalModes::ECHONL;
+        tcsetattr(&self.file, OptionalActions::Flush, &silent)?;
+        Ok(Hidden { terminal: self.file.try_clone()?, before })
     }
 }
 

@@ -20,7 +20,7 @@ mod progress;
 mod tree;
 
 use crate::context::Context;
-use crate::locate::{Locator, Name, Place};
+use crate::locate::{KeyArgs, Locator, Name, Place};
 use cenote_command::outcome::{Outcome, fail};
 use clap::Args;
 use progress::Progress;
@@ -50,6 +50,8 @@ pub struct CpArgs {
     /// Open the pool from the devices in DIR (or the image file DIR) instead of an imported one
     #[arg(short = 'd', value_name = "DIR")]
     dirs: Vec<OsString>,
+    #[command(flatten)]
+    keys: KeyArgs,
     /// What to copy, pool/fs[@snapshot][:/path] or a volume; then where to
     #[arg(required = true, num_args = 2.., value_names = ["DATASET[:/PATH]", "DESTINATION"])]
     names: Vec<OsString>,
@@ -77,7 +79,7 @@ fn cp_all(args: &CpArgs, ctx: &mut Context) -> Outcome {
     if sources.len() > 1 && !into {
         return fail(format!("cenote cp: '{}' is not a directory", target.display()));
     }
-    let mut locator = Locator::new(&args.dirs, ctx);
+    let mut locator = Locator::new(&args.dirs, &args.keys, ctx);
     let mut progress = Progress::new(args.quiet, args.json, ctx);
     let mut opened: Vec<(Name, Place, PathBuf)> = Vec::new();
     for name in sources.iter().map(|n| Name::parse(n)) {

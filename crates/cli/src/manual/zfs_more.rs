@@ -217,6 +217,32 @@ pub const PAGES: &[Page] = &[
         examples: &[("zfs rewrite -r /tank/home/old", "Compress old files as new ones.")],
     },
     Page {
+        command: "load-key",
+        about: "load keys of encrypted datasets",
+        text: "Loads the key of an encryption root, so that it and what has its key below it can be mounted. The key is \
+               where the property keylocation says: prompt asks for it on the terminal, without showing what is typed, or \
+               reads it from standard input; file:///PATH reads a file. A raw key cannot be typed.",
+        operands: "<filesystem>|<volume>",
+        options: &[
+            flag("-a", "All encryption roots of all pools"),
+            takes("-L", "prompt|file:///...", "Where the key is, in place of keylocation"),
+            flag("-n", "Say whether the key is right, and load nothing"),
+            flag("-r", "All encryption roots at and below the dataset"),
+        ],
+        examples: &[("zfs load-key -r tank/home", "Load the keys of tank/home and of what is below.")],
+    },
+    Page {
+        command: "unload-key",
+        about: "unload keys of encrypted datasets",
+        text: "Unloads the key of an encryption root and wipes it. What it opens must not be mounted.",
+        operands: "<filesystem>|<volume>",
+        options: &[
+            flag("-a", "All encryption roots of all pools"),
+            flag("-r", "All encryption roots at and below the dataset"),
+        ],
+        examples: &[("zfs unload-key tank/home", "Close tank/home.")],
+    },
+    Page {
         command: "wait",
         about: "wait until something in a file system is over",
         text: "Waits until what was deleted while it was open is gone from a file system.",

@@ -7,6 +7,7 @@
 //! | [`set`] | `zfs set`, `zfs inherit` |
 //! | [`change`] | what these have in common |
 //! | [`list`] | `zfs list` |
+//! | [`load_key`] | `zfs load-key`, `zfs unload-key` |
 //! | [`get`] | `zfs get` |
 //! | [`mount`] | `zfs mount`, `zfs unmount` |
 //! | [`mount_helper`] | `mount.zfs`, which mount(8) runs |
@@ -31,6 +32,7 @@ pub mod get;
 pub mod holds;
 pub mod ids_to_path;
 pub mod list;
+pub mod load_key;
 pub mod mount;
 pub mod mount_helper;
 pub mod project;
@@ -99,8 +101,8 @@ const TOOL: Tool = Tool {
         row("holds", Runs::Looks(holds::run), usage::HOLDS),
         row("release", Runs::Pools(holds::release), usage::RELEASE),
         None,
-        row("load-key", Runs::Missing, usage::LOAD_KEY),
-        row("unload-key", Runs::Missing, usage::UNLOAD_KEY),
+        row("load-key", Runs::Pools(load_key::load), usage::LOAD_KEY),
+        row("unload-key", Runs::Pools(load_key::unload), usage::UNLOAD_KEY),
         row("change-key", Runs::Missing, usage::CHANGE_KEY),
         None,
         row("program", Runs::Missing, usage::PROGRAM),
@@ -148,7 +150,15 @@ pub fn place(args: &[OsString]) -> Where {
 
 /// Whether a command reads standard input.
 pub fn reads_input(args: &[OsString]) -> bool {
-    args.first().is_some_and(|name| name == "receive" || name == "recv")
+    let loads_keys = || {
+        let mut options = args.iter().filter_map(|arg| arg.to_str()).skip(1);
+        options.any(|arg| arg.starts_with('-') && !arg.starts_with("--") && arg.contains('l'))
+    };
+    args.first().is_some_and(|name| match name.to_str() {
+        Some("receive" | "recv" | "load-key") => true,
+        Some("mount") => loads_keys(),
+        _ => false,
+    })
 }
 
 /// Runs a command of `zfs`; returns the exit code.

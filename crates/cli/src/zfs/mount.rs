@@ -8,6 +8,7 @@ mod progress;
 
 use crate::context::Context;
 use crate::json::document;
+use crate::keys::{self, LoadKey};
 use crate::mounts::moving::remount;
 use crate::mounts::table::{Way, unmount_each};
 use crate::mounts::{Directory, How, Listed, NotMounted, mount_one, mount_or_say, mountable};
@@ -83,7 +84,8 @@ fn list_json(ctx: &mut Context) -> Outcome {
 
 fn mount_many(names: &[String], how: &How, verbose: bool, ctx: &mut Context) -> Outcome {
     let pools = ctx.pools.clone();
-    let _change = pools.change();
+    // A user who types a key keeps nobody waiting.
+    let change = (!how.load_key).then(|| pools.change());
     let mut roots = Vec::new();
     if names.is_empty() {
         for imported in pools.all() {
@@ -99,18 +101,22 @@ fn mount_many(names: &[String], how: &How, verbose: bool, ctx: &mut Context) -> 
             Err(message) => return usage(message),
         }
     }
-    let mut todo = Vec::new();
+    let (mut todo, mut keys_loaded) = (Vec::new(), true);
     for (imported, root) in roots {
         let found = mountable(&imported, &root, ctx);
+        if how.load_key {
+            keys_loaded &= keys::load_for(&imported, &found, &LoadKey::default(), ctx);
+        }
         todo.extend(found.into_iter().map(|d| (Arc::clone(&imported), d)));
     }
+    let _change = change.unwrap_or_else(|| pools.change());
     for each in todo.chunk_by(|a, b| Arc::ptr_eq(&a.0, &b.0)) {
         let Some((imported, _)) = each.first() else { continue };
         let datasets: Vec<Dataset> = each.iter().map(|(_, d)| d.clone()).collect();
         replay::before_mounting(imported, &datasets, false, how, ctx);
     }
     let mut progress = Progress::of(todo.len(), Instant::now());
-    let mut good = true;
+    let mut good = keys_loaded;
     for (imported, d) in &todo {
         if ctx.cancelled() {
             return Ok(1);
@@ -125,6 +131,14 @@ fn mount_many(names: &[String], how: &How, verbose: bool, ctx: &mut Context) -> 
 
 fn mount_named(name: &str, how: &How, ctx: &mut Context) -> Outcome {
     let pools = ctx.pools.clone();
+    if how.load_key
+        && let Ok(node) = open(ctx, name, Kinds::FILESYSTEM)
+    {
+        let all = std::slice::from_ref(&node.dataset);
+        if !keys::load_for(&node.imported, all, &LoadKey::default(), ctx) {
+            return Err(Stop::Said(1));
+        }
+    }
     let _change = pools.change();
     let node = match open(ctx, name, Kinds::FILESYSTEM) {
         Ok(node) => node,

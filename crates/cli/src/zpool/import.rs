@@ -15,6 +15,7 @@
 use crate::cachefile::{self, Setting};
 use crate::commands::Where;
 use crate::context::Context;
+use crate::keys::{self, LoadKey};
 use crate::mounts::{How, mount_each, mountable};
 use crate::options::{Spec, bytes, parse};
 use crate::pools::{Imported, Opened};
@@ -34,7 +35,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 const SPEC: Spec =
-    Spec { short: "ac:Dd:fFmnNo:R:stT:X", refused: "ClV", refused_long: &["rewind-to-checkpoint"] };
+    Spec { short: "ac:Dd:fFlmnNo:R:stT:X", refused: "CV", refused_long: &["rewind-to-checkpoint"] };
 
 /// A command line taken apart.
 #[derive(Debug, Default)]
@@ -43,6 +44,8 @@ struct Request {
     destroyed: bool,
     dry_run: bool,
     mount: bool,
+    /// `-l`: keys are loaded before file systems are mounted.
+    load_keys: bool,
     paths: Vec<OsString>,
     /// `-c`: the cache file that names the pools.
     from_cachefile: Option<OsString>,
@@ -71,6 +74,7 @@ impl Request {
                 'd' => r.paths.push(opt.value),
                 'f' => r.options.force = true,
                 'F' => r.options.rewind = true,
+                'l' => r.load_keys = true,
                 'm' => r.options.allow_missing_log = true,
                 'n' => r.dry_run = true,
                 'N' => r.mount = false,
@@ -93,6 +97,9 @@ impl Request {
         }
         if (r.dry_run || r.options.extreme_rewind) && !r.options.rewind {
             return usage("-n or -X only meaningful with -F");
+        }
+        if r.load_keys && !r.mount {
+            return usage("-l is incompatible with -N");
         }
         if r.names.len() > if r.all { 0 } else { 2 } {
             return usage("too many arguments");
@@ -187,6 +194,44 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         }
         request.options.altroot = Some(root.clone());
     }
+    if !request.load_keys {
+        return import_asked(&request, ctx);
+    }
+    let pools = Arc::clone(&ctx.pools);
+    let before: Vec<u64> = pools.all().iter().map(|pool| pool.guid()).collect();
+    let done = import_asked(&request, ctx)?;
+    let mut mounted = true;
+    for imported in pools.all().iter().filter(|pool| !before.contains(&pool.guid())) {
+        load_keys(imported, ctx)?;
+        let _change = pools.change();
+        mounted &= mount_all(imported, &request, ctx);
+    }
+    Ok(done.max(i32::from(!mounted)))
+}
+
+/// Loads the keys of an imported pool that can be loaded (`zfs_crypto_attempt_load_keys`), while nothing waits for that.
+fn load_keys(imported: &Imported, ctx: &mut Context) -> Result<(), Stop> {
+    let pool = imported.pool();
+    let roots = pool.dsl().root().and_then(|root| keys::roots(imported, &root));
+    let roots = roots.map_err(|e| Stop::Fail(format!("cannot open '{}': {e}", imported.name())))?;
+    let mut loaded = 0;
+    for root in &roots {
+        loaded += usize::from(keys::load(imported, root, &LoadKey::default(), ctx));
+        if ctx.cancelled() {
+            break;
+        }
+    }
+    writeln!(ctx.out, "{loaded} / {} keys successfully loaded", roots.len())?;
+    Ok(())
+}
+
+/// Whether a command line has keys loaded, which may be typed.
+pub fn reads_input(args: &[OsString]) -> bool {
+    let import = args.split_first().filter(|(name, _)| *name == "import");
+    import.is_some_and(|(_, rest)| Request::parse(rest).is_ok_and(|r| r.load_keys))
+}
+
+fn import_asked(request: &Request, ctx: &mut Context) -> Outcome {
     let pools = Arc::clone(&ctx.pools);
     let _change = request.imports().then(|| pools.change());
     if let Some(name) = request.names.first()
@@ -199,8 +244,8 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         ));
     }
     let Some(file) = &request.from_cachefile else {
-        let candidates = search(&request, ctx);
-        return Ok(import_from(&candidates, &request, ctx)?.code());
+        let candidates = search(request, ctx);
+        return Ok(import_from(&candidates, request, ctx)?.code());
     };
     let cached = match CacheFile::read(&ctx.path(file)) {
         Ok(cached) => cached,
@@ -212,7 +257,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
             };
         }
     };
-    let first = import_from(&wanted(cached.candidates(), &request, ctx), &request, ctx);
+    let first = import_from(&wanted(cached.candidates(), request, ctx), request, ctx);
     let first = match first {
         Err(Stop::Fail(why)) => {
             ctx.complain(why);
@@ -224,7 +269,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         return Ok(first.code());
     }
     writeln!(ctx.out, "cachefile import failed, retrying")?;
-    Ok(import_from(&wanted(cached.candidates_nearby(), &request, ctx), &request, ctx)?.code())
+    Ok(import_from(&wanted(cached.candidates_nearby(), request, ctx), request, ctx)?.code())
 }
 
 /// What became of an import, or of several: the worst.
@@ -422,9 +467,11 @@ fn settle(
     {
         ctx.complain(format_args!("cannot set property for '{}': {why}", imported.name()));
     }
-    if !request.mount {
-        return true;
-    }
+    !request.mount || request.load_keys || mount_all(imported, request, ctx)
+}
+
+/// Mounts what is meant to be mounted of a pool. False: not all of it is.
+fn mount_all(imported: &Imported, request: &Request, ctx: &mut Context) -> bool {
     let mounted = match imported.pool().dsl().root() {
         Ok(root) => {
             let all = mountable(imported, &root, ctx);

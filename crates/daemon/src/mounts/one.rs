@@ -32,8 +32,7 @@ pub struct How {
     pub overlay: bool,
     /// `-f`: also what was received without all of its files (redacted).
     pub force: bool,
-    /// `-l`: the key is loaded first. Of what is encrypted that fails, as there is no way to load one
-    /// yet; for everything else it means nothing.
+    /// `-l`: the command loads the key first.
     pub load_key: bool,
     /// The directory that mount(8) was given, which counts in place of the mountpoint.
     pub at: Option<PathBuf>,
@@ -367,9 +366,6 @@ fn check(
         "off" => return not_meant("'canmount' property is set to 'off'"),
         "noauto" if !explicit => return not_meant("'canmount' property is set to 'noauto'"),
         _ => {}
-    }
-    if value("keystatus")? == "unavailable" && how.load_key {
-        return Err(failed(name, &"loading keys is not supported yet"));
     }
     if value("keystatus")? == "unavailable" {
         return not_meant("encryption key not loaded");

@@ -8,7 +8,8 @@
 //! A changed property takes effect in a mount that stands if the kernel can be told, or if what it was told is
 //! enough (`Kernels::suffice_for`).
 //!
-//! Invariants: a snapshot, and any file system of a pool that is imported read-only, is mounted read-only. Options
+//! Invariants: a snapshot, an encrypted file system, and any one of a pool that is imported read-only, is mounted
+//! read-only. Options
 //! that are not understood are refused by name; some that the kernel never asks about are accepted without effect.
 
 use super::How;
@@ -121,7 +122,9 @@ impl Settings {
         for option in &how.options {
             settings.apply(option, imported, &mut listed)?;
         }
-        if imported.engine().is_none() || d.kind == DatasetKind::Snapshot {
+        // What is encrypted is not written yet.
+        let encrypted = pool.dsl().crypto_key(d).map_err(|e| e.to_string())?.is_some();
+        if imported.engine().is_none() || d.kind == DatasetKind::Snapshot || encrypted {
             settings.files.read_only = true;
         }
         let first = if settings.files.read_only { "ro" } else { "rw" };

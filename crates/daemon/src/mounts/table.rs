@@ -276,6 +276,12 @@ impl Mounts {
         self.look().iter().map(|m| m.listed.clone()).collect()
     }
 
+    /// The datasets that are mounted, or were and have files open still.
+    pub fn in_use(&self) -> Vec<String> {
+        let all = self.lock();
+        all.mounted.iter().chain(&all.lingering).map(|m| m.listed.dataset.clone()).collect()
+    }
+
     /// Every place where something is mounted, in order of mounting.
     pub fn places(&self) -> Vec<Listed> {
         let all = self.lock();
