@@ -14,6 +14,7 @@
 //!   sample pools ([`seeds`]) and a deterministic mutator ([`mutate`]).
 
 mod change;
+mod crypt;
 pub mod mutate;
 mod request;
 pub mod seeds;
@@ -34,6 +35,7 @@ pub struct Target {
 pub const TARGETS: &[Target] = &[
     Target { name: "blkptr", run: targets::blkptr },
     Target { name: "checksum", run: targets::checksum },
+    Target { name: "crypt", run: crypt::crypt },
     Target { name: "decompress", run: targets::decompress },
     Target { name: "dnode", run: targets::dnode },
     Target { name: "dsl", run: targets::dsl },

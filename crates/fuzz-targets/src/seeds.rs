@@ -91,11 +91,18 @@ impl Collector {
         }
         if block.bp.level() > 0 {
             self.add("blkptr", 2, &[order], &data[..data.len().min(4096)]);
+            self.add("crypt", 2, &[order, 2], &data[..data.len().min(4096)]);
             return;
         }
         match kind {
-            DmuType::DNODE => self.dnodes(order, block),
-            DmuType::OBJSET => self.add("dnode", 1, &[order], data),
+            DmuType::DNODE => {
+                self.add("crypt", 0, &[order, 0], &data[..data.len().min(4096)]);
+                self.dnodes(order, block);
+            }
+            DmuType::OBJSET => {
+                self.add("crypt", 3, &[order, 3], data);
+                self.add("dnode", 1, &[order], data);
+            }
             DmuType::SPACE_MAP => self.add("spacemap", 0, &[order, 9], data),
             DmuType::PACKED_NVLIST => self.add("nvlist", 1, &[], data),
             DmuType::BPOBJ | DmuType::DEADLIST => self.add("blkptr", 3, &[order], data),
@@ -123,6 +130,7 @@ impl Collector {
             {
                 for (n, (_, log)) in image.log(&set.zil)?.iter().enumerate() {
                     self.add("zil", n as u64, &[0], log);
+                    self.add("crypt", 1, &[0, 1], log);
                     let records = log.get(CHAIN_SIZE..).unwrap_or_default();
                     self.add("zil", n as u64, &[2], records);
                 }
