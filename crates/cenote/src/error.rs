@@ -1,6 +1,7 @@
 //! What can go wrong.
 
 use cenote_admin::ErrorKind;
+use cenote_dsl::crypt::KeyError;
 use cenote_engine::EngineError;
 use cenote_engine::change::ChangeError;
 use cenote_engine::create::CreateError;
@@ -42,6 +43,9 @@ pub enum Error {
     /// An operation of administration was not done: something is in the way, a stream does not fit, …
     #[error(transparent)]
     Admin(cenote_admin::Error),
+    /// A key of an encrypted dataset is not loaded or unloaded.
+    #[error(transparent)]
+    Key(#[from] KeyError),
     /// A property has a value that is not of the type that was asked for.
     #[error("{property}: unexpected value '{text}'")]
     Value {
@@ -88,6 +92,7 @@ impl Error {
             Error::Change { error, .. } => ErrorKind::from(error),
             Error::Busy(_) => ErrorKind::Busy,
             Error::Admin(e) => e.kind(),
+            Error::Key(e) => crate::key::kind(e),
             Error::ReadOnly => ErrorKind::ReadOnly,
             Error::File(_) | Error::Io(_) => ErrorKind::Io,
         }

@@ -76,6 +76,7 @@
 //! | send to any writer | [`Dataset::send`], [`Dataset::send_from`], [`Stream`] (packages), [`Pool::resume_send`] |
 //! | receive from any reader | [`Pool::receive`], [`Pool::receive_with`], [`Pool::abort_receive`] |
 //! | files and directories | [`Dataset::filesystem`], [`FileSystem`], [`File`] |
+//! | encrypted datasets, which are read | [`Dataset::load_key`], [`Dataset::unload_key`], [`Key`] |
 //! | volumes | [`Dataset::volume`], [`Volume`] |
 //! | numbers that may be changed while pools are in use | [`tunables`] |
 //! | errors | [`Error`], [`Error::kind`], [`Error::in_the_way`] |
@@ -98,6 +99,7 @@ mod error;
 mod file;
 mod filesystem;
 mod host;
+mod key;
 mod live;
 mod pool;
 pub mod property;
@@ -109,6 +111,7 @@ mod write;
 pub use cenote_admin::ErrorKind;
 pub use cenote_admin::contents;
 pub use cenote_admin::userspace::{OwnerKind, Usage};
+pub use cenote_dsl::crypt::KeyError;
 pub use cenote_dsl::props::{Account, Who as Owners};
 pub use cenote_dsl::{DatasetKind, Source};
 pub use cenote_engine::change::ChangeError;
@@ -120,6 +123,7 @@ pub use dataset::{Dataset, Datasets};
 pub use error::{Error, Result};
 pub use file::File;
 pub use filesystem::{DirEntry, FileSystem, ReadDir};
+pub use key::Key;
 pub use pool::{Found, Pool};
 pub use property::Setting;
 pub use snapshot::{Hold, Newer};

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // A failure fails the test.
 
-use cenote::{DatasetKind, Error, Pool};
+use cenote::{DatasetKind, Error, ErrorKind, Key, Pool};
 use sha2::{Digest, Sha256};
 use std::io::{Read, Seek, SeekFrom};
 use std::process::Command;
@@ -147,4 +147,34 @@ fn examples_run() {
             assert_eq!(text.len(), fs.read(&path).unwrap().len());
         }
     }
+}
+
+#[test]
+fn encrypted_datasets_are_read_with_their_keys() {
+    let (files, pool) = open("crypt");
+    let manifest = files.manifest();
+    let keys = &manifest["keys"];
+    let phrase = pool.dataset("crypt/phrase").unwrap();
+    let child = pool.dataset("crypt/phrase/child@enc").unwrap();
+    assert!(child.filesystem().is_err());
+    let kind = |key| phrase.load_key(key).unwrap_err().kind();
+    assert_eq!(kind(Key::Passphrase("another phrase")), ErrorKind::Denied);
+    assert_eq!(kind(Key::Raw(&[0; 32])), ErrorKind::Invalid);
+    phrase.load_key(Key::Passphrase(keys["crypt/phrase"]["passphrase"].as_str().unwrap())).unwrap();
+    assert_eq!(kind(Key::Passphrase("another phrase")), ErrorKind::Denied);
+    assert_eq!(phrase.property("keystatus").unwrap().as_deref(), Some("available"));
+    assert!(child.filesystem().unwrap().read_dir("/").unwrap().count() > 2);
+    let hexa = pool.dataset("crypt/hexa").unwrap();
+    hexa.load_key(Key::Hex(keys["crypt/hexa"]["hex"].as_str().unwrap())).unwrap();
+    let disk = pool.dataset("crypt/hexa/disk").unwrap().volume().unwrap();
+    let mut bytes = vec![0; disk.size() as usize];
+    disk.read_at(0, &mut bytes).unwrap();
+    let datasets = manifest["datasets"].as_array().unwrap();
+    let listed = datasets.iter().find(|d| d["name"] == "crypt/hexa/disk").unwrap();
+    let sum: String = Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect();
+    assert_eq!(Some(sum.as_str()), listed["volume"]["sha256"].as_str());
+    phrase.unload_key().unwrap();
+    assert_eq!(phrase.unload_key().unwrap_err().kind(), ErrorKind::NotFound);
+    assert!(child.filesystem().is_err());
+    assert_eq!(child.unload_key().unwrap_err().kind(), ErrorKind::Invalid);
 }

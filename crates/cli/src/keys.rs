@@ -12,6 +12,7 @@ use cenote_command::outcome::plain;
 use cenote_dsl::crypt::{CryptoKey, KeyError, KeyFormat};
 use cenote_dsl::{Dataset, DatasetKind};
 use cenote_format::crypt::{HEX_LEN, PASSPHRASE_MAX, PASSPHRASE_MIN, WRAPPING_LEN, WrappingKey};
+use rustix::process::{Resource, getrlimit, setrlimit};
 use std::fs::File;
 use std::io::Read;
 use zeroize::Zeroizing;
@@ -66,6 +67,16 @@ pub fn load(imported: &Imported, d: &Dataset, how: &LoadKey, ctx: &mut Context) 
     false
 }
 
+/// From now on the process leaves no core dump: in it would be keys of blocks, and what was decrypted. The limit of one byte
+/// is heeded by programs that take dumps as well (core(5)), which one of nothing is not.
+fn leave_no_core_dump() {
+    let mut limit = getrlimit(Resource::Core);
+    limit.current = Some(limit.maximum.map_or(1, |most| most.min(1)));
+    if let Err(e) = setrlimit(Resource::Core, limit) {
+        tracing::warn!("a core dump of this process would have keys in it: {e}");
+    }
+}
+
 fn try_to_load(
     imported: &Imported,
     d: &Dataset,
@@ -96,6 +107,7 @@ fn try_to_load(
     if !how.verify && dsl.keystore().has(key.root) {
         return Err(NoKey::for_good(format!("Key already loaded for '{}'.", d.name)));
     }
+    leave_no_core_dump();
     let (material, typed) = material(&location, d, key.format, ctx)?;
     let again = |why: String| NoKey { why, again: typed };
     check(key.format, &material).map_err(again)?;

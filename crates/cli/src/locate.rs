@@ -179,7 +179,7 @@ impl KeyArgs {
     /// How keys are loaded, if they are.
     fn how(&self) -> Option<LoadKey> {
         let location = self.keylocation.clone();
-        (self.load_key || location.is_some()).then(|| LoadKey { verify: false, location })
+        (self.load_key || location.is_some()).then_some(LoadKey { verify: false, location })
     }
 }
 

@@ -111,6 +111,9 @@ fn keys_are_loaded_and_unloaded_in_openzfs_words() {
         fed(&s, "zfs load-key crypt/phrase", PHRASE.as_bytes()).fails(255),
         "Key load error: Key already loaded for 'crypt/phrase'."
     );
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", s.daemon().unwrap())).unwrap();
+    let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+    assert!(["0", "1"].contains(&core.split_whitespace().nth(4).unwrap()), "{core}");
     let keys = "encryption,keyformat,keylocation,encryptionroot,pbkdf2iters";
     let shown = s.run(&format!("zfs get -Ho value,source {keys} crypt/phrase/child")).ok();
     assert_eq!(shown, "aes-128-ccm\t-\npassphrase\t-\nnone\tdefault\ncrypt/phrase\t-\n120000\t-\n");

@@ -6,7 +6,7 @@
 mod common;
 
 use common::tank::Tank;
-use common::{Done, Session, can_mount, mounts_below, must, used_by_this};
+use common::{Done, can_mount, mounts_below, must, used_by_this};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;

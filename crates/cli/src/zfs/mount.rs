@@ -84,7 +84,7 @@ fn list_json(ctx: &mut Context) -> Outcome {
 
 fn mount_many(names: &[String], how: &How, verbose: bool, ctx: &mut Context) -> Outcome {
     let pools = ctx.pools.clone();
-    // A user who types a key keeps nobody waiting.
+    // Other commands do not wait while a key is typed.
     let change = (!how.load_key).then(|| pools.change());
     let mut roots = Vec::new();
     if names.is_empty() {

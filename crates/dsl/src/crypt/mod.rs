@@ -1,8 +1,8 @@
 //! Keys of encrypted datasets (`dsl_crypt.c`).
 //!
 //! A directory that is encrypted names its key (`com.datto:crypto_key_obj`): a ZAP with the dataset's keys, wrapped
-//! (`DSL_CRYPTO_KEY`), and with the directory that is its *encryption root*. Whoever loads the key of an encryption root
-//! has the keys of all datasets below it that have the same root. A clone has the key of its origin.
+//! (`DSL_CRYPTO_KEY`), and with the directory that is its *encryption root*. The key of an encryption root opens all
+//! datasets below it that have the same root. A clone has the key of its origin.
 //!
 //! | module | what |
 //! |---|---|

@@ -8,7 +8,7 @@ use super::{CryptError, Result};
 use memmap2::MmapMut;
 use zeroize::Zeroize;
 
-/// Bytes that nobody is to find later.
+/// Bytes in memory that is locked, in no core dump, and wiped when this is dropped.
 pub struct Secret {
     pages: MmapMut,
     len: usize,
