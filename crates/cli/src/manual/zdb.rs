@@ -46,7 +46,7 @@ pub const PAGE: Page = Page {
         flag("-G, --dump-debug-msg", "At the end, print what was noted on the way"),
         flag("-H, --scripting-mode", "With -f: print for scripts"),
         takes("-I, --inflight", "<number>", "With -c: so many bytes of data are read at once"),
-        takes("-K, --key", "<key>", "The key of an encrypted dataset: its passphrase or hexadecimal digits. Other processes may see it"),
+        takes("-K, --key", "<word>", "The key of an encrypted dataset: its passphrase or hexadecimal digits. Other processes may see it"),
         flag("-L, --disable-leak-tracking", "With -b and -c: do not compare with space maps"),
         takes("-o, --option", "<word>=<word>", "Set a tunable of this process, or show it; show lists all, info what they mean"),
         takes("-p, --path", "<path>", "With -e: search here. It can be given again"),

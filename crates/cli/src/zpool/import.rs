@@ -550,7 +550,9 @@ mod tests {
         assert_eq!(why(&["-T", "x", "t"]), "invalid txg value");
         let r = request(&["-t", "tank", "other"]).unwrap();
         assert!(r.options.temporary_name && r.cachefile.as_deref() == Some("none"));
-        assert_eq!(why(&["-l", "t"]), "unsupported option: -l");
+        assert!(request(&["-l", "t"]).unwrap().load_keys);
+        assert_eq!(why(&["-l", "-N", "t"]), "-l is incompatible with -N");
+        assert_eq!(why(&["-V", "t"]), "unsupported option: -V");
         assert_eq!(why(&["-o", "tname=x", "t"]), "unsupported option: -o tname=x");
         assert_eq!(
             why(&["--rewind-to-checkpoint", "t"]),
