@@ -349,7 +349,7 @@ fn zdb_sets_tunables_for_itself() {
     // It has no pools that are imported.
     let refused = s.run(&format!("zdb -o {name}=20 -d degr")).fails(1);
     assert!(
-        refused.contains("with -o, -x and -Y, pools are those found by -e and -p only"),
+        refused.contains("with -o, -x, -K and -Y, pools are those found by -e and -p only"),
         "{refused}"
     );
     let daemons = s.run("tunables").ok();
