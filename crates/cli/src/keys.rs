@@ -270,8 +270,9 @@ fn try_to_unload(imported: &Imported, d: &Dataset, ctx: &Context) -> Result<(), 
         return Err(format!("Keys must be unloaded for encryption root of '{}' ({root}).", d.name));
     }
     let uses = |name: &String| {
-        let found = dsl.find(name).ok().flatten();
-        found.is_some_and(|d| dsl.crypto_key(&d).ok().flatten().is_some_and(|k| k.root == key.root))
+        // What cannot be read may use it.
+        let Ok(Some(mounted)) = dsl.find(name) else { return true };
+        dsl.crypto_key(&mounted).map_or(true, |of| of.is_some_and(|of| of.root == key.root))
     };
     if imported.mounts.in_use().iter().any(uses) {
         return Err(format!("'{}' is busy.", d.name));

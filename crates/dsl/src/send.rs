@@ -291,7 +291,8 @@ impl Dsl {
         if has("com.delphix:redacted_datasets") {
             return Err(SendError::Refused("redacted datasets are not supported".into()));
         }
-        match self.is_key_loaded(snapshot)? {
+        let key = self.is_key_loaded(snapshot)?;
+        match key {
             None => {}
             Some(_) if options.raw || options.saved => {
                 let why = "raw streams of encrypted datasets are not supported";
@@ -309,7 +310,8 @@ impl Dsl {
         if options.large_blocks && has("org.open-zfs:large_blocks") {
             features |= feature::LARGE_BLOCKS;
         }
-        if options.embedded && options.pool_embeds {
+        // Nothing lies in the pointers of an encrypted dataset; what does is refused when it is read.
+        if options.embedded && options.pool_embeds && key.is_none() {
             features |= feature::EMBED_DATA;
         }
         if options.compressed {

@@ -99,6 +99,42 @@ fn an_unloaded_key_opens_nothing_any_more() {
     assert!(objset(&pool, "crypt/hexa").unwrap().object(1).is_ok());
 }
 
+/// A pointer with its block in itself, which has no MAC.
+fn embedded(kind: u8, protected: bool) -> BlockPointer {
+    let mut bp = BlockPointer([0x5a5a; 16]);
+    let (size, protection) = (112 - 1, u64::from(protected) << 61);
+    bp.0[6] = 1 << 63 | protection | u64::from(kind) << 48 | 1 << 39 | 2 << 32 | size << 25 | size;
+    bp.0[10] = 9;
+    bp
+}
+
+/// A MAC is asked for that the block of a pointer has to have, whatever the pointer says of itself.
+#[test]
+fn pointers_do_not_choose_how_they_are_checked() {
+    let pool = import_with_keys("crypt");
+    let refused = |set: &ObjectSet, bp: &BlockPointer, at: Bookmark| {
+        let one = set.store().read(bp, at);
+        let many = set.store().read_many(&[(*bp, at), (*bp, at)]).pop().unwrap();
+        for read in [one, many] {
+            assert!(matches!(read, Err(BlockError::Authentication { .. })), "{at}: {read:?}");
+        }
+    };
+    for name in ROOTS {
+        let set = objset(&pool, name).unwrap();
+        let root = Bookmark::root(set.id());
+        for ((_, kind, _), (bp, at)) in blocks(&set) {
+            for protected in [false, true] {
+                refused(&set, &embedded(kind, protected), at);
+                refused(&set, &embedded(kind, protected), root);
+            }
+            if kind != DmuType::OBJSET.0 {
+                refused(&set, &bp, root);
+                assert!(ObjectSet::open(set.store().clone(), set.id(), bp).is_err());
+            }
+        }
+    }
+}
+
 /// Each word of each pointer that says how its block is protected.
 #[test]
 fn what_a_key_does_not_vouch_for_is_an_error() {

@@ -180,14 +180,14 @@ fn log_state(
     if zil.log.is_hole() {
         return Ok(Log::None);
     }
+    // It can be neither read nor given up: its header is in an object set with MACs.
+    if is_encrypted(pool, dataset)? {
+        return Ok(Log::Waiting);
+    }
     if lacks_log_vdev(pool) {
         // An import without it gives up what is in the logs (`SPA_LOG_CLEAR`).
         tracing::warn!("'{}': the intent log is given up: a log vdev is missing", dataset.name);
         return Ok(Log::Finished);
-    }
-    if is_encrypted(pool, dataset)? {
-        // It cannot be read.
-        return Ok(Log::Waiting);
     }
     let since = match zil.claim_txg {
         0 => pool.uberblock().txg.saturating_add(1),

@@ -68,8 +68,7 @@ impl Dsl {
     /// Has blocks of the object set `ds_obj`, whose directory is `dir`, read with its key, if that is loaded
     /// (`spa_keystore_create_mapping`).
     pub(crate) fn map_key(&self, ds_obj: u64, dir: u64) -> Result<()> {
-        let wrapping = self.keys.wrapping.read();
-        if wrapping.is_empty() {
+        if self.keys.wrapping.read().is_empty() {
             return Ok(());
         }
         let store = self.mos.store();
@@ -77,6 +76,8 @@ impl Dsl {
             store.keys().unmap(ds_obj);
             return Ok(());
         };
+        // Nothing is read with the lock: a device that hangs keeps no command about keys waiting.
+        let wrapping = self.keys.wrapping.read();
         let Some(with) = wrapping.get(&key.root) else { return Ok(()) };
         let mut unwrapped = self.keys.unwrapped.lock();
         let loaded = match unwrapped.get(&key.object) {

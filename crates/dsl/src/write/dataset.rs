@@ -70,6 +70,10 @@ pub fn create(
     }
     limits::check(tx, parent_dir, limits::FILESYSTEMS, 1, None)?;
     dir::refuse_encrypted(tx, parent_dir)?;
+    if let Some(origin) = origin {
+        let dir = tx.dataset(origin)?.dir;
+        dir::refuse_encrypted(tx, dir)?;
+    }
     let (len, depth) = names::length(tx, parent_dir)?;
     names::fits(len, name.len())?;
     if depth >= names::max_nesting() {

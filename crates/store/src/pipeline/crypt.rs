@@ -31,13 +31,19 @@ impl Store {
     /// # Errors
     /// `Encrypted`: its key is not loaded; `Authentication`: it is not protected, and its dataset is encrypted.
     pub(super) fn reader(&self, bp: &BlockPointer, at: Bookmark) -> Result<Reader, BlockError> {
+        let refused = |why| Err(wrong(bp, at, DecodeError::invalid("block pointer", why)));
         let loaded = if keyless::uses_keys() { self.keys().of(at.objset) } else { None };
+        // What lies in a pointer has no MAC, and only what the root is held to be tells how it is authenticated.
+        if bp.is_embedded() && (loaded.is_some() || bp.uses_crypt()) {
+            return refused("a block in its pointer, in an encrypted dataset");
+        }
+        let is_objset = bp.level() == 0 && bp.object_type() == DmuType::OBJSET.0;
+        if loaded.is_some() && (at.object, at.level) == (0, -1) && !is_objset {
+            return refused("the root of an encrypted dataset is no object set");
+        }
         match (loaded, bp.uses_crypt()) {
             (Some(loaded), true) => Ok(Some(loaded)),
-            (Some(_), false) => {
-                let why = "a block that is not protected, in an encrypted dataset";
-                Err(wrong(bp, at, DecodeError::invalid("block pointer", why)))
-            }
+            (Some(_), false) => refused("a block that is not protected, in an encrypted dataset"),
             (None, true) if bp.is_encrypted() && !keyless::may_read(bp) => {
                 Err(BlockError::Encrypted { at })
             }
