@@ -183,9 +183,14 @@ fn material(
         return Err(NoKey::for_good(why));
     }
     let path = location.strip_prefix("file://").unwrap_or_default();
-    let mut file = File::open(path).map_err(|e| {
-        NoKey::for_good(format!("Failed to open key material file: {}: {path}", plain(&e)))
-    })?;
+    let failed =
+        |why: &str| NoKey::for_good(format!("Failed to open key material file: {why}: {path}"));
+    // To open a pipe could take for ever.
+    let regular = std::fs::metadata(path).map(|found| found.is_file());
+    if !regular.map_err(|e| failed(&plain(&e)))? {
+        return Err(failed("not a regular file"));
+    }
+    let mut file = File::open(path).map_err(|e| failed(&plain(&e)))?;
     Ok((read(&mut file, format)?, false))
 }
 

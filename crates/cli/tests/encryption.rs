@@ -95,6 +95,8 @@ fn keys_are_loaded_and_unloaded_in_openzfs_words() {
     );
     let missing = s.run("zfs load-key crypt/hexa").fails(255);
     assert!(missing.starts_with("Key load error: Failed to open key material file"), "{missing}");
+    let device = s.run("zfs load-key -L file:///dev/null crypt/hexa").fails(255);
+    assert!(device.contains("not a regular file"), "{device}");
     assert!(s.run("zfs load-key").fails(2).starts_with("Missing dataset argument or -a option"));
     assert!(s.run("zfs load-key -a crypt").fails(2).starts_with("Cannot specify dataset with -a"));
 

@@ -19,6 +19,10 @@ impl<K: Hash + Eq, V: Clone> Cache<K, V> {
         self.map.lock().get(key).cloned()
     }
 
+    pub(crate) fn clear(&self) {
+        self.map.lock().clear();
+    }
+
     pub(crate) fn put(&self, key: K, value: V) {
         let mut map = self.map.lock();
         if map.len() >= self.capacity {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use cenote_dmu::objset::{GROUP_USED, META_DNODE, USER_USED};
+use cenote_dmu::write::OpenObjectSet;
 use cenote_dmu::{Error, ObjectSet};
 use cenote_dsl::crypt::KeyError;
 use cenote_format::blkptr::BlockPointer;
@@ -65,6 +66,18 @@ fn without_its_key_a_dataset_is_closed() {
     let clear = pool.dsl().find("crypt/rawk/clear").unwrap().unwrap();
     let refused = pool.dsl().load_key(&clear, WrappingKey::from_raw(&[1; 32]).unwrap());
     assert!(matches!(refused, Err(KeyError::NotEncrypted(_))));
+}
+
+/// Written as others are it would lose its MACs, whatever the change is.
+#[test]
+fn an_encrypted_object_set_is_not_opened_for_writing() {
+    for pool in [import("crypt"), import_with_keys("crypt")] {
+        for root in ROOTS {
+            let refused = OpenObjectSet::open(objset(&pool, root).unwrap()).err().unwrap();
+            assert!(refused.to_string().contains("encrypted object sets are not written"));
+        }
+        assert!(OpenObjectSet::open(objset(&pool, "crypt/rawk/clear").unwrap()).is_ok());
+    }
 }
 
 #[test]

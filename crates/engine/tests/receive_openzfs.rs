@@ -34,6 +34,7 @@ fn sent(
         compressed,
         pool_embeds: true,
         pool_has_lz4: true,
+        raw: false,
         resume: None,
         saved: false,
     };

@@ -31,6 +31,7 @@ impl Round<'_> {
             compressed: self.random.below(2) == 0,
             pool_embeds: true,
             pool_has_lz4: true,
+            raw: false,
             resume: None,
             saved: false,
         };

@@ -523,6 +523,10 @@ impl Store {
         let block = Block { data, order: bp.byte_order() };
         if keeps_decoded(bp) {
             self.decoded.insert((key, view_of(reader)), block.clone());
+            // The key may have gone meanwhile, and with it what was decrypted.
+            if reader.is_some() && self.keys.of(at.objset).is_none() {
+                self.decoded.remove(&(key, view_of(reader)));
+            }
         }
         Ok(block)
     }

@@ -129,7 +129,8 @@ pub fn run(args: &[OsString], ctx: Surroundings<'_>) -> i32 {
 
 /// Whether a command line is for a process of the user's own: it sets or shows tunables, has a key, or writes files.
 pub fn needs_own_process(args: &[OsString]) -> bool {
-    Args::parse(args).is_ok_and(|args| args.needs_own_process())
+    // What is wrong about a command line is said here: there may be a key in it.
+    Args::parse(args).map_or(true, |args| args.needs_own_process())
 }
 
 fn dispatch<'a>(args: &'a Args, mut ctx: Surroundings<'a>) -> Outcome {

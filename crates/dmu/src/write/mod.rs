@@ -327,8 +327,12 @@ pub struct OpenObjectSet {
 
 impl OpenObjectSet {
     /// Opens an object set for writing. Errors: it was never written ([create](Self::create) it);
-    /// dnode blocks of other than 16 KiB, or an impossible indirect block shift.
+    /// dnode blocks of other than 16 KiB, or an impossible indirect block shift; it is encrypted, and would lose its MACs.
     pub fn open(base: Arc<ObjectSet>) -> Result<OpenObjectSet> {
+        if base.root_bp().uses_crypt() {
+            let why = "encrypted object sets are not written".into();
+            return Err(WriteError::Invalid { object: META_DNODE, why });
+        }
         let meta = &base.phys().meta_dnode;
         if meta.block_size != DNODE_BLOCK || !object::sound_shift(meta) {
             let (size, shift) = (meta.block_size, meta.indirect_shift);

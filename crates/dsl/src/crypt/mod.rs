@@ -125,7 +125,10 @@ impl Dsl {
     /// It is not encrypted, or not an encryption root; its key is not loaded.
     pub fn unload_key(&self, d: &Dataset) -> Result<(), KeyError> {
         let key = self.root_key(d)?;
-        match self.keys.unload(key.root, self.mos.store()) {
+        let unloaded = self.keys.unload(key.root, self.mos.store());
+        // Object sets keep what they have decoded.
+        self.objsets.clear();
+        match unloaded {
             true => Ok(()),
             false => Err(KeyError::Unloaded(d.name.clone())),
         }

@@ -207,6 +207,7 @@ impl Sim {
             compressed: rng.random(),
             pool_embeds: true,
             pool_has_lz4: true,
+            raw: false,
             resume: None,
             saved: false,
         };
