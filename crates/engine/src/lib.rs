@@ -162,6 +162,7 @@ use cenote_dsl::write::DslWriteError;
 use cenote_format::invariant::caught;
 use cenote_pool::Pool;
 use cenote_pool::config::{STATE_DESTROYED, STATE_EXPORTED};
+use cenote_pool::devices::Opener;
 use cenote_pool::events::{self, PoolFailure, Sysevent};
 use cenote_pool::props::{self, PropChange};
 use cenote_store::alloc::{Allocator, Class, VdevInfo};
@@ -211,6 +212,8 @@ pub struct EngineOptions {
     pub deterministic: bool,
     /// Where times, guids and salts come from.
     pub outside: Outside,
+    /// How devices are opened that come back.
+    pub opener: Opener,
     /// Told how far the replay of intent logs is, from the import on.
     pub logs: Arc<LogProgress>,
     /// Replays the intent log of a dataset that is opened.

@@ -50,7 +50,8 @@ impl Engine {
         options: &ImportOptions,
         engine: EngineOptions,
     ) -> Result<Arc<Engine>, ImportError> {
-        let devices = Arc::new(DeviceSet::new(candidate, true));
+        let devices = DeviceSet::new(candidate, true).opened_by(engine.opener.clone());
+        let devices = Arc::new(devices);
         let mut imported = import::import(candidate, &devices, options)?;
         imported.settle();
         let name = imported.name.clone();
