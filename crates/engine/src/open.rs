@@ -85,10 +85,11 @@ impl Engine {
         }
         engine.begin_activities(all_claimed);
         events::learn(&engine.pool());
-        engine.shared.arm();
         engine.tell("pool_import", config::STATE_ACTIVE);
         engine.return_spares();
         engine.resume_scan();
+        // Who imports a pool cannot clear it: until now nothing waits for devices that fail.
+        engine.shared.arm();
         engine.shared.wake_evacuation();
         engine.shared.call_spares();
         Ok(engine)

@@ -50,6 +50,8 @@ pub enum Kind {
     Mend,
     /// A device joins, leaves, goes out of use or comes back, or a scrub begins, while datasets are worked with.
     Devices,
+    /// Disks without which the pool cannot be written take nothing any more, until it is resumed.
+    Outage,
     /// All disks are well, and become whole again, which is proved.
     Settle,
 }
@@ -79,7 +81,8 @@ pub fn plan(seed: u64, steps: usize) -> Vec<Step> {
             73..79 => Kind::Cut,
             79..83 => Kind::Break,
             83..86 => Kind::Mend,
-            86..97 => Kind::Devices,
+            86..95 => Kind::Devices,
+            95..97 => Kind::Outage,
             _ => Kind::Settle,
         };
         Step { number, kind, seed: rng.random() }

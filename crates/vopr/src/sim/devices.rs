@@ -21,6 +21,7 @@ use cenote_engine::{Attach, TakeOut};
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
 use cenote_pool::reopen::Restore;
+use cenote_pool::scan::ScanPhys;
 use cenote_torture::live::Stopped;
 use cenote_torture::live::disk::Image;
 use cenote_torture::live::lab;
@@ -217,6 +218,44 @@ impl Sim {
         Ok(())
     }
 
+    /// Disks of an outage, if the pool waits for them: those of a top-level vdev, or all.
+    pub(super) fn any_outage(&self, rng: &mut SmallRng) -> Done<Option<Vec<usize>>> {
+        if !self.waits || self.devices.bad.is_some() {
+            return Ok(None);
+        }
+        let all: Vec<Vec<usize>> =
+            self.tops()?.iter().map(|top| top.disks().into_iter().collect()).collect();
+        if rng.random_bool(0.5) {
+            return Ok(Some(all.concat()));
+        }
+        Ok(Sim::pick(rng, &all))
+    }
+
+    /// Disks take nothing for a while, then the pool is resumed: nothing that was changed meanwhile is missing.
+    pub(super) fn outage(&mut self, disks: &[usize], rng: &mut SmallRng) -> Done {
+        tell(format_args!("disks {disks:?} take nothing"));
+        for disk in disks {
+            self.devices.whole.remove(disk);
+            self.disks[*disk].set_mood(Mood::TakesNothing);
+        }
+        std::thread::sleep(Duration::from_millis(rng.random_range(0..20_000)));
+        for disk in disks {
+            self.disks[*disk].set_mood(Mood::Well);
+        }
+        let engine = self.engine()?;
+        tell(format_args!("suspended: {}", engine.waits_for_devices()));
+        // What fails at this moment may suspend it once more.
+        for _ in 0..LOOKS {
+            engine.resume()?;
+            std::thread::sleep(LOOK);
+            if !engine.waits_for_devices() {
+                let leaves: Vec<u64> = self.leaves()?.iter().map(|leaf| leaf.guid).collect();
+                return Ok(engine.restore(&leaves, Restore::Failure)?);
+            }
+        }
+        Err(Stopped("the pool stays suspended".into()))
+    }
+
     /// The bad disk is well again, and is used again.
     pub(super) fn mend(&mut self) -> Done {
         if let Some(disk) = self.devices.bad.take() {
@@ -384,8 +423,10 @@ impl Sim {
             })
             .collect();
         let left = self.tops()?.iter().filter(|top| top.changes).count();
-        let scan = (engine.is_scanning(), engine.awaits_resilver());
-        Err(Stopped(format!("{behind:?} stay behind, {left} vdevs change, scan {scan:?}")))
+        let scan = ScanPhys::load(engine.pool().directory())?;
+        Err(Stopped(format!(
+            "{behind:?} stay behind, {left} vdevs change, the last scan is {scan:?}"
+        )))
     }
 
     /// What the disks hold with as many of them missing as the pool bears, once all are whole.

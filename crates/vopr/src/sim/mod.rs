@@ -39,8 +39,10 @@ use std::time::Duration;
 
 /// Datasets, and snapshots of each, that there are at most.
 const MOST: usize = 5;
-/// `failmode=panic`.
-const FAILMODE_PANIC: u64 = 2;
+/// `failmode=wait`, and `panic`.
+const FAILMODE: [u64; 2] = [0, 2];
+/// How often it is looked whether the power is gone.
+const LOOK: Duration = Duration::from_millis(200);
 
 const SHAPES: [Shape; 4] = [
     Shape { redundancy: Redundancy::Single, disks: 2, ashift: 9, size: 128 << 20 },
@@ -62,6 +64,8 @@ enum Beside {
     Nothing,
     Change(Change),
     Devices(DeviceChange),
+    /// These disks take nothing, until the pool is resumed.
+    Outage(Vec<usize>),
 }
 
 /// Work beside that of datasets.
@@ -166,6 +170,8 @@ pub struct Sim {
     /// A change that is being made, with what comes of it.
     in_flight: Option<(Change, Model)>,
     devices: Devices,
+    /// A pool that cannot be written is suspended until it is resumed.
+    waits: bool,
     figures: Figures,
 }
 
@@ -182,6 +188,22 @@ fn lab(disks: &[Arc<SimDisk>], dirty_max: u64) -> Lab {
 /// Tells what is done. Always: what it takes in memory is the same then, whoever reads it.
 fn tell(what: std::fmt::Arguments<'_>) {
     println!("  {what}");
+}
+
+/// Once the power is gone nobody resumes the pool: it waits for nothing any more.
+fn watch(engine: &Arc<Engine>, power: &Arc<Power>) -> Done {
+    let (engine, power) = (Arc::downgrade(engine), power.clone());
+    std::thread::Builder::new().name("watcher".into()).spawn(move || {
+        loop {
+            std::thread::sleep(LOOK);
+            match engine.upgrade() {
+                Some(engine) if power.is_off() => return engine.hold_no_more(),
+                Some(_) => {}
+                None => return,
+            }
+        }
+    })?;
+    Ok(())
 }
 
 fn set_tunables(rng: &mut SmallRng) -> Done {
@@ -210,8 +232,9 @@ impl Sim {
         let lab = lab(&disks, [8 << 20, 64 << 20][rng.random_range(0..2)]);
         let logs = if rng.random_ratio(1, 4) { Logs::Off } else { Logs::On };
         let engine = lab.create_with(&shape, logs)?;
-        // Nobody is there who clears a suspended pool, so nothing waits for that.
-        engine.set_properties(vec![PropChange::Number("failmode", FAILMODE_PANIC)])?;
+        let failmode = FAILMODE[rng.random_range(0..2)];
+        engine.set_properties(vec![PropChange::Number("failmode", failmode)])?;
+        watch(&engine, &power)?;
         let mut model = Model::default();
         model.add(POOL, Entry::new(Data::Files(Arc::default())));
         let (live, in_flight, devices, figures) = Default::default();
@@ -227,9 +250,11 @@ impl Sim {
             live,
             in_flight,
             devices,
+            waits: false,
             figures,
         };
-        tell(format_args!("{shape:?}, log space maps {logs:?}"));
+        sim.waits = failmode == 0;
+        tell(format_args!("{shape:?}, log space maps {logs:?}, failmode {failmode}"));
         sim.begin_devices()?;
         sim.open(POOL)?;
         for (name, volume) in [("tank/a", None), ("tank/v", Some(256 << 10))] {
@@ -321,6 +346,10 @@ impl Sim {
                 let change = self.any_device_change(rng)?;
                 self.work(change.map_or(Beside::Nothing, Beside::Devices), rng)
             }
+            Kind::Outage => {
+                let disks = self.any_outage(rng)?;
+                self.work(disks.map_or(Beside::Nothing, Beside::Outage), rng)
+            }
             Kind::Settle => {
                 self.settle()?;
                 self.prove(rng)
@@ -392,6 +421,7 @@ impl Sim {
     fn import(&mut self) -> Done {
         let found = self.lab.find().ok_or_else(|| Stopped("the pool is gone".into()))?;
         let engine = self.lab.import(&found)?;
+        watch(&engine, &self.power)?;
         let left = cenote::contents::replay_logs(&engine, &|_, _| true)?;
         if !left.is_empty() {
             return Err(Stopped(format!("logs that are not replayed: {left:?}")));
@@ -417,7 +447,10 @@ impl Sim {
             Some(Change::Promote { name }) => self.model.origin_of(name),
             _ => None,
         };
-        let others = self.others(&busy, robbed.as_deref(), rng)?;
+        let others = match &beside {
+            Beside::Outage(_) => Vec::new(),
+            _ => self.others(&busy, robbed.as_deref(), rng)?,
+        };
         let mut lanes = BTreeMap::new();
         for name in chosen.keys() {
             lanes.extend(self.live.remove_entry(name));
@@ -446,6 +479,7 @@ impl Sim {
                 Beside::Nothing => Ok(()),
                 Beside::Change(change) => self.make(change, rng),
                 Beside::Devices(change) => self.change_devices(&change),
+                Beside::Outage(disks) => self.outage(&disks, rng),
             };
             for (name, thread) in running {
                 let done = thread.join().unwrap_or_else(|_| Err(Stopped("it panicked".into())));

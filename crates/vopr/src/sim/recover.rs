@@ -48,6 +48,7 @@ impl Sim {
 
     fn lose_engine(&mut self) {
         if let Some(engine) = self.engine.take() {
+            engine.hold_no_more();
             self.figures.groups += engine.pool().uberblock().txg;
         }
     }
