@@ -7,6 +7,7 @@
 //! Its number is above that of every uberblock that is on the devices, also when the import stepped
 //! back: what was given up must never look newer than what is written from now on.
 
+use super::checkpoint::{self, write_rewound};
 use super::commit::{pool_space, tell_savings};
 use super::condense::Condenser;
 use super::datasets::Datasets;
@@ -58,7 +59,14 @@ impl Engine {
         };
         pool.tell_altroot();
         let logs = capable::check_pool(&pool).map_err(refused)?;
-        let last = pool.uberblock().txg;
+        if options.checkpoint {
+            write_rewound(&pool).map_err(refused)?;
+        }
+        let last = match pool.uberblock() {
+            Uberblock { checkpoint_txg: 0, txg, .. } => *txg,
+            // Rewound: what the pool has now was written up to then.
+            Uberblock { checkpoint_txg, .. } => *checkpoint_txg,
+        };
         let newest = import::uberblocks(candidate).iter().map(|ub| ub.txg).max();
         let synced = newest.unwrap_or(0).max(pool.uberblock().txg);
         let mut config = PoolConfig::from_mos(pool.config());
@@ -96,6 +104,7 @@ impl Engine {
         let mos = OpenObjectSet::open(mos.clone())?;
         let core = Core::new(mos, maps, config, pool.uberblock().clone());
         let disk = Disk::new(pool.store(), pool.space(), &core, &options)?;
+        checkpoint::begin(&pool, &disk)?;
         Engine::assemble(pool, core, synced, options, disk)
     }
 
@@ -140,7 +149,7 @@ impl Engine {
             // Before anything is allocated.
             let newest = context.claim_intent_logs(claims)?;
             finished.iter().try_for_each(|ds_obj| context.destroy_intent_log(*ds_obj, last))?;
-            if !others {
+            if !others && !context.has_checkpoint()? {
                 context.free_lost_log_blocks()?;
             }
             context.note_moved_aux(&pool)?;
@@ -207,6 +216,7 @@ impl Core {
             frees: Vec::new(),
             uncharged: None,
             destroying: true,
+            discarding: true,
             deadlists: Keys::default(),
             mapping_less: 0,
             missed: Vec::new(),

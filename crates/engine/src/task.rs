@@ -215,9 +215,19 @@ fn fatal<T>(done: &cenote_dsl::write::Result<T>) -> Result<(), DslWriteError> {
     }
 }
 
+/// When in its group a task runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Before anything else of the group (`dsl_early_sync_task`).
+    First,
+    /// After the datasets were written.
+    Usual,
+}
+
 /// Tasks that wait.
 #[derive(Default)]
 pub(crate) struct Queue {
+    first: Mutex<VecDeque<Task>>,
     waiting: Mutex<VecDeque<Task>>,
 }
 
@@ -225,6 +235,17 @@ impl Queue {
     /// See [`super::Engine::sync_task`].
     pub fn run<T: Send + 'static>(
         &self,
+        tx: &TxState,
+        change: impl FnOnce(&mut SyncContext<'_>) -> cenote_dsl::write::Result<T> + Send + 'static,
+        is_done: fn(&T) -> bool,
+    ) -> Result<T, EngineError> {
+        self.run_at(Turn::Usual, tx, change, is_done)
+    }
+
+    /// As [`Queue::run`], at this turn of its group.
+    pub fn run_at<T: Send + 'static>(
+        &self,
+        turn: Turn,
         tx: &TxState,
         change: impl FnOnce(&mut SyncContext<'_>) -> cenote_dsl::write::Result<T> + Send + 'static,
         is_done: fn(&T) -> bool,
@@ -240,7 +261,8 @@ impl Queue {
         if let Some(why) = tx.closed() {
             return Err(EngineError::Suspended(why));
         }
-        self.waiting.lock().push_back(task);
+        let queue = if turn == Turn::First { &self.first } else { &self.waiting };
+        queue.lock().push_back(task);
         tx.ask();
         let suspended = || EngineError::Suspended(tx.closed().unwrap_or_default());
         let (txg, done) = loop {
@@ -280,16 +302,17 @@ impl Queue {
         Ok(())
     }
 
-    /// The tasks that wait, for one transaction group.
-    pub fn take(&self) -> VecDeque<Task> {
-        std::mem::take(&mut self.waiting.lock())
+    /// The tasks that wait, for one transaction group: those that come first, and the others.
+    pub fn take(&self) -> (VecDeque<Task>, VecDeque<Task>) {
+        (std::mem::take(&mut self.first.lock()), std::mem::take(&mut self.waiting.lock()))
     }
 
     /// Nothing will be run any more: waiters are told.
     pub fn fail_all(&self, why: &str) {
-        let dropped = self.take();
-        if !dropped.is_empty() {
-            tracing::warn!("{} changes are lost: {why}", dropped.len());
+        let (first, others) = self.take();
+        let dropped = first.len() + others.len();
+        if dropped > 0 {
+            tracing::warn!("{dropped} changes are lost: {why}");
         }
     }
 }

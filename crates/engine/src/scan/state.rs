@@ -236,7 +236,8 @@ impl SyncContext<'_> {
             ..now
         };
         if all {
-            if phys.is_resilver() {
+            // What only the checkpoint refers to was not walked, and leaves may lack it still (`dsl_scan_done`).
+            if phys.is_resilver() && !self.has_checkpoint()? {
                 self.excise(shared)?;
             }
             self.scan_done(phys, true)?;

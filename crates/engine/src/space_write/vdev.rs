@@ -83,8 +83,8 @@ impl SpaceMaps {
         config.set("metaslab_array", NvValue::Uint64(array));
         let maps = vec![0; usize::try_from(metaslabs).unwrap_or(0)];
         self.loader.add_vdev(id, array, txg);
-        let (top_zap, unflushed) = (top, 0);
-        let v = VdevMaps { class, ashift, ms_shift, array, maps, top_zap, unflushed };
+        let (top_zap, unflushed, checkpoint) = (top, 0, 0);
+        let v = VdevMaps { class, ashift, ms_shift, array, maps, top_zap, unflushed, checkpoint };
         self.vdevs.insert(id, v);
         Ok(())
     }

@@ -111,6 +111,7 @@ fn label_of_left(pool: &PoolConfig, top: u64, leaf: &NvList) -> Option<NvList> {
 impl SyncContext<'_> {
     /// See [`Engine::detach`].
     fn detach(&mut self, guid: u64, parent: Option<u64>) -> Result<Left> {
+        self.refuse_with_checkpoint()?;
         let tree = self.disk.tree();
         let Some(leaf) = tree.find(guid) else { return invalid("no such device in pool") };
         let above = tree.parent_of(guid);

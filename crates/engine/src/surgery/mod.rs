@@ -59,7 +59,7 @@ impl SyncContext<'_> {
     }
 
     /// Adds a record of what was done to the pool's history.
-    fn record(&mut self, name: &str, message: &str) -> Result<()> {
+    pub(super) fn record(&mut self, name: &str, message: &str) -> Result<()> {
         let record = history::internal(name, message, None, self.tx.txg, self.tx.now);
         let append = |tx: &mut Tx<'_>| Ok(history::append(tx.mos, &record)?);
         self.tx.unless_unreadable("the pool's history is not written", append)?;

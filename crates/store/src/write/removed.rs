@@ -23,16 +23,16 @@ use crate::rangetree::RangeTree;
 pub(super) struct Obsolete(Mutex<BTreeMap<u64, RangeTree>>);
 
 impl Writer {
-    /// Frees one copy of a block, wherever it is.
-    pub(super) fn free_dva(&self, txg: u64, dva: &Dva) -> Result<(), WriteError> {
-        match self.allocator.free(txg, dva) {
-            Err(AllocError::NoVdev(_)) => self.free_removed(txg, dva),
+    /// Frees one copy of a block that was allocated in the txg `birth`, wherever it is.
+    pub(super) fn free_dva(&self, txg: u64, dva: &Dva, birth: u64) -> Result<(), WriteError> {
+        match self.allocator.free_born(txg, dva, birth) {
+            Err(AllocError::NoVdev(_)) => self.free_removed(txg, dva, birth),
             done => Ok(done?),
         }
     }
 
     /// Errors: what cannot be freed; the other pieces are freed all the same.
-    fn free_removed(&self, txg: u64, dva: &Dva) -> Result<(), WriteError> {
+    fn free_removed(&self, txg: u64, dva: &Dva, birth: u64) -> Result<(), WriteError> {
         let (vdev, tree) = (u64::from(dva.vdev), self.store.vdevs());
         let size = match dva.gang {
             true => tree.top(vdev).map_or(0, |top| top.psize_to_asize(OLD_HEADER as u64)),
@@ -44,7 +44,8 @@ impl Writer {
         for piece in &found.pieces {
             let vdev = u32::try_from(piece.vdev).map_err(|_| VdevError::NoVdev(piece.vdev))?;
             let dva = Dva { vdev, offset: piece.offset, asize: piece.size, gang: false };
-            result = result.and(self.allocator.free(txg, &dva).map_err(WriteError::from));
+            result =
+                result.and(self.allocator.free_born(txg, &dva, birth).map_err(WriteError::from));
         }
         result
     }

@@ -345,8 +345,6 @@ fn what_makes_no_sense_is_refused() {
     assert_eq!(open(&space, &rig.config), "");
     space.vdevs[0].non_allocating = true;
     assert!(open(&space, &rig.config).contains("non-allocating"));
-    space.vdevs[0].checkpoint_map = 9;
-    assert!(open(&space, &rig.config).contains("checkpoint"));
     // An object that is not a space map.
     let plain = rig.mos.allocate(&NewObject::new(DmuType::PLAIN_FILE_CONTENTS, 4096)).unwrap();
     rig.maps.vdevs.get_mut(&0).unwrap().maps.fill(plain);

@@ -1,0 +1,227 @@
+//! The pool's checkpoint: taken, kept, gone back to, discarded. OpenZFS's `zdb` finds nothing wrong with the pool
+//! nor with the checkpoint in it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod rig;
+
+use cenote_engine::change::{NewDataset, NewSnapshot};
+use cenote_engine::{Engine, EngineOptions};
+use cenote_pool::{ImportOptions, Pool, discover};
+use rig::{Rig, account, changes, check, fill, open};
+use std::sync::Arc;
+
+const SIZE: u64 = 128 << 20;
+const LEN: usize = 200_000;
+/// Files that the checkpoint has.
+const FILES: std::ops::Range<u64> = 0..40;
+
+fn import(rig: &Rig, options: ImportOptions) -> Result<Arc<Engine>, String> {
+    let found = discover(&[rig.path().to_path_buf()]);
+    let options = ImportOptions { force: true, ..options };
+    Engine::import(&found[0], &options, EngineOptions::default()).map_err(|e| e.to_string())
+}
+
+fn rewind(rig: &Rig) -> Arc<Engine> {
+    import(rig, ImportOptions { checkpoint: true, ..ImportOptions::default() }).unwrap()
+}
+
+/// The pool is as it should be, and so is its checkpoint if it has one; it goes on.
+fn stage(rig: &Rig, engine: Arc<Engine>) -> Arc<Engine> {
+    engine.sync().unwrap();
+    account(&engine.pool());
+    engine.export(false).unwrap();
+    let has = engine.pool().checkpoint().unwrap().is_some();
+    drop(engine);
+    judge(rig, has);
+    rig.import()
+}
+
+fn judge(rig: &Rig, has_checkpoint: bool) {
+    rig.judge();
+    if has_checkpoint {
+        // What zdb says of the state in the checkpoint, and of the checkpoint's space maps beside it.
+        cenote_testpools::zdb(rig.path(), "tank", &["-kd"]);
+        let said = cenote_testpools::zdb(rig.path(), "tank", &["-d"]);
+        assert!(said.contains("Checkpointed uberblock found"), "{said}");
+    }
+}
+
+/// Overwrites, removes and adds files, takes snapshots and destroys them.
+fn work(engine: &Arc<Engine>) {
+    let fs = open(engine);
+    for i in FILES.step_by(3) {
+        fs.unlink(fs.root(), format!("file {i}").as_bytes(), &|_| false).unwrap();
+    }
+    for i in FILES.skip(1).step_by(3) {
+        let ino = fs.lookup(fs.root(), format!("file {i}").as_bytes()).unwrap();
+        fs.write(ino, 0, &vec![7; LEN / 2], false).unwrap();
+    }
+    engine.sync().unwrap();
+    fill(&fs, 100..120, LEN);
+    let changes = changes(engine);
+    let names = vec!["tank@later".to_string()];
+    changes.snapshot(&NewSnapshot { names, props: vec![] }).unwrap();
+    fill(&fs, 120..130, LEN);
+    engine.sync().unwrap();
+    changes.destroy_snapshots(&["tank@later".to_string()], false).unwrap();
+    let kind = cenote_engine::change::Kind::Filesystem;
+    changes.create(&NewDataset { name: "tank/new".into(), kind, props: vec![] }).unwrap();
+    for _ in 0..6 {
+        engine.write_config().unwrap();
+    }
+}
+
+fn used(pool: &Pool) -> u64 {
+    pool.dsl().root().unwrap().dir.used
+}
+
+/// Waits until nothing is left of the checkpoint.
+fn discard(engine: &Engine) {
+    engine.discard_checkpoint().unwrap();
+    while engine.pool().status().unwrap().checkpoint.is_some() {
+        engine.write_config().unwrap();
+    }
+    for _ in 0..4 {
+        engine.write_config().unwrap();
+    }
+}
+
+#[test]
+fn the_pool_goes_back_to_it() {
+    for (line, named) in [
+        ("a b", vec![]),
+        ("raidz a b c", vec![]),
+        ("mirror a b", vec![("log_spacemap".to_string(), false)]),
+    ] {
+        let rig = Rig::new(SIZE);
+        let engine = rig.create_choosing(line, 12, &named);
+        fill(&open(&engine), FILES, LEN);
+        engine.checkpoint().unwrap();
+        let before = used(&engine.pool());
+        let taken = engine.pool().status().unwrap().checkpoint.unwrap();
+        assert!(taken.created.is_some());
+        work(&engine);
+        let status = engine.pool().status().unwrap().checkpoint.unwrap();
+        assert!(status.space > 20 * LEN as u64, "{status:?}");
+        let engine = stage(&rig, engine);
+        assert_eq!(engine.pool().status().unwrap().checkpoint, Some(status), "{line}");
+        work_more(&engine);
+        let engine = stage(&rig, engine);
+        engine.export(false).unwrap();
+        drop(engine);
+        look(&rig);
+        let engine = rewind(&rig);
+        check(&open(&engine), FILES, LEN);
+        assert_eq!(engine.pool().status().unwrap().checkpoint, None);
+        assert!(engine.pool().dsl().find("tank/new").unwrap().is_none());
+        assert!(used(&engine.pool()).abs_diff(before) < 1 << 20);
+        fill(&open(&engine), 200..220, LEN);
+        let engine = stage(&rig, engine);
+        check(&open(&engine), FILES, LEN);
+        check(&open(&engine), 200..220, LEN);
+        // There can be another one.
+        engine.checkpoint().unwrap();
+        stage(&rig, engine).export(false).unwrap();
+    }
+}
+
+fn work_more(engine: &Arc<Engine>) {
+    let fs = open(engine);
+    fill(&fs, 130..160, LEN);
+    for i in FILES.skip(2).step_by(3) {
+        fs.unlink(fs.root(), format!("file {i}").as_bytes(), &|_| false).unwrap();
+    }
+    engine.sync().unwrap();
+}
+
+/// The state in the checkpoint, read-only; nothing comes of that.
+fn look(rig: &Rig) {
+    let found = discover(&[rig.path().to_path_buf()]);
+    let options = ImportOptions { checkpoint: true, readonly: true, ..ImportOptions::default() };
+    let pool = Pool::import(&found[0], &options).unwrap();
+    let root = pool.dsl().root().unwrap();
+    let fs = cenote_zpl::FileSystem::open(pool.dsl().open_objset(&root).unwrap()).unwrap();
+    check(&fs, FILES, LEN);
+    drop((fs, pool));
+    let engine = rig.import();
+    check(&open(&engine), 130..160, LEN);
+    engine.export(false).unwrap();
+}
+
+#[test]
+fn it_is_discarded_in_pieces() {
+    let rig = Rig::new(SIZE);
+    let engine = rig.create("a b", 9);
+    fill(&open(&engine), FILES, LEN);
+    engine.sync().unwrap();
+    let fresh = engine.allocator().figures(cenote_store::alloc::Class::Normal).allocated;
+    engine.checkpoint().unwrap();
+    work(&engine);
+    work_more(&engine);
+    let kept = engine.allocator().kept();
+    assert!(kept > 30 * LEN as u64, "{kept}");
+    assert_eq!(kept, engine.pool().checkpoint_space().unwrap());
+    discard(&engine);
+    assert_eq!(engine.allocator().kept(), 0);
+    let after = engine.allocator().figures(cenote_store::alloc::Class::Normal).allocated;
+    assert!(after < fresh + 61 * LEN as u64 && after > LEN as u64, "{fresh} {after}");
+    let engine = stage(&rig, engine);
+    check(&open(&engine), 130..160, LEN);
+    engine.export(false).unwrap();
+    drop(engine);
+    let refused = import(&rig, ImportOptions { checkpoint: true, ..ImportOptions::default() });
+    assert_eq!(refused.err().unwrap(), "cannot import 'tank': checkpoint does not exist");
+}
+
+#[test]
+fn what_is_refused_beside_it() {
+    let rig = Rig::new(SIZE);
+    let engine = rig.create("mirror a b", 12);
+    let said = |done: Result<(), cenote_engine::EngineError>| done.unwrap_err().to_string();
+    assert_eq!(said(engine.discard_checkpoint()), "checkpoint does not exist");
+    engine.checkpoint().unwrap();
+    assert_eq!(said(engine.checkpoint()), "checkpoint exists");
+    assert_eq!(said(engine.reguid(None)), "checkpoint exists");
+    let leaf = engine.pool().store().vdevs().leaves()[0].guid();
+    assert_eq!(said(engine.detach(leaf, None)), "checkpoint exists");
+    let engine = stage(&rig, engine);
+    discard(&engine);
+    engine.reguid(None).unwrap();
+    engine.export(false).unwrap();
+    let rig = Rig::new(SIZE);
+    let without = [("zpool_checkpoint".to_string(), false)];
+    let engine = rig.create_choosing("a", 12, &without);
+    assert_eq!(said(engine.checkpoint()), "operation not supported on this type of pool");
+}
+
+#[test]
+fn a_pool_that_it_makes_full_is_emptied_by_discarding_it() {
+    let rig = Rig::new(SIZE);
+    let engine = rig.create("a", 12);
+    let fs = open(&engine);
+    fill(&fs, 0..200, LEN);
+    engine.checkpoint().unwrap();
+    for round in 1..40 {
+        for i in 0..200 {
+            let done = fs.lookup(fs.root(), format!("file {i}").as_bytes()).and_then(|ino| {
+                fs.write(ino, 0, &rig::bytes(i + 1000 * round, LEN), false).map(drop)
+            });
+            if done.is_err() {
+                // The pool still works.
+                engine.sync().unwrap();
+                assert!(engine.suspended().is_none());
+                discard(&engine);
+                let ino = fs.lookup(fs.root(), b"file 3").unwrap();
+                fs.write(ino, 0, &rig::bytes(3, LEN), false).unwrap();
+                drop(fs);
+                let engine = stage(&rig, engine);
+                check(&open(&engine), 3..4, LEN);
+                engine.export(false).unwrap();
+                return;
+            }
+        }
+        engine.sync().unwrap();
+    }
+    panic!("the pool never gets full");
+}
