@@ -5,7 +5,9 @@
 
 mod rig;
 
+use cenote_dmu::outside::Chance;
 use cenote_engine::change::{NewDataset, NewSnapshot};
+use cenote_engine::create::{CreateSpec, FIRST_TXG, SystemDevices, parse, prepare};
 use cenote_engine::{Engine, EngineOptions};
 use cenote_pool::{ImportOptions, Pool, discover};
 use rig::{Rig, account, changes, check, fill, open};
@@ -172,6 +174,199 @@ fn it_is_discarded_in_pieces() {
     drop(engine);
     let refused = import(&rig, ImportOptions { checkpoint: true, ..ImportOptions::default() });
     assert_eq!(refused.err().unwrap(), "cannot import 'tank': checkpoint does not exist");
+}
+
+fn remove(engine: &Arc<Engine>, files: std::ops::Range<u64>) {
+    let fs = open(engine);
+    for i in files {
+        fs.unlink(fs.root(), format!("file {i}").as_bytes(), &|_| false).unwrap();
+    }
+    engine.sync().unwrap();
+}
+
+/// Many small files, every second of which is removed, so that the checkpoint's space map has more than
+/// one group discards of it.
+fn many_pieces(engine: &Arc<Engine>) {
+    let fs = open(engine);
+    fill(&fs, 1000..37_000, 600);
+    engine.checkpoint().unwrap();
+    for i in (1000..37_000).step_by(2) {
+        fs.unlink(fs.root(), format!("file {i}").as_bytes(), &|_| false).unwrap();
+    }
+    engine.sync().unwrap();
+}
+
+fn no_checkpoint(engine: &Engine) -> bool {
+    engine.pool().status().unwrap().checkpoint.is_none()
+}
+
+/// One piece in each group.
+fn slowly() {
+    cenote_engine::tunables::find("zfs_spa_discard_memory_limit").unwrap().set(1).unwrap();
+}
+
+#[test]
+fn what_is_left_of_a_discard_is_carried_on_after_an_import() {
+    slowly();
+    let rig = Rig::new(SIZE);
+    let engine = rig.create("a", 9);
+    many_pieces(&engine);
+    engine.discard_checkpoint().unwrap();
+    // After some groups, in which there were as many pieces.
+    let (rig, left) = engine.at_rest(|pool, allocator| {
+        assert_eq!(pool.checkpoint_space().unwrap(), allocator.kept());
+        (rig.copy(), pool.status().unwrap().checkpoint.unwrap())
+    });
+    assert!(left.created.is_none() && left.space > 0, "{left:?}");
+    drop(engine);
+    rig.judge();
+    let said = cenote_testpools::zdb(rig.path(), "tank", &["-d"]);
+    assert!(said.contains("Partially discarded checkpoint"), "{said}");
+    let copy = rig.copy();
+    let engine = rig.import();
+    while !no_checkpoint(&engine) {
+        engine.write_config().unwrap();
+    }
+    let engine = stage(&rig, engine);
+    check(&open(&engine), 1001..1002, 600);
+    engine.export(false).unwrap();
+    // OpenZFS carries it on as well.
+    cenote_testpools::openzfs(copy.path(), "tank", "import\ndiscard\nexport\n");
+    copy.judge();
+    let engine = copy.import();
+    assert!(no_checkpoint(&engine));
+    check(&open(&engine), 36_999..37_000, 600);
+    engine.export(false).unwrap();
+}
+
+fn openzfs(rig: &Rig, script: &str) {
+    cenote_testpools::openzfs(rig.path(), "tank", script);
+}
+
+#[test]
+fn openzfs_goes_on_from_ours() {
+    for line in ["a b", "raidz a b c"] {
+        let rig = Rig::new(SIZE);
+        let engine = rig.create(line, 12);
+        fill(&open(&engine), FILES, LEN);
+        engine.checkpoint().unwrap();
+        work(&engine);
+        engine.export(false).unwrap();
+        drop(engine);
+        let other = rig.copy();
+        let write =
+            "import\ndataset tank/theirs\nwrite tank/theirs 3 8192 3000000 5\nsync\nexport\n";
+        openzfs(&rig, write);
+        judge(&rig, true);
+        let engine = rig.import();
+        work_more(&engine);
+        stage(&rig, engine).export(false).unwrap();
+        // They go back to ours, and so do we.
+        openzfs(&other, "rewind\nsync\nexport\n");
+        judge(&other, false);
+        let engine = other.import();
+        check(&open(&engine), FILES, LEN);
+        engine.export(false).unwrap();
+        drop(engine);
+        let engine = rewind(&rig);
+        check(&open(&engine), FILES, LEN);
+        assert!(engine.pool().dsl().find("tank/theirs").unwrap().is_none());
+        stage(&rig, engine).export(false).unwrap();
+        // They discard ours.
+        let engine = rig.import();
+        engine.checkpoint().unwrap();
+        remove(&engine, 0..20);
+        engine.export(false).unwrap();
+        drop(engine);
+        openzfs(&rig, "import\ndiscard\nsync\nexport\n");
+        judge(&rig, false);
+        let engine = rig.import();
+        assert!(no_checkpoint(&engine));
+        engine.export(false).unwrap();
+    }
+}
+
+#[test]
+fn we_go_on_from_theirs() {
+    for kind in ["stripe", "raidz1"] {
+        let rig = Rig::new(SIZE);
+        ["a", "b", "c"].iter().for_each(|name| drop(rig.word(name)));
+        let begin = format!(
+            "create {kind}\nfeatures\ndataset tank/theirs\nwrite tank/theirs 3 8192 3000000 5\n\
+             write tank/theirs 4 8192 3000000 6\nsync\ncheckpoint\nwrite tank/theirs 3 8192 2000000 7\n\
+             free tank/theirs 4\nsync\nexport\n"
+        );
+        openzfs(&rig, &begin);
+        judge(&rig, true);
+        let engine = rig.import();
+        let kept = engine.allocator().kept();
+        assert!(kept > 3_000_000, "{kept}");
+        let changes = changes(&engine);
+        changes.destroy("tank/theirs").unwrap();
+        for _ in 0..4 {
+            engine.write_config().unwrap();
+        }
+        assert!(engine.allocator().kept() > kept);
+        drop(changes);
+        let engine = stage(&rig, engine);
+        engine.export(false).unwrap();
+        drop(engine);
+        let (theirs, discarded) = (rig.copy(), rig.copy());
+        let check = "check tank/theirs 3 3000000 5\ncheck tank/theirs 4 3000000 6\nexport\n";
+        openzfs(&theirs, &format!("rewind\n{check}"));
+        let engine = rewind(&rig);
+        engine.export(false).unwrap();
+        drop(engine);
+        judge(&rig, false);
+        openzfs(&rig, &format!("import\n{check}"));
+        let engine = discarded.import();
+        discard(&engine);
+        stage(&discarded, engine).export(false).unwrap();
+        openzfs(&discarded, "import\nsync\nexport\n");
+    }
+}
+
+/// `zpool add tank FILE`.
+fn add(rig: &Rig, engine: &Engine, file: &str) {
+    let pool = engine.pool();
+    let prepared = prepare(&CreateSpec {
+        name: "tank",
+        layout: &parse(&[rig.word(file)]).unwrap(),
+        ashift: 0,
+        force: true.into(),
+        pool: Some(pool.config()),
+        txg: FIRST_TXG,
+        imported: &[],
+        devices: &SystemDevices,
+        chance: &Chance::default(),
+    });
+    engine.add(prepared.unwrap()).unwrap();
+}
+
+#[test]
+fn a_vdev_that_was_added_is_lost_by_going_back() {
+    let rig = Rig::new(SIZE);
+    let engine = rig.create("a b", 12);
+    fill(&open(&engine), FILES, LEN);
+    engine.checkpoint().unwrap();
+    add(&rig, &engine, "c");
+    fill(&open(&engine), 50..90, LEN);
+    engine.sync().unwrap();
+    let engine = stage(&rig, engine);
+    engine.export(false).unwrap();
+    drop(engine);
+    let engine = rewind(&rig);
+    check(&open(&engine), FILES, LEN);
+    assert_eq!(engine.pool().store().vdevs().leaves().len(), 2);
+    fill(&open(&engine), 200..220, LEN);
+    engine.sync().unwrap();
+    engine.export(false).unwrap();
+    drop(engine);
+    let engine = rig.import();
+    check(&open(&engine), FILES, LEN);
+    check(&open(&engine), 200..220, LEN);
+    account(&engine.pool());
+    engine.export(false).unwrap();
 }
 
 #[test]

@@ -24,6 +24,7 @@
 
 pub mod add;
 pub mod attach;
+pub mod checkpoint;
 pub mod create;
 pub mod destroy;
 pub mod events;
@@ -67,7 +68,7 @@ const TOOL: Tool = Tool {
         None,
         row("labelclear", Runs::Pools(labelclear::run), usage::LABELCLEAR),
         None,
-        row("checkpoint", Runs::Missing, usage::CHECKPOINT),
+        row("checkpoint", Runs::Pools(checkpoint::run), usage::CHECKPOINT),
         row("prefetch", Runs::Missing, usage::PREFETCH),
         None,
         row("list", Runs::Looks(list::run), usage::LIST),

@@ -137,7 +137,10 @@ fn left(imported: &Imported) -> Result<Vec<(&'static str, Left)>, Stop> {
             Left { bytes, goes_on: worked_on }
         }
         "discard" => match &status.checkpoint {
-            Some(c) if c.created.is_none() => unfinished(c.space),
+            Some(c) if c.created.is_none() => {
+                let discards = imported.engine().is_some_and(|engine| engine.discards());
+                Left { bytes: Some(c.space), goes_on: worked_on && discards }
+            }
             _ => Left::default(),
         },
         "remove" => match &status.removal {

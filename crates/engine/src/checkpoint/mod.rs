@@ -77,6 +77,11 @@ impl Engine {
         let discard = |context: &mut SyncContext<'_>| context.forget_checkpoint();
         self.shared.queue.run_at(Turn::First, &self.shared.tx_state, discard, |()| true)
     }
+
+    /// Whether a checkpoint is being discarded. It is not if its space maps cannot be read.
+    pub fn discards(&self) -> bool {
+        self.core.try_lock().is_none_or(|core| core.discarding)
+    }
 }
 
 impl SyncContext<'_> {

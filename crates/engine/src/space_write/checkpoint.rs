@@ -16,6 +16,8 @@ use cenote_store::alloc::Allocator;
 
 /// Bytes of a block of such a map (`zfs_vdev_standard_sm_blksz`).
 const BLOCK: u64 = 128 << 10;
+/// Least bytes of entries that are taken out of a map at once.
+const LEAST: u64 = 4 << 10;
 /// Entry of the top ZAP (`VDEV_TOP_ZAP_POOL_CHECKPOINT_SM`).
 const MAP: &str = "com.delphix:pool_checkpoint_sm";
 /// Units that an entry of one word can name (`SM_OFFSET_MAX`).
@@ -111,7 +113,7 @@ impl SpaceMaps {
         longest: u64,
         count: CountFeature<'_>,
     ) -> Result<Discard> {
-        let (mut done, mut left) = (Discard::default(), longest.max(BLOCK));
+        let (mut done, mut left) = (Discard::default(), longest.max(LEAST));
         let mut maps = Maps::open(mos, txg, 1, count)?;
         let with_map = || self.vdevs.iter().filter(|(_, v)| v.checkpoint != 0);
         for (vdev, v) in with_map() {
@@ -119,10 +121,8 @@ impl SpaceMaps {
                 break;
             }
             let mut header = maps.header(v.checkpoint)?;
-            let block = maps.block_size(v.checkpoint)?.max(1);
-            let last = header.length.saturating_sub(1) / block;
-            let start = last.saturating_sub((left / block).max(1) - 1).saturating_mul(block);
-            let ranges = v.kept_from(&mut maps, start, header.length)?;
+            let from = header.length.saturating_sub(left);
+            let (start, ranges) = v.kept_from(&mut maps, from, header.length)?;
             left = left.saturating_sub(header.length.saturating_sub(start));
             let bytes = ranges.iter().map(|(from, to)| i128::from(to - from)).sum::<i128>();
             done.ranges.extend(ranges.into_iter().map(|(from, to)| (*vdev, from, to)));
@@ -155,28 +155,42 @@ impl SpaceMaps {
 }
 
 impl VdevMaps {
-    /// The ranges that the checkpoint's map has in its bytes `start..length`; `start` is where a block begins.
-    fn kept_from(&self, maps: &mut Maps<'_>, start: u64, length: u64) -> Result<Vec<(u64, u64)>> {
+    /// The ranges that the checkpoint's map has in its bytes from `from` to `length`, and where the first entry of these
+    /// begins: no entry is cut in two.
+    fn kept_from(
+        &self,
+        maps: &mut Maps<'_>,
+        from: u64,
+        length: u64,
+    ) -> Result<(u64, Vec<(u64, u64)>)> {
         let (object, whole) = (self.checkpoint, self.whole());
         let block_size = maps.block_size(object)?.max(1);
-        let (mut ranges, mut at) = (Vec::new(), start);
-        while at < length {
-            let len = usize::try_from((length - at).min(block_size));
+        let (mut ranges, mut first) = (Vec::new(), length);
+        let mut block_at = from - from % block_size;
+        while block_at < length {
+            let len = usize::try_from((length - block_at).min(block_size));
             let mut block = vec![0; len.map_err(|e| wrong(object, &e.to_string()))?];
-            maps.mos().read(object, at, &mut block)?;
+            maps.mos().read(object, block_at, &mut block)?;
             let entries = Bytes::new(&block, ByteOrder::Little, "space map");
+            let mut at = block_at;
             for entry in Entries::new(entries, block.len()) {
-                let Entry::Range { change, offset, run, .. } = entry? else { continue };
-                let (from, to) = whole.bytes(object, offset, run)?;
-                let ms = |byte: u64| byte.checked_shr(self.ms_shift);
-                if change != Change::Free || ms(from) != ms(to - 1) {
-                    return Err(wrong(object, &format!("{change:?} of {from:#x}-{to:#x}")));
+                let (entry, begin) = (entry?, at);
+                at = at.saturating_add(8 * entry.words() as u64);
+                if begin < from {
+                    continue;
                 }
-                ranges.push((from, to));
+                first = first.min(begin);
+                let Entry::Range { change, offset, run, .. } = entry else { continue };
+                let (start, end) = whole.bytes(object, offset, run)?;
+                let ms = |byte: u64| byte.checked_shr(self.ms_shift);
+                if change != Change::Free || ms(start) != ms(end - 1) {
+                    return Err(wrong(object, &format!("{change:?} of {start:#x}-{end:#x}")));
+                }
+                ranges.push((start, end));
             }
-            at = at.saturating_add(block_size);
+            block_at = block_at.saturating_add(block_size);
         }
-        Ok(ranges)
+        Ok((first, ranges))
     }
 }
 
