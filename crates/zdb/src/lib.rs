@@ -13,6 +13,7 @@
 //! | [`objsets`], [`objects`], [`viewers`] | `-d`: datasets, objects, what is in them |
 //! | [`history`] | `-h` |
 //! | [`outages`] | dirty time logs in `-d` |
+//! | `checkpoint` | `-k`; the checkpoint at the end of what is said of a pool |
 //! | [`mos`] | `-d`: which objects of the MOS are leaked; feature counts |
 //! | [`intent_log`] | `-i` |
 //! | [`livelists`] | `-y`; livelists in `-d` |
@@ -32,6 +33,7 @@ pub mod args;
 pub mod backup;
 pub mod bins;
 pub mod blocks;
+mod checkpoint;
 mod copied;
 pub mod dedup;
 pub mod files;
@@ -154,7 +156,7 @@ fn dispatch<'a>(args: &'a Args, mut ctx: Surroundings<'a>) -> Outcome {
     };
     let end = target.find(['/', '@', '#']).unwrap_or(target.len());
     let (name, dataset) = target.split_at(end);
-    let pool = open(args, &ctx, name)?;
+    let pool = open(args, &ctx, name, args.has('k'))?;
     let name = pool.name().to_string();
     let mut zdb = Zdb { ctx, args, pool, damaged: false, file_system: None };
     let code = match dataset {
@@ -172,8 +174,8 @@ fn dispatch<'a>(args: &'a Args, mut ctx: Surroundings<'a>) -> Outcome {
     Ok(if zdb.damaged && code == 0 { 3 } else { code })
 }
 
-/// The pool `name`: the daemon's, or one found and opened here.
-fn open(args: &Args, ctx: &Surroundings<'_>, name: &str) -> Result<Arc<Pool>, Stop> {
+/// The pool `name`: the daemon's, or one found and opened here. `then`: as its checkpoint has it.
+fn open(args: &Args, ctx: &Surroundings<'_>, name: &str, then: bool) -> Result<Arc<Pool>, Stop> {
     let cannot = || fail(format!("zdb: can't open '{name}': No such file or directory"));
     if let Some(path) = args.cachefile.as_ref().filter(|_| !args.has('e')) {
         let cached = cached(path)?;
@@ -181,10 +183,11 @@ fn open(args: &Args, ctx: &Surroundings<'_>, name: &str) -> Result<Arc<Pool>, St
             return cannot();
         }
         let found = cached.candidates().into_iter().find(|c| c.name == name);
-        return found.map_or_else(cannot, |candidate| import(args, name, &candidate));
+        return found.map_or_else(cannot, |candidate| import(args, name, &candidate, then));
     }
     if !args.has('e')
         && args.txg.is_none()
+        && !then
         && let Some(pool) = (ctx.imported)(name)
     {
         return Ok(pool);
@@ -208,7 +211,7 @@ fn open(args: &Args, ctx: &Surroundings<'_>, name: &str) -> Result<Arc<Pool>, St
         });
         return fail(format!("zdb: can't open '{name}': {why}"));
     };
-    import(args, name, candidate)
+    import(args, name, candidate, then)
 }
 
 /// What a cache file says.
@@ -217,7 +220,7 @@ fn cached(path: &Path) -> Result<CacheFile, Stop> {
 }
 
 /// Opens a pool that was found.
-fn import(args: &Args, name: &str, candidate: &Candidate) -> Result<Arc<Pool>, Stop> {
+fn import(args: &Args, name: &str, candidate: &Candidate, then: bool) -> Result<Arc<Pool>, Stop> {
     let options = ImportOptions {
         readonly: true,
         force: true,
@@ -225,6 +228,8 @@ fn import(args: &Args, name: &str, candidate: &Candidate) -> Result<Arc<Pool>, S
         extreme_rewind: args.has('X'),
         txg: args.txg,
         allow_missing_log: true,
+        checkpoint: then,
+        new_name: then.then(|| format!("{}{}", candidate.name, checkpoint::SUFFIX)),
         ..ImportOptions::default()
     };
     let copied = match &args.copies {
@@ -323,6 +328,9 @@ impl Zdb<'_> {
         }
         if self.level('h') > 0 {
             self.history()?;
+        }
+        if code == 0 {
+            self.checkpoint()?;
         }
         Ok(code)
     }
