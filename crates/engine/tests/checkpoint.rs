@@ -370,6 +370,40 @@ fn a_vdev_that_was_added_is_lost_by_going_back() {
 }
 
 #[test]
+fn logs_that_were_in_use_are_dropped_by_going_back() {
+    let rig = Rig::new(SIZE);
+    let engine = rig.create("a b", 12);
+    let root = engine.pool().dsl().root().unwrap();
+    let fs = open(&engine);
+    let commit = |files: std::ops::Range<u64>| {
+        for i in files {
+            fill(&fs, i..i + 1, LEN / 10);
+            engine.commit(root.ds_obj).unwrap();
+        }
+    };
+    commit(0..20);
+    engine.checkpoint().unwrap();
+    let found = engine.pool().dsl().open_objset(&root).unwrap();
+    assert!(!found.phys().zil.log.is_hole(), "no log is in use");
+    commit(20..40);
+    engine.sync().unwrap();
+    commit(40..60);
+    let copy = engine.at_rest(|_, _| rig.copy());
+    drop((fs, found));
+    engine.export(false).unwrap();
+    judge(&copy, true);
+    let theirs = copy.copy();
+    let engine = rewind(&copy);
+    check(&open(&engine), 0..20, LEN / 10);
+    let fs = open(&engine);
+    assert!(fs.lookup(fs.root(), b"file 20").is_err());
+    drop(fs);
+    stage(&copy, engine).export(false).unwrap();
+    openzfs(&theirs, "rewind\nsync\nexport\n");
+    judge(&theirs, false);
+}
+
+#[test]
 fn what_is_refused_beside_it() {
     let rig = Rig::new(SIZE);
     let engine = rig.create("mirror a b", 12);

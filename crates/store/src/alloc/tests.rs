@@ -2,6 +2,7 @@
 //! to be written down is what happened.
 
 mod embedded;
+mod kept;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -10,6 +10,7 @@ use cenote_dmu::write::{NewObject, ZapMut};
 use cenote_dmu::zap::Zap;
 use cenote_format::dmu::DmuType;
 use cenote_format::spacemap::{DebugAction, Entry};
+use cenote_pool::directory::Directory;
 use cenote_pool::spacemap::SpaceMap;
 use cenote_store::alloc::{Extent, LoadMetaslab};
 use cenote_store::rangetree::RangeTree;
