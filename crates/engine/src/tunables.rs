@@ -59,12 +59,12 @@ declare_tunables! {
         "Whether scrubs and resilvers stay where they are";
     SCAN_VDEV_LIMIT "zfs_scan_vdev_limit" Now Bytes 16_777_216 SOME,
         "Bytes that a scrub or resilver reads of a top-level vdev at once";
+    SPA_DISCARD_MEMORY_LIMIT "zfs_spa_discard_memory_limit" Now Bytes 16_777_216 SOME,
+        "Bytes of a checkpoint's space maps that a transaction group takes when the checkpoint is discarded";
     SYNC_PASS_DEFERRED_FREE "zfs_sync_pass_deferred_free" Now Count 2 (1, 32),
         "Pass of a sync from which on frees are left to the next group, if they are not logged";
     TXG_HISTORY "zfs_txg_history" Now Count 100 (0, 1_000_000),
         "Transaction groups of which figures are remembered";
-    SPA_DISCARD_MEMORY_LIMIT "zfs_spa_discard_memory_limit" Now Bytes 16_777_216 SOME,
-        "Bytes of a checkpoint's space maps that a transaction group takes when the checkpoint is discarded";
     TXG_TIMEOUT "zfs_txg_timeout" Now Seconds 5 (1, 1_000_000),
         "Longest time that changes wait in the open transaction group";
     UNFLUSHED_LOG_BLOCK_MAX "zfs_unflushed_log_block_max" Now Count 131_072 SOME,
