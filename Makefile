@@ -4,7 +4,7 @@ export PREFIX DESTDIR BINARY LINKS MOUNTDIR SYSTEMDDIR
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO ?= cargo
 
-.PHONY: help run build install deb test lint deny package fuzz-long damage-long torture-long vopr bench bench-build bench-write bench-alloc bench-clone bench-list bench-spacemap bench-send bench-zil programs clean
+.PHONY: help run build install deb test lint deny package fuzz-long damage-long torture-long vopr bench bench-build bench-write bench-alloc bench-clone bench-list bench-scrub bench-spacemap bench-send bench-zil programs clean
 
 help:
 	@echo "make run          build, make a pool in a file, mount it, show it, leave you in it"
@@ -25,6 +25,7 @@ help:
 	@echo "make bench-clone  destroying clones, by livelist and by walking, against OpenZFS's own engine"
 	@echo "make bench-list   listing 10,000 snapshots and 1,000 clones, beside what reading their metadata takes"
 	@echo "make bench-write  writes against OpenZFS's own engine; mounts against btrfs and zfs-fuse"
+	@echo "make bench-scrub  scrubs beside the raw file, reads in front of them, resilvers"
 	@echo "make bench-spacemap  log space maps on and off, and OpenZFS's own engine, in a pool that has aged"
 	@echo "make bench-send   sending and receiving, full and of 1% changed, against the raw file and OpenZFS's own engine"
 	@echo "make bench-zil    synchronous writes beside other file systems (BENCH_DIR=storage); small groups and replay on slow devices;"
@@ -102,6 +103,9 @@ bench-list:
 
 bench-write: bench-build
 	target/release/cenote-bench write --peer $(PEER) $(BENCH_ARGS)
+
+bench-scrub: bench-build
+	target/release/cenote-bench scrub $(BENCH_ARGS)
 
 bench-send: bench-build
 	target/release/cenote-bench send --peer $(PEER) $(BENCH_ARGS)

@@ -113,24 +113,33 @@ if [ "$purpose" = bench ] && ! command -v mkfs.btrfs >/dev/null; then
     apt_install btrfs-progs
 fi
 
-# Installing zfs-fuse would remove zfsutils-linux; it runs from where it is unpacked.
-unpack_zfs_fuse() {
-    local to=$1 package
+# Unpacks packages that are not to be installed (zfs-fuse would remove zfsutils-linux) below a directory: those of them
+# that the system has. "$file" must be among what they bring.
+unpack() {
+    local to=$1 file=$2 package
+    shift 2
     apt_update
-    say "unpacking zfs-fuse below $to"
+    say "unpacking $1 below $to"
+    rm -rf "$to.new"
     mkdir -p "$to.new/packages" && cd "$to.new/packages"
-    for package in zfs-fuse libfuse2 libfuse2t64; do
+    for package in "$@"; do
         apt-get download -qq "$package" 2>/dev/null || true
     done
     for package in *.deb; do
         [ -e "$package" ] && dpkg-deb -x "$package" "$to.new"
     done
-    [ -x "$to.new/sbin/zfs-fuse" ] && mv "$to.new" "$to"
+    [ -e "$to.new/$file" ] && mv "$to.new" "$to"
 }
 
 if [ "$purpose" = bench ] && ! [ -x "$here/target/zfs-fuse/sbin/zfs-fuse" ]; then
-    rm -rf "$here/target/zfs-fuse.new"
-    (unpack_zfs_fuse "$here/target/zfs-fuse") || say "no zfs-fuse here: its rows will be missing"
+    (unpack "$here/target/zfs-fuse" sbin/zfs-fuse zfs-fuse libfuse2 libfuse2t64) || say "no zfs-fuse here: its rows will be missing"
+fi
+
+# The zedlets of OpenZFS's ZED: the service itself is not installed.
+zedlets=usr/lib/zfs-linux/zed.d/scrub_finish-notify.sh
+if [ "$purpose" = test ] && ! [ -e "$here/target/zfs-zed/$zedlets" ]; then
+    add_contrib
+    (unpack "$here/target/zfs-zed" "$zedlets" zfs-zed) || die "the package zfs-zed cannot be unpacked"
 fi
 
 # What the tests of real programs run. Of PostgreSQL only the programs are wanted, no server.

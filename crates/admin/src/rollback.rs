@@ -43,6 +43,9 @@ impl Session<'_> {
         let cannot = |e: ChangeError| Error::doing(what(), e);
         let changes = self.changes().map_err(cannot)?;
         changes.permit(&Operation::Rollback { snapshot: name }).map_err(cannot)?;
+        if changes.engine().suspended().is_some() {
+            return Err(cannot(ChangeError::Suspended));
+        }
         let newer = self.newer(&changes, &snapshot, how)?;
         let found = self.pool().dsl().find(head).map_err(|e| Error::doing(what(), e))?;
         let id = found.map_or(0, |d| d.ds_obj);

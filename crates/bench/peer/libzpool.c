@@ -7,6 +7,7 @@
  *   libzpool-peer spacemap ...: see spacemap.c
  *   libzpool-peer clone ...: see clone.c
  *   libzpool-peer zil ...: see zil.c
+ *   libzpool-peer scrub ..., libzpool-peer resilver ...: see scrub.c
  *   libzpool-peer send ...: see send.c
  *   libzpool-peer receive ...: see receive.c
  *   libzpool-peer alloc ...: see alloc.c
@@ -404,6 +405,10 @@ main(int argc, char **argv)
 		path = argv[2];
 		return (zil_rows(argc - 3, argv + 3));
 	}
+	if (argc > 1 && strcmp(argv[1], "scrub") == 0)
+		return (scrub_mode(argc - 2, argv + 2));
+	if (argc > 1 && strcmp(argv[1], "resilver") == 0)
+		return (resilver_mode(argc - 2, argv + 2));
 	if (argc > 1 && strcmp(argv[1], "send") == 0)
 		return (send_mode(argc - 2, argv + 2));
 	if (argc > 1 && strcmp(argv[1], "receive") == 0)

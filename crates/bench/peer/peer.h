@@ -48,6 +48,8 @@ int clone_rows(int argc, char **argv);
 int zil_rows(int argc, char **argv);
 int alloc_mode(int argc, char **argv);
 int blocks_mode(int argc, char **argv);
+int scrub_mode(int argc, char **argv);
+int resilver_mode(int argc, char **argv);
 int send_mode(int argc, char **argv);
 int receive_mode(int argc, char **argv);
 

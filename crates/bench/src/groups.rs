@@ -134,7 +134,7 @@ impl Bench {
         let seconds = begun.elapsed().as_secs_f64();
         let reads = self.reads()? - reads;
         // Its figures are there once the group is over, which may be a moment later.
-        self.engine()?.at_rest(|_, _| ());
+        self.engine()?.at_rest(|_, _| ())?;
         let groups = self.engine()?.figures();
         let last = groups.last().context("no group was written")?;
         Ok(Row { seconds, passes: last.passes.len(), flushes: last.flushes, reads })

@@ -12,6 +12,8 @@
 //!
 //! `cenote-bench zil`: see [`zil`]; `cenote-bench replay`: see [`replay`].
 //!
+//! `cenote-bench scrub`: see [`scrub`].
+//!
 //! `cenote-bench send`: see [`send`] and [`receive`].
 //!
 //! `cenote-bench read`: reads through the library, beside the raw device file and beside OpenZFS's
@@ -41,6 +43,7 @@ mod read;
 mod receive;
 mod replay;
 mod report;
+mod scrub;
 mod send;
 mod spacemap;
 mod write;
@@ -79,6 +82,8 @@ enum What {
     Zil(zil::ZilArgs),
     /// Importing a pool with a long intent log, on devices that answer late.
     Replay(replay::ReplayArgs),
+    /// Scrubs and resilvers.
+    Scrub(scrub::ScrubArgs),
     /// Send streams, full and incremental.
     Send(send::SendArgs),
     /// The part of `spacemap` that measures this software once.
@@ -244,6 +249,7 @@ fn main() -> anyhow::Result<()> {
         What::List(args) => list::run(&args),
         What::Groups(args) => groups::run(&args),
         What::Zil(args) => zil::run(&args),
+        What::Scrub(args) => scrub::run(&args),
         What::Send(args) => send::run(&args),
         What::Spacemap(args) => spacemap::run(&args),
         What::SpacemapOurs(args) => spacemap::run_ours(&args),

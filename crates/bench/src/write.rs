@@ -72,9 +72,19 @@ pub fn create(
     features: &[(String, bool)],
     options: EngineOptions,
 ) -> anyhow::Result<Arc<Engine>> {
-    let redundancy = Redundancy::Single;
-    let tops = vec![VdevSpec::new(redundancy, vec![path])];
-    let layout = Layout { tops, ..Layout::default() };
+    let spec = VdevSpec::new(Redundancy::Single, vec![path]);
+    create_on(spec, compression, arc_bytes, features, options)
+}
+
+/// The same on a top-level vdev of files.
+pub fn create_on(
+    spec: VdevSpec,
+    compression: Compression,
+    arc_bytes: u64,
+    features: &[(String, bool)],
+    options: EngineOptions,
+) -> anyhow::Result<Arc<Engine>> {
+    let layout = Layout { tops: vec![spec], ..Layout::default() };
     let choice = FeatureChoice { none: false, compatibility: None, named: features };
     let (features, _) = choose_features(&choice).map_err(anyhow::Error::msg)?;
     let compression = NewValue::Number(compression as u64);

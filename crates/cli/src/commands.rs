@@ -15,6 +15,7 @@
 use crate::context::Context;
 use crate::json;
 use crate::options::{Spec, parse_with_long};
+use cenote_command::OPENZFS_VERSION;
 use cenote_command::outcome::{Outcome, fail, usage as wrong};
 use cenote_vdev::patience::impatiently;
 use std::ffi::OsString;
@@ -185,12 +186,17 @@ impl Tool {
 }
 
 /// The version of OpenZFS that the commands keep to, which programs look for, and ours behind it.
-const USERLAND: &str = concat!("zfs-2.4.4-cenote-", env!("CARGO_PKG_VERSION"));
+fn userland() -> String {
+    format!("zfs-{OPENZFS_VERSION}-cenote-{}", env!("CARGO_PKG_VERSION"))
+}
+
 /// The same for what stands in the place of the kernel module.
-const KERNEL: &str = concat!("zfs-kmod-2.4.4-cenote-", env!("CARGO_PKG_VERSION"));
+fn kernel() -> String {
+    format!("zfs-kmod-{OPENZFS_VERSION}-cenote-{}", env!("CARGO_PKG_VERSION"))
+}
 
 fn version() -> String {
-    format!("{USERLAND}\n{KERNEL}\n")
+    format!("{}\n{}\n", userland(), kernel())
 }
 
 /// `zpool version`.
@@ -214,8 +220,8 @@ fn print_version(command: &str, args: &[OsString], ctx: &mut Context) -> Outcome
         return Ok(0);
     }
     let mut versions = serde_json::Map::new();
-    versions.insert("userland".into(), USERLAND.into());
-    versions.insert("kernel".into(), KERNEL.into());
+    versions.insert("userland".into(), userland().into());
+    versions.insert("kernel".into(), kernel().into());
     writeln!(ctx.out, "{}", json::document(command, "zfs_version", versions)?)?;
     Ok(0)
 }

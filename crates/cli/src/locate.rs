@@ -124,15 +124,20 @@ impl Source {
             return look(Seen::AtRest(&imported.pool()), ctx).map_err(told);
         };
         for _ in 1..TRIES {
-            let in_use = InUse::of(&engine);
+            let in_use = InUse::of(&engine).map_err(|e| told_why(wanted, &e))?;
             let seen = look(Seen::InUse(&in_use), ctx);
             if !in_use.is_gone() || ctx.cancelled() {
                 return seen.map_err(told);
             }
             tracing::debug!("{wanted}: group {} is gone", in_use.pool().uberblock().txg);
         }
-        look(Seen::InUse(&InUse::of(&engine)), ctx).map_err(told)
+        let in_use = InUse::of(&engine).map_err(|e| told_why(wanted, &e))?;
+        look(Seen::InUse(&in_use), ctx).map_err(told)
     }
+}
+
+fn told_why(pool: &str, e: &EngineError) -> String {
+    format!("cannot open '{pool}': {}", reason(e))
 }
 
 /// What a name leads to.

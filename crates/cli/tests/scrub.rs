@@ -7,6 +7,7 @@ mod common;
 use common::Session;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 fn status(s: &Session) -> String {
     s.run("zpool status tank").ok()
@@ -91,6 +92,62 @@ fn a_device_that_comes_back_is_resilvered() {
     assert!(text.contains("  scan: resilvered ") && !text.contains("awaiting"), "{text}");
     let history = s.run("zpool history -i tank").ok();
     assert!(history.contains("scan setup func=2 mintxg="), "{history}");
+    s.run("zpool export tank").ok();
+    cenote_testpools::judge(s.dir.path(), "tank");
+}
+
+/// Turns bytes of a file around where `piece` stands.
+fn turn(disk: &Path, piece: &[u8]) {
+    let mut bytes = std::fs::read(disk).unwrap();
+    let other: Vec<u8> = piece.iter().map(|b| !*b).collect();
+    let mut found = 0;
+    for at in (4 << 20..bytes.len() - piece.len()).step_by(512) {
+        let here = &mut bytes[at..at + piece.len()];
+        if here == piece || here == other {
+            here.iter_mut().for_each(|b| *b = !*b);
+            found += 1;
+        }
+    }
+    assert!(found > 0);
+    std::fs::write(disk, bytes).unwrap();
+}
+
+/// Damaged files are named until a scrub finds them right; `zpool clear` takes counters back, and no names.
+#[test]
+fn damage_is_named_until_a_scrub_finds_none() {
+    let s = Session::new();
+    if !common::can_mount() {
+        return;
+    }
+    let (a, root) = (s.path("a"), s.root());
+    File::create(&a).unwrap().set_len(128 << 20).unwrap();
+    s.run(&format!("zpool create -O compression=off -R {root} tank {}", a.display())).ok();
+    let sector: Vec<u8> = (0..512u32).map(|i| (i * 11 + 5) as u8).collect();
+    std::fs::write(Path::new(&root).join("tank/damaged"), sector.repeat(20)).unwrap();
+    s.run("zpool export tank").ok();
+    turn(&a, &sector);
+    let import = format!("zpool import -R {root} -d {} tank", s.dir.path().display());
+    let named = |is: bool| {
+        let text = s.run("zpool status -v tank").ok();
+        let end = text.trim_end();
+        assert_eq!(end.ends_with(&format!("{root}/tank/damaged")), is, "{text}");
+        assert_eq!(end.ends_with("errors: No known data errors"), !is, "{text}");
+    };
+    s.run(&import).ok();
+    named(false);
+    s.run("zpool scrub -w tank").ok();
+    named(true);
+    s.run("zpool clear tank").ok();
+    named(true);
+    s.run("zpool export tank").ok();
+    s.run(&import).ok();
+    named(true);
+    s.run("zpool export tank").ok();
+    turn(&a, &sector);
+    s.run(&import).ok();
+    named(true);
+    s.run("zpool scrub -w tank").ok();
+    named(false);
     s.run("zpool export tank").ok();
     cenote_testpools::judge(s.dir.path(), "tank");
 }

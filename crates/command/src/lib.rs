@@ -18,4 +18,7 @@ pub mod outcome;
 pub mod output;
 pub mod posix;
 
+/// The version of OpenZFS that the commands keep to.
+pub const OPENZFS_VERSION: &str = "2.4.4";
+
 pub use caller::{Caller, Cancel, Rights, Terminal};

@@ -16,6 +16,7 @@
 //! | [`client`], [`server`], [`protocol`], [`socket`], [`link`] | the two ends of the socket, and what is between |
 //! | [`peer`] | which user and process is at the other end |
 //! | [`cachefile`] | which cache file names a pool, and when it is written |
+//! | [`zed`] | programs of the administrator that run as events come |
 //! | [`tunables`] | what tunables start with, and the mount that shows them |
 
 pub mod cachefile;
@@ -30,3 +31,4 @@ pub mod protocol;
 pub mod server;
 pub mod socket;
 pub mod tunables;
+mod zed;

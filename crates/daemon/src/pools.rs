@@ -64,6 +64,9 @@ impl Imported {
         let mounts = Arc::new(Mounts::default());
         let lookup = Arc::downgrade(&mounts);
         let pool = opened.pool();
+        if let Some(engine) = opened.engine() {
+            engine.act_on_errors();
+        }
         pool.dsl().set_mounts(Arc::new(move |name: &str| lookup.upgrade()?.options_of(name)));
         let name = pool.name().to_string();
         let cachefile = if altroot.is_some() { Setting::None } else { Setting::Default };

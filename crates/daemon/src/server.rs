@@ -32,6 +32,7 @@ use crate::protocol::{BEAT, Hello, Kind, MAX_OTHERS, PROTOCOL, Request, Run, Std
 use crate::protocol::{read_json, read_json_within, write_frame, write_json};
 use crate::socket::{Place, at, pid_namespace};
 use crate::tunables::startup;
+use crate::zed::Zed;
 use cenote_command::{Caller, Cancel, Rights};
 use cenote_fuse::agent::{Channel, Remote};
 use parking_lot::{Mutex, MutexGuard};
@@ -45,7 +46,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use watch::Watch;
 use wire::{Frames, Outbox, Wire};
@@ -79,6 +80,8 @@ struct Daemon {
     leaving: Mutex<Vec<Arc<Wire>>>,
     /// Having nothing to do is no reason to end.
     stays: bool,
+    /// Runs zedlets, once the socket is bound.
+    zed: OnceLock<Zed>,
 }
 
 #[derive(Default)]
@@ -140,6 +143,12 @@ impl Client {
 impl Daemon {
     fn running(&self) -> MutexGuard<'_, Running> {
         self.running.lock()
+    }
+
+    /// Whether there is a reason not to end.
+    fn is_busy(&self) -> bool {
+        let zedlets = self.zed.get().map_or(0, Zed::running);
+        self.stays || zedlets > 0 || !self.running().commands.is_empty() || self.pools.in_use()
     }
 
     fn wake(&self) {
@@ -219,7 +228,9 @@ pub fn serve(place: &Place, import: bool, run: RunCommand) -> io::Result<bool> {
         wires: Mutex::default(),
         leaving: Mutex::default(),
         stays: import,
+        zed: OnceLock::new(),
     });
+    start_zed(&daemon, place)?;
     start_beating(&daemon)?;
     tracing::info!(socket = %place.socket.display(), pid = std::process::id(), "listening");
     if import {
@@ -233,6 +244,19 @@ pub fn serve(place: &Place, import: bool, run: RunCommand) -> io::Result<bool> {
     finish(&daemon);
     tracing::info!("ended");
     result.map(|()| true)
+}
+
+/// Starts the thread that runs zedlets. It runs as long as the daemon.
+fn start_zed(daemon: &Arc<Daemon>, place: &Place) -> io::Result<()> {
+    let woken = Arc::downgrade(daemon);
+    let idle = move || {
+        if let Some(daemon) = woken.upgrade() {
+            daemon.wake();
+        }
+    };
+    let zed = Zed::start(place, idle)?;
+    daemon.zed.get_or_init(|| zed);
+    Ok(())
 }
 
 /// Each mount takes descriptors: as many may be open as the system lets this process have. Programs that
@@ -275,7 +299,7 @@ fn serve_connections(
 ) -> io::Result<()> {
     let mut idle_since = Instant::now();
     loop {
-        let busy = daemon.stays || !daemon.running().commands.is_empty() || daemon.pools.in_use();
+        let busy = daemon.is_busy();
         if busy {
             idle_since = Instant::now();
         }
@@ -546,6 +570,10 @@ fn describe(daemon: &Daemon, own: u64, out: &mut dyn Write) -> io::Result<()> {
     for dir in daemon.pools.directories.all() {
         text += &format!("tunables: mounted at {}\n", dir.display());
     }
+    let zedlets = daemon.zed.get().map_or(0, Zed::running);
+    if zedlets > 0 {
+        text += &format!("zedlets: {zedlets} running\n");
+    }
     if startup::changed() {
         text += "tunables: not as they were at start\n";
     }
@@ -558,8 +586,13 @@ fn describe(daemon: &Daemon, own: u64, out: &mut dyn Write) -> io::Result<()> {
     out.write_all(text.as_bytes())
 }
 
-/// Cancels what runs, then unmounts and exports everything.
+/// Cancels what runs, then unmounts and exports everything. What waits for devices of a suspended pool is given up.
 fn finish(daemon: &Daemon) {
+    for imported in daemon.pools.all() {
+        if let Some(engine) = imported.engine() {
+            engine.hold_no_more();
+        }
+    }
     for command in daemon.running().commands.values() {
         command.cancel.cancel();
     }
@@ -585,6 +618,10 @@ fn finish(daemon: &Daemon) {
         }
         daemon.pools.remove(&name);
         tracing::info!("exported {name}");
+    }
+    // Zedlets of the exports run before the processes that wait for the end are told.
+    if let Some(zed) = daemon.zed.get() {
+        zed.stop();
     }
     for wire in daemon.leaving.lock().drain(..) {
         // A client that is gone need not be told.

@@ -84,6 +84,13 @@ impl Place {
         PathBuf::from(name)
     }
 
+    /// The directory beside the socket with links to this program, which zedlets call.
+    pub(crate) fn commands(&self) -> PathBuf {
+        let mut name = self.socket.as_os_str().to_owned();
+        name.push(".bin");
+        PathBuf::from(name)
+    }
+
     /// Makes the directory if it is missing and checks that no other user can put things there.
     pub fn prepare(&self) -> io::Result<()> {
         let Some(dir) = self.socket.parent() else { return Ok(()) };

@@ -94,9 +94,6 @@ pub(super) fn check_pool(pool: &Pool) -> Result<Logs, EngineError> {
     if pool.space().is_none() {
         return unsupported("a pool whose space maps cannot be read".into());
     }
-    if cenote_pool::host::multihost(pool.uberblock()) {
-        return unsupported("property 'multihost=on'".into());
-    }
     check_logs(pool)
 }
 

@@ -1,6 +1,7 @@
 //! The end of a transaction group (`spa_sync_rewrite_vdev_config`, `vdev_config_sync`): labels, flush,
 //! uberblock; then the view of it.
 
+use super::mmp;
 use super::sync::{Core, drain};
 use super::task::EngineError;
 use super::{Disk, Shared};
@@ -63,6 +64,7 @@ impl Core {
 
     fn next_uberblock(&self, disk: &Disk, txg: u64) -> Uberblock {
         let vdevs = &self.config.vdev_tree;
+        let (mmp_delay, mmp_config) = disk.mmp.fields();
         Uberblock {
             order: ByteOrder::Little,
             version: VERSION_FEATURES,
@@ -72,8 +74,8 @@ impl Core {
             rootbp: *self.mos.synced().root_bp(),
             software_version: VERSION_FEATURES,
             mmp_magic: MMP_MAGIC,
-            mmp_delay: 0,
-            mmp_config: 0,
+            mmp_delay,
+            mmp_config,
             checkpoint_txg: 0,
             ..self.uberblock.clone()
         }
@@ -99,18 +101,28 @@ impl Core {
             (self.uberblock, self.config_dirty) = (uberblock, false);
             return Ok(Ok(()));
         }
+        disk.mmp.check().map_err(EngineError::Suspended)?;
+        let begun = mmp::now();
         let labels = match self.config_dirty {
             true => self.config.all_labels(txg),
             false => Vec::new(),
         };
         let tops: Vec<u64> = disk.allocator.groups().map(|g| g.vdev()).collect();
         let (uberblock_on, labels) = (tops.as_slice(), labels.as_slice());
-        let update = LabelUpdate { uberblock: &uberblock, uberblock_on, labels, multihost: false };
-        let after = match disk.tree().sync_labels(&update) {
+        let update = LabelUpdate {
+            uberblock: &uberblock,
+            uberblock_on,
+            labels,
+            multihost: disk.mmp.is_on(),
+        };
+        let after = match sync_labels(disk, &update) {
             Err(e @ VdevError::Committed(_)) => Err(device(e).into()),
             done => Ok(done.map_err(device)?),
         };
         self.config_written |= std::mem::take(&mut self.config_dirty);
+        // While it was written another host may have taken the pool.
+        disk.mmp.check().map_err(EngineError::Suspended)?;
+        disk.mmp.committed(&uberblock, begun, disk.tree().leaves().len());
         self.uberblock = uberblock;
         Ok(after)
     }
@@ -151,6 +163,23 @@ impl Core {
         }
         self.sync(shared)
     }
+}
+
+/// Commits a group. What a device lost that failed a flush is written again once; what no device takes is held until they
+/// are back. Each time the same is written to the same places.
+fn sync_labels(disk: &Disk, update: &LabelUpdate<'_>) -> Result<(), VdevError> {
+    let commit = || {
+        let tree = disk.tree();
+        tree.sync_labels(update).or_else(|e| match e {
+            VdevError::Flush { .. } => {
+                tree.recover()?;
+                tree.sync_labels(update)
+            }
+            e => Err(e),
+        })
+    };
+    let suspension = disk.tree().suspension().clone();
+    suspension.persist(VdevError::is_of_device, commit)
 }
 
 /// Tells datasets what cloned blocks save, if there are some.

@@ -118,7 +118,10 @@ impl Engine {
         let loads = disk.allocator.load_latency();
         let engine = Engine::assemble(pool, core, FIRST_TXG, engine, disk).map_err(failed)?;
         engine.shared.history.add(figures, &loads);
+        engine.follow_autotrim();
         events::learn(&engine.pool());
+        engine.shared.learn_multihost().map_err(failed)?;
+        engine.shared.arm();
         engine.tell("pool_create", STATE_ACTIVE);
         Ok(engine)
     }

@@ -257,10 +257,10 @@ impl Datasets {
         open.sets.contains_key(&ds_obj) || open.opening.contains(&ds_obj)
     }
 
-    /// Keeps an open dataset from being changed any more.
-    pub fn shut(&self, ds_obj: u64) {
+    /// Keeps an open dataset from being changed any more; or, if it is not to be `closed`, no longer.
+    pub fn shut(&self, ds_obj: u64, closed: bool) {
         if let Some((_, handle)) = self.open.lock().sets.get(&ds_obj) {
-            handle.closed.store(true, Ordering::SeqCst);
+            handle.closed.store(closed, Ordering::SeqCst);
         }
     }
 

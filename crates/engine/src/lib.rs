@@ -34,8 +34,12 @@
 //! | [`task`] | sync tasks |
 //! | `expand` | vdevs that grow into devices that have grown |
 //! | `reguid` | another guid for the pool |
+//! | `remove` | spares and cache devices that leave the pool |
 //! | `outage` | devices that go out of use and come back |
+//! | `suspend` | what no device takes is held until the devices are back |
 //! | `sync` | one transaction group: its passes |
+//! | `diagnose` | devices that have had too many errors |
+//! | `errlog` | what could not be read, into the pool's error logs |
 //! | `commit` | config, uberblock, labels |
 //! | `condense` | livelists, condensed in the background |
 //! | `scan` | scrub and resilver |
@@ -81,7 +85,8 @@
 //!
 //! If the group itself cannot be written, what it has in memory is worth nothing: the pool is *suspended*. It is so as
 //! well where the program finds its own state wrong, in whatever thread ([`cenote_format::invariant`](mod@cenote_format::invariant)).
-//! Nothing enters it any more, waiting changes fail, and the pool goes on when it is imported again. What
+//! Nothing enters it any more, waiting changes fail, and the pool goes on when it is imported again. Where it is devices that
+//! do not take a group, it is *held* instead (`suspend`): the pool is suspended until they are back, or it is given up. What
 //! fails after the uberblock is on disk suspends the pool too, but the threads that waited for the group are told that
 //! it is done.
 //!
@@ -102,28 +107,34 @@ mod condense;
 pub mod create;
 mod create_pool;
 mod datasets;
+mod diagnose;
+mod errlog;
 mod expand;
 pub mod figures;
 mod freeze;
 mod intent_log;
 pub mod kstat;
 mod long_hold;
+mod mmp;
 pub mod open;
 mod outage;
 mod policy;
 mod quota;
 mod receives;
 mod reguid;
+mod remove;
 mod room;
 mod scan;
 mod space;
 pub mod space_write;
 mod surgery;
+mod suspend;
 mod sync;
 pub mod task;
 mod throttle;
 pub mod tunables;
 mod txg;
+mod vacant;
 mod vdev_props;
 mod verify;
 mod zil;
@@ -136,9 +147,11 @@ pub use intent_log::progress::LogProgress;
 pub use intent_log::{NotReplayed, ReplayLog, Replayer};
 pub use long_hold::LongHold;
 pub use outage::{OfflineError, TakeOut};
+pub use remove::RemoveError;
 pub use scan::ScanError;
 pub use surgery::Attach;
 pub use task::{EngineError, SpaceCheck, SyncContext};
+pub use vacant::{ActivityError, ActivityRequest, ActivityState};
 
 use crate::space_write::Loader;
 use capable::Purpose;
@@ -159,6 +172,7 @@ use condense::Condenser;
 use datasets::{Datasets, Entered};
 use figures::{Figure, History};
 use freeze::Frozen;
+use mmp::Mmp;
 use parking_lot::{Mutex, RwLock};
 use receives::Receives;
 use scan::Scanner;
@@ -169,6 +183,7 @@ use surgery::SpareCaller;
 use sync::{Core, lacks_root_zap};
 use task::Queue;
 use txg::{TxState, Work};
+use vacant::Vacant;
 use zil::Scope;
 
 /// Passes after which a sync has failed.
@@ -223,6 +238,8 @@ pub(crate) struct Disk {
     pub grown: Mutex<Vec<(u64, usize)>>,
     /// Whether groups get on disk.
     pub frozen: Frozen,
+    /// Heartbeats for other hosts.
+    pub mmp: Arc<Mmp>,
 }
 
 /// What the sync thread and everybody else share.
@@ -237,6 +254,7 @@ pub(crate) struct Shared {
     /// What write calls of files and volumes took.
     pub write_calls: Latencies,
     pub condenser: Condenser,
+    pub vacant: Vacant,
     pub scanner: Scanner,
     pub spares: SpareCaller,
     pub options: EngineOptions,
@@ -247,7 +265,16 @@ pub(crate) struct Shared {
 impl Shared {
     /// Nothing can be written any more: those that wait are told, and what is in memory is worth nothing.
     pub fn suspend(&self, why: &str) {
-        self.tx_state.fail(why.to_owned(), || PoolFailure::Suspended.post(&self.disk.store));
+        // It is listed once, whether it was held before or not.
+        let was_held = self.tx_state.held().is_some();
+        let post = || PoolFailure::Suspended.post(&self.disk.store);
+        self.tx_state.fail(why.to_owned(), || {
+            if !was_held {
+                post()
+            }
+        });
+        self.disk.tree().fence();
+        self.disk.tree().suspension().abandon();
         self.queue.fail_all(why);
     }
 
@@ -261,6 +288,14 @@ impl Shared {
                 }
             });
         }
+    }
+
+    /// From now on a group that no device takes is held. Before, it fails, and with it the import or creation that waits for
+    /// it.
+    fn arm(self: &Arc<Self>) {
+        let shared = Arc::downgrade(self);
+        let hold = move |why: &str| shared.upgrade().is_some_and(|shared| shared.hold(why));
+        self.disk.tree().suspension().arm(hold);
     }
 
     /// The pool as the last transaction group left it.
@@ -351,9 +386,16 @@ impl Engine {
     /// # Errors
     /// The pool is suspended.
     pub fn close(&self, ds_obj: u64) -> Result<(), EngineError> {
+        // What waits for devices is not forgotten with its dataset.
+        if let Some(why) = self.shared.tx_state.held() {
+            return Err(EngineError::Suspended(why));
+        }
         let log_closed = self.shared.datasets.close_log(&self.shared, ds_obj);
-        self.shared.datasets.shut(ds_obj);
-        self.sync()?;
+        self.shared.datasets.shut(ds_obj, true);
+        if let Err(e) = self.sync() {
+            self.shared.datasets.shut(ds_obj, !self.waits_for_devices());
+            return Err(e);
+        }
         // Nobody can use it any more, whatever became of its log: it must not be in the way of who gives that up.
         self.shared.datasets.close(ds_obj);
         Ok(log_closed?)
@@ -362,9 +404,9 @@ impl Engine {
     /// Waits until everything that was changed so far is on disk.
     ///
     /// # Errors
-    /// The pool is suspended.
+    /// The pool is suspended: what was changed waits for its devices.
     pub fn sync(&self) -> Result<(), EngineError> {
-        Ok(self.shared.tx_state.wait_synced()?)
+        Ok(self.shared.tx_state.try_synced()?)
     }
 
     /// Waits until everything that was changed so far in the dataset `ds_obj`, which is open for writing, is
@@ -405,6 +447,9 @@ impl Engine {
         change: impl FnOnce(&mut SyncContext<'_>) -> cenote_dsl::write::Result<T> + Send + 'static,
         is_done: fn(&T) -> bool,
     ) -> Result<T, EngineError> {
+        if let Some(why) = self.suspended() {
+            return Err(EngineError::Suspended(why));
+        }
         let suspension = self.shared.datasets.suspend_logs(&self.shared)?;
         let done = self.shared.queue.run(&self.shared.tx_state, change, is_done);
         drop(suspension);
@@ -452,19 +497,30 @@ impl Engine {
         };
         self.sync_task_beside_logs(apply, |()| true)?;
         events::learn(&self.pool());
+        self.follow_autotrim();
+        if self.shared.learn_multihost()? {
+            // The uberblock of a further group says so as well.
+            self.sync_task(|context| {
+                context.config_changed = true;
+                Ok(())
+            })?;
+        }
         Ok(())
     }
 
     /// Calls `f` with the pool and its allocator while no transaction group is being written: what
     /// the allocator knows then is what is on disk.
-    pub fn at_rest<T>(&self, f: impl FnOnce(&Pool, &Allocator) -> T) -> T {
-        let _core = self.core.lock();
-        f(&self.pool(), &self.shared.disk.allocator)
+    ///
+    /// # Errors
+    /// The group that is being written waits for devices.
+    pub fn at_rest<T>(&self, f: impl FnOnce(&Pool, &Allocator) -> T) -> Result<T, EngineError> {
+        let _core = self.core()?;
+        Ok(f(&self.pool(), &self.shared.disk.allocator))
     }
 
-    /// Why nothing can be written any more; `None`: all is well.
+    /// Why nothing can be written, any more or until devices are back; `None`: all is well.
     pub fn suspended(&self) -> Option<String> {
-        self.shared.tx_state.failure()
+        self.shared.tx_state.failure().or_else(|| self.shared.tx_state.held())
     }
 
     /// Where space comes from: to look at free space as it is in memory.
@@ -513,6 +569,7 @@ impl Engine {
             Err(EngineError::Suspended(why))
         };
         caught(core).unwrap_or_else(broken)?;
+        self.shared.disk.mmp.stop();
         match destroyed {
             true => self.tell("pool_destroy", STATE_DESTROYED),
             false => self.tell("pool_export", STATE_EXPORTED),
@@ -526,17 +583,28 @@ impl Engine {
     /// As for [`Engine::export`].
     pub fn export_as_in_use(&self) -> Result<(), EngineError> {
         self.finish()?;
+        self.shared.disk.mmp.stop();
         self.tell("pool_export", STATE_EXPORTED);
         Ok(())
     }
 
     /// Writes everything, and ends.
     fn finish(&self) -> Result<(), EngineError> {
+        if let Some(why) = self.suspended() {
+            return Err(EngineError::Suspended(why));
+        }
+        // A pool that is suspended by this goes on with all that it has.
+        self.sync()?;
         self.shared.spares.stop();
         self.shared.scanner.stop();
         self.shared.condenser.stop();
-        self.shared.datasets.close_logs(&self.shared)?;
-        self.sync()?;
+        let ended = self.shared.vacant.stop();
+        let close = || Ok(self.shared.datasets.close_logs(&self.shared)?);
+        let ended = ended.and_then(|()| close());
+        if let Err(e) = ended.and_then(|()| self.sync()) {
+            self.let_activities_go_on();
+            return Err(e);
+        }
         self.shared.tx_state.end();
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
@@ -555,9 +623,14 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        self.hold_no_more();
+        self.shared.disk.mmp.stop();
         self.shared.spares.stop();
         self.shared.scanner.stop();
         self.shared.condenser.stop();
+        if let Err(e) = self.shared.vacant.stop() {
+            tracing::warn!("{e}");
+        }
         self.shared.tx_state.end();
         if let Some(thread) = self.thread.lock().take()
             && thread.thread().id() != std::thread::current().id()
@@ -567,12 +640,27 @@ impl Drop for Engine {
     }
 }
 
+/// Shortest time after which a sync thread that has nothing to write looks for devices that failed.
+const LEAST_REST: Duration = Duration::from_millis(200);
+
 /// The sync thread.
 fn run(shared: &Arc<Shared>, core: &Mutex<Core>) {
-    while shared.tx_state.next_work(&|| shared.options.txg_timeout()) == Work::Sync {
+    let interval = || shared.options.txg_timeout();
+    let looks = || (!shared.options.deterministic).then(|| interval().max(LEAST_REST));
+    loop {
+        match shared.tx_state.next_work(&interval, looks()) {
+            Work::Sync => {}
+            // A device may fail while the pool is only read.
+            Work::Look => {
+                shared.call_spares();
+                continue;
+            }
+            Work::End => break,
+        }
         let txg = shared.tx_state.synced_txg();
         // Those who wait are told, whatever happens.
-        let synced = caught(|| Store::vouch(|| core.lock().sync(shared)));
+        let sync = || Store::holding_reads(|| core.lock().sync(shared));
+        let synced = caught(|| Store::vouch(sync));
         let why = match synced {
             Ok(Ok(())) => {
                 shared.unreplayed.lock().let_go_in_time();

@@ -13,11 +13,13 @@ use super::condense::Condenser;
 use super::datasets::Datasets;
 use super::figures::History;
 use super::freeze::Frozen;
+use super::mmp::Mmp;
 use super::scan::Scanner;
 use super::surgery::SpareCaller;
 use super::sync::Core;
 use super::task::{EngineError, Queue, SyncContext};
 use super::txg::TxState;
+use super::vacant::Vacant;
 use super::{Disk, Engine, EngineOptions, Shared, capable};
 use crate::space_write::SpaceMaps;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
@@ -58,6 +60,10 @@ impl Engine {
             e => ImportError::Damaged { target: target(), why: e.to_string(), recovery: None },
         };
         pool.tell_altroot();
+        let hostid = options.hostid.unwrap_or_else(host::system_hostid);
+        if hostid == 0 && pool.get("multihost").is_some_and(|set| set.exact == "on") {
+            return Err(ImportError::NoHostid(candidate.name.clone()));
+        }
         let logs = capable::check_pool(&pool).map_err(refused)?;
         if options.checkpoint {
             write_rewound(&pool).map_err(refused)?;
@@ -72,7 +78,7 @@ impl Engine {
         let mut config = PoolConfig::from_mos(pool.config());
         config.name = if options.temporary_name { candidate.name.clone() } else { name };
         config.state = config::STATE_ACTIVE;
-        config.set_host(options.hostid.unwrap_or_else(host::system_hostid));
+        config.set_host(hostid);
         let engine = Engine::over(pool, config, synced, engine).map_err(refused)?;
         engine.first(logs, last).map_err(refused)?;
         if let Err(e) = engine.destroy_unfinished() {
@@ -81,8 +87,11 @@ impl Engine {
         if let Err(e) = engine.expand_if_wanted() {
             tracing::warn!("devices that have grown are not grown into: {e}");
         }
+        engine.resume_activities();
         events::learn(&engine.pool());
+        engine.shared.arm();
         engine.tell("pool_import", config::STATE_ACTIVE);
+        engine.return_spares();
         engine.resume_scan();
         engine.shared.call_spares();
         Ok(engine)
@@ -126,12 +135,15 @@ impl Engine {
             receives: Arc::default(),
             write_calls: Latencies::default(),
             condenser: Condenser::default(),
+            vacant: Vacant::default(),
             scanner: Scanner::default(),
             spares: SpareCaller::default(),
             options,
             unreplayed: Mutex::default(),
         });
         shared.listen();
+        shared.learn_multihost()?;
+        shared.listen_for_errors();
         shared.disk.allocator.readers().group_done(synced);
         shared.view().dsl().set_pool_space(pool_space(&shared.disk));
         tell_savings(&shared.view(), &shared.disk);
@@ -194,8 +206,8 @@ impl Disk {
         let writer = Writer::new(store.clone(), allocator.clone(), store.clone());
         let (store, added, grown) = (store.clone(), Mutex::default(), Mutex::default());
         let outside = options.outside.clone();
-        let frozen = Frozen::default();
-        Ok(Disk { store, allocator, loader, writer, outside, added, grown, frozen })
+        let (frozen, mmp) = (Frozen::default(), Arc::<Mmp>::default());
+        Ok(Disk { store, allocator, loader, writer, outside, added, grown, frozen, mmp })
     }
 }
 

@@ -69,7 +69,7 @@ impl Engine {
     pub fn restore(&self, leaves: &[u64], what: Restore) -> Result<(), EngineError> {
         let (pool, any) = {
             // No block is laid out meanwhile, nor after the group that the pool is of.
-            let _core = self.core.lock();
+            let _core = self.core()?;
             let pool = self.pool();
             let any = pool.restore(leaves, what);
             (pool, any.map_err(|e| EngineError::Unsupported(e.to_string()))?)
@@ -83,6 +83,7 @@ impl Engine {
         if let Some(root) = pool.config().list("vdev_tree") {
             config::for_each_leaf(root, &mut |leaf| changed |= noted(leaf));
         }
+        self.shared.resume_activities(|leaf| leaves.contains(&leaf));
         if !changed {
             return Ok(());
         }
@@ -102,17 +103,18 @@ impl Engine {
     /// The pool could not do without it; the pool is suspended.
     pub fn take_out(&self, leaf: u64, how: TakeOut) -> Result<(), OfflineError> {
         let taken = {
-            let _core = self.core.lock();
+            let _core = self.core()?;
             let pool = self.pool();
-            let taken = pool.store().vdevs().take_out(leaf, how.state());
+            let tree = pool.store().vdevs();
+            let taken = tree.take_out(leaf, how.state());
             if taken {
                 pool.devices().forget(leaf);
             }
-            taken
+            taken.then(|| tree.find(leaf))
         };
-        if !taken {
-            return Err(OfflineError::Required);
-        }
+        let Some(taken) = taken else { return Err(OfflineError::Required) };
+        // The device may be put to another use from now on.
+        taken.map(|vdev| self.shared.is_let_go(&vdev));
         self.shared.call_spares();
         if matches!(how, TakeOut::OfflineForNow | TakeOut::FaultForNow) {
             return Ok(());

@@ -103,9 +103,10 @@ impl Core {
         // Freed space comes back when further groups are on disk.
         let deferred = shared.disk.allocator.deferred() > 0;
         let logs = shared.datasets.has_log_blocks(txg);
+        let errors = shared.disk.store.has_pending_errors();
         let asked = !quiesced.is_empty() || !first.is_empty() || !tasks.is_empty();
         let goes_on = self.config_dirty || self.destroying || self.discarding;
-        if !asked && !deferred && !logs && !goes_on {
+        if !asked && !deferred && !logs && !errors && !goes_on {
             shared.disk.is_sound()?;
             shared.tx_state.synced(txg);
             shared.call_spares();
@@ -134,6 +135,7 @@ impl Core {
         self.run_tasks(shared, (txg, usable), abilities, tasks)?;
         self.free_destroyed(shared, (txg, usable))?;
         self.discard_checkpoint(&shared.disk, txg)?;
+        let errors = self.log_errors(shared, txg)?;
         self.passes(&shared.disk, txg, abilities, usable, &mut recorder)?;
         self.verify(shared, quiesced.iter().map(|(live, _)| live.id()))?;
         // A pool that was suspended meanwhile has something wrong in memory.
@@ -146,6 +148,7 @@ impl Core {
         let figures = recorder.end(&shared.disk, &self.maps, begun.elapsed());
         tracing::debug!(txg, passes = figures.passes.len(), self.destroying, "synced");
         shared.history.add(figures, &shared.disk.allocator.load_latency());
+        errors.iter().for_each(|errors| shared.disk.store.errors_written(errors));
         for (live, synced) in &quiesced {
             live.sync_done(synced);
         }
@@ -157,7 +160,9 @@ impl Core {
             shared.tx_state.ask_for_more();
         }
         shared.tx_state.synced(txg);
+        // From here on what was freed comes back.
         drop(shown?);
+        shared.vacant.auto.group_done(shared);
         shared.disk.writer.forget_freed();
         Ok(())
     }
@@ -195,9 +200,7 @@ impl Core {
         for task in tasks {
             task(&mut context)?;
         }
-        if tasked {
-            context.settle_scan(shared)?;
-        }
+        context.keep_scan(shared, tasked)?;
         mark_obsolete(&shared.disk, &context.tx)?;
         self.config_dirty = context.config_changed;
         self.frees = context.tx.frees;

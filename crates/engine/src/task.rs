@@ -23,6 +23,7 @@ use cenote_store::alloc::{Allocator, Class};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
@@ -41,6 +42,9 @@ pub enum EngineError {
     /// The pool or dataset has something that this software cannot write.
     #[error("{0} is not supported for writing")]
     Unsupported(String),
+    /// A device has not answered a request to trim or initialize it.
+    #[error("a device that is being trimmed or initialized does not answer")]
+    Unanswered,
     /// Nothing can be written any more.
     #[error("pool I/O is currently suspended: {0}")]
     Suspended(String),
@@ -50,6 +54,7 @@ impl From<WriteError> for EngineError {
     fn from(e: WriteError) -> EngineError {
         match e {
             WriteError::Suspended(why) => EngineError::Suspended(why),
+            WriteError::Interrupted => EngineError::Suspended(WriteError::Interrupted.to_string()),
             other => EngineError::Dsl(other.into()),
         }
     }
@@ -251,25 +256,35 @@ impl Queue {
         is_done: fn(&T) -> bool,
     ) -> Result<T, EngineError> {
         let (tell, told) = mpsc::sync_channel(1);
+        let given_up = Arc::new(AtomicBool::new(false));
+        let no_longer = given_up.clone();
         let task: Task = Box::new(move |context| {
+            if no_longer.load(Ordering::SeqCst) {
+                return Ok(());
+            }
             let done = context.whole(change, is_done);
             // The caller learns why it failed from the group, which fails as a whole.
             let fatal = fatal(&done);
             let _ = tell.send((context.tx.txg, done));
             fatal
         });
-        if let Some(why) = tx.closed() {
+        if let Some(why) = tx.closed().or_else(|| tx.held()) {
             return Err(EngineError::Suspended(why));
         }
         let queue = if turn == Turn::First { &self.first } else { &self.waiting };
         queue.lock().push_back(task);
         tx.ask();
-        let suspended = || EngineError::Suspended(tx.closed().unwrap_or_default());
+        let why = || tx.closed().or_else(|| tx.held());
+        let suspended = || EngineError::Suspended(why().unwrap_or_default());
         let (txg, done) = loop {
             match told.recv_timeout(LOOK_TIMEOUT) {
                 Ok(told) => break told,
-                Err(RecvTimeoutError::Timeout) if tx.closed().is_none() => {}
-                Err(RecvTimeoutError::Timeout) => return Err(suspended()),
+                Err(RecvTimeoutError::Timeout) if why().is_none() => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    // It is not made when the pool goes on, unless its group is being written already.
+                    given_up.store(true, Ordering::SeqCst);
+                    return Err(suspended());
+                }
                 // The task was dropped, in a group that failed: the sync thread is about to say why.
                 Err(RecvTimeoutError::Disconnected) => {
                     tx.wait_closed();
@@ -278,7 +293,7 @@ impl Queue {
             }
         };
         let done = done?;
-        tx.wait_for(txg)?;
+        tx.try_for(txg)?;
         Ok(done)
     }
 
@@ -288,7 +303,7 @@ impl Queue {
         tx: &TxState,
         change: impl FnOnce(&mut SyncContext<'_>) -> cenote_dsl::write::Result<()> + Send + 'static,
     ) -> Result<(), EngineError> {
-        if let Some(why) = tx.closed() {
+        if let Some(why) = tx.closed().or_else(|| tx.held()) {
             return Err(EngineError::Suspended(why));
         }
         self.waiting.lock().push_back(Box::new(move |context| {

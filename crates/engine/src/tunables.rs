@@ -43,6 +43,10 @@ declare_tunables! {
         "Share of the most dirty data at which a transaction group is closed";
     IMMEDIATE_WRITE_SZ "zfs_immediate_write_sz" Now Bytes 32_768 ANY,
         "Least bytes of a write whose block is written for good when it is committed, without log vdevs";
+    INITIALIZE_CHUNK_SIZE "zfs_initialize_chunk_size" Now Bytes 1_048_576 (4096, 16_777_216),
+        "Bytes that zpool initialize writes at once";
+    INITIALIZE_VALUE "zfs_initialize_value" Now Count 0xdead_beef_dead_beee ANY,
+        "Number that zpool initialize fills free space with, 64 bits at a time";
     KEEP_LOGS_AT_EXPORT "zfs_keep_log_spacemaps_at_export" Now Switch 0 SWITCH,
         "Whether log space maps are kept at export rather than flushed";
     MAX_LOG_WALKING "zfs_max_log_walking" Now Count 5 SOME,
@@ -53,6 +57,14 @@ declare_tunables! {
         "A space map is condensed if it is so long compared with the shortest that says the same";
     MIN_METASLABS_TO_FLUSH "zfs_min_metaslabs_to_flush" Now Count 1 ANY,
         "Least metaslabs with unflushed changes that a transaction group flushes";
+    MULTIHOST_FAIL_INTERVALS "zfs_multihost_fail_intervals" Now Count 10 (0, 65_535),
+        "Intervals without a heartbeat of multihost=on after which the pool is suspended; 0: never";
+    RESILVER_DEFER_PERCENT "zfs_resilver_defer_percent" Now Percent 10 (0, 100),
+        "Share of a resilver that is done from which on another one waits for its end";
+    RESILVER_DISABLE_DEFER "zfs_resilver_disable_defer" Now Switch 0 SWITCH,
+        "Whether another resilver never waits for the end of one that is under way";
+    SCAN_CHECKPOINT_INTVAL "zfs_scan_checkpoint_intval" Now Seconds 60 ANY,
+        "How often a scrub or resilver notes on disk how far it is; what is freed meanwhile is not given out again";
     SCAN_MEM_LIM_FACT "zfs_scan_mem_lim_fact" Now Count 20 SOME,
         "Share of the memory, as a divisor, for blocks that a scrub or resilver has found and not read yet";
     SCAN_SUSPEND_PROGRESS "zfs_scan_suspend_progress" Now Switch 0 SWITCH,
@@ -63,6 +75,12 @@ declare_tunables! {
         "Bytes of a checkpoint's space maps that a transaction group takes when the checkpoint is discarded";
     SYNC_PASS_DEFERRED_FREE "zfs_sync_pass_deferred_free" Now Count 2 (1, 32),
         "Pass of a sync from which on frees are left to the next group, if they are not logged";
+    TRIM_EXTENT_BYTES_MAX "zfs_trim_extent_bytes_max" Now Bytes 134_217_728 SOME,
+        "Most bytes that a device is told to be free in one request";
+    TRIM_EXTENT_BYTES_MIN "zfs_trim_extent_bytes_min" Now Bytes 32_768 ANY,
+        "Least bytes in a row that a device is told to be free";
+    TRIM_TXG_BATCH "zfs_trim_txg_batch" Now Count 32 SOME,
+        "Transaction groups in which autotrim collects what is freed in a metaslab, unless that is much";
     TXG_HISTORY "zfs_txg_history" Now Count 100 (0, 1_000_000),
         "Transaction groups of which figures are remembered";
     TXG_TIMEOUT "zfs_txg_timeout" Now Seconds 5 (1, 1_000_000),

@@ -60,7 +60,20 @@ struct State {
     ended: bool,
     /// Why nothing can be written any more.
     failed: Option<String>,
+    /// The group that is being written waits for devices.
+    held: Option<Held>,
 }
+
+/// Why a pool is suspended that goes on once its devices are back.
+#[derive(Clone, Debug)]
+struct Held {
+    why: String,
+    /// Changes fail meanwhile, rather than wait (`failmode=continue`).
+    refuses: bool,
+}
+
+/// How often a change that waits for a suspended pool looks whether it was interrupted.
+const INTERRUPTED: Duration = Duration::from_millis(100);
 
 impl State {
     /// Before anything was assigned to the group after `synced`.
@@ -77,7 +90,13 @@ impl State {
             ending: false,
             ended: false,
             failed: None,
+            held: None,
         }
+    }
+
+    /// The last group that has something.
+    fn last(&self) -> u64 {
+        if self.work.is_some() || self.quiescing { self.open } else { self.open - 1 }
     }
 
     /// Why nothing will be written any more.
@@ -128,6 +147,8 @@ impl QuiescedTxg {
 pub(crate) enum Work {
     /// Quiesce the open group and write it.
     Sync,
+    /// Nothing is to be written, for some time already.
+    Look,
     /// End.
     End,
 }
@@ -210,6 +231,10 @@ impl TxState {
             if state.ending {
                 return Err(WriteError::Suspended(EXPORTED.into()));
             }
+            if state.held.is_some() {
+                self.wait_while_held(&mut state)?;
+                continue;
+            }
             let full = state.throttle.is_full(bytes, frees, self.limit());
             if !state.quiescing && !full {
                 break;
@@ -235,6 +260,33 @@ impl TxState {
             self.changed.notify_all();
         }
         Ok(TxgHandle { tx: self.clone(), txg, spare: 0, bytes, made: 0, freed: 0 })
+    }
+
+    /// Waits until the pool is not suspended any more.
+    ///
+    /// # Errors
+    /// Changes fail meanwhile; the thread was interrupted; the pool has failed.
+    fn wait_while_held(&self, state: &mut MutexGuard<'_, State>) -> Result<(), WriteError> {
+        // What serves others goes on without this thread, which does so without the lock.
+        let parked = MutexGuard::unlocked(state, waiting::park);
+        let waited = loop {
+            if let Some(e) = state.failure() {
+                break Err(e);
+            }
+            match &state.held {
+                None => break Ok(()),
+                Some(held) if held.refuses => break Err(WriteError::Suspended(held.why.clone())),
+                Some(_) => {}
+            }
+            if MutexGuard::unlocked(state, || parked.is_interrupted()) {
+                break Err(WriteError::Interrupted);
+            }
+            if state.held.is_some() {
+                self.changed.wait_for(state, INTERRUPTED);
+            }
+        };
+        MutexGuard::unlocked(state, || drop(parked));
+        waited
     }
 
     /// Sleeps as long as the throttle says (`dmu_tx_delay`).
@@ -293,32 +345,50 @@ impl TxState {
         }
     }
 
-    /// Waits until all changes so far are on disk (`txg_wait_synced`); without changes, nothing is written.
+    /// Waits until all changes so far are on disk (`txg_wait_synced`); without changes, nothing is written. Of a
+    /// suspended pool it waits until that goes on.
     ///
     /// # Errors
-    /// The pool is suspended.
+    /// The pool has failed.
     pub fn wait_synced(&self) -> Result<(), WriteError> {
         let mut state = self.state.lock();
-        let last =
-            if state.work.is_some() || state.quiescing { state.open } else { state.open - 1 };
-        self.wait_in(&mut state, last)
+        let last = state.last();
+        self.wait_in(&mut state, last, false)
     }
 
-    /// Waits until group `txg` is on disk.
+    /// As [`TxState::wait_synced`], but for a suspended pool (`TXG_WAIT_SUSPEND`).
     ///
     /// # Errors
     /// The pool is suspended.
-    pub fn wait_for(&self, txg: u64) -> Result<(), WriteError> {
+    pub fn try_synced(&self) -> Result<(), WriteError> {
         let mut state = self.state.lock();
-        self.wait_in(&mut state, txg)
+        let last = state.last();
+        self.wait_in(&mut state, last, true)
     }
 
-    fn wait_in(&self, state: &mut MutexGuard<'_, State>, txg: u64) -> Result<(), WriteError> {
+    /// Waits until group `txg` is on disk, as [`TxState::try_synced`] does.
+    ///
+    /// # Errors
+    /// The pool is suspended.
+    pub fn try_for(&self, txg: u64) -> Result<(), WriteError> {
+        let mut state = self.state.lock();
+        self.wait_in(&mut state, txg, true)
+    }
+
+    fn wait_in(
+        &self,
+        state: &mut MutexGuard<'_, State>,
+        txg: u64,
+        gives_up: bool,
+    ) -> Result<(), WriteError> {
         state.wanted = state.wanted.max(txg);
         self.changed.notify_all();
         while state.synced < txg {
             if let Some(e) = state.failure() {
                 return Err(e);
+            }
+            if let Some(held) = state.held.as_ref().filter(|_| gives_up) {
+                return Err(WriteError::Suspended(held.why.clone()));
             }
             waiting::begins();
             self.changed.wait(state);
@@ -327,9 +397,11 @@ impl TxState {
     }
 
     /// Waits until there is something to do: the open group is wanted, or has had something to
-    /// write for as long as `interval` says, which is asked again and again.
-    pub fn next_work(&self, interval: &dyn Fn() -> Duration) -> Work {
+    /// write for as long as `interval` says, which is asked again and again; or nothing was to be written for as long as
+    /// `looks` says.
+    pub fn next_work(&self, interval: &dyn Fn() -> Duration, looks: Option<Duration>) -> Work {
         let mut state = self.state.lock();
+        let begun = self.timer.now();
         loop {
             if state.failed.is_some() {
                 if state.ending {
@@ -345,7 +417,15 @@ impl TxState {
                 return if state.work.is_some() { Work::Sync } else { Work::End };
             }
             let Some(since) = state.work else {
-                self.changed.wait(&mut state);
+                let Some(looks) = looks else {
+                    self.changed.wait(&mut state);
+                    continue;
+                };
+                let rested = self.timer.now().saturating_sub(begun);
+                if rested >= looks {
+                    return Work::Look;
+                }
+                self.timer.wait(&self.changed, &mut state, looks.saturating_sub(rested));
                 continue;
             };
             let elapsed = self.timer.now().saturating_sub(since);
@@ -451,6 +531,30 @@ impl TxState {
         self.changed.notify_all();
     }
 
+    /// The group that is being written waits for devices, and changes with it; where they are `refused` they fail
+    /// instead. `tell` is called if that is new; as that of [`TxState::fail`] it must not take part in groups.
+    pub fn hold(&self, why: &str, refuses: bool, tell: impl FnOnce()) {
+        let mut state = self.state.lock();
+        if state.held.replace(Held { why: why.into(), refuses }).is_none() {
+            tell();
+        }
+        self.changed.notify_all();
+    }
+
+    /// Changes go on if the devices are back, which `is_well` says.
+    pub fn resumed(&self, is_well: impl FnOnce() -> bool) {
+        let mut state = self.state.lock();
+        if is_well() {
+            state.held = None;
+        }
+        self.changed.notify_all();
+    }
+
+    /// Why the pool is suspended, if it may go on.
+    pub fn held(&self) -> Option<String> {
+        self.state.lock().held.as_ref().map(|held| held.why.clone())
+    }
+
     /// Why nothing can be written any more.
     pub fn failure(&self) -> Option<String> {
         self.state.lock().failed.clone()
@@ -527,7 +631,7 @@ mod tests {
     fn at_the_limit_changes_wait_and_ask_for_a_sync() {
         let txgs = state(0, Some(1000));
         drop(txgs.assign(1000, false).unwrap());
-        assert_eq!(txgs.next_work(&|| Duration::from_secs(60)), Work::Sync);
+        assert_eq!(txgs.next_work(&|| Duration::from_secs(60), None), Work::Sync);
         let other = txgs.clone();
         let waiting = std::thread::spawn(move || other.assign(10, false).unwrap().txg);
         std::thread::sleep(Duration::from_millis(20));
@@ -545,7 +649,7 @@ mod tests {
             drop(txgs.assign(fill - 1, false).unwrap());
             assert_eq!(txgs.state.lock().wanted, 0);
             drop(txgs.assign(1, false).unwrap());
-            assert_eq!(txgs.next_work(&|| Duration::from_secs(60)), Work::Sync);
+            assert_eq!(txgs.next_work(&|| Duration::from_secs(60), None), Work::Sync);
         }
     }
 
@@ -593,13 +697,13 @@ mod tests {
         drop(txgs.assign(1, false).unwrap());
         txgs.end();
         assert!(txgs.assign(1, false).is_err());
-        assert_eq!(txgs.next_work(&|| Duration::ZERO), Work::Sync);
+        assert_eq!(txgs.next_work(&|| Duration::ZERO, None), Work::Sync);
         let (quiesced, (), ()) = txgs.quiesce(|_| (), || ());
         txgs.synced(quiesced.txg);
-        assert_eq!(txgs.next_work(&|| Duration::ZERO), Work::End);
+        assert_eq!(txgs.next_work(&|| Duration::ZERO, None), Work::End);
         txgs.ended();
         txgs.ask();
-        assert!(txgs.wait_synced().is_err() && txgs.wait_for(6).is_ok());
+        assert!(txgs.wait_synced().is_err() && txgs.try_for(6).is_ok());
         assert_eq!((txgs.failure(), txgs.closed().as_deref()), (None, Some(EXPORTED)));
     }
 
@@ -609,7 +713,7 @@ mod tests {
         let (other, hours) = (txgs.clone(), Arc::new(AtomicU64::new(1)));
         let left = hours.clone();
         let interval = move || Duration::from_secs(3600 * left.load(Ordering::SeqCst));
-        let turn = std::thread::spawn(move || other.next_work(&interval));
+        let turn = std::thread::spawn(move || other.next_work(&interval, None));
         // The sync thread finds nothing to do and waits for something.
         std::thread::sleep(Duration::from_millis(20));
         drop(txgs.assign(1, false).unwrap());
@@ -627,7 +731,7 @@ mod tests {
         (0..2).for_each(|_| txgs.fail("device is gone".into(), || told += 1));
         assert_eq!(told, 1);
         assert!(txgs.assign(1, false).is_err());
-        assert!(txgs.wait_for(1).is_err());
+        assert!(txgs.try_for(1).is_err());
     }
 
     #[test]
@@ -648,7 +752,7 @@ mod tests {
         assert_eq!(timer.now(), delayed);
         // The time of a group passes while it is waited for.
         let other = txgs.clone();
-        let turn = std::thread::spawn(move || other.next_work(&|| Duration::from_secs(3600)));
+        let turn = std::thread::spawn(move || other.next_work(&|| Duration::from_secs(3600), None));
         std::thread::sleep(Duration::from_millis(20));
         assert!(!turn.is_finished());
         timer.sleep(Duration::from_secs(3600));

@@ -213,10 +213,11 @@ fn what_is_left_of_a_discard_is_carried_on_after_an_import() {
     many_pieces(&engine);
     engine.discard_checkpoint().unwrap();
     // After some groups, in which there were as many pieces.
-    let (rig, left) = engine.at_rest(|pool, allocator| {
+    let at_rest = engine.at_rest(|pool, allocator| {
         assert_eq!(pool.checkpoint_space().unwrap(), allocator.kept());
         (rig.copy(), pool.status().unwrap().checkpoint.unwrap())
     });
+    let (rig, left) = at_rest.unwrap();
     assert!(left.created.is_none() && left.space > 0, "{left:?}");
     drop(engine);
     rig.judge();
@@ -386,7 +387,7 @@ fn logs_that_were_in_use_are_dropped_by_going_back() {
     commit(20..40);
     engine.sync().unwrap();
     commit(40..60);
-    let copy = engine.at_rest(|_, _| rig.copy());
+    let copy = engine.at_rest(|_, _| rig.copy()).unwrap();
     drop(fs);
     engine.export(false).unwrap();
     judge(&copy, true);

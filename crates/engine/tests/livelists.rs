@@ -210,6 +210,7 @@ fn deleting_goes_on_after_a_crash() {
         std::fs::copy(rig.file("a"), crashed.path().join("a")).unwrap();
         pool.get("freeing").unwrap().exact.parse::<u64>().unwrap()
     });
+    let left = left.unwrap();
     assert!(left > 0 && blocks > 100, "{left} bytes left of {blocks} blocks");
     until("freed", || freeing(&engine) == 0);
     engine.export(false).unwrap();

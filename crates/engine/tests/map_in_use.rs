@@ -55,7 +55,7 @@ fn nothing_is_missed_while_a_pool_is_overwritten() {
             });
         });
         for _ in 0..6 {
-            let in_use = InUse::of(&engine);
+            let in_use = InUse::of(&engine).unwrap();
             let txg = in_use.pool().uberblock().txg;
             // Long enough for freed space to be used again, if it were not held.
             while engine.pool().uberblock().txg < txg + 8 {
@@ -72,7 +72,7 @@ fn nothing_is_missed_while_a_pool_is_overwritten() {
     });
     assert!(unflushed > 0);
     // When nothing is held any more, what was kept back comes into circulation.
-    let in_use = InUse::of(&engine);
+    let in_use = InUse::of(&engine).unwrap();
     (0..12).for_each(|round| overwrite(&engine, &fs, round));
     let kept = engine.allocator().deferred();
     drop(in_use);
@@ -92,7 +92,7 @@ fn a_pool_that_gets_full_goes_on() {
     let fs = rig::open(&engine);
     rig::fill(&fs, 0..FILES, LEN);
     engine.sync().unwrap();
-    let in_use = InUse::of(&engine);
+    let in_use = InUse::of(&engine).unwrap();
     // Each round frees what the last one wrote; all of it is kept back until it is too much.
     for round in 0..600 {
         overwrite(&engine, &fs, round);
@@ -104,7 +104,7 @@ fn a_pool_that_gets_full_goes_on() {
     for round in 0..20 {
         overwrite(&engine, &fs, round);
     }
-    check(&InUse::of(&engine));
+    check(&InUse::of(&engine).unwrap());
     drop(in_use);
     drop(fs);
     engine.export(false).unwrap();

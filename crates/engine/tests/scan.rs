@@ -5,10 +5,16 @@
 
 mod rig;
 
-use cenote_engine::{Engine, EngineOptions, ScanError, TakeOut};
+use cenote_dmu::write::ZapMut;
+use cenote_engine::change::{NewClone, NewSnapshot};
+use cenote_engine::tunables::SCAN_SUSPEND_PROGRESS;
+use cenote_engine::{Engine, EngineOptions, ScanError, SyncContext, TakeOut};
+use cenote_format::encode::zap::Key;
 use cenote_pool::reopen::Restore;
 use cenote_pool::scan::{ScanKind, ScanPhys, ScanState, ScanStatus};
+use cenote_store::{Bookmark, ScanBlock, ScanFunc};
 use cenote_testpools::Random;
+use cenote_zpl::{FileSystem, Settings};
 use rig::{Faulty, Rig, check, fill, open};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -323,5 +329,137 @@ fn a_resilver_that_cannot_give_all_ends() {
     assert_eq!(scan(&engine), Some(done));
     assert!(b.is_behind());
     drop((fs, set));
+    engine.export(false).unwrap();
+}
+
+/// The places on a device of the root block of the root file system.
+fn root_block(engine: &Engine) -> Vec<std::ops::Range<u64>> {
+    let root = engine.pool().dsl().root().unwrap().ds.bp;
+    root.dvas().map(|dva| START + dva.offset..START + dva.offset + dva.asize).collect()
+}
+
+/// What cannot be read for a while is not taken for gone: nothing counts as given, nothing is lost.
+#[test]
+fn what_could_not_be_read_is_not_given() {
+    let (rig, devices) = (Rig::new(SIZE), Faulty::default());
+    let engine = rig.create_on("mirror a b", 12, EngineOptions::default(), &devices);
+    let fs = open(&engine);
+    fill(&fs, 0..4, LEN);
+    engine.sync().unwrap();
+    let b = engine.pool().store().vdevs().leaves()[1].clone();
+    engine.take_out(b.guid(), TakeOut::OfflineForNow).unwrap();
+    devices.close(&rig, "b");
+    fill(&fs, 4..8, LEN);
+    engine.sync().unwrap();
+    let a = devices.device(&rig, "a");
+    SCAN_SUSPEND_PROGRESS.set(1).unwrap();
+    engine.restore(&[b.guid()], Restore::Offline).unwrap();
+    // The newest ones are on the other side, too.
+    let other = std::fs::OpenOptions::new().write(true).open(rig.file("b")).unwrap();
+    for place in root_block(&engine) {
+        let wrong = vec![0x5a; (place.end - place.start) as usize];
+        other.write_all_at(&wrong, place.start).unwrap();
+        a.fail(place);
+    }
+    engine.pool().store().drop_caches();
+    SCAN_SUSPEND_PROGRESS.set(0).unwrap();
+    let done = finished(&engine);
+    assert_eq!((done.kind, done.state), (ScanKind::Resilver, ScanState::Finished));
+    assert!(done.errors > 0 && b.is_behind(), "{done:?}");
+    a.repair();
+    assert!(engine.start_resilver().unwrap());
+    let done = finished(&engine);
+    assert_eq!((done.kind, done.errors, b.is_behind()), (ScanKind::Resilver, 0, false));
+    assert_eq!(scrubbed(&engine).errors, 0);
+    drop(fs);
+    engine.export(false).unwrap();
+    drop((engine, devices, b));
+    rig.judge_blocks();
+    std::fs::remove_file(rig.file("a")).unwrap();
+    let engine = rig.import();
+    read_all(&engine, 8);
+    engine.export(false).unwrap();
+}
+
+/// A scan that can do nothing for a while goes on by itself.
+#[test]
+fn a_scan_waits_for_what_it_needs() {
+    let (rig, devices) = (Rig::new(SIZE), Faulty::default());
+    let engine = rig.create_on("mirror a b", 12, EngineOptions::default(), &devices);
+    fill(&open(&engine), 0..4, LEN);
+    engine.sync().unwrap();
+    let both = ["a", "b"].map(|name| devices.device(&rig, name));
+    both.iter().for_each(|device| device.set_delay(Duration::from_millis(100)));
+    engine.scrub().unwrap();
+    let directory = engine.pool().mos().object(1).unwrap().block_pointer(0, 0).unwrap();
+    for dva in directory.dvas() {
+        let place = START + dva.offset..START + dva.offset + dva.asize;
+        both.iter().for_each(|device| device.fail(place.clone()));
+    }
+    // The round under way is begun again, and does not find the state.
+    engine.pause_scrub().unwrap();
+    engine.scrub().unwrap();
+    engine.pool().store().drop_caches();
+    std::thread::sleep(Duration::from_millis(500));
+    both.iter().for_each(|device| device.repair());
+    assert_eq!(finished(&engine).state, ScanState::Finished);
+    engine.export(false).unwrap();
+}
+
+/// A clone that its origin does not list is found all the same.
+#[test]
+fn clones_are_found_without_their_list() {
+    let rig = Rig::new(SIZE);
+    let engine = rig.create("mirror a b", 12);
+    fill(&open(&engine), 0..2, LEN);
+    let changes = rig::changes(&engine);
+    let origin = "tank@s".to_string();
+    changes.snapshot(&NewSnapshot { names: vec![origin.clone()], props: vec![] }).unwrap();
+    changes.clone_snapshot(&NewClone { origin, name: "tank/c".into(), props: vec![] }).unwrap();
+    let clone = |engine: &Engine| {
+        let clone = engine.pool().dsl().find("tank/c").unwrap().unwrap();
+        FileSystem::open_live(engine.live(clone.ds_obj).unwrap(), Settings::default()).unwrap()
+    };
+    fill(&clone(&engine), 2..5, LEN);
+    engine.sync().unwrap();
+    let list = engine.pool().dsl().find("tank@s").unwrap().unwrap().ds.next_clones;
+    let entry = format!("{:x}", engine.pool().dsl().find("tank/c").unwrap().unwrap().ds_obj);
+    let forget = move |context: &mut SyncContext<'_>| {
+        Ok(ZapMut::open(context.tx.mos, list).remove(&Key::Name(entry.as_bytes()))?)
+    };
+    engine.sync_task(forget).unwrap();
+    engine.export(false).unwrap();
+    drop((engine, changes));
+    spoil(&rig.file("a"), 3);
+    let engine = rig.import();
+    let done = scrubbed(&engine);
+    assert!(done.errors == 0 && done.processed > 0);
+    engine.export(false).unwrap();
+    drop(engine);
+    std::fs::remove_file(rig.file("b")).unwrap();
+    let engine = rig.import();
+    engine.pool().store().drop_caches();
+    check(&clone(&engine), 0..5, LEN);
+    assert_eq!(errors(&engine), [0, 0]);
+    engine.export(false).unwrap();
+}
+
+/// A pointer that makes no sense is an error, once.
+#[test]
+fn senseless_pointers_are_errors() {
+    let rig = Rig::new(SIZE);
+    let engine = rig.create("mirror a b", 12);
+    fill(&open(&engine), 0..1, LEN);
+    engine.sync().unwrap();
+    let mos = engine.pool().mos().clone();
+    let mut bp = mos.object(1).unwrap().block_pointer(0, 0).unwrap();
+    // No checksum has that number.
+    bp.0[6] |= 0xff << 40;
+    let at = Bookmark { objset: 0, object: 1, level: 0, blkid: 0 };
+    let copies: Vec<ScanBlock> = (0..3).map(|copy| ScanBlock { bp, at, copy }).collect();
+    let pool = engine.pool();
+    let scanned = pool.store().scan_many(ScanFunc::Scrub, &copies, &|| true).unwrap();
+    assert_eq!((scanned.errors, scanned.repaired), (1, 0));
+    assert_eq!(pool.store().errors().into_iter().collect::<Vec<_>>(), [at]);
     engine.export(false).unwrap();
 }

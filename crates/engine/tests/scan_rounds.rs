@@ -102,20 +102,20 @@ struct Short;
 
 static SHORT: AtomicUsize = AtomicUsize::new(0);
 
-fn set_rounds(divisor: u64) {
-    tunables::find("zfs_scan_mem_lim_fact").unwrap().set(divisor).unwrap();
+fn set_rounds(seconds: u64) {
+    tunables::find("zfs_scan_checkpoint_intval").unwrap().set(seconds).unwrap();
 }
 
 fn short_rounds() -> Short {
     SHORT.fetch_add(1, SeqCst);
-    set_rounds(1 << 21);
+    set_rounds(0);
     Short
 }
 
 impl Drop for Short {
     fn drop(&mut self) {
         if SHORT.fetch_sub(1, SeqCst) == 1 {
-            set_rounds(20);
+            set_rounds(60);
         }
     }
 }

@@ -5,16 +5,14 @@
 
 mod rig;
 
-use cenote_dmu::outside::Chance;
-use cenote_engine::create::{
-    CreateSpec, FIRST_TXG, Force, NewDevice, SystemDevices, parse, prepare,
-};
-use cenote_engine::tunables::SCAN_SUSPEND_PROGRESS;
-use cenote_engine::{Attach, Engine, EngineError, TakeOut};
-use cenote_format::nvlist::NvList;
+use cenote_engine::create::{OpenDevices, SystemDevices};
+use cenote_engine::tunables::{FILE_LOGICAL_ASHIFT, FILE_PHYSICAL_ASHIFT, SCAN_SUSPEND_PROGRESS};
+use cenote_engine::{Attach, Engine, EngineError, EngineOptions, TakeOut};
+use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::config;
 use parking_lot::{Mutex, MutexGuard};
-use rig::{Rig, check, check_devices, errors, fill, open};
+use rig::joining::{attach, device, leaf, replace};
+use rig::{Faulty, Rig, check, check_devices, errors, fill, open};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -54,50 +52,6 @@ fn until(engine: &Engine, wanted: &str) {
     }
     engine.sync_task(|_| Ok(())).unwrap();
     assert_eq!(shape(engine), wanted);
-}
-
-/// The device in the file with this name.
-fn device(rig: &Rig, engine: &Engine, name: &str) -> NewDevice {
-    let pool = engine.pool();
-    let prepared = prepare(&CreateSpec {
-        name: "tank",
-        layout: &parse(&[rig.word(name)]).unwrap(),
-        ashift: 0,
-        force: Force { in_use: true, replication: true },
-        pool: Some(pool.config()),
-        txg: FIRST_TXG,
-        imported: &[],
-        devices: &SystemDevices,
-        chance: &Chance::default(),
-    });
-    prepared.unwrap().into_single().unwrap()
-}
-
-/// The guid of the leaf in the file with this name.
-fn leaf(rig: &Rig, engine: &Engine, name: &str) -> u64 {
-    let path = rig.file(name);
-    let leaves = engine.pool().store().vdevs().leaves();
-    let found = leaves.iter().find(|leaf| leaf.path() == Some(&path));
-    found.unwrap_or_else(|| panic!("no {name}")).guid()
-}
-
-fn put(
-    rig: &Rig,
-    engine: &Engine,
-    beside: &str,
-    new: &str,
-    replaces: bool,
-) -> Result<(), EngineError> {
-    let (beside, new) = (leaf(rig, engine, beside), device(rig, engine, new));
-    engine.attach(Attach { beside, new, replaces })
-}
-
-fn attach(rig: &Rig, engine: &Engine, beside: &str, new: &str) -> Result<(), EngineError> {
-    put(rig, engine, beside, new, false)
-}
-
-fn replace(rig: &Rig, engine: &Engine, old: &str, new: &str) -> Result<(), EngineError> {
-    put(rig, engine, old, new, true)
 }
 
 fn detach(rig: &Rig, engine: &Engine, name: &str) -> Result<(), EngineError> {
@@ -312,7 +266,8 @@ fn until_given(rig: &Rig, engine: &Engine, wanted: &str, new: &str) {
         leaves.iter().any(|leaf| leaf.path() == Some(&path) && leaf.is_behind())
     };
     while vdevs(engine) != wanted || lacks() {
-        assert!(Instant::now() < end, "{}, not {wanted}", vdevs(engine));
+        let states = || engine.pool().store().vdevs().root().children().to_vec();
+        assert!(Instant::now() < end, "{}, not {wanted}: {:?}", vdevs(engine), states());
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -374,4 +329,82 @@ fn what_does_not_fit_is_refused() {
     drop((engine, other));
     rig.judge();
     large.judge_blocks();
+}
+
+/// Only logical sectors count of a device that joins: large ones that it would rather have do not keep it out.
+#[test]
+fn disks_with_larger_physical_sectors_replace_others() {
+    let _turn = Turn::take(false);
+    let rig = Rig::new(64 << 20);
+    let engine = rig.create("mirror a b", 9);
+    fill(&open(&engine), 0..4, LEN);
+    FILE_PHYSICAL_ASHIFT.set(12).unwrap();
+    let with_sectors = |name: &str| device(&rig, &engine, name).for_sectors(&SystemDevices, 0);
+    let (beside, new) = (leaf(&rig, &engine, "a"), with_sectors("x"));
+    let replaced = engine.attach(Attach { beside, new, replaces: true });
+    FILE_LOGICAL_ASHIFT.set(12).unwrap();
+    let refused = engine.attach(Attach { beside, new: with_sectors("y"), replaces: true });
+    FILE_LOGICAL_ASHIFT.set(9).unwrap();
+    FILE_PHYSICAL_ASHIFT.set(9).unwrap();
+    replaced.unwrap();
+    assert!(refused.unwrap_err().to_string().contains("higher alignment requirement"));
+    until(&engine, "mirror(x b)");
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge_blocks();
+}
+
+/// Nothing is written to a pool in which a device fails: a spare steps in all the same.
+#[test]
+fn a_spare_steps_in_where_nothing_is_written() {
+    let _turn = Turn::take(false);
+    let (rig, devices) = (Rig::new(64 << 20), Faulty::default());
+    let options =
+        EngineOptions { txg_timeout: Some(Duration::from_millis(200)), ..EngineOptions::default() };
+    let engine = rig.create_on("raidz1 a b c spare s", 12, options, &devices);
+    fill(&open(&engine), 0..6, LEN);
+    engine.sync().unwrap();
+    devices.close(&rig, "s");
+    devices.device(&rig, "b").set_missing(true);
+    engine.pool().store().drop_caches();
+    check(&open(&engine), 0..6, LEN);
+    until_given(&rig, &engine, "raidz(a spare(b s) c)", "s");
+    engine.export(false).unwrap();
+    drop((engine, devices));
+    rig.judge_blocks();
+}
+
+/// The state that the label of a device says.
+fn label_state(rig: &Rig, name: &str) -> u64 {
+    let device = cenote_vdev::open_device(&rig.file(name)).unwrap();
+    config::number(&cenote_vdev::read_labels(device.as_ref()).unwrap().unwrap().config, "state")
+}
+
+/// A spare that the pool was about to take when it stopped is free for others after an import.
+#[test]
+fn spares_are_returned_after_a_crash() {
+    let _turn = Turn::take(true);
+    let rig = Rig::new(64 << 20);
+    let engine = rig.create("mirror a b spare s", 12);
+    fill(&open(&engine), 0..2, LEN);
+    engine.sync().unwrap();
+    let guid = config::number(&engine.pool().spares()[0], "guid");
+    engine.export(false).unwrap();
+    drop(engine);
+    // What the label says between its writing and the commit: that of a device of the pool, of no group.
+    let [beside, spare] = ["a", "s"].map(|name| rig.file(name));
+    let beside = cenote_vdev::open_device(&beside).unwrap();
+    let mut label = cenote_vdev::read_labels(beside.as_ref()).unwrap().unwrap().config;
+    label.set("guid", NvValue::Uint64(guid));
+    label.set("txg", NvValue::Uint64(0));
+    let spare = SystemDevices.open_rw(&spare).unwrap();
+    cenote_vdev::init_labels(spare.as_ref(), &label).unwrap();
+    drop((beside, spare));
+    assert_ne!(label_state(&rig, "s"), config::STATE_SPARE);
+    let engine = rig.import();
+    assert_eq!(shape(&engine), "mirror(a b)");
+    engine.export(false).unwrap();
+    drop(engine);
+    assert_eq!(label_state(&rig, "s"), config::STATE_SPARE);
+    rig.judge_blocks();
 }

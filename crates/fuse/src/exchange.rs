@@ -32,11 +32,14 @@ use crate::session::{Forgetting, INodeNo};
 use crate::tree::{Node, Tree, generation, slot_of};
 use cenote_vdev::waiting;
 use cenote_zpl::FileSystem;
-use parking_lot::{Mutex, RwLockReadGuard};
+use parking_lot::{Mutex, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
+/// How often it is looked whether a pool is suspended.
+const LOOK: Duration = Duration::from_millis(100);
 /// Entries read from a directory at a time.
 const BATCH: usize = 128;
 
@@ -105,11 +108,13 @@ impl Tree {
 
     /// Has `change` make the file system of a branch another one, and serves what it returns from then on.
     /// With `None` programs that use the branch get errors.
+    ///
+    /// `None`: nothing was done, as requests that are being served wait for a suspended pool.
     pub(crate) fn exchange<T>(
         &self,
         branch: &Arc<Branch>,
         change: impl FnOnce() -> (T, Option<Arc<FileSystem>>),
-    ) -> T {
+    ) -> Option<T> {
         let inside = |ino: u64| slot_of(ino) == branch.slot;
         let numbers = || {
             let mut numbers = self.inodes.known(inside);
@@ -119,7 +124,7 @@ impl Tree {
         let listing = self.changing.listing();
         let earlier = numbers();
         let mut names = self.names(&self.files(&earlier));
-        let closed = Held::new(|| self.teardown.write());
+        let closed = self.close_to_requests()?;
         let numbers = numbers();
         let before = self.files(&numbers);
         names.retain(|ino, _| !self.changing.has(*ino));
@@ -132,7 +137,7 @@ impl Tree {
         let (done, renewed) = change();
         let Some(fs) = renewed else {
             branch.set_gone();
-            return done;
+            return Some(done);
         };
         branch.set_fs(fs);
         let after = self.files(&numbers);
@@ -158,7 +163,22 @@ impl Tree {
         let contents = self.forget(contents);
         let names = self.forget_changed(branch, &numbers, (&names, &now), &stale);
         Forgetting::wait_for([contents, names]);
-        done
+        Some(done)
+    }
+
+    /// Lets no request be served until what is returned is dropped. `None`: one that is being served waits for a suspended
+    /// pool, maybe for hours, and others would wait behind this.
+    fn close_to_requests(&self) -> Option<Held<RwLockWriteGuard<'_, ()>>> {
+        let is_suspended = || self.branches().iter().any(|branch| branch.fs().is_suspended());
+        let close = || loop {
+            if let Some(closed) = self.teardown.try_write_for(LOOK) {
+                return Some(closed);
+            }
+            if is_suspended() {
+                return None;
+            }
+        };
+        Held::try_new(close)
     }
 
     /// The names in a directory change, or may have changed. To be called after that.

@@ -55,6 +55,12 @@ impl<G> Held<G> {
         let _needed = Needed::new();
         Held { guard: take(), _needed }
     }
+
+    /// As [`Held::new`], of a lock that may not be had.
+    pub(crate) fn try_new(take: impl FnOnce() -> Option<G>) -> Option<Held<G>> {
+        let _needed = Needed::new();
+        Some(Held { guard: take()?, _needed })
+    }
 }
 
 impl<G: Deref> Deref for Held<G> {

@@ -364,10 +364,12 @@ impl MountHandle {
     /// Has `change` give the file system other contents while it is in use: requests wait meanwhile. What
     /// `change` returns is served from then on; open files that are in it as well go on, others give
     /// errors. With `None` programs that use it get errors: the mount should be taken away then.
-    pub fn exchange<T>(&self, change: impl FnOnce() -> (T, Option<Arc<FileSystem>>)) -> T {
+    ///
+    /// `None`: nothing was done, as requests wait for a pool that is suspended.
+    pub fn exchange<T>(&self, change: impl FnOnce() -> (T, Option<Arc<FileSystem>>)) -> Option<T> {
         match self.tree.upgrade() {
             Some(tree) => tree.exchange(&tree.root, change),
-            None => change().0,
+            None => Some(change().0),
         }
     }
 

@@ -17,6 +17,7 @@ use cenote_format::invariant::caught;
 use cenote_format::less;
 use cenote_zpl::Error;
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,6 +40,8 @@ pub enum SyncPolicy {
 
 /// How long a thread waits for something to do before it ends.
 const REST: Duration = Duration::from_secs(10);
+/// How often it is looked whether the pool of an interrupted program is suspended.
+const LOOK: Duration = Duration::from_millis(100);
 /// Most threads that wait for one file system.
 const MOST: usize = 4;
 /// Most threads of a mount, which may have many file systems.
@@ -47,19 +50,43 @@ const MOST_OF_ALL: usize = 32;
 /// What to do when changes are on disk, or could not be written.
 type Answer = Box<dyn FnOnce(&Result<(), Error>) + Send>;
 
+/// An answer that is still to be given.
+type Open = Arc<Mutex<Option<Answer>>>;
+
 /// A request that waits.
 struct Waiter {
+    number: u64,
     hook: SyncHook,
     /// The object that it waits for; `None`: all.
     object: Option<u64>,
-    answer: Answer,
+    answer: Open,
+}
+
+impl Waiter {
+    /// Gives the answer, unless it was given because the program was interrupted.
+    fn answer(self, result: &Result<(), Error>) {
+        give(&self.answer, result);
+    }
+}
+
+fn give(open: &Open, result: &Result<(), Error>) {
+    let answer = open.lock().take();
+    if let Some(answer) = answer {
+        answer(result);
+    }
 }
 
 #[derive(Default)]
 struct Queue {
     waiting: Vec<Waiter>,
+    /// The answers of all who wait, by the numbers of their requests.
+    open: HashMap<u64, Open>,
     /// What the threads call now.
     called: Vec<SyncHook>,
+    /// Requests whose programs were interrupted while their pool was well: they wait on unless it is suspended.
+    interrupted: HashSet<u64>,
+    /// A thread looks whether it is.
+    watched: bool,
     threads: usize,
     /// Threads that wait for something to do.
     idle: usize,
@@ -112,9 +139,10 @@ pub(crate) struct Syncer {
 
 impl Syncer {
     /// Calls `answer`, from another thread, once everything that changed before is on disk; with `object`,
-    /// everything of that object, and all names.
+    /// everything of that object, and all names. `number` is that of the request.
     pub(crate) fn wait(
         &self,
+        number: u64,
         hook: &SyncHook,
         object: Option<u64>,
         answer: impl FnOnce(&Result<(), Error>) + Send + 'static,
@@ -135,8 +163,39 @@ impl Syncer {
                 }
             }
         }
-        queue.waiting.push(Waiter { hook: hook.clone(), object, answer: Box::new(answer) });
+        let answer: Open = Arc::new(Mutex::new(Some(Box::new(answer))));
+        queue.open.insert(number, answer.clone());
+        queue.waiting.push(Waiter { number, hook: hook.clone(), object, answer });
         self.shared.more.notify_one();
+    }
+
+    /// The program that sent the request with this number was interrupted: if it waits, it waits no longer than until
+    /// `is_suspended` says so of its pool. What a device or a group takes a while for is waited for.
+    pub(crate) fn interrupt(&self, number: u64, is_suspended: impl Fn() -> bool + Send + 'static) {
+        {
+            let mut queue = self.shared.lock();
+            if !queue.open.contains_key(&number) {
+                return;
+            }
+            queue.interrupted.insert(number);
+        }
+        // The program says that once.
+        if self.shared.let_go(is_suspended())
+            || std::mem::replace(&mut self.shared.lock().watched, true)
+        {
+            return;
+        }
+        let shared = self.shared.clone();
+        let watch = move || {
+            while !shared.let_go(is_suspended()) {
+                std::thread::sleep(LOOK);
+            }
+        };
+        let watching = std::thread::Builder::new().name("fuse-interrupts".into()).spawn(watch);
+        if let Err(e) = watching {
+            self.shared.lock().watched = false;
+            tracing::warn!("no thread to look after interrupted programs: {e}");
+        }
     }
 }
 
@@ -149,6 +208,22 @@ impl Drop for Syncer {
 }
 
 impl Shared {
+    /// Lets those go that were interrupted and wait, where the pool is suspended. Returns whether none is left.
+    fn let_go(&self, is_suspended: bool) -> bool {
+        let mut gone = Vec::new();
+        let mut queue = self.lock();
+        let Queue { open, interrupted, watched, .. } = &mut *queue;
+        interrupted.retain(|number| open.contains_key(number));
+        if is_suspended {
+            gone.extend(interrupted.drain().filter_map(|number| open.remove(&number)));
+        }
+        let is_done = interrupted.is_empty();
+        *watched &= !is_done;
+        drop(queue);
+        gone.iter().for_each(|open| give(open, &Err(WriteError::Interrupted.into())));
+        is_done
+    }
+
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock()
     }
@@ -164,7 +239,10 @@ impl Shared {
                 tracing::error!("thread fuse-sync: {why}");
                 Err(WriteError::Suspended(why).into())
             });
-            batch.into_iter().for_each(|waiter| (waiter.answer)(&result));
+            let mut queue = self.lock();
+            batch.iter().for_each(|waiter| drop(queue.open.remove(&waiter.number)));
+            drop(queue);
+            batch.into_iter().for_each(|waiter| waiter.answer(&result));
         }
     }
 
@@ -204,7 +282,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::sync::mpsc;
 
     #[test]
@@ -224,7 +302,7 @@ mod tests {
         for i in 0..21 {
             let tx = tx.clone();
             let hook = if i == 20 { &failing } else { &slow };
-            syncer.wait(hook, Some(i), move |r| tx.send((i, r.is_ok())).unwrap());
+            syncer.wait(i, hook, Some(i), move |r| tx.send((i, r.is_ok())).unwrap());
         }
         drop((tx, syncer));
         let mut answers: Vec<_> = rx.iter().collect();
@@ -248,9 +326,11 @@ mod tests {
         let quick: SyncHook = Arc::new(|_| Ok(()));
         let syncer = Syncer::default();
         let (tx, rx) = mpsc::channel();
+        let numbers = AtomicUsize::new(1);
         let ask = |hook, name: &'static str| {
             let tx = tx.clone();
-            syncer.wait(hook, None, move |_| tx.send(name).unwrap());
+            let number = numbers.fetch_add(1, Ordering::Relaxed) as u64;
+            syncer.wait(number, hook, None, move |_| tx.send(name).unwrap());
         };
         // Each is taken before the next one comes.
         for _ in 0..MOST {
@@ -277,12 +357,44 @@ mod tests {
         let quick: SyncHook = Arc::new(|_| Ok(()));
         let syncer = Syncer::default();
         let (tx, rx) = mpsc::channel();
-        for (name, hook) in [("stuck", &stuck), ("quick", &quick), ("quick", &quick)] {
+        for (number, name, hook) in
+            [(1, "stuck", &stuck), (2, "quick", &quick), (3, "quick", &quick)]
+        {
             let tx = tx.clone();
-            syncer.wait(hook, None, move |_| tx.send(name).unwrap());
+            syncer.wait(number, hook, None, move |_| tx.send(name).unwrap());
         }
         assert_eq!([rx.recv().unwrap(), rx.recv().unwrap()], ["quick", "quick"]);
         go.send(()).unwrap();
         assert_eq!(rx.recv().unwrap(), "stuck");
+    }
+
+    #[test]
+    fn who_is_interrupted_waits_no_longer() {
+        let (go, held) = mpsc::channel::<()>();
+        let held = Mutex::new(held);
+        let stuck: SyncHook = Arc::new(move |_| {
+            held.lock().recv().unwrap();
+            Ok(())
+        });
+        let syncer = Syncer::default();
+        let (tx, rx) = mpsc::channel();
+        for number in 1..3 {
+            let tx = tx.clone();
+            syncer.wait(number, &stuck, None, move |r| tx.send((number, r.is_ok())).unwrap());
+        }
+        let suspended = Arc::new(AtomicBool::new(false));
+        let interrupt = |number| {
+            let suspended = suspended.clone();
+            syncer.interrupt(number, move || suspended.load(Ordering::SeqCst));
+        };
+        [7, 2].into_iter().for_each(interrupt);
+        // The pool may be suspended only later.
+        assert!(rx.recv_timeout(LOOK * 3).is_err());
+        suspended.store(true, Ordering::SeqCst);
+        assert_eq!(rx.recv().unwrap(), (2, false));
+        (0..2).for_each(|_| go.send(()).unwrap());
+        assert_eq!(rx.recv().unwrap(), (1, true));
+        drop((tx, syncer));
+        assert!(rx.recv().is_err(), "each is answered once");
     }
 }

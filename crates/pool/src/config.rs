@@ -74,6 +74,10 @@ pub fn flag(list: &NvList, name: &str) -> bool {
 /// The pair `aux_state` of a leaf that an administrator has faulted (`VDEV_AUX_EXTERNAL`).
 pub const BY_HAND: &str = "external";
 
+/// The mark of a leaf that the resilver under way does not bring up to date, and the feature that is in use while a leaf has it
+/// (`ZPOOL_CONFIG_RESILVER_DEFER`).
+pub const DEFERRED: &str = "com.datto:resilver_defer";
+
 /// Calls `f` for every leaf below `vdev` (or for itself).
 pub fn for_each_leaf(vdev: &NvList, f: &mut dyn FnMut(&NvList)) {
     if vdev.lists("children").is_none() {

@@ -39,7 +39,7 @@ const MOS_ONLY: [&str; 4] = [
     "com.delphix:vdev_zap_leaf",
     "com.delphix:vdev_zap_top",
     "com.klarasystems:vdev_zap_root",
-    "com.datto:resilver_defer",
+    config::DEFERRED,
 ];
 
 /// Pairs of a vdev that are notes in memory.

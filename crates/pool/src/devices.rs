@@ -14,18 +14,19 @@
 use crate::config;
 use crate::directory::Directory;
 use crate::discover::Candidate;
+use crate::host;
 use cenote_format::label::Uberblock;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_vdev::{
     Device, Vdev, VdevError, VdevState, VdevTree, latency, look::Asked, open_device,
-    open_device_rw, read_labels,
+    open_device_rw, read_labels, write_heartbeat,
 };
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// How often and how long a device that is let go of is waited for.
 const MOST_WAITS: u32 = 100;
@@ -319,6 +320,25 @@ impl DeviceSet {
         VdevTree::build(root, &mut |guid, leaf| {
             self.open(guid).or_else(|| self.open_last(guid, leaf))
         })
+    }
+
+    /// Writes this host's claim of the pool, of which `seen` is the best uberblock, into the last slot of all labels. `None`: no
+    /// device took it.
+    pub fn claim(&self, seen: &Uberblock) -> Option<Uberblock> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let claim = host::claim(seen, now.as_secs(), crate::random());
+        let guids: Vec<u64> = self.by_guid.read().keys().copied().collect();
+        let mut written = false;
+        for guid in guids {
+            let Some(device) = self.open(guid).filter(|device| device.writable()) else { continue };
+            let Ok(Some(labels)) = read_labels(device.as_ref()) else { continue };
+            let top = labels.config.list("vdev_tree");
+            // Spares and cache devices have no uberblocks.
+            let Some(ashift) = top.and_then(|top| top.u64("ashift")) else { continue };
+            let ashift = u32::try_from(ashift).unwrap_or(u32::MAX);
+            written |= write_heartbeat(device.as_ref(), ashift, &claim).is_ok();
+        }
+        written.then_some(claim)
     }
 
     /// The best uberblock that is on the devices now.

@@ -1,4 +1,5 @@
-//! Data errors (`spa_get_errlog`): the persistent error logs of the MOS and what was seen since the import.
+//! Data errors (`spa_get_errlog`): the persistent error logs of the MOS and what is not in them yet. The engine
+//! writes them (`cenote_dsl::write::errlog`).
 //!
 //! The entries `errlog_last` and `errlog_scrub` of the object directory name ZAPs. Without the
 //! feature `head_errlog` each key is a block in a dataset; with it there is a ZAP for each file
@@ -11,16 +12,17 @@
 //!
 //! A block is shared by a file system, its snapshots and their clones as long as it was not
 //! rewritten. With `head_errlog` an error is therefore looked for in all of them: it counts where
-//! the block at that place still has that birth.
+//! the block at that place still has that birth; where it has it nowhere any more it leaves the log. What belongs to no
+//! file system, or has no birth that is known, is in the log under 0, or with birth 0.
 //!
 //! Invariants: each dataset is looked at once per error, and so many for all errors together; keys
 //! that do not parse are skipped.
 
 use crate::Pool;
-use cenote_dmu::Result;
 use cenote_dmu::zap::Zap;
+use cenote_dmu::{Error, Result};
 use cenote_dsl::{Dataset, Dsl, number_in_name};
-use cenote_store::Bookmark;
+use cenote_store::{Bookmark, LoggedError};
 use std::collections::{BTreeSet, HashSet};
 
 /// Datasets looked at for all errors together. What is not looked at is not named: the log of a
@@ -76,7 +78,7 @@ impl Pool {
     /// Number of damaged blocks known: as OpenZFS's, only roughly the number of lines that
     /// [`Pool::data_errors`] makes of them.
     pub fn error_count(&self) -> Result<u64> {
-        let mut count = self.store().errors().len() as u64;
+        let mut count = self.store().pending_errors().len() as u64;
         for log in self.error_logs()? {
             if self.features().is_enabled("head_errlog") {
                 for (_, log) in self.head_logs(&log)? {
@@ -91,7 +93,9 @@ impl Pool {
 
     /// The damaged objects, sorted, each once.
     pub fn data_errors(&self) -> Result<Vec<DataError>> {
-        let mut search = Search { dsl: self.dsl(), left: MAX_DATASETS, found: BTreeSet::new() };
+        let (found, gone) = Default::default();
+        let (dsl, txg) = (self.dsl(), self.uberblock().txg);
+        let mut search = Search { dsl, txg, left: MAX_DATASETS, found, gone, hits: 0 };
         for log in self.error_logs()? {
             if self.features().is_enabled("head_errlog") {
                 for (head, log) in self.head_logs(&log)? {
@@ -105,22 +109,22 @@ impl Pool {
                 search.found.extend(objects);
             }
         }
-        for at in self.store().errors() {
-            self.seen_since_import(&at, &mut search);
+        for (at, birth) in self.store().pending_errors() {
+            self.not_logged_yet(&at, birth, &mut search);
         }
+        self.store().errors_healed(&search.gone);
         Ok(search.found.into_iter().collect())
     }
 
     /// An error met while reading: it concerns all datasets that share the block.
-    fn seen_since_import(&self, at: &Bookmark, search: &mut Search<'_>) {
-        search.found.insert((at.objset, at.object));
-        if at.objset == 0 || !self.features().is_enabled("head_errlog") {
-            return;
-        }
-        let block = Block { object: at.object, level: at.level, blkid: at.blkid, birth: 0 };
-        let Ok(Some(dataset)) = self.dsl().by_object(at.objset) else { return };
-        if let Some(birth) = birth_in(self.dsl(), &dataset, &block) {
-            search.expand(dataset.dir.head_dataset, &Block { birth, ..block });
+    fn not_logged_yet(&self, at: &Bookmark, birth: u64, search: &mut Search<'_>) {
+        let by_head = at.objset != 0 && self.features().is_enabled("head_errlog");
+        match self.dsl().by_object(at.objset) {
+            Ok(Some(dataset)) if by_head => {
+                let block = Block { object: at.object, level: at.level, blkid: at.blkid, birth };
+                search.expand(dataset.dir.head_dataset, &block);
+            }
+            _ => drop(search.found.insert((at.objset, at.object))),
         }
     }
 
@@ -161,76 +165,116 @@ fn keys(log: &Zap) -> Result<Vec<[u64; 4]>> {
     Ok(log.entries()?.iter().filter_map(|e| parse_key(&e.name)).collect())
 }
 
-/// When the block at this place in a dataset was born; `None` if it is a hole or cannot be told.
-fn birth_in(dsl: &Dsl, dataset: &Dataset, block: &Block) -> Option<u64> {
-    let level = u8::try_from(block.level).ok()?;
-    let object = dsl.open_objset(dataset).ok()?.object(block.object).ok()?;
-    let bp = object.block_pointer(level, block.blkid).ok()?;
-    (!bp.is_hole()).then(|| bp.physical_birth())
+/// When the block at this place in a dataset was born (`find_birth_txg`); `None` if nothing is there.
+///
+/// # Errors
+/// What leads to the block cannot be read.
+fn birth_in(dsl: &Dsl, dataset: &Dataset, block: &Block) -> Result<Option<u64>> {
+    let level = u8::try_from(block.level).unwrap_or(u8::MAX);
+    let read = || dsl.open_objset(dataset)?.object(block.object)?.block_pointer(level, block.blkid);
+    match read() {
+        Ok(bp) => Ok((!bp.is_hole()).then(|| bp.physical_birth())),
+        Err(Error::NoObject { .. }) => Ok(None),
+        Err(e) => Err(e),
+    }
 }
 
 /// The search for all datasets that have damaged blocks.
 struct Search<'a> {
     dsl: &'a Dsl,
+    /// The group that is looked at.
+    txg: u64,
     /// Datasets that may still be looked at.
     left: usize,
     found: BTreeSet<DataError>,
+    /// Blocks that no dataset has any more.
+    gone: Vec<LoggedError>,
+    /// Datasets that have the block that is looked for.
+    hits: usize,
 }
 
 impl Search<'_> {
-    fn dataset(&mut self, object: u64) -> Option<Dataset> {
-        self.left = self.left.checked_sub(1)?;
-        self.dsl.by_object(object).ok()?
+    fn hit(&mut self, dataset: u64, block: &Block) {
+        self.hits += 1;
+        self.found.insert((dataset, block.object));
     }
 
-    /// Adds every dataset that has the damaged block, starting from the file system `head`.
+    /// A dataset; `None`: it is not there, or no more are looked at.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    fn dataset(&mut self, object: u64) -> Result<Option<Dataset>> {
+        let Some(left) = self.left.checked_sub(1) else { return Ok(None) };
+        self.left = left;
+        self.dsl.by_object(object)
+    }
+
+    /// Adds every dataset that has the damaged block, starting from the file system `head` (`process_error_block`).
     fn expand(&mut self, head: u64, block: &Block) {
-        let known = head != 0 && block.birth != 0;
-        let Some(start) = known.then(|| self.oldest_head(head, block)).flatten() else {
+        // The blocks of dnodes, and those above, are found by no object.
+        let known = head != 0 && block.birth != 0 && block.object != 0 && block.level >= 0;
+        let start = if known { self.oldest_head(head, block) } else { Ok(None) };
+        let Ok(Some(start)) = start else {
             self.found.insert((head, block.object));
             return;
         };
+        self.hits = 0;
+        let mut sure = true;
         let mut seen = HashSet::new();
         let mut waiting = vec![start];
         while let Some(head) = waiting.pop() {
             if seen.insert(head) {
-                waiting.extend(self.check_head(head, block));
+                match self.check_head(head, block) {
+                    Ok(clones) => waiting.extend(clones),
+                    // It may have the block.
+                    Err(_) => {
+                        self.found.insert((head, block.object));
+                        sure = false;
+                    }
+                }
             }
+        }
+        // A block of a later group is where this one does not see it.
+        if sure && self.left > 0 && self.hits == 0 && block.birth <= self.txg {
+            let Block { object, level, blkid, birth } = *block;
+            self.gone.push((Bookmark { objset: head, object, level, blkid }, birth));
         }
     }
 
     /// The file system that the block was written to: clones share blocks older than themselves
     /// with where they come from.
-    fn oldest_head(&mut self, head: u64, block: &Block) -> Option<u64> {
-        let mut at = self.dataset(head)?;
-        while at.ds.prev_snap != 0 && at.ds.prev_snap_txg > block.birth {
-            at = self.dataset(at.ds.prev_snap)?;
+    fn oldest_head(&mut self, head: u64, block: &Block) -> Result<Option<u64>> {
+        let Some(mut at) = self.dataset(head)? else { return Ok(None) };
+        while at.ds.prev_snap != 0 && at.ds.prev_snap_txg >= block.birth {
+            let Some(before) = self.dataset(at.ds.prev_snap)? else { return Ok(None) };
+            at = before;
         }
-        Some(at.dir.head_dataset)
+        Ok(Some(at.dir.head_dataset))
     }
 
-    /// Checks a file system and its snapshots; returns clones that may share the block.
-    fn check_head(&mut self, head: u64, block: &Block) -> Vec<u64> {
-        let Some(dataset) = self.dataset(head) else { return Vec::new() };
-        let birth = birth_in(self.dsl, &dataset, block);
+    /// Checks a file system and its snapshots (`check_filesystem`); returns clones that may share the block.
+    fn check_head(&mut self, head: u64, block: &Block) -> Result<Vec<u64>> {
+        let Some(dataset) = self.dataset(head)? else { return Ok(Vec::new()) };
+        let birth = birth_in(self.dsl, &dataset, block)?;
         let in_head = birth == Some(block.birth);
         if in_head {
-            self.found.insert((head, block.object));
+            self.hit(head, block);
         }
         // A block rewritten since then can be in snapshots taken before that only.
         let until = birth.filter(|_| !in_head).unwrap_or(u64::MAX);
         let mut affected = HashSet::new();
         let (mut snap, mut txg) = (dataset.ds.prev_snap, dataset.ds.prev_snap_txg);
-        while snap != 0 && txg > block.birth {
-            let Some(s) = self.dataset(snap) else { break };
+        // A snapshot has what was written in its own group.
+        while snap != 0 && txg >= block.birth {
+            let Some(s) = self.dataset(snap)? else { break };
             let own = s.dir.head_dataset == head && txg <= until;
-            if own && (in_head || birth_in(self.dsl, &s, block) == Some(block.birth)) {
-                self.found.insert((snap, block.object));
+            if own && (in_head || birth_in(self.dsl, &s, block)? == Some(block.birth)) {
+                self.hit(snap, block);
                 affected.insert(snap);
             }
             (snap, txg) = (s.ds.prev_snap, s.ds.prev_snap_txg);
         }
-        self.clones_of(&dataset, &affected).unwrap_or_default()
+        self.clones_of(&dataset, &affected)
     }
 
     fn clones_of(&mut self, dataset: &Dataset, origins: &HashSet<u64>) -> Result<Vec<u64>> {
@@ -238,8 +282,12 @@ impl Search<'_> {
             return Ok(Vec::new());
         }
         let clones = Zap::open(&self.dsl.mos().object(dataset.dir.clones)?)?.entries()?;
-        let mut out: Vec<u64> = clones.iter().filter_map(|e| e.u64()).collect();
-        out.retain(|c| self.dataset(*c).is_some_and(|c| origins.contains(&c.dir.origin)));
+        let mut out = Vec::new();
+        for clone in clones.iter().filter_map(|e| e.u64()) {
+            if self.dataset(clone)?.is_some_and(|c| origins.contains(&c.dir.origin)) {
+                out.push(clone);
+            }
+        }
         Ok(out)
     }
 }

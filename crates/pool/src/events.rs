@@ -7,6 +7,7 @@
 //! registered here with their stores. What stops a whole pool is told by the code that sees it ([`PoolFailure`],
 //! [`import_failed`]).
 
+use crate::diagnosis::{self, Bounds, Kind, Verdict};
 use crate::error::ImportError;
 use crate::tunables::{EREPORTS, SLOW_IO_EVENTS, ZEVENT_LEN_MAX};
 use crate::vdev_props::{number_of, parent, state_number};
@@ -16,7 +17,7 @@ use cenote_store::notes::{self, Unreadable};
 use cenote_store::{Bookmark, Store};
 use cenote_vdev::events::{Happening, Operation, listen};
 use cenote_vdev::{Aux, Vdev, VdevState};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, LazyLock, Weak};
@@ -47,12 +48,20 @@ struct Known {
     failmode: String,
     /// The vdevs whose slow requests are not listed (`slow_io_events=off`).
     quiet: Vec<u64>,
+    /// How many errors are too many, and who acts by that.
+    bounds: Arc<Bounds>,
+    act: Option<Act>,
 }
+
+/// Does with the leaf of this guid what was found. It is called where a request failed, and must not wait.
+pub type Act = Arc<dyn Fn(u64, Verdict) + Send + Sync>;
 
 /// `ECKSUM`, which is `EBADE`.
 const ECKSUM: i32 = Errno::BADE.raw_os_error();
 
 static RING: LazyLock<Mutex<Ring>> = LazyLock::new(Mutex::default);
+/// Notified at each event.
+static NEWS: Condvar = Condvar::new();
 static POOLS: LazyLock<Mutex<Vec<Known>>> = LazyLock::new(Mutex::default);
 
 /// From now on events of this pool are listed.
@@ -62,7 +71,8 @@ pub(crate) fn register(name: &str, store: &Arc<Store>) {
     let mut pools = POOLS.lock();
     pools.retain(|known| known.store.strong_count() > 0);
     let (store, failmode) = (Arc::downgrade(store), "wait".into());
-    pools.push(Known { name: name.into(), store, failmode, quiet: Vec::new() });
+    let (quiet, bounds, act) = Default::default();
+    pools.push(Known { name: name.into(), store, failmode, quiet, bounds, act });
 }
 
 /// Notes the properties of a registered pool, and of its vdevs, that decide what is listed. To be called whenever
@@ -73,12 +83,27 @@ pub fn learn(pool: &Pool) {
     let leaves = tree.leaves();
     let quiet: Vec<u64> = leaves.iter().filter(|v| is_quiet(v)).map(|v| v.guid()).collect();
     let failmode = pool.get("failmode").map(|value| value.exact);
+    let bounds = Arc::new(diagnosis::bounds(pool));
     let mut pools = POOLS.lock();
     let same = |known: &&mut Known| std::ptr::eq(known.store.as_ptr(), Arc::as_ptr(pool.store()));
     if let Some(known) = pools.iter_mut().rev().find(same) {
-        known.quiet = quiet;
+        (known.quiet, known.bounds) = (quiet, bounds);
         known.failmode = failmode.unwrap_or_else(|| "wait".into());
     }
+}
+
+/// From now on errors of the leaves of a registered pool are counted, and `act` does what follows from them.
+pub fn act_by(store: &Arc<Store>, act: Act) {
+    let mut pools = POOLS.lock();
+    let same = |known: &&mut Known| std::ptr::eq(known.store.as_ptr(), Arc::as_ptr(store));
+    if let Some(known) = pools.iter_mut().rev().find(same) {
+        known.act = Some(act);
+    }
+}
+
+/// The pool property `failmode` of a registered pool, as it was [learnt](learn) last.
+pub fn failmode(store: &Store) -> String {
+    owner_of(store).map_or_else(|| "wait".into(), |owner| owner.failmode)
 }
 
 /// The events after the one with this number, oldest first, and how many of them are not kept any more.
@@ -87,6 +112,20 @@ pub fn since(eid: u64) -> (Vec<Event>, u64) {
     let kept = ring.events.iter().filter(|event| event.eid > eid).cloned().collect::<Vec<_>>();
     let missed = ring.newest.saturating_sub(eid).saturating_sub(kept.len() as u64);
     (kept, missed)
+}
+
+/// Waits until there is an event after the one with this number, or `ends` says so when [`wake`] is called.
+pub fn wait(eid: u64, ends: impl Fn() -> bool) {
+    let mut ring = RING.lock();
+    while ring.newest <= eid && !ends() {
+        NEWS.wait(&mut ring);
+    }
+}
+
+/// Has those who [`wait`] for events look whether they are to end.
+pub fn wake() {
+    let _ring = RING.lock();
+    NEWS.notify_all();
 }
 
 /// The number before that of the oldest event that is kept.
@@ -113,6 +152,7 @@ fn post(mut payload: NvList) {
     let most = usize::try_from(ZEVENT_LEN_MAX.get()).unwrap_or(usize::MAX);
     let surplus = ring.events.len().saturating_sub(most);
     ring.events.drain(..surplus);
+    NEWS.notify_all();
 }
 
 /// Whether one more report of an error, or of a slow request, of this vdev may be listed in this second
@@ -199,6 +239,19 @@ struct Owner {
     store: Arc<Store>,
     failmode: String,
     quiet: Vec<u64>,
+    bounds: Arc<Bounds>,
+    act: Option<Act>,
+}
+
+impl Owner {
+    /// Counts an error of a leaf, and has done what follows from it.
+    fn diagnose(&self, vdev: &Vdev, kind: Kind) {
+        let Some(act) = self.act.as_ref().filter(|_| vdev.is_leaf()) else { return };
+        if let Some(verdict) = diagnosis::record(vdev.guid(), kind, &self.bounds) {
+            tracing::error!(?vdev, ?kind, ?verdict, "too many errors");
+            act(vdev.guid(), verdict);
+        }
+    }
 }
 
 impl Known {
@@ -206,7 +259,8 @@ impl Known {
     fn owner(&self) -> Option<Owner> {
         let store = self.store.upgrade()?;
         let (failmode, quiet) = (self.failmode.clone(), self.quiet.clone());
-        Some(Owner { name: self.name.clone(), store, failmode, quiet })
+        let (bounds, act) = (self.bounds.clone(), self.act.clone());
+        Some(Owner { name: self.name.clone(), store, failmode, quiet, bounds, act })
     }
 }
 
@@ -274,6 +328,9 @@ fn happened(vdev: &Vdev, what: &Happening<'_>) {
     let errno_of = |why: &std::io::Error| why.raw_os_error().unwrap_or(Errno::IO.raw_os_error());
     match *what {
         Happening::State(before) => {
+            if vdev.state() == VdevState::Healthy {
+                diagnosis::reset(vdev.guid());
+            }
             if let (VdevState::CantOpen(aux), false) = (vdev.state(), before == vdev.state()) {
                 let mut payload = report(open_failure(aux), &owner, Some(vdev));
                 payload.set("prev_state", NvValue::Uint64(state_number(before)));
@@ -294,12 +351,14 @@ fn happened(vdev: &Vdev, what: &Happening<'_>) {
             let mut payload = report("checksum", &owner, Some(vdev));
             of_request(Request { errno: ECKSUM, offset, size, ..Request::default() }, &mut payload);
             post(payload);
+            owner.diagnose(vdev, Kind::Checksum);
         }
         Happening::Failed { offset, size, operation, why } => {
             let mut payload = report("io", &owner, Some(vdev));
             let (errno, kind) = (errno_of(why), Some(zio_type(operation)));
             of_request(Request { errno, offset, size, kind, took: None }, &mut payload);
             post(payload);
+            owner.diagnose(vdev, Kind::Io);
         }
         Happening::Slow { .. } if owner.quiet.contains(&vdev.guid()) => {}
         Happening::Slow { offset, size, write, took } => {
@@ -308,6 +367,7 @@ fn happened(vdev: &Vdev, what: &Happening<'_>) {
             let (kind, took) = (Some(zio_type(operation)), Some(took));
             of_request(Request { errno: 0, offset, size, kind, took }, &mut payload);
             post(payload);
+            owner.diagnose(vdev, Kind::Slow);
         }
     }
 }

@@ -86,6 +86,27 @@ pub fn stays_quiet(
     }
 }
 
+/// The uberblock by which this host says that it is about to import a pool that stayed quiet (`mmp_claim_uberblock`): the one
+/// that was seen, later and with a sequence number by chance. `seconds`: since 1970.
+pub fn claim(seen: &Uberblock, seconds: u64, chance: u64) -> Uberblock {
+    let sequence = (chance & 0xffff).max(1);
+    let mut claim = seen.clone();
+    claim.timestamp = seconds.max(seen.timestamp.saturating_add(1));
+    claim.mmp_config = claim.mmp_config & !(0xffff << 32) | sequence << 32 | 0x02;
+    claim
+}
+
+/// Waits a while, in which another host that imports the pool at the same time would have made its claim, too. True if this
+/// one is the best.
+pub fn has_claim(
+    claim: &Uberblock,
+    newest: &mut dyn FnMut() -> Option<Uberblock>,
+    sleep: &mut dyn FnMut(Duration),
+) -> bool {
+    sleep((quiet_time(claim) / 4).max(Duration::from_secs(1)));
+    newest().is_some_and(|ub| ub.rank() == claim.rank())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,6 +155,18 @@ mod tests {
             Some(ub)
         };
         assert!(!stays_quiet(&seen, &mut newest, &mut |_| ()));
+    }
+
+    #[test]
+    fn of_two_claims_one_counts() {
+        let seen = uberblock(1, 0b111 | 1000 << 8 | 10 << 48 | 7 << 32);
+        let (ours, theirs) = (claim(&seen, 100, 5), claim(&seen, 100, 6));
+        assert!(ours.rank() > seen.rank() && theirs.rank() > ours.rank());
+        assert_eq!((ours.mmp_interval(), ours.mmp_fail_intervals()), (Some(1000), Some(10)));
+        let mut slept = Duration::ZERO;
+        assert!(!has_claim(&ours, &mut || Some(theirs.clone()), &mut |d| slept += d));
+        assert!(has_claim(&theirs, &mut || Some(theirs.clone()), &mut |d| slept += d));
+        assert_eq!(slept, quiet_time(&seen) / 2);
     }
 
     #[test]

@@ -649,7 +649,12 @@ fn check_activity(
     if hostid == 0 {
         return Err(ImportError::NoHostid(c.name.clone()));
     }
-    if host::stays_quiet(ub, &mut || devices.newest_uberblock(), &mut std::thread::sleep) {
+    let mut newest = || devices.newest_uberblock();
+    let sleep = &mut std::thread::sleep;
+    let is_idle = host::stays_quiet(ub, &mut newest, sleep)
+        && (!devices.writable()
+            || devices.claim(ub).is_some_and(|claim| host::has_claim(&claim, &mut newest, sleep)));
+    if is_idle {
         return Ok(());
     }
     Err(ImportError::Active {

@@ -38,6 +38,7 @@ pub mod config_write;
 pub mod ddt;
 pub mod ddt_stats;
 pub mod devices;
+pub mod diagnosis;
 pub mod directory;
 pub mod discover;
 pub mod dtl;
@@ -134,7 +135,7 @@ impl Pool {
     pub fn around(origin: Origin, imported: Imported, devices: Arc<DeviceSet>) -> Pool {
         let loaded = imported.loaded;
         // What was met on the way to an open pool is no error of its data.
-        loaded.store.clear_errors();
+        loaded.store.forget_errors(|_| true);
         events::register(&imported.name, &loaded.store);
         Pool {
             guid: origin.guid,

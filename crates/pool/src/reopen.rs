@@ -69,6 +69,7 @@ impl Pool {
             open: &mut |leaf| self.devices.open_anew(leaf),
             txg: self.uberblock().txg,
             writable: self.devices.writable(),
+            held: tree.suspension().why().is_some(),
         });
         // What is not a leaf's, or does not answer, is for others.
         for leaf in tree.leaves().iter().filter(|leaf| out(leaf) && !leaf.state().readable()) {

@@ -178,6 +178,12 @@ impl ScanPhys {
         self.is_running() && self.is_scrub() && self.flags & PAUSED != 0
     }
 
+    /// The same; if a part of the pool was not walked, with one error at least: then OpenZFS, too, begins a resilver anew at an
+    /// import and excises nothing.
+    pub fn with_unseen(self, unseen: bool) -> ScanPhys {
+        ScanPhys { errors: self.errors.max(u64::from(unseen)), ..self }
+    }
+
     /// The same, paused or not.
     pub fn pausing(self, pause: bool) -> ScanPhys {
         let flags = if pause { self.flags | PAUSED } else { self.flags & !PAUSED };

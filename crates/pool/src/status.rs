@@ -60,7 +60,15 @@ impl PoolStatus {
         let scan = ScanStatus::load(pool.directory(), pool.scan_pass())?;
         if let Some(scan) = scan.as_ref().filter(|scan| scan.is_running()) {
             let what = if scan.is_resilvering() { "(resilvering)" } else { "(repairing)" };
-            tree.note_scan(&vdevs, what);
+            let mut deferred = Vec::new();
+            if let Some(root) = pool.config().list("vdev_tree") {
+                crate::config::for_each_leaf(root, &mut |leaf| {
+                    if leaf.contains(crate::config::DEFERRED) {
+                        deferred.push(crate::config::number(leaf, "guid"));
+                    }
+                });
+            }
+            tree.note_scan(&vdevs, what, &deferred);
         }
         let compatibility = pool.config().str("compatibility");
         let reason = reason::Facts {

@@ -39,7 +39,7 @@ const OF_LEAF: [&str; 22] = [
     "rebuild_txg",
     "orig_guid",
     "com.delphix:vdev_zap_leaf",
-    "com.datto:resilver_defer",
+    config::DEFERRED,
     "rotational",
     "expansion_time",
 ];
@@ -233,6 +233,8 @@ fn take_place(parent: &mut NvList, mut child: NvList, is_top: bool) -> Option<(u
         child.pairs.extend(of_top);
         let (had, has) = (config::number(&child, "guid"), config::number(parent, "guid"));
         child.set("guid", NvValue::Uint64(has));
+        // A config from before has it by that (`vdev_validate`).
+        child.set("orig_guid", NvValue::Uint64(had));
         renamed = Some((had, has));
     }
     *parent = child;
@@ -308,6 +310,8 @@ mod tests {
         assert_eq!((gone.renamed, number(&gone.leaf, "guid")), (Some((10, 99)), 12));
         assert_eq!(kinds(&root), "root(99)");
         let mut after = children(&root)[0].clone();
+        assert_eq!(number(&after, "orig_guid"), 10);
+        after.pairs.retain(|(name, _)| name != "orig_guid");
         after.set("guid", NvValue::Uint64(10));
         let sorted = |mut list: NvList| {
             list.pairs.sort_by(|a, b| a.0.cmp(&b.0));

@@ -13,7 +13,7 @@ declare_tunables! {
     MULTIHOST_IMPORT_INTERVALS "zfs_multihost_import_intervals" Now Count 20 (1, 10_000),
         "Intervals for which a pool that another host may have in use is watched before import";
     MULTIHOST_INTERVAL "zfs_multihost_interval" Now Milliseconds 1000 (100, 1_000_000),
-        "Interval between writes of another host that does not say its own";
+        "Interval between heartbeats of multihost=on on a device; of another host, too, that does not say its own";
     SLOW_IO_EVENTS "zfs_slow_io_events_per_second" Now Count 20 (0, 1_000_000),
         "Most events of slow requests (zio_slow_io_ms) of a vdev that are listed in a second (zpool events)";
     ZEVENT_LEN_MAX "zfs_zevent_len_max" Now Count 512 (1, 1 << 20),

@@ -88,7 +88,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 }
 
 /// What is done to the whole of a leaf, piece by piece (`VDEV_LEAF_ZAP_*`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Activity {
     /// Free space is written to (`zpool initialize`).
     Initialize,
@@ -96,7 +96,7 @@ pub enum Activity {
     Trim,
 }
 
-/// How far an activity of a leaf is that OpenZFS began; activities are not carried on here.
+/// How far an activity of a leaf is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// In percent.
@@ -107,32 +107,62 @@ pub struct Progress {
     pub state: &'static str,
 }
 
+/// Entries of a leaf's ZAP that tell of an activity.
+#[derive(Clone, Copy, Debug)]
+pub struct ActivityKeys {
+    /// Where it is.
+    pub state: &'static str,
+    /// When that began: seconds since 1970.
+    pub time: &'static str,
+    /// Byte of the device up to which it is done.
+    pub offset: &'static str,
+}
+
 impl Activity {
+    /// All of them.
+    pub const ALL: [Activity; 2] = [Activity::Initialize, Activity::Trim];
+
+    /// Its name among events, in the history and on command lines.
+    pub fn name(self) -> &'static str {
+        match self {
+            Activity::Initialize => "initialize",
+            Activity::Trim => "trim",
+        }
+    }
+
+    /// What a leaf's ZAP has of it.
+    pub fn keys(self) -> ActivityKeys {
+        match self {
+            Activity::Initialize => ActivityKeys {
+                state: "com.delphix:vdev_initialize_state",
+                time: "com.delphix:vdev_initialize_action_time",
+                offset: "com.delphix:next_offset_to_initialize",
+            },
+            Activity::Trim => ActivityKeys {
+                state: "org.zfsonlinux:vdev_trim_state",
+                time: "org.zfsonlinux:vdev_trim_action_time",
+                offset: "org.zfsonlinux:next_offset_to_trim",
+            },
+        }
+    }
+
     /// How far it is on the leaf with this config; `None`: it was never begun, or was given up.
     pub fn progress(self, pool: &Pool, leaf: &NvList) -> Option<Progress> {
-        let object = leaf.u64("com.delphix:vdev_zap_leaf").filter(|n| *n != 0)?;
+        let guid = config::number(leaf, "guid");
+        // Vdevs of a new pool are opened before there are ZAPs.
+        let tree = pool.config().list("vdev_tree");
+        let current = tree.and_then(|root| config::find(root, guid)).unwrap_or(leaf);
+        let object = current.u64("com.delphix:vdev_zap_leaf").filter(|n| *n != 0)?;
         let zap = Zap::open(&pool.mos().object(object).ok()?).ok()?;
         let number = |name: &str| zap.u64(name.as_bytes()).ok()?;
-        let [state, time, offset] = match self {
-            Activity::Initialize => [
-                "com.delphix:vdev_initialize_state",
-                "com.delphix:vdev_initialize_action_time",
-                "com.delphix:next_offset_to_initialize",
-            ],
-            Activity::Trim => [
-                "org.zfsonlinux:vdev_trim_state",
-                "org.zfsonlinux:vdev_trim_action_time",
-                "org.zfsonlinux:next_offset_to_trim",
-            ],
-        };
+        let ActivityKeys { state, time, offset } = self.keys();
         let state = match number(state)? {
             1 => "started at",
             3 => "suspended, started at",
             4 => "completed at",
             _ => return None,
         };
-        let size =
-            u128::from(VdevFigures::of_vdev(pool, config::number(leaf, "guid"))?.replacement);
+        let size = u128::from(VdevFigures::of_vdev(pool, guid)?.replacement);
         let done = u128::from(number(offset).unwrap_or(0)) * 100;
         let percent = match state {
             "completed at" => 100,
@@ -298,8 +328,7 @@ impl<'a> VdevProps<'a> {
             "removing" => switch(config::flag(config, "removing"), Source::None),
             "raidz_expanding" if v.kind() == "raidz" => switch(false, Source::None),
             "sit_out" if v.is_leaf() && self.under_raidz() => switch(false, Source::None),
-            // Nothing is told to devices here, whether they could be told or not.
-            "trim_support" if v.is_leaf() => switch(false, Source::None),
+            "trim_support" if v.is_leaf() => switch(v.can_trim(), Source::None),
             "trim_support" => plain("-", Source::None),
             _ => return None,
         })
@@ -394,9 +423,7 @@ pub(crate) fn parent(above: &Arc<Vdev>, guid: u64) -> Option<Arc<Vdev>> {
 
 /// Whether a property can be set, and has no effect here.
 pub fn is_without_effect(name: &str) -> bool {
-    const KEPT: [&str; 7] =
-        ["failfast", "checksum_n", "checksum_t", "io_n", "io_t", "slow_io_n", "slow_io_t"];
-    KEPT.contains(&name)
+    name == "failfast"
 }
 
 /// `vdev_state_t`.

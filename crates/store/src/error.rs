@@ -88,4 +88,14 @@ impl BlockError {
             | BlockError::NotHeld { at } => *at,
         }
     }
+
+    /// The physical birth of the block; 0: not known.
+    pub fn birth(&self) -> u64 {
+        match self {
+            BlockError::Vdev { bp, .. }
+            | BlockError::Checksum { bp, .. }
+            | BlockError::Decode { bp, .. } => bp.physical_birth(),
+            BlockError::Encrypted { .. } | BlockError::NotHeld { .. } => 0,
+        }
+    }
 }

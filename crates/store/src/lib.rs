@@ -18,6 +18,8 @@
 //! | [`gang`] | blocks in several pieces |
 //! | [`arc`] | the adaptive replacement cache of physical blocks |
 //! | `tamper` | for tests: hostile blocks with right checksums |
+//! | `errlist` | what could not be read, on its way to the error log |
+//! | `persistent` | reads that wait for devices to come back |
 //! | `notes` | which leaf gave wrong bytes, and when that counts |
 //! | `keyless` | what of encrypted blocks is read without keys |
 //! | `scrub` | what a scan does with the blocks that it found |
@@ -32,12 +34,14 @@
 pub mod alloc;
 pub mod arc;
 mod decoded;
+mod errlist;
 mod error;
 pub mod gang;
 pub mod held;
 pub mod histogram;
 mod keyless;
 pub mod notes;
+mod persistent;
 pub mod pipeline;
 mod prefetch;
 mod primary;
@@ -55,6 +59,7 @@ pub mod write;
 
 pub use arc::Access;
 pub use cenote_vdev::{Priority, declare_tunables, tunable};
+pub use errlist::{LoggedError, Rotation, ScrubStage, TakenErrors};
 pub use error::{BlockError, Bookmark};
 pub use notes::Notes;
 pub use pipeline::{Block, Store, StoreStats};

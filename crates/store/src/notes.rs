@@ -53,6 +53,8 @@ pub struct Unreadable {
     pub at: Bookmark,
     /// It was read, and was wrong.
     pub mismatch: bool,
+    /// Its physical birth; 0: not known.
+    pub birth: u64,
 }
 
 /// A function that is told of blocks that cannot be read and were not known before. It is called with no lock held, and

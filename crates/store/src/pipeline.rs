@@ -15,12 +15,10 @@
 
 mod arc_guard;
 mod copies;
-mod errors;
 #[cfg(test)]
 mod planted;
 mod unpack;
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, Once, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -36,11 +34,13 @@ use rayon::prelude::*;
 use crate::Current;
 use crate::arc::{Access, ArcCache, ArcStats, Key};
 use crate::decoded::{self, DecodedCache};
+use crate::errlist::ErrorLists;
 use crate::error::{BlockError, Bookmark};
 use crate::gang::{Assembly, first_of};
 use crate::held;
 use crate::keyless;
-use crate::notes::{self, Unreadable};
+use crate::notes::Unreadable;
+use crate::persistent;
 use crate::prefetch::Prefetcher;
 use crate::primary::{Policies, PrimaryCache};
 use crate::single_flight::{Flight, SingleFlight};
@@ -50,8 +50,6 @@ use crate::write::WriteBehind;
 pub(crate) use unpack::{check, no_copy, unpack, vdev_error};
 use unpack::{embedded, is_metadata, is_packed, keeps_decoded};
 
-/// Unreadable blocks that are remembered.
-const MAX_ERRORS: usize = 100_000;
 /// Batches with at least this many bytes in compressed blocks are unpacked on all cores.
 const PARALLEL_BYTES: u64 = 256 << 10;
 
@@ -86,7 +84,7 @@ pub struct Store {
     decoded: DecodedCache,
     flights: SingleFlight,
     prefetcher: OnceLock<Prefetcher>,
-    errors: Mutex<BTreeSet<Bookmark>>,
+    errors: ErrorLists,
     write_behind: Arc<WriteBehind>,
     /// Blocks that were freed since the caches were last told.
     freed: Mutex<Vec<Key>>,
@@ -135,7 +133,7 @@ impl Store {
             decoded: decoded::cache((arc_bytes / 8).clamp(1 << 20, 256 << 20)),
             flights: SingleFlight::default(),
             prefetcher: OnceLock::new(),
-            errors: Mutex::default(),
+            errors: ErrorLists::default(),
             write_behind: Arc::default(),
             freed: Mutex::default(),
         })
@@ -219,6 +217,13 @@ impl Store {
 
     /// Reads a block (`zio_read`, `arc_read`). A hole is `lsize` zeros.
     pub fn read(&self, bp: &BlockPointer, at: Bookmark) -> Result<Block, BlockError> {
+        match persistent::is_active() {
+            true => self.persist(|| self.read_now(bp, at)),
+            false => self.read_now(bp, at),
+        }
+    }
+
+    fn read_now(&self, bp: &BlockPointer, at: Bookmark) -> Result<Block, BlockError> {
         if held::is_active() {
             return self.read_held(bp, at);
         }
@@ -292,6 +297,19 @@ impl Store {
     /// Reads many blocks: misses go to the devices as one batch; checksums and unpacking use all
     /// cores. Results are in the order of `reqs`.
     pub fn read_many(&self, reqs: &[(BlockPointer, Bookmark)]) -> Vec<Result<Block, BlockError>> {
+        if !persistent::is_active() {
+            return self.read_many_now(reqs);
+        }
+        let mut done = Vec::new();
+        let _lost = self.persist(|| {
+            done = self.read_many_now(reqs);
+            let mut lost = done.iter().filter_map(|read| read.as_ref().err());
+            lost.find(|e| self.is_of_lost_device(e)).cloned().map_or(Ok(()), Err)
+        });
+        done
+    }
+
+    fn read_many_now(&self, reqs: &[(BlockPointer, Bookmark)]) -> Vec<Result<Block, BlockError>> {
         if held::is_active() {
             return reqs.iter().map(|(bp, at)| self.read_held(bp, *at)).collect();
         }
@@ -577,19 +595,12 @@ impl Store {
 
     fn remember(&self, error: &BlockError) {
         let mismatch = matches!(error, BlockError::Checksum { .. });
-        self.note_unreadable(Unreadable { at: error.bookmark(), mismatch });
+        let birth = error.birth();
+        self.note_unreadable(Unreadable { at: error.bookmark(), mismatch, birth });
     }
 
-    /// Lists blocks that could not be read.
-    pub(crate) fn list_unreadable(&self, blocks: Vec<Unreadable>) {
-        for block in blocks {
-            let new = {
-                let mut errors = self.errors.lock();
-                errors.len() < MAX_ERRORS && errors.insert(block.at)
-            };
-            if new {
-                notes::tell(self, &block);
-            }
-        }
+    /// What could not be read.
+    pub(crate) fn error_lists(&self) -> &ErrorLists {
+        &self.errors
     }
 }

@@ -101,11 +101,23 @@ impl Store {
     }
 }
 
+impl Store {
+    /// Lists blocks that were read and make no sense.
+    pub fn list_senseless(&self, blocks: Vec<Bookmark>) {
+        let unreadable = blocks.into_iter().map(|at| Unreadable { at, mismatch: true, birth: 0 });
+        self.list_unreadable(unreadable.collect());
+    }
+}
+
 impl Batch<'_> {
     fn read(&mut self, blocks: &[ScanBlock]) {
         let mut reads = Vec::with_capacity(blocks.len());
-        for block in blocks.iter().filter(|block| check(&block.bp, block.at).is_ok()) {
+        for block in blocks {
             let ScanBlock { bp, at, copy } = *block;
+            if check(&bp, at).is_err() {
+                self.lost(&bp, at, copy == 0);
+                continue;
+            }
             match bp.dva(copy) {
                 Some(dva) if dva.gang => self.gang(&bp, at, copy, &mut reads),
                 Some(dva) => reads.push(Read { bp, at, dva, size: bp.psize(), header: false }),
@@ -113,6 +125,17 @@ impl Batch<'_> {
             }
         }
         self.check(&reads);
+    }
+
+    /// It is not known where the bytes of a block are: whatever lacks its group may lack them. The block is an error, once.
+    fn lost(&mut self, bp: &BlockPointer, at: Bookmark, once: bool) {
+        let txg = bp.physical_birth();
+        let lacks = |leaf: &Arc<Vdev>| leaf.missing().iter().any(|r| r.contains(&txg));
+        let leaves = self.tree.leaves().into_iter().filter(lacks);
+        self.left.extend(leaves.map(|leaf| (leaf.guid(), txg)));
+        if once {
+            self.unreadable.push(Unreadable { at, mismatch: true, birth: txg });
+        }
     }
 
     /// Adds what gang block `bp` consists of.
@@ -128,13 +151,7 @@ impl Batch<'_> {
         headers(bp, reads);
         // What is wrong with headers is found by their own reads.
         let (members, _) = Store::attempt(|| self.store.gang_members(bp, at));
-        let Ok(members) = members else {
-            let txg = bp.physical_birth();
-            let lacks = |leaf: &Arc<Vdev>| leaf.missing().iter().any(|r| r.contains(&txg));
-            let leaves = self.tree.leaves().into_iter().filter(lacks);
-            self.left.extend(leaves.map(|leaf| (leaf.guid(), txg)));
-            return self.unreadable.push(Unreadable { at, mismatch: true });
-        };
+        let Ok(members) = members else { return self.lost(bp, at, true) };
         for part in members {
             if part.is_gang() {
                 headers(&part, reads);
@@ -168,7 +185,8 @@ impl Batch<'_> {
                 faults = self.tree.healed_by(vdev, offset, faults, block);
             } else if read.is_first() {
                 let mismatch = matches!(why, VdevError::Checksum { .. });
-                self.unreadable.push(Unreadable { at: read.at, mismatch });
+                let birth = request.txg;
+                self.unreadable.push(Unreadable { at: read.at, mismatch, birth });
             }
             if self.func == ScanFunc::Resilver {
                 let (lacks, others) = self.tree.lacks_of(request, found.as_ref());

@@ -66,7 +66,7 @@ fn lost_blocks_are_remembered_until_forgotten() {
     assert!(matches!(read[1], Err(BlockError::Checksum { .. })));
     assert!(read[2].is_ok());
     assert_eq!(pool.store.errors(), [at(0), at(1)]);
-    pool.store.clear_errors();
+    pool.store.forget_errors(|_| true);
     assert!(pool.store.errors().is_empty());
     pool.disks[0].repair();
     assert!(pool.store.read_many(&many).iter().all(Result::is_ok), "errors are not cached");

@@ -37,6 +37,7 @@
  *   scrub                           reads everything; an error counts as failure
  *   begin-scrub                     begins a scrub that does little in each group
  *   end-scan                        waits until a scrub or resilver is over; an error counts as failure
+ *   resilver                        waits until no device lacks anything; an error counts as failure
  *   space SIZE USABLE SLACK         says whether all space but that of log vdevs is SIZE, and what datasets can
  *                                   have is USABLE, or up to SLACK more
  *   remove N                        removes a top-level vdev, and waits until it is empty
@@ -386,6 +387,29 @@ end_scan(void)
 		return (error);
 	while (spa_get_dsl(spa)->dp_scan->scn_phys.scn_state == DSS_SCANNING)
 		txg_wait_synced(spa_get_dsl(spa), 0);
+	if (spa_get_errlog_size(spa) != 0)
+		error = ECKSUM;
+	spa_close(spa, FTAG);
+	return (error);
+}
+
+/* Waits until resilvers have given everything to all devices. */
+static int
+resilver(void)
+{
+	spa_t *spa;
+	int error = spa_open(pool, &spa, FTAG);
+	boolean_t lacking;
+
+	if (error != 0)
+		return (error);
+	do {
+		txg_wait_synced(spa_get_dsl(spa), 0);
+		spa_config_enter(spa, SCL_ALL, FTAG, RW_READER);
+		lacking = vdev_resilver_needed(spa->spa_root_vdev, NULL, NULL);
+		spa_config_exit(spa, SCL_ALL, FTAG);
+	} while (lacking ||
+	    spa_get_dsl(spa)->dp_scan->scn_phys.scn_state == DSS_SCANNING);
 	if (spa_get_errlog_size(spa) != 0)
 		error = ECKSUM;
 	spa_close(spa, FTAG);
@@ -795,6 +819,8 @@ run(char **w, int count)
 		return (begin_scrub());
 	if (IS("end-scan", 0))
 		return (end_scan());
+	if (IS("resilver", 0))
+		return (resilver());
 	if (IS("space", 3))
 		return (space(number(w[1]), number(w[2]), number(w[3])));
 	if (IS("remove", 1))

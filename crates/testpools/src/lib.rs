@@ -24,7 +24,7 @@ pub use judge::{judge, try_judge, try_judge_space, try_zdb, zdb, zdb_command, zd
 pub use random::Random;
 pub use space_said::{LogSaid, MetaslabSaid, SpaceSaid};
 pub use streams::{encoded, records, streams};
-pub use writer::{openzfs, try_openzfs};
+pub use writer::{openzfs, try_openzfs, try_openzfs_as};
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};

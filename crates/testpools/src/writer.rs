@@ -42,10 +42,24 @@ fn writer() -> PathBuf {
 /// # Errors
 /// What it said, if a command failed or an assertion did.
 pub fn try_openzfs(dir: &Path, pool: &str, script: &str) -> Result<(), String> {
+    try_openzfs_as(None, dir, pool, script)
+}
+
+/// As [`try_openzfs`], on a host with this id.
+///
+/// # Errors
+/// As of [`try_openzfs`].
+pub fn try_openzfs_as(
+    hostid: Option<u32>,
+    dir: &Path,
+    pool: &str,
+    script: &str,
+) -> Result<(), String> {
     let mut files: Vec<PathBuf> = fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect();
     files.sort();
     let mut run = Command::new(writer());
     run.arg(pool).args(files).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    run.envs(hostid.map(|id| ("ZFS_HOSTID", format!("{id:#x}"))));
     let mut child = run.spawn().unwrap();
     child.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
     let out = child.wait_with_output().unwrap();

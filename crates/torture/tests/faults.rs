@@ -189,8 +189,18 @@ fn lost_change(driver: &Driver, name: &str) -> Result<(), String> {
     engine.sync().map_err(|e| e.to_string())
 }
 
-/// More devices fail than the pool can do without.
-fn suspend(seed: u64, shape: &Shape, bad: &[usize], fault: Fault) {
+/// Removes that file again.
+fn remove(driver: &Driver, name: &str) -> Result<(), String> {
+    let engine = driver.engine();
+    let root = engine.pool().dsl().root().map_err(|e| e.to_string())?;
+    let live = engine.live(root.ds_obj).map_err(|e| e.to_string())?;
+    let fs = FileSystem::open_live(live, Settings::default()).map_err(|e| e.to_string())?;
+    fs.unlink(fs.root(), name.as_bytes(), &|_| false).map_err(|e| e.to_string())?;
+    engine.sync().map_err(|e| e.to_string())
+}
+
+/// More devices fail than the pool can do without. They are well again before the pool is resumed, or given up.
+fn suspend(seed: u64, shape: &Shape, bad: &[usize], fault: Fault, resumes: bool) {
     let _seed = Seed(format!("seed {seed}, {fault:?} of {bad:?} on {shape:?}"));
     let pool = Pool::new(shape);
     let mut driver = Driver::of_new(seed, &pool.lab, pool.lab.create(shape).unwrap(), ALL);
@@ -200,8 +210,18 @@ fn suspend(seed: u64, shape: &Shape, bad: &[usize], fault: Fault) {
     let refused = lost_change(&driver, "lost").unwrap_err();
     assert!(refused.contains("suspended"), "{refused}");
     assert!(driver.engine().suspended().is_some());
-    // For good, even if the devices are well again.
     bad.iter().for_each(|i| pool.faulty[*i].repair());
+    assert!(driver.engine().waits_for_devices() && driver.engine().export(false).is_err());
+    if resumes {
+        driver.engine().resume().unwrap();
+        assert_eq!(driver.engine().suspended(), None);
+        remove(&driver, "lost").unwrap();
+        (0..20).for_each(|_| driver.step());
+        driver.check().unwrap();
+        pool.finish(driver, &[]);
+        return;
+    }
+    driver.engine().abandon();
     assert!(lost_change(&driver, "lost too").unwrap_err().contains("suspended"));
     assert!(driver.engine().export(false).is_err());
     let mut model = driver.model.clone();
@@ -233,7 +253,9 @@ fn what_fails_beyond_it_suspends_the_pool() {
     for round in 0..rounds {
         for (i, (shape, bad)) in cases.iter().enumerate() {
             for fault in [Fault::Writes, Fault::Flushes, Fault::Everything] {
-                suspend(round * 100 + i as u64, shape, bad, fault);
+                let seed = round * 100 + i as u64;
+                suspend(seed, shape, bad, fault, false);
+                suspend(seed, shape, bad, fault, true);
             }
         }
         progress.done(format_args!("round {round}"));

@@ -1,13 +1,14 @@
-//! Power fails while a device joins a vdev or leaves one: what is left is one pool, with the vdevs from before or from after,
-//! and nothing is missing.
+//! Power fails while a device joins a vdev or leaves one, or while its free space is overwritten and trimmed: what is left is
+//! one pool, with the vdevs from before or from after, and nothing is missing.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use cenote_engine::create::{Layout, NewDevice, Redundancy, VdevSpec};
-use cenote_engine::{Attach, Engine};
+use cenote_engine::{ActivityRequest, Attach, Engine};
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
 use cenote_pool::discover::on_devices;
+use cenote_pool::vdev_props::Activity;
 use cenote_torture::live::disk::{Disk, Image, Journal, Replay};
 use cenote_torture::live::lab::{Lab, Logs, by_openzfs, disks, judge, lab};
 use cenote_torture::live::model::open;
@@ -97,6 +98,11 @@ fn recover(left: &[Image], file: &[u8], judged: bool) -> String {
 
 /// Writes a file of bytes that do not compress.
 fn fill(engine: &Engine) -> Vec<u8> {
+    write(engine, "file", None)
+}
+
+/// The same, of a file with this name; another one is removed before.
+fn write(engine: &Engine, name: &str, gone: Option<&str>) -> Vec<u8> {
     use cenote_zpl::{FileSystem, NewNode, NodeKind, Settings};
     let root = engine.pool().dsl().root().unwrap();
     let files =
@@ -112,7 +118,10 @@ fn fill(engine: &Engine) -> Vec<u8> {
         .collect();
     let node =
         NewNode { kind: NodeKind::File, mode: 0o644, umask: 0, uid: 0, gid: 0, keep_setgid: false };
-    let file = files.create(files.root(), b"file", &node).unwrap();
+    if let Some(gone) = gone {
+        files.unlink(files.root(), gone.as_bytes(), &|_| false).unwrap();
+    }
+    let file = files.create(files.root(), name.as_bytes(), &node).unwrap();
     files.write(file.ino, 0, &bytes, false).unwrap();
     drop(files);
     engine.sync().unwrap();
@@ -179,4 +188,48 @@ fn a_crash_while_a_device_is_replaced() {
     crashes(Redundancy::Mirror, 2, &[], Change::Replace(0, 2));
     crashes(Redundancy::Single, 1, &[], Change::Replace(0, 1));
     crashes(Redundancy::RaidZ(2), 4, &[Change::Replace(1, 4)], Change::Replace(3, 5));
+}
+
+/// Power fails while free space is overwritten and trimmed, and files come and go. What was under way goes on, with OpenZFS's
+/// engine as well.
+#[test]
+fn a_crash_while_free_space_is_worked_on() {
+    for (redundancy, used) in [(Redundancy::Mirror, 2), (Redundancy::RaidZ(1), 3)] {
+        let journal = Arc::new(Journal::default());
+        let first = vec![Image::new(SIZE); used];
+        let all = disks(&first, Some(&journal));
+        let lab = lab(&all);
+        let tops = vec![VdevSpec::new(redundancy, lab.paths().collect())];
+        let layout = Layout { tops, ..Layout::default() };
+        let engine = lab.create_layout(&layout, 12, Logs::On).unwrap();
+        let (file, shape) = (fill(&engine), shape(&engine));
+        write(&engine, "0", None);
+        let begin = journal.len();
+        for leaf in engine.pool().store().vdevs().leaves() {
+            for activity in Activity::ALL {
+                engine.activity(activity, leaf.guid(), ActivityRequest::START).unwrap();
+            }
+        }
+        let mut rounds = 0;
+        while Activity::ALL.iter().any(|activity| !engine.active(*activity).is_empty()) {
+            write(&engine, &(rounds + 1).to_string(), Some(&rounds.to_string()));
+            rounds += 1;
+        }
+        let done = journal.len();
+        engine.export(false).unwrap();
+        drop((engine, lab));
+        let mut replay = Replay::new(first, &journal);
+        let step = if long() { 20 } else { ((done - begin) / CRASHES).max(1) };
+        for (count, at) in (begin..=done).step_by(step).enumerate() {
+            replay.advance(at);
+            let left = replay.crash(at as u64);
+            let judged = long() || count % 8 == 0;
+            assert_eq!(recover(&left, &file, judged), shape);
+            if count % 12 == 6 {
+                let by_them = by_openzfs(&left, "import\nsync\nexport\n").unwrap();
+                assert_eq!(recover(&by_them, &file, true), shape);
+            }
+        }
+        println!("{redundancy:?}: {} operations, {rounds} rounds", done - begin);
+    }
 }

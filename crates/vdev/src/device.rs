@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use cenote_format::abd::Abd;
-use rustix::fs::{Advice, FlockOperation, OFlags};
+use rustix::fs::{Advice, FallocateFlags, FlockOperation, OFlags};
 
 use crate::backing::{busy, hold};
 use crate::direct::{Direct, is_cached};
@@ -121,6 +121,18 @@ pub trait Device: Send + Sync {
     /// flush again does not help: the kernel may have dropped what it could not write.
     fn flush(&self) -> io::Result<()> {
         Err(ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    /// Whether it can be told what is free ([`Device::trim`]).
+    fn can_trim(&self) -> bool {
+        false
+    }
+
+    /// Tells the device that nothing is in the `len` bytes at byte `offset` any more. What is read there is not defined
+    /// from now on, until it is written again. Where the system below cannot do it this is [`ErrorKind::Unsupported`].
+    fn trim(&self, offset: u64, len: u64) -> io::Result<()> {
+        let _ = (offset, len);
+        Err(ErrorKind::Unsupported.into())
     }
 
     /// Whether opening the device again, by its path, would give no other one. Where that cannot be
@@ -337,6 +349,31 @@ impl Device for FileDevice {
             // Of a block device too, this empties the page cache and then the device's own cache.
             match rustix::fs::fdatasync(&self.file) {
                 Err(rustix::io::Errno::INTR) => {}
+                result => return Ok(result?),
+            }
+        }
+    }
+
+    fn can_trim(&self) -> bool {
+        let Ok(own) = self.file.metadata() else { return false };
+        self.writable && (own.is_file() || crate::trim::block_device_can(own.rdev()))
+    }
+
+    fn trim(&self, offset: u64, len: u64) -> io::Result<()> {
+        if !self.writable {
+            return Err(ErrorKind::ReadOnlyFilesystem.into());
+        }
+        if offset.checked_add(len).is_none_or(|end| end > self.size()) {
+            return Err(ErrorKind::InvalidInput.into());
+        }
+        // Of a block device this writes zeros without a write: by giving its space back.
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        loop {
+            match rustix::fs::fallocate(&self.file, how, offset, len) {
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
+                    return Err(ErrorKind::Unsupported.into());
+                }
                 result => return Ok(result?),
             }
         }

@@ -66,9 +66,33 @@ impl Device for MemDevice {
         }
     }
 
+    fn can_trim(&self) -> bool {
+        true
+    }
+
+    fn trim(&self, offset: u64, len: u64) -> io::Result<()> {
+        write_garbage(self, offset, len)
+    }
+
     fn flush(&self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// What a device in memory does when it is told that something is free: whoever needs those bytes all the same will notice.
+fn write_garbage(device: &dyn Device, offset: u64, len: u64) -> io::Result<()> {
+    const PIECE: u64 = 1 << 20;
+    let mut at = offset;
+    let end = offset.checked_add(len).ok_or(io::ErrorKind::InvalidInput)?;
+    while at < end {
+        let piece = PIECE.min(end - at);
+        let mut request = [WriteReq::new(at, vec![0xa5; piece as usize].into())];
+        device.write_batch(&mut request);
+        let [request] = request;
+        request.take()?;
+        at += piece;
+    }
+    Ok(())
 }
 
 /// Does a write to what `bytes` holds.
@@ -85,6 +109,8 @@ struct Faults {
     write_errors: Vec<Range<u64>>,
     /// How many flushes are still to fail.
     flush_errors: u64,
+    /// The device is gone once so many flushes have succeeded.
+    flushes_left: Option<u64>,
     corrupt: Vec<(Range<u64>, u8)>,
     missing: bool,
     delay: Duration,
@@ -134,6 +160,11 @@ impl FaultyDevice {
     /// So many flushes fail from now on.
     pub fn fail_flushes(&self, count: u64) {
         self.faults().flush_errors = count;
+    }
+
+    /// The device is gone when it has done so many more flushes.
+    pub fn leave_after_flushes(&self, count: u64) {
+        self.faults().flushes_left = Some(count);
     }
 
     /// Bytes of `range` read as they are XOR `mask` from now on, silently.
@@ -265,6 +296,24 @@ impl Device for FaultyDevice {
         }
     }
 
+    fn can_trim(&self) -> bool {
+        self.inner.can_trim()
+    }
+
+    fn trim(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.pause();
+        let range = offset..offset.saturating_add(len);
+        let fails = {
+            let faults = self.faults();
+            faults.missing || hits(&faults.write_errors, &range)
+        };
+        if fails {
+            Err(io::Error::other("injected trim error"))
+        } else {
+            self.inner.trim(offset, len)
+        }
+    }
+
     fn flush(&self) -> io::Result<()> {
         self.flushes.fetch_add(1, Ordering::Relaxed);
         self.pause();
@@ -272,6 +321,12 @@ impl Device for FaultyDevice {
             let mut faults = self.faults();
             let fails = faults.flush_errors > 0;
             faults.flush_errors = faults.flush_errors.saturating_sub(1);
+            if let Some(left) = &mut faults.flushes_left {
+                match left.checked_sub(1) {
+                    Some(less) => *left = less,
+                    None => faults.missing = true,
+                }
+            }
             faults.missing || fails
         };
         if fails { Err(io::Error::other("injected flush error")) } else { self.inner.flush() }

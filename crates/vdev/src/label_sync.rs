@@ -48,15 +48,17 @@
 //! then be committed again: every step writes the same bytes to the same places.
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use cenote_format::abd::Abd;
 use cenote_format::encode::EncodeError;
-use cenote_format::encode::label::{encode_config, encode_slot, slot_of};
+use cenote_format::encode::label::{encode_config, encode_slot, slot_of, slots};
 use cenote_format::label::{self, Uberblock};
 use cenote_format::nvlist::{NvList, NvValue};
 
-use crate::device::WriteReq;
+use crate::device::{Device, WriteReq};
 use crate::queue::{self, LeafWork, Priority};
 use crate::threads::Work;
 use crate::traffic::Content;
@@ -112,6 +114,32 @@ impl VdevTree {
             .map_err(|e| VdevError::Committed(Box::new(e)))
     }
 
+    /// Writes an uberblock into the last slot of one label of a leaf, which multihost protection keeps for that
+    /// (`mmp_write_uberblock`). Flushes nothing, and waits for no other request of the leaf.
+    ///
+    /// # Errors
+    /// [`VdevError::Uberblock`]: the leaf did not take it.
+    pub fn write_heartbeat(
+        &self,
+        leaf: &Arc<Vdev>,
+        label: usize,
+        uberblock: &Uberblock,
+    ) -> Result<(), VdevError> {
+        let failed = |why: String| VdevError::Uberblock { txg: uberblock.txg, why };
+        let ashift = leaf.ashift();
+        let encode = |at| encode_slot(uberblock, ashift, at);
+        let mut reqs = requests(leaf, &[label], last_slot(ashift), encode).map_err(failed)?;
+        submit(leaf, Priority::SyncWrite, &mut reqs, |_| true);
+        match reqs.into_iter().find_map(|req| req.result) {
+            Some(Ok(())) => {
+                self.writer.writes.add(Content::Label, 1, label::slot_size(ashift) as u64);
+                Ok(())
+            }
+            Some(Err(e)) => Err(failed(e.to_string())),
+            None => Err(failed("there is no device".into())),
+        }
+    }
+
     /// Writes the even labels, those of `new` top-level vdevs first, and makes durable what was written before.
     fn write_even(
         &self,
@@ -143,7 +171,7 @@ impl VdevTree {
                 let config = leaf_config(config, update.uberblock.txg, top, &leaf);
                 // Whether it fits does not depend on the place.
                 encode_config(&config, 0)
-                    .map_err(|e| VdevError::Label { vdev: *id, why: e.to_string() })?;
+                    .map_err(|e| VdevError::Config { vdev: *id, why: e.to_string() })?;
                 configs.insert(leaf.guid(), config);
             }
         }
@@ -168,7 +196,7 @@ impl VdevTree {
                 jobs.push(Labels::new(*id, leaf, reqs));
             }
         }
-        let durable = self.write_labels(jobs, too);
+        let durable: Vec<u64> = self.write_labels(jobs, too).iter().map(|(top, _)| *top).collect();
         for (id, _) in tops {
             let top = tree::top(self.root().children(), *id)?;
             // A pool does without its log devices.
@@ -183,11 +211,13 @@ impl VdevTree {
     /// Writes the uberblock and flushes it (`vdev_uberblock_sync_list`).
     fn write_uberblock(&self, update: &LabelUpdate<'_>) -> Result<(), VdevError> {
         let txg = update.uberblock.txg;
-        let mut jobs = Vec::new();
+        *self.writer.committing.lock() = Some(update.uberblock.clone());
+        let (mut jobs, mut all) = (Vec::new(), Vec::new());
         for id in update.uberblock_on {
             let top = tree::top(self.root().children(), *id)?;
             let ashift = top.ashift();
             let within = slot_offset(txg, ashift, update.multihost);
+            top.collect_leaves(&mut all);
             for leaf in writable_leaves(top) {
                 let encode = |at| encode_slot(update.uberblock, ashift, at);
                 let reqs = requests(&leaf, &ALL, within, encode);
@@ -195,16 +225,26 @@ impl VdevTree {
                 jobs.push(Labels::new(*id, leaf, reqs));
             }
         }
-        if self.write_labels(jobs, &[]).is_empty() {
+        let tried: Vec<Arc<Vdev>> = jobs.iter().map(|job| job.leaf.clone()).collect();
+        let durable = self.write_labels(jobs, &[]);
+        // One that took no writes lacks the group; one that failed may take the uberblock of the next one.
+        let failed = |leaf: &Arc<Vdev>| {
+            let is_it = |other: &Arc<Vdev>| Arc::ptr_eq(other, leaf);
+            tried.iter().any(is_it) && !durable.iter().any(|(_, done)| is_it(done))
+        };
+        if durable.is_empty() {
             let why = "could not be written to any device".into();
             return Err(VdevError::Uberblock { txg, why });
+        }
+        for leaf in all.iter().filter(|leaf| !failed(leaf)) {
+            leaf.live.uberblock.store(txg, Relaxed);
         }
         Ok(())
     }
 
-    /// Performs the writes, then flushes the leaves, and the top-level vdevs `too`. Returns the top-level vdevs on which at
-    /// least one write is durable.
-    fn write_labels(&self, jobs: Vec<Labels>, too: &[u64]) -> Vec<u64> {
+    /// Performs the writes, then flushes the leaves, and the top-level vdevs `too`. Returns the leaves on which at least one
+    /// write is durable, with their top-level vdevs.
+    fn write_labels(&self, jobs: Vec<Labels>, too: &[u64]) -> Vec<(u64, Arc<Vdev>)> {
         let done = queue::run(&self.writer.pool, Priority::SyncWrite, jobs);
         let written = |req: &&WriteReq| matches!(req.result, Some(Ok(())));
         let all = || done.iter().flat_map(|job| &job.reqs);
@@ -222,8 +262,34 @@ impl VdevTree {
         if let Err(error) = self.flush_tops(&tops) {
             tracing::warn!(%error, "while labels were written");
         }
-        done.iter().filter(|job| job.durable()).map(|job| job.top).collect()
+        let durable = done.iter().filter(|job| job.durable());
+        durable.map(|job| (job.top, job.leaf.clone())).collect()
     }
+}
+
+/// Writes an uberblock into the last slot of all labels of a device that no pool has open.
+///
+/// # Errors
+/// The device does not take it, or there can be no such sector size.
+pub fn write_heartbeat(device: &dyn Device, ashift: u32, uberblock: &Uberblock) -> io::Result<()> {
+    if !(9..=16).contains(&ashift) {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let places = ALL.iter().filter_map(|l| label::label_offset(device.size(), *l));
+    let mut reqs = Vec::new();
+    for place in places {
+        let at = place + last_slot(ashift);
+        let slot = encode_slot(uberblock, ashift, at).map_err(io::Error::other)?;
+        reqs.push(WriteReq::new(at, Abd::from_vec(slot)));
+    }
+    device.write_batch(&mut reqs);
+    reqs.into_iter().try_for_each(WriteReq::take)?;
+    device.flush()
+}
+
+/// Byte offset in a label of the slot that multihost protection keeps for heartbeats.
+fn last_slot(ashift: u32) -> u64 {
+    label::RING_OFFSET + ((slots(ashift) - 1) * label::slot_size(ashift)) as u64
 }
 
 /// Byte offset in a label of the slot for the uberblock of `txg`.

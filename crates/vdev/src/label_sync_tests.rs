@@ -275,7 +275,7 @@ fn a_config_that_is_too_large_is_refused() {
         labels: &labels,
         multihost: false,
     };
-    assert!(matches!(tree(&all).sync_labels(&update), Err(VdevError::Label { .. })));
+    assert!(matches!(tree(&all).sync_labels(&update), Err(VdevError::Config { .. })));
     assert_eq!(open(&all), 10);
     assert!(init_labels(&*all[0], &large).is_err());
 }

@@ -146,6 +146,16 @@ impl Device for SlowDevice {
         self.wait(reqs.iter().map(|req| req.data.len()));
     }
 
+    fn can_trim(&self) -> bool {
+        self.inner.can_trim()
+    }
+
+    fn trim(&self, offset: u64, len: u64) -> io::Result<()> {
+        let done = self.inner.trim(offset, len);
+        self.wait(std::iter::once(0));
+        done
+    }
+
     fn flush(&self) -> io::Result<()> {
         let done = self.inner.flush();
         self.wait(std::iter::once(0));

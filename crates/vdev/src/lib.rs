@@ -58,6 +58,7 @@ mod direct;
 pub mod events;
 mod fault;
 mod indirect;
+mod initialize;
 pub mod inject;
 pub mod label_init;
 pub mod label_sync;
@@ -80,6 +81,7 @@ pub mod stats;
 mod stretch;
 mod submit;
 mod surgery;
+pub mod suspend;
 #[cfg(test)]
 mod testing;
 mod threads;
@@ -87,9 +89,11 @@ pub mod traffic;
 mod tree;
 #[cfg(test)]
 mod tree_tests;
+mod trim;
 pub mod tunable;
 pub mod tunables;
 mod uring;
+mod vacant;
 mod vdev;
 pub mod waiting;
 pub mod write;
@@ -99,7 +103,7 @@ pub use backing::is_held;
 pub use device::{Device, ReadReq, WriteReq, first_partition, open_device, open_device_rw};
 pub use fault::{Fault, Outcome};
 pub use label_init::{LabelOwner, LabelState, clear_labels, init_labels, label_owner};
-pub use label_sync::LabelUpdate;
+pub use label_sync::{LabelUpdate, write_heartbeat};
 pub use labels::{DeviceLabels, read_labels};
 pub use mirror::choices as mirror_choices;
 pub use partition::{Partition, partitions};
@@ -111,6 +115,7 @@ pub use scrub::{Checked, Repaired};
 pub use state::{Aux, VdevState};
 pub use stretch::Stretch;
 pub use surgery::Replaced;
+pub use suspend::Suspension;
 pub use tree::VdevTree;
 pub use vdev::Vdev;
 pub use write::BlockWrite;
@@ -126,9 +131,19 @@ pub type FindDevice<'a> = &'a mut dyn FnMut(u64, &NvList) -> Option<Arc<dyn Devi
 /// Error of reading or writing a vdev or of building the tree.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum VdevError {
-    /// No copy could be read, or too little of it written.
+    /// No copy could be read, or a block cannot be there.
     #[error("vdev {vdev} offset {offset:#x}: {why}")]
     Io {
+        /// Id of the top-level vdev.
+        vdev: u64,
+        /// Byte offset on it.
+        offset: u64,
+        /// What went wrong.
+        why: String,
+    },
+    /// Too little of a block could be written.
+    #[error("vdev {vdev} offset {offset:#x}: {why}")]
+    Write {
         /// Id of the top-level vdev.
         vdev: u64,
         /// Byte offset on it.
@@ -150,6 +165,14 @@ pub enum VdevError {
         /// Id of the top-level vdev.
         vdev: u64,
         /// What went wrong.
+        why: String,
+    },
+    /// The config of a top-level vdev does not fit its labels.
+    #[error("vdev {vdev}: label: {why}")]
+    Config {
+        /// Id of the top-level vdev.
+        vdev: u64,
+        /// What does not fit.
         why: String,
     },
     /// The labels of a top-level vdev could not be written.
@@ -181,6 +204,25 @@ pub enum VdevError {
     /// ([`cenote_format::invariant`](mod@cenote_format::invariant)).
     #[error("{0}")]
     Broken(String),
+}
+
+impl VdevError {
+    /// Whether a device did not take what was to be written: it may when it is back.
+    pub fn is_of_device(&self) -> bool {
+        match self {
+            VdevError::Write { .. }
+            | VdevError::Flush { .. }
+            | VdevError::Label { .. }
+            | VdevError::Uberblock { .. } => true,
+            VdevError::Committed(error) => error.is_of_device(),
+            VdevError::Io { .. }
+            | VdevError::Checksum { .. }
+            | VdevError::Config { .. }
+            | VdevError::NoVdev(_)
+            | VdevError::Unsupported(_)
+            | VdevError::Broken(_) => false,
+        }
+    }
 }
 
 /// Says whether bytes read are the block that was asked for.

@@ -201,6 +201,15 @@ impl Device for Slice {
         }
     }
 
+    fn can_trim(&self) -> bool {
+        self.inner.can_trim()
+    }
+
+    fn trim(&self, offset: u64, len: u64) -> io::Result<()> {
+        let whole = usize::try_from(len).ok().and_then(|len| self.place(offset, len));
+        self.inner.trim(whole.ok_or(ErrorKind::InvalidInput)?, len)
+    }
+
     fn flush(&self) -> io::Result<()> {
         self.inner.flush()
     }

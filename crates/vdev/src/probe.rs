@@ -24,7 +24,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use cenote_format::label;
+use cenote_format::label::{self, Uberblock};
 use cenote_format::nvlist::NvList;
 
 use crate::device::{Device, ReadReq, WriteReq};
@@ -32,7 +32,7 @@ use crate::events::{self, Happening};
 use crate::labels::read_labels;
 use crate::patience;
 use crate::state::Aux;
-use crate::surgery::outage;
+use crate::surgery::{outage, outage_as};
 use crate::vdev::{Dtl, Opened, Vdev};
 use crate::{VdevError, VdevState, VdevTree, assemble};
 
@@ -74,6 +74,12 @@ fn required(top: &Arc<Vdev>, leaf: &Vdev) -> bool {
     !top.is_log() && !outage(top, Some(leaf)).is_empty()
 }
 
+/// Whether `top` lacks less with `leaf` in use than without, though it may be out of use now. Others that do not answer
+/// count for nothing.
+fn is_needed(top: &Arc<Vdev>, leaf: &Vdev) -> bool {
+    !top.is_log() && outage_as(top, leaf, true) != outage_as(top, leaf, false)
+}
+
 impl Vdev {
     /// A request of this leaf's device failed.
     pub(crate) fn suspected(&self) {
@@ -91,6 +97,10 @@ impl Vdev {
     /// Forgets the errors seen at this vdev and below it.
     pub fn clear_errors(&self) {
         self.stats.clear_errors();
+        let before = self.state();
+        if self.too_many_errors.swap(false, Relaxed) {
+            self.tell_state(before);
+        }
         self.children.iter().for_each(|c| c.clear_errors());
     }
 
@@ -148,7 +158,8 @@ impl VdevTree {
     pub fn recheck(&self) -> Result<(), VdevError> {
         let _one = self.writer.probing.lock();
         assemble::for_each_leaf(self.root(), &mut |leaf, state_with| {
-            let Some(device) = leaf.device().filter(|_| leaf.state() == VdevState::Degraded) else {
+            let silent = leaf.opened_state() == VdevState::Degraded;
+            let Some(device) = leaf.device().filter(|_| silent) else {
                 return;
             };
             device.forget_cached();
@@ -213,34 +224,72 @@ impl VdevTree {
     ///
     /// Errors: never, if the config is the one that the tree was built from.
     pub fn reopen(&self, how: &mut Reopen<'_>) -> Result<bool, VdevError> {
+        // Nothing is written meanwhile.
+        let _alone = self.writer.healing.write();
         let _one = self.writer.probing.lock();
+        let (committing, is_held) = (self.writer.committing.lock().clone(), how.held);
         let mut any = false;
-        assemble::for_each_leaf(self.root(), &mut |leaf, state_with| {
+        let mut look = |leaf: &Vdev, state_with: StateWith<'_>| {
             if !(how.which)(leaf) {
                 return;
             }
             let config = (how.config)(leaf);
             let state_with = |device: Option<&dyn Device>| state_with(&config, device);
-            let well = leaf.state() == VdevState::Healthy;
+            let well = leaf.opened_state() == VdevState::Healthy;
             if well && (!how.doubt || is_well(leaf, &state_with)) {
                 return;
             }
             leaf.faulted_by_hand.store(false, Relaxed);
-            match last_hope(self.root(), leaf) {
-                // What it holds is nowhere else.
-                true => leaf.set_state(VdevState::Degraded),
-                false => {
-                    let before = leaf.state();
-                    any |= reopen(leaf, &state_with, how);
-                    leaf.tell_state(before);
-                }
-            }
-        })?;
+            let judge = &mut Judge { how, state_with: &state_with, committing: &committing };
+            any |= self.bring_back(leaf, judge);
+        };
+        assemble::for_each_leaf(self.root(), &mut look)?;
+        if is_held {
+            // One that lacks something comes back after one that has that.
+            assemble::for_each_leaf(self.root(), &mut look)?;
+        }
         Ok(any)
+    }
+
+    /// Brings one leaf back. Returns whether it is in use then.
+    fn bring_back(&self, leaf: &Vdev, judge: &mut Judge<'_, '_>) -> bool {
+        let Some(top) = self.above(leaf) else { return false };
+        let (held, before, device) = (judge.how.held, leaf.state(), leaf.device());
+        if !held && is_last_hope(top, leaf) {
+            leaf.set_state(VdevState::Degraded);
+            return false;
+        }
+        let any = match held && is_needed(top, leaf) {
+            true => take_back_needed(leaf, judge),
+            false => reopen(leaf, judge),
+        };
+        leaf.tell_state(before);
+        let same = match (device, leaf.device()) {
+            (Some(before), Some(now)) => Arc::ptr_eq(&before, &now),
+            _ => false,
+        };
+        if held && !same {
+            self.lost_with_device(top);
+        }
+        any
     }
 }
 
 impl VdevTree {
+    /// As [`VdevTree::take_out`], of a leaf that has had too many errors (`vdev_fault`).
+    pub fn fault(&self, guid: u64) -> bool {
+        let spared = self.take_out(guid, VdevState::Faulted);
+        if let Some(leaf) = self.find(guid).filter(|_| spared) {
+            leaf.faulted_by_hand.store(false, Relaxed);
+        }
+        spared
+    }
+
+    /// The top-level vdev above a leaf.
+    fn above(&self, leaf: &Vdev) -> Option<&Arc<Vdev>> {
+        above(self.root(), leaf)
+    }
+
     /// Takes the leaf with this guid out of use, offline or faulted, and lets go of its device. False: its
     /// top-level vdev could not do without it, or there is no such leaf.
     ///
@@ -281,6 +330,9 @@ pub struct Reopen<'a> {
     pub txg: u64,
     /// Whether the pool is written to.
     pub writable: bool,
+    /// The pool is suspended ([`Suspension`](crate::Suspension)): what a device has lost is written again, so that one that
+    /// its vdev cannot do without may be opened anew. The group that is held may have got its uberblock onto devices.
+    pub held: bool,
 }
 
 /// What the state of a certain leaf is with a device.
@@ -296,64 +348,131 @@ fn is_well(leaf: &Vdev, state_with: StateOf<'_>) -> bool {
 
 /// Whether a leaf's device was deleted, or something else put in its place, while its vdev cannot do
 /// without it: nothing that could be opened instead has what it holds.
-fn last_hope(root: &Arc<Vdev>, leaf: &Vdev) -> bool {
+fn is_last_hope(top: &Arc<Vdev>, leaf: &Vdev) -> bool {
+    let gone = leaf.state().readable() && leaf.device().is_some_and(|device| !device.is_there());
+    gone && required(top, leaf)
+}
+
+/// The top-level vdev above a leaf.
+fn above<'a>(root: &'a Arc<Vdev>, leaf: &Vdev) -> Option<&'a Arc<Vdev>> {
     let is_below = |top: &&Arc<Vdev>| {
         let mut leaves = Vec::new();
         top.collect_leaves(&mut leaves);
         leaves.iter().any(|l| l.guid() == leaf.guid())
     };
-    let gone = leaf.state().readable() && leaf.device().is_some_and(|device| !device.is_there());
-    gone && root.children().iter().find(is_below).is_some_and(|top| required(top, leaf))
+    root.children().iter().find(is_below)
+}
+
+/// Looks at the devices of one leaf.
+struct Judge<'a, 'b> {
+    how: &'a mut Reopen<'b>,
+    state_with: StateOf<'a>,
+    /// The uberblock of the group that is being committed, or was last.
+    committing: &'a Option<Uberblock>,
+}
+
+/// What is found of a leaf with a device that may be any.
+struct Verdict {
+    state: VdevState,
+    /// The transaction group of the newest uberblock.
+    last: u64,
+    /// The groups that the leaf missed, if the device is the leaf's.
+    missed: Range<u64>,
+}
+
+impl Judge<'_, '_> {
+    /// Nothing is written to a device that is not the leaf's.
+    fn look(&self, device: &dyn Device) -> Verdict {
+        device.forget_cached();
+        let of = |state| Verdict { state, last: 0, missed: 0..0 };
+        let state = (self.state_with)(Some(device));
+        if !state.readable() {
+            return of(state);
+        }
+        let labels = read_labels(device).ok().flatten();
+        let uberblocks = labels.iter().flat_map(|labels| &labels.uberblocks);
+        let newest = uberblocks.map(|(.., uberblock)| uberblock).max_by_key(|u| u.txg);
+        let (last, txg) = (newest.map_or(0, |newest| newest.txg), self.how.txg);
+        // A group that is held may be in labels already.
+        let is_ours = self.how.held && newest.is_some() && newest == self.committing.as_ref();
+        if self.how.writable && last > txg && !is_ours {
+            tracing::error!(path = %device.path().display(), last, txg, "written to elsewhere");
+            return of(VdevState::CantOpen(Aux::CorruptData));
+        }
+        match answers(device) {
+            true => Verdict { state, last, missed: last.saturating_add(1)..txg.saturating_add(1) },
+            false => of(VdevState::Faulted),
+        }
+    }
+
+    /// The device of a leaf, if nothing can have taken its place, as far as the system says.
+    fn same(&self, leaf: &Vdev) -> Option<Arc<dyn Device>> {
+        leaf.device().filter(|d| d.is_current() && d.writable() == self.how.writable)
+    }
+}
+
+/// Brings back a leaf of a suspended pool that its vdev cannot do without. It has to have the last uberblock that was
+/// written to it, or, if it was not in use then, the last one of all: an older state of it would be without what was
+/// acknowledged since, and nothing else has that. Returns whether it is in use then.
+fn take_back_needed(leaf: &Vdev, judge: &mut Judge<'_, '_>) -> bool {
+    let expected = match leaf.live.uberblock.load(Relaxed) {
+        0 => judge.how.txg,
+        known => known,
+    };
+    if let Some(device) = judge.same(leaf) {
+        let seen = judge.look(&*device);
+        let is_it = seen.state.readable() && seen.last >= expected;
+        let is_silent =
+            || (judge.state_with)(Some(&*device)).readable() || read_labels(&*device).is_err();
+        let state = match seen.state {
+            state if is_it => state,
+            state if state.readable() => VdevState::Faulted,
+            // One that does not answer yet may later. It is written to only if it was.
+            _ if is_silent() && leaf.state().readable() => VdevState::Degraded,
+            _ if is_silent() => leaf.state(),
+            state => state,
+        };
+        // Blocks that were laid out without it since the last flush are not on it.
+        leaf.written().write_failed();
+        leaf.set_opened(Opened { device: Some(device.clone()), state });
+        return is_it;
+    }
+    // A block device is open for writing once at a time.
+    if leaf.device().is_some_and(|device| device.is_there()) {
+        leaf.replace(Opened { device: None, state: (judge.state_with)(None) });
+    }
+    let Some(device) = (judge.how.open)(leaf) else { return false };
+    let Verdict { state, last, .. } = judge.look(&*device);
+    let is_it = state.readable() && last >= expected && device.writable() == judge.how.writable;
+    if is_it {
+        leaf.replace(Opened { device: Some(device), state });
+    } else if state.readable() {
+        tracing::error!(path = %device.path().display(), last, expected, "an older state");
+    }
+    is_it
 }
 
 /// Brings a leaf back. Returns whether it is in use then.
-fn reopen(leaf: &Vdev, state_with: StateOf<'_>, how: &mut Reopen<'_>) -> bool {
-    let same = |d: &Arc<dyn Device>| d.is_current() && d.writable() == how.writable;
-    if let Some(device) = leaf.device().filter(same)
-        && let (state, missed) = judge(&*device, state_with, how)
+fn reopen(leaf: &Vdev, judge: &mut Judge<'_, '_>) -> bool {
+    if let Some(device) = judge.same(leaf)
+        && let Verdict { state, missed, .. } = judge.look(&*device)
         && state.readable()
     {
         // Blocks that were laid out without it since the last flush are not on it.
         leaf.written().write_failed();
         leaf.lags(missed);
-        let now = Opened { device: leaf.device(), state };
-        leaf.set_opened(now);
+        leaf.set_opened(Opened { device: Some(device), state });
         return true;
     }
     // A device is open for writing once at a time, so the old one goes first.
-    leaf.replace(Opened { device: None, state: state_with(None) });
-    let Some(device) = (how.open)(leaf) else { return false };
-    let (state, missed) = judge(&*device, state_with, how);
+    leaf.replace(Opened { device: None, state: (judge.state_with)(None) });
+    let Some(device) = (judge.how.open)(leaf) else { return false };
+    let Verdict { state, missed, .. } = judge.look(&*device);
     leaf.lags(missed);
     // Others may want to write to what is not this leaf's.
     let kept = state.readable() || !device.writable();
     leaf.replace(Opened { device: kept.then_some(device), state });
     state.readable()
-}
-
-/// The state of a leaf with a device that may be any, and the transaction groups that it missed if
-/// it is the leaf's. Nothing is written to one that is not.
-fn judge(
-    device: &dyn Device,
-    state_with: StateOf<'_>,
-    how: &Reopen<'_>,
-) -> (VdevState, Range<u64>) {
-    device.forget_cached();
-    let state = state_with(Some(device));
-    if !state.readable() {
-        return (state, 0..0);
-    }
-    let labels = read_labels(device).ok().flatten();
-    let uberblocks = labels.iter().flat_map(|labels| &labels.uberblocks);
-    let last = uberblocks.map(|(_, _, uberblock)| uberblock.txg).max().unwrap_or(0);
-    if how.writable && last > how.txg {
-        tracing::error!(path = %device.path().display(), last, how.txg, "written to elsewhere");
-        return (VdevState::CantOpen(Aux::CorruptData), 0..0);
-    }
-    match answers(device) {
-        true => (state, last.saturating_add(1)..how.txg.saturating_add(1)),
-        false => (VdevState::Faulted, 0..0),
-    }
 }
 
 #[cfg(test)]

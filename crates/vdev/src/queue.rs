@@ -9,7 +9,7 @@
 //! where that binds, classes below their least number (`zfs_vdev_*_min_active`) come first, in their
 //! order.
 //!
-//! - Scrub, removal and rebuild are in the background: while the device has, or is to have, requests of
+//! - Scrub, removal, rebuild and initializing are in the background: while the device has, or is to have, requests of
 //!   others, they have no more than their least number.
 //! - The share of asynchronous writes grows from its least to its most number while what is dirty grows
 //!   from `zfs_vdev_async_write_active_min_dirty_percent` to `..._max_dirty_percent` of what may be
@@ -71,6 +71,8 @@ pub enum Priority {
     Rebuild,
     /// Telling the device what is free.
     Trim,
+    /// Writing to what is free.
+    Initializing,
 }
 
 thread_local! {
@@ -78,7 +80,7 @@ thread_local! {
 }
 
 /// How many classes there are.
-pub const CLASSES: usize = 9;
+pub const CLASSES: usize = 10;
 
 impl Priority {
     /// All of them, the most urgent first.
@@ -92,6 +94,7 @@ impl Priority {
         Priority::Removal,
         Priority::Rebuild,
         Priority::Trim,
+        Priority::Initializing,
     ];
 
     /// Has the calling thread's reads be of this class while `work` is done; without it they are
@@ -132,6 +135,9 @@ impl Priority {
             Priority::Removal => (t::REMOVAL_MIN_ACTIVE.count(), t::REMOVAL_MAX_ACTIVE.count()),
             Priority::Rebuild => (t::REBUILD_MIN_ACTIVE.count(), t::REBUILD_MAX_ACTIVE.count()),
             Priority::Trim => (t::TRIM_MIN_ACTIVE.count(), t::TRIM_MAX_ACTIVE.count()),
+            Priority::Initializing => {
+                (t::INITIALIZING_MIN_ACTIVE.count(), t::INITIALIZING_MAX_ACTIVE.count())
+            }
         }
     }
 
@@ -141,7 +147,8 @@ impl Priority {
 
     /// Whether it gives way to others (the opposite of `vdev_queue_is_interactive`).
     fn is_background(self) -> bool {
-        matches!(self, Priority::Scrub | Priority::Removal | Priority::Rebuild)
+        use Priority::{Initializing, Rebuild, Removal, Scrub};
+        matches!(self, Scrub | Removal | Rebuild | Initializing)
     }
 
     /// How many requests the device has of it at most, however busy it is.
@@ -596,12 +603,14 @@ mod tests {
         let issued: Vec<Priority> =
             leaf.queue.done(Priority::Trim, all).iter().map(|ticket| ticket.priority).collect();
         use Priority::{
-            AsyncRead, AsyncWrite, Rebuild, Removal, Replay, Scrub, SyncRead, SyncWrite, Trim,
+            AsyncRead, AsyncWrite, Initializing, Rebuild, Removal, Replay, Scrub, SyncRead,
+            SyncWrite, Trim,
         };
         let least = [SyncRead, SyncRead, SyncWrite, SyncWrite, AsyncRead, AsyncWrite, AsyncWrite];
         assert_eq!((&issued[..7], issued[7]), (&least[..], Replay));
         // Then what is in the background gets its least, and the rest what is left of the shares.
-        assert_eq!(issued[8..], [Scrub, Removal, Rebuild, Trim, AsyncRead, Replay, Trim]);
+        let rest = [Scrub, Removal, Rebuild, Trim, Initializing, AsyncRead, Replay, Trim];
+        assert_eq!(issued[8..], rest);
     }
 
     #[test]

@@ -185,8 +185,11 @@ impl VdevTree {
         for part in parts {
             let slice = block.slice(at, part.place.size);
             at += part.place.size;
-            if let Some(slice) = slice {
-                self.compare(part, &slice, read, &mut faults);
+            let compared = slice.is_some_and(|slice| self.compare(part, &slice, read, &mut faults));
+            if !compared {
+                // A pointer that makes no sense: it is not known where copies are.
+                let error = part.place.error("not at a sector");
+                return Checked { block: Err(error), faults, left: Vec::new() };
             }
         }
         Checked { block: Ok(block), faults, left: Vec::new() }
@@ -199,10 +202,25 @@ impl VdevTree {
         again.pop().unwrap_or_else(gone)
     }
 
-    /// Reports the leaves whose bytes differ from what `block` makes of them.
-    fn compare(&self, part: &Part<'_>, block: &Abd, read: &[Option<Abd>], faults: &mut Vec<Fault>) {
+    /// Reports the leaves whose bytes differ from what `block` makes of them. False: it is not known what they are to have.
+    ///
+    /// A block of a removed vdev that had smaller sectors may begin or end within a sector here. Then copies are
+    /// compared, but those that differ are not written: nothing says what else is in the sector.
+    fn compare(
+        &self,
+        part: &Part<'_>,
+        block: &Abd,
+        read: &[Option<Abd>],
+        faults: &mut Vec<Fault>,
+    ) -> bool {
         let Place { vdev, offset, .. } = part.place;
-        let Some(expected) = self.columns_of(vdev.id(), offset, block) else { return };
+        let whole = self.columns_of(vdev.id(), offset, block);
+        let written = whole.is_some();
+        let expected = match (whole, vdev.geometry()) {
+            (Some(expected), _) => expected,
+            (None, None) => vec![(vdev.clone(), offset, block.clone())],
+            (None, Some(_)) => return false,
+        };
         for ((child, at, right), copies) in expected.into_iter().zip(&part.copies) {
             for (leaf, index) in copies {
                 let fault = match read.get(*index) {
@@ -211,9 +229,11 @@ impl VdevTree {
                     _ => Fault::unreadable(leaf, at),
                 };
                 let blamed = if vdev.geometry().is_some() { &child } else { leaf };
-                faults.push(fault.blaming(blamed).with_right(right.clone()));
+                let fault = fault.blaming(blamed);
+                faults.push(if written { fault.with_right(right.clone()) } else { fault });
             }
         }
+        true
     }
 
     /// Reads a batch of blocks that leaves lack, in the class of scrubs. Results are in the order of `reqs`; what they
@@ -454,6 +474,27 @@ mod tests {
             prop_assert!(contents(&disks) == before);
             prop_assert!(check(&t, offset, &data).faults.is_empty());
         }
+    }
+
+    /// A block within a sector, as that of a removed vdev with smaller ones, is checked all the same; one that cannot be there is
+    /// an error.
+    #[test]
+    fn blocks_within_sectors_are_checked() {
+        let disks = leaves(2, 4 << 20);
+        let top = testing::mirror_of(12, testing::files(&disks));
+        let t = tree(vec![top]);
+        let data = [7; 1536];
+        disks.iter().for_each(|disk| disk.write(512, &data));
+        assert!(check(&t, 512, &data).faults.is_empty());
+        disks[1].write(1024, &[1; 16]);
+        let found = check(&t, 512, &data);
+        let wrong: Vec<u64> = found.faults.iter().map(|f| f.leaf().id()).collect();
+        assert!(found.block.is_ok());
+        assert_eq!(wrong, [1]);
+        // What else is in the sector is not known: nothing is written.
+        let before = contents(&disks);
+        assert_eq!(repaired(&t, found).unwrap().bytes, 0);
+        assert!(contents(&disks) == before);
     }
 
     fn mirror(n: usize) -> (VdevTree, Vec<Leaf>) {

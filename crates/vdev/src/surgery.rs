@@ -17,6 +17,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use cenote_format::less;
 use cenote_format::nvlist::NvList;
 
 use crate::assemble::{self, Was};
@@ -59,7 +60,8 @@ fn in_at_least(most: usize, lists: &[Vec<Range<u64>>]) -> Vec<Range<u64>> {
     ends.sort_unstable_by_key(|(at, begins)| (*at, !begins));
     let (mut depth, mut begin, mut found) = (0usize, None, Vec::new());
     for (at, begins) in ends {
-        depth = if begins { depth + 1 } else { depth.saturating_sub(1) };
+        // Each range of a list begins before it ends.
+        depth = if begins { depth + 1 } else { less!(depth, 1, "ranges that a vdev lacks") };
         if depth >= most {
             begin = begin.or(Some(at));
         } else if let Some(begin) = begin.take()
@@ -73,11 +75,23 @@ fn in_at_least(most: usize, lists: &[Vec<Range<u64>>]) -> Vec<Range<u64>> {
 
 /// The transaction groups that `vdev` would lack if the leaf `without` were out of use.
 pub(crate) fn outage(vdev: &Vdev, without: Option<&Vdev>) -> Vec<Range<u64>> {
+    let in_use = |leaf: &Vdev| leaf.state().readable() && without.is_none_or(|w| !w.is_same(leaf));
+    outage_of(vdev, &in_use)
+}
+
+/// The transaction groups that `vdev` would lack if the leaf `leaf` were in use, or were not, with those others that answer.
+pub(crate) fn outage_as(vdev: &Vdev, leaf: &Vdev, is_used: bool) -> Vec<Range<u64>> {
+    let answers = |other: &Vdev| other.opened_state() == VdevState::Healthy;
+    outage_of(vdev, &|other| if other.is_same(leaf) { is_used } else { answers(other) })
+}
+
+/// The transaction groups that `vdev` lacks if those leaves are in use.
+fn outage_of(vdev: &Vdev, in_use: &dyn Fn(&Vdev) -> bool) -> Vec<Range<u64>> {
     if vdev.is_leaf() {
-        let out = without.is_some_and(|w| w.is_same(vdev)) || !vdev.state().readable();
-        return if out { std::iter::once(0..u64::MAX).collect() } else { vdev.missing() };
+        let all = || std::iter::once(0..u64::MAX).collect();
+        return if in_use(vdev) { vdev.missing() } else { all() };
     }
-    let below: Vec<_> = vdev.children().iter().map(|c| outage(c, without)).collect();
+    let below: Vec<_> = vdev.children().iter().map(|c| outage_of(c, in_use)).collect();
     let most = match vdev.vdev_kind() {
         Kind::RaidZ => usize::try_from(vdev.nparity()).unwrap_or(usize::MAX).saturating_add(1),
         _ => below.len(),
@@ -138,10 +152,27 @@ impl VdevTree {
     }
 }
 
+impl VdevTree {
+    /// Has nothing written to any leaf from now on, whoever wants to: neither what is queued, nor by other trees over
+    /// the same leaves. What is in a device already is written.
+    pub fn fence(&self) {
+        self.leaves().iter().for_each(|leaf| leaf.fenced.store(true, Ordering::SeqCst));
+    }
+}
+
 impl Vdev {
+    pub(crate) fn is_fenced(&self) -> bool {
+        self.fenced.load(Ordering::SeqCst)
+    }
+
     /// Whether the leaf is about to leave its vdev. To be said before [`VdevTree::is_required`] is asked.
     pub fn set_leaving(&self, leaves: bool) {
         self.leaving.store(leaves, Ordering::SeqCst);
+    }
+
+    /// Whether the leaf is about to leave its vdev, or has left it.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::SeqCst)
     }
 
     /// Lets go of the device of a leaf that is in no tree any more but in such as were replaced.
@@ -203,6 +234,29 @@ mod tests {
         let missed = 12..13;
         tree.miss(guids[1], missed).unwrap();
         assert_eq!(tree.replaced(), None);
+    }
+
+    #[test]
+    fn a_spare_stays_until_its_successor_has_it_all() {
+        let leaves = testing::leaves(3, 1 << 20);
+        let files: Vec<_> = testing::files(&leaves).into_iter().enumerate().collect();
+        let as_spare = |(i, mut file): (usize, Arc<Vdev>)| {
+            if i > 0 {
+                let config = &mut Arc::get_mut(&mut file).unwrap().config;
+                config.set("is_spare", cenote_format::nvlist::NvValue::Uint64(1));
+            }
+            file
+        };
+        let files: Vec<_> = files.into_iter().map(as_spare).collect();
+        let guids: Vec<u64> = files.iter().map(|f| f.guid()).collect();
+        let spare = testing::mirror_like(Kind::Spare, 0, files);
+        let above = spare.guid();
+        let tree = testing::tree(vec![spare]);
+        tree.set_dtl(guids[2], vec![4..9]).unwrap();
+        assert_eq!(tree.replaced(), None);
+        tree.set_dtl(guids[1], vec![4..9]).unwrap();
+        tree.set_dtl(guids[2], vec![]).unwrap();
+        assert_eq!(tree.replaced(), Some((guids[1], above)));
     }
 
     #[test]

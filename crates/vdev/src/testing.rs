@@ -99,6 +99,11 @@ pub(crate) fn mirror_like(kind: Kind, id: u64, children: Vec<Arc<Vdev>>) -> Arc<
     vdev(healthy(kind, 0, 9), id, children, None)
 }
 
+/// A top-level mirror with sectors of 2^`ashift` bytes.
+pub(crate) fn mirror_of(ashift: u32, children: Vec<Arc<Vdev>>) -> Arc<Vdev> {
+    vdev(healthy(Kind::Mirror, 0, ashift), 0, children, None)
+}
+
 pub(crate) fn raidz(nparity: u64, ashift: u32, children: Vec<Arc<Vdev>>) -> Arc<Vdev> {
     vdev(healthy(Kind::RaidZ, nparity, ashift), 0, children, None)
 }

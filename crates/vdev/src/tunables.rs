@@ -36,6 +36,10 @@ declare_tunables! {
         "Most writes of a transaction group that a device has at once";
     ASYNC_WRITE_MIN_ACTIVE "zfs_vdev_async_write_min_active" Now Count 2 REQUESTS,
         "Least writes of a transaction group that a device has at once, where it has the most that it may have";
+    INITIALIZING_MAX_ACTIVE "zfs_vdev_initializing_max_active" Now Count 1 REQUESTS,
+        "Most writes of zpool initialize that a device has at once";
+    INITIALIZING_MIN_ACTIVE "zfs_vdev_initializing_min_active" Now Count 1 REQUESTS,
+        "Least writes of zpool initialize that a device has at once, where it has the most that it may have";
     MAX_ACTIVE "zfs_vdev_max_active" Now Count 1000 REQUESTS,
         "Most requests of all classes that a device has at once";
     READ_GAP_LIMIT "zfs_vdev_read_gap_limit" Now Bytes 32_768 (0, 16_777_216),

@@ -27,6 +27,7 @@ use crate::raidz::map::{ColumnExtent, Geometry};
 use crate::request_sizes::{RequestSizes, SizeFigures};
 use crate::state::{self, VdevState};
 use crate::stats::{Io, LATENCY_BUCKETS, LatencyHistogram, Stats};
+use crate::vacant::Vacant;
 use crate::write::Written;
 
 /// What a vdev is.
@@ -162,10 +163,19 @@ pub struct Live {
     pub(crate) seen: Mutex<Asked<Seen>>,
     /// An administrator is why it is faulted, if it is.
     pub(crate) faulted_by_hand: AtomicBool,
+    /// It has had so many errors that it counts as degraded, though it works.
+    pub(crate) too_many_errors: AtomicBool,
     /// It is about to leave its vdev: what is written to it alone is not written.
     pub(crate) leaving: AtomicBool,
+    /// Nothing is written to it any more: the pool may be another host's by now.
+    pub(crate) fenced: AtomicBool,
+    /// Requests to the leaf's device where nothing is allocated.
+    pub(crate) vacant: Vacant,
     /// What of a leaf's writes is not known to be durable.
     pub(crate) written: Mutex<Written>,
+    /// The transaction group of the uberblock that a leaf has to have: that of the last one which is durable on it, or which
+    /// was written while it took no writes. 0: not known yet.
+    pub(crate) uberblock: AtomicU64,
     /// The requests of a leaf's device.
     pub(crate) queue: Queue,
 }
@@ -182,8 +192,12 @@ impl Live {
             sizes: RequestSizes::default(),
             seen: Mutex::default(),
             faulted_by_hand: AtomicBool::default(),
+            too_many_errors: AtomicBool::default(),
             leaving: AtomicBool::default(),
+            fenced: AtomicBool::default(),
+            vacant: Vacant::default(),
             written: Mutex::default(),
+            uberblock: AtomicU64::new(0),
             queue: Queue::default(),
         })
     }
@@ -293,8 +307,23 @@ impl Vdev {
             Kind::Root | Kind::Mirror | Kind::Replacing | Kind::Spare | Kind::RaidZ => {
                 state::of_interior(self.kind, self.nparity, &self.children, &|c| c.state())
             }
-            _ => self.opened().state,
+            _ => match self.opened_state() {
+                VdevState::Healthy if self.too_many_errors.load(Relaxed) => VdevState::Degraded,
+                state => state,
+            },
         }
+    }
+
+    /// How opening this leaf came out, and how it answers, whatever errors it has had.
+    pub(crate) fn opened_state(&self) -> VdevState {
+        self.opened().state
+    }
+
+    /// From now on this leaf counts as degraded for the errors that it has had, until they are cleared (`vdev_degrade`).
+    pub fn degrade(&self) {
+        let before = self.state();
+        self.too_many_errors.store(true, Relaxed);
+        self.tell_state(before);
     }
 
     /// Numbers of (read, write, checksum) errors seen at this vdev itself.
@@ -568,6 +597,18 @@ impl Vdev {
     pub fn writable(&self) -> bool {
         let opened = self.opened();
         opened.state.readable() && opened.device.as_ref().is_some_and(|d| d.writable())
+    }
+
+    /// Whether enough devices below answer for it to hold data. One that does not and is needed is degraded
+    /// (`crate::probe`).
+    pub fn answers(&self) -> bool {
+        let silent = self.children.iter().filter(|c| !c.answers()).count() as u64;
+        match self.kind {
+            Kind::RaidZ => silent <= self.nparity,
+            Kind::Mirror | Kind::Replacing | Kind::Spare => silent < self.children.len() as u64,
+            Kind::Root | Kind::Hole | Kind::Missing | Kind::Indirect => true,
+            Kind::File | Kind::Disk => self.opened_state() == VdevState::Healthy,
+        }
     }
 
     /// Appends this vdev's leaves.

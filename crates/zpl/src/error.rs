@@ -111,6 +111,7 @@ impl Error {
         const EILSEQ: i32 = 84;
         const EOPNOTSUPP: i32 = 95;
         const ESTALE: i32 = 116;
+        const EINTR: i32 = 4;
         const EDQUOT: i32 = 122;
         match self {
             Error::Dmu(e) => match **e {
@@ -132,6 +133,7 @@ impl Error {
                 // A ZAP that has no place for a further name, as `zap_expand_leaf` has it.
                 WriteError::Encode(EncodeError::Full { .. }) => ENOSPC,
                 WriteError::Quota => EDQUOT,
+                WriteError::Interrupted => EINTR,
                 WriteError::ReadOnly => EROFS,
                 WriteError::ByteOrder(_) => EOPNOTSUPP,
                 _ => EIO,

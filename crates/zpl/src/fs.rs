@@ -242,6 +242,12 @@ impl FileSystem {
         }
     }
 
+    /// Whether what is written waits until devices of the pool are back.
+    pub fn is_suspended(&self) -> bool {
+        let live = self.source.live();
+        live.is_some_and(|live| live.base().store().vdevs().suspension().why().is_some())
+    }
+
     /// Root directory's object.
     pub fn root(&self) -> u64 {
         self.root

@@ -384,6 +384,9 @@ impl<'b> Stream<'b> {
 
     /// The object of what gets other contents below its mounts; where that cannot be, it is unmounted, with what is inside.
     fn make_way(&self, job: &mut Job<'_, '_>, is_new: bool) -> Result<Option<u64>> {
+        if job.changes.engine().suspended().is_some() {
+            return Err(self.refused(ErrorKind::Pool, ChangeError::Suspended.to_string()));
+        }
         let there = if is_new { Ok(None) } else { job.session.head(self.head()) };
         let Some(there) = there.map_err(|e| Error::new(e.kind(), e.to_string()))? else {
             return Ok(None);

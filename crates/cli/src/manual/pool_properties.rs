@@ -23,7 +23,12 @@ pub const POOL: &[(&str, &str)] = &[
     ("dedupratio", "How much smaller deduplication made what it concerns."),
     ("delegation", "Whether permissions of zfs allow hold."),
     ("expandsize", "Space that autoexpand or zpool online -e would add."),
-    ("failmode", "What happens to programs when no device is left: they wait, or get errors (continue)."),
+    (
+        "failmode",
+        "What happens to programs when devices take nothing any more: they wait until `zpool clear` resumes the pool (wait), or \
+         get errors until then (continue). With panic the pool stays suspended until it is exported by force and imported \
+         again; the daemon goes on, for the sake of other pools.",
+    ),
     ("fragmentation", "How much free space lies in small pieces."),
     ("free", "Space that is not taken."),
     ("freeing", "Space of what was destroyed and is still to be given back."),

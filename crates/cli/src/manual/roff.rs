@@ -17,6 +17,10 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ),
     ("CENOTE_TUNABLES", "Tunables to set at the start, as name=value with spaces between."),
     ("CENOTE_TUNABLES_FILE", "The file of tunables, in place of the one below."),
+    (
+        "CENOTE_ZEDLET_DIR",
+        "The directory of programs that the daemon runs as events come, in place of the one below.",
+    ),
     ("POSIXLY_CORRECT", "Options come before operands only."),
     ("TZ", "The time zone of the times that are shown."),
     ("NO_COLOR", "No colours on a terminal."),
@@ -54,6 +58,10 @@ const FILES: &[(&str, &str)] = &[
     (
         "/etc/cenote/tunables.conf",
         "Tunables that are set at the start. Other users have $XDG_CONFIG_HOME/cenote/tunables.conf, or it below ~/.config.",
+    ),
+    (
+        "/etc/cenote/zed.d",
+        "Programs that run as events come (zedlets). Other users have $XDG_CONFIG_HOME/cenote/zed.d, or it below ~/.config.",
     ),
 ];
 

@@ -399,6 +399,40 @@ pub const PAGES: &[Page] = &[
         examples: &[("zpool sync tank", "Write out tank.")],
     },
     Page {
+        command: "initialize",
+        about: "write to free space",
+        text: "Writes a pattern to the free space of a pool, so that all of its devices is written to once: thin storage \
+               below gives the space out, and errors show early. It goes on in the background, and after the next import; \
+               a device that is suspended goes on when initialize is run again. Without devices all are.",
+        operands: "<pool> <leaf> ...",
+        options: &[
+            flag("-a", "Initialize all pools"),
+            flag("-c", "Give up"),
+            flag("-s", "Suspend"),
+            flag("-u", "Forget that it was done"),
+            flag("-w", "Wait until it is done"),
+            flag("-z", "Write zeros"),
+        ],
+        examples: &[("zpool initialize -w tank", "Write to all free space of tank, and wait for that.")],
+    },
+    Page {
+        command: "trim",
+        about: "tell devices what is free",
+        text: "Gives back the free space of a pool: image files get holes, block devices give up what they keep of it. It \
+               goes on in the background, and after the next import; a device that is suspended goes on when trim is \
+               run again. Without devices all that can be told are. With autotrim=on what is freed is told by itself.",
+        operands: "<pool> <leaf> ...",
+        options: &[
+            flag("-a", "Trim all pools"),
+            flag("-c", "Give up"),
+            flag("-d", "Erase securely, which no device here can do"),
+            takes("-r", "<size>", "Most bytes a second, of each device"),
+            flag("-s", "Suspend"),
+            flag("-w", "Wait until it is done"),
+        ],
+        examples: &[("zpool trim -w tank", "Give back the free space of tank, and wait for that.")],
+    },
+    Page {
         command: "wait",
         about: "wait until something in a pool is over",
         text: "Waits until none of the activities goes on: all of them unless -t names some.",

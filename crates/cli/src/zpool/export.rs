@@ -28,6 +28,15 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         return usage("missing pool argument");
     }
     let pools = Arc::clone(&ctx.pools);
+    if force {
+        // What a suspended pool holds is given up first: commands that wait for it end then, and may have the lock.
+        let named = |imported: &Arc<Imported>| all || names.iter().any(|n| n == imported.name());
+        let all = pools.all();
+        let given_up = all.iter().filter(|i| named(i) && !is_busy(i));
+        for engine in given_up.filter_map(|i| i.engine()) {
+            engine.abandon();
+        }
+    }
     let _change = pools.change();
     let (found, mut good) = select(ctx, &names);
     for imported in found {
@@ -47,11 +56,19 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     Ok(i32::from(!good))
 }
 
-fn export(imported: &Imported, force: bool, end: End, ctx: &Context) -> Result<(), String> {
-    // Holds of mounts end with the mounts.
+/// Whether somebody holds datasets of the pool. Holds of mounts end with the mounts.
+fn is_busy(imported: &Imported) -> bool {
     let mounted = imported.mounts.holds();
-    if imported.engine().is_some_and(|engine| engine.holds() > mounted) {
-        return Err(format!("cannot export '{}': pool is busy", imported.name()));
+    imported.engine().is_some_and(|engine| engine.holds() > mounted)
+}
+
+fn export(imported: &Imported, force: bool, end: End, ctx: &Context) -> Result<(), String> {
+    let cannot = |why: &str| Err(format!("cannot export '{}': {why}", imported.name()));
+    if is_busy(imported) {
+        return cannot("pool is busy");
+    }
+    if imported.suspended() && !force {
+        return cannot("pool I/O is currently suspended");
     }
     let by = ctx.agent();
     let way = Way { force, directory: Directory::Inherited, by: &*by };

@@ -2,7 +2,7 @@
 //!
 //! | module | commands |
 //! |---|---|
-//! | [`create`], [`add`], [`destroy`] | `zpool create`, `zpool add`, `zpool destroy` |
+//! | [`create`], [`add`], [`remove`], [`destroy`] | `zpool create`, `zpool add`, `zpool remove`, `zpool destroy` |
 //! | [`attach`] | `zpool attach`, `zpool replace`, `zpool detach` |
 //! | [`import`] | `zpool import`, with and without a name |
 //! | [`export`] | `zpool export` |
@@ -22,7 +22,8 @@
 //! | [`vdev_json`] | vdevs in JSON |
 //! | [`select`] | which pools a command works on |
 
-pub mod add;
+pub mod activity;
+mod add;
 pub mod attach;
 pub mod checkpoint;
 pub mod create;
@@ -40,6 +41,7 @@ pub mod list;
 pub mod outage;
 pub mod properties;
 pub mod reguid;
+pub mod remove;
 pub mod scripts;
 pub mod scrub;
 pub mod select;
@@ -64,7 +66,7 @@ const TOOL: Tool = Tool {
         row("destroy", Runs::Pools(destroy::run), usage::DESTROY),
         None,
         row("add", Runs::Pools(add::run), usage::ADD),
-        row("remove", Runs::Missing, usage::REMOVE),
+        row("remove", Runs::Pools(remove::run), usage::REMOVE),
         None,
         row("labelclear", Runs::Pools(labelclear::run), usage::LABELCLEAR),
         None,
@@ -85,10 +87,10 @@ const TOOL: Tool = Tool {
         row("replace", Runs::Pools(attach::replace), usage::REPLACE),
         row("split", Runs::Missing, usage::SPLIT),
         None,
-        row("initialize", Runs::Missing, usage::INITIALIZE),
+        row("initialize", Runs::Pools(activity::initialize), usage::INITIALIZE),
         row("resilver", Runs::Pools(scrub::resilver), usage::RESILVER),
         row("scrub", Runs::Pools(scrub::run), usage::SCRUB),
-        row("trim", Runs::Missing, usage::TRIM),
+        row("trim", Runs::Pools(activity::trim), usage::TRIM),
         row("condense", Runs::Missing, usage::CONDENSE),
         None,
         row("import", Runs::Placed(import::place, import::run), usage::IMPORT),

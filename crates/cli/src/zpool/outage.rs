@@ -9,7 +9,7 @@ use crate::options::{Spec, parse};
 use crate::pools::{Imported, Opened, reason};
 use crate::zpool::select::{find_vdev, guid_called, open, select};
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
-use cenote_engine::{OfflineError, TakeOut};
+use cenote_engine::{Engine, OfflineError, TakeOut};
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::config;
 use cenote_pool::reopen::Restore;
@@ -60,9 +60,10 @@ pub fn clear(args: &[OsString], ctx: &mut Context) -> Outcome {
     if let Err(why) = imported.writable() {
         return cannot(device.unwrap_or(name), &why);
     }
-    if imported.suspended() {
-        let why = "pool I/O is currently suspended; 'zpool export -f' it and import it again";
-        return cannot(name, why);
+    if let Some(engine) = imported.engine().filter(|_| imported.suspended())
+        && let Some(failed) = resume(engine, &imported)
+    {
+        return cannot(device.unwrap_or(name), failed);
     }
     let pool = imported.pool();
     let vdevs = pool.store().vdevs();
@@ -105,6 +106,15 @@ pub fn clear(args: &[OsString], ctx: &mut Context) -> Outcome {
     }
     ctx.changed(&imported);
     Ok(0)
+}
+
+/// Has a suspended pool go on; why it does not.
+fn resume(engine: &Engine, imported: &Imported) -> Option<&'static str> {
+    if !engine.waits_for_devices() {
+        return Some("pool I/O is currently suspended; 'zpool export -f' it and import it again");
+    }
+    imported.pool().store().vdevs().root().clear_errors();
+    engine.resume().is_err().then_some("I/O error")
 }
 
 /// Runs `zpool reopen`.

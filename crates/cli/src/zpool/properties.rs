@@ -13,11 +13,6 @@ use cenote_command::outcome::{Stop, usage};
 use cenote_dsl::props::is_user;
 use cenote_pool::props::PropChange;
 
-/// What `failmode=wait` is stored as.
-const FAILMODE_WAIT: u64 = 0;
-/// What `failmode=panic` is stored as.
-const FAILMODE_PANIC: u64 = 2;
-
 /// A property of pools.
 #[derive(Clone, Copy, Debug)]
 pub struct Property {
@@ -196,10 +191,7 @@ pub fn help() -> String {
 pub fn refuse_unsupported(change: &PropChange) -> Result<(), String> {
     let unsupported = |what: &str| Err(format!("property '{what}' is not supported yet"));
     match change {
-        PropChange::Number("multihost", 1) => unsupported("multihost=on"),
         PropChange::Number("autoreplace", 1) => unsupported("autoreplace=on"),
-        PropChange::Number("autotrim", 1) => unsupported("autotrim=on"),
-        PropChange::Number("failmode", FAILMODE_PANIC) => unsupported("failmode=panic"),
         PropChange::Memory("tname", _) => unsupported("tname"),
         _ => Ok(()),
     }
@@ -208,9 +200,6 @@ pub fn refuse_unsupported(change: &PropChange) -> Result<(), String> {
 /// Says if a property that was set is kept and has no effect here.
 pub fn tell_kept_of_pool(change: &PropChange, ctx: &mut Context) {
     let (what, why) = match change {
-        PropChange::Number("failmode", FAILMODE_WAIT) => {
-            ("failmode=wait", "once a pool has failed, what changes it fails at once")
-        }
         PropChange::Number("dedup_table_quota", _) => {
             ("dedup_table_quota", "deduplication tables are not written")
         }

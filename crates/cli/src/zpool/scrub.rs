@@ -96,7 +96,10 @@ pub fn resilver(args: &[OsString], ctx: &mut Context) -> Outcome {
     }
     let (pools, mut good) = select(ctx, &names);
     for imported in pools {
-        let begin = |engine: &Engine| Ok(engine.start_resilver().map(drop)?);
+        let begin = |engine: &Engine| match engine.pool().features().is_enabled("resilver_defer") {
+            true => Ok(engine.start_resilver().map(drop)?),
+            false => Err(ScanError::NoDefer),
+        };
         good &= scan(&imported, ctx, begin, "cannot restart resilver on");
     }
     Ok(i32::from(!good))

@@ -102,7 +102,8 @@ fn status_of(imported: &Imported, ctx: &mut Context) -> Option<(PoolStatus, bool
     let status = match imported.pool().status() {
         Ok(status) if imported.suspended() => {
             let failmode = imported.pool().get("failmode").map(|v| v.exact);
-            suspended(status, failmode.as_deref() == Some("continue"))
+            let held = imported.engine().is_some_and(|engine| engine.waits_for_devices());
+            suspended(status, failmode.as_deref() == Some("continue"), held)
         }
         Ok(status) => status,
         Err(e) => {
@@ -174,15 +175,18 @@ fn report(names: &[String], show: &Show, first: &mut bool, ctx: &mut Context) ->
     Ok(i32::from(!good))
 }
 
-/// The status of a pool that nothing can be written to any more; `goes_on`: with `failmode=continue`.
-fn suspended(status: PoolStatus, goes_on: bool) -> PoolStatus {
-    let texts = Texts {
-        status: Some("One or more devices are faulted in response to IO failures.".into()),
-        action: Some(
+/// The status of a pool that nothing can be written to; `goes_on`: with `failmode=continue`; `held`: it can be resumed.
+fn suspended(status: PoolStatus, goes_on: bool, held: bool) -> PoolStatus {
+    let action = match held {
+        true => "Make sure the affected devices are connected, then run 'zpool clear'.",
+        false => {
             "Make sure the affected devices are connected, then run 'zpool export -f'\n\
              \tand import the pool again."
-                .into(),
-        ),
+        }
+    };
+    let texts = Texts {
+        status: Some("One or more devices are faulted in response to IO failures.".into()),
+        action: Some(action.into()),
         msgid: Some(if goes_on { "ZFS-8000-JQ" } else { "ZFS-8000-HC" }),
     };
     PoolStatus { state: SUSPENDED, texts, ..status }
@@ -360,7 +364,7 @@ impl Printer<'_> {
     fn progress(&mut self, line: &VdevLine) {
         for (shown, activity, done, not) in [
             (self.show.initialized, Activity::Initialize, "initialized", "uninitialized"),
-            (self.show.trimmed, Activity::Trim, "trimmed", "trim unsupported"),
+            (self.show.trimmed, Activity::Trim, "trimmed", never_trimmed(self.pool, line)),
         ] {
             if !shown {
                 continue;
@@ -373,6 +377,20 @@ impl Printer<'_> {
             });
         }
     }
+}
+
+/// What is said of a leaf that was not told what is free.
+fn never_trimmed(pool: &Pool, line: &VdevLine) -> &'static str {
+    match can_trim(pool, line) {
+        true => "untrimmed",
+        false => "trim unsupported",
+    }
+}
+
+/// Whether the device of a leaf can be told what is free.
+fn can_trim(pool: &Pool, line: &VdevLine) -> bool {
+    let leaf = pool.store().vdevs().find(config::number(&line.config, "guid"));
+    leaf.is_some_and(|leaf| leaf.can_trim())
 }
 
 /// Whether all leaves are online and without errors; with `-s`, without slow operations too.

@@ -1,8 +1,8 @@
 //! `zpool wait`: waits until nothing of the kind is under way in a pool.
 //!
-//! Freeing, a scrub, a resilver and a replacement are what can be under way here. A removal or the discarding of a checkpoint that
-//! OpenZFS left unfinished is not carried on: waiting for it is refused, since it would never end. A scrub that is paused
-//! is not waited for.
+//! Freeing, a scrub, a resilver, a replacement, a trim and initializing are what can be under way here. A removal or the
+//! discarding of a checkpoint that OpenZFS left unfinished is not carried on: waiting for it is refused, since it would never
+//! end. A scrub that is paused is not waited for.
 
 use crate::context::Context;
 use crate::interval::{Schedule, Stamp, pause};
@@ -12,6 +12,7 @@ use crate::zpool::select::open;
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_dsl::human::nicenum;
 use cenote_pool::scan::{ScanKind, ScanState, ScanStatus};
+use cenote_pool::vdev_props::Activity;
 use cenote_vdev::Vdev;
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
@@ -136,6 +137,12 @@ fn left(imported: &Imported) -> Result<Vec<(&'static str, Left)>, Stop> {
             let bytes = Some(pool.directory_used("$FREE")).filter(|bytes| *bytes > 0);
             Left { bytes, goes_on: worked_on }
         }
+        "trim" | "initialize" => {
+            let kind = if name == "trim" { Activity::Trim } else { Activity::Initialize };
+            let left = imported.engine().map(|engine| engine.active(kind)).unwrap_or_default();
+            let bytes = left.iter().map(|(_, bytes)| bytes).sum();
+            Left { bytes: (!left.is_empty()).then_some(bytes), goes_on: !imported.suspended() }
+        }
         "discard" => match &status.checkpoint {
             Some(c) if c.created.is_none() => {
                 let discards = imported.engine().is_some_and(|engine| engine.discards());
@@ -149,7 +156,12 @@ fn left(imported: &Imported) -> Result<Vec<(&'static str, Left)>, Stop> {
             }
             _ => Left::default(),
         },
-        "scrub" | "resilver" => Left { bytes: scanned(name), goes_on: worked_on },
+        "scrub" => Left { bytes: scanned(name), goes_on: worked_on },
+        "resilver" => {
+            // Another one may begin where one ends.
+            let due = worked_on && imported.engine().is_some_and(|e| e.awaits_resilver());
+            Left { bytes: scanned(name).or(due.then_some(0)), goes_on: worked_on }
+        }
         "replace" => {
             let replaces = is_replacing(pool.store().vdevs().root());
             let bytes = replaces.then(|| scanned("resilver").unwrap_or(0));

@@ -15,6 +15,9 @@ use crate::context::Context;
 use crate::pools::{Imported, reason};
 use std::time::Instant;
 
+/// Why nothing can be changed while devices are away.
+const SUSPENDED: &str = "pool I/O is currently suspended";
+
 /// File systems that are mounted inside one that is exchanged.
 pub struct NestedMounts(Vec<(u64, How)>);
 
@@ -71,7 +74,8 @@ impl Mounts {
     /// there afterwards is served.
     ///
     /// # Errors
-    /// The dataset cannot be closed: nothing was changed. It cannot be opened again: programs that use it get errors.
+    /// The pool is suspended, or the dataset cannot be closed: nothing was changed. It cannot be opened again: programs
+    /// that use it get errors.
     pub fn exchange<T>(
         &self,
         imported: &Imported,
@@ -85,29 +89,38 @@ impl Mounts {
         };
         let Mounted { listed, handle, fs, engine, drained, .. } = mounted;
         let settings = (*fs.settings()).clone();
+        let cannot = |why: &str| {
+            Err(StaysMounted(format!("cannot exchange what '{}' has: {why}", listed.dataset)))
+        };
+        // Programs that wait for the pool keep the mount, and what they have changed is to get to it first.
+        if engine.as_ref().is_some_and(|engine| engine.suspended().is_some()) {
+            return cannot(SUSPENDED);
+        }
         handle.write_mapped();
         let exchanged = handle.exchange(|| {
             fs.stop_freeing();
             if let Some(engine) = &engine
                 && let Err(e) = engine.close(id)
             {
-                return (Err(reason(&e)), None);
+                // It is open still.
+                return (Err((reason(&e), true)), Some(fs.clone()));
             }
             let done = change();
             let dataset = imported.pool().dsl().by_object(id).map_err(|e| e.to_string());
             let dataset = dataset.and_then(|d| d.ok_or_else(|| "dataset does not exist".into()));
             match dataset.and_then(|d| open(imported, &d, &settings)) {
                 Ok((opened, engine)) => (Ok((done, opened.clone(), engine)), Some(opened)),
-                Err(why) => (Err(why), None),
+                Err(why) => (Err((why, false)), None),
             }
         });
-        match exchanged {
+        match exchanged.unwrap_or_else(|| Err((SUSPENDED.into(), true))) {
             Ok((done, opened, reopened)) => {
                 *drained = opened.is_writable();
                 (*fs, *engine) = (opened, reopened);
                 Ok(done)
             }
-            Err(why) => {
+            Err((why, true)) => cannot(&why),
+            Err((why, false)) => {
                 handle.abort();
                 Err(StaysMounted(format!("cannot open '{}' again: {why}", listed.dataset)))
             }

@@ -130,7 +130,10 @@ impl Handle {
     }
 
     /// Has `change` give the file system other contents: see [`MountHandle::exchange`].
-    pub(super) fn exchange<T>(&self, change: impl FnOnce() -> (T, Option<Arc<FileSystem>>)) -> T {
+    pub(super) fn exchange<T>(
+        &self,
+        change: impl FnOnce() -> (T, Option<Arc<FileSystem>>),
+    ) -> Option<T> {
         match self {
             Handle::Mount(mount) => mount.exchange(change),
             Handle::Submount(submount) => submount.exchange(change),

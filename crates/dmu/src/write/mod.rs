@@ -153,6 +153,9 @@ pub enum WriteError {
     /// The dataset or the pool is read-only.
     #[error("read-only")]
     ReadOnly,
+    /// The caller waited for a suspended pool, and was interrupted.
+    #[error("interrupted")]
+    Interrupted,
     /// The pool has stopped writing.
     #[error("pool I/O is currently suspended: {0}")]
     Suspended(String),

@@ -17,15 +17,14 @@ use super::free::{below_root, queue_tree, walk_reads_less};
 use super::mos::{DIRECTORY, corrupt};
 use super::space::{self, Delta, Part};
 use super::{
-    DslWriteError, Result, Sizes, Tx, bookmarks, clones, deadlist, dir, directory, features,
-    limits, livelist, names, props, remaps, snapshot, special,
+    DslWriteError, Result, Sizes, Tx, bookmarks, clones, deadlist, dir, directory, errlog,
+    features, limits, livelist, names, props, remaps, snapshot, special,
 };
 use cenote_dmu::ObjectSet;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dsl::{DS_FLAG_DEFER_DESTROY, DslDatasetPhys};
 
 pub(super) const ASYNC_DESTROY: &str = "com.delphix:async_destroy";
-const HEAD_ERRLOG: &str = "com.delphix:head_errlog";
 /// Pointers in an indirect block of the usual size: blocks that one read of a walk finds at most.
 const POINTERS: u64 = 1 << 10;
 /// What a walk reads besides: the root block, and dnodes.
@@ -357,7 +356,7 @@ fn remove_head(tx: &mut Tx<'_>, ds_obj: u64, way: Way) -> Result<()> {
     props::clear_bootfs(tx, ds_obj)?;
     tx.free_zapified(ds_obj)?;
     remove_dir(tx, ds.dir)?;
-    remove_errors(tx, ds_obj)
+    errlog::forget(tx, ds_obj)
 }
 
 /// Frees a head's tree: the blocks born after `since`, which are `all` in size.
@@ -418,20 +417,4 @@ fn remove_dir(tx: &mut Tx<'_>, dir_obj: u64) -> Result<()> {
         }
     }
     tx.free_zapified(dir_obj)
-}
-
-/// Forgets the errors of a dataset (`spa_delete_dataset_errlog`).
-fn remove_errors(tx: &mut Tx<'_>, ds_obj: u64) -> Result<()> {
-    if !features::is_enabled(tx, HEAD_ERRLOG)? {
-        return Ok(());
-    }
-    let name = format!("{ds_obj:x}");
-    for log in ["errlog_last", "errlog_scrub"] {
-        let Some(log) = directory::entry(tx, log)?.filter(|log| *log != 0) else { continue };
-        if let Some(errors) = tx.zap_number(log, &name)? {
-            tx.zap_remove(log, &name)?;
-            tx.mos.free(errors)?;
-        }
-    }
-    Ok(())
 }

@@ -155,6 +155,7 @@ impl From<WriteError> for DslWriteError {
             WriteError::Quota => DslWriteError::Quota,
             WriteError::Sink(_)
             | WriteError::Suspended(_)
+            | WriteError::Interrupted
             | WriteError::ReadOnly
             | WriteError::Failed => Fatal(e).into(),
             // The MOS contradicts itself where a change meets one of the others.

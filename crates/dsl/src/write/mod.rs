@@ -42,6 +42,7 @@
 //! | [`permissions`] | delegated permissions |
 //! | `stored`, `kept`, `budget` | properties as they are stored; bookmarks that a change keeps; how much a group frees |
 //! | `names` | what names may be |
+//! | [`errlog`] | the logs of blocks that could not be read |
 //! | [`features`] | feature flags and their counts of uses |
 //! | `directory` | the object directory |
 //! | `mos` | objects of the MOS, read and written as structures |
@@ -56,6 +57,7 @@ pub mod deadlist;
 pub mod destroy;
 mod dir;
 mod directory;
+pub mod errlog;
 mod error;
 pub mod features;
 pub mod free;

@@ -10,8 +10,8 @@
 
 use super::space::{self, Delta, Part};
 use super::{
-    DslWriteError, Result, Sizes, Tx, bookmarks, clones, deadlist, dir, limits, livelist, names,
-    snapshot,
+    DslWriteError, Result, Sizes, Tx, bookmarks, clones, deadlist, dir, errlog, limits, livelist,
+    names, snapshot,
 };
 use crate::name_of;
 use cenote_format::dsl::{DD_FLAG_USED_BREAKDOWN, DslDatasetPhys, DslDirPhys};
@@ -153,6 +153,7 @@ pub fn promote(tx: &mut Tx<'_>, ds_obj: u64) -> Result<()> {
     snapshot::changed(tx, p.old_dir_obj)?;
     snapshot::changed(tx, p.head.1.dir)?;
     bookmarks::promoted(tx, p.old_head.0, p.head.0, p.origin.0)?;
+    errlog::promoted(tx, p.head.0, p.old_head.0, p.origin.1.creation_txg)?;
 
     let more = clone_part.wrapping_sub(p.dir.used_breakdown[Part::Snapshots as usize]);
     let delta = Delta::more(Sizes { used: moved.used.wrapping_sub(more), ..moved });

@@ -114,7 +114,7 @@ impl From<WriteError> for ChangeError {
         match e {
             WriteError::NoSpace | WriteError::Quota => ChangeError::NoSpace,
             WriteError::ReadOnly => ChangeError::ReadOnly,
-            WriteError::Suspended(_) => ChangeError::Suspended,
+            WriteError::Suspended(_) | WriteError::Interrupted => ChangeError::Suspended,
             e => ChangeError::Io(DslWriteError::from(e).to_string()),
         }
     }
@@ -126,6 +126,7 @@ impl From<EngineError> for ChangeError {
             EngineError::Dsl(e) => e.into(),
             EngineError::Read(e) => e.into(),
             EngineError::Unsupported(what) => ChangeError::Unsupported(what),
+            EngineError::Unanswered => ChangeError::Io(e.to_string()),
             EngineError::Suspended(_) => ChangeError::Suspended,
         }
     }

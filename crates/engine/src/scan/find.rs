@@ -5,7 +5,7 @@
 
 use super::position::{Current, Position, dataset};
 use crate::tunables::{SCAN_MEM_LIM_FACT, physical_memory};
-use cenote_dmu::{Error, Result, Tree};
+use cenote_dmu::{Error, Tree};
 use cenote_dsl::traverse::{Mark, Place, Traversal, Visitor, read_root};
 use cenote_dsl::zil;
 use cenote_format::ByteOrder;
@@ -19,13 +19,26 @@ use std::sync::Arc;
 
 /// Bytes of blocks in one round: what is freed while they are read waits for them.
 const MOST_BYTES: u64 = 32 << 30;
-/// How often the bounds are halved at most.
-const SHORTEST: u32 = 16;
+/// However often the bounds are halved, a round has so many blocks, and so many bytes of them.
+const LEAST_BLOCKS: usize = 4096;
+const LEAST_BYTES: u64 = 64 << 20;
+/// Pointers that a round passes, however late it is: more than lead from the root of an object set to a block.
+const LEAST_SEEN: u64 = 64;
 /// Memory for pointers, where the system does not say how much it has.
 const SOME_MEMORY: u64 = 1 << 30;
 
 /// Tells of changes of what is known of the scan.
 pub(super) type Progress<'a> = &'a (dyn Fn(&dyn Fn(&mut Pass)) + Sync);
+
+/// How a round goes on.
+#[derive(Clone, Copy)]
+pub(super) struct Course<'a> {
+    /// Nothing of it counts any more.
+    pub ends: &'a (dyn Fn() -> bool + Sync),
+    /// It has taken its time.
+    pub late: &'a (dyn Fn() -> bool + Sync),
+    pub progress: Progress<'a>,
+}
 
 /// What a round found.
 pub(super) struct Found {
@@ -41,6 +54,10 @@ pub(super) struct Found {
     skipped: u64,
     /// Parts of trees that cannot be walked.
     unseen: u64,
+    /// Those of them that no read has told of, as they were read and make no sense.
+    senseless: Vec<Bookmark>,
+    /// Pointers and data sets that were passed.
+    seen: u64,
 }
 
 impl Found {
@@ -48,10 +65,23 @@ impl Found {
     pub fn new(func: ScanFunc, phys: &ScanPhys, shorter: u32) -> Found {
         let memory = physical_memory().unwrap_or(SOME_MEMORY) / SCAN_MEM_LIM_FACT.get();
         let most = usize::try_from(memory).unwrap_or(usize::MAX) / size_of::<ScanBlock>();
-        let shorter = shorter.min(SHORTEST);
-        let (most, most_bytes) = ((most >> shorter).max(1), MOST_BYTES >> shorter);
-        let (born, blocks) = ((phys.min_txg, phys.max_txg), Vec::new());
-        Found { func, born, blocks, most, most_bytes, bytes: 0, examined: 0, skipped: 0, unseen: 0 }
+        let most = most.checked_shr(shorter).unwrap_or(0).max(LEAST_BLOCKS);
+        let most_bytes = MOST_BYTES.checked_shr(shorter).unwrap_or(0).max(LEAST_BYTES);
+        let (born, blocks, senseless) = ((phys.min_txg, phys.max_txg), Vec::new(), Vec::new());
+        let (bytes, examined, skipped, unseen, seen) = (0, 0, 0, 0, 0);
+        Found {
+            func,
+            born,
+            blocks,
+            most,
+            most_bytes,
+            bytes,
+            examined,
+            skipped,
+            unseen,
+            senseless,
+            seen,
+        }
     }
 
     /// Bytes of blocks that were found, and of those of them that need not be read.
@@ -64,13 +94,15 @@ impl Found {
         self.unseen
     }
 
-    /// The blocks.
-    pub fn into_blocks(self) -> Vec<ScanBlock> {
-        self.blocks
+    /// The blocks, and the places of what was read and makes no sense.
+    pub fn into_blocks(self) -> (Vec<ScanBlock>, Vec<Bookmark>) {
+        (self.blocks, self.senseless)
     }
 
-    fn is_full(&self) -> bool {
-        self.blocks.len() >= self.most || self.bytes >= self.most_bytes
+    /// Whether a round is to look at what it has by now.
+    fn is_enough(&self, late: &dyn Fn() -> bool) -> bool {
+        let full = self.blocks.len() >= self.most || self.bytes >= self.most_bytes;
+        full || self.seen >= LEAST_SEEN && late()
     }
 
     /// Takes in a block, unless it was born too early or too late.
@@ -115,8 +147,7 @@ struct Finder<'a> {
     /// Blocks that were born up to this group belong to another tree.
     after: u64,
     resume: Option<Mark>,
-    ends: &'a dyn Fn() -> bool,
-    progress: Progress<'a>,
+    course: Course<'a>,
     /// Bytes of the round that were told.
     told: u64,
 }
@@ -131,7 +162,7 @@ impl Finder<'_> {
     fn tell(&mut self) {
         let examined = self.found.examined;
         let more = examined - std::mem::replace(&mut self.told, examined);
-        (self.progress)(&|pass| {
+        (self.course.progress)(&|pass| {
             pass.examined = pass.examined.saturating_add(more);
             pass.ahead[0] = pass.ahead[0].saturating_add(more);
         });
@@ -152,17 +183,27 @@ impl Visitor for Finder<'_> {
     }
 
     fn pre(&mut self, place: &Place<'_>) -> std::result::Result<bool, ()> {
-        if self.found.is_full() || (self.ends)() {
+        if (self.course.ends)() || self.found.is_enough(self.course.late) {
             return Err(());
         }
         if !self.was_met(place) {
+            self.found.seen += 1;
             self.found.add(self.tree, &place.node.bp, place.at());
         }
         Ok(true)
     }
 
-    fn damaged(&mut self, _: Bookmark, _: &BlockPointer, _: Error) -> std::result::Result<(), ()> {
+    fn damaged(
+        &mut self,
+        at: Bookmark,
+        _: &BlockPointer,
+        why: Error,
+    ) -> std::result::Result<(), ()> {
         self.found.unseen += 1;
+        // Reads tell of blocks themselves.
+        if !matches!(why, Error::Block(_)) {
+            self.found.senseless.push(at);
+        }
         Ok(())
     }
 }
@@ -172,21 +213,24 @@ pub(super) fn walk(
     view: &Pool,
     position: &mut Position,
     found: &mut Found,
-    ends: &dyn Fn() -> bool,
-    progress: Progress<'_>,
-) -> Result<bool> {
+    course: Course<'_>,
+) -> bool {
     let vdevs = view.store().vdevs();
-    let mut walk = Walk { view, tree: &vdevs, found, ends, progress };
+    let mut walk = Walk { view, tree: &vdevs, found, course };
     loop {
-        if (walk.ends)() || walk.found.is_full() {
-            return Ok(false);
+        if (course.ends)() || walk.found.is_enough(course.late) {
+            return false;
         }
         match position {
             Position::Mos(mark) => {
                 let bp = *view.mos().root_bp();
                 match walk.tree(0, &bp, 0, *mark) {
                     Some(at) => *mark = Some(at),
-                    None => *position = Position::roots(view)?,
+                    None => {
+                        let (roots, unseen) = Position::roots(view);
+                        *position = roots;
+                        walk.found.unseen += unseen;
+                    }
                 }
             }
             Position::Sets { current, queue } => {
@@ -194,17 +238,19 @@ pub(super) fn walk(
                     let next = queue.pop_first();
                     *current = next.map(|(ds, min)| Current { ds, min, mark: None });
                 }
-                let Some(now) = current else { return Ok(true) };
-                if let Some(phys) = dataset(view.mos(), now.ds) {
-                    let at = walk.dataset(now, &phys);
-                    if at.is_some() {
-                        now.mark = at;
-                        continue;
+                let Some(now) = current else { return true };
+                walk.found.seen += 1;
+                match dataset(view.mos(), now.ds) {
+                    Ok(Some(phys)) => {
+                        let at = walk.dataset(now, &phys);
+                        if at.is_some() {
+                            now.mark = at;
+                            continue;
+                        }
+                        walk.found.unseen += Position::descend(view, now.ds, &phys, queue);
                     }
-                    Position::descend(view, &phys, queue)?;
-                } else {
                     // The state names data sets that are there: it cannot be read.
-                    walk.found.unseen += 1;
+                    Ok(None) | Err(_) => walk.found.unseen += 1,
                 }
                 *current = None;
             }
@@ -216,8 +262,7 @@ struct Walk<'a> {
     view: &'a Pool,
     tree: &'a VdevTree,
     found: &'a mut Found,
-    ends: &'a dyn Fn() -> bool,
-    progress: Progress<'a>,
+    course: Course<'a>,
 }
 
 impl Walk<'_> {
@@ -251,9 +296,8 @@ impl Walk<'_> {
         };
         let after = after.max(self.found.born.0);
         let told = self.found.examined;
-        let (tree, ends, progress) = (self.tree, self.ends, self.progress);
-        let mut finder =
-            Finder { found: &mut *self.found, tree, after, resume, ends, progress, told };
+        let (tree, course) = (self.tree, self.course);
+        let mut finder = Finder { found: &mut *self.found, tree, after, resume, course, told };
         let walked = Traversal::new(store, objset, resume, &mut finder).all(&phys);
         finder.tell();
         walked.err().map(|stopped| stopped.at)
@@ -270,8 +314,8 @@ impl Walk<'_> {
         if header.claim_txg == 0 {
             return;
         }
-        let (found, tree, ends) = (&mut *self.found, self.tree, self.ends);
-        zil::walk(store, &header, &mut |item| {
+        let (found, tree, ends) = (&mut *self.found, self.tree, self.course.ends);
+        let end = zil::walk(store, &header, &mut |item| {
             match item {
                 zil::Item::Block(bp) => found.add(tree, bp, zil::bookmark(bp)),
                 zil::Item::Record(record) => {
@@ -281,5 +325,27 @@ impl Walk<'_> {
             }
             !ends()
         });
+        // An import has claimed it up to a block that it could read.
+        if matches!(end, zil::End::Unreadable | zil::End::Failed(_)) {
+            self.found.unseen += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_are_never_too_short_to_go_on() {
+        for shorter in [0, 1, 20, 63, 64, u32::MAX] {
+            let found = Found::new(ScanFunc::Scrub, &ScanPhys::default(), shorter);
+            assert!(found.most >= LEAST_BLOCKS && found.most_bytes >= LEAST_BYTES);
+            // Late as it is, it passes some pointers.
+            assert!(!found.is_enough(&|| true));
+        }
+        let mut found = Found::new(ScanFunc::Scrub, &ScanPhys::default(), 0);
+        found.seen = LEAST_SEEN;
+        assert!(found.is_enough(&|| true) && !found.is_enough(&|| false));
     }
 }

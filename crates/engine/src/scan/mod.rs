@@ -34,8 +34,11 @@
 //!
 //! A leaf that missed groups and takes writes again has a resilver begin. What could not be written to it is noted by
 //! leaf and group; at the end all else is taken off its dirty time log (`vdev_dtl_reassess`). A leaf that comes back
-//! while a resilver is under way has it begin anew. A resilver that was under way when the pool was imported
-//! begins anew: it is not known what leaves were given.
+//! while a resilver is under way has it begin anew, or is *deferred* if that one is well under way: another one begins
+//! behind it. A resilver that was under way when the pool was imported begins anew: it is not known what leaves were given.
+//!
+//! OpenZFS goes on with a resilver that was under way, and takes leaves to be given all by then. So leaves that are not are
+//! marked as deferred on disk ([`resilver`]), in the group in which that is found out.
 //!
 //! # Invariants
 //!
@@ -50,27 +53,28 @@ mod resilver;
 mod state;
 
 use super::task::EngineError;
-use super::tunables::SCAN_SUSPEND_PROGRESS;
+use super::tunables::{SCAN_CHECKPOINT_INTVAL, SCAN_SUSPEND_PROGRESS};
 use super::{Engine, Shared};
 use cenote_format::invariant::caught;
 use cenote_pool::scan::{Pass, ScanPhys};
-use cenote_store::{Priority, ScanFunc, Scanned, Store};
-use find::Found;
+use cenote_store::{Priority, ScanFunc, Scanned, ScrubStage, Store};
+use find::{Course, Found};
 use parking_lot::Mutex;
 use position::Position;
 use resilver::Given;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The name of the thread.
 const NAME: &str = "scan";
-/// Rounds in a row that may be let go before the thread ends, until a command or an import wakes it.
-const MOST_LET_GO: u32 = 100;
-
-/// How long a round waits after one that was let go.
+/// How long a round waits after one that was let go, or failed; twice as long after each further one.
 const PAUSE: Duration = Duration::from_millis(20);
+/// How often that is doubled at most.
+const MOST_DOUBLED: u32 = 8;
+/// Rounds in a row that may fail where nothing goes on meanwhile.
+const MOST_IN_VAIN: u32 = 100;
 
 /// Why a scan did not begin, stop or pause.
 #[derive(Debug, thiserror::Error)]
@@ -87,6 +91,9 @@ pub enum ScanError {
     /// There is no scrub under way.
     #[error("there is no active scrub")]
     NoScrub,
+    /// A resilver is to begin anew in a pool without the feature for that.
+    #[error("this action requires the resilver_defer feature")]
+    NoDefer,
     /// The change could not be made.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -112,6 +119,12 @@ pub(crate) struct Scanner {
     active: AtomicBool,
     /// What leaves are given by the resilver under way.
     given: Mutex<Given>,
+    /// The state on disk could not be put right: the walk begins anew.
+    astray: AtomicBool,
+    /// A resilver is to begin if leaves lack something.
+    due: AtomicBool,
+    /// The last round of this scan was handed to the sync thread: what follows its end is still to be done.
+    ending: Mutex<Option<ScanPhys>>,
 }
 
 impl Scanner {
@@ -172,32 +185,63 @@ impl Shared {
 
     /// Scans until there is nothing to be done.
     fn scan(self: &Arc<Self>) {
-        let mut let_go = 0;
+        let mut pace = Pace::default();
         loop {
-            match self.round(let_go) {
-                Ok(Round::Done) => let_go = let_go.saturating_sub(1),
-                Ok(Round::LetGo) => {
-                    let_go += 1;
-                    if !self.scanner.stopped.load(SeqCst) && !self.options.deterministic {
-                        std::thread::sleep(PAUSE);
-                    }
-                }
+            match self.round(&mut pace) {
+                Ok(Round::Done) => pace.in_vain = 0,
+                Ok(Round::LetGo) => self.rest(&mut pace),
                 Ok(Round::Nothing) if self.is_over() => return,
-                Ok(Round::Nothing) => {}
+                Ok(Round::Nothing) => pace.in_vain = 0,
                 Err(why) => {
-                    tracing::warn!("the scan does not go on: {why}");
-                    if self.is_over() {
-                        return;
+                    if pace.in_vain == 0 {
+                        tracing::warn!("the scan waits: {why}");
                     }
+                    self.rest(&mut pace);
                 }
             }
-            if let_go > MOST_LET_GO {
-                tracing::warn!("space is too short to scan");
-                let_go = 0;
-                if self.is_over() {
-                    return;
-                }
+            if self.options.deterministic && pace.in_vain > MOST_IN_VAIN && self.is_over() {
+                return;
             }
+        }
+    }
+
+    /// Waits before a round is made once more, the longer the more often that was in vain. An order ends it. A call to look
+    /// again ([`Shared::wake_scan`]) shortens it once.
+    fn rest(&self, pace: &mut Pace) {
+        let scanner = &self.scanner;
+        let is_called = std::mem::take(&mut scanner.running.lock().again);
+        let doubled = if is_called { 0 } else { pace.in_vain.min(MOST_DOUBLED) };
+        let most = PAUSE.saturating_mul(1 << doubled);
+        pace.in_vain = pace.in_vain.saturating_add(1);
+        let (begun, orders) = (Instant::now(), scanner.orders.load(SeqCst));
+        let ends = || {
+            let stopped = scanner.stopped.load(SeqCst) || self.tx_state.closed().is_some();
+            stopped || scanner.orders.load(SeqCst) != orders || scanner.running.lock().again
+        };
+        while !self.options.deterministic && !ends() && begun.elapsed() < most {
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// How rounds are made.
+#[derive(Default)]
+struct Pace {
+    /// How often the bounds of rounds are halved.
+    shorter: u32,
+    /// Rounds in a row of which nothing counts.
+    in_vain: u32,
+}
+
+impl Pace {
+    /// A round was let go, or took that long, where it may take `most`.
+    fn learn(&mut self, took: Option<Duration>, most: Duration) {
+        match took {
+            Some(took) if took.saturating_mul(4) < most => {
+                self.shorter = self.shorter.saturating_sub(1);
+            }
+            Some(took) if took <= most.saturating_mul(2) => {}
+            _ => self.shorter = self.shorter.saturating_add(1).min(u64::BITS),
         }
     }
 }
@@ -213,8 +257,8 @@ enum Round {
 }
 
 impl Shared {
-    /// Finds some blocks, looks at them, and notes how far the scan is. The more rounds were let go, the shorter it is.
-    fn round(self: &Arc<Self>, let_go: u32) -> Result<Round, EngineError> {
+    /// Finds some blocks, looks at them, and notes how far the scan is.
+    fn round(self: &Arc<Self>, pace: &mut Pace) -> Result<Round, EngineError> {
         let scanner = &self.scanner;
         let orders = scanner.orders.load(SeqCst);
         let over = || scanner.stopped.load(SeqCst) || self.tx_state.closed().is_some();
@@ -224,17 +268,35 @@ impl Shared {
         if over() {
             return Ok(Round::Nothing);
         }
+        if scanner.due.load(SeqCst) {
+            if self.needs_another() {
+                self.begin_resilver()?;
+            }
+            scanner.due.store(false, SeqCst);
+        }
+        let clock = &self.disk.outside.clock;
+        let (begun, most) = (clock.now(), Duration::from_secs(SCAN_CHECKPOINT_INTVAL.get()));
         let reading = self.disk.allocator.readers().begin();
         let view = self.view();
         let Some(phys) = ScanPhys::load(view.directory())? else { return Ok(Round::Nothing) };
-        if !phys.is_running() || phys.is_paused() {
+        if !phys.is_running() {
+            self.end_scan();
+            return Ok(Round::Nothing);
+        }
+        if phys.is_paused() {
             return Ok(Round::Nothing);
         }
         scanner.active.store(true, SeqCst);
         let func = if phys.is_resilver() { ScanFunc::Resilver } else { ScanFunc::Scrub };
         let ends = || scanner.stopped.load(SeqCst) || scanner.orders.load(SeqCst) != orders;
-        let mut position = Position::load(&view, &phys)?;
-        let mut found = Found::new(func, &phys, let_go);
+        // Half of the time is for what was found.
+        let walks = most / 2u32.saturating_pow(pace.shorter.saturating_add(1));
+        let late = || clock.since(begun) >= walks;
+        let mut position = match scanner.astray.load(SeqCst) {
+            true => position::ANEW,
+            false => Position::load(&view, &phys),
+        };
+        let mut found = Found::new(func, &phys, pace.shorter);
         let progress = |change: &dyn Fn(&mut Pass)| {
             view.note_scan(|pass| {
                 if let Some(pass) = pass {
@@ -242,21 +304,27 @@ impl Shared {
                 }
             })
         };
-        let walk = || find::walk(&view, &mut position, &mut found, &ends, &progress);
+        let course = Course { ends: &ends, late: &late, progress: &progress };
+        let walk = || find::walk(&view, &mut position, &mut found, course);
         let walk = || Priority::Scrub.for_reads(|| Store::without_keys(walk));
-        let (walked, notes) = Store::attempt(walk);
-        let all = walked?;
+        let (all, notes) = Store::attempt(walk);
         if ends() {
             return Ok(Round::LetGo);
         }
         let (totals, unseen) = (found.totals(), found.unseen());
-        let issued = issue::issue(self, func, found.into_blocks(), &reading, &ends, &progress);
+        let (blocks, senseless) = found.into_blocks();
+        let issued = issue::issue(self, func, blocks, &reading, &ends, &progress);
         let Some(mut done) = issued.filter(|_| reading.is_safe() && !ends()) else {
             view.note_scan(|pass| pass.iter_mut().for_each(|pass| pass.ahead = [0; 4]));
+            if !ends() {
+                pace.learn(None, most);
+            }
             return Ok(Round::LetGo);
         };
         notes.confirm(&self.disk.store, &|| reading.is_safe());
+        self.disk.store.list_senseless(senseless);
         drop(reading);
+        pace.learn(Some(clock.since(begun)), most);
         // What cannot be walked is an error, and mostly one of the blocks that cannot be read.
         done.errors = done.errors.max(unseen);
         if done.repaired > 0
@@ -266,7 +334,9 @@ impl Shared {
         }
         {
             let mut given = scanner.given.lock();
-            given.left.extend(done.left.iter().copied());
+            if func == ScanFunc::Resilver {
+                given.left.extend(done.left.iter().copied());
+            }
             given.unseen |= unseen > 0;
         }
         let end = Ended { view, position, totals, done, all, orders };
@@ -280,17 +350,28 @@ impl Shared {
 impl Shared {
     /// See [`Engine::assess_resilver`].
     pub(crate) fn assess_resilver(self: &Arc<Self>) -> Result<(), EngineError> {
+        let assessed = self.assess();
+        if assessed.is_err() {
+            // The thread tries again.
+            self.scanner.due.store(true, SeqCst);
+        }
+        // Whatever was under way goes on.
+        self.wake_scan();
+        assessed
+    }
+
+    fn assess(self: &Arc<Self>) -> Result<(), EngineError> {
         if !self.needs_resilver() {
             return Ok(());
         }
         let phys = ScanPhys::load(self.view().directory())?;
-        let resilvers = phys.is_some_and(|phys| phys.is_running() && phys.is_resilver());
-        if resilvers && !self.needs_another() {
-            return Ok(());
+        let resilver = phys.filter(|phys| phys.is_running() && phys.is_resilver());
+        match resilver {
+            Some(_) if !self.needs_another() => Ok(()),
+            // It is marked as deferred.
+            Some(phys) if self.defers(&phys) => self.scan_task(|_, _| Ok(())),
+            _ => self.begin_resilver().map(drop),
         }
-        self.begin_resilver()?;
-        self.wake_scan();
-        Ok(())
     }
 }
 
@@ -325,9 +406,9 @@ impl Engine {
     }
 
     fn scrub_from(&self, last: bool) -> Result<(), ScanError> {
-        let begun = self.shared.begin_scrub(last)?;
+        let begun = self.shared.begin_scrub(last);
         self.shared.wake_scan();
-        begun
+        begun?
     }
 
     /// Pauses a scrub (`spa_scrub_pause_resume`).
@@ -352,9 +433,9 @@ impl Engine {
     /// # Errors
     /// The pool is suspended.
     pub fn start_resilver(&self) -> Result<bool, EngineError> {
-        let begun = self.shared.begin_resilver()?;
+        let begun = self.shared.begin_resilver();
         self.shared.wake_scan();
-        Ok(begun)
+        begun
     }
 
     /// Begins a resilver if a leaf that takes writes lacks something that none under way gives to it
@@ -366,6 +447,16 @@ impl Engine {
         self.shared.assess_resilver()
     }
 
+    /// Whether a resilver is under way, or about to begin now that another one is over.
+    pub fn awaits_resilver(&self) -> bool {
+        let running = || {
+            let phys = ScanPhys::load(self.pool().directory());
+            phys.is_ok_and(|phys| phys.is_some_and(|p| p.is_running() && p.is_resilver()))
+        };
+        // One that is due when the first has ended may have begun by then.
+        running() || self.shared.scanner.due.load(SeqCst) || running()
+    }
+
     /// Whether a scan is under way that is not paused.
     pub fn is_scanning(&self) -> bool {
         let phys = ScanPhys::load(self.pool().directory());
@@ -375,10 +466,11 @@ impl Engine {
     /// Goes on with what was under way when the pool was last in use, and begins a resilver if leaves lack something.
     pub(crate) fn resume_scan(&self) {
         let go_on = || -> Result<(), EngineError> {
-            self.shared.resilver_done()?;
+            self.shared.let_go_of_replaced();
             let pool = self.pool();
             let phys = ScanPhys::load(pool.directory())?.filter(ScanPhys::is_running);
             if let Some(phys) = phys {
+                pool.store().rotate_errors(ScrubStage::Begins);
                 let start = self.shared.disk.outside.clock.seconds();
                 let paused = if phys.is_paused() { start } else { 0 };
                 pool.note_scan(|pass| *pass = Some(Pass { start, paused, ..Pass::default() }));
@@ -387,11 +479,30 @@ impl Engine {
             if phys.is_some_and(|phys| phys.is_resilver()) || self.shared.needs_resilver() {
                 self.start_resilver()?;
             }
-            self.shared.wake_scan();
             Ok(())
         };
         if let Err(e) = caught(go_on).unwrap_or_else(|why| Err(EngineError::Suspended(why))) {
-            tracing::warn!("the scan does not go on: {e}");
+            tracing::warn!("no resilver begins: {e}");
+            self.shared.scanner.due.store(true, SeqCst);
         }
+        self.shared.wake_scan();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_in_vain_are_shorter_and_short_ones_longer() {
+        let (mut pace, most) = (Pace::default(), Duration::from_secs(60));
+        (0..200).for_each(|_| pace.learn(None, most));
+        assert_eq!(pace.shorter, u64::BITS);
+        pace.learn(Some(Duration::from_secs(60)), most);
+        assert_eq!(pace.shorter, u64::BITS);
+        pace.learn(Some(Duration::from_secs(1)), most);
+        assert_eq!(pace.shorter, u64::BITS - 1);
+        pace.learn(Some(Duration::from_secs(200)), most);
+        assert_eq!(pace.shorter, u64::BITS);
     }
 }

@@ -1,13 +1,16 @@
 //! How far a scan is: the bookmark and the queue of data sets (`scn_bookmark`, `scn_queue_obj`).
 //!
-//! Invariant: no data set in the queue, nor that of the bookmark, comes from another one there.
+//! Invariants:
+//! - No data set in the queue, nor that of the bookmark, comes from another one there.
+//! - What cannot be read is not taken for gone: where it is not known what is to be walked, the scan begins anew, or a part of
+//!   the pool counts as not walked.
 
 use crate::Shared;
 use crate::space_write::map::DIRECTORY_OBJECT;
 use cenote_dmu::write::zap::{ZapFormat, ZapMut};
-use cenote_dmu::write::{NewObject, OpenObjectSet, Result as WriteResult};
+use cenote_dmu::write::{NewObject, OpenObjectSet, Result as WriteResult, WriteError};
 use cenote_dmu::zap::{Zap, ZapEntry};
-use cenote_dmu::{ObjectSet, Result};
+use cenote_dmu::{Error, ObjectSet, Result};
 use cenote_dsl::traverse::Mark;
 use cenote_format::dmu::{DNODE_SLOT, DmuType};
 use cenote_format::dsl::DslDatasetPhys;
@@ -48,17 +51,68 @@ pub(super) enum Position {
     Sets { current: Option<Current>, queue: BTreeMap<u64, u64> },
 }
 
+/// Nothing was walked yet.
+pub(super) const ANEW: Position = Position::Mos(None);
+
 /// The data set `ds` of a view; `None` if there is no such data set.
-pub(super) fn dataset(mos: &Arc<ObjectSet>, ds: u64) -> Option<DslDatasetPhys> {
-    let object = mos.object(ds).ok()?;
-    let is_dataset = object.dnode().bonus_kind == DmuType::DSL_DATASET;
-    is_dataset.then(|| DslDatasetPhys::decode(&object.bonus()).ok())?
+pub(super) fn dataset(mos: &Arc<ObjectSet>, ds: u64) -> Result<Option<DslDatasetPhys>> {
+    let object = match mos.object(ds) {
+        Err(Error::NoObject { .. }) => return Ok(None),
+        object => object?,
+    };
+    if object.dnode().bonus_kind != DmuType::DSL_DATASET {
+        return Ok(None);
+    }
+    let phys = DslDatasetPhys::decode(&object.bonus());
+    let phys = phys.map_err(|source| Error::Decode { objset: mos.id(), object: ds, source })?;
+    Ok(Some(phys))
 }
 
 /// The same of the pending MOS.
-fn pending(mos: &mut OpenObjectSet, ds: u64) -> Option<DslDatasetPhys> {
-    let dnode = mos.dnode(ds).ok().filter(|dnode| dnode.bonus_kind == DmuType::DSL_DATASET)?;
-    DslDatasetPhys::decode(&Bytes::new(&dnode.bonus, ByteOrder::Little, "DSL dataset")).ok()
+fn pending(mos: &mut OpenObjectSet, ds: u64) -> WriteResult<Option<DslDatasetPhys>> {
+    let dnode = match mos.dnode(ds) {
+        Err(WriteError::Read(Error::NoObject { .. })) => return Ok(None),
+        dnode => dnode?,
+    };
+    if dnode.bonus_kind != DmuType::DSL_DATASET {
+        return Ok(None);
+    }
+    let bonus = Bytes::new(&dnode.bonus, ByteOrder::Little, "DSL dataset");
+    Ok(Some(DslDatasetPhys::decode(&bonus)?))
+}
+
+/// The data sets of a view, and how many blocks of the MOS cannot be read in which others may be.
+fn datasets(view: &Pool, mut found: impl FnMut(u64, &DslDatasetPhys)) -> u64 {
+    let (mos, mut from, mut unseen) = (view.mos(), 1, 0);
+    while from < mos.max_object() {
+        match mos.next_object(from) {
+            Ok(Some(number)) => {
+                from = number.saturating_add(1);
+                match dataset(mos, number) {
+                    Ok(Some(phys)) => found(number, &phys),
+                    Ok(None) => {}
+                    Err(_) => unseen += 1,
+                }
+            }
+            Ok(None) => break,
+            Err(_) => {
+                unseen += 1;
+                from = mos.next_dnode_block(from);
+            }
+        }
+    }
+    unseen
+}
+
+/// The clones of a snapshot, if the list of them is whole.
+fn clones(mos: &Arc<ObjectSet>, ds: &DslDatasetPhys) -> Option<Vec<u64>> {
+    let entries = match ds.next_clones {
+        0 => Vec::new(),
+        list => Zap::open(&mos.object(list).ok()?).and_then(|zap| zap.entries()).ok()?,
+    };
+    // Old software has left entries out.
+    let whole = entries.len() as u64 == ds.num_children.saturating_sub(1);
+    whole.then(|| entries.iter().map(ZapEntry::u64).collect())?
 }
 
 /// What a bookmark says of a block.
@@ -68,21 +122,26 @@ fn mark_of(object: u64, level: u64, blkid: u64) -> Option<Mark> {
 }
 
 impl Position {
-    /// As the state on disk has it.
-    pub fn load(view: &Pool, phys: &ScanPhys) -> Result<Position> {
+    /// As the state on disk has it. Without the queue all is walked again.
+    pub fn load(view: &Pool, phys: &ScanPhys) -> Position {
         let queue = match phys.queue {
-            0 => Vec::new(),
-            queue => Zap::open(&view.mos().object(queue)?)?.entries()?,
+            0 => Ok(Vec::new()),
+            queue => view.mos().object(queue).and_then(|q| Zap::open(&q)?.entries()),
         };
-        Ok(Position::of(phys, queue))
+        let position = queue.ok().and_then(|queue| Position::of(phys, queue));
+        position.unwrap_or_else(|| {
+            tracing::warn!("the queue of a scan cannot be read: it begins anew");
+            Position::Mos(None)
+        })
     }
 
-    fn of(phys: &ScanPhys, entries: Vec<ZapEntry>) -> Position {
+    /// `None`: an entry of the queue makes no sense.
+    fn of(phys: &ScanPhys, entries: Vec<ZapEntry>) -> Option<Position> {
         let [objset, object, level, blkid] = phys.bookmark;
         let again = phys.flags & VISIT_AGAIN != 0;
         let mark = mark_of(object, level, blkid).filter(|_| !again);
         if objset == 0 {
-            return Position::Mos(mark);
+            return Some(Position::Mos(mark));
         }
         let ds = Some(objset).filter(|ds| *ds != NO_DATASET);
         let current = ds.map(|ds| Current { ds, min: phys.cur_min_txg, mark });
@@ -90,47 +149,53 @@ impl Position {
             let name = std::str::from_utf8(&entry.name).ok()?;
             Some((u64::from_str_radix(name, 16).ok()?, entry.u64()?))
         };
-        let queue = entries.into_iter().filter_map(queued).collect();
-        Position::Sets { current, queue }
+        let queue = entries.into_iter().map(queued).collect::<Option<BTreeMap<u64, u64>>>()?;
+        Some(Position::Sets { current, queue })
     }
 
-    /// As the state in the pending MOS has it.
-    fn pending(mos: &mut OpenObjectSet, phys: &ScanPhys) -> WriteResult<Position> {
+    /// As the state in the pending MOS has it. `None`: the queue cannot be read.
+    fn pending(mos: &mut OpenObjectSet, phys: &ScanPhys) -> Option<Position> {
         let queue = match phys.queue {
-            0 => Ok(Vec::new()),
-            queue => Zap::open(&mos.view(queue)?).and_then(|zap| zap.entries()),
+            0 => Vec::new(),
+            queue => Zap::open(&mos.view(queue).ok()?).and_then(|zap| zap.entries()).ok()?,
         };
-        // Without the queue all is walked again.
-        let Ok(queue) = queue else { return Ok(Position::Mos(None)) };
-        Ok(Position::of(phys, queue))
+        Position::of(phys, queue)
     }
 
-    /// Behind the MOS: the data sets that come from none.
-    pub fn roots(view: &Pool) -> Result<Position> {
-        let (mos, mut queue, mut from) = (view.mos(), BTreeMap::new(), 1);
-        while let Some(number) = mos.next_object(from)? {
-            from = number.saturating_add(1);
-            if dataset(mos, number).is_some_and(|phys| phys.prev_snap == 0) {
+    /// Behind the MOS: the data sets that come from none. Also returns how many parts of the MOS cannot be read.
+    pub fn roots(view: &Pool) -> (Position, u64) {
+        let mut queue = BTreeMap::new();
+        let unseen = datasets(view, |number, phys| {
+            if phys.prev_snap == 0 {
                 queue.insert(number, 0);
             }
-        }
-        Ok(Position::Sets { current: None, queue })
+        });
+        (Position::Sets { current: None, queue }, unseen)
     }
 
-    /// Adds the data sets that come from `ds` to a queue, now that it is done.
-    pub fn descend(view: &Pool, ds: &DslDatasetPhys, queue: &mut BTreeMap<u64, u64>) -> Result<()> {
+    /// Adds the data sets that come from data set `number` to a queue, now that it is done (`dsl_scan_visitds`). Returns how many parts
+    /// of the MOS cannot be read in which there may be others.
+    pub fn descend(
+        view: &Pool,
+        number: u64,
+        ds: &DslDatasetPhys,
+        queue: &mut BTreeMap<u64, u64>,
+    ) -> u64 {
         if ds.num_children == 0 {
-            return Ok(());
+            return 0;
         }
         if ds.next_snap != 0 {
             queue.insert(ds.next_snap, ds.creation_txg);
         }
-        if ds.next_clones != 0 {
-            let clones = Zap::open(&view.mos().object(ds.next_clones)?)?.entries()?;
-            let clones = clones.into_iter().filter_map(|entry| entry.u64());
-            queue.extend(clones.map(|clone| (clone, ds.creation_txg)));
+        if let Some(clones) = clones(view.mos(), ds) {
+            queue.extend(clones.into_iter().map(|clone| (clone, ds.creation_txg)));
+            return 0;
         }
-        Ok(())
+        datasets(view, |clone, phys| {
+            if phys.prev_snap == number {
+                queue.insert(clone, ds.creation_txg);
+            }
+        })
     }
 
     /// Notes it in the state, whose queue is written anew.
@@ -166,65 +231,81 @@ impl Position {
         Ok(phys)
     }
 
-    /// Puts it right for the pending MOS, given that it was right for `view`, or a later group. Returns whether it had to be.
-    pub fn settle(&mut self, mos: &mut OpenObjectSet, view: &Pool) -> bool {
-        let before = self.clone();
+    /// Puts it right for the pending MOS, given that it was right for `view`, or a later group.
+    pub fn settle(&mut self, mos: &mut OpenObjectSet, view: &Pool) -> Settled {
+        let (before, mut unseen) = (self.clone(), false);
+        let mut place = |entry: Current| {
+            settle(mos, view, entry).unwrap_or_else(|why| {
+                tracing::warn!("data set {} may not be scanned whole: {why}", entry.ds);
+                unseen = true;
+                Some(entry)
+            })
+        };
         if let Position::Sets { current, queue } = self {
             let mut settled = BTreeMap::new();
             for (ds, min) in std::mem::take(queue) {
-                let entry = settle(mos, view, Current { ds, min, mark: None });
+                let entry = place(Current { ds, min, mark: None });
                 settled.extend(entry.map(|entry| (entry.ds, entry.min)));
             }
-            *current = current.and_then(|current| settle(mos, view, current));
+            *current = current.and_then(&mut place);
             if let Some(current) = current {
                 settled.remove(&current.ds);
             }
             *queue = settled;
         }
-        *self != before
+        Settled { changed: *self != before, unseen }
     }
+}
+
+/// What came of putting a position right.
+#[derive(Default)]
+pub(super) struct Settled {
+    /// It is another one.
+    changed: bool,
+    /// What it is to be could not be read everywhere: a part of the pool may not be walked.
+    pub unseen: bool,
 }
 
 impl Position {
     /// A data set has other contents by now: it is walked from its start. Returns whether that changed anything
     /// (`dsl_scan_ds_clone_swapped`).
-    fn renew(&mut self, mos: &mut OpenObjectSet, ds: u64) -> bool {
-        let Position::Sets { current, queue } = self else { return false };
+    fn renew(&mut self, mos: &mut OpenObjectSet, ds: u64) -> WriteResult<bool> {
+        let Position::Sets { current, queue } = self else { return Ok(false) };
         if let Some(current) = current
             && current.ds == ds
         {
-            return current.mark.take().is_some();
+            return Ok(current.mark.take().is_some());
         }
-        let Some(phys) = pending(mos, ds) else { return false };
+        let Some(phys) = pending(mos, ds)? else { return Ok(false) };
         let (mut from, mut at) = (ds, Some(phys.clone()));
         while let Some(now) = at {
             // Its turn comes anyway.
             if queue.contains_key(&from) || current.is_some_and(|current| current.ds == from) {
-                return false;
+                return Ok(false);
             }
             from = now.prev_snap;
-            at = pending(mos, from);
+            at = if from == 0 { None } else { pending(mos, from)? };
         }
         queue.insert(ds, phys.prev_snap_txg);
-        true
+        Ok(true)
     }
 }
 
 /// What is to be walked in the pending MOS instead of a data set that was right for `view`.
-fn settle(mos: &mut OpenObjectSet, view: &Pool, entry: Current) -> Option<Current> {
+fn settle(mos: &mut OpenObjectSet, view: &Pool, entry: Current) -> WriteResult<Option<Current>> {
     let Current { mut ds, min, mut mark } = entry;
-    let Some(mut was) = dataset(view.mos(), ds) else {
+    let Some(mut was) = dataset(view.mos(), ds)? else {
         // It was made since.
-        return pending(mos, ds).map(|_| entry);
+        return Ok(pending(mos, ds)?.map(|_| entry));
     };
     // What only a destroyed snapshot had is gone, the rest has the next one.
     let mut now = loop {
-        match pending(mos, ds).filter(|now| now.guid == was.guid) {
+        match pending(mos, ds)?.filter(|now| now.guid == was.guid) {
             Some(now) => break now,
-            None if was.next_snap == 0 => return None,
+            None if was.next_snap == 0 => return Ok(None),
             None => {
                 ds = was.next_snap;
-                was = dataset(view.mos(), ds)?;
+                was = there(dataset(view.mos(), ds)?, ds)?;
                 mark = None;
             }
         }
@@ -232,16 +313,33 @@ fn settle(mos: &mut OpenObjectSet, view: &Pool, entry: Current) -> Option<Curren
     // What it had then has the first snapshot that was taken since.
     while now.prev_snap_txg > min && now.prev_snap != 0 {
         ds = now.prev_snap;
-        now = pending(mos, ds)?;
+        now = there(pending(mos, ds)?, ds)?;
     }
-    Some(Current { ds, min, mark })
+    Ok(Some(Current { ds, min, mark }))
 }
 
-/// Frees the queue's object.
+/// A data set that others refer to.
+fn there(phys: Option<DslDatasetPhys>, ds: u64) -> WriteResult<DslDatasetPhys> {
+    phys.ok_or(WriteError::Read(Error::NoObject { objset: 0, object: ds }))
+}
+
+/// Frees the queue's object; one that cannot be read stays.
 pub(super) fn drop_queue(mos: &mut OpenObjectSet, phys: &mut ScanPhys) -> WriteResult<()> {
-    match std::mem::take(&mut phys.queue) {
-        0 => Ok(()),
-        queue => mos.free(queue),
+    let queue = std::mem::take(&mut phys.queue);
+    if queue == 0 {
+        return Ok(());
+    }
+    mos.begin_change();
+    match mos.free(queue) {
+        Err(WriteError::Read(why)) => {
+            tracing::warn!("the queue of a scan is leaked: {why}");
+            mos.undo_change();
+            Ok(())
+        }
+        freed => {
+            mos.keep_change();
+            freed
+        }
     }
 }
 
@@ -260,25 +358,38 @@ impl crate::SyncContext<'_> {
     /// Puts the state of a scan right, now that tasks of this group may have changed data sets (`dsl_scan_ds_destroyed`,
     /// `dsl_scan_ds_snapshotted`).
     pub(crate) fn settle_scan(&mut self, shared: &Shared) -> cenote_dsl::write::Result<()> {
-        if !shared.scanner.active.load(SeqCst) {
+        let scanner = &shared.scanner;
+        if !scanner.active.load(SeqCst) {
             return Ok(());
         }
         let view = shared.view();
+        let swapped: Vec<u64> =
+            std::mem::take(&mut self.tx.swapped).into_iter().flatten().collect();
         let what = "the state of a scan is not put right";
-        self.tx.unless_unreadable(what, |tx| {
-            let Some(phys) = read(tx.mos)?.filter(ScanPhys::is_running) else { return Ok(()) };
-            let mut position = Position::pending(tx.mos, &phys)?;
-            let swapped = std::mem::take(&mut tx.swapped);
-            let mut changed = position.settle(tx.mos, &view);
-            for ds in swapped.into_iter().flatten() {
-                changed |= position.renew(tx.mos, ds);
+        let put_right = self.tx.unless_unreadable(what, |tx| {
+            let Some(phys) = read(tx.mos)?.filter(ScanPhys::is_running) else { return Ok(false) };
+            let known = Position::pending(tx.mos, &phys);
+            // Without the queue all is walked again.
+            let (mut position, mut changed) = (known.clone().unwrap_or(ANEW), known.is_none());
+            let mut settled = position.settle(tx.mos, &view);
+            for ds in swapped {
+                match position.renew(tx.mos, ds) {
+                    Ok(renewed) => changed |= renewed,
+                    Err(_) => settled.unseen = true,
+                }
             }
-            if changed {
+            let counted = settled.unseen && phys.errors == 0;
+            if changed || settled.changed || counted {
                 let format = tx.zap_format()?;
-                position.store(tx.mos, phys, format)?;
+                position.store(tx.mos, phys.with_unseen(settled.unseen), format)?;
             }
-            Ok(())
+            Ok(settled.unseen)
         })?;
+        match put_right {
+            Some(false) => {}
+            Some(true) => scanner.given.lock().unseen = true,
+            None => scanner.astray.store(true, SeqCst),
+        }
         Ok(())
     }
 }

@@ -9,6 +9,7 @@ use cenote_pool::config_write::{entry, set_entry};
 use cenote_pool::events::Sysevent;
 use cenote_pool::history;
 use cenote_pool::scan::{Pass, ScanPhys};
+use cenote_store::{Rotation, ScrubStage};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -52,7 +53,17 @@ impl SyncContext<'_> {
         let format = self.tx.zap_format()?;
         Position::Mos(None).store(self.tx.mos, phys, format)?;
         let message = format!("func={func} mintxg={min_txg} maxtxg={max_txg}");
-        self.scan_history("scan setup", &message)
+        self.scan_history("scan setup", &message)?;
+        self.disk.store.rotate_errors(ScrubStage::Begins);
+        Ok(())
+    }
+
+    /// Leaves that were deferred have another resilver begin.
+    fn tell_deferred(&mut self, deferred: bool, errors: u64) -> Result<()> {
+        match deferred {
+            true => self.scan_history("starting deferred resilver", &format!("errors={errors}")),
+            false => Ok(()),
+        }
     }
 
     /// A scan ends (`dsl_scan_done`).
@@ -64,12 +75,16 @@ impl SyncContext<'_> {
             set_entry(self.tx.mos, LAST_SCRUBBED, phys.max_txg)?;
         }
         let what = if complete { "scan done" } else { "scan cancelled" };
-        self.scan_history(what, &format!("errors={}", phys.errors))
+        self.scan_history(what, &format!("errors={}", phys.errors))?;
+        let is_all = complete && phys.min_txg == 0;
+        let rotation = if is_all { Rotation::Replaces } else { Rotation::Joins };
+        self.disk.store.rotate_errors(ScrubStage::Ends(rotation));
+        Ok(())
     }
 }
 
 impl Shared {
-    fn scan_task<T: Send + 'static>(
+    pub(super) fn scan_task<T: Send + 'static>(
         self: &Arc<Self>,
         change: impl FnOnce(&Arc<Shared>, &mut SyncContext<'_>) -> Result<T> + Send + 'static,
     ) -> std::result::Result<T, EngineError> {
@@ -106,6 +121,7 @@ impl Shared {
             let txg = context.tx.txg;
             let last = if since_last { entry(context.tx.mos, LAST_SCRUBBED)? } else { None };
             context.set_up(SCRUB, (last.unwrap_or(0), txg))?;
+            shared.scanner.given.lock().forget_walk();
             shared.scanner.active.store(true, SeqCst);
             shared.scanner.ordered();
             Ok(Ok(false))
@@ -173,12 +189,16 @@ impl Shared {
 
     pub(super) fn begin_resilver(self: &Arc<Self>) -> std::result::Result<bool, EngineError> {
         let begun = self.scan_task(|shared, context| {
-            let Some(range) = shared.begin_giving(context.tx.txg) else { return Ok(None) };
+            let Some((given, range)) = shared.to_give(context.tx.txg) else { return Ok(None) };
             let phys = context.scan_state()?;
+            let deferred = context.end_deferring()?;
             if phys.is_running() {
                 context.scan_done(phys, false)?;
             }
+            context.tell_deferred(deferred, phys.errors)?;
             context.set_up(RESILVER, range)?;
+            // Nothing fails any more: a resilver that goes on gives what it gave.
+            *shared.scanner.given.lock() = given;
             shared.scanner.active.store(true, SeqCst);
             shared.scanner.ordered();
             Ok(Some(phys.is_running() && phys.is_scrub()))
@@ -201,23 +221,39 @@ impl Shared {
         from: ScanPhys,
     ) -> std::result::Result<bool, EngineError> {
         let all = ended.all;
+        if all {
+            // Before it is over, so that whoever waits for resilvers waits for the next one, too.
+            self.scanner.due.store(true, SeqCst);
+            *self.scanner.ending.lock() = Some(from);
+        }
         let noted = self.scan_task(move |shared, context| context.note_round(shared, ended))?;
         if !noted {
+            *self.scanner.ending.lock() = None;
             return Ok(false);
         }
         self.view().note_scan(|pass| pass.iter_mut().for_each(|pass| pass.ahead = [0; 4]));
         if all {
-            self.scanner.active.store(false, SeqCst);
-            self.view().note_scan(|pass| *pass = None);
-            self.scan_event(if from.is_scrub() { "scrub_finish" } else { "resilver_finish" });
-            if from.is_resilver() {
-                self.resilver_done()?;
-            }
-            if self.needs_another() {
-                self.begin_resilver()?;
-            }
+            self.end_scan();
         }
         Ok(true)
+    }
+
+    /// Does what follows the end of a scan that is on disk, once.
+    pub(super) fn end_scan(self: &Arc<Self>) {
+        let Some(from) = self.scanner.ending.lock().take() else { return };
+        self.scanner.active.store(false, SeqCst);
+        self.view().note_scan(|pass| *pass = None);
+        self.scan_event(if from.is_scrub() { "scrub_finish" } else { "resilver_finish" });
+        if from.is_resilver() {
+            self.let_go_of_replaced();
+        }
+    }
+
+    /// Takes out what was replaced ([`Shared::resilver_done`]); what fails is tried again after the next resilver.
+    pub(super) fn let_go_of_replaced(self: &Arc<Self>) {
+        if let Err(error) = self.resilver_done() {
+            tracing::warn!(%error, "what was replaced stays");
+        }
     }
 }
 
@@ -235,17 +271,26 @@ impl SyncContext<'_> {
             errors: now.errors.saturating_add(done.errors),
             ..now
         };
+        shared.scanner.astray.store(false, SeqCst);
         if all {
             // What only the checkpoint refers to was not walked, and leaves may lack it still (`dsl_scan_done`).
             if phys.is_resilver() && !self.has_checkpoint()? {
                 self.excise(shared)?;
             }
-            self.scan_done(phys, true)?;
+            let given = shared.scanner.given.lock();
+            let (unseen, counted) = (given.unseen, given.counted && phys.is_resilver());
+            drop(given);
+            let counted = u64::from(counted);
+            let errors = phys.errors.saturating_sub(counted);
+            let deferred = self.end_deferring()? && shared.needs_another();
+            self.scan_done(ScanPhys { errors, ..phys }.with_unseen(unseen), true)?;
+            self.tell_deferred(deferred, errors)?;
             return Ok(true);
         }
-        position.settle(self.tx.mos, &view);
+        let unseen = position.settle(self.tx.mos, &view).unseen;
+        shared.scanner.given.lock().unseen |= unseen;
         let format = self.tx.zap_format()?;
-        position.store(self.tx.mos, phys, format)?;
+        position.store(self.tx.mos, phys.with_unseen(unseen), format)?;
         Ok(true)
     }
 }

@@ -1,6 +1,6 @@
 //! A device joins a vdev: as another side of a mirror, to replace a device, or as a spare for one (`spa_vdev_attach`).
 
-use super::{CONCURRENT, before_joining, invalid, path_of, set_zap, without_place};
+use super::{CONCURRENT, before_joining, invalid, path_of, set_zap, spare, without_place};
 use crate::create::{self, NewDevice};
 use crate::task::EngineError;
 use crate::{Engine, Shared, SyncContext};
@@ -40,17 +40,27 @@ impl Engine {
     /// The vdev is not one that can be attached to, or the device does not fit, with OpenZFS's words; it cannot be written;
     /// the pool is suspended.
     pub fn attach(&self, attach: Attach) -> StdResult<(), EngineError> {
-        self.shared.attach(attach)
+        self.shared.attach(attach, |_| true)
     }
 }
 
 impl Shared {
-    /// See [`Engine::attach`].
-    pub(super) fn attach(self: &Arc<Self>, attach: Attach) -> StdResult<(), EngineError> {
+    /// See [`Engine::attach`]. It is refused unless the leaf beside which the device is put is `wanted` to have one.
+    pub(super) fn attach(
+        self: &Arc<Self>,
+        attach: Attach,
+        wanted: fn(&Vdev) -> bool,
+    ) -> StdResult<(), EngineError> {
         let guid = config::number(&attach.new.leaf, "guid");
         let (path, device) = (attach.new.device.path().to_path_buf(), attach.new.device.clone());
         let is_spare = config::flag(&attach.new.leaf, "is_spare");
-        let change = move |context: &mut SyncContext<'_>| context.attach(&attach);
+        let change = move |context: &mut SyncContext<'_>| {
+            let tree = context.disk.tree();
+            match tree.find(attach.beside).is_none_or(|beside| wanted(&beside)) {
+                true => context.attach(&attach),
+                false => invalid("the device works again"),
+            }
+        };
         self.queue.run(&self.tx_state, change, |()| true)?;
         let pool = self.view();
         pool.devices().insert([(guid, path, device)]);
@@ -189,6 +199,9 @@ impl SyncContext<'_> {
         let tree = self.altered_tree(&joined.vdev_tree, top, open, &|guid| guid)?;
         let usable = tree.find(guid).is_some_and(|leaf| leaf.state().readable());
         if !usable {
+            if config::flag(&attach.new.leaf, "is_spare") {
+                spare::return_to_others(device.as_ref(), &attach.new.leaf);
+            }
             return invalid("one or more devices is currently unavailable");
         }
         let lacks = tree.miss(guid, before_joining(self.tx.txg));

@@ -39,7 +39,7 @@ impl Engine {
 
 impl Shared {
     /// See [`Engine::detach`].
-    fn detach(&self, leaf: u64, parent: Option<u64>) -> StdResult<(), EngineError> {
+    fn detach(self: &Arc<Self>, leaf: u64, parent: Option<u64>) -> StdResult<(), EngineError> {
         self.let_spare_rest(leaf);
         let change = move |context: &mut SyncContext<'_>| context.detach(leaf, parent);
         let left = self.queue.run(&self.tx_state, change, |_| true)?;
@@ -47,6 +47,8 @@ impl Shared {
         Sysevent { vdev: Some(&left.leaf), ..Sysevent::of_pool("vdev_remove") }.post(pool.store());
         // The device may be what is broken. One that is out of use may be another pool's by now, or hang.
         let device = left.leaf.device().filter(|_| left.leaf.writable());
+        // Another pool may take it once its labels say so: nothing may be under way to it then.
+        let device = device.filter(|_| self.is_let_go(&left.leaf));
         if let (Some(device), Some(label)) = (device, &left.label)
             && let Err(error) = init_labels(device.as_ref(), label)
         {
@@ -61,6 +63,7 @@ impl Shared {
         }
         if let Some((had, has)) = left.changed.renamed {
             pool.devices().rename(had, has);
+            self.resume_activities(|leaf| leaf == has);
         }
         // The device has left, whatever becomes of that.
         if let Err(error) = self.expand_if_wanted() {
@@ -74,7 +77,7 @@ impl Shared {
     ///
     /// # Errors
     /// Errors of [`Engine::detach`].
-    pub(crate) fn resilver_done(&self) -> StdResult<(), EngineError> {
+    pub(crate) fn resilver_done(self: &Arc<Self>) -> StdResult<(), EngineError> {
         loop {
             let tree = self.disk.tree();
             let Some((leaf, parent)) = tree.replaced() else { return Ok(()) };

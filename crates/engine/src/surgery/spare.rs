@@ -9,11 +9,11 @@
 //! good when the device that it stands in for is.
 
 use super::Attach;
-use crate::create::{NewDevice, OpenDevices, SystemDevices};
+use crate::create::{NewDevice, OpenDevices, SystemDevices, spare_label};
 use crate::{Engine, Shared};
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
-use cenote_vdev::{Device, Vdev, VdevState, VdevTree, read_labels};
+use cenote_vdev::{Device, Vdev, VdevState, VdevTree, init_labels, read_labels};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -52,6 +52,13 @@ fn is_free(device: &dyn Device, guid: u64, pool: u64) -> bool {
         config::number(&label, "guid") == guid
             && (idle || config::number(&label, "pool_guid") == pool)
     })
+}
+
+/// The labels of a spare say that pools share it, and that it is in use nowhere.
+pub(super) fn return_to_others(device: &dyn Device, spare: &NvList) {
+    if let Err(error) = init_labels(device, &spare_label(spare)) {
+        tracing::warn!(path = %device.path().display(), %error, "the spare seems to be in use");
+    }
 }
 
 /// Whether a leaf is out of use, and not because someone took it offline.
@@ -120,7 +127,7 @@ impl Shared {
             }
             let put = self.spare(spare).and_then(|new| {
                 let attach = Attach { beside, new, replaces: true };
-                self.attach(attach).map_err(|e| e.to_string())
+                self.attach(attach, has_failed).map_err(|e| e.to_string())
             });
             match put {
                 Ok(()) => tracing::warn!(beside, spare, "a spare steps in"),
@@ -134,6 +141,42 @@ impl Shared {
 }
 
 impl Engine {
+    /// Returns to others the spares that this pool was about to take, or had let go of, when it stopped: their labels say that it has
+    /// them in use.
+    pub(crate) fn return_spares(&self) {
+        let pool = self.pool();
+        let tree = pool.store().vdevs();
+        let idle = |spare: &&NvList| tree.find(config::number(spare, "guid")).is_none();
+        for spare in pool.spares().iter().filter(idle) {
+            let guid = config::number(spare, "guid");
+            let says_ours = |device: &dyn Device| {
+                let label = read_labels(device).ok().flatten().map(|labels| labels.config);
+                label.is_some_and(|label| {
+                    let of_pool = config::number(&label, "pool_guid") == pool.guid();
+                    of_pool
+                        && config::number(&label, "guid") == guid
+                        && config::number(&label, "state") != config::STATE_SPARE
+                })
+            };
+            let Some(path) = config::path(spare) else { continue };
+            if !SystemDevices.open(&path).is_ok_and(|device| says_ours(device.as_ref())) {
+                continue;
+            }
+            pool.devices().forget(guid);
+            match SystemDevices.open_rw(&path) {
+                // Another pool may have taken it by now.
+                Ok(device) if says_ours(device.as_ref()) => {
+                    return_to_others(device.as_ref(), spare)
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::warn!(path = %path.display(), %error, "the spare seems to be in use")
+                }
+            }
+            pool.devices().share(guid, path);
+        }
+    }
+
     /// The device of a spare of the pool that is not in use, given its guid, to join a vdev ([`Engine::attach`]).
     ///
     /// # Errors

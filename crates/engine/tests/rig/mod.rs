@@ -2,6 +2,7 @@
 
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+pub mod joining;
 pub mod orders;
 
 use cenote_dmu::live::LiveObjectSet;
@@ -29,7 +30,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Longer than any test: no transaction group is written because of the time.
-const TIMEOUT: Duration = Duration::from_secs(3600);
+pub const TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// A directory of sparse files; a pool of some of them.
 pub struct Rig {
@@ -211,6 +212,11 @@ pub struct Faulty {
 impl Faulty {
     pub fn device(&self, rig: &Rig, name: &str) -> Arc<FaultyDevice> {
         self.made.lock()[&rig.file(name)].clone()
+    }
+
+    /// Lets go of a file, so that it can be opened anew.
+    pub fn close(&self, rig: &Rig, name: &str) {
+        self.made.lock().remove(&rig.file(name));
     }
 }
 

@@ -358,7 +358,7 @@ impl Server {
             let tree = Arc::downgrade(&self.tree);
             Arc::new(move |_| tree.upgrade().map_or(Ok(()), |tree| sync_branches(&tree)))
         });
-        self.syncer.wait(all, None, move |result| match result {
+        self.syncer.wait(reply.number(), all, None, move |result| match result {
             Ok(()) => reply.ok(),
             Err(e) => reply.error(errno(e)),
         });

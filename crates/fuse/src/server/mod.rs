@@ -152,6 +152,14 @@ impl Filesystem for Server {
         self.direct.agreed(minor, flags);
     }
 
+    fn interrupted(&self, number: u64) {
+        let tree = Arc::downgrade(&self.tree);
+        self.syncer.interrupt(number, move || {
+            let branches = tree.upgrade().map(|tree| tree.branches()).unwrap_or_default();
+            branches.iter().any(|branch| branch.fs().is_suspended())
+        });
+    }
+
     fn admit(&self) -> Option<RwLockReadGuard<'_, ()>> {
         Some(self.tree.admit())
     }

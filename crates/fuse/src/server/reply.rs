@@ -31,6 +31,8 @@ pub(super) struct Entry {
 /// An answer that can be an error.
 pub(super) trait Answer: Send + 'static {
     fn fail(self, e: Errno);
+    /// The number of the request.
+    fn number(&self) -> u64;
 }
 
 macro_rules! answers {
@@ -38,6 +40,10 @@ macro_rules! answers {
         impl Answer for $reply {
             fn fail(self, e: Errno) {
                 self.error(e);
+            }
+
+            fn number(&self) -> u64 {
+                <$reply>::number(self)
             }
         }
     )* };
@@ -155,7 +161,7 @@ fn when_on_disk<R: Answer>(
     reply: R,
     answer: impl FnOnce(R) + Send + 'static,
 ) {
-    syncer.wait(branch.sync_hook(), object, move |result| match result {
+    syncer.wait(reply.number(), branch.sync_hook(), object, move |result| match result {
         Ok(()) => answer(reply),
         Err(e) => reply.fail(errno(e)),
     });

@@ -52,6 +52,9 @@ pub(crate) trait Filesystem: Send + Sync + 'static {
     /// The kernel has forgotten as many times as `_count` that it was told a number.
     fn forget(&self, _ino: INodeNo, _count: u64) {}
 
+    /// The program that waits for the answer to the request with this number was interrupted.
+    fn interrupted(&self, _number: u64) {}
+
     fn lookup(&self, parent: INodeNo, name: &OsStr, reply: ReplyEntry);
     fn getattr(&self, ino: INodeNo, reply: ReplyAttr);
     fn setattr(&self, who: Caller, ino: INodeNo, asked: Asked, reply: ReplyAttr);
@@ -134,7 +137,8 @@ pub(super) fn serve<F: Filesystem>(
     let who = Caller { uid: header.uid, gid: header.gid, pid: header.pid };
     match operation {
         Op::Init(_) => reply.error(Errno::IO),
-        // The kernel waits for no answer to these.
+        // The kernel waits for no answer to these. An interruption was seen to before.
+        Op::Interrupt(_) => reply.none(),
         Op::Forget(count) => {
             reply.none();
             fs.forget(ino, count);

@@ -47,6 +47,7 @@ use reply::Reply;
 use request::Operation;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -55,6 +56,8 @@ use std::sync::Arc;
 const MAX_WRITE: usize = 1 << 20;
 /// Bytes of a request from which on it takes as long as many others.
 const LARGE: usize = 128 << 10;
+/// Requests of which it is known that their programs were interrupted.
+const INTERRUPTED: usize = 1024;
 /// Room in a buffer for what comes with the data.
 const HEADERS: usize = 4096;
 
@@ -115,7 +118,8 @@ impl Session {
         let flags = rustix::fs::fcntl_getfl(&device)?;
         rustix::fs::fcntl_setfl(&device, flags | OFlags::NONBLOCK)?;
         let end = Arc::new(End::default());
-        let server = Arc::new(Server { fs, users, end: end.clone() });
+        let interrupted = Mutex::default();
+        let server = Arc::new(Server { fs, users, end: end.clone(), interrupted });
         readers().add(device.clone(), server)?;
         Ok(Session { device, end })
     }
@@ -153,6 +157,8 @@ struct Server<F: Filesystem> {
     fs: F,
     users: Users,
     end: Arc<End>,
+    /// Numbers of requests whose programs were interrupted last.
+    interrupted: Mutex<VecDeque<u64>>,
 }
 
 impl<F: Filesystem> Serve for Server<F> {
@@ -167,6 +173,10 @@ impl<F: Filesystem> Serve for Server<F> {
             decoded => decoded,
         };
         match operation {
+            Ok(Operation::Interrupt(number)) => {
+                reply.none();
+                self.interrupt(number);
+            }
             Ok(operation) => filesystem::serve(&self.fs, &header, operation, reply),
             Err(_) if !request::is_answered(header.opcode) => reply.none(),
             Err(e) => reply.error(e),
@@ -184,9 +194,25 @@ impl<F: Filesystem> Serve for Server<F> {
     fn failed(&self, e: io::Error) {
         self.end.lock().1.get_or_insert(e);
     }
+
+    fn is_interrupted(&self, number: u64) -> bool {
+        self.interrupted.lock().contains(&number)
+    }
 }
 
 impl<F: Filesystem> Server<F> {
+    /// A program was interrupted while it waits for the answer to a request. The thread that serves it sees that if it
+    /// waits for a suspended pool, or once it does.
+    fn interrupt(&self, number: u64) {
+        let mut interrupted = self.interrupted.lock();
+        if interrupted.len() >= INTERRUPTED {
+            interrupted.pop_front();
+        }
+        interrupted.push_back(number);
+        drop(interrupted);
+        self.fs.interrupted(number);
+    }
+
     fn admits(&self, header: &fuse_in_header) -> bool {
         match self.users {
             Users::All => true,
@@ -225,6 +251,11 @@ impl Buffer {
     fn room(&mut self) -> &mut [u8] {
         self.bytes.get_mut(self.start..).unwrap_or_default()
     }
+}
+
+/// The number of a request; 0 if it has none.
+fn number_of(bytes: &[u8]) -> u64 {
+    request::split(bytes).map_or(0, |(header, _)| header.unique)
 }
 
 /// Reads a request; `None` if no request waits at the moment.

@@ -24,7 +24,8 @@
 //!
 //! At most [`MOST`] threads serve one connection, so that a file system whose disks do not answer leaves
 //! the threads of the others alone. A leader that finds more requests of such a connection has it watched no
-//! longer, until one of them is done.
+//! longer, until one of them is done. Those that wait for a suspended pool do not count ([`waiting::park`]): requests that need
+//! no group go on, and programs can be interrupted.
 //!
 //! A thread reads and answers through a descriptor of its own of each connection that it serves, from the second request on
 //! ([`Clones`]). It lets go of that after [`REST`] without a request. Connections are watched by their first descriptor: all have one queue.
@@ -49,13 +50,13 @@
 use super::clones::Clones;
 use super::lead::{Idle, Lead, REST, Seat, Turn};
 use super::poll::{PREEMPTED, Poll};
-use super::{Buffer, receive};
+use super::{Buffer, number_of, receive};
 use cenote_format::invariant::{caught, is_broken};
-use cenote_vdev::waiting;
+use cenote_vdev::waiting::{self, Park};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -67,6 +68,8 @@ use std::time::{Duration, Instant};
 
 /// Most threads that serve one connection at the same time.
 pub(super) const MOST: usize = 16;
+/// Most threads that wait for a suspended pool with requests of one connection. Further ones count as serving it.
+const MOST_PARKED: usize = 256;
 /// Requests that are read from one connection before all are looked at.
 const IN_A_ROW: u32 = 32;
 /// How long one connection is read from before all are looked at.
@@ -89,6 +92,9 @@ pub(super) trait Serve: Send + Sync {
 
     /// No request can be read any more, because of an error.
     fn failed(&self, e: io::Error);
+
+    /// Whether the program that waits for the answer to the request with this number was interrupted.
+    fn is_interrupted(&self, number: u64) -> bool;
 }
 
 /// A descriptor that requests come from.
@@ -98,6 +104,8 @@ struct Connection {
     server: Arc<dyn Serve>,
     /// Threads that serve it.
     serving: AtomicUsize,
+    /// Threads that wait for a suspended pool with a request of it. They do not count as serving.
+    parked: AtomicUsize,
     /// It is not watched, as too many threads serve it.
     away: Mutex<bool>,
 }
@@ -144,6 +152,8 @@ struct Own {
     helps: Rc<Cell<bool>>,
     /// Whether the request waited when the one before was answered.
     waited: bool,
+    /// The request that is served.
+    request: Rc<RefCell<Option<Request>>>,
     clones: Clones<Connection>,
     /// Connections that had been forgotten when it looked last.
     forgotten: u64,
@@ -155,6 +165,48 @@ struct Own {
     looked: Option<Instant>,
     /// When it answered last, if it has not slept since.
     answered: Option<Instant>,
+}
+
+/// A request that is served.
+struct Request {
+    connection: Arc<Connection>,
+    number: u64,
+    /// It waits for a suspended pool, and does not count.
+    parked: bool,
+}
+
+/// How a thread waits for a suspended pool.
+struct Parking(Rc<RefCell<Option<Request>>>);
+
+impl Park for Parking {
+    fn begin(&self) {
+        let mut request = self.0.borrow_mut();
+        let Some(request) = request.as_mut() else { return };
+        let connection = &request.connection;
+        let more = |parked: usize| (parked < MOST_PARKED).then_some(parked + 1);
+        let counted = connection.parked.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more);
+        request.parked = counted.is_ok();
+        if request.parked {
+            connection.serving.fetch_sub(1, Ordering::SeqCst);
+            if let Err(e) = readers().turn_back(connection) {
+                tracing::error!("a connection cannot be watched again: {e}");
+            }
+        }
+    }
+
+    fn end(&self) {
+        let mut request = self.0.borrow_mut();
+        if let Some(request) = request.as_mut().filter(|request| request.parked) {
+            request.parked = false;
+            request.connection.serving.fetch_add(1, Ordering::SeqCst);
+            request.connection.parked.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    fn is_interrupted(&self) -> bool {
+        let request = self.0.borrow();
+        request.as_ref().is_some_and(|r| r.connection.server.is_interrupted(r.number))
+    }
 }
 
 /// What the leader got.
@@ -221,8 +273,8 @@ impl Readers {
         let token = all.last + 1;
         watch(epoll, token, &device)?;
         all.last = token;
-        let (serving, away) = (AtomicUsize::new(0), Mutex::default());
-        let connection = Connection { token, device, server, serving, away };
+        let (serving, parked, away) = Default::default();
+        let connection = Connection { token, device, server, serving, parked, away };
         all.connections.insert(token, Arc::new(connection));
         self.connections.store(all.connections.len(), Ordering::SeqCst);
         Ok(())
@@ -251,6 +303,7 @@ impl Readers {
             self.hand_on(&served);
             self.helps_no_more(&helps);
         });
+        waiting::park_by(Parking(own.request.clone()));
         let mut arrives = turn.is_none();
         loop {
             if let Some(turn) = turn.take() {
@@ -340,8 +393,12 @@ impl Readers {
             own.helps.set(true);
             self.hand_on(&own.served);
         }
+        let number = number_of(bytes);
+        own.request.replace(Some(Request { connection: of.clone(), number, parked: false }));
         // The answer says EIO as it is dropped. A thread outlives a panic: others wait for it.
-        if let Err(why) = caught(|| server.handle(device, bytes)) {
+        let handled = caught(|| server.handle(device, bytes));
+        own.request.take();
+        if let Err(why) = handled {
             tracing::error!("a request failed: {why}");
             if is_broken(&why)
                 && let Err(further) = caught(|| server.broken(&why))
@@ -591,6 +648,10 @@ pub(super) mod tests {
         fn failed(&self, e: io::Error) {
             *self.0.lock() = Some(e);
         }
+
+        fn is_interrupted(&self, _: u64) -> bool {
+            false
+        }
     }
 
     /// Each thread that is done tries to watch the connection again; where the last one cannot, the connection ends.
@@ -600,8 +661,8 @@ pub(super) mod tests {
         // No file of a directory can be watched.
         let device: Arc<OwnedFd> = Arc::new(std::fs::File::open("/").unwrap().into());
         let (serving, away, token) = (AtomicUsize::new(2), Mutex::new(true), u64::MAX);
-        let of =
-            Connection { token, device: device.clone(), server: server.clone(), serving, away };
+        let (device_of, server_of, parked) = (device.clone(), server.clone(), AtomicUsize::new(0));
+        let of = Connection { token, device: device_of, server: server_of, serving, parked, away };
         let of = Arc::new(of);
         readers.write().connections.insert(token, of.clone());
         readers.serve(&Own::default(), &of, &device, &[]);

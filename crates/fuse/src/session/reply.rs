@@ -203,6 +203,12 @@ macro_rules! kinds {
             pub(crate) fn error(self, e: Errno) {
                 self.0.error(e);
             }
+
+            /// The number of the request.
+            #[allow(dead_code, reason = "not every kind is asked for it")]
+            pub(crate) fn number(&self) -> u64 {
+                self.0.unique.unwrap_or(0)
+            }
         }
     )* };
 }

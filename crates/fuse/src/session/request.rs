@@ -10,10 +10,10 @@ use fuse_abi::linux::{
     FATTR_ATIME, FATTR_ATIME_NOW, FATTR_CTIME, FATTR_GID, FATTR_MODE, FATTR_MTIME, FATTR_MTIME_NOW,
     FATTR_SIZE, FATTR_UID, FUSE_COMPAT_SETXATTR_IN_SIZE, FUSE_WRITE_CACHE, FUSE_WRITE_KILL_SUIDGID,
     fuse_batch_forget_in, fuse_copy_file_range_in, fuse_create_in, fuse_fallocate_in,
-    fuse_forget_in, fuse_forget_one, fuse_getxattr_in, fuse_in_header, fuse_init_in, fuse_ioctl_in,
-    fuse_link_in, fuse_lseek_in, fuse_mkdir_in, fuse_mknod_in, fuse_opcode, fuse_open_in,
-    fuse_read_in, fuse_release_in, fuse_rename_in, fuse_rename2_in, fuse_setattr_in,
-    fuse_setxattr_in, fuse_write_in,
+    fuse_forget_in, fuse_forget_one, fuse_getxattr_in, fuse_in_header, fuse_init_in,
+    fuse_interrupt_in, fuse_ioctl_in, fuse_link_in, fuse_lseek_in, fuse_mkdir_in, fuse_mknod_in,
+    fuse_opcode, fuse_open_in, fuse_read_in, fuse_release_in, fuse_rename_in, fuse_rename2_in,
+    fuse_setattr_in, fuse_setxattr_in, fuse_write_in,
 };
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags};
 use rustix::io::Errno;
@@ -89,40 +89,107 @@ pub(crate) enum Operation<'a> {
     Init(fuse_init_in),
     Destroy,
     Forget(u64),
+    /// The program that waits for the answer to the request with this number was interrupted.
+    Interrupt(u64),
     BatchForget(Forgets<'a>),
     Lookup(&'a OsStr),
     GetAttr,
     SetAttr(Asked),
     ReadLink,
-    Symlink { name: &'a OsStr, target: &'a OsStr },
-    MkNod { name: &'a OsStr, modes: Modes, rdev: u32 },
-    MkDir { name: &'a OsStr, modes: Modes },
+    Symlink {
+        name: &'a OsStr,
+        target: &'a OsStr,
+    },
+    MkNod {
+        name: &'a OsStr,
+        modes: Modes,
+        rdev: u32,
+    },
+    MkDir {
+        name: &'a OsStr,
+        modes: Modes,
+    },
     Unlink(&'a OsStr),
     RmDir(&'a OsStr),
-    Rename { name: &'a OsStr, to: (INodeNo, &'a OsStr), flags: RenameFlags },
-    Link { ino: INodeNo, name: &'a OsStr },
+    Rename {
+        name: &'a OsStr,
+        to: (INodeNo, &'a OsStr),
+        flags: RenameFlags,
+    },
+    Link {
+        ino: INodeNo,
+        name: &'a OsStr,
+    },
     Open(OFlags),
-    Create { name: &'a OsStr, modes: Modes, flags: OFlags },
-    TmpFile { modes: Modes, flags: OFlags },
-    Read { fh: FileHandle, offset: u64, size: u32, flags: OFlags },
-    Write { fh: FileHandle, offset: u64, data: &'a [u8], how: Writing },
+    Create {
+        name: &'a OsStr,
+        modes: Modes,
+        flags: OFlags,
+    },
+    TmpFile {
+        modes: Modes,
+        flags: OFlags,
+    },
+    Read {
+        fh: FileHandle,
+        offset: u64,
+        size: u32,
+        flags: OFlags,
+    },
+    Write {
+        fh: FileHandle,
+        offset: u64,
+        data: &'a [u8],
+        how: Writing,
+    },
     Flush,
     Release(FileHandle),
     FSync,
     SyncFs,
     OpenDir,
-    ReadDir { offset: u64, size: u32 },
-    ReadDirPlus { offset: u64, size: u32 },
+    ReadDir {
+        offset: u64,
+        size: u32,
+    },
+    ReadDirPlus {
+        offset: u64,
+        size: u32,
+    },
     ReleaseDir(FileHandle),
     StatFs,
-    SetXattr { name: &'a OsStr, value: &'a [u8], flags: u32 },
-    GetXattr { name: &'a OsStr, size: u32 },
-    ListXattr { size: u32 },
+    SetXattr {
+        name: &'a OsStr,
+        value: &'a [u8],
+        flags: u32,
+    },
+    GetXattr {
+        name: &'a OsStr,
+        size: u32,
+    },
+    ListXattr {
+        size: u32,
+    },
     RemoveXattr(&'a OsStr),
-    Ioctl { fh: FileHandle, command: u32, data: &'a [u8] },
-    Fallocate { fh: FileHandle, range: (u64, u64), mode: FallocateFlags },
-    Lseek { fh: FileHandle, offset: u64, whence: u32 },
-    CopyFileRange { from: (FileHandle, u64), to: (FileHandle, u64), len: u64 },
+    Ioctl {
+        fh: FileHandle,
+        command: u32,
+        data: &'a [u8],
+    },
+    Fallocate {
+        fh: FileHandle,
+        range: (u64, u64),
+        mode: FallocateFlags,
+    },
+    Lseek {
+        fh: FileHandle,
+        offset: u64,
+        whence: u32,
+    },
+    CopyFileRange {
+        from: (FileHandle, u64),
+        to: (FileHandle, u64),
+        len: u64,
+    },
 }
 
 /// `FUSE_COPY_FILE_RANGE_64`, of Linux 6.18: the answer may be larger than 4 GiB.
@@ -134,7 +201,7 @@ macro_rules! opcodes {
 }
 
 opcodes! {
-    FUSE_INIT FUSE_DESTROY FUSE_FORGET FUSE_BATCH_FORGET FUSE_LOOKUP FUSE_GETATTR
+    FUSE_INIT FUSE_DESTROY FUSE_INTERRUPT FUSE_FORGET FUSE_BATCH_FORGET FUSE_LOOKUP FUSE_GETATTR
     FUSE_SETATTR FUSE_READLINK FUSE_SYMLINK FUSE_MKNOD FUSE_MKDIR FUSE_UNLINK FUSE_RMDIR FUSE_RENAME
     FUSE_RENAME2 FUSE_LINK FUSE_OPEN FUSE_CREATE FUSE_TMPFILE FUSE_READ FUSE_WRITE FUSE_FLUSH
     FUSE_RELEASE FUSE_FSYNC FUSE_OPENDIR FUSE_READDIR FUSE_READDIRPLUS FUSE_RELEASEDIR FUSE_FSYNCDIR
@@ -159,7 +226,7 @@ pub(crate) fn bytes_of(bytes: &[u8]) -> usize {
 
 /// Whether the kernel waits for an answer to requests of this opcode.
 pub(crate) fn is_answered(opcode: u32) -> bool {
-    !matches!(opcode, FUSE_FORGET | FUSE_BATCH_FORGET)
+    !matches!(opcode, FUSE_FORGET | FUSE_BATCH_FORGET | FUSE_INTERRUPT)
 }
 
 /// Whether the kernel may send such a request by itself, so that its user id says nothing.
@@ -189,6 +256,7 @@ impl<'a> Operation<'a> {
             FUSE_DESTROY => Operation::Destroy,
             FUSE_FORGET => Operation::Forget(r.take::<fuse_forget_in>()?.nlookup),
             FUSE_BATCH_FORGET => Operation::batch_forget(r)?,
+            FUSE_INTERRUPT => Operation::Interrupt(r.take::<fuse_interrupt_in>()?.unique),
             FUSE_LOOKUP => Operation::Lookup(r.name()?),
             FUSE_GETATTR => Operation::GetAttr,
             FUSE_SETATTR => Operation::SetAttr(Asked::new(&r.take()?)),
@@ -242,8 +310,6 @@ impl<'a> Operation<'a> {
             FUSE_COPY_FILE_RANGE | FUSE_COPY_FILE_RANGE_64 if answers_copy(header.opcode) => {
                 Operation::copy_file_range(&r.take()?)
             }
-            // Among them are interrupts: nothing here can be interrupted, and the kernel, told so, sends no
-            // more of them.
             _ => return Err(Errno::NOSYS),
         })
     }

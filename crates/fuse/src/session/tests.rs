@@ -56,7 +56,8 @@ fn answered(users: Users, opcode: fuse_opcode, body: &[u8]) -> Option<i32> {
     let len = (size_of::<fuse_in_header>() + body.len()) as u32;
     let header = fuse_in_header { len, opcode: opcode as u32, uid: 7, ..Default::default() };
     let device: Arc<OwnedFd> = Arc::new(to.into());
-    let server = Server { fs: Nothing::default(), users, end: Arc::default() };
+    let (end, interrupted) = Default::default();
+    let server = Server { fs: Nothing::default(), users, end, interrupted };
     server.handle(&device, &[header.as_bytes(), body].concat());
     drop(device);
     let mut bytes = Vec::new();
@@ -70,12 +71,13 @@ fn requests_are_answered_or_not() {
     assert_eq!(answered(fuse_opcode::FUSE_LOOKUP, b"a\0"), Some(2));
     assert_eq!(answered(fuse_opcode::FUSE_LOOKUP, b"a"), Some(22));
     assert_eq!(answered(fuse_opcode::FUSE_DESTROY, b""), Some(0));
-    assert_eq!(answered(fuse_opcode::FUSE_INTERRUPT, &[0; 8]), Some(38));
     for unknown in [fuse_opcode::FUSE_BMAP, fuse_opcode::FUSE_STATX, fuse_opcode::FUSE_FSYNC] {
         assert_eq!(answered(unknown, b""), Some(38));
     }
     // The kernel takes no answer to these, also if it makes no sense.
     assert_eq!(answered(fuse_opcode::FUSE_FORGET, &[0; 8]), None);
+    assert_eq!(answered(fuse_opcode::FUSE_INTERRUPT, &[0; 8]), None);
+    assert_eq!(answered(fuse_opcode::FUSE_INTERRUPT, b""), None);
     assert_eq!(answered(fuse_opcode::FUSE_FORGET, b""), None);
     assert_eq!(answered(fuse_opcode::FUSE_BATCH_FORGET, &[255; 8]), None);
 }

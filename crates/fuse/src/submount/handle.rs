@@ -95,10 +95,10 @@ impl Submount {
     }
 
     /// As [`MountHandle::exchange`]; requests of the whole mount wait.
-    pub fn exchange<T>(&self, change: impl FnOnce() -> (T, Option<Arc<FileSystem>>)) -> T {
+    pub fn exchange<T>(&self, change: impl FnOnce() -> (T, Option<Arc<FileSystem>>)) -> Option<T> {
         match self.tree.upgrade() {
             Some(tree) => tree.exchange(&self.branch, change),
-            None => change().0,
+            None => Some(change().0),
         }
     }
 

@@ -7,7 +7,7 @@
 
 use super::SpaceMapReport;
 use cenote_dmu::Result;
-use cenote_engine::Engine;
+use cenote_engine::{Engine, EngineError};
 use cenote_pool::Pool;
 use cenote_store::alloc::{Allocator, Hold};
 use cenote_store::histogram::Histogram;
@@ -30,7 +30,10 @@ pub struct InUse {
 
 impl InUse {
     /// The pool as the last transaction group left it.
-    pub fn of(engine: &Engine) -> InUse {
+    ///
+    /// # Errors
+    /// The group that is being written waits for devices.
+    pub fn of(engine: &Engine) -> std::result::Result<InUse, EngineError> {
         engine.at_rest(|_, allocator| {
             let pool = engine.pool();
             let txg = pool.uberblock().txg;

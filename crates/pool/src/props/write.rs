@@ -17,7 +17,7 @@ use crate::features::{check_compatibility, unsupported, writable};
 use crate::history;
 use crate::import::VERSION_FEATURES;
 use cenote_dmu::write::{NewObject, ZapMut};
-use cenote_dsl::write::{Result, Tx, features};
+use cenote_dsl::write::{Result, Tx, errlog, features};
 use cenote_format::SECTOR;
 use cenote_format::dmu::DmuType;
 use cenote_format::encode::zap::{Key, Value};
@@ -346,7 +346,11 @@ pub fn apply(tx: &mut Tx<'_>, config: &mut PoolConfig, change: &PropChange) -> R
             (format!("compatibility={text}"), true)
         }
         PropChange::Feature(feature) => {
+            let by_object_set = !errlog::is_by_head(tx)?;
             features::enable(tx, feature.guid)?;
+            if by_object_set && errlog::is_by_head(tx)? {
+                errlog::upgrade(tx)?;
+            }
             let dirty = config.refresh_features(tx.mos)?;
             (format!("feature@{}=enabled", feature.name), dirty)
         }

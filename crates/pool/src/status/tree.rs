@@ -107,6 +107,8 @@ pub struct VdevLine {
     pub slow_ios: u64,
     /// The leaf lacks what was written while it was out of use.
     pub behind: bool,
+    /// The resilver under way does not bring the leaf up to date: another one will.
+    pub deferred: bool,
     /// The last write to the leaf that failed did so for want of space below it.
     pub no_space: bool,
     /// The leaf's device is open, and its path leads to it no longer.
@@ -153,6 +155,7 @@ impl VdevLine {
             errors: v.errors(),
             slow_ios: v.slow_ios(),
             behind,
+            deferred: false,
             no_space,
             gone,
             children: v.children().iter().map(|c| VdevLine::of_vdev(c, mark_absent)).collect(),
@@ -193,6 +196,7 @@ impl VdevLine {
             errors: (0, 0, 0),
             slow_ios: 0,
             behind: false,
+            deferred: false,
             no_space: false,
             gone: false,
             children,
@@ -329,10 +333,12 @@ impl ConfigTree {
     }
 
     /// Says of leaves that a scan has written to what it does to them (`vs_scan_processed`).
-    pub(crate) fn note_scan(&mut self, vdevs: &VdevTree, what: &str) {
+    /// Those whose guids are in `deferred` wait for another one.
+    pub(crate) fn note_scan(&mut self, vdevs: &VdevTree, what: &str, deferred: &[u64]) {
         let sections = [&mut self.dedup, &mut self.special, &mut self.logs];
         let data = self.root.children.iter_mut();
-        data.chain(sections.into_iter().flatten()).for_each(|line| line.note_scan(vdevs, what));
+        data.chain(sections.into_iter().flatten())
+            .for_each(|line| line.note_scan(vdevs, what, deferred));
     }
 
     /// All lines but the spares'.
@@ -344,11 +350,17 @@ impl ConfigTree {
 }
 
 impl VdevLine {
-    fn note_scan(&mut self, vdevs: &VdevTree, what: &str) {
-        self.children.iter_mut().for_each(|child| child.note_scan(vdevs, what));
-        let vdev = vdevs.find(config::number(&self.config, "guid"));
-        if vdev.is_some_and(|vdev| vdev.is_leaf() && vdev.scan_processed() > 0) {
+    fn note_scan(&mut self, vdevs: &VdevTree, what: &str, deferred: &[u64]) {
+        self.children.iter_mut().for_each(|child| child.note_scan(vdevs, what, deferred));
+        let Some(vdev) = vdevs.find(config::number(&self.config, "guid")) else { return };
+        self.deferred = vdev.is_leaf() && deferred.contains(&vdev.guid());
+        if !vdev.is_leaf() || vdev.state() != VdevState::Healthy {
+            return;
+        }
+        if vdev.scan_processed() > 0 {
             self.note = Some(what.into());
+        } else if self.deferred {
+            self.note = Some("(awaiting resilver)".into());
         }
     }
 
@@ -362,6 +374,7 @@ impl VdevLine {
             errors: (0, 0, 0),
             slow_ios: 0,
             behind: false,
+            deferred: false,
             no_space: false,
             gone: false,
             children: vec![],

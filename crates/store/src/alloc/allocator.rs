@@ -16,10 +16,13 @@
 //! Invariants: all copies of a block are allocated, or none is. What is free is never freed again
 //! ([`AllocError::FreedTwice`]). Groups end in the order of their numbers.
 
+mod disable;
 mod figures;
 mod kept;
 mod loads;
 
+pub use disable::Disabled;
+pub(super) use disable::{DisableGate, KeptOut};
 pub use figures::SpaceFigures;
 pub use kept::Kept;
 
@@ -237,11 +240,16 @@ impl Allocator {
         // The writer of a log holds what the end of a group needs before freed space is given out.
         let waits = !matches!(request.class, Class::Log | Class::EmbeddedLog);
         let mut dvas = Vec::with_capacity(request.copies);
+        let (ended, mut alone) = (class.disables_ended(), None);
         while dvas.len() < request.copies {
             let on_its_way = self.deferred.get().is_some_and(DeferThread::is_busy);
             match self.one(class, txg, request, &dvas) {
                 Some(dva) => dvas.push(dva),
                 None if on_its_way && waits => self.wait_deferred(),
+                // A metaslab of the class was disabled at some time since then.
+                None if alone.is_none() && class.disables_begun() > ended => {
+                    alone = Some(class.keep_enabled());
+                }
                 None => {
                     for dva in &dvas {
                         let back = self.unallocate(txg, dva);
@@ -380,14 +388,21 @@ impl Allocator {
         txg: u64,
         vdev: u64,
         metaslab: u64,
-        wanted: impl Iterator<Item = (u64, u64)>,
+        mut wanted: impl Iterator<Item = (u64, u64)>,
     ) -> Result<u64, AllocError> {
         let layout = self.layout();
         let group = layout.group_with(vdev, metaslab as usize);
         let group = group.filter(|_| self.load(vdev, metaslab)).ok_or(AllocError::NoVdev(vdev))?;
         let found = group.metaslabs().get(metaslab as usize).ok_or(AllocError::NoVdev(vdev))?;
-        let (bytes, view) =
-            found.claim(txg, wanted).map_err(|source| AllocError::Range { vdev, source })?;
+        let mut alone = None;
+        let (bytes, view) = loop {
+            let claimed = found.claim(txg, &mut wanted);
+            match claimed.map_err(|source| AllocError::Range { vdev, source })? {
+                Some(claimed) => break claimed,
+                None => alone = Some(group.disable_gate.keep_out()),
+            }
+        };
+        drop(alone);
         group.allocated.fetch_add(bytes, Ordering::Relaxed);
         group.note(metaslab as usize, view);
         Ok(bytes)

@@ -3,6 +3,7 @@
 //! Each allocator has a rotor. It stays at a vdev until the vdev has had its share, its *aliquot*, and moves
 //! on to the next one then. Shares are balanced so that all vdevs fill up at the same time.
 
+use super::allocator::KeptOut;
 use super::group::Group;
 use crate::tunables;
 use cenote_format::blkptr::Dva;
@@ -115,6 +116,21 @@ impl ClassGroups {
         if rotor.bytes.saturating_add(size / 2) >= group.aliquot.load(Ordering::Relaxed) {
             *rotor = Rotor { group: (i + 1) % self.groups.len().max(1), bytes: 0 };
         }
+    }
+
+    /// So often metaslabs of the class were disabled, and are no longer.
+    pub(super) fn disables_ended(&self) -> u64 {
+        self.groups.iter().map(|group| group.disable_gate.ended()).sum()
+    }
+
+    /// So often metaslabs of the class were disabled.
+    pub(super) fn disables_begun(&self) -> u64 {
+        self.groups.iter().map(|group| group.disable_gate.begun()).sum()
+    }
+
+    /// Waits until no metaslab of the class is disabled; none is while what is returned lives.
+    pub(super) fn keep_enabled(&self) -> Vec<KeptOut<'_>> {
+        self.groups.iter().map(|group| group.disable_gate.keep_out()).collect()
     }
 
     /// Shares out turns (`metaslab_class_balance`): by the number of disks, by size, and by the fraction that is free,

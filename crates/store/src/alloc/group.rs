@@ -45,6 +45,7 @@ use cenote_format::invariant::broken;
 use parking_lot::Mutex;
 
 use super::affinity::{Affinities, Affinity};
+use super::allocator::DisableGate;
 use super::metaslab::{Attempt, Metaslab, MetaslabInfo, View};
 use super::row::Metaslabs;
 use super::space::Extent;
@@ -228,6 +229,8 @@ pub struct Group {
     defer: Mutex<BTreeMap<u64, u64>>,
     /// Bytes after which the rotor moves on.
     pub(super) aliquot: AtomicU64,
+    /// Those that disable metaslabs, and those that need all.
+    pub(super) disable_gate: DisableGate,
 }
 
 impl Group {
@@ -257,6 +260,7 @@ impl Group {
             deferred: AtomicU64::new(0),
             defer: Mutex::default(),
             aliquot: AtomicU64::new(0),
+            disable_gate: DisableGate::default(),
         };
         group.join(0);
         let allocated = group.members().map(Metaslab::allocated).sum();

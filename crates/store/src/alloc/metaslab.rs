@@ -54,8 +54,11 @@
 //! that are in the map is free there, and what was freed later is not. If that does not hold, something was freed
 //! twice, or the map is wrong: either way nothing more may be written to the pool ([`NotLoaded::Wrong`]).
 
+mod disable;
 #[cfg(test)]
 mod planted;
+
+pub use disable::Room;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -209,6 +212,7 @@ struct State {
     used: u64,
     /// The same as the last sync saw it, and when it saw it first.
     seen: Option<(u64, Instant)>,
+    disable: disable::Disable,
 }
 
 /// A metaslab; see the module's documentation.
@@ -344,9 +348,12 @@ impl Metaslab {
     pub(super) fn alloc(&self, txg: u64, size: u64) -> (Attempt, View) {
         let mut state = self.state.lock();
         state.used = state.used.max(txg);
-        let attempt = match &state.free {
-            None => Attempt::Unloaded,
-            Some(_) => state.take(self.extent, txg, size).map_or(Attempt::TooSmall, Attempt::Got),
+        let attempt = match (&state.free, state.disable.refuses()) {
+            (None, _) => Attempt::Unloaded,
+            (Some(_), Some(refused)) => refused,
+            (Some(_), None) => {
+                state.take(self.extent, txg, size).map_or(Attempt::TooSmall, Attempt::Got)
+            }
         };
         if let Attempt::Got(_) = attempt {
             self.changed.store(true, Ordering::Relaxed);
@@ -355,17 +362,20 @@ impl Metaslab {
     }
 
     /// Allocates in `txg` whatever is free of `wanted`, disjoint ranges in order (`metaslab_claim`);
-    /// the bytes. Ranges elsewhere are passed over.
+    /// the bytes. Ranges elsewhere are passed over. `None`: it is disabled, and nothing was claimed.
     ///
     /// Errors: the metaslab is not loaded.
     pub(super) fn claim(
         &self,
         txg: u64,
-        wanted: impl Iterator<Item = (u64, u64)>,
-    ) -> Result<(u64, View), RangeError> {
+        wanted: &mut impl Iterator<Item = (u64, u64)>,
+    ) -> Result<Option<(u64, View)>, RangeError> {
         let mut state = self.state.lock();
+        if state.disable.is_disabled() {
+            return Ok(None);
+        }
         state.used = state.used.max(txg);
-        let State { free, allocs, allocated, .. } = &mut *state;
+        let State { free, allocs, allocated, disable, .. } = &mut *state;
         let (start, end) = (self.extent.start, self.extent.start + self.extent.size);
         let free = free.as_mut().ok_or(RangeError::Absent { start, end })?;
         let mut segments: VecDeque<(u64, u64)> = free.iter().collect();
@@ -382,6 +392,7 @@ impl Metaslab {
                 }
                 let (first, last) = (from.max(start), to.min(end));
                 free.remove(first, last)?;
+                disable.taken(first, last);
                 let added = allocs.entry(txg).or_default().add(first, last);
                 let (vdev, id) = (self.vdev, self.id);
                 invariant!(
@@ -395,7 +406,7 @@ impl Metaslab {
                 }
             }
         }
-        Ok((claimed, state.view()))
+        Ok(Some((claimed, state.view())))
     }
 
     /// Takes back an allocation of `txg` that nothing was written to.
@@ -755,6 +766,7 @@ impl State {
         let taken = free.remove(start, end);
         invariant!(taken.is_ok(), "{start:#x}-{end:#x} was found free and is not: {taken:?}");
         self.cursor = end;
+        self.disable.taken(start, end);
         // What was free is not in any other tree.
         let added = self.allocs.entry(txg).or_default().add(start, end);
         invariant!(added.is_ok(), "free and allocated in group {txg}: {added:?}");
@@ -777,6 +789,7 @@ impl State {
         let mut bytes = 0;
         for (start, end) in segments.iter().copied() {
             bytes += end - start;
+            self.disable.came_back(start, end);
             if let Some(free) = &mut self.free {
                 let added = free.add(start, end);
                 invariant!(

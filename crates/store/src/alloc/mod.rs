@@ -72,14 +72,16 @@ mod tests;
 mod watched;
 mod weight;
 
-pub use allocator::{AllocatedSize, Allocator, Kept, MAX_COPIES, Options, SpaceFigures};
+pub use allocator::{
+    AllocatedSize, Allocator, Disabled, Kept, MAX_COPIES, Options, SpaceFigures,
+};
 pub use class::{Class, Request, embedded_log};
 pub use deferred::DeferredFrees;
 pub use error::AllocError;
 pub use group::{Group, VdevInfo};
 pub use hold::Hold;
 pub use loader::{LoadMetaslab, Loaded};
-pub use metaslab::{Changes, Metaslab, MetaslabInfo, OnDisk, TXG_DEFER_SIZE};
+pub use metaslab::{Changes, Metaslab, MetaslabInfo, OnDisk, Room, TXG_DEFER_SIZE};
 pub use read_epochs::{ReadEpoch, ReadEpochs};
 pub use row::Metaslabs;
 pub use space::{Extent, FreeSpace, Loading, SEGMENT_BITS};

@@ -165,6 +165,23 @@ impl FreeSpace {
         runs.map(|(s, e)| (self.extent.byte(s), self.extent.byte(e)))
     }
 
+    /// As [`FreeSpace::iter`], from byte `from` on; what is free there begins there. Each segment is sought, so that few
+    /// of many cost little.
+    pub(super) fn iter_from(&self, from: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let first = self.extent.sectors_up(from.saturating_sub(self.extent.start));
+        let seek = move |at: usize| {
+            let inside = (at as u64) < self.sectors;
+            let start = inside.then(|| match &self.form {
+                Form::Sparse(sparse) => sparse.first_fit(at, 1, usize::MAX),
+                Form::Dense(dense) => dense.first_fit(at, 1),
+            });
+            let start = start??;
+            Some((start, either!(&self.form, f => f.run_end(start))))
+        };
+        let runs = std::iter::successors(seek(first), move |(_, end)| seek(*end));
+        runs.map(|(s, e)| (self.extent.byte(s), self.extent.byte(e)))
+    }
+
     /// Replaces what is in `copy` by these segments, in time that goes with the sectors alone.
     pub(super) fn copy_to(&self, copy: &mut Loading) {
         match &self.form {

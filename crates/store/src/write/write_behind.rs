@@ -98,7 +98,7 @@ impl Batch {
             writes.extend(its);
             blocks.push(flying);
         }
-        let mut results = writer.devices.write_many(&writes).into_iter();
+        let mut results = writer.devices.write_group(&writes).into_iter();
         // All are seen to, whatever becomes of one.
         let finish = |flying| writer.finish(Stage::Writing(flying), self.txg, &mut results);
         let written: Vec<_> = blocks.into_iter().map(finish).collect();

@@ -219,6 +219,19 @@ impl Device for Disk {
         }
     }
 
+    fn can_trim(&self) -> bool {
+        true
+    }
+
+    /// Leaves bytes there that no block has.
+    fn trim(&self, offset: u64, len: u64) -> io::Result<()> {
+        let garbage = vec![0xa5; usize::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?];
+        let mut request = [WriteReq::new(offset, garbage.into())];
+        self.write_batch(&mut request);
+        let [request] = request;
+        request.take()
+    }
+
     fn flush(&self) -> io::Result<()> {
         let _image = self.lock();
         self.note(|| Event::Flush { disk: self.number });

@@ -175,7 +175,7 @@ pub fn check_owners(objset: &Arc<ObjectSet>, nodes: &BTreeSet<u64>) -> Verdict {
 /// # Errors
 /// What does not add up.
 pub fn check_metaslabs(engine: &Engine) -> Result<usize, String> {
-    engine.at_rest(compare_metaslabs)
+    engine.at_rest(compare_metaslabs).map_err(|e| e.to_string())?
 }
 
 fn compare_metaslabs(pool: &Pool, allocator: &Allocator) -> Result<usize, String> {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use cenote_format::SECTOR;
 use cenote_format::abd::Abd;
 
-use super::put;
+use super::{put, write_garbage};
 use crate::device::{Device, ReadReq, WriteReq};
 
 /// The power supply of one or more devices.
@@ -204,6 +204,14 @@ impl Device for CrashDevice {
                 }),
             });
         }
+    }
+
+    fn can_trim(&self) -> bool {
+        true
+    }
+
+    fn trim(&self, offset: u64, len: u64) -> io::Result<()> {
+        write_garbage(self, offset, len)
     }
 
     fn flush(&self) -> io::Result<()> {

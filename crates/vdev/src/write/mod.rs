@@ -21,9 +21,9 @@
 //! so that leaf missed every transaction group written to it since. Blocks that were reported
 //! as written may then have lost more columns than their vdev can make up for, which is not
 //! known by block: if it *may* have happened (see `lossy`), the top-level vdev has *lost* data,
-//! and no flush of it succeeds any more. The next flush may come from another caller than the one
-//! that wrote the block, so it must not report success. Such a pool goes on when it is opened again
-//! at its last uberblock.
+//! and no flush of it succeeds before all that was written since the last one is written again
+//! ([`VdevTree::recover`]; it is kept in `unflushed`). The next flush may come from another caller than the one
+//! that wrote the block, so it must not report success.
 //!
 //! Between a write and its flush another flush may come and fail. So that no block slips through:
 //!
@@ -39,10 +39,11 @@
 
 mod leaf;
 mod parity;
-mod submit;
+pub(crate) mod submit;
 mod sums;
 #[cfg(test)]
 mod tests;
+mod unflushed;
 
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
@@ -53,6 +54,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use cenote_format::MAX_BLOCK;
 use cenote_format::abd::Abd;
+use cenote_format::label::Uberblock;
 
 use crate::events::{self, Happening, Operation};
 use crate::queue::Priority;
@@ -60,12 +62,13 @@ use crate::threads::{IoPool, Work};
 use crate::traffic::{Content, Meter, Traffic};
 use crate::tree::{self, VdevTree};
 use crate::vdev::{Kind, Vdev, merged};
-use crate::{Alarm, VdevError, mirror};
+use crate::{Alarm, Suspension, VdevError, mirror};
 
 pub(crate) use leaf::Written;
 use parity::Columns;
 pub(crate) use submit::submit;
 pub(crate) use submit::{LeafWrite, write_leaves};
+use unflushed::Unflushed;
 
 /// One block of a batch.
 #[derive(Clone, Debug)]
@@ -92,8 +95,14 @@ pub(crate) struct Writer {
     pub writes: Meter,
     /// Flushes of devices that succeeded.
     flushes: AtomicU64,
-    /// Held during a flush: the top-level vdevs that lost data, and why.
-    lost: Mutex<HashMap<u64, String>>,
+    /// Held during a flush: the top-level vdevs that lost data.
+    lost: Mutex<HashMap<u64, Lost>>,
+    /// What was written since the last flush.
+    unflushed: Unflushed,
+    /// What waits for devices to come back.
+    suspension: Arc<Suspension>,
+    /// The uberblock that is being written, or was last.
+    pub committing: Mutex<Option<Uberblock>>,
     /// Held while devices are probed.
     pub probing: Mutex<()>,
     /// Held by writes of blocks side by side, and alone while wrong bytes are replaced (`crate::fault`).
@@ -109,6 +118,9 @@ impl Writer {
             writes: Meter::default(),
             flushes: AtomicU64::new(0),
             lost: Mutex::default(),
+            unflushed: Unflushed::default(),
+            suspension: Arc::default(),
+            committing: Mutex::default(),
             probing: Mutex::default(),
             healing: RwLock::default(),
             dirty_percent: AtomicU64::new(0),
@@ -116,10 +128,20 @@ impl Writer {
     }
 }
 
+/// A top-level vdev lost data.
+#[derive(Clone, Debug, Default)]
+struct Lost {
+    why: String,
+    /// How often that was found.
+    times: u64,
+}
+
 /// A block under way: for each column the positions of its writes in the batch.
 struct Plan<'a> {
     vdev: &'a Arc<Vdev>,
     columns: Vec<Range<usize>>,
+    /// Leaves that take no writes.
+    absent: Vec<Arc<Vdev>>,
     /// How many columns may fail.
     tolerance: usize,
 }
@@ -139,6 +161,9 @@ impl VdevTree {
         priority: Priority,
         blocks: &[BlockWrite],
     ) -> Vec<Result<(), VdevError>> {
+        let kept = self.writer.unflushed.begin(blocks, |block| self.asize_of(block));
+        // No leaf comes back between the moment in which a block is laid out and that in which it is written.
+        let beside = self.writer.healing.read();
         let laid_out = self.lay_out(blocks);
         let mut writes = Vec::with_capacity(blocks.len());
         let plans: Vec<Result<Plan<'_>, VdevError>> = blocks
@@ -146,15 +171,21 @@ impl VdevTree {
             .zip(laid_out)
             .map(|(block, columns)| self.plan_write(block, columns?, &mut writes))
             .collect();
-        let beside = self.writer.healing.read();
         let results = write_leaves(&self.writer, priority, &writes);
         drop(beside);
         let finish = |(block, plan): (&BlockWrite, Result<Plan<'_>, VdevError>)| {
             plan.and_then(|plan| plan.finish(block, &writes, &results))
         };
         let done = blocks.iter().zip(plans).map(finish).collect();
+        self.writer.unflushed.end(blocks, kept);
         self.look_after();
         done
+    }
+
+    /// What a block takes of its vdev.
+    fn asize_of(&self, block: &BlockWrite) -> u64 {
+        let size = block.data.len() as u64;
+        self.top(block.vdev).map_or(size, |top| top.psize_to_asize(size))
     }
 
     /// The columns of each block.
@@ -207,7 +238,8 @@ impl VdevTree {
         writes: &mut Vec<LeafWrite>,
     ) -> Result<Plan<'_>, VdevError> {
         let vdev = tree::top(self.root().children(), block.vdev)?;
-        let mut plan = Plan { vdev, columns: Vec::new(), tolerance: columns.tolerance };
+        let (absent, tolerance) = (Vec::new(), columns.tolerance);
+        let mut plan = Plan { vdev, columns: Vec::new(), absent, tolerance };
         for (child, offset, data) in columns.into_parts() {
             let start = writes.len();
             let mut leaves = Vec::new();
@@ -217,7 +249,7 @@ impl VdevTree {
                     let (data, txg, content) = (data.clone(), block.txg, block.content);
                     writes.push(LeafWrite { leaf, offset, data, txg, content });
                 } else {
-                    missed(&leaf, block.txg);
+                    plan.absent.push(leaf);
                 }
             }
             plan.columns.push(start..writes.len());
@@ -257,6 +289,7 @@ impl VdevTree {
     /// Flushes the leaves below `tops`; each flush is added to `done`.
     fn flush_leaves(&self, tops: Vec<&Arc<Vdev>>, done: &mut Vec<Flush>) -> Result<(), VdevError> {
         let mut lost = self.writer.lost.lock();
+        let then = self.writer.unflushed.now();
         let mut leaves = Vec::new();
         tops.iter().for_each(|t| t.collect_leaves(&mut leaves));
         // The marks before the counts: a write marks its leaf last.
@@ -295,10 +328,47 @@ impl VdevTree {
             let lacks = |l: &Vdev| lacking.contains_key(&l.guid()) || marked.contains(&l.guid());
             note_lost(top, &lacks, why, &mut lost);
         }
-        match tops.iter().find_map(|t| Some((t.id(), lost.get(&t.id())?.clone()))) {
+        for top in tops.iter().filter(|top| !lost.contains_key(&top.id())) {
+            self.writer.unflushed.flushed(top.id(), then);
+        }
+        match tops.iter().find_map(|t| Some((t.id(), lost.get(&t.id())?.why.clone()))) {
             Some((vdev, why)) => Err(VdevError::Flush { vdev, why }),
             None => Ok(()),
         }
+    }
+
+    /// Writes again what top-level vdevs have lost, as far as it is not durable. Their next flush may succeed then.
+    ///
+    /// # Errors
+    /// It could not be written: they still lack it.
+    pub fn recover(&self) -> Result<(), VdevError> {
+        let lost = self.writer.lost.lock().clone();
+        for (id, known) in lost {
+            let blocks = self.writer.unflushed.of(id);
+            let written = self.write_many_as(Priority::AsyncWrite, &blocks);
+            written.into_iter().collect::<Result<(), VdevError>>()?;
+            tracing::info!(
+                vdev = id,
+                blocks = blocks.len(),
+                "what may have been lost is written again"
+            );
+            let mut lost = self.writer.lost.lock();
+            // Another flush that failed meanwhile may have lost some of that.
+            if lost.get(&id).is_some_and(|now| now.times == known.times) {
+                lost.remove(&id);
+            }
+        }
+        Ok(())
+    }
+
+    /// A leaf of `top` has another device than before: what it was not known to keep is written again.
+    pub(crate) fn lost_with_device(&self, top: &Vdev) {
+        note(&mut self.writer.lost.lock(), top.id(), "another device");
+    }
+
+    /// What of the pool waits for devices.
+    pub fn suspension(&self) -> &Arc<Suspension> {
+        &self.writer.suspension
     }
 
     /// Makes durable what was written to one leaf below `top`: whether a device that takes writes keeps them, only
@@ -369,17 +439,19 @@ fn lossy(vdev: &Vdev, lacks: &dyn Fn(&Vdev) -> bool) -> bool {
 }
 
 /// Notes that a top-level vdev lost data, if it may have: see [`lossy`].
-fn note_lost(
-    top: &Vdev,
-    lacks: &dyn Fn(&Vdev) -> bool,
-    why: &str,
-    lost: &mut HashMap<u64, String>,
-) {
+fn note_lost(top: &Vdev, lacks: &dyn Fn(&Vdev) -> bool, why: &str, lost: &mut HashMap<u64, Lost>) {
     if lossy(top, lacks) {
         top.stats.writes.error();
         tracing::error!(vdev = ?top, why, "written data may be lost");
-        lost.insert(top.id(), why.into());
+        note(lost, top.id(), why);
     }
+}
+
+/// Notes that the top-level vdev with this id lost data.
+fn note(lost: &mut HashMap<u64, Lost>, top: u64, why: &str) {
+    let known = lost.entry(top).or_default();
+    known.why = why.into();
+    known.times += 1;
 }
 
 fn error(block: &BlockWrite, why: impl Into<String>) -> VdevError {
@@ -394,7 +466,8 @@ fn missed(leaf: &Vdev, txg: u64) {
 }
 
 impl Plan<'_> {
-    /// The outcome of the block, given the writes and the results of the batch. A leaf that is about to leave does not count.
+    /// The outcome of the block, given the writes and the results of the batch. A leaf that is about to leave does not
+    /// count. Leaves that do not have the block have missed its transaction group, unless it is written nowhere.
     fn finish(
         self,
         block: &BlockWrite,
@@ -411,6 +484,12 @@ impl Plan<'_> {
             lost += usize::from(!to.iter().zip(mine).any(|(to, r)| r.is_ok() && stays(to)));
         }
         if lost <= self.tolerance {
+            for at in self.columns.into_iter().flatten() {
+                if results.get(at).is_some_and(Result::is_err) {
+                    writes.get(at).iter().for_each(|write| missed(&write.leaf, block.txg));
+                }
+            }
+            self.absent.iter().for_each(|leaf| missed(leaf, block.txg));
             return Ok(());
         }
         if !self.vdev.is_leaf() {
@@ -418,13 +497,11 @@ impl Plan<'_> {
         }
         let cause = cause.map_or("no device to write to".to_string(), io::Error::to_string);
         let of = self.columns.len();
-        Err(error(
-            block,
-            match of {
-                1 => cause,
-                _ => format!("{lost} of {of} columns cannot be written: {cause}"),
-            },
-        ))
+        let why = match of {
+            1 => cause,
+            _ => format!("{lost} of {of} columns cannot be written: {cause}"),
+        };
+        Err(VdevError::Write { vdev: block.vdev, offset: block.offset, why })
     }
 }
 

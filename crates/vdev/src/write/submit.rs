@@ -38,7 +38,7 @@ pub(crate) struct LeafWrite {
 }
 
 /// Performs `writes`; the results are in their order. Counts operations, latencies and write
-/// errors at the leaves, and what they missed.
+/// errors at the leaves.
 pub(crate) fn write_leaves(
     writer: &Writer,
     priority: Priority,
@@ -64,7 +64,6 @@ pub(crate) fn write_leaves(
     for (write, result) in writes.iter().zip(&results) {
         if result.is_err() {
             write.leaf.written().write_failed();
-            super::missed(&write.leaf, write.txg);
         }
     }
     // Last, when all is marked that other leaves lack.
@@ -72,7 +71,6 @@ pub(crate) fn write_leaves(
         if result.is_ok() && failures(write) != before {
             *result = Err(io::Error::other("a flush failed meanwhile"));
             write.leaf.written().write_failed();
-            super::missed(&write.leaf, write.txg);
         }
     }
     results
@@ -207,7 +205,7 @@ fn join(a: Range<u64>, b: Range<u64>) -> Range<u64> {
 }
 
 /// The write on the device. One that would touch the labels is refused.
-fn request(leaf: &Vdev, offset: u64, data: Abd) -> WriteReq {
+pub(crate) fn request(leaf: &Vdev, offset: u64, data: Abd) -> WriteReq {
     let size = leaf.device().map_or(0, |d| d.size());
     let data_end = (size / LABEL_SIZE * LABEL_SIZE).saturating_sub(LABEL_END);
     let offset = offset.saturating_add(LABEL_START);
@@ -250,6 +248,11 @@ pub(crate) fn submit(
     alone: impl Fn(usize) -> bool,
 ) {
     let Some(device) = leaf.device() else { return };
+    if leaf.is_fenced() {
+        // Its device is not at fault, and the pool knows that it is suspended.
+        let refused = || Some(Err(io::Error::other("the pool is suspended for good")));
+        return reqs.iter_mut().for_each(|req| req.result = refused());
+    }
     let stats = &leaf.stats.writes;
     stats.begin(reqs.len());
     let _busy = leaf.stats.activity.begin();

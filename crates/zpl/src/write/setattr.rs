@@ -294,7 +294,8 @@ impl FileSystem {
     /// Notes that a file was read, if `atime` and `relatime` want it noted.
     pub fn touch_atime(&self, ino: u64) -> Result<()> {
         let settings = self.settings();
-        if settings.atime == Atime::Off || !self.is_writable() {
+        // What is read from a suspended pool is read without that: programs that only look do not wait for devices.
+        if settings.atime == Atime::Off || !self.is_writable() || self.is_suspended() {
             return Ok(());
         }
         let now = settings.clock.now();

@@ -28,6 +28,7 @@ use cenote_dmu::live::{Cost, Freeing};
 use cenote_dmu::tunables::{DELETE_BLOCKS, UNLINK_SUSPEND_PROGRESS};
 use cenote_dmu::zap::Zap;
 use cenote_format::invariant::caught;
+use cenote_vdev::waiting::{self, Park};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -271,8 +272,22 @@ fn drain_queue(fs: &Weak<FileSystem>) {
     }
 }
 
+/// The thread does not wait for a suspended pool once it has to end.
+struct Stops(Weak<FileSystem>);
+
+impl Park for Stops {
+    fn begin(&self) {}
+
+    fn end(&self) {}
+
+    fn is_interrupted(&self) -> bool {
+        self.0.upgrade().is_none_or(|fs| fs.drain.queue().stopped)
+    }
+}
+
 /// See [`drain_queue`].
 fn drain(fs: &Weak<FileSystem>) {
+    waiting::park_by(Stops(fs.clone()));
     while let Some(fs) = fs.upgrade() {
         match fs.drain.next(|| fs.source.live().map(|live| live.begin_freeing())) {
             None => break,

@@ -368,6 +368,9 @@ impl Tree<'_> {
         {
             own.insert(name.into(), self.figures.number(n));
         }
+        if line.deferred {
+            own.insert("resilver_deferred".into(), self.figures.number(1));
+        }
         if line.children.is_empty() {
             own.insert("slow_ios".into(), self.figures.number(f.slow_ios));
         }
@@ -394,7 +397,8 @@ impl Tree<'_> {
                 own.insert("trim_state".into(), text(&p).into());
                 own.insert("trim_time".into(), figures.time(p.time));
             }
-            own.insert("trim_notsup".into(), figures.json.number(1));
+            let unsupported = u64::from(!super::can_trim(self.pool, line));
+            own.insert("trim_notsup".into(), figures.json.number(unsupported));
         }
     }
 

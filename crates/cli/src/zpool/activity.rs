@@ -1,0 +1,174 @@
+//! `zpool trim` and `zpool initialize`: devices are told what is free, or it is overwritten (`zpool_do_trim`,
+//! `zpool_do_initialize`).
+
+use crate::context::Context;
+use crate::interval::pause;
+use crate::options::{Parsed, Spec, bytes, parse_with_long};
+use crate::pools::Imported;
+use crate::zpool::select::{find_vdev, open};
+use cenote_command::outcome::{Outcome, Stop, usage};
+use cenote_engine::{ActivityError, ActivityRequest};
+use cenote_pool::vdev_props::Activity;
+use std::ffi::OsString;
+use std::sync::Arc;
+use std::time::Duration;
+
+const TRIM: Spec = Spec { short: "acdr:sw", refused: "", refused_long: &[] };
+const LONG_OF_TRIM: [(&str, char); 6] = [
+    ("all", 'a'),
+    ("cancel", 'c'),
+    ("secure", 'd'),
+    ("rate", 'r'),
+    ("suspend", 's'),
+    ("wait", 'w'),
+];
+const INITIALIZE: Spec = Spec { short: "acsuwz", refused: "", refused_long: &[] };
+const LONG_OF_INITIALIZE: [(&str, char); 6] = [
+    ("all", 'a'),
+    ("cancel", 'c'),
+    ("suspend", 's'),
+    ("uninit", 'u'),
+    ("wait", 'w'),
+    ("zero", 'z'),
+];
+/// How often to look whether it is done.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// What to do.
+struct Task {
+    activity: Activity,
+    request: ActivityRequest,
+    secure: bool,
+    wait: bool,
+}
+
+/// Runs `zpool trim`.
+pub fn trim(args: &[OsString], ctx: &mut Context) -> Outcome {
+    let parsed = parse_with_long(args, TRIM, &LONG_OF_TRIM)?;
+    let has = |letter| parsed.options.iter().any(|o| o.letter == letter);
+    let mut rate = 0;
+    for option in parsed.options.iter().filter(|o| o.letter == 'r') {
+        let text = option.text();
+        let given = bytes(&text).filter(|rate| *rate > 0);
+        rate = given.map_or_else(|| usage(format!("invalid value for rate: {text}")), Ok)?;
+    }
+    let stops = has('c') || has('s');
+    if has('c') && (has('s') || has('d') || has('r')) {
+        return usage("-c cannot be combined with other options");
+    }
+    if has('s') && (has('d') || has('r')) {
+        return usage("-s cannot be combined with other options");
+    }
+    if has('w') && stops {
+        return usage("-w cannot be used with -c or -s");
+    }
+    let request = match (has('c'), has('s')) {
+        (true, _) => ActivityRequest::Cancel,
+        (_, true) => ActivityRequest::Suspend,
+        _ => ActivityRequest::Start { rate, value: None },
+    };
+    let task = Task { activity: Activity::Trim, request, secure: has('d'), wait: has('w') };
+    of_pools(&parsed, &task, ctx)
+}
+
+/// Runs `zpool initialize`.
+pub fn initialize(args: &[OsString], ctx: &mut Context) -> Outcome {
+    let parsed = parse_with_long(args, INITIALIZE, &LONG_OF_INITIALIZE)?;
+    let has = |letter| parsed.options.iter().any(|o| o.letter == letter);
+    let orders = [
+        ('c', ActivityRequest::Cancel),
+        ('s', ActivityRequest::Suspend),
+        ('u', ActivityRequest::Forget),
+    ];
+    let mut given = orders.into_iter().filter(|(letter, _)| has(*letter));
+    let value = has('z').then_some(0);
+    let request = match (given.next(), given.next()) {
+        (None, _) => ActivityRequest::Start { rate: 0, value },
+        (Some((letter, _)), another) if another.is_some() || value.is_some() => {
+            return usage(format!("-{letter} cannot be combined with other options"));
+        }
+        (Some(_), _) if has('w') => return usage("-w cannot be used with -c, -s or -u"),
+        (Some((_, request)), _) => request,
+    };
+    let task = Task { activity: Activity::Initialize, request, secure: false, wait: has('w') };
+    of_pools(&parsed, &task, ctx)
+}
+
+/// The pools that are named, or all.
+fn of_pools(parsed: &Parsed, task: &Task, ctx: &mut Context) -> Outcome {
+    let names = parsed.names();
+    if parsed.options.iter().any(|o| o.letter == 'a') {
+        if !names.is_empty() {
+            return usage("the -a flag cannot be combined with individual pools");
+        }
+        let pools = ctx.pools.all();
+        let done: Result<Vec<bool>, Stop> =
+            pools.iter().map(|pool| of_pool(pool, &[], task, ctx)).collect();
+        return Ok(i32::from(!done?.into_iter().all(|good| good)));
+    }
+    let Some((name, devices)) = names.split_first() else {
+        return usage("missing pool name argument");
+    };
+    let imported = open(ctx, name).map_err(Stop::Fail)?;
+    Ok(i32::from(!of_pool(&imported, devices, task, ctx)?))
+}
+
+/// One pool; `devices`: all, if there are none. Whether all went well.
+fn of_pool(
+    imported: &Arc<Imported>,
+    devices: &[String],
+    task: &Task,
+    ctx: &mut Context,
+) -> Result<bool, Stop> {
+    let verb = task.activity.name();
+    let cannot = |what: &str, why: &str| format!("cannot {verb} '{what}': {why}");
+    let engine = imported.writable().map_err(|why| Stop::Fail(cannot(imported.name(), &why)))?;
+    let mut leaves = Vec::new();
+    for name in devices {
+        match find_vdev(imported, name) {
+            Some(vdev) if vdev.is_leaf() => leaves.push((name.clone(), vdev.guid())),
+            Some(_) => {
+                let why = "operation not supported on this type of vdev";
+                return Err(Stop::Fail(cannot(name, why)));
+            }
+            None => return Err(Stop::Fail(cannot(name, "no such device in pool"))),
+        }
+    }
+    let whole = devices.is_empty();
+    if whole {
+        for leaf in imported.pool().store().vdevs().leaves() {
+            let name = leaf.path().map(|path| path.display().to_string()).unwrap_or_default();
+            leaves.push((name, leaf.guid()));
+        }
+    }
+    let (mut good, mut any) = (true, false);
+    for (name, leaf) in &leaves {
+        let done = match task.secure {
+            // No device says that it can do that.
+            true => Err(ActivityError::Unsupported),
+            false => engine.activity(task.activity, *leaf, task.request),
+        };
+        match done {
+            Ok(()) => any = true,
+            Err(ActivityError::Unsupported | ActivityError::NotWritable) if whole => {}
+            Err(e) => {
+                ctx.complain(cannot(name, &e.to_string()));
+                (good, any) = (false, true);
+            }
+        }
+    }
+    if !any {
+        let why = match task.activity {
+            Activity::Trim => "no devices in pool support trim operations",
+            Activity::Initialize => "no device in pool is writable",
+        };
+        return Err(Stop::Fail(cannot(imported.name(), why)));
+    }
+    ctx.changed(imported);
+    let is_one = |guid: u64| leaves.iter().any(|(_, leaf)| *leaf == guid);
+    let goes_on = || engine.active(task.activity).iter().any(|(guid, _)| is_one(*guid));
+    while task.wait && goes_on() {
+        pause(LOOK, ctx)?;
+    }
+    Ok(good)
+}

@@ -1,0 +1,89 @@
+//! `zpool remove` (`zpool_do_remove`): spares and cache devices leave a pool at once. Vdevs that hold blocks, those for logs
+//! too, cannot be removed yet.
+
+use crate::cachefile;
+use crate::context::Context;
+use crate::options::{Spec, parse};
+use crate::pools::{Imported, reason};
+use crate::zpool::select::{guid_called, open};
+use cenote_command::outcome::{Outcome, Stop, fail, usage};
+use cenote_engine::RemoveError;
+use std::ffi::OsString;
+use std::sync::Arc;
+
+const SPEC: Spec = Spec { short: "npsw", refused: "", refused_long: &[] };
+
+/// Runs `zpool remove`.
+pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
+    let parsed = parse(args, SPEC)?;
+    let has = |letter| parsed.options.iter().any(|o| o.letter == letter);
+    let names = parsed.names();
+    let Some((name, devices)) = names.split_first() else {
+        return usage("missing pool name argument");
+    };
+    let pools = Arc::clone(&ctx.pools);
+    let _change = pools.change();
+    let imported = open(ctx, name).map_err(Stop::Fail)?;
+    if has('s') && has('n') {
+        ctx.complain("stop request ignored");
+        return Ok(0);
+    }
+    if has('s') {
+        if !devices.is_empty() {
+            return usage("too many arguments");
+        }
+        if has('w') {
+            return usage("invalid option combination: -w cannot be used with -s");
+        }
+        // Nothing is ever being removed.
+        return fail("cannot cancel removal: operation is not in progress");
+    }
+    if devices.is_empty() {
+        return usage("missing device");
+    }
+    let mut good = true;
+    for device in devices {
+        let done = match has('n') {
+            true => memory(&imported, device, has('p'), ctx),
+            false => remove(&imported, device).map_err(Stop::Fail),
+        };
+        match done {
+            Ok(()) => {}
+            Err(Stop::Fail(why)) => {
+                ctx.complain(format_args!("cannot remove {device}: {why}"));
+                good = false;
+            }
+            Err(stop) => return Err(stop),
+        }
+    }
+    if good && !has('n') {
+        ctx.changed(&imported);
+    }
+    cachefile::update(&pools);
+    Ok(i32::from(!good))
+}
+
+/// Says how much memory the mapping of a removed vdev would take (`zpool_vdev_indirect_size`): devices without blocks of the
+/// pool leave none.
+fn memory(imported: &Imported, device: &str, exact: bool, ctx: &mut Context) -> Result<(), Stop> {
+    let guid = guid_called(imported, device);
+    let guid = guid.ok_or_else(|| Stop::Fail(RemoveError::NoDevice.to_string()))?;
+    if imported.pool().store().vdevs().find(guid).is_some() {
+        let why = RemoveError::Unsupported("a device that holds data");
+        return Err(Stop::Fail(why.to_string()));
+    }
+    match exact {
+        true => writeln!(ctx.out, "{device} 0")?,
+        false => writeln!(ctx.out, "Memory that will be used after removing {device}: 0")?,
+    }
+    Ok(())
+}
+
+/// Removes a device; the error is what comes after `cannot remove …: `.
+fn remove(imported: &Imported, device: &str) -> Result<(), String> {
+    let guid = guid_called(imported, device).ok_or_else(|| RemoveError::NoDevice.to_string())?;
+    imported.writable()?.remove(guid).map_err(|e| match e {
+        RemoveError::Engine(e) => reason(&e),
+        e => e.to_string(),
+    })
+}

@@ -1,0 +1,77 @@
+//! `zpool initialize` and `zpool trim`, and what `zpool status`, `zpool wait`, the history and the events say of them, by
+//! the real binary.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // A failure fails the test.
+
+mod common;
+
+use common::Session;
+
+#[test]
+fn free_space_is_overwritten_and_trimmed() {
+    let s = Session::mirror();
+    let a = s.path("a").display().to_string();
+    let line = |options: &str| {
+        let text = s.run(&format!("zpool status {options} tank")).ok();
+        text.lines().find(|line| line.contains(&a)).unwrap().to_string()
+    };
+    assert!(line("-i").ends_with("(uninitialized)"), "{}", line("-i"));
+    assert!(line("-t").ends_with("(untrimmed)"), "{}", line("-t"));
+    s.run("zpool initialize -w tank").ok();
+    assert!(line("-i").contains("(100% initialized, completed at "), "{}", line("-i"));
+    s.run("zpool trim tank").ok();
+    s.run("zpool wait -t trim,initialize tank").ok();
+    assert!(line("-t").contains("(100% trimmed, completed at "), "{}", line("-t"));
+    s.run("zpool initialize -u tank").ok();
+    assert!(line("-i").ends_with("(uninitialized)"), "{}", line("-i"));
+    s.run(&format!("zpool initialize -z tank {a}")).ok();
+    s.run("zpool wait -t initialize tank").ok();
+    let history = s.run("zpool history -i tank").ok();
+    for said in ["activated", "complete"] {
+        for name in ["initialize", "trim"] {
+            assert!(history.contains(&format!("{name} vdev={a} {said}")), "{history}");
+        }
+    }
+    assert!(history.contains(&format!("uninitialize vdev={a}")), "{history}");
+    let events = s.run("zpool events -H").ok();
+    for name in ["initialize_start", "initialize_finish", "trim_start", "trim_finish"] {
+        assert!(events.contains(&format!("sysevent.fs.zfs.{name}")), "{events}");
+    }
+    s.run("zpool export tank").ok();
+    cenote_testpools::judge(s.dir.path(), "tank");
+    // OpenZFS finds the state where it keeps it.
+    let objects = cenote_testpools::zdb(s.dir.path(), "tank", &["-dddd"]);
+    for entry in ["com.delphix:vdev_initialize_state = 4", "org.openzfs:vdev_initialize_value = 0"]
+    {
+        assert_eq!(objects.matches(entry).count(), 1, "{entry}");
+    }
+    for name in ["vdev_trim_state = 4", "vdev_trim_rate = 0", "vdev_trim_partial = 0"] {
+        assert_eq!(objects.matches(&format!("org.zfsonlinux:{name}")).count(), 2, "{name}");
+    }
+}
+
+#[test]
+fn what_cannot_be_done_is_refused() {
+    let s = Session::mirror();
+    let a = s.path("a").display().to_string();
+    let fails = |line: &str, why: &str| assert_eq!(s.run(line).fails(1), why, "{line}");
+    fails(
+        &format!("zpool initialize -c tank {a}"),
+        &format!("cannot initialize '{a}': there is no active initialization"),
+    );
+    fails(
+        &format!("zpool trim -s tank {a}"),
+        &format!("cannot trim '{a}': there is no active trim"),
+    );
+    fails("zpool initialize tank nosuch", "cannot initialize 'nosuch': no such device in pool");
+    for (line, why) in [
+        ("zpool initialize -cs tank", "-c cannot be combined with other options"),
+        ("zpool initialize -sz tank", "-s cannot be combined with other options"),
+        ("zpool initialize -uw tank", "-w cannot be used with -c, -s or -u"),
+        ("zpool initialize", "missing pool name argument"),
+        ("zpool trim -cw tank", "-w cannot be used with -c or -s"),
+    ] {
+        let said = s.run(line).fails(2);
+        assert!(said.starts_with(why), "{line}: {said}");
+    }
+}

@@ -1,0 +1,111 @@
+//! Pools whose devices do not take what a transaction group writes (`zio_suspend`, `zio_resume`).
+//!
+//! # Idea
+//!
+//! The sync thread is the only one that has to write: what a commit cannot put into a log waits for its group. So where a
+//! top-level vdev takes nothing any more the sync thread is held with the writes that failed (`cenote_vdev`'s
+//! `suspend`), and with it all who wait for its group. The pool is *suspended*:
+//!
+//! - Changes wait before they are assigned to a group, and can be interrupted; with `failmode=continue` they fail.
+//! - Commands that look see the last group on disk. Those that change something are refused.
+//! - [`Engine::resume`] opens the devices anew, and has what is held written again. What a device has lost that was written
+//!   since its last flush is written again as well. So nothing is lost that was acknowledged, or is going to be.
+//! - [`Engine::abandon`] gives the group up: the pool stays as the last group on disk left it, with what its intent logs have.
+//!
+//! With `failmode=panic` nothing is held, as a process that has the pools of others does not end for one of them: the group
+//! fails, and the pool is suspended until it is imported again. The same holds for what is wrong in memory.
+//!
+//! What is only unreadable suspends no pool.
+
+use super::sync::Core;
+use super::{Engine, EngineError, Shared};
+use cenote_pool::events::{self, PoolFailure};
+use cenote_pool::reopen::Restore;
+use parking_lot::MutexGuard;
+use std::time::Duration;
+
+/// How often a command that waits for a group looks whether the pool is suspended.
+const LOOK: Duration = Duration::from_millis(100);
+
+impl Shared {
+    /// No device takes a write of the group. Returns whether it is held until the devices are back.
+    pub(super) fn hold(&self, why: &str) -> bool {
+        let store = &self.disk.store;
+        let failmode = events::failmode(store);
+        tracing::error!(
+            failmode,
+            "the pool has encountered an uncorrectable I/O failure and has been suspended: {why}"
+        );
+        if failmode == "panic" {
+            return false;
+        }
+        let refuses = failmode == "continue";
+        self.tx_state.hold(why, refuses, || PoolFailure::Suspended.post(store));
+        true
+    }
+}
+
+impl Engine {
+    /// Whether the pool is suspended, and may go on ([`Engine::resume`]).
+    pub fn waits_for_devices(&self) -> bool {
+        self.shared.tx_state.failure().is_none() && self.shared.tx_state.held().is_some()
+    }
+
+    /// Opens the devices of a suspended pool anew, and writes what is held again, for which this waits.
+    ///
+    /// # Errors
+    /// The pool is still suspended.
+    pub fn resume(&self) -> Result<(), EngineError> {
+        if let Some(why) = self.shared.tx_state.failure() {
+            return Err(EngineError::Suspended(why));
+        }
+        if !self.waits_for_devices() {
+            return Ok(());
+        }
+        self.shared.disk.mmp.check().map_err(|why| {
+            self.shared.suspend(&why);
+            EngineError::Suspended(why)
+        })?;
+        let (pool, tree) = (self.pool(), self.shared.disk.tree());
+        let leaves: Vec<u64> = tree.leaves().iter().map(|leaf| leaf.guid()).collect();
+        let restored = pool.restore(&leaves, Restore::Failure);
+        restored.map_err(|e| EngineError::Unsupported(e.to_string()))?;
+        let suspension = tree.suspension();
+        tracing::warn!(
+            pool = pool.name(),
+            "was suspended and is being resumed: failed I/O is tried again"
+        );
+        let resumed = suspension.resume();
+        self.shared.tx_state.resumed(|| suspension.why().is_none());
+        resumed.map_err(EngineError::Suspended)
+    }
+
+    /// Gives up what a suspended pool holds: it stays as its last group on disk left it. Nothing happens to one that is not
+    /// suspended.
+    pub fn abandon(&self) {
+        if let Some(why) = self.shared.tx_state.held() {
+            self.shared.suspend(&why);
+        }
+    }
+
+    /// Holds nothing from now on, whatever devices do: the pool is about to end, and waits for none.
+    pub fn hold_no_more(&self) {
+        self.abandon();
+        self.shared.disk.tree().suspension().abandon();
+    }
+
+    /// What the sync thread owns, once that writes nothing.
+    ///
+    /// # Errors
+    /// The group that is being written waits for devices.
+    pub(super) fn core(&self) -> Result<MutexGuard<'_, Core>, EngineError> {
+        loop {
+            if let Some(core) = self.core.try_lock_for(LOOK) {
+                return Ok(core);
+            }
+            if let Some(why) = self.shared.tx_state.held() {
+                return Err(EngineError::Suspended(why));
+            }
+        }
+    }
+}

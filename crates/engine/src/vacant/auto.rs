@@ -1,0 +1,187 @@
+//! `autotrim=on` (`vdev_autotrim_thread`).
+
+use super::walk::{ROOM, trim, worth_trimming};
+use crate::tunables::TRIM_TXG_BATCH;
+use crate::{Engine, Shared};
+use cenote_store::alloc::TXG_DEFER_SIZE;
+use cenote_vdev::Vdev;
+use parking_lot::{Condvar, Mutex};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The name of the thread.
+const NAME: &str = "autotrim";
+/// A metaslab of which so large a part was freed does not wait.
+const MUCH: u64 = 32;
+/// Bytes that are worth a transaction group to have them back.
+const WORTH: u64 = 4 << 20;
+
+#[derive(Default)]
+struct State {
+    on: bool,
+    /// A group was written since the thread last looked.
+    look: bool,
+    ended: bool,
+    /// Bytes that were freed and not back when the last group was on disk.
+    deferred: u64,
+    /// So many groups are asked for.
+    asks: u64,
+    /// There is a thread.
+    runs: bool,
+}
+
+/// The thread that tells devices what was freed.
+#[derive(Default)]
+pub(crate) struct Auto {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Auto {
+    /// A transaction group is on disk. What was freed comes back with later ones: if that is much, and nothing else
+    /// asks for them, this does.
+    pub fn group_done(&self, shared: &Shared) {
+        let deferred = shared.disk.allocator.deferred();
+        let asks = {
+            let mut state = self.state.lock();
+            if !state.on || state.ended {
+                return;
+            }
+            state.look = true;
+            self.changed.notify_all();
+            state.asks = match deferred {
+                few if few < WORTH => 0,
+                more if more > state.deferred => TXG_DEFER_SIZE + 1,
+                _ => state.asks.saturating_sub(1),
+            };
+            state.deferred = deferred;
+            state.asks > 0
+        };
+        if asks {
+            // A suspended pool takes no changes.
+            let _suspended = shared.queue.later(&shared.tx_state, |_| Ok(()));
+        }
+    }
+
+    /// Ends the thread, and lets no other begin. Whether it has ended by then.
+    pub fn end(&self, until: Instant) -> bool {
+        let mut state = self.state.lock();
+        state.ended = true;
+        self.changed.notify_all();
+        while state.runs && !self.changed.wait_until(&mut state, until).timed_out() {}
+        !state.runs
+    }
+
+    /// Lets a thread begin again.
+    pub fn begin_again(&self) {
+        self.state.lock().ended = false;
+    }
+
+    /// Waits for the next group; whether to go on.
+    fn wait(&self) -> bool {
+        let mut state = self.state.lock();
+        loop {
+            if state.ended {
+                return false;
+            }
+            if state.on && std::mem::take(&mut state.look) {
+                return true;
+            }
+            self.changed.wait(&mut state);
+        }
+    }
+
+    fn goes_on(&self) -> bool {
+        let state = self.state.lock();
+        state.on && !state.ended
+    }
+}
+
+impl Engine {
+    /// Does as the property `autotrim` says from now on.
+    pub(crate) fn follow_autotrim(&self) {
+        let on = self.pool().get("autotrim").is_some_and(|set| set.exact == "on");
+        let (shared, auto) = (&self.shared, &self.shared.vacant.auto);
+        let mut state = auto.state.lock();
+        state.on = on;
+        // Under the lock: of two that set the property the later one counts.
+        shared.disk.allocator.note_freed(on);
+        if on && !state.ended && !state.runs {
+            let theirs = Thread(shared.clone());
+            let work = move || {
+                let alarm = theirs.0.disk.store.alarm().clone();
+                alarm.guard(NAME, || run(&theirs.0));
+            };
+            state.runs = true;
+            drop(state);
+            if let Err(e) = std::thread::Builder::new().name(NAME.into()).spawn(work) {
+                tracing::warn!("nothing is trimmed: {e}");
+            }
+        }
+    }
+}
+
+/// Says when the thread is over, however it ends.
+struct Thread(Arc<Shared>);
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        let auto = &self.0.vacant.auto;
+        auto.state.lock().runs = false;
+        auto.changed.notify_all();
+    }
+}
+
+fn run(shared: &Arc<Shared>) {
+    // The group after which a metaslab was last looked at.
+    let mut last: BTreeMap<(u64, u64), u64> = BTreeMap::new();
+    while shared.vacant.auto.wait() {
+        shared.disk.allocator.wait_deferred();
+        let txg = shared.tx_state.synced_txg();
+        for (vdev, metaslab, freed, size) in shared.disk.allocator.note_freed(true) {
+            let since = *last.entry((vdev, metaslab)).or_insert(txg);
+            let waited = txg.saturating_sub(since) >= TRIM_TXG_BATCH.get();
+            if waited || freed >= size / MUCH {
+                last.insert((vdev, metaslab), txg);
+                tell_freed(shared, vdev, metaslab);
+            }
+        }
+        if !shared.vacant.auto.goes_on() {
+            // It was switched off meanwhile.
+            let state = shared.vacant.auto.state.lock();
+            shared.disk.allocator.note_freed(state.on);
+        }
+    }
+}
+
+/// Tells all devices of a top-level vdev what was freed in one of its metaslabs.
+fn tell_freed(shared: &Arc<Shared>, vdev: u64, metaslab: u64) {
+    while shared.vacant.auto.goes_on() {
+        let Some(freed) = shared.disk.allocator.disable_freed(vdev, metaslab, ROOM) else { return };
+        // Looked up when the metaslab is disabled: devices join and leave.
+        let tree = shared.disk.tree();
+        let Some(top) = tree.top(vdev).filter(|_| !freed.ranges.is_empty()) else { return };
+        let mut leaves = Vec::new();
+        collect(top, &mut leaves);
+        leaves.retain(|leaf| leaf.can_trim());
+        for (i, (start, end)) in freed.ranges.iter().enumerate() {
+            if i > 0 && freed.is_in_the_way() {
+                freed.remember(freed.ranges.get(i..).unwrap_or_default());
+                break;
+            }
+            for leaf in &leaves {
+                let range = top.range_on(leaf.guid(), *start..*end).and_then(worth_trimming);
+                // A device that fails keeps what it has.
+                let _failed = range.map(|range| trim(shared, leaf, range, top.ashift()));
+            }
+        }
+    }
+}
+
+fn collect(vdev: &Arc<Vdev>, leaves: &mut Vec<Arc<Vdev>>) {
+    if vdev.is_leaf() {
+        leaves.push(vdev.clone());
+    }
+    vdev.children().iter().for_each(|child| collect(child, leaves));
+}

@@ -1,0 +1,399 @@
+//! What cannot be read goes into the pool's error logs: it is named in all datasets that share it, survives an export, and
+//! leaves the logs when it is found right or gone. OpenZFS's `zdb` shows the logs, and finds nothing wrong with
+//! the pool; where it is not installed these tests fail.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod rig;
+
+use cenote_engine::Engine;
+use cenote_engine::change::{Kind, NewClone, NewDataset, NewSnapshot};
+use cenote_engine::tunables::SCAN_SUSPEND_PROGRESS;
+use cenote_pool::Pool;
+use cenote_pool::errlog::DataError;
+use cenote_pool::props::PropChange;
+use cenote_zpl::FileSystem;
+use rig::{Rig, account, bytes, changes, fill, open};
+use std::collections::BTreeSet;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const LEN: usize = 100_000;
+/// Where blocks begin on a device.
+const START: u64 = 4 << 20;
+
+fn made(by_head: bool) -> (Rig, Arc<Engine>) {
+    let rig = Rig::new(96 << 20);
+    let named: &[(String, bool)] = match by_head {
+        true => &[("head_errlog".into(), true)],
+        false => &[],
+    };
+    let engine = rig.create_choosing("a", 12, named);
+    assert_eq!(engine.pool().features().is_enabled("head_errlog"), by_head);
+    fill(&open(&engine), 0..3, LEN);
+    engine.sync().unwrap();
+    (rig, engine)
+}
+
+fn number(fs: &FileSystem, file: u64) -> u64 {
+    fs.lookup(fs.root(), format!("file {file}").as_bytes()).unwrap()
+}
+
+/// All is well with the pool. OpenZFS 2.1 does not open one with `head_errlog`.
+fn finish(rig: &Rig, engine: Arc<Engine>, by_head: bool) {
+    engine.export(false).unwrap();
+    drop(engine);
+    if by_head {
+        let engine = rig.import();
+        account(&engine.pool());
+        engine.export(false).unwrap();
+    } else {
+        rig.judge_blocks();
+    }
+}
+
+/// The same, of a pool that has damage: the log outlives an import.
+fn finish_damaged(rig: &Rig, engine: Arc<Engine>) {
+    let listed = logged(&engine);
+    engine.export(false).unwrap();
+    drop(engine);
+    let engine = rig.import();
+    assert_eq!(logged(&engine), listed);
+    engine.export(false).unwrap();
+}
+
+/// Turns the first block of a file around, or back.
+fn turn(rig: &Rig, engine: &Engine, file: u64) {
+    turn_in(rig, engine, "tank", number(&open(engine), file));
+}
+
+/// The same, of an object of a dataset.
+fn turn_in(rig: &Rig, engine: &Engine, dataset: &str, object: u64) {
+    let pool = engine.pool();
+    let dataset = pool.dsl().find(dataset).unwrap().unwrap();
+    let contents = pool.dsl().open_objset(&dataset).unwrap();
+    let bp = contents.object(object).unwrap().block_pointer(0, 0).unwrap();
+    let disk = std::fs::OpenOptions::new().read(true).write(true).open(rig.file("a")).unwrap();
+    for dva in bp.dvas() {
+        let mut block = [0; 512];
+        disk.read_exact_at(&mut block, START + dva.offset).unwrap();
+        block.iter_mut().for_each(|b| *b = !*b);
+        disk.write_all_at(&block, START + dva.offset).unwrap();
+    }
+}
+
+/// Whether a file can be read from the devices.
+fn reads(engine: &Engine, file: u64) -> bool {
+    engine.pool().store().drop_caches();
+    let fs = open(engine);
+    let mut data = vec![0; LEN];
+    let read = fs.read(number(&fs, file), 0, &mut data).is_ok();
+    assert!(!read || data == bytes(file, LEN));
+    read
+}
+
+fn dataset(pool: &Pool, name: &str) -> u64 {
+    pool.dsl().find(name).unwrap().unwrap().ds_obj
+}
+
+/// What is listed, nothing of which is in memory only.
+fn logged(engine: &Engine) -> Vec<DataError> {
+    engine.sync().unwrap();
+    let pool = engine.pool();
+    assert_eq!(pool.store().pending_errors(), []);
+    pool.data_errors().unwrap()
+}
+
+fn logs(pool: &Pool) -> [u64; 2] {
+    ["errlog_last", "errlog_scrub"].map(|name| pool.directory().u64(name).unwrap().unwrap_or(0))
+}
+
+/// The logs that are there, as OpenZFS shows them.
+fn zdb(rig: &Rig, pool: &Pool) -> String {
+    let show = |log: u64| {
+        let mut zdb = cenote_testpools::zdb_command(&["-e", "-p"]);
+        zdb.arg(rig.path()).args(["-dddd", "tank", &log.to_string()]);
+        cenote_testpools::zdb_output(zdb).1
+    };
+    let mut text = String::new();
+    for log in logs(pool).into_iter().filter(|log| *log != 0) {
+        text += &show(log);
+    }
+    text
+}
+
+#[test]
+fn errors_survive_an_export() {
+    for by_head in [false, true] {
+        let (rig, engine) = made(by_head);
+        let root = dataset(&engine.pool(), "tank");
+        let objects = [0, 2].map(|file| number(&open(&engine), file));
+        turn(&rig, &engine, 0);
+        turn(&rig, &engine, 2);
+        assert!(!reads(&engine, 0) && reads(&engine, 1) && !reads(&engine, 2));
+        let listed = objects.map(|object| (root, object));
+        assert_eq!(logged(&engine), listed);
+        assert_eq!(engine.pool().error_count().unwrap(), 2);
+        // The same again writes nothing.
+        let txg = engine.pool().uberblock().txg;
+        assert!(!reads(&engine, 0));
+        engine.sync().unwrap();
+        assert_eq!(engine.pool().uberblock().txg, txg);
+        engine.export(false).unwrap();
+        let pool = engine.pool();
+        drop(engine);
+        if !by_head {
+            let text = zdb(&rig, &pool);
+            let key = format!("{root:x}:{:x}:0:0", objects[0]);
+            assert!(text.contains("persistent error log") && text.contains(&key), "{text}");
+        }
+        drop(pool);
+        let engine = rig.import();
+        assert_eq!(engine.pool().data_errors().unwrap(), listed);
+        turn(&rig, &engine, 0);
+        turn(&rig, &engine, 2);
+        scrub(&engine);
+        assert_eq!((logged(&engine), logs(&engine.pool())), (vec![], [0, 0]));
+        assert_eq!(engine.pool().error_count().unwrap(), 0);
+        finish(&rig, engine, by_head);
+    }
+}
+
+/// Waits for the scrub under way.
+fn finished(engine: &Engine) {
+    let begun = Instant::now();
+    while engine.is_scanning() {
+        assert!(begun.elapsed() < Duration::from_secs(120));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn scrub(engine: &Engine) {
+    engine.scrub().unwrap();
+    finished(engine);
+}
+
+/// What a scrub finds is named and survives an export; once it finds all right, nothing is named.
+#[test]
+fn a_scrub_exchanges_the_logs() {
+    for by_head in [false, true] {
+        let (rig, engine) = made(by_head);
+        let root = dataset(&engine.pool(), "tank");
+        let objects = [0, 1].map(|file| (root, number(&open(&engine), file)));
+        turn(&rig, &engine, 0);
+        turn(&rig, &engine, 1);
+        engine.pool().store().drop_caches();
+        scrub(&engine);
+        assert_eq!(logged(&engine), objects);
+        assert_eq!(logs(&engine.pool())[1], 0);
+        engine.export(false).unwrap();
+        drop(engine);
+        let engine = rig.import();
+        assert_eq!(logged(&engine), objects);
+        turn(&rig, &engine, 1);
+        scrub(&engine);
+        assert_eq!(logged(&engine), objects[..1]);
+        turn(&rig, &engine, 0);
+        scrub(&engine);
+        assert_eq!((logged(&engine), logs(&engine.pool())), (vec![], [0, 0]));
+        // It may be found wrong again.
+        turn(&rig, &engine, 0);
+        assert!(!reads(&engine, 0));
+        assert_eq!(logged(&engine), objects[..1]);
+        turn(&rig, &engine, 0);
+        // What was found right leaves the log.
+        let block = engine.pool().store().errors();
+        let birth = {
+            let pool = engine.pool();
+            let contents = pool.dsl().open_objset(&pool.dsl().root().unwrap()).unwrap();
+            contents.object(objects[0].1).unwrap().block_pointer(0, 0).unwrap().physical_birth()
+        };
+        engine.pool().store().errors_healed(&[(block[0], birth)]);
+        engine.write_config().unwrap();
+        assert_eq!(logged(&engine), []);
+        finish(&rig, engine, by_head);
+    }
+}
+
+/// A scrub that is cancelled says nothing of what it has not looked at; one that goes on after an import has its log still.
+#[test]
+fn a_scrub_that_is_cancelled_forgets_nothing() {
+    for by_head in [false, true] {
+        let (rig, engine) = made(by_head);
+        let root = dataset(&engine.pool(), "tank");
+        let objects = [0, 1, 2].map(|file| (root, number(&open(&engine), file)));
+        turn(&rig, &engine, 0);
+        assert!(!reads(&engine, 0));
+        assert_eq!(logged(&engine), objects[..1]);
+        SCAN_SUSPEND_PROGRESS.set(1).unwrap();
+        engine.scrub().unwrap();
+        turn(&rig, &engine, 1);
+        assert!(!reads(&engine, 1));
+        assert_eq!(logged(&engine), objects[..2]);
+        assert!(!logs(&engine.pool()).contains(&0));
+        engine.export(false).unwrap();
+        drop(engine);
+        let engine = rig.import();
+        assert_eq!(logged(&engine), objects[..2]);
+        turn(&rig, &engine, 2);
+        assert!(!reads(&engine, 2));
+        let pool = engine.pool();
+        assert_eq!(logged(&engine), objects);
+        let last = logs(&pool)[0];
+        engine.stop_scrub().unwrap();
+        assert_eq!((logged(&engine), logs(&engine.pool())), (objects.to_vec(), [last, 0]));
+        assert_eq!(engine.pool().error_count().unwrap(), 3);
+        // One that goes on after an import is to be the whole one.
+        engine.scrub().unwrap();
+        drop(pool);
+        engine.export(false).unwrap();
+        drop(engine);
+        SCAN_SUSPEND_PROGRESS.set(0).unwrap();
+        let engine = rig.import();
+        finished(&engine);
+        assert_eq!(logged(&engine), objects);
+        [0, 1, 2].into_iter().for_each(|file| turn(&rig, &engine, file));
+        scrub(&engine);
+        assert_eq!((logged(&engine), logs(&engine.pool())), (vec![], [0, 0]));
+        finish(&rig, engine, by_head);
+    }
+}
+
+#[test]
+fn snapshots_and_clones_share_damage() {
+    let (rig, engine) = made(true);
+    let changes = changes(&engine);
+    let names = vec!["tank@s".to_string()];
+    changes.snapshot(&NewSnapshot { names: names.clone(), props: vec![] }).unwrap();
+    let new = NewClone { origin: "tank@s".into(), name: "tank/clone".into(), props: vec![] };
+    changes.clone_snapshot(&new).unwrap();
+    let object = number(&open(&engine), 0);
+    let of = |names: &[&str]| {
+        let pool = engine.pool();
+        names.iter().map(|name| (dataset(&pool, name), object)).collect::<BTreeSet<_>>()
+    };
+    let listed = || logged(&engine).into_iter().collect::<BTreeSet<_>>();
+    turn(&rig, &engine, 0);
+    assert!(!reads(&engine, 0));
+    assert_eq!(listed(), of(&["tank", "tank@s", "tank/clone"]));
+    // Whose the block is changes with a promotion.
+    changes.promote("tank/clone").unwrap();
+    assert_eq!(listed(), of(&["tank", "tank/clone@s", "tank/clone"]));
+    // The file system gets another block.
+    let fs = open(&engine);
+    fs.unlink(fs.root(), b"file 0", &|_| false).unwrap();
+    engine.sync().unwrap();
+    assert_eq!(listed(), of(&["tank/clone@s", "tank/clone"]));
+    drop(fs);
+    // Nothing has it any more.
+    engine.close(dataset(&engine.pool(), "tank")).unwrap();
+    engine.export(false).unwrap();
+    drop(changes);
+    drop(engine);
+    let engine = rig.import();
+    assert_eq!(engine.pool().error_count().unwrap(), 1);
+    let clone = engine.live(dataset(&engine.pool(), "tank/clone")).unwrap();
+    let clone = FileSystem::open_live(clone, cenote_zpl::Settings::default()).unwrap();
+    clone.unlink(clone.root(), b"file 0", &|_| false).unwrap();
+    drop(clone);
+    let changes = rig::changes(&engine);
+    assert!(changes.promote("tank").is_ok());
+    engine.close(dataset(&engine.pool(), "tank/clone")).unwrap();
+    changes.destroy("tank/clone").unwrap();
+    changes.destroy_snapshots(&names, false).unwrap();
+    engine.sync().unwrap();
+    assert_eq!(engine.pool().data_errors().unwrap(), []);
+    engine.sync().unwrap();
+    assert_eq!(engine.pool().error_count().unwrap(), 0);
+    drop(changes);
+    finish(&rig, engine, true);
+}
+
+fn file_system(engine: &Engine, name: &str) -> Arc<FileSystem> {
+    let live = engine.live(dataset(&engine.pool(), name)).unwrap();
+    FileSystem::open_live(live, cenote_zpl::Settings::default()).unwrap()
+}
+
+/// Two file systems may have different blocks in the same place that were born in the same group.
+#[test]
+fn what_is_gone_from_one_file_system_stays_with_the_other() {
+    let (rig, engine) = made(true);
+    let changes = changes(&engine);
+    for name in ["tank/a", "tank/b"] {
+        let new = NewDataset { name: name.into(), kind: Kind::Filesystem, props: vec![] };
+        changes.create(&new).unwrap();
+    }
+    let both = ["tank/a", "tank/b"].map(|name| file_system(&engine, name));
+    both.iter().for_each(|fs| fill(fs, 0..1, LEN));
+    engine.sync().unwrap();
+    let object = number(&both[0], 0);
+    assert_eq!(number(&both[1], 0), object);
+    engine.pool().store().drop_caches();
+    for (fs, name) in both.iter().zip(["tank/a", "tank/b"]) {
+        turn_in(&rig, &engine, name, object);
+        assert!(fs.read(object, 0, &mut [0; 100]).is_err());
+    }
+    let listed = ["tank/a", "tank/b"].map(|name| (dataset(&engine.pool(), name), object));
+    assert_eq!(logged(&engine), listed);
+    both[0].unlink(both[0].root(), b"file 0", &|_| false).unwrap();
+    engine.sync().unwrap();
+    assert_eq!(logged(&engine), listed[1..]);
+    assert_eq!(logged(&engine), listed[1..]);
+    assert_eq!(engine.pool().error_count().unwrap(), 1);
+    drop(both);
+    listed.iter().for_each(|(id, _)| engine.close(*id).unwrap());
+    drop(changes);
+    finish_damaged(&rig, engine);
+}
+
+/// A snapshot has what was written in its own group: that is damaged still when the file is gone.
+#[test]
+fn a_snapshot_has_what_its_own_group_wrote() {
+    let (rig, engine) = made(true);
+    let changes = changes(&engine);
+    let fs = open(&engine);
+    fill(&fs, 3..4, LEN);
+    let names = vec!["tank@s".to_string()];
+    changes.snapshot(&NewSnapshot { names, props: vec![] }).unwrap();
+    let object = number(&fs, 3);
+    let snapshot = engine.pool().dsl().find("tank@s").unwrap().unwrap();
+    let contents = engine.pool().dsl().open_objset(&snapshot).unwrap();
+    let bp = contents.object(object).unwrap().block_pointer(0, 0).unwrap();
+    assert_eq!(bp.physical_birth(), snapshot.ds.creation_txg);
+    drop(contents);
+    turn(&rig, &engine, 3);
+    assert!(!reads(&engine, 3));
+    fs.unlink(fs.root(), b"file 3", &|_| false).unwrap();
+    engine.sync().unwrap();
+    for _ in 0..2 {
+        assert_eq!(logged(&engine), [(snapshot.ds_obj, object)]);
+    }
+    drop((fs, changes));
+    finish_damaged(&rig, engine);
+}
+
+#[test]
+fn a_log_gets_the_other_form_with_the_feature() {
+    let (rig, engine) = made(false);
+    let root = dataset(&engine.pool(), "tank");
+    let objects = [0, 1].map(|file| (root, number(&open(&engine), file)));
+    turn(&rig, &engine, 0);
+    turn(&rig, &engine, 1);
+    assert!(!reads(&engine, 0) && !reads(&engine, 1));
+    let fs = open(&engine);
+    fs.unlink(fs.root(), b"file 1", &|_| false).unwrap();
+    drop(fs);
+    assert_eq!(logged(&engine), objects);
+    let feature = cenote_format::features::by_name("head_errlog").unwrap();
+    engine.set_properties(vec![PropChange::Feature(feature)]).unwrap();
+    // What is not there any more is forgotten.
+    assert_eq!(logged(&engine), objects[..1]);
+    assert!(engine.pool().features().is_active("head_errlog"));
+    turn(&rig, &engine, 0);
+    engine.export(false).unwrap();
+    drop(engine);
+    let engine = rig.import();
+    assert_eq!(engine.pool().data_errors().unwrap(), objects[..1]);
+    finish(&rig, engine, true);
+}

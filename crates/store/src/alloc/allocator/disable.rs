@@ -1,0 +1,182 @@
+//! Disabled metaslabs, and those that want to allocate meanwhile (`metaslab_disable`, `metaslab_enable`).
+//!
+//! One metaslab after the other is out of use for the time in which something is done to some of its free ranges on
+//! devices: they are told of them, or a pattern is written there ([`Disabled`]). An allocation goes elsewhere. If its
+//! class has nothing elsewhere, it waits until no metaslab of the class is disabled, keeps out those that disable them,
+//! and tries once more. Those that work in a disabled metaslab end early then ([`Disabled::is_in_the_way`]). So
+//! their work never makes a pool look full, and an allocation waits for one request of a device at most.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cenote_format::less;
+use cenote_vdev::waiting;
+use parking_lot::{Condvar, Mutex};
+
+use super::Allocator;
+use crate::alloc::group::Group;
+use crate::alloc::metaslab::{Metaslab, Room};
+
+#[derive(Default)]
+struct Turns {
+    working: u64,
+    waiting: u64,
+}
+
+/// Keeps those that disable metaslabs of a group and those that need all of its free space apart.
+#[derive(Default)]
+pub(in crate::alloc) struct DisableGate {
+    turns: Mutex<Turns>,
+    changed: Condvar,
+    begun: AtomicU64,
+    ended: AtomicU64,
+}
+
+impl DisableGate {
+    /// Waits while somebody needs all free space.
+    fn enter(&self) {
+        let mut turns = self.turns.lock();
+        while turns.waiting > 0 {
+            self.changed.wait(&mut turns);
+        }
+        turns.working += 1;
+        self.begun.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn leave(&self) {
+        let mut turns = self.turns.lock();
+        turns.working = less!(turns.working, 1, "threads that disable metaslabs");
+        self.ended.fetch_add(1, Ordering::SeqCst);
+        self.changed.notify_all();
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.turns.lock().waiting > 0
+    }
+
+    /// So often metaslabs were disabled, and are no longer.
+    pub(in crate::alloc) fn ended(&self) -> u64 {
+        self.ended.load(Ordering::SeqCst)
+    }
+
+    /// So often metaslabs were disabled.
+    pub(in crate::alloc) fn begun(&self) -> u64 {
+        self.begun.load(Ordering::SeqCst)
+    }
+
+    /// Waits until no metaslab is disabled; none is while what is returned lives.
+    pub(in crate::alloc) fn keep_out(&self) -> KeptOut<'_> {
+        waiting::begins();
+        let mut turns = self.turns.lock();
+        turns.waiting += 1;
+        while turns.working > 0 {
+            self.changed.wait(&mut turns);
+        }
+        KeptOut(self)
+    }
+}
+
+/// See [`DisableGate::keep_out`].
+pub(in crate::alloc) struct KeptOut<'a>(&'a DisableGate);
+
+impl Drop for KeptOut<'_> {
+    fn drop(&mut self) {
+        let mut turns = self.0.turns.lock();
+        turns.waiting = less!(turns.waiting, 1, "threads that keep metaslabs enabled");
+        self.0.changed.notify_all();
+    }
+}
+
+/// Free ranges of a metaslab in which nothing is allocated while this lives.
+pub struct Disabled {
+    group: Arc<Group>,
+    metaslab: usize,
+    /// The ranges `(start, end)`, bytes of the top-level vdev, in order.
+    pub ranges: Vec<(u64, u64)>,
+}
+
+impl Disabled {
+    fn metaslab(&self) -> Option<&Metaslab> {
+        self.group.metaslabs().get(self.metaslab)
+    }
+
+    /// Whether an allocation waits for this.
+    pub fn is_in_the_way(&self) -> bool {
+        self.group.disable_gate.is_wanted()
+    }
+
+    /// Ranges that were freed, and of which devices were not told after all, count as freed once more.
+    pub fn remember(&self, ranges: &[(u64, u64)]) {
+        if let Some(metaslab) = self.metaslab() {
+            metaslab.remember_freed(ranges);
+        }
+    }
+}
+
+impl Drop for Disabled {
+    fn drop(&mut self) {
+        if let Some(metaslab) = self.metaslab() {
+            metaslab.enable();
+        }
+        self.group.disable_gate.leave();
+    }
+}
+
+impl Allocator {
+    /// Disables a metaslab, which is loaded for that; with its free ranges from byte `from` of its vdev on, for which
+    /// there is `room`: none at its end. `None`: it does not exist, or cannot be loaded.
+    pub fn disable_free(
+        self: &Arc<Self>,
+        vdev: u64,
+        metaslab: u64,
+        from: u64,
+        room: Room,
+    ) -> Option<Disabled> {
+        // It may be unloaded again before it is looked at.
+        const TRIES: usize = 4;
+        (0..TRIES).find_map(|_| {
+            let loaded = self.load(vdev, metaslab);
+            loaded.then(|| self.disable(vdev, metaslab, |found| found.free_from(from, room)))?
+        })
+    }
+
+    /// Disables a metaslab; with ranges that were freed since devices were last told, which are forgotten.
+    pub fn disable_freed(
+        self: &Arc<Self>,
+        vdev: u64,
+        metaslab: u64,
+        room: Room,
+    ) -> Option<Disabled> {
+        self.disable(vdev, metaslab, |found| Some(found.take_freed(room)))
+    }
+
+    fn disable(
+        self: &Arc<Self>,
+        vdev: u64,
+        metaslab: u64,
+        ranges: impl FnOnce(&Metaslab) -> Option<Vec<(u64, u64)>>,
+    ) -> Option<Disabled> {
+        let metaslab = usize::try_from(metaslab).ok()?;
+        let group = self.layout().group_with(vdev, metaslab)?.clone();
+        let found = group.metaslabs().get(metaslab)?;
+        group.disable_gate.enter();
+        found.disable();
+        let mut disabled = Disabled { group: group.clone(), metaslab, ranges: Vec::new() };
+        disabled.ranges = ranges(found)?;
+        Some(disabled)
+    }
+
+    /// Whether what is freed is noted from now on, to tell devices of it. Returns (vdev, metaslab, bytes of which they
+    /// were not told yet, bytes of the metaslab) where there are any.
+    pub fn note_freed(&self, note: bool) -> Vec<(u64, u64, u64, u64)> {
+        let layout = self.layout();
+        let all = layout.all_groups().flat_map(|group| {
+            let of = |metaslab: &Metaslab| {
+                let bytes = metaslab.note_freed(note);
+                (group.vdev(), metaslab.id(), bytes, metaslab.extent().size)
+            };
+            group.members().map(of).collect::<Vec<_>>()
+        });
+        all.filter(|(_, _, bytes, _)| *bytes > 0).collect()
+    }
+}

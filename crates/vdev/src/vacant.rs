@@ -1,0 +1,81 @@
+//! Requests to a leaf's device where nothing is allocated: it is told that something is free, or a pattern is written
+//! there.
+//!
+//! They are not waited for by whoever has a block written, so they have a count of their own. A leaf that leaves its
+//! vdev, or goes out of use, may become another pool's as soon as its labels allow it. What is under way until then is
+//! waited for ([`Vdev::is_vacant_idle_within`]), and nothing begins on a leaf that is leaving.
+
+use std::io::{self, ErrorKind};
+use std::ops::Range;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+use cenote_format::LABEL_START;
+use cenote_format::label::{LABEL_END, LABEL_SIZE};
+use parking_lot::{Condvar, Mutex};
+
+use crate::device::Device;
+use crate::vdev::Vdev;
+
+/// How many such requests the device has.
+#[derive(Default)]
+pub(crate) struct Vacant {
+    under_way: Mutex<usize>,
+    changed: Condvar,
+}
+
+/// One of them.
+struct UnderWay<'a>(&'a Vacant);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let mut under_way = self.0.under_way.lock();
+        *under_way = under_way.saturating_sub(1);
+        self.0.changed.notify_all();
+    }
+}
+
+impl Vacant {
+    fn begin(&self) -> UnderWay<'_> {
+        *self.under_way.lock() += 1;
+        UnderWay(self)
+    }
+}
+
+/// Does something to `range`, bytes of the leaf's allocatable space, on its device.
+///
+/// Errors: those of `work`; the leaf is leaving, its pool is suspended for good, or it has no device (`NotFound`); the range is not all of its space.
+pub(crate) fn on_device(
+    leaf: &Vdev,
+    range: &Range<u64>,
+    work: impl FnOnce(&dyn Device, Range<u64>) -> io::Result<()>,
+) -> io::Result<()> {
+    // Counted before the leaf is looked at: it is marked as leaving, or loses its device, before the count is looked at.
+    let _under_way = leaf.vacant.begin();
+    if leaf.leaving.load(SeqCst) || leaf.is_fenced() {
+        return Err(ErrorKind::NotFound.into());
+    }
+    let device = leaf.device().ok_or(ErrorKind::NotFound)?;
+    let data_end = (device.size() / LABEL_SIZE * LABEL_SIZE).saturating_sub(LABEL_END);
+    let start = range.start.saturating_add(LABEL_START);
+    let end = range.end.saturating_add(LABEL_START);
+    match start < end && end <= data_end {
+        true => work(device.as_ref(), start..end),
+        false => Err(ErrorKind::InvalidInput.into()),
+    }
+}
+
+impl Vdev {
+    /// Waits until the device of this leaf, which is leaving or out of use, has no request any more where nothing is
+    /// allocated; `most` at most. Whether that is so.
+    pub fn is_vacant_idle_within(&self, most: Duration) -> bool {
+        let until = Instant::now() + most;
+        let mut under_way = self.vacant.under_way.lock();
+        while *under_way > 0 {
+            if self.vacant.changed.wait_until(&mut under_way, until).timed_out() {
+                return *under_way == 0;
+            }
+        }
+        true
+    }
+}
