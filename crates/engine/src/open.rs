@@ -65,9 +65,6 @@ impl Engine {
             return Err(ImportError::NoHostid(candidate.name.clone()));
         }
         let logs = capable::check_pool(&pool).map_err(refused)?;
-        if options.checkpoint {
-            write_rewound(&pool).map_err(refused)?;
-        }
         let last = match pool.uberblock() {
             Uberblock { checkpoint_txg: 0, txg, .. } => *txg,
             // Rewound: what the pool has now was written up to then.
@@ -79,7 +76,12 @@ impl Engine {
         config.name = if options.temporary_name { candidate.name.clone() } else { name };
         config.state = config::STATE_ACTIVE;
         config.set_host(hostid);
-        let engine = Engine::over(pool, config, synced, engine).map_err(refused)?;
+        let (core, disk) = Engine::read(&pool, config, &engine).map_err(refused)?;
+        if options.checkpoint {
+            // What could be refused was read: an import that fails before leaves the newest state.
+            write_rewound(&pool).map_err(refused)?;
+        }
+        let engine = Engine::assemble(pool, core, synced, engine, disk).map_err(refused)?;
         engine.first(logs, last).map_err(refused)?;
         if let Err(e) = engine.destroy_unfinished() {
             tracing::warn!("what was not received in full is left: {e}");
@@ -97,13 +99,15 @@ impl Engine {
         Ok(engine)
     }
 
-    /// An engine over a pool that was read.
-    pub(super) fn over(
-        pool: Pool,
+    /// Reads what an engine over a pool needs. Nothing is written.
+    ///
+    /// # Errors
+    /// It cannot be read, or has something that cannot be written.
+    pub(super) fn read(
+        pool: &Pool,
         config: PoolConfig,
-        synced: u64,
-        options: EngineOptions,
-    ) -> Result<Arc<Engine>, EngineError> {
+        options: &EngineOptions,
+    ) -> Result<(Core, Disk), EngineError> {
         let unknown = || EngineError::Unsupported("a pool whose space is not known".into());
         let space = pool.space().ok_or_else(unknown)?;
         let (mos, txg) = (pool.mos(), pool.uberblock().txg);
@@ -112,9 +116,9 @@ impl Engine {
             .by(&options.outside.chance);
         let mos = OpenObjectSet::open(mos.clone())?;
         let core = Core::new(mos, maps, config, pool.uberblock().clone());
-        let disk = Disk::new(pool.store(), pool.space(), &core, &options)?;
-        checkpoint::begin(&pool, &disk)?;
-        Engine::assemble(pool, core, synced, options, disk)
+        let disk = Disk::new(pool.store(), pool.space(), &core, options)?;
+        checkpoint::begin(pool, &disk)?;
+        Ok((core, disk))
     }
 
     /// Puts together what was opened or created.

@@ -134,7 +134,7 @@ impl Core {
         let usable = shared.view().dsl().usable_space()?;
         self.run_tasks(shared, (txg, usable), abilities, tasks)?;
         self.free_destroyed(shared, (txg, usable))?;
-        self.discard_checkpoint(&shared.disk, txg)?;
+        let discarded = self.discard_checkpoint(&shared.disk, txg)?;
         let errors = self.log_errors(shared, txg)?;
         self.passes(&shared.disk, txg, abilities, usable, &mut recorder)?;
         self.verify(shared, quiesced.iter().map(|(live, _)| live.id()))?;
@@ -155,6 +155,9 @@ impl Core {
         shared.disk.allocator.readers().group_done(txg);
         self.condense_livelists(shared);
         shared.call_spares();
+        if discarded {
+            shared.owe_resilver();
+        }
         // Asked before waiters are told: one that then waits for everything waits for that too.
         if self.destroying || self.discarding {
             shared.tx_state.ask_for_more();

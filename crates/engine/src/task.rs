@@ -85,7 +85,8 @@ pub enum SpaceCheck {
     Normal,
     /// Half of it: the change alters what is there.
     Reserved,
-    /// All: the change frees space.
+    /// All: the change frees space. Beside a checkpoint three quarters (`ZFS_SPACE_CHECK_DESTROY`): it gives nothing
+    /// back then, and to discard the checkpoint takes the rest.
     Nothing,
 }
 
@@ -98,12 +99,13 @@ impl SyncContext<'_> {
     /// # Errors
     /// The MOS cannot be read.
     pub fn has_room(&mut self, check: SpaceCheck, blocks: u64) -> cenote_dsl::write::Result<bool> {
-        let (Some(usable), false) = (self.tx.usable, check == SpaceCheck::Nothing) else {
-            return Ok(true);
-        };
+        let Some(usable) = self.tx.usable else { return Ok(true) };
+        let slop = pool_space(self.disk).slop();
         let kept = match check {
             SpaceCheck::Normal => 0,
-            _ => pool_space(self.disk).slop() / 2,
+            SpaceCheck::Reserved => slop / 2,
+            SpaceCheck::Nothing if self.disk.allocator.checkpoint().is_none() => return Ok(true),
+            SpaceCheck::Nothing => slop - slop / 4,
         };
         let deferred = self.disk.allocator.figures(Class::Normal).deferred;
         let used = cenote_dsl::write::pool::used(&mut self.tx)?;

@@ -8,8 +8,9 @@ mod rig;
 use cenote_dmu::outside::Chance;
 use cenote_engine::change::{NewDataset, NewSnapshot};
 use cenote_engine::create::{CreateSpec, FIRST_TXG, SystemDevices, parse, prepare};
-use cenote_engine::{Engine, EngineOptions};
-use cenote_pool::{ImportOptions, Pool, discover};
+use cenote_engine::{Engine, EngineOptions, SyncContext};
+use cenote_format::nvlist::NvValue;
+use cenote_pool::{ImportOptions, Pool, config, discover};
 use rig::{Rig, account, changes, check, fill, open};
 use std::sync::Arc;
 
@@ -149,6 +150,45 @@ fn look(rig: &Rig) {
     let engine = rig.import();
     check(&open(&engine), 130..160, LEN);
     engine.export(false).unwrap();
+}
+
+/// Marks the first vdev of the config as one that takes no allocations, which is not written to, or as a usual one.
+fn mark_first(engine: &Engine, marked: bool) {
+    let mark = move |context: &mut SyncContext<'_>| {
+        let tree = &mut context.config.vdev_tree;
+        let mut tops = config::children(tree).to_vec();
+        tops[0].pairs.retain(|(name, _)| name != "non_allocating");
+        if marked {
+            config::set(&mut tops[0], "non_allocating", NvValue::Uint64(1));
+        }
+        config::set(tree, "children", NvValue::NvListArray(tops));
+        context.config_changed = true;
+        Ok(())
+    };
+    engine.sync_task(mark).unwrap();
+}
+
+#[test]
+fn going_back_that_is_refused_leaves_the_newest_state() {
+    let rig = Rig::new(SIZE);
+    let engine = rig.create("a b", 12);
+    fill(&open(&engine), FILES, LEN);
+    mark_first(&engine, true);
+    engine.checkpoint().unwrap();
+    mark_first(&engine, false);
+    fill(&open(&engine), 50..60, LEN);
+    let engine = stage(&rig, engine);
+    engine.export(false).unwrap();
+    drop(engine);
+    let back = || ImportOptions { checkpoint: true, ..ImportOptions::default() };
+    let deep = ImportOptions { txg: Some(u64::MAX), ..back() };
+    let said = import(&rig, deep).err().unwrap();
+    assert!(said.contains("going back to the checkpoint of an earlier state"), "{said}");
+    let said = import(&rig, back()).err().unwrap();
+    assert!(said.contains("vdev 0 is non-allocating"), "{said}");
+    let engine = rig.import();
+    check(&open(&engine), 50..60, LEN);
+    stage(&rig, engine).export(false).unwrap();
 }
 
 #[test]

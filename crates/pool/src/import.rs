@@ -459,6 +459,11 @@ pub fn import(
     if let Some(name) = &o.new_name {
         check_name(name).map_err(|why| ImportError::InvalidName { name: name.clone(), why })?;
     }
+    if o.checkpoint && !o.readonly && (o.txg.is_some() || o.extreme_rewind) {
+        // An earlier state may have a checkpoint that was discarded since, whose space is in use again.
+        let what = "going back to the checkpoint of an earlier state".into();
+        return Err(ImportError::Unsupported { target, what });
+    }
     let version = config::number(&c.config, "version");
     if version != VERSION_FEATURES {
         return Err(ImportError::Version { name: c.name.clone(), version });
@@ -511,7 +516,9 @@ fn rewound(
     let uberblock = Uberblock { txg, timestamp: newest.timestamp.max(seconds), ..uberblock };
     let (loaded, notes) = Store::attempt(|| load(c, devices, &uberblock, &load_options(&name, o)));
     let loaded = loaded.map_err(|failure| explain(failure.cause, c, &target))?;
-    Ok(Imported { loaded, rewind: None, name, notes })
+    // Nothing is healed: the import may still be refused, and the pool's newest state stay.
+    notes.confirm(&loaded.store, &|| false);
+    Ok(Imported { loaded, rewind: None, name, notes: Notes::default() })
 }
 
 /// What of the options matters once an uberblock is chosen.

@@ -97,6 +97,9 @@ impl Request {
         if (r.dry_run || r.options.extreme_rewind) && !r.options.rewind {
             return usage("-n or -X only meaningful with -F");
         }
+        if r.options.checkpoint && (r.options.txg.is_some() || r.options.extreme_rewind) {
+            return usage("--rewind-to-checkpoint is incompatible with -T and -X");
+        }
         if r.names.len() > if r.all { 0 } else { 2 } {
             return usage("too many arguments");
         }
@@ -509,6 +512,9 @@ mod tests {
         assert_eq!(why(&["-l", "t"]), "unsupported option: -l");
         assert_eq!(why(&["-o", "tname=x", "t"]), "unsupported option: -o tname=x");
         assert!(request(&["--rewind-to-checkpoint", "t"]).unwrap().options.checkpoint);
+        let incompatible = "--rewind-to-checkpoint is incompatible with -T and -X";
+        assert_eq!(why(&["--rewind-to-checkpoint", "-T", "9", "t"]), incompatible);
+        assert_eq!(why(&["--rewind-to-checkpoint", "-FX", "t"]), incompatible);
     }
 
     #[test]

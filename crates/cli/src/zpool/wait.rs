@@ -1,8 +1,8 @@
 //! `zpool wait`: waits until nothing of the kind is under way in a pool.
 //!
-//! Freeing, a scrub, a resilver, a replacement, a trim and initializing are what can be under way here. A removal or the
-//! discarding of a checkpoint that OpenZFS left unfinished is not carried on: waiting for it is refused, since it would never
-//! end. A scrub that is paused is not waited for.
+//! Freeing, discarding a checkpoint, a scrub, a resilver, a replacement, a trim and initializing are what can be under way
+//! here. A removal that OpenZFS left unfinished is not carried on, nor is a checkpoint discarded whose space maps cannot be
+//! read: waiting for it is refused, since it would never end. A scrub that is paused is not waited for.
 
 use crate::context::Context;
 use crate::interval::{Schedule, Stamp, pause};
@@ -122,6 +122,9 @@ struct Left {
 }
 
 fn left(imported: &Imported) -> Result<Vec<(&'static str, Left)>, Stop> {
+    let discards = || imported.engine().is_some_and(|engine| engine.discards());
+    // Before the pool is looked at: what ends meanwhile was not left unfinished.
+    let discarded = discards();
     let pool = imported.pool();
     let status = pool.status().map_err(|e| Stop::Fail(e.to_string()))?;
     let unfinished = |bytes: u64| Left { bytes: Some(bytes), goes_on: false };
@@ -145,8 +148,8 @@ fn left(imported: &Imported) -> Result<Vec<(&'static str, Left)>, Stop> {
         }
         "discard" => match &status.checkpoint {
             Some(c) if c.created.is_none() => {
-                let discards = imported.engine().is_some_and(|engine| engine.discards());
-                Left { bytes: Some(c.space), goes_on: worked_on && discards }
+                let goes_on = worked_on && (discarded || discards());
+                Left { bytes: Some(c.space), goes_on }
             }
             _ => Left::default(),
         },

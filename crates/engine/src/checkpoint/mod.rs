@@ -11,8 +11,8 @@
 //!
 //! Taking one writes the uberblock of the last group into the object directory. From then on blocks that it leads to are
 //! not freed but kept ([`Allocator::free_born`](cenote_store::alloc::Allocator::free_born)). So its whole tree stays readable, with the
-//! space maps as they were. To go back to it is to write its uberblock as the newest ([`write_rewound`]), before anything
-//! else is written: what came after it is in no space map then.
+//! space maps as they were. To go back to it is to write its uberblock as the newest ([`write_rewound`]), after
+//! all that could refuse the import was read, and before anything else is written: what came after it is in no space map then.
 //!
 //! To discard it is to forget the uberblock at once, and to free what is in its space maps then, a
 //! piece in each group ([`Core::discard_checkpoint`]), also after another import. Only then can there be the next one.
@@ -32,7 +32,7 @@
 use super::commit::pool_space;
 use super::sync::{Core, count_feature};
 use super::task::{EngineError, SpaceCheck, Turn};
-use super::{Disk, Engine, SyncContext, tunables};
+use super::{Disk, Engine, Shared, SyncContext, tunables};
 use crate::space_write::map::feature_uses;
 use cenote_dmu::write::zap::ZapMut;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
@@ -81,6 +81,14 @@ impl Engine {
     /// Whether a checkpoint is being discarded. It is not if its space maps cannot be read.
     pub fn discards(&self) -> bool {
         self.core.try_lock().is_none_or(|core| core.discarding)
+    }
+}
+
+impl Shared {
+    /// Whether the pool has a checkpoint, or is discarding one, as far as groups show it.
+    pub(super) fn has_checkpoint(&self) -> bool {
+        let view = self.view();
+        self.disk.allocator.checkpoint().is_some() || view.features().is_active("zpool_checkpoint")
     }
 }
 
@@ -150,12 +158,12 @@ impl SyncContext<'_> {
 
 impl Core {
     /// Frees some of what a checkpoint kept that is being discarded (`spa_checkpoint_discard_thread_sync`). What cannot be
-    /// read of its space maps is left until the pool is imported again.
-    pub(super) fn discard_checkpoint(&mut self, disk: &Disk, txg: u64) -> Result<()> {
+    /// read of its space maps is left until the pool is imported again. Returns whether this was the last piece.
+    pub(super) fn discard_checkpoint(&mut self, disk: &Disk, txg: u64) -> Result<bool> {
         let active = feature_uses(&mut self.mos, FEATURE)?.is_some_and(|uses| uses > 0);
         self.discarding &= active && disk.allocator.checkpoint().is_none();
         if !self.discarding {
-            return Ok(());
+            return Ok(false);
         }
         let (maps, no_sizes) = (&self.maps, |_: &BlockPointer| Sizes::default());
         let mut tx = Tx::new(&mut self.mos, txg, &disk.outside, &no_sizes);
@@ -176,7 +184,7 @@ impl Core {
         })?;
         let Some(piece) = piece else {
             self.discarding = false;
-            return Ok(());
+            return Ok(false);
         };
         self.discarding = !piece.all;
         self.maps.discarded(&piece);
@@ -186,7 +194,7 @@ impl Core {
             let freed = disk.allocator.free_kept(txg, &dva);
             freed.map_err(|e| WriteError::Sink(Box::new(e)))?;
         }
-        Ok(())
+        Ok(piece.all)
     }
 }
 
@@ -222,7 +230,8 @@ pub(super) fn write_rewound(pool: &Pool) -> StdResult<(), EngineError> {
     let tops = tree.root().children().iter().filter(|top| concrete(top.kind()));
     let tops: Vec<u64> = tops.map(|top| top.id()).collect();
     let (uberblock, labels) = (pool.uberblock(), &[][..]);
-    let update = LabelUpdate { uberblock, uberblock_on: &tops, labels, multihost: false };
+    let multihost = pool.get("multihost").is_some_and(|set| set.exact == "on");
+    let update = LabelUpdate { uberblock, uberblock_on: &tops, labels, multihost };
     let written = tree.sync_labels(&update);
     written.map_err(|e| WriteError::Sink(Box::new(e)).into())
 }

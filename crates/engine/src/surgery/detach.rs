@@ -40,9 +40,10 @@ impl Engine {
 impl Shared {
     /// See [`Engine::detach`].
     fn detach(self: &Arc<Self>, leaf: u64, parent: Option<u64>) -> StdResult<(), EngineError> {
-        self.let_spare_rest(leaf);
+        let rests = self.let_spare_rest(leaf);
         let change = move |context: &mut SyncContext<'_>| context.detach(leaf, parent);
-        let left = self.queue.run(&self.tx_state, change, |_| true)?;
+        let left = self.queue.run(&self.tx_state, change, |_| true);
+        let left = left.inspect_err(|_| self.let_spare_return(&rests))?;
         let pool = self.view();
         Sysevent { vdev: Some(&left.leaf), ..Sysevent::of_pool("vdev_remove") }.post(pool.store());
         // The device may be what is broken. One that is out of use may be another pool's by now, or hang.
