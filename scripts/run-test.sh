@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What cargo runs programs with (.cargo/config.toml): a test program is ended when it takes longer than
-# CENOTE_TEST_DEADLINE (default: 40 minutes; 0: never), so that no test can hang for ever. Others run as they are.
+# CENOTE_TEST_DEADLINE (default: 20 minutes; 0: never), so that no test can hang for ever. Others run as they are.
 case $1 in
-    */deps/*) exec timeout --foreground --kill-after=10 "${CENOTE_TEST_DEADLINE:-2400}" "$@" ;;
+    */deps/*) exec timeout --foreground --kill-after=10 "${CENOTE_TEST_DEADLINE:-1200}" "$@" ;;
     *) exec "$@" ;;
 esac

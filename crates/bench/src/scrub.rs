@@ -1,4 +1,5 @@
-//! `cenote-bench scrub`: scrubs and resilvers, beside OpenZFS's own engine and the devices themselves.
+//! `cenote-bench scrub`: scrubs and resilvers, beside the devices themselves, and with `--peer` beside OpenZFS's own engine
+//! (whose program fails so far at the reads in front of a scrub, see docs/scrub.md).
 //!
 //! Scrubs: a pool on one file, which is *fresh* (written once, in order) or has *aged* (smaller records, most of which were
 //! overwritten at random). The same pool is scrubbed here and by the peer, and as many bytes as are allocated are read from the

@@ -6,6 +6,8 @@
 mod common;
 
 use common::Session;
+use std::process::Stdio;
+use std::time::Duration;
 
 #[test]
 fn free_space_is_overwritten_and_trimmed() {
@@ -48,6 +50,34 @@ fn free_space_is_overwritten_and_trimmed() {
     for name in ["vdev_trim_state = 4", "vdev_trim_rate = 0", "vdev_trim_partial = 0"] {
         assert_eq!(objects.matches(&format!("org.zfsonlinux:{name}")).count(), 2, "{name}");
     }
+}
+
+#[test]
+fn to_wait_for_what_is_not_done_is_an_error() {
+    let s = Session::mirror();
+    let a = s.path("a").display().to_string();
+    for (order, why) in [
+        ("zpool trim -s", "the trim is suspended, and not all of it was done"),
+        ("zpool trim -c", "the trim was canceled"),
+        ("zpool offline", "the trim goes on when the device is in use again"),
+    ] {
+        let mut command = s.command();
+        command.args(["zpool", "trim", "-w", "-r", "1M", "tank", &a]);
+        let waits = command.stderr(Stdio::piped()).spawn().unwrap();
+        let status = || s.run("zpool status -t tank").ok();
+        while !status().contains("% trimmed, started at ") {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        s.run(&format!("{order} tank {a}")).ok();
+        let output = waits.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).trim_end().to_string();
+        assert_eq!(output.status.code(), Some(1), "{order}: {said}");
+        assert_eq!(said, format!("error waiting to trim '{a}': {why}"));
+    }
+    s.run(&format!("zpool online tank {a}")).ok();
+    s.run(&format!("zpool trim -c tank {a}")).ok();
+    s.run("zpool export tank").ok();
+    cenote_testpools::judge(s.dir.path(), "tank");
 }
 
 #[test]

@@ -11,6 +11,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 fn disk(s: &Session, name: &str) -> String {
     fs::File::create(s.path(name)).unwrap().set_len(128 << 20).unwrap();
@@ -301,11 +302,20 @@ fn a_device_that_does_not_answer_and_a_suspended_pool_are_reported() {
 
     shrink(&a, 0);
     first.resize();
-    s.run("zfs create tank/three").fails(1);
+    // Its change is in the group that no device takes: it waits for that, or until the pool is given up.
+    let mut create = s.command();
+    let create = create.args(["zfs", "create", "tank/three"]).stderr(Stdio::null());
+    let mut waiting = create.spawn().unwrap();
+    let end = Instant::now() + Duration::from_secs(60);
+    while reports(&s, "ereport.fs.zfs.io_failure").is_empty() {
+        assert!(Instant::now() < end, "the pool is not suspended");
+        std::thread::sleep(Duration::from_millis(20));
+    }
     let suspended = reports(&s, "ereport.fs.zfs.io_failure");
     assert_eq!(suspended.len(), 1, "{suspended:?}");
     assert!(suspended[0].contains("pool = \"tank\"\n") && !suspended[0].contains("vdev_guid"));
     s.run("zpool export -f tank");
+    assert_eq!(waiting.wait().unwrap().code(), Some(1));
     drop((first, second));
     fs::write(&a, kept).unwrap();
     fs::remove_file(&b).unwrap();

@@ -353,13 +353,23 @@ fn a_suspended_pool_knows_no_list_of_errors() {
     fs::copy(&a, &own).unwrap();
     File::options().write(true).open(&a).unwrap().set_len(0).unwrap();
     disk.resize();
-    s.run("zfs create tank/two").fails(1);
-    let text = s.run("zpool status tank").ok();
-    assert!(text.contains("state: SUSPENDED"), "{text}");
-    // What follows says why.
-    let last = "\n\nerrors: List of errors unavailable: pool I/O is currently suspended\n        ";
-    assert!(text.contains(last), "{text}");
-    s.run("zpool export -f tank");
+    std::thread::scope(|scope| {
+        // It is made in the group that is held, and waits for that until the pool is given up.
+        scope.spawn(|| s.run("zfs create tank/two").fails(1));
+        let mut text = String::new();
+        for _ in 0..3000 {
+            text = s.run("zpool status tank").ok();
+            if text.contains("state: SUSPENDED") {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        s.run("zpool export -f tank");
+        // What follows says why.
+        let last =
+            "\n\nerrors: List of errors unavailable: pool I/O is currently suspended\n        ";
+        assert!(text.contains("state: SUSPENDED") && text.contains(last), "{text}");
+    });
     drop(disk);
     overwrite(&a, &own);
     fs::remove_file(own).unwrap();

@@ -169,6 +169,39 @@ fn a_rollback_is_refused_and_the_mount_goes_on() {
     world.finish();
 }
 
+/// The group of a rollback is the one that finds the device gone: the rollback ends with `zpool clear`, and the mount is well.
+#[test]
+fn a_rollback_that_suspends_its_pool_ends_with_it() {
+    let Some(world) = World::new("-O compression=off") else { return };
+    let (s, root) = (&world.s, world.root.clone());
+    s.run("zfs snapshot tank@before").ok();
+    let back = "zfs rollback tank@before";
+    // What it needs is in memory then.
+    s.run(back).ok();
+    fs::write(root.join("w0"), "x").unwrap();
+    s.run("zpool sync tank").ok();
+    fs::copy(s.path("a"), s.path("own")).unwrap();
+    File::options().write(true).open(s.path("a")).unwrap().set_len(0).unwrap();
+    world.disk.as_ref().unwrap().resize();
+    std::thread::scope(|scope| {
+        let rolling = scope.spawn(|| s.run(back).ok());
+        let end = Instant::now() + LONG;
+        while s.run("zpool list -Ho health tank").ok() != "SUSPENDED\n" {
+            assert!(Instant::now() < end && !rolling.is_finished());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        std::thread::sleep(Duration::from_millis(700));
+        assert!(!rolling.is_finished());
+        world.come_back();
+        s.run("zpool clear tank").ok();
+        rolling.join().unwrap();
+    });
+    assert_eq!(fs::read_to_string(root.join("w0")).unwrap(), "");
+    fs::write(root.join("w0"), "y").unwrap();
+    assert_eq!(fs::read(root.join("old")).unwrap(), [1; 10_000]);
+    world.finish();
+}
+
 #[test]
 fn a_suspended_pool_can_be_unmounted_and_exported() {
     let Some(world) = World::new("-O compression=off") else { return };

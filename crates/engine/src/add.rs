@@ -101,10 +101,28 @@ impl SyncContext<'_> {
         }
         let classes = |top: &NvList| matches!(top.str("alloc_bias"), Some("special" | "dedup"));
         let mut new = children(&prepared.root).iter().skip(count as usize);
+        self.check_beside_removal(new.clone())?;
         if new.any(classes) && feature_uses(self.tx.mos, CLASSES)?.is_none() {
             return invalid("pool must be upgraded to add these vdevs");
         }
         Ok(())
+    }
+
+    /// Refuses what the blocks of a vdev that is being removed cannot be copied to as they are.
+    fn check_beside_removal<'a>(&self, mut new: impl Iterator<Item = &'a NvList>) -> Result<()> {
+        let Some(evacuation) = self.maps.evacuation() else { return Ok(()) };
+        let ashift = self.disk.tree().top(evacuation.vdev).map(|top| u64::from(top.ashift()));
+        let differs = |top: &NvList| {
+            let is_log = cenote_pool::config::flag(top, "is_log");
+            let is_plain = matches!(top.str("type"), Some("file" | "disk" | "mirror"));
+            !is_plain || (!is_log && top.u64("ashift") != ashift)
+        };
+        match new.any(differs) {
+            true => Err(DslWriteError::Invalid(
+                "a device is being removed: only disks and mirrors with its sector size can be added".into(),
+            )),
+            false => Ok(()),
+        }
     }
 
     /// Writes the lists of spares and cache devices anew if some were found in other places than they say

@@ -29,10 +29,13 @@ impl Core {
     /// Shows group `txg`, which is on disk. Freed space comes back when what is returned is dropped.
     pub(super) fn show(&mut self, shared: &Shared, txg: u64) -> Result<DeferredFrees, EngineError> {
         shared.disk.join_added()?;
+        let (gone, more) = shared.disk.let_removed_go();
+        shared.gone.lock().extend(gone);
         let before = shared.view();
         let dsl = before.dsl().after(self.mos.synced().clone())?;
         dsl.set_pool_space(pool_space(&shared.disk));
-        let mapping_bytes = before.mapping_bytes().saturating_sub(self.mapping_less);
+        let mapping_bytes =
+            before.mapping_bytes().saturating_sub(self.mapping_less).saturating_add(more);
         self.mapping_less = 0;
         let loaded = self.loaded(mapping_bytes, dsl, before.features())?;
         let view = before.after(loaded, shared.disk.allocator.embedded_logs());
@@ -107,7 +110,7 @@ impl Core {
             true => self.config.all_labels(txg),
             false => Vec::new(),
         };
-        let tops: Vec<u64> = disk.allocator.groups().map(|g| g.vdev()).collect();
+        let tops = disk.tops();
         let (uberblock_on, labels) = (tops.as_slice(), labels.as_slice());
         let update = LabelUpdate {
             uberblock: &uberblock,
@@ -200,6 +203,7 @@ pub(super) fn pool_space(disk: &Disk) -> PoolSpace {
     };
     PoolSpace {
         normal: sum(Class::Normal, &|g| g.space()),
+        nonallocating: sum(Class::Normal, &|g| if g.is_passive() { g.space() } else { 0 }),
         embedded_log: sum(Class::EmbeddedLog, &|g| g.space()),
         special_allocated: sum(Class::Special, &|g| g.allocated())
             .saturating_add(sum(Class::Dedup, &|g| g.allocated())),

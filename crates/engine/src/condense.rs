@@ -62,6 +62,11 @@ impl Condenser {
         self.stopped.load(Ordering::Acquire)
     }
 
+    /// Threads may begin again.
+    pub fn allow(&self) {
+        self.stopped.store(false, Ordering::Release);
+    }
+
     /// Ends the thread, and lets no other begin.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Release);

@@ -409,6 +409,18 @@ impl Datasets {
         all.iter().try_for_each(|(live, handle)| handle.log.close(shared, live))
     }
 
+    /// The log of a dataset that was to be closed, and stays open, may begin again.
+    pub fn reopen_log(&self, ds_obj: u64) {
+        if let Some((_, handle)) = self.open.lock().sets.get(&ds_obj) {
+            handle.log.reopen();
+        }
+    }
+
+    /// As [`Datasets::reopen_log`], of all that are open.
+    pub fn reopen_logs(&self) {
+        self.open.lock().sets.values().for_each(|(_, handle)| handle.log.reopen());
+    }
+
     fn with_logs(&self) -> Vec<(Arc<LiveObjectSet>, Arc<DatasetTx>)> {
         let open = self.open.lock();
         open.sets.values().filter(|(_, handle)| handle.log.is_in_use()).cloned().collect()

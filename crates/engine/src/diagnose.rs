@@ -1,7 +1,8 @@
 //! What is done with devices that have had too many errors (OpenZFS's agent `zfs-retire`).
 //!
 //! A leaf that is to be faulted and that its vdev needs is degraded instead. Both last until the errors are cleared, or the pool
-//! is imported again: what was found on one system need not hold on another. Spares do not step in yet.
+//! is imported again: what was found on one system need not hold on another. Spares step in for those that
+//! are faulted.
 
 use super::Engine;
 use cenote_pool::diagnosis::Verdict;
@@ -34,6 +35,7 @@ impl Engine {
             let pool = self.pool();
             if pool.store().vdevs().fault(guid) {
                 pool.devices().forget(guid);
+                self.shared.call_spares();
                 return;
             }
         }

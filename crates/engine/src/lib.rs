@@ -34,7 +34,8 @@
 //! | [`task`] | sync tasks |
 //! | `expand` | vdevs that grow into devices that have grown |
 //! | `reguid` | another guid for the pool |
-//! | `remove` | spares and cache devices that leave the pool |
+//! | `background` | a thread that works while there is something to do: scans, removals |
+//! | `removal` | vdevs, spares and cache devices that leave the pool |
 //! | `outage` | devices that go out of use and come back |
 //! | `suspend` | what no device takes is held until the devices are back |
 //! | `sync` | one transaction group: its passes |
@@ -99,6 +100,7 @@
 
 mod accounting;
 mod add;
+mod background;
 mod capable;
 pub mod change;
 mod checkpoint;
@@ -122,7 +124,7 @@ mod policy;
 mod quota;
 mod receives;
 mod reguid;
-mod remove;
+mod removal;
 mod room;
 mod scan;
 mod space;
@@ -147,13 +149,14 @@ pub use intent_log::progress::LogProgress;
 pub use intent_log::{NotReplayed, ReplayLog, Replayer};
 pub use long_hold::LongHold;
 pub use outage::{OfflineError, TakeOut};
-pub use remove::RemoveError;
+pub use removal::RemoveError;
 pub use scan::ScanError;
 pub use surgery::Attach;
 pub use task::{EngineError, SpaceCheck, SyncContext};
 pub use vacant::{ActivityError, ActivityRequest, ActivityState};
 
 use crate::space_write::Loader;
+use background::Background;
 use capable::Purpose;
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::outside::{Clock, Outside};
@@ -175,6 +178,7 @@ use freeze::Frozen;
 use mmp::Mmp;
 use parking_lot::{Mutex, RwLock};
 use receives::Receives;
+use removal::Gone;
 use scan::Scanner;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -236,6 +240,8 @@ pub(crate) struct Disk {
     pub added: Mutex<Vec<(Class, VdevInfo)>>,
     /// Vdevs that grow with it, and by how many metaslabs.
     pub grown: Mutex<Vec<(u64, usize)>>,
+    /// Vdevs that it removes.
+    pub removed: Mutex<Vec<Gone>>,
     /// Whether groups get on disk.
     pub frozen: Frozen,
     /// Heartbeats for other hosts.
@@ -257,6 +263,13 @@ pub(crate) struct Shared {
     pub vacant: Vacant,
     pub scanner: Scanner,
     pub spares: SpareCaller,
+    /// Held by the thread that removes a device.
+    pub removing: Mutex<()>,
+    /// The thread that copies what a vdev holds that is being removed.
+    pub evacuator: Background,
+    /// Vdevs that have left and whose devices are to be let go of, and the lock of the thread that does that.
+    pub gone: Mutex<Vec<Gone>>,
+    pub settling: Mutex<()>,
     pub options: EngineOptions,
     /// Intent logs that are to be replayed.
     pub unreplayed: Mutex<Unreplayed>,
@@ -330,6 +343,8 @@ pub struct Engine {
     shared: Arc<Shared>,
     core: Arc<Mutex<Core>>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// A suspended pool is resumed by one thread at a time.
+    resuming: Mutex<()>,
 }
 
 impl Engine {
@@ -344,7 +359,7 @@ impl Engine {
                 shared.tx_state.fail(format!("no thread for transaction groups: {e}"), || ());
             })
             .ok();
-        Arc::new(Engine { shared, core, thread: Mutex::new(thread) })
+        Arc::new(Engine { shared, core, thread: Mutex::new(thread), resuming: Mutex::new(()) })
     }
 
     /// The pool as the last transaction group left it.
@@ -393,7 +408,10 @@ impl Engine {
         let log_closed = self.shared.datasets.close_log(&self.shared, ds_obj);
         self.shared.datasets.shut(ds_obj, true);
         if let Err(e) = self.sync() {
-            self.shared.datasets.shut(ds_obj, !self.waits_for_devices());
+            if self.waits_for_devices() {
+                self.shared.datasets.shut(ds_obj, false);
+                self.shared.datasets.reopen_log(ds_obj);
+            }
             return Err(e);
         }
         // Nobody can use it any more, whatever became of its log: it must not be in the way of who gives that up.
@@ -595,23 +613,42 @@ impl Engine {
         }
         // A pool that is suspended by this goes on with all that it has.
         self.sync()?;
-        self.shared.spares.stop();
-        self.shared.scanner.stop();
-        self.shared.condenser.stop();
-        let ended = self.shared.vacant.stop();
-        let close = || Ok(self.shared.datasets.close_logs(&self.shared)?);
-        let ended = ended.and_then(|()| close());
-        if let Err(e) = ended.and_then(|()| self.sync()) {
-            self.let_activities_go_on();
+        let shared = &self.shared;
+        shared.spares.stop();
+        shared.scanner.background.stop();
+        shared.evacuator.stop();
+        shared.condenser.stop();
+        // A device that does not answer a request to trim it may write very well: what was changed does not wait for it.
+        let idle = shared.vacant.stop();
+        let closed = shared.datasets.close_logs(shared).map_err(EngineError::from);
+        let written = self.sync();
+        if let Err(e) = written.and(closed).and(idle) {
+            self.stays();
             return Err(e);
         }
-        self.shared.tx_state.end();
+        shared.tx_state.end();
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
+        self.shared.settle_gone();
         match self.suspended() {
             Some(why) => Err(EngineError::Suspended(why)),
             None => Ok(()),
+        }
+    }
+
+    /// The pool cannot end: it goes on, at once or when it is resumed.
+    fn stays(&self) {
+        let shared = &self.shared;
+        shared.spares.allow();
+        shared.scanner.background.allow();
+        shared.evacuator.allow();
+        shared.condenser.allow();
+        shared.datasets.reopen_logs();
+        self.let_activities_go_on();
+        // It may have been resumed since, when there was nothing that could go on.
+        if let Err(e) = shared.goes_on() {
+            tracing::warn!("what was put off is not done: {e}");
         }
     }
 
@@ -626,7 +663,8 @@ impl Drop for Engine {
         self.hold_no_more();
         self.shared.disk.mmp.stop();
         self.shared.spares.stop();
-        self.shared.scanner.stop();
+        self.shared.scanner.background.stop();
+        self.shared.evacuator.stop();
         self.shared.condenser.stop();
         if let Err(e) = self.shared.vacant.stop() {
             tracing::warn!("{e}");

@@ -181,7 +181,7 @@ impl Mmp {
         beat.lost.clone().map_or(Ok(()), Err)
     }
 
-    /// Waits for the next heartbeat; `false`: there is none.
+    /// Waits for the time of the next heartbeat. Returns false if the heartbeats end.
     fn wait(&self, shared: &Shared, time: Duration) -> bool {
         let timer = &shared.options.outside.timer;
         let end = timer.now() + time;

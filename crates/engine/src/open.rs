@@ -7,13 +7,16 @@
 //! Its number is above that of every uberblock that is on the devices, also when the import stepped
 //! back: what was given up must never look newer than what is written from now on.
 
+use super::background::Background;
 use super::checkpoint::{self, write_rewound};
 use super::commit::{pool_space, tell_savings};
 use super::condense::Condenser;
 use super::datasets::Datasets;
 use super::figures::History;
 use super::freeze::Frozen;
+use super::intent_log::{ReadLogs, read_logs};
 use super::mmp::Mmp;
+use super::removal::copied;
 use super::scan::Scanner;
 use super::surgery::SpareCaller;
 use super::sync::Core;
@@ -77,11 +80,15 @@ impl Engine {
         config.state = config::STATE_ACTIVE;
         config.set_host(hostid);
         let (core, disk) = Engine::read(&pool, config, &engine).map_err(refused)?;
+        let all_claimed = logs.all;
+        let (logs, unreplayed) =
+            read_logs(&disk.store, &engine.logs, logs, last).map_err(refused)?;
         if options.checkpoint {
             // What could be refused was read: an import that fails before leaves the newest state.
             write_rewound(&pool).map_err(refused)?;
         }
         let engine = Engine::assemble(pool, core, synced, engine, disk).map_err(refused)?;
+        *engine.shared.unreplayed.lock() = unreplayed;
         engine.first(logs, last).map_err(refused)?;
         if let Err(e) = engine.destroy_unfinished() {
             tracing::warn!("what was not received in full is left: {e}");
@@ -89,12 +96,13 @@ impl Engine {
         if let Err(e) = engine.expand_if_wanted() {
             tracing::warn!("devices that have grown are not grown into: {e}");
         }
-        engine.resume_activities();
+        engine.begin_activities(all_claimed);
         events::learn(&engine.pool());
         engine.shared.arm();
         engine.tell("pool_import", config::STATE_ACTIVE);
         engine.return_spares();
         engine.resume_scan();
+        engine.shared.wake_evacuation();
         engine.shared.call_spares();
         Ok(engine)
     }
@@ -142,6 +150,10 @@ impl Engine {
             vacant: Vacant::default(),
             scanner: Scanner::default(),
             spares: SpareCaller::default(),
+            removing: Mutex::default(),
+            evacuator: Background::default(),
+            gone: Mutex::default(),
+            settling: Mutex::default(),
             options,
             unreplayed: Mutex::default(),
         });
@@ -156,10 +168,8 @@ impl Engine {
 
     /// Writes the first transaction group, which claims intent logs; those that are finished go. `last` is
     /// the group that the pool was in.
-    pub(super) fn first(&self, logs: capable::Logs, last: u64) -> Result<(), EngineError> {
-        let capable::Logs { finished, waiting, kept, all } = logs;
-        let others = !all || !waiting.is_empty();
-        let claims = self.read_logs(&waiting, kept, last)?;
+    fn first(&self, logs: ReadLogs, last: u64) -> Result<(), EngineError> {
+        let ReadLogs { finished, claims, others } = logs;
         let pool = self.pool();
         let change = move |context: &mut SyncContext<'_>| {
             // Before anything is allocated.
@@ -208,10 +218,14 @@ impl Disk {
         allocator.preload();
         allocator.load_all_if_told();
         let writer = Writer::new(store.clone(), allocator.clone(), store.clone());
-        let (store, added, grown) = (store.clone(), Mutex::default(), Mutex::default());
-        let outside = options.outside.clone();
+        if let Some(evacuation) = core.maps.evacuation() {
+            allocator.passivate(evacuation.vdev);
+            writer.set_removing(Some(copied(evacuation)));
+        }
+        let (added, grown, removed) = Default::default();
+        let (store, outside) = (store.clone(), options.outside.clone());
         let (frozen, mmp) = (Frozen::default(), Arc::<Mmp>::default());
-        Ok(Disk { store, allocator, loader, writer, outside, added, grown, frozen, mmp })
+        Ok(Disk { store, allocator, loader, writer, outside, added, grown, removed, frozen, mmp })
     }
 }
 
@@ -233,6 +247,7 @@ impl Core {
             uncharged: None,
             destroying: true,
             discarding: true,
+            waits_to_free: false,
             deadlists: Keys::default(),
             mapping_less: 0,
             missed: Vec::new(),

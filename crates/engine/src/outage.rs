@@ -85,6 +85,8 @@ impl Engine {
         }
         self.shared.resume_activities(|leaf| leaves.contains(&leaf));
         if !changed {
+            // A scan may have ended its thread as devices did not answer.
+            self.shared.wake_scan();
             return Ok(());
         }
         let leaves = leaves.to_vec();
@@ -94,7 +96,9 @@ impl Engine {
             context.config_changed |= strip(&mut context.config.vdev_tree, &leaves, what.pairs());
             Ok(())
         })?;
-        self.assess_resilver()
+        self.assess_resilver()?;
+        self.shared.wake_scan();
+        Ok(())
     }
 
     /// Takes a leaf out of use (`vdev_offline`).

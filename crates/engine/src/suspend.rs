@@ -7,9 +7,11 @@
 //! `suspend`), and with it all who wait for its group. The pool is *suspended*:
 //!
 //! - Changes wait before they are assigned to a group, and can be interrupted; with `failmode=continue` they fail.
-//! - Commands that look see the last group on disk. Those that change something are refused.
+//! - Commands that look see the last group on disk. Those that would change something are refused; a change that is made
+//!   already, in the group that is held, is waited for.
 //! - [`Engine::resume`] opens the devices anew, and has what is held written again. What a device has lost that was written
 //!   since its last flush is written again as well. So nothing is lost that was acknowledged, or is going to be.
+//!   Then resilvers begin of what devices missed, scans go on, and spares step in (`SPA_ASYNC_RESILVER`).
 //! - [`Engine::abandon`] gives the group up: the pool stays as the last group on disk left it, with what its intent logs have.
 //!
 //! With `failmode=panic` nothing is held, as a process that has the pools of others does not end for one of them: the group
@@ -22,6 +24,7 @@ use super::{Engine, EngineError, Shared};
 use cenote_pool::events::{self, PoolFailure};
 use cenote_pool::reopen::Restore;
 use parking_lot::MutexGuard;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How often a command that waits for a group looks whether the pool is suspended.
@@ -43,6 +46,17 @@ impl Shared {
         self.tx_state.hold(why, refuses, || PoolFailure::Suspended.post(store));
         true
     }
+
+    /// The pool goes on: does what could not be done meanwhile. What fails because it is suspended again is done when it
+    /// goes on once more.
+    pub(super) fn goes_on(self: &Arc<Self>) -> Result<(), EngineError> {
+        // The group that was held may have ended a scan.
+        self.tx_state.try_synced()?;
+        let scans = self.scan_goes_on();
+        self.call_spares();
+        self.wake_evacuation();
+        scans
+    }
 }
 
 impl Engine {
@@ -59,6 +73,7 @@ impl Engine {
         if let Some(why) = self.shared.tx_state.failure() {
             return Err(EngineError::Suspended(why));
         }
+        let alone = self.resuming.lock();
         if !self.waits_for_devices() {
             return Ok(());
         }
@@ -77,7 +92,12 @@ impl Engine {
         );
         let resumed = suspension.resume();
         self.shared.tx_state.resumed(|| suspension.why().is_none());
-        resumed.map_err(EngineError::Suspended)
+        drop(alone);
+        resumed.map_err(EngineError::Suspended)?;
+        if let Err(e) = self.shared.goes_on() {
+            tracing::warn!(pool = pool.name(), "what was put off is not done: {e}");
+        }
+        Ok(())
     }
 
     /// Gives up what a suspended pool holds: it stays as its last group on disk left it. Nothing happens to one that is not

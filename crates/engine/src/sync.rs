@@ -11,6 +11,7 @@ mod datasets;
 use super::checkpoint::must_wait;
 use super::figures::Recorder;
 use super::policy::{Abilities, Policy, Sink};
+use super::removal::note_spared;
 use super::task::{EngineError, Task};
 use super::{Disk, MAX_PASSES, Shared, SyncContext, space};
 use crate::space_write::map::feature_uses;
@@ -66,6 +67,8 @@ pub(crate) struct Core {
     pub destroying: bool,
     /// A checkpoint may have to be discarded.
     pub discarding: bool,
+    /// Destroyed datasets are not freed, since a checkpoint leaves no room for that.
+    pub waits_to_free: bool,
     /// Keys of deadlists, from group to group.
     pub deadlists: Keys,
     /// What devices missed, as far as it is known in this group, by leaf. Asked for several times, so
@@ -162,10 +165,11 @@ impl Core {
         if self.destroying || self.discarding {
             shared.tx_state.ask_for_more();
         }
+        shared.settle_later();
         shared.tx_state.synced(txg);
         // From here on what was freed comes back.
         drop(shown?);
-        shared.vacant.auto.group_done(shared);
+        shared.vacant.group_done(shared);
         shared.disk.writer.forget_freed();
         Ok(())
     }
@@ -220,7 +224,8 @@ impl Core {
             frees: std::mem::take(&mut self.frees),
             ..Tx::new(&mut self.mos, txg, &shared.disk.outside, &sizes)
         };
-        self.destroying = !must_wait(&shared.disk, &mut tx)? && free_destroyed(shared, &mut tx)?;
+        self.waits_to_free = must_wait(&shared.disk, &mut tx)?;
+        self.destroying = !self.waits_to_free && free_destroyed(shared, &mut tx)?;
         mark_obsolete(&shared.disk, &tx)?;
         self.frees = tx.frees;
         Ok(())
@@ -382,6 +387,10 @@ impl Core {
         let mut count = |mos: &mut OpenObjectSet, guid: &str, delta: i64| {
             count_feature(mos, txg, &disk.outside, guid, delta)
         };
+        let spared = disk.writer.take_spared();
+        if spared > 0 {
+            note_spared(&mut self.mos, spared)?;
+        }
         let obsolete = disk.writer.take_obsolete();
         self.maps.sync_obsolete(&mut self.mos, (txg, pass), &obsolete, &mut count)?;
         let stats =

@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-/// How often a waiting caller looks whether the pool is suspended.
+/// How often a caller whose task has not run looks whether the pool is suspended.
 const LOOK_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Why something was not done to a pool.
@@ -240,6 +240,9 @@ pub(crate) struct Queue {
 
 impl Queue {
     /// See [`super::Engine::sync_task`].
+    ///
+    /// Of a suspended pool a task that has not begun is given up, and never made. One that has run gets on disk when the
+    /// pool goes on: this waits for that, or until the pool is given up. So the caller always does what follows it.
     pub fn run<T: Send + 'static>(
         &self,
         tx: &TxState,
@@ -258,10 +261,11 @@ impl Queue {
         is_done: fn(&T) -> bool,
     ) -> Result<T, EngineError> {
         let (tell, told) = mpsc::sync_channel(1);
-        let given_up = Arc::new(AtomicBool::new(false));
-        let no_longer = given_up.clone();
+        // The first one to set it decides: the sync thread begins the task, or the caller gives it up.
+        let decided = Arc::new(AtomicBool::new(false));
+        let begins = decided.clone();
         let task: Task = Box::new(move |context| {
-            if no_longer.load(Ordering::SeqCst) {
+            if begins.swap(true, Ordering::SeqCst) {
                 return Ok(());
             }
             let done = context.whole(change, is_done);
@@ -270,22 +274,23 @@ impl Queue {
             let _ = tell.send((context.tx.txg, done));
             fatal
         });
-        if let Some(why) = tx.closed().or_else(|| tx.held()) {
+        let why = || tx.closed().or_else(|| tx.held());
+        if let Some(why) = why() {
             return Err(EngineError::Suspended(why));
         }
         let queue = if turn == Turn::First { &self.first } else { &self.waiting };
         queue.lock().push_back(task);
         tx.ask();
-        let why = || tx.closed().or_else(|| tx.held());
         let suspended = || EngineError::Suspended(why().unwrap_or_default());
         let (txg, done) = loop {
             match told.recv_timeout(LOOK_TIMEOUT) {
                 Ok(told) => break told,
-                Err(RecvTimeoutError::Timeout) if why().is_none() => {}
                 Err(RecvTimeoutError::Timeout) => {
-                    // It is not made when the pool goes on, unless its group is being written already.
-                    given_up.store(true, Ordering::SeqCst);
-                    return Err(suspended());
+                    if let Some(why) = why()
+                        && !decided.swap(true, Ordering::SeqCst)
+                    {
+                        return Err(EngineError::Suspended(why));
+                    }
                 }
                 // The task was dropped, in a group that failed: the sync thread is about to say why.
                 Err(RecvTimeoutError::Disconnected) => {
@@ -295,7 +300,7 @@ impl Queue {
             }
         };
         let done = done?;
-        tx.try_for(txg)?;
+        tx.wait_for(txg)?;
         Ok(done)
     }
 

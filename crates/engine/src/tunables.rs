@@ -59,6 +59,10 @@ declare_tunables! {
         "Least metaslabs with unflushed changes that a transaction group flushes";
     MULTIHOST_FAIL_INTERVALS "zfs_multihost_fail_intervals" Now Count 10 (0, 65_535),
         "Intervals without a heartbeat of multihost=on after which the pool is suspended; 0: never";
+    REMOVAL_SUSPEND_PROGRESS "zfs_removal_suspend_progress" Now Switch 0 SWITCH,
+        "Whether the removal of a vdev stays where it is";
+    REMOVE_MAX_SEGMENT "zfs_remove_max_segment" Now Bytes 16_777_216 (512, 16_777_216),
+        "Most bytes of a piece of the mapping of a vdev that is removed";
     RESILVER_DEFER_PERCENT "zfs_resilver_defer_percent" Now Percent 10 (0, 100),
         "Share of a resilver that is done from which on another one waits for its end";
     RESILVER_DISABLE_DEFER "zfs_resilver_disable_defer" Now Switch 0 SWITCH,

@@ -72,6 +72,19 @@ struct Held {
     refuses: bool,
 }
 
+/// What who waits for a group does in a suspended pool.
+#[derive(Clone, Copy, PartialEq)]
+enum WhileHeld {
+    /// Waits until the pool goes on.
+    Waits,
+    /// Waits, unless changes fail meanwhile.
+    WaitsUnlessRefused,
+    /// As a change that is to be assigned: also ends if it is interrupted.
+    WaitsAsChange,
+    /// Fails.
+    Fails,
+}
+
 /// How often a change that waits for a suspended pool looks whether it was interrupted.
 const INTERRUPTED: Duration = Duration::from_millis(100);
 
@@ -349,11 +362,17 @@ impl TxState {
     /// suspended pool it waits until that goes on.
     ///
     /// # Errors
-    /// The pool has failed.
+    /// The pool has failed, or is suspended and changes fail meanwhile.
     pub fn wait_synced(&self) -> Result<(), WriteError> {
-        let mut state = self.state.lock();
-        let last = state.last();
-        self.wait_in(&mut state, last, false)
+        self.wait_all(WhileHeld::WaitsUnlessRefused)
+    }
+
+    /// The same for a change that is not assigned yet, as it needs what the groups so far give back (`dmu_tx_wait`).
+    ///
+    /// # Errors
+    /// Those of [`TxState::assign`].
+    pub fn wait_before_assign(&self) -> Result<(), WriteError> {
+        self.wait_all(WhileHeld::WaitsAsChange)
     }
 
     /// As [`TxState::wait_synced`], but for a suspended pool (`TXG_WAIT_SUSPEND`).
@@ -361,25 +380,29 @@ impl TxState {
     /// # Errors
     /// The pool is suspended.
     pub fn try_synced(&self) -> Result<(), WriteError> {
-        let mut state = self.state.lock();
-        let last = state.last();
-        self.wait_in(&mut state, last, true)
+        self.wait_all(WhileHeld::Fails)
     }
 
-    /// Waits until group `txg` is on disk, as [`TxState::try_synced`] does.
+    fn wait_all(&self, held: WhileHeld) -> Result<(), WriteError> {
+        let mut state = self.state.lock();
+        let last = state.last();
+        self.wait_in(&mut state, last, held)
+    }
+
+    /// Waits until group `txg` is on disk, however long the pool is suspended meanwhile.
     ///
     /// # Errors
-    /// The pool is suspended.
-    pub fn try_for(&self, txg: u64) -> Result<(), WriteError> {
+    /// The pool has failed.
+    pub fn wait_for(&self, txg: u64) -> Result<(), WriteError> {
         let mut state = self.state.lock();
-        self.wait_in(&mut state, txg, true)
+        self.wait_in(&mut state, txg, WhileHeld::Waits)
     }
 
     fn wait_in(
         &self,
         state: &mut MutexGuard<'_, State>,
         txg: u64,
-        gives_up: bool,
+        held: WhileHeld,
     ) -> Result<(), WriteError> {
         state.wanted = state.wanted.max(txg);
         self.changed.notify_all();
@@ -387,8 +410,18 @@ impl TxState {
             if let Some(e) = state.failure() {
                 return Err(e);
             }
-            if let Some(held) = state.held.as_ref().filter(|_| gives_up) {
-                return Err(WriteError::Suspended(held.why.clone()));
+            if let Some(Held { why, refuses }) = &state.held {
+                match held {
+                    WhileHeld::Waits => {}
+                    WhileHeld::WaitsUnlessRefused if !refuses => {}
+                    WhileHeld::WaitsAsChange => {
+                        self.wait_while_held(state)?;
+                        continue;
+                    }
+                    WhileHeld::WaitsUnlessRefused | WhileHeld::Fails => {
+                        return Err(WriteError::Suspended(why.clone()));
+                    }
+                }
             }
             waiting::begins();
             self.changed.wait(state);
@@ -703,7 +736,7 @@ mod tests {
         assert_eq!(txgs.next_work(&|| Duration::ZERO, None), Work::End);
         txgs.ended();
         txgs.ask();
-        assert!(txgs.wait_synced().is_err() && txgs.try_for(6).is_ok());
+        assert!(txgs.wait_synced().is_err() && txgs.wait_for(6).is_ok());
         assert_eq!((txgs.failure(), txgs.closed().as_deref()), (None, Some(EXPORTED)));
     }
 
@@ -731,7 +764,7 @@ mod tests {
         (0..2).for_each(|_| txgs.fail("device is gone".into(), || told += 1));
         assert_eq!(told, 1);
         assert!(txgs.assign(1, false).is_err());
-        assert!(txgs.try_for(1).is_err());
+        assert!(txgs.wait_for(1).is_err());
     }
 
     #[test]

@@ -8,11 +8,13 @@ mod rig;
 use cenote_dmu::outside::Chance;
 use cenote_engine::change::{NewDataset, NewSnapshot};
 use cenote_engine::create::{CreateSpec, FIRST_TXG, SystemDevices, parse, prepare};
-use cenote_engine::{Engine, EngineOptions, SyncContext};
+use cenote_engine::{Engine, EngineOptions, RemoveError, SyncContext, tunables};
 use cenote_format::nvlist::NvValue;
+use cenote_pool::scan::ScanState;
 use cenote_pool::{ImportOptions, Pool, config, discover};
 use rig::{Rig, account, changes, check, fill, open};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const SIZE: u64 = 128 << 20;
 const LEN: usize = 200_000;
@@ -458,6 +460,58 @@ fn what_is_refused_beside_it() {
     let without = [("zpool_checkpoint".to_string(), false)];
     let engine = rig.create_choosing("a", 12, &without);
     assert_eq!(said(engine.checkpoint()), "operation not supported on this type of pool");
+}
+
+/// Waits until the vdev has left that is being removed.
+fn wait_for_removal(engine: &Engine) {
+    let end = Instant::now() + Duration::from_secs(120);
+    while engine.pool().status().unwrap().removal.unwrap().state == ScanState::Scanning {
+        assert!(Instant::now() < end, "the removal does not end");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn vdevs_do_not_leave_beside_it_and_what_is_on_removed_ones_is_kept() {
+    let rig = Rig::new(SIZE);
+    let engine = rig.create("a b log c spare d", 12);
+    fill(&open(&engine), FILES, LEN);
+    engine.sync().unwrap();
+    engine.checkpoint().unwrap();
+    let top =
+        |engine: &Engine, id: u64| engine.pool().store().vdevs().top(id).map(|v| v.guid()).unwrap();
+    let said = |done: Result<(), RemoveError>| done.unwrap_err().to_string();
+    for id in [1, 2] {
+        assert_eq!(said(engine.remove(top(&engine, id))), "checkpoint exists");
+    }
+    let spare = config::number(&engine.pool().spares()[0], "guid");
+    engine.remove(spare).unwrap();
+    let engine = stage(&rig, engine);
+    discard(&engine);
+    let still = tunables::find("zfs_removal_suspend_progress").unwrap();
+    still.set(1).unwrap();
+    engine.remove(top(&engine, 1)).unwrap();
+    assert_eq!(engine.checkpoint().unwrap_err().to_string(), "device removal in progress");
+    still.set(0).unwrap();
+    wait_for_removal(&engine);
+    engine.remove(top(&engine, 2)).unwrap();
+    let kinds = |engine: &Engine| {
+        let tree = engine.pool().store().vdevs();
+        tree.root().children().iter().map(|top| top.kind().to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(kinds(&engine)[..2], ["file", "indirect"]);
+    // Blocks are freed by way of the vdev that was removed, and its mapping shrinks.
+    engine.checkpoint().unwrap();
+    work(&engine);
+    let engine = stage(&rig, engine);
+    assert!(engine.allocator().kept() > 0);
+    work_more(&engine);
+    stage(&rig, engine).export(false).unwrap();
+    look(&rig);
+    let engine = rewind(&rig);
+    check(&open(&engine), FILES, LEN);
+    assert_eq!(kinds(&engine)[..2], ["file", "indirect"]);
+    stage(&rig, engine).export(false).unwrap();
 }
 
 #[test]

@@ -337,18 +337,18 @@ fn what_does_not_fit_is_refused() {
     assert!(why(attach(&rig, &engine, "a", "x")).contains("can only attach to mirrors"));
     assert!(why(detach(&rig, &engine, "a")).contains("only applicable to mirror and replacing"));
     let raidz = engine.pool().store().vdevs().root().children()[0].guid();
-    let new = device(&rig, &engine, "x");
+    let new = device(&rig, &engine, "x", &SystemDevices);
     let refused = engine.attach(Attach { beside: raidz, new, replaces: false });
     assert!(why(refused).contains("RAID-Z"));
     replace(&rig, &engine, "a", "x").unwrap();
     assert!(why(attach(&rig, &engine, "x", "y")).contains("can only attach to mirrors"));
     let large = Rig::new(128 << 20);
     let other = large.create("a", 9);
-    let small = device(&rig, &other, "y");
+    let small = device(&rig, &other, "y", &SystemDevices);
     let beside = leaf(&large, &other, "a");
     let refused = other.attach(Attach { beside, new: small, replaces: true });
     assert!(why(refused).contains("device is too small"));
-    let mut coarse = device(&large, &other, "z");
+    let mut coarse = device(&large, &other, "z", &SystemDevices);
     coarse.ashift = 12;
     let refused = other.attach(Attach { beside, new: coarse, replaces: true });
     assert!(why(refused).contains("higher alignment requirement"));
@@ -367,7 +367,8 @@ fn disks_with_larger_physical_sectors_replace_others() {
     let engine = rig.create("mirror a b", 9);
     fill(&open(&engine), 0..4, LEN);
     FILE_PHYSICAL_ASHIFT.set(12).unwrap();
-    let with_sectors = |name: &str| device(&rig, &engine, name).for_sectors(&SystemDevices, 0);
+    let with_sectors =
+        |name: &str| device(&rig, &engine, name, &SystemDevices).for_sectors(&SystemDevices, 0);
     let (beside, new) = (leaf(&rig, &engine, "a"), with_sectors("x"));
     let replaced = engine.attach(Attach { beside, new, replaces: true });
     FILE_LOGICAL_ASHIFT.set(12).unwrap();

@@ -5,16 +5,20 @@
 
 mod rig;
 
-use cenote_engine::{Engine, EngineError, EngineOptions, Replayer};
+use cenote_engine::tunables::SCAN_SUSPEND_PROGRESS;
+use cenote_engine::{Attach, Engine, EngineError, EngineOptions, Replayer};
 use cenote_pool::error::ImportError;
 use cenote_pool::props::PropChange;
 use cenote_pool::{ImportOptions, discover};
 use cenote_vdev::inject::FaultyDevice;
 use cenote_zpl::{Replayed, Settings, Supervisor};
+use parking_lot::Mutex;
+use rig::joining::{device, leaf};
 use rig::{Faulty, NODE, Rig, check, fill, open};
 use rustix::fs::{MemfdFlags, SealFlags};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 const LEN: usize = 200_000;
@@ -183,23 +187,28 @@ fn goes_on_after_flushes(line: &str, bad: &[&str], copied: bool) {
         let engine = &world.engine;
         fill(&open(engine), 3..5, LEN);
         world.each(bad, |device| device.leave_after_flushes(flushes));
-        // The labels are written as well. It may be that some flushes are left when that is done.
-        for file in 5.. {
-            if engine.write_config().is_err() {
-                break;
+        std::thread::scope(|scope| {
+            let _fails = Fails(engine);
+            // The labels are written as well. It may be that some flushes are left when that is done.
+            scope.spawn(|| {
+                for file in 5..10 {
+                    let written = engine.write_config();
+                    let refused = matches!(written, Err(EngineError::Suspended(_)));
+                    assert!(written.is_ok() || refused, "{written:?}");
+                    fill(&open(engine), file..file + 1, 1000);
+                }
+            });
+            until(&why, || world.is_suspended());
+            assert!(matches!(engine.resume(), Err(EngineError::Suspended(_))), "{why}");
+            for name in bad.iter().filter(|_| copied) {
+                let (path, copy) = (world.rig.file(name), world.rig.file("copy"));
+                std::fs::copy(&path, &copy).unwrap();
+                std::fs::rename(copy, path).unwrap();
             }
-            fill(&open(engine), file..file + 1, 1000);
-        }
-        until(&why, || world.is_suspended());
-        assert!(matches!(engine.resume(), Err(EngineError::Suspended(_))), "{why}");
-        for name in bad.iter().filter(|_| copied) {
-            let (path, copy) = (world.rig.file(name), world.rig.file("copy"));
-            std::fs::copy(&path, &copy).unwrap();
-            std::fs::rename(copy, path).unwrap();
-        }
-        world.repair(bad);
-        let resumed = engine.resume();
-        assert!(resumed.is_ok(), "{why}: {resumed:?}");
+            world.repair(bad);
+            let resumed = engine.resume();
+            assert!(resumed.is_ok(), "{why}: {resumed:?}");
+        });
         engine.sync().unwrap();
         engine.write_config().unwrap();
         assert_eq!(engine.suspended(), None, "{why}");
@@ -345,6 +354,199 @@ fn a_crash_while_suspended_loses_nothing_stable() {
     }
 }
 
+/// A change of a pool that is suspended meanwhile is waited for, or was not made, as is said; never is it made later.
+#[test]
+fn a_change_is_made_or_refused() {
+    for (round, fault) in ALL.into_iter().cycle().take(6).enumerate() {
+        let why = format!("{round} {fault:?}");
+        let world = world("mirror a b", 12);
+        let (ran, stop) = (Arc::new(AtomicU64::new(0)), AtomicBool::new(false));
+        let (engine, made, refused) = (&world.engine, AtomicU64::new(0), AtomicU64::new(0));
+        let change = || {
+            let ran = ran.clone();
+            let done = engine.sync_task(move |context| {
+                ran.fetch_add(1, SeqCst);
+                context.config_changed = true;
+                Ok(())
+            });
+            match done {
+                Ok(()) => made.fetch_add(1, SeqCst),
+                Err(_) => refused.fetch_add(1, SeqCst),
+            };
+        };
+        std::thread::scope(|scope| {
+            let _fails = Fails(engine);
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while !stop.load(SeqCst) {
+                        change();
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                });
+            }
+            std::thread::sleep(Duration::from_millis(20 * round as u64));
+            world.break_it(&["a", "b"], fault);
+            until(&why, || world.is_suspended());
+            change();
+            // Longer than a change waits for its turn.
+            std::thread::sleep(Duration::from_millis(700));
+            world.repair(&["a", "b"]);
+            let resumed = engine.resume();
+            stop.store(true, SeqCst);
+            assert!(resumed.is_ok(), "{why}: {resumed:?}");
+        });
+        assert_eq!(ran.load(SeqCst), made.load(SeqCst), "{why}");
+        assert!(refused.load(SeqCst) > 0, "{why}");
+        world.finish(3);
+    }
+}
+
+/// The tunable that holds scans is of the process: tests take turns.
+static TURN: Mutex<()> = Mutex::new(());
+
+impl World {
+    /// The devices `bad` fail in a group that has data.
+    fn suspend(&self, bad: &[&str], fault: Fault) {
+        self.break_it(bad, fault);
+        fill(&open(&self.engine), 3..4, LEN);
+        assert!(self.engine.sync().is_err() && self.is_suspended(), "{bad:?} {fault:?}");
+    }
+
+    fn resume(&self, bad: &[&str]) {
+        self.repair(bad);
+        let resumed = self.engine.resume();
+        assert!(resumed.is_ok(), "{bad:?}: {resumed:?}");
+    }
+
+    fn attach(&self, beside: &str, name: &str, replaces: bool) {
+        let new = device(&self.rig, &self.engine, name, &self.faulty);
+        let beside = leaf(&self.rig, &self.engine, beside);
+        self.engine.attach(Attach { beside, new, replaces }).unwrap();
+    }
+
+    /// Waits until nothing is scanned, and so many leaves have everything.
+    fn is_whole(&self, leaves: usize) {
+        let all = || self.engine.pool().store().vdevs().leaves();
+        let behind = || all().iter().any(|leaf| leaf.is_behind());
+        let why = format!("{leaves} leaves are whole");
+        until(&why, || !self.engine.is_scanning() && !behind() && all().len() == leaves);
+    }
+}
+
+/// A device leaves in a group that is held: what follows that is done as well.
+#[test]
+fn a_device_leaves_over_a_suspension() {
+    let _turn = TURN.lock();
+    let world = world("a", 12);
+    let over = |bad: &[&str], change: &(dyn Fn() + Sync)| {
+        std::thread::scope(|scope| {
+            let _fails = Fails(&world.engine);
+            world.break_it(bad, Fault::Writes);
+            let changing = scope.spawn(change);
+            until("suspended", || world.is_suspended() || changing.is_finished());
+            std::thread::sleep(Duration::from_millis(700));
+            assert!(!changing.is_finished());
+            world.resume(bad);
+            changing.join().unwrap();
+        });
+    };
+    world.attach("a", "b", false);
+    world.is_whole(2);
+    let b = leaf(&world.rig, &world.engine, "b");
+    over(&["a", "b"], &|| world.engine.detach(b, None).unwrap());
+    // Its labels say that it is of no pool any more.
+    let left = cenote_vdev::open_device(&world.rig.file("b")).unwrap();
+    assert!(cenote_vdev::label_owner(&*left).unwrap().is_none());
+    world.attach("a", "c", false);
+    world.is_whole(2);
+    world.engine.detach(leaf(&world.rig, &world.engine, "a"), None).unwrap();
+    world.finish(3);
+}
+
+/// Both sides of a mirror come back, one of them after it missed something: it is given that.
+#[test]
+fn a_side_that_missed_something_is_resilvered() {
+    let _turn = TURN.lock();
+    for fault in [Fault::Missing, Fault::Writes] {
+        let world = world("mirror a b", 12);
+        world.break_it(&["b"], fault);
+        world.engine.write_config().unwrap();
+        fill(&open(&world.engine), 4..5, LEN);
+        world.engine.sync().unwrap();
+        world.suspend(&["a"], fault);
+        world.resume(&["a", "b"]);
+        world.is_whole(2);
+        world.engine.detach(leaf(&world.rig, &world.engine, "a"), None).unwrap();
+        check(&open(&world.engine), 4..5, LEN);
+        world.finish(4);
+    }
+}
+
+/// What cannot be read as devices are away is not listed as damaged, whether the pool is suspended yet or not.
+#[test]
+fn an_outage_damages_no_files() {
+    let _turn = TURN.lock();
+    let world = world("mirror a b", 12);
+    let fs = open(&world.engine);
+    let ino = |file| fs.lookup(fs.root(), format!("file {file}").as_bytes()).unwrap();
+    let inos: Vec<u64> = (0..3).map(ino).collect();
+    world.break_it(&["a", "b"], Fault::Missing);
+    let fails = || {
+        world.engine.pool().store().drop_caches();
+        assert!(inos.iter().all(|ino| fs.read(*ino, 0, &mut [0; 100]).is_err()));
+        assert_eq!(world.engine.pool().store().errors(), []);
+    };
+    fails();
+    assert!(world.engine.suspended().is_none());
+    std::thread::scope(|scope| {
+        let _fails = Fails(&world.engine);
+        let scrubbing = scope.spawn(|| world.engine.scrub());
+        until("suspended", || world.is_suspended());
+        fails();
+        world.resume(&["a", "b"]);
+        scrubbing.join().unwrap().unwrap();
+    });
+    world.is_whole(2);
+    assert_eq!(world.engine.pool().store().errors(), []);
+    drop(fs);
+    world.finish(3);
+}
+
+/// Scrubs go on, and replacements end, when the pool goes on.
+#[test]
+fn scans_go_on_with_the_pool() {
+    let _turn = TURN.lock();
+    for (late, fault) in [(false, Fault::Writes), (true, Fault::Writes), (true, Fault::Missing)] {
+        let world = world("mirror a b", 12);
+        SCAN_SUSPEND_PROGRESS.set(1).unwrap();
+        world.engine.scrub().unwrap();
+        if !late {
+            SCAN_SUSPEND_PROGRESS.set(0).unwrap();
+        }
+        world.suspend(&["a", "b"], fault);
+        SCAN_SUSPEND_PROGRESS.set(0).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        world.resume(&["a", "b"]);
+        world.is_whole(2);
+        assert!(world.engine.pool().store().errors().is_empty());
+        world.finish(4);
+    }
+    let world = world("a", 12);
+    SCAN_SUSPEND_PROGRESS.set(1).unwrap();
+    world.attach("a", "b", true);
+    world.suspend(&["a", "b"], Fault::Writes);
+    SCAN_SUSPEND_PROGRESS.set(0).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(world.is_suspended());
+    world.resume(&["a", "b"]);
+    world.is_whole(1);
+    assert_eq!(
+        leaf(&world.rig, &world.engine, "b"),
+        world.engine.pool().store().vdevs().leaves()[0].guid()
+    );
+    world.finish(4);
+}
+
 #[test]
 fn one_of_several_vdevs_comes_back() {
     ALL.into_iter().for_each(|fault| goes_on("a b log c", 12, &["b"], fault));
@@ -463,13 +665,13 @@ fn a_suspended_pool_is_given_up() {
 fn many_writers_wait_for_a_pool_that_comes_and_goes() {
     let world = world("raidz1 a b c", 12);
     let fs = open(&world.engine);
-    let next = std::sync::atomic::AtomicU64::new(3);
+    let next = AtomicU64::new(3);
     std::thread::scope(|scope| {
         let _fails = Fails(&world.engine);
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..10 {
-                    let file = next.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                    let file = next.fetch_add(1, SeqCst);
                     fill(&fs, file..file + 1, LEN);
                     world.engine.commit(head(&world.engine)).unwrap();
                 }

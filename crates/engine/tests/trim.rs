@@ -6,12 +6,17 @@
 mod rig;
 
 use cenote_dmu::outside::Chance;
+use cenote_dmu::write::ZapMut;
 use cenote_engine::create::{CreateSpec, FIRST_TXG, Force, SystemDevices, parse, prepare};
 use cenote_engine::tunables::INITIALIZE_CHUNK_SIZE;
 use cenote_engine::{
-    ActivityError, ActivityRequest, ActivityState, Attach, Engine, EngineOptions, TakeOut,
+    ActivityError, ActivityRequest, ActivityState, Attach, Engine, EngineError, EngineOptions,
+    SyncContext, TakeOut,
 };
 use cenote_format::LABEL_START;
+use cenote_format::encode::zap::{Key, Value};
+use cenote_format::nvlist::NvValue;
+use cenote_pool::config;
 use cenote_pool::props::PropChange;
 use cenote_pool::reopen::Restore;
 use cenote_pool::vdev_props::Activity;
@@ -272,7 +277,7 @@ fn what_failed_is_not_done() {
         devices.device(&rig, "b").set_delay(Duration::from_millis(30));
         engine.activity(activity, b, slow(4 * MIB)).unwrap();
         engine.take_out(b, TakeOut::Offline).unwrap();
-        // It is opened anew, so nobody else may have it.
+        // The device is opened anew below, so this test must not hold it open.
         drop(devices);
         until("the end", || is_over(&engine));
         assert_eq!(shown(&engine, activity, 1), Some("started at"));
@@ -341,6 +346,113 @@ fn a_device_that_leaves_is_let_alone() {
         drop(fs);
         end(&rig, engine);
     }
+}
+
+/// An export waits for the device, not what was written; and the trim goes on.
+#[test]
+fn a_trim_that_hangs_keeps_nothing_from_the_disk() {
+    let rig = Rig::new(96 * MIB);
+    let devices = Faulty::default();
+    let engine = rig.create_on("mirror a b", 12, EngineOptions::default(), &devices);
+    let fs = open(&engine);
+    fill(&fs, 0..20, LEN);
+    engine.sync().unwrap();
+    let [_, b] = leaves(&engine)[..] else { panic!() };
+    let device = devices.device(&rig, "b");
+    device.set_trims_hung(true);
+    engine.activity(Activity::Trim, b, START).unwrap();
+    until("the request", || device.waiting() > 0);
+    fill(&fs, 20..25, LEN);
+    assert!(matches!(engine.export(false), Err(EngineError::Unanswered)));
+    // As if the machine went down now.
+    let copy = Rig::new(96 * MIB);
+    for name in ["a", "b"] {
+        std::fs::copy(rig.file(name), copy.file(name)).unwrap();
+    }
+    let then = copy.import();
+    check(&open(&then), 0..25, LEN);
+    end(&copy, then);
+    assert_eq!(shown(&engine, Activity::Trim, 1), Some("started at"));
+    device.set_trims_hung(false);
+    until("the end", || {
+        is_over(&engine) && shown(&engine, Activity::Trim, 1) == Some("completed at")
+    });
+    check(&fs, 0..25, LEN);
+    drop((fs, device, devices));
+    end(&rig, engine);
+}
+
+/// Has the leaf's config say that its ZAP is this object; returns what it said before.
+fn set_zap(engine: &Engine, leaf: u64, zap: u64) -> u64 {
+    const NAME: &str = "com.delphix:vdev_zap_leaf";
+    let change = move |context: &mut SyncContext<'_>| {
+        let mut before = 0;
+        config::for_each_leaf_mut(&mut context.config.vdev_tree, &mut |found| {
+            if config::number(found, "guid") == leaf {
+                before = config::number(found, NAME);
+                found.set(NAME, NvValue::Uint64(zap));
+            }
+        });
+        context.config_changed = true;
+        Ok(before)
+    };
+    engine.sync_task(change).unwrap()
+}
+
+#[test]
+fn where_it_cannot_be_noted_nothing_is_done() {
+    let rig = Rig::new(96 * MIB);
+    let engine = rig.create("a", 12);
+    let leaf = leaves(&engine)[0];
+    let requests = [START, ActivityRequest::Suspend, ActivityRequest::Cancel];
+    // The leaf has no ZAP; then it has one that cannot be read.
+    let zap = set_zap(&engine, leaf, 0);
+    for (activity, request) in BOTH.into_iter().flat_map(|a| requests.map(|r| (a, r))) {
+        let done = engine.activity(activity, leaf, request);
+        assert!(matches!(done, Err(ActivityError::NoZap)), "{request:?}: {done:?}");
+    }
+    set_zap(&engine, leaf, 1 << 40);
+    for (activity, request) in BOTH.into_iter().flat_map(|a| requests.map(|r| (a, r))) {
+        let done = engine.activity(activity, leaf, request);
+        let read = matches!(done, Err(ActivityError::Engine(EngineError::Read(_))));
+        assert!(read, "{request:?}: {done:?}");
+    }
+    assert!(is_over(&engine));
+    set_zap(&engine, leaf, zap);
+    for activity in BOTH {
+        engine.activity(activity, leaf, START).unwrap();
+        until("the end", || is_over(&engine));
+        assert_eq!(shown(&engine, activity, 0), Some("completed at"));
+    }
+    end(&rig, engine);
+}
+
+/// One that OpenZFS began does not go on as one that is not secure.
+#[test]
+fn a_secure_trim_is_suspended() {
+    let rig = Rig::new(96 * MIB);
+    let engine = rig.create("a", 12);
+    let leaf = leaves(&engine)[0];
+    let zap = set_zap(&engine, leaf, 0);
+    set_zap(&engine, leaf, zap);
+    let begin = move |context: &mut SyncContext<'_>| {
+        for (name, value) in [("trim_state", 1), ("trim_secure", 1)] {
+            let name = format!("org.zfsonlinux:vdev_{name}");
+            let key = Key::Name(name.as_bytes());
+            ZapMut::open(context.tx.mos, zap).update(&key, &Value::U64(&[value]))?;
+        }
+        Ok(())
+    };
+    engine.sync_task(begin).unwrap();
+    assert_eq!(shown(&engine, Activity::Trim, 0), Some("started at"));
+    end(&rig, engine);
+    let engine = rig.import();
+    assert!(is_over(&engine));
+    assert_eq!(shown(&engine, Activity::Trim, 0), Some("suspended, started at"));
+    engine.activity(Activity::Trim, leaf, START).unwrap();
+    until("the end", || is_over(&engine));
+    assert_eq!(shown(&engine, Activity::Trim, 0), Some("completed at"));
+    end(&rig, engine);
 }
 
 #[test]

@@ -9,12 +9,14 @@
 //! MOS entry `com.delphix:removing` names the newest, each one's config the one before it.
 
 mod mapping;
+pub mod removing;
 
 pub use mapping::{Condensing, Header, Mapping, Segment, births};
 
 use crate::directory::Directory;
 use cenote_dmu::{Error, ObjectSet, Result};
 use cenote_vdev::{IndirectMap, Remap, Vdev, VdevTree};
+use removing::Removing;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -43,8 +45,7 @@ pub(crate) fn load_all(
             waiting.insert(v.id(), v);
         }
     }
-    let removing = directory.words("com.delphix:removing")?;
-    let mut next = removing.and_then(|words| words.get(2).copied());
+    let mut next = Removing::load(directory)?.map(|removal| removal.prev);
     let mut total = 0u64;
     // Every step takes a vdev out of `waiting`: the chain cannot go round.
     while let Some(v) =
@@ -61,7 +62,7 @@ fn load(mos: &Arc<ObjectSet>, tree: &VdevTree, v: &Vdev) -> Result<u64> {
         return Ok(0);
     };
     let mapping = Mapping::load(mos, number)?;
-    let bytes = (mapping.segments.len() as u64).saturating_mul(Mapping::ENTRY_SIZE);
+    let bytes = mapping.memory();
     tree.set_indirect(v.id(), Box::new(mapping)).map_err(|e| Error::Corrupt {
         objset: mos.id(),
         object: number,

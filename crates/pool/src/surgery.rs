@@ -5,6 +5,7 @@
 //! replace A by B     raidz(A, X, Y)    ->  raidz(replacing(A, B), X, Y)
 //! a spare S for A    mirror(A, X)      ->  mirror(spare(A, S), X)
 //! detach A           mirror(A, B)      ->  B
+//! remove the log L   root(A, L, B)     ->  root(A, hole, B)
 //! ```
 //!
 //! A vdev that comes between a leaf and its parent takes the leaf's place, and what a top-level vdev says of its space
@@ -241,6 +242,57 @@ fn take_place(parent: &mut NvList, mut child: NvList, is_top: bool) -> Option<(u
     renamed
 }
 
+/// A hole takes the place of the top-level vdev `id`, so that those behind it keep their numbers
+/// (`vdev_remove_make_hole_and_free`). `None`: there is no such vdev.
+pub fn make_hole(root: &mut NvList, id: u64) -> Option<()> {
+    let top = children_mut(root)?.get_mut(usize::try_from(id).ok()?)?;
+    let mut hole = NvList::default();
+    hole.set("type", NvValue::String("hole".into()));
+    hole.set("id", NvValue::Uint64(id));
+    for name in
+        ["guid", "whole_disk", "metaslab_array", "metaslab_shift", "ashift", "asize", "is_log"]
+    {
+        hole.set(name, NvValue::Uint64(0));
+    }
+    hole.set("is_hole", NvValue::Uint64(1));
+    *top = hole;
+    Some(())
+}
+
+/// An indirect vdev with this guid takes the place of the top-level vdev `id`, whose config names its mapping
+/// (`vdev_remove_replace_with_indirect`). `prev`: the one that was removed before; `u64::MAX` if none was. `None`: there is no
+/// such vdev.
+pub fn make_indirect(root: &mut NvList, (id, guid): (u64, u64), prev: u64) -> Option<()> {
+    let top = children_mut(root)?.get_mut(usize::try_from(id).ok()?)?;
+    let kept = [
+        "metaslab_shift",
+        "ashift",
+        "asize",
+        "min_alloc",
+        "is_log",
+        "non_allocating",
+        "com.delphix:indirect_object",
+        "com.delphix:indirect_births",
+        "create_txg",
+        "com.delphix:vdev_zap_top",
+    ];
+    let mut indirect = NvList::default();
+    indirect.set("type", NvValue::String("indirect".into()));
+    for (name, value) in [("id", id), ("guid", guid), ("whole_disk", 0), ("metaslab_array", 0)] {
+        indirect.set(name, NvValue::Uint64(value));
+    }
+    for name in kept {
+        if let Some(value) = top.get(name) {
+            indirect.set(name, value.clone());
+        }
+    }
+    if prev != u64::MAX {
+        indirect.set("com.delphix:prev_indirect_vdev", NvValue::Uint64(prev));
+    }
+    *top = indirect;
+    Some(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -338,6 +390,19 @@ mod tests {
         assert_eq!(kinds(&root), "root(raidz(10 11))");
         assert_eq!(find(&root, 11).unwrap().str("path"), Some("/11"));
         assert!(!find(&root, 11).unwrap().contains("asize"));
+    }
+
+    #[test]
+    fn a_hole_keeps_the_numbers_of_the_others() {
+        let mut root = with("root", 1, vec![top(leaf(0, 10)), top(leaf(1, 11)), top(leaf(2, 12))]);
+        assert_eq!(make_hole(&mut root, 3), None);
+        make_hole(&mut root, 1).unwrap();
+        let hole = &children(&root)[1];
+        assert_eq!(
+            (hole.str("type"), number(hole, "id"), number(hole, "asize")),
+            (Some("hole"), 1, 0)
+        );
+        assert_eq!((guid_sum(&root), find(&root, 11)), (23, None));
     }
 
     #[test]

@@ -228,8 +228,11 @@ impl Store {
         }
     }
 
-    /// Lists blocks that could not be read (`spa_log_error`).
-    pub(crate) fn list_unreadable(&self, blocks: Vec<Unreadable>) {
+    /// Lists blocks that could not be read (`spa_log_error`), unless devices are away that would have them.
+    pub(crate) fn list_unreadable(&self, mut blocks: Vec<Unreadable>) {
+        if !blocks.is_empty() && self.vdevs().has_outage() {
+            blocks.retain(|block| block.mismatch);
+        }
         for block in blocks {
             let new = {
                 let mut lists = self.error_lists().lists.lock();

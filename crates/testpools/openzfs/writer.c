@@ -41,6 +41,8 @@
  *   space SIZE USABLE SLACK         says whether all space but that of log vdevs is SIZE, and what datasets can
  *                                   have is USABLE, or up to SLACK more
  *   remove N                        removes a top-level vdev, and waits until it is empty
+ *   begin-remove N                  begins to remove one, and waits for a transaction group only
+ *   end-remove                      waits until a removal that is under way is over
  *   segment N                       most bytes of a piece of the mapping of a vdev that is removed
  *   condense N                      starts to make the mapping of a removed vdev shorter, and goes no further
  */
@@ -438,6 +440,38 @@ space(uint64_t size, uint64_t usable, uint64_t slack)
 	return (error);
 }
 
+/* Waits until no vdev is being removed. */
+static int
+end_remove(void)
+{
+	spa_t *spa;
+	int error = spa_open(pool, &spa, FTAG);
+
+	if (error != 0)
+		return (error);
+	while (spa->spa_vdev_removal != NULL)
+		txg_wait_synced(spa_get_dsl(spa), 0);
+	txg_wait_synced(spa_get_dsl(spa), 0);
+	spa_close(spa, FTAG);
+	return (0);
+}
+
+static int
+begin_remove(uint64_t id)
+{
+	spa_t *spa;
+	int error = spa_open(pool, &spa, FTAG);
+
+	if (error != 0)
+		return (error);
+	error = id < spa->spa_root_vdev->vdev_children ? spa_vdev_remove(spa,
+	    spa->spa_root_vdev->vdev_child[id]->vdev_guid, B_FALSE) : ENODEV;
+	if (error == 0)
+		txg_wait_synced(spa_get_dsl(spa), 0);
+	spa_close(spa, FTAG);
+	return (error);
+}
+
 static int
 remove_vdev(uint64_t id)
 {
@@ -825,6 +859,10 @@ run(char **w, int count)
 		return (space(number(w[1]), number(w[2]), number(w[3])));
 	if (IS("remove", 1))
 		return (remove_vdev(number(w[1])));
+	if (IS("begin-remove", 1))
+		return (begin_remove(number(w[1])));
+	if (IS("end-remove", 0))
+		return (end_remove());
 	if (IS("segment", 1)) {
 		zfs_remove_max_segment = (int)number(w[1]);
 		return (0);

@@ -79,7 +79,7 @@ impl Device for MemDevice {
     }
 }
 
-/// What a device in memory does when it is told that something is free: whoever needs those bytes all the same will notice.
+/// Writes garbage where a device was told that something is free. A reader that still needs the old bytes notices.
 fn write_garbage(device: &dyn Device, offset: u64, len: u64) -> io::Result<()> {
     const PIECE: u64 = 1 << 20;
     let mut at = offset;
@@ -115,6 +115,8 @@ struct Faults {
     missing: bool,
     delay: Duration,
     hung: bool,
+    /// As `hung`, of requests to trim.
+    trims_hung: bool,
     /// Batches and flushes that wait while it is hung.
     waiting: usize,
 }
@@ -188,6 +190,12 @@ impl FaultyDevice {
         self.answers.notify_all();
     }
 
+    /// Whether the device hangs when it is told that something is free.
+    pub fn set_trims_hung(&self, hung: bool) {
+        self.faults().trims_hung = hung;
+        self.answers.notify_all();
+    }
+
     /// Batches, flushes and looks from outside that wait because the device hangs.
     pub fn waiting(&self) -> usize {
         self.faults().waiting
@@ -216,9 +224,13 @@ impl FaultyDevice {
     }
 
     fn pause(&self) {
+        self.pause_while(|faults| faults.hung);
+    }
+
+    fn pause_while(&self, hangs: fn(&Faults) -> bool) {
         let mut faults = self.faults();
         faults.waiting += 1;
-        self.answers.wait_while(&mut faults, |faults| faults.hung);
+        self.answers.wait_while(&mut faults, |faults| hangs(faults));
         faults.waiting -= 1;
         let delay = faults.delay;
         drop(faults);
@@ -301,7 +313,7 @@ impl Device for FaultyDevice {
     }
 
     fn trim(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.pause();
+        self.pause_while(|faults| faults.hung || faults.trims_hung);
         let range = offset..offset.saturating_add(len);
         let fails = {
             let faults = self.faults();

@@ -141,7 +141,21 @@ pub fn init_labels(dev: &dyn Device, config: &NvList) -> io::Result<()> {
 ///
 /// Errors: when no label could be read or one that is there could not be cleared.
 pub fn clear_labels(dev: &dyn Device) -> io::Result<usize> {
+    clear(dev, &owners(dev)?)
+}
+
+/// As [`clear_labels`], of the device with this guid, unless there is another device by now.
+///
+/// Errors: as there; a label has another guid, and none was cleared.
+pub fn clear_labels_of(dev: &dyn Device, guid: u64) -> io::Result<usize> {
     let owners = owners(dev)?;
+    if owners.iter().any(|(_, owner)| owner.guid != guid) {
+        return Err(io::Error::other("it is another device by now"));
+    }
+    clear(dev, &owners)
+}
+
+fn clear(dev: &dyn Device, owners: &[(u64, LabelOwner)]) -> io::Result<usize> {
     let blank = Abd::from_vec(vec![0; (LABEL_SIZE - CONFIG_OFFSET) as usize]);
     let clear = |(at, _): &(u64, LabelOwner)| WriteReq::new(at + CONFIG_OFFSET, blank.clone());
     let mut reqs: Vec<WriteReq> = owners.iter().map(clear).collect();

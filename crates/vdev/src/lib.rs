@@ -102,7 +102,9 @@ pub use alarm::Alarm;
 pub use backing::is_held;
 pub use device::{Device, ReadReq, WriteReq, first_partition, open_device, open_device_rw};
 pub use fault::{Fault, Outcome};
-pub use label_init::{LabelOwner, LabelState, clear_labels, init_labels, label_owner};
+pub use label_init::{
+    LabelOwner, LabelState, clear_labels, clear_labels_of, init_labels, label_owner,
+};
 pub use label_sync::{LabelUpdate, write_heartbeat};
 pub use labels::{DeviceLabels, read_labels};
 pub use mirror::choices as mirror_choices;

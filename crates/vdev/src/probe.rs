@@ -125,6 +125,16 @@ impl Vdev {
 }
 
 impl VdevTree {
+    /// Whether devices are away that a top-level vdev cannot do without: that something cannot be read then says nothing of
+    /// what is there.
+    pub fn has_outage(&self) -> bool {
+        let mut leaves = Vec::new();
+        let tops = self.root().children();
+        tops.iter().filter(|top| !top.is_log()).for_each(|top| top.collect_leaves(&mut leaves));
+        let is_silent = |leaf: &Arc<Vdev>| leaf.opened_state() == VdevState::Degraded;
+        self.suspension().why().is_some() || leaves.iter().any(is_silent)
+    }
+
     /// Probes the leaves with requests that failed since this was last done, and takes those out
     /// of use that do not answer.
     pub(crate) fn look_after(&self) {

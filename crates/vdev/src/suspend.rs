@@ -15,6 +15,7 @@
 //! - Who is held has no lock that others need but those of the transaction group that is being written.
 //! - `held` and `retrying` count threads; while one of them is not 0 its thread is in [`Suspension::persist`].
 
+use cenote_format::less;
 use parking_lot::{Condvar, Mutex};
 use std::sync::OnceLock;
 
@@ -96,7 +97,7 @@ impl Suspension {
         let Some(listener) = self.listener.get() else { return false };
         let mut state = self.state.lock();
         if again {
-            state.retrying = state.retrying.saturating_sub(1);
+            state.retrying = less!(state.retrying, 1, "threads that try again");
             self.changed.notify_all();
         }
         if state.over {
@@ -120,7 +121,7 @@ impl Suspension {
             return true;
         }
         let counted = if state.round == round { &mut state.held } else { &mut state.retrying };
-        *counted = counted.saturating_sub(1);
+        *counted = less!(*counted, 1, "threads that are held");
         self.changed.notify_all();
         false
     }
@@ -128,7 +129,7 @@ impl Suspension {
     /// What was tried again has not failed for a device.
     fn retried(&self) {
         let mut state = self.state.lock();
-        state.retrying = state.retrying.saturating_sub(1);
+        state.retrying = less!(state.retrying, 1, "threads that try again");
         self.changed.notify_all();
     }
 

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use cenote_format::LABEL_START;
 use cenote_format::label::{LABEL_END, LABEL_SIZE};
+use cenote_format::less;
 use parking_lot::{Condvar, Mutex};
 
 use crate::device::Device;
@@ -30,7 +31,7 @@ struct UnderWay<'a>(&'a Vacant);
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         let mut under_way = self.0.under_way.lock();
-        *under_way = under_way.saturating_sub(1);
+        *under_way = less!(*under_way, 1, "requests where nothing is allocated");
         self.0.changed.notify_all();
     }
 }

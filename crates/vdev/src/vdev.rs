@@ -612,7 +612,7 @@ impl Vdev {
     }
 
     /// Appends this vdev's leaves.
-    pub(crate) fn collect_leaves(self: &Arc<Vdev>, out: &mut Vec<Arc<Vdev>>) {
+    pub fn collect_leaves(self: &Arc<Vdev>, out: &mut Vec<Arc<Vdev>>) {
         if self.is_leaf() {
             out.push(self.clone());
         }

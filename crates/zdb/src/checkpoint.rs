@@ -7,7 +7,6 @@ use cenote_pool::Pool;
 use cenote_pool::metaslab::{PoolSpace, VdevSpace};
 use cenote_pool::spacemap::{Region, SpaceMap};
 use cenote_store::rangetree::RangeTree;
-use std::sync::Arc;
 
 /// What comes behind the name of a pool that is shown as its checkpoint has it (`BOGUS_SUFFIX`).
 pub(crate) const SUFFIX: &str = "_CHECKPOINTED_UNIVERSE";
@@ -30,11 +29,8 @@ impl Zdb<'_> {
         let rootbp = self.level('u') >= 4;
         print::uberblock(self.out(), &uberblock, &time, rootbp)?;
         writeln!(self.out())?;
-        let imported = (self.ctx.imported)(self.pool.name());
-        let is_live = imported.is_some_and(|pool| Arc::ptr_eq(&pool, &self.pool));
-        if verifies && !is_live {
-            let name = self.pool.name().to_string();
-            let then = super::open(self.args, &self.ctx, &name, true)?;
+        if let Some(candidate) = self.candidate.as_ref().filter(|_| verifies) {
+            let then = super::import(self.args, self.pool.name(), candidate, true)?;
             self.compare_with(&then)?;
         }
         Ok(())

@@ -95,6 +95,8 @@ pub struct Zdb<'a> {
     ctx: Surroundings<'a>,
     args: &'a Args,
     pool: Arc<Pool>,
+    /// What it was opened by; `None`: it is the daemon's.
+    candidate: Option<Candidate>,
     /// Something on disk is not as it should be.
     damaged: bool,
     /// The file system whose files were looked at last, by dataset.
@@ -156,9 +158,9 @@ fn dispatch<'a>(args: &'a Args, mut ctx: Surroundings<'a>) -> Outcome {
     };
     let end = target.find(['/', '@', '#']).unwrap_or(target.len());
     let (name, dataset) = target.split_at(end);
-    let pool = open(args, &ctx, name, args.has('k'))?;
+    let (pool, candidate) = open(args, &ctx, name, args.has('k'))?;
     let name = pool.name().to_string();
-    let mut zdb = Zdb { ctx, args, pool, damaged: false, file_system: None };
+    let mut zdb = Zdb { ctx, args, pool, candidate, damaged: false, file_system: None };
     let code = match dataset {
         _ if args.has('R') => zdb.read_blocks()?,
         _ if args.has('B') => zdb.backup(dataset)?,
@@ -175,7 +177,12 @@ fn dispatch<'a>(args: &'a Args, mut ctx: Surroundings<'a>) -> Outcome {
 }
 
 /// The pool `name`: the daemon's, or one found and opened here. `then`: as its checkpoint has it.
-fn open(args: &Args, ctx: &Surroundings<'_>, name: &str, then: bool) -> Result<Arc<Pool>, Stop> {
+fn open(
+    args: &Args,
+    ctx: &Surroundings<'_>,
+    name: &str,
+    then: bool,
+) -> Result<(Arc<Pool>, Option<Candidate>), Stop> {
     let cannot = || fail(format!("zdb: can't open '{name}': No such file or directory"));
     if let Some(path) = args.cachefile.as_ref().filter(|_| !args.has('e')) {
         let cached = cached(path)?;
@@ -183,14 +190,15 @@ fn open(args: &Args, ctx: &Surroundings<'_>, name: &str, then: bool) -> Result<A
             return cannot();
         }
         let found = cached.candidates().into_iter().find(|c| c.name == name);
-        return found.map_or_else(cannot, |candidate| import(args, name, &candidate, then));
+        let Some(candidate) = found else { return cannot() };
+        return Ok((import(args, name, &candidate, then)?, Some(candidate)));
     }
     if !args.has('e')
         && args.txg.is_none()
         && !then
         && let Some(pool) = (ctx.imported)(name)
     {
-        return Ok(pool);
+        return Ok((pool, None));
     }
     let dirs: Vec<PathBuf> = match args.search.is_empty() {
         false => args.search.iter().map(|p| ctx.caller.path(p)).collect(),
@@ -211,7 +219,7 @@ fn open(args: &Args, ctx: &Surroundings<'_>, name: &str, then: bool) -> Result<A
         });
         return fail(format!("zdb: can't open '{name}': {why}"));
     };
-    import(args, name, candidate, then)
+    Ok((import(args, name, candidate, then)?, Some(candidate.clone())))
 }
 
 /// What a cache file says.

@@ -96,9 +96,9 @@ pub const PAGES: &[Page] = &[
         about: "keep the state of a pool, or discard what is kept",
         text: "Keeps the pool as it is now, all datasets and properties of it, until the checkpoint is discarded; zpool import \
                --rewind-to-checkpoint goes back to it. A pool has one checkpoint at most. What it has and the pool has no more \
-               takes space, which zpool list shows as CKPOINT. While there is one, devices cannot be attached, detached, \
-               replaced or removed, and the pool keeps its guid; a vdev that is added is lost by going back. A scrub does not \
-               look at what only the checkpoint has.",
+               takes space, which zpool list shows as CKPOINT. While there is one, devices cannot be attached, detached or \
+               replaced, vdevs cannot be removed, and the pool keeps its guid; a vdev that is added is lost by going back. A \
+               scrub does not look at what only the checkpoint has.",
         operands: "<pool>",
         options: &[
             flag("-d", "Discard the checkpoint. Its space is given back in the background"),
@@ -233,6 +233,21 @@ pub const PAGES: &[Page] = &[
         operands: "<pool> <leaf>",
         options: &[],
         examples: &[("zpool detach tank /dev/sdb", "Let go of one side of a mirror.")],
+    },
+    Page {
+        command: "remove",
+        about: "take devices out of a pool",
+        text: "Takes spares, cache devices, log vdevs and vdevs that hold data out of a pool. What a vdev with data holds is copied \
+               to the others first, in the background and after the next import as well; these must be single devices or \
+               mirrors with sectors of the same size, and have room for it.",
+        operands: "<pool> <leaf> ...",
+        options: &[
+            flag("-n", "Only say how much memory the mapping of the removed vdev would take"),
+            flag("-p", "With -n, exact numbers"),
+            flag("-s", "Stop the removal that is under way, and keep the vdev"),
+            flag("-w", "Wait until the vdev is removed"),
+        ],
+        examples: &[("zpool remove tank mirror-1", "Move what is on mirror-1 to the other vdevs, and let go of it.")],
     },
     Page {
         command: "replace",

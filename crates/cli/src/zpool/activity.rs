@@ -7,7 +7,7 @@ use crate::options::{Parsed, Spec, bytes, parse_with_long};
 use crate::pools::Imported;
 use crate::zpool::select::{find_vdev, open};
 use cenote_command::outcome::{Outcome, Stop, usage};
-use cenote_engine::{ActivityError, ActivityRequest};
+use cenote_engine::{ActivityError, ActivityRequest, ActivityState, Engine};
 use cenote_pool::vdev_props::Activity;
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -113,7 +113,7 @@ fn of_pools(parsed: &Parsed, task: &Task, ctx: &mut Context) -> Outcome {
     Ok(i32::from(!of_pool(&imported, devices, task, ctx)?))
 }
 
-/// One pool; `devices`: all, if there are none. Whether all went well.
+/// Serves one pool. Without `devices` it serves all that the pool has. Returns whether all went well.
 fn of_pool(
     imported: &Arc<Imported>,
     devices: &[String],
@@ -141,7 +141,7 @@ fn of_pool(
             leaves.push((name, leaf.guid()));
         }
     }
-    let (mut good, mut any) = (true, false);
+    let (mut good, mut any, mut begun) = (true, false, Vec::new());
     for (name, leaf) in &leaves {
         let done = match task.secure {
             // No device says that it can do that.
@@ -149,7 +149,10 @@ fn of_pool(
             false => engine.activity(task.activity, *leaf, task.request),
         };
         match done {
-            Ok(()) => any = true,
+            Ok(()) => {
+                any = true;
+                begun.push((name, *leaf));
+            }
             Err(ActivityError::Unsupported | ActivityError::NotWritable) if whole => {}
             Err(e) => {
                 ctx.complain(cannot(name, &e.to_string()));
@@ -165,10 +168,39 @@ fn of_pool(
         return Err(Stop::Fail(cannot(imported.name(), why)));
     }
     ctx.changed(imported);
-    let is_one = |guid: u64| leaves.iter().any(|(_, leaf)| *leaf == guid);
+    let is_one = |guid: u64| begun.iter().any(|(_, leaf)| *leaf == guid);
     let goes_on = || engine.active(task.activity).iter().any(|(guid, _)| is_one(*guid));
     while task.wait && goes_on() {
         pause(LOOK, ctx)?;
     }
+    for (name, leaf) in begun.into_iter().filter(|_| task.wait) {
+        if let Err(why) = is_complete(engine, task.activity, leaf) {
+            let what = match task.activity {
+                Activity::Trim => format!("error waiting to trim '{name}'"),
+                Activity::Initialize => format!("error waiting for '{name}' to initialize"),
+            };
+            ctx.complain(format!("{what}: {why}"));
+            good = false;
+        }
+    }
     Ok(good)
+}
+
+/// Why an activity that has no thread any more is not complete.
+fn is_complete(engine: &Engine, activity: Activity, leaf: u64) -> Result<(), String> {
+    let what = match activity {
+        Activity::Trim => "trim",
+        Activity::Initialize => "initialization",
+    };
+    match engine.activity_state(activity, leaf).map_err(|e| e.to_string())? {
+        Some(ActivityState::Complete) => Ok(()),
+        Some(ActivityState::Suspended) => {
+            Err(format!("the {what} is suspended, and not all of it was done"))
+        }
+        Some(ActivityState::Canceled) | None => Err(format!("the {what} was canceled")),
+        Some(ActivityState::Active) => Err(match engine.suspended() {
+            Some(_) => "pool I/O is currently suspended".into(),
+            None => format!("the {what} goes on when the device is in use again"),
+        }),
+    }
 }

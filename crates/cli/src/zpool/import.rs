@@ -100,6 +100,10 @@ impl Request {
         if r.options.checkpoint && (r.options.txg.is_some() || r.options.extreme_rewind) {
             return usage("--rewind-to-checkpoint is incompatible with -T and -X");
         }
+        if r.options.checkpoint && r.all {
+            // What came after the checkpoints of all pools that are found would be lost.
+            return usage("--rewind-to-checkpoint is incompatible with -a");
+        }
         if r.names.len() > if r.all { 0 } else { 2 } {
             return usage("too many arguments");
         }
@@ -515,6 +519,8 @@ mod tests {
         let incompatible = "--rewind-to-checkpoint is incompatible with -T and -X";
         assert_eq!(why(&["--rewind-to-checkpoint", "-T", "9", "t"]), incompatible);
         assert_eq!(why(&["--rewind-to-checkpoint", "-FX", "t"]), incompatible);
+        let incompatible = "--rewind-to-checkpoint is incompatible with -a";
+        assert_eq!(why(&["--rewind-to-checkpoint", "-a"]), incompatible);
     }
 
     #[test]

@@ -1,12 +1,14 @@
-//! `zpool remove` (`zpool_do_remove`): spares and cache devices leave a pool at once. Vdevs that hold blocks, those for logs
-//! too, cannot be removed yet.
+//! `zpool remove` (`zpool_do_remove`): spares, cache devices and vdevs for intent logs leave a pool at once. What vdevs hold that
+//! hold data is copied to others before.
 
 use crate::cachefile;
 use crate::context::Context;
 use crate::options::{Spec, parse};
 use crate::pools::{Imported, reason};
 use crate::zpool::select::{guid_called, open};
+use crate::zpool::wait;
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
+use cenote_dsl::human::nicenum;
 use cenote_engine::RemoveError;
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -22,7 +24,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         return usage("missing pool name argument");
     };
     let pools = Arc::clone(&ctx.pools);
-    let _change = pools.change();
+    let change = pools.change();
     let imported = open(ctx, name).map_err(Stop::Fail)?;
     if has('s') && has('n') {
         ctx.complain("stop request ignored");
@@ -35,8 +37,15 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         if has('w') {
             return usage("invalid option combination: -w cannot be used with -s");
         }
-        // Nothing is ever being removed.
-        return fail("cannot cancel removal: operation is not in progress");
+        let engine = imported.writable().map_err(Stop::Fail)?;
+        return match engine.cancel_removal() {
+            Ok(()) => {
+                ctx.changed(&imported);
+                Ok(0)
+            }
+            Err(RemoveError::Engine(e)) => fail(format!("cannot cancel removal: {}", reason(&e))),
+            Err(e) => fail(format!("cannot cancel removal: {e}")),
+        };
     }
     if devices.is_empty() {
         return usage("missing device");
@@ -60,21 +69,25 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         ctx.changed(&imported);
     }
     cachefile::update(&pools);
+    drop(change);
+    if good && has('w') && !has('n') {
+        return wait::for_removal(&imported, ctx);
+    }
     Ok(i32::from(!good))
 }
 
-/// Says how much memory the mapping of a removed vdev would take (`zpool_vdev_indirect_size`): devices without blocks of the
-/// pool leave none.
+/// Says about how much memory the mapping of a removed vdev would take (`zpool_vdev_indirect_size`): devices without blocks of
+/// the pool leave none.
 fn memory(imported: &Imported, device: &str, exact: bool, ctx: &mut Context) -> Result<(), Stop> {
     let guid = guid_called(imported, device);
     let guid = guid.ok_or_else(|| Stop::Fail(RemoveError::NoDevice.to_string()))?;
-    if imported.pool().store().vdevs().find(guid).is_some() {
-        let why = RemoveError::Unsupported("a device that holds data");
-        return Err(Stop::Fail(why.to_string()));
-    }
+    let size = imported.engine().and_then(|engine| engine.mapping_size(guid)).unwrap_or(0);
     match exact {
-        true => writeln!(ctx.out, "{device} 0")?,
-        false => writeln!(ctx.out, "Memory that will be used after removing {device}: 0")?,
+        true => writeln!(ctx.out, "{device} {size}")?,
+        false => {
+            let size = nicenum(size);
+            writeln!(ctx.out, "Memory that will be used after removing {device}: {size}")?;
+        }
     }
     Ok(())
 }

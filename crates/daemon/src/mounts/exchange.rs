@@ -13,8 +13,10 @@ use super::table::{All, LATE, Mounted};
 use super::{How, Mounts, StaysMounted};
 use crate::context::Context;
 use crate::pools::{Imported, reason};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+/// How often it is tried to open a dataset of a suspended pool.
+const LOOK: Duration = Duration::from_millis(100);
 /// Why nothing can be changed while devices are away.
 const SUSPENDED: &str = "pool I/O is currently suspended";
 
@@ -106,9 +108,21 @@ impl Mounts {
                 return (Err((reason(&e), true)), Some(fs.clone()));
             }
             let done = change();
-            let dataset = imported.pool().dsl().by_object(id).map_err(|e| e.to_string());
-            let dataset = dataset.and_then(|d| d.ok_or_else(|| "dataset does not exist".into()));
-            match dataset.and_then(|d| open(imported, &d, &settings)) {
+            let again = || {
+                let dataset = imported.pool().dsl().by_object(id).map_err(|e| e.to_string());
+                let dataset =
+                    dataset.and_then(|d| d.ok_or_else(|| "dataset does not exist".into()));
+                dataset.and_then(|d| open(imported, &d, &settings))
+            };
+            let is_away = || engine.as_ref().is_some_and(|engine| engine.waits_for_devices());
+            let opened = loop {
+                match again() {
+                    // Programs wait for the mount as they do for the pool.
+                    Err(_) if is_away() => std::thread::sleep(LOOK),
+                    done => break done,
+                }
+            };
+            match opened {
                 Ok((opened, engine)) => (Ok((done, opened.clone(), engine)), Some(opened)),
                 Err(why) => (Err((why, false)), None),
             }

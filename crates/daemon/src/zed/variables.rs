@@ -41,13 +41,13 @@ pub(super) fn of_event(payload: &NvList) -> Vec<(String, String)> {
     }
     let class = payload.str("class").unwrap_or_default();
     variables.push((variable("subclass"), subclass(class).into()));
-    if let Some(NvValue::Int64Array(time)) = payload.get("time") {
-        if let [seconds, nanoseconds] = *time.as_slice() {
-            let caller = Caller::of_process();
-            variables.push((variable("time_secs"), seconds.to_string()));
-            variables.push((variable("time_nsecs"), nanoseconds.to_string()));
-            variables.push((variable("time_string"), clock::format(&caller, seconds, TIME)));
-        }
+    if let Some(NvValue::Int64Array(time)) = payload.get("time")
+        && let [seconds, nanoseconds] = *time.as_slice()
+    {
+        let caller = Caller::of_process();
+        variables.push((variable("time_secs"), seconds.to_string()));
+        variables.push((variable("time_nsecs"), nanoseconds.to_string()));
+        variables.push((variable("time_string"), clock::format(&caller, seconds, TIME)));
     }
     // A variable ends where a byte of value 0 stands: names and paths from a disk may have one.
     variables.iter_mut().for_each(|(_, value)| value.retain(|c| c != '\0'));

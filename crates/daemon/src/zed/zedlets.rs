@@ -101,7 +101,7 @@ impl Zedlets {
     }
 }
 
-/// Whether a file or a directory is the user's or root's, and nobody else can write to it.
+/// Whether this user or root owns a file or a directory, and only its owner can write to it.
 fn is_ours(found: &Metadata) -> bool {
     let owner = found.uid();
     (owner == 0 || owner == geteuid().as_raw()) && found.mode() & 0o022 == 0

@@ -34,7 +34,9 @@ pub fn check_features(spec: &CreateSpec<'_>, features: &[&Feature]) -> Result<()
 pub(super) fn beside_removed(spec: &CreateSpec<'_>) -> Result<(), CreateError> {
     let tops =
         spec.pool.and_then(|p| p.list("vdev_tree")).map(config::children).unwrap_or_default();
-    let removed = tops.iter().any(|top| top.str("type") == Some("indirect"));
+    let removed =
+        |top: &NvList| top.str("type") == Some("indirect") || config::flag(top, "removing");
+    let removed = tops.iter().any(removed);
     let raidz = spec.layout.tops.iter().any(|t| matches!(t.redundancy, Redundancy::RaidZ(_)));
     if removed && raidz {
         return Err(spec.refuse(

@@ -319,7 +319,7 @@ impl Datasets {
                 }
                 Verdict::Deferred(refused) | Verdict::No(refused) => return Err(refused),
             }
-            shared.tx_state.wait_synced()?;
+            shared.tx_state.wait_before_assign()?;
         }
     }
 

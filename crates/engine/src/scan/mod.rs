@@ -52,6 +52,7 @@ mod position;
 mod resilver;
 mod state;
 
+use super::background::Background;
 use super::task::EngineError;
 use super::tunables::{SCAN_CHECKPOINT_INTVAL, SCAN_SUSPEND_PROGRESS};
 use super::{Engine, Shared};
@@ -64,7 +65,6 @@ use position::Position;
 use resilver::Given;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// The name of the thread.
@@ -99,20 +99,11 @@ pub enum ScanError {
     Engine(#[from] EngineError),
 }
 
-/// Whether the thread runs, and is to look again before it ends.
-#[derive(Default)]
-struct Running {
-    now: bool,
-    again: bool,
-    thread: Option<JoinHandle<()>>,
-}
-
 /// What scans.
 #[derive(Default)]
 pub(crate) struct Scanner {
-    running: Mutex<Running>,
-    /// No scan goes on any more.
-    stopped: AtomicBool,
+    /// The thread that does it.
+    pub background: Background,
     /// Counts changes of what is to be done: a round that began before one ends.
     orders: AtomicU64,
     /// A scan is under way, as far as is known: groups keep its state right.
@@ -130,17 +121,6 @@ pub(crate) struct Scanner {
 }
 
 impl Scanner {
-    /// Ends the thread, and lets no other begin.
-    pub fn stop(&self) {
-        self.stopped.store(true, SeqCst);
-        let thread = self.running.lock().thread.take();
-        if let Some(thread) = thread
-            && thread.thread().id() != std::thread::current().id()
-        {
-            let _ = thread.join();
-        }
-    }
-
     /// What is to be done is another thing now. To be called where the state is changed, for rounds that began before,
     /// and once that is on disk, for those that began with the view of before.
     fn ordered(&self) {
@@ -151,38 +131,7 @@ impl Scanner {
 impl Shared {
     /// Has a thread scan as the state on disk says, unless one does.
     pub(crate) fn wake_scan(self: &Arc<Self>) {
-        let scanner = &self.scanner;
-        let mut running = scanner.running.lock();
-        if scanner.stopped.load(SeqCst) {
-            return;
-        }
-        if running.now {
-            running.again = true;
-            return;
-        }
-        running.now = true;
-        if self.options.deterministic {
-            drop(running);
-            return self.scan();
-        }
-        let theirs = self.clone();
-        let spawned = std::thread::Builder::new().name(NAME.into()).spawn(move || {
-            theirs.disk.store.alarm().guard(NAME, || theirs.scan());
-        });
-        match spawned {
-            Ok(thread) => running.thread = Some(thread),
-            Err(e) => {
-                running.now = false;
-                tracing::warn!("no thread to scan with: {e}");
-            }
-        }
-    }
-
-    /// Whether the thread ends, as nothing was ordered meanwhile.
-    fn is_over(&self) -> bool {
-        let mut running = self.scanner.running.lock();
-        running.now = std::mem::take(&mut running.again);
-        !running.now
+        self.scanner.background.wake(self, NAME, Shared::scan);
     }
 
     /// Scans until there is nothing to be done.
@@ -192,7 +141,7 @@ impl Shared {
             match self.round(&mut pace) {
                 Ok(Round::Done) => pace.in_vain = 0,
                 Ok(Round::LetGo) => self.rest(&mut pace),
-                Ok(Round::Nothing) if self.is_over() => return,
+                Ok(Round::Nothing) if self.scanner.background.is_over() => return,
                 Ok(Round::Nothing) => pace.in_vain = 0,
                 Err(why) => {
                     if pace.in_vain == 0 {
@@ -201,7 +150,10 @@ impl Shared {
                     self.rest(&mut pace);
                 }
             }
-            if self.options.deterministic && pace.in_vain > MOST_IN_VAIN && self.is_over() {
+            if self.options.deterministic
+                && pace.in_vain > MOST_IN_VAIN
+                && self.scanner.background.is_over()
+            {
                 return;
             }
         }
@@ -211,14 +163,14 @@ impl Shared {
     /// again ([`Shared::wake_scan`]) shortens it once.
     fn rest(&self, pace: &mut Pace) {
         let scanner = &self.scanner;
-        let is_called = std::mem::take(&mut scanner.running.lock().again);
+        let is_called = scanner.background.take_call();
         let doubled = if is_called { 0 } else { pace.in_vain.min(MOST_DOUBLED) };
         let most = PAUSE.saturating_mul(1 << doubled);
         pace.in_vain = pace.in_vain.saturating_add(1);
         let (begun, orders) = (Instant::now(), scanner.orders.load(SeqCst));
         let ends = || {
-            let stopped = scanner.stopped.load(SeqCst) || self.tx_state.closed().is_some();
-            stopped || scanner.orders.load(SeqCst) != orders || scanner.running.lock().again
+            let stopped = scanner.background.is_stopped() || self.tx_state.closed().is_some();
+            stopped || scanner.orders.load(SeqCst) != orders || scanner.background.is_called()
         };
         while !self.options.deterministic && !ends() && begun.elapsed() < most {
             std::thread::sleep(PAUSE);
@@ -263,7 +215,9 @@ impl Shared {
     fn round(self: &Arc<Self>, pace: &mut Pace) -> Result<Round, EngineError> {
         let scanner = &self.scanner;
         let orders = scanner.orders.load(SeqCst);
-        let over = || scanner.stopped.load(SeqCst) || self.tx_state.closed().is_some();
+        // What a suspended pool cannot read or write says nothing of its blocks. The thread is woken when it goes on.
+        let held = || self.tx_state.held().is_some();
+        let over = || scanner.background.is_stopped() || self.tx_state.closed().is_some() || held();
         while SCAN_SUSPEND_PROGRESS.is_on() && !over() && !self.options.deterministic {
             std::thread::sleep(PAUSE);
         }
@@ -291,7 +245,8 @@ impl Shared {
         }
         scanner.active.store(true, SeqCst);
         let func = if phys.is_resilver() { ScanFunc::Resilver } else { ScanFunc::Scrub };
-        let ends = || scanner.stopped.load(SeqCst) || scanner.orders.load(SeqCst) != orders;
+        let ends =
+            || scanner.background.is_stopped() || scanner.orders.load(SeqCst) != orders || held();
         // Half of the time is for what was found.
         let walks = most / 2u32.saturating_pow(pace.shorter.saturating_add(1));
         let late = || clock.since(begun) >= walks;
@@ -330,19 +285,18 @@ impl Shared {
         pace.learn(Some(clock.since(begun)), most);
         // What cannot be walked is an error, and mostly one of the blocks that cannot be read.
         done.errors = done.errors.max(unseen);
+        if done.errors > 0 && self.disk.tree().has_outage() {
+            // The round is made again once the devices are back.
+            view.note_scan(|pass| pass.iter_mut().for_each(|pass| pass.ahead = [0; 4]));
+            return Err(EngineError::Suspended("devices do not answer".into()));
+        }
         if done.repaired > 0
             && let Err(e) = self.disk.tree().flush_all()
         {
             tracing::warn!("what a scan wrote is not durable: {e}");
         }
-        {
-            let mut given = scanner.given.lock();
-            if func == ScanFunc::Resilver {
-                given.left.extend(done.left.iter().copied());
-            }
-            given.unseen |= unseen > 0;
-        }
-        let end = Ended { view, position, totals, done, all, orders };
+        let unseen = unseen > 0;
+        let end = Ended { view, position, totals, done, unseen, all, orders };
         Ok(match self.note_round(end, phys)? {
             true => Round::Done,
             false => Round::LetGo,
@@ -351,6 +305,13 @@ impl Shared {
 }
 
 impl Shared {
+    /// Does what was put off while no group got on disk: takes out what was replaced, begins a resilver if leaves lack
+    /// something that none under way gives to them, and goes on with the scan that is under way.
+    pub(crate) fn scan_goes_on(self: &Arc<Self>) -> Result<(), EngineError> {
+        self.let_go_of_replaced();
+        self.assess_resilver()
+    }
+
     /// See [`Engine::assess_resilver`].
     pub(crate) fn assess_resilver(self: &Arc<Self>) -> Result<(), EngineError> {
         let assessed = self.assess();
@@ -404,6 +365,8 @@ struct Ended {
     /// Bytes found, and bytes of blocks that need not be read.
     totals: (u64, u64),
     done: Scanned,
+    /// A part of the pool could not be walked.
+    unseen: bool,
     /// It was the last one.
     all: bool,
     /// [`Scanner::orders`] when it began.

@@ -222,7 +222,7 @@ impl Shared {
     ) -> std::result::Result<bool, EngineError> {
         let all = ended.all;
         if all {
-            // Before it is over, so that whoever waits for resilvers waits for the next one, too.
+            // Set before the scan is over: a program that waits for resilvers waits for the next one as well.
             self.scanner.due.store(true, SeqCst);
             *self.scanner.ending.lock() = Some(from);
         }
@@ -260,9 +260,17 @@ impl Shared {
 impl SyncContext<'_> {
     fn note_round(&mut self, shared: &Shared, ended: Ended) -> Result<bool> {
         let now = self.scan_state()?;
-        let Ended { view, mut position, totals: (examined, skipped), done, all, orders } = ended;
+        let Ended { view, mut position, totals: (examined, skipped), done, unseen, all, orders } =
+            ended;
         if shared.scanner.orders.load(SeqCst) != orders || !now.is_running() || now.is_paused() {
             return Ok(false);
+        }
+        {
+            let mut given = shared.scanner.given.lock();
+            if now.is_resilver() {
+                given.left.extend(done.left);
+            }
+            given.unseen |= unseen;
         }
         let phys = ScanPhys {
             examined: now.examined.saturating_add(examined),

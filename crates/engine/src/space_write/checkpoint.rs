@@ -13,6 +13,7 @@ use cenote_format::encode::zap::{Key, Value};
 use cenote_format::spacemap::{Change, Entries, Entry};
 use cenote_format::{ByteOrder, Bytes, invariant};
 use cenote_store::alloc::Allocator;
+use cenote_store::rangetree::RangeTree;
 
 /// Bytes of a block of such a map (`zfs_vdev_standard_sm_blksz`).
 const BLOCK: u64 = 128 << 10;
@@ -105,7 +106,7 @@ impl SpaceMaps {
     /// Takes the end of the checkpoint's space maps out of the pending MOS, at most about `longest` bytes of entries. Once that
     /// is kept, the ranges are to be freed, and [`SpaceMaps::discarded`] is to be called.
     ///
-    /// Errors: a map cannot be read, or has what is no range of a metaslab.
+    /// Errors: a map cannot be read, or has what is no range of a metaslab, or a range twice.
     pub fn discard(
         &self,
         mos: &mut OpenObjectSet,
@@ -124,7 +125,12 @@ impl SpaceMaps {
             let from = header.length.saturating_sub(left);
             let (start, ranges) = v.kept_from(&mut maps, from, header.length)?;
             left = left.saturating_sub(header.length.saturating_sub(start));
-            let bytes = ranges.iter().map(|(from, to)| i128::from(to - from)).sum::<i128>();
+            let mut once = RangeTree::new();
+            for (from, to) in &ranges {
+                let added = once.add(*from, *to);
+                added.map_err(|why| wrong(v.checkpoint, &why.to_string()))?;
+            }
+            let bytes = i128::from(once.space());
             done.ranges.extend(ranges.into_iter().map(|(from, to)| (*vdev, from, to)));
             let alloc = i128::from(header.alloc) + bytes;
             if start == 0 {

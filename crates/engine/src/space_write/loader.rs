@@ -73,6 +73,13 @@ impl Loader {
             view.arrays.insert(vdev, (array, since));
         });
     }
+
+    /// A vdev has left, and the pool that is on disk does not have it.
+    pub fn remove_vdev(&self, vdev: u64) {
+        self.change(|view| {
+            view.arrays.remove(&vdev);
+        });
+    }
 }
 
 impl LoadMetaslab for Loader {

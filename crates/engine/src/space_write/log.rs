@@ -144,6 +144,12 @@ impl LogSpace {
         self.order.insert((txg, place));
     }
 
+    /// A vdev has left: its metaslabs hold no log back.
+    pub(super) fn forget(&mut self, vdev: u64) {
+        self.marks.retain(|place, _| place.0 != vdev);
+        self.order.retain(|(_, place)| place.0 != vdev);
+    }
+
     fn is_dirty(&self, place: Place) -> bool {
         self.marks.get(&place).is_some_and(|mark| mark.dirty)
     }

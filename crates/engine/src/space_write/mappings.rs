@@ -38,10 +38,10 @@ use std::sync::Arc;
 /// Entry of a removed vdev's config (`ZPOOL_CONFIG_INDIRECT_OBJECT`).
 const OBJECT: &str = "com.delphix:indirect_object";
 /// 64-bit and 32-bit integers of metadata (`DMU_OTN_UINT64_METADATA`, `DMU_OTN_UINT32_METADATA`).
-const WORDS: DmuType = DmuType(0xc3);
-const HALF_WORDS: DmuType = DmuType(0xc2);
+pub(super) const WORDS: DmuType = DmuType(0xc3);
+pub(super) const HALF_WORDS: DmuType = DmuType(0xc2);
 /// Bytes of a block of either (`SPA_OLD_MAXBLOCKSIZE`).
-const BLOCK: u64 = 128 << 10;
+pub(super) const BLOCK: u64 = 128 << 10;
 
 /// A mapping that was made shorter.
 pub struct Shorter {
@@ -111,6 +111,9 @@ impl SpaceMaps {
         let begun = read(Directory::open(&mos).and_then(|directory| Condensing::find(&directory)))?;
         let enabled = CONDENSE_INDIRECT_VDEVS_ENABLE.is_on();
         for (vdev, removed) in self.removed.iter().map(|(id, removed)| (*id, *removed)) {
+            if self.evacuation().is_some_and(|evacuation| evacuation.vdev == vdev) {
+                continue;
+            }
             let of_it = begun.filter(|begun| begun.vdev == vdev);
             if of_it.is_none() && (begun.is_some() || !enabled) || removed.top_zap == 0 {
                 continue;
@@ -137,7 +140,7 @@ fn read<T>(done: std::result::Result<T, Error>) -> Result<T> {
 }
 
 /// The config of a top-level vdev.
-fn config_of(vdevs: &mut NvList, vdev: u64) -> Option<&mut NvList> {
+pub(crate) fn config_of(vdevs: &mut NvList, vdev: u64) -> Option<&mut NvList> {
     match vdevs.pairs.iter_mut().find(|(name, _)| name == "children")? {
         (_, NvValue::NvListArray(tops)) => tops.get_mut(usize::try_from(vdev).ok()?),
         _ => None,

@@ -23,9 +23,10 @@
 //! | `map` | one space map object: creating, appending, rewriting it |
 //! | [`loader`] | free space for the allocator, out of the last synced MOS |
 //! | [`mod@plan`] | sizes of new vdevs and of their metaslabs |
-//! | `vdev` | what a new top-level vdev has in the MOS: ZAPs, metaslab array |
+//! | `vdev` | what a top-level vdev has in the MOS: ZAPs, metaslab array |
 //! | `obsolete` | obsolete parts of removed vdevs |
 //! | `checkpoint` | what only the pool's checkpoint refers to |
+//! | `evacuation` | the mapping of a vdev that is being removed |
 //! | `log` | log space maps: what all metaslabs change in a txg |
 //! | `unflushed` | what each metaslab has unflushed, in memory |
 //! | `flushing` | how many metaslabs a txg flushes |
@@ -58,6 +59,7 @@
 
 mod checkpoint;
 mod dtl;
+mod evacuation;
 mod flushing;
 pub mod loader;
 mod log;
@@ -72,7 +74,9 @@ mod vdev;
 
 pub use checkpoint::Discard;
 pub use dtl::{rewrite_dtls, write_dtls};
+pub(crate) use evacuation::Evacuation;
 pub use loader::Loader;
+pub(crate) use mappings::config_of;
 pub use plan::{VdevPlan, plan, top_level_asize};
 pub(crate) use vdev::write_detached;
 
@@ -109,9 +113,6 @@ pub type CountFeature<'a> = &'a mut dyn FnMut(&mut OpenObjectSet, &str, i64) -> 
 /// Why the space of a pool cannot be written to.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// A top-level vdev is being removed.
-    #[error("vdev {0} is being removed, writing to such pools is not supported yet")]
-    Removing(u64),
     /// A top-level vdev takes no allocations.
     #[error("vdev {0} is non-allocating, writing to such pools is not supported yet")]
     NonAllocating(u64),
@@ -193,7 +194,9 @@ impl VdevMaps {
 #[derive(Debug)]
 pub struct SpaceMaps {
     vdevs: BTreeMap<u64, VdevMaps>,
+    /// Those that were removed, and the one that is being removed.
     removed: BTreeMap<u64, Removed>,
+    evacuation: Option<Evacuation>,
     /// More of removed vdevs is obsolete than when their mappings were last looked at.
     obsolete_grew: bool,
     log: LogSpace,
@@ -222,6 +225,7 @@ impl SpaceMaps {
         SpaceMaps {
             vdevs: BTreeMap::new(),
             removed: BTreeMap::new(),
+            evacuation: None,
             obsolete_grew: true,
             log: LogSpace::default(),
             unflushed,
@@ -270,11 +274,42 @@ impl SpaceMaps {
         for v in space.vdevs.iter().filter(|v| v.kind == "indirect") {
             maps.removed.insert(v.id, Removed { asize: v.asize, top_zap: v.top_zap });
         }
+        let tops = config.list("vdev_tree").map(config::children).unwrap_or_default();
+        for (id, top) in (0u64..).zip(tops).filter(|(_, top)| config::flag(top, "removing")) {
+            maps.begin_evacuation(Evacuation::load(mos, id, top)?);
+        }
         if active {
             maps.log = logs_of(space, mos, txg)?;
             maps.log.begin_with(maps.unflushed.memory().1);
         }
         Ok(maps)
+    }
+
+    /// A vdev that is being removed, and how far it was copied.
+    pub(crate) fn evacuation(&self) -> Option<&Evacuation> {
+        self.evacuation.as_ref()
+    }
+
+    /// From now on a vdev is being removed, or was copied further.
+    pub(crate) fn begin_evacuation(&mut self, evacuation: Evacuation) {
+        let vdev = evacuation.vdev;
+        if let Some(v) = self.vdevs.get(&vdev) {
+            let asize = (v.maps.len() as u64).checked_shl(v.ms_shift).unwrap_or(u64::MAX);
+            self.removed.insert(vdev, Removed { asize, top_zap: v.top_zap });
+        }
+        self.evacuation = Some(evacuation);
+    }
+
+    /// No vdev is being removed any more: it was, or it stays.
+    pub(crate) fn end_evacuation(&mut self, removed: bool) {
+        if let Some(ended) = self.evacuation.take().filter(|_| !removed) {
+            self.removed.remove(&ended.vdev);
+        }
+    }
+
+    /// The ZAP of a top-level vdev; 0 without one.
+    pub(crate) fn top_zap(&self, vdev: u64) -> u64 {
+        self.vdevs.get(&vdev).map_or(0, |v| v.top_zap)
     }
 
     /// Whether the changes of a txg are logged, rather than appended to each metaslab's map. That
@@ -422,15 +457,16 @@ impl SpaceMaps {
 /// Refuses what cannot be written to.
 fn check(space: &PoolSpace, config: &NvList) -> std::result::Result<(), OpenError> {
     let tops = config.list("vdev_tree").map(config::children).unwrap_or_default();
-    for (id, top) in (0u64..).zip(tops) {
-        if config::flag(top, "removing") {
-            return Err(OpenError::Removing(id));
-        }
-    }
+    let removing = |id: u64| {
+        let top = usize::try_from(id).ok().and_then(|id| tops.get(id));
+        top.is_some_and(|top| config::flag(top, "removing"))
+    };
     for v in &space.vdevs {
         match v.kind.as_str() {
             "draid" => return Err(OpenError::Draid(v.id)),
-            _ if v.concrete && v.non_allocating => return Err(OpenError::NonAllocating(v.id)),
+            _ if v.concrete && v.non_allocating && !removing(v.id) => {
+                return Err(OpenError::NonAllocating(v.id));
+            }
             _ => {}
         }
     }

@@ -190,6 +190,11 @@ impl UnflushedSpace {
         (before.allocs.iter().collect(), before.frees.iter().collect())
     }
 
+    /// A vdev has left.
+    pub fn forget(&self, vdev: u64) {
+        self.state.lock().metaslabs.retain(|place, _| place.0 != vdev);
+    }
+
     /// Bytes that a metaslab has allocated beyond what its own map says, the changes noted so far
     /// included.
     pub fn allocated(&self, place: Place) -> i128 {

@@ -1,15 +1,16 @@
-//! What a new top-level vdev has in the MOS: ZAPs for it and its leaves, and a metaslab array
-//! (`vdev_construct_zaps`, `vdev_metaslab_init`).
+//! What a top-level vdev has in the MOS: ZAPs for it and its leaves, and a metaslab array
+//! (`vdev_construct_zaps`, `vdev_metaslab_init`). It is made when the vdev joins, and freed when it leaves.
 
+use super::log::UNFLUSHED_TXGS;
 use super::map::{DIRECTORY_OBJECT, Maps, zap_u64};
 use super::{CountFeature, SpaceMaps, VdevMaps, invalid};
 use cenote_dmu::outside::Chance;
 use cenote_dmu::write::zap::ZapFormat;
 use cenote_dmu::write::{NewObject, OpenObjectSet, Result, WriteError, ZapMut};
-use cenote_format::SECTOR;
 use cenote_format::dmu::DmuType;
 use cenote_format::encode::zap::{Key, Value};
 use cenote_format::nvlist::{NvList, NvValue};
+use cenote_format::{SECTOR, invariant};
 use cenote_pool::config;
 use cenote_store::alloc::Class;
 
@@ -117,6 +118,54 @@ impl SpaceMaps {
 }
 
 impl SpaceMaps {
+    /// Frees in the pending MOS what it has of a top-level vdev that leaves, of which nothing is allocated: space maps and
+    /// the arrays of them, ZAPs, what its leaves missed (`vdev_remove_empty`, `vdev_destroy_spacemaps`). What logs say of
+    /// it stays in them: nothing of a hole is looked for. Once it is sure that the vdev leaves,
+    /// [`SpaceMaps::forget_vdev`] is to be called. `leaves_mapping`: its own ZAP stays, for the mapping that it leaves.
+    ///
+    /// Errors: there is no such vdev, or the MOS cannot be changed.
+    pub fn free_vdev(
+        &self,
+        mos: &mut OpenObjectSet,
+        txg: u64,
+        (vdev, config, leaves_mapping): (u64, &mut NvList, bool),
+        count: CountFeature<'_>,
+    ) -> Result<()> {
+        let Some(v) = self.vdevs.get(&vdev) else {
+            return invalid(0, format!("no vdev {vdev}"));
+        };
+        invariant!(v.checkpoint == 0, "vdev {vdev} leaves, and a checkpoint has a space map of it");
+        let mut maps = Maps::open(mos, txg, 1, count)?;
+        v.maps.iter().filter(|map| **map != 0).try_for_each(|map| maps.free(*map))?;
+        if matches!(v.class, Class::Special | Class::Dedup) {
+            maps.count(CLASSES, -1)?;
+        }
+        for array in [v.array, v.unflushed].into_iter().filter(|array| *array != 0) {
+            mos.free(array)?;
+        }
+        match leaves_mapping {
+            false => free_linked_zap(mos, v.top_zap)?,
+            true if v.unflushed != 0 => {
+                ZapMut::open(mos, v.top_zap).remove(&Key::Name(UNFLUSHED_TXGS.as_bytes()))?;
+            }
+            true => {}
+        }
+        let mut freed = Ok(());
+        config::for_each_leaf_mut(config, &mut |leaf| {
+            if freed.is_ok() {
+                freed = write_detached(mos, txg, leaf, count);
+            }
+        });
+        freed
+    }
+
+    /// A top-level vdev leaves that was [freed](SpaceMaps::free_vdev).
+    pub fn forget_vdev(&mut self, vdev: u64) {
+        self.vdevs.remove(&vdev);
+        self.log.forget(vdev);
+        self.unflushed.forget(vdev);
+    }
+
     /// Creates the ZAP of a vdev in the pending MOS, and enters it into the list of them.
     ///
     /// # Errors
@@ -127,7 +176,7 @@ impl SpaceMaps {
 }
 
 /// Frees what the pending MOS has of a leaf that leaves the pool, given its config: what it missed, its ZAP
-/// (`vdev_dtl_sync`, `vdev_destroy_unlink_zap`).
+/// (`vdev_dtl_sync`).
 ///
 /// Errors: the MOS cannot be changed.
 pub(crate) fn write_detached(
@@ -140,7 +189,11 @@ pub(crate) fn write_detached(
     if missed != 0 {
         Maps::open(mos, txg, 1, count)?.free(missed)?;
     }
-    let zap = config::number(leaf, "com.delphix:vdev_zap_leaf");
+    free_linked_zap(mos, config::number(leaf, "com.delphix:vdev_zap_leaf"))
+}
+
+/// Frees the ZAP of a vdev and takes it off the list of them (`vdev_destroy_unlink_zap`); 0: it has no ZAP.
+fn free_linked_zap(mos: &mut OpenObjectSet, zap: u64) -> Result<()> {
     if zap == 0 {
         return Ok(());
     }

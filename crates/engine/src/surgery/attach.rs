@@ -142,6 +142,14 @@ impl SyncContext<'_> {
             return invalid("can only attach to mirrors and top-level disks");
         }
         let plan = plan(&tree, &old, attach)?;
+        if self.maps.evacuation().is_some() {
+            // A resilver finds nothing of what is copied by pointers.
+            let path = config::path(&attach.new.leaf).unwrap_or_default();
+            return invalid(format!(
+                "{} is busy, or device removal is in progress",
+                path.display()
+            ));
+        }
         let top = tree.top_of(old.guid()).cloned().ok_or(DslWriteError::NotFound)?;
         if attach.new.size() < tree.least_size(old.guid()).unwrap_or(0) {
             return invalid("device is too small");

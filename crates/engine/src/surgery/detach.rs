@@ -43,13 +43,15 @@ impl Shared {
         let rests = self.let_spare_rest(leaf);
         let change = move |context: &mut SyncContext<'_>| context.detach(leaf, parent);
         let left = self.queue.run(&self.tx_state, change, |_| true);
-        let left = left.inspect_err(|_| self.let_spare_return(&rests))?;
+        let left = left.inspect_err(|_| self.let_spare_work(&rests))?;
         let pool = self.view();
         Sysevent { vdev: Some(&left.leaf), ..Sysevent::of_pool("vdev_remove") }.post(pool.store());
         // The device may be what is broken. One that is out of use may be another pool's by now, or hang.
         let device = left.leaf.device().filter(|_| left.leaf.writable());
-        // Another pool may take it once its labels say so: nothing may be under way to it then.
-        let device = device.filter(|_| self.is_let_go(&left.leaf));
+        // Another pool may take it once its labels say so, or once it is a spare again: nothing may be under way to it
+        // then.
+        let let_go = self.is_let_go(&left.leaf);
+        let device = device.filter(|_| let_go);
         if let (Some(device), Some(label)) = (device, &left.label)
             && let Err(error) = init_labels(device.as_ref(), label)
         {
@@ -57,7 +59,8 @@ impl Shared {
         }
         left.leaf.retire();
         pool.devices().forget(leaf);
-        if config::flag(&left.config, "is_spare")
+        if let_go
+            && config::flag(&left.config, "is_spare")
             && let Some(path) = config::path(&left.config)
         {
             pool.devices().share(leaf, path);
@@ -105,7 +108,7 @@ impl Shared {
 }
 
 /// What the labels of a device say that left the pool: it is of no pool, or a spare again (`VDEV_LABEL_REMOVE`).
-fn label_of_left(pool: &PoolConfig, top: u64, leaf: &NvList) -> Option<NvList> {
+pub(crate) fn label_of_left(pool: &PoolConfig, top: u64, leaf: &NvList) -> Option<NvList> {
     if config::flag(leaf, "is_spare") {
         return Some(create::spare_label(leaf));
     }

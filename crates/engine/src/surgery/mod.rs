@@ -21,6 +21,7 @@ mod detach;
 mod spare;
 
 pub use attach::Attach;
+pub(super) use detach::label_of_left;
 pub(crate) use spare::SpareCaller;
 
 use super::SyncContext;
@@ -47,7 +48,7 @@ fn invalid<T>(why: impl Into<String>) -> Result<T> {
 
 impl SyncContext<'_> {
     /// A tree of the pool's vdevs in which the top-level vdev `top` is as the config has it by now.
-    fn altered_tree(
+    pub(super) fn altered_tree(
         &self,
         root: &NvList,
         top: u64,
@@ -67,7 +68,7 @@ impl SyncContext<'_> {
     }
 
     /// From now on the pool has this tree and this root. To be called last: it is not undone.
-    fn replace_tree(&mut self, tree: Arc<VdevTree>, root: NvList) -> Result<()> {
+    pub(super) fn replace_tree(&mut self, tree: Arc<VdevTree>, root: NvList) -> Result<()> {
         self.tx.mos.check_change()?;
         self.disk.store.replace_vdevs(tree);
         self.config.vdev_tree = root;

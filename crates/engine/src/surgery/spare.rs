@@ -10,7 +10,7 @@
 
 use super::Attach;
 use crate::create::{NewDevice, OpenDevices, SystemDevices, spare_label};
-use crate::{Engine, Shared};
+use crate::{Engine, EngineError, Shared};
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
 use cenote_vdev::{Device, Vdev, VdevState, VdevTree, init_labels, read_labels};
@@ -34,6 +34,11 @@ pub(crate) struct SpareCaller {
 }
 
 impl SpareCaller {
+    /// Threads may begin again.
+    pub fn allow(&self) {
+        self.stopped.store(false, SeqCst);
+    }
+
     /// Ends the thread, and lets no other begin.
     pub fn stop(&self) {
         self.stopped.store(true, SeqCst);
@@ -90,8 +95,8 @@ impl Shared {
         Vec::new()
     }
 
-    /// The spare stays where it is: [`Shared::let_spare_rest`] is undone.
-    pub(super) fn let_spare_return(&self, rests: &[(u64, u64)]) {
+    /// The spare stays after all: what [`Shared::let_spare_rest`] returned is undone.
+    pub(super) fn let_spare_work(&self, rests: &[(u64, u64)]) {
         self.spares.refused.lock().retain(|pair| !rests.contains(pair));
     }
 
@@ -136,11 +141,18 @@ impl Shared {
             }
             let put = self.spare(spare).and_then(|new| {
                 let attach = Attach { beside, new, replaces: true };
-                self.attach(attach, has_failed).map_err(|e| e.to_string())
+                match self.attach(attach, has_failed) {
+                    Err(EngineError::Suspended(why)) => Ok(Some(why)),
+                    done => done.map(|()| None).map_err(|e| e.to_string()),
+                }
             });
             match put {
-                Ok(()) => tracing::warn!(beside, spare, "a spare steps in"),
-                // It was taken meanwhile.
+                Ok(None) => tracing::warn!(beside, spare, "a spare steps in"),
+                // That says nothing of the spare: spares are called again when the pool goes on.
+                Ok(Some(why)) => {
+                    return tracing::warn!(beside, spare, why, "no spare steps in now");
+                }
+                // A checkpoint was taken meanwhile.
                 Err(_) if self.has_checkpoint() => return,
                 Err(why) => {
                     tracing::warn!(beside, spare, why, "the spare does not step in");

@@ -43,7 +43,7 @@ fn a_change_that_ends_twice_fails_the_pool() {
     let held = txgs.assign(1, false).unwrap();
     txgs.state.lock().holds = 0;
     let other = txgs.clone();
-    let waiting = std::thread::spawn(move || other.try_for(10));
+    let waiting = std::thread::spawn(move || other.wait_for(10));
     drop(held);
     assert!(waiting.join().unwrap().is_err());
     let why = txgs.failure().unwrap();

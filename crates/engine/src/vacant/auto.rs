@@ -1,12 +1,13 @@
 //! `autotrim=on` (`vdev_autotrim_thread`).
 
-use super::walk::{ROOM, trim, worth_trimming};
-use crate::tunables::TRIM_TXG_BATCH;
+use super::walk::{ROOM, pieces, worth_trimming};
+use crate::tunables::{TRIM_EXTENT_BYTES_MAX, TRIM_TXG_BATCH};
 use crate::{Engine, Shared};
-use cenote_store::alloc::TXG_DEFER_SIZE;
+use cenote_store::alloc::{Disabled, TXG_DEFER_SIZE};
 use cenote_vdev::Vdev;
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -157,25 +158,61 @@ fn run(shared: &Arc<Shared>) {
 
 /// Tells all devices of a top-level vdev what was freed in one of its metaslabs.
 fn tell_freed(shared: &Arc<Shared>, vdev: u64, metaslab: u64) {
+    let mut told = Told::default();
     while shared.vacant.auto.goes_on() {
         let Some(freed) = shared.disk.allocator.disable_freed(vdev, metaslab, ROOM) else { return };
         // Looked up when the metaslab is disabled: devices join and leave.
         let tree = shared.disk.tree();
         let Some(top) = tree.top(vdev).filter(|_| !freed.ranges.is_empty()) else { return };
+        if let Some(from) = told.tell(shared, top, &freed) {
+            let left = freed.ranges.iter().filter(|(_, end)| *end > from);
+            let left: Vec<_> = left.map(|(start, end)| (from.max(*start), *end)).collect();
+            freed.remember(&left);
+        }
+    }
+}
+
+/// A piece of a top-level vdev, and the leaves that were told of it.
+#[derive(Default)]
+struct Told {
+    piece: Range<u64>,
+    leaves: Vec<u64>,
+}
+
+impl Told {
+    /// Tells the leaves of `top`, each of one piece after the other. If an allocation waits, or the thread is to end, it
+    /// breaks off after a request, and returns the byte of the vdev from which on not all leaves were told.
+    fn tell(&mut self, shared: &Shared, top: &Arc<Vdev>, freed: &Disabled) -> Option<u64> {
+        let tree = shared.disk.tree();
         let mut leaves = Vec::new();
         collect(top, &mut leaves);
         leaves.retain(|leaf| leaf.can_trim());
-        for (i, (start, end)) in freed.ranges.iter().enumerate() {
-            if i > 0 && freed.is_in_the_way() {
-                freed.remember(freed.ranges.get(i..).unwrap_or_default());
-                break;
+        let most = TRIM_EXTENT_BYTES_MAX.get();
+        let all =
+            freed.ranges.iter().flat_map(|(start, end)| pieces(*start..*end, top.ashift(), most));
+        let mut any = false;
+        for piece in all {
+            if self.piece != piece {
+                *self = Told { piece: piece.clone(), leaves: Vec::new() };
             }
             for leaf in &leaves {
-                let range = top.range_on(leaf.guid(), *start..*end).and_then(worth_trimming);
-                // A device that fails keeps what it has.
-                let _failed = range.map(|range| trim(shared, leaf, range, top.ashift()));
+                if self.leaves.contains(&leaf.guid()) {
+                    continue;
+                }
+                if any && (freed.is_in_the_way() || !shared.vacant.auto.goes_on()) {
+                    return Some(piece.start);
+                }
+                if let Some(range) =
+                    top.range_on(leaf.guid(), piece.clone()).and_then(worth_trimming)
+                {
+                    any = true;
+                    // A device that fails keeps what it has.
+                    let _failed = tree.trim(leaf, range);
+                }
+                self.leaves.push(leaf.guid());
             }
         }
+        None
     }
 }
 

@@ -13,11 +13,14 @@
 //! # Invariants
 //!
 //! - Only what is allocatable is touched: no uberblock that can be imported leads there, no deferred free, no reader and
-//!   no hold keeps it. An import claims the blocks of intent logs before a thread goes on.
+//!   no hold keeps it. What was freed in the last groups before an import is allocatable at once, so threads begin when
+//!   as many groups as defer frees are on disk. The import claims the blocks of intent logs before that; where it could
+//!   not claim all of them, nothing goes on by itself.
 //! - A leaf is looked up in the tree that is in use each time before a metaslab is disabled. A device that leaves the
 //!   pool, or goes out of use, is let go when no request of these is under way ([`Vdev::is_vacant_idle_within`]).
 //! - A leaf counts as done only if all of it was: what failed is done again when the activity is begun again. A
-//!   leaf that is out of use meanwhile stays active, and goes on when it comes back.
+//!   leaf that is out of use meanwhile stays active, and goes on when it comes back. A thread that is about to end then
+//!   is followed by another one. A secure trim, which OpenZFS began, does not go on as one that is not secure.
 //! - Threads wait for devices and transaction groups without any lock.
 
 mod auto;
@@ -30,9 +33,10 @@ pub use state::ActivityState;
 use super::{Engine, EngineError, Shared};
 use cenote_pool::events::Sysevent;
 use cenote_pool::vdev_props::Activity;
+use cenote_store::alloc::TXG_DEFER_SIZE;
 use cenote_vdev::Vdev;
 use parking_lot::{Condvar, Mutex};
-use state::{Note, noted, write};
+use state::{Note, Noted, noted, write};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -99,7 +103,10 @@ pub enum ActivityError {
     /// The device does not know how.
     #[error("trim operations are not supported by this device")]
     Unsupported,
-    /// The pool is suspended, or is being exported.
+    /// How far it is has no place: the pool was made before devices had ZAPs.
+    #[error("the pool has no vdev ZAP for this device")]
+    NoZap,
+    /// What is noted of it cannot be read; the pool is suspended, or is being exported.
     #[error(transparent)]
     Engine(#[from] EngineError),
 }
@@ -108,6 +115,8 @@ pub enum ActivityError {
 #[derive(Default)]
 struct Running {
     stop: AtomicBool,
+    /// Another one is to follow when it ends, if the leaf is to be worked on then.
+    again: AtomicBool,
     /// Bytes of the leaf that are not looked at yet.
     left: AtomicU64,
 }
@@ -121,6 +130,8 @@ pub(crate) struct Vacant {
     /// Rings when one ends, or is to.
     changed: Condvar,
     stopped: AtomicBool,
+    /// So many groups are to be written before threads begin.
+    unsettled: AtomicU64,
     pub auto: Auto,
 }
 
@@ -133,10 +144,10 @@ impl Vacant {
         let until = Instant::now() + PATIENCE;
         let unanswered = || Err(EngineError::Unanswered);
         self.stopped.store(true, Ordering::Release);
+        self.running.lock().values().for_each(|own| own.stop.store(true, Ordering::Release));
+        self.changed.notify_all();
         let auto = self.auto.end(until);
         let mut running = self.running.lock();
-        running.values().for_each(|own| own.stop.store(true, Ordering::Release));
-        self.changed.notify_all();
         while !running.is_empty() {
             if self.changed.wait_until(&mut running, until).timed_out() {
                 return unanswered();
@@ -145,18 +156,28 @@ impl Vacant {
         if auto { Ok(()) } else { unanswered() }
     }
 
+    /// A transaction group is on disk.
+    pub fn group_done(&self, shared: &Shared) {
+        let less = |left: u64| left.checked_sub(1);
+        // None is left in most cases.
+        let _ = self.unsettled.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+        self.auto.group_done(shared);
+    }
+
     /// Ends one; whether there was one.
     ///
     /// # Errors
-    /// The device does not answer.
+    /// The device does not answer: the activity goes on as soon as it does.
     fn stop_one(&self, key: Key) -> Result<bool, EngineError> {
         let until = Instant::now() + PATIENCE;
         let mut running = self.running.lock();
         let Some(own) = running.get(&key).cloned() else { return Ok(false) };
         own.stop.store(true, Ordering::Release);
+        own.again.store(false, Ordering::Release);
         self.changed.notify_all();
         while running.get(&key).is_some_and(|now| Arc::ptr_eq(now, &own)) {
             if self.changed.wait_until(&mut running, until).timed_out() {
+                own.again.store(true, Ordering::Release);
                 return Err(EngineError::Unanswered);
             }
         }
@@ -172,18 +193,33 @@ struct Reserved {
 }
 
 impl Reserved {
-    fn take(shared: &Arc<Shared>, key: Key) -> Result<Reserved, ActivityError> {
+    /// If a thread has it, with `again` another one follows it.
+    fn take(shared: &Arc<Shared>, key: Key, again: bool) -> Result<Reserved, ActivityError> {
         let vacant = &shared.vacant;
         let mut running = vacant.running.lock();
         if vacant.stopped.load(Ordering::Acquire) {
             return Err(EngineError::Suspended("it is being exported".into()).into());
         }
-        if running.contains_key(&key) {
+        if let Some(own) = running.get(&key) {
+            own.again.fetch_or(again, Ordering::AcqRel);
             return Err(ActivityError::UnderWay(key.0));
         }
         let own: Arc<Running> = Arc::default();
         running.insert(key, own.clone());
         Ok(Reserved { shared: shared.clone(), key, own })
+    }
+
+    /// Ends the thread that has the place, and takes it; and whether there was one.
+    fn take_from_thread(shared: &Arc<Shared>, key: Key) -> Result<(Reserved, bool), ActivityError> {
+        let mut was_there = false;
+        loop {
+            was_there |= shared.vacant.stop_one(key)?;
+            match Reserved::take(shared, key, false) {
+                // Another one began meanwhile.
+                Err(ActivityError::UnderWay(_)) => {}
+                taken => return taken.map(|reserved| (reserved, was_there)),
+            }
+        }
     }
 
     /// Has a thread work, as is noted of the leaf.
@@ -200,8 +236,17 @@ impl Reserved {
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        self.shared.vacant.running.lock().remove(&self.key);
-        self.shared.vacant.changed.notify_all();
+        let vacant = &self.shared.vacant;
+        let mut running = vacant.running.lock();
+        running.remove(&self.key);
+        // An export that fails has all of them go on.
+        let again =
+            self.own.again.load(Ordering::Acquire) && !vacant.stopped.load(Ordering::Acquire);
+        drop(running);
+        vacant.changed.notify_all();
+        if again && !std::thread::panicking() {
+            self.shared.resume_activities(|leaf| leaf == self.key.1);
+        }
     }
 }
 
@@ -229,34 +274,33 @@ impl Engine {
     ) -> Result<(), ActivityError> {
         let (shared, key) = (&self.shared, (activity, leaf));
         let vdev = place(shared, leaf).ok_or(ActivityError::NoDevice)?.leaf;
-        let is = |state: ActivityState| {
-            noted(shared, key).is_some_and(|noted| noted.state == state as u64)
-        };
-        let begun = is(ActivityState::Active);
-        let (state, event) = match request {
+        let before = noted(shared, key)?.state;
+        let begun = before == Some(ActivityState::Active);
+        let (state, event, _alone) = match request {
             ActivityRequest::Start { rate, value } => {
                 return self.begin_activity(activity, &vdev, rate, value);
             }
             ActivityRequest::Forget => {
-                let _alone = Reserved::take(shared, key)?;
+                let _alone = Reserved::take(shared, key, false)?;
                 return Ok(write(shared, key, Note { forget: true, ..Note::default() })?);
             }
             ActivityRequest::Cancel => {
-                let stopped = shared.vacant.stop_one(key)?;
-                if !stopped && !begun && !is(ActivityState::Suspended) {
+                let (alone, stopped) = Reserved::take_from_thread(shared, key)?;
+                if !stopped && !begun && before != Some(ActivityState::Suspended) {
                     return Err(ActivityError::Nothing(activity));
                 }
-                (ActivityState::Canceled, "cancel")
+                (ActivityState::Canceled, "cancel", alone)
             }
             ActivityRequest::Suspend => {
-                if !shared.vacant.stop_one(key)? && !begun {
+                let (alone, stopped) = Reserved::take_from_thread(shared, key)?;
+                if !stopped && !begun {
                     return Err(ActivityError::Nothing(activity));
                 }
-                (ActivityState::Suspended, "suspend")
+                (ActivityState::Suspended, "suspend", alone)
             }
         };
         // It may have ended by itself before it was stopped.
-        if is(ActivityState::Complete) {
+        if noted(shared, key)?.state == Some(ActivityState::Complete) {
             return Err(ActivityError::Nothing(activity));
         }
         write(shared, key, Note { state: Some(state), ..Note::default() })?;
@@ -278,12 +322,11 @@ impl Engine {
         if !is_able(activity, vdev) {
             return Err(ActivityError::Unsupported);
         }
-        let reserved = Reserved::take(shared, key)?;
-        let goes_on = noted(shared, key).is_some_and(|noted| {
-            [ActivityState::Active, ActivityState::Suspended]
-                .map(|s| s as u64)
-                .contains(&noted.state)
-        });
+        let reserved = Reserved::take(shared, key, false)?;
+        let noted = noted(shared, key)?;
+        let begun = [ActivityState::Active, ActivityState::Suspended].map(Some);
+        // What a secure trim has not told yet is not erased by one that is not secure: this begins anew.
+        let goes_on = begun.contains(&noted.state) && !noted.secure;
         let offset = (!goes_on).then_some(0);
         let state = Some(ActivityState::Active);
         write(shared, key, Note { state, offset, rate: Some(rate), value, forget: false })?;
@@ -291,10 +334,32 @@ impl Engine {
         reserved.start()
     }
 
-    /// Goes on with what was under way when the pool was last in use (`vdev_trim_restart`, `vdev_initialize_restart`).
-    pub(super) fn resume_activities(&self) {
-        self.shared.resume_activities(|_| true);
+    /// Goes on with what was under way when the pool was last in use (`vdev_trim_restart`, `vdev_initialize_restart`). If
+    /// not all intent logs were claimed it is suspended: blocks that nothing else has are free space.
+    pub(super) fn begin_activities(&self, all_claimed: bool) {
+        self.shared.vacant.unsettled.store(TXG_DEFER_SIZE, Ordering::Release);
+        match all_claimed {
+            true => self.shared.resume_activities(|_| true),
+            false => self.shared.for_each_active(
+                |_| true,
+                |key, leaf, _| {
+                    self.shared.suspend_activity(key, leaf, "not all intent logs were claimed");
+                },
+            ),
+        }
         self.follow_autotrim();
+    }
+
+    /// Where an activity of the leaf with this guid is; `None`: it was never begun.
+    ///
+    /// # Errors
+    /// See [`ActivityError`].
+    pub fn activity_state(
+        &self,
+        activity: Activity,
+        leaf: u64,
+    ) -> Result<Option<ActivityState>, ActivityError> {
+        Ok(noted(&self.shared, (activity, leaf))?.state)
     }
 
     /// Leaves that have a thread for this, and the bytes of each that are left to look at.
@@ -308,27 +373,64 @@ impl Engine {
     pub(super) fn let_activities_go_on(&self) {
         self.shared.vacant.stopped.store(false, Ordering::Release);
         self.shared.vacant.auto.begin_again();
-        self.resume_activities();
+        self.shared.resume_activities(|_| true);
+        self.follow_autotrim();
     }
 }
 
 impl Shared {
     /// Goes on with what is noted as under way on leaves that came back.
     pub(crate) fn resume_activities(self: &Arc<Self>, which: impl Fn(u64) -> bool) {
+        self.for_each_active(which, |key, leaf, noted| {
+            if !leaf.writable() {
+                return;
+            }
+            if noted.secure {
+                return self.suspend_activity(key, leaf, "a secure trim is not supported");
+            }
+            if !is_able(key.0, leaf) {
+                return self.suspend_activity(key, leaf, &ActivityError::Unsupported.to_string());
+            }
+            match Reserved::take(self, key, true).and_then(Reserved::start) {
+                Ok(()) => tell(self, key.0, "resume", leaf),
+                // Another thread follows that one.
+                Err(ActivityError::UnderWay(_)) => {}
+                Err(e) => tracing::warn!(?leaf, activity = ?key.0, "it does not go on: {e}"),
+            }
+        });
+    }
+
+    /// What is noted as under way.
+    fn for_each_active(&self, which: impl Fn(u64) -> bool, work: impl Fn(Key, &Arc<Vdev>, &Noted)) {
         for leaf in self.disk.tree().leaves().iter().filter(|leaf| which(leaf.guid())) {
             for activity in Activity::ALL {
                 let key = (activity, leaf.guid());
-                let active = noted(self, key)
-                    .is_some_and(|noted| noted.state == ActivityState::Active as u64);
-                if !active || !leaf.writable() || !is_able(activity, leaf) {
-                    continue;
-                }
-                match Reserved::take(self, key).and_then(Reserved::start) {
-                    Ok(()) => tell(self, activity, "resume", leaf),
-                    Err(ActivityError::UnderWay(_)) => {}
-                    Err(e) => tracing::warn!(?leaf, ?activity, "it does not go on: {e}"),
+                match noted(self, key) {
+                    Ok(noted) if noted.state == Some(ActivityState::Active) => {
+                        work(key, leaf, &noted);
+                    }
+                    // Nothing can be under way.
+                    Ok(_) | Err(ActivityError::NoZap | ActivityError::NoDevice) => {}
+                    Err(e) => {
+                        tracing::warn!(?leaf, ?activity, "whether it goes on is not known: {e}");
+                    }
                 }
             }
+        }
+    }
+
+    /// What is under way does not go on, until it is begun again.
+    fn suspend_activity(self: &Arc<Self>, key: Key, leaf: &Vdev, why: &str) {
+        tracing::warn!(?leaf, activity = ?key.0, "it does not go on, and is suspended: {why}");
+        let suspend = || -> Result<(), ActivityError> {
+            let _alone = Reserved::take(self, key, false)?;
+            let state = Some(ActivityState::Suspended);
+            write(self, key, Note { state, ..Note::default() })?;
+            tell(self, key.0, "suspend", leaf);
+            Ok(())
+        };
+        if let Err(e) = suspend() {
+            tracing::warn!(?leaf, activity = ?key.0, "it is not suspended: {e}");
         }
     }
 

@@ -7,10 +7,10 @@
 //! | `org.zfsonlinux:vdev_trim_state`, `com.delphix:vdev_initialize_state` | [`ActivityState`] |
 //! | `org.zfsonlinux:vdev_trim_action_time`, `com.delphix:vdev_initialize_action_time` | when that state began, or the one that was suspended: seconds since 1970 |
 //! | `org.zfsonlinux:vdev_trim_rate` | most bytes a second; 0: as fast as it goes |
-//! | `org.zfsonlinux:vdev_trim_partial`, `org.zfsonlinux:vdev_trim_secure` | always 0 here |
+//! | `org.zfsonlinux:vdev_trim_partial`, `org.zfsonlinux:vdev_trim_secure` | always 0 here; what OpenZFS began as secure does not go on here |
 //! | `org.openzfs:vdev_initialize_value` | what is written, if it is not `zfs_initialize_value` |
 
-use super::Key as Of;
+use super::{ActivityError, Key as Of};
 use crate::{EngineError, Shared, SyncContext};
 use cenote_dmu::write::{WriteError, ZapMut};
 use cenote_dmu::zap::Zap;
@@ -40,6 +40,11 @@ pub enum ActivityState {
 }
 
 impl ActivityState {
+    fn of(word: u64) -> Option<ActivityState> {
+        use ActivityState::{Active, Canceled, Complete, Suspended};
+        [Active, Canceled, Suspended, Complete].into_iter().find(|state| *state as u64 == word)
+    }
+
     /// The word in the history.
     fn word(self) -> &'static str {
         match self {
@@ -53,9 +58,12 @@ impl ActivityState {
 
 /// What the ZAP of a leaf says.
 pub(super) struct Noted {
-    pub state: u64,
+    /// `None`: it was never begun.
+    pub state: Option<ActivityState>,
     /// Bytes of the leaf's allocatable space.
     pub offset: u64,
+    /// What is told is to be erased for good.
+    pub secure: bool,
     pub rate: u64,
     pub value: Option<u64>,
 }
@@ -64,19 +72,31 @@ fn zap_of(leaf: &NvList) -> Option<u64> {
     leaf.u64("com.delphix:vdev_zap_leaf").filter(|object| *object != 0)
 }
 
-pub(super) fn noted(shared: &Shared, (activity, leaf): Of) -> Option<Noted> {
+/// What is noted of a leaf on disk.
+///
+/// # Errors
+/// There is no such leaf, or it has no ZAP; the ZAP cannot be read.
+pub(super) fn noted(shared: &Shared, (activity, leaf): Of) -> Result<Noted, ActivityError> {
     let pool = shared.view();
-    let own = config::find(pool.config().list("vdev_tree")?, leaf)?;
-    let zap = Zap::open(&pool.mos().object(zap_of(own)?).ok()?).ok()?;
-    let number = |name: &str| zap.u64(name.as_bytes()).ok().flatten();
-    let keys = activity.keys();
-    let of_trim = |name| number(name).filter(|_| activity == Activity::Trim);
-    Some(Noted {
-        state: number(keys.state).unwrap_or(0),
-        offset: number(keys.offset).unwrap_or(0).saturating_sub(LABEL_START),
-        rate: of_trim(RATE).unwrap_or(0),
-        value: number(VALUE),
-    })
+    let own = pool.config().list("vdev_tree").and_then(|root| config::find(root, leaf));
+    let object = zap_of(own.ok_or(ActivityError::NoDevice)?).ok_or(ActivityError::NoZap)?;
+    let read = || -> cenote_dmu::Result<Noted> {
+        let zap = Zap::open(&pool.mos().object(object)?)?;
+        let number = |name: &str| zap.u64(name.as_bytes());
+        let of_trim = |name| match activity {
+            Activity::Trim => number(name),
+            Activity::Initialize => Ok(None),
+        };
+        let keys = activity.keys();
+        Ok(Noted {
+            state: number(keys.state)?.and_then(ActivityState::of),
+            offset: number(keys.offset)?.unwrap_or(0).saturating_sub(LABEL_START),
+            secure: of_trim(SECURE)?.unwrap_or(0) != 0,
+            rate: of_trim(RATE)?.unwrap_or(0),
+            value: number(VALUE)?,
+        })
+    };
+    Ok(read().map_err(EngineError::from)?)
 }
 
 /// What is written down of a leaf.
@@ -97,14 +117,19 @@ pub(super) fn write(shared: &Shared, of: Of, what: Note) -> Result<(), EngineErr
     shared.queue.run(&shared.tx_state, move |context| note(context, of, what), |()| true)
 }
 
-/// Writes it into the ZAP of the leaf, which may be gone by now.
+/// Writes it into the ZAP of the leaf.
+///
+/// # Errors
+/// The leaf is gone by now, or has no ZAP.
 fn note(
     context: &mut SyncContext<'_>,
     (activity, leaf): Of,
     note: Note,
 ) -> Result<(), DslWriteError> {
-    let Some(own) = config::find(&context.config.vdev_tree, leaf) else { return Ok(()) };
-    let Some(object) = zap_of(own) else { return Ok(()) };
+    let invalid = |why: ActivityError| DslWriteError::Invalid(why.to_string());
+    let own = config::find(&context.config.vdev_tree, leaf);
+    let own = own.ok_or_else(|| invalid(ActivityError::NoDevice))?;
+    let object = zap_of(own).ok_or_else(|| invalid(ActivityError::NoZap))?;
     let path = own.str("path").unwrap_or_default().to_owned();
     let (tx, keys) = (&mut context.tx, activity.keys());
     if note.forget {

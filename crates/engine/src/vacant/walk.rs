@@ -10,7 +10,7 @@ use cenote_format::abd::Abd;
 use cenote_pool::vdev_props::Activity;
 use cenote_store::alloc::{Disabled, Extent, Room};
 use cenote_vdev::Vdev;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -45,7 +45,7 @@ impl Place {
     }
 }
 
-/// Pieces of a range of a leaf: whole sectors of its top-level vdev, `most` bytes at most but one sector at least.
+/// Pieces of a range of a leaf or a top-level vdev: whole sectors of the latter, `most` bytes at most but one sector at least.
 pub(super) fn pieces(
     range: Range<u64>,
     ashift: u32,
@@ -64,17 +64,6 @@ pub(super) fn pieces(
 pub(super) fn worth_trimming(range: Range<u64>) -> Option<Range<u64>> {
     let least = TRIM_EXTENT_BYTES_MIN.get().max(1);
     (range.end.saturating_sub(range.start) >= least).then_some(range)
-}
-
-/// Tells a leaf that a range is free.
-pub(super) fn trim(
-    shared: &Shared,
-    leaf: &Arc<Vdev>,
-    range: Range<u64>,
-    ashift: u32,
-) -> io::Result<()> {
-    let tree = shared.disk.tree();
-    pieces(range, ashift, TRIM_EXTENT_BYTES_MAX.get()).try_for_each(|piece| tree.trim(leaf, piece))
 }
 
 /// How a thread ends.
@@ -98,7 +87,13 @@ enum Batch {
 /// Works on one leaf, and writes down when all is done.
 pub(super) fn run(shared: &Arc<Shared>, key: Key, own: &Running) {
     let (activity, leaf) = key;
-    let Some(noted) = noted(shared, key) else { return };
+    let noted = match noted(shared, key) {
+        Ok(noted) => noted,
+        Err(e) => return tracing::warn!(leaf, ?activity, "it does not go on: {e}"),
+    };
+    if noted.state != Some(ActivityState::Active) || !is_settled(shared, key, own) {
+        return;
+    }
     let (pattern, chunk) = match activity {
         Activity::Initialize => pattern(noted.value.unwrap_or_else(|| INITIALIZE_VALUE.get())),
         Activity::Trim => (None, TRIM_EXTENT_BYTES_MAX.get()),
@@ -123,6 +118,18 @@ pub(super) fn run(shared: &Arc<Shared>, key: Key, own: &Running) {
     if let (Ok(()), Some(_), Some(place)) = (written, state, place(shared, leaf)) {
         tell(shared, activity, event, &place.leaf);
     }
+}
+
+/// Waits until enough groups are on disk since the import. `false`: it is to end before.
+fn is_settled(shared: &Arc<Shared>, key: Key, own: &Running) -> bool {
+    while shared.vacant.unsettled.load(Ordering::Acquire) > 0 {
+        let stopped = own.stop.load(Ordering::Acquire);
+        // Nothing else may ask for a group.
+        if stopped || write(shared, key, Note::default()).is_err() {
+            return false;
+        }
+    }
+    true
 }
 
 /// What is written to free space, and the bytes of a request.

@@ -504,6 +504,11 @@ impl Log {
         if self.chain.lock().is_there() { self.touch(shared, live) } else { Ok(()) }
     }
 
+    /// The dataset that was going to be closed stays open: its log begins again with the next commit.
+    pub fn reopen(&self) {
+        self.closed.store(false, Ordering::SeqCst);
+    }
+
     /// The dataset is destroyed, while logs are suspended: a thread that found it before does not start its log again.
     pub fn retire(&self) {
         self.closed.store(true, Ordering::SeqCst);

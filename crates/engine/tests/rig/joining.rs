@@ -3,25 +3,36 @@
 use super::Rig;
 use cenote_dmu::outside::Chance;
 use cenote_engine::create::{
-    CreateSpec, FIRST_TXG, Force, NewDevice, SystemDevices, parse, prepare,
+    CreateError, CreateSpec, FIRST_TXG, Force, NewDevice, OpenDevices, Prepared, SystemDevices,
+    parse, prepare,
 };
 use cenote_engine::{Attach, Engine, EngineError};
 
-/// The device in the file with this name.
-pub fn device(rig: &Rig, engine: &Engine, name: &str) -> NewDevice {
+/// Vdevs in files, to join the pool.
+pub fn prepared(
+    rig: &Rig,
+    engine: &Engine,
+    line: &str,
+    devices: &dyn OpenDevices,
+) -> Result<Prepared, CreateError> {
+    let args: Vec<String> = line.split_whitespace().map(|word| rig.word(word)).collect();
     let pool = engine.pool();
-    let prepared = prepare(&CreateSpec {
+    prepare(&CreateSpec {
         name: "tank",
-        layout: &parse(&[rig.word(name)]).unwrap(),
+        layout: &parse(&args).unwrap(),
         ashift: 0,
         force: Force { in_use: true, replication: true },
         pool: Some(pool.config()),
         txg: FIRST_TXG,
         imported: &[],
-        devices: &SystemDevices,
+        devices,
         chance: &Chance::default(),
-    });
-    prepared.unwrap().into_single().unwrap()
+    })
+}
+
+/// The device in the file with this name.
+pub fn device(rig: &Rig, engine: &Engine, name: &str, devices: &dyn OpenDevices) -> NewDevice {
+    prepared(rig, engine, name, devices).unwrap().into_single().unwrap()
 }
 
 /// The guid of the leaf in the file with this name.
@@ -39,7 +50,7 @@ pub fn put(
     new: &str,
     replaces: bool,
 ) -> Result<(), EngineError> {
-    let (beside, new) = (leaf(rig, engine, beside), device(rig, engine, new));
+    let (beside, new) = (leaf(rig, engine, beside), device(rig, engine, new, &SystemDevices));
     engine.attach(Attach { beside, new, replaces })
 }
 

@@ -116,6 +116,11 @@ impl Mapping {
     /// Bytes of an entry on disk.
     pub const ENTRY_SIZE: u64 = 24;
 
+    /// Bytes that OpenZFS says it takes in memory.
+    pub fn memory(&self) -> u64 {
+        (self.segments.len() as u64).saturating_mul(Mapping::ENTRY_SIZE)
+    }
+
     /// Reads the mapping object `number`.
     pub fn load(mos: &Arc<ObjectSet>, number: u64) -> Result<Mapping> {
         let bad = |why: String| corrupt(mos, number, why);

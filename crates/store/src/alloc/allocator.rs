@@ -26,6 +26,8 @@ pub(super) use disable::{DisableGate, KeptOut};
 pub use figures::SpaceFigures;
 pub use kept::Kept;
 
+use disable::Wait;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -184,6 +186,44 @@ impl Allocator {
         Ok(())
     }
 
+    /// From now on nothing is allocated from a vdev that is about to leave (`metaslab_group_passivate`). Threads that
+    /// allocate at this moment may still do so, in the groups that are open now.
+    pub fn passivate(&self, vdev: u64) {
+        self.set_passive(vdev, true);
+    }
+
+    /// A vdev stays: it is allocated from again (`metaslab_group_activate`).
+    pub fn activate(&self, vdev: u64) {
+        self.set_passive(vdev, false);
+    }
+
+    fn set_passive(&self, vdev: u64, passive: bool) {
+        let layout = self.layout();
+        let groups = layout.all_groups().filter(|group| group.vdev() == vdev);
+        groups.for_each(|group| group.passive.store(passive, Ordering::SeqCst));
+    }
+
+    /// Whether nothing of a vdev is allocated, neither on disk nor in groups that are not written yet. Once that is so
+    /// of one that is passive, it stays so.
+    pub fn is_empty(&self, vdev: u64) -> bool {
+        let layout = self.layout();
+        let mut groups = layout.all_groups().filter(|group| group.vdev() == vdev);
+        groups.all(|group| group.is_empty())
+    }
+
+    /// Whether something of a vdev was allocated in a group that is not written yet.
+    pub fn is_being_allocated(&self, vdev: u64) -> bool {
+        let layout = self.layout();
+        let mut groups = layout.all_groups().filter(|group| group.vdev() == vdev);
+        groups.any(|group| group.members().any(Metaslab::is_being_allocated))
+    }
+
+    /// From now on there is one vdev less: nothing of it is allocated, or what is lies elsewhere.
+    pub fn remove_vdev(&self, vdev: u64) {
+        let _replacing = self.replacing.lock();
+        self.layout.store(Arc::new(self.layout().without(vdev)));
+    }
+
     /// The vdevs as they are now; code that works with them keeps this as long.
     fn layout(&self) -> Current<Layout> {
         self.layout.load()
@@ -219,10 +259,21 @@ impl Allocator {
         request: &Request,
     ) -> Result<(Class, Vec<Dva>), AllocError> {
         for classes in [class.fallbacks(), Class::LAST_RESORT] {
-            for class in classes {
-                if let Some(dvas) = self.in_class(*class, txg, request) {
-                    return Ok((*class, dvas));
-                }
+            let before = self.disables(classes).ended;
+            let found = |wait| {
+                let of = |class: &Class| Some((*class, self.in_class(*class, txg, request, wait)?));
+                classes.iter().find_map(of)
+            };
+            if let Some(found) = found(Wait::No) {
+                return Ok(found);
+            }
+            // A metaslab of theirs was disabled at some time since then. The writer of a log does not wait for a device
+            // that is told something: the next group has what it has not written.
+            if !request.is_of_log()
+                && self.disables(classes).begun > before
+                && let Some(found) = found(Wait::UntilEnabled)
+            {
+                return Ok(found);
             }
             let largest = classes.iter().map(|c| self.largest(*c, request.psize)).max();
             let Some(largest) = largest.filter(|largest| *largest > 0) else { continue };
@@ -234,22 +285,25 @@ impl Allocator {
         Err(AllocError::NoSpace)
     }
 
-    fn in_class(self: &Arc<Self>, class: Class, txg: u64, request: &Request) -> Option<Vec<Dva>> {
+    /// Allocates all copies in one class. With [`Wait::UntilEnabled`] none of its metaslabs is disabled meanwhile.
+    fn in_class(
+        self: &Arc<Self>,
+        class: Class,
+        txg: u64,
+        request: &Request,
+        wait: Wait,
+    ) -> Option<Vec<Dva>> {
         let layout = self.layout();
         let class = layout.classes.get(&class)?;
         // The writer of a log holds what the end of a group needs before freed space is given out.
-        let waits = !matches!(request.class, Class::Log | Class::EmbeddedLog);
+        let waits = !request.is_of_log();
         let mut dvas = Vec::with_capacity(request.copies);
-        let (ended, mut alone) = (class.disables_ended(), None);
+        let _alone = (wait == Wait::UntilEnabled).then(|| class.keep_enabled());
         while dvas.len() < request.copies {
             let on_its_way = self.deferred.get().is_some_and(DeferThread::is_busy);
             match self.one(class, txg, request, &dvas) {
                 Some(dva) => dvas.push(dva),
                 None if on_its_way && waits => self.wait_deferred(),
-                // A metaslab of the class was disabled at some time since then.
-                None if alone.is_none() && class.disables_begun() > ended => {
-                    alone = Some(class.keep_enabled());
-                }
                 None => {
                     for dva in &dvas {
                         let back = self.unallocate(txg, dva);
@@ -291,6 +345,9 @@ impl Allocator {
         for (choice, load) in order {
             for i in (first..first + count).map(|i| i % count) {
                 let group = class.groups.get(i)?;
+                if group.is_passive() {
+                    continue;
+                }
                 let size = self.sizes.psize_to_asize(group.vdev(), request.psize)?;
                 let here = copies.iter().filter(|dva| u64::from(dva.vdev) == group.vdev());
                 let here: Vec<u64> = here.map(|dva| dva.offset).collect();
@@ -376,7 +433,7 @@ impl Allocator {
             }
             low << cenote_format::SECTOR_SHIFT
         };
-        groups.iter().map(fit).max().unwrap_or(0)
+        groups.iter().filter(|group| !group.is_passive()).map(fit).max().unwrap_or(0)
     }
 
     /// Allocates in `txg` whatever is free of `wanted`, disjoint ranges of a metaslab in order

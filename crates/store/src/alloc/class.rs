@@ -73,6 +73,13 @@ pub struct Request {
     pub near: Option<u64>,
 }
 
+impl Request {
+    /// Whether it is the writer of an intent log that allocates.
+    pub(super) fn is_of_log(&self) -> bool {
+        matches!(self.class, Class::Log | Class::EmbeddedLog)
+    }
+}
+
 #[derive(Default)]
 pub(super) struct Rotor {
     pub(super) group: usize,
@@ -88,6 +95,14 @@ pub(super) struct ClassGroups {
 }
 
 impl ClassGroups {
+    /// These groups, for so many allocators.
+    pub(super) fn new(groups: Vec<Arc<Group>>, allocators: usize) -> ClassGroups {
+        let rotors = std::iter::repeat_with(Mutex::default).take(allocators).collect();
+        let of_class = ClassGroups { groups, rotors };
+        of_class.balance();
+        of_class
+    }
+
     /// The group to begin with: for a further copy the one after the last copy's.
     pub(super) fn start(&self, request: &Request, copies: &[Dva]) -> Option<usize> {
         let find = |vdev: u64| self.groups.iter().position(|group| group.vdev() == vdev);

@@ -37,7 +37,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use cenote_format::invariant;
@@ -231,6 +231,8 @@ pub struct Group {
     pub(super) aliquot: AtomicU64,
     /// Those that disable metaslabs, and those that need all.
     pub(super) disable_gate: DisableGate,
+    /// Nothing is allocated from it: its vdev is about to leave.
+    pub(super) passive: AtomicBool,
 }
 
 impl Group {
@@ -261,6 +263,7 @@ impl Group {
             defer: Mutex::default(),
             aliquot: AtomicU64::new(0),
             disable_gate: DisableGate::default(),
+            passive: AtomicBool::new(false),
         };
         group.join(0);
         let allocated = group.members().map(Metaslab::allocated).sum();
@@ -334,6 +337,16 @@ impl Group {
         };
         self.join(first);
         Some(embedded)
+    }
+
+    /// Whether nothing is allocated from it ([`Allocator::passivate`](super::Allocator::passivate)).
+    pub fn is_passive(&self) -> bool {
+        self.passive.load(Ordering::SeqCst)
+    }
+
+    /// Whether nothing of it is allocated, neither on disk nor in a group that is not written yet.
+    pub(super) fn is_empty(&self) -> bool {
+        self.members().all(Metaslab::is_empty)
     }
 
     /// All metaslabs of the vdev, in order.

@@ -6,8 +6,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use super::class::{Class, ClassGroups, embedded_log};
 use super::error::AllocError;
 use super::group::{Group, VdevInfo};
@@ -96,12 +94,24 @@ impl Layout {
         Ok(new)
     }
 
+    /// This one without a vdev.
+    pub fn without(&self, vdev: u64) -> Layout {
+        let mut new = self.clone();
+        new.vdevs.remove(&vdev);
+        for class in new.classes.values_mut() {
+            if class.groups.iter().any(|group| group.vdev() == vdev) {
+                let mut groups = class.groups.clone();
+                groups.retain(|group| group.vdev() != vdev);
+                *class = Arc::new(ClassGroups::new(groups, class.rotors.len()));
+            }
+        }
+        new.classes.retain(|_, class| !class.groups.is_empty());
+        new
+    }
+
     fn enter(&mut self, class: Class, group: Arc<Group>, allocators: usize) {
         let mut groups = self.classes.get(&class).map_or_else(Vec::new, |c| c.groups.clone());
         groups.push(group);
-        let rotors = std::iter::repeat_with(Mutex::default).take(allocators).collect();
-        let of_class = ClassGroups { groups, rotors };
-        of_class.balance();
-        self.classes.insert(class, Arc::new(of_class));
+        self.classes.insert(class, Arc::new(ClassGroups::new(groups, allocators)));
     }
 }

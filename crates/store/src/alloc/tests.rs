@@ -1,6 +1,7 @@
 //! The allocator against a model: blocks never overlap, freed space waits, and what is handed out
 //! to be written down is what happened.
 
+mod disabled;
 mod embedded;
 mod kept;
 
@@ -627,69 +628,6 @@ fn a_claim_takes_what_is_free() {
     assert!(allocator.claim(2, 7, 0, [(0, 512)].into_iter()).is_err());
 }
 
-/// Nothing is allocated in a disabled metaslab. What needs it waits, and says so; nothing else does.
-#[test]
-fn what_needs_a_disabled_metaslab_waits() {
-    let vdevs = [(Class::Normal, vdev(0, 20, 2)), (Class::Log, vdev(1, 20, 2))];
-    let (a, _) = allocator(&vdevs);
-    let room = Room { ranges: 8, bytes: 1_234_567 };
-    let whole = 1 << 20;
-    let disabled = a.disable_free(0, 0, 0, room).unwrap();
-    assert_eq!(disabled.ranges, [(0, whole)]);
-    // All of the other one is given out, and nothing of this one.
-    let other = || a.allocate(1, &request(64 << 10)).unwrap().1[0];
-    let given: Vec<Dva> = (0..16).map(|_| other()).collect();
-    assert!(given.iter().all(|dva| dva.offset >= whole));
-    assert_eq!(a.claim(1, 1, 0, [(0, 512)].into_iter()).unwrap(), 512);
-    let log = Request { class: Class::Log, ..request(4096) };
-    assert_eq!(a.allocate(1, &log).unwrap().1[0].vdev, 1);
-    assert!(!disabled.is_in_the_way());
-    std::thread::scope(|scope| {
-        let waits = scope.spawn(other);
-        while !disabled.is_in_the_way() {
-            std::thread::yield_now();
-        }
-        drop(disabled);
-        assert!(waits.join().unwrap().offset < whole);
-    });
-    let disabled = a.disable_free(0, 0, 0, room).unwrap();
-    let wanted = (whole - 4096, whole);
-    std::thread::scope(|scope| {
-        let waits = scope.spawn(|| a.claim(1, 0, 0, [wanted].into_iter()).unwrap());
-        while !disabled.is_in_the_way() {
-            std::thread::yield_now();
-        }
-        drop(disabled);
-        assert_eq!(waits.join().unwrap(), 4096);
-    });
-}
-
-/// Ranges are cut off at sectors, and go on where they were cut off.
-#[test]
-fn free_ranges_are_whole_sectors() {
-    let (a, _) = allocator(&[(Class::Normal, vdev(0, 20, 1))]);
-    let taken = |at: u64| (at, at + 4096);
-    for at in (4096..1 << 20).step_by(32 << 10) {
-        a.claim(1, 0, 0, [taken(at)].into_iter()).unwrap();
-    }
-    for bytes in [1, 1000, 12_345, 100_001, u64::MAX] {
-        let (mut from, mut all) = (0, RangeTree::new());
-        loop {
-            let disabled = a.disable_free(0, 0, from, Room { ranges: 3, bytes }).unwrap();
-            let Some((_, end)) = disabled.ranges.last().copied() else { break };
-            assert!(disabled.ranges.len() <= 3);
-            for (start, end) in &disabled.ranges {
-                assert!(*start >= from && start % 512 == 0 && end % 512 == 0);
-                all.add(*start, *end).unwrap();
-            }
-            let sum: u64 = disabled.ranges.iter().map(|(start, end)| end - start).sum();
-            assert!(sum <= bytes.max(512));
-            from = end;
-        }
-        assert_eq!((all.space(), all.len()), ((1 << 20) - 32 * 4096, 33));
-    }
-}
-
 /// A guess at how free space lies serves to choose metaslabs, and is never told as what is known.
 #[test]
 fn what_is_guessed_is_not_known() {
@@ -742,4 +680,34 @@ fn replaced_layouts_are_let_go() {
         let (_, dvas) = a.allocate(1, &request(512)).unwrap();
         used.extend(dvas.iter().map(|dva| dva.vdev));
     }
+}
+
+#[test]
+fn a_passive_vdev_gets_empty_and_leaves() {
+    let (allocator, maps) =
+        allocator(&[(Class::Normal, vdev(0, 20, 4)), (Class::Log, vdev(1, 20, 4))]);
+    let log = Request { class: Class::Log, ..request(4096) };
+    let (class, dvas) = allocator.allocate(1, &log).unwrap();
+    assert_eq!((class, dvas[0].vdev), (Class::Log, 1));
+    allocator.passivate(1);
+    // The next block goes elsewhere, and what is there can be freed.
+    let (class, others) = allocator.allocate(1, &log).unwrap();
+    assert_eq!((class, others[0].vdev), (Class::Normal, 0));
+    assert!(!allocator.is_empty(1));
+    sync(&allocator, &maps, 1);
+    assert!(!allocator.is_empty(1));
+    allocator.free(2, &dvas[0]).unwrap();
+    assert!(!allocator.is_empty(1), "it is free when its group has it so");
+    sync(&allocator, &maps, 2);
+    assert!(allocator.is_empty(1));
+    allocator.activate(1);
+    let (_, again) = allocator.allocate(3, &log).unwrap();
+    assert_eq!(again[0].vdev, 1);
+    allocator.passivate(1);
+    allocator.unallocate(3, &again[0]).unwrap();
+    assert!(allocator.is_empty(1));
+    allocator.remove_vdev(1);
+    assert!(!allocator.has_vdev(1) && allocator.groups_of(Class::Log).is_empty());
+    (3..6).for_each(|txg| drop(sync(&allocator, &maps, txg)));
+    assert_eq!(allocator.allocate(6, &log).unwrap().1[0].vdev, 0);
 }

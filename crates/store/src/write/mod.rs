@@ -44,6 +44,7 @@ mod dva;
 mod pack;
 mod payload;
 mod removed;
+mod removing;
 mod write_behind;
 
 use std::sync::Arc;
@@ -68,6 +69,8 @@ use crate::tunables;
 use dva::DvaAllocation;
 use pack::{Physical, Ready, pack};
 use removed::Obsolete;
+pub use removing::Copied;
+use removing::Removing;
 
 pub use devices::BlockDevices;
 pub use payload::{Packed, Payload};
@@ -192,6 +195,7 @@ pub struct Writer {
     devices: Arc<dyn BlockDevices>,
     written: Arc<Meter>,
     obsolete: Arc<Obsolete>,
+    removing: Arc<Removing>,
 }
 
 /// A block between the stages.
@@ -250,7 +254,8 @@ impl Writer {
         allocator: Arc<Allocator>,
         devices: Arc<dyn BlockDevices>,
     ) -> Writer {
-        Writer { store, allocator, devices, written: Arc::default(), obsolete: Arc::default() }
+        let (written, obsolete, removing) = Default::default();
+        Writer { store, allocator, devices, written, obsolete, removing }
     }
 
     /// The allocator.

@@ -22,12 +22,22 @@ use crate::rangetree::RangeTree;
 #[derive(Default)]
 pub(super) struct Obsolete(Mutex<BTreeMap<u64, RangeTree>>);
 
+impl Obsolete {
+    /// Nothing of a vdev is obsolete.
+    pub(super) fn forget(&self, vdev: u64) {
+        self.0.lock().remove(&vdev);
+    }
+}
+
 impl Writer {
     /// Frees one copy of a block that was allocated in the txg `birth`, wherever it is.
     pub(super) fn free_dva(&self, txg: u64, dva: &Dva, birth: u64) -> Result<(), WriteError> {
         match self.allocator.free_born(txg, dva, birth) {
             Err(AllocError::NoVdev(_)) => self.free_removed(txg, dva, birth),
-            done => Ok(done?),
+            done => {
+                done?;
+                self.free_copied(txg, dva, birth)
+            }
         }
     }
 
@@ -44,13 +54,14 @@ impl Writer {
         for piece in &found.pieces {
             let vdev = u32::try_from(piece.vdev).map_err(|_| VdevError::NoVdev(piece.vdev))?;
             let dva = Dva { vdev, offset: piece.offset, asize: piece.size, gang: false };
-            result =
-                result.and(self.allocator.free_born(txg, &dva, birth).map_err(WriteError::from));
+            let freed = self.allocator.free_born(txg, &dva, birth).map_err(WriteError::from);
+            // The vdev that it was copied to may be about to leave as well.
+            result = result.and(freed.and_then(|()| self.free_copied(txg, &dva, birth)));
         }
         result
     }
 
-    fn make_obsolete(&self, place: &Remap) -> Result<(), WriteError> {
+    pub(super) fn make_obsolete(&self, place: &Remap) -> Result<(), WriteError> {
         let end = place.offset.saturating_add(place.size);
         let mut vdevs = self.obsolete.0.lock();
         let added = vdevs.entry(place.vdev).or_default().add(place.offset, end);

@@ -41,6 +41,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::devices::BlockDevices;
 use super::removed::Obsolete;
+use super::removing::Removing;
 use super::{BATCH, Flying, Stage, WriteError, Writer};
 use crate::alloc::Allocator;
 use crate::arc::Key;
@@ -169,6 +170,7 @@ struct WeakWriter {
     devices: Weak<dyn BlockDevices>,
     written: Arc<Meter>,
     obsolete: Arc<Obsolete>,
+    removing: Arc<Removing>,
 }
 
 impl WeakWriter {
@@ -179,6 +181,7 @@ impl WeakWriter {
             devices: Arc::downgrade(&writer.devices),
             written: writer.written.clone(),
             obsolete: writer.obsolete.clone(),
+            removing: writer.removing.clone(),
         }
     }
 
@@ -189,6 +192,7 @@ impl WeakWriter {
             devices: self.devices.upgrade()?,
             written: self.written.clone(),
             obsolete: self.obsolete.clone(),
+            removing: self.removing.clone(),
         })
     }
 }

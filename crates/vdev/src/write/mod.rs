@@ -39,6 +39,7 @@
 
 mod leaf;
 mod parity;
+mod sides;
 pub(crate) mod submit;
 mod sums;
 #[cfg(test)]

@@ -18,6 +18,7 @@ use crate::plan::{Kind, Plant, Step};
 use cenote_dsl::Dataset;
 use cenote_engine::Engine;
 use cenote_engine::create::Redundancy;
+use cenote_pool::props::PropChange;
 use cenote_pool::reopen::Restore;
 use cenote_torture::live::block::Block;
 use cenote_torture::live::disk::Image;
@@ -37,6 +38,8 @@ use std::time::Duration;
 
 /// Datasets, and snapshots of each, that there are at most.
 const MOST: usize = 5;
+/// `failmode=panic`.
+const FAILMODE_PANIC: u64 = 2;
 
 const SHAPES: [Shape; 4] = [
     Shape { redundancy: Redundancy::Single, disks: 2, ashift: 9, size: 128 << 20 },
@@ -199,6 +202,8 @@ impl Sim {
         let lab = lab(&disks, [8 << 20, 64 << 20][rng.random_range(0..2)]);
         let logs = if rng.random_ratio(1, 4) { Logs::Off } else { Logs::On };
         let engine = lab.create_with(&shape, logs)?;
+        // Nobody is there who clears a suspended pool, so nothing waits for that.
+        engine.set_properties(vec![PropChange::Number("failmode", FAILMODE_PANIC)])?;
         let mut model = Model::default();
         model.add(POOL, Entry::new(Data::Files(Arc::default())));
         let (live, in_flight, figures) = Default::default();

@@ -1,10 +1,12 @@
 //! Disabled metaslabs, and those that want to allocate meanwhile (`metaslab_disable`, `metaslab_enable`).
 //!
 //! One metaslab after the other is out of use for the time in which something is done to some of its free ranges on
-//! devices: they are told of them, or a pattern is written there ([`Disabled`]). An allocation goes elsewhere. If its
-//! class has nothing elsewhere, it waits until no metaslab of the class is disabled, keeps out those that disable them,
-//! and tries once more. Those that work in a disabled metaslab end early then ([`Disabled::is_in_the_way`]). So
-//! their work never makes a pool look full, and an allocation waits for one request of a device at most.
+//! devices: they are told of them, or a pattern is written there ([`Disabled`]). An allocation goes elsewhere, also to
+//! the classes that its own falls back to. If these have nothing either, it goes through all of them once more: it waits
+//! until no metaslab of the class is disabled, and keeps out those that disable them. Those that work in a disabled
+//! metaslab end after the request that is under way then ([`Disabled::is_in_the_way`]). So their work never makes a
+//! pool look full, and an allocation waits for one request at most for each metaslab that is disabled. The writer of an
+//! intent log does not wait at all: what it cannot write is waited for with the transaction group.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,6 +16,7 @@ use cenote_vdev::waiting;
 use parking_lot::{Condvar, Mutex};
 
 use super::Allocator;
+use crate::alloc::class::Class;
 use crate::alloc::group::Group;
 use crate::alloc::metaslab::{Metaslab, Room};
 
@@ -87,6 +90,22 @@ impl Drop for KeptOut<'_> {
     }
 }
 
+/// What an allocation does about disabled metaslabs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// It leaves them out.
+    No,
+    /// It waits until none is disabled.
+    UntilEnabled,
+}
+
+/// How often metaslabs of some classes were disabled.
+pub(super) struct Disables {
+    pub begun: u64,
+    /// Those that are enabled again.
+    pub ended: u64,
+}
+
 /// Free ranges of a metaslab in which nothing is allocated while this lives.
 pub struct Disabled {
     group: Arc<Group>,
@@ -123,6 +142,15 @@ impl Drop for Disabled {
 }
 
 impl Allocator {
+    /// So often metaslabs of these classes were disabled so far. Counted in this order: one that is disabled
+    /// meanwhile is not among those that ended.
+    pub(super) fn disables(&self, classes: &[Class]) -> Disables {
+        let layout = self.layout();
+        let found = || classes.iter().filter_map(|class| layout.classes.get(class));
+        let ended = found().map(|class| class.disables_ended()).sum();
+        Disables { ended, begun: found().map(|class| class.disables_begun()).sum() }
+    }
+
     /// Disables a metaslab, which is loaded for that; with its free ranges from byte `from` of its vdev on, for which
     /// there is `room`: none at its end. `None`: it does not exist, or cannot be loaded.
     pub fn disable_free(

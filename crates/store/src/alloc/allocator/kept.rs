@@ -83,13 +83,14 @@ impl Allocator {
         all
     }
 
-    /// Frees in `txg` what was kept: the checkpoint is being discarded. It is a range of one metaslab.
+    /// Frees in `txg` what was kept: the checkpoint is being discarded. It is a range of one metaslab. It is not kept any more,
+    /// also if it cannot be freed.
     ///
     /// Errors: as for [`Allocator::free`].
     pub fn free_kept(&self, txg: u64, dva: &Dva) -> Result<(), AllocError> {
-        self.free(txg, dva)?;
+        let freed = self.free(txg, dva);
         let before = self.checkpoint.bytes.fetch_sub(dva.asize, Ordering::Relaxed);
         invariant!(before >= dva.asize, "{} bytes of {before} that are kept are freed", dva.asize);
-        Ok(())
+        freed
     }
 }

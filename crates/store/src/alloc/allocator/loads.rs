@@ -24,7 +24,8 @@ impl Allocator {
             return;
         }
         let layout = self.layout();
-        let worth = layout.all_groups().flat_map(|group| {
+        let groups = layout.all_groups().filter(|group| !group.is_passive());
+        let worth = groups.flat_map(|group| {
             let best = group.worth_loading(tunables::PRELOAD_LIMIT.count());
             best.into_iter().map(move |metaslab| (group.vdev(), metaslab))
         });

@@ -29,4 +29,10 @@ fn what_is_kept_is_not_allocated_until_it_is_freed() {
     a.free_kept(8, &Dva { vdev: 0, offset: 0, asize: 512 << 10, gang: false }).unwrap();
     (8..12).for_each(|txg| drop(sync(&a, &maps, txg)));
     assert_eq!((a.kept(), a.allocate(12, &request(512 << 10)).unwrap().1[0].offset), (0, 0));
+    // What a damaged space map has twice is freed once.
+    let twice = Dva { vdev: 0, offset: 0, asize: 512 << 10, gang: false };
+    a.begin_with_kept(twice.asize);
+    a.free(12, &twice).unwrap();
+    assert!(matches!(a.free_kept(12, &twice), Err(AllocError::FreedTwice { .. })));
+    assert_eq!(a.kept(), 0);
 }

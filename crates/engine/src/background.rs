@@ -1,0 +1,102 @@
+//! A thread that works in the background while there is something to do (`zthr_t`).
+//!
+//! There is at most one. It is woken when there may be something to do, and ends when it finds nothing. Who wakes it while it runs has
+//! it look once more before it ends, so that no call is lost. Where everything is to happen in the calling threads, the one that
+//! wakes it does its work.
+//!
+//! Invariant: `again` is set only while a thread works.
+
+use super::Shared;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread::JoinHandle;
+
+/// Whether the thread runs, and is to look again before it ends.
+#[derive(Default)]
+struct Running {
+    now: bool,
+    again: bool,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// See the [module](self).
+#[derive(Default)]
+pub(crate) struct Background {
+    running: Mutex<Running>,
+    stopped: AtomicBool,
+}
+
+impl Background {
+    /// Has `work` done by a thread of this name, unless one does it. Without a thread it is left, with a warning.
+    pub fn wake(&self, shared: &Arc<Shared>, name: &'static str, work: fn(&Arc<Shared>)) {
+        let mut running = self.running.lock();
+        if self.is_stopped() {
+            return;
+        }
+        if running.now {
+            running.again = true;
+            return;
+        }
+        running.now = true;
+        if shared.options.deterministic {
+            drop(running);
+            return work(shared);
+        }
+        let theirs = shared.clone();
+        let guarded = move || {
+            theirs.disk.store.alarm().guard(name, || work(&theirs));
+        };
+        match std::thread::Builder::new().name(name.into()).spawn(guarded) {
+            Ok(thread) => running.thread = Some(thread),
+            Err(e) => {
+                running.now = false;
+                tracing::warn!("no thread '{name}': {e}");
+            }
+        }
+    }
+
+    /// The thread has found nothing to do: whether it ends, as it was not woken meanwhile.
+    pub fn is_over(&self) -> bool {
+        let mut running = self.running.lock();
+        running.now = std::mem::take(&mut running.again);
+        !running.now
+    }
+
+    /// The thread ends, whether it was woken meanwhile or not.
+    pub fn ends(&self) {
+        let mut running = self.running.lock();
+        (running.now, running.again) = (false, false);
+    }
+
+    /// Whether the thread was woken since it looked.
+    pub fn is_called(&self) -> bool {
+        self.running.lock().again
+    }
+
+    /// The same; the call counts as heard.
+    pub fn take_call(&self) -> bool {
+        std::mem::take(&mut self.running.lock().again)
+    }
+
+    /// Whether the thread is to end, and none may begin.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(SeqCst)
+    }
+
+    /// Threads may begin again, once they are woken.
+    pub fn allow(&self) {
+        self.stopped.store(false, SeqCst);
+    }
+
+    /// Ends the thread, and lets no other begin.
+    pub fn stop(&self) {
+        self.stopped.store(true, SeqCst);
+        let thread = self.running.lock().thread.take();
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+        {
+            let _ = thread.join();
+        }
+    }
+}

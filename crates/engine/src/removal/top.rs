@@ -1,0 +1,349 @@
+//! A vdev that holds data begins to leave the pool (`spa_vdev_remove_top`), or stays after all (`spa_vdev_remove_cancel`).
+
+use super::{Passive, RemoveError};
+use crate::commit::pool_space;
+use crate::space_write::{Evacuation, config_of};
+use crate::sync::count_feature;
+use crate::tunables::REMOVE_MAX_SEGMENT;
+use crate::{Engine, SyncContext};
+use cenote_dmu::write::{OpenObjectSet, WriteError, ZapMut};
+use cenote_dsl::write::{DslWriteError, Result as DslResult};
+use cenote_format::encode::zap::{Key, Value};
+use cenote_format::nvlist::NvValue;
+use cenote_pool::config;
+use cenote_pool::config_write::DIRECTORY;
+use cenote_pool::indirect::Mapping;
+use cenote_pool::indirect::removing::{CANCELED, Removing};
+use cenote_store::alloc::{Allocator, Class, Extent};
+use cenote_store::write::Copied;
+use cenote_vdev::{Vdev, VdevTree};
+use std::sync::Arc;
+
+/// What the config of a vdev has while it is being removed.
+const OF_REMOVAL: [&str; 4] =
+    ["removing", "non_allocating", "com.delphix:indirect_object", "com.delphix:indirect_births"];
+/// Groups in each of which a vdev may come to rest.
+const TRIES: usize = 5;
+
+/// Whether a removal began.
+#[derive(Debug, PartialEq)]
+enum Begun {
+    Yes,
+    /// Another one is under way, or the vdev is allocated from.
+    Busy,
+    /// The others have no room.
+    NoSpace,
+}
+
+/// Refuses a vdev that OpenZFS does not remove (`spa_vdev_remove_top_check`).
+fn check(engine: &Engine, tree: &VdevTree, top: &Vdev) -> Result<(), RemoveError> {
+    let (pool, allocator) = (engine.pool(), &engine.shared.disk.allocator);
+    if !matches!(top.kind(), "file" | "disk" | "mirror" | "raidz" | "replacing" | "spare")
+        || !pool.features().is_enabled("device_removal")
+    {
+        return Err(RemoveError::NoTop);
+    }
+    if config::flag(top.config(), "removing") {
+        return Err(RemoveError::Already);
+    }
+    if allocator.class_of(top.id()) != Some(Class::Normal) {
+        return Err(RemoveError::Unsupported("a special or dedup device"));
+    }
+    let removal = Removing::load(pool.directory()).map_err(crate::EngineError::from)?;
+    if removal.is_some_and(|removal| removal.is_running()) {
+        return Err(RemoveError::Busy);
+    }
+    let mut leaves = Vec::new();
+    tree.top(top.id()).into_iter().for_each(|top| top.collect_leaves(&mut leaves));
+    if leaves.iter().any(|leaf| leaf.is_behind()) {
+        return Err(RemoveError::Busy);
+    }
+    if !top.state().readable() {
+        return Err(RemoveError::Unreadable);
+    }
+    if !can_be_copied(allocator, tree, top) {
+        return Err(RemoveError::Config);
+    }
+    if !engine.shared.unreplayed.lock().is_empty() {
+        return Err(RemoveError::Busy);
+    }
+    Ok(())
+}
+
+/// Whether the blocks of a vdev can lie on the others as they are.
+fn can_be_copied(allocator: &Allocator, tree: &VdevTree, top: &Vdev) -> bool {
+    let tops = tree.root().children().iter().filter(|v| allocator.has_vdev(v.id()));
+    let others = tops.clone().filter(|v| v.id() != top.id() && v.state().readable());
+    let mut others = others.filter(|v| allocator.class_of(v.id()) == Some(Class::Normal));
+    let simple = |v: &Vdev| match v.kind() {
+        "mirror" => v.children().iter().all(|child| child.is_leaf()),
+        _ => v.nparity() == 0,
+    };
+    let fits = |v: &&Arc<Vdev>| v.is_log() || v.ashift() == top.ashift();
+    let plain = top.is_leaf() || top.kind() == "mirror";
+    others.next().is_some() && plain && tops.clone().all(|v| simple(v) && fits(&v))
+}
+
+impl Engine {
+    /// Begins to remove a vdev that holds data: threads copy what is on it to others.
+    pub(super) fn remove_top(&self, top: &Arc<Vdev>) -> Result<(), RemoveError> {
+        let id = top.id();
+        check(self, &self.shared.disk.tree(), top)?;
+        // Asked before the pool gets smaller for everyone.
+        if !self.sync_task_beside_logs(move |context| context.fits_without(id), |_| true)? {
+            return Err(RemoveError::NoSpace);
+        }
+        let passive = Passive::new(&self.shared.disk.allocator, id);
+        if let Err(why) = self.begin_removal(id, passive) {
+            // From the next group on datasets can have its space again. Or it has begun, in a pool that was suspended.
+            self.sync_task_beside_logs(|_| Ok(()), |()| true)?;
+            self.shared.wake_evacuation();
+            return Err(why);
+        }
+        self.shared.wake_evacuation();
+        Ok(())
+    }
+
+    /// About how many bytes of memory the mapping of a top-level vdev takes if that is removed; `None`: it would leave no
+    /// mapping.
+    pub fn mapping_size(&self, guid: u64) -> Option<u64> {
+        let tree = self.shared.disk.tree();
+        let top = tree.root().children().iter().find(|top| top.guid() == guid)?;
+        let group = self.shared.disk.allocator.group(top.id()).filter(|_| !top.is_log())?;
+        let free =
+            group.members().map(|metaslab| metaslab.histogram().counts().iter().sum::<u64>());
+        // There are about as many allocated segments as free ones.
+        let pieces = free.fold(0, u64::saturating_add);
+        let most = group.allocated() / REMOVE_MAX_SEGMENT.get().max(1);
+        Some(pieces.saturating_add(most).saturating_mul(Mapping::ENTRY_SIZE))
+    }
+
+    fn begin_removal(&self, id: u64, passive: Arc<Passive>) -> Result<(), RemoveError> {
+        for _ in 0..TRIES {
+            // All logs end, lest a block be written that was allocated before.
+            self.sync_task(|_| Ok(()))?;
+            let passive = passive.clone();
+            let change = move |context: &mut SyncContext<'_>| {
+                let begun = context.begin_removal(id)?;
+                if begun == Begun::Yes {
+                    passive.leaves();
+                }
+                Ok(begun)
+            };
+            match self.sync_task_beside_logs(change, |begun| *begun == Begun::Yes)? {
+                Begun::Yes => return Ok(()),
+                Begun::NoSpace => return Err(RemoveError::NoSpace),
+                Begun::Busy => {}
+            }
+        }
+        Err(RemoveError::Busy)
+    }
+
+    /// Cancels the removal that is under way: the vdev stays, and what was copied is freed (`spa_vdev_remove_cancel`).
+    ///
+    /// # Errors
+    /// No vdev is being removed; the pool is suspended.
+    pub fn cancel_removal(&self) -> Result<(), RemoveError> {
+        let _alone = self.shared.removing.lock();
+        let change = |context: &mut SyncContext<'_>| context.cancel_removal();
+        match self.sync_task_beside_logs(change, |done| *done)? {
+            true => Ok(()),
+            false => Err(RemoveError::NotActive),
+        }
+    }
+}
+
+impl SyncContext<'_> {
+    /// What the pending MOS says of the last removal.
+    pub(super) fn removal(&mut self) -> DslResult<Option<Removing>> {
+        Ok(removal_of(self.tx.mos)?)
+    }
+
+    pub(super) fn set_removal(&mut self, removal: &Removing) -> DslResult<()> {
+        Ok(set_removal(self.tx.mos, removal)?)
+    }
+
+    /// What is allocated of a vdev from an offset on, metaslab by metaslab, until `enough` says so.
+    ///
+    /// # Errors
+    /// A space map cannot be read.
+    pub(super) fn allocated_of(
+        &self,
+        vdev: u64,
+        from: u64,
+        enough: &mut dyn FnMut((u64, u64)) -> bool,
+    ) -> DslResult<()> {
+        let (allocator, txg) = (&self.disk.allocator, self.tx.txg);
+        let unreadable = |why: &str| DslWriteError::Invalid(format!("vdev {vdev}: {why}"));
+        let group = allocator.group(vdev).ok_or(DslWriteError::NotFound)?;
+        for metaslab in group.metaslabs().iter() {
+            let Extent { start, size, .. } = metaslab.extent();
+            let end = start.saturating_add(size);
+            if end <= from {
+                continue;
+            }
+            let loaded = allocator.load(vdev, metaslab.id());
+            let free = metaslab.free_after(txg).filter(|_| loaded);
+            let free = free.ok_or_else(|| unreadable("a space map cannot be read"))?;
+            let mut at = start;
+            for (free_start, free_end) in free.iter().chain([(end, end)]) {
+                let range = (at.max(from), free_start);
+                if range.0 < range.1 && enough(range) {
+                    return Ok(());
+                }
+                at = free_end;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether what the pool holds fits into it without this vdev.
+    fn fits_without(&mut self, id: u64) -> DslResult<bool> {
+        let mut space = pool_space(self.disk);
+        if let Some(group) = self.disk.allocator.group(id).filter(|group| !group.is_passive())
+            && let Some(top) = self.disk.tree().top(id)
+        {
+            space.nonallocating = space.nonallocating.saturating_add(top.deflate(group.space()));
+        }
+        let deferred = self.disk.allocator.figures(Class::Normal).deferred;
+        Ok(cenote_dsl::write::pool::used(&mut self.tx)? <= space.usable(deferred))
+    }
+
+    /// See [`Engine::remove_top`].
+    fn begin_removal(&mut self, id: u64) -> DslResult<Begun> {
+        self.refuse_with_checkpoint()?;
+        if self.disk.frozen.leaves_out(self.tx.txg) {
+            let why = "the pool is frozen: export and import it first";
+            return Err(DslWriteError::Invalid(why.into()));
+        }
+        let running = self.removal()?.filter(Removing::is_running).is_some();
+        if running || self.disk.allocator.is_being_allocated(id) {
+            return Ok(Begun::Busy);
+        }
+        let tree = self.disk.tree();
+        // A vdev may have joined since.
+        if !tree.top(id).is_some_and(|top| can_be_copied(&self.disk.allocator, &tree, top)) {
+            return Err(DslWriteError::Invalid("the pool's configuration has changed".into()));
+        }
+        if !self.fits_without(id)? {
+            return Ok(Begun::NoSpace);
+        }
+        let (top_zap, mut to_copy) = (self.maps.top_zap(id), 0u64);
+        if top_zap == 0 {
+            return Err(DslWriteError::Unsupported("removing a device without a ZAP".into()));
+        }
+        self.allocated_of(id, 0, &mut |(start, end)| {
+            to_copy = to_copy.saturating_add(end - start);
+            false
+        })?;
+        let (txg, outside) = (self.tx.txg, &self.disk.outside);
+        let mut count = |mos: &mut OpenObjectSet, guid: &str, delta: i64| {
+            count_feature(mos, txg, outside, guid, delta)
+        };
+        let evacuation = Evacuation::begin(self.tx.mos, (id, top_zap), &mut count)?;
+        let prev = self.removal()?.map_or(u64::MAX, |removal| removal.prev);
+        self.set_removal(&Removing::begin(id, prev, self.tx.now, to_copy))?;
+        rewrite_directory(self.tx.mos)?;
+        let mut root = self.config.vdev_tree.clone();
+        let top = config_of(&mut root, id).ok_or(DslWriteError::NotFound)?;
+        let (object, births) = evacuation.objects();
+        for (name, value) in OF_REMOVAL.into_iter().zip([1, 1, object, births]) {
+            top.set(name, NvValue::Uint64(value));
+        }
+        let path = config::path(top).map_or_else(|| "-".into(), |p| p.display().to_string());
+        self.record("vdev remove started", &format!("{} vdev {id} {path}", self.tx.pool))?;
+        let now = self.altered_tree(&root, id, &mut |_, _| None, &|guid| guid)?;
+        self.replace_tree(now, root)?;
+        self.publish(evacuation);
+        Ok(Begun::Yes)
+    }
+
+    /// A vdev was copied so far.
+    pub(super) fn publish(&mut self, evacuation: Evacuation) {
+        self.disk.writer.set_removing(Some(copied(&evacuation)));
+        self.maps.begin_evacuation(evacuation);
+    }
+
+    /// See [`Engine::cancel_removal`].
+    fn cancel_removal(&mut self) -> DslResult<bool> {
+        let Some(evacuation) = self.maps.evacuation().cloned() else { return Ok(false) };
+        if self.disk.frozen.leaves_out(self.tx.txg) {
+            let why = "the pool is frozen: export and import it first";
+            return Err(DslWriteError::Invalid(why.into()));
+        }
+        let (id, txg, outside) = (evacuation.vdev, self.tx.txg, &self.disk.outside);
+        let end = evacuation.mapping.max_offset;
+        let mut ranges = Vec::new();
+        self.allocated_of(id, 0, &mut |(start, to)| {
+            ranges.push((start, to.min(end)));
+            to >= end
+        })?;
+        ranges.retain(|(start, to)| start < to);
+        let mapped = |range: &(u64, u64)| evacuation.mapping.pieces(range.0, range.1).is_some();
+        if !ranges.iter().all(mapped) {
+            return Err(DslWriteError::Invalid("what was copied is not in the mapping".into()));
+        }
+        let mut count = |mos: &mut OpenObjectSet, guid: &str, delta: i64| {
+            count_feature(mos, txg, outside, guid, delta)
+        };
+        evacuation.free(self.tx.mos, (txg, self.maps.top_zap(id)), &mut count)?;
+        let known = self.removal()?.ok_or(DslWriteError::NotFound)?;
+        self.set_removal(&Removing { state: CANCELED, end: self.tx.now, ..known })?;
+        let mut root = self.config.vdev_tree.clone();
+        let top = config_of(&mut root, id).ok_or(DslWriteError::NotFound)?;
+        top.pairs.retain(|(name, _)| !OF_REMOVAL.contains(&name.as_str()));
+        let path = config::path(top).map_or_else(|| "-".into(), |p| p.display().to_string());
+        self.record("vdev remove canceled", &format!("{} vdev {id} {path}", self.tx.pool))?;
+        let now = self.altered_tree(&root, id, &mut |_, _| None, &|guid| guid)?;
+        self.replace_tree(now, root)?;
+        let (writer, copied) = (&self.disk.writer, copied(&evacuation));
+        for range in ranges {
+            // No checkpoint has the copies: there was none since the removal began.
+            let freed = writer.free_mapped((txg, txg), &copied, range);
+            freed.map_err(|e| WriteError::Sink(Box::new(e)))?;
+        }
+        writer.set_removing(None);
+        writer.forget_obsolete(id);
+        writer.take_spared();
+        self.maps.end_evacuation(false);
+        self.disk.allocator.activate(id);
+        Ok(true)
+    }
+}
+
+/// How far a vdev was copied, for the code that frees what is on it.
+pub(crate) fn copied(evacuation: &Evacuation) -> Copied {
+    let (vdev, mapping) = (evacuation.vdev, evacuation.mapping.clone());
+    Copied { vdev, end: mapping.max_offset, mapping: Arc::new(mapping) }
+}
+
+fn removal_of(mos: &mut OpenObjectSet) -> Result<Option<Removing>, WriteError> {
+    let found = ZapMut::open(mos, DIRECTORY).lookup(&Key::Name(Removing::ENTRY.as_bytes()))?;
+    Ok(found.and_then(|(_, words)| Removing::of(&words)))
+}
+
+fn set_removal(mos: &mut OpenObjectSet, removal: &Removing) -> Result<(), WriteError> {
+    let (key, words) = (Key::Name(Removing::ENTRY.as_bytes()), removal.words());
+    ZapMut::open(mos, DIRECTORY).update(&key, &Value::U64(&words))
+}
+
+/// So many bytes of a vdev that is being removed were freed before they were copied: they count as done (`svr_sync`).
+pub(crate) fn note_spared(mos: &mut OpenObjectSet, bytes: u64) -> Result<(), WriteError> {
+    let Some(removal) = removal_of(mos)?.filter(Removing::is_running) else { return Ok(()) };
+    let copied = removal.copied.saturating_add(bytes);
+    set_removal(mos, &Removing { copied, ..removal })
+}
+
+/// Writes all blocks of the object directory anew: it is read before mappings are, so no block of it may be on a vdev that was
+/// removed.
+fn rewrite_directory(mos: &mut OpenObjectSet) -> Result<(), WriteError> {
+    let dnode = mos.dnode(DIRECTORY)?;
+    let (block, last) = (dnode.block_size, dnode.max_block);
+    for n in 0..=last {
+        let mut bytes = vec![0; usize::try_from(block).unwrap_or(0)];
+        let at = n.saturating_mul(block);
+        mos.read(DIRECTORY, at, &mut bytes)?;
+        mos.write(DIRECTORY, at, &bytes)?;
+    }
+    Ok(())
+}
