@@ -14,6 +14,7 @@ fn a_pool_goes_back_to_its_checkpoint() {
     s.run("zfs create -u tank/before").ok();
     assert_eq!(get("checkpoint").trim(), "-");
     s.run("zpool checkpoint tank").ok();
+    let guid = get("guid").trim().to_string();
     s.run("zfs destroy tank/before").ok();
     s.run("zfs create -u tank/after").ok();
     s.run("zpool set comment=later tank").ok();
@@ -57,6 +58,9 @@ fn a_pool_goes_back_to_its_checkpoint() {
     let zdb = s.run("zdb -e -p . -kd tank").ok();
     assert!(zdb.contains("tank_CHECKPOINTED_UNIVERSE/before"), "{zdb}");
     s.run("zdb -e -p . -d tank").ok();
+    s.run(&format!("zdb -e -p . -d {guid}")).ok();
+    let said = s.run("zpool import -aN -d . --rewind-to-checkpoint").fails(2);
+    assert!(said.starts_with("--rewind-to-checkpoint is incompatible with -a"), "{said}");
     s.run("zpool import -N -d . --rewind-to-checkpoint tank").ok();
     assert_eq!(datasets(), "tank\ntank/before\n");
     assert_eq!((get("checkpoint").trim(), get("comment").trim()), ("-", "-"));
