@@ -52,6 +52,7 @@
 //! | [`change`] | datasets and their properties, changed |
 //! | [`space_write`] | space maps, written |
 //! | `add` | vdevs, spares and cache devices that join the pool |
+//! | `checkpoint` | the pool's checkpoint: taken, discarded, gone back to |
 //! | `capable` | what this software can write to |
 //! | `freeze` | pools that are frozen for tests of intent logs |
 //! | `intent_log` | logs that a crash left |
@@ -102,6 +103,7 @@ mod add;
 mod background;
 mod capable;
 pub mod change;
+mod checkpoint;
 mod commit;
 mod condense;
 pub mod create;

@@ -141,6 +141,8 @@ fn history(asked: &Asked) -> Result<(Figures, Vec<cenote_torture::live::disk::Im
 }
 
 fn run(asked: &Asked) -> Result<(), String> {
+    let log = tracing_subscriber::fmt().with_writer(std::io::stdout).with_ansi(false);
+    log.without_time().with_target(false).init();
     let (done, ran, mut names) = schedule::run((asked.seed, asked.trace), || history(asked));
     let (figures, images) = done.unwrap_or_else(|_| Err("it panicked".into()))?;
     for (i, image) in images.iter().enumerate().filter(|_| asked.save) {
