@@ -177,6 +177,10 @@ fn log_state(
     if zil.log.is_hole() {
         return Ok(Log::None);
     }
+    if is_encrypted(pool, dataset)? {
+        // It cannot be read, nor its root block be written.
+        return Ok(Log::Waiting);
+    }
     if lacks_log_vdev(pool) {
         // An import without it gives up what is in the logs (`SPA_LOG_CLEAR`).
         tracing::warn!("'{}': the intent log is given up: a log vdev is missing", dataset.name);
@@ -185,10 +189,6 @@ fn log_state(
     if pool.uberblock().checkpoint_txg != 0 && zil.claim_txg == 0 {
         // The pool was rewound to its checkpoint: what was not claimed then may have been overwritten since.
         return Ok(Log::Finished);
-    }
-    if is_encrypted(pool, dataset)? {
-        // It cannot be read.
-        return Ok(Log::Waiting);
     }
     let since = match zil.claim_txg {
         0 => pool.uberblock().txg.saturating_add(1),

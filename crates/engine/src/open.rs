@@ -82,15 +82,28 @@ impl Engine {
         config.set_host(hostid);
         let (core, disk) = Engine::read(&pool, config, &engine).map_err(refused)?;
         let all_claimed = logs.all;
-        let (logs, unreplayed) =
-            read_logs(&disk.store, &engine.logs, logs, last).map_err(refused)?;
-        if options.checkpoint {
-            // What could be refused was read: an import that fails before leaves the newest state.
-            write_rewound(&pool).map_err(refused)?;
-        }
-        let engine = Engine::assemble(pool, core, synced, engine, disk).map_err(refused)?;
+        let progress = engine.logs.clone();
+        let read = |store| read_logs(store, &progress, logs, last).map_err(refused);
+        let gone_back = |e: EngineError| ImportError::Damaged {
+            target: target(),
+            why: format!("it has gone back to its checkpoint; import it again: {e}"),
+            recovery: None,
+        };
+        let (engine, (logs, unreplayed)) = if options.checkpoint {
+            // What could be refused is read first: an import that fails so far leaves the newest state.
+            let read = read(&disk.store)?;
+            import::still_ours(candidate, pool.devices(), hostid)?;
+            write_rewound(&pool).map_err(gone_back)?;
+            (Engine::assemble(pool, core, synced, engine, disk).map_err(gone_back)?, read)
+        } else {
+            // Heartbeats are written while logs are read, however long that takes.
+            let engine = Engine::assemble(pool, core, synced, engine, disk).map_err(refused)?;
+            let read = read(&engine.shared.disk.store)?;
+            (engine, read)
+        };
         *engine.shared.unreplayed.lock() = unreplayed;
-        engine.first(logs, last).map_err(refused)?;
+        let first = engine.first(logs, last, options.checkpoint);
+        first.map_err(|e| if options.checkpoint { gone_back(e) } else { refused(e) })?;
         if let Err(e) = engine.destroy_unfinished() {
             tracing::warn!("what was not received in full is left: {e}");
         }
@@ -169,8 +182,8 @@ impl Engine {
     }
 
     /// Writes the first transaction group, which claims intent logs; those that are finished go. `last` is
-    /// the group that the pool was in.
-    fn first(&self, logs: ReadLogs, last: u64) -> Result<(), EngineError> {
+    /// the group that the pool was in, or of which the checkpoint is that it was `rewound` to.
+    fn first(&self, logs: ReadLogs, last: u64, rewound: bool) -> Result<(), EngineError> {
         let ReadLogs { finished, claims, others } = logs;
         let pool = self.pool();
         let change = move |context: &mut SyncContext<'_>| {
@@ -181,6 +194,9 @@ impl Engine {
                 context.free_lost_log_blocks()?;
             }
             context.note_moved_aux(&pool)?;
+            if rewound {
+                context.record("checkpoint rewind", &format!("rewound state to txg={last}"))?;
+            }
             Ok(newest)
         };
         // A group that has some of it would have blocks of logs allocated that are not claimed, or overwritten.

@@ -162,7 +162,8 @@ impl Core {
             shared.owe_resilver();
         }
         // Asked before waiters are told: one that then waits for everything waits for that too.
-        if self.destroying || self.discarding {
+        // A checkpoint that cannot be read while devices are away is discarded further with the next change.
+        if self.destroying || self.discarding && !shared.disk.tree().has_outage() {
             shared.tx_state.ask_for_more();
         }
         shared.settle_later();

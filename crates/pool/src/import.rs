@@ -594,6 +594,10 @@ fn choose(
             if last.txg < floor {
                 break;
             }
+            // What came after a checkpoint that the pool went back to may have been overwritten since.
+            if last.checkpoint_txg != 0 && !o.extreme_rewind {
+                break;
+            }
             last = ub;
             let (Ok(loaded), notes) = load(ub) else { continue };
             if o.rewind || o.txg.is_some() {
@@ -661,14 +665,28 @@ fn check_activity(
     let is_idle = host::stays_quiet(ub, &mut newest, sleep)
         && (!devices.writable()
             || devices.claim(ub).is_some_and(|claim| host::has_claim(&claim, &mut newest, sleep)));
-    if is_idle {
-        return Ok(());
+    if is_idle { Ok(()) } else { Err(in_use(c)) }
+}
+
+/// Whether no other host has begun to use the pool since it was read, however long ago; this host claims it anew.
+///
+/// # Errors
+/// Another host uses it, or has used it.
+pub fn still_ours(c: &Candidate, devices: &DeviceSet, hostid: u32) -> Result<(), ImportError> {
+    let newest = |all: &[Uberblock]| all.iter().map(|ub| ub.txg).max();
+    let Some(now) = devices.newest_uberblock() else { return Ok(()) };
+    if newest(&uberblocks(c)) != Some(now.txg) {
+        return Err(in_use(c));
     }
-    Err(ImportError::Active {
+    check_activity(c, devices, &now, hostid)
+}
+
+fn in_use(c: &Candidate) -> ImportError {
+    ImportError::Active {
         name: c.name.clone(),
         hostname: c.config.str("hostname").unwrap_or("<unknown>").to_string(),
         hostid: config::number(&c.config, "hostid"),
-    })
+    }
 }
 
 /// The rules for names of pools; the message says which is broken (`pool_namecheck`).

@@ -187,7 +187,8 @@ impl Core {
             Ok(piece)
         })?;
         let Some(piece) = piece else {
-            self.discarding = false;
+            // Devices that are away may come back.
+            self.discarding = disk.tree().has_outage();
             return Ok(false);
         };
         self.discarding = !piece.all;

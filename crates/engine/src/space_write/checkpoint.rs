@@ -133,7 +133,8 @@ impl SpaceMaps {
             let bytes = i128::from(once.space());
             done.ranges.extend(ranges.into_iter().map(|(from, to)| (*vdev, from, to)));
             let alloc = i128::from(header.alloc) + bytes;
-            if start == 0 {
+            // What it says beside these entries is what the others keep.
+            if alloc > 0 || start == 0 {
                 if alloc != 0 {
                     let why = format!("{alloc} bytes beside those of the entries");
                     return invalid(v.checkpoint, why);
