@@ -5,6 +5,9 @@ use cenote_format::blkptr::BlockPointer;
 use cenote_format::crypt::CryptError;
 use cenote_vdev::VdevError;
 
+/// The level of intent log blocks in bookmarks (`ZB_ZIL_LEVEL`).
+pub const ZIL_LEVEL: i64 = -2;
+
 /// Which block of which object (`zbookmark_phys_t`), for errors and error logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Bookmark {
@@ -12,7 +15,7 @@ pub struct Bookmark {
     pub objset: u64,
     /// Object number; 0 for the object set's own blocks.
     pub object: u64,
-    /// Level in the tree: 0 is data, -1 the root block of an object set, -2 an intent log block.
+    /// Level in the tree: 0 is data, -1 the root block of an object set, [`ZIL_LEVEL`] an intent log block.
     pub level: i64,
     /// Block number within the level.
     pub blkid: u64,

@@ -63,7 +63,7 @@ pub mod write;
 pub use arc::Access;
 pub use cenote_vdev::{Priority, declare_tunables, tunable};
 pub use errlist::{LoggedError, Rotation, ScrubStage, TakenErrors};
-pub use error::{BlockError, Bookmark};
+pub use error::{BlockError, Bookmark, ZIL_LEVEL};
 pub use notes::Notes;
 pub use pipeline::{Block, Store, StoreStats};
 pub use primary::PrimaryCache;

@@ -17,7 +17,7 @@ use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_vdev::{BlockRead, Checked, Fault, Vdev, VdevError, VdevTree};
 
-use crate::error::Bookmark;
+use crate::error::{Bookmark, ZIL_LEVEL};
 use crate::gang::Assembly;
 use crate::notes::Unreadable;
 use crate::pipeline::{Store, check};
@@ -180,13 +180,17 @@ impl Batch<'_> {
         let Checked { block, mut faults, mut left } = checked;
         if let Err(why) = block {
             let found = self.another_copy(read);
+            let is_wrong = matches!(why, VdevError::Checksum { .. });
+            if found.is_none() && is_wrong && read.at.level == ZIL_LEVEL {
+                // The last block of an intent log may never have been written (`ZIO_FLAG_SPECULATIVE`).
+                return;
+            }
             let (vdev, offset) = (request.vdev, request.offset);
             if let Some(block) = &found {
                 faults = self.tree.healed_by(vdev, offset, faults, block);
             } else if read.is_first() {
-                let mismatch = matches!(why, VdevError::Checksum { .. });
                 let birth = request.txg;
-                self.unreadable.push(Unreadable { at: read.at, mismatch, birth });
+                self.unreadable.push(Unreadable { at: read.at, mismatch: is_wrong, birth });
             }
             if self.func == ScanFunc::Resilver {
                 let (lacks, others) = self.tree.lacks_of(request, found.as_ref());

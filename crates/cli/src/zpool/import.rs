@@ -17,7 +17,7 @@ use crate::commands::Where;
 use crate::context::Context;
 use crate::keys::{self, LoadKey};
 use crate::mounts::{How, mount_each, mountable};
-use crate::options::{Spec, bytes, parse};
+use crate::options::{Spec, bytes, parse_with_long};
 use crate::pools::{Imported, Opened};
 use crate::replay;
 use crate::zpool::properties::{find, refuse_unsupported};
@@ -34,8 +34,10 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-const SPEC: Spec =
-    Spec { short: "ac:Dd:fFlmnNo:R:stT:X", refused: "CV", refused_long: &["rewind-to-checkpoint"] };
+const SPEC: Spec = Spec { short: "ac:Dd:fFlmnNo:R:stT:X", refused: "CV", refused_long: &[] };
+/// Reported as what no short option is.
+const REWIND_TO_CHECKPOINT: char = '-';
+const LONG: [(&str, char); 1] = [("rewind-to-checkpoint", REWIND_TO_CHECKPOINT)];
 
 /// A command line taken apart.
 #[derive(Debug, Default)]
@@ -63,7 +65,7 @@ struct Request {
 
 impl Request {
     fn parse(args: &[OsString]) -> Result<Request, Stop> {
-        let parsed = parse(args, SPEC)?;
+        let parsed = parse_with_long(args, SPEC, &LONG)?;
         let mut scan = false;
         let mut r = Request { mount: true, names: parsed.names(), ..Request::default() };
         for opt in parsed.options {
@@ -87,6 +89,7 @@ impl Request {
                 }
                 'T' => r.options.txg = Some(txg(&opt.text())?),
                 'X' => r.options.extreme_rewind = true,
+                REWIND_TO_CHECKPOINT => r.options.checkpoint = true,
                 _ => {}
             }
         }
@@ -100,6 +103,13 @@ impl Request {
         }
         if r.load_keys && !r.mount {
             return usage("-l is incompatible with -N");
+        }
+        if r.options.checkpoint && (r.options.txg.is_some() || r.options.extreme_rewind) {
+            return usage("--rewind-to-checkpoint is incompatible with -T and -X");
+        }
+        if r.options.checkpoint && r.all {
+            // What came after the checkpoints of all pools that are found would be lost.
+            return usage("--rewind-to-checkpoint is incompatible with -a");
         }
         if r.names.len() > if r.all { 0 } else { 2 } {
             return usage("too many arguments");
@@ -554,10 +564,12 @@ mod tests {
         assert_eq!(why(&["-l", "-N", "t"]), "-l is incompatible with -N");
         assert_eq!(why(&["-V", "t"]), "unsupported option: -V");
         assert_eq!(why(&["-o", "tname=x", "t"]), "unsupported option: -o tname=x");
-        assert_eq!(
-            why(&["--rewind-to-checkpoint", "t"]),
-            "unsupported option: --rewind-to-checkpoint"
-        );
+        assert!(request(&["--rewind-to-checkpoint", "t"]).unwrap().options.checkpoint);
+        let incompatible = "--rewind-to-checkpoint is incompatible with -T and -X";
+        assert_eq!(why(&["--rewind-to-checkpoint", "-T", "9", "t"]), incompatible);
+        assert_eq!(why(&["--rewind-to-checkpoint", "-FX", "t"]), incompatible);
+        let incompatible = "--rewind-to-checkpoint is incompatible with -a";
+        assert_eq!(why(&["--rewind-to-checkpoint", "-a"]), incompatible);
     }
 
     #[test]

@@ -19,6 +19,7 @@ use cenote_format::Bytes;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ZilHeader;
 use cenote_format::zil::{ChainBlock, RawRecord, raw_records};
+pub use cenote_store::ZIL_LEVEL;
 use cenote_store::{Block, BlockError, Bookmark, Store};
 use std::sync::Arc;
 
@@ -26,8 +27,6 @@ use std::sync::Arc;
 pub const CLAIM_LR_SEQ_VALID: u64 = 2;
 /// Object number in bookmarks of log blocks (`ZB_ZIL_OBJECT`).
 const ZIL_OBJECT: u64 = 0;
-/// Level in bookmarks of log blocks (`ZB_ZIL_LEVEL`).
-pub const ZIL_LEVEL: i64 = -2;
 
 /// What a walk met.
 pub enum Item<'a> {
