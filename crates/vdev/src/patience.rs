@@ -109,7 +109,8 @@ mod tests {
         let txg = 1;
         let (abd, content) =
             (cenote_format::abd::Abd::from_vec(block.clone()), crate::traffic::Content::Data);
-        let write = crate::BlockWrite { vdev: 0, offset: 0, data: abd, txg, content };
+        let write =
+            crate::BlockWrite { vdev: 0, offset: 0, data: abd, txg, content, sides: Vec::new() };
         tree.write_many(&[write]).pop().unwrap().unwrap();
         for hung in 0..4 {
             disks[hung].faults.set_hung(true);

@@ -112,13 +112,16 @@ impl Vdev {
         }
     }
 
-    /// Another device, or no device, in place of the leaf's: see the module's invariant.
-    fn replace(&self, opened: Opened) {
+    /// Another device, or no device, in place of the leaf's: see the module's invariant. `again`: what is not known to be durable
+    /// is written again, to all leaves of the vdev ([`VdevTree::lost_with_device`]).
+    fn replace(&self, opened: Opened, again: bool) {
         // What the device before was not known to keep, this one may lack.
         let mut written = self.written();
         written.write_failed();
-        let lost = written.flush_failed();
+        let lost = written.flush_failed().filter(|_| !again);
+        let repairs = written.take_repairs();
         drop(written);
+        self.lags(repairs);
         self.lags(lost.unwrap_or_default());
         self.set_opened(opened);
     }
@@ -314,7 +317,7 @@ impl VdevTree {
             if spared {
                 leaf.faulted_by_hand.store(state == VdevState::Faulted, Relaxed);
                 let before = leaf.state();
-                leaf.replace(Opened { device: None, state });
+                leaf.replace(Opened { device: None, state }, false);
                 leaf.tell_state(before);
             }
             return spared;
@@ -449,13 +452,13 @@ fn take_back_needed(leaf: &Vdev, judge: &mut Judge<'_, '_>) -> bool {
     }
     // A block device is open for writing once at a time.
     if leaf.device().is_some_and(|device| device.is_there()) {
-        leaf.replace(Opened { device: None, state: (judge.state_with)(None) });
+        leaf.replace(Opened { device: None, state: (judge.state_with)(None) }, judge.how.held);
     }
     let Some(device) = (judge.how.open)(leaf) else { return false };
     let Verdict { state, last, .. } = judge.look(&*device);
     let is_it = state.readable() && last >= expected && device.writable() == judge.how.writable;
     if is_it {
-        leaf.replace(Opened { device: Some(device), state });
+        leaf.replace(Opened { device: Some(device), state }, judge.how.held);
     } else if state.readable() {
         tracing::error!(path = %device.path().display(), last, expected, "an older state");
     }
@@ -475,13 +478,13 @@ fn reopen(leaf: &Vdev, judge: &mut Judge<'_, '_>) -> bool {
         return true;
     }
     // A device is open for writing once at a time, so the old one goes first.
-    leaf.replace(Opened { device: None, state: (judge.state_with)(None) });
+    leaf.replace(Opened { device: None, state: (judge.state_with)(None) }, judge.how.held);
     let Some(device) = (judge.how.open)(leaf) else { return false };
     let Verdict { state, missed, .. } = judge.look(&*device);
     leaf.lags(missed);
     // Others may want to write to what is not this leaf's.
     let kept = state.readable() || !device.writable();
-    leaf.replace(Opened { device: kept.then_some(device), state });
+    leaf.replace(Opened { device: kept.then_some(device), state }, judge.how.held);
     state.readable()
 }
 
@@ -506,7 +509,14 @@ mod tests {
 
     fn write(tree: &VdevTree, txg: u64) -> bool {
         let data = Abd::from_vec(vec![txg as u8; 512]);
-        let block = BlockWrite { vdev: 0, offset: 512 * txg, data, txg, content: Content::Data };
+        let block = BlockWrite {
+            vdev: 0,
+            offset: 512 * txg,
+            data,
+            txg,
+            content: Content::Data,
+            sides: Vec::new(),
+        };
         tree.write_many(&[block])[0].is_ok()
     }
 

@@ -26,7 +26,7 @@ use cenote_store::alloc::Allocator;
 use cenote_vdev::{Vdev, VdevTree, init_labels};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Why a device was not removed.
 #[derive(Debug, thiserror::Error)]
@@ -155,8 +155,25 @@ pub(crate) struct Gone {
 /// How often, and how long each time, readers of a vdev that has left are waited for.
 const MOST_WAITS: u32 = 600;
 const WAIT: Duration = Duration::from_millis(50);
+/// How long an export waits until devices that have left have their labels.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Shared {
+    /// As [`Shared::settle_later`], and waits until that is done, but no longer than `most` for devices that do not answer and for
+    /// readers: those keep the devices that they have.
+    pub(crate) fn settle_within(self: &Arc<Self>, most: Duration) {
+        self.settle_later();
+        let begun = Instant::now();
+        while begun.elapsed() < most {
+            // Who settles takes the list once it has the lock.
+            if self.gone.lock().is_empty() && self.settling.try_lock_for(WAIT).is_some() {
+                return;
+            }
+            std::thread::sleep(WAIT.min(most));
+        }
+        tracing::warn!("devices that have left the pool are still in use, or do not answer");
+    }
+
     /// Has what is left to be done about vdevs that have left done by a thread. The group is on disk.
     pub(crate) fn settle_later(self: &Arc<Self>) {
         if self.gone.lock().is_empty() {

@@ -18,7 +18,7 @@
 //!
 //! What was written is durable after [`VdevTree::flush_all`]. A flush that fails may have lost
 //! any write since the last one (the kernel drops pages that it cannot write, and says so once),
-//! so that leaf missed every transaction group written to it since. Blocks that were reported
+//! so that leaf missed every transaction group written to it since, unless that is written again. Blocks that were reported
 //! as written may then have lost more columns than their vdev can make up for, which is not
 //! known by block: if it *may* have happened (see `lossy`), the top-level vdev has *lost* data,
 //! and no flush of it succeeds before all that was written since the last one is written again
@@ -84,6 +84,9 @@ pub struct BlockWrite {
     pub txg: u64,
     /// What it is counted as.
     pub content: Content,
+    /// What the leaves of a mirror get in turn, where that is not the same for all; `data` is the first of it. Else
+    /// nothing.
+    pub sides: Vec<Abd>,
 }
 
 /// What a tree has for writing.
@@ -206,7 +209,7 @@ impl VdevTree {
         data: &Abd,
     ) -> Option<Vec<(Arc<Vdev>, u64, Abd)>> {
         let (data, content) = (data.clone(), Content::Repair);
-        let block = BlockWrite { vdev, offset, data, txg: 0, content };
+        let block = BlockWrite { vdev, offset, data, txg: 0, content, sides: Vec::new() };
         let columns = self.lay_out(std::slice::from_ref(&block)).pop()?.ok()?;
         Some(columns.into_parts().collect())
     }
@@ -245,7 +248,9 @@ impl VdevTree {
             let start = writes.len();
             let mut leaves = Vec::new();
             mirror::copies(&child, &mut leaves);
+            let mut sides = block.sides.iter().cycle();
             for leaf in leaves {
+                let data = sides.next().unwrap_or(&data);
                 if leaf.writable() {
                     let (data, txg, content) = (data.clone(), block.txg, block.content);
                     writes.push(LeafWrite { leaf, offset, data, txg, content });
@@ -298,7 +303,7 @@ impl VdevTree {
         let marked: Vec<u64> = leaves.iter().filter_map(marked).collect();
         let job = |leaf: Arc<Vdev>| {
             let seen = leaf.written().dirty()?;
-            Some(Flush { leaf, seen, result: Ok(()) })
+            Some(Flush::new(leaf, seen, Ok(())))
         };
         let jobs: Vec<Flush> = leaves.into_iter().filter_map(job).collect();
         let submitted: Vec<Arc<Vdev>> = jobs.iter().map(|j| j.leaf.clone()).collect();
@@ -307,11 +312,11 @@ impl VdevTree {
         for leaf in submitted {
             if !done.iter().any(|d| Arc::ptr_eq(&d.leaf, &leaf)) {
                 let result = Err(io::Error::other("the flush did not end"));
-                done.push(Flush { leaf, seen: 0, result });
+                done.push(Flush::new(leaf, 0, result));
             }
         }
         let mut lacking: HashMap<u64, String> = HashMap::new();
-        for flush in done {
+        for flush in done.iter_mut() {
             self.writer.flushes.fetch_add(u64::from(flush.result.is_ok()), Relaxed);
             if flush.result.is_err() {
                 flush.leaf.suspected();
@@ -326,8 +331,12 @@ impl VdevTree {
             let mut below = Vec::new();
             top.collect_leaves(&mut below);
             let Some(why) = below.iter().find_map(|l| lacking.get(&l.guid())) else { continue };
+            let is_below = |leaf: &Arc<Vdev>| below.iter().any(|l| Arc::ptr_eq(l, leaf));
             let lacks = |l: &Vdev| lacking.contains_key(&l.guid()) || marked.contains(&l.guid());
-            note_lost(top, &lacks, why, &mut lost);
+            let recovers = note_lost(top, &lacks, why, &mut lost);
+            for flush in done.iter().filter(|flush| !recovers && is_below(&flush.leaf)) {
+                flush.leaf.lags(flush.lost.clone());
+            }
         }
         for top in tops.iter().filter(|top| !lost.contains_key(&top.id())) {
             self.writer.unflushed.flushed(top.id(), then);
@@ -382,14 +391,16 @@ impl VdevTree {
             return false;
         }
         let Some(seen) = leaf.written().dirty() else { return false };
-        let mut flush = Flush { leaf: leaf.clone(), seen, result: Ok(()) };
+        let mut flush = Flush::new(leaf.clone(), seen, Ok(()));
         flush.run();
         if flush.result.is_err() {
             // The others were not flushed: the next flush of all counts this one's blocks as missing here.
             leaf.written().write_failed();
         }
-        if let Some(why) = flush.finish() {
-            note_lost(top, &|l: &Vdev| l.guid() == leaf.guid(), &why, &mut lost);
+        if let Some(why) = flush.finish()
+            && !note_lost(top, &|l: &Vdev| l.guid() == leaf.guid(), &why, &mut lost)
+        {
+            leaf.lags(flush.lost.clone());
         }
         match flush.result {
             Ok(()) => leaf.written().kept(),
@@ -439,13 +450,21 @@ fn lossy(vdev: &Vdev, lacks: &dyn Fn(&Vdev) -> bool) -> bool {
     }
 }
 
-/// Notes that a top-level vdev lost data, if it may have: see [`lossy`].
-fn note_lost(top: &Vdev, lacks: &dyn Fn(&Vdev) -> bool, why: &str, lost: &mut HashMap<u64, Lost>) {
-    if lossy(top, lacks) {
+/// Notes that a top-level vdev lost data, if it may have: see [`lossy`]. Returns whether it did. What was written is
+/// written to all its leaves again then ([`VdevTree::recover`]), and marks what leaves lack that do not take it.
+fn note_lost(
+    top: &Vdev,
+    lacks: &dyn Fn(&Vdev) -> bool,
+    why: &str,
+    lost: &mut HashMap<u64, Lost>,
+) -> bool {
+    let is_lossy = lossy(top, lacks);
+    if is_lossy {
         top.stats.writes.error();
         tracing::error!(vdev = ?top, why, "written data may be lost");
         note(lost, top.id(), why);
     }
+    is_lossy
 }
 
 /// Notes that the top-level vdev with this id lost data.
@@ -512,9 +531,15 @@ struct Flush {
     /// The write that the leaf had got to: see [`Written::dirty`].
     seen: u64,
     result: io::Result<()>,
+    /// The groups of blocks that may be lost on the leaf.
+    lost: Range<u64>,
 }
 
 impl Flush {
+    fn new(leaf: Arc<Vdev>, seen: u64, result: io::Result<()>) -> Flush {
+        Flush { leaf, seen, result, lost: 0..0 }
+    }
+
     /// Counts an error.
     fn count(&self) {
         if let Err(error) = &self.result {
@@ -524,16 +549,19 @@ impl Flush {
     }
 
     /// Takes note of the outcome. If blocks may be lost on the leaf: why.
-    fn finish(&self) -> Option<String> {
+    fn finish(&mut self) -> Option<String> {
         let Err(error) = &self.result else {
             self.leaf.written().flushed(self.seen);
             return None;
         };
         tracing::warn!(leaf = ?self.leaf, %error, "flush failed");
-        let lost = self.leaf.written().flush_failed()?;
+        let (why, mut written) = (error.to_string(), self.leaf.written());
+        self.lost = written.flush_failed()?;
+        let repairs = written.take_repairs();
+        drop(written);
         // A resilver may have written blocks of old groups.
-        self.leaf.lags(lost);
-        Some(error.to_string())
+        self.leaf.lags(repairs);
+        Some(why)
     }
 }
 
