@@ -106,8 +106,8 @@ impl Store {
 }
 
 impl Store {
-    /// Whether a block is lost for good: all devices with copies of it were read, and all copies are wrong. Of a gang block
-    /// that is not known.
+    /// Whether a block is lost for good: all devices with copies of it were read, and all copies are wrong. Of a gang block,
+    /// and of one on RAID-Z, that is not known.
     pub fn is_lost(&self, bp: &BlockPointer, at: Bookmark) -> bool {
         if bp.is_hole() || bp.is_gang() || check(bp, at).is_err() {
             return false;
@@ -122,7 +122,8 @@ impl Store {
                 let wrong = matches!(block, Err(VdevError::Checksum { .. }));
                 wrong && faults.iter().all(Fault::is_mismatch)
             });
-            is_wrong && tree.has_all_devices(dva.vdev.into())
+            let simple = tree.top(dva.vdev.into()).is_some_and(|top| top.nparity() == 0);
+            is_wrong && simple && tree.has_all_devices(dva.vdev.into())
         })
     }
 
@@ -219,8 +220,9 @@ impl Batch<'_> {
                 self.unreadable.push(Unreadable { at: read.at, mismatch, birth });
             }
             // What is lost for good can be given to no leaf.
-            let lost = found.is_none() && self.store.is_lost(&read.bp, read.at);
-            if self.func == ScanFunc::Resilver && !lost {
+            if self.func == ScanFunc::Resilver
+                && (found.is_some() || !self.store.is_lost(&read.bp, read.at))
+            {
                 let (lacks, others) = self.tree.lacks_of(request, found.as_ref());
                 faults.extend(lacks);
                 left = others;
