@@ -420,43 +420,6 @@ fn a_scan_waits_for_what_it_needs() {
     engine.export(false).unwrap();
 }
 
-/// A round that fails is made again after a pause, however often the thread is woken.
-#[test]
-fn rounds_that_fail_are_rare() {
-    let (rig, devices) = (Rig::new(SIZE), Faulty::default());
-    let engine = rig.create_on("mirror a b", 12, EngineOptions::default(), &devices);
-    fill(&open(&engine), 0..4, LEN);
-    engine.sync().unwrap();
-    let both = ["a", "b"].map(|name| devices.device(&rig, name));
-    both.iter().for_each(|device| device.set_delay(Duration::from_millis(20)));
-    engine.scrub().unwrap();
-    let directory = engine.pool().mos().object(1).unwrap().block_pointer(0, 0).unwrap();
-    for dva in directory.dvas() {
-        let place = START + dva.offset..START + dva.offset + dva.asize;
-        both.iter().for_each(|device| device.fail(place.clone()));
-    }
-    engine.pause_scrub().unwrap();
-    engine.scrub().unwrap();
-    engine.pool().store().drop_caches();
-    let begun = std::time::Instant::now();
-    while engine.scan_waits().is_none() {
-        assert!(begun.elapsed() < Duration::from_secs(60));
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    both.iter().for_each(|device| device.set_delay(Duration::ZERO));
-    (0..2).for_each(|_| engine.assess_resilver().unwrap());
-    let reads = || both.iter().map(|device| device.reads()).sum::<u64>();
-    let before = reads();
-    std::thread::sleep(Duration::from_secs(2));
-    assert!(reads() - before < 500, "{} reads", reads() - before);
-    both.iter().for_each(|device| device.repair());
-    assert_eq!(finished(&engine).state, ScanState::Finished);
-    assert_eq!(engine.scan_waits(), None);
-    engine.export(false).unwrap();
-    drop((engine, both, devices));
-    rig.judge_blocks();
-}
-
 /// A clone that its origin does not list is found all the same.
 #[test]
 fn clones_are_found_without_their_list() {
