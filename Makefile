@@ -105,7 +105,7 @@ bench-write: bench-build
 	target/release/cenote-bench write --peer $(PEER) $(BENCH_ARGS)
 
 bench-scrub: bench-build
-	target/release/cenote-bench scrub $(BENCH_ARGS)
+	target/release/cenote-bench scrub --peer $(PEER) $(BENCH_ARGS)
 
 bench-send: bench-build
 	target/release/cenote-bench send --peer $(PEER) $(BENCH_ARGS)

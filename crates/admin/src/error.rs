@@ -146,6 +146,7 @@ impl From<&ChangeError> for ErrorKind {
             ChangeError::Busy | ChangeError::Held(_) => ErrorKind::Busy,
             ChangeError::Cloned | ChangeError::HasChildren(_) => ErrorKind::Dependents,
             ChangeError::NoSpace
+            | ChangeError::Kept
             | ChangeError::QuotaTooSmall
             | ChangeError::ReservationTooLarge => ErrorKind::NoSpace,
             ChangeError::Denied | ChangeError::NoDelegation => ErrorKind::Denied,

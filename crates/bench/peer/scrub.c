@@ -81,6 +81,8 @@ scrub_mode(int argc, char **argv)
 	limit_cache(strtoull(argv[2], NULL, 10) << 20);
 	kernel_init(SPA_MODE_READ | SPA_MODE_WRITE);
 	spa_t *spa = import_pool(argv[0], argv[1]);
+	VERIFY0(dmu_objset_own(argv[1], DMU_OST_ZFS, B_TRUE, B_FALSE, FTAG,
+	    &os));
 	struct clocks start = clocks();
 	VERIFY0(spa_scan(spa, POOL_SCAN_SCRUB));
 	(void) wait_for_scan(spa);

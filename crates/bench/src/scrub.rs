@@ -1,5 +1,4 @@
-//! `cenote-bench scrub`: scrubs and resilvers, beside the devices themselves, and with `--peer` beside OpenZFS's own engine
-//! (whose program fails so far at the reads in front of a scrub, see docs/scrub.md).
+//! `cenote-bench scrub`: scrubs and resilvers, beside the devices themselves, and with `--peer` beside OpenZFS's own engine.
 //!
 //! Scrubs: a pool on one file, which is *fresh* (written once, in order) or has *aged* (smaller records, most of which were
 //! overwritten at random). The same pool is scrubbed here and by the peer, and as many bytes as are allocated are read from the

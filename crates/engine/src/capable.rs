@@ -1,10 +1,10 @@
 //! What this software can write to.
 //!
 //! A pool may use features that reading understands and writing does not: changing such a pool
-//! would break what the feature promises (a deduplication table would count wrong, a checkpoint would
-//! lose blocks). Such a pool, or dataset, is refused by the feature's name.
+//! would break what the feature promises (a deduplication table would count wrong). Such a pool, or dataset, is
+//! refused by the feature's name.
 //!
-//! Invariant: what a new pool may have enabled and what may be in use differ by what is named here.
+//! Invariant: what a new pool may have enabled may be in use.
 
 use super::task::EngineError;
 use cenote_dmu::ObjectSet;
@@ -18,9 +18,6 @@ use cenote_pool::features::writable;
 use cenote_vdev::VdevState;
 use std::sync::Arc;
 
-/// Features that do no harm while nothing uses them. In use they ask for more than is done here:
-/// frees that a checkpoint has to be told of.
-const UNUSED_ONLY: [&str; 1] = ["zpool_checkpoint"];
 /// What it is used by is refused one by one.
 const BY_DATASET: [&str; 1] = ["encryption"];
 /// Entry of the object directory that stays when there is no deduplication table any more.
@@ -50,7 +47,7 @@ pub(super) enum Purpose {
 /// Whether a pool that uses the feature of this name can be written.
 fn in_use(name: &str) -> bool {
     let known = cenote_format::features::by_name(name).is_some_and(writable);
-    known && !UNUSED_ONLY.contains(&name) || BY_DATASET.contains(&name)
+    known || BY_DATASET.contains(&name)
 }
 
 /// The intent logs of a pool, by heads.
@@ -185,6 +182,10 @@ fn log_state(
         tracing::warn!("'{}': the intent log is given up: a log vdev is missing", dataset.name);
         return Ok(Log::Finished);
     }
+    if pool.uberblock().checkpoint_txg != 0 && zil.claim_txg == 0 {
+        // The pool was rewound to its checkpoint: what was not claimed then may have been overwritten since.
+        return Ok(Log::Finished);
+    }
     if is_encrypted(pool, dataset)? {
         // It cannot be read.
         return Ok(Log::Waiting);
@@ -281,10 +282,10 @@ mod tests {
     use cenote_format::features::FEATURES;
 
     #[test]
-    fn what_is_enabled_by_us_can_be_used_but_for_what_is_named() {
+    fn what_is_enabled_by_us_can_be_used() {
         for feature in &FEATURES {
             let name = feature.name;
-            if writable(feature) && !UNUSED_ONLY.contains(&name) {
+            if writable(feature) {
                 assert!(in_use(name), "{name}");
             }
         }

@@ -79,6 +79,7 @@ impl Core {
             mmp_magic: MMP_MAGIC,
             mmp_delay,
             mmp_config,
+            checkpoint_txg: 0,
             ..self.uberblock.clone()
         }
     }
@@ -206,6 +207,7 @@ pub(super) fn pool_space(disk: &Disk) -> PoolSpace {
         embedded_log: sum(Class::EmbeddedLog, &|g| g.space()),
         special_allocated: sum(Class::Special, &|g| g.allocated())
             .saturating_add(sum(Class::Dedup, &|g| g.allocated())),
+        checkpoint: disk.allocator.kept(),
         ..PoolSpace::default()
     }
 }

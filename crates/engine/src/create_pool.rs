@@ -26,7 +26,7 @@ use cenote_format::label::{MMP_MAGIC, Uberblock};
 use cenote_format::nvlist::NvValue;
 use cenote_pool::config::STATE_ACTIVE;
 use cenote_pool::config_write::PoolConfig;
-use cenote_pool::devices::DeviceSet;
+use cenote_pool::devices::{DeviceSet, Opener};
 use cenote_pool::import::{Imported, VERSION_FEATURES};
 use cenote_pool::props::PropChange;
 use cenote_pool::tunables::arc_max;
@@ -113,7 +113,7 @@ impl Engine {
         core.write_first(&disk, (root_ds, copies), format, &mut recorder).map_err(failed)?;
         let begun = Instant::now();
         core.write_labels(&disk, FIRST_TXG).flatten().map_err(failed)?;
-        let pool = core.first_view(&disk, request, &prepared).map_err(failed)?;
+        let pool = core.first_view(&disk, request, &prepared, &engine.opener).map_err(failed)?;
         let figures = recorder.end(&disk, &core.maps, begun.elapsed());
         let loads = disk.allocator.load_latency();
         let engine = Engine::assemble(pool, core, FIRST_TXG, engine, disk).map_err(failed)?;
@@ -217,13 +217,14 @@ impl Core {
         disk: &Disk,
         request: &CreateRequest<'_>,
         prepared: &Prepared,
+        opener: &Opener,
     ) -> Result<Pool, EngineError> {
         let mos = self.mos.synced().clone();
         let name = request.temporary_name.unwrap_or(request.spec.name).to_string();
         let dsl = Dsl::open(mos.clone(), &name)?;
         dsl.set_pool_space(pool_space(disk));
         let loaded = self.loaded(0, dsl, &Arc::default())?;
-        let devices = DeviceSet::of_open(prepared.devices());
+        let devices = DeviceSet::of_open(prepared.devices()).opened_by(opener.clone());
         let origin =
             Origin { guid: prepared.pool_guid, altroot: request.altroot.clone(), readonly: false };
         let imported = Imported { loaded, rewind: None, name, notes: Notes::default() };

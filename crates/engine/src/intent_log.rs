@@ -28,7 +28,7 @@
 //! device fails: such a pool is not imported for writing.
 
 use super::accounting;
-use super::capable::{Left, Purpose};
+use super::capable::{Left, Logs, Purpose};
 use super::datasets::{Entered, Opening};
 use super::policy::{Policy, Sink};
 use super::{Engine, EngineError, SyncContext};
@@ -363,46 +363,60 @@ impl fmt::Debug for Replayer {
     }
 }
 
-impl Engine {
-    /// Reads the logs that wait, many at once, and notes them. Returns what is to be claimed.
-    ///
-    /// Errors: a device failed to read a log that is not claimed.
-    pub(super) fn read_logs(
-        &self,
-        logs: &[Left],
-        kept: Arc<Kept>,
-        last: u64,
-    ) -> std::result::Result<Vec<(u64, Claim)>, EngineError> {
-        if logs.is_empty() {
-            return Ok(Vec::new());
-        }
-        let progress = self.logs();
-        progress.read();
-        let store = &self.shared.disk.store;
-        let (claims, waiting) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
-        parallel::each(REPLAY_THREADS.count(), logs, |Left { ds_obj, name, header }| {
-            let (records, bytes) = if header.claim_txg == 0 {
-                let claim = zil::claim(store, *ds_obj, header, last.saturating_add(1), &kept);
-                let found = claim.as_ref().map_or((0, 0), |claim| (claim.records, claim.bytes));
-                claims.lock().push((*ds_obj, claim));
-                found
-            } else {
-                left_to_replay(store, header, &kept)
-            };
-            progress.found(records, bytes);
-            waiting.lock().push(Waiting { ds_obj: *ds_obj, name: name.clone(), records, bytes });
-        });
-        progress.has_read();
-        let mut waiting = waiting.into_inner();
-        waiting.sort_by(|a, b| a.name.cmp(&b.name));
-        *self.shared.unreplayed.lock() = Unreplayed { waiting, kept, read: Some(Instant::now()) };
-        let claims = claims.into_inner().into_iter().map(|(ds_obj, claim)| {
-            let claim = claim.map_err(|e| DslWriteError::from(cenote_dmu::Error::from(e)))?;
-            Ok((ds_obj, claim))
-        });
-        claims.collect()
-    }
+/// The intent logs of a pool that is imported.
+pub(super) struct ReadLogs {
+    /// Nothing is left to be replayed of these heads' logs.
+    pub(super) finished: Vec<u64>,
+    /// What is to be claimed, by heads.
+    pub(super) claims: Vec<(u64, Claim)>,
+    /// There are logs besides those that are finished.
+    pub(super) others: bool,
+}
 
+/// Reads the logs that wait, many at once. Nothing is written. Returns what is to be claimed, and what is to be replayed.
+///
+/// # Errors
+/// A device failed to read a log that is not claimed.
+pub(super) fn read_logs(
+    store: &Arc<Store>,
+    progress: &LogProgress,
+    logs: Logs,
+    last: u64,
+) -> std::result::Result<(ReadLogs, Unreplayed), EngineError> {
+    let Logs { finished, waiting: logs, kept, all } = logs;
+    if logs.is_empty() {
+        return Ok((
+            ReadLogs { finished, claims: Vec::new(), others: !all },
+            Unreplayed::default(),
+        ));
+    }
+    progress.read();
+    let (claims, waiting) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+    parallel::each(REPLAY_THREADS.count(), &logs, |Left { ds_obj, name, header }| {
+        let (records, bytes) = if header.claim_txg == 0 {
+            let claim = zil::claim(store, *ds_obj, header, last.saturating_add(1), &kept);
+            let found = claim.as_ref().map_or((0, 0), |claim| (claim.records, claim.bytes));
+            claims.lock().push((*ds_obj, claim));
+            found
+        } else {
+            left_to_replay(store, header, &kept)
+        };
+        progress.found(records, bytes);
+        waiting.lock().push(Waiting { ds_obj: *ds_obj, name: name.clone(), records, bytes });
+    });
+    progress.has_read();
+    let mut waiting = waiting.into_inner();
+    waiting.sort_by(|a, b| a.name.cmp(&b.name));
+    let claims = claims.into_inner().into_iter().map(|(ds_obj, claim)| {
+        let claim = claim.map_err(|e| DslWriteError::from(cenote_dmu::Error::from(e)))?;
+        Ok::<_, EngineError>((ds_obj, claim))
+    });
+    let claims = claims.collect::<std::result::Result<_, _>>()?;
+    let unreplayed = Unreplayed { waiting, kept, read: Some(Instant::now()) };
+    Ok((ReadLogs { finished, claims, others: true }, unreplayed))
+}
+
+impl Engine {
     /// Keeps nothing in memory any more of what was read of logs at the import.
     pub fn let_logs_go(&self) {
         self.shared.unreplayed.lock().kept = Arc::default();

@@ -52,6 +52,7 @@
 //! | [`change`] | datasets and their properties, changed |
 //! | [`space_write`] | space maps, written |
 //! | `add` | vdevs, spares and cache devices that join the pool |
+//! | `checkpoint` | the pool's checkpoint: taken, discarded, gone back to |
 //! | `capable` | what this software can write to |
 //! | `freeze` | pools that are frozen for tests of intent logs |
 //! | `intent_log` | logs that a crash left |
@@ -102,6 +103,7 @@ mod add;
 mod background;
 mod capable;
 pub mod change;
+mod checkpoint;
 mod commit;
 mod condense;
 pub mod create;
@@ -162,6 +164,7 @@ use cenote_dsl::write::DslWriteError;
 use cenote_format::invariant::caught;
 use cenote_pool::Pool;
 use cenote_pool::config::{STATE_DESTROYED, STATE_EXPORTED};
+use cenote_pool::devices::Opener;
 use cenote_pool::events::{self, PoolFailure, Sysevent};
 use cenote_pool::props::{self, PropChange};
 use cenote_store::alloc::{Allocator, Class, VdevInfo};
@@ -211,6 +214,8 @@ pub struct EngineOptions {
     pub deterministic: bool,
     /// Where times, guids and salts come from.
     pub outside: Outside,
+    /// How devices are opened that come back.
+    pub opener: Opener,
     /// Told how far the replay of intent logs is, from the import on.
     pub logs: Arc<LogProgress>,
     /// Replays the intent log of a dataset that is opened.

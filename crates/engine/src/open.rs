@@ -8,11 +8,13 @@
 //! back: what was given up must never look newer than what is written from now on.
 
 use super::background::Background;
+use super::checkpoint::{self, write_rewound};
 use super::commit::{pool_space, tell_savings};
 use super::condense::Condenser;
 use super::datasets::Datasets;
 use super::figures::History;
 use super::freeze::Frozen;
+use super::intent_log::{ReadLogs, read_logs};
 use super::mmp::Mmp;
 use super::removal::copied;
 use super::scan::Scanner;
@@ -50,7 +52,8 @@ impl Engine {
         options: &ImportOptions,
         engine: EngineOptions,
     ) -> Result<Arc<Engine>, ImportError> {
-        let devices = Arc::new(DeviceSet::new(candidate, true));
+        let devices = DeviceSet::new(candidate, true).opened_by(engine.opener.clone());
+        let devices = Arc::new(devices);
         let mut imported = import::import(candidate, &devices, options)?;
         imported.settle();
         let name = imported.name.clone();
@@ -66,15 +69,27 @@ impl Engine {
             return Err(ImportError::NoHostid(candidate.name.clone()));
         }
         let logs = capable::check_pool(&pool).map_err(refused)?;
-        let last = pool.uberblock().txg;
+        let last = match pool.uberblock() {
+            Uberblock { checkpoint_txg: 0, txg, .. } => *txg,
+            // Rewound: what the pool has now was written up to then.
+            Uberblock { checkpoint_txg, .. } => *checkpoint_txg,
+        };
         let newest = import::uberblocks(candidate).iter().map(|ub| ub.txg).max();
         let synced = newest.unwrap_or(0).max(pool.uberblock().txg);
         let mut config = PoolConfig::from_mos(pool.config());
         config.name = if options.temporary_name { candidate.name.clone() } else { name };
         config.state = config::STATE_ACTIVE;
         config.set_host(hostid);
-        let engine = Engine::over(pool, config, synced, engine).map_err(refused)?;
+        let (core, disk) = Engine::read(&pool, config, &engine).map_err(refused)?;
         let all_claimed = logs.all;
+        let (logs, unreplayed) =
+            read_logs(&disk.store, &engine.logs, logs, last).map_err(refused)?;
+        if options.checkpoint {
+            // What could be refused was read: an import that fails before leaves the newest state.
+            write_rewound(&pool).map_err(refused)?;
+        }
+        let engine = Engine::assemble(pool, core, synced, engine, disk).map_err(refused)?;
+        *engine.shared.unreplayed.lock() = unreplayed;
         engine.first(logs, last).map_err(refused)?;
         if let Err(e) = engine.destroy_unfinished() {
             tracing::warn!("what was not received in full is left: {e}");
@@ -84,22 +99,25 @@ impl Engine {
         }
         engine.begin_activities(all_claimed);
         events::learn(&engine.pool());
-        engine.shared.arm();
         engine.tell("pool_import", config::STATE_ACTIVE);
         engine.return_spares();
         engine.resume_scan();
+        // Who imports a pool cannot clear it: until now nothing waits for devices that fail.
+        engine.shared.arm();
         engine.shared.wake_evacuation();
         engine.shared.call_spares();
         Ok(engine)
     }
 
-    /// An engine over a pool that was read.
-    pub(super) fn over(
-        pool: Pool,
+    /// Reads what an engine over a pool needs. Nothing is written.
+    ///
+    /// # Errors
+    /// It cannot be read, or has something that cannot be written.
+    pub(super) fn read(
+        pool: &Pool,
         config: PoolConfig,
-        synced: u64,
-        options: EngineOptions,
-    ) -> Result<Arc<Engine>, EngineError> {
+        options: &EngineOptions,
+    ) -> Result<(Core, Disk), EngineError> {
         let unknown = || EngineError::Unsupported("a pool whose space is not known".into());
         let space = pool.space().ok_or_else(unknown)?;
         let (mos, txg) = (pool.mos(), pool.uberblock().txg);
@@ -108,8 +126,9 @@ impl Engine {
             .by(&options.outside.chance);
         let mos = OpenObjectSet::open(mos.clone())?;
         let core = Core::new(mos, maps, config, pool.uberblock().clone());
-        let disk = Disk::new(pool.store(), pool.space(), &core, &options)?;
-        Engine::assemble(pool, core, synced, options, disk)
+        let disk = Disk::new(pool.store(), pool.space(), &core, options)?;
+        checkpoint::begin(pool, &disk)?;
+        Ok((core, disk))
     }
 
     /// Puts together what was opened or created.
@@ -153,16 +172,14 @@ impl Engine {
 
     /// Writes the first transaction group, which claims intent logs; those that are finished go. `last` is
     /// the group that the pool was in.
-    pub(super) fn first(&self, logs: capable::Logs, last: u64) -> Result<(), EngineError> {
-        let capable::Logs { finished, waiting, kept, all } = logs;
-        let others = !all || !waiting.is_empty();
-        let claims = self.read_logs(&waiting, kept, last)?;
+    fn first(&self, logs: ReadLogs, last: u64) -> Result<(), EngineError> {
+        let ReadLogs { finished, claims, others } = logs;
         let pool = self.pool();
         let change = move |context: &mut SyncContext<'_>| {
             // Before anything is allocated.
             let newest = context.claim_intent_logs(claims)?;
             finished.iter().try_for_each(|ds_obj| context.destroy_intent_log(*ds_obj, last))?;
-            if !others {
+            if !others && !context.has_checkpoint()? {
                 context.free_lost_log_blocks()?;
             }
             context.note_moved_aux(&pool)?;
@@ -233,6 +250,8 @@ impl Core {
             frees: Vec::new(),
             uncharged: None,
             destroying: true,
+            discarding: true,
+            waits_to_free: false,
             deadlists: Keys::default(),
             mapping_less: 0,
             missed: Vec::new(),

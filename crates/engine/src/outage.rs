@@ -84,21 +84,18 @@ impl Engine {
             config::for_each_leaf(root, &mut |leaf| changed |= noted(leaf));
         }
         self.shared.resume_activities(|leaf| leaves.contains(&leaf));
-        if !changed {
-            // A scan may have ended its thread as devices did not answer.
-            self.shared.wake_scan();
-            return Ok(());
+        if changed {
+            let leaves = leaves.to_vec();
+            self.sync_task(move |context| {
+                let tree = &mut context.config.vdev_tree;
+                // Labels of those that came back are out of date.
+                context.config_changed |= strip(tree, &leaves, what.pairs()) || any;
+                Ok(())
+            })?;
         }
-        let leaves = leaves.to_vec();
-        self.sync_task(move |context| {
-            // Labels of those that came back are out of date.
-            context.config_changed |= any;
-            context.config_changed |= strip(&mut context.config.vdev_tree, &leaves, what.pairs());
-            Ok(())
-        })?;
-        self.assess_resilver()?;
-        self.shared.wake_scan();
-        Ok(())
+        // A leaf that stayed in use may lack what could not be written to it. It also wakes a scan whose thread ended as
+        // devices did not answer.
+        self.assess_resilver()
     }
 
     /// Takes a leaf out of use (`vdev_offline`).

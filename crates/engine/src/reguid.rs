@@ -27,6 +27,7 @@ impl Engine {
 impl SyncContext<'_> {
     /// See [`Engine::reguid`].
     fn reguid(&mut self, guid: Option<u64>) -> Result<()> {
+        self.refuse_with_checkpoint()?;
         let invalid = |why: &str| Err(DslWriteError::Invalid(why.into()));
         let tree = self.disk.tree();
         if tree.leaves().iter().any(|leaf| leaf.state() != VdevState::Healthy) {

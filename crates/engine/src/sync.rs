@@ -8,6 +8,7 @@
 
 mod datasets;
 
+use super::checkpoint::must_wait;
 use super::figures::Recorder;
 use super::policy::{Abilities, Policy, Sink};
 use super::removal::note_spared;
@@ -64,6 +65,10 @@ pub(crate) struct Core {
     pub uncharged: Option<Synced>,
     /// Destroyed datasets are still being freed.
     pub destroying: bool,
+    /// A checkpoint may have to be discarded.
+    pub discarding: bool,
+    /// Destroyed datasets are not freed, since a checkpoint leaves no room for that.
+    pub waits_to_free: bool,
     /// Keys of deadlists, from group to group.
     pub deadlists: Keys,
     /// What devices missed, as far as it is known in this group, by leaf. Asked for several times, so
@@ -95,15 +100,16 @@ impl Core {
     /// # Errors
     /// The pool has to be suspended.
     pub fn sync(&mut self, shared: &Arc<Shared>) -> std::result::Result<(), EngineError> {
-        let (group, mut quiesced, tasks) =
+        let (group, mut quiesced, (first, tasks)) =
             shared.tx_state.quiesce(|txg| shared.datasets.quiesce(txg), || shared.queue.take());
         let txg = group.txg;
         // Freed space comes back when further groups are on disk.
         let deferred = shared.disk.allocator.deferred() > 0;
         let logs = shared.datasets.has_log_blocks(txg);
         let errors = shared.disk.store.has_pending_errors();
-        let idle = quiesced.is_empty() && tasks.is_empty() && !deferred && !logs && !errors;
-        if idle && !self.config_dirty && !self.destroying {
+        let asked = !quiesced.is_empty() || !first.is_empty() || !tasks.is_empty();
+        let goes_on = self.config_dirty || self.destroying || self.discarding;
+        if !asked && !deferred && !logs && !errors && !goes_on {
             shared.disk.is_sound()?;
             shared.tx_state.synced(txg);
             shared.call_spares();
@@ -117,6 +123,12 @@ impl Core {
         recorder.quiesced(&group);
         shared.history.writing(recorder.so_far());
         let abilities = self.pending_features()?;
+        if !first.is_empty() {
+            // One may begin, or end, what is kept of all that the group frees.
+            let usable = shared.view().dsl().usable_space()?;
+            self.run_tasks(shared, (txg, usable), abilities, first)?;
+            self.discarding = true;
+        }
         self.free_deferred(&shared.disk, txg)?;
         self.condense_mapping(&shared.disk, txg)?;
         let begun = Instant::now();
@@ -124,6 +136,8 @@ impl Core {
         recorder.datasets(begun.elapsed());
         let usable = shared.view().dsl().usable_space()?;
         self.run_tasks(shared, (txg, usable), abilities, tasks)?;
+        self.free_destroyed(shared, (txg, usable))?;
+        let discarded = self.discard_checkpoint(&shared.disk, txg)?;
         let errors = self.log_errors(shared, txg)?;
         self.passes(&shared.disk, txg, abilities, usable, &mut recorder)?;
         self.verify(shared, quiesced.iter().map(|(live, _)| live.id()))?;
@@ -144,8 +158,11 @@ impl Core {
         shared.disk.allocator.readers().group_done(txg);
         self.condense_livelists(shared);
         shared.call_spares();
+        if discarded {
+            shared.owe_resilver();
+        }
         // Asked before waiters are told: one that then waits for everything waits for that too.
-        if self.destroying {
+        if self.destroying || self.discarding {
             shared.tx_state.ask_for_more();
         }
         shared.settle_later();
@@ -157,7 +174,7 @@ impl Core {
         Ok(())
     }
 
-    /// Runs sync tasks, and frees some of what was destroyed.
+    /// Runs sync tasks.
     fn run_tasks(
         &mut self,
         shared: &Shared,
@@ -191,13 +208,26 @@ impl Core {
             task(&mut context)?;
         }
         context.keep_scan(shared, tasked)?;
-        self.destroying = free_destroyed(shared, &mut context.tx)?;
-        for dva in &context.tx.obsolete {
-            let marked = shared.disk.writer.mark_obsolete(dva);
-            marked.map_err(|e| WriteError::Sink(Box::new(e)))?;
-        }
+        mark_obsolete(&shared.disk, &context.tx)?;
         self.config_dirty = context.config_changed;
         self.frees = context.tx.frees;
+        Ok(())
+    }
+
+    /// Frees some of what was destroyed.
+    fn free_destroyed(&mut self, shared: &Shared, (txg, usable): (u64, Option<u64>)) -> Result<()> {
+        let view = shared.view();
+        let sizes = |bp: &BlockPointer| space::sizes(&shared.disk.tree(), bp);
+        let mut tx = Tx {
+            usable,
+            pool: view.name(),
+            frees: std::mem::take(&mut self.frees),
+            ..Tx::new(&mut self.mos, txg, &shared.disk.outside, &sizes)
+        };
+        self.waits_to_free = must_wait(&shared.disk, &mut tx)?;
+        self.destroying = !self.waits_to_free && free_destroyed(shared, &mut tx)?;
+        mark_obsolete(&shared.disk, &tx)?;
+        self.frees = tx.frees;
         Ok(())
     }
 
@@ -441,6 +471,15 @@ pub(super) fn count_feature(
     };
     for _ in 0..delta.unsigned_abs() {
         step(&mut tx, guid)?;
+    }
+    Ok(())
+}
+
+/// Parts of removed vdevs that no pointer refers to any more are noted.
+fn mark_obsolete(disk: &Disk, tx: &Tx<'_>) -> Result<()> {
+    for dva in &tx.obsolete {
+        let marked = disk.writer.mark_obsolete(dva);
+        marked.map_err(|e| WriteError::Sink(Box::new(e)))?;
     }
     Ok(())
 }

@@ -85,7 +85,8 @@ pub enum SpaceCheck {
     Normal,
     /// Half of it: the change alters what is there.
     Reserved,
-    /// All: the change frees space.
+    /// All: the change frees space. Beside a checkpoint three quarters (`ZFS_SPACE_CHECK_DESTROY`): it gives nothing
+    /// back then, and to discard the checkpoint takes the rest.
     Nothing,
 }
 
@@ -98,12 +99,13 @@ impl SyncContext<'_> {
     /// # Errors
     /// The MOS cannot be read.
     pub fn has_room(&mut self, check: SpaceCheck, blocks: u64) -> cenote_dsl::write::Result<bool> {
-        let (Some(usable), false) = (self.tx.usable, check == SpaceCheck::Nothing) else {
-            return Ok(true);
-        };
+        let Some(usable) = self.tx.usable else { return Ok(true) };
+        let slop = pool_space(self.disk).slop();
         let kept = match check {
             SpaceCheck::Normal => 0,
-            _ => pool_space(self.disk).slop() / 2,
+            SpaceCheck::Reserved => slop / 2,
+            SpaceCheck::Nothing if self.disk.allocator.checkpoint().is_none() => return Ok(true),
+            SpaceCheck::Nothing => slop - slop / 4,
         };
         let deferred = self.disk.allocator.figures(Class::Normal).deferred;
         let used = cenote_dsl::write::pool::used(&mut self.tx)?;
@@ -220,9 +222,19 @@ fn fatal<T>(done: &cenote_dsl::write::Result<T>) -> Result<(), DslWriteError> {
     }
 }
 
+/// When in its group a task runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Before anything else of the group (`dsl_early_sync_task`).
+    First,
+    /// After the datasets were written.
+    Usual,
+}
+
 /// Tasks that wait.
 #[derive(Default)]
 pub(crate) struct Queue {
+    first: Mutex<VecDeque<Task>>,
     waiting: Mutex<VecDeque<Task>>,
 }
 
@@ -233,6 +245,17 @@ impl Queue {
     /// pool goes on: this waits for that, or until the pool is given up. So the caller always does what follows it.
     pub fn run<T: Send + 'static>(
         &self,
+        tx: &TxState,
+        change: impl FnOnce(&mut SyncContext<'_>) -> cenote_dsl::write::Result<T> + Send + 'static,
+        is_done: fn(&T) -> bool,
+    ) -> Result<T, EngineError> {
+        self.run_at(Turn::Usual, tx, change, is_done)
+    }
+
+    /// As [`Queue::run`], at this turn of its group.
+    pub fn run_at<T: Send + 'static>(
+        &self,
+        turn: Turn,
         tx: &TxState,
         change: impl FnOnce(&mut SyncContext<'_>) -> cenote_dsl::write::Result<T> + Send + 'static,
         is_done: fn(&T) -> bool,
@@ -255,7 +278,8 @@ impl Queue {
         if let Some(why) = why() {
             return Err(EngineError::Suspended(why));
         }
-        self.waiting.lock().push_back(task);
+        let queue = if turn == Turn::First { &self.first } else { &self.waiting };
+        queue.lock().push_back(task);
         tx.ask();
         let suspended = || EngineError::Suspended(why().unwrap_or_default());
         let (txg, done) = loop {
@@ -300,16 +324,17 @@ impl Queue {
         Ok(())
     }
 
-    /// The tasks that wait, for one transaction group.
-    pub fn take(&self) -> VecDeque<Task> {
-        std::mem::take(&mut self.waiting.lock())
+    /// The tasks that wait, for one transaction group: those that come first, and the others.
+    pub fn take(&self) -> (VecDeque<Task>, VecDeque<Task>) {
+        (std::mem::take(&mut self.first.lock()), std::mem::take(&mut self.waiting.lock()))
     }
 
     /// Nothing will be run any more: waiters are told.
     pub fn fail_all(&self, why: &str) {
-        let dropped = self.take();
-        if !dropped.is_empty() {
-            tracing::warn!("{} changes are lost: {why}", dropped.len());
+        let (first, others) = self.take();
+        let dropped = first.len() + others.len();
+        if dropped > 0 {
+            tracing::warn!("{dropped} changes are lost: {why}");
         }
     }
 }

@@ -10,7 +10,7 @@ use cenote_engine::{Engine, EngineOptions, RemoveError, tunables};
 use cenote_pool::scan::ScanState;
 use cenote_zpl::FileSystem;
 use parking_lot::{Mutex, MutexGuard};
-use rig::joining::prepared;
+use rig::joining::{prepared, replace};
 use rig::{Faulty, Rig, check, fill, open};
 use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
@@ -365,6 +365,30 @@ fn what_an_earlier_removal_moved_is_freed_everywhere() {
 }
 
 /// What is copied must fit on every vdev that it may go to.
+/// A device that replaces another one is given what a removal has moved there.
+#[test]
+fn what_was_moved_is_resilvered() {
+    let _alone = alone(64 << 10);
+    let rig = Rig::new(SIZE);
+    let engine = create(&rig, "a b");
+    let fs = open(&engine);
+    fill(&fs, 0..24, LEN);
+    engine.sync().unwrap();
+    engine.remove(guid(&engine, 0)).unwrap();
+    wait(&engine);
+    replace(&rig, &engine, "b", "c").unwrap();
+    let end = Instant::now() + Duration::from_secs(60);
+    while kinds(&engine) != ["indirect", "file"] {
+        assert!(Instant::now() < end, "{:?}", kinds(&engine));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::fs::remove_file(rig.file("b")).unwrap();
+    engine.pool().store().drop_caches();
+    check(&fs, 0..24, LEN);
+    drop(fs);
+    finish(&rig, engine);
+}
+
 #[test]
 fn nothing_joins_meanwhile_that_it_could_not_be_copied_to() {
     let _alone = alone(64 << 10);

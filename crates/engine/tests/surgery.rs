@@ -331,6 +331,34 @@ fn a_spare_steps_in_for_a_device_that_fails() {
     rig.judge_blocks();
 }
 
+/// Neither a spare nor a replacement goes on beside a checkpoint; both do when it is gone.
+#[test]
+fn what_waits_for_a_checkpoint_goes_on_after_it() {
+    let turn = Turn::take(true);
+    let rig = Rig::new(64 << 20);
+    let engine = rig.create("raidz1 a b c mirror d e spare s", 12);
+    fill(&open(&engine), 0..6, LEN);
+    engine.sync().unwrap();
+    replace(&rig, &engine, "e", "x").unwrap();
+    engine.checkpoint().unwrap();
+    turn.go_on();
+    let end = Instant::now() + Duration::from_secs(120);
+    while engine.is_scanning() || engine.awaits_resilver() {
+        assert!(Instant::now() < end);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    engine.take_out(leaf(&rig, &engine, "b"), TakeOut::Fault).unwrap();
+    engine.write_config().unwrap();
+    assert_eq!(shape(&engine), "raidz(a b c) mirror(d replacing(e x))");
+    engine.discard_checkpoint().unwrap();
+    until_given(&rig, &engine, "raidz(a spare(b s) c) mirror(d x)", "s");
+    engine.pool().store().drop_caches();
+    check(&open(&engine), 0..6, LEN);
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge();
+}
+
 #[test]
 fn what_does_not_fit_is_refused() {
     let _turn = Turn::take(true);

@@ -40,7 +40,8 @@ pub const RING_SIZE: usize = 128 << 10;
 /// Bytes at the end of a device after its allocatable space: two labels.
 pub const LABEL_END: u64 = 2 * LABEL_SIZE;
 
-const UBERBLOCK_MAGIC: u64 = 0x00ba_b10c;
+/// What an uberblock begins with (`UBERBLOCK_MAGIC`).
+pub const UBERBLOCK_MAGIC: u64 = 0x00ba_b10c;
 /// Magic of the multihost fields of an uberblock.
 pub const MMP_MAGIC: u64 = 0xa11c_ea11;
 

@@ -23,7 +23,7 @@ use cenote_vdev::{
 };
 use parking_lot::RwLock;
 use std::collections::HashMap;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -68,14 +68,45 @@ impl Found {
     }
 
     /// The device, opened as the devices of a `writable` pool are, unless it is open.
-    fn open(&self, writable: bool) -> Result<Arc<dyn Device>, ErrorKind> {
-        self.device.get_or_init(|| open_path(&self.path, writable && !self.shared)).clone()
+    fn open(&self, opener: &Opener, writable: bool) -> Result<Arc<dyn Device>, ErrorKind> {
+        self.device.get_or_init(|| opener.as_tuned(&self.path, writable && !self.shared)).clone()
     }
 }
 
-fn open_path(path: &Path, writable: bool) -> Result<Arc<dyn Device>, ErrorKind> {
-    let open = if writable { open_device_rw } else { open_device };
-    open(path).map(latency::as_tuned).map_err(|e| e.kind())
+/// How the device at a path is opened, for writing or not.
+#[derive(Clone)]
+pub struct Opener(Arc<Open>);
+
+type Open = dyn Fn(&Path, bool) -> io::Result<Arc<dyn Device>> + Send + Sync;
+
+impl Default for Opener {
+    /// As a file or block device of this system.
+    fn default() -> Opener {
+        Opener::new(|path, writable| (if writable { open_device_rw } else { open_device })(path))
+    }
+}
+
+impl std::fmt::Debug for Opener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Opener").finish_non_exhaustive()
+    }
+}
+
+impl Opener {
+    /// By `open`, which is told whether it is to be written to.
+    pub fn new(
+        open: impl Fn(&Path, bool) -> io::Result<Arc<dyn Device>> + Send + Sync + 'static,
+    ) -> Opener {
+        Opener(Arc::new(open))
+    }
+
+    fn open(&self, path: &Path, writable: bool) -> io::Result<Arc<dyn Device>> {
+        (self.0)(path, writable)
+    }
+
+    fn as_tuned(&self, path: &Path, writable: bool) -> Result<Arc<dyn Device>, ErrorKind> {
+        self.open(path, writable).map(latency::as_tuned).map_err(|e| e.kind())
+    }
 }
 
 /// The devices.
@@ -83,6 +114,7 @@ pub struct DeviceSet {
     by_guid: RwLock<HashMap<u64, Found>>,
     /// Devices are opened for writing.
     writable: bool,
+    opener: Opener,
     /// Cache devices that are out of use until the pool is imported again, and their states.
     aside: RwLock<HashMap<u64, VdevState>>,
 }
@@ -105,17 +137,23 @@ impl DeviceSet {
             }
             by_guid.insert(guid, found);
         }
-        DeviceSet { by_guid: RwLock::new(by_guid), writable, aside: RwLock::default() }
+        let (opener, aside) = Default::default();
+        DeviceSet { by_guid: RwLock::new(by_guid), writable, opener, aside }
     }
 
     /// Devices that are open already, by guid.
     pub fn of_open(
         devices: impl IntoIterator<Item = (u64, PathBuf, Arc<dyn Device>)>,
     ) -> DeviceSet {
-        let (by_guid, aside) = Default::default();
-        let set = DeviceSet { by_guid, writable: true, aside };
+        let (by_guid, opener, aside) = Default::default();
+        let set = DeviceSet { by_guid, writable: true, opener, aside };
         set.insert(devices);
         set
+    }
+
+    /// Devices are opened so from now on.
+    pub fn opened_by(self, opener: Opener) -> DeviceSet {
+        DeviceSet { opener, ..self }
     }
 
     /// Adds devices that are open.
@@ -153,14 +191,14 @@ impl DeviceSet {
     /// for writing once at a time. Otherwise the tree finds out which pool it belongs
     /// to, if to any; nothing can be written to it.
     fn open_at(&self, path: PathBuf, guid: u64) -> Option<(Arc<dyn Device>, bool)> {
-        let device = open_device(&path).ok()?;
+        let device = self.opener.open(&path, false).ok()?;
         device.forget_cached();
         let labels = read_labels(device.as_ref()).ok().flatten();
         if !labels.is_some_and(|all| all.labels.iter().flatten().any(|label| is_of(label, guid))) {
             return Some((device, false));
         }
         drop(device);
-        let opened = open_path(&path, self.writable);
+        let opened = self.opener.as_tuned(&path, self.writable);
         let device = opened.as_ref().ok().cloned();
         let found = Found::new(path, false, OnceLock::from(opened));
         self.by_guid.write().insert(guid, found);
@@ -175,7 +213,7 @@ impl DeviceSet {
 
     /// The device with this guid.
     pub fn open(&self, guid: u64) -> Option<Arc<dyn Device>> {
-        self.found(guid)?.open(self.writable).ok()
+        self.found(guid)?.open(&self.opener, self.writable).ok()
     }
 
     /// Bytes of the device with this guid, without waiting for it. `None`: it cannot be opened, or has never answered.
@@ -191,8 +229,8 @@ impl DeviceSet {
 
     /// `None`: there is no answer yet.
     fn ask_size(&self, found: Found) -> Option<Option<u64>> {
-        let (writable, asked) = (self.writable, found.size.clone());
-        asked.ask(move || Some(found.open(writable).ok()?.size()))
+        let (opener, writable, asked) = (self.opener.clone(), self.writable, found.size.clone());
+        asked.ask(move || Some(found.open(&opener, writable).ok()?.size()))
     }
 
     /// A cache device is in this state until the pool is imported again; `None`: in that which it has.
@@ -260,7 +298,7 @@ impl DeviceSet {
     pub fn refused(&self, guids: impl IntoIterator<Item = u64>) -> Vec<(u64, PathBuf, ErrorKind)> {
         let refused = |guid| {
             let found = self.found(guid)?;
-            let kind = found.open(self.writable).err()?;
+            let kind = found.open(&self.opener, self.writable).err()?;
             is_refusal(&kind).then_some((guid, found.path, kind))
         };
         guids.into_iter().filter_map(refused).collect()
@@ -269,7 +307,10 @@ impl DeviceSet {
     /// The path of a device that another process has open for itself; the next time it is opened anew.
     fn busy(&self, guid: u64) -> Option<PathBuf> {
         let found = self.found(guid)?;
-        found.open(self.writable).err().filter(|kind| *kind == ErrorKind::ResourceBusy)?;
+        found
+            .open(&self.opener, self.writable)
+            .err()
+            .filter(|kind| *kind == ErrorKind::ResourceBusy)?;
         if let Some(found) = self.by_guid.write().get_mut(&guid) {
             found.device = Arc::default();
         }
@@ -306,7 +347,7 @@ impl DeviceSet {
         if self.found(guid).is_some() {
             return;
         }
-        let Ok(device) = open_device(&path) else { return };
+        let Ok(device) = self.opener.open(&path, false) else { return };
         let label = read_labels(device.as_ref()).ok().flatten().map(|labels| labels.config);
         let Some(label) = label.filter(|label| label.u64("guid") == Some(guid)) else { return };
         let shared = label.u64("state") == Some(config::STATE_SPARE);

@@ -66,6 +66,11 @@ impl Directory {
         self.object_of(name)?.map(|o| packed_nvlist(&o)).transpose()
     }
 
+    /// The error that an entry makes no sense.
+    pub fn corrupt(&self, why: String) -> Error {
+        Error::Corrupt { objset: self.mos.id(), object: DIRECTORY_OBJECT, why }
+    }
+
     /// Uses of the feature `guid`; `None` if it is disabled or the pool has no features.
     pub fn feature_uses(&self, guid: &str) -> Result<Option<u64>> {
         for list in ["features_for_write", "features_for_read"] {

@@ -70,9 +70,9 @@ pub enum ImportError {
         /// What it uses.
         what: String,
     },
-    /// Rewinding to a checkpoint was asked for.
-    #[error("cannot import {0}: rewinding to a checkpoint is not supported yet")]
-    Checkpoint(Target),
+    /// Rewinding to the checkpoint was asked for, and there is none.
+    #[error("cannot import {0}: checkpoint does not exist")]
+    NoCheckpoint(Target),
     /// The labels say that another system has the pool open.
     #[error(
         "cannot import '{name}': pool was previously in use from another system.\n\

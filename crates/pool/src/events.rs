@@ -508,7 +508,7 @@ pub fn import_failed(candidate: &Candidate, why: &ImportError) {
         | ImportError::Ambiguous(_)
         | ImportError::InvalidName { .. }
         | ImportError::ReadWrite(_)
-        | ImportError::Checkpoint(_)
+        | ImportError::NoCheckpoint(_)
         | ImportError::OtherHost { .. } => return,
         ImportError::MissingLogs { .. } => "log_replay",
         _ => "zpool",

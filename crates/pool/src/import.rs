@@ -13,12 +13,14 @@
 //! An import chooses the uberblock with the greatest rank over all labels of all devices. A rewind
 //! (`-F`) goes on to earlier ones while the pool does not open; blocks freed in the last
 //! [`SAFE_REWIND`] transaction groups are never reused, so that far back is safe, and farther only
-//! checksums tell. `-T` starts at a given transaction group.
+//! checksums tell. `-T` starts at a given transaction group. `--rewind-to-checkpoint` looks up the checkpoint in the MOS of what was chosen,
+//! and opens the pool anew by that one's uberblock.
 //!
 //! Invariants: nothing is written; a [`Loaded`] pool has every top-level vdev (but logs the caller
 //! gave up), a guid sum that agrees with its uberblock, and no active feature that reading needs
 //! and this program does not know.
 
+use crate::checkpoint;
 use crate::config;
 use crate::devices::DeviceSet;
 use crate::directory::Directory;
@@ -39,6 +41,7 @@ use cenote_vdev::{Vdev, VdevError, VdevState, VdevTree, open_device};
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The pool version that means "see the feature flags" (`SPA_VERSION_FEATURES`).
 pub const VERSION_FEATURES: u64 = 5000;
@@ -69,7 +72,7 @@ pub struct ImportOptions {
     pub arc_bytes: Option<u64>,
     /// `-m`: also if log devices are missing.
     pub allow_missing_log: bool,
-    /// `--rewind-to-checkpoint`.
+    /// `--rewind-to-checkpoint`: open the state that the pool's checkpoint has.
     pub checkpoint: bool,
     /// The id of this system, if it is not to be looked up.
     pub hostid: Option<u32>,
@@ -456,12 +459,14 @@ pub fn import(
     if let Some(name) = &o.new_name {
         check_name(name).map_err(|why| ImportError::InvalidName { name: name.clone(), why })?;
     }
+    if o.checkpoint && !o.readonly && (o.txg.is_some() || o.extreme_rewind) {
+        // An earlier state may have a checkpoint that was discarded since, whose space is in use again.
+        let what = "going back to the checkpoint of an earlier state".into();
+        return Err(ImportError::Unsupported { target, what });
+    }
     let version = config::number(&c.config, "version");
     if version != VERSION_FEATURES {
         return Err(ImportError::Version { name: c.name.clone(), version });
-    }
-    if o.checkpoint {
-        return Err(ImportError::Checkpoint(target));
     }
     if c.devices.is_empty() {
         let e = explain(without_devices(c, devices).cause, c, &target);
@@ -483,7 +488,47 @@ pub fn import(
     if !o.skip_activity_check {
         check_activity(c, devices, newest, hostid)?;
     }
-    choose(c, devices, &list, newest, o, &target).map_err(|e| refused(c, devices, e))
+    let chosen = choose(c, devices, &list, newest, o, &target);
+    let chosen = match o.checkpoint {
+        true => chosen.and_then(|chosen| rewound(c, devices, newest, o, chosen)),
+        false => chosen,
+    };
+    chosen.map_err(|e| refused(c, devices, e))
+}
+
+/// Opens the pool as its checkpoint has it, given the pool as it is (`spa_ld_checkpoint_rewind`). The uberblock
+/// is newer than all others, so that it is the best once it is on the devices.
+fn rewound(
+    c: &Candidate,
+    devices: &DeviceSet,
+    newest: &Uberblock,
+    o: &ImportOptions,
+    now: Imported,
+) -> Result<Imported, ImportError> {
+    let target = Target { name: c.name.clone(), new_name: o.new_name.clone() };
+    let found = checkpoint::load(&now.loaded.directory);
+    let found = found.map_err(|e| explain(damaged(e), c, &target))?;
+    let Some(uberblock) = found else { return Err(ImportError::NoCheckpoint(target)) };
+    let name = now.name.clone();
+    drop(now);
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    let txg = newest.txg.saturating_add(1);
+    let uberblock = Uberblock { txg, timestamp: newest.timestamp.max(seconds), ..uberblock };
+    let (loaded, notes) = Store::attempt(|| load(c, devices, &uberblock, &load_options(&name, o)));
+    let loaded = loaded.map_err(|failure| explain(failure.cause, c, &target))?;
+    // Nothing is healed: the import may still be refused, and the pool's newest state stay.
+    notes.confirm(&loaded.store, &|| false);
+    Ok(Imported { loaded, rewind: None, name, notes: Notes::default() })
+}
+
+/// What of the options matters once an uberblock is chosen.
+fn load_options(name: &str, o: &ImportOptions) -> LoadOptions {
+    LoadOptions {
+        name: name.into(),
+        arc_bytes: o.arc_bytes.unwrap_or_else(tunables::arc_max),
+        allow_missing_log: o.allow_missing_log,
+        missing_tops: if o.readonly { tunables::MAX_MISSING_TVDS.get() } else { 0 },
+    }
 }
 
 /// Devices that are there, and were not opened because they are write-protected or not for this user, are
@@ -523,12 +568,7 @@ fn choose(
     target: &Target,
 ) -> Result<Imported, ImportError> {
     let name = o.new_name.clone().unwrap_or_else(|| c.name.clone());
-    let load_options = LoadOptions {
-        name: name.clone(),
-        arc_bytes: o.arc_bytes.unwrap_or_else(tunables::arc_max),
-        allow_missing_log: o.allow_missing_log,
-        missing_tops: if o.readonly { tunables::MAX_MISSING_TVDS.get() } else { 0 },
-    };
+    let load_options = load_options(&name, o);
     let start = o.txg.unwrap_or(u64::MAX);
     let tried: Vec<&Uberblock> = list.iter().filter(|ub| ub.txg <= start).collect();
     let Some((&first, earlier)) = tried.split_first() else {

@@ -31,6 +31,7 @@
 
 pub mod brt;
 pub mod cachefile;
+pub mod checkpoint;
 pub mod compat;
 pub mod config;
 pub mod config_write;

@@ -516,14 +516,11 @@ pub struct CheckpointStatus {
 
 impl CheckpointStatus {
     pub(crate) fn load(pool: &Pool) -> Result<Option<CheckpointStatus>> {
-        let space = pool.checkpoint_space()?;
-        // The entry is the checkpoint's uberblock; the time is its fifth word.
-        let created = pool
-            .directory()
-            .words("com.delphix:zpool_checkpoint")?
-            .and_then(|words| words.get(4).copied());
-        let exists = created.is_some() || space > 0;
-        Ok(exists.then_some(CheckpointStatus { created, space }))
+        if !pool.features().is_active("zpool_checkpoint") {
+            return Ok(None);
+        }
+        let created = pool.checkpoint()?.map(|uberblock| uberblock.timestamp);
+        Ok(Some(CheckpointStatus { created, space: pool.checkpoint_space()? }))
     }
 
     /// The line as `zpool status` prints it, without the newline.

@@ -9,6 +9,10 @@
  *
  *   create KIND                     makes the pool: "stripe", "mirror", "raidz1", "raidz2"
  *   import                          as `zpool import` does
+ *   rewind                          the same with --rewind-to-checkpoint
+ *   checkpoint                      as `zpool checkpoint` does
+ *   discard                         as `zpool checkpoint -d -w` does
+ *   begin-discard                   as `zpool checkpoint -d` does
  *   export                          as `zpool export` does
  *   crash                           ends at once; what was synced is on disk
  *   sync                            waits for a transaction group
@@ -49,6 +53,7 @@
 #include <sys/dsl_synctask.h>
 #include <sys/metaslab.h>
 #include <sys/spa.h>
+#include <sys/spa_checkpoint.h>
 #include <sys/spa_impl.h>
 #include <sys/txg.h>
 #include <sys/vdev_impl.h>
@@ -247,7 +252,7 @@ set_paths(nvlist_t *vdev)
 }
 
 static int
-import(void)
+import(uint64_t flags)
 {
 	nvlist_t *config = NULL, *root = fnvlist_alloc();
 	nvlist_t *tops[64] = { 0 };
@@ -288,7 +293,26 @@ import(void)
 	nvlist_t *found = spa_tryimport(config);
 	if (found == NULL)
 		return (EINVAL);
-	return (spa_import(pool, found, NULL, 0));
+	return (spa_import(pool, found, NULL, flags));
+}
+
+/* Discards the checkpoint, if there is one, and waits until nothing is left of it. */
+static int
+discard(void)
+{
+	pool_checkpoint_stat_t stat;
+	spa_t *spa;
+	int error = spa_checkpoint_discard(pool);
+
+	if (error != 0 && error != ZFS_ERR_DISCARDING_CHECKPOINT)
+		return (error);
+	error = spa_open(pool, &spa, FTAG);
+	while (error == 0) {
+		txg_wait_synced(spa_get_dsl(spa), 0);
+		error = spa_checkpoint_get_stats(spa, &stat);
+	}
+	spa_close(spa, FTAG);
+	return (error == ZFS_ERR_NO_CHECKPOINT ? 0 : error);
 }
 
 static int
@@ -806,7 +830,15 @@ run(char **w, int count)
 	if (IS("create", 1))
 		return (create(w[1]));
 	if (IS("import", 0))
-		return (import());
+		return (import(0));
+	if (IS("rewind", 0))
+		return (import(ZFS_IMPORT_CHECKPOINT));
+	if (IS("checkpoint", 0))
+		return (spa_checkpoint(pool));
+	if (IS("discard", 0))
+		return (discard());
+	if (IS("begin-discard", 0))
+		return (spa_checkpoint_discard(pool));
 	if (IS("export", 0))
 		return (spa_export(pool, NULL, B_FALSE, B_FALSE));
 	if (IS("crash", 0))

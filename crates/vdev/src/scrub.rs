@@ -317,11 +317,13 @@ impl VdevTree {
         leaves.iter().all(|leaf| leaf.opened_state().readable())
     }
 
-    /// Whether a leaf of top-level vdev `vdev` lacks blocks of transaction group `txg` (`vdev_dtl_need_resilver`).
+    /// Whether a leaf of top-level vdev `vdev` may lack blocks of transaction group `txg` (`vdev_dtl_need_resilver`). What
+    /// lay on a vdev that was removed may be on any of the others.
     pub fn needs_resilver(&self, vdev: u64, txg: u64) -> bool {
         let mut leaves = Vec::new();
-        if let Some(top) = self.top(vdev) {
-            top.collect_leaves(&mut leaves);
+        match self.top(vdev).filter(|top| top.vdev_kind() != Kind::Indirect) {
+            Some(top) => top.collect_leaves(&mut leaves),
+            None => self.root().collect_leaves(&mut leaves),
         }
         leaves.iter().any(|leaf| leaf.lacks(txg))
     }

@@ -117,6 +117,8 @@ pub enum Mood {
     Lies,
     /// It answers nothing.
     Gone,
+    /// It takes no writes and flushes nothing.
+    TakesNothing,
 }
 
 /// All that are not well.
@@ -200,7 +202,9 @@ impl SimDisk {
     }
 
     fn fails(inner: &mut Inner, mood: Mood) -> bool {
-        inner.mood == Mood::Gone || inner.mood == mood && inner.rng.random_ratio(1, 3)
+        let always = inner.mood == Mood::Gone
+            || inner.mood == Mood::TakesNothing && mood != Mood::FailsReads;
+        always || inner.mood == mood && inner.rng.random_ratio(1, 3)
     }
 
     fn read_one(&self, offset: u64, len: usize) -> io::Result<Abd> {

@@ -4,7 +4,7 @@
 //!
 //! A seed is a history of a pool: file systems and volumes that several threads change at the same time and have stable, snapshots,
 //! clones, promotions, rollbacks, streams that are sent and received, properties; disks that are slow, fail, lie, go and come
-//! back; the power, which goes at any operation of a disk, in an import and a replay too. All of the engine runs, with every
+//! back, that join, are replaced and leave; scrubs and resilvers; the power, which goes at any operation of a disk, in an import and a replay too. All of the engine runs, with every
 //! thread that it has in production. One thread at a time runs, and the seed says which ([`schedule`]); it says how long
 //! disks take, what a loss of power leaves ([`disk`]), and what is done ([`plan`](mod@plan)). So the same seed gives the
 //! same history and the same bytes on the disks.
@@ -31,7 +31,7 @@
 //! # What is not
 //!
 //! FUSE and the daemon; `io_uring` (disks are in memory); pools on which OpenZFS worked in between; holds, bookmarks, resumed receives,
-//! vdevs that join. The tests of `cenote-torture` have most of these. A thread is not stopped within a run of instructions
+//! hot spares, checkpoints, trimming. The tests of `cenote-torture` have most of these. A thread is not stopped within a run of instructions
 //! that neither block nor wake another thread ([`schedule`]).
 //!
 //! # A process for each history
@@ -141,6 +141,8 @@ fn history(asked: &Asked) -> Result<(Figures, Vec<cenote_torture::live::disk::Im
 }
 
 fn run(asked: &Asked) -> Result<(), String> {
+    let log = tracing_subscriber::fmt().with_writer(std::io::stdout).with_ansi(false);
+    log.without_time().with_target(false).init();
     let (done, ran, mut names) = schedule::run((asked.seed, asked.trace), || history(asked));
     let (figures, images) = done.unwrap_or_else(|_| Err("it panicked".into()))?;
     for (i, image) in images.iter().enumerate().filter(|_| asked.save) {

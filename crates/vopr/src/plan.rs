@@ -48,6 +48,12 @@ pub enum Kind {
     Break,
     /// It is well again.
     Mend,
+    /// A device joins, leaves, goes out of use or comes back, or a scrub begins, while datasets are worked with.
+    Devices,
+    /// Disks without which the pool cannot be written take nothing any more, until it is resumed.
+    Outage,
+    /// All disks are well, and become whole again, which is proved.
+    Settle,
 }
 
 /// A step.
@@ -66,15 +72,18 @@ pub fn plan(seed: u64, steps: usize) -> Vec<Step> {
     let mut rng = SmallRng::seed_from_u64(seed);
     let step = |number| {
         let kind = match rng.random_range(0..100) {
-            0..40 => Kind::Work,
-            40..68 => Kind::Change,
-            68..76 => Kind::Wait,
-            76..80 => Kind::Sync,
-            80..84 => Kind::Compare,
-            84..86 => Kind::Reimport,
-            86..93 => Kind::Cut,
-            93..97 => Kind::Break,
-            _ => Kind::Mend,
+            0..32 => Kind::Work,
+            32..56 => Kind::Change,
+            56..63 => Kind::Wait,
+            63..67 => Kind::Sync,
+            67..71 => Kind::Compare,
+            71..73 => Kind::Reimport,
+            73..79 => Kind::Cut,
+            79..83 => Kind::Break,
+            83..86 => Kind::Mend,
+            86..95 => Kind::Devices,
+            95..97 => Kind::Outage,
+            _ => Kind::Settle,
         };
         Step { number, kind, seed: rng.random() }
     };

@@ -10,11 +10,11 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 /// Options that ask for a part of the output.
-const PARTS: &str = "bBcCdDEfhilmMNORrsSTuyZ";
+const PARTS: &str = "bBcCdDEfhiklmMNORrsSTuyZ";
 /// Options that change how.
 const MODES: &str = "AeFGHLPqvVXY";
 /// What "everything" leaves out.
-const NOT_IN_ALL: &str = "BEflNORrsSy";
+const NOT_IN_ALL: &str = "BEfklNORrsSy";
 /// Letters and long names of `zdb`; a colon marks those with a value.
 const LONG: [(&str, &str); 46] = [
     ("ignore-assertions", "A"),
@@ -183,7 +183,6 @@ impl Args {
                     return usage("maximum number of inflight bytes must be greater than 0");
                 }
             }
-            'k' => return fail("zdb: -k: checkpoints are not supported"),
             'K' => return fail("zdb: -K: native encryption is not supported"),
             't' => {
                 let text = value.to_string_lossy();

@@ -13,6 +13,7 @@
 //! | [`objsets`], [`objects`], [`viewers`] | `-d`: datasets, objects, what is in them |
 //! | [`history`] | `-h` |
 //! | [`outages`] | dirty time logs in `-d` |
+//! | `checkpoint` | `-k`; the checkpoint at the end of what is said of a pool |
 //! | [`mos`] | `-d`: which objects of the MOS are leaked; feature counts |
 //! | [`intent_log`] | `-i` |
 //! | [`livelists`] | `-y`; livelists in `-d` |
@@ -32,6 +33,7 @@ pub mod args;
 pub mod backup;
 pub mod bins;
 pub mod blocks;
+mod checkpoint;
 mod copied;
 pub mod dedup;
 pub mod files;
@@ -93,6 +95,8 @@ pub struct Zdb<'a> {
     ctx: Surroundings<'a>,
     args: &'a Args,
     pool: Arc<Pool>,
+    /// What it was opened by; `None`: it is the daemon's.
+    candidate: Option<Candidate>,
     /// Something on disk is not as it should be.
     damaged: bool,
     /// The file system whose files were looked at last, by dataset.
@@ -154,9 +158,9 @@ fn dispatch<'a>(args: &'a Args, mut ctx: Surroundings<'a>) -> Outcome {
     };
     let end = target.find(['/', '@', '#']).unwrap_or(target.len());
     let (name, dataset) = target.split_at(end);
-    let pool = open(args, &ctx, name)?;
+    let (pool, candidate) = open(args, &ctx, name, args.has('k'))?;
     let name = pool.name().to_string();
-    let mut zdb = Zdb { ctx, args, pool, damaged: false, file_system: None };
+    let mut zdb = Zdb { ctx, args, pool, candidate, damaged: false, file_system: None };
     let code = match dataset {
         _ if args.has('R') => zdb.read_blocks()?,
         _ if args.has('B') => zdb.backup(dataset)?,
@@ -172,8 +176,13 @@ fn dispatch<'a>(args: &'a Args, mut ctx: Surroundings<'a>) -> Outcome {
     Ok(if zdb.damaged && code == 0 { 3 } else { code })
 }
 
-/// The pool `name`: the daemon's, or one found and opened here.
-fn open(args: &Args, ctx: &Surroundings<'_>, name: &str) -> Result<Arc<Pool>, Stop> {
+/// The pool `name`: the daemon's, or one found and opened here. `then`: as its checkpoint has it.
+fn open(
+    args: &Args,
+    ctx: &Surroundings<'_>,
+    name: &str,
+    then: bool,
+) -> Result<(Arc<Pool>, Option<Candidate>), Stop> {
     let cannot = || fail(format!("zdb: can't open '{name}': No such file or directory"));
     if let Some(path) = args.cachefile.as_ref().filter(|_| !args.has('e')) {
         let cached = cached(path)?;
@@ -181,13 +190,15 @@ fn open(args: &Args, ctx: &Surroundings<'_>, name: &str) -> Result<Arc<Pool>, St
             return cannot();
         }
         let found = cached.candidates().into_iter().find(|c| c.name == name);
-        return found.map_or_else(cannot, |candidate| import(args, name, &candidate));
+        let Some(candidate) = found else { return cannot() };
+        return Ok((import(args, name, &candidate, then)?, Some(candidate)));
     }
     if !args.has('e')
         && args.txg.is_none()
+        && !then
         && let Some(pool) = (ctx.imported)(name)
     {
-        return Ok(pool);
+        return Ok((pool, None));
     }
     let dirs: Vec<PathBuf> = match args.search.is_empty() {
         false => args.search.iter().map(|p| ctx.caller.path(p)).collect(),
@@ -208,7 +219,7 @@ fn open(args: &Args, ctx: &Surroundings<'_>, name: &str) -> Result<Arc<Pool>, St
         });
         return fail(format!("zdb: can't open '{name}': {why}"));
     };
-    import(args, name, candidate)
+    Ok((import(args, name, candidate, then)?, Some(candidate.clone())))
 }
 
 /// What a cache file says.
@@ -217,7 +228,7 @@ fn cached(path: &Path) -> Result<CacheFile, Stop> {
 }
 
 /// Opens a pool that was found.
-fn import(args: &Args, name: &str, candidate: &Candidate) -> Result<Arc<Pool>, Stop> {
+fn import(args: &Args, name: &str, candidate: &Candidate, then: bool) -> Result<Arc<Pool>, Stop> {
     let options = ImportOptions {
         readonly: true,
         force: true,
@@ -225,6 +236,8 @@ fn import(args: &Args, name: &str, candidate: &Candidate) -> Result<Arc<Pool>, S
         extreme_rewind: args.has('X'),
         txg: args.txg,
         allow_missing_log: true,
+        checkpoint: then,
+        new_name: then.then(|| format!("{}{}", candidate.name, checkpoint::SUFFIX)),
         ..ImportOptions::default()
     };
     let copied = match &args.copies {
@@ -323,6 +336,9 @@ impl Zdb<'_> {
         }
         if self.level('h') > 0 {
             self.history()?;
+        }
+        if code == 0 {
+            self.checkpoint()?;
         }
         Ok(code)
     }

@@ -28,6 +28,7 @@ pub const PAGE: Page = Page {
         flag("-f, --file-layout", "Where the blocks of objects lie on the disks of a RAID-Z vdev"),
         flag("-h, --history", "The history"),
         flag("-i, --intent-logs", "Intent logs"),
+        flag("-k, --checkpointed-state", "The pool as its checkpoint has it"),
         flag("-l, --label", "The labels of a device; -u shows its uberblocks"),
         flag("-m, --metaslabs", "Metaslabs; twice: their space maps; more: the entries of these"),
         flag("-M, --metaslab-groups", "How fragmented the free space of each vdev is"),

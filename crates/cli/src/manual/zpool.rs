@@ -92,6 +92,26 @@ pub const PAGES: &[Page] = &[
         examples: &[("zpool labelclear /dev/sdb1", "Forget that this partition was in a pool.")],
     },
     Page {
+        command: "checkpoint",
+        about: "keep the state of a pool, or discard what is kept",
+        text: "Keeps the pool as it is now, all datasets and properties of it, until the checkpoint is discarded; zpool import \
+               --rewind-to-checkpoint goes back to it. A pool has one checkpoint at most. What it has and the pool has no more \
+               takes space, which zpool list shows as CKPOINT. While there is one, devices cannot be attached, detached or \
+               replaced, vdevs cannot be removed, and the pool keeps its guid; a vdev that is added is lost by going back. A \
+               scrub does not look at what only the checkpoint has.",
+        operands: "<pool>",
+        options: &[
+            flag("-d", "Discard the checkpoint. Its space is given back in the background"),
+            flag("--discard", "The same as -d"),
+            flag("-w", "With -d: wait until it is discarded"),
+            flag("--wait", "The same as -w"),
+        ],
+        examples: &[
+            ("zpool checkpoint tank", "Keep the state of tank."),
+            ("zpool checkpoint -d -w tank", "Discard it, and wait until its space is free."),
+        ],
+    },
+    Page {
         command: "list",
         about: "list pools with their sizes",
         text: "Prints a line for each pool, or for those that are named. With an interval in seconds it prints again and again, as \
@@ -265,6 +285,7 @@ pub const PAGES: &[Page] = &[
             flag("-N", "Mount nothing"),
             takes("-o", "<pool-property>=<value>", "Set a property; without = these are mount options for all file systems"),
             takes("-R", "<directory>", "Alternate root: all mountpoints are below it. The pool is in no cache file"),
+            flag("--rewind-to-checkpoint", "Go back to the pool's checkpoint. What came later is lost, unless it is only looked at with -o readonly=on"),
             flag("-s", "Search devices, also where a cache file is the default"),
             flag("-t", "The new name is for this import only"),
             takes("-T", "<number>", "Open the pool as it was at this transaction group or before"),

@@ -16,7 +16,7 @@ use crate::cachefile::{self, Setting};
 use crate::commands::Where;
 use crate::context::Context;
 use crate::mounts::{How, mount_each, mountable};
-use crate::options::{Spec, bytes, parse};
+use crate::options::{Spec, bytes, parse_with_long};
 use crate::pools::{Imported, Opened};
 use crate::replay;
 use crate::zpool::properties::{find, refuse_unsupported};
@@ -33,8 +33,10 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-const SPEC: Spec =
-    Spec { short: "ac:Dd:fFmnNo:R:stT:X", refused: "ClV", refused_long: &["rewind-to-checkpoint"] };
+const SPEC: Spec = Spec { short: "ac:Dd:fFmnNo:R:stT:X", refused: "ClV", refused_long: &[] };
+/// Reported as what no short option is.
+const REWIND_TO_CHECKPOINT: char = '-';
+const LONG: [(&str, char); 1] = [("rewind-to-checkpoint", REWIND_TO_CHECKPOINT)];
 
 /// A command line taken apart.
 #[derive(Debug, Default)]
@@ -60,7 +62,7 @@ struct Request {
 
 impl Request {
     fn parse(args: &[OsString]) -> Result<Request, Stop> {
-        let parsed = parse(args, SPEC)?;
+        let parsed = parse_with_long(args, SPEC, &LONG)?;
         let mut scan = false;
         let mut r = Request { mount: true, names: parsed.names(), ..Request::default() };
         for opt in parsed.options {
@@ -83,6 +85,7 @@ impl Request {
                 }
                 'T' => r.options.txg = Some(txg(&opt.text())?),
                 'X' => r.options.extreme_rewind = true,
+                REWIND_TO_CHECKPOINT => r.options.checkpoint = true,
                 _ => {}
             }
         }
@@ -93,6 +96,13 @@ impl Request {
         }
         if (r.dry_run || r.options.extreme_rewind) && !r.options.rewind {
             return usage("-n or -X only meaningful with -F");
+        }
+        if r.options.checkpoint && (r.options.txg.is_some() || r.options.extreme_rewind) {
+            return usage("--rewind-to-checkpoint is incompatible with -T and -X");
+        }
+        if r.options.checkpoint && r.all {
+            // What came after the checkpoints of all pools that are found would be lost.
+            return usage("--rewind-to-checkpoint is incompatible with -a");
         }
         if r.names.len() > if r.all { 0 } else { 2 } {
             return usage("too many arguments");
@@ -505,10 +515,12 @@ mod tests {
         assert!(r.options.temporary_name && r.cachefile.as_deref() == Some("none"));
         assert_eq!(why(&["-l", "t"]), "unsupported option: -l");
         assert_eq!(why(&["-o", "tname=x", "t"]), "unsupported option: -o tname=x");
-        assert_eq!(
-            why(&["--rewind-to-checkpoint", "t"]),
-            "unsupported option: --rewind-to-checkpoint"
-        );
+        assert!(request(&["--rewind-to-checkpoint", "t"]).unwrap().options.checkpoint);
+        let incompatible = "--rewind-to-checkpoint is incompatible with -T and -X";
+        assert_eq!(why(&["--rewind-to-checkpoint", "-T", "9", "t"]), incompatible);
+        assert_eq!(why(&["--rewind-to-checkpoint", "-FX", "t"]), incompatible);
+        let incompatible = "--rewind-to-checkpoint is incompatible with -a";
+        assert_eq!(why(&["--rewind-to-checkpoint", "-a"]), incompatible);
     }
 
     #[test]

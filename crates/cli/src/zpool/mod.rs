@@ -25,6 +25,7 @@
 pub mod activity;
 mod add;
 pub mod attach;
+pub mod checkpoint;
 pub mod create;
 pub mod destroy;
 pub mod events;
@@ -69,7 +70,7 @@ const TOOL: Tool = Tool {
         None,
         row("labelclear", Runs::Pools(labelclear::run), usage::LABELCLEAR),
         None,
-        row("checkpoint", Runs::Missing, usage::CHECKPOINT),
+        row("checkpoint", Runs::Pools(checkpoint::run), usage::CHECKPOINT),
         row("prefetch", Runs::Missing, usage::PREFETCH),
         None,
         row("list", Runs::Looks(list::run), usage::LIST),

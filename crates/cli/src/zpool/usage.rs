@@ -16,7 +16,7 @@ pub const IMPORT: &str = "\timport [-d dir | -c cachefile] [-D]\n\
     \t    [-d dir | -c cachefile] [-D] [-f] [-m] [-N] [-R root] [-F [-n] [-X] | -T txg] -a\n\
     \timport [-o mntopts] [-o property=value] ... \n\
     \t    [-d dir | -c cachefile] [-D] [-f] [-m] [-N] [-R root] [-F [-n] [-X] | -T txg]\n\
-    \t    [-t] <pool | id> [newpool]\n";
+    \t    [--rewind-to-checkpoint] [-t] <pool | id> [newpool]\n";
 pub const IOSTAT: &str = "\tiostat [[-lq]|[-w]] [-T d | u] [-ghHLpPvy]\n\
     \t    [[pool ...]|[pool vdev ...]|[vdev ...]] [[-n] interval [count]]\n";
 pub const LABELCLEAR: &str = "\tlabelclear [-f] <vdev>\n";

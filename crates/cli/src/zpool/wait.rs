@@ -1,8 +1,9 @@
 //! `zpool wait`: waits until nothing of the kind is under way in a pool.
 //!
-//! Freeing, a scrub, a resilver, a replacement, a removal, a trim and initializing are what can be under way here. The
-//! discarding of a checkpoint that OpenZFS left unfinished is not carried on: waiting for it is refused, since it would never
-//! end. A scrub that is paused is not waited for.
+//! Freeing, discarding a checkpoint, a scrub, a resilver, a replacement, a removal, a trim and initializing are what can be under
+//! way here. A checkpoint whose space maps cannot be read is not discarded, and what was destroyed is not freed where a
+//! checkpoint leaves no room for that: waiting for it is refused, since it may never end. A scrub that is paused is not waited
+//! for.
 
 use crate::context::Context;
 use crate::interval::{Schedule, Stamp, pause};
@@ -106,11 +107,8 @@ fn wait(imported: &Imported, show: &Show, ctx: &mut Context) -> Outcome {
         let waits = |name: &&str| show.enabled.contains(name);
         let busy = |at: &(&'static str, Left)| waits(&at.0) && at.1.bytes.is_some();
         let Some((name, found)) = left.into_iter().find(busy) else { return Ok(0) };
-        if !found.goes_on {
-            return fail(format!(
-                "cannot wait for '{name}' of '{}': it was left unfinished, and is not carried on here",
-                imported.name()
-            ));
+        if let Some(why) = found.stays {
+            return fail(format!("cannot wait for '{name}' of '{}': {why}", imported.name()));
         }
         if ctx.pools.get(imported.name()).is_none_or(|now| now.guid() != imported.guid()) {
             return Ok(0);
@@ -124,14 +122,24 @@ fn wait(imported: &Imported, show: &Show, ctx: &mut Context) -> Outcome {
 struct Left {
     /// Bytes; `None`: nothing is under way.
     bytes: Option<u64>,
-    /// Whether it is worked on.
-    goes_on: bool,
+    /// Why it is not worked on, if it is not.
+    stays: Option<&'static str>,
 }
 
+/// Why something is not worked on.
+const UNFINISHED: &str = "it was left unfinished, and is not carried on here";
+/// The same, of what was destroyed.
+const NO_ROOM: &str =
+    "there is no room for it beside the checkpoint ('zpool checkpoint -d' discards that)";
+
 fn left(imported: &Imported) -> Result<Vec<(&'static str, Left)>, Stop> {
+    let discards = || imported.engine().is_some_and(|engine| engine.discards());
+    // Before the pool is looked at: what ends meanwhile was not left unfinished.
+    let discarded = discards();
+    let waits_to_free = imported.engine().is_some_and(|engine| engine.waits_to_free());
     let pool = imported.pool();
     let status = pool.status().map_err(|e| Stop::Fail(e.to_string()))?;
-    let unfinished = |bytes: u64| Left { bytes: Some(bytes), goes_on: false };
+    let unless = |goes_on: bool| (!goes_on).then_some(UNFINISHED);
     let worked_on = imported.engine().is_some() && !imported.suspended();
     let scanned = |name: &str| match &status.scan {
         Some(s) if s.is_running() && s.pass.paused == 0 && kind_of(s) == Some(name) => {
@@ -142,35 +150,39 @@ fn left(imported: &Imported) -> Result<Vec<(&'static str, Left)>, Stop> {
     let of = |name: &'static str| match name {
         "free" => {
             let bytes = Some(pool.directory_used("$FREE")).filter(|bytes| *bytes > 0);
-            Left { bytes, goes_on: worked_on }
+            Left { bytes, stays: unless(worked_on).or(waits_to_free.then_some(NO_ROOM)) }
         }
         "trim" | "initialize" => {
             let kind = if name == "trim" { Activity::Trim } else { Activity::Initialize };
             let left = imported.engine().map(|engine| engine.active(kind)).unwrap_or_default();
             let bytes = left.iter().map(|(_, bytes)| bytes).sum();
-            Left { bytes: (!left.is_empty()).then_some(bytes), goes_on: !imported.suspended() }
+            let stays = unless(!imported.suspended());
+            Left { bytes: (!left.is_empty()).then_some(bytes), stays }
         }
         "discard" => match &status.checkpoint {
-            Some(c) if c.created.is_none() => unfinished(c.space),
+            Some(c) if c.created.is_none() => {
+                let stays = unless(worked_on && (discarded || discards()));
+                Left { bytes: Some(c.space), stays }
+            }
             _ => Left::default(),
         },
         "remove" => match &status.removal {
             Some(r) if r.state == ScanState::Scanning => {
                 let bytes = Some(r.to_copy.saturating_sub(r.copied));
-                Left { bytes, goes_on: worked_on }
+                Left { bytes, stays: unless(worked_on) }
             }
             _ => Left::default(),
         },
-        "scrub" => Left { bytes: scanned(name), goes_on: worked_on },
+        "scrub" => Left { bytes: scanned(name), stays: unless(worked_on) },
         "resilver" => {
             // Another one may begin where one ends.
             let due = worked_on && imported.engine().is_some_and(|e| e.awaits_resilver());
-            Left { bytes: scanned(name).or(due.then_some(0)), goes_on: worked_on }
+            Left { bytes: scanned(name).or(due.then_some(0)), stays: unless(worked_on) }
         }
         "replace" => {
             let replaces = is_replacing(pool.store().vdevs().root());
             let bytes = replaces.then(|| scanned("resilver").unwrap_or(0));
-            Left { bytes, goes_on: worked_on }
+            Left { bytes, stays: unless(worked_on) }
         }
         _ => Left::default(),
     };

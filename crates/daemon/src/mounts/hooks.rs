@@ -163,7 +163,7 @@ fn number(e: &ChangeError) -> Errno {
         ChangeError::Exists | ChangeError::Cloned => Errno::EXIST,
         ChangeError::NotFound => Errno::NOENT,
         ChangeError::Busy | ChangeError::Held(_) => Errno::BUSY,
-        ChangeError::NoSpace => Errno::NOSPC,
+        ChangeError::NoSpace | ChangeError::Kept => Errno::NOSPC,
         ChangeError::TooLong => Errno::NAMETOOLONG,
         ChangeError::Name(_) => Errno::ILSEQ,
         ChangeError::ReadOnly | ChangeError::ReadOnlyDataset => Errno::ROFS,

@@ -41,6 +41,9 @@ pub enum ChangeError {
     /// The pool or a quota is full.
     #[error("out of space")]
     NoSpace,
+    /// It would use up what it takes to discard the pool's checkpoint.
+    #[error("out of space: the checkpoint gives nothing back; 'zpool checkpoint -d' discards it")]
+    Kept,
     /// A quota is less than what is there.
     #[error("size is less than current used or reserved space")]
     QuotaTooSmall,

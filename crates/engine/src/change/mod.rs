@@ -237,7 +237,10 @@ impl Changes {
         let begin = clock.now();
         let task = move |context: &mut SyncContext<'_>| {
             if !context.has_room(check, blocks)? {
-                return Ok(Err(ChangeError::NoSpace));
+                return Ok(Err(match check {
+                    SpaceCheck::Nothing => ChangeError::Kept,
+                    _ => ChangeError::NoSpace,
+                }));
             }
             context.tx.who = Some(Arc::clone(&who));
             let changed = change(context);

@@ -114,7 +114,9 @@ fn claim_all(temp: &TempPool) -> Vec<(String, u64, ZilHeader)> {
     let pool = Pool::around(Origin::of(&candidate, &options()), imported, devices);
     let (last, found) = (pool.uberblock().txg, logs(&pool));
     let config = PoolConfig::from_mos(pool.config());
-    let engine = Engine::over(pool, config, last, EngineOptions::default()).unwrap();
+    let options = EngineOptions::default();
+    let (core, disk) = Engine::read(&pool, config, &options).unwrap();
+    let engine = Engine::assemble(pool, core, last, options, disk).unwrap();
     let heads = found.clone();
     let claimed = move |context: &mut SyncContext<'_>| {
         let headers: Vec<_> = heads.iter().map(|(_, _, h)| claim_log(context, *h, last)).collect();

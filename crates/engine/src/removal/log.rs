@@ -70,6 +70,7 @@ impl Engine {
 impl SyncContext<'_> {
     /// Takes a log vdev out of the pool. False: something of it is allocated.
     fn remove_log(&mut self, id: u64, guid: u64) -> DslResult<bool> {
+        self.refuse_with_checkpoint()?;
         if self.disk.frozen.leaves_out(self.tx.txg) {
             let why = "the pool is frozen: export and import it first";
             return Err(DslWriteError::Invalid(why.into()));

@@ -68,7 +68,7 @@ pub enum RemoveError {
 
 impl Engine {
     /// Removes the spare, cache device or top-level vdev with this guid. Of a vdev that holds data it begins to copy that to
-    /// others.
+    /// others. Beside a checkpoint top-level vdevs stay: the state that it has is on them.
     ///
     /// # Errors
     /// See [`RemoveError`].
@@ -86,6 +86,9 @@ impl Engine {
         }
         let tree = self.shared.disk.tree();
         let Some(vdev) = tree.find(guid) else { return Err(RemoveError::NoDevice) };
+        if self.shared.has_checkpoint() {
+            self.sync_task_beside_logs(|context| context.refuse_with_checkpoint(), |()| true)?;
+        }
         match tree.root().children().iter().find(|top| top.guid() == guid) {
             None => Err(RemoveError::NoTop),
             Some(_) if vdev.is_log() => self.remove_log(&vdev),

@@ -192,6 +192,7 @@ impl SyncContext<'_> {
 
     /// See [`Engine::remove_top`].
     fn begin_removal(&mut self, id: u64) -> DslResult<Begun> {
+        self.refuse_with_checkpoint()?;
         if self.disk.frozen.leaves_out(self.tx.txg) {
             let why = "the pool is frozen: export and import it first";
             return Err(DslWriteError::Invalid(why.into()));
@@ -279,7 +280,8 @@ impl SyncContext<'_> {
         self.replace_tree(now, root)?;
         let (writer, copied) = (&self.disk.writer, copied(&evacuation));
         for range in ranges {
-            let freed = writer.free_mapped(txg, &copied, range);
+            // No checkpoint has the copies: there was none since the removal began.
+            let freed = writer.free_mapped((txg, txg), &copied, range);
             freed.map_err(|e| WriteError::Sink(Box::new(e)))?;
         }
         writer.set_removing(None);

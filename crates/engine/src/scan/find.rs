@@ -144,10 +144,7 @@ impl Found {
                 tree.root().children().iter().any(|top| tree.needs_resilver(top.id(), birth))
             }
             // What makes no sense may be lacking anywhere.
-            ScanFunc::Resilver => {
-                let vdev = dva.vdev.into();
-                tree.top(vdev).is_none() || tree.needs_resilver(vdev, birth)
-            }
+            ScanFunc::Resilver => tree.needs_resilver(dva.vdev.into(), birth),
         };
         let mut first = true;
         for (copy, dva) in (0..3).filter_map(|copy| Some((copy, bp.dva(copy)?))) {

@@ -119,6 +119,8 @@ pub(crate) struct Scanner {
     due: AtomicBool,
     /// Why the last round failed, if it did.
     waits: Mutex<Option<String>>,
+    /// A checkpoint is gone: what waited for that is still to be done.
+    owed: AtomicBool,
     /// The last round of this scan was handed to the sync thread: what follows its end is still to be done.
     ending: Mutex<Option<ScanPhys>>,
 }
@@ -238,6 +240,7 @@ impl Shared {
         if over() {
             return Ok(Round::Nothing);
         }
+        self.pay_resilver()?;
         if scanner.due.load(SeqCst) {
             if self.needs_another() {
                 self.begin_resilver()?;
@@ -334,6 +337,25 @@ impl Shared {
         // Whatever was under way goes on.
         self.wake_scan();
         assessed
+    }
+
+    /// The checkpoint is gone, for which what devices missed stayed noted: it is given to them now, and what was replaced leaves.
+    pub(crate) fn owe_resilver(self: &Arc<Self>) {
+        self.scanner.due.store(true, SeqCst);
+        self.scanner.owed.store(true, SeqCst);
+        // The sync thread, which calls this, makes no rounds itself.
+        if !self.options.deterministic {
+            self.wake_scan();
+        }
+    }
+
+    /// See [`Shared::owe_resilver`].
+    fn pay_resilver(self: &Arc<Self>) -> Result<(), EngineError> {
+        if !self.scanner.owed.swap(false, SeqCst) {
+            return Ok(());
+        }
+        self.let_go_of_replaced();
+        self.assess().inspect_err(|_| self.scanner.owed.store(true, SeqCst))
     }
 
     fn assess(self: &Arc<Self>) -> Result<(), EngineError> {

@@ -286,7 +286,8 @@ impl SyncContext<'_> {
         };
         shared.scanner.astray.store(false, SeqCst);
         if all {
-            if phys.is_resilver() {
+            // What only the checkpoint refers to was not walked, and leaves may lack it still (`dsl_scan_done`).
+            if phys.is_resilver() && !self.has_checkpoint()? {
                 self.excise(shared)?;
             }
             let given = shared.scanner.given.lock();

@@ -190,6 +190,12 @@ impl<'a> Maps<'a> {
         Ok(object)
     }
 
+    /// Cuts the end off a map, and writes its header (`space_map_incremental_destroy`).
+    pub(super) fn shorten(&mut self, object: u64, header: &SpaceMapPhys) -> Result<()> {
+        self.mos.truncate(object, header.length)?;
+        self.mos.set_bonus(object, DmuType::SPACE_MAP_HEADER, &header.encode()?)
+    }
+
     /// Appends changes, in order; the bytes of their entries (`space_map_write`).
     ///
     /// Errors: a range that is not within what the map covers, or not one of whole units.
@@ -315,7 +321,7 @@ impl<'a> Maps<'a> {
 
 impl Covered {
     /// A range of units in bytes.
-    fn bytes(&self, object: u64, offset: u64, run: u64) -> Result<(u64, u64)> {
+    pub(super) fn bytes(&self, object: u64, offset: u64, run: u64) -> Result<(u64, u64)> {
         let bytes = |units| unit_bytes(units, self.shift).ok();
         let range = bytes(offset).zip(bytes(run)).and_then(|(offset, len)| {
             let end = offset.checked_add(len).filter(|end| *end <= self.size)?;

@@ -25,6 +25,7 @@
 //! | [`mod@plan`] | sizes of new vdevs and of their metaslabs |
 //! | `vdev` | what a top-level vdev has in the MOS: ZAPs, metaslab array |
 //! | `obsolete` | obsolete parts of removed vdevs |
+//! | `checkpoint` | what only the pool's checkpoint refers to |
 //! | `evacuation` | the mapping of a vdev that is being removed |
 //! | `log` | log space maps: what all metaslabs change in a txg |
 //! | `unflushed` | what each metaslab has unflushed, in memory |
@@ -56,6 +57,7 @@
 //! - `spacemap_histogram` counts the space map objects that have a histogram.
 //! - With logs, what is in a metaslab's own map is what it was before its unflushed txg.
 
+mod checkpoint;
 mod dtl;
 mod evacuation;
 mod flushing;
@@ -70,6 +72,7 @@ mod tests;
 mod unflushed;
 mod vdev;
 
+pub use checkpoint::Discard;
 pub use dtl::{rewrite_dtls, write_dtls};
 pub(crate) use evacuation::{Evacuation, More};
 pub use loader::Loader;
@@ -83,7 +86,6 @@ use cenote_dmu::write::{OpenObjectSet, Result, WriteError};
 use cenote_format::nvlist::NvList;
 use cenote_format::spacemap::Change;
 use cenote_pool::config;
-use cenote_pool::directory::Directory;
 use cenote_pool::metaslab::{AllocClass, PoolSpace, Unflushed, VdevSpace};
 use cenote_store::alloc::{
     Allocator, Changes, Class, Group, Metaslab, MetaslabInfo, VdevInfo, embedded_log,
@@ -111,9 +113,6 @@ pub type CountFeature<'a> = &'a mut dyn FnMut(&mut OpenObjectSet, &str, i64) -> 
 /// Why the space of a pool cannot be written to.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// There is a checkpoint, which would have to keep what is freed.
-    #[error("the pool has a checkpoint, writing to such pools is not supported yet")]
-    Checkpoint,
     /// A top-level vdev takes no allocations.
     #[error("vdev {0} is non-allocating, writing to such pools is not supported yet")]
     NonAllocating(u64),
@@ -177,6 +176,8 @@ struct VdevMaps {
     top_zap: u64,
     /// The array of unflushed txgs; 0 without one.
     unflushed: u64,
+    /// The space map of what only the checkpoint refers to; 0 without one.
+    checkpoint: u64,
 }
 
 impl VdevMaps {
@@ -250,7 +251,7 @@ impl SpaceMaps {
         mos: &Arc<ObjectSet>,
         txg: u64,
     ) -> std::result::Result<SpaceMaps, OpenError> {
-        check(space, config, &Directory::open(mos)?)?;
+        check(space, config)?;
         let active = space.log_feature.is_some_and(|uses| uses > 0);
         let found = if active { unflushed_of(space) } else { Vec::new() };
         let unflushed = UnflushedSpace::open(txg, active, found);
@@ -266,6 +267,7 @@ impl SpaceMaps {
                 maps: objects,
                 top_zap: v.top_zap,
                 unflushed: v.unflushed_object,
+                checkpoint: v.checkpoint_map,
             };
             maps.vdevs.insert(v.id, of_vdev);
         }
@@ -421,7 +423,7 @@ impl SpaceMaps {
         allocator: &Allocator,
         count: CountFeature<'_>,
     ) -> Result<Stats> {
-        let mut stats = Stats::default();
+        let mut stats = self.sync_kept(mos, (txg, pass), allocator, count)?;
         let changes = allocator.take_changes(txg);
         if self.logs_changes(mos, txg)? {
             // A txg that writes nothing has no log.
@@ -453,15 +455,7 @@ impl SpaceMaps {
 }
 
 /// Refuses what cannot be written to.
-fn check(
-    space: &PoolSpace,
-    config: &NvList,
-    directory: &Directory,
-) -> std::result::Result<(), OpenError> {
-    let checkpoint = directory.entry("com.delphix:zpool_checkpoint")?.is_some();
-    if checkpoint || space.vdevs.iter().any(|v| v.checkpoint_map != 0) {
-        return Err(OpenError::Checkpoint);
-    }
+fn check(space: &PoolSpace, config: &NvList) -> std::result::Result<(), OpenError> {
     let tops = config.list("vdev_tree").map(config::children).unwrap_or_default();
     let removing = |id: u64| {
         let top = usize::try_from(id).ok().and_then(|id| tops.get(id));

@@ -7,10 +7,10 @@ use super::{CountFeature, SpaceMaps, VdevMaps, invalid};
 use cenote_dmu::outside::Chance;
 use cenote_dmu::write::zap::ZapFormat;
 use cenote_dmu::write::{NewObject, OpenObjectSet, Result, WriteError, ZapMut};
-use cenote_format::SECTOR;
 use cenote_format::dmu::DmuType;
 use cenote_format::encode::zap::{Key, Value};
 use cenote_format::nvlist::{NvList, NvValue};
+use cenote_format::{SECTOR, invariant};
 use cenote_pool::config;
 use cenote_store::alloc::Class;
 
@@ -84,8 +84,8 @@ impl SpaceMaps {
         config.set("metaslab_array", NvValue::Uint64(array));
         let maps = vec![0; usize::try_from(metaslabs).unwrap_or(0)];
         self.loader.add_vdev(id, array, txg);
-        let (top_zap, unflushed) = (top, 0);
-        let v = VdevMaps { class, ashift, ms_shift, array, maps, top_zap, unflushed };
+        let (top_zap, unflushed, checkpoint) = (top, 0, 0);
+        let v = VdevMaps { class, ashift, ms_shift, array, maps, top_zap, unflushed, checkpoint };
         self.vdevs.insert(id, v);
         Ok(())
     }
@@ -134,6 +134,7 @@ impl SpaceMaps {
         let Some(v) = self.vdevs.get(&vdev) else {
             return invalid(0, format!("no vdev {vdev}"));
         };
+        invariant!(v.checkpoint == 0, "vdev {vdev} leaves, and a checkpoint has a space map of it");
         let mut maps = Maps::open(mos, txg, 1, count)?;
         v.maps.iter().filter(|map| **map != 0).try_for_each(|map| maps.free(*map))?;
         if matches!(v.class, Class::Special | Class::Dedup) {

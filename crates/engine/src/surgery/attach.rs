@@ -132,6 +132,7 @@ fn below_spare(tree: &VdevTree, leaf: &Vdev) -> bool {
 impl SyncContext<'_> {
     /// See [`Engine::attach`].
     fn attach(&mut self, attach: &Attach) -> Result<()> {
+        self.refuse_with_checkpoint()?;
         let tree = self.disk.tree();
         let Some(old) = tree.find(attach.beside) else { return invalid("no such device in pool") };
         if old.kind() == "raidz" {

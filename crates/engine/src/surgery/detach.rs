@@ -47,10 +47,10 @@ impl Engine {
 impl Shared {
     /// See [`Engine::detach`].
     fn detach(self: &Arc<Self>, leaf: u64, parent: Option<u64>) -> StdResult<(), EngineError> {
-        self.let_spare_rest(leaf);
+        let rests = self.let_spare_rest(leaf);
         let change = move |context: &mut SyncContext<'_>| context.detach(leaf, parent);
         let left = self.queue.run(&self.tx_state, change, |_| true);
-        let left = left.inspect_err(|_| self.let_spare_work(leaf))?;
+        let left = left.inspect_err(|_| self.let_spare_work(&rests))?;
         let pool = self.view();
         Sysevent { vdev: Some(&left.leaf), ..Sysevent::of_pool("vdev_remove") }.post(pool.store());
         // The device may be what is broken. One that is out of use may be another pool's by now, or hang.
@@ -125,6 +125,7 @@ pub(crate) fn label_of_left(pool: &PoolConfig, top: u64, leaf: &NvList) -> Optio
 impl SyncContext<'_> {
     /// See [`Engine::detach`].
     fn detach(&mut self, guid: u64, parent: Option<u64>) -> Result<Left> {
+        self.refuse_with_checkpoint()?;
         let tree = self.disk.tree();
         let Some(leaf) = tree.find(guid) else { return invalid("no such device in pool") };
         let above = tree.parent_of(guid);

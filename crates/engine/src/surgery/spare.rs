@@ -80,21 +80,24 @@ fn wants_spare(tree: &VdevTree, leaf: &Vdev) -> bool {
 }
 
 impl Shared {
-    /// A spare that is taken out of a vdev does not step in again at once for the others below it.
-    pub(super) fn let_spare_rest(&self, leaf: u64) {
+    /// A spare that is taken out of a vdev does not step in again at once for the others below it. Returns devices and spares
+    /// of which that is new, by guids.
+    pub(super) fn let_spare_rest(&self, leaf: u64) -> Vec<(u64, u64)> {
         let tree = self.disk.tree();
         let is_spare = |v: &Arc<Vdev>| config::flag(v.config(), "is_spare");
         if tree.find(leaf).is_some_and(|v| is_spare(&v))
             && let Some(parent) = tree.parent_of(leaf)
         {
             let others = parent.children().iter().map(|other| (other.guid(), leaf));
-            self.spares.refused.lock().extend(others);
+            let mut refused = self.spares.refused.lock();
+            return others.filter(|pair| refused.insert(*pair)).collect();
         }
+        Vec::new()
     }
 
-    /// The spare stays after all: see [`Shared::let_spare_rest`].
-    pub(super) fn let_spare_work(&self, leaf: u64) {
-        self.spares.refused.lock().retain(|(_, spare)| *spare != leaf);
+    /// The spare stays after all: what [`Shared::let_spare_rest`] returned is undone.
+    pub(super) fn let_spare_work(&self, rests: &[(u64, u64)]) {
+        self.spares.refused.lock().retain(|pair| !rests.contains(pair));
     }
 
     /// Devices and the spares that may step in for them, by guids.
@@ -102,7 +105,8 @@ impl Shared {
         let (pool, tree) = (self.view(), self.disk.tree());
         let spares = pool.spares().iter().map(|spare| config::number(spare, "guid"));
         let idle: Vec<u64> = spares.filter(|spare| tree.find(*spare).is_none()).collect();
-        if idle.is_empty() {
+        // Beside a checkpoint no device joins a vdev: they step in once it is gone.
+        if idle.is_empty() || self.has_checkpoint() {
             return Vec::new();
         }
         let wanting = tree.leaves().into_iter().filter(|leaf| wants_spare(&tree, leaf));
@@ -148,6 +152,8 @@ impl Shared {
                 Ok(Some(why)) => {
                     return tracing::warn!(beside, spare, why, "no spare steps in now");
                 }
+                // A checkpoint was taken meanwhile.
+                Err(_) if self.has_checkpoint() => return,
                 Err(why) => {
                     tracing::warn!(beside, spare, why, "the spare does not step in");
                     self.spares.refused.lock().insert((beside, spare));

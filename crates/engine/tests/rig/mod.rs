@@ -143,6 +143,16 @@ impl Rig {
         Engine::import(&found[0], &options, EngineOptions::default()).unwrap()
     }
 
+    /// A copy of all files.
+    pub fn copy(&self) -> Rig {
+        let copy = Rig::new(self.size);
+        for file in std::fs::read_dir(self.path()).unwrap() {
+            let file = file.unwrap();
+            std::fs::copy(file.path(), copy.path().join(file.file_name())).unwrap();
+        }
+        copy
+    }
+
     /// OpenZFS finds nothing wrong.
     pub fn judge(&self) {
         self.judge_blocks();

@@ -18,11 +18,13 @@
 
 mod disable;
 mod figures;
+mod kept;
 mod loads;
 
 pub use disable::Disabled;
 pub(super) use disable::{DisableGate, KeptOut};
 pub use figures::SpaceFigures;
+pub use kept::Kept;
 
 use disable::Wait;
 
@@ -112,6 +114,7 @@ pub struct Allocator {
     synced: AtomicU64,
     /// What is freed after this txg is never used again.
     frozen: AtomicU64,
+    checkpoint: kept::Checkpoint,
     allocations: Latencies,
     loads: Latencies,
     waits: AtomicU64,
@@ -145,6 +148,7 @@ impl Allocator {
             readers: Arc::default(),
             synced: AtomicU64::new(0),
             frozen: AtomicU64::new(u64::MAX),
+            checkpoint: kept::Checkpoint::default(),
             allocations: Latencies::default(),
             loads: Latencies::default(),
             waits: AtomicU64::new(0),
@@ -495,6 +499,10 @@ impl Allocator {
     ///
     /// Errors: the DVA is not where space is allocated, or is free already.
     pub fn free(&self, txg: u64, dva: &Dva) -> Result<(), AllocError> {
+        self.free_or_keep(txg, dva, false)
+    }
+
+    fn free_or_keep(&self, txg: u64, dva: &Dva, is_kept: bool) -> Result<(), AllocError> {
         let layout = self.layout();
         let (_, metaslab, end) = self.locate(&layout, dva)?;
         let wrong = |source| match source {
@@ -507,7 +515,7 @@ impl Allocator {
             },
             source => AllocError::Range { vdev: dva.vdev.into(), source },
         };
-        metaslab.free(txg, dva.offset, end).map_err(wrong)
+        metaslab.free(txg, (dva.offset, end), is_kept).map_err(wrong)
     }
 
     /// The group and the metaslab of a DVA, and where it ends.

@@ -72,7 +72,7 @@ mod tests;
 mod watched;
 mod weight;
 
-pub use allocator::{AllocatedSize, Allocator, Disabled, MAX_COPIES, Options, SpaceFigures};
+pub use allocator::{AllocatedSize, Allocator, Disabled, Kept, MAX_COPIES, Options, SpaceFigures};
 pub use class::{Class, Request, embedded_log};
 pub use deferred::DeferredFrees;
 pub use error::AllocError;

@@ -3,6 +3,7 @@
 
 mod disabled;
 mod embedded;
+mod kept;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

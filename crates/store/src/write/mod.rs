@@ -520,7 +520,7 @@ impl Writer {
             }
         }
         for dva in bp.dvas() {
-            result = result.and(self.free_dva(txg, &dva));
+            result = result.and(self.free_dva(txg, &dva, bp.physical_birth()));
         }
         self.store.freed(bp);
         result

@@ -30,19 +30,19 @@ impl Obsolete {
 }
 
 impl Writer {
-    /// Frees one copy of a block, wherever it is.
-    pub(super) fn free_dva(&self, txg: u64, dva: &Dva) -> Result<(), WriteError> {
-        match self.allocator.free(txg, dva) {
-            Err(AllocError::NoVdev(_)) => self.free_removed(txg, dva),
+    /// Frees one copy of a block that was allocated in the txg `birth`, wherever it is.
+    pub(super) fn free_dva(&self, txg: u64, dva: &Dva, birth: u64) -> Result<(), WriteError> {
+        match self.allocator.free_born(txg, dva, birth) {
+            Err(AllocError::NoVdev(_)) => self.free_removed(txg, dva, birth),
             done => {
                 done?;
-                self.free_copied(txg, dva)
+                self.free_copied(txg, dva, birth)
             }
         }
     }
 
     /// Errors: what cannot be freed; the other pieces are freed all the same.
-    fn free_removed(&self, txg: u64, dva: &Dva) -> Result<(), WriteError> {
+    fn free_removed(&self, txg: u64, dva: &Dva, birth: u64) -> Result<(), WriteError> {
         let (vdev, tree) = (u64::from(dva.vdev), self.store.vdevs());
         let size = match dva.gang {
             true => tree.top(vdev).map_or(0, |top| top.psize_to_asize(OLD_HEADER as u64)),
@@ -54,9 +54,9 @@ impl Writer {
         for piece in &found.pieces {
             let vdev = u32::try_from(piece.vdev).map_err(|_| VdevError::NoVdev(piece.vdev))?;
             let dva = Dva { vdev, offset: piece.offset, asize: piece.size, gang: false };
-            let freed = self.allocator.free(txg, &dva).map_err(WriteError::from);
+            let freed = self.allocator.free_born(txg, &dva, birth).map_err(WriteError::from);
             // The vdev that it was copied to may be about to leave as well.
-            result = result.and(freed.and_then(|()| self.free_copied(txg, &dva)));
+            result = result.and(freed.and_then(|()| self.free_copied(txg, &dva, birth)));
         }
         result
     }

@@ -63,7 +63,7 @@ impl Writer {
     }
 
     /// What was freed, if it is on a vdev that is being removed, is freed where it was copied to.
-    pub(super) fn free_copied(&self, txg: u64, dva: &Dva) -> Result<(), WriteError> {
+    pub(super) fn free_copied(&self, txg: u64, dva: &Dva, birth: u64) -> Result<(), WriteError> {
         let vdev = u64::from(dva.vdev);
         let copied = {
             let mut state = self.removing.0.lock();
@@ -82,15 +82,16 @@ impl Writer {
             state.spared = state.spared.saturating_add(end.saturating_sub(here));
             (copied, here)
         };
-        self.free_mapped(txg, &copied.0, (dva.offset, copied.1))
+        self.free_mapped((txg, birth), &copied.0, (dva.offset, copied.1))
     }
 
-    /// Frees where it was copied to what of a vdev lies in a range, and notes that this is obsolete.
+    /// Frees where it was copied to what of a vdev lies in a range and was allocated in the txg `birth`, and notes that this
+    /// is obsolete.
     ///
     /// Errors: it was not copied, or is free there.
     pub fn free_mapped(
         &self,
-        txg: u64,
+        (txg, birth): (u64, u64),
         copied: &Copied,
         (start, end): (u64, u64),
     ) -> Result<(), WriteError> {
@@ -103,7 +104,7 @@ impl Writer {
         for piece in pieces {
             let vdev = u32::try_from(piece.vdev).map_err(|_| AllocError::NoVdev(piece.vdev))?;
             let dva = Dva { vdev, offset: piece.offset, asize: piece.size, gang: false };
-            self.allocator.free(txg, &dva)?;
+            self.allocator.free_born(txg, &dva, birth)?;
         }
         Ok(())
     }

@@ -12,6 +12,7 @@ use cenote_engine::create::{
 };
 use cenote_engine::{CreateRequest, Engine, EngineOptions};
 use cenote_inspect::traverse::{self, Options, Subject, Verify};
+use cenote_pool::devices::Opener;
 use cenote_pool::discover::{Candidate, on_devices};
 use cenote_pool::features::{FeatureChoice, choose_features};
 use cenote_pool::logsm::LogSpaceMap;
@@ -131,8 +132,10 @@ impl Lab {
     fn options(&self, txg: u64) -> EngineOptions {
         let Throttle { dirty_max, txg_timeout, timer } = self.throttle.clone();
         let outside = if self.in_order { repeated(txg) } else { Outside::default() };
+        let lab = self.clone();
         EngineOptions {
             outside: Outside { timer, ..outside },
+            opener: Opener::new(move |path, _| lab.open(path)),
             txg_timeout: Some(txg_timeout),
             dirty_max: Some(dirty_max),
             free_budget: Some(40),

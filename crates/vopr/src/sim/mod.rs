@@ -10,16 +10,16 @@
 //! Nothing may fail while there is power and no more than one disk of a vdev with redundancy is bad.
 
 mod changes;
+mod devices;
 mod recover;
 
-use crate::disk::{BAD, Mood, Power, SimDisk};
+use crate::disk::{Power, SimDisk};
 use crate::model::{Change, Data, Entry, Model, POOL, same, same_data};
 use crate::plan::{Kind, Plant, Step};
 use cenote_dsl::Dataset;
 use cenote_engine::Engine;
 use cenote_engine::create::Redundancy;
 use cenote_pool::props::PropChange;
-use cenote_pool::reopen::Restore;
 use cenote_torture::live::block::Block;
 use cenote_torture::live::disk::Image;
 use cenote_torture::live::history::History;
@@ -30,6 +30,7 @@ use cenote_torture::live::{Moment, Stopped};
 use cenote_vdev::Device;
 use cenote_zpl::FileSystem;
 use changes::touched;
+use devices::{DeviceChange, Devices, EXTRA};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
@@ -38,8 +39,10 @@ use std::time::Duration;
 
 /// Datasets, and snapshots of each, that there are at most.
 const MOST: usize = 5;
-/// `failmode=panic`.
-const FAILMODE_PANIC: u64 = 2;
+/// `failmode=wait`, and `panic`.
+const FAILMODE: [u64; 2] = [0, 2];
+/// How often it is looked whether the power is gone.
+const LOOK: Duration = Duration::from_millis(200);
 
 const SHAPES: [Shape; 4] = [
     Shape { redundancy: Redundancy::Single, disks: 2, ashift: 9, size: 128 << 20 },
@@ -54,6 +57,15 @@ type Done<T = ()> = Result<T, Stopped>;
 enum Live {
     Files(World),
     Block(Block),
+}
+
+/// What is done while datasets are worked with.
+enum Beside {
+    Nothing,
+    Change(Change),
+    Devices(DeviceChange),
+    /// These disks take nothing, until the pool is resumed.
+    Outage(Vec<usize>),
 }
 
 /// Work beside that of datasets.
@@ -148,7 +160,6 @@ pub struct Figures {
 pub struct Sim {
     seed: u64,
     plant: Option<Plant>,
-    shape: Shape,
     disks: Vec<Arc<SimDisk>>,
     power: Arc<Power>,
     lab: Lab,
@@ -158,6 +169,9 @@ pub struct Sim {
     live: BTreeMap<String, Live>,
     /// A change that is being made, with what comes of it.
     in_flight: Option<(Change, Model)>,
+    devices: Devices,
+    /// A pool that cannot be written is suspended until it is resumed.
+    waits: bool,
     figures: Figures,
 }
 
@@ -174,6 +188,22 @@ fn lab(disks: &[Arc<SimDisk>], dirty_max: u64) -> Lab {
 /// Tells what is done. Always: what it takes in memory is the same then, whoever reads it.
 fn tell(what: std::fmt::Arguments<'_>) {
     println!("  {what}");
+}
+
+/// Once the power is gone nobody resumes the pool: it waits for nothing any more.
+fn watch(engine: &Arc<Engine>, power: &Arc<Power>) -> Done {
+    let (engine, power) = (Arc::downgrade(engine), power.clone());
+    std::thread::Builder::new().name("watcher".into()).spawn(move || {
+        loop {
+            std::thread::sleep(LOOK);
+            match engine.upgrade() {
+                Some(engine) if power.is_off() => return engine.hold_no_more(),
+                Some(_) => {}
+                None => return,
+            }
+        }
+    })?;
+    Ok(())
 }
 
 fn set_tunables(rng: &mut SmallRng) -> Done {
@@ -198,19 +228,34 @@ impl Sim {
         let shape = SHAPES[rng.random_range(0..SHAPES.len())];
         let power = Power::on();
         let new = |i| SimDisk::new(i, Image::new(shape.size), power.clone(), (seed, plant));
-        let disks: Vec<_> = (0..shape.disks).map(new).collect();
+        let disks: Vec<_> = (0..shape.disks + EXTRA).map(new).collect();
         let lab = lab(&disks, [8 << 20, 64 << 20][rng.random_range(0..2)]);
         let logs = if rng.random_ratio(1, 4) { Logs::Off } else { Logs::On };
         let engine = lab.create_with(&shape, logs)?;
-        // Nobody is there who clears a suspended pool, so nothing waits for that.
-        engine.set_properties(vec![PropChange::Number("failmode", FAILMODE_PANIC)])?;
+        let failmode = FAILMODE[rng.random_range(0..2)];
+        engine.set_properties(vec![PropChange::Number("failmode", failmode)])?;
+        watch(&engine, &power)?;
         let mut model = Model::default();
         model.add(POOL, Entry::new(Data::Files(Arc::default())));
-        let (live, in_flight, figures) = Default::default();
+        let (live, in_flight, devices, figures) = Default::default();
         let engine = Some(engine);
-        let mut sim =
-            Sim { seed, plant, shape, disks, power, lab, engine, model, live, in_flight, figures };
-        tell(format_args!("{shape:?}, log space maps {logs:?}"));
+        let mut sim = Sim {
+            seed,
+            plant,
+            disks,
+            power,
+            lab,
+            engine,
+            model,
+            live,
+            in_flight,
+            devices,
+            waits: false,
+            figures,
+        };
+        sim.waits = failmode == 0;
+        tell(format_args!("{shape:?}, log space maps {logs:?}, failmode {failmode}"));
+        sim.begin_devices()?;
         sim.open(POOL)?;
         for (name, volume) in [("tank/a", None), ("tank/v", Some(256 << 10))] {
             sim.make(Change::Create { name: name.into(), volume }, &mut rng)?;
@@ -292,10 +337,22 @@ impl Sim {
 
     fn try_step(&mut self, kind: Kind, rng: &mut SmallRng) -> Done {
         match kind {
-            Kind::Work => self.work(None, rng),
+            Kind::Work => self.work(Beside::Nothing, rng),
             Kind::Change => {
                 let change = self.any_change(rng);
-                self.work(change, rng)
+                self.work(change.map_or(Beside::Nothing, Beside::Change), rng)
+            }
+            Kind::Devices => {
+                let change = self.any_device_change(rng)?;
+                self.work(change.map_or(Beside::Nothing, Beside::Devices), rng)
+            }
+            Kind::Outage => {
+                let disks = self.any_outage(rng)?;
+                self.work(disks.map_or(Beside::Nothing, Beside::Outage), rng)
+            }
+            Kind::Settle => {
+                self.settle()?;
+                self.prove(rng)
             }
             Kind::Wait => {
                 std::thread::sleep(Duration::from_millis(rng.random_range(1..12_000)));
@@ -304,6 +361,9 @@ impl Sim {
             Kind::Sync => {
                 self.engine()?.sync()?;
                 self.live.values_mut().for_each(Live::is_stable);
+                if rng.random_bool(0.3) {
+                    self.prove_sound()?;
+                }
                 if self.plant == Some(Plant::DoubleFree) { self.free_twice() } else { Ok(()) }
             }
             Kind::Compare => {
@@ -315,26 +375,9 @@ impl Sim {
                 self.power.goes_after(rng.random_range(0..400));
                 Ok(())
             }
-            Kind::Break => {
-                if self.shape.redundancy != Redundancy::Single {
-                    // Always the same one: what it missed is on the others only.
-                    let mood = BAD[rng.random_range(0..BAD.len())];
-                    tell(format_args!("disk 0: {mood:?}"));
-                    self.disks[0].set_mood(mood);
-                }
-                Ok(())
-            }
+            Kind::Break => self.break_disk(rng),
             Kind::Mend => self.mend(),
         }
-    }
-
-    /// The bad disk is well again, and is used again.
-    fn mend(&mut self) -> Done {
-        self.disks[0].set_mood(Mood::Well);
-        let engine = self.engine()?;
-        let pool = engine.pool();
-        let leaves: Vec<u64> = pool.store().vdevs().leaves().iter().map(|l| l.guid()).collect();
-        Ok(engine.restore(&leaves, Restore::Failure)?)
     }
 
     /// A planted fault.
@@ -348,7 +391,7 @@ impl Sim {
     }
 
     fn reimport(&mut self) -> Done {
-        if self.disks[0].set_mood(Mood::Well) != Mood::Well {
+        if self.devices.bad.is_some() {
             self.mend()?;
         }
         self.export()?;
@@ -378,6 +421,7 @@ impl Sim {
     fn import(&mut self) -> Done {
         let found = self.lab.find().ok_or_else(|| Stopped("the pool is gone".into()))?;
         let engine = self.lab.import(&found)?;
+        watch(&engine, &self.power)?;
         let left = cenote::contents::replay_logs(&engine, &|_, _| true)?;
         if !left.is_empty() {
             return Err(Stopped(format!("logs that are not replayed: {left:?}")));
@@ -386,8 +430,9 @@ impl Sim {
         Ok(())
     }
 
-    /// Has datasets worked with, each by a thread, and meanwhile a change made.
-    fn work(&mut self, change: Option<Change>, rng: &mut SmallRng) -> Done {
+    /// Has datasets worked with, each by a thread, and meanwhile something else done.
+    fn work(&mut self, beside: Beside, rng: &mut SmallRng) -> Done {
+        let change = if let Beside::Change(change) = &beside { Some(change.clone()) } else { None };
         let busy: Vec<String> = change.iter().flat_map(touched).collect();
         let mut all: Vec<&String> = self.live.keys().filter(|n| !busy.contains(n)).collect();
         let most = rng.random_range(if change.is_some() { 0..2 } else { 1..4 });
@@ -402,12 +447,15 @@ impl Sim {
             Some(Change::Promote { name }) => self.model.origin_of(name),
             _ => None,
         };
-        let others = self.others(&busy, robbed.as_deref(), rng)?;
+        let others = match &beside {
+            Beside::Outage(_) => Vec::new(),
+            _ => self.others(&busy, robbed.as_deref(), rng)?,
+        };
         let mut lanes = BTreeMap::new();
         for name in chosen.keys() {
             lanes.extend(self.live.remove_entry(name));
         }
-        let mut changed = Ok(());
+        let mut changed: Done = Ok(());
         let mut worked = Ok(());
         let mut jobs: Vec<(String, Box<dyn FnOnce() -> Done + Send + '_>)> = Vec::new();
         for (name, lane) in &mut lanes {
@@ -427,9 +475,12 @@ impl Sim {
                     Err(e) => worked = Err(e.into()),
                 }
             }
-            if let Some(change) = change {
-                changed = self.make(change, rng);
-            }
+            changed = match beside {
+                Beside::Nothing => Ok(()),
+                Beside::Change(change) => self.make(change, rng),
+                Beside::Devices(change) => self.change_devices(&change),
+                Beside::Outage(disks) => self.outage(&disks, rng),
+            };
             for (name, thread) in running {
                 let done = thread.join().unwrap_or_else(|_| Err(Stopped("it panicked".into())));
                 if let Err(Stopped(why)) = done {
@@ -528,7 +579,7 @@ impl Sim {
 
     fn ended(&mut self) -> Done {
         self.live.values().try_for_each(Live::compare)?;
-        self.mend()?;
+        self.settle()?;
         let engine = self.engine()?;
         loop {
             let before = engine.pool().uberblock().txg;

@@ -48,6 +48,7 @@ impl Sim {
 
     fn lose_engine(&mut self) {
         if let Some(engine) = self.engine.take() {
+            engine.hold_no_more();
             self.figures.groups += engine.pool().uberblock().txg;
         }
     }
@@ -59,6 +60,7 @@ impl Sim {
         let seed = rng.random();
         let images: Vec<Image> = self.disks.iter().map(|d| d.left(seed)).collect();
         self.power = Power::on();
+        self.devices.bad = None;
         let all = images.into_iter().enumerate();
         let new = |(i, image)| SimDisk::new(i, image, self.power.clone(), (seed, self.plant));
         self.disks = all.map(new).collect();
@@ -67,6 +69,7 @@ impl Sim {
 
     fn go_on(&mut self, histories: &BTreeMap<String, History>, at: usize) -> Done {
         self.import()?;
+        self.check_devices()?;
         let pool = self.engine()?.pool();
         let (is, before) = (listing(&pool)?, self.model.listing());
         let after = self.in_flight.as_ref().map(|(_, after)| after.clone());

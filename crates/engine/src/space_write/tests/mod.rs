@@ -10,6 +10,7 @@ use cenote_dmu::write::{NewObject, ZapMut};
 use cenote_dmu::zap::Zap;
 use cenote_format::dmu::DmuType;
 use cenote_format::spacemap::{DebugAction, Entry};
+use cenote_pool::directory::Directory;
 use cenote_pool::spacemap::SpaceMap;
 use cenote_store::alloc::{Extent, LoadMetaslab};
 use cenote_store::rangetree::RangeTree;
@@ -345,8 +346,6 @@ fn what_makes_no_sense_is_refused() {
     assert_eq!(open(&space, &rig.config), "");
     space.vdevs[0].non_allocating = true;
     assert!(open(&space, &rig.config).contains("non-allocating"));
-    space.vdevs[0].checkpoint_map = 9;
-    assert!(open(&space, &rig.config).contains("checkpoint"));
     // An object that is not a space map.
     let plain = rig.mos.allocate(&NewObject::new(DmuType::PLAIN_FILE_CONTENTS, 4096)).unwrap();
     rig.maps.vdevs.get_mut(&0).unwrap().maps.fill(plain);

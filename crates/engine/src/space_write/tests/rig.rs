@@ -11,6 +11,7 @@ use cenote_format::encode::zap::{Key, Value};
 use cenote_format::nvlist::NvValue;
 use cenote_format::spacemap::SPACE_MAP_SIZE;
 use cenote_pool::config;
+use cenote_pool::directory::Directory;
 use cenote_store::alloc::{Extent, LoadMetaslab, Options, Request};
 use cenote_store::rangetree::RangeTree;
 use cenote_store::write::{WriteProps, WriteRequest, Writer};
