@@ -179,7 +179,7 @@ use freeze::Frozen;
 use mmp::Mmp;
 use parking_lot::{Mutex, RwLock};
 use receives::Receives;
-use removal::{Gone, PATIENCE};
+use removal::Gone;
 use scan::Scanner;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -637,7 +637,7 @@ impl Engine {
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
-        self.shared.settle_within(PATIENCE);
+        self.shared.settle_gone();
         match self.suspended() {
             Some(why) => Err(EngineError::Suspended(why)),
             None => Ok(()),

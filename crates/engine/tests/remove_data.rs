@@ -535,6 +535,35 @@ fn a_side_that_hangs_holds_no_group() {
     all_is_there(&rig, (faulty, engine, fs));
 }
 
+/// A removal is cancelled and another one begins while a device is waited for: what was read is not copied for that.
+#[test]
+fn what_was_read_for_one_removal_is_copied_for_no_other() {
+    let _alone = alone(1 << 20);
+    let rig = Rig::new(SIZE);
+    let (faulty, engine, fs) = faulty(&rig, "mirror a b mirror c d mirror e f");
+    // Time for some batches.
+    tunables::find("zfs_free_min_time_ms").unwrap().set(60_000).unwrap();
+    stand_still(true);
+    engine.remove(guid(&engine, 0)).unwrap();
+    let slow = faulty.device(&rig, "b");
+    slow.set_delay(Duration::from_millis(100));
+    let before = slow.reads();
+    stand_still(false);
+    // The first batch was read, and another one is waited for.
+    while slow.reads() < before + 5 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    slow.set_reads_hung(true);
+    slow.set_delay(Duration::ZERO);
+    engine.cancel_removal().unwrap();
+    engine.remove(guid(&engine, 1)).unwrap();
+    slow.set_reads_hung(false);
+    wait(&engine);
+    tunables::find("zfs_free_min_time_ms").unwrap().set(1000).unwrap();
+    assert_eq!(kinds(&engine), ["mirror", "indirect", "mirror"]);
+    all_is_there(&rig, (faulty, engine, fs));
+}
+
 #[test]
 fn a_vdev_that_takes_no_writes_is_passed_over() {
     let _alone = alone(64 << 10);

@@ -12,11 +12,13 @@
 //! what was read before the group is the same in it, as far as it is still allocated. A block that is freed is either
 //! copied or not, and is freed in both places then (`cenote_store::write`, `removing`). Pieces are what is allocated in a
 //! row, whatever blocks that are, up to [`REMOVE_MAX_SEGMENT`] bytes. A group is held neither by a device that cannot be read nor
-//! by one that does not answer, and copies no longer than it frees ([`FREE_MIN_TIME_MS`]).
+//! by one that does not answer, and copies no longer than it frees ([`FREE_MIN_TIME_MS`]). The thread waits for such a device as
+//! long as it takes, unless its removal is over or it is to end. Meanwhile another removal may begin, also of the same vdev:
+//! what was read is copied for the removal that it was read for, or not at all.
 //!
 //! Until the end all is read where it always was. What fails to be copied is given back, and begins anew after
-//! a moment: what is mapped is on all devices of its new vdev. A vdev that did not take it is passed over as long as there is
-//! another one. Meanwhile `zpool status` says what the removal waits for. A crash leaves what the last group had copied.
+//! a moment: what is mapped is on all devices of its new vdev. A vdev that did not take it is passed over for a while, as long
+//! as there is another one. What cannot be read is read again at growing distance, and counts as an error once. Meanwhile `zpool status` says what the removal waits for. A crash leaves what the last group had copied.
 //!
 //! A reader that began before the last group was on disk may follow a pointer to what was freed before it was copied. So the
 //! vdev is not given up while one is active.
@@ -27,6 +29,7 @@ use crate::space_write::{Evacuation, More, config_of};
 use crate::sync::count_feature;
 use crate::tunables::{REMOVAL_SUSPEND_PROGRESS, REMOVE_MAX_SEGMENT};
 use crate::{EngineError, Shared, SyncContext};
+use cenote_dmu::outside::Time;
 use cenote_dmu::write::OpenObjectSet;
 use cenote_dsl::tunables::FREE_MIN_TIME_MS;
 use cenote_dsl::write::{DslWriteError, Result as DslResult};
@@ -36,8 +39,9 @@ use cenote_format::invariant;
 use cenote_pool::indirect::Segment;
 use cenote_pool::indirect::removing::{FINISHED, Removing};
 use cenote_store::alloc::{AllocError, Class, Request};
+use cenote_store::write::Copied;
 use cenote_vdev::traffic::Content;
-use cenote_vdev::{BlockWrite, VdevError};
+use cenote_vdev::{Asking, BlockWrite, IndirectMap, VdevError};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,12 +54,16 @@ const AT_ONCE: u64 = 32 << 20;
 const LEAST_AT_ONCE: u64 = 1 << 20;
 /// Bytes and pieces after which a batch of reads or writes is full.
 const BATCH: (u64, usize) = (4 << 20, 256);
-/// How long a batch of reads is waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// How long the thread waits after a task that came to nothing.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Most such pauses in a row.
 const MOST_PAUSES: u32 = 100;
+/// Pauses after the first read that failed; twice as many after each further one.
+const PAUSES_UNREAD: u32 = 20;
+/// How often they are doubled at most.
+const MOST_DOUBLED: u32 = 7;
+/// How long a vdev is passed over that has not taken what was written.
+const PASSED_OVER: Duration = Duration::from_secs(300);
 /// Tasks in a row that come to nothing, where everything happens in the calling threads.
 const TRIES: u32 = 8;
 
@@ -79,9 +87,36 @@ struct Piece {
     sides: Vec<Abd>,
 }
 
+/// How the thread gets on with a removal.
+struct Course {
+    /// The removal: where what it copies is mapped.
+    of: Arc<dyn IndirectMap>,
+    /// Most bytes that are read for a task.
+    most: u64,
+    /// What lies below this offset was read before.
+    seen: u64,
+    /// Reads in a row that came to nothing.
+    unread: u32,
+    /// Vdevs that have not taken what was written, and when.
+    refused: Vec<(u64, Time)>,
+}
+
+impl Course {
+    fn new(copied: &Copied) -> Course {
+        let (of, refused) = (copied.mapping.clone(), Vec::new());
+        Course { of, most: AT_ONCE, seen: 0, unread: 0, refused }
+    }
+}
+
+/// Whether the removal that has `a` has `b`.
+fn is_same(a: &Arc<dyn IndirectMap>, b: &Arc<dyn IndirectMap>) -> bool {
+    std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b))
+}
+
 /// What a task copies.
-#[derive(Default)]
 struct Ahead {
+    /// The removal that it was read for: where what that copies is mapped.
+    of: Arc<dyn IndirectMap>,
     /// In order, and beyond what is copied.
     pieces: Vec<Piece>,
     /// Vdevs that are passed over.
@@ -118,14 +153,29 @@ impl Shared {
         self.evacuator.wake(self, NAME, |shared| shared.evacuate());
     }
 
-    /// Waits the longer the more tasks in a row came to nothing, but not once the thread is to end.
-    fn rest_from_evacuation(&self, in_vain: u32) {
-        for _ in 0..in_vain.min(MOST_PAUSES) {
-            if self.evacuator.is_stopped() {
+    /// Waits the longer the more tasks or reads in a row came to nothing, but not once the removal is over or the thread is to end. A call
+    /// to look again ends that.
+    fn rest_from_evacuation(&self, in_vain: u32, course: &Course) {
+        let pauses = match course.unread {
+            unread if unread > 0 && !self.options.deterministic => {
+                PAUSES_UNREAD << (unread - 1).min(MOST_DOUBLED)
+            }
+            _ => in_vain.min(MOST_PAUSES),
+        };
+        let pauses = if self.evacuator.take_call() { pauses.min(1) } else { pauses };
+        for _ in 0..pauses {
+            if self.has_ended(course) || self.evacuator.is_called() {
                 return;
             }
             std::thread::sleep(PAUSE);
         }
+    }
+
+    /// Whether a removal is over, or the thread is to end.
+    fn has_ended(&self, course: &Course) -> bool {
+        let stopped = self.evacuator.is_stopped() || self.tx_state.closed().is_some();
+        let copied = || self.disk.writer.copied();
+        stopped || !copied().is_some_and(|copied| is_same(&copied.mapping, &course.of))
     }
 
     /// What the removal that is under way waits for, if it does.
@@ -136,30 +186,30 @@ impl Shared {
     /// Copies until the vdev has left, or its removal is cancelled.
     fn evacuate(&self) {
         let mut in_vain = 0;
-        let (mut most, mut refused) = (AT_ONCE, Vec::new());
+        let mut known: Option<Course> = None;
         loop {
             if self.evacuator.is_stopped() || self.tx_state.closed().is_some() {
                 return self.evacuator.ends();
             }
             // Without a vdev to copy no group is written for it.
-            if !self.disk.writer.is_removing() {
+            let Some(copied) = self.disk.writer.copied() else {
                 self.note_removal_waits(None);
                 if self.evacuator.is_over() {
                     return;
                 }
                 continue;
-            }
+            };
+            known = known.filter(|course| is_same(&course.of, &copied.mapping));
+            let course = known.get_or_insert_with(|| Course::new(&copied));
             if REMOVAL_SUSPEND_PROGRESS.is_on() {
                 if self.options.deterministic {
                     return self.evacuator.ends();
                 }
-                self.rest_from_evacuation(1);
+                std::thread::sleep(PAUSE);
                 continue;
             }
-            let step = self.step(&mut most, &mut refused);
-            if !matches!(step, Ok(Step::Again)) {
-                self.note_removal_waits(step.as_ref().err().map(ToString::to_string));
-            }
+            let step = self.step(course, &copied);
+            self.note_removal_waits(step.as_ref().err().map(ToString::to_string));
             match step {
                 Ok(Step::Nothing) if self.evacuator.is_over() => return,
                 Ok(Step::Nothing | Step::Left | Step::Copied) => in_vain = 0,
@@ -174,20 +224,26 @@ impl Shared {
             if self.options.deterministic && in_vain > TRIES {
                 return self.evacuator.ends();
             }
-            self.rest_from_evacuation(in_vain);
+            self.rest_from_evacuation(in_vain, course);
         }
     }
 
-    /// Reads at most so many bytes, and has a group copy them. `refused`: vdevs that have not taken what was written.
-    fn step(&self, most: &mut u64, refused: &mut Vec<u64>) -> Result<Step, EngineError> {
-        let (pieces, failed) = self.read_ahead(*most)?;
+    /// Reads on, and has a group copy what was read.
+    fn step(&self, course: &mut Course, copied: &Copied) -> Result<Step, EngineError> {
+        let (pieces, failed) = self.read_ahead(course, copied)?;
         // A slow device has less to do at once.
-        *most = if failed.is_some() { *most / 4 } else { most.saturating_mul(2) };
-        *most = (*most).clamp(LEAST_AT_ONCE, AT_ONCE);
+        let most = if failed.is_some() { course.most / 4 } else { course.most.saturating_mul(2) };
+        course.most = most.clamp(LEAST_AT_ONCE, AT_ONCE);
         if let Some(why) = failed.filter(|_| pieces.is_empty()) {
+            course.unread = course.unread.saturating_add(1);
             return Err(DslWriteError::Invalid(why.to_string()).into());
         }
-        let ahead = Arc::new(Ahead { pieces, refused: refused.clone(), ..Ahead::default() });
+        course.unread = 0;
+        let clock = &self.disk.outside.clock;
+        course.refused.retain(|(_, when)| clock.since(*when) < PASSED_OVER);
+        let refused = course.refused.iter().map(|(vdev, _)| *vdev).collect();
+        let (of, refuses) = (course.of.clone(), Mutex::default());
+        let ahead = Arc::new(Ahead { of, pieces, refused, refuses });
         let theirs = ahead.clone();
         let change = move |context: &mut SyncContext<'_>| match context.evacuate(&theirs)? {
             Step::Nothing if context.maps.evacuation().is_some() => context.finish_removal(),
@@ -195,9 +251,9 @@ impl Shared {
         };
         let is_done = |step: &Step| matches!(step, Step::Copied | Step::Left);
         let done = self.queue.run(&self.tx_state, change, is_done);
-        match ahead.refuses.lock().take() {
-            Some(vdev) => refused.push(vdev),
-            None => refused.clear(),
+        if let Some(refuses) = ahead.refuses.lock().take() {
+            course.refused.retain(|(vdev, _)| *vdev != refuses);
+            course.refused.push((refuses, clock.now()));
         }
         done
     }
@@ -205,9 +261,12 @@ impl Shared {
     /// Reads what is allocated beyond what is copied, in order: what was read, and why no more was.
     ///
     /// Errors: it is not known what is allocated.
-    fn read_ahead(&self, most: u64) -> DslResult<(Vec<Piece>, Option<VdevError>)> {
-        let Some(copied) = self.disk.writer.copied() else { return Ok((Vec::new(), None)) };
-        let (vdev, tree) = (copied.vdev, self.disk.tree());
+    fn read_ahead(
+        &self,
+        course: &mut Course,
+        copied: &Copied,
+    ) -> DslResult<(Vec<Piece>, Option<VdevError>)> {
+        let (vdev, most, tree) = (copied.vdev, course.most, self.disk.tree());
         let sector = 1u64 << tree.top(vdev).map_or(9, |top| top.ashift().min(16));
         let largest = REMOVE_MAX_SEGMENT.get().next_multiple_of(sector);
         let (mut wanted, mut bytes) = (Vec::new(), 0u64);
@@ -224,9 +283,24 @@ impl Shared {
         let clock = &self.disk.outside.clock;
         let (begun, time) = (clock.now(), Duration::from_millis(FREE_MIN_TIME_MS.get()));
         let mut pieces = Vec::new();
-        for batch in batches(&wanted, |(_, size)| *size) {
-            for (read, (start, size)) in
-                tree.read_sides(vdev, batch, PATIENCE).into_iter().zip(batch)
+        // What was read before, and what was not.
+        let (old, new) = wanted.split_at(wanted.partition_point(|(start, _)| *start < course.seen));
+        let batches = [old, new].map(|part| batches(part, |(_, size)| *size));
+        for batch in batches.into_iter().flatten() {
+            let (Some(first), Some(last)) = (batch.first(), batch.last()) else { continue };
+            let again = first.0 < course.seen;
+            course.seen = course.seen.max(last.0.saturating_add(last.1));
+            let course = &*course;
+            let watch = |silent: Option<String>| {
+                if silent.is_some() {
+                    self.note_removal_waits(silent);
+                }
+                self.has_ended(course)
+            };
+            let watch: Option<&(dyn Fn(Option<String>) -> bool + Sync)> =
+                if self.options.deterministic { None } else { Some(&watch) };
+            let asking = Asking { watch, again };
+            for (read, (start, size)) in tree.read_sides(vdev, batch, asking).into_iter().zip(batch)
             {
                 match read {
                     Ok(sides) => {
@@ -236,7 +310,7 @@ impl Shared {
                     Err(why) => return Ok((pieces, Some(why))),
                 }
             }
-            if self.evacuator.is_stopped() || clock.since(begun) >= time {
+            if self.has_ended(course) || clock.since(begun) >= time {
                 break;
             }
         }
@@ -250,6 +324,11 @@ impl SyncContext<'_> {
         let Some(mut evacuation) = self.maps.evacuation().cloned() else {
             return Ok(Step::Nothing);
         };
+        // What was read is of another removal.
+        let of: Arc<dyn IndirectMap> = evacuation.mapping.clone();
+        if !is_same(&of, &ahead.of) {
+            return Ok(Step::Again);
+        }
         // The pool on disk keeps the vdev.
         if self.disk.frozen.leaves_out(self.tx.txg) {
             return Ok(Step::Again);

@@ -91,11 +91,16 @@ pub(super) struct Unseen {
 }
 
 impl Unseen {
-    fn add(&mut self, why: &Error) {
+    fn add(&mut self, view: &Pool, why: &Error) {
         self.parts += 1;
-        // The walk of the MOS has looked at all copies of what reads wrong.
-        let wrong = matches!(why, Error::Block(why) if !matches!(why, BlockError::Vdev { .. }));
-        self.hidden |= !wrong;
+        let stays = match why {
+            Error::Block(BlockError::Vdev { .. }) => false,
+            // One copy that is wrong is enough for that, whatever there is of others.
+            Error::Block(BlockError::Checksum { at, bp }) => view.store().is_lost(bp, *at),
+            Error::Block(_) => true,
+            _ => false,
+        };
+        self.hidden |= !stays;
     }
 }
 
@@ -109,12 +114,12 @@ fn datasets(view: &Pool, mut found: impl FnMut(u64, &DslDatasetPhys)) -> Unseen 
                 match dataset(mos, number) {
                     Ok(Some(phys)) => found(number, &phys),
                     Ok(None) => {}
-                    Err(why) => unseen.add(&why),
+                    Err(why) => unseen.add(view, &why),
                 }
             }
             Ok(None) => break,
             Err(why) => {
-                unseen.add(&why);
+                unseen.add(view, &why);
                 from = mos.next_dnode_block(from);
             }
         }

@@ -8,10 +8,14 @@
 //! Where a side cannot be read, the piece is divided for it: into [`CHUNK`]s, and those that fail into sectors. What it has not
 //! is taken from another side, sector by sector. So one bad sector costs a side nothing else.
 //!
-//! A device that does not answer may have what no other has: the piece does not move before it answers, or is out of use.
+//! A device that does not answer may have what no other has: the piece does not move before it answers, or is out of use. Disks
+//! take up to minutes to find that a sector is bad. So a device is waited for, and is asked for nothing twice meanwhile.
+//!
+//! What fails counts as one error of its device, in however many parts it is read again: a few bad sectors shall not cost the
+//! vdev a side.
 
 use super::{BlockWrite, error};
-use crate::patience::GaveUp;
+use crate::patience::{GaveUp, LOOK, Patience};
 use crate::queue::Priority;
 use crate::submit::{LeafRead, Piece, Submit, read_leaves};
 use crate::vdev::{Kind, Vdev};
@@ -19,10 +23,25 @@ use crate::{VdevError, VdevTree, mirror, tree};
 use cenote_format::abd::Abd;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Bytes that a side is read in where a piece fails.
 const CHUNK: u64 = 128 << 10;
+
+/// How devices are asked for what they have.
+#[derive(Clone, Copy, Default)]
+pub struct Asking<'a> {
+    /// Called now and then while devices are waited for, with what to say of one that does not answer. True: they are
+    /// waited for no longer. Without it nothing ends that.
+    pub watch: Option<&'a (dyn Fn(Option<String>) -> bool + Sync)>,
+    /// What fails was read before, and counted.
+    pub again: bool,
+}
+
+/// What to say of a device that does not answer.
+fn silent(leaf: &Vdev) -> String {
+    let path = leaf.path().map(|path| path.display().to_string());
+    format!("{} does not answer", path.unwrap_or_else(|| leaf.guid().to_string()))
+}
 
 /// A part of a piece that a side is asked for.
 #[derive(Clone, Copy)]
@@ -50,13 +69,13 @@ struct Reads<'a> {
 }
 
 impl Reads<'_> {
-    fn read(&self, parts: &[Part]) -> Vec<io::Result<Piece>> {
+    fn read(&self, parts: &[Part], quiet: bool) -> Vec<io::Result<Piece>> {
         let of = |part: &Part| {
             let (leaf, (start, _)) = (self.leaves[part.side].clone(), self.pieces[part.piece]);
             LeafRead { leaf, offset: start.saturating_add(part.at), len: part.size as usize }
         };
         let reads: Vec<LeafRead> = parts.iter().map(of).collect();
-        read_leaves(self.submit, &reads)
+        read_leaves(Submit { quiet, ..self.submit }, &reads)
     }
 
     /// The images of all pieces, by piece and side. `None`: the device of the side does not answer.
@@ -70,7 +89,7 @@ impl Reads<'_> {
         let mut images: Vec<Vec<Option<Image>>> =
             self.pieces.iter().map(|_| self.leaves.iter().map(|_| None).collect()).collect();
         let mut failed = Vec::new();
-        for (part, read) in parts.iter().zip(self.read(&parts)) {
+        for (part, read) in parts.iter().zip(self.read(&parts, self.submit.quiet)) {
             let data = match read {
                 Ok(read) => read.into_own(),
                 Err(e) if GaveUp::is(&e) => continue,
@@ -96,7 +115,7 @@ impl Reads<'_> {
     /// Puts what can be read of parts into the images. Returns the parts that cannot be read.
     fn fill_in(&self, parts: &[Part], images: &mut [Vec<Option<Image>>]) -> Vec<Part> {
         let mut failed = Vec::new();
-        for (part, read) in parts.iter().zip(self.read(parts)) {
+        for (part, read) in parts.iter().zip(self.read(parts, true)) {
             let slot = &mut images[part.piece][part.side];
             match (read, slot.as_mut()) {
                 (Ok(read), Some(image)) => copy_in(&mut image.data, part.at, &read.bytes),
@@ -146,15 +165,16 @@ fn completed(images: &mut [Image]) -> Result<Vec<Abd>, (u64, u64)> {
 
 impl VdevTree {
     /// What is on pieces (offset, bytes) of a top-level vdev that is a disk or mirror: the bytes of its sides, as often as they
-    /// differ. Devices are waited for so long.
+    /// differ.
     ///
     /// # Errors
-    /// Of a piece: some of it cannot be read from any side; a device does not answer; the vdev is of another kind.
+    /// Of a piece: some of it cannot be read from any side; a device does not answer, and is waited for no longer, or is out of use
+    /// by now; the vdev is of another kind.
     pub fn read_sides(
         &self,
         vdev: u64,
         pieces: &[(u64, u64)],
-        patience: Duration,
+        asking: Asking<'_>,
     ) -> Vec<Result<Vec<Abd>, VdevError>> {
         let failed = |offset: u64, why: String| VdevError::Io { vdev, offset, why };
         let refused = |why: &str| {
@@ -172,16 +192,23 @@ impl VdevTree {
         if leaves.is_empty() {
             return refused("no device of it is in use and has all its data");
         }
-        let silent = |leaf: &Vdev| {
-            let path = leaf.path().map(|path| path.display().to_string());
-            format!("{} does not answer", path.unwrap_or_else(|| leaf.guid().to_string()))
+        let hanging = || leaves.iter().find(|leaf| leaf.stats.activity.hangs());
+        let gives_up = || {
+            let ends = asking.watch.is_some_and(|watch| watch(hanging().map(|leaf| silent(leaf))));
+            ends || leaves.iter().any(|leaf| !leaf.state().readable())
         };
         // It keeps the requests that it has.
-        if let Some(leaf) = leaves.iter().find(|leaf| leaf.stats.activity.hangs()) {
-            return refused(&silent(leaf));
+        while asking.watch.is_some()
+            && let Some(leaf) = hanging()
+        {
+            if gives_up() {
+                return refused(&silent(leaf));
+            }
+            std::thread::sleep(LOOK);
         }
-        let submit = Submit::new(&self.pool, Priority::Removal);
-        let submit = Submit { patience: Some(patience), ..submit };
+        let patience = asking.watch.map(|_| Patience::Until(&gives_up));
+        let (pool, priority, quiet) = (&self.pool, Priority::Removal, asking.again);
+        let submit = Submit { pool, priority, patience, quiet };
         let reads = Reads { submit, leaves: &leaves, pieces };
         let images = reads.images(1 << top.ashift().min(16));
         let done = images.into_iter().zip(pieces).map(|(images, (offset, _))| {

@@ -481,7 +481,7 @@ fn sides_are_read_sector_by_sector_where_they_fail() {
     tree.write_many(&[block(0, SIZE as usize, 1)]);
     let sector = |n: u64| LABEL_START + 512 * n..LABEL_START + 512 * (n + 1);
     let read = |pieces: &[(u64, u64)]| {
-        let done = tree.read_sides(0, pieces, std::time::Duration::from_secs(60));
+        let done = tree.read_sides(0, pieces, Asking::default());
         done.into_iter().map(|sides| sides.map_err(|e| e.to_string())).collect::<Vec<_>>()
     };
     assert_eq!(read(&[(0, SIZE)])[0].as_ref().unwrap().len(), 1);
@@ -489,6 +489,12 @@ fn sides_are_read_sector_by_sector_where_they_fail() {
     disks[1].faults.fail(sector(1000));
     let sides = read(&[(0, SIZE)]).remove(0).unwrap();
     assert_eq!(sides.iter().map(Abd::to_vec).collect::<Vec<_>>(), [vec![0; SIZE as usize]]);
+    // In however many parts it is read, a piece is one error. What is read again counts no more.
+    let errors = || tree.leaves().iter().map(|leaf| leaf.errors()).collect::<Vec<_>>();
+    assert_eq!(errors(), [(1, 0, 0); 2]);
+    let again = Asking { again: true, ..Asking::default() };
+    assert_eq!(tree.read_sides(0, &[(0, SIZE)], again).remove(0).unwrap().len(), 1);
+    assert_eq!(errors(), [(1, 0, 0); 2]);
     // The first side has what the second one has wrong, and the other way round.
     disks[0].faults.corrupt(sector(2000), 0xff);
     disks[1].faults.corrupt(sector(1500), 0xff);
