@@ -279,7 +279,8 @@ impl Space<'_> {
             self.allocator.preload();
         }
         let (class, near) = (Class::Normal, None);
-        let request = Request { psize: size, copies, class, allocator, gang: false, near };
+        let request =
+            Request { psize: size, copies, class, allocator, gang: false, near, among: None };
         let found = match self.books.requests.is_multiple_of(TIMED) {
             true => {
                 let begun = Instant::now();

@@ -3,21 +3,27 @@
 //! A leaf that is to be faulted and that its vdev needs is degraded instead. Both last until the errors are cleared, or the pool
 //! is imported again: what was found on one system need not hold on another. Spares step in for those that
 //! are faulted.
+//!
+//! Errors of a suspended pool, or before it went on, say nothing of a device that is back: what they came to is dropped, and its
+//! errors are counted anew.
 
 use super::Engine;
-use cenote_pool::diagnosis::Verdict;
+use cenote_pool::diagnosis::{self, Verdict};
 use cenote_pool::events;
 use std::sync::Arc;
+use std::time::Instant;
 
 impl Engine {
     /// From now on acts by what is found of the pool's devices.
     pub fn act_on_errors(self: &Arc<Self>) {
         let engine = Arc::downgrade(self);
         let act = move |guid, verdict| {
-            let engine = engine.clone();
+            let (engine, found) = (engine.clone(), Instant::now());
             let act = move || {
-                if let Some(engine) = engine.upgrade() {
-                    engine.act(guid, verdict);
+                if let Some(engine) = engine.upgrade()
+                    && !engine.act(guid, verdict, found)
+                {
+                    diagnosis::reset(guid);
                 }
             };
             // Whoever finds it has just failed a request, and may be the thread that writes groups.
@@ -28,19 +34,23 @@ impl Engine {
         events::act_by(self.pool().store(), Arc::new(act));
     }
 
-    /// Does with the leaf of this guid what was found.
-    fn act(&self, guid: u64, verdict: Verdict) {
+    /// Does with the leaf of this guid what was found then. False: it is no longer so.
+    fn act(&self, guid: u64, verdict: Verdict, found: Instant) -> bool {
+        let core = self.core();
+        if core.is_err() || self.shared.resumed_at.lock().is_some_and(|resumed| found <= resumed) {
+            return false;
+        }
         if verdict == Verdict::Fault {
-            let Ok(_core) = self.core() else { return };
             let pool = self.pool();
             if pool.store().vdevs().fault(guid) {
                 pool.devices().forget(guid);
                 self.shared.call_spares();
-                return;
+                return true;
             }
         }
         if let Some(leaf) = self.pool().store().vdevs().find(guid) {
             leaf.degrade();
         }
+        true
     }
 }

@@ -183,7 +183,7 @@ use removal::Gone;
 use scan::Scanner;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use surgery::SpareCaller;
 use sync::{Core, lacks_root_zap};
 use task::Queue;
@@ -270,6 +270,10 @@ pub(crate) struct Shared {
     pub removing: Mutex<()>,
     /// The thread that copies what a vdev holds that is being removed.
     pub evacuator: Background,
+    /// When the pool last went on after it had been suspended.
+    pub resumed_at: Mutex<Option<Instant>>,
+    /// What the removal that is under way waits for.
+    pub removal_waits: Mutex<Option<String>>,
     /// Vdevs that have left and whose devices are to be let go of, and the lock of the thread that does that.
     pub gone: Mutex<Vec<Gone>>,
     pub settling: Mutex<()>,

@@ -167,6 +167,8 @@ impl Engine {
             spares: SpareCaller::default(),
             removing: Mutex::default(),
             evacuator: Background::default(),
+            removal_waits: Mutex::default(),
+            resumed_at: Mutex::default(),
             gone: Mutex::default(),
             settling: Mutex::default(),
             options,

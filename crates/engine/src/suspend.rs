@@ -21,11 +21,12 @@
 
 use super::sync::Core;
 use super::{Engine, EngineError, Shared};
+use cenote_pool::diagnosis;
 use cenote_pool::events::{self, PoolFailure};
 use cenote_pool::reopen::Restore;
 use parking_lot::MutexGuard;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often a command that waits for a group looks whether the pool is suspended.
 const LOOK: Duration = Duration::from_millis(100);
@@ -85,6 +86,8 @@ impl Engine {
         let leaves: Vec<u64> = tree.leaves().iter().map(|leaf| leaf.guid()).collect();
         let restored = pool.restore(&leaves, Restore::Failure);
         restored.map_err(|e| EngineError::Unsupported(e.to_string()))?;
+        *self.shared.resumed_at.lock() = Some(Instant::now());
+        leaves.into_iter().for_each(diagnosis::reset);
         let suspension = tree.suspension();
         tracing::warn!(
             pool = pool.name(),

@@ -12,6 +12,8 @@ use cenote_zpl::FileSystem;
 use parking_lot::{Mutex, MutexGuard};
 use rig::joining::{prepared, replace};
 use rig::{Faulty, Rig, check, fill, open};
+use std::io::{Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -411,4 +413,183 @@ fn nothing_joins_meanwhile_that_it_could_not_be_copied_to() {
     check(&fs, 0..60, LEN);
     drop(fs);
     finish(&rig, engine);
+}
+
+/// A pool on faulty files with some files in it.
+fn faulty(rig: &Rig, line: &str) -> (Faulty, Arc<Engine>, Arc<FileSystem>) {
+    let faulty = Faulty::default();
+    let engine = rig.create_on(line, 12, EngineOptions::default(), &faulty);
+    let fs = open(&engine);
+    fill(&fs, 0..60, LEN);
+    engine.sync().unwrap();
+    (faulty, engine, fs)
+}
+
+/// Three sectors with data, all over what is in a file.
+fn sectors(rig: &Rig, name: &str) -> Vec<Range<u64>> {
+    const SECTOR: usize = 4096;
+    let (mut file, mut used) = (std::fs::File::open(rig.file(name)).unwrap(), Vec::new());
+    let mut bytes = vec![0; SECTOR];
+    // Beside the labels.
+    for at in (4 << 20..SIZE - (4 << 20)).step_by(SECTOR) {
+        file.seek(SeekFrom::Start(at)).unwrap();
+        file.read_exact(&mut bytes).unwrap();
+        // Data do not compress.
+        if bytes.iter().filter(|byte| **byte != 0).count() > SECTOR / 2 {
+            used.push(at..at + SECTOR as u64);
+        }
+    }
+    [1, 2, 3].map(|quarter| used[used.len() * quarter / 4].clone()).to_vec()
+}
+
+#[track_caller]
+fn wait_for_reason(engine: &Engine, part: &str) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !engine.removal_waits().is_some_and(|why| why.contains(part)) {
+        assert!(Instant::now() < end, "{:?}", engine.removal_waits());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(state(engine), ScanState::Scanning);
+}
+
+/// The files are there, and OpenZFS finds nothing wrong.
+fn all_is_there(rig: &Rig, (faulty, engine, fs): (Faulty, Arc<Engine>, Arc<FileSystem>)) {
+    assert_eq!(engine.removal_waits(), None);
+    engine.pool().store().drop_caches();
+    check(&fs, 0..60, LEN);
+    drop(fs);
+    engine.export(false).unwrap();
+    drop((engine, faulty));
+    rig.judge_blocks();
+}
+
+/// Each side of a mirror has sectors that it cannot read, and such as it reads wrong, all within one piece.
+#[test]
+fn a_bad_sector_costs_a_side_nothing_else() {
+    let _alone = alone(16 << 20);
+    let rig = Rig::new(SIZE);
+    let (faulty, engine, fs) = faulty(&rig, "mirror a b mirror c d");
+    let bad = sectors(&rig, "a");
+    faulty.device(&rig, "a").fail(bad[0].clone());
+    faulty.device(&rig, "b").fail(bad[1].clone());
+    faulty.device(&rig, "b").corrupt(bad[2].clone(), 0xff);
+    engine.remove(guid(&engine, 0)).unwrap();
+    wait(&engine);
+    assert_eq!(kinds(&engine), ["indirect", "mirror"]);
+    all_is_there(&rig, (faulty, engine, fs));
+}
+
+/// Bytes that only one of two sides has right are not copied to a vdev of one device.
+#[test]
+fn sides_that_differ_wait_for_a_scrub() {
+    let _alone = alone(16 << 20);
+    let rig = Rig::new(SIZE);
+    let (faulty, engine, fs) = faulty(&rig, "c mirror a b");
+    let bad = sectors(&rig, "a");
+    faulty.device(&rig, "b").corrupt(bad[1].clone(), 0xff);
+    engine.remove(guid(&engine, 1)).unwrap();
+    wait_for_reason(&engine, "scrub the pool");
+    // As a scrub does.
+    faulty.device(&rig, "b").repair();
+    wait(&engine);
+    assert_eq!(kinds(&engine), ["file", "indirect"]);
+    all_is_there(&rig, (faulty, engine, fs));
+}
+
+#[test]
+fn what_no_side_can_read_is_waited_for() {
+    let _alone = alone(1 << 20);
+    let rig = Rig::new(SIZE);
+    let (faulty, engine, fs) = faulty(&rig, "mirror a b mirror c d");
+    let bad = sectors(&rig, "a");
+    ["a", "b"].iter().for_each(|side| faulty.device(&rig, side).fail(bad[1].clone()));
+    engine.remove(guid(&engine, 0)).unwrap();
+    wait_for_reason(&engine, "no device can read 4096 bytes there");
+    // Groups are written meanwhile.
+    fill(&fs, 60..62, LEN);
+    engine.sync().unwrap();
+    ["a", "b"].iter().for_each(|side| faulty.device(&rig, side).repair());
+    wait(&engine);
+    all_is_there(&rig, (faulty, engine, fs));
+}
+
+#[test]
+fn a_side_that_hangs_holds_no_group() {
+    let _alone = alone(1 << 20);
+    let rig = Rig::new(SIZE);
+    let (faulty, engine, fs) = faulty(&rig, "mirror a b mirror c d");
+    stand_still(true);
+    engine.remove(guid(&engine, 0)).unwrap();
+    faulty.device(&rig, "b").set_reads_hung(true);
+    stand_still(false);
+    wait_for_reason(&engine, "does not answer");
+    let begun = Instant::now();
+    for file in 60..63 {
+        fill(&fs, file..file + 1, LEN);
+        engine.sync().unwrap();
+    }
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    assert!(engine.removal_waits().unwrap().contains(&rig.word("b")));
+    faulty.device(&rig, "b").set_reads_hung(false);
+    wait(&engine);
+    all_is_there(&rig, (faulty, engine, fs));
+}
+
+/// A removal is cancelled and another one begins while a device is waited for: what was read is not copied for that.
+#[test]
+fn what_was_read_for_one_removal_is_copied_for_no_other() {
+    let _alone = alone(1 << 20);
+    let rig = Rig::new(SIZE);
+    let (faulty, engine, fs) = faulty(&rig, "mirror a b mirror c d mirror e f");
+    // Time for some batches.
+    tunables::find("zfs_free_min_time_ms").unwrap().set(60_000).unwrap();
+    stand_still(true);
+    engine.remove(guid(&engine, 0)).unwrap();
+    let slow = faulty.device(&rig, "b");
+    slow.set_delay(Duration::from_millis(100));
+    let before = slow.reads();
+    stand_still(false);
+    // The first batch was read, and another one is waited for.
+    while slow.reads() < before + 5 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    slow.set_reads_hung(true);
+    slow.set_delay(Duration::ZERO);
+    engine.cancel_removal().unwrap();
+    engine.remove(guid(&engine, 1)).unwrap();
+    slow.set_reads_hung(false);
+    wait(&engine);
+    tunables::find("zfs_free_min_time_ms").unwrap().set(1000).unwrap();
+    assert_eq!(kinds(&engine), ["mirror", "indirect", "mirror"]);
+    all_is_there(&rig, (faulty, engine, fs));
+}
+
+#[test]
+fn a_vdev_that_takes_no_writes_is_passed_over() {
+    let _alone = alone(64 << 10);
+    let rig = Rig::new(SIZE);
+    let (faulty, engine, fs) = faulty(&rig, "mirror a b mirror c d mirror e f");
+    faulty.device(&rig, "c").fail_writes(8 << 20..u64::MAX);
+    engine.remove(guid(&engine, 0)).unwrap();
+    wait(&engine);
+    faulty.device(&rig, "c").repair();
+    all_is_there(&rig, (faulty, engine, fs));
+}
+
+/// Small pieces are read and written together.
+#[test]
+fn pieces_are_copied_in_batches() {
+    let _alone = alone(16 << 10);
+    let rig = Rig::new(SIZE);
+    let (faulty, engine, fs) = faulty(&rig, "a b");
+    stand_still(true);
+    engine.remove(guid(&engine, 0)).unwrap();
+    let (from, to) = (faulty.device(&rig, "a"), faulty.device(&rig, "b"));
+    let pieces = engine.pool().status().unwrap().removal.unwrap().to_copy / (16 << 10);
+    let (reads, writes) = (from.reads(), to.writes());
+    stand_still(false);
+    wait(&engine);
+    let (reads, writes) = (from.reads() - reads, to.writes() - writes);
+    assert!(reads < pieces / 4 && writes < pieces / 2, "{pieces}: {reads} {writes}");
+    all_is_there(&rig, (faulty, engine, fs));
 }

@@ -13,6 +13,7 @@ use cenote_pool::config;
 use parking_lot::{Mutex, MutexGuard};
 use rig::joining::{attach, device, leaf, replace};
 use rig::{Faulty, Rig, check, check_devices, errors, fill, open};
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -255,6 +256,36 @@ fn a_replacement_goes_on_after_an_import() {
     engine.export(false).unwrap();
     drop(engine);
     rig.judge();
+}
+
+/// A block that leads to others is wrong on all devices: what is below it can be given to no device, and the replacement ends.
+#[test]
+fn a_replacement_ends_though_blocks_are_lost() {
+    let _turn = Turn::take(false);
+    let rig = Rig::new(64 << 20);
+    let engine = rig.create("mirror a b", 12);
+    let fs = open(&engine);
+    fill(&fs, 0..4, LEN);
+    engine.sync().unwrap();
+    let ino = fs.lookup(fs.root(), b"file 0").unwrap();
+    let root = engine.pool().dsl().root().unwrap().ds_obj;
+    let set = engine.live(root).unwrap();
+    let leads = set.base().object(ino).unwrap().block_pointer(1, 0).unwrap();
+    for (name, dva) in ["a", "b"].iter().flat_map(|name| leads.dvas().map(move |dva| (name, dva))) {
+        let file = std::fs::OpenOptions::new().write(true).open(rig.file(name)).unwrap();
+        file.write_all_at(&[0x5a; 4096], (4 << 20) + dva.offset).unwrap();
+    }
+    drop((fs, set));
+    engine.pool().store().drop_caches();
+    replace(&rig, &engine, "a", "x").unwrap();
+    until(&engine, "mirror(x b)");
+    check(&open(&engine), 1..4, LEN);
+    engine.export(false).unwrap();
+    drop(engine);
+    std::fs::remove_file(rig.file("b")).unwrap();
+    let engine = rig.import();
+    check(&open(&engine), 1..4, LEN);
+    engine.export(false).unwrap();
 }
 
 /// Waits until the pool's vdevs are these, and the device `new` has everything.

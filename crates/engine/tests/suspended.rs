@@ -10,6 +10,7 @@ use cenote_engine::{Attach, Engine, EngineError, EngineOptions, Replayer};
 use cenote_pool::error::ImportError;
 use cenote_pool::props::PropChange;
 use cenote_pool::{ImportOptions, discover};
+use cenote_vdev::VdevState;
 use cenote_vdev::inject::FaultyDevice;
 use cenote_zpl::{Replayed, Settings, Supervisor};
 use parking_lot::Mutex;
@@ -510,6 +511,35 @@ fn an_outage_damages_no_files() {
     assert_eq!(world.engine.pool().store().errors(), []);
     drop(fs);
     world.finish(3);
+}
+
+/// Errors of an outage fault no device that is back; later ones do.
+#[test]
+fn errors_of_an_outage_fault_no_device() {
+    let _turn = TURN.lock();
+    let world = world("mirror a b", 12);
+    world.engine.act_on_errors();
+    let fs = open(&world.engine);
+    world.suspend(&["a", "b"], Fault::Writes);
+    (0..12).for_each(|_| assert!(world.engine.resume().is_err()));
+    world.resume(&["a", "b"]);
+    let states = || {
+        let leaves = world.engine.pool().store().vdevs().leaves();
+        leaves.iter().map(|leaf| leaf.state()).collect::<Vec<_>>()
+    };
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(states(), [VdevState::Healthy; 2]);
+    world.is_whole(2);
+    // Not its labels.
+    world.each(&["a"], |device| device.fail(4 << 20..90 << 20));
+    until("the device is faulted", || {
+        world.engine.pool().store().drop_caches();
+        check(&fs, 0..4, LEN);
+        states()[0] == VdevState::Faulted
+    });
+    world.repair(&["a"]);
+    drop(fs);
+    world.finish(4);
 }
 
 /// Scrubs go on, and replacements end, when the pool goes on.

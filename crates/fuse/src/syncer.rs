@@ -17,7 +17,7 @@ use cenote_format::invariant::caught;
 use cenote_format::less;
 use cenote_zpl::Error;
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,6 +46,12 @@ const LOOK: Duration = Duration::from_millis(100);
 const MOST: usize = 4;
 /// Most threads of a mount, which may have many file systems.
 const MOST_OF_ALL: usize = 32;
+
+/// Most interrupts that are kept for requests that may wait later: as many as requests under way, and more.
+const MOST_EARLY: usize = 256;
+
+/// Whether the pool of a program is suspended.
+type IsSuspended = Box<dyn Fn() -> bool + Send>;
 
 /// What to do when changes are on disk, or could not be written.
 type Answer = Box<dyn FnOnce(&Result<(), Error>) + Send>;
@@ -85,6 +91,8 @@ struct Queue {
     called: Vec<SyncHook>,
     /// Requests whose programs were interrupted while their pool was well: they wait on unless it is suspended.
     interrupted: HashSet<u64>,
+    /// Interrupts of requests that did not wait yet, by their numbers, the latest last.
+    early: VecDeque<(u64, IsSuspended)>,
     /// A thread looks whether it is.
     watched: bool,
     threads: usize,
@@ -166,7 +174,13 @@ impl Syncer {
         let answer: Open = Arc::new(Mutex::new(Some(Box::new(answer))));
         queue.open.insert(number, answer.clone());
         queue.waiting.push(Waiter { number, hook: hook.clone(), object, answer });
+        let early = queue.early.iter().position(|(interrupted, _)| *interrupted == number);
+        let early = early.and_then(|at| queue.early.remove(at));
+        drop(queue);
         self.shared.more.notify_one();
+        if let Some((_, is_suspended)) = early {
+            self.interrupt(number, is_suspended);
+        }
     }
 
     /// The program that sent the request with this number was interrupted: if it waits, it waits no longer than until
@@ -175,6 +189,11 @@ impl Syncer {
         {
             let mut queue = self.shared.lock();
             if !queue.open.contains_key(&number) {
+                // It may be about to wait.
+                if queue.early.len() >= MOST_EARLY {
+                    queue.early.pop_front();
+                }
+                queue.early.push_back((number, Box::new(is_suspended)));
                 return;
             }
             queue.interrupted.insert(number);
@@ -387,12 +406,17 @@ mod tests {
             let suspended = suspended.clone();
             syncer.interrupt(number, move || suspended.load(Ordering::SeqCst));
         };
-        [7, 2].into_iter().for_each(interrupt);
+        // The last one waits only later.
+        [7, 2, 3].into_iter().for_each(interrupt);
+        let late = tx.clone();
+        syncer.wait(3, &stuck, None, move |r| late.send((3, r.is_ok())).unwrap());
         // The pool may be suspended only later.
         assert!(rx.recv_timeout(LOOK * 3).is_err());
         suspended.store(true, Ordering::SeqCst);
-        assert_eq!(rx.recv().unwrap(), (2, false));
-        (0..2).for_each(|_| go.send(()).unwrap());
+        let mut gone = [rx.recv().unwrap(), rx.recv().unwrap()];
+        gone.sort_unstable();
+        assert_eq!(gone, [(2, false), (3, false)]);
+        (0..3).for_each(|_| go.send(()).unwrap());
         assert_eq!(rx.recv().unwrap(), (1, true));
         drop((tx, syncer));
         assert!(rx.recv().is_err(), "each is answered once");

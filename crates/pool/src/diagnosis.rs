@@ -134,8 +134,8 @@ pub(crate) fn record(guid: u64, kind: Kind, bounds: &Bounds) -> Option<Verdict> 
     too_much.then(|| kind.verdict())
 }
 
-/// A leaf is healthy: what it has had counts no more.
-pub(crate) fn reset(guid: u64) {
+/// A leaf is healthy, or what it has had came from an outage: that counts no more.
+pub fn reset(guid: u64) {
     CASES.lock().retain(|(of, _), _| *of != guid);
 }
 

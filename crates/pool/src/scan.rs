@@ -437,6 +437,8 @@ pub struct RemovalStatus {
     pub copied: u64,
     /// Bytes that the mappings of all removed vdevs take.
     pub mapping_bytes: u64,
+    /// What it waits for, while it does; the engine of a pool that is imported for writing fills it in.
+    pub waits: Option<String>,
 }
 
 impl RemovalStatus {
@@ -461,6 +463,7 @@ impl RemovalStatus {
             to_copy,
             copied,
             mapping_bytes,
+            waits: None,
         }))
     }
 
@@ -483,12 +486,14 @@ impl RemovalStatus {
             }
             ScanState::Scanning => {
                 let done = 100.0 * self.copied as f64 / self.to_copy.max(1) as f64;
+                let waits = self.waits.as_ref().map(|why| format!("\n\twaiting: {why}"));
                 format!(
                     "remove: Evacuation of {} in progress since {start}\n\
-                     \t{} copied out of {}, {done:.2}% done",
+                     \t{} copied out of {}, {done:.2}% done{}",
                     self.vdev_name,
                     nicenum(self.copied),
-                    nicenum(self.to_copy)
+                    nicenum(self.to_copy),
+                    waits.unwrap_or_default()
                 )
             }
         };

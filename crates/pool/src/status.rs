@@ -39,6 +39,8 @@ pub struct PoolStatus {
     pub texts: Texts,
     /// The last scrub or resilver, if there was one.
     pub scan: Option<ScanStatus>,
+    /// Why the scan that is under way does not go on, while it does not; the engine fills it in as `replay`.
+    pub scan_waits: Option<String>,
     /// The last removal of a vdev.
     pub removal: Option<RemovalStatus>,
     /// The replay of intent logs that is under way; the engine of a pool that is imported for writing fills it in.
@@ -92,6 +94,7 @@ impl PoolStatus {
             scan,
             removal: RemovalStatus::load(pool)?,
             replay: None,
+            scan_waits: None,
             checkpoint: CheckpointStatus::load(pool)?,
             tree,
             error_count,

@@ -41,6 +41,8 @@ pub struct ScanBlock {
     pub at: Bookmark,
     /// Which of its DVAs.
     pub copy: usize,
+    /// It is the first copy of the block that is looked at: a block that is lost is one error, however many copies it has.
+    pub first: bool,
 }
 
 /// What came of a batch.
@@ -71,6 +73,8 @@ struct Read {
     dva: Dva,
     size: u64,
     header: bool,
+    /// Whether a lost block is an error here. A lost header is an error of its block.
+    first: bool,
 }
 
 impl Store {
@@ -102,6 +106,27 @@ impl Store {
 }
 
 impl Store {
+    /// Whether a block is lost for good: all devices with copies of it were read, and all copies are wrong. Of a gang block,
+    /// and of one on RAID-Z, that is not known.
+    pub fn is_lost(&self, bp: &BlockPointer, at: Bookmark) -> bool {
+        if bp.is_hole() || bp.is_gang() || check(bp, at).is_err() {
+            return false;
+        }
+        let tree = self.vdevs();
+        bp.dvas().all(|dva| {
+            let first = false;
+            let read = Read { bp: *bp, at, dva, size: bp.psize(), header: false, first };
+            let verify = read.verifier(self);
+            let checked = tree.check_many(&[read.request(&verify)]).pop();
+            let is_wrong = checked.is_some_and(|Checked { block, faults, .. }| {
+                let wrong = matches!(block, Err(VdevError::Checksum { .. }));
+                wrong && faults.iter().all(Fault::is_mismatch)
+            });
+            let simple = tree.top(dva.vdev.into()).is_some_and(|top| top.nparity() == 0);
+            is_wrong && simple && tree.has_all_devices(dva.vdev.into())
+        })
+    }
+
     /// Lists blocks that were read and make no sense.
     pub fn list_senseless(&self, blocks: Vec<Bookmark>) {
         let unreadable = blocks.into_iter().map(|at| Unreadable { at, mismatch: true, birth: 0 });
@@ -113,14 +138,16 @@ impl Batch<'_> {
     fn read(&mut self, blocks: &[ScanBlock]) {
         let mut reads = Vec::with_capacity(blocks.len());
         for block in blocks {
-            let ScanBlock { bp, at, copy } = *block;
+            let ScanBlock { bp, at, copy, first } = *block;
             if check(&bp, at).is_err() {
-                self.lost(&bp, at, copy == 0);
+                self.lost(&bp, at, first);
                 continue;
             }
             match bp.dva(copy) {
                 Some(dva) if dva.gang => self.gang(&bp, at, copy, &mut reads),
-                Some(dva) => reads.push(Read { bp, at, dva, size: bp.psize(), header: false }),
+                Some(dva) => {
+                    reads.push(Read { bp, at, dva, size: bp.psize(), header: false, first });
+                }
                 None => {}
             }
         }
@@ -143,7 +170,8 @@ impl Batch<'_> {
         let headers = |bp: &BlockPointer, reads: &mut Vec<Read>| {
             let size = Assembly::new(self.store, bp, at).header_size(bp);
             let dvas = bp.dvas().filter(|dva| dva.gang);
-            reads.extend(dvas.map(|dva| Read { bp: *bp, at, dva, size, header: true }));
+            let header = |dva| Read { bp: *bp, at, dva, size, header: true, first: false };
+            reads.extend(dvas.map(header));
         };
         if copy != 0 {
             return;
@@ -157,8 +185,11 @@ impl Batch<'_> {
                 headers(&part, reads);
                 continue;
             }
-            let (bp, size) = (part, part.psize());
-            reads.extend(part.dvas().map(|dva| Read { bp, at, dva, size, header: false }));
+            let (bp, size, head) = (part, part.psize(), part.dva(0));
+            reads.extend(part.dvas().map(|dva| {
+                let first = head == Some(dva);
+                Read { bp, at, dva, size, header: false, first }
+            }));
         }
     }
 
@@ -188,11 +219,14 @@ impl Batch<'_> {
             let (vdev, offset) = (request.vdev, request.offset);
             if let Some(block) = &found {
                 faults = self.tree.healed_by(vdev, offset, faults, block);
-            } else if read.is_first() {
+            } else if read.first {
                 let birth = request.txg;
                 self.unreadable.push(Unreadable { at: read.at, mismatch: is_wrong, birth });
             }
-            if self.func == ScanFunc::Resilver {
+            // What is lost for good can be given to no leaf.
+            if self.func == ScanFunc::Resilver
+                && (found.is_some() || !self.store.is_lost(&read.bp, read.at))
+            {
                 let (lacks, others) = self.tree.lacks_of(request, found.as_ref());
                 faults.extend(lacks);
                 left = others;
@@ -213,12 +247,6 @@ impl Batch<'_> {
 }
 
 impl Read {
-    /// Whether this is the first copy of a block: a block that is lost is one error, however many copies it has. A lost
-    /// header is an error of its block.
-    fn is_first(&self) -> bool {
-        !self.header && self.bp.dva(0) == Some(self.dva)
-    }
-
     fn verifier<'a>(&self, store: &'a Store) -> impl Fn(&Abd) -> bool + Sync + use<'a> {
         let (bp, header) = (self.bp, self.header);
         move |data: &Abd| match header {

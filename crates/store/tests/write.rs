@@ -556,6 +556,7 @@ fn a_vdev_joins() {
         allocator: 0,
         gang: false,
         near: None,
+        among: None,
     };
     let (_, before) = allocator.allocate(BIRTH, &two).unwrap();
     assert!(before.iter().all(|dva| dva.vdev == 0));

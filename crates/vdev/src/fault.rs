@@ -295,7 +295,14 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let (data, content) = (Abd::from_vec(vec![1; 512]), Content::Data);
-                let block = BlockWrite { vdev: 0, offset: 1 << 20, data, txg: 12, content };
+                let block = BlockWrite {
+                    vdev: 0,
+                    offset: 1 << 20,
+                    data,
+                    txg: 12,
+                    content,
+                    sides: Vec::new(),
+                };
                 assert!(t.write_many(&[block])[0].is_ok());
                 written.store(true, SeqCst);
             });

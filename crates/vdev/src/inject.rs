@@ -115,6 +115,8 @@ struct Faults {
     missing: bool,
     delay: Duration,
     hung: bool,
+    /// As `hung`, of reads.
+    reads_hung: bool,
     /// As `hung`, of requests to trim.
     trims_hung: bool,
     /// Batches and flushes that wait while it is hung.
@@ -187,6 +189,12 @@ impl FaultyDevice {
     /// Whether the device hangs: what arrives waits until it does no longer.
     pub fn set_hung(&self, hung: bool) {
         self.faults().hung = hung;
+        self.answers.notify_all();
+    }
+
+    /// Whether reads hang.
+    pub fn set_reads_hung(&self, hung: bool) {
+        self.faults().reads_hung = hung;
         self.answers.notify_all();
     }
 
@@ -268,7 +276,7 @@ impl Device for FaultyDevice {
 
     fn read_batch(&self, reqs: &mut [ReadReq]) {
         self.reads.fetch_add(reqs.len() as u64, Ordering::Relaxed);
-        self.pause();
+        self.pause_while(|faults| faults.hung || faults.reads_hung);
         self.inner.read_batch(reqs);
         let faults = self.faults();
         for req in reqs {

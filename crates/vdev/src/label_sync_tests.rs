@@ -125,7 +125,7 @@ fn a_crash_at_any_point_of_a_commit() {
     let data = |txg: u64| Abd::from_vec(vec![txg as u8; 512]);
     let block = |txg: u64| {
         let (data, content) = (data(txg), Content::Data);
-        BlockWrite { vdev: 0, offset: txg * 512, data, txg, content }
+        BlockWrite { vdev: 0, offset: txg * 512, data, txg, content, sides: Vec::new() }
     };
     let run = |power: &Arc<Power>| {
         let devices = powered(&start, power);

@@ -120,7 +120,7 @@ pub use surgery::Replaced;
 pub use suspend::Suspension;
 pub use tree::VdevTree;
 pub use vdev::Vdev;
-pub use write::BlockWrite;
+pub use write::{Asking, BlockWrite};
 
 use std::sync::Arc;
 

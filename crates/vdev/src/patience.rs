@@ -11,10 +11,40 @@
 use std::cell::Cell;
 use std::fmt;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long an impatient thread waits for a device.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How often a thread that waits for devices looks whether it still does.
+pub(crate) const LOOK: Duration = Duration::from_millis(50);
+
+/// How long devices are waited for.
+#[derive(Clone, Copy)]
+pub(crate) enum Patience<'a> {
+    /// So long.
+    Most(Duration),
+    /// Until this says that they are waited for no longer.
+    Until(&'a (dyn Fn() -> bool + Sync)),
+}
+
+impl Patience<'_> {
+    /// How long a thread waits at once, that began to then.
+    pub(crate) fn pause(self, begun: Instant) -> Duration {
+        match self {
+            Patience::Most(most) => most.saturating_sub(begun.elapsed()),
+            Patience::Until(_) => LOOK,
+        }
+    }
+
+    /// Whether devices are waited for no longer.
+    pub(crate) fn is_over(self, begun: Instant) -> bool {
+        match self {
+            Patience::Most(most) => begun.elapsed() >= most,
+            Patience::Until(ends) => ends(),
+        }
+    }
+}
 
 thread_local! {
     static IMPATIENT: Cell<bool> = const { Cell::new(false) };
@@ -65,7 +95,6 @@ mod tests {
     use crate::testing::{self, Leaf, checksum_errors};
     use crate::vdev::Kind;
     use crate::{BlockRead, VdevTree};
-    use std::time::Instant;
 
     const ROOM: usize = 4 << 20;
 
@@ -109,7 +138,8 @@ mod tests {
         let txg = 1;
         let (abd, content) =
             (cenote_format::abd::Abd::from_vec(block.clone()), crate::traffic::Content::Data);
-        let write = crate::BlockWrite { vdev: 0, offset: 0, data: abd, txg, content };
+        let write =
+            crate::BlockWrite { vdev: 0, offset: 0, data: abd, txg, content, sides: Vec::new() };
         tree.write_many(&[write]).pop().unwrap().unwrap();
         for hung in 0..4 {
             disks[hung].faults.set_hung(true);

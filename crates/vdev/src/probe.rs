@@ -112,13 +112,16 @@ impl Vdev {
         }
     }
 
-    /// Another device, or no device, in place of the leaf's: see the module's invariant.
-    fn replace(&self, opened: Opened) {
+    /// Another device, or no device, in place of the leaf's: see the module's invariant. `again`: what is not known to be durable
+    /// is written again, to all leaves of the vdev, which is noted already ([`VdevTree::lost_with_device`]).
+    fn replace(&self, opened: Opened, again: bool) {
         // What the device before was not known to keep, this one may lack.
         let mut written = self.written();
         written.write_failed();
-        let lost = written.flush_failed();
+        let lost = written.flush_failed().filter(|_| !again);
+        let repairs = written.take_repairs();
         drop(written);
+        self.lags(repairs);
         self.lags(lost.unwrap_or_default());
         self.set_opened(opened);
     }
@@ -250,7 +253,8 @@ impl VdevTree {
                 return;
             }
             leaf.faulted_by_hand.store(false, Relaxed);
-            let judge = &mut Judge { how, state_with: &state_with, committing: &committing };
+            let (state_with, committing) = (&state_with, &committing);
+            let judge = &mut Judge { tree: self, how, state_with, committing };
             any |= self.bring_back(leaf, judge);
         };
         assemble::for_each_leaf(self.root(), &mut look)?;
@@ -264,7 +268,7 @@ impl VdevTree {
     /// Brings one leaf back. Returns whether it is in use then.
     fn bring_back(&self, leaf: &Vdev, judge: &mut Judge<'_, '_>) -> bool {
         let Some(top) = self.above(leaf) else { return false };
-        let (held, before, device) = (judge.how.held, leaf.state(), leaf.device());
+        let (held, before) = (judge.how.held, leaf.state());
         if !held && is_last_hope(top, leaf) {
             leaf.set_state(VdevState::Degraded);
             return false;
@@ -274,13 +278,6 @@ impl VdevTree {
             false => reopen(leaf, judge),
         };
         leaf.tell_state(before);
-        let same = match (device, leaf.device()) {
-            (Some(before), Some(now)) => Arc::ptr_eq(&before, &now),
-            _ => false,
-        };
-        if held && !same {
-            self.lost_with_device(top);
-        }
         any
     }
 }
@@ -314,7 +311,7 @@ impl VdevTree {
             if spared {
                 leaf.faulted_by_hand.store(state == VdevState::Faulted, Relaxed);
                 let before = leaf.state();
-                leaf.replace(Opened { device: None, state });
+                leaf.replace(Opened { device: None, state }, false);
                 leaf.tell_state(before);
             }
             return spared;
@@ -375,6 +372,7 @@ fn above<'a>(root: &'a Arc<Vdev>, leaf: &Vdev) -> Option<&'a Arc<Vdev>> {
 
 /// Looks at the devices of one leaf.
 struct Judge<'a, 'b> {
+    tree: &'a VdevTree,
     how: &'a mut Reopen<'b>,
     state_with: StateOf<'a>,
     /// The uberblock of the group that is being committed, or was last.
@@ -415,6 +413,16 @@ impl Judge<'_, '_> {
         }
     }
 
+    /// Another device, or no device, in place of the leaf's: see [`Vdev::replace`].
+    fn replace(&self, leaf: &Vdev, opened: Opened) {
+        if self.how.held
+            && let Some(top) = self.tree.above(leaf)
+        {
+            self.tree.lost_with_device(top);
+        }
+        leaf.replace(opened, self.how.held);
+    }
+
     /// The device of a leaf, if nothing can have taken its place, as far as the system says.
     fn same(&self, leaf: &Vdev) -> Option<Arc<dyn Device>> {
         leaf.device().filter(|d| d.is_current() && d.writable() == self.how.writable)
@@ -449,13 +457,13 @@ fn take_back_needed(leaf: &Vdev, judge: &mut Judge<'_, '_>) -> bool {
     }
     // A block device is open for writing once at a time.
     if leaf.device().is_some_and(|device| device.is_there()) {
-        leaf.replace(Opened { device: None, state: (judge.state_with)(None) });
+        judge.replace(leaf, Opened { device: None, state: (judge.state_with)(None) });
     }
     let Some(device) = (judge.how.open)(leaf) else { return false };
     let Verdict { state, last, .. } = judge.look(&*device);
     let is_it = state.readable() && last >= expected && device.writable() == judge.how.writable;
     if is_it {
-        leaf.replace(Opened { device: Some(device), state });
+        judge.replace(leaf, Opened { device: Some(device), state });
     } else if state.readable() {
         tracing::error!(path = %device.path().display(), last, expected, "an older state");
     }
@@ -475,13 +483,13 @@ fn reopen(leaf: &Vdev, judge: &mut Judge<'_, '_>) -> bool {
         return true;
     }
     // A device is open for writing once at a time, so the old one goes first.
-    leaf.replace(Opened { device: None, state: (judge.state_with)(None) });
+    judge.replace(leaf, Opened { device: None, state: (judge.state_with)(None) });
     let Some(device) = (judge.how.open)(leaf) else { return false };
     let Verdict { state, missed, .. } = judge.look(&*device);
     leaf.lags(missed);
     // Others may want to write to what is not this leaf's.
     let kept = state.readable() || !device.writable();
-    leaf.replace(Opened { device: kept.then_some(device), state });
+    judge.replace(leaf, Opened { device: kept.then_some(device), state });
     state.readable()
 }
 
@@ -506,7 +514,14 @@ mod tests {
 
     fn write(tree: &VdevTree, txg: u64) -> bool {
         let data = Abd::from_vec(vec![txg as u8; 512]);
-        let block = BlockWrite { vdev: 0, offset: 512 * txg, data, txg, content: Content::Data };
+        let block = BlockWrite {
+            vdev: 0,
+            offset: 512 * txg,
+            data,
+            txg,
+            content: Content::Data,
+            sides: Vec::new(),
+        };
         tree.write_many(&[block])[0].is_ok()
     }
 
@@ -596,6 +611,59 @@ mod tests {
         leaves[1].faults.set_missing(true);
         assert!(write(&tree, 5));
         assert_eq!(states(&tree), [VdevState::Healthy, VdevState::Degraded]);
+    }
+
+    /// Has the first side of a mirror get another device in a suspended pool; `meanwhile` is done while it has no device.
+    fn get_another(tree: &VdevTree, other: &Leaf, writable: bool, meanwhile: &mut dyn FnMut()) {
+        let mut open = |_: &Vdev| {
+            meanwhile();
+            Some(other.faults.clone() as Arc<dyn Device>)
+        };
+        let (which, config) = (|_: &Vdev| true, |_: &Vdev| NvList::default());
+        let (which, config, open, doubt, txg, held) = (&which, &config, &mut open, true, 0, true);
+        let how = &mut Reopen { which, doubt, config, open, txg, writable, held };
+        let judge =
+            &mut Judge { tree, how, state_with: &|_| VdevState::Healthy, committing: &None };
+        assert!(tree.bring_back(&tree.leaves()[0], judge));
+    }
+
+    /// What was written to the device before is written to the one that took its place.
+    fn is_written_again(tree: &VdevTree, other: &Leaf) {
+        tree.recover().unwrap();
+        tree.flush_all().unwrap();
+        let at = (LABEL_START + 512) as usize;
+        assert_eq!(other.memory.bytes()[at..at + 512], [1; 512]);
+    }
+
+    #[test]
+    fn a_flush_while_a_device_comes_back_drops_nothing() {
+        let (tree, leaves) = mirror(2);
+        assert!(write(&tree, 1));
+        leaves[0].faults.set_missing(true);
+        let (other, mut flushed) = (Leaf::new(ROOM + LABEL_END as usize), None);
+        get_another(&tree, &other, true, &mut || flushed = Some(tree.flush_all()));
+        assert!(flushed.is_some_and(|flushed| flushed.is_err()));
+        is_written_again(&tree, &other);
+    }
+
+    #[test]
+    fn a_flush_that_fails_on_the_device_before_drops_nothing() {
+        let (tree, leaves) = mirror(2);
+        assert!(write(&tree, 1));
+        let other = Leaf::new(ROOM + LABEL_END as usize);
+        leaves[0].faults.fail_flushes(1);
+        leaves[0].faults.set_hung(true);
+        std::thread::scope(|scope| {
+            let flushing = scope.spawn(|| tree.flush_all());
+            while leaves[0].faults.waiting() == 0 {
+                std::thread::yield_now();
+            }
+            // A device that is open in another way is not asked.
+            get_another(&tree, &other, false, &mut || ());
+            leaves[0].faults.set_hung(false);
+            assert!(flushing.join().unwrap().is_err());
+        });
+        is_written_again(&tree, &other);
     }
 
     #[test]

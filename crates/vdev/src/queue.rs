@@ -41,10 +41,11 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc::channel;
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Instant;
 
 use crate::Alarm;
+use crate::patience::Patience;
 use crate::threads::{IoPool, Job, Threads, Work};
 use crate::tunables as t;
 use crate::vdev::Vdev;
@@ -389,7 +390,7 @@ pub(crate) fn run_for<W: LeafWork>(
     pool: &IoPool,
     priority: Priority,
     mut batches: Vec<W>,
-    patience: Option<Duration>,
+    patience: Option<Patience<'_>>,
 ) -> Vec<W> {
     waiting::begins();
     // The usual case, which costs no hand-over.
@@ -438,11 +439,14 @@ pub(crate) fn run_for<W: LeafWork>(
         take(&mut own, ticket.run());
     }
     let Some(patience) = patience else { return finished.into_iter().collect() };
-    let (until, mut back) = (Instant::now() + patience, Vec::new());
-    while let Ok(batch) = finished.recv_timeout(until.saturating_duration_since(Instant::now())) {
-        back.push(batch);
+    let (begun, mut back) = (Instant::now(), Vec::new());
+    loop {
+        match finished.recv_timeout(patience.pause(begun)) {
+            Ok(batch) => back.push(batch),
+            Err(RecvTimeoutError::Timeout) if !patience.is_over(begun) => {}
+            Err(_) => return back,
+        }
     }
-    back
 }
 
 #[cfg(test)]
@@ -455,6 +459,7 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::path::Path;
     use std::sync::atomic::AtomicUsize;
+    use std::time::Duration;
 
     const LONG: Duration = Duration::from_secs(60);
 

@@ -306,6 +306,17 @@ impl VdevTree {
         Ok(())
     }
 
+    /// Whether all leaves of a top-level vdev can be read; of one that was removed, all leaves of the tree.
+    pub fn has_all_devices(&self, vdev: u64) -> bool {
+        let Some(top) = self.top(vdev) else { return true };
+        let mut leaves = Vec::new();
+        match top.vdev_kind() {
+            Kind::Indirect => leaves = self.leaves(),
+            _ => top.collect_leaves(&mut leaves),
+        }
+        leaves.iter().all(|leaf| leaf.opened_state().readable())
+    }
+
     /// Whether a leaf of top-level vdev `vdev` may lack blocks of transaction group `txg` (`vdev_dtl_need_resilver`). What
     /// lay on a vdev that was removed may be on any of the others.
     pub fn needs_resilver(&self, vdev: u64, txg: u64) -> bool {

@@ -11,14 +11,14 @@
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use cenote_format::LABEL_START;
 use cenote_format::abd::Abd;
 
 use crate::device::ReadReq;
 use crate::events::{self, Happening, Operation};
-use crate::patience::{self, GaveUp};
+use crate::patience::{self, GaveUp, Patience};
 use crate::queue::{self, LeafWork, Priority};
 use crate::threads::{IoPool, Work};
 use crate::tunables;
@@ -33,13 +33,16 @@ pub(crate) struct Submit<'a> {
     pub pool: &'a IoPool,
     pub priority: Priority,
     /// How long devices are waited for; `None`: until they answer.
-    pub patience: Option<Duration>,
+    pub patience: Option<Patience<'a>>,
+    /// What fails counts as no error of its device: it was counted before.
+    pub quiet: bool,
 }
 
 impl<'a> Submit<'a> {
     /// For the calling thread.
     pub(crate) fn new(pool: &'a IoPool, priority: Priority) -> Submit<'a> {
-        Submit { pool, priority, patience: patience::of_thread() }
+        let patience = patience::of_thread().map(Patience::Most);
+        Submit { pool, priority, patience, quiet: false }
     }
 
     /// The same, with all the time that devices take.
@@ -110,7 +113,8 @@ fn perform(
     results: &mut [io::Result<Piece>],
 ) -> Vec<Range<usize>> {
     let mut failed = Vec::new();
-    let batches = split(reads, order, runs, submit.priority);
+    let mut batches = split(reads, order, runs, submit.priority);
+    batches.iter_mut().for_each(|batch| batch.quiet = submit.quiet);
     for done in queue::run_for(submit.pool, submit.priority, batches, submit.patience) {
         for (run, req) in done.runs.into_iter().zip(done.reqs) {
             match req.take() {
@@ -164,6 +168,8 @@ struct Batch {
     /// How many of them the device has at once, as the queue counts.
     active: usize,
     class: Priority,
+    /// See [`Submit::quiet`].
+    quiet: bool,
 }
 
 /// Makes one batch for each leaf, or several where its device gains from that, or the class has a smaller
@@ -189,7 +195,8 @@ fn split(reads: &[LeafRead], order: &[usize], runs: Vec<Run>, priority: Priority
         };
         for (runs, active) in pieces {
             let reqs = runs.iter().map(|r| request(&leaf, r)).collect();
-            batches.push(Batch { leaf: leaf.clone(), runs, reqs, active, class: priority });
+            let (leaf, class, quiet) = (leaf.clone(), priority, false);
+            batches.push(Batch { leaf, runs, reqs, active, class, quiet });
         }
     }
     batches
@@ -301,7 +308,7 @@ impl Work for Batch {
             }
             self.leaf.suspected();
             // The members of an aggregated read are going to be read again.
-            let counts = run.members.len() == 1;
+            let counts = run.members.len() == 1 && !self.quiet;
             self.leaf.stats.reads.failed(counts);
             if let (true, Some(Err(why))) = (counts, &req.result) {
                 let (offset, size) = (req.offset, req.len as u64);

@@ -267,7 +267,14 @@ mod tests {
         let write = |offset| {
             let data = cenote_format::abd::Abd::from(vec![7; 512]);
             let content = crate::traffic::Content::Data;
-            let block = crate::write::BlockWrite { vdev: 0, offset, data, txg: 9, content };
+            let block = crate::write::BlockWrite {
+                vdev: 0,
+                offset,
+                data,
+                txg: 9,
+                content,
+                sides: Vec::new(),
+            };
             tree.write_many(&[block]).remove(0)
         };
         leaves[1].faults.fail_writes(0..u64::MAX);

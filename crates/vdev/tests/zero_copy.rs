@@ -62,6 +62,7 @@ fn blocks_go_from_their_buffers_to_the_files() {
         data: kinds[i % 3].clone(),
         txg: 5,
         content: Content::Data,
+        sides: Vec::new(),
     };
     let blocks: Vec<BlockWrite> = (0..30).map(block).collect();
     let before = copies();

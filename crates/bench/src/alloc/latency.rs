@@ -140,6 +140,7 @@ fn work(
             allocator: number,
             gang: false,
             near: None,
+            among: None,
         };
         let txg = txgs.hold();
         let (before, start) = (cpu_time(), Instant::now());

@@ -17,6 +17,7 @@ use cenote_command::clock::ctime;
 use cenote_command::outcome::{Outcome, Stop, usage};
 use cenote_dsl::Dataset;
 use cenote_dsl::human::{nicebytes, nicenum};
+use cenote_pool::scan::RemovalStatus;
 use cenote_pool::status::{ConfigTree, NameStyle, Texts, VdevLine};
 use cenote_pool::vdev_props::{Activity, Progress};
 use cenote_pool::{Pool, PoolStatus};
@@ -112,7 +113,10 @@ fn status_of(imported: &Imported, ctx: &mut Context) -> Option<(PoolStatus, bool
         }
     };
     let replay = imported.engine().and_then(|engine| engine.log_progress());
-    let status = PoolStatus { replay, ..status };
+    let waits = imported.engine().and_then(|engine| engine.removal_waits());
+    let removal = status.removal.map(|removal| RemovalStatus { waits, ..removal });
+    let scan_waits = imported.engine().and_then(|engine| engine.scan_waits());
+    let status = PoolStatus { replay, removal, scan_waits, ..status };
     let well = status.reason.is_healthy() && !imported.suspended();
     Some((status, well))
 }
@@ -214,7 +218,9 @@ fn print(
         text.titled(&format!("   see: https://openzfs.github.io/openzfs-docs/msg/{id}\n"));
     }
     let time = |seconds: u64| ctime(&ctx.caller, seconds);
-    let scan = s.scan.as_ref().map(|x| x.text(&time));
+    let waits = s.scan_waits.as_ref().filter(|_| s.scan.as_ref().is_some_and(|x| x.is_running()));
+    let waits = waits.map_or_else(String::new, |why| format!("\n\twaiting: {why}"));
+    let scan = s.scan.as_ref().map(|x| x.text(&time) + &waits);
     let removal = s.removal.as_ref().map(|x| x.text(&time));
     let checkpoint = s.checkpoint.as_ref().map(|x| x.text(&time));
     let replay = s.replay.as_ref().map(|x| format!("replay: {}", x.text()));

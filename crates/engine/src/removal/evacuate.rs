@@ -7,42 +7,63 @@
 //! sync task: space maps go, an indirect vdev takes the vdev's place  <───┘
 //! ```
 //!
-//! A thread asks for one sync task after the other. Each copies some of what is allocated beyond what is copied already, in
-//! the order of offsets, within its group: so nothing that is copied can change meanwhile. A block that is freed is either
+//! A thread reads what is allocated beyond what is copied already, in the order of offsets, and has a sync task write it
+//! elsewhere within its group; and so on. Nothing is allocated on the vdev any more, and nothing is written to what is. So
+//! what was read before the group is the same in it, as far as it is still allocated. A block that is freed is either
 //! copied or not, and is freed in both places then (`cenote_store::write`, `removing`). Pieces are what is allocated in a
-//! row, whatever blocks that are, up to [`REMOVE_MAX_SEGMENT`] bytes.
+//! row, whatever blocks that are, up to [`REMOVE_MAX_SEGMENT`] bytes. A group is held neither by a device that cannot be read nor
+//! by one that does not answer, and copies no longer than it frees ([`FREE_MIN_TIME_MS`]). The thread waits for such a device as
+//! long as it takes, unless its removal is over or it is to end. Meanwhile another removal may begin, also of the same vdev:
+//! what was read is copied for the removal that it was read for, or not at all.
 //!
-//! Until the end all is read where it always was. What fails to be copied is given back, and the task begins anew after
-//! a moment: what is mapped is on all devices of its new vdev. A crash leaves what the last group had copied.
+//! Until the end all is read where it always was. What fails to be copied is given back, and begins anew after
+//! a moment: what is mapped is on all devices of its new vdev. A vdev that did not take it is passed over for a while, as long
+//! as there is another one. What cannot be read is read again at growing distance, and counts as an error once. Meanwhile `zpool status` says what the removal waits for. A crash leaves what the last group had copied.
 //!
 //! A reader that began before the last group was on disk may follow a pointer to what was freed before it was copied. So the
 //! vdev is not given up while one is active.
 
+use super::top::allocated;
 use super::{Gone, leaves_left};
-use crate::space_write::config_of;
+use crate::space_write::{Evacuation, More, config_of};
 use crate::sync::count_feature;
 use crate::tunables::{REMOVAL_SUSPEND_PROGRESS, REMOVE_MAX_SEGMENT};
 use crate::{EngineError, Shared, SyncContext};
+use cenote_dmu::outside::Time;
 use cenote_dmu::write::OpenObjectSet;
+use cenote_dsl::tunables::FREE_MIN_TIME_MS;
 use cenote_dsl::write::{DslWriteError, Result as DslResult};
+use cenote_format::abd::Abd;
 use cenote_format::blkptr::Dva;
 use cenote_format::invariant;
 use cenote_pool::indirect::Segment;
 use cenote_pool::indirect::removing::{FINISHED, Removing};
 use cenote_store::alloc::{AllocError, Class, Request};
-use cenote_vdev::BlockWrite;
+use cenote_store::write::Copied;
 use cenote_vdev::traffic::Content;
+use cenote_vdev::{Asking, BlockWrite, IndirectMap, VdevError};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The name of the thread.
 const NAME: &str = "remove";
-/// Bytes that a group copies.
+/// Most bytes that a group copies.
 const AT_ONCE: u64 = 32 << 20;
+/// Least bytes that are read for one, where a device is slow.
+const LEAST_AT_ONCE: u64 = 1 << 20;
+/// Bytes and pieces after which a batch of reads or writes is full.
+const BATCH: (u64, usize) = (4 << 20, 256);
 /// How long the thread waits after a task that came to nothing.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Most such pauses in a row.
 const MOST_PAUSES: u32 = 100;
+/// Pauses after the first read that failed; twice as many after each further one.
+const PAUSES_UNREAD: u32 = 20;
+/// How often they are doubled at most.
+const MOST_DOUBLED: u32 = 7;
+/// How long a vdev is passed over that has not taken what was written.
+const PASSED_OVER: Duration = Duration::from_secs(300);
 /// Tasks in a row that come to nothing, where everything happens in the calling threads.
 const TRIES: u32 = 8;
 
@@ -58,44 +79,138 @@ enum Step {
     Nothing,
 }
 
+/// A piece of the vdev.
+struct Piece {
+    start: u64,
+    end: u64,
+    /// What its sides have, as often as they differ.
+    sides: Vec<Abd>,
+}
+
+/// How the thread gets on with a removal.
+struct Course {
+    /// The removal: where what it copies is mapped.
+    of: Arc<dyn IndirectMap>,
+    /// Most bytes that are read for a task.
+    most: u64,
+    /// What lies below this offset was read before.
+    seen: u64,
+    /// Reads in a row that came to nothing.
+    unread: u32,
+    /// Vdevs that have not taken what was written, and when.
+    refused: Vec<(u64, Time)>,
+}
+
+impl Course {
+    fn new(copied: &Copied) -> Course {
+        let (of, refused) = (copied.mapping.clone(), Vec::new());
+        Course { of, most: AT_ONCE, seen: 0, unread: 0, refused }
+    }
+}
+
+/// Whether the removal that has `a` has `b`.
+fn is_same(a: &Arc<dyn IndirectMap>, b: &Arc<dyn IndirectMap>) -> bool {
+    std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b))
+}
+
+/// What a task copies.
+struct Ahead {
+    /// The removal that it was read for: where what that copies is mapped.
+    of: Arc<dyn IndirectMap>,
+    /// In order, and beyond what is copied.
+    pieces: Vec<Piece>,
+    /// Vdevs that are passed over.
+    refused: Vec<u64>,
+    /// A vdev that has not taken what was to be written.
+    refuses: Mutex<Option<u64>>,
+}
+
+/// A part of a piece that is still allocated.
+#[derive(Clone, Copy)]
+struct Part<'a> {
+    start: u64,
+    end: u64,
+    piece: &'a Piece,
+}
+
+/// Divides what comes in a row into batches.
+fn batches<T>(all: &[T], bytes: impl Fn(&T) -> u64) -> Vec<&[T]> {
+    let (mut sum, mut count) = (all.first().map_or(0, &bytes), 1);
+    let joins = |_: &T, next: &T| {
+        (sum, count) = (sum.saturating_add(bytes(next)), count + 1);
+        let joins = sum < BATCH.0 && count < BATCH.1;
+        if !joins {
+            (sum, count) = (bytes(next), 1);
+        }
+        joins
+    };
+    all.chunk_by(joins).collect()
+}
+
 impl Shared {
     /// Has a thread go on with the removal of a vdev, if there is one.
     pub(crate) fn wake_evacuation(self: &Arc<Self>) {
         self.evacuator.wake(self, NAME, |shared| shared.evacuate());
     }
 
-    /// Waits the longer the more tasks in a row came to nothing, but not once the thread is to end.
-    fn rest_from_evacuation(&self, in_vain: u32) {
-        for _ in 0..in_vain.min(MOST_PAUSES) {
-            if self.evacuator.is_stopped() {
+    /// Waits the longer the more tasks or reads in a row came to nothing, but not once the removal is over or the thread is to end. A call
+    /// to look again ends that.
+    fn rest_from_evacuation(&self, in_vain: u32, course: &Course) {
+        let pauses = match course.unread {
+            unread if unread > 0 && !self.options.deterministic => {
+                PAUSES_UNREAD << (unread - 1).min(MOST_DOUBLED)
+            }
+            _ => in_vain.min(MOST_PAUSES),
+        };
+        let pauses = if self.evacuator.take_call() { pauses.min(1) } else { pauses };
+        for _ in 0..pauses {
+            if self.has_ended(course) || self.evacuator.is_called() {
                 return;
             }
             std::thread::sleep(PAUSE);
         }
     }
 
+    /// Whether a removal is over, or the thread is to end.
+    fn has_ended(&self, course: &Course) -> bool {
+        let stopped = self.evacuator.is_stopped() || self.tx_state.closed().is_some();
+        let copied = || self.disk.writer.copied();
+        stopped || !copied().is_some_and(|copied| is_same(&copied.mapping, &course.of))
+    }
+
+    /// What the removal that is under way waits for, if it does.
+    pub(crate) fn note_removal_waits(&self, why: Option<String>) {
+        *self.removal_waits.lock() = why;
+    }
+
     /// Copies until the vdev has left, or its removal is cancelled.
     fn evacuate(&self) {
         let mut in_vain = 0;
+        let mut known: Option<Course> = None;
         loop {
             if self.evacuator.is_stopped() || self.tx_state.closed().is_some() {
                 return self.evacuator.ends();
             }
             // Without a vdev to copy no group is written for it.
-            if !self.disk.writer.is_removing() {
+            let Some(copied) = self.disk.writer.copied() else {
+                self.note_removal_waits(None);
                 if self.evacuator.is_over() {
                     return;
                 }
                 continue;
-            }
+            };
+            known = known.filter(|course| is_same(&course.of, &copied.mapping));
+            let course = known.get_or_insert_with(|| Course::new(&copied));
             if REMOVAL_SUSPEND_PROGRESS.is_on() {
                 if self.options.deterministic {
                     return self.evacuator.ends();
                 }
-                self.rest_from_evacuation(1);
+                std::thread::sleep(PAUSE);
                 continue;
             }
-            match self.step() {
+            let step = self.step(course, &copied);
+            self.note_removal_waits(step.as_ref().err().map(ToString::to_string));
+            match step {
                 Ok(Step::Nothing) if self.evacuator.is_over() => return,
                 Ok(Step::Nothing | Step::Left | Step::Copied) => in_vain = 0,
                 Ok(Step::Again) => in_vain += 1,
@@ -109,97 +224,256 @@ impl Shared {
             if self.options.deterministic && in_vain > TRIES {
                 return self.evacuator.ends();
             }
-            self.rest_from_evacuation(in_vain);
+            self.rest_from_evacuation(in_vain, course);
         }
     }
 
-    fn step(&self) -> Result<Step, EngineError> {
-        let change = |context: &mut SyncContext<'_>| match context.evacuate()? {
+    /// Reads on, and has a group copy what was read.
+    fn step(&self, course: &mut Course, copied: &Copied) -> Result<Step, EngineError> {
+        let (pieces, failed) = self.read_ahead(course, copied)?;
+        // A slow device has less to do at once.
+        let most = if failed.is_some() { course.most / 4 } else { course.most.saturating_mul(2) };
+        course.most = most.clamp(LEAST_AT_ONCE, AT_ONCE);
+        if let Some(why) = failed.filter(|_| pieces.is_empty()) {
+            course.unread = course.unread.saturating_add(1);
+            return Err(DslWriteError::Invalid(why.to_string()).into());
+        }
+        course.unread = 0;
+        let clock = &self.disk.outside.clock;
+        course.refused.retain(|(_, when)| clock.since(*when) < PASSED_OVER);
+        let refused = course.refused.iter().map(|(vdev, _)| *vdev).collect();
+        let (of, refuses) = (course.of.clone(), Mutex::default());
+        let ahead = Arc::new(Ahead { of, pieces, refused, refuses });
+        let theirs = ahead.clone();
+        let change = move |context: &mut SyncContext<'_>| match context.evacuate(&theirs)? {
             Step::Nothing if context.maps.evacuation().is_some() => context.finish_removal(),
             step => Ok(step),
         };
-        self.queue.run(&self.tx_state, change, |step| matches!(step, Step::Copied | Step::Left))
+        let is_done = |step: &Step| matches!(step, Step::Copied | Step::Left);
+        let done = self.queue.run(&self.tx_state, change, is_done);
+        if let Some(refuses) = ahead.refuses.lock().take() {
+            course.refused.retain(|(vdev, _)| *vdev != refuses);
+            course.refused.push((refuses, clock.now()));
+        }
+        done
+    }
+
+    /// Reads what is allocated beyond what is copied, in order: what was read, and why no more was.
+    ///
+    /// Errors: it is not known what is allocated.
+    fn read_ahead(
+        &self,
+        course: &mut Course,
+        copied: &Copied,
+    ) -> DslResult<(Vec<Piece>, Option<VdevError>)> {
+        let (vdev, most, tree) = (copied.vdev, course.most, self.disk.tree());
+        let sector = 1u64 << tree.top(vdev).map_or(9, |top| top.ashift().min(16));
+        let largest = REMOVE_MAX_SEGMENT.get().next_multiple_of(sector);
+        let (mut wanted, mut bytes) = (Vec::new(), 0u64);
+        let txg = self.tx_state.synced_txg();
+        let from = (vdev, copied.end);
+        allocated(&self.disk.allocator, txg, from, &mut |(mut start, end)| {
+            while start < end && bytes < most {
+                let size = largest.min(end - start).min(most - bytes);
+                wanted.push((start, size));
+                (start, bytes) = (start.saturating_add(size), bytes.saturating_add(size));
+            }
+            bytes >= most
+        })?;
+        let clock = &self.disk.outside.clock;
+        let (begun, time) = (clock.now(), Duration::from_millis(FREE_MIN_TIME_MS.get()));
+        let mut pieces = Vec::new();
+        // What was read before, and what was not.
+        let (old, new) = wanted.split_at(wanted.partition_point(|(start, _)| *start < course.seen));
+        let batches = [old, new].map(|part| batches(part, |(_, size)| *size));
+        for batch in batches.into_iter().flatten() {
+            let (Some(first), Some(last)) = (batch.first(), batch.last()) else { continue };
+            let again = first.0 < course.seen;
+            course.seen = course.seen.max(last.0.saturating_add(last.1));
+            let course = &*course;
+            let watch = |silent: Option<String>| {
+                if silent.is_some() {
+                    self.note_removal_waits(silent);
+                }
+                self.has_ended(course)
+            };
+            let watch: Option<&(dyn Fn(Option<String>) -> bool + Sync)> =
+                if self.options.deterministic { None } else { Some(&watch) };
+            let asking = Asking { watch, again };
+            for (read, (start, size)) in tree.read_sides(vdev, batch, asking).into_iter().zip(batch)
+            {
+                match read {
+                    Ok(sides) => {
+                        let (start, end) = (*start, start.saturating_add(*size));
+                        pieces.push(Piece { start, end, sides });
+                    }
+                    Err(why) => return Ok((pieces, Some(why))),
+                }
+            }
+            if self.has_ended(course) || clock.since(begun) >= time {
+                break;
+            }
+        }
+        Ok((pieces, None))
     }
 }
 
 impl SyncContext<'_> {
     /// Copies some of the vdev that is being removed. [`Step::Nothing`]: nothing is left to be copied.
-    fn evacuate(&mut self) -> DslResult<Step> {
-        let Some(evacuation) = self.maps.evacuation().cloned() else { return Ok(Step::Nothing) };
+    fn evacuate(&mut self, ahead: &Ahead) -> DslResult<Step> {
+        let Some(mut evacuation) = self.maps.evacuation().cloned() else {
+            return Ok(Step::Nothing);
+        };
+        // What was read is of another removal.
+        let of: Arc<dyn IndirectMap> = evacuation.mapping.clone();
+        if !is_same(&of, &ahead.of) {
+            return Ok(Step::Again);
+        }
         // The pool on disk keeps the vdev.
         if self.disk.frozen.leaves_out(self.tx.txg) {
             return Ok(Step::Again);
         }
-        let (id, from) = (evacuation.vdev, evacuation.mapping.max_offset);
-        let (mut ranges, mut bytes) = (Vec::new(), 0u64);
-        self.allocated_of(id, from, &mut |(start, end)| {
-            let end = end.min(start.saturating_add(AT_ONCE - bytes));
-            ranges.push((start, end));
-            bytes += end - start;
-            bytes >= AT_ONCE
+        let (id, from) = (evacuation.vdev, evacuation.mapping.end());
+        let until = ahead.pieces.last().map_or(0, |last| last.end);
+        let mut ranges = Vec::new();
+        self.allocated_of(id, from, &mut |range| {
+            ranges.push(range);
+            range.1 >= until
         })?;
         if ranges.is_empty() {
             return Ok(Step::Nothing);
         }
-        let mut segments = Vec::new();
-        let copied = ranges.into_iter().try_for_each(|range| self.copy(id, range, &mut segments));
-        let noted = copied.and_then(|()| {
-            let new = evacuation.with(self.tx.mos, self.tx.txg, &segments)?;
-            let removal = self.removal()?.ok_or(DslWriteError::NotFound)?;
-            let copied = removal.copied.saturating_add(bytes);
-            self.set_removal(&Removing { copied, ..removal })?;
-            self.tx.mos.check_change()?;
-            Ok(new)
-        });
-        match noted {
-            Ok(new) => {
-                self.publish(new);
+        let parts = parts(&ranges, &ahead.pieces);
+        let (segments, failed) = self.copy(id, &parts, ahead);
+        if segments.is_empty() {
+            return failed.map_or(Ok(Step::Again), |why| Err(DslWriteError::Invalid(why)));
+        }
+        let bytes = segments.iter().fold(0u64, |sum, s| sum.saturating_add(s.size));
+        match self.note(&evacuation, bytes, segments.clone()) {
+            Ok(more) => {
+                evacuation.grow(more);
+                self.publish(evacuation);
                 Ok(Step::Copied)
             }
             Err(e) => {
-                for segment in segments {
-                    let Segment { vdev, offset, size: asize, .. } = segment;
-                    let dva = Dva { vdev, offset, asize, gang: false };
-                    let back = self.disk.allocator.unallocate(self.tx.txg, &dva);
-                    invariant!(back.is_ok(), "{dva:?} cannot be given back: {back:?}");
-                }
+                self.give_back(&segments);
                 Err(e)
             }
         }
     }
 
-    /// Copies a range. `segments` gets what was allocated for it, also if the copying fails.
-    fn copy(
-        &self,
-        id: u64,
-        (mut at, end): (u64, u64),
-        segments: &mut Vec<Segment>,
-    ) -> DslResult<()> {
-        let tree = self.disk.tree();
-        let failed = |why: String| DslWriteError::Invalid(format!("vdev {id}: {why}"));
+    /// Notes in the pending MOS what was copied.
+    fn note(&mut self, to: &Evacuation, bytes: u64, segments: Vec<Segment>) -> DslResult<More> {
+        let more = to.write(self.tx.mos, self.tx.txg, segments)?;
+        let removal = self.removal()?.ok_or(DslWriteError::NotFound)?;
+        let copied = removal.copied.saturating_add(bytes);
+        self.set_removal(&Removing { copied, ..removal })?;
+        self.tx.mos.check_change()?;
+        Ok(more)
+    }
+
+    /// Gives back what was allocated in this group.
+    fn give_back(&self, segments: &[Segment]) {
+        for Segment { vdev, offset, size, .. } in segments.iter().copied() {
+            let dva = Dva { vdev, offset, asize: size, gang: false };
+            let back = self.disk.allocator.unallocate(self.tx.txg, &dva);
+            invariant!(back.is_ok(), "{dva:?} cannot be given back: {back:?}");
+        }
+    }
+
+    /// Copies parts of pieces, as long as there is time: where to, and why no more was.
+    fn copy(&self, id: u64, all: &[Part<'_>], ahead: &Ahead) -> (Vec<Segment>, Option<String>) {
+        let (clock, tree) = (&self.disk.outside.clock, self.disk.tree());
+        let (begun, time) = (clock.now(), Duration::from_millis(FREE_MIN_TIME_MS.get()));
         let sector = 1u64 << tree.top(id).map_or(9, |top| top.ashift().min(16));
-        let most = REMOVE_MAX_SEGMENT.get().next_multiple_of(sector);
-        while at < end {
-            let (vdev, offset, size) =
-                self.allocate((end - at).min(most), sector).map_err(|e| failed(e.to_string()))?;
+        let mut copied = Vec::new();
+        for batch in batches(all, |part| part.end - part.start) {
+            let (mut segments, mut blocks) = (Vec::new(), Vec::new());
+            let placed = batch.iter().try_for_each(|part| {
+                let among = self.takers(&ahead.refused, part.piece.sides.len())?;
+                self.place((part, sector), &among, &mut segments, &mut blocks)
+            });
+            let written = placed.and_then(|()| {
+                tree.write_moved(&blocks).map_err(|e| {
+                    if let VdevError::Write { vdev, .. } | VdevError::Io { vdev, .. } = &e {
+                        *ahead.refuses.lock() = Some(*vdev);
+                    }
+                    e.to_string()
+                })
+            });
+            if let Err(why) = written {
+                self.give_back(&segments);
+                return (copied, Some(format!("vdev {id}: {why}")));
+            }
+            copied.append(&mut segments);
+            if clock.since(begun) >= time {
+                break;
+            }
+        }
+        (copied, None)
+    }
+
+    /// Allocates room for a part, maybe in several places.
+    fn place(
+        &self,
+        (part, sector): (&Part<'_>, u64),
+        among: &[u64],
+        segments: &mut Vec<Segment>,
+        blocks: &mut Vec<BlockWrite>,
+    ) -> Result<(), String> {
+        let sides = &part.piece.sides;
+        let mut at = part.start;
+        while at < part.end {
+            let allocated = self.allocate(part.end - at, sector, among);
+            let (vdev, offset, size) = allocated.map_err(|e| e.to_string())?;
             segments.push(Segment { source: at, size, vdev, offset });
-            let sides = tree.read_sides(id, at, size).map_err(|e| failed(e.to_string()))?;
-            let data = sides.first().cloned().ok_or(DslWriteError::NotFound)?;
+            let slice = |side: &Abd| side.slice((at - part.piece.start) as usize, size as usize);
+            let mut sides: Vec<Abd> = sides.iter().filter_map(slice).collect();
+            let data = sides.first().cloned().ok_or("a piece was not read")?;
+            if sides.iter().all(|side| side.is_same(&data) || side.bytes() == data.bytes()) {
+                sides.clear();
+            }
             let (txg, content) = (self.tx.txg, Content::Data);
-            let block = BlockWrite { vdev: vdev.into(), offset, data, txg, content };
-            tree.write_sides(&block, &sides).map_err(|e| failed(e.to_string()))?;
+            blocks.push(BlockWrite { vdev: vdev.into(), offset, data, txg, content, sides });
             at = at.saturating_add(size);
         }
         Ok(())
     }
 
-    /// Allocates so many bytes in a row, or as many as there are: vdev, offset, size.
-    fn allocate(&self, size: u64, sector: u64) -> Result<(u32, u64, u64), AllocError> {
+    /// The vdevs that take a piece of so many different sides; such as have `refused` one only where there is no other.
+    fn takers(&self, refused: &[u64], sides: usize) -> Result<Vec<u64>, String> {
+        let (tree, allocator) = (self.disk.tree(), &self.disk.allocator);
+        let groups = allocator.groups().filter(|group| !group.is_passive());
+        let normal = groups.map(|group| group.vdev());
+        let normal = normal.filter(|vdev| allocator.class_of(*vdev) == Some(Class::Normal));
+        let all: Vec<(u64, usize)> =
+            normal.map(|vdev| (vdev, tree.sides_for_moves(vdev))).collect();
+        let whole: Vec<u64> =
+            all.iter().filter(|(_, n)| *n >= sides).map(|(vdev, _)| *vdev).collect();
+        if all.iter().all(|(_, sides)| *sides == 0) {
+            return Err("every other vdev has a device that takes no writes".into());
+        }
+        if whole.is_empty() {
+            return Err("its devices differ, and no other vdev has as many: scrub the pool".into());
+        }
+        let willing: Vec<u64> =
+            whole.iter().copied().filter(|vdev| !refused.contains(vdev)).collect();
+        Ok(if willing.is_empty() { whole } else { willing })
+    }
+
+    /// Allocates so many bytes in a row on one of some vdevs, or as many as there are: vdev, offset, size.
+    fn allocate(
+        &self,
+        size: u64,
+        sector: u64,
+        among: &[u64],
+    ) -> Result<(u32, u64, u64), AllocError> {
         let (allocator, mut psize) = (&self.disk.allocator, size);
         loop {
             let (copies, allocator_of, gang, near) = (1, 0, false, None);
-            let class = Class::Normal;
-            let request = Request { psize, copies, class, allocator: allocator_of, gang, near };
+            let (class, among) = (Class::Normal, Some(among));
+            let request =
+                Request { psize, copies, class, allocator: allocator_of, gang, near, among };
             match allocator.allocate(self.tx.txg, &request) {
                 Ok((_, dvas)) => match dvas.first() {
                     Some(dva) if dva.asize == psize => return Ok((dva.vdev, dva.offset, psize)),
@@ -235,7 +509,7 @@ impl SyncContext<'_> {
         };
         self.maps.free_vdev(self.tx.mos, txg, (id, of_top, true), &mut count)?;
         let known = self.removal()?.ok_or(DslWriteError::NotFound)?;
-        let spared = self.disk.writer.take_spared();
+        let spared = self.disk.writer.spared();
         let copied = known.copied.saturating_add(spared);
         let (state, end) = (FINISHED, self.tx.now);
         self.set_removal(&Removing { state, end, copied, prev: id, ..known })?;
@@ -245,11 +519,12 @@ impl SyncContext<'_> {
         self.record("vdev remove completed", &format!("{} vdev {id}", self.tx.pool))?;
         let now = self.altered_tree(&root, id, &mut |_, _| None, &|guid| guid)?;
         self.tx.mos.check_change()?;
-        let mapping = evacuation.mapping;
+        let mapping = evacuation.mapping.now();
         let bytes = mapping.memory();
         let set = now.set_indirect(id, Box::new(mapping));
         set.map_err(|e| DslWriteError::Invalid(e.to_string()))?;
         self.replace_tree(now, root)?;
+        self.disk.writer.take_spared();
         self.disk.writer.set_removing(None);
         self.maps.forget_vdev(id);
         self.maps.end_evacuation(true);
@@ -262,4 +537,22 @@ impl SyncContext<'_> {
         }
         Ok(Step::Left)
     }
+}
+
+/// The parts of pieces that are in `ranges`, as far as these are covered. Both are in order.
+fn parts<'a>(ranges: &[(u64, u64)], pieces: &'a [Piece]) -> Vec<Part<'a>> {
+    let mut parts = Vec::new();
+    let mut pieces = pieces.iter().peekable();
+    for (mut start, end) in ranges.iter().copied() {
+        while start < end {
+            while pieces.next_if(|piece| piece.end <= start).is_some() {}
+            let Some(piece) = pieces.peek().filter(|piece| piece.start <= start) else {
+                return parts;
+            };
+            let to = end.min(piece.end);
+            parts.push(Part { start, end: to, piece });
+            start = to;
+        }
+    }
+    parts
 }

@@ -18,6 +18,7 @@ use super::surgery::label_of_left;
 use super::task::EngineError;
 use super::{Disk, Engine, Shared};
 use cenote_format::nvlist::NvList;
+use cenote_pool::Pool;
 use cenote_pool::config;
 use cenote_pool::config_write::PoolConfig;
 use cenote_pool::devices::DeviceSet;
@@ -25,8 +26,9 @@ use cenote_pool::events::Sysevent;
 use cenote_store::alloc::Allocator;
 use cenote_vdev::{Vdev, VdevTree, init_labels};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Why a device was not removed.
 #[derive(Debug, thiserror::Error)]
@@ -158,6 +160,8 @@ pub(crate) struct Gone {
 /// How often, and how long each time, readers of a vdev that has left are waited for.
 const MOST_WAITS: u32 = 600;
 const WAIT: Duration = Duration::from_millis(50);
+/// How long devices that have left are waited for until they have their labels.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Shared {
     /// Has what is left to be done about vdevs that have left done by a thread. The group is on disk.
@@ -177,10 +181,11 @@ impl Shared {
     }
 
     /// Tells of vdevs that have left, in groups that are on disk, and lets go of their devices, whose labels say so. When this
-    /// returns it is done, whichever thread did it.
+    /// returns it is done, whichever thread did it. Readers and devices that do not answer are waited for a while: a thread
+    /// that still writes labels then has nothing but its own device, which is no longer of the pool.
     pub(crate) fn settle_gone(&self) {
         let _alone = self.settling.lock();
-        let gone = std::mem::take(&mut *self.gone.lock());
+        let (gone, mut told) = (std::mem::take(&mut *self.gone.lock()), Vec::new());
         for Gone { top, leaves, tree, .. } in gone {
             let view = self.view();
             let removed = Sysevent { vdev: Some(&top), ..Sysevent::of_pool("vdev_remove_dev") };
@@ -196,15 +201,39 @@ impl Shared {
             for left in leaves {
                 left.leaf.set_leaving(true);
                 let idle = self.is_let_go(&left.leaf);
-                let_go(view.devices(), left, idle);
+                match self.options.deterministic {
+                    true => let_go(&Arc::downgrade(view.devices()), left, idle),
+                    false => told.push(let_go_apart(&view, left, idle)),
+                }
+            }
+        }
+        let begun = Instant::now();
+        for done in told {
+            let rest = PATIENCE.saturating_sub(begun.elapsed());
+            if done.recv_timeout(rest) == Err(RecvTimeoutError::Timeout) {
+                tracing::warn!("a device that has left the pool does not answer");
             }
         }
     }
 }
 
+/// As [`let_go`], by a thread that keeps nothing else of the pool. What this returns hangs up when that is done.
+fn let_go_apart(view: &Pool, left: Left, idle: bool) -> Receiver<()> {
+    let (done, told) = mpsc::channel::<()>();
+    let (devices, alarm) = (Arc::downgrade(view.devices()), view.store().alarm());
+    let work = move || {
+        alarm.guard("labels", || let_go(&devices, left, idle));
+        drop(done);
+    };
+    if let Err(e) = std::thread::Builder::new().name("labels".into()).spawn(work) {
+        tracing::warn!("no thread to let go of a device: {e}");
+    }
+    told
+}
+
 /// Lets go of a device that has left. `idle`: it has no request any more where nothing is allocated; else its labels stay, so that
 /// no other pool takes it meanwhile.
-fn let_go(devices: &DeviceSet, Left { leaf, label }: Left, idle: bool) {
+fn let_go(devices: &Weak<DeviceSet>, Left { leaf, label }: Left, idle: bool) {
     // A device that is out of use may be another pool's by now, or hang.
     let device = leaf.device().filter(|_| idle && leaf.writable());
     if let (Some(device), Some(label)) = (device, &label)
@@ -213,6 +242,8 @@ fn let_go(devices: &DeviceSet, Left { leaf, label }: Left, idle: bool) {
         tracing::warn!(path = %device.path().display(), %error, "the labels stay");
     }
     leaf.retire();
+    // The pool may be closed by now.
+    let Some(devices) = devices.upgrade() else { return };
     devices.forget(leaf.guid());
     if config::flag(leaf.config(), "is_spare")
         && let Some(path) = config::path(leaf.config())

@@ -16,7 +16,7 @@ use cenote_pool::indirect::Mapping;
 use cenote_pool::indirect::removing::{CANCELED, Removing};
 use cenote_store::alloc::{Allocator, Class, Extent};
 use cenote_store::write::Copied;
-use cenote_vdev::{Vdev, VdevTree};
+use cenote_vdev::{IndirectMap, Vdev, VdevTree};
 use std::sync::Arc;
 
 /// What the config of a vdev has while it is being removed.
@@ -139,6 +139,11 @@ impl Engine {
         Err(RemoveError::Busy)
     }
 
+    /// What the removal of a vdev that is under way waits for, if it does.
+    pub fn removal_waits(&self) -> Option<String> {
+        self.shared.removal_waits.lock().clone()
+    }
+
     /// Cancels the removal that is under way: the vdev stays, and what was copied is freed (`spa_vdev_remove_cancel`).
     ///
     /// # Errors
@@ -163,38 +168,14 @@ impl SyncContext<'_> {
         Ok(set_removal(self.tx.mos, removal)?)
     }
 
-    /// What is allocated of a vdev from an offset on, metaslab by metaslab, until `enough` says so.
-    ///
-    /// # Errors
-    /// A space map cannot be read.
+    /// See [`allocated`]: as of the group that is being written.
     pub(super) fn allocated_of(
         &self,
         vdev: u64,
         from: u64,
         enough: &mut dyn FnMut((u64, u64)) -> bool,
     ) -> DslResult<()> {
-        let (allocator, txg) = (&self.disk.allocator, self.tx.txg);
-        let unreadable = |why: &str| DslWriteError::Invalid(format!("vdev {vdev}: {why}"));
-        let group = allocator.group(vdev).ok_or(DslWriteError::NotFound)?;
-        for metaslab in group.metaslabs().iter() {
-            let Extent { start, size, .. } = metaslab.extent();
-            let end = start.saturating_add(size);
-            if end <= from {
-                continue;
-            }
-            let loaded = allocator.load(vdev, metaslab.id());
-            let free = metaslab.free_after(txg).filter(|_| loaded);
-            let free = free.ok_or_else(|| unreadable("a space map cannot be read"))?;
-            let mut at = start;
-            for (free_start, free_end) in free.iter().chain([(end, end)]) {
-                let range = (at.max(from), free_start);
-                if range.0 < range.1 && enough(range) {
-                    return Ok(());
-                }
-                at = free_end;
-            }
-        }
-        Ok(())
+        allocated(&self.disk.allocator, self.tx.txg, (vdev, from), enough)
     }
 
     /// Whether what the pool holds fits into it without this vdev.
@@ -272,14 +253,15 @@ impl SyncContext<'_> {
             return Err(DslWriteError::Invalid(why.into()));
         }
         let (id, txg, outside) = (evacuation.vdev, self.tx.txg, &self.disk.outside);
-        let end = evacuation.mapping.max_offset;
+        let end = evacuation.mapping.end();
         let mut ranges = Vec::new();
         self.allocated_of(id, 0, &mut |(start, to)| {
             ranges.push((start, to.min(end)));
             to >= end
         })?;
         ranges.retain(|(start, to)| start < to);
-        let mapped = |range: &(u64, u64)| evacuation.mapping.pieces(range.0, range.1).is_some();
+        let mapped =
+            |(start, to): &(u64, u64)| evacuation.mapping.remap(*start, to - start).is_some();
         if !ranges.iter().all(mapped) {
             return Err(DslWriteError::Invalid("what was copied is not in the mapping".into()));
         }
@@ -311,10 +293,43 @@ impl SyncContext<'_> {
     }
 }
 
+/// What is allocated of a vdev from an offset on once group `txg` is on disk, metaslab by metaslab, until `enough` says so.
+///
+/// # Errors
+/// A space map cannot be read.
+pub(super) fn allocated(
+    allocator: &Arc<Allocator>,
+    txg: u64,
+    (vdev, from): (u64, u64),
+    enough: &mut dyn FnMut((u64, u64)) -> bool,
+) -> DslResult<()> {
+    let unreadable = |why: &str| DslWriteError::Invalid(format!("vdev {vdev}: {why}"));
+    let group = allocator.group(vdev).ok_or(DslWriteError::NotFound)?;
+    for metaslab in group.metaslabs().iter() {
+        let Extent { start, size, .. } = metaslab.extent();
+        let end = start.saturating_add(size);
+        if end <= from {
+            continue;
+        }
+        let loaded = allocator.load(vdev, metaslab.id());
+        let free = metaslab.free_after(txg).filter(|_| loaded);
+        let free = free.ok_or_else(|| unreadable("a space map cannot be read"))?;
+        let mut at = start;
+        for (free_start, free_end) in free.iter().chain([(end, end)]) {
+            let range = (at.max(from), free_start);
+            if range.0 < range.1 && enough(range) {
+                return Ok(());
+            }
+            at = free_end;
+        }
+    }
+    Ok(())
+}
+
 /// How far a vdev was copied, for the code that frees what is on it.
 pub(crate) fn copied(evacuation: &Evacuation) -> Copied {
-    let (vdev, mapping) = (evacuation.vdev, evacuation.mapping.clone());
-    Copied { vdev, end: mapping.max_offset, mapping: Arc::new(mapping) }
+    let mapping = evacuation.mapping.clone();
+    Copied { vdev: evacuation.vdev, end: mapping.end(), mapping }
 }
 
 fn removal_of(mos: &mut OpenObjectSet) -> Result<Option<Removing>, WriteError> {

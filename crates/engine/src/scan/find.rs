@@ -3,7 +3,7 @@
 //! Blocks that intent logs lead to are found with their data set, as far as an import has claimed them
 //! (`dsl_scan_zil`); others are not there for long.
 
-use super::position::{Current, Position, dataset};
+use super::position::{Current, Position, Unseen, dataset};
 use crate::tunables::{SCAN_MEM_LIM_FACT, physical_memory};
 use cenote_dmu::{Error, Tree};
 use cenote_dsl::traverse::{Mark, Place, Traversal, Visitor, read_root};
@@ -54,6 +54,8 @@ pub(super) struct Found {
     skipped: u64,
     /// Parts of trees that cannot be walked.
     unseen: u64,
+    /// Some of them may be readable once devices are back or answer.
+    hidden: bool,
     /// Those of them that no read has told of, as they were read and make no sense.
     senseless: Vec<Bookmark>,
     /// Pointers and data sets that were passed.
@@ -68,7 +70,7 @@ impl Found {
         let most = most.checked_shr(shorter).unwrap_or(0).max(LEAST_BLOCKS);
         let most_bytes = MOST_BYTES.checked_shr(shorter).unwrap_or(0).max(LEAST_BYTES);
         let (born, blocks, senseless) = ((phys.min_txg, phys.max_txg), Vec::new(), Vec::new());
-        let (bytes, examined, skipped, unseen, seen) = (0, 0, 0, 0, 0);
+        let (bytes, examined, skipped, unseen, seen, hidden) = (0, 0, 0, 0, 0, false);
         Found {
             func,
             born,
@@ -79,6 +81,7 @@ impl Found {
             examined,
             skipped,
             unseen,
+            hidden,
             senseless,
             seen,
         }
@@ -92,6 +95,27 @@ impl Found {
     /// How many parts of trees could not be walked.
     pub fn unseen(&self) -> u64 {
         self.unseen
+    }
+
+    /// Whether some of these may be readable later.
+    pub fn hides(&self) -> bool {
+        self.hidden
+    }
+
+    /// A block that leads to others cannot be read. What is lost for good, with all below it, can be given to no leaf.
+    fn miss(&mut self, store: &Store, bp: &BlockPointer, at: Bookmark) {
+        self.unseen += 1;
+        self.hidden |= !store.is_lost(bp, at);
+    }
+
+    fn miss_more(&mut self, unseen: Unseen) {
+        self.unseen += unseen.parts;
+        self.hidden |= unseen.hidden;
+    }
+
+    /// A part cannot be walked, and may be readable later.
+    fn miss_one(&mut self) {
+        self.miss_more(Unseen { parts: 1, hidden: true });
     }
 
     /// The blocks, and the places of what was read and makes no sense.
@@ -119,14 +143,17 @@ impl Found {
             ScanFunc::Resilver if gang => {
                 tree.root().children().iter().any(|top| tree.needs_resilver(top.id(), birth))
             }
+            // What makes no sense may be lacking anywhere.
             ScanFunc::Resilver => tree.needs_resilver(dva.vdev.into(), birth),
         };
+        let mut first = true;
         for (copy, dva) in (0..3).filter_map(|copy| Some((copy, bp.dva(copy)?))) {
             self.examined = self.examined.saturating_add(dva.asize);
             match needs(&dva) {
                 true => {
                     self.bytes = self.bytes.saturating_add(dva.asize);
-                    self.blocks.push(ScanBlock { bp: *bp, at, copy });
+                    let first = std::mem::take(&mut first);
+                    self.blocks.push(ScanBlock { bp: *bp, at, copy, first });
                 }
                 false => self.skipped = self.skipped.saturating_add(dva.asize),
             }
@@ -143,6 +170,7 @@ fn birth(bp: &BlockPointer) -> u64 {
 /// The blocks of one tree.
 struct Finder<'a> {
     found: &'a mut Found,
+    store: &'a Store,
     tree: &'a VdevTree,
     /// Blocks that were born up to this group belong to another tree.
     after: u64,
@@ -196,12 +224,14 @@ impl Visitor for Finder<'_> {
     fn damaged(
         &mut self,
         at: Bookmark,
-        _: &BlockPointer,
+        bp: &BlockPointer,
         why: Error,
     ) -> std::result::Result<(), ()> {
-        self.found.unseen += 1;
-        // Reads tell of blocks themselves.
-        if !matches!(why, Error::Block(_)) {
+        // Reads tell of blocks themselves. What was read and makes no sense stays so.
+        if matches!(why, Error::Block(_)) {
+            self.found.miss(self.store, bp, at);
+        } else {
+            self.found.unseen += 1;
             self.found.senseless.push(at);
         }
         Ok(())
@@ -229,7 +259,7 @@ pub(super) fn walk(
                     None => {
                         let (roots, unseen) = Position::roots(view);
                         *position = roots;
-                        walk.found.unseen += unseen;
+                        walk.found.miss_more(unseen);
                     }
                 }
             }
@@ -247,10 +277,10 @@ pub(super) fn walk(
                             now.mark = at;
                             continue;
                         }
-                        walk.found.unseen += Position::descend(view, now.ds, &phys, queue);
+                        walk.found.miss_more(Position::descend(view, now.ds, &phys, queue));
                     }
                     // The state names data sets that are there: it cannot be read.
-                    Ok(None) | Err(_) => walk.found.unseen += 1,
+                    Ok(None) | Err(_) => walk.found.miss_one(),
                 }
                 *current = None;
             }
@@ -291,13 +321,14 @@ impl Walk<'_> {
             self.found.add(self.tree, bp, Bookmark::root(objset));
         }
         let Ok(phys) = read_root(store, objset, bp) else {
-            self.found.unseen += 1;
+            self.found.miss(store, bp, Bookmark::root(objset));
             return None;
         };
         let after = after.max(self.found.born.0);
         let told = self.found.examined;
         let (tree, course) = (self.tree, self.course);
-        let mut finder = Finder { found: &mut *self.found, tree, after, resume, course, told };
+        let found = &mut *self.found;
+        let mut finder = Finder { found, store, tree, after, resume, course, told };
         let walked = Traversal::new(store, objset, resume, &mut finder).all(&phys);
         finder.tell();
         walked.err().map(|stopped| stopped.at)
@@ -306,10 +337,8 @@ impl Walk<'_> {
     /// The blocks of an intent log that waits to be replayed.
     fn intent_log(&mut self, objset: u64, bp: &BlockPointer) {
         let store = self.view.store();
-        let Ok(phys) = read_root(store, objset, bp) else {
-            self.found.unseen += 1;
-            return;
-        };
+        // The walk of the tree tells of it.
+        let Ok(phys) = read_root(store, objset, bp) else { return };
         let header = phys.zil;
         if header.claim_txg == 0 {
             return;
@@ -327,7 +356,7 @@ impl Walk<'_> {
         });
         // An import has claimed it up to a block that it could read.
         if matches!(end, zil::End::Unreadable | zil::End::Failed(_)) {
-            self.found.unseen += 1;
+            self.found.miss_one();
         }
     }
 }

@@ -71,8 +71,11 @@ use std::time::{Duration, Instant};
 const NAME: &str = "scan";
 /// How long a round waits after one that was let go, or failed; twice as long after each further one.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How often that is doubled at most.
+/// How often that is doubled at most after a round that was let go, and after one that failed.
 const MOST_DOUBLED: u32 = 8;
+const MOST_DOUBLED_FAILED: u32 = 14;
+/// Rounds that take longer than this are too long for what is freed meanwhile, however short they are to be.
+const SHORTEST: Duration = Duration::from_secs(1);
 /// Rounds in a row that may fail where nothing goes on meanwhile.
 const MOST_IN_VAIN: u32 = 100;
 
@@ -114,6 +117,8 @@ pub(crate) struct Scanner {
     astray: AtomicBool,
     /// A resilver is to begin if leaves lack something.
     due: AtomicBool,
+    /// Why the last round failed, if it did.
+    waits: Mutex<Option<String>>,
     /// A checkpoint is gone: what waited for that is still to be done.
     owed: AtomicBool,
     /// The last round of this scan was handed to the sync thread: what follows its end is still to be done.
@@ -139,15 +144,20 @@ impl Shared {
         let mut pace = Pace::default();
         loop {
             match self.round(&mut pace) {
-                Ok(Round::Done) => pace.in_vain = 0,
-                Ok(Round::LetGo) => self.rest(&mut pace),
-                Ok(Round::Nothing) if self.scanner.background.is_over() => return,
-                Ok(Round::Nothing) => pace.in_vain = 0,
+                Ok(Round::Done) => self.goes_well(&mut pace),
+                Ok(Round::LetGo) => self.rest(&mut pace, MOST_DOUBLED),
+                Ok(Round::Nothing) => {
+                    self.goes_well(&mut pace);
+                    if self.scanner.background.is_over() {
+                        return;
+                    }
+                }
                 Err(why) => {
-                    if pace.in_vain == 0 {
+                    if pace.in_vain == 0 || pace.in_vain > MOST_DOUBLED {
                         tracing::warn!("the scan waits: {why}");
                     }
-                    self.rest(&mut pace);
+                    *self.scanner.waits.lock() = Some(why.to_string());
+                    self.rest(&mut pace, MOST_DOUBLED_FAILED);
                 }
             }
             if self.options.deterministic
@@ -159,12 +169,18 @@ impl Shared {
         }
     }
 
-    /// Waits before a round is made once more, the longer the more often that was in vain. An order ends it. A call to look
-    /// again ([`Shared::wake_scan`]) shortens it once.
-    fn rest(&self, pace: &mut Pace) {
+    /// A round came to something, or there is nothing to be done.
+    fn goes_well(&self, pace: &mut Pace) {
+        pace.in_vain = 0;
+        *self.scanner.waits.lock() = None;
+    }
+
+    /// Waits before a round is made once more, the longer the more often that was in vain: the pause is doubled so often at most.
+    /// An order ends it. A call to look again ([`Shared::wake_scan`]) shortens it once.
+    fn rest(&self, pace: &mut Pace, most_doubled: u32) {
         let scanner = &self.scanner;
         let is_called = scanner.background.take_call();
-        let doubled = if is_called { 0 } else { pace.in_vain.min(MOST_DOUBLED) };
+        let doubled = if is_called { 0 } else { pace.in_vain.min(most_doubled) };
         let most = PAUSE.saturating_mul(1 << doubled);
         pace.in_vain = pace.in_vain.saturating_add(1);
         let (begun, orders) = (Instant::now(), scanner.orders.load(SeqCst));
@@ -269,20 +285,20 @@ impl Shared {
         if ends() {
             return Ok(Round::LetGo);
         }
-        let (totals, unseen) = (found.totals(), found.unseen());
+        let (totals, unseen, hides) = (found.totals(), found.unseen(), found.hides());
         let (blocks, senseless) = found.into_blocks();
         let issued = issue::issue(self, func, blocks, &reading, &ends, &progress);
         let Some(mut done) = issued.filter(|_| reading.is_safe() && !ends()) else {
             view.note_scan(|pass| pass.iter_mut().for_each(|pass| pass.ahead = [0; 4]));
             if !ends() {
-                pace.learn(None, most);
+                pace.learn(None, most.max(SHORTEST));
             }
             return Ok(Round::LetGo);
         };
         notes.confirm(&self.disk.store, &|| reading.is_safe());
         self.disk.store.list_senseless(senseless);
         drop(reading);
-        pace.learn(Some(clock.since(begun)), most);
+        pace.learn(Some(clock.since(begun)), most.max(SHORTEST));
         // What cannot be walked is an error, and mostly one of the blocks that cannot be read.
         done.errors = done.errors.max(unseen);
         if done.errors > 0 && self.disk.tree().has_outage() {
@@ -295,8 +311,7 @@ impl Shared {
         {
             tracing::warn!("what a scan wrote is not durable: {e}");
         }
-        let unseen = unseen > 0;
-        let end = Ended { view, position, totals, done, unseen, all, orders };
+        let end = Ended { view, position, totals, done, hides, all, orders };
         Ok(match self.note_round(end, phys)? {
             true => Round::Done,
             false => Round::LetGo,
@@ -365,8 +380,8 @@ struct Ended {
     /// Bytes found, and bytes of blocks that need not be read.
     totals: (u64, u64),
     done: Scanned,
-    /// A part of the pool could not be walked.
-    unseen: bool,
+    /// A part of the pool could not be walked, and may be readable later.
+    hides: bool,
     /// It was the last one.
     all: bool,
     /// [`Scanner::orders`] when it began.
@@ -436,7 +451,8 @@ impl Engine {
     pub fn awaits_resilver(&self) -> bool {
         let running = || {
             let phys = ScanPhys::load(self.pool().directory());
-            phys.is_ok_and(|phys| phys.is_some_and(|p| p.is_running() && p.is_resilver()))
+            // One that cannot be read may be under way.
+            phys.map_or(true, |phys| phys.is_some_and(|p| p.is_running() && p.is_resilver()))
         };
         // One that is due when the first has ended may have begun by then.
         running() || self.shared.scanner.due.load(SeqCst) || running()
@@ -445,7 +461,12 @@ impl Engine {
     /// Whether a scan is under way that is not paused.
     pub fn is_scanning(&self) -> bool {
         let phys = ScanPhys::load(self.pool().directory());
-        phys.is_ok_and(|phys| phys.is_some_and(|p| p.is_running() && !p.is_paused()))
+        phys.map_or(true, |phys| phys.is_some_and(|p| p.is_running() && !p.is_paused()))
+    }
+
+    /// Why the last round of the scan that is under way failed, if it did: it is made again.
+    pub fn scan_waits(&self) -> Option<String> {
+        self.shared.scanner.waits.lock().clone()
     }
 
     /// Goes on with what was under way when the pool was last in use, and begins a resilver if leaves lack something.

@@ -18,6 +18,7 @@ use cenote_format::encode::zap::{Key, Value};
 use cenote_format::{ByteOrder, Bytes, SECTOR};
 use cenote_pool::Pool;
 use cenote_pool::scan::{NO_DATASET, ScanPhys};
+use cenote_store::BlockError;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -81,9 +82,31 @@ fn pending(mos: &mut OpenObjectSet, ds: u64) -> WriteResult<Option<DslDatasetPhy
     Ok(Some(DslDatasetPhys::decode(&bonus)?))
 }
 
-/// The data sets of a view, and how many blocks of the MOS cannot be read in which others may be.
-fn datasets(view: &Pool, mut found: impl FnMut(u64, &DslDatasetPhys)) -> u64 {
-    let (mos, mut from, mut unseen) = (view.mos(), 1, 0);
+/// Parts of the pool that cannot be walked.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Unseen {
+    pub parts: u64,
+    /// Some of them may be readable later: devices did not give what there is.
+    pub hidden: bool,
+}
+
+impl Unseen {
+    fn add(&mut self, view: &Pool, why: &Error) {
+        self.parts += 1;
+        let stays = match why {
+            Error::Block(BlockError::Vdev { .. }) => false,
+            // One copy that is wrong is enough for that, whatever there is of others.
+            Error::Block(BlockError::Checksum { at, bp }) => view.store().is_lost(bp, *at),
+            Error::Block(_) => true,
+            _ => false,
+        };
+        self.hidden |= !stays;
+    }
+}
+
+/// The data sets of a view, and the blocks of the MOS that cannot be read in which others may be.
+fn datasets(view: &Pool, mut found: impl FnMut(u64, &DslDatasetPhys)) -> Unseen {
+    let (mos, mut from, mut unseen) = (view.mos(), 1, Unseen::default());
     while from < mos.max_object() {
         match mos.next_object(from) {
             Ok(Some(number)) => {
@@ -91,12 +114,12 @@ fn datasets(view: &Pool, mut found: impl FnMut(u64, &DslDatasetPhys)) -> u64 {
                 match dataset(mos, number) {
                     Ok(Some(phys)) => found(number, &phys),
                     Ok(None) => {}
-                    Err(_) => unseen += 1,
+                    Err(why) => unseen.add(view, &why),
                 }
             }
             Ok(None) => break,
-            Err(_) => {
-                unseen += 1;
+            Err(why) => {
+                unseen.add(view, &why);
                 from = mos.next_dnode_block(from);
             }
         }
@@ -162,8 +185,8 @@ impl Position {
         Position::of(phys, queue)
     }
 
-    /// Behind the MOS: the data sets that come from none. Also returns how many parts of the MOS cannot be read.
-    pub fn roots(view: &Pool) -> (Position, u64) {
+    /// Behind the MOS: the data sets that come from none. Also returns the parts of the MOS that cannot be read.
+    pub fn roots(view: &Pool) -> (Position, Unseen) {
         let mut queue = BTreeMap::new();
         let unseen = datasets(view, |number, phys| {
             if phys.prev_snap == 0 {
@@ -173,23 +196,23 @@ impl Position {
         (Position::Sets { current: None, queue }, unseen)
     }
 
-    /// Adds the data sets that come from data set `number` to a queue, now that it is done (`dsl_scan_visitds`). Returns how many parts
-    /// of the MOS cannot be read in which there may be others.
+    /// Adds the data sets that come from data set `number` to a queue, now that it is done (`dsl_scan_visitds`). Returns the parts
+    /// of the MOS that cannot be read in which there may be others.
     pub fn descend(
         view: &Pool,
         number: u64,
         ds: &DslDatasetPhys,
         queue: &mut BTreeMap<u64, u64>,
-    ) -> u64 {
+    ) -> Unseen {
         if ds.num_children == 0 {
-            return 0;
+            return Unseen::default();
         }
         if ds.next_snap != 0 {
             queue.insert(ds.next_snap, ds.creation_txg);
         }
         if let Some(clones) = clones(view.mos(), ds) {
             queue.extend(clones.into_iter().map(|clone| (clone, ds.creation_txg)));
-            return 0;
+            return Unseen::default();
         }
         datasets(view, |clone, phys| {
             if phys.prev_snap == number {

@@ -42,7 +42,7 @@ pub(super) struct Given {
     lacks: HashMap<u64, Lack>,
     /// Leaves, by guid, and groups of which they were not given a block.
     pub left: BTreeSet<(u64, u64)>,
-    /// A part of the pool could not be walked.
+    /// A part of the pool could not be walked, and may be readable later.
     pub unseen: bool,
     /// One of the errors in the state stands for leaves that are not given all.
     pub counted: bool,

@@ -226,8 +226,13 @@ impl Shared {
             self.scanner.due.store(true, SeqCst);
             *self.scanner.ending.lock() = Some(from);
         }
-        let noted = self.scan_task(move |shared, context| context.note_round(shared, ended))?;
-        if !noted {
+        let astray = self.scanner.astray.load(SeqCst);
+        let noted = self.scan_task(move |shared, context| context.note_round(shared, ended));
+        if noted.is_err() && astray {
+            // The position that was not put right is still on disk.
+            self.scanner.astray.store(true, SeqCst);
+        }
+        if !noted? {
             *self.scanner.ending.lock() = None;
             return Ok(false);
         }
@@ -260,7 +265,7 @@ impl Shared {
 impl SyncContext<'_> {
     fn note_round(&mut self, shared: &Shared, ended: Ended) -> Result<bool> {
         let now = self.scan_state()?;
-        let Ended { view, mut position, totals: (examined, skipped), done, unseen, all, orders } =
+        let Ended { view, mut position, totals: (examined, skipped), done, hides, all, orders } =
             ended;
         if shared.scanner.orders.load(SeqCst) != orders || !now.is_running() || now.is_paused() {
             return Ok(false);
@@ -270,7 +275,7 @@ impl SyncContext<'_> {
             if now.is_resilver() {
                 given.left.extend(done.left);
             }
-            given.unseen |= unseen;
+            given.unseen |= hides;
         }
         let phys = ScanPhys {
             examined: now.examined.saturating_add(examined),

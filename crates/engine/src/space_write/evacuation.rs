@@ -2,7 +2,8 @@
 //! `vdev_indirect_births_add_entry`).
 //!
 //! The mapping object grows with each group that copies: pieces in the order of their offsets on the vdev, in the object of
-//! counts a zero for each, and in the births object up to which offset the group came.
+//! counts a zero for each, and in the births object up to which offset the group came. In memory there is one mapping, which
+//! all share that look into it: a group costs what it adds.
 
 use super::map::{Maps, feature_uses, zap_u64};
 use super::mappings::{BLOCK, HALF_WORDS, WORDS};
@@ -14,6 +15,8 @@ use cenote_format::encode::zap::{Key, Value};
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
 use cenote_pool::indirect::{Mapping, Segment, births};
+use cenote_vdev::{IndirectMap, Remap};
+use parking_lot::RwLock;
 use std::sync::Arc;
 
 /// The feature that counts removed vdevs.
@@ -21,14 +24,44 @@ const REMOVAL: &str = "com.delphix:device_removal";
 /// Entry of the top ZAP: no count of what is obsolete was ever left out (`VDEV_TOP_ZAP_OBSOLETE_COUNTS_ARE_PRECISE`).
 const PRECISE: &str = "com.delphix:obsolete_counts_are_precise";
 
+/// What was copied so far.
+#[derive(Debug)]
+pub(crate) struct Grows(RwLock<Mapping>);
+
+impl Grows {
+    /// What is allocated below this offset is mapped.
+    pub fn end(&self) -> u64 {
+        self.0.read().max_offset
+    }
+
+    /// The mapping as it is now.
+    pub fn now(&self) -> Mapping {
+        self.0.read().clone()
+    }
+}
+
+impl IndirectMap for Grows {
+    fn remap(&self, offset: u64, size: u64) -> Option<Vec<Remap>> {
+        self.0.read().remap(offset, size)
+    }
+}
+
 /// See the head of the module.
 #[derive(Debug, Clone)]
 pub(crate) struct Evacuation {
     /// The vdev.
     pub vdev: u64,
     /// What was copied so far.
-    pub mapping: Mapping,
+    pub mapping: Arc<Grows>,
     /// The births object, and how many entries it has.
+    births: (u64, u64),
+}
+
+/// What a group adds to a mapping, as the pending MOS has it.
+pub(crate) struct More {
+    segments: Vec<Segment>,
+    max_offset: u64,
+    bytes_mapped: u64,
     births: (u64, u64),
 }
 
@@ -55,9 +88,10 @@ impl Evacuation {
         let (object, births) = (array(mos, words)?, array(mos, 1)?);
         let (max_offset, bytes_mapped, segments) = Default::default();
         let mapping = Mapping { object, max_offset, bytes_mapped, counts_object, segments };
-        let new = Evacuation { vdev, mapping, births: (births, 0) };
-        new.write_heads(mos)?;
-        Ok(new)
+        let births = (births, 0);
+        let head = Head { end: 0, bytes: 0, entries: 0 };
+        write_heads(mos, (object, counts_object), &head, births)?;
+        Ok(Evacuation { vdev, mapping: Arc::new(Grows(RwLock::new(mapping))), births })
     }
 
     /// Reads what a removal has that is under way. `config` is that of the vdev.
@@ -71,61 +105,52 @@ impl Evacuation {
         let mapping = Mapping::load(mos, config::number(config, "com.delphix:indirect_object"))?;
         let object = config::number(config, "com.delphix:indirect_births");
         let known = births(mos, object)?.len() as u64;
+        let mapping = Arc::new(Grows(RwLock::new(mapping)));
         Ok(Evacuation { vdev, mapping, births: (object, known) })
     }
 
     /// The numbers of the mapping object and the births object.
     pub fn objects(&self) -> (u64, u64) {
-        (self.mapping.object, self.births.0)
+        (self.mapping.0.read().object, self.births.0)
     }
 
-    fn write_heads(&self, mos: &mut OpenObjectSet) -> Result<()> {
-        let m = &self.mapping;
-        let head = [m.max_offset, m.bytes_mapped, m.segments.len() as u64, m.counts_object];
-        let len = mos.dnode(m.object)?.bonus.len();
-        let mut bonus: Vec<u8> = head.iter().flat_map(|word| word.to_le_bytes()).collect();
-        bonus.truncate(len);
-        mos.set_bonus(m.object, WORDS, &bonus)?;
-        mos.set_bonus(self.births.0, WORDS, &self.births.1.to_le_bytes())
-    }
-
-    /// This one with more pieces, which come behind the others, in the pending MOS of group `txg`.
+    /// Writes more pieces, which come behind the others, into the pending MOS of group `txg`. [`Evacuation::grow`] makes them
+    /// known.
     ///
-    /// Errors: they do not; the MOS cannot be changed.
-    pub fn with(
-        &self,
-        mos: &mut OpenObjectSet,
-        txg: u64,
-        segments: &[Segment],
-    ) -> Result<Evacuation> {
-        let mut new = self.clone();
-        let Some(last) = segments.last() else { return Ok(new) };
-        let mapping = &mut new.mapping;
-        let known = mapping.segments.len() as u64;
-        let mut end = mapping.max_offset;
-        for segment in segments {
+    /// Errors: they do not come behind; the MOS cannot be changed.
+    pub fn write(&self, mos: &mut OpenObjectSet, txg: u64, segments: Vec<Segment>) -> Result<More> {
+        let mapping = self.mapping.0.read();
+        let (object, counts, known) =
+            (mapping.object, mapping.counts_object, mapping.segments.len() as u64);
+        let (mut end, mut bytes) = (mapping.max_offset, mapping.bytes_mapped);
+        for segment in &segments {
             if segment.source < end || segment.size == 0 {
-                return invalid(mapping.object, "pieces of a mapping are not in order");
+                return invalid(object, "pieces of a mapping are not in order");
             }
             end = segment.source.saturating_add(segment.size);
-            mapping.bytes_mapped = mapping.bytes_mapped.saturating_add(segment.size);
+            bytes = bytes.saturating_add(segment.size);
         }
-        mapping.max_offset = last.source.saturating_add(last.size);
-        mapping.segments.extend_from_slice(segments);
         let entries: Vec<u8> =
             segments.iter().flat_map(Segment::encode).flat_map(u64::to_le_bytes).collect();
-        let (object, counts) = (mapping.object, mapping.counts_object);
         mos.write(object, known.saturating_mul(Mapping::ENTRY_SIZE), &entries)?;
         if counts != 0 {
             mos.write(counts, known.saturating_mul(4), &vec![0; segments.len().saturating_mul(4)])?;
         }
-        let (births, count) = new.births;
-        let birth: Vec<u8> =
-            [new.mapping.max_offset, txg].iter().flat_map(|word| word.to_le_bytes()).collect();
+        let (births, count) = self.births;
+        let birth: Vec<u8> = [end, txg].iter().flat_map(|word| word.to_le_bytes()).collect();
         mos.write(births, count.saturating_mul(16), &birth)?;
-        new.births.1 = count.saturating_add(1);
-        new.write_heads(mos)?;
-        Ok(new)
+        let births = (births, count.saturating_add(1));
+        let head = Head { end, bytes, entries: known.saturating_add(segments.len() as u64) };
+        write_heads(mos, (object, counts), &head, births)?;
+        Ok(More { segments, max_offset: end, bytes_mapped: bytes, births })
+    }
+
+    /// The group that is being written has `more` in its MOS.
+    pub fn grow(&mut self, more: More) {
+        let mut mapping = self.mapping.0.write();
+        mapping.segments.extend(more.segments);
+        (mapping.max_offset, mapping.bytes_mapped) = (more.max_offset, more.bytes_mapped);
+        self.births = more.births;
     }
 
     /// Frees what a removal that is cancelled has in the pending MOS.
@@ -147,13 +172,39 @@ impl Evacuation {
             Maps::open(mos, txg, 1, &mut *count)?.free(map)?;
             count(mos, FEATURE, -1)?;
         }
-        if self.mapping.counts_object != 0 {
-            mos.free(self.mapping.counts_object)?;
+        let (object, counts) = {
+            let mapping = self.mapping.0.read();
+            (mapping.object, mapping.counts_object)
+        };
+        if counts != 0 {
+            mos.free(counts)?;
             count(mos, FEATURE, -1)?;
         }
-        mos.free(self.mapping.object)?;
+        mos.free(object)?;
         mos.free(self.births.0)
     }
+}
+
+/// What the head of a mapping says.
+struct Head {
+    end: u64,
+    bytes: u64,
+    entries: u64,
+}
+
+/// Writes the heads of a mapping object, which has an object of counts or 0, and of a births object with so many entries.
+fn write_heads(
+    mos: &mut OpenObjectSet,
+    (object, counts): (u64, u64),
+    head: &Head,
+    (births, known): (u64, u64),
+) -> Result<()> {
+    let words = [head.end, head.bytes, head.entries, counts];
+    let len = mos.dnode(object)?.bonus.len();
+    let mut bonus: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    bonus.truncate(len);
+    mos.set_bonus(object, WORDS, &bonus)?;
+    mos.set_bonus(births, WORDS, &known.to_le_bytes())
 }
 
 /// Creates an array of integers whose head has so many.

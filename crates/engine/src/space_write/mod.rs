@@ -74,7 +74,7 @@ mod vdev;
 
 pub use checkpoint::Discard;
 pub use dtl::{rewrite_dtls, write_dtls};
-pub(crate) use evacuation::Evacuation;
+pub(crate) use evacuation::{Evacuation, More};
 pub use loader::Loader;
 pub(crate) use mappings::config_of;
 pub use plan::{VdevPlan, plan, top_level_asize};

@@ -7,7 +7,7 @@ use crate::{Engine, Shared, SyncContext};
 use cenote_dsl::write::{DslWriteError, Result};
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::config;
-use cenote_pool::config_write::aux;
+use cenote_pool::config_write::{PoolConfig, aux};
 use cenote_pool::events::Sysevent;
 use cenote_pool::surgery;
 use cenote_vdev::{Vdev, VdevTree};
@@ -200,6 +200,20 @@ impl SyncContext<'_> {
         self.record("vdev attach", &message)?;
         let mut joined = self.config.clone();
         joined.vdev_tree = root;
+        let done = self.open_joined(attach, joined, (guid, top));
+        if done.is_err() && config::flag(&attach.new.leaf, "is_spare") {
+            spare::return_to_others(attach.new.device.as_ref(), &attach.new.leaf);
+        }
+        done
+    }
+
+    /// Writes the labels of a device that joins below `top`, and takes it into the tree. `joined`: the config with it.
+    fn open_joined(
+        &mut self,
+        attach: &Attach,
+        joined: PoolConfig,
+        (guid, top): (u64, u64),
+    ) -> Result<()> {
         create::write_label(&attach.new, &joined, top)
             .map_err(|e| DslWriteError::Invalid(format!("labels cannot be written: {e}")))?;
         let device = attach.new.device.clone();
@@ -207,9 +221,6 @@ impl SyncContext<'_> {
         let tree = self.altered_tree(&joined.vdev_tree, top, open, &|guid| guid)?;
         let usable = tree.find(guid).is_some_and(|leaf| leaf.state().readable());
         if !usable {
-            if config::flag(&attach.new.leaf, "is_spare") {
-                spare::return_to_others(device.as_ref(), &attach.new.leaf);
-            }
             return invalid("one or more devices is currently unavailable");
         }
         let lacks = tree.miss(guid, before_joining(self.tx.txg));

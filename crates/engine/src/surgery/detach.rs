@@ -33,7 +33,14 @@ impl Engine {
     /// # Errors
     /// It is not below such a vdev; something is on this device alone; the pool is suspended.
     pub fn detach(&self, leaf: u64, parent: Option<u64>) -> StdResult<(), EngineError> {
-        self.shared.detach(leaf, parent)
+        let left = self.shared.detach(leaf, parent);
+        if matches!(left, Err(EngineError::Dsl(_))) && self.waits_for_devices() {
+            // A block that only the leaf took may be held, as it was about to leave. It stays.
+            if let Err(why) = self.resume() {
+                tracing::info!("the pool stays suspended: {why}");
+            }
+        }
+        left
     }
 }
 

@@ -99,7 +99,8 @@ fn allocate(
 ) -> Result<BlockPointer, ChainError> {
     let psize = size as u64;
     let (copies, gang, near) = (1, false, None);
-    let request = Request { psize, copies, class: Class::Log, allocator: 1, gang, near };
+    let request =
+        Request { psize, copies, class: Class::Log, allocator: 1, gang, near, among: None };
     let (_, dvas) = disk.allocator.allocate(txg, &request)?;
     Ok(BlockPointer::new(&BlockProps {
         kind: DmuType::INTENT_LOG,
@@ -373,7 +374,7 @@ fn encode_all(
         let (txg, content) = (bp.logical_birth(), Content::Metadata);
         let write = |dva: Dva| {
             let (vdev, offset) = (dva.vdev.into(), dva.offset);
-            BlockWrite { vdev, offset, data: data.clone(), txg, content }
+            BlockWrite { vdev, offset, data: data.clone(), txg, content, sides: Vec::new() }
         };
         writes.push(bp.dvas().map(write).collect());
     }

@@ -186,13 +186,14 @@ impl Allocator {
         Ok(())
     }
 
-    /// From now on nothing is allocated from a vdev that is about to leave (`metaslab_group_passivate`). Threads that
-    /// allocate at this moment may still do so, in the groups that are open now.
+    /// From now on nothing is allocated from a vdev that is about to leave (`metaslab_group_passivate`), until
+    /// [`Allocator::activate`] was called as often as this. Threads that allocate at this moment may still do so, in the
+    /// groups that are open now.
     pub fn passivate(&self, vdev: u64) {
         self.set_passive(vdev, true);
     }
 
-    /// A vdev stays: it is allocated from again (`metaslab_group_activate`).
+    /// A vdev stays: it is allocated from again (`metaslab_group_activate`), unless another caller wants it passive.
     pub fn activate(&self, vdev: u64) {
         self.set_passive(vdev, false);
     }
@@ -200,7 +201,7 @@ impl Allocator {
     fn set_passive(&self, vdev: u64, passive: bool) {
         let layout = self.layout();
         let groups = layout.all_groups().filter(|group| group.vdev() == vdev);
-        groups.for_each(|group| group.passive.store(passive, Ordering::SeqCst));
+        groups.for_each(|group| group.set_passive(passive));
     }
 
     /// Whether nothing of a vdev is allocated, neither on disk nor in groups that are not written yet. Once that is so
@@ -242,7 +243,7 @@ impl Allocator {
     pub fn allocate(
         self: &Arc<Self>,
         txg: u64,
-        request: &Request,
+        request: &Request<'_>,
     ) -> Result<(Class, Vec<Dva>), AllocError> {
         let Request { psize, copies, class, .. } = *request;
         if psize == 0 || copies == 0 || copies > MAX_COPIES {
@@ -256,7 +257,7 @@ impl Allocator {
         self: &Arc<Self>,
         class: Class,
         txg: u64,
-        request: &Request,
+        request: &Request<'_>,
     ) -> Result<(Class, Vec<Dva>), AllocError> {
         for classes in [class.fallbacks(), Class::LAST_RESORT] {
             let before = self.disables(classes).ended;
@@ -290,7 +291,7 @@ impl Allocator {
         self: &Arc<Self>,
         class: Class,
         txg: u64,
-        request: &Request,
+        request: &Request<'_>,
         wait: Wait,
     ) -> Option<Vec<Dva>> {
         let layout = self.layout();
@@ -321,7 +322,7 @@ impl Allocator {
         self: &Arc<Self>,
         class: &ClassGroups,
         txg: u64,
-        request: &Request,
+        request: &Request<'_>,
         copies: &[Dva],
     ) -> Option<Dva> {
         use Choice::{Any, Apart, Far};
@@ -345,7 +346,7 @@ impl Allocator {
         for (choice, load) in order {
             for i in (first..first + count).map(|i| i % count) {
                 let group = class.groups.get(i)?;
-                if group.is_passive() {
+                if group.is_passive() || !request.allows(group.vdev()) {
                     continue;
                 }
                 let size = self.sizes.psize_to_asize(group.vdev(), request.psize)?;

@@ -57,7 +57,7 @@ pub fn embedded_log(count: usize, allocated: impl IntoIterator<Item = i64>) -> O
 
 /// What to allocate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct Request<'a> {
     /// Physical bytes.
     pub psize: u64,
     /// Copies: 1 to [`MAX_COPIES`](super::MAX_COPIES).
@@ -71,9 +71,16 @@ pub struct Request {
     pub gang: bool,
     /// The vdev to start at rather than the next in turn.
     pub near: Option<u64>,
+    /// The vdevs that may be allocated from, if not all may be.
+    pub among: Option<&'a [u64]>,
 }
 
-impl Request {
+impl Request<'_> {
+    /// Whether a vdev may be allocated from.
+    pub(super) fn allows(&self, vdev: u64) -> bool {
+        self.among.is_none_or(|vdevs| vdevs.contains(&vdev))
+    }
+
     /// Whether it is the writer of an intent log that allocates.
     pub(super) fn is_of_log(&self) -> bool {
         matches!(self.class, Class::Log | Class::EmbeddedLog)
@@ -104,7 +111,7 @@ impl ClassGroups {
     }
 
     /// The group to begin with: for a further copy the one after the last copy's.
-    pub(super) fn start(&self, request: &Request, copies: &[Dva]) -> Option<usize> {
+    pub(super) fn start(&self, request: &Request<'_>, copies: &[Dva]) -> Option<usize> {
         let find = |vdev: u64| self.groups.iter().position(|group| group.vdev() == vdev);
         let next = copies.last().and_then(|dva| find(dva.vdev.into())).map(|i| i + 1);
         let near = request.near.filter(|_| copies.is_empty()).and_then(find);
@@ -117,7 +124,7 @@ impl ClassGroups {
     }
 
     /// Moves the rotor on if group `i`, at which it stood, has had its share (`metaslab_class_rotate`).
-    pub(super) fn rotate(&self, request: &Request, copies: &[Dva], i: usize, size: u64) {
+    pub(super) fn rotate(&self, request: &Request<'_>, copies: &[Dva], i: usize, size: u64) {
         if request.near.is_some() || !copies.is_empty() {
             return;
         }

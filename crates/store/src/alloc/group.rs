@@ -37,7 +37,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use cenote_format::invariant;
@@ -231,8 +231,8 @@ pub struct Group {
     pub(super) aliquot: AtomicU64,
     /// Those that disable metaslabs, and those that need all.
     pub(super) disable_gate: DisableGate,
-    /// Nothing is allocated from it: its vdev is about to leave.
-    pub(super) passive: AtomicBool,
+    /// How many want that nothing is allocated from it, because its vdev is about to leave.
+    passive: AtomicU64,
 }
 
 impl Group {
@@ -263,7 +263,7 @@ impl Group {
             defer: Mutex::default(),
             aliquot: AtomicU64::new(0),
             disable_gate: DisableGate::default(),
-            passive: AtomicBool::new(false),
+            passive: AtomicU64::new(0),
         };
         group.join(0);
         let allocated = group.members().map(Metaslab::allocated).sum();
@@ -341,7 +341,13 @@ impl Group {
 
     /// Whether nothing is allocated from it ([`Allocator::passivate`](super::Allocator::passivate)).
     pub fn is_passive(&self) -> bool {
-        self.passive.load(Ordering::SeqCst)
+        self.passive.load(Ordering::SeqCst) > 0
+    }
+
+    /// See [`Allocator::passivate`](super::Allocator::passivate) and `activate`.
+    pub(super) fn set_passive(&self, passive: bool) {
+        let change = |count: u64| if passive { count.checked_add(1) } else { count.checked_sub(1) };
+        let _ = self.passive.fetch_update(Ordering::SeqCst, Ordering::SeqCst, change);
     }
 
     /// Whether nothing of it is allocated, neither on disk nor in a group that is not written yet.

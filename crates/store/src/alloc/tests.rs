@@ -18,8 +18,16 @@ use super::*;
 use crate::histogram::Histogram;
 use crate::rangetree::RangeTree;
 
-fn request(psize: u64) -> Request {
-    Request { psize, copies: 1, class: Class::Normal, allocator: 0, gang: false, near: None }
+fn request(psize: u64) -> Request<'static> {
+    Request {
+        psize,
+        copies: 1,
+        class: Class::Normal,
+        allocator: 0,
+        gang: false,
+        near: None,
+        among: None,
+    }
 }
 
 /// What should be so: ranges in use per vdev, live blocks, and what waits since which txg.
@@ -122,7 +130,7 @@ proptest! {
                 Op::Alloc(sectors, copies, class, allocator, later) => {
                     let class = classes[class as usize];
                     let psize = sectors * 512;
-                    let want = Request { psize, copies, class, allocator, gang: false, near: None };
+                    let want = Request { psize, copies, class, allocator, gang: false, near: None, among: None };
                     match a.allocate(txg + u64::from(later), &want) {
                         Ok((class, dvas)) => {
                             prop_assert_eq!(dvas.len(), copies);
@@ -683,6 +691,23 @@ fn replaced_layouts_are_let_go() {
 }
 
 #[test]
+fn a_request_chooses_among_vdevs() {
+    let (allocator, _) = allocator(&[
+        (Class::Normal, vdev(0, 20, 4)),
+        (Class::Normal, vdev(1, 20, 4)),
+        (Class::Normal, vdev(2, 20, 4)),
+    ]);
+    let from = |vdevs: &[u64]| {
+        let one = Request { among: Some(vdevs), ..request(64 << 10) };
+        let found = allocator.allocate(1, &one);
+        found.map(|(_, dvas)| dvas[0].vdev)
+    };
+    (0..20).for_each(|_| assert_eq!(from(&[1]).unwrap(), 1));
+    (0..20).for_each(|_| assert_ne!(from(&[0, 2]).unwrap(), 1));
+    assert!(from(&[]).is_err() && from(&[7]).is_err());
+}
+
+#[test]
 fn a_passive_vdev_gets_empty_and_leaves() {
     let (allocator, maps) =
         allocator(&[(Class::Normal, vdev(0, 20, 4)), (Class::Log, vdev(1, 20, 4))]);
@@ -700,6 +725,10 @@ fn a_passive_vdev_gets_empty_and_leaves() {
     assert!(!allocator.is_empty(1), "it is free when its group has it so");
     sync(&allocator, &maps, 2);
     assert!(allocator.is_empty(1));
+    // A second command wants the same, and the first one gives up.
+    allocator.passivate(1);
+    allocator.activate(1);
+    assert_eq!(allocator.allocate(3, &log).unwrap().1[0].vdev, 0);
     allocator.activate(1);
     let (_, again) = allocator.allocate(3, &log).unwrap();
     assert_eq!(again[0].vdev, 1);

@@ -129,7 +129,8 @@ impl<'a> DvaAllocation<'a> {
         copies: usize,
     ) -> Result<(Class, Vec<Dva>), AllocError> {
         let allocator = self.allocator;
-        let request = Request { psize, copies, class, allocator, gang: false, near: None };
+        let request =
+            Request { psize, copies, class, allocator, gang: false, near: None, among: None };
         let found = self.writer.allocator.allocate(self.txg, &request)?;
         self.taken.extend(&found.1);
         Ok(found)
@@ -139,7 +140,7 @@ impl<'a> DvaAllocation<'a> {
         let (txg, content) = (self.txg, self.props.content);
         self.writes.extend(dvas.iter().map(|dva| {
             let (vdev, offset) = (dva.vdev.into(), dva.offset);
-            BlockWrite { vdev, offset, data: data.clone(), txg, content }
+            BlockWrite { vdev, offset, data: data.clone(), txg, content, sides: Vec::new() }
         }));
     }
 

@@ -42,12 +42,22 @@ impl Writer {
         self.removing.0.lock().copied = copied;
     }
 
+    /// The vdev that is being removed, and how far it was copied.
+    pub fn copied(&self) -> Option<Copied> {
+        self.removing.0.lock().copied.clone()
+    }
+
     /// Whether a vdev is being removed.
     pub fn is_removing(&self) -> bool {
         self.removing.0.lock().copied.is_some()
     }
 
-    /// Bytes of the vdev that is being removed that were freed before they were copied, since the last call.
+    /// Bytes of the vdev that is being removed that were freed before they were copied, since they were last taken.
+    pub fn spared(&self) -> u64 {
+        self.removing.0.lock().spared
+    }
+
+    /// The same; they count from here again.
     pub fn take_spared(&self) -> u64 {
         std::mem::take(&mut self.removing.0.lock().spared)
     }

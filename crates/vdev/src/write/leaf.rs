@@ -15,6 +15,8 @@ pub(crate) struct Written {
     durable: u64,
     /// The transaction groups of the blocks written since; `None` if there were no blocks.
     blocks: Option<Range<u64>>,
+    /// The groups of blocks that were written anew where they were wrong or lacking.
+    repairs: Range<u64>,
     /// Whether the leaf lacks a block, since a write failed.
     failed: bool,
     flush_failures: u64,
@@ -36,6 +38,11 @@ impl Written {
             Some(all) if !all.is_empty() => all.start.min(txgs.start)..all.end.max(txgs.end),
             _ => txgs,
         });
+    }
+
+    /// Repairs of blocks of these groups begin or end.
+    pub(crate) fn mark_repairs(&mut self, txgs: Range<u64>) {
+        self.repairs = super::submit::join(self.repairs.clone(), txgs);
     }
 
     /// Writes of something else begin or end.
@@ -67,6 +74,7 @@ impl Written {
         self.durable = seen;
         if self.durable == self.now {
             self.blocks = None;
+            self.repairs = 0..0;
         }
     }
 
@@ -76,6 +84,11 @@ impl Written {
         self.kept = None;
         self.durable = self.now;
         self.blocks.take()
+    }
+
+    /// A flush failed: the groups of repairs that may be lost, which no other device is written with.
+    pub(crate) fn take_repairs(&mut self) -> Range<u64> {
+        std::mem::take(&mut self.repairs)
     }
 
     /// The flush of a probe succeeded.

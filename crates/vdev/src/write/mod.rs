@@ -18,7 +18,7 @@
 //!
 //! What was written is durable after [`VdevTree::flush_all`]. A flush that fails may have lost
 //! any write since the last one (the kernel drops pages that it cannot write, and says so once),
-//! so that leaf missed every transaction group written to it since. Blocks that were reported
+//! so that leaf missed every transaction group written to it since, unless that is written again. Blocks that were reported
 //! as written may then have lost more columns than their vdev can make up for, which is not
 //! known by block: if it *may* have happened (see `lossy`), the top-level vdev has *lost* data,
 //! and no flush of it succeeds before all that was written since the last one is written again
@@ -33,6 +33,8 @@
 //!   carry the marks of what they lack, which are looked at after that. Marks are taken off only by
 //!   a flush of the whole top-level vdev that began after they were made.
 //! - Flushes of a tree run one at a time.
+//! - Before a leaf of a suspended pool gets another device its top-level vdev counts as having lost data. So a flush that
+//!   finds nothing to be flushed there, or ends on the device before, drops nothing that is to be written again.
 //!
 //! Invariants: nothing is written outside a leaf's allocatable space; blocks start at a sector of
 //! their vdev and are filled up with zeros to a whole one. Blocks of one batch do not overlap.
@@ -57,6 +59,7 @@ use cenote_format::MAX_BLOCK;
 use cenote_format::abd::Abd;
 use cenote_format::label::Uberblock;
 
+use crate::device::Device;
 use crate::events::{self, Happening, Operation};
 use crate::queue::Priority;
 use crate::threads::{IoPool, Work};
@@ -67,6 +70,7 @@ use crate::{Alarm, Suspension, VdevError, mirror};
 
 pub(crate) use leaf::Written;
 use parity::Columns;
+pub use sides::Asking;
 pub(crate) use submit::submit;
 pub(crate) use submit::{LeafWrite, write_leaves};
 use unflushed::Unflushed;
@@ -84,6 +88,9 @@ pub struct BlockWrite {
     pub txg: u64,
     /// What it is counted as.
     pub content: Content,
+    /// What the leaves of a mirror get in turn, where that is not the same for all; `data` is the first of it. Else
+    /// nothing.
+    pub sides: Vec<Abd>,
 }
 
 /// What a tree has for writing.
@@ -96,7 +103,9 @@ pub(crate) struct Writer {
     pub writes: Meter,
     /// Flushes of devices that succeeded.
     flushes: AtomicU64,
-    /// Held during a flush: the top-level vdevs that lost data.
+    /// Held during a flush, and while the outcome of one is taken back.
+    flushing: Mutex<()>,
+    /// The top-level vdevs that lost data. Not held while a device is waited for.
     lost: Mutex<HashMap<u64, Lost>>,
     /// What was written since the last flush.
     unflushed: Unflushed,
@@ -118,6 +127,7 @@ impl Writer {
             pool: IoPool::new(alarm),
             writes: Meter::default(),
             flushes: AtomicU64::new(0),
+            flushing: Mutex::default(),
             lost: Mutex::default(),
             unflushed: Unflushed::default(),
             suspension: Arc::default(),
@@ -128,6 +138,9 @@ impl Writer {
         }
     }
 }
+
+/// Why a top-level vdev may have lost data of which a leaf has another device than when it was written.
+const ANOTHER: &str = "another device";
 
 /// A top-level vdev lost data.
 #[derive(Clone, Debug, Default)]
@@ -206,7 +219,7 @@ impl VdevTree {
         data: &Abd,
     ) -> Option<Vec<(Arc<Vdev>, u64, Abd)>> {
         let (data, content) = (data.clone(), Content::Repair);
-        let block = BlockWrite { vdev, offset, data, txg: 0, content };
+        let block = BlockWrite { vdev, offset, data, txg: 0, content, sides: Vec::new() };
         let columns = self.lay_out(std::slice::from_ref(&block)).pop()?.ok()?;
         Some(columns.into_parts().collect())
     }
@@ -245,7 +258,9 @@ impl VdevTree {
             let start = writes.len();
             let mut leaves = Vec::new();
             mirror::copies(&child, &mut leaves);
+            let mut sides = block.sides.iter().cycle();
             for leaf in leaves {
+                let data = sides.next().unwrap_or(&data);
                 if leaf.writable() {
                     let (data, txg, content) = (data.clone(), block.txg, block.content);
                     writes.push(LeafWrite { leaf, offset, data, txg, content });
@@ -289,7 +304,7 @@ impl VdevTree {
 
     /// Flushes the leaves below `tops`; each flush is added to `done`.
     fn flush_leaves(&self, tops: Vec<&Arc<Vdev>>, done: &mut Vec<Flush>) -> Result<(), VdevError> {
-        let mut lost = self.writer.lost.lock();
+        let _alone = self.writer.flushing.lock();
         let then = self.writer.unflushed.now();
         let mut leaves = Vec::new();
         tops.iter().for_each(|t| t.collect_leaves(&mut leaves));
@@ -298,7 +313,7 @@ impl VdevTree {
         let marked: Vec<u64> = leaves.iter().filter_map(marked).collect();
         let job = |leaf: Arc<Vdev>| {
             let seen = leaf.written().dirty()?;
-            Some(Flush { leaf, seen, result: Ok(()) })
+            Some(Flush::new(leaf, seen, Ok(())))
         };
         let jobs: Vec<Flush> = leaves.into_iter().filter_map(job).collect();
         let submitted: Vec<Arc<Vdev>> = jobs.iter().map(|j| j.leaf.clone()).collect();
@@ -307,11 +322,11 @@ impl VdevTree {
         for leaf in submitted {
             if !done.iter().any(|d| Arc::ptr_eq(&d.leaf, &leaf)) {
                 let result = Err(io::Error::other("the flush did not end"));
-                done.push(Flush { leaf, seen: 0, result });
+                done.push(Flush::new(leaf, 0, result));
             }
         }
-        let mut lacking: HashMap<u64, String> = HashMap::new();
-        for flush in done {
+        let (mut lacking, mut replaced) = (HashMap::<u64, String>::new(), Vec::new());
+        for flush in done.iter_mut() {
             self.writer.flushes.fetch_add(u64::from(flush.result.is_ok()), Relaxed);
             if flush.result.is_err() {
                 flush.leaf.suspected();
@@ -321,13 +336,30 @@ impl VdevTree {
             if let Some(why) = flush.finish() {
                 lacking.insert(flush.leaf.guid(), why);
             }
+            // What the device before did not keep, the one that took its place in a suspended pool does not have.
+            if self.suspension().why().is_some() && flush.is_of_another_device() {
+                let guid = flush.leaf.guid();
+                replaced.push(guid);
+                lacking.entry(guid).or_insert_with(|| ANOTHER.into());
+            }
         }
+        let mut lost = self.writer.lost.lock();
         for top in &tops {
             let mut below = Vec::new();
             top.collect_leaves(&mut below);
             let Some(why) = below.iter().find_map(|l| lacking.get(&l.guid())) else { continue };
+            let is_below = |leaf: &Arc<Vdev>| below.iter().any(|l| Arc::ptr_eq(l, leaf));
             let lacks = |l: &Vdev| lacking.contains_key(&l.guid()) || marked.contains(&l.guid());
-            note_lost(top, &lacks, why, &mut lost);
+            let recovers = match below.iter().any(|leaf| replaced.contains(&leaf.guid())) {
+                true => {
+                    note(&mut lost, top.id(), ANOTHER);
+                    true
+                }
+                false => note_lost(top, &lacks, why, &mut lost),
+            };
+            for flush in done.iter().filter(|flush| !recovers && is_below(&flush.leaf)) {
+                flush.leaf.lags(flush.lost.clone());
+            }
         }
         for top in tops.iter().filter(|top| !lost.contains_key(&top.id())) {
             self.writer.unflushed.flushed(top.id(), then);
@@ -343,7 +375,10 @@ impl VdevTree {
     /// # Errors
     /// It could not be written: they still lack it.
     pub fn recover(&self) -> Result<(), VdevError> {
+        // A flush that is under way may find more.
+        let alone = self.writer.flushing.lock();
         let lost = self.writer.lost.lock().clone();
+        drop(alone);
         for (id, known) in lost {
             let blocks = self.writer.unflushed.of(id);
             let written = self.write_many_as(Priority::AsyncWrite, &blocks);
@@ -353,6 +388,8 @@ impl VdevTree {
                 blocks = blocks.len(),
                 "what may have been lost is written again"
             );
+            // A flush that began before that does not make it durable.
+            let _alone = self.writer.flushing.lock();
             let mut lost = self.writer.lost.lock();
             // Another flush that failed meanwhile may have lost some of that.
             if lost.get(&id).is_some_and(|now| now.times == known.times) {
@@ -362,9 +399,10 @@ impl VdevTree {
         Ok(())
     }
 
-    /// A leaf of `top` has another device than before: what it was not known to keep is written again.
+    /// A leaf of `top` is about to have another device than before: what it is not known to keep is written again, and no flush
+    /// that ends before that succeeds. Waits for no flush that is under way.
     pub(crate) fn lost_with_device(&self, top: &Vdev) {
-        note(&mut self.writer.lost.lock(), top.id(), "another device");
+        note(&mut self.writer.lost.lock(), top.id(), ANOTHER);
     }
 
     /// What of the pool waits for devices.
@@ -377,19 +415,22 @@ impl VdevTree {
     /// which it did not if its file system is full; while another flush runs this one is left to it, and so soon after
     /// one that succeeded no flush is made. As what a probe asks, this counts as no error of its own.
     pub(crate) fn fails_to_flush(&self, top: &Arc<Vdev>, leaf: &Arc<Vdev>) -> bool {
-        let Some(mut lost) = self.writer.lost.try_lock() else { return false };
+        let Some(_alone) = self.writer.flushing.try_lock() else { return false };
         if leaf.written().kept_lately() {
             return false;
         }
         let Some(seen) = leaf.written().dirty() else { return false };
-        let mut flush = Flush { leaf: leaf.clone(), seen, result: Ok(()) };
+        let mut flush = Flush::new(leaf.clone(), seen, Ok(()));
         flush.run();
         if flush.result.is_err() {
             // The others were not flushed: the next flush of all counts this one's blocks as missing here.
             leaf.written().write_failed();
         }
         if let Some(why) = flush.finish() {
-            note_lost(top, &|l: &Vdev| l.guid() == leaf.guid(), &why, &mut lost);
+            let lacks = |l: &Vdev| l.guid() == leaf.guid();
+            if !note_lost(top, &lacks, &why, &mut self.writer.lost.lock()) {
+                leaf.lags(flush.lost.clone());
+            }
         }
         match flush.result {
             Ok(()) => leaf.written().kept(),
@@ -439,13 +480,21 @@ fn lossy(vdev: &Vdev, lacks: &dyn Fn(&Vdev) -> bool) -> bool {
     }
 }
 
-/// Notes that a top-level vdev lost data, if it may have: see [`lossy`].
-fn note_lost(top: &Vdev, lacks: &dyn Fn(&Vdev) -> bool, why: &str, lost: &mut HashMap<u64, Lost>) {
-    if lossy(top, lacks) {
+/// Notes that a top-level vdev lost data, if it may have: see [`lossy`]. Returns whether it did. What was written is
+/// written to all its leaves again then ([`VdevTree::recover`]), and marks what leaves lack that do not take it.
+fn note_lost(
+    top: &Vdev,
+    lacks: &dyn Fn(&Vdev) -> bool,
+    why: &str,
+    lost: &mut HashMap<u64, Lost>,
+) -> bool {
+    let is_lossy = lossy(top, lacks);
+    if is_lossy {
         top.stats.writes.error();
         tracing::error!(vdev = ?top, why, "written data may be lost");
         note(lost, top.id(), why);
     }
+    is_lossy
 }
 
 /// Notes that the top-level vdev with this id lost data.
@@ -512,9 +561,17 @@ struct Flush {
     /// The write that the leaf had got to: see [`Written::dirty`].
     seen: u64,
     result: io::Result<()>,
+    /// What was flushed.
+    device: Option<Arc<dyn Device>>,
+    /// The groups of blocks that may be lost on the leaf.
+    lost: Range<u64>,
 }
 
 impl Flush {
+    fn new(leaf: Arc<Vdev>, seen: u64, result: io::Result<()>) -> Flush {
+        Flush { leaf, seen, result, device: None, lost: 0..0 }
+    }
+
     /// Counts an error.
     fn count(&self) {
         if let Err(error) = &self.result {
@@ -523,17 +580,27 @@ impl Flush {
         }
     }
 
+    /// Whether a device failed that is not the leaf's any more.
+    fn is_of_another_device(&self) -> bool {
+        let now = self.leaf.device();
+        let same = self.device.as_ref().zip(now.as_ref()).is_some_and(|(a, b)| Arc::ptr_eq(a, b));
+        self.result.is_err() && !same && self.device.is_some()
+    }
+
     /// Takes note of the outcome. If blocks may be lost on the leaf: why.
-    fn finish(&self) -> Option<String> {
+    fn finish(&mut self) -> Option<String> {
         let Err(error) = &self.result else {
             self.leaf.written().flushed(self.seen);
             return None;
         };
         tracing::warn!(leaf = ?self.leaf, %error, "flush failed");
-        let lost = self.leaf.written().flush_failed()?;
+        let (why, mut written) = (error.to_string(), self.leaf.written());
+        self.lost = written.flush_failed()?;
+        let repairs = written.take_repairs();
+        drop(written);
         // A resilver may have written blocks of old groups.
-        self.leaf.lags(lost);
-        Some(error.to_string())
+        self.leaf.lags(repairs);
+        Some(why)
     }
 }
 
@@ -541,6 +608,7 @@ impl Work for Flush {
     fn run(&mut self) {
         let gone = || Err(io::ErrorKind::NotFound.into());
         let _busy = self.leaf.stats.activity.begin();
-        self.result = self.leaf.device().map_or_else(gone, |d| d.flush());
+        self.device = self.leaf.device();
+        self.result = self.device.as_ref().map_or_else(gone, |d| d.flush());
     }
 }

@@ -157,6 +157,8 @@ struct Batch {
     runs: Vec<Range<usize>>,
     reqs: Vec<WriteReq>,
     txgs: Range<u64>,
+    /// The groups of repairs.
+    repairs: Range<u64>,
     class: Priority,
 }
 
@@ -171,9 +173,10 @@ fn batches(
     for run in runs {
         let members = order.get(run.clone()).unwrap_or_default();
         let Some(first) = members.first().map(|i| &writes[*i]) else { continue };
-        let mut txgs = 0..0;
-        for txg in members.iter().map(|i| writes[*i].txg).filter(|txg| *txg != 0) {
-            txgs = join(txgs, txg..txg.saturating_add(1));
+        let (mut txgs, mut repairs) = (0..0, 0..0);
+        for write in members.iter().map(|i| &writes[*i]).filter(|write| write.txg != 0) {
+            let to = if write.content == Content::Repair { &mut repairs } else { &mut txgs };
+            *to = join(to.clone(), write.txg..write.txg.saturating_add(1));
         }
         let data = match members {
             [_] => first.data.clone(),
@@ -183,12 +186,14 @@ fn batches(
         match batches.last_mut() {
             Some(batch) if Arc::ptr_eq(&batch.leaf, &first.leaf) => {
                 batch.txgs = join(batch.txgs.clone(), txgs);
+                batch.repairs = join(batch.repairs.clone(), repairs);
                 batch.runs.push(run);
                 batch.reqs.push(req);
             }
             _ => {
                 let leaf = first.leaf.clone();
-                batches.push(Batch { leaf, runs: vec![run], reqs: vec![req], txgs, class });
+                let (runs, reqs) = (vec![run], vec![req]);
+                batches.push(Batch { leaf, runs, reqs, txgs, repairs, class });
             }
         }
     }
@@ -196,7 +201,7 @@ fn batches(
 }
 
 /// The smallest range that holds both.
-fn join(a: Range<u64>, b: Range<u64>) -> Range<u64> {
+pub(super) fn join(a: Range<u64>, b: Range<u64>) -> Range<u64> {
     match (a.is_empty(), b.is_empty()) {
         (true, _) => b,
         (_, true) => a,
@@ -229,13 +234,21 @@ impl LeafWork for Batch {
     }
 }
 
+impl Batch {
+    fn mark(&self) {
+        let mut written = self.leaf.written();
+        written.mark_blocks(self.txgs.clone());
+        written.mark_repairs(self.repairs.clone());
+    }
+}
+
 impl Work for Batch {
     fn run(&mut self) {
-        self.leaf.written().mark_blocks(self.txgs.clone());
+        self.mark();
         let members = |run: &Range<usize>| run.len();
         let alone = |i: usize| self.runs.get(i).map_or(1, members) == 1;
         submit(&self.leaf, self.class, &mut self.reqs, alone);
-        self.leaf.written().mark_blocks(self.txgs.clone());
+        self.mark();
     }
 }
 

@@ -97,7 +97,14 @@ fn blocks(tree: &VdevTree, specs: &[(u64, usize, usize, u8)], txg: u64) -> Vec<B
         let bytes: Vec<u8> = (0..*size).map(|i| (i * 31 + i / 251) as u8 ^ seed).collect();
         let cut = bytes.chunks(size.div_ceil(*pieces)).map(|p| Abd::from_vec(p.to_vec()));
         let data = Abd::gang(cut.collect());
-        out.push(BlockWrite { vdev: 0, offset, data, txg, content: Content::Data });
+        out.push(BlockWrite {
+            vdev: 0,
+            offset,
+            data,
+            txg,
+            content: Content::Data,
+            sides: Vec::new(),
+        });
         offset += top.psize_to_asize(*size as u64);
     }
     out
@@ -230,7 +237,7 @@ fn mirror(n: usize) -> (VdevTree, Vec<Leaf>) {
 
 fn block(offset: u64, size: usize, txg: u64) -> BlockWrite {
     let data = Abd::from_vec(vec![offset as u8; size]);
-    BlockWrite { vdev: 0, offset, data, txg, content: Content::Data }
+    BlockWrite { vdev: 0, offset, data, txg, content: Content::Data, sides: Vec::new() }
 }
 
 fn write(tree: &VdevTree, b: BlockWrite) -> Result<(), VdevError> {
@@ -439,4 +446,91 @@ fn writes_of_a_batch_that_overlap_are_found() {
     assert!(disks[0].memory.bytes()[at..at + 8192].iter().all(|b| *b == 0));
     let apart = [block(8192, 4096, 10), block(12288, 4096, 10)];
     assert!(tree.write_many(&apart).iter().all(Result::is_ok));
+}
+
+/// What moves, as two sides of a vdev have it.
+fn moved(offset: u64) -> BlockWrite {
+    let side = |byte| Abd::from_vec(vec![byte; 1024]);
+    let sides = vec![side(1), side(2)];
+    BlockWrite { data: side(1), sides, ..block(offset, 1024, 7) }
+}
+
+#[test]
+fn sides_stay_apart_also_when_a_flush_failed() {
+    let (tree, disks) = mirror(3);
+    tree.write_moved(&[moved(2048), block(4096, 512, 7)]).unwrap();
+    let at = (LABEL_START + 2048) as usize;
+    let read = |n: usize| disks[n].memory.bytes()[at..at + 1024].to_vec();
+    let check = || (0..3).for_each(|n| assert_eq!(read(n), [[1, 2, 1][n]; 1024]));
+    check();
+    disks.iter().for_each(|disk| disk.faults.fail_flushes(1));
+    assert!(tree.flush_all().is_err());
+    disks.iter().for_each(|disk| disk.memory.bytes()[at..at + 1024].fill(9));
+    tree.recover().unwrap();
+    tree.flush_all().unwrap();
+    check();
+    // One that does not take it.
+    disks[1].faults.fail_writes(0..u64::MAX);
+    assert!(tree.write_moved(&[moved(8192)]).is_err());
+}
+
+#[test]
+fn sides_are_read_sector_by_sector_where_they_fail() {
+    const SIZE: u64 = 1 << 20;
+    let (tree, disks) = mirror(2);
+    tree.write_many(&[block(0, SIZE as usize, 1)]);
+    let sector = |n: u64| LABEL_START + 512 * n..LABEL_START + 512 * (n + 1);
+    let read = |pieces: &[(u64, u64)]| {
+        let done = tree.read_sides(0, pieces, Asking::default());
+        done.into_iter().map(|sides| sides.map_err(|e| e.to_string())).collect::<Vec<_>>()
+    };
+    assert_eq!(read(&[(0, SIZE)])[0].as_ref().unwrap().len(), 1);
+    disks[0].faults.fail(sector(3));
+    disks[1].faults.fail(sector(1000));
+    let sides = read(&[(0, SIZE)]).remove(0).unwrap();
+    assert_eq!(sides.iter().map(Abd::to_vec).collect::<Vec<_>>(), [vec![0; SIZE as usize]]);
+    // In however many parts it is read, a piece is one error. What is read again counts no more.
+    let errors = || tree.leaves().iter().map(|leaf| leaf.errors()).collect::<Vec<_>>();
+    assert_eq!(errors(), [(1, 0, 0); 2]);
+    let again = Asking { again: true, ..Asking::default() };
+    assert_eq!(tree.read_sides(0, &[(0, SIZE)], again).remove(0).unwrap().len(), 1);
+    assert_eq!(errors(), [(1, 0, 0); 2]);
+    // The first side has what the second one has wrong, and the other way round.
+    disks[0].faults.corrupt(sector(2000), 0xff);
+    disks[1].faults.corrupt(sector(1500), 0xff);
+    let sides = read(&[(0, SIZE)]).remove(0).unwrap();
+    let wrong = |side: &Abd| side.to_vec().iter().position(|byte| *byte != 0);
+    assert_eq!(sides.iter().map(wrong).collect::<Vec<_>>(), [Some(2000 * 512), Some(1500 * 512)]);
+    // What no side can read costs its piece alone.
+    disks[1].faults.fail(sector(3));
+    let done = read(&[(0, 2048), (2048, 2048)]);
+    assert!(done[0].as_ref().unwrap_err().contains("no device can read 512 bytes"), "{done:?}");
+    assert_eq!(done[1].as_ref().unwrap().len(), 1);
+}
+
+/// What all sides of a mirror may have lost, and what was written to all of them again, none of them lacks.
+#[test]
+fn what_is_written_again_is_not_missing() {
+    let (tree, disks) = mirror(2);
+    write(&tree, block(0, 512, 5)).unwrap();
+    disks.iter().for_each(|disk| disk.faults.fail_flushes(1));
+    assert!(tree.flush_all().is_err());
+    tree.recover().unwrap();
+    tree.flush_all().unwrap();
+    assert_eq!(tree.take_missed(), []);
+    // One side has it: the other one is given it by a resilver.
+    write(&tree, block(0, 512, 6)).unwrap();
+    disks[0].faults.fail_flushes(1);
+    tree.flush_all().unwrap();
+    let first = tree.leaves()[0].guid();
+    assert_eq!(tree.take_missed(), [(first, vec![6..7])]);
+    // One side does not take it the second time.
+    write(&tree, block(512, 512, 7)).unwrap();
+    disks.iter().for_each(|disk| disk.faults.fail_flushes(1));
+    assert!(tree.flush_all().is_err());
+    disks[1].faults.fail_writes(LABEL_START + 512..LABEL_START + 513);
+    tree.recover().unwrap();
+    tree.flush_all().unwrap();
+    let second = tree.leaves()[1].guid();
+    assert_eq!(tree.take_missed(), [(second, vec![7..8])]);
 }

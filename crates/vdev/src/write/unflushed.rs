@@ -101,7 +101,7 @@ mod tests {
 
     fn block(offset: u64, len: usize) -> BlockWrite {
         let data = Abd::from_vec(vec![offset as u8; len]);
-        BlockWrite { vdev: 3, offset, data, txg: 7, content: Content::Data }
+        BlockWrite { vdev: 3, offset, data, txg: 7, content: Content::Data, sides: Vec::new() }
     }
 
     fn begin(kept: &Unflushed, blocks: &[BlockWrite]) -> u64 {

@@ -47,6 +47,9 @@ pub fn pool(
     let pool = imported.pool();
     let figures = Figures { json, literal: show.literal, ctx };
     figures.scans(imported, &pool, &mut item)?;
+    if let (Some(why), Some(Value::Object(stats))) = (&s.scan_waits, item.get_mut("scan_stats")) {
+        stats.insert("waiting".into(), why.as_str().into());
+    }
     if let Some(removal) = &s.removal {
         item.insert("removal_stats".into(), figures.removal(removal, &pool).into());
     }
@@ -163,6 +166,9 @@ impl Figures<'_> {
         stats.insert("to_copy".into(), self.bytes(r.to_copy));
         stats.insert("copied".into(), self.bytes(r.copied));
         stats.insert("mapping_memory".into(), self.bytes(r.mapping_bytes));
+        if let Some(why) = r.waits.as_ref().filter(|_| r.state == ScanState::Scanning) {
+            stats.insert("waiting".into(), why.as_str().into());
+        }
         stats
     }
 

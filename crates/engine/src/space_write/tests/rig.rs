@@ -206,8 +206,15 @@ impl Rig {
 
     /// Allocates for the next txg; whether there was room.
     pub fn alloc(&mut self, psize: u64, copies: usize) -> bool {
-        let request =
-            Request { psize, copies, class: Class::Normal, allocator: 0, gang: false, near: None };
+        let request = Request {
+            psize,
+            copies,
+            class: Class::Normal,
+            allocator: 0,
+            gang: false,
+            near: None,
+            among: None,
+        };
         let Ok((_, dvas)) = self.allocator().allocate(self.txg + 1, &request) else { return false };
         dvas.iter().for_each(|dva| self.add(dva));
         self.live.extend(dvas);

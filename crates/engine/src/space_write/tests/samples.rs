@@ -158,6 +158,7 @@ fn pools_of_openzfs_are_written_to() {
                     allocator: 0,
                     gang: false,
                     near: None,
+                    among: None,
                 };
                 // Comes and goes.
                 let (_, dvas) = allocator.allocate(txg, &request).unwrap();

@@ -8,8 +8,15 @@ use super::*;
 use cenote_format::blkptr::Dva;
 use cenote_format::invariant::{caught, is_broken};
 
-const REQUEST: Request =
-    Request { psize: 4096, copies: 1, class: Class::Normal, allocator: 0, gang: false, near: None };
+const REQUEST: Request<'static> = Request {
+    psize: 4096,
+    copies: 1,
+    class: Class::Normal,
+    allocator: 0,
+    gang: false,
+    near: None,
+    among: None,
+};
 
 /// An allocator with threads of its own.
 fn in_background() -> (Arc<Allocator>, Arc<Maps>) {

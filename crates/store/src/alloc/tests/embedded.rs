@@ -3,12 +3,12 @@
 use super::*;
 
 /// A request for a log block.
-fn log(psize: u64) -> Request {
+fn log(psize: u64) -> Request<'static> {
     Request { class: Class::Log, allocator: 1, ..request(psize) }
 }
 
 /// The class and the metaslab that a block goes to.
-fn allocate(a: &Arc<Allocator>, txg: u64, want: &Request) -> Result<(Class, u64), AllocError> {
+fn allocate(a: &Arc<Allocator>, txg: u64, want: &Request<'_>) -> Result<(Class, u64), AllocError> {
     a.allocate(txg, want).map(|(class, dvas)| (class, dvas[0].offset >> 20))
 }
 
