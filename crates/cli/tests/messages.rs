@@ -69,7 +69,7 @@ fn usage_errors() {
 #[test]
 fn commands_of_the_future_are_refused_by_name() {
     let s = Session::new();
-    for command in ["checkpoint", "prefetch", "split"] {
+    for command in ["prefetch", "split"] {
         let said = s.run(&format!("zpool {command} tank a b")).fails(1);
         assert_eq!(said, format!("zpool {command}: not supported yet"));
     }

@@ -523,7 +523,7 @@ fn what_is_written_again_is_not_missing() {
     disks[0].faults.fail_flushes(1);
     tree.flush_all().unwrap();
     let first = tree.leaves()[0].guid();
-    assert_eq!(tree.take_missed(), [(first, vec![6..7])]);
+    assert_eq!(tree.take_missed(), [(first, Vec::from([std::ops::Range { start: 6, end: 7 }]))]);
     // One side does not take it the second time.
     write(&tree, block(512, 512, 7)).unwrap();
     disks.iter().for_each(|disk| disk.faults.fail_flushes(1));
@@ -532,5 +532,5 @@ fn what_is_written_again_is_not_missing() {
     tree.recover().unwrap();
     tree.flush_all().unwrap();
     let second = tree.leaves()[1].guid();
-    assert_eq!(tree.take_missed(), [(second, vec![7..8])]);
+    assert_eq!(tree.take_missed(), [(second, Vec::from([std::ops::Range { start: 7, end: 8 }]))]);
 }
