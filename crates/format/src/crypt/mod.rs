@@ -29,7 +29,8 @@
 //! # Invariants
 //!
 //! - Bytes come out only if their MAC is right ([`CryptError::Mac`]).
-//! - Key material lies in pages of its own ([`Secret`]): locked in memory, in no core dump, wiped when dropped. No type with
+//! - Keys lie in pages of their own ([`Secret`]): locked in memory, in no core dump, wiped when dropped. What is derived
+//!   from them for a block is wiped, but not locked. No type with
 //!   key material has a `Debug` that shows it. Comparisons of MACs take the same time wherever they differ.
 
 mod cipher;
