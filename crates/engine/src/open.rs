@@ -115,7 +115,7 @@ impl Engine {
         engine.tell("pool_import", config::STATE_ACTIVE);
         engine.return_spares();
         engine.resume_scan();
-        // Who imports a pool cannot clear it: until now nothing waits for devices that fail.
+        // A pool that is being imported cannot be cleared: until here no thread waits for devices that fail.
         engine.shared.arm();
         engine.shared.wake_evacuation();
         engine.shared.call_spares();

@@ -72,7 +72,7 @@ struct Held {
     refuses: bool,
 }
 
-/// What who waits for a group does in a suspended pool.
+/// What a thread that waits for a group does in a suspended pool.
 #[derive(Clone, Copy, PartialEq)]
 enum WhileHeld {
     /// Waits until the pool goes on.

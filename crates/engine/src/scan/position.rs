@@ -86,7 +86,7 @@ fn pending(mos: &mut OpenObjectSet, ds: u64) -> WriteResult<Option<DslDatasetPhy
 #[derive(Clone, Copy, Default)]
 pub(super) struct Unseen {
     pub parts: u64,
-    /// Some of them may be readable later: devices did not give what there is.
+    /// Devices did not answer for some of them, which may be readable later.
     pub hidden: bool,
 }
 

@@ -60,7 +60,7 @@ pub fn check_indirect(bp: &BlockPointer, block: &[u8]) -> Result<()> {
 pub struct ObjsetMacs {
     /// Of what a raw stream carries: the meta dnode.
     pub portable: [u8; OBJSET_MAC_LEN],
-    /// Of the accounting of space, which belongs to one pool; zeros where there is none.
+    /// The MAC of the accounting of space, which belongs to one pool. A pool without that has zeros here.
     pub local: [u8; OBJSET_MAC_LEN],
 }
 

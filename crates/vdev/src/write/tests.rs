@@ -181,7 +181,7 @@ proptest! {
             }).collect();
             for (i, leaf) in leaves.iter().enumerate() {
                 let failed = leaf.errors().1 > 0;
-                // What is written nowhere nobody has missed.
+                // No leaf has missed what is written nowhere.
                 let all = results.iter().all(Result::is_ok);
                 prop_assert!(failed == missed.contains(&leaf.guid()) || failed && !all);
                 prop_assert!(!failed || set >> i & 1 == 1);

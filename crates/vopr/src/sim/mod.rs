@@ -190,7 +190,7 @@ fn tell(what: std::fmt::Arguments<'_>) {
     println!("  {what}");
 }
 
-/// Once the power is gone nobody resumes the pool: it waits for nothing any more.
+/// Once the power is gone no thread resumes the pool: it gives up what it holds.
 fn watch(engine: &Arc<Engine>, power: &Arc<Power>) -> Done {
     let (engine, power) = (Arc::downgrade(engine), power.clone());
     std::thread::Builder::new().name("watcher".into()).spawn(move || {
