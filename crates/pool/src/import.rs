@@ -674,7 +674,12 @@ fn check_activity(
 /// Another host uses it, or has used it.
 pub fn still_ours(c: &Candidate, devices: &DeviceSet, hostid: u32) -> Result<(), ImportError> {
     let newest = |all: &[Uberblock]| all.iter().map(|ub| ub.txg).max();
-    let Some(now) = devices.newest_uberblock() else { return Ok(()) };
+    let unreadable = || ImportError::Damaged {
+        target: Target { name: c.name.clone(), new_name: None },
+        why: "no uberblock can be read any more".into(),
+        recovery: None,
+    };
+    let now = devices.newest_uberblock().ok_or_else(unreadable)?;
     if newest(&uberblocks(c)) != Some(now.txg) {
         return Err(in_use(c));
     }

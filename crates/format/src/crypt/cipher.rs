@@ -40,7 +40,7 @@ impl Suite {
     /// The suite with a number.
     ///
     /// # Errors
-    /// There is none.
+    /// No suite has this number.
     pub fn from_u64(n: u64) -> crate::Result<Suite> {
         let found = Suite::ALL.into_iter().find(|suite| *suite as u64 == n);
         found.ok_or_else(|| DecodeError::invalid("encryption key", format!("suite {n}")))
