@@ -258,7 +258,7 @@ impl Rewriter<'_> {
             Some(Errno::NOTTY) => "not in a mounted file system of a pool".into(),
             Some(Errno::OPNOTSUPP) if self.args.physical => {
                 "physical rewrite (-P) needs the pool feature physical_rewrite, \
-                 which is not supported"
+                 which is not enabled"
                     .into()
             }
             _ => plain(e),

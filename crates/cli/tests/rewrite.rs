@@ -218,6 +218,47 @@ fn a_terminal_has_a_bar() {
     tank.finish();
 }
 
+/// With -P the times of birth stay: a stream of changes has nothing of it. With -C clones stay shared.
+#[test]
+fn births_are_kept_and_clones_spared() {
+    let Some(tank) = Tank::new() else { return };
+    fs::write(tank.path("a"), text(1, 3_000_000)).unwrap();
+    tank.0.run("zpool sync").ok();
+    tank.0.run("zfs snapshot tank@one").ok();
+    let changes = |to: &str| {
+        let said = tank.0.run(&format!("zfs send -nP -i @one tank@{to}")).ok();
+        said.lines().last().unwrap().split('\t').nth(1).unwrap().parse::<u64>().unwrap()
+    };
+    tank.run("zfs rewrite -P a").ok();
+    tank.0.run("zfs snapshot tank@physical").ok();
+    let said = tank.0.run("zpool get -Ho value feature@physical_rewrite tank").ok();
+    assert_eq!(said.trim(), "active");
+    let written = tank.0.run("zfs get -Hpo value written@one tank@physical").ok();
+    assert!(written.trim().parse::<u64>().unwrap() > 3_000_000, "{written}");
+    assert!(changes("physical") < 100_000, "{}", changes("physical"));
+    tank.run("zfs rewrite a").ok();
+    tank.0.run("zfs snapshot tank@logical").ok();
+    assert!(changes("logical") > 3_000_000, "{}", changes("logical"));
+
+    let cloned = || {
+        tank.0.run("zpool sync").ok();
+        let said = tank.0.run("zpool get -Hpo value bcloneused tank").ok();
+        said.trim().parse::<u64>().unwrap()
+    };
+    let status = std::process::Command::new("cp").arg(tank.path("a")).arg(tank.path("b")).status();
+    assert!(status.unwrap().success());
+    let shared = cloned();
+    assert!(shared > 2_000_000, "{shared}");
+    tank.run("zfs rewrite -C a b").ok();
+    assert_eq!(cloned(), shared);
+    tank.run("zfs rewrite b").ok();
+    assert_eq!(cloned(), 0);
+    assert!(fs::read(tank.path("b")).unwrap() == text(1, 3_000_000));
+    tank.0.run("zfs destroy tank@one").ok();
+    tank.0.run("zfs destroy tank@physical").ok();
+    tank.finish();
+}
+
 #[test]
 fn what_is_refused() {
     let Some(tank) = Tank::new() else { return };
@@ -228,11 +269,6 @@ fn what_is_refused() {
     assert_eq!(first("zfs rewrite -q a"), "invalid option 'q'");
     assert_eq!(first("zfs rewrite -l 3x a"), "bad number '3x': invalid digit found in string");
     assert!(first("rewrite -o x a").contains("bad number 'x'"), "{}", first("rewrite -o x a"));
-    assert_eq!(
-        tank.run("zfs rewrite -P a").fails(1),
-        "failed to rewrite a: physical rewrite (-P) needs the pool feature physical_rewrite, \
-         which is not supported"
-    );
     // As OpenZFS has it this is no failure.
     assert_eq!(tank.run("zfs rewrite dir").fails(0), "skipping dir: is a directory (use -r)");
     let other = tank.0.path("other");

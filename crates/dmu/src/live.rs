@@ -38,7 +38,7 @@
 use crate::dnode_counts::{What, count};
 use crate::write::intent::Intent;
 use crate::write::zap::AtHand;
-use crate::write::{Chunk, Gather, OpenObjectSet, Result, Was, WriteError, on_disk};
+use crate::write::{Chunk, Gather, OpenObjectSet, Spare, Result, Was, WriteError, on_disk};
 use crate::{DeleteChunk, Error, Object, ObjectSet};
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
@@ -340,16 +340,15 @@ impl LiveObjectSet {
     }
 
     /// Reads the blocks of object `number` that hold `len` bytes from byte `offset`, to be written
-    /// anew ([`OpenObjectSet::rewrite`]): all but holes, embedded blocks, and blocks that were born in
-    /// txg `newer_than` or before.
+    /// anew ([`OpenObjectSet::rewrite`]): all but holes, embedded blocks, and blocks to be spared.
     pub fn gather(
         &self,
         number: u64,
         offset: u64,
         len: u64,
-        newer_than: u64,
+        spare: &Spare<'_>,
     ) -> crate::Result<Gather> {
-        self.retry(|| self.look(number, Some((offset, len)))?.gather(offset, len, newer_than))
+        self.retry(|| self.look(number, Some((offset, len)))?.gather(offset, len, spare))
     }
 
     /// See [`Object::last_delete_chunk`].

@@ -40,6 +40,8 @@ pub(crate) struct Layer {
     freed: Ranges,
     /// Dirty blocks that get a new place even if they are what they were.
     forced: Ranges,
+    /// Those of them that are what they were, and keep their logical birth (`dr_rewrite`).
+    physical: Ranges,
     /// The spill block as it will be.
     pub(crate) spill: Option<Option<Abd>>,
     /// Bytes of dirty blocks.
@@ -109,6 +111,7 @@ impl Layer {
     pub(crate) fn put(&mut self, blkid: u64, data: Payload) -> bool {
         let was_cloned = self.cloned.remove(blkid);
         self.bytes += data.len() as u64;
+        self.physical.remove(blkid);
         let old = self.dirty.insert(blkid, data);
         let was_dirty = old.is_some();
         invariant!(!(was_cloned && was_dirty), "block {blkid} is dirty and a clone");
@@ -132,13 +135,21 @@ impl Layer {
         self.forced.insert(blkid..blkid.saturating_add(1));
     }
 
+    /// Has a dirty block, which is what it was, keep its logical birth when it is written to its new place.
+    pub(crate) fn keep_birth(&mut self, blkid: u64) {
+        self.force(blkid);
+        self.physical.insert(blkid..blkid.saturating_add(1));
+    }
+
     /// A dirty block, to be changed, if it is not compressed.
     pub(crate) fn dirty_mut(&mut self, blkid: u64) -> Option<&mut [u8]> {
+        self.physical.remove(blkid);
         self.dirty.get_mut(blkid).and_then(Payload::plain_mut).map(Abd::make_mut)
     }
 
     /// Gives a dirty block another size, if there is one that is not compressed.
     pub(crate) fn resize(&mut self, blkid: u64, len: usize) {
+        self.physical.remove(blkid);
         if let Some(data) = self.dirty.get_mut(blkid).and_then(Payload::plain_mut) {
             let others = less!(self.bytes, data.len() as u64, "dirty bytes, without block {blkid}");
             self.bytes = others + len as u64;
@@ -149,6 +160,7 @@ impl Layer {
     /// Has a block be neither dirty nor cloned (`dbuf_undirty`).
     pub(crate) fn remove(&mut self, blkid: u64) {
         self.cloned.remove(blkid);
+        self.physical.remove(blkid);
         let gone = self.dirty.remove(blkid);
         self.lose(blkid, gone);
     }
@@ -168,20 +180,20 @@ impl Layer {
         self.freed.insert(first..if rest { u64::MAX } else { end });
     }
 
-    /// The freed and the forced ranges.
-    pub(crate) fn ranges(&self) -> (Ranges, Ranges) {
-        (self.freed.clone(), self.forced.clone())
+    /// The ranges that are freed, forced, and forced with their births kept.
+    pub(crate) fn ranges(&self) -> [Ranges; 3] {
+        [self.freed.clone(), self.forced.clone(), self.physical.clone()]
     }
 
-    /// Makes the freed and the forced ranges these.
-    pub(crate) fn set_ranges(&mut self, (freed, forced): (Ranges, Ranges)) {
-        (self.freed, self.forced) = (freed, forced);
+    /// Makes the ranges what [`Layer::ranges`] told.
+    pub(crate) fn set_ranges(&mut self, [freed, forced, physical]: [Ranges; 3]) {
+        (self.freed, self.forced, self.physical) = (freed, forced, physical);
     }
 
     /// What will be written.
     pub(crate) fn into_parts(self) -> Parts {
-        let Layer { dirty, cloned, freed, forced, spill, .. } = self;
-        Parts { dirty, cloned, freed, forced, spill }
+        let Layer { dirty, cloned, freed, forced, physical, spill, .. } = self;
+        Parts { dirty, cloned, freed, forced, physical, spill }
     }
 
     /// The layer as far as it concerns some blocks.
@@ -207,6 +219,7 @@ pub(crate) struct Parts {
     pub(crate) cloned: Clones,
     pub(crate) freed: Ranges,
     pub(crate) forced: Ranges,
+    pub(crate) physical: Ranges,
     pub(crate) spill: Option<Option<Abd>>,
 }
 

@@ -34,6 +34,16 @@ impl Ranges {
         map.insert(start, end);
     }
 
+    /// Takes one block out.
+    pub(crate) fn remove(&mut self, block: u64) {
+        let Some(Range { start, end }) = self.before(block).filter(|r| r.contains(&block)) else {
+            return;
+        };
+        let map = Arc::make_mut(self.0.get_or_insert_default());
+        map.remove(&start);
+        map.extend([(start, block), (block + 1, end)].into_iter().filter(|(s, e)| s < e));
+    }
+
     /// The range that starts last at or before `block`.
     fn before(&self, block: u64) -> Option<Range<u64>> {
         self.map().range(..=block).next_back().map(|(s, e)| *s..*e)
@@ -81,6 +91,20 @@ mod tests {
             set.insert(r);
         }
         assert_eq!(set.map().clone().into_iter().collect::<Vec<_>>(), [(10, 25), (30, 60)]);
+    }
+
+    #[test]
+    fn single_blocks_are_taken_out() {
+        let mut set = Ranges::default();
+        set.insert(10..20);
+        set.insert(30..31);
+        let shared = set.clone();
+        for block in [9, 10, 15, 19, 20, 30] {
+            set.remove(block);
+        }
+        let left: Vec<u64> = (0..40).filter(|block| set.contains(*block)).collect();
+        assert_eq!(left, [11, 12, 13, 14, 16, 17, 18]);
+        assert!(shared.covers(&(10..20)) && shared.contains(30));
     }
 
     #[test]

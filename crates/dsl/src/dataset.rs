@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// Field of a zapified head: the ZAP of bookmarks (`DS_FIELD_BOOKMARK_NAMES`).
 const BOOKMARKS: &str = "com.delphix:bookmarks";
 /// Features that are in use dataset by dataset, as they are named in zapified datasets.
-const DATASET_FEATURES: [&str; 14] = [
+const DATASET_FEATURES: [&str; 15] = [
     "org.open-zfs:large_blocks",
     "org.zfsonlinux:large_dnode",
     "org.illumos:sha512",
@@ -36,6 +36,7 @@ const DATASET_FEATURES: [&str; 14] = [
     "org.openzfs:blake3",
     "org.zfsonlinux:longname",
     "com.klarasystems:large_microzap",
+    "com.truenas:physical_rewrite",
 ];
 
 /// The kinds of dataset that users see.

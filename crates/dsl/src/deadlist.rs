@@ -208,7 +208,7 @@ impl Dsl {
         let mut sum = Sizes::default();
         if list.is_plain {
             bpobj::iterate(&self.mos, list.object, &mut |entry| {
-                let birth = entry.bp.logical_birth();
+                let birth = entry.bp.birth();
                 if birth > after && birth <= until {
                     sum.add(self.sizes(&entry.bp));
                 }

@@ -144,6 +144,7 @@ impl Policy {
             embed: abilities.embed && block.level == 0 && !fills,
             hole_birth: abilities.hole_birth,
             nopwrite: !metadata && !block.forced,
+            keeps_birth: block.keeps_birth,
             content: if metadata { Content::Metadata } else { Content::Data },
         }
     }
@@ -313,6 +314,7 @@ mod tests {
                 fill: 1,
                 previous: BlockPointer::HOLE,
                 forced: false,
+                keeps_birth: false,
             };
             policy.header_copies(&block)
         };

@@ -9,7 +9,7 @@ use cenote_dmu::Object;
 use cenote_engine::Engine;
 use cenote_engine::change::{Changes, NewSnapshot};
 use cenote_format::blkptr::BlockPointer;
-use cenote_zpl::{FileSystem, Rewrite, SetAttr, SetTime, Settings};
+use cenote_zpl::{Births, FileSystem, Rewrite, SetAttr, SetTime, Settings};
 use rig::{NODE, Rig, bytes, changes};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -88,7 +88,7 @@ impl Test {
         (0..=object.dnode().max_block).map(|n| object.block_pointer(0, n).unwrap()).collect()
     }
 
-    fn rewrite(&self, what: Rewrite) -> u64 {
+    fn rewrite(&self, what: Rewrite<'_>) -> u64 {
         self.fs.rewrite(self.ino, what, || true).unwrap()
     }
 
@@ -181,7 +181,7 @@ fn blocks_get_the_properties_of_today() {
         test.set(name, value);
     }
     // A part of it: the blocks that the range touches.
-    let range = Rewrite { offset: 5 * BLOCK + 1, length: 2 * BLOCK, newer_than: 0 };
+    let range = Rewrite { offset: 5 * BLOCK + 1, length: 2 * BLOCK, ..Rewrite::default() };
     assert_eq!(test.rewrite(range), 3 * BLOCK);
     let some = test.pointers();
     assert_eq!(moved(&plain, &some), 3);
@@ -199,6 +199,49 @@ fn blocks_get_the_properties_of_today() {
     test.fs.write(test.ino, at, block, false).unwrap();
     test.rewrite(Rewrite::default());
     assert_eq!(moved(&packed, &test.pointers()) as u64, stored(&packed));
+    test.end();
+}
+
+/// Only what nothing else changed in the same group keeps its birth; snapshots go by the other one.
+#[test]
+fn births_are_kept() {
+    let mut test = Test::new("A");
+    let names = vec!["tank@then".to_string()];
+    test.changes.snapshot(&NewSnapshot { names, props: vec![] }).unwrap();
+    let (before, then) = (test.pointers(), test.newest_snapshot());
+    let physical = Rewrite { births: Births::Kept, ..Rewrite::default() };
+    // Changed before it is rewritten, after it, and not at all.
+    let change = |test: &mut Test, block: u64| {
+        let (at, new) = ((block * BLOCK) as usize, bytes(block + 99, 1000));
+        test.fs.write(test.ino, at as u64, &new, false).unwrap();
+        test.data[at..at + new.len()].copy_from_slice(&new);
+    };
+    change(&mut test, 3);
+    test.rewrite(physical);
+    change(&mut test, 5);
+    let after = test.pointers();
+    let stored = || before.iter().zip(&after).enumerate().filter(|(_, (bp, _))| !bp.is_hole());
+    for (n, (old, new)) in stored() {
+        let is_kept = !matches!(n, 3 | 5);
+        assert_eq!(new.is_rewritten(), is_kept, "block {n}");
+        assert_eq!(new.logical_birth() == old.logical_birth(), is_kept, "block {n}");
+        assert!(new.birth() > then && new.dva(0) != old.dva(0), "block {n}");
+    }
+    assert!(test.engine.pool().features().is_active("physical_rewrite"));
+    // What the snapshot shares is spared by the birth that counts.
+    let newer = Rewrite { newer_than: test.newest_snapshot(), ..physical };
+    assert_eq!(test.rewrite(newer), stored().count() as u64 * BLOCK);
+    let mut old = vec![0; BLOCK as usize];
+    test.snapshot().read(test.ino, 3 * BLOCK, &mut old).unwrap();
+    assert!(old != test.data[3 * BLOCK as usize..4 * BLOCK as usize]);
+    assert!(test.changes.destroy_snapshots(&["tank@then".into()], false).is_ok());
+    // A block that is written once more is born anew.
+    change(&mut test, 7);
+    let last = test.pointers();
+    assert!(!last[7].is_rewritten() && last[7].logical_birth() == last[7].birth());
+    test.fs.setattr(test.ino, &SetAttr { size: Some(9 * BLOCK), ..SetAttr::default() }).unwrap();
+    test.data.truncate(9 * BLOCK as usize);
+    test.engine.sync().unwrap();
     test.end();
 }
 
@@ -227,7 +270,8 @@ fn others_write_meanwhile() {
         });
         while !done.load(Ordering::Relaxed) {
             let offset = (rounds.load(Ordering::Relaxed) % 3) * 9 * BLOCK;
-            test.rewrite(Rewrite { offset, ..Rewrite::default() });
+            let births = if offset == 0 { Births::New } else { Births::Kept };
+            test.rewrite(Rewrite { offset, births, ..Rewrite::default() });
             rounds.fetch_add(1, Ordering::Relaxed);
         }
         assert!(rounds.load(Ordering::Relaxed) > 2, "{rounds:?}");

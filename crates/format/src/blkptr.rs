@@ -37,6 +37,9 @@ pub struct Dva {
     pub gang: bool,
 }
 
+/// Bit of word 7 (`blk_prop2`): the block was rewritten, and its logical birth kept.
+pub(crate) const REWRITTEN: u64 = 1 << 63;
+
 /// A decoded `blkptr_t`: its 16 words in host byte order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BlockPointer(pub [u64; 16]);
@@ -67,6 +70,18 @@ impl BlockPointer {
     /// Whether the first DVA is a gang block.
     pub fn is_gang(&self) -> bool {
         !self.is_embedded() && self.0[1] >> 63 == 1
+    }
+
+    /// Whether the block was rewritten with its logical birth kept (`BP_GET_REWRITE`, feature
+    /// `physical_rewrite`).
+    pub fn is_rewritten(&self) -> bool {
+        !self.is_embedded() && self.0[7] & REWRITTEN != 0
+    }
+
+    /// The transaction group in which the block became part of its tree (`BP_GET_BIRTH`): what decides which
+    /// snapshots have it. Of a block that was rewritten with its logical birth kept, the physical birth.
+    pub fn birth(&self) -> u64 {
+        if self.is_rewritten() { self.physical_birth() } else { self.logical_birth() }
     }
 
     /// Whether the block is encrypted or authenticated (the `X` bit).

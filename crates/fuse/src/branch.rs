@@ -7,7 +7,7 @@ use crate::slots::Place;
 use crate::syncer::{SyncHook, SyncPolicy};
 use crate::tree::{Node, Tree, not_found};
 use crate::{MountSpec, SnapDir, SnapshotEntry, Snapshots, Space, SpaceHook};
-use cenote_zpl::{Clock, Error, FileSystem, Time};
+use cenote_zpl::{Clock, Error, FileSystem, Spare, Time};
 use parking_lot::RwLock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
@@ -94,6 +94,16 @@ impl Branch {
     /// The txg of the newest snapshot; 0 without snapshots.
     pub(crate) fn newest_snapshot(&self) -> u64 {
         self.snapshots.as_ref().map_or(0, |s| s.newest())
+    }
+
+    /// Tells which blocks clones share; `None` if there is nobody to ask.
+    pub(crate) fn cloned(&self) -> Option<Box<Spare<'static>>> {
+        self.snapshots.as_ref().map(|s| s.cloned())
+    }
+
+    /// Whether blocks can be rewritten with their births kept.
+    pub(crate) fn may_keep_births(&self) -> bool {
+        self.snapshots.as_ref().is_some_and(|s| s.may_keep_births())
     }
 
     pub(crate) fn list_snapshots(&self) -> Vec<SnapshotEntry> {

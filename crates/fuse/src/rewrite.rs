@@ -41,12 +41,11 @@ pub struct RewriteRange {
     pub offset: u64,
     /// Number of bytes; 0: to the end of the file.
     pub length: u64,
-    /// Keeps the births of the blocks (`-P`), for which the pool needs the feature
-    /// `physical_rewrite`: not served here.
+    /// Keeps the births of the blocks (`-P`), for which the pool needs the feature `physical_rewrite`.
     pub physical: bool,
     /// Leaves blocks that a snapshot shares where they are (`-S`).
     pub skip_snapshots: bool,
-    /// Leaves cloned blocks where they are (`-C`). A pool that has such is not written to here.
+    /// Leaves blocks where they are that clones share (`-C`).
     pub skip_cloned: bool,
 }
 

@@ -25,7 +25,7 @@ use crate::server::handles::Handles;
 use crate::session::{FileAttr, INodeNo, Notifier};
 use crate::slots::{Made, Slot, Table};
 use crate::snapshot::Snapshot;
-use cenote_zpl::{Attr, CaseSensitivity, Error, FileSystem, Time};
+use cenote_zpl::{Attr, CaseSensitivity, Error, FileSystem, Spare, Time};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use rustix::fs::FileType;
 use std::io;
@@ -75,7 +75,7 @@ pub enum SnapshotChange<'a> {
     Rename(&'a str, &'a str),
 }
 
-/// The snapshots of a file system.
+/// The snapshots of a file system, and what else shares its blocks.
 pub trait Snapshots: Send + Sync {
     /// All snapshots, in order of creation.
     fn list(&self) -> Vec<SnapshotEntry>;
@@ -83,6 +83,14 @@ pub trait Snapshots: Send + Sync {
     fn open(&self, name: &str) -> Result<Arc<FileSystem>, Error>;
     /// The txg of the newest snapshot, which shares what was born in it or before; 0 without snapshots.
     fn newest(&self) -> u64;
+    /// Tells which blocks clones share, by their pointers.
+    fn cloned(&self) -> Box<Spare<'static>> {
+        Box::new(|_| false)
+    }
+    /// Whether blocks can be rewritten with their births kept: the pool has the feature `physical_rewrite`.
+    fn may_keep_births(&self) -> bool {
+        false
+    }
     /// When snapshots were last taken, destroyed or renamed (property `snapshots_changed`): seconds since 1970
     /// and nanoseconds; zeros if never. `None`: that is not known.
     fn changed(&self) -> Option<(i64, u32)> {

@@ -8,6 +8,7 @@
 use crate::directory::Directory;
 use cenote_dmu::zap::Zap;
 use cenote_dmu::{Error, ObjectSet, Result};
+use cenote_format::blkptr::BlockPointer;
 use std::sync::Arc;
 
 /// The table of one vdev (`brt_vdev_phys_t`).
@@ -57,6 +58,18 @@ pub fn load(mos: &Arc<ObjectSet>, vdevs: u64) -> Result<Vec<Table>> {
         });
     }
     Ok(tables)
+}
+
+/// Whether other pointers lead to a block as well, by the tables of all vdevs.
+///
+/// # Errors
+/// A table cannot be read.
+pub fn is_cloned(mos: &Arc<ObjectSet>, tables: &[Table], bp: &BlockPointer) -> Result<bool> {
+    let Some(first) = bp.dva(0) else { return Ok(false) };
+    match tables.iter().find(|table| table.vdev == first.vdev.into()) {
+        Some(table) => Ok(table.lookup(mos, first.offset)?.is_some_and(|more| more > 0)),
+        None => Ok(false),
+    }
 }
 
 impl Table {

@@ -45,6 +45,7 @@ mod znode;
 
 pub use attr::Attr;
 pub use cenote_dmu::outside::{Clock, Time};
+pub use cenote_dmu::write::{Births, Spare};
 pub use cenote_store::PrimaryCache;
 pub use diff::{Change, Difference, Stop as DiffStop, differences};
 pub use dir::DirEntry;

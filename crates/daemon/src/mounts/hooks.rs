@@ -8,7 +8,8 @@ use cenote_engine::EngineError;
 use cenote_engine::change::{ChangeError, Changes, NewSnapshot};
 use cenote_engine::tunables::ADMIN_SNAPSHOT;
 use cenote_fuse::{SnapshotChange, SnapshotEntry, Snapshots, Space, SpaceHook, SyncHook};
-use cenote_zpl::FileSystem;
+use cenote_pool::brt;
+use cenote_zpl::{FileSystem, Spare};
 use rustix::io::Errno;
 use std::io;
 use std::sync::{Arc, Weak};
@@ -94,6 +95,26 @@ impl Snapshots for OfDataset {
                 u64::MAX
             }
         }
+    }
+
+    fn cloned(&self) -> Box<Spare<'static>> {
+        let pool = self.pool.pool();
+        let vdevs = pool.store().vdevs().root().children().len() as u64;
+        let tables = brt::load(pool.mos(), vdevs);
+        Box::new(move |bp| {
+            let found = tables.as_ref().map_err(ToString::to_string).and_then(|tables| {
+                brt::is_cloned(pool.mos(), tables, bp).map_err(|e| e.to_string())
+            });
+            found.unwrap_or_else(|e| {
+                // It is safe to take a block for shared.
+                tracing::warn!("block reference tables: {e}");
+                true
+            })
+        })
+    }
+
+    fn may_keep_births(&self) -> bool {
+        self.pool.pool().features().is_enabled("physical_rewrite")
     }
 
     fn open(&self, name: &str) -> Result<Arc<FileSystem>, cenote_zpl::Error> {

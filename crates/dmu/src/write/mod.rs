@@ -61,7 +61,7 @@ pub mod zap;
 pub use chunk::Chunk;
 pub(crate) use chunk::Was;
 pub use clone::{ClonePointers, NotClonable, is_clonable};
-pub use rewrite::Gather;
+pub use rewrite::{Births, Gather, Spare};
 pub use sink::{BlockSink, NewBlock};
 pub use zap::ZapMut;
 

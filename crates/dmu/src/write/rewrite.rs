@@ -8,7 +8,8 @@
 //! so has a new place already; one that became a hole stays a hole.
 //!
 //! Such a block is *forced*: the floor below must not leave it where it is because its contents are
-//! what they were (`nopwrite`).
+//! what they were (`nopwrite`). With [`Births::Kept`] it also keeps its logical birth (`dmu_buf_will_rewrite`),
+//! as long as nothing else changes it in the same group.
 //!
 //! Invariant: a rewrite changes nothing that can be read, and only makes blocks dirty.
 
@@ -30,6 +31,19 @@ struct Gathered {
     block: Block,
 }
 
+/// What blocks that are written anew are born in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Births {
+    /// The group that writes them: incremental streams contain them.
+    #[default]
+    New,
+    /// The group that changed their contents last (feature `physical_rewrite`).
+    Kept,
+}
+
+/// Which blocks of an object are left alone; a pointer on disk is asked for.
+pub type Spare<'a> = dyn Fn(&BlockPointer) -> bool + 'a;
+
 /// Blocks of an object to be written anew.
 pub struct Gather {
     block_size: u64,
@@ -45,9 +59,9 @@ impl Gather {
 
 impl Object {
     /// The data blocks that hold `len` bytes from byte `offset`: what is stored, or is going to be.
-    /// Left out are holes, embedded blocks, which have no place, and blocks on disk that were born in
-    /// `newer_than` or before. To be given to [`OpenObjectSet::rewrite`].
-    pub fn gather(&self, offset: u64, len: u64, newer_than: u64) -> crate::Result<Gather> {
+    /// Left out are holes, embedded blocks, which have no place, and blocks on disk that are to be spared. To be given
+    /// to [`OpenObjectSet::rewrite`].
+    pub fn gather(&self, offset: u64, len: u64, spare: &Spare<'_>) -> crate::Result<Gather> {
         let block_size = self.dnode().block_size.max(1);
         let Some(last) = len.checked_sub(1).map(|len| offset.saturating_add(len) / block_size)
         else {
@@ -63,7 +77,7 @@ impl Object {
         let pointers: BTreeMap<u64, BlockPointer> = nodes.iter().map(|n| (n.blkid, n.bp)).collect();
         nodes.retain(|n: &Node| {
             let clean = self.overlay().is_none_or(|overlay| overlay.is_clean(n.blkid));
-            clean && !n.bp.is_embedded() && n.bp.logical_birth() > newer_than
+            clean && !n.bp.is_embedded() && !spare(&n.bp)
         });
         let read = match &tree {
             Some(tree) => read_nodes(tree, &nodes)?,
@@ -81,7 +95,12 @@ impl Object {
 
 impl OpenObject {
     /// Makes blocks that are still what was gathered dirty. Returns the bytes that are written anew.
-    fn rewrite(&mut self, place: &Place<'_>, gathered: &Gather) -> Result<u64> {
+    fn rewrite(
+        &mut self,
+        place: &Place<'_>,
+        gathered: &Gather,
+        births: Births,
+    ) -> Result<u64> {
         let size = self.phys().block_size;
         if size != gathered.block_size {
             // The one block of the object has grown: it was written meanwhile.
@@ -90,6 +109,8 @@ impl OpenObject {
         let mut bytes = 0u64;
         for Gathered { blkid, bp, block } in &gathered.blocks {
             let open = self.pending.top.dirty(*blkid).is_some();
+            // What this group has changed by now is born in it.
+            let is_changed = self.pending.top.is_dirty(*blkid);
             let below = match self.pending.block(*blkid) {
                 _ if open => None,
                 Some(Pending::Hole) => continue,
@@ -102,7 +123,10 @@ impl OpenObject {
                 self.put(*blkid, data);
             }
             self.note_ranges();
-            self.pending.top.force(*blkid);
+            match births {
+                Births::Kept if !is_changed => self.pending.top.keep_birth(*blkid),
+                _ => self.pending.top.force(*blkid),
+            }
             bytes = bytes.saturating_add(size);
         }
         Ok(bytes)
@@ -122,7 +146,7 @@ impl OpenObjectSet {
     /// Has the blocks of an object written anew, at another place, as far as they are what was
     /// gathered; nothing else about the object changes. Returns the bytes that are written: of whole
     /// blocks, before compression.
-    pub fn rewrite(&mut self, number: u64, gathered: &Gather) -> Result<u64> {
-        self.with(number, |object, place| object.rewrite(place, gathered))
+    pub fn rewrite(&mut self, number: u64, gathered: &Gather, births: Births) -> Result<u64> {
+        self.with(number, |object, place| object.rewrite(place, gathered, births))
     }
 }

@@ -54,7 +54,7 @@ fn same_block(a: &BlockPointer, b: &BlockPointer) -> bool {
     if a.is_embedded() || b.is_embedded() {
         return a == b;
     }
-    a.0[..6] == b.0[..6] && a.logical_birth() == b.logical_birth()
+    a.0[..6] == b.0[..6] && a.birth() == b.birth()
 }
 
 /// A sync under way.
@@ -225,7 +225,7 @@ impl Run<'_> {
         for (new, old) in written.into_iter().zip(previous) {
             let new = new?;
             if !same_block(&new, &old) {
-                let (objset, txg, birth) = (self.objset, self.txg, new.logical_birth());
+                let (objset, txg, birth) = (self.objset, self.txg, new.birth());
                 invariant!(
                     new.is_hole() || birth == txg,
                     "objset {objset}: group {txg} is given a block that was born in {birth}: {new:?}"
@@ -250,6 +250,7 @@ impl Run<'_> {
             fill,
             previous: work.pointer(at.level, at.blkid),
             forced: at.level == 0 && work.forced.contains(at.blkid),
+            keeps_birth: at.level == 0 && work.physical.contains(at.blkid),
         }
     }
 
@@ -355,6 +356,7 @@ impl Run<'_> {
             cloned: Clones::default(),
             freed: Ranges::default(),
             forced: Ranges::default(),
+            physical: Ranges::default(),
             spill: None,
             nodes: BTreeMap::new(),
         };

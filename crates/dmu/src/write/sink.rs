@@ -28,6 +28,8 @@ pub struct NewBlock {
     pub previous: BlockPointer,
     /// Whether the block has to get a new place even if its contents are what they were.
     pub forced: bool,
+    /// Whether it takes the logical birth of the previous block with it (`dr_rewrite`).
+    pub keeps_birth: bool,
 }
 
 /// Writes the blocks of a sync.

@@ -115,8 +115,8 @@ impl OpenObjectSet {
         let last = dirty.last_key_value().map_or(0, |(blkid, _)| *blkid);
         phys.max_block = phys.max_block.max(last);
         let dirty = dirty.into_iter().map(|(n, block)| (n, Abd::from_vec(block).into())).collect();
-        let (cloned, freed, forced, spill, nodes) = Default::default();
-        Ok(Work { number: META_DNODE, phys, dirty, cloned, freed, forced, spill, nodes })
+        let (cloned, freed, forced, physical, spill, nodes) = Default::default();
+        Ok(Work { number: META_DNODE, phys, dirty, cloned, freed, forced, physical, spill, nodes })
     }
 
     fn put_dnode(
@@ -161,6 +161,7 @@ impl OpenObjectSet {
             fill: stored.map(BlockPointer::fill).fold(0, u64::saturating_add),
             previous: *self.base.root_bp(),
             forced: false,
+            keeps_birth: false,
         };
         let written = run.write(vec![block])?;
         let root = written.first().map(|(new, _)| *new).filter(|bp| !bp.is_hole());

@@ -93,8 +93,8 @@ enum Event {
     Dnode(u64, Arc<Dnode>, bool, u64),
     /// It changed a block.
     Block(u64, u64, Before),
-    /// It changed the freed and the forced ranges.
-    Ranges(u64, Box<(Ranges, Ranges)>),
+    /// It changed the ranges of [`Layer::ranges`](crate::overlay::Layer::ranges).
+    Ranges(u64, Box<[Ranges; 3]>),
     /// It changed the pending spill block.
     Spill(u64, Option<Option<Abd>>),
     /// It allocated an object of so many slots.

@@ -50,6 +50,7 @@ pub(super) struct Work {
     pub(super) freed: Ranges,
     /// Blocks that get a new place whatever they hold.
     pub(super) forced: Ranges,
+    pub(super) physical: Ranges,
     pub(super) spill: Option<Option<Abd>>,
     /// By level and number.
     pub(super) nodes: BTreeMap<(u8, u64), Indirect>,
@@ -71,8 +72,9 @@ impl Work {
             blocks * size == bytes,
             "objset {objset} object {number}: {blocks} dirty blocks of {size} have {bytes} bytes"
         );
-        let Parts { dirty, cloned, freed, forced, spill } = object.pending.top.clone().into_parts();
-        Work { number, phys, dirty, cloned, freed, forced, spill, nodes: BTreeMap::new() }
+        let Parts { dirty, cloned, freed, forced, physical, spill } =
+            object.pending.top.clone().into_parts();
+        Work { number, phys, dirty, cloned, freed, forced, physical, spill, nodes: BTreeMap::new() }
     }
 
     pub(super) fn tree<'t>(&'t self, store: &'t Arc<Store>, objset: u64) -> Tree<'t> {

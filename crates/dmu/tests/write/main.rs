@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 use cenote_dmu::objset::{GROUP_USED, PROJECT_USED, USER_USED};
 use cenote_dmu::write::zap::ZapFormat;
-use cenote_dmu::write::{Gather, NewObject, OpenObjectSet, Synced, WriteError, ZapMut};
+use cenote_dmu::write::{Births, Gather, NewObject, OpenObjectSet, Synced, WriteError, ZapMut};
 use cenote_dmu::zap::{Match, Zap};
 use cenote_dmu::{Object, ObjectSet, Seek};
 use cenote_format::dmu::{DmuType, ObjsetType};
@@ -384,7 +384,7 @@ impl Test {
             }
             Op::Gather { at, len } => {
                 let object = self.set.view(n).unwrap();
-                self.gathered = Some((n, object.gather(at, len, 0).unwrap()));
+                self.gathered = Some((n, object.gather(at, len, &|_| false).unwrap()));
             }
             Op::Hole { at, len } => {
                 self.set.free_range(n, at, len).unwrap();
@@ -413,7 +413,7 @@ impl Test {
     /// Rewrites what was gathered some time ago, which changes nothing.
     fn rewrite(&mut self) {
         let Some((n, gathered)) = self.gathered.take() else { return };
-        let done = self.set.rewrite(n, &gathered);
+        let done = self.set.rewrite(n, &gathered, Births::Kept);
         assert_eq!(done.is_ok(), self.model.contains_key(&n));
         assert!(done.is_err() || done.unwrap() <= gathered.bytes());
     }

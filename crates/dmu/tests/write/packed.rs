@@ -1,7 +1,7 @@
 //! Blocks that come compressed: read, changed, grown, moved and taken back before they are written.
 
 use crate::live::{COST, Live};
-use cenote_dmu::write::{NewObject, OpenObjectSet, Result, WriteError};
+use cenote_dmu::write::{Births, NewObject, OpenObjectSet, Result, WriteError};
 use cenote_format::abd::Abd;
 use cenote_format::compress::{Compression, LEVEL_DEFAULT, compress};
 use cenote_format::dmu::DmuType;
@@ -70,8 +70,8 @@ fn blocks_that_come_compressed() {
     })
     .unwrap();
     change(&live, |os| {
-        let found = os.view(other)?.gather(0, 2 * SIZE as u64, 0)?;
-        os.rewrite(other, &found).map(drop)
+        let found = os.view(other)?.gather(0, 2 * SIZE as u64, &|_| false)?;
+        os.rewrite(other, &found, Births::New).map(drop)
     })
     .unwrap();
     change(&live, |os| os.free_range(other, SIZE as u64 + 10, 20)).unwrap();

@@ -4,7 +4,7 @@ use crate::live::{COST, Live};
 use cenote_dmu::Error;
 use cenote_dmu::objset::USER_USED;
 use cenote_dmu::write::zap::ZapFormat;
-use cenote_dmu::write::{Chunk, NewObject, OpenObjectSet, Result, WriteError, ZapMut};
+use cenote_dmu::write::{Births, Chunk, NewObject, OpenObjectSet, Result, WriteError, ZapMut};
 use cenote_dmu::zap::Zap;
 use cenote_format::dmu::{DmuType, DnodePhys, ObjsetType, ZilHeader};
 use cenote_format::encode::zap::{Key, Value};
@@ -148,8 +148,8 @@ fn apply(os: &mut OpenObjectSet, ops: &[Op], all: &[u64]) -> Result<()> {
             },
             Op::Rewrite { object, at } => match file(os, pick(object))? {
                 Some(number) => {
-                    let found = os.view(number)?.gather(at, 5000, 0)?;
-                    os.rewrite(number, &found).map(drop)
+                    let found = os.view(number)?.gather(at, 5000, &|_| false)?;
+                    os.rewrite(number, &found, Births::Kept).map(drop)
                 }
                 None => continue,
             },

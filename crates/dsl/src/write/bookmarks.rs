@@ -78,7 +78,7 @@ pub(super) fn blocks_killed(
             continue;
         }
         let mut sum = Sizes::default();
-        let had = |bp: &&BlockPointer| deadlist::birth(bp) <= bookmark.creation_txg;
+        let had = |bp: &&BlockPointer| bp.birth() <= bookmark.creation_txg;
         let blocks = blocks.iter().filter(|bp| super::deadlist::counts(bp)).filter(had);
         blocks.for_each(|bp| sum.add((tx.space)(bp)));
         if sum != Sizes::default() {

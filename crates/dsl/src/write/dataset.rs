@@ -196,6 +196,7 @@ fn features_of(born: &[BlockPointer]) -> Vec<&'static str> {
             14 => Some("org.openzfs:blake3"),
             _ => None,
         });
+        guids.extend(bp.is_rewritten().then_some("com.truenas:physical_rewrite"));
         guids.extend((bp.compression() == 16).then_some("org.freebsd:zstd_compress"));
         guids.sort_unstable();
         guids.dedup();
@@ -320,7 +321,7 @@ fn sort_killed(
         to_snapshots: 0,
     };
     for bp in blocks.iter().filter(|bp| deadlist::counts(bp)) {
-        let (birth, sizes) = (deadlist::birth(bp), (tx.space)(bp));
+        let (birth, sizes) = (bp.birth(), (tx.space)(bp));
         if birth > ds.prev_snap_txg {
             out.free.add(sizes);
             tx.free(bp);

@@ -22,15 +22,6 @@ use cenote_format::encode::dsl::DEADLIST_SIZE;
 use cenote_format::{ByteOrder, Bytes};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// Bit of word 7 of a block pointer: the block was rewritten, as old as its physical birth says.
-const REWRITTEN: u64 = 1 << 63;
-
-/// The transaction group that a block belongs to (`BP_GET_BIRTH`).
-pub(super) fn birth(bp: &BlockPointer) -> u64 {
-    let rewritten = !bp.is_embedded() && bp.0[7] & REWRITTEN != 0;
-    if rewritten { bp.physical_birth() } else { bp.logical_birth() }
-}
-
 /// Whether a block counts: holes do not, and neither do those left out of redacted datasets.
 pub(super) fn counts(bp: &BlockPointer) -> bool {
     const REDACTED: u8 = 2;
@@ -283,7 +274,7 @@ pub(super) fn insert(tx: &mut Tx<'_>, object: u64, blocks: &[BlockPointer]) -> R
     let mut sorted: BTreeMap<u64, Vec<BlockPointer>> = BTreeMap::new();
     let mut sum = total(tx, object)?;
     for bp in blocks {
-        let Some((key, _)) = lists.range(..birth(bp)).next_back() else {
+        let Some((key, _)) = lists.range(..bp.birth()).next_back() else {
             return Err(corrupt(object, format!("deadlist without a key for {bp:?}")));
         };
         sorted.entry(*key).or_default().push(*bp);

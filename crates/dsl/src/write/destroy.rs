@@ -368,7 +368,7 @@ pub(super) fn free_tree(
 ) -> Result<()> {
     match way {
         Way::AtOnce(below) => {
-            let root = (deadlist::birth(root) > since).then_some(root);
+            let root = (root.birth() > since).then_some(root);
             below.iter().chain(root).for_each(|bp| tx.free(bp));
             Ok(())
         }

@@ -291,7 +291,7 @@ struct Walk<'t> {
 
 /// Whether a block was born too early to be freed with what is younger than `after_txg`, or does not count as a block.
 fn is_foreign(bp: &BlockPointer, after_txg: u64) -> bool {
-    bp.logical_birth() == 0 || deadlist::birth(bp) <= after_txg || !deadlist::counts(bp)
+    bp.logical_birth() == 0 || bp.birth() <= after_txg || !deadlist::counts(bp)
 }
 
 impl<'t> Walk<'t> {

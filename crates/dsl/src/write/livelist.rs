@@ -108,7 +108,7 @@ pub(super) fn synced(
 /// the order in which they lie on the devices.
 fn own(blocks: &[BlockPointer], origin_txg: u64) -> Vec<&BlockPointer> {
     let is_own = |bp: &&BlockPointer| {
-        deadlist::counts(bp) && !bp.is_embedded() && deadlist::birth(bp) > origin_txg
+        deadlist::counts(bp) && !bp.is_embedded() && bp.birth() > origin_txg
     };
     let mut own: Vec<_> = blocks.iter().filter(is_own).collect();
     own.sort_unstable_by_key(|bp| (bp.0[6], bp.0[0] >> 32, bp.0[1]));
@@ -143,7 +143,7 @@ fn add(
     for (blocks, mark) in [(allocs, Mark::Alloc), (frees, Mark::Free)] {
         let mut by_key = Vec::with_capacity(blocks.len());
         for bp in blocks {
-            let Some((key, _)) = lists.range(..deadlist::birth(bp)).next_back() else {
+            let Some((key, _)) = lists.range(..bp.birth()).next_back() else {
                 let why = format!("livelist without a key for {bp:?}");
                 return Err(super::mos::corrupt(livelist, why));
             };

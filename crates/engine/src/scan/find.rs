@@ -161,12 +161,6 @@ impl Found {
     }
 }
 
-/// When a block was allocated for its tree (`BP_GET_BIRTH`).
-fn birth(bp: &BlockPointer) -> u64 {
-    let rewritten = !bp.is_embedded() && bp.0[8] >> 63 == 1;
-    if rewritten { bp.physical_birth() } else { bp.logical_birth() }
-}
-
 /// The blocks of one tree.
 struct Finder<'a> {
     found: &'a mut Found,
@@ -202,7 +196,7 @@ impl Visitor for Finder<'_> {
     type Stop = ();
 
     fn wants(&self, bp: &BlockPointer) -> bool {
-        !bp.is_hole() && birth(bp) > self.after
+        !bp.is_hole() && bp.birth() > self.after
     }
 
     fn object(&mut self, _: &Tree<'_>, _: ByteOrder) -> std::result::Result<bool, ()> {
@@ -299,7 +293,7 @@ impl Walk<'_> {
     /// Walks a data set. Returns where it goes on, if it is not done.
     fn dataset(&mut self, now: &Current, phys: &DslDatasetPhys) -> Option<Mark> {
         let after = now.min.max(self.found.born.0);
-        if phys.bp.is_hole() || birth(&phys.bp) <= after {
+        if phys.bp.is_hole() || phys.bp.birth() <= after {
             return None;
         }
         if now.mark.is_none() && phys.num_children == 0 {
@@ -348,7 +342,7 @@ impl Walk<'_> {
             match item {
                 zil::Item::Block(bp) => found.add(tree, bp, zil::bookmark(bp)),
                 zil::Item::Record(record) => {
-                    let block = record.write_block().filter(|bp| birth(bp) >= header.claim_txg);
+                    let block = record.write_block().filter(|bp| bp.birth() >= header.claim_txg);
                     block.iter().for_each(|bp| found.add(tree, bp, Bookmark::root(objset)));
                 }
             }

@@ -103,8 +103,9 @@ impl Early {
         let previous = beneath.filter(is_beneath).map_or(BlockPointer::HOLE, |found| found.bp);
         let (level, fill, forced) = (0, 1, previous.is_hole());
         let payload = data.clone().into();
-        let block =
-            NewBlock { data: payload, at, kind, level, checksum, compress, fill, previous, forced };
+        let keeps_birth = false;
+        #[rustfmt::skip]
+        let block = NewBlock { data: payload, at, kind, level, checksum, compress, fill, previous, forced, keeps_birth };
         let props = how.policy.props(&block, how.abilities);
         let request = WriteRequest {
             props: WriteProps { embed: false, ..props },

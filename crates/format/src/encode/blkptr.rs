@@ -4,7 +4,8 @@
 //! ```text
 //! word 0-5    three DVAs: asize(24) grid(8) vdev(24) | offset(63) gang(1)
 //! word 6      lsize(16) psize(16) compression(7) E(1) checksum(8) type(8) level(5) X(1) D(1) B(1)
-//! word 7-8    nothing
+//! word 7      rewritten(1)
+//! word 8      nothing
 //! word 9-11   physical birth, logical birth, fill
 //! word 12-15  checksum
 //! ```
@@ -16,7 +17,7 @@
 //! never cut off. Pointers are little-endian and not encrypted.
 
 use super::{EncodeError, Result, embedded, field, push_words};
-use crate::blkptr::{BLKPTR_SIZE, BlockPointer, Dva, EMBEDDED_PAYLOAD};
+use crate::blkptr::{BLKPTR_SIZE, BlockPointer, Dva, EMBEDDED_PAYLOAD, REWRITTEN};
 use crate::checksum::{Checksum, EMBEDDED_SIZE};
 use crate::compress::Compression;
 use crate::dmu::DmuType;
@@ -189,8 +190,23 @@ impl BlockPointer {
         if !self.is_embedded() {
             let written = self.physical_birth();
             new.0[9] = if written == txg { 0 } else { written };
+            new.0[7] &= !REWRITTEN;
         }
         new.0[10] = txg;
+        new
+    }
+
+    /// The pointer of a block that takes the place of one with the same contents that was born in
+    /// `logical`, and keeps that birth (`zio_dva_allocate` with `zp_rewrite`). Embedded blocks and holes have one
+    /// birth only, and stay as they are.
+    pub fn rewritten(&self, logical: u64) -> BlockPointer {
+        let mut new = *self;
+        if !self.is_embedded() && !self.is_hole() {
+            let written = self.physical_birth();
+            new.0[9] = if written == logical { 0 } else { written };
+            new.0[10] = logical;
+            new.0[7] |= REWRITTEN;
+        }
         new
     }
 

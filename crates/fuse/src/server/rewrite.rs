@@ -7,7 +7,7 @@ use super::{Server, missing};
 use crate::RewriteRange;
 use crate::server::handles::Handle;
 use crate::session::{FileHandle, ReplyIoctl};
-use cenote_zpl::Rewrite;
+use cenote_zpl::{Births, Rewrite};
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::thread;
@@ -42,18 +42,25 @@ impl Server {
         let handle = self.handle_to_change(fh)?;
         match range {
             _ if !handle.how.writes => Err(Errno::BADF),
-            range if range.physical => Err(Errno::OPNOTSUPP),
+            range if range.physical && !handle.node.branch().may_keep_births() => {
+                Err(Errno::OPNOTSUPP)
+            }
             _ => Ok(handle),
         }
     }
 }
 
 fn rewrite(handle: &Handle, range: &RewriteRange) -> Result<(), Errno> {
-    let newer_than = match range.skip_snapshots {
-        true => handle.node.branch().newest_snapshot(),
-        false => 0,
+    let branch = handle.node.branch();
+    let newer_than = if range.skip_snapshots { branch.newest_snapshot() } else { 0 };
+    let cloned = range.skip_cloned.then(|| branch.cloned()).flatten();
+    let what = Rewrite {
+        offset: range.offset,
+        length: range.length,
+        newer_than,
+        spare: cloned.as_deref(),
+        births: if range.physical { Births::Kept } else { Births::New },
     };
-    let what = Rewrite { offset: range.offset, length: range.length, newer_than };
     let done = handle.fs.rewrite(handle.object, what, || !handle.is_gone());
     match done {
         Ok(_) if handle.is_gone() => Err(Errno::IO),

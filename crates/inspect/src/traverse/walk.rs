@@ -110,13 +110,6 @@ pub(super) fn walk(
     walker.account.into_inner()
 }
 
-/// `BP_GET_BIRTH`: when the block was allocated for this tree. Blocks that 2.4 has rewritten say
-/// so in the top bit of word 8 and count from their physical birth.
-pub(super) fn birth(bp: &BlockPointer) -> u64 {
-    let rewritten = !bp.is_embedded() && bp.0[8] >> 63 == 1;
-    if rewritten { bp.physical_birth() } else { bp.logical_birth() }
-}
-
 impl Walker<'_> {
     fn work(&self) {
         while let Some(task) = self.next() {

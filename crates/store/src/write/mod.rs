@@ -120,6 +120,8 @@ pub struct WriteProps {
     pub hole_birth: bool,
     /// Whether a block with the same strong checksum as before need not be written.
     pub nopwrite: bool,
+    /// Whether a block on disk takes its logical birth with it (`zp_rewrite`, feature `physical_rewrite`).
+    pub keeps_birth: bool,
     /// What it is counted as.
     pub content: Content,
 }
@@ -140,6 +142,7 @@ impl Default for WriteProps {
             embed: false,
             hole_birth: true,
             nopwrite: false,
+            keeps_birth: false,
             content: Content::Data,
         }
     }
@@ -163,7 +166,7 @@ pub struct WriteRequest {
 impl WriteRequest {
     /// Whether the block was written in this txg already.
     fn rewrites(&self, txg: u64) -> bool {
-        !self.previous.is_hole() && self.previous.logical_birth() == txg
+        !self.previous.is_hole() && self.previous.birth() == txg
     }
 }
 
@@ -405,6 +408,10 @@ impl Writer {
         match pointer {
             Err(e) => Stage::Done(Err(e)),
             Ok(bp) => {
+                let bp = match request.props.keeps_birth && !(previous.is_hole() || previous.is_embedded()) {
+                    true => bp.rewritten(previous.logical_birth()),
+                    false => bp,
+                };
                 let (content, count) = (request.props.content, writes.len());
                 let bytes = writes.iter().map(|w| w.data.len() as u64).sum();
                 let logical = request.data.plain().cloned();
@@ -429,7 +436,7 @@ impl Writer {
             && !previous.is_embedded()
             && !previous.uses_crypt()
             && !previous.is_dedup()
-            && previous.logical_birth() != txg
+            && previous.birth() != txg
             && previous.byte_order() == cenote_format::ByteOrder::Little
             && previous.checksum_type() == props.checksum as u8
             && previous.compression() == physical.compression as u8

@@ -12,13 +12,15 @@ use crate::sa::ZplAttr;
 use crate::{Error, Result};
 use cenote_dmu::Seek;
 use cenote_dmu::live::Cost;
+use cenote_dmu::write::{Births, Spare};
+use cenote_format::blkptr::BlockPointer;
 
 /// Bytes that are rewritten in one transaction, unless a block is larger.
 const CHUNK: u64 = 8 << 20;
 
 /// What to rewrite.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rewrite {
+#[derive(Clone, Copy, Default)]
+pub struct Rewrite<'a> {
     /// First byte.
     pub offset: u64,
     /// Number of bytes; 0: up to the end of the file. What is past the end is ignored.
@@ -26,6 +28,10 @@ pub struct Rewrite {
     /// Blocks that were born in this txg or before stay where they are: that of the newest snapshot
     /// for those that no snapshot shares, 0 for all.
     pub newer_than: u64,
+    /// Blocks that stay where they are as well: those that clones share, or `None`.
+    pub spare: Option<&'a Spare<'a>>,
+    /// What the blocks are born in. To keep births, the pool needs the feature `physical_rewrite`.
+    pub births: Births,
 }
 
 impl FileSystem {
@@ -38,7 +44,7 @@ impl FileSystem {
     pub fn rewrite(
         &self,
         ino: u64,
-        what: Rewrite,
+        what: Rewrite<'_>,
         mut proceed: impl FnMut() -> bool,
     ) -> Result<u64> {
         let live = self.source.live().ok_or(Error::ReadOnly)?;
@@ -46,13 +52,16 @@ impl FileSystem {
         let length = if what.length == 0 { u64::MAX } else { what.length };
         let end = what.offset.saturating_add(length).min(size);
         let (mut at, mut done) = (what.offset, 0u64);
+        let spare = |bp: &BlockPointer| {
+            bp.birth() <= what.newer_than || what.spare.is_some_and(|spare| spare(bp))
+        };
         while at < end && proceed() {
             let object = live.object(ino)?;
             let Some(data) = object.seek(at, Seek::Data)?.filter(|data| *data < end) else { break };
             let block = object.dnode().block_size.max(1);
             let chunk = (CHUNK / block).max(1).saturating_mul(block);
             let next = (data - data % block).saturating_add(chunk);
-            let found = live.gather(ino, data, next.min(end) - data, what.newer_than)?;
+            let found = live.gather(ino, data, next.min(end) - data, &spare)?;
             if found.bytes() > 0 {
                 let write = live.cost_of_blocks(0, found.bytes(), block);
                 let cost = Cost { write, objects: 0, frees: false };
@@ -63,7 +72,7 @@ impl FileSystem {
                     let ids = [ZplAttr::Uid, ZplAttr::Gid, ZplAttr::ProjId].map(id);
                     let [uid, gid, project] = ids;
                     quota::check(cx, uid, gid, project, false)?;
-                    Ok(cx.os.rewrite(ino, &found)?)
+                    Ok(cx.os.rewrite(ino, &found, what.births)?)
                 })?;
                 done = done.saturating_add(rewritten);
             }
