@@ -434,7 +434,6 @@ fn properties_in_openzfs_words() {
         ("volsize=10001K tank/vol", "'volsize' must be a multiple of volume block size (16K)"),
         ("volsize=8E tank/vol", "volume size exceeds limit for this system"),
         ("volblocksize=8K tank/vol", "'volblocksize' is readonly"),
-        ("longname=on tank/a", "a name of more than 255 bytes is not supported"),
         ("special_small_blocks=17M tank/a", "'special_small_blocks' must be zero to 16M"),
         ("recordsize=8K tank/vol", "'recordsize' does not apply to datasets of this type"),
         ("version=4 tank/a", "Can not downgrade; already at version 5"),

@@ -617,3 +617,51 @@ fn nothing_is_mounted_outside_of_the_alternate_root() {
     tank.zfs("destroy tank/dots");
     tank.finish();
 }
+
+/// Names of up to 1023 bytes, while `longname` is on; those that were given stay.
+#[test]
+fn long_names_are_given_and_kept() {
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("");
+    tank.zfs("create -o longname=on tank/long");
+    let feature = || {
+        let said = tank.session.run("zpool get -Ho value feature@longname tank").ok();
+        said.trim().to_string()
+    };
+    let named = |len: usize, letter: &str| tank.path("tank/long").join(letter.repeat(len));
+    let errno = |done: std::io::Result<()>| done.unwrap_err().raw_os_error();
+    fs::write(named(255, "s"), "short").unwrap();
+    tank.session.run("zpool sync").ok();
+    assert_eq!(feature(), "enabled");
+    fs::write(named(256, "a"), "256").unwrap();
+    fs::create_dir(named(1023, "d")).unwrap();
+    fs::write(named(1023, "d").join("x".repeat(600)), "below").unwrap();
+    fs::rename(named(255, "s"), named(300, "r")).unwrap();
+    assert_eq!(errno(fs::write(named(1024, "e"), "")), Some(36));
+    tank.session.run("zpool sync").ok();
+    assert_eq!(feature(), "active");
+
+    tank.zfs("set longname=off tank/long");
+    assert_eq!(errno(fs::write(named(256, "b"), "")), Some(36));
+    assert_eq!(errno(fs::rename(named(300, "r"), named(301, "r"))), Some(36));
+    let (dir, root) = (tank.session.dir.path().display().to_string(), tank.session.root());
+    tank.session.run("zpool export tank").ok();
+    tank.session.run(&format!("zpool import -R {root} -d {dir} tank")).ok();
+    assert_eq!(fs::read_to_string(named(256, "a")).unwrap(), "256");
+    assert_eq!(fs::read_to_string(named(300, "r")).unwrap(), "short");
+    assert_eq!(fs::read_to_string(named(1023, "d").join("x".repeat(600))).unwrap(), "below");
+    let mut lengths: Vec<_> = fs::read_dir(tank.path("tank/long"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().len())
+        .collect();
+    lengths.sort_unstable();
+    assert_eq!(lengths, [256, 300, 1023]);
+    fs::rename(named(300, "r"), named(9, "r")).unwrap();
+    fs::remove_file(named(256, "a")).unwrap();
+    // OpenZFS 2.1 reads the pool again once the dataset is gone.
+    tank.zfs("destroy tank/long");
+    assert_eq!(feature(), "enabled");
+    tank.finish();
+}

@@ -242,6 +242,8 @@ pub struct Synced {
     /// Bytes of objects that were freed whole, in blocks that could not be found because an indirect block
     /// above them cannot be read. They stay allocated.
     pub leaked: u64,
+    /// A directory has got a name of more than 255 bytes (feature `longname`).
+    pub long_names: bool,
 }
 
 /// What a sync did to an object.
@@ -310,6 +312,8 @@ pub struct OpenObjectSet {
     accounted: u8,
     /// Whether the root block has to be written.
     changed: bool,
+    /// See [`Synced::long_names`].
+    long_names: bool,
     /// What stands between the changes and the base.
     quiesced: Option<Quiesced>,
     /// What this set is to write for another one, and has not yet made its own.
@@ -359,6 +363,7 @@ impl OpenObjectSet {
             zil: None,
             accounted: 0,
             changed: false,
+            long_names: false,
             quiesced: None,
             inherited: None,
             syncing: false,

@@ -71,7 +71,8 @@ impl OpenObjectSet {
         self.failed = false;
         let (root, phys) = (*self.base.root_bp(), self.phys.clone());
         let Run { born, killed, cloned, leaked, .. } = run;
-        Ok(Synced { root, phys, born, killed, cloned, changed, leaked })
+        let long_names = std::mem::take(&mut self.long_names);
+        Ok(Synced { root, phys, born, killed, cloned, changed, leaked, long_names })
     }
 
     /// Takes note of the dnodes that were written; the accounting objects' dnodes are in the root

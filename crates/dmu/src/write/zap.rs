@@ -182,7 +182,9 @@ impl<'a> ZapMut<'a> {
             let done = fat.put(key, value, None, how != Put::Any);
             fat.finish()?;
             done
-        })
+        })?;
+        self.set.long_names |= key.check(MAX_NAME).is_err();
+        Ok(())
     }
 
     /// Removes an entry (`zap_remove`). Errors: [`WriteError::NoEntry`].

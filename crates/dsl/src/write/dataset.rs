@@ -32,6 +32,7 @@ use cenote_format::encode::dsl::DATASET_SIZE;
 use cenote_format::zap::norm::TO_UPPER;
 
 /// Feature of datasets with dnodes of more than one slot.
+const LONGNAME: &str = "org.zfsonlinux:longname";
 const LARGE_DNODE: &str = "org.zfsonlinux:large_dnode";
 /// The transaction group of `$ORIGIN@$ORIGIN`, which has no blocks.
 const ORIGIN_TXG: u64 = 1;
@@ -231,6 +232,9 @@ pub fn synced(tx: &mut Tx<'_>, ds_obj: u64, synced: &Synced) -> Result<()> {
     if synced.changed.iter().any(large) && features::is_enabled(tx, LARGE_DNODE)? {
         features::activate_dataset_feature(tx, ds_obj, LARGE_DNODE)?;
     }
+    if synced.long_names {
+        features::activate_dataset_feature(tx, ds_obj, LONGNAME)?;
+    }
     let reserved = space::refreservation(tx, &ds)?;
     let mut born = Sizes::default();
     synced.born.iter().filter(|bp| deadlist::counts(bp)).for_each(|bp| born.add((tx.space)(bp)));
@@ -293,7 +297,8 @@ pub fn check_synced(tx: &mut Tx<'_>, ds_obj: u64, phys: &ObjsetPhys) -> Result<(
     bookmarks::blocks_killed(tx, (ds_obj, &ds), &[])?;
     let (born, killed, cloned, changed) = Default::default();
     let (root, phys) = (ds.bp, phys.clone());
-    let nothing = Synced { root, phys, born, killed, cloned, changed, leaked: 0 };
+    let (leaked, long_names) = (0, false);
+    let nothing = Synced { root, phys, born, killed, cloned, changed, leaked, long_names };
     tx.whole(|tx| synced(tx, ds_obj, &nothing))
 }
 

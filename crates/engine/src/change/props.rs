@@ -192,7 +192,6 @@ fn value_of(property: &Property, text: &str, on: On<'_>) -> Result<NewValue> {
             return wrong("keylocation must be 'none' for unencrypted datasets");
         }
         "dedup" if text != "off" => return unsupported("deduplication"),
-        "longname" if text == "on" => return unsupported("a name of more than 255 bytes"),
         "context" | "fscontext" | "defcontext" | "rootcontext" if text != "none" => {
             return unsupported(&format!("'{name}'"));
         }
@@ -309,6 +308,7 @@ pub fn feature_for(setting: &Setting) -> Option<&'static str> {
         ("recordsize" | "volblocksize", n) if n > OLD_MAX_BLOCK => {
             Some("org.open-zfs:large_blocks")
         }
+        ("longname", 1) => Some("org.zfsonlinux:longname"),
         ("dnodesize", 1..) => Some("org.zfsonlinux:large_dnode"),
         ("special_small_blocks", 1..) => Some("org.zfsonlinux:allocation_classes"),
         _ => None,
@@ -352,7 +352,6 @@ mod tests {
         for value in ["off", "on", "rw=@10.0.0.0/8"] {
             assert!(fs("sharenfs", value).contains(&format!("Text({value:?})")));
         }
-        assert_eq!(fs("longname", "on"), "a name of more than 255 bytes is not supported");
         assert_eq!(fs("written@x", "1"), "'written@x' is readonly");
         let volume = |name, value| why(name, value, DatasetKind::Volume);
         assert_eq!(

@@ -63,8 +63,6 @@ use std::time::Duration;
 
 /// How long the kernel may keep what does not change without a request.
 const FOREVER: Duration = Duration::from_secs(24 * 3600);
-/// ZFS names have at most 255 bytes unless the feature for longer ones is used.
-const NAME_MAX: u32 = 255;
 
 /// The server of one mount.
 pub(crate) struct Server {
@@ -335,7 +333,7 @@ impl Filesystem for Server {
             files: s.files,
             ffree: s.free_files,
             bsize: unit,
-            namelen: NAME_MAX,
+            namelen: s.longest_name,
             frsize: unit,
             ..fuse_kstatfs::default()
         });

@@ -7,6 +7,9 @@ use cenote_zpl::ProjectSpace;
 
 /// Objects that an object set can hold.
 const MAX_OBJECTS: u64 = 1 << 48;
+/// Bytes of the longest name that may be given, without and with `longname`.
+const SHORT_NAMES: u32 = 255;
+const LONG_NAMES: u32 = 1023;
 
 /// Figures of `statfs`; blocks are of `unit` bytes.
 pub(super) struct StatFs {
@@ -15,6 +18,8 @@ pub(super) struct StatFs {
     pub(super) free: u64,
     pub(super) files: u64,
     pub(super) free_files: u64,
+    /// Bytes of the longest name that may be given.
+    pub(super) longest_name: u32,
 }
 
 /// Space as OpenZFS shows it (`zfs_statvfs`, `zpl_statfs`): what is used is rounded up to whole records, and a file
@@ -29,6 +34,7 @@ fn statfs(space: &Space, used_objects: u64, project: Option<ProjectSpace>) -> St
         free: space.available / unit,
         files: free_files.saturating_add(used_objects),
         free_files,
+        longest_name: SHORT_NAMES,
     };
     if let Some((quota, p)) = project.and_then(|p| Some((p.quota?, p))) {
         (s.blocks, s.free) = (quota / unit, quota.saturating_sub(p.used) / unit);
@@ -47,7 +53,10 @@ impl Server {
             _ => None,
         };
         let branch = node.branch();
-        statfs(&branch.space(), branch.fs().used_objects(), project)
+        let s = statfs(&branch.space(), branch.fs().used_objects(), project);
+        let longest_name =
+            if branch.fs().settings().long_names { LONG_NAMES } else { SHORT_NAMES };
+        StatFs { longest_name, ..s }
     }
 }
 

@@ -111,6 +111,8 @@ pub struct Settings {
     pub record_size: u64,
     /// Whether the pool has the feature `project_quota` enabled: new files have a project id.
     pub project_quota: bool,
+    /// Names of more than 255 bytes may be given, up to 1023 (`longname`).
+    pub long_names: bool,
     /// Nothing may be changed (`readonly`).
     pub read_only: bool,
     /// What of the file system's blocks the ARC keeps (`primarycache`).
@@ -130,6 +132,7 @@ impl Default for Settings {
             dnode_size: 512,
             record_size: 128 << 10,
             project_quota: true,
+            long_names: false,
             read_only: false,
             cache: PrimaryCache::All,
             clock: Clock::default(),

@@ -17,8 +17,8 @@ use cenote_format::encode::zap::{Key, Value};
 use cenote_format::zap::norm;
 use std::borrow::Cow;
 
-/// Longest name that may be given, in bytes.
-const MAX_NEW_NAME: usize = 255;
+/// Longest name that may be given with `longname=off`, in bytes.
+const MAX_SHORT_NAME: usize = 255;
 
 /// What a directory has under a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,7 +34,8 @@ pub(super) fn check_new_name(cx: &Cx<'_>, name: &[u8]) -> Result<()> {
     if matches!(name, b"" | b"." | b"..") {
         return Err(Error::Exists(show(name)));
     }
-    if name.len() > MAX_NEW_NAME {
+    let longest = if cx.settings.long_names { MAX_NAME } else { MAX_SHORT_NAME };
+    if name.len() > longest {
         return Err(Error::NameTooLong(show(name)));
     }
     if name.contains(&b'/') || name.contains(&0) {
@@ -96,8 +97,8 @@ pub(super) fn find<'n>(
     }))
 }
 
-/// The entries of a directory. Those with longer names than may be given are of other systems (feature `longname`),
-/// also where their intent logs are replayed.
+/// The entries of a directory. There may be longer names than may be given now: those of other systems, those given while
+/// `longname` was on, and those that intent logs have.
 fn entries<'c>(cx: &'c mut Cx<'_>, dir: u64) -> ZapMut<'c> {
     ZapMut::open(cx.os, dir).with_long_names()
 }
