@@ -149,10 +149,10 @@ pub trait TxAssign: Send + Sync {
         false
     }
 
-    /// Waits until all that was changed so far is on disk (`txg_wait_synced`).
+    /// Waits until all that was changed so far is on disk, for a change that needs that (`txg_wait_synced`).
     ///
-    /// Errors: [`WriteError::Suspended`].
-    fn wait_synced(&self) -> Result<()> {
+    /// Errors: [`WriteError::Suspended`], [`WriteError::Interrupted`].
+    fn wait_before_assign(&self) -> Result<()> {
         Ok(())
     }
 }
@@ -397,11 +397,11 @@ impl LiveObjectSet {
         self.retry(|| self.assign.check_references(blocks))
     }
 
-    /// Waits until all that was changed so far is on disk.
+    /// Waits until all that was changed so far is on disk, for a change that needs that.
     ///
-    /// Errors: [`WriteError::Suspended`].
-    pub fn wait_synced(&self) -> Result<()> {
-        self.assign.wait_synced()
+    /// Errors: [`WriteError::Suspended`]; [`WriteError::Interrupted`] while the pool is suspended.
+    pub fn wait_before_change(&self) -> Result<()> {
+        self.assign.wait_before_assign()
     }
 
     /// The object; what is on disk is read without the lock.

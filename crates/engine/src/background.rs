@@ -7,10 +7,13 @@
 //! Invariant: `again` is set only while a thread works.
 
 use super::Shared;
+use super::txg::TxState;
+use cenote_dmu::write::WriteError;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Whether the thread runs, and is to look again before it ends.
 #[derive(Default)]
@@ -89,6 +92,19 @@ impl Background {
         self.stopped.store(false, SeqCst);
     }
 
+    /// As [`Background::stop`], of a thread that may wait for a transaction group.
+    ///
+    /// # Errors
+    /// The pool is suspended: the thread has not ended.
+    pub fn try_stop(&self, tx: &TxState) -> Result<(), WriteError> {
+        self.stopped.store(true, SeqCst);
+        let Some(thread) = self.running.lock().thread.take() else { return Ok(()) };
+        join_unless_held(thread, tx).map_err(|(thread, e)| {
+            self.running.lock().thread = Some(thread);
+            e
+        })
+    }
+
     /// Ends the thread, and lets no other begin.
     pub fn stop(&self) {
         self.stopped.store(true, SeqCst);
@@ -99,4 +115,28 @@ impl Background {
             let _ = thread.join();
         }
     }
+}
+
+/// Longest time between two looks at a thread that is to end.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Waits until a thread has ended that may wait for a transaction group. It must not be the calling one.
+///
+/// # Errors
+/// The pool is suspended; with the thread, which has not ended.
+pub(crate) fn join_unless_held(
+    thread: JoinHandle<()>,
+    tx: &TxState,
+) -> Result<(), (JoinHandle<()>, WriteError)> {
+    let mut pause = Duration::from_micros(50);
+    while !thread.is_finished() {
+        if let Some(why) = tx.held() {
+            return Err((thread, WriteError::Suspended(why)));
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(LOOK);
+    }
+    // What a panic said was told by the thread.
+    let _ = thread.join();
+    Ok(())
 }

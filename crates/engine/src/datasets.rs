@@ -1,5 +1,7 @@
 //! Datasets that are open for writing (`dp_dirty_datasets`), and what is left for each to write.
 
+#[cfg(test)]
+mod held_tests;
 mod opening;
 mod pending;
 
@@ -160,10 +162,10 @@ impl TxAssign for DatasetTx {
         self.closed.load(Ordering::SeqCst)
     }
 
-    fn wait_synced(&self) -> Result<(), WriteError> {
+    fn wait_before_assign(&self) -> Result<(), WriteError> {
         let shared = self.shared.upgrade();
         let shared = shared.ok_or_else(|| WriteError::Suspended(EXPORTED.into()))?;
-        shared.tx_state.wait_synced()
+        shared.tx_state.wait_before_assign()
     }
 }
 

@@ -621,10 +621,10 @@ impl Engine {
         // A pool that is suspended by this goes on with all that it has.
         self.sync()?;
         let shared = &self.shared;
-        shared.spares.stop();
-        shared.scanner.background.stop();
-        shared.evacuator.stop();
-        shared.condenser.stop();
+        if let Err(e) = shared.stop_background() {
+            self.stays();
+            return Err(e.into());
+        }
         // A device that does not answer a request to trim it may write very well: what was changed does not wait for it.
         let idle = shared.vacant.stop();
         let closed = shared.datasets.close_logs(shared).map_err(EngineError::from);

@@ -93,6 +93,10 @@ impl Engine {
                 Ok(())
             })?;
         }
+        // A removal may wait for what came back.
+        if self.shared.disk.writer.copied().is_some() {
+            self.shared.wake_evacuation();
+        }
         // A leaf that stayed in use may lack what could not be written to it. It also wakes a scan whose thread ended as
         // devices did not answer.
         self.assess_resilver()

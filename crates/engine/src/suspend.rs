@@ -9,6 +9,8 @@
 //! - Changes wait before they are assigned to a group, and can be interrupted; with `failmode=continue` they fail.
 //! - Commands that look see the last group on disk. Those that would change something are refused; a change that is made
 //!   already, in the group that is held, is waited for.
+//! - What a change needs of others before it is made, as that intent logs end, and that threads of the background do, is
+//!   not waited for: the change is refused, and what it holds is free ([`WhileHeld::Fails`](super::txg::WhileHeld)).
 //! - [`Engine::resume`] opens the devices anew, and has what is held written again. What a device has lost that was written
 //!   since its last flush is written again as well. So nothing is lost that was acknowledged, or is going to be.
 //!   Then resilvers begin of what devices missed, scans go on, and spares step in (`SPA_ASYNC_RESILVER`).
@@ -21,6 +23,7 @@
 
 use super::sync::Core;
 use super::{Engine, EngineError, Shared};
+use cenote_dmu::write::WriteError;
 use cenote_pool::diagnosis;
 use cenote_pool::events::{self, PoolFailure};
 use cenote_pool::reopen::Restore;
@@ -46,6 +49,18 @@ impl Shared {
         let refuses = failmode == "continue";
         self.tx_state.hold(why, refuses, || PoolFailure::Suspended.post(store));
         true
+    }
+
+    /// Ends what works in the background and waits for groups.
+    ///
+    /// # Errors
+    /// The pool is suspended: some of it may still wait.
+    pub(super) fn stop_background(&self) -> Result<(), WriteError> {
+        self.spares.try_stop(&self.tx_state)?;
+        self.scanner.background.try_stop(&self.tx_state)?;
+        self.evacuator.try_stop(&self.tx_state)?;
+        self.condenser.stop();
+        Ok(())
     }
 
     /// The pool goes on: does what could not be done meanwhile. What fails because it is suspended again is done when it

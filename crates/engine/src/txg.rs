@@ -74,7 +74,7 @@ struct Held {
 
 /// What a thread that waits for a group does in a suspended pool.
 #[derive(Clone, Copy, PartialEq)]
-enum WhileHeld {
+pub(crate) enum WhileHeld {
     /// Waits until the pool goes on.
     Waits,
     /// Waits, unless changes fail meanwhile.
@@ -235,6 +235,18 @@ impl TxState {
     /// # Errors
     /// The pool is suspended or exported.
     pub fn assign(self: &Arc<Self>, bytes: u64, frees: bool) -> Result<TxgHandle, WriteError> {
+        self.assign_while(WhileHeld::WaitsAsChange, (bytes, frees))
+    }
+
+    /// As [`TxState::assign`]; of a suspended pool it does what `held` says.
+    ///
+    /// # Errors
+    /// The pool is suspended or exported.
+    pub fn assign_while(
+        self: &Arc<Self>,
+        held: WhileHeld,
+        (bytes, frees): (u64, bool),
+    ) -> Result<TxgHandle, WriteError> {
         let mut state = self.delay(bytes);
         let mut waited = false;
         loop {
@@ -244,7 +256,10 @@ impl TxState {
             if state.ending {
                 return Err(WriteError::Suspended(EXPORTED.into()));
             }
-            if state.held.is_some() {
+            if let Some(why) = &state.held {
+                if held == WhileHeld::Fails {
+                    return Err(WriteError::Suspended(why.why.clone()));
+                }
                 self.wait_while_held(&mut state)?;
                 continue;
             }

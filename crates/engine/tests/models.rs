@@ -13,7 +13,8 @@ mod waiting {
 
     /// Threads; the unit tests of what is taken in, which are not run here, have those of the system.
     pub(super) mod thread {
-        pub use shuttle::thread::{current, park};
+        /// No time is ever over.
+        pub use shuttle::thread::{current, park, park_timeout};
         pub use std::thread::{scope, sleep, yield_now};
     }
 
@@ -62,8 +63,13 @@ mod waiting {
     }
 
     impl Condvar {
-        pub(super) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+        fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
             guard.0 = guard.0.take().map(|held| self.0.wait(held).unwrap());
+        }
+
+        /// No time is ever over.
+        pub(super) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _: std::time::Duration) {
+            self.wait(guard);
         }
 
         pub(super) fn notify_all(&self) {
@@ -146,11 +152,14 @@ impl Log {
         flight.has_written();
     }
 
-    /// Keeps all out, or tries to.
+    /// Keeps all out, gives that up, or tries to.
     fn keep_out(&self) {
-        let out = self.issuer.keep_out();
+        let out = self.issuer.keep_out(&|| false).unwrap();
         assert!(!self.is_writing.load(SeqCst), "somebody writes");
         drop(out);
+        if let Some(_out) = self.issuer.keep_out(&|| true) {
+            assert!(!self.is_writing.load(SeqCst), "somebody writes");
+        }
         drop(self.issuer.try_keep_out());
     }
 }
@@ -176,7 +185,7 @@ fn flights() {
         .map(|of| {
             let log = log.clone();
             thread::spawn(move || match of {
-                0 => drop(log.issuer.keep_out()),
+                0 => log.keep_out(),
                 _ => (0..2).for_each(|n| log.fly(of == 1 && n == 0)),
             })
         })

@@ -100,7 +100,11 @@ impl Opener {
         Opener(Arc::new(open))
     }
 
-    fn open(&self, path: &Path, writable: bool) -> io::Result<Arc<dyn Device>> {
+    /// Opens the device at a path.
+    ///
+    /// # Errors
+    /// It cannot be.
+    pub fn open(&self, path: &Path, writable: bool) -> io::Result<Arc<dyn Device>> {
         (self.0)(path, writable)
     }
 

@@ -2,13 +2,14 @@
 //!
 //! Each operation of any disk counts ([`Power`]), and may be the last before the power goes. From then on nothing
 //! answers. What is left then is what was flushed, and any part of the writes since: each may be there, be cut off between two
-//! sectors, or be missing ([`SimDisk::left`]).
+//! sectors, or be missing ([`SimDisk::left`]). What a disk is told is free it forgets at once.
 //!
 //! Each operation takes a time that the disk's own numbers give, in which other threads run. So writes of different
 //! threads, and to different disks, end in any order.
 
 use crate::plan::Plant;
 use crate::schedule::point;
+use cenote_format::SECTOR;
 use cenote_format::abd::Abd;
 use cenote_torture::live::disk::Image;
 use cenote_vdev::{Device, ReadReq, WriteReq};
@@ -125,12 +126,29 @@ pub enum Mood {
 pub const BAD: [Mood; 6] =
     [Mood::Slow, Mood::FailsReads, Mood::FailsWrites, Mood::FailsFlushes, Mood::Lies, Mood::Gone];
 
+/// What is lost with the power, unless the disk was flushed.
+enum Pending {
+    Written(u64, Abd),
+    /// These bytes are free.
+    Trimmed(u64, u64),
+}
+
+impl Pending {
+    /// On an image, whole.
+    fn apply(&self, image: &mut Image) -> io::Result<()> {
+        match self {
+            Pending::Written(offset, data) => image.write(*offset, &data.bytes()),
+            Pending::Trimmed(offset, len) => image.clear(*offset, *len),
+        }
+    }
+}
+
 struct Inner {
     now: Image,
     /// What is there whatever happens.
     durable: Image,
     /// Writes since the last flush.
-    pending: Vec<(u64, Abd)>,
+    pending: Vec<Pending>,
     rng: SmallRng,
     mood: Mood,
     writes: u64,
@@ -178,10 +196,21 @@ impl SimDisk {
         let mut left = inner.durable.clone();
         // Of 8 writes so many survive, and so many are torn.
         let (survive, torn) = (rng.random_range(0..=8), rng.random_range(0..=8));
-        for (offset, data) in &inner.pending {
-            if rng.random_range(0..8) < survive {
-                let whole = rng.random_range(0..8) >= torn;
-                left.write_torn(*offset, &data.bytes(), || whole || rng.random_bool(0.5));
+        for pending in &inner.pending {
+            if rng.random_range(0..8) >= survive {
+                continue;
+            }
+            let whole = rng.random_range(0..8) >= torn;
+            match pending {
+                Pending::Written(offset, data) => {
+                    left.write_torn(*offset, &data.bytes(), || whole || rng.random_bool(0.5));
+                }
+                Pending::Trimmed(offset, len) => {
+                    let sectors = len / SECTOR;
+                    let most = if whole { sectors } else { rng.random_range(0..=sectors) };
+                    // It was within the disk.
+                    let _ = left.clear(*offset, most * SECTOR);
+                }
             }
         }
         left
@@ -236,7 +265,7 @@ impl SimDisk {
         let bytes = data.bytes();
         self.power.note(self.number, offset, &bytes);
         inner.now.write(offset, &bytes)?;
-        inner.pending.push((offset, data.clone()));
+        inner.pending.push(Pending::Written(offset, data.clone()));
         Ok(())
     }
 }
@@ -278,9 +307,28 @@ impl Device for SimDisk {
         if self.plant == Some(Plant::NoFlush) {
             return Ok(());
         }
-        for (offset, data) in std::mem::take(&mut inner.pending) {
-            inner.durable.write(offset, &data.bytes())?;
+        let inner = &mut *inner;
+        for pending in inner.pending.drain(..) {
+            pending.apply(&mut inner.durable)?;
         }
+        Ok(())
+    }
+
+    fn can_trim(&self) -> bool {
+        true
+    }
+
+    fn trim(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.take_time();
+        self.power.spend()?;
+        let mut inner = self.inner.lock();
+        if SimDisk::fails(&mut inner, Mood::FailsWrites) {
+            return Err(io::Error::other("a trim that fails"));
+        }
+        self.power.note(self.number, offset, &len.to_le_bytes());
+        let trimmed = Pending::Trimmed(offset, len);
+        trimmed.apply(&mut inner.now)?;
+        inner.pending.push(trimmed);
         Ok(())
     }
 

@@ -4,7 +4,8 @@
 //!
 //! A seed is a history of a pool: file systems and volumes that several threads change at the same time and have stable, snapshots,
 //! clones, promotions, rollbacks, streams that are sent and received, properties; disks that are slow, fail, lie, go and come
-//! back, that join, are replaced and leave; scrubs and resilvers; the power, which goes at any operation of a disk, in an import and a replay too. All of the engine runs, with every
+//! back, that join, are replaced and leave, are trimmed and initialized; spares that step in; checkpoints that are gone back to;
+//! scrubs and resilvers; the power, which goes at any operation of a disk, in an import and a replay too. All of the engine runs, with every
 //! thread that it has in production. One thread at a time runs, and the seed says which ([`schedule`]); it says how long
 //! disks take, what a loss of power leaves ([`disk`]), and what is done ([`plan`](mod@plan)). So the same seed gives the
 //! same history and the same bytes on the disks.
@@ -31,7 +32,7 @@
 //! # What is not
 //!
 //! FUSE and the daemon; `io_uring` (disks are in memory); pools on which OpenZFS worked in between; holds, bookmarks, resumed receives,
-//! hot spares, checkpoints, trimming. The tests of `cenote-torture` have most of these. A thread is not stopped within a run of instructions
+//! spares that pools share. The tests of `cenote-torture` have most of these. A thread is not stopped within a run of instructions
 //! that neither block nor wake another thread ([`schedule`]).
 //!
 //! # A process for each history

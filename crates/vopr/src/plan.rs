@@ -40,7 +40,7 @@ pub enum Kind {
     Sync,
     /// What is in use is compared with the model.
     Compare,
-    /// The pool is exported and imported.
+    /// The pool is exported and imported, and may go back to its checkpoint.
     Reimport,
     /// The power goes soon.
     Cut,
@@ -48,10 +48,12 @@ pub enum Kind {
     Break,
     /// It is well again.
     Mend,
-    /// A device joins, leaves, goes out of use or comes back, or a scrub begins, while datasets are worked with.
+    /// A device joins, leaves, goes out of use or comes back, is trimmed or initialized, or a scrub begins, while datasets are worked with.
     Devices,
     /// Disks without which the pool cannot be written take nothing any more, until it is resumed.
     Outage,
+    /// A checkpoint is taken, or the one that there is discarded.
+    Checkpoint,
     /// All disks are well, and become whole again, which is proved.
     Settle,
 }
@@ -72,17 +74,18 @@ pub fn plan(seed: u64, steps: usize) -> Vec<Step> {
     let mut rng = SmallRng::seed_from_u64(seed);
     let step = |number| {
         let kind = match rng.random_range(0..100) {
-            0..32 => Kind::Work,
-            32..56 => Kind::Change,
-            56..63 => Kind::Wait,
-            63..67 => Kind::Sync,
-            67..71 => Kind::Compare,
-            71..73 => Kind::Reimport,
-            73..79 => Kind::Cut,
-            79..83 => Kind::Break,
-            83..86 => Kind::Mend,
-            86..95 => Kind::Devices,
-            95..97 => Kind::Outage,
+            0..31 => Kind::Work,
+            31..54 => Kind::Change,
+            54..61 => Kind::Wait,
+            61..65 => Kind::Sync,
+            65..68 => Kind::Compare,
+            68..71 => Kind::Reimport,
+            71..77 => Kind::Cut,
+            77..81 => Kind::Break,
+            81..84 => Kind::Mend,
+            84..93 => Kind::Devices,
+            93..95 => Kind::Outage,
+            95..98 => Kind::Checkpoint,
             _ => Kind::Settle,
         };
         Step { number, kind, seed: rng.random() }

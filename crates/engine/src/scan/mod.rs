@@ -260,6 +260,8 @@ impl Shared {
             return Ok(Round::Nothing);
         }
         scanner.active.store(true, SeqCst);
+        // It reads now: what the round before failed by is over, or found again.
+        *scanner.waits.lock() = None;
         let func = if phys.is_resilver() { ScanFunc::Resilver } else { ScanFunc::Scrub };
         let ends =
             || scanner.background.is_stopped() || scanner.orders.load(SeqCst) != orders || held();

@@ -9,13 +9,19 @@
 //! good when the device that it stands in for is.
 
 use super::Attach;
-use crate::create::{NewDevice, OpenDevices, SystemDevices, spare_label};
+use crate::background::join_unless_held;
+use crate::create::{NewDevice, SystemDevices, spare_label};
+use crate::txg::TxState;
 use crate::{Engine, EngineError, Shared};
+use cenote_dmu::write::WriteError;
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
+use cenote_pool::devices::patiently;
 use cenote_vdev::{Device, Vdev, VdevState, VdevTree, init_labels, read_labels};
 use parking_lot::Mutex;
 use std::collections::HashSet;
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::JoinHandle;
@@ -37,6 +43,19 @@ impl SpareCaller {
     /// Threads may begin again.
     pub fn allow(&self) {
         self.stopped.store(false, SeqCst);
+    }
+
+    /// As [`SpareCaller::stop`], where the pool may be suspended meanwhile.
+    ///
+    /// # Errors
+    /// It is: the thread has not ended.
+    pub fn try_stop(&self, tx: &TxState) -> Result<(), WriteError> {
+        self.stopped.store(true, SeqCst);
+        let Some(thread) = self.thread.lock().take() else { return Ok(()) };
+        join_unless_held(thread, tx).map_err(|(thread, e)| {
+            *self.thread.lock() = Some(thread);
+            e
+        })
     }
 
     /// Ends the thread, and lets no other begin.
@@ -182,11 +201,12 @@ impl Engine {
                 })
             };
             let Some(path) = config::path(spare) else { continue };
-            if !SystemDevices.open(&path).is_ok_and(|device| says_ours(device.as_ref())) {
+            let opener = &self.shared.options.opener;
+            if !opener.open(&path, false).is_ok_and(|device| says_ours(device.as_ref())) {
                 continue;
             }
             pool.devices().forget(guid);
-            match SystemDevices.open_rw(&path) {
+            match self.shared.open_spare(&path) {
                 // Another pool may have taken it by now.
                 Ok(device) if says_ours(device.as_ref()) => {
                     return_to_others(device.as_ref(), spare)
@@ -210,6 +230,13 @@ impl Engine {
 }
 
 impl Shared {
+    /// Opens the device of a spare for writing.
+    fn open_spare(&self, path: &Path) -> io::Result<Arc<dyn Device>> {
+        let busy = |e: &io::Error| e.kind() == io::ErrorKind::ResourceBusy;
+        let open = || self.options.opener.open(path, true);
+        patiently(open, |opened| opened.as_ref().is_err_and(busy))
+    }
+
     fn spare(&self, guid: u64) -> Result<NewDevice, String> {
         let pool = self.view();
         let is_it = |spare: &&NvList| config::number(spare, "guid") == guid;
@@ -220,7 +247,7 @@ impl Shared {
         }
         // It is open for reading, as one that pools share.
         pool.devices().forget(guid);
-        let device = SystemDevices.open_rw(&path);
+        let device = self.open_spare(&path);
         pool.devices().share(guid, path.clone());
         let device = device.map_err(|e| match e.kind() {
             std::io::ErrorKind::ResourceBusy => format!("{} is busy", path.display()),

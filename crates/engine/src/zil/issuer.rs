@@ -36,9 +36,12 @@ use cenote_format::invariant::broken;
 use cenote_vdev::waiting;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Most commits that make their blocks durable at once. With more of them each has fewer changes.
 const MOST: usize = 4;
+/// How often a thread that may give up looks whether it is to.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// What a waiter was told.
 const NOTHING: u8 = 0;
@@ -214,17 +217,53 @@ impl Issuer {
         }
     }
 
-    /// Waits until no thread writes and nothing is in flight, and keeps all threads from writing.
-    pub fn keep_out(&self) -> Issuing<'_> {
-        loop {
-            // No queue is stable that far.
-            let Some(issuing) = self.wait_for(u64::MAX) else { continue };
-            let mut state = self.state.lock();
-            while !state.flights.is_empty() {
-                self.landed.wait(&mut state);
+    /// Waits until no thread writes and nothing is in flight, and keeps all threads from writing. `None`: `gives_up`,
+    /// which is asked now and then, said so before.
+    pub fn keep_out(&self, gives_up: &dyn Fn() -> bool) -> Option<Issuing<'_>> {
+        let issuing = self.issue_unless(gives_up)?;
+        let mut state = self.state.lock();
+        while !state.flights.is_empty() {
+            // Asked without the lock: what it looks at has one of its own.
+            drop(state);
+            if gives_up() {
+                return None;
             }
-            return issuing;
+            state = self.state.lock();
+            if !state.flights.is_empty() {
+                self.landed.wait_for(&mut state, LOOK);
+            }
         }
+        drop(state);
+        Some(issuing)
+    }
+
+    /// Waits until it is for the caller to write, unless it gives up.
+    fn issue_unless(&self, gives_up: &dyn Fn() -> bool) -> Option<Issuing<'_>> {
+        let mut state = self.state.lock();
+        if state.may_issue() {
+            return Some(self.issuing(&mut state));
+        }
+        // No queue is stable that far: it is told only that it is the issuer.
+        let waiter = Waiter::new(u64::MAX);
+        let mine = waiter.told.clone();
+        state.waiters.push_back(waiter);
+        drop(state);
+        waiting::begins();
+        while mine.load(Ordering::Acquire) == NOTHING {
+            if gives_up() {
+                let mut state = self.state.lock();
+                let left = state.waiters.len();
+                state.waiters.retain(|waiter| !Arc::ptr_eq(&waiter.told, &mine));
+                if state.waiters.len() < left {
+                    return None;
+                }
+                // It is the issuer already: the next one is told when that is dropped.
+                break;
+            }
+            thread::park_timeout(LOOK);
+        }
+        let failures = self.state.lock().failures;
+        Some(Issuing { issuer: self, stable: 0, failures })
     }
 
     /// As [`Issuer::keep_out`], if no thread writes now and nothing is in flight.
@@ -400,7 +439,7 @@ mod tests {
                     for n in 0..300_u64 {
                         match (of, n % 7) {
                             (0, 3) => {
-                                let _out = model.issuer.keep_out();
+                                let _out = model.issuer.keep_out(&|| false);
                                 assert!(!model.is_writing.load(Ordering::SeqCst));
                             }
                             (1, 3) => drop(model.issuer.try_keep_out()),
@@ -511,7 +550,7 @@ mod tests {
                     for n in 0..300_u64 {
                         match (of, n % 11) {
                             (0, 3) => {
-                                let _out = chain.issuer.keep_out();
+                                let _out = chain.issuer.keep_out(&|| false);
                                 assert!(chain.issuer.state.lock().flights.is_empty());
                             }
                             (1 | 2, 5) => chain.commit(true),

@@ -70,6 +70,7 @@ mod waiting;
 use super::Shared;
 use super::freeze::Frozen;
 use super::policy::{Abilities, Policy};
+use super::txg::WhileHeld;
 use crate::{kstat, tunables};
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::write::WriteError;
@@ -84,7 +85,7 @@ use cenote_vdev::Priority;
 use chain::Chain;
 pub(crate) use early::Early;
 use encoder::{Encoder, Found, Indirect, Unit, WriteBlock, length};
-use issuer::{Flight, Issuer};
+use issuer::{Flight, Issuer, Issuing};
 pub(crate) use itxs::Scope;
 use itxs::{Batch, Itxs};
 use parking_lot::Mutex;
@@ -278,7 +279,7 @@ impl Log {
             // First: what is put into the chain until the flight fails is behind it.
             self.chain.lock().fail();
             flight.fail();
-            self.touch(shared, live)?;
+            self.touch(shared, live, WhileHeld::WaitsAsChange)?;
         } else if flight.is_stable() {
             return Ok(true);
         }
@@ -316,7 +317,7 @@ impl Log {
             return Ok(None);
         }
         if !self.chain.lock().is_started() {
-            self.prepare(shared, live)?;
+            self.prepare(shared, live, WhileHeld::WaitsAsChange)?;
             return Ok(None);
         }
         let is_reused = |object, seq| self.itxs.lock().is_reused(object, seq);
@@ -425,9 +426,14 @@ impl Log {
     }
 
     /// Has the open group write a header that leads to a new chain (`zil_create`); whether it will.
-    fn prepare(&self, shared: &Shared, live: &LiveObjectSet) -> Result<bool, WriteError> {
+    fn prepare(
+        &self,
+        shared: &Shared,
+        live: &LiveObjectSet,
+        held: WhileHeld,
+    ) -> Result<bool, WriteError> {
         // Held until the header is to be written in the group that allocates.
-        let inside = shared.tx_state.assign(0, true)?;
+        let inside = shared.tx_state.assign_while(held, (0, true))?;
         live.touch()?;
         if self.frozen.leaves_out(inside.txg) {
             return Ok(false);
@@ -439,8 +445,13 @@ impl Log {
     }
 
     /// Has the open group write the header.
-    fn touch(&self, shared: &Shared, live: &LiveObjectSet) -> Result<(), WriteError> {
-        let inside = shared.tx_state.assign(0, true)?;
+    fn touch(
+        &self,
+        shared: &Shared,
+        live: &LiveObjectSet,
+        held: WhileHeld,
+    ) -> Result<(), WriteError> {
+        let inside = shared.tx_state.assign_while(held, (0, true))?;
         live.touch()?;
         drop(inside);
         Ok(())
@@ -461,7 +472,7 @@ impl Log {
             return Ok(false);
         }
         let issuing = match any {
-            true => Some(self.issuer.keep_out()),
+            true => Some(self.keep_out(shared)?),
             // A thread that commits now starts the chain.
             false => self.issuer.try_keep_out(),
         };
@@ -471,7 +482,17 @@ impl Log {
             return Ok(false);
         }
         self.interrupted.store(false, Ordering::SeqCst);
-        self.prepare(shared, live)
+        self.prepare(shared, live, WhileHeld::Fails)
+    }
+
+    /// Waits until no thread commits and none is going to.
+    ///
+    /// # Errors
+    /// The pool is suspended: the thread that commits waits for it.
+    fn keep_out(&self, shared: &Shared) -> Result<Issuing<'_>, WriteError> {
+        let why = || shared.tx_state.closed().or_else(|| shared.tx_state.held());
+        let issuing = self.issuer.keep_out(&|| why().is_some());
+        issuing.ok_or_else(|| WriteError::Suspended(why().unwrap_or_default()))
     }
 
     /// Whether there is anything of it on disk, or may soon be.
@@ -485,9 +506,9 @@ impl Log {
     /// # Errors
     /// The pool is suspended.
     pub fn empty(&self, shared: &Shared, live: &LiveObjectSet) -> Result<(), WriteError> {
-        let _issuing = self.issuer.keep_out();
+        let _issuing = self.keep_out(shared)?;
         let ends_already = self.closed.load(Ordering::SeqCst) || !self.chain.lock().is_there();
-        if ends_already { Ok(()) } else { self.touch(shared, live) }
+        if ends_already { Ok(()) } else { self.touch(shared, live, WhileHeld::Fails) }
     }
 
     /// The dataset is going to be closed: as [`Log::empty`], and nothing is written to the log any more
@@ -497,11 +518,15 @@ impl Log {
     /// The pool is suspended.
     pub fn close(&self, shared: &Shared, live: &LiveObjectSet) -> Result<(), WriteError> {
         if self.frozen.leaves_out(shared.tx_state.synced_txg().saturating_add(1)) {
+            if let Some(why) = shared.tx_state.held() {
+                return Err(WriteError::Suspended(why));
+            }
             self.commit(shared, live, Scope::All)?;
         }
-        let _issuing = self.issuer.keep_out();
+        let _issuing = self.keep_out(shared)?;
         self.closed.store(true, Ordering::SeqCst);
-        if self.chain.lock().is_there() { self.touch(shared, live) } else { Ok(()) }
+        let is_there = self.chain.lock().is_there();
+        if is_there { self.touch(shared, live, WhileHeld::Fails) } else { Ok(()) }
     }
 
     /// The dataset that was going to be closed stays open: its log begins again with the next commit.

@@ -60,6 +60,23 @@ impl Image {
         self.pages.iter_mut().take(end).skip(kept).for_each(|page| *page = None);
     }
 
+    /// Makes these bytes zeros.
+    ///
+    /// # Errors
+    /// They go past its end.
+    pub fn clear(&mut self, offset: u64, len: u64) -> io::Result<()> {
+        let len = usize::try_from(len).map_err(|_| io::ErrorKind::UnexpectedEof)?;
+        self.check(offset, len)?;
+        for (page, within, n) in Image::parts(offset, len) {
+            match &mut self.pages[page] {
+                whole if n == PAGE => *whole = None,
+                Some(part) => Arc::make_mut(part)[within..within + n].fill(0),
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
     fn check(&self, offset: u64, len: usize) -> io::Result<()> {
         let end = offset.checked_add(len as u64).filter(|end| *end <= self.size());
         end.map(drop).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())

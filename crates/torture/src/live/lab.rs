@@ -168,14 +168,18 @@ impl Lab {
     /// # Errors
     /// A disk failed.
     pub fn create_with(&self, shape: &Shape, logs: Logs) -> Result<Arc<Engine>, CreateError> {
+        self.create_layout(&self.layout(shape), shape.ashift, logs)
+    }
+
+    /// The first disks, put together so.
+    pub fn layout(&self, shape: &Shape) -> Layout {
         let paths: Vec<PathBuf> = self.paths().take(shape.disks).collect();
         let groups = match shape.redundancy {
             Redundancy::Single => paths.into_iter().map(|p| vec![p]).collect(),
             _ => vec![paths],
         };
         let top = |devices| VdevSpec::new(shape.redundancy, devices);
-        let layout = Layout { tops: groups.into_iter().map(top).collect(), ..Layout::default() };
-        self.create_layout(&layout, shape.ashift, logs)
+        Layout { tops: groups.into_iter().map(top).collect(), ..Layout::default() }
     }
 
     /// Makes a pool of this layout.
@@ -247,8 +251,16 @@ impl Lab {
     /// # Errors
     /// There is none, or none that can be imported.
     pub fn look(&self) -> Result<Arc<Pool>, String> {
+        self.look_with(ImportOptions::default())
+    }
+
+    /// As [`Lab::look`], with some of these options.
+    ///
+    /// # Errors
+    /// As for [`Lab::look`].
+    pub fn look_with(&self, options: ImportOptions) -> Result<Arc<Pool>, String> {
         let found = self.find().ok_or("there is no pool")?;
-        let options = ImportOptions { readonly: true, force: true, ..ImportOptions::default() };
+        let options = ImportOptions { readonly: true, force: true, ..options };
         Pool::import(&found, &options).map_err(|e| e.to_string())
     }
 

@@ -10,6 +10,9 @@
 //! what the pool said of its disks is true ([`Sim::prove`]). At any time the sound ones hold it by themselves
 //! ([`Sim::prove_sound`]).
 //!
+//! A spare of the pool steps in by itself when a disk fails. Once all is well it is detached, and goes back. It may be among the
+//! disks of the pool at any time, and need not be.
+//!
 //! After a loss of power the pool consists of the disks from before, but for one that was about to join and those that
 //! were about to leave.
 
@@ -17,11 +20,12 @@ use super::{Done, Sim, tell};
 use crate::disk::Mood;
 use crate::model::same;
 use cenote_engine::create::{Layout, Redundancy, VdevSpec};
-use cenote_engine::{Attach, TakeOut};
+use cenote_engine::{ActivityRequest, Attach, TakeOut};
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
 use cenote_pool::reopen::Restore;
 use cenote_pool::scan::ScanPhys;
+use cenote_pool::vdev_props::Activity;
 use cenote_torture::live::Stopped;
 use cenote_torture::live::disk::Image;
 use cenote_torture::live::lab;
@@ -32,7 +36,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Disks beside those that a pool begins with.
-pub(super) const EXTRA: usize = 2;
+pub(super) const EXTRA: usize = 3;
 /// Sides of a mirror, and top-level vdevs, at most.
 const MOST: usize = 3;
 /// How often it is looked whether all is well, and how long at most.
@@ -43,15 +47,17 @@ const LOOKS: usize = 3600;
 #[derive(Debug, Default)]
 pub(super) struct Devices {
     /// The numbers of those that are whole.
-    whole: BTreeSet<usize>,
+    pub whole: BTreeSet<usize>,
     /// The one that is not well.
     pub bad: Option<usize>,
     /// Those that the pool has.
-    members: BTreeSet<usize>,
+    pub members: BTreeSet<usize>,
     /// The one that is about to join.
-    joining: Option<usize>,
+    pub joining: Option<usize>,
     /// Those that leave, soon or later.
-    leaving: BTreeSet<usize>,
+    pub leaving: BTreeSet<usize>,
+    /// The one that is, or was, a spare.
+    pub spare: Option<usize>,
 }
 
 /// A change of the devices of a pool. Disks have numbers.
@@ -71,6 +77,10 @@ pub(super) enum DeviceChange {
     Add(usize),
     /// A vdev with these disks is to leave.
     Remove(u64, BTreeSet<usize>),
+    /// A disk is trimmed or initialized, or no longer.
+    Activity(usize, Activity, ActivityRequest),
+    /// A resilver begins anew.
+    Resilver,
     /// A scrub begins.
     Scrub,
     /// It is given up.
@@ -166,10 +176,10 @@ impl Sim {
         Ok(self.leaves()?.iter().filter(sound).map(|leaf| leaf.disk).collect())
     }
 
-    /// Whether the sound disks but for this one have everything.
+    /// Whether the sound disks but for this one, and those that may leave at any moment, have everything.
     fn suffices(&self, without: usize) -> Done<bool> {
         let mut sound = self.sound()?;
-        sound.remove(&without);
+        sound.retain(|disk| *disk != without && !self.devices.leaving.contains(disk));
         self.suffice(&sound)
     }
 
@@ -192,8 +202,10 @@ impl Sim {
     pub(super) fn check_devices(&mut self) -> Done {
         let is: BTreeSet<usize> = self.tops()?.iter().flat_map(Top::disks).collect();
         let known = &mut self.devices;
-        let may = |disk: &usize| known.members.contains(disk) || known.joining == Some(*disk);
-        let must = |disk: &&usize| !known.leaving.contains(disk);
+        let may = |disk: &usize| {
+            known.members.contains(disk) || [known.joining, known.spare].contains(&Some(*disk))
+        };
+        let must = |disk: &&usize| !known.leaving.contains(disk) && known.spare != Some(**disk);
         if !is.iter().all(may) || !known.members.iter().filter(must).all(|disk| is.contains(disk)) {
             return Err(Stopped(format!("the pool has the disks {is:?}, but {known:?}")));
         }
@@ -270,6 +282,7 @@ impl Sim {
         let (tops, leaves) = (self.tops()?, self.leaves()?);
         let free: Vec<usize> =
             (0..self.disks.len()).filter(|n| leaves.iter().all(|leaf| leaf.disk != *n)).collect();
+        let free: Vec<usize> = free.into_iter().filter(|n| !self.is_idle_spare(*n)).collect();
         let used: Vec<usize> = leaves.iter().map(|leaf| leaf.disk).collect();
         let (Some(top), Some(disk)) =
             (tops.get(rng.random_range(0..tops.len().max(1))), Sim::pick(rng, &used))
@@ -283,7 +296,15 @@ impl Sim {
         let in_raidz = tops.iter().find(without).is_some_and(|top| top.is_raidz);
         let all_mirrors = tops.iter().all(|top| !top.is_raidz);
         let how = [TakeOut::Offline, TakeOut::OfflineForNow][rng.random_range(0..2)];
-        let change = match (rng.random_range(0..100), new, beside) {
+        let activity = Activity::ALL[rng.random_range(0..Activity::ALL.len())];
+        let request = match rng.random_range(0..10) {
+            0..6 => ActivityRequest::START,
+            6 => ActivityRequest::Start { rate: 1 << 20, value: None },
+            7 => ActivityRequest::Suspend,
+            8 => ActivityRequest::Forget,
+            _ => ActivityRequest::Cancel,
+        };
+        let change = match (rng.random_range(0..116), new, beside) {
             (0..22, Some(new), Some(beside)) if !top.is_raidz && top.slots.len() < MOST => {
                 DeviceChange::Attach { beside, new }
             }
@@ -295,8 +316,10 @@ impl Sim {
             (82..90, ..) if all_mirrors && tops.len() > 1 => {
                 DeviceChange::Remove(top.guid, top.disks())
             }
-            (90..97, ..) => DeviceChange::Scrub,
-            (97.., ..) => DeviceChange::StopScrub,
+            (90..96, ..) => DeviceChange::Scrub,
+            (96..98, ..) => DeviceChange::StopScrub,
+            (98..102, ..) => DeviceChange::Resilver,
+            (102.., ..) => DeviceChange::Activity(disk, activity, request),
             _ => return Ok(None),
         };
         Ok(Some(change))
@@ -333,7 +356,11 @@ impl Sim {
                 known.joining = Some(*new);
             }
             DeviceChange::Remove(_, disks) => known.leaving.extend(disks),
-            DeviceChange::Online | DeviceChange::Scrub | DeviceChange::StopScrub => {}
+            DeviceChange::Online
+            | DeviceChange::Activity(..)
+            | DeviceChange::Resilver
+            | DeviceChange::Scrub
+            | DeviceChange::StopScrub => {}
         }
         let done = self.try_device_change(change);
         if self.power.is_off() {
@@ -362,6 +389,10 @@ impl Sim {
             DeviceChange::Online => self.bring_back(),
             DeviceChange::Add(new) => Ok(engine.add(self.prepared(*new)?)?),
             DeviceChange::Remove(top, _) => Ok(engine.remove(*top)?),
+            DeviceChange::Activity(disk, activity, request) => {
+                Ok(engine.activity(*activity, self.guid_of(*disk)?, *request)?)
+            }
+            DeviceChange::Resilver => Ok(engine.start_resilver().map(drop)?),
             DeviceChange::Scrub => Ok(engine.scrub()?),
             DeviceChange::StopScrub => Ok(engine.stop_scrub()?),
         }
@@ -390,6 +421,32 @@ impl Sim {
         Ok(self.lab.prepare_to_add(&self.engine()?.pool(), &layout)?)
     }
 
+    /// Whether this disk is a spare of the pool that does not stand in.
+    fn is_idle_spare(&self, disk: usize) -> bool {
+        let Some(engine) = &self.engine else { return false };
+        let pool = engine.pool();
+        let mut spares = pool.spares().iter().filter_map(|spare| spare.str("path"));
+        let stands_in = self.guid_of(disk).is_ok();
+        !stands_in && spares.any(|path| disk_of(path) == Some(disk))
+    }
+
+    /// The spare stands in for a disk that works again: it goes back.
+    fn let_spare_go(&self) -> Done {
+        fn stands_in(vdev: &NvList, disk: usize) -> bool {
+            let own = |child: &NvList| child.str("path").and_then(disk_of) == Some(disk);
+            let children = config::children(vdev);
+            vdev.str("type") == Some("spare") && children.iter().any(own)
+                || children.iter().any(|child| stands_in(child, disk))
+        }
+        let (engine, Some(spare)) = (self.engine()?, self.devices.spare) else { return Ok(()) };
+        let pool = engine.pool();
+        if !pool.config().list("vdev_tree").is_some_and(|root| stands_in(root, spare)) {
+            return Ok(());
+        }
+        tell(format_args!("the spare goes back"));
+        Ok(engine.detach(self.guid_of(spare)?, None)?)
+    }
+
     fn bring_back(&self) -> Done {
         let leaves: Vec<u64> = self.leaves()?.iter().map(|leaf| leaf.guid).collect();
         Ok(self.engine()?.restore(&leaves, Restore::Offline)?)
@@ -399,12 +456,18 @@ impl Sim {
     pub(super) fn settle(&mut self) -> Done {
         self.mend()?;
         self.bring_back()?;
+        // Beside a checkpoint no disk leaves a vdev.
+        self.discard()?;
         let engine = self.engine()?;
         for _ in 0..LOOKS {
             let (tops, leaves) = (self.tops()?, self.leaves()?);
             let whole = leaves.iter().all(|leaf| leaf.in_use && !leaf.is_behind);
             let busy = tops.iter().any(|top| top.changes);
-            if whole && !busy && !engine.is_scanning() && !engine.awaits_resilver() {
+            let scans = engine.is_scanning() || engine.awaits_resilver();
+            if whole && busy && !scans {
+                self.let_spare_go()?;
+            }
+            if whole && !busy && !scans {
                 let members: BTreeSet<usize> = tops.iter().flat_map(Top::disks).collect();
                 self.devices.leaving.clear();
                 self.devices.whole = members.clone();
@@ -459,7 +522,9 @@ impl Sim {
         tell(format_args!("without the disks {missing:?}"));
         let disks = lab::disks(&images, None);
         let pool = lab::lab(&disks).look().map_err(Stopped)?;
-        same(&pool, &self.model).map_err(|Stopped(why)| {
+        let known = self.kept.as_ref().filter(|kept| kept.is_there);
+        let kept = known.map_or(Ok(()), |kept| kept.prove(&lab::lab(&disks)));
+        same(&pool, &self.model).and(kept).map_err(|Stopped(why)| {
             Stopped(format!("without the disks {missing:?}, which others make up for: {why}"))
         })
     }

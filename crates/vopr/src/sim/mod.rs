@@ -11,6 +11,7 @@
 
 mod changes;
 mod devices;
+mod kept;
 mod recover;
 
 use crate::disk::{Power, SimDisk};
@@ -18,7 +19,8 @@ use crate::model::{Change, Data, Entry, Model, POOL, same, same_data};
 use crate::plan::{Kind, Plant, Step};
 use cenote_dsl::Dataset;
 use cenote_engine::Engine;
-use cenote_engine::create::Redundancy;
+use cenote_engine::create::{Layout, Redundancy};
+use cenote_pool::ImportOptions;
 use cenote_pool::props::PropChange;
 use cenote_torture::live::block::Block;
 use cenote_torture::live::disk::Image;
@@ -31,6 +33,7 @@ use cenote_vdev::Device;
 use cenote_zpl::FileSystem;
 use changes::touched;
 use devices::{DeviceChange, Devices, EXTRA};
+use kept::Kept;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
@@ -170,6 +173,8 @@ pub struct Sim {
     /// A change that is being made, with what comes of it.
     in_flight: Option<(Change, Model)>,
     devices: Devices,
+    /// What the pool's checkpoint has.
+    kept: Option<Kept>,
     /// A pool that cannot be written is suspended until it is resumed.
     waits: bool,
     figures: Figures,
@@ -190,8 +195,9 @@ fn tell(what: std::fmt::Arguments<'_>) {
     println!("  {what}");
 }
 
-/// Once the power is gone no thread resumes the pool: it gives up what it holds.
+/// Devices with too many errors go out of use. Once the power is gone no thread resumes the pool: it gives up what it holds.
 fn watch(engine: &Arc<Engine>, power: &Arc<Power>) -> Done {
+    engine.act_on_errors();
     let (engine, power) = (Arc::downgrade(engine), power.clone());
     std::thread::Builder::new().name("watcher".into()).spawn(move || {
         loop {
@@ -231,13 +237,21 @@ impl Sim {
         let disks: Vec<_> = (0..shape.disks + EXTRA).map(new).collect();
         let lab = lab(&disks, [8 << 20, 64 << 20][rng.random_range(0..2)]);
         let logs = if rng.random_ratio(1, 4) { Logs::Off } else { Logs::On };
-        let engine = lab.create_with(&shape, logs)?;
+        let spare = rng.random_bool(0.5).then_some(shape.disks);
+        let spares = spare.and_then(|spare| lab.paths().nth(spare)).into_iter().collect();
+        let layout = Layout { spares, ..lab.layout(&shape) };
+        let engine = lab.create_layout(&layout, shape.ashift, logs)?;
         let failmode = FAILMODE[rng.random_range(0..2)];
-        engine.set_properties(vec![PropChange::Number("failmode", failmode)])?;
+        let autotrim = rng.random_range(0..2);
+        engine.set_properties(vec![
+            PropChange::Number("failmode", failmode),
+            PropChange::Number("autotrim", autotrim),
+        ])?;
         watch(&engine, &power)?;
         let mut model = Model::default();
         model.add(POOL, Entry::new(Data::Files(Arc::default())));
-        let (live, in_flight, devices, figures) = Default::default();
+        let (live, in_flight, figures) = Default::default();
+        let devices = Devices { spare, ..Devices::default() };
         let engine = Some(engine);
         let mut sim = Sim {
             seed,
@@ -250,11 +264,14 @@ impl Sim {
             live,
             in_flight,
             devices,
+            kept: None,
             waits: false,
             figures,
         };
         sim.waits = failmode == 0;
-        tell(format_args!("{shape:?}, log space maps {logs:?}, failmode {failmode}"));
+        tell(format_args!(
+            "{shape:?}, spare {spare:?}, log space maps {logs:?}, failmode {failmode}, autotrim {autotrim}"
+        ));
         sim.begin_devices()?;
         sim.open(POOL)?;
         for (name, volume) in [("tank/a", None), ("tank/v", Some(256 << 10))] {
@@ -370,7 +387,8 @@ impl Sim {
                 self.live.values().try_for_each(Live::compare)?;
                 check_metaslabs(&*self.engine()?).map(drop).map_err(Stopped)
             }
-            Kind::Reimport => self.reimport(),
+            Kind::Reimport => self.reimport(rng),
+            Kind::Checkpoint => self.checkpoint(),
             Kind::Cut => {
                 self.power.goes_after(rng.random_range(0..400));
                 Ok(())
@@ -390,12 +408,15 @@ impl Sim {
         })?)
     }
 
-    fn reimport(&mut self) -> Done {
+    fn reimport(&mut self, rng: &mut SmallRng) -> Done {
         if self.devices.bad.is_some() {
             self.mend()?;
         }
         self.export()?;
-        self.import()?;
+        match self.kept.is_some() && rng.random_bool(0.5) {
+            true => self.rewind()?,
+            false => self.import(ImportOptions::default())?,
+        }
         let names: Vec<String> = self.model.datasets.keys().cloned().collect();
         names.iter().try_for_each(|name| self.open(name))?;
         self.live.values().try_for_each(Live::compare)
@@ -418,9 +439,9 @@ impl Sim {
     }
 
     /// Imports the pool and replays its logs.
-    fn import(&mut self) -> Done {
+    fn import(&mut self, options: ImportOptions) -> Done {
         let found = self.lab.find().ok_or_else(|| Stopped("the pool is gone".into()))?;
-        let engine = self.lab.import(&found)?;
+        let engine = self.lab.import_with(&found, options)?;
         watch(&engine, &self.power)?;
         let left = cenote::contents::replay_logs(&engine, &|_, _| true)?;
         if !left.is_empty() {

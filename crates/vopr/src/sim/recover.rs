@@ -4,6 +4,7 @@
 use super::{Done, Sim, lab, tell};
 use crate::disk::{Power, SimDisk};
 use crate::model::{Change, Data, listing, same_data};
+use cenote_pool::ImportOptions;
 use cenote_torture::live::Stopped;
 use cenote_torture::live::block;
 use cenote_torture::live::disk::Image;
@@ -68,7 +69,8 @@ impl Sim {
     }
 
     fn go_on(&mut self, histories: &BTreeMap<String, History>, at: usize) -> Done {
-        self.import()?;
+        self.import(ImportOptions::default())?;
+        self.check_kept()?;
         self.check_devices()?;
         let pool = self.engine()?.pool();
         let (is, before) = (listing(&pool)?, self.model.listing());

@@ -229,8 +229,10 @@ impl FileSystem {
                 Ok(Outcome::Cloned(n)) => Ok(n),
                 Ok(Outcome::Dirty) if BCLONE_WAIT_DIRTY.is_on() && waits < WAITS => {
                     waits += 1;
-                    self.source.live().map_or(Ok(()), |live| live.wait_synced())?;
-                    continue;
+                    match self.source.live().map_or(Ok(()), |live| live.wait_before_change()) {
+                        Ok(()) => continue,
+                        Err(e) => Err(e.into()),
+                    }
                 }
                 Ok(other) => {
                     clones &= !matches!(other, Outcome::Never);

@@ -1,0 +1,101 @@
+//! In a suspended pool nothing that ends or begins an intent log waits for the commit that waits for the pool.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use super::super::background::Background;
+use super::super::{Engine, EngineOptions};
+use super::*;
+use cenote_pool::{ImportOptions, discover};
+use std::sync::mpsc;
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn until(what: &str, done: impl Fn() -> bool) {
+    let end = std::time::Instant::now() + LONG;
+    while !done() {
+        assert!(std::time::Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// `work` ends, though the pool is suspended.
+fn ends<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (tell, told) = mpsc::channel();
+    let thread = std::thread::spawn(move || tell.send(work()).unwrap());
+    let done = told.recv_timeout(LONG).unwrap_or_else(|_| panic!("{what} waits"));
+    thread.join().unwrap();
+    done
+}
+
+fn is_refused(what: &str, done: &Result<(), WriteError>) {
+    assert!(matches!(done, Err(WriteError::Suspended(_))), "{what}: {done:?}");
+}
+
+#[test]
+fn logs_are_ended_and_begun_or_it_is_refused() {
+    let temp = cenote_testpools::copy("basic");
+    let candidate = discover(std::slice::from_ref(&temp.pool.dir)).remove(0);
+    let options = ImportOptions { force: true, ..ImportOptions::default() };
+    let engine = Engine::import(&candidate, &options, EngineOptions::default()).unwrap();
+    let shared = engine.shared.clone();
+    let head = engine.pool().dsl().root().unwrap().ds_obj;
+    let live = engine.live(head).unwrap();
+    let own = || shared.datasets.open.lock().sets.get(&head).unwrap().1.clone();
+    // First no chain is there, then there is one.
+    for round in ["without a chain", "with one"] {
+        let inside = shared.tx_state.assign(1, false).unwrap();
+        live.touch().unwrap();
+        own().changed(inside.txg, None);
+        let theirs = shared.clone();
+        let commit = std::thread::spawn(move || theirs.datasets.commit(&theirs, head, Scope::All));
+        until("the commit writes", || own().log.is_in_use());
+        shared.tx_state.hold("no device takes anything", false, || ());
+        for what in ["suspend", "close", "close all", "freeze", "restart"] {
+            let theirs = shared.clone();
+            let done = ends(what, move || match what {
+                "suspend" => theirs.datasets.suspend_logs(&theirs).map(drop),
+                "close" => theirs.datasets.close_log(&theirs, head),
+                "close all" => theirs.datasets.close_logs(&theirs),
+                _ => {
+                    theirs.datasets.begin_logs(&theirs, what == "freeze");
+                    Err(WriteError::Suspended(String::new()))
+                }
+            });
+            is_refused(&format!("{round}, {what}"), &done);
+        }
+        assert!(!commit.is_finished(), "{round}");
+        shared.tx_state.resumed(|| true);
+        drop(inside);
+        commit.join().unwrap().unwrap();
+        shared.datasets.reopen_logs();
+        // The next one has a chain.
+        shared.datasets.begin_logs(&shared, true);
+        engine.sync().unwrap();
+    }
+    // No commit is under way: what would be assigned to a group is refused as well.
+    shared.tx_state.hold("no device takes anything", false, || ());
+    let theirs = shared.clone();
+    is_refused("idle", &ends("idle", move || theirs.datasets.suspend_logs(&theirs).map(drop)));
+    shared.tx_state.resumed(|| true);
+    drop(live);
+    engine.export(false).unwrap();
+}
+
+/// A thread of the background that waits for a suspended pool is not waited for.
+#[test]
+fn a_background_that_waits_keeps_nobody() {
+    static GO_ON: AtomicBool = AtomicBool::new(false);
+    let temp = cenote_testpools::copy("basic");
+    let candidate = discover(std::slice::from_ref(&temp.pool.dir)).remove(0);
+    let options = ImportOptions { force: true, ..ImportOptions::default() };
+    let engine = Engine::import(&candidate, &options, EngineOptions::default()).unwrap();
+    let shared = engine.shared.clone();
+    let own = Background::default();
+    own.wake(&shared, "waits", |_| until("the test goes on", || GO_ON.load(Ordering::SeqCst)));
+    shared.tx_state.hold("no device takes anything", false, || ());
+    is_refused("stop", &own.try_stop(&shared.tx_state));
+    shared.tx_state.resumed(|| true);
+    GO_ON.store(true, Ordering::SeqCst);
+    own.try_stop(&shared.tx_state).unwrap();
+    engine.export(false).unwrap();
+}
