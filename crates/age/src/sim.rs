@@ -244,10 +244,9 @@ impl Simulation {
         let (engine, bays) = create(&spec, tops, options(&spec, &time))?;
         let groups: Vec<_> = engine.allocator().groups().collect();
         let cut = |(group, bay): (&Arc<Group>, &Bay)| {
-            let extent = group.metaslabs().get(0).map(|m| m.extent())?;
             Some(Cut {
                 ashift: group.ashift(),
-                ms_shift: extent.size.ilog2(),
+                ms_shift: group.ms_shift(),
                 metaslabs: group.metaslabs().len() as u64,
                 block: bay.asize(spec.allocated_block()),
             })
@@ -492,7 +491,7 @@ impl Simulation {
                 name: format!("vdev-{}", group.vdev()),
                 class: AllocClass::Normal,
                 ashift: group.ashift(),
-                metaslab_shift: group.metaslabs().get(0).map_or(0, |m| m.extent().size.ilog2()),
+                metaslab_shift: group.ms_shift(),
                 fragmentation: space.as_ref().and_then(|s| s.vdev(group.vdev())?.fragmentation),
                 metaslabs: group.metaslabs().iter().map(metaslab).collect(),
             }

@@ -9,7 +9,7 @@ use common::Session;
 use std::path::Path;
 
 /// Refused by name, or shown in the manifest as after replay of an intent log.
-const LEFT_OUT: [&str; 4] = ["crypt", "dr1", "zilmain", "zilslog"];
+const LEFT_OUT: [&str; 3] = ["crypt", "zilmain", "zilslog"];
 
 /// A directory for copies, on a file system that holds large extended attributes if there is one.
 fn scratch() -> (tempfile::TempDir, bool) {

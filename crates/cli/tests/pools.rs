@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 /// All sample pools that can be imported.
 fn pools() -> Vec<String> {
     let mut names = cenote_testpools::names();
-    names.retain(|n| n != "dr1" && n != "crypt");
+    names.retain(|n| n != "crypt");
     names
 }
 

@@ -11,8 +11,6 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// dRAID.
-const UNSUPPORTED: [&str; 1] = ["dr1"];
 /// The manifest shows them after a replay of the intent log that a read-only import leaves out.
 const UNREPLAYED: [&str; 3] = ["fragcrash", "zilmain", "zilslog"];
 
@@ -108,9 +106,6 @@ fn mounted_as_in(manifest: &Value, dsl: &Dsl) {
 fn every_property_of_every_dataset_is_as_openzfs_shows_it() {
     let (mut lines, mut compared) = (Vec::new(), 0);
     for name in cenote_testpools::names() {
-        if UNSUPPORTED.contains(&name.as_str()) {
-            continue;
-        }
         let manifest = cenote_testpools::pool(&name).manifest();
         let pool = import(&name);
         let dsl = pool.dsl();

@@ -21,6 +21,8 @@ use cenote_pool::events::Sysevent;
 
 /// Without this feature there are no special and no deduplication vdevs.
 const CLASSES: &str = "org.zfsonlinux:allocation_classes";
+/// Without this one there is no dRAID.
+const DRAID: &str = "org.openzfs:draid";
 
 impl Engine {
     /// Adds devices to the pool (`zpool add`, `spa_vdev_add`): top-level vdevs, spares, cache devices. They are
@@ -100,10 +102,15 @@ impl SyncContext<'_> {
             return invalid("the pool's configuration has changed");
         }
         let classes = |top: &NvList| matches!(top.str("alloc_bias"), Some("special" | "dedup"));
-        let mut new = children(&prepared.root).iter().skip(count as usize);
+        let draid = |top: &NvList| top.str("type") == Some("draid");
+        let new = children(&prepared.root).iter().skip(count as usize);
         self.check_beside_removal(new.clone())?;
-        if new.any(classes) && feature_uses(self.tx.mos, CLASSES)?.is_none() {
-            return invalid("pool must be upgraded to add these vdevs");
+        for (needs, feature) in
+            [(new.clone().any(classes), CLASSES), (new.clone().any(draid), DRAID)]
+        {
+            if needs && feature_uses(self.tx.mos, feature)?.is_none() {
+                return invalid("pool must be upgraded to add these vdevs");
+            }
         }
         Ok(())
     }

@@ -289,7 +289,7 @@ mod tests {
                 assert!(in_use(name), "{name}");
             }
         }
-        for name in ["fast_dedup", "draid", "raidz_expansion", "no_such"] {
+        for name in ["fast_dedup", "draid_failure_domains", "raidz_expansion", "no_such"] {
             assert!(!in_use(name), "{name}");
         }
     }

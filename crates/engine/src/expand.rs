@@ -77,7 +77,7 @@ fn room(top: &Vdev) -> Option<Room> {
     let devices: Vec<_> = leaves.iter().map(device).collect::<Option<_>>()?;
     let sizes: Vec<u64> = devices.iter().map(|(_, size)| *size).collect();
     let shift = config::number(top.config(), "metaslab_shift").min(63);
-    let asize = top_level_asize(top.kind(), &sizes);
+    let asize = top_level_asize(top.kind(), top.draid(), &sizes);
     let grows = shift > 0 && asize >> shift > top.asize() >> shift;
     grows.then_some(Room { asize, devices })
 }

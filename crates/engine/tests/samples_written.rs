@@ -143,7 +143,7 @@ macro_rules! written {
 }
 
 written! {
-    basic bclone clones compat21 fraglogsm fragnolog hole ldnode legacyd mir3 removal rz1 rz2
+    basic bclone clones compat21 dr1 fraglogsm fragnolog hole ldnode legacyd mir3 removal rz1 rz2
     rz3 special streams
 }
 

@@ -16,11 +16,8 @@ use cenote_pool::Pool;
 use cenote_pool::metaslab::{AllocClass, PoolSpace};
 use parking_lot::Mutex;
 
-/// Not imported yet: dRAID.
-const REFUSED: [&str; 1] = ["dr1"];
-
 fn names() -> Vec<String> {
-    cenote_testpools::names().into_iter().filter(|n| !REFUSED.contains(&n.as_str())).collect()
+    cenote_testpools::names()
 }
 
 fn subject(pool: &Pool) -> Subject<'_> {

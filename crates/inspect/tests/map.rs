@@ -16,11 +16,8 @@ use cenote_pool::Pool;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Not imported: dRAID.
-const REFUSED: [&str; 1] = ["dr1"];
-
 fn names() -> Vec<String> {
-    cenote_testpools::names().into_iter().filter(|n| !REFUSED.contains(&n.as_str())).collect()
+    cenote_testpools::names()
 }
 
 /// `smp_alloc` by vdev and offset, as `zdb -m` prints it.

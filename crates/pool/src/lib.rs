@@ -392,6 +392,15 @@ impl Pool {
         })
     }
 
+    /// Whether a spare can step in: its device is there, or it is a distributed one and its vdev works.
+    pub(crate) fn has_spare(&self, config: &NvList) -> bool {
+        if config.str("type") != Some("dspare") {
+            return self.has_device(config);
+        }
+        let top = self.store().vdevs().find(config::number(config, "top_guid"));
+        top.is_some_and(|top| top.state().readable())
+    }
+
     pub(crate) fn has_device(&self, config: &NvList) -> bool {
         self.devices.is_there(config::number(config, "guid"))
     }
@@ -445,7 +454,7 @@ pub fn expandable(top: &cenote_vdev::Vdev) -> u64 {
     let now = match top.kind() {
         _ if children.is_empty() => usable(top),
         "raidz" => smallest(children).map(|s| s.saturating_mul(children.len() as u64)),
-        _ => smallest(children),
+        _ => smallest(children).map(|s| top.draid().map_or(s, |shape| shape.asize(s))),
     };
     let growth = now.and_then(|n| n.checked_sub(top.asize())).unwrap_or(0);
     growth >> shift << shift

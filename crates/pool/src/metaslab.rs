@@ -35,6 +35,7 @@ use cenote_format::nvlist::NvList;
 use cenote_format::spacemap::{Change, SpaceMapPhys};
 use cenote_store::alloc::embedded_log;
 use cenote_store::rangetree::{RangeError, RangeTree};
+use cenote_vdev::draid;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
@@ -139,6 +140,8 @@ pub struct VdevSpace {
     pub asize: u64,
     /// log2 of the bytes of a metaslab; 0 without metaslabs.
     pub metaslab_shift: u32,
+    /// Bytes that its metaslabs and allocations begin at multiples of, if that is no power of 2 (dRAID); else 1.
+    pub line: u64,
     /// Object that lists the space maps.
     pub metaslab_array: u64,
     /// The vdev's top ZAP; 0 without one.
@@ -360,6 +363,7 @@ fn load_vdev(
         ashift: shift("ashift", &ASHIFTS)?,
         asize: number("asize"),
         metaslab_shift: shift("metaslab_shift", &METASLAB_SHIFTS)?,
+        line: draid::line_of(config),
         metaslab_array: number("metaslab_array"),
         top_zap,
         unflushed_object: 0,
@@ -407,11 +411,12 @@ fn load_metaslabs(mos: &Arc<ObjectSet>, v: &mut VdevSpace, histograms: bool) -> 
         0 => vec![0; maps.len()],
         object => read_array(mos, object, count)?,
     };
-    let size = 1u64 << v.metaslab_shift;
     for (id, (space_map, unflushed_txg)) in (0..).zip(maps.into_iter().zip(txgs)) {
+        let bounds = draid::metaslab(id, v.metaslab_shift, v.line);
+        let (start, size) = bounds.ok_or_else(|| bad(format!("metaslab {id} has no room")))?;
         let mut ms = Metaslab {
             id,
-            start: id << v.metaslab_shift,
+            start,
             size,
             space_map,
             header: None,

@@ -202,6 +202,8 @@ pub fn detach(root: &mut NvList, guid: u64) -> Option<Detached> {
     let mut unspared = None;
     if let Some(last) = siblings.last_mut().filter(|_| kind == "spare" && *position == 0)
         && config::flag(last, "is_spare")
+        // A distributed spare stays one.
+        && last.str("type") != Some("dspare")
     {
         last.pairs.retain(|(name, _)| name != "is_spare");
         last.set("unspare", NvValue::Uint64(1));

@@ -102,7 +102,7 @@ fn below(vdev: &Vdev, guid: u64, least: u64) -> Option<(&Vdev, u64)> {
     }
     let share = match vdev.kind() {
         "raidz" => least.div_ceil((vdev.children().len() as u64).max(1)),
-        _ => least,
+        _ => vdev.draid().map_or(least, |shape| shape.child_asize(least)),
     };
     vdev.children().iter().find_map(|child| below(child, guid, share))
 }

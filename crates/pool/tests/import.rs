@@ -5,9 +5,7 @@
 use cenote_format::nvlist::NvList;
 use cenote_manifest_check::import;
 use cenote_pool::status::{NameStyle, VdevLine};
-use cenote_pool::{
-    Candidate, ImportError, ImportOptions, Pool, PoolStatus, discover, history, time,
-};
+use cenote_pool::{Candidate, ImportOptions, Pool, PoolStatus, discover, history, time};
 use cenote_testpools::TestPool;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,18 +21,12 @@ fn only(pool: &TestPool) -> Candidate {
 }
 
 #[test]
-fn all_import_but_draid() {
+fn all_import() {
     for name in cenote_testpools::names() {
         let c = only(&cenote_testpools::pool(&name));
         assert_eq!(c.name, name);
         match Pool::import(&c, &readonly()) {
-            Ok(pool) => {
-                assert_eq!(pool.name(), name);
-                assert_ne!(name, "dr1");
-            }
-            Err(ImportError::Unsupported { what, .. }) => {
-                assert_eq!((name.as_str(), what.as_str()), ("dr1", "dRAID"));
-            }
+            Ok(pool) => assert_eq!(pool.name(), name),
             Err(e) => panic!("{name}: {e}\n{}", e.notes().unwrap_or_default()),
         }
     }
@@ -60,7 +52,7 @@ fn differs_with_time(name: &str, theirs: &str, ours: &str) -> bool {
 #[test]
 fn properties_and_features_equal_the_manifests() {
     let mut bad = Vec::new();
-    for name in cenote_testpools::names().iter().filter(|n| *n != "dr1") {
+    for name in cenote_testpools::names().iter() {
         let manifest = cenote_testpools::pool(name).manifest();
         let pool = import(name);
         let strings = |key: &str, prefix: &str| -> BTreeMap<String, String> {
@@ -132,7 +124,7 @@ fn manifest_status(lines: &[String]) -> (Vec<String>, Vec<String>) {
 
 #[test]
 fn status_equals_the_manifests() {
-    for name in cenote_testpools::names().iter().filter(|n| *n != "dr1") {
+    for name in cenote_testpools::names().iter() {
         let manifest = cenote_testpools::pool(name).manifest();
         let lines: Vec<String> = serde_json::from_value(manifest["status"].clone()).unwrap();
         let (head, tree) = manifest_status(&lines);
@@ -175,7 +167,7 @@ fn status_equals_the_manifests() {
 
 #[test]
 fn histories_begin_with_the_creation() {
-    for name in cenote_testpools::names().iter().filter(|n| *n != "dr1") {
+    for name in cenote_testpools::names().iter() {
         let records = import(name).history().unwrap();
         let first = records.iter().find_map(|r| r.str("history command")).unwrap();
         assert!(first.starts_with("zpool create"), "{name}: {first}");
@@ -194,7 +186,7 @@ fn requests_are_recorded_with_all_that_openzfs_records() {
         record.pairs.iter().map(|(n, v)| (n.clone(), std::mem::discriminant(v))).collect()
     };
     let mut compared = 0;
-    for name in cenote_testpools::names().iter().filter(|n| *n != "dr1") {
+    for name in cenote_testpools::names().iter() {
         for theirs in import(name).history().unwrap() {
             let Some(request) = theirs.str("ioctl") else { continue };
             let input = theirs.list("in_nvl").unwrap().clone();
@@ -210,7 +202,7 @@ fn requests_are_recorded_with_all_that_openzfs_records() {
 
 #[test]
 fn datasets_know_what_is_available() {
-    for name in cenote_testpools::names().iter().filter(|n| *n != "dr1") {
+    for name in cenote_testpools::names().iter() {
         let manifest = cenote_testpools::pool(name).manifest();
         let pool = import(name);
         let root = pool.dsl().find(name).unwrap().unwrap();

@@ -222,6 +222,7 @@ impl Store {
     /// ([`VdevTree::extended`]). What is under way goes on with the tree that it began with. With the last
     /// of these the old tree goes, and devices that only it had are closed.
     pub fn replace_vdevs(&self, tree: Arc<VdevTree>) {
+        tree.take_over();
         self.vdevs.store(tree);
     }
 

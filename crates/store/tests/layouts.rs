@@ -130,6 +130,7 @@ impl Rig {
             ashift: ashift as u32,
             width: layout.disks as u64 - layout.parity,
             ms_shift: MS_SHIFT,
+            line: 1,
             metaslabs: vec![MetaslabInfo::default(); (layout.asize() >> MS_SHIFT) as usize],
             embedded_log: None,
         };

@@ -88,7 +88,10 @@ impl Rig {
         let info = |(id, ashift): (u64, &u64)| {
             let metaslabs = vec![MetaslabInfo::default(); (SIZE >> 18) as usize];
             let (ashift, embedded_log) = (*ashift as u32, None);
-            (class(id), VdevInfo { id, ashift, width: 1, ms_shift: 18, metaslabs, embedded_log })
+            (
+                class(id),
+                VdevInfo { id, ashift, width: 1, ms_shift: 18, line: 1, metaslabs, embedded_log },
+            )
         };
         let vdevs: Vec<_> = (0u64..).zip(ashifts).map(info).collect();
         let options = Options { background: false, ..Options::default() };
@@ -543,6 +546,7 @@ fn a_vdev_joins() {
         ashift,
         width: 1,
         ms_shift: 18,
+        line: 1,
         metaslabs: vec![MetaslabInfo::default(); 8],
         embedded_log: None,
     };

@@ -13,13 +13,13 @@ use cenote_torture::live::disk::{Disk, Image, Journal, Replay};
 use cenote_torture::live::lab::{Lab, Logs, by_openzfs, disks, judge, lab};
 use cenote_torture::live::model::open;
 use cenote_torture::long;
-use cenote_vdev::Device;
+use cenote_vdev::{Device, draid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Crashes in the short form of a test.
 const CRASHES: usize = 24;
-const SIZE: u64 = 64 << 20;
+const SIZE: u64 = 80 << 20;
 
 fn images(disks: &[Arc<Disk>]) -> Vec<Image> {
     disks.iter().map(|disk| disk.image()).collect()
@@ -185,6 +185,8 @@ fn a_crash_while_a_side_leaves() {
 #[test]
 fn a_crash_while_a_device_is_replaced() {
     crashes(Redundancy::RaidZ(1), 3, &[], Change::Replace(1, 3));
+    let draid = draid::Shape::new(1, 1, 1, 4).unwrap();
+    crashes(Redundancy::Draid(draid), 4, &[], Change::Replace(2, 4));
     crashes(Redundancy::Mirror, 2, &[], Change::Replace(0, 2));
     crashes(Redundancy::Single, 1, &[], Change::Replace(0, 1));
     crashes(Redundancy::RaidZ(2), 4, &[Change::Replace(1, 4)], Change::Replace(3, 5));

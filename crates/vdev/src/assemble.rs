@@ -8,15 +8,18 @@
 //! Everything in a config is checked here: what is not supported is refused by name before
 //! anything is read by it.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use cenote_format::LABEL_START;
+use cenote_format::invariant;
 use cenote_format::label::{LABEL_END, LABEL_SIZE};
 use cenote_format::nvlist::NvList;
 
 use crate::device::Device;
+use crate::draid::{Layout, Shape, SpareDevice};
 use crate::labels;
 use crate::probe::StateWith;
 use crate::state::{Aux, VdevState};
@@ -38,6 +41,8 @@ struct Above {
     top_guid: u64,
     /// Bytes that the parent needs each child to have allocatable.
     min_asize: u64,
+    /// It is below a dRAID vdev.
+    in_draid: bool,
 }
 
 /// Builds the root from its config.
@@ -117,6 +122,7 @@ fn root_over(old: &Arc<Vdev>, config: &NvList, tops: Vec<Arc<Vdev>>) -> Arc<Vdev
         config: config.clone(),
         ashift: 0,
         nparity: 0,
+        draid: None,
         live: Live::new(opened, Dtl::Ranges(Vec::new())),
         asize: AtomicU64::default(),
     })
@@ -130,7 +136,7 @@ impl Above {
             return unsupported(format!("a vdev tree of type {kind:?}"));
         }
         let pool_guid = config.u64("guid").unwrap_or(0);
-        Ok(Above { depth: 0, pool_guid, ashift: 0, top_guid: 0, min_asize: 0 })
+        Ok(Above { depth: 0, pool_guid, ashift: 0, top_guid: 0, min_asize: 0, in_draid: false })
     }
 }
 
@@ -149,12 +155,14 @@ impl Above {
     }
 
     /// What the `children` children of such a vdev have to know.
-    fn below(self, kind: Kind, children: usize) -> Above {
-        let min_asize = match kind {
-            Kind::RaidZ => self.min_asize.div_ceil(children.max(1) as u64),
+    fn below(self, kind: Kind, children: usize, draid: Option<&Shape>) -> Above {
+        let min_asize = match (kind, draid) {
+            (Kind::RaidZ, _) => self.min_asize.div_ceil(children.max(1) as u64),
+            (_, Some(shape)) => shape.child_asize(self.min_asize),
             _ => self.min_asize,
         };
-        Above { depth: self.depth + 1, min_asize, ..self }
+        let in_draid = self.in_draid || draid.is_some();
+        Above { depth: self.depth + 1, min_asize, in_draid, ..self }
     }
 }
 
@@ -174,9 +182,12 @@ pub(crate) fn for_each_leaf(
             own.min_asize = top_min_asize(v.config(), v.asize());
         }
         if v.is_leaf() {
-            f(v, &|config, device| leaf_state(config, v.guid(), own, device));
+            f(v, &|config, device| match v.vdev_kind() {
+                Kind::DistributedSpare => spare_state(config),
+                _ => leaf_state(config, v.guid(), own, device),
+            });
         }
-        let here = own.below(v.vdev_kind(), v.children().len());
+        let here = own.below(v.vdev_kind(), v.children().len(), v.draid());
         v.children().iter().try_for_each(|c| walk(c, here, f))
     }
     walk(root, Above::root(root.config())?, f)
@@ -193,7 +204,7 @@ pub(crate) fn least_size(root: &Arc<Vdev>, guid: u64) -> Option<u64> {
             let size = own.min_asize.saturating_add(LABEL_START + LABEL_END);
             return Some(size.max(MIN_DEVICE));
         }
-        let here = own.below(v.vdev_kind(), v.children().len());
+        let here = own.below(v.vdev_kind(), v.children().len(), v.draid());
         v.children().iter().find_map(|c| walk(c, here, guid))
     }
     walk(root, Above::root(root.config()).ok()?, guid)
@@ -204,16 +215,18 @@ fn unsupported<T>(what: impl Into<String>) -> Result<T, VdevError> {
 }
 
 /// Checks the `type` of a config.
-fn kind_of(config: &NvList, depth: usize) -> Result<Kind, VdevError> {
+fn kind_of(config: &NvList, above: Above) -> Result<Kind, VdevError> {
+    let depth = above.depth;
     let name = config.str("type").unwrap_or("");
     let kind = match (Kind::from_name(name), name) {
         (Some(kind), _) => kind,
-        (None, "draid" | "dspare") => return unsupported("dRAID"),
+        (None, "dspare") => return unsupported("a distributed spare of dRAID that is in use"),
         (None, other) => return unsupported(format!("vdev type {other:?}")),
     };
     let fits = match kind {
         Kind::Root => depth == 0,
-        Kind::RaidZ | Kind::Hole | Kind::Missing | Kind::Indirect => depth == 1,
+        Kind::DistributedSpare => above.in_draid,
+        Kind::RaidZ | Kind::Draid | Kind::Hole | Kind::Missing | Kind::Indirect => depth == 1,
         _ => depth >= 1,
     };
     if fits { Ok(kind) } else { unsupported(format!("vdev type {name:?} at depth {depth}")) }
@@ -226,22 +239,36 @@ fn build(
     open: FindDevice<'_>,
     kept: Option<Kept<'_>>,
 ) -> Result<Arc<Vdev>, VdevError> {
-    let kind = kind_of(config, above.depth)?;
+    let kind = kind_of(config, above)?;
     let id = config.u64("id").unwrap_or(position);
     if id != position {
         return unsupported(format!("vdev with id {id} at position {position}"));
     }
     let guid = config.u64("guid").unwrap_or(0);
     let child_configs = config.lists("children").unwrap_or(&[]);
-    let nparity = match kind {
-        Kind::RaidZ => raidz_parity(config, child_configs.len())?,
+    let shape = match kind {
+        Kind::Draid => Some(Shape::of(config).map_err(VdevError::Unsupported)?),
+        _ => None,
+    };
+    let nparity = match (kind, &shape) {
+        (Kind::RaidZ, _) => raidz_parity(config, child_configs.len())?,
+        (_, Some(shape)) => shape.nparity,
         _ => 0,
     };
     let own = above.of(config, kind)?;
-    let here = own.below(kind, child_configs.len());
+    let here = own.below(kind, child_configs.len(), shape.as_ref());
+    let draid = shape.and_then(|shape| Layout::new(shape, here.ashift));
+    let draid = draid.map(Arc::new);
+    invariant!(
+        draid.is_some() == shape.is_some(),
+        "the map of {shape:?} is not that of the format"
+    );
     let mut children = Vec::new();
     for (i, c) in child_configs.iter().enumerate() {
         children.push(build(c, i as u64, here, open, kept)?);
+    }
+    if let Some(shape) = &shape {
+        check_spares(&children, guid, shape)?;
     }
     let same = kept.and_then(|kept| kept(guid)).filter(|v| v.kind == kind);
     let live = same.map(|v| v.live.clone());
@@ -255,6 +282,7 @@ fn build(
         config: config.clone(),
         ashift: here.ashift,
         nparity,
+        draid,
         live,
         asize: AtomicU64::new(config.u64("asize").unwrap_or(0)),
     }))
@@ -268,6 +296,9 @@ fn open_vdev(
     own: Above,
     open: FindDevice<'_>,
 ) -> Arc<Live> {
+    if kind == Kind::DistributedSpare {
+        return open_spare(config);
+    }
     let device = if kind.is_leaf() { open(guid, config) } else { None };
     let state = match kind {
         Kind::Hole | Kind::Indirect => VdevState::Healthy,
@@ -275,9 +306,48 @@ fn open_vdev(
         Kind::File | Kind::Disk => leaf_state(config, guid, own, device.as_deref()),
         _ => VdevState::Healthy,
     };
-    let has_dtl = config.u64("DTL").unwrap_or(0) != 0;
-    let dtl = if has_dtl { Dtl::Unread } else { Dtl::Ranges(Vec::new()) };
-    Live::new(Opened { device, state }, dtl)
+    Live::new(Opened { device, state }, dtl_of(config))
+}
+
+fn dtl_of(config: &NvList) -> Dtl {
+    match config.u64("DTL").unwrap_or(0) {
+        0 => Dtl::Ranges(Vec::new()),
+        _ => Dtl::Unread,
+    }
+}
+
+/// Opens a distributed spare (`vdev_draid_spare_open`). It has no place before its tree is in use.
+fn open_spare(config: &NvList) -> Arc<Live> {
+    let path = PathBuf::from(config.str("path").unwrap_or("dspare"));
+    let spare = SpareDevice::new(&path, config.u64("spare_id").unwrap_or(u64::MAX));
+    let opened = Opened { device: Some(spare.clone()), state: spare_state(config) };
+    let live = Live::new(opened, dtl_of(config));
+    let _ = live.distributed.set(spare);
+    live
+}
+
+/// The state of a distributed spare, which has no device that could be missing.
+fn spare_state(config: &NvList) -> VdevState {
+    match (flag(config, "faulted"), flag(config, "offline")) {
+        (true, _) if config.str("aux_state") == Some("external") => VdevState::Faulted,
+        (_, true) => VdevState::Offline,
+        _ => VdevState::Healthy,
+    }
+}
+
+/// Checks the distributed spares among the vdevs below a dRAID vdev: each is one of that vdev's, and there once.
+fn check_spares(children: &[Arc<Vdev>], top: u64, shape: &Shape) -> Result<(), VdevError> {
+    let mut leaves = Vec::new();
+    children.iter().for_each(|child| child.collect_leaves(&mut leaves));
+    let mut seen = HashSet::new();
+    for spare in leaves.iter().filter(|leaf| leaf.is_distributed()) {
+        let number = spare.config().u64("spare_id").unwrap_or(u64::MAX);
+        let is_ours = spare.config().u64("top_guid").is_none_or(|guid| guid == top);
+        if number >= shape.nspares || !is_ours || !seen.insert(number) {
+            return unsupported(format!("distributed spare {number} in {}", shape.name()));
+        }
+    }
+    Ok(())
 }
 
 fn raidz_parity(config: &NvList, children: usize) -> Result<u64, VdevError> {

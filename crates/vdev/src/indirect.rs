@@ -177,7 +177,7 @@ fn join<'a>(parts: impl IntoIterator<Item = &'a Abd>) -> Abd {
 fn all_contents(submit: Submit<'_>, place: &Place<'_>) -> Choices {
     let mut contents: Vec<(Abd, Vec<Arc<Vdev>>)> = Vec::new();
     let copies = match place.vdev.vdev_kind() {
-        Kind::RaidZ => {
+        Kind::RaidZ | Kind::Draid => {
             // Reconstruction needs a checksum to go by, which a piece does not have.
             let read = raidz::Read::plan_waiting(place.vdev, place.offset, place.size, place.txg);
             let block = read.and_then(|mut read| {

@@ -308,7 +308,8 @@ fn twice(mut step: impl FnMut() -> Result<(), VdevError>) -> Result<(), VdevErro
 fn writable_leaves(top: &Arc<Vdev>) -> Vec<Arc<Vdev>> {
     let mut leaves = Vec::new();
     top.collect_leaves(&mut leaves);
-    leaves.retain(|l| l.writable());
+    // A distributed spare has no labels on disk.
+    leaves.retain(|l| l.writable() && !l.is_distributed());
     leaves
 }
 

@@ -24,6 +24,7 @@
 //! | `queue` | classes of requests, and their shares of a device |
 //! | `threads` | threads that wait for devices |
 //! | `mirror`, `raidz`, `indirect` | copies, columns and parity, removed vdevs |
+//! | [`draid`] | where the columns of dRAID are |
 //! | `fault` | which leaf gave wrong bytes, and putting the right ones there |
 //! | `scrub` | reading every copy, and what leaves lack |
 //! | `alarm` | tells the engine that a thread found the pool's state wrong |
@@ -55,6 +56,7 @@ mod assemble;
 mod backing;
 pub mod device;
 mod direct;
+pub mod draid;
 pub mod events;
 mod fault;
 mod indirect;

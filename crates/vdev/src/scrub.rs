@@ -2,7 +2,7 @@
 //! scan).
 //!
 //! A *scrub* reads all that the leaves of a block are expected to have: every side of a mirror, every column of RAID-Z
-//! with its parity. Once it is known what the block is, each leaf whose bytes differ, or cannot be read, is reported
+//! or dRAID with its parity, and with the zeros that dRAID has behind columns. Once it is known what the block is, each leaf whose bytes differ, or cannot be read, is reported
 //! as a [`Fault`], as for other reads. A leaf that missed the block is not looked at, and one without a device counts
 //! nothing.
 //!
@@ -51,12 +51,13 @@ struct Column {
     child: Arc<Vdev>,
     offset: u64,
     len: usize,
+    /// How many of its bytes are the block's; the others are parity, or zeros.
+    data: usize,
 }
 
 /// A part of a block that one top-level vdev holds.
 struct Part<'a> {
     place: Place<'a>,
-    nparity: usize,
     columns: Vec<Column>,
     /// For each column, its copies: the leaf, and where in the batch its read is.
     copies: Vec<Vec<(Arc<Vdev>, usize)>>,
@@ -71,22 +72,25 @@ impl<'a> Part<'a> {
         if empty.contains(&vdev.vdev_kind()) || vdev.asize() != 0 && end > vdev.asize() {
             return None;
         }
-        let columns = match vdev.geometry() {
-            None => {
+        let columns = match vdev.vdev_kind().is_striped() {
+            false => {
                 let (child, offset, len) = (vdev.clone(), place.offset, place.size);
-                vec![Column { child, offset, len }]
+                vec![Column { child, offset, len, data: len }]
             }
-            Some(geometry) => {
-                let extents = geometry.columns(place.offset, size)?;
-                let column = |extent: crate::ColumnExtent| {
+            true => {
+                let nparity = usize::try_from(vdev.nparity()).ok()?;
+                let column = |(i, extent): (usize, crate::ColumnExtent)| {
                     let child = vdev.children().get(extent.child)?.clone();
-                    Some(Column { child, offset: extent.offset, len: extent.len })
+                    let data = if i < nparity { 0 } else { extent.len };
+                    let len = extent.len + extent.skip;
+                    Some(Column { child, offset: extent.offset, len, data })
                 };
-                extents.into_iter().map(column).collect::<Option<Vec<_>>>()?
+                let stripes = vdev.stripes(place.offset, size)?.into_iter();
+                let columns = stripes.flat_map(|stripe| stripe.into_iter().enumerate());
+                columns.map(column).collect::<Option<Vec<_>>>()?
             }
         };
-        let nparity = usize::try_from(vdev.nparity()).ok()?;
-        Some(Part { place, nparity, columns, copies: Vec::new() })
+        Some(Part { place, columns, copies: Vec::new() })
     }
 
     /// Adds the reads of all copies that are expected to be right.
@@ -106,17 +110,16 @@ impl<'a> Part<'a> {
 
     /// The data as they were read, if all of them were; of several copies the one with this number.
     fn assembled(&self, read: &[Option<Abd>], copy: usize) -> Option<Abd> {
-        let bytes = |copies: &Vec<(Arc<Vdev>, usize)>| {
+        let bytes = |(column, copies): (&Column, &Vec<(Arc<Vdev>, usize)>)| {
             let mut good = copies.iter().filter_map(|(_, i)| read.get(*i)?.clone());
-            good.nth(copy)
+            let read = good.nth(copy)?;
+            if read.len() == column.data { Some(read) } else { read.slice(0, column.data) }
         };
-        let data = self.copies.get(self.nparity..)?;
-        match data {
-            [only] => bytes(only)?.slice(0, self.place.size),
-            _ => {
-                let data = data.iter().map(bytes).collect::<Option<Vec<_>>>()?;
-                Abd::gang(data).slice(0, self.place.size)
-            }
+        let columns = self.columns.iter().zip(&self.copies).filter(|(c, _)| c.data > 0);
+        let mut data = columns.map(bytes).collect::<Option<Vec<_>>>()?;
+        match data.len() {
+            1 => data.pop()?.slice(0, self.place.size),
+            _ => Abd::gang(data).slice(0, self.place.size),
         }
     }
 
@@ -216,10 +219,11 @@ impl VdevTree {
         let Place { vdev, offset, .. } = part.place;
         let whole = self.columns_of(vdev.id(), offset, block);
         let written = whole.is_some();
-        let expected = match (whole, vdev.geometry()) {
-            (Some(expected), _) => expected,
-            (None, None) => vec![(vdev.clone(), offset, block.clone())],
-            (None, Some(_)) => return false,
+        let striped = vdev.vdev_kind().is_striped();
+        let expected = match whole {
+            Some(expected) => expected,
+            None if striped => return false,
+            None => vec![(vdev.clone(), offset, block.clone())],
         };
         for ((child, at, right), copies) in expected.into_iter().zip(&part.copies) {
             for (leaf, index) in copies {
@@ -228,7 +232,7 @@ impl VdevTree {
                     Some(Some(_)) => Fault::mismatch(leaf, at),
                     _ => Fault::unreadable(leaf, at),
                 };
-                let blamed = if vdev.geometry().is_some() { &child } else { leaf };
+                let blamed = if striped { &child } else { leaf };
                 let fault = fault.blaming(blamed);
                 faults.push(if written { fault.with_right(right.clone()) } else { fault });
             }
@@ -304,6 +308,15 @@ impl VdevTree {
         let vdev = self.find(leaf).filter(|v| v.is_leaf()).ok_or(VdevError::NoVdev(leaf))?;
         vdev.lags(txgs);
         Ok(())
+    }
+
+    /// A device joins below top-level vdev `top`, or takes another one's place: what distributed spares have there it lacks, so they
+    /// count as lacking the groups `txgs`, and are written anew.
+    pub fn miss_in_spares(&self, top: u64, txgs: std::ops::Range<u64>) {
+        let mut leaves = Vec::new();
+        self.top(top).into_iter().for_each(|top| top.collect_leaves(&mut leaves));
+        let spares = leaves.iter().filter(|leaf| leaf.is_distributed());
+        spares.for_each(|leaf| leaf.lags(txgs.clone()));
     }
 
     /// Whether all leaves of a top-level vdev can be read; of one that was removed, all leaves of the tree.

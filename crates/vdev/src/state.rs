@@ -2,8 +2,8 @@
 //!
 //! A leaf's state comes from the config (taken offline, faulted by hand) and from opening it (is
 //! the device there, is it large enough, do its labels belong to this vdev). States add up
-//! towards the root as in OpenZFS: a mirror works with one child left, RAID-Z with as many
-//! missing as it has parity, the root needs every top-level vdev but log devices.
+//! towards the root as in OpenZFS: a mirror works with one child left, RAID-Z and dRAID with as many
+//! missing as they have parity, the root needs every top-level vdev but log devices.
 
 use std::sync::Arc;
 
@@ -106,7 +106,7 @@ pub(crate) fn of_interior(
     let t = tally(kind == Kind::Root, children, state_of);
     let allowed = match kind {
         Kind::Root => 0,
-        Kind::RaidZ => usize::try_from(nparity).unwrap_or(usize::MAX),
+        Kind::RaidZ | Kind::Draid => usize::try_from(nparity).unwrap_or(usize::MAX),
         _ => t.children.saturating_sub(1),
     };
     if t.children == 0 {
@@ -114,7 +114,7 @@ pub(crate) fn of_interior(
     } else if t.faulted > allowed {
         match kind {
             Kind::Root if t.corrupt => VdevState::CantOpen(Aux::CorruptData),
-            Kind::Root | Kind::RaidZ => VdevState::CantOpen(Aux::NoReplicas),
+            Kind::Root | Kind::RaidZ | Kind::Draid => VdevState::CantOpen(Aux::NoReplicas),
             _ if t.offline == t.children => VdevState::Offline,
             _ => VdevState::CantOpen(Aux::NoReplicas),
         }

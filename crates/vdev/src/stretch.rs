@@ -2,7 +2,7 @@
 //!
 //! Blocks that lie side by side are read at once, and taken from the stretch one by one when it is known where each
 //! begins. Of RAID-Z a stretch is a part of each child, which the columns of a block are taken from. A stretch is a
-//! hint: it is not verified, nothing in it is reconstructed, and no leaf is blamed for what cannot be read.
+//! hint (dRAID has none): it is not verified, nothing in it is reconstructed, and no leaf is blamed for what cannot be read.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub struct Stretch {
 
 impl VdevTree {
     /// Reads the `size` bytes of top-level vdev `vdev` from `offset` on, of RAID-Z with parity. `None` where they are
-    /// in no such order (a removed vdev), more than a block can have, past the end of the vdev, or where no device has
+    /// in no such order (a removed vdev, dRAID), more than a block can have, past the end of the vdev, or where no device has
     /// them.
     pub fn read_stretch(&self, vdev: u64, offset: u64, size: u64) -> Option<Stretch> {
         let top = self.top(vdev)?;

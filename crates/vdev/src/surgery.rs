@@ -2,7 +2,7 @@
 //! their vdev cannot do without (`vdev_dtl_required`).
 //!
 //! What a vdev lacks follows from what its leaves missed (`vdev_dtl_reassess`, `DTL_OUTAGE`): a transaction group is
-//! missing from a mirror if all its children miss it, from RAID-Z if more children miss it than there is parity. A
+//! missing from a mirror if all its children miss it, from RAID-Z or dRAID if more children miss it than there is parity. A
 //! leaf that is out of use misses all.
 //!
 //! A tree with the changed vdev takes the place of the old one ([`VdevTree::altered`]), and both are in use for a while. A
@@ -93,7 +93,9 @@ fn outage_of(vdev: &Vdev, in_use: &dyn Fn(&Vdev) -> bool) -> Vec<Range<u64>> {
     }
     let below: Vec<_> = vdev.children().iter().map(|c| outage_of(c, in_use)).collect();
     let most = match vdev.vdev_kind() {
-        Kind::RaidZ => usize::try_from(vdev.nparity()).unwrap_or(usize::MAX).saturating_add(1),
+        Kind::RaidZ | Kind::Draid => {
+            usize::try_from(vdev.nparity()).unwrap_or(usize::MAX).saturating_add(1)
+        }
         _ => below.len(),
     };
     in_at_least(most, &below)

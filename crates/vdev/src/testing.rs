@@ -8,6 +8,7 @@ use cenote_format::abd::Abd;
 use cenote_format::nvlist::NvList;
 
 use crate::device::Device;
+use crate::draid;
 use crate::inject::{FaultyDevice, MemDevice};
 use crate::raidz::math;
 use crate::state::VdevState;
@@ -74,6 +75,7 @@ fn vdev_on(
         config: NvList::default(),
         ashift: shape.ashift,
         nparity: shape.nparity,
+        draid: None,
         live: Live::new(Opened { device, state: shape.state }, Dtl::Ranges(Vec::new())),
         asize: AtomicU64::default(),
     })
@@ -106,6 +108,18 @@ pub(crate) fn mirror_of(ashift: u32, children: Vec<Arc<Vdev>>) -> Arc<Vdev> {
 
 pub(crate) fn raidz(nparity: u64, ashift: u32, children: Vec<Arc<Vdev>>) -> Arc<Vdev> {
     vdev(healthy(Kind::RaidZ, nparity, ashift), 0, children, None)
+}
+
+/// A dRAID vdev with `nparity` of parity and so many spares over `children`.
+pub(crate) fn draid(
+    (ndata, nparity, nspares): (u64, u64, u64),
+    ashift: u32,
+    children: Vec<Arc<Vdev>>,
+) -> Arc<Vdev> {
+    let shape = draid::Shape::new(ndata, nparity, nspares, children.len() as u64).unwrap();
+    let mut vdev = vdev(healthy(Kind::Draid, nparity, ashift), 0, children, None);
+    Arc::get_mut(&mut vdev).unwrap().draid = draid::Layout::new(shape, ashift).map(Arc::new);
+    vdev
 }
 
 /// A tree of these top-level vdevs.

@@ -9,12 +9,15 @@
 use parking_lot::RwLock;
 use std::io;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 use cenote_format::MAX_BLOCK;
 use cenote_format::abd::Abd;
 use cenote_format::nvlist::NvList;
 
+use crate::device::Device;
+use crate::draid::SpareDevice;
 use crate::indirect::{self, Maps};
 use crate::queue::Priority;
 use crate::submit::{LeafRead, Piece, Submit, read_leaves};
@@ -49,6 +52,15 @@ pub(crate) fn top(tops: &[Arc<Vdev>], id: u64) -> Result<&Arc<Vdev>, VdevError> 
     found.ok_or(VdevError::NoVdev(id))
 }
 
+/// The distributed spares below `root` have their places in its dRAID vdevs from now on.
+fn place_spares(root: &Arc<Vdev>) {
+    for top in root.children().iter().filter(|top| top.draid().is_some()) {
+        let mut leaves = Vec::new();
+        top.collect_leaves(&mut leaves);
+        leaves.iter().filter_map(|leaf| leaf.distributed.get()).for_each(|spare| spare.place(top));
+    }
+}
+
 /// A block under way.
 enum Plan<'a> {
     Failed(VdevError),
@@ -74,10 +86,12 @@ impl<'a> Place<'a> {
             _ if asize != 0 && end.is_none_or(|end| end > asize) => {
                 Plan::Failed(self.error("beyond the end of the vdev"))
             }
-            Kind::RaidZ => match raidz::Read::plan(self.vdev, self.offset, self.size, self.txg) {
-                Some(read) => Plan::RaidZ(read),
-                None => Plan::Failed(self.error("beyond the end of the vdev")),
-            },
+            Kind::RaidZ | Kind::Draid => {
+                match raidz::Read::plan(self.vdev, self.offset, self.size, self.txg) {
+                    Some(read) => Plan::RaidZ(read),
+                    None => Plan::Failed(self.error("beyond the end of the vdev")),
+                }
+            }
             _ => Plan::Mirror(mirror::Read::plan(self.vdev, self.offset, self.size, self.txg)),
         }
     }
@@ -136,12 +150,13 @@ impl VdevTree {
     /// Builds the tree from the pool's `vdev_tree` nvlist; `open` finds a device by the leaf's guid
     /// and config, `None` if it is missing (`vdev_alloc`, `spa_config_parse`).
     ///
-    /// Errors: dRAID, expanded RAID-Z, unknown types and impossible shapes, refused by name.
+    /// Errors: expanded RAID-Z, failure domains of dRAID, unknown types and impossible shapes, refused by name.
     pub fn build(config: &NvList, open: FindDevice<'_>) -> Result<Arc<VdevTree>, VdevError> {
         Ok(Arc::new(VdevTree::with_root(assemble::root(config, open)?)))
     }
 
     pub(crate) fn with_root(root: Arc<Vdev>) -> VdevTree {
+        place_spares(&root);
         let alarm: Arc<Alarm> = Arc::default();
         let (maps, pool) = (Arc::new(RwLock::default()), Arc::new(IoPool::new(alarm.clone())));
         VdevTree { root, maps, pool, writer: Arc::new(Writer::new(alarm)) }
@@ -161,6 +176,21 @@ impl VdevTree {
         let root = assemble::extended(&self.root, config, open)?;
         let (maps, pool) = (self.maps.clone(), self.pool.clone());
         Ok(Arc::new(VdevTree { root, maps, pool, writer: self.writer.clone() }))
+    }
+
+    /// The device of distributed spare `number` of the top-level dRAID vdev with this guid; `None`: there is no such vdev, or it
+    /// has not so many.
+    pub fn distributed_spare(&self, top: u64, number: u64, path: &Path) -> Option<Arc<dyn Device>> {
+        let top = self.root.children().iter().find(|vdev| vdev.guid() == top)?;
+        top.draid().filter(|shape| number < shape.nspares)?;
+        let spare = SpareDevice::new(path, number);
+        spare.place(top);
+        Some(spare)
+    }
+
+    /// The tree is in use from now on, in the place of another one: distributed spares have their places in its vdevs.
+    pub fn take_over(&self) {
+        place_spares(&self.root);
     }
 
     /// The alarm of the pool, which trees that are [extended](Self::extended) share.

@@ -15,7 +15,7 @@ use crate::queue::{self, LeafWork, Priority};
 use crate::state::VdevState;
 use crate::threads::Work;
 use crate::vacant;
-use crate::vdev::Vdev;
+use crate::vdev::{Kind, Vdev};
 
 /// One range of which a device is told.
 struct Trim {
@@ -62,10 +62,14 @@ impl Vdev {
         self.state() == VdevState::Healthy && self.device().is_some_and(|device| device.can_trim())
     }
 
-    /// Where `range`, bytes of this vdev, is on the leaf `leaf` at or below it; `None`: nowhere.
+    /// Where `range`, bytes of this vdev, is on the leaf `leaf` at or below it; `None`: nowhere, or below dRAID, where it is in
+    /// several places.
     pub fn range_on(&self, leaf: u64, range: Range<u64>) -> Option<Range<u64>> {
         if self.guid == leaf && self.is_leaf() {
             return (!range.is_empty()).then_some(range);
+        }
+        if self.kind == Kind::Draid {
+            return None;
         }
         let below = |child: &Vdev| child.has_leaf(leaf);
         let (column, child) = (0u64..).zip(&self.children).find(|(_, child)| below(child))?;

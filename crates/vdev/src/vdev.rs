@@ -12,14 +12,15 @@
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cenote_format::nvlist::NvList;
 use cenote_format::{SECTOR, SECTOR_SHIFT};
 
 use crate::device::Device;
+use crate::draid;
 use crate::events::{self, Happening};
 use crate::look::{Asked, Seen};
 use crate::queue::{Queue, QueueFigures};
@@ -38,8 +39,10 @@ pub(crate) enum Kind {
     Replacing,
     Spare,
     RaidZ,
+    Draid,
     File,
     Disk,
+    DistributedSpare,
     Hole,
     Missing,
     Indirect,
@@ -54,8 +57,10 @@ impl Kind {
             Kind::Replacing,
             Kind::Spare,
             Kind::RaidZ,
+            Kind::Draid,
             Kind::File,
             Kind::Disk,
+            Kind::DistributedSpare,
             Kind::Hole,
             Kind::Missing,
             Kind::Indirect,
@@ -70,8 +75,10 @@ impl Kind {
             Kind::Replacing => "replacing",
             Kind::Spare => "spare",
             Kind::RaidZ => "raidz",
+            Kind::Draid => "draid",
             Kind::File => "file",
             Kind::Disk => "disk",
+            Kind::DistributedSpare => "dspare",
             Kind::Hole => "hole",
             Kind::Missing => "missing",
             Kind::Indirect => "indirect",
@@ -79,7 +86,12 @@ impl Kind {
     }
 
     pub(crate) fn is_leaf(self) -> bool {
-        matches!(self, Kind::File | Kind::Disk)
+        matches!(self, Kind::File | Kind::Disk | Kind::DistributedSpare)
+    }
+
+    /// Whether blocks are cut into columns, with parity.
+    pub(crate) fn is_striped(self) -> bool {
+        matches!(self, Kind::RaidZ | Kind::Draid)
     }
 
     /// Whether every child holds the same data.
@@ -178,6 +190,8 @@ pub struct Live {
     pub(crate) uberblock: AtomicU64,
     /// The requests of a leaf's device.
     pub(crate) queue: Queue,
+    /// The device of a distributed spare.
+    pub(crate) distributed: OnceLock<Arc<draid::SpareDevice>>,
 }
 
 impl Live {
@@ -199,6 +213,7 @@ impl Live {
             written: Mutex::default(),
             uberblock: AtomicU64::new(0),
             queue: Queue::default(),
+            distributed: OnceLock::new(),
         })
     }
 }
@@ -213,6 +228,8 @@ pub struct Vdev {
     pub(crate) config: NvList,
     pub(crate) ashift: u32,
     pub(crate) nparity: u64,
+    /// Where the columns of a dRAID vdev are.
+    pub(crate) draid: Option<Arc<draid::Layout>>,
     /// What changes while it is in use.
     pub(crate) live: Arc<Live>,
     /// Allocatable bytes of a top-level vdev: the config's, or more since it has grown.
@@ -220,7 +237,7 @@ pub struct Vdev {
 }
 
 impl Vdev {
-    /// "root", "mirror", "raidz", "file", "disk", "replacing", "spare", "hole", "missing" or
+    /// "root", "mirror", "raidz", "draid", "file", "disk", "replacing", "spare", "hole", "missing" or
     /// "indirect": the `type` of the config.
     pub fn kind(&self) -> &str {
         self.kind.name()
@@ -235,7 +252,7 @@ impl Vdev {
         Arc::ptr_eq(&self.live, &other.live)
     }
 
-    /// Whether this is a file or disk.
+    /// Whether this is a file, a disk or a distributed spare.
     pub fn is_leaf(&self) -> bool {
         self.kind.is_leaf()
     }
@@ -304,7 +321,12 @@ impl Vdev {
     /// The state now.
     pub fn state(&self) -> VdevState {
         match self.kind {
-            Kind::Root | Kind::Mirror | Kind::Replacing | Kind::Spare | Kind::RaidZ => {
+            Kind::Root
+            | Kind::Mirror
+            | Kind::Replacing
+            | Kind::Spare
+            | Kind::RaidZ
+            | Kind::Draid => {
                 state::of_interior(self.kind, self.nparity, &self.children, &|c| c.state())
             }
             _ => match self.opened_state() {
@@ -439,7 +461,7 @@ impl Vdev {
         self.asize.fetch_max(asize, Relaxed);
     }
 
-    /// Number of parity columns; 0 if this is not RAID-Z.
+    /// Number of parity columns; 0 if this is neither RAID-Z nor dRAID.
     pub fn nparity(&self) -> u64 {
         self.nparity
     }
@@ -456,13 +478,14 @@ impl Vdev {
         self.config.str("alloc_bias")
     }
 
-    /// Bytes allocated for a block of `psize` bytes: with RAID-Z parity and padding, rounded up to
+    /// Bytes allocated for a block of `psize` bytes: with parity and padding of RAID-Z or dRAID, rounded up to
     /// sectors (`vdev_psize_to_asize`).
     pub fn psize_to_asize(&self, psize: u64) -> u64 {
         let below = self.children.iter().map(|c| c.psize_to_asize(psize)).max().unwrap_or(0);
-        let own = match self.geometry() {
-            Some(geometry) => geometry.asize(psize),
-            None => psize.div_ceil(self.sector()).saturating_mul(self.sector()),
+        let own = match (self.geometry(), &self.draid) {
+            (Some(geometry), _) => geometry.asize(psize),
+            (None, Some(draid)) => draid.asize(psize),
+            (None, None) => psize.div_ceil(self.sector()).saturating_mul(self.sector()),
         };
         own.max(below)
     }
@@ -496,6 +519,30 @@ impl Vdev {
     /// (`vdev_raidz_map_alloc`). `None` for other vdevs, and for an offset past all numbers.
     pub fn raidz_columns(&self, offset: u64, psize: u64) -> Option<Vec<ColumnExtent>> {
         self.geometry()?.columns(offset, psize)
+    }
+
+    /// The columns of a block of `psize` bytes at byte `offset` of a RAID-Z or dRAID vdev: one or more stripes, each with
+    /// its parity first. `None` for other vdevs, and where no block can be.
+    pub(crate) fn stripes(&self, offset: u64, psize: u64) -> Option<Vec<Vec<ColumnExtent>>> {
+        match &self.draid {
+            Some(draid) => draid.stripes(offset, psize),
+            None => Some(vec![self.geometry()?.columns(offset, psize)?]),
+        }
+    }
+
+    /// Whether this leaf is a distributed spare, which has no labels of its own.
+    pub fn is_distributed(&self) -> bool {
+        self.kind == Kind::DistributedSpare
+    }
+
+    /// What a dRAID vdev is made of; `None` for others.
+    pub fn draid(&self) -> Option<&draid::Shape> {
+        self.draid.as_ref().map(|layout| layout.shape())
+    }
+
+    /// Bytes that allocations on this top-level vdev begin at multiples of, if that is no power of 2; else 1.
+    pub fn line(&self) -> u64 {
+        self.draid().map_or(1, |shape| shape.line(self.ashift))
     }
 
     /// How far this leaf can be trusted with blocks born in `txg`. `None`: it has no device.
@@ -604,10 +651,12 @@ impl Vdev {
     pub fn answers(&self) -> bool {
         let silent = self.children.iter().filter(|c| !c.answers()).count() as u64;
         match self.kind {
-            Kind::RaidZ => silent <= self.nparity,
+            Kind::RaidZ | Kind::Draid => silent <= self.nparity,
             Kind::Mirror | Kind::Replacing | Kind::Spare => silent < self.children.len() as u64,
             Kind::Root | Kind::Hole | Kind::Missing | Kind::Indirect => true,
-            Kind::File | Kind::Disk => self.opened_state() == VdevState::Healthy,
+            Kind::File | Kind::Disk | Kind::DistributedSpare => {
+                self.opened_state() == VdevState::Healthy
+            }
         }
     }
 

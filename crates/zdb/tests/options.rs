@@ -57,7 +57,7 @@ fn files_of_a_dataset() {
 #[test]
 fn every_level_of_detail_of_every_pool() {
     for name in cenote_testpools::names() {
-        if name == "dr1" || name == "crypt" {
+        if name == "crypt" {
             continue;
         }
         let (_, err, code) = of(&name, &["-ddddddm", "-DDDDD", "-TTTT", "-hh", "-Ms"], &[&name]);
@@ -310,9 +310,6 @@ fn refusals() {
     let (_, err, code) = of("basic", &["-d"], &["basic/nosuchdataset"]);
     assert_eq!(code, 1);
     assert!(err.contains("can't open 'basic/nosuchdataset'"), "{err}");
-    let (_, err, code) = of("dr1", &["-d"], &["dr1"]);
-    assert_eq!(code, 1);
-    assert!(err.to_lowercase().contains("draid"), "{err}");
 }
 
 /// A generator of numbers that is the same in every run.

@@ -15,9 +15,6 @@ mod support;
 use cenote_testpools::TestPool;
 use support::zdb;
 
-/// dRAID is not imported yet.
-const REFUSED: [&str; 1] = ["dr1"];
-
 /// The lines that are compared.
 fn facts(text: &str) -> Vec<String> {
     let mut lines: Vec<String> = text
@@ -52,11 +49,7 @@ fn compare(name: &str, what: &str, expected: &str, got: &str) {
 
 fn pools() -> Vec<TestPool> {
     let names = cenote_testpools::names();
-    names
-        .iter()
-        .filter(|n| !REFUSED.contains(&n.as_str()))
-        .map(|n| cenote_testpools::pool(n))
-        .collect()
+    names.iter().map(|n| cenote_testpools::pool(n)).collect()
 }
 
 /// Compares a section of every pool that has it; how many there were.

@@ -60,8 +60,8 @@ macro_rules! pools {
 }
 
 pools! {
-    basic bclone clones compat21 crypt dedup deduplog dedupold degr degrz fragcrash fraglogsm fragnolog
-    hole ldnode legacyd mir3 removal rz1 rz2 rz3 special streams
+    basic bclone clones compat21 crypt dedup deduplog dedupold degr degrz dr1 fragcrash fraglogsm
+    fragnolog hole ldnode legacyd mir3 removal rz1 rz2 rz3 special streams
 }
 
 /// Crash images whose intent logs were never replayed: what was synced is there.

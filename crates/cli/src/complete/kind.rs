@@ -35,8 +35,10 @@ pub const DIRECTORIES: &str = ":directories";
 /// The most names of datasets that are offered.
 const MOST: usize = 5000;
 /// Words that begin vdevs.
-const LAYOUT: [&str; 10] =
-    ["mirror", "raidz", "raidz1", "raidz2", "raidz3", "log", "cache", "spare", "special", "dedup"];
+const LAYOUT: [&str; 14] = [
+    "mirror", "raidz", "raidz1", "raidz2", "raidz3", "draid", "draid1", "draid2", "draid3", "log",
+    "cache", "spare", "special", "dedup",
+];
 /// The kinds of a pattern.
 const KINDS: [&str; 22] = [
     "pool",

@@ -4,6 +4,7 @@ use cenote_engine::create::Prepared;
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
 use cenote_pool::status::{NameStyle, vdev_name};
+use cenote_vdev::draid::Shape;
 
 /// The classes that have sections of their own, in order: `alloc_bias` and title.
 const CLASSES: [(&str, &str); 3] = [("dedup", "dedup"), ("special", "special"), ("log", "logs")];
@@ -72,6 +73,9 @@ fn new_name(top: &NvList, style: &NameStyle) -> String {
     match (top.str("type"), style.guid) {
         (Some("raidz"), false) => format!("raidz{}", config::number(top, "nparity")),
         (Some("mirror"), false) => "mirror".into(),
+        (Some("draid"), false) => {
+            Shape::of(top).map_or_else(|_| vdev_name(top, style), |shape| shape.name())
+        }
         _ => vdev_name(top, style),
     }
 }

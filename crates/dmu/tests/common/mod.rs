@@ -14,10 +14,9 @@ use cenote_vdev::{Device, VdevTree, open_device, read_labels};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Pools whose datasets can be read without an indirect vdev's mapping, dRAID or keys.
+/// Pools whose datasets can be read without an indirect vdev's mapping or keys.
 pub fn readable() -> Vec<String> {
-    let skip = ["dr1", "removal"];
-    cenote_testpools::names().into_iter().filter(|n| !skip.contains(&n.as_str())).collect()
+    cenote_testpools::names().into_iter().filter(|n| n != "removal").collect()
 }
 
 /// The meta object set of a pool. The tree is made of what the labels say, each about its

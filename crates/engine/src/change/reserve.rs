@@ -6,6 +6,7 @@
 
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
+use cenote_vdev::draid::Shape;
 
 /// Default `volblocksize`.
 pub const DEFAULT_BLOCK: u64 = 16 << 10;
@@ -31,17 +32,28 @@ fn on_raidz(disks: u64, parity: u64, ashift: u64, size: u64) -> Option<u64> {
     sectors.next_multiple_of(parity + 1).checked_shl(u32::try_from(ashift).ok()?)
 }
 
+/// The shape of a top-level vdev, if it is dRAID.
+fn draid_of(top: &NvList) -> Option<Shape> {
+    let is_draid = top.str("type") == Some("draid");
+    is_draid.then(|| Shape::of(top).ok())?
+}
+
 /// Bytes that `blocks` blocks take, on the vdev where that is most.
 fn data_bytes(config: &NvList, blocks: u64, size: u64) -> u64 {
     let on_vdev = |top: &NvList| {
         let ashift = config::number(top, "ashift").clamp(9, 16);
         let parity = config::number(top, "nparity");
         let disks = config::children(top).len() as u64;
-        if top.str("type") != Some("raidz") || !(1..=3).contains(&parity) || disks > 255 {
+        let shape = draid_of(top);
+        let is_raidz = top.str("type") == Some("raidz") && (1..=3).contains(&parity);
+        if shape.is_none() && (!is_raidz || disks > 255) {
             return None;
         }
-        let typical = on_raidz(disks, parity, ashift, TYPICAL)?;
-        let own = on_raidz(disks, parity, ashift, size)?;
+        let on = |size| match shape {
+            Some(shape) => Some(shape.psize_to_asize(size, ashift as u32)),
+            None => on_raidz(disks, parity, ashift, size),
+        };
+        let (typical, own) = (on(TYPICAL)?, on(size)?);
         let scaled = u128::from(blocks) * u128::from(own) / u128::from(typical / SECTOR).max(1);
         Some(u64::try_from(scaled * u128::from(TYPICAL / SECTOR)).unwrap_or(u64::MAX))
     };
@@ -68,6 +80,9 @@ pub fn of_volume(config: &NvList, size: u64, block_size: u64, copies: u64) -> u6
 pub fn default_block(config: &NvList) -> u64 {
     let smallest = |top: &NvList| {
         let sector = 1u64 << config::number(top, "ashift").clamp(9, 16);
+        if let Some(shape) = draid_of(top) {
+            return shape.ndata * sector;
+        }
         match config::number(top, "nparity") {
             0 => sector,
             1 => 2 * sector,

@@ -21,13 +21,15 @@ use std::path::Path;
 /// [`CreateError::Refused`].
 pub fn check_features(spec: &CreateSpec<'_>, features: &[&Feature]) -> Result<(), CreateError> {
     let classes = spec.layout.tops.iter().any(|t| matches!(t.class, Class::Special | Class::Dedup));
-    if classes && !features.iter().any(|f| f.name == "allocation_classes") {
+    let has = |name: &str| features.iter().any(|f| f.name == name);
+    let draid = spec.layout.tops.iter().any(|t| matches!(t.redundancy, Redundancy::Draid(_)));
+    if classes && !has("allocation_classes") || draid && !has("draid") {
         return Err(spec.refuse("operation not supported on this type of pool"));
     }
     Ok(())
 }
 
-/// Refuses RAID-Z in a pool that has removed vdevs (`spa_vdev_add`).
+/// Refuses RAID-Z and dRAID in a pool that has removed vdevs (`spa_vdev_add`).
 ///
 /// # Errors
 /// [`CreateError::Refused`].
@@ -37,7 +39,11 @@ pub(super) fn beside_removed(spec: &CreateSpec<'_>) -> Result<(), CreateError> {
     let removed =
         |top: &NvList| top.str("type") == Some("indirect") || config::flag(top, "removing");
     let removed = tops.iter().any(removed);
-    let raidz = spec.layout.tops.iter().any(|t| matches!(t.redundancy, Redundancy::RaidZ(_)));
+    let raidz = spec
+        .layout
+        .tops
+        .iter()
+        .any(|t| matches!(t.redundancy, Redundancy::RaidZ(_) | Redundancy::Draid(_)));
     if removed && raidz {
         return Err(spec.refuse(
             "invalid config; a pool with removing/removed vdevs does not support adding raidz or \
@@ -199,11 +205,16 @@ struct Level<'a> {
 }
 
 impl<'a> Level<'a> {
-    /// The RAID-Z and the mirror, if that is what the two are.
+    /// Whether one is RAID-Z and the other dRAID (`is_raidz_draid`).
+    fn raidz_and_draid(self, other: Level<'a>) -> bool {
+        matches!((self.kind, other.kind), ("raidz", "draid") | ("draid", "raidz"))
+    }
+
+    /// The RAID-Z or dRAID, and the mirror, if that is what the two are.
     fn raidz_and_mirror(self, other: Level<'a>) -> Option<(Level<'a>, Level<'a>)> {
         match (self.kind, other.kind) {
-            ("raidz", "mirror") => Some((self, other)),
-            ("mirror", "raidz") => Some((other, self)),
+            ("raidz" | "draid", "mirror") => Some((self, other)),
+            ("mirror", "raidz" | "draid") => Some((other, self)),
             _ => None,
         }
     }
@@ -254,6 +265,7 @@ fn levels(spec: &CreateSpec<'_>, found: &Found) -> Result<(), CreateError> {
         let (name, parity) = match (top.redundancy, leaves.first()) {
             (Redundancy::Single, Some(leaf)) => (kind(leaf), 0),
             (Redundancy::RaidZ(parity), _) => ("raidz", u64::from(parity)),
+            (Redundancy::Draid(shape), _) => ("draid", shape.nparity),
             _ => ("mirror", 0),
         };
         let level = Level { kind: name, children: members.len() as u64, parity };
@@ -333,8 +345,16 @@ fn differ(a: Level<'_>, b: Level<'_>) -> Option<String> {
             return None;
         }
         format!(
-            "raidz and mirror vdevs with different redundancy, {} vs. {copies} ({}-way) are present",
-            raidz.parity, mirror.children
+            "{} and mirror vdevs with different redundancy, {} vs. {copies} ({}-way) are present",
+            raidz.kind, raidz.parity, mirror.children
+        )
+    } else if a.raidz_and_draid(b) {
+        if a.parity == b.parity {
+            return None;
+        }
+        format!(
+            "{} and {} vdevs with different redundancy, {} vs. {} are present",
+            a.kind, b.kind, a.parity, b.parity
         )
     } else if a.kind != b.kind {
         format!("both {} and {} vdevs are present", a.kind, b.kind)
@@ -356,9 +376,17 @@ fn differ_from_pool(now: Level<'_>, new: Level<'_>) -> Option<String> {
             return None;
         }
         format!(
-            "pool and new vdev with different redundancy, raidz and mirror vdevs, {} vs. {copies} \
+            "pool and new vdev with different redundancy, {} and mirror vdevs, {} vs. {copies} \
              ({}-way)",
-            raidz.parity, mirror.children
+            raidz.kind, raidz.parity, mirror.children
+        )
+    } else if now.raidz_and_draid(new) {
+        if now.parity == new.parity {
+            return None;
+        }
+        format!(
+            "pool and new vdev with different redundancy, {} and {} vdevs, {} vs. {}",
+            now.kind, new.kind, now.parity, new.parity
         )
     } else if now.kind != new.kind {
         format!("pool uses {} and new vdev is {}", now.kind, new.kind)

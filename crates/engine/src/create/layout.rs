@@ -5,10 +5,10 @@
 //! no `ashift` was asked for, the top-level vdev takes that of the physical sectors instead, up to
 //! [`VDEV_MAX_AUTO_ASHIFT`](tunables::VDEV_MAX_AUTO_ASHIFT).
 
-use super::check;
 use super::devices::{LeafKind, OpenDevices, Opened};
 use super::populate::random;
 use super::{Class, CreateError, CreateSpec, MIN_DEVICE, Redundancy, VdevSpec};
+use super::{check, draid};
 use crate::space_write::plan::{plan, top_level_asize};
 use crate::tunables;
 use cenote_format::abd::Abd;
@@ -108,6 +108,11 @@ impl NewDevice {
         let found = devices.find(self.device.path());
         let ashift = found.map_or(self.ashift, |(_, facts)| facts.logical_shift.max(asked));
         NewDevice { ashift, ..self }
+    }
+
+    /// Whether it is a distributed spare of dRAID.
+    pub fn is_distributed(&self) -> bool {
+        self.leaf.str("type") == Some("dspare")
     }
 
     /// Bytes, in whole labels.
@@ -212,6 +217,10 @@ fn check_shape(top: &VdevSpec) -> Result<(), CreateError> {
         Redundancy::RaidZ(parity @ 1..=3) => {
             (usize::from(parity) + 1, 255, format!("raidz{parity}"))
         }
+        Redundancy::Draid(shape) => {
+            let devices = usize::try_from(shape.children).unwrap_or(usize::MAX);
+            (devices, devices, shape.name())
+        }
         Redundancy::RaidZ(parity) => {
             return Err(CreateError::spec(format!("raidz{parity} does not exist")));
         }
@@ -259,13 +268,16 @@ fn assemble(spec: &CreateSpec<'_>, found: &Found) -> Result<Prepared, CreateErro
         None => new_guid(spec, &mut guids)?,
     };
     let mut devices = HashMap::new();
-    let mut new_tops = Vec::new();
+    let (mut new_tops, mut distributed) = (Vec::new(), Vec::new());
     for (top, leaves) in &found.tops {
         let id = tops.len() as u64;
         let sizes = open_all(spec, leaves)?;
         let (opened, sizes): (Vec<_>, Vec<_>) = sizes.into_iter().unzip();
         let mut list = top_config(spec, top, leaves, &sizes, id)?;
         name_all(spec, &mut list, &mut guids)?;
+        if let Redundancy::Draid(shape) = &top.redundancy {
+            distributed.extend(draid::spares(&list, shape));
+        }
         let mut opened = opened.into_iter();
         config::for_each_leaf(&list, &mut |leaf| {
             devices.extend(opened.next().map(|d| (config::number(leaf, "guid"), d)));
@@ -297,6 +309,10 @@ fn assemble(spec: &CreateSpec<'_>, found: &Found) -> Result<Prepared, CreateErro
             prepared.shared.insert(config::number(&list, "guid"), device);
         }
         prepared.spares.push(list);
+    }
+    for mut spare in distributed {
+        name_all(spec, &mut spare, &mut guids)?;
+        prepared.spares.push(spare);
     }
     for leaf in &found.caches {
         let list = aux(spec, leaf, &mut guids, &mut prepared.devices)?;
@@ -397,10 +413,11 @@ fn top_config(
     sizes: &[u64],
     id: u64,
 ) -> Result<NvList, CreateError> {
-    let kind = match top.redundancy {
-        Redundancy::Single => "single",
-        Redundancy::Mirror => "mirror",
-        Redundancy::RaidZ(_) => "raidz",
+    let (kind, shape) = match &top.redundancy {
+        Redundancy::Single => ("single", None),
+        Redundancy::Mirror => ("mirror", None),
+        Redundancy::RaidZ(_) => ("raidz", None),
+        Redundancy::Draid(shape) => ("draid", Some(shape)),
     };
     let children = leaves.iter().enumerate().map(|(i, leaf)| {
         let mut list = leaf_config(leaf, Some(i as u64));
@@ -419,15 +436,23 @@ fn top_config(
     if let Redundancy::RaidZ(parity) = top.redundancy {
         list.set("nparity", NvValue::Uint64(parity.into()));
     }
+    if let Some(shape) = shape {
+        draid::set(&mut list, shape);
+    }
     let ashift = choose_ashift(spec.ashift, leaves)
         .ok_or_else(|| spec.refuse("block size out of range or does not match"))?;
-    let plan = plan(top_level_asize(kind, sizes));
+    let plan = plan(top_level_asize(kind, shape, sizes));
+    if plan.ms_count == 0 {
+        return Err(spec.refuse("one or more devices is too small"));
+    }
     list.set("metaslab_array", NvValue::Uint64(0));
     let shift = top.metaslab_shift.unwrap_or(plan.ms_shift);
     list.set("metaslab_shift", NvValue::Uint64(shift.into()));
     list.set("ashift", NvValue::Uint64(ashift));
     list.set("asize", NvValue::Uint64(plan.asize));
-    list.set("min_alloc", NvValue::Uint64(1 << ashift));
+    // The smallest block has a sector in each data column (`vdev_get_min_alloc`).
+    let columns = shape.map_or(1, |shape| shape.ndata);
+    list.set("min_alloc", NvValue::Uint64(columns << ashift));
     list.set("is_log", NvValue::Uint64((top.class == Class::Log).into()));
     if let Some(bias) = top.class.bias() {
         list.set("alloc_bias", NvValue::String(bias.into()));

@@ -19,6 +19,7 @@
 //! |---|---|
 //! | `parse` | the arguments of `zpool create` and `zpool add` |
 //! | `devices` | opening, sizes, sectors |
+//! | `draid` | words and spares of dRAID |
 //! | `check` | devices in use, redundancy that does not match |
 //! | `probe` | file systems and the like that are on devices |
 //! | `loops` | loop devices over files |
@@ -31,6 +32,7 @@
 
 mod check;
 mod devices;
+mod draid;
 mod error;
 mod layout;
 mod loops;
@@ -50,6 +52,7 @@ pub use populate::{NewPool, new_salt, populate};
 use cenote_dmu::outside::Chance;
 use cenote_format::nvlist::NvList;
 use cenote_pool::config_write::PoolConfig;
+use cenote_vdev::draid::Shape;
 use std::path::PathBuf;
 
 /// Transaction group that makes a pool (`TXG_INITIAL`).
@@ -93,6 +96,8 @@ pub enum Redundancy {
     Mirror,
     /// RAID-Z with this much parity: 1 to 3.
     RaidZ(u8),
+    /// dRAID, of which the shape says how many devices there are.
+    Draid(Shape),
 }
 
 /// A top-level vdev that is asked for.

@@ -3,30 +3,33 @@
 //! ```text
 //! DEVICE                                a vdev without redundancy
 //! mirror|raidz[1-3] DEVICE...           a vdev of the devices up to the next word of this table
+//! draid[1-3][:Nd][:Nc][:Ns] DEVICE...   the same: data disks of a group, children, distributed spares
 //! log|special|dedup                     the class of the vdevs that follow
 //! spare|cache DEVICE...                 devices of that use; vdevs after them are normal ones
 //! ```
 //!
 //! The result is a [`Layout`]. Devices are not looked at here, only counted: each kind of vdev has its least
-//! number, and a log may not be RAID-Z. Errors have the words of `zpool`.
+//! number, and a log may not be RAID-Z or dRAID. Errors have the words of `zpool`.
 
-use super::{Class, CreateError, Layout, Redundancy, VdevSpec};
+use super::{Class, CreateError, Layout, Redundancy, VdevSpec, draid};
 use std::path::PathBuf;
 
-/// Most devices in a RAID-Z vdev.
+/// Most devices in a RAID-Z or dRAID vdev.
 const MAX_RAIDZ: usize = 255;
 
 /// A word that begins a group of devices.
 enum Group {
     Vdev(Redundancy),
+    /// dRAID with so much parity.
+    Draid(u8),
     Class(Class),
     Spares,
     Caches,
 }
 
 /// What kind of group a word begins; `None`: it is a device.
-fn group(word: &str) -> Result<Option<Group>, CreateError> {
-    Ok(Some(match word {
+fn group(word: &str) -> Option<Group> {
+    Some(match word {
         "mirror" => Group::Vdev(Redundancy::Mirror),
         "raidz" | "raidz1" => Group::Vdev(Redundancy::RaidZ(1)),
         "raidz2" => Group::Vdev(Redundancy::RaidZ(2)),
@@ -36,18 +39,8 @@ fn group(word: &str) -> Result<Option<Group>, CreateError> {
         "dedup" => Group::Class(Class::Dedup),
         "spare" => Group::Spares,
         "cache" => Group::Caches,
-        _ if is_draid(word) => {
-            return Err(CreateError::spec("dRAID is not supported yet"));
-        }
-        _ => return Ok(None),
-    }))
-}
-
-/// `draid`, `draid2:4d:11c:1s`.
-fn is_draid(word: &str) -> bool {
-    let Some(rest) = word.strip_prefix("draid") else { return false };
-    let rest = rest.strip_prefix(['1', '2', '3']).unwrap_or(rest);
-    rest.is_empty() || rest.starts_with(':')
+        _ => Group::Draid(draid::parity(word)?),
+    })
 }
 
 /// What the arguments that name vdevs ask for.
@@ -60,7 +53,7 @@ pub fn parse(args: &[String]) -> Result<Layout, CreateError> {
     let (mut seen_logs, mut seen_spares, mut seen_caches) = (false, false, false);
     let mut rest = args;
     while let Some((word, after)) = rest.split_first() {
-        let Some(group) = group(word)? else {
+        let Some(group) = group(word) else {
             let devices = vec![PathBuf::from(word)];
             layout.tops.push(VdevSpec { class, ..VdevSpec::new(Redundancy::Single, devices) });
             rest = after;
@@ -74,7 +67,7 @@ pub fn parse(args: &[String]) -> Result<Layout, CreateError> {
             rest = after;
             continue;
         }
-        let (devices, after) = devices(after)?;
+        let (devices, after) = devices(after);
         rest = after;
         match group {
             Group::Spares => {
@@ -95,6 +88,15 @@ pub fn parse(args: &[String]) -> Result<Layout, CreateError> {
                 check_group(word, redundancy, devices.len(), class)?;
                 layout.tops.push(VdevSpec { class, ..VdevSpec::new(redundancy, devices) });
             }
+            Group::Draid(parity) => {
+                if class == Class::Log {
+                    return Err(CreateError::spec("unsupported 'log' device: draid"));
+                }
+                enough(word, devices.len(), usize::from(parity) + 1)?;
+                at_most(word, devices.len())?;
+                let redundancy = Redundancy::Draid(draid::shape(word, parity, devices.len())?);
+                layout.tops.push(VdevSpec { class, ..VdevSpec::new(redundancy, devices) });
+            }
             Group::Class(_) => {}
         }
     }
@@ -108,16 +110,16 @@ pub fn parse(args: &[String]) -> Result<Layout, CreateError> {
 }
 
 /// The devices up to the next group.
-fn devices(args: &[String]) -> Result<(Vec<PathBuf>, &[String]), CreateError> {
+fn devices(args: &[String]) -> (Vec<PathBuf>, &[String]) {
     let mut count = args.len();
     for (i, word) in args.iter().enumerate() {
-        if group(word)?.is_some() {
+        if group(word).is_some() {
             count = i;
             break;
         }
     }
     let (devices, rest) = args.split_at(count);
-    Ok((devices.iter().map(PathBuf::from).collect(), rest))
+    (devices.iter().map(PathBuf::from).collect(), rest)
 }
 
 fn check_group(
@@ -132,14 +134,17 @@ fn check_group(
                 return Err(CreateError::spec("unsupported 'log' device: raidz"));
             }
             enough(word, devices, usize::from(parity) + 1)?;
-            if devices > MAX_RAIDZ {
-                let why = format!("{word} supports no more than {MAX_RAIDZ} devices");
-                return Err(CreateError::spec(why));
-            }
-            Ok(())
+            at_most(word, devices)
         }
         _ => enough(word, devices, 2),
     }
+}
+
+fn at_most(word: &str, devices: usize) -> Result<(), CreateError> {
+    if devices <= MAX_RAIDZ {
+        return Ok(());
+    }
+    Err(CreateError::spec(format!("{word} supports no more than {MAX_RAIDZ} devices")))
 }
 
 fn once(what: &str) -> CreateError {
@@ -192,7 +197,8 @@ mod tests {
             ("/a log /b log /c", "'log' can be specified only once"),
             ("/a spare /b spare /c", "'spare' can be specified only once"),
             ("/a log raidz /b /c", "unsupported 'log' device: raidz"),
-            ("draid2:4d:8c:1s /a /b", "dRAID is not supported yet"),
+            ("draid2:4d:8c:1s /a /b", "draid2:4d:8c:1s requires at least 3 devices"),
+            ("/a log draid /b /c", "unsupported 'log' device: draid"),
         ] {
             let text = parsed(line).unwrap_err().to_string();
             assert_eq!(text, format!("invalid vdev specification: {why}"), "{line}");

@@ -57,6 +57,9 @@ pub enum RemoveError {
     /// No vdev is being removed.
     #[error("operation is not in progress")]
     NotActive,
+    /// A distributed spare stays with its vdev.
+    #[error("dRAID spares cannot be removed")]
+    DistributedSpare,
     /// It is no top-level vdev.
     #[error("operation not supported on this type of pool")]
     NoTop,
@@ -82,6 +85,9 @@ impl Engine {
             list.iter().find(|device| config::number(device, "guid") == guid).cloned()
         };
         match (find(pool.spares()), find(pool.caches())) {
+            (Some(spare), _) if spare.str("type") == Some("dspare") => {
+                return Err(RemoveError::DistributedSpare);
+            }
             (Some(spare), _) => return self.remove_listed("spares", "spare", &spare),
             (None, Some(cache)) => return self.remove_listed("l2cache", "cache", &cache),
             (None, None) => {}

@@ -92,7 +92,7 @@ use cenote_store::alloc::{
 };
 use cenote_store::histogram::Histogram;
 use cenote_store::rangetree::RangeTree;
-use cenote_vdev::VdevTree;
+use cenote_vdev::{VdevTree, draid};
 use flushing::Limits;
 use log::{LogSpace, LoggedPass};
 use map::{Covered, Free, Maps};
@@ -116,9 +116,6 @@ pub enum OpenError {
     /// A top-level vdev takes no allocations.
     #[error("vdev {0} is non-allocating, writing to such pools is not supported yet")]
     NonAllocating(u64),
-    /// A top-level vdev is a dRAID.
-    #[error("vdev {0} is a dRAID, writing to such pools is not supported yet")]
-    Draid(u64),
     /// The MOS cannot be read.
     #[error(transparent)]
     Read(#[from] cenote_dmu::Error),
@@ -168,6 +165,8 @@ struct VdevMaps {
     class: Class,
     ashift: u32,
     ms_shift: u32,
+    /// See [`VdevInfo::line`].
+    line: u64,
     /// The metaslab array.
     array: u64,
     /// What it holds.
@@ -183,8 +182,8 @@ struct VdevMaps {
 impl VdevMaps {
     /// What the map of metaslab `ms` covers.
     fn covered(&self, ms: u64) -> Option<Covered> {
-        let size = 1u64.checked_shl(self.ms_shift)?;
-        Some(Covered { start: ms.checked_mul(size)?, size, shift: self.ashift })
+        let (start, size) = draid::metaslab(ms, self.ms_shift, self.line)?;
+        Some(Covered { start, size, shift: self.ashift })
     }
 }
 
@@ -263,6 +262,7 @@ impl SpaceMaps {
                 class: class_of(v),
                 ashift: v.ashift,
                 ms_shift: v.metaslab_shift,
+                line: v.line,
                 array: v.metaslab_array,
                 maps: objects,
                 top_zap: v.top_zap,
@@ -399,12 +399,14 @@ impl SpaceMaps {
                     (vec![MetaslabInfo::default(); v.maps.len()], kept)
                 }
             };
-            let width = tree.top(*id).map_or(1, |top| match top.kind() {
-                "raidz" => (top.children().len() as u64).saturating_sub(top.nparity()),
+            let width = tree.top(*id).map_or(1, |top| match (top.kind(), top.draid()) {
+                ("raidz", _) => (top.children().len() as u64).saturating_sub(top.nparity()),
+                (_, Some(shape)) => shape.ndisks().saturating_sub(shape.nparity),
                 _ => 1,
             });
-            let (ashift, ms_shift, width) = (v.ashift, v.ms_shift, width.max(1));
-            (v.class, VdevInfo { id: *id, ashift, width, ms_shift, metaslabs, embedded_log })
+            let (id, ashift, ms_shift, line) = (*id, v.ashift, v.ms_shift, v.line);
+            let width = width.max(1);
+            (v.class, VdevInfo { id, ashift, width, ms_shift, line, metaslabs, embedded_log })
         };
         self.vdevs.iter().map(info).collect()
     }
@@ -461,16 +463,11 @@ fn check(space: &PoolSpace, config: &NvList) -> std::result::Result<(), OpenErro
         let top = usize::try_from(id).ok().and_then(|id| tops.get(id));
         top.is_some_and(|top| config::flag(top, "removing"))
     };
-    for v in &space.vdevs {
-        match v.kind.as_str() {
-            "draid" => return Err(OpenError::Draid(v.id)),
-            _ if v.concrete && v.non_allocating && !removing(v.id) => {
-                return Err(OpenError::NonAllocating(v.id));
-            }
-            _ => {}
-        }
+    let barred = |v: &&VdevSpace| v.concrete && v.non_allocating && !removing(v.id);
+    match space.vdevs.iter().find(barred) {
+        Some(v) => Err(OpenError::NonAllocating(v.id)),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 fn class_of(v: &VdevSpace) -> Class {

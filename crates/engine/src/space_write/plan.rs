@@ -15,6 +15,7 @@
 use crate::tunables;
 use cenote_format::LABEL_START;
 use cenote_format::label::{LABEL_END, LABEL_SIZE};
+use cenote_vdev::draid::Shape;
 
 /// log2 of the bytes of the smallest metaslab (`SPA_MAXBLOCKSHIFT`).
 const MIN_SHIFT: u32 = 24;
@@ -53,11 +54,14 @@ pub fn plan(asize: u64) -> VdevPlan {
 
 /// Allocatable bytes of a top-level vdev of type `kind` over devices of the sizes `devices`, in
 /// bytes (`vdev_open`); 0 if there is no room. Of each device the labels are taken off; a mirror
-/// has the size of its smallest device, RAID-Z that times their number.
-pub fn top_level_asize(kind: &str, devices: &[u64]) -> u64 {
+/// has the size of its smallest device, RAID-Z that times their number, dRAID what its shape makes of it.
+pub fn top_level_asize(kind: &str, draid: Option<&Shape>, devices: &[u64]) -> u64 {
     let label = LABEL_SIZE;
     let usable = |size: &u64| (size / label * label).saturating_sub(LABEL_START + LABEL_END);
     let smallest = devices.iter().map(usable).min().unwrap_or(0);
+    if let Some(shape) = draid {
+        return shape.asize(smallest);
+    }
     let all = match kind {
         "raidz" => smallest.saturating_mul(devices.len() as u64),
         _ => smallest,
@@ -93,9 +97,12 @@ mod tests {
     #[test]
     fn sizes_are_those_of_openzfs() {
         let mib = 1 << 20;
-        assert_eq!(top_level_asize("file", &[64 * mib]), 64 * mib - 9 * mib / 2);
-        assert_eq!(top_level_asize("mirror", &[65 * mib, 64 * mib + 5]), 64 * mib - 9 * mib / 2);
-        assert_eq!(top_level_asize("raidz", &[64 * mib; 3]), 3 * (64 * mib - 9 * mib / 2));
-        assert_eq!(top_level_asize("file", &[mib]), 0);
+        assert_eq!(top_level_asize("file", None, &[64 * mib]), 64 * mib - 9 * mib / 2);
+        assert_eq!(
+            top_level_asize("mirror", None, &[65 * mib, 64 * mib + 5]),
+            64 * mib - 9 * mib / 2
+        );
+        assert_eq!(top_level_asize("raidz", None, &[64 * mib; 3]), 3 * (64 * mib - 9 * mib / 2));
+        assert_eq!(top_level_asize("file", None, &[mib]), 0);
     }
 }

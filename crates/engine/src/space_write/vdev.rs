@@ -13,6 +13,7 @@ use cenote_format::nvlist::{NvList, NvValue};
 use cenote_format::{SECTOR, invariant};
 use cenote_pool::config;
 use cenote_store::alloc::Class;
+use cenote_vdev::draid;
 
 /// `DMU_OTN_ZAP_METADATA`: metadata of no type of its own, a ZAP.
 const ZAP_METADATA: DmuType = DmuType(0xc4);
@@ -20,6 +21,8 @@ const ZAP_METADATA: DmuType = DmuType(0xc4);
 const ALL_ZAPS: &str = "com.delphix:vdev_zap_map";
 const BIAS: &str = "org.zfsonlinux:allocation_bias";
 const CLASSES: &str = "org.zfsonlinux:allocation_classes";
+/// The feature of dRAID vdevs.
+const DRAID: &str = "org.openzfs:draid";
 /// Largest block of a metaslab array.
 const MAX_ARRAY_BLOCK: u64 = 16 << 10;
 /// Most metaslabs; no plan has as many.
@@ -68,6 +71,9 @@ impl SpaceMaps {
         if matches!(class, Class::Special | Class::Dedup) {
             count(mos, CLASSES, 1)?;
         }
+        if config.str("type") == Some("draid") {
+            count(mos, DRAID, 1)?;
+        }
         let mut made = Ok(());
         config::for_each_leaf_mut(config, &mut |leaf| {
             if made.is_ok() {
@@ -85,7 +91,9 @@ impl SpaceMaps {
         let maps = vec![0; usize::try_from(metaslabs).unwrap_or(0)];
         self.loader.add_vdev(id, array, txg);
         let (top_zap, unflushed, checkpoint) = (top, 0, 0);
-        let v = VdevMaps { class, ashift, ms_shift, array, maps, top_zap, unflushed, checkpoint };
+        let line = draid::line_of(config);
+        let v =
+            VdevMaps { class, ashift, ms_shift, line, array, maps, top_zap, unflushed, checkpoint };
         self.vdevs.insert(id, v);
         Ok(())
     }

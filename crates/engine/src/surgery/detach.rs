@@ -58,7 +58,8 @@ impl Shared {
         // Another pool may take it once its labels say so, or once it is a spare again: nothing may be under way to it
         // then.
         let let_go = self.is_let_go(&left.leaf);
-        let device = device.filter(|_| let_go);
+        let distributed = left.leaf.is_distributed();
+        let device = device.filter(|_| let_go && !distributed);
         if let (Some(device), Some(label)) = (device, &left.label)
             && let Err(error) = init_labels(device.as_ref(), label)
         {
@@ -67,6 +68,7 @@ impl Shared {
         left.leaf.retire();
         pool.devices().forget(leaf);
         if let_go
+            && !distributed
             && config::flag(&left.config, "is_spare")
             && let Some(path) = config::path(&left.config)
         {

@@ -80,8 +80,11 @@ impl SyncContext<'_> {
 /// A leaf as it is listed among spares, or as one that joins a vdev: without what it has from its place.
 fn without_place(leaf: &NvList) -> NvList {
     let place = ["id", "ashift", "asize", "create_txg", "top_guid", "metaslab_array"];
+    // A distributed spare is one of its vdev, in use or not.
+    let distributed = leaf.str("type") == Some("dspare");
+    let stays = |name: &str| distributed && name == "top_guid";
     let mut own = leaf.clone();
-    own.pairs.retain(|(name, _)| !place.contains(&name.as_str()));
+    own.pairs.retain(|(name, _)| !place.contains(&name.as_str()) || stays(name));
     own
 }
 

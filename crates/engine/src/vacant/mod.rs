@@ -100,6 +100,9 @@ pub enum ActivityError {
     /// There is nothing to stop.
     #[error("there is no active {}", deed(*.0))]
     Nothing(Activity),
+    /// The bytes of a metaslab of dRAID are in several places of a device.
+    #[error("devices of dRAID are not initialized or trimmed yet")]
+    Draid,
     /// The device does not know how.
     #[error("trim operations are not supported by this device")]
     Unsupported,
@@ -319,6 +322,9 @@ impl Engine {
         if !vdev.writable() {
             return Err(ActivityError::NotWritable);
         }
+        if shared.is_below_draid(vdev.guid()) {
+            return Err(ActivityError::Draid);
+        }
         if !is_able(activity, vdev) {
             return Err(ActivityError::Unsupported);
         }
@@ -388,6 +394,9 @@ impl Shared {
             if noted.secure {
                 return self.suspend_activity(key, leaf, "a secure trim is not supported");
             }
+            if self.is_below_draid(leaf.guid()) {
+                return self.suspend_activity(key, leaf, &ActivityError::Draid.to_string());
+            }
             if !is_able(key.0, leaf) {
                 return self.suspend_activity(key, leaf, &ActivityError::Unsupported.to_string());
             }
@@ -398,6 +407,12 @@ impl Shared {
                 Err(e) => tracing::warn!(?leaf, activity = ?key.0, "it does not go on: {e}"),
             }
         });
+    }
+
+    /// Whether a leaf is below dRAID, where the bytes of a metaslab are in several places.
+    fn is_below_draid(&self, leaf: u64) -> bool {
+        let tree = self.disk.tree();
+        tree.top_of(leaf).is_some_and(|top| top.draid().is_some())
     }
 
     /// What is noted as under way.

@@ -25,8 +25,7 @@ const NOT_WRITABLE: [(&str, &str); 9] = [
     ("redaction_bookmarks", "redacted sends are not implemented"),
     ("redacted_datasets", "redacted sends are not implemented"),
     ("redaction_list_spill", "redacted sends are not implemented"),
-    ("draid", "dRAID is not implemented"),
-    ("draid_failure_domains", "dRAID is not implemented"),
+    ("draid_failure_domains", "dRAID has no failure domains here"),
     ("raidz_expansion", "RAID-Z is not expanded here"),
     ("fast_dedup", "deduplication tables are not written"),
     ("dynamic_gang_header", "gang headers of one size only are written"),
@@ -153,7 +152,7 @@ mod tests {
         ];
         assert_eq!(new, expected);
         assert!(all.contains(&"zstd_compress") && all.contains(&"log_spacemap"));
-        assert!(!all.contains(&"draid") && !all.contains(&"encryption"));
+        assert!(all.contains(&"draid") && !all.contains(&"encryption"));
         for f in choose_features(&FeatureChoice::default()).unwrap().0 {
             for needed in f.depends_on {
                 let at = |guid: &str| all.iter().position(|n| by_name(n).unwrap().guid == guid);
@@ -187,11 +186,11 @@ mod tests {
             choose_features(&choice).unwrap_err(),
             "feature 'no_such' unsupported by kernel"
         );
-        let named = [("draid".to_string(), true)];
+        let named = [("draid_failure_domains".to_string(), true)];
         let choice = FeatureChoice { named: &named, ..Default::default() };
         assert_eq!(
             choose_features(&choice).unwrap_err(),
-            "feature 'draid' unsupported by kernel (dRAID is not implemented)"
+            "feature 'draid_failure_domains' unsupported by kernel (dRAID has no failure domains here)"
         );
         let named = [("blake3".to_string(), true)];
         let choice =

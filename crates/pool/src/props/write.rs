@@ -454,9 +454,9 @@ mod tests {
                 "property 'feature@bookmarks' can only be set to 'enabled' or 'disabled'",
             ),
             (
-                "feature@draid",
+                "feature@draid_failure_domains",
                 "enabled",
-                "feature 'draid' unsupported by kernel (dRAID is not implemented)",
+                "feature 'draid_failure_domains' unsupported by kernel (dRAID has no failure domains here)",
             ),
         ] {
             assert_eq!(set(When::Set, name, value), Err(why.into()), "{name}={value}");

@@ -318,7 +318,7 @@ impl ConfigTree {
         tree.spares = pool
             .spares()
             .iter()
-            .map(|c| VdevLine::spare(c, pool.has_device(c), active(config::number(c, "guid"))))
+            .map(|c| VdevLine::spare(c, pool.has_spare(c), active(config::number(c, "guid"))))
             .collect();
         tree.cache = pool.caches().iter().map(|c| VdevLine::aux(c, pool.cache_state(c))).collect();
         tree.note_refusals(pool.devices());

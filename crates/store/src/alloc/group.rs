@@ -42,6 +42,7 @@ use std::sync::{Arc, OnceLock};
 
 use cenote_format::invariant;
 use cenote_format::invariant::broken;
+use cenote_vdev::draid;
 use parking_lot::Mutex;
 
 use super::affinity::{Affinities, Affinity};
@@ -71,6 +72,8 @@ pub struct VdevInfo {
     pub width: u64,
     /// log2 of the bytes of a metaslab.
     pub ms_shift: u32,
+    /// Bytes that metaslabs and allocations begin at multiples of, if that is no power of 2 (dRAID); else 1.
+    pub line: u64,
     /// Its metaslabs, in order.
     pub metaslabs: Vec<MetaslabInfo>,
     /// The one that is kept for intent logs ([`embedded_log`](super::embedded_log)).
@@ -179,10 +182,10 @@ enum Members {
 
 /// The metaslabs of a vdev, of which the first has the number `first`; `None` if they are not what can be.
 fn made(info: &VdevInfo, first: u64) -> Option<Vec<Metaslab>> {
-    let size = 1u64.checked_shl(info.ms_shift)?;
     let mut metaslabs = Vec::with_capacity(info.metaslabs.len());
     for (id, known) in (first..).zip(&info.metaslabs) {
-        let extent = Extent { start: id.checked_mul(size)?, size, shift: info.ashift };
+        let (start, size) = draid::metaslab(id, info.ms_shift, info.line)?;
+        let extent = Extent { start, size, shift: info.ashift };
         super::space::FreeSpace::new(extent).ok()?;
         metaslabs.push(Metaslab::new(info.id, id, extent, known.clone()));
     }
@@ -219,6 +222,7 @@ pub struct Group {
     vdev: u64,
     ashift: u32,
     ms_shift: u32,
+    line: u64,
     width: u64,
     metaslabs: Arc<Metaslabs>,
     members: Members,
@@ -254,6 +258,7 @@ impl Group {
             vdev: info.id,
             ashift: info.ashift,
             ms_shift: info.ms_shift,
+            line: info.line,
             width: info.width.max(1),
             metaslabs,
             members,
@@ -314,6 +319,11 @@ impl Group {
         self.ashift
     }
 
+    /// log2 of the bytes that its metaslabs are apart.
+    pub fn ms_shift(&self) -> u32 {
+        self.ms_shift
+    }
+
     /// Disks of data.
     pub(super) fn width(&self) -> u64 {
         self.width
@@ -324,9 +334,10 @@ impl Group {
     ///
     /// `None`: they are not what can be.
     pub(super) fn grow(&self, count: usize, keep: bool) -> Option<Option<Group>> {
-        let (id, ashift, width, ms_shift) = (self.vdev, self.ashift, self.width, self.ms_shift);
+        let (id, ashift, width) = (self.vdev, self.ashift, self.width);
+        let (ms_shift, line) = (self.ms_shift, self.line);
         let (metaslabs, embedded_log) = (vec![MetaslabInfo::default(); count], None);
-        let info = VdevInfo { id, ashift, width, ms_shift, metaslabs, embedded_log };
+        let info = VdevInfo { id, ashift, width, ms_shift, line, metaslabs, embedded_log };
         let first = self.metaslabs.len();
         self.metaslabs.push(made(&info, first as u64)?);
         let embedded = match &self.members {
@@ -362,7 +373,10 @@ impl Group {
 
     /// Bytes in its own metaslabs.
     pub fn space(&self) -> u64 {
-        (self.count() as u64) << self.ms_shift
+        match self.line {
+            1 => (self.count() as u64) << self.ms_shift,
+            _ => self.members().map(|metaslab| metaslab.extent().size).sum(),
+        }
     }
 
     /// Bytes of these that are not allocatable.

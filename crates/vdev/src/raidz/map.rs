@@ -39,6 +39,8 @@ pub struct ColumnExtent {
     pub offset: u64,
     /// Bytes.
     pub len: usize,
+    /// Bytes of zeros behind them, which dRAID has where the block does not fill its last line.
+    pub skip: usize,
 }
 
 impl Geometry {
@@ -84,6 +86,7 @@ impl Geometry {
                 child: (sector % self.columns) as usize,
                 offset: (sector / self.columns).checked_mul(1 << self.ashift)?,
                 len: usize::try_from(rows.checked_mul(1 << self.ashift)?).ok()?,
+                skip: 0,
             });
         }
         if self.nparity == 1 && offset & (1 << 20) != 0 {

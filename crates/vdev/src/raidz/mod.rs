@@ -1,4 +1,4 @@
-//! RAID-Z: reading a block from its columns, and reconstructing what is missing or wrong (`vdev_raidz_io_done`,
+//! RAID-Z and dRAID: reading a block from its columns, and reconstructing what is missing or wrong (`vdev_raidz_io_done`,
 //! `vdev_raidz_combrec`).
 //!
 //! A healthy block is read from its data columns alone. Columns that cannot be read, or that the
@@ -9,7 +9,10 @@
 //! one, until the result verifies. A column that was read and turns out different from what
 //! verified is a fault of its child, and is healed; if nothing verifies, every column that was read is one.
 //!
-//! - [`map`]: where the columns are;
+//! A block of dRAID may have two *stripes*, each with columns and parity of its own: they are read together, and a
+//! combination has columns of both. Zeros that the format has behind columns are not read, as they are known.
+//!
+//! - [`map`]: where the columns of RAID-Z are, `crate::draid`: those of dRAID;
 //! - [`math`]: the arithmetic of parity.
 
 pub(crate) mod map;
@@ -18,6 +21,7 @@ pub(crate) mod math;
 mod tests;
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use cenote_format::abd::Abd;
@@ -76,7 +80,7 @@ impl Column {
     }
 }
 
-/// Has what devices that hang hold be made of other columns, if these suffice.
+/// Has what devices that hang hold be made of other columns of a stripe, if these suffice.
 fn doubt_hanging(columns: &mut [Column], nparity: usize) {
     let hangs = |c: &Column| c.leaves.first().is_some_and(|leaf| leaf.stats.activity.hangs());
     let doubtful = columns.iter().filter(|c| hangs(c) || !c.good()).count();
@@ -93,6 +97,8 @@ pub(crate) struct Read<'a> {
     size: usize,
     nparity: usize,
     columns: Vec<Column>,
+    /// Which of them are a stripe: parity first, then data.
+    stripes: Vec<Range<usize>>,
     /// Columns that [`Read::first_reads`] asked for.
     asked: Vec<usize>,
     /// Why a column could not be read, for the message.
@@ -107,7 +113,10 @@ impl<'a> Read<'a> {
     /// `None` if there is no such place.
     pub(crate) fn plan(vdev: &'a Arc<Vdev>, offset: u64, size: usize, txg: u64) -> Option<Self> {
         let mut read = Self::plan_waiting(vdev, offset, size, txg)?;
-        doubt_hanging(&mut read.columns, read.nparity);
+        for stripe in read.stripes.clone() {
+            let columns = read.columns.get_mut(stripe).unwrap_or_default();
+            doubt_hanging(columns, read.nparity);
+        }
         read.asked = read.choose();
         Some(read)
     }
@@ -119,21 +128,33 @@ impl<'a> Read<'a> {
         size: usize,
         txg: u64,
     ) -> Option<Self> {
-        let extents = vdev.geometry()?.columns(offset, size as u64)?;
+        let extents = vdev.stripes(offset, size as u64)?;
         let nparity = usize::try_from(vdev.nparity()).ok()?;
         let column = |extent: ColumnExtent| {
             let child = vdev.children().get(extent.child)?.clone();
+            if extent.len == 0 {
+                // There is nothing to be read.
+                let (trust, data) = (Some(Trust::Good), Some(Abd::from_vec(Vec::new())));
+                return Some(Column { extent, child, leaves: Vec::new(), tried: 0, trust, data });
+            }
             let leaves = mirror::leaves_by_trust(&child, extent.offset, txg);
             let trust = leaves.first().and_then(|l| l.trust(txg));
             Some(Column { extent, child, leaves, tried: 0, trust, data: None })
         };
-        let columns: Vec<Column> = extents.into_iter().map(column).collect::<Option<_>>()?;
+        let mut stripes = Vec::with_capacity(extents.len());
+        for stripe in &extents {
+            let start = stripes.last().map_or(0, |before: &Range<usize>| before.end);
+            stripes.push(start..start + stripe.len());
+        }
+        let columns: Vec<Column> =
+            extents.into_iter().flatten().map(column).collect::<Option<_>>()?;
         let mut read = Read {
             vdev,
             offset,
             size,
             nparity,
             columns,
+            stripes,
             asked: Vec::new(),
             error: None,
             gave_up: false,
@@ -143,11 +164,16 @@ impl<'a> Read<'a> {
         Some(read)
     }
 
-    /// The columns to read first: all data if it is good, otherwise all good
-    /// columns, and if they do not suffice, everything.
+    /// The columns to read first.
     fn choose(&self) -> Vec<usize> {
-        let all = 0..self.columns.len();
-        let data = self.nparity..self.columns.len();
+        self.stripes.iter().flat_map(|stripe| self.choose_of(stripe)).collect()
+    }
+
+    /// The columns of a stripe to read first: all data if it is good, otherwise all good
+    /// columns, and if they do not suffice, everything.
+    fn choose_of(&self, stripe: &Range<usize>) -> Vec<usize> {
+        let all = stripe.clone();
+        let data = stripe.start + self.nparity..stripe.end;
         if data.clone().all(|c| self.columns[c].good()) {
             return data.collect();
         }
@@ -285,9 +311,39 @@ impl<'a> Read<'a> {
         if block.len() == self.size { Some(block) } else { block.slice(0, self.size) }
     }
 
+    /// The parity columns of a stripe, and its data columns.
+    fn columns_of(&self, stripe: &Range<usize>) -> Option<(&[Column], &[Column])> {
+        self.columns.get(stripe.clone())?.split_at_checked(self.nparity)
+    }
+
+    /// Bytes of data in a stripe.
+    fn data_of(&self, stripe: &Range<usize>) -> usize {
+        let data = self.columns_of(stripe).map_or(&[][..], |(_, data)| data);
+        data.iter().map(|c| c.extent.len).sum()
+    }
+
     /// The data of all columns in order, those in `unusable` computed from parity.
     fn decode(&self, unusable: &[usize]) -> Option<Vec<u8>> {
-        let (parity, data) = self.columns.split_at_checked(self.nparity)?;
+        let mut block = vec![0; self.stripes.iter().map(|stripe| self.data_of(stripe)).sum()];
+        let mut rest = &mut block[..];
+        for stripe in &self.stripes {
+            let (mine, after) = rest.split_at_mut_checked(self.data_of(stripe))?;
+            self.decode_stripe(stripe, unusable, mine)?;
+            rest = after;
+        }
+        Some(block)
+    }
+
+    /// Puts the data of a stripe into `into`.
+    fn decode_stripe(
+        &self,
+        stripe: &Range<usize>,
+        unusable: &[usize],
+        into: &mut [u8],
+    ) -> Option<()> {
+        let (parity, data) = self.columns_of(stripe)?;
+        let in_stripe = unusable.iter().filter(|c| stripe.contains(c)).map(|c| c - stripe.start);
+        let unusable: Vec<usize> = in_stripe.collect();
         let lost: Vec<usize> =
             unusable.iter().filter_map(|c| c.checked_sub(self.nparity)).collect();
         let usable = parity.iter().enumerate().filter(|(k, _)| !unusable.contains(k));
@@ -296,9 +352,8 @@ impl<'a> Read<'a> {
         if lost.len() > parities.len() {
             return None;
         }
-        let mut block = vec![0; data.iter().map(|c| c.extent.len).sum()];
         let mut slices = Vec::with_capacity(data.len());
-        let mut rest = &mut block[..];
+        let mut rest = into;
         for (i, column) in data.iter().enumerate() {
             let (mine, after) = rest.split_at_mut_checked(column.extent.len)?;
             if !lost.contains(&i) {
@@ -307,34 +362,62 @@ impl<'a> Read<'a> {
             slices.push(mine);
             rest = after;
         }
-        math::reconstruct(&mut slices, &lost, &parities)?;
-        Some(block)
+        math::reconstruct(&mut slices, &lost, &parities)
     }
 
     /// Takes every combination of columns to be bad that parity can make up for, fewest first.
     fn try_combinations(&self, verify: Verify<'_>) -> Option<Abd> {
-        let absent = self.which(&|c| c.data.is_none());
-        let present = self.which(&|c| c.data.is_some());
+        let spare = |stripe: &Range<usize>| self.nparity.checked_sub(self.absent_of(stripe).len());
+        let most = self.stripes.iter().map(spare).sum::<Option<usize>>()?;
         let budget = ATTEMPT_BYTES / self.size.max(1) as u64;
         let mut budget = budget.clamp(MIN_ATTEMPTS, MAX_ATTEMPTS);
-        for count in 0..=self.nparity.checked_sub(absent.len())? {
-            let mut combination = Combination::first(count, present.len());
-            while let Some(chosen) = &combination {
-                let mut bad: Vec<usize> = chosen
-                    .picks
-                    .iter()
-                    .map(|i| present[*i])
-                    .chain(absent.iter().copied())
-                    .collect();
-                bad.sort_unstable();
+        (0..=most).find_map(|count| {
+            self.try_stripes(&self.stripes, count, &mut Vec::new(), &mut budget, verify)
+        })
+    }
+
+    /// The columns of a stripe that could not be read.
+    fn absent_of(&self, stripe: &Range<usize>) -> Vec<usize> {
+        stripe.clone().filter(|c| self.columns[*c].data.is_none()).collect()
+    }
+
+    /// Takes those in `bad` to be bad, and every combination of `count` columns of `stripes` that were read, with those that
+    /// were not. Each attempt takes one off the budget.
+    fn try_stripes(
+        &self,
+        stripes: &[Range<usize>],
+        count: usize,
+        bad: &mut Vec<usize>,
+        budget: &mut u64,
+        verify: Verify<'_>,
+    ) -> Option<Abd> {
+        let Some((stripe, others)) = stripes.split_first() else {
+            *budget = budget.checked_sub(1)?;
+            return self.attempt(bad, verify);
+        };
+        let absent = self.absent_of(stripe);
+        let read = |c: &usize| self.columns[*c].data.is_some() && self.columns[*c].extent.len > 0;
+        let present: Vec<usize> = stripe.clone().filter(read).collect();
+        let most = self.nparity.checked_sub(absent.len())?.min(count);
+        let (before, first_data) = (bad.len(), stripe.start + self.nparity);
+        // What is left for no other stripe is all in this one.
+        let least = if others.is_empty() { count } else { 0 };
+        for here in least..=most {
+            let mut combination = Combination::first(here, present.len());
+            while let Some(chosen) = combination {
+                bad.extend(chosen.picks.iter().map(|i| present[*i]).chain(absent.iter().copied()));
+                bad[before..].sort_unstable();
                 // Without a bad data column the data are as they were read.
-                if count == 0 || bad.iter().any(|c| *c >= self.nparity) {
-                    budget = budget.checked_sub(1)?;
-                    if let Some(block) = self.attempt(&bad, verify) {
-                        return Some(block);
-                    }
+                let changes = here == 0 || bad[before..].iter().any(|c| *c >= first_data);
+                let found = match changes {
+                    true => self.try_stripes(others, count - here, bad, budget, verify),
+                    false => None,
+                };
+                bad.truncate(before);
+                if found.is_some() || *budget == 0 {
+                    return found;
                 }
-                combination = combination.and_then(Combination::next);
+                combination = chosen.next();
             }
         }
         None
@@ -342,28 +425,33 @@ impl<'a> Read<'a> {
 
     /// Reports the columns that differ from what verified, or could not be read.
     fn verified(&self, block: Abd, faults: &mut Vec<Fault>) -> Abd {
-        let data_columns = self.columns.get(self.nparity..).unwrap_or_default();
-        let parity_read = self.columns.iter().take(self.nparity).any(|c| c.tried > 0);
-        if !parity_read && data_columns.iter().all(|c| c.data.is_some()) {
+        let is_parity =
+            |c: usize| self.stripes.iter().any(|s| s.contains(&c) && c - s.start < self.nparity);
+        let all_data = |(c, column): (usize, &Column)| match is_parity(c) {
+            true => column.tried == 0,
+            false => column.data.is_some(),
+        };
+        if self.columns.iter().enumerate().all(all_data) {
             // Everything that was read verified.
             return block;
         }
         // Padding beyond the block is zeros.
         let mut bytes = block.bytes().into_owned();
-        bytes.resize(data_columns.iter().map(|c| c.extent.len).sum(), 0);
-        let mut slices = Vec::with_capacity(data_columns.len());
+        bytes.resize(self.stripes.iter().map(|stripe| self.data_of(stripe)).sum(), 0);
         let mut rest = &bytes[..];
-        for column in data_columns {
-            let (mine, after) = rest.split_at(column.extent.len.min(rest.len()));
-            faults.extend(column.fault(mine));
-            slices.push(mine);
-            rest = after;
-        }
-        for (k, column) in self.columns.iter().take(self.nparity).enumerate() {
-            if column.tried > 0 {
-                let mut parity = vec![0; column.extent.len];
-                math::parity_of(k, slices.iter().copied(), &mut parity);
-                faults.extend(column.fault(&parity));
+        for stripe in &self.stripes {
+            let Some((parity, data)) = self.columns_of(stripe) else { continue };
+            let mut slices = Vec::with_capacity(data.len());
+            for column in data {
+                let (mine, after) = rest.split_at(column.extent.len.min(rest.len()));
+                faults.extend(column.fault(mine));
+                slices.push(mine);
+                rest = after;
+            }
+            for (k, column) in parity.iter().enumerate().filter(|(_, column)| column.tried > 0) {
+                let mut right = vec![0; column.extent.len];
+                math::parity_of(k, slices.iter().copied(), &mut right);
+                faults.extend(column.fault(&right));
             }
         }
         block
@@ -371,12 +459,13 @@ impl<'a> Read<'a> {
 
     /// Nothing helped: the error. Every column that was read may be the wrong one.
     fn failed(&self, faults: &mut Vec<Fault>) -> VdevError {
-        let absent = self.columns.iter().filter(|c| c.data.is_none()).count();
+        let lacks = |stripe: &Range<usize>| (self.absent_of(stripe).len(), stripe.len());
+        let (absent, of) = self.stripes.iter().map(lacks).max().unwrap_or_default();
         let (vdev, offset) = (self.vdev.id(), self.offset);
         if absent > self.nparity {
             self.vdev.stats.reads.error();
             let cause = self.error.as_ref().map_or("not there".into(), |e| e.to_string());
-            let why = format!("{absent} of {} columns cannot be read: {cause}", self.columns.len());
+            let why = format!("{absent} of {of} columns cannot be read: {cause}");
             return VdevError::Io { vdev, offset, why };
         }
         let expected = self.columns.iter().filter(|c| c.data.is_some() && c.good());

@@ -1,11 +1,12 @@
 //! Writing blocks, and making durable what was written.
 //!
 //! A block is laid out as *columns*. On a leaf or mirror it is one column, which goes to every
-//! leaf below; on RAID-Z it is the columns of `crate::raidz::map`, parity first, each of which goes
+//! leaf below; on RAID-Z it is the columns of `crate::raidz::map` and on dRAID those of `crate::draid`, in one or two
+//! *stripes*, parity first, each of which goes
 //! to one child (and to all leaves below that, where the child is being replaced). The writes of a
 //! whole batch are then submitted together. A column is written if at least one leaf took it; a
-//! block is written if its vdev can make up for the columns that are not: that is no column, or as many as
-//! RAID-Z has parity. Skipped sectors of a RAID-Z allocation are not written.
+//! block is written if its vdev can make up for the columns that are not: that is no column, or as many of a stripe as
+//! it has parity. Skipped sectors of a RAID-Z allocation are not written.
 //!
 //! # What happens to errors
 //!
@@ -66,7 +67,7 @@ use crate::threads::{IoPool, Work};
 use crate::traffic::{Content, Meter, Traffic};
 use crate::tree::{self, VdevTree};
 use crate::vdev::{Kind, Vdev, merged};
-use crate::{Alarm, Suspension, VdevError, mirror};
+use crate::{Alarm, Suspension, VdevError, assemble, mirror};
 
 pub(crate) use leaf::Written;
 use parity::Columns;
@@ -150,13 +151,13 @@ struct Lost {
     times: u64,
 }
 
-/// A block under way: for each column the positions of its writes in the batch.
+/// A block under way: for each stripe and column the positions of its writes in the batch.
 struct Plan<'a> {
     vdev: &'a Arc<Vdev>,
-    columns: Vec<Range<usize>>,
+    stripes: Vec<Vec<Range<usize>>>,
     /// Leaves that take no writes.
     absent: Vec<Arc<Vdev>>,
-    /// How many columns may fail.
+    /// How many columns of a stripe may fail.
     tolerance: usize,
 }
 
@@ -202,12 +203,12 @@ impl VdevTree {
         self.top(block.vdev).map_or(size, |top| top.psize_to_asize(size))
     }
 
-    /// The columns of each block.
-    fn lay_out(&self, blocks: &[BlockWrite]) -> Vec<Result<Columns, VdevError>> {
-        let mut columns: Vec<Result<Columns, VdevError>> =
+    /// The columns of each block, stripe by stripe.
+    fn lay_out(&self, blocks: &[BlockWrite]) -> Vec<Result<Vec<Columns>, VdevError>> {
+        let mut stripes: Vec<Result<Vec<Columns>, VdevError>> =
             blocks.iter().map(|b| parity::lay_out(self.check(b)?, b)).collect();
-        parity::generate(&self.writer.pool, columns.iter_mut().flatten().collect());
-        columns
+        parity::generate(&self.writer.pool, stripes.iter_mut().flatten().flatten().collect());
+        stripes
     }
 
     /// What each child of a top-level vdev holds of the block `data` at `offset`: (child, byte offset on it,
@@ -220,8 +221,8 @@ impl VdevTree {
     ) -> Option<Vec<(Arc<Vdev>, u64, Abd)>> {
         let (data, content) = (data.clone(), Content::Repair);
         let block = BlockWrite { vdev, offset, data, txg: 0, content, sides: Vec::new() };
-        let columns = self.lay_out(std::slice::from_ref(&block)).pop()?.ok()?;
-        Some(columns.into_parts().collect())
+        let stripes = self.lay_out(std::slice::from_ref(&block)).pop()?.ok()?;
+        Some(stripes.into_iter().flat_map(Columns::into_parts).collect())
     }
 
     /// The vdev that a block goes to, if the block is one that can be there.
@@ -248,13 +249,15 @@ impl VdevTree {
     fn plan_write(
         &self,
         block: &BlockWrite,
-        columns: Columns,
+        stripes: Vec<Columns>,
         writes: &mut Vec<LeafWrite>,
     ) -> Result<Plan<'_>, VdevError> {
         let vdev = tree::top(self.root().children(), block.vdev)?;
-        let (absent, tolerance) = (Vec::new(), columns.tolerance);
-        let mut plan = Plan { vdev, columns: Vec::new(), absent, tolerance };
-        for (child, offset, data) in columns.into_parts() {
+        let tolerance = stripes.first().map_or(0, |stripe| stripe.tolerance);
+        let mut plan = Plan { vdev, stripes: Vec::new(), absent: Vec::new(), tolerance };
+        let parts = stripes.into_iter().enumerate();
+        let parts = parts.flat_map(|(n, stripe)| stripe.into_parts().map(move |part| (n, part)));
+        for (n, (child, offset, data)) in parts {
             let start = writes.len();
             let mut leaves = Vec::new();
             mirror::copies(&child, &mut leaves);
@@ -268,7 +271,8 @@ impl VdevTree {
                     plan.absent.push(leaf);
                 }
             }
-            plan.columns.push(start..writes.len());
+            plan.stripes.resize_with(n + 1, Vec::new);
+            plan.stripes[n].push(start..writes.len());
         }
         Ok(plan)
     }
@@ -325,6 +329,7 @@ impl VdevTree {
                 done.push(Flush::new(leaf, 0, result));
             }
         }
+        fail_spares(&tops, done);
         let (mut lacking, mut replaced) = (HashMap::<u64, String>::new(), Vec::new());
         for flush in done.iter_mut() {
             self.writer.flushes.fetch_add(u64::from(flush.result.is_ok()), Relaxed);
@@ -434,7 +439,10 @@ impl VdevTree {
         }
         match flush.result {
             Ok(()) => leaf.written().kept(),
-            Err(e) => return e.kind() != io::ErrorKind::StorageFull,
+            Err(e) => {
+                fail_spares_alone(top);
+                return e.kind() != io::ErrorKind::StorageFull;
+            }
         }
         false
     }
@@ -465,6 +473,29 @@ impl VdevTree {
     }
 }
 
+/// What a distributed spare has is on the leaves of its vdev: if the flush of one failed, so did the spare's.
+fn fail_spares(tops: &[&Arc<Vdev>], done: &mut [Flush]) {
+    for top in tops.iter().filter(|top| top.draid().is_some()) {
+        let is_below = |flush: &Flush| assemble::below(top, flush.leaf.guid()).is_some();
+        if !done.iter().any(|flush| flush.result.is_err() && is_below(flush)) {
+            continue;
+        }
+        let spares = done.iter_mut().filter(|flush| flush.leaf.is_distributed() && is_below(flush));
+        spares.for_each(|flush| flush.result = Err(io::Error::other("a device of it failed")));
+    }
+}
+
+/// A leaf of `top` was flushed alone, and failed: what distributed spares have there may be lost.
+fn fail_spares_alone(top: &Arc<Vdev>) {
+    let mut leaves = Vec::new();
+    top.collect_leaves(&mut leaves);
+    for spare in leaves.iter().filter(|leaf| leaf.is_distributed()) {
+        spare.written().write_failed();
+        let lost = spare.written().flush_failed();
+        lost.into_iter().for_each(|txgs| spare.lags(txgs));
+    }
+}
+
 /// Whether blocks reported as written to `vdev` since the last flush may be lost, given which
 /// leaves lack some of them because a flush or write failed. Those may be others than what a leaf
 /// lacks that is not written at all; taking all of them together errs on the safe side. A leaf that is leaving keeps nothing.
@@ -475,7 +506,7 @@ fn lossy(vdev: &Vdev, lacks: &dyn Fn(&Vdev) -> bool) -> bool {
     }
     let lossy_children = vdev.children().iter().filter(|c| lossy(c, lacks)).count();
     match vdev.vdev_kind() {
-        Kind::RaidZ => lossy_children as u64 > vdev.nparity(),
+        Kind::RaidZ | Kind::Draid => lossy_children as u64 > vdev.nparity(),
         _ => lossy_children == vdev.children().len(),
     }
 }
@@ -525,16 +556,19 @@ impl Plan<'_> {
         results: &[io::Result<()>],
     ) -> Result<(), VdevError> {
         let stays = |write: &LeafWrite| !write.leaf.leaving.load(SeqCst);
-        let mut lost = 0;
         let mut cause = None;
-        for column in &self.columns {
+        let mut is_lost = |column: &Range<usize>| {
             let mine = results.get(column.clone()).unwrap_or_default();
             let to = writes.get(column.clone()).unwrap_or_default();
             cause = cause.or_else(|| mine.iter().find_map(|r| r.as_ref().err()));
-            lost += usize::from(!to.iter().zip(mine).any(|(to, r)| r.is_ok() && stays(to)));
-        }
+            !to.iter().zip(mine).any(|(to, r)| r.is_ok() && stays(to))
+        };
+        let mut lost_of = |stripe: &Vec<Range<usize>>| {
+            (stripe.iter().filter(|column| is_lost(column)).count(), stripe.len())
+        };
+        let (lost, of) = self.stripes.iter().map(&mut lost_of).max().unwrap_or_default();
         if lost <= self.tolerance {
-            for at in self.columns.into_iter().flatten() {
+            for at in self.stripes.into_iter().flatten().flatten() {
                 if results.get(at).is_some_and(Result::is_err) {
                     writes.get(at).iter().for_each(|write| missed(&write.leaf, block.txg));
                 }
@@ -546,7 +580,6 @@ impl Plan<'_> {
             self.vdev.stats.writes.error();
         }
         let cause = cause.map_or("no device to write to".to_string(), io::Error::to_string);
-        let of = self.columns.len();
         let why = match of {
             1 => cause,
             _ => format!("{lost} of {of} columns cannot be written: {cause}"),

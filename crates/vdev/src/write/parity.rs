@@ -21,7 +21,7 @@ const STRIP: usize = 4 << 10;
 /// Bytes of blocks that are worth a thread.
 const BYTES_PER_THREAD: usize = 1 << 20;
 
-/// A block as columns.
+/// A block as columns, or the part of it that is one stripe of dRAID.
 pub(super) struct Columns {
     /// Which child takes each column: parity first, then data.
     children: Vec<(Arc<Vdev>, u64)>,
@@ -50,30 +50,43 @@ impl Columns {
     }
 }
 
-/// Cuts a block into columns; their parity is still to be computed.
-pub(super) fn lay_out(vdev: &Arc<Vdev>, block: &BlockWrite) -> Result<Columns, VdevError> {
+/// Cuts a block into columns, stripe by stripe; their parity is still to be computed.
+pub(super) fn lay_out(vdev: &Arc<Vdev>, block: &BlockWrite) -> Result<Vec<Columns>, VdevError> {
     let data = whole_sectors(&block.data, 1 << vdev.ashift().clamp(9, 16));
-    let Some(geometry) = vdev.geometry() else {
+    if !vdev.vdev_kind().is_striped() {
         let children = vec![(vdev.clone(), block.offset)];
-        let len = data.len();
-        return Ok(Columns { children, parity: Vec::new(), data: vec![data], len, tolerance: 0 });
-    };
-    let tolerance = usize::try_from(geometry.nparity).unwrap_or(usize::MAX);
-    let extents = geometry.columns(block.offset, data.len() as u64);
-    let extents = extents.ok_or_else(|| super::error(block, "beyond the end of the vdev"))?;
-    let split = || -> Option<Columns> {
-        let child = |e: &ColumnExtent| Some((vdev.children().get(e.child)?.clone(), e.offset));
-        let children = extents.iter().map(child).collect::<Option<_>>()?;
-        let mut columns = Vec::with_capacity(extents.len());
-        let mut at = 0;
-        for extent in extents.get(tolerance..)? {
-            columns.push(data.slice(at, extent.len)?);
-            at += extent.len;
-        }
-        let len = extents.first()?.len;
-        Some(Columns { children, parity: Vec::new(), data: columns, len, tolerance })
-    };
-    split().ok_or_else(|| super::error(block, "no such columns"))
+        let (len, parity) = (data.len(), Vec::new());
+        return Ok(vec![Columns { children, parity, data: vec![data], len, tolerance: 0 }]);
+    }
+    let stripes = vdev.stripes(block.offset, data.len() as u64);
+    let stripes = stripes.ok_or_else(|| super::error(block, "no block can be there"))?;
+    let mut at = 0;
+    let columns = stripes.iter().map(|extents| stripe(vdev, extents, &data, &mut at));
+    columns.collect::<Option<_>>().ok_or_else(|| super::error(block, "no such columns"))
+}
+
+/// The columns of a stripe, with the bytes of a block from `at` on.
+fn stripe(
+    vdev: &Arc<Vdev>,
+    extents: &[ColumnExtent],
+    block: &Abd,
+    at: &mut usize,
+) -> Option<Columns> {
+    let tolerance = usize::try_from(vdev.nparity()).ok()?;
+    let child = |e: &ColumnExtent| Some((vdev.children().get(e.child)?.clone(), e.offset));
+    let children = extents.iter().map(child).collect::<Option<_>>()?;
+    let mut data = Vec::with_capacity(extents.len());
+    for ColumnExtent { len, skip, .. } in extents.get(tolerance..)? {
+        let zeros = || Abd::from_vec(vec![0; *skip]);
+        data.push(match (*len, *skip) {
+            (0, _) => zeros(),
+            (len, 0) => block.slice(*at, len)?,
+            (len, _) => Abd::gang(vec![block.slice(*at, len)?, zeros()]),
+        });
+        *at += len;
+    }
+    let len = extents.first()?.len;
+    Some(Columns { children, parity: Vec::new(), data, len, tolerance })
 }
 
 /// `data` filled up with zeros to a multiple of `sector` bytes.

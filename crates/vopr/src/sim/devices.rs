@@ -122,7 +122,7 @@ impl Top {
         if matches!(kind, "hole" | "missing" | "indirect") {
             return None;
         }
-        let is_raidz = kind == "raidz";
+        let is_raidz = matches!(kind, "raidz" | "draid");
         let children = config::children(vdev);
         let slots: Vec<BTreeSet<usize>> = match is_raidz {
             true => children.iter().map(disks_below).collect(),

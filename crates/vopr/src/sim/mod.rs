@@ -29,7 +29,7 @@ use cenote_torture::live::lab::{Lab, Logs, Shape, Throttle};
 use cenote_torture::live::space::check_metaslabs;
 use cenote_torture::live::world::{State, Sync, World, settings};
 use cenote_torture::live::{Moment, Stopped};
-use cenote_vdev::Device;
+use cenote_vdev::{Device, draid};
 use cenote_zpl::FileSystem;
 use changes::touched;
 use devices::{DeviceChange, Devices, EXTRA};
@@ -47,11 +47,16 @@ const FAILMODE: [u64; 2] = [0, 2];
 /// How often it is looked whether the power is gone.
 const LOOK: Duration = Duration::from_millis(200);
 
-const SHAPES: [Shape; 4] = [
+/// The smallest dRAID vdev without spares.
+const DRAID: draid::Shape =
+    draid::Shape { ndata: 1, nparity: 1, nspares: 0, children: 3, ngroups: 3 };
+
+const SHAPES: [Shape; 5] = [
     Shape { redundancy: Redundancy::Single, disks: 2, ashift: 9, size: 128 << 20 },
     Shape { redundancy: Redundancy::Mirror, disks: 2, ashift: 12, size: 192 << 20 },
     Shape { redundancy: Redundancy::RaidZ(1), disks: 3, ashift: 12, size: 128 << 20 },
     Shape { redundancy: Redundancy::Mirror, disks: 3, ashift: 9, size: 160 << 20 },
+    Shape { redundancy: Redundancy::Draid(DRAID), disks: 3, ashift: 12, size: 128 << 20 },
 ];
 
 type Done<T = ()> = Result<T, Stopped>;

@@ -103,7 +103,7 @@ fn vdev(id: u64, Top(ashift, size, devices): Top, shift: Option<u32>) -> NvList 
     let n = NvValue::Uint64;
     let leaf = |guid| list(&[("type", NvValue::String("file".into())), ("guid", n(guid))]);
     let kind = if devices > 1 { "raidz" } else { "file" };
-    let plan = plan(top_level_asize(kind, &vec![size; devices as usize]));
+    let plan = plan(top_level_asize(kind, None, &vec![size; devices as usize]));
     let mut config = list(&[
         ("type", NvValue::String(kind.into())),
         ("id", n(id)),
