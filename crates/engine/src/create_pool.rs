@@ -117,6 +117,7 @@ impl Engine {
         let figures = recorder.end(&disk, &core.maps, begun.elapsed());
         let loads = disk.allocator.load_latency();
         let engine = Engine::assemble(pool, core, FIRST_TXG, engine, disk).map_err(failed)?;
+        engine.shared.tx_state.begin();
         engine.shared.history.add(figures, &loads);
         engine.follow_autotrim();
         events::learn(&engine.pool());

@@ -2,7 +2,9 @@
 //!
 //! The pool is opened as for reading, but with devices that can be written, and refused if it uses
 //! something that this software cannot write. Then the first transaction group is written at once:
-//! it says in every label that this host has the pool, and goes on with what was being destroyed.
+//! it says in every label that this host has the pool, and goes on with what was being destroyed. It also claims what
+//! intent logs have, which no space map knows before: so no other group comes before it, whatever is to be noted or
+//! replaced meanwhile ([`TxState::begin`]).
 //!
 //! Its number is above that of every uberblock that is on the devices, also when the import stepped
 //! back: what was given up must never look newer than what is written from now on.
@@ -96,7 +98,7 @@ impl Engine {
             write_rewound(&pool).map_err(gone_back)?;
             (Engine::assemble(pool, core, synced, engine, disk).map_err(gone_back)?, read)
         } else {
-            // Heartbeats are written while logs are read, however long that takes.
+            // Heartbeats are written while logs are read, however long that takes, and no group.
             let engine = Engine::assemble(pool, core, synced, engine, disk).map_err(refused)?;
             let read = read(&engine.shared.disk.store)?;
             (engine, read)
@@ -144,7 +146,7 @@ impl Engine {
         Ok((core, disk))
     }
 
-    /// Puts together what was opened or created.
+    /// Puts together what was opened or created. No group is written before that is said ([`TxState::begin`]).
     pub(super) fn assemble(
         pool: Pool,
         core: Core,
@@ -183,7 +185,7 @@ impl Engine {
         Ok(Engine::start(shared, core))
     }
 
-    /// Writes the first transaction group, which claims intent logs; those that are finished go. `last` is
+    /// Has groups begin, with the one that claims intent logs; those that are finished go. `last` is
     /// the group that the pool was in, or of which the checkpoint is that it was `rewound` to.
     fn first(&self, logs: ReadLogs, last: u64, rewound: bool) -> Result<(), EngineError> {
         let ReadLogs { finished, claims, others } = logs;
@@ -206,7 +208,8 @@ impl Engine {
             DslWriteError::Fatal(_) => e,
             e => WriteError::Sink(Box::new(e)).into(),
         };
-        let newest = self.sync_task(move |context| change(context).map_err(fatal))?;
+        let change = move |context: &mut SyncContext<'_>| change(context).map_err(fatal);
+        let newest = self.shared.queue.begin_with(&self.shared.tx_state, change)?;
         // Nothing that is on disk is from the future.
         while self.pool().uberblock().txg < newest {
             self.sync_task(|context| {

@@ -231,6 +231,48 @@ pub(super) enum Turn {
     Usual,
 }
 
+/// Refuses a change of a pool to which nothing is written, for now or any more.
+fn refuse_unless_open(tx: &TxState) -> Result<(), EngineError> {
+    let why = tx.closed().or_else(|| tx.held()).or_else(|| tx.not_begun());
+    why.map_or(Ok(()), |why| Err(EngineError::Suspended(why)))
+}
+
+/// A task that was put into a queue, as its caller has it.
+struct Put<T> {
+    /// The first one to set it decides: the sync thread begins the task, or the caller gives it up.
+    decided: Arc<AtomicBool>,
+    /// Told the task's group and outcome.
+    told: mpsc::Receiver<(u64, cenote_dsl::write::Result<T>)>,
+}
+
+impl<T> Put<T> {
+    /// Waits for the task's group to be on disk. See [`Queue::run`].
+    fn wait(self, tx: &TxState) -> Result<T, EngineError> {
+        let why = || tx.closed().or_else(|| tx.held());
+        let suspended = || EngineError::Suspended(why().unwrap_or_default());
+        let (txg, done) = loop {
+            match self.told.recv_timeout(LOOK_TIMEOUT) {
+                Ok(told) => break told,
+                Err(RecvTimeoutError::Timeout) => {
+                    if let Some(why) = why()
+                        && !self.decided.swap(true, Ordering::SeqCst)
+                    {
+                        return Err(EngineError::Suspended(why));
+                    }
+                }
+                // The task was dropped, in a group that failed: the sync thread is about to say why.
+                Err(RecvTimeoutError::Disconnected) => {
+                    tx.wait_closed();
+                    return Err(suspended());
+                }
+            }
+        };
+        let done = done?;
+        tx.wait_for(txg)?;
+        Ok(done)
+    }
+}
+
 /// Tasks that wait.
 #[derive(Default)]
 pub(crate) struct Queue {
@@ -260,8 +302,36 @@ impl Queue {
         change: impl FnOnce(&mut SyncContext<'_>) -> cenote_dsl::write::Result<T> + Send + 'static,
         is_done: fn(&T) -> bool,
     ) -> Result<T, EngineError> {
+        refuse_unless_open(tx)?;
+        let put = self.put(turn, change, is_done);
+        tx.ask();
+        put.wait(tx)
+    }
+
+    /// As [`Queue::run`], of the change that an imported pool begins with: no group is written before it is in the queue,
+    /// so it comes before all else of the first one.
+    pub fn begin_with<T: Send + 'static>(
+        &self,
+        tx: &TxState,
+        change: impl FnOnce(&mut SyncContext<'_>) -> cenote_dsl::write::Result<T> + Send + 'static,
+    ) -> Result<T, EngineError> {
+        if let Some(why) = tx.closed() {
+            return Err(EngineError::Suspended(why));
+        }
+        let put = self.put(Turn::Usual, change, |_| true);
+        tx.begin();
+        tx.ask();
+        put.wait(tx)
+    }
+
+    /// Puts a task into its queue.
+    fn put<T: Send + 'static>(
+        &self,
+        turn: Turn,
+        change: impl FnOnce(&mut SyncContext<'_>) -> cenote_dsl::write::Result<T> + Send + 'static,
+        is_done: fn(&T) -> bool,
+    ) -> Put<T> {
         let (tell, told) = mpsc::sync_channel(1);
-        // The first one to set it decides: the sync thread begins the task, or the caller gives it up.
         let decided = Arc::new(AtomicBool::new(false));
         let begins = decided.clone();
         let task: Task = Box::new(move |context| {
@@ -274,34 +344,9 @@ impl Queue {
             let _ = tell.send((context.tx.txg, done));
             fatal
         });
-        let why = || tx.closed().or_else(|| tx.held());
-        if let Some(why) = why() {
-            return Err(EngineError::Suspended(why));
-        }
         let queue = if turn == Turn::First { &self.first } else { &self.waiting };
         queue.lock().push_back(task);
-        tx.ask();
-        let suspended = || EngineError::Suspended(why().unwrap_or_default());
-        let (txg, done) = loop {
-            match told.recv_timeout(LOOK_TIMEOUT) {
-                Ok(told) => break told,
-                Err(RecvTimeoutError::Timeout) => {
-                    if let Some(why) = why()
-                        && !decided.swap(true, Ordering::SeqCst)
-                    {
-                        return Err(EngineError::Suspended(why));
-                    }
-                }
-                // The task was dropped, in a group that failed: the sync thread is about to say why.
-                Err(RecvTimeoutError::Disconnected) => {
-                    tx.wait_closed();
-                    return Err(suspended());
-                }
-            }
-        };
-        let done = done?;
-        tx.wait_for(txg)?;
-        Ok(done)
+        Put { decided, told }
     }
 
     /// See [`super::Engine::sync_task_later`].
@@ -310,9 +355,7 @@ impl Queue {
         tx: &TxState,
         change: impl FnOnce(&mut SyncContext<'_>) -> cenote_dsl::write::Result<()> + Send + 'static,
     ) -> Result<(), EngineError> {
-        if let Some(why) = tx.closed().or_else(|| tx.held()) {
-            return Err(EngineError::Suspended(why));
-        }
+        refuse_unless_open(tx)?;
         self.waiting.lock().push_back(Box::new(move |context| {
             let done = context.whole(change, |()| true);
             if let Err(e) = &done {

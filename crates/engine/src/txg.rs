@@ -17,7 +17,8 @@
 //!
 //! Invariants: the number of the open group only grows, and groups are on disk one after the other; a group is written
 //! only when no change holds it, and is not written at all once the pool has failed;
-//! a change that waits here has no other lock.
+//! a change that waits here has no other lock. No group is written before [`TxState::begin`]: the first one of an import
+//! claims intent logs, before anything is allocated.
 
 #[cfg(test)]
 mod planted;
@@ -43,6 +44,8 @@ const LOOK: Duration = Duration::from_millis(500);
 /// What is known of the groups.
 #[derive(Debug)]
 struct State {
+    /// Groups are written. Before, an import reads intent logs, whose blocks are in no space map.
+    begun: bool,
     open: u64,
     birth: OpenedAt,
     /// Changes that hold the open group (`tc_count`).
@@ -92,6 +95,7 @@ impl State {
     /// Before anything was assigned to the group after `synced`.
     fn new(synced: u64) -> State {
         State {
+            begun: false,
             open: synced + 1,
             birth: OpenedAt::now(),
             holds: 0,
@@ -209,11 +213,23 @@ impl Drop for TxgHandle {
 }
 
 impl TxState {
-    /// Groups of which the first open one follows `synced`, the last one on disk. Delays and the time of a
-    /// group go by `timer`.
+    /// Groups of which the first open one follows `synced`, the last one on disk. None is written before
+    /// [`TxState::begin`]. Delays and the time of a group go by `timer`.
     pub fn new(synced: u64, limit: Option<u64>, timer: Timer) -> Arc<TxState> {
         let state = Mutex::new(State::new(synced));
         Arc::new(TxState { state, changed: Condvar::new(), limit, timer })
+    }
+
+    /// From now on groups are written.
+    pub fn begin(&self) {
+        self.state.lock().begun = true;
+        self.changed.notify_all();
+    }
+
+    /// Why no change may be made yet.
+    pub fn not_begun(&self) -> Option<String> {
+        let begun = self.state.lock().begun;
+        (!begun).then(|| "the pool is being imported".to_owned())
     }
 
     /// Most dirty bytes at the moment.
@@ -446,12 +462,19 @@ impl TxState {
 
     /// Waits until there is something to do: the open group is wanted, or has had something to
     /// write for as long as `interval` says, which is asked again and again; or nothing was to be written for as long as
-    /// `looks` says.
+    /// `looks` says. Before [`TxState::begin`] there is nothing to do.
     pub fn next_work(&self, interval: &dyn Fn() -> Duration, looks: Option<Duration>) -> Work {
         let mut state = self.state.lock();
         let begun = self.timer.now();
         loop {
             if state.failed.is_some() {
+                if state.ending {
+                    return Work::End;
+                }
+                self.changed.wait(&mut state);
+                continue;
+            }
+            if !state.begun {
                 if state.ending {
                     return Work::End;
                 }
@@ -621,7 +644,28 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     fn state(synced: u64, limit: Option<u64>) -> Arc<TxState> {
-        TxState::new(synced, limit, Timer::default())
+        let txgs = TxState::new(synced, limit, Timer::default());
+        txgs.begin();
+        txgs
+    }
+
+    #[test]
+    fn nothing_is_written_before_groups_begin() {
+        let txgs = TxState::new(9, Some(1 << 20), Timer::default());
+        txgs.note();
+        assert!(txgs.not_begun().is_some());
+        let other = txgs.clone();
+        let now = Some(Duration::ZERO);
+        let turn = std::thread::spawn(move || other.next_work(&|| Duration::ZERO, now));
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!turn.is_finished());
+        txgs.begin();
+        assert_eq!((turn.join().unwrap(), txgs.not_begun()), (Work::Sync, None));
+        // An import that fails before that leaves nothing to be written.
+        let txgs = TxState::new(9, Some(1 << 20), Timer::default());
+        txgs.note();
+        txgs.end();
+        assert_eq!(txgs.next_work(&|| Duration::ZERO, None), Work::End);
     }
 
     #[test]
@@ -669,6 +713,7 @@ mod tests {
     fn nothing_is_delayed_up_to_where_delays_begin() {
         let timer = Timer::simulated();
         let txgs = TxState::new(0, Some(1000), timer.clone());
+        txgs.begin();
         for (bytes, delayed) in [(600, false), (300, false), (1, true)] {
             drop(txgs.assign(bytes, false).unwrap());
             assert_eq!(timer.now() > Duration::ZERO, delayed);
@@ -786,6 +831,7 @@ mod tests {
     fn in_simulated_time_nobody_waits() {
         let timer = Timer::simulated();
         let txgs = TxState::new(0, Some(1000), timer.clone());
+        txgs.begin();
         let began = Instant::now();
         for _ in 0..300 {
             drop(txgs.assign(3, false).unwrap());

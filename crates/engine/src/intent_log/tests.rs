@@ -125,7 +125,7 @@ fn claim_all(temp: &TempPool) -> Vec<(String, u64, ZilHeader)> {
         }
         Ok(())
     };
-    engine.sync_task(claimed).unwrap();
+    engine.shared.queue.begin_with(&engine.shared.tx_state, claimed).unwrap();
     engine.export(false).unwrap();
     found
 }

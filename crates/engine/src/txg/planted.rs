@@ -6,7 +6,9 @@ use super::*;
 use cenote_format::invariant::{caught, is_broken};
 
 fn groups(synced: u64) -> Arc<TxState> {
-    TxState::new(synced, Some(1 << 20), Timer::default())
+    let txgs = TxState::new(synced, Some(1 << 20), Timer::default());
+    txgs.begin();
+    txgs
 }
 
 #[test]

@@ -1,0 +1,118 @@
+//! What an import reads, and writes, before its first transaction group. OpenZFS's `zdb` finds nothing wrong afterwards; where
+//! it is not installed these tests fail.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod rig;
+
+use cenote_engine::{Engine, EngineOptions, Replayer};
+use cenote_pool::devices::Opener;
+use cenote_pool::status::ReplayStage;
+use cenote_pool::{ImportOptions, discover};
+use cenote_vdev::inject::FaultyDevice;
+use cenote_vdev::{Device, open_device, open_device_rw};
+use cenote_zpl::{Replayed, Settings, Supervisor};
+use rig::{Rig, TIMEOUT, check, fill, open};
+use std::sync::Arc;
+use std::time::Duration;
+
+struct Watch<'a>(&'a Engine);
+
+impl Supervisor for Watch<'_> {
+    fn sync(&self) -> bool {
+        self.0.sync().is_ok()
+    }
+
+    fn go_on(&self, _: &Replayed) -> bool {
+        true
+    }
+}
+
+/// Options of engines that replay intent logs when their datasets are opened.
+fn replaying() -> EngineOptions {
+    let replay = Replayer::new(|engine, live, kept| {
+        let done = cenote_zpl::replay(live, Settings::default(), &Watch(engine), kept);
+        done.map(drop).map_err(|e| e.to_string())
+    });
+    EngineOptions { replay, ..EngineOptions::default() }
+}
+
+fn import(rig: &Rig, engine: EngineOptions) -> Arc<Engine> {
+    let found = discover(&[rig.path().to_path_buf()]);
+    let options = ImportOptions { force: true, ..ImportOptions::default() };
+    Engine::import(&found[0], &options, engine).unwrap()
+}
+
+/// The transaction group of the newest uberblock on the devices.
+fn newest(rig: &Rig) -> u64 {
+    let found = discover(&[rig.path().to_path_buf()]);
+    cenote_pool::import::uberblocks(&found[0]).iter().map(|ub| ub.txg).max().unwrap()
+}
+
+/// Devices that take long to answer.
+fn slow(delay: Duration) -> Opener {
+    Opener::new(move |path, writable| {
+        let device = (if writable { open_device_rw } else { open_device })(path)?;
+        let slow = FaultyDevice::new(device);
+        slow.set_delay(delay);
+        Ok(slow as Arc<dyn Device>)
+    })
+}
+
+/// A pool that a crash leaves with a long intent log, of which the files from 1 on are. A spare is listed.
+fn crashed(line: &str, files: u64) -> Rig {
+    let rig = Rig::new(64 << 20);
+    let options = EngineOptions { txg_timeout: Some(TIMEOUT), ..EngineOptions::default() };
+    let engine = rig.create_with(line, 12, options);
+    let fs = open(&engine);
+    fill(&fs, 0..1, 100_000);
+    let head = engine.pool().dsl().root().unwrap().ds_obj;
+    engine.commit(head).unwrap();
+    engine.sync().unwrap();
+    for file in 1..files {
+        fill(&fs, file..file + 1, 4000);
+        engine.commit(head).unwrap();
+    }
+    let copy = rig.copy();
+    drop((fs, engine));
+    copy
+}
+
+/// A device is gone and a spare could step in while intent logs are read for long: what they have is in no space map, so
+/// no group is written before they are claimed.
+#[test]
+fn no_group_comes_before_intent_logs_are_claimed() {
+    const FILES: u64 = 80;
+    let rig = crashed("mirror a b spare s", FILES);
+    std::fs::remove_file(rig.file("b")).unwrap();
+    let before = newest(&rig);
+    let engine = EngineOptions {
+        txg_timeout: Some(Duration::from_millis(50)),
+        opener: slow(Duration::from_millis(10)),
+        ..replaying()
+    };
+    let progress = engine.logs.clone();
+    let engine = std::thread::scope(|scope| {
+        let importing = scope.spawn(|| import(&rig, engine));
+        let mut reads = 0;
+        while !importing.is_finished() {
+            let reading = || progress.figures().stage == ReplayStage::Reading;
+            let was = reading();
+            let now = newest(&rig);
+            if was && reading() {
+                reads += 1;
+                assert_eq!(now, before);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(reads > 20, "{reads}");
+        importing.join().unwrap()
+    });
+    let fs = open(&engine);
+    check(&fs, 0..1, 100_000);
+    check(&fs, 1..FILES, 4000);
+    drop(fs);
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge_blocks();
+}
