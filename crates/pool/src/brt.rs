@@ -5,6 +5,7 @@
 //! of entries per range of the vdev (to answer "no" without a lookup), and the bonus names a ZAP
 //! from a block's offset (one word) to the number of references *beyond the first*.
 
+use crate::ddt::warm_object;
 use crate::directory::Directory;
 use cenote_dmu::zap::Zap;
 use cenote_dmu::{Error, ObjectSet, Result};
@@ -70,6 +71,20 @@ pub fn is_cloned(mos: &Arc<ObjectSet>, tables: &[Table], bp: &BlockPointer) -> R
         Some(table) => Ok(table.lookup(mos, first.offset)?.is_some_and(|more| more > 0)),
         None => Ok(false),
     }
+}
+
+/// Reads all blocks of the tables of vdevs 0 to `vdevs - 1`, so that they are in the cache.
+///
+/// # Errors
+/// They cannot be read.
+pub fn warm(mos: &Arc<ObjectSet>, vdevs: u64) -> Result<()> {
+    for table in load(mos, vdevs)? {
+        warm_object(mos, table.object)?;
+        if table.entries != 0 {
+            warm_object(mos, table.entries)?;
+        }
+    }
+    Ok(())
 }
 
 impl Table {

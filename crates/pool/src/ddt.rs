@@ -8,108 +8,36 @@
 //! (fast dedup) has a directory per checksum (`DDT-sha256`), one *flat* variant that can grow
 //! copies, and two logs whose entries are newer than the ZAPs'.
 //!
-//! A log is an object of records: a word (type, length), the key, the physical part. Later records
-//! replace earlier ones of the same key; those up to the key in the log's header (its checkpoint)
-//! are in the ZAPs already.
+//! A log is an object of records ([`layout`]). Later records replace earlier ones of the same key; those up
+//! to the key in the log's header (its checkpoint) are in the ZAPs already.
 //!
 //! Invariants: the flushing log's entries give way to the active log's; both give way to
 //! nothing; a decoded entry always has [`Entry::phys`] of 4 (version 0) or 1 variants. A log is no
 //! longer than the devices have room for, and has no more entries than they have blocks, since each
 //! entry is about a block.
 
+pub mod layout;
+
 use crate::directory::Directory;
 use crate::spacemap::max_length;
 use cenote_dmu::zap::{Zap, ZapEntry};
 use cenote_dmu::{Error, ObjectSet, Result};
 use cenote_dsl::bounds;
-use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_format::checksum::Checksum;
-use cenote_format::compress::{self, Compression};
 use cenote_format::{ByteOrder, Bytes};
+use layout::{CLASSES, LogHeader, decode_record, decode_value};
+pub use layout::{Entry, FLAG_FLAT, FLAG_LOG, Key, LOG_CHECKPOINT, LOG_FLUSHING, Phys, Variants};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Entries have one extensible variant (`DDT_FLAG_FLAT`).
-pub const FLAG_FLAT: u64 = 1;
-/// The table has logs (`DDT_FLAG_LOG`).
-pub const FLAG_LOG: u64 = 2;
-/// The log is being flushed to the ZAPs (`DDL_FLAG_FLUSHING`).
-pub const LOG_FLUSHING: u8 = 1;
-/// The log's header has a checkpoint (`DDL_FLAG_CHECKPOINT`).
-pub const LOG_CHECKPOINT: u8 = 2;
-
-const TRADITIONAL_SIZE: usize = 256;
-const FLAT_SIZE: usize = 72;
-const KEY_SIZE: usize = 40;
+/// The object directory, which has what is in no directory of a table.
+pub const DIRECTORY: u64 = 1;
+/// The entry of the object directory that leads to the histograms of all tables (`DMU_POOL_DDT_STATS`).
+pub const STATISTICS: &str = "DDT-statistics";
 /// Bytes of a log that are believed.
 const MAX_LOG: u64 = 4 << 30;
 /// Entries of a log that are believed however small the pool is.
 const FEW_ENTRIES: u64 = 1 << 16;
-
-/// What names a block: its checksum, and `lsize(16) | psize(16) | compression(7) | crypt(1)`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key(pub [u64; 5]);
-
-impl Key {
-    /// The key under which `bp` would be found.
-    pub fn of(bp: &BlockPointer) -> Key {
-        let c = bp.checksum();
-        let prop =
-            (bp.0[6] & 0xffff_ffff) | (bp.0[6] & (0x7f << 32)) | (u64::from(bp.uses_crypt()) << 39);
-        Key([c[0], c[1], c[2], c[3], prop])
-    }
-
-    /// Logical bytes of the block.
-    pub fn lsize(&self) -> u64 {
-        ((self.0[4] & 0xffff) + 1) << 9
-    }
-
-    /// Physical bytes of the block.
-    pub fn psize(&self) -> u64 {
-        ((self.0[4] >> 16 & 0xffff) + 1) << 9
-    }
-
-    /// Whether the block is encrypted (its third DVA is no address).
-    pub fn is_encrypted(&self) -> bool {
-        self.0[4] >> 39 & 1 == 1
-    }
-}
-
-/// Where one variant of a block is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Phys {
-    /// The DVAs' six words, as in a block pointer.
-    pub dvas: [u64; 6],
-    /// Block pointers that refer to it.
-    pub refcount: u64,
-    /// Transaction group that wrote it; 0 if the variant is unused.
-    pub birth: u64,
-}
-
-impl Phys {
-    /// `bp` with this variant's DVAs: an entry may have got more copies since `bp` was written.
-    pub fn fill(&self, bp: &BlockPointer) -> BlockPointer {
-        let mut full = *bp;
-        full.0[..6].copy_from_slice(&self.dvas);
-        full
-    }
-
-    /// The DVAs in use.
-    pub fn copies(&self, encrypted: bool) -> Vec<Dva> {
-        let mut bp = BlockPointer::HOLE;
-        bp.0[..6].copy_from_slice(&self.dvas);
-        bp.dvas().take(if encrypted { 2 } else { 3 }).collect()
-    }
-}
-
-/// An entry of a table.
-#[derive(Debug, Clone)]
-pub struct Entry {
-    /// Its name.
-    pub key: Key,
-    /// Its variants.
-    pub phys: Vec<Phys>,
-}
 
 /// A log of a table of version 1.
 #[derive(Debug, Clone)]
@@ -160,13 +88,14 @@ fn corrupt(mos: &ObjectSet, object: u64, why: String) -> Error {
     Error::Corrupt { objset: mos.id(), object, why: format!("dedup table: {why}") }
 }
 
-const CHECKSUMS: [Checksum; 5] =
+/// The functions that have tables.
+pub const CHECKSUMS: [Checksum; 5] =
     [Checksum::Sha256, Checksum::Sha512, Checksum::Skein, Checksum::Edonr, Checksum::Blake3];
 
 /// All tables of the pool. Logs are read, ZAPs are not.
 pub fn load(mos: &Arc<ObjectSet>) -> Result<Vec<Table>> {
     let root = Directory::open(mos)?;
-    if root.u64("DDT-statistics")?.is_none() {
+    if root.u64(STATISTICS)?.is_none() {
         return Ok(Vec::new());
     }
     let mut tables = Vec::new();
@@ -178,11 +107,32 @@ pub fn load(mos: &Arc<ObjectSet>) -> Result<Vec<Table>> {
     Ok(tables)
 }
 
+/// Reads all blocks of the tables' ZAPs, so that they are in the cache (`ddt_prefetch_all`).
+///
+/// # Errors
+/// They cannot be read.
+pub fn warm(mos: &Arc<ObjectSet>) -> Result<()> {
+    for stored in load(mos)?.iter().flat_map(|table| &table.stored) {
+        warm_object(mos, stored.object)?;
+    }
+    Ok(())
+}
+
+/// Reads all blocks of an object.
+pub(crate) fn warm_object(mos: &Arc<ObjectSet>, number: u64) -> Result<()> {
+    const AT_ONCE: u64 = 256;
+    let object = mos.object(number)?;
+    for first in (0..=object.dnode().max_block).step_by(AT_ONCE as usize) {
+        object.blocks(first, AT_ONCE.min(object.dnode().max_block - first + 1))?;
+    }
+    Ok(())
+}
+
 fn load_table(mos: &Arc<ObjectSet>, root: &Directory, checksum: Checksum) -> Result<Option<Table>> {
     let name = checksum.name();
     let own = root.u64(&format!("DDT-{name}"))?;
     let (directory, version, flags) = match own {
-        None => (1, 0, 0),
+        None => (DIRECTORY, 0, 0),
         Some(object) => {
             let zap = Zap::open(&mos.object(object)?)?;
             let number = |key: &str| -> Result<u64> {
@@ -197,7 +147,7 @@ fn load_table(mos: &Arc<ObjectSet>, root: &Directory, checksum: Checksum) -> Res
     }
     let zap = Zap::open(&mos.object(directory)?)?;
     let mut stored = Vec::new();
-    for (class, suffix) in ["ditto", "duplicate", "unique"].into_iter().enumerate() {
+    for (class, suffix) in CLASSES.into_iter().enumerate() {
         let name = format!("DDT-{name}-zap-{suffix}");
         if let Some(object) = zap.u64(name.as_bytes())? {
             stored.push(Stored { class, name, object });
@@ -220,10 +170,6 @@ fn load_table(mos: &Arc<ObjectSet>, root: &Directory, checksum: Checksum) -> Res
 }
 
 impl Table {
-    fn phys_size(&self) -> usize {
-        if self.flags & FLAG_FLAT != 0 { FLAT_SIZE } else { TRADITIONAL_SIZE }
-    }
-
     /// What is in both logs counts as the active log has it.
     fn prefer_active_log(&mut self) {
         if let [a, b] = &mut self.logs[..] {
@@ -232,28 +178,14 @@ impl Table {
         }
     }
 
-    fn decode_phys(&self, b: &Bytes<'_>) -> cenote_format::Result<Vec<Phys>> {
-        let one = |at: usize| -> cenote_format::Result<Phys> {
-            let w: [u64; 8] = b.u64s(at)?;
-            Ok(Phys { dvas: [w[0], w[1], w[2], w[3], w[4], w[5]], refcount: w[6], birth: w[7] })
-        };
-        if self.flags & FLAG_FLAT != 0 {
-            Ok(vec![one(0)?])
-        } else {
-            (0..4).map(|i| one(i * 64)).collect()
-        }
-    }
-
     fn load_log(&self, mos: &Arc<ObjectSet>, number: u64) -> Result<Log> {
         let bad = |why: String| corrupt(mos, number, format!("log: {why}"));
         let object = mos.object(number)?;
-        let [info, length, first_txg, key @ ..] =
-            object.bonus().u64s::<8>(0).map_err(|e| bad(e.to_string()))?;
-        let flags = (info >> 8 & 0xff) as u8;
-        if info & 0xff != 1 || length > MAX_LOG.min(max_length(mos)) {
-            return Err(bad(format!("version {}, {length} bytes", info & 0xff)));
+        let header = LogHeader::decode(&object.bonus()).map_err(|e| bad(e.to_string()))?;
+        let LogHeader { flags, length, first_txg, checkpoint } = header;
+        if length > MAX_LOG.min(max_length(mos)) {
+            return Err(bad(format!("{length} bytes")));
         }
-        let checkpoint = (flags & LOG_CHECKPOINT != 0).then_some(Key(key));
         let mut log =
             Log { object: number, flags, length, first_txg, checkpoint, entries: HashMap::new() };
         let most = bounds::max_blocks(mos).max(FEW_ENTRIES);
@@ -274,41 +206,21 @@ impl Table {
     fn load_log_block(&self, log: &mut Log, b: &Bytes<'_>) -> cenote_format::Result<()> {
         let mut at = 0;
         while at + 8 <= b.len() {
-            let info = b.u64(at)?;
-            let len = (info >> 8 & 0xffff) as usize;
-            match info & 0xff {
-                0 => break,
-                1 if len >= 8 + KEY_SIZE + self.phys_size() => {}
-                kind => {
-                    let why = format!("record of type {kind}, {len} bytes");
-                    return Err(cenote_format::DecodeError::invalid("dedup log", why));
-                }
-            }
-            let key = Key(b.u64s(at + 8)?);
-            if log.checkpoint.is_none_or(|c| key > c) {
-                let phys = b.sub(at + 8 + KEY_SIZE, self.phys_size(), "dedup log entry")?;
-                log.entries.insert(key, Entry { key, phys: self.decode_phys(&phys)? });
+            let Some((entry, len)) = decode_record(self.flags, b, at)? else { break };
+            if log.checkpoint.is_none_or(|c| entry.key > c) {
+                log.entries.insert(entry.key, entry);
             }
             at += len;
         }
         Ok(())
     }
 
-    /// Decodes the value of a ZAP entry.
-    fn decode_stored(&self, value: &ZapEntry) -> cenote_format::Result<Vec<Phys>> {
-        let invalid = |why: &str| cenote_format::DecodeError::invalid("dedup table entry", why);
-        let packed = value.bytes();
-        let (first, body) = packed.split_first().ok_or_else(|| invalid("empty"))?;
-        let mut data = vec![0; self.phys_size()];
-        match Compression::from_u8(first & 0x7f)? {
-            Compression::Off | Compression::Inherit => {
-                let body = body.get(..data.len()).ok_or_else(|| invalid("truncated"))?;
-                data.copy_from_slice(body);
-            }
-            kind => compress::decompress(kind, body, &mut data)?,
-        }
-        let order = if first & 0x80 != 0 { ByteOrder::Little } else { ByteOrder::Big };
-        self.decode_phys(&Bytes::new(&data, order, "dedup table entry"))
+    /// An entry of one of the table's ZAPs.
+    ///
+    /// # Errors
+    /// Its value is not one.
+    pub fn entry(&self, key: Key, class: usize, value: &ZapEntry) -> cenote_format::Result<Entry> {
+        decode_value(self.flags, key, class, &value.bytes())
     }
 
     /// The entry named `key`, from the logs or the ZAPs.
@@ -319,9 +231,8 @@ impl Table {
         for stored in &self.stored {
             let zap = Zap::open(&mos.object(stored.object)?)?;
             if let Some(value) = zap.lookup_words(&key.0)? {
-                let phys = self.decode_stored(&value);
-                let phys = phys.map_err(|e| corrupt(mos, stored.object, e.to_string()))?;
-                return Ok(Some(Entry { key: *key, phys }));
+                let entry = self.entry(*key, stored.class, &value);
+                return entry.map(Some).map_err(|e| corrupt(mos, stored.object, e.to_string()));
             }
         }
         Ok(None)
@@ -344,8 +255,8 @@ impl Table {
             for value in &batch {
                 let name = Bytes::new(&value.name, ByteOrder::Big, "dedup table key");
                 let key = Key(name.u64s(0).map_err(|e| bad(e.to_string()))?);
-                let phys = self.decode_stored(value).map_err(|e| bad(e.to_string()))?;
-                f(&Entry { key, phys })?;
+                let entry = self.entry(key, stored.class, value);
+                f(&entry.map_err(|e| bad(e.to_string()))?)?;
             }
         }
     }
@@ -369,7 +280,7 @@ mod tests {
     }
 
     fn record(key: u64, references: u64) -> Vec<u8> {
-        let mut words = vec![1 | 120 << 8, key, 0, 0, 0, 0];
+        let mut words = vec![1 | 120 << 8 | 1 << 48 | 3 << 56, key, 0, 0, 0, 0];
         words.extend([1 << 32 | 8, 0, 0, 0, 0, 0, references, 7, 0]);
         words.iter().flat_map(|w: &u64| w.to_le_bytes()).collect()
     }

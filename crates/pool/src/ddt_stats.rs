@@ -9,6 +9,7 @@ use crate::ddt::{self, Entry, Stored, Table};
 use cenote_dmu::Result;
 use cenote_dmu::zap::Zap;
 use cenote_format::SECTOR;
+use cenote_vdev::VdevTree;
 
 /// Buckets of a histogram: one for each power of two of the references.
 const BUCKETS: usize = 64;
@@ -19,6 +20,22 @@ const BUCKETS: usize = 64;
 pub struct Stat(pub [u64; 8]);
 
 impl Stat {
+    /// What an entry counts (`ddt_stat_generate`).
+    pub fn of(entry: &Entry, vdevs: &VdevTree) -> Stat {
+        let mut stat = Stat::default();
+        for phys in entry.phys.iter().filter(|p| p.birth != 0) {
+            let copies = phys.copies(entry.key.is_encrypted());
+            let deflated = copies
+                .iter()
+                .filter_map(|d| Some(vdevs.top(d.vdev.into())?.deflate(d.asize)))
+                .fold(0, u64::saturating_add);
+            let [a, b, c, d] = [1, entry.key.lsize(), entry.key.psize(), deflated];
+            let often = |n: u64| n.saturating_mul(phys.refcount);
+            stat.add(&Stat([a, b, c, d, often(a), often(b), often(c), often(d)]));
+        }
+        stat
+    }
+
     fn add(&mut self, other: &Stat) {
         for (a, b) in self.0.iter_mut().zip(other.0) {
             *a = a.saturating_add(b);
@@ -71,30 +88,14 @@ impl Histogram {
     /// # Errors
     /// It cannot be read.
     pub fn stored(pool: &Pool, name: &str) -> Result<Histogram> {
-        let mut histogram = Histogram::default();
-        let Some(zap) = pool.directory().zap_of("DDT-statistics")? else { return Ok(histogram) };
-        if let Some(entry) = zap.lookup(name.as_bytes())? {
-            let (words, _) = entry.value.as_chunks::<8>();
-            histogram.0.iter_mut().zip(words).for_each(|(stat, w)| stat.0 = *w);
-        }
-        Ok(histogram)
+        let zap = pool.directory().zap_of("DDT-statistics")?;
+        let entry = zap.map_or(Ok(None), |zap| zap.lookup(name.as_bytes()))?;
+        Ok(entry.map_or_else(Histogram::default, |entry| Histogram::from_words(&entry.value)))
     }
 
     /// Counts an entry of a log.
     pub fn count(&mut self, pool: &Pool, entry: &Entry) {
-        let vdevs = pool.store().vdevs();
-        let mut stat = Stat::default();
-        for phys in entry.phys.iter().filter(|p| p.birth != 0) {
-            let copies = phys.copies(entry.key.is_encrypted());
-            let deflated = copies.iter().filter_map(|d| {
-                let top = vdevs.root().children().iter().find(|v| v.id() == u64::from(d.vdev))?;
-                Some(top.deflate(d.asize))
-            });
-            let [a, b, c, d] = [1, entry.key.lsize(), entry.key.psize(), deflated.sum()];
-            let often = |n: u64| n.saturating_mul(phys.refcount);
-            stat.add(&Stat([a, b, c, d, often(a), often(b), often(c), often(d)]));
-        }
-        self.put(&stat);
+        self.put(&Stat::of(entry, &pool.store().vdevs()));
     }
 
     /// Counts a block of which only what all its references take together is known.
@@ -105,12 +106,40 @@ impl Histogram {
         self.put(&Stat([once(count), l, p, d, count, lsize, psize, dsize]));
     }
 
-    fn put(&mut self, stat: &Stat) {
-        if let Some(bucket) = stat.0[4].checked_ilog2()
-            && let Some(slot) = self.0.get_mut(bucket as usize)
-        {
+    fn bucket(&mut self, stat: &Stat) -> Option<&mut Stat> {
+        self.0.get_mut(stat.0[4].checked_ilog2()? as usize)
+    }
+
+    /// Counts an entry, unless it has no references (`ddt_histogram_add_entry`).
+    pub fn put(&mut self, stat: &Stat) {
+        if let Some(slot) = self.bucket(stat) {
             slot.add(stat);
         }
+    }
+
+    /// Takes back what was counted (`ddt_histogram_sub_entry`). Returns whether it was counted: if not, the bucket is
+    /// empty afterwards.
+    pub fn take(&mut self, stat: &Stat) -> bool {
+        let Some(slot) = self.bucket(stat) else { return true };
+        let mut all = true;
+        for (sum, less) in slot.0.iter_mut().zip(stat.0) {
+            all &= *sum >= less;
+            *sum = sum.saturating_sub(less);
+        }
+        all
+    }
+
+    /// As it is kept beside a ZAP.
+    pub fn words(&self) -> Vec<u64> {
+        self.0.iter().flat_map(|stat| stat.0).collect()
+    }
+
+    /// From how it is kept beside a ZAP.
+    pub fn from_words(words: &[u64]) -> Histogram {
+        let mut histogram = Histogram::default();
+        let (words, _) = words.as_chunks::<8>();
+        histogram.0.iter_mut().zip(words).for_each(|(stat, w)| stat.0 = *w);
+        histogram
     }
 
     /// The table of buckets in use as the commands print it (`zpool_dump_ddt`), each line with its newline.

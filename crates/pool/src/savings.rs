@@ -90,7 +90,7 @@ impl Savings {
 
     fn add_logs(&mut self, table: &ddt::Table, vdevs: &VdevTree) {
         for entry in table.logs.iter().flat_map(|log| log.entries.values()) {
-            for phys in &entry.phys {
+            for phys in entry.phys.iter() {
                 let copies = phys.copies(entry.key.is_encrypted());
                 let stored = copies.iter().fold(0u64, |sum, dva| {
                     let top = vdevs.root().children().get(dva.vdev as usize);

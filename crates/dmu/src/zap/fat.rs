@@ -12,7 +12,8 @@ use cenote_format::Bytes;
 use cenote_format::zap::FLAG_UINT64_KEY;
 use cenote_format::zap::fat::FatHeader;
 use cenote_format::zap::leaf::{Leaf, LeafEntry};
-use cenote_store::Block;
+use cenote_store::{Access, Block};
+use std::collections::BTreeSet;
 
 /// Bytes that are read ahead when a listing starts.
 const PREFETCH: u64 = 8 << 20;
@@ -53,6 +54,19 @@ impl FatZap {
     pub(crate) fn leaf_block(&self, object: &Object, blkid: u64) -> Result<Block> {
         let read = if blkid == 0 { None } else { object.block(blkid)? };
         read.ok_or_else(|| object.tree().corrupt(format!("ZAP without leaf block {blkid}")))
+    }
+
+    /// Reads the leaves for these hashes as one batch.
+    pub(crate) fn load_leaves(&self, object: &Object, hashes: impl Iterator<Item = u64>) {
+        let leaf = |hash| self.pointer(object, self.header.index(hash)).ok();
+        let blocks: BTreeSet<u64> = hashes.filter_map(leaf).collect();
+        let tree = object.tree();
+        let wanted = |blkid: &u64| {
+            let bp = object.block_pointer(0, *blkid).ok().filter(|bp| !bp.is_hole())?;
+            Some((bp, tree.bookmark(0, *blkid)))
+        };
+        let wanted: Vec<_> = blocks.iter().filter_map(wanted).collect();
+        object.objset().store().load(&wanted, Access::Demand);
     }
 
     /// Calls `f` with the leaf for `hash`.

@@ -257,6 +257,14 @@ impl Zap {
         fat.find(&self.object, hash, &Wanted::Exact(&key))
     }
 
+    /// Reads the leaves that these keys, arrays of 64-bit words, would be in, together (`zap_prefetch_uint64`). What
+    /// cannot be read is an error when it is looked up.
+    pub fn load_words<'k>(&self, keys: impl Iterator<Item = &'k [u64]>) {
+        let Body::Fat(fat) = &self.body else { return };
+        let hashes = keys.map(|key| hash_words(self.salt(), self.flags(), key));
+        fat.load_leaves(&self.object, hashes);
+    }
+
     /// Up to `max` entries from position `cursor` (0: the start), in the order of the hash
     /// (`zap_cursor_retrieve`).
     pub fn entries_from(&self, cursor: u64, max: usize) -> Result<Vec<ZapEntry>> {

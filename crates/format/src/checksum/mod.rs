@@ -44,7 +44,7 @@ pub use fletcher::Fletcher4;
 use skein::Skein512;
 
 /// `enum zio_checksum`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Checksum {
     /// Property value: as the parent dataset. Not in block pointers.

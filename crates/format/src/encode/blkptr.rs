@@ -78,7 +78,10 @@ fn sectors(name: &str, bytes: u64, low: u32) -> Result<u64> {
     field(WHAT, name, (bytes >> SECTOR_SHIFT) - 1, low, 16)
 }
 
-fn dva(d: &Dva) -> Result<[u64; 2]> {
+/// The two words of a copy's address.
+///
+/// Errors: sizes that are no multiples of 512, fields that do not fit.
+pub fn dva_words(d: &Dva) -> Result<[u64; 2]> {
     if d.asize == 0 || !d.asize.is_multiple_of(SECTOR) || !d.offset.is_multiple_of(SECTOR) {
         return bad(format!("{d:?}"));
     }
@@ -111,7 +114,7 @@ impl BlockPointer {
         }
         let mut w = [0; 16];
         for (pair, d) in w.chunks_exact_mut(2).zip(p.dvas) {
-            pair.copy_from_slice(&dva(d)?);
+            pair.copy_from_slice(&dva_words(d)?);
         }
         w[6] = LITTLE
             | u64::from(p.dedup) << 62

@@ -95,6 +95,17 @@ impl<'a> DvaAllocation<'a> {
         pointer.inspect_err(|_| self.undo())
     }
 
+    /// Finds space for so many copies of the block, in one piece.
+    pub(super) fn allocate_whole(
+        &mut self,
+        physical: &Physical,
+        copies: usize,
+    ) -> Result<Vec<Dva>, WriteError> {
+        let (_, dvas) = self.allocate(self.class(physical), physical.psize(), copies)?;
+        self.write(&dvas, &physical.data);
+        Ok(dvas)
+    }
+
     /// Whether a block of this size is one that is divided for the sake of a test.
     fn is_forced(&self, psize: u64) -> bool {
         psize >= tunables::FORCE_GANGING.get()

@@ -8,6 +8,7 @@
 //! write_many(blocks) ─ pack, on all cores: ── zeros ──────────────────────> hole
 //!                      compress, checksum ─── tiny ───────────────────────> embedded pointer
 //!                    ─ the same as before (strong checksum) ──────────────> the old pointer
+//!                    ─ in a deduplication table (`dedup`) ────────────────> a pointer to what is there
 //!                    ─ place, in order: in place in late passes, else allocate,
 //!                      divided (gang) if no segment is large enough
 //!                    ─ one batch to the devices ──> ARC ──────────────────> new pointers
@@ -39,6 +40,7 @@
 //! - Space that is written to was allocated in the same txg: nothing that an older uberblock can
 //!   reach is overwritten.
 
+pub mod dedup;
 mod devices;
 mod dva;
 mod pack;
@@ -66,6 +68,7 @@ use crate::arc::Key;
 use crate::error::{BlockError, Bookmark};
 use crate::pipeline::Store;
 use crate::tunables;
+use dedup::{Dedup, Tables};
 use dva::DvaAllocation;
 use pack::{Physical, Ready, pack};
 use removed::Obsolete;
@@ -122,6 +125,8 @@ pub struct WriteProps {
     pub nopwrite: bool,
     /// Whether a block on disk takes its logical birth with it (`zp_rewrite`, feature `physical_rewrite`).
     pub keeps_birth: bool,
+    /// Whether a block that the pool has already is not written again, if it is written behind.
+    pub dedup: Dedup,
     /// What it is counted as.
     pub content: Content,
 }
@@ -143,6 +148,7 @@ impl Default for WriteProps {
             hole_birth: true,
             nopwrite: false,
             keeps_birth: false,
+            dedup: Dedup::Off,
             content: Content::Data,
         }
     }
@@ -199,6 +205,7 @@ pub struct Writer {
     written: Arc<Meter>,
     obsolete: Arc<Obsolete>,
     removing: Arc<Removing>,
+    tables: Option<Arc<dyn Tables>>,
 }
 
 /// A block between the stages.
@@ -258,7 +265,13 @@ impl Writer {
         devices: Arc<dyn BlockDevices>,
     ) -> Writer {
         let (written, obsolete, removing) = Default::default();
-        Writer { store, allocator, devices, written, obsolete, removing }
+        let tables = None;
+        Writer { store, allocator, devices, written, obsolete, removing, tables }
+    }
+
+    /// The same, with the tables of blocks that are not written again.
+    pub fn with_tables(self, tables: Arc<dyn Tables>) -> Writer {
+        Writer { tables: Some(tables), ..self }
     }
 
     /// The allocator.
@@ -287,8 +300,10 @@ impl Writer {
         let (mut chunk, mut rest) = first_batch(requests);
         while !chunk.is_empty() {
             let packed = self.pack_all(chunk, txg, unit, &salt);
+            self.load_names(chunk, &packed);
             let mut batch = Vec::with_capacity(chunk.len());
-            let allocate = |(request, packed)| self.allocate(request, packed, txg, &mut batch);
+            let allocate =
+                |(request, packed)| self.allocate_behind(request, packed, txg, &mut batch);
             let staged: Vec<Stage> = chunk.iter().zip(packed).map(allocate).collect();
             pointers.extend(staged.iter().map(Stage::pointer));
             self.start(txg, batch, staged);
@@ -375,6 +390,21 @@ impl Writer {
         let each = WORTH_A_THREAD.checked_div(bytes / requests.len().max(1)).unwrap_or(1);
         let requests = requests.par_iter().with_min_len(each.max(1));
         requests.map(|request| pack(request, txg, unit, salt)).collect()
+    }
+
+    /// As [`Writer::allocate`], of a block that is not written again if it is in a deduplication table.
+    fn allocate_behind(
+        &self,
+        request: &WriteRequest,
+        packed: Result<Ready, WriteError>,
+        txg: u64,
+        batch: &mut Vec<BlockWrite>,
+    ) -> Stage {
+        let once = match &packed {
+            Ok(Ready::Physical(physical)) => self.allocate_once(request, physical, txg, batch),
+            _ => None,
+        };
+        once.unwrap_or_else(|| self.allocate(request, packed, txg, batch))
     }
 
     /// Allocates the block's DVAs (`zio_dva_allocate`) and adds its writes to the batch.

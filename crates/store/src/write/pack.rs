@@ -9,6 +9,7 @@ use cenote_format::compress::{Compression, compress, is_zero, max_compressed_siz
 use cenote_format::dmu::DmuType;
 use cenote_format::{ByteOrder, DecodeError, MAX_BLOCK, SECTOR};
 
+use super::dedup::Dedup;
 use super::{Packed, Payload, WriteError, WriteRequest};
 use crate::tunables;
 
@@ -54,11 +55,16 @@ pub(super) fn pack(
     };
     let late = request.rewrites(txg) && request.pass >= tunables::SYNC_PASS_DONT_COMPRESS.small();
     let wanted = if late { Compression::Off } else { props.compression };
-    if wanted == Compression::Off {
+    // Many references to one block of zeros would cost more than holes.
+    let no_zeros = wanted == Compression::Off && props.dedup == Dedup::Off;
+    if no_zeros {
         return physical(request, data.clone(), lsize, Compression::Off, salt);
     }
     if data.chunks().all(is_zero) {
         return hole(request, txg, lsize).map(Ready::Pointer);
+    }
+    if wanted == Compression::Off {
+        return physical(request, data.clone(), lsize, Compression::Off, salt);
     }
     let bytes = data.bytes();
     let limit = max_compressed_size(wanted, bytes.len(), unit as usize, unit as usize);

@@ -193,6 +193,7 @@ impl WeakWriter {
             written: self.written.clone(),
             obsolete: self.obsolete.clone(),
             removing: self.removing.clone(),
+            tables: None,
         })
     }
 }
