@@ -145,7 +145,9 @@ impl Policy {
             hole_birth: abilities.hole_birth,
             nopwrite: !metadata && !block.forced,
             content: if metadata { Content::Metadata } else { Content::Data },
+            key: None,
         }
+        .protected_by(block.key.clone())
     }
 
     /// Whether the block gets a copy more than data.
@@ -313,6 +315,7 @@ mod tests {
                 fill: 1,
                 previous: BlockPointer::HOLE,
                 forced: false,
+                key: Option::None,
             };
             policy.header_copies(&block)
         };

@@ -4,7 +4,9 @@ use crate::write::Result;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::DmuType;
 use cenote_store::Bookmark;
+use cenote_store::keys::LoadedKey;
 use cenote_store::write::Payload;
+use std::sync::Arc;
 
 /// A block to be written. Copies, class of vdevs and the like follow from what it is and
 /// from the properties of the data set, which the sink knows.
@@ -28,6 +30,8 @@ pub struct NewBlock {
     pub previous: BlockPointer,
     /// Whether the block has to get a new place even if its contents are what they were.
     pub forced: bool,
+    /// The key that protects it, in an encrypted data set.
+    pub key: Option<Arc<LoadedKey>>,
 }
 
 /// Writes the blocks of a sync.
