@@ -45,6 +45,7 @@ use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
 use cenote_format::dmu::DmuType;
 use cenote_format::invariant::caught;
 use cenote_store::Store;
+use cenote_store::keys::LoadedKey;
 use cenote_store::alloc::ReadEpochs;
 use cenote_store::held::Holds;
 use parking_lot::Mutex;
@@ -185,6 +186,8 @@ pub struct OpenBlock {
     pub compress: u8,
     /// The object set whose block it takes the place of; `None`: a group that is not on disk has another one.
     pub base: Option<Arc<ObjectSet>>,
+    /// The key that protects it, in an encrypted data set.
+    pub key: Option<Arc<LoadedKey>>,
 }
 
 /// Someone frees, in the background, what was removed; as long as this lives.

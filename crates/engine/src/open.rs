@@ -230,6 +230,8 @@ impl Disk {
         core: &Core,
         options: &EngineOptions,
     ) -> Result<Disk, EngineError> {
+        let chance = options.outside.chance.clone();
+        store.keys().set_random(Arc::new(move || chance.number()));
         let vdevs = core.maps.allocator_vdevs(space, &store.vdevs());
         let background = !options.deterministic;
         let usual = if background { Options::default().allocators } else { 1 };

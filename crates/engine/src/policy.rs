@@ -146,7 +146,9 @@ impl Policy {
             nopwrite: !metadata && !block.forced,
             keeps_birth: block.keeps_birth,
             content: if metadata { Content::Metadata } else { Content::Data },
+            key: None,
         }
+        .protected_by(block.key.clone())
     }
 
     /// Whether the block gets a copy more than data.
@@ -315,6 +317,7 @@ mod tests {
                 previous: BlockPointer::HOLE,
                 forced: false,
                 keeps_birth: false,
+                key: Option::None,
             };
             policy.header_copies(&block)
         };

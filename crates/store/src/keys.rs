@@ -7,13 +7,15 @@
 //!
 //! - A loaded key has a number that no other has had before, so that what was decrypted is never taken for what a key
 //!   that was loaded later decrypts.
+//! - A salt serves no more blocks than [`SALT_USES`].
 //! - A pool without loaded keys pays one relaxed load for each block.
 
 use arc_swap::ArcSwap;
-use cenote_format::crypt::DatasetKey;
+use cenote_format::crypt::{BlockParams, CryptError, DatasetKey, IV_LEN, Salt};
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::io;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::pipeline::Store;
@@ -25,12 +27,18 @@ pub struct LoadedKey {
     /// Object of the directory that is the encryption root.
     root: u64,
     key: DatasetKey,
+    /// The salt of what is written, and how many blocks it served.
+    salt: Mutex<Option<(Salt, u64)>>,
 }
+
+/// Blocks that are encrypted with one salt (`ZFS_CURRENT_MAX_SALT_USES_DEFAULT`).
+const SALT_USES: u64 = 400_000_000;
 
 impl LoadedKey {
     /// A key that the encryption root `root` unwrapped.
     pub fn new(root: u64, key: DatasetKey) -> Arc<LoadedKey> {
-        Arc::new(LoadedKey { id: NEXT.fetch_add(1, Ordering::Relaxed), root, key })
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        Arc::new(LoadedKey { id, root, key, salt: Mutex::default() })
     }
 
     /// Object of the directory that is its encryption root.
@@ -49,6 +57,9 @@ impl LoadedKey {
     }
 }
 
+/// Where random numbers come from.
+pub type Random = Arc<dyn Fn() -> io::Result<u64> + Send + Sync>;
+
 type Mappings = HashMap<u64, Arc<LoadedKey>>;
 
 /// The loaded keys of a pool, by object set.
@@ -57,11 +68,43 @@ pub struct Keys {
     any: AtomicBool,
     mappings: ArcSwap<Mappings>,
     changes: Mutex<()>,
+    random: OnceLock<Random>,
 }
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 impl Keys {
+    /// From now on salts and initialization vectors come from `random`, as long as none came from elsewhere.
+    pub fn set_random(&self, random: Random) {
+        self.random.get_or_init(|| random);
+    }
+
+    fn random(&self) -> Result<u64, CryptError> {
+        match self.random.get() {
+            Some(random) => random().map_err(|e| CryptError::Random(e.to_string())),
+            None => Err(CryptError::Random("the pool was not opened for writing".into())),
+        }
+    }
+
+    /// What the next block that `key` encrypts gets: the salt that is in use, and an initialization vector of its own
+    /// (`zio_crypt_key_get_salt`, `zio_crypt_generate_iv`).
+    ///
+    /// # Errors
+    /// There are no random numbers.
+    pub fn params(&self, key: &LoadedKey) -> Result<BlockParams, CryptError> {
+        let mut iv = [0; IV_LEN];
+        let words = [self.random()?, self.random()?];
+        let bytes = words.iter().flat_map(|word| word.to_le_bytes());
+        iv.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
+        let mut current = key.salt.lock();
+        let (salt, uses) = match current.filter(|(_, uses)| *uses < SALT_USES) {
+            Some(current) => current,
+            None => (self.random()?.to_le_bytes(), 0),
+        };
+        *current = Some((salt, uses + 1));
+        Ok(BlockParams { salt, iv })
+    }
+
     /// The key with which blocks of `objset` are read, if it is loaded.
     pub fn of(&self, objset: u64) -> Option<Arc<LoadedKey>> {
         match self.any.load(Ordering::Acquire) {

@@ -34,7 +34,7 @@ use rayon::prelude::*;
 
 use crate::Current;
 use crate::arc::{Access, ArcCache, ArcStats, Key};
-use crate::decoded::{self, DecodedCache, PLAIN};
+use crate::decoded::{self, DecodedCache, PLAIN, View};
 use crate::errlist::ErrorLists;
 use crate::error::{BlockError, Bookmark};
 use crate::gang::{Assembly, first_of};
@@ -174,15 +174,15 @@ impl Store {
         bp: &BlockPointer,
         at: Bookmark,
         physical: Abd,
-        logical: Option<Abd>,
+        (logical, view): (Option<Abd>, View),
     ) {
         if let Some(key) = Key::of(bp) {
             match logical.filter(|_| keeps_decoded(bp)) {
                 Some(data) => {
                     let block = Block { data, order: bp.byte_order() };
-                    self.decoded.insert((key, PLAIN), block);
+                    self.decoded.insert((key, view), block);
                 }
-                None => drop(self.decoded.remove(&(key, PLAIN))),
+                None => drop(self.decoded.remove(&(key, view))),
             }
             match self.policies.keeps(bp, at) {
                 true => self.arc().replace(key, physical, is_metadata(bp)),
@@ -473,7 +473,7 @@ impl Store {
         key: &Key,
         reader: &Reader,
     ) -> Option<Result<Block, BlockError>> {
-        let (physical, logical) = self.write_behind.find(key)?;
+        let (physical, logical) = self.write_behind.find(key, view_of(reader))?;
         let order = bp.byte_order();
         if let Some(data) = logical {
             return Some(Ok(Block { data, order }));

@@ -77,7 +77,8 @@ use cenote_format::dmu::{
 use cenote_format::encode::EncodeError;
 use cenote_format::{DecodeError, invariant, less};
 use cenote_store::write::Payload;
-use cenote_store::{BlockError, Store};
+use cenote_store::keys::LoadedKey;
+use cenote_store::{BlockError, Bookmark, Store};
 use intent::Intent;
 use object::OpenObject;
 pub(crate) use quiesce::on_disk;
@@ -294,6 +295,8 @@ struct Quiesced {
 pub struct OpenObjectSet {
     base: Arc<ObjectSet>,
     phys: ObjsetPhys,
+    /// The key that protects all that is written of it; of an encrypted one alone.
+    key: Option<Arc<LoadedKey>>,
     slots: Slots,
     objects: Objects,
     doomed: Doomed,
@@ -331,11 +334,13 @@ pub struct OpenObjectSet {
 
 impl OpenObjectSet {
     /// Opens an object set for writing. Errors: it was never written ([create](Self::create) it);
-    /// dnode blocks of other than 16 KiB, or an impossible indirect block shift; it is encrypted, and would lose its MACs.
+    /// dnode blocks of other than 16 KiB, or an impossible indirect block shift; it is encrypted, and its key is not loaded.
     pub fn open(base: Arc<ObjectSet>) -> Result<OpenObjectSet> {
-        if base.root_bp().uses_crypt() {
-            let why = "encrypted object sets are not written".into();
-            return Err(WriteError::Invalid { object: META_DNODE, why });
+        let key = base.store().keys().of(base.id());
+        if base.root_bp().uses_crypt() != key.is_some() {
+            // Unprotected it would lose its MACs, and protected it would be lost to who has no key.
+            let at = Bookmark::root(base.id());
+            return Err(BlockError::Encrypted { at }.into());
         }
         let meta = &base.phys().meta_dnode;
         if meta.block_size != DNODE_BLOCK || !object::sound_shift(meta) {
@@ -343,7 +348,7 @@ impl OpenObjectSet {
             let why = format!("dnode blocks of {size} bytes, indirect block shift {shift}");
             return Err(WriteError::Invalid { object: META_DNODE, why });
         }
-        Ok(Self::around(base))
+        Ok(OpenObjectSet { key, ..Self::around(base) })
     }
 
     fn around(base: Arc<ObjectSet>) -> OpenObjectSet {
@@ -352,6 +357,7 @@ impl OpenObjectSet {
         OpenObjectSet {
             base,
             phys,
+            key: None,
             slots,
             objects,
             doomed,
@@ -388,6 +394,16 @@ impl OpenObjectSet {
         this.phys.kind = kind;
         this.changed = true;
         Ok(this)
+    }
+
+    /// The same, of an encrypted data set, if there is a `key`.
+    pub fn protected_by(self, key: Option<Arc<LoadedKey>>) -> OpenObjectSet {
+        OpenObjectSet { key, ..self }
+    }
+
+    /// The key that protects what is written of it.
+    pub fn key(&self) -> Option<&Arc<LoadedKey>> {
+        self.key.as_ref()
     }
 
     /// The object set as the last sync left it.

@@ -13,6 +13,7 @@ impl OpenObjectSet {
         let data = object.pending.top.dirty(blkid)?.plain()?.clone();
         let (kind, checksum, compress) = (phys.kind, phys.checksum, phys.compress);
         let base = (!object.stands_on_quiesced()).then(|| self.base.clone());
-        Some(OpenBlock { data, blkid, kind, checksum, compress, base })
+        let key = self.key().cloned();
+        Some(OpenBlock { data, blkid, kind, checksum, compress, base, key })
     }
 }

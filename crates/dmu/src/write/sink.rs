@@ -4,7 +4,9 @@ use crate::write::Result;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::DmuType;
 use cenote_store::Bookmark;
+use cenote_store::keys::LoadedKey;
 use cenote_store::write::Payload;
+use std::sync::Arc;
 
 /// A block to be written. Copies, class of vdevs and the like follow from what it is and
 /// from the properties of the data set, which the sink knows.
@@ -30,6 +32,8 @@ pub struct NewBlock {
     pub forced: bool,
     /// Whether it takes the logical birth of the previous block with it (`dr_rewrite`).
     pub keeps_birth: bool,
+    /// The key that protects it, in an encrypted data set.
+    pub key: Option<Arc<LoadedKey>>,
 }
 
 /// Writes the blocks of a sync.

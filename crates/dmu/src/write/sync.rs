@@ -56,8 +56,9 @@ impl OpenObjectSet {
         }
         let store = self.base.store().clone();
         let (doomed, born, killed, cloned, damaged) = Default::default();
+        let key = self.key.clone();
         let mut run =
-            Run { store, objset, txg, sink, doomed, born, killed, cloned, damaged, leaked: 0 };
+            Run { store, objset, txg, sink, key, doomed, born, killed, cloned, damaged, leaked: 0 };
         if dirty {
             run.destroy(&gone)?;
             run.run(&mut works)?;
@@ -163,10 +164,16 @@ impl OpenObjectSet {
             previous: *self.base.root_bp(),
             forced: false,
             keeps_birth: false,
+            key: self.key.clone(),
         };
         let written = run.write(vec![block])?;
         let root = written.first().map(|(new, _)| *new).filter(|bp| !bp.is_hole());
         let root = root.ok_or_else(|| WriteError::Sink("the root block became a hole".into()))?;
+        let (objset, encrypted) = (self.base.id(), self.key.is_some());
+        invariant!(
+            root.uses_crypt() == encrypted,
+            "objset {objset}: its root block is not protected as it is to be"
+        );
         self.go_on_from(root, phys);
         Ok(())
     }

@@ -90,7 +90,7 @@ impl Early {
         txg: u64,
         ((object, offset), beneath): ((u64, u64), Option<Beneath>),
     ) -> Option<BlockPointer> {
-        let OpenBlock { data, blkid, kind, checksum, compress, base } =
+        let OpenBlock { data, blkid, kind, checksum, compress, base, key: protection } =
             live.open_block(object, offset)?;
         let key = (object, blkid);
         let is_same = |written: &&Written| written.data.is_same(&data);
@@ -103,9 +103,19 @@ impl Early {
         let previous = beneath.filter(is_beneath).map_or(BlockPointer::HOLE, |found| found.bp);
         let (level, fill, forced) = (0, 1, previous.is_hole());
         let payload = data.clone().into();
-        let keeps_birth = false;
-        #[rustfmt::skip]
-        let block = NewBlock { data: payload, at, kind, level, checksum, compress, fill, previous, forced, keeps_birth };
+        let block = NewBlock {
+            data: payload,
+            at,
+            kind,
+            level,
+            checksum,
+            compress,
+            fill,
+            previous,
+            forced,
+            keeps_birth: false,
+            key: protection,
+        };
         let props = how.policy.props(&block, how.abilities);
         let request = WriteRequest {
             props: WriteProps { embed: false, ..props },

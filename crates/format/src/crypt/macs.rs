@@ -8,7 +8,7 @@ use super::wrap::KEY_VERSION;
 use super::{CryptError, Result};
 use crate::blkptr::{BLKPTR_SIZE, BlockPointer};
 use crate::dmu::DNODE_SLOT;
-use crate::{ByteOrder, Bytes};
+use crate::{ByteOrder, Bytes, DecodeError};
 use hmac::Mac as _;
 use sha2::{Digest, Sha512};
 
@@ -105,6 +105,19 @@ pub fn check_objset(key: &DatasetKey, block: &[u8], order: ByteOrder) -> Result<
         true => Ok(()),
         false => same(&right.local, &found.local),
     }
+}
+
+/// Puts its MACs into the little-endian object set `block`, instead of those that are there.
+///
+/// # Errors
+/// The block is no object set.
+pub fn put_objset_macs(key: &DatasetKey, block: &mut [u8]) -> Result<()> {
+    let macs = ObjsetMacs::of(key, block, ByteOrder::Little)?;
+    for (at, mac) in [(PORTABLE_AT, macs.portable), (LOCAL_AT, macs.local)] {
+        let short = || DecodeError::invalid("object set", "too short for its MACs");
+        block.get_mut(at..at + OBJSET_MAC_LEN).ok_or_else(short)?.copy_from_slice(&mac);
+    }
+    Ok(())
 }
 
 fn half(hmac: HmacSha512) -> [u8; OBJSET_MAC_LEN] {

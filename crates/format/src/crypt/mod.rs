@@ -45,7 +45,7 @@ mod wrap;
 
 pub use cipher::{Cipher, Suite};
 pub use key::DatasetKey;
-pub use macs::{ObjsetMacs, check_indirect, check_objset, indirect_mac};
+pub use macs::{ObjsetMacs, check_indirect, check_objset, indirect_mac, put_objset_macs};
 pub use params::{BlockParams, IV_LEN, Iv, MAC_LEN, Mac, SALT_LEN, Salt, bp_mac, zil_mac};
 pub use secret::Secret;
 pub use wrap::{
@@ -65,6 +65,9 @@ pub enum CryptError {
     /// What says which of them are encrypted makes no sense.
     #[error(transparent)]
     Decode(#[from] DecodeError),
+    /// There are no random numbers.
+    #[error("no random numbers: {0}")]
+    Random(String),
     /// No memory for a key could be had.
     #[error("no memory for a key: {0}")]
     Memory(String),

@@ -14,18 +14,21 @@
 //! block are in bytes, in fields of other widths.
 //!
 //! Invariants: a pointer that is made here passes the checks of the decoder; a field that does not fit is an error,
-//! never cut off. Pointers are little-endian and not encrypted.
+//! never cut off. Pointers are little-endian.
 
 use super::{EncodeError, Result, embedded, field, push_words};
 use crate::blkptr::{BLKPTR_SIZE, BlockPointer, Dva, EMBEDDED_PAYLOAD, REWRITTEN};
 use crate::checksum::{Checksum, EMBEDDED_SIZE};
 use crate::compress::Compression;
+use crate::crypt::BlockParams;
 use crate::dmu::DmuType;
 use crate::{MAX_BLOCK, SECTOR, SECTOR_SHIFT};
 
 const WHAT: &str = "block pointer";
 /// The `B` bit: the block is little-endian.
 const LITTLE: u64 = 1 << 63;
+/// The `X` bit: the block is encrypted or authenticated.
+const CRYPT: u64 = 1 << 61;
 /// The `E` bit: the payload is in the pointer.
 const EMBEDDED: u64 = 1 << 39;
 
@@ -211,6 +214,25 @@ impl BlockPointer {
             new.0[7] |= REWRITTEN;
         }
         new
+    }
+
+    /// The pointer to the same block of an encrypted dataset (`BP_SET_CRYPT`, `zio_crypt_encode_params_bp`). `params` are
+    /// those of an encrypted block; words 2 and 3 of the checksum are the MAC already.
+    ///
+    /// # Errors
+    /// An encrypted block with three copies, or a fill count of more than 32 bits.
+    pub fn protected(mut self, params: Option<&BlockParams>) -> Result<BlockPointer> {
+        self.0[6] |= CRYPT;
+        let Some(BlockParams { salt, iv }) = params else { return Ok(self) };
+        if self.0[4..6] != [0; 2] {
+            return bad("an encrypted block with three copies".into());
+        }
+        let fill = field(WHAT, "fill", self.0[11], 0, 32)?;
+        let [a, b, c, d, e, f, g, h, i, j, k, l] = *iv;
+        self.0[4] = u64::from_le_bytes(*salt);
+        self.0[5] = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+        self.0[11] = fill | u64::from(u32::from_le_bytes([i, j, k, l])) << 32;
+        Ok(self)
     }
 
     /// The 128 bytes on disk.

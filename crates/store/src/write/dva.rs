@@ -156,7 +156,7 @@ impl<'a> DvaAllocation<'a> {
     }
 
     fn pointer(&self, physical: &Physical, dvas: &[Dva]) -> Result<BlockPointer, WriteError> {
-        Ok(BlockPointer::new(&BlockProps {
+        let bp = BlockPointer::new(&BlockProps {
             kind: self.props.object_type,
             level: self.props.level,
             checksum: self.props.checksum,
@@ -169,7 +169,11 @@ impl<'a> DvaAllocation<'a> {
             physical_birth: 0,
             fill: self.props.fill,
             sum: physical.sum,
-        })?)
+        })?;
+        Ok(match &physical.protection {
+            Some(protection) => protection.mark(bp)?,
+            None => bp,
+        })
     }
 
     /// The pointer in a gang header to a part of the block.

@@ -45,6 +45,7 @@ mod devices;
 mod dva;
 mod pack;
 mod payload;
+mod protect;
 mod removed;
 mod removing;
 mod write_behind;
@@ -55,6 +56,7 @@ use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::checksum::{Checksum, Salt};
 use cenote_format::compress::{Compression, LEVEL_DEFAULT};
+use cenote_format::crypt::CryptError;
 use cenote_format::dmu::DmuType;
 use cenote_format::encode::EncodeError;
 use cenote_format::invariant::broken;
@@ -65,7 +67,9 @@ use rayon::prelude::*;
 
 use crate::alloc::{AllocError, Allocator, Class};
 use crate::arc::Key;
+use crate::decoded::{PLAIN, View};
 use crate::error::{BlockError, Bookmark};
+use crate::keys::LoadedKey;
 use crate::pipeline::Store;
 use crate::tunables;
 use dedup::{Dedup, Tables};
@@ -129,6 +133,8 @@ pub struct WriteProps {
     pub dedup: Dedup,
     /// What it is counted as.
     pub content: Content,
+    /// The key of its dataset, which protects it ([`WriteProps::protected_by`]).
+    pub key: Option<Arc<LoadedKey>>,
 }
 
 impl Default for WriteProps {
@@ -150,6 +156,7 @@ impl Default for WriteProps {
             keeps_birth: false,
             dedup: Dedup::Off,
             content: Content::Data,
+            key: None,
         }
     }
 }
@@ -191,6 +198,9 @@ pub enum WriteError {
     /// A gang header to be rewritten or freed cannot be read.
     #[error(transparent)]
     Block(#[from] BlockError),
+    /// It could not be encrypted.
+    #[error(transparent)]
+    Crypt(#[from] CryptError),
     /// The devices failed.
     #[error(transparent)]
     Vdev(#[from] VdevError),
@@ -239,6 +249,8 @@ struct Flying {
     physical: Physical,
     /// The block unpacked, unless it came compressed.
     logical: Option<Abd>,
+    /// Who may see it unpacked.
+    view: View,
     writes: usize,
     content: Content,
     /// Of all writes.
@@ -388,8 +400,13 @@ impl Writer {
         let bytes: usize = requests.iter().map(|request| request.data.len()).sum();
         // Another thread is woken, and waited for, only where it is worth it.
         let each = WORTH_A_THREAD.checked_div(bytes / requests.len().max(1)).unwrap_or(1);
-        let requests = requests.par_iter().with_min_len(each.max(1));
-        requests.map(|request| pack(request, txg, unit, salt)).collect()
+        let all = requests.par_iter().with_min_len(each.max(1));
+        if requests.iter().all(|request| request.props.key.is_none()) {
+            return all.map(|request| pack(request, None, (txg, unit), salt)).collect();
+        }
+        let params = protect::params(requests, self.store.keys());
+        let each = |(request, params)| pack(request, params?, (txg, unit), salt);
+        all.zip(params).map(each).collect()
     }
 
     /// As [`Writer::allocate`], of a block that is not written again if it is in a deduplication table.
@@ -434,21 +451,23 @@ impl Writer {
             true => allocation.rewrite(previous, &physical, request),
             false => allocation.allocate_block(&physical),
         };
-        let DvaAllocation { writes, taken, .. } = allocation;
+        let DvaAllocation { writes: placed, taken, .. } = allocation;
         match pointer {
             Err(e) => Stage::Done(Err(e)),
             Ok(bp) => {
-                let bp = match request.props.keeps_birth && !(previous.is_hole() || previous.is_embedded()) {
-                    true => bp.rewritten(previous.logical_birth()),
-                    false => bp,
-                };
-                let (content, count) = (request.props.content, writes.len());
-                let bytes = writes.iter().map(|w| w.data.len() as u64).sum();
+                let keeps = request.props.keeps_birth && previous.dvas().next().is_some();
+                let bp = if keeps { bp.rewritten(previous.logical_birth()) } else { bp };
+                let (content, count) = (request.props.content, placed.len());
+                let bytes = placed.iter().map(|w| w.data.len() as u64).sum();
                 let logical = request.data.plain().cloned();
-                let at = request.at;
+                // An object set on disk has its MACs in it.
+                let has_macs = physical.protection.is_some() && bp.object_type() == DmuType::OBJSET.0;
+                let logical = logical.filter(|_| !has_macs);
+                let view = request.props.key.as_ref().map_or(PLAIN, |key| key.id());
+                let (at, writes) = (request.at, count);
                 let flying =
-                    Flying { bp, at, physical, logical, writes: count, content, bytes, taken };
-                batch.extend(writes);
+                    Flying { bp, at, physical, logical, view, writes, content, bytes, taken };
+                batch.extend(placed);
                 Stage::Writing(flying)
             }
         }
@@ -485,7 +504,7 @@ impl Writer {
         txg: u64,
         results: &mut impl Iterator<Item = Result<(), VdevError>>,
     ) -> Result<BlockPointer, WriteError> {
-        let Flying { bp, at, physical, logical, writes, taken, .. } = match stage {
+        let Flying { bp, at, physical, logical, view, writes, taken, .. } = match stage {
             Stage::Done(result) => return result,
             Stage::Writing(flying) => flying,
         };
@@ -500,7 +519,7 @@ impl Writer {
             }
             return Err(failed.into());
         }
-        self.store.written(&bp, at, physical.data, logical);
+        self.store.written(&bp, at, physical.data, (logical, view));
         Ok(bp)
     }
 

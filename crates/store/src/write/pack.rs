@@ -6,10 +6,12 @@ use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BlockPointer, EMBEDDED_PAYLOAD};
 use cenote_format::checksum::{self, Salt};
 use cenote_format::compress::{Compression, compress, is_zero, max_compressed_size};
+use cenote_format::crypt::BlockParams;
 use cenote_format::dmu::DmuType;
 use cenote_format::{ByteOrder, DecodeError, MAX_BLOCK, SECTOR};
 
 use super::dedup::Dedup;
+use super::protect::{Protected, Protection, protect, with_mac};
 use super::{Packed, Payload, WriteError, WriteRequest};
 use crate::tunables;
 
@@ -28,6 +30,8 @@ pub(super) struct Physical {
     pub lsize: u64,
     pub compression: Compression,
     pub sum: [u64; 4],
+    /// Of a block of an encrypted dataset.
+    pub protection: Option<Protection>,
 }
 
 impl Physical {
@@ -36,11 +40,11 @@ impl Physical {
     }
 }
 
-/// Packs the block of a request. `unit` is the size of the smallest sector of the pool.
+/// Packs the block of a request, with `params` if it is encrypted. `unit` is the size of the smallest sector of the pool.
 pub(super) fn pack(
     request: &WriteRequest,
-    txg: u64,
-    unit: u64,
+    params: Option<BlockParams>,
+    (txg, unit): (u64, u64),
     salt: &Salt,
 ) -> Result<Ready, WriteError> {
     let props = &request.props;
@@ -51,25 +55,25 @@ pub(super) fn pack(
     }
     let data = match &request.data {
         Payload::Plain(data) => data,
-        Payload::Packed(packed) => return keep(request, packed, txg, unit, salt),
+        Payload::Packed(packed) => return keep(request, packed, params, (txg, unit), salt),
     };
     let late = request.rewrites(txg) && request.pass >= tunables::SYNC_PASS_DONT_COMPRESS.small();
     let wanted = if late { Compression::Off } else { props.compression };
+    let whole = || physical(request, data.clone(), params, (lsize, Compression::Off), salt);
     // Many references to one block of zeros would cost more than holes.
-    let no_zeros = wanted == Compression::Off && props.dedup == Dedup::Off;
-    if no_zeros {
-        return physical(request, data.clone(), lsize, Compression::Off, salt);
+    if wanted == Compression::Off && props.dedup == Dedup::Off {
+        return whole();
     }
     if data.chunks().all(is_zero) {
         return hole(request, txg, lsize).map(Ready::Pointer);
     }
-    if wanted == Compression::Off {
-        return physical(request, data.clone(), lsize, Compression::Off, salt);
+    if wanted == Compression::Off || props.is_left_whole() {
+        return whole();
     }
     let bytes = data.bytes();
     let limit = max_compressed_size(wanted, bytes.len(), unit as usize, unit as usize);
     let Some(mut packed) = compress(wanted, props.compression_level, &bytes, limit) else {
-        return physical(request, data.clone(), lsize, Compression::Off, salt);
+        return whole();
     };
     if embeds(request, packed.len()) {
         let bp = BlockPointer::embedded(props.object_type, wanted, lsize, &packed, txg)?;
@@ -77,12 +81,12 @@ pub(super) fn pack(
     }
     let psize = packed.len().next_multiple_of(unit as usize);
     if psize as u64 >= lsize {
-        return physical(request, data.clone(), lsize, Compression::Off, salt);
+        return whole();
     }
     packed.resize(psize, 0);
     // The ARC keeps it, and counts its length.
     packed.shrink_to_fit();
-    physical(request, Abd::from_vec(packed), lsize, wanted, salt)
+    physical(request, Abd::from_vec(packed), params, (lsize, wanted), salt)
 }
 
 /// Whether a block of so many compressed bytes goes into its pointer.
@@ -97,8 +101,8 @@ fn embeds(request: &WriteRequest, len: usize) -> bool {
 fn keep(
     request: &WriteRequest,
     packed: &Packed,
-    txg: u64,
-    unit: u64,
+    params: Option<BlockParams>,
+    (txg, unit): (u64, u64),
     salt: &Salt,
 ) -> Result<Ready, WriteError> {
     let (data, compression, lsize) = (&packed.data, packed.compression, packed.lsize as u64);
@@ -112,7 +116,7 @@ fn keep(
     if data.len() as u64 != psize {
         data.resize(psize as usize);
     }
-    physical(request, data, lsize, compression, salt)
+    physical(request, data, params, (lsize, compression), salt)
 }
 
 fn hole(request: &WriteRequest, txg: u64, lsize: u64) -> Result<BlockPointer, WriteError> {
@@ -127,10 +131,21 @@ fn hole(request: &WriteRequest, txg: u64, lsize: u64) -> Result<BlockPointer, Wr
 fn physical(
     request: &WriteRequest,
     data: Abd,
-    lsize: u64,
-    compression: Compression,
+    params: Option<BlockParams>,
+    (lsize, compression): (u64, Compression),
     salt: &Salt,
 ) -> Result<Ready, WriteError> {
-    let sum = checksum::compute(request.props.checksum, &data, ByteOrder::Little, salt)?;
-    Ok(Ready::Physical(Physical { data, lsize, compression, sum }))
+    let kind = request.props.checksum;
+    let Some(key) = &request.props.key else {
+        let sum = checksum::compute(kind, &data, ByteOrder::Little, salt)?;
+        let protection = None;
+        return Ok(Ready::Physical(Physical { data, lsize, compression, sum, protection }));
+    };
+    let Protected { data, mac, protection } = protect(request, key, params, data)?;
+    let mut sum = checksum::compute(kind, &data, ByteOrder::Little, salt)?;
+    if let Some(mac) = mac {
+        sum = with_mac(kind, sum, &mac);
+    }
+    let protection = Some(protection);
+    Ok(Ready::Physical(Physical { data, lsize, compression, sum, protection }))
 }

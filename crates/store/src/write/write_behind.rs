@@ -45,6 +45,7 @@ use super::removing::Removing;
 use super::{BATCH, Flying, Stage, WriteError, Writer};
 use crate::alloc::Allocator;
 use crate::arc::Key;
+use crate::decoded::View;
 use crate::pipeline::Store;
 use cenote_vdev::traffic::Meter;
 
@@ -69,7 +70,8 @@ struct Shown {
     /// Tells contents of one place apart.
     number: u64,
     physical: Abd,
-    logical: Option<Abd>,
+    /// With who may see it.
+    logical: Option<(Abd, View)>,
 }
 
 /// Blocks that are written together.
@@ -127,8 +129,9 @@ impl State {
     fn add(&mut self, block: Collected) {
         self.number += 1;
         let (number, key, bytes) = (self.number, block.key, block.bytes());
-        let (physical, logical) =
-            (block.flying.physical.data.clone(), block.flying.logical.clone());
+        let Flying { physical, logical, view, .. } = &block.flying;
+        let logical = logical.clone().map(|logical| (logical, *view));
+        let physical = physical.data.clone();
         let before = self.shown.insert(key, Shown { number, physical, logical });
         let batch = &mut self.collected;
         match batch.places.get(&key).and_then(|at| batch.blocks.get_mut(*at)) {
@@ -335,13 +338,15 @@ impl WriteBehind {
         txg != 0 && birth >= txg
     }
 
-    /// A block in flight: its physical bytes, and the block unpacked if it is known.
-    pub(crate) fn find(&self, key: &Key) -> Option<(Abd, Option<Abd>)> {
+    /// A block in flight: its physical bytes, and the block unpacked if it is known and a reader with this `view` may see it.
+    pub(crate) fn find(&self, key: &Key, view: View) -> Option<(Abd, Option<Abd>)> {
         if !self.may_hold(key.birth) {
             return None;
         }
         let state = self.state.lock();
-        state.shown.get(key).map(|shown| (shown.physical.clone(), shown.logical.clone()))
+        let shown = state.shown.get(key)?;
+        let seen = shown.logical.as_ref().filter(|(_, of)| *of == view);
+        Some((shown.physical.clone(), seen.map(|(logical, _)| logical.clone())))
     }
 
     /// Has what is in flight written, and waits for it, if a block that was born in txg `birth` may be among it.
