@@ -31,6 +31,7 @@ use super::dva::DvaAllocation;
 use super::pack::{Physical, Ready};
 use super::{Flying, Stage, WriteError, WriteRequest, Writer};
 use crate::alloc::AllocError;
+use crate::decoded::PLAIN;
 
 /// Whether a block is deduplicated (`zp_dedup`, `zp_dedup_verify`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -203,13 +204,14 @@ impl Writer {
         let (content, count) = (request.props.content, writes.len());
         let bytes = writes.iter().map(|w| w.data.len() as u64).sum();
         let (physical, logical) = (physical.clone(), request.data.plain().cloned());
-        let at = request.at;
+        let (at, view) = (request.at, PLAIN);
         batch.extend(writes);
         Some(Stage::Writing(Flying {
             bp,
             at,
             physical,
             logical,
+            view,
             writes: count,
             content,
             bytes,

@@ -29,6 +29,7 @@ use cenote_format::dmu::DmuType;
 use cenote_format::encode;
 use cenote_format::ByteOrder;
 
+use super::dedup::Dedup;
 use super::{WriteError, WriteProps, WriteRequest};
 use crate::keys::{Keys, LoadedKey};
 
@@ -78,6 +79,7 @@ impl WriteProps {
             gang_copies: self.gang_copies.min(gang_most),
             embed: false,
             nopwrite: false,
+            dedup: Dedup::Off,
             key,
             ..self
         }
