@@ -489,3 +489,32 @@ fn what_is_freed_is_given_back_by_itself() {
         end(&rig, engine);
     }
 }
+
+/// What a reader keeps comes back with no group: none is written for it.
+#[test]
+fn no_group_is_written_for_what_is_held() {
+    let rig = Rig::new(256 * MIB);
+    let short = Some(Duration::from_millis(50));
+    let options = EngineOptions { txg_timeout: short, ..EngineOptions::default() };
+    let engine = rig.create_on("a", 12, options, &Faulty::default());
+    engine.set_properties(vec![PropChange::Number("autotrim", 1)]).unwrap();
+    let fs = open(&engine);
+    fill(&fs, 0..100, LEN);
+    engine.sync().unwrap();
+    let reading = engine.allocator().readers().begin();
+    remove(&fs, 20..100);
+    until("the files are freed", || {
+        engine.sync().unwrap();
+        engine.allocator().deferred() > 80 * LEN as u64
+    });
+    let txg = || engine.pool().uberblock().txg;
+    until("no group more", || {
+        let before = txg();
+        std::thread::sleep(Duration::from_secs(1));
+        txg() == before
+    });
+    drop(reading);
+    check(&fs, 0..20, LEN);
+    drop(fs);
+    end(&rig, engine);
+}

@@ -37,7 +37,10 @@ impl Work for Piece {
         let (leaf, data) = (&self.leaf, self.data.clone());
         let write = |_: &dyn Device, range: Range<u64>| {
             let mut request = [WriteReq::new(range.start, data)];
+            // The next group flushes it: only then it counts as done.
+            leaf.written().mark();
             submit::submit(leaf, Priority::Initializing, &mut request, |_| true);
+            leaf.written().mark();
             let [request] = request;
             request.take()
         };
@@ -97,7 +100,11 @@ mod tests {
             assert_eq!(work(&tree).unwrap_err().kind(), io::ErrorKind::NotFound);
         }
         leaf.set_leaving(false);
+        tree.flush_all().unwrap();
+        assert!(leaf.written().dirty().is_none());
         write(&tree).unwrap();
+        // The next flush of all makes it durable.
+        assert!(leaf.written().dirty().is_some());
         testing::read(&tree, 4096, &[7; 4096]).unwrap();
     }
 }

@@ -43,7 +43,9 @@ impl Auto {
     /// A transaction group is on disk. What was freed comes back with later ones: if that is much, and nothing else
     /// asks for them, this does.
     pub fn group_done(&self, shared: &Shared) {
-        let deferred = shared.disk.allocator.deferred();
+        let (deferred, synced) = (shared.disk.allocator.deferred(), shared.tx_state.synced_txg());
+        // What a reader or a hold keeps comes back with no group as long as that lasts.
+        let is_held = shared.disk.allocator.is_held_since(synced.saturating_sub(TXG_DEFER_SIZE));
         let asks = {
             let mut state = self.state.lock();
             if !state.on || state.ended {
@@ -52,7 +54,7 @@ impl Auto {
             state.look = true;
             self.changed.notify_all();
             state.asks = match deferred {
-                few if few < WORTH => 0,
+                few if few < WORTH || is_held => 0,
                 more if more > state.deferred => TXG_DEFER_SIZE + 1,
                 _ => state.asks.saturating_sub(1),
             };

@@ -8,7 +8,7 @@ use crate::tunables::{
 };
 use cenote_format::abd::Abd;
 use cenote_pool::vdev_props::Activity;
-use cenote_store::alloc::{Disabled, Extent, Room};
+use cenote_store::alloc::{Disabled, Room};
 use cenote_vdev::Vdev;
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -173,7 +173,13 @@ impl Walk<'_> {
     fn all(&mut self) -> End {
         for next in 0.. {
             let Some(place) = place(self.shared, self.key.1) else { return End::Stopped };
-            let Some(extent) = self.extent(&place, next) else { return End::All };
+            let Some(group) = self.shared.disk.allocator.group(place.top.id()) else {
+                // Nothing says what is free there.
+                return End::Stopped;
+            };
+            let Some(extent) = group.metaslabs().get(next).map(|metaslab| metaslab.extent()) else {
+                return End::All;
+            };
             let last = place.on_leaf(extent.start..extent.start + extent.size).end;
             let end = place.on_leaf(0..place.top.asize()).end;
             self.own.left.store(end.saturating_sub(self.offset), Ordering::Relaxed);
@@ -185,12 +191,6 @@ impl Walk<'_> {
             self.offset = self.offset.max(last);
         }
         End::All
-    }
-
-    /// What metaslab `next` covers, if there is one.
-    fn extent(&self, place: &Place, next: usize) -> Option<Extent> {
-        let group = self.shared.disk.allocator.group(place.top.id())?;
-        group.metaslabs().get(next).map(|metaslab| metaslab.extent())
     }
 
     /// What is free in a metaslab, which begins at byte `from` of its vdev; how the thread ends, if it does.

@@ -20,6 +20,7 @@ use super::{Done, Sim, tell};
 use crate::disk::Mood;
 use crate::model::same;
 use cenote_engine::create::{Layout, Redundancy, VdevSpec};
+use cenote_engine::tunables::{REMOVAL_SUSPEND_PROGRESS, SCAN_SUSPEND_PROGRESS};
 use cenote_engine::{ActivityRequest, Attach, TakeOut};
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
@@ -105,6 +106,25 @@ struct Top {
     is_raidz: bool,
     /// Something in it is to leave.
     changes: bool,
+}
+
+/// Scans or removals are held back, so that other things happen meanwhile, or all go on.
+pub(super) fn hold_back(some: bool, rng: &mut SmallRng) -> Done {
+    if !some {
+        return go_on();
+    }
+    let (what, held) = match rng.random_bool(0.7) {
+        true => ("scans", &SCAN_SUSPEND_PROGRESS),
+        false => ("removals", &REMOVAL_SUSPEND_PROGRESS),
+    };
+    tell(format_args!("{what} are held back"));
+    Ok(held.set(1)?)
+}
+
+/// Nothing is held back any more.
+fn go_on() -> Done {
+    SCAN_SUSPEND_PROGRESS.set(0)?;
+    Ok(REMOVAL_SUSPEND_PROGRESS.set(0)?)
 }
 
 fn disk_of(path: &str) -> Option<usize> {
@@ -456,6 +476,7 @@ impl Sim {
     pub(super) fn settle(&mut self) -> Done {
         self.mend()?;
         self.bring_back()?;
+        go_on()?;
         // Beside a checkpoint no disk leaves a vdev.
         self.discard()?;
         let engine = self.engine()?;

@@ -365,6 +365,9 @@ impl Sim {
                 self.work(change.map_or(Beside::Nothing, Beside::Change), rng)
             }
             Kind::Devices => {
+                if rng.random_ratio(1, 3) {
+                    devices::hold_back(rng.random_bool(0.7), rng)?;
+                }
                 let change = self.any_device_change(rng)?;
                 self.work(change.map_or(Beside::Nothing, Beside::Devices), rng)
             }
