@@ -20,7 +20,7 @@ const NOT_BY_DEFAULT: [&str; 2] = ["head_errlog", "vdev_zaps_v2"];
 
 /// Features that pools can have, but this program cannot write, and why. `docs/features.md` is this list
 /// for people.
-const NOT_WRITABLE: [(&str, &str); 10] = [
+const NOT_WRITABLE: [(&str, &str); 9] = [
     ("encryption", "encrypted datasets are read, and not written yet"),
     ("redaction_bookmarks", "redacted sends are not implemented"),
     ("redacted_datasets", "redacted sends are not implemented"),
@@ -28,7 +28,6 @@ const NOT_WRITABLE: [(&str, &str); 10] = [
     ("draid", "dRAID is not implemented"),
     ("draid_failure_domains", "dRAID is not implemented"),
     ("raidz_expansion", "RAID-Z is not expanded here"),
-    ("fast_dedup", "deduplication tables are not written"),
     ("dynamic_gang_header", "gang headers of one size only are written"),
     ("physical_rewrite", "rewritten blocks get new births"),
 ];
@@ -148,6 +147,7 @@ mod tests {
             "zilsaxattr",
             "blake3",
             "block_cloning",
+            "fast_dedup",
             "longname",
             "large_microzap",
             "block_cloning_endian",
