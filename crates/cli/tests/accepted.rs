@@ -39,7 +39,6 @@ fn what_has_no_effect_here_is_kept_and_said() {
         ("zfs set nbmand=on tank", "mandatory locks"),
         ("zfs set aclmode=passthrough tank", "NFSv4"),
         ("zfs set aclinherit=passthrough tank", "NFSv4"),
-        ("zpool set dedup_table_quota=1G tank", "deduplication tables are not written"),
         (of_vdev.as_str(), "errors of devices"),
     ] {
         kept(&tank, line, why);

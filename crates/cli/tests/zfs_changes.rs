@@ -439,7 +439,11 @@ fn properties_in_openzfs_words() {
         ("version=4 tank/a", "Can not downgrade; already at version 5"),
         ("atime=maybe tank/a", "'atime' must be one of 'on | off'"),
         ("quota=0 tank/a", "use 'none' to disable quota/refquota"),
-        ("dedup=on tank/a", "deduplication is not supported"),
+        (
+            "dedup=fletcher4,verify tank/a",
+            "'dedup' must be one of 'on | off | verify | sha256[,verify] | sha512[,verify] | skein[,verify] | \
+             edonr,verify | blake3[,verify]'",
+        ),
     ] {
         let name = line.split(' ').nth(1).unwrap();
         assert_eq!(

@@ -1,7 +1,7 @@
 //! What this software can write to.
 //!
 //! A pool may use features that reading understands and writing does not: changing such a pool
-//! would break what the feature promises (a deduplication table would count wrong). Such a pool, or dataset, is
+//! would break what the feature promises. Such a pool, or dataset, is
 //! refused by the feature's name.
 //!
 //! Invariant: what a new pool may have enabled may be in use.
@@ -20,10 +20,6 @@ use std::sync::Arc;
 
 /// What it is used by is refused one by one.
 const BY_DATASET: [&str; 1] = ["encryption"];
-/// Entry of the object directory that stays when there is no deduplication table any more.
-const DEDUP_STATISTICS: &[u8] = b"DDT-statistics";
-/// How the names of the entries of deduplication tables begin.
-const DEDUP: &[u8] = b"DDT-";
 /// The feature of an encrypted dataset.
 const ENCRYPTION: &str = "com.datto:encryption";
 const UNREPLAYED: &str = "an intent log that was not replayed";
@@ -85,11 +81,6 @@ pub(super) fn check_pool(pool: &Pool) -> Result<Logs, EngineError> {
         if !in_use(name) {
             return unsupported(format!("active feature '{name}'"));
         }
-    }
-    // Deduplication is older than feature flags.
-    let table = |name: &[u8]| name.starts_with(DEDUP) && name != DEDUP_STATISTICS;
-    if pool.directory().names()?.iter().any(|name| table(name)) {
-        return unsupported("deduplication".into());
     }
     if pool.space().is_none() {
         return unsupported("a pool whose space maps cannot be read".into());
@@ -289,7 +280,7 @@ mod tests {
                 assert!(in_use(name), "{name}");
             }
         }
-        for name in ["fast_dedup", "draid_failure_domains", "raidz_expansion", "no_such"] {
+        for name in ["draid_failure_domains", "raidz_expansion", "no_such"] {
             assert!(!in_use(name), "{name}");
         }
     }

@@ -188,7 +188,7 @@ fn sync_labels(disk: &Disk, update: &LabelUpdate<'_>) -> Result<(), VdevError> {
 /// Tells datasets what cloned blocks save, if there are some.
 pub(super) fn tell_savings(view: &Pool, disk: &Disk) {
     if view.features().is_active("block_cloning") {
-        let clone_saved = view.savings().clone_saved;
+        let clone_saved = view.clone_saved();
         view.dsl().set_pool_space(PoolSpace { clone_saved, ..pool_space(disk) });
     }
 }
@@ -207,6 +207,7 @@ pub(super) fn pool_space(disk: &Disk) -> PoolSpace {
         embedded_log: sum(Class::EmbeddedLog, &|g| g.space()),
         special_allocated: sum(Class::Special, &|g| g.allocated())
             .saturating_add(sum(Class::Dedup, &|g| g.allocated())),
+        dedup_saved: disk.dedup.saved(),
         checkpoint: disk.allocator.kept(),
         ..PoolSpace::default()
     }

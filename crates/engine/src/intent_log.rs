@@ -236,6 +236,7 @@ impl SyncContext<'_> {
             abilities: self.abilities,
             pass: 1,
             log: None,
+            dedup: None,
             born: Some(&self.born),
             early: None,
         };

@@ -45,6 +45,7 @@
 //! | `condense` | livelists, condensed in the background |
 //! | `scan` | scrub and resilver |
 //! | `accounting` | what users, groups and projects use |
+//! | `dedup` | the tables of deduplicated blocks |
 //! | `policy` | how blocks are written |
 //! | [`open`] | importing for writing |
 //! | `create_pool` | a new pool (`spa_create`) |
@@ -109,6 +110,7 @@ mod condense;
 pub mod create;
 mod create_pool;
 mod datasets;
+mod dedup;
 mod diagnose;
 mod errlog;
 mod expand;
@@ -143,6 +145,7 @@ mod zil;
 
 pub use capable::unreplayed;
 pub use create_pool::CreateRequest;
+pub use dedup::Prune;
 pub use figures::TxgFigures;
 use intent_log::Unreplayed;
 pub use intent_log::progress::LogProgress;
@@ -174,6 +177,7 @@ use cenote_vdev::stats::Latencies;
 use cenote_vdev::{Alarm, VdevTree};
 use condense::Condenser;
 use datasets::{Datasets, Entered};
+use dedup::Dedup;
 use figures::{Figure, History};
 use freeze::Frozen;
 use mmp::Mmp;
@@ -238,6 +242,8 @@ pub(crate) struct Disk {
     pub allocator: Arc<Allocator>,
     pub loader: Arc<Loader>,
     pub writer: Writer,
+    /// Tables of deduplicated blocks.
+    pub dedup: Arc<Dedup>,
     pub outside: Outside,
     /// Vdevs that the group that is being written adds.
     pub added: Mutex<Vec<(Class, VdevInfo)>>,

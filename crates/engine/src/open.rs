@@ -14,6 +14,7 @@ use super::checkpoint::{self, write_rewound};
 use super::commit::{pool_space, tell_savings};
 use super::condense::Condenser;
 use super::datasets::Datasets;
+use super::dedup::Dedup;
 use super::figures::History;
 use super::freeze::Frozen;
 use super::intent_log::{ReadLogs, read_logs};
@@ -242,7 +243,13 @@ impl Disk {
             .map_err(|e| EngineError::Unsupported(e.to_string()))?;
         allocator.preload();
         allocator.load_all_if_told();
+        let dedup = match space {
+            Some(_) => Dedup::open(store, core.mos.synced())?,
+            None => Dedup::new(store),
+        };
+        let dedup = Arc::new(dedup);
         let writer = Writer::new(store.clone(), allocator.clone(), store.clone());
+        let writer = writer.with_tables(dedup.clone());
         if let Some(evacuation) = core.maps.evacuation() {
             allocator.passivate(evacuation.vdev);
             writer.set_removing(Some(copied(evacuation)));
@@ -250,7 +257,19 @@ impl Disk {
         let (added, grown, removed) = Default::default();
         let (store, outside) = (store.clone(), options.outside.clone());
         let (frozen, mmp) = (Frozen::default(), Arc::<Mmp>::default());
-        Ok(Disk { store, allocator, loader, writer, outside, added, grown, removed, frozen, mmp })
+        Ok(Disk {
+            store,
+            allocator,
+            loader,
+            writer,
+            dedup,
+            outside,
+            added,
+            grown,
+            removed,
+            frozen,
+            mmp,
+        })
     }
 }
 

@@ -6,14 +6,18 @@
 //! everything. Large blocks of data follow the dataset's properties.
 
 use super::space::deflated;
+use super::tunables;
 use super::zil::Early;
+use cenote_dmu::object::SPILL_BLKID;
 use cenote_dmu::write::{BlockSink, NewBlock, Result, WriteError};
 use cenote_dsl::{Dataset, Dsl};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::checksum::Checksum;
 use cenote_format::compress::{Compression, LEVEL_DEFAULT};
 use cenote_format::dmu::DmuType;
+use cenote_pool::ddt::CHECKSUMS;
 use cenote_store::alloc::{Class, MAX_COPIES};
+use cenote_store::write::dedup::Dedup;
 use cenote_store::write::{WriteProps, WriteRequest, Writer, is_strong};
 use cenote_vdev::VdevTree;
 use cenote_vdev::traffic::Content;
@@ -42,6 +46,8 @@ pub(crate) struct Policy {
     pub redundant: Redundant,
     /// `special_small_blocks`: data blocks of up to so many bytes are for the special class.
     pub small_blocks: u64,
+    /// `dedup`: the checksum function that names blocks of data, and whether equal names are enough.
+    pub dedup: Option<(Checksum, Dedup)>,
     /// `logbias=throughput`: blocks that are committed are written for good.
     pub throughput: bool,
 }
@@ -67,6 +73,7 @@ impl Policy {
             copies: MAX_COPIES,
             redundant: Redundant::All,
             small_blocks: 0,
+            dedup: None,
             throughput: false,
         }
     }
@@ -98,13 +105,14 @@ impl Policy {
                 _ => Redundant::All,
             },
             small_blocks: get("special_small_blocks")?.parse().unwrap_or(0),
+            dedup: dedup_named(&get("dedup")?),
             throughput: get("logbias")? == "throughput",
         })
     }
 
     /// Whether a block that is what is there already need not be written.
     pub fn finds_same(&self) -> bool {
-        is_strong(self.checksum) && self.compression != Compression::Off
+        self.dedup.is_none() && is_strong(self.checksum) && self.compression != Compression::Off
     }
 
     pub fn props(&self, block: &NewBlock, abilities: Abilities) -> WriteProps {
@@ -128,6 +136,11 @@ impl Policy {
             }
             other => other,
         };
+        let spill = block.at.blkid == SPILL_BLKID;
+        let (checksum, dedup) = match self.dedup.filter(|_| !metadata && !spill) {
+            Some((checksum, dedup)) => (checksum, dedup),
+            None => (checksum, Dedup::Off),
+        };
         let copies = (self.copies + usize::from(self.doubles(block, metadata))).min(MAX_COPIES);
         let fills = matches!(block.kind, DmuType::DNODE | DmuType::OBJSET);
         WriteProps {
@@ -143,8 +156,9 @@ impl Policy {
             fill: block.fill,
             embed: abilities.embed && block.level == 0 && !fills,
             hole_birth: abilities.hole_birth,
-            nopwrite: !metadata && !block.forced,
+            nopwrite: !metadata && !block.forced && dedup == Dedup::Off,
             keeps_birth: block.keeps_birth,
+            dedup,
             content: if metadata { Content::Metadata } else { Content::Data },
             key: None,
         }
@@ -196,6 +210,21 @@ fn checksum_named(name: &str) -> Checksum {
     }
 }
 
+/// What a value of the property `dedup` means (`zio_checksum_dedup_select`).
+fn dedup_named(value: &str) -> Option<(Checksum, Dedup)> {
+    let (name, verify) = match value.split_once(',') {
+        Some((name, "verify")) => (name, true),
+        _ => (value, value == "verify"),
+    };
+    let checksum = match name {
+        "on" | "verify" => Checksum::Sha256,
+        name => checksum_named(name),
+    };
+    // Names by a weaker function may be equal by chance.
+    let dedup = if verify || !checksum.is_dedup() { Dedup::Verify } else { Dedup::On };
+    CHECKSUMS.contains(&checksum).then_some((checksum, dedup))
+}
+
 /// The compression function and level that a value of the property `compression` names.
 fn compression_named(name: &str) -> (Compression, u8) {
     let default = |kind| (kind, LEVEL_DEFAULT);
@@ -243,6 +272,8 @@ pub(crate) struct Sink<'a> {
     pub pass: u32,
     /// Object of the log space map that is being written.
     pub log: Option<u64>,
+    /// Tables of deduplicated blocks, whose own blocks have a class of vdevs of their own; of the MOS only.
+    pub dedup: Option<&'a super::dedup::Dedup>,
     /// Where to note what is written, for code that may have to take it back.
     pub born: Option<&'a Mutex<Vec<BlockPointer>>>,
     /// What of the object set was written already.
@@ -257,7 +288,22 @@ impl Sink<'_> {
                 WriteProps { content: Content::LogSpaceMap, ..props }
             }
             DmuType::SPACE_MAP => WriteProps { content: Content::SpaceMap, ..props },
+            DmuType::DDT_ZAP => WriteProps { class: self.class_of_tables(), ..props },
+            _ if self.dedup.is_some_and(|dedup| dedup.is_log(block.at.object)) => {
+                WriteProps { class: self.class_of_tables(), ..props }
+            }
             _ => props,
+        }
+    }
+}
+
+impl Sink<'_> {
+    /// Where the blocks of deduplication tables go (`spa_preferred_class`).
+    fn class_of_tables(&self) -> Class {
+        let alone = self.writer.allocator().figures(Class::Dedup).space > 0;
+        match alone || tunables::DDT_DATA_IS_SPECIAL.is_on() {
+            true => Class::Dedup,
+            false => Class::Normal,
         }
     }
 }
@@ -333,6 +379,17 @@ mod tests {
                 [more, more, copies]
             );
         }
+    }
+
+    #[test]
+    fn names_of_deduplication() {
+        let named = dedup_named;
+        assert_eq!(named("off"), None);
+        assert_eq!(named("on"), Some((Checksum::Sha256, Dedup::On)));
+        assert_eq!(named("verify"), Some((Checksum::Sha256, Dedup::Verify)));
+        assert_eq!(named("blake3"), Some((Checksum::Blake3, Dedup::On)));
+        assert_eq!(named("skein,verify"), Some((Checksum::Skein, Dedup::Verify)));
+        assert_eq!(named("edonr,verify"), Some((Checksum::Edonr, Dedup::Verify)));
     }
 
     #[test]

@@ -9,6 +9,7 @@
 mod datasets;
 
 use super::checkpoint::must_wait;
+use super::dedup::{FAST_DEDUP, Group};
 use super::figures::Recorder;
 use super::policy::{Abilities, Policy, Sink};
 use super::removal::note_spared;
@@ -18,6 +19,7 @@ use crate::space_write::map::feature_uses;
 use crate::space_write::mappings::Shorter;
 use crate::space_write::{SpaceMaps, write_dtls};
 use crate::tunables;
+use cenote_dmu::ObjectSet;
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::outside::Outside;
 use cenote_dmu::write::{BlockSink, OpenObjectSet, Synced, WriteError};
@@ -36,6 +38,7 @@ use cenote_pool::config;
 use cenote_pool::config_write::{self, PoolConfig};
 use cenote_pool::indirect::Mapping;
 use cenote_store::Bookmark;
+use cenote_store::alloc::Class;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -123,6 +126,7 @@ impl Core {
         recorder.quiesced(&group);
         shared.history.writing(recorder.so_far());
         let abilities = self.pending_features()?;
+        self.begin_dedup(shared, txg)?;
         if !first.is_empty() {
             // One may begin, or end, what is kept of all that the group frees.
             let usable = shared.view().dsl().usable_space()?;
@@ -324,6 +328,9 @@ impl Core {
             } else {
                 self.defer(disk, txg, &frees)?;
             }
+            if pass == 1 {
+                self.sync_dedup(disk, txg)?;
+            }
             let renewed = self.sync_space(disk, txg, pass, recorder)?;
             if renewed || self.config.refresh_features(&mut self.mos)? {
                 (self.config_dirty, written) = (true, false);
@@ -350,8 +357,8 @@ impl Core {
             let (writer, tree) = (&disk.writer, &**tree);
             let log = self.maps.log_of(txg);
             let born = None;
-            let sink =
-                Sink { writer, tree, policy: &policy, abilities, pass, log, born, early: None };
+            let (policy, dedup, early) = (&policy, Some(&*disk.dedup), None);
+            let sink = Sink { writer, tree, policy, abilities, pass, log, dedup, born, early };
             let synced = self.mos.sync(txg, &sink as &dyn BlockSink)?;
             self.frees.extend(&synced.killed);
             recorder.pass(disk);
@@ -425,7 +432,25 @@ impl Core {
         pool::charge_mos(&mut tx, &synced)
     }
 
-    /// Those of freed blocks that nobody has any more, since none is a clone of them.
+    /// Tells the deduplication tables which group is written.
+    fn begin_dedup(&mut self, shared: &Shared, txg: u64) -> Result<()> {
+        let base = self.mos.synced().clone();
+        let fast = feature_uses(&mut self.mos, FAST_DEDUP)?.is_some();
+        let over_quota = is_over_quota(shared, &base)?;
+        shared.disk.dedup.begin(Group { txg, base, over_quota, fast });
+        Ok(())
+    }
+
+    /// Writes the deduplication tables, and frees the blocks that lost their last reference.
+    fn sync_dedup(&mut self, disk: &Disk, txg: u64) -> Result<()> {
+        let sizes = |bp: &BlockPointer| space::sizes(&disk.tree(), bp);
+        let mut tx = Tx::new(&mut self.mos, txg, &disk.outside, &sizes);
+        let freed = disk.dedup.sync(&mut tx, &disk.outside.clock)?;
+        let free = references::release(&mut tx, freed)?;
+        free_now(disk, txg, &free)
+    }
+
+    /// Those of freed blocks that nobody has any more: no deduplication table counts them, and none is a clone of them.
     fn release(
         &mut self,
         disk: &Disk,
@@ -434,6 +459,11 @@ impl Core {
     ) -> Result<Vec<BlockPointer>> {
         let sizes = |bp: &BlockPointer| space::sizes(&disk.tree(), bp);
         let mut tx = Tx::new(&mut self.mos, txg, &disk.outside, &sizes);
+        let (blocks, unreadable) = disk.dedup.release(blocks);
+        if !unreadable.is_empty() {
+            let used = unreadable.iter().map(|bp| sizes(bp).used).fold(0, u64::saturating_add);
+            pool::charge_leak(&mut tx, Sizes { used, ..Sizes::default() })?;
+        }
         references::release(&mut tx, blocks)
     }
 
@@ -494,6 +524,31 @@ fn free_destroyed(shared: &Shared, tx: &mut Tx<'_>) -> Result<bool> {
     let more =
         tx.unless_unreadable("what was destroyed is not freed", |tx| destroy_step(tx, budget))?;
     Ok(more.unwrap_or(false))
+}
+
+/// Whether deduplication tables get no more entries (`ddt_over_quota`).
+fn is_over_quota(shared: &Shared, base: &Arc<ObjectSet>) -> Result<bool> {
+    const AUTO: u64 = u64::MAX;
+    let disk = &shared.disk;
+    match shared.view().dedup_table_quota() {
+        0 => Ok(false),
+        AUTO => {
+            let full = |class: Class| {
+                let figures = disk.allocator.figures(class);
+                (figures.space > 0).then(|| is_nearly_full(figures.allocated, figures.space))
+            };
+            let special = || tunables::DDT_DATA_IS_SPECIAL.is_on().then(|| full(Class::Special));
+            Ok(full(Class::Dedup).or_else(|| special().flatten()).unwrap_or(false))
+        }
+        quota => Ok(disk.dedup.size(base)? > quota),
+    }
+}
+
+/// Whether vdevs for tables have no room for more (`ddt_special_over_quota`): 85 % are in use, and less than 8 GiB are left.
+fn is_nearly_full(allocated: u64, space: u64) -> bool {
+    const LEFT: u64 = 8 << 30;
+    let limit = (space / 100 * 85).max(space.saturating_sub(LEFT));
+    allocated >= limit
 }
 
 /// Waits for all blocks that are being written.

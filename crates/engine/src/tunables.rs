@@ -27,6 +27,30 @@ declare_tunables! {
         "Bytes of an obsolete space map from which on the mapping of its removed vdev is made shorter";
     CONDENSE_MIN_MAPPING_BYTES "zfs_condense_min_mapping_bytes" Now Bytes 131_072 ANY,
         "Bytes of a mapping of a removed vdev up to which a share that is obsolete does not count";
+    DDT_DATA_IS_SPECIAL "zfs_ddt_data_is_special" Now Switch 1 SWITCH,
+        "Whether deduplication tables go to special vdevs, where there are no vdevs for them alone";
+    DDT_PRUNES_PER_TXG "zfs_ddt_prunes_per_txg" Now Count 50_000 SOME,
+        "Entries of deduplication tables that zpool ddtprune takes out in a transaction group";
+    DEDUP_LOG_CAP "zfs_dedup_log_cap" Now Count 4_294_967_295 SOME,
+        "Entries in the logs of a deduplication table beyond which more is flushed";
+    DEDUP_LOG_FLUSH_ENTRIES_MAX "zfs_dedup_log_flush_entries_max" Now Count 4_294_967_295 SOME,
+        "Most entries of a deduplication table's log that a transaction group flushes";
+    DEDUP_LOG_FLUSH_ENTRIES_MIN "zfs_dedup_log_flush_entries_min" Now Count 200 ANY,
+        "Least entries of a deduplication table's log that a transaction group flushes";
+    DEDUP_LOG_FLUSH_FLOW_RATE_TXGS "zfs_dedup_log_flush_flow_rate_txgs" Now Count 10 SOME,
+        "Transaction groups over which the rates of a deduplication table's log are averaged";
+    DEDUP_LOG_FLUSH_MIN_TIME_MS "zfs_dedup_log_flush_min_time_ms" Now Milliseconds 1000 ANY,
+        "How long a transaction group flushes a deduplication table's log at least, if there is so much";
+    DEDUP_LOG_FLUSH_TXGS "zfs_dedup_log_flush_txgs" Now Count 100 SOME,
+        "Transaction groups in which all of a deduplication table's log is flushed";
+    DEDUP_LOG_HARD_CAP "zfs_dedup_log_hard_cap" Now Switch 0 SWITCH,
+        "Whether what is beyond zfs_dedup_log_cap is flushed however long it takes";
+    DEDUP_LOG_MEM_MAX "zfs_dedup_log_mem_max" Now Bytes 0 ANY,
+        "Memory for the logs of a deduplication table; 0: zfs_dedup_log_mem_max_percent says how much";
+    DEDUP_LOG_MEM_MAX_PERCENT "zfs_dedup_log_mem_max_percent" Now Percent 1 (0, 100),
+        "Share of the memory for the logs of a deduplication table";
+    DEDUP_LOG_TXG_MAX "zfs_dedup_log_txg_max" Now Count 8 SOME,
+        "Transaction groups after which the log of a deduplication table begins to be flushed";
     DELAY_MIN_DIRTY_PERCENT "zfs_delay_min_dirty_percent" Now Percent 60 (0, 100),
         "Share of the most dirty data from which on changes are delayed";
     DELAY_SCALE "zfs_delay_scale" Now Nanoseconds 500_000 SOME,
@@ -123,6 +147,15 @@ declare_tunables! {
         "Most that one commit writes to an intent log as urgent; the rest is written like a transaction group";
     ZVOL_IMMEDIATE_WRITE_SZ "zvol_immediate_write_sz" Now Bytes 32_768 ANY,
         "The same as zfs_immediate_write_sz, for volumes";
+}
+
+/// Memory for the logs of a deduplication table: at least 1 MiB.
+pub(crate) fn dedup_log_mem_max() -> u64 {
+    let bytes = match DEDUP_LOG_MEM_MAX.get() {
+        0 => physical_memory().unwrap_or(0) / 100 * DEDUP_LOG_MEM_MAX_PERCENT.get(),
+        bytes => bytes,
+    };
+    bytes.max(1 << 20)
 }
 
 /// All tunables of all floors, by name.

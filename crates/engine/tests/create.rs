@@ -241,6 +241,7 @@ fn the_default_features_are_those_of_openzfs() {
         "blake3",
         "block_cloning",
         "block_cloning_endian",
+        "fast_dedup",
         "large_microzap",
         "longname",
         "zilsaxattr",

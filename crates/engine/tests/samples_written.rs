@@ -143,15 +143,6 @@ macro_rules! written {
 }
 
 written! {
-    basic bclone clones compat21 dr1 fraglogsm fragnolog hole ldnode legacyd mir3 removal rz1 rz2
-    rz3 special streams
-}
-
-#[test]
-fn refused_by_name() {
-    for (name, why) in [("dedup", "fast_dedup"), ("dedupold", "deduplication")] {
-        let temp = cenote_testpools::copy(name);
-        let refused = import(&temp).err().unwrap_or_else(|| panic!("{name} is written to"));
-        assert!(refused.to_string().contains(why), "{name}: {refused}");
-    }
+    basic bclone clones compat21 dedup deduplog dedupold dr1 fraglogsm fragnolog hole ldnode legacyd mir3 removal rz1
+    rz2 rz3 special streams
 }

@@ -276,6 +276,15 @@ impl Pool {
         })
     }
 
+    /// Bytes that block cloning saves; the deduplication tables are not read for it.
+    pub fn clone_saved(&self) -> u64 {
+        let vdevs = self.store().vdevs().root().children().len() as u64;
+        let tables = brt::load(self.mos(), vdevs)
+            .inspect_err(|e| tracing::warn!(pool = self.name, "savings are not known: {e}"))
+            .unwrap_or_default();
+        tables.iter().map(|table| table.saved).fold(0, u64::saturating_add)
+    }
+
     /// Whether nothing can be changed: it was imported read-only.
     pub fn readonly(&self) -> bool {
         self.readonly

@@ -123,6 +123,12 @@ impl Pool {
         }
     }
 
+    /// Bytes that the deduplication tables may take on disk; 0: any number; `u64::MAX`: as many as vdevs for them
+    /// have room for.
+    pub fn dedup_table_quota(&self) -> u64 {
+        self.number_setting("dedup_table_quota", u64::MAX).0
+    }
+
     /// One property as `zpool get` shows it; `None` for an unknown name (`spa_prop_get`).
     pub fn get(&self, name: &str) -> Option<PropValue> {
         if let Some(feature) = name.strip_prefix("feature@") {
@@ -180,11 +186,13 @@ impl Pool {
                 let (n, source) = self.number_setting("ashift", 0);
                 plain(n, source)
             }
-            "dedup_table_quota" => match self.number_setting(name, u64::MAX) {
-                (u64::MAX, source) => plain("auto", source),
-                (0, source) => PropValue { exact: "0".into(), human: "none".into(), source },
-                (n, source) => PropValue { exact: n.to_string(), human: nicenum(n), source },
-            },
+            "dedup_table_quota" => {
+                match (self.dedup_table_quota(), self.number_setting(name, u64::MAX).1) {
+                    (u64::MAX, source) => plain("auto", source),
+                    (0, source) => PropValue { exact: "0".into(), human: "none".into(), source },
+                    (n, source) => PropValue { exact: n.to_string(), human: nicenum(n), source },
+                }
+            }
             "last_scrubbed_txg" => {
                 let txg = self.directory().u64("last_scrubbed_txg").ok()?;
                 plain(txg.unwrap_or(0), Source::None)

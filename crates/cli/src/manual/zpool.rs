@@ -113,6 +113,15 @@ pub const PAGES: &[Page] = &[
         ],
     },
     Page {
+        command: "prefetch",
+        about: "read tables of a pool into the cache",
+        text: "Reads the tables of deduplicated and of cloned blocks, so that writes and frees after an import do not wait for \
+               them one block at a time.",
+        operands: "<pool>",
+        options: &[takes("-t", "<type>", "Only these: ddt, the tables of deduplication, or brt, those of cloned blocks")],
+        examples: &[("zpool prefetch -t ddt tank", "Read the tables of deduplication.")],
+    },
+    Page {
         command: "list",
         about: "list pools with their sizes",
         text: "Prints a line for each pool, or for those that are named. With an interval in seconds it prints again and again, as \
@@ -448,6 +457,19 @@ pub const PAGES: &[Page] = &[
             flag("-w", "Wait until it is done"),
         ],
         examples: &[("zpool trim -w tank", "Give back the free space of tank, and wait for that.")],
+    },
+    Page {
+        command: "ddtprune",
+        about: "take old entries out of the tables of deduplication",
+        text: "Takes entries of blocks that are referenced once out of the tables of deduplication, which makes them smaller. The \
+               blocks stay; what is written later and equals one of them is stored once more. Only tables of the feature \
+               fast_dedup know how old an entry is.",
+        operands: "<pool>",
+        options: &[
+            takes("-d", "<days>", "Entries that were not changed for so many days"),
+            takes("-p", "<percent>", "The oldest entries, about so many of a hundred"),
+        ],
+        examples: &[("zpool ddtprune -d 90 tank", "Take out what was not changed in 90 days.")],
     },
     Page {
         command: "wait",

@@ -15,7 +15,7 @@ use crate::zfs::change::tell_kept;
 use crate::zfs::properties as fs_properties;
 use crate::zpool::import::arc_bytes;
 use crate::zpool::layout;
-use crate::zpool::properties::{find, refuse_unsupported, tell_kept_of_pool};
+use crate::zpool::properties::{find, refuse_unsupported};
 use crate::zpool::select::check_new;
 use cenote_admin::contents::Files;
 use cenote_command::outcome::{Outcome, Stop, fail, given_twice, plain, usage};
@@ -263,7 +263,6 @@ fn make(request: &Request, spec: CreateSpec<'_>, ctx: &mut Context) -> Outcome {
     }
     cachefile::update(&ctx.pools);
     tell_kept(&request.root_props, ctx);
-    changes.iter().for_each(|change| tell_kept_of_pool(change, ctx));
     let pool = imported.pool();
     let root = match pool.dsl().root() {
         Ok(root) => root,

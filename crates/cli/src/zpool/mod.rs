@@ -48,6 +48,7 @@ pub mod select;
 pub mod set;
 pub mod status;
 pub mod sync;
+mod tables;
 pub mod upgrade;
 mod usage;
 pub mod vdev_json;
@@ -71,7 +72,7 @@ const TOOL: Tool = Tool {
         row("labelclear", Runs::Pools(labelclear::run), usage::LABELCLEAR),
         None,
         row("checkpoint", Runs::Pools(checkpoint::run), usage::CHECKPOINT),
-        row("prefetch", Runs::Missing, usage::PREFETCH),
+        row("prefetch", Runs::Pools(tables::prefetch), usage::PREFETCH),
         None,
         row("list", Runs::Looks(list::run), usage::LIST),
         row("iostat", Runs::Looks(iostat::run), usage::IOSTAT),
@@ -108,7 +109,7 @@ const TOOL: Tool = Tool {
         None,
         row("wait", Runs::Pools(wait::run), usage::WAIT),
         None,
-        row("ddtprune", Runs::Missing, usage::DDTPRUNE),
+        row("ddtprune", Runs::Pools(tables::prune), usage::DDTPRUNE),
     ],
     hidden: &[Command { name: "freeze", runs: Runs::Pools(freeze::run), usage: usage::FREEZE }],
     canonical: |name| if name.contains('=') { "set" } else { name },

@@ -4,10 +4,8 @@
 //! what values its usage line names. Features (`feature@...`) and user properties are not in the table.
 //!
 //! Values of properties are computed by [`cenote_pool`]. Here is also what cannot be given its meaning: such values
-//! are refused by name ([`refuse_unsupported`]), and properties that are only kept are said to have no effect
-//! ([`tell_kept_of_pool`]).
+//! are refused by name ([`refuse_unsupported`]).
 
-use crate::context::Context;
 use crate::table::Column;
 use cenote_command::outcome::{Stop, usage};
 use cenote_dsl::props::is_user;
@@ -195,17 +193,6 @@ pub fn refuse_unsupported(change: &PropChange) -> Result<(), String> {
         PropChange::Memory("tname", _) => unsupported("tname"),
         _ => Ok(()),
     }
-}
-
-/// Says if a property that was set is kept and has no effect here.
-pub fn tell_kept_of_pool(change: &PropChange, ctx: &mut Context) {
-    let (what, why) = match change {
-        PropChange::Number("dedup_table_quota", _) => {
-            ("dedup_table_quota", "deduplication tables are not written")
-        }
-        _ => return,
-    };
-    ctx.complain(format_args!("warning: property '{what}' is kept, but has no effect: {why}"));
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use crate::cachefile::{self, Setting};
 use crate::context::Context;
 use crate::pools::{Imported, reason};
 use crate::zpool::get::ROOT;
-use crate::zpool::properties::{refuse_unsupported, tell_kept_of_pool};
+use crate::zpool::properties::refuse_unsupported;
 use crate::zpool::select::{IN_THIS_POOL, find_vdev, kind, open};
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_dsl::DatasetKind;
@@ -58,8 +58,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         return Ok(0);
     }
     check_compatibility(&imported, property, value, ctx)?;
-    let change = set(&imported, property, value)?;
-    tell_kept_of_pool(&change, ctx);
+    set(&imported, property, value)?;
     ctx.changed(&imported);
     cachefile::update(&ctx.pools);
     Ok(0)

@@ -191,7 +191,6 @@ fn value_of(property: &Property, text: &str, on: On<'_>) -> Result<NewValue> {
         "keylocation" if text != "none" => {
             return wrong("keylocation must be 'none' for unencrypted datasets");
         }
-        "dedup" if text != "off" => return unsupported("deduplication"),
         "context" | "fscontext" | "defcontext" | "rootcontext" if text != "none" => {
             return unsupported(&format!("'{name}'"));
         }
@@ -294,6 +293,7 @@ fn complete_names(settings: &mut Vec<Setting>) -> Result<()> {
 /// The feature that a value needs to be enabled; `None` if it needs no feature.
 pub fn feature_for(setting: &Setting) -> Option<&'static str> {
     const COMPRESSION_KINDS: u64 = 0x7f;
+    const CHECKSUM_KINDS: u64 = 0xff;
     const OLD_MAX_BLOCK: u64 = 128 << 10;
     match (setting.name.as_str(), setting.as_number()?) {
         ("compression", n) => match n & COMPRESSION_KINDS {
@@ -305,6 +305,13 @@ pub fn feature_for(setting: &Setting) -> Option<&'static str> {
         ("checksum", 12) => Some("org.illumos:skein"),
         ("checksum", 13) => Some("org.illumos:edonr"),
         ("checksum", 14) => Some("org.openzfs:blake3"),
+        ("dedup", n) => match n & CHECKSUM_KINDS {
+            11 => Some("org.illumos:sha512"),
+            12 => Some("org.illumos:skein"),
+            13 => Some("org.illumos:edonr"),
+            14 => Some("org.openzfs:blake3"),
+            _ => None,
+        },
         ("recordsize" | "volblocksize", n) if n > OLD_MAX_BLOCK => {
             Some("org.open-zfs:large_blocks")
         }

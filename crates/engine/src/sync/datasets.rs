@@ -57,8 +57,9 @@ impl Part<'_> {
     fn write(&mut self, disk: &Disk, txg: u64, abilities: Abilities) {
         let tree = disk.tree();
         let (writer, tree, policy) = (&disk.writer, &**tree, &self.policy);
-        let (pass, log, born, early) = (1, None, None, self.early.as_deref());
-        let sink = Sink { writer, tree, policy, abilities, pass, log, born, early };
+        let (pass, log, dedup, born) = (1, None, None, None);
+        let early = self.early.as_deref();
+        let sink = Sink { writer, tree, policy, abilities, pass, log, dedup, born, early };
         let (set, counted) = (&mut *self.set, self.counted);
         let write = || Store::vouch(|| accounting::write(set, txg, &sink, counted));
         // The sync thread is told, whatever thread this is.
@@ -155,7 +156,9 @@ impl Core {
         part: &mut Part<'_>,
     ) -> Result<Option<Synced>> {
         let Some(written) = part.written.take() else { return Ok(None) };
-        let (synced, tree) = (written?, shared.disk.tree());
+        let (mut synced, tree) = (written?, shared.disk.tree());
+        // What no deduplication table counts is for the block reference tables.
+        synced.cloned = shared.disk.dedup.add_references(&synced.cloned);
         let charge = |tx: &mut Tx<'_>| accounting::charge(tx, part.id, &synced, &tree);
         self.with_tx(shared, view, txg, charge)?;
         Ok(Some(synced))

@@ -27,6 +27,7 @@ use cenote_dmu::write::NewBlock;
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
 use cenote_store::Bookmark;
+use cenote_store::write::dedup::Dedup;
 use cenote_store::write::{WriteProps, WriteRequest, Writer};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
@@ -118,7 +119,7 @@ impl Early {
         };
         let props = how.policy.props(&block, how.abilities);
         let request = WriteRequest {
-            props: WriteProps { embed: false, ..props },
+            props: WriteProps { embed: false, dedup: Dedup::Off, ..props },
             data: block.data,
             at,
             previous,

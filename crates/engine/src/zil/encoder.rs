@@ -72,7 +72,9 @@ impl Indirect {
         };
         let log_vdevs = shared.disk.allocator.figures(Class::Log).space > 0;
         let always = policy.throughput;
-        (always || !log_vdevs).then_some((Indirect { always, from }, policy, abilities))
+        // A block that is written early is in no deduplication table.
+        let early = policy.dedup.is_none() && (always || !log_vdevs);
+        early.then_some((Indirect { always, from }, policy, abilities))
     }
 
     /// Whether a write of so many bytes to a block of this size does. One that is a small part of its block

@@ -20,14 +20,13 @@ const NOT_BY_DEFAULT: [&str; 2] = ["head_errlog", "vdev_zaps_v2"];
 
 /// Features that pools can have, but this program cannot write, and why. `docs/features.md` is this list
 /// for people.
-const NOT_WRITABLE: [(&str, &str); 8] = [
+const NOT_WRITABLE: [(&str, &str); 7] = [
     ("encryption", "encrypted datasets are read, and not written yet"),
     ("redaction_bookmarks", "redacted sends are not implemented"),
     ("redacted_datasets", "redacted sends are not implemented"),
     ("redaction_list_spill", "redacted sends are not implemented"),
     ("draid_failure_domains", "dRAID has no failure domains here"),
     ("raidz_expansion", "RAID-Z is not expanded here"),
-    ("fast_dedup", "deduplication tables are not written"),
     ("dynamic_gang_header", "gang headers of one size only are written"),
 ];
 
@@ -146,6 +145,7 @@ mod tests {
             "zilsaxattr",
             "blake3",
             "block_cloning",
+            "fast_dedup",
             "longname",
             "large_microzap",
             "block_cloning_endian",
