@@ -10,7 +10,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use cenote_format::LABEL_START;
 use cenote_format::label::{LABEL_END, LABEL_SIZE};
@@ -277,7 +277,16 @@ fn open_vdev(
     };
     let has_dtl = config.u64("DTL").unwrap_or(0) != 0;
     let dtl = if has_dtl { Dtl::Unread } else { Dtl::Ranges(Vec::new()) };
-    Live::new(Opened { device, state }, dtl)
+    let live = Live::new(Opened { device, state }, dtl);
+    // So another system found it, which does not say that it does not answer.
+    let is_degraded = is_external(config) && flag(config, "degraded");
+    live.too_many_errors.store(is_degraded, Relaxed);
+    live
+}
+
+/// Whether the state that a leaf's config has was asked for from outside.
+fn is_external(config: &NvList) -> bool {
+    config.str("aux_state") == Some("external")
 }
 
 fn raidz_parity(config: &NvList, children: usize) -> Result<u64, VdevError> {
@@ -318,8 +327,7 @@ fn flag(config: &NvList, name: &str) -> bool {
 /// The state of a leaf, as opening and validating it come out.
 fn leaf_state(config: &NvList, guid: u64, above: Above, device: Option<&dyn Device>) -> VdevState {
     // Faults found on another system count only if an administrator asked for them.
-    let external = config.str("aux_state") == Some("external");
-    if external && flag(config, "faulted") {
+    if is_external(config) && flag(config, "faulted") {
         return VdevState::Faulted;
     }
     if flag(config, "offline") {
@@ -341,7 +349,7 @@ fn leaf_state(config: &NvList, guid: u64, above: Above, device: Option<&dyn Devi
     if let Some(aux) = label_fault(device, guid, above) {
         return VdevState::CantOpen(aux);
     }
-    if external && flag(config, "degraded") { VdevState::Degraded } else { VdevState::Healthy }
+    VdevState::Healthy
 }
 
 /// What is wrong with a leaf's labels: whether they say that it is this leaf of this pool.
