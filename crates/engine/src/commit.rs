@@ -125,7 +125,7 @@ impl Core {
         self.config_written |= std::mem::take(&mut self.config_dirty);
         // While it was written another host may have taken the pool.
         disk.mmp.check().map_err(EngineError::Suspended)?;
-        disk.mmp.committed(&uberblock, begun, disk.tree().leaves().len());
+        disk.mmp.committed(&uberblock, begun, &disk.tree());
         self.uberblock = uberblock;
         Ok(after)
     }

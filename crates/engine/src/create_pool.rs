@@ -205,6 +205,7 @@ impl Core {
             datasets: None,
             abilities: features,
             born: Mutex::default(),
+            when_kept: Vec::new(),
         };
         context.create_objset(root_ds, ObjsetType::Zfs, copies, format)?;
         self.frees = context.tx.frees;

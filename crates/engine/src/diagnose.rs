@@ -14,8 +14,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 impl Engine {
-    /// From now on acts by what is found of the pool's devices.
+    /// From now on acts by what is found of the pool's devices. What was found when the pool was last imported counts no more.
     pub fn act_on_errors(self: &Arc<Self>) {
+        let leaves = self.pool().store().vdevs().leaves();
+        leaves.iter().for_each(|leaf| diagnosis::reset(leaf.guid()));
         let engine = Arc::downgrade(self);
         let act = move |guid, verdict| {
             let (engine, found) = (engine.clone(), Instant::now());

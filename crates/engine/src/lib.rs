@@ -701,8 +701,9 @@ fn run(shared: &Arc<Shared>, core: &Mutex<Core>) {
     loop {
         match shared.tx_state.next_work(&interval, looks()) {
             Work::Sync => {}
-            // A device may fail while the pool is only read.
+            // A device may fail while the pool is only read, and may have lost what it is to be given again.
             Work::Look => {
+                shared.look_at_devices();
                 shared.call_spares();
                 continue;
             }

@@ -17,18 +17,25 @@
 //! If no heartbeat and no group was written for as long as the last one promised (`zfs_multihost_fail_intervals` intervals),
 //! another host may have taken the pool by now: the pool is suspended, stays so until it is imported again, and nothing that
 //! is still queued reaches a device ([`VdevTree::fence`](cenote_vdev::VdevTree::fence)). The thread looks for that before each
-//! heartbeat, and the sync thread before and after each uberblock. What was written counts from when its write began, by a
-//! clock that goes on while the system sleeps: so a host that slept or was stopped finds out.
+//! heartbeat, the sync thread before and after each uberblock, and a commit once its blocks are durable. What was written
+//! counts from when its write began, by a clock that goes on while the system sleeps: so a host that slept or was stopped
+//! finds out. Whatever it still had to write reaches no device ([`VdevTree::fence_at`](cenote_vdev::VdevTree::fence_at)).
+//!
+//! An import goes on with the heartbeats of its claim ([`cenote_pool::claim`]).
 //!
 //! Invariants: an uberblock in the last slot leads to a group that is on disk. After [`Mmp::stop`] no heartbeat begins. A host
 //! that has been silent for too long stays so.
 
 use super::{EngineError, Shared};
 use crate::tunables::MULTIHOST_FAIL_INTERVALS;
+use cenote_dmu::write::WriteError;
 use cenote_format::label::{LABELS, Uberblock};
 use cenote_pool::Pool;
+use cenote_pool::host;
+pub(super) use cenote_pool::host::since_boot as now;
+use cenote_pool::claim::Claimed;
 use cenote_pool::tunables::MULTIHOST_INTERVAL;
-use cenote_vdev::Vdev;
+use cenote_vdev::{Vdev, VdevTree};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};
@@ -66,6 +73,8 @@ struct Beat {
     last: Duration,
     /// How long the heartbeat or group on disk lets others wait; `None`: for ever.
     promised: Option<Duration>,
+    /// It is the last one of the claim.
+    claimed: bool,
     /// Why the pool may be another host's.
     lost: Option<String>,
     /// Leaves (guids) that a heartbeat is being written to.
@@ -74,13 +83,6 @@ struct Beat {
 
 fn interval() -> Duration {
     Duration::from_millis(MULTIHOST_INTERVAL.get())
-}
-
-/// Time since the system started, sleep included.
-pub(super) fn now() -> Duration {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    Duration::new(seconds, u32::try_from(now.tv_nsec).unwrap_or(0))
 }
 
 /// Intervals without heartbeats that suspend a pool: not a single one (`MMP_MIN_FAIL_INTERVALS`); 0: none do.
@@ -120,25 +122,40 @@ impl Beat {
             return;
         }
         self.last = self.last.max(begun);
-        self.promised = patience();
+        (self.promised, self.claimed) = (patience(), false);
         if !spike {
             let least = interval() / leaves;
             self.delay = ((since + self.delay * 127) / 128).max(least);
         }
     }
 
+    /// How long the pool may be without a heartbeat since the last one; `None`: for ever.
+    fn allowed(&self) -> Option<Duration> {
+        match self.claimed {
+            // That is what the uberblock of the claim says, whatever this host would say.
+            true => self.promised,
+            false => self.promised.max(patience()).filter(|_| self.promised.is_some()),
+        }
+    }
+
+    /// When nothing may be written any more; `None`: at no time.
+    fn ends_at(&self) -> Option<Duration> {
+        let allowed = self.allowed().filter(|_| self.on)?;
+        Some(self.last.saturating_add(allowed))
+    }
+
     /// The uberblock of the next heartbeat.
     fn next(&mut self, seconds: u64) -> Option<Uberblock> {
         let delay = nanoseconds(self.delay);
         let uberblock = self.uberblock.as_mut()?;
-        let sequence = match uberblock.timestamp >= seconds {
-            true => uberblock.mmp_sequence().unwrap_or(0).saturating_add(1),
-            false => 1,
+        let next = host::next_heartbeat(uberblock, seconds);
+        let sequence = next.mmp_sequence().unwrap_or(1);
+        *uberblock = Uberblock {
+            mmp_magic: cenote_format::label::MMP_MAGIC,
+            mmp_delay: delay,
+            mmp_config: packed(sequence),
+            ..next
         };
-        uberblock.timestamp = uberblock.timestamp.max(seconds);
-        uberblock.mmp_magic = cenote_format::label::MMP_MAGIC;
-        uberblock.mmp_delay = delay;
-        uberblock.mmp_config = packed(sequence);
         Some(uberblock.clone())
     }
 }
@@ -156,11 +173,12 @@ impl Mmp {
     }
 
     /// The uberblock of a group is on disk (`mmp_update_uberblock`).
-    pub fn committed(&self, uberblock: &Uberblock, begun: Duration, leaves: usize) {
+    pub fn committed(&self, uberblock: &Uberblock, begun: Duration, tree: &VdevTree) {
         let mut beat = self.beat.lock();
         beat.uberblock = Some(uberblock.clone());
         if beat.on {
-            beat.took(begun, true, count(leaves));
+            beat.took(begun, true, count(tree.leaves().len()));
+            tree.fence_at(beat.ends_at());
         }
     }
 
@@ -170,8 +188,7 @@ impl Mmp {
     /// Why it may not: another host may have taken it.
     pub fn check(&self) -> Result<(), String> {
         let mut beat = self.beat.lock();
-        let silent = now().saturating_sub(beat.last);
-        let allowed = beat.promised.max(patience()).filter(|_| beat.promised.is_some());
+        let (silent, allowed) = (now().saturating_sub(beat.last), beat.allowed());
         if beat.on && beat.lost.is_none() && allowed.is_some_and(|most| silent > most) {
             beat.lost = Some(format!(
                 "multihost writes have not succeeded in {} ms: another system may have imported the pool",
@@ -239,6 +256,8 @@ impl Shared {
         let pool = self.view();
         let on = pool.get("multihost").is_some_and(|set| set.exact == "on");
         let mmp = &self.disk.mmp;
+        let claimed = pool.devices().take_claim();
+        let claimed = claimed.map_err(|lost| EngineError::Suspended(lost.to_string()))?;
         let (was_on, is_on) = {
             let mut beat = mmp.beat.lock();
             let was_on = std::mem::replace(&mut beat.on, on && !self.options.deterministic);
@@ -249,16 +268,25 @@ impl Shared {
             return Ok(false);
         }
         if !is_on {
+            self.disk.tree().fence_at(None);
             mmp.changed.notify_all();
             mmp.join();
             return Ok(true);
         }
         {
-            // As if the last heartbeat had been just now, and in time.
             let mut beat = mmp.beat.lock();
-            beat.last = now();
-            beat.promised = patience();
+            match claimed {
+                // Heartbeats go on where those of the claim end.
+                Some(Claimed { uberblock, last, allowed }) => {
+                    (beat.last, beat.promised, beat.claimed) = (last, Some(allowed), true);
+                    let best = beat.uberblock.iter().chain([&uberblock]);
+                    beat.uberblock = Uberblock::best(best).cloned();
+                }
+                // As if the last heartbeat had been just now, and in time.
+                None => (beat.last, beat.promised) = (now(), patience()),
+            }
             beat.delay = interval() / leaves(&pool);
+            self.disk.tree().fence_at(beat.ends_at());
         }
         let theirs = Arc::downgrade(self);
         let beats = move || {
@@ -272,6 +300,19 @@ impl Shared {
         })?;
         *mmp.thread.lock() = Some(thread);
         Ok(true)
+    }
+}
+
+impl Shared {
+    /// Whether this host still has the pool for itself; else the pool is suspended.
+    ///
+    /// # Errors
+    /// Another host may have taken it.
+    pub fn has_pool(&self) -> Result<(), WriteError> {
+        self.disk.mmp.check().map_err(|why| {
+            self.suspend(&why);
+            WriteError::Suspended(why)
+        })
     }
 }
 
@@ -329,13 +370,16 @@ fn write(shared: Arc<Shared>, leaf: Arc<Vdev>, label: usize, uberblock: &Uberblo
         tracing::debug!("heartbeat: {e}");
     }
     let count = leaves(&shared.view());
-    let (mmp, guid) = (Arc::clone(&shared.disk.mmp), leaf.guid());
-    // The end of the pool waits for this heartbeat: then nothing of the pool is held here.
-    drop((leaf, shared));
+    let (mmp, guid, tree) = (Arc::clone(&shared.disk.mmp), leaf.guid(), shared.disk.tree());
     let mut beat = mmp.beat.lock();
     beat.took(begun, written.is_ok(), count);
-    beat.pending.remove(&guid);
+    if beat.on {
+        tree.fence_at(beat.ends_at());
+    }
     drop(beat);
+    // The end of the pool waits for this heartbeat: then nothing of the pool is held here.
+    drop((leaf, tree, shared));
+    mmp.beat.lock().pending.remove(&guid);
     mmp.changed.notify_all();
 }
 

@@ -58,6 +58,7 @@ impl Engine {
         let devices = DeviceSet::new(candidate, true).opened_by(engine.opener.clone());
         let devices = Arc::new(devices);
         let mut imported = import::import(candidate, &devices, options)?;
+        import::keeps_claim(candidate, &devices)?;
         imported.settle();
         let name = imported.name.clone();
         let pool = Pool::around(Origin::of(candidate, options), imported, devices);
@@ -99,11 +100,13 @@ impl Engine {
             write_rewound(&pool).map_err(gone_back)?;
             (Engine::assemble(pool, core, synced, engine, disk).map_err(gone_back)?, read)
         } else {
+            import::keeps_claim(candidate, pool.devices())?;
             // Heartbeats are written while logs are read, however long that takes, and no group.
             let engine = Engine::assemble(pool, core, synced, engine, disk).map_err(refused)?;
             let read = read(&engine.shared.disk.store)?;
             (engine, read)
         };
+        engine.shared.disk.mmp.check().map_err(|why| refused(EngineError::Suspended(why)))?;
         *engine.shared.unreplayed.lock() = unreplayed;
         let first = engine.first(logs, last, options.checkpoint);
         first.map_err(|e| if options.checkpoint { gone_back(e) } else { refused(e) })?;
@@ -118,8 +121,13 @@ impl Engine {
         engine.tell("pool_import", config::STATE_ACTIVE);
         engine.return_spares();
         engine.resume_scan();
-        // A pool that is being imported cannot be cleared: until here no thread waits for devices that fail.
+        // A pool that is being imported cannot be cleared: until here no thread waits for devices that fail, and what fails fails
+        // the import.
         engine.shared.arm();
+        if let Some(why) = engine.shared.tx_state.failure() {
+            return Err(refused(EngineError::Suspended(why)));
+        }
+        engine.shared.wake_scan();
         engine.shared.wake_evacuation();
         engine.shared.call_spares();
         Ok(engine)
@@ -194,6 +202,8 @@ impl Engine {
         let change = move |context: &mut SyncContext<'_>| {
             // Before anything is allocated.
             let newest = context.claim_intent_logs(claims)?;
+            // Whoever was away in the last group did not get what was logged in the next one either.
+            context.disk.tree().lag_on(last, newest);
             finished.iter().try_for_each(|ds_obj| context.destroy_intent_log(*ds_obj, last))?;
             if !others && !context.has_checkpoint()? {
                 context.free_lost_log_blocks()?;

@@ -9,6 +9,7 @@ use cenote_dsl::write::DslWriteError;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::config;
 use cenote_pool::config_write::{aux, sync_aux};
+use cenote_pool::diagnosis;
 use cenote_pool::reopen::Restore;
 use cenote_vdev::VdevState;
 
@@ -74,6 +75,9 @@ impl Engine {
             let any = pool.restore(leaves, what);
             (pool, any.map_err(|e| EngineError::Unsupported(e.to_string()))?)
         };
+        if what == Restore::Failure {
+            leaves.iter().copied().for_each(diagnosis::reset);
+        }
         self.shared.call_spares();
         let noted = |leaf: &NvList| {
             leaves.contains(&config::number(leaf, "guid"))

@@ -110,9 +110,10 @@ impl Core {
         let deferred = shared.disk.allocator.deferred() > 0;
         let logs = shared.datasets.has_log_blocks(txg);
         let errors = shared.disk.store.has_pending_errors();
+        let missed = shared.disk.tree().has_missed();
         let asked = !quiesced.is_empty() || !first.is_empty() || !tasks.is_empty();
         let goes_on = self.config_dirty || self.destroying || self.discarding;
-        if !asked && !deferred && !logs && !errors && !goes_on {
+        if !asked && !deferred && !logs && !errors && !missed && !goes_on {
             shared.disk.is_sound()?;
             shared.tx_state.synced(txg);
             shared.call_spares();
@@ -170,6 +171,7 @@ impl Core {
         if self.destroying || self.discarding && !shared.disk.tree().has_outage() {
             shared.tx_state.ask_for_more();
         }
+        shared.note_missed();
         shared.settle_later();
         shared.tx_state.synced(txg);
         // From here on what was freed comes back.
@@ -203,6 +205,7 @@ impl Core {
             datasets: Some(&shared.datasets),
             abilities,
             born: Mutex::default(),
+            when_kept: Vec::new(),
         };
         if !tasks.is_empty() {
             // Whatever they do to deadlists.
@@ -477,6 +480,27 @@ impl Core {
         let sizes = |bp: &BlockPointer| space::sizes(&disk.tree(), bp);
         let mut tx = Tx::new(&mut self.mos, txg, &disk.outside, &sizes);
         cenote_dsl::write::bpobj::enqueue(&mut tx, object, blocks)
+    }
+}
+
+impl Shared {
+    /// Looks at devices of a pool that nothing is written to.
+    pub(super) fn look_at_devices(&self) {
+        let tree = self.disk.tree();
+        // Those that did not answer may do so by now.
+        if tree.has_outage()
+            && let Err(error) = tree.recheck()
+        {
+            tracing::warn!(%error, "devices are not looked at anew");
+        }
+        self.note_missed();
+    }
+
+    /// Has a group written, when its time comes, for what leaves lack that no dirty time log has yet.
+    pub(super) fn note_missed(&self) {
+        if self.disk.tree().has_missed() {
+            self.tx_state.note();
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 //!
 //! A task is done whole or not at all. If it refuses, or what it needs cannot be read, all that it
 //! changed is taken back ([`OpenObjectSet::undo_change`]), blocks that it wrote are freed, and the group
-//! goes on without it. Only if something cannot be written ([`DslWriteError::Fatal`]) the group fails.
+//! goes on without it. What is changed in memory besides waits until the change is kept ([`SyncContext::when_kept`]). Only if something cannot be written ([`DslWriteError::Fatal`]) the group fails.
 
 use super::commit::pool_space;
 use super::datasets::Datasets;
@@ -75,7 +75,12 @@ pub struct SyncContext<'a> {
     pub(super) abilities: Abilities,
     /// Blocks that tasks wrote for datasets.
     pub(super) born: Mutex<Vec<BlockPointer>>,
+    /// What the change that is being made does once it is kept.
+    pub(super) when_kept: Vec<WhenKept>,
 }
+
+/// What is done besides the MOS and the config, neither of which undoes it.
+pub(super) type WhenKept = Box<dyn FnOnce() + Send>;
 
 /// How much of the space that is kept back (`spa_get_slop_space`) a change may use
 /// (`zfs_space_check_t`).
@@ -94,6 +99,12 @@ pub enum SpaceCheck {
 const BYTES_PER_BLOCK: u64 = 3 * (16 << 10);
 
 impl SyncContext<'_> {
+    /// Has `then` done once the change that is being made is kept, which may still fail when all else of it is done. So
+    /// what cannot be undone belongs there.
+    pub(super) fn when_kept(&mut self, then: impl FnOnce() + Send + 'static) {
+        self.when_kept.push(Box::new(then));
+    }
+
     /// Whether there is room for a change of `blocks` blocks of the MOS.
     ///
     /// # Errors
@@ -196,13 +207,17 @@ impl SyncContext<'_> {
             Ok(done)
         });
         match &done {
-            Ok(done) if is_done(done) => self.tx.mos.keep_change(),
+            Ok(done) if is_done(done) => {
+                self.tx.mos.keep_change();
+                self.when_kept.drain(..).for_each(|then| then());
+            }
             _ => self.undo(before),
         }
         done
     }
 
     fn undo(&mut self, before: Before) {
+        self.when_kept.clear();
         self.tx.mos.undo_change();
         *self.config = before.config;
         self.config_changed = before.config_changed;

@@ -5,16 +5,19 @@
 
 mod rig;
 
+use cenote_engine::tunables::SCAN_SUSPEND_PROGRESS;
 use cenote_engine::{Engine, EngineOptions, Replayer};
+use cenote_pool::config;
 use cenote_pool::devices::Opener;
 use cenote_pool::status::ReplayStage;
 use cenote_pool::{ImportOptions, discover};
 use cenote_vdev::inject::FaultyDevice;
 use cenote_vdev::{Device, open_device, open_device_rw};
 use cenote_zpl::{Replayed, Settings, Supervisor};
-use rig::{Rig, TIMEOUT, check, fill, open};
+use rig::joining::leaf;
+use rig::{Faulty, Rig, TIMEOUT, check, fill, open};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 struct Watch<'a>(&'a Engine);
 
@@ -114,5 +117,69 @@ fn no_group_comes_before_intent_logs_are_claimed() {
     drop(fs);
     engine.export(false).unwrap();
     drop(engine);
+    rig.judge_blocks();
+}
+
+#[track_caller]
+fn until(done: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !done() {
+        assert!(Instant::now() < end);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A mirror of which one side fails a flush of the last group, which `txg_timeout` is before.
+fn lost_by_a_side(rig: &Rig, faulty: &Faulty, txg_timeout: Duration) -> Arc<Engine> {
+    let options = EngineOptions { txg_timeout: Some(txg_timeout), ..EngineOptions::default() };
+    let engine = rig.create_on("mirror a b", 12, options, faulty);
+    fill(&open(&engine), 0..3, 100_000);
+    engine.sync().unwrap();
+    fill(&open(&engine), 3..5, 100_000);
+    faulty.device(rig, "b").fail_flushes(1);
+    engine.sync().unwrap();
+    engine
+}
+
+/// A device loses what a commit flushes, and all power fails before that is noted: the import finds out by its labels.
+#[test]
+fn what_the_last_commit_lost_is_given_again() {
+    let (rig, faulty) = (Rig::new(64 << 20), Faulty::default());
+    let engine = lost_by_a_side(&rig, &faulty, TIMEOUT);
+    let txg = engine.pool().uberblock().txg;
+    let crashed = rig.copy();
+    drop((engine, faulty, rig));
+    SCAN_SUSPEND_PROGRESS.set(1).unwrap();
+    let engine = import(&crashed, EngineOptions::default());
+    let (a, b) = (leaf(&crashed, &engine, "a"), leaf(&crashed, &engine, "b"));
+    let lacks = |guid| engine.pool().store().vdevs().find(guid).unwrap().missing();
+    assert!(lacks(a).is_empty());
+    assert!(lacks(b).iter().any(|lost| lost.contains(&txg)), "{:?} {txg}", lacks(b));
+    SCAN_SUSPEND_PROGRESS.set(0).unwrap();
+    until(|| lacks(b).is_empty() && !engine.is_scanning());
+    engine.detach(a, None).unwrap();
+    engine.pool().store().drop_caches();
+    check(&open(&engine), 0..5, 100_000);
+    engine.export(false).unwrap();
+    drop(engine);
+    crashed.judge_blocks();
+}
+
+/// The same without a failure of power: it is noted although nothing else is written.
+#[test]
+fn what_a_commit_lost_is_noted() {
+    let (rig, faulty) = (Rig::new(64 << 20), Faulty::default());
+    let engine = lost_by_a_side(&rig, &faulty, Duration::from_millis(100));
+    let b = leaf(&rig, &engine, "b");
+    let is_noted = || {
+        let pool = engine.pool();
+        let root = pool.config().list("vdev_tree").unwrap();
+        config::find(root, b).is_some_and(|leaf| config::number(leaf, "DTL") != 0)
+    };
+    until(is_noted);
+    engine.assess_resilver().unwrap();
+    until(|| !engine.pool().store().vdevs().find(b).unwrap().is_behind());
+    engine.export(false).unwrap();
+    drop((engine, faulty));
     rig.judge_blocks();
 }

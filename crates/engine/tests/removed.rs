@@ -7,11 +7,14 @@
 mod rig;
 
 use cenote_dmu::outside::Chance;
+use cenote_dmu::write::NewObject;
+use cenote_dsl::write::DslWriteError;
 use cenote_engine::change::{NewClone, NewSnapshot};
 use cenote_engine::create::{CreateSpec, SystemDevices, parse, prepare};
 use cenote_engine::{Engine, tunables};
 use cenote_pool::directory::Directory;
-use cenote_pool::indirect::{Condensing, Header};
+use cenote_format::dmu::DmuType;
+use cenote_pool::indirect::{Condensing, Header, Mapping};
 use cenote_pool::{ImportOptions, Pool, discover};
 use cenote_zpl::{FileSystem, Settings};
 use rig::orders::{KINDS, Order};
@@ -227,4 +230,37 @@ fn a_mapping_that_openzfs_was_making_shorter() {
     account(&rig);
     rig.judge();
     openzfs("import\ncheck tank/fs 5 8000000 2\nscrub\nexport\n");
+}
+
+/// How many pieces a mapping may have follows from its object alone.
+#[test]
+fn mappings_are_as_large_as_their_objects() {
+    const MANY: u64 = (1 << 24) + 1;
+    let rig = Rig::new(SIZE);
+    let engine = rig.create("a", 12);
+    let object = engine
+        .sync_task(|context| {
+            let head = |entries: u64| -> Vec<u8> {
+                [MANY * 512, MANY * 512, entries, 0].iter().flat_map(|w| w.to_le_bytes()).collect()
+            };
+            let mut array = |entries| {
+                let new = NewObject::new(DmuType::UINT64_OTHER, 128 << 10);
+                let new = NewObject { bonus_kind: DmuType::UINT64_OTHER, bonus: head(entries), ..new };
+                let object = context.tx.mos.allocate(&new)?;
+                context.tx.mos.write(object, (MANY - 1) * Mapping::ENTRY_SIZE, &[1; 24])?;
+                Ok::<u64, DslWriteError>(object)
+            };
+            Ok([array(MANY)?, array(MANY + (128 << 10))?])
+        })
+        .unwrap();
+    let pool = engine.pool();
+    assert_eq!(Header::load(pool.mos(), object[0]).unwrap().entries, MANY);
+    // Nothing is set aside for pieces that are not there.
+    let hole = Mapping::load(pool.mos(), object[0]).unwrap_err();
+    assert!(hole.to_string().contains("out of order"), "{hole}");
+    let beyond = Header::load(pool.mos(), object[1]).unwrap_err();
+    assert!(beyond.to_string().contains("no room"), "{beyond}");
+    engine.sync_task(move |context| Ok(object.into_iter().try_for_each(|o| context.tx.mos.free(o))?))
+        .unwrap();
+    engine.export(false).unwrap();
 }

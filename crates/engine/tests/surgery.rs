@@ -10,6 +10,7 @@ use cenote_engine::tunables::{FILE_LOGICAL_ASHIFT, FILE_PHYSICAL_ASHIFT, SCAN_SU
 use cenote_engine::{Attach, Engine, EngineError, EngineOptions, TakeOut};
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::config;
+use cenote_vdev::VdevState;
 use parking_lot::{Mutex, MutexGuard};
 use rig::joining::{attach, device, leaf, replace};
 use rig::{Faulty, Rig, check, check_devices, errors, fill, open};
@@ -466,5 +467,79 @@ fn spares_are_returned_after_a_crash() {
     engine.export(false).unwrap();
     drop(engine);
     assert_eq!(label_state(&rig, "s"), config::STATE_SPARE);
+    rig.judge_blocks();
+}
+
+/// A device that is needed did not answer once, and works again. A sector of another one cannot be read: that block is lost, and
+/// the replacement ends all the same.
+#[test]
+fn a_replacement_ends_though_a_device_did_not_answer_once() {
+    let _turn = Turn::take(false);
+    let (rig, devices) = (Rig::new(64 << 20), Faulty::default());
+    let engine = rig.create_on("raidz1 a b c", 12, EngineOptions::default(), &devices);
+    let fs = open(&engine);
+    fill(&fs, 0..4, LEN);
+    engine.sync().unwrap();
+    let ino = fs.lookup(fs.root(), b"file 0").unwrap();
+    let root = engine.pool().dsl().root().unwrap().ds_obj;
+    let block = engine.live(root).unwrap().base().object(ino).unwrap().block_pointer(0, 0).unwrap();
+    let dva = block.dva(0).unwrap();
+    let tree = engine.pool().store().vdevs();
+    let columns = tree.top(0).unwrap().raidz_columns(dva.offset, block.psize()).unwrap();
+    let lost = columns.iter().skip(1).find(|column| column.child == 2).unwrap().clone();
+    drop((fs, tree));
+
+    engine.take_out(leaf(&rig, &engine, "a"), TakeOut::Fault).unwrap();
+    let b = leaf(&rig, &engine, "b");
+    let state = || engine.pool().store().vdevs().find(b).unwrap().state();
+    devices.device(&rig, "b").set_missing(true);
+    engine.pool().store().drop_caches();
+    let fs = open(&engine);
+    assert!(fs.read(fs.lookup(fs.root(), b"file 1").unwrap(), 0, &mut [0; 100]).is_err());
+    drop(fs);
+    assert_eq!(state(), VdevState::Degraded);
+    devices.device(&rig, "b").set_missing(false);
+    let at = (4 << 20) + lost.offset;
+    devices.device(&rig, "c").fail(at..at + lost.len as u64);
+    engine.pool().store().drop_caches();
+    replace(&rig, &engine, "a", "x").unwrap();
+    let end = Instant::now() + Duration::from_secs(120);
+    while engine.is_scanning() || engine.awaits_resilver() {
+        assert!(Instant::now() < end, "{:?}", engine.scan_waits());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(state(), VdevState::Healthy);
+    // It was given all but the group of that block.
+    let x = engine.pool().store().vdevs().find(leaf(&rig, &engine, "x")).unwrap().missing();
+    assert!(x.iter().map(|lost| lost.end - lost.start).sum::<u64>() <= 1, "{x:?}");
+    devices.device(&rig, "c").repair();
+    engine.start_resilver().unwrap();
+    until_given(&rig, &engine, "raidz(x b c)", "x");
+    devices.device(&rig, "b").set_missing(true);
+    engine.pool().store().drop_caches();
+    check(&open(&engine), 1..4, LEN);
+    devices.device(&rig, "b").repair();
+    engine.export(false).unwrap();
+}
+
+/// A device that joined loses writes while it is resilvered: it is given those as well.
+#[test]
+fn what_is_lost_during_a_resilver_is_given_too() {
+    let turn = Turn::take(true);
+    let (rig, devices) = (Rig::new(64 << 20), Faulty::default());
+    let engine = rig.create_on("a", 12, EngineOptions::default(), &devices);
+    fill(&open(&engine), 0..4, LEN);
+    let (beside, new) = (leaf(&rig, &engine, "a"), device(&rig, &engine, "x", &devices));
+    engine.attach(Attach { beside, new, replaces: true }).unwrap();
+    // Not its labels.
+    devices.device(&rig, "x").fail_writes(4 << 20..60 << 20);
+    fill(&open(&engine), 4..6, LEN);
+    engine.sync().unwrap();
+    devices.device(&rig, "x").repair();
+    turn.go_on();
+    until(&engine, "x");
+    check_devices(&engine, 6, LEN);
+    engine.export(false).unwrap();
+    drop((engine, devices));
     rig.judge_blocks();
 }

@@ -372,7 +372,7 @@ fn datasets(
             object: number,
             source,
         })?;
-        let own = walk::birth(&phys.bp) > phys.prev_snap_txg;
+        let own = phys.bp.birth() > phys.prev_snap_txg;
         if !phys.bp.is_hole() && own && !seen.insert(account::address(&phys.bp)) {
             damaged(corrupt(number, "another dataset has the same root block"));
             continue;

@@ -11,6 +11,7 @@
 //! Questions about a device that may hang (its size, whether it is there) are asked by another thread, and answered
 //! from what is known.
 
+use crate::claim::{Claim, Claimed};
 use crate::config;
 use crate::directory::Directory;
 use crate::discover::Candidate;
@@ -21,7 +22,7 @@ use cenote_vdev::{
     Device, Vdev, VdevError, VdevState, VdevTree, latency, look::Asked, open_device,
     open_device_rw, read_labels, write_heartbeat,
 };
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -113,6 +114,11 @@ impl Opener {
     }
 }
 
+/// The host was silent for so long that another one may have taken the pool.
+#[derive(Debug, thiserror::Error)]
+#[error("multihost writes have not succeeded in time: another system may have imported the pool")]
+pub struct ClaimLost;
+
 /// The devices.
 pub struct DeviceSet {
     by_guid: RwLock<HashMap<u64, Found>>,
@@ -121,6 +127,8 @@ pub struct DeviceSet {
     opener: Opener,
     /// Cache devices that are out of use until the pool is imported again, and their states.
     aside: RwLock<HashMap<u64, VdevState>>,
+    /// This host's claim of the pool, until it writes heartbeats of its own.
+    claim: Mutex<Option<Claim>>,
 }
 
 impl DeviceSet {
@@ -141,16 +149,16 @@ impl DeviceSet {
             }
             by_guid.insert(guid, found);
         }
-        let (opener, aside) = Default::default();
-        DeviceSet { by_guid: RwLock::new(by_guid), writable, opener, aside }
+        let (opener, aside, claim) = Default::default();
+        DeviceSet { by_guid: RwLock::new(by_guid), writable, opener, aside, claim }
     }
 
     /// Devices that are open already, by guid.
     pub fn of_open(
         devices: impl IntoIterator<Item = (u64, PathBuf, Arc<dyn Device>)>,
     ) -> DeviceSet {
-        let (by_guid, opener, aside) = Default::default();
-        let set = DeviceSet { by_guid, writable: true, opener, aside };
+        let (by_guid, opener, aside, claim) = Default::default();
+        let set = DeviceSet { by_guid, writable: true, opener, aside, claim };
         set.insert(devices);
         set
     }
@@ -367,13 +375,14 @@ impl DeviceSet {
         })
     }
 
-    /// Writes this host's claim of the pool, of which `seen` is the best uberblock, into the last slot of all labels. `None`: no
-    /// device took it.
-    pub fn claim(&self, seen: &Uberblock) -> Option<Uberblock> {
+    /// Claims the pool, of which `seen` is the best uberblock, for this host: the claim goes into the last slot of all labels. If it is
+    /// the best one after `is_best`, it is held by heartbeats until it is [taken](DeviceSet::take_claim). Returns whether
+    /// it is.
+    pub fn claim(&self, seen: &Uberblock, is_best: impl FnOnce(&Uberblock) -> bool) -> bool {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let claim = host::claim(seen, now.as_secs(), crate::random());
         let guids: Vec<u64> = self.by_guid.read().keys().copied().collect();
-        let mut written = false;
+        let (begun, mut places) = (host::since_boot(), Vec::new());
         for guid in guids {
             let Some(device) = self.open(guid).filter(|device| device.writable()) else { continue };
             let Ok(Some(labels)) = read_labels(device.as_ref()) else { continue };
@@ -381,9 +390,29 @@ impl DeviceSet {
             // Spares and cache devices have no uberblocks.
             let Some(ashift) = top.and_then(|top| top.u64("ashift")) else { continue };
             let ashift = u32::try_from(ashift).unwrap_or(u32::MAX);
-            written |= write_heartbeat(device.as_ref(), ashift, &claim).is_ok();
+            if write_heartbeat(device.as_ref(), ashift, &claim).is_ok() {
+                places.push((device, ashift));
+            }
         }
-        written.then_some(claim)
+        let is_ours = !places.is_empty() && is_best(&claim);
+        if is_ours {
+            *self.claim.lock() = Some(Claim::hold(claim, begun, places));
+        }
+        is_ours
+    }
+
+    /// Whether no other host can have taken the pool since this one claimed it; also where none did.
+    pub fn keeps_claim(&self) -> bool {
+        self.claim.lock().as_ref().is_none_or(Claim::holds)
+    }
+
+    /// Takes this host's claim of the pool, which no heartbeats hold from now on; `None`: there is none.
+    ///
+    /// # Errors
+    /// It is lost.
+    pub fn take_claim(&self) -> Result<Option<Claimed>, ClaimLost> {
+        let Some(claim) = self.claim.lock().take() else { return Ok(None) };
+        claim.hand_over().map(Some).ok_or(ClaimLost)
     }
 
     /// The best uberblock that is on the devices now.

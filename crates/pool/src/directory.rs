@@ -87,29 +87,42 @@ impl Directory {
 /// The first `count` 64-bit integers in object `number`, each in the byte order of its block;
 /// zeros in holes and past the end. The caller bounds `count`.
 pub fn read_array(mos: &Arc<ObjectSet>, number: u64, count: u64) -> Result<Vec<u64>> {
+    let mut out = Vec::new();
+    for_each_word(mos, number, count, &mut |word| {
+        out.push(word);
+        Ok(())
+    })?;
+    out.resize(count as usize, 0);
+    Ok(out)
+}
+
+/// Calls `each` with the first `count` 64-bit integers in object `number`, as far as that reaches; a block is in memory at a time.
+///
+/// # Errors
+/// Those of `each`; a block cannot be read.
+pub(crate) fn for_each_word(
+    mos: &Arc<ObjectSet>,
+    number: u64,
+    count: u64,
+    each: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<()> {
     let object = mos.object(number)?;
     let dnode = object.dnode();
     let (per_block, last) = ((dnode.block_size / 8).max(1), dnode.max_block);
-    let mut out = Vec::new();
     for blkid in 0..count.div_ceil(per_block).min(last.saturating_add(1)) {
         let wanted = (count - blkid * per_block).min(per_block) as usize;
-        match object.block(blkid)? {
-            None => out.resize(out.len() + wanted, 0),
-            Some(block) => {
-                let data = block.data.bytes();
-                let bytes = Bytes::new(&data, block.order, "array of integers");
-                for i in 0..wanted {
-                    out.push(bytes.u64(i * 8).map_err(|source| Error::Decode {
-                        objset: mos.id(),
-                        object: number,
-                        source,
-                    })?);
-                }
-            }
+        let Some(block) = object.block(blkid)? else {
+            (0..wanted).try_for_each(|_| each(0))?;
+            continue;
+        };
+        let data = block.data.bytes();
+        let bytes = Bytes::new(&data, block.order, "array of integers");
+        for i in 0..wanted {
+            let word = bytes.u64(i * 8);
+            each(word.map_err(|source| Error::Decode { objset: mos.id(), object: number, source })?)?;
         }
     }
-    out.resize(count as usize, 0);
-    Ok(out)
+    Ok(())
 }
 
 /// Decodes an object that holds a packed nvlist; its bonus buffer holds the length.

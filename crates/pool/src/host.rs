@@ -13,6 +13,8 @@ use crate::tunables;
 use cenote_format::label::Uberblock;
 use std::time::Duration;
 
+pub use cenote_vdev::since_boot;
+
 /// The host id of this system: `ZFS_HOSTID` in the environment, the parameter of a loaded kernel
 /// module, or `/etc/hostid`; 0 if it is not set.
 pub fn system_hostid() -> u32 {
@@ -86,6 +88,21 @@ pub fn stays_quiet(
     }
 }
 
+/// An uberblock of the same group that is better than `last`, as a heartbeat at `seconds` since 1970. A sequence number that is used up
+/// makes it a second later.
+pub fn next_heartbeat(last: &Uberblock, seconds: u64) -> Uberblock {
+    let used = last.mmp_sequence().unwrap_or(0);
+    let (timestamp, sequence) = match (last.timestamp < seconds, used.checked_add(1)) {
+        (true, _) => (seconds, 1),
+        (false, Some(sequence)) => (last.timestamp, sequence),
+        (false, None) => (last.timestamp.saturating_add(1), 1),
+    };
+    let mut next = last.clone();
+    next.timestamp = timestamp;
+    next.mmp_config = next.mmp_config & !(0xffff << 32) | u64::from(sequence) << 32 | 0x02;
+    next
+}
+
 /// The uberblock by which this host says that it is about to import a pool that stayed quiet (`mmp_claim_uberblock`): the one
 /// that was seen, later and with a sequence number by chance. `seconds`: since 1970.
 pub fn claim(seen: &Uberblock, seconds: u64, chance: u64) -> Uberblock {
@@ -155,6 +172,17 @@ mod tests {
             Some(ub)
         };
         assert!(!stays_quiet(&seen, &mut newest, &mut |_| ()));
+    }
+
+    #[test]
+    fn heartbeats_rise_in_rank() {
+        let mut last = uberblock(1, 0b111 | 1000 << 8 | 10 << 48 | 0xfffe << 32);
+        for (seconds, timestamp) in [(1, 1), (1, 2), (2, 2), (9, 9), (5, 9)] {
+            let next = next_heartbeat(&last, seconds);
+            assert!(next.rank() > last.rank() && next.timestamp == timestamp, "{seconds}");
+            assert_eq!((next.mmp_interval(), next.mmp_fail_intervals()), (Some(1000), Some(10)));
+            last = next;
+        }
     }
 
     #[test]

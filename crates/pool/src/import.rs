@@ -240,11 +240,21 @@ pub fn load(
     check_label(c, ub)?;
     let (config, tree) = trusted_tree(c, devices, ub)?;
     let mut features = None;
-    open_trusted(&config, &tree, ub, o, &mut features).map_err(|cause| Failure {
-        cause,
-        tree: Some((config, tree)),
-        features,
-    })
+    let loaded = open_trusted(&config, &tree, ub, o, &mut features);
+    match loaded {
+        Ok(loaded) => {
+            // Dirty time logs do not know of devices that went away in the last group.
+            tree.lag_behind(ub.txg, &|leaf| newest_on(c, leaf.guid()));
+            Ok(loaded)
+        }
+        Err(cause) => Err(Failure { cause, tree: Some((config, tree)), features }),
+    }
+}
+
+/// The transaction group of the newest uberblock on the device with this guid, if the search came upon that.
+fn newest_on(c: &Candidate, guid: u64) -> Option<u64> {
+    let device = c.devices.iter().find(|device| device.config.u64("guid") == Some(guid))?;
+    device.uberblocks.iter().map(|(.., uberblock)| uberblock.txg).max()
 }
 
 /// Why a pool of which no device was found does not open: each of its top-level vdevs is missing.
@@ -664,8 +674,16 @@ fn check_activity(
     let sleep = &mut std::thread::sleep;
     let is_idle = host::stays_quiet(ub, &mut newest, sleep)
         && (!devices.writable()
-            || devices.claim(ub).is_some_and(|claim| host::has_claim(&claim, &mut newest, sleep)));
+            || devices.claim(ub, |claim| host::has_claim(claim, &mut newest, sleep)));
     if is_idle { Ok(()) } else { Err(in_use(c)) }
+}
+
+/// Whether no other host can have taken the pool since this one claimed it. To be asked before anything is written.
+///
+/// # Errors
+/// One may have.
+pub fn keeps_claim(c: &Candidate, devices: &DeviceSet) -> Result<(), ImportError> {
+    if devices.keeps_claim() { Ok(()) } else { Err(in_use(c)) }
 }
 
 /// Whether no other host has begun to use the pool since it was read, however long ago; this host claims it anew.
@@ -673,6 +691,8 @@ fn check_activity(
 /// # Errors
 /// Another host uses it, or has used it.
 pub fn still_ours(c: &Candidate, devices: &DeviceSet, hostid: u32) -> Result<(), ImportError> {
+    // Its heartbeats are no activity of others.
+    devices.take_claim().map_err(|_| in_use(c))?;
     let newest = |all: &[Uberblock]| all.iter().map(|ub| ub.txg).max();
     let unreadable = || ImportError::Damaged {
         target: Target { name: c.name.clone(), new_name: None },

@@ -19,7 +19,7 @@
 //! | [`cachefile`] | files that name imported pools |
 //! | [`config`], [`surgery`] | the nvlists that describe a pool and its vdevs; how they change |
 //! | [`import`] | choosing an uberblock, reading the MOS, rewinding |
-//! | [`host`] | host ids, multihost protection |
+//! | [`host`], [`claim`] | host ids, multihost protection |
 //! | [`features`], [`compat`] | feature flags and compatibility sets |
 //! | [`indirect`], [`dtl`] | mappings of removed vdevs; what stale devices lack |
 //! | [`status`], [`scan`], [`errlog`] | health, scrubs, data errors |
@@ -32,6 +32,7 @@
 pub mod brt;
 pub mod cachefile;
 pub mod checkpoint;
+pub mod claim;
 pub mod compat;
 pub mod config;
 pub mod config_write;

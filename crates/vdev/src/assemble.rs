@@ -11,7 +11,7 @@
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use cenote_format::LABEL_START;
 use cenote_format::invariant;
@@ -306,7 +306,16 @@ fn open_vdev(
         Kind::File | Kind::Disk => leaf_state(config, guid, own, device.as_deref()),
         _ => VdevState::Healthy,
     };
-    Live::new(Opened { device, state }, dtl_of(config))
+    let live = Live::new(Opened { device, state }, dtl_of(config));
+    // So another system found it, which does not say that it does not answer.
+    let is_degraded = is_external(config) && flag(config, "degraded");
+    live.too_many_errors.store(is_degraded, Relaxed);
+    live
+}
+
+/// Whether the state that a leaf's config has was asked for from outside.
+fn is_external(config: &NvList) -> bool {
+    config.str("aux_state") == Some("external")
 }
 
 fn dtl_of(config: &NvList) -> Dtl {
@@ -329,7 +338,7 @@ fn open_spare(config: &NvList) -> Arc<Live> {
 /// The state of a distributed spare, which has no device that could be missing.
 fn spare_state(config: &NvList) -> VdevState {
     match (flag(config, "faulted"), flag(config, "offline")) {
-        (true, _) if config.str("aux_state") == Some("external") => VdevState::Faulted,
+        (true, _) if is_external(config) => VdevState::Faulted,
         (_, true) => VdevState::Offline,
         _ => VdevState::Healthy,
     }
@@ -388,8 +397,7 @@ fn flag(config: &NvList, name: &str) -> bool {
 /// The state of a leaf, as opening and validating it come out.
 fn leaf_state(config: &NvList, guid: u64, above: Above, device: Option<&dyn Device>) -> VdevState {
     // Faults found on another system count only if an administrator asked for them.
-    let external = config.str("aux_state") == Some("external");
-    if external && flag(config, "faulted") {
+    if is_external(config) && flag(config, "faulted") {
         return VdevState::Faulted;
     }
     if flag(config, "offline") {
@@ -411,7 +419,7 @@ fn leaf_state(config: &NvList, guid: u64, above: Above, device: Option<&dyn Devi
     if let Some(aux) = label_fault(device, guid, above) {
         return VdevState::CantOpen(aux);
     }
-    if external && flag(config, "degraded") { VdevState::Degraded } else { VdevState::Healthy }
+    VdevState::Healthy
 }
 
 /// What is wrong with a leaf's labels: whether they say that it is this leaf of this pool.

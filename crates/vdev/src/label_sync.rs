@@ -8,7 +8,7 @@
 //! 1. write the even labels, of txg `T`, of the top-level vdevs whose configs changed; flush them together with what was
 //!    written of `T` (to log devices nothing was). If some of these vdevs are new in `T`, there is a flush before them; theirs
 //!    come first, with another flush;
-//! 2. write the uberblock of `T` to all four labels;
+//! 2. write the uberblock of `T` to all four labels, but not of leaves that failed that flush;
 //! 3. write the odd labels.
 //!
 //! OpenZFS flushes the blocks of `T` before it writes the even labels. That order is not needed: both lead nowhere before the
@@ -49,6 +49,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -79,7 +80,7 @@ type Top = (u64, NvList);
 pub struct LabelUpdate<'a> {
     /// The uberblock; its txg is the transaction group.
     pub uberblock: &'a Uberblock,
-    /// The top-level vdevs (by id) that get the uberblock, on every leaf that can be written. Only
+    /// The top-level vdevs (by id) that get the uberblock, on every leaf that can be written and has lost nothing. Only
     /// such as the pool knows already: it must be findable by them.
     pub uberblock_on: &'a [u64],
     /// The top-level vdevs (by id) whose labels are rewritten, with the config to write: what all
@@ -100,6 +101,19 @@ impl VdevTree {
     /// the pool opens at the one before. Leaves that failed count write errors. After
     /// [`VdevError::Committed`] it opens at the update's.
     pub fn sync_labels(&self, update: &LabelUpdate<'_>) -> Result<(), VdevError> {
+        self.sync_labels_on(update, false)
+    }
+
+    /// As [`VdevTree::sync_labels`], but each leaf that takes writes has to take the uberblock: what the one before leads to may be
+    /// overwritten from now on, so that no leaf may lead back to it.
+    ///
+    /// # Errors
+    /// Also where one did not take it.
+    pub fn sync_labels_on_all(&self, update: &LabelUpdate<'_>) -> Result<(), VdevError> {
+        self.sync_labels_on(update, true)
+    }
+
+    fn sync_labels_on(&self, update: &LabelUpdate<'_>, all: bool) -> Result<(), VdevError> {
         let configs = self.leaf_configs(update)?;
         let is_new = |top: &Top| {
             top.1.list("vdev_tree").and_then(|vdev| vdev.u64("create_txg"))
@@ -108,7 +122,7 @@ impl VdevTree {
         let (new, known): (Vec<&Top>, Vec<&Top>) =
             update.labels.iter().partition(|top| is_new(top));
         self.write_even(&new, &known, &configs)?;
-        twice(|| self.write_uberblock(update))?;
+        twice(|| self.write_uberblock(update, all))?;
         let all: Vec<&Top> = update.labels.iter().collect();
         twice(|| self.write_configs(&all, &configs, &ODD, &[]))
             .map_err(|e| VdevError::Committed(Box::new(e)))
@@ -208,8 +222,8 @@ impl VdevTree {
         Ok(())
     }
 
-    /// Writes the uberblock and flushes it (`vdev_uberblock_sync_list`).
-    fn write_uberblock(&self, update: &LabelUpdate<'_>) -> Result<(), VdevError> {
+    /// Writes the uberblock and flushes it (`vdev_uberblock_sync_list`). One leaf has to take it, or `everywhere` all.
+    fn write_uberblock(&self, update: &LabelUpdate<'_>, everywhere: bool) -> Result<(), VdevError> {
         let txg = update.uberblock.txg;
         *self.writer.committing.lock() = Some(update.uberblock.clone());
         let (mut jobs, mut all) = (Vec::new(), Vec::new());
@@ -218,7 +232,7 @@ impl VdevTree {
             let ashift = top.ashift();
             let within = slot_offset(txg, ashift, update.multihost);
             top.collect_leaves(&mut all);
-            for leaf in writable_leaves(top) {
+            for leaf in whole_leaves(top, txg) {
                 let encode = |at| encode_slot(update.uberblock, ashift, at);
                 let reqs = requests(&leaf, &ALL, within, encode);
                 let reqs = reqs.map_err(|why| VdevError::Uberblock { txg, why })?;
@@ -227,13 +241,19 @@ impl VdevTree {
         }
         let tried: Vec<Arc<Vdev>> = jobs.iter().map(|job| job.leaf.clone()).collect();
         let durable = self.write_labels(jobs, &[]);
-        // One that took no writes lacks the group; one that failed may take the uberblock of the next one.
+        // One that took no writes lacks the group; one that failed, or was left out, may take the uberblock of the next one.
         let failed = |leaf: &Arc<Vdev>| {
             let is_it = |other: &Arc<Vdev>| Arc::ptr_eq(other, leaf);
-            tried.iter().any(is_it) && !durable.iter().any(|(_, done)| is_it(done))
+            let tried = tried.iter().any(is_it) || leaf.writable();
+            tried && !durable.iter().any(|(_, done)| is_it(done))
         };
         if durable.is_empty() {
             let why = "could not be written to any device".into();
+            return Err(VdevError::Uberblock { txg, why });
+        }
+        if let Some(leaf) = all.iter().find(|leaf| everywhere && failed(leaf)) {
+            let path = leaf.path().unwrap_or_else(|| Path::new("a device"));
+            let why = format!("could not be written to {}", path.display());
             return Err(VdevError::Uberblock { txg, why });
         }
         for leaf in all.iter().filter(|leaf| !failed(leaf)) {
@@ -311,6 +331,21 @@ fn writable_leaves(top: &Arc<Vdev>) -> Vec<Arc<Vdev>> {
     // A distributed spare has no labels on disk.
     leaves.retain(|l| l.writable() && !l.is_distributed());
     leaves
+}
+
+/// The leaves of `top` that get the uberblock of group `txg`: not those that may have lost some of it since what leaves lack
+/// was noted. Without it an import finds out (`crate::lag`).
+fn whole_leaves(top: &Arc<Vdev>, txg: u64) -> Vec<Arc<Vdev>> {
+    let leaves = writable_leaves(top);
+    let has_lost = |leaf: &Arc<Vdev>| leaf.written().missed().iter().any(|lost| lost.start <= txg);
+    let (lost, whole): (Vec<_>, Vec<_>) = leaves.into_iter().partition(has_lost);
+    // Where no side has all, together they do: else the flush would have failed.
+    if whole.is_empty() { lost } else { whole }
+}
+
+/// Whether a top-level vdev has devices.
+pub(crate) fn concrete(top: &Vdev) -> bool {
+    !matches!(top.kind(), "hole" | "missing" | "indirect")
 }
 
 /// The config in the labels of `leaf`, from the one of its top-level vdev.

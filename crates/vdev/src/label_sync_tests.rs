@@ -319,3 +319,51 @@ fn a_device_comes_and_goes() {
     assert_eq!(clear_labels(&*dev).unwrap(), 0);
     assert!(init_labels(&*MemDevice::new("memory", vec![0; 1 << 19]), &new).is_err());
 }
+
+/// The group of the newest uberblock on a device.
+fn newest(device: &dyn Device) -> u64 {
+    let labels = read_labels(device).unwrap().unwrap();
+    labels.uberblocks.iter().map(|(.., uberblock)| uberblock.txg).max().unwrap()
+}
+
+/// A device that fails the flush of a group lacks it, which no dirty time log knows yet: its uberblock does not go there.
+#[test]
+fn a_leaf_that_lost_a_group_gets_no_uberblock_of_it() {
+    let memory: Vec<_> = at_txg_10().into_iter().map(|i| MemDevice::new("memory", i)).collect();
+    let faulty: Vec<_> = memory.iter().map(|m| FaultyDevice::new(m.clone())).collect();
+    let tree = tree(&as_devices(&faulty));
+    let write = |txg: u64| {
+        let (data, content) = (Abd::from_vec(vec![txg as u8; 512]), Content::Data);
+        let block = BlockWrite { vdev: 0, offset: txg * 512, data, txg, content, sides: Vec::new() };
+        tree.write_many(&[block]).remove(0).unwrap();
+    };
+    write(11);
+    faulty[0].fail_flushes(1);
+    commit(&tree, 11).unwrap();
+    let of = |leaf: usize| newest(&*memory[leaf]);
+    assert_eq!([of(0), of(1), of(2)], [10, 11, 11]);
+    assert!(tree.has_missed());
+    let (leaf, lost) = (tree.leaves()[0].guid(), 11..12);
+    assert_eq!(tree.take_missed(), [(leaf, vec![lost])]);
+    // It is noted in the next group.
+    write(12);
+    commit(&tree, 12).unwrap();
+    assert_eq!([of(0), of(1), of(2)], [12; 3]);
+}
+
+/// Where all leaves have to take an uberblock one that does not is an error.
+#[test]
+fn an_uberblock_on_all_leaves_or_none() {
+    let memory: Vec<_> = at_txg_10().into_iter().map(|i| MemDevice::new("memory", i)).collect();
+    let faulty: Vec<_> = memory.iter().map(|m| FaultyDevice::new(m.clone())).collect();
+    let tree = tree(&as_devices(&faulty));
+    let uberblock = uberblock(11);
+    let (uberblock_on, labels, multihost) = (&[0, 1][..], &[][..], false);
+    let update = LabelUpdate { uberblock: &uberblock, uberblock_on, labels, multihost };
+    faulty[1].set_flush_errors(true);
+    let failed = tree.sync_labels_on_all(&update);
+    assert!(matches!(failed, Err(VdevError::Uberblock { txg: 11, .. })), "{failed:?}");
+    faulty[1].repair();
+    tree.sync_labels_on_all(&update).unwrap();
+    assert!(memory.iter().all(|device| newest(&**device) == 11));
+}

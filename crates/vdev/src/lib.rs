@@ -25,11 +25,13 @@
 //! | `threads` | threads that wait for devices |
 //! | `mirror`, `raidz`, `indirect` | copies, columns and parity, removed vdevs |
 //! | [`draid`] | where the columns of dRAID are |
+//! | `fence` | pools that may be another host's by now |
 //! | `fault` | which leaf gave wrong bytes, and putting the right ones there |
 //! | `scrub` | reading every copy, and what leaves lack |
 //! | `alarm` | tells the engine that a thread found the pool's state wrong |
 //! | [`waiting`] | a thread says that it may wait now |
 //! | `probe` | devices that stop answering, and that come back |
+//! | `lag` | what leaves lack that their dirty time logs do not say |
 //! | `surgery` | devices that join and leave a vdev while it is in use |
 //! | `backing` | files behind loop devices |
 //! | `partition` | partitions of disk images |
@@ -59,6 +61,7 @@ mod direct;
 pub mod draid;
 pub mod events;
 mod fault;
+mod fence;
 mod indirect;
 mod initialize;
 pub mod inject;
@@ -67,6 +70,7 @@ pub mod label_sync;
 #[cfg(test)]
 mod label_sync_tests;
 pub mod labels;
+mod lag;
 pub mod latency;
 pub mod look;
 mod mirror;
@@ -104,6 +108,7 @@ pub use alarm::Alarm;
 pub use backing::is_held;
 pub use device::{Device, ReadReq, WriteReq, first_partition, open_device, open_device_rw};
 pub use fault::{Fault, Outcome};
+pub use fence::since_boot;
 pub use label_init::{
     LabelOwner, LabelState, clear_labels, clear_labels_of, init_labels, label_owner,
 };

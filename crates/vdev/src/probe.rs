@@ -80,6 +80,11 @@ fn is_needed(top: &Arc<Vdev>, leaf: &Vdev) -> bool {
     !top.is_log() && outage_as(top, leaf, true) != outage_as(top, leaf, false)
 }
 
+/// Whether the device of a leaf did not answer when it was probed, and stayed in use.
+fn is_silent(leaf: &Vdev) -> bool {
+    leaf.opened_state() == VdevState::Degraded
+}
+
 impl Vdev {
     /// A request of this leaf's device failed.
     pub(crate) fn suspected(&self) {
@@ -134,8 +139,7 @@ impl VdevTree {
         let mut leaves = Vec::new();
         let tops = self.root().children();
         tops.iter().filter(|top| !top.is_log()).for_each(|top| top.collect_leaves(&mut leaves));
-        let is_silent = |leaf: &Arc<Vdev>| leaf.opened_state() == VdevState::Degraded;
-        self.suspension().why().is_some() || leaves.iter().any(is_silent)
+        self.suspension().why().is_some() || leaves.iter().any(|leaf| is_silent(leaf))
     }
 
     /// Probes the leaves with requests that failed since this was last done, and takes those out
@@ -162,22 +166,23 @@ impl VdevTree {
 
     /// Looks anew at devices that stopped answering and stayed in use, since their vdevs cannot do
     /// without them: what answers in their places by now may be another device. Such a leaf is not
-    /// written to. Then takes those out of use whose files were deleted, as far as their vdevs can do
-    /// without them: what is written to them would be lost.
+    /// written to. One whose device answers again is well, and one that does not and that its vdev can do without by now goes out
+    /// of use. Then takes those out of use whose files were deleted, as far as their vdevs can do without them: what is
+    /// written to them would be lost.
     ///
-    /// To be called before something is written to the tree.
+    /// To be called before something is written to the tree, and before it counts that devices do not answer.
     ///
     /// Errors: never, if the config is the one that the tree was built from.
     pub fn recheck(&self) -> Result<(), VdevError> {
         let _one = self.writer.probing.lock();
         assemble::for_each_leaf(self.root(), &mut |leaf, state_with| {
-            let silent = leaf.opened_state() == VdevState::Degraded;
-            let Some(device) = leaf.device().filter(|_| silent) else {
+            let Some(device) = leaf.device().filter(|_| is_silent(leaf)) else {
                 return;
             };
             device.forget_cached();
             let state = state_with(leaf.config(), Some(&*device));
-            if !state.readable() {
+            // One whose labels cannot be read is silent still.
+            if !state.readable() && read_labels(&*device).is_ok() {
                 tracing::error!(?leaf, ?state, "not the device that it was");
                 leaf.set_state(state);
             }
@@ -185,11 +190,27 @@ impl VdevTree {
         for top in self.root().children() {
             let mut leaves = Vec::new();
             top.collect_leaves(&mut leaves);
+            // What comes back in a suspended pool has to show that it has all.
+            if self.suspension().why().is_none() {
+                self.look_after_silent(top, &leaves);
+            }
             let unlinked = |leaf: &&Arc<Vdev>| leaf.device().is_some_and(|d| d.is_unlinked());
             let healthy = leaves.iter().filter(|leaf| leaf.state() == VdevState::Healthy);
             healthy.filter(unlinked).for_each(|leaf| self.look_after_leaf(top, leaf));
         }
         Ok(())
+    }
+
+    /// Probes those of the leaves below `top` that did not answer and stayed in use.
+    fn look_after_silent(&self, top: &Arc<Vdev>, leaves: &[Arc<Vdev>]) {
+        for leaf in leaves.iter().filter(|leaf| is_silent(leaf)) {
+            if leaf.device().is_some_and(|device| self.is_well(top, leaf, &*device)) {
+                tracing::info!(?leaf, "the device answers again");
+                leaf.set_state(VdevState::Healthy);
+            } else if !required(top, leaf) {
+                leaf.set_state(VdevState::Faulted);
+            }
+        }
     }
 
     /// Probes a leaf below `top`.
@@ -413,14 +434,15 @@ impl Judge<'_, '_> {
         }
     }
 
-    /// Another device, or no device, in place of the leaf's: see [`Vdev::replace`].
+    /// Another device, or no device, in place of the leaf's: see [`Vdev::replace`]. What only the device before was written with
+    /// is written again, before it counts as stable.
     fn replace(&self, leaf: &Vdev, opened: Opened) {
-        if self.how.held
-            && let Some(top) = self.tree.above(leaf)
-        {
+        let top = self.tree.above(leaf);
+        let again = self.how.held || top.is_some_and(|top| is_needed(top, leaf));
+        if let Some(top) = top.filter(|_| again) {
             self.tree.lost_with_device(top);
         }
-        leaf.replace(opened, self.how.held);
+        leaf.replace(opened, again);
     }
 
     /// The device of a leaf, if nothing can have taken its place, as far as the system says.
@@ -613,14 +635,24 @@ mod tests {
         assert_eq!(states(&tree), [VdevState::Healthy, VdevState::Degraded]);
     }
 
-    /// Has the first side of a mirror get another device in a suspended pool; `meanwhile` is done while it has no device.
+    /// Has the first side of a mirror get another device, in a suspended pool; `meanwhile` is done while it has no device.
     fn get_another(tree: &VdevTree, other: &Leaf, writable: bool, meanwhile: &mut dyn FnMut()) {
+        get_another_in(tree, other, (writable, true), meanwhile);
+    }
+
+    /// The same, in a pool that is suspended if it is `held`.
+    fn get_another_in(
+        tree: &VdevTree,
+        other: &Leaf,
+        (writable, held): (bool, bool),
+        meanwhile: &mut dyn FnMut(),
+    ) {
         let mut open = |_: &Vdev| {
             meanwhile();
             Some(other.faults.clone() as Arc<dyn Device>)
         };
         let (which, config) = (|_: &Vdev| true, |_: &Vdev| NvList::default());
-        let (which, config, open, doubt, txg, held) = (&which, &config, &mut open, true, 0, true);
+        let (which, config, open, doubt, txg) = (&which, &config, &mut open, true, 0);
         let how = &mut Reopen { which, doubt, config, open, txg, writable, held };
         let judge =
             &mut Judge { tree, how, state_with: &|_| VdevState::Healthy, committing: &None };
@@ -644,6 +676,42 @@ mod tests {
         get_another(&tree, &other, true, &mut || flushed = Some(tree.flush_all()));
         assert!(flushed.is_some_and(|flushed| flushed.is_err()));
         is_written_again(&tree, &other);
+    }
+
+    #[test]
+    fn a_needed_device_that_is_opened_anew_loses_nothing() {
+        let (tree, _leaves) = mirror(1);
+        assert!(write(&tree, 1));
+        let other = Leaf::new(ROOM + LABEL_END as usize);
+        get_another_in(&tree, &other, (false, false), &mut || ());
+        assert!(tree.flush_all().is_err());
+        is_written_again(&tree, &other);
+    }
+
+    /// It was needed, did not answer once, and stayed in use.
+    #[test]
+    fn a_device_that_answers_again_is_well() {
+        let (tree, leaves) = mirror(2);
+        leaves[0].faults.set_missing(true);
+        assert!(write(&tree, 1));
+        leaves[1].faults.set_missing(true);
+        assert!(!write(&tree, 2));
+        let silent = [VdevState::Faulted, VdevState::Degraded];
+        assert_eq!((states(&tree), tree.has_outage()), (silent.to_vec(), true));
+        let top = tree.top(0).unwrap().clone();
+        let look = || tree.look_after_silent(&top, &tree.leaves());
+        look();
+        assert_eq!((states(&tree), tree.has_outage()), (silent.to_vec(), true));
+        leaves[1].faults.repair();
+        look();
+        let well = vec![VdevState::Faulted, VdevState::Healthy];
+        assert_eq!((states(&tree), tree.has_outage()), (well, false));
+        // One that is not needed any more goes out of use.
+        let (tree, leaves) = mirror(2);
+        leaves[0].faults.set_missing(true);
+        tree.leaves()[0].set_state(VdevState::Degraded);
+        tree.look_after_silent(tree.top(0).unwrap(), &tree.leaves());
+        assert_eq!(states(&tree), [VdevState::Faulted, VdevState::Healthy]);
     }
 
     #[test]

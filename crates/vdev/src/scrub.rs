@@ -555,7 +555,10 @@ mod tests {
         assert_eq!(after, [before[0], before[1] + 1, before[2]]);
         assert!(t.leaves().iter().all(|leaf| leaf.errors() == (0, 0, 0)));
         // What could not be given stays.
-        assert_eq!(t.leaves()[1].excise(&[5..20], &[10..11]), [10..11]);
+        let left = [10..11];
+        assert_eq!(t.leaves()[1].lacks_after(&[5..20], &left), left);
+        t.leaves()[1].excise(&[5..20], &left);
+        assert_eq!(t.leaves()[1].missing(), left);
         assert!(t.take_out(t.leaves()[1].guid(), crate::VdevState::Offline));
         let left = t.lacking_many(&[req]).pop().unwrap().left;
         assert_eq!(left, [t.leaves()[1].guid()]);

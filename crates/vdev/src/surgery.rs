@@ -154,19 +154,7 @@ impl VdevTree {
     }
 }
 
-impl VdevTree {
-    /// Has nothing written to any leaf from now on, whoever wants to: neither what is queued, nor by other trees over
-    /// the same leaves. What is in a device already is written.
-    pub fn fence(&self) {
-        self.leaves().iter().for_each(|leaf| leaf.fenced.store(true, Ordering::SeqCst));
-    }
-}
-
 impl Vdev {
-    pub(crate) fn is_fenced(&self) -> bool {
-        self.fenced.load(Ordering::SeqCst)
-    }
-
     /// Whether the leaf is about to leave its vdev. To be said before [`VdevTree::is_required`] is asked.
     pub fn set_leaving(&self, leaves: bool) {
         self.leaving.store(leaves, Ordering::SeqCst);

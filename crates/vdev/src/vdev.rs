@@ -181,6 +181,8 @@ pub struct Live {
     pub(crate) leaving: AtomicBool,
     /// Nothing is written to it any more: the pool may be another host's by now.
     pub(crate) fenced: AtomicBool,
+    /// Nor is anything once this time has come, in nanoseconds since the system started ([`VdevTree::fence_at`](crate::VdevTree::fence_at)).
+    pub(crate) fenced_at: AtomicU64,
     /// Requests to the leaf's device where nothing is allocated.
     pub(crate) vacant: Vacant,
     /// What of a leaf's writes is not known to be durable.
@@ -209,6 +211,7 @@ impl Live {
             too_many_errors: AtomicBool::default(),
             leaving: AtomicBool::default(),
             fenced: AtomicBool::default(),
+            fenced_at: AtomicU64::new(u64::MAX),
             vacant: Vacant::default(),
             written: Mutex::default(),
             uberblock: AtomicU64::new(0),
@@ -575,24 +578,27 @@ impl Vdev {
         self.dtl_changes.load(Relaxed)
     }
 
-    /// The leaf was given what it missed of `given`, but for the groups `left` (`vdev_dtl_reassess`). Returns what it
-    /// lacks now.
-    pub fn excise(&self, given: &[Range<u64>], left: &[Range<u64>]) -> Vec<Range<u64>> {
-        let mut dtl = self.dtl.write();
-        let now = match &*dtl {
+    /// What the leaf lacks once it was given what it missed of `given`, but for the groups `left`.
+    pub fn lacks_after(&self, given: &[Range<u64>], left: &[Range<u64>]) -> Vec<Range<u64>> {
+        self.rest_of(&self.dtl.read(), given, left)
+    }
+
+    fn rest_of(&self, dtl: &Dtl, given: &[Range<u64>], left: &[Range<u64>]) -> Vec<Range<u64>> {
+        let mut now = match dtl {
             // All of a list that cannot be read was given.
-            Dtl::Unread => left.to_vec(),
-            Dtl::Ranges(ranges) => {
-                let mut now = without(ranges, given);
-                now.extend_from_slice(left);
-                now
-            }
+            Dtl::Unread => Vec::new(),
+            Dtl::Ranges(ranges) => without(ranges, given),
         };
-        let mut now = now;
+        now.extend_from_slice(left);
         now.extend_from_slice(self.written().missed());
-        let now = merged(now);
-        *dtl = Dtl::Ranges(now.clone());
-        now
+        merged(now)
+    }
+
+    /// The leaf was given what it missed of `given`, but for the groups `left` (`vdev_dtl_reassess`).
+    pub fn excise(&self, given: &[Range<u64>], left: &[Range<u64>]) {
+        let mut dtl = self.dtl.write();
+        let now = self.rest_of(&dtl, given, left);
+        *dtl = Dtl::Ranges(now);
     }
 
     /// Bytes that a scan wrote to this leaf (`vs_scan_processed`).
@@ -633,6 +639,15 @@ impl Vdev {
         {
             ranges.push(txgs);
             *ranges = merged(std::mem::take(ranges));
+        }
+    }
+
+    /// If the leaf's dirty time log cannot be read: from now on it counts as lacking all groups before `end`, and what it misses
+    /// later besides.
+    pub fn count_unread(&self, end: u64) {
+        let mut dtl = self.dtl.write();
+        if matches!(*dtl, Dtl::Unread) {
+            *dtl = Dtl::Ranges(std::iter::once(0..end).collect());
         }
     }
 

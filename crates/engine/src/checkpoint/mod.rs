@@ -229,7 +229,7 @@ pub(super) fn begin(pool: &Pool, disk: &Disk) -> StdResult<(), EngineError> {
 /// no way back from then on. Until then all that came after the checkpoint is as it was.
 ///
 /// # Errors
-/// It cannot be written.
+/// A device in use does not take it: found alone later, it would lead to a state that was overwritten meanwhile.
 pub(super) fn write_rewound(pool: &Pool) -> StdResult<(), EngineError> {
     let tree = pool.store().vdevs();
     let concrete = |kind: &str| !matches!(kind, "hole" | "missing" | "indirect");
@@ -238,6 +238,6 @@ pub(super) fn write_rewound(pool: &Pool) -> StdResult<(), EngineError> {
     let (uberblock, labels) = (pool.uberblock(), &[][..]);
     let multihost = pool.get("multihost").is_some_and(|set| set.exact == "on");
     let update = LabelUpdate { uberblock, uberblock_on: &tops, labels, multihost };
-    let written = tree.sync_labels(&update);
+    let written = tree.sync_labels_on_all(&update);
     written.map_err(|e| WriteError::Sink(Box::new(e)).into())
 }

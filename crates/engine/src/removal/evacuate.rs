@@ -239,6 +239,11 @@ impl Shared {
             return Err(DslWriteError::Invalid(why.to_string()).into());
         }
         course.unread = 0;
+        // No group is written in vain.
+        if pieces.is_empty() && self.is_still_read() {
+            let why = "all is copied, and who began to read before, as a send does, is waited for";
+            return Err(DslWriteError::Invalid(why.into()).into());
+        }
         let clock = &self.disk.outside.clock;
         course.refused.retain(|(_, when)| clock.since(*when) < PASSED_OVER);
         let refused = course.refused.iter().map(|(vdev, _)| *vdev).collect();
@@ -256,6 +261,12 @@ impl Shared {
             course.refused.push((refuses, clock.now()));
         }
         done
+    }
+
+    /// Whether a reader is active that may follow pointers of before the last group, in the group that comes next.
+    fn is_still_read(&self) -> bool {
+        let next = self.tx_state.synced_txg().saturating_add(1);
+        self.disk.allocator.is_held_since(next.saturating_sub(2))
     }
 
     /// Reads what is allocated beyond what is copied, in order: what was read, and why no more was.

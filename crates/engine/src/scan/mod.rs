@@ -117,6 +117,8 @@ pub(crate) struct Scanner {
     astray: AtomicBool,
     /// A resilver is to begin if leaves lack something.
     due: AtomicBool,
+    /// How many resilvers have begun by themselves, each behind the one before.
+    begun_again: AtomicU64,
     /// Why the last round failed, if it did.
     waits: Mutex<Option<String>>,
     /// A checkpoint is gone: what waited for that is still to be done.
@@ -242,8 +244,10 @@ impl Shared {
         }
         self.pay_resilver()?;
         if scanner.due.load(SeqCst) {
-            if self.needs_another() {
-                self.begin_resilver()?;
+            if self.begins_another() {
+                self.begin_resilver().inspect_err(|_| {
+                    scanner.begun_again.fetch_sub(1, SeqCst);
+                })?;
             }
             scanner.due.store(false, SeqCst);
         }
@@ -303,7 +307,8 @@ impl Shared {
         pace.learn(Some(clock.since(begun)), most.max(SHORTEST));
         // What cannot be walked is an error, and mostly one of the blocks that cannot be read.
         done.errors = done.errors.max(unseen);
-        if done.errors > 0 && self.disk.tree().has_outage() {
+        // A device that did not answer once may do so by now: then what cannot be read is lost.
+        if done.errors > 0 && self.looks_in_vain() {
             // The round is made again once the devices are back.
             view.note_scan(|pass| pass.iter_mut().for_each(|pass| pass.ahead = [0; 4]));
             return Err(EngineError::Suspended("devices do not answer".into()));
@@ -322,6 +327,15 @@ impl Shared {
 }
 
 impl Shared {
+    /// Whether devices are away that are needed.
+    fn looks_in_vain(&self) -> bool {
+        let tree = self.disk.tree();
+        if let Err(error) = tree.recheck() {
+            tracing::warn!(%error, "devices are not looked at anew");
+        }
+        tree.has_outage()
+    }
+
     /// Does what was put off while no group got on disk: takes out what was replaced, begins a resilver if leaves lack
     /// something that none under way gives to them, and goes on with the scan that is under way.
     pub(crate) fn scan_goes_on(self: &Arc<Self>) -> Result<(), EngineError> {
@@ -331,6 +345,7 @@ impl Shared {
 
     /// See [`Engine::assess_resilver`].
     pub(crate) fn assess_resilver(self: &Arc<Self>) -> Result<(), EngineError> {
+        self.scanner.begun_again.store(0, SeqCst);
         let assessed = self.assess();
         if assessed.is_err() {
             // The thread tries again.
@@ -471,7 +486,8 @@ impl Engine {
         self.shared.scanner.waits.lock().clone()
     }
 
-    /// Goes on with what was under way when the pool was last in use, and begins a resilver if leaves lack something.
+    /// Has what was under way when the pool was last in use go on once the thread is woken ([`Shared::wake_scan`]), and a resilver
+    /// begin if leaves lack something.
     pub(crate) fn resume_scan(&self) {
         let go_on = || -> Result<(), EngineError> {
             self.shared.let_go_of_replaced();
@@ -485,7 +501,7 @@ impl Engine {
                 self.shared.scanner.active.store(true, SeqCst);
             }
             if phys.is_some_and(|phys| phys.is_resilver()) || self.shared.needs_resilver() {
-                self.start_resilver()?;
+                self.shared.begin_resilver()?;
             }
             Ok(())
         };
@@ -493,13 +509,46 @@ impl Engine {
             tracing::warn!("no resilver begins: {e}");
             self.shared.scanner.due.store(true, SeqCst);
         }
-        self.shared.wake_scan();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
+    use crate::EngineOptions;
+    use cenote_dsl::write::DslWriteError;
+    use cenote_pool::{ImportOptions, discover};
+
+    /// A resilver that does not begin after all leaves what the one before gives as it was: else that one would take off
+    /// the logs of leaves what it has not given.
+    #[test]
+    fn a_resilver_that_fails_to_begin_changes_nothing() {
+        let temp = cenote_testpools::copy("mir3");
+        let candidate = discover(std::slice::from_ref(&temp.pool.dir)).remove(0);
+        let options = ImportOptions { force: true, ..ImportOptions::default() };
+        let engine = EngineOptions { deterministic: true, ..EngineOptions::default() };
+        let engine = Engine::import(&candidate, &options, engine).unwrap();
+        let shared = &engine.shared;
+        let leaf = engine.pool().store().vdevs().leaves()[0].clone();
+        let lost = 3..4;
+        engine.pool().store().vdevs().miss(leaf.guid(), lost).unwrap();
+        let is_given = || shared.scanner.given.lock().gives_all(&leaf);
+        let orders = shared.scanner.orders.load(SeqCst);
+        let failed = shared.scan_task(|shared, context| {
+            context.begin_resilver(shared)?;
+            Err::<(), _>(DslWriteError::NotFound)
+        });
+        assert!(matches!(failed, Err(EngineError::Dsl(DslWriteError::NotFound))));
+        assert!(!is_given() && !shared.scanner.active.load(SeqCst));
+        assert_eq!(shared.scanner.orders.load(SeqCst), orders);
+        shared.scan_task(|shared, context| context.begin_resilver(shared)).unwrap();
+        assert!(is_given() && shared.scanner.active.load(SeqCst));
+        shared.wake_scan();
+        assert!(!leaf.is_behind());
+        engine.export(false).unwrap();
+    }
 
     #[test]
     fn rounds_in_vain_are_shorter_and_short_ones_longer() {

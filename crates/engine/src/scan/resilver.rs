@@ -25,6 +25,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
+/// Transaction groups that may have blocks when one is written: it, the one that is quiesced and the open one.
+const UNDER_WAY: u64 = 3;
+
+/// Resilvers that begin by themselves behind one another, as leaves lose something in each.
+const MOST_AGAIN: u64 = 8;
+
 /// What a leaf lacked when a resilver began.
 pub(super) struct Lack {
     /// The groups that it lacked.
@@ -33,6 +39,16 @@ pub(super) struct Lack {
     changes: u64,
     /// It lacks later groups as well.
     more: bool,
+}
+
+impl Lack {
+    /// Whether the leaf lacks nothing else by now.
+    fn is_all_of(&self, leaf: &Vdev) -> bool {
+        let covers = |range: &Range<u64>| {
+            self.missing.iter().any(|known| known.start <= range.start && range.end <= known.end)
+        };
+        !self.more && leaf.missing().iter().all(covers)
+    }
 }
 
 /// What leaves are given by a resilver.
@@ -59,7 +75,7 @@ impl Given {
         let end = txg.saturating_add(1);
         let lack = |leaf: Arc<Vdev>| {
             let (changes, all) = (leaf.dtl_changes(), leaf.missing());
-            let more = all.last().is_some_and(|last| last.end > end && last.end != u64::MAX);
+            let more = all.last().is_some_and(|last| last.end > end);
             let cut = |range: Range<u64>| range.start..range.end.min(end);
             let missing = all.into_iter().map(cut).filter(|r| !r.is_empty()).collect();
             (leaf.guid(), Lack { missing, changes, more })
@@ -93,7 +109,7 @@ impl Given {
     }
 
     /// Whether a leaf is given all that it lacked when the resilver began, as far as is known.
-    fn gives_all(&self, leaf: &Vdev) -> bool {
+    pub(super) fn gives_all(&self, leaf: &Vdev) -> bool {
         self.lack_of(leaf).is_some() && self.left_of(leaf.guid()).next().is_none()
     }
 }
@@ -107,16 +123,34 @@ impl Shared {
     /// What leaves lack, for a resilver that begins in group `txg`, and the groups that it is about; `None`: they lack
     /// nothing.
     pub(super) fn to_give(&self, txg: u64) -> Option<(Given, (u64, u64))> {
-        let given = Given::now(&self.disk.tree(), txg);
+        let tree = self.disk.tree();
+        // What such a leaf misses from now on is told apart.
+        tree.leaves().iter().for_each(|leaf| leaf.count_unread(txg.saturating_add(UNDER_WAY)));
+        let given = Given::now(&tree, txg);
         let range = given.range()?;
         Some((given, range))
     }
 
-    /// Whether a leaf lacks something that the resilver under way is not to give to it.
+    /// Whether a leaf lacks something that the resilver under way is not to give to it. It may have lost that since.
     pub(super) fn needs_another(&self) -> bool {
         let given = self.scanner.given.lock();
-        let is_given = |leaf: &Vdev| given.lack_of(leaf).is_some_and(|lack| !lack.more);
+        let is_given = |leaf: &Vdev| given.lack_of(leaf).is_some_and(|lack| lack.is_all_of(leaf));
         lagging(&self.disk.tree()).any(|leaf| !is_given(&leaf))
+    }
+
+    /// Whether another resilver is to begin behind one that has ended. It may be in vain: a leaf that fails a write in each of
+    /// them is given what it lost by the next one that is asked for.
+    pub(super) fn begins_another(&self) -> bool {
+        let begun = &self.scanner.begun_again;
+        if !self.needs_another() {
+            begun.store(0, SeqCst);
+            return false;
+        }
+        let begins = begun.fetch_add(1, SeqCst) < MOST_AGAIN;
+        if !begins {
+            tracing::warn!("devices go on losing what is written: no resilver begins by itself");
+        }
+        begins
     }
 
     /// Whether another resilver is to wait for the end of the one that is under way (`dsl_scan_sync`, `restart_early`).
@@ -196,12 +230,14 @@ impl SyncContext<'_> {
         if tasked {
             self.settle_scan(shared)?;
         }
+        let counted = shared.scanner.given.lock().counted;
         self.tx.mos.begin_change();
         let done = self.defer_leaves(shared).and_then(|()| Ok(self.tx.mos.check_change()?));
         match done {
             Ok(()) => self.tx.mos.keep_change(),
             Err(cenote_dsl::write::DslWriteError::Unreadable(why)) => {
                 self.tx.mos.undo_change();
+                shared.scanner.given.lock().counted = counted;
                 tracing::warn!(
                     "leaves that a resilver does not bring up to date are not marked: {why}"
                 );
@@ -221,11 +257,12 @@ impl SyncContext<'_> {
             return Ok(());
         }
         let tree = self.disk.tree();
-        let mut now = Vec::new();
+        let (mut now, mut taken) = (Vec::new(), Vec::new());
         for leaf in tree.leaves() {
             let Some(lack) = given.lack_of(&leaf) else { continue };
             let left: Vec<Range<u64>> = given.left_of(leaf.guid()).collect();
-            now.push((leaf.guid(), leaf.excise(&lack.missing, &left)));
+            now.push((leaf.guid(), leaf.lacks_after(&lack.missing, &left)));
+            taken.push((leaf, lack.missing.clone(), left));
         }
         drop(given);
         let (txg, outside) = (self.tx.txg, &self.disk.outside);
@@ -235,15 +272,23 @@ impl SyncContext<'_> {
         let vdevs = &mut self.config.vdev_tree;
         self.config_changed |= rewrite_dtls(self.tx.mos, txg, vdevs, &now, &mut count)?;
         // What lacks nothing waits for no resilver (`vdev_resilver_txg`).
-        let complete = |guid| tree.find(guid).is_some_and(|leaf| !leaf.is_behind());
+        let lacks = |guid| match now.iter().find(|(of, _)| *of == guid) {
+            Some((_, lacks)) => !lacks.is_empty(),
+            None => tree.find(guid).is_none_or(|leaf| leaf.is_behind()),
+        };
         let mut changed = false;
         config::for_each_leaf_mut(vdevs, &mut |leaf| {
-            if leaf.u64("resilver_txg").is_some() && complete(config::number(leaf, "guid")) {
+            if leaf.u64("resilver_txg").is_some() && !lacks(config::number(leaf, "guid")) {
                 leaf.pairs.retain(|(name, _)| name != "resilver_txg");
                 changed = true;
             }
         });
         self.config_changed |= changed;
+        self.when_kept(move || {
+            for (leaf, given, left) in taken {
+                leaf.excise(&given, &left);
+            }
+        });
         Ok(())
     }
 }

@@ -6,6 +6,7 @@ use crate::task::EngineError;
 use crate::{Shared, SyncContext};
 use cenote_dsl::write::{Result, Tx};
 use cenote_pool::config_write::{entry, set_entry};
+use cenote_pool::diagnosis;
 use cenote_pool::events::Sysevent;
 use cenote_pool::history;
 use cenote_pool::scan::{Pass, ScanPhys};
@@ -54,8 +55,33 @@ impl SyncContext<'_> {
         Position::Mos(None).store(self.tx.mos, phys, format)?;
         let message = format!("func={func} mintxg={min_txg} maxtxg={max_txg}");
         self.scan_history("scan setup", &message)?;
-        self.disk.store.rotate_errors(ScrubStage::Begins);
+        self.rotate_errors(ScrubStage::Begins);
         Ok(())
+    }
+
+    fn rotate_errors(&mut self, stage: ScrubStage) {
+        let store = self.disk.store.clone();
+        self.when_kept(move || store.rotate_errors(stage));
+    }
+
+    /// Begins a resilver of what leaves lack; `None`: they lack nothing. Whether a scrub ends for it.
+    pub(super) fn begin_resilver(&mut self, shared: &Arc<Shared>) -> Result<Option<bool>> {
+        let Some((given, range)) = shared.to_give(self.tx.txg) else { return Ok(None) };
+        let phys = self.scan_state()?;
+        let deferred = self.end_deferring()?;
+        if phys.is_running() {
+            self.scan_done(phys, false, false)?;
+        }
+        self.tell_deferred(deferred, phys.errors)?;
+        self.set_up(RESILVER, range)?;
+        let shared = shared.clone();
+        // If this one does not begin after all, that which goes on gives what it gave.
+        self.when_kept(move || {
+            *shared.scanner.given.lock() = given;
+            shared.scanner.active.store(true, SeqCst);
+            shared.scanner.ordered();
+        });
+        Ok(Some(phys.is_running() && phys.is_scrub()))
     }
 
     /// Leaves that were deferred have another resilver begin.
@@ -66,8 +92,8 @@ impl SyncContext<'_> {
         }
     }
 
-    /// A scan ends (`dsl_scan_done`).
-    fn scan_done(&mut self, mut phys: ScanPhys, complete: bool) -> Result<()> {
+    /// A scan ends (`dsl_scan_done`), which has seen all if it is `complete` and nothing is `unseen`.
+    fn scan_done(&mut self, mut phys: ScanPhys, complete: bool, unseen: bool) -> Result<()> {
         position::drop_queue(self.tx.mos, &mut phys)?;
         (phys.state, phys.end) = (if complete { FINISHED } else { CANCELED }, self.tx.now);
         position::write(self.tx.mos, &phys.pausing(false))?;
@@ -76,9 +102,9 @@ impl SyncContext<'_> {
         }
         let what = if complete { "scan done" } else { "scan cancelled" };
         self.scan_history(what, &format!("errors={}", phys.errors))?;
-        let is_all = complete && phys.min_txg == 0;
+        let is_all = complete && phys.min_txg == 0 && !unseen;
         let rotation = if is_all { Rotation::Replaces } else { Rotation::Joins };
-        self.disk.store.rotate_errors(ScrubStage::Ends(rotation));
+        self.rotate_errors(ScrubStage::Ends(rotation));
         Ok(())
     }
 }
@@ -121,9 +147,12 @@ impl Shared {
             let txg = context.tx.txg;
             let last = if since_last { entry(context.tx.mos, LAST_SCRUBBED)? } else { None };
             context.set_up(SCRUB, (last.unwrap_or(0), txg))?;
-            shared.scanner.given.lock().forget_walk();
-            shared.scanner.active.store(true, SeqCst);
-            shared.scanner.ordered();
+            let shared = shared.clone();
+            context.when_kept(move || {
+                shared.scanner.given.lock().forget_walk();
+                shared.scanner.active.store(true, SeqCst);
+                shared.scanner.ordered();
+            });
             Ok(Ok(false))
         })?;
         self.scanner.ordered();
@@ -176,7 +205,7 @@ impl Shared {
             if phys.is_resilver() {
                 return Ok(Err(ScanError::Resilvering));
             }
-            context.scan_done(phys, false)?;
+            context.scan_done(phys, false, false)?;
             shared.scanner.ordered();
             Ok(Ok(()))
         })?;
@@ -188,21 +217,7 @@ impl Shared {
     }
 
     pub(super) fn begin_resilver(self: &Arc<Self>) -> std::result::Result<bool, EngineError> {
-        let begun = self.scan_task(|shared, context| {
-            let Some((given, range)) = shared.to_give(context.tx.txg) else { return Ok(None) };
-            let phys = context.scan_state()?;
-            let deferred = context.end_deferring()?;
-            if phys.is_running() {
-                context.scan_done(phys, false)?;
-            }
-            context.tell_deferred(deferred, phys.errors)?;
-            context.set_up(RESILVER, range)?;
-            // Nothing fails any more: a resilver that goes on gives what it gave.
-            *shared.scanner.given.lock() = given;
-            shared.scanner.active.store(true, SeqCst);
-            shared.scanner.ordered();
-            Ok(Some(phys.is_running() && phys.is_scrub()))
-        })?;
+        let begun = self.scan_task(|shared, context| context.begin_resilver(shared))?;
         self.scanner.ordered();
         let Some(aborted) = begun else { return Ok(false) };
         if aborted {
@@ -251,6 +266,9 @@ impl Shared {
         self.scan_event(if from.is_scrub() { "scrub_finish" } else { "resilver_finish" });
         if from.is_resilver() {
             self.let_go_of_replaced();
+            // One that was needed has only been degraded for its errors. It may be faulted for further ones by now.
+            let leaves = self.disk.tree().leaves();
+            leaves.iter().for_each(|leaf| diagnosis::reset(leaf.guid()));
         }
     }
 
@@ -296,7 +314,7 @@ impl SyncContext<'_> {
             let counted = u64::from(counted);
             let errors = phys.errors.saturating_sub(counted);
             let deferred = self.end_deferring()? && shared.needs_another();
-            self.scan_done(ScanPhys { errors, ..phys }.with_unseen(unseen), true)?;
+            self.scan_done(ScanPhys { errors, ..phys }.with_unseen(unseen), true, unseen)?;
             self.tell_deferred(deferred, errors)?;
             return Ok(true);
         }

@@ -281,7 +281,8 @@ impl Log {
             flight.fail();
             self.touch(shared, live, WhileHeld::WaitsAsChange)?;
         } else if flight.is_stable() {
-            return Ok(true);
+            // While it was written another host may have taken the pool.
+            return shared.has_pool().map(|()| true);
         }
         shared.tx_state.wait_synced().map(|()| false)
     }

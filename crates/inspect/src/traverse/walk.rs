@@ -206,7 +206,7 @@ impl Walker<'_> {
         zil::walk(store, &header, &mut |item| {
             match item {
                 zil::Item::Block(bp) => {
-                    if header.claim_txg == 0 && birth(bp) >= self.subject.min_claim_txg() {
+                    if header.claim_txg == 0 && bp.birth() >= self.subject.min_claim_txg() {
                         return false;
                     }
                     found.push(Found::new(zil::bookmark(bp), *bp));
@@ -214,7 +214,7 @@ impl Walker<'_> {
                 zil::Item::Record(record) => {
                     if let Some(bp) = record.write_block()
                         && header.claim_txg != 0
-                        && birth(&bp) >= header.claim_txg
+                        && bp.birth() >= header.claim_txg
                     {
                         found.push(Found::new(at, bp));
                     }
@@ -321,7 +321,7 @@ impl Visitor for Blocks<'_> {
     type Stop = ();
 
     fn wants(&self, bp: &BlockPointer) -> bool {
-        !bp.is_hole() && !is_redacted(bp) && birth(bp) > self.root.min_txg
+        !bp.is_hole() && !is_redacted(bp) && bp.birth() > self.root.min_txg
     }
 
     fn pre(&mut self, place: &Place<'_>) -> Result<bool, ()> {

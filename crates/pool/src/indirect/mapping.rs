@@ -7,14 +7,14 @@
 //! map (units of one byte), and bytes of the last transaction group in the MOS's obsolete bpobj.
 //! The births object says in which transaction group each part was copied.
 
-use crate::directory::{Directory, read_array};
-use cenote_dmu::{Error, ObjectSet, Result};
+use crate::directory::{Directory, for_each_word};
+use cenote_dmu::{Error, Object, ObjectSet, Result};
 use cenote_format::Bytes;
 use cenote_format::SECTOR_SHIFT;
 use std::sync::Arc;
 
-/// Entries of a mapping that are believed: 16 Mi entries are 384 MiB.
-const MAX_ENTRIES: u64 = 1 << 24;
+/// Entries that memory is set aside for before they are read.
+const AHEAD: u64 = 1 << 16;
 
 /// One contiguous piece of the mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,8 +51,8 @@ impl Header {
         let [max_offset, bytes_mapped, entries] = b.u64s(0).map_err(|e| bad(e.to_string()))?;
         let counts_object =
             if b.len() >= 32 { b.u64(24).map_err(|e| bad(e.to_string()))? } else { 0 };
-        if entries > MAX_ENTRIES {
-            return Err(bad(format!("{entries} entries")));
+        if !holds(&object, entries, Mapping::ENTRY_SIZE) {
+            return Err(bad(format!("its object has no room for {entries} entries")));
         }
         Ok(Header { max_offset, bytes_mapped, entries, counts_object })
     }
@@ -126,10 +126,9 @@ impl Mapping {
         let bad = |why: String| corrupt(mos, number, why);
         let Header { max_offset, bytes_mapped, entries, counts_object } =
             Header::load(mos, number)?;
-        let words = read_array(mos, number, entries * 3)?;
-        let mut segments = Vec::with_capacity(entries as usize);
+        let mut segments = Vec::with_capacity(entries.min(AHEAD) as usize);
         let mut end = 0u64;
-        for w in words.chunks_exact(3) {
+        for_each_entry(mos, number, entries, &mut |w: [u64; 3]| {
             let seg = Segment {
                 source: (w[0] & (u64::MAX >> 1)) << SECTOR_SHIFT,
                 size: (w[1] & 0xff_ffff) << SECTOR_SHIFT,
@@ -142,7 +141,8 @@ impl Mapping {
             end = seg.source.checked_add(seg.size).ok_or_else(|| bad("overflow".into()))?;
             seg.offset.checked_add(seg.size).ok_or_else(|| bad("overflow".into()))?;
             segments.push(seg);
-        }
+            Ok(())
+        })?;
         Ok(Mapping { object: number, max_offset, bytes_mapped, counts_object, segments })
     }
 
@@ -211,11 +211,49 @@ impl Mapping {
 pub fn births(mos: &Arc<ObjectSet>, object: u64) -> Result<Vec<(u64, u64)>> {
     let o = mos.object(object)?;
     let count = o.bonus().u64(0).map_err(|e| corrupt(mos, object, e.to_string()))?;
-    if count > MAX_ENTRIES {
-        return Err(corrupt(mos, object, format!("{count} births")));
+    if !holds(&o, count, BIRTH_SIZE) {
+        return Err(corrupt(mos, object, format!("its object has no room for {count} births")));
     }
-    let words = read_array(mos, object, count * 2)?;
-    Ok(words.chunks_exact(2).map(|w| (w[0], w[1])).collect())
+    let mut births = Vec::with_capacity(count.min(AHEAD) as usize);
+    for_each_entry(mos, object, count, &mut |[offset, txg]| {
+        if txg == 0 {
+            return Err(corrupt(mos, object, format!("no birth up to {offset:#x}")));
+        }
+        births.push((offset, txg));
+        Ok(())
+    })?;
+    Ok(births)
+}
+
+/// Bytes of an entry of a births object.
+const BIRTH_SIZE: u64 = 16;
+
+/// Whether an object has the bytes of so many entries of this size.
+fn holds(object: &Object, entries: u64, size: u64) -> bool {
+    let dnode = object.dnode();
+    let bytes = u128::from(dnode.max_block.saturating_add(1)) * u128::from(dnode.block_size);
+    u128::from(entries) * u128::from(size) <= bytes
+}
+
+/// Calls `each` with the first entries of `N` words in an object.
+fn for_each_entry<const N: usize>(
+    mos: &Arc<ObjectSet>,
+    number: u64,
+    entries: u64,
+    each: &mut dyn FnMut([u64; N]) -> Result<()>,
+) -> Result<()> {
+    let (mut entry, mut known) = ([0; N], 0);
+    for_each_word(mos, number, entries.saturating_mul(N as u64), &mut |word| {
+        if let Some(place) = entry.get_mut(known) {
+            *place = word;
+        }
+        known += 1;
+        if known < N {
+            return Ok(());
+        }
+        known = 0;
+        each(entry)
+    })
 }
 
 #[cfg(test)]

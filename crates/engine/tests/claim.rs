@@ -1,0 +1,102 @@
+//! Two hosts import a pool with `multihost=on`, one after the other: the first one has it, however long it reads before it
+//! writes.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod rig;
+
+use cenote_engine::{Engine, EngineOptions, tunables};
+use cenote_format::label::Uberblock;
+use cenote_pool::devices::Opener;
+use cenote_pool::error::ImportError;
+use cenote_pool::props::PropChange;
+use cenote_pool::{ImportOptions, discover};
+use cenote_vdev::inject::FaultyDevice;
+use cenote_vdev::{Device, open_device, open_device_rw};
+use rig::{Rig, check, fill, open};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+const SIZE: u64 = 64 << 20;
+const LABELS: usize = 512 << 10;
+/// How long a pool may be silent, and how long a host that wants it waits.
+const SILENT: Duration = Duration::from_secs(1);
+const QUIET: Duration = Duration::from_secs(2);
+
+fn import(rig: &Rig, hostid: u32, opener: Opener) -> Result<Arc<Engine>, ImportError> {
+    let found = discover(&[rig.path().to_path_buf()]);
+    let options = ImportOptions { force: true, hostid: Some(hostid), ..ImportOptions::default() };
+    Engine::import(&found[0], &options, EngineOptions { opener, ..EngineOptions::default() })
+}
+
+/// The rank of the best uberblock on the devices.
+fn rank(rig: &Rig) -> (u64, u64, u16) {
+    let found = discover(&[rig.path().to_path_buf()]);
+    let all = cenote_pool::import::uberblocks(&found[0]);
+    Uberblock::best(&all).unwrap().rank()
+}
+
+/// Devices whose requests take that long.
+fn slow(delay: Duration) -> Opener {
+    Opener::new(move |path, writable| {
+        let device = FaultyDevice::new((if writable { open_device_rw } else { open_device })(path)?);
+        device.set_delay(delay);
+        Ok(device as Arc<dyn Device>)
+    })
+}
+
+#[test]
+fn a_host_that_reads_for_long_keeps_its_claim() {
+    for (name, value) in [("zfs_multihost_interval", 100), ("zfs_multihost_fail_intervals", 10)] {
+        tunables::find(name).unwrap().set(value).unwrap();
+    }
+    let rig = Rig::new(SIZE);
+    let engine = rig.create("mirror a b", 12);
+    fill(&open(&engine), 0..3, 10_000);
+    engine.set_properties(vec![PropChange::Number("multihost", 1)]).unwrap();
+    engine.sync().unwrap();
+    // The host that had it crashes: what is on the devices by now says that it is in use.
+    let (ours, theirs) = (rig.copy(), rig.copy());
+    engine.export(false).unwrap();
+    drop((engine, rig));
+
+    let (done, began) = (AtomicBool::new(false), rank(&ours));
+    std::thread::scope(|scope| {
+        let importing = scope.spawn(|| import(&ours, 1, slow(Duration::from_millis(100))));
+        // The other host sees the labels that this one writes.
+        let copying = scope.spawn(|| {
+            let mut labels = vec![0; LABELS];
+            let files = ["a", "b"].map(|name| {
+                let to = File::options().write(true).open(theirs.file(name)).unwrap();
+                (File::open(ours.file(name)).unwrap(), to)
+            });
+            while !done.load(SeqCst) {
+                for ((from, to), at) in files.iter().flat_map(|f| [(f, 0), (f, SIZE - LABELS as u64)])
+                {
+                    from.read_exact_at(&mut labels, at).unwrap();
+                    to.write_all_at(&labels, at).unwrap();
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        while rank(&ours) == began && !importing.is_finished() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let claimed = Instant::now();
+        std::thread::sleep(Duration::from_millis(100));
+        let refused = import(&theirs, 2, Opener::default()).map(drop);
+        assert!(matches!(refused, Err(ImportError::Active { .. })), "{refused:?}");
+        let engine = importing.join().unwrap().unwrap();
+        // It has read for longer than it may be silent, and than the other one waits.
+        assert!(claimed.elapsed() > QUIET + SILENT, "{:?}", claimed.elapsed());
+        assert!(engine.suspended().is_none());
+        done.store(true, SeqCst);
+        copying.join().unwrap();
+        check(&open(&engine), 0..3, 10_000);
+        engine.export(false).unwrap();
+    });
+    ours.judge_blocks();
+}
