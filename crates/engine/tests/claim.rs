@@ -42,7 +42,8 @@ fn rank(rig: &Rig) -> (u64, u64, u16) {
 /// Devices whose requests take that long.
 fn slow(delay: Duration) -> Opener {
     Opener::new(move |path, writable| {
-        let device = FaultyDevice::new((if writable { open_device_rw } else { open_device })(path)?);
+        let device =
+            FaultyDevice::new((if writable { open_device_rw } else { open_device })(path)?);
         device.set_delay(delay);
         Ok(device as Arc<dyn Device>)
     })
@@ -74,7 +75,8 @@ fn a_host_that_reads_for_long_keeps_its_claim() {
                 (File::open(ours.file(name)).unwrap(), to)
             });
             while !done.load(SeqCst) {
-                for ((from, to), at) in files.iter().flat_map(|f| [(f, 0), (f, SIZE - LABELS as u64)])
+                for ((from, to), at) in
+                    files.iter().flat_map(|f| [(f, 0), (f, SIZE - LABELS as u64)])
                 {
                     from.read_exact_at(&mut labels, at).unwrap();
                     to.write_all_at(&labels, at).unwrap();

@@ -12,8 +12,8 @@ use cenote_dsl::write::DslWriteError;
 use cenote_engine::change::{NewClone, NewSnapshot};
 use cenote_engine::create::{CreateSpec, SystemDevices, parse, prepare};
 use cenote_engine::{Engine, tunables};
-use cenote_pool::directory::Directory;
 use cenote_format::dmu::DmuType;
+use cenote_pool::directory::Directory;
 use cenote_pool::indirect::{Condensing, Header, Mapping};
 use cenote_pool::{ImportOptions, Pool, discover};
 use cenote_zpl::{FileSystem, Settings};
@@ -245,7 +245,8 @@ fn mappings_are_as_large_as_their_objects() {
             };
             let mut array = |entries| {
                 let new = NewObject::new(DmuType::UINT64_OTHER, 128 << 10);
-                let new = NewObject { bonus_kind: DmuType::UINT64_OTHER, bonus: head(entries), ..new };
+                let new =
+                    NewObject { bonus_kind: DmuType::UINT64_OTHER, bonus: head(entries), ..new };
                 let object = context.tx.mos.allocate(&new)?;
                 context.tx.mos.write(object, (MANY - 1) * Mapping::ENTRY_SIZE, &[1; 24])?;
                 Ok::<u64, DslWriteError>(object)
@@ -260,7 +261,10 @@ fn mappings_are_as_large_as_their_objects() {
     assert!(hole.to_string().contains("out of order"), "{hole}");
     let beyond = Header::load(pool.mos(), object[1]).unwrap_err();
     assert!(beyond.to_string().contains("no room"), "{beyond}");
-    engine.sync_task(move |context| Ok(object.into_iter().try_for_each(|o| context.tx.mos.free(o))?))
+    engine
+        .sync_task(move |context| {
+            Ok(object.into_iter().try_for_each(|o| context.tx.mos.free(o))?)
+        })
         .unwrap();
     engine.export(false).unwrap();
 }

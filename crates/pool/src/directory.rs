@@ -119,7 +119,11 @@ pub(crate) fn for_each_word(
         let bytes = Bytes::new(&data, block.order, "array of integers");
         for i in 0..wanted {
             let word = bytes.u64(i * 8);
-            each(word.map_err(|source| Error::Decode { objset: mos.id(), object: number, source })?)?;
+            each(word.map_err(|source| Error::Decode {
+                objset: mos.id(),
+                object: number,
+                source,
+            })?)?;
         }
     }
     Ok(())

@@ -334,7 +334,8 @@ fn a_leaf_that_lost_a_group_gets_no_uberblock_of_it() {
     let tree = tree(&as_devices(&faulty));
     let write = |txg: u64| {
         let (data, content) = (Abd::from_vec(vec![txg as u8; 512]), Content::Data);
-        let block = BlockWrite { vdev: 0, offset: txg * 512, data, txg, content, sides: Vec::new() };
+        let block =
+            BlockWrite { vdev: 0, offset: txg * 512, data, txg, content, sides: Vec::new() };
         tree.write_many(&[block]).remove(0).unwrap();
     };
     write(11);

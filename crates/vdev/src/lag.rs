@@ -85,13 +85,15 @@ mod tests {
         let tree = testing::tree(files.chunks(2).enumerate().map(mirror).collect());
         tree.lag_behind(txg, &|leaf| newest.get(leaf.id() as usize).copied());
         let taken = tree.take_missed();
-        assert!(taken.iter().map(|(_, missed)| missed).eq(tree
-            .leaves()
-            .iter()
-            .map(|leaf| leaf.missing())
-            .filter(|missing| !missing.is_empty())
-            .collect::<Vec<_>>()
-            .iter()));
+        assert!(
+            taken.iter().map(|(_, missed)| missed).eq(tree
+                .leaves()
+                .iter()
+                .map(|leaf| leaf.missing())
+                .filter(|missing| !missing.is_empty())
+                .collect::<Vec<_>>()
+                .iter())
+        );
         tree.leaves().iter().map(|leaf| leaf.missing()).collect()
     }
 
