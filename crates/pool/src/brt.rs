@@ -67,7 +67,7 @@ pub fn load(mos: &Arc<ObjectSet>, vdevs: u64) -> Result<Vec<Table>> {
 /// A table cannot be read.
 pub fn is_cloned(mos: &Arc<ObjectSet>, tables: &[Table], bp: &BlockPointer) -> Result<bool> {
     let Some(first) = bp.dva(0) else { return Ok(false) };
-    match tables.iter().find(|table| table.vdev == first.vdev.into()) {
+    match tables.iter().find(|table| table.vdev == u64::from(first.vdev)) {
         Some(table) => Ok(table.lookup(mos, first.offset)?.is_some_and(|more| more > 0)),
         None => Ok(false),
     }
