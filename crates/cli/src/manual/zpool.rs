@@ -118,7 +118,7 @@ pub const PAGES: &[Page] = &[
         text: "Reads the tables of deduplicated and of cloned blocks, so that writes and frees after an import do not wait for \
                them one block at a time.",
         operands: "<pool>",
-        options: &[takes("-t", "<type>", "Only these: ddt, the tables of deduplication, or brt, those of cloned blocks")],
+        options: &[takes("-t", "<word>", "Only these: ddt, the tables of deduplication, or brt, those of cloned blocks")],
         examples: &[("zpool prefetch -t ddt tank", "Read the tables of deduplication.")],
     },
     Page {
@@ -466,8 +466,8 @@ pub const PAGES: &[Page] = &[
                fast_dedup know how old an entry is.",
         operands: "<pool>",
         options: &[
-            takes("-d", "<days>", "Entries that were not changed for so many days"),
-            takes("-p", "<percent>", "The oldest entries, about so many of a hundred"),
+            takes("-d", "<number>", "Entries that were not changed for so many days"),
+            takes("-p", "<number>", "The oldest entries, about so many of a hundred"),
         ],
         examples: &[("zpool ddtprune -d 90 tank", "Take out what was not changed in 90 days.")],
     },
