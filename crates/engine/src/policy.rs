@@ -116,6 +116,7 @@ impl Policy {
             _ => (self.compression, self.level),
         };
         let compression = match compression {
+            _ if block.has_macs => Compression::Off,
             Compression::On | Compression::Inherit if abilities.lz4 => Compression::Lz4,
             Compression::On | Compression::Inherit => Compression::Lzjb,
             other => other,
@@ -146,6 +147,7 @@ impl Policy {
             nopwrite: !metadata && !block.forced,
             content: if metadata { Content::Metadata } else { Content::Data },
             key: None,
+            has_macs: block.has_macs,
         }
         .protected_by(block.key.clone())
     }
@@ -316,6 +318,7 @@ mod tests {
                 previous: BlockPointer::HOLE,
                 forced: false,
                 key: Option::None,
+                has_macs: false,
             };
             policy.header_copies(&block)
         };

@@ -256,6 +256,7 @@ impl Run<'_> {
             previous: work.pointer(at.level, at.blkid),
             forced: at.level == 0 && work.forced.contains(at.blkid),
             key: self.key.clone(),
+            has_macs: false,
         }
     }
 

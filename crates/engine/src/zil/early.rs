@@ -114,6 +114,7 @@ impl Early {
             previous,
             forced,
             key: protection,
+            has_macs: false,
         };
         let props = how.policy.props(&block, how.abilities);
         let request = WriteRequest {

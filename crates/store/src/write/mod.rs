@@ -128,6 +128,8 @@ pub struct WriteProps {
     pub content: Content,
     /// The key of its dataset, which protects it ([`WriteProps::protected_by`]).
     pub key: Option<Arc<LoadedKey>>,
+    /// It is an encrypted object set that comes with its MACs, which stay right.
+    pub has_macs: bool,
 }
 
 impl Default for WriteProps {
@@ -148,6 +150,7 @@ impl Default for WriteProps {
             nopwrite: false,
             content: Content::Data,
             key: None,
+            has_macs: false,
         }
     }
 }

@@ -43,6 +43,9 @@ pub(super) struct Protection {
 }
 
 impl Protection {
+    /// That of an object set that comes with its MACs.
+    pub(super) const OF_MACS: Protection = Protection { params: None };
+
     /// The pointer to the protected block.
     pub(super) fn mark(&self, bp: BlockPointer) -> encode::Result<BlockPointer> {
         bp.protected(self.params.as_ref())
