@@ -15,8 +15,8 @@ use cenote_format::crypt::{BlockParams, CryptError, DatasetKey, IV_LEN, Salt};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crate::pipeline::Store;
 

@@ -280,6 +280,11 @@ impl Changes {
         if view.dsl().find(&new.name)?.is_some() {
             return Err(ChangeError::Exists);
         }
+        if view.dsl().is_key_loaded(&above)? == Some(false) {
+            // What is inherited lies in its contents.
+            let why = "encryption root's key is not loaded or provided";
+            return Err(ChangeError::Property(why.into()));
+        }
         let mut settings = props::check(&new.props, On::New(kind))?;
         let format = match new.kind {
             Kind::Filesystem => filesystem(&view, &above, &settings)?,

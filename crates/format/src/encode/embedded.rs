@@ -3,8 +3,8 @@
 
 use super::{EncodeError, Result, put};
 use crate::abd::Abd;
-use crate::crypt::Mac;
 use crate::checksum::{self, Checksum, EMBEDDED_MAGIC, EMBEDDED_SIZE, Salt};
+use crate::crypt::Mac;
 use crate::{ByteOrder, Bytes};
 
 const WHAT: &str = "embedded checksum";
@@ -44,12 +44,7 @@ pub fn seal_with_mac(
     seal_by(kind, block, verifier, Some(mac))
 }
 
-fn seal_by(
-    kind: Checksum,
-    block: &mut [u8],
-    verifier: [u64; 4],
-    mac: Option<&Mac>,
-) -> Result<()> {
+fn seal_by(kind: Checksum, block: &mut [u8], verifier: [u64; 4], mac: Option<&Mac>) -> Result<()> {
     let (at, function, checked) = match kind {
         Checksum::Label | Checksum::GangHeader => {
             (block.len().checked_sub(EMBEDDED_SIZE), Checksum::Sha256, block.len())

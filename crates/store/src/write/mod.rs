@@ -429,7 +429,8 @@ impl Writer {
                 let bytes = placed.iter().map(|w| w.data.len() as u64).sum();
                 let logical = request.data.plain().cloned();
                 // An object set on disk has its MACs in it.
-                let has_macs = physical.protection.is_some() && bp.object_type() == DmuType::OBJSET.0;
+                let has_macs =
+                    physical.protection.is_some() && bp.object_type() == DmuType::OBJSET.0;
                 let logical = logical.filter(|_| !has_macs);
                 let view = request.props.key.as_ref().map_or(PLAIN, |key| key.id());
                 let (at, writes) = (request.at, count);

@@ -21,13 +21,13 @@
 
 use std::sync::Arc;
 
+use cenote_format::ByteOrder;
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::checksum::Checksum;
 use cenote_format::crypt::{self, BlockParams, CryptError, MAC_LEN, Mac, put_objset_macs};
 use cenote_format::dmu::DmuType;
 use cenote_format::encode;
-use cenote_format::ByteOrder;
 
 use super::{WriteError, WriteProps, WriteRequest};
 use crate::keys::{Keys, LoadedKey};
