@@ -195,6 +195,7 @@ fn create(
         features: &features,
         props: &[],
         root_props: &[],
+        encryption: None,
         altroot: None,
         arc_bytes: Some(CACHE),
     };

@@ -233,6 +233,7 @@ fn create(dir: &Path, spec: &Spec) -> Arc<Engine> {
         features: &features,
         props: &[],
         root_props: &[],
+        encryption: None,
         altroot: None,
         arc_bytes: None,
     };

@@ -147,7 +147,7 @@ impl Bench {
             for name in names {
                 let txg = context.tx.txg;
                 let head = dataset::create(&mut context.tx, root, &name, &[], None)?.ds_obj;
-                context.create_objset(head, ObjsetType::Zfs, 1, |os| {
+                context.create_objset(head, ObjsetType::Zfs, 1, None, |os| {
                     let done = format(os, &CreateProps::default(), txg);
                     done.map_err(|e| WriteError::Sink(Box::new(e)))
                 })?;

@@ -102,7 +102,7 @@ fn make(image: &Path, args: &ListArgs) -> anyhow::Result<()> {
                 let tx = &mut context.tx;
                 let (name, txg) = (format!("fs{i:05}"), tx.txg);
                 head = dataset::create(tx, root, &name, &[], None)?.ds_obj;
-                context.create_objset(head, ObjsetType::Zfs, 1, |os| {
+                context.create_objset(head, ObjsetType::Zfs, 1, None, |os| {
                     let done = format(os, &CreateProps::default(), txg);
                     done.map_err(|e| WriteError::Sink(Box::new(e)))
                 })?;

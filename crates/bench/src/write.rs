@@ -104,6 +104,7 @@ pub fn create_on(
         features: &features,
         props: &[],
         root_props: &[("compression".into(), compression)],
+        encryption: None,
         altroot: None,
         arc_bytes: Some(arc_bytes),
     };

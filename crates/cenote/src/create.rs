@@ -123,6 +123,7 @@ impl CreatePool {
             features: &features,
             props: &props,
             root_props: &root_props,
+            encryption: None,
             altroot: None,
             arc_bytes: None,
         };

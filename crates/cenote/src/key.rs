@@ -2,6 +2,7 @@
 
 use crate::{Dataset, Error, ErrorKind, Result};
 use cenote_dsl::crypt::{KeyError, KeyFormat};
+use cenote_engine::keys::UnloadError;
 use cenote_format::crypt::WrappingKey;
 
 /// A key, as a user has it. It is not shown by `Debug`; the program that has it wipes it.
@@ -65,14 +66,21 @@ impl Dataset {
         Ok(view.dsl().load_key(&now, wrapping)?)
     }
 
-    /// Unloads the key of an encryption root and wipes it. What is open of its datasets cannot be read any more.
+    /// Unloads the key of an encryption root and wipes it. What is open of its datasets for reading cannot be read any more; no
+    /// other thread may open one for writing meanwhile.
     ///
     /// # Errors
+    /// [`ErrorKind::Busy`]: a dataset that it opens is open for writing;
     /// [`ErrorKind::NotFound`]: it is not loaded; [`ErrorKind::Invalid`]: the dataset is not encrypted, or no encryption
     /// root.
     pub fn unload_key(&self) -> Result<()> {
         let view = self.pool().view();
         let now = self.now(&view)?;
-        Ok(view.dsl().unload_key(&now)?)
+        let Ok(engine) = self.pool().engine() else { return Ok(view.dsl().unload_key(&now)?) };
+        engine.unload_key(&now).map_err(|e| match e {
+            UnloadError::Busy(name) => Error::Busy(name),
+            UnloadError::Key(e) => e.into(),
+            UnloadError::Engine(e) => e.into(),
+        })
     }
 }

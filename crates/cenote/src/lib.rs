@@ -76,7 +76,7 @@
 //! | send to any writer | [`Dataset::send`], [`Dataset::send_from`], [`Stream`] (packages), [`Pool::resume_send`] |
 //! | receive from any reader | [`Pool::receive`], [`Pool::receive_with`], [`Pool::abort_receive`] |
 //! | files and directories | [`Dataset::filesystem`], [`FileSystem`], [`File`] |
-//! | encrypted datasets, which are read | [`Dataset::load_key`], [`Dataset::unload_key`], [`Key`] |
+//! | encrypted datasets | [`Dataset::load_key`], [`Dataset::unload_key`], [`Key`] |
 //! | volumes | [`Dataset::volume`], [`Volume`] |
 //! | numbers that may be changed while pools are in use | [`tunables`] |
 //! | errors | [`Error`], [`Error::kind`], [`Error::in_the_way`] |

@@ -32,17 +32,17 @@ pub struct LoadKey {
 }
 
 /// Why there is no key: what to say, and whether another try may go better.
-struct NoKey {
-    why: String,
-    again: bool,
+pub(crate) struct NoKey {
+    pub(crate) why: String,
+    pub(crate) again: bool,
 }
 
 impl NoKey {
-    fn for_good(why: impl Into<String>) -> NoKey {
+    pub(crate) fn for_good(why: impl Into<String>) -> NoKey {
         NoKey { why: why.into(), again: false }
     }
 
-    fn this_time(why: impl Into<String>) -> NoKey {
+    pub(crate) fn this_time(why: impl Into<String>) -> NoKey {
         NoKey { why: why.into(), again: true }
     }
 }
@@ -69,7 +69,7 @@ pub fn load(imported: &Imported, d: &Dataset, how: &LoadKey, ctx: &mut Context) 
 
 /// From now on the process leaves no core dump: in it would be keys of blocks, and what was decrypted. The limit of one byte
 /// is heeded by programs that take dumps as well (core(5)), which one of nothing is not.
-fn leave_no_core_dump() {
+pub(crate) fn leave_no_core_dump() {
     let mut limit = getrlimit(Resource::Core);
     limit.current = Some(limit.maximum.map_or(1, |most| most.min(1)));
     if let Err(e) = setrlimit(Resource::Core, limit) {
@@ -108,7 +108,8 @@ fn try_to_load(
         return Err(NoKey::for_good(format!("Key already loaded for '{}'.", d.name)));
     }
     leave_no_core_dump();
-    let (material, typed) = material(&location, d, key.format, ctx)?;
+    let ask = |what: &str| format!("Enter {what} for '{}':", d.name);
+    let (material, typed) = material(&location, &ask, key.format, ctx)?;
     let again = |why: String| NoKey { why, again: typed };
     check(key.format, &material).map_err(again)?;
     let wrapping = wrapping(&key, &material).map_err(again)?;
@@ -133,7 +134,7 @@ fn wrapping(key: &CryptoKey, material: &[u8]) -> Result<WrappingKey, String> {
 }
 
 /// Whether key material has the right form (`validate_key`).
-fn check(format: KeyFormat, material: &[u8]) -> Result<(), String> {
+pub(crate) fn check(format: KeyFormat, material: &[u8]) -> Result<(), String> {
     let sized = |what: &str, expected: usize| match material.len() {
         n if n < expected => Err(format!("{what} key too short (expected {expected}).")),
         n if n > expected => Err(format!("{what} key too long (expected {expected}).")),
@@ -156,16 +157,16 @@ fn check(format: KeyFormat, material: &[u8]) -> Result<(), String> {
     }
 }
 
-/// The key material at a location, and whether it was typed (`get_key_material`).
-fn material(
+/// The key material at a location, or what is typed when `ask` asks for it (a passphrase or a hex key), and whether it was typed (`get_key_material`).
+pub(crate) fn material(
     location: &str,
-    d: &Dataset,
+    ask: &dyn Fn(&str) -> String,
     format: KeyFormat,
     ctx: &mut Context,
 ) -> Result<(Zeroizing<Vec<u8>>, bool), NoKey> {
     if location == "prompt" {
         return match ctx.caller.terminal.input {
-            true => typed(d, format, ctx).map(|material| (material, true)),
+            true => typed(ask, format, ctx).map(|material| (material, true)),
             false => {
                 let Some(input) = &mut ctx.input else {
                     return Err(NoKey::for_good("there is no standard input to read it from"));
@@ -214,7 +215,11 @@ fn read(from: &mut dyn Read, format: KeyFormat) -> Result<Zeroizing<Vec<u8>>, No
 }
 
 /// Has the user type a key (`libzfs_getpassphrase`).
-fn typed(d: &Dataset, format: KeyFormat, ctx: &mut Context) -> Result<Zeroizing<Vec<u8>>, NoKey> {
+fn typed(
+    ask: &dyn Fn(&str) -> String,
+    format: KeyFormat,
+    ctx: &mut Context,
+) -> Result<Zeroizing<Vec<u8>>, NoKey> {
     let what = match format {
         KeyFormat::Raw => return Err(NoKey::for_good("Cannot enter raw keys on the terminal")),
         KeyFormat::Hex => "hex key",
@@ -226,7 +231,7 @@ fn typed(d: &Dataset, format: KeyFormat, ctx: &mut Context) -> Result<Zeroizing<
     let hidden = input.hidden().map_err(|e| {
         NoKey::for_good(format!("what is typed would be shown ({}): pipe it in", plain(&e)))
     })?;
-    let prompted = write!(ctx.out, "Enter {what} for '{}':", d.name);
+    let prompted = write!(ctx.out, "{}", ask(what));
     let prompted = prompted.and_then(|()| ctx.out.flush());
     let typed = match prompted {
         Ok(()) => read(input, format),
@@ -282,7 +287,10 @@ fn try_to_unload(imported: &Imported, d: &Dataset, ctx: &Context) -> Result<(), 
     if imported.mounts.in_use().iter().any(uses) {
         return Err(format!("'{}' is busy.", d.name));
     }
-    dsl.unload_key(d).map_err(|e| e.to_string())
+    match imported.engine() {
+        Some(engine) => engine.unload_key(d).map_err(|e| e.to_string()),
+        None => dsl.unload_key(d).map_err(|e| e.to_string()),
+    }
 }
 
 /// Loads the keys that are needed to open `all` and are not loaded. Returns whether all of them are; what failed was said.

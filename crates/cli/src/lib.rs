@@ -51,6 +51,7 @@ pub mod list;
 pub mod locate;
 pub mod manual;
 pub mod map;
+mod new_key;
 pub mod options;
 pub mod progress;
 mod replay;

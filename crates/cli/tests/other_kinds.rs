@@ -25,7 +25,7 @@ fn add_other_kinds(dir: &Path) {
     for (name, kind) in KINDS {
         let done = engine.sync_task(move |ctx| {
             let made = cenote_dsl::write::dataset::create(&mut ctx.tx, root, name, &[], None)?;
-            ctx.create_objset(made.ds_obj, ObjsetType::Other(kind), 1, |_| Ok(()))
+            ctx.create_objset(made.ds_obj, ObjsetType::Other(kind), 1, None, |_| Ok(()))
         });
         done.unwrap();
     }

@@ -19,7 +19,7 @@ fn no_encryption_can_be_asked_for() {
     tank.zfs("snapshot tank/a@s");
     tank.zfs("clone -o encryption=off tank/a@s tank/c");
     assert_eq!(tank.zfs("get -Ho value,source encryption tank/a"), "off\tdefault\n");
-    let why = "cannot create 'tank/y': native encryption is not supported";
+    let why = "cannot create 'tank/y': Keyformat required for new encryption root.";
     assert_eq!(tank.refused("create -o encryption=aes-256-gcm tank/y"), why);
     tank.finish();
 }

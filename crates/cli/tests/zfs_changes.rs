@@ -65,7 +65,7 @@ fn create_in_openzfs_words() {
         ),
         (
             "create -o encryption=on tank/y",
-            "cannot create 'tank/y': native encryption is not supported",
+            "cannot create 'tank/y': Keyformat required for new encryption root.",
         ),
         ("create -o reservation=1T tank/y", "cannot create 'tank/y': out of space"),
         ("create -V 1T tank/y", "cannot create 'tank/y': out of space"),

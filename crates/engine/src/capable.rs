@@ -18,10 +18,6 @@ use cenote_pool::features::writable;
 use cenote_vdev::VdevState;
 use std::sync::Arc;
 
-/// What it is used by is refused one by one.
-const BY_DATASET: [&str; 1] = ["encryption"];
-/// The feature of an encrypted dataset.
-const ENCRYPTION: &str = "com.datto:encryption";
 const UNREPLAYED: &str = "an intent log that was not replayed";
 const UNREADABLE: &str =
     "an intent log that cannot be read ('zpool clear POOL DATASET' gives up what is in it)";
@@ -42,8 +38,7 @@ pub(super) enum Purpose {
 
 /// Whether a pool that uses the feature of this name can be written.
 fn in_use(name: &str) -> bool {
-    let known = cenote_format::features::by_name(name).is_some_and(writable);
-    known || BY_DATASET.contains(&name)
+    cenote_format::features::by_name(name).is_some_and(writable)
 }
 
 /// The intent logs of a pool, by heads.
@@ -55,7 +50,7 @@ pub(super) struct Logs {
     pub(super) waiting: Vec<Left>,
     /// What was read of them.
     pub(super) kept: Arc<Kept>,
-    /// There are no others: no log is cut, unreadable or encrypted, and every head was found and opened.
+    /// There are no others: no log is cut or unreadable, and every head was found and opened.
     pub(super) all: bool,
 }
 
@@ -92,8 +87,7 @@ pub(super) fn check_pool(pool: &Pool) -> Result<Logs, EngineError> {
 /// one that was to be written next.
 ///
 /// # Errors
-/// A device failed to read a log that was not claimed: it may have more than was seen. An encrypted log
-/// that was not claimed: its blocks would be overwritten.
+/// A device failed to read a log that was not claimed: it may have more than was seen.
 fn check_logs(pool: &Pool) -> Result<Logs, EngineError> {
     let dsl = pool.dsl();
     let kept = Arc::new(Kept::up_to(REPLAY_KEEP.get()));
@@ -108,13 +102,6 @@ fn check_logs(pool: &Pool) -> Result<Logs, EngineError> {
             Ok(set) => {
                 let zil = &set.phys().zil;
                 match log_state(pool, &dataset, zil, &logs.kept)? {
-                    Log::Waiting if is_encrypted(pool, &dataset)? => {
-                        if zil.claim_txg == 0 {
-                            let what = format!("'{}': {UNREPLAYED}", dataset.name);
-                            return Err(EngineError::Unsupported(what));
-                        }
-                        logs.all = false;
-                    }
                     Log::Waiting => {
                         let (ds_obj, name) = (dataset.ds_obj, dataset.name.clone());
                         logs.waiting.push(Left { ds_obj, name, header: *zil });
@@ -167,10 +154,6 @@ fn log_state(
 ) -> Result<Log, EngineError> {
     if zil.log.is_hole() {
         return Ok(Log::None);
-    }
-    // It can be neither read nor given up: its header is in an object set with MACs.
-    if is_encrypted(pool, dataset)? {
-        return Ok(Log::Waiting);
     }
     if lacks_log_vdev(pool) {
         // An import without it gives up what is in the logs (`SPA_LOG_CLEAR`).
@@ -236,10 +219,6 @@ pub fn unreplayed(pool: &Pool) -> cenote_dmu::Result<(Vec<String>, Vec<EngineErr
     Ok((names, unread))
 }
 
-fn is_encrypted(pool: &Pool, dataset: &Dataset) -> Result<bool, EngineError> {
-    Ok(pool.dsl().features(dataset)?.iter().any(|(guid, _)| guid == ENCRYPTION))
-}
-
 /// Refuses a dataset that cannot be written, or not for this purpose.
 ///
 /// # Errors
@@ -252,9 +231,6 @@ pub(super) fn check_dataset(
 ) -> Result<(), EngineError> {
     let unsupported =
         |what: &str| Err(EngineError::Unsupported(format!("'{}': {what}", dataset.name)));
-    if is_encrypted(pool, dataset)? {
-        return unsupported("native encryption");
-    }
     match log_state(pool, dataset, &set.phys().zil, &Kept::nothing())? {
         Log::Waiting if purpose != Purpose::Replay => return unsupported(UNREPLAYED),
         Log::Unreadable => return unsupported(UNREADABLE),

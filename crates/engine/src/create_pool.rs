@@ -15,6 +15,8 @@ use crate::space_write::SpaceMaps;
 use cenote_dmu::outside::Outside;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dsl::Dsl;
+use cenote_dsl::write::crypt::{self, Encryption};
+use cenote_dsl::write::pool::PoolDirs;
 use cenote_dsl::write::props::{self, NewValue, Target};
 use cenote_dsl::write::{Tx, pool};
 use cenote_format::ByteOrder;
@@ -31,6 +33,7 @@ use cenote_pool::import::{Imported, VERSION_FEATURES};
 use cenote_pool::props::PropChange;
 use cenote_pool::tunables::arc_max;
 use cenote_pool::{Origin, Pool, config, events};
+use cenote_store::keys::LoadedKey;
 use cenote_store::{Notes, Store};
 use cenote_vdev::VdevTree;
 use parking_lot::Mutex;
@@ -50,6 +53,8 @@ pub struct CreateRequest<'a> {
     pub props: &'a [PropChange],
     /// Properties of the root file system.
     pub root_props: &'a [(String, NewValue)],
+    /// How the root file system is encrypted, if it is: it is an encryption root then.
+    pub encryption: Option<&'a Encryption>,
     /// `-R`.
     pub altroot: Option<PathBuf>,
     /// Bytes for the cache; a moderate default if not given.
@@ -103,14 +108,15 @@ impl Engine {
         let mut mos = OpenObjectSet::create(store.clone(), 0, ObjsetType::Meta).map_err(failed)?;
         let sizes = |bp: &BlockPointer| space::sizes(&store.vdevs(), bp);
         let mut tx = Tx { pool: name, ..Tx::new(&mut mos, FIRST_TXG, outside, &sizes) };
-        let root_ds = fill_mos(&mut tx, &store.vdevs(), request, &prepared, &mut config, salt)?;
+        let (dirs, key) = fill_mos(&mut tx, &store.vdevs(), request, &prepared, &mut config, salt)?;
         let maps = vdev_objects(&mut mos, &prepared, &mut config, outside)?;
         let mut core = Core::new(mos, maps, config, no_uberblock());
         let disk = Disk::new(&store, None, &core, &engine).map_err(failed)?;
         let mut recorder = Recorder::begin(&disk, FIRST_TXG);
         recorder.quiesced(&QuiescedTxg::at_once(FIRST_TXG, birth));
         let copies = copies_of(request.root_props);
-        core.write_first(&disk, (root_ds, copies), format, &mut recorder).map_err(failed)?;
+        let root = (dirs.root_ds, copies, key);
+        core.write_first(&disk, root, format, &mut recorder).map_err(failed)?;
         let begun = Instant::now();
         core.write_labels(&disk, FIRST_TXG).flatten().map_err(failed)?;
         let pool = core.first_view(&disk, request, &prepared, &engine.opener).map_err(failed)?;
@@ -119,6 +125,9 @@ impl Engine {
         let engine = Engine::assemble(pool, core, FIRST_TXG, engine, disk).map_err(failed)?;
         engine.shared.tx_state.begin();
         engine.shared.history.add(figures, &loads);
+        if let Some(Encryption::Root(key, ..)) = request.encryption {
+            engine.pool().dsl().keystore().changed(dirs.root_dir, &key.wrapping, &[]);
+        }
         engine.follow_autotrim();
         events::learn(&engine.pool());
         engine.shared.learn_multihost().map_err(failed)?;
@@ -137,7 +146,7 @@ fn copies_of(props: &[(String, NewValue)]) -> usize {
     }
 }
 
-/// Everything of the MOS but the vdevs' objects; returns the head of the root file system.
+/// Everything of the MOS but the vdevs' objects; returns the directories, and the key of the root file system.
 fn fill_mos(
     tx: &mut Tx<'_>,
     tree: &VdevTree,
@@ -145,7 +154,7 @@ fn fill_mos(
     prepared: &Prepared,
     config: &mut PoolConfig,
     salt: [u8; 32],
-) -> Result<u64, CreateError> {
+) -> Result<(PoolDirs, Option<Arc<LoadedKey>>), CreateError> {
     let dirs = pool::create_pool_dirs(tx).map_err(failed)?;
     let new = NewPool {
         tree,
@@ -159,7 +168,9 @@ fn fill_mos(
     for (name, value) in request.root_props {
         props::set(tx, Target::Dir(dirs.root_dir), name, value).map_err(failed)?;
     }
-    Ok(dirs.root_ds)
+    let Some(how) = request.encryption else { return Ok((dirs, None)) };
+    let made = crypt::create(tx, (dirs.root_dir, dirs.root_ds), how).map_err(failed)?;
+    Ok((dirs, Some(LoadedKey::new(made.0, made.1))))
 }
 
 /// The objects of the vdevs: ZAPs and arrays of metaslabs.
@@ -188,7 +199,7 @@ impl Core {
     fn write_first(
         &mut self,
         disk: &Disk,
-        (root_ds, copies): (u64, usize),
+        (root_ds, copies, key): (u64, usize, Option<Arc<LoadedKey>>),
         format: impl FnOnce(&mut OpenObjectSet) -> Result<(), WriteError>,
         recorder: &mut Recorder,
     ) -> Result<(), EngineError> {
@@ -207,7 +218,7 @@ impl Core {
             born: Mutex::default(),
             when_kept: Vec::new(),
         };
-        context.create_objset(root_ds, ObjsetType::Zfs, copies, format)?;
+        context.create_objset(root_ds, ObjsetType::Zfs, copies, key, format)?;
         self.frees = context.tx.frees;
         recorder.datasets(begun.elapsed());
         Ok(self.passes(disk, FIRST_TXG, features, None, recorder)?)

@@ -193,7 +193,10 @@ fn load(
     let dataset = view.dsl().by_object(ds_obj)?;
     let dataset = dataset.filter(|d| d.is_head());
     let dataset = dataset.ok_or(DslWriteError::NotFound)?;
+    view.dsl().map_key(ds_obj, dataset.dir_obj)?;
     let base = ObjectSet::open(view.store().clone(), ds_obj, dataset.ds.bp)?;
+    // Before its log is looked at: what is encrypted is not opened without its key.
+    let set = OpenObjectSet::open(base.clone())?;
     capable::check_dataset(&view, &dataset, &base, purpose)?;
     shared.datasets.check_sync(shared, &view, &dataset, &base)?;
     let closed = AtomicBool::new(false);
@@ -201,10 +204,10 @@ fn load(
     let least_block = room::least_block(&shared.disk.tree());
     let sa_xattrs = zil::may_have_sa_xattrs(&view, &dataset)?;
     let pool = (shared.datasets.logs.clone(), shared.disk.frozen.clone());
-    let log = Log::new(ds_obj, &base.phys().zil, pool, sa_xattrs);
+    let log = Log::new(ds_obj, &base.phys().zil, pool, sa_xattrs, set.key().cloned());
     let handle =
         Arc::new(DatasetTx { shared: Arc::downgrade(shared), readers, least_block, closed, log });
-    Ok((LiveObjectSet::new(OpenObjectSet::open(base)?, handle.clone()), handle))
+    Ok((LiveObjectSet::new(set, handle.clone()), handle))
 }
 
 impl Datasets {
@@ -257,6 +260,17 @@ impl Datasets {
     pub fn is_open(&self, ds_obj: u64) -> bool {
         let open = self.open.lock();
         open.sets.contains_key(&ds_obj) || open.opening.contains(&ds_obj)
+    }
+
+    /// The heads that are open for writing.
+    pub fn open_heads(&self) -> Vec<u64> {
+        self.open.lock().sets.keys().copied().collect()
+    }
+
+    /// Whether an open dataset is used, or held.
+    pub fn is_used(&self, ds_obj: u64) -> bool {
+        let open = self.open.lock();
+        open.in_use(ds_obj) || open.held.contains_key(&ds_obj)
     }
 
     /// Keeps an open dataset from being changed any more; or, if it is not to be `closed`, no longer.

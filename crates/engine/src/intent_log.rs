@@ -133,13 +133,9 @@ impl SyncContext<'_> {
     /// Whether the intent log of a head that is not open can be destroyed.
     ///
     /// # Errors
-    /// `Unreadable`: the object set; `Unsupported`: the log is encrypted.
+    /// `Unreadable`: the object set.
     pub fn check_intent_log(&mut self, ds_obj: u64) -> Result<()> {
-        if self.head_objset(ds_obj)?.phys().zil.log.uses_crypt() {
-            let what = "destroying an encrypted intent log that was not replayed";
-            return Err(DslWriteError::Unsupported(what.into()));
-        }
-        Ok(())
+        self.head_objset(ds_obj).map(drop)
     }
 
     /// Frees the intent log of a head that is not open, if it has one (`zil_destroy_sync`); what is
@@ -225,7 +221,7 @@ impl SyncContext<'_> {
 
     /// Writes the header of a head that is not open.
     fn set_intent_log(&mut self, ds_obj: u64, header: ZilHeader) -> Result<()> {
-        let mut set = OpenObjectSet::open(self.head_objset(ds_obj)?)?;
+        let mut set = OpenObjectSet::open_log(self.head_objset(ds_obj)?)?;
         set.set_zil_header(header);
         let policy = Policy::of_new(1);
         let tree = self.disk.tree();
@@ -269,6 +265,13 @@ fn may_have_log(pool: &Pool, ds_obj: u64) -> bool {
         }
         Err(_) => true,
     }
+}
+
+/// Whether a dataset can be opened as far as keys go.
+fn has_key(pool: &Pool, ds_obj: u64) -> bool {
+    let dsl = pool.dsl();
+    let loaded = |dataset| dsl.is_key_loaded(&dataset).ok().flatten();
+    !matches!(dsl.by_object(ds_obj).ok().flatten().and_then(loaded), Some(false))
 }
 
 /// A dataset whose intent log was not replayed, and why.
@@ -423,13 +426,15 @@ impl Engine {
         self.shared.unreplayed.lock().kept = Arc::default();
     }
 
-    /// Objects of the datasets whose intent logs wait for them to be opened. Logs that went with their datasets, or were
+    /// Objects of the datasets whose intent logs wait for them to be opened, and can be replayed: those of encrypted datasets
+    /// wait for their keys. Logs that went with their datasets, or were
     /// given up in a rollback or a receive, are not waited for any more.
     pub fn waiting_logs(&self) -> Vec<u64> {
         let pool = self.pool();
         let waiting = self.shared.unreplayed.lock().waiting.clone();
         let all = waiting.iter().map(|log| log.ds_obj);
         let (there, gone): (Vec<u64>, _) = all.partition(|ds_obj| may_have_log(&pool, *ds_obj));
+        let there = there.into_iter().filter(|ds_obj| has_key(&pool, *ds_obj)).collect();
         let mut unreplayed = self.shared.unreplayed.lock();
         gone.into_iter().for_each(|ds_obj| unreplayed.done(ds_obj));
         there
@@ -489,6 +494,10 @@ impl Engine {
     ) -> std::result::Result<Opening<'a>, EngineError> {
         let ds_obj = opening.ds_obj();
         let Some(log) = self.shared.unreplayed.lock().find(ds_obj) else { return Ok(opening) };
+        if !has_key(&self.pool(), ds_obj) {
+            // It says what is missing.
+            return Ok(opening);
+        }
         // It may have been renamed.
         let dataset = self.pool().dsl().by_object(ds_obj).ok().flatten();
         let name = dataset.map_or(log.name.clone(), |dataset| dataset.name);

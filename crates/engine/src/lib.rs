@@ -117,6 +117,7 @@ mod expand;
 pub mod figures;
 mod freeze;
 mod intent_log;
+pub mod keys;
 pub mod kstat;
 mod long_hold;
 mod mmp;

@@ -124,6 +124,7 @@ impl Policy {
             _ => (self.compression, self.level),
         };
         let compression = match compression {
+            _ if block.has_macs => Compression::Off,
             Compression::On | Compression::Inherit if abilities.lz4 => Compression::Lz4,
             Compression::On | Compression::Inherit => Compression::Lzjb,
             other => other,
@@ -161,6 +162,7 @@ impl Policy {
             dedup,
             content: if metadata { Content::Metadata } else { Content::Data },
             key: None,
+            has_macs: block.has_macs,
         }
         .protected_by(block.key.clone())
     }
@@ -364,6 +366,7 @@ mod tests {
                 forced: false,
                 keeps_birth: false,
                 key: Option::None,
+                has_macs: false,
             };
             policy.header_copies(&block)
         };

@@ -19,7 +19,9 @@ use cenote_dsl::write::{DslWriteError, Tx};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ObjsetType;
 use cenote_pool::config_write::PoolConfig;
+use cenote_store::Store;
 use cenote_store::alloc::{Allocator, Class};
+use cenote_store::keys::LoadedKey;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -144,7 +146,8 @@ impl SyncContext<'_> {
     }
 
     /// Makes the object set of the new head `ds_obj`: `fill` puts into it what every object set of
-    /// its kind has, which is written as metadata of a dataset with so many `copies` is.
+    /// its kind has, which is written as metadata of a dataset with so many `copies` is, and protected by `key` if there is
+    /// one.
     ///
     /// # Errors
     /// Those of `fill`; a device failed.
@@ -153,10 +156,14 @@ impl SyncContext<'_> {
         ds_obj: u64,
         kind: ObjsetType,
         copies: usize,
+        key: Option<Arc<LoadedKey>>,
         fill: impl FnOnce(&mut OpenObjectSet) -> Result<(), WriteError>,
     ) -> cenote_dsl::write::Result<()> {
         let store = self.tx.mos.synced().store().clone();
-        let mut os = OpenObjectSet::create(store, ds_obj, kind)?;
+        // Only while it is made: it is opened with its key like others.
+        let mapped = key.as_ref().map(|key| Mapped::new(&store, ds_obj, key));
+        let os = OpenObjectSet::create(store.clone(), ds_obj, kind)?;
+        let mut os = os.protected_by(key.clone());
         fill(&mut os)?;
         let policy = Policy::of_new(copies);
         let tree = self.disk.tree();
@@ -171,10 +178,28 @@ impl SyncContext<'_> {
             born: Some(&self.born),
             early: None,
         };
-        if kind == ObjsetType::Zfs {
-            return accounting::sync_new(&mut self.tx, &mut os, ds_obj, &sink);
-        }
-        accounting::sync_dataset(&mut self.tx, &mut os, ds_obj, &sink)
+        let written = match kind {
+            ObjsetType::Zfs => accounting::sync_new(&mut self.tx, &mut os, ds_obj, &sink),
+            _ => accounting::sync_dataset(&mut self.tx, &mut os, ds_obj, &sink),
+        };
+        drop(mapped);
+        written
+    }
+}
+
+/// The mapping of an object set that is being made to its key.
+struct Mapped<'a>(&'a Store, u64);
+
+impl<'a> Mapped<'a> {
+    fn new(store: &'a Store, ds_obj: u64, key: &Arc<LoadedKey>) -> Mapped<'a> {
+        store.keys().map(ds_obj, key);
+        Mapped(store, ds_obj)
+    }
+}
+
+impl Drop for Mapped<'_> {
+    fn drop(&mut self) {
+        self.0.keys().unmap(self.1);
     }
 }
 

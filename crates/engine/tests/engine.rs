@@ -65,6 +65,7 @@ impl Place {
             features: &features,
             props: &[],
             root_props: &[],
+            encryption: None,
             altroot: None,
             arc_bytes: None,
         };

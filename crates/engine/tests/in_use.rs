@@ -24,7 +24,7 @@ fn create(engine: &Engine, name: &'static str) -> u64 {
     let make = move |ctx: &mut cenote_engine::SyncContext<'_>| {
         let made = dataset::create(&mut ctx.tx, root, name, &[], None)?;
         let txg = ctx.tx.txg;
-        ctx.create_objset(made.ds_obj, ObjsetType::Zfs, 1, |os| {
+        ctx.create_objset(made.ds_obj, ObjsetType::Zfs, 1, None, |os| {
             let done = cenote_zpl::format(os, &CreateProps::default(), txg);
             done.map_err(|e| WriteError::Sink(Box::new(e)))
         })?;

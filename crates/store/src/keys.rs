@@ -15,8 +15,8 @@ use cenote_format::crypt::{BlockParams, CryptError, DatasetKey, IV_LEN, Salt};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crate::pipeline::Store;
 
@@ -25,7 +25,7 @@ use crate::pipeline::Store;
 pub struct LoadedKey {
     id: u64,
     /// Object of the directory that is the encryption root.
-    root: u64,
+    root: AtomicU64,
     key: DatasetKey,
     /// The salt of what is written, and how many blocks it served.
     salt: Mutex<Option<(Salt, u64)>>,
@@ -38,12 +38,18 @@ impl LoadedKey {
     /// A key that the encryption root `root` unwrapped.
     pub fn new(root: u64, key: DatasetKey) -> Arc<LoadedKey> {
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        let root = AtomicU64::new(root);
         Arc::new(LoadedKey { id, root, key, salt: Mutex::default() })
     }
 
     /// Object of the directory that is its encryption root.
     pub fn root(&self) -> u64 {
-        self.root
+        self.root.load(Ordering::Acquire)
+    }
+
+    /// It has another encryption root from now on.
+    pub fn set_root(&self, root: u64) {
+        self.root.store(root, Ordering::Release);
     }
 
     /// Its number; never 0.
@@ -140,7 +146,7 @@ impl Keys {
         let _changes = self.changes.lock();
         let (gone, left): (Mappings, Mappings) = Mappings::clone(&self.mappings.load())
             .into_iter()
-            .partition(|(_, loaded)| loaded.root == root);
+            .partition(|(_, loaded)| loaded.root() == root);
         self.any.store(!left.is_empty(), Ordering::Release);
         self.mappings.store(Arc::new(left));
         gone.into_values().map(|loaded| loaded.id).collect()

@@ -290,6 +290,25 @@ impl Store {
             Start::Done(block) => return Ok(block),
             Start::Device(_, reader) => reader,
         };
+        let data = self.fetch_speculative(bp, at)?;
+        Ok(Block { data: self.opened(bp, at, &reader, &data)?, order: bp.byte_order() })
+    }
+
+    /// Whether a block is there that may never have been written, as far as its checksum says. It takes no key.
+    ///
+    /// # Errors
+    /// It is not there, or a device failed.
+    pub fn check_speculative(&self, bp: &BlockPointer, at: Bookmark) -> Result<(), BlockError> {
+        match bp.uses_crypt() {
+            true => {
+                check(bp, at)?;
+                self.fetch_speculative(bp, at).map(drop)
+            }
+            false => self.read_speculative(bp, at).map(drop),
+        }
+    }
+
+    fn fetch_speculative(&self, bp: &BlockPointer, at: Bookmark) -> Result<Abd, BlockError> {
         let verify = |data: &Abd| self.is_right(bp, data);
         let read = |dva: Dva| {
             let (vdev, offset, size) = (dva.vdev.into(), dva.offset, bp.psize());
@@ -298,12 +317,11 @@ impl Store {
             self.vdevs().read_speculative(&read).map_err(|source| vdev_error(bp, at, source))
         };
         // Where a device failed the block may be; where bytes are wrong it is not.
-        let data = first_of(bp, at, |dva| match dva.gang {
+        first_of(bp, at, |dva| match dva.gang {
             false => read(dva),
             // Its parts may have been written and the header not, or the other way round: no leaf is blamed.
             true => Store::attempt(|| self.fetch_copy(bp, dva, at)).0,
-        })?;
-        Ok(Block { data: self.opened(bp, at, &reader, &data)?, order: bp.byte_order() })
+        })
     }
 
     /// Reads many blocks: misses go to the devices as one batch; checksums and unpacking use all

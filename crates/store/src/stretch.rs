@@ -3,7 +3,8 @@
 //! What is read so is a hint: it is not verified before a block is taken from it, and no leaf is blamed
 //! for what cannot be read.
 
-use crate::pipeline::{Block, Store, unpack};
+use crate::error::Bookmark;
+use crate::pipeline::{Block, Store};
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_vdev::Stretch;
@@ -15,9 +16,11 @@ impl Store {
         self.vdevs().read_stretch(dva.vdev.into(), dva.offset, size)
     }
 
-    /// The block of `bp`, of which `physical` may be the bytes. `None` if they are not.
-    pub fn block_of(&self, bp: &BlockPointer, physical: &Abd) -> Option<Block> {
-        let data = self.is_right(bp, physical).then(|| unpack(bp, physical).ok())??;
+    /// The block of `bp`, of which `physical` may be the bytes. `None` if they are not, or cannot be decrypted.
+    pub fn block_of(&self, bp: &BlockPointer, at: Bookmark, physical: &Abd) -> Option<Block> {
+        let reader = self.reader(bp, at).ok()?;
+        let opened = || self.opened(bp, at, &reader, physical).ok();
+        let data = self.is_right(bp, physical).then(opened)??;
         Some(Block { data, order: bp.byte_order() })
     }
 }

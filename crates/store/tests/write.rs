@@ -737,7 +737,9 @@ fn blocks_of_encrypted_datasets_are_protected() {
                     let mut zeros = request(vec![0; 4096], of);
                     zeros.previous = bp;
                     let hole = rig.write(6, zeros).unwrap();
-                    assert!(compression == Compression::Off || hole.is_hole() && !hole.uses_crypt());
+                    assert!(
+                        compression == Compression::Off || hole.is_hole() && !hole.uses_crypt()
+                    );
                 }
             }
         }

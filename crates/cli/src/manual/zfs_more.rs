@@ -232,6 +232,20 @@ pub const PAGES: &[Page] = &[
         examples: &[("zfs load-key -r tank/home", "Load the keys of tank/home and of what is below.")],
     },
     Page {
+        command: "change-key",
+        about: "change the key of an encrypted dataset",
+        text: "Gives an encryption root another key, or makes an encrypted dataset an encryption root with a key of its own. \
+               The key of all that is below and has the same key changes with it; what is written stays as it is. With -i \
+               the dataset has the key of its parent from now on. Both keys have to be loaded.",
+        operands: "<filesystem>|<volume>",
+        options: &[
+            flag("-i", "Take the key of the parent"),
+            flag("-l", "Load the present key first"),
+            takes("-o", "keyformat|keylocation|pbkdf2iters=<value>", "What the new key is"),
+        ],
+        examples: &[("zfs change-key tank/home", "Give tank/home another passphrase.")],
+    },
+    Page {
         command: "unload-key",
         about: "unload keys of encrypted datasets",
         text: "Unloads the key of an encryption root and wipes it. What it opens must not be mounted.",

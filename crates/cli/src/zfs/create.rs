@@ -4,6 +4,7 @@ use super::change::{add_property, changes, tell_kept};
 use super::session::{quietly, stop};
 use crate::context::Context;
 use crate::mounts::administered::CommandMounts;
+use crate::new_key::Wanted;
 use crate::options::{Spec, parse};
 use crate::pools::Imported;
 use cenote_admin::{Mounts, Session};
@@ -11,7 +12,7 @@ use cenote_command::outcome::{Outcome, Stop, fail, given_twice, usage};
 use cenote_dsl::DatasetKind;
 use cenote_engine::change::names::{Expected, check_new};
 use cenote_engine::change::{
-    ChangeError, Changes, Kind, NewDataset, default_block_size, props, reserve,
+    ChangeError, Changes, Kind, NewDataset, NewEncryption, default_block_size, props, reserve,
 };
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -130,6 +131,14 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
             false => Err(request.cannot("missing dataset name")),
         };
     };
+    let mut new = request.dataset();
+    let wanted = Wanted::take(&mut new.props).map_err(|why| request.cannot(why))?;
+    let parent = request.name.rsplit_once('/').map_or("", |(parent, _)| parent);
+    let encryption = match pools.get(pool) {
+        Some(imported) if !request.dry_run => wanted.for_new(Some((&imported, parent)), ctx),
+        _ => Ok(NewEncryption::Inherit(None)),
+    };
+    let encryption = encryption.map_err(|why| request.cannot(why))?;
     let _change = pools.change();
     let Some(imported) = pools.get(pool) else {
         return match request.dry_run || request.size.is_some() {
@@ -138,7 +147,6 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         };
     };
     let mut changes = Arc::new(changes(&imported, ctx).map_err(|e| request.cannot(e))?);
-    let new = request.dataset();
     if request.size.is_some() {
         warn_of_small_blocks(&request, &imported, ctx);
     }
@@ -159,7 +167,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         }
         return Ok(0);
     }
-    changes.create(&new).map_err(|e| match e {
+    changes.create_encrypted(&new, &encryption).map_err(|e| match e {
         ChangeError::NeedsUpgrade => {
             request.cannot("pool must be upgraded to set this property or value")
         }

@@ -8,6 +8,7 @@
 //! | [`change`] | what these have in common |
 //! | [`list`] | `zfs list` |
 //! | [`load_key`] | `zfs load-key`, `zfs unload-key` |
+//! | [`change_key`] | `zfs change-key` |
 //! | [`get`] | `zfs get` |
 //! | [`mount`] | `zfs mount`, `zfs unmount` |
 //! | [`mount_helper`] | `mount.zfs`, which mount(8) runs |
@@ -24,6 +25,7 @@
 pub mod allow;
 pub mod bookmark;
 pub mod change;
+pub mod change_key;
 pub mod clone;
 pub mod create;
 pub mod destroy;
@@ -32,7 +34,7 @@ pub mod get;
 pub mod holds;
 pub mod ids_to_path;
 pub mod list;
-pub mod load_key;
+mod load_key;
 pub mod mount;
 pub mod mount_helper;
 pub mod project;
@@ -103,7 +105,7 @@ const TOOL: Tool = Tool {
         None,
         row("load-key", Runs::Pools(load_key::load), usage::LOAD_KEY),
         row("unload-key", Runs::Pools(load_key::unload), usage::UNLOAD_KEY),
-        row("change-key", Runs::Missing, usage::CHANGE_KEY),
+        row("change-key", Runs::Pools(change_key::run), usage::CHANGE_KEY),
         None,
         row("program", Runs::Missing, usage::PROGRAM),
         row("rewrite", Runs::Here(rewrite::zfs), usage::REWRITE),
@@ -155,10 +157,16 @@ pub fn reads_input(args: &[OsString]) -> bool {
         options.any(|arg| arg.starts_with('-') && !arg.starts_with("--") && arg.contains('l'))
     };
     args.first().is_some_and(|name| match name.to_str() {
-        Some("receive" | "recv" | "load-key") => true,
+        Some("receive" | "recv" | "load-key" | "change-key") => true,
         Some("mount") => loads_keys(),
+        Some("create") => gives_key(args),
         _ => false,
     })
+}
+
+/// Whether a command line has a new key made, which may be typed.
+pub fn gives_key(args: &[OsString]) -> bool {
+    args.iter().filter_map(|arg| arg.to_str()).any(|arg| arg.contains("keyformat="))
 }
 
 /// Runs a command of `zfs`; returns the exit code.

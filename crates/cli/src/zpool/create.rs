@@ -8,6 +8,7 @@ use crate::cachefile;
 use crate::commands::Where;
 use crate::context::Context;
 use crate::mounts::{How, NotMounted, mount_one};
+use crate::new_key::Wanted;
 use crate::options::{Spec, parse};
 use crate::pools::{Imported, Opened, PoolTable};
 use crate::vdevs::style;
@@ -24,9 +25,12 @@ use cenote_dmu::write::WriteError;
 use cenote_dsl::DatasetKind;
 use cenote_dsl::props::table::find as fs_find;
 use cenote_dsl::props::{is_user, is_userspace};
+use cenote_dsl::write::crypt::Encryption;
 use cenote_dsl::write::props::NewValue;
 use cenote_engine::change::props::{Setting, feature_for};
-use cenote_engine::change::{Changes, Format, is_accounted, is_quota, root_filesystem};
+use cenote_engine::change::{
+    Changes, Format, NewEncryption, is_accounted, is_quota, root_filesystem,
+};
 use cenote_engine::create::prepare;
 use cenote_engine::create::{self, CreateSpec, FIRST_TXG, SystemDevices};
 use cenote_engine::{CreateRequest, Engine, EngineOptions};
@@ -169,9 +173,12 @@ pub fn place(args: &[OsString]) -> Where {
     }
 }
 
+/// The feature of encrypted datasets.
+const ENCRYPTION: &str = "com.datto:encryption";
+
 /// Runs `zpool create`.
 pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
-    let request = Request::parse(args)?;
+    let mut request = Request::parse(args)?;
     if request.name.contains('/') {
         return fail(format!(
             "cannot create '{}': invalid character '/' in pool name\n\
@@ -179,6 +186,11 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
             request.name
         ));
     }
+    let wanted = Wanted::take(&mut request.root_props).map_err(|why| request.cannot(why))?;
+    let encryption = match request.dry_run {
+        false => wanted.for_new(None, ctx).map_err(|why| request.cannot(why))?,
+        true => NewEncryption::Off,
+    };
     let pools = Arc::clone(&ctx.pools);
     let _change = pools.change();
     let layout = create::parse(&request.vdevs).map_err(|e| Stop::Fail(e.to_string()))?;
@@ -206,7 +218,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         return Ok(0);
     }
     drop(prepared);
-    make(&request, spec, ctx)
+    make(&request, spec, encryption, ctx)
 }
 
 /// The number that `ashift=` gives.
@@ -215,7 +227,12 @@ pub fn ashift(text: &str) -> Result<u64, Stop> {
 }
 
 /// Creates the pool and mounts its root file system.
-fn make(request: &Request, spec: CreateSpec<'_>, ctx: &mut Context) -> Outcome {
+fn make(
+    request: &Request,
+    spec: CreateSpec<'_>,
+    encryption: NewEncryption,
+    ctx: &mut Context,
+) -> Outcome {
     let named = features_named(request);
     let choice = |named| FeatureChoice {
         none: request.no_features,
@@ -240,6 +257,13 @@ fn make(request: &Request, spec: CreateSpec<'_>, ctx: &mut Context) -> Outcome {
     warnings.iter().for_each(|warning| ctx.complain(warning));
     let enabled = |guid: &str| features.iter().any(|f| f.guid == guid);
     let (root_props, contents) = root(request, &enabled)?;
+    let encryption = match encryption {
+        NewEncryption::Root(key, suite, location) => Some(Encryption::Root(key, suite, location)),
+        NewEncryption::Inherit(_) | NewEncryption::Off => None,
+    };
+    if encryption.is_some() && !enabled(ENCRYPTION) {
+        return Err(request.cannot("Encryption feature not enabled."));
+    }
     let altroot = request.altroot.as_ref().map(PathBuf::from);
     let create = CreateRequest {
         temporary_name: request.temporary_name.as_deref(),
@@ -247,6 +271,7 @@ fn make(request: &Request, spec: CreateSpec<'_>, ctx: &mut Context) -> Outcome {
         features: &features,
         props: &changes,
         root_props: &root_props,
+        encryption: encryption.as_ref(),
         altroot: altroot.clone(),
         arc_bytes: arc_bytes(ctx)?,
     };

@@ -237,6 +237,9 @@ fn load_keys(imported: &Imported, ctx: &mut Context) -> Result<(), Stop> {
 
 /// Whether a command line has keys loaded, which may be typed.
 pub fn reads_input(args: &[OsString]) -> bool {
+    if args.first().is_some_and(|name| name == "create") {
+        return crate::zfs::gives_key(args);
+    }
     let import = args.split_first().filter(|(name, _)| *name == "import");
     import.is_some_and(|(_, rest)| Request::parse(rest).is_ok_and(|r| r.load_keys))
 }

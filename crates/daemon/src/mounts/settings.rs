@@ -122,9 +122,7 @@ impl Settings {
         for option in &how.options {
             settings.apply(option, imported, &mut listed)?;
         }
-        // What is encrypted is not written yet.
-        let encrypted = pool.dsl().crypto_key(d).map_err(|e| e.to_string())?.is_some();
-        if imported.engine().is_none() || d.kind == DatasetKind::Snapshot || encrypted {
+        if imported.engine().is_none() || d.kind == DatasetKind::Snapshot {
             settings.files.read_only = true;
         }
         let first = if settings.files.read_only { "ro" } else { "rw" };

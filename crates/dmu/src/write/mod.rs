@@ -75,9 +75,9 @@ use cenote_format::dmu::{
     DNODE_BLOCK, DNODE_SLOT, DmuType, DnodePhys, ObjsetPhys, ObjsetType, ZilHeader,
 };
 use cenote_format::encode::EncodeError;
-use cenote_format::{DecodeError, invariant, less};
-use cenote_store::write::Payload;
+use cenote_format::{ByteOrder, DecodeError, invariant, less};
 use cenote_store::keys::LoadedKey;
+use cenote_store::write::Payload;
 use cenote_store::{BlockError, Bookmark, Store};
 use intent::Intent;
 use object::OpenObject;
@@ -297,6 +297,8 @@ pub struct OpenObjectSet {
     phys: ObjsetPhys,
     /// The key that protects all that is written of it; of an encrypted one alone.
     key: Option<Arc<LoadedKey>>,
+    /// The root block of an encrypted one of which only the header of the intent log is changed.
+    raw: Option<Vec<u8>>,
     slots: Slots,
     objects: Objects,
     doomed: Doomed,
@@ -351,6 +353,23 @@ impl OpenObjectSet {
         Ok(OpenObjectSet { key, ..Self::around(base) })
     }
 
+    /// Opens an object set of which only the header of the intent log is to be changed ([`OpenObjectSet::set_zil_header`]).
+    /// That of an encrypted one takes no key, for no MAC covers it (`os_next_write_raw`).
+    ///
+    /// # Errors
+    /// As of [`OpenObjectSet::open`]; a big-endian one that is encrypted.
+    pub fn open_log(base: Arc<ObjectSet>) -> Result<OpenObjectSet> {
+        if !base.root_bp().uses_crypt() {
+            return OpenObjectSet::open(base);
+        }
+        let block = base.store().read(base.root_bp(), Bookmark::root(base.id()))?;
+        if block.order != ByteOrder::Little {
+            return Err(WriteError::ByteOrder(META_DNODE));
+        }
+        let raw = Some(block.data.to_vec());
+        Ok(OpenObjectSet { raw, ..Self::around(base) })
+    }
+
     fn around(base: Arc<ObjectSet>) -> OpenObjectSet {
         let phys = base.phys().clone();
         let (slots, objects, doomed, written) = Default::default();
@@ -358,6 +377,7 @@ impl OpenObjectSet {
             base,
             phys,
             key: None,
+            raw: None,
             slots,
             objects,
             doomed,

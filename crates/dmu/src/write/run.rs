@@ -257,6 +257,7 @@ impl Run<'_> {
             forced: at.level == 0 && work.forced.contains(at.blkid),
             keeps_birth: at.level == 0 && work.physical.contains(at.blkid),
             key: self.key.clone(),
+            has_macs: false,
         }
     }
 

@@ -14,8 +14,8 @@ use crate::object::Dnode;
 use crate::objset::{GROUP_USED, META_DNODE, PROJECT_USED, USER_USED};
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
-use cenote_format::dmu::{DNODE_BLOCK, DNODE_SLOT, DmuType, ObjsetPhys};
-use cenote_format::{ByteOrder, Bytes, invariant};
+use cenote_format::dmu::{DNODE_BLOCK, DNODE_SLOT, DmuType, ObjsetPhys, ZilHeader};
+use cenote_format::{ByteOrder, Bytes, DecodeError, invariant};
 use cenote_store::Bookmark;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -59,7 +59,13 @@ impl OpenObjectSet {
         let key = self.key.clone();
         let mut run =
             Run { store, objset, txg, sink, key, doomed, born, killed, cloned, damaged, leaked: 0 };
-        if dirty {
+        invariant!(
+            self.raw.is_none() || works.is_empty() && gone.is_empty(),
+            "objset {objset}: more than its intent log is changed without its key"
+        );
+        if dirty && self.raw.is_some() {
+            self.write_root(&mut run)?;
+        } else if dirty {
             run.destroy(&gone)?;
             run.run(&mut works)?;
             self.set_dnodes(&mut works, &mut changed);
@@ -150,7 +156,10 @@ impl OpenObjectSet {
     fn write_root(&mut self, run: &mut Run<'_>) -> Result<()> {
         let pointers = &self.phys.meta_dnode.pointers;
         let stored = pointers.iter().filter(|bp| !bp.is_hole());
-        let data = self.phys.encode(ROOT_SIZE)?;
+        let data = match &self.raw {
+            Some(raw) => with_log(raw, &self.phys.zil)?,
+            None => self.phys.encode(ROOT_SIZE)?,
+        };
         // As a reader will see it.
         let phys = ObjsetPhys::decode(&Bytes::new(&data, ByteOrder::Little, "object set"))?;
         let block = NewBlock {
@@ -165,11 +174,13 @@ impl OpenObjectSet {
             forced: false,
             keeps_birth: false,
             key: self.key.clone(),
+            has_macs: self.raw.is_some(),
         };
         let written = run.write(vec![block])?;
         let root = written.first().map(|(new, _)| *new).filter(|bp| !bp.is_hole());
         let root = root.ok_or_else(|| WriteError::Sink("the root block became a hole".into()))?;
-        let (objset, encrypted) = (self.base.id(), self.key.is_some());
+        let objset = self.base.id();
+        let encrypted = self.key.is_some() || self.raw.is_some();
         invariant!(
             root.uses_crypt() == encrypted,
             "objset {objset}: its root block is not protected as it is to be"
@@ -177,6 +188,15 @@ impl OpenObjectSet {
         self.go_on_from(root, phys);
         Ok(())
     }
+}
+
+/// The encrypted object set `raw` with another header of its intent log, of which its MACs know nothing.
+fn with_log(raw: &[u8], zil: &ZilHeader) -> Result<Vec<u8>> {
+    let (mut data, header) = (raw.to_vec(), zil.encode());
+    let why = || DecodeError::invalid("object set", "too short for its intent log");
+    let end = DNODE_SLOT + header.len();
+    data.get_mut(DNODE_SLOT..end).ok_or_else(why)?.copy_from_slice(&header);
+    Ok(data)
 }
 
 /// What is going to change, with the dnodes that there were.

@@ -1,8 +1,7 @@
 //! The key of a dataset as it lies in the MOS (`DSL_CRYPTO_KEY`).
 
 use crate::Dsl;
-use cenote_dmu::zap::Zap;
-use cenote_dmu::{Error, Result};
+use cenote_dmu::Result;
 use cenote_format::crypt::{KEY_VERSION, Suite, WrappedKey};
 
 /// Field of a zapified directory: its key (`DD_FIELD_CRYPTO_KEY_OBJ`).
@@ -11,14 +10,16 @@ pub(crate) const CRYPTO_KEY: &str = "com.datto:crypto_key_obj";
 pub(crate) const SUITE: &[u8] = b"DSL_CRYPTO_SUITE";
 pub(crate) const GUID: &[u8] = b"DSL_CRYPTO_GUID";
 pub(crate) const ROOT: &[u8] = b"DSL_CRYPTO_ROOT_DDOBJ";
-const IV: &[u8] = b"DSL_CRYPTO_IV";
-const MAC: &[u8] = b"DSL_CRYPTO_MAC";
-const MASTER_KEY: &[u8] = b"DSL_CRYPTO_MASTER_KEY_1";
-const HMAC_KEY: &[u8] = b"DSL_CRYPTO_HMAC_KEY_1";
-const VERSION: &[u8] = b"DSL_CRYPTO_VERSION";
-const FORMAT: &[u8] = b"keyformat";
-const SALT: &[u8] = b"pbkdf2salt";
-const ITERATIONS: &[u8] = b"pbkdf2iters";
+/// How many directories have the key.
+pub(crate) const REFERENCES: &[u8] = b"DSL_CRYPTO_REFCOUNT";
+pub(crate) const IV: &[u8] = b"DSL_CRYPTO_IV";
+pub(crate) const MAC: &[u8] = b"DSL_CRYPTO_MAC";
+pub(crate) const MASTER_KEY: &[u8] = b"DSL_CRYPTO_MASTER_KEY_1";
+pub(crate) const HMAC_KEY: &[u8] = b"DSL_CRYPTO_HMAC_KEY_1";
+pub(crate) const VERSION: &[u8] = b"DSL_CRYPTO_VERSION";
+pub(crate) const FORMAT: &[u8] = b"keyformat";
+pub(crate) const SALT: &[u8] = b"pbkdf2salt";
+pub(crate) const ITERATIONS: &[u8] = b"pbkdf2iters";
 
 /// What a user's key looks like (`zfs_keyformat_t`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,47 +60,64 @@ impl Dsl {
 
     fn read_key(&self, object: u64) -> Result<CryptoKey> {
         let zap = self.zap(object)?;
-        let missing = |what: &[u8]| {
-            self.corrupt(object, format!("a key without {}", String::from_utf8_lossy(what)))
-        };
-        let number = |name: &[u8]| zap.u64(name)?.ok_or_else(|| missing(name));
-        let suite = Suite::from_u64(number(SUITE)?).map_err(|e| self.undecodable(object, e))?;
-        // Keys of the first version do not tell it.
-        let version = zap.u64(VERSION)?.unwrap_or(0);
-        if version > KEY_VERSION {
-            return Err(self.corrupt(object, format!("a key of version {version}")));
+        let get = |name: &[u8]| Ok(zap.lookup(name)?.map(|entry| entry.value));
+        CryptoKey::decode(object, get, |why| self.corrupt(object, why))
+    }
+}
+
+impl KeyFormat {
+    /// The number on disk.
+    pub fn number(self) -> u64 {
+        match self {
+            KeyFormat::Raw => 1,
+            KeyFormat::Hex => 2,
+            KeyFormat::Passphrase => 3,
         }
-        let format = match number(FORMAT)? {
+    }
+}
+
+impl CryptoKey {
+    /// The key in a ZAP, whose entries `get` gives. `bad` is the error of one that makes no sense.
+    pub(crate) fn decode<E>(
+        object: u64,
+        mut get: impl FnMut(&[u8]) -> std::result::Result<Option<Vec<u64>>, E>,
+        bad: impl Fn(String) -> E,
+    ) -> std::result::Result<CryptoKey, E> {
+        let missing = |what: &[u8]| bad(format!("a key without {}", String::from_utf8_lossy(what)));
+        let mut number = |name: &[u8]| match get(name)?.as_deref() {
+            Some([number]) => Ok(Some(*number)),
+            _ => Ok(None),
+        };
+        let mut needed = |name: &[u8]| number(name)?.ok_or_else(|| missing(name));
+        let suite = Suite::from_u64(needed(SUITE)?).map_err(|e| bad(e.to_string()))?;
+        let (guid, root, format) = (needed(GUID)?, needed(ROOT)?, needed(FORMAT)?);
+        let format = match format {
             1 => KeyFormat::Raw,
             2 => KeyFormat::Hex,
             3 => KeyFormat::Passphrase,
-            n => return Err(self.corrupt(object, format!("a key of format {n}"))),
+            n => return Err(bad(format!("a key of format {n}"))),
         };
-        Ok(CryptoKey {
-            object,
-            root: number(ROOT)?,
-            wrapped: WrappedKey {
-                suite,
-                guid: number(GUID)?,
-                version,
-                iv: bytes(&zap, IV, missing)?,
-                mac: bytes(&zap, MAC, missing)?,
-                master: bytes(&zap, MASTER_KEY, missing)?,
-                hmac: bytes(&zap, HMAC_KEY, missing)?,
-            },
-            format,
-            salt: zap.u64(SALT)?.unwrap_or(0),
-            iterations: zap.u64(ITERATIONS)?.unwrap_or(0),
-        })
+        // Keys of the first version do not tell it.
+        let version = number(VERSION)?.unwrap_or(0);
+        if version > KEY_VERSION {
+            return Err(bad(format!("a key of version {version}")));
+        }
+        let (salt, iterations) = (number(SALT)?.unwrap_or(0), number(ITERATIONS)?.unwrap_or(0));
+        let wrapped = WrappedKey {
+            suite,
+            guid,
+            version,
+            iv: bytes(get(IV)?).ok_or_else(|| missing(IV))?,
+            mac: bytes(get(MAC)?).ok_or_else(|| missing(MAC))?,
+            master: bytes(get(MASTER_KEY)?).ok_or_else(|| missing(MASTER_KEY))?,
+            hmac: bytes(get(HMAC_KEY)?).ok_or_else(|| missing(HMAC_KEY))?,
+        };
+        Ok(CryptoKey { object, root, wrapped, format, salt, iterations })
     }
 }
 
 /// An entry of `N` bytes.
-fn bytes<const N: usize>(
-    zap: &Zap,
-    name: &[u8],
-    missing: impl Fn(&[u8]) -> Error,
-) -> Result<[u8; N]> {
-    let entry = zap.lookup(name)?.ok_or_else(|| missing(name))?;
-    entry.bytes().try_into().map_err(|_| missing(name))
+fn bytes<const N: usize>(entry: Option<Vec<u64>>) -> Option<[u8; N]> {
+    let bytes: Vec<u8> = entry?.into_iter().map(|value| value as u8).collect();
+    bytes.try_into().ok()
 }

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug, Default)]
 pub struct Keystore {
     /// By objects of directories.
-    wrapping: RwLock<BTreeMap<u64, WrappingKey>>,
+    wrapping: RwLock<BTreeMap<u64, Arc<WrappingKey>>>,
     /// What they have unwrapped, by objects of keys.
     unwrapped: Mutex<BTreeMap<u64, Arc<LoadedKey>>>,
     generation: AtomicU64,
@@ -33,6 +33,30 @@ impl Keystore {
     /// Whether the key of an encryption root is loaded.
     pub fn has(&self, root: u64) -> bool {
         self.wrapping.read().contains_key(&root)
+    }
+
+    /// The key of an encryption root, if it is loaded.
+    pub fn wrapping(&self, root: u64) -> Option<Arc<WrappingKey>> {
+        self.wrapping.read().get(&root).cloned()
+    }
+
+    /// An encryption root was made, or has another key: that is loaded. The keys in `objects`, if they are, are those of
+    /// datasets whose encryption root is `root` now.
+    pub fn changed(&self, root: u64, key: &Arc<WrappingKey>, objects: &[u64]) {
+        let mut wrapping = self.wrapping.write();
+        wrapping.insert(root, key.clone());
+        let unwrapped = self.unwrapped.lock();
+        objects
+            .iter()
+            .filter_map(|object| unwrapped.get(object))
+            .for_each(|key| key.set_root(root));
+        self.generation.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A directory is no encryption root any more, and nothing is read with its key.
+    pub fn forget(&self, root: u64) {
+        self.wrapping.write().remove(&root);
+        self.generation.fetch_add(1, Ordering::AcqRel);
     }
 
     /// A number that changes when a key is loaded or unloaded.
@@ -45,7 +69,7 @@ impl Keystore {
         let mut wrapping = self.wrapping.write();
         let new = !wrapping.contains_key(&root);
         if new {
-            wrapping.insert(root, key);
+            wrapping.insert(root, Arc::new(key));
             self.generation.fetch_add(1, Ordering::AcqRel);
         }
         new
@@ -67,7 +91,10 @@ impl Keystore {
 impl Dsl {
     /// Has blocks of the object set `ds_obj`, whose directory is `dir`, read with its key, if that is loaded
     /// (`spa_keystore_create_mapping`).
-    pub(crate) fn map_key(&self, ds_obj: u64, dir: u64) -> Result<()> {
+    ///
+    /// # Errors
+    /// The key cannot be read, or not be unwrapped.
+    pub fn map_key(&self, ds_obj: u64, dir: u64) -> Result<()> {
         if self.keys.wrapping.read().is_empty() {
             return Ok(());
         }

@@ -19,8 +19,8 @@ use super::mos::{SMALL_BLOCK, corrupt};
 use super::props::{self, NewValue, Target};
 use super::space::{self, Delta, Part, charged};
 use super::{
-    DslWriteError, Result, Sizes, Tx, bookmarks, clones, deadlist, dir, features, limits, livelist,
-    names, permissions, references, special,
+    DslWriteError, Result, Sizes, Tx, bookmarks, clones, crypt, deadlist, dir, features, limits,
+    livelist, names, permissions, references, special,
 };
 use cenote_dmu::write::{NewObject, ObjectChange, Synced};
 use cenote_format::blkptr::BlockPointer;
@@ -70,11 +70,6 @@ pub fn create(
         return Err(DslWriteError::Exists);
     }
     limits::check(tx, parent_dir, limits::FILESYSTEMS, 1, None)?;
-    dir::refuse_encrypted(tx, parent_dir)?;
-    if let Some(origin) = origin {
-        let dir = tx.dataset(origin)?.dir;
-        dir::refuse_encrypted(tx, dir)?;
-    }
     let (len, depth) = names::length(tx, parent_dir)?;
     names::fits(len, name.len())?;
     if depth >= names::max_nesting() {
@@ -89,7 +84,9 @@ pub fn create(
     };
     let dir_obj = dir::create_dir(tx, Some((parent_dir, name)))?;
     let ds_obj = create_head(tx, dir_obj, start)?;
-    if origin.is_some() {
+    if let Some(origin) = origin {
+        let origin_dir = tx.dataset(origin)?.dir;
+        crypt::share(tx, dir_obj, origin_dir)?;
         livelist::start(tx, dir_obj)?;
     }
     limits::start(tx, dir_obj)?;
@@ -102,11 +99,14 @@ pub fn create(
 
 /// A dataset's object.
 pub(super) fn allocate(tx: &mut Tx<'_>) -> Result<u64> {
-    Ok(tx.mos.allocate(&NewObject {
+    let object = tx.mos.allocate(&NewObject {
         bonus_kind: DmuType::DSL_DATASET,
         bonus: vec![0; DATASET_SIZE],
         ..NewObject::new(DmuType::DSL_DATASET, SMALL_BLOCK)
-    })?)
+    })?;
+    // Its number may have been that of an encrypted dataset.
+    tx.mos.synced().store().keys().unmap(object);
+    Ok(object)
 }
 
 /// The head of a new directory (`dsl_dataset_create_sync_dd`).

@@ -17,7 +17,7 @@ use super::free::{below_root, queue_tree, walk_reads_less};
 use super::mos::{DIRECTORY, corrupt};
 use super::space::{self, Delta, Part};
 use super::{
-    DslWriteError, Result, Sizes, Tx, bookmarks, clones, deadlist, dir, directory, errlog,
+    DslWriteError, Result, Sizes, Tx, bookmarks, clones, crypt, deadlist, directory, errlog,
     features, limits, livelist, names, props, remaps, snapshot, special,
 };
 use cenote_dmu::ObjectSet;
@@ -80,8 +80,7 @@ fn destroy_named(tx: &mut Tx<'_>, snap_obj: u64, name: Option<&str>, defer: bool
 ///
 /// Errors: `Unsupported`.
 pub fn check_snapshot(tx: &mut Tx<'_>, snap_obj: u64) -> Result<()> {
-    let snap = tx.snapshot(snap_obj)?;
-    dir::refuse_encrypted(tx, snap.dir)
+    tx.snapshot(snap_obj).map(drop)
 }
 
 /// Makes a change that meets the same deadlists and bookmarks again and again: they are read once, and bookmarks
@@ -279,7 +278,6 @@ pub fn check_head(tx: &mut Tx<'_>, ds_obj: u64) -> Result<Way> {
     if dir.parent == 0 || dir.head_dataset != ds_obj {
         return Err(DslWriteError::Invalid("is no dataset that can be destroyed".into()));
     }
-    dir::refuse_encrypted(tx, ds.dir)?;
     if ds.prev_snap != 0 && tx.dataset(ds.prev_snap)?.next_snap == ds_obj {
         return Err(DslWriteError::HasSnapshots);
     }
@@ -402,6 +400,7 @@ fn leave_origin(tx: &mut Tx<'_>, ds_obj: u64, ds: &DslDatasetPhys) -> Result<()>
 
 /// Destroys a directory without head and children (`dsl_dir_destroy_sync`).
 fn remove_dir(tx: &mut Tx<'_>, dir_obj: u64) -> Result<()> {
+    crypt::release(tx, dir_obj)?;
     space::reserve(tx, dir_obj, 0)?;
     let dir = tx.dir(dir_obj)?;
     let siblings = tx.dir(dir.parent)?.children;

@@ -187,7 +187,7 @@ pub(super) fn below_root(
 ) -> Result<Vec<BlockPointer>> {
     let entry = Entry { root: *root, after_txg, resume: None };
     let mut walk = Walk::new(tx, &entry, Budget { blocks: u64::MAX, is_late: &|| false });
-    if let Err((Stop::Failed(why), _)) = walk.root(&entry) {
+    if let Err((Stop::Failed(why), _)) = Store::without_keys(|| walk.root(&entry)) {
         return Err(DslWriteError::Invalid(format!("not all of it can be read: {why}")));
     }
     // The root comes last, unless another dataset refers to it, as it does to all the rest then.
@@ -200,7 +200,9 @@ pub(super) fn below_root(
 /// walk. A walk that cannot be made reads no less.
 pub(super) fn walk_reads_less(tx: &Tx<'_>, root: &BlockPointer, after_txg: u64, than: u64) -> bool {
     let store = tx.mos.synced().store();
-    reads::count(store, root, after_txg, than).is_ok_and(|n| n < than)
+    // Where blocks are is known without keys.
+    let count = || reads::count(store, root, after_txg, than);
+    Store::without_keys(count).is_ok_and(|n| n < than)
 }
 
 /// Bytes that are waiting to be freed (pool property `freeing`).
@@ -221,7 +223,7 @@ fn free_trees(tx: &mut Tx<'_>, queue: u64, budget: Budget<'_>) -> Result<bool> {
         let mut entry = Entry::read(tx, queue, index)?;
         let mut walk = Walk::new(tx, &entry, Budget { blocks: left, ..budget });
         walk.leaks = tunables::FREE_LEAK_ON_EIO.get() != 0;
-        let done = walk.root(&entry);
+        let done = Store::without_keys(|| walk.root(&entry));
         let (freed, sum) = (walk.freed, walk.sum);
         left = walk.left;
         header.sizes.used = header.sizes.used.wrapping_sub(sum.used);

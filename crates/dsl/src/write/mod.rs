@@ -30,6 +30,7 @@
 //! | [`snapshot`] | taking and renaming snapshots |
 //! | [`rename`] | moving directories |
 //! | [`dataset`] | file systems and volumes: creation, what a sync of their contents changes |
+//! | [`crypt`] | keys of encrypted datasets |
 //! | [`bookmarks`] | bookmarks and what becomes of them |
 //! | [`livelist`] | what clones have of their own: kept, condensed, freed |
 //! | `clones`, `remaps` | the clones of snapshots; deadlists of parts of removed vdevs |
@@ -52,6 +53,7 @@ pub mod bookmarks;
 pub mod bpobj;
 mod budget;
 mod clones;
+pub mod crypt;
 pub mod dataset;
 pub mod deadlist;
 pub mod destroy;

@@ -10,8 +10,8 @@
 
 use super::space::{self, Delta, Part};
 use super::{
-    DslWriteError, Result, Sizes, Tx, bookmarks, clones, deadlist, dir, errlog, limits, livelist,
-    names, snapshot,
+    DslWriteError, Result, Sizes, Tx, bookmarks, clones, crypt, deadlist, dir, errlog, limits,
+    livelist, names, snapshot,
 };
 use crate::name_of;
 use cenote_format::dsl::{DD_FLAG_USED_BREAKDOWN, DslDatasetPhys, DslDirPhys};
@@ -78,9 +78,6 @@ fn open(tx: &mut Tx<'_>, ds_obj: u64) -> Result<Promotion> {
     let origin = tx.snapshot(dir.origin)?;
     let (old_dir_obj, old_dir) = (origin.dir, tx.dir(origin.dir)?);
     let old_head = tx.dataset(old_dir.head_dataset)?;
-    for dir in [head.dir, old_dir_obj] {
-        dir::refuse_encrypted(tx, dir)?;
-    }
     let entries = tx.zap_entries(old_head.snap_names)?;
     let mut named: HashMap<u64, String> =
         entries.iter().filter_map(|e| e.u64().map(|object| (object, name_of(e)))).collect();
@@ -133,6 +130,7 @@ pub fn promote(tx: &mut Tx<'_>, ds_obj: u64) -> Result<()> {
     for (_, name) in &p.shared {
         names::fits(len, name.len())?;
     }
+    crypt::check_promotion(tx, p.head.1.dir, p.old_dir_obj)?;
     let moved = moved_space(tx, &p)?;
     space::check_transfer(tx, p.old_dir_obj, p.head.1.dir, moved.used)?;
     limits::check_move(tx, (p.old_dir_obj, p.head.1.dir), 0, p.shared.len() as u64)?;
@@ -144,6 +142,7 @@ pub fn promote(tx: &mut Tx<'_>, ds_obj: u64) -> Result<()> {
     };
     let (clone_part, old_part) = snapshot_parts(tx, &p)?;
 
+    crypt::promoted(tx, p.head.1.dir, p.old_dir_obj)?;
     livelist::remove(tx, p.head.1.dir)?;
     livelist::remove(tx, p.old_dir_obj)?;
     swap_origins(tx, &p, unique)?;

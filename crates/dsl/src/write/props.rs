@@ -9,6 +9,7 @@
 //! [`space`]. Some properties are not stored here but in the contents of the dataset
 //! ([`in_contents`]): the owner of those sets them.
 
+pub(super) use super::stored::local_text;
 use super::stored::{INHERIT, RECEIVED, UNKNOWN_BEFORE, store, zap_for, zap_of};
 pub use super::stored::{NewValue, Target, local_number};
 use super::{DslWriteError, Result, Tx, directory, limits, space};

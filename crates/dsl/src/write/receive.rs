@@ -68,7 +68,14 @@ pub fn begin(
     limits::check(tx, parent_dir, limits::SNAPSHOTS, 1, None)?;
     let made = match name {
         resume::CLONE => create_clone(tx, parent_dir, origin)?,
-        _ => dataset::create(tx, parent_dir, name, &[], origin)?,
+        _ => {
+            dir::refuse_encrypted(tx, parent_dir)?;
+            if let Some(origin) = origin {
+                let dir = tx.dataset(origin)?.dir;
+                dir::refuse_encrypted(tx, dir)?;
+            }
+            dataset::create(tx, parent_dir, name, &[], origin)?
+        }
     };
     let mut ds = tx.head(made.ds_obj)?;
     ds.flags |= DS_FLAG_INCONSISTENT;

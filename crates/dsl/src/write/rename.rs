@@ -1,7 +1,7 @@
 //! Finding and moving directories (`dsl_dir_rename`).
 
 use super::space::{self, Delta, Part};
-use super::{DslWriteError, Result, Tx, dir, limits, names};
+use super::{DslWriteError, Result, Tx, crypt, limits, names};
 
 /// Moves the directory `dir_obj` into `new_parent` as `name`.
 ///
@@ -14,7 +14,7 @@ pub fn rename(tx: &mut Tx<'_>, dir_obj: u64, new_parent: u64, name: &str) -> Res
     if parent == 0 || dir.head_dataset == 0 || target.head_dataset == 0 {
         return Err(DslWriteError::Invalid("cannot be renamed".into()));
     }
-    dir::refuse_encrypted(tx, dir_obj)?;
+    crypt::check_move(tx, dir_obj, new_parent)?;
     if tx.zap_number(target.children, name)?.is_some() {
         return Err(DslWriteError::Exists);
     }

@@ -9,7 +9,6 @@
 //! clone (`dsl_dataset_rollback_sync`).
 
 use super::destroy::Way;
-use super::dir::refuse_encrypted;
 use super::space::{self, Delta, Part};
 use super::{
     DslWriteError, Result, Sizes, Tx, bookmarks, deadlist, destroy, dir, features, livelist, props,
@@ -37,7 +36,6 @@ fn referenced(ds: &DslDatasetPhys) -> Sizes {
 /// the refquota, `Unsupported`.
 pub fn check_rollback(tx: &mut Tx<'_>, ds_obj: u64) -> Result<Way> {
     let ds = tx.head(ds_obj)?;
-    refuse_encrypted(tx, ds.dir)?;
     if ds.prev_snap == 0 || tx.dataset(ds.prev_snap)?.next_snap != ds_obj {
         return Err(DslWriteError::NotFound);
     }

@@ -7,7 +7,8 @@
 
 use super::space::{self, Delta, Part};
 use super::{
-    DslWriteError, Result, Tx, bookmarks, dataset, deadlist, dir, features, limits, names, remaps,
+    DslWriteError, Result, Tx, bookmarks, crypt, dataset, deadlist, dir, features, limits, names,
+    remaps,
 };
 use crate::name_of;
 use cenote_dmu::ObjectSet;
@@ -32,7 +33,6 @@ const SNAPSHOTS_CHANGED: &str = "com.ixsystems:snapshots_changed";
 pub fn snapshot(tx: &mut Tx<'_>, ds_obj: u64, name: &str) -> Result<u64> {
     names::check(name)?;
     let ds = tx.head(ds_obj)?;
-    dir::refuse_encrypted(tx, ds.dir)?;
     if ds.prev_snap_txg >= tx.txg {
         return Err(DslWriteError::Again);
     }
@@ -93,6 +93,7 @@ pub(super) fn take(tx: &mut Tx<'_>, ds_obj: u64, name: &str) -> Result<u64> {
     let snap_obj = dataset::allocate(tx)?;
     tx.set_dataset(snap_obj, &snap)?;
     features::inherit(tx, ds_obj, snap_obj)?;
+    crypt::name_vectors(tx, ds.dir, snap_obj)?;
     put_before(tx, ds_obj, ds.prev_snap, snap_obj)?;
 
     let again = space::refreservation(tx, &ds)?.min(ds.unique);

@@ -78,6 +78,20 @@ fn unknown_before(name: &str, number: u64) -> bool {
     }
 }
 
+/// The text that a property has in a directory itself.
+///
+/// # Errors
+/// The MOS cannot be read.
+pub(super) fn local_text(tx: &mut Tx<'_>, dir_obj: u64, name: &str) -> Result<Option<String>> {
+    let props = tx.dir(dir_obj)?.props;
+    if props == 0 {
+        return Ok(None);
+    }
+    let bytes = tx.zap_get(props, name)?.map(|(_, value)| value);
+    let bytes = bytes.map(|value| value.into_iter().map(|byte| byte as u8).take_while(|b| *b != 0));
+    Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes.collect::<Vec<u8>>()).into_owned()))
+}
+
 /// The number of a property that is set, or was received, at `dir_obj` itself.
 pub fn local_number(tx: &mut Tx<'_>, dir_obj: u64, name: &str) -> Result<Option<u64>> {
     let zap = tx.dir(dir_obj)?.props;

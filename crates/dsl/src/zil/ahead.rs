@@ -8,6 +8,7 @@
 //!
 //! Each top-level vdev has a lane of its own, because a log goes round the log vdevs.
 
+use super::chain::bookmark;
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_store::{Block, Store};
@@ -51,7 +52,7 @@ impl<'a> Ahead<'a> {
         lane.end = end;
         if let Some(bytes) = lane.find(bp, dva) {
             // Wrong bytes here are no reason to read a stretch again.
-            return self.store.block_of(bp, &bytes);
+            return self.store.block_of(bp, bookmark(bp), &bytes);
         }
         if !follows {
             (lane.size, lane.stretch) = (LEAST, None);
@@ -61,7 +62,7 @@ impl<'a> Ahead<'a> {
         let size = lane.size.max(dva.asize).min(room);
         lane.size = (lane.size * 2).min(MOST);
         lane.stretch = self.store.read_stretch(dva, size);
-        self.store.block_of(bp, &lane.find(bp, dva)?)
+        self.store.block_of(bp, bookmark(bp), &lane.find(bp, dva)?)
     }
 }
 

@@ -147,12 +147,14 @@ impl Reader<'_> {
         if let Some(block) = self.kept.find(bp) {
             return Ok(Some(block));
         }
-        let found = match self.ahead.take(bp) {
-            Some(block) => decode(bp, &block),
-            None => self.read(bp)?.and_then(|block| decode(bp, &block)),
-        };
+        // The chain can be followed without a key.
+        let found = Store::with_keys_or_without(|| match self.ahead.take(bp) {
+            Some(block) => Ok(decode(bp, &block)),
+            None => Ok(self.read(bp)?.and_then(|block| decode(bp, &block))),
+        })?;
         let found = found.map(Arc::new);
-        found.iter().for_each(|block| self.kept.keep(block));
+        // What was read without its key is to be read again once that is loaded, and what a key has opened goes with it.
+        found.iter().filter(|_| !bp.uses_crypt()).for_each(|block| self.kept.keep(block));
         Ok(found)
     }
 

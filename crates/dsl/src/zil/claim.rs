@@ -251,7 +251,7 @@ impl Claiming<'_> {
 
     /// Finds out whether a block is there; what it consists of.
     fn read(&self, bp: &BlockPointer, at: Bookmark) -> Result<Vec<BlockPointer>, BlockError> {
-        self.store.read_speculative(bp, at)?;
+        self.store.check_speculative(bp, at)?;
         match bp.is_gang() {
             // It was read before.
             true => Store::attempt(|| self.store.gang_members(bp, at)).0,

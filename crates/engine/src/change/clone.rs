@@ -174,7 +174,8 @@ impl Changes {
         let origin = self.origin_of(name).map_err(|e| (None, e))?;
         let permit = self.permit(&Operation::Promote { name, origin: origin.as_deref() });
         let permit = permit.map_err(|e| (None, e))?;
-        let name = name.to_string();
+        let before = self.root_of(name).map_err(|e| (None, e))?;
+        let (asked, name) = (name, name.to_string());
         let done = self.task(permit, (SpaceCheck::Reserved, 16), move |context| {
             let tx = &mut context.tx;
             let (_, head) = find_head(tx, &name)?;
@@ -186,8 +187,14 @@ impl Changes {
             Ok(Ok(Ok(())))
         });
         match done.map_err(|e| (None, e))? {
-            Ok(()) => Ok(()),
-            Err(taken) => Err((Some(taken), ChangeError::Exists)),
+            Ok(()) => {}
+            Err(taken) => return Err((Some(taken), ChangeError::Exists)),
+        }
+        match (before, self.root_of(asked).map_err(|e| (None, e))?) {
+            (Some(from), Some(to)) if from != to => {
+                self.follow_root(from, to).map_err(|e| (None, e))
+            }
+            _ => Ok(()),
         }
     }
 }

@@ -17,15 +17,18 @@ use super::{
     ChangeError, Changes, Contents, Request, Result, dirs, names, quotas, record, reserve, set,
 };
 use crate::{SpaceCheck, SyncContext};
+use cenote_dsl::write::crypt::{self, Encryption, RootKey};
 use cenote_dsl::write::props::{NewValue, in_contents};
 use cenote_dsl::write::quotas::Quota;
 use cenote_dsl::write::{DslWriteError, Tx, dataset, features};
 use cenote_dsl::{Dataset, DatasetKind, Dsl};
+use cenote_format::crypt::Suite;
 use cenote_format::dmu::{DmuType, ObjsetType};
 use cenote_format::dsl::{DS_FLAG_CI_DATASET, DslDatasetPhys};
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_format::{ByteOrder, Bytes};
 use cenote_pool::Pool;
+use cenote_store::keys::LoadedKey;
 use std::sync::Arc;
 
 /// `casesensitivity=insensitive`.
@@ -70,6 +73,17 @@ pub struct NewDataset {
     pub kind: Kind,
     /// Its properties, as users write them.
     pub props: Vec<(String, String)>,
+}
+
+/// How a new dataset is to be encrypted.
+#[derive(Clone, Debug)]
+pub enum NewEncryption {
+    /// As its parent is, with this suite if one is given.
+    Inherit(Option<Suite>),
+    /// Not at all.
+    Off,
+    /// With a key of its own, whose place the property `keylocation` says.
+    Root(RootKey, Suite, String),
 }
 
 /// What is in a new object set.
@@ -197,13 +211,57 @@ impl Changes {
     /// The name or a property is not right, there is no parent, there is no space for what it would
     /// reserve: then it is not there.
     pub fn create(&self, new: &NewDataset) -> Result<()> {
+        self.create_encrypted(new, &NewEncryption::Inherit(None))
+    }
+
+    /// As [`Changes::create`], of a dataset that is encrypted in some way. The key of a new encryption root is loaded then.
+    ///
+    /// # Errors
+    /// As [`Changes::create`]; the key of the parent's encryption root is not loaded.
+    pub fn create_encrypted(&self, new: &NewDataset, how: &NewEncryption) -> Result<()> {
         let (plan, contents) = (self.plan(new)?, self.contents.clone());
+        let encryption = self.encryption(&plan.parent, how)?;
+        let root = match &encryption {
+            Some(Encryption::Root(key, ..)) => Some(key.wrapping.clone()),
+            _ => None,
+        };
         let permit = self.permit(&plan.operation())?;
         let request = plan.request.clone();
         let done = self.request(permit, (SpaceCheck::Normal, 5), request, move |context| {
-            Ok(Ok(create(context, &plan, &contents)?))
+            Ok(Ok(create(context, &plan, encryption.as_ref(), &contents)?))
         });
-        done.flatten()
+        done.flatten()?;
+        if let Some(wrapping) = root {
+            let view = self.engine.pool();
+            let made = view.dsl().find(&new.name)?.ok_or(ChangeError::NotFound)?;
+            view.dsl().keystore().changed(made.dir_obj, &wrapping, &[]);
+        }
+        Ok(())
+    }
+
+    /// How a dataset below `parent` will be encrypted; `None`: not at all (`dmu_objset_create_crypt_check`).
+    fn encryption(&self, parent: &str, how: &NewEncryption) -> Result<Option<Encryption>> {
+        let suite = match how {
+            NewEncryption::Off => return Ok(None),
+            NewEncryption::Root(key, suite, location) => {
+                return Ok(Some(Encryption::Root(key.clone(), *suite, location.clone())));
+            }
+            NewEncryption::Inherit(suite) => *suite,
+        };
+        let view = self.engine.pool();
+        let above = view.dsl().find(parent)?.ok_or(ChangeError::NoParent)?;
+        let Some(key) = view.dsl().crypto_key(&above)? else {
+            return match suite {
+                None => Ok(None),
+                Some(_) => {
+                    Err(ChangeError::Property("Keyformat required for new encryption root.".into()))
+                }
+            };
+        };
+        let wrapping = view.dsl().keystore().wrapping(key.root);
+        let why =
+            || ChangeError::Property("encryption root's key is not loaded or provided".into());
+        Ok(Some(Encryption::Inherited(wrapping.ok_or_else(why)?, suite)))
     }
 
     fn plan(&self, new: &NewDataset) -> Result<Plan> {
@@ -221,6 +279,11 @@ impl Changes {
         }
         if view.dsl().find(&new.name)?.is_some() {
             return Err(ChangeError::Exists);
+        }
+        if view.dsl().is_key_loaded(&above)? == Some(false) {
+            // What is inherited lies in its contents.
+            let why = "encryption root's key is not loaded or provided";
+            return Err(ChangeError::Property(why.into()));
         }
         let mut settings = props::check(&new.props, On::New(kind))?;
         let format = match new.kind {
@@ -345,6 +408,7 @@ fn reserve_volume(pool: &Pool, format: Format, sparse: bool, settings: &mut Vec<
 fn create(
     context: &mut SyncContext<'_>,
     plan: &Plan,
+    encryption: Option<&Encryption>,
     contents: &Arc<dyn Contents>,
 ) -> super::Outcome<()> {
     let tx = &mut context.tx;
@@ -369,7 +433,14 @@ fn create(
         contents.fill(os, &format, txg)?;
         quotas::set(os, &plan.quotas, txg)
     };
-    context.create_objset(made.ds_obj, plan.kind, plan.copies, fill)?;
+    let key = match encryption {
+        Some(how) => {
+            let (root, key) = crypt::create(&mut context.tx, (made.dir_obj, made.ds_obj), how)?;
+            Some(LoadedKey::new(root, key))
+        }
+        None => None,
+    };
+    context.create_objset(made.ds_obj, plan.kind, plan.copies, key, fill)?;
     let tx = &mut context.tx;
     record(tx, "create", " ", (&plan.name, made.ds_obj))?;
     for setting in &plan.stored {

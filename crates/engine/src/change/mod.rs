@@ -19,6 +19,7 @@
 //! | [`props`] | properties: which may be set to what |
 //! | `quotas` | quotas of users, groups and projects |
 //! | `create` | new file systems and volumes |
+//! | `crypt` | keys of encrypted datasets changed |
 //! | `clone` | clones, and promoting them |
 //! | `destroy` | destroying; what goes with it, what that frees |
 //! | [`receive`] | receiving streams |
@@ -36,6 +37,7 @@
 
 mod clone;
 mod create;
+mod crypt;
 mod destroy;
 mod error;
 mod holds;
@@ -55,8 +57,9 @@ mod snapshot;
 
 pub use clone::NewClone;
 pub use create::{
-    Format, Kind, NewDataset, default_block_size, missing_ancestors, root_filesystem,
+    Format, Kind, NewDataset, NewEncryption, default_block_size, missing_ancestors, root_filesystem,
 };
+pub use crypt::NewKey;
 pub use destroy::{Dependent, Dependents, dependents, reclaimed, snapshots_of};
 pub use error::{ChangeError, Result};
 pub use permissions::is_delegatable;

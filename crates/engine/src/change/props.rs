@@ -188,9 +188,7 @@ fn value_of(property: &Property, text: &str, on: On<'_>) -> Result<NewValue> {
         "encryption" if text != "off" => return unsupported("native encryption"),
         "encryption" | "keyformat" | "pbkdf2iters" | "pbkdf2salt" if text == "none" => {}
         "keyformat" | "pbkdf2iters" | "pbkdf2salt" => return unsupported("native encryption"),
-        "keylocation" if text != "none" => {
-            return wrong("keylocation must be 'none' for unencrypted datasets");
-        }
+        "keylocation" => check_location(text, on)?,
         "context" | "fscontext" | "defcontext" | "rootcontext" if text != "none" => {
             return unsupported(&format!("'{name}'"));
         }
@@ -219,6 +217,26 @@ fn value_of(property: &Property, text: &str, on: On<'_>) -> Result<NewValue> {
         DslWriteError::TooLong => ChangeError::Property(format!("'{name}' is too long")),
         e => e.into(),
     })
+}
+
+/// Whether the key of a dataset can be said to be at a place (`zfs_prop_valid_keylocation`).
+fn check_location(text: &str, on: On<'_>) -> Result<()> {
+    let key = match on {
+        On::New(_) => None,
+        On::There(dsl, dataset) => dsl.crypto_key(dataset)?.map(|key| key.root == dataset.dir_obj),
+    };
+    match (key, text) {
+        (None, "none") => Ok(()),
+        (None, _) => wrong("keylocation must be 'none' for unencrypted datasets"),
+        (Some(_), "none") => wrong("keylocation must not be 'none' for encrypted datasets"),
+        (Some(false), _) => wrong("keylocation may only be set on encryption roots"),
+        (Some(true), "prompt") => Ok(()),
+        (Some(true), text) if text.starts_with("file:///") => Ok(()),
+        (Some(true), text) if text.starts_with("https://") || text.starts_with("http://") => {
+            unsupported("a key at https://")
+        }
+        (Some(true), _) => wrong("invalid keylocation"),
+    }
 }
 
 fn unsupported<T>(what: &str) -> Result<T> {

@@ -17,17 +17,20 @@ use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_format::checksum::Checksum;
 use cenote_format::compress::Compression;
+use cenote_format::crypt::CryptError;
 use cenote_format::dmu::{DmuType, ZilHeader};
 use cenote_format::encode::EncodeError;
 use cenote_format::encode::blkptr::BlockProps;
-use cenote_format::encode::zil::{capacity, chain_block};
+use cenote_format::encode::zil::{capacity, chain_block, encrypted_chain_block};
 use cenote_format::invariant::broken;
 use cenote_format::zil::chain::CHAIN_SIZE;
 use cenote_format::{invariant, less};
 use cenote_store::alloc::{AllocError, Class, Request};
+use cenote_store::keys::LoadedKey;
 use cenote_vdev::traffic::Content;
 use cenote_vdev::{BlockWrite, Priority, VdevError};
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 
 /// Sizes of log blocks in bytes (`zil_block_buckets`).
 const SIZES: [usize; 5] = [8 << 10, 16 << 10, 32 << 10, 64 << 10, LARGEST];
@@ -48,6 +51,8 @@ pub(super) enum ChainError {
     Encode(#[from] EncodeError),
     #[error(transparent)]
     Chance(#[from] std::io::Error),
+    #[error(transparent)]
+    Crypt(#[from] CryptError),
     #[error("the log was ended")]
     Ended,
 }
@@ -77,6 +82,8 @@ pub(super) struct Chain {
     seq: u64,
     /// Bytes of the last commits.
     bursts: VecDeque<usize>,
+    /// The key that encrypts the blocks, in an encrypted dataset.
+    key: Option<Arc<LoadedKey>>,
 }
 
 /// The sizes that blocks may have.
@@ -96,13 +103,16 @@ fn allocate(
     disk: &Disk,
     (size, txg): (usize, u64),
     words: [u64; 4],
+    key: Option<&LoadedKey>,
 ) -> Result<BlockPointer, ChainError> {
     let psize = size as u64;
     let (copies, gang, near) = (1, false, None);
     let request =
         Request { psize, copies, class: Class::Log, allocator: 1, gang, near, among: None };
+    // Before anything is allocated, which would have to be given back.
+    let params = key.map(|key| disk.store.keys().params(key)).transpose()?;
     let (_, dvas) = disk.allocator.allocate(txg, &request)?;
-    Ok(BlockPointer::new(&BlockProps {
+    let bp = BlockPointer::new(&BlockProps {
         kind: DmuType::INTENT_LOG,
         level: 0,
         checksum: Checksum::Zilog2,
@@ -115,7 +125,11 @@ fn allocate(
         physical_birth: 0,
         fill: 0,
         sum: words,
-    })?)
+    })?;
+    Ok(match &params {
+        Some(params) => bp.protected(Some(params))?,
+        None => bp,
+    })
 }
 
 /// The words that seed the checksum of the block after `bp`.
@@ -130,10 +144,14 @@ fn encode(
     bp: &BlockPointer,
     next: &BlockPointer,
     (records, whole): (&[Encoded], bool),
+    key: Option<&LoadedKey>,
 ) -> Result<Vec<u8>, EncodeError> {
     let mut bytes = Vec::with_capacity(records.iter().map(|record| record.bytes.len()).sum());
     records.iter().for_each(|record| bytes.extend_from_slice(&record.bytes));
-    let mut block = chain_block(bp, *next, &bytes)?;
+    let mut block = match key {
+        Some(key) => encrypted_chain_block(bp, *next, &bytes, key.key())?,
+        None => chain_block(bp, *next, &bytes)?,
+    };
     if whole {
         block.resize(usize::try_from(bp.psize()).unwrap_or(0), 0);
     }
@@ -225,6 +243,11 @@ impl Placed {
 }
 
 impl Chain {
+    /// One whose blocks `key` encrypts, if there is one.
+    pub fn of(key: Option<Arc<LoadedKey>>) -> Chain {
+        Chain { key, ..Chain::default() }
+    }
+
     /// Whether blocks can be written to it.
     pub fn is_started(&self) -> bool {
         self.started
@@ -267,7 +290,7 @@ impl Chain {
         }
         let chance = &disk.outside.chance;
         let words = [chance.number()?, chance.number()?, ds_obj, 1];
-        self.next = Some(allocate(disk, (SIZES[1], txg), words)?);
+        self.next = Some(allocate(disk, (SIZES[1], txg), words, self.key.as_deref())?);
         (self.starts_in, self.has_header) = (Some(txg), false);
         Ok(())
     }
@@ -312,12 +335,13 @@ impl Chain {
         invariant!(count == wanted, "{count} of {wanted} records have a place in log blocks");
         let sizes = blocks.iter().skip(1).map(|(size, _)| *size).chain([guess]);
         let mut pointers = vec![first];
+        let key = self.key.as_deref();
         let placed = sizes.into_iter().try_for_each(|size| {
             let words = pointers.last().map_or([0; 4], after);
-            pointers.push(allocate(disk, (size, txg), words)?);
+            pointers.push(allocate(disk, (size, txg), words, key)?);
             Ok(())
         });
-        let writes = placed.and_then(|()| encode_all(disk, &pointers, &blocks));
+        let writes = placed.and_then(|()| encode_all(disk, &pointers, &blocks, key));
         let Ok(mut writes) = writes else {
             for dva in pointers.iter().skip(1).flat_map(BlockPointer::dvas) {
                 let back = disk.allocator.unallocate(txg, &dva);
@@ -362,6 +386,7 @@ fn encode_all(
     disk: &Disk,
     pointers: &[BlockPointer],
     blocks: &[(usize, Vec<Encoded>)],
+    key: Option<&LoadedKey>,
 ) -> Result<Vec<Vec<BlockWrite>>, ChainError> {
     let tree = disk.tree();
     // Where a block lies on RAID-Z goes by its size, so that all of it has to be written (`zio_shrink`).
@@ -370,7 +395,7 @@ fn encode_all(
     for (pair, (_, records)) in pointers.windows(2).zip(blocks) {
         let [bp, next] = pair else { broken(format_args!("a log block without a next one")) };
         let whole = bp.dvas().any(|dva| by_size(dva.vdev));
-        let data = Abd::from_vec(encode(bp, next, (records, whole))?);
+        let data = Abd::from_vec(encode(bp, next, (records, whole), key)?);
         let (txg, content) = (bp.logical_birth(), Content::Metadata);
         let write = |dva: Dva| {
             let (vdev, offset) = (dva.vdev.into(), dva.offset);

@@ -81,6 +81,7 @@ use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ZilHeader;
 use cenote_format::invariant::caught;
 use cenote_pool::Pool;
+use cenote_store::keys::LoadedKey;
 use cenote_vdev::Priority;
 use chain::Chain;
 pub(crate) use early::Early;
@@ -154,15 +155,17 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// The log of a dataset whose header is `header`. `sa_xattrs`: the dataset has the feature `zilsaxattr`.
+    /// The log of a dataset whose header is `header`, encrypted with `key` if there is one. `sa_xattrs`: the dataset has the feature `zilsaxattr`.
     pub fn new(
         ds_obj: u64,
         header: &ZilHeader,
         (suspended, frozen): (Suspended, Frozen),
         sa_xattrs: bool,
+        key: Option<Arc<LoadedKey>>,
     ) -> Log {
         let foreign = !header.log.is_hole();
-        let (itxs, chain, issuer, closed, sa_xattrs_from, interrupted) = Default::default();
+        let (itxs, issuer, closed, sa_xattrs_from, interrupted) = Default::default();
+        let chain = Mutex::new(Chain::of(key));
         let sa_xattrs = AtomicBool::new(sa_xattrs);
         Log {
             ds_obj,

@@ -131,6 +131,7 @@ impl Rig {
             features: &features,
             props: &[],
             root_props: &[],
+            encryption: None,
             altroot: None,
             arc_bytes: None,
         };

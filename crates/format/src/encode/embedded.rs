@@ -4,6 +4,7 @@
 use super::{EncodeError, Result, put};
 use crate::abd::Abd;
 use crate::checksum::{self, Checksum, EMBEDDED_MAGIC, EMBEDDED_SIZE, Salt};
+use crate::crypt::Mac;
 use crate::{ByteOrder, Bytes};
 
 const WHAT: &str = "embedded checksum";
@@ -26,6 +27,24 @@ const ZILOG2_UNIT: u64 = 4096;
 /// Errors: `kind` is not embedded, or the block is too short or of a length that the function
 /// does not take.
 pub fn seal(kind: Checksum, block: &mut [u8], verifier: [u64; 4]) -> Result<()> {
+    seal_by(kind, block, verifier, None)
+}
+
+/// As [`seal`], of a block of an encrypted dataset (`zio_checksum_handle_crypt`): words 2 and 3 are its MAC, and the words
+/// of the checksum are folded into the first two.
+///
+/// # Errors
+/// Errors of [`seal`].
+pub fn seal_with_mac(
+    kind: Checksum,
+    block: &mut [u8],
+    verifier: [u64; 4],
+    mac: &Mac,
+) -> Result<()> {
+    seal_by(kind, block, verifier, Some(mac))
+}
+
+fn seal_by(kind: Checksum, block: &mut [u8], verifier: [u64; 4], mac: Option<&Mac>) -> Result<()> {
     let (at, function, checked) = match kind {
         Checksum::Label | Checksum::GangHeader => {
             (block.len().checked_sub(EMBEDDED_SIZE), Checksum::Sha256, block.len())
@@ -49,6 +68,13 @@ pub fn seal(kind: Checksum, block: &mut [u8], verifier: [u64; 4]) -> Result<()> 
     let data = Abd::copy_of(block.get(..checked).unwrap_or_default());
     let unsalted = Salt::new([0; 32]);
     let sum = checksum::compute(function, &data, ByteOrder::Little, &unsalted)?;
+    let sum = match mac {
+        None => sum,
+        Some(mac) => {
+            let words = u128::from_le_bytes(*mac);
+            [sum[0] ^ sum[2], sum[1] ^ sum[3], words as u64, (words >> 64) as u64]
+        }
+    };
     put(block, at.saturating_add(8), &super::words(&sum, 32), WHAT)
 }
 

@@ -14,7 +14,9 @@ use super::{EncodeError, Result, push_words, put};
 use crate::ByteOrder;
 use crate::blkptr::BlockPointer;
 use crate::checksum::Checksum;
-use crate::encode::embedded::seal;
+use crate::crypt::{BlockParams, DatasetKey};
+use crate::dmu::DmuType;
+use crate::encode::embedded::{seal, seal_with_mac};
 use crate::zil::attr::push_string;
 use crate::zil::chain::{CHAIN_SIZE, MIN_BLOCK, is_slim};
 use crate::zil::{
@@ -211,7 +213,36 @@ pub fn capacity(size: usize) -> usize {
 ///
 /// # Errors
 /// The records have no room; `bp` is no pointer to a log block.
-pub fn chain_block(bp: &BlockPointer, mut next: BlockPointer, records: &[u8]) -> Result<Vec<u8>> {
+pub fn chain_block(bp: &BlockPointer, next: BlockPointer, records: &[u8]) -> Result<Vec<u8>> {
+    let (mut block, kind) = unsealed(bp, next, records)?;
+    seal(kind, &mut block, bp.checksum())?;
+    Ok(block)
+}
+
+/// As [`chain_block`], of an encrypted dataset: encrypted with `key` and what `bp` says for that.
+///
+/// # Errors
+/// Errors of [`chain_block`]; the records cannot be told apart.
+pub fn encrypted_chain_block(
+    bp: &BlockPointer,
+    next: BlockPointer,
+    records: &[u8],
+    key: &DatasetKey,
+) -> Result<Vec<u8>> {
+    let (mut block, kind) = unsealed(bp, next, records)?;
+    let mac = key
+        .encrypt(DmuType::INTENT_LOG, &BlockParams::of(bp), &mut block)
+        .map_err(|e| EncodeError::unrepresentable("intent log block", e.to_string()))?;
+    seal_with_mac(kind, &mut block, bp.checksum(), &mac)?;
+    Ok(block)
+}
+
+/// The block without its checksum, and how that is made.
+fn unsealed(
+    bp: &BlockPointer,
+    mut next: BlockPointer,
+    records: &[u8],
+) -> Result<(Vec<u8>, Checksum)> {
     const WHAT: &str = "intent log block";
     let size = usize::try_from(bp.lsize()).unwrap_or(usize::MAX);
     if records.len() > capacity(size) || size % MIN_BLOCK != 0 {
@@ -234,6 +265,5 @@ pub fn chain_block(bp: &BlockPointer, mut next: BlockPointer, records: &[u8]) ->
     push_words(&mut head, &[used as u64]);
     put(&mut block, chain, &head, WHAT)?;
     put(&mut block, at, records, WHAT)?;
-    seal(kind, &mut block, verifier)?;
-    Ok(block)
+    Ok((block, kind))
 }

@@ -20,8 +20,7 @@ const NOT_BY_DEFAULT: [&str; 2] = ["head_errlog", "vdev_zaps_v2"];
 
 /// Features that pools can have, but this program cannot write, and why. `docs/features.md` is this list
 /// for people.
-const NOT_WRITABLE: [(&str, &str); 7] = [
-    ("encryption", "encrypted datasets are read, and not written yet"),
+const NOT_WRITABLE: [(&str, &str); 6] = [
     ("redaction_bookmarks", "redacted sends are not implemented"),
     ("redacted_datasets", "redacted sends are not implemented"),
     ("redaction_list_spill", "redacted sends are not implemented"),

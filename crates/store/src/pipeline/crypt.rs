@@ -30,7 +30,7 @@ impl Store {
     ///
     /// # Errors
     /// `Encrypted`: its key is not loaded; `Authentication`: it is not protected, and its dataset is encrypted.
-    pub(super) fn reader(&self, bp: &BlockPointer, at: Bookmark) -> Result<Reader, BlockError> {
+    pub(crate) fn reader(&self, bp: &BlockPointer, at: Bookmark) -> Result<Reader, BlockError> {
         let refused = |why| Err(wrong(bp, at, DecodeError::invalid("block pointer", why)));
         let loaded = if keyless::uses_keys() { self.keys().of(at.objset) } else { None };
         // What lies in a pointer has no MAC, and only what the root is held to be tells how it is authenticated.
@@ -72,7 +72,7 @@ impl Store {
     }
 
     /// The logical bytes of a block that was read: decrypted, decompressed, authenticated.
-    pub(super) fn opened(
+    pub(crate) fn opened(
         &self,
         bp: &BlockPointer,
         at: Bookmark,

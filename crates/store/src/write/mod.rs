@@ -135,6 +135,8 @@ pub struct WriteProps {
     pub content: Content,
     /// The key of its dataset, which protects it ([`WriteProps::protected_by`]).
     pub key: Option<Arc<LoadedKey>>,
+    /// It is an encrypted object set that comes with its MACs, which stay right.
+    pub has_macs: bool,
 }
 
 impl Default for WriteProps {
@@ -157,6 +159,7 @@ impl Default for WriteProps {
             dedup: Dedup::Off,
             content: Content::Data,
             key: None,
+            has_macs: false,
         }
     }
 }
@@ -461,7 +464,8 @@ impl Writer {
                 let bytes = placed.iter().map(|w| w.data.len() as u64).sum();
                 let logical = request.data.plain().cloned();
                 // An object set on disk has its MACs in it.
-                let has_macs = physical.protection.is_some() && bp.object_type() == DmuType::OBJSET.0;
+                let has_macs =
+                    physical.protection.is_some() && bp.object_type() == DmuType::OBJSET.0;
                 let logical = logical.filter(|_| !has_macs);
                 let view = request.props.key.as_ref().map_or(PLAIN, |key| key.id());
                 let (at, writes) = (request.at, count);

@@ -138,7 +138,7 @@ fn physical(
     let kind = request.props.checksum;
     let Some(key) = &request.props.key else {
         let sum = checksum::compute(kind, &data, ByteOrder::Little, salt)?;
-        let protection = None;
+        let protection = request.props.has_macs.then_some(Protection::OF_MACS);
         return Ok(Ready::Physical(Physical { data, lsize, compression, sum, protection }));
     };
     let Protected { data, mac, protection } = protect(request, key, params, data)?;

@@ -21,13 +21,13 @@
 
 use std::sync::Arc;
 
+use cenote_format::ByteOrder;
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::checksum::Checksum;
 use cenote_format::crypt::{self, BlockParams, CryptError, MAC_LEN, Mac, put_objset_macs};
 use cenote_format::dmu::DmuType;
 use cenote_format::encode;
-use cenote_format::ByteOrder;
 
 use super::dedup::Dedup;
 use super::{WriteError, WriteProps, WriteRequest};
@@ -44,6 +44,9 @@ pub(super) struct Protection {
 }
 
 impl Protection {
+    /// That of an object set that comes with its MACs.
+    pub(super) const OF_MACS: Protection = Protection { params: None };
+
     /// The pointer to the protected block.
     pub(super) fn mark(&self, bp: BlockPointer) -> encode::Result<BlockPointer> {
         bp.protected(self.params.as_ref())

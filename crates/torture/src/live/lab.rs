@@ -213,6 +213,7 @@ impl Lab {
             features: &features,
             props: &[],
             root_props: &[],
+            encryption: None,
             altroot: None,
             arc_bytes: Some(16 << 20),
         };

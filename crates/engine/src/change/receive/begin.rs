@@ -248,7 +248,7 @@ fn start(context: &mut SyncContext<'_>, plan: &Plan) -> Outcome<Target> {
     };
     let made = receive::begin(tx, (parent, leaf), origin, &plan.incoming)?;
     match origin {
-        None => context.create_objset(made.ds_obj, plan.kind, plan.copies, |_| Ok(()))?,
+        None => context.create_objset(made.ds_obj, plan.kind, plan.copies, None, |_| Ok(()))?,
         Some(_) => context.zero_intent_log(made.ds_obj)?,
     }
     let name = match head {

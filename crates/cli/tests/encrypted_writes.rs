@@ -1,0 +1,249 @@
+//! Encrypted datasets that this program makes and writes, through the real binary. OpenZFS's own `zdb` judges each pool.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // A failure fails the test.
+
+mod common;
+
+use common::tank::Tank;
+use common::{Done, can_mount, skip};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::io::Write;
+use std::process::Stdio;
+use std::time::Duration;
+
+const HEX: &str = "df226b439a2fd448ea43a3a44512ef7c534ce6ffd1a881a02c9b5306a1e27ad7";
+const OTHER: &str = "00226b439a2fd448ea43a3a44512ef7c534ce6ffd1a881a02c9b5306a1e27ad7";
+const PHRASE: &str = "a phrase that nobody keeps";
+
+/// Runs `cenote` with `input` as its standard input.
+fn fed(tank: &Tank, line: &str, input: &str) -> Done {
+    let mut command = tank.session.command();
+    command.args(line.split_whitespace()).stdin(Stdio::piped());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // A command that reads nothing has ended.
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    let output = child.wait_with_output().unwrap();
+    Done {
+        code: output.status.code().unwrap_or(-1),
+        out: String::from_utf8_lossy(&output.stdout).into_owned(),
+        err: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// Puts a key into a file; where that is.
+fn key_file(tank: &Tank, name: &str, key: &str) -> String {
+    fs::write(tank.session.path(name), key).unwrap();
+    format!("file://{}", tank.session.path(name).display())
+}
+
+/// Contents that do not compress.
+fn contents(seed: u64, len: usize) -> Vec<u8> {
+    let next = |state: &mut u64| {
+        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        Some((*state >> 56) as u8)
+    };
+    std::iter::repeat_n((), len).scan(seed, |state, ()| next(state)).collect()
+}
+
+#[test]
+fn datasets_are_encrypted_as_asked_for() {
+    let tank = Tank::unmounted();
+    let place = key_file(&tank, "key", HEX);
+    let root = format!("-o encryption=on -o keyformat=hex -o keylocation={place}");
+    tank.zfs(&format!("create {root} tank/e"));
+    tank.zfs("create tank/e/child");
+    tank.zfs("create -o encryption=aes-128-ccm tank/e/ccm");
+    tank.zfs("create -o encryption=off tank/e/clear");
+    tank.zfs("create -V 8M tank/e/vol");
+    let phrase = "zfs create -o encryption=aes-192-gcm -o keyformat=passphrase tank/p";
+    fed(&tank, phrase, &format!("{PHRASE}\n")).ok();
+    let of = |name: &str| tank.get("encryption,keyformat,encryptionroot,keystatus", name);
+    assert_eq!(of("tank/e"), "aes-256-gcm\nhex\ntank/e\navailable");
+    assert_eq!(of("tank/e/child"), "aes-256-gcm\nhex\ntank/e\navailable");
+    assert_eq!(of("tank/e/ccm"), "aes-128-ccm\nhex\ntank/e\navailable");
+    assert_eq!(of("tank/e/clear"), "off\nnone\n-\n-");
+    assert_eq!(of("tank/e/vol"), "aes-256-gcm\nhex\ntank/e\navailable");
+    assert_eq!(of("tank/p"), "aes-192-gcm\npassphrase\ntank/p\navailable");
+    assert_eq!(tank.get("pbkdf2iters,keylocation", "tank/p"), "350000\nprompt");
+
+    for (line, why) in [
+        ("create -o encryption=on tank/x", "Keyformat required for new encryption root."),
+        (
+            "create -o keyformat=raw tank/x",
+            "Encryption must be turned on to set encryption properties.",
+        ),
+        (
+            "create -o encryption=on -o keyformat=x tank/x",
+            "'keyformat' must be one of 'none | raw | hex | passphrase'",
+        ),
+        (
+            "create -o encryption=on -o keyformat=passphrase -o pbkdf2iters=1000 tank/x",
+            "minimum pbkdf2 iterations is 100000",
+        ),
+    ] {
+        assert_eq!(tank.refused(line), format!("cannot create 'tank/x': {why}"), "{line}");
+    }
+    assert_eq!(
+        tank.refused("set keylocation=none tank/e"),
+        "cannot set property for 'tank/e': keylocation must not be 'none' for encrypted datasets"
+    );
+    tank.zfs("set keylocation=prompt tank/e");
+    assert_eq!(tank.get("keylocation", "tank/e"), "prompt");
+
+    // Without the key nothing is made below.
+    tank.zfs("unload-key tank/e");
+    assert_eq!(
+        tank.refused("create tank/e/x"),
+        "cannot create 'tank/e/x': encryption root's key is not loaded or provided"
+    );
+    // Snapshots take none, and what is destroyed goes without it.
+    tank.zfs("snapshot -r tank/e@s");
+    tank.zfs("destroy -r tank/e/ccm");
+    tank.zfs("rollback tank/e/child@s");
+    tank.finish();
+}
+
+#[test]
+fn keys_change_with_their_datasets() {
+    let tank = Tank::unmounted();
+    let (one, other) = (key_file(&tank, "one", HEX), key_file(&tank, "other", OTHER));
+    tank.zfs(&format!("create -o encryption=on -o keyformat=hex -o keylocation={one} tank/e"));
+    tank.zfs("create -p tank/e/a/b");
+    tank.zfs("create tank/plain");
+    let root = |name: &str| tank.get("encryptionroot", name);
+
+    tank.zfs("snapshot tank/e/a/b@s");
+    tank.zfs("clone tank/e/a/b@s tank/e/clone");
+    assert_eq!(root("tank/e/clone"), "tank/e");
+    let refused = |line: &str| tank.session.run(&format!("zfs {line}")).fails(255);
+    assert_eq!(
+        refused(&format!("change-key -o keyformat=hex -o keylocation={other} tank/e/clone")),
+        "Key change error: Keys cannot be changed on clones."
+    );
+    assert_eq!(
+        tank.refused("rename tank/e/a tank/plain/a"),
+        "cannot rename 'tank/e/a': cannot move encrypted child outside of its encryption root"
+    );
+    tank.zfs("rename tank/e/a tank/e/moved");
+    tank.zfs("promote tank/e/clone");
+    tank.zfs("destroy tank/e/moved/b");
+    tank.zfs("destroy -r tank/e/clone");
+
+    tank.zfs(&format!("change-key -o keyformat=hex -o keylocation={other} tank/e/moved"));
+    assert_eq!(root("tank/e/moved"), "tank/e/moved");
+    assert_eq!(refused("change-key -i tank/e"), "Key change error: Parent must be encrypted.");
+    tank.zfs("rename tank/e/moved tank/plain/own");
+    assert_eq!(root("tank/plain/own"), "tank/plain/own");
+    tank.zfs("unload-key -a");
+    assert_eq!(
+        refused(&format!("load-key -L {one} tank/plain/own")),
+        "Key load error: Incorrect key provided for 'tank/plain/own'."
+    );
+    tank.zfs(&format!("load-key -L {other} tank/plain/own"));
+    tank.zfs("load-key tank/e");
+    tank.zfs("rename tank/plain/own tank/e/own");
+    tank.zfs("change-key -i tank/e/own");
+    assert_eq!(root("tank/e/own"), "tank/e");
+    assert_eq!(tank.get("keylocation", "tank/e/own"), "none");
+    // A clone of an encryption root takes its place.
+    tank.zfs("snapshot tank/e@root");
+    tank.zfs("clone tank/e@root tank/f");
+    tank.zfs("promote tank/f");
+    assert_eq!(root("tank/e/own"), "tank/f");
+    assert_eq!(tank.get("keystatus", "tank/f"), "available");
+    tank.zfs("unload-key tank/f");
+    assert_eq!(tank.get("keystatus", "tank/e/own"), "unavailable");
+    tank.zfs("load-key tank/f");
+    tank.finish();
+}
+
+#[test]
+fn files_are_written_and_found_again() {
+    if !can_mount() {
+        return skip("nothing can be mounted here");
+    }
+    for suite in ["aes-256-gcm", "aes-256-ccm"] {
+        let tank = Tank::new("");
+        let place = key_file(&tank, "key", HEX);
+        let root = format!("-o encryption={suite} -o keyformat=hex -o keylocation={place}");
+        tank.zfs(&format!("create {root} -o copies=3 tank/e"));
+        tank.zfs("create tank/e/child");
+        let files: Vec<(String, Vec<u8>)> = (0..40)
+            .map(|n| (format!("tank/e/file{n}"), contents(n, 1000 << (n % 10))))
+            .chain([("tank/e/child/large".into(), contents(99, 3 << 20))])
+            .collect();
+        for (name, bytes) in &files {
+            fs::write(tank.path(name), bytes).unwrap();
+        }
+        tank.zfs("snapshot -r tank/e@before");
+        for n in 0..20 {
+            fs::remove_file(tank.path(&format!("tank/e/file{n}"))).unwrap();
+        }
+        tank.zfs("clone tank/e@before tank/clone");
+        let same = |tank: &Tank, below: &str| {
+            for (name, bytes) in files.iter().filter(|(name, _)| !name.contains("child")) {
+                let name = name.replace("tank/e", below);
+                assert!(fs::read(tank.path(&name)).unwrap() == *bytes, "{suite}: {name}");
+            }
+        };
+        same(&tank, "tank/clone");
+        fs::write(tank.path("tank/clone/more"), contents(7, 100_000)).unwrap();
+        let busy = tank.session.run("zfs unload-key tank/e").fails(255);
+        assert_eq!(busy, "Key unload error: 'tank/e' is busy.");
+        tank.zfs("unmount tank/clone");
+        tank.zfs("rollback tank/e@before");
+        same(&tank, "tank/e");
+        tank.zfs("unmount tank/e");
+        tank.zfs("unload-key tank/e");
+        assert!(tank.session.run("zfs mount tank/e").code != 0);
+        tank.zfs("load-key tank/e");
+        tank.zfs("mount -a");
+        same(&tank, "tank/e");
+        same(&tank, "tank/clone");
+        assert!(fs::read(tank.path("tank/clone/more")).unwrap() == contents(7, 100_000));
+        let large = fs::read(tank.path("tank/e/child/large")).unwrap();
+        assert!(large == contents(99, 3 << 20));
+        tank.zfs("destroy tank/clone");
+        tank.finish();
+    }
+}
+
+#[test]
+fn what_was_synced_is_there_after_a_crash() {
+    if !can_mount() {
+        return skip("nothing can be mounted here");
+    }
+    let tank = Tank::new("");
+    let place = key_file(&tank, "key", HEX);
+    tank.zfs(&format!("create -o encryption=on -o keyformat=hex -o keylocation={place} tank/e"));
+    // The log has its first block with the group after the first sync.
+    let small = |n: u64| tank.path(&format!("tank/e/small{n}"));
+    for n in 0..30 {
+        let mut file = fs::File::create(small(n)).unwrap();
+        file.write_all(&contents(n, 5000)).unwrap();
+        file.sync_all().unwrap();
+    }
+    let mut large = fs::File::create(tank.path("tank/e/large")).unwrap();
+    large.write_all(&contents(77, 1 << 20)).unwrap();
+    large.sync_all().unwrap();
+    drop(large);
+    let daemon = tank.session.daemon().unwrap();
+    kill_process(Pid::from_raw(daemon).unwrap(), Signal::KILL).unwrap();
+    while tank.session.daemon().is_some() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let (root, dir) = (tank.session.root(), tank.session.dir.path().display().to_string());
+    tank.session.run(&format!("zpool import -f -R {root} -d {dir} tank")).ok_but_for_logs();
+    // The log waits for its key, through another import as well.
+    tank.zfs("set atime=off tank/e");
+    tank.session.run("zpool export tank").ok();
+    tank.session.run(&format!("zpool import -R {root} -d {dir} tank")).ok_but_for_logs();
+    tank.zfs("load-key tank/e");
+    tank.zfs("mount tank/e");
+    for n in 0..30 {
+        assert!(fs::read(small(n)).unwrap() == contents(n, 5000), "{n}");
+    }
+    assert!(fs::read(tank.path("tank/e/large")).unwrap() == contents(77, 1 << 20));
+    tank.finish();
+}
