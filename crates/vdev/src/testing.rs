@@ -122,14 +122,6 @@ pub(crate) fn draid(
     vdev
 }
 
-/// Distributed spare `number`.
-pub(crate) fn distributed_spare(id: u64, number: u64) -> Arc<Vdev> {
-    let spare = draid::SpareDevice::new(std::path::Path::new("draid1-0-0"), number);
-    let vdev = vdev_on(healthy(Kind::DistributedSpare, 0, 9), id, vec![], Some(spare.clone()));
-    assert!(vdev.distributed.set(spare).is_ok());
-    vdev
-}
-
 /// A tree of these top-level vdevs.
 pub(crate) fn tree(tops: Vec<Arc<Vdev>>) -> VdevTree {
     VdevTree::with_root(vdev(healthy(Kind::Root, 0, 0), 0, tops, None))

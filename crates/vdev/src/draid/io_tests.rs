@@ -7,7 +7,6 @@ use proptest::prelude::*;
 use super::ROW_HEIGHT;
 use crate::testing::{self, Leaf, leaves, tree};
 use crate::traffic::Content;
-use crate::vdev::Kind;
 use crate::write::BlockWrite;
 use crate::{BlockRead, Checked, Fault, Outcome, VdevError, VdevTree};
 
@@ -182,56 +181,4 @@ fn what_fails_beyond_the_parity_of_a_stripe_is_an_error() {
     // A block begins at a line.
     assert!(write(&t, 4096, &data).is_err());
     assert!(read(&t, 4096, &data).block.is_err());
-}
-
-/// A distributed spare has what the device beside it lacks, in a place of another child.
-#[test]
-fn a_distributed_spare_stands_in() {
-    let disks = leaves(5, 2 * ROW_HEIGHT as usize + (2 << 20));
-    let mut children = testing::files(&disks);
-    let spare = testing::distributed_spare(1, 0);
-    // The one that has the first column of the first group.
-    let layout = super::Layout::new(super::Shape::new(2, 1, 1, 5).unwrap(), 12).unwrap();
-    let (own, place) = (layout.child(0, 0), layout.spare_child(0, 0).0);
-    let (old, number) = (children[own].clone(), spare.guid());
-    children[own] = testing::mirror_like(Kind::Spare, own as u64, vec![old, spare]);
-    let t = tree(vec![testing::draid((2, 1, 1), 12, children)]);
-    disks[own].faults.set_missing(true);
-    let blocks: Vec<(u64, Vec<u8>)> =
-        (0..40).map(|n| (n * 3 * 7 * 4096, bytes(n, 50_000 + n as usize))).collect();
-    for (offset, data) in &blocks {
-        write(&t, *offset, data).unwrap();
-    }
-    t.flush_all().unwrap();
-    let lacking: Vec<u64> = t.take_missed().into_iter().map(|(leaf, _)| leaf).collect();
-    assert!(!lacking.contains(&number) && lacking.len() == 1);
-    for lost in (0..5).filter(|lost| *lost != own) {
-        disks[lost].faults.set_missing(true);
-        for (offset, data) in &blocks {
-            assert!(read(&t, *offset, data).block.is_ok(), "{lost}");
-        }
-        disks[lost].faults.set_missing(false);
-    }
-    // What is wrong in the spare's place is found there, and mended.
-    let mut found = 0;
-    for (offset, data) in &blocks {
-        for (child, at, right) in t.columns_of(0, *offset, &Abd::from_vec(data.clone())).unwrap() {
-            if child.id() == own as u64 {
-                spoil(&disks[place], at, right.len());
-                let checked = check(&t, *offset, data);
-                let wrong: Vec<u64> = checked.faults.iter().map(|f| f.leaf().guid()).collect();
-                assert_eq!(wrong, [number]);
-                let faults: Vec<_> = checked.faults.into_iter().map(|f| (TXG, f)).collect();
-                assert!(t.repair_many(&faults, &|| true).unwrap().failed.is_empty());
-                found += 1;
-            }
-        }
-        assert!(check(&t, *offset, data).faults.is_empty());
-    }
-    assert!(found > 0);
-    // A flush that fails on a device may have lost what the spare has there.
-    write(&t, blocks[0].0, &blocks[0].1).unwrap();
-    disks[place].faults.fail_flushes(1);
-    let _ = t.flush_all();
-    assert!(t.take_missed().iter().any(|(leaf, _)| *leaf == number));
 }
