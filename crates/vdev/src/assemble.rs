@@ -225,7 +225,10 @@ fn kind_of(config: &NvList, above: Above) -> Result<Kind, VdevError> {
     };
     let fits = match kind {
         Kind::Root => depth == 0,
-        Kind::DistributedSpare => above.in_draid,
+        Kind::DistributedSpare if above.in_draid => {
+            return unsupported("a distributed spare of dRAID that is in use");
+        }
+        Kind::DistributedSpare => false,
         Kind::RaidZ | Kind::Draid | Kind::Hole | Kind::Missing | Kind::Indirect => depth == 1,
         _ => depth >= 1,
     };

@@ -447,6 +447,9 @@ impl Judge<'_, '_> {
 
     /// The device of a leaf, if nothing can have taken its place, as far as the system says.
     fn same(&self, leaf: &Vdev) -> Option<Arc<dyn Device>> {
+        if let Some(spare) = leaf.distributed.get() {
+            return Some(spare.clone());
+        }
         leaf.device().filter(|d| d.is_current() && d.writable() == self.how.writable)
     }
 }

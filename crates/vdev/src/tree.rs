@@ -9,15 +9,12 @@
 use parking_lot::RwLock;
 use std::io;
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 
 use cenote_format::MAX_BLOCK;
 use cenote_format::abd::Abd;
 use cenote_format::nvlist::NvList;
 
-use crate::device::Device;
-use crate::draid::SpareDevice;
 use crate::indirect::{self, Maps};
 use crate::queue::Priority;
 use crate::submit::{LeafRead, Piece, Submit, read_leaves};
@@ -176,16 +173,6 @@ impl VdevTree {
         let root = assemble::extended(&self.root, config, open)?;
         let (maps, pool) = (self.maps.clone(), self.pool.clone());
         Ok(Arc::new(VdevTree { root, maps, pool, writer: self.writer.clone() }))
-    }
-
-    /// The device of distributed spare `number` of the top-level dRAID vdev with this guid; `None`: there is no such vdev, or it
-    /// has not so many.
-    pub fn distributed_spare(&self, top: u64, number: u64, path: &Path) -> Option<Arc<dyn Device>> {
-        let top = self.root.children().iter().find(|vdev| vdev.guid() == top)?;
-        top.draid().filter(|shape| number < shape.nspares)?;
-        let spare = SpareDevice::new(path, number);
-        spare.place(top);
-        Some(spare)
     }
 
     /// The tree is in use from now on, in the place of another one: distributed spares have their places in its vdevs.

@@ -62,7 +62,7 @@ fn exercise(config: &NvList) {
 #[test]
 fn damaged_configs() {
     let mut random = Random(42);
-    for name in ["rz3", "degr", "removal"] {
+    for name in ["rz3", "degr", "removal", "dr1"] {
         let good = config_bytes(name);
         for _ in 0..1500 {
             let mut bytes = good.clone();
@@ -83,7 +83,7 @@ fn damaged_configs() {
 /// Changes numbers, strings and lists of a config at will.
 fn mutate(list: &mut NvList, random: &mut Random) {
     const NUMBERS: [u64; 10] = [0, 1, 2, 3, 9, 63, 64, 255, 1 << 40, u64::MAX];
-    const TYPES: [&str; 12] = [
+    const TYPES: [&str; 13] = [
         "root",
         "mirror",
         "raidz",
@@ -95,13 +95,14 @@ fn mutate(list: &mut NvList, random: &mut Random) {
         "replacing",
         "spare",
         "draid",
+        "dspare",
         "",
     ];
     for (name, value) in &mut list.pairs {
         match value {
             NvValue::Uint64(v) if random.below(6) == 0 => *v = NUMBERS[random.below(10)],
             NvValue::String(s) if name == "type" && random.below(6) == 0 => {
-                *s = TYPES[random.below(12)].into();
+                *s = TYPES[random.below(13)].into();
             }
             NvValue::NvListArray(lists) => {
                 lists.iter_mut().for_each(|l| mutate(l, random));
@@ -120,7 +121,7 @@ fn mutate(list: &mut NvList, random: &mut Random) {
 #[test]
 fn odd_configs() {
     let mut random = Random(7);
-    for name in ["rz1", "mir3", "removal"] {
+    for name in ["rz1", "mir3", "removal", "dr1"] {
         let label = NvList::decode(&config_bytes(name)).unwrap();
         for _ in 0..1500 {
             let mut config = pool_config(&label);

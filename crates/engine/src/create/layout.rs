@@ -110,11 +110,6 @@ impl NewDevice {
         NewDevice { ashift, ..self }
     }
 
-    /// Whether it is a distributed spare of dRAID.
-    pub fn is_distributed(&self) -> bool {
-        self.leaf.str("type") == Some("dspare")
-    }
-
     /// Bytes, in whole labels.
     pub fn size(&self) -> u64 {
         self.device.size() / LABEL_SIZE * LABEL_SIZE

@@ -54,7 +54,6 @@ impl Shared {
         let guid = config::number(&attach.new.leaf, "guid");
         let (path, device) = (attach.new.device.path().to_path_buf(), attach.new.device.clone());
         let is_spare = config::flag(&attach.new.leaf, "is_spare");
-        let distributed = attach.new.is_distributed();
         let change = move |context: &mut SyncContext<'_>| {
             let tree = context.disk.tree();
             match tree.find(attach.beside).is_none_or(|beside| wanted(&beside)) {
@@ -64,9 +63,7 @@ impl Shared {
         };
         self.queue.run(&self.tx_state, change, |()| true)?;
         let pool = self.view();
-        if !distributed {
-            pool.devices().insert([(guid, path, device)]);
-        }
+        pool.devices().insert([(guid, path, device)]);
         let tree = pool.store().vdevs();
         let joined = tree.find(guid);
         let names: &[&str] =
@@ -154,12 +151,6 @@ impl SyncContext<'_> {
             ));
         }
         let top = tree.top_of(old.guid()).cloned().ok_or(DslWriteError::NotFound)?;
-        if attach.new.is_distributed() && config::number(&attach.new.leaf, "top_guid") != top.guid()
-        {
-            return invalid(
-                "dRAID spares can only replace child devices in their parent's dRAID vdev",
-            );
-        }
         if attach.new.size() < tree.least_size(old.guid()).unwrap_or(0) {
             return invalid("device is too small");
         }

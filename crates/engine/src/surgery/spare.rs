@@ -122,15 +122,10 @@ impl Shared {
     /// Devices and the spares that may step in for them, by guids.
     fn wanted(&self) -> Vec<(u64, u64)> {
         let (pool, tree) = (self.view(), self.disk.tree());
-        let is_idle = |spare: &&NvList| tree.find(config::number(spare, "guid")).is_none();
-        // A distributed spare steps in within its own vdev alone.
-        let home = |spare: &NvList| match spare.str("type") {
-            Some("dspare") => spare.u64("top_guid"),
-            _ => None,
-        };
-        let numbered = |spare: &NvList| (config::number(spare, "guid"), home(spare));
-        let idle: Vec<(u64, Option<u64>)> =
-            pool.spares().iter().filter(is_idle).map(numbered).collect();
+        // Distributed spares do not step in yet.
+        let devices = pool.spares().iter().filter(|spare| spare.str("type") != Some("dspare"));
+        let spares = devices.map(|spare| config::number(spare, "guid"));
+        let idle: Vec<u64> = spares.filter(|spare| tree.find(*spare).is_none()).collect();
         // Beside a checkpoint no device joins a vdev: they step in once it is gone.
         if idle.is_empty() || self.has_checkpoint() {
             return Vec::new();
@@ -139,12 +134,7 @@ impl Shared {
         let mut refused = self.spares.refused.lock();
         // One that works again may fail again.
         refused.retain(|(leaf, _)| tree.find(*leaf).is_some_and(|leaf| has_failed(&leaf)));
-        let fitting = |leaf: Arc<Vdev>| {
-            let top = tree.top_of(leaf.guid()).map(|top| top.guid());
-            let fits = move |(_, home): &&(u64, Option<u64>)| home.is_none() || *home == top;
-            idle.iter().filter(fits).map(move |(spare, _)| (leaf.guid(), *spare))
-        };
-        let pairs = wanting.flat_map(fitting);
+        let pairs = wanting.flat_map(|leaf| idle.iter().map(move |spare| (leaf.guid(), *spare)));
         pairs.filter(|pair| !refused.contains(pair)).collect()
     }
 
@@ -254,17 +244,11 @@ impl Shared {
         let is_it = |spare: &&NvList| config::number(spare, "guid") == guid;
         let spare = pool.spares().iter().find(is_it).ok_or("no such device in pool")?;
         let path = config::path(spare).ok_or("no such device in pool")?;
+        if spare.str("type") == Some("dspare") {
+            return Err("distributed spares of dRAID do not step in yet".into());
+        }
         if pool.store().vdevs().find(guid).is_some() {
             return Err(format!("{} is busy", path.display()));
-        }
-        if spare.str("type") == Some("dspare") {
-            let (top, number) =
-                (config::number(spare, "top_guid"), config::number(spare, "spare_id"));
-            let device = pool.store().vdevs().distributed_spare(top, number, &path);
-            let device =
-                device.ok_or_else(|| format!("{}: its vdev is not there", path.display()))?;
-            let (leaf, ashift) = (spare.clone(), config::number(spare, "ashift"));
-            return Ok(NewDevice { leaf, device, ashift });
         }
         // It is open for reading, as one that pools share.
         pool.devices().forget(guid);

@@ -476,12 +476,18 @@ impl VdevTree {
 /// What a distributed spare has is on the leaves of its vdev: if the flush of one failed, so did the spare's.
 fn fail_spares(tops: &[&Arc<Vdev>], done: &mut [Flush]) {
     for top in tops.iter().filter(|top| top.draid().is_some()) {
-        let is_below = |flush: &Flush| assemble::below(top, flush.leaf.guid()).is_some();
-        if !done.iter().any(|flush| flush.result.is_err() && is_below(flush)) {
-            continue;
+        let child = |leaf: &Vdev| {
+            top.children().iter().position(|c| assemble::below(c, leaf.guid()).is_some())
+        };
+        let failed = done.iter().filter(|flush| flush.result.is_err());
+        let failed: Vec<usize> = failed.filter_map(|flush| child(&flush.leaf)).collect();
+        for flush in done.iter_mut().filter(|flush| flush.leaf.is_distributed()) {
+            // It has no place on those that it stands in for.
+            let own = child(&flush.leaf);
+            if own.is_some() && failed.iter().any(|child| Some(*child) != own) {
+                flush.result = Err(io::Error::other("a device of it failed"));
+            }
         }
-        let spares = done.iter_mut().filter(|flush| flush.leaf.is_distributed() && is_below(flush));
-        spares.for_each(|flush| flush.result = Err(io::Error::other("a device of it failed")));
     }
 }
 
@@ -500,6 +506,10 @@ fn fail_spares_alone(top: &Arc<Vdev>) {
 /// leaves lack some of them because a flush or write failed. Those may be others than what a leaf
 /// lacks that is not written at all; taking all of them together errs on the safe side. A leaf that is leaving keeps nothing.
 fn lossy(vdev: &Vdev, lacks: &dyn Fn(&Vdev) -> bool) -> bool {
+    if vdev.is_distributed() {
+        // What it may have lost is on another child, which counts: no stripe has two columns there.
+        return false;
+    }
     if vdev.is_leaf() {
         let leaving = vdev.leaving.load(SeqCst);
         return !vdev.writable() || leaving || lacks(vdev) || vdev.written().failed_writes();
