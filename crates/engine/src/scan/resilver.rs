@@ -115,7 +115,14 @@ impl Shared {
     /// Whether a leaf lacks something that the resilver under way is not to give to it.
     pub(super) fn needs_another(&self) -> bool {
         let given = self.scanner.given.lock();
-        let is_given = |leaf: &Vdev| given.lack_of(leaf).is_some_and(|lack| !lack.more);
+        // What could not be written to it since is none of it.
+        let is_later = |leaf: &Vdev, lack: &Lack| {
+            let end = lack.missing.last().map_or(0, |last| last.end);
+            leaf.missing().last().is_some_and(|last| last.end > end)
+        };
+        let is_given = |leaf: &Vdev| {
+            given.lack_of(leaf).is_some_and(|lack| !lack.more && !is_later(leaf, lack))
+        };
         lagging(&self.disk.tree()).any(|leaf| !is_given(&leaf))
     }
 
