@@ -98,8 +98,11 @@ fn try_one(
 fn shortest(asked: &Asked, seed: u64, judge: bool) -> Vec<usize> {
     let begun = Instant::now();
     let mut keep: Vec<usize> = plan(seed, asked.steps).iter().map(|s| s.number).collect();
-    let fails =
-        |keep: &[usize]| begun.elapsed() < SHRINKING && !one(asked, seed, Some(keep), judge).well;
+    // The command line has no word for no steps.
+    let fails = |keep: &[usize]| {
+        let tries = !keep.is_empty() && begun.elapsed() < SHRINKING;
+        tries && !one(asked, seed, Some(keep), judge).well
+    };
     let mut part = keep.len().div_ceil(2).max(1);
     loop {
         let (mut at, before) = (0, keep.len());

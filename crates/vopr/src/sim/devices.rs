@@ -24,6 +24,7 @@ use cenote_engine::tunables::{REMOVAL_SUSPEND_PROGRESS, SCAN_SUSPEND_PROGRESS};
 use cenote_engine::{ActivityRequest, Attach, TakeOut};
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
+use cenote_pool::diagnosis;
 use cenote_pool::reopen::Restore;
 use cenote_pool::scan::ScanPhys;
 use cenote_pool::vdev_props::Activity;
@@ -93,6 +94,7 @@ struct Leaf {
     guid: u64,
     disk: usize,
     in_use: bool,
+    is_degraded: bool,
     is_behind: bool,
 }
 
@@ -176,8 +178,9 @@ impl Sim {
         let leaves = self.engine()?.pool().store().vdevs().leaves();
         let known = leaves.iter().filter_map(|leaf| {
             let disk = disk_of(leaf.path()?.to_str()?)?;
-            let in_use = leaf.state() == VdevState::Healthy;
-            Some(Leaf { guid: leaf.guid(), disk, in_use, is_behind: leaf.is_behind() })
+            let (state, is_behind) = (leaf.state(), leaf.is_behind());
+            let (in_use, is_degraded) = (state == VdevState::Healthy, state == VdevState::Degraded);
+            Some(Leaf { guid: leaf.guid(), disk, in_use, is_degraded, is_behind })
         });
         Ok(known.collect())
     }
@@ -288,12 +291,14 @@ impl Sim {
         Err(Stopped("the pool stays suspended".into()))
     }
 
-    /// The bad disk is well again, and is used again.
+    /// The bad disk is well again, and is used again, as `zpool clear` has it.
     pub(super) fn mend(&mut self) -> Done {
         if let Some(disk) = self.devices.bad.take() {
             self.disks[disk].set_mood(Mood::Well);
         }
+        self.engine()?.pool().store().vdevs().root().clear_errors();
         let leaves: Vec<u64> = self.leaves()?.iter().map(|leaf| leaf.guid).collect();
+        leaves.iter().for_each(|leaf| diagnosis::reset(*leaf));
         Ok(self.engine()?.restore(&leaves, Restore::Failure)?)
     }
 
@@ -483,6 +488,10 @@ impl Sim {
         for _ in 0..LOOKS {
             let (tops, leaves) = (self.tops()?, self.leaves()?);
             let whole = leaves.iter().all(|leaf| leaf.in_use && !leaf.is_behind);
+            // What was found of a disk before it was well may be acted on later.
+            if leaves.iter().any(|leaf| leaf.is_degraded) {
+                self.mend()?;
+            }
             let busy = tops.iter().any(|top| top.changes);
             let scans = engine.is_scanning() || engine.awaits_resilver();
             if whole && busy && !scans {
