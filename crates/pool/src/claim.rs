@@ -65,10 +65,11 @@ impl Shared {
     fn run(&self, places: &[Place]) {
         let usual = Duration::from_millis(tunables::MULTIHOST_INTERVAL.get());
         let pause = usual.min(self.allowed / 8);
+        let mut wait = Duration::ZERO;
         for (device, ashift) in places.iter().cycle() {
             let (next, begun) = {
                 let mut beat = self.beat.lock();
-                let until = std::time::Instant::now() + pause;
+                let until = std::time::Instant::now() + std::mem::replace(&mut wait, pause);
                 while !beat.ends && !self.changed.wait_until(&mut beat, until).timed_out() {}
                 if beat.ends || !self.holds(&mut beat) {
                     return;
@@ -95,7 +96,9 @@ impl Claim {
     pub fn hold(uberblock: Uberblock, begun: Duration, places: Vec<Place>) -> Claim {
         // The other side waits twice as long as the side that has the pool may be silent.
         let allowed = host::quiet_time(&uberblock) / 2;
-        let beat = Beat { uberblock, last: begun, lost: false, ends: false, ended: false };
+        // Where others wait for less than a second or two it is looked at after that long, and was the best one by then.
+        let last = begun.max(since_boot().saturating_sub(allowed / 2));
+        let beat = Beat { uberblock, last, lost: false, ends: false, ended: false };
         let shared = Arc::new(Shared { beat: Mutex::new(beat), changed: Condvar::new(), allowed });
         let theirs = shared.clone();
         let run = move || {

@@ -11,6 +11,7 @@ use cenote_pool::events::Sysevent;
 use cenote_pool::history;
 use cenote_pool::scan::{Pass, ScanPhys};
 use cenote_store::{Rotation, ScrubStage};
+use cenote_vdev::VdevState;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -267,7 +268,8 @@ impl Shared {
         if from.is_resilver() {
             self.let_go_of_replaced();
             // One that was needed has only been degraded for its errors. It may be faulted for further ones by now.
-            let leaves = self.disk.tree().leaves();
+            let mut leaves = self.disk.tree().leaves();
+            leaves.retain(|leaf| leaf.state() == VdevState::Degraded);
             leaves.iter().for_each(|leaf| diagnosis::reset(leaf.guid()));
         }
     }
