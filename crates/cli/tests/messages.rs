@@ -128,9 +128,13 @@ fn imports_that_are_refused() {
 #[test]
 fn formats_of_the_future_are_refused_by_name() {
     let s = Session::new();
-    let dir = cenote_testpools::pool("dr1").dir;
-    let said = s.run(&format!("zpool import -o readonly=on -N -d {} dr1", dir.display())).fails(1);
-    assert!(said.to_lowercase().contains("draid"), "{said}");
+    let disk = s.path("disk");
+    std::fs::File::create(&disk).unwrap().set_len(128 << 20).unwrap();
+    for name in ["draid_failure_domains", "raidz_expansion", "dynamic_gang_header"] {
+        let line = format!("zpool create -o feature@{name}=enabled tank {}", disk.display());
+        let said = s.run(&line).fails(1);
+        assert!(said.contains(&format!("'{name}' unsupported")), "{said}");
+    }
     assert_eq!(s.run("zpool list").ok(), "no pools available\n");
 }
 

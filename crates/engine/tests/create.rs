@@ -245,6 +245,7 @@ fn the_default_features_are_those_of_openzfs() {
         "fast_dedup",
         "large_microzap",
         "longname",
+        "physical_rewrite",
         "zilsaxattr",
     ];
     assert_eq!(newer, expected);

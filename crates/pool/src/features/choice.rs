@@ -148,10 +148,11 @@ mod tests {
             "longname",
             "large_microzap",
             "block_cloning_endian",
+            "physical_rewrite",
         ];
         assert_eq!(new, expected);
         assert!(all.contains(&"zstd_compress") && all.contains(&"log_spacemap"));
-        assert!(all.contains(&"draid") && !all.contains(&"encryption"));
+        assert!(all.contains(&"draid") && all.contains(&"encryption"));
         for f in choose_features(&FeatureChoice::default()).unwrap().0 {
             for needed in f.depends_on {
                 let at = |guid: &str| all.iter().position(|n| by_name(n).unwrap().guid == guid);
