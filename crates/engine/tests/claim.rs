@@ -75,7 +75,7 @@ fn a_host_that_reads_for_long_keeps_its_claim() {
     let (done, began) = (AtomicBool::new(false), rank(&ours));
     std::thread::scope(|scope| {
         let over = Over(&done);
-        let importing = scope.spawn(|| import(&ours, 1, slow(Duration::from_millis(25))));
+        let importing = scope.spawn(|| import(&ours, 1, slow(Duration::from_millis(120))));
         // The other host sees the labels that this one writes.
         let copying = scope.spawn(|| {
             let mut labels = vec![0; LABELS];

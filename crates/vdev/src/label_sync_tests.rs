@@ -361,7 +361,11 @@ fn an_uberblock_on_all_leaves_or_none() {
     let uberblock = uberblock(11);
     let (uberblock_on, labels, multihost) = (&[0, 1][..], &[][..], false);
     let update = LabelUpdate { uberblock: &uberblock, uberblock_on, labels, multihost };
-    faulty[1].set_flush_errors(true);
+    // It takes all but uberblocks, so that it stays in use.
+    let size = SIZE as u64;
+    for label in (0..4).filter_map(|l| cenote_format::label::label_offset(size, l)) {
+        faulty[1].fail_writes(label + (128 << 10)..label + (256 << 10));
+    }
     let failed = tree.sync_labels_on_all(&update);
     assert!(matches!(failed, Err(VdevError::Uberblock { txg: 11, .. })), "{failed:?}");
     faulty[1].repair();
