@@ -101,6 +101,8 @@ pub fn settings(pool: &cenote_pool::Pool, dataset: &Dataset) -> cenote_dmu::Resu
     let xattr = value("xattr")?;
     let large_blocks = pool.features().is_enabled("large_blocks");
     let most = if large_blocks { u64::MAX } else { OLD_MAX_BLOCK };
+    let key = pool.dsl().crypto_key(dataset)?;
+    let most = key.map_or(most, |key| most.min(key.wrapped.suite.max_block()));
     Ok(Settings {
         visibility: Visibility { xattr: xattr != "off", posix_acl: value("acltype")? == "posix" },
         xattr_sa: xattr != "dir",

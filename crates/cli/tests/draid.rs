@@ -79,7 +79,7 @@ fn a_pool_is_made_written_to_and_read_without_devices() {
     if !can_mount() {
         return;
     }
-    for (word, count, parity) in [("draid1:2d:5c:1s", 5, 1), ("draid2:3d:2s", 8, 2)] {
+    for (word, count, parity) in [("draid1:2d:5c", 5, 1), ("draid2:3d", 8, 2)] {
         let (s, paths) = devices(count);
         let root = s.root();
         s.run(&format!("zpool create -R {root} tank {word} {}", paths.join(" "))).ok();
@@ -88,7 +88,6 @@ fn a_pool_is_made_written_to_and_read_without_devices() {
         assert!(
             lines[1].starts_with(&format!("draid{parity}:")) && lines[1].ends_with("-0 ONLINE")
         );
-        assert!(lines.contains(&format!("draid{parity}-0-0 AVAIL")), "{lines:?}");
         judge(&s);
         // As many devices as there is parity are missing, then others hold something else.
         for lost in 0..count - parity {
@@ -141,21 +140,20 @@ fn what_openzfs_refuses_is_refused_in_its_words() {
             "invalid vdev specification: draid3 requires at least 4 devices",
         ),
         (
+            format!("draid1:2d:1s {five}"),
+            "invalid vdev specification: distributed spares of dRAID are not supported yet",
+        ),
+        (
             format!("{} log draid {five}", paths[5]),
             "invalid vdev specification: unsupported 'log' device: draid",
         ),
     ] {
         assert_eq!(s.run(&format!("zpool create -m none tank {words}")).fails(1), why);
     }
-    let dry = s.run(&format!("zpool create -n -m none tank draid1:2d:1s {five}")).ok();
-    assert!(dry.contains("draid1:2d:5c:1s\n") && dry.contains("draid1-0-0"), "{dry}");
-    s.run(&format!("zpool create -m none tank draid1:2d:1s {five}")).ok();
+    let dry = s.run(&format!("zpool create -n -m none tank draid1:2d {five}")).ok();
+    assert!(dry.contains("draid1:2d:5c:0s\n"), "{dry}");
+    s.run(&format!("zpool create -m none tank draid1:2d {five}")).ok();
     s.run(&format!("zpool add -f tank draid1:1d:2c {} {}", paths[5], paths[6])).ok();
     assert!(shown(&s).contains(&"draid1:1d:2c:0s-1 ONLINE".into()));
-    let wrong = s.run(&format!("zpool replace tank {} draid1-0-0", paths[1])).fails(1);
-    let why = "distributed spares of dRAID do not step in yet";
-    assert_eq!(wrong, format!("cannot replace {} with draid1-0-0: {why}", paths[1]));
-    let kept = s.run("zpool remove tank draid1-0-0").fails(1);
-    assert_eq!(kept, "cannot remove draid1-0-0: dRAID spares cannot be removed");
     judge(&s);
 }

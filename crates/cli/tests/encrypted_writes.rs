@@ -85,6 +85,11 @@ fn datasets_are_encrypted_as_asked_for() {
         assert_eq!(tank.refused(line), format!("cannot create 'tank/x': {why}"), "{line}");
     }
     assert_eq!(
+        tank.refused("create -s -V 16M -o volblocksize=16M tank/e/ccm/vol"),
+        "cannot create 'tank/e/ccm/vol': volblocksize=16M is too large for encryption=aes-128-ccm, which takes \
+         blocks of 8M at most"
+    );
+    assert_eq!(
         tank.refused("set keylocation=none tank/e"),
         "cannot set property for 'tank/e': keylocation must not be 'none' for encrypted datasets"
     );
@@ -155,6 +160,26 @@ fn keys_change_with_their_datasets() {
     tank.zfs("unload-key tank/f");
     assert_eq!(tank.get("keystatus", "tank/e/own"), "unavailable");
     tank.zfs("load-key tank/f");
+    tank.finish();
+}
+
+#[test]
+fn new_datasets_have_no_key_of_destroyed_ones() {
+    if !can_mount() {
+        return skip("nothing can be mounted here");
+    }
+    let tank = Tank::new("");
+    let place = key_file(&tank, "key", HEX);
+    for name in ["tank/e", "tank/f", "tank/g"] {
+        let root = format!("-o encryption=on -o keyformat=hex -o keylocation={place}");
+        tank.zfs(&format!("create {root} {name}"));
+        for child in ["a", "b"] {
+            tank.zfs(&format!("create {name}/{child}"));
+            assert_eq!(tank.get("mounted", &format!("{name}/{child}")), "yes");
+            tank.zfs(&format!("destroy {name}/{child}"));
+        }
+        tank.zfs(&format!("destroy {name}"));
+    }
     tank.finish();
 }
 

@@ -38,7 +38,7 @@
 use crate::dnode_counts::{What, count};
 use crate::write::intent::Intent;
 use crate::write::zap::AtHand;
-use crate::write::{Chunk, Gather, OpenObjectSet, Spare, Result, Was, WriteError, on_disk};
+use crate::write::{Chunk, Gather, OpenObjectSet, Result, Spare, Was, WriteError, on_disk};
 use crate::{DeleteChunk, Error, Object, ObjectSet};
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};

@@ -22,7 +22,6 @@ use crate::directory::Directory;
 use crate::spacemap::max_length;
 use cenote_dmu::zap::{Zap, ZapEntry};
 use cenote_dmu::{Error, ObjectSet, Result};
-use cenote_dsl::bounds;
 use cenote_format::checksum::Checksum;
 use cenote_format::{ByteOrder, Bytes};
 use layout::{CLASSES, LogHeader, decode_record, decode_value};
@@ -34,10 +33,6 @@ use std::sync::Arc;
 pub const DIRECTORY: u64 = 1;
 /// The entry of the object directory that leads to the histograms of all tables (`DMU_POOL_DDT_STATS`).
 pub const STATISTICS: &str = "DDT-statistics";
-/// Bytes of a log that are believed.
-const MAX_LOG: u64 = 4 << 30;
-/// Entries of a log that are believed however small the pool is.
-const FEW_ENTRIES: u64 = 1 << 16;
 
 /// A log of a table of version 1.
 #[derive(Debug, Clone)]
@@ -183,12 +178,12 @@ impl Table {
         let object = mos.object(number)?;
         let header = LogHeader::decode(&object.bonus()).map_err(|e| bad(e.to_string()))?;
         let LogHeader { flags, length, first_txg, checkpoint } = header;
-        if length > MAX_LOG.min(max_length(mos)) {
+        // Each block of it has to be there, so that no number alone takes memory.
+        if length > max_length(mos) {
             return Err(bad(format!("{length} bytes")));
         }
         let mut log =
             Log { object: number, flags, length, first_txg, checkpoint, entries: HashMap::new() };
-        let most = bounds::max_blocks(mos).max(FEW_ENTRIES);
         for blkid in 0..length.div_ceil(object.dnode().block_size) {
             let Some(block) = object.block(blkid)? else {
                 return Err(bad(format!("block {blkid} is a hole")));
@@ -196,9 +191,6 @@ impl Table {
             let data = block.data.bytes();
             self.load_log_block(&mut log, &Bytes::new(&data, block.order, "dedup log"))
                 .map_err(|e| bad(e.to_string()))?;
-            if log.entries.len() as u64 > most {
-                return Err(bad(format!("more than {most} entries")));
-            }
         }
         Ok(log)
     }

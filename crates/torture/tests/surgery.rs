@@ -185,7 +185,7 @@ fn a_crash_while_a_side_leaves() {
 #[test]
 fn a_crash_while_a_device_is_replaced() {
     crashes(Redundancy::RaidZ(1), 3, &[], Change::Replace(1, 3));
-    let draid = draid::Shape::new(1, 1, 1, 4).unwrap();
+    let draid = draid::Shape::new(1, 1, 0, 4).unwrap();
     crashes(Redundancy::Draid(draid), 4, &[], Change::Replace(2, 4));
     crashes(Redundancy::Mirror, 2, &[], Change::Replace(0, 2));
     crashes(Redundancy::Single, 1, &[], Change::Replace(0, 1));

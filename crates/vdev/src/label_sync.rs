@@ -232,7 +232,9 @@ impl VdevTree {
             let ashift = top.ashift();
             let within = slot_offset(txg, ashift, update.multihost);
             top.collect_leaves(&mut all);
-            for leaf in whole_leaves(top, txg) {
+            // One that lacks something may not lead back either.
+            let leaves = if everywhere { writable_leaves(top) } else { whole_leaves(top, txg) };
+            for leaf in leaves {
                 let encode = |at| encode_slot(update.uberblock, ashift, at);
                 let reqs = requests(&leaf, &ALL, within, encode);
                 let reqs = reqs.map_err(|why| VdevError::Uberblock { txg, why })?;

@@ -142,6 +142,12 @@ impl VdevTree {
         self.suspension().why().is_some() || leaves.iter().any(|leaf| is_silent(leaf))
     }
 
+    /// How often a device that its vdev cannot do without was found not to answer: if the number changed while something
+    /// was read, what could not be read may be there.
+    pub fn silences(&self) -> u64 {
+        self.leaves().iter().map(|leaf| leaf.silences.load(Relaxed)).fold(0, u64::wrapping_add)
+    }
+
     /// Probes the leaves with requests that failed since this was last done, and takes those out
     /// of use that do not answer.
     pub(crate) fn look_after(&self) {

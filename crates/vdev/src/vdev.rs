@@ -169,6 +169,8 @@ pub struct Live {
     pub(crate) dtl: RwLock<Dtl>,
     /// See [`Vdev::dtl_changes`].
     pub(crate) dtl_changes: AtomicU64,
+    /// See [`VdevTree::silences`](crate::VdevTree::silences).
+    pub(crate) silences: AtomicU64,
     pub(crate) stats: Stats,
     pub(crate) sizes: RequestSizes,
     /// The question to the leaf's device what is seen of it from outside.
@@ -204,6 +206,7 @@ impl Live {
             suspect: AtomicBool::new(false),
             dtl: RwLock::new(dtl),
             dtl_changes: AtomicU64::new(0),
+            silences: AtomicU64::new(0),
             stats: Stats::default(),
             sizes: RequestSizes::default(),
             seen: Mutex::default(),
@@ -312,6 +315,9 @@ impl Vdev {
     /// Tells that the leaf is in another state than before, if it is.
     pub(crate) fn tell_state(&self, before: VdevState) {
         if before != self.state() {
+            if self.state() == VdevState::Degraded {
+                self.silences.fetch_add(1, Relaxed);
+            }
             events::tell(self, &Happening::State(before));
         }
     }

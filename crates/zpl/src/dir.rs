@@ -106,10 +106,11 @@ impl FileSystem {
     /// The object called `name` in directory `dir`, honouring case sensitivity and normalization (`zfs_lookup`,
     /// `zfs_dirlook`). `.` and `..` are understood; the root is its own parent.
     pub fn lookup(&self, dir: u64, name: &[u8]) -> Result<u64> {
-        // A directory of the feature for longer names may have one; no other can.
-        let not_found = || match name.len() {
-            0..=USUAL_NAME => Error::NotFound(show(name)),
-            _ => Error::NameTooLong(show(name)),
+        // One may be given now, or there may be one from before.
+        let longest = if self.settings().long_names { MAX_NAME } else { USUAL_NAME };
+        let not_found = || match name.len() > longest {
+            false => Error::NotFound(show(name)),
+            true => Error::NameTooLong(show(name)),
         };
         match self.entry_at_hand(dir, name) {
             AtHand::Value(value) => return Ok(entry_object(value)),

@@ -726,13 +726,17 @@ impl OpenObjectSet {
     /// `brt_pending_add`): they get these pointers. Where the pointer is a hole there will be a hole.
     ///
     /// The caller sees to it that the blocks are not freed before the group that is open. Errors: a block
-    /// of another size than the object's.
+    /// of another size than the object's; a block in an encrypted data set.
     pub fn clone_blocks(
         &mut self,
         number: u64,
         first: u64,
         pointers: &[BlockPointer],
     ) -> Result<()> {
+        if self.key.is_some() && pointers.iter().any(|bp| !bp.is_hole()) {
+            let why = "blocks are not cloned into an encrypted data set".into();
+            return Err(WriteError::Invalid { object: number, why });
+        }
         self.with(number, |object, place| object.clone_blocks(place, first, pointers))
     }
 

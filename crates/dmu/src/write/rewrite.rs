@@ -95,12 +95,7 @@ impl Object {
 
 impl OpenObject {
     /// Makes blocks that are still what was gathered dirty. Returns the bytes that are written anew.
-    fn rewrite(
-        &mut self,
-        place: &Place<'_>,
-        gathered: &Gather,
-        births: Births,
-    ) -> Result<u64> {
+    fn rewrite(&mut self, place: &Place<'_>, gathered: &Gather, births: Births) -> Result<u64> {
         let size = self.phys().block_size;
         if size != gathered.block_size {
             // The one block of the object has grown: it was written meanwhile.

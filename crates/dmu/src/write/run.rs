@@ -308,6 +308,11 @@ impl Run<'_> {
     fn place_clones(&mut self, works: &mut [Work]) {
         for work in works {
             for (blkid, bp) in std::mem::take(&mut work.cloned).range(0..u64::MAX) {
+                let (objset, number) = (self.objset, work.number);
+                invariant!(
+                    self.key.is_none(),
+                    "objset {objset} object {number}: block {blkid} is a clone, and the set is encrypted"
+                );
                 let (old, new) = (work.pointer(0, blkid), bp.cloned(self.txg));
                 self.born.push(new);
                 self.killed.extend(Some(old).filter(|bp| !bp.is_hole()));

@@ -7,6 +7,8 @@
 //!
 //! - A mapping is made while its wrapping key is held in place, and unloading waits for that: no mapping outlives its
 //!   wrapping key.
+//! - An unwrapped key serves only the datasets whose key on disk has its guid: the object of a destroyed one's key may
+//!   be given to another.
 //! - An object set that was opened before a key was loaded or unloaded is opened anew after ([`Keystore::generation`]).
 
 use crate::Dsl;
@@ -107,8 +109,9 @@ impl Dsl {
         let wrapping = self.keys.wrapping.read();
         let Some(with) = wrapping.get(&key.root) else { return Ok(()) };
         let mut unwrapped = self.keys.unwrapped.lock();
-        let loaded = match unwrapped.get(&key.object) {
-            Some(loaded) => loaded.clone(),
+        let kept = unwrapped.get(&key.object);
+        let loaded = match kept.filter(|kept| kept.key().guid() == key.wrapped.guid).cloned() {
+            Some(loaded) => loaded,
             None => {
                 let why = |e| self.corrupt(key.object, format!("it cannot be unwrapped: {e}"));
                 let loaded = LoadedKey::new(key.root, with.unwrap(&key.wrapped).map_err(why)?);

@@ -107,9 +107,8 @@ pub(super) fn synced(
 /// The blocks among these that a livelist records, sorted so that they compress: of each level and kind, in
 /// the order in which they lie on the devices.
 fn own(blocks: &[BlockPointer], origin_txg: u64) -> Vec<&BlockPointer> {
-    let is_own = |bp: &&BlockPointer| {
-        deadlist::counts(bp) && !bp.is_embedded() && bp.birth() > origin_txg
-    };
+    let is_own =
+        |bp: &&BlockPointer| deadlist::counts(bp) && !bp.is_embedded() && bp.birth() > origin_txg;
     let mut own: Vec<_> = blocks.iter().filter(is_own).collect();
     own.sort_unstable_by_key(|bp| (bp.0[6], bp.0[0] >> 32, bp.0[1]));
     own

@@ -17,6 +17,7 @@ use super::{
     ChangeError, Changes, Contents, Request, Result, dirs, names, quotas, record, reserve, set,
 };
 use crate::{SpaceCheck, SyncContext};
+use cenote_dsl::human::nicebytes;
 use cenote_dsl::write::crypt::{self, Encryption, RootKey};
 use cenote_dsl::write::props::{NewValue, in_contents};
 use cenote_dsl::write::quotas::Quota;
@@ -391,6 +392,19 @@ fn volume(pool: &Pool, size: u64, settings: &[Setting]) -> Result<Format> {
     }
 }
 
+/// Whether the blocks of a volume can be encrypted with a suite.
+fn check_suite(format: Format, suite: Suite) -> Result<()> {
+    match format {
+        Format::Volume { block_size, .. } if block_size > suite.max_block() => {
+            let (size, most) = (nicebytes(block_size), nicebytes(suite.max_block()));
+            Err(ChangeError::Property(format!(
+                "volblocksize={size} is too large for encryption={suite}, which takes blocks of {most} at most"
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Gives a volume that is not sparse its refreservation.
 fn reserve_volume(pool: &Pool, format: Format, sparse: bool, settings: &mut Vec<Setting>) {
     let Format::Volume { size, block_size } = format else { return };
@@ -436,6 +450,9 @@ fn create(
     let key = match encryption {
         Some(how) => {
             let (root, key) = crypt::create(&mut context.tx, (made.dir_obj, made.ds_obj), how)?;
+            if let Err(why) = check_suite(plan.format, key.suite()) {
+                return Ok(Err(why));
+            }
             Some(LoadedKey::new(root, key))
         }
         None => None,

@@ -141,6 +141,10 @@ impl Engine {
 
 fn candidate(checksum: Checksum, entry: &Entry) -> Option<Candidate> {
     let phys = entry.phys.first().filter(|phys| phys.refcount <= 1)?;
+    // The pointer may not name copies that were added later: they would be leaked with the entry.
+    if phys.copies(entry.key.is_encrypted()).len() > 1 {
+        return None;
+    }
     Some(((checksum, entry.key), *phys))
 }
 

@@ -196,6 +196,9 @@ impl Shared {
     }
 }
 
+/// Rounds in a row that are made again since a device did not answer for a while; then what could not be read counts.
+const MOST_SILENT: u32 = 8;
+
 /// How rounds are made.
 #[derive(Default)]
 struct Pace {
@@ -203,6 +206,8 @@ struct Pace {
     shorter: u32,
     /// Rounds in a row of which nothing counts.
     in_vain: u32,
+    /// Rounds in a row that were made again since a device did not answer for a while.
+    silent: u32,
 }
 
 impl Pace {
@@ -253,6 +258,7 @@ impl Shared {
         }
         let clock = &self.disk.outside.clock;
         let (begun, most) = (clock.now(), Duration::from_secs(SCAN_CHECKPOINT_INTVAL.get()));
+        let silences = self.disk.tree().silences();
         let reading = self.disk.allocator.readers().begin();
         let view = self.view();
         let Some(phys) = ScanPhys::load(view.directory())? else { return Ok(Round::Nothing) };
@@ -307,12 +313,20 @@ impl Shared {
         pace.learn(Some(clock.since(begun)), most.max(SHORTEST));
         // What cannot be walked is an error, and mostly one of the blocks that cannot be read.
         done.errors = done.errors.max(unseen);
-        // A device that did not answer once may do so by now: then what cannot be read is lost.
-        if done.errors > 0 && self.looks_in_vain() {
-            // The round is made again once the devices are back.
+        let away = done.errors > 0 && self.looks_in_vain();
+        // A device that did not answer in the midst of the round may do so by now: what it holds was not read again.
+        let was_silent = done.errors > 0 && self.disk.tree().silences() != silences;
+        if away || was_silent && pace.silent < MOST_SILENT {
             view.note_scan(|pass| pass.iter_mut().for_each(|pass| pass.ahead = [0; 4]));
-            return Err(EngineError::Suspended("devices do not answer".into()));
+            if away {
+                // The round is made again once the devices are back.
+                return Err(EngineError::Suspended("devices do not answer".into()));
+            }
+            pace.silent += 1;
+            pace.learn(None, most.max(SHORTEST));
+            return Ok(Round::LetGo);
         }
+        pace.silent = 0;
         if done.repaired > 0
             && let Err(e) = self.disk.tree().flush_all()
         {

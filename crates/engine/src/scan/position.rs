@@ -25,8 +25,9 @@ use std::sync::atomic::Ordering::SeqCst;
 
 /// The entry of the object directory (`DMU_POOL_SCAN`).
 const SCAN: &[u8] = b"scan";
-/// The class behind the last table of deduplicated blocks (`DDT_CLASSES`): a pool with such tables is not written to.
-const NO_TABLES: [u64; 5] = [1, 3, 0, 0, 0];
+/// What is scanned by deduplication tables (`scn_ddt_class_max`, `scn_ddt_bookmark`): nothing but the first class, which no new
+/// table has. Blocks are scanned by their pointers here, so whoever goes on with the scan must not take those of a table for done.
+const NO_TABLES: [u64; 5] = [0; 5];
 
 /// The bookmark is in a data set that took the place of another one: it is to be walked from its start
 /// (`DSF_VISIT_DS_AGAIN`).

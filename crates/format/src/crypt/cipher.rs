@@ -55,12 +55,34 @@ impl Suite {
         }
     }
 
+    /// Bytes of the largest block that it can encrypt. CCM counts them in 24 bits, as its nonce has 12 bytes.
+    pub fn max_block(self) -> u64 {
+        match self {
+            Suite::Aes128Ccm | Suite::Aes192Ccm | Suite::Aes256Ccm => crate::MAX_BLOCK / 2,
+            Suite::Aes128Gcm | Suite::Aes192Gcm | Suite::Aes256Gcm => crate::MAX_BLOCK,
+        }
+    }
+
     /// The suite of the same mode whose key has 32 bytes, as a wrapping key has.
     pub(super) fn wrapping(self) -> Suite {
         match self {
             Suite::Aes128Ccm | Suite::Aes192Ccm | Suite::Aes256Ccm => Suite::Aes256Ccm,
             Suite::Aes128Gcm | Suite::Aes192Gcm | Suite::Aes256Gcm => Suite::Aes256Gcm,
         }
+    }
+}
+
+impl std::fmt::Display for Suite {
+    /// Its name as the property `encryption` has it.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Suite::Aes128Ccm => "aes-128-ccm",
+            Suite::Aes192Ccm => "aes-192-ccm",
+            Suite::Aes256Ccm => "aes-256-ccm",
+            Suite::Aes128Gcm => "aes-128-gcm",
+            Suite::Aes192Gcm => "aes-192-gcm",
+            Suite::Aes256Gcm => "aes-256-gcm",
+        })
     }
 }
 
@@ -93,8 +115,9 @@ fn seal<A>(cipher: &A, iv: &Iv, aad: &[u8], data: &mut [u8]) -> Result<Mac>
 where
     A: AeadInOut + AeadCore<NonceSize = U12, TagSize = U16>,
 {
+    let len = data.len();
     let tag = cipher.encrypt_inout_detached(&(*iv).into(), aad, InOutBuf::from(data));
-    tag.map(Into::into).map_err(|_| CryptError::Mac)
+    tag.map(Into::into).map_err(|_| CryptError::TooLong(len))
 }
 
 fn open<A>(cipher: &A, iv: &Iv, aad: &[u8], data: &mut [u8], mac: &Mac) -> Result<()>
@@ -127,7 +150,7 @@ impl Cipher {
     /// Encrypts `data` in place and authenticates it with `aad`.
     ///
     /// # Errors
-    /// It is longer than the suite can take (16 MiB with CCM).
+    /// [`CryptError::TooLong`]: the suite takes fewer bytes (with CCM, less than 16 MiB).
     pub fn seal(&self, iv: &Iv, aad: &[u8], data: &mut [u8]) -> Result<Mac> {
         with!(self, cipher => seal(cipher, iv, aad, data))
     }

@@ -62,6 +62,9 @@ pub enum CryptError {
     /// key is another one.
     #[error("authentication failed")]
     Mac,
+    /// They are so many bytes, more than the suite can encrypt at once.
+    #[error("{0} bytes are too long for one block of this encryption suite")]
+    TooLong(usize),
     /// What says which of them are encrypted makes no sense.
     #[error(transparent)]
     Decode(#[from] DecodeError),

@@ -63,6 +63,18 @@ fn ccm_is_that_of_its_specification() {
     }
 }
 
+#[test]
+fn ccm_takes_no_block_of_16_mib() {
+    for suite in [Suite::Aes128Ccm, Suite::Aes192Ccm, Suite::Aes256Ccm] {
+        assert_eq!(suite.max_block(), 8 << 20);
+        let cipher = Cipher::new(suite, &vec![0; suite.key_len()]).unwrap();
+        let mut data = vec![0; 16 << 20];
+        let sealed = cipher.seal(&[0; IV_LEN], &[], &mut data);
+        assert_eq!(sealed.unwrap_err(), CryptError::TooLong(16 << 20), "{suite:?}");
+    }
+    assert_eq!(Suite::Aes256Gcm.max_block(), crate::MAX_BLOCK);
+}
+
 /// RFC 6070.
 #[test]
 fn passphrases_become_keys_by_pbkdf2() {

@@ -54,8 +54,7 @@ impl Server {
         };
         let branch = node.branch();
         let s = statfs(&branch.space(), branch.fs().used_objects(), project);
-        let longest_name =
-            if branch.fs().settings().long_names { LONG_NAMES } else { SHORT_NAMES };
+        let longest_name = if branch.fs().settings().long_names { LONG_NAMES } else { SHORT_NAMES };
         StatFs { longest_name, ..s }
     }
 }

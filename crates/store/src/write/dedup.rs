@@ -166,7 +166,8 @@ impl Writer {
         txg: u64,
         batch: &mut Vec<BlockWrite>,
     ) -> Option<Stage> {
-        if request.props.dedup == Dedup::Off {
+        // One that keeps its birth is another block than that of the table.
+        if request.props.dedup == Dedup::Off || request.props.keeps_birth {
             return None;
         }
         let tables = self.tables.as_ref()?;

@@ -61,8 +61,12 @@ pub(super) struct Collected {
 
 impl Collected {
     fn bytes(&self) -> usize {
-        self.writes.iter().map(|write| write.data.len()).sum()
+        bytes_of(&self.writes)
     }
+}
+
+fn bytes_of(writes: &[BlockWrite]) -> usize {
+    writes.iter().map(|write| write.data.len()).sum()
 }
 
 /// What a reader is given of a block in flight.
@@ -137,9 +141,20 @@ impl State {
         match batch.places.get(&key).and_then(|at| batch.blocks.get_mut(*at)) {
             Some((known, old)) => {
                 let mut block = block;
-                batch.bytes = less!(batch.bytes, old.bytes(), "bytes that wait to be written");
                 // Its space was taken with what it replaces.
                 block.flying.taken.append(&mut old.flying.taken);
+                // A copy that was added to a deduplicated block has another place, and replaces nothing.
+                let is_replaced = |was: &BlockWrite| {
+                    let place = (was.vdev, was.offset);
+                    block.writes.iter().any(|write| (write.vdev, write.offset) == place)
+                };
+                let mut others = std::mem::take(&mut old.writes);
+                batch.bytes =
+                    less!(batch.bytes, bytes_of(&others), "bytes that wait to be written");
+                others.retain(|was| !is_replaced(was));
+                block.flying.writes += others.len();
+                batch.bytes += bytes_of(&others);
+                block.writes.append(&mut others);
                 (*known, *old) = (number, block);
             }
             None => {

@@ -279,7 +279,11 @@ fn survive(story: &Story, point: &Point, figures: &Figures) {
         Err(why) => panic!("{why}; images of the crash in {}", kept()),
     };
     if point.again {
-        committed.insert(txg, before);
+        // An import may write more groups than the one that claims intent logs.
+        let known_from = committed.keys().next().copied().unwrap_or(txg);
+        for group in txg..known_from {
+            committed.insert(group, before.clone());
+        }
         let first = point.left.images.clone();
         crash_again(&Story { first, journal, committed, known }, txg, point, figures);
     }

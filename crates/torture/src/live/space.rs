@@ -39,7 +39,7 @@ fn blocks(pool: &Pool, objset: &Arc<ObjectSet>) -> Result<Blocks, String> {
         };
         let size = bp.dvas().map(|d| of(&d)).sum();
         if let Some(first) = bp.dvas().next() {
-            let birth = bp.logical_birth();
+            let birth = bp.birth();
             all.insert(((first.vdev, first.offset), of_block, birth), (size, birth));
         }
     };

@@ -282,7 +282,7 @@ impl Sim {
         // What fails at this moment may suspend it once more.
         for _ in 0..LOOKS {
             engine.resume()?;
-            std::thread::sleep(LOOK);
+            self.rest()?;
             if !engine.waits_for_devices() {
                 let leaves: Vec<u64> = self.leaves()?.iter().map(|leaf| leaf.guid).collect();
                 return Ok(engine.restore(&leaves, Restore::Failure)?);
@@ -489,7 +489,7 @@ impl Sim {
             let (tops, leaves) = (self.tops()?, self.leaves()?);
             let whole = leaves.iter().all(|leaf| leaf.in_use && !leaf.is_behind);
             // What was found of a disk before it was well may be acted on later.
-            if leaves.iter().any(|leaf| leaf.is_degraded) {
+            if leaves.iter().any(|leaf| leaf.is_degraded || !leaf.in_use) {
                 self.mend()?;
             }
             let busy = tops.iter().any(|top| top.changes);
@@ -505,7 +505,7 @@ impl Sim {
                 return Ok(());
             }
             drop(leaves);
-            std::thread::sleep(LOOK);
+            self.rest()?;
         }
         let leaves = engine.pool().store().vdevs().leaves();
         let behind =
@@ -520,6 +520,15 @@ impl Sim {
         Err(Stopped(format!(
             "{behind:?} stay behind, {left} vdevs change, the last scan is {scan:?}"
         )))
+    }
+
+    /// Waits for the next look. Without power nothing comes of it.
+    pub(super) fn rest(&self) -> Done {
+        std::thread::sleep(LOOK);
+        match self.power.is_off() {
+            true => Err(Stopped("the power is gone".into())),
+            false => Ok(()),
+        }
     }
 
     /// What the disks hold with as many of them missing as the pool bears, once all are whole.

@@ -10,10 +10,8 @@ use cenote_pool::ImportOptions;
 use cenote_torture::live::Stopped;
 use cenote_torture::live::lab::Lab;
 use std::collections::BTreeSet;
-use std::time::Duration;
 
-/// How often it is looked whether a checkpoint is discarded, and how long at most.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often it is looked at most whether a checkpoint is discarded.
 const LOOKS: usize = 3600;
 
 /// What a checkpoint has.
@@ -80,7 +78,7 @@ impl Sim {
             if !engine.discards() {
                 return Ok(());
             }
-            std::thread::sleep(LOOK);
+            self.rest()?;
         }
         Err(Stopped("the checkpoint is not discarded".into()))
     }

@@ -5,7 +5,7 @@
 //! Whole blocks are not copied: the file gets pointers to the blocks that the source has, and the pool counts
 //! one reference more to each (feature `block_cloning`). Many blocks are one change. What cannot be cloned is
 //! read and written: where the sizes of blocks differ, at ends that are not ends of blocks, where the
-//! pool has not the feature, where a block is divided or encrypted.
+//! pool has not the feature, where a block is divided, where one of the datasets is encrypted.
 //!
 //! Before the change it is seen whether the references can be added: a group in which they could not would
 //! fail as a whole. So a block reference table that cannot be read fails the clone.
@@ -264,10 +264,18 @@ impl FileSystem {
         Ok(done)
     }
 
+    /// Encrypted blocks belong to one key, and plain ones would lie unprotected among them.
     fn may_clone_from(&self, source: &FileSystem) -> bool {
         BCLONE_ENABLED.is_on()
             && self.source.live().is_some_and(|live| live.counts_references())
             && self.is_in_pool_of(source)
+            && !self.is_encrypted()
+            && !source.is_encrypted()
+    }
+
+    /// Whether its dataset is encrypted.
+    pub(super) fn is_encrypted(&self) -> bool {
+        self.source.base().root_bp().uses_crypt()
     }
 
     /// Copies some bytes by reading and writing them.

@@ -3,8 +3,9 @@
 use super::{Driver, LARGE, bytes, crowded, overwrite};
 use cenote_testfiles::errno::*;
 use cenote_testfiles::{Body, Done, Files, Node};
-use cenote_zpl::{Births, 
-    Allocate, FileSystem, NewNode, NodeKind, RenameFlags, Rewrite, SetAttr, SetTime, SetXattr,
+use cenote_zpl::{
+    Allocate, Births, FileSystem, NewNode, NodeKind, RenameFlags, Rewrite, SetAttr, SetTime,
+    SetXattr,
 };
 use rand::Rng;
 use std::collections::BTreeMap;

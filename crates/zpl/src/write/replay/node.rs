@@ -78,7 +78,7 @@ impl FileSystem {
         let end = offset.checked_add(length).filter(|end| *end <= MAX_SIZE && block > 0);
         let end = end.ok_or_else(invalid)?;
         let whole = offset.is_multiple_of(block) && length.div_ceil(block) == blocks.len() as u64;
-        if !whole || !blocks.iter().all(is_clonable) {
+        if !whole || self.is_encrypted() || !blocks.iter().all(is_clonable) {
             return Err(invalid());
         }
         let entries = (blocks.len() as u64).saturating_mul(ENTRY);
