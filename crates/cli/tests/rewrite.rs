@@ -226,8 +226,11 @@ fn births_are_kept_and_clones_spared() {
     tank.0.run("zpool sync").ok();
     tank.0.run("zfs snapshot tank@one").ok();
     let changes = |to: &str| {
-        let said = tank.0.run(&format!("zfs send -nP -i @one tank@{to}")).ok();
-        said.lines().last().unwrap().split('\t').nth(1).unwrap().parse::<u64>().unwrap()
+        let mut command = tank.0.command();
+        command.args(["zfs", "send", "-i", "@one", &format!("tank@{to}")]);
+        let output = cenote_testpools::output(&mut command);
+        assert!(output.status.success(), "{output:?}");
+        output.stdout.len()
     };
     tank.run("zfs rewrite -P a").ok();
     tank.0.run("zfs snapshot tank@physical").ok();
@@ -254,8 +257,10 @@ fn births_are_kept_and_clones_spared() {
     tank.run("zfs rewrite b").ok();
     assert_eq!(cloned(), 0);
     assert!(fs::read(tank.path("b")).unwrap() == text(1, 3_000_000));
-    tank.0.run("zfs destroy tank@one").ok();
-    tank.0.run("zfs destroy tank@physical").ok();
+    // OpenZFS 2.1, which judges what is left, knows no blocks with births that were kept.
+    for name in ["one", "physical", "logical"] {
+        tank.0.run(&format!("zfs destroy tank@{name}")).ok();
+    }
     tank.finish();
 }
 

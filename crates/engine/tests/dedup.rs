@@ -421,6 +421,35 @@ fn pruned_entries_are_not_found_and_not_leaked() {
     assert!(check(&engine).is_empty());
 }
 
+/// Datasets that want more copies of the same blocks in one group add to those that are there.
+#[test]
+fn copies_that_are_added_in_the_same_group_leave_those_that_are_there() {
+    let rig = Rig::new(SIZE);
+    let engine = pool(&rig, "a", true);
+    for (name, copies) in [("tank/one", "1"), ("tank/two", "2"), ("tank/three", "3")] {
+        create(&engine, name);
+        set(&engine, name, "copies", copies);
+    }
+    for round in 0..3 {
+        let blocks: Vec<u64> = (round * 40..round * 40 + 20).collect();
+        for name in ["tank/one", "tank/two", "tank/three"] {
+            write(&open(&engine, name), &format!("f{round}"), &blocks);
+        }
+        engine.sync().unwrap();
+    }
+    engine.export(false).unwrap();
+    drop(engine);
+    let engine = rig.import();
+    for round in 0..3 {
+        let blocks: Vec<u64> = (round * 40..round * 40 + 20).collect();
+        for name in ["tank/one", "tank/two", "tank/three"] {
+            expect(&open(&engine, name), &format!("f{round}"), &blocks);
+        }
+    }
+    account(&engine.pool());
+    engine.export(false).unwrap();
+}
+
 /// Tables that are as large as they may be get no entries, and count the references of those that they have.
 #[test]
 fn a_quota_ends_deduplication_of_new_blocks() {

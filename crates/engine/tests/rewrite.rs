@@ -92,6 +92,13 @@ impl Test {
         self.fs.rewrite(self.ino, what, || true).unwrap()
     }
 
+    /// OpenZFS 2.1, which judges what is left, knows no blocks with births that were kept.
+    fn end_with_new_births(self) {
+        self.rewrite(Rewrite::default());
+        self.engine.sync().unwrap();
+        self.end();
+    }
+
     fn check(&self, fs: &FileSystem) {
         let mut read = vec![1; self.data.len() + 1];
         assert_eq!(fs.read(self.ino, 0, &mut read).unwrap(), self.data.len());
@@ -242,7 +249,7 @@ fn births_are_kept() {
     test.fs.setattr(test.ino, &SetAttr { size: Some(9 * BLOCK), ..SetAttr::default() }).unwrap();
     test.data.truncate(9 * BLOCK as usize);
     test.engine.sync().unwrap();
-    test.end();
+    test.end_with_new_births();
 }
 
 #[test]
@@ -278,7 +285,7 @@ fn others_write_meanwhile() {
         writer.join().unwrap();
     });
     test.data = data;
-    test.end();
+    test.end_with_new_births();
 }
 
 #[test]
