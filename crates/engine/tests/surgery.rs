@@ -486,7 +486,7 @@ fn a_replacement_ends_though_a_device_did_not_answer_once() {
     let dva = block.dva(0).unwrap();
     let tree = engine.pool().store().vdevs();
     let columns = tree.top(0).unwrap().raidz_columns(dva.offset, block.psize()).unwrap();
-    let lost = columns.iter().skip(1).find(|column| column.child == 2).unwrap().clone();
+    let lost = *columns.iter().skip(1).find(|column| column.child == 2).unwrap();
     drop((fs, tree));
 
     engine.take_out(leaf(&rig, &engine, "a"), TakeOut::Fault).unwrap();

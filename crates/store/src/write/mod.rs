@@ -222,6 +222,7 @@ pub struct Writer {
 }
 
 /// A block between the stages.
+#[allow(clippy::large_enum_variant)] // It is moved twice; a box for each block costs more.
 enum Stage {
     Done(Result<BlockPointer, WriteError>),
     /// Its writes are the next so many of the batch.
