@@ -96,6 +96,10 @@ fn layout(status: &PoolStatus, pool: &str) -> Vec<String> {
         }
         lines.iter().for_each(|l| walk(l, l.name(&NameStyle::default()), 2, &mut out));
     }
+    if !t.spares.is_empty() {
+        out.push("spares".into());
+    }
+    out.extend(t.spares.iter().map(|l| format!("  {} {}", l.name(&NameStyle::default()), l.state)));
     out
 }
 
