@@ -288,25 +288,10 @@ fn unknown_features_and_versions_are_refused() {
 }
 
 #[test]
-fn draid_that_cannot_be_is_refused_by_name() {
-    let mut c = only(&cenote_testpools::pool("dr1"));
-    let report = c.report();
+fn draid_is_named_by_its_shape() {
+    let report = only(&cenote_testpools::pool("dr1")).report();
     assert!(report.text().contains("draid1:2d:5c:1s-0"), "{}", report.text());
     assert_eq!(report.state, "ONLINE");
-    let mut imported = |name: &str, n: u64| {
-        let mut root = c.config.list("vdev_tree").unwrap().clone();
-        let mut tops = root.lists("children").unwrap().to_vec();
-        tops[0].set(name, NvValue::Uint64(n));
-        root.set("children", NvValue::NvListArray(tops));
-        c.config.set("vdev_tree", NvValue::NvList(root));
-        import(&c).err().map(|e| e.to_string()).unwrap_or_default()
-    };
-    let domains = imported("draid_nchildren", 2);
-    assert_eq!(domains, "cannot import 'dr1': dRAID with failure domains is not supported yet");
-    // As many as it has itself are one domain.
-    assert_eq!(imported("draid_nchildren", 5), "");
-    let groups = imported("draid_ngroups", 3);
-    assert_eq!(groups, "cannot import 'dr1': draid1:2d:5c:1s in 3 groups is not supported yet");
 }
 
 fn uberblocks(c: &Candidate) -> Vec<Uberblock> {
