@@ -14,7 +14,7 @@ use std::time::Duration;
 
 const HEX: &str = "df226b439a2fd448ea43a3a44512ef7c534ce6ffd1a881a02c9b5306a1e27ad7";
 const OTHER: &str = "00226b439a2fd448ea43a3a44512ef7c534ce6ffd1a881a02c9b5306a1e27ad7";
-const PHRASE: &str = "a phrase that nobody keeps";
+const PHRASE: &str = "correct horse battery";
 
 /// Runs `cenote` with `input` as its standard input.
 fn fed(tank: &Tank, line: &str, input: &str) -> Done {

@@ -453,7 +453,7 @@ impl Core {
         free_now(disk, txg, &free)
     }
 
-    /// Those of freed blocks that nobody has any more: no deduplication table counts them, and none is a clone of them.
+    /// The freed blocks to which no other pointer leads: no deduplication table counts them, and no clone shares them.
     fn release(
         &mut self,
         disk: &Disk,

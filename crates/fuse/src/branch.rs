@@ -96,7 +96,7 @@ impl Branch {
         self.snapshots.as_ref().map_or(0, |s| s.newest())
     }
 
-    /// Tells which blocks clones share; `None` if there is nobody to ask.
+    /// Tells which blocks clones share; `None` if the mount does not know its pool.
     pub(crate) fn cloned(&self) -> Option<Box<Spare<'static>>> {
         self.snapshots.as_ref().map(|s| s.cloned())
     }

@@ -2,8 +2,8 @@
 //!
 //! From its claim on ([`DeviceSet::claim`](crate::devices::DeviceSet::claim)) the host has the pool, if no other one claimed it at
 //! the same time. But it may read for long before it writes its first transaction group, and a pool that is silent is
-//! free for others. So the claim is written again and again, each time as a later uberblock, until whoever imports the
-//! pool writes heartbeats of his own ([`Claim::hand_over`]).
+//! free for others. So the claim is written again and again, each time as a later uberblock, until the engine that imports the
+//! pool writes heartbeats of its own ([`Claim::hand_over`]).
 //!
 //! A host that was stopped meanwhile, or whose devices did not answer, may have lost the pool to another one by then: if no
 //! heartbeat was written for as long as others wait at least, the claim is lost, and stays so.

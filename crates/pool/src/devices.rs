@@ -406,7 +406,7 @@ impl DeviceSet {
         self.claim.lock().as_ref().is_none_or(Claim::holds)
     }
 
-    /// Takes this host's claim of the pool, which no heartbeats hold from now on; `None`: there is none.
+    /// Takes this host's claim of the pool, which no heartbeats hold from now on; `None` if this host made no claim.
     ///
     /// # Errors
     /// It is lost.

@@ -340,7 +340,7 @@ impl OpenObjectSet {
     pub fn open(base: Arc<ObjectSet>) -> Result<OpenObjectSet> {
         let key = base.store().keys().of(base.id());
         if base.root_bp().uses_crypt() != key.is_some() {
-            // Unprotected it would lose its MACs, and protected it would be lost to who has no key.
+            // Written without the key it would lose its MACs; a key without an encrypted root would encrypt a plain data set.
             let at = Bookmark::root(base.id());
             return Err(BlockError::Encrypted { at }.into());
         }

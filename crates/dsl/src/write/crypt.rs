@@ -75,7 +75,7 @@ impl Tx<'_> {
     pub(super) fn crypto_key(&mut self, dir_obj: u64) -> Result<Option<CryptoKey>> {
         let Some(object) = self.field_number(dir_obj, CRYPTO_KEY)? else { return Ok(None) };
         let get = |name: &[u8]| {
-            let name = std::str::from_utf8(name).unwrap_or_default();
+            let name = text(name);
             Ok(self.zap_get(object, name)?.map(|(_, value)| value))
         };
         CryptoKey::decode(object, get, |why| corrupt(object, why)).map(Some)

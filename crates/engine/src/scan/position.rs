@@ -26,8 +26,8 @@ use std::sync::atomic::Ordering::SeqCst;
 /// The entry of the object directory (`DMU_POOL_SCAN`).
 const SCAN: &[u8] = b"scan";
 /// What is scanned by deduplication tables (`scn_ddt_class_max`, `scn_ddt_bookmark`): nothing but the first class, which no new
-/// table has. Blocks are scanned by their pointers here, so whoever goes on with the scan must not take those of a table for done.
-/// The bookmark is behind that class: there is no table left to be walked.
+/// table has. Blocks are scanned by their pointers here, so OpenZFS, going on with the scan, must not take the blocks of a table for done.
+/// The bookmark is behind that class: the scan has no table left to walk.
 const NO_TABLES: [u64; 5] = [0, 1, 0, 0, 0];
 
 /// The bookmark is in a data set that took the place of another one: it is to be walked from its start

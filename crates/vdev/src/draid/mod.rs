@@ -20,8 +20,6 @@
 //! last line is zeros, in the parity too. A block that reaches the end of its group goes on in the next one, as a second
 //! stripe with a parity of its own.
 //!
-//! A *distributed spare* has, of each slice, the place of its number from the end on.
-//!
 //! A *distributed spare* has, of each slice, the place of its number from the end on (`spare`).
 //!
 //! Invariants: offsets of blocks are multiples of a line of their group; whatever the config says, a layout has
@@ -63,7 +61,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The shape of a new vdev; `None` if there is none such.
+    /// The shape of a new vdev; `None` if no vdev can have it.
     pub fn new(ndata: u64, nparity: u64, nspares: u64, children: u64) -> Option<Shape> {
         let ndisks =
             children.checked_sub(nspares).filter(|n| *n > 0 && children <= MAX_CHILDREN)?;
