@@ -216,16 +216,16 @@ fn spoil(disk: &Path, piece: &[u8]) -> usize {
 #[test]
 fn a_device_with_too_many_errors_is_degraded() {
     let s = Session::new();
-    for name in ["a", "b"] {
+    for name in ["a", "b", "c"] {
         File::create(s.path(name)).unwrap().set_len(128 << 20).unwrap();
     }
-    let (a, b) = (s.path("a"), s.path("b"));
+    let (a, b, c) = (s.path("a"), s.path("b"), s.path("c"));
     let (root, names) = (s.root(), format!("{} {}", a.display(), b.display()));
     if !can_mount() {
         return;
     }
     let options = format!("-O compression=off -O recordsize=4K -R {root}");
-    s.run(&format!("zpool create {options} tank mirror {names}")).ok();
+    s.run(&format!("zpool create {options} tank mirror {names} spare {}", c.display())).ok();
     s.run(&format!("zpool set checksum_n=3 tank {}", a.display())).ok();
     let sector: Vec<u8> = (0..512u32).map(|i| (i * 11 + 5) as u8).collect();
     fs::write(Path::new(&root).join("tank/f"), sector.repeat(8 * 40)).unwrap();
@@ -244,7 +244,14 @@ fn a_device_with_too_many_errors_is_degraded() {
     let text = state();
     let line = text.lines().find(|l| l.contains(&a.display().to_string())).unwrap();
     assert!(line.contains("DEGRADED") && line.ends_with("too many errors"), "{text}");
+    while !(state().contains("INUSE") && state().contains("resilvered")) {
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(Instant::now() < end, "{}", state());
+    }
     s.run("zpool clear tank").ok();
     assert!(!state().contains("too many errors"), "{}", state());
+    s.run(&format!("zpool detach tank {}", c.display())).ok();
+    let spare = s.run("zpool status tank").ok();
+    assert!(spare.contains("AVAIL") && !spare.contains("spare-"), "{spare}");
     s.run("zpool export tank").ok();
 }

@@ -1,8 +1,7 @@
 //! What is done with devices that have had too many errors (OpenZFS's agent `zfs-retire`).
 //!
 //! A leaf that is to be faulted and that its vdev needs is degraded instead. Both last until the errors are cleared, or the pool
-//! is imported again: what was found on one system need not hold on another. Spares step in for those that
-//! are faulted.
+//! is imported again: what was found on one system need not hold on another. Spares step in for both.
 //!
 //! Errors of a suspended pool, or before it went on, say nothing of a device that is back: what they came to is dropped, and its
 //! errors are counted anew.
@@ -42,17 +41,13 @@ impl Engine {
         if core.is_err() || self.shared.resumed_at.lock().is_some_and(|resumed| found <= resumed) {
             return false;
         }
-        if verdict == Verdict::Fault {
-            let pool = self.pool();
-            if pool.store().vdevs().fault(guid) {
-                pool.devices().forget(guid);
-                self.shared.call_spares();
-                return true;
-            }
-        }
-        if let Some(leaf) = self.pool().store().vdevs().find(guid) {
+        let pool = self.pool();
+        if verdict == Verdict::Fault && pool.store().vdevs().fault(guid) {
+            pool.devices().forget(guid);
+        } else if let Some(leaf) = pool.store().vdevs().find(guid) {
             leaf.degrade();
         }
+        self.shared.call_spares();
         true
     }
 }

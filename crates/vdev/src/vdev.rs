@@ -357,6 +357,11 @@ impl Vdev {
         self.tell_state(before);
     }
 
+    /// Whether this leaf works, and counts as degraded for the errors that it has had.
+    pub fn has_too_many_errors(&self) -> bool {
+        self.too_many_errors.load(Relaxed) && self.opened_state() == VdevState::Healthy
+    }
+
     /// Numbers of (read, write, checksum) errors seen at this vdev itself.
     pub fn errors(&self) -> (u64, u64, u64) {
         self.stats.errors()

@@ -1,8 +1,8 @@
 //! Hot spares: as devices that join a vdev, and how they step in for devices that fail.
 //!
 //! After each transaction group, and after an import, spares are *called* ([`Shared::call_spares`]): if a device is out of
-//! use, and not because someone took it offline, a spare that is not in use takes its place, as OpenZFS's zfs-retire agent
-//! has it. A thread of its own does that, since it waits for groups. A spare that does not fit a device, or was taken away from
+//! use, and not because someone took it offline, or is degraded for its errors, a spare that is not in use takes its place,
+//! as OpenZFS's zfs-retire agent has it (`replace_with_spare`). A thread of its own does that, since it waits for groups. A spare that does not fit a device, or was taken away from
 //! it, is not tried there again before the device has worked again, or the pool is imported again.
 //!
 //! What a device was out of use for may be over: then the spare goes back to the others when it is detached, or stays for
@@ -85,9 +85,10 @@ pub(super) fn return_to_others(device: &dyn Device, spare: &NvList) {
     }
 }
 
-/// Whether a leaf is out of use, and not because someone took it offline.
+/// Whether a leaf is out of use, and not because someone took it offline, or has had too many errors.
 fn has_failed(leaf: &Vdev) -> bool {
-    matches!(leaf.state(), VdevState::Faulted | VdevState::Removed | VdevState::CantOpen(_))
+    let out = matches!(leaf.state(), VdevState::Faulted | VdevState::Removed | VdevState::CantOpen(_));
+    out || leaf.has_too_many_errors()
 }
 
 /// Whether a spare is to step in for a leaf.

@@ -80,7 +80,8 @@ const REMOVED: Advice = (
 const BEHIND: Advice = (
     "One or more devices lack data that was written while they were not in\n\
      \tuse.  It is read from the other devices of their vdevs.",
-    "Import the pool in OpenZFS, which resilvers the devices.",
+    "Resilver the devices using 'zpool resilver'; a pool that is imported\n\
+     \tread-only has to be imported for writing first.",
 );
 const GONE: Advice = (
     "One or more devices was deleted, or something else was put in its place.\n\
