@@ -49,7 +49,7 @@ test:
 	scripts/setup.sh test
 	$(MAKE) lint
 	$(if $(CI),$(MAKE) deny)
-	$(CARGO) test --workspace --locked
+	scripts/run-tests.py
 
 lint:
 	$(CARGO) fmt --all --check
@@ -64,7 +64,7 @@ package:
 	$(CARGO) package --locked --no-verify $(LIBRARY:%=-p cenote-%) -p cenote
 
 deny:
-	command -v cargo-deny >/dev/null || $(CARGO) install cargo-deny --locked
+	command -v cargo-deny >/dev/null || $(CARGO) install --debug cargo-deny --locked
 	$(CARGO) deny check bans licenses sources
 
 clean:
@@ -128,7 +128,8 @@ torture-long:
 	scripts/setup.sh test
 	CENOTE_TEST_DEADLINE=0 CENOTE_TORTURE=long $(CARGO) test --locked -p cenote-torture \
 		--test random --test crash --test logs --test large --test full --test faults \
-		--test metadata --test leaks --test intent_log --test snapshots --test reguid -- --nocapture
+		--test metadata --test leaks --test intent_log --test snapshots --test reguid \
+		--test surgery --test removal --test checkpoint -- --nocapture
 
 programs:
 	scripts/setup.sh test
