@@ -7,20 +7,26 @@ mod rig;
 
 use cenote_dsl::Dataset;
 use cenote_engine::change::{Kind, NewClone, NewDataset, NewSnapshot};
-use cenote_engine::{Engine, Prune};
+use cenote_engine::{Engine, EngineOptions, Prune, TakeOut};
+use cenote_format::blkptr::Dva;
 use cenote_format::checksum::Checksum;
 use cenote_pool::Pool;
 use cenote_pool::ddt::{self, Entry, Key};
 use cenote_pool::ddt_stats::{self, Histogram};
+use cenote_pool::reopen::Restore;
+use cenote_pool::scan::ScanStatus;
 use cenote_testpools::Random;
 use cenote_zpl::{FileSystem, Settings};
-use rig::{Rig, account, changes};
+use rig::{Faulty, Rig, account, changes};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const SIZE: u64 = 96 << 20;
 const K: u64 = 1 << 10;
 const RECORD: usize = 4 << 10;
+/// Where blocks begin on a device.
+const START: u64 = 4 << 20;
 
 fn find(pool: &Pool, name: &str) -> Dataset {
     pool.dsl().find(name).unwrap().unwrap()
@@ -465,4 +471,86 @@ fn a_quota_ends_deduplication_of_new_blocks() {
     assert_eq!(found.values().copied().collect::<BTreeSet<_>>(), BTreeSet::from([1, 2]));
     assert_eq!(found.len(), 3);
     expect(&fs, "two", &[1, 4, 4]);
+}
+
+/// A device that was away when a copy was added to an older block is given that copy.
+#[test]
+fn copies_that_are_added_while_a_device_is_away_are_resilvered() {
+    let rig = Rig::new(SIZE);
+    let engine = pool(&rig, "mirror a b", true);
+    for (name, copies) in [("tank/one", "1"), ("tank/two", "2")] {
+        create(&engine, name);
+        set(&engine, name, "copies", copies);
+    }
+    let blocks: Vec<u64> = (0..40).collect();
+    write(&open(&engine, "tank/one"), "f", &blocks);
+    groups(&engine, 3);
+    let b = engine.pool().store().vdevs().leaves()[1].guid();
+    engine.take_out(b, TakeOut::OfflineForNow).unwrap();
+    write(&open(&engine, "tank/two"), "f", &blocks);
+    groups(&engine, 3);
+    engine.restore(&[b], Restore::Offline).unwrap();
+    finished(&engine);
+    engine.scrub().unwrap();
+    let scrub = finished(&engine);
+    assert_eq!((scrub.errors, scrub.processed), (0, 0));
+    account(&engine.pool());
+    engine.export(false).unwrap();
+}
+
+/// Waits for the scan that is under way.
+fn finished(engine: &Engine) -> ScanStatus {
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let scan = engine.pool().status().unwrap().scan.unwrap();
+        if !scan.is_running() {
+            return scan;
+        }
+        assert!(Instant::now() < end, "{scan:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Entries whose ZAP cannot be read stay in the logs, and are stored once it can.
+#[test]
+fn entries_that_cannot_be_stored_wait_in_the_logs() {
+    let (rig, devices) = (Rig::new(SIZE), Faulty::default());
+    let engine = rig.create_on("a", 12, EngineOptions::default(), &devices);
+    set(&engine, "tank", "dedup", "on");
+    set(&engine, "tank", "compression", "off");
+    let fs = open(&engine, "tank");
+    write(&fs, "one", &(0..20).collect::<Vec<_>>());
+    check(&engine);
+    groups(&engine, 30);
+    write(&fs, "two", &(10..40).collect::<Vec<_>>());
+    engine.sync().unwrap();
+    let pool = engine.pool();
+    let tables = ddt::load(pool.mos()).unwrap();
+    let zaps: Vec<u64> = tables.iter().flat_map(|t| t.stored.iter().map(|s| s.object)).collect();
+    assert!(!zaps.is_empty());
+    for zap in zaps {
+        let zap = pool.mos().object(zap).unwrap();
+        for blkid in 0..=zap.dnode().max_block {
+            let bp = zap.block_pointer(0, blkid).unwrap();
+            let at = |dva: Dva| dva.offset + START..dva.offset + START + dva.asize;
+            bp.dvas().map(at).for_each(|range| devices.device(&rig, "a").fail(range));
+        }
+    }
+    pool.store().drop_caches();
+    groups(&engine, 60);
+    assert_eq!(engine.suspended(), None);
+    let logs = ddt::load(engine.pool().mos()).unwrap();
+    assert_eq!(logs.iter().flat_map(|t| &t.logs).map(|log| log.entries.len()).sum::<usize>(), 30);
+    devices.device(&rig, "a").repair();
+    groups(&engine, 60);
+    let logs = ddt::load(engine.pool().mos()).unwrap();
+    assert!(logs.iter().flat_map(|t| &t.logs).all(|log| log.entries.is_empty()));
+    check(&engine);
+    for (name, blocks) in [("one", 0..20), ("two", 10..40)] {
+        expect(&fs, name, &blocks.collect::<Vec<_>>());
+        unlink(&fs, name);
+    }
+    assert!(check(&engine).is_empty());
+    drop(fs);
+    engine.export(false).unwrap();
 }

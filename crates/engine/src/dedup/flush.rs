@@ -3,7 +3,8 @@
 //! The active log is appended to. When it is large or old it becomes the one that is flushed, and the other, which is empty then,
 //! becomes active. In each group the first entries by key are flushed: as many as come in, at least a hundredth of
 //! all, within a time. The key of the last one is the log's checkpoint. Keys are in the order of the ZAP's hashes, so that entries of
-//! one leaf are flushed together.
+//! one leaf are flushed together. An entry that cannot be stored now, since its ZAP cannot be read, goes to the active log
+//! again: it holds up no other one.
 
 use super::sync::Context;
 use super::table::Table;
@@ -110,14 +111,15 @@ impl Table {
         let target = Duration::from_millis(t::DEDUP_LOG_FLUSH_MIN_TIME_MS.get())
             .min(Duration::from_secs(t::TXG_TIMEOUT.get()) / 2);
         let few = t::DEDUP_LOG_FLUSH_ENTRIES_MIN.get();
-        let mut last = None;
+        let (mut last, mut waiting) = (None, Vec::new());
         while *flushed < share.most {
             let Some((key, entry)) = self.flushing.entries.pop_first() else { break };
-            if !self.can_store(&entry, context.tx) {
-                self.flushing.entries.insert(key, entry);
-                break;
+            self.logged.take(&Stat::of(&entry, context.vdevs));
+            if self.can_store(&entry, context.tx) {
+                self.store(entry, context)?;
+            } else {
+                waiting.push(entry);
             }
-            self.flush_entry(entry, context)?;
             last = Some(key);
             *flushed += 1;
             let taken = context.clock.since(begun);
@@ -126,12 +128,10 @@ impl Table {
                 break;
             }
         }
+        if !waiting.is_empty() {
+            self.log(waiting, context)?;
+        }
         Ok(last)
-    }
-
-    fn flush_entry(&mut self, entry: Entry, context: &mut Context<'_, '_>) -> Result<()> {
-        self.logged.take(&Stat::of(&entry, context.vdevs));
-        self.store(entry, context)
     }
 
     /// Begins to flush the active log, if it is time (`ddt_log_swap`).

@@ -132,7 +132,7 @@ impl Table {
         }
         let count = changed.len() as u64;
         if count > 0 {
-            self.log(changed, context)?;
+            self.log(changed.into_iter().map(|live| live.entry).collect(), context)?;
         }
         self.pace.ingested(count);
         self.flush(context)
@@ -182,7 +182,11 @@ impl Table {
     }
 
     /// Puts changed entries into the active log (`ddt_sync_table_log`).
-    fn log(&mut self, changed: Vec<Live>, context: &mut Context<'_, '_>) -> Result<()> {
+    pub(super) fn log(
+        &mut self,
+        changed: Vec<Entry>,
+        context: &mut Context<'_, '_>,
+    ) -> Result<()> {
         let directory = self.make_directory(context.tx)?;
         if self.active.object == 0 {
             self.make_logs(directory, context.tx)?;
@@ -190,7 +194,7 @@ impl Table {
         let (now, vdevs) = (context.clock.seconds(), context.vdevs);
         let size = context.tx.mos.dnode(self.active.object)?.block_size.max(LOG_BLOCK);
         let mut block: Vec<u8> = Vec::with_capacity(size as usize);
-        for Live { mut entry, .. } in changed {
+        for mut entry in changed {
             if self.is_flat() {
                 entry.class_start = now;
             }
@@ -339,12 +343,12 @@ impl Table {
     /// Writes the histograms, and takes away what has no entries any more (`ddt_sync_update_stats`).
     pub(super) fn update_statistics(&mut self, context: &mut Context<'_, '_>) -> Result<()> {
         self.write_histograms(context)?;
-        let mut stored = 0u64;
         for object in self.objects.into_iter().flatten() {
-            stored = stored.saturating_add(Zap::open(&context.tx.mos.view(object)?)?.len());
-        }
-        if stored > 0 {
-            return Ok(());
+            let zap = context.tx.mos.view(object).and_then(|object| Ok(Zap::open(&object)?));
+            // One that cannot be read may have entries.
+            if zap.map_or(true, |zap| zap.len() > 0) {
+                return Ok(());
+            }
         }
         let (Some(layout), statistics) = (self.layout, context.statistics()?) else {
             return Ok(());

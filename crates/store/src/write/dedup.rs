@@ -195,6 +195,8 @@ impl Writer {
                 Err(e) => return Some(Stage::Done(Err(e))),
             }
         };
+        // A copy that is added to an older block: a leaf that misses it misses something of that block's group.
+        writes.iter_mut().for_each(|write| write.txg = placed.birth);
         let bp = match self.shared_pointer(request, physical, txg, &placed) {
             Ok(bp) => bp,
             Err(e) => return Some(Stage::Done(Err(e))),
