@@ -355,6 +355,10 @@ impl DeviceSet {
 
     /// Takes a spare or cache device that was not found from its last path, if it is there.
     fn look_at_last_path(&self, config: &NvList) {
+        // The path of a distributed spare is its name.
+        if config.str("type") == Some("dspare") {
+            return;
+        }
         let (Some(guid), Some(path)) = (config.u64("guid"), config::path(config)) else { return };
         if self.found(guid).is_some() {
             return;

@@ -191,7 +191,10 @@ impl Engine {
     pub(crate) fn return_spares(&self) {
         let pool = self.pool();
         let tree = pool.store().vdevs();
-        let idle = |spare: &&NvList| tree.find(config::number(spare, "guid")).is_none();
+        let idle = |spare: &&NvList| {
+            let distributed = spare.str("type") == Some("dspare");
+            !distributed && tree.find(config::number(spare, "guid")).is_none()
+        };
         for spare in pool.spares().iter().filter(idle) {
             let guid = config::number(spare, "guid");
             let says_ours = |device: &dyn Device| {
