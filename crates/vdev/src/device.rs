@@ -257,6 +257,8 @@ struct FileDevice {
     file: File,
     size: AtomicU64,
     path: PathBuf,
+    /// The number of a block device; `None`: it is a file. Asked for when it was opened: what hangs says nothing.
+    block: Option<u64>,
     writable: bool,
     rings: Rings,
     direct: Option<Direct>,
@@ -267,13 +269,15 @@ struct FileDevice {
 impl FileDevice {
     /// `held`: it was opened for writing, and this must be kept with it.
     fn open(mut file: File, path: &Path, held: Option<Vec<File>>) -> io::Result<Arc<dyn Device>> {
-        check_kind(file.metadata()?.file_type())?;
+        let meta = file.metadata()?;
+        check_kind(meta.file_type())?;
+        let block = meta.file_type().is_block_device().then(|| meta.rdev());
         // The end of a block device is its size.
         let size = file.seek(SeekFrom::End(0))?;
         let path = path.to_path_buf();
         let (writable, direct, rings) = (held.is_some(), Direct::open(&file), Rings::default());
         let (size, _held) = (AtomicU64::new(size), held.unwrap_or_default());
-        Ok(Arc::new(FileDevice { file, size, path, writable, rings, direct, _held }))
+        Ok(Arc::new(FileDevice { file, size, path, block, writable, rings, direct, _held }))
     }
 
     fn write(&self, req: &WriteReq) -> io::Result<()> {
@@ -284,13 +288,9 @@ impl FileDevice {
         }
         pwrite(&self.file, req.offset, &req.data).map_err(|e| match e.kind() {
             // Of a block device that got smaller; nothing below it is full.
-            ErrorKind::StorageFull if !self.is_file() => io::Error::other(e.to_string()),
+            ErrorKind::StorageFull if self.block.is_some() => io::Error::other(e.to_string()),
             _ => e,
         })
-    }
-
-    fn is_file(&self) -> bool {
-        self.file.metadata().is_ok_and(|m| m.is_file())
     }
 }
 
@@ -355,8 +355,7 @@ impl Device for FileDevice {
     }
 
     fn can_trim(&self) -> bool {
-        let Ok(own) = self.file.metadata() else { return false };
-        self.writable && (own.is_file() || crate::trim::block_device_can(own.rdev()))
+        self.writable && self.block.is_none_or(crate::trim::block_device_can)
     }
 
     fn trim(&self, offset: u64, len: u64) -> io::Result<()> {
