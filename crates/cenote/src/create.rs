@@ -4,7 +4,9 @@ use crate::contents::Files;
 use crate::{Pool, Result};
 use cenote_dmu::outside::Chance;
 use cenote_engine::change::{Changes, Contents, is_quota, root_filesystem};
-use cenote_engine::create::{CreateError, CreateSpec, FIRST_TXG, SystemDevices, parse};
+use cenote_engine::create::{
+    CreateError, CreateSpec, FIRST_TXG, SystemDevices, check_answers, parse,
+};
 use cenote_engine::{CreateRequest, Engine, EngineOptions};
 use cenote_pool::features::{FeatureChoice, choose_features};
 use cenote_pool::props::{PropChange, PropContext, When};
@@ -84,6 +86,7 @@ impl CreatePool {
         let refused =
             |why: String| CreateError::Refused { what: format!("create '{}'", self.name), why };
         let layout = parse(&self.vdevs)?;
+        check_answers(&layout)?;
         let context =
             PropContext { when: When::Create, pool: &self.name, hostid: 0, dataset: &|_| None };
         let (mut props, mut named) = (Vec::new(), Vec::new());

@@ -42,7 +42,7 @@ pub enum Runs {
     Here(Function),
     /// It works on imported pools.
     Pools(Function),
-    /// It shows something of imported pools, and waits for no device that others can stand in for.
+    /// It shows something of imported pools, or may, and waits for no device that others can stand in for.
     Looks(Function),
     /// It depends on the arguments.
     Placed(fn(&[OsString]) -> Where, Function),

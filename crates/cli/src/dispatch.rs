@@ -21,6 +21,7 @@ use crate::{
 use cenote_command::outcome::plain;
 use cenote_command::posix::set_posix;
 use cenote_daemon::tunables::startup;
+use cenote_vdev::patience::impatiently;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::io::Write;
@@ -287,7 +288,7 @@ fn run_cenote(args: &[OsString], ctx: &mut Context) -> i32 {
         }
         Ok(Tool::Tunables(args)) => tunables::run(&args, ctx),
         Ok(Tool::Txgs(args)) => txgs::run(&args, ctx),
-        Ok(Tool::Map(args)) => map::map(&args, ctx),
+        Ok(Tool::Map(args)) => impatiently(|| map::map(&args, ctx)),
         Ok(Tool::Age(args)) => age::age(&args, ctx),
         Ok(Tool::Complete(args)) => complete::run(&args, &Cli::command(), ctx),
         Ok(Tool::Generate(args)) => generate::run(&args, Cli::command()),

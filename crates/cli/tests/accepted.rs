@@ -5,7 +5,7 @@
 mod common;
 
 use common::tank::Tank;
-use common::{Session, can_mount};
+use common::{Session, UNUSED, can_mount};
 use serde_json::Value;
 use std::fs;
 
@@ -39,6 +39,7 @@ fn what_has_no_effect_here_is_kept_and_said() {
         ("zfs set nbmand=on tank", "mandatory locks"),
         ("zfs set aclmode=passthrough tank", "NFSv4"),
         ("zfs set aclinherit=passthrough tank", "NFSv4"),
+        ("zfs set acltype=nfsv4 tank/a", "NFSv4"),
         (of_vdev.as_str(), "errors of devices"),
     ] {
         kept(&tank, line, why);
@@ -50,6 +51,38 @@ fn what_has_no_effect_here_is_kept_and_said() {
         tank.session.run(&format!("zpool set failmode={failmode} tank")).ok();
     }
     tank.session.run(&format!("zpool set comment=x tank {disk}")).ok();
+    tank.finish();
+}
+
+#[test]
+fn cache_devices_are_not_silently_unused() {
+    let tank = Tank::unmounted();
+    for name in ["c", "d", "other"] {
+        std::fs::File::create(tank.session.path(name)).unwrap().set_len(128 << 20).unwrap();
+    }
+    let [c, d, other] =
+        ["c", "d", "other"].map(|name| tank.session.path(name).display().to_string());
+    let said = |line: &str| {
+        let done = tank.session.run(line);
+        assert_eq!(done.code, 0, "{done:?}");
+        done.err
+    };
+    assert_eq!(said(&format!("zpool add -n tank cache {c}")), "");
+    assert_eq!(said(&format!("zpool add tank cache {c}")), UNUSED);
+    assert_eq!(said(&format!("zpool create -m none other {other} cache {d}")), UNUSED);
+    tank.session.run("zpool export other").ok();
+    tank.finish();
+}
+
+#[test]
+fn permissions_of_keys_are_not_silently_without_effect() {
+    let tank = Tank::unmounted();
+    let done = tank.session.run("zfs allow -u 1000 load-key,change-key,snapshot tank");
+    let keys = "is kept, but has no effect: keys are loaded, unloaded and changed by the daemon's user and root alone";
+    let lines =
+        ["load-key", "change-key"].map(|name| format!("warning: permission '{name}' {keys}\n"));
+    assert_eq!((done.code, done.err), (0, lines.concat()));
+    tank.zfs("unallow -u 1000 load-key,change-key,snapshot tank");
     tank.finish();
 }
 

@@ -304,14 +304,20 @@ fn parts_of_streams_are_sent_on_and_completed() {
     assert!(rest.len() < head.len() * 2 / 3);
     let done = r.run("receive -s tank/d@now", &rest);
     assert!(done.code == 0, "{}", done.err);
-    same("tank/d@now", "tank/a");
+    r.refused("receive -s tank/e@now", &head[..head.len() / 2]);
+    // The snapshot that came of it has the stream's guid, and would do as well.
+    r.tank.zfs("destroy -r tank/d");
+    // What was changed since is not mixed with what came before.
+    r.tank.zfs("set userquota@1000=1G tank/a");
+    let changed = r.tank.refused(&format!("send -t {}", token("tank/e")));
+    let why = "'tank/a@--head--' is no longer the same snapshot used in the initial send";
+    assert_eq!(changed, format!("cannot resume send: {why}"));
+    r.tank.zfs("receive -A tank/e");
+    let head = r.sent("tank/a");
     r.refused("receive -s tank/e@now", &head[..head.len() / 2]);
     r.tank.zfs("rename tank/a tank/z");
     r.sent(&format!("-t {}", token("tank/e")));
-    // The snapshot that came of it has its guid, and would do as well.
-    for name in ["tank/d", "tank/z"] {
-        r.tank.zfs(&format!("destroy -r {name}"));
-    }
+    r.tank.zfs("destroy -r tank/z");
     let gone = r.tank.refused(&format!("send -t {}", token("tank/e")));
     let why = "'tank/a@--head--' used in the initial send no longer exists";
     assert_eq!(gone, format!("cannot resume send: {why}"));

@@ -29,6 +29,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Health of a pool that nothing can be written to any more.
@@ -224,6 +225,8 @@ impl Exclusion for PoolTable {
 /// The imported pools by name.
 pub struct PoolTable {
     pools: Mutex<BTreeMap<String, Arc<Imported>>>,
+    /// How often a pool came or went, or labels were cleared.
+    turns: AtomicU64,
     change: Mutex<()>,
     watcher: LazyWatcher,
     agent: Arc<dyn Agent>,
@@ -249,6 +252,7 @@ impl PoolTable {
     fn with(agent: Arc<dyn Agent>) -> PoolTable {
         PoolTable {
             pools: Mutex::default(),
+            turns: AtomicU64::default(),
             change: Mutex::default(),
             watcher: LazyWatcher::default(),
             agent,
@@ -312,12 +316,26 @@ impl PoolTable {
             return false;
         }
         pools.insert(name, imported);
+        self.turn();
         true
+    }
+
+    /// Changes [`PoolTable::turns`].
+    pub fn turn(&self) {
+        self.turns.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// A number that stays the same as long as this process changes no label of a pool that is not imported. So what was
+    /// found on devices is still there.
+    pub fn turns(&self) -> u64 {
+        self.turns.load(Ordering::SeqCst)
     }
 
     /// Takes a pool out of the table.
     pub fn remove(&self, name: &str) -> Option<Arc<Imported>> {
-        self.lock().remove(name)
+        let removed = self.lock().remove(name);
+        self.turn();
+        removed
     }
 
     /// Whether something would be lost with this process: a pool, a directory of tunables, or values

@@ -43,7 +43,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 /// What the name of a snapshot ends with in the stream of a head, which has no snapshot name (`dmu_send_impl`).
-const HEAD: &str = "@--head--";
+pub const HEAD: &str = "@--head--";
+/// Spreads the bits of a word.
+const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Version of file systems from which on their attributes are system attributes (`ZPL_VERSION_SA`).
 const VERSION_SA: u64 = 5;
 
@@ -138,6 +140,18 @@ pub enum SendError {
 }
 
 type Result<T> = std::result::Result<T, SendError>;
+
+/// The guid of the snapshot that a stream of `dataset` makes: that of a snapshot is its own. That of a head follows from its
+/// guid and its root block, and is another one as soon as a transaction group has changed the head. So a stream is resumed
+/// from the same contents only. (OpenZFS takes the guid of the head.)
+pub fn stream_guid(dataset: &Dataset) -> u64 {
+    let guid = dataset.ds.guid;
+    if !dataset.is_head() {
+        return guid;
+    }
+    let mix = |guid: u64, word: &u64| (guid ^ word).wrapping_mul(ODD).rotate_left(31);
+    dataset.ds.bp.0.iter().fold(guid, mix).max(1)
+}
 
 impl Dsl {
     /// Writes the stream of `dataset` to `out`; an incremental one from `from`, a snapshot or a bookmark. `dataset` is
@@ -240,7 +254,7 @@ impl Dsl {
             }
             DatasetKind::Filesystem | DatasetKind::Volume => format!("{}{HEAD}", dataset.name),
         };
-        Ok((name, dataset.ds.guid, None))
+        Ok((name, stream_guid(dataset), None))
     }
 
     /// Guid and transaction group that an incremental stream starts from, and whether they come from another

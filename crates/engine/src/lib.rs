@@ -441,6 +441,15 @@ impl Engine {
         Ok(self.shared.tx_state.try_synced()?)
     }
 
+    /// As [`Engine::sync`], for a moment, which is long enough if all devices answer: a command that looks goes on
+    /// without the last changes while one hangs. Returns whether they are on disk.
+    ///
+    /// # Errors
+    /// The pool is suspended.
+    pub fn sync_for_a_moment(&self) -> Result<bool, EngineError> {
+        Ok(self.shared.tx_state.synced_within(MOMENT)?)
+    }
+
     /// Waits until everything that was changed so far in the dataset `ds_obj`, which is open for writing, is
     /// stable: in its intent log, or on disk (`zil_commit`).
     ///
@@ -694,6 +703,8 @@ impl Drop for Engine {
 
 /// Shortest time after which a sync thread that has nothing to write looks for devices that failed.
 const LEAST_REST: Duration = Duration::from_millis(200);
+/// How long a command that looks waits for a transaction group.
+const MOMENT: Duration = Duration::from_secs(3);
 
 /// The sync thread.
 fn run(shared: &Arc<Shared>, core: &Mutex<Core>) {

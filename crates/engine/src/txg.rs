@@ -414,6 +414,30 @@ impl TxState {
         self.wait_all(WhileHeld::Fails)
     }
 
+    /// As [`TxState::try_synced`], for at most `limit`. Returns whether the changes are on disk.
+    ///
+    /// # Errors
+    /// The pool is suspended.
+    pub fn synced_within(&self, limit: Duration) -> Result<bool, WriteError> {
+        let (mut state, end) = (self.state.lock(), Instant::now() + limit);
+        let last = state.last();
+        state.wanted = state.wanted.max(last);
+        self.changed.notify_all();
+        while state.synced < last {
+            if let Some(e) = state.failure() {
+                return Err(e);
+            }
+            if let Some(Held { why, .. }) = &state.held {
+                return Err(WriteError::Suspended(why.clone()));
+            }
+            waiting::begins();
+            if self.changed.wait_until(&mut state, end).timed_out() {
+                return Ok(state.synced >= last);
+            }
+        }
+        Ok(true)
+    }
+
     fn wait_all(&self, held: WhileHeld) -> Result<(), WriteError> {
         let mut state = self.state.lock();
         let last = state.last();

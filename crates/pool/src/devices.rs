@@ -18,6 +18,7 @@ use crate::discover::Candidate;
 use crate::host;
 use cenote_format::label::Uberblock;
 use cenote_format::nvlist::{NvList, NvValue};
+use cenote_vdev::deadline::ask;
 use cenote_vdev::{
     Device, Vdev, VdevError, VdevState, VdevTree, latency, look::Asked, open_device,
     open_device_rw, read_labels, write_heartbeat,
@@ -81,9 +82,17 @@ pub struct Opener(Arc<Open>);
 type Open = dyn Fn(&Path, bool) -> io::Result<Arc<dyn Device>> + Send + Sync;
 
 impl Default for Opener {
-    /// As a file or block device of this system.
+    /// As a file or block device of this system. One that does not answer in time is not opened
+    /// ([`cenote_vdev::deadline`]).
     fn default() -> Opener {
-        Opener::new(|path, writable| (if writable { open_device_rw } else { open_device })(path))
+        Opener::new(|path, writable| {
+            ask(path, move |path| {
+                // What can be opened may hang all the same.
+                let seen = open_device(path)?;
+                let _ = read_labels(seen.as_ref());
+                if writable { open_device_rw(path) } else { Ok(seen) }
+            })
+        })
     }
 }
 

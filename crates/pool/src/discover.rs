@@ -4,7 +4,8 @@
 //! A search looks at the entries of directories (not below them) and at single files. Of everything
 //! that is a block device or a regular file with room for a label, the four labels are read,
 //! several devices at a time; of a file without labels, the labels of the partitions in it. Devices whose
-//! labels name the same pool guid make a [`Candidate`].
+//! labels name the same pool guid make a [`Candidate`]. What does not answer in time is named and passed over
+//! ([`cenote_vdev::deadline`]).
 //!
 //! One device can be seen under several names (links under `/dev/disk`, partitions, copies of an
 //! image): the one with the newest label is taken, then the one whose path is the path in its
@@ -20,22 +21,19 @@ use crate::config::{self, Membership, STATE_DESTROYED};
 use crate::error::ImportError;
 use crate::status::ImportReport;
 use cenote_format::nvlist::NvList;
+use cenote_vdev::deadline::{self, ask_each, is_silent};
 use cenote_vdev::{Device, DeviceLabels, Partition, open_device, partitions, read_labels};
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// Smallest file that is looked at: it has room for the first two labels. OpenZFS looks at no file
 /// below 64 MiB, but an image may have lost its end.
 const MIN_DEVICE: u64 = 512 << 10;
-
-/// Devices looked at side by side.
-const THREADS: usize = 16;
 
 /// Where OpenZFS looks when it is not told where to.
 pub(crate) const DEFAULT_DIRS: [&str; 9] = [
@@ -117,6 +115,8 @@ pub struct Found {
     pub errors: Vec<(PathBuf, String)>,
     /// Files and devices there that the user may not read.
     pub forbidden: Vec<PathBuf>,
+    /// Files, devices and directories that did not answer in time.
+    pub silent: Vec<PathBuf>,
 }
 
 impl Found {
@@ -125,7 +125,9 @@ impl Found {
         let line = |path: &Path, why: &str| format!("cannot open '{}': {why}", path.display());
         let reason = |why: &'_ str| why.split(" (os error").next().unwrap_or_default().to_string();
         let errors = self.errors.iter().map(move |(path, why)| line(path, &reason(why)));
-        errors.chain(self.forbidden.iter().map(move |path| line(path, "Permission denied")))
+        let forbidden = self.forbidden.iter().map(move |path| line(path, "Permission denied"));
+        let silent = self.silent.iter().map(move |path| line(path, "the device does not answer"));
+        errors.chain(forbidden).chain(silent)
     }
 }
 
@@ -139,11 +141,22 @@ pub fn discover(paths: &[PathBuf]) -> Vec<Candidate> {
 
 /// Everything that is found in directories and files (`zpool_find_config`): see [`discover`].
 pub fn search(paths: &[PathBuf]) -> Found {
+    search_within(paths, deadline::ANSWER)
+}
+
+/// As [`search`]; a device may take so long to answer.
+fn search_within(paths: &[PathBuf], limit: Duration) -> Found {
     let mut found = Found::default();
-    let names = if paths.is_empty() { default_names() } else { names_in(paths, &mut found.errors) };
-    let (devices, forbidden) = read_all(&by_identity(names));
-    // Of the places where OpenZFS looks, most are for others.
-    found.forbidden = if paths.is_empty() { Vec::new() } else { forbidden };
+    let names = match paths {
+        [] => default_names(),
+        _ => names_in(paths, limit, &mut found),
+    };
+    let named = by_identity(names, paths.is_empty(), limit, &mut found);
+    let devices = read_all(named, limit, &mut found);
+    if paths.is_empty() {
+        // Of the places where OpenZFS looks, most are for others.
+        found.forbidden.clear();
+    }
     let (members, aux): (Vec<_>, Vec<_>) =
         devices.into_iter().partition(|s| Membership::of(&s.labels.config).is_some());
     let aux: Vec<DeviceLabels> = aux.into_iter().map(|s| s.labels).collect();
@@ -288,17 +301,20 @@ fn candidate(devices: Vec<Seen>, aux: &[DeviceLabels]) -> Option<Candidate> {
 }
 
 /// The names to look at, in search order.
-fn names_in(paths: &[PathBuf], errors: &mut Vec<(PathBuf, String)>) -> Vec<PathBuf> {
+fn names_in(paths: &[PathBuf], limit: Duration, found: &mut Found) -> Vec<PathBuf> {
+    let places = paths.iter().map(|path| vec![path.clone()]).collect();
+    let list = |path: &Path| match std::fs::metadata(path)?.is_dir() {
+        true => entries(path),
+        false => absolute(path).map(|p| vec![p]),
+    };
+    let listed =
+        ask_each(places, limit, move |path| path.first().map_or(Ok(Vec::new()), |p| list(p)));
     let mut names = Vec::new();
-    for path in paths {
-        let listed = match std::fs::metadata(path) {
-            Ok(m) if m.is_dir() => entries(path),
-            Ok(_) => absolute(path).map(|p| vec![p]),
-            Err(e) => Err(e),
-        };
+    for (path, listed) in paths.iter().zip(listed) {
         match listed {
             Ok(mut list) => names.append(&mut list),
-            Err(e) => errors.push((path.clone(), e.to_string())),
+            Err(e) if is_silent(&e) => found.silent.push(path.clone()),
+            Err(e) => found.errors.push((path.clone(), e.to_string())),
         }
     }
     names
@@ -321,7 +337,7 @@ fn entries(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(list)
 }
 
-/// Block devices under the directories where OpenZFS looks, and all others that the kernel knows.
+/// What is in the directories where OpenZFS looks, and all block devices that the kernel knows.
 fn default_names() -> Vec<PathBuf> {
     let mut names: Vec<PathBuf> = Vec::new();
     for dir in DEFAULT_DIRS {
@@ -334,18 +350,33 @@ fn default_names() -> Vec<PathBuf> {
             names.extend(device.file_name().map(|n| Path::new("/dev").join(n)));
         }
     }
-    names.retain(|n| std::fs::metadata(n).is_ok_and(|m| m.file_type().is_block_device()));
     names
 }
 
-/// Groups names that lead to the same device; names that cannot be one are left out.
-fn by_identity(names: Vec<PathBuf>) -> Vec<(usize, Vec<PathBuf>)> {
+/// Groups names that lead to the same device; names that cannot be one are left out, and where `only_blocks` says so
+/// those of files.
+fn by_identity(
+    names: Vec<PathBuf>,
+    only_blocks: bool,
+    limit: Duration,
+    found: &mut Found,
+) -> Vec<(usize, Vec<PathBuf>)> {
+    let each = names.iter().map(|name| vec![name.clone()]).collect();
+    let looked = ask_each(each, limit, |name| {
+        name.first().map_or(Err(ErrorKind::NotFound.into()), std::fs::metadata)
+    });
     let mut groups: Vec<(usize, Vec<PathBuf>)> = Vec::new();
     let mut index: HashMap<(bool, u64, u64), usize> = HashMap::new();
-    for (order, name) in names.into_iter().enumerate() {
-        let Ok(meta) = std::fs::metadata(&name) else { continue };
+    for (order, (name, looked)) in names.into_iter().zip(looked).enumerate() {
+        let meta = match looked {
+            Ok(meta) => meta,
+            Err(e) => {
+                found.silent.extend(Some(name).filter(|_| is_silent(&e)));
+                continue;
+            }
+        };
         let block = meta.file_type().is_block_device();
-        if !block && (!meta.is_file() || meta.len() < MIN_DEVICE) {
+        if !block && (only_blocks || !meta.is_file() || meta.len() < MIN_DEVICE) {
             continue;
         }
         let identity = if block { (true, meta.rdev(), 0) } else { (false, meta.dev(), meta.ino()) };
@@ -358,37 +389,24 @@ fn by_identity(names: Vec<PathBuf>) -> Vec<(usize, Vec<PathBuf>)> {
     groups
 }
 
-/// Reads the labels of all devices, several at a time; results in search order, and the devices that may
-/// not be read.
-fn read_all(groups: &[(usize, Vec<PathBuf>)]) -> (Vec<Seen>, Vec<PathBuf>) {
-    let next = AtomicUsize::new(0);
-    let (seen, forbidden) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
-    let work = || {
-        while let Some((order, names)) = groups.get(next.fetch_add(1, Ordering::Relaxed)) {
-            match read_one(names) {
-                Ok(found) => {
-                    let mut seen = seen.lock();
-                    seen.extend(found.into_iter().map(|labels| Seen { order: *order, labels }));
-                }
-                Err(e) if e.kind() == ErrorKind::PermissionDenied => {
-                    let mut forbidden = forbidden.lock();
-                    forbidden.extend(names.first().cloned());
-                }
-                Err(_) => {}
-            }
+/// Reads the labels of all devices, several at a time; results in search order. Devices that may not be read, or do not
+/// answer, are noted in `found`.
+fn read_all(groups: Vec<(usize, Vec<PathBuf>)>, limit: Duration, found: &mut Found) -> Vec<Seen> {
+    let (orders, devices): (Vec<usize>, Vec<Vec<PathBuf>>) = groups.into_iter().unzip();
+    let firsts: Vec<_> = devices.iter().map(|names| names.first().cloned()).collect();
+    let mut seen = Vec::new();
+    for ((order, first), answer) in
+        orders.into_iter().zip(firsts).zip(ask_each(devices, limit, read_one))
+    {
+        match answer {
+            Ok(all) => seen.extend(all.into_iter().map(|labels| Seen { order, labels })),
+            Err(e) if is_silent(&e) => found.silent.extend(first),
+            Err(e) if e.kind() == ErrorKind::PermissionDenied => found.forbidden.extend(first),
+            Err(_) => {}
         }
-    };
-    std::thread::scope(|s| {
-        for _ in 1..THREADS.min(groups.len()) {
-            s.spawn(work);
-        }
-        work();
-    });
-    let mut seen = seen.into_inner();
-    seen.sort_by_key(|s| s.order);
-    let mut forbidden = forbidden.into_inner();
-    forbidden.sort();
-    (seen, forbidden)
+    }
+    found.forbidden.sort();
+    seen
 }
 
 /// The labels of the device that has these names, under the name that its label says, if that is

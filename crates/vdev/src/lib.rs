@@ -56,6 +56,7 @@
 mod alarm;
 mod assemble;
 mod backing;
+pub mod deadline;
 pub mod device;
 mod direct;
 pub mod draid;

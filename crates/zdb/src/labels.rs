@@ -9,6 +9,7 @@ use cenote_command::clock;
 use cenote_command::outcome::Outcome;
 use cenote_format::label::{self, CONFIG_OFFSET, CONFIG_SIZE, LABELS, Uberblock};
 use cenote_format::nvlist::{NvList, NvValue};
+use cenote_vdev::deadline::ask;
 use cenote_vdev::{Device, Partition, ReadReq, open_device, partitions, read_labels};
 use std::path::Path;
 use std::sync::Arc;
@@ -32,15 +33,15 @@ struct Label {
 pub fn run(args: &Args, ctx: &mut Surroundings<'_>) -> Outcome {
     let name = args.operands.first().cloned().unwrap_or_default();
     let path = ctx.caller.path(&name);
-    let opened = match open_labelled(&path) {
+    let looked = match ask(&path, all) {
         // The short name of a device (`zfs_resolve_shortname`).
         Err(e) if e.kind() == std::io::ErrorKind::NotFound && !name.contains('/') => {
-            open_labelled(&Path::new("/dev").join(&name)).map_err(|_| e)
+            ask(&Path::new("/dev").join(&name), all).map_err(|_| e)
         }
-        opened => opened,
+        looked => looked,
     };
-    let device = match opened {
-        Ok(device) => device,
+    let mut labels = match looked {
+        Ok(labels) => labels,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound && !name.starts_with('/') => {
             writeln!(
                 ctx.out,
@@ -53,11 +54,6 @@ pub fn run(args: &Args, ctx: &mut Surroundings<'_>) -> Outcome {
             return Ok(1);
         }
     };
-    let mut labels = Vec::new();
-    let mut ashift = 9;
-    for i in 0..LABELS {
-        labels.push(read(&*device, i, &mut ashift));
-    }
     let configs: Vec<Option<NvList>> = labels.iter().map(|l| l.config.clone()).collect();
     let rings: Vec<Vec<Option<Uberblock>>> = labels.iter().map(|l| l.uberblocks.clone()).collect();
     for (i, label) in labels.iter_mut().enumerate() {
@@ -75,6 +71,13 @@ pub fn run(args: &Args, ctx: &mut Surroundings<'_>) -> Outcome {
     let found = configs.iter().any(Option::is_some);
     let error = configs.iter().any(Option::is_none);
     Ok(if !found { 2 } else { i32::from(error) })
+}
+
+/// The labels of the device at a path.
+fn all(path: &Path) -> std::io::Result<Vec<Label>> {
+    let device = open_labelled(path)?;
+    let mut ashift = 9;
+    Ok((0..LABELS).map(|i| read(&*device, i, &mut ashift)).collect())
 }
 
 /// The device at a path; where that has a partition table, its first partition with a label.

@@ -3,8 +3,8 @@
 //!
 //! The token names the snapshot; its guid counts, for the snapshot may have another name by now. The library looks for the
 //! guid under the name, then among the snapshots of the dataset, then in the whole pool; likewise for the snapshot or bookmark
-//! that the stream starts from. The stream of a file system itself has the guid of the file system: a caller that resumes
-//! such a stream makes sure that the file system was not changed since.
+//! that the stream starts from. The stream of a file system itself has a guid that tells its contents
+//! ([`stream_guid`]): such a stream is resumed only if nothing was changed since.
 
 use super::{Send, failure};
 use crate::error::{Error, ErrorKind, Result, Why};
@@ -12,7 +12,7 @@ use crate::host::Event;
 use crate::kinds::{Kinds, family};
 use crate::session::Session;
 use cenote_dsl::Dataset;
-use cenote_dsl::send::{Resume, SendError};
+use cenote_dsl::send::{HEAD, Resume, SendError, stream_guid};
 use cenote_format::stream::token::Token;
 use std::io::Write;
 
@@ -69,7 +69,8 @@ impl Session<'_> {
         let Some(to) = self.target(name, token.to_guid)? else {
             let why =
                 format_args!("'{name}' is no longer the same snapshot used in the initial send");
-            return Err(match self.dataset(name, Kinds::DATASET) {
+            let there = name.strip_suffix(HEAD).unwrap_or(name);
+            return Err(match self.dataset(there, Kinds::DATASET) {
                 Ok(_) => cannot(ErrorKind::NotFound, why),
                 Err(e) if e.kind() == ErrorKind::Pool => e,
                 Err(_) => no_longer_exists(token),
@@ -121,7 +122,7 @@ impl Session<'_> {
         if let Some(found) = self.snapshot_of(name, guid)? {
             return Ok(Some(found));
         }
-        Ok(self.places(name)?.into_iter().find(|head| head.ds.guid == guid))
+        Ok(self.places(name)?.into_iter().find(|head| stream_guid(head) == guid))
     }
 
     /// The snapshot or bookmark that the stream of a token starts from; `None`: it starts from nothing.

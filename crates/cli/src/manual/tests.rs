@@ -8,6 +8,7 @@ use crate::context::{Context, Streams};
 use crate::pools::PoolTable;
 use cenote_command::outcome::Stop;
 use cenote_command::{Caller, Cancel};
+use cenote_engine::change::kept::without_effect;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -115,6 +116,18 @@ fn every_property_is_explained_and_no_other() {
     let pools = crate::zpool::properties::all().filter(|p| p.values() != "-");
     same("zpool", pools.map(|p| p.name).collect(), &[pool_properties::POOL]);
     same("vdev", cenote_pool::vdev_props::names().collect(), &[pool_properties::VDEV]);
+}
+
+/// The manual says of each property that has no effect with some value that it is kept.
+#[test]
+fn what_has_no_effect_is_explained_so() {
+    for row in cenote_dsl::props::table::PROPERTIES {
+        let values = row.values.split('|').map(str::trim).chain(["on", "rw"]);
+        let kept = values.filter_map(|value| without_effect(row.name, value)).next();
+        let Some(why) = kept else { continue };
+        let text = property("zfs", row.name).unwrap();
+        assert!(text.to_lowercase().contains("kept"), "{}: {why}, but: {text}", row.name);
+    }
 }
 
 #[test]

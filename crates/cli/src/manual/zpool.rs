@@ -40,7 +40,7 @@ pub const PAGES: &[Page] = &[
         text: "Makes a pool of the devices, with a file system of the same name, and mounts it. Devices are files or block \
                devices. Words between them say how they are put together: mirror, raidz (raidz1), raidz2 and raidz3 begin a \
                vdev of the devices that follow, and so does draid[PARITY][:DATAd][:CHILDRENc] (draid2:4d:11c: groups of four data \
-               disks with two of parity, over eleven devices); log, cache, spare, special and dedup begin devices of another use.\n\n\
+               disks with two of parity, over eleven devices); log, cache, spare, special and dedup begin devices of another use. Cache devices are kept, and not used.\n\n\
                A device that holds something already is refused without -f.",
         operands: "<new> <vdev> ...",
         options: &[

@@ -232,7 +232,24 @@ fn change(request: &Request, ctx: &mut Context) -> Outcome {
         }
     };
     done.map_err(|e| cannot(&e))?;
+    if !request.take {
+        tell_keys(&entries, ctx);
+    }
     Ok(0)
+}
+
+/// Says which permissions are kept and allow nothing here.
+fn tell_keys(entries: &[Entry], ctx: &mut Context) {
+    let granted = |name: &&str| {
+        let mut lists = entries.iter().filter_map(|(_, permissions)| permissions.as_ref());
+        lists.any(|list| list.iter().any(|permission| permission == *name))
+    };
+    for name in ["load-key", "change-key"].iter().filter(|name| granted(name)) {
+        ctx.complain(format_args!(
+            "warning: permission '{name}' is kept, but has no effect: keys are loaded, unloaded and changed by \
+             the daemon's user and root alone"
+        ));
+    }
 }
 
 fn opened(name: &str, ctx: &mut Context) -> Result<Node, Stop> {

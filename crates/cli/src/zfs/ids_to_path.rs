@@ -4,6 +4,7 @@ use crate::context::Context;
 use crate::options::{Spec, parse};
 use crate::pools::{Imported, reason};
 use cenote_dsl::Dataset;
+use cenote_vdev::patience::impatiently;
 use cenote_zpl::FileSystem;
 use std::ffi::OsString;
 
@@ -21,7 +22,7 @@ const NO_POOL: i32 = 5;
 
 /// Runs `zfs_ids_to_path`; returns the exit code.
 pub fn run(args: &[OsString], ctx: &mut Context) -> i32 {
-    match name(args, ctx) {
+    match impatiently(|| name(args, ctx)) {
         Ok(name) => i32::from(writeln!(ctx.out, "{name}").is_err()),
         Err((code, why)) => {
             ctx.complain(why);
@@ -45,9 +46,10 @@ fn name(args: &[OsString], ctx: &Context) -> Result<String, (i32, String)> {
     let object = number(WRONG_OBJECT, "object", object)?;
     let imported = ctx.pools.get(pool);
     let imported = imported.ok_or_else(|| (NO_POOL, format!("Could not open pool {pool}")))?;
-    // A file may be newer than the last transaction group.
+    // A file may be newer than the last transaction group. While a device hangs there is none, and the last one counts.
     if let Some(engine) = imported.engine().filter(|_| !imported.suspended()) {
-        engine.sync().map_err(|e| (WRONG, format!("cannot sync '{pool}': {}", reason(&e))))?;
+        let synced = engine.sync_for_a_moment();
+        synced.map_err(|e| (WRONG, format!("cannot sync '{pool}': {}", reason(&e))))?;
     }
     let by_mount = parsed.options.is_empty();
     Ok(imported.pool().object_name(

@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::options::{Spec, parse_with_long};
 use crate::pools::reason;
 use crate::vdevs::style;
-use crate::zpool::create::{ashift, in_use};
+use crate::zpool::create::{ashift, in_use, tell_caches};
 use crate::zpool::layout;
 use crate::zpool::select::open;
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
@@ -49,6 +49,9 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         );
     }
     let pools = Arc::clone(&ctx.pools);
+    open(ctx, name).map_err(Stop::Fail)?;
+    let layout = create::parse(vdevs).map_err(|e| Stop::Fail(e.to_string()))?;
+    create::check_answers(&layout).map_err(|e| Stop::Fail(e.to_string()))?;
     let _change = pools.change();
     let imported = open(ctx, name).map_err(Stop::Fail)?;
     let pool = imported.pool();
@@ -57,7 +60,6 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         Some(text) => ashift(&text)?,
         None => pool.get("ashift").and_then(|v| v.exact.parse().ok()).unwrap_or(0),
     };
-    let layout = create::parse(vdevs).map_err(|e| Stop::Fail(e.to_string()))?;
     let spec = CreateSpec {
         name,
         layout: &layout,
@@ -88,6 +90,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     }
     engine.add(prepared).map_err(|e| cannot(reason(&e)))?;
     ctx.changed(&imported);
+    tell_caches(&layout, ctx);
     cachefile::update(&ctx.pools);
     Ok(0)
 }

@@ -81,6 +81,10 @@ fn join(args: &[OsString], replaces: bool, ctx: &mut Context) -> Outcome {
 /// Has the device join; the pool.
 fn put(asked: &Asked, replaces: bool, ctx: &mut Context) -> Result<Arc<Imported>, Stop> {
     let pools = Arc::clone(&ctx.pools);
+    open(ctx, &asked.pool).map_err(Stop::Fail)?;
+    if let Ok(layout) = create::parse(std::slice::from_ref(&asked.new)) {
+        create::check_answers(&layout).map_err(|e| Stop::Fail(e.to_string()))?;
+    }
     let _change = pools.change();
     let imported = open(ctx, &asked.pool).map_err(Stop::Fail)?;
     let (old, new) = (&asked.old, &asked.new);

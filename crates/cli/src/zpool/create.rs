@@ -32,7 +32,7 @@ use cenote_engine::change::{
     Changes, Format, NewEncryption, is_accounted, is_quota, root_filesystem,
 };
 use cenote_engine::create::prepare;
-use cenote_engine::create::{self, CreateSpec, FIRST_TXG, SystemDevices};
+use cenote_engine::create::{self, CreateSpec, FIRST_TXG, Layout, SystemDevices};
 use cenote_engine::{CreateRequest, Engine, EngineOptions};
 use cenote_pool::config;
 use cenote_pool::features::FeatureChoice;
@@ -191,9 +191,10 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         false => wanted.for_new(None, ctx).map_err(|why| request.cannot(why))?,
         true => NewEncryption::Off,
     };
+    let layout = create::parse(&request.vdevs).map_err(|e| Stop::Fail(e.to_string()))?;
+    create::check_answers(&layout).map_err(|e| Stop::Fail(e.to_string()))?;
     let pools = Arc::clone(&ctx.pools);
     let _change = pools.change();
-    let layout = create::parse(&request.vdevs).map_err(|e| Stop::Fail(e.to_string()))?;
     let imported = in_use(&pools);
     let sectors = match request.value("ashift") {
         Some(text) => ashift(text)?,
@@ -226,6 +227,13 @@ pub fn ashift(text: &str) -> Result<u64, Stop> {
     text.parse().or_else(|_| fail(format!("cannot parse 'ashift={text}': not a number")))
 }
 
+/// Says so if a pool got cache devices.
+pub fn tell_caches(layout: &Layout, ctx: &mut Context) {
+    if !layout.caches.is_empty() {
+        ctx.complain("warning: cache devices are kept, but have no effect: they are not used");
+    }
+}
+
 /// Creates the pool and mounts its root file system.
 fn make(
     request: &Request,
@@ -233,7 +241,7 @@ fn make(
     encryption: NewEncryption,
     ctx: &mut Context,
 ) -> Outcome {
-    let named = features_named(request);
+    let (named, layout) = (features_named(request), spec.layout);
     let choice = |named| FeatureChoice {
         none: request.no_features,
         compatibility: request.value("compatibility"),
@@ -288,6 +296,7 @@ fn make(
     }
     cachefile::update(&ctx.pools);
     tell_kept(&request.root_props, ctx);
+    tell_caches(layout, ctx);
     let pool = imported.pool();
     let root = match pool.dsl().root() {
         Ok(root) => root,

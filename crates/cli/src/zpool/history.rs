@@ -23,10 +23,13 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     for imported in pools {
         let name = imported.name();
         // Records are written some time after their commands.
-        if let Some(engine) = imported.engine()
-            && let Err(e) = engine.sync()
-        {
-            ctx.complain(format_args!("history of '{name}' may lack the last: {}", reason(&e)));
+        let lacks = match imported.engine().map(|engine| engine.sync_for_a_moment()) {
+            None | Some(Ok(true)) => None,
+            Some(Ok(false)) => Some("its transaction group is still being written".into()),
+            Some(Err(e)) => Some(reason(&e)),
+        };
+        if let Some(why) = lacks {
+            ctx.complain(format_args!("history of '{name}' may lack the last: {why}"));
         }
         writeln!(ctx.out, "History for '{name}':")?;
         let records = match imported.pool().history() {

@@ -33,11 +33,17 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const SPEC: Spec = Spec { short: "ac:Dd:fFlmnNo:R:stT:X", refused: "CV", refused_long: &[] };
 /// Reported as what no short option is.
 const REWIND_TO_CHECKPOINT: char = '-';
 const LONG: [(&str, char); 1] = [("rewind-to-checkpoint", REWIND_TO_CHECKPOINT)];
+
+/// How often devices are searched for pools to be imported.
+const MOST_SEARCHES: usize = 3;
+/// How long an import waits for other commands before it searches again: another process may change what was found.
+const FRESH: Duration = Duration::from_secs(1);
 
 /// A command line taken apart.
 #[derive(Debug, Default)]
@@ -245,20 +251,9 @@ pub fn reads_input(args: &[OsString]) -> bool {
 }
 
 fn import_asked(request: &Request, ctx: &mut Context) -> Outcome {
-    let pools = Arc::clone(&ctx.pools);
-    let _change = request.imports().then(|| pools.change());
-    if let Some(name) = request.names.first()
-        && request.names.get(1).is_none_or(|new| new == name)
-        && taken(ctx, name)
-    {
-        return fail(format!(
-            "cannot import '{name}': a pool with that name already exists\n\
-             use the form 'zpool import <pool | id> <newpool>' to give it a new name"
-        ));
-    }
+    refuse_taken(request, ctx)?;
     let Some(file) = &request.from_cachefile else {
-        let candidates = search(request, ctx);
-        return Ok(import_from(&candidates, request, ctx)?.code());
+        return Ok(import_found(search, request, ctx)?.code());
     };
     let cached = match CacheFile::read(&ctx.path(file)) {
         Ok(cached) => cached,
@@ -270,7 +265,7 @@ fn import_asked(request: &Request, ctx: &mut Context) -> Outcome {
             };
         }
     };
-    let first = import_from(&wanted(cached.candidates(), request, ctx), request, ctx);
+    let first = import_found(|_, _| Seen::of(cached.candidates()), request, ctx);
     let first = match first {
         Err(Stop::Fail(why)) => {
             ctx.complain(why);
@@ -282,7 +277,69 @@ fn import_asked(request: &Request, ctx: &mut Context) -> Outcome {
         return Ok(first.code());
     }
     writeln!(ctx.out, "cachefile import failed, retrying")?;
-    Ok(import_from(&wanted(cached.candidates_nearby(), request, ctx), request, ctx)?.code())
+    let nearby = |_: &Request, _: &Context| Seen::of(cached.candidates_nearby());
+    Ok(import_found(nearby, request, ctx)?.code())
+}
+
+/// Refuses to import a pool by a name that another one has.
+fn refuse_taken(request: &Request, ctx: &Context) -> Result<(), Stop> {
+    if let Some(name) = request.names.first()
+        && request.names.get(1).is_none_or(|new| new == name)
+        && taken(ctx, name)
+    {
+        return fail(format!(
+            "cannot import '{name}': a pool with that name already exists\n\
+             use the form 'zpool import <pool | id> <newpool>' to give it a new name"
+        ));
+    }
+    Ok(())
+}
+
+/// What a search came upon, and what is to be said about it.
+struct Seen {
+    candidates: Vec<Candidate>,
+    complaints: Vec<String>,
+}
+
+impl Seen {
+    fn of(candidates: Vec<Candidate>) -> Seen {
+        Seen { candidates, complaints: Vec::new() }
+    }
+}
+
+/// Imports, or shows, what `search` finds.
+///
+/// Devices are looked at while other commands go on, since they may be slow to answer. What was found counts if no pool came
+/// or went meanwhile, and if there was no long wait for other commands. Otherwise there is another search; the last one keeps
+/// other commands waiting.
+fn import_found(
+    search: impl Fn(&Request, &Context) -> Seen,
+    request: &Request,
+    ctx: &mut Context,
+) -> Result<Done, Stop> {
+    let tell = |seen: Seen, ctx: &mut Context| {
+        seen.complaints.iter().for_each(|line| ctx.complain(line));
+        wanted(seen.candidates, request, ctx)
+    };
+    if !request.imports() {
+        let candidates = tell(search(request, ctx), ctx);
+        return import_from(&candidates, request, ctx);
+    }
+    let pools = Arc::clone(&ctx.pools);
+    for _ in 1..MOST_SEARCHES {
+        let turns = pools.turns();
+        let seen = search(request, ctx);
+        let begun = Instant::now();
+        let _change = pools.change();
+        if pools.turns() == turns && begun.elapsed() < FRESH {
+            let candidates = tell(seen, ctx);
+            return import_from(&candidates, request, ctx);
+        }
+        refuse_taken(request, ctx)?;
+    }
+    let _change = pools.change();
+    let candidates = tell(search(request, ctx), ctx);
+    import_from(&candidates, request, ctx)
 }
 
 /// What became of an import, or of several: the worst.
@@ -336,8 +393,8 @@ fn taken(ctx: &Context, name: &str) -> bool {
         || name.parse().is_ok_and(|guid| ctx.pools.by_guid(guid).is_some())
 }
 
-/// The pools that are found and are not imported: destroyed ones or others, as asked.
-fn search(request: &Request, ctx: &mut Context) -> Vec<Candidate> {
+/// The pools that are found.
+fn search(request: &Request, ctx: &Context) -> Seen {
     let paths: Vec<PathBuf> = if request.paths.is_empty() {
         let list = ctx.var("ZPOOL_IMPORT_PATH").unwrap_or_default().as_bytes();
         let dirs = list.split(|b| *b == b':').filter(|d| !d.is_empty());
@@ -346,8 +403,8 @@ fn search(request: &Request, ctx: &mut Context) -> Vec<Candidate> {
         request.paths.iter().map(|p| ctx.path(p)).collect()
     };
     let found = discover::search(&paths);
-    found.complaints().for_each(|line| ctx.complain(line));
-    wanted(found.candidates, request, ctx)
+    let complaints = found.complaints().collect();
+    Seen { candidates: found.candidates, complaints }
 }
 
 /// Those that are not imported, and are destroyed or are not, as asked.

@@ -5,9 +5,11 @@ use crate::options::{Spec, parse};
 use crate::zpool::create::in_use;
 use cenote_command::outcome::{Outcome, fail, plain, usage};
 use cenote_engine::create::{OpenDevices, SystemDevices};
+use cenote_vdev::deadline::{ask, is_silent};
 use cenote_vdev::{LabelOwner, LabelState, VdevState, clear_labels, label_owner};
 use cenote_vdev::{open_device, open_device_rw};
 use std::ffi::OsString;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -38,8 +40,19 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         _ => return usage("too many arguments"),
     };
     let pools = Arc::clone(&ctx.pools);
+    // A device that hangs keeps this command waiting, and no others.
+    let (own, name) = (ctx.path(arg), arg.to_path_buf());
+    let looked = ask(&own, move |path| label_owner(open_device(&find(&name, path)?)?.as_ref()));
+    if looked.is_err_and(|e| is_silent(&e)) {
+        return fail(format!("failed to open {}: the device does not answer", arg.display()));
+    }
     let _change = pools.change();
-    let path = find(arg, ctx)?;
+    let Ok(path) = find(arg, &ctx.path(arg)) else {
+        return fail(format!(
+            "failed to find device {}, try specifying absolute path instead",
+            arg.display()
+        ));
+    };
     let shown = path.display();
     let device = match open_device(&path) {
         Ok(device) => device,
@@ -72,26 +85,24 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         Ok(device) => device,
         Err(e) => return fail(format!("failed to open {shown}: {}", plain(&e))),
     };
-    if matches!(clear_labels(device.as_ref()), Ok(1..)) {
+    let cleared = clear_labels(device.as_ref());
+    pools.turn();
+    if matches!(cleared, Ok(1..)) {
         return Ok(0);
     }
     ctx.complain(format_args!("failed to clear label for {shown}"));
     Ok(NOT_CLEARED)
 }
 
-/// A path, from the user's directory, or the short name of a device.
-fn find(arg: &Path, ctx: &Context) -> Result<PathBuf, cenote_command::outcome::Stop> {
-    let path = ctx.path(arg);
+/// The path of what the user calls `arg`: `path`, from the user's directory, or the short name of a device.
+///
+/// # Errors
+/// There is no such device.
+fn find(arg: &Path, path: &Path) -> io::Result<PathBuf> {
     if arg.is_absolute() || path.exists() {
-        return Ok(path);
+        return Ok(path.to_path_buf());
     }
-    match SystemDevices.find(arg) {
-        Ok((path, _)) => Ok(path),
-        Err(_) => fail(format!(
-            "failed to find device {}, try specifying absolute path instead",
-            arg.display()
-        )),
-    }
+    SystemDevices.find(arg).map(|(path, _)| path)
 }
 
 fn user(owner: &LabelOwner, ctx: &Context) -> User {

@@ -96,7 +96,7 @@ const TOOL: Tool = Tool {
         None,
         row("import", Runs::Placed(import::place, import::run), usage::IMPORT),
         row("export", Runs::Pools(export::run), usage::EXPORT),
-        row("upgrade", Runs::Pools(upgrade::run), usage::UPGRADE),
+        row("upgrade", Runs::Looks(upgrade::run), usage::UPGRADE),
         row("reguid", Runs::Pools(reguid::run), usage::REGUID),
         None,
         row("history", Runs::Looks(history::run), usage::HISTORY),

@@ -21,6 +21,7 @@ pub fn without_effect(name: &str, value: &str) -> Option<&'static str> {
         ("volthreading", "off") => Some(NO_DEVICES),
         ("vscan", "on") => Some("files are not scanned for viruses"),
         ("nbmand", "on") => Some("there are no mandatory locks"),
+        ("acltype", "nfsv4") => Some("files have no NFSv4 access control lists"),
         ("aclmode", "groupmask" | "passthrough" | "restricted") => Some(NO_LISTS),
         ("aclinherit", "discard" | "noallow" | "passthrough" | "passthrough-x") => Some(NO_LISTS),
         _ => None,
@@ -45,6 +46,7 @@ mod tests {
             assert_eq!(said.is_some(), property.name == "secondarycache", "{}", property.name);
         }
         assert_eq!(without_effect("sharenfs", "rw"), Some("nothing is shared by NFS"));
+        assert_eq!(without_effect("acltype", "posix"), None);
         assert_eq!(without_effect("volmode", "none"), None);
         assert_eq!(without_effect("org.example:x", "y"), None);
     }

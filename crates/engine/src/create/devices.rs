@@ -1,9 +1,11 @@
 //! The devices that a pool will be made of: what they are, their sizes and sectors.
 
 use super::loops::{self, LoopUser};
+use super::{CreateError, Layout};
 use crate::tunables;
 use cenote_pool::devices::patiently;
-use cenote_vdev::{Device, open_device, open_device_rw};
+use cenote_vdev::deadline::{self, ask_each, is_silent};
+use cenote_vdev::{Device, label_owner, open_device, open_device_rw};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -107,6 +109,30 @@ impl OpenDevices for SystemDevices {
 
     fn loop_users(&self, found: &Opened) -> Vec<LoopUser> {
         loops::users(found)
+    }
+}
+
+/// Refuses a layout with a device that does not answer in time. What else may be wrong with a device is not said here.
+///
+/// A command does this before it keeps others waiting.
+///
+/// # Errors
+/// [`CreateError::Spec`].
+pub fn check_answers(layout: &Layout) -> Result<(), CreateError> {
+    let tops = layout.tops.iter().flat_map(|top| &top.devices);
+    let names: Vec<&PathBuf> = tops.chain(&layout.spares).chain(&layout.caches).collect();
+    let devices = names.iter().map(|name| vec![(*name).clone()]).collect();
+    let looked = ask_each(devices, deadline::ANSWER, |name| {
+        let Some(name) = name.first() else { return Ok(()) };
+        let (path, _) = SystemDevices.find(name)?;
+        label_owner(&*open_device(&path)?).map(|_| ())
+    });
+    match looked.iter().zip(names).find(|(looked, _)| looked.as_ref().is_err_and(is_silent)) {
+        None => Ok(()),
+        Some((_, name)) => Err(CreateError::Spec(format!(
+            "cannot open '{}': the device does not answer",
+            name.display()
+        ))),
     }
 }
 

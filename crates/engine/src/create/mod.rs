@@ -41,7 +41,7 @@ mod populate;
 mod probe;
 
 pub use check::check_features;
-pub use devices::{LeafKind, OpenDevices, Opened, SystemDevices};
+pub use devices::{LeafKind, OpenDevices, Opened, SystemDevices, check_answers};
 pub use error::CreateError;
 pub use layout::{NewDevice, Prepared};
 pub(crate) use layout::{leaf_label, spare_label, write_label};

@@ -87,7 +87,8 @@ pub(super) fn return_to_others(device: &dyn Device, spare: &NvList) {
 
 /// Whether a leaf is out of use, and not because someone took it offline, or has had too many errors.
 fn has_failed(leaf: &Vdev) -> bool {
-    let out = matches!(leaf.state(), VdevState::Faulted | VdevState::Removed | VdevState::CantOpen(_));
+    let out =
+        matches!(leaf.state(), VdevState::Faulted | VdevState::Removed | VdevState::CantOpen(_));
     out || leaf.has_too_many_errors()
 }
 

@@ -1,0 +1,150 @@
+//! Devices that do not answer: files of a file system whose server is stopped. What looks through devices names such a
+//! device and goes on, and what shows a pool leaves it alone.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // A failure fails the test.
+
+mod common;
+
+use common::tank::Tank;
+use common::{Done, Session, can_mount, must};
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Longer than what waits for no device takes.
+const SOON: Duration = Duration::from_secs(25);
+
+/// A daemon that is stopped while this lasts.
+struct Stopped(String);
+
+impl Stopped {
+    fn new(session: &Session) -> Stopped {
+        let process = session.daemon().unwrap().to_string();
+        must("kill", &["-STOP", &process]);
+        Stopped(process)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        must("kill", &["-CONT", &self.0]);
+    }
+}
+
+fn disk(path: PathBuf) -> PathBuf {
+    File::create(&path).unwrap().set_len(128 << 20).unwrap();
+    path
+}
+
+/// Runs a command that is over soon.
+#[track_caller]
+fn soon(session: &Session, line: &str) -> Done {
+    let begun = Instant::now();
+    let done = session.run(line);
+    let took = begun.elapsed();
+    assert!(took < SOON, "{line}: {took:?}");
+    done
+}
+
+fn show(path: &Path) -> String {
+    path.canonicalize().unwrap_or(path.to_path_buf()).display().to_string()
+}
+
+#[test]
+fn what_hangs_is_named_and_passed_over() {
+    if !can_mount() {
+        return;
+    }
+    let (outer, inner) = (Tank::new(""), Session::new());
+    let hung = disk(outer.path("tank/disk"));
+    let dir = inner.path("d");
+    fs::create_dir(&dir).unwrap();
+    let good = disk(dir.join("good"));
+    inner.run(&format!("zpool create -m none other {}", good.display())).ok();
+    inner.run("zpool export other").ok();
+    symlink(&hung, dir.join("link")).unwrap();
+    let second = disk(inner.path("second"));
+    let link = format!("{}/link", show(&dir));
+    let stopped = Stopped::new(&outer.session);
+    let import = format!("zpool import -d {} other", dir.display());
+    let labels = format!("zdb -l {link}");
+    thread::scope(|scope| {
+        let importing = scope.spawn(|| inner.run(&import));
+        let labels = scope.spawn(|| inner.run(&labels));
+        thread::sleep(Duration::from_secs(2));
+        // Others do not wait for it.
+        soon(&inner, &format!("zpool create -m none second {}", second.display())).ok();
+        assert!(!importing.is_finished());
+        let imported = importing.join().unwrap();
+        let named = format!("cannot open '{link}': the device does not answer\n");
+        assert_eq!((imported.code, imported.err), (0, named));
+        let labels = labels.join().unwrap();
+        let named = format!("cannot open '{link}': the device does not answer\n");
+        assert_eq!((labels.code, labels.out), (1, named));
+    });
+    // It is known by now.
+    let clear = format!("zpool labelclear {link}");
+    let named = format!("failed to open {link}: the device does not answer");
+    assert_eq!(soon(&inner, &clear).fails(1), named);
+    let named = format!("cannot open '{link}': the device does not answer");
+    for line in ["zpool create third", "zpool add other", "zpool attach other good"] {
+        assert_eq!(soon(&inner, &format!("{line} {link}")).fails(1), named, "{line}");
+    }
+    drop(stopped);
+    for name in ["other", "second"] {
+        inner.run(&format!("zpool export {name}")).ok();
+    }
+    cenote_testpools::judge(&dir, "other");
+    // What hung has an answer now.
+    let end = Instant::now() + SOON;
+    while !inner.run(&format!("zpool import -d {}", dir.display())).err.is_empty() {
+        assert!(Instant::now() < end);
+        thread::sleep(Duration::from_millis(100));
+    }
+    drop(inner);
+    outer.finish();
+}
+
+#[test]
+fn commands_that_look_leave_a_hung_side_alone() {
+    if !can_mount() {
+        return;
+    }
+    let (outer, inner) = (Tank::new(""), Session::new());
+    let (a, b) = (disk(inner.path("a")), disk(outer.path("tank/b")));
+    let root = inner.root();
+    let create = format!("zpool create -R {root} twin mirror {} {}", a.display(), b.display());
+    inner.run(&create).ok();
+    fs::write(inner.path("root/twin/file"), "one").unwrap();
+    inner.run("zfs snapshot twin@one").ok();
+    inner.run("zfs snapshot twin@two").ok();
+    let stopped = Stopped::new(&outer.session);
+    fs::write(inner.path("root/twin/other"), "two").unwrap();
+    // A transaction group waits for the device.
+    thread::sleep(Duration::from_secs(7));
+    for line in [
+        "zpool list twin",
+        "zpool iostat twin",
+        "zpool get all twin",
+        "zpool upgrade",
+        "zfs list -t all",
+        "zfs get all twin",
+        "zfs holds twin@one",
+        "zfs allow twin",
+        "zfs upgrade",
+        "zfs diff twin@one twin@two",
+    ] {
+        soon(&inner, line).ok();
+    }
+    let history = soon(&inner, "zpool history twin");
+    let lacks =
+        "history of 'twin' may lack the last: its transaction group is still being written\n";
+    assert_eq!((history.code, history.err.as_str()), (0, lacks));
+    assert!(history.out.contains("zfs snapshot twin@one"), "{}", history.out);
+    drop(stopped);
+    inner.run("zpool export twin").ok();
+    drop(inner);
+    outer.finish();
+}
