@@ -125,6 +125,7 @@ fn commands_that_look_leave_a_hung_side_alone() {
     // A transaction group waits for the device.
     thread::sleep(Duration::from_secs(7));
     for line in [
+        "zpool status twin",
         "zpool list twin",
         "zpool iostat twin",
         "zpool get all twin",

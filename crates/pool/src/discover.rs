@@ -19,6 +19,7 @@
 
 use crate::config::{self, Membership, STATE_DESTROYED};
 use crate::error::ImportError;
+use crate::foreign;
 use crate::status::ImportReport;
 use cenote_format::nvlist::NvList;
 use cenote_vdev::deadline::{self, ask_each, is_silent};
@@ -402,6 +403,9 @@ fn read_all(groups: Vec<(usize, Vec<PathBuf>)>, limit: Duration, found: &mut Fou
             Ok(all) => seen.extend(all.into_iter().map(|labels| Seen { order, labels })),
             Err(e) if is_silent(&e) => found.silent.extend(first),
             Err(e) if e.kind() == ErrorKind::PermissionDenied => found.forbidden.extend(first),
+            Err(e) if e.kind() == ErrorKind::Unsupported => {
+                found.errors.extend(first.map(|path| (path, e.to_string())));
+            }
             Err(_) => {}
         }
     }
@@ -417,9 +421,12 @@ fn read_one(names: &[PathBuf]) -> io::Result<Vec<DeviceLabels>> {
     let Some(first) = names.first() else { return Ok(Vec::new()) };
     let device = open_device(first)?;
     let Some(mut labels) = read_labels(device.as_ref())? else {
-        return match first.metadata()?.is_file() {
-            true => Ok(in_partitions(device.as_ref(), first)),
-            false => Ok(Vec::new()),
+        if !first.metadata()?.is_file() {
+            return Ok(Vec::new());
+        }
+        return match foreign::complaint(device.as_ref(), first) {
+            Some(why) => Err(io::Error::new(ErrorKind::Unsupported, why)),
+            None => Ok(in_partitions(device.as_ref(), first)),
         };
     };
     for name in names.iter().rev() {

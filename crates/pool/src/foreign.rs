@@ -49,7 +49,9 @@ pub(crate) fn complaint(file: &dyn Device, path: &Path) -> Option<String> {
     };
     let kind = KINDS.iter().find(is)?;
     let (name, format, path) = (kind.name, kind.format, path.display());
-    Some(format!("{name}; 'qemu-img convert -f {format} -O raw {path} {path}.raw' makes one that is read"))
+    Some(format!(
+        "{name}; 'qemu-img convert -f {format} -O raw {path} {path}.raw' makes one that is read"
+    ))
 }
 
 #[cfg(test)]

@@ -47,6 +47,7 @@ pub mod errlog;
 pub mod error;
 pub mod events;
 pub mod features;
+mod foreign;
 pub mod history;
 pub mod host;
 pub mod import;

@@ -182,11 +182,7 @@ impl Table {
     }
 
     /// Puts changed entries into the active log (`ddt_sync_table_log`).
-    pub(super) fn log(
-        &mut self,
-        changed: Vec<Entry>,
-        context: &mut Context<'_, '_>,
-    ) -> Result<()> {
+    pub(super) fn log(&mut self, changed: Vec<Entry>, context: &mut Context<'_, '_>) -> Result<()> {
         let directory = self.make_directory(context.tx)?;
         if self.active.object == 0 {
             self.make_logs(directory, context.tx)?;
