@@ -485,7 +485,12 @@ fn a_replacement_ends_though_a_device_did_not_answer_once() {
     let block = engine.live(root).unwrap().base().object(ino).unwrap().block_pointer(0, 0).unwrap();
     let dva = block.dva(0).unwrap();
     let tree = engine.pool().store().vdevs();
-    let columns = tree.top(0).unwrap().raidz_columns(dva.offset, block.psize(), block.physical_birth()).unwrap().remove(0);
+    let columns = tree
+        .top(0)
+        .unwrap()
+        .raidz_columns(dva.offset, block.psize(), block.physical_birth())
+        .unwrap()
+        .remove(0);
     let lost = *columns.iter().skip(1).find(|column| column.child == 2).unwrap();
     drop((fs, tree));
 

@@ -46,6 +46,7 @@ pub mod dtl;
 pub mod errlog;
 pub mod error;
 pub mod events;
+pub mod expansion;
 pub mod features;
 pub mod history;
 pub mod host;

@@ -93,7 +93,8 @@ impl<'a> Part<'a> {
                 };
                 let rows = vdev.stripes(&widths, (place.offset, size), place.txg)?.into_iter();
                 let columns = rows.flat_map(|row| row.columns.into_iter().enumerate());
-                let is_there = |(_, extent): &(usize, crate::ColumnExtent)| extent.len + extent.skip > 0;
+                let is_there =
+                    |(_, extent): &(usize, crate::ColumnExtent)| extent.len + extent.skip > 0;
                 columns.filter(is_there).map(column).collect::<Option<Vec<_>>>()?
             }
         };

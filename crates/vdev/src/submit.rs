@@ -253,7 +253,11 @@ fn in_shares(runs: Vec<Run>, depth: usize, most: usize) -> Vec<(Vec<Run>, usize)
 /// The byte of the device that is byte `offset` of the leaf: of its allocatable space, or of the boot area before it
 /// ([`SCRATCH`]).
 pub(crate) fn on_device(offset: u64) -> u64 {
-    if offset >= SCRATCH { offset.wrapping_add(LABEL_START) } else { offset.saturating_add(LABEL_START) }
+    if offset >= SCRATCH {
+        offset.wrapping_add(LABEL_START)
+    } else {
+        offset.saturating_add(LABEL_START)
+    }
 }
 
 /// The read of a run on the device. Beyond what a device can hold there is nothing to read:

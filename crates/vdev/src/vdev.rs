@@ -13,7 +13,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use cenote_format::nvlist::NvList;
@@ -180,6 +180,8 @@ pub struct Live {
     pub(crate) faulted_by_hand: AtomicBool,
     /// It has had so many errors that it counts as degraded, though it works.
     pub(crate) too_many_errors: AtomicBool,
+    /// Sectors of the RAID-Z vdev that it is below are moving: what is free now may not be a moment later.
+    pub(crate) moving: AtomicBool,
     /// It is about to leave its vdev: what is written to it alone is not written.
     pub(crate) leaving: AtomicBool,
     /// Nothing is written to it any more: the pool may be another host's by now.
@@ -199,6 +201,8 @@ pub struct Live {
     pub(crate) distributed: OnceLock<Arc<draid::SpareDevice>>,
     /// How wide the blocks of a RAID-Z vdev are. Whoever reads by it keeps it until that is done.
     pub(crate) widths: RwLock<Arc<Widths>>,
+    /// Those that it had before, and by which something may still be read.
+    pub(crate) widths_before: Mutex<Vec<Weak<Widths>>>,
 }
 
 impl Live {
@@ -215,6 +219,7 @@ impl Live {
             seen: Mutex::default(),
             faulted_by_hand: AtomicBool::default(),
             too_many_errors: AtomicBool::default(),
+            moving: AtomicBool::default(),
             leaving: AtomicBool::default(),
             fenced: AtomicBool::default(),
             fenced_at: AtomicU64::new(u64::MAX),
@@ -224,6 +229,7 @@ impl Live {
             queue: Queue::default(),
             distributed: OnceLock::new(),
             widths: RwLock::default(),
+            widths_before: Mutex::default(),
         })
     }
 }

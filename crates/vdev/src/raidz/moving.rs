@@ -11,6 +11,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
 use cenote_format::abd::Abd;
@@ -25,7 +26,7 @@ use crate::write::{LeafWrite, write_leaves};
 use crate::{VdevError, VdevState, VdevTree};
 
 /// How long reads are waited for that began when sectors were elsewhere.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(2);
 /// How long between two looks whether they have ended.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -48,14 +49,23 @@ impl Vdev {
     }
 
     /// The widths are these from now on. Nothing is being written.
-    fn set_widths(&self, widths: Widths) -> Arc<Widths> {
-        std::mem::replace(&mut *self.widths.write(), Arc::new(widths))
+    fn set_widths(&self, widths: Widths) {
+        let before = std::mem::replace(&mut *self.widths.write(), Arc::new(widths));
+        self.widths_before.lock().push(Arc::downgrade(&before));
+    }
+
+    /// Whether sectors are moving.
+    fn tell_leaves(self: &Arc<Vdev>, moving: bool) {
+        let mut leaves = Vec::new();
+        self.collect_leaves(&mut leaves);
+        leaves.iter().for_each(|leaf| leaf.moving.store(moving, SeqCst));
     }
 
     /// Why the sectors of a RAID-Z vdev cannot move at present, if so: all its devices have to be there, and to lack nothing.
     pub fn reflow_waits(&self) -> Option<String> {
         let why = |child: &Arc<Vdev>| {
-            let name = child.path().map_or_else(|| child.guid().to_string(), |p| p.display().to_string());
+            let name =
+                child.path().map_or_else(|| child.guid().to_string(), |p| p.display().to_string());
             if !child.is_leaf() {
                 return Some("a device is being replaced".into());
             }
@@ -99,6 +109,7 @@ impl VdevTree {
         }
         let _alone = self.writer.healing.write();
         top.set_widths(widths.at(uberblock));
+        top.tell_leaves(true);
         Ok(())
     }
 
@@ -109,6 +120,7 @@ impl VdevTree {
         widths.physical = widths.physical.saturating_add(1);
         widths.reflow = Some(Reflow::default());
         top.set_widths(widths);
+        top.tell_leaves(true);
     }
 
     /// All sectors have moved, and the pool that is on disk knows: blocks that are born from `txg` on are wider
@@ -119,18 +131,18 @@ impl VdevTree {
         widths.reflow = None;
         widths.grown.push(txg);
         top.set_widths(widths);
+        top.tell_leaves(false);
     }
 
     /// The byte of `top` to which the next step may move sectors, up to `end`, and what is on disk by now. The first step
     /// moves what the scratch area takes.
-    pub fn reflow_limit(&self, top: &Arc<Vdev>, end: u64, most: u64) -> Option<Range<u64>> {
+    pub fn reflow_limit(&self, top: &Arc<Vdev>, end: u64) -> Option<Range<u64>> {
         let widths = top.widths();
         let reflow = widths.reflow?;
         let old = widths.physical.checked_sub(1).filter(|old| *old > 0)?;
         let synced = reflow.synced >> top.ashift;
         let limit = synced.saturating_add(synced / old).saturating_sub(old) << top.ashift;
-        let most = reflow.synced.saturating_add(most >> top.ashift << top.ashift);
-        Some(reflow.synced..limit.min(end).min(most))
+        Some(reflow.synced..limit.min(end))
     }
 
     /// Whether what the scratch area takes has not moved yet, or is there.
@@ -160,6 +172,7 @@ impl VdevTree {
         ranges: &[Range<u64>],
         (end, txg): (u64, u64),
     ) -> Result<Progress, VdevError> {
+        self.wait_for_readers(top)?;
         let widths = top.widths();
         // Writes of blocks wait, so that each is before the copy, or at both places.
         let alone = self.writer.healing.write();
@@ -177,6 +190,7 @@ impl VdevTree {
     /// # Errors
     /// A device failed, or lacks something: nothing has moved.
     pub fn reflow_scratch(&self, top: &Arc<Vdev>, txg: u64) -> Result<Progress, VdevError> {
+        self.wait_for_readers(top)?;
         let widths = top.widths();
         let Some(reflow) = widths.reflow else { return failed(top, "it is not being expanded") };
         let first = top.in_scratch(&widths);
@@ -199,16 +213,19 @@ impl VdevTree {
         Ok((if base == 0 { SCRATCH_LEFT } else { SCRATCH_VALID }, first))
     }
 
-    /// The uberblock that says so is durable on all devices: what has moved is read where it is now. When this returns nothing
-    /// is read any more where it was before.
-    ///
-    /// # Errors
-    /// Some read does not end: nothing may be overwritten yet.
-    pub fn reflow_committed(&self, top: &Arc<Vdev>, (state, at): Progress) -> Result<(), VdevError> {
-        let alone = self.writer.healing.write();
+    /// The uberblock of group `txg`, which says so, is durable: what has moved is read where it is now, if all devices of the
+    /// vdev have that uberblock. Else the step is to be done again.
+    pub fn reflow_committed(&self, top: &Arc<Vdev>, (state, at): Progress, txg: u64) {
+        let mut leaves = Vec::new();
+        top.collect_leaves(&mut leaves);
+        if !leaves.iter().all(|leaf| leaf.uberblock.load(Relaxed) >= txg) {
+            tracing::warn!(vdev = top.id, "a device does not know what has moved");
+            return;
+        }
+        let _alone = self.writer.healing.write();
         let mut widths = (*top.widths()).clone();
         if widths.reflow.is_none() {
-            return Ok(());
+            return;
         }
         let valid = state == SCRATCH_VALID;
         widths.reflow = Some(Reflow {
@@ -218,16 +235,30 @@ impl VdevTree {
             to_scratch: valid,
             to_new: !valid,
         });
-        let before = top.set_widths(widths);
-        drop(alone);
-        let begun = Instant::now();
-        while Arc::strong_count(&before) > 1 {
-            if begun.elapsed() > PATIENCE {
-                return failed(top, "a read does not end");
-            }
-            std::thread::sleep(LOOK);
+        top.set_widths(widths);
+    }
+
+    /// Waits until nothing is read any more that was laid out when sectors were elsewhere.
+    ///
+    /// # Errors
+    /// Some read does not end: nothing may be overwritten yet.
+    fn wait_for_readers(&self, top: &Vdev) -> Result<(), VdevError> {
+        if !top.children.iter().all(|leaf| leaf.is_vacant_idle_within(PATIENCE)) {
+            return failed(top, "a device is still told what is free");
         }
-        Ok(())
+        let begun = Instant::now();
+        loop {
+            let is_read = {
+                let mut before = top.widths_before.lock();
+                before.retain(|widths| widths.strong_count() > 0);
+                !before.is_empty()
+            };
+            match is_read {
+                false => return Ok(()),
+                true if begun.elapsed() > PATIENCE => return failed(top, "a read does not end"),
+                true => std::thread::sleep(LOOK),
+            }
+        }
     }
 
     /// What is in the scratch area, sector by sector.

@@ -1,5 +1,7 @@
 //! Expanded vdevs, and such as are being expanded, against a plain model: a vdev is a row of sectors.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use cenote_format::LABEL_START;
 use cenote_format::abd::Abd;
 use proptest::prelude::*;
@@ -211,20 +213,23 @@ fn a_vdev_is_moved_step_by_step() {
         let (mut known, mut steps) = ((0, 0), 0);
         // As an import after a crash sees it.
         let reopened = |known: (u64, u64)| {
-            let widths = moving(new, Reflow {
-                synced: known.1,
-                next: known.1,
-                in_scratch: known.0 == 1,
-                to_scratch: known.0 == 1,
-                to_new: known.0 != 1,
-            });
+            let widths = moving(
+                new,
+                Reflow {
+                    synced: known.1,
+                    next: known.1,
+                    in_scratch: known.0 == 1,
+                    to_scratch: known.0 == 1,
+                    to_new: known.0 != 1,
+                },
+            );
             with(&disks, nparity, ashift, widths)
         };
         while known.1 < end || known.0 == 1 {
             let step = match t.reflow_begins(&top) {
                 true => t.reflow_scratch(&top, TXG).unwrap(),
                 false => {
-                    let range = t.reflow_limit(&top, end, 4 << 20).unwrap();
+                    let range = t.reflow_limit(&top, end).unwrap();
                     assert!(range.start < range.end, "it gets on");
                     t.reflow_shadow(&top, range.end);
                     let to = range.end;
@@ -239,7 +244,8 @@ fn a_vdev_is_moved_step_by_step() {
             all(&t);
             all(&reopened(known));
             all(&reopened(step));
-            t.reflow_committed(&top, step).unwrap();
+            t.leaves().iter().for_each(|leaf| leaf.uberblock.store(TXG, Relaxed));
+            t.reflow_committed(&top, step, TXG);
             known = step;
             steps += 1;
             let bad = steps % new as usize;
