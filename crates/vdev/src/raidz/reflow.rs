@@ -32,6 +32,7 @@
 //! look at. Writes are excluded while widths change (`Writer::healing`), and repairs are dropped that were laid out before.
 
 use super::map::{ColumnExtent, Geometry, swap_places};
+use cenote_format::MAX_BLOCK;
 use cenote_format::label::{BOOT_AREA, Uberblock};
 use cenote_format::nvlist::{NvList, NvValue};
 
@@ -157,6 +158,9 @@ pub(crate) fn rows(
     psize: u64,
 ) -> Option<Vec<Row>> {
     let Geometry { columns: width, nparity, ashift } = *geometry;
+    if psize > MAX_BLOCK {
+        return None;
+    }
     let sectors = geometry.sectors(psize);
     let (full, rest) = (sectors / (width - nparity), sectors % (width - nparity));
     let big = if rest == 0 { 0 } else { rest.checked_add(nparity)? };
