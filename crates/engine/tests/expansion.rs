@@ -130,7 +130,7 @@ fn an_expansion_goes_on_after_an_import() {
         engine.export(false).unwrap();
         drop(engine);
         account(&rig);
-        let hidden = rig.path().join("hidden");
+        let hidden = rig.path().with_extension("hidden");
         std::fs::rename(rig.file("b"), &hidden).unwrap();
         let engine = rig.import();
         stays_at(0);
