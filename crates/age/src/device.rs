@@ -264,7 +264,7 @@ impl Bay {
     pub fn asize(&self, psize: u64) -> u64 {
         match self.is_plain() {
             true => psize.next_multiple_of(1 << self.vdev.ashift()),
-            false => self.vdev.psize_to_asize(psize),
+            false => self.vdev.psize_to_asize(psize, 0),
         }
     }
 

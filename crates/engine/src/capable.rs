@@ -256,7 +256,7 @@ mod tests {
                 assert!(in_use(name), "{name}");
             }
         }
-        for name in ["draid_failure_domains", "raidz_expansion", "no_such"] {
+        for name in ["draid_failure_domains", "no_such"] {
             assert!(!in_use(name), "{name}");
         }
     }

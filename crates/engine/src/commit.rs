@@ -68,7 +68,7 @@ impl Core {
     fn next_uberblock(&self, disk: &Disk, txg: u64) -> Uberblock {
         let vdevs = &self.config.vdev_tree;
         let (mmp_delay, mmp_config) = disk.mmp.fields();
-        Uberblock {
+        let uberblock = Uberblock {
             order: ByteOrder::Little,
             version: VERSION_FEATURES,
             txg,
@@ -81,6 +81,10 @@ impl Core {
             mmp_config,
             checkpoint_txg: 0,
             ..self.uberblock.clone()
+        };
+        match &*disk.reflowed.lock() {
+            Some(reflowed) => reflowed.note_in(uberblock),
+            None => uberblock,
         }
     }
 
@@ -127,6 +131,7 @@ impl Core {
         disk.mmp.check().map_err(EngineError::Suspended)?;
         disk.mmp.committed(&uberblock, begun, &disk.tree());
         self.uberblock = uberblock;
+        disk.reflow_committed(txg);
         Ok(after)
     }
 

@@ -34,7 +34,7 @@ impl Engine {
 }
 
 impl Shared {
-    fn expand(&self, tops: &[u64]) -> std::result::Result<bool, EngineError> {
+    pub(crate) fn expand(&self, tops: &[u64]) -> std::result::Result<bool, EngineError> {
         let tree = self.disk.tree();
         let can = |id: &u64| tree.top(*id).is_some_and(|top| room(top).is_some());
         let tops: Vec<u64> = tops.iter().copied().filter(can).collect();
@@ -65,6 +65,10 @@ struct Room {
 
 /// The size that a vdev can have by now, if it has whole metaslabs more then.
 fn room(top: &Vdev) -> Option<Room> {
+    if top.reflow().is_some() {
+        // What joins has nothing yet.
+        return None;
+    }
     let leaves: Vec<&Vdev> = match top.is_leaf() {
         true => vec![top],
         false => top.children().iter().map(|child| &**child).collect(),

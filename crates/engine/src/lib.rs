@@ -35,6 +35,7 @@
 //! | `expand` | vdevs that grow into devices that have grown |
 //! | `reguid` | another guid for the pool |
 //! | `background` | a thread that works while there is something to do: scans, removals |
+//! | `reflow` | a device joins a RAID-Z vdev, whose sectors move |
 //! | `removal` | vdevs, spares and cache devices that leave the pool |
 //! | `outage` | devices that go out of use and come back |
 //! | `suspend` | what no device takes is held until the devices are back |
@@ -126,6 +127,7 @@ mod outage;
 mod policy;
 mod quota;
 mod receives;
+mod reflow;
 mod reguid;
 mod removal;
 mod room;
@@ -184,6 +186,7 @@ use freeze::Frozen;
 use mmp::Mmp;
 use parking_lot::{Mutex, RwLock};
 use receives::Receives;
+use reflow::Reflowed;
 use removal::Gone;
 use scan::Scanner;
 use std::sync::Arc;
@@ -252,6 +255,8 @@ pub(crate) struct Disk {
     pub grown: Mutex<Vec<(u64, usize)>>,
     /// Vdevs that it removes.
     pub removed: Mutex<Vec<Gone>>,
+    /// What it does of the expansion of a RAID-Z vdev.
+    pub reflowed: Mutex<Option<Reflowed>>,
     /// Whether groups get on disk.
     pub frozen: Frozen,
     /// Heartbeats for other hosts.
@@ -279,6 +284,9 @@ pub(crate) struct Shared {
     pub evacuator: Background,
     /// When the pool last went on after it had been suspended.
     pub resumed_at: Mutex<Option<Instant>>,
+    /// The thread that moves the sectors of a RAID-Z vdev that is being expanded, and what it waits for.
+    pub reflower: Background,
+    pub reflow_waits: Mutex<Option<String>>,
     /// What the removal that is under way waits for.
     pub removal_waits: Mutex<Option<String>>,
     /// Vdevs that have left and whose devices are to be let go of, and the lock of the thread that does that.
@@ -666,6 +674,7 @@ impl Engine {
         shared.spares.allow();
         shared.scanner.background.allow();
         shared.evacuator.allow();
+        shared.reflower.allow();
         shared.condenser.allow();
         shared.datasets.reopen_logs();
         self.let_activities_go_on();
@@ -688,6 +697,7 @@ impl Drop for Engine {
         self.shared.spares.stop();
         self.shared.scanner.background.stop();
         self.shared.evacuator.stop();
+        self.shared.reflower.stop();
         self.shared.condenser.stop();
         if let Err(e) = self.shared.vacant.stop() {
             tracing::warn!("{e}");

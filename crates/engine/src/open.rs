@@ -129,6 +129,7 @@ impl Engine {
         }
         engine.shared.wake_scan();
         engine.shared.wake_evacuation();
+        engine.shared.wake_reflow();
         engine.shared.call_spares();
         Ok(engine)
     }
@@ -178,6 +179,8 @@ impl Engine {
             spares: SpareCaller::default(),
             removing: Mutex::default(),
             evacuator: Background::default(),
+            reflower: Background::default(),
+            reflow_waits: Mutex::default(),
             removal_waits: Mutex::default(),
             resumed_at: Mutex::default(),
             gone: Mutex::default(),
@@ -264,7 +267,7 @@ impl Disk {
             allocator.passivate(evacuation.vdev);
             writer.set_removing(Some(copied(evacuation)));
         }
-        let (added, grown, removed) = Default::default();
+        let (added, grown, removed, reflowed) = Default::default();
         let (store, outside) = (store.clone(), options.outside.clone());
         let (frozen, mmp) = (Frozen::default(), Arc::<Mmp>::default());
         Ok(Disk {
@@ -277,6 +280,7 @@ impl Disk {
             added,
             grown,
             removed,
+            reflowed,
             frozen,
             mmp,
         })

@@ -101,6 +101,7 @@ impl Engine {
         if self.shared.disk.writer.copied().is_some() {
             self.shared.wake_evacuation();
         }
+        self.shared.wake_reflow();
         // A leaf that stayed in use may lack what could not be written to it. It also wakes a scan whose thread ended as
         // devices did not answer.
         self.assess_resilver()

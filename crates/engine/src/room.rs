@@ -154,7 +154,7 @@ fn outside(writes: &[Write], lacking: u64, times: Times<'_>) -> u64 {
 
 /// Bytes that one copy of a block of so many takes at most, as the pool's space is counted.
 fn takes(tree: &VdevTree, bytes: u64) -> u64 {
-    let of = |top: &Arc<cenote_vdev::Vdev>| top.deflate(top.psize_to_asize(bytes));
+    let of = |top: &Arc<cenote_vdev::Vdev>| top.deflate(top.psize_to_asize(bytes, 0));
     tree.root().children().iter().map(of).max().unwrap_or(bytes)
 }
 

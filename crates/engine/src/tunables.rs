@@ -83,6 +83,10 @@ declare_tunables! {
         "Least metaslabs with unflushed changes that a transaction group flushes";
     MULTIHOST_FAIL_INTERVALS "zfs_multihost_fail_intervals" Now Count 10 (0, 65_535),
         "Intervals without a heartbeat of multihost=on after which the pool is suspended; 0: never";
+    RAIDZ_EXPAND_MAX_COPY_BYTES "raidz_expand_max_copy_bytes" Now Bytes 33_554_432 (65_536, 167_772_160),
+        "Most bytes that a transaction group moves while RAID-Z is expanded";
+    RAIDZ_EXPAND_MAX_REFLOW_BYTES "raidz_expand_max_reflow_bytes" Now Bytes 0 ANY,
+        "Bytes after which an expansion of RAID-Z stays where it is; 0: never";
     REMOVAL_SUSPEND_PROGRESS "zfs_removal_suspend_progress" Now Switch 0 SWITCH,
         "Whether the removal of a vdev stays where it is";
     REMOVE_MAX_SEGMENT "zfs_remove_max_segment" Now Bytes 16_777_216 (512, 16_777_216),
@@ -95,6 +99,8 @@ declare_tunables! {
         "How often a scrub or resilver notes on disk how far it is; what is freed meanwhile is not given out again";
     SCAN_MEM_LIM_FACT "zfs_scan_mem_lim_fact" Now Count 20 SOME,
         "Share of the memory, as a divisor, for blocks that a scrub or resilver has found and not read yet";
+    SCRUB_AFTER_EXPAND "zfs_scrub_after_expand" Now Switch 1 SWITCH,
+        "Whether a scrub begins when RAID-Z has been expanded";
     SCAN_SUSPEND_PROGRESS "zfs_scan_suspend_progress" Now Switch 0 SWITCH,
         "Whether scrubs and resilvers stay where they are";
     SCAN_VDEV_LIMIT "zfs_scan_vdev_limit" Now Bytes 16_777_216 SOME,

@@ -246,6 +246,7 @@ fn the_default_features_are_those_of_openzfs() {
         "large_microzap",
         "longname",
         "physical_rewrite",
+        "raidz_expansion",
         "zilsaxattr",
     ];
     assert_eq!(newer, expected);

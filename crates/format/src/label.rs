@@ -40,6 +40,10 @@ pub const RING_SIZE: usize = 128 << 10;
 /// Bytes at the end of a device after its allocatable space: two labels.
 pub const LABEL_END: u64 = 2 * LABEL_SIZE;
 
+/// Bytes of the area between the first two labels of a device and its allocatable space, which is kept for boot loaders
+/// (`VDEV_BOOT_SIZE`).
+pub const BOOT_AREA: u64 = crate::LABEL_START - 2 * LABEL_SIZE;
+
 /// What an uberblock begins with (`UBERBLOCK_MAGIC`).
 pub const UBERBLOCK_MAGIC: u64 = 0x00ba_b10c;
 /// Magic of the multihost fields of an uberblock.
@@ -181,6 +185,12 @@ impl Uberblock {
     /// Number of write intervals without a successful write after which the pool is suspended.
     pub fn mmp_fail_intervals(&self) -> Option<u16> {
         self.mmp_field(0x04, 48, 0xffff).map(|v| v as u16)
+    }
+
+    /// The same, as of a RAID-Z expansion that has got to byte `offset` with the scratch area in this state
+    /// (`RAIDZ_REFLOW_SET`).
+    pub fn with_reflow(self, state: u64, offset: u64) -> Uberblock {
+        Uberblock { raidz_reflow: state << 55 | offset >> crate::SECTOR_SHIFT, ..self }
     }
 
     /// State of the scratch area of a RAID-Z expansion (`RRSS_GET_STATE`); 0: not in use.

@@ -275,8 +275,12 @@ fn check_label(c: &Candidate, ub: &Uberblock) -> Result<(), Cause> {
     if ub.version != VERSION_FEATURES {
         return Err(Cause::Version(ub.version));
     }
-    if ub.reflow_offset() != 0 || ub.reflow_state() != 0 {
-        return Err(Cause::Unsupported("RAID-Z expansion in progress".into()));
+    // What an uberblock leads to that is older than the latest sectors that have moved may be overwritten.
+    let uberblocks = c.devices.iter().flat_map(|d| d.uberblocks.iter().map(|(.., ub)| ub));
+    let latest = Uberblock::best(uberblocks).map_or(ub.raidz_reflow, |latest| latest.raidz_reflow);
+    if latest != ub.raidz_reflow && ub.checkpoint_txg == 0 {
+        let why = "going back to before sectors of an expanded RAID-Z vdev have moved";
+        return Err(Cause::Unsupported(why.into()));
     }
     let needed = c.config.list("features_for_read").map(|l| l.pairs.as_slice()).unwrap_or_default();
     let unknown = needed.iter().filter(|(g, _)| cenote_format::features::by_guid(g).is_none());
@@ -308,6 +312,7 @@ fn trusted_tree(
     let labels = as_of.as_ref().unwrap_or(&c.config);
     let untrusted = labels.list("vdev_tree").cloned().unwrap_or_default();
     let tree = devices.build(&untrusted).map_err(vdev_failure)?;
+    tree.reflow_at(ub).map_err(vdev_failure)?;
     let read = || {
         let (_, mos, directory) = open_mos(&tree, ub, 16 << 20)?;
         let config = directory.nvlist_of("config").map_err(damaged)?;
@@ -321,6 +326,7 @@ fn trusted_tree(
         config::for_each_leaf_mut(&mut root, &mut |leaf| devices.place(leaf));
         add_biases(&mos, &mut root);
         let tree = devices.build(&root).map_err(vdev_failure)?;
+        tree.reflow_at(ub).map_err(vdev_failure)?;
         config::set(&mut config, "vdev_tree", NvValue::NvList(root));
         Ok((config, tree))
     };

@@ -46,6 +46,7 @@ pub mod dtl;
 pub mod errlog;
 pub mod error;
 pub mod events;
+pub mod expansion;
 pub mod features;
 mod foreign;
 pub mod history;

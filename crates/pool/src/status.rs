@@ -20,6 +20,7 @@ pub use texts::Texts;
 pub use tree::{ConfigTree, NameStyle, VdevLine, state_name, vdev_name};
 
 use crate::Pool;
+use crate::expansion::Expansion;
 use crate::features::PoolFeatures;
 use crate::scan::{CheckpointStatus, RemovalStatus, ScanStatus};
 use cenote_dmu::Result;
@@ -43,6 +44,8 @@ pub struct PoolStatus {
     pub scan_waits: Option<String>,
     /// The last removal of a vdev.
     pub removal: Option<RemovalStatus>,
+    /// The last expansion of a RAID-Z vdev.
+    pub expansion: Option<Expansion>,
     /// The replay of intent logs that is under way; the engine of a pool that is imported for writing fills it in.
     pub replay: Option<ReplayStatus>,
     /// The pool's checkpoint.
@@ -93,6 +96,7 @@ impl PoolStatus {
             reason,
             scan,
             removal: RemovalStatus::load(pool)?,
+            expansion: crate::expansion::of(pool),
             replay: None,
             scan_waits: None,
             checkpoint: CheckpointStatus::load(pool)?,

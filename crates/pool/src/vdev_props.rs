@@ -326,7 +326,7 @@ impl<'a> VdevProps<'a> {
                 maybe((!names.is_empty()).then(|| names.join(",")))
             }
             "removing" => switch(config::flag(config, "removing"), Source::None),
-            "raidz_expanding" if v.kind() == "raidz" => switch(false, Source::None),
+            "raidz_expanding" if v.kind() == "raidz" => switch(v.reflow().is_some(), Source::None),
             "sit_out" if v.is_leaf() && self.under_raidz() => switch(false, Source::None),
             "trim_support" if v.is_leaf() => switch(v.can_trim(), Source::None),
             "trim_support" => plain("-", Source::None),

@@ -216,9 +216,9 @@ impl Batch<'_> {
                 // The last block of an intent log may never have been written (`ZIO_FLAG_SPECULATIVE`).
                 return;
             }
-            let (vdev, offset) = (request.vdev, request.offset);
+            let at = (request.vdev, request.offset, request.txg);
             if let Some(block) = &found {
-                faults = self.tree.healed_by(vdev, offset, faults, block);
+                faults = self.tree.healed_by(at, faults, block);
             } else if read.first {
                 let birth = request.txg;
                 self.unreadable.push(Unreadable { at: read.at, mismatch: is_wrong, birth });

@@ -46,14 +46,14 @@ struct Disks {
 }
 
 impl AllocatedSize for Disks {
-    fn psize_to_asize(&self, vdev: u64, psize: u64) -> Option<u64> {
-        self.pool.store.vdevs().psize_to_asize(vdev, psize)
+    fn psize_to_asize(&self, vdev: u64, psize: u64, txg: u64) -> Option<u64> {
+        self.pool.store.vdevs().psize_to_asize(vdev, psize, txg)
     }
 }
 
 impl AllocatedSize for Pool {
-    fn psize_to_asize(&self, vdev: u64, psize: u64) -> Option<u64> {
-        self.store.vdevs().psize_to_asize(vdev, psize)
+    fn psize_to_asize(&self, vdev: u64, psize: u64, txg: u64) -> Option<u64> {
+        self.store.vdevs().psize_to_asize(vdev, psize, txg)
     }
 }
 

@@ -22,6 +22,7 @@ use crate::device::Device;
 use crate::draid::{Layout, Shape, SpareDevice};
 use crate::labels;
 use crate::probe::StateWith;
+use crate::raidz::reflow::Widths;
 use crate::state::{Aux, VdevState};
 use crate::vdev::{Dtl, Kind, Live, Opened, Vdev};
 use crate::{FindDevice, VdevError};
@@ -187,7 +188,7 @@ pub(crate) fn for_each_leaf(
                 _ => leaf_state(config, v.guid(), own, device),
             });
         }
-        let here = own.below(v.vdev_kind(), v.children().len(), v.draid());
+        let here = own.below(v.vdev_kind(), v.holding(), v.draid());
         v.children().iter().try_for_each(|c| walk(c, here, f))
     }
     walk(root, Above::root(root.config())?, f)
@@ -204,7 +205,7 @@ pub(crate) fn least_size(root: &Arc<Vdev>, guid: u64) -> Option<u64> {
             let size = own.min_asize.saturating_add(LABEL_START + LABEL_END);
             return Some(size.max(MIN_DEVICE));
         }
-        let here = own.below(v.vdev_kind(), v.children().len(), v.draid());
+        let here = own.below(v.vdev_kind(), v.holding(), v.draid());
         v.children().iter().find_map(|c| walk(c, here, guid))
     }
     walk(root, Above::root(root.config()).ok()?, guid)
@@ -253,13 +254,20 @@ fn build(
         Kind::Draid => Some(Shape::of(config).map_err(VdevError::Unsupported)?),
         _ => None,
     };
+    let (mut widths, mut nparity) = (Widths::default(), 0);
+    if kind == Kind::RaidZ {
+        let children = child_configs.len();
+        nparity = raidz_parity(config, children)?;
+        widths = Widths::of(config, children as u64, nparity).map_err(VdevError::Unsupported)?;
+    }
     let nparity = match (kind, &shape) {
-        (Kind::RaidZ, _) => raidz_parity(config, child_configs.len())?,
         (_, Some(shape)) => shape.nparity,
-        _ => 0,
+        _ => nparity,
     };
     let own = above.of(config, kind)?;
-    let here = own.below(kind, child_configs.len(), shape.as_ref());
+    // One that is joining has nothing of what there is.
+    let holding = child_configs.len() - usize::from(widths.reflow.is_some());
+    let here = own.below(kind, holding, shape.as_ref());
     let draid = shape.and_then(|shape| Layout::new(shape, here.ashift));
     let draid = draid.map(Arc::new);
     invariant!(
@@ -275,7 +283,11 @@ fn build(
     }
     let same = kept.and_then(|kept| kept(guid)).filter(|v| v.kind == kind);
     let live = same.map(|v| v.live.clone());
-    let live = live.unwrap_or_else(|| open_vdev(config, kind, guid, own, open));
+    let live = live.unwrap_or_else(|| {
+        let live = open_vdev(config, kind, guid, own, open);
+        *live.widths.write() = Arc::new(widths);
+        live
+    });
     Ok(Arc::new(Vdev {
         kind,
         guid,
@@ -363,9 +375,6 @@ fn check_spares(children: &[Arc<Vdev>], top: u64, shape: &Shape) -> Result<(), V
 }
 
 fn raidz_parity(config: &NvList, children: usize) -> Result<u64, VdevError> {
-    if config.contains("raidz_expanding") || config.contains("raidz_expand_txgs") {
-        return unsupported("expanded RAID-Z");
-    }
     let nparity = config.u64("nparity").unwrap_or(1);
     let fits =
         (1..=3).contains(&nparity) && children as u64 > nparity && children <= MAX_RAIDZ_CHILDREN;

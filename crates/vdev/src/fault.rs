@@ -19,15 +19,16 @@
 //! Invariants: only leaves that take writes are healed, so a pool that is open read-only is never
 //! written to. What is healed is flushed with the next transaction group.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use cenote_format::LABEL_START;
 use cenote_format::abd::Abd;
 
 use crate::events::{self, Happening};
 use crate::mirror;
 use crate::patience;
 use crate::queue::Priority;
+use crate::raidz::reflow::Widths;
+use crate::submit::on_device;
 use crate::traffic::Content;
 use crate::tree::VdevTree;
 use crate::vdev::{Trust, Vdev};
@@ -48,13 +49,15 @@ pub struct Fault {
     mismatch: bool,
     /// The leaf was not read: it missed what should be there.
     lack: bool,
+    /// The RAID-Z vdev, and by which widths the block was laid out on it.
+    laid_out: Option<(Arc<Vdev>, Weak<Widths>)>,
 }
 
 impl Fault {
     /// `leaf` gave wrong bytes at `offset`.
     pub(crate) fn mismatch(leaf: &Arc<Vdev>, offset: u64) -> Fault {
         let (blamed, leaf) = (leaf.clone(), leaf.clone());
-        Fault { leaf, blamed, offset, right: None, mismatch: true, lack: false }
+        Fault { leaf, blamed, offset, right: None, mismatch: true, lack: false, laid_out: None }
     }
 
     /// `leaf` missed `right`, which should be at `offset`. This is no error of the device.
@@ -70,6 +73,19 @@ impl Fault {
     /// The same; the error counts at `blamed`.
     pub(crate) fn blaming(self, blamed: &Arc<Vdev>) -> Fault {
         Fault { blamed: blamed.clone(), ..self }
+    }
+
+    /// The same, of a block that was laid out by these widths of its vdev.
+    pub(crate) fn laid_out_by(self, vdev: &Arc<Vdev>, widths: &Arc<Widths>) -> Fault {
+        Fault { laid_out: Some((vdev.clone(), Arc::downgrade(widths))), ..self }
+    }
+
+    /// Whether the block may lie elsewhere by now, since its vdev is being expanded. Asked while nothing is written.
+    pub(crate) fn has_moved(&self) -> bool {
+        let moved = |(vdev, then): &(Arc<Vdev>, Weak<Widths>)| {
+            !std::ptr::eq(Weak::as_ptr(then), Arc::as_ptr(&vdev.widths()))
+        };
+        self.laid_out.as_ref().is_some_and(moved)
     }
 
     /// The same, now that it is known what should be there.
@@ -96,7 +112,7 @@ impl Fault {
     pub fn charge(&self) {
         if self.mismatch {
             self.blamed.stats.checksum_error();
-            let (offset, size) = (self.offset.saturating_add(LABEL_START), self.right.as_ref());
+            let (offset, size) = (on_device(self.offset), self.right.as_ref());
             let size = size.map_or(0, |right| right.len() as u64);
             events::tell(&self.leaf, &Happening::Mismatch { offset, size });
         }
@@ -105,7 +121,7 @@ impl Fault {
     /// The write that heals it. Copies that were not expected to be right are left to a resilver.
     pub(crate) fn repair(&self, txg: u64) -> Option<LeafWrite> {
         let trust = if self.lack { Trust::Stale } else { Trust::Good };
-        let expected = self.leaf.trust(txg) == Some(trust);
+        let expected = self.leaf.trust(txg) == Some(trust) && !self.has_moved();
         let data = self.right.clone().filter(|_| expected && self.leaf.writable())?;
         let (leaf, offset, content) = (self.leaf.clone(), self.offset, Content::Repair);
         // Of what is wrong nothing is missed if it fails: the leaf is as bad as it was.
@@ -132,13 +148,18 @@ impl<T> Outcome<T> {
 }
 
 impl VdevTree {
-    /// The same faults, of a read of `block` at `offset` of top-level vdev `vdev` that found nothing right,
+    /// The same faults, of a read of `block`, born in `txg`, at `offset` of top-level vdev `vdev` that found nothing right,
     /// now that another copy has shown what the block is.
-    pub fn healed_by(&self, vdev: u64, offset: u64, faults: Vec<Fault>, block: &Abd) -> Vec<Fault> {
+    pub fn healed_by(
+        &self,
+        (vdev, offset, txg): (u64, u64, u64),
+        faults: Vec<Fault>,
+        block: &Abd,
+    ) -> Vec<Fault> {
         if faults.is_empty() {
             return faults;
         }
-        let columns = self.columns_of(vdev, offset, block).unwrap_or_default();
+        let columns = self.columns_of((vdev, offset, txg), block).unwrap_or_default();
         let right = |fault: &Fault| {
             let holds = |child: &Arc<Vdev>| {
                 let mut leaves = Vec::new();
@@ -332,7 +353,7 @@ mod tests {
             let data: Vec<u8> = (0..5000u32).map(|i| (i / 3) as u8 | 1).collect();
             let found = read(&t, 512, &data);
             assert!(found.block.is_err() && !found.faults.is_empty());
-            let faults = t.healed_by(0, 512, found.faults, &Abd::from_vec(data.clone()));
+            let faults = t.healed_by((0, 512, TXG), found.faults, &Abd::from_vec(data.clone()));
             assert_eq!(t.heal(TXG, &faults, &|| true), faults.len());
             let again = read(&t, 512, &data);
             assert!(again.block.is_ok() && again.faults.is_empty(), "{nparity}");
@@ -358,7 +379,7 @@ mod tests {
             let t = tree(vec![vdev]);
             let before: Vec<Vec<u8>> = disks.iter().map(|d| d.memory.bytes().clone()).collect();
             let picked = (0..width).filter(|c| which >> c & 1 == 1).take(nparity as usize);
-            let columns = t.columns_of(0, offset, &Abd::from_vec(data.clone())).unwrap();
+            let columns = t.columns_of((0, offset, TXG), &Abd::from_vec(data.clone())).unwrap();
             for c in picked {
                 for (_, at, bytes) in columns.iter().filter(|(child, ..)| child.id() == c as u64) {
                     let at = LABEL_START + at;

@@ -120,6 +120,8 @@ pub use partition::{Partition, partitions};
 pub use probe::Reopen;
 pub use queue::{CLASSES, Priority, QueueFigures};
 pub use raidz::map::ColumnExtent;
+pub use raidz::moving::Progress;
+pub use raidz::reflow::{Reflow, SCRATCH_LEFT, SCRATCH_UNUSED, SCRATCH_VALID};
 pub use request_sizes::{SIZE_BUCKETS, SizeFigures, SizeHistogram};
 pub use scrub::{Checked, Repaired};
 pub use state::{Aux, VdevState};

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use cenote_format::abd::Abd;
 
 use crate::queue::Priority;
+use crate::raidz::reflow::Widths;
 use crate::submit::{LeafRead, Submit, read_leaves};
 use crate::tree::{Place, VdevTree};
 use crate::vdev::{Kind, Trust, Vdev};
@@ -53,11 +54,15 @@ struct Column {
     len: usize,
     /// How many of its bytes are the block's; the others are parity, or zeros.
     data: usize,
+    /// The byte of the block at which these begin.
+    at: usize,
 }
 
 /// A part of a block that one top-level vdev holds.
 struct Part<'a> {
     place: Place<'a>,
+    /// By which widths it is laid out.
+    widths: Arc<Widths>,
     columns: Vec<Column>,
     /// For each column, its copies: the leaf, and where in the batch its read is.
     copies: Vec<Vec<(Arc<Vdev>, usize)>>,
@@ -67,15 +72,16 @@ impl<'a> Part<'a> {
     /// `None` if nothing can be there.
     fn of(place: Place<'a>) -> Option<Part<'a>> {
         let (vdev, size) = (place.vdev, place.size as u64);
-        let end = place.offset.checked_add(vdev.psize_to_asize(size))?;
+        let end = place.offset.checked_add(vdev.psize_to_asize(size, place.txg))?;
         let empty = [Kind::Hole, Kind::Missing, Kind::Indirect, Kind::Root];
         if empty.contains(&vdev.vdev_kind()) || vdev.asize() != 0 && end > vdev.asize() {
             return None;
         }
+        let widths = vdev.widths();
         let columns = match vdev.vdev_kind().is_striped() {
             false => {
                 let (child, offset, len) = (vdev.clone(), place.offset, place.size);
-                vec![Column { child, offset, len, data: len }]
+                vec![Column { child, offset, len, data: len, at: 0 }]
             }
             true => {
                 let nparity = usize::try_from(vdev.nparity()).ok()?;
@@ -83,14 +89,16 @@ impl<'a> Part<'a> {
                     let child = vdev.children().get(extent.child)?.clone();
                     let data = if i < nparity { 0 } else { extent.len };
                     let len = extent.len + extent.skip;
-                    Some(Column { child, offset: extent.offset, len, data })
+                    Some(Column { child, offset: extent.offset, len, data, at: extent.at })
                 };
-                let stripes = vdev.stripes(place.offset, size)?.into_iter();
-                let columns = stripes.flat_map(|stripe| stripe.into_iter().enumerate());
-                columns.map(column).collect::<Option<Vec<_>>>()?
+                let rows = vdev.stripes(&widths, (place.offset, size), place.txg)?.into_iter();
+                let columns = rows.flat_map(|row| row.columns.into_iter().enumerate());
+                let is_there =
+                    |(_, extent): &(usize, crate::ColumnExtent)| extent.len + extent.skip > 0;
+                columns.filter(is_there).map(column).collect::<Option<Vec<_>>>()?
             }
         };
-        Some(Part { place, columns, copies: Vec::new() })
+        Some(Part { place, widths, columns, copies: Vec::new() })
     }
 
     /// Adds the reads of all copies that are expected to be right.
@@ -116,7 +124,9 @@ impl<'a> Part<'a> {
             if read.len() == column.data { Some(read) } else { read.slice(0, column.data) }
         };
         let columns = self.columns.iter().zip(&self.copies).filter(|(c, _)| c.data > 0);
-        let mut data = columns.map(bytes).collect::<Option<Vec<_>>>()?;
+        let mut columns: Vec<(&Column, &Vec<(Arc<Vdev>, usize)>)> = columns.collect();
+        columns.sort_by_key(|(column, _)| column.at);
+        let mut data = columns.into_iter().map(bytes).collect::<Option<Vec<_>>>()?;
         match data.len() {
             1 => data.pop()?.slice(0, self.place.size),
             _ => Abd::gang(data).slice(0, self.place.size),
@@ -216,8 +226,8 @@ impl VdevTree {
         read: &[Option<Abd>],
         faults: &mut Vec<Fault>,
     ) -> bool {
-        let Place { vdev, offset, .. } = part.place;
-        let whole = self.columns_of(vdev.id(), offset, block);
+        let Place { vdev, offset, txg, .. } = part.place;
+        let whole = self.laid_out(vdev, &part.widths, (offset, txg), block);
         let written = whole.is_some();
         let striped = vdev.vdev_kind().is_striped();
         let expected = match whole {
@@ -233,7 +243,7 @@ impl VdevTree {
                     _ => Fault::unreadable(leaf, at),
                 };
                 let blamed = if striped { &child } else { leaf };
-                let fault = fault.blaming(blamed);
+                let fault = fault.blaming(blamed).laid_out_by(vdev, &part.widths);
                 faults.push(if written { fault.with_right(right.clone()) } else { fault });
             }
         }
@@ -283,7 +293,8 @@ impl VdevTree {
         if leaves.is_empty() {
             return;
         }
-        let expected = block.and_then(|b| self.columns_of(place.vdev.id(), place.offset, b));
+        let (vdev, at, widths) = (place.vdev, (place.offset, place.txg), place.vdev.widths());
+        let expected = block.and_then(|b| self.laid_out(vdev, &widths, at, b));
         let Some(expected) = expected else {
             return left.extend(leaves.iter().map(|leaf| leaf.guid()));
         };
@@ -293,7 +304,9 @@ impl VdevTree {
             below.retain(|leaf| leaf.lacks(place.txg));
             for leaf in below {
                 match leaf.writable() {
-                    true => faults.push(Fault::lacks(&leaf, offset, right.clone())),
+                    true => faults.push(
+                        Fault::lacks(&leaf, offset, right.clone()).laid_out_by(vdev, &widths),
+                    ),
                     false => left.push(leaf.guid()),
                 }
             }
@@ -355,7 +368,7 @@ impl VdevTree {
         let mut planned = Vec::new();
         for (txg, fault) in faults {
             match fault.repair(*txg) {
-                Some(write) => planned.push((*txg, fault.is_lack(), write)),
+                Some(write) => planned.push((*txg, fault, write)),
                 None if fault.is_lack() => done.failed.push((fault.leaf().guid(), *txg)),
                 None => {}
             }
@@ -367,9 +380,9 @@ impl VdevTree {
             return None;
         }
         let (mut writes, mut notes) = (Vec::new(), Vec::new());
-        for (txg, lack, write) in planned {
+        for (txg, fault, write) in planned {
             writes.push(write);
-            notes.push((txg, lack));
+            notes.push((txg, fault));
         }
         let mut results = Vec::with_capacity(writes.len());
         while let Some(rest) = writes.get(results.len()..).filter(|rest| !rest.is_empty()) {
@@ -386,10 +399,18 @@ impl VdevTree {
                 return None;
             }
             let piece = rest.get(..few).unwrap_or(rest);
+            let faults = notes.iter().skip(results.len()).take(piece.len());
+            if faults.clone().any(|(_, fault)| fault.has_moved()) {
+                // They are where nothing may be written any more.
+                let moved = || Err(std::io::Error::other("it has moved"));
+                results.extend(piece.iter().map(|_| moved()));
+                continue;
+            }
             results.extend(write_leaves(&self.writer, Priority::AsyncWrite, piece));
             drop(alone);
         }
-        for ((write, (txg, lack)), result) in writes.iter().zip(notes).zip(&results) {
+        for ((write, (txg, fault)), result) in writes.iter().zip(notes).zip(&results) {
+            let lack = fault.is_lack();
             let (leaf, len) = (&write.leaf, write.data.len());
             if !lack {
                 leaf.stats.heal_tried();
@@ -469,7 +490,7 @@ mod tests {
             prop_assert!(clean.block.is_ok() && clean.faults.is_empty());
             let spare = if nparity == 0 { width - 1 } else { nparity as usize };
             let picked: Vec<usize> = (0..width).filter(|c| which >> c & 1 == 1).take(spare).collect();
-            let columns = t.columns_of(0, offset, &Abd::from_vec(data.clone())).unwrap();
+            let columns = t.columns_of((0, offset, TXG), &Abd::from_vec(data.clone())).unwrap();
             let mut spoiled = 0;
             for (child, at, bytes) in &columns {
                 for c in &picked {

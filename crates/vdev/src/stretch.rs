@@ -28,11 +28,15 @@ pub struct Stretch {
 
 impl VdevTree {
     /// Reads the `size` bytes of top-level vdev `vdev` from `offset` on, of RAID-Z with parity. `None` where they are
-    /// in no such order (a removed vdev, dRAID), more than a block can have, past the end of the vdev, or where no device has
+    /// in no such order (a removed vdev, dRAID, expanded RAID-Z), more than a block can have, past the end of the vdev, or where no device has
     /// them.
     pub fn read_stretch(&self, vdev: u64, offset: u64, size: u64) -> Option<Stretch> {
         let top = self.top(vdev)?;
         if size == 0 || size > MAX_BLOCK || offset.checked_add(size)? > top.asize() {
+            return None;
+        }
+        if top.vdev_kind() == Kind::RaidZ && !top.widths().is_plain() {
+            // How wide a block is that is somewhere in it is not known.
             return None;
         }
         if let Some(geometry) = top.geometry() {

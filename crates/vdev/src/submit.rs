@@ -20,6 +20,7 @@ use crate::device::ReadReq;
 use crate::events::{self, Happening, Operation};
 use crate::patience::{self, GaveUp, Patience};
 use crate::queue::{self, LeafWork, Priority};
+use crate::raidz::reflow::SCRATCH;
 use crate::threads::{IoPool, Work};
 use crate::tunables;
 use crate::vdev::Vdev;
@@ -249,10 +250,20 @@ fn in_shares(runs: Vec<Run>, depth: usize, most: usize) -> Vec<(Vec<Run>, usize)
     pieces
 }
 
+/// The byte of the device that is byte `offset` of the leaf: of its allocatable space, or of the boot area before it
+/// ([`SCRATCH`]).
+pub(crate) fn on_device(offset: u64) -> u64 {
+    if offset >= SCRATCH {
+        offset.wrapping_add(LABEL_START)
+    } else {
+        offset.saturating_add(LABEL_START)
+    }
+}
+
 /// The read of a run on the device. Beyond what a device can hold there is nothing to read:
 /// an offset that overflows becomes one that is out of range.
 fn request(leaf: &Vdev, run: &Run) -> ReadReq {
-    let offset = run.offset.saturating_add(LABEL_START);
+    let offset = on_device(run.offset);
     let size = leaf.device().map_or(0, |d| d.size());
     let inside = offset.checked_add(run.len).is_some_and(|end| end <= size);
     let mut req = ReadReq::new(offset, run.len as usize);

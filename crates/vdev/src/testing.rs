@@ -11,6 +11,7 @@ use crate::device::Device;
 use crate::draid;
 use crate::inject::{FaultyDevice, MemDevice};
 use crate::raidz::math;
+use crate::raidz::reflow::Widths;
 use crate::state::VdevState;
 use crate::vdev::{Dtl, Kind, Live, Opened, Vdev};
 use crate::{VdevError, VdevTree};
@@ -66,6 +67,8 @@ fn vdev_on(
     children: Vec<Arc<Vdev>>,
     device: Option<Arc<dyn Device>>,
 ) -> Arc<Vdev> {
+    let live = Live::new(Opened { device, state: shape.state }, Dtl::Ranges(Vec::new()));
+    *live.widths.write() = Arc::new(Widths::always(children.len() as u64));
     Arc::new(Vdev {
         kind: shape.kind,
         guid: 1000 * children.len() as u64 + id,
@@ -76,7 +79,7 @@ fn vdev_on(
         ashift: shape.ashift,
         nparity: shape.nparity,
         draid: None,
-        live: Live::new(Opened { device, state: shape.state }, Dtl::Ranges(Vec::new())),
+        live,
         asize: AtomicU64::default(),
     })
 }

@@ -75,7 +75,7 @@ impl<'a> Place<'a> {
     /// Plans the read of a place on a vdev that holds data (`zio_vdev_io_start`).
     fn plan(self) -> Plan<'a> {
         let asize = self.vdev.asize();
-        let end = self.offset.checked_add(self.vdev.psize_to_asize(self.size as u64));
+        let end = self.offset.checked_add(self.vdev.psize_to_asize(self.size as u64, self.txg));
         match self.vdev.vdev_kind() {
             Kind::Hole | Kind::Missing | Kind::Indirect | Kind::Root => {
                 Plan::Failed(self.error(&format!("a {} vdev holds no data", self.vdev.kind())))
@@ -147,7 +147,7 @@ impl VdevTree {
     /// Builds the tree from the pool's `vdev_tree` nvlist; `open` finds a device by the leaf's guid
     /// and config, `None` if it is missing (`vdev_alloc`, `spa_config_parse`).
     ///
-    /// Errors: expanded RAID-Z, failure domains of dRAID, unknown types and impossible shapes, refused by name.
+    /// Errors: failure domains of dRAID, unknown types and impossible shapes, refused by name.
     pub fn build(config: &NvList, open: FindDevice<'_>) -> Result<Arc<VdevTree>, VdevError> {
         Ok(Arc::new(VdevTree::with_root(assemble::root(config, open)?)))
     }

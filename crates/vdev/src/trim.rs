@@ -63,12 +63,12 @@ impl Vdev {
     }
 
     /// Where `range`, bytes of this vdev, is on the leaf `leaf` at or below it; `None`: nowhere, or below dRAID, where it is in
-    /// several places.
+    /// several places, or below RAID-Z that is being expanded, where it moves.
     pub fn range_on(&self, leaf: u64, range: Range<u64>) -> Option<Range<u64>> {
         if self.guid == leaf && self.is_leaf() {
             return (!range.is_empty()).then_some(range);
         }
-        if self.kind == Kind::Draid {
+        if self.kind == Kind::Draid || self.kind == Kind::RaidZ && self.geometry().is_none() {
             return None;
         }
         let below = |child: &Vdev| child.has_leaf(leaf);

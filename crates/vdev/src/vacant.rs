@@ -45,7 +45,7 @@ impl Vacant {
 
 /// Does something to `range`, bytes of the leaf's allocatable space, on its device.
 ///
-/// Errors: those of `work`; the leaf is leaving, its pool is suspended for good, or it has no device (`NotFound`); the range is not all of its space.
+/// Errors: those of `work`; the leaf is leaving, sectors of its vdev are moving, its pool is suspended for good, or it has no device (`NotFound`); the range is not all of its space.
 pub(crate) fn on_device(
     leaf: &Vdev,
     range: &Range<u64>,
@@ -53,7 +53,7 @@ pub(crate) fn on_device(
 ) -> io::Result<()> {
     // Counted before the leaf is looked at: it is marked as leaving, or loses its device, before the count is looked at.
     let _under_way = leaf.vacant.begin();
-    if leaf.leaving.load(SeqCst) || leaf.is_fenced() {
+    if leaf.leaving.load(SeqCst) || leaf.is_fenced() || leaf.moving.load(SeqCst) {
         return Err(ErrorKind::NotFound.into());
     }
     let device = leaf.device().ok_or(ErrorKind::NotFound)?;

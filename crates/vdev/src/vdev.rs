@@ -13,7 +13,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use cenote_format::nvlist::NvList;
@@ -25,6 +25,7 @@ use crate::events::{self, Happening};
 use crate::look::{Asked, Seen};
 use crate::queue::{Queue, QueueFigures};
 use crate::raidz::map::{ColumnExtent, Geometry};
+use crate::raidz::reflow::{self, Reflow, Row, Widths};
 use crate::request_sizes::{RequestSizes, SizeFigures};
 use crate::state::{self, VdevState};
 use crate::stats::{Io, LATENCY_BUCKETS, LatencyHistogram, Stats};
@@ -179,6 +180,8 @@ pub struct Live {
     pub(crate) faulted_by_hand: AtomicBool,
     /// It has had so many errors that it counts as degraded, though it works.
     pub(crate) too_many_errors: AtomicBool,
+    /// Sectors of the RAID-Z vdev that it is below are moving: what is free now may not be a moment later.
+    pub(crate) moving: AtomicBool,
     /// It is about to leave its vdev: what is written to it alone is not written.
     pub(crate) leaving: AtomicBool,
     /// Nothing is written to it any more: the pool may be another host's by now.
@@ -196,6 +199,10 @@ pub struct Live {
     pub(crate) queue: Queue,
     /// The device of a distributed spare.
     pub(crate) distributed: OnceLock<Arc<draid::SpareDevice>>,
+    /// How wide the blocks of a RAID-Z vdev are. Whoever reads by it keeps it until that is done.
+    pub(crate) widths: RwLock<Arc<Widths>>,
+    /// Those that it had before, and by which something may still be read.
+    pub(crate) widths_before: Mutex<Vec<Weak<Widths>>>,
 }
 
 impl Live {
@@ -212,6 +219,7 @@ impl Live {
             seen: Mutex::default(),
             faulted_by_hand: AtomicBool::default(),
             too_many_errors: AtomicBool::default(),
+            moving: AtomicBool::default(),
             leaving: AtomicBool::default(),
             fenced: AtomicBool::default(),
             fenced_at: AtomicU64::new(u64::MAX),
@@ -220,6 +228,8 @@ impl Live {
             uberblock: AtomicU64::new(0),
             queue: Queue::default(),
             distributed: OnceLock::new(),
+            widths: RwLock::default(),
+            widths_before: Mutex::default(),
         })
     }
 }
@@ -492,11 +502,11 @@ impl Vdev {
         self.config.str("alloc_bias")
     }
 
-    /// Bytes allocated for a block of `psize` bytes: with parity and padding of RAID-Z or dRAID, rounded up to
-    /// sectors (`vdev_psize_to_asize`).
-    pub fn psize_to_asize(&self, psize: u64) -> u64 {
-        let below = self.children.iter().map(|c| c.psize_to_asize(psize)).max().unwrap_or(0);
-        let own = match (self.geometry(), &self.draid) {
+    /// Bytes allocated for a block of `psize` bytes that was born in `txg`: with parity and padding of RAID-Z or dRAID,
+    /// rounded up to sectors (`vdev_psize_to_asize_txg`).
+    pub fn psize_to_asize(&self, psize: u64, txg: u64) -> u64 {
+        let below = self.children.iter().map(|c| c.psize_to_asize(psize, txg)).max().unwrap_or(0);
+        let own = match (self.geometry_in(&self.widths(), txg), &self.draid) {
             (Some(geometry), _) => geometry.asize(psize),
             (None, Some(draid)) => draid.asize(psize),
             (None, None) => psize.div_ceil(self.sector()).saturating_mul(self.sector()),
@@ -505,13 +515,13 @@ impl Vdev {
     }
 
     /// Bytes of `asize` allocated bytes that can hold data, by the ratio that a block of 128 KiB
-    /// would get (`vdev_deflated_space`).
+    /// would get, or would have got before RAID-Z was expanded (`vdev_deflated_space`).
     pub fn deflate(&self, asize: u64) -> u64 {
         if self.ashift == 0 {
             return 0;
         }
         const OLD_MAX_BLOCK: u64 = 128 << 10;
-        let sectors = (self.psize_to_asize(OLD_MAX_BLOCK) >> SECTOR_SHIFT).max(1);
+        let sectors = (self.psize_to_asize(OLD_MAX_BLOCK, 0) >> SECTOR_SHIFT).max(1);
         (asize >> SECTOR_SHIFT).saturating_mul(OLD_MAX_BLOCK / sectors)
     }
 
@@ -519,29 +529,69 @@ impl Vdev {
         SECTOR.max(1 << self.ashift.min(63))
     }
 
-    /// The layout of a RAID-Z vdev.
-    pub(crate) fn geometry(&self) -> Option<Geometry> {
-        if self.kind != Kind::RaidZ {
-            return None;
-        }
-        let (columns, nparity) = (self.children.len() as u64, self.nparity);
-        Some(Geometry { columns, nparity, ashift: self.ashift })
+    /// How wide the blocks of a RAID-Z vdev are now.
+    pub(crate) fn widths(&self) -> Arc<Widths> {
+        self.widths.read().clone()
     }
 
-    /// The columns of a block of `psize` bytes at byte `offset` of a RAID-Z vdev: [`nparity`](Self::nparity)
-    /// of parity, then the data in order, with offsets behind the first labels of the children
-    /// (`vdev_raidz_map_alloc`). `None` for other vdevs, and for an offset past all numbers.
-    pub fn raidz_columns(&self, offset: u64, psize: u64) -> Option<Vec<ColumnExtent>> {
-        self.geometry()?.columns(offset, psize)
+    /// How many children hold what there is: all but one that is joining.
+    pub(crate) fn holding(&self) -> usize {
+        self.children.len().saturating_sub(usize::from(self.widths().reflow.is_some()))
+    }
+
+    /// How far the sectors of a RAID-Z vdev have moved, if it is being expanded.
+    pub fn reflow(&self) -> Option<Reflow> {
+        self.widths().reflow
+    }
+
+    /// How sectors lie over the devices of a RAID-Z vdev. `None` while it is being expanded: they are moving.
+    pub(crate) fn geometry(&self) -> Option<Geometry> {
+        let widths = self.widths();
+        let raidz = self.kind == Kind::RaidZ && widths.reflow.is_none();
+        let (columns, nparity, ashift) = (widths.physical, self.nparity, self.ashift);
+        raidz.then_some(Geometry { columns, nparity, ashift })
+    }
+
+    /// The layout of blocks of a RAID-Z vdev that were born in `txg`.
+    fn geometry_in(&self, widths: &Widths, txg: u64) -> Option<Geometry> {
+        let (columns, nparity, ashift) = (widths.logical(txg), self.nparity, self.ashift);
+        (self.kind == Kind::RaidZ).then_some(Geometry { columns, nparity, ashift })
+    }
+
+    /// The stripes of a block of `psize` bytes, born in `txg`, at byte `offset` of a RAID-Z vdev, one after the other:
+    /// [`nparity`](Self::nparity) columns of parity, then the data in order, with offsets behind the first labels of the
+    /// children (`vdev_raidz_map_alloc`). `None` for other vdevs, and for an offset past all numbers.
+    pub fn raidz_columns(
+        &self,
+        offset: u64,
+        psize: u64,
+        txg: u64,
+    ) -> Option<Vec<Vec<ColumnExtent>>> {
+        let rows = self.rows(&self.widths(), (offset, psize), txg)?;
+        Some(rows.into_iter().map(|row| row.columns).collect())
+    }
+
+    /// The stripes of a block, (byte offset, bytes), of a RAID-Z vdev with these widths.
+    fn rows(&self, widths: &Widths, (offset, psize): (u64, u64), txg: u64) -> Option<Vec<Row>> {
+        let geometry = self.geometry_in(widths, txg)?;
+        if geometry.columns == widths.physical {
+            let columns = geometry.columns(offset, psize)?;
+            return Some(vec![Row { columns, shadows: Vec::new() }]);
+        }
+        reflow::rows(&geometry, widths, offset, psize)
     }
 
     /// The columns of a block of `psize` bytes at byte `offset` of a RAID-Z or dRAID vdev: one or more stripes, each with
     /// its parity first. `None` for other vdevs, and where no block can be.
-    pub(crate) fn stripes(&self, offset: u64, psize: u64) -> Option<Vec<Vec<ColumnExtent>>> {
-        match &self.draid {
-            Some(draid) => draid.stripes(offset, psize),
-            None => Some(vec![self.geometry()?.columns(offset, psize)?]),
-        }
+    pub(crate) fn stripes(
+        &self,
+        widths: &Widths,
+        (offset, psize): (u64, u64),
+        txg: u64,
+    ) -> Option<Vec<Row>> {
+        let Some(draid) = &self.draid else { return self.rows(widths, (offset, psize), txg) };
+        let stripes = draid.stripes(offset, psize)?.into_iter();
+        Some(stripes.map(|columns| Row { columns, shadows: Vec::new() }).collect())
     }
 
     /// Whether this leaf is a distributed spare, which has no labels of its own.

@@ -54,7 +54,7 @@ fn exercise(config: &NvList) {
     }
     for top in tree.root().children() {
         let _ = top.deflate(u64::MAX);
-        let _ = top.psize_to_asize(u64::MAX);
+        let _ = top.psize_to_asize(u64::MAX, 0);
         let _ = (top.asize(), top.state(), top.io_stats());
     }
 }

@@ -95,7 +95,7 @@ impl Opened {
         let read = |d: cenote_format::blkptr::Dva| {
             let vdev = u64::from(d.vdev);
             let top = tree.top(vdev).unwrap();
-            assert_eq!(top.psize_to_asize(bp.psize()), d.asize);
+            assert_eq!(top.psize_to_asize(bp.psize(), bp.physical_birth()), d.asize);
             let read = tree.read(vdev, d.offset, bp.psize(), bp.physical_birth(), &verify);
             read.map(|abd| assert_eq!(abd.len() as u64, bp.psize()))
         };
@@ -350,7 +350,7 @@ fn sizes_are_deflated_as_in_openzfs() {
     let tree = opened.tree().unwrap();
     let top = tree.top(0).unwrap();
     let psize = 128 << 10;
-    let asize = top.psize_to_asize(psize);
+    let asize = top.psize_to_asize(psize, 0);
     assert!(asize > psize && asize < 2 * psize);
     // By definition a block of 128 KiB deflates to its own size, less what the ratio rounds off.
     let deflated = top.deflate(asize);
@@ -377,7 +377,11 @@ fn configs_of_unsupported_shapes_are_refused_by_name() {
     assert_eq!(build(&|_| {}), None);
     let draid = set("type", NvValue::String("draid".into()));
     assert_eq!(draid, "dRAID whose config has no \"draid_ndata\" is not supported");
-    assert_eq!(set("raidz_expanding", NvValue::Boolean), "expanded RAID-Z is not supported");
+    let many = NvValue::Uint64Array(vec![4, 5, 6, 7]);
+    let refused = "RAID-Z with 5 children that was expanded 4 times is not supported";
+    assert_eq!(set("raidz_expand_txgs", many), refused);
+    let wrong = set("raidz_expand_txgs", NvValue::Uint64(4));
+    assert_eq!(wrong, "RAID-Z with unreadable widths is not supported");
     assert_eq!(set("type", NvValue::String("tape".into())), "vdev type \"tape\" is not supported");
     assert_eq!(set("ashift", NvValue::Uint64(64)), "ashift 64 is not supported");
     for nparity in [0, 4, 5, u64::MAX] {

@@ -55,7 +55,7 @@ fn blocks_go_from_their_buffers_to_the_files() {
         scattered(128 << 10),
         Abd::gang(vec![scattered(5000), Abd::from_vec(vec![2; 70_001])]),
     ];
-    let asize = tree.top(0).unwrap().psize_to_asize(128 << 10);
+    let asize = tree.top(0).unwrap().psize_to_asize(128 << 10, 0);
     let block = |i: usize| BlockWrite {
         vdev: 0,
         offset: i as u64 * asize,

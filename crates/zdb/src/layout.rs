@@ -40,13 +40,14 @@ struct Placed {
     vdev: u64,
     at: u64,
     psize: u64,
+    birth: u64,
 }
 
 impl Zdb<'_> {
     /// The layout of an object.
     pub fn layout(&mut self, object: &Object) -> Result<(), Stop> {
         let first = self.pool.store().vdevs().top(0).cloned();
-        let Some(vdev) = first.filter(|v| v.raidz_columns(0, 1).is_some()) else {
+        let Some(vdev) = first.filter(|v| v.raidz_columns(0, 1, 0).is_some()) else {
             return fail("zdb: file layout only supports raidz");
         };
         let name = self.pool.name().to_string();
@@ -71,9 +72,9 @@ impl Zdb<'_> {
                 && let Some(dva) = bp.dva(0)
             {
                 let (vdev, at) = (u64::from(dva.vdev), dva.offset);
-                let (lsize, psize) = (bp.lsize(), bp.psize());
+                let (lsize, psize, birth) = (bp.lsize(), bp.psize(), bp.physical_birth());
                 let offset = blkid.saturating_mul(size);
-                blocks.push(Placed { offset, lsize, vdev, at, psize });
+                blocks.push(Placed { offset, lsize, vdev, at, psize, birth });
             }
             Ok(())
         });
@@ -88,8 +89,11 @@ impl Zdb<'_> {
     fn columns(&self, block: &Placed) -> Option<(Arc<Vdev>, Vec<Column>)> {
         let vdev = self.pool.store().vdevs().top(block.vdev)?.clone();
         let parity = vdev.nparity() as usize;
-        let extents = vdev.raidz_columns(block.at, block.psize)?;
-        let columns = extents.iter().enumerate().map(|(c, extent)| Column {
+        // A block that is narrower than the vdev is several stripes.
+        let stripes = vdev.raidz_columns(block.at, block.psize, block.birth)?;
+        let extents = stripes.iter().flat_map(|stripe| stripe.iter().enumerate());
+        let extents = extents.filter(|(_, extent)| extent.len > 0);
+        let columns = extents.map(|(c, extent)| Column {
             disk: extent.child,
             name: match c.checked_sub(parity) {
                 None => format!("P{c}"),

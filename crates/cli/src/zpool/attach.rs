@@ -73,7 +73,13 @@ fn join(args: &[OsString], replaces: bool, ctx: &mut Context) -> Outcome {
     let asked = asked(args, replaces)?;
     let imported = put(&asked, replaces, ctx)?;
     if asked.waits {
-        until_over(&imported, if replaces { &["replace"] } else { &["resilver"] }, ctx)?;
+        let expands = imported.pool().store().vdevs().expanding().is_some();
+        let what: &[&str] = match (replaces, expands) {
+            (true, _) => &["replace"],
+            (false, true) => &["raidz_expand"],
+            (false, false) => &["resilver"],
+        };
+        until_over(&imported, what, ctx)?;
     }
     Ok(0)
 }

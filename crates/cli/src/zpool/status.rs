@@ -17,6 +17,7 @@ use cenote_command::clock::ctime;
 use cenote_command::outcome::{Outcome, Stop, usage};
 use cenote_dsl::Dataset;
 use cenote_dsl::human::{nicebytes, nicenum};
+use cenote_pool::expansion::Expansion;
 use cenote_pool::scan::RemovalStatus;
 use cenote_pool::status::{ConfigTree, NameStyle, Texts, VdevLine};
 use cenote_pool::vdev_props::{Activity, Progress};
@@ -116,7 +117,9 @@ fn status_of(imported: &Imported, ctx: &mut Context) -> Option<(PoolStatus, bool
     let waits = imported.engine().and_then(|engine| engine.removal_waits());
     let removal = status.removal.map(|removal| RemovalStatus { waits, ..removal });
     let scan_waits = imported.engine().and_then(|engine| engine.scan_waits());
-    let status = PoolStatus { replay, removal, scan_waits, ..status };
+    let waits = imported.engine().and_then(|engine| engine.expansion_waits());
+    let expansion = status.expansion.map(|expansion| Expansion { waits, ..expansion });
+    let status = PoolStatus { replay, removal, expansion, scan_waits, ..status };
     let well = status.reason.is_healthy() && !imported.suspended();
     Some((status, well))
 }
@@ -222,9 +225,10 @@ fn print(
     let waits = waits.map_or_else(String::new, |why| format!("\n\twaiting: {why}"));
     let scan = s.scan.as_ref().map(|x| x.text(&time) + &waits);
     let removal = s.removal.as_ref().map(|x| x.text(&time));
+    let expansion = s.expansion.as_ref().map(|x| x.text(&time));
     let checkpoint = s.checkpoint.as_ref().map(|x| x.text(&time));
     let replay = s.replay.as_ref().map(|x| format!("replay: {}", x.text()));
-    for lines in [scan, removal, checkpoint, replay].into_iter().flatten() {
+    for lines in [scan, removal, expansion, checkpoint, replay].into_iter().flatten() {
         text.titled(&format!("{lines}\n"));
     }
     config(&mut text, &imported.pool(), &s.tree, show, columns, &time);

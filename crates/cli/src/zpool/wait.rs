@@ -1,6 +1,6 @@
 //! `zpool wait`: waits until nothing of the kind is under way in a pool.
 //!
-//! Freeing, discarding a checkpoint, a scrub, a resilver, a replacement, a removal, a trim and initializing are what can be under
+//! Freeing, discarding a checkpoint, a scrub, a resilver, a replacement, a removal, a trim, initializing and the expansion of RAID-Z are what can be under
 //! way here. A checkpoint whose space maps cannot be read is not discarded, and what was destroyed is not freed where a
 //! checkpoint leaves no room for that: waiting for it is refused, since it may never end. A scrub that is paused is not waited
 //! for.
@@ -169,6 +169,13 @@ fn left(imported: &Imported) -> Result<Vec<(&'static str, Left)>, Stop> {
         "remove" => match &status.removal {
             Some(r) if r.state == ScanState::Scanning => {
                 let bytes = Some(r.to_copy.saturating_sub(r.copied));
+                Left { bytes, stays: unless(worked_on) }
+            }
+            _ => Left::default(),
+        },
+        "raidz_expand" => match &status.expansion {
+            Some(e) if e.is_running => {
+                let bytes = Some(e.to_reflow.saturating_sub(e.reflowed));
                 Left { bytes, stays: unless(worked_on) }
             }
             _ => Left::default(),

@@ -127,6 +127,9 @@ impl SyncContext<'_> {
         if self.maps.evacuation().is_some() {
             return invalid("device removal in progress");
         }
+        if self.disk.tree().expanding().is_some() {
+            return invalid("raidz expansion in progress");
+        }
         self.refuse_with_checkpoint()?;
         if !self.has_room(SpaceCheck::Normal, CHANGED_BLOCKS)? {
             return Err(DslWriteError::NoSpace);

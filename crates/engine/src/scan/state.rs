@@ -129,7 +129,7 @@ impl Shared {
         self.view().note_scan(|pass| *pass = Some(Pass { start, ..Pass::default() }));
     }
 
-    pub(super) fn begin_scrub(self: &Arc<Self>, since_last: bool) -> Changed<()> {
+    pub(crate) fn begin_scrub(self: &Arc<Self>, since_last: bool) -> Changed<()> {
         let begun = self.scan_task(move |shared, context| {
             let phys = context.scan_state()?;
             let refused = match phys {

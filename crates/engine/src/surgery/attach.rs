@@ -54,6 +54,12 @@ impl Shared {
         let guid = config::number(&attach.new.leaf, "guid");
         let (path, device) = (attach.new.device.path().to_path_buf(), attach.new.device.clone());
         let is_spare = config::flag(&attach.new.leaf, "is_spare");
+        let expands = self.disk.tree().find(attach.beside).is_some_and(|v| v.kind() == "raidz");
+        if expands && self.is_worked_on(attach.beside) {
+            // OpenZFS stops that itself.
+            let why = "a device of it is being initialized or trimmed: suspend that first";
+            return Err(DslWriteError::Invalid(why.into()).into());
+        }
         let change = move |context: &mut SyncContext<'_>| {
             let tree = context.disk.tree();
             match tree.find(attach.beside).is_none_or(|beside| wanted(&beside)) {
@@ -72,7 +78,11 @@ impl Shared {
             let vdev = joined.as_deref();
             Sysevent { vdev, ..Sysevent::of_pool(name) }.post(pool.store());
         }
+        let expands = tree.expanding().is_some();
         drop((tree, joined, pool));
+        if expands {
+            self.wake_reflow();
+        }
         // It has joined, whatever becomes of the resilver: one begins at the next import at the latest.
         if let Err(error) = self.resilver_what_joined() {
             tracing::warn!(%error, "no resilver begins");
@@ -135,8 +145,8 @@ impl SyncContext<'_> {
         self.refuse_with_checkpoint()?;
         let tree = self.disk.tree();
         let Some(old) = tree.find(attach.beside) else { return invalid("no such device in pool") };
-        if old.kind() == "raidz" {
-            return invalid("expansion of RAID-Z is not supported");
+        if old.kind() == "raidz" && !attach.replaces {
+            return self.expand_raidz(attach, &old);
         }
         if !old.is_leaf() {
             return invalid("can only attach to mirrors and top-level disks");

@@ -42,13 +42,13 @@ fn before_joining(txg: u64) -> Range<u64> {
     FIRST_TXG..txg.saturating_add(CONCURRENT)
 }
 
-fn invalid<T>(why: impl Into<String>) -> Result<T> {
+pub(crate) fn invalid<T>(why: impl Into<String>) -> Result<T> {
     Err(DslWriteError::Invalid(why.into()))
 }
 
 impl SyncContext<'_> {
     /// A tree of the pool's vdevs in which the top-level vdev `top` is as the config has it by now.
-    pub(super) fn altered_tree(
+    pub(crate) fn altered_tree(
         &self,
         root: &NvList,
         top: u64,
@@ -60,7 +60,7 @@ impl SyncContext<'_> {
     }
 
     /// Adds a record of what was done to the pool's history.
-    pub(super) fn record(&mut self, name: &str, message: &str) -> Result<()> {
+    pub(crate) fn record(&mut self, name: &str, message: &str) -> Result<()> {
         let record = history::internal(name, message, None, self.tx.txg, self.tx.now);
         let append = |tx: &mut Tx<'_>| Ok(history::append(tx.mos, &record)?);
         self.tx.unless_unreadable("the pool's history is not written", append)?;
@@ -68,7 +68,7 @@ impl SyncContext<'_> {
     }
 
     /// From now on the pool has this tree and this root. To be called last: it is not undone.
-    pub(super) fn replace_tree(&mut self, tree: Arc<VdevTree>, root: NvList) -> Result<()> {
+    pub(crate) fn replace_tree(&mut self, tree: Arc<VdevTree>, root: NvList) -> Result<()> {
         self.tx.mos.check_change()?;
         self.disk.store.replace_vdevs(tree);
         self.config.vdev_tree = root;
@@ -78,7 +78,7 @@ impl SyncContext<'_> {
 }
 
 /// A leaf as it is listed among spares, or as one that joins a vdev: without what it has from its place.
-fn without_place(leaf: &NvList) -> NvList {
+pub(crate) fn without_place(leaf: &NvList) -> NvList {
     let place = ["id", "ashift", "asize", "create_txg", "top_guid", "metaslab_array"];
     // A distributed spare is one of its vdev, in use or not.
     let distributed = leaf.str("type") == Some("dspare");
@@ -89,12 +89,12 @@ fn without_place(leaf: &NvList) -> NvList {
 }
 
 /// The path of a leaf, for messages.
-fn path_of(leaf: &NvList) -> String {
+pub(crate) fn path_of(leaf: &NvList) -> String {
     config::path(leaf).map_or_else(|| "none".into(), |path| path.display().to_string())
 }
 
 /// Enters the number of a leaf's ZAP into the config.
-fn set_zap(root: &mut NvList, guid: u64, zap: u64) {
+pub(crate) fn set_zap(root: &mut NvList, guid: u64, zap: u64) {
     config::for_each_leaf_mut(root, &mut |leaf| {
         if config::number(leaf, "guid") == guid {
             leaf.set("com.delphix:vdev_zap_leaf", NvValue::Uint64(zap));

@@ -103,6 +103,9 @@ pub enum ActivityError {
     /// The bytes of a metaslab of dRAID are in several places of a device.
     #[error("devices of dRAID are not initialized or trimmed yet")]
     Draid,
+    /// What is free on the vdev is about to hold something.
+    #[error("raidz expansion in progress")]
+    Expanding,
     /// The device does not know how.
     #[error("trim operations are not supported by this device")]
     Unsupported,
@@ -325,6 +328,9 @@ impl Engine {
         if shared.is_below_draid(vdev.guid()) {
             return Err(ActivityError::Draid);
         }
+        if shared.is_expanding(vdev.guid()) {
+            return Err(ActivityError::Expanding);
+        }
         if !is_able(activity, vdev) {
             return Err(ActivityError::Unsupported);
         }
@@ -385,6 +391,21 @@ impl Engine {
 }
 
 impl Shared {
+    /// Whether the leaf is below a RAID-Z vdev that is being expanded.
+    fn is_expanding(&self, leaf: u64) -> bool {
+        let tree = self.disk.tree();
+        tree.top_of(leaf).is_some_and(|top| top.reflow().is_some())
+    }
+
+    /// Whether a thread initializes or trims a leaf at or below the vdev with this guid.
+    pub(crate) fn is_worked_on(&self, vdev: u64) -> bool {
+        let tree = self.disk.tree();
+        let mut leaves = Vec::new();
+        tree.find(vdev).into_iter().for_each(|vdev| vdev.collect_leaves(&mut leaves));
+        let running = self.vacant.running.lock();
+        running.keys().any(|(_, leaf)| leaves.iter().any(|l| l.guid() == *leaf))
+    }
+
     /// Goes on with what is noted as under way on leaves that came back.
     pub(crate) fn resume_activities(self: &Arc<Self>, which: impl Fn(u64) -> bool) {
         self.for_each_active(which, |key, leaf, noted| {
@@ -393,6 +414,10 @@ impl Shared {
             }
             if noted.secure {
                 return self.suspend_activity(key, leaf, "a secure trim is not supported");
+            }
+            if self.is_expanding(leaf.guid()) {
+                // It goes on when that has ended.
+                return;
             }
             if self.is_below_draid(leaf.guid()) {
                 return self.suspend_activity(key, leaf, &ActivityError::Draid.to_string());

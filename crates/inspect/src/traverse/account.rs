@@ -254,7 +254,7 @@ impl Account {
             return dva.asize;
         }
         let top = self.vdevs.root().children().iter().find(|v| v.id() == u64::from(dva.vdev));
-        top.map_or(GANG_HEADER, |v| v.psize_to_asize(GANG_HEADER))
+        top.map_or(GANG_HEADER, |v| v.psize_to_asize(GANG_HEADER, 0))
     }
 
     /// Says where every copy of `bp` lies, and the constituents of gang blocks; claims the space.

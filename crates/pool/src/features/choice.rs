@@ -20,12 +20,11 @@ const NOT_BY_DEFAULT: [&str; 2] = ["head_errlog", "vdev_zaps_v2"];
 
 /// Features that pools can have, but this program cannot write, and why. `docs/features.md` is this list
 /// for people.
-const NOT_WRITABLE: [(&str, &str); 6] = [
+const NOT_WRITABLE: [(&str, &str); 5] = [
     ("redaction_bookmarks", "redacted sends are not implemented"),
     ("redacted_datasets", "redacted sends are not implemented"),
     ("redaction_list_spill", "redacted sends are not implemented"),
     ("draid_failure_domains", "dRAID has no failure domains here"),
-    ("raidz_expansion", "RAID-Z is not expanded here"),
     ("dynamic_gang_header", "gang headers of one size only are written"),
 ];
 
@@ -144,6 +143,7 @@ mod tests {
             "zilsaxattr",
             "blake3",
             "block_cloning",
+            "raidz_expansion",
             "fast_dedup",
             "longname",
             "large_microzap",

@@ -60,9 +60,9 @@ pub const MAX_COPIES: usize = 3;
 
 /// Says how many bytes a block takes on a vdev.
 pub trait AllocatedSize: Send + Sync {
-    /// Bytes allocated on top-level vdev `vdev` for `psize` bytes, with parity and padding; `None`
-    /// if there is no such vdev.
-    fn psize_to_asize(&self, vdev: u64, psize: u64) -> Option<u64>;
+    /// Bytes allocated on top-level vdev `vdev` for `psize` bytes in `txg`, with parity and padding; `None`
+    /// if there is no such vdev. Later groups take no more.
+    fn psize_to_asize(&self, vdev: u64, psize: u64, txg: u64) -> Option<u64>;
 }
 
 /// How an [`Allocator`] works.
@@ -349,7 +349,7 @@ impl Allocator {
                 if group.is_passive() || !request.allows(group.vdev()) {
                     continue;
                 }
-                let size = self.sizes.psize_to_asize(group.vdev(), request.psize)?;
+                let size = self.sizes.psize_to_asize(group.vdev(), request.psize, txg)?;
                 let here = copies.iter().filter(|dva| u64::from(dva.vdev) == group.vdev());
                 let here: Vec<u64> = here.map(|dva| dva.offset).collect();
                 // Few metaslabs are not divided among allocators.
@@ -424,7 +424,7 @@ impl Allocator {
             let room = group.largest();
             let fits = |sectors: u64| {
                 let bytes = sectors << cenote_format::SECTOR_SHIFT;
-                let asize = self.sizes.psize_to_asize(group.vdev(), bytes);
+                let asize = self.sizes.psize_to_asize(group.vdev(), bytes, 0);
                 asize.is_some_and(|asize| asize <= room)
             };
             let (mut low, mut high) = (0, psize >> cenote_format::SECTOR_SHIFT);
@@ -529,7 +529,7 @@ impl Allocator {
         let size = match dva.gang {
             true => self
                 .sizes
-                .psize_to_asize(vdev, OLD_HEADER as u64)
+                .psize_to_asize(vdev, OLD_HEADER as u64, 0)
                 .ok_or(AllocError::NoVdev(vdev))?,
             false => dva.asize,
         };

@@ -73,7 +73,7 @@ impl LoadMetaslab for Maps {
 pub(crate) struct Sectors(pub u32);
 
 impl AllocatedSize for Sectors {
-    fn psize_to_asize(&self, _: u64, psize: u64) -> Option<u64> {
+    fn psize_to_asize(&self, _: u64, psize: u64, _: u64) -> Option<u64> {
         Some(psize.next_multiple_of(1 << self.0))
     }
 }

@@ -123,7 +123,7 @@ impl Store {
         }
         for (tree, dva, faults) in lost {
             let faults = match &done {
-                Ok(block) => tree.healed_by(dva.vdev.into(), dva.offset, faults, block),
+                Ok(block) => tree.healed_by((dva.vdev.into(), dva.offset, birth), faults, block),
                 Err(_) => faults,
             };
             self.note_faults(&tree, birth, faults);

@@ -18,8 +18,8 @@ pub trait BlockDevices: AllocatedSize {
 }
 
 impl AllocatedSize for VdevTree {
-    fn psize_to_asize(&self, vdev: u64, psize: u64) -> Option<u64> {
-        self.top(vdev).map(|top| top.psize_to_asize(psize))
+    fn psize_to_asize(&self, vdev: u64, psize: u64, txg: u64) -> Option<u64> {
+        self.top(vdev).map(|top| top.psize_to_asize(psize, txg))
     }
 }
 
@@ -31,8 +31,8 @@ impl BlockDevices for VdevTree {
 
 /// The devices that a store reads, as they are at the time.
 impl AllocatedSize for Store {
-    fn psize_to_asize(&self, vdev: u64, psize: u64) -> Option<u64> {
-        AllocatedSize::psize_to_asize(&**self.vdevs(), vdev, psize)
+    fn psize_to_asize(&self, vdev: u64, psize: u64, txg: u64) -> Option<u64> {
+        AllocatedSize::psize_to_asize(&**self.vdevs(), vdev, psize, txg)
     }
 }
 

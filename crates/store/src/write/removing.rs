@@ -73,7 +73,7 @@ impl Writer {
             let size = match dva.gang {
                 true => {
                     let tree = self.store.vdevs();
-                    tree.top(vdev).map_or(0, |top| top.psize_to_asize(OLD_HEADER as u64))
+                    tree.top(vdev).map_or(0, |top| top.psize_to_asize(OLD_HEADER as u64, 0))
                 }
                 false => dva.asize,
             };

@@ -5,6 +5,7 @@ use cenote_format::abd::Abd;
 use proptest::prelude::*;
 
 use super::ROW_HEIGHT;
+use crate::raidz::reflow::Widths;
 use crate::testing::{self, Leaf, leaves, tree};
 use crate::traffic::Content;
 use crate::write::BlockWrite;
@@ -88,7 +89,8 @@ proptest! {
             prop_assert!(read(&t, offset, &data).block.is_ok(), "lost and wrong {picked:?}");
             disks.iter().for_each(|d| d.faults.repair());
         }
-        let stripes = t.top(0).unwrap().stripes(offset, len as u64).unwrap();
+        let stripes = t.top(0).unwrap().stripes(&Widths::default(), (offset, len as u64), TXG).unwrap();
+        let stripes: Vec<_> = stripes.into_iter().map(|row| row.columns).collect();
         for (n, stripe) in stripes.iter().enumerate() {
             for i in 0..nparity as usize {
                 let column = stripe[(n * 2 + i) % stripe.len()];
@@ -116,7 +118,7 @@ proptest! {
         let picked: Vec<usize> =
             (0..children).filter(|c| which >> c & 1 == 1).take(nparity as usize).collect();
         let mut spoiled = Vec::new();
-        let columns = t.columns_of(0, offset, &Abd::from_vec(data.clone())).unwrap();
+        let columns = t.columns_of((0, offset, TXG), &Abd::from_vec(data.clone())).unwrap();
         for (child, at, bytes) in &columns {
             let c = child.id() as usize;
             if picked.contains(&c) {

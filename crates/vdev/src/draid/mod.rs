@@ -243,6 +243,12 @@ impl Layout {
             let next = (offset / group + 1).checked_mul(group)?;
             stripes.push(self.stripe(next, sectors - room)?);
         }
+        let mut at = 0usize;
+        let parity = usize::try_from(self.shape.nparity).ok()?;
+        for column in stripes.iter_mut().flat_map(|stripe| stripe.iter_mut().skip(parity)) {
+            column.at = at;
+            at = at.checked_add(column.len)?;
+        }
         Some(stripes)
     }
 
@@ -270,6 +276,8 @@ impl Layout {
                 offset: row.checked_mul(ROW_HEIGHT)?.checked_add(within)?,
                 len: bytes(own)?,
                 skip: bytes(height - own)?,
+                at: 0,
+                sector: 0,
             });
         }
         Some(columns)

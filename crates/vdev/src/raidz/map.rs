@@ -41,11 +41,20 @@ pub struct ColumnExtent {
     pub len: usize,
     /// Bytes of zeros behind them, which dRAID has where the block does not fill its last line.
     pub skip: usize,
+    /// The byte of the block at which the data begin; 0 of parity.
+    pub at: usize,
+    /// Of RAID-Z the sector of the vdev that it begins at; 0 of dRAID.
+    pub sector: u64,
 }
 
 impl Geometry {
+    /// Whether a block at byte `offset` has its parity where its first data would be.
+    pub(crate) fn has_swapped(&self, offset: u64) -> bool {
+        self.nparity == 1 && offset & (1 << 20) != 0
+    }
+
     /// Data sectors of a block, counted in whole sectors.
-    fn sectors(&self, psize: u64) -> u64 {
+    pub(crate) fn sectors(&self, psize: u64) -> u64 {
         psize.div_ceil(1 << self.ashift).max(1)
     }
 
@@ -79,20 +88,35 @@ impl Geometry {
         let big = if rest == 0 { 0 } else { rest + self.nparity };
         let used = if full_rows == 0 { big } else { self.columns };
         let mut columns = Vec::with_capacity(used as usize);
+        let mut data = 0usize;
         for c in 0..used {
             let sector = first.checked_add(c)?;
             let rows = full_rows + u64::from(c < big);
+            let len = usize::try_from(rows.checked_mul(1 << self.ashift)?).ok()?;
+            let at = if c < self.nparity { 0 } else { data };
             columns.push(ColumnExtent {
                 child: (sector % self.columns) as usize,
                 offset: (sector / self.columns).checked_mul(1 << self.ashift)?,
-                len: usize::try_from(rows.checked_mul(1 << self.ashift)?).ok()?,
+                len,
                 skip: 0,
+                at,
+                sector,
             });
+            data = if c < self.nparity { 0 } else { data.checked_add(len)? };
         }
-        if self.nparity == 1 && offset & (1 << 20) != 0 {
-            columns.swap(0, 1);
+        if self.has_swapped(offset) {
+            swap_places(&mut columns);
         }
         Some(columns)
+    }
+}
+
+/// Has the first two columns change places.
+pub(crate) fn swap_places(columns: &mut [ColumnExtent]) {
+    if let [parity, data, ..] = columns {
+        std::mem::swap(&mut parity.child, &mut data.child);
+        std::mem::swap(&mut parity.offset, &mut data.offset);
+        std::mem::swap(&mut parity.sector, &mut data.sector);
     }
 }
 

@@ -12,11 +12,20 @@
 //! A block of dRAID may have two *stripes*, each with columns and parity of its own: they are read together, and a
 //! combination has columns of both. Zeros that the format has behind columns are not read, as they are known.
 //!
+//! A block of RAID-Z that is narrower than its vdev is many stripes. A device that is wrong is wrong in all of them, so
+//! combinations are of devices: of those that there are, and of those that held its sectors before the vdev was expanded.
+//!
 //! - [`map`]: where the columns of RAID-Z are, `crate::draid`: those of dRAID;
+//! - [`reflow`]: where they are of a vdev that was given more devices;
+//! - [`moving`]: how they get there;
 //! - [`math`]: the arithmetic of parity.
 
 pub(crate) mod map;
 pub(crate) mod math;
+pub(crate) mod moving;
+pub(crate) mod reflow;
+#[cfg(test)]
+mod reflow_tests;
 #[cfg(test)]
 mod tests;
 
@@ -32,6 +41,7 @@ use crate::vdev::{Trust, Vdev};
 use crate::{Fault, VdevError, Verify, mirror};
 
 use map::ColumnExtent;
+use reflow::Widths;
 
 /// Combinations of bad columns tried for one block, however small.
 const MIN_ATTEMPTS: u64 = 600;
@@ -55,6 +65,11 @@ struct Column {
 impl Column {
     fn good(&self) -> bool {
         self.trust == Some(Trust::Good)
+    }
+
+    /// The bytes of the block that it has.
+    fn range(&self) -> Range<usize> {
+        self.extent.at..self.extent.at.saturating_add(self.extent.len)
     }
 
     /// The leaf that the column was read from last.
@@ -106,6 +121,8 @@ pub(crate) struct Read<'a> {
     /// Some device was not waited for to the end.
     gave_up: bool,
     txg: u64,
+    /// By which it is laid out.
+    widths: Arc<Widths>,
 }
 
 impl<'a> Read<'a> {
@@ -128,7 +145,9 @@ impl<'a> Read<'a> {
         size: usize,
         txg: u64,
     ) -> Option<Self> {
-        let extents = vdev.stripes(offset, size as u64)?;
+        let widths = vdev.widths();
+        let rows = vdev.stripes(&widths, (offset, size as u64), txg)?;
+        let extents: Vec<Vec<ColumnExtent>> = rows.into_iter().map(|row| row.columns).collect();
         let nparity = usize::try_from(vdev.nparity()).ok()?;
         let column = |extent: ColumnExtent| {
             let child = vdev.children().get(extent.child)?.clone();
@@ -159,6 +178,7 @@ impl<'a> Read<'a> {
             error: None,
             gave_up: false,
             txg,
+            widths,
         };
         read.asked = read.choose();
         Some(read)
@@ -316,30 +336,47 @@ impl<'a> Read<'a> {
         self.columns.get(stripe.clone())?.split_at_checked(self.nparity)
     }
 
-    /// Bytes of data in a stripe.
-    fn data_of(&self, stripe: &Range<usize>) -> usize {
-        let data = self.columns_of(stripe).map_or(&[][..], |(_, data)| data);
-        data.iter().map(|c| c.extent.len).sum()
+    /// Bytes of data in all stripes.
+    fn data_len(&self) -> usize {
+        let data = self.stripes.iter().filter_map(|stripe| Some(self.columns_of(stripe)?.1));
+        data.flatten().map(|c| c.extent.len).sum()
     }
 
     /// The data of all columns in order, those in `unusable` computed from parity.
     fn decode(&self, unusable: &[usize]) -> Option<Vec<u8>> {
-        let mut block = vec![0; self.stripes.iter().map(|stripe| self.data_of(stripe)).sum()];
-        let mut rest = &mut block[..];
+        let mut block = vec![0; self.data_len()];
+        let mut parts = self.cut(&mut block)?;
         for stripe in &self.stripes {
-            let (mine, after) = rest.split_at_mut_checked(self.data_of(stripe))?;
-            self.decode_stripe(stripe, unusable, mine)?;
-            rest = after;
+            let data = parts.get_mut(stripe.start.checked_add(self.nparity)?..stripe.end)?;
+            self.decode_stripe(stripe, unusable, data)?;
         }
         Some(block)
     }
 
-    /// Puts the data of a stripe into `into`.
+    /// The bytes of `block` that each column has.
+    fn cut<'b>(&self, block: &'b mut [u8]) -> Option<Vec<&'b mut [u8]>> {
+        let data = self.stripes.iter().flat_map(|s| s.start + self.nparity..s.end);
+        let mut order: Vec<usize> = data.filter(|c| self.columns[*c].extent.len > 0).collect();
+        order.sort_unstable_by_key(|c| self.columns[*c].extent.at);
+        let mut parts: Vec<&mut [u8]> = self.columns.iter().map(|_| &mut [][..]).collect();
+        let (mut rest, mut at) = (block, 0usize);
+        for c in order {
+            let Range { start, end } = self.columns[c].range();
+            let (mine, after) = rest.split_at_mut_checked(end.checked_sub(start)?)?;
+            if start != at {
+                return None;
+            }
+            (parts[c], rest, at) = (mine, after, end);
+        }
+        Some(parts)
+    }
+
+    /// Puts the data of a stripe into `into`, column by column.
     fn decode_stripe(
         &self,
         stripe: &Range<usize>,
         unusable: &[usize],
-        into: &mut [u8],
+        into: &mut [&mut [u8]],
     ) -> Option<()> {
         let (parity, data) = self.columns_of(stripe)?;
         let in_stripe = unusable.iter().filter(|c| stripe.contains(c)).map(|c| c - stripe.start);
@@ -352,17 +389,12 @@ impl<'a> Read<'a> {
         if lost.len() > parities.len() {
             return None;
         }
-        let mut slices = Vec::with_capacity(data.len());
-        let mut rest = into;
-        for (i, column) in data.iter().enumerate() {
-            let (mine, after) = rest.split_at_mut_checked(column.extent.len)?;
+        for (i, (column, mine)) in data.iter().zip(into.iter_mut()).enumerate() {
             if !lost.contains(&i) {
                 column.data.as_ref()?.copy_to(0, mine)?;
             }
-            slices.push(mine);
-            rest = after;
         }
-        math::reconstruct(&mut slices, &lost, &parities)
+        math::reconstruct(into, &lost, &parities)
     }
 
     /// Takes every combination of columns to be bad that parity can make up for, fewest first.
@@ -371,9 +403,54 @@ impl<'a> Read<'a> {
         let most = self.stripes.iter().map(spare).sum::<Option<usize>>()?;
         let budget = ATTEMPT_BYTES / self.size.max(1) as u64;
         let mut budget = budget.clamp(MIN_ATTEMPTS, MAX_ATTEMPTS);
-        (0..=most).find_map(|count| {
-            self.try_stripes(&self.stripes, count, &mut Vec::new(), &mut budget, verify)
+        let found = self.try_devices(&mut budget, verify);
+        found.or_else(|| {
+            (0..=most).find_map(|count| {
+                self.try_stripes(&self.stripes, count, &mut Vec::new(), &mut budget, verify)
+            })
         })
+    }
+
+    /// Of a block that is many stripes: takes every combination of devices to be bad, with what could not be read
+    /// (`raidz_simulate_failure`). Each attempt takes one off the budget.
+    fn try_devices(&self, budget: &mut u64, verify: Verify<'_>) -> Option<Abd> {
+        if self.widths.is_plain() || self.stripes.len() < 2 {
+            return None;
+        }
+        let absent = self.which(&|c| c.data.is_none());
+        let on = |width: u64, device: u64| {
+            self.which(&|c| {
+                let now = width == self.widths.physical;
+                let own = if now { c.extent.child as u64 } else { c.extent.sector % width };
+                own == device && c.extent.len > 0
+            })
+        };
+        let devices = self.widths.all().flat_map(|width| (0..width).map(move |d| (width, d)));
+        let mut suspects: Vec<Vec<usize>> = Vec::new();
+        for (width, child) in devices {
+            let columns = on(width, child);
+            if !columns.is_empty() && !suspects.contains(&columns) {
+                suspects.push(columns);
+            }
+        }
+        for count in 1..=self.nparity.min(suspects.len()) {
+            let mut combination = Combination::first(count, suspects.len());
+            while let Some(chosen) = combination {
+                let picked = chosen.picks.iter().filter_map(|i| suspects.get(*i)).flatten();
+                let mut bad: Vec<usize> = picked.chain(&absent).copied().collect();
+                bad.sort_unstable();
+                bad.dedup();
+                let lost = |s: &Range<usize>| bad.iter().filter(|c| s.contains(c)).count();
+                if self.stripes.iter().all(|stripe| lost(stripe) <= self.nparity) {
+                    *budget = budget.checked_sub(1)?;
+                    if let Some(block) = self.attempt(&bad, verify) {
+                        return Some(block);
+                    }
+                }
+                combination = chosen.next();
+            }
+        }
+        None
     }
 
     /// The columns of a stripe that could not be read.
@@ -437,24 +514,27 @@ impl<'a> Read<'a> {
         }
         // Padding beyond the block is zeros.
         let mut bytes = block.bytes().into_owned();
-        bytes.resize(self.stripes.iter().map(|stripe| self.data_of(stripe)).sum(), 0);
-        let mut rest = &bytes[..];
+        bytes.resize(self.data_len(), 0);
         for stripe in &self.stripes {
             let Some((parity, data)) = self.columns_of(stripe) else { continue };
             let mut slices = Vec::with_capacity(data.len());
             for column in data {
-                let (mine, after) = rest.split_at(column.extent.len.min(rest.len()));
-                faults.extend(column.fault(mine));
+                let mine = bytes.get(column.range()).unwrap_or_default();
+                faults.extend(column.fault(mine).map(|fault| self.laid_out(fault)));
                 slices.push(mine);
-                rest = after;
             }
             for (k, column) in parity.iter().enumerate().filter(|(_, column)| column.tried > 0) {
                 let mut right = vec![0; column.extent.len];
                 math::parity_of(k, slices.iter().copied(), &mut right);
-                faults.extend(column.fault(&right));
+                faults.extend(column.fault(&right).map(|fault| self.laid_out(fault)));
             }
         }
         block
+    }
+
+    /// The fault, with how its block was laid out.
+    fn laid_out(&self, fault: Fault) -> Fault {
+        fault.laid_out_by(self.vdev, &self.widths)
     }
 
     /// Nothing helped: the error. Every column that was read may be the wrong one.
@@ -469,7 +549,8 @@ impl<'a> Read<'a> {
             return VdevError::Io { vdev, offset, why };
         }
         let expected = self.columns.iter().filter(|c| c.data.is_some() && c.good());
-        faults.extend(expected.filter_map(|c| Some(c.mismatch(c.last_tried()?))));
+        let faulty = expected.filter_map(|c| Some(c.mismatch(c.last_tried()?)));
+        faults.extend(faulty.map(|fault| self.laid_out(fault)));
         VdevError::Checksum { vdev, offset }
     }
 }

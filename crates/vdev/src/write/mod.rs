@@ -63,6 +63,7 @@ use cenote_format::label::Uberblock;
 use crate::device::Device;
 use crate::events::{self, Happening, Operation};
 use crate::queue::Priority;
+use crate::raidz::reflow::Widths;
 use crate::threads::{IoPool, Work};
 use crate::traffic::{Content, Meter, Traffic};
 use crate::tree::{self, VdevTree};
@@ -200,36 +201,52 @@ impl VdevTree {
     /// What a block takes of its vdev.
     fn asize_of(&self, block: &BlockWrite) -> u64 {
         let size = block.data.len() as u64;
-        self.top(block.vdev).map_or(size, |top| top.psize_to_asize(size))
+        self.top(block.vdev).map_or(size, |top| top.psize_to_asize(size, block.txg))
     }
 
     /// The columns of each block, stripe by stripe.
     fn lay_out(&self, blocks: &[BlockWrite]) -> Vec<Result<Vec<Columns>, VdevError>> {
+        let lay_out = |b: &BlockWrite| {
+            let vdev = self.check(b)?;
+            parity::lay_out(vdev, &vdev.widths(), b)
+        };
         let mut stripes: Vec<Result<Vec<Columns>, VdevError>> =
-            blocks.iter().map(|b| parity::lay_out(self.check(b)?, b)).collect();
+            blocks.iter().map(lay_out).collect();
         parity::generate(&self.writer.pool, stripes.iter_mut().flatten().flatten().collect());
         stripes
     }
 
-    /// What each child of a top-level vdev holds of the block `data` at `offset`: (child, byte offset on it,
-    /// bytes), filled up to whole sectors. `None`: it cannot be there.
+    /// What each child of a top-level vdev holds of the block `data`, born in `txg`, at `offset`: (child, byte offset on
+    /// it, bytes), filled up to whole sectors. `None`: it cannot be there.
     pub(crate) fn columns_of(
         &self,
-        vdev: u64,
-        offset: u64,
+        (vdev, offset, txg): (u64, u64, u64),
         data: &Abd,
     ) -> Option<Vec<(Arc<Vdev>, u64, Abd)>> {
-        let (data, content) = (data.clone(), Content::Repair);
-        let block = BlockWrite { vdev, offset, data, txg: 0, content, sides: Vec::new() };
-        let stripes = self.lay_out(std::slice::from_ref(&block)).pop()?.ok()?;
-        Some(stripes.into_iter().flat_map(Columns::into_parts).collect())
+        let top = self.top(vdev)?;
+        self.laid_out(top, &top.widths(), (offset, txg), data)
+    }
+
+    /// As [`VdevTree::columns_of`], on a vdev with these widths.
+    pub(crate) fn laid_out(
+        &self,
+        vdev: &Arc<Vdev>,
+        widths: &Widths,
+        (offset, txg): (u64, u64),
+        data: &Abd,
+    ) -> Option<Vec<(Arc<Vdev>, u64, Abd)>> {
+        let (vdev_id, data, content) = (vdev.id(), data.clone(), Content::Repair);
+        let block = BlockWrite { vdev: vdev_id, offset, data, txg, content, sides: Vec::new() };
+        let mut stripes = parity::lay_out(self.check(&block).ok()?, widths, &block).ok()?;
+        parity::generate(&self.writer.pool, stripes.iter_mut().collect());
+        Some(stripes.into_iter().flat_map(|stripe| stripe.into_parts().0).collect())
     }
 
     /// The vdev that a block goes to, if the block is one that can be there.
     fn check(&self, block: &BlockWrite) -> Result<&Arc<Vdev>, VdevError> {
         let vdev = tree::top(self.root().children(), block.vdev)?;
         let (size, asize) = (block.data.len() as u64, vdev.asize());
-        let end = block.offset.checked_add(vdev.psize_to_asize(size));
+        let end = block.offset.checked_add(vdev.psize_to_asize(size, block.txg));
         if matches!(vdev.vdev_kind(), Kind::Hole | Kind::Missing | Kind::Indirect | Kind::Root) {
             return Err(error(block, format!("a {} vdev takes no data", vdev.kind())));
         }
@@ -255,8 +272,13 @@ impl VdevTree {
         let vdev = tree::top(self.root().children(), block.vdev)?;
         let tolerance = stripes.first().map_or(0, |stripe| stripe.tolerance);
         let mut plan = Plan { vdev, stripes: Vec::new(), absent: Vec::new(), tolerance };
-        let parts = stripes.into_iter().enumerate();
-        let parts = parts.flat_map(|(n, stripe)| stripe.into_parts().map(move |part| (n, part)));
+        // The copies of a stripe are one of their own: as many of them may fail.
+        let stripes = stripes.into_iter().flat_map(|stripe| {
+            let (columns, copies) = stripe.into_parts();
+            [columns, copies]
+        });
+        let stripes = stripes.filter(|parts| !parts.is_empty()).enumerate();
+        let parts = stripes.flat_map(|(n, parts)| parts.into_iter().map(move |part| (n, part)));
         for (n, (child, offset, data)) in parts {
             let start = writes.len();
             let mut leaves = Vec::new();

@@ -13,6 +13,7 @@ use super::BlockWrite;
 use super::sums::{add_p, add_pq, add_pqr, double};
 use crate::VdevError;
 use crate::raidz::map::ColumnExtent;
+use crate::raidz::reflow::{Row, Widths};
 use crate::threads::{IoPool, Work};
 use crate::vdev::Vdev;
 
@@ -32,13 +33,23 @@ pub(super) struct Columns {
     len: usize,
     /// How many columns may fail, which is how many there are of parity.
     pub tolerance: usize,
+    /// Where columns, given by their number, are written as well.
+    shadows: Vec<(usize, Arc<Vdev>, u64)>,
 }
 
+/// A part of a block: the child, the byte offset on it, the bytes.
+type Part = (Arc<Vdev>, u64, Abd);
+
 impl Columns {
-    /// (child, byte offset on it, bytes) of each column.
-    pub(super) fn into_parts(self) -> impl Iterator<Item = (Arc<Vdev>, u64, Abd)> {
-        let bytes = self.parity.into_iter().chain(self.data);
-        self.children.into_iter().zip(bytes).map(|((child, offset), data)| (child, offset, data))
+    /// The columns that have bytes, and their copies.
+    pub(super) fn into_parts(self) -> (Vec<Part>, Vec<Part>) {
+        let bytes: Vec<Abd> = self.parity.into_iter().chain(self.data).collect();
+        let copy = |(number, child, offset): (usize, Arc<Vdev>, u64)| {
+            Some((child, offset, bytes.get(number)?.clone()))
+        };
+        let copies = self.shadows.into_iter().filter_map(copy).collect();
+        let columns = self.children.into_iter().zip(bytes).filter(|(_, data)| !data.is_empty());
+        (columns.map(|((child, offset), data)| (child, offset, data)).collect(), copies)
     }
 
     fn needs_parity(&self) -> bool {
@@ -51,42 +62,46 @@ impl Columns {
 }
 
 /// Cuts a block into columns, stripe by stripe; their parity is still to be computed.
-pub(super) fn lay_out(vdev: &Arc<Vdev>, block: &BlockWrite) -> Result<Vec<Columns>, VdevError> {
+pub(super) fn lay_out(
+    vdev: &Arc<Vdev>,
+    widths: &Widths,
+    block: &BlockWrite,
+) -> Result<Vec<Columns>, VdevError> {
     let data = whole_sectors(&block.data, 1 << vdev.ashift().clamp(9, 16));
     if !vdev.vdev_kind().is_striped() {
         let children = vec![(vdev.clone(), block.offset)];
         let (len, parity) = (data.len(), Vec::new());
-        return Ok(vec![Columns { children, parity, data: vec![data], len, tolerance: 0 }]);
+        let (tolerance, shadows) = (0, Vec::new());
+        return Ok(vec![Columns { children, parity, data: vec![data], len, tolerance, shadows }]);
     }
-    let stripes = vdev.stripes(block.offset, data.len() as u64);
+    let stripes = vdev.stripes(widths, (block.offset, data.len() as u64), block.txg);
     let stripes = stripes.ok_or_else(|| super::error(block, "no block can be there"))?;
-    let mut at = 0;
-    let columns = stripes.iter().map(|extents| stripe(vdev, extents, &data, &mut at));
+    let columns = stripes.iter().map(|row| stripe(vdev, row, &data));
     columns.collect::<Option<_>>().ok_or_else(|| super::error(block, "no such columns"))
 }
 
-/// The columns of a stripe, with the bytes of a block from `at` on.
-fn stripe(
-    vdev: &Arc<Vdev>,
-    extents: &[ColumnExtent],
-    block: &Abd,
-    at: &mut usize,
-) -> Option<Columns> {
+/// The columns of a stripe of a block.
+fn stripe(vdev: &Arc<Vdev>, row: &Row, block: &Abd) -> Option<Columns> {
+    let extents = row.columns.as_slice();
     let tolerance = usize::try_from(vdev.nparity()).ok()?;
     let child = |e: &ColumnExtent| Some((vdev.children().get(e.child)?.clone(), e.offset));
     let children = extents.iter().map(child).collect::<Option<_>>()?;
     let mut data = Vec::with_capacity(extents.len());
-    for ColumnExtent { len, skip, .. } in extents.get(tolerance..)? {
+    let shadow = |(c, e): &(usize, ColumnExtent)| {
+        let (vdev, offset) = child(e)?;
+        Some((*c, vdev, offset))
+    };
+    let shadows = row.shadows.iter().map(shadow).collect::<Option<_>>()?;
+    for ColumnExtent { len, skip, at, .. } in extents.get(tolerance..)? {
         let zeros = || Abd::from_vec(vec![0; *skip]);
         data.push(match (*len, *skip) {
             (0, _) => zeros(),
             (len, 0) => block.slice(*at, len)?,
             (len, _) => Abd::gang(vec![block.slice(*at, len)?, zeros()]),
         });
-        *at += len;
     }
     let len = extents.first()?.len;
-    Some(Columns { children, parity: Vec::new(), data, len, tolerance })
+    Some(Columns { children, parity: Vec::new(), data, len, tolerance, shadows })
 }
 
 /// `data` filled up with zeros to a multiple of `sector` bytes.

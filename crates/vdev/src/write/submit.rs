@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use cenote_format::LABEL_START;
 use cenote_format::abd::Abd;
 use cenote_format::invariant;
 use cenote_format::label::{LABEL_END, LABEL_SIZE};
@@ -21,6 +20,7 @@ use cenote_format::label::{LABEL_END, LABEL_SIZE};
 use crate::device::WriteReq;
 use crate::events::{self, Happening, Operation};
 use crate::queue::{self, LeafWork, Priority};
+use crate::submit::on_device;
 use crate::threads::Work;
 use crate::traffic::{Content, Meter};
 use crate::tunables;
@@ -213,7 +213,7 @@ pub(super) fn join(a: Range<u64>, b: Range<u64>) -> Range<u64> {
 pub(crate) fn request(leaf: &Vdev, offset: u64, data: Abd) -> WriteReq {
     let size = leaf.device().map_or(0, |d| d.size());
     let data_end = (size / LABEL_SIZE * LABEL_SIZE).saturating_sub(LABEL_END);
-    let offset = offset.saturating_add(LABEL_START);
+    let offset = on_device(offset);
     let end = offset.checked_add(data.len() as u64);
     let inside = end.is_some_and(|end| end <= data_end);
     let mut req = WriteReq::new(offset, data);

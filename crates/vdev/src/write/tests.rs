@@ -105,7 +105,7 @@ fn blocks(tree: &VdevTree, specs: &[(u64, usize, usize, u8)], txg: u64) -> Vec<B
             content: Content::Data,
             sides: Vec::new(),
         });
-        offset += top.psize_to_asize(*size as u64);
+        offset += top.psize_to_asize(*size as u64, 0);
     }
     out
 }

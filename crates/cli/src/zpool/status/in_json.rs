@@ -14,6 +14,7 @@ use crate::pools::Imported;
 use crate::zpool::vdev_json::{aux_text, class_of, head};
 use cenote_command::outcome::Stop;
 use cenote_pool::ddt_stats::{self, Stat};
+use cenote_pool::expansion::Expansion;
 use cenote_pool::scan::{CheckpointStatus, RemovalStatus, ScanKind, ScanState, ScanStatus};
 use cenote_pool::status::{ReplayStatus, VdevLine};
 use cenote_pool::vdev_figures::VdevFigures;
@@ -52,6 +53,9 @@ pub fn pool(
     }
     if let Some(removal) = &s.removal {
         item.insert("removal_stats".into(), figures.removal(removal, &pool).into());
+    }
+    if let Some(expansion) = &s.expansion {
+        item.insert("raidz_expand_stats".into(), figures.expansion(expansion, &pool).into());
     }
     if let Some(checkpoint) = &s.checkpoint {
         item.insert("checkpoint_stats".into(), figures.checkpoint(checkpoint).into());
@@ -169,6 +173,28 @@ impl Figures<'_> {
         if let Some(why) = r.waits.as_ref().filter(|_| r.state == ScanState::Scanning) {
             stats.insert("waiting".into(), why.as_str().into());
         }
+        stats
+    }
+
+    /// The last expansion of a RAID-Z vdev (`raidz_expand_status_nvlist`).
+    fn expansion(&self, e: &Expansion, pool: &Pool) -> Map<String, Value> {
+        let vdevs = pool.store().vdevs();
+        let mut stats = match vdevs.root().children().iter().find(|top| top.id() == e.vdev) {
+            Some(top) => {
+                let config = top.config();
+                head(self.json, &e.name, config, class_of(config), Some(top.state()))
+            }
+            None => Map::from_iter([("name".to_string(), e.name.as_str().into())]),
+        };
+        let now = if e.is_running { ScanState::Scanning } else { ScanState::Finished };
+        stats.insert("state".into(), state(now).into());
+        stats.insert("expanding_vdev".into(), self.json.number(e.vdev));
+        stats.insert("start_time".into(), self.time(e.start));
+        stats.insert("end_time".into(), self.time(e.end));
+        stats.insert("to_reflow".into(), self.bytes(e.to_reflow));
+        stats.insert("reflowed".into(), self.bytes(e.reflowed));
+        let waits = u64::from(e.is_running && e.waits.is_some());
+        stats.insert("waiting_for_resilver".into(), self.json.number(waits));
         stats
     }
 

@@ -1,0 +1,404 @@
+//! A device joins a RAID-Z vdev, whose sectors move over all devices that there are then (`spa_raidz_expand_thread`).
+//!
+//! ```text
+//! sync task: the device joins, nothing has moved
+//! sync task: the first sectors go to the scratch area ── another one: from there to their places
+//! sync task: sectors are copied to their new places, and the uberblock says how far          group after group
+//!                                                                        │ all have moved
+//! sync task: blocks are wider from then on  <─────────────────────────────┘
+//! ```
+//!
+//! [`cenote_vdev`] moves sectors, and says what is read and written where meanwhile. A thread has one step after the other done,
+//! each in a group of its own, whose uberblock says what it has done. What the step before has left behind is overwritten only
+//! when that uberblock is durable on all devices of the vdev: on one that failed the step is done again.
+//!
+//! What is free is not copied. What is allocated and written later is written to both places, so it is all the same whether it
+//! was copied.
+//!
+//! While a device is away, lacks something or is being replaced, nothing moves. A crash leaves what the last group had moved. When
+//! all has moved the vdev grows, and a scrub begins: sectors are copied without being verified.
+
+use crate::create;
+use crate::removal::allocated;
+use crate::space_write::config_of;
+use crate::space_write::map::{feature_uses, zap_u64};
+use crate::surgery::{invalid, path_of, set_zap, without_place};
+use crate::tunables::{
+    RAIDZ_EXPAND_MAX_COPY_BYTES, RAIDZ_EXPAND_MAX_REFLOW_BYTES, SCRUB_AFTER_EXPAND,
+};
+use crate::{Attach, Disk, Engine, EngineError, Shared, SyncContext};
+use cenote_dmu::write::ZapMut;
+use cenote_dsl::write::{DslWriteError, Result, features};
+use cenote_format::encode::zap::{Key, Value};
+use cenote_format::label::{BOOT_AREA, Uberblock};
+use cenote_format::nvlist::{NvList, NvValue};
+use cenote_pool::config;
+use cenote_pool::expansion::{
+    BYTES_COPIED, END_TIME, FEATURE, FINISHED, SCANNING, START_TIME, STATE,
+};
+use cenote_vdev::{Progress, Vdev, VdevError};
+use std::ops::Range;
+use std::result::Result as StdResult;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The name of the thread.
+const NAME: &str = "raidz_expand";
+/// Groups after the one that ends an expansion from which on blocks are wider (`TXG_CONCURRENT_STATES`).
+const CONCURRENT: u64 = 3;
+/// How long the thread waits after a step that came to nothing.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Most such pauses in a row.
+const MOST_PAUSES: u32 = 20;
+/// Steps in a row that come to nothing, where everything happens in the calling threads.
+const TRIES: u32 = 8;
+
+/// What a group has done of an expansion.
+pub(crate) struct Reflowed {
+    vdev: Arc<Vdev>,
+    what: Done,
+}
+
+/// See [`Reflowed`].
+enum Done {
+    /// So far sectors have moved.
+    Moved(Progress),
+    /// All have moved; blocks of this group and later ones are wider.
+    Finished(u64),
+}
+
+impl Reflowed {
+    /// The uberblock of the group, which says so.
+    pub(crate) fn note_in(&self, uberblock: Uberblock) -> Uberblock {
+        match self.what {
+            Done::Moved((state, offset)) => uberblock.with_reflow(state, offset),
+            Done::Finished(_) => uberblock.with_reflow(0, 0),
+        }
+    }
+}
+
+impl Disk {
+    /// Group `txg` is on disk: what it has done of an expansion holds.
+    pub(crate) fn reflow_committed(&self, txg: u64) {
+        let Some(Reflowed { vdev, what }) = self.reflowed.lock().take() else { return };
+        let tree = self.tree();
+        match what {
+            Done::Moved(progress) => tree.reflow_committed(&vdev, progress, txg),
+            Done::Finished(from) => tree.end_reflow(&vdev, from),
+        }
+    }
+}
+
+/// What came of a step.
+enum Step {
+    /// Sectors have moved.
+    Moved,
+    /// It is to be tried again.
+    Again(String),
+    /// All sectors of the vdev with this id have moved.
+    Finished(u64),
+    /// No vdev is being expanded.
+    Nothing,
+}
+
+impl Shared {
+    /// Has a thread go on with the expansion of a vdev, if there is one.
+    pub(crate) fn wake_reflow(self: &Arc<Self>) {
+        if self.disk.tree().expanding().is_some() {
+            self.reflower.wake(self, NAME, |shared| shared.reflow());
+        }
+    }
+
+    /// What the expansion that is under way waits for, if it does.
+    fn note_reflow_waits(&self, why: Option<String>) {
+        *self.reflow_waits.lock() = why;
+    }
+
+    /// Moves sectors until all have moved.
+    fn reflow(self: &Arc<Self>) {
+        let mut in_vain = 0;
+        loop {
+            if self.reflower.is_stopped() || self.tx_state.closed().is_some() {
+                return self.reflower.ends();
+            }
+            let step = self.reflow_step();
+            match step {
+                Ok(Step::Nothing) => {
+                    self.note_reflow_waits(None);
+                    if self.reflower.is_over() {
+                        return;
+                    }
+                    continue;
+                }
+                Ok(Step::Moved) => {
+                    self.note_reflow_waits(None);
+                    in_vain = 0;
+                }
+                Ok(Step::Finished(vdev)) => {
+                    self.note_reflow_waits(None);
+                    self.after_reflow(vdev);
+                    in_vain = 0;
+                }
+                Ok(Step::Again(why)) => {
+                    self.note_reflow_waits(Some(why));
+                    in_vain += 1;
+                }
+                Err(why) => {
+                    tracing::warn!("the expansion of a vdev does not go on: {why}");
+                    self.note_reflow_waits(Some(why.to_string()));
+                    in_vain += 1;
+                }
+            }
+            if self.options.deterministic {
+                if in_vain > TRIES {
+                    return self.reflower.ends();
+                }
+                continue;
+            }
+            for _ in 0..in_vain.min(MOST_PAUSES) {
+                let stopped = self.reflower.is_stopped() || self.tx_state.closed().is_some();
+                if stopped || self.reflower.is_called() {
+                    break;
+                }
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    /// Has a group move sectors, if nothing speaks against it.
+    fn reflow_step(&self) -> StdResult<Step, EngineError> {
+        let tree = self.disk.tree();
+        let Some(top) = tree.expanding() else { return Ok(Step::Nothing) };
+        if let Some(why) = top.reflow_waits() {
+            return Ok(Step::Again(why));
+        }
+        if let Some(why) = self.tx_state.held() {
+            return Ok(Step::Again(why));
+        }
+        let most = RAIDZ_EXPAND_MAX_REFLOW_BYTES.get();
+        if most > 0 && top.reflow().is_some_and(|reflow| reflow.synced >= most) {
+            return Ok(Step::Again("raidz_expand_max_reflow_bytes is reached".into()));
+        }
+        drop(tree);
+        let change = move |context: &mut SyncContext<'_>| context.reflow_step();
+        self.queue
+            .run(&self.tx_state, change, |step| matches!(step, Step::Moved | Step::Finished(_)))
+    }
+
+    /// All sectors of a vdev have moved: it grows, and what was copied is verified.
+    fn after_reflow(self: &Arc<Self>, vdev: u64) {
+        if let Err(e) = self.expand(&[vdev]) {
+            tracing::warn!("the vdev that was expanded does not grow: {e}");
+        }
+        self.resume_activities(|_| true);
+        if !SCRUB_AFTER_EXPAND.is_on() {
+            return;
+        }
+        match self.begin_scrub(false) {
+            Ok(Ok(())) => self.wake_scan(),
+            Ok(Err(why)) => tracing::info!("no scrub after the expansion: {why}"),
+            Err(why) => tracing::warn!("no scrub after the expansion: {why}"),
+        }
+    }
+}
+
+impl Engine {
+    /// What the expansion of a RAID-Z vdev that is under way waits for, if it does.
+    pub fn expansion_waits(&self) -> Option<String> {
+        self.shared.reflow_waits.lock().clone()
+    }
+}
+
+impl SyncContext<'_> {
+    /// Refuses what OpenZFS refuses, and has the device join the RAID-Z vdev `old`.
+    pub(crate) fn expand_raidz(&mut self, attach: &Attach, old: &Arc<Vdev>) -> Result<()> {
+        let tree = self.disk.tree();
+        if feature_uses(self.tx.mos, FEATURE)?.is_none() {
+            return invalid(
+                "raidz_expansion feature must be enabled in order to attach a device to raidz",
+            );
+        }
+        if tree.expanding().is_some() {
+            return invalid("raidz expansion in progress");
+        }
+        let path = config::path(&attach.new.leaf).unwrap_or_default();
+        let path = path.display();
+        if self.maps.evacuation().is_some() {
+            return invalid(format!("{path} is busy, or device removal is in progress"));
+        }
+        if self.disk.frozen.leaves_out(self.tx.txg) {
+            return invalid("the pool is frozen: export and import it first");
+        }
+        let first = old.children().first().map_or(0, |child| child.guid());
+        if attach.new.size() < tree.least_size(first).unwrap_or(0) {
+            return invalid("device is too small");
+        }
+        if attach.new.ashift > u64::from(old.ashift()) {
+            return invalid(
+                "The new device cannot have a higher alignment requirement than the top-level vdev.",
+            );
+        }
+        let children = old.children().len() as u64 + 1;
+        if children > 255 || children << old.ashift() > BOOT_AREA {
+            return invalid("can only attach to mirrors and top-level disks");
+        }
+        if old.reflow_waits().is_some() {
+            return invalid("one or more devices is currently unavailable");
+        }
+        let guid = config::number(&attach.new.leaf, "guid");
+        if tree.find(guid).is_some() {
+            return invalid("one or more vdevs refer to the same device");
+        }
+        if self.maps.top_zap(old.id()) == 0 {
+            return Err(DslWriteError::Unsupported("expanding a vdev without a ZAP".into()));
+        }
+        self.join_raidz(attach, old)
+    }
+
+    /// The device joins the RAID-Z vdev `old`, of which nothing has moved yet (`vdev_raidz_attach_sync`).
+    fn join_raidz(&mut self, attach: &Attach, old: &Arc<Vdev>) -> Result<()> {
+        let id = old.id();
+        let mut joined = self.config.clone();
+        let top = config_of(&mut joined.vdev_tree, id).ok_or(DslWriteError::NotFound)?;
+        let mut new = without_place(&attach.new.leaf);
+        let (guid, new_path) = (config::number(&new, "guid"), path_of(&new));
+        let Some((_, NvValue::NvListArray(children))) =
+            top.pairs.iter_mut().find(|(name, _)| name == "children")
+        else {
+            return Err(DslWriteError::NotFound);
+        };
+        new.set("id", NvValue::Uint64(children.len() as u64));
+        if let Some(txg) = children.first().and_then(|child| child.u64("create_txg")) {
+            new.set("create_txg", NvValue::Uint64(txg));
+        }
+        children.push(new);
+        let width = children.len();
+        top.set("raidz_expanding", NvValue::Boolean);
+        let zap = self.maps.linked_zap(self.tx.mos)?;
+        set_zap(&mut joined.vdev_tree, guid, zap);
+        let top_zap = self.maps.top_zap(id);
+        self.set_top(top_zap, STATE, SCANNING)?;
+        self.set_top(top_zap, START_TIME, self.tx.now)?;
+        self.unset_top(top_zap, END_TIME)?;
+        self.unset_top(top_zap, BYTES_COPIED)?;
+        features::increment(&mut self.tx, FEATURE)?;
+        let message = format!("{} vdev {id} new width {width}", self.tx.pool);
+        self.record("raidz vdev expansion started", &message)?;
+        let to = format!("raidz{}-{id}", old.nparity());
+        self.record("vdev attach", &format!("attach vdev={new_path} to vdev={to}"))?;
+        create::write_label(&attach.new, &joined, id)
+            .map_err(|e| DslWriteError::Invalid(format!("labels cannot be written: {e}")))?;
+        let device = attach.new.device.clone();
+        let open = &mut |g: u64, _: &NvList| (g == guid).then(|| device.clone());
+        let tree = self.altered_tree(&joined.vdev_tree, id, open, &|guid| guid)?;
+        if !tree.find(guid).is_some_and(|leaf| leaf.state().readable()) {
+            return invalid("one or more devices is currently unavailable");
+        }
+        self.replace_tree(tree.clone(), joined.vdev_tree)?;
+        tree.top(id).into_iter().for_each(|top| tree.begin_reflow(top));
+        Ok(())
+    }
+
+    fn set_top(&mut self, zap: u64, name: &str, value: u64) -> Result<()> {
+        let (key, value) = (Key::Name(name.as_bytes()), [value]);
+        Ok(ZapMut::open(self.tx.mos, zap).update(&key, &Value::U64(&value))?)
+    }
+
+    fn unset_top(&mut self, zap: u64, name: &str) -> Result<()> {
+        if zap_u64(self.tx.mos, zap, name)?.is_some() {
+            ZapMut::open(self.tx.mos, zap).remove(&Key::Name(name.as_bytes()))?;
+        }
+        Ok(())
+    }
+
+    /// Moves some sectors of the vdev that is being expanded.
+    fn reflow_step(&mut self) -> Result<Step> {
+        let tree = self.disk.tree();
+        let Some(top) = tree.expanding().cloned() else { return Ok(Step::Nothing) };
+        if self.disk.frozen.leaves_out(self.tx.txg) {
+            return Ok(Step::Again("the pool is frozen".into()));
+        }
+        if self.disk.reflowed.lock().is_some() {
+            return Ok(Step::Again("another step is under way".into()));
+        }
+        let group = self.disk.allocator.group(top.id()).ok_or(DslWriteError::NotFound)?;
+        let last = group.metaslabs().iter().last().map(|metaslab| metaslab.extent());
+        let end = last.map_or(0, |extent| extent.start.saturating_add(extent.size));
+        if tree.reflow_begins(&top) {
+            return Ok(self.moved(&top, tree.reflow_scratch(&top, self.tx.txg)));
+        }
+        let Some(range) = tree.reflow_limit(&top, end) else { return Ok(Step::Nothing) };
+        if range.is_empty() {
+            return self.finish_reflow(&top);
+        }
+        tree.reflow_shadow(&top, range.end);
+        let (ranges, to, bytes) = self.to_copy(&top, range)?;
+        let done = tree.reflow_copy(&top, &ranges, (to, self.tx.txg));
+        let step = self.moved(&top, done);
+        if matches!(step, Step::Moved) {
+            let zap = self.maps.top_zap(top.id());
+            let before = zap_u64(self.tx.mos, zap, BYTES_COPIED)?.unwrap_or(0);
+            self.set_top(zap, BYTES_COPIED, before.saturating_add(bytes))?;
+        }
+        Ok(step)
+    }
+
+    /// Has the group's uberblock say what was done.
+    fn moved(&self, top: &Arc<Vdev>, done: StdResult<Progress, VdevError>) -> Step {
+        match done {
+            Ok(progress) => {
+                let reflowed = Reflowed { vdev: top.clone(), what: Done::Moved(progress) };
+                *self.disk.reflowed.lock() = Some(reflowed);
+                Step::Moved
+            }
+            Err(why) => Step::Again(why.to_string()),
+        }
+    }
+
+    /// What is allocated in a range of a vdev: so much of it as a group copies, where that ends, and its bytes.
+    fn to_copy(&mut self, top: &Vdev, range: Range<u64>) -> Result<(Vec<Range<u64>>, u64, u64)> {
+        let most = RAIDZ_EXPAND_MAX_COPY_BYTES.get() >> top.ashift() << top.ashift();
+        let (mut ranges, mut bytes, mut to) = (Vec::new(), 0u64, range.end);
+        let from = (top.id(), range.start);
+        allocated(&self.disk.allocator, self.tx.txg, from, &mut |(start, end)| {
+            let end = end.min(range.end);
+            if start >= end {
+                return true;
+            }
+            let stop = end.min(start.saturating_add(most.saturating_sub(bytes)));
+            ranges.push(start..stop);
+            bytes = bytes.saturating_add(stop - start);
+            let is_full = bytes >= most;
+            if is_full {
+                to = stop;
+            }
+            is_full
+        })?;
+        Ok((ranges, to, bytes))
+    }
+
+    /// All sectors have moved (`raidz_reflow_complete_sync`).
+    fn finish_reflow(&mut self, top: &Arc<Vdev>) -> Result<Step> {
+        let (id, from) = (top.id(), self.tx.txg.saturating_add(CONCURRENT));
+        let mut root = self.config.vdev_tree.clone();
+        let of_top = config_of(&mut root, id).ok_or(DslWriteError::NotFound)?;
+        let mut grown = match of_top.get("raidz_expand_txgs") {
+            Some(NvValue::Uint64Array(txgs)) => txgs.clone(),
+            _ => Vec::new(),
+        };
+        grown.push(from);
+        of_top.set("raidz_expand_txgs", NvValue::Uint64Array(grown));
+        of_top.pairs.retain(|(name, _)| name != "raidz_expanding");
+        let zap = self.maps.top_zap(id);
+        self.set_top(zap, STATE, FINISHED)?;
+        self.set_top(zap, END_TIME, self.tx.now)?;
+        let width = top.children().len();
+        let message = format!("{} vdev {id} new width {width}", self.tx.pool);
+        self.record("raidz vdev expansion completed", &message)?;
+        let tree = self.altered_tree(&root, id, &mut |_, _| None, &|guid| guid)?;
+        self.replace_tree(tree, root)?;
+        let reflowed = Reflowed { vdev: top.clone(), what: Done::Finished(from) };
+        *self.disk.reflowed.lock() = Some(reflowed);
+        Ok(Step::Finished(id))
+    }
+}

@@ -1,0 +1,178 @@
+//! RAID-Z vdevs are expanded in use. OpenZFS 2.1, which the tests run beside, does not know such pools: every block is accounted for
+//! by our own traversal.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod rig;
+
+use cenote_engine::create::SystemDevices;
+use cenote_engine::{Attach, Engine, EngineError, tunables};
+use parking_lot::{Mutex, MutexGuard};
+use rig::joining::{device, replace};
+use rig::{Rig, check, fill, open};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Sparse.
+const SIZE: u64 = 200 << 20;
+const LEN: usize = 600_000;
+
+/// Tunables are the process's.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Sectors move as far as `most`; 0: all the way.
+fn alone(most: u64) -> MutexGuard<'static, ()> {
+    let alone = ALONE.lock();
+    stays_at(most);
+    alone
+}
+
+fn stays_at(most: u64) {
+    tunables::find("raidz_expand_max_reflow_bytes").unwrap().set(most).unwrap();
+}
+
+fn expand(rig: &Rig, engine: &Engine, new: &str) -> Result<(), EngineError> {
+    let beside = engine.pool().store().vdevs().top(0).unwrap().guid();
+    let new = device(rig, engine, new, &SystemDevices);
+    engine.attach(Attach { beside, new, replaces: false })
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(120);
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn wait(engine: &Engine) {
+    until("it ends", || engine.pool().store().vdevs().expanding().is_none());
+    until("it is verified", || !engine.is_scanning());
+    let expansion = engine.pool().status().unwrap().expansion.unwrap();
+    assert!(!expansion.is_running && expansion.end >= expansion.start, "{expansion:?}");
+    assert_eq!(rig::errors(engine), (0, 0, 0));
+}
+
+fn account(rig: &Rig) {
+    let found = cenote_pool::discover(&[rig.path().to_path_buf()]);
+    let options = cenote_pool::ImportOptions { readonly: true, ..Default::default() };
+    rig::account(&cenote_pool::Pool::import(&found[0], &options).unwrap());
+}
+
+/// Everything a disk holds but its labels is wrong from now on.
+fn spoil(rig: &Rig, name: &str) {
+    let mut file = std::fs::OpenOptions::new().read(true).write(true).open(rig.file(name)).unwrap();
+    let (start, end) = (4 << 20, SIZE - (1 << 20));
+    let mut bytes = vec![0; (end - start) as usize];
+    file.seek(SeekFrom::Start(start)).unwrap();
+    file.read_exact(&mut bytes).unwrap();
+    bytes.iter_mut().filter(|b| **b != 0).for_each(|b| *b ^= 0x5a);
+    file.seek(SeekFrom::Start(start)).unwrap();
+    file.write_all(&bytes).unwrap();
+}
+
+#[test]
+fn a_vdev_is_expanded_twice() {
+    let _alone = alone(0);
+    for (line, parity) in [("raidz1 a b c", 1), ("raidz2 a b c d", 2)] {
+        let rig = Rig::new(SIZE);
+        let engine = rig.create(line, 12);
+        let fs = open(&engine);
+        fill(&fs, 0..20, LEN);
+        let size = engine.pool().space().unwrap().vdev(0).unwrap().size;
+        expand(&rig, &engine, "x").unwrap();
+        fill(&fs, 20..40, LEN);
+        wait(&engine);
+        check(&fs, 0..40, LEN);
+        let grown = engine.pool().space().unwrap().vdev(0).unwrap().size;
+        assert!(grown > size, "{grown}");
+        fill(&fs, 40..60, LEN);
+        expand(&rig, &engine, "y").unwrap();
+        wait(&engine);
+        fill(&fs, 60..80, LEN);
+        drop(fs);
+        engine.export(false).unwrap();
+        drop(engine);
+        account(&rig);
+        // Blocks of three widths, and as many disks wrong as there is parity.
+        ["b", "x"].iter().take(parity).for_each(|name| spoil(&rig, name));
+        let engine = rig.import();
+        let fs = open(&engine);
+        check(&fs, 0..80, LEN);
+        engine.scrub().unwrap();
+        until("it is scrubbed", || !engine.is_scanning());
+        drop(fs);
+        engine.export(false).unwrap();
+        drop(engine);
+        account(&rig);
+    }
+}
+
+/// Wherever an expansion stays, all is read with a disk away, and written; and an import goes on with it.
+#[test]
+fn an_expansion_goes_on_after_an_import() {
+    // In the scratch area, and in the midst.
+    for most in [1, 60 << 20] {
+        let _alone = alone(most);
+        let rig = Rig::new(SIZE);
+        let engine = rig.create("raidz1 a b c", 12);
+        let fs = open(&engine);
+        fill(&fs, 0..20, LEN);
+        expand(&rig, &engine, "x").unwrap();
+        let moved = || engine.pool().store().vdevs().top(0).unwrap().reflow().unwrap().synced;
+        until("it moves", || moved() >= most);
+        fill(&fs, 20..40, LEN);
+        check(&fs, 0..40, LEN);
+        let why = expand(&rig, &engine, "y").unwrap_err().to_string();
+        assert!(why.contains("raidz expansion in progress"), "{why}");
+        drop(fs);
+        engine.export(false).unwrap();
+        drop(engine);
+        account(&rig);
+        let hidden = rig.path().with_extension("hidden");
+        std::fs::rename(rig.file("b"), &hidden).unwrap();
+        let engine = rig.import();
+        stays_at(0);
+        let fs = open(&engine);
+        check(&fs, 0..40, LEN);
+        fill(&fs, 40..50, LEN);
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(engine.pool().store().vdevs().expanding().is_some(), "a device is away");
+        assert!(engine.expansion_waits().unwrap().contains("unavailable"));
+        drop(fs);
+        engine.export(false).unwrap();
+        drop(engine);
+        std::fs::rename(hidden, rig.file("b")).unwrap();
+        let engine = rig.import();
+        until("it ends", || engine.pool().store().vdevs().expanding().is_none());
+        until("it is verified", || !engine.is_scanning());
+        let fs = open(&engine);
+        check(&fs, 0..50, LEN);
+        drop(fs);
+        engine.export(false).unwrap();
+        drop(engine);
+        account(&rig);
+    }
+}
+
+#[test]
+fn what_cannot_be_expanded_is_refused() {
+    let _alone = alone(0);
+    let why = |done: Result<(), EngineError>| done.unwrap_err().to_string();
+    let rig = Rig::new(64 << 20);
+    let engine = rig.create_choosing("raidz1 a b c", 12, &[("raidz_expansion".into(), false)]);
+    assert!(why(expand(&rig, &engine, "x")).contains("raidz_expansion feature must be enabled"));
+    let rig = Rig::new(64 << 20);
+    let engine: Arc<Engine> = rig.create("raidz1 a b c", 12);
+    engine.checkpoint().unwrap();
+    assert!(why(expand(&rig, &engine, "x")).contains("checkpoint"));
+    engine.discard_checkpoint().unwrap();
+    until("the checkpoint goes", || !engine.discards());
+    tunables::find("zfs_scan_suspend_progress").unwrap().set(1).unwrap();
+    replace(&rig, &engine, "a", "y").unwrap();
+    assert!(
+        why(expand(&rig, &engine, "x")).contains("one or more devices is currently unavailable")
+    );
+    tunables::find("zfs_scan_suspend_progress").unwrap().set(0).unwrap();
+}
