@@ -69,7 +69,7 @@ fn usage_errors() {
 #[test]
 fn commands_of_the_future_are_refused_by_name() {
     let s = Session::new();
-    assert_eq!(s.run("zpool split tank a b").fails(1), "zpool split: not supported yet");
+    assert_eq!(s.run("zpool condense tank").fails(1), "zpool condense: not supported yet");
     assert_eq!(s.run("zfs program tank x").fails(1), "zfs program: not supported yet");
     assert_eq!(s.run("zpool comment=x tank").fails(22), "cannot open 'tank': is not a pool");
 }

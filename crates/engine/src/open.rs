@@ -209,6 +209,7 @@ impl Engine {
                 context.free_lost_log_blocks()?;
             }
             context.note_moved_aux(&pool)?;
+            context.finish_split()?;
             if rewound {
                 context.record("checkpoint rewind", &format!("rewound state to txg={last}"))?;
             }

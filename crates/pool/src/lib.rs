@@ -58,6 +58,7 @@ pub mod reopen;
 pub mod savings;
 pub mod scan;
 pub mod spacemap;
+pub mod split;
 pub mod status;
 pub mod surgery;
 pub mod time;

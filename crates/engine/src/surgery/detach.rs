@@ -175,7 +175,7 @@ impl SyncContext<'_> {
     }
 
     /// Frees what the MOS has of a leaf that leaves: what it missed, its ZAP (`vdev_dtl_sync`).
-    fn free_leaf(&mut self, leaf: &NvList) -> Result<()> {
+    pub(super) fn free_leaf(&mut self, leaf: &NvList) -> Result<()> {
         let (txg, outside) = (self.tx.txg, &self.disk.outside);
         let mut count = |mos: &mut OpenObjectSet, guid: &str, delta: i64| {
             count_feature(mos, txg, outside, guid, delta)
