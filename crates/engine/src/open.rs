@@ -308,6 +308,7 @@ impl Core {
             missed: Vec::new(),
             config_written: false,
             history_end: None,
+            noted: None,
         }
     }
 }

@@ -63,6 +63,7 @@ pub mod status;
 pub mod surgery;
 pub mod time;
 pub mod tunables;
+pub mod txg_times;
 pub mod vdev_figures;
 pub mod vdev_props;
 
