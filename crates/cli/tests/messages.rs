@@ -142,7 +142,7 @@ fn formats_of_the_future_are_refused_by_name() {
 fn usage_lists_what_works() {
     let s = Session::new();
     for (tool, there, absent) in
-        [("zpool", "\tcreate ", "\tsplit "), ("zfs", "\treceive ", "\tprogram ")]
+        [("zpool", "\tcreate ", "\tcondense "), ("zfs", "\treceive ", "\tprogram ")]
     {
         let text = s.run(&format!("{tool} --help")).ok();
         assert!(text.contains(there) && !text.contains(absent), "{text}");

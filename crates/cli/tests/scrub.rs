@@ -79,15 +79,18 @@ fn what_cannot_be_done_is_refused() {
     );
     misused("zpool scrub -S yesterday tank", "Failed to parse the date.\n");
     misused(
-        "zpool scrub -S 2026-11-02 -E 2026-11-01 tank",
+        "zpool scrub -S 2026-11-03 -E 2026-11-01 tank",
         "invalid arguments: end date has to be later than start date\n",
     );
     misused(
         "zpool scrub -C -E 2026-11-01 tank",
         "invalid option combination: -C and -S/-E date are mutually exclusive\n",
     );
-    // Nothing is in the log.
-    s.run("zpool scrub -ew tank").ok();
+    // Its log does not tell when blocks were born.
+    fails(
+        "zpool scrub -ew tank",
+        "cannot scrub tank: operation not supported on this type of pool",
+    );
     s.run("zpool scrub -w -S 2020-01-01 -E 2026-11-01 tank").ok();
     s.run("zpool resilver tank").ok();
     s.run("zpool scrub -aw").ok();

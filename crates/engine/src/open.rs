@@ -127,6 +127,7 @@ impl Engine {
         if let Some(why) = engine.shared.tx_state.failure() {
             return Err(refused(EngineError::Suspended(why)));
         }
+        engine.let_sides_of_before_go();
         engine.shared.wake_scan();
         engine.shared.wake_evacuation();
         engine.shared.call_spares();

@@ -227,7 +227,7 @@ fn a_scrub_of_the_log_looks_at_what_it_has() {
 /// When groups were written is noted, and a scrub of some of them looks at their blocks alone.
 #[test]
 fn dates_choose_what_is_scrubbed() {
-    let (rig, engine) = made(true);
+    let (rig, engine) = made(false);
     let note = cenote_engine::tunables::find("spa_note_txg_time").unwrap();
     note.set(0).unwrap();
     let now =
@@ -257,7 +257,7 @@ fn dates_choose_what_is_scrubbed() {
     engine.scrub_between(None, None).unwrap();
     finished(&engine);
     assert_eq!(logged(&engine), []);
-    finish(&rig, engine, true);
+    finish(&rig, engine, false);
 }
 
 /// What a scrub finds is named and survives an export; once it finds all right, nothing is named.

@@ -128,10 +128,13 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     let split = Split { name: request.new.clone(), sides };
     let off = engine.split(&split).map_err(|e| request.cannot(reason(&e)))?;
     ctx.changed(&imported);
-    let candidate = found(&off).ok_or_else(|| request.cannot("the new pool is not found"))?;
+    cachefile::update(&ctx.pools);
+    // It is there by now, whatever becomes of its import.
+    let candidate = found(&off).ok_or_else(|| {
+        Stop::Fail(format!("cannot import '{}': no such pool available", request.new))
+    })?;
     let Some(altroot) = &request.altroot else {
-        cachefile::update(&ctx.pools);
-        leave_exported(&candidate, asked).map_err(|why| request.cannot(why))?;
+        leave_exported(&candidate, asked).map_err(Stop::Fail)?;
         return Ok(0);
     };
     let Some(new) = import::split_off(&candidate, altroot, &request.props, ctx)? else {

@@ -40,6 +40,10 @@ impl Engine {
                 tracing::info!("the pool stays suspended: {why}");
             }
         }
+        if left.is_ok() {
+            // Of several spares one may be needed no more.
+            self.shared.let_go_of_replaced();
+        }
         left
     }
 }

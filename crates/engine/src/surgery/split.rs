@@ -10,7 +10,7 @@
 //!
 //! Both pools hold together at each write. Before the last label is written there is no new pool: it lacks top-level vdevs.
 //! From then on there is one, whether the old pool's group gets on disk or not: if it does not, the old pool takes the sides
-//! for devices that are not there, as their labels are of another pool. What the new pool holds was written by the groups before
+//! for devices of another pool, as their labels say, and its next import lets go of them. What the new pool holds was written by the groups before
 //! the task's, and no space of it is written to again while the task's group is under way.
 //!
 //! The new pool's MOS is the old one's, with its config; [`cenote_pool::split`] has how it is opened.
@@ -29,7 +29,7 @@ use cenote_pool::config::{self, STATE_EXPORTED, children, number};
 use cenote_pool::config_write::{PoolConfig, nvlist_of, sync_aux};
 use cenote_pool::split::{self, SPLIT_GUID};
 use cenote_pool::surgery;
-use cenote_vdev::{Device, Vdev, VdevState, VdevTree, rewrite_labels};
+use cenote_vdev::{Aux, Device, Vdev, VdevState, VdevTree, rewrite_labels};
 use std::path::PathBuf;
 use std::result::Result as StdResult;
 use std::sync::Arc;
@@ -92,6 +92,17 @@ impl Engine {
         self.shared.let_sides_go(left);
         Ok(SplitOff { guid, paths })
     }
+
+    /// Lets go of sides whose labels say that they were split off, in a group that did not get on disk (`spa_try_repair`).
+    pub(crate) fn let_sides_of_before_go(&self) {
+        let leaves = self.shared.disk.tree().leaves();
+        let split = VdevState::CantOpen(Aux::SplitPool);
+        for side in leaves.iter().filter(|leaf| leaf.state() == split) {
+            if let Err(why) = self.detach(side.guid(), None) {
+                tracing::warn!(leaf = side.guid(), "a device that was split off stays: {why}");
+            }
+        }
+    }
 }
 
 impl Shared {
@@ -101,8 +112,12 @@ impl Shared {
             let (asked, shared) = (asked.clone(), Arc::downgrade(self));
             let change = move |context: &mut SyncContext<'_>| {
                 let shared = shared.upgrade().ok_or(DslWriteError::NotFound)?;
-                let (last, left) = (shared.view().uberblock().clone(), context.config_changed);
-                if left { Ok(None) } else { context.split(&asked, guid, &last).map(Some) }
+                let last = shared.view().uberblock().clone();
+                // What the last group has is not the config any more.
+                match context.config_changed {
+                    true => Ok(None),
+                    false => context.split(&asked, guid, &last).map(Some),
+                }
             };
             let done = self.queue.run(&self.tx_state, change, Option::is_some)?;
             if let Some(left) = done {
