@@ -69,7 +69,7 @@ fn usage_errors() {
 #[test]
 fn commands_of_the_future_are_refused_by_name() {
     let s = Session::new();
-    assert_eq!(s.run("zpool split tank a b").fails(1), "zpool split: not supported yet");
+    assert_eq!(s.run("zpool condense tank").fails(1), "zpool condense: not supported yet");
     assert_eq!(s.run("zfs program tank x").fails(1), "zfs program: not supported yet");
     assert_eq!(s.run("zpool comment=x tank").fails(22), "cannot open 'tank': is not a pool");
 }
@@ -142,7 +142,7 @@ fn formats_of_the_future_are_refused_by_name() {
 fn usage_lists_what_works() {
     let s = Session::new();
     for (tool, there, absent) in
-        [("zpool", "\tcreate ", "\tsplit "), ("zfs", "\treceive ", "\tprogram ")]
+        [("zpool", "\tcreate ", "\tcondense "), ("zfs", "\treceive ", "\tprogram ")]
     {
         let text = s.run(&format!("{tool} --help")).ok();
         assert!(text.contains(there) && !text.contains(absent), "{text}");

@@ -73,7 +73,25 @@ fn what_cannot_be_done_is_refused() {
         "zpool scrub -ws tank",
         "invalid option combination: -w cannot be used with -p or -s\n",
     );
-    assert_ne!(s.run("zpool scrub -e tank").code, 0);
+    misused(
+        "zpool scrub -es tank",
+        "invalid option combination: -e and -s are mutually exclusive\n",
+    );
+    misused("zpool scrub -S yesterday tank", "Failed to parse the date.\n");
+    misused(
+        "zpool scrub -S 2026-11-03 -E 2026-11-01 tank",
+        "invalid arguments: end date has to be later than start date\n",
+    );
+    misused(
+        "zpool scrub -C -E 2026-11-01 tank",
+        "invalid option combination: -C and -S/-E date are mutually exclusive\n",
+    );
+    // Its log does not tell when blocks were born.
+    fails(
+        "zpool scrub -ew tank",
+        "cannot scrub tank: operation not supported on this type of pool",
+    );
+    s.run("zpool scrub -w -S 2020-01-01 -E 2026-11-01 tank").ok();
     s.run("zpool resilver tank").ok();
     s.run("zpool scrub -aw").ok();
     s.run("zpool export tank").ok();

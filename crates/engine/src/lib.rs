@@ -157,7 +157,7 @@ pub use long_hold::LongHold;
 pub use outage::{OfflineError, TakeOut};
 pub use removal::RemoveError;
 pub use scan::ScanError;
-pub use surgery::Attach;
+pub use surgery::{Attach, Split, SplitOff};
 pub use task::{EngineError, SpaceCheck, SyncContext};
 pub use vacant::{ActivityError, ActivityRequest, ActivityState};
 

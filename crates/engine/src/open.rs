@@ -127,6 +127,7 @@ impl Engine {
         if let Some(why) = engine.shared.tx_state.failure() {
             return Err(refused(EngineError::Suspended(why)));
         }
+        engine.let_sides_of_before_go();
         engine.shared.wake_scan();
         engine.shared.wake_evacuation();
         engine.shared.wake_reflow();
@@ -212,6 +213,7 @@ impl Engine {
                 context.free_lost_log_blocks()?;
             }
             context.note_moved_aux(&pool)?;
+            context.finish_split()?;
             if rewound {
                 context.record("checkpoint rewind", &format!("rewound state to txg={last}"))?;
             }
@@ -311,6 +313,7 @@ impl Core {
             missed: Vec::new(),
             config_written: false,
             history_end: None,
+            noted: None,
         }
     }
 }

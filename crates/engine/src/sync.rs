@@ -22,7 +22,7 @@ use crate::tunables;
 use cenote_dmu::ObjectSet;
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::outside::Outside;
-use cenote_dmu::write::{BlockSink, OpenObjectSet, Synced, WriteError};
+use cenote_dmu::write::{BlockSink, OpenObjectSet, Synced, WriteError, ZapMut};
 use cenote_dsl::bpobj;
 use cenote_dsl::tunables::FREE_MIN_TIME_MS;
 use cenote_dsl::write::deadlist::Keys;
@@ -30,6 +30,7 @@ use cenote_dsl::write::free::{Budget, destroy_step};
 use cenote_dsl::write::{DslWriteError, Result, Sizes, Tx, pool, references};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dsl::BpobjPhys;
+use cenote_format::encode::zap::{Key, Value};
 use cenote_format::invariant;
 use cenote_format::invariant::caught;
 use cenote_format::label::Uberblock;
@@ -37,6 +38,7 @@ use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::config;
 use cenote_pool::config_write::{self, PoolConfig};
 use cenote_pool::indirect::Mapping;
+use cenote_pool::txg_times::{self, TxgTimes};
 use cenote_store::Bookmark;
 use cenote_store::alloc::Class;
 use parking_lot::Mutex;
@@ -83,6 +85,8 @@ pub(crate) struct Core {
     pub config_written: bool,
     /// Up to where records of the history are listed as events.
     pub history_end: Option<u64>,
+    /// When it was last noted at what time a group was written: seconds since 1970.
+    pub noted: Option<u64>,
 }
 
 /// The number that errors of the MOS are reported under.
@@ -144,6 +148,7 @@ impl Core {
         self.free_destroyed(shared, (txg, usable))?;
         let discarded = self.discard_checkpoint(&shared.disk, txg)?;
         let errors = self.log_errors(shared, txg)?;
+        self.note_time(shared, txg)?;
         self.passes(&shared.disk, txg, abilities, usable, &mut recorder)?;
         self.verify(shared, quiesced.iter().map(|(live, _)| live.id()))?;
         // A pool that was suspended meanwhile has something wrong in memory.
@@ -236,6 +241,31 @@ impl Core {
         self.destroying = !self.waits_to_free && free_destroyed(shared, &mut tx)?;
         mark_obsolete(&shared.disk, &tx)?;
         self.frees = tx.frees;
+        Ok(())
+    }
+
+    /// Notes when the group was written, from time to time (`spa_sync_time_logger`).
+    fn note_time(&mut self, shared: &Shared, txg: u64) -> Result<()> {
+        let now = shared.disk.outside.clock.seconds();
+        let noted = *self.noted.get_or_insert(now);
+        if now.saturating_sub(noted) < tunables::SPA_NOTE_TXG_TIME.get() {
+            return Ok(());
+        }
+        self.noted = Some(now);
+        // What is on disk is what this has noted before, or another system.
+        let mut times = match TxgTimes::load(shared.view().directory()) {
+            Ok(times) => times,
+            Err(why) => {
+                tracing::warn!("it is not noted when group {txg} was written: {why}");
+                return Ok(());
+            }
+        };
+        times.add(now, txg);
+        for (name, words) in txg_times::ENTRIES.iter().zip(times.encode()) {
+            let key = Key::Name(name.as_bytes());
+            ZapMut::open(&mut self.mos, config_write::DIRECTORY)
+                .update(&key, &Value::U64(&words))?;
+        }
         Ok(())
     }
 
@@ -485,15 +515,28 @@ impl Core {
 
 impl Shared {
     /// Looks at devices of a pool that nothing is written to.
-    pub(super) fn look_at_devices(&self) {
+    pub(super) fn look_at_devices(self: &Arc<Self>) {
         let tree = self.disk.tree();
         // Those that did not answer may do so by now.
-        if tree.has_outage()
-            && let Err(error) = tree.recheck()
-        {
-            tracing::warn!(%error, "devices are not looked at anew");
+        if tree.has_outage() {
+            if let Err(error) = tree.recheck() {
+                tracing::warn!(%error, "devices are not looked at anew");
+            }
+            if !tree.has_outage() {
+                self.devices_are_back();
+            }
         }
         self.note_missed();
+    }
+
+    /// Devices answer again that were waited for, without an order: what waits for them goes on.
+    fn devices_are_back(self: &Arc<Self>) {
+        self.wake_scan();
+        if self.disk.writer.copied().is_some() {
+            self.wake_evacuation();
+        }
+        // A checkpoint is discarded further, and what waits to be freed is, with the next group.
+        self.tx_state.note();
     }
 
     /// Has a group written, when its time comes, for what leaves lack that no dirty time log has yet.

@@ -107,6 +107,8 @@ declare_tunables! {
         "Bytes that a scrub or resilver reads of a top-level vdev at once";
     SPA_DISCARD_MEMORY_LIMIT "zfs_spa_discard_memory_limit" Now Bytes 16_777_216 SOME,
         "Bytes of a checkpoint's space maps that a transaction group takes when the checkpoint is discarded";
+    SPA_NOTE_TXG_TIME "spa_note_txg_time" Now Seconds 600 ANY,
+        "How often it is noted when a transaction group was written, for scrubs of what dates tell";
     SYNC_PASS_DEFERRED_FREE "zfs_sync_pass_deferred_free" Now Count 2 (1, 32),
         "Pass of a sync from which on frees are left to the next group, if they are not logged";
     TRIM_EXTENT_BYTES_MAX "zfs_trim_extent_bytes_max" Now Bytes 134_217_728 SOME,

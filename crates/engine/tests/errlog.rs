@@ -174,6 +174,92 @@ fn scrub(engine: &Engine) {
     finished(engine);
 }
 
+/// Only what the log has is looked at; what is right by now leaves it, also in snapshots and clones.
+#[test]
+fn a_scrub_of_the_log_looks_at_what_it_has() {
+    let (rig, engine) = made(true);
+    let root = dataset(&engine.pool(), "tank");
+    let files = [0, 1, 2].map(|file| (root, number(&open(&engine), file)));
+    engine.scrub_errors().unwrap();
+    assert!(!engine.is_scanning());
+    turn(&rig, &engine, 0);
+    turn(&rig, &engine, 1);
+    assert!(!reads(&engine, 0) && !reads(&engine, 1));
+    let names = vec!["tank@s".to_string()];
+    changes(&engine).snapshot(&NewSnapshot { names, props: vec![] }).unwrap();
+    assert_eq!(logged(&engine).len(), 4);
+    // What is wrong now is not in the log, and is not looked at.
+    turn(&rig, &engine, 2);
+    turn(&rig, &engine, 0);
+    engine.pool().store().drop_caches();
+    engine.scrub_errors().unwrap();
+    finished(&engine);
+    let snap = dataset(&engine.pool(), "tank@s");
+    let mut still = vec![files[1], (snap, files[1].1)];
+    still.sort_unstable();
+    assert_eq!(logged(&engine), still);
+    let words = engine.pool().directory().words("error_scrub").unwrap().unwrap();
+    // Done; two blocks in two data sets each; two of them cannot be read.
+    assert_eq!((words[0], words[1], words[6], words[8]), (3, 2, 4, 0));
+    turn(&rig, &engine, 1);
+    turn(&rig, &engine, 2);
+    engine.pool().store().drop_caches();
+    SCAN_SUSPEND_PROGRESS.set(1).unwrap();
+    engine.scrub_errors().unwrap();
+    assert!(engine.scrub_errors().is_err() && engine.scrub().is_err());
+    engine.pause_scrub().unwrap();
+    assert!(engine.pause_scrub().is_err());
+    engine.export(false).unwrap();
+    drop(engine);
+    SCAN_SUSPEND_PROGRESS.set(0).unwrap();
+    let engine = rig.import();
+    assert_eq!(logged(&engine), still);
+    engine.scrub_errors().unwrap();
+    finished(&engine);
+    assert_eq!((logged(&engine), logs(&engine.pool())), (vec![], [0, 0]));
+    // Another scan makes it forgotten.
+    scrub(&engine);
+    let words = engine.pool().directory().words("error_scrub").unwrap().unwrap();
+    assert!(words.iter().all(|word| *word == 0));
+    finish(&rig, engine, true);
+}
+
+/// When groups were written is noted, and a scrub of some of them looks at their blocks alone.
+#[test]
+fn dates_choose_what_is_scrubbed() {
+    let (rig, engine) = made(false);
+    let note = cenote_engine::tunables::find("spa_note_txg_time").unwrap();
+    note.set(0).unwrap();
+    let now =
+        || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let begin = now();
+    fill(&open(&engine), 3..4, LEN);
+    engine.sync().unwrap();
+    std::thread::sleep(Duration::from_millis(2100));
+    let middle = now();
+    fill(&open(&engine), 4..5, LEN);
+    engine.sync().unwrap();
+    note.set(600).unwrap();
+    turn(&rig, &engine, 3);
+    turn(&rig, &engine, 4);
+    engine.pool().store().drop_caches();
+    let root = dataset(&engine.pool(), "tank");
+    let files = [3, 4].map(|file| (root, number(&open(&engine), file)));
+    engine.scrub_between(None, Some(begin.max(middle - 2))).unwrap();
+    finished(&engine);
+    assert_eq!(logged(&engine), files[..1]);
+    // What a scrub of a part finds right says nothing of the rest.
+    turn(&rig, &engine, 3);
+    engine.scrub_between(Some(middle - 1), None).unwrap();
+    finished(&engine);
+    assert_eq!(logged(&engine), files);
+    turn(&rig, &engine, 4);
+    engine.scrub_between(None, None).unwrap();
+    finished(&engine);
+    assert_eq!(logged(&engine), []);
+    finish(&rig, engine, false);
+}
+
 /// What a scrub finds is named and survives an export; once it finds all right, nothing is named.
 #[test]
 fn a_scrub_exchanges_the_logs() {

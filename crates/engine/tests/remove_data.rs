@@ -593,3 +593,41 @@ fn pieces_are_copied_in_batches() {
     assert!(reads < pieces / 4 && writes < pieces / 2, "{pieces}: {reads} {writes}");
     all_is_there(&rig, (faulty, engine, fs));
 }
+
+#[test]
+fn special_and_dedup_vdevs_leave() {
+    let _alone = alone(1 << 20);
+    for (line, kinds_then) in [
+        ("a b special c", ["file", "file", "indirect"].as_slice()),
+        ("a dedup b special c special d", &["file", "file", "indirect", "file"]),
+    ] {
+        let rig = Rig::new(SIZE);
+        let engine = create(&rig, line);
+        let fs = open(&engine);
+        fill(&fs, 0..24, LEN);
+        engine.sync().unwrap();
+        let allocated = |id| engine.allocator().group(id).map_or(0, |group| group.allocated());
+        let held = allocated(2);
+        assert!(held > 0);
+        let before = (allocated(0) + allocated(1), allocated(3));
+        engine.remove(guid(&engine, 2)).unwrap();
+        wait(&engine);
+        assert_eq!(kinds(&engine), kinds_then);
+        // Another one of its class takes what it held, and one for data where there is none.
+        let after = (allocated(0) + allocated(1), allocated(3));
+        let grown = if kinds_then.len() > 3 { after.1 - before.1 } else { after.0 - before.0 };
+        assert!(grown > held / 2, "{before:?} {after:?} {held}");
+        fill(&fs, 24..30, LEN);
+        check(&fs, 0..30, LEN);
+        drop(fs);
+        engine.export(false).unwrap();
+        drop(engine);
+        let engine = rig.import();
+        check(&open(&engine), 0..30, LEN);
+        if kinds_then.len() > 3 {
+            engine.remove(guid(&engine, 1)).unwrap();
+            wait(&engine);
+        }
+        finish(&rig, engine);
+    }
+}

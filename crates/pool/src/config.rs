@@ -135,7 +135,7 @@ impl Membership {
     }
 }
 
-fn placeholder(kind: &str, id: u64) -> NvList {
+pub(crate) fn placeholder(kind: &str, id: u64) -> NvList {
     let pairs = vec![
         ("type".into(), NvValue::String(kind.into())),
         ("id".into(), NvValue::Uint64(id)),

@@ -323,17 +323,25 @@ pub fn sync_aux(mos: &mut OpenObjectSet, which: &str, devices: &[NvList]) -> Res
 /// # Errors
 /// It cannot be read.
 pub fn aux(mos: &mut OpenObjectSet, which: &str) -> Result<Vec<NvList>> {
-    let Some(object) = entry(mos, which)? else { return Ok(Vec::new()) };
+    let list = nvlist_of(mos, which)?.unwrap_or_default();
+    Ok(list.lists(which).unwrap_or_default().to_vec())
+}
+
+/// The packed nvlist that the entry `name` of the object directory of the pending MOS names.
+///
+/// # Errors
+/// It cannot be read.
+pub fn nvlist_of(mos: &mut OpenObjectSet, name: &str) -> Result<Option<NvList>> {
+    let Some(object) = entry(mos, name)? else { return Ok(None) };
     let dnode = mos.dnode(object)?;
     let len = dnode.bonus.first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
     if len > MAX_NVLIST {
-        let why = format!("a list of {len} bytes");
+        let why = format!("an nvlist of {len} bytes");
         return Err(WriteError::Invalid { object, why });
     }
     let mut packed = vec![0; len as usize];
     mos.read(object, 0, &mut packed)?;
-    let list = NvList::decode(&packed)?;
-    Ok(list.lists(which).unwrap_or_default().to_vec())
+    Ok(Some(NvList::decode(&packed)?))
 }
 
 /// Packs `list` into the object that the entry `name` of the object directory names.

@@ -22,6 +22,7 @@ use crate::Pool;
 use cenote_dmu::zap::Zap;
 use cenote_dmu::{Error, Result};
 use cenote_dsl::{Dataset, Dsl, number_in_name};
+use cenote_format::blkptr::BlockPointer;
 use cenote_store::{Bookmark, LoggedError};
 use std::collections::{BTreeSet, HashSet};
 
@@ -95,7 +96,8 @@ impl Pool {
     pub fn data_errors(&self) -> Result<Vec<DataError>> {
         let (found, gone) = Default::default();
         let (dsl, txg) = (self.dsl(), self.uberblock().txg);
-        let mut search = Search { dsl, txg, left: MAX_DATASETS, found, gone, hits: 0 };
+        let (left, hits, blocks) = (MAX_DATASETS, 0, Vec::new());
+        let mut search = Search { dsl, txg, left, found, gone, hits, blocks };
         for log in self.error_logs()? {
             if self.features().is_enabled("head_errlog") {
                 for (head, log) in self.head_logs(&log)? {
@@ -114,6 +116,46 @@ impl Pool {
         }
         self.store().errors_healed(&search.gone);
         Ok(search.found.into_iter().collect())
+    }
+
+    /// The blocks of the log that scrubs leave, in each data set that has them, and whether these are all there are.
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    pub fn logged_blocks(&self) -> Result<(Vec<Bookmark>, bool)> {
+        let (found, gone) = Default::default();
+        let (dsl, txg) = (self.dsl(), self.uberblock().txg);
+        let (left, hits, blocks) = (MAX_DATASETS, 0, Vec::new());
+        let mut search = Search { dsl, txg, left, found, gone, hits, blocks };
+        if let Some(log) = self.directory().zap_of("errlog_last")? {
+            for (head, log) in self.head_logs(&log)? {
+                for [object, l, blkid, birth] in keys(&log)? {
+                    search.expand(head, &Block { object, level: level(l), blkid, birth });
+                }
+            }
+        }
+        let mut blocks = search.blocks;
+        blocks.sort_unstable();
+        blocks.dedup();
+        Ok((blocks, search.left > 0))
+    }
+
+    /// The pointer of a block, as far as something is there.
+    ///
+    /// # Errors
+    /// What leads to it cannot be read, or its place is not one in an object.
+    pub fn pointer_of(&self, at: &Bookmark) -> Result<Option<BlockPointer>> {
+        let no_object = || Error::NoObject { objset: at.objset, object: at.object };
+        let level = u8::try_from(at.level).map_err(|_| no_object())?;
+        let object = match at.objset {
+            0 => self.mos().object(at.object)?,
+            objset => {
+                let dataset = self.dsl().by_object(objset)?.ok_or_else(no_object)?;
+                self.dsl().open_objset(&dataset)?.object(at.object)?
+            }
+        };
+        let bp = object.block_pointer(level, at.blkid)?;
+        Ok((!bp.is_hole()).then_some(bp))
     }
 
     /// An error met while reading: it concerns all datasets that share the block.
@@ -191,12 +233,21 @@ struct Search<'a> {
     gone: Vec<LoggedError>,
     /// Datasets that have the block that is looked for.
     hits: usize,
+    /// All blocks, in all datasets that have or may have them.
+    blocks: Vec<Bookmark>,
 }
 
 impl Search<'_> {
     fn hit(&mut self, dataset: u64, block: &Block) {
         self.hits += 1;
-        self.found.insert((dataset, block.object));
+        self.may_have(dataset, block);
+    }
+
+    /// A dataset may have a damaged block.
+    fn may_have(&mut self, objset: u64, block: &Block) {
+        let Block { object, level, blkid, .. } = *block;
+        self.found.insert((objset, object));
+        self.blocks.push(Bookmark { objset, object, level, blkid });
     }
 
     /// A dataset; `None`: it is not there, or no more are looked at.
@@ -215,8 +266,7 @@ impl Search<'_> {
         let known = head != 0 && block.birth != 0 && block.object != 0 && block.level >= 0;
         let start = if known { self.oldest_head(head, block) } else { Ok(None) };
         let Ok(Some(start)) = start else {
-            self.found.insert((head, block.object));
-            return;
+            return self.may_have(head, block);
         };
         self.hits = 0;
         let mut sure = true;
@@ -228,7 +278,7 @@ impl Search<'_> {
                     Ok(clones) => waiting.extend(clones),
                     // It may have the block.
                     Err(_) => {
-                        self.found.insert((head, block.object));
+                        self.may_have(head, block);
                         sure = false;
                     }
                 }

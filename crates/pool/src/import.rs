@@ -29,6 +29,7 @@ use crate::error::{ImportError, MissingVdev, Target};
 use crate::features::{PoolFeatures, Unsupported};
 use crate::host;
 use crate::indirect;
+use crate::split;
 use crate::tunables;
 use cenote_dmu::ObjectSet;
 use cenote_dmu::zap::Zap;
@@ -318,7 +319,8 @@ fn trusted_tree(
         let config = directory.nvlist_of("config").map_err(damaged)?;
         let mut config = config.ok_or_else(|| damaged("the MOS holds no config"))?;
         if config.u64("pool_guid") != Some(c.guid) {
-            return Err(damaged("the MOS holds another pool's config"));
+            let others = || damaged("the MOS holds another pool's config");
+            config = split::taken_over(&config, labels).ok_or_else(others)?;
         }
         let Some(mut root) = config.list("vdev_tree").cloned() else {
             return Err(damaged("the MOS's config has no vdev tree"));

@@ -60,10 +60,12 @@ pub mod reopen;
 pub mod savings;
 pub mod scan;
 pub mod spacemap;
+pub mod split;
 pub mod status;
 pub mod surgery;
 pub mod time;
 pub mod tunables;
+pub mod txg_times;
 pub mod vdev_figures;
 pub mod vdev_props;
 

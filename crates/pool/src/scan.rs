@@ -191,6 +191,85 @@ impl ScanPhys {
     }
 }
 
+/// An error scrub as it is on disk (`dsl_errorscrub_phys_t`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ErrorScrubPhys {
+    /// 3: there is, or was, one (`POOL_SCAN_ERRORSCRUB`).
+    pub func: u64,
+    /// 2: done, 3: given up, 4: under way (`dsl_scan_state_t`).
+    pub state: u64,
+    /// Where in the log OpenZFS goes on (`zap_cursor_t`, serialized).
+    pub cursor: u64,
+    /// When it began: seconds since 1970.
+    pub start: u64,
+    /// When it ended.
+    pub end: u64,
+    /// Blocks to look at, and such as were looked at.
+    pub to_examine: u64,
+    /// The same.
+    pub examined: u64,
+    /// Blocks that cannot be read.
+    pub errors: u64,
+    /// Not 0: it is paused.
+    pub paused: u64,
+}
+
+/// Integers of the structure on disk (`ERRORSCRUB_PHYS_NUMINTS`).
+const ERROR_WORDS: usize = 9;
+
+impl ErrorScrubPhys {
+    /// From the words of the entry `error_scrub`. `None`: they are too few.
+    pub fn decode(words: &[u64]) -> Option<ErrorScrubPhys> {
+        let &[func, state, cursor, start, end, to_examine, examined, errors, paused] =
+            words.first_chunk::<ERROR_WORDS>()?;
+        let phys = ErrorScrubPhys {
+            func,
+            state,
+            cursor,
+            start,
+            end,
+            to_examine,
+            examined,
+            errors,
+            paused,
+        };
+        Some(phys)
+    }
+
+    /// The words of the entry `error_scrub`.
+    pub fn encode(&self) -> [u64; ERROR_WORDS] {
+        [
+            self.func,
+            self.state,
+            self.cursor,
+            self.start,
+            self.end,
+            self.to_examine,
+            self.examined,
+            self.errors,
+            self.paused,
+        ]
+    }
+
+    /// The last one; `None`: there was none.
+    ///
+    /// # Errors
+    /// The object directory cannot be read.
+    pub fn load(directory: &Directory) -> Result<Option<ErrorScrubPhys>> {
+        Ok(directory.words("error_scrub")?.and_then(|words| ErrorScrubPhys::decode(&words)))
+    }
+
+    /// Whether it is not done yet, paused or not (`dsl_errorscrubbing`).
+    pub fn is_running(&self) -> bool {
+        self.func == 3 && self.state == 4
+    }
+
+    /// Whether it is paused (`dsl_errorscrub_is_paused`).
+    pub fn is_paused(&self) -> bool {
+        self.is_running() && self.paused != 0
+    }
+}
+
 /// What is known of a scan since the pool was imported (`spa_scan_pass_*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Pass {

@@ -6,6 +6,7 @@
 //! a spare S for A    mirror(A, X)      ->  mirror(spare(A, S), X)
 //! detach A           mirror(A, B)      ->  B
 //! remove the log L   root(A, L, B)     ->  root(A, hole, B)
+//! split off B        mirror(A, B)      ->  A, and B in another pool
 //! ```
 //!
 //! A vdev that comes between a leaf and its parent takes the leaf's place, and what a top-level vdev says of its space
@@ -244,6 +245,22 @@ fn take_place(parent: &mut NvList, mut child: NvList, is_top: bool) -> Option<(u
     renamed
 }
 
+/// The leaf `side` takes the place of the top-level mirror that it is in, with its own guid: the others stay in another pool
+/// (`vdev_split`). `None`: it is in no such mirror.
+pub fn keep_side(root: &mut NvList, side: u64) -> Option<()> {
+    let where_leaf = place(root, side)?;
+    let [top, position] = where_leaf.as_slice() else { return None };
+    let mirror = at(root, &[*top]).filter(|mirror| mirror.str("type") == Some("mirror"))?;
+    let mut leaf = children_mut(mirror)?.remove(*position);
+    leaf.set("id", NvValue::Uint64(config::number(mirror, "id")));
+    let of_top = take(mirror, |name| !PLACE.contains(&name));
+    let of_top: Vec<_> = of_top.into_iter().filter(|(name, _)| !leaf.contains(name)).collect();
+    leaf.pairs.extend(of_top);
+    *mirror = leaf;
+    tell_top(mirror);
+    Some(())
+}
+
 /// A hole takes the place of the top-level vdev `id`, so that those behind it keep their numbers
 /// (`vdev_remove_make_hole_and_free`). `None`: there is no such vdev.
 pub fn make_hole(root: &mut NvList, id: u64) -> Option<()> {
@@ -405,6 +422,20 @@ mod tests {
             (Some("hole"), 1, 0)
         );
         assert_eq!((guid_sum(&root), find(&root, 11)), (23, None));
+    }
+
+    #[test]
+    fn a_side_becomes_a_vdev_of_another_pool() {
+        let log = top(with("mirror", 6, vec![leaf(0, 20), leaf(1, 21)]));
+        let mirror = top(with("mirror", 5, vec![leaf(0, 10), leaf(1, 11)]));
+        let mut root = with("root", 1, vec![log, mirror]);
+        assert_eq!(keep_side(&mut root, 5), None);
+        keep_side(&mut root, 11).unwrap();
+        assert_eq!(kinds(&root), "root(mirror(20 21) 11)");
+        let side = &children(&root)[1];
+        assert_eq!((number(side, "asize"), number(side, "create_txg")), (900, 0));
+        assert_eq!((side.str("path"), side.contains("orig_guid")), (Some("/11"), false));
+        assert_eq!(keep_side(&mut root, 11), None);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use cenote_format::LABEL_START;
 use cenote_format::abd::Abd;
 use cenote_format::checksum::EMBEDDED_SIZE;
 use cenote_format::encode::label::encode_label;
-use cenote_format::label::{self, BOOTENV_OFFSET, CONFIG_OFFSET, LABEL_SIZE};
+use cenote_format::label::{self, BOOTENV_OFFSET, CONFIG_OFFSET, LABEL_SIZE, Uberblock};
 use cenote_format::nvlist::NvList;
 
 use crate::device::{Device, WriteReq};
@@ -123,12 +123,35 @@ fn owners(dev: &dyn Device) -> io::Result<Vec<(u64, LabelOwner)>> {
 /// Durable when it returns `Ok`. Errors: errors of writing, and `InvalidInput` if the device is too
 /// small for labels or the config is too large for one.
 pub fn init_labels(dev: &dyn Device, config: &NvList) -> io::Result<()> {
+    write_labels(dev, config, None, 0)
+}
+
+/// Writes all labels of a device that holds the state of a pool, with the one uberblock that leads to that. `config` is the
+/// whole config of this device's labels; slots of uberblocks have the size for this `ashift`.
+///
+/// Durable when it returns `Ok`. Errors: as for [`init_labels`].
+pub fn rewrite_labels(
+    dev: &dyn Device,
+    config: &NvList,
+    uberblock: &Uberblock,
+    ashift: u32,
+) -> io::Result<()> {
+    write_labels(dev, config, Some(uberblock), ashift)
+}
+
+fn write_labels(
+    dev: &dyn Device,
+    config: &NvList,
+    uberblock: Option<&Uberblock>,
+    ashift: u32,
+) -> io::Result<()> {
     let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
     let mut reqs = Vec::new();
     for l in 0..label::LABELS {
         let at = label::label_offset(dev.size(), l);
         let at = at.ok_or_else(|| invalid("the device is too small".into()))?;
-        let whole = encode_label(config, [], 0, at).map_err(|e| invalid(e.to_string()))?;
+        let whole =
+            encode_label(config, uberblock, ashift, at).map_err(|e| invalid(e.to_string()))?;
         let written = whole.get(BOOTENV_OFFSET as usize..).unwrap_or_default().to_vec();
         reqs.push(WriteReq::new(at + BOOTENV_OFFSET, Abd::from_vec(written)));
     }

@@ -211,6 +211,10 @@ impl VdevTree {
     fn look_after_silent(&self, top: &Arc<Vdev>, leaves: &[Arc<Vdev>]) {
         for leaf in leaves.iter().filter(|leaf| is_silent(leaf)) {
             if leaf.device().is_some_and(|device| self.is_well(top, leaf, &*device)) {
+                // Probing takes its time: what comes back in a suspended pool has to show that it has all.
+                if self.suspension().why().is_some() {
+                    return;
+                }
                 tracing::info!(?leaf, "the device answers again");
                 leaf.set_state(VdevState::Healthy);
             } else if !required(top, leaf) {
@@ -230,9 +234,9 @@ impl VdevTree {
             true => VdevState::Degraded,
             false => VdevState::Faulted,
         };
-        tracing::error!(?leaf, ?state, "the device does not answer");
         // One that its vdev cannot do without is probed again with each request that fails.
         if leaf.state() != state {
+            tracing::error!(?leaf, ?state, "the device does not answer");
             events::tell(leaf, &Happening::ProbeFailed);
         }
         leaf.set_state(state);

@@ -249,6 +249,25 @@ pub const PAGES: &[Page] = &[
         examples: &[("zpool detach tank /dev/sdb", "Let go of one side of a mirror.")],
     },
     Page {
+        command: "split",
+        about: "make another pool of one side of each mirror",
+        text: "Takes one device out of each mirror of a pool, the last one unless another is named, and makes a new pool of them \
+               that holds what the pool holds now. All vdevs but those for logs must be mirrors, no device may be behind or \
+               needed, and nothing may be resilvered or removed. Log, cache and spare devices stay with the old pool. \
+               The new pool is left exported, unless -R is given.",
+        operands: "<pool> <new> <leaf> ...",
+        options: &[
+            flag("-g", "With -n, show guids in place of names"),
+            flag("-L", "With -n, follow symbolic links"),
+            flag("-l", "With -R, load the keys of encrypted datasets"),
+            flag("-n", "Only show the layout of the new pool"),
+            takes("-o", "<pool-property>=<value>", "Set a property of the new pool; with -R also options of its mounts"),
+            flag("-P", "With -n, show full paths"),
+            takes("-R", "<directory>", "Import the new pool, with its file systems below this directory"),
+        ],
+        examples: &[("zpool split tank half", "Make the pool half of the last side of each mirror of tank.")],
+    },
+    Page {
         command: "remove",
         about: "take devices out of a pool",
         text: "Takes spares, cache devices, log vdevs and vdevs that hold data out of a pool. What a vdev with data holds is copied \
@@ -355,7 +374,10 @@ pub const PAGES: &[Page] = &[
         options: &[
             flag("-a", "Scrub all pools"),
             flag("-C", "Scrub only what was written since the last scrub that came to its end began"),
+            takes("-E", "<word>", "Scrub only what was written until then, as in 2026-11-27 or \"2026-11-27 16:05\""),
+            flag("-e", "Scrub only the blocks that the error log has"),
             flag("-p", "Pause the scrub"),
+            takes("-S", "<word>", "Scrub only what was written since then"),
             flag("-s", "Give up the scrub"),
             flag("-w", "Wait until the scrub is over"),
         ],

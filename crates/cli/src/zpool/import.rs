@@ -226,7 +226,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
 }
 
 /// Loads the keys of an imported pool that can be loaded (`zfs_crypto_attempt_load_keys`), while nothing waits for that.
-fn load_keys(imported: &Imported, ctx: &mut Context) -> Result<(), Stop> {
+pub(super) fn load_keys(imported: &Imported, ctx: &mut Context) -> Result<(), Stop> {
     let pool = imported.pool();
     let roots = pool.dsl().root().and_then(|root| keys::roots(imported, &root));
     let roots = roots.map_err(|e| Stop::Fail(format!("cannot open '{}': {e}", imported.name())))?;
@@ -245,6 +245,9 @@ fn load_keys(imported: &Imported, ctx: &mut Context) -> Result<(), Stop> {
 pub fn reads_input(args: &[OsString]) -> bool {
     if args.first().is_some_and(|name| name == "create") {
         return crate::zfs::gives_key(args);
+    }
+    if args.first().is_some_and(|name| name == "split") {
+        return super::split::loads_keys(args);
     }
     let import = args.split_first().filter(|(name, _)| *name == "import");
     import.is_some_and(|(_, rest)| Request::parse(rest).is_ok_and(|r| r.load_keys))
@@ -385,6 +388,24 @@ fn import_from(
         }
         None => show(candidates, ctx),
     }
+}
+
+/// Imports a pool that was split off another one, and mounts nothing. `None`: it failed, and why was said.
+pub(super) fn split_off(
+    candidate: &Candidate,
+    altroot: &str,
+    properties: &[(String, String)],
+    ctx: &mut Context,
+) -> Result<Option<Arc<Imported>>, Stop> {
+    let altroot = Some(PathBuf::from(altroot));
+    let mut request = Request { altroot: altroot.clone(), ..Request::default() };
+    request.names = vec![candidate.name.clone()];
+    request.options = ImportOptions { altroot, arc_bytes: arc_bytes(ctx)?, ..Default::default() };
+    for (name, value) in properties {
+        request.property(&format!("{name}={value}"))?;
+    }
+    let done = import(candidate, &request, ctx)?;
+    Ok(if done == Done::Nothing { None } else { ctx.pools.get(&candidate.name) })
 }
 
 /// Whether a pool of this name or guid is imported.
@@ -567,7 +588,10 @@ fn cachefile(name: &str, request: &Request) -> Result<Option<Setting>, String> {
 }
 
 /// The changes that `-o property=value` asks for.
-fn changes(name: &str, properties: &[(String, String)]) -> Result<Vec<PropChange>, String> {
+pub(super) fn changes(
+    name: &str,
+    properties: &[(String, String)],
+) -> Result<Vec<PropChange>, String> {
     let context =
         PropContext { when: When::Import, pool: name, hostid: system_hostid(), dataset: &|_| None };
     let change = |(property, value): &(String, String)| {

@@ -20,6 +20,16 @@ pub fn of_new(pool: &str, prepared: &Prepared, style: &NameStyle) -> String {
     text + &aux("spares", &[&prepared.spares], style)
 }
 
+/// The layout of a pool that is split off: `tops` are the leaves that it would have.
+pub fn of_split(pool: &str, tops: &[NvList], style: &NameStyle) -> String {
+    let tops: Vec<&NvList> = tops.iter().collect();
+    let mut text = section(Some(pool), &of_class(&tops, ""), style);
+    for (class, title) in &CLASSES[..2] {
+        text += &section(Some(title), &of_class(&tops, class), &NameStyle::default());
+    }
+    text
+}
+
 /// The layout of a pool to which vdevs are added. `root` is what the pool has.
 pub fn of_addition(
     pool: &str,

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`create`], [`add`], [`remove`], [`destroy`] | `zpool create`, `zpool add`, `zpool remove`, `zpool destroy` |
 //! | [`attach`] | `zpool attach`, `zpool replace`, `zpool detach` |
+//! | [`split`] | `zpool split` |
 //! | [`import`] | `zpool import`, with and without a name |
 //! | [`export`] | `zpool export` |
 //! | [`list`] | `zpool list` |
@@ -46,6 +47,7 @@ pub mod scripts;
 pub mod scrub;
 pub mod select;
 pub mod set;
+pub mod split;
 pub mod status;
 pub mod sync;
 mod tables;
@@ -86,7 +88,7 @@ const TOOL: Tool = Tool {
         row("attach", Runs::Pools(attach::attach), usage::ATTACH),
         row("detach", Runs::Pools(attach::detach), usage::DETACH),
         row("replace", Runs::Pools(attach::replace), usage::REPLACE),
-        row("split", Runs::Missing, usage::SPLIT),
+        row("split", Runs::Pools(split::run), usage::SPLIT),
         None,
         row("initialize", Runs::Pools(activity::initialize), usage::INITIALIZE),
         row("resilver", Runs::Pools(scrub::resilver), usage::RESILVER),

@@ -212,7 +212,7 @@ fn kind_of(scan: &ScanStatus) -> Option<&'static str> {
     match scan.kind {
         ScanKind::Scrub => Some("scrub"),
         ScanKind::Resilver => Some("resilver"),
-        ScanKind::ErrorScrub => None,
+        ScanKind::ErrorScrub => Some("scrub"),
     }
 }
 

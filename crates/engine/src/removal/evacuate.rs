@@ -125,6 +125,9 @@ struct Ahead {
     refuses: Mutex<Option<u64>>,
 }
 
+/// The vdevs of a class that may take what is copied.
+type Takers = (Class, Vec<u64>);
+
 /// A part of a piece that is still allocated.
 #[derive(Clone, Copy)]
 struct Part<'a> {
@@ -401,7 +404,7 @@ impl SyncContext<'_> {
         for batch in batches(all, |part| part.end - part.start) {
             let (mut segments, mut blocks) = (Vec::new(), Vec::new());
             let placed = batch.iter().try_for_each(|part| {
-                let among = self.takers(&ahead.refused, part.piece.sides.len())?;
+                let among = self.takers(id, &ahead.refused, part.piece.sides.len())?;
                 self.place((part, sector), &among, &mut segments, &mut blocks)
             });
             let written = placed.and_then(|()| {
@@ -428,14 +431,14 @@ impl SyncContext<'_> {
     fn place(
         &self,
         (part, sector): (&Part<'_>, u64),
-        among: &[u64],
+        takers: &[Takers],
         segments: &mut Vec<Segment>,
         blocks: &mut Vec<BlockWrite>,
     ) -> Result<(), String> {
         let sides = &part.piece.sides;
         let mut at = part.start;
         while at < part.end {
-            let allocated = self.allocate(part.end - at, sector, among);
+            let allocated = self.allocate_by_class(part.end - at, sector, takers);
             let (vdev, offset, size) = allocated.map_err(|e| e.to_string())?;
             segments.push(Segment { source: at, size, vdev, offset });
             let slice = |side: &Abd| side.slice((at - part.piece.start) as usize, size as usize);
@@ -451,14 +454,27 @@ impl SyncContext<'_> {
         Ok(())
     }
 
-    /// The vdevs that take a piece of so many different sides; such as have `refused` one only where there is no other.
-    fn takers(&self, refused: &[u64], sides: usize) -> Result<Vec<u64>, String> {
+    /// The vdevs that take a piece of vdev `id` of so many different sides, by the classes that are tried in turn: its own, then
+    /// that for data (`spa_vdev_copy_segment`).
+    fn takers(&self, id: u64, refused: &[u64], sides: usize) -> Result<Vec<Takers>, String> {
+        let own = self.disk.allocator.class_of(id).filter(|class| *class != Class::Normal);
+        let of_own =
+            own.and_then(|class| Some((class, self.takers_of(class, refused, sides).ok()?)));
+        let normal = self.takers_of(Class::Normal, refused, sides);
+        match (of_own, normal) {
+            (None, normal) => Ok(vec![(Class::Normal, normal?)]),
+            (Some(own), Err(_)) => Ok(vec![own]),
+            (Some(own), Ok(normal)) => Ok(vec![own, (Class::Normal, normal)]),
+        }
+    }
+
+    /// The vdevs of a class that take a piece of so many different sides; such as have `refused` one only where there is no other.
+    fn takers_of(&self, class: Class, refused: &[u64], sides: usize) -> Result<Vec<u64>, String> {
         let (tree, allocator) = (self.disk.tree(), &self.disk.allocator);
         let groups = allocator.groups().filter(|group| !group.is_passive());
-        let normal = groups.map(|group| group.vdev());
-        let normal = normal.filter(|vdev| allocator.class_of(*vdev) == Some(Class::Normal));
-        let all: Vec<(u64, usize)> =
-            normal.map(|vdev| (vdev, tree.sides_for_moves(vdev))).collect();
+        let vdevs = groups.map(|group| group.vdev());
+        let vdevs = vdevs.filter(|vdev| allocator.class_of(*vdev) == Some(class));
+        let all: Vec<(u64, usize)> = vdevs.map(|vdev| (vdev, tree.sides_for_moves(vdev))).collect();
         let whole: Vec<u64> =
             all.iter().filter(|(_, n)| *n >= sides).map(|(vdev, _)| *vdev).collect();
         if all.iter().all(|(_, sides)| *sides == 0) {
@@ -472,17 +488,31 @@ impl SyncContext<'_> {
         Ok(if willing.is_empty() { whole } else { willing })
     }
 
-    /// Allocates so many bytes in a row on one of some vdevs, or as many as there are: vdev, offset, size.
+    /// As [`SyncContext::allocate`], of the first class that has room.
+    fn allocate_by_class(
+        &self,
+        size: u64,
+        sector: u64,
+        takers: &[Takers],
+    ) -> Result<(u32, u64, u64), AllocError> {
+        let mut done = Err(AllocError::NoSpace);
+        for takers in takers {
+            done = done.or_else(|_| self.allocate(size, sector, takers));
+        }
+        done
+    }
+
+    /// Allocates so many bytes in a row on one of some vdevs of a class, or as many as there are: vdev, offset, size.
     fn allocate(
         &self,
         size: u64,
         sector: u64,
-        among: &[u64],
+        (class, among): &Takers,
     ) -> Result<(u32, u64, u64), AllocError> {
         let (allocator, mut psize) = (&self.disk.allocator, size);
         loop {
             let (copies, allocator_of, gang, near) = (1, 0, false, None);
-            let (class, among) = (Class::Normal, Some(among));
+            let (class, among) = (*class, Some(among.as_slice()));
             let request =
                 Request { psize, copies, class, allocator: allocator_of, gang, near, among };
             match allocator.allocate(self.tx.txg, &request) {

@@ -46,8 +46,19 @@ fn check(engine: &Engine, tree: &VdevTree, top: &Vdev) -> Result<(), RemoveError
     if config::flag(top.config(), "removing") {
         return Err(RemoveError::Already);
     }
-    if allocator.class_of(top.id()) != Some(Class::Normal) {
-        return Err(RemoveError::Unsupported("a special or dedup device"));
+    let class = allocator.class_of(top.id());
+    if matches!(class, Some(Class::Special | Class::Dedup)) {
+        // Normal vdevs take what no other one of its class does.
+        let of_group = |id| allocator.group(id).map_or(0, |group| group.allocated());
+        let normal = allocator.groups_of(Class::Normal);
+        let free = normal.into_iter().fold(0u64, |free, group| {
+            free.saturating_add(group.space().saturating_sub(group.allocated()))
+        });
+        if free < of_group(top.id()) {
+            return Err(RemoveError::NoSpace);
+        }
+    } else if class != Some(Class::Normal) {
+        return Err(RemoveError::NoTop);
     }
     let removal = Removing::load(pool.directory()).map_err(crate::EngineError::from)?;
     if removal.is_some_and(|removal| removal.is_running()) {
@@ -181,10 +192,22 @@ impl SyncContext<'_> {
     /// Whether what the pool holds fits into it without this vdev.
     fn fits_without(&mut self, id: u64) -> DslResult<bool> {
         let mut space = pool_space(self.disk);
-        if let Some(group) = self.disk.allocator.group(id).filter(|group| !group.is_passive())
+        let allocator = &self.disk.allocator;
+        if let Some(group) = allocator.group(id)
             && let Some(top) = self.disk.tree().top(id)
         {
-            space.nonallocating = space.nonallocating.saturating_add(top.deflate(group.space()));
+            match allocator.class_of(id) {
+                Some(Class::Normal) if group.is_passive() => {}
+                Some(Class::Normal) => {
+                    let more = top.deflate(group.space());
+                    space.nonallocating = space.nonallocating.saturating_add(more);
+                }
+                // What it holds was not counted against the space of normal vdevs.
+                _ => {
+                    let less = top.deflate(group.allocated());
+                    space.special_allocated = space.special_allocated.saturating_sub(less);
+                }
+            }
         }
         let deferred = self.disk.allocator.figures(Class::Normal).deferred;
         Ok(cenote_dsl::write::pool::used(&mut self.tx)? <= space.usable(deferred))

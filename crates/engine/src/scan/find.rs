@@ -130,7 +130,7 @@ impl Found {
     }
 
     /// Takes in a block, unless it was born too early or too late.
-    fn add(&mut self, tree: &VdevTree, bp: &BlockPointer, at: Bookmark) {
+    pub fn add(&mut self, tree: &VdevTree, bp: &BlockPointer, at: Bookmark) {
         let (after, last) = self.born;
         let birth = bp.physical_birth();
         if bp.is_hole() || bp.is_embedded() || birth <= after || birth > last {

@@ -53,17 +53,28 @@ impl Queues {
     }
 }
 
-/// Looks at `blocks`. `None`: the epoch was let go, or it was to end; then nothing that was seen since counts.
+/// What came of looking at blocks.
+pub(super) enum Issued {
+    /// All were looked at.
+    All(Scanned),
+    /// The epoch was let go, or it was to end: nothing that was seen since counts.
+    LetGo,
+    /// A device that is needed did not answer: nothing counts.
+    Silent,
+}
+
+/// Looks at `blocks`. If it is to be `patient`, a device that is needed and does not answer ends it.
 pub(super) fn issue(
     shared: &Shared,
     func: ScanFunc,
     blocks: Vec<ScanBlock>,
     reading: &ReadEpoch<'_>,
-    ends: &(dyn Fn() -> bool + Sync),
+    (patient, ends): (bool, &(dyn Fn() -> bool + Sync)),
     progress: Progress<'_>,
-) -> Option<Scanned> {
+) -> Issued {
     let queues = Mutex::new(Queues::new(blocks));
     let (total, gone) = (Mutex::new(Scanned::default()), AtomicBool::new(false));
+    let silent = AtomicBool::new(false);
     let work = || {
         while !gone.load(SeqCst) && !ends() {
             let (batch, bytes) = queues.lock().take();
@@ -74,6 +85,10 @@ pub(super) fn issue(
             else {
                 return gone.store(true, SeqCst);
             };
+            if patient && done.errors > 0 && shared.disk.tree().has_outage() {
+                silent.store(true, SeqCst);
+                return gone.store(true, SeqCst);
+            }
             progress(&|pass| {
                 pass.issued = pass.issued.saturating_add(bytes);
                 for (ahead, more) in
@@ -104,6 +119,10 @@ pub(super) fn issue(
             }
         }),
     }
-    let done = !gone.load(SeqCst) && !ends();
-    done.then(|| total.into_inner())
+    match silent.load(SeqCst) {
+        _ if ends() => Issued::LetGo,
+        true => Issued::Silent,
+        false if gone.load(SeqCst) => Issued::LetGo,
+        false => Issued::All(total.into_inner()),
+    }
 }

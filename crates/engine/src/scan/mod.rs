@@ -46,6 +46,7 @@
 //! - The state on disk names data sets that are there.
 //! - No lock is held while a device is waited for. The thread ends before the pool is exported.
 
+mod errors;
 mod find;
 mod issue;
 mod position;
@@ -57,9 +58,11 @@ use super::task::EngineError;
 use super::tunables::{SCAN_CHECKPOINT_INTVAL, SCAN_SUSPEND_PROGRESS};
 use super::{Engine, Shared};
 use cenote_format::invariant::caught;
-use cenote_pool::scan::{Pass, ScanPhys};
+use cenote_pool::scan::{ErrorScrubPhys, Pass, ScanPhys};
+use cenote_pool::txg_times::TxgTimes;
 use cenote_store::{Priority, ScanFunc, Scanned, ScrubStage, Store};
 use find::{Course, Found};
+use issue::Issued;
 use parking_lot::Mutex;
 use position::Position;
 use resilver::Given;
@@ -94,6 +97,18 @@ pub enum ScanError {
     /// There is no scrub under way.
     #[error("there is no active scrub")]
     NoScrub,
+    /// A scrub is paused, and another kind of scrub is asked for.
+    #[error("scrub is paused; use 'zpool scrub' to resume or 'zpool scrub -s' to cancel scrub")]
+    PausedToCancel,
+    /// An error scrub is under way.
+    #[error("currently error scrubbing; use 'zpool scrub -s' to cancel error scrub")]
+    ErrorScrubbing,
+    /// An error scrub is paused.
+    #[error("error scrub is paused; use 'zpool scrub -e' to resume error scrub")]
+    ErrorScrubPaused,
+    /// The pool lacks a feature.
+    #[error("operation not supported on this type of pool")]
+    NotSupported,
     /// A resilver is to begin anew in a pool without the feature for that.
     #[error("this action requires the resilver_defer feature")]
     NoDefer,
@@ -113,6 +128,8 @@ pub(crate) struct Scanner {
     active: AtomicBool,
     /// What leaves are given by the resilver under way.
     given: Mutex<Given>,
+    /// The scrub under way looks at no group that came later than one that it was given.
+    bounded: AtomicBool,
     /// The state on disk could not be put right: the walk begins anew.
     astray: AtomicBool,
     /// A resilver is to begin if leaves lack something.
@@ -261,11 +278,11 @@ impl Shared {
         let silences = self.disk.tree().silences();
         let reading = self.disk.allocator.readers().begin();
         let view = self.view();
-        let Some(phys) = ScanPhys::load(view.directory())? else { return Ok(Round::Nothing) };
-        if !phys.is_running() {
+        let phys = ScanPhys::load(view.directory())?;
+        let Some(phys) = phys.filter(ScanPhys::is_running) else {
             self.end_scan();
-            return Ok(Round::Nothing);
-        }
+            return self.error_round(&view, &reading, orders);
+        };
         if phys.is_paused() {
             return Ok(Round::Nothing);
         }
@@ -299,13 +316,23 @@ impl Shared {
         }
         let (totals, unseen, hides) = (found.totals(), found.unseen(), found.hides());
         let (blocks, senseless) = found.into_blocks();
-        let issued = issue::issue(self, func, blocks, &reading, &ends, &progress);
-        let Some(mut done) = issued.filter(|_| reading.is_safe() && !ends()) else {
-            view.note_scan(|pass| pass.iter_mut().for_each(|pass| pass.ahead = [0; 4]));
-            if !ends() {
-                pace.learn(None, most.max(SHORTEST));
+        let patient = pace.silent < MOST_SILENT;
+        let mut done = match issue::issue(self, func, blocks, &reading, (patient, &ends), &progress)
+        {
+            Issued::All(done) if reading.is_safe() && !ends() => done,
+            issued => {
+                view.note_scan(|pass| pass.iter_mut().for_each(|pass| pass.ahead = [0; 4]));
+                if !ends() {
+                    pace.learn(None, most.max(SHORTEST));
+                }
+                if matches!(issued, Issued::Silent) {
+                    if self.looks_in_vain() {
+                        return Err(EngineError::Suspended("devices do not answer".into()));
+                    }
+                    pace.silent += 1;
+                }
+                return Ok(Round::LetGo);
             }
-            return Ok(Round::LetGo);
         };
         notes.confirm(&self.disk.store, &|| reading.is_safe());
         self.disk.store.list_senseless(senseless);
@@ -316,7 +343,7 @@ impl Shared {
         let away = done.errors > 0 && self.looks_in_vain();
         // A device that did not answer in the midst of the round may do so by now: what it holds was not read again.
         let was_silent = done.errors > 0 && self.disk.tree().silences() != silences;
-        if away || was_silent && pace.silent < MOST_SILENT {
+        if away || was_silent && patient {
             view.note_scan(|pass| pass.iter_mut().for_each(|pass| pass.ahead = [0; 4]));
             if away {
                 // The round is made again once the devices are back.
@@ -404,6 +431,17 @@ impl Shared {
     }
 }
 
+/// What a scrub looks at.
+#[derive(Clone, Copy)]
+enum Extent {
+    /// All that is there.
+    All,
+    /// What was written since the last scrub that was complete began.
+    SinceLast,
+    /// What was born after the first group and up to the second; `None`: the one that is written.
+    Groups(u64, Option<u64>),
+}
+
 /// What a round comes to.
 struct Ended {
     view: Arc<cenote_pool::Pool>,
@@ -425,7 +463,7 @@ impl Engine {
     /// # Errors
     /// A scrub or resilver is under way; the pool is suspended.
     pub fn scrub(&self) -> Result<(), ScanError> {
-        self.scrub_from(false)
+        self.scrub_of(Extent::All)
     }
 
     /// The same, of blocks that were born since the last scrub that was complete began (`zpool scrub -C`).
@@ -433,11 +471,35 @@ impl Engine {
     /// # Errors
     /// As for [`Engine::scrub`].
     pub fn scrub_since_last(&self) -> Result<(), ScanError> {
-        self.scrub_from(true)
+        self.scrub_of(Extent::SinceLast)
     }
 
-    fn scrub_from(&self, last: bool) -> Result<(), ScanError> {
-        let begun = self.shared.begin_scrub(last);
+    /// The same, of blocks that were written between two times, in seconds since 1970, as far as it was noted when groups
+    /// were: rather more than less. `None` is the pool's beginning, and now (`zpool scrub -S -E`).
+    ///
+    /// # Errors
+    /// As for [`Engine::scrub`].
+    pub fn scrub_between(&self, from: Option<u64>, to: Option<u64>) -> Result<(), ScanError> {
+        let times = TxgTimes::load(self.pool().directory()).map_err(EngineError::from)?;
+        let (from, to) =
+            (from.map(|at| times.group_before(at)), to.map(|at| times.group_after(at)));
+        let extent = Extent::Groups(from.unwrap_or(0), to.filter(|to| *to != 0));
+        self.scrub_of(extent)
+    }
+
+    fn scrub_of(&self, extent: Extent) -> Result<(), ScanError> {
+        let begun = self.shared.begin_scrub(extent);
+        self.shared.wake_scan();
+        begun?
+    }
+
+    /// Begins a scrub of the blocks that the error log has, or goes on with one that is paused (`zpool scrub -e`). Nothing is done
+    /// where the log is empty.
+    ///
+    /// # Errors
+    /// A scrub or resilver is under way; the log does not tell when blocks were born; the pool is suspended.
+    pub fn scrub_errors(&self) -> Result<(), ScanError> {
+        let begun = self.shared.begin_error_scrub();
         self.shared.wake_scan();
         begun?
     }
@@ -491,8 +553,11 @@ impl Engine {
 
     /// Whether a scan is under way that is not paused.
     pub fn is_scanning(&self) -> bool {
-        let phys = ScanPhys::load(self.pool().directory());
+        let pool = self.pool();
+        let phys = ScanPhys::load(pool.directory());
+        let errors = ErrorScrubPhys::load(pool.directory());
         phys.map_or(true, |phys| phys.is_some_and(|p| p.is_running() && !p.is_paused()))
+            || errors.map_or(true, |phys| phys.is_some_and(|p| p.is_running() && !p.is_paused()))
     }
 
     /// Why the last round of the scan that is under way failed, if it did: it is made again.
@@ -513,6 +578,10 @@ impl Engine {
                 let paused = if phys.is_paused() { start } else { 0 };
                 pool.note_scan(|pass| *pass = Some(Pass { start, paused, ..Pass::default() }));
                 self.shared.scanner.active.store(true, SeqCst);
+            }
+            let errors = ErrorScrubPhys::load(pool.directory())?;
+            if errors.is_some_and(|errors| errors.is_running()) {
+                pool.store().rotate_errors(ScrubStage::Begins);
             }
             if phys.is_some_and(|phys| phys.is_resilver()) || self.shared.needs_resilver() {
                 self.shared.begin_resilver()?;

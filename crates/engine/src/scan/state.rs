@@ -1,7 +1,7 @@
 //! Changes of a scan's state, in syncing context (`dsl_scan_setup_sync`, `dsl_scan_sync_state`, `dsl_scan_done`).
 
 use super::position::{self, Position};
-use super::{Ended, ScanError};
+use super::{Ended, Extent, ScanError};
 use crate::task::EngineError;
 use crate::{Shared, SyncContext};
 use cenote_dsl::write::{Result, Tx};
@@ -24,14 +24,14 @@ const FINISHED: u64 = 2;
 const CANCELED: u64 = 3;
 
 /// What came of an order: it was carried out or refused, unless the pool cannot be changed.
-type Changed<T> = std::result::Result<std::result::Result<T, ScanError>, EngineError>;
+pub(super) type Changed<T> = std::result::Result<std::result::Result<T, ScanError>, EngineError>;
 
 impl SyncContext<'_> {
-    fn scan_state(&mut self) -> Result<ScanPhys> {
+    pub(super) fn scan_state(&mut self) -> Result<ScanPhys> {
         Ok(position::read(self.tx.mos)?.unwrap_or_default())
     }
 
-    fn scan_history(&mut self, what: &str, message: &str) -> Result<()> {
+    pub(super) fn scan_history(&mut self, what: &str, message: &str) -> Result<()> {
         let record = history::internal(what, message, None, self.tx.txg, self.tx.now);
         let append = |tx: &mut Tx<'_>| Ok(history::append(tx.mos, &record)?);
         self.tx.unless_unreadable("the pool's history is not written", append)?;
@@ -52,6 +52,7 @@ impl SyncContext<'_> {
             to_examine: allocated.fold(0, u64::saturating_add),
             ..ScanPhys::default()
         };
+        self.forget_error_scrub()?;
         let format = self.tx.zap_format()?;
         Position::Mos(None).store(self.tx.mos, phys, format)?;
         let message = format!("func={func} mintxg={min_txg} maxtxg={max_txg}");
@@ -60,7 +61,7 @@ impl SyncContext<'_> {
         Ok(())
     }
 
-    fn rotate_errors(&mut self, stage: ScrubStage) {
+    pub(super) fn rotate_errors(&mut self, stage: ScrubStage) {
         let store = self.disk.store.clone();
         self.when_kept(move || store.rotate_errors(stage));
     }
@@ -78,6 +79,7 @@ impl SyncContext<'_> {
         let shared = shared.clone();
         // If this one does not begin after all, that which goes on gives what it gave.
         self.when_kept(move || {
+            shared.scanner.bounded.store(false, SeqCst);
             *shared.scanner.given.lock() = given;
             shared.scanner.active.store(true, SeqCst);
             shared.scanner.ordered();
@@ -98,7 +100,9 @@ impl SyncContext<'_> {
         position::drop_queue(self.tx.mos, &mut phys)?;
         (phys.state, phys.end) = (if complete { FINISHED } else { CANCELED }, self.tx.now);
         position::write(self.tx.mos, &phys.pausing(false))?;
-        if complete && phys.is_scrub() {
+        let last = entry(self.tx.mos, LAST_SCRUBBED)?.unwrap_or(0);
+        // One of a part that begins later says nothing of what lies between.
+        if complete && phys.is_scrub() && phys.min_txg <= last && phys.max_txg > last {
             set_entry(self.tx.mos, LAST_SCRUBBED, phys.max_txg)?;
         }
         let what = if complete { "scan done" } else { "scan cancelled" };
@@ -119,7 +123,7 @@ impl Shared {
         self.queue.run(&self.tx_state, move |context| change(&shared, context), |_| true)
     }
 
-    fn scan_event(&self, name: &str) {
+    pub(super) fn scan_event(&self, name: &str) {
         Sysevent::of_pool(name).post(&self.disk.store);
     }
 
@@ -129,10 +133,13 @@ impl Shared {
         self.view().note_scan(|pass| *pass = Some(Pass { start, ..Pass::default() }));
     }
 
-    pub(crate) fn begin_scrub(self: &Arc<Self>, since_last: bool) -> Changed<()> {
+    pub(crate) fn begin_scrub(self: &Arc<Self>, extent: Extent) -> Changed<()> {
         let begun = self.scan_task(move |shared, context| {
             let phys = context.scan_state()?;
             let refused = match phys {
+                phys if !phys.is_running() && context.error_scrub()?.is_running() => {
+                    Some(ScanError::ErrorScrubbing)
+                }
                 phys if phys.is_paused() => {
                     position::write(context.tx.mos, &phys.pausing(false))?;
                     shared.scanner.ordered();
@@ -146,10 +153,16 @@ impl Shared {
                 return Ok(Err(why));
             }
             let txg = context.tx.txg;
-            let last = if since_last { entry(context.tx.mos, LAST_SCRUBBED)? } else { None };
-            context.set_up(SCRUB, (last.unwrap_or(0), txg))?;
+            let (from, to) = match extent {
+                Extent::All => (0, txg),
+                Extent::SinceLast => (entry(context.tx.mos, LAST_SCRUBBED)?.unwrap_or(0), txg),
+                Extent::Groups(from, to) => (from, to.unwrap_or(txg)),
+            };
+            context.set_up(SCRUB, (from, to))?;
             let shared = shared.clone();
             context.when_kept(move || {
+                let bounded = matches!(extent, Extent::Groups(_, Some(_)));
+                shared.scanner.bounded.store(bounded, SeqCst);
                 shared.scanner.given.lock().forget_walk();
                 shared.scanner.active.store(true, SeqCst);
                 shared.scanner.ordered();
@@ -178,19 +191,24 @@ impl Shared {
         let paused = self.scan_task(|shared, context| {
             let phys = context.scan_state()?;
             let refused = match phys {
-                phys if !phys.is_running() => ScanError::NoScrub,
+                phys if !phys.is_running() => {
+                    return context.pause_error_scrub(shared);
+                }
                 phys if phys.is_resilver() => ScanError::Resilvering,
                 phys if phys.is_paused() => ScanError::Paused,
                 phys => {
                     position::write(context.tx.mos, &phys.pausing(true))?;
                     shared.scanner.ordered();
-                    return Ok(Ok(()));
+                    return Ok(Ok(false));
                 }
             };
             Ok(Err(refused))
         })?;
         self.scanner.ordered();
-        Ok(paused.map(|()| {
+        Ok(paused.map(|of_errors| {
+            if of_errors {
+                return self.scan_event("errorscrub_paused");
+            }
             let now = self.disk.outside.clock.seconds();
             self.view().note_scan(|pass| pass.iter_mut().for_each(|pass| pass.paused = now));
             self.scan_event("scrub_paused");
@@ -201,17 +219,20 @@ impl Shared {
         let stopped = self.scan_task(|shared, context| {
             let phys = context.scan_state()?;
             if !phys.is_running() {
-                return Ok(Err(ScanError::NoScrub));
+                return context.stop_error_scrub(shared);
             }
             if phys.is_resilver() {
                 return Ok(Err(ScanError::Resilvering));
             }
             context.scan_done(phys, false, false)?;
             shared.scanner.ordered();
-            Ok(Ok(()))
+            Ok(Ok(false))
         })?;
         self.scanner.ordered();
-        Ok(stopped.map(|()| {
+        Ok(stopped.map(|of_errors| {
+            if of_errors {
+                return self.scan_event("errorscrub_abort");
+            }
             self.view().note_scan(|pass| *pass = None);
             self.scan_event("scrub_abort");
         }))
@@ -275,7 +296,7 @@ impl Shared {
     }
 
     /// Takes out what was replaced ([`Shared::resilver_done`]); what fails is tried again after the next resilver.
-    pub(super) fn let_go_of_replaced(self: &Arc<Self>) {
+    pub(crate) fn let_go_of_replaced(self: &Arc<Self>) {
         if let Err(error) = self.resilver_done() {
             tracing::warn!(%error, "what was replaced stays");
         }
@@ -316,7 +337,8 @@ impl SyncContext<'_> {
             let counted = u64::from(counted);
             let errors = phys.errors.saturating_sub(counted);
             let deferred = self.end_deferring()? && shared.needs_another();
-            self.scan_done(ScanPhys { errors, ..phys }.with_unseen(unseen), true, unseen)?;
+            let partly = unseen || shared.scanner.bounded.load(SeqCst);
+            self.scan_done(ScanPhys { errors, ..phys }.with_unseen(unseen), true, partly)?;
             self.tell_deferred(deferred, errors)?;
             return Ok(true);
         }

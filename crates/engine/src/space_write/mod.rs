@@ -78,7 +78,7 @@ pub(crate) use evacuation::{Evacuation, More};
 pub use loader::Loader;
 pub(crate) use mappings::config_of;
 pub use plan::{VdevPlan, plan, top_level_asize};
-pub(crate) use vdev::write_detached;
+pub(crate) use vdev::{free_foreign_log, write_detached};
 
 use cenote_dmu::ObjectSet;
 use cenote_dmu::outside::Chance;

@@ -183,6 +183,42 @@ impl SpaceMaps {
     }
 }
 
+/// Frees what the pending MOS has of a top-level vdev for logs that the pool never had, being split off another one, given its
+/// config there. Nothing of it is in use.
+///
+/// Errors: the MOS cannot be read or changed.
+pub(crate) fn free_foreign_log(
+    mos: &mut OpenObjectSet,
+    txg: u64,
+    config: &NvList,
+    count: CountFeature<'_>,
+) -> Result<()> {
+    let (array, zap) = (
+        config::number(config, "metaslab_array"),
+        config::number(config, "com.delphix:vdev_zap_top"),
+    );
+    let shift = u32::try_from(config::number(config, "metaslab_shift")).unwrap_or(u32::MAX);
+    let metaslabs = config::number(config, "asize").checked_shr(shift).unwrap_or(0);
+    if array != 0 {
+        for id in 0..metaslabs.min(MAX_METASLABS) {
+            let mut map = [0; 8];
+            mos.read(array, id.saturating_mul(8), &mut map)?;
+            match u64::from_le_bytes(map) {
+                0 => {}
+                map => Maps::open(mos, txg, 1, count)?.free(map)?,
+            }
+        }
+        mos.free(array)?;
+    }
+    if zap != 0 {
+        if let Some(unflushed) = zap_u64(mos, zap, UNFLUSHED_TXGS)? {
+            mos.free(unflushed)?;
+        }
+        free_linked_zap(mos, zap)?;
+    }
+    Ok(())
+}
+
 /// Frees what the pending MOS has of a leaf that leaves the pool, given its config: what it missed, its ZAP
 /// (`vdev_dtl_sync`).
 ///

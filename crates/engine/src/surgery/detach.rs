@@ -40,6 +40,10 @@ impl Engine {
                 tracing::info!("the pool stays suspended: {why}");
             }
         }
+        if left.is_ok() {
+            // Of several spares one may be needed no more.
+            self.shared.let_go_of_replaced();
+        }
         left
     }
 }
@@ -175,7 +179,7 @@ impl SyncContext<'_> {
     }
 
     /// Frees what the MOS has of a leaf that leaves: what it missed, its ZAP (`vdev_dtl_sync`).
-    fn free_leaf(&mut self, leaf: &NvList) -> Result<()> {
+    pub(super) fn free_leaf(&mut self, leaf: &NvList) -> Result<()> {
         let (txg, outside) = (self.tx.txg, &self.disk.outside);
         let mut count = |mos: &mut OpenObjectSet, guid: &str, delta: i64| {
             count_feature(mos, txg, outside, guid, delta)

@@ -14,15 +14,18 @@
 //! |---|---|
 //! | [`attach`](super::Engine::attach) | a device joins: a side of a mirror, a replacement, a spare that steps in |
 //! | [`detach`](super::Engine::detach) | a device leaves |
+//! | [`split`](super::Engine::split) | sides of mirrors become another pool |
 //! | [`spare`](super::Engine::spare) | hot spares, and how they step in |
 
 mod attach;
 mod detach;
 mod spare;
+mod split;
 
 pub use attach::Attach;
 pub(super) use detach::label_of_left;
 pub(crate) use spare::SpareCaller;
+pub use split::{Split, SplitOff};
 
 use super::SyncContext;
 use crate::create::FIRST_TXG;

@@ -1,0 +1,221 @@
+//! Error scrubs: only the blocks that the error log has are read, and repaired where that can be (`dsl_errorscrub_sync`).
+//!
+//! What is right by now leaves the log at the end, as the log of this scrub takes its place. One round looks at all of them. Its
+//! state is OpenZFS's (`dsl_errorscrub_phys_t`); one that OpenZFS began is made again from the log's start.
+
+use super::find::Found;
+use super::issue::{self, Issued};
+use super::state::Changed;
+use super::{Round, ScanError};
+use crate::space_write::map::DIRECTORY_OBJECT;
+use crate::task::EngineError;
+use crate::{Shared, SyncContext};
+use cenote_dmu::write::ZapMut;
+use cenote_dsl::write::Result;
+use cenote_format::encode::zap::{Key, Value};
+use cenote_pool::Pool;
+use cenote_pool::scan::{ErrorScrubPhys, ScanPhys};
+use cenote_store::alloc::ReadEpoch;
+use cenote_store::{Rotation, ScanFunc, Scanned, ScrubStage, Store};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+/// The entry of the object directory (`DMU_POOL_ERRORSCRUB`).
+const ENTRY: &[u8] = b"error_scrub";
+const ERROR_SCRUB: u64 = 3;
+const FINISHED: u64 = 2;
+const CANCELED: u64 = 3;
+const SCRUBBING: u64 = 4;
+
+/// What came of the order to begin one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Begun {
+    Anew,
+    Resumed,
+    /// The log is empty.
+    Nothing,
+}
+
+impl SyncContext<'_> {
+    /// The state of error scrubs in the pending MOS.
+    pub(super) fn error_scrub(&mut self) -> Result<ErrorScrubPhys> {
+        let words = ZapMut::open(self.tx.mos, DIRECTORY_OBJECT).lookup(&Key::Name(ENTRY))?;
+        let phys =
+            words.and_then(|(size, words)| ErrorScrubPhys::decode(&words).filter(|_| size == 8));
+        Ok(phys.unwrap_or_default())
+    }
+
+    fn set_error_scrub(&mut self, phys: &ErrorScrubPhys) -> Result<()> {
+        let words = phys.encode();
+        Ok(ZapMut::open(self.tx.mos, DIRECTORY_OBJECT)
+            .update(&Key::Name(ENTRY), &Value::U64(&words))?)
+    }
+
+    /// Another scan begins: what the last error scrub came to is told no more.
+    pub(super) fn forget_error_scrub(&mut self) -> Result<()> {
+        match self.error_scrub()?.func {
+            0 => Ok(()),
+            _ => self.set_error_scrub(&ErrorScrubPhys::default()),
+        }
+    }
+
+    fn begin_error_scrub(&mut self, errors: u64) -> Result<std::result::Result<Begun, ScanError>> {
+        let (scan, phys) = (self.scan_state()?, self.error_scrub()?);
+        let refused = match scan {
+            _ if phys.is_paused() => {
+                self.set_error_scrub(&ErrorScrubPhys { paused: 0, ..phys })?;
+                return Ok(Ok(Begun::Resumed));
+            }
+            _ if phys.is_running() => ScanError::ErrorScrubbing,
+            scan if scan.is_paused() => ScanError::PausedToCancel,
+            scan if scan.is_running() && scan.is_resilver() => ScanError::Resilvering,
+            scan if scan.is_running() => ScanError::Scrubbing,
+            _ if errors == 0 => return Ok(Ok(Begun::Nothing)),
+            _ => {
+                let (func, state, start) = (ERROR_SCRUB, SCRUBBING, self.tx.now);
+                let none = ErrorScrubPhys::default();
+                let to_examine = errors;
+                self.set_error_scrub(&ErrorScrubPhys { func, state, start, to_examine, ..none })?;
+                let message = format!("func={func} mintxg=0 maxtxg={}", self.tx.txg);
+                self.scan_history("error scrub setup", &message)?;
+                self.rotate_errors(ScrubStage::Begins);
+                return Ok(Ok(Begun::Anew));
+            }
+        };
+        Ok(Err(refused))
+    }
+
+    /// Pauses an error scrub, where no other scan is under way.
+    pub(super) fn pause_error_scrub(
+        &mut self,
+        shared: &Shared,
+    ) -> Result<std::result::Result<bool, ScanError>> {
+        let phys = self.error_scrub()?;
+        if phys.is_paused() || !phys.is_running() {
+            let paused = phys.is_paused();
+            return Ok(Err(if paused { ScanError::ErrorScrubPaused } else { ScanError::NoScrub }));
+        }
+        self.set_error_scrub(&ErrorScrubPhys { paused: 1, ..phys })?;
+        shared.scanner.ordered();
+        Ok(Ok(true))
+    }
+
+    /// Gives up an error scrub, where no other scan is under way.
+    pub(super) fn stop_error_scrub(
+        &mut self,
+        shared: &Shared,
+    ) -> Result<std::result::Result<bool, ScanError>> {
+        let phys = self.error_scrub()?;
+        if !phys.is_running() {
+            return Ok(Err(ScanError::NoScrub));
+        }
+        self.end_error_scrub(ErrorScrubPhys { state: CANCELED, ..phys }, Rotation::Joins)?;
+        shared.scanner.ordered();
+        Ok(Ok(true))
+    }
+
+    /// See [`Shared::error_round`] (`dsl_errorscrub_done`).
+    fn end_error_scrub(&mut self, phys: ErrorScrubPhys, rotation: Rotation) -> Result<()> {
+        let (end, paused) = (self.tx.now, 0);
+        self.set_error_scrub(&ErrorScrubPhys { end, paused, ..phys })?;
+        let what = if phys.state == FINISHED { "error scrub done" } else { "error scrub canceled" };
+        self.scan_history(what, &format!("errors={}", phys.errors))?;
+        self.rotate_errors(ScrubStage::Ends(rotation));
+        Ok(())
+    }
+}
+
+impl Shared {
+    pub(super) fn begin_error_scrub(self: &Arc<Self>) -> Changed<()> {
+        // What was met since is in the log then.
+        self.queue.run(&self.tx_state, |_| Ok(()), |()| true)?;
+        let view = self.view();
+        if !view.features().is_enabled("head_errlog") {
+            return Ok(Err(ScanError::NotSupported));
+        }
+        let errors = view.error_count()?;
+        drop(view);
+        let begun = self.scan_task(move |_, context| context.begin_error_scrub(errors))?;
+        self.scanner.ordered();
+        Ok(begun.map(|begun| match begun {
+            Begun::Anew => self.scan_event("errorscrub_start"),
+            Begun::Resumed => self.scan_event("errorscrub_resume"),
+            Begun::Nothing => {}
+        }))
+    }
+
+    /// Looks at the blocks of the error log, if that is asked for. `reading` began before the view was taken, and `orders` are
+    /// those of then.
+    pub(super) fn error_round(
+        self: &Arc<Self>,
+        view: &Arc<Pool>,
+        reading: &ReadEpoch<'_>,
+        orders: u64,
+    ) -> std::result::Result<Round, EngineError> {
+        let phys = ErrorScrubPhys::load(view.directory())?;
+        let Some(phys) = phys.filter(|phys| phys.is_running() && !phys.is_paused()) else {
+            return Ok(Round::Nothing);
+        };
+        let scanner = &self.scanner;
+        let held = || self.tx_state.held().is_some();
+        let ends =
+            || scanner.background.is_stopped() || scanner.orders.load(SeqCst) != orders || held();
+        let all = ScanPhys { max_txg: u64::MAX, ..ScanPhys::default() };
+        let mut found = Found::new(ScanFunc::Scrub, &all, 0);
+        let look = || Store::without_keys(|| self.find_errors(view, &mut found));
+        let (looked, notes) = Store::attempt(look);
+        let (examined, mut known) = looked?;
+        let (blocks, _) = found.into_blocks();
+        let how: (bool, &(dyn Fn() -> bool + Sync)) = (true, &ends);
+        let issued = issue::issue(self, ScanFunc::Scrub, blocks, reading, how, &|_| {});
+        let done = match issued {
+            Issued::All(done) if reading.is_safe() && !ends() => done,
+            Issued::Silent => {
+                return Err(EngineError::Suspended("devices do not answer".into()));
+            }
+            _ => return Ok(Round::LetGo),
+        };
+        notes.confirm(&self.disk.store, &|| reading.is_safe());
+        if done.errors > 0 && self.looks_in_vain() {
+            return Err(EngineError::Suspended("devices do not answer".into()));
+        }
+        if done.repaired > 0
+            && let Err(e) = self.disk.tree().flush_all()
+        {
+            tracing::warn!("what a scan wrote is not durable: {e}");
+            known = false;
+        }
+        let Scanned { errors, .. } = done;
+        let ended = ErrorScrubPhys { state: FINISHED, to_examine: 0, examined, errors, ..phys };
+        let rotation = if known { Rotation::Replaces } else { Rotation::Joins };
+        let is_over = self.scan_task(move |shared, context| {
+            if shared.scanner.orders.load(SeqCst) != orders {
+                return Ok(false);
+            }
+            context.end_error_scrub(ended, rotation).map(|()| true)
+        })?;
+        if !is_over {
+            return Ok(Round::LetGo);
+        }
+        self.scan_event("errorscrub_finish");
+        Ok(Round::Done)
+    }
+
+    /// The blocks of the error log: how many there are, and whether all were found that it has.
+    fn find_errors(&self, view: &Pool, found: &mut Found) -> cenote_dmu::Result<(u64, bool)> {
+        let (blocks, mut known) = view.logged_blocks()?;
+        let tree = self.disk.tree();
+        for at in &blocks {
+            match view.pointer_of(at) {
+                Ok(Some(bp)) => found.add(&tree, &bp, *at),
+                // Nothing is there any more.
+                Ok(None) => {}
+                Err(why) => {
+                    tracing::info!("a block of the error log is not looked at: {why}");
+                    known = false;
+                }
+            }
+        }
+        Ok((blocks.len() as u64, known))
+    }
+}
