@@ -193,10 +193,20 @@ fn load(
     let dataset = view.dsl().by_object(ds_obj)?;
     let dataset = dataset.filter(|d| d.is_head());
     let dataset = dataset.ok_or(DslWriteError::NotFound)?;
-    view.dsl().map_key(ds_obj, dataset.dir_obj)?;
+    let raw = match purpose {
+        Purpose::Receive(raw) => raw,
+        Purpose::Use | Purpose::Replay => None,
+    };
+    view.store().keys().set_raw(ds_obj, raw.is_some());
+    if raw.is_none() {
+        view.dsl().map_key(ds_obj, dataset.dir_obj)?;
+    }
     let base = ObjectSet::open(view.store().clone(), ds_obj, dataset.ds.bp)?;
     // Before its log is looked at: what is encrypted is not opened without its key.
-    let set = OpenObjectSet::open(base.clone())?;
+    let set = match raw {
+        Some(root) => OpenObjectSet::open_raw(base.clone(), root)?,
+        None => OpenObjectSet::open(base.clone())?,
+    };
     capable::check_dataset(&view, &dataset, &base, purpose)?;
     shared.datasets.check_sync(shared, &view, &dataset, &base)?;
     let closed = AtomicBool::new(false);

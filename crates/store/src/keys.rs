@@ -13,7 +13,7 @@
 use arc_swap::ArcSwap;
 use cenote_format::crypt::{BlockParams, CryptError, DatasetKey, IV_LEN, Salt};
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -73,6 +73,8 @@ type Mappings = HashMap<u64, Arc<LoadedKey>>;
 pub struct Keys {
     any: AtomicBool,
     mappings: ArcSwap<Mappings>,
+    /// Object sets that are received raw.
+    raw: ArcSwap<HashSet<u64>>,
     changes: Mutex<()>,
     random: OnceLock<Random>,
 }
@@ -129,6 +131,22 @@ impl Keys {
         mappings.insert(objset, key.clone());
         self.mappings.store(Arc::new(mappings));
         self.any.store(true, Ordering::Release);
+    }
+
+    /// Whether `objset` is being received raw: what leads on in it is read as it is on disk, and no key is used.
+    pub fn is_raw(&self, objset: u64) -> bool {
+        self.raw.load().contains(&objset)
+    }
+
+    /// From now on `objset` is being received raw, or is no longer.
+    pub fn set_raw(&self, objset: u64, raw: bool) {
+        let _changes = self.changes.lock();
+        let mut all = HashSet::clone(&self.raw.load());
+        match raw {
+            true => all.insert(objset),
+            false => all.remove(&objset),
+        };
+        self.raw.store(Arc::new(all));
     }
 
     /// Blocks of `objset` are not read with a key any more: its number belongs to another dataset now.

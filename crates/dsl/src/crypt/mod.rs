@@ -6,11 +6,13 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | [`keydata`] | what a raw stream says of keys |
 //! | [`phys`] | the key as it lies in the MOS |
 //! | [`store`] | keys that are loaded, of one pool (`spa_keystore_t`) |
 //!
 //! A dataset gets its mapping to a key when its object set is opened ([`Dsl::open_objset`]).
 
+pub mod keydata;
 pub mod phys;
 pub mod store;
 

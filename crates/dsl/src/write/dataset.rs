@@ -106,6 +106,7 @@ pub(super) fn allocate(tx: &mut Tx<'_>) -> Result<u64> {
     })?;
     // Its number may have been that of an encrypted dataset.
     tx.mos.synced().store().keys().unmap(object);
+    tx.mos.synced().store().keys().set_raw(object, false);
     Ok(object)
 }
 

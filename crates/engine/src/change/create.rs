@@ -87,6 +87,12 @@ pub enum NewEncryption {
     Root(RootKey, Suite, String),
 }
 
+impl Default for NewEncryption {
+    fn default() -> NewEncryption {
+        NewEncryption::Inherit(None)
+    }
+}
+
 /// What is in a new object set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
@@ -241,7 +247,11 @@ impl Changes {
     }
 
     /// How a dataset below `parent` will be encrypted; `None`: not at all (`dmu_objset_create_crypt_check`).
-    fn encryption(&self, parent: &str, how: &NewEncryption) -> Result<Option<Encryption>> {
+    pub(super) fn encryption(
+        &self,
+        parent: &str,
+        how: &NewEncryption,
+    ) -> Result<Option<Encryption>> {
         let suite = match how {
             NewEncryption::Off => return Ok(None),
             NewEncryption::Root(key, suite, location) => {
