@@ -24,6 +24,7 @@ use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ZilHeader;
 use cenote_format::invariant::caught;
 use cenote_pool::Pool;
+use cenote_store::Store;
 use cenote_store::alloc::ReadEpochs;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeSet, HashSet};
@@ -281,6 +282,15 @@ impl Datasets {
     pub fn is_used(&self, ds_obj: u64) -> bool {
         let open = self.open.lock();
         open.in_use(ds_obj) || open.held.contains_key(&ds_obj)
+    }
+
+    /// Does `work` while nothing is opened, unless a dataset is open, or being opened, that is read with a key of the
+    /// encryption root `root`.
+    pub fn unless_open<T>(&self, store: &Store, root: u64, work: impl FnOnce() -> T) -> Option<T> {
+        let open = self.open.lock();
+        let uses = |ds_obj: &u64| store.keys().of(*ds_obj).is_some_and(|key| key.root() == root);
+        let used = open.sets.keys().chain(&open.opening).any(uses);
+        (!used).then(work)
     }
 
     /// Keeps an open dataset from being changed any more; or, if it is not to be `closed`, no longer.

@@ -225,7 +225,7 @@ impl<'a> Mapped<'a> {
 
 impl Drop for Mapped<'_> {
     fn drop(&mut self) {
-        self.0.keys().unmap(self.1);
+        self.0.forget_key_of(self.1);
     }
 }
 

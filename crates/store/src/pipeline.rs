@@ -200,8 +200,11 @@ impl Store {
     /// the pool read it from the devices.
     pub(crate) fn forget_freed(&self) {
         let freed = std::mem::take(&mut *self.freed.lock());
+        let keys = self.keys().ids();
         for key in freed {
-            drop(self.decoded.remove(&(key, PLAIN)));
+            for view in keys.iter().copied().chain([PLAIN]) {
+                drop(self.decoded.remove(&(key, view)));
+            }
             let forgotten = self.arc().forget(&key);
             // Memory is given back without the lock.
             drop(forgotten);

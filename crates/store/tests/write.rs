@@ -768,6 +768,6 @@ fn an_encrypted_block_that_is_written_in_place_gets_another_vector() {
     rig.writer.drain().unwrap();
     assert_eq!(rig.read(&previous), pattern(5, 8192));
     // What the key opened is not shown without it.
-    rig.pool.store.forget_keys(1);
+    rig.pool.store.forget_keys(1, &[]);
     assert!(rig.pool.read(&previous).is_err());
 }

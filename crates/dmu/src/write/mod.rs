@@ -432,6 +432,11 @@ impl OpenObjectSet {
         OpenObjectSet { key, ..self }
     }
 
+    /// Bytes of the largest block that can be written.
+    fn max_block(&self) -> u64 {
+        self.key.as_ref().map_or(cenote_format::MAX_BLOCK, |key| key.key().suite().max_block())
+    }
+
     /// The key that protects what is written of it.
     pub fn key(&self) -> Option<&Arc<LoadedKey>> {
         self.key.as_ref()
@@ -536,6 +541,10 @@ impl OpenObjectSet {
     /// Errors: [`WriteError::Taken`] if it or one of the slots that it would take is not free.
     pub fn claim(&mut self, number: u64, new: &NewObject) -> Result<()> {
         self.may_allocate()?;
+        if new.block_size > self.max_block() {
+            let why = format!("blocks of {} bytes are too long for its encryption", new.block_size);
+            return Err(WriteError::Invalid { object: number, why });
+        }
         let mut object = OpenObject::new(number, object::new_dnode(new)?);
         let slots_taken = object.phys().slots();
         let mut slots = std::mem::take(&mut self.slots);
@@ -644,10 +653,11 @@ impl OpenObjectSet {
     ) -> Result<T> {
         self.usable()?;
         self.settle();
+        let most = self.max_block();
         let below = Below::new(&self.base, &self.doomed, self.quiesced.as_ref());
         let object = take_in(&mut self.objects, &below, number)?;
         let (store, objset, raw) = (self.base.store(), self.base.id(), self.received.is_some());
-        let place = object::Place { store, objset, object: number, raw };
+        let place = object::Place { store, objset, object: number, raw, most };
         let before = object.bytes(self.least);
         let done = self.change.with(number, object, |object| f(object, &place));
         let after = object.bytes(self.least);

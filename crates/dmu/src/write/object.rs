@@ -46,6 +46,8 @@ pub(super) struct Place<'a> {
     pub(super) object: u64,
     /// The object set is received raw.
     pub(super) raw: bool,
+    /// Bytes of the largest block that can be written.
+    pub(super) most: u64,
 }
 
 impl Place<'_> {
@@ -359,6 +361,7 @@ impl OpenObject {
         if self.phys().max_block != 0 {
             return place.invalid("has more than one block");
         }
+        self.check_size(place, size)?;
         // The indirect blocks may be of what is quiesced: they are on disk before this is.
         let indirect = self.phys().levels > 1 || self.quiesced_levels > 1;
         if shift != self.phys().indirect_shift && indirect {
@@ -534,6 +537,7 @@ impl OpenObject {
 
     /// Makes `data`, which is as long as a block, block `blkid`.
     pub(super) fn put_block(&mut self, place: &Place<'_>, blkid: u64, data: Vec<u8>) -> Result<()> {
+        self.check_size(place, self.phys().block_size)?;
         self.check_end(place, blkid)?;
         self.tree(place).read_indirect(blkid, blkid)?;
         self.put(blkid, Abd::from_vec(data).into());
@@ -548,6 +552,7 @@ impl OpenObject {
     /// Makes block `blkid` dirty as it is (`dmu_buf_will_dirty`, `dbuf_dirty`).
     pub(super) fn make_dirty(&mut self, place: &Place<'_>, blkid: u64) -> Result<()> {
         if !self.is_open(blkid) {
+            self.check_size(place, self.phys().block_size)?;
             self.check_end(place, blkid)?;
             let size = self.phys().block_size as usize;
             let loaded = self.block(place, blkid)?;
@@ -648,7 +653,17 @@ impl OpenObject {
             return place.invalid(format!("{len} bytes at {offset}"));
         }
         self.pending.micro = None;
-        Ok(())
+        self.check_size(place, self.phys().block_size)
+    }
+
+    /// Whether blocks of `size` bytes can be written: those of some encryption suites are smaller than others.
+    pub(super) fn check_size(&self, place: &Place<'_>, size: u64) -> Result<()> {
+        match size <= place.most {
+            true => Ok(()),
+            false => place.invalid(format!(
+                "blocks of {size} bytes are too long for the encryption of the data set"
+            )),
+        }
     }
 
     pub(super) fn free_range(&mut self, place: &Place<'_>, offset: u64, len: u64) -> Result<()> {

@@ -317,16 +317,31 @@ pub(super) fn check_promotion(tx: &mut Tx<'_>, target: u64, origin: u64) -> Resu
 }
 
 /// A clone that changes places with an encryption root becomes that (`dsl_dataset_promote_crypt_sync`).
-pub(super) fn promoted(tx: &mut Tx<'_>, target: u64, origin: u64) -> Result<()> {
+pub(super) fn promoted(tx: &mut Tx<'_>, target: u64, origin: u64) -> Result<Option<MovedRoot>> {
     if is_clone(tx, origin)? || root_of(tx, origin)? != Some(origin) {
-        return Ok(());
+        return Ok(None);
     }
     if let Some(location) = props::local_text(tx, origin, LOCATION)? {
         props::apply(tx, Target::Dir(target), LOCATION, &NewValue::Text(location))?;
     }
     props::inherit(tx, Target::Dir(origin), LOCATION)?;
     let below = members(tx, origin, origin)?;
-    below.into_iter().try_for_each(|(_, key)| tx.zap_set(key.object, text(ROOT), target))
+    let objects: Vec<u64> = below.into_iter().map(|(_, key)| key.object).collect();
+    for object in &objects {
+        tx.zap_set(*object, text(ROOT), target)?;
+    }
+    Ok(Some(MovedRoot { from: origin, to: target, objects }))
+}
+
+/// An encryption root whose place another directory took.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MovedRoot {
+    /// What was it.
+    pub from: u64,
+    /// What is it.
+    pub to: u64,
+    /// The objects of the keys that have it.
+    pub objects: Vec<u64>,
 }
 
 fn is_clone(tx: &mut Tx<'_>, dir_obj: u64) -> Result<bool> {
@@ -372,6 +387,36 @@ pub enum Change {
     New(RootKey, Option<String>),
     /// It has the key of its parent's encryption root from now on, which is this one.
     Inherit(Arc<WrappingKey>),
+}
+
+/// Gives a dataset that came in a raw package the place that it has at the sender: it is an encryption root of its `own`,
+/// whose key is at `location`, or has that of its parent (`DCP_CMD_FORCE_NEW_KEY`, `DCP_CMD_FORCE_INHERIT`). Keys stay
+/// wrapped as they are, for they came so.
+///
+/// # Errors
+/// `Invalid`: it is not encrypted, a clone, or its parent is not encrypted.
+pub fn force_root(tx: &mut Tx<'_>, dir_obj: u64, own: bool, location: Option<&str>) -> Result<()> {
+    let Some(key) = tx.crypto_key(dir_obj)? else { return refused("Dataset not encrypted.") };
+    let parent = tx.dir(dir_obj)?.parent;
+    let root = match own {
+        true => Some(dir_obj),
+        false if parent == 0 => None,
+        false => root_of(tx, parent)?,
+    };
+    let Some(root) = root else { return refused("Parent must be encrypted.") };
+    if root != key.root {
+        if is_clone(tx, dir_obj)? {
+            return refused("Keys cannot be changed on clones.");
+        }
+        for (_, member) in members(tx, key.root, dir_obj)? {
+            tx.zap_set(member.object, text(ROOT), root)?;
+        }
+    }
+    if !own {
+        return props::inherit(tx, Target::Dir(dir_obj), LOCATION);
+    }
+    let location = NewValue::Text(location.unwrap_or("prompt").into());
+    props::apply(tx, Target::Dir(dir_obj), LOCATION, &location)
 }
 
 /// Changes the key of a dataset and of all below it that have the same (`spa_keystore_change_key_sync`). `old` is the key

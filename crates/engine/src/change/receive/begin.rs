@@ -118,6 +118,7 @@ impl Changes {
             let view = self.engine.pool();
             let made = view.dsl().by_object(target.ds_obj)?.ok_or(ChangeError::NotFound)?;
             view.dsl().keystore().changed(made.dir_obj, &wrapping, &[]);
+            view.dsl().keystore().settled(made.dir_obj);
         }
         let receives = self.engine.shared.receives.clone();
         let names = (head, snapshot);
