@@ -7,12 +7,12 @@ mod common;
 
 use cenote_format::stream::{Record, feature};
 use cenote_manifest_check::{Checks, FsTree, check_tree, datasets_with_files};
-use cenote_testpools::{raw_stream, records};
+use cenote_testpools::{encoded, raw_stream, records};
 use common::tank::Tank;
 use common::{Done, Session, can_mount, skip};
 use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 const HEX: &str = "df226b439a2fd448ea43a3a44512ef7c534ce6ffd1a881a02c9b5306a1e27ad7";
@@ -237,6 +237,83 @@ fn raw_streams_take_no_key() {
         assert!(fs::read(tank.path("tank/r/written")).unwrap() == contents(5, 200_000));
         tank.finish();
     }
+}
+
+/// Whether what could be copied of `dataset` is what `expected` has, as far as it goes.
+fn copied_in_part(s: &Session, dataset: &str, expected: &Path) -> bool {
+    let (dir, target) = (tempfile::tempdir().unwrap(), "copy");
+    let target = dir.path().join(target);
+    let done = s.run(&format!("cp -rq {dataset} {}", target.display()));
+    let mut todo = vec![(target, expected.to_path_buf())];
+    while let Some((copy, expected)) = todo.pop() {
+        let Ok(found) = fs::symlink_metadata(&copy) else { continue };
+        if found.is_dir() {
+            for entry in fs::read_dir(&copy).unwrap() {
+                let name = entry.unwrap().file_name();
+                todo.push((copy.join(&name), expected.join(&name)));
+            }
+        } else if found.is_file() {
+            let (bytes, right) = (fs::read(&copy).unwrap(), fs::read(&expected).unwrap());
+            assert!(right.starts_with(&bytes), "{dataset}: {}", expected.display());
+        }
+    }
+    done.code == 0 && done.err.lines().all(|line| line.contains("not kept"))
+}
+
+/// What was changed of a raw stream on its way is an error, and never other bytes.
+#[test]
+fn changed_raw_streams_give_no_bytes() {
+    let tank = Tank::unmounted();
+    let s = &tank.session;
+    let stream = raw_stream();
+    let whole = records(&stream);
+    let key = fs::canonicalize(raw_key()).unwrap();
+    let load = |name: &str| tank.zfs(&format!("load-key -L file://{} {name}", key.display()));
+    fed(s, "zfs receive -u tank/right", &stream).ok();
+    load("tank/right");
+    let dir = tempfile::tempdir().unwrap();
+    let expected = dir.path().join("right");
+    s.run(&format!("cp -rq tank/right@enc {}", expected.display()));
+    // Bytes of payloads; salts, initialization vectors and MACs of blocks.
+    let mut changed = Vec::new();
+    for (nth, (record, payload)) in whole.iter().enumerate() {
+        let seal = match record {
+            Record::Write(write) => write.seal,
+            Record::Spill(spill) => spill.seal,
+            Record::ObjectRange(range) => Some(range.seal),
+            _ => None,
+        };
+        let is_data = matches!(record, Record::Write(_) | Record::Spill(_));
+        if is_data || matches!(record, Record::Object(_)) && nth % 40 == 7 {
+            let at = payload.len() * (nth % 7) / 7;
+            let mut other = whole.clone();
+            if let Some(byte) = other[nth].1.get_mut(at) {
+                *byte ^= 1 << (nth % 8);
+                changed.push(other);
+            }
+        }
+        if let Some(mut seal) = seal.filter(|_| nth % 3 == 0) {
+            seal.mac[nth % 16] ^= 0x10;
+            let mut other = whole.clone();
+            match &mut other[nth].0 {
+                Record::Write(write) => write.seal = Some(seal),
+                Record::Spill(spill) => spill.seal = Some(seal),
+                Record::ObjectRange(range) => range.seal = seal,
+                _ => {}
+            }
+            changed.push(other);
+        }
+    }
+    assert!(changed.len() > 30);
+    for (nth, records) in changed.iter().enumerate() {
+        let name = format!("tank/changed{nth}");
+        if fed(s, &format!("zfs receive -u {name}"), &encoded(records)).code == 0 {
+            load(&name);
+            assert!(!copied_in_part(s, &format!("{name}@enc"), &expected), "change {nth}");
+            tank.zfs(&format!("destroy -r {name}"));
+        }
+    }
+    tank.finish();
 }
 
 /// OpenZFS's engine receives raw streams; what it made of them opens with the key.

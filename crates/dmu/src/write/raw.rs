@@ -94,6 +94,11 @@ impl OpenObjectSet {
         self
     }
 
+    /// Whether a raw stream is received into it.
+    pub fn is_received_raw(&self) -> bool {
+        self.received.is_some()
+    }
+
     /// The block of dnodes with the slot `first` is protected so from now on.
     pub fn set_seal(&mut self, first: u64, seal: Seal) {
         self.seals.insert(first / PER_BLOCK, seal);

@@ -72,6 +72,12 @@ impl Changes {
     /// # Errors
     /// It is not encrypted, or its parent is not; the pool is suspended.
     pub fn place_key(&self, name: &str, own: bool, location: Option<&str>) -> Result<()> {
+        let view = self.engine.pool();
+        let dataset = view.dsl().find(name)?.ok_or(ChangeError::NotFound)?;
+        if view.dsl().is_key_loaded(&dataset)? == Some(true) {
+            // What is read with it has to stay so.
+            return Err(ChangeError::Property("Key must be unloaded.".into()));
+        }
         let permit = self.permit(&Operation::Set { name, properties: vec!["keyformat"] })?;
         let (full, location) = (name.to_string(), location.map(str::to_string));
         self.task_beside_logs(permit, (SpaceCheck::Reserved, 15), move |context| {

@@ -231,6 +231,7 @@ impl Changes {
             Ok(Ok(()))
         });
         self.engine.shared.receives.leave(target.ds_obj);
+        self.engine.pool().store().keys().set_raw(target.ds_obj, false);
         done
     }
 
