@@ -163,7 +163,11 @@ fn place_keys(job: &mut Job<'_, '_>, list: &Package, top: &str) -> Result<bool> 
         let is_root = key.root == dataset.dir_obj;
         let location = sent.props.as_ref().and_then(|props| props.str("keylocation"));
         let wrong = match own {
-            true => !is_clone && (!is_root || location.is_some()),
+            true => {
+                let here = dsl.get(&dataset, "keylocation").map_err(failed)?;
+                let other = location.is_some_and(|l| here.is_none_or(|here| here.exact != l));
+                !is_clone && (!is_root || other)
+            }
             false => is_root && name != top,
         };
         if !wrong {

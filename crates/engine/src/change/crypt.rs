@@ -74,7 +74,9 @@ impl Changes {
     pub fn place_key(&self, name: &str, own: bool, location: Option<&str>) -> Result<()> {
         let view = self.engine.pool();
         let dataset = view.dsl().find(name)?.ok_or(ChangeError::NotFound)?;
-        if view.dsl().is_key_loaded(&dataset)? == Some(true) {
+        let key = view.dsl().crypto_key(&dataset)?;
+        let moves = key.is_some_and(|key| (key.root == dataset.dir_obj) != own);
+        if moves && view.dsl().is_key_loaded(&dataset)? == Some(true) {
             // What is read with it has to stay so.
             return Err(ChangeError::Property("Key must be unloaded.".into()));
         }
