@@ -178,7 +178,17 @@ impl Reason for ReceiveError {
             | ReceiveError::Stream(_)
             | ReceiveError::NoMatch
             | ReceiveError::Modified
+            | ReceiveError::RawOnPlain
+            | ReceiveError::ReplacesEncrypted
+            | ReceiveError::OtherKey
+            | ReceiveError::OtherVectors
+            | ReceiveError::NoVectors
+            | ReceiveError::NoSpills
+            | ReceiveError::Embedded
+            | ReceiveError::Keys(_)
             | ReceiveError::LargeBlocks => ErrorKind::Stream,
+            ReceiveError::KeyNotLoaded => ErrorKind::Invalid,
+            ReceiveError::CryptoUnsupported => ErrorKind::Unsupported,
             ReceiveError::Input(_) => ErrorKind::Io,
             ReceiveError::Unsupported(_) | ReceiveError::Upgrade => ErrorKind::Unsupported,
             ReceiveError::Exists | ReceiveError::ResumeExists => ErrorKind::Exists,

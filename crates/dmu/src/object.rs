@@ -118,7 +118,11 @@ impl Object {
     pub fn spill(&self) -> Result<Option<Block>> {
         if let Some(pending) = self.overlay().and_then(Overlay::spill) {
             let order = ByteOrder::Little;
-            return Ok(pending.clone().map(|data| Block { data, order }));
+            let Some(pending) = pending else { return Ok(None) };
+            let (objset, object) = (self.objset.id(), self.dnode.number);
+            let decode = |source| Error::Decode { objset, object, source };
+            let data = pending.unpacked().map_err(decode)?;
+            return Ok(Some(Block { data, order }));
         }
         let Some(bp) = self.dnode.phys.spill.filter(|bp| !bp.is_hole()) else { return Ok(None) };
         let (objset, object) = (self.objset.id(), self.dnode.number);

@@ -253,6 +253,7 @@ fn never_written() -> ObjsetPhys {
         used: 0,
         pointers: vec![BlockPointer::HOLE],
         bonus: Vec::new(),
+        rest: Vec::new(),
         spill: None,
     };
     let zil = ZilHeader {

@@ -43,7 +43,7 @@ pub(crate) struct Layer {
     /// Those of them that are what they were, and keep their logical birth (`dr_rewrite`).
     physical: Ranges,
     /// The spill block as it will be.
-    pub(crate) spill: Option<Option<Abd>>,
+    pub(crate) spill: Option<Option<Payload>>,
     /// Bytes of dirty blocks.
     bytes: u64,
     /// Bytes that pointers took up to now in the indirect blocks that lead to them.
@@ -220,7 +220,7 @@ pub(crate) struct Parts {
     pub(crate) freed: Ranges,
     pub(crate) forced: Ranges,
     pub(crate) physical: Ranges,
-    pub(crate) spill: Option<Option<Abd>>,
+    pub(crate) spill: Option<Option<Payload>>,
 }
 
 /// What is pending for a block.
@@ -275,7 +275,7 @@ impl Overlay {
     }
 
     /// The pending spill block: `Some(None)` if it will be removed.
-    pub(crate) fn spill(&self) -> Option<&Option<Abd>> {
+    pub(crate) fn spill(&self) -> Option<&Option<Payload>> {
         self.layers().find_map(|layer| layer.spill.as_ref())
     }
 

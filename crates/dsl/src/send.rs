@@ -14,6 +14,7 @@
 //! | `walk` | finds what to send |
 //! | `pipeline` | the threads: walking, reading and writing overlap |
 //! | `emit` | makes records of it |
+//! | `raw` | what a raw stream has besides |
 //! | `estimate` | how long a stream will be |
 //! | [`package`] | which streams a package has, and what its head says |
 //!
@@ -26,8 +27,10 @@ mod emit;
 mod estimate;
 pub mod package;
 mod pipeline;
+mod raw;
 mod walk;
 
+use crate::crypt::keydata;
 use crate::{Dataset, DatasetKind, Dsl};
 use cenote_dmu::{Error, ObjectSet};
 use cenote_format::dmu::{DmuType, ObjsetType};
@@ -37,6 +40,7 @@ use cenote_format::nvlist::{NvList, NvValue};
 use cenote_format::stream::{
     Begin, FLAG_CI_DATA, FLAG_CLONE, FLAG_FREERECORDS, FLAG_SPILL_BLOCK, feature,
 };
+use cenote_store::Store;
 use emit::{Emitter, Output};
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -58,7 +62,7 @@ pub struct SendOptions {
     pub embedded: bool,
     /// Data is sent compressed as it is on disk (`-c`).
     pub compressed: bool,
-    /// Blocks are sent as they are on disk (`-w`). Encrypted datasets are refused.
+    /// Blocks are sent as they are on disk (`-w`): those of encrypted datasets encrypted.
     pub raw: bool,
     /// The pool's feature `embedded_data` is active.
     pub pool_embeds: bool,
@@ -197,9 +201,19 @@ impl Dsl {
     ) -> Result<Prepared> {
         let (to_name, to_guid, last) = self.target(dataset, options.saved)?;
         let start = from.map(|from| self.start(dataset, from)).transpose()?;
-        let objset = self.open_objset(dataset)?;
+        let is_encrypted = self.is_key_loaded(dataset)?;
+        let is_raw = options.raw && is_encrypted.is_some();
+        if is_raw && options.saved {
+            let why = "raw streams of what an interrupted receive left are not supported";
+            return Err(SendError::Refused(why.into()));
+        }
+        let objset = match is_raw {
+            true => self.open_raw(dataset)?,
+            false => self.open_objset(dataset)?,
+        };
         let (from_guid, from_txg, clone) = start.unwrap_or((0, 0, false));
-        let mut features = self.stream_features(dataset, &objset, options)?;
+        let find = || self.stream_features(dataset, &objset, options);
+        let mut features = if is_raw { Store::without_keys(find)? } else { find()? };
         let mut flags = FLAG_FREERECORDS | FLAG_SPILL_BLOCK;
         if clone {
             flags |= FLAG_CLONE;
@@ -212,15 +226,21 @@ impl Dsl {
             ObjsetType::Zvol => 3,
             _ => return Err(SendError::Refused("neither a file system nor a volume".into())),
         };
-        let mut list = Vec::new();
+        let mut list = NvList::default();
         if let Some(at) = options.resume {
-            match objset.object(at.object) {
+            let look = || objset.object(at.object);
+            match if is_raw { Store::without_keys(look) } else { look() } {
                 Err(Error::NoObject { .. }) => return Err(SendError::NothingToResume(at.object)),
                 found => drop(found?),
             }
             features |= feature::RESUMING;
-            list = resume_list(at).encode();
+            list = resume_list(at);
         }
+        if is_raw {
+            let keys = self.key_data(&objset, dataset, from)?;
+            list.set(keydata::NAME, NvValue::NvList(keys.to_list()));
+        }
+        let list = if list.pairs.is_empty() { Vec::new() } else { list.encode_native() };
         let begin = Begin {
             header_type: 1,
             features,
@@ -308,33 +328,34 @@ impl Dsl {
         let key = self.is_key_loaded(snapshot)?;
         match key {
             None => {}
-            Some(_) if options.raw || options.saved => {
-                let why = "raw streams of encrypted datasets are not supported";
-                return Err(SendError::Refused(why.into()));
-            }
+            Some(_) if options.raw => {}
             Some(false) => return Err(SendError::Refused("source key must be loaded".into())),
             // It goes out decrypted.
             Some(true) => {}
         }
         let is_fs = matches!(objset.phys().kind, ObjsetType::Zfs);
-        let mut features = 0;
+        let mut features = if options.raw && key.is_some() { feature::RAW } else { 0 };
         if is_fs && self.version(objset)? >= VERSION_SA {
             features |= feature::SA_SPILL;
         }
-        if options.large_blocks && has("org.open-zfs:large_blocks") {
+        let is_raw = options.raw;
+        if (options.large_blocks || is_raw) && has("org.open-zfs:large_blocks") {
             features |= feature::LARGE_BLOCKS;
         }
         // Nothing lies in the pointers of an encrypted dataset; what does is refused when it is read.
-        if options.embedded && options.pool_embeds && key.is_none() {
+        if (options.embedded || is_raw) && options.pool_embeds && key.is_none() {
             features |= feature::EMBED_DATA;
         }
-        if options.compressed {
+        let compressed = options.compressed || is_raw;
+        if compressed {
             features |= feature::COMPRESSED;
         }
-        if features & (feature::EMBED_DATA | feature::COMPRESSED) != 0 && options.pool_has_lz4 {
+        if features & (feature::EMBED_DATA | feature::COMPRESSED | feature::RAW) != 0
+            && options.pool_has_lz4
+        {
             features |= feature::LZ4;
         }
-        if options.compressed && has("org.freebsd:zstd_compress") {
+        if compressed && has("org.freebsd:zstd_compress") {
             features |= feature::ZSTD;
         }
         if has("org.zfsonlinux:large_dnode") {

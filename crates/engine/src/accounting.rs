@@ -69,6 +69,10 @@ impl Counted {
     /// # Errors
     /// The MOS cannot be read.
     pub fn of(tx: &mut Tx<'_>, set: &OpenObjectSet, ds_obj: u64) -> Result<Counted> {
+        if set.is_received_raw() {
+            // Nobody can tell the owners of what is encrypted, nor change what is counted.
+            return Ok(Counted { flags: 0, projects_along: false });
+        }
         let complete = set.synced().phys().flags;
         if complete & BYTES == 0 || complete & OBJECTS != 0 {
             return Ok(Counted { flags: complete, projects_along: false });

@@ -8,6 +8,7 @@
 
 use super::task::EngineError;
 use cenote_dmu::ObjectSet;
+use cenote_dmu::write::RawRoot;
 use cenote_dsl::Dataset;
 use cenote_dsl::tunables::REPLAY_KEEP;
 use cenote_dsl::zil::{self, End, Item, Kept};
@@ -32,8 +33,8 @@ pub(super) enum Purpose {
     Use,
     /// To replay its intent log.
     Replay,
-    /// To receive into it: it is incomplete.
-    Receive,
+    /// To receive into it: it is incomplete. What a raw stream says of its object set.
+    Receive(Option<RawRoot>),
 }
 
 /// Whether a pool that uses the feature of this name can be written.
@@ -237,7 +238,7 @@ pub(super) fn check_dataset(
         Log::Cut => return unsupported(CUT),
         Log::None | Log::Finished | Log::Waiting => {}
     }
-    if dataset.is_inconsistent() && purpose != Purpose::Receive {
+    if dataset.is_inconsistent() && !matches!(purpose, Purpose::Receive(_)) {
         return unsupported("an incomplete dataset");
     }
     Ok(())

@@ -126,7 +126,9 @@ impl Engine {
         engine.shared.tx_state.begin();
         engine.shared.history.add(figures, &loads);
         if let Some(Encryption::Root(key, ..)) = request.encryption {
-            engine.pool().dsl().keystore().changed(dirs.root_dir, &key.wrapping, &[]);
+            let view = engine.pool();
+            view.dsl().keystore().changed(dirs.root_dir, &key.wrapping, &[]);
+            view.dsl().keystore().settled(dirs.root_dir);
         }
         engine.follow_autotrim();
         events::learn(&engine.pool());

@@ -24,6 +24,7 @@ use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ZilHeader;
 use cenote_format::invariant::caught;
 use cenote_pool::Pool;
+use cenote_store::Store;
 use cenote_store::alloc::ReadEpochs;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeSet, HashSet};
@@ -193,10 +194,20 @@ fn load(
     let dataset = view.dsl().by_object(ds_obj)?;
     let dataset = dataset.filter(|d| d.is_head());
     let dataset = dataset.ok_or(DslWriteError::NotFound)?;
-    view.dsl().map_key(ds_obj, dataset.dir_obj)?;
+    let raw = match purpose {
+        Purpose::Receive(raw) => raw,
+        Purpose::Use | Purpose::Replay => None,
+    };
+    view.store().keys().set_raw(ds_obj, raw.is_some());
+    if raw.is_none() {
+        view.dsl().map_key(ds_obj, dataset.dir_obj)?;
+    }
     let base = ObjectSet::open(view.store().clone(), ds_obj, dataset.ds.bp)?;
     // Before its log is looked at: what is encrypted is not opened without its key.
-    let set = OpenObjectSet::open(base.clone())?;
+    let set = match raw {
+        Some(root) => OpenObjectSet::open_raw(base.clone(), root)?,
+        None => OpenObjectSet::open(base.clone())?,
+    };
     capable::check_dataset(&view, &dataset, &base, purpose)?;
     shared.datasets.check_sync(shared, &view, &dataset, &base)?;
     let closed = AtomicBool::new(false);
@@ -271,6 +282,15 @@ impl Datasets {
     pub fn is_used(&self, ds_obj: u64) -> bool {
         let open = self.open.lock();
         open.in_use(ds_obj) || open.held.contains_key(&ds_obj)
+    }
+
+    /// Does `work` while nothing is opened, unless a dataset is open, or being opened, that is read with a key of the
+    /// encryption root `root`.
+    pub fn unless_open<T>(&self, store: &Store, root: u64, work: impl FnOnce() -> T) -> Option<T> {
+        let open = self.open.lock();
+        let uses = |ds_obj: &u64| store.keys().of(*ds_obj).is_some_and(|key| key.root() == root);
+        let used = open.sets.keys().chain(&open.opening).any(uses);
+        (!used).then(work)
     }
 
     /// Keeps an open dataset from being changed any more; or, if it is not to be `closed`, no longer.

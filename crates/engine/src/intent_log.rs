@@ -320,9 +320,9 @@ impl Unreplayed {
         }
     }
 
-    /// Whether no log waits.
-    pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+    /// The datasets whose logs wait.
+    pub fn heads(&self) -> Vec<u64> {
+        self.waiting.iter().map(|log| log.ds_obj).collect()
     }
 
     fn find(&self, ds_obj: u64) -> Option<Waiting> {

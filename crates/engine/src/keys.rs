@@ -19,8 +19,8 @@ pub enum UnloadError {
 }
 
 impl Engine {
-    /// Unloads the key of the encryption root `d`, once all that was changed of datasets with this key is on disk. Nothing
-    /// may open them meanwhile.
+    /// Unloads the key of the encryption root `d`, once all that was changed of datasets with this key is on disk. One that is
+    /// being opened meanwhile is in use.
     ///
     /// # Errors
     /// See [`UnloadError`].
@@ -40,6 +40,13 @@ impl Engine {
         }
         // A group that is being written may still have something of them.
         self.sync()?;
-        Ok(self.pool().dsl().unload_key(d)?)
+        let view = self.pool();
+        let (dsl, root) = (view.dsl(), view.dsl().key_root(d)?);
+        let unload = || dsl.unload_root(root);
+        match self.shared.datasets.unless_open(view.store(), root, unload) {
+            None => Err(UnloadError::Busy(d.name.clone())),
+            Some(true) => Ok(()),
+            Some(false) => Err(KeyError::Unloaded(d.name.clone()).into()),
+        }
     }
 }

@@ -166,6 +166,7 @@ use background::Background;
 use capable::Purpose;
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::outside::{Clock, Outside};
+use cenote_dmu::write::RawRoot;
 use cenote_dsl::write::DslWriteError;
 use cenote_format::invariant::caught;
 use cenote_pool::Pool;
@@ -413,8 +414,13 @@ impl Engine {
     }
 
     /// As [`Engine::live`], to receive into the dataset, which is incomplete.
-    pub(crate) fn live_to_receive(&self, ds_obj: u64) -> Result<Arc<LiveObjectSet>, EngineError> {
-        self.shared.datasets.open(&self.shared, ds_obj, Purpose::Receive)
+    /// `raw` is what a raw stream says of its object set.
+    pub(crate) fn live_to_receive(
+        &self,
+        ds_obj: u64,
+        raw: Option<RawRoot>,
+    ) -> Result<Arc<LiveObjectSet>, EngineError> {
+        self.shared.datasets.open(&self.shared, ds_obj, Purpose::Receive(raw))
     }
 
     /// Forgets an open dataset, once all of it is on disk. Its users cannot change it

@@ -124,7 +124,7 @@ impl Policy {
             _ => (self.compression, self.level),
         };
         let compression = match compression {
-            _ if block.has_macs => Compression::Off,
+            _ if block.raw && block.kind == DmuType::OBJSET => Compression::Off,
             Compression::On | Compression::Inherit if abilities.lz4 => Compression::Lz4,
             Compression::On | Compression::Inherit => Compression::Lzjb,
             other => other,
@@ -144,7 +144,7 @@ impl Policy {
         };
         let copies = (self.copies + usize::from(self.doubles(block, metadata))).min(MAX_COPIES);
         let fills = matches!(block.kind, DmuType::DNODE | DmuType::OBJSET);
-        WriteProps {
+        let props = WriteProps {
             object_type: block.kind,
             level: block.level,
             checksum,
@@ -162,9 +162,12 @@ impl Policy {
             dedup,
             content: if metadata { Content::Metadata } else { Content::Data },
             key: None,
-            has_macs: block.has_macs,
+            raw: false,
+        };
+        match block.raw {
+            true => props.kept_raw(),
+            false => props.protected_by(block.key.clone()),
         }
-        .protected_by(block.key.clone())
     }
 
     /// Whether the block gets a copy more than data.
@@ -366,7 +369,7 @@ mod tests {
                 forced: false,
                 keeps_birth: false,
                 key: Option::None,
-                has_macs: false,
+                raw: false,
             };
             policy.header_copies(&block)
         };

@@ -14,7 +14,7 @@ use super::policy::{Abilities, Policy, Sink};
 use super::txg::TxState;
 use super::{Disk, accounting};
 use crate::space_write::SpaceMaps;
-use cenote_dmu::write::{OpenObjectSet, WriteError};
+use cenote_dmu::write::{OpenObjectSet, RawRoot, WriteError};
 use cenote_dsl::write::{DslWriteError, Tx};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ObjsetType;
@@ -160,11 +160,39 @@ impl SyncContext<'_> {
         fill: impl FnOnce(&mut OpenObjectSet) -> Result<(), WriteError>,
     ) -> cenote_dsl::write::Result<()> {
         let store = self.tx.mos.synced().store().clone();
+        let os = OpenObjectSet::create(store.clone(), ds_obj, kind)?;
         // Only while it is made: it is opened with its key like others.
         let mapped = key.as_ref().map(|key| Mapped::new(&store, ds_obj, key));
-        let os = OpenObjectSet::create(store.clone(), ds_obj, kind)?;
         let mut os = os.protected_by(key.clone());
         fill(&mut os)?;
+        let written = self.write_objset((ds_obj, os), copies, kind == ObjsetType::Zfs);
+        drop(mapped);
+        written
+    }
+
+    /// Makes the object set of the new head `ds_obj` as a raw stream says.
+    ///
+    /// # Errors
+    /// A device failed.
+    pub(crate) fn create_raw_objset(
+        &mut self,
+        ds_obj: u64,
+        kind: ObjsetType,
+        copies: usize,
+        root: RawRoot,
+    ) -> cenote_dsl::write::Result<()> {
+        let store = self.tx.mos.synced().store().clone();
+        let os = OpenObjectSet::create(store, ds_obj, kind)?.created_raw(root);
+        self.write_objset((ds_obj, os), copies, false)
+    }
+
+    /// Writes the object set of a new head. What owners use is `counted` from the start.
+    fn write_objset(
+        &mut self,
+        (ds_obj, mut os): (u64, OpenObjectSet),
+        copies: usize,
+        counted: bool,
+    ) -> cenote_dsl::write::Result<()> {
         let policy = Policy::of_new(copies);
         let tree = self.disk.tree();
         let sink = Sink {
@@ -178,12 +206,10 @@ impl SyncContext<'_> {
             born: Some(&self.born),
             early: None,
         };
-        let written = match kind {
-            ObjsetType::Zfs => accounting::sync_new(&mut self.tx, &mut os, ds_obj, &sink),
-            _ => accounting::sync_dataset(&mut self.tx, &mut os, ds_obj, &sink),
-        };
-        drop(mapped);
-        written
+        match counted {
+            true => accounting::sync_new(&mut self.tx, &mut os, ds_obj, &sink),
+            false => accounting::sync_dataset(&mut self.tx, &mut os, ds_obj, &sink),
+        }
     }
 }
 
@@ -199,7 +225,7 @@ impl<'a> Mapped<'a> {
 
 impl Drop for Mapped<'_> {
     fn drop(&mut self) {
-        self.0.keys().unmap(self.1);
+        self.0.forget_key_of(self.1);
     }
 }
 

@@ -238,6 +238,9 @@ pub struct DnodePhys {
     pub pointers: Vec<BlockPointer>,
     /// The bonus buffer.
     pub bonus: Vec<u8>,
+    /// What lies behind the bonus buffer, without zeros at its end. An encrypted bonus buffer is encrypted to the end of the
+    /// dnode; else there is nothing.
+    pub rest: Vec<u8>,
     /// Pointer to the spill block.
     pub spill: Option<BlockPointer>,
 }
@@ -248,7 +251,7 @@ impl DnodePhys {
     /// 16 MiB per block, an indirect shift of 10 to 24, a tree no deeper than 64-bit block
     /// numbers need.
     pub fn decode(b: &Bytes<'_>, at: usize) -> Result<Option<DnodePhys>> {
-        let Some(Extent { pointers, bonus, spill, .. }) = Extent::check(b, at)? else {
+        let Some(Extent { size, pointers, bonus, spill }) = Extent::check(b, at)? else {
             return Ok(None);
         };
         let flags = b.u8(at + 7)?;
@@ -274,6 +277,12 @@ impl DnodePhys {
                 used.saturating_mul(crate::SECTOR)
             },
             pointers: decoded,
+            rest: {
+                let end = spill.unwrap_or(at + size);
+                let rest = b.slice(bonus.end, end.saturating_sub(bonus.end))?;
+                let used = rest.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+                rest.get(..used).unwrap_or_default().to_vec()
+            },
             bonus: b.slice(bonus.start, bonus.len())?.to_vec(),
             spill: spill.map(|at| BlockPointer::decode(b, at)).transpose()?,
         }))

@@ -14,6 +14,10 @@
 //! (`DMU_BACKUP_FEATURE_*`) that a receiver has to know. Objects follow in the order of their numbers, and what
 //! belongs to an object in the order of its offsets. END holds the checksum of all before it.
 //!
+//! A *raw* stream has the blocks of an encrypted dataset as they are on disk, and with each its salt, initialization
+//! vector and MAC ([`Seal`]). BEGIN has a list with the wrapped keys and what MACs cover of the object set. Before the
+//! objects in a block of dnodes comes an OBJECT_RANGE with the seal of that block.
+//!
 //! A receiver that was interrupted tells where to go on with a [token].
 //!
 //! [`Encoder`] and [`Decoder`] keep the running checksum. They do no I/O: a caller hands them headers and
@@ -29,6 +33,7 @@ pub use decode::Decoder;
 pub use encode::Encoder;
 
 use crate::MAX_BLOCK;
+use crate::crypt::Seal;
 use crate::dmu::DmuType;
 
 /// Bytes of a record without its payload.
@@ -96,6 +101,8 @@ pub const OBJECT_SPILL: u8 = 1 << 2;
 pub const SPILL_UNMODIFIED: u8 = 1 << 2;
 /// The checksum is good enough for deduplication (`DRR_CHECKSUM_DEDUP`).
 pub const CHECKSUM_DEDUP: u8 = 1;
+/// The block of a raw stream is in the other byte order than the stream (`DRR_RAW_BYTESWAP`).
+pub const RAW_BYTESWAP: u8 = 1 << 1;
 /// Length of a FREE record that goes to the end of the object.
 pub const TO_END: u64 = u64::MAX;
 
@@ -141,8 +148,38 @@ pub struct ObjectRecord {
     pub compress: u8,
     /// Slots that its dnode takes; 0 in old streams stands for 1.
     pub slots: u8,
-    /// [`OBJECT_SPILL`].
+    /// [`OBJECT_SPILL`], [`RAW_BYTESWAP`].
     pub flags: u8,
+    /// Of a raw stream.
+    pub raw: Option<RawObject>,
+}
+
+/// What the MACs of a raw stream cover of an object besides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RawObject {
+    /// Bytes of the payload: all of the dnode behind its pointers, as it is encrypted. 0 if there is no bonus buffer.
+    pub bonus_len: u32,
+    /// log2 of the bytes of an indirect block.
+    pub indirect_shift: u8,
+    /// Levels of the tree of blocks.
+    pub levels: u8,
+    /// Pointers in the dnode.
+    pub pointers: u8,
+    /// Number of the last block.
+    pub max_block: u64,
+}
+
+/// A block of dnodes of a raw stream (`drr_object_range`). The objects in it follow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RangeRecord {
+    /// The first slot.
+    pub first: u64,
+    /// How many slots.
+    pub count: u64,
+    /// [`RAW_BYTESWAP`].
+    pub flags: u8,
+    /// How the block is protected.
+    pub seal: Seal,
 }
 
 /// A block of data (`drr_write`).
@@ -166,6 +203,8 @@ pub struct WriteRecord {
     pub compressed_size: u64,
     /// The checksum in the block pointer, then sizes and compression of the block (`ddt_key_t`).
     pub key: [u64; 5],
+    /// Of a raw stream.
+    pub seal: Option<Seal>,
 }
 
 /// A spill block (`drr_spill`).
@@ -181,6 +220,8 @@ pub struct SpillRecord {
     pub compression: u8,
     /// Bytes of a compressed payload, else 0.
     pub compressed_size: u64,
+    /// Of a raw stream.
+    pub seal: Option<Seal>,
 }
 
 /// A block that lies in its block pointer (`drr_write_embedded`).
@@ -232,6 +273,8 @@ pub enum Record {
     Spill(SpillRecord),
     /// Data that lies in its block pointer.
     WriteEmbedded(EmbeddedRecord),
+    /// A block of dnodes of a raw stream.
+    ObjectRange(RangeRecord),
 }
 
 impl Record {
@@ -246,6 +289,7 @@ impl Record {
             Record::End { .. } => "END",
             Record::Spill(_) => "SPILL",
             Record::WriteEmbedded(_) => "WRITE_EMBEDDED",
+            Record::ObjectRange(_) => "OBJECT_RANGE",
         }
     }
 
@@ -253,7 +297,10 @@ impl Record {
     pub fn payload_len(&self) -> u64 {
         match self {
             Record::Begin(begin) => begin.payload.into(),
-            Record::Object(object) => u64::from(object.bonus_len).next_multiple_of(8),
+            Record::Object(object) => match object.raw {
+                Some(raw) if raw.bonus_len != 0 => raw.bonus_len.into(),
+                _ => u64::from(object.bonus_len).next_multiple_of(8),
+            },
             Record::Write(write) => match write.compression {
                 0 => write.logical_size,
                 _ => write.compressed_size,
@@ -263,7 +310,10 @@ impl Record {
                 _ => spill.compressed_size,
             },
             Record::WriteEmbedded(e) => u64::from(e.psize).next_multiple_of(8),
-            Record::FreeObjects { .. } | Record::Free { .. } | Record::End { .. } => 0,
+            Record::FreeObjects { .. }
+            | Record::Free { .. }
+            | Record::End { .. }
+            | Record::ObjectRange(_) => 0,
         }
     }
 }

@@ -49,6 +49,8 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let begin = |name: &&str| streams.get(*name).and_then(|s| s.get(..LENGTH.min(s.len())));
     let mut seeds: Vec<Vec<u8>> = SEEDS.iter().filter_map(begin).map(<[u8]>::to_vec).collect();
     let token = Token { to_name: "tank/a@b".into(), to_guid: 7, ..Token::default() };
+    let raw = cenote_testpools::raw_stream();
+    seeds.extend(raw.get(..LENGTH.min(raw.len())).map(<[u8]>::to_vec));
     seeds.extend(token.encode().map(String::into_bytes));
     seeds
 }

@@ -58,8 +58,12 @@ pub(crate) fn uses_keys() -> bool {
     MODE.get() != Mode::Without
 }
 
+/// Whether an encrypted block has in plain bytes what leads to others.
+pub(crate) fn leads_on(bp: &BlockPointer) -> bool {
+    [DmuType::DNODE, DmuType::INTENT_LOG].contains(&DmuType(bp.object_type()))
+}
+
 /// Whether this thread may read an encrypted block without a key.
 pub(crate) fn may_read(bp: &BlockPointer) -> bool {
-    let leads_on = [DmuType::DNODE, DmuType::INTENT_LOG].contains(&DmuType(bp.object_type()));
-    leads_on && MODE.get() != Mode::Keys
+    leads_on(bp) && MODE.get() != Mode::Keys
 }

@@ -13,7 +13,7 @@
 use arc_swap::ArcSwap;
 use cenote_format::crypt::{BlockParams, CryptError, DatasetKey, IV_LEN, Salt};
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -73,6 +73,8 @@ type Mappings = HashMap<u64, Arc<LoadedKey>>;
 pub struct Keys {
     any: AtomicBool,
     mappings: ArcSwap<Mappings>,
+    /// Object sets that are received raw.
+    raw: ArcSwap<HashSet<u64>>,
     changes: Mutex<()>,
     random: OnceLock<Random>,
 }
@@ -131,13 +133,38 @@ impl Keys {
         self.any.store(true, Ordering::Release);
     }
 
-    /// Blocks of `objset` are not read with a key any more: its number belongs to another dataset now.
-    pub fn unmap(&self, objset: u64) {
-        if self.of(objset).is_some() {
-            let _changes = self.changes.lock();
-            let mut mappings = Mappings::clone(&self.mappings.load());
-            mappings.remove(&objset);
-            self.mappings.store(Arc::new(mappings));
+    /// Whether `objset` is being received raw: what leads on in it is read as it is on disk, and no key is used.
+    pub fn is_raw(&self, objset: u64) -> bool {
+        self.raw.load().contains(&objset)
+    }
+
+    /// From now on `objset` is being received raw, or is no longer.
+    pub fn set_raw(&self, objset: u64, raw: bool) {
+        let _changes = self.changes.lock();
+        let mut all = HashSet::clone(&self.raw.load());
+        match raw {
+            true => all.insert(objset),
+            false => all.remove(&objset),
+        };
+        self.raw.store(Arc::new(all));
+    }
+
+    /// Takes the mapping of `objset` away. Returns its key's number if nothing else is read with that.
+    fn unmap(&self, objset: u64) -> Option<u64> {
+        self.of(objset)?;
+        let _changes = self.changes.lock();
+        let mut mappings = Mappings::clone(&self.mappings.load());
+        let gone = mappings.remove(&objset)?;
+        let is_left = mappings.values().any(|key| key.id == gone.id);
+        self.mappings.store(Arc::new(mappings));
+        (!is_left).then_some(gone.id)
+    }
+
+    /// The numbers of the keys that object sets are read with.
+    pub(crate) fn ids(&self) -> BTreeSet<u64> {
+        match self.any.load(Ordering::Acquire) {
+            true => self.mappings.load().values().map(|key| key.id).collect(),
+            false => BTreeSet::new(),
         }
     }
 
@@ -155,11 +182,19 @@ impl Keys {
 
 impl Store {
     /// Blocks of datasets below the encryption root `root` are not decrypted any more, and what was decrypted of them
-    /// leaves the caches (`spa_keystore_remove_mapping`).
-    pub fn forget_keys(&self, root: u64) {
-        let gone = self.keys().unmap_root(root);
+    /// leaves the caches (`spa_keystore_remove_mapping`), and so does what the keys `more` have decrypted.
+    pub fn forget_keys(&self, root: u64, more: &[u64]) {
+        let gone = [self.keys().unmap_root(root).as_slice(), more].concat();
         if !gone.is_empty() {
             self.forget_decrypted(&gone);
+        }
+    }
+
+    /// Blocks of `objset` are not read with a key any more: its number belongs to another dataset now. What was decrypted
+    /// leaves the caches with the last object set of its key.
+    pub fn forget_key_of(&self, objset: u64) {
+        if let Some(gone) = self.keys().unmap(objset) {
+            self.forget_decrypted(&[gone]);
         }
     }
 }
@@ -188,7 +223,8 @@ mod tests {
         gone.dedup();
         assert_eq!(gone, [a.id()]);
         assert!(keys.of(10).is_none() && keys.of(11).is_none() && keys.of(12).is_some());
-        keys.unmap(12);
+        keys.map(13, &b);
+        assert_eq!((keys.unmap(12), keys.unmap(13)), (None, Some(b.id())));
         assert!(keys.of(12).is_none());
     }
 }

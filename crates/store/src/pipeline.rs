@@ -200,8 +200,11 @@ impl Store {
     /// the pool read it from the devices.
     pub(crate) fn forget_freed(&self) {
         let freed = std::mem::take(&mut *self.freed.lock());
+        let keys = self.keys().ids();
         for key in freed {
-            drop(self.decoded.remove(&(key, PLAIN)));
+            for view in keys.iter().copied().chain([PLAIN]) {
+                drop(self.decoded.remove(&(key, view)));
+            }
             let forgotten = self.arc().forget(&key);
             // Memory is given back without the lock.
             drop(forgotten);
@@ -387,9 +390,22 @@ impl Store {
         &self,
         reqs: &[(BlockPointer, Bookmark)],
     ) -> Vec<Result<Abd, BlockError>> {
+        self.read_physical_with(reqs, |bp, at| self.reader(bp, at))
+    }
+
+    /// The same, encrypted as they are on disk (`ZIO_FLAG_RAW`).
+    pub fn read_many_raw(&self, reqs: &[(BlockPointer, Bookmark)]) -> Vec<Result<Abd, BlockError>> {
+        self.read_physical_with(reqs, |_, _| Ok(None))
+    }
+
+    fn read_physical_with(
+        &self,
+        reqs: &[(BlockPointer, Bookmark)],
+        reader: impl Fn(&BlockPointer, Bookmark) -> Result<Reader, BlockError>,
+    ) -> Vec<Result<Abd, BlockError>> {
         let start = |(bp, at): &(BlockPointer, Bookmark)| {
             check(bp, *at)?;
-            let reader = self.reader(bp, *at)?;
+            let reader = reader(bp, *at)?;
             let key = Key::of(bp).ok_or_else(|| no_copy(bp, *at))?;
             self.write_behind.wait_for(key.birth);
             Ok(((*bp, *at, key), reader))

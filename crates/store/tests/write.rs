@@ -200,7 +200,7 @@ fn what_came_compressed_is_written_as_it_came() {
         plain.resize(lsize, 0);
         let data = Abd::from_vec(compress(compression, LEVEL_DEFAULT, &plain, lsize).unwrap());
         let psize = (data.len() as u64).next_multiple_of(4096).min(lsize as u64);
-        let packed = Packed { data, compression, lsize };
+        let packed = Packed { data, compression, lsize, seal: None };
         let request =
             WriteRequest { data: Payload::Packed(packed), ..request(Vec::new(), gzip.clone()) };
         let bp = rig.write(5, request).unwrap();
@@ -213,7 +213,7 @@ fn what_came_compressed_is_written_as_it_came() {
     // What fits into a pointer lies there.
     let plain = vec![7; 4096];
     let data = Abd::from_vec(compress(Compression::Lz4, LEVEL_DEFAULT, &plain, 4096).unwrap());
-    let packed = Packed { data, compression: Compression::Lz4, lsize: 4096 };
+    let packed = Packed { data, compression: Compression::Lz4, lsize: 4096, seal: None };
     let request = |props| WriteRequest {
         data: Payload::Packed(packed.clone()),
         ..request(Vec::new(), props)
@@ -768,6 +768,6 @@ fn an_encrypted_block_that_is_written_in_place_gets_another_vector() {
     rig.writer.drain().unwrap();
     assert_eq!(rig.read(&previous), pattern(5, 8192));
     // What the key opened is not shown without it.
-    rig.pool.store.forget_keys(1);
+    rig.pool.store.forget_keys(1, &[]);
     assert!(rig.pool.read(&previous).is_err());
 }

@@ -23,7 +23,7 @@ pub use dumps::dumps;
 pub use judge::{judge, try_judge, try_judge_space, try_zdb, zdb, zdb_command, zdb_output};
 pub use random::Random;
 pub use space_said::{LogSaid, MetaslabSaid, SpaceSaid};
-pub use streams::{encoded, records, streams};
+pub use streams::{encoded, raw_stream, records, streams};
 pub use writer::{openzfs, try_openzfs, try_openzfs_as};
 
 use std::fs::{self, File};

@@ -22,6 +22,14 @@ pub fn streams() -> BTreeMap<String, Vec<u8>> {
     found
 }
 
+/// The stream of `zfs send -w crypt/rawk@enc` of the sample pool `crypt`, as OpenZFS made it.
+pub fn raw_stream() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let packed = packed_dir().join("crypt.raw-rawk-enc.zsend.zst");
+    decoder(&packed).unwrap().read_to_end(&mut bytes).unwrap();
+    bytes
+}
+
 /// The records of a stream or a package, with what follows each; without the END of a package.
 pub fn records(mut stream: &[u8]) -> Vec<(Record, Vec<u8>)> {
     let (mut decoder, mut out): (Option<Decoder>, _) = (None, Vec::new());

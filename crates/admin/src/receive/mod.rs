@@ -23,8 +23,8 @@ mod said;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::session::Session;
-use cenote_engine::change::Changes;
 use cenote_engine::change::receive::Source;
+use cenote_engine::change::{Changes, NewEncryption};
 use cenote_format::stream::package::Package;
 use std::io::Read;
 use std::sync::Arc;
@@ -54,6 +54,8 @@ pub struct Receive {
     pub set: Vec<(String, String)>,
     /// Properties that are inherited, whatever comes (`-x`).
     pub inherit: Vec<String>,
+    /// How a new dataset is encrypted (`-o encryption=`, `-o keyformat=`); `None`: that is not said.
+    pub encryption: Option<NewEncryption>,
 }
 
 /// What was received.

@@ -8,7 +8,7 @@ use crate::kinds::{family, no_dataset};
 use cenote_dsl::send::Progress;
 use cenote_dsl::{Dataset, DatasetKind};
 use cenote_engine::change::receive::{NewReceive, Properties, ReceiveError, Receiving, Source};
-use cenote_engine::change::{ChangeError, Changes};
+use cenote_engine::change::{ChangeError, Changes, NewEncryption};
 use cenote_format::stream::{Begin, FLAG_CLONE, feature};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -165,6 +165,30 @@ impl<'b> Stream<'b> {
         Ok(())
     }
 
+    /// Whether what is encrypted meets what is (`zfs_receive_one`).
+    fn check_encryption(&self, job: &Job<'_, '_>, there: Option<&Dataset>) -> Result<()> {
+        let is_raw = self.begin.features & feature::RAW != 0;
+        let excluded = job.how.inherit.iter().any(|name| name == "encryption");
+        if is_raw && (job.how.encryption.is_some() || excluded) {
+            let why = "encryption property 'encryption' cannot be set or excluded for raw streams.";
+            return Err(self.refused(ErrorKind::Invalid, why));
+        }
+        if !self.wants_new && job.how.encryption.is_some() {
+            let why = "encryption property 'encryption' cannot be set for incremental streams.";
+            return Err(self.refused(ErrorKind::Invalid, why));
+        }
+        let Some(there) = there.filter(|_| !self.resuming) else { return Ok(()) };
+        let pool = job.session.pool();
+        let key = pool.dsl().is_key_loaded(there).map_err(|e| self.cannot(e))?;
+        if !self.wants_new && is_raw && key.is_none() {
+            return Err(self.cannot(ReceiveError::RawOnPlain));
+        }
+        if self.wants_new && job.how.force && (is_raw || key.is_some()) {
+            return Err(self.cannot(ReceiveError::ReplacesEncrypted));
+        }
+        Ok(())
+    }
+
     /// Whether what has come could take the place of a file system that is mounted, rather than be refused once all of it
     /// was read.
     fn check_mounted(&self, job: &mut Job<'_, '_>, there: &Dataset) -> Result<()> {
@@ -199,7 +223,7 @@ impl<'b> Stream<'b> {
     /// Whether the caller may receive the stream, before more than its head is read. What else is wrong is found
     /// later.
     fn check_permission(&self, job: &Job<'_, '_>) -> Result<()> {
-        match job.changes.may_receive(&self.asked(job), self.begin) {
+        match job.changes.may_receive(&self.asked(job, false), self.begin) {
             Err(e @ ReceiveError::Change(ChangeError::Denied | ChangeError::NoDelegation)) => {
                 Err(self.message(job, self.wants_new, &e))
             }
@@ -235,12 +259,14 @@ impl<'b> Stream<'b> {
         }
         let refused = |why: &dyn std::fmt::Display| self.refused(ErrorKind::Invalid, why);
         let props = props::of_dataset(job, within, (self.begin, self.head()), uppermost, &refused)?;
+        let has_props = props.received.is_some();
+        self.check_encryption(job, there.as_ref())?;
         if job.how.dry_run {
             drop(entered);
             return list.and_then(|_| source.skip()).map_err(|e| self.cannot(e));
         }
         let list = list.map_err(|e| self.cannot(e))?;
-        let begun = job.changes.receive(&self.asked(job), self.begin, &list);
+        let begun = job.changes.receive(&self.asked(job, has_props), self.begin, &list);
         drop(entered);
         let is_new = there.is_none();
         match begun {
@@ -261,8 +287,20 @@ impl<'b> Stream<'b> {
         job.session.tell(Event::Received { bytes: source.bytes(), took: started.elapsed() })
     }
 
-    fn asked(&self, job: &Job<'_, '_>) -> NewReceive {
+    /// How a new dataset is encrypted. What comes with properties was not encrypted, and stays so unless it is asked for.
+    fn encryption(&self, job: &Job<'_, '_>, has_props: bool) -> NewEncryption {
+        let uppermost = job.top.as_deref().is_none_or(|top| top == self.head());
+        let excluded = job.how.inherit.iter().any(|name| name == "encryption");
+        match &job.how.encryption {
+            Some(how) if uppermost => how.clone(),
+            None if has_props && !excluded => NewEncryption::Off,
+            _ => NewEncryption::Inherit(None),
+        }
+    }
+
+    fn asked(&self, job: &Job<'_, '_>, has_props: bool) -> NewReceive {
         NewReceive {
+            encryption: self.encryption(job, has_props),
             to: self.to.clone(),
             origin: self.origin.clone(),
             force: job.how.force,

@@ -5,11 +5,13 @@ use super::names::destination;
 use super::one::Stream;
 use super::{Job, Within, cannot};
 use crate::error::{Error, ErrorKind, Reason, Result};
+use crate::kinds::family;
 use cenote_engine::change::ChangeError;
 use cenote_engine::change::policy::Operation;
 use cenote_engine::change::receive::{ReceiveError, Source};
-use cenote_format::stream::package::HEADER_TYPE;
+use cenote_format::stream::package::{HEADER_TYPE, Package};
 use cenote_format::stream::{Begin, Record, SUBSTREAM, feature};
+use std::sync::Arc;
 
 /// The longest list that a stream may have, in bytes, whose caller was not found to be permitted to receive it.
 pub(super) const LONGEST_LIST: u64 = 1 << 20;
@@ -132,8 +134,51 @@ fn receive(
     if let Some(list) = &list {
         followed = follow(job, list, top, false)?;
     }
+    if let Some(list) = list.as_ref().filter(|list| list.raw && !job.how.dry_run) {
+        followed &= place_keys(job, list, top)?;
+    }
     match followed {
         true => Ok(()),
         false => Err(Error::told()),
     }
+}
+
+/// Encrypted datasets of a raw package are encryption roots here as they are at the sender (`recv_fix_encryption_hierarchy`).
+/// Each came as one. Returns whether all could be done.
+fn place_keys(job: &mut Job<'_, '_>, list: &Package, top: &str) -> Result<bool> {
+    let exclusion = job.session.exclusion();
+    let _entered = exclusion.enter();
+    let failed = |e| cannot(ErrorKind::Pool, e);
+    let pool = job.session.pool();
+    let dsl = pool.dsl();
+    let Some(head) = job.session.head(top).map_err(failed)? else { return Ok(true) };
+    let mut all = true;
+    for dataset in family(dsl, &head).map_err(failed)? {
+        let snapshots = dsl.snapshots(&dataset).map_err(failed)?;
+        let sent = snapshots.iter().find_map(|s| list.sent(s.ds.guid));
+        let key = dsl.crypto_key(&dataset).map_err(failed)?;
+        let (Some((sent, _)), Some(key)) = (sent, key) else { continue };
+        let (name, own) = (&dataset.name, sent.encryption_root);
+        let is_clone = dsl.origin(&dataset).map_err(failed)?.is_some();
+        let is_root = key.root == dataset.dir_obj;
+        let location = sent.props.as_ref().and_then(|props| props.str("keylocation"));
+        let wrong = match own {
+            true => {
+                let here = dsl.get(&dataset, "keylocation").map_err(failed)?;
+                let other = location.is_some_and(|l| here.is_none_or(|here| here.exact != l));
+                !is_clone && (!is_root || other)
+            }
+            false => is_root && name != top,
+        };
+        if !wrong {
+            continue;
+        }
+        let changes = Arc::clone(&job.changes);
+        if let Err(e) = changes.place_key(name, own, location) {
+            let what = format_args!("cannot receive: keys of '{name}'");
+            job.session.failed(Error::doing(what, e))?;
+            all = false;
+        }
+    }
+    Ok(all)
 }

@@ -22,7 +22,7 @@ impl Receive {
         for name in self.set.iter().map(|(name, _)| name).chain(&self.inherit) {
             let refused = match find(name) {
                 None => !is_user(name),
-                Some(native) if name == "encryption" => !native.is_readonly(),
+                Some(_) if name == "encryption" => false,
                 Some(native) => {
                     native.is_readonly() || matches!(native.name, "version" | "volsize")
                 }
@@ -56,6 +56,10 @@ pub(super) fn of_dataset(
     let mut props = Properties { received, ..Properties::default() };
     for name in &job.how.inherit {
         let own = find(name).map_or(name.as_str(), |native| native.name);
+        if own == "encryption" {
+            // It says how the dataset is made, not what it has.
+            continue;
+        }
         match applies(name, kind) {
             true => props.inherited.push(own.into()),
             false => job.session.tell(Event::Warning(&format!(

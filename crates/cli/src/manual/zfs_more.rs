@@ -111,7 +111,9 @@ pub const PAGES: &[Page] = &[
         command: "receive",
         about: "make snapshots from a stream",
         text: "Reads a stream of zfs send from standard input. A full stream makes a dataset; one of changes goes to a dataset \
-               that has the snapshot where it begins.",
+               that has the snapshot where it begins. Below an encrypted dataset what is received is encrypted with its key; \
+               a stream with properties only with -x encryption. With -o encryption=, keyformat= and keylocation= it gets a \
+               key of its own. A raw stream (zfs send -w) keeps the key that it has: zfs load-key loads it.",
         operands: "<dataset>|<snapshot>",
         options: &[
             takes("-o", "<property>=<value>", "Set a property, whatever the stream says"),
@@ -127,7 +129,10 @@ pub const PAGES: &[Page] = &[
             flag("-s", "Keep what arrived if it is interrupted: zfs send -t goes on"),
             flag("-A", "Throw away what an interrupted receive has kept"),
         ],
-        examples: &[("zfs receive -su backup/home <stream", "Receive without mounting, so that it can be resumed.")],
+        examples: &[
+            ("zfs receive -su backup/home <stream", "Receive without mounting, so that it can be resumed."),
+            ("zfs send -w tank/home@monday | zfs receive backup/home", "Copy an encrypted dataset without its key."),
+        ],
     },
     Page {
         command: "allow",

@@ -16,6 +16,7 @@
 //! |---|---|
 //! | `object` | the changes of one object: blocks, ranges, bonus, sizes |
 //! | `rewrite` | blocks written anew as they are |
+//! | `raw` | object sets that are received encrypted as they are |
 //! | `clone` | blocks of other objects, whose pointers are taken over |
 //! | `chunk` | bytes to be written, made ready before the lock is taken |
 //! | `slots` | which dnode slots are free |
@@ -49,6 +50,7 @@ mod open_block;
 #[cfg(test)]
 mod planted;
 mod quiesce;
+mod raw;
 mod rewrite;
 mod run;
 pub mod sink;
@@ -61,6 +63,7 @@ pub mod zap;
 pub use chunk::Chunk;
 pub(crate) use chunk::Was;
 pub use clone::{ClonePointers, NotClonable, is_clonable};
+pub use raw::{RawRoot, RawShape};
 pub use rewrite::{Births, Gather, Spare};
 pub use sink::{BlockSink, NewBlock};
 pub use zap::ZapMut;
@@ -70,7 +73,9 @@ use crate::object::Dnode;
 use crate::objset::{META_DNODE, PROJECT_USED};
 use crate::tree::Tree;
 use crate::{Error, ObjectSet};
+use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
+use cenote_format::crypt::Seal;
 use cenote_format::dmu::{
     DNODE_BLOCK, DNODE_SLOT, DmuType, DnodePhys, ObjsetPhys, ObjsetType, ZilHeader,
 };
@@ -299,6 +304,10 @@ pub struct OpenObjectSet {
     key: Option<Arc<LoadedKey>>,
     /// The root block of an encrypted one of which only the header of the intent log is changed.
     raw: Option<Vec<u8>>,
+    /// What a raw stream that is being received says of it.
+    received: Option<RawRoot>,
+    /// How blocks of dnodes, by their numbers, are protected that a raw stream has changed.
+    seals: BTreeMap<u64, Seal>,
     slots: Slots,
     objects: Objects,
     doomed: Doomed,
@@ -378,6 +387,8 @@ impl OpenObjectSet {
             phys,
             key: None,
             raw: None,
+            received: None,
+            seals: BTreeMap::new(),
             slots,
             objects,
             doomed,
@@ -419,6 +430,11 @@ impl OpenObjectSet {
     /// The same, of an encrypted data set, if there is a `key`.
     pub fn protected_by(self, key: Option<Arc<LoadedKey>>) -> OpenObjectSet {
         OpenObjectSet { key, ..self }
+    }
+
+    /// Bytes of the largest block that can be written.
+    fn max_block(&self) -> u64 {
+        self.key.as_ref().map_or(cenote_format::MAX_BLOCK, |key| key.key().suite().max_block())
     }
 
     /// The key that protects what is written of it.
@@ -525,6 +541,10 @@ impl OpenObjectSet {
     /// Errors: [`WriteError::Taken`] if it or one of the slots that it would take is not free.
     pub fn claim(&mut self, number: u64, new: &NewObject) -> Result<()> {
         self.may_allocate()?;
+        if new.block_size > self.max_block() {
+            let why = format!("blocks of {} bytes are too long for its encryption", new.block_size);
+            return Err(WriteError::Invalid { object: number, why });
+        }
         let mut object = OpenObject::new(number, object::new_dnode(new)?);
         let slots_taken = object.phys().slots();
         let mut slots = std::mem::take(&mut self.slots);
@@ -633,10 +653,11 @@ impl OpenObjectSet {
     ) -> Result<T> {
         self.usable()?;
         self.settle();
+        let most = self.max_block();
         let below = Below::new(&self.base, &self.doomed, self.quiesced.as_ref());
         let object = take_in(&mut self.objects, &below, number)?;
-        let place =
-            object::Place { store: self.base.store(), objset: self.base.id(), object: number };
+        let (store, objset, raw) = (self.base.store(), self.base.id(), self.received.is_some());
+        let place = object::Place { store, objset, object: number, raw, most };
         let before = object.bytes(self.least);
         let done = self.change.with(number, object, |object| f(object, &place));
         let after = object.bytes(self.least);
@@ -685,6 +706,11 @@ impl OpenObjectSet {
 
     /// Replaces the spill block (a multiple of 512 bytes, at most 128 KiB), or removes it.
     pub fn set_spill(&mut self, number: u64, data: Option<Vec<u8>>) -> Result<()> {
+        self.set_spill_payload(number, data.map(|data| Abd::from_vec(data).into()))
+    }
+
+    /// As [`OpenObjectSet::set_spill`]; it may have come in a raw stream.
+    pub fn set_spill_payload(&mut self, number: u64, data: Option<Payload>) -> Result<()> {
         self.with(number, |object, place| object.set_spill(place, data))
     }
 

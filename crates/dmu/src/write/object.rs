@@ -44,10 +44,14 @@ pub(super) struct Place<'a> {
     pub(super) store: &'a Arc<Store>,
     pub(super) objset: u64,
     pub(super) object: u64,
+    /// The object set is received raw.
+    pub(super) raw: bool,
+    /// Bytes of the largest block that can be written.
+    pub(super) most: u64,
 }
 
 impl Place<'_> {
-    fn invalid<T>(&self, why: impl Into<String>) -> Result<T> {
+    pub(super) fn invalid<T>(&self, why: impl Into<String>) -> Result<T> {
         Err(WriteError::Invalid { object: self.object, why: why.into() })
     }
 }
@@ -61,6 +65,8 @@ pub(super) struct OpenObject {
     pub(super) pending: Overlay,
     /// Levels that what is quiesced of it gets when it is written; 0 if nothing is.
     quiesced_levels: u8,
+    /// Levels that its tree has at least when it is written.
+    least_levels: u8,
     /// Whether anything was changed.
     pub(super) changed: bool,
     /// What it was before the change that is being made.
@@ -71,7 +77,7 @@ pub(super) struct OpenObject {
 }
 
 /// Bytes of bonus buffer that a dnode has room for; `None` if its pointers do not fit.
-fn bonus_room(slots: usize, pointers: usize, spill: bool) -> Option<usize> {
+pub(super) fn bonus_room(slots: usize, pointers: usize, spill: bool) -> Option<usize> {
     let taken = DNODE_CORE + pointers * BLKPTR_SIZE + if spill { BLKPTR_SIZE } else { 0 };
     (slots * DNODE_SLOT).checked_sub(taken)
 }
@@ -120,6 +126,7 @@ pub(super) fn new_dnode(new: &NewObject) -> Result<DnodePhys> {
         used: 0,
         pointers: vec![BlockPointer::HOLE; pointers],
         bonus: new.bonus.clone(),
+        rest: Vec::new(),
         spill: None,
     };
     // What the format has no place for is refused now, not when the group is synced.
@@ -144,6 +151,7 @@ fn without_blocks() -> Arc<Dnode> {
             used: 0,
             pointers: Vec::new(),
             bonus: Vec::new(),
+            rest: Vec::new(),
             spill: None,
         };
         Arc::new(Dnode { number: 0, phys, order: ByteOrder::Little })
@@ -157,7 +165,8 @@ impl OpenObject {
         let disk = if on_disk { dnode.clone() } else { without_blocks() };
         let pending = Overlay { top, under, disk, on_disk, micro };
         let journal = Journal::default();
-        OpenObject { dnode, pending, quiesced_levels: 0, changed: !on_disk, journal, read_above }
+        let (quiesced_levels, least_levels, changed) = (0, 0, !on_disk);
+        OpenObject { dnode, pending, quiesced_levels, least_levels, changed, journal, read_above }
     }
 
     /// A new object.
@@ -172,7 +181,7 @@ impl OpenObject {
         this.read_above.clear();
         if this.changed {
             this.pending.under = Some(Box::new(std::mem::take(&mut this.pending.top)));
-            this.quiesced_levels = grown_levels(this.phys());
+            this.quiesced_levels = grown_levels(this.phys()).max(this.least_levels);
             this.changed = false;
         }
         this
@@ -189,6 +198,16 @@ impl OpenObject {
         self.pending.on_disk = true;
         self.pending.under = None;
         self.quiesced_levels = 0;
+    }
+
+    /// Levels that its tree has at least when it is written.
+    pub(super) fn least_levels(&self) -> u8 {
+        self.least_levels
+    }
+
+    /// Has its tree so many levels at least. That is not taken back with a change: it is what the change after says as well.
+    pub(super) fn set_least_levels(&mut self, levels: u8) {
+        self.least_levels = levels;
     }
 
     /// The dnode as it will be.
@@ -329,6 +348,7 @@ impl OpenObject {
         let phys = self.phys_mut();
         phys.bonus.clear();
         phys.bonus.extend_from_slice(bonus);
+        phys.rest.clear();
         phys.bonus_kind = kind;
         Ok(())
     }
@@ -341,6 +361,7 @@ impl OpenObject {
         if self.phys().max_block != 0 {
             return place.invalid("has more than one block");
         }
+        self.check_size(place, size)?;
         // The indirect blocks may be of what is quiesced: they are on disk before this is.
         let indirect = self.phys().levels > 1 || self.quiesced_levels > 1;
         if shift != self.phys().indirect_shift && indirect {
@@ -370,6 +391,13 @@ impl OpenObject {
         bonus_room(slots, self.phys().pointers.len(), spill).is_some_and(|room| bonus <= room)
     }
 
+    /// Bytes that there are behind the bonus buffer.
+    fn rest_room(&self, spill: bool) -> usize {
+        let phys = self.phys();
+        let room = bonus_room(usize::from(phys.extra_slots) + 1, phys.pointers.len(), spill);
+        room.unwrap_or(0).saturating_sub(phys.bonus.len())
+    }
+
     pub(super) fn has_spill(&self) -> bool {
         match self.pending.spill() {
             Some(pending) => pending.is_some(),
@@ -379,7 +407,8 @@ impl OpenObject {
 
     pub(super) fn spill(&self, place: &Place<'_>) -> Result<Option<Vec<u8>>> {
         if let Some(pending) = self.pending.spill() {
-            return Ok(pending.as_ref().map(Abd::to_vec));
+            let unpacked = pending.as_ref().map(Payload::unpacked).transpose()?;
+            return Ok(unpacked.map(|data| data.to_vec()));
         }
         let on_disk = self.pending.disk.phys.spill;
         let Some(bp) = on_disk.filter(|bp| !bp.is_hole()) else { return Ok(None) };
@@ -388,9 +417,12 @@ impl OpenObject {
         Ok(Some(place.store.read(&bp, at)?.data.to_vec()))
     }
 
-    pub(super) fn set_spill(&mut self, place: &Place<'_>, data: Option<Vec<u8>>) -> Result<()> {
+    pub(super) fn set_spill(&mut self, place: &Place<'_>, data: Option<Payload>) -> Result<()> {
         if let Some(data) = &data {
             let len = data.len();
+            if data.seal().is_some() != place.raw {
+                return place.invalid("a spill block that is not as the data set is");
+            }
             if len == 0 || !len.is_multiple_of(SECTOR as usize) || len > MAX_SPILL {
                 return place.invalid(format!("spill block of {len} bytes"));
             }
@@ -398,8 +430,12 @@ impl OpenObject {
                 return place.invalid("no room for a spill pointer");
             }
         }
+        let room = self.rest_room(data.is_some());
+        if self.phys().rest.len() > room {
+            self.phys_mut().rest.truncate(room);
+        }
         self.note_spill();
-        self.pending.top.spill = Some(data.map(Abd::from_vec));
+        self.pending.top.spill = Some(data);
         self.changed = true;
         Ok(())
     }
@@ -425,7 +461,7 @@ impl OpenObject {
         match self.pending.block(blkid) {
             Some(Pending::Data(data)) => return Ok(Some(data.unpacked()?)),
             Some(Pending::Clone(bp)) => {
-                let Place { store, objset, object } = *place;
+                let Place { store, objset, object, .. } = *place;
                 let tree = Tree { store, objset, object, dnode: self.phys() };
                 let block = tree.read_node(&Node { level: 0, blkid, bp: *bp })?;
                 return self.turn(place, block).map(Some);
@@ -482,7 +518,7 @@ impl OpenObject {
         for (blkid, bp) in (first..).zip(pointers) {
             if bp.is_hole() {
                 if blkid <= self.phys().max_block {
-                    self.free_blocks(blkid, blkid + 1);
+                    self.free_blocks(place, blkid, blkid + 1);
                 }
                 continue;
             }
@@ -501,6 +537,7 @@ impl OpenObject {
 
     /// Makes `data`, which is as long as a block, block `blkid`.
     pub(super) fn put_block(&mut self, place: &Place<'_>, blkid: u64, data: Vec<u8>) -> Result<()> {
+        self.check_size(place, self.phys().block_size)?;
         self.check_end(place, blkid)?;
         self.tree(place).read_indirect(blkid, blkid)?;
         self.put(blkid, Abd::from_vec(data).into());
@@ -515,6 +552,7 @@ impl OpenObject {
     /// Makes block `blkid` dirty as it is (`dmu_buf_will_dirty`, `dbuf_dirty`).
     pub(super) fn make_dirty(&mut self, place: &Place<'_>, blkid: u64) -> Result<()> {
         if !self.is_open(blkid) {
+            self.check_size(place, self.phys().block_size)?;
             self.check_end(place, blkid)?;
             let size = self.phys().block_size as usize;
             let loaded = self.block(place, blkid)?;
@@ -576,6 +614,9 @@ impl OpenObject {
             self.prepare_write(place, offset, &chunk)?;
             return self.write(place, offset, &chunk);
         }
+        if data.seal().is_some() != place.raw {
+            return place.invalid("a block that is not as the data set is");
+        }
         if let Payload::Packed(packed) = data {
             self.check_packed(place, packed)?;
         }
@@ -592,7 +633,8 @@ impl OpenObject {
         let (len, function) = (packed.data.len(), packed.compression);
         // Of dnodes it has to be known how many there are.
         let kind = self.phys().kind;
-        match matches!(function, Inherit | On | Off | Empty) || kind == DmuType::DNODE {
+        let packs = packed.seal.is_some() || !matches!(function, Off);
+        match !packs || matches!(function, Inherit | On | Empty) || kind == DmuType::DNODE {
             false if (1..=packed.lsize).contains(&len) => Ok(()),
             _ => place.invalid(format!("{} bytes in {len}, by {function:?}", packed.lsize)),
         }
@@ -611,7 +653,17 @@ impl OpenObject {
             return place.invalid(format!("{len} bytes at {offset}"));
         }
         self.pending.micro = None;
-        Ok(())
+        self.check_size(place, self.phys().block_size)
+    }
+
+    /// Whether blocks of `size` bytes can be written: those of some encryption suites are smaller than others.
+    pub(super) fn check_size(&self, place: &Place<'_>, size: u64) -> Result<()> {
+        match size <= place.most {
+            true => Ok(()),
+            false => place.invalid(format!(
+                "blocks of {size} bytes are too long for the encryption of the data set"
+            )),
+        }
     }
 
     pub(super) fn free_range(&mut self, place: &Place<'_>, offset: u64, len: u64) -> Result<()> {
@@ -635,12 +687,12 @@ impl OpenObject {
         if !end.is_multiple_of(size) {
             self.zero(place, last, 0, (end % size) as usize)?;
         }
-        self.free_blocks(first, last);
+        self.free_blocks(place, first, last);
         Ok(())
     }
 
     /// Frees the blocks from `first` to before `end` (`dnode_free_range`, `dbuf_free_range`).
-    pub(super) fn free_blocks(&mut self, first: u64, end: u64) {
+    pub(super) fn free_blocks(&mut self, place: &Place<'_>, first: u64, end: u64) {
         if first >= end {
             return;
         }
@@ -652,7 +704,8 @@ impl OpenObject {
         }
         self.pending.top.free(first, end, rest);
         let phys = self.phys_mut();
-        if rest {
+        // A raw stream says which is the last one, and that may be a hole.
+        if rest && !place.raw {
             phys.max_block = first.saturating_sub(1);
         }
     }

@@ -71,7 +71,18 @@ fn a_pointer_that_has_no_place_is_found() {
     let phys = new_dnode(&NewObject::new(KIND, 4096)).unwrap();
     let (cloned, freed, forced, physical, spill, nodes) = Default::default();
     let (number, dirty) = (7, Blocks::None);
-    let mut work = Work { number, phys, dirty, cloned, freed, forced, physical, spill, nodes };
+    let mut work = Work {
+        number,
+        phys,
+        dirty,
+        cloned,
+        freed,
+        forced,
+        physical,
+        spill,
+        least_levels: 0,
+        nodes,
+    };
     let why = broken(|| work.set_pointer(0, 9, BlockPointer::HOLE));
     assert!(why.ends_with("object 7: no pointer 9 in the dnode"), "{why}");
     work.phys.levels = 2;

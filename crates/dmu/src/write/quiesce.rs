@@ -210,7 +210,8 @@ impl OpenObjectSet {
         syncing.failed = self.failed;
         syncing.change = Change::after(&self.change);
         syncing.phys = self.phys.clone();
-        syncing.key = self.key.clone();
+        (syncing.key, syncing.received) = (self.key.clone(), self.received);
+        syncing.seals = std::mem::take(&mut self.seals);
         (syncing.accounted, syncing.least) = (self.accounted, self.least);
         syncing.dirty = std::mem::take(&mut self.dirty);
         syncing.changed = std::mem::take(&mut self.changed);

@@ -101,6 +101,7 @@ impl OpenObject {
             // The one block of the object has grown: it was written meanwhile.
             return Ok(0);
         }
+        self.check_size(place, size)?;
         let mut bytes = 0u64;
         for Gathered { blkid, bp, block } in &gathered.blocks {
             let open = self.pending.top.dirty(*blkid).is_some();

@@ -26,14 +26,17 @@ use crate::Error;
 use crate::blocks::Blocks;
 use crate::clones::Clones;
 use crate::object::{Dnode, SPILL_BLKID};
+use crate::objset::META_DNODE;
 use crate::ranges::Ranges;
 use crate::tree::Node;
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BlockPointer, Dva};
+use cenote_format::compress::{Compression, is_zero};
+use cenote_format::crypt::Seal;
 use cenote_format::dmu::{DNODE_FLAG_SPILL, DNODE_FLAG_USED_BYTES, DmuType, DnodePhys};
 use cenote_format::invariant;
 use cenote_store::keys::LoadedKey;
-use cenote_store::write::Payload;
+use cenote_store::write::{Packed, Payload};
 use cenote_store::{Block, Bookmark, Store};
 use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -68,6 +71,10 @@ pub(super) struct Run<'a> {
     pub(super) sink: &'a dyn BlockSink,
     /// The key that protects the blocks.
     pub(super) key: Option<Arc<LoadedKey>>,
+    /// Blocks come protected, in a raw stream.
+    pub(super) raw: bool,
+    /// How blocks of dnodes are protected that it changed.
+    pub(super) seals: BTreeMap<u64, Seal>,
     pub(super) doomed: Vec<Doomed>,
     pub(super) born: Vec<BlockPointer>,
     pub(super) killed: Vec<BlockPointer>,
@@ -243,7 +250,29 @@ impl Run<'_> {
         Ok(out)
     }
 
+    /// A block of dnodes of a raw stream with its seal: the one that came, or that it has on disk.
+    fn sealed(&self, work: &Work, at: At, data: Payload) -> Payload {
+        let is_dnodes = self.raw && at.level == 0 && work.number == META_DNODE;
+        let Some(plain) = data.plain().filter(|_| is_dnodes) else { return data };
+        if plain.chunks().all(is_zero) {
+            return data;
+        }
+        let there = || Some(work.pointer(0, at.blkid)).filter(BlockPointer::uses_crypt);
+        let came = self.seals.get(&at.blkid).copied();
+        match came.or_else(|| there().map(|bp| Seal::of(&bp))) {
+            // Without one it is not written.
+            None => data,
+            seal => Payload::Packed(Packed {
+                data: plain.clone(),
+                compression: Compression::Off,
+                lsize: plain.len(),
+                seal,
+            }),
+        }
+    }
+
     fn new_block(&self, work: &Work, at: At, data: Payload, fill: u64) -> NewBlock {
+        let data = self.sealed(work, at, data);
         let (objset, object) = (self.objset, work.number);
         NewBlock {
             data,
@@ -257,7 +286,7 @@ impl Run<'_> {
             forced: at.level == 0 && work.forced.contains(at.blkid),
             keeps_birth: at.level == 0 && work.physical.contains(at.blkid),
             key: self.key.clone(),
-            has_macs: false,
+            raw: self.raw,
         }
     }
 
@@ -286,7 +315,7 @@ impl Run<'_> {
             match work.spill.take() {
                 Some(Some(data)) => {
                     let at = At { work: index, level: 0, blkid: SPILL_BLKID };
-                    let block = self.new_block(work, at, data.into(), 1);
+                    let block = self.new_block(work, at, data, 1);
                     // It goes by the type of what it continues.
                     let kind = work.phys.bonus_kind;
                     blocks.push(NewBlock { kind, previous: old, ..block });
@@ -370,6 +399,7 @@ impl Run<'_> {
             forced: Ranges::default(),
             physical: Ranges::default(),
             spill: None,
+            least_levels: 0,
             nodes: BTreeMap::new(),
         };
         let mut works: Vec<Work> = gone.iter().map(work).collect();

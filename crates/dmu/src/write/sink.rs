@@ -34,8 +34,8 @@ pub struct NewBlock {
     pub keeps_birth: bool,
     /// The key that protects it, in an encrypted data set.
     pub key: Option<Arc<LoadedKey>>,
-    /// It is an encrypted object set that comes with its MACs, which stay right.
-    pub has_macs: bool,
+    /// It is of an encrypted data set, and comes with its MACs: no key protects it.
+    pub raw: bool,
 }
 
 /// Writes the blocks of a sync.

@@ -223,6 +223,7 @@ mod tests {
             used: 0,
             pointers: vec![BlockPointer::HOLE],
             bonus: Vec::new(),
+            rest: Vec::new(),
             spill: None,
         }
     }

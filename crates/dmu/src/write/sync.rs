@@ -14,6 +14,7 @@ use crate::object::Dnode;
 use crate::objset::{GROUP_USED, META_DNODE, PROJECT_USED, USER_USED};
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
+use cenote_format::crypt::put_portable_mac;
 use cenote_format::dmu::{DNODE_BLOCK, DNODE_SLOT, DmuType, ObjsetPhys, ZilHeader};
 use cenote_format::{ByteOrder, Bytes, DecodeError, invariant};
 use cenote_store::Bookmark;
@@ -56,9 +57,23 @@ impl OpenObjectSet {
         }
         let store = self.base.store().clone();
         let (doomed, born, killed, cloned, damaged) = Default::default();
-        let key = self.key.clone();
-        let mut run =
-            Run { store, objset, txg, sink, key, doomed, born, killed, cloned, damaged, leaked: 0 };
+        let (key, raw, leaked) = (self.key.clone(), self.received.is_some(), 0);
+        let seals = std::mem::take(&mut self.seals);
+        let mut run = Run {
+            store,
+            objset,
+            txg,
+            sink,
+            key,
+            raw,
+            seals,
+            doomed,
+            born,
+            killed,
+            cloned,
+            damaged,
+            leaked,
+        };
         invariant!(
             self.raw.is_none() || works.is_empty() && gone.is_empty(),
             "objset {objset}: more than its intent log is changed without its key"
@@ -122,9 +137,25 @@ impl OpenObjectSet {
         let mut phys = self.phys.meta_dnode.clone();
         let last = dirty.last_key_value().map_or(0, |(blkid, _)| *blkid);
         phys.max_block = phys.max_block.max(last);
+        let mut least_levels = 0;
+        if let Some(root) = &self.received {
+            phys.max_block = phys.max_block.max(root.max_block);
+            least_levels = root.levels;
+        }
         let dirty = dirty.into_iter().map(|(n, block)| (n, Abd::from_vec(block).into())).collect();
         let (cloned, freed, forced, physical, spill, nodes) = Default::default();
-        Ok(Work { number: META_DNODE, phys, dirty, cloned, freed, forced, physical, spill, nodes })
+        Ok(Work {
+            number: META_DNODE,
+            phys,
+            dirty,
+            cloned,
+            freed,
+            forced,
+            physical,
+            spill,
+            least_levels,
+            nodes,
+        })
     }
 
     fn put_dnode(
@@ -156,10 +187,14 @@ impl OpenObjectSet {
     fn write_root(&mut self, run: &mut Run<'_>) -> Result<()> {
         let pointers = &self.phys.meta_dnode.pointers;
         let stored = pointers.iter().filter(|bp| !bp.is_hole());
-        let data = match &self.raw {
+        let mut data = match &self.raw {
             Some(raw) => with_log(raw, &self.phys.zil)?,
             None => self.phys.encode(ROOT_SIZE)?,
         };
+        if let Some(root) = &self.received {
+            put_portable_mac(&root.portable_mac, &mut data).map_err(|_| too_short())?;
+        }
+        let is_raw = self.raw.is_some() || self.received.is_some();
         // As a reader will see it.
         let phys = ObjsetPhys::decode(&Bytes::new(&data, ByteOrder::Little, "object set"))?;
         let block = NewBlock {
@@ -174,13 +209,13 @@ impl OpenObjectSet {
             forced: false,
             keeps_birth: false,
             key: self.key.clone(),
-            has_macs: self.raw.is_some(),
+            raw: is_raw,
         };
         let written = run.write(vec![block])?;
         let root = written.first().map(|(new, _)| *new).filter(|bp| !bp.is_hole());
         let root = root.ok_or_else(|| WriteError::Sink("the root block became a hole".into()))?;
         let objset = self.base.id();
-        let encrypted = self.key.is_some() || self.raw.is_some();
+        let encrypted = self.key.is_some() || is_raw;
         invariant!(
             root.uses_crypt() == encrypted,
             "objset {objset}: its root block is not protected as it is to be"
@@ -190,12 +225,15 @@ impl OpenObjectSet {
     }
 }
 
+fn too_short() -> DecodeError {
+    DecodeError::invalid("object set", "too short")
+}
+
 /// The encrypted object set `raw` with another header of its intent log, of which its MACs know nothing.
 fn with_log(raw: &[u8], zil: &ZilHeader) -> Result<Vec<u8>> {
     let (mut data, header) = (raw.to_vec(), zil.encode());
-    let why = || DecodeError::invalid("object set", "too short for its intent log");
     let end = DNODE_SLOT + header.len();
-    data.get_mut(DNODE_SLOT..end).ok_or_else(why)?.copy_from_slice(&header);
+    data.get_mut(DNODE_SLOT..end).ok_or_else(too_short)?.copy_from_slice(&header);
     Ok(data)
 }
 

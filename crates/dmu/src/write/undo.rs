@@ -45,7 +45,6 @@ use crate::objset::PROJECT_USED;
 use crate::overlay::Parts;
 use crate::ranges::Ranges;
 use crate::tree::Tree;
-use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ZilHeader;
 use cenote_format::invariant;
@@ -96,7 +95,7 @@ enum Event {
     /// It changed the ranges of [`Layer::ranges`](crate::overlay::Layer::ranges).
     Ranges(u64, Box<[Ranges; 3]>),
     /// It changed the pending spill block.
-    Spill(u64, Option<Option<Abd>>),
+    Spill(u64, Option<Option<Payload>>),
     /// It allocated an object of so many slots.
     Allocated(u64, u64),
     /// It created an accounting object.

@@ -13,12 +13,12 @@ use crate::clones::Clones;
 use crate::overlay::Parts;
 use crate::ranges::Ranges;
 use crate::tree::Tree;
-use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::DnodePhys;
 use cenote_format::invariant;
 use cenote_format::invariant::broken;
 use cenote_store::Store;
+use cenote_store::write::Payload;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -51,7 +51,9 @@ pub(super) struct Work {
     /// Blocks that get a new place whatever they hold.
     pub(super) forced: Ranges,
     pub(super) physical: Ranges,
-    pub(super) spill: Option<Option<Abd>>,
+    pub(super) spill: Option<Option<Payload>>,
+    /// Levels that its tree has at least.
+    pub(super) least_levels: u8,
     /// By level and number.
     pub(super) nodes: BTreeMap<(u8, u64), Indirect>,
 }
@@ -74,7 +76,8 @@ impl Work {
         );
         let Parts { dirty, cloned, freed, forced, physical, spill } =
             object.pending.top.clone().into_parts();
-        Work { number, phys, dirty, cloned, freed, forced, physical, spill, nodes: BTreeMap::new() }
+        let (least_levels, nodes) = (object.least_levels(), BTreeMap::new());
+        Work { number, phys, dirty, cloned, freed, forced, physical, spill, least_levels, nodes }
     }
 
     pub(super) fn tree<'t>(&'t self, store: &'t Arc<Store>, objset: u64) -> Tree<'t> {
@@ -103,7 +106,7 @@ impl Work {
     /// Takes what is in the dnode's pointers one or more levels down (`dnode_increase_indirection`).
     pub(super) fn grow(&mut self) {
         let old = self.phys.levels;
-        let needed = grown_levels(&self.phys);
+        let needed = grown_levels(&self.phys).max(self.least_levels);
         if needed <= old {
             return;
         }

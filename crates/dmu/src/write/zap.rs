@@ -552,7 +552,7 @@ impl<'o> Fat<'o> {
         for (target, part) in step.targets.into_iter().zip(source.chunks(half)) {
             double_pointers(part, self.block_mut(target)?)?;
         }
-        self.object.free_blocks(step.freed.start, step.freed.end);
+        self.object.free_blocks(self.place, step.freed.start, step.freed.end);
         Ok(())
     }
 

@@ -15,7 +15,7 @@ fn block(byte: u8) -> (Vec<u8>, Payload) {
     plain.resize(SIZE, 0);
     let data = compress(Compression::Lz4, LEVEL_DEFAULT, &plain, SIZE).unwrap();
     let (data, compression) = (Abd::from_vec(data), Compression::Lz4);
-    (plain, Payload::Packed(Packed { data, compression, lsize: SIZE }))
+    (plain, Payload::Packed(Packed { data, compression, lsize: SIZE, seal: None }))
 }
 
 fn read(live: &Live, number: u64, len: usize) -> Vec<u8> {
@@ -88,7 +88,12 @@ fn what_makes_no_sense_is_refused() {
     let new = NewObject::new(DmuType::PLAIN_FILE_CONTENTS, SIZE as u64);
     let number = change(&live, |os| os.allocate(&new)).unwrap();
     let packed = |compression, len| {
-        Payload::Packed(Packed { data: Abd::from_vec(vec![255; len]), compression, lsize: SIZE })
+        Payload::Packed(Packed {
+            data: Abd::from_vec(vec![255; len]),
+            compression,
+            lsize: SIZE,
+            seal: None,
+        })
     };
     for bad in [
         packed(Compression::Off, 512),

@@ -6,11 +6,13 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | [`keydata`] | what a raw stream says of keys |
 //! | [`phys`] | the key as it lies in the MOS |
 //! | [`store`] | keys that are loaded, of one pool (`spa_keystore_t`) |
 //!
 //! A dataset gets its mapping to a key when its object set is opened ([`Dsl::open_objset`]).
 
+pub mod keydata;
 pub mod phys;
 pub mod store;
 
@@ -18,6 +20,7 @@ use crate::{Dataset, Dsl};
 use cenote_dmu::Error;
 use cenote_format::crypt::{CryptError, WrappingKey};
 pub use phys::{CryptoKey, KeyFormat};
+use std::sync::Arc;
 pub use store::Keystore;
 
 /// Why a key is not loaded or unloaded.
@@ -50,7 +53,7 @@ pub enum KeyError {
 
 impl Dsl {
     /// The keys of this pool that are loaded.
-    pub fn keystore(&self) -> &Keystore {
+    pub fn keystore(&self) -> &Arc<Keystore> {
         &self.keys
     }
 
@@ -124,13 +127,40 @@ impl Dsl {
     /// # Errors
     /// It is not encrypted, or not an encryption root; its key is not loaded.
     pub fn unload_key(&self, d: &Dataset) -> Result<(), KeyError> {
-        let key = self.root_key(d)?;
-        let unloaded = self.keys.unload(key.root, self.mos.store());
-        // Object sets keep what they have decoded.
-        self.objsets.clear();
-        match unloaded {
+        match self.unload_root(self.key_root(d)?) {
             true => Ok(()),
             false => Err(KeyError::Unloaded(d.name.clone())),
+        }
+    }
+
+    /// The directory of the encryption root `d`.
+    ///
+    /// # Errors
+    /// It is not encrypted, or not an encryption root.
+    pub fn key_root(&self, d: &Dataset) -> Result<u64, KeyError> {
+        Ok(self.root_key(d)?.root)
+    }
+
+    /// Unloads the key of an encryption root; nothing is read. Returns whether it was loaded.
+    pub fn unload_root(&self, root: u64) -> bool {
+        let unloaded = self.keys.unload(root, self.mos.store());
+        // Object sets keep what they have decoded.
+        self.objsets.clear();
+        unloaded
+    }
+
+    /// Wipes the keys of encryption roots that are none any more: they were destroyed, or have their parents' keys.
+    pub fn forget_keys_of_gone(&self) {
+        for root in self.keys.roots() {
+            let stays = self.key_of_dir(root).map(|key| key.is_some_and(|key| key.root == root));
+            let gone = match &stays {
+                Ok(stays) => !stays,
+                Err(Error::NoObject { .. }) => true,
+                Err(_) => false,
+            };
+            if gone {
+                self.unload_root(root);
+            }
         }
     }
 }

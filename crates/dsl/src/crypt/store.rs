@@ -7,6 +7,7 @@
 //!
 //! - A mapping is made while its wrapping key is held in place, and unloading waits for that: no mapping outlives its
 //!   wrapping key.
+//! - The wrapping keys change with those on disk, in syncing context. Until the group is shown both open what they wrapped.
 //! - An unwrapped key serves only the datasets whose key on disk has its guid: the object of a destroyed one's key may
 //!   be given to another.
 //! - An object set that was opened before a key was loaded or unloaded is opened anew after ([`Keystore::generation`]).
@@ -26,6 +27,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Keystore {
     /// By objects of directories.
     wrapping: RwLock<BTreeMap<u64, Arc<WrappingKey>>>,
+    /// Encryption roots that were made, or have got another key, in a group that is not shown yet; with the former one.
+    former: Mutex<BTreeMap<u64, Option<Arc<WrappingKey>>>>,
     /// What they have unwrapped, by objects of keys.
     unwrapped: Mutex<BTreeMap<u64, Arc<LoadedKey>>>,
     generation: AtomicU64,
@@ -43,10 +46,12 @@ impl Keystore {
     }
 
     /// An encryption root was made, or has another key: that is loaded. The keys in `objects`, if they are, are those of
-    /// datasets whose encryption root is `root` now.
+    /// datasets whose encryption root is `root` now. This is said in syncing context; until the group is shown
+    /// ([`Keystore::settled`]) keys open with the former key as well.
     pub fn changed(&self, root: u64, key: &Arc<WrappingKey>, objects: &[u64]) {
         let mut wrapping = self.wrapping.write();
-        wrapping.insert(root, key.clone());
+        let former = wrapping.insert(root, key.clone());
+        self.former.lock().insert(root, former);
         let unwrapped = self.unwrapped.lock();
         objects
             .iter()
@@ -55,9 +60,29 @@ impl Keystore {
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// The directory `to` has taken the place of the encryption root `from`, whose key is its own now if that is loaded. The
+    /// one of `from` stays until the group is shown ([`crate::Dsl::forget_keys_of_gone`]).
+    pub fn moved(&self, from: u64, to: u64, objects: &[u64]) {
+        if let Some(key) = self.wrapping(from) {
+            self.changed(to, &key, objects);
+        }
+    }
+
+    /// The group is shown in which an encryption root has got another key: the former one opens nothing any more.
+    pub fn settled(&self, root: u64) {
+        self.former.lock().remove(&root);
+    }
+
+    /// The encryption roots whose keys are loaded, but for those of a group that is not shown yet.
+    pub(super) fn roots(&self) -> Vec<u64> {
+        let (wrapping, former) = (self.wrapping.read(), self.former.lock());
+        wrapping.keys().copied().filter(|root| !former.contains_key(root)).collect()
+    }
+
     /// A directory is no encryption root any more, and nothing is read with its key.
     pub fn forget(&self, root: u64) {
         self.wrapping.write().remove(&root);
+        self.former.lock().remove(&root);
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -82,8 +107,14 @@ impl Keystore {
         let mut wrapping = self.wrapping.write();
         let was_there = wrapping.remove(&root).is_some();
         if was_there {
-            self.unwrapped.lock().retain(|_, key| key.root() != root);
-            store.forget_keys(root);
+            self.former.lock().remove(&root);
+            let mut gone = Vec::new();
+            self.unwrapped.lock().retain(|_, key| {
+                let stays = key.root() != root;
+                gone.extend((!stays).then_some(key.id()));
+                stays
+            });
+            store.forget_keys(root, &gone);
             self.generation.fetch_add(1, Ordering::AcqRel);
         }
         was_there
@@ -102,7 +133,7 @@ impl Dsl {
         }
         let store = self.mos.store();
         let Some(key) = self.key_of_dir(dir)? else {
-            store.keys().unmap(ds_obj);
+            store.forget_key_of(ds_obj);
             return Ok(());
         };
         // Nothing is read with the lock: a device that hangs keeps no command about keys waiting.
@@ -114,7 +145,12 @@ impl Dsl {
             Some(loaded) => loaded,
             None => {
                 let why = |e| self.corrupt(key.object, format!("it cannot be unwrapped: {e}"));
-                let loaded = LoadedKey::new(key.root, with.unwrap(&key.wrapped).map_err(why)?);
+                let former = self.keys.former.lock().get(&key.root).cloned().flatten();
+                let opened = with.unwrap(&key.wrapped).or_else(|e| match former {
+                    Some(former) => former.unwrap(&key.wrapped),
+                    None => Err(e),
+                });
+                let loaded = LoadedKey::new(key.root, opened.map_err(why)?);
                 unwrapped.insert(key.object, loaded.clone());
                 loaded
             }

@@ -12,6 +12,7 @@ use cenote_dmu::object::SPILL_BLKID;
 use cenote_format::ByteOrder;
 use cenote_format::abd::Abd;
 use cenote_format::checksum::Checksum;
+use cenote_format::crypt::Seal;
 use cenote_format::dmu::DmuType;
 use cenote_format::stream::{
     Begin, CHECKSUM_DEDUP, EmbeddedRecord, Encoder, RECORD_SIZE, Record, SPILL_UNMODIFIED,
@@ -38,6 +39,8 @@ pub(super) enum How {
     Pointer,
     /// As they are on disk.
     Packed,
+    /// Encrypted, or with a MAC, as they are on disk.
+    Raw,
     /// Unpacked.
     Plain,
 }
@@ -46,6 +49,9 @@ pub(super) enum How {
 pub(super) fn how(item: &Item, features: u64) -> How {
     let Item::Data(data) = item else { return How::Pointer };
     let (bp, has) = (&data.bp, |bit: u64| features & bit != 0);
+    if has(feature::RAW) {
+        return How::Raw;
+    }
     let compression = bp.compression();
     // The receiver may not take it whole.
     let split = bp.lsize() > OLD_MAX_BLOCK && !has(feature::LARGE_BLOCKS);
@@ -147,10 +153,18 @@ impl<'a> Emitter<'a> {
             }
             Item::FreeObjects { first, count } => return self.free_objects(first, count),
             Item::Free { object, offset, length } => return self.free(object, offset, length),
+            Item::ObjectRange(range) => {
+                return self.record(&Record::ObjectRange(range), Payload::Nothing);
+            }
             Item::Data(data) => data,
         };
         match (how, read) {
             (How::Pointer, _) => self.embedded(&data),
+            (How::Raw, Read::Packed(physical)) => {
+                let physical = physical.map_err(Error::from)?;
+                self.raw(&data, Payload::Data(&physical))
+            }
+            (How::Raw, _) => self.raw(&data, Payload::Length(data.bp.psize())),
             (_, Read::Plain(block)) => {
                 let block = block.map_err(Error::from)?;
                 if block.order == ByteOrder::Big && !has_no_order(data.kind) {
@@ -180,11 +194,12 @@ impl<'a> Emitter<'a> {
                 flags: if unmodified { SPILL_UNMODIFIED } else { 0 },
                 compression: 0,
                 compressed_size: 0,
+                seal: None,
             };
             return self.record(&Record::Spill(record), payload);
         }
         if self.params.features & feature::LARGE_BLOCKS != 0 || length <= OLD_MAX_BLOCK {
-            return self.record(&Record::Write(write_record(data, false)), payload);
+            return self.record(&Record::Write(write_record(data, None)), payload);
         }
         let mut at = 0;
         while at < length {
@@ -195,7 +210,7 @@ impl<'a> Emitter<'a> {
                 checksum: CHECKSUM_OFF,
                 flags: 0,
                 key: [0; 5],
-                ..write_record(data, false)
+                ..write_record(data, None)
             };
             let piece = match payload {
                 Payload::Data(block) => block.slice(at as usize, part as usize),
@@ -209,7 +224,34 @@ impl<'a> Emitter<'a> {
     }
 
     fn packed(&mut self, data: &Data, payload: Payload<'_>) -> Result<()> {
-        self.record(&Record::Write(write_record(data, true)), payload)
+        self.record(&Record::Write(write_record(data, Some(How::Packed))), payload)
+    }
+
+    /// A block as it is on disk, with its protection.
+    fn raw(&mut self, data: &Data, payload: Payload<'_>) -> Result<()> {
+        let bp = &data.bp;
+        if bp.byte_order() == ByteOrder::Big || !bp.uses_crypt() || bp.is_embedded() {
+            let object = data.object;
+            let why = format!("object {object} has a block that raw streams do not have");
+            return Err(SendError::Refused(why));
+        }
+        let seal = Some(Seal::of(bp));
+        if data.blkid == SPILL_BLKID {
+            let unmodified = bp.logical_birth() <= self.params.from_txg;
+            let record = SpillRecord {
+                object: data.object,
+                length: bp.lsize(),
+                flags: if unmodified { SPILL_UNMODIFIED } else { 0 },
+                compression: bp.compression(),
+                compressed_size: bp.psize(),
+                seal,
+            };
+            return self.record(&Record::Spill(record), payload);
+        }
+        let mut record = WriteRecord { seal, ..write_record(data, Some(How::Raw)) };
+        // `DDK_SET_CRYPT`.
+        record.key[4] |= 1 << 39;
+        self.record(&Record::Write(record), payload)
     }
 
     /// A block that lies in its pointer (`dump_write_embedded`).
@@ -300,9 +342,10 @@ impl<'a> Emitter<'a> {
     }
 }
 
-/// The record of a whole block (`dmu_dump_write`).
-fn write_record(data: &Data, packed: bool) -> WriteRecord {
+/// The record of a whole block (`dmu_dump_write`). `packed`: how it is sent as it is on disk.
+fn write_record(data: &Data, packed: Option<How>) -> WriteRecord {
     let bp = &data.bp;
+    let (is_raw, packed) = (packed == Some(How::Raw), packed.is_some());
     let mut record = WriteRecord {
         object: data.object,
         kind: data.kind,
@@ -313,8 +356,10 @@ fn write_record(data: &Data, packed: bool) -> WriteRecord {
         compression: if packed { bp.compression() } else { 0 },
         compressed_size: if packed { bp.psize() } else { 0 },
         key: [0; 5],
+        seal: None,
     };
-    if !bp.is_embedded() {
+    // The checksum of what is encrypted says nothing of what is sent decrypted.
+    if !bp.is_embedded() && (is_raw || !bp.uses_crypt()) {
         record.checksum = bp.checksum_type();
         if Checksum::from_u8(record.checksum).is_ok_and(Checksum::is_dedup) {
             record.flags |= CHECKSUM_DEDUP;

@@ -283,18 +283,20 @@ impl Gather<'_> {
         let Some(last) = at(&self.wanted.to) else { return self.missing(head) };
         self.to_txg = last.ds.creation_txg;
         let features = self.dsl.features(head)?;
-        if features.iter().any(|(guid, _)| guid == "com.datto:encryption") {
-            return Err(SendError::Refused(format!(
-                "encrypted dataset {} may not be sent with properties without the raw flag, and raw streams are not \
-                 supported",
-                head.name
-            )));
+        let is_encrypted = features.iter().any(|(guid, _)| guid == "com.datto:encryption");
+        if is_encrypted && !self.wanted.raw {
+            let (root, to, name) = (self.root, &self.wanted.to, &head.name);
+            (self.say)(format!(
+                "cannot send {root}@{to}: encrypted dataset {name} may not be sent with properties without the raw flag"
+            ));
+            return Err(SendError::Refused("backup failed".into()));
         }
         let mut sent = Sent {
             guid: head.ds.guid,
             name: head.name.clone(),
             parent_from_snap: self.parent_from,
             origin: self.dsl.origin(head)?.map(|origin| origin.ds.guid),
+            encryption_root: self.dsl.crypto_key(head)?.is_some_and(|key| key.root == head.dir_obj),
             ..Sent::default()
         };
         let Wanted { props, backup, replicate, holds, all_snapshots, .. } = *self.wanted;

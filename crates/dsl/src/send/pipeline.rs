@@ -19,7 +19,8 @@ use super::{Params, Result, SendError};
 use crate::budget::{Budget, Share};
 use cenote_dmu::ObjectSet;
 use cenote_format::abd::Abd;
-use cenote_store::{Block, BlockError, Bookmark};
+use cenote_format::stream::feature;
+use cenote_store::{Block, BlockError, Bookmark, Store};
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -35,7 +36,7 @@ pub(super) enum Read {
     Nothing,
     /// A block, unpacked.
     Plain(std::result::Result<Block, BlockError>),
-    /// A block as it is on disk.
+    /// A block as it is on disk, compressed; in a raw stream encrypted as well.
     Packed(std::result::Result<Abd, BlockError>),
 }
 
@@ -46,7 +47,7 @@ type Batch = Vec<(Item, Read)>;
 
 /// Reads the data of a batch (`send_reader_thread`).
 fn read(objset: &ObjectSet, features: u64, items: Vec<Item>) -> Batch {
-    let (mut plain, mut packed) = (Vec::new(), Vec::new());
+    let (mut plain, mut packed, mut raw) = (Vec::new(), Vec::new(), Vec::new());
     let hows: Vec<How> = items.iter().map(|item| how(item, features)).collect();
     for (item, how) in items.iter().zip(&hows) {
         let Item::Data(data) = item else { continue };
@@ -55,21 +56,32 @@ fn read(objset: &ObjectSet, features: u64, items: Vec<Item>) -> Batch {
         match how {
             How::Plain => plain.push(request),
             How::Packed => packed.push(request),
+            How::Raw => raw.push(request),
             How::Pointer => {}
         }
     }
     let store = objset.store();
     let mut plain = store.read_many(&plain).into_iter();
     let mut packed = store.read_many_physical(&packed).into_iter();
+    let mut raw = store.read_many_raw(&raw).into_iter();
     let take = |(item, how)| {
         let read = match (&item, how) {
             (Item::Data(_), How::Plain) => plain.next().map(Read::Plain),
             (Item::Data(_), How::Packed) => packed.next().map(Read::Packed),
+            (Item::Data(_), How::Raw) => raw.next().map(Read::Packed),
             _ => None,
         };
         (item, read.unwrap_or(Read::Nothing))
     };
     items.into_iter().zip(hows).map(take).collect()
+}
+
+/// Walks a raw stream without the key.
+fn without_keys<T>(params: &Params, walk: impl FnOnce() -> T) -> T {
+    match params.features & feature::RAW {
+        0 => walk(),
+        _ => Store::without_keys(walk),
+    }
 }
 
 /// Walks, reads and writes.
@@ -105,7 +117,7 @@ pub(super) fn run(
                     _ => Err(SendError::Io(io::ErrorKind::BrokenPipe.into())),
                 }
             };
-            Walk::new(objset, params, &mut put).objects()
+            without_keys(params, || Walk::new(objset, params, &mut put).objects())
         };
         let walk = spawn("send-walk").spawn_scoped(scope, walk)?;
         let turns = from_readers.iter().cycle();
@@ -130,5 +142,5 @@ pub(super) fn measure(
     let mut count = |items: Vec<Item>, _| {
         items.into_iter().try_for_each(|item| emitter.item(item, Read::Nothing))
     };
-    Walk::new(objset, params, &mut count).objects()
+    without_keys(params, || Walk::new(objset, params, &mut count).objects())
 }

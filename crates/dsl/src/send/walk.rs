@@ -12,15 +12,16 @@
 //! endless. No object behind the last one to be sent, and no number that the meta dnode has no room for, is
 //! named. Objects in big-endian byte order are refused.
 
-use super::{Params, Result, SendError, max_objects};
+use super::{Params, Result, SendError, max_objects, raw};
 use crate::traverse::{self, DNODES, Mark, Place, Traversal, Visitor};
 use cenote_dmu::object::SPILL_BLKID;
 use cenote_dmu::objset::META_DNODE;
 use cenote_dmu::{Error, ObjectSet, Tree};
 use cenote_format::ByteOrder;
 use cenote_format::blkptr::{BlockPointer, Dva};
+use cenote_format::crypt::Seal;
 use cenote_format::dmu::DmuType;
-use cenote_format::stream::{OBJECT_SPILL, ObjectRecord, TO_END, feature};
+use cenote_format::stream::{OBJECT_SPILL, ObjectRecord, RangeRecord, TO_END, feature};
 use cenote_store::Bookmark;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -54,6 +55,8 @@ pub(super) enum Item {
     Free { object: u64, offset: u64, length: u64 },
     /// Data.
     Data(Data),
+    /// A block of dnodes of a raw stream.
+    ObjectRange(RangeRecord),
 }
 
 /// Collects items into batches. `put` takes a batch that is full, with the logical bytes of its data; its error ends
@@ -113,6 +116,11 @@ impl<'a> Walk<'a> {
     fn spill(&mut self, object: u64, bp: BlockPointer) -> Result<()> {
         let kind = DmuType::SA;
         self.push(Item::Data(Data { object, kind, blkid: SPILL_BLKID, offset: 0, bp }))
+    }
+
+    /// Blocks are sent encrypted as they are.
+    fn is_raw(&self) -> bool {
+        self.params.features & feature::RAW != 0
     }
 
     /// Whether an object comes after the last one that is sent.
@@ -177,6 +185,16 @@ impl Visitor for Walk<'_> {
         }
         let large = self.params.features & feature::LARGE_BLOCKS != 0;
         let block_size = if large { dnode.block_size } else { dnode.block_size.min(OLD_MAX_BLOCK) };
+        let is_raw = self.is_raw();
+        let mut bonus = dnode.bonus.clone();
+        bonus.resize(bonus.len().next_multiple_of(8), 0);
+        let (raw, bonus) = match is_raw {
+            true => {
+                let (raw, bonus) = raw::object(dnode);
+                (Some(raw), bonus)
+            }
+            false => (None, bonus),
+        };
         let record = ObjectRecord {
             object: number,
             kind: dnode.kind,
@@ -187,9 +205,8 @@ impl Visitor for Walk<'_> {
             compress: dnode.compress,
             slots: dnode.extra_slots.saturating_add(1),
             flags: if dnode.spill.is_some() { OBJECT_SPILL } else { 0 },
+            raw,
         };
-        let mut bonus = dnode.bonus.clone();
-        bonus.resize(bonus.len().next_multiple_of(8), 0);
         self.push(Item::Object(record, bonus))?;
         let offset = dnode.max_block.saturating_add(1).saturating_mul(dnode.block_size);
         self.push(Item::Free { object: number, offset, length: TO_END })?;
@@ -203,6 +220,14 @@ impl Visitor for Walk<'_> {
     fn pre(&mut self, place: &Place<'_>) -> Result<bool> {
         let Place { tree, node } = place;
         let is_meta = tree.object == META_DNODE;
+        if is_meta && node.level == 0 && self.is_raw() && !node.bp.is_hole() && !place.is_spill() {
+            let (first, seal) = (node.blkid.saturating_mul(DNODES), Seal::of(&node.bp));
+            if node.bp.byte_order() == ByteOrder::Big {
+                let why = format!("object {first} was written in big-endian byte order");
+                return Err(SendError::Refused(why));
+            }
+            self.push(Item::ObjectRange(RangeRecord { first, count: DNODES, flags: 0, seal }))?;
+        }
         if place.leads_on() {
             let twice = |dva| !self.seen[usize::from(!is_meta)].insert(dva);
             if node.level > 0 && node.bp.dva(0).is_some_and(twice) {

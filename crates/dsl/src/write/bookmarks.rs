@@ -11,7 +11,7 @@
 
 use super::kept::{Kept, Mark, Marks};
 use super::mos::{SMALL_BLOCK, ZAP_METADATA};
-use super::{DslWriteError, Result, Sizes, Tx, clones, deadlist, dir, features, names};
+use super::{DslWriteError, Result, Sizes, Tx, clones, crypt, deadlist, features, names};
 use crate::name_of;
 use cenote_dmu::write::NewObject;
 use cenote_dmu::zap::{Match, Zap};
@@ -345,7 +345,6 @@ pub fn create(tx: &mut Tx<'_>, head_obj: u64, name: &str, source: &Source) -> Re
     if !features::is_enabled(tx, FEATURE)? {
         return Err(DslWriteError::Unsupported("a bookmark without the feature bookmarks".into()));
     }
-    dir::refuse_encrypted(tx, head.dir)?;
     let bookmark = match source {
         Source::Snapshot(object) => {
             let snap = tx.snapshot(*object)?;
@@ -354,7 +353,8 @@ pub fn create(tx: &mut Tx<'_>, head_obj: u64, name: &str, source: &Source) -> Re
                 let what = "a bookmark of a redacted snapshot";
                 return Err(DslWriteError::Unsupported(what.into()));
             }
-            of_snapshot(tx, &snap)?
+            let vectors = crypt::vectors_of(tx, *object)?;
+            BookmarkPhys { ivset_guid: vectors, ..of_snapshot(tx, &snap)? }
         }
         Source::Bookmark(from, name) => {
             let (_, bookmark) = find(tx, *from, name)?.ok_or(DslWriteError::NotFound)?;

@@ -12,13 +12,15 @@
 use super::mos::{MAX_DEPTH, ZAP_METADATA, corrupt};
 use super::props::{self, NewValue, Target};
 use super::{DslWriteError, Result, Tx, dir, features};
+use crate::crypt::keydata::KeyData;
 use crate::crypt::phys::{
     CRYPTO_KEY, FORMAT, GUID, HMAC_KEY, ITERATIONS, IV, MAC, MASTER_KEY, REFERENCES, ROOT, SALT,
     SUITE, VERSION,
 };
 use crate::crypt::{CryptoKey, KeyFormat};
 use cenote_format::crypt::{
-    CryptError, DatasetKey, HMAC_KEY_LEN, IV_LEN, KEY_VERSION, Secret, Suite, WrappingKey,
+    CryptError, DatasetKey, HMAC_KEY_LEN, IV_LEN, KEY_VERSION, Secret, Suite, WrappedKey,
+    WrappingKey,
 };
 use cenote_format::encode::zap::Value;
 use std::sync::Arc;
@@ -81,18 +83,28 @@ impl Tx<'_> {
         CryptoKey::decode(object, get, |why| corrupt(object, why)).map(Some)
     }
 
-    /// Writes a wrapped key (`dsl_crypto_key_sync`).
+    /// Wraps a key and writes it.
     fn put_key(&mut self, object: u64, root: u64, key: &DatasetKey, with: &RootKey) -> Result<()> {
         let mut iv = [0; IV_LEN];
         self.fill(&mut iv)?;
         let wrapped = with.wrapping.wrap(key, iv).map_err(failed)?;
+        self.put_wrapped((object, root), &wrapped, (with.format, with.salt, with.iterations))
+    }
+
+    /// Writes a wrapped key (`dsl_crypto_key_sync_impl`).
+    fn put_wrapped(
+        &mut self,
+        (object, root): (u64, u64),
+        wrapped: &WrappedKey,
+        (format, salt, iterations): (KeyFormat, u64, u64),
+    ) -> Result<()> {
         let numbers = [
             (SUITE, wrapped.suite as u64),
             (ROOT, root),
             (GUID, wrapped.guid),
-            (FORMAT, with.format.number()),
-            (SALT, with.salt),
-            (ITERATIONS, with.iterations),
+            (FORMAT, format.number()),
+            (SALT, salt),
+            (ITERATIONS, iterations),
         ];
         for (name, number) in numbers {
             self.zap_set(object, text(name), number)?;
@@ -150,18 +162,98 @@ pub fn create(
     let mut secret = Secret::zeros(suite.key_len() + HMAC_KEY_LEN).map_err(failed)?;
     tx.fill(secret.bytes_mut())?;
     let key = DatasetKey::of_random(suite, tx.random()?, secret).map_err(failed)?;
-    let object = tx.plain_zap(ZAP_METADATA)?;
-    tx.zap_set(object, text(VERSION), KEY_VERSION)?;
-    tx.zap_set(object, text(REFERENCES), 1)?;
+    let object = give_key(tx, (dir_obj, ds_obj))?;
     tx.put_key(object, root, &key, &with)?;
-    tx.zapify(dir_obj)?;
-    tx.zap_set(dir_obj, CRYPTO_KEY, object)?;
-    features::activate_dataset_feature(tx, ds_obj, ENCRYPTION)?;
     if let Encryption::Root(_, _, location) = how {
         let location = NewValue::Text(location.clone());
         props::apply(tx, Target::Dir(dir_obj), LOCATION, &location)?;
     }
     Ok((root, key))
+}
+
+/// Gives a directory and its head a key that is still to be written. Returns its object.
+fn give_key(tx: &mut Tx<'_>, (dir_obj, ds_obj): (u64, u64)) -> Result<u64> {
+    let object = tx.plain_zap(ZAP_METADATA)?;
+    tx.zap_set(object, text(VERSION), KEY_VERSION)?;
+    tx.zap_set(object, text(REFERENCES), 1)?;
+    tx.zapify(dir_obj)?;
+    tx.zap_set(dir_obj, CRYPTO_KEY, object)?;
+    features::activate_dataset_feature(tx, ds_obj, ENCRYPTION)?;
+    Ok(object)
+}
+
+/// Writes the wrapped keys that came in a raw stream (`dsl_crypto_recv_raw_key_sync`). A directory without keys becomes an
+/// encryption root whose key is asked for; another one keeps its root.
+pub(super) fn receive_keys(
+    tx: &mut Tx<'_>,
+    (dir_obj, ds_obj): (u64, u64),
+    keys: &KeyData,
+) -> Result<()> {
+    let (object, root) = match tx.crypto_key(dir_obj)? {
+        Some(key) => (key.object, key.root),
+        None => {
+            let location = NewValue::Text("prompt".into());
+            props::apply(tx, Target::Dir(dir_obj), LOCATION, &location)?;
+            (give_key(tx, (dir_obj, ds_obj))?, dir_obj)
+        }
+    };
+    tx.put_wrapped((object, root), &keys.wrapped, (keys.format, keys.salt, keys.iterations))
+}
+
+/// Whether a raw stream goes on from a snapshot here (`dsl_crypto_recv_raw_objset_check`,
+/// `dsl_crypto_recv_raw_key_check`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RawStart {
+    /// It does.
+    Right,
+    /// The dataset has another key.
+    OtherKey,
+    /// The snapshot, or the stream, does not tell the set of its initialization vectors.
+    NoVectors,
+    /// The snapshot has other initialization vectors.
+    OtherVectors,
+}
+
+/// See [`RawStart`]. `from` is the snapshot that the stream starts from, `None` for a full one.
+///
+/// # Errors
+/// The MOS cannot be read.
+pub fn check_raw_start(
+    tx: &mut Tx<'_>,
+    dir_obj: u64,
+    from: Option<u64>,
+    keys: &KeyData,
+) -> Result<RawStart> {
+    match tx.crypto_key(dir_obj)? {
+        Some(key) if key.wrapped.guid == keys.wrapped.guid => {}
+        _ => return Ok(RawStart::OtherKey),
+    }
+    let Some(from) = from else { return Ok(RawStart::Right) };
+    let vectors = tx.field_number(from, IVSET_GUID)?.unwrap_or(0);
+    Ok(match (vectors, keys.from_ivset) {
+        (0, _) | (_, 0) => RawStart::NoVectors,
+        (here, theirs) if here != theirs => RawStart::OtherVectors,
+        _ => RawStart::Right,
+    })
+}
+
+/// Whether a directory is encrypted.
+///
+/// # Errors
+/// The MOS cannot be read.
+pub fn is_encrypted(tx: &mut Tx<'_>, dir_obj: u64) -> Result<bool> {
+    Ok(tx.field_number(dir_obj, CRYPTO_KEY)?.is_some())
+}
+
+/// The set of initialization vectors of a snapshot; 0: it is not said.
+pub(super) fn vectors_of(tx: &mut Tx<'_>, snap_obj: u64) -> Result<u64> {
+    Ok(tx.field_number(snap_obj, IVSET_GUID)?.unwrap_or(0))
+}
+
+/// A snapshot was received raw: it has the initialization vectors of the sender's.
+pub(super) fn received_vectors(tx: &mut Tx<'_>, snap_obj: u64, guid: u64) -> Result<()> {
+    tx.zapify(snap_obj)?;
+    tx.zap_set(snap_obj, IVSET_GUID, guid)
 }
 
 /// A clone has the keys of its origin (`dsl_crypto_key_clone_sync`).
@@ -225,16 +317,31 @@ pub(super) fn check_promotion(tx: &mut Tx<'_>, target: u64, origin: u64) -> Resu
 }
 
 /// A clone that changes places with an encryption root becomes that (`dsl_dataset_promote_crypt_sync`).
-pub(super) fn promoted(tx: &mut Tx<'_>, target: u64, origin: u64) -> Result<()> {
+pub(super) fn promoted(tx: &mut Tx<'_>, target: u64, origin: u64) -> Result<Option<MovedRoot>> {
     if is_clone(tx, origin)? || root_of(tx, origin)? != Some(origin) {
-        return Ok(());
+        return Ok(None);
     }
     if let Some(location) = props::local_text(tx, origin, LOCATION)? {
         props::apply(tx, Target::Dir(target), LOCATION, &NewValue::Text(location))?;
     }
     props::inherit(tx, Target::Dir(origin), LOCATION)?;
     let below = members(tx, origin, origin)?;
-    below.into_iter().try_for_each(|(_, key)| tx.zap_set(key.object, text(ROOT), target))
+    let objects: Vec<u64> = below.into_iter().map(|(_, key)| key.object).collect();
+    for object in &objects {
+        tx.zap_set(*object, text(ROOT), target)?;
+    }
+    Ok(Some(MovedRoot { from: origin, to: target, objects }))
+}
+
+/// An encryption root whose place another directory took.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MovedRoot {
+    /// What was it.
+    pub from: u64,
+    /// What is it.
+    pub to: u64,
+    /// The objects of the keys that have it.
+    pub objects: Vec<u64>,
 }
 
 fn is_clone(tx: &mut Tx<'_>, dir_obj: u64) -> Result<bool> {
@@ -280,6 +387,36 @@ pub enum Change {
     New(RootKey, Option<String>),
     /// It has the key of its parent's encryption root from now on, which is this one.
     Inherit(Arc<WrappingKey>),
+}
+
+/// Gives a dataset that came in a raw package the place that it has at the sender: it is an encryption root of its `own`,
+/// whose key is at `location`, or has that of its parent (`DCP_CMD_FORCE_NEW_KEY`, `DCP_CMD_FORCE_INHERIT`). Keys stay
+/// wrapped as they are, for they came so.
+///
+/// # Errors
+/// `Invalid`: it is not encrypted, a clone, or its parent is not encrypted.
+pub fn force_root(tx: &mut Tx<'_>, dir_obj: u64, own: bool, location: Option<&str>) -> Result<()> {
+    let Some(key) = tx.crypto_key(dir_obj)? else { return refused("Dataset not encrypted.") };
+    let parent = tx.dir(dir_obj)?.parent;
+    let root = match own {
+        true => Some(dir_obj),
+        false if parent == 0 => None,
+        false => root_of(tx, parent)?,
+    };
+    let Some(root) = root else { return refused("Parent must be encrypted.") };
+    if root != key.root {
+        if is_clone(tx, dir_obj)? {
+            return refused("Keys cannot be changed on clones.");
+        }
+        for (_, member) in members(tx, key.root, dir_obj)? {
+            tx.zap_set(member.object, text(ROOT), root)?;
+        }
+    }
+    if !own {
+        return props::inherit(tx, Target::Dir(dir_obj), LOCATION);
+    }
+    let location = NewValue::Text(location.unwrap_or("prompt").into());
+    props::apply(tx, Target::Dir(dir_obj), LOCATION, &location)
 }
 
 /// Changes the key of a dataset and of all below it that have the same (`spa_keystore_change_key_sync`). `old` is the key

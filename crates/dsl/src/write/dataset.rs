@@ -105,7 +105,9 @@ pub(super) fn allocate(tx: &mut Tx<'_>) -> Result<u64> {
         ..NewObject::new(DmuType::DSL_DATASET, SMALL_BLOCK)
     })?;
     // Its number may have been that of an encrypted dataset.
-    tx.mos.synced().store().keys().unmap(object);
+    let store = tx.mos.synced().store();
+    store.forget_key_of(object);
+    store.keys().set_raw(object, false);
     Ok(object)
 }
 

@@ -1,7 +1,7 @@
 //! Directories (`dsl_dir_phys_t`): the nodes of the tree of datasets.
 
 use super::mos::SMALL_BLOCK;
-use super::{DslWriteError, Result, Tx, directory, limits, names};
+use super::{Result, Tx, directory, limits, names};
 use cenote_dmu::write::NewObject;
 use cenote_format::dmu::DmuType;
 use cenote_format::dsl::{DD_FLAG_USED_BREAKDOWN, DslDirPhys};
@@ -9,8 +9,6 @@ use cenote_format::encode::dsl::DIR_SIZE;
 
 /// The directory of an empty dataset, whose snapshot every dataset starts from that is not a clone.
 pub(super) const ORIGIN: &str = "$ORIGIN";
-/// Field of a directory: the key of an encrypted dataset.
-const CRYPTO_KEY: &str = "com.datto:crypto_key_obj";
 
 /// A new directory, in its parent and with its name (`dsl_dir_create_sync`).
 pub(super) fn create_dir(tx: &mut Tx<'_>, parent: Option<(u64, &str)>) -> Result<u64> {
@@ -46,14 +44,6 @@ pub(super) fn create_dir(tx: &mut Tx<'_>, parent: Option<(u64, &str)>) -> Result
     dir.children = tx.plain_zap(DmuType::DSL_DIR_CHILD_MAP)?;
     tx.set_dir(object, &dir)?;
     Ok(object)
-}
-
-/// Errors: `Unsupported` for an encrypted dataset.
-pub(super) fn refuse_encrypted(tx: &mut Tx<'_>, dir_obj: u64) -> Result<()> {
-    match tx.field(dir_obj, CRYPTO_KEY)? {
-        Some(_) => Err(DslWriteError::Unsupported("changing encrypted datasets".into())),
-        None => Ok(()),
-    }
 }
 
 /// The snapshot `$ORIGIN@$ORIGIN`; `None` in pools from before there was one.

@@ -8,6 +8,7 @@
 //! refers to, and what is on the deadlists of the shared snapshots. How much of it each side counts as
 //! used by snapshots is counted anew from deadlists: what is on them that is younger than the side's origin.
 
+use super::crypt::MovedRoot;
 use super::space::{self, Delta, Part};
 use super::{
     DslWriteError, Result, Sizes, Tx, bookmarks, clones, crypt, deadlist, dir, errlog, limits,
@@ -116,12 +117,13 @@ pub fn conflicts(tx: &mut Tx<'_>, ds_obj: u64) -> Result<Vec<String>> {
     Ok(taken)
 }
 
-/// Promotes the clone `ds_obj` (`dsl_dataset_promote_check`, `dsl_dataset_promote_sync`).
+/// Promotes the clone `ds_obj` (`dsl_dataset_promote_check`, `dsl_dataset_promote_sync`). Returns the encryption root that it
+/// has become in its origin's place.
 ///
 /// Errors: `Invalid` if it is no clone, `Exists` if there are [`conflicts`], `TooLong` for the name of a
 /// snapshot, `NoSpace` if the clone's directory has no room for what moves, `Quota` if `snapshot_limit` would be
 /// exceeded, `Unsupported`.
-pub fn promote(tx: &mut Tx<'_>, ds_obj: u64) -> Result<()> {
+pub fn promote(tx: &mut Tx<'_>, ds_obj: u64) -> Result<Option<MovedRoot>> {
     if !conflicts(tx, ds_obj)?.is_empty() {
         return Err(DslWriteError::Exists);
     }
@@ -142,7 +144,7 @@ pub fn promote(tx: &mut Tx<'_>, ds_obj: u64) -> Result<()> {
     };
     let (clone_part, old_part) = snapshot_parts(tx, &p)?;
 
-    crypt::promoted(tx, p.head.1.dir, p.old_dir_obj)?;
+    let root = crypt::promoted(tx, p.head.1.dir, p.old_dir_obj)?;
     livelist::remove(tx, p.head.1.dir)?;
     livelist::remove(tx, p.old_dir_obj)?;
     swap_origins(tx, &p, unique)?;
@@ -161,7 +163,8 @@ pub fn promote(tx: &mut Tx<'_>, ds_obj: u64) -> Result<()> {
     let more = old_part.wrapping_sub(p.old_dir.used_breakdown[Part::Snapshots as usize]);
     let delta = Delta::less(Sizes { used: moved.used.wrapping_add(more), ..moved });
     space::charge(tx, p.old_dir_obj, Part::Snapshots, Delta::used(more as i64))?;
-    space::charge(tx, p.old_dir_obj, Part::Head, delta)
+    space::charge(tx, p.old_dir_obj, Part::Head, delta)?;
+    Ok(root)
 }
 
 /// What the shared snapshots have beyond the origin of the old head.

@@ -13,10 +13,14 @@
 
 use super::dataset::{self, Created};
 use super::destroy::{self, Way};
-use super::{DslWriteError, Result, Tx, dir, features, limits, names, snapshot, space, swap};
+use super::{
+    DslWriteError, Result, Tx, crypt, dir, features, limits, names, snapshot, space, swap,
+};
+use crate::crypt::keydata::KeyData;
 use crate::resume;
 use cenote_format::dsl::{DS_FLAG_CI_DATASET, DS_FLAG_INCONSISTENT};
 use cenote_format::encode::zap::Value;
+use std::sync::Arc;
 
 /// What the dataset is made for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +33,8 @@ pub struct Incoming {
     pub ignores_case: bool,
     /// Guids of features of datasets that the stream calls for.
     pub features: Vec<&'static str>,
+    /// What a raw stream says of its keys.
+    pub keys: Option<Arc<KeyData>>,
     /// With what it takes to resume; `None`: it goes if the receive fails.
     pub resume: Option<Resume>,
 }
@@ -68,15 +74,11 @@ pub fn begin(
     limits::check(tx, parent_dir, limits::SNAPSHOTS, 1, None)?;
     let made = match name {
         resume::CLONE => create_clone(tx, parent_dir, origin)?,
-        _ => {
-            dir::refuse_encrypted(tx, parent_dir)?;
-            if let Some(origin) = origin {
-                let dir = tx.dataset(origin)?.dir;
-                dir::refuse_encrypted(tx, dir)?;
-            }
-            dataset::create(tx, parent_dir, name, &[], origin)?
-        }
+        _ => dataset::create(tx, parent_dir, name, &[], origin)?,
     };
+    if let (Some(keys), None) = (&what.keys, origin) {
+        crypt::receive_keys(tx, (made.dir_obj, made.ds_obj), keys)?;
+    }
     let mut ds = tx.head(made.ds_obj)?;
     ds.flags |= DS_FLAG_INCONSISTENT;
     if what.ignores_case {
@@ -98,13 +100,15 @@ fn create_clone(tx: &mut Tx<'_>, parent_dir: u64, origin: Option<u64>) -> Result
     if tx.zap_number(children, resume::CLONE)?.is_some() {
         return Err(DslWriteError::Busy);
     }
-    dir::refuse_encrypted(tx, parent_dir)?;
     let start = match origin {
         Some(origin) => Some(origin),
         None => dir::origin_snap(tx)?,
     };
     let dir_obj = dir::create_dir(tx, Some((parent_dir, resume::CLONE)))?;
     let ds_obj = dataset::create_head(tx, dir_obj, start)?;
+    if origin.is_some() {
+        crypt::share(tx, dir_obj, parent_dir)?;
+    }
     limits::start(tx, dir_obj)?;
     Ok(Created { dir_obj, ds_obj })
 }
@@ -236,6 +240,13 @@ pub fn has_snapshot_of_now(tx: &mut Tx<'_>, head_obj: u64) -> Result<bool> {
     Ok(tx.head(head_obj)?.prev_snap_txg >= tx.txg)
 }
 
+/// The directory of a dataset.
+///
+/// Errors: the MOS cannot be read.
+pub fn dir_of(tx: &mut Tx<'_>, ds_obj: u64) -> Result<u64> {
+    Ok(tx.dataset(ds_obj)?.dir)
+}
+
 /// Guid of a snapshot.
 ///
 /// Errors: `Invalid` if it is not a snapshot.
@@ -275,6 +286,11 @@ pub fn complete(tx: &mut Tx<'_>, head_obj: u64, name: &str, what: &Incoming) -> 
         }
     }
     let snap = snapshot::take(tx, head_obj, name)?;
+    if let Some(keys) = &what.keys {
+        // The sender may have another key by now.
+        crypt::receive_keys(tx, (ds.dir, head_obj), keys)?;
+        crypt::received_vectors(tx, snap, keys.to_ivset)?;
+    }
     tx.edit_dataset(snap, |snap| {
         snap.guid = what.to_guid;
         snap.creation_time = what.creation_time;

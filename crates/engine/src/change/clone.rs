@@ -23,6 +23,7 @@ use cenote_dsl::write::props::{NewValue, in_contents};
 use cenote_dsl::write::quotas::Quota;
 use cenote_dsl::{DatasetKind, Dsl};
 use cenote_format::nvlist::{NvList, NvValue};
+use std::sync::Arc;
 
 /// A clone to be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -174,27 +175,30 @@ impl Changes {
         let origin = self.origin_of(name).map_err(|e| (None, e))?;
         let permit = self.permit(&Operation::Promote { name, origin: origin.as_deref() });
         let permit = permit.map_err(|e| (None, e))?;
-        let before = self.root_of(name).map_err(|e| (None, e))?;
-        let (asked, name) = (name, name.to_string());
+        let name = name.to_string();
+        let keys = Arc::clone(self.engine.pool().dsl().keystore());
         let done = self.task(permit, (SpaceCheck::Reserved, 16), move |context| {
             let tx = &mut context.tx;
             let (_, head) = find_head(tx, &name)?;
             if let Some(taken) = conflicts(tx, head)?.into_iter().next() {
                 return Ok(Ok(Err(taken)));
             }
-            promote(tx, head)?;
+            let moved = promote(tx, head)?;
             record(tx, "promote", " ", (&name, head))?;
-            Ok(Ok(Ok(())))
+            if let Some(root) = moved.clone() {
+                context.when_kept(move || keys.moved(root.from, root.to, &root.objects));
+            }
+            Ok(Ok(Ok(moved)))
         });
         match done.map_err(|e| (None, e))? {
-            Ok(()) => {}
-            Err(taken) => return Err((Some(taken), ChangeError::Exists)),
-        }
-        match (before, self.root_of(asked).map_err(|e| (None, e))?) {
-            (Some(from), Some(to)) if from != to => {
-                self.follow_root(from, to).map_err(|e| (None, e))
+            Ok(None) => Ok(()),
+            Ok(Some(moved)) => {
+                let view = self.engine.pool();
+                view.dsl().keystore().settled(moved.to);
+                view.dsl().forget_keys_of_gone();
+                Ok(())
             }
-            _ => Ok(()),
+            Err(taken) => Err((Some(taken), ChangeError::Exists)),
         }
     }
 }

@@ -87,6 +87,12 @@ pub enum NewEncryption {
     Root(RootKey, Suite, String),
 }
 
+impl Default for NewEncryption {
+    fn default() -> NewEncryption {
+        NewEncryption::Inherit(None)
+    }
+}
+
 /// What is in a new object set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
@@ -228,20 +234,28 @@ impl Changes {
         };
         let permit = self.permit(&plan.operation())?;
         let request = plan.request.clone();
+        let (keys, of_root) = (Arc::clone(self.engine.pool().dsl().keystore()), root.clone());
         let done = self.request(permit, (SpaceCheck::Normal, 5), request, move |context| {
-            Ok(Ok(create(context, &plan, encryption.as_ref(), &contents)?))
+            let made = create(context, &plan, encryption.as_ref(), &contents)?;
+            if let (Ok(dir), Some(wrapping)) = (&made, of_root) {
+                let dir = *dir;
+                context.when_kept(move || keys.changed(dir, &wrapping, &[]));
+            }
+            Ok(Ok(made))
         });
-        done.flatten()?;
-        if let Some(wrapping) = root {
-            let view = self.engine.pool();
-            let made = view.dsl().find(&new.name)?.ok_or(ChangeError::NotFound)?;
-            view.dsl().keystore().changed(made.dir_obj, &wrapping, &[]);
+        let dir = done.flatten()?;
+        if root.is_some() {
+            self.engine.pool().dsl().keystore().settled(dir);
         }
         Ok(())
     }
 
     /// How a dataset below `parent` will be encrypted; `None`: not at all (`dmu_objset_create_crypt_check`).
-    fn encryption(&self, parent: &str, how: &NewEncryption) -> Result<Option<Encryption>> {
+    pub(super) fn encryption(
+        &self,
+        parent: &str,
+        how: &NewEncryption,
+    ) -> Result<Option<Encryption>> {
         let suite = match how {
             NewEncryption::Off => return Ok(None),
             NewEncryption::Root(key, suite, location) => {
@@ -424,7 +438,7 @@ fn create(
     plan: &Plan,
     encryption: Option<&Encryption>,
     contents: &Arc<dyn Contents>,
-) -> super::Outcome<()> {
+) -> super::Outcome<u64> {
     let tx = &mut context.tx;
     let Some(parent) = dirs::find_dir(tx, &plan.parent)? else {
         return Ok(Err(ChangeError::NoParent));
@@ -475,7 +489,7 @@ fn create(
     for setting in &plan.accounted {
         record(tx, "set", &setting.recorded(), (&plan.name, made.ds_obj))?;
     }
-    Ok(Ok(()))
+    Ok(Ok(made.dir_obj))
 }
 
 /// Whether a value needs a feature that is not enabled.

@@ -50,43 +50,44 @@ impl Changes {
             }
         };
         let permit = self.permit(&Operation::Set { name, properties: vec!["keyformat"] })?;
-        let (full, dir_obj) = (name.to_string(), dataset.dir_obj);
-        let (root, objects) =
-            self.task_beside_logs(permit, (SpaceCheck::Reserved, 15), move |context| {
-                let tx = &mut context.tx;
-                let (dir, head) = find_head(tx, &full)?;
-                let changed = crypt::change(tx, dir, &old, &change)?;
-                record(tx, "change key", " ", (&full, head))?;
-                Ok(Ok(changed))
-            })?;
+        let (full, keys) = (name.to_string(), Arc::clone(dsl.keystore()));
+        let root = self.task_beside_logs(permit, (SpaceCheck::Reserved, 15), move |context| {
+            let tx = &mut context.tx;
+            let (dir, head) = find_head(tx, &full)?;
+            let (root, objects) = crypt::change(tx, dir, &old, &change)?;
+            record(tx, "change key", " ", (&full, head))?;
+            context.when_kept(move || keys.changed(root, &wrapping, &objects));
+            Ok(Ok(root))
+        })?;
         let view = self.engine.pool();
-        view.dsl().keystore().changed(root, &wrapping, &objects);
-        if root != dir_obj && key.root == dir_obj {
-            view.dsl().keystore().forget(dir_obj);
-        }
+        view.dsl().keystore().settled(root);
+        // It has its parent's now.
+        view.dsl().forget_keys_of_gone();
         Ok(())
     }
 
-    /// The encryption root of a dataset; `None`: it is not encrypted.
-    pub(super) fn root_of(&self, name: &str) -> Result<Option<u64>> {
+    /// Gives a dataset that came in a raw package the place among encryption roots that it has at the sender
+    /// (`recv_fix_encryption_hierarchy`). `location` is where the key of an encryption root is.
+    ///
+    /// # Errors
+    /// It is not encrypted, or its parent is not; the pool is suspended.
+    pub fn place_key(&self, name: &str, own: bool, location: Option<&str>) -> Result<()> {
         let view = self.engine.pool();
-        let Some(dataset) = view.dsl().find(name)? else { return Ok(None) };
-        Ok(view.dsl().crypto_key(&dataset)?.map(|key| key.root))
-    }
-
-    /// A promotion made the directory `to` the encryption root of what had `from`: its key is loaded as that was.
-    pub(super) fn follow_root(&self, from: u64, to: u64) -> Result<()> {
-        let view = self.engine.pool();
-        let dsl = view.dsl();
-        let Some(wrapping) = dsl.keystore().wrapping(from) else { return Ok(()) };
-        let (mut todo, mut objects) = (vec![dsl.root()?], Vec::new());
-        while let Some(dataset) = todo.pop() {
-            let key = dsl.crypto_key(&dataset)?.filter(|key| key.root == to);
-            objects.extend(key.map(|key| key.object));
-            todo.extend(dsl.children(&dataset)?);
+        let dataset = view.dsl().find(name)?.ok_or(ChangeError::NotFound)?;
+        let key = view.dsl().crypto_key(&dataset)?;
+        let moves = key.is_some_and(|key| (key.root == dataset.dir_obj) != own);
+        if moves && view.dsl().is_key_loaded(&dataset)? == Some(true) {
+            // What is read with it has to stay so.
+            return Err(ChangeError::Property("Key must be unloaded.".into()));
         }
-        dsl.keystore().changed(to, &wrapping, &objects);
-        dsl.keystore().forget(from);
+        let permit = self.permit(&Operation::Set { name, properties: vec!["keyformat"] })?;
+        let (full, location) = (name.to_string(), location.map(str::to_string));
+        self.task_beside_logs(permit, (SpaceCheck::Reserved, 15), move |context| {
+            let (dir, _) = find_head(&mut context.tx, &full)?;
+            crypt::force_root(&mut context.tx, dir, own, location.as_deref())?;
+            Ok(Ok(()))
+        })?;
+        self.engine.pool().dsl().forget_keys_of_gone();
         Ok(())
     }
 }

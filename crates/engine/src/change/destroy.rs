@@ -217,7 +217,9 @@ impl Changes {
             destroy::destroy_checked(tx, head, way)?;
             record(tx, "destroy", &how, (&name, head))?;
             Ok(Ok(()))
-        })
+        })?;
+        self.engine.pool().dsl().forget_keys_of_gone();
+        Ok(())
     }
 }
 

@@ -33,7 +33,7 @@ impl Opening<'_> {
         match purpose {
             Purpose::Replay => open.replaying.insert(self.ds_obj),
             // What was replayed is on disk.
-            Purpose::Use | Purpose::Receive => open.replaying.remove(&self.ds_obj),
+            Purpose::Use | Purpose::Receive(_) => open.replaying.remove(&self.ds_obj),
         };
         open.sets.insert(self.ds_obj, (live.clone(), handle));
         Ok(live)

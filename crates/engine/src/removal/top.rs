@@ -75,10 +75,15 @@ fn check(engine: &Engine, tree: &VdevTree, top: &Vdev) -> Result<(), RemoveError
     if !can_be_copied(allocator, tree, top) {
         return Err(RemoveError::Config);
     }
-    if !engine.shared.unreplayed.lock().is_empty() {
-        return Err(RemoveError::Busy);
+    let waiting = engine.shared.unreplayed.lock().heads();
+    for ds_obj in &waiting {
+        let dataset = pool.dsl().by_object(*ds_obj).map_err(crate::EngineError::from)?;
+        let loaded = dataset.map(|d| pool.dsl().is_key_loaded(&d)).transpose();
+        if loaded.map_err(crate::EngineError::from)?.flatten() == Some(false) {
+            return Err(RemoveError::LogsWait);
+        }
     }
-    Ok(())
+    if waiting.is_empty() { Ok(()) } else { Err(RemoveError::Busy) }
 }
 
 /// Whether the blocks of a vdev can lie on the others as they are.

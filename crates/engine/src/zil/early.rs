@@ -116,7 +116,7 @@ impl Early {
             forced,
             keeps_birth: false,
             key: protection,
-            has_macs: false,
+            raw: false,
         };
         let props = how.policy.props(&block, how.abilities);
         let request = WriteRequest {

@@ -73,7 +73,7 @@ pub fn resumed(stream: &[u8], object: u64, offset: u64) -> Vec<u8> {
         Record::WriteEmbedded(e) => (e.object, e.offset) >= (object, offset),
         Record::Free { object: of, offset: at, .. } => (*of, *at) >= (object, offset),
         Record::Spill(s) => s.object >= object,
-        Record::Begin(_) | Record::End { .. } => true,
+        Record::Begin(_) | Record::End { .. } | Record::ObjectRange(_) => true,
     };
     parts.retain(|(record, _)| goes_on(record));
     encoded(&parts)

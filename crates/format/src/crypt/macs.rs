@@ -13,7 +13,7 @@ use hmac::Mac as _;
 use sha2::{Digest, Sha512};
 
 /// Bytes of each MAC of an object set (`ZIO_OBJSET_MAC_LEN`).
-const OBJSET_MAC_LEN: usize = 32;
+pub const OBJSET_MAC_LEN: usize = 32;
 /// Offsets in an object set.
 const TYPE_AT: usize = 704;
 const FLAGS_AT: usize = 712;
@@ -116,6 +116,19 @@ pub fn put_objset_macs(key: &DatasetKey, block: &mut [u8]) -> Result<()> {
     for (at, mac) in [(PORTABLE_AT, macs.portable), (LOCAL_AT, macs.local)] {
         let short = || DecodeError::invalid("object set", "too short for its MACs");
         block.get_mut(at..at + OBJSET_MAC_LEN).ok_or_else(short)?.copy_from_slice(&mac);
+    }
+    Ok(())
+}
+
+/// Puts the portable MAC of a raw stream into the object set `block`, and zeros where the local one is
+/// (`dsl_crypto_recv_raw_objset_sync`).
+///
+/// # Errors
+/// The block is no object set.
+pub fn put_portable_mac(portable: &[u8; OBJSET_MAC_LEN], block: &mut [u8]) -> Result<()> {
+    for (at, mac) in [(PORTABLE_AT, portable), (LOCAL_AT, &[0; OBJSET_MAC_LEN])] {
+        let short = || DecodeError::invalid("object set", "too short for its MACs");
+        block.get_mut(at..at + OBJSET_MAC_LEN).ok_or_else(short)?.copy_from_slice(mac);
     }
     Ok(())
 }

@@ -45,8 +45,11 @@ mod wrap;
 
 pub use cipher::{Cipher, Suite};
 pub use key::DatasetKey;
-pub use macs::{ObjsetMacs, check_indirect, check_objset, indirect_mac, put_objset_macs};
-pub use params::{BlockParams, IV_LEN, Iv, MAC_LEN, Mac, SALT_LEN, Salt, bp_mac, zil_mac};
+pub use macs::{
+    OBJSET_MAC_LEN, ObjsetMacs, check_indirect, check_objset, indirect_mac, put_objset_macs,
+    put_portable_mac,
+};
+pub use params::{BlockParams, IV_LEN, Iv, MAC_LEN, Mac, SALT_LEN, Salt, Seal, bp_mac, zil_mac};
 pub use secret::Secret;
 pub use wrap::{
     HEX_LEN, HMAC_KEY_LEN, KEY_VERSION, MASTER_KEY_MAX, PASSPHRASE_MAX, PASSPHRASE_MIN,

@@ -32,6 +32,25 @@ pub struct BlockParams {
     pub iv: Iv,
 }
 
+/// How a block of an encrypted dataset is protected, as its pointer and a raw stream say it. A block that is authenticated
+/// only has parameters of zeros.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seal {
+    /// Salt and initialization vector.
+    pub params: BlockParams,
+    /// The MAC.
+    pub mac: Mac,
+}
+
+impl Seal {
+    /// That of the block that a pointer leads to.
+    pub fn of(bp: &BlockPointer) -> Seal {
+        let zeros = BlockParams { salt: [0; SALT_LEN], iv: [0; IV_LEN] };
+        let params = if bp.is_encrypted() { BlockParams::of(bp) } else { zeros };
+        Seal { params, mac: bp_mac(bp) }
+    }
+}
+
 fn word(value: u64, order: ByteOrder) -> [u8; 8] {
     match order {
         ByteOrder::Little => value.to_le_bytes(),

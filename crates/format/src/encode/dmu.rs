@@ -50,6 +50,7 @@ impl DnodePhys {
         out.extend(self.core()?);
         self.pointers.iter().for_each(|bp| push_words(out, &bp.0));
         out.extend_from_slice(&self.bonus);
+        out.extend_from_slice(&self.rest);
         out.resize(end - self.spill.map_or(0, |_| BLKPTR_SIZE), 0);
         if let Some(spill) = &self.spill {
             push_words(out, &spill.0);
@@ -69,6 +70,11 @@ impl DnodePhys {
             let (bonus, pointers) = (self.bonus.len(), self.pointers.len());
             return bad(format!("bonus of {bonus} bytes after {pointers} block pointers"));
         };
+        let taken = DNODE_CORE + self.pointers.len() * BLKPTR_SIZE + self.bonus.len();
+        let spill = self.spill.map_or(0, |_| BLKPTR_SIZE);
+        if !self.rest.is_empty() && taken + self.rest.len() + spill > self.size() {
+            return bad(format!("{} bytes behind the bonus buffer", self.rest.len()));
+        }
         let Ok(sectors) = u16::try_from(self.block_size >> SECTOR_SHIFT) else {
             return bad(format!("data block of {:#x} bytes", self.block_size));
         };
@@ -236,6 +242,7 @@ mod tests {
                 used: if flags & 1 != 0 { used } else { used << 9 },
                 pointers,
                 bonus: bonus.iter().copied().cycle().take(fill % (room + 1)).collect(),
+                rest: vec![7; (fill / 7) % (room + 1 - fill % (room + 1))],
                 spill: has_spill.then_some(spill),
             }
         }
@@ -307,6 +314,7 @@ mod tests {
             used: 0,
             pointers: vec![BlockPointer::HOLE],
             bonus: vec![1; 320],
+            rest: Vec::new(),
             spill: None,
         };
         assert_eq!(

@@ -193,6 +193,12 @@ impl Writer {
         self.int(0, 4);
     }
 
+    /// The head of a list within another (`nvlist_t`): of version 0, with unique names; pointers mean nothing here.
+    fn head(&mut self) {
+        self.ints([0, 1], 4);
+        self.ints([0, 0], 8);
+    }
+
     fn ints(&mut self, v: impl IntoIterator<Item = u64>, size: usize) -> u64 {
         let mut n = 0;
         for x in v {
@@ -244,11 +250,12 @@ impl Writer {
                 (17, n)
             }
             NvList(_) => {
-                v.ints([0, 0, 0], 8);
+                v.head();
                 (19, 1)
             }
             NvListArray(x) => {
-                v.ints(std::iter::repeat_n(0, 4 * x.len()), 8);
+                v.ints(std::iter::repeat_n(0, x.len()), 8);
+                x.iter().for_each(|_| v.head());
                 (20, x.len() as u64)
             }
         };

@@ -5,18 +5,25 @@
 
 use super::decode::{Head, invalid};
 use super::{
-    EmbeddedRecord, FLAG_SPILL_BLOCK, OBJECT_SPILL, ObjectRecord, Record, SpillRecord, TO_END,
-    WriteRecord, feature,
+    EmbeddedRecord, FLAG_SPILL_BLOCK, OBJECT_SPILL, ObjectRecord, RAW_BYTESWAP, RangeRecord,
+    RawObject, Record, SpillRecord, TO_END, WriteRecord, feature,
 };
 use crate::checksum::Checksum;
 use crate::compress::Compression;
 use crate::dmu::{DNODE_CORE, DNODE_SLOT, DmuType};
-use crate::{Result, SECTOR};
+use crate::{DecodeError, Result, SECTOR};
 
 /// Numbers of objects are below (`DN_MAX_OBJECT`).
 const MAX_OBJECT: u64 = 1 << 48;
 /// Largest block without the feature `LARGE_BLOCKS`, and largest spill block (`SPA_OLD_MAXBLOCKSIZE`).
 const OLD_MAX_BLOCK: u64 = 128 << 10;
+/// log2 of the bytes of indirect blocks, and levels of trees, that there may be (`DN_MIN_INDBLKSHIFT`,
+/// `DN_MAX_INDBLKSHIFT`, `DN_MAX_LEVELS`).
+const MIN_INDIRECT_SHIFT: u8 = 12;
+const MAX_INDIRECT_SHIFT: u8 = 17;
+const MAX_LEVELS: u8 = 13;
+/// Slots of a block of dnodes (`DNODES_PER_BLOCK`).
+const DNODES: u64 = crate::dmu::DNODE_BLOCK / DNODE_SLOT as u64;
 /// Bytes of a block pointer.
 const POINTER: usize = crate::blkptr::BLKPTR_SIZE;
 
@@ -41,6 +48,38 @@ pub(super) fn check(record: &Record, head: Head) -> Result<()> {
         }
         Record::Spill(spill) => check_spill(spill, head),
         Record::WriteEmbedded(embedded) => check_embedded(embedded, head),
+        Record::ObjectRange(range) => check_range(range, head),
+    }
+}
+
+/// A block of dnodes (`receive_object_range`).
+fn check_range(range: &RangeRecord, head: Head) -> Result<()> {
+    let RangeRecord { first, count, flags, .. } = *range;
+    let whole = count == DNODES && first.is_multiple_of(DNODES) && first < MAX_OBJECT;
+    match has(head, feature::RAW) && whole && flags & !RAW_BYTESWAP == 0 {
+        true => same_order(flags),
+        false => invalid(format!("OBJECT_RANGE of {count} objects from {first}")),
+    }
+}
+
+/// Blocks of a raw stream are in the byte order of the stream, which is little-endian.
+fn same_order(flags: u8) -> Result<()> {
+    match flags & RAW_BYTESWAP {
+        0 => Ok(()),
+        _ => Err(DecodeError::Unsupported {
+            what: super::decode::WHAT,
+            name: "a block in big-endian byte order in a raw stream".into(),
+        }),
+    }
+}
+
+/// Whether a record has what raw streams have, and no others.
+fn check_raw(object: u64, is_raw: bool, flags: u8, head: Head) -> Result<()> {
+    match is_raw == has(head, feature::RAW) {
+        true if is_raw => same_order(flags),
+        true => Ok(()),
+        false if is_raw => invalid(format!("object {object}: encrypted data in a plain stream")),
+        false => invalid(format!("object {object}: plain data in a raw stream")),
     }
 }
 
@@ -92,7 +131,12 @@ fn check_object(o: &ObjectRecord, head: Head) -> Result<()> {
     if o.object.saturating_add(slots as u64) > MAX_OBJECT {
         return bad(format!("{slots} slots"));
     }
-    if o.flags & !OBJECT_SPILL != 0 || spill && head.flags & FLAG_SPILL_BLOCK == 0 {
+    check_raw(o.object, o.raw.is_some(), o.flags, head)?;
+    if let Some(raw) = &o.raw {
+        check_raw_object(o, raw)?;
+    }
+    if o.flags & !(OBJECT_SPILL | RAW_BYTESWAP) != 0 || spill && head.flags & FLAG_SPILL_BLOCK == 0
+    {
         return bad(format!("flags {:#x}", o.flags));
     }
     Checksum::from_u8(o.checksum)?;
@@ -103,6 +147,26 @@ fn check_object(o: &ObjectRecord, head: Head) -> Result<()> {
     Ok(())
 }
 
+/// Whether the dnode can be as a raw stream says (`receive_object`).
+fn check_raw_object(o: &ObjectRecord, raw: &RawObject) -> Result<()> {
+    let slots = usize::from(o.slots.max(1));
+    let taken = DNODE_CORE + POINTER * usize::from(raw.pointers);
+    let spill = if o.flags & OBJECT_SPILL != 0 { POINTER } else { 0 };
+    let room = (slots * DNODE_SLOT).checked_sub(taken + spill);
+    let fits = match room {
+        Some(room) if o.bonus_len == 0 => raw.bonus_len == 0 && room > 0,
+        Some(room) => raw.bonus_len as usize == room && o.bonus_len <= raw.bonus_len,
+        None => false,
+    };
+    let sound = (1..=3).contains(&raw.pointers)
+        && (MIN_INDIRECT_SHIFT..=MAX_INDIRECT_SHIFT).contains(&raw.indirect_shift)
+        && (1..=MAX_LEVELS).contains(&raw.levels);
+    match fits && sound {
+        true => Ok(()),
+        false => invalid(format!("object {}: {raw:?}", o.object)),
+    }
+}
+
 fn check_write(w: &WriteRecord, head: Head) -> Result<()> {
     let bad = |what: String| invalid(format!("object {}: {what}", w.object));
     check_number(w.object)?;
@@ -110,7 +174,9 @@ fn check_write(w: &WriteRecord, head: Head) -> Result<()> {
     if w.offset.checked_add(w.logical_size).is_none() || !w.kind.is_valid() {
         return bad(format!("{} bytes at {}", w.logical_size, w.offset));
     }
+    check_raw(w.object, w.seal.is_some(), w.flags, head)?;
     match w.compression {
+        0 if w.seal.is_some() => bad("raw data without its size".into()),
         0 if w.compressed_size != 0 => bad("a compressed size of what is not compressed".into()),
         0 => Ok(()),
         function => {
@@ -126,7 +192,15 @@ fn check_write(w: &WriteRecord, head: Head) -> Result<()> {
 fn check_spill(s: &SpillRecord, head: Head) -> Result<()> {
     check_number(s.object)?;
     check_size(s.object, s.length, head)?;
-    match s.length <= OLD_MAX_BLOCK && s.compression == 0 && s.compressed_size == 0 {
+    check_raw(s.object, s.seal.is_some(), s.flags, head)?;
+    let fits = match s.seal {
+        None => s.compression == 0 && s.compressed_size == 0,
+        Some(_) => {
+            check_packed(s.object, s.compression)?;
+            s.compression != 0 && s.compressed_size <= s.length
+        }
+    };
+    match s.length <= OLD_MAX_BLOCK && fits {
         true => Ok(()),
         false => invalid(format!("object {}: a spill block of {} bytes", s.object, s.length)),
     }
@@ -136,7 +210,7 @@ fn check_embedded(e: &EmbeddedRecord, head: Head) -> Result<()> {
     let bad = |what: String| invalid(format!("object {}: {what}", e.object));
     check_number(e.object)?;
     check_size(e.object, e.length, head)?;
-    if !has(head, feature::EMBED_DATA) || e.etype != 0 {
+    if !has(head, feature::EMBED_DATA) || has(head, feature::RAW) || e.etype != 0 {
         return bad(format!("embedded data of type {}", e.etype));
     }
     if u64::from(e.lsize) != e.length {

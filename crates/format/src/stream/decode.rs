@@ -9,15 +9,16 @@
 //! embedded payloads, compressed sizes, the list of BEGIN.
 //!
 //! Invariants: BEGIN comes first and once, no record comes after END, and all records name the snapshot that BEGIN
-//! names. Deduplicated, raw and redacted records are refused by name.
+//! names. Deduplicated and redacted records are refused by name.
 
 use super::check::check;
 use super::{
     Begin, CHECKSUM_AT, EmbeddedRecord, MAGIC, MAX_NVLIST, NAME_SIZE, ObjectRecord, RECORD_SIZE,
-    Record, SpillRecord, WriteRecord,
+    RangeRecord, RawObject, Record, SpillRecord, WriteRecord,
 };
 use crate::blkptr::EMBEDDED_PAYLOAD;
 use crate::checksum::Fletcher4;
+use crate::crypt::{BlockParams, IV_LEN, MAC_LEN, SALT_LEN, Seal};
 use crate::dmu::DmuType;
 use crate::{ByteOrder, Bytes, DecodeError, MAX_BLOCK, Result};
 
@@ -25,11 +26,7 @@ pub(super) const WHAT: &str = "send stream";
 /// Most slots of a dnode.
 const MAX_SLOTS: u8 = 32;
 /// Names of the records that are not decoded, by the number of their type.
-const REFUSED: [(u32, &str); 3] = [
-    (6, "WRITE_BYREF (a deduplicated stream)"),
-    (9, "OBJECT_RANGE (a raw stream)"),
-    (10, "REDACT"),
-];
+const REFUSED: [(u32, &str); 2] = [(6, "WRITE_BYREF (a deduplicated stream)"), (10, "REDACT")];
 
 /// Reads the records of one stream and verifies its checksums.
 pub struct Decoder {
@@ -140,6 +137,7 @@ fn decode(kind: u32, b: &Bytes<'_>, payload: u32) -> Result<(Record, u64)> {
         5 => (Record::End { checksum: b.u64s(0)? }, b.u64(32)?),
         7 => (Record::Spill(spill(b)?), b.u64(16)?),
         8 => (Record::WriteEmbedded(embedded(b)?), b.u64(24)?),
+        9 => (Record::ObjectRange(range(b)?), b.u64(16)?),
         other => match REFUSED.iter().find(|(number, _)| *number == other) {
             Some((_, name)) => {
                 return Err(DecodeError::Unsupported { what: WHAT, name: (*name).into() });
@@ -196,6 +194,41 @@ fn packed(compression: u8, size: u64) -> Result<u64> {
     Ok(size)
 }
 
+/// Salt, initialization vector and MAC.
+fn seal(b: &Bytes<'_>, at: usize) -> Result<Seal> {
+    let (mut params, mut mac) =
+        (BlockParams { salt: [0; SALT_LEN], iv: [0; IV_LEN] }, [0; MAC_LEN]);
+    params.salt.copy_from_slice(b.slice(at, SALT_LEN)?);
+    params.iv.copy_from_slice(b.slice(at + SALT_LEN, IV_LEN)?);
+    mac.copy_from_slice(b.slice(at + SALT_LEN + IV_LEN, MAC_LEN)?);
+    Ok(Seal { params, mac })
+}
+
+/// The same, of a record that has one only in a raw stream.
+fn seal_if_any(b: &Bytes<'_>, at: usize) -> Result<Option<Seal>> {
+    let found = seal(b, at)?;
+    let is_any = b.slice(at, SALT_LEN + IV_LEN + MAC_LEN)?.iter().any(|byte| *byte != 0);
+    Ok(is_any.then_some(found))
+}
+
+fn range(b: &Bytes<'_>) -> Result<RangeRecord> {
+    let [first, count] = b.u64s(0)?;
+    Ok(RangeRecord { first, count, flags: b.u8(60)?, seal: seal(b, 24)? })
+}
+
+/// What only raw streams say of an object.
+fn raw_object(b: &Bytes<'_>) -> Result<Option<RawObject>> {
+    let raw = RawObject {
+        bonus_len: b.u32(28)?,
+        indirect_shift: b.u8(40)?,
+        levels: b.u8(41)?,
+        pointers: b.u8(42)?,
+        max_block: b.u64(48)?,
+    };
+    let none = RawObject { bonus_len: 0, indirect_shift: 0, levels: 0, pointers: 0, max_block: 0 };
+    Ok(Some(raw).filter(|raw| *raw != none))
+}
+
 fn object(b: &Bytes<'_>) -> Result<ObjectRecord> {
     let record = ObjectRecord {
         object: b.u64(0)?,
@@ -207,10 +240,12 @@ fn object(b: &Bytes<'_>) -> Result<ObjectRecord> {
         compress: b.u8(25)?,
         slots: b.u8(26)?,
         flags: b.u8(27)?,
+        raw: raw_object(b)?,
     };
     block(record.block_size.into())?;
     let room = usize::from(record.slots.max(1)) * crate::dmu::DNODE_SLOT;
-    if record.slots > MAX_SLOTS || record.bonus_len as usize > room {
+    let raw_len = record.raw.map_or(0, |raw| raw.bonus_len);
+    if record.slots > MAX_SLOTS || record.bonus_len.max(raw_len) as usize > room {
         return invalid(format!("object {}: {} bytes of bonus", record.object, record.bonus_len));
     }
     Ok(record)
@@ -227,6 +262,7 @@ fn write(b: &Bytes<'_>) -> Result<WriteRecord> {
         compression: b.u8(42)?,
         compressed_size: b.u64(88)?,
         key: b.u64s(48)?,
+        seal: seal_if_any(b, 96)?,
     };
     packed(record.compression, record.compressed_size)?;
     Ok(record)
@@ -239,6 +275,7 @@ fn spill(b: &Bytes<'_>) -> Result<SpillRecord> {
         flags: b.u8(24)?,
         compression: b.u8(25)?,
         compressed_size: b.u64(32)?,
+        seal: seal_if_any(b, 40)?,
     };
     packed(record.compression, record.compressed_size)?;
     Ok(record)

@@ -3,6 +3,7 @@
 use super::{Begin, CHECKSUM_AT, MAGIC, NAME_SIZE, RECORD_SIZE, Record};
 use crate::ByteOrder;
 use crate::checksum::Fletcher4;
+use crate::crypt::{IV_LEN, SALT_LEN, Seal};
 use crate::encode::{EncodeError, Result};
 
 /// Where a record's own bytes begin.
@@ -34,6 +35,13 @@ impl Fields {
         for (i, word) in words.iter().enumerate() {
             self.put(at + 4 * i, &word.to_le_bytes());
         }
+    }
+
+    fn seal(&mut self, at: usize, seal: &Seal) {
+        let Seal { params, mac } = seal;
+        self.put(at, &params.salt);
+        self.put(at + SALT_LEN, &params.iv);
+        self.put(at + SALT_LEN + IV_LEN, mac);
     }
 
     fn begin(&mut self, begin: &Begin) -> Result<()> {
@@ -104,6 +112,11 @@ impl Encoder {
                 f.u32s(8, &[o.kind.0.into(), o.bonus_kind.0.into(), o.block_size, o.bonus_len]);
                 f.put(24, &[o.checksum, o.compress, o.slots, o.flags]);
                 f.u64s(32, &[guid]);
+                if let Some(raw) = &o.raw {
+                    f.u32s(28, &[raw.bonus_len]);
+                    f.put(40, &[raw.indirect_shift, raw.levels, raw.pointers]);
+                    f.u64s(48, &[raw.max_block]);
+                }
                 1
             }
             Record::FreeObjects { first, count } => {
@@ -117,6 +130,9 @@ impl Encoder {
                 f.put(40, &[w.checksum, w.flags, w.compression]);
                 f.u64s(48, &w.key);
                 f.u64s(88, &[w.compressed_size]);
+                if let Some(seal) = &w.seal {
+                    f.seal(96, seal);
+                }
                 3
             }
             Record::Free { object, offset, length } => {
@@ -132,6 +148,9 @@ impl Encoder {
                 f.u64s(0, &[s.object, s.length, guid]);
                 f.put(24, &[s.flags, s.compression]);
                 f.u64s(32, &[s.compressed_size]);
+                if let Some(seal) = &s.seal {
+                    f.seal(40, seal);
+                }
                 7
             }
             Record::WriteEmbedded(e) => {
@@ -139,6 +158,12 @@ impl Encoder {
                 f.put(32, &[e.compression, e.etype]);
                 f.u32s(40, &[e.lsize, e.psize]);
                 8
+            }
+            Record::ObjectRange(range) => {
+                f.u64s(0, &[range.first, range.count, guid]);
+                f.seal(24, &range.seal);
+                f.put(60, &[range.flags]);
+                9
             }
         })
     }

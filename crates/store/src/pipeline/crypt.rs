@@ -32,7 +32,8 @@ impl Store {
     /// `Encrypted`: its key is not loaded; `Authentication`: it is not protected, and its dataset is encrypted.
     pub(crate) fn reader(&self, bp: &BlockPointer, at: Bookmark) -> Result<Reader, BlockError> {
         let refused = |why| Err(wrong(bp, at, DecodeError::invalid("block pointer", why)));
-        let loaded = if keyless::uses_keys() { self.keys().of(at.objset) } else { None };
+        let raw = bp.uses_crypt() && self.keys().is_raw(at.objset);
+        let loaded = if keyless::uses_keys() && !raw { self.keys().of(at.objset) } else { None };
         // What lies in a pointer has no MAC, and only what the root is held to be tells how it is authenticated.
         if bp.is_embedded() && (loaded.is_some() || bp.uses_crypt()) {
             return refused("a block in its pointer, in an encrypted dataset");
@@ -44,6 +45,7 @@ impl Store {
         match (loaded, bp.uses_crypt()) {
             (Some(loaded), true) => Ok(Some(loaded)),
             (Some(_), false) => refused("a block that is not protected, in an encrypted dataset"),
+            (None, true) if raw && keyless::leads_on(bp) => Ok(None),
             (None, true) if bp.is_encrypted() && !keyless::may_read(bp) => {
                 Err(BlockError::Encrypted { at })
             }

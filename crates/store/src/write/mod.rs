@@ -135,8 +135,8 @@ pub struct WriteProps {
     pub content: Content,
     /// The key of its dataset, which protects it ([`WriteProps::protected_by`]).
     pub key: Option<Arc<LoadedKey>>,
-    /// It is an encrypted object set that comes with its MACs, which stay right.
-    pub has_macs: bool,
+    /// It is of an encrypted dataset, and comes with its MACs ([`WriteProps::kept_raw`]).
+    pub raw: bool,
 }
 
 impl Default for WriteProps {
@@ -159,7 +159,7 @@ impl Default for WriteProps {
             dedup: Dedup::Off,
             content: Content::Data,
             key: None,
-            has_macs: false,
+            raw: false,
         }
     }
 }

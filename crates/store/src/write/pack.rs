@@ -11,7 +11,7 @@ use cenote_format::dmu::DmuType;
 use cenote_format::{ByteOrder, DecodeError, MAX_BLOCK, SECTOR};
 
 use super::dedup::Dedup;
-use super::protect::{Protected, Protection, protect, with_mac};
+use super::protect::{Protected, Protection, keep_protected, protect, with_mac};
 use super::{Packed, Payload, WriteError, WriteRequest};
 use crate::tunables;
 
@@ -106,6 +106,9 @@ fn keep(
     salt: &Salt,
 ) -> Result<Ready, WriteError> {
     let (data, compression, lsize) = (&packed.data, packed.compression, packed.lsize as u64);
+    if packed.seal.is_some() {
+        return physical(request, data.clone(), params, (lsize, compression), salt);
+    }
     if embeds(request, data.len()) {
         let kind = request.props.object_type;
         let bp = BlockPointer::embedded(kind, compression, lsize, &data.bytes(), txg)?;
@@ -136,12 +139,16 @@ fn physical(
     salt: &Salt,
 ) -> Result<Ready, WriteError> {
     let kind = request.props.checksum;
-    let Some(key) = &request.props.key else {
-        let sum = checksum::compute(kind, &data, ByteOrder::Little, salt)?;
-        let protection = request.props.has_macs.then_some(Protection::OF_MACS);
-        return Ok(Ready::Physical(Physical { data, lsize, compression, sum, protection }));
+    let protected = match &request.props.key {
+        Some(key) => protect(request, key, params, data)?,
+        None if request.props.raw => keep_protected(request, data)?,
+        None => {
+            let sum = checksum::compute(kind, &data, ByteOrder::Little, salt)?;
+            let protection = None;
+            return Ok(Ready::Physical(Physical { data, lsize, compression, sum, protection }));
+        }
     };
-    let Protected { data, mac, protection } = protect(request, key, params, data)?;
+    let Protected { data, mac, protection } = protected;
     let mut sum = checksum::compute(kind, &data, ByteOrder::Little, salt)?;
     if let Some(mac) = mac {
         sum = with_mac(kind, sum, &mac);

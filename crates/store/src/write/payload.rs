@@ -1,29 +1,37 @@
 //! The contents of a block to be written (`arc_buf_t`, which may hold compressed data).
 //!
 //! Most blocks are plain: the write compresses them as the dataset says. A block that came compressed, in a stream of
-//! `zfs send -c`, is written as it came (`ZIO_FLAG_RAW_COMPRESS`). It is unpacked if it is read or changed before.
+//! `zfs send -c`, is written as it came (`ZIO_FLAG_RAW_COMPRESS`). It is unpacked if it is read or changed before. One of
+//! `zfs send -w` is encrypted as well, has its MAC with it, and cannot be read or changed (`ZIO_FLAG_RAW_ENCRYPT`).
 
-use cenote_format::Result;
 use cenote_format::abd::Abd;
 use cenote_format::compress::{Compression, decompress};
+use cenote_format::crypt::Seal;
+use cenote_format::{DecodeError, Result};
 
-/// A block that is compressed.
+/// A block that is compressed, or encrypted.
 #[derive(Clone, Debug)]
 pub struct Packed {
     /// The compressed bytes. Those behind their end are zeros.
     pub data: Abd,
-    /// What they are compressed with: a function that compresses.
+    /// What they are compressed with: a function that compresses, or none if they are encrypted.
     pub compression: Compression,
     /// Bytes of the block when it is unpacked.
     pub lsize: usize,
+    /// How it is protected, if it came in a raw stream. Then it stays as it is, to the byte.
+    pub seal: Option<Seal>,
 }
 
 impl Packed {
     /// The block, unpacked.
     ///
     /// # Errors
-    /// The function does not make such bytes of a block of this size.
+    /// The function does not make such bytes of a block of this size; it came in a raw stream.
     pub fn unpack(&self) -> Result<Abd> {
+        if self.seal.is_some() {
+            let why = "a block of a raw stream is changed or read in part";
+            return Err(DecodeError::invalid("stream", why));
+        }
         let mut plain = vec![0; self.lsize];
         decompress(self.compression, &self.data.bytes(), &mut plain)?;
         Ok(Abd::from_vec(plain))
@@ -57,6 +65,14 @@ impl Payload {
         match self {
             Payload::Plain(data) => Ok(data.clone()),
             Payload::Packed(packed) => packed.unpack(),
+        }
+    }
+
+    /// How the block is protected, if it came in a raw stream.
+    pub fn seal(&self) -> Option<&Seal> {
+        match self {
+            Payload::Plain(_) => None,
+            Payload::Packed(packed) => packed.seal.as_ref(),
         }
     }
 

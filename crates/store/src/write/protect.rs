@@ -10,6 +10,8 @@
 //! | level 0, of a type that is not encrypted | as they are | their MAC |
 //! | level 0, of an encrypted type | encrypted | MAC, salt, initialization vector |
 //!
+//! A block of a raw stream comes with all of that, and keeps it.
+//!
 //! Blocks of dnodes and object sets are not compressed, so that their MACs are the same in every pool. No block is put into
 //! its pointer.
 //!
@@ -21,13 +23,13 @@
 
 use std::sync::Arc;
 
-use cenote_format::ByteOrder;
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::checksum::Checksum;
 use cenote_format::crypt::{self, BlockParams, CryptError, MAC_LEN, Mac, put_objset_macs};
 use cenote_format::dmu::DmuType;
 use cenote_format::encode;
+use cenote_format::{ByteOrder, DecodeError};
 
 use super::dedup::Dedup;
 use super::{WriteError, WriteProps, WriteRequest};
@@ -44,9 +46,6 @@ pub(super) struct Protection {
 }
 
 impl Protection {
-    /// That of an object set that comes with its MACs.
-    pub(super) const OF_MACS: Protection = Protection { params: None };
-
     /// The pointer to the protected block.
     pub(super) fn mark(&self, bp: BlockPointer) -> encode::Result<BlockPointer> {
         bp.protected(self.params.as_ref())
@@ -72,9 +71,18 @@ pub(super) fn params(
 impl WriteProps {
     /// The same for a block that `key` protects, if there is one.
     pub fn protected_by(self, key: Option<Arc<LoadedKey>>) -> WriteProps {
-        if key.is_none() {
-            return self;
+        match key {
+            None => self,
+            key => WriteProps { key, ..self.protected() },
         }
+    }
+
+    /// The same for a block that came protected, in a raw stream or with its object set.
+    pub fn kept_raw(self) -> WriteProps {
+        WriteProps { raw: true, ..self.protected() }
+    }
+
+    fn protected(self) -> WriteProps {
         let most = if self.object_type.is_encrypted() { COPIES } else { self.copies };
         let gang_most = if self.object_type.is_encrypted() { COPIES } else { self.gang_copies };
         WriteProps {
@@ -83,7 +91,6 @@ impl WriteProps {
             embed: false,
             nopwrite: false,
             dedup: Dedup::Off,
-            key,
             ..self
         }
     }
@@ -136,6 +143,26 @@ pub(super) fn protect(
     let mut block = data.to_vec();
     let mac = key.key().encrypt(props.object_type, &params, &mut block)?;
     Ok(done(Abd::from_vec(block), Some(mac), Some(params)))
+}
+
+/// As [`protect`], of a block that takes no key: it came with its MAC, or has one of the MACs below it.
+///
+/// # Errors
+/// It has no MAC.
+pub(super) fn keep_protected(request: &WriteRequest, data: Abd) -> Result<Protected, WriteError> {
+    let props = &request.props;
+    if props.level > 0 {
+        let block = request.data.unpacked()?;
+        let mac = crypt::indirect_mac(&block.bytes(), ByteOrder::Little, crypt::KEY_VERSION)?;
+        return Ok(Protected { data, mac: Some(mac), protection: Protection { params: None } });
+    }
+    if props.object_type == DmuType::OBJSET {
+        return Ok(Protected { data, mac: None, protection: Protection { params: None } });
+    }
+    let why = || DecodeError::invalid("block of a raw stream", "it has no MAC");
+    let seal = request.data.seal().ok_or_else(why)?;
+    let params = props.is_encrypted().then_some(seal.params);
+    Ok(Protected { data, mac: Some(seal.mac), protection: Protection { params } })
 }
 
 /// The checksum of a block with a MAC: half of it is the MAC, and weak functions fold that half into the other.

@@ -7,7 +7,9 @@ pub use told::while_drawn;
 use super::change::tell_kept;
 use super::session::{outcome, quietly, showing, stop};
 use crate::context::Context;
+use crate::new_key::Wanted;
 use crate::options::{Spec, parse};
+use crate::pools::Imported;
 use crate::zfs::select::{Kinds, pool_of};
 use cenote_admin::receive::Receive;
 use cenote_admin::{Event, Session};
@@ -75,6 +77,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     if let Some(at) = how.set.iter().position(|(name, _)| name == "origin") {
         how.origin = Some(how.set.remove(at).1);
     }
+    take_encryption(&mut how, &imported, target, ctx)?;
     how.check().map_err(stop)?;
     tell_kept(&how.set, ctx);
     let say = &mut |ctx: &mut Context, event: &Event<'_>| match verbose {
@@ -83,6 +86,26 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     };
     let receive = |session: &mut Session<'_>| session.receive(target, &how, &mut *input);
     outcome(showing(&imported, ctx, (say, verbose), receive).map(drop))
+}
+
+/// Takes what `-o` says of encryption, and asks for the key of a new encryption root. Nothing is held meanwhile.
+fn take_encryption(
+    how: &mut Receive,
+    imported: &Imported,
+    target: &str,
+    ctx: &mut Context,
+) -> Result<(), Stop> {
+    let cannot = |why: String| Stop::Fail(format!("cannot receive: {why}"));
+    let before = how.set.len();
+    let wanted = Wanted::take(&mut how.set).map_err(cannot)?;
+    if how.set.len() == before || how.dry_run {
+        return Ok(());
+    }
+    let head = target.split('@').next().unwrap_or_default();
+    let above =
+        if how.prefix { head } else { head.rsplit_once('/').map_or("", |(above, _)| above) };
+    how.encryption = Some(wanted.for_new(Some((imported, above)), ctx).map_err(cannot)?);
+    Ok(())
 }
 
 /// `-o NAME=VALUE`

@@ -6,7 +6,7 @@
 //!
 //! Invariant: each change notes the last record that it has, so that a receive that is resumed goes on behind it.
 
-use super::batch::{Batch, Op, Packings};
+use super::batch::{Batch, Op, Packings, sealed};
 use super::error::{ReceiveError, Result};
 use super::object;
 use crate::receives::Receives;
@@ -15,8 +15,10 @@ use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dmu::{DeleteChunk, Error};
 use cenote_dsl::write::receive::Point;
 use cenote_format::abd::Abd;
+use cenote_format::crypt::Seal;
 use cenote_format::stream::{
-    EmbeddedRecord, ObjectRecord, Record, SPILL_UNMODIFIED, SpillRecord, TO_END, WriteRecord,
+    EmbeddedRecord, ObjectRecord, RangeRecord, Record, SPILL_UNMODIFIED, SpillRecord, TO_END,
+    WriteRecord,
 };
 use cenote_store::write::Payload;
 use std::ops::Range;
@@ -34,6 +36,8 @@ pub(super) struct Kind {
     pub(super) full: bool,
     /// Spill blocks that did not change are in it as well.
     pub(super) spills: bool,
+    /// Its blocks are encrypted, and stay as they are.
+    pub(super) raw: bool,
     /// How blocks of the pool may be compressed.
     pub(super) packings: Packings,
 }
@@ -50,6 +54,8 @@ pub(super) struct Apply<'a> {
     current: (u64, [u64; 2]),
     /// The object of the last data, and the bytes below the indirect block that was read for it.
     loaded: (u64, Range<u64>),
+    /// The block of dnodes that the stream named last.
+    range: Option<RangeRecord>,
     /// The largest number that the stream named.
     max_object: u64,
     /// Bytes of the stream with the last record.
@@ -60,7 +66,8 @@ impl<'a> Apply<'a> {
     pub(super) fn new(live: Arc<LiveObjectSet>, receives: &'a Receives, kind: Kind) -> Apply<'a> {
         let (batch, last, max_object, bytes) = Default::default();
         let (current, loaded) = ((0, [0; 2]), (0, 0..0));
-        Apply { live, receives, kind, batch, last, current, loaded, max_object, bytes }
+        let range = None;
+        Apply { live, receives, kind, batch, last, current, loaded, range, max_object, bytes }
     }
 
     /// Takes a record. `bytes`: length of the stream up to its end.
@@ -79,6 +86,11 @@ impl<'a> Apply<'a> {
             Record::Free { object, offset, length } => self.free(object, offset, length),
             Record::Spill(spill) => self.spill(&spill, &payload),
             Record::WriteEmbedded(embedded) => self.embedded(&embedded, &payload),
+            Record::ObjectRange(range) => {
+                self.max_object = self.max_object.max(range.first);
+                self.range = Some(range);
+                Ok(())
+            }
         }
     }
 
@@ -138,7 +150,12 @@ impl<'a> Apply<'a> {
     fn object(&mut self, record: ObjectRecord, payload: &Abd) -> Result<()> {
         self.max_object = self.max_object.max(record.object);
         let bytes = payload.bytes();
-        let bonus = bytes.get(..record.bonus_len as usize).unwrap_or_default().to_vec();
+        let seal = self.seal_of(&record)?;
+        let bonus = match seal {
+            // To the end of the dnode.
+            Some(_) => bytes.to_vec(),
+            None => bytes.get(..record.bonus_len as usize).unwrap_or_default().to_vec(),
+        };
         // What is there of it is in memory then.
         let there = match self.live.attributes(record.object) {
             Ok(there) => Some(there),
@@ -146,14 +163,42 @@ impl<'a> Apply<'a> {
             Err(e) => return Err(e.into()),
         };
         let there = there.as_ref().map(|there| there.dnode());
-        let sizes = object::block_sizes(&record, there);
+        if let (Some(raw), Some(there)) = (&record.raw, there)
+            && there.max_block > raw.max_block
+        {
+            // It ends before: in parts, for it may be much that goes.
+            let end = raw.max_block.saturating_add(1).saturating_mul(there.block_size);
+            self.flush()?;
+            self.free_range(record.object, end, u64::MAX)?;
+        }
+        let sizes = match self.kind.raw {
+            true => [u64::from(record.block_size); 2],
+            false => object::block_sizes(&record, there),
+        };
         // A block that grows is written.
         let [_, kept] = sizes;
         let grows = there.filter(|there| there.block_size < kept).map_or(0, |_| kept);
         self.current = (record.object, sizes);
         // No stream goes on from here. One that was received in part and is sent on by OpenZFS (`-S`) names objects
         // behind the last one that came, as they were before.
-        self.add(Op::Object { record, bonus }, (grows, 2), None)
+        self.add(Op::Object { record, bonus, seal }, (grows, 2), None)
+    }
+
+    /// How the block of dnodes is protected that an object of a raw stream is in.
+    fn seal_of(&self, record: &ObjectRecord) -> Result<Option<Seal>> {
+        if !self.kind.raw {
+            return Ok(None);
+        }
+        let holds = |range: &&RangeRecord| {
+            let slots = u64::from(record.slots.max(1));
+            let end = record.object.checked_sub(range.first).and_then(|at| at.checked_add(slots));
+            end.is_some_and(|end| end <= range.count)
+        };
+        let why = || {
+            let object = record.object;
+            ReceiveError::Stream(format!("object {object} is in no block of dnodes that came"))
+        };
+        self.range.as_ref().filter(holds).map(|range| Some(range.seal)).ok_or_else(why)
     }
 
     /// Frees the objects from `first` to before `end` (`receive_freeobjects`).
@@ -200,6 +245,7 @@ impl<'a> Apply<'a> {
     fn write(&mut self, record: &WriteRecord, payload: Abd) -> Result<()> {
         let (lsize, packings) = (record.logical_size, self.kind.packings);
         let data = match record.compression {
+            function if self.kind.raw => sealed(function, payload, lsize, record.seal)?,
             0 => payload.into(),
             function => packings.payload(function, payload, lsize)?,
         };
@@ -251,7 +297,7 @@ impl<'a> Apply<'a> {
         let data = self.kind.packings.payload(record.compression, packed, record.length)?;
         if record.is_spill() {
             self.max_object = self.max_object.max(object);
-            return self.put_spill(object, data.unpacked()?.to_vec());
+            return self.put_spill(object, data.unpacked()?.into());
         }
         self.put_data((object, record.offset), data)
     }
@@ -317,10 +363,14 @@ impl<'a> Apply<'a> {
                 return Ok(());
             }
         }
-        self.put_spill(object, payload.to_vec())
+        let data = match self.kind.raw {
+            true => sealed(record.compression, payload.clone(), record.length, record.seal)?,
+            false => payload.clone().into(),
+        };
+        self.put_spill(object, data)
     }
 
-    fn put_spill(&mut self, object: u64, data: Vec<u8>) -> Result<()> {
+    fn put_spill(&mut self, object: u64, data: Payload) -> Result<()> {
         self.block_sizes(object)?;
         let write = data.len() as u64;
         self.add(Op::Spill { object, data }, (write, 1), None)

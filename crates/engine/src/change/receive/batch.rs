@@ -13,6 +13,7 @@ use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dsl::write::receive::Point;
 use cenote_format::abd::Abd;
 use cenote_format::compress::Compression;
+use cenote_format::crypt::Seal;
 use cenote_format::stream::ObjectRecord;
 use cenote_store::write::{Packed, Payload};
 use std::collections::BTreeSet;
@@ -25,13 +26,13 @@ const OPS: usize = 192;
 /// What a record does.
 pub(super) enum Op {
     /// An object comes to be, or changes.
-    Object { record: ObjectRecord, bonus: Vec<u8> },
+    Object { record: ObjectRecord, bonus: Vec<u8>, seal: Option<Seal> },
     /// A block.
     Write { object: u64, offset: u64, data: Payload },
     /// A hole, in whose place there are so many pointers on disk.
     Free { object: u64, offset: u64, length: u64, pointers: u64 },
     /// A spill block.
-    Spill { object: u64, data: Vec<u8> },
+    Spill { object: u64, data: Payload },
 }
 
 impl Op {
@@ -48,7 +49,10 @@ impl Op {
     /// Does it. `behind`: what comes after it.
     fn apply(&self, os: &mut OpenObjectSet, kind: Kind, behind: &[Op]) -> Result<(), WriteError> {
         match self {
-            Op::Object { record, bonus } => {
+            Op::Object { record, bonus, seal } => {
+                if let Some(seal) = seal {
+                    os.set_seal(record.object, *seal);
+                }
                 put_object(os, (record, bonus), kind, replaced(record.object, behind))
             }
             Op::Write { object, offset, data } => os.write_payload(*object, *offset, data),
@@ -56,7 +60,7 @@ impl Op {
                 os.note_freed(*pointers);
                 os.free_range(*object, *offset, *length)
             }
-            Op::Spill { object, data } => os.set_spill(*object, Some(data.clone())),
+            Op::Spill { object, data } => os.set_spill_payload(*object, Some(data.clone())),
         }
     }
 }
@@ -128,6 +132,20 @@ impl Batch {
     }
 }
 
+/// A block of a raw stream, as it came.
+///
+/// # Errors
+/// There is no such compression function.
+pub(super) fn sealed(
+    function: u8,
+    data: Abd,
+    lsize: u64,
+    seal: Option<Seal>,
+) -> cenote_format::Result<Payload> {
+    let compression = Compression::from_u8(function)?;
+    Ok(Payload::Packed(Packed { data, compression, lsize: lsize as usize, seal }))
+}
+
 /// Functions that a pool has to allow. (`zstream recompress` of OpenZFS 2.4 uses them without the stream saying so.)
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Packings {
@@ -147,7 +165,7 @@ impl Packings {
         lsize: u64,
     ) -> cenote_format::Result<Payload> {
         let (compression, lsize) = (Compression::from_u8(function)?, lsize as usize);
-        let packed = Packed { data, compression, lsize };
+        let packed = Packed { data, compression, lsize, seal: None };
         match compression {
             Compression::Inherit | Compression::On => Err(cenote_format::DecodeError::invalid(
                 "stream",

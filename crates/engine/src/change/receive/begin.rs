@@ -19,10 +19,13 @@
 use super::batch::Packings;
 use super::error::{ReceiveError, Result};
 use super::{Incoming, NewReceive, Receiving, Target};
+use crate::change::NewEncryption;
 use crate::change::policy::{Operation, Permit};
 use crate::change::{ChangeError, Changes, Logs, dirs, find_snapshot, names, record};
 use crate::receives::Receives;
 use crate::{SpaceCheck, SyncContext};
+use cenote_dsl::crypt::keydata::KeyData;
+use cenote_dsl::write::crypt::{self, Encryption, RawStart};
 use cenote_dsl::write::receive::{self, Resume};
 use cenote_dsl::write::{DslWriteError, Tx, features, pool, swap};
 use cenote_dsl::{DatasetKind, resume};
@@ -31,10 +34,12 @@ use cenote_format::nvlist::NvList;
 use cenote_format::stream::{
     Begin, FLAG_CI_DATA, FLAG_CLONE, FLAG_FREERECORDS, FLAG_SPILL_BLOCK, feature,
 };
+use cenote_store::keys::LoadedKey;
 use std::sync::Arc;
 
 /// Features of a stream, and the pool's features that they need.
-const NEEDED: [(u64, &str); 7] = [
+const NEEDED: [(u64, &str); 8] = [
+    (feature::RAW, "com.datto:encryption"),
     (feature::LZ4, "org.illumos:lz4_compress"),
     (feature::ZSTD, "org.freebsd:zstd_compress"),
     (feature::EMBED_DATA, "com.delphix:embedded_data"),
@@ -47,7 +52,8 @@ const LARGE_BLOCKS: &str = "org.open-zfs:large_blocks";
 /// Features that a dataset uses from when it is received, whether it has such things or not.
 const AT_ONCE: [u64; 3] = [feature::LARGE_BLOCKS, feature::LARGE_MICROZAP, feature::LONGNAME];
 /// What a stream may have, and the field that remembers it for a resumed receive.
-const REMEMBERED: [(u64, &str); 3] = [
+const REMEMBERED: [(u64, &str); 4] = [
+    (feature::RAW, resume::RAW),
     (feature::LARGE_BLOCKS, resume::LARGE_BLOCKS),
     (feature::EMBED_DATA, resume::EMBEDDED),
     (feature::COMPRESSED, resume::COMPRESSED),
@@ -66,6 +72,8 @@ struct Plan {
     begin: Begin,
     kind: ObjsetType,
     copies: usize,
+    /// How a new dataset of a stream that is not raw is encrypted.
+    encryption: Option<Encryption>,
     incoming: Incoming,
     receives: Arc<Receives>,
 }
@@ -87,9 +95,17 @@ impl Changes {
     /// # Errors
     /// The stream does not fit to what is there, or needs what the pool does not have. Nothing was made then.
     pub fn receive(&self, new: &NewReceive, begin: &Begin, list: &NvList) -> Result<Receiving> {
-        let plan = self.plan_receive(new, begin)?;
+        let mut plan = self.plan_receive(new, begin)?;
         let permit = self.permit_receive(&plan)?;
         let resuming = begin.features & feature::RESUMING != 0;
+        match begin.features & feature::RAW {
+            0 => self.plan_encryption(&mut plan, new, resuming)?,
+            _ => plan.incoming.keys = Some(Arc::new(KeyData::of_begin(list)?)),
+        }
+        let root = match &plan.encryption {
+            Some(Encryption::Root(key, ..)) => Some(Arc::clone(&key.wrapping)),
+            _ => None,
+        };
         let at = resuming.then(|| (list.u64("resume_object"), list.u64("resume_offset")));
         let incoming = plan.incoming.clone();
         let (head, snapshot) = (plan.head.clone(), plan.snapshot.clone());
@@ -98,6 +114,12 @@ impl Changes {
                 None => start(context, &plan),
                 Some(at) => go_on(context, &plan, at),
             })?;
+        if let Some(wrapping) = root {
+            let view = self.engine.pool();
+            let made = view.dsl().by_object(target.ds_obj)?.ok_or(ChangeError::NotFound)?;
+            view.dsl().keystore().changed(made.dir_obj, &wrapping, &[]);
+            view.dsl().keystore().settled(made.dir_obj);
+        }
         let receives = self.engine.shared.receives.clone();
         let names = (head, snapshot);
         Receiving::open((self.engine.clone(), permit), receives, target, names, incoming, begin)
@@ -149,12 +171,16 @@ impl Changes {
             3 => ObjsetType::Zvol,
             other => return Err(ReceiveError::Stream(format!("invalid record type: {other:#x}"))),
         };
-        let refused = [
-            (feature::RAW, "a raw stream of an encrypted dataset"),
-            (feature::REDACTED, "a redacted stream"),
-        ];
-        if let Some((_, what)) = refused.iter().find(|(flag, _)| begin.features & flag != 0) {
-            return Err(ReceiveError::Unsupported((*what).into()));
+        if begin.features & feature::REDACTED != 0 {
+            return Err(ReceiveError::Unsupported("a redacted stream".into()));
+        }
+        if begin.features & feature::RAW != 0 {
+            if begin.features & feature::EMBED_DATA != 0 {
+                return Err(ReceiveError::Embedded);
+            }
+            if !has_spills(begin) {
+                return Err(ReceiveError::NoSpills);
+            }
         }
         if begin.flags & FLAG_CLONE != 0
             && new.origin.is_none()
@@ -184,9 +210,44 @@ impl Changes {
             begin: begin.clone(),
             kind,
             copies,
+            encryption: None,
             incoming: incoming(begin, new.resumable),
             receives: self.engine.shared.receives.clone(),
         })
+    }
+}
+
+impl Changes {
+    /// How what a stream that is not raw makes is encrypted (`dmu_objset_create_crypt_check`); the key of what it goes on
+    /// in has to be loaded.
+    fn plan_encryption(&self, plan: &mut Plan, new: &NewReceive, resuming: bool) -> Result<()> {
+        let view = self.engine.pool();
+        let dsl = view.dsl();
+        let there = dsl.find(&plan.head)?;
+        let origin = plan.origin.as_deref().map(|origin| dsl.find(origin)).transpose()?.flatten();
+        let encrypted = match there.as_ref().or(origin.as_ref()) {
+            Some(on) => dsl.is_key_loaded(on)?,
+            None if resuming => None,
+            None => {
+                let chosen = self.encryption(&plan.there, &new.encryption);
+                plan.encryption = chosen.map_err(|e| match e {
+                    ChangeError::Property(_)
+                        if matches!(new.encryption, NewEncryption::Inherit(None)) =>
+                    {
+                        ReceiveError::KeyNotLoaded
+                    }
+                    e => e.into(),
+                })?;
+                plan.encryption.as_ref().map(|_| true)
+            }
+        };
+        match encrypted {
+            Some(false) => Err(ReceiveError::KeyNotLoaded),
+            Some(true) if plan.begin.features & feature::EMBED_DATA != 0 => {
+                Err(ReceiveError::Embedded)
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -199,6 +260,7 @@ fn incoming(begin: &Begin, resumable: bool) -> Incoming {
         creation_time: begin.creation_time,
         ignores_case: begin.flags & FLAG_CI_DATA != 0,
         features: at_once.map(|(_, guid)| *guid).collect(),
+        keys: None,
         resume: resumable.then(|| Resume {
             from_guid: Some(begin.from_guid).filter(|guid| *guid != 0),
             to_name: begin.to_name.clone(),
@@ -247,9 +309,22 @@ fn start(context: &mut SyncContext<'_>, plan: &Plan) -> Outcome<Target> {
         None => plan.head.rsplit('/').next().unwrap_or_default(),
     };
     let made = receive::begin(tx, (parent, leaf), origin, &plan.incoming)?;
-    match origin {
-        None => context.create_objset(made.ds_obj, plan.kind, plan.copies, None, |_| Ok(()))?,
-        Some(_) => context.zero_intent_log(made.ds_obj)?,
+    match (origin, &plan.incoming.keys) {
+        (None, Some(keys)) => {
+            context.create_raw_objset(made.ds_obj, plan.kind, plan.copies, keys.root)?;
+        }
+        (None, None) => {
+            let key = match &plan.encryption {
+                Some(how) => {
+                    let place = (made.dir_obj, made.ds_obj);
+                    let (root, key) = crypt::create(&mut context.tx, place, how)?;
+                    Some(LoadedKey::new(root, key))
+                }
+                None => None,
+            };
+            context.create_objset(made.ds_obj, plan.kind, plan.copies, key, |_| Ok(()))?;
+        }
+        (Some(_), _) => context.zero_intent_log(made.ds_obj)?,
     }
     let name = match head {
         Some(_) => format!("{}/{leaf}", plan.head),
@@ -285,15 +360,27 @@ fn check_existing(tx: &mut Tx<'_>, plan: &Plan, dir: u64) -> Outcome<Found> {
     if plan.kind == ObjsetType::Zvol && receive::has_children(tx, dir)? {
         refuse!(ChangeError::HasChildren("destination").into());
     }
+    let (is_encrypted, is_raw) = (crypt::is_encrypted(tx, dir)?, plan.incoming.keys.is_some());
     if plan.from_guid == 0 {
         return match plan.force {
+            true if is_encrypted || is_raw => Ok(Err(ReceiveError::ReplacesEncrypted)),
             true => Ok(Ok((Some(head), dir, None))),
             false => Ok(Err(ReceiveError::Exists)),
         };
     }
+    if is_raw && !is_encrypted {
+        refuse!(ReceiveError::RawOnPlain);
+    }
     let Some(from) = receive::snapshot_of_guid(tx, head, plan.from_guid)? else {
         refuse!(ReceiveError::NoMatch);
     };
+    // A snapshot that was taken since has other initialization vectors, whatever else is the same.
+    if is_raw && !plan.force && receive::previous(tx, head)? != from {
+        refuse!(ReceiveError::Modified);
+    }
+    if let Err(e) = check_raw(tx, plan, dir, Some(from))? {
+        refuse!(e);
+    }
     if cuts_blocks(tx, from, &plan.begin)? {
         refuse!(ReceiveError::LargeBlocks);
     }
@@ -305,6 +392,17 @@ fn check_existing(tx: &mut Tx<'_>, plan: &Plan, dir: u64) -> Outcome<Found> {
     }
     let newest = receive::previous(tx, head)?;
     Ok(Ok((Some(head), dir, Some(newest))))
+}
+
+/// Whether a raw stream goes on from the snapshot `from` of a dataset in the directory `dir`.
+fn check_raw(tx: &mut Tx<'_>, plan: &Plan, dir: u64, from: Option<u64>) -> Outcome<()> {
+    let Some(keys) = &plan.incoming.keys else { return Ok(Ok(())) };
+    Ok(match crypt::check_raw_start(tx, dir, from, keys)? {
+        RawStart::Right => Ok(()),
+        RawStart::OtherKey => Err(ReceiveError::OtherKey),
+        RawStart::NoVectors => Err(ReceiveError::NoVectors),
+        RawStart::OtherVectors => Err(ReceiveError::OtherVectors),
+    })
 }
 
 /// Whether a head was changed since its newest snapshot (`dsl_dataset_clone_swap_check_impl`).
@@ -338,6 +436,14 @@ fn check_new(tx: &mut Tx<'_>, plan: &Plan) -> Outcome<Found> {
     if cuts_blocks(tx, origin, &plan.begin)? {
         refuse!(ReceiveError::LargeBlocks);
     }
+    let dir = receive::dir_of(tx, origin)?;
+    let from = Some(origin).filter(|_| plan.from_guid != 0);
+    if plan.incoming.keys.is_some() && !crypt::is_encrypted(tx, dir)? {
+        refuse!(ReceiveError::RawOnPlain);
+    }
+    if let Err(e) = check_raw(tx, plan, dir, from)? {
+        refuse!(e);
+    }
     Ok(Ok((None, parent, Some(origin))))
 }
 
@@ -366,8 +472,18 @@ fn go_on(
     let mut number = |name: &str| receive::field(tx, ds_obj, name);
     let guids = (number(resume::TO_GUID)?, number(resume::FROM_GUID)?.unwrap_or(0));
     let point = (number(resume::OBJECT)?, number(resume::OFFSET)?);
-    if guids != (Some(plan.begin.to_guid), plan.from_guid) || point != at {
+    let was_raw = number(resume::RAW)?.is_some();
+    if guids != (Some(plan.begin.to_guid), plan.from_guid)
+        || point != at
+        || was_raw != plan.incoming.keys.is_some()
+    {
         refuse!(wrong());
+    }
+    let from = receive::previous(tx, ds_obj)?;
+    let from = Some(from).filter(|_| plan.from_guid != 0);
+    let own = receive::dir_of(tx, ds_obj)?;
+    if let Err(e) = check_raw(tx, plan, own, from)? {
+        refuse!(e);
     }
     if cuts_blocks(tx, ds_obj, &plan.begin)? {
         refuse!(ReceiveError::LargeBlocks);

@@ -3,6 +3,7 @@
 use crate::EngineError;
 use crate::change::ChangeError;
 use cenote_dmu::write::WriteError;
+use cenote_dsl::crypt::keydata::KeyDataError;
 use cenote_dsl::write::DslWriteError;
 use cenote_format::DecodeError;
 use std::io;
@@ -49,6 +50,46 @@ pub enum ReceiveError {
     /// A full stream that goes on into a dataset that is there needs to be forced.
     #[error("Resuming recv on existing dataset without force")]
     ResumeExists,
+    /// A raw stream does not go on in a dataset that is not encrypted.
+    #[error("cannot perform raw receive on top of existing unencrypted dataset")]
+    RawOnPlain,
+    /// What is encrypted cannot take the place of what is not, and the other way round.
+    #[error(
+        "zfs receive -F cannot be used to destroy an encrypted filesystem or overwrite an unencrypted one with an \
+         encrypted one"
+    )]
+    ReplacesEncrypted,
+    /// What is received is encrypted with a key that is not loaded (`EACCES`).
+    #[error("inherited key must be loaded")]
+    KeyNotLoaded,
+    /// A raw stream goes on in a dataset with another key (`EACCES`).
+    #[error("encryption key does not match existing key")]
+    OtherKey,
+    /// The snapshot that a raw stream starts from was received in another way (`ZFS_ERR_FROM_IVSET_GUID_MISMATCH`).
+    #[error(
+        "IV set guid mismatch. See the 'zfs receive' man page section\n discussing the limitations of raw encrypted send \
+         streams."
+    )]
+    OtherVectors,
+    /// It is of a time before it could be told (`ZFS_ERR_FROM_IVSET_GUID_MISSING`).
+    #[error(
+        "IV set guid missing. See errata 4 at https://openzfs.github.io/openzfs-docs/msg/ZFS-8000-ER."
+    )]
+    NoVectors,
+    /// A raw stream does not say which spill blocks stay (`ZFS_ERR_SPILL_BLOCK_FLAG_MISSING`).
+    #[error(
+        "Spill block flag missing for raw send.\nThe zfs software on the sending system must be updated."
+    )]
+    NoSpills,
+    /// Blocks that lie in their pointers cannot be received into an encrypted dataset.
+    #[error("incompatible embedded data stream feature with encrypted receive.")]
+    Embedded,
+    /// The keys that a raw stream brings cannot be taken.
+    #[error("invalid backup stream ({0})")]
+    Keys(KeyDataError),
+    /// The raw stream is of a form that cannot be received (`ZFS_ERR_CRYPTO_NOTSUP`).
+    #[error("stream uses crypto parameters not compatible with this pool")]
+    CryptoUnsupported,
     /// The dataset has large blocks, which the stream would cut.
     #[error("incremental send stream requires -L (--large-block), to match previous receive.")]
     LargeBlocks,
@@ -62,6 +103,15 @@ pub enum ReceiveError {
 
 /// A result of receiving.
 pub type Result<T> = std::result::Result<T, ReceiveError>;
+
+impl From<KeyDataError> for ReceiveError {
+    fn from(e: KeyDataError) -> ReceiveError {
+        match e {
+            KeyDataError::Unsupported => ReceiveError::CryptoUnsupported,
+            e => ReceiveError::Keys(e),
+        }
+    }
+}
 
 impl From<DecodeError> for ReceiveError {
     fn from(e: DecodeError) -> ReceiveError {

@@ -48,7 +48,7 @@ pub use error::{ReceiveError, Result};
 pub use properties::Properties;
 pub use source::Source;
 
-use super::{Changes, record};
+use super::{Changes, NewEncryption, record};
 use crate::change::policy::Permit;
 use crate::receives::Receives;
 use crate::{Engine, SpaceCheck};
@@ -74,6 +74,8 @@ pub struct NewReceive {
     pub force: bool,
     /// What has come stays if the receive is interrupted (`-s`).
     pub resumable: bool,
+    /// How a new dataset is encrypted, unless the stream is raw.
+    pub encryption: NewEncryption,
 }
 
 /// Where a stream goes.
@@ -113,7 +115,8 @@ impl Receiving {
         incoming: Incoming,
         begin: &Begin,
     ) -> Result<Receiving> {
-        let live = engine.live_to_receive(target.ds_obj)?;
+        let root = incoming.keys.as_ref().map(|keys| keys.root);
+        let live = engine.live_to_receive(target.ds_obj, root)?;
         let stream = begin.clone();
         let (frees_rest, before, packings) = engine.sync_task(move |context| {
             let tx = &mut context.tx;
@@ -121,7 +124,8 @@ impl Receiving {
             let rest = begin::is_full_clone(tx, target, &stream)?;
             Ok((rest, before.unwrap_or(0), begin::packings(tx)?))
         })?;
-        let kind = Kind { full: begin.from_guid == 0, spills: begin::has_spills(begin), packings };
+        let (full, spills, raw) = (begin.from_guid == 0, begin::has_spills(begin), root.is_some());
+        let kind = Kind { full, spills, raw, packings };
         Ok(Receiving {
             engine,
             permit,
@@ -180,6 +184,7 @@ impl Changes {
         // Its users cannot change it any more.
         let closed = engine.close(target.ds_obj);
         drop(live);
+        engine.pool().store().keys().set_raw(target.ds_obj, false);
         let done = match closed {
             Ok(()) => self.complete(permit, target, &names, &incoming, force),
             Err(e) => Err(e.into()),
@@ -202,6 +207,7 @@ impl Changes {
         let Receiving { engine, permit, receives, target, live, .. } = receiving;
         let closed = engine.close(target.ds_obj);
         drop(live);
+        engine.pool().store().keys().set_raw(target.ds_obj, false);
         if let Err(e) = closed {
             tracing::warn!("what was received: {e}");
         }
@@ -225,6 +231,7 @@ impl Changes {
             Ok(Ok(()))
         });
         self.engine.shared.receives.leave(target.ds_obj);
+        self.engine.pool().store().keys().set_raw(target.ds_obj, false);
         done
     }
 

@@ -14,11 +14,11 @@
 
 use super::apply::Kind;
 use cenote_dmu::Error;
-use cenote_dmu::write::{NewObject, OpenObjectSet, WriteError, indirect_shift};
+use cenote_dmu::write::{NewObject, OpenObjectSet, RawShape, WriteError, indirect_shift};
 use cenote_format::ByteOrder;
 use cenote_format::dmu::{DNODE_CORE, DNODE_SLOT, DmuType, DnodePhys};
 use cenote_format::sa;
-use cenote_format::stream::{OBJECT_SPILL, ObjectRecord};
+use cenote_format::stream::{OBJECT_SPILL, ObjectRecord, RawObject};
 
 /// Bytes of a block pointer.
 const POINTER: usize = cenote_format::blkptr::BLKPTR_SIZE;
@@ -66,6 +66,19 @@ fn fate(record: &ObjectRecord, bonus: &[u8], there: &DnodePhys, kind: Kind) -> F
         true => Fate::Same(kept_size(size, there)),
         false => Fate::Anew,
     }
+}
+
+/// The same of an object of a raw stream, whose generation is encrypted. If it cannot be the same one, all of it comes: what
+/// changes its blocks' sizes rewrites them.
+fn raw_fate(record: &ObjectRecord, raw: &RawObject, there: &DnodePhys) -> Fate {
+    let size = u64::from(record.block_size);
+    let same = record.kind == there.kind
+        && u64::from(record.slots.max(1)) == there.slots()
+        && size == there.block_size
+        && usize::from(raw.pointers) == there.pointers.len()
+        && raw.indirect_shift == there.indirect_shift
+        && raw.levels >= there.levels;
+    if same { Fate::Same(size) } else { Fate::Anew }
 }
 
 /// Bytes that the blocks have from now on of an object that stays, where the sender's have `size` bytes.
@@ -123,7 +136,11 @@ pub(super) fn put_object(
         Err(WriteError::Read(Error::NoObject { .. })) => None,
         Err(e) => return Err(e),
     };
-    let fate = there.as_ref().map(|there| fate(record, bonus, there, kind));
+    let (bonus, rest) = bonus.split_at_checked(record.bonus_len as usize).unwrap_or((bonus, &[]));
+    let fate = there.as_ref().map(|there| match &record.raw {
+        Some(raw) => raw_fate(record, raw, there),
+        None => fate(record, bonus, there, kind),
+    });
     if let (Some(there), Some(Fate::Same(block_size))) = (&there, fate) {
         // Old senders do not say whether there is a spill block: they send it where the bonus buffer changes.
         let keeps_spill = match kind.spills {
@@ -136,7 +153,8 @@ pub(super) fn put_object(
         }
         grow(os, number, block_size, replaced)?;
         os.set_bonus(number, record.bonus_kind, bonus)?;
-        return os.set_functions(number, record.checksum, record.compress);
+        os.set_functions(number, record.checksum, record.compress)?;
+        return put_shape(os, record, rest);
     }
     if there.is_some() {
         os.free(number)?;
@@ -149,6 +167,7 @@ pub(super) fn put_object(
             Err(e) => return Err(e),
         }
     }
+    let new = NewObject::new(record.kind, record.block_size.into());
     os.claim(
         number,
         &NewObject {
@@ -157,7 +176,27 @@ pub(super) fn put_object(
             dnode_size: slots as usize * DNODE_SLOT,
             checksum: record.checksum,
             compress: record.compress,
-            ..NewObject::new(record.kind, record.block_size.into())
+            indirect_shift: record.raw.map_or(new.indirect_shift, |raw| raw.indirect_shift),
+            ..new
         },
-    )
+    )?;
+    put_shape(os, record, rest)
+}
+
+/// Gives an object of a raw stream the structure that it has at the sender.
+fn put_shape(
+    os: &mut OpenObjectSet,
+    record: &ObjectRecord,
+    rest: &[u8],
+) -> std::result::Result<(), WriteError> {
+    let Some(raw) = &record.raw else { return Ok(()) };
+    let used = rest.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    let shape = RawShape {
+        pointers: raw.pointers.into(),
+        levels: raw.levels,
+        indirect_shift: raw.indirect_shift,
+        max_block: raw.max_block,
+        rest: rest.get(..used).unwrap_or_default().to_vec(),
+    };
+    os.set_raw_shape(record.object, &shape)
 }
