@@ -583,7 +583,7 @@ mod tests {
         let both = Record { freed: vec![(0, MIB4), (MIB4 * 20, 512)], ..Record::default() };
         assert!(matches!(index.apply(&both), Err(Lack::Wrong(_))));
         assert_eq!(index.find(0).unwrap(), Some(dense(0)));
-        let old = |n: u64| crate::record::Old { start: n * MIB4, id: Id(n), live: MIB4 as u32 };
+        let old = |n: u64| crate::record::Old { start: n * MIB4, id: Id(n) };
         let half = MIB4 as u32 / 2;
         let new =
             Entry { start: MIB4, end: MIB4 * 3, id: Id(77), data: half, table: 99, live: half };

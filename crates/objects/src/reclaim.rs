@@ -125,14 +125,12 @@ impl Space {
         let mut state = self.shared.state.lock();
         match copied {
             Ok(new) => {
-                let old =
-                    |entry: &Entry| Old { start: entry.start, id: entry.id, live: entry.live };
+                let old = |entry: &Entry| Old { start: entry.start, id: entry.id };
                 let olds: Vec<Old> = run.entries.iter().map(old).collect();
-                let live = olds.iter().map(|old| old.live).sum();
                 done.objects += olds.len() as u64;
                 done.into += 1;
                 done.copied += u64::from(new.data);
-                state.moves.push(Move { olds, new: Entry { live, ..new } });
+                state.moves.push(Move { olds, new });
                 Ok(())
             }
             Err(error) => {

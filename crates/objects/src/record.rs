@@ -18,8 +18,6 @@ pub struct Old {
     pub start: u64,
     /// The object.
     pub id: Id,
-    /// Live bytes that the index knew when the new version was made.
-    pub live: u32,
 }
 
 /// An object that takes the place of others.
@@ -27,7 +25,7 @@ pub struct Old {
 pub struct Move {
     /// Those that it replaces, in order, at least one.
     pub olds: Vec<Old>,
-    /// The new one; its live bytes are the sum of theirs.
+    /// The new one; the index gives it the live bytes that they have then.
     pub new: Entry,
 }
 
@@ -69,7 +67,6 @@ impl Record {
             for old in &one.olds {
                 frame::put(&mut out, old.start);
                 frame::put(&mut out, old.id.0);
-                frame::put(&mut out, u64::from(old.live));
             }
             one.new.encode(&mut out, &mut (0, 0));
         }
@@ -131,16 +128,13 @@ impl Record {
 fn decode_move(cursor: &mut Cursor<'_>) -> Result<Move, DecodeError> {
     let count = cursor.count()?;
     let mut olds = Vec::new();
-    let mut live = 0_u64;
     for _ in 0..count {
         let start = cursor.at_most(ADDRESSES)?;
         let id = Id(cursor.number()?);
-        let old = Old { start, id, live: cursor.at_most(crate::MAX_DATA)? as u32 };
-        live += u64::from(old.live);
-        olds.push(old);
+        olds.push(Old { start, id });
     }
     let new = Entry::decode(cursor, &mut (0, 0))?;
-    if olds.first().is_none_or(|old| old.start != new.start) || live < u64::from(new.live) {
+    if olds.first().is_none_or(|old| old.start != new.start) {
         return Err(cursor.invalid("an object in place of others that do not match"));
     }
     Ok(Move { olds, new })
@@ -160,7 +154,7 @@ mod tests {
             deleted in prop::collection::vec(any::<u64>().prop_map(Id), 0..9),
         ) {
             let freed = others.iter().map(|e| (e.start, e.end - e.start)).collect();
-            let old = |e: &Entry| vec![Old { start: e.start, id: e.id, live: e.live }];
+            let old = |e: &Entry| vec![Old { start: e.start, id: e.id }];
             let moved = others.iter().map(|e| Move { olds: old(e), new: *e }).collect();
             let one = Record { group, added, freed, moved, deleted };
             let two = Record { group: 7, ..Record::default() };

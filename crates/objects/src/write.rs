@@ -193,7 +193,10 @@ impl Space {
         let end = {
             let state = self.shared.state.lock();
             let filling = |packed: &Packed| !packed.closed || packed.phase == Phase::Filling;
-            let first = state.packed.iter().find(|(start, packed)| filling(packed) && !packed.ready(**start));
+            let first = state
+                .packed
+                .iter()
+                .find(|(start, packed)| filling(packed) && !packed.ready(**start));
             first.map_or(state.next, |(start, _)| *start)
         };
         self.sent(end).await
