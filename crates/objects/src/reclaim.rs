@@ -71,9 +71,14 @@ impl Space {
             };
             self.load(&[key].into()).await?;
             let runs = self.runs_of(key, live)?;
+            let mut failed = Ok(());
             for run in runs {
-                self.rewrite(run, &mut done).await?;
+                match failed {
+                    Ok(()) => failed = self.rewrite(run, &mut done).await,
+                    Err(_) => self.release(&run),
+                }
             }
+            failed?;
             *turn = key + 1;
             self.evict();
         }
@@ -121,24 +126,28 @@ impl Space {
 
     /// Copies what is live of a run into a new object.
     async fn rewrite(&self, run: Run, done: &mut Reclaimed) -> Result<()> {
-        let copied = self.copy(&run).await;
-        let mut state = self.shared.state.lock();
-        match copied {
+        match self.copy(&run).await {
             Ok(new) => {
                 let old = |entry: &Entry| Old { start: entry.start, id: entry.id };
                 let olds: Vec<Old> = run.entries.iter().map(old).collect();
                 done.objects += olds.len() as u64;
                 done.into += 1;
                 done.copied += u64::from(new.data);
-                state.moves.push(Move { olds, new });
+                self.shared.state.lock().moves.push(Move { olds, new });
                 Ok(())
             }
             Err(error) => {
-                run.entries.iter().for_each(|entry| {
-                    state.moving.remove(&entry.start);
-                });
+                self.release(&run);
                 Err(error)
             }
+        }
+    }
+
+    /// Objects that are not written anew after all.
+    fn release(&self, run: &Run) {
+        let mut state = self.shared.state.lock();
+        for entry in &run.entries {
+            state.moving.remove(&entry.start);
         }
     }
 

@@ -91,11 +91,11 @@ impl World {
                 self.space.tidy().await;
                 Ok(())
             }
-            86..89 => {
+            86..88 => {
                 self.store.die_in(self.random.below(30));
                 Ok(())
             }
-            89..90 => return self.take_over().await,
+            88..91 => return self.take_over().await,
             _ => self.commit().await,
         };
         if self.store.dead() {
