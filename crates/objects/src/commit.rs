@@ -26,6 +26,8 @@ use crate::write::Phase;
 /// What a commit has between its calls.
 pub(crate) struct Committing {
     pub head: Head,
+    /// Where the group ends that could not be prepared yet.
+    pub cut: Option<u64>,
     pub prepared: Option<Prepared>,
 }
 
@@ -39,17 +41,18 @@ pub(crate) struct Prepared {
 }
 
 impl Space {
-    /// Commits a group: everything allocated, written and freed so far, with `payload`. Groups have ascending numbers.
+    /// Commits a group: everything allocated and written so far, and freed until it is prepared, with `payload`. Groups have ascending
+    /// numbers. Blocks of the next group may be written meanwhile.
     ///
     /// # Errors
     /// The store fails ([`Error::transient`]): the same call goes on later. Another host has the space ([`Error::Fenced`]). What was freed does not fit what is allocated,
     /// or something was not written: nothing is committed.
     pub async fn commit(&self, group: u64, payload: &[u8]) -> Result<()> {
         let mut committing = self.shared.commit.lock().await;
-        let Committing { head, prepared } = &mut *committing;
+        let Committing { head, cut, prepared } = &mut *committing;
         let mut one = match prepared.take() {
             Some(one) => one,
-            None => self.prepare(group, payload).await?,
+            None => self.prepare(group, payload, cut).await?,
         };
         let same = one.root.group == group && one.root.payload == payload;
         let stored = match same {
@@ -70,11 +73,15 @@ impl Space {
     }
 
     /// Steps 1 to 3.
-    async fn prepare(&self, group: u64, payload: &[u8]) -> Result<Prepared> {
+    async fn prepare(&self, group: u64, payload: &[u8], kept: &mut Option<u64>) -> Result<Prepared> {
         if group <= self.shared.state.lock().root.group {
             return Err(Error::Refused(format!("group {group} is not after the last one")));
         }
-        let cut = self.cut()?;
+        let cut = match *kept {
+            Some(cut) => cut,
+            None => *kept.insert(self.cut()?),
+        };
+        self.again();
         self.sent(cut).await?;
         let worn = {
             let state = self.shared.state.lock();
@@ -88,6 +95,7 @@ impl Space {
                 match state.index.apply(&record) {
                     Ok(garbage) => {
                         state.index.soil(&worn);
+                        *kept = None;
                         return Ok(self.make(&mut state, &record, cut, payload, garbage));
                     }
                     Err(Lack::Wrong(why)) => return Err(Error::Refused(why)),

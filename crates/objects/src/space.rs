@@ -12,7 +12,7 @@ use tokio::sync::{Mutex as Turn, Notify, Semaphore};
 use tokio::time::Instant;
 
 use crate::ADDRESSES;
-use crate::commit::{Committing, Prepared};
+use crate::commit::Committing;
 use crate::error::{Error, Result};
 use crate::head::Head;
 use crate::id::{self, EPOCHS, Id};
@@ -224,7 +224,7 @@ impl Space {
         let shared = Shared {
             requests,
             state: Mutex::new(state),
-            commit: Turn::new(Committing { head, prepared: None::<Prepared> }),
+            commit: Turn::new(Committing { head, cut: None, prepared: None }),
             reclaim: Turn::new(0),
             uploads,
             ended: Notify::new(),

@@ -203,7 +203,7 @@ impl Space {
     }
 
     /// What failed is to be sent again.
-    fn again(&self) {
+    pub(crate) fn again(&self) {
         let mut state = self.shared.state.lock();
         state.failed = None;
         for packed in state.packed.values_mut().filter(|packed| packed.phase == Phase::Failed) {
@@ -213,7 +213,6 @@ impl Space {
 
     /// Closes the last object, so that the next addresses are those of another group. Returns where those begin.
     pub(crate) fn cut(&self) -> Result<u64> {
-        self.again();
         let mut state = self.shared.state.lock();
         for (start, packed) in &mut state.packed {
             packed.closed = true;

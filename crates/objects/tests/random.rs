@@ -84,8 +84,11 @@ impl World {
                 Ok(())
             }
             76..82 => {
-                let reclaimed = self.space.reclaim(&self.now, 200 << 10).await;
-                reclaimed.map(|done| self.reclaimed += done.objects)
+                match self.space.reclaim(&self.now, 200 << 10).await {
+                    Ok(done) => self.reclaimed += done.objects,
+                    Err(error) => assert!(error.transient(), "seed {}: {error}", self.seed),
+                }
+                Ok(())
             }
             82..86 => {
                 self.space.tidy().await;
@@ -114,12 +117,24 @@ impl World {
     async fn commit(&mut self) -> Result<(), Error> {
         self.now.group += 1;
         let payload = self.now.payload();
+        // Blocks of the next group are written beside the first try.
+        let mut ahead = self.now.clone();
+        let (mut count, mut written) = (self.random.below(4), Ok(()));
         for _ in 0..20 {
-            match self.space.commit(self.now.group, &payload).await {
+            let next = async {
+                for _ in 0..std::mem::take(&mut count) {
+                    ahead.write(&self.space, &mut self.random).await?;
+                }
+                Ok(())
+            };
+            let (done, more) = tokio::join!(self.space.commit(self.now.group, &payload), next);
+            written = written.and(more);
+            match done {
                 Ok(()) => {
                     self.committed = self.now.clone();
+                    self.now = ahead;
                     self.commits += 1;
-                    return Ok(());
+                    return written;
                 }
                 Err(error) if self.store.dead() => return Err(error),
                 Err(error) => assert!(error.transient(), "seed {}: {error}", self.seed),
