@@ -73,7 +73,12 @@ impl Space {
     }
 
     /// Steps 1 to 3.
-    async fn prepare(&self, group: u64, payload: &[u8], kept: &mut Option<u64>) -> Result<Prepared> {
+    async fn prepare(
+        &self,
+        group: u64,
+        payload: &[u8],
+        kept: &mut Option<u64>,
+    ) -> Result<Prepared> {
         if group <= self.shared.state.lock().root.group {
             return Err(Error::Refused(format!("group {group} is not after the last one")));
         }
