@@ -1,5 +1,6 @@
 //! What can be tuned, with defaults. The program that opens a space hands it over.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
 /// What can be tuned.
@@ -41,7 +42,8 @@ pub struct Tunables {
     pub live_percent: u64,
     /// Bytes read ahead at most.
     pub ahead_max: u64,
-    /// Seed of the jitter and of the mark of this import.
+    /// Seed of the jitter, of the guid, and of the mark by which a host knows its own roots: no two imports may have the same. By
+    /// default it is random.
     pub seed: u64,
 }
 
@@ -66,7 +68,7 @@ impl Default for Tunables {
             grace: Duration::from_secs(20 * 60),
             live_percent: 50,
             ahead_max: 64 << 20,
-            seed: 0,
+            seed: RandomState::new().build_hasher().finish(),
         }
     }
 }
