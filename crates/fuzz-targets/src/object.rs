@@ -63,7 +63,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         start: n << 22,
         end: (n + 1) << 22,
         id: Id::new(3, n),
-        data: if n % 5 == 0 { 1 << 20 } else { 1 << 22 },
+        data: if n.is_multiple_of(5) { 1 << 20 } else { 1 << 22 },
         table: 500,
         live: 1 << 20,
     };

@@ -57,7 +57,7 @@
 //!
 //! # After a crash
 //!
-//! [`Space::open`] reads the root, the directory and the log, and takes the space over with a root of a new epoch.
+//! [`Found::open`] reads the root, the directory and the log, and takes the space over with a root of a new epoch.
 //! [`Space::sweep`] deletes what no root names: the ends of the last 64 epochs are listed at each import, since a request of a dead host may
 //! still arrive, and a listing may be late. A request may be done once more, long after its answer: therefore garbage is
 //! deleted only after [`Tunables::grace`], longer than a signed request is valid. A late upload finds the object still there.
