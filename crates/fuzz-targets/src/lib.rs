@@ -1,4 +1,4 @@
-//! Fuzzing the decoders of the on-disk format, of send streams and of the kernel's requests, and what changes
+//! Fuzzing the decoders of the on-disk format, of structures in object stores, of send streams and of the kernel's requests, and what changes
 //! blocks in place.
 //!
 //! A target ([`TARGETS`]) is a plain function of bytes that must return, whatever the bytes are:
@@ -16,6 +16,7 @@
 mod change;
 mod crypt;
 pub mod mutate;
+mod object;
 mod request;
 pub mod seeds;
 mod stream;
@@ -41,6 +42,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "dsl", run: targets::dsl },
     Target { name: "label", run: targets::label },
     Target { name: "nvlist", run: targets::nvlist },
+    Target { name: "object", run: object::object },
     Target { name: "request", run: request::request },
     Target { name: "sa", run: targets::sa },
     Target { name: "spacemap", run: targets::spacemap },

@@ -1,0 +1,282 @@
+//! A group becomes what the next import finds.
+//!
+//! 1. The last object is closed, and all uploads of the group are waited for.
+//! 2. The pages that the group changes are read, as far as they are absent.
+//! 3. Under the lock, the record is applied to the index; log or checkpoint and the root are made of it ([`Prepared`]).
+//! 4. Log or checkpoint are uploaded.
+//! 5. The root replaces the last one. From here on the group is committed.
+//! 6. What the group made garbage may be deleted ([`Space::tidy`]).
+//!
+//! Each step can be repeated after an error. What was prepared stays the same until it is stored.
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use object_store::PutMode;
+
+use crate::error::{Error, Result};
+use crate::head::Head;
+use crate::id::Id;
+use crate::index::Lack;
+use crate::record::Record;
+use crate::root::Root;
+use crate::space::{Space, State};
+use crate::stats::Purpose;
+use crate::write::Phase;
+
+/// What a commit has between its calls.
+pub(crate) struct Committing {
+    pub head: Head,
+    /// Where the group ends that could not be prepared yet.
+    pub cut: Option<u64>,
+    pub prepared: Option<Prepared>,
+}
+
+/// A group that is being stored.
+pub(crate) struct Prepared {
+    cut: u64,
+    root: Root,
+    bytes: Bytes,
+    objects: Vec<(Id, Bytes)>,
+    garbage: Vec<Id>,
+}
+
+impl Space {
+    /// Commits a group: everything allocated and written so far, and freed until it is prepared, with `payload`. Groups have ascending
+    /// numbers. Blocks of the next group may be written meanwhile.
+    ///
+    /// # Errors
+    /// The store fails ([`Error::transient`]): the same call goes on later. Another host has the space ([`Error::Fenced`]). What was freed does not fit what is allocated,
+    /// or something was not written: nothing is committed.
+    pub async fn commit(&self, group: u64, payload: &[u8]) -> Result<()> {
+        let mut committing = self.shared.commit.lock().await;
+        let Committing { head, cut, prepared } = &mut *committing;
+        let mut one = match prepared.take() {
+            Some(one) => one,
+            None => self.prepare(group, payload, cut).await?,
+        };
+        let same = one.root.group == group && one.root.payload == payload;
+        let stored = match same {
+            true => self.store(&mut one, head).await,
+            false => Err(Error::Refused(format!(
+                "group {} is not stored yet; commit it first",
+                one.root.group
+            ))),
+        };
+        match stored {
+            Ok(()) => self.finish(one, head).await,
+            Err(error) => {
+                *prepared = Some(one);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Steps 1 to 3.
+    async fn prepare(
+        &self,
+        group: u64,
+        payload: &[u8],
+        kept: &mut Option<u64>,
+    ) -> Result<Prepared> {
+        if group <= self.shared.state.lock().root.group {
+            return Err(Error::Refused(format!("group {group} is not after the last one")));
+        }
+        let cut = match *kept {
+            Some(cut) => cut,
+            None => *kept.insert(self.cut()?),
+        };
+        self.again();
+        self.sent(cut).await?;
+        let worn = {
+            let state = self.shared.state.lock();
+            if self.full(&state.root) { state.index.worn() } else { Default::default() }
+        };
+        self.load(&worn).await?;
+        loop {
+            let absent = {
+                let mut state = self.shared.state.lock();
+                let record = record(&state, group, cut)?;
+                match state.index.apply(&record) {
+                    Ok(garbage) => {
+                        state.index.soil(&worn);
+                        *kept = None;
+                        return Ok(self.make(&mut state, &record, cut, payload, garbage));
+                    }
+                    Err(Lack::Wrong(why)) => return Err(Error::Refused(why)),
+                    Err(Lack::Absent(keys)) => keys,
+                }
+            };
+            self.load(&absent).await?;
+        }
+    }
+
+    /// Whether it is time for a checkpoint.
+    fn full(&self, root: &Root) -> bool {
+        let tunables = &self.shared.requests.tunables;
+        let bytes =
+            root.inline.len() as u64 + root.logs.iter().map(|(_, length)| length).sum::<u64>();
+        bytes > tunables.log_bytes as u64 || root.logs.len() > tunables.log_objects
+    }
+
+    /// Step 3, after the record was applied.
+    fn make(
+        &self,
+        state: &mut State,
+        record: &Record,
+        cut: u64,
+        payload: &[u8],
+        mut garbage: Vec<Id>,
+    ) -> Prepared {
+        let tunables = &self.shared.requests.tunables;
+        let mut root = state.root.clone();
+        let mut objects = Vec::new();
+        let full = self.full(&root);
+        root.inline.extend(record.encode());
+        if full {
+            let old = root.directory.take().into_iter().chain(root.logs.drain(..));
+            garbage.extend(old.map(|(id, _)| id));
+            root.inline.clear();
+            objects.extend(self.checkpoint(state, &mut root, &mut garbage));
+        } else if root.inline.len() > tunables.inline_bytes {
+            let log = Bytes::from(std::mem::take(&mut root.inline));
+            let id = state.name();
+            root.logs.push((id, log.len() as u64));
+            objects.push((id, log));
+        }
+        let new = record
+            .added
+            .iter()
+            .map(|entry| entry.id)
+            .chain(record.moved.iter().map(|one| one.new.id));
+        for id in new.chain(objects.iter().map(|(id, _)| *id)) {
+            if id.epoch() == root.epoch() {
+                state.loose.remove(&id.counter());
+            }
+        }
+        root.sequence += 1;
+        root.group = record.group;
+        root.next = cut;
+        root.totals = state.index.totals;
+        root.payload = payload.into();
+        if let Some(tail) = root.tails.first_mut() {
+            tail.counter = state.counter;
+            tail.loose = state.loose.iter().copied().collect();
+        }
+        for one in &record.moved {
+            one.olds.iter().for_each(|old| {
+                state.moving.remove(&old.start);
+            });
+        }
+        state.freed.clear();
+        state.moves.clear();
+        state.deleted.clear();
+        state.frozen = true;
+        state.root = root.clone();
+        Prepared { cut, bytes: root.encode().into(), root, objects, garbage }
+    }
+
+    /// Writes the changed pages and a directory, which has all garbage, also that of this group.
+    fn checkpoint(
+        &self,
+        state: &mut State,
+        root: &mut Root,
+        garbage: &mut Vec<Id>,
+    ) -> Vec<(Id, Bytes)> {
+        let target = self.shared.requests.tunables.object_bytes;
+        let (epoch, loose, mut counter) = (root.epoch(), &mut state.loose, state.counter);
+        let name = || {
+            loose.insert(counter);
+            counter += 1;
+            Id::new(epoch, counter - 1)
+        };
+        let (pages, gone) = state.index.checkpoint(target, name);
+        state.counter = counter;
+        garbage.extend(gone);
+        let waiting = state.garbage.keys().copied();
+        let all: Vec<Id> = waiting.chain(garbage.iter().copied()).collect();
+        let directory = Bytes::from(state.index.directory(&all));
+        let id = state.name();
+        root.directory = Some((id, directory.len() as u64));
+        let pages = pages.into_iter().map(|(id, bytes)| (id, Bytes::from(bytes)));
+        pages.chain([(id, directory)]).collect()
+    }
+
+    /// Steps 4 and 5.
+    async fn store(&self, one: &mut Prepared, head: &mut Head) -> Result<()> {
+        let requests = &self.shared.requests;
+        let put = async |(id, bytes): (Id, Bytes)| {
+            let path = id.path(&requests.prefix);
+            let done = requests
+                .put(&path, &bytes.clone().into(), PutMode::Overwrite, Purpose::Index)
+                .await;
+            (id, bytes, done)
+        };
+        while !one.objects.is_empty() {
+            let some = one.objects.len().min(requests.tunables.uploads.max(1));
+            let done = join_all(one.objects[..some].iter().cloned().map(put)).await;
+            let mut failed = None;
+            let mut left = one.objects.split_off(some);
+            for (id, bytes, done) in done {
+                if let Err(error) = done {
+                    failed = Some(error);
+                    left.push((id, bytes));
+                }
+            }
+            one.objects = left;
+            if let Some(error) = failed {
+                return Err(error);
+            }
+        }
+        head.replace(requests, &one.bytes).await
+    }
+
+    /// Step 6, but for the deletions.
+    async fn finish(&self, one: Prepared, head: &Head) {
+        let requests = &self.shared.requests;
+        let mut state = self.shared.state.lock();
+        state.packed.retain(|start, _| *start >= one.cut);
+        state.discard(&one.garbage, &requests.tunables);
+        state.old_roots.extend(head.passed(requests));
+        state.frozen = false;
+        drop(state);
+        self.evict();
+    }
+}
+
+/// What the group has changed so far.
+fn record(state: &State, group: u64, cut: u64) -> Result<Record> {
+    let entry = |phase: &Phase| match phase {
+        Phase::Sent(entry) => Some(*entry),
+        _ => None,
+    };
+    let added = state.packed.range(..cut).filter_map(|(_, packed)| entry(&packed.phase)).collect();
+    let mut all = state.freed.clone();
+    all.sort_unstable();
+    let mut freed: Vec<(u64, u64)> = Vec::with_capacity(all.len());
+    for (start, length) in all {
+        match freed.last_mut() {
+            Some((last, sum)) if *last + *sum > start => {
+                return Err(Error::Refused(format!("{start:#x} is freed twice in group {group}")));
+            }
+            Some((last, sum)) if *last + *sum == start => *sum += length,
+            _ => freed.push((start, length)),
+        }
+    }
+    let mut moved = state.moves.clone();
+    moved.sort_unstable_by_key(|one| one.new.start);
+    let deleted = state.deleted.clone();
+    Ok(Record { group, added, freed, moved, deleted })
+}
+
+impl Space {
+    /// Notes that addresses are not allocated any more, from the group on that is committed next.
+    ///
+    /// # Errors
+    /// No whole sectors.
+    pub fn free(&self, address: u64, length: u64) -> Result<()> {
+        crate::write::check(address, length)?;
+        self.shared.state.lock().freed.push((address, length));
+        Ok(())
+    }
+}

@@ -1,0 +1,293 @@
+//! Which root is the last, and how it is replaced so that two hosts cannot both do it.
+//!
+//! | store | way |
+//! |---|---|
+//! | S3 and stores like it, GCS, Azure, memory | [`Way::Update`]: `commit` is replaced on the condition that it has the version read last (ETag; generation in GCS) |
+//! | a directory; stores that can create on a condition, but not replace | [`Way::Create`]: each root is the next of `commits/N`, which is created on the condition that it does not exist |
+//! | stores that ignore both conditions | refused when the space is made |
+//!
+//! Which way a store has is tried when the space is made, with conditions that must fail: some stores take a condition and ignore it.
+//!
+//! # A request without an answer
+//!
+//! A replacement that failed on its condition is read back. If it is the root that this host wanted to store, an earlier
+//! try had arrived. Roots have the mark of their import, so that no two hosts write the same bytes. If it is another root, this host is fenced.
+//!
+//! # Old roots of `commits/N`
+//!
+//! With the last root `n`, level `k` (0, 4, 8, ... 20) keeps the multiples of `2^k` from `n` rounded down to `2^(k+4)`; the
+//! highest level keeps all. So at most 16 roots of a level stay, and the last is found by asking for at most 16 names of each level, without a
+//! listing, which may be late. A host that was asleep may find the name after its own last root free again, because it was deleted. But then
+//! the next multiple of some level exists: after each creation the host looks for them, and is fenced if there is one.
+
+use bytes::Bytes;
+use futures_util::future::try_join_all;
+use object_store::path::Path;
+use object_store::{PutMode, PutPayload, UpdateVersion};
+
+use crate::error::{Cause, Error, Result};
+use crate::requests::Requests;
+use crate::root::Root;
+use crate::stats::Purpose;
+
+/// Exponents of the levels of old roots that stay.
+const LEVELS: [u32; 6] = [20, 16, 12, 8, 4, 0];
+/// Names of a level below the next one.
+const FAN: u64 = 16;
+
+/// How a store replaces a root.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Way {
+    /// On the condition that it is the version read last.
+    Update(UpdateVersion),
+    /// By creating the next name; the number of the last one.
+    Create(u64),
+}
+
+/// The last root that this host read or wrote.
+#[derive(Debug, Clone)]
+pub struct Head {
+    way: Way,
+    fenced: Option<String>,
+}
+
+fn single(prefix: &Path) -> Path {
+    prefix.clone().join("commit")
+}
+
+fn numbered(prefix: &Path, number: u64) -> Path {
+    prefix.clone().join("commits").join(format!("{number:016x}"))
+}
+
+/// Names of old roots that go when `number` becomes the last.
+fn passed(number: u64) -> Vec<u64> {
+    let mut gone = Vec::new();
+    for level in [0, 4, 8, 12, 16] {
+        let step = 1_u64 << level;
+        if !number.is_multiple_of(step * FAN) {
+            break;
+        }
+        gone.extend((1..FAN).filter_map(|back| number.checked_sub(back * step)));
+    }
+    gone
+}
+
+/// Whether `name` stays while `number` is the last.
+fn stays(name: u64, number: u64) -> bool {
+    let kept = |level: &u32| {
+        let block = if *level == LEVELS[0] { 0 } else { number >> (level + 4) << (level + 4) };
+        name.is_multiple_of(1 << level) && name >= block
+    };
+    name <= number && LEVELS.iter().any(kept)
+}
+
+impl Head {
+    /// Stores the first root of a new space, in the way that the store has.
+    pub(crate) async fn create(requests: &Requests, probe: &Path, root: Bytes) -> Result<Self> {
+        let updates = Self::probe(requests, probe).await?;
+        let prefix = &requests.prefix;
+        let (path, way) = match updates {
+            true => (single(prefix), Way::Update(UpdateVersion { e_tag: None, version: None })),
+            false => (numbered(prefix, 0), Way::Create(0)),
+        };
+        let mut head = Self { way, fenced: None };
+        let put = requests.put(&path, &root.clone().into(), PutMode::Create, Purpose::Root).await;
+        match put {
+            Ok(version) if updates => head.learn(version),
+            Ok(_) => {}
+            Err(error) if error.cause() == Some(Cause::Condition) => {
+                match requests.get(&path).await? {
+                    Some((bytes, version)) if bytes == root && updates => head.learn(version),
+                    Some((bytes, _)) if bytes == root => {}
+                    _ => return Err(Error::Exists(prefix.to_string())),
+                }
+            }
+            Err(error) => return Err(error),
+        }
+        head.named(requests, &root).await?;
+        Ok(head)
+    }
+
+    /// Whether the store can replace on a condition.
+    ///
+    /// # Errors
+    /// It cannot even create on a condition.
+    async fn probe(requests: &Requests, path: &Path) -> Result<bool> {
+        let payload = PutPayload::from_static(b"probe");
+        let put = |mode| requests.put(path, &payload, mode, Purpose::Root);
+        put(PutMode::Overwrite).await?;
+        let ignored = |what| {
+            Error::Refused(format!(
+                "the store ignores conditions ({what} of an existing object): two hosts could import the pool at once"
+            ))
+        };
+        match put(PutMode::Create).await {
+            Err(error) if error.cause() == Some(Cause::Condition) => {}
+            Err(error) => return Err(error),
+            Ok(_) => return Err(ignored("If-None-Match")),
+        }
+        let never = Some("00000000000000000000000000000000".to_string());
+        let version = UpdateVersion { e_tag: never.clone(), version: Some("1".into()) };
+        let updates = match put(PutMode::Update(version)).await {
+            Err(error) if error.cause() == Some(Cause::Condition) => true,
+            Err(error) if error.cause() == Some(Cause::Unsupported) => false,
+            Err(error) => return Err(error),
+            Ok(_) => false,
+        };
+        requests.delete(path).await?;
+        Ok(updates)
+    }
+
+    /// The last root; None if there is no space.
+    pub(crate) async fn find(requests: &Requests) -> Result<Option<(Self, Bytes)>> {
+        if let Some((bytes, version)) = requests.get(&single(&requests.prefix)).await? {
+            return Ok(Some((Self { way: Way::Update(version), fenced: None }, bytes)));
+        }
+        let exists = async |number| requests.exists(&numbered(&requests.prefix, number)).await;
+        if !exists(0).await? {
+            return Ok(None);
+        }
+        let mut last = 0;
+        for level in LEVELS {
+            loop {
+                let next: Vec<u64> = (1..=FAN).map(|n| last + (n << level)).collect();
+                let found = try_join_all(next.iter().map(|number| exists(*number))).await?;
+                let more = found.iter().take_while(|exists| **exists).count() as u64;
+                last += more << level;
+                if more < FAN {
+                    break;
+                }
+            }
+        }
+        let Some((bytes, _)) = requests.get(&numbered(&requests.prefix, last)).await? else {
+            return Ok(None); // Deleted meanwhile: another host goes on. The caller looks again.
+        };
+        Ok(Some((Self { way: Way::Create(last), fenced: None }, bytes)))
+    }
+
+    /// Replaces the last root. The same bytes may be given again after an error that passes.
+    ///
+    /// # Errors
+    /// The store fails; or this host is fenced.
+    pub(crate) async fn replace(&mut self, requests: &Requests, root: &Bytes) -> Result<()> {
+        if let Some(by) = &self.fenced {
+            return Err(Error::Fenced { by: by.clone() });
+        }
+        let (path, mode) = match &self.way {
+            Way::Update(version) => (single(&requests.prefix), PutMode::Update(version.clone())),
+            Way::Create(number) => (numbered(&requests.prefix, number + 1), PutMode::Create),
+        };
+        let put = requests.put(&path, &root.clone().into(), mode, Purpose::Root).await;
+        let version = match put {
+            Ok(version) => version,
+            Err(error) if matches!(error.cause(), Some(Cause::Condition | Cause::Missing)) => {
+                match requests.get(&path).await? {
+                    Some((bytes, version)) if bytes == *root => version,
+                    other => return Err(self.fence(other.map(|(bytes, _)| bytes))),
+                }
+            }
+            Err(error) => return Err(error),
+        };
+        if let Way::Create(number) = self.way {
+            self.look_beyond(requests, number + 1).await?;
+        }
+        self.learn(version);
+        self.named(requests, root).await
+    }
+
+    /// Names of roots that do not stay beside the one that was stored just now.
+    pub(crate) fn passed(&self, requests: &Requests) -> Vec<Path> {
+        let Way::Create(number) = self.way else { return Vec::new() };
+        passed(number).into_iter().map(|name| numbered(&requests.prefix, name)).collect()
+    }
+
+    /// Names of old roots that were left over.
+    pub(crate) async fn leftover(&self, requests: &Requests) -> Result<Vec<Path>> {
+        let Way::Create(number) = self.way else { return Ok(Vec::new()) };
+        let names = requests.list(&requests.prefix.clone().join("commits"), None).await?;
+        let left = names.into_iter().filter(|path| {
+            let name = path.filename().and_then(|name| u64::from_str_radix(name, 16).ok());
+            name.is_some_and(|name| name <= number && !stays(name, number))
+        });
+        Ok(left.collect())
+    }
+
+    /// The name that was created may have been free because another host is far ahead.
+    async fn look_beyond(&mut self, requests: &Requests, number: u64) -> Result<()> {
+        for level in LEVELS.iter().rev() {
+            let next = ((number >> level) + 1) << level;
+            let path = numbered(&requests.prefix, next);
+            if requests.exists(&path).await? {
+                let bytes = requests.get(&path).await?.map(|(bytes, _)| bytes);
+                return Err(self.fence(bytes));
+            }
+        }
+        Ok(())
+    }
+
+    /// Remembers the version that this host has stored.
+    fn learn(&mut self, new: UpdateVersion) {
+        match &mut self.way {
+            Way::Update(version) => *version = new,
+            Way::Create(number) => *number += 1,
+        }
+    }
+
+    /// Some stores do not say which version they have stored: it is read then.
+    async fn named(&mut self, requests: &Requests, root: &Bytes) -> Result<()> {
+        if self.way != Way::Update(UpdateVersion { e_tag: None, version: None }) {
+            return Ok(());
+        }
+        match requests.get(&single(&requests.prefix)).await? {
+            Some((bytes, version)) if bytes == *root => {
+                self.learn(version);
+                Ok(())
+            }
+            other => Err(self.fence(other.map(|(bytes, _)| bytes))),
+        }
+    }
+
+    /// From now on this host is refused.
+    fn fence(&mut self, other: Option<Bytes>) -> Error {
+        let by = match other.as_deref().map(Root::decode) {
+            Some(Ok(root)) => {
+                format!("host {}, import {}, group {}", root.host, root.epoch(), root.group)
+            }
+            Some(Err(why)) => format!("its root cannot be read ({why})"),
+            None => "its root is gone".to_string(),
+        };
+        self.fenced = Some(by.clone());
+        Error::Fenced { by }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn old_roots_stay_so_that_the_last_is_found_and_a_sleeper_is_caught() {
+        let mut kept = BTreeSet::from([0]);
+        for number in 1..10_000_u64 {
+            for name in passed(number) {
+                kept.remove(&name);
+            }
+            kept.insert(number);
+            if number.is_multiple_of(97) || number.is_power_of_two() {
+                assert!(kept.len() <= 16 * LEVELS.len());
+                assert!(kept.iter().all(|name| stays(*name, number)), "{number}");
+                let all = (0..=number).filter(|name| stays(*name, number)).collect();
+                assert_eq!(kept, all, "{number}");
+                for name in (1..number).filter(|name| !kept.contains(name)) {
+                    let next = |level: &u32| ((name >> level) + 1) << level;
+                    assert!(
+                        LEVELS.iter().any(|level| kept.contains(&next(level))),
+                        "{name} of {number}"
+                    );
+                }
+            }
+        }
+    }
+}

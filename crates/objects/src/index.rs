@@ -1,0 +1,599 @@
+//! Which object has an address: sorted entries in pages, and the directory of pages.
+//!
+//! A page is kept as it is on the store ([`page`]) and decoded for each use, so that an entry takes about 8 bytes of
+//! memory. It is *changed* until a checkpoint has written it, *clean* while it is in memory and on the store, and *absent* when only the
+//! directory knows it. Changed pages stay in memory. Of the clean ones those that were not used for the longest (second chance)
+//! are dropped beyond the budget.
+//!
+//! A page has the entries that begin at its key or after it, and before the next key. No entry reaches over the next key.
+//!
+//! A checkpoint packs changed pages into objects. Where less than half of such an object is still in use, the next
+//! checkpoint writes its pages again, and it is deleted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound::{Excluded, Unbounded};
+use std::sync::Arc;
+
+use cenote_format::DecodeError;
+
+use crate::frame::{self, Cursor, Kind};
+use crate::id::Id;
+use crate::page::{self, Entry, PAGE_ENTRIES};
+use crate::record::{Move, Record};
+use crate::root::{Totals, decode_objects};
+use crate::{ADDRESSES, SECTOR};
+
+/// A page with fewer entries joins the one before it.
+const FEW: usize = PAGE_ENTRIES / 4;
+/// Bytes of memory that the directory takes for each page, about.
+const SLOT: usize = 112;
+
+/// Why the index cannot answer or change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Lack {
+    /// These pages are not in memory.
+    Absent(BTreeSet<u64>),
+    /// The change does not fit what the index has.
+    Wrong(String),
+}
+
+/// When an object is worth writing anew.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Percent of live bytes below it.
+    pub percent: u64,
+    /// Bytes of data below which it is small.
+    pub small: u64,
+}
+
+impl Limits {
+    /// Few of its bytes live.
+    pub fn thin(&self, entry: &Entry) -> bool {
+        u64::from(entry.live) * 100 < u64::from(entry.data) * self.percent
+    }
+
+    /// It could become one with its neighbours.
+    pub fn small(&self, entry: &Entry) -> bool {
+        u64::from(entry.live) < self.small
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Slot {
+    /// Entries, and how many of them are thin or small.
+    count: u32,
+    low: u32,
+    /// Bytes on the store.
+    length: u32,
+    /// Where it is on the store; None: changed since.
+    home: Option<(Id, u64)>,
+    bytes: Option<Arc<[u8]>>,
+    used: bool,
+}
+
+/// The index.
+#[derive(Debug)]
+pub struct Index {
+    pages: BTreeMap<u64, Slot>,
+    /// Objects with pages, and their lengths.
+    holders: BTreeMap<Id, u64>,
+    limits: Limits,
+    resident: usize,
+    hand: u64,
+    /// Sums over all entries.
+    pub totals: Totals,
+}
+
+impl Index {
+    /// Without entries.
+    pub fn new(limits: Limits) -> Self {
+        let (pages, holders) = (BTreeMap::new(), BTreeMap::new());
+        let mut index =
+            Self { pages, holders, limits, resident: 0, hand: 0, totals: Totals::default() };
+        index.store(0, &[]);
+        index
+    }
+
+    /// The key of the page that has an address.
+    fn key(&self, address: u64) -> u64 {
+        self.pages.range(..=address).next_back().map_or(0, |(key, _)| *key)
+    }
+
+    /// Replaces a page, or makes it.
+    fn store(&mut self, key: u64, entries: &[Entry]) {
+        let bytes: Arc<[u8]> = page::encode(entries).into();
+        let low = entries.iter().filter(|e| self.limits.thin(e) || self.limits.small(e)).count();
+        let (count, low, length) = (entries.len() as u32, low as u32, bytes.len() as u32);
+        self.resident += bytes.len();
+        let slot = Slot { count, low, length, home: None, bytes: Some(bytes), used: true };
+        self.drop_bytes(key);
+        self.pages.insert(key, slot);
+    }
+
+    fn drop_bytes(&mut self, key: u64) {
+        let bytes = self.pages.get_mut(&key).and_then(|slot| slot.bytes.take());
+        self.resident -= bytes.map_or(0, |bytes| bytes.len());
+    }
+
+    fn entries(&mut self, key: u64) -> Result<Vec<Entry>, Lack> {
+        let absent = || Lack::Absent(BTreeSet::from([key]));
+        let slot = self.pages.get_mut(&key).ok_or_else(absent)?;
+        slot.used = true;
+        let bytes = slot.bytes.as_ref().ok_or_else(absent)?;
+        page::decode(bytes).map_err(|why| Lack::Wrong(format!("page {key:#x}: {why}")))
+    }
+
+    /// The entry that has an address, if one has.
+    ///
+    /// # Errors
+    /// Its page is absent.
+    pub fn find(&mut self, address: u64) -> Result<Option<Entry>, Lack> {
+        let entries = self.entries(self.key(address))?;
+        let at = entries.partition_point(|entry| entry.end <= address);
+        Ok(entries.get(at).filter(|entry| entry.start <= address).copied())
+    }
+
+    /// Where an absent page is: object, offset, length.
+    pub fn home(&self, key: u64) -> Option<(Id, u64, u64)> {
+        let slot = self.pages.get(&key).filter(|slot| slot.bytes.is_none())?;
+        slot.home.map(|(id, offset)| (id, offset, u64::from(slot.length)))
+    }
+
+    /// Takes a page that was read. It is forgotten if it was changed meanwhile.
+    ///
+    /// # Errors
+    /// It is damaged, or another page.
+    pub fn install(&mut self, key: u64, home: (Id, u64), bytes: &[u8]) -> Result<(), DecodeError> {
+        let entries = page::decode(bytes)?;
+        let next = self.pages.range((Excluded(key), Unbounded)).next().map_or(ADDRESSES, |n| *n.0);
+        let Some(slot) = self.pages.get_mut(&key) else { return Ok(()) };
+        if slot.bytes.is_some() || slot.home != Some(home) {
+            return Ok(());
+        }
+        let within = entries.iter().all(|entry| entry.start >= key && entry.end <= next);
+        if entries.len() != slot.count as usize || !within {
+            let (what, why) = (Kind::Page.name(), format!("not the page of {key:#x}"));
+            return Err(DecodeError::Invalid { what, why });
+        }
+        slot.bytes = Some(bytes.into());
+        slot.used = true;
+        self.resident += bytes.len();
+        Ok(())
+    }
+
+    /// Absent pages that a record changes.
+    pub fn absent(&self, record: &Record) -> BTreeSet<u64> {
+        let mut keys: BTreeSet<u64> = self.pages.keys().next_back().copied().into_iter().collect();
+        for (start, length) in &record.freed {
+            keys.insert(self.key(*start));
+            keys.extend(self.pages.range(*start..start + length).map(|(key, _)| *key));
+        }
+        keys.extend(record.moved.iter().map(|one| self.key(one.new.start)));
+        keys.retain(|key| self.pages.get(key).is_some_and(|slot| slot.bytes.is_none()));
+        keys
+    }
+
+    /// Applies what a group changed: all of it or nothing. Returns what became garbage.
+    ///
+    /// # Errors
+    /// Pages are absent ([`Self::absent`]), or the record does not fit.
+    pub fn apply(&mut self, record: &Record) -> Result<Vec<Id>, Lack> {
+        let absent = self.absent(record);
+        if !absent.is_empty() {
+            return Err(Lack::Absent(absent));
+        }
+        let mut work = Work { index: self, pages: BTreeMap::new(), garbage: Vec::new() };
+        record.added.iter().try_for_each(|entry| work.add(entry))?;
+        record.freed.iter().try_for_each(|(start, length)| work.free(*start, start + length))?;
+        record.moved.iter().try_for_each(|one| work.exchange(one))?;
+        let Work { pages, garbage, .. } = work;
+        for (key, entries) in pages {
+            self.settle(key, entries)?;
+        }
+        Ok(garbage)
+    }
+
+    /// Keeps the changed entries of a page: divides it if it is long, joins it to the one before if it is short.
+    fn settle(&mut self, key: u64, mut entries: Vec<Entry>) -> Result<(), Lack> {
+        let before = self.entries(key)?;
+        self.count(&before, false);
+        self.count(&entries, true);
+        let mut at = key;
+        let last = self.pages.keys().next_back() == Some(&key);
+        if entries.len() < FEW
+            && !last
+            && let Some((previous, _)) = self.pages.range(..key).next_back()
+        {
+            let previous = *previous;
+            if self.pages.get(&previous).is_some_and(|slot| slot.bytes.is_some()) {
+                let mut joined = self.entries(previous)?;
+                if joined.len() + entries.len() <= PAGE_ENTRIES - FEW {
+                    joined.append(&mut entries);
+                    entries = joined;
+                    self.drop_bytes(key);
+                    self.pages.remove(&key);
+                    at = previous;
+                }
+            }
+        }
+        if entries.is_empty() {
+            self.store(at, &[]);
+        }
+        for (n, chunk) in entries.chunks(PAGE_ENTRIES).enumerate() {
+            self.store(if n == 0 { at } else { chunk[0].start }, chunk);
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, entries: &[Entry], more: bool) {
+        let sum = |of: fn(&Entry) -> u32| entries.iter().map(|e| u64::from(of(e))).sum::<u64>();
+        let (objects, stored, live) = (entries.len() as u64, sum(|e| e.data), sum(|e| e.live));
+        let totals = &mut self.totals;
+        let by = [
+            (&mut totals.objects, objects),
+            (&mut totals.stored, stored),
+            (&mut totals.live, live),
+        ];
+        for (total, by) in by {
+            // The directory's sums come from the store: they are compared with the root's, not trusted here.
+            *total = if more { total.wrapping_add(by) } else { total.wrapping_sub(by) };
+        }
+    }
+
+    /// Pages after `from` with entries that are worth writing anew.
+    pub fn low(&self, from: u64) -> Option<u64> {
+        let mut after = self.pages.range(from..);
+        after.find(|(_, slot)| slot.low > 0).map(|(key, _)| *key)
+    }
+
+    /// Entries of a page that is in memory.
+    ///
+    /// # Errors
+    /// It is absent.
+    pub fn page(&mut self, key: u64) -> Result<Vec<Entry>, Lack> {
+        self.entries(key)
+    }
+
+    /// Keys of all pages.
+    pub fn keys(&self) -> Vec<u64> {
+        self.pages.keys().copied().collect()
+    }
+
+    /// Objects that hold pages.
+    pub fn holders(&self) -> impl Iterator<Item = Id> + '_ {
+        self.holders.keys().copied()
+    }
+
+    /// Bytes of memory that the index takes, about.
+    pub fn memory(&self) -> usize {
+        self.resident + self.pages.len() * SLOT
+    }
+
+    /// Drops clean pages beyond the budget.
+    pub fn evict(&mut self, budget: usize) {
+        let mut turns = self.pages.len() * 2;
+        while self.resident > budget && turns > 0 {
+            turns -= 1;
+            let next = self.pages.range((Excluded(self.hand), Unbounded)).next();
+            let Some(key) = next.or_else(|| self.pages.iter().next()).map(|(key, _)| *key) else {
+                return;
+            };
+            self.hand = key;
+            let Some(slot) = self.pages.get_mut(&key) else { return };
+            if !std::mem::take(&mut slot.used) && slot.home.is_some() {
+                self.drop_bytes(key);
+            }
+        }
+    }
+
+    /// Pages in objects of which less than half is in use.
+    pub fn worn(&self) -> BTreeSet<u64> {
+        let mut live = BTreeMap::<Id, u64>::new();
+        for slot in self.pages.values() {
+            if let Some((id, _)) = slot.home {
+                *live.entry(id).or_default() += u64::from(slot.length);
+            }
+        }
+        let worn = |id: &Id| {
+            live.get(id).zip(self.holders.get(id)).is_some_and(|(live, length)| live * 2 < *length)
+        };
+        let pages =
+            self.pages.iter().filter(|(_, slot)| slot.home.is_some_and(|(id, _)| worn(&id)));
+        pages.map(|(key, _)| *key).collect()
+    }
+
+    /// Has the next checkpoint write these pages if they are in memory.
+    pub fn soil(&mut self, keys: &BTreeSet<u64>) {
+        for key in keys {
+            if let Some(slot) = self.pages.get_mut(key).filter(|slot| slot.bytes.is_some()) {
+                slot.home = None;
+            }
+        }
+    }
+
+    /// Packs the changed pages into objects of about `target` bytes. Returns these objects, and those that have no page any more.
+    pub fn checkpoint(
+        &mut self,
+        target: u64,
+        mut name: impl FnMut() -> Id,
+    ) -> (Vec<(Id, Vec<u8>)>, Vec<Id>) {
+        let mut objects: Vec<(Id, Vec<u8>)> = Vec::new();
+        for slot in self.pages.values_mut().filter(|slot| slot.home.is_none()) {
+            let Some(bytes) = &slot.bytes else { continue };
+            if objects.last().is_none_or(|(_, object)| object.len() as u64 >= target) {
+                objects.push((name(), Vec::new()));
+            }
+            if let Some((id, object)) = objects.last_mut() {
+                slot.home = Some((*id, object.len() as u64));
+                object.extend_from_slice(bytes);
+            }
+        }
+        self.holders.extend(objects.iter().map(|(id, object)| (*id, object.len() as u64)));
+        let used: BTreeSet<Id> =
+            self.pages.values().filter_map(|slot| Some(slot.home?.0)).collect();
+        let gone = self.holders.keys().filter(|id| !used.contains(id)).copied().collect::<Vec<_>>();
+        self.holders.retain(|id, _| used.contains(id));
+        (objects, gone)
+    }
+
+    /// The directory after a checkpoint, with the garbage that waits for deletion.
+    pub fn directory(&self, garbage: &[Id]) -> Vec<u8> {
+        let mut out = Vec::new();
+        for total in [self.totals.objects, self.totals.stored, self.totals.live] {
+            frame::put(&mut out, total);
+        }
+        frame::put(&mut out, self.holders.len() as u64);
+        for (id, length) in &self.holders {
+            frame::put(&mut out, id.0);
+            frame::put(&mut out, *length);
+        }
+        frame::put(&mut out, self.pages.len() as u64);
+        let mut after = 0;
+        for (key, slot) in &self.pages {
+            frame::put(&mut out, (key - after) / SECTOR);
+            let (id, offset) = slot.home.unwrap_or((Id(0), 0));
+            cenote_format::invariant!(
+                slot.home.is_some(),
+                "page {key:#x}: changed after a checkpoint"
+            );
+            for number in [slot.count, slot.low, slot.length].map(u64::from) {
+                frame::put(&mut out, number);
+            }
+            frame::put(&mut out, id.0);
+            frame::put(&mut out, offset);
+            after = *key;
+        }
+        frame::put(&mut out, garbage.len() as u64);
+        garbage.iter().for_each(|id| frame::put(&mut out, id.0));
+        frame::seal(Kind::Directory, out)
+    }
+
+    /// The index that a directory describes, all of it absent, with the garbage.
+    ///
+    /// # Errors
+    /// It is damaged.
+    pub fn open(bytes: &[u8], limits: Limits) -> Result<(Self, Vec<Id>), DecodeError> {
+        let (_, body) = frame::open(Kind::Directory, bytes)?;
+        let mut cursor = Cursor::new(Kind::Directory, body);
+        let (objects, stored) = (cursor.number()?, cursor.number()?);
+        let totals = Totals { objects, stored, live: cursor.number()? };
+        let holders: BTreeMap<Id, u64> = decode_objects(&mut cursor)?.into_iter().collect();
+        let mut pages = BTreeMap::new();
+        let mut after = 0;
+        for n in 0..cursor.count()? {
+            let key = after + cursor.at_most((ADDRESSES - after) / SECTOR)? * SECTOR;
+            let count = cursor.at_most(PAGE_ENTRIES as u64)? as u32;
+            let low = cursor.at_most(u64::from(count))? as u32;
+            let length = cursor.at_most(u64::from(u32::MAX))? as u32;
+            let home = (Id(cursor.number()?), cursor.number()?);
+            let within = holders.get(&home.0).is_some_and(|held| {
+                home.1.checked_add(u64::from(length)).is_some_and(|end| end <= *held)
+            });
+            if !within || (n == 0) != (key == 0) || (n > 0 && key == after) {
+                return Err(cursor.invalid(format!("page {n} at {key:#x} in object {}", home.0)));
+            }
+            pages.insert(
+                key,
+                Slot { count, low, length, home: Some(home), bytes: None, used: false },
+            );
+            after = key;
+        }
+        let mut garbage = Vec::new();
+        for _ in 0..cursor.count()? {
+            garbage.push(Id(cursor.number()?));
+        }
+        if pages.is_empty() {
+            return Err(cursor.invalid("no page"));
+        }
+        cursor.end()?;
+        Ok((Self { pages, holders, limits, resident: 0, hand: 0, totals }, garbage))
+    }
+}
+
+/// Pages while a record is applied.
+struct Work<'a> {
+    index: &'a mut Index,
+    pages: BTreeMap<u64, Vec<Entry>>,
+    garbage: Vec<Id>,
+}
+
+impl Work<'_> {
+    fn page(&mut self, key: u64) -> Result<&mut Vec<Entry>, Lack> {
+        if !self.pages.contains_key(&key) {
+            let entries = self.index.entries(key)?;
+            self.pages.insert(key, entries);
+        }
+        self.pages.get_mut(&key).ok_or_else(|| Lack::Absent(BTreeSet::from([key])))
+    }
+
+    fn add(&mut self, entry: &Entry) -> Result<(), Lack> {
+        let key = self.index.pages.keys().next_back().copied().unwrap_or(0);
+        let page = self.page(key)?;
+        let end = page.last().map_or(key, |last| last.end);
+        if entry.start < end || entry.live != entry.data {
+            return Err(Lack::Wrong(format!(
+                "object {} at {:#x}: the index ends at {end:#x}",
+                entry.id, entry.start
+            )));
+        }
+        page.push(*entry);
+        Ok(())
+    }
+
+    fn free(&mut self, start: u64, end: u64) -> Result<(), Lack> {
+        let mut at = start;
+        while at < end {
+            let key = self.index.key(at);
+            let page = self.page(key)?;
+            let n = page.partition_point(|entry| entry.end <= at);
+            let Some(entry) = page.get_mut(n).filter(|entry| entry.start <= at) else {
+                return Err(Lack::Wrong(format!("{at:#x} is freed, and no object has it")));
+            };
+            let until = entry.end.min(end);
+            let Some(live) = u64::from(entry.live).checked_sub(until - at) else {
+                let (id, live) = (entry.id, entry.live);
+                return Err(Lack::Wrong(format!(
+                    "object {id}: {} of {live} live bytes are freed",
+                    until - at
+                )));
+            };
+            entry.live = live as u32;
+            if live == 0 {
+                let gone = page.remove(n);
+                self.garbage.push(gone.id);
+            }
+            at = until;
+        }
+        Ok(())
+    }
+
+    fn exchange(&mut self, one: &Move) -> Result<(), Lack> {
+        let key = self.index.key(one.new.start);
+        let mut gone = Vec::new();
+        let page = self.page(key)?;
+        for old in &one.olds {
+            let n = page.partition_point(|entry| entry.start < old.start);
+            if page.get(n).is_some_and(|entry| entry.start == old.start && entry.id == old.id) {
+                gone.push(page.remove(n));
+            }
+        }
+        let live: u64 = gone.iter().map(|entry| u64::from(entry.live)).sum();
+        let n = page.partition_point(|entry| entry.start < one.new.start);
+        let after = n.checked_sub(1).and_then(|n| page.get(n)).map_or(0, |entry| entry.end);
+        let before = page.get(n).map_or(ADDRESSES, |entry| entry.start);
+        if live > u64::from(one.new.data) || one.new.start < after || one.new.end > before {
+            return Err(Lack::Wrong(format!(
+                "object {} in place of others does not fit",
+                one.new.id
+            )));
+        }
+        if live > 0 {
+            page.insert(n, Entry { live: live as u32, ..one.new });
+        } else {
+            gone.push(one.new);
+        }
+        self.garbage.extend(gone.iter().map(|entry| entry.id));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB4: u64 = 4 << 20;
+    const LIMITS: Limits = Limits { percent: 50, small: 1 << 20 };
+
+    fn dense(n: u64) -> Entry {
+        let (start, data) = (n * MIB4, MIB4 as u32);
+        Entry { start, end: start + MIB4, id: Id(n), data, table: 500, live: data }
+    }
+
+    fn filled(objects: u64) -> Index {
+        let mut index = Index::new(LIMITS);
+        for first in (0..objects).step_by(1000) {
+            let added = (first..(first + 1000).min(objects)).map(dense).collect();
+            index.apply(&Record { added, ..Record::default() }).unwrap();
+        }
+        index
+    }
+
+    #[test]
+    fn an_entry_takes_few_bytes_also_when_objects_die_at_random() {
+        let objects = 200_000;
+        let mut index = filled(objects);
+        let fresh = index.memory() as f64 / objects as f64;
+        let (block, blocks) = (128 << 10, objects * 32);
+        for round in 0..blocks / 16 / 2000 {
+            let nth = |n: u64| n * 1_000_003 % blocks * block;
+            let freed: BTreeSet<u64> = (round * 2000..(round + 1) * 2000).map(nth).collect();
+            let freed = freed.into_iter().map(|start| (start, block)).collect();
+            index.apply(&Record { freed, ..Record::default() }).unwrap();
+        }
+        let aged = index.memory() as f64 / index.totals.objects as f64;
+        println!("bytes of memory for each object: {fresh:.2} fresh, {aged:.2} aged");
+        assert!(fresh < 10.0 && aged < 12.0, "{fresh} {aged}");
+    }
+
+    #[test]
+    fn a_checkpoint_is_opened_page_by_page_and_worn_objects_are_written_again() {
+        let mut index = filled(5000);
+        let mut next = 1 << 50;
+        let mut name = || {
+            next += 1;
+            Id(next)
+        };
+        let (mut objects, gone) = index.checkpoint(16 << 10, &mut name);
+        assert!(objects.len() >= 2 && gone.is_empty());
+        let directory = index.directory(&[Id(9)]);
+        let (mut again, garbage) = Index::open(&directory, LIMITS).unwrap();
+        assert_eq!(garbage, vec![Id(9)]);
+        assert!(matches!(again.find(0), Err(Lack::Absent(_))));
+        let load = |index: &mut Index, objects: &[(Id, Vec<u8>)]| {
+            for key in index.keys() {
+                let Some((id, offset, length)) = index.home(key) else { continue };
+                let object = &objects.iter().find(|object| object.0 == id).unwrap().1;
+                index
+                    .install(key, (id, offset), &object[offset as usize..][..length as usize])
+                    .unwrap();
+            }
+        };
+        load(&mut again, &objects);
+        assert_eq!(again.find(MIB4 * 4321 + 5).unwrap(), Some(dense(4321)));
+        // Pages change one after the other: the first objects wear out and go.
+        for round in 0..4_u64 {
+            let freed = vec![(round * 1024 * MIB4, 512)];
+            again.apply(&Record { freed, ..Record::default() }).unwrap();
+            let worn = again.worn();
+            again.soil(&worn);
+            objects.extend(again.checkpoint(16 << 10, &mut name).0);
+            again.directory(&[]);
+        }
+        assert!(again.holders().count() <= 5, "{}", again.holders().count());
+        again.evict(0);
+        again.evict(0);
+        assert_eq!(again.resident, 0);
+        load(&mut again, &objects);
+        assert_eq!(again.find(MIB4).unwrap(), Some(dense(1)));
+    }
+
+    #[test]
+    fn frees_and_exchanges_are_whole_or_refused() {
+        let mut index = filled(10);
+        let both = Record { freed: vec![(0, MIB4), (MIB4 * 20, 512)], ..Record::default() };
+        assert!(matches!(index.apply(&both), Err(Lack::Wrong(_))));
+        assert_eq!(index.find(0).unwrap(), Some(dense(0)));
+        let old = |n: u64| crate::record::Old { start: n * MIB4, id: Id(n) };
+        let half = MIB4 as u32 / 2;
+        let new =
+            Entry { start: MIB4, end: MIB4 * 3, id: Id(77), data: half, table: 99, live: half };
+        let moved = vec![Move { olds: vec![old(1), old(2)], new }];
+        // Of object 1 all is freed in the same group, of object 2 three quarters.
+        let freed = vec![(0, 512), (MIB4, MIB4 + MIB4 / 4 * 3)];
+        let garbage = index.apply(&Record { freed, moved, ..Record::default() }).unwrap();
+        assert_eq!(garbage, vec![Id(1), Id(2)]);
+        let entry = index.find(MIB4 * 3 - 1).unwrap().unwrap();
+        assert_eq!((entry.id, entry.live), (Id(77), MIB4 as u32 / 4));
+        assert_eq!(index.totals.objects, 9);
+    }
+}

@@ -1,0 +1,228 @@
+//! Blocks are read: ranges, merged by object, many at once.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+
+use crate::error::{Cause, Error, Result};
+use crate::id::Id;
+use crate::index::Lack;
+use crate::page::Entry;
+use crate::requests::Class;
+use crate::space::Space;
+use crate::table::Table;
+use crate::write::{Phase, check};
+
+/// Tables of objects that are not dense, the youngest ones up to a budget.
+pub(crate) struct Tables {
+    tables: HashMap<Id, Arc<Table>>,
+    order: VecDeque<Id>,
+    bytes: usize,
+    budget: usize,
+}
+
+impl Tables {
+    pub fn new(budget: usize) -> Self {
+        Self { tables: HashMap::new(), order: VecDeque::new(), bytes: 0, budget }
+    }
+
+    fn size(table: &Table) -> usize {
+        table.blocks.len() * size_of::<crate::table::Block>() + 64
+    }
+
+    fn keep(&mut self, id: Id, table: Arc<Table>) {
+        let size = Self::size(&table);
+        if self.tables.insert(id, table).is_none() {
+            self.bytes += size;
+            self.order.push_back(id);
+        }
+        while self.bytes > self.budget
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.bytes -= self.tables.remove(&oldest).map_or(0, |table| Self::size(&table));
+        }
+    }
+}
+
+/// Where a block is.
+enum Place {
+    Memory(Bytes),
+    Object(Entry),
+}
+
+/// Part of an object to be read: offset, length, and which of the questions it answers.
+type Part = (u64, u64, usize);
+
+impl Space {
+    /// Reads blocks (address, length). Each has its own answer. Blocks of groups that are not committed are read as well.
+    ///
+    /// # Errors
+    /// Of each block: no object has it; its object is missing, cut or damaged; the store fails.
+    pub async fn read(&self, blocks: &[(u64, u64)], class: Class) -> Vec<Result<Bytes>> {
+        let mut answers: Vec<Option<Result<Bytes>>> = blocks.iter().map(|_| None).collect();
+        // An object that was replaced and deleted after it was looked up: the index knows the new one.
+        for round in 0..3 {
+            let mut objects: BTreeMap<Id, (Entry, Vec<usize>)> = BTreeMap::new();
+            for (n, (address, length)) in blocks.iter().enumerate() {
+                if answers[n].is_some() {
+                    continue;
+                }
+                match self.place(*address, *length).await {
+                    Ok(Place::Memory(bytes)) => answers[n] = Some(Ok(bytes)),
+                    Ok(Place::Object(entry)) => {
+                        objects.entry(entry.id).or_insert((entry, Vec::new())).1.push(n);
+                    }
+                    Err(error) => answers[n] = Some(Err(error)),
+                }
+            }
+            let of = async |(entry, wanted): (Entry, Vec<usize>)| {
+                self.read_object(&entry, blocks, wanted, class).await
+            };
+            for (n, answer) in join_all(objects.into_values().map(of)).await.into_iter().flatten() {
+                let missing =
+                    answer.as_ref().is_err_and(|error| error.cause() == Some(Cause::Missing));
+                if !missing || round == 2 {
+                    answers[n] = Some(answer);
+                }
+            }
+        }
+        self.evict();
+        let unmapped = |(answer, (address, length)): (Option<_>, &(u64, u64))| {
+            answer.unwrap_or(Err(Error::Unmapped { address: *address, length: *length }))
+        };
+        answers.into_iter().zip(blocks).map(unmapped).collect()
+    }
+
+    /// Where a block is now.
+    async fn place(&self, address: u64, length: u64) -> Result<Place> {
+        check(address, length)?;
+        let unmapped = Error::Unmapped { address, length };
+        loop {
+            let absent: BTreeSet<u64> = {
+                let mut state = self.shared.state.lock();
+                if let Some((_, packed)) = state.packed.range(..=address).next_back()
+                    && address < packed.end
+                {
+                    if let Phase::Sent(entry) = packed.phase {
+                        return Ok(Place::Object(entry));
+                    }
+                    let block = packed.blocks.range(..=address).next_back();
+                    let within = block.and_then(|(at, bytes)| {
+                        let from = (address - at) as usize;
+                        (from + length as usize <= bytes.len())
+                            .then(|| bytes.slice(from..from + length as usize))
+                    });
+                    return within.map(Place::Memory).ok_or(unmapped);
+                }
+                match state.index.find(address) {
+                    Ok(Some(entry)) if address + length <= entry.end => {
+                        return Ok(Place::Object(entry));
+                    }
+                    Ok(_) => return Err(unmapped),
+                    Err(Lack::Wrong(why)) => {
+                        return Err(Error::Damaged { path: "index".into(), why });
+                    }
+                    Err(Lack::Absent(keys)) => keys,
+                }
+            };
+            self.load(&absent).await?;
+        }
+    }
+
+    /// Reads blocks of one object.
+    async fn read_object(
+        &self,
+        entry: &Entry,
+        blocks: &[(u64, u64)],
+        wanted: Vec<usize>,
+        class: Class,
+    ) -> Vec<(usize, Result<Bytes>)> {
+        let mut answers = Vec::new();
+        let mut parts: Vec<Part> = Vec::new();
+        let table = match entry.dense() {
+            true => None,
+            false => match self.table(entry, class).await {
+                Ok(table) => Some(table),
+                Err(error) => return wanted.into_iter().map(|n| (n, Err(error.clone()))).collect(),
+            },
+        };
+        for n in wanted {
+            let (address, length) = blocks[n];
+            let place = match &table {
+                Some(table) => table.place(address, length),
+                None => Some(address - entry.start),
+            };
+            match place {
+                Some(offset) => parts.push((offset, length, n)),
+                None => answers.push((n, Err(Error::Unmapped { address, length }))),
+            }
+        }
+        parts.sort_unstable();
+        let read = async |parts: Vec<Part>| self.read_parts(entry, parts, class).await;
+        let runs = self.runs(parts);
+        answers.extend(join_all(runs.into_iter().map(read)).await.into_iter().flatten());
+        answers
+    }
+
+    /// Parts in order, divided where the gap between them is not worth reading.
+    fn runs(&self, parts: Vec<Part>) -> Vec<Vec<Part>> {
+        let tunables = &self.shared.requests.tunables;
+        let mut runs: Vec<Vec<Part>> = Vec::new();
+        let (mut start, mut end) = (0, 0);
+        for (offset, length, n) in parts {
+            let near =
+                offset <= end + tunables.read_gap && offset + length - start <= tunables.read_bytes;
+            match runs.last_mut().filter(|_| near) {
+                Some(run) => run.push((offset, length, n)),
+                None => {
+                    runs.push(vec![(offset, length, n)]);
+                    (start, end) = (offset, offset);
+                }
+            }
+            end = end.max(offset + length);
+        }
+        runs
+    }
+
+    /// Reads parts that lie near to each other with one request.
+    async fn read_parts(
+        &self,
+        entry: &Entry,
+        parts: Vec<Part>,
+        class: Class,
+    ) -> Vec<(usize, Result<Bytes>)> {
+        let requests = &self.shared.requests;
+        let start = parts.first().map_or(0, |part| part.0);
+        let end = parts.iter().map(|(offset, length, _)| offset + length).max().unwrap_or(start);
+        let bytes = requests.range(&entry.id.path(&requests.prefix), start..end, class).await;
+        let part = |(offset, length, n): Part| {
+            let from = (offset - start) as usize;
+            (n, bytes.clone().map(|bytes| bytes.slice(from..from + length as usize)))
+        };
+        parts.into_iter().map(part).collect()
+    }
+
+    /// The table of an object.
+    pub(crate) async fn table(&self, entry: &Entry, class: Class) -> Result<Arc<Table>> {
+        if let Some(table) = self.shared.tables.lock().tables.get(&entry.id) {
+            return Ok(table.clone());
+        }
+        let requests = &self.shared.requests;
+        let path = entry.id.path(&requests.prefix);
+        let bytes = requests.range(&path, u64::from(entry.data)..entry.bytes(), class).await?;
+        let table = Table::decode(&bytes).map_err(|why| Error::damaged(&path, &why))?;
+        let within = table
+            .blocks
+            .iter()
+            .all(|b| entry.start <= b.address && b.address + b.length <= entry.end);
+        if table.data() != u64::from(entry.data) || !within {
+            let why = "its table is not what the index says".to_string();
+            return Err(Error::Damaged { path: path.to_string(), why });
+        }
+        let table = Arc::new(table);
+        self.shared.tables.lock().keep(entry.id, table.clone());
+        Ok(table)
+    }
+}

@@ -1,0 +1,250 @@
+//! Requests to the store: tries with growing pauses within a budget, deadlines, a second request for reads that hang, counters.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::TryStreamExt;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion};
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::error::{Cause, Error, Result, chain};
+use crate::stats::{Purpose, Stats, Verb};
+use crate::tunables::Tunables;
+
+/// How urgent a read is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// A program waits for it: asked twice if it hangs.
+    Sync,
+    /// Reading ahead, scrub, reclaim.
+    Background,
+}
+
+/// How fast the store answers, as a moving average.
+#[derive(Debug, Clone, Copy, Default)]
+struct Pace {
+    /// Seconds until a small request is answered.
+    latency: f64,
+    /// Bytes a second of a long request.
+    bandwidth: f64,
+}
+
+/// The store with all that belongs to its requests.
+pub(crate) struct Requests {
+    pub store: Arc<dyn ObjectStore>,
+    pub prefix: Path,
+    pub tunables: Tunables,
+    pub stats: Stats,
+    reads: Semaphore,
+    random: AtomicU64,
+    pace: Mutex<Pace>,
+}
+
+impl Requests {
+    pub fn new(store: Arc<dyn ObjectStore>, prefix: Path, tunables: Tunables) -> Self {
+        let reads = Semaphore::new(tunables.reads.max(1));
+        let random = AtomicU64::new(tunables.seed);
+        Self {
+            store,
+            prefix,
+            tunables,
+            stats: Stats::default(),
+            reads,
+            random,
+            pace: Mutex::default(),
+        }
+    }
+
+    /// A random number (splitmix64).
+    pub fn random(&self) -> u64 {
+        let step = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut z = self.random.fetch_add(step, Relaxed).wrapping_add(step);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Makes a request until it succeeds, fails for good, or the budget is spent.
+    async fn retry<T, F>(
+        &self,
+        verb: Verb,
+        path: &Path,
+        mut attempt: impl FnMut() -> F,
+    ) -> Result<T>
+    where
+        F: Future<Output = object_store::Result<T>>,
+    {
+        let (tunables, begun) = (&self.tunables, Instant::now());
+        // A listing is as many requests as it has thousands of names.
+        let deadline = tunables.deadline * if verb == Verb::List { 60 } else { 1 };
+        let (mut pause, mut tries) = (tunables.pause, 0);
+        loop {
+            tries += 1;
+            Stats::add(&self.stats.requests[verb as usize], 1);
+            let (cause, source_text) = match timeout(deadline, attempt()).await {
+                Ok(Ok(value)) => return Ok(value),
+                Ok(Err(error)) => (Cause::of(&error), chain(&error)),
+                Err(_) => (Cause::TimedOut, format!("after {deadline:?}")),
+            };
+            if !cause.transient() || begun.elapsed() + pause > tunables.budget {
+                Stats::add(&self.stats.failures[verb as usize], 1);
+                let (verb, path) = (verb.name(), path.to_string());
+                return Err(Error::Request { verb, path, cause, tries, source_text });
+            }
+            Stats::add(&self.stats.retries[verb as usize], 1);
+            let jitter = self.random() % (pause.as_nanos() as u64 / 2).max(1);
+            sleep(pause / 2 + Duration::from_nanos(jitter)).await;
+            pause = (pause * 2).min(tunables.pause_max);
+        }
+    }
+
+    /// Stores an object.
+    pub async fn put(
+        &self,
+        path: &Path,
+        payload: &PutPayload,
+        mode: PutMode,
+        purpose: Purpose,
+    ) -> Result<UpdateVersion> {
+        let done = self
+            .retry(Verb::Put, path, || {
+                let options = PutOptions::from(mode.clone());
+                self.store.put_opts(path, payload.clone(), options)
+            })
+            .await?;
+        let length = payload.content_length() as u64;
+        Stats::add(&self.stats.bytes[Verb::Put as usize], length);
+        Stats::add(&self.stats.uploaded[purpose as usize], length);
+        Ok(UpdateVersion { e_tag: done.e_tag, version: done.version })
+    }
+
+    /// Reads an object with its version; None if it does not exist.
+    pub async fn get(&self, path: &Path) -> Result<Option<(Bytes, UpdateVersion)>> {
+        let read = self.retry(Verb::Get, path, || async {
+            let got = self.store.get(path).await?;
+            let version =
+                UpdateVersion { e_tag: got.meta.e_tag.clone(), version: got.meta.version.clone() };
+            Ok((got.bytes().await?, version))
+        });
+        match read.await {
+            Ok(done) => {
+                Stats::add(&self.stats.bytes[Verb::Get as usize], done.0.len() as u64);
+                Ok(Some(done))
+            }
+            Err(error) if error.cause() == Some(Cause::Missing) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether an object exists.
+    pub async fn exists(&self, path: &Path) -> Result<bool> {
+        match self.retry(Verb::Get, path, || self.store.head(path)).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.cause() == Some(Cause::Missing) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads a range of an object, all of it.
+    pub async fn range(&self, path: &Path, range: Range<u64>, class: Class) -> Result<Bytes> {
+        let _turn = self.reads.acquire().await;
+        let length = range.end - range.start;
+        let begun = Instant::now();
+        let done = self.retry(Verb::Get, path, || self.hedged(path, range.clone(), class)).await?;
+        self.paced(length, begun.elapsed());
+        Stats::add(&self.stats.bytes[Verb::Get as usize], done.len() as u64);
+        if done.len() as u64 != length {
+            let source_text = format!("{} of {length} bytes at {}", done.len(), range.start);
+            let (verb, path) = (Verb::Get.name(), path.to_string());
+            return Err(Error::Request { verb, path, cause: Cause::Cut, tries: 1, source_text });
+        }
+        Ok(done)
+    }
+
+    /// One try of a range; a second one beside it if it hangs and a program waits.
+    async fn hedged(
+        &self,
+        path: &Path,
+        range: Range<u64>,
+        class: Class,
+    ) -> object_store::Result<Bytes> {
+        let first = self.store.get_range(path, range.clone());
+        if class == Class::Background {
+            return first.await;
+        }
+        tokio::pin!(first);
+        if let Ok(answer) = timeout(self.tunables.hedge, &mut first).await {
+            return answer;
+        }
+        Stats::add(&self.stats.hedges, 1);
+        Stats::add(&self.stats.requests[Verb::Get as usize], 1);
+        let second = self.store.get_range(path, range);
+        tokio::pin!(second);
+        tokio::select! {
+            answer = &mut first => match answer {
+                Err(error) if Cause::of(&error).transient() => second.await,
+                answer => answer,
+            },
+            answer = &mut second => match answer {
+                Err(error) if Cause::of(&error).transient() => first.await,
+                answer => answer,
+            },
+        }
+    }
+
+    /// Learns from a read.
+    fn paced(&self, length: u64, took: Duration) {
+        let (seconds, mut pace) = (took.as_secs_f64(), self.pace.lock());
+        let learn = |mean: &mut f64, seen: f64| {
+            *mean = if *mean == 0.0 { seen } else { *mean * 0.9 + seen * 0.1 }
+        };
+        if length <= 128 << 10 {
+            learn(&mut pace.latency, seconds);
+        } else if seconds > pace.latency {
+            let bandwidth = length as f64 / (seconds - pace.latency);
+            learn(&mut pace.bandwidth, bandwidth);
+        }
+    }
+
+    /// Bytes that must be under way for reads to be as fast as the store can be: latency times bandwidth of all reads at once.
+    pub fn window(&self) -> u64 {
+        let pace = *self.pace.lock();
+        let streams = self.tunables.reads as f64;
+        let bytes = pace.latency * pace.bandwidth * streams.sqrt();
+        (bytes as u64)
+            .clamp(self.tunables.object_bytes.min(self.tunables.ahead_max), self.tunables.ahead_max)
+    }
+
+    /// Deletes an object; one that does not exist is deleted.
+    pub async fn delete(&self, path: &Path) -> Result<()> {
+        match self.retry(Verb::Delete, path, || self.store.delete(path)).await {
+            Err(error) if error.cause() != Some(Cause::Missing) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Names below a folder, after one of them if it is given.
+    pub async fn list(&self, folder: &Path, after: Option<&Path>) -> Result<Vec<Path>> {
+        let listed = self.retry(Verb::List, folder, || async {
+            let names = match after {
+                Some(after) => self.store.list_with_offset(Some(folder), after),
+                None => self.store.list(Some(folder)),
+            };
+            names.map_ok(|meta| meta.location).try_collect::<Vec<_>>().await
+        });
+        match listed.await {
+            Ok(names) => {
+                Stats::add(&self.stats.requests[Verb::List as usize], names.len() as u64 / 1000);
+                Ok(names)
+            }
+            Err(error) if error.cause() == Some(Cause::Missing) => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
+    }
+}

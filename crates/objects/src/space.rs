@@ -1,0 +1,400 @@
+//! A space: made, found, taken over.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::{join_all, try_join_all};
+use object_store::ObjectStore;
+use object_store::path::Path;
+use parking_lot::Mutex;
+use tokio::sync::{Mutex as Turn, Notify, Semaphore};
+use tokio::time::Instant;
+
+use crate::ADDRESSES;
+use crate::commit::Committing;
+use crate::error::{Error, Result};
+use crate::head::Head;
+use crate::id::{self, EPOCHS, Id};
+use crate::index::{Index, Lack, Limits};
+use crate::read::Tables;
+use crate::record::{Move, Record};
+use crate::requests::{Class, Requests};
+use crate::root::{Root, TAILS, Tail, Totals};
+use crate::stats::Figures;
+use crate::tunables::Tunables;
+use crate::write::Packed;
+
+/// An open space.
+#[derive(Clone)]
+pub struct Space {
+    pub(crate) shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    pub requests: Requests,
+    pub state: Mutex<State>,
+    /// One commit at a time.
+    pub commit: Turn<Committing>,
+    /// One reclaim at a time, and where it goes on.
+    pub reclaim: Turn<u64>,
+    pub uploads: Arc<Semaphore>,
+    /// An upload has ended.
+    pub ended: Notify,
+    pub tables: Mutex<Tables>,
+}
+
+pub(crate) struct State {
+    pub index: Index,
+    /// Where addresses and names go on.
+    pub next: u64,
+    pub counter: u64,
+    /// Objects of groups that are not committed, by their first address.
+    pub packed: BTreeMap<u64, Packed>,
+    /// Why the last upload failed.
+    pub failed: Option<Error>,
+    pub freed: Vec<(u64, u64)>,
+    pub moves: Vec<Move>,
+    /// First addresses of entries that are being written anew.
+    pub moving: BTreeSet<u64>,
+    /// Names given out that no root has.
+    pub loose: BTreeSet<u64>,
+    /// Objects that no root names any more, and when they may be deleted.
+    pub garbage: BTreeMap<Id, Instant>,
+    pub deleted: Vec<Id>,
+    pub old_roots: Vec<Path>,
+    /// The last root, or the one that is being stored.
+    pub root: Root,
+    /// A commit is under way: pages count as written that may not be yet.
+    pub frozen: bool,
+}
+
+impl State {
+    /// A new name.
+    pub fn name(&mut self) -> Id {
+        let id = Id::new(self.root.epoch(), self.counter);
+        self.loose.insert(self.counter);
+        self.counter += 1;
+        id
+    }
+
+    /// Notes what may be deleted after the grace.
+    pub fn discard(&mut self, garbage: &[Id], tunables: &Tunables) {
+        let from = Instant::now() + tunables.grace;
+        self.garbage.extend(garbage.iter().map(|id| (*id, from)));
+    }
+}
+
+/// A space that was found, before it is taken over.
+pub struct Found {
+    requests: Requests,
+    head: Head,
+    root: Root,
+}
+
+impl Found {
+    /// What the user handed over with the last group.
+    pub fn payload(&self) -> &[u8] {
+        &self.root.payload
+    }
+
+    /// The last group.
+    pub fn group(&self) -> u64 {
+        self.root.group
+    }
+
+    /// The host that wrote it.
+    pub fn host(&self) -> &str {
+        &self.root.host
+    }
+
+    /// The guid of the space.
+    pub fn guid(&self) -> u64 {
+        self.root.guid
+    }
+
+    /// Reads the index and takes the space over: from then on every other host is refused.
+    ///
+    /// # Errors
+    /// The store fails; the index is damaged; another host wrote a group meanwhile ([`Error::Fenced`]).
+    pub async fn open(self, host: &str) -> Result<Space> {
+        let Self { requests, mut head, root: old } = self;
+        let (index, garbage) = read_index(&requests, &old).await?;
+        if old.epoch() + 1 >= EPOCHS {
+            return Err(Error::Refused(
+                "there are no epochs left; send the pool to a new one".into(),
+            ));
+        }
+        let mut root = old.clone();
+        root.tails.insert(0, Tail { epoch: old.epoch() + 1, counter: 0, loose: Vec::new() });
+        root.tails.truncate(TAILS);
+        root.sequence += 1;
+        root.host = host.into();
+        root.mark = requests.random();
+        head.replace(&requests, &root.encode().into()).await?;
+        let space = Space::new(requests, head, root, index);
+        let mut state = space.shared.state.lock();
+        state.discard(&garbage, &space.shared.requests.tunables);
+        drop(state);
+        Ok(space)
+    }
+}
+
+impl Space {
+    /// Makes a space below `prefix`, with a first root that has `payload`.
+    ///
+    /// # Errors
+    /// There is one; the store fails, or ignores conditions.
+    pub async fn create(
+        store: Arc<dyn ObjectStore>,
+        prefix: Path,
+        tunables: Tunables,
+        host: &str,
+        payload: &[u8],
+    ) -> Result<Self> {
+        let requests = Requests::new(store, prefix, tunables);
+        if Head::find(&requests).await?.is_some() {
+            return Err(Error::Exists(requests.prefix.to_string()));
+        }
+        let tail = |epoch| Tail { epoch, counter: 0, loose: Vec::new() };
+        let root = Root {
+            guid: requests.random(),
+            sequence: 0,
+            host: host.into(),
+            mark: requests.random(),
+            group: 0,
+            next: 0,
+            tails: vec![tail(1), tail(0)],
+            totals: Totals::default(),
+            directory: None,
+            logs: Vec::new(),
+            inline: Vec::new(),
+            payload: payload.into(),
+        };
+        let probe =
+            Id::new(0, requests.random() & (crate::id::COUNTERS - 1)).path(&requests.prefix);
+        let head = Head::create(&requests, &probe, root.encode().into()).await?;
+        let index = Index::new(limits(&requests.tunables));
+        Ok(Self::new(requests, head, root, index))
+    }
+
+    /// Looks for a space below `prefix`, and changes nothing.
+    ///
+    /// # Errors
+    /// There is none; the store fails; the root is damaged.
+    pub async fn look(
+        store: Arc<dyn ObjectStore>,
+        prefix: Path,
+        tunables: Tunables,
+    ) -> Result<Found> {
+        let requests = Requests::new(store, prefix, tunables);
+        let mut found = None;
+        for _ in 0..3 {
+            found = Head::find(&requests).await?;
+            if found.is_some() {
+                break;
+            }
+        }
+        let Some((head, bytes)) = found else {
+            return Err(Error::Absent(requests.prefix.to_string()));
+        };
+        let root = Root::decode(&bytes).map_err(|why| Error::damaged("commit", &why))?;
+        Ok(Found { requests, head, root })
+    }
+
+    fn new(requests: Requests, head: Head, root: Root, index: Index) -> Self {
+        let state = State {
+            index,
+            next: root.next,
+            counter: 0,
+            packed: BTreeMap::new(),
+            failed: None,
+            freed: Vec::new(),
+            moves: Vec::new(),
+            moving: BTreeSet::new(),
+            loose: BTreeSet::new(),
+            garbage: BTreeMap::new(),
+            deleted: Vec::new(),
+            old_roots: Vec::new(),
+            root,
+            frozen: false,
+        };
+        let tables = Tables::new(requests.tunables.table_bytes);
+        let uploads = Arc::new(Semaphore::new(requests.tunables.uploads.max(1)));
+        let shared = Shared {
+            requests,
+            state: Mutex::new(state),
+            commit: Turn::new(Committing { head, cut: None, prepared: None }),
+            reclaim: Turn::new(0),
+            uploads,
+            ended: Notify::new(),
+            tables: Mutex::new(tables),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Requests and bytes since the space was opened.
+    pub fn figures(&self) -> Figures {
+        self.shared.requests.stats.figures()
+    }
+
+    /// Objects, bytes stored in them and bytes of them that are live, as of the last group.
+    pub fn totals(&self) -> Totals {
+        self.shared.state.lock().root.totals
+    }
+
+    /// Bytes of memory that the index takes, about.
+    pub fn index_memory(&self) -> usize {
+        self.shared.state.lock().index.memory()
+    }
+
+    /// Bytes to read ahead of a sequential reader: latency times bandwidth, as measured.
+    pub fn read_ahead(&self) -> u64 {
+        self.shared.requests.window()
+    }
+
+    /// Deletes what crashes have left: objects at the ends of earlier epochs that no root names. To be called after each import; it may
+    /// run beside everything else.
+    ///
+    /// # Errors
+    /// The store fails; the next call goes on.
+    pub async fn sweep(&self) -> Result<u64> {
+        let requests = &self.shared.requests;
+        let tails = self.shared.state.lock().root.tails.clone();
+        let mut orphans: Vec<Path> =
+            self.shared.commit.lock().await.head.leftover(requests).await?;
+        for tail in tails.iter().skip(1) {
+            let name = |counter: u64| Id::new(tail.epoch, counter).path(&requests.prefix);
+            orphans.extend(tail.loose.iter().map(|counter| name(*counter)));
+            let after = tail.counter.checked_sub(1).map(name);
+            let listed =
+                requests.list(&id::folder(&requests.prefix, tail.epoch), after.as_ref()).await?;
+            let beyond = |path: &Path| {
+                Id::parse(&requests.prefix, path).is_some_and(|id| id.counter() >= tail.counter)
+            };
+            orphans.extend(listed.into_iter().filter(beyond));
+        }
+        for some in orphans.chunks(requests.tunables.uploads.max(1)) {
+            try_join_all(some.iter().map(|path| requests.delete(path))).await?;
+        }
+        Ok(orphans.len() as u64)
+    }
+
+    /// Deletes objects that the last root does not name any more, as far as it is time. To be called after groups; it may run beside
+    /// everything else. What fails is deleted later.
+    pub async fn tidy(&self) {
+        let requests = &self.shared.requests;
+        let (due, roots) = {
+            let mut state = self.shared.state.lock();
+            let now = Instant::now();
+            let due = state.garbage.iter().filter(|(_, from)| **from <= now);
+            (due.map(|(id, _)| *id).collect::<Vec<_>>(), std::mem::take(&mut state.old_roots))
+        };
+        for some in due.chunks(requests.tunables.uploads.max(1)) {
+            let delete =
+                async |id: Id| (id, requests.delete(&id.path(&requests.prefix)).await.is_ok());
+            let done = join_all(some.iter().map(|id| delete(*id))).await;
+            let mut state = self.shared.state.lock();
+            for (id, _) in done.into_iter().filter(|(_, ok)| *ok) {
+                if state.garbage.remove(&id).is_some() {
+                    state.deleted.push(id);
+                }
+            }
+        }
+        for root in roots {
+            if requests.delete(&root).await.is_err() {
+                self.shared.state.lock().old_roots.push(root);
+            }
+        }
+    }
+
+    /// Reads absent pages of the index.
+    pub(crate) async fn load(&self, keys: &BTreeSet<u64>) -> Result<()> {
+        let requests = &self.shared.requests;
+        let one = async |key: u64| {
+            let Some((id, offset, length)) = self.shared.state.lock().index.home(key) else {
+                return Ok(());
+            };
+            let path = id.path(&requests.prefix);
+            let bytes = requests.range(&path, offset..offset + length, Class::Sync).await?;
+            let mut state = self.shared.state.lock();
+            state
+                .index
+                .install(key, (id, offset), &bytes)
+                .map_err(|why| Error::damaged(&path, &why))
+        };
+        try_join_all(keys.iter().map(|key| one(*key))).await.map(|_| ())
+    }
+
+    /// Drops clean pages beyond the budget, unless a commit is under way.
+    pub(crate) fn evict(&self) {
+        let mut state = self.shared.state.lock();
+        if !state.frozen {
+            state.index.evict(self.shared.requests.tunables.index_bytes);
+        }
+    }
+}
+
+pub(crate) fn limits(tunables: &Tunables) -> Limits {
+    Limits { percent: tunables.live_percent, small: tunables.object_bytes / 4 }
+}
+
+/// The index of a root: directory, then log. Reads the pages that the log changes, and no others.
+async fn read_index(requests: &Requests, root: &Root) -> Result<(Index, Vec<Id>)> {
+    let whole = async |id: Id, length: u64| -> Result<Bytes> {
+        requests.range(&id.path(&requests.prefix), 0..length, Class::Sync).await
+    };
+    let limits = limits(&requests.tunables);
+    let (mut index, mut garbage) = match root.directory {
+        Some((id, length)) => {
+            let bytes = whole(id, length).await?;
+            Index::open(&bytes, limits).map_err(|why| Error::damaged(id, &why))?
+        }
+        None => (Index::new(limits), Vec::new()),
+    };
+    let logs = try_join_all(root.logs.iter().map(|(id, length)| whole(*id, *length))).await?;
+    let inline = Bytes::copy_from_slice(&root.inline);
+    for bytes in logs.iter().chain([&inline]) {
+        let records = Record::decode_all(bytes).map_err(|why| Error::damaged("log", &why))?;
+        for record in records {
+            replay(requests, &mut index, &mut garbage, &record).await?;
+        }
+    }
+    if index.totals != root.totals || root.next > ADDRESSES {
+        let why = format!("index sums to {:?}, root says {:?}", index.totals, root.totals);
+        return Err(Error::Damaged { path: "commit".into(), why });
+    }
+    Ok((index, garbage))
+}
+
+/// Applies a record once more.
+async fn replay(
+    requests: &Requests,
+    index: &mut Index,
+    garbage: &mut Vec<Id>,
+    record: &Record,
+) -> Result<()> {
+    let absent = index.absent(record);
+    let homes = absent.iter().filter_map(|key| Some((*key, index.home(*key)?)));
+    let read = async |(key, (id, offset, length)): (u64, (Id, u64, u64))| {
+        let path = id.path(&requests.prefix);
+        let bytes = requests.range(&path, offset..offset + length, Class::Sync).await?;
+        Ok::<_, Error>((key, id, offset, bytes))
+    };
+    for (key, id, offset, bytes) in try_join_all(homes.map(read)).await? {
+        index.install(key, (id, offset), &bytes).map_err(|why| Error::damaged(id, &why))?;
+    }
+    match index.apply(record) {
+        Ok(more) => garbage.extend(more),
+        Err(Lack::Absent(keys)) => {
+            let why = format!("pages {keys:x?} could not be read");
+            return Err(Error::Damaged { path: "index".into(), why });
+        }
+        Err(Lack::Wrong(why)) => {
+            let path = format!("log of group {}", record.group);
+            return Err(Error::Damaged { path, why });
+        }
+    }
+    garbage.retain(|id| !record.deleted.contains(id));
+    Ok(())
+}

@@ -1,0 +1,281 @@
+//! What a space does, thing by thing.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod rig;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use cenote_objects::{Cause, Class, Error, Figures, Space, Tunables};
+use futures_util::stream::{self, StreamExt};
+use object_store::local::LocalFileSystem;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
+use rig::{FaultStore, Faults, Model, Random, Shared, small};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+fn tank() -> Path {
+    Path::from("tank")
+}
+
+/// A space on a store without faults, with the store.
+async fn fresh(tunables: Tunables) -> (Space, Arc<FaultStore>, Shared) {
+    let shared = Shared::new(Arc::new(InMemory::new()));
+    let store = FaultStore::new(&shared, Faults::NONE, 1);
+    let space = Space::create(store.clone(), tank(), tunables, "host", b"zero").await.unwrap();
+    (space, store, shared)
+}
+
+async fn write(space: &Space, length: u64, seed: u64) -> u64 {
+    let address = space.allocate(length).unwrap();
+    space.write(address, Model::bytes(length, seed)).await.unwrap();
+    address
+}
+
+fn gets(figures: &Figures) -> u64 {
+    figures.requests[1]
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_waits_for_its_store_and_goes_on() {
+    let (space, store, _) = fresh(small(1)).await;
+    let first = write(&space, 4 * KIB, 1).await;
+    store.set(Faults { refused: 100, ..Faults::NONE });
+    let error = space.commit(1, b"one").await.unwrap_err();
+    assert!(error.transient() && error.cause() == Some(Cause::Unavailable), "{error}");
+    assert!(error.to_string().starts_with("PUT tank/000001/"), "{error}");
+    assert_eq!(
+        space.read(&[(first, 4 * KIB)], Class::Sync).await.remove(0).unwrap(),
+        Model::bytes(4 * KIB, 1)
+    );
+    // While uploads fail nothing more is taken: memory stays bounded.
+    let address = space.allocate(KIB).unwrap();
+    assert!(space.write(address, Model::bytes(KIB, 2)).await.is_err());
+    assert!(space.resume().await.is_err());
+    store.set(Faults::NONE);
+    space.resume().await.unwrap();
+    space.write(address, Model::bytes(KIB, 2)).await.unwrap();
+    space.commit(1, b"one").await.unwrap();
+    let figures = space.figures();
+    assert!(figures.retries[0] > 3 && figures.failures[0] >= 2, "{figures:?}");
+    let found = Space::look(store, tank(), small(2)).await.unwrap();
+    assert_eq!((found.group(), found.payload(), found.host()), (1, &b"one"[..], "host"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_host_takes_over_and_the_first_one_is_told_by_whom() {
+    let (space, store, _) = fresh(small(1)).await;
+    space.commit(5, b"five").await.unwrap();
+    let second = Space::look(store, tank(), small(2)).await.unwrap().open("heron").await.unwrap();
+    write(&space, 4 * KIB, 1).await;
+    for _ in 0..2 {
+        let error = space.commit(6, b"six").await.unwrap_err();
+        assert!(
+            matches!(error, Error::Fenced { .. }) && error.to_string().contains("host heron"),
+            "{error}"
+        );
+    }
+    second.commit(6, b"six").await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_slept_for_long_is_refused_where_roots_are_only_created() {
+    let folder = tempfile::tempdir().unwrap();
+    let local = Arc::new(LocalFileSystem::new_with_prefix(folder.path()).unwrap());
+    let sleeper = Space::create(local.clone(), tank(), small(1), "sleeper", b"").await.unwrap();
+    let look = async |seed| Space::look(local.clone(), tank(), small(seed)).await.unwrap();
+    let second = look(2).await.open("second").await.unwrap();
+    for group in 1..=600 {
+        second.commit(group, &group.to_be_bytes()).await.unwrap();
+        second.tidy().await;
+    }
+    // The name after its root is free again.
+    assert!(!folder.path().join("tank/commits/0000000000000001").exists());
+    let error = sleeper.commit(1, b"late").await.unwrap_err();
+    assert!(matches!(error, Error::Fenced { .. }), "{error}");
+    let found = look(3).await;
+    assert_eq!((found.group(), found.host()), (600, "second"));
+    let third = found.open("third").await.unwrap();
+    third.sweep().await.unwrap();
+    let roots = std::fs::read_dir(folder.path().join("tank/commits")).unwrap().count();
+    assert!(roots <= 48, "{roots} roots");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_there_or_there_already_is_refused_by_name() {
+    let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let absent = Space::look(store.clone(), tank(), small(1)).await.err().unwrap();
+    assert_eq!(absent.to_string(), "no pool at tank");
+    let space = Space::create(store.clone(), tank(), small(1), "host", b"").await.unwrap();
+    let exists = Space::create(store, tank(), small(1), "host", b"").await.err().unwrap();
+    assert_eq!(exists.to_string(), "there is a pool at tank already");
+    assert!(space.allocate(100).is_err() && space.allocate(65 * MIB).is_err());
+    assert!(space.write(0, Bytes::from_static(&[0; 512])).await.is_err());
+    let address = space.allocate(512).unwrap();
+    let error = space.commit(1, b"").await.unwrap_err();
+    assert!(error.to_string().contains("were given out and not written"), "{error}");
+    space.write(address, Bytes::from_static(&[0; 512])).await.unwrap();
+    space.commit(1, b"").await.unwrap();
+    assert!(space.commit(1, b"").await.is_err());
+    assert!(matches!(space.read(&[(512, 512)], Class::Sync).await[0], Err(Error::Unmapped { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn reads_of_neighbours_are_one_request_and_a_hanging_one_is_asked_twice() {
+    let (space, store, _) = fresh(small(1)).await;
+    let mut blocks = Vec::new();
+    for seed in 0..10 {
+        blocks.push((write(&space, 4 * KIB, seed).await, 4 * KIB));
+    }
+    space.commit(1, b"").await.unwrap();
+    let before = gets(&space.figures());
+    for (seed, bytes) in space.read(&blocks, Class::Sync).await.into_iter().enumerate() {
+        assert_eq!(bytes.unwrap(), Model::bytes(4 * KIB, seed as u64));
+    }
+    assert_eq!(gets(&space.figures()) - before, 1);
+    store.set(Faults { hung: 50, late: Duration::from_secs(1), ..Faults::NONE });
+    for _ in 0..20 {
+        assert!(space.read(&blocks[..1], Class::Sync).await.remove(0).is_ok());
+    }
+    assert!(space.figures().hedges > 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_and_a_cut_object_are_named_and_spoil_no_other() {
+    let (space, store, shared) = fresh(small(1)).await;
+    let mut blocks = Vec::new();
+    for seed in 0..4 {
+        blocks.push((write(&space, 60 * KIB, seed).await, 60 * KIB));
+    }
+    space.commit(1, b"").await.unwrap();
+    let at = |n: u64| Path::from(format!("tank/000001/{n:010x}"));
+    shared.inner.delete(&at(1)).await.unwrap();
+    shared.inner.put(&at(2), Bytes::from_static(b"short").into()).await.unwrap();
+    let found = Space::look(store, tank(), small(2)).await.unwrap().open("other").await.unwrap();
+    let answers = found.read(&blocks, Class::Sync).await;
+    assert!(answers[0].is_ok() && answers[3].is_ok());
+    let error = answers[1].as_ref().unwrap_err();
+    assert!(error.cause() == Some(Cause::Missing) && !error.transient(), "{error}");
+    assert!(error.to_string().contains("tank/000001/0000000001"), "{error}");
+    assert!(answers[2].is_err());
+    assert_eq!(found.audit().await.unwrap().missing, vec!["tank/000001/0000000001"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_import_reads_what_changed_and_not_what_is_stored() {
+    let tunables = Tunables {
+        object_bytes: 4 * KIB,
+        index_bytes: 64 << 10,
+        log_bytes: 16 << 10,
+        ..Tunables::default()
+    };
+    let (space, store, _) = fresh(tunables.clone()).await;
+    for group in 1..=40 {
+        for seed in 0..500 {
+            write(&space, 4 * KIB, seed).await;
+        }
+        space.commit(group, b"").await.unwrap();
+    }
+    assert_eq!(space.totals().objects, 20_000);
+    let found = Space::look(store, tank(), tunables).await.unwrap();
+    let other = found.open("other").await.unwrap();
+    let figures = other.figures();
+    assert!(figures.bytes[1] < 64 << 10, "{figures:?}");
+    assert!(other.read(&[(0, 4 * KIB)], Class::Sync).await[0].is_ok());
+}
+
+/// 8 KiB overwrites in groups of 64 MiB, without reclaim.
+#[tokio::test(start_paused = true)]
+async fn overwrites_cost_few_requests_and_bytes() {
+    let (space, _, _) = fresh(Tunables::default()).await;
+    let mut old = Vec::new();
+    let mut random = Random(1);
+    let block = Model::bytes(8 * KIB, 1);
+    let mut before = Figures::default();
+    for group in 1..=8 {
+        if group == 2 {
+            before = space.figures();
+        }
+        for n in 0..8192 {
+            let address = space.allocate(8 * KIB).unwrap();
+            space.write(address, block.clone()).await.unwrap();
+            if group == 1 {
+                old.push(address);
+            } else {
+                let at = (n + random.below(2) as usize * 4096) % old.len();
+                space.free(std::mem::replace(&mut old[at], address), 8 * KIB).unwrap();
+            }
+        }
+        space.commit(group, b"root").await.unwrap();
+    }
+    let figures = space.figures();
+    let written = figures.written - before.written;
+    let uploaded: u64 = (0..4).map(|n| figures.uploaded[n] - before.uploaded[n]).sum();
+    let puts = figures.requests[0] - before.requests[0];
+    println!(
+        "{:.4} bytes uploaded for each byte; a PUT for {:.2} MiB",
+        uploaded as f64 / written as f64,
+        written as f64 / puts as f64 / MIB as f64
+    );
+    assert!(uploaded * 10 <= written * 11 && puts * 3 * MIB <= written, "{figures:?}");
+}
+
+/// Writes and reads through a space beside the same bytes through the store alone. Run with `--ignored --nocapture`, optimized.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement"]
+async fn beside_the_raw_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let local = LocalFileSystem::new_with_prefix(folder.path()).unwrap();
+    let stores: [(&str, Arc<dyn ObjectStore>); 2] =
+        [("memory", Arc::new(InMemory::new())), ("directory", Arc::new(local))];
+    let (total, block) = (512 * MIB, 128 * KIB);
+    let rate = |from: Instant| total as f64 / MIB as f64 / from.elapsed().as_secs_f64();
+    for (name, store) in stores {
+        let bytes = Model::bytes(4 * MIB, 1);
+        let at = |n: u64| Path::from(format!("raw/{n}"));
+        let from = Instant::now();
+        let puts = stream::iter(0..total / (4 * MIB)).map(|n| {
+            let (store, parts) =
+                (store.clone(), (0..32).map(|k| bytes.slice(k * 131_072..(k + 1) * 131_072)));
+            let payload = parts.collect();
+            tokio::spawn(async move { store.put(&at(n), payload).await.map(|_| ()) })
+        });
+        puts.buffer_unordered(32).for_each(|put| async { put.unwrap().unwrap() }).await;
+        let raw_put = rate(from);
+        let space =
+            Space::create(store.clone(), tank(), Tunables::default(), "host", b"").await.unwrap();
+        let from = Instant::now();
+        for n in 0..total / block {
+            let address = space.allocate(block).unwrap();
+            let part = (n % 32 * block) as usize;
+            space.write(address, bytes.slice(part..part + block as usize)).await.unwrap();
+        }
+        space.commit(1, b"").await.unwrap();
+        let put = rate(from);
+        let from = Instant::now();
+        let gets = stream::iter(0..total / (4 * MIB)).map(|n| {
+            let store = store.clone();
+            tokio::spawn(async move { store.get_range(&at(n), 0..4 * MIB).await.map(|_| ()) })
+        });
+        gets.buffer_unordered(32).for_each(|get| async { get.unwrap().unwrap() }).await;
+        let raw_get = rate(from);
+        let from = Instant::now();
+        let gets = stream::iter(0..total / (4 * MIB)).map(|n| {
+            let space = space.clone();
+            let blocks: Vec<_> = (0..32).map(|k| (n * 4 * MIB + k * block, block)).collect();
+            tokio::spawn(async move {
+                space.read(&blocks, Class::Background).await.into_iter().all(|one| one.is_ok())
+            })
+        });
+        gets.buffer_unordered(32).for_each(|get| async { assert!(get.unwrap()) }).await;
+        println!(
+            "{name}: PUT {raw_put:.0} MiB/s raw, {put:.0} here; GET {raw_get:.0} raw, {:.0} here",
+            rate(from)
+        );
+    }
+}
