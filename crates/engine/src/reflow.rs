@@ -194,7 +194,7 @@ impl Shared {
         if !SCRUB_AFTER_EXPAND.is_on() {
             return;
         }
-        match self.begin_scrub(false) {
+        match self.begin_scrub(crate::scan::Extent::All) {
             Ok(Ok(())) => self.wake_scan(),
             Ok(Err(why)) => tracing::info!("no scrub after the expansion: {why}"),
             Err(why) => tracing::warn!("no scrub after the expansion: {why}"),

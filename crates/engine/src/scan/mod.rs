@@ -433,7 +433,7 @@ impl Shared {
 
 /// What a scrub looks at.
 #[derive(Clone, Copy)]
-enum Extent {
+pub(crate) enum Extent {
     /// All that is there.
     All,
     /// What was written since the last scrub that was complete began.

@@ -77,7 +77,7 @@ impl Engine {
     /// A vdev is not a mirror, or a side is not whole or not one of it; a side is needed; logs wait for their replay; labels
     /// cannot be written; the pool is suspended.
     pub fn split(&self, asked: &Split) -> StdResult<SplitOff, EngineError> {
-        if !self.shared.unreplayed.lock().is_empty() {
+        if !self.shared.unreplayed.lock().heads().is_empty() {
             return Ok(invalid("pool is busy")?);
         }
         let chance = self.shared.disk.outside.chance.number();
