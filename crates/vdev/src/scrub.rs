@@ -124,7 +124,7 @@ impl<'a> Part<'a> {
             if read.len() == column.data { Some(read) } else { read.slice(0, column.data) }
         };
         let columns = self.columns.iter().zip(&self.copies).filter(|(c, _)| c.data > 0);
-        let mut columns: Vec<(&Column, &Vec<(Arc<Vdev>, usize)>)> = columns.collect();
+        let mut columns: Vec<_> = columns.collect();
         columns.sort_by_key(|(column, _)| column.at);
         let mut data = columns.into_iter().map(bytes).collect::<Option<Vec<_>>>()?;
         match data.len() {

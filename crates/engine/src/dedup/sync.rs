@@ -340,9 +340,9 @@ impl Table {
     pub(super) fn update_statistics(&mut self, context: &mut Context<'_, '_>) -> Result<()> {
         self.write_histograms(context)?;
         for object in self.objects.into_iter().flatten() {
-            let zap = context.tx.mos.view(object).and_then(|object| Ok(Zap::open(&object)?));
+            let zap = context.tx.mos.view(object).and_then(|object| Zap::open(&object));
             // One that cannot be read may have entries.
-            if zap.map_or(true, |zap| zap.len() > 0) {
+            if zap.map_or(true, |zap| !zap.is_empty()) {
                 return Ok(());
             }
         }

@@ -52,7 +52,7 @@ fn moving(physical: u64, reflow: Reflow) -> Widths {
 
 /// Sector `sector` of a vdev over the first `columns` disks.
 fn sector(disks: &[Leaf], columns: u64, ashift: u32, sector: u64) -> Vec<u8> {
-    let at = (LABEL_START + (sector / columns << ashift)) as usize;
+    let at = (LABEL_START + ((sector / columns) << ashift)) as usize;
     disks[(sector % columns) as usize].memory.bytes()[at..at + (1 << ashift)].to_vec()
 }
 
@@ -64,7 +64,7 @@ fn moved(disks: &[Leaf], ashift: u32, end: u64) -> Vec<Leaf> {
     }
     let new = disks.len() as u64;
     for s in 0..end {
-        after[(s % new) as usize].write(s / new << ashift, &sector(disks, new - 1, ashift, s));
+        after[(s % new) as usize].write((s / new) << ashift, &sector(disks, new - 1, ashift, s));
     }
     after
 }
@@ -192,7 +192,7 @@ fn a_vdev_is_moved_step_by_step() {
         let disks = leaves(new as usize, size + (1 << 20));
         let t = with(&disks, nparity, ashift, Widths::always(old));
         let top = t.top(0).unwrap().clone();
-        let end = (size as u64 >> ashift) * old << ashift;
+        let end = ((size as u64 >> ashift) * old) << ashift;
         let mut blocks = Vec::new();
         let mut at = 0;
         for i in 0u64.. {
