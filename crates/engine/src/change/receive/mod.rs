@@ -290,7 +290,6 @@ impl Changes {
                 Ok(Ok(true))
             });
             if done? {
-                self.engine.forget_keys_of_gone();
                 return Ok(());
             }
         }
