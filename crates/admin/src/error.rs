@@ -182,6 +182,7 @@ impl Reason for ReceiveError {
             | ReceiveError::ReplacesEncrypted
             | ReceiveError::OtherKey
             | ReceiveError::OtherVectors
+            | ReceiveError::OtherWrapping
             | ReceiveError::NoVectors
             | ReceiveError::NoSpills
             | ReceiveError::Embedded

@@ -5,7 +5,9 @@
 
 mod common;
 
-use cenote_format::stream::{Record, feature};
+use cenote_format::crypt::Seal;
+use cenote_format::dmu::DmuType;
+use cenote_format::stream::{ObjectRecord, Record, feature};
 use cenote_manifest_check::{Checks, FsTree, check_tree, datasets_with_files};
 use cenote_testpools::{encoded, raw_stream, records};
 use common::tank::Tank;
@@ -262,6 +264,91 @@ fn copied_in_part(s: &Session, dataset: &str, expected: &Path) -> bool {
     all
 }
 
+/// The stream with one record changed, if `change` does so.
+fn with_other(
+    whole: &[(Record, Vec<u8>)],
+    nth: usize,
+    change: impl FnOnce(&mut Record, &mut Vec<u8>) -> bool,
+) -> Option<Vec<(Record, Vec<u8>)>> {
+    let mut other = whole.to_vec();
+    let (record, payload) = &mut other[nth];
+    change(record, payload).then_some(other)
+}
+
+/// The first byte of a value in a native list.
+fn value_of<'a>(name: &[u8], list: &'a mut [u8]) -> &'a mut u8 {
+    let at = list.windows(name.len()).position(|part| part == name).unwrap();
+    &mut list[at + name.len().next_multiple_of(8)]
+}
+
+fn seal_of(record: &mut Record) -> Option<&mut Seal> {
+    match record {
+        Record::Write(write) => write.seal.as_mut(),
+        Record::Spill(spill) => spill.seal.as_mut(),
+        Record::ObjectRange(range) => Some(&mut range.seal),
+        _ => None,
+    }
+}
+
+/// Streams that differ from `whole` in a byte of a payload, in a salt, initialization vector or MAC, in the structure of an
+/// object, or lack a block; each with the record that it was.
+fn tampered(whole: &[(Record, Vec<u8>)]) -> Vec<(&Record, Vec<(Record, Vec<u8>)>)> {
+    let mut changed = Vec::new();
+    for (nth, (was, payload)) in whole.iter().enumerate() {
+        let is_data = matches!(was, Record::Write(_) | Record::Spill(_));
+        if is_data || matches!(was, Record::Object(_)) && nth % 40 == 7 {
+            changed.push((
+                was,
+                with_other(whole, nth, |_, bytes| {
+                    let at = payload.len() * (nth % 7) / 7;
+                    bytes.get_mut(at).map(|byte| *byte ^= 1 << (nth % 8)).is_some()
+                }),
+            ));
+        }
+        if nth % 3 == 0 {
+            changed.push((
+                was,
+                with_other(whole, nth, |record, _| {
+                    let change = |seal: &mut Seal| match nth % 9 {
+                        0 => seal.params.salt[nth % 8] ^= 4,
+                        3 => seal.params.iv[nth % 12] ^= 2,
+                        _ => seal.mac[nth % 16] ^= 0x10,
+                    };
+                    seal_of(record).map(change).is_some()
+                }),
+            ));
+        }
+        if nth % 50 == 9 {
+            changed.push((
+                was,
+                with_other(whole, nth, |record, _| match record {
+                    Record::Object(ObjectRecord { raw: Some(raw), .. }) => {
+                        raw.max_block += 1;
+                        true
+                    }
+                    _ => false,
+                }),
+            ));
+        }
+        if matches!(was, Record::Write(_)) && nth % 5 == 0 {
+            let mut other = whole.to_vec();
+            other.remove(nth);
+            changed.push((was, Some(other)));
+        }
+    }
+    // MACs and wrapped keys in what follows BEGIN.
+    for name in [&b"portable_mac\0"[..], b"DSL_CRYPTO_MASTER_KEY_1\0", b"DSL_CRYPTO_MAC\0"] {
+        changed.push((
+            &whole[0].0,
+            with_other(whole, 0, |_, bytes| {
+                *value_of(name, bytes) ^= 1;
+                true
+            }),
+        ));
+    }
+    changed.into_iter().filter_map(|(was, other)| Some((was, other?))).collect()
+}
+
 /// What was changed of a raw stream on its way is an error, and never other bytes.
 #[test]
 fn changed_raw_streams_give_no_bytes() {
@@ -270,54 +357,97 @@ fn changed_raw_streams_give_no_bytes() {
     let stream = raw_stream();
     let whole = records(&stream);
     let key = fs::canonicalize(raw_key()).unwrap();
-    let load = |name: &str| tank.zfs(&format!("load-key -L file://{} {name}", key.display()));
+    let load =
+        |name: &str| s.run(&format!("zfs load-key -L file://{} {name}", key.display())).code == 0;
     fed(s, "zfs receive -u tank/right", &stream).ok();
-    load("tank/right");
+    assert!(load("tank/right"));
     let dir = tempfile::tempdir().unwrap();
     let expected = dir.path().join("right");
     s.run(&format!("cp -rq tank/right@enc {}", expected.display()));
-    // Bytes of payloads; salts, initialization vectors and MACs of blocks.
-    let mut changed = Vec::new();
-    for (nth, (record, payload)) in whole.iter().enumerate() {
-        let seal = match record {
-            Record::Write(write) => write.seal,
-            Record::Spill(spill) => spill.seal,
-            Record::ObjectRange(range) => Some(range.seal),
-            _ => None,
-        };
-        let is_data = matches!(record, Record::Write(_) | Record::Spill(_));
-        if is_data || matches!(record, Record::Object(_)) && nth % 40 == 7 {
-            let at = payload.len() * (nth % 7) / 7;
-            let mut other = whole.clone();
-            if let Some(byte) = other[nth].1.get_mut(at) {
-                *byte ^= 1 << (nth % 8);
-                changed.push(other);
-            }
-        }
-        if let Some(mut seal) = seal.filter(|_| nth % 3 == 0) {
-            seal.mac[nth % 16] ^= 0x10;
-            let mut other = whole.clone();
-            match &mut other[nth].0 {
-                Record::Write(write) => write.seal = Some(seal),
-                Record::Spill(spill) => spill.seal = Some(seal),
-                Record::ObjectRange(range) => range.seal = seal,
-                _ => {}
-            }
-            changed.push(other);
-        }
-    }
-    assert!(changed.len() > 30);
-    let mut unread = 0;
-    for (nth, records) in changed.iter().enumerate() {
+    let changed = tampered(&whole);
+    assert!(changed.len() > 40, "{}", changed.len());
+    for (nth, (was, records)) in changed.iter().enumerate() {
         let name = format!("tank/changed{nth}");
         if fed(s, &format!("zfs receive -u {name}"), &encoded(records)).code == 0 {
-            load(&name);
-            // Not all of a dataset is read for a copy of its files.
-            unread += usize::from(copied_in_part(s, &format!("{name}@enc"), &expected));
+            let all = load(&name) && copied_in_part(s, &format!("{name}@enc"), &expected);
+            // A copy of files reads everything but the list of what is to be deleted.
+            let unread = matches!(was, Record::Write(write) if write.kind == DmuType::UNLINKED_SET);
+            assert!(!all || unread, "change {nth}: {was:?}");
             tank.zfs(&format!("destroy -r {name}"));
         }
     }
-    assert!(unread < changed.len() / 2, "{unread} of {} changes were not found", changed.len());
+    assert_eq!(s.run("zpool list -Ho health tank").ok().trim(), "ONLINE");
+    tank.finish();
+}
+
+/// Records that would be blocks which no pool can have are refused, and the pool goes on.
+#[test]
+fn raw_records_of_impossible_blocks_are_refused() {
+    let tank = Tank::unmounted();
+    let s = &tank.session;
+    let whole = records(&raw_stream());
+    let first = |is: fn(&Record) -> bool| whole.iter().position(|(record, _)| is(record)).unwrap();
+    let large = first(|r| matches!(r, Record::Write(w) if w.logical_size > 1024));
+    let spill = first(|r| matches!(r, Record::Spill(_)));
+    let object = first(|r| matches!(r, Record::Object(o) if o.object >= 128));
+    let write = |function: u8, size: usize| {
+        with_other(&whole, large, |record, bytes| {
+            let Record::Write(write) = record else { return false };
+            (write.compression, write.compressed_size) = (function, size as u64);
+            bytes.resize(size, 7);
+            true
+        })
+    };
+    let checksum = |number: u8| {
+        with_other(&whole, object, |record, _| {
+            let Record::Object(object) = record else { return false };
+            object.checksum = number;
+            true
+        })
+    };
+    let on = with_other(&whole, spill, |record, _| {
+        let Record::Spill(spill) = record else { return false };
+        spill.compression = 1;
+        true
+    });
+    let meta = with_other(&whole, 0, |_, bytes| {
+        let value = value_of(b"mdn_checksum\0", bytes);
+        assert_eq!(*value, 0);
+        *value = 3;
+        true
+    });
+    let cases = [
+        write(15, 520),
+        write(15, 0),
+        write(2, 512),
+        write(1, 512),
+        write(4, 512),
+        checksum(3),
+        checksum(4),
+        checksum(5),
+        checksum(9),
+        on,
+        meta,
+    ];
+    for (nth, case) in cases.into_iter().enumerate() {
+        let stream = encoded(&case.unwrap());
+        let refused = fed(s, &format!("zfs receive -u tank/case{nth}"), &stream);
+        assert_eq!(refused.code, 1, "case {nth}: {refused:?}");
+        assert!(refused.err.contains("invalid backup stream"), "case {nth}: {refused:?}");
+        tank.zfs(&format!("create tank/after{nth}"));
+    }
+    fed(s, "zfs receive -u tank/r", &raw_stream()).ok();
+    // Embedded checksums in a plain stream.
+    tank.zfs("create tank/plain");
+    tank.zfs("snapshot tank/plain@s");
+    let mut plain = records(&sent(s, "tank/plain@s"));
+    let object = plain.iter_mut().find_map(|(record, _)| match record {
+        Record::Object(object) => Some(object),
+        _ => None,
+    });
+    object.unwrap().checksum = 4;
+    fed(s, "zfs receive -u tank/case", &encoded(&plain)).fails(1);
+    tank.zfs("create tank/after");
     tank.finish();
 }
 
@@ -331,8 +461,7 @@ fn openzfs_receives_raw_streams() {
     let s = &tank.session;
     let (dir, streams) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let mut script = String::from("create stripe\nfeatures\n");
-    // Full ones: with its assertions on, OpenZFS 2.1 stops at increments of streams whose files have changed the sizes of
-    // their blocks.
+    // Full ones only: OpenZFS 2.1, built with its assertions, has stopped at the increments. Why is not known.
     for snap in ["one", "two", "three"] {
         let path = streams.path().join(snap);
         fs::write(&path, sent(s, &format!("-w tank/e@{snap}"))).unwrap();
@@ -464,5 +593,145 @@ fn plain_streams_are_encrypted_below_encrypted_datasets() {
     tank.zfs("unload-key tank/own");
     let last = sent(s, "-i @two tank/e@three");
     assert_eq!(fed(s, "zfs receive -u tank/own", &last).fails(1), incremental);
+    tank.finish();
+}
+
+/// Two encryption roots, one below the other, with a file in each and snapshots `one`.
+fn two_roots(tank: &Tank) {
+    for (name, file, key) in [("tank/s", "key", HEX), ("tank/s/b", "other", OTHER)] {
+        let place = key_file(tank, file, key);
+        let key = format!("-o encryption=on -o keyformat=hex -o keylocation={place}");
+        tank.zfs(&format!("create {key} {name}"));
+        fs::write(tank.path(&format!("{name}/first")), contents(1, 300_000)).unwrap();
+    }
+    tank.zfs("snapshot -r tank/s@one");
+}
+
+/// A package changes the encryption roots of datasets whose keys are loaded and that are mounted.
+#[test]
+fn packages_change_encryption_roots_in_use() {
+    if !can_mount() {
+        return skip("nothing can be mounted here");
+    }
+    let tank = Tank::new("-O atime=off");
+    let s = &tank.session;
+    two_roots(&tank);
+    fed(s, "zfs receive -u tank/r", &sent(s, "-R -w tank/s@one")).ok();
+    let of = |name: &str| tank.get("encryptionroot,keystatus", name);
+    assert_eq!(of("tank/r/b"), "tank/r/b\nunavailable");
+    tank.zfs("load-key -r tank/r");
+    tank.zfs("mount -a");
+    let read = |name: &str, seed: u64| {
+        let found = fs::read(tank.path(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert!(found == contents(seed, 300_000), "{name}");
+    };
+    read("tank/r/b/first", 1);
+    tank.zfs("change-key -i tank/s/b");
+    fs::write(tank.path("tank/s/b/second"), contents(2, 300_000)).unwrap();
+    tank.zfs("snapshot -r tank/s@two");
+    fed(s, "zfs receive -F tank/r", &sent(s, "-R -w -I @one tank/s@two")).ok();
+    assert_eq!(of("tank/r/b"), "tank/r\navailable");
+    read("tank/r/b/second", 2);
+    fs::write(tank.path("tank/r/b/own"), contents(3, 300_000)).unwrap();
+    s.run("zpool sync tank").ok();
+    read("tank/r/b/own", 3);
+    // Where nothing differs nothing is done, whatever is loaded.
+    tank.zfs("snapshot -r tank/s@three");
+    fed(s, "zfs receive -F tank/r", &sent(s, "-R -w -I @two tank/s@three")).ok();
+    tank.zfs("unmount tank/r/b");
+    tank.zfs("unmount tank/r");
+    tank.zfs("unload-key tank/r");
+    assert_eq!(of("tank/r/b"), "tank/r\nunavailable");
+    tank.zfs("load-key tank/r");
+    same_files(s, "tank/s/b@three", "tank/r/b@three");
+    // And back.
+    let place = format!("file://{}", s.path("other").display());
+    tank.zfs(&format!("change-key -o keyformat=hex -o keylocation={place} tank/s/b"));
+    tank.zfs("mount tank/r");
+    tank.zfs("mount tank/r/b");
+    tank.zfs("snapshot -r tank/s@four");
+    fed(s, "zfs receive -u -F tank/r", &sent(s, "-R -w -I @three tank/s@four")).ok();
+    assert_eq!(of("tank/r/b").lines().next(), Some("tank/r/b"));
+    assert_eq!(s.run("zpool list -Ho health tank").ok().trim(), "ONLINE");
+    tank.zfs("create tank/after");
+    for name in ["tank/r/b", "tank/r"] {
+        let _ = s.run(&format!("zfs unmount {name}"));
+    }
+    let _ = s.run("zfs unload-key -r tank/r");
+    tank.zfs("load-key -r tank/r");
+    same_files(s, "tank/s/b@four", "tank/r/b@four");
+    tank.finish();
+}
+
+/// An increment leaves each dataset with a key that the key of its encryption root opens.
+#[test]
+fn raw_increments_keep_keys_that_open() {
+    if !can_mount() {
+        return skip("nothing can be mounted here");
+    }
+    let tank = Tank::new("-O atime=off");
+    let s = &tank.session;
+    two_roots(&tank);
+    let key = format!(
+        "-o encryption=on -o keyformat=hex -o keylocation={}",
+        key_file(&tank, "vault", &HEX.replace('d', "e"))
+    );
+    tank.zfs(&format!("create {key} tank/vault"));
+    fed(s, "zfs receive -u tank/vault/b", &sent(s, "-w tank/s/b@one")).ok();
+    let place = format!("file://{}", s.path("other").display());
+    tank.zfs(&format!("load-key -L {place} tank/vault/b"));
+    tank.zfs("change-key -i tank/vault/b");
+    let again = |snap: &str| {
+        tank.zfs("unmount tank/vault");
+        tank.zfs("unload-key tank/vault");
+        tank.zfs("load-key tank/vault");
+        tank.zfs("mount tank/vault");
+        same_files(s, &format!("tank/s/b@{snap}"), &format!("tank/vault/b@{snap}"));
+    };
+    again("one");
+    tank.zfs("snapshot tank/s/b@two");
+    fed(s, "zfs receive -u tank/vault/b", &sent(s, "-w -i @one tank/s/b@two")).ok();
+    again("two");
+    assert_eq!(tank.get("encryptionroot", "tank/vault/b"), "tank/vault");
+    // Without the key it cannot be known, and nothing changes.
+    tank.zfs("snapshot tank/s/b@three");
+    let next = sent(s, "-w -i @two tank/s/b@three");
+    tank.zfs("unmount tank/vault");
+    tank.zfs("unload-key tank/vault");
+    let why = fed(s, "zfs receive -u tank/vault/b", &next).fails(1);
+    assert!(why.contains("load that root's key"), "{why}");
+    tank.zfs("load-key tank/vault");
+    tank.zfs("mount tank/vault");
+    fed(s, "zfs receive -u tank/vault/b", &next).ok();
+    again("three");
+    tank.finish();
+}
+
+/// A key that is loaded opens nothing of another dataset, or of one whose key was changed at the sender.
+#[test]
+fn keys_that_do_not_open_are_not_loaded() {
+    if !can_mount() {
+        return skip("nothing can be mounted here");
+    }
+    let tank = Tank::new("-O atime=off");
+    let s = &tank.session;
+    two_roots(&tank);
+    let full = sent(s, "-w tank/s/b@one");
+    let place = format!("file://{}", s.path("other").display());
+    for _ in 0..3 {
+        fed(s, "zfs receive -u tank/r", &full).ok();
+        assert_eq!(tank.get("keystatus", "tank/r"), "unavailable");
+        tank.zfs(&format!("load-key -L {place} tank/r"));
+        tank.zfs("destroy -r tank/r");
+    }
+    fed(s, "zfs receive -u tank/r", &full).ok();
+    tank.zfs(&format!("load-key -L {place} tank/r"));
+    let place = key_file(&tank, "later", &OTHER.replace('d', "e"));
+    tank.zfs(&format!("change-key -o keyformat=hex -o keylocation={place} tank/s/b"));
+    tank.zfs("snapshot tank/s/b@two");
+    fed(s, "zfs receive -u tank/r", &sent(s, "-w -i @one tank/s/b@two")).ok();
+    assert_eq!(tank.get("keystatus", "tank/r"), "unavailable");
+    tank.zfs(&format!("load-key -L {place} tank/r"));
+    same_files(s, "tank/s/b@two", "tank/r@two");
     tank.finish();
 }

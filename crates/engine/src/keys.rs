@@ -19,6 +19,21 @@ pub enum UnloadError {
 }
 
 impl Engine {
+    /// Wipes the keys of encryption roots that are none any more, and what was unwrapped with keys that are not loaded any more
+    /// ([`cenote_dsl::crypt::Keystore::roots`]). What is in use stays until this is done again.
+    pub(crate) fn forget_keys_of_gone(&self) {
+        let roots = self.pool().dsl().keystore().roots();
+        // Not older than the keys: a root that was made meanwhile is in it.
+        let view = self.pool();
+        for root in roots {
+            let (gone, loaded) = (view.dsl().is_root_gone(root), view.dsl().keystore().has(root));
+            if gone || !loaded {
+                let forget = || view.dsl().forget_root(root, gone);
+                self.shared.datasets.unless_open(view.store(), root, forget);
+            }
+        }
+    }
+
     /// Unloads the key of the encryption root `d`, once all that was changed of datasets with this key is on disk. One that is
     /// being opened meanwhile is in use.
     ///
@@ -43,7 +58,9 @@ impl Engine {
         let view = self.pool();
         let (dsl, root) = (view.dsl(), view.dsl().key_root(d)?);
         let unload = || dsl.unload_root(root);
-        match self.shared.datasets.unless_open(view.store(), root, unload) {
+        let done = self.shared.datasets.unless_open(view.store(), root, unload);
+        self.forget_keys_of_gone();
+        match done {
             None => Err(UnloadError::Busy(d.name.clone())),
             Some(true) => Ok(()),
             Some(false) => Err(KeyError::Unloaded(d.name.clone()).into()),

@@ -130,7 +130,8 @@ impl Policy {
             other => other,
         };
         let own = Checksum::from_u8(block.checksum).ok();
-        let checksum = match own.filter(|c| *c != Checksum::Inherit).unwrap_or(self.checksum) {
+        let own = own.filter(|c| *c != Checksum::Inherit && c.is_of_dnodes());
+        let checksum = match own.unwrap_or(self.checksum) {
             Checksum::On => Checksum::Fletcher4,
             Checksum::Off | Checksum::NoParity | Checksum::Fletcher2 if metadata => {
                 Checksum::Fletcher4

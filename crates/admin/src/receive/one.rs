@@ -223,7 +223,7 @@ impl<'b> Stream<'b> {
     /// Whether the caller may receive the stream, before more than its head is read. What else is wrong is found
     /// later.
     fn check_permission(&self, job: &Job<'_, '_>) -> Result<()> {
-        match job.changes.may_receive(&self.asked(job, false), self.begin) {
+        match job.changes.may_receive(&self.asked(job, false, false), self.begin) {
             Err(e @ ReceiveError::Change(ChangeError::Denied | ChangeError::NoDelegation)) => {
                 Err(self.message(job, self.wants_new, &e))
             }
@@ -266,7 +266,9 @@ impl<'b> Stream<'b> {
             return list.and_then(|_| source.skip()).map_err(|e| self.cannot(e));
         }
         let list = list.map_err(|e| self.cannot(e))?;
-        let begun = job.changes.receive(&self.asked(job, has_props), self.begin, &list);
+        let packaged = self.takes_keys(job, within, there.as_ref())?;
+        let asked = self.asked(job, has_props, packaged);
+        let begun = job.changes.receive(&asked, self.begin, &list);
         drop(entered);
         let is_new = there.is_none();
         match begun {
@@ -298,13 +300,37 @@ impl<'b> Stream<'b> {
         }
     }
 
-    fn asked(&self, job: &Job<'_, '_>, has_props: bool) -> NewReceive {
+    /// Whether the package has all keys of users that open the dataset: it is an encryption root of its own then, or its
+    /// encryption root is received with it.
+    fn takes_keys(
+        &self,
+        job: &Job<'_, '_>,
+        within: &Within<'_>,
+        there: Option<&Dataset>,
+    ) -> Result<bool> {
+        let Some(list) = within.list.filter(|list| list.raw) else { return Ok(false) };
+        let Some((sent, _)) = list.sent(self.begin.to_guid) else { return Ok(false) };
+        let Some(there) = there else { return Ok(false) };
+        if sent.encryption_root {
+            return Ok(true);
+        }
+        let pool = job.session.pool();
+        let root = pool.dsl().encryption_root(there).map_err(|e| self.cannot(e))?;
+        let within = |top: &str, root: &str| {
+            root.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        Ok(list.recursive
+            && matches!((&job.top, root), (Some(top), Some(root)) if within(top, &root)))
+    }
+
+    fn asked(&self, job: &Job<'_, '_>, has_props: bool, packaged: bool) -> NewReceive {
         NewReceive {
             encryption: self.encryption(job, has_props),
             to: self.to.clone(),
             origin: self.origin.clone(),
             force: job.how.force,
             resumable: job.how.resumable,
+            packaged,
         }
     }
 

@@ -162,6 +162,8 @@ fn place_keys(job: &mut Job<'_, '_>, list: &Package, top: &str) -> Result<bool> 
         let is_clone = dsl.origin(&dataset).map_err(failed)?.is_some();
         let is_root = key.root == dataset.dir_obj;
         let location = sent.props.as_ref().and_then(|props| props.str("keylocation"));
+        // Where keys cannot be read from here, the key is asked for.
+        let location = location.filter(|l| *l == "prompt" || l.starts_with("file:///"));
         let wrong = match own {
             true => {
                 let here = dsl.get(&dataset, "keylocation").map_err(failed)?;

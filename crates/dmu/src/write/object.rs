@@ -19,7 +19,6 @@ use crate::tree::{Node, Tree};
 use crate::{Object, ObjectSet};
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
-use cenote_format::compress::Compression;
 use cenote_format::dmu::{
     DNODE_CORE, DNODE_FLAG_SPILL, DNODE_FLAG_USED_BYTES, DNODE_SLOT, DmuType, DnodePhys,
 };
@@ -53,6 +52,12 @@ pub(super) struct Place<'a> {
 impl Place<'_> {
     pub(super) fn invalid<T>(&self, why: impl Into<String>) -> Result<T> {
         Err(WriteError::Invalid { object: self.object, why: why.into() })
+    }
+
+    /// A block cannot be on disk as it is packed.
+    fn unwritable<T>(&self, packed: &Packed) -> Result<T> {
+        let (len, function) = (packed.data.len(), packed.compression);
+        self.invalid(format!("{} bytes in {len}, by {function:?}", packed.lsize))
     }
 }
 
@@ -420,6 +425,11 @@ impl OpenObject {
     pub(super) fn set_spill(&mut self, place: &Place<'_>, data: Option<Payload>) -> Result<()> {
         if let Some(data) = &data {
             let len = data.len();
+            if let Payload::Packed(packed) = data
+                && !packed.can_be_written()
+            {
+                return place.unwritable(packed);
+            }
             if data.seal().is_some() != place.raw {
                 return place.invalid("a spill block that is not as the data set is");
             }
@@ -629,14 +639,10 @@ impl OpenObject {
 
     /// Whether a block can be on disk as it is packed.
     fn check_packed(&self, place: &Place<'_>, packed: &Packed) -> Result<()> {
-        use Compression::{Empty, Inherit, Off, On};
-        let (len, function) = (packed.data.len(), packed.compression);
         // Of dnodes it has to be known how many there are.
-        let kind = self.phys().kind;
-        let packs = packed.seal.is_some() || !matches!(function, Off);
-        match !packs || matches!(function, Inherit | On | Empty) || kind == DmuType::DNODE {
-            false if (1..=packed.lsize).contains(&len) => Ok(()),
-            _ => place.invalid(format!("{} bytes in {len}, by {function:?}", packed.lsize)),
+        match packed.can_be_written() && self.phys().kind != DmuType::DNODE {
+            true => Ok(()),
+            false => place.unwritable(packed),
         }
     }
 

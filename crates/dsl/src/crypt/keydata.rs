@@ -7,6 +7,7 @@
 
 use super::phys::{self, KeyFormat};
 use cenote_dmu::write::RawRoot;
+use cenote_format::checksum::Checksum;
 use cenote_format::crypt::{KEY_VERSION, Suite, WrappedKey};
 use cenote_format::dmu::DNODE_BLOCK;
 use cenote_format::nvlist::{NvList, NvValue};
@@ -153,6 +154,9 @@ fn root(list: &NvList) -> Result<RawRoot, KeyDataError> {
     };
     let (checksum, compress) =
         (below(CHECKSUM, LEGACY_CHECKSUMS)?, below(COMPRESS, LEGACY_COMPRESSIONS)?);
+    if !Checksum::from_u8(checksum).is_ok_and(Checksum::is_of_dnodes) {
+        return Err(KeyDataError::Invalid(CHECKSUM));
+    }
     let levels = below(LEVELS, MAX_LEVELS + 1)?;
     let indirect_shift = below(INDIRECT_SHIFT, 18)?;
     let max_block = number(MAX_BLOCK)?;

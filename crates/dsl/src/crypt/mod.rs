@@ -149,18 +149,19 @@ impl Dsl {
         unloaded
     }
 
-    /// Wipes the keys of encryption roots that are none any more: they were destroyed, or have their parents' keys.
-    pub fn forget_keys_of_gone(&self) {
-        for root in self.keys.roots() {
-            let stays = self.key_of_dir(root).map(|key| key.is_some_and(|key| key.root == root));
-            let gone = match &stays {
-                Ok(stays) => !stays,
-                Err(Error::NoObject { .. }) => true,
-                Err(_) => false,
-            };
-            if gone {
-                self.unload_root(root);
-            }
+    /// Whether a directory is no encryption root: it was destroyed, or has its parent's key.
+    pub fn is_root_gone(&self, root: u64) -> bool {
+        match self.key_of_dir(root) {
+            Ok(key) => key.is_none_or(|key| key.root != root),
+            Err(Error::NoObject { .. }) => true,
+            Err(_) => false,
         }
+    }
+
+    /// Wipes what an encryption root has unwrapped whose key is not loaded; and its key, if the root is `gone`. The caller sees
+    /// to it that none of these datasets is in use.
+    pub fn forget_root(&self, root: u64, gone: bool) {
+        self.keys.tidy(root, gone, self.mos.store());
+        self.objsets.clear();
     }
 }

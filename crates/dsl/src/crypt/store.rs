@@ -18,7 +18,7 @@ use cenote_format::crypt::WrappingKey;
 use cenote_store::Store;
 use cenote_store::keys::LoadedKey;
 use parking_lot::{Mutex, RwLock};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -61,10 +61,15 @@ impl Keystore {
     }
 
     /// The directory `to` has taken the place of the encryption root `from`, whose key is its own now if that is loaded. The
-    /// one of `from` stays until the group is shown ([`crate::Dsl::forget_keys_of_gone`]).
+    /// one of `from` stays until the group is shown ([`crate::Dsl::forget_root`]).
     pub fn moved(&self, from: u64, to: u64, objects: &[u64]) {
-        if let Some(key) = self.wrapping(from) {
-            self.changed(to, &key, objects);
+        match self.wrapping(from) {
+            Some(key) => self.changed(to, &key, objects),
+            None => {
+                // The number may have been another encryption root's.
+                self.forget(to);
+                self.rooted(to, objects);
+            }
         }
     }
 
@@ -73,13 +78,28 @@ impl Keystore {
         self.former.lock().remove(&root);
     }
 
-    /// The encryption roots whose keys are loaded, but for those of a group that is not shown yet.
-    pub(super) fn roots(&self) -> Vec<u64> {
-        let (wrapping, former) = (self.wrapping.read(), self.former.lock());
-        wrapping.keys().copied().filter(|root| !former.contains_key(root)).collect()
+    /// The keys in `objects`, if they are unwrapped, are those of datasets whose encryption root is `root` now, be its key
+    /// loaded or not: what is open stays so. This is said in syncing context.
+    pub fn rooted(&self, root: u64, objects: &[u64]) {
+        let _wrapping = self.wrapping.write();
+        let unwrapped = self.unwrapped.lock();
+        let theirs = objects.iter().filter_map(|object| unwrapped.get(object));
+        theirs.for_each(|key| key.set_root(root));
+        self.generation.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// A directory is no encryption root any more, and nothing is read with its key.
+    /// The encryption roots whose keys are loaded, or keys that they have unwrapped; but for those of a group that is not
+    /// shown yet.
+    pub fn roots(&self) -> BTreeSet<u64> {
+        let (wrapping, former) = (self.wrapping.read(), self.former.lock());
+        let mut roots: BTreeSet<u64> = wrapping.keys().copied().collect();
+        roots.extend(self.unwrapped.lock().values().map(|key| key.root()));
+        roots.retain(|root| !former.contains_key(root));
+        roots
+    }
+
+    /// The key of an encryption root is not loaded any more, for the root has another one, or is another directory. What it has
+    /// unwrapped stays until that is not in use ([`crate::Dsl::forget_root`]).
     pub fn forget(&self, root: u64) {
         self.wrapping.write().remove(&root);
         self.former.lock().remove(&root);
@@ -108,16 +128,32 @@ impl Keystore {
         let was_there = wrapping.remove(&root).is_some();
         if was_there {
             self.former.lock().remove(&root);
-            let mut gone = Vec::new();
-            self.unwrapped.lock().retain(|_, key| {
-                let stays = key.root() != root;
-                gone.extend((!stays).then_some(key.id()));
-                stays
-            });
-            store.forget_keys(root, &gone);
-            self.generation.fetch_add(1, Ordering::AcqRel);
         }
+        self.forget_unwrapped(root, store);
         was_there
+    }
+
+    /// As [`Keystore::unload`], but a key that is loaded stays loaded, with what it has unwrapped, unless it is `gone`.
+    pub(super) fn tidy(&self, root: u64, gone: bool, store: &Store) {
+        let mut wrapping = self.wrapping.write();
+        if gone && wrapping.remove(&root).is_some() {
+            self.former.lock().remove(&root);
+        }
+        if !wrapping.contains_key(&root) {
+            self.forget_unwrapped(root, store);
+        }
+    }
+
+    /// Wipes the keys that the encryption root has unwrapped. The caller keeps others from unwrapping one.
+    fn forget_unwrapped(&self, root: u64, store: &Store) {
+        let mut gone = Vec::new();
+        self.unwrapped.lock().retain(|_, key| {
+            let stays = key.root() != root;
+            gone.extend((!stays).then_some(key.id()));
+            stays
+        });
+        store.forget_keys(root, &gone);
+        self.generation.fetch_add(1, Ordering::AcqRel);
     }
 }
 

@@ -51,6 +51,9 @@ impl Dsl {
             Some(Dataset { bookmark: Some(bookmark), .. }) => bookmark.ivset_guid,
             Some(from) => self.field_u64(from.ds_obj, IVSET_GUID)?.unwrap_or(0),
         };
+        if from.is_some() && from_ivset == 0 {
+            return refused("what it starts from has no IV set guid");
+        }
         let meta = &objset.phys().meta_dnode;
         if meta.block_size != DNODE_BLOCK || meta.pointers.len() != 3 {
             return refused("its blocks of dnodes are of a size that raw streams do not have");

@@ -11,13 +11,14 @@
 
 use super::mos::{MAX_DEPTH, ZAP_METADATA, corrupt};
 use super::props::{self, NewValue, Target};
+use super::receive::Incoming;
 use super::{DslWriteError, Result, Tx, dir, features};
 use crate::crypt::keydata::KeyData;
 use crate::crypt::phys::{
     CRYPTO_KEY, FORMAT, GUID, HMAC_KEY, ITERATIONS, IV, MAC, MASTER_KEY, REFERENCES, ROOT, SALT,
     SUITE, VERSION,
 };
-use crate::crypt::{CryptoKey, KeyFormat};
+use crate::crypt::{CryptoKey, KeyFormat, Keystore};
 use cenote_format::crypt::{
     CryptError, DatasetKey, HMAC_KEY_LEN, IV_LEN, KEY_VERSION, Secret, Suite, WrappedKey,
     WrappingKey,
@@ -183,14 +184,22 @@ fn give_key(tx: &mut Tx<'_>, (dir_obj, ds_obj): (u64, u64)) -> Result<u64> {
 }
 
 /// Writes the wrapped keys that came in a raw stream (`dsl_crypto_recv_raw_key_sync`). A directory without keys becomes an
-/// encryption root whose key is asked for; another one keeps its root.
+/// encryption root whose key is asked for; another one keeps its root, and the key that it has unless it [`Taken::Theirs`].
+///
+/// # Errors
+/// `Invalid`: it is not known which key opens with that of the encryption root.
 pub(super) fn receive_keys(
     tx: &mut Tx<'_>,
     (dir_obj, ds_obj): (u64, u64),
     keys: &KeyData,
+    what: &Incoming,
 ) -> Result<()> {
     let (object, root) = match tx.crypto_key(dir_obj)? {
-        Some(key) => (key.object, key.root),
+        Some(here) => match taken(tx, dir_obj, &here, (keys, what))? {
+            Taken::Theirs => (here.object, here.root),
+            Taken::Ours => return Ok(()),
+            Taken::Unknown => return refused("the key of its encryption root is not loaded"),
+        },
         None => {
             let location = NewValue::Text("prompt".into());
             props::apply(tx, Target::Dir(dir_obj), LOCATION, &location)?;
@@ -198,6 +207,71 @@ pub(super) fn receive_keys(
         }
     };
     tx.put_wrapped((object, root), &keys.wrapped, (keys.format, keys.salt, keys.iterations))
+}
+
+/// Which of two wrapped keys a dataset has after a raw increment. The master key in both is the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Taken {
+    /// That of the stream.
+    Theirs,
+    /// That which is there.
+    Ours,
+    /// It cannot be known which of them the key of the encryption root opens.
+    Unknown,
+}
+
+/// Which key a dataset has after a raw increment. It must open with the key of the dataset's encryption root here, which need
+/// not be the sender's: what has another key at the sender by now may have its parent's key here. In a package all
+/// datasets have the sender's.
+fn taken(
+    tx: &mut Tx<'_>,
+    dir_obj: u64,
+    here: &CryptoKey,
+    (keys, what): (&KeyData, &Incoming),
+) -> Result<Taken> {
+    if here.wrapped == keys.wrapped {
+        return Ok(Taken::Ours);
+    }
+    if what.packaged {
+        return Ok(Taken::Theirs);
+    }
+    if here.root == dir_obj {
+        // The keys of others that have this root stay wrapped as they are.
+        let alone = members(tx, dir_obj, dir_obj)?.len() == 1;
+        return Ok(if alone { Taken::Theirs } else { Taken::Ours });
+    }
+    if is_clone(tx, dir_obj)? {
+        // It is that of its origin.
+        return Ok(Taken::Ours);
+    }
+    let root = tx.crypto_key(here.root)?;
+    let root = root.ok_or_else(|| corrupt(here.root, "an encryption root without a key"))?;
+    let opens = |with: &WrappingKey, wrapped| with.unwrap(wrapped).is_ok();
+    let loaded = what.keystore.wrapping(here.root);
+    if let Some(with) = loaded.filter(|with| opens(with, &root.wrapped)) {
+        return Ok(if opens(&with, &keys.wrapped) { Taken::Theirs } else { Taken::Ours });
+    }
+    // A passphrase that is chosen gets a salt.
+    let phrase = (root.format, root.salt, root.iterations);
+    Ok(match root.format {
+        KeyFormat::Passphrase if phrase == (keys.format, keys.salt, keys.iterations) => {
+            Taken::Theirs
+        }
+        KeyFormat::Passphrase if phrase == (here.format, here.salt, here.iterations) => Taken::Ours,
+        _ => Taken::Unknown,
+    })
+}
+
+/// The encryption root `dir_obj`, if the key that is loaded for it does not open it any more.
+///
+/// # Errors
+/// The MOS cannot be read.
+pub fn outdated_root(tx: &mut Tx<'_>, dir_obj: u64, keystore: &Keystore) -> Result<Option<u64>> {
+    let Some(key) = tx.crypto_key(dir_obj)?.filter(|key| key.root == dir_obj) else {
+        return Ok(None);
+    };
+    let loaded = keystore.wrapping(dir_obj);
+    Ok(loaded.filter(|with| with.unwrap(&key.wrapped).is_err()).map(|_| dir_obj))
 }
 
 /// Whether a raw stream goes on from a snapshot here (`dsl_crypto_recv_raw_objset_check`,
@@ -212,6 +286,8 @@ pub enum RawStart {
     NoVectors,
     /// The snapshot has other initialization vectors.
     OtherVectors,
+    /// The sender has wrapped the key anew, and it is not known whether the key of the encryption root here opens that.
+    OtherWrapping,
 }
 
 /// See [`RawStart`]. `from` is the snapshot that the stream starts from, `None` for a full one.
@@ -222,10 +298,14 @@ pub fn check_raw_start(
     tx: &mut Tx<'_>,
     dir_obj: u64,
     from: Option<u64>,
-    keys: &KeyData,
+    (keys, what): (&KeyData, &Incoming),
 ) -> Result<RawStart> {
     match tx.crypto_key(dir_obj)? {
-        Some(key) if key.wrapped.guid == keys.wrapped.guid => {}
+        Some(here) if here.wrapped.guid == keys.wrapped.guid => {
+            if taken(tx, dir_obj, &here, (keys, what))? == Taken::Unknown {
+                return Ok(RawStart::OtherWrapping);
+            }
+        }
         _ => return Ok(RawStart::OtherKey),
     }
     let Some(from) = from else { return Ok(RawStart::Right) };
@@ -391,11 +471,17 @@ pub enum Change {
 
 /// Gives a dataset that came in a raw package the place that it has at the sender: it is an encryption root of its `own`,
 /// whose key is at `location`, or has that of its parent (`DCP_CMD_FORCE_NEW_KEY`, `DCP_CMD_FORCE_INHERIT`). Keys stay
-/// wrapped as they are, for they came so.
+/// wrapped as they are, for they came so. Returns the encryption root, if it is another one now, and the objects of the keys
+/// that have it.
 ///
 /// # Errors
 /// `Invalid`: it is not encrypted, a clone, or its parent is not encrypted.
-pub fn force_root(tx: &mut Tx<'_>, dir_obj: u64, own: bool, location: Option<&str>) -> Result<()> {
+pub fn force_root(
+    tx: &mut Tx<'_>,
+    dir_obj: u64,
+    own: bool,
+    location: Option<&str>,
+) -> Result<Option<(u64, Vec<u64>)>> {
     let Some(key) = tx.crypto_key(dir_obj)? else { return refused("Dataset not encrypted.") };
     let parent = tx.dir(dir_obj)?.parent;
     let root = match own {
@@ -404,19 +490,26 @@ pub fn force_root(tx: &mut Tx<'_>, dir_obj: u64, own: bool, location: Option<&st
         false => root_of(tx, parent)?,
     };
     let Some(root) = root else { return refused("Parent must be encrypted.") };
+    let mut moved = None;
     if root != key.root {
         if is_clone(tx, dir_obj)? {
             return refused("Keys cannot be changed on clones.");
         }
-        for (_, member) in members(tx, key.root, dir_obj)? {
-            tx.zap_set(member.object, text(ROOT), root)?;
+        let members = members(tx, key.root, dir_obj)?;
+        let objects: Vec<u64> = members.into_iter().map(|(_, member)| member.object).collect();
+        for object in &objects {
+            tx.zap_set(*object, text(ROOT), root)?;
         }
+        moved = Some((root, objects));
     }
-    if !own {
-        return props::inherit(tx, Target::Dir(dir_obj), LOCATION);
+    match own {
+        true => {
+            let location = NewValue::Text(location.unwrap_or("prompt").into());
+            props::apply(tx, Target::Dir(dir_obj), LOCATION, &location)?;
+        }
+        false => props::inherit(tx, Target::Dir(dir_obj), LOCATION)?,
     }
-    let location = NewValue::Text(location.unwrap_or("prompt").into());
-    props::apply(tx, Target::Dir(dir_obj), LOCATION, &location)
+    Ok(moved)
 }
 
 /// Changes the key of a dataset and of all below it that have the same (`spa_keystore_change_key_sync`). `old` is the key

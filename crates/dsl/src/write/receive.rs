@@ -16,6 +16,7 @@ use super::destroy::{self, Way};
 use super::{
     DslWriteError, Result, Tx, crypt, dir, features, limits, names, snapshot, space, swap,
 };
+use crate::crypt::Keystore;
 use crate::crypt::keydata::KeyData;
 use crate::resume;
 use cenote_format::dsl::{DS_FLAG_CI_DATASET, DS_FLAG_INCONSISTENT};
@@ -23,7 +24,7 @@ use cenote_format::encode::zap::Value;
 use std::sync::Arc;
 
 /// What the dataset is made for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Incoming {
     /// Guid of the snapshot.
     pub to_guid: u64,
@@ -35,6 +36,10 @@ pub struct Incoming {
     pub features: Vec<&'static str>,
     /// What a raw stream says of its keys.
     pub keys: Option<Arc<KeyData>>,
+    /// The stream is of a package, whose datasets are encryption roots as at the sender in the end.
+    pub packaged: bool,
+    /// The keys that are loaded.
+    pub keystore: Arc<Keystore>,
     /// With what it takes to resume; `None`: it goes if the receive fails.
     pub resume: Option<Resume>,
 }
@@ -77,7 +82,7 @@ pub fn begin(
         _ => dataset::create(tx, parent_dir, name, &[], origin)?,
     };
     if let (Some(keys), None) = (&what.keys, origin) {
-        crypt::receive_keys(tx, (made.dir_obj, made.ds_obj), keys)?;
+        crypt::receive_keys(tx, (made.dir_obj, made.ds_obj), keys, what)?;
     }
     let mut ds = tx.head(made.ds_obj)?;
     ds.flags |= DS_FLAG_INCONSISTENT;
@@ -288,7 +293,7 @@ pub fn complete(tx: &mut Tx<'_>, head_obj: u64, name: &str, what: &Incoming) -> 
     let snap = snapshot::take(tx, head_obj, name)?;
     if let Some(keys) = &what.keys {
         // The sender may have another key by now.
-        crypt::receive_keys(tx, (ds.dir, head_obj), keys)?;
+        crypt::receive_keys(tx, (ds.dir, head_obj), keys, what)?;
         crypt::received_vectors(tx, snap, keys.to_ivset)?;
     }
     tx.edit_dataset(snap, |snap| {

@@ -70,6 +70,33 @@ pub fn walk_kept(
     kept: &Kept,
     f: &mut dyn FnMut(Item<'_>) -> bool,
 ) -> End {
+    walk_from(
+        Reader { store, ahead: Ahead::new(store), kept, claimed: false, keyless: true },
+        header,
+        f,
+    )
+}
+
+/// As [`walk_kept`], to replay the log: what its records say has to be decrypted, so the walk ends with
+/// [`End::Failed`] at a block whose key is not loaded.
+pub fn walk_to_replay(
+    store: &Arc<Store>,
+    header: &ZilHeader,
+    kept: &Kept,
+    f: &mut dyn FnMut(Item<'_>) -> bool,
+) -> End {
+    walk_from(
+        Reader { store, ahead: Ahead::new(store), kept, claimed: false, keyless: false },
+        header,
+        f,
+    )
+}
+
+fn walk_from(
+    mut reader: Reader<'_>,
+    header: &ZilHeader,
+    f: &mut dyn FnMut(Item<'_>) -> bool,
+) -> End {
     let claimed = header.claim_txg != 0;
     let last_block = if claimed { header.claim_blk_seq } else { u64::MAX };
     let last_record = if claimed && header.flags & CLAIM_LR_SEQ_VALID != 0 {
@@ -78,7 +105,7 @@ pub fn walk_kept(
         u64::MAX
     };
     let mut max_record = 0;
-    let mut reader = Reader { store, ahead: Ahead::new(store), kept, claimed };
+    reader.claimed = claimed;
     let mut bp = header.log;
     while !bp.is_hole() {
         let seq = bp.checksum()[3];
@@ -137,6 +164,8 @@ struct Reader<'a> {
     ahead: Ahead<'a>,
     kept: &'a Kept,
     claimed: bool,
+    /// Encrypted blocks whose keys are not loaded are read as they are on disk: the chain can be followed so.
+    keyless: bool,
 }
 
 impl Reader<'_> {
@@ -147,11 +176,12 @@ impl Reader<'_> {
         if let Some(block) = self.kept.find(bp) {
             return Ok(Some(block));
         }
-        // The chain can be followed without a key.
-        let found = Store::with_keys_or_without(|| match self.ahead.take(bp) {
+        let keyless = self.keyless;
+        let mut read = || match self.ahead.take(bp) {
             Some(block) => Ok(decode(bp, &block)),
             None => Ok(self.read(bp)?.and_then(|block| decode(bp, &block))),
-        })?;
+        };
+        let found = if keyless { Store::with_keys_or_without(read) } else { read() }?;
         let found = found.map(Arc::new);
         // What was read without its key is to be read again once that is loaded, and what a key has opened goes with it.
         found.iter().filter(|_| !bp.uses_crypt()).for_each(|block| self.kept.keep(block));
@@ -159,7 +189,7 @@ impl Reader<'_> {
     }
 
     /// Reads a block by itself (`zil_read_log_block`). The end of an unclaimed log is not known: it is not an error
-    /// there.
+    /// there. A key that is not loaded is an error.
     fn read(&self, bp: &BlockPointer) -> Result<Option<Block>, BlockError> {
         let block = match self.claimed {
             true => self.store.read(bp, bookmark(bp)),
@@ -167,7 +197,7 @@ impl Reader<'_> {
         };
         match block {
             Ok(block) => Ok(Some(block)),
-            Err(failed @ BlockError::Vdev { .. }) => Err(failed),
+            Err(failed @ (BlockError::Vdev { .. } | BlockError::Encrypted { .. })) => Err(failed),
             Err(_) => Ok(None),
         }
     }

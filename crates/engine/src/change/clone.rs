@@ -195,7 +195,7 @@ impl Changes {
             Ok(Some(moved)) => {
                 let view = self.engine.pool();
                 view.dsl().keystore().settled(moved.to);
-                view.dsl().forget_keys_of_gone();
+                self.engine.forget_keys_of_gone();
                 Ok(())
             }
             Err(taken) => Err((Some(taken), ChangeError::Exists)),

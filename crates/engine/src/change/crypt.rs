@@ -1,6 +1,7 @@
 //! Changing keys of encrypted datasets (`spa_keystore_change_key`).
 
 use super::policy::Operation;
+use super::props::check_root_location;
 use super::{ChangeError, Changes, Result, find_head, record};
 use crate::SpaceCheck;
 use cenote_dsl::write::crypt::{self, Change, RootKey};
@@ -62,32 +63,39 @@ impl Changes {
         let view = self.engine.pool();
         view.dsl().keystore().settled(root);
         // It has its parent's now.
-        view.dsl().forget_keys_of_gone();
+        self.engine.forget_keys_of_gone();
         Ok(())
     }
 
     /// Gives a dataset that came in a raw package the place among encryption roots that it has at the sender
-    /// (`recv_fix_encryption_hierarchy`). `location` is where the key of an encryption root is.
+    /// (`recv_fix_encryption_hierarchy`). `location` is where the key of an encryption root is. What is open stays so, and its
+    /// blocks are read and written with the key that it has.
     ///
     /// # Errors
-    /// It is not encrypted, or its parent is not; the pool is suspended.
+    /// It is not encrypted, or its parent is not; the key cannot be at `location`; the pool is suspended.
     pub fn place_key(&self, name: &str, own: bool, location: Option<&str>) -> Result<()> {
         let view = self.engine.pool();
-        let dataset = view.dsl().find(name)?.ok_or(ChangeError::NotFound)?;
-        let key = view.dsl().crypto_key(&dataset)?;
-        let moves = key.is_some_and(|key| (key.root == dataset.dir_obj) != own);
-        if moves && view.dsl().is_key_loaded(&dataset)? == Some(true) {
-            // What is read with it has to stay so.
-            return Err(ChangeError::Property("Key must be unloaded.".into()));
+        let keys = Arc::clone(view.dsl().keystore());
+        if let Some(location) = location {
+            check_root_location(location)?;
         }
         let permit = self.permit(&Operation::Set { name, properties: vec!["keyformat"] })?;
         let (full, location) = (name.to_string(), location.map(str::to_string));
         self.task_beside_logs(permit, (SpaceCheck::Reserved, 15), move |context| {
             let (dir, _) = find_head(&mut context.tx, &full)?;
-            crypt::force_root(&mut context.tx, dir, own, location.as_deref())?;
+            let moved = crypt::force_root(&mut context.tx, dir, own, location.as_deref())?;
+            if let Some((root, objects)) = moved {
+                context.when_kept(move || {
+                    if own {
+                        // Its number may have been another encryption root's.
+                        keys.forget(root);
+                    }
+                    keys.rooted(root, &objects);
+                });
+            }
             Ok(Ok(()))
         })?;
-        self.engine.pool().dsl().forget_keys_of_gone();
+        self.engine.forget_keys_of_gone();
         Ok(())
     }
 }

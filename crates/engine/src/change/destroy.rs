@@ -218,7 +218,7 @@ impl Changes {
             record(tx, "destroy", &how, (&name, head))?;
             Ok(Ok(()))
         })?;
-        self.engine.pool().dsl().forget_keys_of_gone();
+        self.engine.forget_keys_of_gone();
         Ok(())
     }
 }

@@ -228,14 +228,23 @@ fn check_location(text: &str, on: On<'_>) -> Result<()> {
     match (key, text) {
         (None, "none") => Ok(()),
         (None, _) => wrong("keylocation must be 'none' for unencrypted datasets"),
-        (Some(_), "none") => wrong("keylocation must not be 'none' for encrypted datasets"),
-        (Some(false), _) => wrong("keylocation may only be set on encryption roots"),
-        (Some(true), "prompt") => Ok(()),
-        (Some(true), text) if text.starts_with("file:///") => Ok(()),
-        (Some(true), text) if text.starts_with("https://") || text.starts_with("http://") => {
+        (Some(false), text) if text != "none" => {
+            wrong("keylocation may only be set on encryption roots")
+        }
+        (Some(_), text) => check_root_location(text),
+    }
+}
+
+/// Whether the key of an encryption root can be there.
+pub(super) fn check_root_location(text: &str) -> Result<()> {
+    match text {
+        "none" => wrong("keylocation must not be 'none' for encrypted datasets"),
+        "prompt" => Ok(()),
+        text if text.starts_with("file:///") => Ok(()),
+        text if text.starts_with("https://") || text.starts_with("http://") => {
             unsupported("a key at https://")
         }
-        (Some(true), _) => wrong("invalid keylocation"),
+        _ => wrong("invalid keylocation"),
     }
 }
 

@@ -109,6 +109,13 @@ impl Checksum {
         }
     }
 
+    /// Whether a dnode may ask for it: it checks blocks from outside, or stands for one that does. The others are embedded in
+    /// the blocks that they check.
+    pub fn is_of_dnodes(self) -> bool {
+        use Checksum::{GangHeader, Label, Zilog, Zilog2};
+        !matches!(self, Label | GangHeader | Zilog | Zilog2)
+    }
+
     /// The name that `zfs` and `zdb` print, which deduplication tables use too.
     pub fn name(self) -> &'static str {
         match self {

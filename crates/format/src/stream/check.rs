@@ -103,6 +103,21 @@ fn check_size(object: u64, size: u64, head: Head) -> Result<()> {
     }
 }
 
+/// A block of a raw stream is as it was on disk: whole sectors, of a function that a block can have.
+fn check_sealed(object: u64, function: u8, (size, logical): (u64, u64)) -> Result<()> {
+    let fits = match Compression::from_u8(function) {
+        Ok(Compression::Off) => size > 0 && size == logical,
+        Ok(Compression::Inherit | Compression::On | Compression::Empty) | Err(_) => false,
+        Ok(_) => (SECTOR..=logical).contains(&size) && size.is_multiple_of(SECTOR),
+    };
+    match fits {
+        true => Ok(()),
+        false => invalid(format!(
+            "object {object}: {size} encrypted bytes of {logical}, compressed with function {function}"
+        )),
+    }
+}
+
 /// A payload is compressed by a function that there is. The head need not say so: `zstream recompress` of
 /// OpenZFS 2.4 leaves the head as it was, and a receiver of OpenZFS does not ask.
 fn check_packed(object: u64, function: u8) -> Result<()> {
@@ -139,7 +154,9 @@ fn check_object(o: &ObjectRecord, head: Head) -> Result<()> {
     {
         return bad(format!("flags {:#x}", o.flags));
     }
-    Checksum::from_u8(o.checksum)?;
+    if !Checksum::from_u8(o.checksum)?.is_of_dnodes() {
+        return bad(format!("checksum function {}", o.checksum));
+    }
     // 0 is what the dataset goes by.
     if o.compress != 0 {
         Compression::from_u8(o.compress)?;
@@ -176,7 +193,9 @@ fn check_write(w: &WriteRecord, head: Head) -> Result<()> {
     }
     check_raw(w.object, w.seal.is_some(), w.flags, head)?;
     match w.compression {
-        0 if w.seal.is_some() => bad("raw data without its size".into()),
+        function if w.seal.is_some() => {
+            check_sealed(w.object, function, (w.compressed_size, w.logical_size))
+        }
         0 if w.compressed_size != 0 => bad("a compressed size of what is not compressed".into()),
         0 => Ok(()),
         function => {
@@ -196,8 +215,8 @@ fn check_spill(s: &SpillRecord, head: Head) -> Result<()> {
     let fits = match s.seal {
         None => s.compression == 0 && s.compressed_size == 0,
         Some(_) => {
-            check_packed(s.object, s.compression)?;
-            s.compression != 0 && s.compressed_size <= s.length
+            check_sealed(s.object, s.compression, (s.compressed_size, s.length))?;
+            true
         }
     };
     match s.length <= OLD_MAX_BLOCK && fits {

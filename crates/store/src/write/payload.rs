@@ -7,7 +7,7 @@
 use cenote_format::abd::Abd;
 use cenote_format::compress::{Compression, decompress};
 use cenote_format::crypt::Seal;
-use cenote_format::{DecodeError, Result};
+use cenote_format::{DecodeError, Result, SECTOR};
 
 /// A block that is compressed, or encrypted.
 #[derive(Clone, Debug)]
@@ -23,6 +23,17 @@ pub struct Packed {
 }
 
 impl Packed {
+    /// Whether it can be on disk as it is.
+    pub fn can_be_written(&self) -> bool {
+        let (len, sector) = (self.data.len(), SECTOR as usize);
+        match self.compression {
+            Compression::Inherit | Compression::On | Compression::Empty => false,
+            Compression::Off => self.seal.is_some() && len > 0 && len == self.lsize,
+            // What came in a raw stream gets no bytes to the end of a sector.
+            _ => (1..=self.lsize).contains(&len) && (self.seal.is_none() || len % sector == 0),
+        }
+    }
+
     /// The block, unpacked.
     ///
     /// # Errors

@@ -24,6 +24,7 @@ use crate::change::policy::{Operation, Permit};
 use crate::change::{ChangeError, Changes, Logs, dirs, find_snapshot, names, record};
 use crate::receives::Receives;
 use crate::{SpaceCheck, SyncContext};
+use cenote_dsl::crypt::Keystore;
 use cenote_dsl::crypt::keydata::KeyData;
 use cenote_dsl::write::crypt::{self, Encryption, RawStart};
 use cenote_dsl::write::receive::{self, Resume};
@@ -102,10 +103,7 @@ impl Changes {
             0 => self.plan_encryption(&mut plan, new, resuming)?,
             _ => plan.incoming.keys = Some(Arc::new(KeyData::of_begin(list)?)),
         }
-        let root = match &plan.encryption {
-            Some(Encryption::Root(key, ..)) => Some(Arc::clone(&key.wrapping)),
-            _ => None,
-        };
+        let keystore = Arc::clone(&plan.incoming.keystore);
         let at = resuming.then(|| (list.u64("resume_object"), list.u64("resume_offset")));
         let incoming = plan.incoming.clone();
         let (head, snapshot) = (plan.head.clone(), plan.snapshot.clone());
@@ -114,19 +112,20 @@ impl Changes {
                 None => start(context, &plan),
                 Some(at) => go_on(context, &plan, at),
             })?;
-        if let Some(wrapping) = root {
-            let view = self.engine.pool();
-            let made = view.dsl().by_object(target.ds_obj)?.ok_or(ChangeError::NotFound)?;
-            view.dsl().keystore().changed(made.dir_obj, &wrapping, &[]);
-            view.dsl().keystore().settled(made.dir_obj);
+        if let Some(root) = target.root {
+            keystore.settled(root);
         }
         let receives = self.engine.shared.receives.clone();
         let names = (head, snapshot);
         Receiving::open((self.engine.clone(), permit), receives, target, names, incoming, begin)
             .inspect_err(|_| {
-                if let Err(e) = self.give_up(permit, target) {
-                    tracing::warn!("what was to be received into is left: {e}");
+                if let Err(e) = self.engine.close(target.ds_obj) {
+                    tracing::warn!("what was to be received into: {e}");
                 }
+                // What an earlier stream brought stays.
+                let resumable = resuming && target.resumable;
+                let receives = &self.engine.shared.receives;
+                self.leave_or_destroy(permit, receives, Target { resumable, ..target });
             })
     }
 
@@ -211,7 +210,7 @@ impl Changes {
             kind,
             copies,
             encryption: None,
-            incoming: incoming(begin, new.resumable),
+            incoming: incoming(begin, new, Arc::clone(dsl.keystore())),
             receives: self.engine.shared.receives.clone(),
         })
     }
@@ -251,7 +250,7 @@ impl Changes {
     }
 }
 
-fn incoming(begin: &Begin, resumable: bool) -> Incoming {
+fn incoming(begin: &Begin, new: &NewReceive, keystore: Arc<Keystore>) -> Incoming {
     let has = |flag: u64| begin.features & flag != 0;
     let at_once = NEEDED.iter().filter(|(flag, _)| AT_ONCE.contains(flag) && has(*flag));
     let remembered = REMEMBERED.iter().filter(|(flag, _)| has(*flag));
@@ -261,7 +260,9 @@ fn incoming(begin: &Begin, resumable: bool) -> Incoming {
         ignores_case: begin.flags & FLAG_CI_DATA != 0,
         features: at_once.map(|(_, guid)| *guid).collect(),
         keys: None,
-        resume: resumable.then(|| Resume {
+        packaged: new.packaged,
+        keystore,
+        resume: new.resumable.then(|| Resume {
             from_guid: Some(begin.from_guid).filter(|guid| *guid != 0),
             to_name: begin.to_name.clone(),
             flags: remembered.map(|(_, field)| *field).collect(),
@@ -331,7 +332,26 @@ fn start(context: &mut SyncContext<'_>, plan: &Plan) -> Outcome<Target> {
         None => plan.head.clone(),
     };
     record(&mut context.tx, "receive", " ", (&name, made.ds_obj))?;
-    enter(plan, Target { ds_obj: made.ds_obj, head, resumable: plan.incoming.resume.is_some() })
+    let root = key_made(context, plan, made.dir_obj);
+    let resumable = plan.incoming.resume.is_some();
+    enter(plan, Target { ds_obj: made.ds_obj, head, resumable, root })
+}
+
+/// The keystore hears of a new directory: it is an encryption root whose key is loaded, or has no key of its own that is, though
+/// its number may have been another one's. Returns the encryption root.
+fn key_made(context: &mut SyncContext<'_>, plan: &Plan, dir: u64) -> Option<u64> {
+    let keys = Arc::clone(&plan.incoming.keystore);
+    match &plan.encryption {
+        Some(Encryption::Root(key, ..)) => {
+            let wrapping = Arc::clone(&key.wrapping);
+            context.when_kept(move || keys.changed(dir, &wrapping, &[]));
+            Some(dir)
+        }
+        _ => {
+            context.when_kept(move || keys.forget(dir));
+            None
+        }
+    }
 }
 
 fn enter(plan: &Plan, target: Target) -> Outcome<Target> {
@@ -397,11 +417,12 @@ fn check_existing(tx: &mut Tx<'_>, plan: &Plan, dir: u64) -> Outcome<Found> {
 /// Whether a raw stream goes on from the snapshot `from` of a dataset in the directory `dir`.
 fn check_raw(tx: &mut Tx<'_>, plan: &Plan, dir: u64, from: Option<u64>) -> Outcome<()> {
     let Some(keys) = &plan.incoming.keys else { return Ok(Ok(())) };
-    Ok(match crypt::check_raw_start(tx, dir, from, keys)? {
+    Ok(match crypt::check_raw_start(tx, dir, from, (keys, &plan.incoming))? {
         RawStart::Right => Ok(()),
         RawStart::OtherKey => Err(ReceiveError::OtherKey),
         RawStart::NoVectors => Err(ReceiveError::NoVectors),
         RawStart::OtherVectors => Err(ReceiveError::OtherVectors),
+        RawStart::OtherWrapping => Err(ReceiveError::OtherWrapping),
     })
 }
 
@@ -493,7 +514,8 @@ fn go_on(
         None => plan.head.clone(),
     };
     record(tx, "resume receive", " ", (&name, ds_obj))?;
-    enter(plan, Target { ds_obj, head: clone.map(|_| head), resumable: true })
+    let head = clone.map(|_| head);
+    enter(plan, Target { ds_obj, head, resumable: true, root: None })
 }
 
 /// Which of the functions that a pool has to allow it allows.

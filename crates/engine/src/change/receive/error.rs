@@ -71,6 +71,12 @@ pub enum ReceiveError {
          streams."
     )]
     OtherVectors,
+    /// The sender has wrapped the key anew, and it cannot be told whether the key of the encryption root here opens that.
+    #[error(
+        "the key was changed at the sender, and here it is that of another encryption root: load that root's key, or \
+         receive a stream with properties (-R, -p)"
+    )]
+    OtherWrapping,
     /// It is of a time before it could be told (`ZFS_ERR_FROM_IVSET_GUID_MISSING`).
     #[error(
         "IV set guid missing. See errata 4 at https://openzfs.github.io/openzfs-docs/msg/ZFS-8000-ER."

@@ -51,12 +51,13 @@ pub use source::Source;
 use super::{Changes, NewEncryption, record};
 use crate::change::policy::Permit;
 use crate::receives::Receives;
-use crate::{Engine, SpaceCheck};
+use crate::{Engine, SpaceCheck, SyncContext};
 use apply::{Apply, Kind};
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dsl::resume;
 use cenote_dsl::write::destroy;
 use cenote_dsl::write::receive::{self as dsl, Incoming};
+use cenote_dsl::write::{DslWriteError, crypt};
 use cenote_format::stream::Begin;
 use std::sync::Arc;
 
@@ -76,6 +77,8 @@ pub struct NewReceive {
     pub resumable: bool,
     /// How a new dataset is encrypted, unless the stream is raw.
     pub encryption: NewEncryption,
+    /// The stream is of a package with properties: see [`Changes::place_key`].
+    pub packaged: bool,
 }
 
 /// Where a stream goes.
@@ -87,6 +90,8 @@ struct Target {
     head: Option<u64>,
     /// It stays if the receive fails.
     resumable: bool,
+    /// The encryption root that was made for it.
+    root: Option<u64>,
 }
 
 /// A receive that has begun.
@@ -184,9 +189,12 @@ impl Changes {
         // Its users cannot change it any more.
         let closed = engine.close(target.ds_obj);
         drop(live);
-        engine.pool().store().keys().set_raw(target.ds_obj, false);
         let done = match closed {
-            Ok(()) => self.complete(permit, target, &names, &incoming, force),
+            Ok(()) => {
+                engine.pool().store().keys().set_raw(target.ds_obj, false);
+                self.complete(permit, target, &names, &incoming, force)
+            }
+            // The group that waits for devices may still have something of it, which takes no key.
             Err(e) => Err(e.into()),
         };
         match done {
@@ -207,9 +215,9 @@ impl Changes {
         let Receiving { engine, permit, receives, target, live, .. } = receiving;
         let closed = engine.close(target.ds_obj);
         drop(live);
-        engine.pool().store().keys().set_raw(target.ds_obj, false);
-        if let Err(e) = closed {
-            tracing::warn!("what was received: {e}");
+        match closed {
+            Ok(()) => engine.pool().store().keys().set_raw(target.ds_obj, false),
+            Err(e) => tracing::warn!("what was received: {e}"),
         }
         self.leave_or_destroy(permit, &receives, target);
     }
@@ -231,7 +239,10 @@ impl Changes {
             Ok(Ok(()))
         });
         self.engine.shared.receives.leave(target.ds_obj);
-        self.engine.pool().store().keys().set_raw(target.ds_obj, false);
+        if done.is_ok() {
+            self.engine.pool().store().keys().set_raw(target.ds_obj, false);
+            self.engine.forget_keys_of_gone();
+        }
         done
     }
 
@@ -265,6 +276,9 @@ impl Changes {
                         dsl::complete_clone(&mut context.tx, pair, (&snapshot, force), &incoming)?
                     }
                 };
+                if incoming.keys.is_some() {
+                    forget_outdated(context, object, &incoming)?;
+                }
                 let tx = &mut context.tx;
                 record(tx, "finish receiving", &format!("snap={snapshot}"), (&head_name, object))?;
                 if target.head.is_some() {
@@ -281,4 +295,18 @@ impl Changes {
         }
         Err(ReceiveError::Busy)
     }
+}
+
+/// If the sender has another key of the user's by now, the one that is loaded here is not loaded any more.
+fn forget_outdated(
+    context: &mut SyncContext<'_>,
+    ds_obj: u64,
+    incoming: &Incoming,
+) -> std::result::Result<(), DslWriteError> {
+    let dir = dsl::dir_of(&mut context.tx, ds_obj)?;
+    if let Some(root) = crypt::outdated_root(&mut context.tx, dir, &incoming.keystore)? {
+        let keys = Arc::clone(&incoming.keystore);
+        context.when_kept(move || keys.forget(root));
+    }
+    Ok(())
 }
