@@ -23,7 +23,7 @@
 //!
 //! An import goes on with the heartbeats of its claim ([`cenote_pool::claim`]).
 //!
-//! Invariants: an uberblock in the last slot leads to a group that is on disk. After [`Mmp::stop`] no heartbeat begins. A host
+//! Invariants: an uberblock in the last slot leads to a group that is on disk. No heartbeat begins on a leaf that is leaving. After [`Mmp::stop`] no heartbeat begins. A host
 //! that has been silent for too long stays so.
 
 use super::{EngineError, Shared};
@@ -209,6 +209,19 @@ impl Mmp {
         goes_on(&beat)
     }
 
+    /// Waits until no heartbeat is being written to these leaves (guids), which are leaving, so that none begins; `most` at
+    /// most. Whether that is so.
+    pub fn is_quiet_within(&self, leaves: &[u64], most: Duration) -> bool {
+        let until = std::time::Instant::now() + most;
+        let mut beat = self.beat.lock();
+        while leaves.iter().any(|leaf| beat.pending.contains(leaf)) {
+            if self.changed.wait_until(&mut beat, until).timed_out() {
+                return !leaves.iter().any(|leaf| beat.pending.contains(leaf));
+            }
+        }
+        true
+    }
+
     /// Ends the heartbeats (`mmp_thread_stop`).
     pub fn stop(&self) {
         let mut beat = self.beat.lock();
@@ -347,7 +360,7 @@ fn begin(shared: &Arc<Shared>) -> bool {
     let mut beat = shared.disk.mmp.beat.lock();
     // A distributed spare has no labels on disk.
     let free = |leaf: &Vdev| !leaf.is_distributed() && !beat.pending.contains(&leaf.guid());
-    leaves.retain(|leaf| leaf.writable() && free(leaf));
+    leaves.retain(|leaf| leaf.writable() && !leaf.is_leaving() && free(leaf));
     let Some(at) = (chance >> 8).checked_rem(leaves.len() as u64) else { return false };
     let (leaf, label) = (leaves.swap_remove(at as usize), chance as usize % LABELS);
     let Some(uberblock) = beat.next(outside.clock.seconds()) else { return false };

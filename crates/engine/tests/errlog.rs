@@ -224,6 +224,32 @@ fn a_scrub_of_the_log_looks_at_what_it_has() {
     finish(&rig, engine, true);
 }
 
+/// What an error scrub cannot look at, or not everywhere, stays in the log; what is not there any more leaves it.
+#[test]
+fn a_scrub_of_the_log_keeps_what_it_does_not_look_at() {
+    let (rig, engine) = made(true);
+    let root = dataset(&engine.pool(), "tank");
+    let file = number(&open(&engine), 1);
+    let at = |objset, object, level| cenote_store::Bookmark { objset, object, level, blkid: 0 };
+    let gone = (at(0, 1 << 30, 0), 5);
+    // The block of an object set, and one of which it is not known which snapshots have it.
+    let kept = [(at(root, 0, -1), 5), (at(root, file, 0), 0)];
+    assert!(engine.pool().store().keep_errors(&[gone, kept[0], kept[1]]));
+    scrub(&engine);
+    turn(&rig, &engine, 0);
+    assert!(!reads(&engine, 0));
+    turn(&rig, &engine, 0);
+    assert_eq!(logged(&engine).len(), 4);
+    engine.pool().store().drop_caches();
+    engine.scrub_errors().unwrap();
+    finished(&engine);
+    assert_eq!(logged(&engine), [(root, 0), (root, file)]);
+    engine.pool().store().errors_healed(&kept);
+    engine.write_config().unwrap();
+    assert_eq!(logged(&engine), []);
+    finish(&rig, engine, true);
+}
+
 /// When groups were written is noted, and a scrub of some of them looks at their blocks alone.
 #[test]
 fn dates_choose_what_is_scrubbed() {
@@ -253,7 +279,17 @@ fn dates_choose_what_is_scrubbed() {
     engine.scrub_between(Some(middle - 1), None).unwrap();
     finished(&engine);
     assert_eq!(logged(&engine), files);
+    // Nor does one that goes on after an import.
+    SCAN_SUSPEND_PROGRESS.set(1).unwrap();
+    engine.scrub_between(None, Some(begin.max(middle - 2))).unwrap();
+    engine.export(false).unwrap();
+    drop(engine);
+    SCAN_SUSPEND_PROGRESS.set(0).unwrap();
+    let engine = rig.import();
+    finished(&engine);
+    assert_eq!(logged(&engine), files);
     turn(&rig, &engine, 4);
+    engine.pool().store().drop_caches();
     engine.scrub_between(None, None).unwrap();
     finished(&engine);
     assert_eq!(logged(&engine), []);

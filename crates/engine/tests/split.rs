@@ -7,36 +7,157 @@ mod rig;
 
 use cenote_engine::create::{OpenDevices, Opened, SystemDevices};
 use cenote_engine::{Engine, EngineError, EngineOptions, Split, SplitOff};
+use cenote_format::abd::Abd;
+use cenote_pool::props::PropChange;
 use cenote_pool::{Candidate, ImportOptions, discover};
-use cenote_vdev::{Device, ReadReq, WriteReq};
+use cenote_vdev::{Aux, Device, ReadReq, VdevState, WriteReq};
 use cenote_zpl::{FileSystem, Settings};
+use parking_lot::Mutex;
 use rig::joining::{device, leaf};
 use rig::{Rig, TIMEOUT, account, check, fill, open};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 const LEN: usize = 200_000;
 
-/// Devices that all lose power after so many more writes.
-#[derive(Clone, Default)]
-struct Supply(Arc<AtomicI64>);
+/// Parts of devices that are written as a whole, or not: a config is one, a ring is one.
+const PART: u64 = 128 << 10;
+
+/// What happens once the first label of a pool that is split off is written.
+#[derive(Clone, Copy, PartialEq)]
+enum Then {
+    Nothing,
+    /// The power goes after so many writes.
+    Ends(i64),
+    /// From the second device on so many writes fail.
+    Fails(i64),
+    /// Such writes take a while.
+    Slow,
+}
+
+/// Devices that all lose power after so many more writes, and with it some of what was not flushed.
+#[derive(Clone)]
+struct Supply(Arc<State>);
+
+struct State {
+    rest: AtomicI64,
+    failing: AtomicI64,
+    then: Mutex<Then>,
+    met: AtomicBool,
+    /// Decides what is lost; 0: nothing.
+    chance: AtomicU64,
+}
+
+impl Default for Supply {
+    fn default() -> Supply {
+        Supply(Arc::new(State {
+            rest: AtomicI64::new(i64::MAX),
+            failing: AtomicI64::new(0),
+            then: Mutex::new(Then::Nothing),
+            met: AtomicBool::new(false),
+            chance: AtomicU64::new(0),
+        }))
+    }
+}
 
 impl Supply {
     fn last_for(&self, writes: i64) {
-        self.0.store(writes, Ordering::SeqCst);
+        self.0.rest.store(writes, Ordering::SeqCst);
+    }
+
+    fn at_labels(&self, then: Then) {
+        *self.0.then.lock() = then;
     }
 
     fn rest(&self) -> i64 {
-        self.0.load(Ordering::SeqCst)
+        self.0.rest.load(Ordering::SeqCst)
+    }
+
+    /// A write that says that a device is split off.
+    fn meets(&self, path: &Path) {
+        let first = !self.0.met.swap(true, Ordering::SeqCst);
+        let then = *self.0.then.lock();
+        match then {
+            Then::Ends(writes) if first => self.last_for(writes),
+            Then::Slow => std::thread::sleep(Duration::from_millis(400)),
+            Then::Fails(writes) if path.ends_with("e") => {
+                self.0.failing.store(writes, Ordering::SeqCst);
+                self.at_labels(Then::Nothing);
+            }
+            _ => {}
+        }
+    }
+
+    fn is_lost(&self, at: u64, path: &Path) -> bool {
+        let chance = self.0.chance.load(Ordering::SeqCst);
+        let name = path.as_os_str().len() as u64
+            + path.to_string_lossy().bytes().last().map_or(0, u64::from);
+        let mixed = (chance ^ (at / PART) << 8 ^ name << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        chance != 0 && mixed >> 60 & 1 == 1
     }
 }
 
 struct Powered {
     inner: Arc<dyn Device>,
     supply: Supply,
+    /// What was where something was written that is not flushed.
+    before: Mutex<BTreeMap<u64, Vec<u8>>>,
+}
+
+impl Powered {
+    fn write(&self, req: &mut WriteReq) -> bool {
+        let says = b"split_guid";
+        let bytes = req.data.bytes().to_vec();
+        if bytes.windows(says.len()).any(|part| part == says) {
+            self.supply.meets(self.path());
+        }
+        if self.supply.0.failing.fetch_sub(1, Ordering::SeqCst) > 0 {
+            return false;
+        }
+        if self.supply.0.rest.fetch_sub(1, Ordering::SeqCst) <= 0 {
+            self.lose();
+            return false;
+        }
+        if self.supply.0.chance.load(Ordering::SeqCst) != 0 {
+            let mut read = [ReadReq::new(req.offset, bytes.len())];
+            self.inner.read_batch(&mut read);
+            let [read] = read;
+            let was = read.take().unwrap().to_vec();
+            let mut before = self.before.lock();
+            let mut at = req.offset;
+            while at < req.offset + bytes.len() as u64 {
+                let end = (at / PART + 1) * PART;
+                let end = end.min(req.offset + bytes.len() as u64);
+                let part = &was[(at - req.offset) as usize..(end - req.offset) as usize];
+                before.entry(at).or_insert_with(|| part.to_vec());
+                at = end;
+            }
+        }
+        self.inner.write_batch(std::slice::from_mut(req));
+        true
+    }
+
+    /// Loses some of what was not flushed.
+    fn lose(&self) {
+        for (at, was) in std::mem::take(&mut *self.before.lock()) {
+            if self.supply.is_lost(at, self.path()) {
+                let mut back = [WriteReq::new(at, Abd::from_vec(was))];
+                self.inner.write_batch(&mut back);
+            }
+        }
+    }
+}
+
+impl Drop for Powered {
+    fn drop(&mut self) {
+        if self.supply.rest() <= 0 {
+            self.lose();
+        }
+    }
 }
 
 impl Device for Powered {
@@ -58,16 +179,18 @@ impl Device for Powered {
 
     fn write_batch(&self, reqs: &mut [WriteReq]) {
         for req in reqs {
-            match self.supply.0.fetch_sub(1, Ordering::SeqCst) > 0 {
-                true => self.inner.write_batch(std::slice::from_mut(req)),
-                false => req.result = Some(Err(io::Error::other("the power is gone"))),
+            if !self.write(req) {
+                req.result = Some(Err(io::Error::other("the power is gone")));
             }
         }
     }
 
     fn flush(&self) -> io::Result<()> {
         match self.supply.rest() > 0 {
-            true => self.inner.flush(),
+            true => {
+                self.before.lock().clear();
+                self.inner.flush()
+            }
             false => Err(io::Error::other("the power is gone")),
         }
     }
@@ -84,7 +207,8 @@ impl OpenDevices for Supply {
 
     fn open_rw(&self, path: &Path) -> io::Result<Arc<dyn Device>> {
         let inner = SystemDevices.open_rw(path)?;
-        Ok(Arc::new(Powered { inner, supply: self.clone() }))
+        let before = Mutex::default();
+        Ok(Arc::new(Powered { inner, supply: self.clone(), before }))
     }
 }
 
@@ -197,16 +321,20 @@ fn what_cannot_be_split_is_refused() {
 
 /// Splits a pool whose devices lose power after so many writes of that. Returns whether it was done.
 fn cut_after(writes: i64) -> (Rig, bool) {
+    cut(|supply| supply.last_for(writes))
+}
+
+/// Splits a pool after its devices were prepared. Returns whether it was done.
+fn cut(prepare: impl Fn(&Supply)) -> (Rig, bool) {
     let rig = Rig::new(96 << 20);
     let supply = Supply::default();
-    supply.last_for(i64::MAX);
     let options = EngineOptions { txg_timeout: Some(TIMEOUT), ..EngineOptions::default() };
     let engine = rig.create_on("mirror a b mirror d e", 12, options, &supply);
     let fs = open(&engine);
     fill(&fs, 0..3, LEN);
     drop(fs);
     engine.sync().unwrap();
-    supply.last_for(writes);
+    prepare(&supply);
     let done = std::thread::scope(|scope| {
         let splits = scope.spawn(|| split(&rig, &engine, &["b", "e"]).is_ok());
         while !splits.is_finished() {
@@ -221,25 +349,111 @@ fn cut_after(writes: i64) -> (Rig, bool) {
     (rig, done)
 }
 
+/// Both pools of what a split that was cut short left hold what they are to hold. Returns whether there is a new one.
+fn both(rig: &Rig, done: bool, when: &str) -> bool {
+    let tank = import(rig, "tank").unwrap_or_else(|| panic!("{when}"));
+    let half = import(rig, "half");
+    assert!(half.is_some() || !done, "{when}");
+    let mut leaves = tank.pool().store().vdevs().leaves();
+    if half.is_none() {
+        // No device leaves for a pool that is not there.
+        assert_eq!(leaves.len(), 4, "{when}: {leaves:?}");
+        leaves.retain(|leaf| leaf.state() == VdevState::CantOpen(Aux::SplitPool));
+        for side in leaves {
+            tank.detach(side.guid(), None).unwrap();
+        }
+        leaves = tank.pool().store().vdevs().leaves();
+    }
+    // It has let go of what left, and others can have that.
+    assert!(leaves.iter().all(|leaf| leaf.state().readable()), "{when}: {leaves:?}");
+    drop(leaves);
+    verify(tank, 3);
+    half.map(|half| verify(half, 3)).is_some()
+}
+
+/// What was not flushed when the power went may be on disk or not, in any order.
+#[test]
+fn labels_that_are_on_disk_in_part_leave_both_pools() {
+    let (mut halves, mut without) = (0, 0);
+    for writes in 1..=17 {
+        for chance in [writes as u64 * 2 + 1, 0xace1 + writes as u64] {
+            let (rig, done) = cut(|supply| {
+                supply.0.chance.store(chance, Ordering::SeqCst);
+                supply.at_labels(Then::Ends(writes));
+            });
+            assert!(!done);
+            let half = both(&rig, done, &format!("{writes} writes of labels, {chance}"));
+            let count = if half { &mut halves } else { &mut without };
+            *count += 1;
+            if *count == 1 {
+                cenote_testpools::judge(rig.path(), "tank");
+            }
+        }
+    }
+    assert!(halves > 1 && without > 4, "{halves} {without}");
+}
+
+/// Sides whose labels could not be written, nor put back, are this pool's again.
+#[test]
+fn labels_that_cannot_be_put_back_are_written_anew() {
+    let rig = Rig::new(96 << 20);
+    let supply = Supply::default();
+    let options = EngineOptions { txg_timeout: Some(TIMEOUT), ..EngineOptions::default() };
+    let engine = rig.create_on("mirror a b mirror d e", 12, options, &supply);
+    fill(&open(&engine), 0..3, LEN);
+    engine.sync().unwrap();
+    // The configs of the second one, its rings, those of the first one.
+    supply.at_labels(Then::Fails(12));
+    let refused = why(split(&rig, &engine, &["b", "e"]));
+    assert!(refused.contains("cannot be written"), "{refused}");
+    assert!(supply.0.failing.load(Ordering::SeqCst) <= 0);
+    drop(engine);
+    assert!(found(&rig, "half").is_none());
+    let tank = import(&rig, "tank").unwrap();
+    let leaves = tank.pool().store().vdevs().leaves();
+    assert!(leaves.len() == 4 && leaves.iter().all(|leaf| leaf.state() == VdevState::Healthy));
+    drop(leaves);
+    verify(tank, 3);
+    rig.judge();
+}
+
+/// No heartbeat of the old pool lands in labels of the new one.
+#[test]
+fn heartbeats_stay_with_the_old_pool() {
+    for (name, value) in [("zfs_multihost_interval", 100), ("zfs_multihost_fail_intervals", 100)] {
+        cenote_engine::tunables::find(name).unwrap().set(value).unwrap();
+    }
+    let rig = Rig::new(96 << 20);
+    let supply = Supply::default();
+    let options = EngineOptions { txg_timeout: Some(TIMEOUT), ..EngineOptions::default() };
+    let engine = rig.create_on("mirror a b mirror d e", 12, options, &supply);
+    fill(&open(&engine), 0..3, LEN);
+    engine.set_properties(vec![PropChange::Number("multihost", 1)]).unwrap();
+    engine.sync().unwrap();
+    supply.at_labels(Then::Slow);
+    split(&rig, &engine, &["b", "e"]).unwrap();
+    let half = found(&rig, "half").unwrap();
+    let of_half = cenote_pool::import::uberblocks(&half);
+    let all = half.devices.iter().flat_map(|device| &device.uberblocks);
+    assert!(all.clone().count() == 8 && all.clone().all(|(.., ub)| *ub == of_half[0]));
+    engine.set_properties(vec![PropChange::Number("multihost", 0)]).unwrap();
+    verify(engine, 3);
+    rig.judge();
+    let options = ImportOptions { force: true, hostid: Some(1), ..ImportOptions::default() };
+    let half = Engine::import(&half, &options, EngineOptions::default()).unwrap();
+    half.set_properties(vec![PropChange::Number("multihost", 0)]).unwrap();
+    verify(half, 3);
+    cenote_testpools::judge(rig.path(), "half");
+}
+
 #[test]
 fn both_pools_hold_together_wherever_the_power_goes() {
     let (mut writes, mut halves, mut judged) = (0, 0, 0);
     loop {
         let (rig, done) = cut_after(writes);
-        let tank = import(&rig, "tank").unwrap_or_else(|| panic!("cut after {writes}"));
-        // It has let go of what left, and others can have that.
-        let leaves = tank.pool().store().vdevs().leaves();
-        assert!(
-            leaves.iter().all(|leaf| leaf.state().readable()),
-            "cut after {writes}: {leaves:?}"
-        );
-        drop(leaves);
-        let half = import(&rig, "half");
-        assert!(half.is_some() || !done, "cut after {writes}");
-        verify(tank, 3);
-        if let Some(half) = half {
+        let half = both(&rig, done, &format!("cut after {writes}"));
+        if half {
             halves += 1;
-            verify(half, 3);
             if judged < 3 || done {
                 judged += 1;
                 cenote_testpools::judge(rig.path(), "half");

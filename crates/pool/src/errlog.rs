@@ -33,6 +33,17 @@ const MAX_DATASETS: usize = 1 << 20;
 /// A damaged object: dataset object (0: the MOS) and object number.
 pub type DataError = (u64, u64);
 
+/// What scrubs of the error log look at.
+#[derive(Debug, Default)]
+pub struct LoggedBlocks {
+    /// The blocks, in each data set that has them, each with its entry; sorted.
+    pub blocks: Vec<(Bookmark, LoggedError)>,
+    /// Entries that are not looked at, or not in all data sets that may have the block.
+    pub doubtful: Vec<LoggedError>,
+    /// Whether these are all entries.
+    pub is_all: bool,
+}
+
 /// A damaged block, with its birth (0: not known).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Block {
@@ -94,10 +105,7 @@ impl Pool {
 
     /// The damaged objects, sorted, each once.
     pub fn data_errors(&self) -> Result<Vec<DataError>> {
-        let (found, gone) = Default::default();
-        let (dsl, txg) = (self.dsl(), self.uberblock().txg);
-        let (left, hits, blocks) = (MAX_DATASETS, 0, Vec::new());
-        let mut search = Search { dsl, txg, left, found, gone, hits, blocks };
+        let mut search = Search::new(self);
         for log in self.error_logs()? {
             if self.features().is_enabled("head_errlog") {
                 for (head, log) in self.head_logs(&log)? {
@@ -118,15 +126,12 @@ impl Pool {
         Ok(search.found.into_iter().collect())
     }
 
-    /// The blocks of the log that scrubs leave, in each data set that has them, and whether these are all there are.
+    /// The blocks of the log that scrubs leave.
     ///
     /// # Errors
     /// The log cannot be read.
-    pub fn logged_blocks(&self) -> Result<(Vec<Bookmark>, bool)> {
-        let (found, gone) = Default::default();
-        let (dsl, txg) = (self.dsl(), self.uberblock().txg);
-        let (left, hits, blocks) = (MAX_DATASETS, 0, Vec::new());
-        let mut search = Search { dsl, txg, left, found, gone, hits, blocks };
+    pub fn logged_blocks(&self) -> Result<LoggedBlocks> {
+        let mut search = Search::new(self);
         if let Some(log) = self.directory().zap_of("errlog_last")? {
             for (head, log) in self.head_logs(&log)? {
                 for [object, l, blkid, birth] in keys(&log)? {
@@ -137,25 +142,31 @@ impl Pool {
         let mut blocks = search.blocks;
         blocks.sort_unstable();
         blocks.dedup();
-        Ok((blocks, search.left > 0))
+        Ok(LoggedBlocks { blocks, doubtful: search.doubtful, is_all: search.left > 0 })
     }
 
-    /// The pointer of a block, as far as something is there.
+    /// The pointer of a block, as far as something is there: the data set or the object may be gone.
     ///
     /// # Errors
     /// What leads to it cannot be read, or its place is not one in an object.
     pub fn pointer_of(&self, at: &Bookmark) -> Result<Option<BlockPointer>> {
         let no_object = || Error::NoObject { objset: at.objset, object: at.object };
         let level = u8::try_from(at.level).map_err(|_| no_object())?;
-        let object = match at.objset {
-            0 => self.mos().object(at.object)?,
-            objset => {
-                let dataset = self.dsl().by_object(objset)?.ok_or_else(no_object)?;
-                self.dsl().open_objset(&dataset)?.object(at.object)?
-            }
+        let read = || {
+            let object = match at.objset {
+                0 => self.mos().object(at.object)?,
+                objset => {
+                    let dataset = self.dsl().by_object(objset)?.ok_or_else(no_object)?;
+                    self.dsl().open_objset(&dataset)?.object(at.object)?
+                }
+            };
+            object.block_pointer(level, at.blkid)
         };
-        let bp = object.block_pointer(level, at.blkid)?;
-        Ok((!bp.is_hole()).then_some(bp))
+        match read() {
+            Ok(bp) => Ok((!bp.is_hole()).then_some(bp)),
+            Err(Error::NoObject { .. }) => Ok(None),
+            Err(e) => Err(e),
+        }
     }
 
     /// An error met while reading: it concerns all datasets that share the block.
@@ -233,11 +244,22 @@ struct Search<'a> {
     gone: Vec<LoggedError>,
     /// Datasets that have the block that is looked for.
     hits: usize,
-    /// All blocks, in all datasets that have or may have them.
-    blocks: Vec<Bookmark>,
+    /// All blocks that objects have, in all datasets that have or may have them, each with what it was found for.
+    blocks: Vec<(Bookmark, LoggedError)>,
+    /// What may be in other datasets as well, or is the block of no object.
+    doubtful: Vec<LoggedError>,
+    /// What is looked for.
+    entry: LoggedError,
 }
 
 impl Search<'_> {
+    fn new(pool: &Pool) -> Search<'_> {
+        let (dsl, txg, left, hits) = (pool.dsl(), pool.uberblock().txg, MAX_DATASETS, 0);
+        let (found, gone, blocks, doubtful) = Default::default();
+        let entry = (Bookmark { objset: 0, object: 0, level: 0, blkid: 0 }, 0);
+        Search { dsl, txg, left, found, gone, hits, blocks, doubtful, entry }
+    }
+
     fn hit(&mut self, dataset: u64, block: &Block) {
         self.hits += 1;
         self.may_have(dataset, block);
@@ -247,7 +269,9 @@ impl Search<'_> {
     fn may_have(&mut self, objset: u64, block: &Block) {
         let Block { object, level, blkid, .. } = *block;
         self.found.insert((objset, object));
-        self.blocks.push(Bookmark { objset, object, level, blkid });
+        if object != 0 && level >= 0 {
+            self.blocks.push((Bookmark { objset, object, level, blkid }, self.entry));
+        }
     }
 
     /// A dataset; `None`: it is not there, or no more are looked at.
@@ -262,10 +286,17 @@ impl Search<'_> {
 
     /// Adds every dataset that has the damaged block, starting from the file system `head` (`process_error_block`).
     fn expand(&mut self, head: u64, block: &Block) {
+        let Block { object, level, blkid, birth } = *block;
+        self.entry = (Bookmark { objset: head, object, level, blkid }, birth);
         // The blocks of dnodes, and those above, are found by no object.
-        let known = head != 0 && block.birth != 0 && block.object != 0 && block.level >= 0;
+        let of_object = object != 0 && level >= 0;
+        let known = head != 0 && birth != 0 && of_object;
         let start = if known { self.oldest_head(head, block) } else { Ok(None) };
         let Ok(Some(start)) = start else {
+            // The MOS has no snapshots. Of no other block is it known who shares it.
+            if start.is_err() || !of_object || head != 0 && birth == 0 {
+                self.doubtful.push(self.entry);
+            }
             return self.may_have(head, block);
         };
         self.hits = 0;
@@ -285,9 +316,11 @@ impl Search<'_> {
             }
         }
         // A block of a later group is where this one does not see it.
-        if sure && self.left > 0 && self.hits == 0 && block.birth <= self.txg {
-            let Block { object, level, blkid, birth } = *block;
-            self.gone.push((Bookmark { objset: head, object, level, blkid }, birth));
+        if sure && self.left > 0 && self.hits == 0 && birth <= self.txg {
+            self.gone.push(self.entry);
+        }
+        if !sure {
+            self.doubtful.push(self.entry);
         }
     }
 

@@ -239,9 +239,12 @@ pub fn load(
     o: &LoadOptions,
 ) -> Result<Loaded, Failure> {
     check_label(c, ub)?;
-    let (config, tree) = trusted_tree(c, devices, ub)?;
+    let (config, tree, sum) = trusted_tree(c, devices, ub)?;
     let mut features = None;
-    let loaded = open_trusted(&config, &tree, ub, o, &mut features);
+    let loaded = match sum == ub.guid_sum {
+        true => open_trusted(&config, &tree, ub, o, &mut features),
+        false => check_devices(&tree, o).and(Err(Cause::GuidSum)),
+    };
     match loaded {
         Ok(loaded) => {
             // Dirty time logs do not know of devices that went away in the last group.
@@ -303,12 +306,12 @@ fn open_mos(
 }
 
 /// Reads the complete config through the tree that the labels make, and builds the tree it
-/// describes (`spa_ld_trusted_config`).
+/// describes (`spa_ld_trusted_config`). The last of the three: the sum of guids that the uberblock is to have.
 fn trusted_tree(
     c: &Candidate,
     devices: &DeviceSet,
     ub: &Uberblock,
-) -> Result<(NvList, Arc<VdevTree>), Failure> {
+) -> Result<(NvList, Arc<VdevTree>, u64), Failure> {
     let as_of = config::assemble_as_of(&c.devices, ub.txg);
     let labels = as_of.as_ref().unwrap_or(&c.config);
     let untrusted = labels.list("vdev_tree").cloned().unwrap_or_default();
@@ -318,10 +321,14 @@ fn trusted_tree(
         let (_, mos, directory) = open_mos(&tree, ub, 16 << 20)?;
         let config = directory.nvlist_of("config").map_err(damaged)?;
         let mut config = config.ok_or_else(|| damaged("the MOS holds no config"))?;
+        let sum_of = |config: &NvList| config.list("vdev_tree").map_or(0, config::guid_sum);
+        let before = sum_of(&config);
         if config.u64("pool_guid") != Some(c.guid) {
             let others = || damaged("the MOS holds another pool's config");
             config = split::taken_over(&config, labels).ok_or_else(others)?;
         }
+        // The uberblock of a pool that was split off may be the other pool's still.
+        let sum = Some(before).filter(|sum| *sum == ub.guid_sum).unwrap_or(sum_of(&config));
         let Some(mut root) = config.list("vdev_tree").cloned() else {
             return Err(damaged("the MOS's config has no vdev tree"));
         };
@@ -330,7 +337,7 @@ fn trusted_tree(
         let tree = devices.build(&root).map_err(vdev_failure)?;
         tree.reflow_at(ub).map_err(vdev_failure)?;
         config::set(&mut config, "vdev_tree", NvValue::NvList(root));
-        Ok((config, tree))
+        Ok((config, tree, sum))
     };
     read().map_err(|cause| Failure {
         // A tree that lacks whole vdevs explains a MOS that cannot be read.
@@ -385,10 +392,6 @@ fn open_trusted(
     seen_features: &mut Option<Arc<PoolFeatures>>,
 ) -> Result<Loaded, Cause> {
     check_devices(tree, o)?;
-    let root = config.list("vdev_tree").cloned().unwrap_or_default();
-    if config::guid_sum(&root) != ub.guid_sum {
-        return Err(Cause::GuidSum);
-    }
     let (store, mos, directory) = open_mos(tree, ub, o.arc_bytes)?;
     let mapping_bytes = indirect::load_all(&mos, &directory, tree).map_err(damaged)?;
     let features = Arc::new(PoolFeatures::load(&directory).map_err(damaged)?);

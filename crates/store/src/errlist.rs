@@ -171,6 +171,20 @@ impl Store {
         }
     }
 
+    /// Has the log of the scan under way keep errors which that does not look at. `false`: not all can be kept, and none is.
+    pub fn keep_errors(&self, errors: &[LoggedError]) -> bool {
+        let mut lists = self.error_lists().lists.lock();
+        let mut kept = lists.scrub.pending.clone();
+        // A list has one birth for each place.
+        let all =
+            errors.iter().all(|(at, birth)| kept.insert(*at, *birth).is_none_or(|b| b == *birth));
+        let all = all && kept.len() <= MAX_ERRORS;
+        if all {
+            lists.scrub.pending = kept;
+        }
+        all
+    }
+
     /// The logs are lost: what they had goes into the new ones with the next group, as far as memory has it.
     pub fn log_errors_again(&self) {
         let mut lists = self.error_lists().lists.lock();

@@ -15,7 +15,9 @@ use cenote_format::LABEL_START;
 use cenote_format::abd::Abd;
 use cenote_format::checksum::EMBEDDED_SIZE;
 use cenote_format::encode::label::encode_label;
-use cenote_format::label::{self, BOOTENV_OFFSET, CONFIG_OFFSET, LABEL_SIZE, Uberblock};
+use cenote_format::label::{
+    self, BOOTENV_OFFSET, CONFIG_OFFSET, LABEL_SIZE, RING_OFFSET, Uberblock,
+};
 use cenote_format::nvlist::NvList;
 
 use crate::device::{Device, WriteReq};
@@ -123,39 +125,72 @@ fn owners(dev: &dyn Device) -> io::Result<Vec<(u64, LabelOwner)>> {
 /// Durable when it returns `Ok`. Errors: errors of writing, and `InvalidInput` if the device is too
 /// small for labels or the config is too large for one.
 pub fn init_labels(dev: &dyn Device, config: &NvList) -> io::Result<()> {
-    write_labels(dev, config, None, 0)
+    write_parts(dev, &encode_all(dev, config, None, 0)?, BOOTENV_OFFSET, LABEL_SIZE)
 }
 
-/// Writes all labels of a device that holds the state of a pool, with the one uberblock that leads to that. `config` is the
-/// whole config of this device's labels; slots of uberblocks have the size for this `ashift`.
+/// Has the labels of a device that holds the state of a pool say that it is of another pool, with the one uberblock that leads to
+/// that. `config` is the whole config of this device's labels; slots of uberblocks have the size for this `ashift`. Boot
+/// environments stay.
 ///
-/// Durable when it returns `Ok`. Errors: as for [`init_labels`].
+/// No ring has the uberblock before all configs are durable: a device whose configs are the old pool's, in part or all of them, has
+/// that pool's rings. Durable when it returns `Ok`. Errors: as for [`init_labels`].
 pub fn rewrite_labels(
     dev: &dyn Device,
     config: &NvList,
     uberblock: &Uberblock,
     ashift: u32,
 ) -> io::Result<()> {
-    write_labels(dev, config, Some(uberblock), ashift)
+    let labels = encode_all(dev, config, Some(uberblock), ashift)?;
+    write_parts(dev, &labels, CONFIG_OFFSET, RING_OFFSET)?;
+    write_parts(dev, &labels, RING_OFFSET, LABEL_SIZE)
 }
 
-fn write_labels(
+/// All labels of a device as they were, to be put back.
+pub struct SavedLabels(Vec<(u64, Vec<u8>)>);
+
+impl SavedLabels {
+    /// Reads the labels. Errors: one of them cannot be read.
+    pub fn read(dev: &dyn Device) -> io::Result<SavedLabels> {
+        let labels = read_parts(dev, 0, LABEL_SIZE as usize);
+        labels.map(|(_, at, bytes)| Ok((at, bytes?))).collect::<io::Result<_>>().map(SavedLabels)
+    }
+
+    /// Undoes [`rewrite_labels`], in the reverse order. Durable when it returns `Ok`. Errors: errors of writing.
+    pub fn put_back(&self, dev: &dyn Device) -> io::Result<()> {
+        write_parts(dev, &self.0, RING_OFFSET, LABEL_SIZE)?;
+        write_parts(dev, &self.0, CONFIG_OFFSET, RING_OFFSET)
+    }
+}
+
+/// The labels of a device with their places.
+fn encode_all(
     dev: &dyn Device,
     config: &NvList,
     uberblock: Option<&Uberblock>,
     ashift: u32,
-) -> io::Result<()> {
+) -> io::Result<Vec<(u64, Vec<u8>)>> {
     let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
-    let mut reqs = Vec::new();
-    for l in 0..label::LABELS {
+    let encode = |l: usize| {
         let at = label::label_offset(dev.size(), l);
         let at = at.ok_or_else(|| invalid("the device is too small".into()))?;
-        let whole =
-            encode_label(config, uberblock, ashift, at).map_err(|e| invalid(e.to_string()))?;
-        let written = whole.get(BOOTENV_OFFSET as usize..).unwrap_or_default().to_vec();
-        reqs.push(WriteReq::new(at + BOOTENV_OFFSET, Abd::from_vec(written)));
-    }
-    write_all(dev, reqs)
+        let label = encode_label(config, uberblock, ashift, at);
+        Ok((at, label.map_err(|e| invalid(e.to_string()))?))
+    };
+    (0..label::LABELS).map(encode).collect()
+}
+
+/// Writes the bytes from `start` to `end` of each label.
+fn write_parts(
+    dev: &dyn Device,
+    labels: &[(u64, Vec<u8>)],
+    start: u64,
+    end: u64,
+) -> io::Result<()> {
+    let part = |(at, label): &(u64, Vec<u8>)| {
+        let part = label.get(start as usize..end as usize).unwrap_or_default();
+        WriteReq::new(at + start, Abd::from_vec(part.to_vec()))
+    };
+    write_all(dev, labels.iter().map(part).collect())
 }
 
 /// Clears every label that decodes: its config and uberblocks become zeros, so that neither

@@ -111,7 +111,8 @@ pub use device::{Device, ReadReq, WriteReq, first_partition, open_device, open_d
 pub use fault::{Fault, Outcome};
 pub use fence::since_boot;
 pub use label_init::{
-    LabelOwner, LabelState, clear_labels, clear_labels_of, init_labels, label_owner, rewrite_labels,
+    LabelOwner, LabelState, SavedLabels, clear_labels, clear_labels_of, init_labels, label_owner,
+    rewrite_labels,
 };
 pub use label_sync::{LabelUpdate, write_heartbeat};
 pub use labels::{DeviceLabels, read_labels};

@@ -12,7 +12,7 @@ use crate::zpool::layout;
 use crate::zpool::properties::find;
 use crate::zpool::select::{check_new, open};
 use cenote_command::outcome::{Outcome, Stop, fail, given_twice, usage};
-use cenote_engine::{Engine, EngineOptions, Split, SplitOff};
+use cenote_engine::{Engine, EngineError, EngineOptions, Split, SplitOff};
 use cenote_format::nvlist::NvList;
 use cenote_pool::config::{self, children, number};
 use cenote_pool::{Candidate, ImportOptions, discover};
@@ -126,7 +126,15 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     }
     let sides = sides.iter().map(|side| number(side, "guid")).collect();
     let split = Split { name: request.new.clone(), sides };
-    let off = engine.split(&split).map_err(|e| request.cannot(reason(&e)))?;
+    let off = engine.split(&split).map_err(|e| match &e {
+        // The group may be on disk, or its labels.
+        EngineError::Suspended(_) => request.cannot(format!(
+            "{}; 'zpool import' tells whether '{}' is there",
+            reason(&e),
+            request.new
+        )),
+        _ => request.cannot(reason(&e)),
+    })?;
     ctx.changed(&imported);
     cachefile::update(&ctx.pools);
     // It is there by now, whatever becomes of its import.
@@ -232,11 +240,13 @@ fn leave_exported(
 ) -> Result<(), String> {
     let options = ImportOptions::default();
     let engine = Engine::import(candidate, &options, EngineOptions::default());
-    let engine = engine.map_err(|e| e.to_string())?;
-    if !changes.is_empty() {
-        engine.set_properties(changes).map_err(|e| reason(&e))?;
-    }
-    engine.export(false).map_err(|e| reason(&e))
+    let name = &candidate.name;
+    let engine = engine.map_err(|e| format!("cannot import '{name}': {e}"))?;
+    let set = if changes.is_empty() { Ok(()) } else { engine.set_properties(changes) };
+    let set = set.map_err(|e| format!("cannot set properties of '{name}': {}", reason(&e)));
+    // Whatever became of that, no other program finds it in use.
+    let let_go = engine.export(false);
+    set.and(let_go.map_err(|e| format!("cannot export '{name}': {}", reason(&e))))
 }
 
 /// Mounts the file systems of the new pool.

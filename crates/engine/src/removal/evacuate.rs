@@ -488,46 +488,42 @@ impl SyncContext<'_> {
         Ok(if willing.is_empty() { whole } else { willing })
     }
 
-    /// As [`SyncContext::allocate`], of the first class that has room.
+    /// Allocates so many bytes in a row on one of some vdevs of the first class that has room, or as many as one has: vdev, offset,
+    /// size.
     fn allocate_by_class(
         &self,
         size: u64,
         sector: u64,
         takers: &[Takers],
     ) -> Result<(u32, u64, u64), AllocError> {
-        let mut done = Err(AllocError::NoSpace);
-        for takers in takers {
-            done = done.or_else(|_| self.allocate(size, sector, takers));
+        let mut psize = size;
+        loop {
+            let mut done = Err(AllocError::NoSpace);
+            for of_class in takers {
+                done = done.or_else(|_| self.allocate(psize, of_class));
+            }
+            match done {
+                Err(_) if psize > sector => psize = (psize / 2).next_multiple_of(sector),
+                done => return done,
+            }
         }
-        done
     }
 
-    /// Allocates so many bytes in a row on one of some vdevs of a class, or as many as there are: vdev, offset, size.
-    fn allocate(
-        &self,
-        size: u64,
-        sector: u64,
-        (class, among): &Takers,
-    ) -> Result<(u32, u64, u64), AllocError> {
-        let (allocator, mut psize) = (&self.disk.allocator, size);
-        loop {
-            let (copies, allocator_of, gang, near) = (1, 0, false, None);
-            let (class, among) = (*class, Some(among.as_slice()));
-            let request =
-                Request { psize, copies, class, allocator: allocator_of, gang, near, among };
-            match allocator.allocate(self.tx.txg, &request) {
-                Ok((_, dvas)) => match dvas.first() {
-                    Some(dva) if dva.asize == psize => return Ok((dva.vdev, dva.offset, psize)),
-                    Some(dva) => {
-                        let back = allocator.unallocate(self.tx.txg, dva);
-                        invariant!(back.is_ok(), "{dva:?} cannot be given back: {back:?}");
-                        return Err(AllocError::NoSpace);
-                    }
-                    None => return Err(AllocError::NoSpace),
-                },
-                Err(_) if psize > sector => psize = (psize / 2).next_multiple_of(sector),
-                Err(e) => return Err(e),
+    /// Allocates so many bytes in a row on one of some vdevs of a class: vdev, offset, size.
+    fn allocate(&self, psize: u64, (class, among): &Takers) -> Result<(u32, u64, u64), AllocError> {
+        let (disk, txg) = (self.disk, self.tx.txg);
+        let (copies, allocator, gang, near) = (1, 0, false, None);
+        let (class, among) = (*class, Some(among.as_slice()));
+        let request = Request { psize, copies, class, allocator, gang, near, among };
+        let (_, dvas) = disk.allocator.allocate(txg, &request)?;
+        match dvas.first() {
+            Some(dva) if dva.asize == psize => Ok((dva.vdev, dva.offset, psize)),
+            Some(dva) => {
+                let back = disk.allocator.unallocate(txg, dva);
+                invariant!(back.is_ok(), "{dva:?} cannot be given back: {back:?}");
+                Err(AllocError::NoSpace)
             }
+            None => Err(AllocError::NoSpace),
         }
     }
 

@@ -50,8 +50,8 @@ fn check(engine: &Engine, tree: &VdevTree, top: &Vdev) -> Result<(), RemoveError
     if matches!(class, Some(Class::Special | Class::Dedup)) {
         // Normal vdevs take what no other one of its class does.
         let of_group = |id| allocator.group(id).map_or(0, |group| group.allocated());
-        let normal = allocator.groups_of(Class::Normal);
-        let free = normal.into_iter().fold(0u64, |free, group| {
+        let normal = allocator.groups_of(Class::Normal).into_iter();
+        let free = normal.filter(|group| !group.is_passive()).fold(0u64, |free, group| {
             free.saturating_add(group.space().saturating_sub(group.allocated()))
         });
         if free < of_group(top.id()) {

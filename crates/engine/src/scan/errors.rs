@@ -1,6 +1,7 @@
 //! Error scrubs: only the blocks that the error log has are read, and repaired where that can be (`dsl_errorscrub_sync`).
 //!
-//! What is right by now leaves the log at the end, as the log of this scrub takes its place. One round looks at all of them. Its
+//! What is right by now leaves the log at the end, as the log of this scrub takes its place; what was not looked at stays, as it is put
+//! into that as well. One round looks at all of them. Its
 //! state is OpenZFS's (`dsl_errorscrub_phys_t`); one that OpenZFS began is made again from the log's start.
 
 use super::find::Found;
@@ -14,9 +15,10 @@ use cenote_dmu::write::ZapMut;
 use cenote_dsl::write::Result;
 use cenote_format::encode::zap::{Key, Value};
 use cenote_pool::Pool;
+use cenote_pool::errlog::LoggedBlocks;
 use cenote_pool::scan::{ErrorScrubPhys, ScanPhys};
 use cenote_store::alloc::ReadEpoch;
-use cenote_store::{Rotation, ScanFunc, Scanned, ScrubStage, Store};
+use cenote_store::{LoggedError, Rotation, ScanFunc, Scanned, ScrubStage, Store};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -109,18 +111,29 @@ impl SyncContext<'_> {
         if !phys.is_running() {
             return Ok(Err(ScanError::NoScrub));
         }
-        self.end_error_scrub(ErrorScrubPhys { state: CANCELED, ..phys }, Rotation::Joins)?;
+        self.end_error_scrub(ErrorScrubPhys { state: CANCELED, ..phys }, None)?;
         shared.scanner.ordered();
         Ok(Ok(true))
     }
 
-    /// See [`Shared::error_round`] (`dsl_errorscrub_done`).
-    fn end_error_scrub(&mut self, phys: ErrorScrubPhys, rotation: Rotation) -> Result<()> {
+    /// See [`Shared::error_round`] (`dsl_errorscrub_done`). `kept` is what was not looked at; `None`: that is not known.
+    fn end_error_scrub(
+        &mut self,
+        phys: ErrorScrubPhys,
+        kept: Option<Vec<LoggedError>>,
+    ) -> Result<()> {
         let (end, paused) = (self.tx.now, 0);
         self.set_error_scrub(&ErrorScrubPhys { end, paused, ..phys })?;
         let what = if phys.state == FINISHED { "error scrub done" } else { "error scrub canceled" };
         self.scan_history(what, &format!("errors={}", phys.errors))?;
-        self.rotate_errors(ScrubStage::Ends(rotation));
+        let store = self.disk.store.clone();
+        self.when_kept(move || {
+            let rotation = match kept.is_some_and(|kept| store.keep_errors(&kept)) {
+                true => Rotation::Replaces,
+                false => Rotation::Joins,
+            };
+            store.rotate_errors(ScrubStage::Ends(rotation));
+        });
         Ok(())
     }
 }
@@ -164,7 +177,7 @@ impl Shared {
         let mut found = Found::new(ScanFunc::Scrub, &all, 0);
         let look = || Store::without_keys(|| self.find_errors(view, &mut found));
         let (looked, notes) = Store::attempt(look);
-        let (examined, mut known) = looked?;
+        let (examined, mut kept) = looked?;
         let (blocks, _) = found.into_blocks();
         let how: (bool, &(dyn Fn() -> bool + Sync)) = (true, &ends);
         let issued = issue::issue(self, ScanFunc::Scrub, blocks, reading, how, &|_| {});
@@ -183,16 +196,15 @@ impl Shared {
             && let Err(e) = self.disk.tree().flush_all()
         {
             tracing::warn!("what a scan wrote is not durable: {e}");
-            known = false;
+            kept = None;
         }
         let Scanned { errors, .. } = done;
         let ended = ErrorScrubPhys { state: FINISHED, to_examine: 0, examined, errors, ..phys };
-        let rotation = if known { Rotation::Replaces } else { Rotation::Joins };
         let is_over = self.scan_task(move |shared, context| {
             if shared.scanner.orders.load(SeqCst) != orders {
                 return Ok(false);
             }
-            context.end_error_scrub(ended, rotation).map(|()| true)
+            context.end_error_scrub(ended, kept).map(|()| true)
         })?;
         if !is_over {
             return Ok(Round::LetGo);
@@ -201,21 +213,31 @@ impl Shared {
         Ok(Round::Done)
     }
 
-    /// The blocks of the error log: how many there are, and whether all were found that it has.
-    fn find_errors(&self, view: &Pool, found: &mut Found) -> cenote_dmu::Result<(u64, bool)> {
-        let (blocks, mut known) = view.logged_blocks()?;
+    /// The blocks of the error log: how many there are, and which entries are not looked at, or not in all data sets; `None`: that is
+    /// not known.
+    fn find_errors(
+        &self,
+        view: &Pool,
+        found: &mut Found,
+    ) -> cenote_dmu::Result<(u64, Option<Vec<LoggedError>>)> {
+        let LoggedBlocks { mut blocks, doubtful: mut kept, is_all } = view.logged_blocks()?;
         let tree = self.disk.tree();
-        for at in &blocks {
+        let mut unread = Vec::new();
+        // Several entries may lead to one place.
+        for same in blocks.chunk_by(|a, b| a.0 == b.0) {
+            let Some((at, _)) = same.first() else { continue };
             match view.pointer_of(at) {
                 Ok(Some(bp)) => found.add(&tree, &bp, *at),
                 // Nothing is there any more.
                 Ok(None) => {}
                 Err(why) => {
                     tracing::info!("a block of the error log is not looked at: {why}");
-                    known = false;
+                    unread.extend(same.iter().map(|(_, entry)| *entry));
                 }
             }
         }
-        Ok((blocks.len() as u64, known))
+        kept.append(&mut unread);
+        blocks.dedup_by_key(|(at, _)| *at);
+        Ok((blocks.len() as u64, is_all.then_some(kept)))
     }
 }

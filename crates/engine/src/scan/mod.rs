@@ -128,8 +128,6 @@ pub(crate) struct Scanner {
     active: AtomicBool,
     /// What leaves are given by the resilver under way.
     given: Mutex<Given>,
-    /// The scrub under way looks at no group that came later than one that it was given.
-    bounded: AtomicBool,
     /// The state on disk could not be put right: the walk begins anew.
     astray: AtomicBool,
     /// A resilver is to begin if leaves lack something.

@@ -79,7 +79,6 @@ impl SyncContext<'_> {
         let shared = shared.clone();
         // If this one does not begin after all, that which goes on gives what it gave.
         self.when_kept(move || {
-            shared.scanner.bounded.store(false, SeqCst);
             *shared.scanner.given.lock() = given;
             shared.scanner.active.store(true, SeqCst);
             shared.scanner.ordered();
@@ -102,7 +101,7 @@ impl SyncContext<'_> {
         position::write(self.tx.mos, &phys.pausing(false))?;
         let last = entry(self.tx.mos, LAST_SCRUBBED)?.unwrap_or(0);
         // One of a part that begins later says nothing of what lies between.
-        if complete && phys.is_scrub() && phys.min_txg <= last && phys.max_txg > last {
+        if complete && phys.is_scrub() && phys.min_txg <= last.max(1) && phys.max_txg > last {
             set_entry(self.tx.mos, LAST_SCRUBBED, phys.max_txg)?;
         }
         let what = if complete { "scan done" } else { "scan cancelled" };
@@ -156,13 +155,13 @@ impl Shared {
             let (from, to) = match extent {
                 Extent::All => (0, txg),
                 Extent::SinceLast => (entry(context.tx.mos, LAST_SCRUBBED)?.unwrap_or(0), txg),
-                Extent::Groups(from, to) => (from, to.unwrap_or(txg)),
+                // One that ends earlier is no scrub of all: no block was born in group 1.
+                Extent::Groups(from, Some(to)) => (from.max(1), to),
+                Extent::Groups(from, None) => (from, txg),
             };
             context.set_up(SCRUB, (from, to))?;
             let shared = shared.clone();
             context.when_kept(move || {
-                let bounded = matches!(extent, Extent::Groups(_, Some(_)));
-                shared.scanner.bounded.store(bounded, SeqCst);
                 shared.scanner.given.lock().forget_walk();
                 shared.scanner.active.store(true, SeqCst);
                 shared.scanner.ordered();
@@ -337,8 +336,7 @@ impl SyncContext<'_> {
             let counted = u64::from(counted);
             let errors = phys.errors.saturating_sub(counted);
             let deferred = self.end_deferring()? && shared.needs_another();
-            let partly = unseen || shared.scanner.bounded.load(SeqCst);
-            self.scan_done(ScanPhys { errors, ..phys }.with_unseen(unseen), true, partly)?;
+            self.scan_done(ScanPhys { errors, ..phys }.with_unseen(unseen), true, unseen)?;
             self.tell_deferred(deferred, errors)?;
             return Ok(true);
         }

@@ -8,10 +8,12 @@
 //!   they left ── the new pool is imported: its first group frees what its MOS has of the other pool's devices
 //! ```
 //!
-//! Both pools hold together at each write. Before the last label is written there is no new pool: it lacks top-level vdevs.
+//! Both pools hold together at each write. Before the last config is written there is no new pool: it lacks top-level vdevs.
 //! From then on there is one, whether the old pool's group gets on disk or not: if it does not, the old pool takes the sides
-//! for devices of another pool, as their labels say, and its next import lets go of them. What the new pool holds was written by the groups before
-//! the task's, and no space of it is written to again while the task's group is under way.
+//! for devices of another pool, as their labels say, and its next import lets go of them. If some sides only have such labels, they
+//! are shown as split off and stay until they are detached. What the new pool holds was written by the groups before
+//! the task's, and no space of it is written to again while the task's group is under way. Nothing else is under way to a side when
+//! its labels are written: neither a heartbeat nor a request where nothing is allocated.
 //!
 //! The new pool's MOS is the old one's, with its config; [`cenote_pool::split`] has how it is opened.
 
@@ -27,13 +29,17 @@ use cenote_format::label::Uberblock;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::config::{self, STATE_EXPORTED, children, number};
 use cenote_pool::config_write::{PoolConfig, nvlist_of, sync_aux};
+use cenote_pool::discover;
 use cenote_pool::split::{self, SPLIT_GUID};
 use cenote_pool::surgery;
-use cenote_vdev::{Aux, Device, Vdev, VdevState, VdevTree, rewrite_labels};
+use cenote_vdev::{Aux, Device, SavedLabels, Vdev, VdevState, VdevTree, rewrite_labels};
 use std::path::PathBuf;
 use std::result::Result as StdResult;
 use std::sync::Arc;
+use std::time::Duration;
 
+/// How long a group waits for what is under way to the sides.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// Groups in each of which a pool's config may be left alone by others.
 const TRIES: usize = 5;
 
@@ -62,12 +68,11 @@ struct Left {
     renamed: Option<(u64, u64)>,
 }
 
-/// The labels of a side: its device, its `ashift`, what they say from now on and what they said.
+/// The labels of a side: its device, its `ashift`, and what they say from now on.
 struct Labels {
     device: Arc<dyn Device>,
     ashift: u32,
     new: NvList,
-    old: NvList,
 }
 
 impl Engine {
@@ -87,21 +92,69 @@ impl Engine {
         let left = self.shared.split_off(asked, guid);
         drop(suspension);
         self.shared.datasets.begin_logs(&self.shared, false);
+        if matches!(left, Err(EngineError::Dsl(_))) {
+            self.sides_stay(asked);
+        }
         let left = left?;
         let paths = left.iter().filter_map(|left| config::path(left.leaf.config())).collect();
         self.shared.let_sides_go(left);
         Ok(SplitOff { guid, paths })
     }
 
-    /// Lets go of sides whose labels say that they were split off, in a group that did not get on disk (`spa_try_repair`).
+    /// A split was refused.
+    fn sides_stay(&self, asked: &Split) {
+        if self.waits_for_devices()
+            && let Err(why) = self.resume()
+        {
+            // A block that only the sides took may be held, as they were about to leave.
+            tracing::info!("the pool stays suspended: {why}");
+        }
+        // Labels that could not be put back are written anew, lest the next import take a side for another pool's.
+        if let Err(why) = self.write_config() {
+            tracing::warn!("labels are not written anew after a split that failed: {why}");
+        }
+        self.shared.resume_activities(|leaf| asked.sides.contains(&leaf));
+    }
+
+    /// Lets go of sides whose labels say that they were split off, in a group that did not get on disk, where they are another
+    /// pool as a whole (`spa_try_repair`). Else they stay as they are, for whoever detaches them.
     pub(crate) fn let_sides_of_before_go(&self) {
-        let leaves = self.shared.disk.tree().leaves();
         let split = VdevState::CantOpen(Aux::SplitPool);
-        for side in leaves.iter().filter(|leaf| leaf.state() == split) {
+        let mut sides = self.shared.disk.tree().leaves();
+        sides.retain(|leaf| leaf.state() == split);
+        if sides.is_empty() || !self.are_a_pool(&sides) {
+            sides.iter().for_each(|side| {
+                tracing::warn!(leaf = side.guid(), "its labels say that it was split off");
+            });
+            return;
+        }
+        for side in sides {
             if let Err(why) = self.detach(side.guid(), None) {
                 tracing::warn!(leaf = side.guid(), "a device that was split off stays: {why}");
             }
         }
+    }
+}
+
+impl Engine {
+    /// Whether these leaves are all devices of a pool that was split off this one, and that pool has all that it needs.
+    fn are_a_pool(&self, sides: &[Arc<Vdev>]) -> bool {
+        let paths: Vec<PathBuf> = sides.iter().filter_map(|l| config::path(l.config())).collect();
+        if paths.len() != sides.len() {
+            return false;
+        }
+        let own = self.pool().guid();
+        discover::search(&paths).candidates.iter().any(|found| {
+            let is_of = |side: &Arc<Vdev>| {
+                let mut labels = found.devices.iter().map(|device| &device.config);
+                labels.any(|label| {
+                    number(label, "guid") == side.guid() && number(label, SPLIT_GUID) == own
+                })
+            };
+            let tops = found.config.list("vdev_tree").map(children).unwrap_or_default();
+            let is_whole = tops.iter().all(|top| top.str("type") != Some("missing"));
+            is_whole && !tops.is_empty() && sides.iter().all(is_of)
+        })
     }
 }
 
@@ -202,6 +255,11 @@ impl SyncContext<'_> {
         if sides.iter().any(|side| side.is_behind() || tree.is_required(side.guid())) {
             return invalid("pool is busy");
         }
+        let guids: Vec<u64> = sides.iter().map(|side| side.guid()).collect();
+        let is_idle = |side: &Arc<Vdev>| side.is_vacant_idle_within(PATIENCE);
+        if !self.disk.mmp.is_quiet_within(&guids, PATIENCE) || !sides.iter().all(is_idle) {
+            return invalid("pool is busy");
+        }
         let new = self.new_pool(asked, guid)?;
         let labels = self.labels(&new, (tree, sides), last)?;
         let mut root = self.config.vdev_tree.clone();
@@ -222,10 +280,10 @@ impl SyncContext<'_> {
         // Nothing that comes after the labels may fail.
         self.tx.mos.check_change()?;
         let sum = config::guid_sum(&new.vdev_tree);
-        // Heartbeats that are under way are not above it.
+        // No heartbeat of before is above it.
         let timestamp = last.timestamp.max(self.tx.now).saturating_add(1);
         let first = Uberblock { guid_sum: sum, timestamp, ..last.clone() };
-        write_all(&labels, &first, last)?;
+        write_all(&labels, &first)?;
         self.replace_tree(now, root)?;
         Ok(left)
     }
@@ -252,19 +310,18 @@ impl SyncContext<'_> {
         (tree, sides): (&VdevTree, &[Arc<Vdev>]),
         last: &Uberblock,
     ) -> Result<Vec<Labels>> {
-        let label = |pool: &PoolConfig, top: u64, leaf: u64| {
-            let mut label = create::leaf_label(pool, top, leaf, 0)?;
+        let label = |top: u64, leaf: u64| {
+            let mut label = create::leaf_label(new, top, leaf, 0)?;
             label.set("txg", NvValue::Uint64(last.txg));
             label.pairs.retain(|(name, _)| name != "create_txg");
             Some(label)
         };
         let labels = |side: &Arc<Vdev>| {
             let top = tree.top_of(side.guid())?;
-            let mut of_new = label(new, top.id(), side.guid())?;
+            let mut of_new = label(top.id(), side.guid())?;
             of_new.set(SPLIT_GUID, NvValue::Uint64(self.config.guid));
-            let of_old = label(self.config, top.id(), side.guid())?;
             let (device, ashift) = (side.device()?, top.ashift());
-            Some(Labels { device, ashift, new: of_new, old: of_old })
+            Some(Labels { device, ashift, new: of_new })
         };
         sides.iter().map(labels).collect::<Option<_>>().ok_or(DslWriteError::NotFound)
     }
@@ -298,23 +355,30 @@ impl SyncContext<'_> {
     }
 }
 
-/// Writes labels with the `first` uberblock of the new pool. Where that fails they say again what they said.
-fn write_all(labels: &[Labels], first: &Uberblock, last: &Uberblock) -> Result<()> {
+/// Writes labels with the `first` uberblock of the new pool. Where that fails they become again what they were.
+fn write_all(labels: &[Labels], first: &Uberblock) -> Result<()> {
+    let failed = |side: &Labels, what: &str, why: std::io::Error| {
+        invalid(format!("labels of {} cannot be {what}: {why}", side.device.path().display()))
+    };
+    let mut saved = Vec::new();
+    for side in labels {
+        match SavedLabels::read(side.device.as_ref()) {
+            Ok(before) => saved.push(before),
+            Err(why) => return failed(side, "read", why),
+        }
+    }
     for (n, side) in labels.iter().enumerate() {
-        let Err(e) = rewrite_labels(side.device.as_ref(), &side.new, first, side.ashift) else {
+        let Err(why) = rewrite_labels(side.device.as_ref(), &side.new, first, side.ashift) else {
             continue;
         };
-        for side in labels.iter().take(n.saturating_add(1)) {
-            let back = rewrite_labels(side.device.as_ref(), &side.old, last, side.ashift);
-            if let Err(error) = back {
+        // In the reverse order: the new pool is the less whole the longer.
+        for (side, before) in labels.iter().zip(&saved).take(n.saturating_add(1)).rev() {
+            if let Err(error) = before.put_back(side.device.as_ref()) {
                 let path = side.device.path();
                 tracing::warn!(path = %path.display(), %error, "its labels say that it left");
             }
         }
-        return invalid(format!(
-            "labels of {} cannot be written: {e}",
-            side.device.path().display()
-        ));
+        return failed(side, "written", why);
     }
     Ok(())
 }
