@@ -42,6 +42,8 @@ pub(crate) struct Requests {
     pub tunables: Tunables,
     pub stats: Stats,
     reads: Semaphore,
+    /// Those of [`Class::Background`] take a turn of these as well: a quarter of all reads stays for programs that wait.
+    background: Semaphore,
     random: AtomicU64,
     pace: Mutex<Pace>,
     /// How often the deadline of uploads was doubled, because uploads did not end in time.
@@ -67,6 +69,7 @@ pub(crate) fn unique() -> Result<u64> {
 impl Requests {
     pub fn new(store: Arc<dyn ObjectStore>, prefix: Path, tunables: Tunables) -> Self {
         let reads = Semaphore::new(tunables.reads.max(1));
+        let background = Semaphore::new((tunables.reads * 3 / 4).max(1));
         let random = AtomicU64::new(tunables.seed);
         Self {
             store,
@@ -74,6 +77,7 @@ impl Requests {
             tunables,
             stats: Stats::default(),
             reads,
+            background,
             random,
             pace: Mutex::default(),
             patience: AtomicU32::new(0),
@@ -245,6 +249,10 @@ impl Requests {
 
     /// Reads a range of an object, all of it.
     pub async fn range(&self, path: &Path, range: Range<u64>, class: Class) -> Result<Bytes> {
+        let _few = match class {
+            Class::Background => Some(self.background.acquire().await),
+            Class::Sync => None,
+        };
         let _turn = self.reads.acquire().await;
         let length = range.end - range.start;
         let begun = Instant::now();

@@ -250,7 +250,7 @@ impl Space {
         self.shared.requests.stats.figures()
     }
 
-    /// Objects, bytes stored in them and bytes of them that are live, as of the last group.
+    /// Objects, bytes stored in them and bytes of them that are live, as of the last group, or of the one that is being stored.
     pub fn totals(&self) -> Totals {
         self.shared.state.lock().root.totals
     }
