@@ -173,7 +173,7 @@ async fn a_reclaim_that_is_dropped_is_made_again() {
     space.commit(1, b"").await.unwrap();
     space.free(dead, 48 * KIB).unwrap();
     space.commit(2, b"").await.unwrap();
-    let known = Known([live..live + 8 * KIB].into());
+    let known = Known(std::iter::once(live..live + 8 * KIB).collect());
     store.set(Faults { hung: 100, ..Faults::NONE });
     assert!(timeout(Duration::from_secs(2), space.reclaim(&known, u64::MAX)).await.is_err());
     store.set(Faults::NONE);
