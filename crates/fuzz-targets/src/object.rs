@@ -10,7 +10,7 @@ use cenote_objects::record::{Move, Old, Record};
 use cenote_objects::root::{Root, Tail, Totals};
 use cenote_objects::table::{Block, Table};
 
-const LIMITS: Limits = Limits { percent: 50, small: 1 << 20 };
+const LIMITS: Limits = Limits { percent: 50, small: 1 << 20, page: page::PAGE_ENTRIES };
 
 /// `kind, body`; what is decoded is encoded and decoded again.
 pub(crate) fn object(data: &[u8]) {

@@ -9,10 +9,6 @@
 //!
 //! Each step can be repeated after an error. What was prepared stays the same until it is stored.
 
-use bytes::Bytes;
-use futures_util::future::join_all;
-use object_store::PutMode;
-
 use crate::error::{Error, Result};
 use crate::head::Head;
 use crate::id::Id;
@@ -21,19 +17,28 @@ use crate::record::Record;
 use crate::root::Root;
 use crate::space::{Space, State};
 use crate::stats::Purpose;
-use crate::write::Phase;
+use crate::write::{Cut, Phase};
+use bytes::Bytes;
+use futures_util::future::join_all;
 
 /// What a commit has between its calls.
 pub(crate) struct Committing {
     pub head: Head,
-    /// Where the group ends that could not be prepared yet.
-    pub cut: Option<u64>,
+    /// The group that could not be prepared yet.
+    pub kept: Option<Kept>,
     pub prepared: Option<Prepared>,
+}
+
+/// A group whose end is fixed, while its uploads go on.
+pub(crate) struct Kept {
+    group: u64,
+    payload: Bytes,
+    cut: Cut,
 }
 
 /// A group that is being stored.
 pub(crate) struct Prepared {
-    cut: u64,
+    cut: Cut,
     root: Root,
     bytes: Bytes,
     objects: Vec<(Id, Bytes)>,
@@ -41,33 +46,36 @@ pub(crate) struct Prepared {
 }
 
 impl Space {
-    /// Commits a group: everything allocated and written so far, and freed until it is prepared, with `payload`. Groups have ascending
-    /// numbers. Blocks of the next group may be written meanwhile.
+    /// Commits a group: everything allocated, written, freed and written anew when it is called first, with `payload`. Groups have ascending
+    /// numbers. What comes while it runs, or before it is called again after an error, is of the next group. The call may be dropped: the
+    /// same call goes on later.
     ///
     /// # Errors
-    /// The store fails ([`Error::transient`]): the same call goes on later. Another host has the space ([`Error::Fenced`]). What was freed does not fit what is allocated,
+    /// The store fails ([`Error::transient`]): the same call goes on later, and a call with another group or payload is refused. Another host has the space ([`Error::Fenced`]). What was freed does not fit what is allocated,
     /// or something was not written: nothing is committed.
     pub async fn commit(&self, group: u64, payload: &[u8]) -> Result<()> {
         let mut committing = self.shared.commit.lock().await;
-        let Committing { head, cut, prepared } = &mut *committing;
-        let mut one = match prepared.take() {
+        let Committing { head, kept, prepared } = &mut *committing;
+        let one = match prepared {
             Some(one) => one,
-            None => self.prepare(group, payload, cut).await?,
-        };
-        let same = one.root.group == group && one.root.payload == payload;
-        let stored = match same {
-            true => self.store(&mut one, head).await,
-            false => Err(Error::Refused(format!(
-                "group {} is not stored yet; commit it first",
-                one.root.group
-            ))),
-        };
-        match stored {
-            Ok(()) => self.finish(one, head).await,
-            Err(error) => {
-                *prepared = Some(one);
-                return Err(error);
+            None => {
+                let one = self.prepare(group, payload, kept).await?;
+                *kept = None;
+                prepared.insert(one)
             }
+        };
+        if one.root.group != group || one.root.payload != payload {
+            return Err(unfinished(one.root.group));
+        }
+        if let Err(error) = self.store(one, head).await {
+            if matches!(error, Error::Fenced { .. }) {
+                self.shared.state.lock().fenced = Some(error.clone());
+            }
+            return Err(error);
+        }
+        // Nothing is awaited from here on: a call that is dropped has either stored the group and knows it, or goes on.
+        if let Some(one) = prepared.take() {
+            self.finish(&one, head);
         }
         Ok(())
     }
@@ -77,17 +85,23 @@ impl Space {
         &self,
         group: u64,
         payload: &[u8],
-        kept: &mut Option<u64>,
+        kept: &mut Option<Kept>,
     ) -> Result<Prepared> {
+        if let Some(kept) = kept.as_ref().filter(|k| k.group != group || k.payload != payload) {
+            return Err(unfinished(kept.group));
+        }
         if group <= self.shared.state.lock().root.group {
             return Err(Error::Refused(format!("group {group} is not after the last one")));
         }
-        let cut = match *kept {
-            Some(cut) => cut,
-            None => *kept.insert(self.cut()?),
+        let cut = match kept {
+            Some(kept) => kept.cut,
+            None => {
+                let (cut, payload) = (self.cut()?, Bytes::copy_from_slice(payload));
+                kept.insert(Kept { group, payload, cut }).cut
+            }
         };
         self.again();
-        self.sent(cut).await?;
+        self.sent(cut.next).await?;
         let worn = {
             let state = self.shared.state.lock();
             if self.full(&state.root) { state.index.worn() } else { Default::default() }
@@ -100,7 +114,6 @@ impl Space {
                 match state.index.apply(&record) {
                     Ok(garbage) => {
                         state.index.soil(&worn);
-                        *kept = None;
                         return Ok(self.make(&mut state, &record, cut, payload, garbage));
                     }
                     Err(Lack::Wrong(why)) => return Err(Error::Refused(why)),
@@ -124,7 +137,7 @@ impl Space {
         &self,
         state: &mut State,
         record: &Record,
-        cut: u64,
+        cut: Cut,
         payload: &[u8],
         mut garbage: Vec<Id>,
     ) -> Prepared {
@@ -156,7 +169,7 @@ impl Space {
         }
         root.sequence += 1;
         root.group = record.group;
-        root.next = cut;
+        root.next = cut.next;
         root.totals = state.index.totals;
         root.payload = payload.into();
         if let Some(tail) = root.tails.first_mut() {
@@ -168,8 +181,8 @@ impl Space {
                 state.moving.remove(&old.start);
             });
         }
-        state.freed.clear();
-        state.moves.clear();
+        state.freed.drain(..cut.freed);
+        state.moves.drain(..cut.moves);
         state.deleted.clear();
         state.frozen = true;
         state.root = root.clone();
@@ -207,23 +220,20 @@ impl Space {
         let requests = &self.shared.requests;
         let put = async |(id, bytes): (Id, Bytes)| {
             let path = id.path(&requests.prefix);
-            let done = requests
-                .put(&path, &bytes.clone().into(), PutMode::Overwrite, Purpose::Index)
-                .await;
+            let done = requests.put_once(&path, &bytes.clone().into(), Purpose::Index).await;
             (id, bytes, done)
         };
         while !one.objects.is_empty() {
             let some = one.objects.len().min(requests.tunables.uploads.max(1));
             let done = join_all(one.objects[..some].iter().cloned().map(put)).await;
             let mut failed = None;
-            let mut left = one.objects.split_off(some);
+            one.objects.drain(..some);
             for (id, bytes, done) in done {
                 if let Err(error) = done {
                     failed = Some(error);
-                    left.push((id, bytes));
+                    one.objects.push((id, bytes));
                 }
             }
-            one.objects = left;
             if let Some(error) = failed {
                 return Err(error);
             }
@@ -232,10 +242,10 @@ impl Space {
     }
 
     /// Step 6, but for the deletions.
-    async fn finish(&self, one: Prepared, head: &Head) {
+    fn finish(&self, one: &Prepared, head: &Head) {
         let requests = &self.shared.requests;
         let mut state = self.shared.state.lock();
-        state.packed.retain(|start, _| *start >= one.cut);
+        state.packed.retain(|start, _| *start >= one.cut.next);
         state.discard(&one.garbage, &requests.tunables);
         state.old_roots.extend(head.passed(requests));
         state.frozen = false;
@@ -244,14 +254,20 @@ impl Space {
     }
 }
 
-/// What the group has changed so far.
-fn record(state: &State, group: u64, cut: u64) -> Result<Record> {
+/// A group must be committed before another one, and with the payload that it has.
+fn unfinished(group: u64) -> Error {
+    Error::Refused(format!("group {group} is not stored yet; commit it first, with its payload"))
+}
+
+/// What the group has changed.
+fn record(state: &State, group: u64, cut: Cut) -> Result<Record> {
     let entry = |phase: &Phase| match phase {
         Phase::Sent(entry) => Some(*entry),
         _ => None,
     };
-    let added = state.packed.range(..cut).filter_map(|(_, packed)| entry(&packed.phase)).collect();
-    let mut all = state.freed.clone();
+    let added =
+        state.packed.range(..cut.next).filter_map(|(_, packed)| entry(&packed.phase)).collect();
+    let mut all = state.freed.get(..cut.freed).unwrap_or_default().to_vec();
     all.sort_unstable();
     let mut freed: Vec<(u64, u64)> = Vec::with_capacity(all.len());
     for (start, length) in all {
@@ -263,7 +279,7 @@ fn record(state: &State, group: u64, cut: u64) -> Result<Record> {
             _ => freed.push((start, length)),
         }
     }
-    let mut moved = state.moves.clone();
+    let mut moved = state.moves.get(..cut.moves).unwrap_or_default().to_vec();
     moved.sort_unstable_by_key(|one| one.new.start);
     let deleted = state.deleted.clone();
     Ok(Record { group, added, freed, moved, deleted })

@@ -30,6 +30,8 @@ pub enum Cause {
     Condition,
     /// The store does not offer such a request.
     Unsupported,
+    /// The store takes the request for a wrong one (400, 405, 411, 413 and others).
+    Rejected,
 }
 
 impl Cause {
@@ -50,23 +52,40 @@ impl Cause {
             E::NotImplemented { .. } | E::NotSupported { .. } => Self::Unsupported,
             E::InvalidPath { .. } | E::UnknownConfigurationKey { .. } => Self::Unsupported,
             E::Unauthenticated { .. } => Self::Credentials,
-            E::PermissionDenied { .. } => match text() {
-                text if text.contains("requesttimetooskewed") => Self::Clock,
-                text if text.contains("expired") => Self::Credentials,
-                _ => Self::Denied,
-            },
-            _ => match text() {
-                text if text.contains("requesttimetooskewed") => Self::Clock,
-                text if text.contains("expiredtoken") || text.contains("expired token") => {
-                    Self::Credentials
-                }
-                text if text.contains("redirect")
-                    || text.contains("authorizationheadermalformed") =>
-                {
-                    Self::Region
-                }
-                _ => Self::Unavailable,
-            },
+            E::PermissionDenied { .. } => Self::said(&text()).unwrap_or(Self::Denied),
+            _ => {
+                let text = text();
+                let said = Self::said(&text);
+                said.or_else(|| Self::status(&text)).unwrap_or(Self::Unavailable)
+            }
+        }
+    }
+
+    /// By the code in the store's answer (lower case). The rest of the text has the URL, which may hold any word.
+    fn said(text: &str) -> Option<Self> {
+        let code = |codes: &[&str]| {
+            codes.iter().any(|code| text.contains(&format!("<code>{code}</code>")))
+        };
+        if code(&["requesttimetooskewed"]) {
+            return Some(Self::Clock);
+        }
+        if code(&["expiredtoken", "tokenrefreshrequired", "requestexpired"]) {
+            return Some(Self::Credentials);
+        }
+        let region = ["permanentredirect", "temporaryredirect", "authorizationheadermalformed"];
+        let bare = text.contains("received redirect without location, this");
+        (bare || code(&region) || code(&["illegallocationconstraintexception"]))
+            .then_some(Self::Region)
+    }
+
+    /// By the status in the store's answer: what is wrong with the request itself stays wrong.
+    fn status(text: &str) -> Option<Self> {
+        let (_, status) = text.rsplit_once("server returned non-2xx status code: ")?;
+        match status.get(..3)? {
+            // Asked again: a time-out, a conflict, too early, too many requests.
+            "408" | "409" | "425" | "429" => None,
+            status if status.starts_with('4') => Some(Self::Rejected),
+            _ => None,
         }
     }
 }
@@ -84,6 +103,7 @@ impl fmt::Display for Cause {
             Self::Cut => "the object is shorter than it must be",
             Self::Condition => "the object is not the expected one",
             Self::Unsupported => "the store does not offer this",
+            Self::Rejected => "the store rejects the request",
         })
     }
 }
@@ -127,6 +147,14 @@ pub enum Error {
         /// Which one.
         by: String,
     },
+    /// The root does not exist any more. This host does not make another one, and goes on when it is there again.
+    #[error(
+        "the root {path} does not exist: bucket or root were deleted, or the endpoint is another one; nothing is committed until it is there again"
+    )]
+    Rootless {
+        /// Where it was.
+        path: String,
+    },
     /// An object's bytes are damaged.
     #[error("object {path}: {why}")]
     Damaged {
@@ -157,7 +185,17 @@ pub enum Error {
 impl Error {
     /// Whether the same call may succeed later.
     pub fn transient(&self) -> bool {
-        self.cause().is_some_and(Cause::transient)
+        matches!(self, Self::Rootless { .. }) || self.cause().is_some_and(Cause::transient)
+    }
+
+    /// A condition failed although it holds: the same request may succeed later.
+    pub(crate) fn passing(self) -> Self {
+        match self {
+            Self::Request { verb, path, tries, source_text, .. } => {
+                Self::Request { verb, path, cause: Cause::Unavailable, tries, source_text }
+            }
+            other => other,
+        }
     }
 
     /// Why the request failed, if it was one.
@@ -191,7 +229,35 @@ mod tests {
             (generic("503 Slow Down"), Cause::Unavailable, true),
             (generic("connection reset by peer"), Cause::Unavailable, true),
             (generic("<Code>ExpiredToken</Code>"), Cause::Credentials, true),
-            (generic("Received redirect without LOCATION"), Cause::Region, false),
+            (
+                generic("Received redirect without LOCATION, this normally indicates"),
+                Cause::Region,
+                false,
+            ),
+            (
+                generic(
+                    "GET http://h/redirect/expired/x  - Server returned non-2xx status code: 503 Service Unavailable: ",
+                ),
+                Cause::Unavailable,
+                true,
+            ),
+            (
+                generic("Server returned non-2xx status code: 429 Too Many Requests: "),
+                Cause::Unavailable,
+                true,
+            ),
+            (
+                generic("Server returned non-2xx status code: 413 Payload Too Large: "),
+                Cause::Rejected,
+                false,
+            ),
+            (
+                denied(
+                    "GET http://h/expired/x  - Server returned non-2xx status code: 403 Forbidden: ",
+                ),
+                Cause::Denied,
+                false,
+            ),
             (denied("<Code>RequestTimeTooSkewed</Code>"), Cause::Clock, true),
             (denied("<Code>AccessDenied</Code>"), Cause::Denied, false),
             (E::NotFound { path: path(), source: "404".into() }, Cause::Missing, false),

@@ -11,7 +11,9 @@
 //! # A request without an answer
 //!
 //! A replacement that failed on its condition is read back. If it is the root that this host wanted to store, an earlier
-//! try had arrived. Roots have the mark of their import, so that no two hosts write the same bytes. If it is another root, this host is fenced.
+//! try had arrived. Roots have the mark of their import, a random number of the operating system, so that no two hosts write the same bytes. If it is
+//! still the last root of this host, the store has refused two requests at once: the same is tried again. If there is no root, nothing is
+//! stored, and the host waits. If it is another root, this host is fenced.
 //!
 //! # Old roots of `commits/N`
 //!
@@ -20,18 +22,22 @@
 //! listing, which may be late. A host that was asleep may find the name after its own last root free again, because it was deleted. But then
 //! the next multiple of some level exists: after each creation the host looks for them, and is fenced if there is one.
 
+use blake3::Hash;
 use bytes::Bytes;
 use futures_util::future::try_join_all;
 use object_store::path::Path;
 use object_store::{PutMode, PutPayload, UpdateVersion};
 
 use crate::error::{Cause, Error, Result};
-use crate::requests::Requests;
+use crate::id::{self, Id};
+use crate::requests::{Requests, unique};
 use crate::root::Root;
 use crate::stats::Purpose;
 
 /// Exponents of the levels of old roots that stay.
 const LEVELS: [u32; 6] = [20, 16, 12, 8, 4, 0];
+/// The epoch of objects by which conditions are tried.
+pub(crate) const PROBES: u32 = 0;
 /// Names of a level below the next one.
 const FAN: u64 = 16;
 
@@ -48,6 +54,8 @@ pub enum Way {
 #[derive(Debug, Clone)]
 pub struct Head {
     way: Way,
+    /// Its checksum.
+    last: Hash,
     fenced: Option<String>,
 }
 
@@ -81,46 +89,73 @@ fn stays(name: u64, number: u64) -> bool {
     name <= number && LEVELS.iter().any(kept)
 }
 
+/// The store takes a condition and does not keep to it.
+fn ignored(what: &str) -> Error {
+    Error::Refused(format!(
+        "the store ignores conditions ({what} of an existing object): two hosts could import the pool at once"
+    ))
+}
+
 impl Head {
     /// Stores the first root of a new space, in the way that the store has.
-    pub(crate) async fn create(requests: &Requests, probe: &Path, root: Bytes) -> Result<Self> {
-        let updates = Self::probe(requests, probe).await?;
+    pub(crate) async fn create(requests: &Requests, root: Bytes) -> Result<Self> {
+        let updates = Self::probe(requests).await?;
         let prefix = &requests.prefix;
         let (path, way) = match updates {
             true => (single(prefix), Way::Update(UpdateVersion { e_tag: None, version: None })),
             false => (numbered(prefix, 0), Way::Create(0)),
         };
-        let mut head = Self { way, fenced: None };
+        let mut head = Self { way, last: blake3::hash(&root), fenced: None };
         let put = requests.put(&path, &root.clone().into(), PutMode::Create, Purpose::Root).await;
         match put {
-            Ok(version) if updates => head.learn(version),
+            Ok(version) if updates => {
+                let version = head.named(requests, &root, version).await?;
+                head.learn(version);
+            }
             Ok(_) => {}
             Err(error) if error.cause() == Some(Cause::Condition) => {
                 match requests.get(&path).await? {
                     Some((bytes, version)) if bytes == root && updates => head.learn(version),
                     Some((bytes, _)) if bytes == root => {}
-                    _ => return Err(Error::Exists(prefix.to_string())),
+                    Some(_) => return Err(Error::Exists(prefix.to_string())),
+                    None => return Err(error.passing()),
                 }
             }
             Err(error) => return Err(error),
         }
-        head.named(requests, &root).await?;
         Ok(head)
+    }
+
+    /// Refuses a store that does not keep to the condition by which this head is replaced.
+    ///
+    /// # Errors
+    /// It does not; or the store fails.
+    pub(crate) async fn check(&self, requests: &Requests) -> Result<()> {
+        let updates = Self::probe(requests).await?;
+        if matches!(self.way, Way::Update(_)) && !updates {
+            return Err(ignored("If-Match"));
+        }
+        Ok(())
     }
 
     /// Whether the store can replace on a condition.
     ///
     /// # Errors
     /// It cannot even create on a condition.
-    async fn probe(requests: &Requests, path: &Path) -> Result<bool> {
+    async fn probe(requests: &Requests) -> Result<bool> {
+        // Another host that sweeps may delete the object between two requests: then the second try tells.
+        match Self::probe_once(requests).await {
+            Err(Error::Refused(_)) => Self::probe_once(requests).await,
+            done => done,
+        }
+    }
+
+    async fn probe_once(requests: &Requests) -> Result<bool> {
+        let name = Id::new(PROBES, unique()? & (id::COUNTERS - 1));
+        let path = &name.path(&requests.prefix);
         let payload = PutPayload::from_static(b"probe");
         let put = |mode| requests.put(path, &payload, mode, Purpose::Root);
         put(PutMode::Overwrite).await?;
-        let ignored = |what| {
-            Error::Refused(format!(
-                "the store ignores conditions ({what} of an existing object): two hosts could import the pool at once"
-            ))
-        };
         match put(PutMode::Create).await {
             Err(error) if error.cause() == Some(Cause::Condition) => {}
             Err(error) => return Err(error),
@@ -141,7 +176,8 @@ impl Head {
     /// The last root; None if there is no space.
     pub(crate) async fn find(requests: &Requests) -> Result<Option<(Self, Bytes)>> {
         if let Some((bytes, version)) = requests.get(&single(&requests.prefix)).await? {
-            return Ok(Some((Self { way: Way::Update(version), fenced: None }, bytes)));
+            let (way, last) = (Way::Update(version), blake3::hash(&bytes));
+            return Ok(Some((Self { way, last, fenced: None }, bytes)));
         }
         let exists = async |number| requests.exists(&numbered(&requests.prefix, number)).await;
         if !exists(0).await? {
@@ -162,7 +198,8 @@ impl Head {
         let Some((bytes, _)) = requests.get(&numbered(&requests.prefix, last)).await? else {
             return Ok(None); // Deleted meanwhile: another host goes on. The caller looks again.
         };
-        Ok(Some((Self { way: Way::Create(last), fenced: None }, bytes)))
+        let (way, last) = (Way::Create(last), blake3::hash(&bytes));
+        Ok(Some((Self { way, last, fenced: None }, bytes)))
     }
 
     /// Replaces the last root. The same bytes may be given again after an error that passes.
@@ -173,26 +210,54 @@ impl Head {
         if let Some(by) = &self.fenced {
             return Err(Error::Fenced { by: by.clone() });
         }
-        let (path, mode) = match &self.way {
-            Way::Update(version) => (single(&requests.prefix), PutMode::Update(version.clone())),
-            Way::Create(number) => (numbered(&requests.prefix, number + 1), PutMode::Create),
-        };
-        let put = requests.put(&path, &root.clone().into(), mode, Purpose::Root).await;
-        let version = match put {
-            Ok(version) => version,
-            Err(error) if matches!(error.cause(), Some(Cause::Condition | Cause::Missing)) => {
-                match requests.get(&path).await? {
-                    Some((bytes, version)) if bytes == *root => version,
-                    other => return Err(self.fence(other.map(|(bytes, _)| bytes))),
+        let mut tries = 0;
+        let version = loop {
+            let (path, mode) = match &self.way {
+                Way::Update(version) => {
+                    (single(&requests.prefix), PutMode::Update(version.clone()))
                 }
+                Way::Create(number) => (numbered(&requests.prefix, number + 1), PutMode::Create),
+            };
+            let put = requests.put(&path, &root.clone().into(), mode, Purpose::Root).await;
+            let (error, missing) = match put {
+                Ok(version) => break version,
+                Err(error) => match error.cause() {
+                    Some(Cause::Condition) => (error, false),
+                    Some(Cause::Missing) => (error, true),
+                    _ => return Err(error),
+                },
+            };
+            match requests.get(&path).await? {
+                Some((bytes, version)) if bytes == *root => break version,
+                Some((bytes, version))
+                    if matches!(self.way, Way::Update(_)) && blake3::hash(&bytes) == self.last =>
+                {
+                    if !requests.conflict(tries).await {
+                        return Err(error.passing());
+                    }
+                    tries += 1;
+                    // A bucket that was copied and came back gives it another version.
+                    self.way = Way::Update(version);
+                }
+                Some((bytes, _)) => return Err(self.fence(Some(bytes))),
+                // The name was taken, and its root has been passed and deleted.
+                None if matches!(self.way, Way::Create(_)) && !missing => {
+                    if !requests.conflict(tries).await {
+                        return Err(self.fence(None));
+                    }
+                    tries += 1;
+                }
+                None => return Err(Error::Rootless { path: path.to_string() }),
             }
-            Err(error) => return Err(error),
         };
         if let Way::Create(number) = self.way {
             self.look_beyond(requests, number + 1).await?;
         }
+        // Nothing is awaited after this host knows the version: a call that is dropped before can be made again.
+        let version = self.named(requests, root, version).await?;
         self.learn(version);
-        self.named(requests, root).await
+        self.last = blake3::hash(root);
+        Ok(())
     }
 
     /// Names of roots that do not stay beside the one that was stored just now.
@@ -234,16 +299,20 @@ impl Head {
     }
 
     /// Some stores do not say which version they have stored: it is read then.
-    async fn named(&mut self, requests: &Requests, root: &Bytes) -> Result<()> {
-        if self.way != Way::Update(UpdateVersion { e_tag: None, version: None }) {
-            return Ok(());
+    async fn named(
+        &mut self,
+        requests: &Requests,
+        root: &Bytes,
+        version: UpdateVersion,
+    ) -> Result<UpdateVersion> {
+        if matches!(self.way, Way::Create(_)) || version.e_tag.is_some() {
+            return Ok(version);
         }
-        match requests.get(&single(&requests.prefix)).await? {
-            Some((bytes, version)) if bytes == *root => {
-                self.learn(version);
-                Ok(())
-            }
-            other => Err(self.fence(other.map(|(bytes, _)| bytes))),
+        let path = single(&requests.prefix);
+        match requests.get(&path).await? {
+            Some((bytes, version)) if bytes == *root => Ok(version),
+            Some((bytes, _)) => Err(self.fence(Some(bytes))),
+            None => Err(Error::Rootless { path: path.to_string() }),
         }
     }
 

@@ -7,6 +7,9 @@
 //!
 //! A page has the entries that begin at its key or after it, and before the next key. No entry reaches over the next key.
 //!
+//! Which entries share a page depends on which pages were in memory. A replay of the log may therefore divide the same entries
+//! otherwise. A change names entries by their addresses, and never relies on two of them to share a page.
+//!
 //! A checkpoint packs changed pages into objects. Where less than half of such an object is still in use, the next
 //! checkpoint writes its pages again, and it is deleted.
 
@@ -23,8 +26,6 @@ use crate::record::{Move, Record};
 use crate::root::{Totals, decode_objects};
 use crate::{ADDRESSES, SECTOR};
 
-/// A page with fewer entries joins the one before it.
-const FEW: usize = PAGE_ENTRIES / 4;
 /// Bytes of memory that the directory takes for each page, about.
 const SLOT: usize = 112;
 
@@ -44,9 +45,16 @@ pub struct Limits {
     pub percent: u64,
     /// Bytes of data below which it is small.
     pub small: u64,
+    /// Entries of a page: it is divided beyond them. At most [`PAGE_ENTRIES`].
+    pub page: usize,
 }
 
 impl Limits {
+    /// A page with fewer entries joins the one before it.
+    fn few(&self) -> usize {
+        self.page / 4
+    }
+
     /// Few of its bytes live.
     pub fn thin(&self, entry: &Entry) -> bool {
         u64::from(entry.live) * 100 < u64::from(entry.data) * self.percent
@@ -87,6 +95,7 @@ pub struct Index {
 impl Index {
     /// Without entries.
     pub fn new(limits: Limits) -> Self {
+        let limits = Limits { page: limits.page.clamp(4, PAGE_ENTRIES), ..limits };
         let (pages, holders) = (BTreeMap::new(), BTreeMap::new());
         let mut index =
             Self { pages, holders, limits, resident: 0, hand: 0, totals: Totals::default() };
@@ -168,7 +177,11 @@ impl Index {
             keys.insert(self.key(*start));
             keys.extend(self.pages.range(*start..start + length).map(|(key, _)| *key));
         }
-        keys.extend(record.moved.iter().map(|one| self.key(one.new.start)));
+        for one in &record.moved {
+            keys.insert(self.key(one.new.start));
+            keys.extend(one.olds.iter().map(|old| self.key(old.start)));
+            keys.extend(self.pages.range(one.new.start..one.new.end).map(|(key, _)| *key));
+        }
         keys.retain(|key| self.pages.get(key).is_some_and(|slot| slot.bytes.is_none()));
         keys
     }
@@ -182,11 +195,18 @@ impl Index {
         if !absent.is_empty() {
             return Err(Lack::Absent(absent));
         }
-        let mut work = Work { index: self, pages: BTreeMap::new(), garbage: Vec::new() };
+        let (pages, gone) = (BTreeMap::new(), BTreeSet::new());
+        let mut work = Work { index: self, pages, gone, garbage: Vec::new() };
         record.added.iter().try_for_each(|entry| work.add(entry))?;
         record.freed.iter().try_for_each(|(start, length)| work.free(*start, start + length))?;
         record.moved.iter().try_for_each(|one| work.exchange(one))?;
-        let Work { pages, garbage, .. } = work;
+        let Work { pages, gone, garbage, .. } = work;
+        for key in gone {
+            let before = self.entries(key)?;
+            self.count(&before, false);
+            self.drop_bytes(key);
+            self.pages.remove(&key);
+        }
         for (key, entries) in pages {
             self.settle(key, entries)?;
         }
@@ -200,14 +220,14 @@ impl Index {
         self.count(&entries, true);
         let mut at = key;
         let last = self.pages.keys().next_back() == Some(&key);
-        if entries.len() < FEW
+        if entries.len() < self.limits.few()
             && !last
             && let Some((previous, _)) = self.pages.range(..key).next_back()
         {
             let previous = *previous;
             if self.pages.get(&previous).is_some_and(|slot| slot.bytes.is_some()) {
                 let mut joined = self.entries(previous)?;
-                if joined.len() + entries.len() <= PAGE_ENTRIES - FEW {
+                if joined.len() + entries.len() <= self.limits.page - self.limits.few() {
                     joined.append(&mut entries);
                     entries = joined;
                     self.drop_bytes(key);
@@ -219,7 +239,7 @@ impl Index {
         if entries.is_empty() {
             self.store(at, &[]);
         }
-        for (n, chunk) in entries.chunks(PAGE_ENTRIES).enumerate() {
+        for (n, chunk) in entries.chunks(self.limits.page).enumerate() {
             self.store(if n == 0 { at } else { chunk[0].start }, chunk);
         }
         Ok(())
@@ -406,7 +426,8 @@ impl Index {
             return Err(cursor.invalid("no page"));
         }
         cursor.end()?;
-        Ok((Self { pages, holders, limits, resident: 0, hand: 0, totals }, garbage))
+        let index = Self { pages, holders, totals, ..Self::new(limits) };
+        Ok((Self { resident: 0, ..index }, garbage))
     }
 }
 
@@ -414,10 +435,18 @@ impl Index {
 struct Work<'a> {
     index: &'a mut Index,
     pages: BTreeMap<u64, Vec<Entry>>,
+    /// Pages whose entries went to the one before, because an entry reaches over their key now.
+    gone: BTreeSet<u64>,
     garbage: Vec<Id>,
 }
 
 impl Work<'_> {
+    /// The key of the page that has an address.
+    fn key(&self, address: u64) -> u64 {
+        let mut before = self.index.pages.range(..=address).rev().map(|(key, _)| *key);
+        before.find(|key| !self.gone.contains(key)).unwrap_or(0)
+    }
+
     fn page(&mut self, key: u64) -> Result<&mut Vec<Entry>, Lack> {
         if !self.pages.contains_key(&key) {
             let entries = self.index.entries(key)?;
@@ -427,7 +456,7 @@ impl Work<'_> {
     }
 
     fn add(&mut self, entry: &Entry) -> Result<(), Lack> {
-        let key = self.index.pages.keys().next_back().copied().unwrap_or(0);
+        let key = self.key(ADDRESSES);
         let page = self.page(key)?;
         let end = page.last().map_or(key, |last| last.end);
         if entry.start < end || entry.live != entry.data {
@@ -443,7 +472,7 @@ impl Work<'_> {
     fn free(&mut self, start: u64, end: u64) -> Result<(), Lack> {
         let mut at = start;
         while at < end {
-            let key = self.index.key(at);
+            let key = self.key(at);
             let page = self.page(key)?;
             let n = page.partition_point(|entry| entry.end <= at);
             let Some(entry) = page.get_mut(n).filter(|entry| entry.start <= at) else {
@@ -467,16 +496,48 @@ impl Work<'_> {
         Ok(())
     }
 
+    /// The page of `start`, with the entries of all pages whose keys lie before `end`.
+    fn join(&mut self, start: u64, end: u64) -> Result<&mut Vec<Entry>, Lack> {
+        let key = self.key(start);
+        let over = self.index.pages.range((Excluded(key), Unbounded)).map(|(key, _)| *key);
+        let over: Vec<u64> =
+            over.take_while(|key| *key < end).filter(|key| !self.gone.contains(key)).collect();
+        for other in over {
+            let mut entries = std::mem::take(self.page(other)?);
+            self.page(key)?.append(&mut entries);
+            self.pages.remove(&other);
+            self.gone.insert(other);
+        }
+        self.page(key)
+    }
+
     fn exchange(&mut self, one: &Move) -> Result<(), Lack> {
-        let key = self.index.key(one.new.start);
-        let mut gone = Vec::new();
-        let page = self.page(key)?;
+        let (mut gone, mut other) = (Vec::new(), None);
         for old in &one.olds {
-            let n = page.partition_point(|entry| entry.start < old.start);
-            if page.get(n).is_some_and(|entry| entry.start == old.start && entry.id == old.id) {
-                gone.push(page.remove(n));
+            let key = self.key(old.start);
+            let page = self.page(key)?;
+            let n = page.partition_point(|entry| entry.end <= old.start);
+            match page.get(n).filter(|entry| entry.start <= old.start) {
+                Some(entry) if entry.start == old.start && entry.id == old.id => {
+                    gone.push(page.remove(n));
+                }
+                // All of it was freed meanwhile.
+                None => {}
+                Some(entry) => other = Some((*old, entry.id)),
             }
         }
+        if gone.is_empty() {
+            // All of them died; another new object may reach over their addresses already.
+            self.garbage.push(one.new.id);
+            return Ok(());
+        }
+        if let Some((old, id)) = other {
+            return Err(Lack::Wrong(format!(
+                "object {} is written anew, but {id} has its address {:#x}",
+                old.id, old.start
+            )));
+        }
+        let page = self.join(one.new.start, one.new.end)?;
         let live: u64 = gone.iter().map(|entry| u64::from(entry.live)).sum();
         let n = page.partition_point(|entry| entry.start < one.new.start);
         let after = n.checked_sub(1).and_then(|n| page.get(n)).map_or(0, |entry| entry.end);
@@ -487,11 +548,7 @@ impl Work<'_> {
                 one.new.id
             )));
         }
-        if live > 0 {
-            page.insert(n, Entry { live: live as u32, ..one.new });
-        } else {
-            gone.push(one.new);
-        }
+        page.insert(n, Entry { live: live as u32, ..one.new });
         self.garbage.extend(gone.iter().map(|entry| entry.id));
         Ok(())
     }
@@ -502,7 +559,7 @@ mod tests {
     use super::*;
 
     const MIB4: u64 = 4 << 20;
-    const LIMITS: Limits = Limits { percent: 50, small: 1 << 20 };
+    const LIMITS: Limits = Limits { percent: 50, small: 1 << 20, page: PAGE_ENTRIES };
 
     fn dense(n: u64) -> Entry {
         let (start, data) = (n * MIB4, MIB4 as u32);
@@ -510,7 +567,11 @@ mod tests {
     }
 
     fn filled(objects: u64) -> Index {
-        let mut index = Index::new(LIMITS);
+        filled_with(objects, LIMITS)
+    }
+
+    fn filled_with(objects: u64, limits: Limits) -> Index {
+        let mut index = Index::new(limits);
         for first in (0..objects).step_by(1000) {
             let added = (first..(first + 1000).min(objects)).map(dense).collect();
             index.apply(&Record { added, ..Record::default() }).unwrap();
@@ -575,6 +636,64 @@ mod tests {
         assert_eq!(again.resident, 0);
         load(&mut again, &objects);
         assert_eq!(again.find(MIB4).unwrap(), Some(dense(1)));
+    }
+
+    #[test]
+    fn a_log_is_replayed_also_where_pages_are_divided_otherwise() {
+        let limits = Limits { page: 8, ..LIMITS };
+        let mut live = filled_with(24, limits);
+        let free = |numbers: std::ops::Range<u64>| {
+            let freed = numbers.map(|n| (n * MIB4, MIB4)).collect();
+            Record { freed, ..Record::default() }
+        };
+        live.apply(&free(5..8)).unwrap();
+        let mut next = 1 << 50;
+        let (objects, _) = live.checkpoint(16 << 10, || {
+            next += 1;
+            Id(next)
+        });
+        let (mut again, _) = Index::open(&live.directory(&[]), limits).unwrap();
+        // All pages of the first are in memory: object 15 joins the page before.
+        let deaths = free(8..15);
+        live.apply(&deaths).unwrap();
+        assert_eq!(live.keys(), vec![0, 16 * MIB4]);
+        let old = |n: u64| crate::record::Old { start: n * MIB4, id: Id(n) };
+        let (start, end, data) = (4 * MIB4, 16 * MIB4, 2 * MIB4 as u32);
+        let new = Entry { start, end, id: Id(77), data, table: 99, live: data };
+        let moved = vec![Move { olds: vec![old(4), old(15)], new }];
+        let exchange = Record { moved, ..Record::default() };
+        live.apply(&exchange).unwrap();
+        for record in [&deaths, &exchange] {
+            for key in again.absent(record) {
+                let (id, offset, length) = again.home(key).unwrap();
+                let object = &objects.iter().find(|object| object.0 == id).unwrap().1;
+                let bytes = &object[offset as usize..][..length as usize];
+                again.install(key, (id, offset), bytes).unwrap();
+            }
+            again.apply(record).unwrap();
+        }
+        assert_eq!(again.totals, live.totals);
+        for n in 0..16 {
+            let found = |index: &mut Index| index.find(n * MIB4).unwrap();
+            assert_eq!(found(&mut again), found(&mut live), "{n}");
+        }
+        assert_eq!(live.find(15 * MIB4).unwrap().map(|entry| entry.id), Some(Id(77)));
+    }
+
+    #[test]
+    fn an_object_is_not_written_anew_over_another_one() {
+        let mut index = filled(10);
+        let old = |n: u64, id: u64| crate::record::Old { start: n * MIB4, id: Id(id) };
+        let new = Entry { id: Id(77), end: MIB4 * 3, data: MIB4 as u32 * 2, ..dense(1) };
+        let record = |olds| {
+            let moved = vec![Move { olds, new }];
+            Record { moved, ..Record::default() }
+        };
+        let wrong = index.apply(&record(vec![old(1, 1), old(2, 9)]));
+        assert!(matches!(wrong, Err(Lack::Wrong(_))), "{wrong:?}");
+        // Where all old ones are dead, the new one is garbage and changes nothing.
+        assert_eq!(index.apply(&record(vec![old(1, 9)])).unwrap(), vec![Id(77)]);
+        assert_eq!(index.find(MIB4).unwrap(), Some(dense(1)));
     }
 
     #[test]

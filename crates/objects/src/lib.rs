@@ -4,12 +4,20 @@
 //!
 //! A device below a pool is an array of bytes that are overwritten in place. Objects in a bucket cannot be overwritten in
 //! part, and each request costs money and tens of milliseconds. So the space of this crate only grows: an address
-//! (`0..2^60`) is given out once and never again. What a transaction group writes is packed, in the order of its addresses,
+//! (`0..2^60`) belongs to one block and never to another one (after a crash those that no group has committed are given out again). What a transaction group writes is packed, in the order of its addresses,
 //! into objects of up to 4 MiB ([`Tunables::object_bytes`]). Objects are uploaded many at once, while the group is still being
 //! written. Block pointers never change: an index says which object holds an address now.
 //!
 //! This crate knows nothing of block pointers, labels or transaction groups beyond their number. Its user hands over an opaque payload
 //! with each group (uberblock and configuration) and gets it back at the next import. The crate runs inside a tokio runtime, whose clock it uses.
+//!
+//! # What the store must be
+//!
+//! - It keeps to `If-None-Match: *`, and to `If-Match` where it says so; each creation and import tries it.
+//! - The client makes each request once (`RetryConfig::max_retries` of 0): this crate tries again within its own budget, and counts.
+//! - A directory is opened with `LocalFileSystem::with_fsync(true)`. Without it a power cut loses groups that were acknowledged. The
+//!   files `NAME#n` that a crash leaves there are hidden from listings: they stay.
+//! - Nothing else writes below the prefix.
 //!
 //! # On the store
 //!
@@ -21,8 +29,9 @@
 //! | `commit` | the root of the last group, where the store replaces an object on a condition | [`head`], [`root`] |
 //! | `commits/N` (hex) | the root of group N, where the store can only create | [`head`], [`root`] |
 //!
-//! `E` is the *epoch*: each import makes a new one. `C` counts the objects of the epoch. A name is therefore never used for
-//! two contents, not even by a host that does not know yet that it was fenced.
+//! `E` is the *epoch*: each import makes a new one, from a random first one on. `C` counts the objects of the epoch. A name is therefore never used for
+//! two contents, not even by a host that does not know yet that it was fenced. Objects are created on the condition that they do not exist. Those of
+//! epoch 0 try whether the store keeps to conditions.
 //!
 //! - **Data** ([`table`]): the blocks, one after the other, then the table of their addresses, lengths and checksums. As long as
 //!   nothing was taken out, an address is found without the table: the object is *dense*.
@@ -44,10 +53,16 @@
 //!
 //! # A group
 //!
-//! [`Space::allocate`] gives addresses, [`Space::write`] takes the blocks, [`Space::free`] notes what died. [`Space::commit`] closes the
+//! [`Space::allocate`] gives addresses, [`Space::write`] takes the blocks ([`Space::abandon`] gives up what is not going to be written), [`Space::free`] notes what died. [`Space::commit`] closes the
 //! last object, waits for uploads, applies the changes to the index, uploads log or checkpoint, and replaces the root. Then objects
 //! without live blocks and old versions are deleted. Where the store fails for longer than the budget, `commit` returns an error and
-//! keeps what it has done; the same call goes on from there.
+//! keeps what it has done; the same call goes on from there. What belongs to a group is fixed when `commit` is called first.
+//!
+//! # Memory
+//!
+//! Blocks are in memory until their object is sent. An object is sent when all that was allocated in it is written: a group that is allocated
+//! ahead of its writes lies in memory entirely. Pages that changed stay in memory until the next checkpoint, as do all pages while a group
+//! cannot be stored: with frees at random over 1 PiB up to 2 GiB.
 //!
 //! # Reclaim
 //!

@@ -12,7 +12,7 @@ use crate::{ADDRESSES, MAX_DATA, SECTOR};
 /// Entries of a page, at most.
 pub const PAGE_ENTRIES: usize = 1024;
 /// Bytes of a table with its trailer, at most.
-const MAX_TABLE: u64 = 16 << 20;
+pub(crate) const MAX_TABLE: u64 = 16 << 20;
 const DENSE: u8 = 1;
 
 /// An object and the addresses that it has.
@@ -45,6 +45,13 @@ impl Entry {
 
     /// Appends it, after the entry that ends at `after.0` with the object `after.1`.
     pub(crate) fn encode(&self, out: &mut Vec<u8>, after: &mut (u64, u64)) {
+        cenote_format::invariant!(
+            u64::from(self.data) <= MAX_DATA && u64::from(self.table) <= MAX_TABLE,
+            "object {}: {} bytes of blocks, {} of table",
+            self.id,
+            self.data,
+            self.table
+        );
         let dense = if self.dense() { DENSE } else { 0 };
         out.push(dense);
         frame::put(out, (self.start - after.0) / SECTOR);

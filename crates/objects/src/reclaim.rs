@@ -4,11 +4,17 @@
 //! object is live) and fit into one object. A run of small objects alone is worth it when the result is at least half an object, or
 //! it has sixteen of them: so a block is copied for that a bounded number of times.
 //!
-//! The caller says which addresses are live; their bytes must be as many as the index knows, less what was freed in this group. Where
-//! both differ nothing is written, and the error names the object. A copied block must have the checksum that the table says.
+//! The caller says which addresses are live; their bytes must be as many as the index knows, less what was freed since the last
+//! group. Where both differ the run stays as it is, and the error names the object. A block that is copied must have the checksum that
+//! the table says. Of a block that is alive in part the live ranges are copied, as blocks of their own: so an object that was
+//! written anew has no dead byte.
+//!
+//! A run that fails is left out, and reclaim goes on with the next one; the first error is returned at the end. Only when the store
+//! fails does reclaim end at once.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::try_join_all;
@@ -18,17 +24,21 @@ use crate::index::{Lack, Limits};
 use crate::page::Entry;
 use crate::record::{Move, Old};
 use crate::requests::Class;
-use crate::space::{Space, limits};
+use crate::space::{Shared, Space, limits};
 use crate::stats::Purpose;
-use crate::table::sum;
+use crate::table::{Block, sum};
 use crate::write::upload;
+use crate::{MAX_DATA, SECTOR};
 
 /// Most objects of a run.
 const RUN: usize = 256;
+/// Objects of a run that are read at once.
+const READS: usize = 8;
 
 /// What the caller knows of its allocations (its space maps).
 pub trait Live {
-    /// Allocated addresses within a range, in order and disjoint; without those that [`Space::free`] was told of.
+    /// Allocated addresses within a range, in order and disjoint; without those that [`Space::free`] was told of. While a free is
+    /// under way both may differ: the object is then left out until the next call. No lock of the space is held, so that this may read from it.
     ///
     /// # Errors
     /// They are not known at the moment, and why.
@@ -46,131 +56,179 @@ pub struct Reclaimed {
     pub copied: u64,
 }
 
-/// A run with what is live in it.
+/// A run with what is live in it. Its objects are marked as moving until it is dropped, or for good if it was written anew: the next
+/// group takes the mark away.
 struct Run {
+    shared: Arc<Shared>,
     entries: Vec<Entry>,
     live: Vec<Range<u64>>,
+    moved: bool,
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if !self.moved {
+            let mut state = self.shared.state.lock();
+            for entry in &self.entries {
+                state.moving.remove(&entry.start);
+            }
+        }
+    }
 }
 
 impl Space {
     /// Writes objects anew until about `bytes` were copied, or nothing more is worth it. The next commit puts the new versions in place of the old.
+    /// The call may be dropped.
     ///
     /// # Errors
-    /// The store fails; an object is damaged; caller and index do not agree on what is live. What was done stays done.
+    /// The store fails; or, after all other runs: an object is damaged, caller and index do not agree on what is live. What was
+    /// done stays done.
     pub async fn reclaim(&self, live: &dyn Live, bytes: u64) -> Result<Reclaimed> {
         let mut turn = self.shared.reclaim.lock().await;
-        let (mut done, mut wrapped) = (Reclaimed::default(), false);
+        let (mut done, mut failed) = (Reclaimed::default(), None);
+        let (first, mut wrapped) = (*turn, false);
         while done.copied < bytes {
             let key = self.shared.state.lock().index.low(*turn);
-            let Some(key) = key else {
+            let Some(key) = key.filter(|key| !wrapped || *key < first) else {
                 if std::mem::replace(&mut wrapped, true) {
                     break;
                 }
                 *turn = 0;
                 continue;
             };
-            self.load(&[key].into()).await?;
-            let runs = self.runs_of(key, live)?;
-            let mut failed = Ok(());
-            for run in runs {
-                match failed {
-                    Ok(()) => failed = self.rewrite(run, &mut done).await,
-                    Err(_) => self.release(&run),
-                }
+            match self.reclaim_page(key, live, &mut done).await {
+                Err(error) if error.transient() => return Err(error),
+                Err(error) => failed = failed.or(Some(error)),
+                Ok(()) => {}
             }
-            failed?;
             *turn = key + 1;
             self.evict();
         }
-        Ok(done)
+        failed.map_or(Ok(done), Err)
     }
 
-    /// Runs of a page that are worth it.
-    fn runs_of(&self, key: u64, live: &dyn Live) -> Result<Vec<Run>> {
+    /// Writes the runs of a page anew. After a run that is damaged it goes on.
+    async fn reclaim_page(&self, key: u64, live: &dyn Live, done: &mut Reclaimed) -> Result<()> {
+        self.load(&[key].into()).await?;
         let tunables = &self.shared.requests.tunables;
-        let mut state = self.shared.state.lock();
-        let entries = match state.index.page(key) {
+        let page = self.shared.state.lock().index.page(key);
+        let entries = match page {
             Ok(entries) => entries,
-            Err(Lack::Absent(_)) => return Ok(Vec::new()), // Evicted just now.
+            Err(Lack::Absent(_)) => return Ok(()), // Evicted just now.
             Err(Lack::Wrong(why)) => return Err(Error::Damaged { path: "index".into(), why }),
         };
-        let mut runs = Vec::new();
-        for entries in choose(&entries, limits(tunables), tunables.object_bytes) {
-            if state.frozen || entries.iter().any(|entry| state.moving.contains(&entry.start)) {
-                continue;
-            }
-            let mut all = Vec::new();
-            for entry in &entries {
-                let known = live.live(entry.start..entry.end).map_err(Error::Refused)?;
-                let bytes: u64 = known.iter().map(|range| range.end - range.start).sum();
-                let freed: u64 = state
-                    .freed
-                    .iter()
-                    .map(|(start, length)| overlap(entry, *start, start + length))
-                    .sum();
-                if bytes + freed != u64::from(entry.live) {
-                    return Err(Error::Refused(format!(
-                        "object {}: {bytes} bytes are allocated by the space maps, {} by the index, {freed} are being freed",
-                        entry.id, entry.live
-                    )));
-                }
-                all.extend(known);
-            }
-            if !all.is_empty() {
-                state.moving.extend(entries.iter().map(|entry| entry.start));
-                runs.push(Run { entries, live: all });
+        let mut failed = Ok(());
+        for entries in choose(&entries, limits(tunables), tunables.object_bytes.min(MAX_DATA)) {
+            let one = match self.run(entries, live) {
+                Ok(Some(run)) => self.rewrite(run, done).await,
+                Ok(None) => Ok(()),
+                Err(error) => Err(error),
+            };
+            match one {
+                Err(error) if error.transient() => return Err(error),
+                one => failed = failed.and(one),
             }
         }
-        Ok(runs)
+        failed
+    }
+
+    /// Begins with a run, if it is still what it was when it was chosen, and something in it lives.
+    fn run(&self, entries: Vec<Entry>, live: &dyn Live) -> Result<Option<Run>> {
+        let (frees, group) = {
+            let state = self.shared.state.lock();
+            if state.frozen || entries.iter().any(|entry| state.moving.contains(&entry.start)) {
+                return Ok(None);
+            }
+            (state.freed.len(), state.root.sequence)
+        };
+        let known = |entry: &Entry| live.live(entry.start..entry.end).map_err(Error::Refused);
+        let known = entries.iter().map(known).collect::<Result<Vec<_>>>()?;
+        let mut state = self.shared.state.lock();
+        // What was freed while the caller looked, he may have counted or not.
+        if state.frozen || state.freed.len() != frees || state.root.sequence != group {
+            return Ok(None);
+        }
+        for (entry, known) in entries.iter().zip(&known) {
+            let now = state.index.find(entry.start);
+            if now != Ok(Some(*entry)) {
+                return Ok(None);
+            }
+            let whole = |range: &Range<u64>| {
+                range.start < range.end
+                    && range.start.is_multiple_of(SECTOR)
+                    && range.end.is_multiple_of(SECTOR)
+            };
+            if !known.iter().all(whole) {
+                return Err(Error::Refused(format!(
+                    "object {}: the space maps have parts of sectors in {known:x?}",
+                    entry.id
+                )));
+            }
+            let bytes: u64 = known.iter().map(|range| range.end - range.start).sum();
+            let freed = state.freed.iter();
+            let freed: u64 =
+                freed.map(|(start, length)| overlap(entry, *start, start + length)).sum();
+            if bytes + freed != u64::from(entry.live) {
+                return Err(Error::Refused(format!(
+                    "object {}: {bytes} bytes are allocated by the space maps, {} by the index, {freed} are being freed",
+                    entry.id, entry.live
+                )));
+            }
+        }
+        let live: Vec<Range<u64>> = known.into_iter().flatten().collect();
+        if live.is_empty() {
+            return Ok(None);
+        }
+        state.moving.extend(entries.iter().map(|entry| entry.start));
+        drop(state);
+        Ok(Some(Run { shared: self.shared.clone(), entries, live, moved: false }))
     }
 
     /// Copies what is live of a run into a new object.
-    async fn rewrite(&self, run: Run, done: &mut Reclaimed) -> Result<()> {
-        match self.copy(&run).await {
-            Ok(new) => {
-                let old = |entry: &Entry| Old { start: entry.start, id: entry.id };
-                let olds: Vec<Old> = run.entries.iter().map(old).collect();
-                done.objects += olds.len() as u64;
-                done.into += 1;
-                done.copied += u64::from(new.data);
-                self.shared.state.lock().moves.push(Move { olds, new });
-                Ok(())
-            }
-            Err(error) => {
-                self.release(&run);
-                Err(error)
-            }
-        }
-    }
-
-    /// Objects that are not written anew after all.
-    fn release(&self, run: &Run) {
-        let mut state = self.shared.state.lock();
-        for entry in &run.entries {
-            state.moving.remove(&entry.start);
-        }
+    async fn rewrite(&self, mut run: Run, done: &mut Reclaimed) -> Result<()> {
+        let new = self.copy(&run).await?;
+        let old = |entry: &Entry| Old { start: entry.start, id: entry.id };
+        let olds: Vec<Old> = run.entries.iter().map(old).collect();
+        done.objects += olds.len() as u64;
+        done.into += 1;
+        done.copied += u64::from(new.data);
+        self.shared.state.lock().moves.push(Move { olds, new });
+        run.moved = true;
+        Ok(())
     }
 
     async fn copy(&self, run: &Run) -> Result<Entry> {
         let read = async |entry: &Entry| self.live_blocks(entry, &run.live).await;
-        let blocks = try_join_all(run.entries.iter().map(read)).await?;
-        let blocks: BTreeMap<u64, Bytes> = blocks.into_iter().flatten().collect();
+        let mut blocks = BTreeMap::new();
+        for some in run.entries.chunks(READS) {
+            blocks.extend(try_join_all(some.iter().map(read)).await?.into_iter().flatten());
+        }
+        let (wanted, copied) = (
+            run.live.iter().map(|range| range.end - range.start).sum::<u64>(),
+            blocks.values().map(|bytes: &Bytes| bytes.len() as u64).sum::<u64>(),
+        );
+        if copied != wanted {
+            let names: Vec<String> = run.entries.iter().map(|e| e.id.to_string()).collect();
+            let why = format!("{copied} of {wanted} live bytes are in their tables");
+            return Err(Error::Damaged { path: names.join(", "), why });
+        }
         let start = run.entries.first().map_or(0, |entry| entry.start);
         let end = run.entries.last().map_or(0, |entry| entry.end);
         let id = self.shared.state.lock().name();
         upload(&self.shared.requests, id, (start, end), &blocks, Purpose::Reclaim).await
     }
 
-    /// Blocks of an object that have live bytes.
+    /// What is live of an object, block by block.
     async fn live_blocks(&self, entry: &Entry, live: &[Range<u64>]) -> Result<Vec<(u64, Bytes)>> {
         let table = self.table(entry, Class::Background).await?;
         let alive = |start: u64, end: u64| {
             let n = live.partition_point(|range| range.end <= start);
-            live.get(n).is_some_and(|range| range.start < end)
+            let some = live.get(n..).unwrap_or_default().iter().take_while(move |r| r.start < end);
+            some.map(move |range| range.start.max(start)..range.end.min(end))
         };
-        let blocks =
-            table.blocks.iter().filter(|b| alive(b.address, b.address + b.length)).copied();
-        let blocks: Vec<_> = blocks.collect();
+        let within = |b: &Block| alive(b.address, b.address + b.length);
+        let blocks = table.blocks.iter().filter(|b| within(b).next().is_some()).copied();
+        let blocks: Vec<Block> = blocks.collect();
         let wanted: Vec<_> = blocks.iter().map(|block| (block.address, block.length)).collect();
         let mut out = Vec::new();
         for (block, bytes) in blocks.iter().zip(self.read(&wanted, Class::Background).await) {
@@ -182,7 +240,15 @@ impl Space {
                 );
                 return Err(Error::Damaged { path: entry.id.to_string(), why });
             }
-            out.push((block.address, bytes));
+            for range in within(block) {
+                let (from, to) = (range.start - block.address, range.end - block.address);
+                let part = match to - from == block.length {
+                    true => bytes.clone(),
+                    // The dead part is not kept in memory.
+                    false => Bytes::copy_from_slice(&bytes[from as usize..to as usize]),
+                };
+                out.push((range.start, part));
+            }
         }
         Ok(out)
     }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -42,13 +42,34 @@ pub(crate) struct Requests {
     pub tunables: Tunables,
     pub stats: Stats,
     reads: Semaphore,
+    /// Those of [`Class::Background`] take a turn of these as well: a quarter of all reads stays for programs that wait.
+    background: Semaphore,
     random: AtomicU64,
     pace: Mutex<Pace>,
+    /// How often the deadline of uploads was doubled, because uploads did not end in time.
+    patience: AtomicU32,
+}
+
+/// Most doublings of the deadline of uploads.
+const PATIENCE: u32 = 5;
+/// Bytes of an upload for which its deadline is a second longer.
+const PACE: u64 = 1 << 20;
+/// How often a condition is tried again that failed although it holds.
+const CONFLICTS: u32 = 5;
+
+/// A random number from the operating system: no two imports have the same.
+///
+/// # Errors
+/// The system gives no random numbers.
+pub(crate) fn unique() -> Result<u64> {
+    getrandom::u64()
+        .map_err(|why| Error::Refused(format!("the system gives no random numbers: {why}")))
 }
 
 impl Requests {
     pub fn new(store: Arc<dyn ObjectStore>, prefix: Path, tunables: Tunables) -> Self {
         let reads = Semaphore::new(tunables.reads.max(1));
+        let background = Semaphore::new((tunables.reads * 3 / 4).max(1));
         let random = AtomicU64::new(tunables.seed);
         Self {
             store,
@@ -56,13 +77,15 @@ impl Requests {
             tunables,
             stats: Stats::default(),
             reads,
+            background,
             random,
             pace: Mutex::default(),
+            patience: AtomicU32::new(0),
         }
     }
 
-    /// A random number (splitmix64).
-    pub fn random(&self) -> u64 {
+    /// A random number for jitter (splitmix64).
+    fn random(&self) -> u64 {
         let step = 0x9e37_79b9_7f4a_7c15_u64;
         let mut z = self.random.fetch_add(step, Relaxed).wrapping_add(step);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -75,22 +98,35 @@ impl Requests {
         &self,
         verb: Verb,
         path: &Path,
+        length: u64,
         mut attempt: impl FnMut() -> F,
     ) -> Result<T>
     where
         F: Future<Output = object_store::Result<T>>,
     {
         let (tunables, begun) = (&self.tunables, Instant::now());
-        // A listing is as many requests as it has thousands of names.
-        let deadline = tunables.deadline * if verb == Verb::List { 60 } else { 1 };
         let (mut pause, mut tries) = (tunables.pause, 0);
         loop {
             tries += 1;
+            let deadline = self.deadline(verb, length);
+            let tried = Instant::now();
             Stats::add(&self.stats.requests[verb as usize], 1);
             let (cause, source_text) = match timeout(deadline, attempt()).await {
-                Ok(Ok(value)) => return Ok(value),
+                Ok(Ok(value)) => {
+                    if verb == Verb::Put && tried.elapsed() < deadline / 8 {
+                        let less = |n: u32| n.checked_sub(1);
+                        let _ = self.patience.fetch_update(Relaxed, Relaxed, less);
+                    }
+                    return Ok(value);
+                }
                 Ok(Err(error)) => (Cause::of(&error), chain(&error)),
-                Err(_) => (Cause::TimedOut, format!("after {deadline:?}")),
+                Err(_) => {
+                    if verb == Verb::Put {
+                        let more = |n: u32| (n < PATIENCE).then_some(n + 1);
+                        let _ = self.patience.fetch_update(Relaxed, Relaxed, more);
+                    }
+                    (Cause::TimedOut, format!("after {deadline:?}"))
+                }
             };
             if !cause.transient() || begun.elapsed() + pause > tunables.budget {
                 Stats::add(&self.stats.failures[verb as usize], 1);
@@ -104,6 +140,59 @@ impl Requests {
         }
     }
 
+    /// How long one try may take. A listing is as many requests as it has thousands of names. Uploads share the line: when they do not
+    /// end in time, the next ones get twice as long, so that a slow line ends them at last.
+    fn deadline(&self, verb: Verb, length: u64) -> Duration {
+        let deadline = self.tunables.deadline;
+        match verb {
+            Verb::List => deadline * 60,
+            Verb::Put => {
+                let longer = 1 << self.patience.load(Relaxed).min(PATIENCE);
+                (deadline + Duration::from_secs(length / PACE)) * longer
+            }
+            _ => deadline + Duration::from_secs(length / PACE),
+        }
+    }
+
+    /// Stores an object whose name is never used for other bytes. An earlier try that had arrived counts.
+    ///
+    /// # Errors
+    /// The store fails; another program has stored other bytes under the name.
+    pub async fn put_once(
+        &self,
+        path: &Path,
+        payload: &PutPayload,
+        purpose: Purpose,
+    ) -> Result<()> {
+        let mut pause = self.tunables.pause;
+        for n in 1.. {
+            let error = match self.put(path, payload, PutMode::Create, purpose).await {
+                Err(error) if error.cause() == Some(Cause::Condition) => error,
+                done => return done.map(|_| ()),
+            };
+            match self.get(path).await? {
+                Some((bytes, _)) if same(payload, &bytes) => return Ok(()),
+                Some(_) => {
+                    let why = "it exists already, and another program has written it; nobody else may write below the prefix";
+                    return Err(Error::Damaged { path: path.to_string(), why: why.into() });
+                }
+                // Some stores refuse two requests for one name at once.
+                None if n >= CONFLICTS => return Err(error.passing()),
+                None => sleep(pause).await,
+            }
+            pause = (pause * 2).min(self.tunables.pause_max);
+        }
+        Ok(())
+    }
+
+    /// Waits before a condition is tried again that failed although it holds; false if that was often enough.
+    pub async fn conflict(&self, tries: u32) -> bool {
+        if tries < CONFLICTS {
+            sleep(self.tunables.pause * (1 << tries)).await;
+        }
+        tries < CONFLICTS
+    }
+
     /// Stores an object.
     pub async fn put(
         &self,
@@ -112,13 +201,20 @@ impl Requests {
         mode: PutMode,
         purpose: Purpose,
     ) -> Result<UpdateVersion> {
+        let length = payload.content_length() as u64;
         let done = self
-            .retry(Verb::Put, path, || {
+            .retry(Verb::Put, path, length, || {
                 let options = PutOptions::from(mode.clone());
                 self.store.put_opts(path, payload.clone(), options)
             })
-            .await?;
-        let length = payload.content_length() as u64;
+            .await;
+        let done = match done {
+            // Two requests for one name at once.
+            Err(error) if mode == PutMode::Overwrite && error.cause() == Some(Cause::Condition) => {
+                return Err(error.passing());
+            }
+            done => done?,
+        };
         Stats::add(&self.stats.bytes[Verb::Put as usize], length);
         Stats::add(&self.stats.uploaded[purpose as usize], length);
         Ok(UpdateVersion { e_tag: done.e_tag, version: done.version })
@@ -126,7 +222,7 @@ impl Requests {
 
     /// Reads an object with its version; None if it does not exist.
     pub async fn get(&self, path: &Path) -> Result<Option<(Bytes, UpdateVersion)>> {
-        let read = self.retry(Verb::Get, path, || async {
+        let read = self.retry(Verb::Get, path, 0, || async {
             let got = self.store.get(path).await?;
             let version =
                 UpdateVersion { e_tag: got.meta.e_tag.clone(), version: got.meta.version.clone() };
@@ -144,7 +240,7 @@ impl Requests {
 
     /// Whether an object exists.
     pub async fn exists(&self, path: &Path) -> Result<bool> {
-        match self.retry(Verb::Get, path, || self.store.head(path)).await {
+        match self.retry(Verb::Get, path, 0, || self.store.head(path)).await {
             Ok(_) => Ok(true),
             Err(error) if error.cause() == Some(Cause::Missing) => Ok(false),
             Err(error) => Err(error),
@@ -153,10 +249,15 @@ impl Requests {
 
     /// Reads a range of an object, all of it.
     pub async fn range(&self, path: &Path, range: Range<u64>, class: Class) -> Result<Bytes> {
+        let _few = match class {
+            Class::Background => Some(self.background.acquire().await),
+            Class::Sync => None,
+        };
         let _turn = self.reads.acquire().await;
         let length = range.end - range.start;
         let begun = Instant::now();
-        let done = self.retry(Verb::Get, path, || self.hedged(path, range.clone(), class)).await?;
+        let read = || self.hedged(path, range.clone(), class);
+        let done = self.retry(Verb::Get, path, length, read).await?;
         self.paced(length, begun.elapsed());
         Stats::add(&self.stats.bytes[Verb::Get as usize], done.len() as u64);
         if done.len() as u64 != length {
@@ -223,15 +324,33 @@ impl Requests {
 
     /// Deletes an object; one that does not exist is deleted.
     pub async fn delete(&self, path: &Path) -> Result<()> {
-        match self.retry(Verb::Delete, path, || self.store.delete(path)).await {
+        match self.retry(Verb::Delete, path, 0, || self.store.delete(path)).await {
             Err(error) if error.cause() != Some(Cause::Missing) => Err(error),
             _ => Ok(()),
         }
     }
 
+    /// A name below the prefix that `known` does not expect there, if there is one.
+    pub async fn stranger(&self, known: impl Fn(&Path) -> bool) -> Result<Option<Path>> {
+        let known = &known;
+        let found = self.retry(Verb::List, &self.prefix, 0, || async move {
+            let mut names = self.store.list(Some(&self.prefix));
+            while let Some(meta) = names.try_next().await? {
+                if !known(&meta.location) {
+                    return Ok(Some(meta.location));
+                }
+            }
+            Ok(None)
+        });
+        match found.await {
+            Err(error) if error.cause() == Some(Cause::Missing) => Ok(None),
+            found => found,
+        }
+    }
+
     /// Names below a folder, after one of them if it is given.
     pub async fn list(&self, folder: &Path, after: Option<&Path>) -> Result<Vec<Path>> {
-        let listed = self.retry(Verb::List, folder, || async {
+        let listed = self.retry(Verb::List, folder, 0, || async {
             let names = match after {
                 Some(after) => self.store.list_with_offset(Some(folder), after),
                 None => self.store.list(Some(folder)),
@@ -247,4 +366,15 @@ impl Requests {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Whether an object has the bytes of a payload.
+fn same(payload: &PutPayload, bytes: &Bytes) -> bool {
+    let mut rest: &[u8] = bytes;
+    payload.content_length() == bytes.len()
+        && payload.iter().all(|part| {
+            let (first, after) = rest.split_at(part.len().min(rest.len()));
+            rest = after;
+            first == part
+        })
 }

@@ -14,12 +14,12 @@ use tokio::time::Instant;
 use crate::ADDRESSES;
 use crate::commit::Committing;
 use crate::error::{Error, Result};
-use crate::head::Head;
+use crate::head::{Head, PROBES};
 use crate::id::{self, EPOCHS, Id};
 use crate::index::{Index, Lack, Limits};
 use crate::read::Tables;
 use crate::record::{Move, Record};
-use crate::requests::{Class, Requests};
+use crate::requests::{Class, Requests, unique};
 use crate::root::{Root, TAILS, Tail, Totals};
 use crate::stats::Figures;
 use crate::tunables::Tunables;
@@ -53,6 +53,8 @@ pub(crate) struct State {
     pub packed: BTreeMap<u64, Packed>,
     /// Why the last upload failed.
     pub failed: Option<Error>,
+    /// Another import has the space: nothing is written any more.
+    pub fenced: Option<Error>,
     pub freed: Vec<(u64, u64)>,
     pub moves: Vec<Move>,
     /// First addresses of entries that are being written anew.
@@ -116,7 +118,7 @@ impl Found {
     /// Reads the index and takes the space over: from then on every other host is refused.
     ///
     /// # Errors
-    /// The store fails; the index is damaged; another host wrote a group meanwhile ([`Error::Fenced`]).
+    /// The store fails, or ignores conditions; the index is damaged; another host wrote a group meanwhile ([`Error::Fenced`]).
     pub async fn open(self, host: &str) -> Result<Space> {
         let Self { requests, mut head, root: old } = self;
         let (index, garbage) = read_index(&requests, &old).await?;
@@ -130,7 +132,8 @@ impl Found {
         root.tails.truncate(TAILS);
         root.sequence += 1;
         root.host = host.into();
-        root.mark = requests.random();
+        root.mark = unique()?;
+        head.check(&requests).await?;
         head.replace(&requests, &root.encode().into()).await?;
         let space = Space::new(requests, head, root, index);
         let mut state = space.shared.state.lock();
@@ -144,7 +147,8 @@ impl Space {
     /// Makes a space below `prefix`, with a first root that has `payload`.
     ///
     /// # Errors
-    /// There is one; the store fails, or ignores conditions.
+    /// There is one; the prefix has objects of something else, or of a pool whose root was deleted; the store fails, or ignores
+    /// conditions.
     pub async fn create(
         store: Arc<dyn ObjectStore>,
         prefix: Path,
@@ -156,24 +160,31 @@ impl Space {
         if Head::find(&requests).await?.is_some() {
             return Err(Error::Exists(requests.prefix.to_string()));
         }
-        let tail = |epoch| Tail { epoch, counter: 0, loose: Vec::new() };
+        let probe =
+            |path: &Path| Id::parse(&requests.prefix, path).is_some_and(|id| id.epoch() == PROBES);
+        if let Some(other) = requests.stranger(probe).await? {
+            return Err(Error::Refused(format!(
+                "{other} exists: delete what lies below {}, or choose another prefix",
+                requests.prefix
+            )));
+        }
+        // Requests for an older pool with this prefix may still arrive: its names are not used again.
+        let first = 1 + (unique()? % u64::from(EPOCHS / 2)) as u32;
         let root = Root {
-            guid: requests.random(),
+            guid: unique()?,
             sequence: 0,
             host: host.into(),
-            mark: requests.random(),
+            mark: unique()?,
             group: 0,
             next: 0,
-            tails: vec![tail(1), tail(0)],
+            tails: vec![Tail { epoch: first, counter: 0, loose: Vec::new() }],
             totals: Totals::default(),
             directory: None,
             logs: Vec::new(),
             inline: Vec::new(),
             payload: payload.into(),
         };
-        let probe =
-            Id::new(0, requests.random() & (crate::id::COUNTERS - 1)).path(&requests.prefix);
-        let head = Head::create(&requests, &probe, root.encode().into()).await?;
+        let head = Head::create(&requests, root.encode().into()).await?;
         let index = Index::new(limits(&requests.tunables));
         Ok(Self::new(requests, head, root, index))
     }
@@ -209,6 +220,7 @@ impl Space {
             counter: 0,
             packed: BTreeMap::new(),
             failed: None,
+            fenced: None,
             freed: Vec::new(),
             moves: Vec::new(),
             moving: BTreeSet::new(),
@@ -224,7 +236,7 @@ impl Space {
         let shared = Shared {
             requests,
             state: Mutex::new(state),
-            commit: Turn::new(Committing { head, cut: None, prepared: None }),
+            commit: Turn::new(Committing { head, kept: None, prepared: None }),
             reclaim: Turn::new(0),
             uploads,
             ended: Notify::new(),
@@ -238,7 +250,7 @@ impl Space {
         self.shared.requests.stats.figures()
     }
 
-    /// Objects, bytes stored in them and bytes of them that are live, as of the last group.
+    /// Objects, bytes stored in them and bytes of them that are live, as of the last group, or of the one that is being stored.
     pub fn totals(&self) -> Totals {
         self.shared.state.lock().root.totals
     }
@@ -261,8 +273,10 @@ impl Space {
     pub async fn sweep(&self) -> Result<u64> {
         let requests = &self.shared.requests;
         let tails = self.shared.state.lock().root.tails.clone();
-        let mut orphans: Vec<Path> =
-            self.shared.commit.lock().await.head.leftover(requests).await?;
+        // A listing takes long: no group waits for it.
+        let head = self.shared.commit.lock().await.head.clone();
+        let mut orphans: Vec<Path> = head.leftover(requests).await?;
+        orphans.extend(requests.list(&id::folder(&requests.prefix, PROBES), None).await?);
         for tail in tails.iter().skip(1) {
             let name = |counter: u64| Id::new(tail.epoch, counter).path(&requests.prefix);
             orphans.extend(tail.loose.iter().map(|counter| name(*counter)));
@@ -336,7 +350,8 @@ impl Space {
 }
 
 pub(crate) fn limits(tunables: &Tunables) -> Limits {
-    Limits { percent: tunables.live_percent, small: tunables.object_bytes / 4 }
+    let (percent, small) = (tunables.live_percent, tunables.object_bytes / 4);
+    Limits { percent, small, page: tunables.page_entries }
 }
 
 /// The index of a root: directory, then log. Reads the pages that the log changes, and no others.
@@ -395,6 +410,9 @@ async fn replay(
             return Err(Error::Damaged { path, why });
         }
     }
-    garbage.retain(|id| !record.deleted.contains(id));
+    let deleted: BTreeSet<Id> = record.deleted.iter().copied().collect();
+    if !deleted.is_empty() {
+        garbage.retain(|id| !deleted.contains(id));
+    }
     Ok(())
 }

@@ -38,12 +38,13 @@ pub struct Tunables {
     pub budget: Duration,
     /// How long an object that no root names any more is kept: longer than a signed request is valid.
     pub grace: Duration,
+    /// Entries of a page of the index, from 4 to 1,024.
+    pub page_entries: usize,
     /// Percent of live bytes below which an object is written anew.
     pub live_percent: u64,
     /// Bytes read ahead at most.
     pub ahead_max: u64,
-    /// Seed of the jitter, of the guid, and of the mark by which a host knows its own roots: no two imports may have the same. By
-    /// default it is random.
+    /// Seed of the jitter of pauses, and of nothing else. By default it is random.
     pub seed: u64,
 }
 
@@ -66,6 +67,7 @@ impl Default for Tunables {
             pause_max: Duration::from_secs(10),
             budget: Duration::from_secs(120),
             grace: Duration::from_secs(20 * 60),
+            page_entries: crate::page::PAGE_ENTRIES,
             live_percent: 50,
             ahead_max: 64 << 20,
             seed: RandomState::new().build_hasher().finish(),

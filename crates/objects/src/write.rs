@@ -1,7 +1,8 @@
 //! Addresses are given out, blocks packed into objects, objects uploaded.
 //!
 //! An object is *filling* until all that was allocated in it is written and a longer one would be too long (or its group is committed);
-//! then it is *sending*, by a task of its own, and *sent*. A failed upload keeps the blocks in memory. Further writes are refused with its error then, so that
+//! then it is *sending*, by a task of its own, and *sent*. A failed upload keeps the blocks in memory. It is tried again with the same bytes, since
+//! a try that seems to have failed may still arrive: from *sending* on an object takes no write. Further writes are refused with its error then, so that
 //! memory stays bounded while the store fails, until [`Space::resume`] or a commit has tried again.
 
 use std::collections::BTreeMap;
@@ -10,11 +11,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use object_store::{PutMode, PutPayload};
+use object_store::PutPayload;
 
 use crate::error::{Error, Result};
 use crate::id::Id;
-use crate::page::Entry;
+use crate::page::{Entry, MAX_TABLE};
 use crate::requests::Requests;
 use crate::space::{Shared, Space, State};
 use crate::stats::{Purpose, Stats};
@@ -27,6 +28,8 @@ pub(crate) enum Phase {
     Filling,
     Sending,
     Failed,
+    /// It failed and is to be sent again, as it was.
+    Again,
     Sent(Entry),
 }
 
@@ -36,6 +39,9 @@ pub(crate) struct Packed {
     pub id: Id,
     pub end: u64,
     pub blocks: BTreeMap<u64, Bytes>,
+    /// Ranges that are not going to be written: first address and length.
+    pub gaps: BTreeMap<u64, u64>,
+    /// Bytes of blocks and gaps.
     pub filled: u64,
     pub closed: bool,
     pub phase: Phase,
@@ -43,8 +49,37 @@ pub(crate) struct Packed {
 
 impl Packed {
     fn ready(&self, start: u64) -> bool {
-        self.closed && self.phase == Phase::Filling && self.filled == self.end - start
+        let waits = matches!(self.phase, Phase::Filling | Phase::Again);
+        self.closed && waits && self.filled == self.end - start && !self.blocks.is_empty()
     }
+
+    /// Nothing in it is going to be written.
+    fn void(&self, start: u64) -> bool {
+        self.closed
+            && self.blocks.is_empty()
+            && self.filled == self.end - start
+            && self.phase == Phase::Filling
+    }
+
+    /// Whether part of a range is written or given up.
+    fn taken(&self, address: u64, length: u64) -> bool {
+        let end = address + length;
+        let block = self.blocks.range(..end).next_back();
+        let gap = self.gaps.range(..end).next_back();
+        block.is_some_and(|(at, bytes)| at + bytes.len() as u64 > address)
+            || gap.is_some_and(|(at, length)| at + length > address)
+    }
+}
+
+/// What belongs to a group; what comes later belongs to the next one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Cut {
+    /// Where the addresses of the next group begin.
+    pub next: u64,
+    /// How many of the frees.
+    pub freed: usize,
+    /// How many of the objects that were written anew: those copied later leave out what the next group frees.
+    pub moves: usize,
 }
 
 /// Whether a range can be one of addresses.
@@ -58,7 +93,10 @@ pub(crate) fn check(address: u64, length: u64) -> Result<()> {
     )))
 }
 
-/// Uploads blocks as an object. It may be called again with the same.
+/// Uploads blocks as an object. It may be called again with the same blocks, and never with others.
+///
+/// # Errors
+/// No index could keep it: blocks or table are too long. The store fails.
 pub(crate) async fn upload(
     requests: &Requests,
     id: Id,
@@ -74,8 +112,13 @@ pub(crate) async fn upload(
     let table = Table { blocks: blocks.iter().map(block).collect() };
     let (data, trailer) = (table.data(), Bytes::from(table.encode()));
     let length = trailer.len() as u32;
+    if data == 0 || data > MAX_DATA || u64::from(length) > MAX_TABLE {
+        return Err(Error::Refused(format!(
+            "object {id}: {data} bytes of blocks and {length} of table do not fit one object"
+        )));
+    }
     let payload: PutPayload = blocks.values().cloned().chain([trailer]).collect();
-    requests.put(&id.path(&requests.prefix), &payload, PutMode::Overwrite, purpose).await?;
+    requests.put_once(&id.path(&requests.prefix), &payload, purpose).await?;
     let data = data as u32;
     Ok(Entry { start, end, id, data, table: length, live: data })
 }
@@ -107,8 +150,15 @@ impl Space {
             last.closed = true;
         }
         let id = state.name();
-        let (blocks, phase) = (BTreeMap::new(), Phase::Filling);
-        let packed = Packed { id, end: address + length, blocks, filled: 0, closed: false, phase };
+        let packed = Packed {
+            id,
+            end: address + length,
+            blocks: BTreeMap::new(),
+            gaps: BTreeMap::new(),
+            filled: 0,
+            closed: false,
+            phase: Phase::Filling,
+        };
         state.packed.insert(address, packed);
         Ok(address)
     }
@@ -123,7 +173,7 @@ impl Space {
         let length = bytes.len() as u64;
         {
             let mut state = self.shared.state.lock();
-            if let Some(error) = &state.failed {
+            if let Some(error) = state.fenced.as_ref().or(state.failed.as_ref()) {
                 return Err(error.clone());
             }
             let packed = state.packed.range_mut(..=address).next_back().map(|(_, packed)| packed);
@@ -136,21 +186,42 @@ impl Space {
             if packed.phase != Phase::Filling {
                 return refused("its object is sent");
             }
-            let before = packed.blocks.range(..address).next_back();
-            let after = packed.blocks.range(address + 1..).next();
-            let same = packed.blocks.get(&address).map(Bytes::len);
-            if before.is_some_and(|(at, bytes)| at + bytes.len() as u64 > address)
-                || after.is_some_and(|(at, _)| *at < address + length)
-                || same.is_some_and(|same| same as u64 != length)
-            {
+            let same = packed.blocks.get(&address).is_some_and(|old| old.len() as u64 == length);
+            if !same && packed.taken(address, length) {
                 return refused("it overlaps another block");
             }
-            if same.is_none() {
+            if !same {
                 packed.filled += length;
             }
             packed.blocks.insert(address, bytes);
         }
         Stats::add(&self.shared.requests.stats.written, length);
+        self.send().await;
+        Ok(())
+    }
+
+    /// Gives up addresses that were given out and are not going to be written: their block failed. They are never given out again.
+    ///
+    /// # Errors
+    /// They were not given out in this group, or something is written there.
+    pub async fn abandon(&self, address: u64, length: u64) -> Result<()> {
+        check(address, length)?;
+        {
+            let mut state = self.shared.state.lock();
+            let packed = state.packed.range_mut(..=address).next_back().map(|(_, packed)| packed);
+            let packed = packed.filter(|packed| {
+                address + length <= packed.end
+                    && packed.phase == Phase::Filling
+                    && !packed.taken(address, length)
+            });
+            let Some(packed) = packed else {
+                return Err(Error::Refused(format!(
+                    "{length} bytes at {address:#x} are not given up: they were written, or not given out in this group"
+                )));
+            };
+            packed.gaps.insert(address, length);
+            packed.filled += length;
+        }
         self.send().await;
         Ok(())
     }
@@ -192,7 +263,9 @@ impl Space {
         self.again();
         let end = {
             let state = self.shared.state.lock();
-            let filling = |packed: &Packed| !packed.closed || packed.phase == Phase::Filling;
+            let filling = |packed: &Packed| {
+                !packed.closed || matches!(packed.phase, Phase::Filling | Phase::Again)
+            };
             let first = state
                 .packed
                 .iter()
@@ -207,12 +280,12 @@ impl Space {
         let mut state = self.shared.state.lock();
         state.failed = None;
         for packed in state.packed.values_mut().filter(|packed| packed.phase == Phase::Failed) {
-            packed.phase = Phase::Filling;
+            packed.phase = Phase::Again;
         }
     }
 
-    /// Closes the last object, so that the next addresses are those of another group. Returns where those begin.
-    pub(crate) fn cut(&self) -> Result<u64> {
+    /// Closes the last object, so that all that comes from now on is of another group. Returns what is of this one.
+    pub(crate) fn cut(&self) -> Result<Cut> {
         let mut state = self.shared.state.lock();
         for (start, packed) in &mut state.packed {
             packed.closed = true;
@@ -224,7 +297,15 @@ impl Space {
                 )));
             }
         }
-        Ok(state.next)
+        let void = |(start, packed): (&u64, &Packed)| packed.void(*start).then_some(*start);
+        let void: Vec<u64> = state.packed.iter().filter_map(void).collect();
+        for start in void {
+            // It was never sent: no object has its name.
+            if let Some(packed) = state.packed.remove(&start) {
+                state.loose.remove(&packed.id.counter());
+            }
+        }
+        Ok(Cut { next: state.next, freed: state.freed.len(), moves: state.moves.len() })
     }
 
     /// Waits until all objects below an address are sent.

@@ -13,7 +13,7 @@ use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use rig::{FaultStore, Faults, Model, Random, Shared, small};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 /// A space with its model and its present host.
 struct World {
@@ -84,9 +84,11 @@ impl World {
                 Ok(())
             }
             76..82 => {
-                match self.space.reclaim(&self.now, 200 << 10).await {
-                    Ok(done) => self.reclaimed += done.objects,
-                    Err(error) => assert!(error.transient(), "seed {}: {error}", self.seed),
+                let limit = Duration::from_millis(1 + self.random.below(60_000));
+                match timeout(limit, self.space.reclaim(&self.now, 200 << 10)).await {
+                    Ok(Ok(done)) => self.reclaimed += done.objects,
+                    Ok(Err(error)) => assert!(error.transient(), "seed {}: {error}", self.seed),
+                    Err(_) => {} // Dropped.
                 }
                 Ok(())
             }
@@ -117,18 +119,29 @@ impl World {
     async fn commit(&mut self) -> Result<(), Error> {
         self.now.group += 1;
         let payload = self.now.payload();
-        // Blocks of the next group are written beside the first try.
+        // The next group begins beside the first try.
         let mut ahead = self.now.clone();
         let (mut count, mut written) = (self.random.below(4), Ok(()));
-        for _ in 0..20 {
+        let mut limit = Duration::from_millis(1 + self.random.below(400_000));
+        for _ in 0..40 {
             let next = async {
                 for _ in 0..std::mem::take(&mut count) {
-                    ahead.write(&self.space, &mut self.random).await?;
+                    match self.random.below(5) {
+                        0..2 => ahead.write(&self.space, &mut self.random).await?,
+                        2..4 => ahead.free(&self.space, &mut self.random)?,
+                        _ => match self.space.reclaim(&ahead, 100 << 10).await {
+                            Err(error) if !error.transient() => panic!("{error}"),
+                            _ => {}
+                        },
+                    }
                 }
                 Ok(())
             };
-            let (done, more) = tokio::join!(self.space.commit(self.now.group, &payload), next);
+            let commit = timeout(limit, self.space.commit(self.now.group, &payload));
+            let (done, more) = tokio::join!(commit, next);
             written = written.and(more);
+            limit *= 2;
+            let Ok(done) = done else { continue };
             match done {
                 Ok(()) => {
                     self.committed = self.now.clone();
@@ -141,7 +154,7 @@ impl World {
             }
             sleep(Duration::from_secs(self.random.below(60))).await;
         }
-        panic!("seed {}: no commit in twenty tries", self.seed)
+        panic!("seed {}: no commit in forty tries", self.seed)
     }
 
     /// The host is dead: another one takes over, and finds what was acknowledged.

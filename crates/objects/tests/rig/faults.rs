@@ -12,7 +12,8 @@ use futures_util::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
     CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
-    ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+    ObjectStore, ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult,
+    Result,
 };
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
@@ -27,6 +28,10 @@ pub struct Faults {
     pub hung: u64,
     pub twice: u64,
     pub slow: u64,
+    /// Conditions that hold and are refused.
+    pub conflict: u64,
+    /// All versions are taken for the right one.
+    pub unconditional: bool,
     pub listing_late: bool,
     pub late: Duration,
 }
@@ -38,6 +43,8 @@ impl Faults {
         hung: 0,
         twice: 0,
         slow: 0,
+        conflict: 0,
+        unconditional: false,
         listing_late: false,
         late: Duration::ZERO,
     };
@@ -47,6 +54,8 @@ impl Faults {
         hung: 3,
         twice: 4,
         slow: 10,
+        conflict: 5,
+        unconditional: false,
         listing_late: true,
         late: Duration::from_secs(60),
     };
@@ -105,6 +114,10 @@ impl FaultStore {
     /// The host dies with the request after `requests` more; that one may be done.
     pub fn die_in(&self, requests: u64) {
         self.left.store(requests as i64, SeqCst);
+    }
+
+    pub fn shared(&self) -> &Shared {
+        &self.shared
     }
 
     pub fn die(&self) {
@@ -208,7 +221,16 @@ impl ObjectStore for FaultStore {
         payload: PutPayload,
         options: PutOptions,
     ) -> Result<PutResult> {
-        let at = at.clone();
+        let (at, mut options, faults) = (at.clone(), options, *self.faults.lock());
+        if matches!(options.mode, PutMode::Update(_)) {
+            if faults.unconditional {
+                options.mode = PutMode::Overwrite;
+            }
+            if at.filename() == Some("commit") && self.random.lock().chance(faults.conflict) {
+                let path = at.to_string();
+                return Err(Error::AlreadyExists { path, source: "409 conflict".into() });
+            }
+        }
         self.request(move |shared| {
             let (at, payload, options) = (at.clone(), payload.clone(), options.clone());
             async move { shared.put(&at, payload, options).await }

@@ -53,6 +53,7 @@ pub fn small(seed: u64) -> Tunables {
         pause_max: Duration::from_secs(5),
         budget: Duration::from_secs(20),
         grace: Duration::from_secs(120),
+        page_entries: 8,
         seed,
         ..Tunables::default()
     }

@@ -34,6 +34,9 @@ impl Model {
         let length = (1 + random.below(40)) * SECTOR;
         let seed = random.next();
         let address = space.allocate(length)?;
+        if random.chance(5) {
+            return space.abandon(address, length).await;
+        }
         let mut written = space.write(address, Self::bytes(length, seed)).await;
         if written.as_ref().is_err_and(|error| error.transient()) {
             // The block was refused for an upload that failed before.
@@ -45,14 +48,19 @@ impl Model {
         Ok(())
     }
 
-    /// Frees a random block.
+    /// Frees a random block, or the end of it.
     pub fn free(&mut self, space: &Space, random: &mut Random) -> cenote_objects::Result<()> {
         let n = random.below(self.blocks.len() as u64) as usize;
         let Some((address, (length, _))) = self.blocks.iter().nth(n).map(|(a, b)| (*a, *b)) else {
             return Ok(());
         };
-        space.free(address, length)?;
-        self.blocks.remove(&address);
+        let sectors = length / SECTOR;
+        let kept = if random.chance(30) { random.below(sectors) * SECTOR } else { 0 };
+        space.free(address + kept, length - kept)?;
+        match (kept, self.blocks.get_mut(&address)) {
+            (1.., Some(block)) => block.0 = kept,
+            _ => drop(self.blocks.remove(&address)),
+        }
         Ok(())
     }
 
@@ -82,6 +90,14 @@ impl Model {
 impl Live for Model {
     fn live(&self, range: Range<u64>) -> Result<Vec<Range<u64>>, String> {
         let within = self.blocks.range(range);
-        Ok(within.map(|(address, (length, _))| *address..address + length).collect())
+        let mut live: Vec<Range<u64>> = Vec::new();
+        for (address, (length, _)) in within {
+            // As space maps do it: neighbours are one range.
+            match live.last_mut().filter(|last| last.end == *address) {
+                Some(last) => last.end += length,
+                None => live.push(*address..address + length),
+            }
+        }
+        Ok(live)
     }
 }
