@@ -48,6 +48,13 @@ fn soon(session: &Session, line: &str) -> Done {
     done
 }
 
+/// A daemon that waits so long for a device that is looked at.
+fn impatient() -> Session {
+    let session = Session::new();
+    session.run("tunables set vdev_answer_ms=4000").ok();
+    session
+}
+
 fn show(path: &Path) -> String {
     path.canonicalize().unwrap_or(path.to_path_buf()).display().to_string()
 }
@@ -57,7 +64,7 @@ fn what_hangs_is_named_and_passed_over() {
     if !can_mount() {
         return;
     }
-    let (outer, inner) = (Tank::new(""), Session::new());
+    let (outer, inner) = (Tank::new(""), impatient());
     let hung = disk(outer.path("tank/disk"));
     let dir = inner.path("d");
     fs::create_dir(&dir).unwrap();
@@ -97,12 +104,92 @@ fn what_hangs_is_named_and_passed_over() {
         inner.run(&format!("zpool export {name}")).ok();
     }
     cenote_testpools::judge(&dir, "other");
-    // What hung has an answer now.
+    answers(&inner, &dir);
+    drop(inner);
+    outer.finish();
+}
+
+#[test]
+fn a_pool_whose_only_disk_hangs_keeps_no_others_waiting() {
+    if !can_mount() {
+        return;
+    }
+    let (outer, inner) = (Tank::new(""), impatient());
+    let hung = disk(outer.path("tank/disk"));
+    let (cache, saved) = (inner.path("cache"), inner.path("saved"));
+    let create = format!("zpool create -m none -o cachefile={} lone", cache.display());
+    inner.run(&format!("{create} {}", hung.display())).ok();
+    fs::copy(&cache, &saved).unwrap();
+    inner.run("zpool export lone").ok();
+    let second = disk(inner.path("second"));
+    let stopped = Stopped::new(&outer.session);
+    let named = format!("cannot open '{}': the device does not answer\n", hung.display());
+    for name in ["-a", "lone"] {
+        let done = soon(&inner, &format!("zpool import -c {} {name}", saved.display()));
+        assert_eq!(done.code, 1);
+        assert!(done.err.starts_with(&named), "{}", done.err);
+        let why = "cannot import 'lone': one or more devices is currently unavailable\n";
+        assert!(done.err.contains(why), "{}", done.err);
+    }
+    soon(&inner, &format!("zpool create -m none second {}", second.display())).ok();
+    inner.run("zpool export second").ok();
+    drop(stopped);
+    answers(&inner, &hung);
+    inner.run(&format!("zpool import -c {} lone", saved.display())).ok();
+    inner.run("zpool export lone").ok();
+    cenote_testpools::judge(hung.parent().unwrap(), "lone");
+    drop(inner);
+    outer.finish();
+}
+
+/// Waits until the device that hung has answered.
+fn answers(session: &Session, device: &Path) {
     let end = Instant::now() + SOON;
-    while !inner.run(&format!("zpool import -d {}", dir.display())).err.is_empty() {
+    while !session.run(&format!("zpool import -d {}", device.display())).err.is_empty() {
         assert!(Instant::now() < end);
         thread::sleep(Duration::from_millis(100));
     }
+}
+
+#[test]
+fn no_pool_is_written_to_without_a_side_that_hangs() {
+    if !can_mount() {
+        return;
+    }
+    let (outer, inner) = (Tank::new(""), impatient());
+    let (near, far) = (inner.path("near"), outer.path("tank/far"));
+    for dir in [&near, &far] {
+        fs::create_dir(dir).unwrap();
+    }
+    let (a, b) = (disk(near.join("a")), disk(far.join("b")));
+    let (cache, saved) = (inner.path("cache"), inner.path("saved"));
+    let create = format!("zpool create -m none -o cachefile={} twin mirror", cache.display());
+    inner.run(&format!("{create} {} {}", a.display(), b.display())).ok();
+    fs::copy(&cache, &saved).unwrap();
+    inner.run("zpool export twin").ok();
+    let stopped = Stopped::new(&outer.session);
+    let (saved, near_shown, b_shown) = (saved.display(), near.display(), b.display());
+    let refused = "cannot import 'twin': one or more devices do not answer\n";
+    let listed = format!("import\nit without them:\n\t{b_shown}\n");
+    for places in [format!("-d {a} -d {b_shown}", a = a.display()), format!("-c {saved}")] {
+        let done = soon(&inner, &format!("zpool import {places} twin"));
+        assert_eq!(done.code, 1, "{places}: {done:?}");
+        assert!(done.err.contains(refused) && done.out.contains(&listed), "{done:?}");
+    }
+    let only_a = format!("-d {}", a.display());
+    let done = soon(&inner, &format!("zpool import {only_a} twin"));
+    assert_eq!((done.code, done.err.as_str()), (1, refused), "{done:?}");
+    // What is read only loses nothing, and with -f the pool goes on without it.
+    soon(&inner, &format!("zpool import {only_a} -o readonly=on twin")).ok();
+    soon(&inner, "zpool export twin").ok();
+    soon(&inner, &format!("zpool import {only_a} -f twin")).ok();
+    soon(&inner, "zpool export twin").ok();
+    drop(stopped);
+    answers(&inner, &b);
+    inner.run(&format!("zpool import -d {near_shown} -d {} twin", far.display())).ok();
+    inner.run("zpool wait -t resilver twin").ok();
+    inner.run("zpool export twin").ok();
+    cenote_testpools::judge(&near, "twin");
     drop(inner);
     outer.finish();
 }

@@ -55,6 +55,8 @@ impl Engine {
         options: &ImportOptions,
         engine: EngineOptions,
     ) -> Result<Arc<Engine>, ImportError> {
+        let again = candidate.read_again()?;
+        let candidate = again.as_ref().unwrap_or(candidate);
         let devices = DeviceSet::new(candidate, true).opened_by(engine.opener.clone());
         let devices = Arc::new(devices);
         let mut imported = import::import(candidate, &devices, options)?;

@@ -1,5 +1,5 @@
-//! Two hosts import a pool with `multihost=on`, one after the other: the first one has it, however long it reads before it
-//! writes.
+//! Two hosts import a pool, one after the other. With `multihost=on` the first one has it, however long it reads before it
+//! writes; otherwise the labels tell, which an import reads again if they are old.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -10,7 +10,7 @@ use cenote_format::label::Uberblock;
 use cenote_pool::devices::Opener;
 use cenote_pool::error::ImportError;
 use cenote_pool::props::PropChange;
-use cenote_pool::{ImportOptions, discover};
+use cenote_pool::{Candidate, ImportOptions, discover};
 use cenote_vdev::inject::FaultyDevice;
 use cenote_vdev::{Device, open_device, open_device_rw};
 use rig::{Rig, check, fill, open};
@@ -110,4 +110,53 @@ fn a_host_that_reads_for_long_keeps_its_claim() {
         engine.export(false).unwrap();
     });
     ours.judge_blocks();
+}
+
+/// Imports what was found for this host, without force.
+fn import_found(found: &Candidate, hostid: u32) -> Result<Arc<Engine>, ImportError> {
+    let options = ImportOptions { hostid: Some(hostid), ..ImportOptions::default() };
+    Engine::import(found, &options, EngineOptions::default())
+}
+
+/// The pool as a search found it that began a minute ago.
+fn found_before(rig: &Rig) -> Candidate {
+    let mut found = discover(&[rig.path().to_path_buf()]).remove(0);
+    found.looked = found.looked.checked_sub(Duration::from_secs(60)).unwrap();
+    found
+}
+
+#[test]
+fn labels_that_are_old_are_read_again() {
+    let rig = Rig::new(SIZE);
+    let engine = rig.create("mirror a b", 12);
+    fill(&open(&engine), 0..3, 10_000);
+    engine.export(false).unwrap();
+    drop(engine);
+
+    // Another program has it for a while.
+    let found = found_before(&rig);
+    let other = import_found(&found_before(&rig), 1).unwrap();
+    fill(&open(&other), 3..6, 10_000);
+    other.export(false).unwrap();
+    drop(other);
+    let engine = import_found(&found, 1).unwrap();
+    check(&open(&engine), 0..6, 10_000);
+    engine.export(false).unwrap();
+    drop(engine);
+
+    // Another host imports it.
+    let found = found_before(&rig);
+    let other = import_found(&found, 2).unwrap();
+    let seen = rig.copy();
+    other.export(false).unwrap();
+    drop(other);
+    for name in ["a", "b"] {
+        std::fs::copy(seen.file(name), rig.file(name)).unwrap();
+    }
+    let refused = import_found(&found, 1).map(drop);
+    assert!(matches!(refused, Err(ImportError::OtherHost { hostid: 2, .. })), "{refused:?}");
+    let engine = import_found(&found, 2).unwrap();
+    check(&open(&engine), 0..6, 10_000);
+    engine.export(false).unwrap();
+    rig.judge_blocks();
 }

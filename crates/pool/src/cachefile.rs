@@ -9,7 +9,7 @@
 //! Invariant: a file is replaced as a whole, by renaming, or not at all.
 
 use crate::config;
-use crate::discover::{self, Candidate};
+use crate::discover::{self, Candidate, Found};
 use cenote_format::nvlist::{NvList, NvValue};
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -130,8 +130,8 @@ impl CacheFile {
     }
 
     /// The pools as they are on the devices that the file names; pools of which no device is there as the file
-    /// has them.
-    pub fn candidates(&self) -> Vec<Candidate> {
+    /// has them. Of what could not be looked at, only what does not answer is noted.
+    pub fn candidates(&self) -> Found {
         self.search(
             |leaf| Some(leaf.to_path_buf()),
             |entry, found| found.guid == entry.guid || self.got_another_guid(entry, found),
@@ -156,8 +156,8 @@ impl CacheFile {
     }
 
     /// The pools as they are on the devices in the directories that the file names, should devices have
-    /// got other names; pools of which no device is there as the file has them.
-    pub fn candidates_nearby(&self) -> Vec<Candidate> {
+    /// got other names; otherwise as [`CacheFile::candidates`].
+    pub fn candidates_nearby(&self) -> Found {
         self.search(
             |leaf| leaf.parent().map(Path::to_path_buf),
             |entry, found| found.guid == entry.guid,
@@ -168,8 +168,8 @@ impl CacheFile {
         &self,
         place: impl Fn(&Path) -> Option<PathBuf>,
         is_meant: impl Fn(&Entry<'_>, &Candidate) -> bool,
-    ) -> Vec<Candidate> {
-        let mut found = Vec::new();
+    ) -> Found {
+        let mut found = Found::default();
         for entry in self.entries() {
             let mut places = BTreeSet::new();
             let mut add = |leaf: &NvList| {
@@ -186,13 +186,18 @@ impl CacheFile {
                 continue;
             }
             let places: Vec<PathBuf> = places.into_iter().collect();
-            let seen = discover::search(&places).candidates.into_iter();
+            let seen = discover::search(&places);
+            found.silent.extend(seen.silent);
+            let seen = seen.candidates.into_iter();
             let mut meant = seen.filter(|candidate| is_meant(&entry, candidate)).peekable();
             if meant.peek().is_none() {
-                found.push(Candidate::without_devices(entry.name, entry.guid, entry.config));
+                let pool = Candidate::without_devices(entry.name, entry.guid, entry.config);
+                found.candidates.push(pool);
             }
-            found.extend(meant);
+            found.candidates.extend(meant);
         }
+        found.silent.sort();
+        found.silent.dedup();
         found
     }
 }

@@ -18,7 +18,7 @@ use crate::discover::Candidate;
 use crate::host;
 use cenote_format::label::Uberblock;
 use cenote_format::nvlist::{NvList, NvValue};
-use cenote_vdev::deadline::ask;
+use cenote_vdev::deadline::{ask, ask_within};
 use cenote_vdev::{
     Device, Vdev, VdevError, VdevState, VdevTree, latency, look::Asked, open_device,
     open_device_rw, read_labels, write_heartbeat,
@@ -33,6 +33,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// How often and how long a device that is let go of is waited for.
 const MOST_WAITS: u32 = 100;
 const WAIT: Duration = Duration::from_millis(10);
+/// The error of a device that does not answer in time.
+const NO_ANSWER: ErrorKind = ErrorKind::TimedOut;
+/// How long a device of a pool that is in use may take to be opened anew: the pool's writes wait for that.
+const ANEW: Duration = Duration::from_secs(30);
 /// How often a device is asked for that another process has.
 const MOST_TRIES: u32 = 20;
 
@@ -56,8 +60,10 @@ struct Found {
     /// It is a spare, which other pools may have too: it is opened for reading.
     shared: bool,
     device: Arc<OnceLock<Result<Arc<dyn Device>, ErrorKind>>>,
-    /// The question how many bytes it has; `None`: it cannot be opened.
-    size: Asked<Option<u64>>,
+    /// One thread opens it; others wait.
+    opening: Arc<Mutex<()>>,
+    /// The question how many bytes it has.
+    size: Asked<Result<u64, ErrorKind>>,
 }
 
 impl Found {
@@ -66,18 +72,32 @@ impl Found {
         shared: bool,
         device: OnceLock<Result<Arc<dyn Device>, ErrorKind>>,
     ) -> Found {
-        Found { path, shared, device: Arc::new(device), size: Asked::default() }
+        let (opening, size) = Default::default();
+        Found { path, shared, device: Arc::new(device), opening, size }
     }
 
-    /// The device, opened as the devices of a `writable` pool are, unless it is open.
+    /// The device, opened as the devices of a `writable` pool are, unless it is open. One that does not answer is asked
+    /// again the next time.
     fn open(&self, opener: &Opener, writable: bool) -> Result<Arc<dyn Device>, ErrorKind> {
-        self.device.get_or_init(|| opener.as_tuned(&self.path, writable && !self.shared)).clone()
+        let _turn = self.device.get().is_none().then(|| self.opening.lock());
+        if let Some(opened) = self.device.get() {
+            return opened.clone();
+        }
+        let opened = opener.as_tuned(&self.path, writable && !self.shared);
+        if opened.as_ref().is_err_and(|kind| *kind == NO_ANSWER) {
+            return opened;
+        }
+        self.device.get_or_init(|| opened).clone()
     }
 }
 
 /// How the device at a path is opened, for writing or not.
 #[derive(Clone)]
-pub struct Opener(Arc<Open>);
+pub struct Opener {
+    open: Arc<Open>,
+    /// By the path of a file or block device of this system.
+    of_system: bool,
+}
 
 type Open = dyn Fn(&Path, bool) -> io::Result<Arc<dyn Device>> + Send + Sync;
 
@@ -85,14 +105,13 @@ impl Default for Opener {
     /// As a file or block device of this system. One that does not answer in time is not opened
     /// ([`cenote_vdev::deadline`]).
     fn default() -> Opener {
-        Opener::new(|path, writable| {
+        let opener = Opener::new(|path, writable| {
             ask(path, move |path| {
-                // What can be opened may hang all the same.
-                let seen = open_device(path)?;
-                let _ = read_labels(seen.as_ref());
+                let seen = look_at(path)?;
                 if writable { open_device_rw(path) } else { Ok(seen) }
             })
-        })
+        });
+        Opener { of_system: true, ..opener }
     }
 }
 
@@ -107,7 +126,13 @@ impl Opener {
     pub fn new(
         open: impl Fn(&Path, bool) -> io::Result<Arc<dyn Device>> + Send + Sync + 'static,
     ) -> Opener {
-        Opener(Arc::new(open))
+        Opener { open: Arc::new(open), of_system: false }
+    }
+
+    /// Whether the device at a path, of a pool that is in use, does not answer.
+    fn waits_for(&self, path: &Path) -> bool {
+        let looked = || ask_within(path, ANEW, |path| look_at(path).map(drop));
+        self.of_system && looked().is_err_and(|e| e.kind() == NO_ANSWER)
     }
 
     /// Opens the device at a path.
@@ -115,12 +140,19 @@ impl Opener {
     /// # Errors
     /// It cannot be.
     pub fn open(&self, path: &Path, writable: bool) -> io::Result<Arc<dyn Device>> {
-        (self.0)(path, writable)
+        (self.open)(path, writable)
     }
 
     fn as_tuned(&self, path: &Path, writable: bool) -> Result<Arc<dyn Device>, ErrorKind> {
         self.open(path, writable).map(latency::as_tuned).map_err(|e| e.kind())
     }
+}
+
+/// Opens a device for reading, and reads its labels: what can be opened may hang all the same.
+fn look_at(path: &Path) -> io::Result<Arc<dyn Device>> {
+    let device = open_device(path)?;
+    let _ = read_labels(device.as_ref());
+    Ok(device)
 }
 
 /// The host was silent for so long that another one may have taken the pool.
@@ -138,6 +170,8 @@ pub struct DeviceSet {
     aside: RwLock<HashMap<u64, VdevState>>,
     /// This host's claim of the pool, until it writes heartbeats of its own.
     claim: Mutex<Option<Claim>>,
+    /// Leaves whose devices did not answer when they were to be opened, and where.
+    silent: Mutex<HashMap<u64, PathBuf>>,
 }
 
 impl DeviceSet {
@@ -158,16 +192,16 @@ impl DeviceSet {
             }
             by_guid.insert(guid, found);
         }
-        let (opener, aside, claim) = Default::default();
-        DeviceSet { by_guid: RwLock::new(by_guid), writable, opener, aside, claim }
+        let (opener, aside, claim, silent) = Default::default();
+        DeviceSet { by_guid: RwLock::new(by_guid), writable, opener, aside, claim, silent }
     }
 
     /// Devices that are open already, by guid.
     pub fn of_open(
         devices: impl IntoIterator<Item = (u64, PathBuf, Arc<dyn Device>)>,
     ) -> DeviceSet {
-        let (by_guid, opener, aside, claim) = Default::default();
-        let set = DeviceSet { by_guid, writable: true, opener, aside, claim };
+        let (by_guid, opener, aside, claim, silent) = Default::default();
+        let set = DeviceSet { by_guid, writable: true, opener, aside, claim, silent };
         set.insert(devices);
         set
     }
@@ -212,7 +246,9 @@ impl DeviceSet {
     /// for writing once at a time. Otherwise the tree finds out which pool it belongs
     /// to, if to any; nothing can be written to it.
     fn open_at(&self, path: PathBuf, guid: u64) -> Option<(Arc<dyn Device>, bool)> {
-        let device = self.opener.open(&path, false).ok()?;
+        let opened = self.opener.open(&path, false);
+        self.note(guid, &path, opened.as_ref().err().map(io::Error::kind));
+        let device = opened.ok()?;
         device.forget_cached();
         let labels = read_labels(device.as_ref()).ok().flatten();
         if !labels.is_some_and(|all| all.labels.iter().flatten().any(|label| is_of(label, guid))) {
@@ -220,8 +256,11 @@ impl DeviceSet {
         }
         drop(device);
         let opened = self.opener.as_tuned(&path, self.writable);
+        self.note(guid, &path, opened.as_ref().err().copied());
         let device = opened.as_ref().ok().cloned();
-        let found = Found::new(path, false, OnceLock::from(opened));
+        let answered = opened.as_ref().err() != Some(&NO_ANSWER);
+        let opened = if answered { OnceLock::from(opened) } else { OnceLock::new() };
+        let found = Found::new(path, false, opened);
         self.by_guid.write().insert(guid, found);
         let device = device?;
         Some((device, true))
@@ -234,7 +273,22 @@ impl DeviceSet {
 
     /// The device with this guid.
     pub fn open(&self, guid: u64) -> Option<Arc<dyn Device>> {
-        self.found(guid)?.open(&self.opener, self.writable).ok()
+        let found = self.found(guid)?;
+        let opened = found.open(&self.opener, self.writable);
+        self.note(guid, &found.path, opened.as_ref().err().copied());
+        opened.ok()
+    }
+
+    /// Notes whether the device of a leaf, asked for at a path, does not answer.
+    fn note(&self, guid: u64, path: &Path, error: Option<ErrorKind>) {
+        if error == Some(NO_ANSWER) {
+            self.silent.lock().insert(guid, path.to_path_buf());
+        }
+    }
+
+    /// Where the device with this guid did not answer when it was to be opened, if it did not.
+    pub fn silent(&self, guid: u64) -> Option<PathBuf> {
+        self.silent.lock().get(&guid).cloned()
     }
 
     /// Bytes of the device with this guid, without waiting for it. `None`: it cannot be opened, or has never answered.
@@ -248,10 +302,13 @@ impl DeviceSet {
         self.found(guid).is_some_and(there)
     }
 
-    /// `None`: there is no answer yet.
+    /// `None`: there is no answer yet. In its place `None`: it cannot be opened.
     fn ask_size(&self, found: Found) -> Option<Option<u64>> {
         let (opener, writable, asked) = (self.opener.clone(), self.writable, found.size.clone());
-        asked.ask(move || Some(found.open(&opener, writable).ok()?.size()))
+        match asked.ask(move || Ok(found.open(&opener, writable)?.size()))? {
+            Err(NO_ANSWER) => None,
+            answer => Some(answer.ok()),
+        }
     }
 
     /// A cache device is in this state until the pool is imported again; `None`: in that which it has.
@@ -290,7 +347,7 @@ impl DeviceSet {
         // It is open for writing once at a time.
         self.forget(guid);
         let mut other = None;
-        for path in places.into_iter().flatten() {
+        for path in places.into_iter().flatten().filter(|path| !self.opener.waits_for(path)) {
             match self.open_at(path, guid) {
                 Some((device, true)) => return Some(device),
                 Some((device, false)) => other = Some(device),

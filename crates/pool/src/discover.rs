@@ -18,7 +18,7 @@
 //! makes of them.
 
 use crate::config::{self, Membership, STATE_DESTROYED};
-use crate::error::ImportError;
+use crate::error::{ImportError, Target};
 use crate::foreign;
 use crate::status::ImportReport;
 use cenote_format::nvlist::NvList;
@@ -30,11 +30,14 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Smallest file that is looked at: it has room for the first two labels. OpenZFS looks at no file
 /// below 64 MiB, but an image may have lost its end.
 const MIN_DEVICE: u64 = 512 << 10;
+
+/// How old labels may be that an import goes by.
+const FRESH: Duration = Duration::from_secs(5);
 
 /// Where OpenZFS looks when it is not told where to.
 pub(crate) const DEFAULT_DIRS: [&str; 9] = [
@@ -68,6 +71,10 @@ pub struct Candidate {
     pub aux: Vec<DeviceLabels>,
     /// Devices that are open already: see [`on_devices`].
     pub opened: Opened,
+    /// What did not answer the search in time: devices of the pool may be among them.
+    pub silent: Vec<PathBuf>,
+    /// When the search began: no label was read before.
+    pub looked: Instant,
 }
 
 /// Devices that are open already, by guid.
@@ -93,12 +100,46 @@ impl Candidate {
             devices: Vec::new(),
             aux: Vec::new(),
             opened: Opened::default(),
+            silent: Vec::new(),
+            looked: Instant::now(),
         }
     }
 
     /// Whether the pool was destroyed; such pools are listed and imported only on request (`-D`).
     pub fn is_destroyed(&self) -> bool {
         self.state == STATE_DESTROYED
+    }
+
+    /// The pool as its devices have it now, if its labels were read so long ago that another host or program may have
+    /// imported it since. `None`: they are fresh, or the devices have been open from then on.
+    ///
+    /// # Errors
+    /// A device does not answer any more; the devices have no such pool any more.
+    pub fn read_again(&self) -> Result<Option<Candidate>, ImportError> {
+        let open = !self.opened.0.is_empty();
+        if open || self.devices.is_empty() || self.looked.elapsed() < FRESH {
+            return Ok(None);
+        }
+        let looked = Instant::now();
+        let paths = || self.devices.iter().map(|labels| vec![labels.path.clone()]);
+        let answers = ask_each(paths().collect(), deadline::answer(), read_one);
+        let (mut members, mut silent) = (Vec::new(), Vec::new());
+        for (order, (path, answer)) in paths().flatten().zip(answers).enumerate() {
+            match answer {
+                Ok(all) => members.extend(all.into_iter().map(|labels| Seen { order, labels })),
+                Err(e) if is_silent(&e) => silent.push(path),
+                Err(_) => {}
+            }
+        }
+        if !silent.is_empty() {
+            let target = Target { name: self.name.clone(), new_name: None };
+            return Err(ImportError::Silent { target, paths: silent });
+        }
+        let same = |c: &Candidate| c.guid == self.guid && c.is_destroyed() == self.is_destroyed();
+        let pools = by_pool(members).into_iter();
+        let again = pools.filter_map(|devices| candidate(devices, &self.aux)).find(same);
+        let again = again.ok_or_else(|| ImportError::NotFound(self.name.clone()))?;
+        Ok(Some(Candidate { silent: self.silent.clone(), looked, ..again }))
     }
 
     /// What `zpool import` shows about the pool: opens its devices and reads its MOS.
@@ -142,11 +183,12 @@ pub fn discover(paths: &[PathBuf]) -> Vec<Candidate> {
 
 /// Everything that is found in directories and files (`zpool_find_config`): see [`discover`].
 pub fn search(paths: &[PathBuf]) -> Found {
-    search_within(paths, deadline::ANSWER)
+    search_within(paths, deadline::answer())
 }
 
 /// As [`search`]; a device may take so long to answer.
 fn search_within(paths: &[PathBuf], limit: Duration) -> Found {
+    let looked = Instant::now();
     let mut found = Found::default();
     let names = match paths {
         [] => default_names(),
@@ -163,6 +205,9 @@ fn search_within(paths: &[PathBuf], limit: Duration) -> Found {
     let aux: Vec<DeviceLabels> = aux.into_iter().map(|s| s.labels).collect();
     let pools = by_pool(members);
     found.candidates = pools.into_iter().filter_map(|devices| candidate(devices, &aux)).collect();
+    for candidate in &mut found.candidates {
+        (candidate.silent, candidate.looked) = (found.silent.clone(), looked);
+    }
     found.candidates.sort_by(|a, b| (&a.name, a.guid).cmp(&(&b.name, b.guid)));
     found
 }
@@ -298,6 +343,8 @@ fn candidate(devices: Vec<Seen>, aux: &[DeviceLabels]) -> Option<Candidate> {
         devices,
         aux: aux.to_vec(),
         opened: Opened::default(),
+        silent: Vec::new(),
+        looked: Instant::now(),
     })
 }
 

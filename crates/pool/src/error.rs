@@ -158,6 +158,14 @@ pub enum ImportError {
         /// The devices, and why.
         devices: Vec<(PathBuf, ErrorKind)>,
     },
+    /// The pool would do without devices that do not answer, and they may have what is newer than all others have.
+    #[error("cannot import {target}: one or more devices do not answer")]
+    Silent {
+        /// The pool.
+        target: Target,
+        /// What does not answer.
+        paths: Vec<PathBuf>,
+    },
     /// Log devices are missing; the pool can be imported without them.
     #[error("cannot import {target}: one or more devices is currently unavailable")]
     MissingLogs {
@@ -214,6 +222,13 @@ impl ImportError {
             }
             ImportError::InUse { paths, .. } => {
                 out.push_str("The devices below are in use:\n");
+                paths.iter().for_each(|p| out.push_str(&format!("\t{}\n", p.display())));
+            }
+            ImportError::Silent { paths, .. } => {
+                out.push_str(
+                    "The devices below do not answer, and may have the newest state of the pool, use \
+                     '-f' to import\nit without them:\n",
+                );
                 paths.iter().for_each(|p| out.push_str(&format!("\t{}\n", p.display())));
             }
             ImportError::Refused { devices, .. } => {

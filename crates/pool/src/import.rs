@@ -20,6 +20,8 @@
 //! gave up), a guid sum that agrees with its uberblock, and no active feature that reading needs
 //! and this program does not know.
 
+mod refusal;
+
 use crate::checkpoint;
 use crate::config;
 use crate::devices::DeviceSet;
@@ -38,8 +40,8 @@ use cenote_format::checksum::Salt;
 use cenote_format::label::Uberblock;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_store::{Notes, Store};
-use cenote_vdev::{Vdev, VdevError, VdevState, VdevTree, open_device};
-use std::io::ErrorKind;
+use cenote_vdev::{Vdev, VdevError, VdevState, VdevTree};
+use refusal::{heed_silence, refused};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -514,7 +516,11 @@ pub fn import(
         true => chosen.and_then(|chosen| rewound(c, devices, newest, o, chosen)),
         false => chosen,
     };
-    chosen.map_err(|e| refused(c, devices, e))
+    let imported = chosen.map_err(|e| refused(c, devices, e))?;
+    if devices.writable() && !o.force {
+        heed_silence(c, devices, &imported.loaded, target)?;
+    }
+    Ok(imported)
 }
 
 /// Opens the pool as its checkpoint has it, given the pool as it is (`spa_ld_checkpoint_rewind`). The uberblock
@@ -549,33 +555,6 @@ fn load_options(name: &str, o: &ImportOptions) -> LoadOptions {
         arc_bytes: o.arc_bytes.unwrap_or_else(tunables::arc_max),
         allow_missing_log: o.allow_missing_log,
         missing_tops: if o.readonly { tunables::MAX_MISSING_TVDS.get() } else { 0 },
-    }
-}
-
-/// Devices that are there, and were not opened because they are write-protected or not for this user, are
-/// not missing.
-fn refused(c: &Candidate, devices: &DeviceSet, e: ImportError) -> ImportError {
-    let (ImportError::MissingDevices { target, vdevs }
-    | ImportError::MissingLogs { target, vdevs }) = &e
-    else {
-        return e;
-    };
-    let lost: Vec<_> = vdevs.iter().flat_map(|v| &v.devices).collect();
-    let known = devices.refused(c.devices.iter().filter_map(|d| d.config.u64("guid")));
-    // Of a top-level vdev of which the labels of others tell only that it exists, nothing is known.
-    let unknown = vdevs.iter().any(|v| v.guid == 0);
-    let of_it = known.iter().filter(|(guid, ..)| unknown || lost.iter().any(|(l, _)| l == guid));
-    let mut list: Vec<_> = of_it.map(|(_, path, kind)| (path.clone(), *kind)).collect();
-    // Whose label may not be read has no guid; it may be at its last path.
-    let unread = lost.iter().filter(|(guid, _)| known.iter().all(|(k, ..)| k != guid));
-    list.extend(unread.filter_map(|(_, path)| {
-        let path = path.as_ref()?;
-        let kind = open_device(path).err()?.kind();
-        (kind == ErrorKind::PermissionDenied).then(|| (path.clone(), kind))
-    }));
-    match list.is_empty() {
-        true => e,
-        false => ImportError::Refused { target: target.clone(), devices: list },
     }
 }
 

@@ -2,12 +2,13 @@
 //!
 //! A command that looks for pools opens devices and reads their labels. Both wait as long as a device hangs, and the
 //! device may belong to no pool at all. So a thread of its own asks ([`ask`], [`ask_each`]), and the command waits
-//! [`ANSWER`] for it at most. Then the command names the device and goes on; the thread stays until the device answers.
+//! for it as long as [`answer`] says at most. Then the command names the device and goes on; the thread stays until the device answers.
 //!
 //! Invariants: a device that owes an answer keeps the threads of those who asked before the time was over; later
 //! questions about it are answered with [`is_silent`] errors at once. [`SIDE_BY_SIDE`] devices are asked at once, and those that
 //! take longer than [`SLOW`] keep no others waiting.
 
+use crate::tunables;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,8 +18,11 @@ use std::sync::Arc;
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-/// How long a device may take to be opened and looked at: a disk that stands still has to start.
-pub const ANSWER: Duration = Duration::from_secs(30);
+/// How long a device may take to be opened and looked at: a disk that stands still has to start, and one with a sector
+/// that it hardly reads tries for long.
+pub fn answer() -> Duration {
+    Duration::from_millis(tunables::ANSWER.get())
+}
 
 /// Devices asked at once.
 const SIDE_BY_SIDE: usize = 16;
@@ -46,7 +50,7 @@ fn silent() -> Error {
     Error::new(ErrorKind::TimedOut, Silent)
 }
 
-/// Whether an error says that the device did not answer in time.
+/// Whether an error says that the device did not answer in time, or could not be asked.
 pub fn is_silent(error: &Error) -> bool {
     error.get_ref().is_some_and(|why| why.is::<Silent>())
 }
@@ -155,7 +159,7 @@ impl<T> State<T> {
 /// order of the devices.
 ///
 /// # Errors
-/// In the place of an answer: that of `question`; the device [is silent](is_silent); no thread could be started.
+/// In the place of an answer: that of `question`; the device [is silent](is_silent), as it is if no thread could be started.
 pub fn ask_each<T: Send + 'static>(
     devices: Vec<Vec<PathBuf>>,
     limit: Duration,
@@ -171,13 +175,14 @@ pub fn ask_each<T: Send + 'static>(
             let own = Arc::clone(&round);
             match Builder::new().name("vdev-ask".into()).spawn(move || own.work()) {
                 Ok(_) => state.threads += 1,
-                Err(e) => refused = Some(e.kind()),
+                Err(e) => refused = Some(e),
             }
         }
-        if let Some(kind) = refused.filter(|_| state.threads == state.left) {
+        if let Some(e) = refused.take_if(|_| state.threads == state.left) {
+            tracing::warn!("no thread to look at devices: {e}");
             while state.next < state.slots.len() {
                 let index = state.next;
-                state.set(index, Slot::Answered(Err(kind.into())));
+                state.set(index, Slot::Answered(Err(silent())));
                 state.next += 1;
             }
         }
@@ -192,7 +197,7 @@ pub fn ask_each<T: Send + 'static>(
     state.slots.iter_mut().map(answer).collect()
 }
 
-/// Asks the device at `path`, and waits up to [`ANSWER`] for it.
+/// Asks the device at `path`, and waits up to [`answer`] for it.
 ///
 /// # Errors
 /// As those of [`ask_each`].
@@ -200,9 +205,21 @@ pub fn ask<T: Send + 'static>(
     path: &Path,
     question: impl Fn(&Path) -> Result<T> + Send + Sync + 'static,
 ) -> Result<T> {
+    ask_within(path, answer(), question)
+}
+
+/// As [`ask`]; waits up to `limit`.
+///
+/// # Errors
+/// As those of [`ask_each`].
+pub fn ask_within<T: Send + 'static>(
+    path: &Path,
+    limit: Duration,
+    question: impl Fn(&Path) -> Result<T> + Send + Sync + 'static,
+) -> Result<T> {
     let own = path.to_path_buf();
     let devices = vec![vec![own.clone()]];
-    let mut answers = ask_each(devices, ANSWER, move |_| question(&own));
+    let mut answers = ask_each(devices, limit, move |_| question(&own));
     answers.pop().unwrap_or_else(|| Err(silent()))
 }
 

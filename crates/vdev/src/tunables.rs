@@ -12,6 +12,8 @@ declare_tunables! {
         "Longest look for the next request of a mount before the thread that waits for it sleeps; 0: none";
     FUSE_WATCHDOG "fuse_watchdog_ns" Now Nanoseconds 1_000_000 (100_000, 1_000_000_000),
         "Time after which another thread waits for requests if the one that does is still serving one";
+    ANSWER "vdev_answer_ms" Now Milliseconds 180_000 (100, 3_600_000),
+        "How long a device may take to be opened and to show its labels; then commands go on without it";
     SIMULATED_BANDWIDTH "vdev_simulated_bandwidth" NextOpen Bytes 0 (0, 1 << 40),
         "Bytes a second that pass to and from each device, to see what a slower one would do; 0: all";
     SIMULATED_LATENCY "vdev_simulated_latency" NextOpen Nanoseconds 0 (0, 10_000_000_000),

@@ -219,7 +219,7 @@ fn open(
         if !cached.entries().any(|entry| entry.name == name) {
             return cannot();
         }
-        let found = cached.candidates().into_iter().find(|c| c.name == name);
+        let found = cached.candidates().candidates.into_iter().find(|c| c.name == name);
         let Some(candidate) = found else { return cannot() };
         return Ok((import(args, name, &candidate, then)?, Some(candidate)));
     }

@@ -25,6 +25,7 @@ use cenote_command::clock::ctime;
 use cenote_command::outcome::{Outcome, Stop, fail, given_twice, usage};
 use cenote_engine::{Engine, EngineOptions, LogProgress};
 use cenote_pool::cachefile::CacheFile;
+use cenote_pool::discover::Found;
 use cenote_pool::history;
 use cenote_pool::host::system_hostid;
 use cenote_pool::props::{self, PropChange, PropContext, When};
@@ -268,7 +269,7 @@ fn import_asked(request: &Request, ctx: &mut Context) -> Outcome {
             };
         }
     };
-    let first = import_found(|_, _| Seen::of(cached.candidates()), request, ctx);
+    let first = import_found(|_, _| Seen::from(cached.candidates()), request, ctx);
     let first = match first {
         Err(Stop::Fail(why)) => {
             ctx.complain(why);
@@ -280,7 +281,7 @@ fn import_asked(request: &Request, ctx: &mut Context) -> Outcome {
         return Ok(first.code());
     }
     writeln!(ctx.out, "cachefile import failed, retrying")?;
-    let nearby = |_: &Request, _: &Context| Seen::of(cached.candidates_nearby());
+    let nearby = |_: &Request, _: &Context| Seen::from(cached.candidates_nearby());
     Ok(import_found(nearby, request, ctx)?.code())
 }
 
@@ -304,9 +305,9 @@ struct Seen {
     complaints: Vec<String>,
 }
 
-impl Seen {
-    fn of(candidates: Vec<Candidate>) -> Seen {
-        Seen { candidates, complaints: Vec::new() }
+impl From<Found> for Seen {
+    fn from(found: Found) -> Seen {
+        Seen { complaints: found.complaints().collect(), candidates: found.candidates }
     }
 }
 
@@ -423,9 +424,7 @@ fn search(request: &Request, ctx: &Context) -> Seen {
     } else {
         request.paths.iter().map(|p| ctx.path(p)).collect()
     };
-    let found = discover::search(&paths);
-    let complaints = found.complaints().collect();
-    Seen { candidates: found.candidates, complaints }
+    Seen::from(discover::search(&paths))
 }
 
 /// Those that are not imported, and are destroyed or are not, as asked.

@@ -56,7 +56,8 @@ fn not_imported(daemon: &Daemon, path: &Path) -> Vec<String> {
     if file.entries().all(|entry| guids.contains(&entry.guid)) {
         return Vec::new();
     }
-    let left = file.candidates().into_iter().filter(|candidate| !guids.contains(&candidate.guid));
+    let found = file.candidates().candidates.into_iter();
+    let left = found.filter(|candidate| !guids.contains(&candidate.guid));
     let say = |candidate: cenote_pool::Candidate| {
         let report = candidate.report();
         let why = report.status.unwrap_or_default().replace("\n\t", " ");

@@ -122,7 +122,7 @@ pub fn check_answers(layout: &Layout) -> Result<(), CreateError> {
     let tops = layout.tops.iter().flat_map(|top| &top.devices);
     let names: Vec<&PathBuf> = tops.chain(&layout.spares).chain(&layout.caches).collect();
     let devices = names.iter().map(|name| vec![(*name).clone()]).collect();
-    let looked = ask_each(devices, deadline::ANSWER, |name| {
+    let looked = ask_each(devices, deadline::answer(), |name| {
         let Some(name) = name.first() else { return Ok(()) };
         let (path, _) = SystemDevices.find(name)?;
         label_owner(&*open_device(&path)?).map(|_| ())
