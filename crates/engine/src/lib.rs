@@ -155,6 +155,8 @@ pub use intent_log::progress::LogProgress;
 pub use intent_log::{NotReplayed, ReplayLog, Replayer};
 pub use long_hold::LongHold;
 pub use outage::{OfflineError, TakeOut};
+#[doc(hidden)]
+pub use reflow::move_raidz;
 pub use removal::RemoveError;
 pub use scan::ScanError;
 pub use surgery::{Attach, Split, SplitOff};
@@ -191,6 +193,7 @@ use reflow::Reflowed;
 use removal::Gone;
 use scan::Scanner;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use surgery::SpareCaller;
@@ -288,6 +291,8 @@ pub(crate) struct Shared {
     /// The thread that moves the sectors of a RAID-Z vdev that is being expanded, and what it waits for.
     pub reflower: Background,
     pub reflow_waits: Mutex<Option<String>>,
+    /// Whether no sectors move as long as the pool is imported.
+    pub reflow_barred: AtomicBool,
     /// What the removal that is under way waits for.
     pub removal_waits: Mutex<Option<String>>,
     /// Vdevs that have left and whose devices are to be let go of, and the lock of the thread that does that.

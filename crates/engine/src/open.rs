@@ -19,6 +19,7 @@ use super::figures::History;
 use super::freeze::Frozen;
 use super::intent_log::{ReadLogs, read_logs};
 use super::mmp::Mmp;
+use super::reflow::may_move;
 use super::removal::copied;
 use super::scan::Scanner;
 use super::surgery::SpareCaller;
@@ -44,6 +45,7 @@ use cenote_store::write::Writer;
 use cenote_vdev::stats::Latencies;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 impl Engine {
     /// Imports a pool for writing (`spa_import`).
@@ -75,6 +77,10 @@ impl Engine {
             return Err(ImportError::NoHostid(candidate.name.clone()));
         }
         let logs = capable::check_pool(&pool).map_err(refused)?;
+        if pool.store().vdevs().expanding().is_some() && !may_move() {
+            let what = "a RAID-Z vdev that is being expanded".into();
+            return Err(ImportError::NotWritable { target: target(), what });
+        }
         let last = match pool.uberblock() {
             Uberblock { checkpoint_txg: 0, txg, .. } => *txg,
             // Rewound: what the pool has now was written up to then.
@@ -132,6 +138,9 @@ impl Engine {
         engine.let_sides_of_before_go();
         engine.shared.wake_scan();
         engine.shared.wake_evacuation();
+        if !all_claimed {
+            engine.shared.bar_reflow();
+        }
         engine.shared.wake_reflow();
         engine.shared.call_spares();
         Ok(engine)
@@ -184,6 +193,7 @@ impl Engine {
             evacuator: Background::default(),
             reflower: Background::default(),
             reflow_waits: Mutex::default(),
+            reflow_barred: AtomicBool::default(),
             removal_waits: Mutex::default(),
             resumed_at: Mutex::default(),
             gone: Mutex::default(),

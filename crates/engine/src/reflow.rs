@@ -12,14 +12,15 @@
 //! each in a group of its own, whose uberblock says what it has done. What the step before has left behind is overwritten only
 //! when that uberblock is durable on all devices of the vdev: on one that failed the step is done again.
 //!
-//! What is free is not copied. What is allocated and written later is written to both places, so it is all the same whether it
-//! was copied.
+//! What may be allocated is not copied. All else is: also what groups have allocated that are open still, as intent logs do, and
+//! what was freed and may be read yet. What is allocated and written later is written to both places, so it is all the same
+//! whether it was copied.
 //!
-//! While a device is away, lacks something or is being replaced, nothing moves. A crash leaves what the last group had moved. When
+//! While a device is away, lacks something or is being replaced, nothing moves. A device that cannot be read or written
+//! somewhere is tried again after a minute, or when devices are cleared; only the first error in a row counts. A crash leaves what the last group had moved. When
 //! all has moved the vdev grows, and a scrub begins: sectors are copied without being verified.
 
 use crate::create;
-use crate::removal::allocated;
 use crate::space_write::config_of;
 use crate::space_write::map::{feature_uses, zap_u64};
 use crate::surgery::{invalid, path_of, set_zap, without_place};
@@ -36,12 +37,17 @@ use cenote_pool::config;
 use cenote_pool::expansion::{
     BYTES_COPIED, END_TIME, FEATURE, FINISHED, SCANNING, START_TIME, STATE,
 };
+use cenote_store::alloc::Extent;
 use cenote_vdev::{Progress, Vdev, VdevError};
 use std::ops::Range;
 use std::result::Result as StdResult;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
+/// Why nothing moves that may be copied in part only.
+pub(crate) const UNCLAIMED: &str = "not all intent logs were claimed";
 /// The name of the thread.
 const NAME: &str = "raidz_expand";
 /// Groups after the one that ends an expansion from which on blocks are wider (`TXG_CONCURRENT_STATES`).
@@ -50,8 +56,24 @@ const CONCURRENT: u64 = 3;
 const PAUSE: Duration = Duration::from_millis(50);
 /// Most such pauses in a row.
 const MOST_PAUSES: u32 = 20;
+/// Pauses after a step that a device failed: a minute. It may only have one bad sector.
+const AFTER_FAILURE: u32 = 1200;
 /// Steps in a row that come to nothing, where everything happens in the calling threads.
 const TRIES: u32 = 8;
+
+/// Whether sectors may move: see [`move_raidz`].
+static MAY_MOVE: AtomicBool = AtomicBool::new(false);
+
+/// Has this process expand RAID-Z vdevs, and write to pools in which one is being expanded. Both are refused otherwise, as long
+/// as the expansion is not proven: tests call this.
+pub fn move_raidz() {
+    MAY_MOVE.store(true, SeqCst);
+}
+
+/// See [`move_raidz`].
+pub(crate) fn may_move() -> bool {
+    MAY_MOVE.load(SeqCst)
+}
 
 /// What a group has done of an expansion.
 pub(crate) struct Reflowed {
@@ -95,6 +117,8 @@ enum Step {
     Moved,
     /// It is to be tried again.
     Again(String),
+    /// A device failed: it is to be tried again later.
+    Failed(String),
     /// All sectors of the vdev with this id have moved.
     Finished(u64),
     /// No vdev is being expanded.
@@ -104,9 +128,17 @@ enum Step {
 impl Shared {
     /// Has a thread go on with the expansion of a vdev, if there is one.
     pub(crate) fn wake_reflow(self: &Arc<Self>) {
-        if self.disk.tree().expanding().is_some() {
+        let is_barred = self.reflow_barred.load(SeqCst);
+        if !is_barred && self.disk.tree().expanding().is_some() {
             self.reflower.wake(self, NAME, |shared| shared.reflow());
         }
+    }
+
+    /// What is in intent logs that were not claimed is in no space map, so it would not be copied: nothing moves until the
+    /// pool is imported and all are claimed.
+    pub(crate) fn bar_reflow(&self) {
+        self.reflow_barred.store(true, SeqCst);
+        self.note_reflow_waits(Some(UNCLAIMED.into()));
     }
 
     /// What the expansion that is under way waits for, if it does.
@@ -116,12 +148,14 @@ impl Shared {
 
     /// Moves sectors until all have moved.
     fn reflow(self: &Arc<Self>) {
-        let mut in_vain = 0;
+        let (mut in_vain, mut has_failed) = (0, false);
         loop {
+            self.reflower.take_call();
             if self.reflower.is_stopped() || self.tx_state.closed().is_some() {
                 return self.reflower.ends();
             }
-            let step = self.reflow_step();
+            let step = self.reflow_step(has_failed);
+            has_failed = matches!(step, Ok(Step::Failed(_)));
             match step {
                 Ok(Step::Nothing) => {
                     self.note_reflow_waits(None);
@@ -139,7 +173,7 @@ impl Shared {
                     self.after_reflow(vdev);
                     in_vain = 0;
                 }
-                Ok(Step::Again(why)) => {
+                Ok(Step::Again(why) | Step::Failed(why)) => {
                     self.note_reflow_waits(Some(why));
                     in_vain += 1;
                 }
@@ -155,7 +189,8 @@ impl Shared {
                 }
                 continue;
             }
-            for _ in 0..in_vain.min(MOST_PAUSES) {
+            let pauses = if has_failed { AFTER_FAILURE } else { in_vain.min(MOST_PAUSES) };
+            for _ in 0..pauses {
                 let stopped = self.reflower.is_stopped() || self.tx_state.closed().is_some();
                 if stopped || self.reflower.is_called() {
                     break;
@@ -165,8 +200,8 @@ impl Shared {
         }
     }
 
-    /// Has a group move sectors, if nothing speaks against it.
-    fn reflow_step(&self) -> StdResult<Step, EngineError> {
+    /// Has a group move sectors, if nothing speaks against it. `quiet`: errors of devices were counted.
+    fn reflow_step(&self, quiet: bool) -> StdResult<Step, EngineError> {
         let tree = self.disk.tree();
         let Some(top) = tree.expanding() else { return Ok(Step::Nothing) };
         if let Some(why) = top.reflow_waits() {
@@ -179,8 +214,12 @@ impl Shared {
         if most > 0 && top.reflow().is_some_and(|reflow| reflow.synced >= most) {
             return Ok(Step::Again("raidz_expand_max_reflow_bytes is reached".into()));
         }
+        // Here rather than in the group.
+        if let Err(why) = tree.wait_for_readers(top) {
+            return Ok(Step::Again(why.to_string()));
+        }
         drop(tree);
-        let change = move |context: &mut SyncContext<'_>| context.reflow_step();
+        let change = move |context: &mut SyncContext<'_>| context.reflow_step(quiet);
         self.queue
             .run(&self.tx_state, change, |step| matches!(step, Step::Moved | Step::Finished(_)))
     }
@@ -244,6 +283,11 @@ impl SyncContext<'_> {
         }
         if old.reflow_waits().is_some() {
             return invalid("one or more devices is currently unavailable");
+        }
+        if tree.has_boot_loader(old).map_err(|e| DslWriteError::Invalid(e.to_string()))? {
+            return invalid(
+                "the reserved boot area needed for the expansion is already being used by a boot loader",
+            );
         }
         let guid = config::number(&attach.new.leaf, "guid");
         if tree.find(guid).is_some() {
@@ -312,7 +356,7 @@ impl SyncContext<'_> {
     }
 
     /// Moves some sectors of the vdev that is being expanded.
-    fn reflow_step(&mut self) -> Result<Step> {
+    fn reflow_step(&mut self, quiet: bool) -> Result<Step> {
         let tree = self.disk.tree();
         let Some(top) = tree.expanding().cloned() else { return Ok(Step::Nothing) };
         if self.disk.frozen.leaves_out(self.tx.txg) {
@@ -321,11 +365,14 @@ impl SyncContext<'_> {
         if self.disk.reflowed.lock().is_some() {
             return Ok(Step::Again("another step is under way".into()));
         }
+        if tree.is_read_by_others(&top) {
+            return Ok(Step::Again("a read does not end".into()));
+        }
         let group = self.disk.allocator.group(top.id()).ok_or(DslWriteError::NotFound)?;
         let last = group.metaslabs().iter().last().map(|metaslab| metaslab.extent());
         let end = last.map_or(0, |extent| extent.start.saturating_add(extent.size));
         if tree.reflow_begins(&top) {
-            return Ok(self.moved(&top, tree.reflow_scratch(&top, self.tx.txg)));
+            return Ok(self.moved(&top, tree.reflow_scratch(&top, self.tx.txg, quiet)));
         }
         let Some(range) = tree.reflow_limit(&top, end) else { return Ok(Step::Nothing) };
         if range.is_empty() {
@@ -333,7 +380,7 @@ impl SyncContext<'_> {
         }
         tree.reflow_shadow(&top, range.end);
         let (ranges, to, bytes) = self.to_copy(&top, range)?;
-        let done = tree.reflow_copy(&top, &ranges, (to, self.tx.txg));
+        let done = tree.reflow_copy(&top, &ranges, (to, self.tx.txg), quiet);
         let step = self.moved(&top, done);
         if matches!(step, Step::Moved) {
             let zap = self.maps.top_zap(top.id());
@@ -351,30 +398,47 @@ impl SyncContext<'_> {
                 *self.disk.reflowed.lock() = Some(reflowed);
                 Step::Moved
             }
-            Err(why) => Step::Again(why.to_string()),
+            Err(why) if top.reflow_waits().is_some() => Step::Again(why.to_string()),
+            Err(why) => Step::Failed(why.to_string()),
         }
     }
 
-    /// What is allocated in a range of a vdev: so much of it as a group copies, where that ends, and its bytes.
+    /// What may be read of a range of a vdev: so much of it as a group copies, where that ends, and its bytes. That is
+    /// all that cannot be allocated now, as [`VdevTree::reflow_shadow`](cenote_vdev::VdevTree::reflow_shadow) was called
+    /// before: what is allocated later is written to both places.
     fn to_copy(&mut self, top: &Vdev, range: Range<u64>) -> Result<(Vec<Range<u64>>, u64, u64)> {
-        let most = RAIDZ_EXPAND_MAX_COPY_BYTES.get() >> top.ashift() << top.ashift();
-        let (mut ranges, mut bytes, mut to) = (Vec::new(), 0u64, range.end);
-        let from = (top.id(), range.start);
-        allocated(&self.disk.allocator, self.tx.txg, from, &mut |(start, end)| {
-            let end = end.min(range.end);
-            if start >= end {
-                return true;
+        let most = RAIDZ_EXPAND_MAX_COPY_BYTES.get().max(1 << top.ashift());
+        let most = most >> top.ashift() << top.ashift();
+        let (allocator, id) = (&self.disk.allocator, top.id());
+        let group = allocator.group(id).ok_or(DslWriteError::NotFound)?;
+        let (mut ranges, mut bytes) = (Vec::new(), 0u64);
+        for metaslab in group.metaslabs().iter() {
+            let Extent { start, size, .. } = metaslab.extent();
+            let (mut at, end) = (start.max(range.start), start.saturating_add(size).min(range.end));
+            if at >= end {
+                continue;
             }
-            let stop = end.min(start.saturating_add(most.saturating_sub(bytes)));
-            ranges.push(start..stop);
-            bytes = bytes.saturating_add(stop - start);
-            let is_full = bytes >= most;
-            if is_full {
-                to = stop;
+            let loaded = allocator.load(id, metaslab.id());
+            let free = metaslab.allocatable().filter(|_| loaded).ok_or_else(|| {
+                DslWriteError::Invalid(format!("vdev {id}: a space map cannot be read"))
+            })?;
+            for (free_start, free_end) in free.iter().chain([(end, end)]) {
+                let stop = free_start.min(end);
+                let stop = stop.min(at.saturating_add(most.saturating_sub(bytes)));
+                if at < stop {
+                    ranges.push(at..stop);
+                    bytes = bytes.saturating_add(stop - at);
+                    if bytes >= most {
+                        return Ok((ranges, stop, bytes));
+                    }
+                }
+                at = at.max(free_end);
+                if at >= end {
+                    break;
+                }
             }
-            is_full
-        })?;
-        Ok((ranges, to, bytes))
+        }
+        Ok((ranges, range.end, bytes))
     }
 
     /// All sectors have moved (`raidz_reflow_complete_sync`).

@@ -59,6 +59,7 @@ impl Shared {
         self.spares.try_stop(&self.tx_state)?;
         self.scanner.background.try_stop(&self.tx_state)?;
         self.evacuator.try_stop(&self.tx_state)?;
+        self.reflower.try_stop(&self.tx_state)?;
         self.condenser.stop();
         Ok(())
     }
@@ -71,6 +72,7 @@ impl Shared {
         let scans = self.scan_goes_on();
         self.call_spares();
         self.wake_evacuation();
+        self.wake_reflow();
         scans
     }
 }

@@ -6,7 +6,7 @@
 mod rig;
 
 use cenote_engine::create::SystemDevices;
-use cenote_engine::{Attach, Engine, EngineError, tunables};
+use cenote_engine::{Attach, Engine, EngineError, EngineOptions, tunables};
 use parking_lot::{Mutex, MutexGuard};
 use rig::joining::{device, replace};
 use rig::{Rig, check, fill, open};
@@ -24,6 +24,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 /// Sectors move as far as `most`; 0: all the way.
 fn alone(most: u64) -> MutexGuard<'static, ()> {
     let alone = ALONE.lock();
+    cenote_engine::move_raidz();
     stays_at(most);
     alone
 }
@@ -156,6 +157,68 @@ fn an_expansion_goes_on_after_an_import() {
     }
 }
 
+/// Files are written and made durable beside the steps: what they have is of groups that are open yet, and what they free is
+/// held. A crash leaves all that was acknowledged, and an import replays it while sectors move.
+#[test]
+fn what_is_synced_beside_an_expansion_is_kept() {
+    const FIRST: u64 = 40;
+    let copied = tunables::find("raidz_expand_max_copy_bytes").unwrap();
+    for line in ["raidz1 a b c", "raidz2 a b c d"] {
+        for most in [20 << 20, 28 << 20, 40 << 20] {
+            let _alone = alone(most);
+            let before = copied.get();
+            copied.set(1 << 20).unwrap();
+            let rig = Rig::new(SIZE);
+            let timeout = Some(Duration::from_secs(600));
+            let options = EngineOptions { txg_timeout: timeout, ..EngineOptions::default() };
+            let engine = rig.create_with(line, 12, options);
+            let fs = open(&engine);
+            fill(&fs, 0..FIRST, LEN);
+            let head = engine.pool().dsl().root().unwrap().ds_obj;
+            engine.commit(head).unwrap();
+            engine.sync().unwrap();
+            expand(&rig, &engine, "x").unwrap();
+            let moved = || engine.pool().store().vdevs().top(0).unwrap().reflow().unwrap().synced;
+            // (written, made durable).
+            let mut kept = FIRST;
+            until("it moves", || {
+                if kept < 90 {
+                    fill(&fs, kept..kept + 1, LEN);
+                    if kept.is_multiple_of(5) {
+                        let gone = format!("file {}", kept - 30);
+                        fs.unlink(fs.root(), gone.as_bytes(), &|_| false).unwrap();
+                        fill(&fs, kept - 30..kept - 29, LEN);
+                    }
+                    engine.commit(head).unwrap();
+                    kept += 1;
+                }
+                moved() >= most
+            });
+            // No group comes any more, so the copy is of one moment.
+            std::thread::sleep(Duration::from_millis(200));
+            let crashed = rig.copy();
+            stays_at(0);
+            let again = crashed.import();
+            let files = open(&again);
+            check(&files, 0..kept, LEN);
+            wait(&again);
+            again.pool().store().drop_caches();
+            check(&files, 0..kept, LEN);
+            drop(files);
+            again.export(false).unwrap();
+            drop(again);
+            account(&crashed);
+            // The pool that did not crash.
+            wait(&engine);
+            engine.pool().store().drop_caches();
+            check(&fs, 0..kept, LEN);
+            drop(fs);
+            engine.export(false).unwrap();
+            copied.set(before).unwrap();
+        }
+    }
+}
+
 #[test]
 fn what_cannot_be_expanded_is_refused() {
     let _alone = alone(0);
@@ -165,6 +228,13 @@ fn what_cannot_be_expanded_is_refused() {
     assert!(why(expand(&rig, &engine, "x")).contains("raidz_expansion feature must be enabled"));
     let rig = Rig::new(64 << 20);
     let engine: Arc<Engine> = rig.create("raidz1 a b c", 12);
+    let boot = |bytes: &[u8]| {
+        let file = std::fs::OpenOptions::new().write(true).open(rig.file("b")).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, bytes, 512 << 10).unwrap();
+    };
+    boot(b"\xeb\x0eBTX");
+    assert!(why(expand(&rig, &engine, "x")).contains("already being used by a boot loader"));
+    boot(&[0; 5]);
     engine.checkpoint().unwrap();
     assert!(why(expand(&rig, &engine, "x")).contains("checkpoint"));
     engine.discard_checkpoint().unwrap();

@@ -368,6 +368,10 @@ fn what_does_not_fit_is_refused() {
     let why = |done: Result<(), EngineError>| done.unwrap_err().to_string();
     assert!(why(attach(&rig, &engine, "a", "x")).contains("can only attach to mirrors"));
     assert!(why(detach(&rig, &engine, "a")).contains("only applicable to mirror and replacing"));
+    let raidz = engine.pool().store().vdevs().root().children()[0].guid();
+    let new = device(&rig, &engine, "x", &SystemDevices);
+    let refused = engine.attach(Attach { beside: raidz, new, replaces: false });
+    assert!(why(refused).contains("expansion of RAID-Z is not supported"));
     replace(&rig, &engine, "a", "x").unwrap();
     assert!(why(attach(&rig, &engine, "x", "y")).contains("can only attach to mirrors"));
     let large = Rig::new(128 << 20);

@@ -294,7 +294,8 @@ impl VdevTree {
             return;
         }
         let (vdev, at, widths) = (place.vdev, (place.offset, place.txg), place.vdev.widths());
-        let expected = block.and_then(|b| self.laid_out(vdev, &widths, at, b));
+        // A device that lacked a copy when it was made gets that, too: it is not made again.
+        let expected = block.and_then(|b| self.laid_out_with_copies(vdev, &widths, at, b));
         let Some(expected) = expected else {
             return left.extend(leaves.iter().map(|leaf| leaf.guid()));
         };

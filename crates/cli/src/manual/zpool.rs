@@ -226,18 +226,14 @@ pub const PAGES: &[Page] = &[
         command: "attach",
         about: "give a device a mirror",
         text: "Puts a new device beside one that the pool has: a single device becomes a mirror, a mirror gets another side. The new \
-               device lacks what was written before, until a resilver has given it that. Beside a RAID-Z vdev (raidz1-0) that vdev \
-               is expanded: what it holds moves so that it lies over the new device as well.",
+               device lacks what was written before, until a resilver has given it that. A RAID-Z vdev cannot be expanded.",
         operands: "<pool> <leaf> <file>",
         options: &[
             flag("-f", "Use the device although something is on it"),
             takes("-o", "ashift=<number>", "Size of the sectors of the new device, as a power of two"),
-            flag("-w", "Wait until the new device has all that the other one has, or until the expansion has ended"),
+            flag("-w", "Wait until the new device has all that the other one has"),
         ],
-        examples: &[
-            ("zpool attach tank /dev/sda /dev/sdb", "Make a mirror of sda and sdb."),
-            ("zpool attach tank raidz1-0 /dev/sdd", "Expand a RAID-Z vdev by sdd."),
-        ],
+        examples: &[("zpool attach tank /dev/sda /dev/sdb", "Make a mirror of sda and sdb.")],
     },
     Page {
         command: "detach",

@@ -73,7 +73,8 @@ fn join(args: &[OsString], replaces: bool, ctx: &mut Context) -> Outcome {
     let asked = asked(args, replaces)?;
     let imported = put(&asked, replaces, ctx)?;
     if asked.waits {
-        let expands = imported.pool().store().vdevs().expanding().is_some();
+        let beside = target(&imported, &asked.old);
+        let expands = beside.is_ok_and(|vdev| vdev.reflow().is_some());
         let what: &[&str] = match (replaces, expands) {
             (true, _) => &["replace"],
             (false, true) => &["raidz_expand"],

@@ -12,7 +12,7 @@ mod listed;
 mod log;
 mod top;
 
-pub(crate) use top::{allocated, copied, note_spared};
+pub(crate) use top::{copied, note_spared};
 
 use super::surgery::label_of_left;
 use super::task::EngineError;

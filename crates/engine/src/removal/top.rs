@@ -325,7 +325,7 @@ impl SyncContext<'_> {
 ///
 /// # Errors
 /// A space map cannot be read.
-pub(crate) fn allocated(
+pub(super) fn allocated(
     allocator: &Arc<Allocator>,
     txg: u64,
     (vdev, from): (u64, u64),

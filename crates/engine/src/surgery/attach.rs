@@ -2,6 +2,7 @@
 
 use super::{CONCURRENT, before_joining, invalid, path_of, set_zap, spare, without_place};
 use crate::create::{self, NewDevice};
+use crate::reflow::{UNCLAIMED, may_move};
 use crate::task::EngineError;
 use crate::{Engine, Shared, SyncContext};
 use cenote_dsl::write::{DslWriteError, Result};
@@ -13,6 +14,7 @@ use cenote_pool::surgery;
 use cenote_vdev::{Vdev, VdevTree};
 use std::result::Result as StdResult;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
 /// A device that is to join a vdev.
 pub struct Attach {
@@ -55,6 +57,13 @@ impl Shared {
         let (path, device) = (attach.new.device.path().to_path_buf(), attach.new.device.clone());
         let is_spare = config::flag(&attach.new.leaf, "is_spare");
         let expands = self.disk.tree().find(attach.beside).is_some_and(|v| v.kind() == "raidz");
+        if expands && !attach.replaces && !may_move() {
+            let why = "expansion of RAID-Z is not supported";
+            return Err(DslWriteError::Invalid(why.into()).into());
+        }
+        if expands && self.reflow_barred.load(SeqCst) {
+            return Err(DslWriteError::Invalid(UNCLAIMED.into()).into());
+        }
         if expands && self.is_worked_on(attach.beside) {
             // OpenZFS stops that itself.
             let why = "a device of it is being initialized or trimmed: suspend that first";

@@ -343,6 +343,14 @@ impl Metaslab {
         Some(copy.segments())
     }
 
+    /// What may be allocated now (`ms_allocatable`); `None` if not loaded. All else may be read: blocks of groups that are
+    /// open still, and what was freed and is held.
+    pub fn allocatable(&self) -> Option<RangeTree> {
+        let mut copy = Loading::new(self.extent, true).ok()?;
+        self.state.lock().free.as_ref()?.copy_to(&mut copy);
+        Some(copy.segments())
+    }
+
     /// Allocates `size` bytes in `txg` (`metaslab_block_alloc`).
     pub(super) fn alloc(&self, txg: u64, size: u64) -> (Attempt, View) {
         let mut state = self.state.lock();

@@ -30,6 +30,11 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How long between two looks whether they have ended.
 const LOOK: Duration = Duration::from_millis(1);
 
+/// Bytes that are copied at once, while all writes of the pool wait.
+const MOST_ALONE: u64 = 1 << 20;
+/// With what the boot loader begins that FreeBSD has in the reserved boot area.
+const BOOT_LOADER: [u8; 5] = [0xeb, 0x0e, b'B', b'T', b'X'];
+
 /// What an uberblock says of a reflow: the state of the scratch area, and the bytes that it has got to.
 pub type Progress = (u64, u64);
 
@@ -162,7 +167,8 @@ impl VdevTree {
     }
 
     /// Copies the sectors of these ranges of `top`, in order, to their new places, in transaction group `txg`, and makes the
-    /// copies durable. What the group's uberblock is to say once it is done.
+    /// copies durable. What the group's uberblock is to say once it is done. `quiet`: reads that fail count as no errors.
+    /// [`VdevTree::is_read_by_others`] was false before [`VdevTree::reflow_shadow`].
     ///
     /// # Errors
     /// A device failed, or lacks something: nothing has moved.
@@ -171,26 +177,33 @@ impl VdevTree {
         top: &Arc<Vdev>,
         ranges: &[Range<u64>],
         (end, txg): (u64, u64),
+        quiet: bool,
     ) -> Result<Progress, VdevError> {
-        self.wait_for_readers(top)?;
         let widths = top.widths();
-        // Writes of blocks wait, so that each is before the copy, or at both places.
-        let alone = self.writer.healing.write();
-        let sectors = self.old_sectors(top, &widths, ranges)?;
-        let writes = new_sectors(top, &widths, sectors, (0, txg))?;
-        self.write_all(top, &writes)?;
-        drop(alone);
+        for piece in pieces(ranges, MOST_ALONE >> top.ashift << top.ashift) {
+            // Writes of blocks wait, so that each is before the copy, or at both places.
+            let alone = self.writer.healing.write();
+            let sectors = self.old_sectors(top, &widths, &piece, quiet)?;
+            let writes = new_sectors(top, &widths, sectors, (0, txg))?;
+            self.write_all(top, &writes)?;
+            drop(alone);
+        }
         self.keep_all(top)?;
         Ok((SCRATCH_LEFT, end))
     }
 
     /// Has what the scratch area takes moved there, or from there to its place, in transaction group `txg`, and makes that
-    /// durable. What the group's uberblock is to say once it is done.
+    /// durable. What the group's uberblock is to say once it is done. `quiet`: reads that fail count as no errors.
+    /// [`VdevTree::is_read_by_others`] is false.
     ///
     /// # Errors
     /// A device failed, or lacks something: nothing has moved.
-    pub fn reflow_scratch(&self, top: &Arc<Vdev>, txg: u64) -> Result<Progress, VdevError> {
-        self.wait_for_readers(top)?;
+    pub fn reflow_scratch(
+        &self,
+        top: &Arc<Vdev>,
+        txg: u64,
+        quiet: bool,
+    ) -> Result<Progress, VdevError> {
         let widths = top.widths();
         let Some(reflow) = widths.reflow else { return failed(top, "it is not being expanded") };
         let first = top.in_scratch(&widths);
@@ -198,11 +211,11 @@ impl VdevTree {
         let mut next = (*widths).clone();
         let (sectors, base) = if reflow.in_scratch {
             next.reflow = Some(Reflow { to_new: true, ..reflow });
-            (self.scratch_sectors(top, &widths)?, 0)
+            (self.scratch_sectors(top, &widths, quiet)?, 0)
         } else {
             next.reflow = Some(Reflow { next: first, to_scratch: true, ..reflow });
             let whole = 0..first;
-            (self.old_sectors(top, &widths, std::slice::from_ref(&whole))?, SCRATCH)
+            (self.old_sectors(top, &widths, std::slice::from_ref(&whole), quiet)?, SCRATCH)
         };
         let writes = new_sectors(top, &widths, sectors, (base, txg))?;
         self.write_all(top, &writes)?;
@@ -238,22 +251,24 @@ impl VdevTree {
         top.set_widths(widths);
     }
 
+    /// Whether something is read yet that was laid out when sectors may have been elsewhere: nothing may be overwritten.
+    pub fn is_read_by_others(&self, top: &Vdev) -> bool {
+        let mut before = top.widths_before.lock();
+        before.retain(|widths| widths.strong_count() > 0);
+        !before.is_empty()
+    }
+
     /// Waits until nothing is read any more that was laid out when sectors were elsewhere.
     ///
     /// # Errors
     /// Some read does not end: nothing may be overwritten yet.
-    fn wait_for_readers(&self, top: &Vdev) -> Result<(), VdevError> {
+    pub fn wait_for_readers(&self, top: &Vdev) -> Result<(), VdevError> {
         if !top.children.iter().all(|leaf| leaf.is_vacant_idle_within(PATIENCE)) {
             return failed(top, "a device is still told what is free");
         }
         let begun = Instant::now();
         loop {
-            let is_read = {
-                let mut before = top.widths_before.lock();
-                before.retain(|widths| widths.strong_count() > 0);
-                !before.is_empty()
-            };
-            match is_read {
+            match self.is_read_by_others(top) {
                 false => return Ok(()),
                 true if begun.elapsed() > PATIENCE => return failed(top, "a read does not end"),
                 true => std::thread::sleep(LOOK),
@@ -262,10 +277,15 @@ impl VdevTree {
     }
 
     /// What is in the scratch area, sector by sector.
-    fn scratch_sectors(&self, top: &Vdev, widths: &Widths) -> Result<Sectors, VdevError> {
+    fn scratch_sectors(
+        &self,
+        top: &Vdev,
+        widths: &Widths,
+        quiet: bool,
+    ) -> Result<Sectors, VdevError> {
         let (size, physical) = (scratch_size(top.ashift), widths.physical);
         let read = |child: &Arc<Vdev>| (child.clone(), SCRATCH, size);
-        let parts = self.read_all(top, top.children.iter().map(read).collect())?;
+        let parts = self.read_all(top, top.children.iter().map(read).collect(), quiet)?;
         let mut sectors = Sectors::new();
         let count = (size >> top.ashift).saturating_mul(physical);
         for sector in 0..count {
@@ -276,12 +296,13 @@ impl VdevTree {
         Ok(sectors)
     }
 
-    /// The sectors of these ranges, from their old places.
+    /// The sectors of these ranges, from their old places. No others are read: what is free may be unreadable for good.
     fn old_sectors(
         &self,
         top: &Vdev,
         widths: &Widths,
         ranges: &[Range<u64>],
+        quiet: bool,
     ) -> Result<Sectors, VdevError> {
         let Some(old) = widths.physical.checked_sub(1).filter(|old| *old > 0) else {
             return failed(top, "it has no device");
@@ -289,22 +310,44 @@ impl VdevTree {
         let (mut reads, mut firsts) = (Vec::new(), Vec::new());
         for range in ranges {
             let (begin, end) = (range.start >> top.ashift, range.end >> top.ashift);
-            let (first, rows) = (begin / old, end.div_ceil(old) - begin / old);
-            firsts.push((reads.len(), begin..end, first));
-            for child in top.children.iter().take(usize::try_from(old).unwrap_or(usize::MAX)) {
-                reads.push((child.clone(), first << top.ashift, rows << top.ashift));
+            // Of each device (the position of its read, its first row).
+            let mut of = Vec::new();
+            for (n, child) in (0..old).zip(&top.children) {
+                // Its sector of row r is r * old + n.
+                let row = |sector: u64| sector.saturating_sub(n).div_ceil(old);
+                let (first, rows) = (row(begin), row(end).saturating_sub(row(begin)));
+                of.push((reads.len(), first));
+                if rows > 0 {
+                    reads.push((child.clone(), first << top.ashift, rows << top.ashift));
+                }
             }
+            firsts.push((begin..end, of));
         }
-        let parts = self.read_all(top, reads)?;
+        let parts = self.read_all(top, reads, quiet)?;
         let mut sectors = Sectors::new();
-        for (position, range, first) in firsts {
+        for (range, of) in firsts {
             for sector in range {
                 let child = usize::try_from(sector % old).unwrap_or(usize::MAX);
-                let at = (sector / old - first) << top.ashift;
-                sectors.push((sector, slice(top, parts.get(position + child), at)?));
+                let Some((position, first)) = of.get(child) else {
+                    return failed(top, "its devices have changed");
+                };
+                let at = (sector / old).saturating_sub(*first) << top.ashift;
+                sectors.push((sector, slice(top, parts.get(*position), at)?));
             }
         }
         Ok(sectors)
+    }
+
+    /// Whether the reserved boot area of a device of `top` has a boot loader in it, which the scratch area would overwrite
+    /// (`vdev_check_boot_reserve`).
+    ///
+    /// # Errors
+    /// A device cannot be read.
+    pub fn has_boot_loader(&self, top: &Vdev) -> Result<bool, VdevError> {
+        let read = |child: &Arc<Vdev>| (child.clone(), SCRATCH, 1 << top.ashift);
+        let parts = self.read_all(top, top.children.iter().map(read).collect(), false)?;
+        let mut begins = [0; BOOT_LOADER.len()];
+        Ok(parts.iter().any(|part| part.copy_to(0, &mut begins).is_some() && begins == BOOT_LOADER))
     }
 
     /// Reads of all these leaves (the leaf, the offset on it, bytes).
@@ -312,6 +355,7 @@ impl VdevTree {
         &self,
         top: &Vdev,
         reads: Vec<(Arc<Vdev>, u64, u64)>,
+        quiet: bool,
     ) -> Result<Vec<Abd>, VdevError> {
         if let Some(why) = top.reflow_waits() {
             return failed(top, why);
@@ -323,6 +367,7 @@ impl VdevTree {
         };
         let reads: Vec<LeafRead> = reads.into_iter().map(read).collect();
         let submit = Submit::new(&self.pool, Priority::Removal).patient();
+        let submit = Submit { quiet, ..submit };
         let mut parts = Vec::with_capacity(reads.len());
         for piece in read_leaves(submit, &reads) {
             match piece {
@@ -351,6 +396,27 @@ impl VdevTree {
             None => Ok(()),
         }
     }
+}
+
+/// The ranges, cut up so that each piece has so many bytes at most, or one sector.
+fn pieces(ranges: &[Range<u64>], most: u64) -> Vec<Vec<Range<u64>>> {
+    let (mut pieces, mut bytes) = (vec![Vec::new()], 0);
+    for range in ranges {
+        let mut at = range.start;
+        while at < range.end {
+            if bytes >= most {
+                pieces.push(Vec::new());
+                bytes = 0;
+            }
+            let stop = range.end.min(at.saturating_add(most - bytes));
+            if let Some(last) = pieces.last_mut() {
+                last.push(at..stop);
+            }
+            bytes += stop - at;
+            at = stop;
+        }
+    }
+    pieces
 }
 
 /// Sectors of a vdev in their order, with their bytes.

@@ -182,6 +182,37 @@ proptest! {
     }
 }
 
+/// A device that was away gets what it lacks at both places, so that it has it whichever uberblock a crash leaves.
+#[test]
+fn a_device_that_was_away_gets_copies_too() {
+    let (ashift, new, synced) = (9, 4u64, 200u64);
+    let next = synced + synced / 3 - 3;
+    let state = |synced: u64, next: u64| {
+        let (synced, next) = (synced << ashift, next << ashift);
+        moving(new, Reflow { synced, next, to_new: true, ..Reflow::default() })
+    };
+    for start in [150, synced - 1, synced, next - 2, next + 9] {
+        let (data, offset) = (bytes(9000, start), start << ashift);
+        for away in 0..new as usize {
+            let disks = leaves(new as usize, SIZE);
+            let t = with(&disks, 1, ashift, state(synced, next));
+            write(&t, offset, &data, TXG);
+            disks[away].memory.bytes()[LABEL_START as usize..].fill(0xee);
+            t.miss(t.leaves()[away].guid(), 0..TXG + 1).unwrap();
+            let verify = |abd: &Abd| *abd.bytes() == *data;
+            let size = data.len() as u64;
+            let request = BlockRead { vdev: 0, offset, size, txg: TXG, verify: &verify };
+            let found = t.lacking_many(&[request]).remove(0);
+            let lacks: Vec<(u64, Fault)> = found.faults.into_iter().map(|f| (TXG, f)).collect();
+            assert!(t.repair_many(&lacks, &|| true).unwrap().failed.is_empty());
+            for state in [state(synced, synced), state(next, next)] {
+                let t = with(&disks, 1, ashift, state);
+                assert!(read(&t, offset, &data, TXG).is_empty(), "{start} {away}");
+            }
+        }
+    }
+}
+
 /// Moves a whole vdev step by step. After each step, and before what it has done is known, every block is right, with whatever
 /// disks wrong, and so is it after a crash.
 #[test]
@@ -227,13 +258,13 @@ fn a_vdev_is_moved_step_by_step() {
         };
         while known.1 < end || known.0 == 1 {
             let step = match t.reflow_begins(&top) {
-                true => t.reflow_scratch(&top, TXG).unwrap(),
+                true => t.reflow_scratch(&top, TXG, false).unwrap(),
                 false => {
                     let range = t.reflow_limit(&top, end).unwrap();
                     assert!(range.start < range.end, "it gets on");
                     t.reflow_shadow(&top, range.end);
                     let to = range.end;
-                    t.reflow_copy(&top, &[range], (to, TXG)).unwrap()
+                    t.reflow_copy(&top, &[range], (to, TXG), false).unwrap()
                 }
             };
             // What is written before the uberblock is, is there with it and without.

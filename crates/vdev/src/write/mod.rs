@@ -235,11 +235,39 @@ impl VdevTree {
         (offset, txg): (u64, u64),
         data: &Abd,
     ) -> Option<Vec<(Arc<Vdev>, u64, Abd)>> {
+        let stripes = self.stripes_of(vdev, widths, (offset, txg), data)?;
+        Some(stripes.into_iter().flat_map(|stripe| stripe.into_parts().0).collect())
+    }
+
+    /// As [`VdevTree::laid_out`], with the copies that a block has while its vdev is being expanded, last.
+    pub(crate) fn laid_out_with_copies(
+        &self,
+        vdev: &Arc<Vdev>,
+        widths: &Widths,
+        (offset, txg): (u64, u64),
+        data: &Abd,
+    ) -> Option<Vec<(Arc<Vdev>, u64, Abd)>> {
+        let (columns, copies): (Vec<_>, Vec<_>) = self
+            .stripes_of(vdev, widths, (offset, txg), data)?
+            .into_iter()
+            .map(Columns::into_parts)
+            .unzip();
+        Some(columns.into_iter().chain(copies).flatten().collect())
+    }
+
+    /// The stripes of a block, with their parity.
+    fn stripes_of(
+        &self,
+        vdev: &Arc<Vdev>,
+        widths: &Widths,
+        (offset, txg): (u64, u64),
+        data: &Abd,
+    ) -> Option<Vec<Columns>> {
         let (vdev_id, data, content) = (vdev.id(), data.clone(), Content::Repair);
         let block = BlockWrite { vdev: vdev_id, offset, data, txg, content, sides: Vec::new() };
         let mut stripes = parity::lay_out(self.check(&block).ok()?, widths, &block).ok()?;
         parity::generate(&self.writer.pool, stripes.iter_mut().collect());
-        Some(stripes.into_iter().flat_map(|stripe| stripe.into_parts().0).collect())
+        Some(stripes)
     }
 
     /// The vdev that a block goes to, if the block is one that can be there.
