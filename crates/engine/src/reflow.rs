@@ -379,7 +379,7 @@ impl SyncContext<'_> {
             return self.finish_reflow(&top);
         }
         tree.reflow_shadow(&top, range.end);
-        let (ranges, to, bytes) = self.to_copy(&top, range)?;
+        let (ranges, to, bytes) = self.what_to_copy(&top, range)?;
         let done = tree.reflow_copy(&top, &ranges, (to, self.tx.txg), quiet);
         let step = self.moved(&top, done);
         if matches!(step, Step::Moved) {
@@ -406,7 +406,11 @@ impl SyncContext<'_> {
     /// What may be read of a range of a vdev: so much of it as a group copies, where that ends, and its bytes. That is
     /// all that cannot be allocated now, as [`VdevTree::reflow_shadow`](cenote_vdev::VdevTree::reflow_shadow) was called
     /// before: what is allocated later is written to both places.
-    fn to_copy(&mut self, top: &Vdev, range: Range<u64>) -> Result<(Vec<Range<u64>>, u64, u64)> {
+    fn what_to_copy(
+        &mut self,
+        top: &Vdev,
+        range: Range<u64>,
+    ) -> Result<(Vec<Range<u64>>, u64, u64)> {
         let most = RAIDZ_EXPAND_MAX_COPY_BYTES.get().max(1 << top.ashift());
         let most = most >> top.ashift() << top.ashift();
         let (allocator, id) = (&self.disk.allocator, top.id());

@@ -11,6 +11,12 @@ pub use cenote_store::tunable::{ANY, Counts, Refused, SOME, SWITCH, Tunable, Uni
 pub(crate) use cenote_store::tunables::physical_memory;
 
 declare_tunables! {
+    RAIDZ_EXPAND_MAX_COPY_BYTES "raidz_expand_max_copy_bytes" Now Bytes 33_554_432 (65_536, 167_772_160),
+        "Most bytes that a transaction group moves while RAID-Z is expanded";
+    RAIDZ_EXPAND_MAX_REFLOW_BYTES "raidz_expand_max_reflow_bytes" Now Bytes 0 ANY,
+        "Bytes after which an expansion of RAID-Z stays where it is; 0: never";
+    SPA_NOTE_TXG_TIME "spa_note_txg_time" Now Seconds 600 ANY,
+        "How often it is noted when a transaction group was written, for scrubs of what dates tell";
     FILE_LOGICAL_ASHIFT "vdev_file_logical_ashift" Now Log2 9 (9, 16),
         "Logical sector size that files have when they become devices of a pool";
     FILE_PHYSICAL_ASHIFT "vdev_file_physical_ashift" Now Log2 9 (9, 16),
@@ -83,10 +89,6 @@ declare_tunables! {
         "Least metaslabs with unflushed changes that a transaction group flushes";
     MULTIHOST_FAIL_INTERVALS "zfs_multihost_fail_intervals" Now Count 10 (0, 65_535),
         "Intervals without a heartbeat of multihost=on after which the pool is suspended; 0: never";
-    RAIDZ_EXPAND_MAX_COPY_BYTES "raidz_expand_max_copy_bytes" Now Bytes 33_554_432 (65_536, 167_772_160),
-        "Most bytes that a transaction group moves while RAID-Z is expanded";
-    RAIDZ_EXPAND_MAX_REFLOW_BYTES "raidz_expand_max_reflow_bytes" Now Bytes 0 ANY,
-        "Bytes after which an expansion of RAID-Z stays where it is; 0: never";
     REMOVAL_SUSPEND_PROGRESS "zfs_removal_suspend_progress" Now Switch 0 SWITCH,
         "Whether the removal of a vdev stays where it is";
     REMOVE_MAX_SEGMENT "zfs_remove_max_segment" Now Bytes 16_777_216 (512, 16_777_216),
@@ -99,16 +101,14 @@ declare_tunables! {
         "How often a scrub or resilver notes on disk how far it is; what is freed meanwhile is not given out again";
     SCAN_MEM_LIM_FACT "zfs_scan_mem_lim_fact" Now Count 20 SOME,
         "Share of the memory, as a divisor, for blocks that a scrub or resilver has found and not read yet";
-    SCRUB_AFTER_EXPAND "zfs_scrub_after_expand" Now Switch 1 SWITCH,
-        "Whether a scrub begins when RAID-Z has been expanded";
     SCAN_SUSPEND_PROGRESS "zfs_scan_suspend_progress" Now Switch 0 SWITCH,
         "Whether scrubs and resilvers stay where they are";
     SCAN_VDEV_LIMIT "zfs_scan_vdev_limit" Now Bytes 16_777_216 SOME,
         "Bytes that a scrub or resilver reads of a top-level vdev at once";
+    SCRUB_AFTER_EXPAND "zfs_scrub_after_expand" Now Switch 1 SWITCH,
+        "Whether a scrub begins when RAID-Z has been expanded";
     SPA_DISCARD_MEMORY_LIMIT "zfs_spa_discard_memory_limit" Now Bytes 16_777_216 SOME,
         "Bytes of a checkpoint's space maps that a transaction group takes when the checkpoint is discarded";
-    SPA_NOTE_TXG_TIME "spa_note_txg_time" Now Seconds 600 ANY,
-        "How often it is noted when a transaction group was written, for scrubs of what dates tell";
     SYNC_PASS_DEFERRED_FREE "zfs_sync_pass_deferred_free" Now Count 2 (1, 32),
         "Pass of a sync from which on frees are left to the next group, if they are not logged";
     TRIM_EXTENT_BYTES_MAX "zfs_trim_extent_bytes_max" Now Bytes 134_217_728 SOME,

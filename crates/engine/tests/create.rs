@@ -246,7 +246,6 @@ fn the_default_features_are_those_of_openzfs() {
         "large_microzap",
         "longname",
         "physical_rewrite",
-        "raidz_expansion",
         "zilsaxattr",
     ];
     assert_eq!(newer, expected);

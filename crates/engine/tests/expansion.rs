@@ -75,12 +75,19 @@ fn spoil(rig: &Rig, name: &str) {
     file.write_all(&bytes).unwrap();
 }
 
+/// The pool may expand RAID-Z.
+fn with_feature(engine: Arc<Engine>) -> Arc<Engine> {
+    let feature = cenote_format::features::by_name("raidz_expansion").unwrap();
+    engine.set_properties(vec![cenote_pool::props::PropChange::Feature(feature)]).unwrap();
+    engine
+}
+
 #[test]
 fn a_vdev_is_expanded_twice() {
     let _alone = alone(0);
     for (line, parity) in [("raidz1 a b c", 1), ("raidz2 a b c d", 2)] {
         let rig = Rig::new(SIZE);
-        let engine = rig.create(line, 12);
+        let engine = with_feature(rig.create(line, 12));
         let fs = open(&engine);
         fill(&fs, 0..20, LEN);
         let size = engine.pool().space().unwrap().vdev(0).unwrap().size;
@@ -119,7 +126,7 @@ fn an_expansion_goes_on_after_an_import() {
     for most in [1, 60 << 20] {
         let _alone = alone(most);
         let rig = Rig::new(SIZE);
-        let engine = rig.create("raidz1 a b c", 12);
+        let engine = with_feature(rig.create("raidz1 a b c", 12));
         let fs = open(&engine);
         fill(&fs, 0..20, LEN);
         expand(&rig, &engine, "x").unwrap();
@@ -198,7 +205,7 @@ fn what_is_synced_beside_an_expansion_is_kept() {
             let rig = Rig::new(SIZE);
             let timeout = Some(Duration::from_secs(600));
             let options = EngineOptions { txg_timeout: timeout, ..EngineOptions::default() };
-            let engine = rig.create_with(line, 12, options);
+            let engine = with_feature(rig.create_with(line, 12, options));
             let fs = open(&engine);
             fill(&fs, 0..FIRST, LEN);
             let head = engine.pool().dsl().root().unwrap().ds_obj;
@@ -251,10 +258,10 @@ fn what_cannot_be_expanded_is_refused() {
     let _alone = alone(0);
     let why = |done: Result<(), EngineError>| done.unwrap_err().to_string();
     let rig = Rig::new(64 << 20);
-    let engine = rig.create_choosing("raidz1 a b c", 12, &[("raidz_expansion".into(), false)]);
+    let engine = rig.create("raidz1 a b c", 12);
     assert!(why(expand(&rig, &engine, "x")).contains("raidz_expansion feature must be enabled"));
     let rig = Rig::new(64 << 20);
-    let engine: Arc<Engine> = rig.create("raidz1 a b c", 12);
+    let engine = with_feature(rig.create("raidz1 a b c", 12));
     let boot = |bytes: &[u8]| {
         let file = std::fs::OpenOptions::new().write(true).open(rig.file("b")).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&file, bytes, 512 << 10).unwrap();

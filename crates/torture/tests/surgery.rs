@@ -68,6 +68,9 @@ fn apply(lab: &Lab, engine: &Engine, change: Change) {
             engine.attach(Attach { beside, new, replaces }).unwrap();
         }
         Change::Expand(new) => {
+            let feature = cenote_format::features::by_name("raidz_expansion").unwrap();
+            let change = cenote_pool::props::PropChange::Feature(feature);
+            engine.set_properties(vec![change]).unwrap();
             let new = device(lab, engine, new);
             let beside = engine.pool().store().vdevs().top(0).unwrap().guid();
             engine.attach(Attach { beside, new, replaces: false }).unwrap();

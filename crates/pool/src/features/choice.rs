@@ -1,7 +1,7 @@
 //! Which features a pool gets.
 //!
-//! By default all that this program can write, except those that become active as soon as they are
-//! enabled and that OpenZFS 2.1 does not know (`NOT_BY_DEFAULT`): OpenZFS imports a pool although
+//! By default all that this program can write, except those that keep OpenZFS 2.1, which does not know them, out of some pools
+//! as soon as they are enabled (`NOT_BY_DEFAULT`): OpenZFS imports a pool although
 //! features are enabled that it does not know, as long as they are not active. So a new pool can be
 //! moved to any system that is in use, until something that needs a newer one is switched on.
 //! `-o compatibility=` names another set, `-d` enables no feature, and `-o feature@NAME=` adds or leaves out
@@ -14,9 +14,9 @@
 use cenote_format::features::{FEATURES, Feature, by_guid, by_name};
 use std::collections::HashSet;
 
-/// Features that new pools get only if they are asked for: they are active once enabled, and OpenZFS 2.1
-/// cannot read pools where they are.
-const NOT_BY_DEFAULT: [&str; 2] = ["head_errlog", "vdev_zaps_v2"];
+/// Features that new pools get only if they are asked for: two are active once enabled, and OpenZFS 2.1
+/// cannot read pools where they are; of pools with the third it cannot read those with a checkpoint.
+const NOT_BY_DEFAULT: [&str; 3] = ["head_errlog", "vdev_zaps_v2", "raidz_expansion"];
 
 /// Features that pools can have, but this program cannot write, and why. `docs/features.md` is this list
 /// for people.
@@ -143,7 +143,6 @@ mod tests {
             "zilsaxattr",
             "blake3",
             "block_cloning",
-            "raidz_expansion",
             "fast_dedup",
             "longname",
             "large_microzap",
