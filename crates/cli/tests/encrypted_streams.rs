@@ -290,9 +290,12 @@ fn seal_of(record: &mut Record) -> Option<&mut Seal> {
     }
 }
 
+/// The records of a stream, with their payloads.
+type Records = Vec<(Record, Vec<u8>)>;
+
 /// Streams that differ from `whole` in a byte of a payload, in a salt, initialization vector or MAC, in the structure of an
 /// object, or lack a block; each with the record that it was.
-fn tampered(whole: &[(Record, Vec<u8>)]) -> Vec<(&Record, Vec<(Record, Vec<u8>)>)> {
+fn tampered(whole: &[(Record, Vec<u8>)]) -> Vec<(&Record, Records)> {
     let mut changed = Vec::new();
     for (nth, (was, payload)) in whole.iter().enumerate() {
         let is_data = matches!(was, Record::Write(_) | Record::Spill(_));

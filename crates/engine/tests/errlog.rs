@@ -261,7 +261,7 @@ fn dates_choose_what_is_scrubbed() {
     let begin = now();
     fill(&open(&engine), 3..4, LEN);
     engine.sync().unwrap();
-    std::thread::sleep(Duration::from_millis(2100));
+    std::thread::sleep(Duration::from_millis(4100));
     let middle = now();
     fill(&open(&engine), 4..5, LEN);
     engine.sync().unwrap();
