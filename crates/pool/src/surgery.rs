@@ -427,7 +427,8 @@ mod tests {
     #[test]
     fn a_side_becomes_a_vdev_of_another_pool() {
         let log = top(with("mirror", 6, vec![leaf(0, 20), leaf(1, 21)]));
-        let mirror = top(with("mirror", 5, vec![leaf(0, 10), leaf(1, 11)]));
+        let mut mirror = top(with("mirror", 5, vec![leaf(0, 10), leaf(1, 11)]));
+        mirror.set("id", NvValue::Uint64(1));
         let mut root = with("root", 1, vec![log, mirror]);
         assert_eq!(keep_side(&mut root, 5), None);
         keep_side(&mut root, 11).unwrap();

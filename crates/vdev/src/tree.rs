@@ -17,6 +17,7 @@ use cenote_format::nvlist::NvList;
 
 use crate::indirect::{self, Maps};
 use crate::queue::Priority;
+use crate::raidz::reflow::SCRATCH;
 use crate::submit::{LeafRead, Piece, Submit, read_leaves};
 use crate::threads::IoPool;
 use crate::vdev::{Kind, Vdev};
@@ -80,7 +81,8 @@ impl<'a> Place<'a> {
             Kind::Hole | Kind::Missing | Kind::Indirect | Kind::Root => {
                 Plan::Failed(self.error(&format!("a {} vdev holds no data", self.vdev.kind())))
             }
-            _ if asize != 0 && end.is_none_or(|end| end > asize) => {
+            // What is behind all numbers stands for the boot area (`SCRATCH`), where no block is.
+            _ if end.is_none_or(|end| asize != 0 && end > asize || end > SCRATCH) => {
                 Plan::Failed(self.error("beyond the end of the vdev"))
             }
             Kind::RaidZ | Kind::Draid => {
