@@ -10,30 +10,14 @@ use cenote_format::dmu::DmuType;
 use cenote_format::stream::{ObjectRecord, Record, feature};
 use cenote_manifest_check::{Checks, FsTree, check_tree, datasets_with_files};
 use cenote_testpools::{encoded, raw_stream, records};
+use common::keys::{contents, fed, key_file};
 use common::tank::Tank;
-use common::{Done, Session, can_mount, skip};
+use common::{Session, can_mount, skip};
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
 const HEX: &str = "df226b439a2fd448ea43a3a44512ef7c534ce6ffd1a881a02c9b5306a1e27ad7";
 const OTHER: &str = "00226b439a2fd448ea43a3a44512ef7c534ce6ffd1a881a02c9b5306a1e27ad7";
-
-/// Runs `cenote` with `input` as its standard input.
-fn fed(session: &Session, line: &str, input: &[u8]) -> Done {
-    let mut command = session.command();
-    command.args(line.split_whitespace()).stdin(Stdio::piped());
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // A command that refuses its input has ended.
-    let _ = child.stdin.take().unwrap().write_all(input);
-    let output = child.wait_with_output().unwrap();
-    Done {
-        code: output.status.code().unwrap_or(-1),
-        out: String::from_utf8_lossy(&output.stdout).into_owned(),
-        err: String::from_utf8_lossy(&output.stderr).into_owned(),
-    }
-}
 
 /// The stream that `zfs send` writes.
 #[track_caller]
@@ -42,21 +26,6 @@ fn sent(session: &Session, line: &str) -> Vec<u8> {
     let output = cenote_testpools::output(session.command().args(words));
     assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
     output.stdout
-}
-
-/// Puts a key into a file; where that is.
-fn key_file(tank: &Tank, name: &str, key: &str) -> String {
-    fs::write(tank.session.path(name), key).unwrap();
-    format!("file://{}", tank.session.path(name).display())
-}
-
-/// Contents that do not compress.
-fn contents(seed: u64, len: usize) -> Vec<u8> {
-    let next = |state: &mut u64| {
-        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        Some((*state >> 56) as u8)
-    };
-    std::iter::repeat_n((), len).scan(seed, |state, ()| next(state)).collect()
 }
 
 /// The records of a stream without what names the dataset at the sender.

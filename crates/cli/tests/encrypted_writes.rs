@@ -4,47 +4,17 @@
 
 mod common;
 
+use common::keys::{contents, fed, key_file};
 use common::tank::Tank;
-use common::{Done, can_mount, skip};
+use common::{can_mount, skip};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::Write;
-use std::process::Stdio;
 use std::time::Duration;
 
 const HEX: &str = "df226b439a2fd448ea43a3a44512ef7c534ce6ffd1a881a02c9b5306a1e27ad7";
 const OTHER: &str = "00226b439a2fd448ea43a3a44512ef7c534ce6ffd1a881a02c9b5306a1e27ad7";
 const PHRASE: &str = "correct horse battery";
-
-/// Runs `cenote` with `input` as its standard input.
-fn fed(tank: &Tank, line: &str, input: &str) -> Done {
-    let mut command = tank.session.command();
-    command.args(line.split_whitespace()).stdin(Stdio::piped());
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // A command that reads nothing has ended.
-    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
-    let output = child.wait_with_output().unwrap();
-    Done {
-        code: output.status.code().unwrap_or(-1),
-        out: String::from_utf8_lossy(&output.stdout).into_owned(),
-        err: String::from_utf8_lossy(&output.stderr).into_owned(),
-    }
-}
-
-/// Puts a key into a file; where that is.
-fn key_file(tank: &Tank, name: &str, key: &str) -> String {
-    fs::write(tank.session.path(name), key).unwrap();
-    format!("file://{}", tank.session.path(name).display())
-}
-
-/// Contents that do not compress.
-fn contents(seed: u64, len: usize) -> Vec<u8> {
-    let next = |state: &mut u64| {
-        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        Some((*state >> 56) as u8)
-    };
-    std::iter::repeat_n((), len).scan(seed, |state, ()| next(state)).collect()
-}
 
 #[test]
 fn datasets_are_encrypted_as_asked_for() {
@@ -57,7 +27,7 @@ fn datasets_are_encrypted_as_asked_for() {
     tank.zfs("create -o encryption=off tank/e/clear");
     tank.zfs("create -V 8M tank/e/vol");
     let phrase = "zfs create -o encryption=aes-192-gcm -o keyformat=passphrase tank/p";
-    fed(&tank, phrase, &format!("{PHRASE}\n")).ok();
+    fed(&tank.session, phrase, format!("{PHRASE}\n").as_bytes()).ok();
     let of = |name: &str| tank.get("encryption,keyformat,encryptionroot,keystatus", name);
     assert_eq!(of("tank/e"), "aes-256-gcm\nhex\ntank/e\navailable");
     assert_eq!(of("tank/e/child"), "aes-256-gcm\nhex\ntank/e\navailable");

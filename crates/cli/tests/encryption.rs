@@ -6,9 +6,8 @@
 mod common;
 
 use cenote_manifest_check::{Checks, FsTree, check_tree, datasets_with_files};
+use common::keys::fed;
 use common::{Done, Session, can_mount};
-use std::io::Write;
-use std::process::Stdio;
 
 const PHRASE: &str = "Grüße, public phrase 42";
 const SECOND: &str = "second phrase after change-key";
@@ -19,21 +18,6 @@ const WRONG: &str = "Key load error: Incorrect key provided for";
 fn raw() -> Vec<u8> {
     let pairs = RAW.as_bytes().chunks(2);
     pairs.map(|p| u8::from_str_radix(std::str::from_utf8(p).unwrap(), 16).unwrap()).collect()
-}
-
-/// Runs `cenote` with `input` as its standard input.
-fn fed(s: &Session, line: &str, input: &[u8]) -> Done {
-    let mut command = s.command();
-    command.args(line.split_whitespace()).stdin(Stdio::piped());
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // A command that reads nothing has ended.
-    let _ = child.stdin.take().unwrap().write_all(input);
-    let output = child.wait_with_output().unwrap();
-    Done {
-        code: output.status.code().unwrap_or(-1),
-        out: String::from_utf8_lossy(&output.stdout).into_owned(),
-        err: String::from_utf8_lossy(&output.stderr).into_owned(),
-    }
 }
 
 /// A session with the sample pool imported read-only, and not mounted.

@@ -613,7 +613,7 @@ fn special_and_dedup_vdevs_leave() {
         engine.remove(guid(&engine, 2)).unwrap();
         wait(&engine);
         assert_eq!(kinds(&engine), kinds_then);
-        // Another one of its class takes what it held, and one for data where there is none.
+        // What it held goes to a vdev of its class, or to one for data if its class has no other.
         let after = (allocated(0) + allocated(1), allocated(3));
         let grown = if kinds_then.len() > 3 { after.1 - before.1 } else { after.0 - before.0 };
         assert!(grown > held / 2, "{before:?} {after:?} {held}");

@@ -1,4 +1,4 @@
-//! All objects below the prefix against those that the space knows: for tests, and for whoever wants to know.
+//! All objects below the prefix against those that the space knows: for tests, and for programs that look for leaks.
 
 use std::collections::BTreeSet;
 

@@ -144,7 +144,7 @@ impl<'a> Cursor<'a> {
     /// The next byte.
     ///
     /// # Errors
-    /// There is none.
+    /// The bytes have ended.
     pub fn byte(&mut self) -> Result<u8, DecodeError> {
         Ok(self.take(1)?[0])
     }

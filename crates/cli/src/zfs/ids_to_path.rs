@@ -46,7 +46,7 @@ fn name(args: &[OsString], ctx: &Context) -> Result<String, (i32, String)> {
     let object = number(WRONG_OBJECT, "object", object)?;
     let imported = ctx.pools.get(pool);
     let imported = imported.ok_or_else(|| (NO_POOL, format!("Could not open pool {pool}")))?;
-    // A file may be newer than the last transaction group. While a device hangs there is none, and the last one counts.
+    // A file may be newer than the last transaction group. While a device hangs no group ends, and this looks at the last one.
     if let Some(engine) = imported.engine().filter(|_| !imported.suspended()) {
         let synced = engine.sync_for_a_moment();
         synced.map_err(|e| (WRONG, format!("cannot sync '{pool}': {}", reason(&e))))?;

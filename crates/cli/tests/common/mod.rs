@@ -2,6 +2,7 @@
 
 #![allow(dead_code)] // Each test file uses a part of it.
 
+pub mod keys;
 pub mod loops;
 pub mod tank;
 

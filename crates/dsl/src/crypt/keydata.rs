@@ -1,7 +1,7 @@
 //! What the BEGIN of a raw stream says of keys and of the object set (`crypt_keydata`; `dsl_crypto_populate_key_nvlist`,
 //! `dsl_crypto_recv_raw_key_check`, `dsl_crypto_recv_raw_objset_check`).
 //!
-//! The keys are wrapped, as they are on disk: the stream tells nobody more than the devices do. The meta dnode's structure
+//! The keys are wrapped, as they are on disk: the stream tells no more than the devices do. The meta dnode's structure
 //! and the portable MAC are here because no record has them. The guids of the sets of initialization vectors say which
 //! snapshot the stream starts from: the guid of a snapshot alone does not tell whether it was received raw.
 

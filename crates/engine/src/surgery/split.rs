@@ -117,7 +117,7 @@ impl Engine {
     }
 
     /// Lets go of sides whose labels say that they were split off, in a group that did not get on disk, where they are another
-    /// pool as a whole (`spa_try_repair`). Else they stay as they are, for whoever detaches them.
+    /// pool as a whole (`spa_try_repair`). Else they stay as they are, until a user detaches them.
     pub(crate) fn let_sides_of_before_go(&self) {
         let split = VdevState::CantOpen(Aux::SplitPool);
         let mut sides = self.shared.disk.tree().leaves();
