@@ -5,6 +5,7 @@ use cenote_dsl::crypt::KeyError;
 use cenote_engine::EngineError;
 use cenote_engine::change::ChangeError;
 use cenote_engine::create::CreateError;
+use cenote_engine::ScanError;
 use cenote_pool::ImportError;
 use std::io;
 
@@ -54,6 +55,17 @@ pub enum Error {
         /// Its value.
         text: String,
     },
+    /// A scrub was not begun, paused or stopped.
+    #[error(transparent)]
+    Scan(ScanError),
+    /// A device did not join or leave, or is not there.
+    #[error("{name}: {why}")]
+    Device {
+        /// The device, as the caller named it.
+        name: String,
+        /// Why.
+        why: String,
+    },
     /// The pool was opened for reading only.
     #[error("pool is read-only")]
     ReadOnly,
@@ -90,7 +102,8 @@ impl Error {
             Error::Import(_) | Error::Metadata(_) | Error::Engine(_) => ErrorKind::Pool,
             Error::Create(_) | Error::Kind { .. } | Error::Value { .. } => ErrorKind::Invalid,
             Error::Change { error, .. } => ErrorKind::from(error),
-            Error::Busy(_) => ErrorKind::Busy,
+            Error::Busy(_) | Error::Scan(_) => ErrorKind::Busy,
+            Error::Device { .. } => ErrorKind::Invalid,
             Error::Admin(e) => e.kind(),
             Error::Key(e) => crate::key::kind(e),
             Error::ReadOnly => ErrorKind::ReadOnly,
@@ -110,6 +123,15 @@ impl Error {
 impl From<cenote_admin::Error> for Error {
     fn from(e: cenote_admin::Error) -> Error {
         e.into_io().map_or_else(Error::Admin, Error::Io)
+    }
+}
+
+impl From<ScanError> for Error {
+    fn from(e: ScanError) -> Error {
+        match e {
+            ScanError::Engine(e) => Error::Engine(e),
+            e => Error::Scan(e),
+        }
     }
 }
 

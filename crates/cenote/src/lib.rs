@@ -78,6 +78,9 @@
 //! | files and directories | [`Dataset::filesystem`], [`FileSystem`], [`File`] |
 //! | encrypted datasets | [`Dataset::load_key`], [`Dataset::unload_key`], [`Key`] |
 //! | volumes | [`Dataset::volume`], [`Volume`] |
+//! | devices and their errors | [`Pool::vdevs`], [`Pool::clear`] |
+//! | scrub, and what is damaged | [`Pool::scrub`], [`Pool::wait_for_scan`], [`Pool::scan`], [`Pool::damaged`] |
+//! | devices that leave and join | [`Pool::replace`], [`Pool::attach`], [`Pool::detach`], [`Pool::offline`], [`Pool::online`] |
 //! | numbers that may be changed while pools are in use | [`tunables`] |
 //! | errors | [`Error`], [`Error::kind`], [`Error::in_the_way`] |
 //!
@@ -103,6 +106,7 @@ mod key;
 mod live;
 mod pool;
 pub mod property;
+mod repair;
 mod snapshot;
 mod stream;
 mod volume;
@@ -115,6 +119,7 @@ pub use cenote_dsl::crypt::KeyError;
 pub use cenote_dsl::props::{Account, Who as Owners};
 pub use cenote_dsl::{DatasetKind, Source};
 pub use cenote_engine::change::ChangeError;
+pub use cenote_engine::ScanError;
 pub use cenote_engine::tunables;
 pub use cenote_pool::ImportOptions;
 pub use cenote_zpl::{Attr as Metadata, Change, Difference, SetAttr, SetTime};
@@ -126,6 +131,7 @@ pub use filesystem::{DirEntry, FileSystem, ReadDir};
 pub use key::Key;
 pub use pool::{Found, Pool};
 pub use property::Setting;
+pub use repair::{Scan, ScanKind, ScanState, Vdev};
 pub use snapshot::{Hold, Newer};
 pub use stream::{Receive, Received, Stream};
 pub use volume::Volume;
