@@ -3,9 +3,9 @@
 use cenote_admin::ErrorKind;
 use cenote_dsl::crypt::KeyError;
 use cenote_engine::EngineError;
+use cenote_engine::ScanError;
 use cenote_engine::change::ChangeError;
 use cenote_engine::create::CreateError;
-use cenote_engine::ScanError;
 use cenote_pool::ImportError;
 use std::io;
 

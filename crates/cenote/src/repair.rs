@@ -1,6 +1,7 @@
 //! Keeping a pool whole: what its devices are like, scrubs, what is damaged, and devices that leave and join.
 
 use crate::{Error, Pool, Result};
+use cenote_admin::Exclusion;
 use cenote_dmu::outside::Chance;
 use cenote_engine::create::{
     CreateError, CreateSpec, Force, NewDevice, SystemDevices, check_answers, parse, prepare,

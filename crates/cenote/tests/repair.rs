@@ -86,7 +86,7 @@ fn what_no_disk_has_is_named() {
     let pool = CreatePool::new("tank", [only.clone()]).create().unwrap();
     let mark = b"a line that is looked for".repeat(2000);
     let root = pool.root().unwrap();
-    root.set("compression", "off").unwrap();
+    root.set(&[("compression", "off")]).unwrap();
     root.filesystem().unwrap().write("file", &mark).unwrap();
     pool.sync().unwrap();
     // The file's data is where this line is; of metadata there are copies.
