@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use cenote::contents::{replay_logs, settings};
-use cenote_dsl::zil::{Item, Kept, walk, walk_kept};
+use cenote_dsl::zil::{Item, Kept, Locked, walk, walk_kept};
 use cenote_engine::{Engine, EngineOptions, tunables};
 use cenote_inspect::traverse::{Options, Subject, Verify, run};
 use cenote_manifest_check::{
@@ -162,7 +162,7 @@ fn a_log_is_read_once() {
     let records = |kept: &Kept| {
         let mut records = 0;
         for header in &logs {
-            walk_kept(store, header, kept, &mut |item| {
+            walk_kept(store, header, (kept, Locked::Follow), &mut |item| {
                 records += u64::from(matches!(item, Item::Record(_)));
                 true
             });

@@ -88,6 +88,7 @@ impl Layer {
 
     /// Has a block become one with another that is on disk.
     pub(crate) fn put_clone(&mut self, blkid: u64, bp: BlockPointer) {
+        invariant!(!bp.is_hole(), "block {blkid} is a clone of a hole");
         self.remove(blkid);
         self.cloned.insert(blkid, bp);
     }

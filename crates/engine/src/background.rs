@@ -9,6 +9,7 @@
 use super::Shared;
 use super::txg::TxState;
 use cenote_dmu::write::WriteError;
+use cenote_format::invariant;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -41,6 +42,8 @@ impl Background {
             running.again = true;
             return;
         }
+        let again = running.again;
+        invariant!(!again, "thread {name} is to look again, and there is none");
         running.now = true;
         if shared.options.deterministic {
             drop(running);

@@ -169,7 +169,7 @@ fn log_state(
         0 => pool.uberblock().txg.saturating_add(1),
         txg => txg,
     };
-    let end = zil::walk_kept(pool.store(), zil, kept, &mut |item| {
+    let end = zil::walk_kept(pool.store(), zil, (kept, zil::Locked::Follow), &mut |item| {
         let news = |r: &RawRecord<'_>| r.txg >= since && r.seq > zil.replay_seq;
         !matches!(item, Item::Record(record) if news(&record))
     });

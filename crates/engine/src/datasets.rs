@@ -22,6 +22,7 @@ use cenote_dsl::write::dataset::check_synced;
 use cenote_dsl::write::{DslWriteError, Tx, references};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ZilHeader;
+use cenote_format::invariant;
 use cenote_format::invariant::caught;
 use cenote_pool::Pool;
 use cenote_store::Store;
@@ -54,6 +55,8 @@ pub(crate) struct Datasets {
     logs: Suspended,
     /// Groups, not on disk yet, in which blocks of logs were allocated.
     log_groups: Mutex<BTreeSet<u64>>,
+    #[cfg(feature = "planted")]
+    pub planted: crate::planted::Later,
 }
 
 /// See [`Datasets`].
@@ -358,6 +361,11 @@ impl Datasets {
         let dirty = open.sets.values().map(|(live, _)| live).filter(|live| live.is_dirty());
         let mut quiesced: Vec<_> = dirty.map(|live| (live.clone(), live.quiesce())).collect();
         quiesced.sort_by_key(|(live, _)| live.id());
+        let before = std::mem::take(&mut open.quiesced);
+        invariant!(
+            before.is_empty(),
+            "group {txg} takes over datasets, and one before has {before:?}"
+        );
         open.quiesced = quiesced.iter().map(|(live, _)| live.id()).collect();
         drop(open);
         let mut left = self.left.lock();

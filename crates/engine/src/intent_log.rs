@@ -65,7 +65,7 @@ const KEEP_FOR: Duration = Duration::from_secs(60);
 fn allocated(store: &Arc<Store>, header: &ZilHeader, last: u64, kept: &Kept) -> Vec<BlockPointer> {
     let claimed = header.claim_txg != 0;
     let (mut blocks, mut cloned, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
-    zil::walk_kept(store, header, kept, &mut |item| {
+    zil::walk_kept(store, header, (kept, zil::Locked::Follow), &mut |item| {
         let found = match item {
             Item::Block(bp) => Some(*bp).filter(|bp| claimed || bp.logical_birth() <= last),
             // What was on disk before is the dataset's.
@@ -243,7 +243,7 @@ impl SyncContext<'_> {
 /// How many records of a claimed log are still to be replayed, and their bytes.
 fn left_to_replay(store: &Arc<Store>, header: &ZilHeader, kept: &Kept) -> (u64, u64) {
     let (mut records, mut bytes) = (0, 0_u64);
-    zil::walk_kept(store, header, kept, &mut |item| {
+    zil::walk_kept(store, header, (kept, zil::Locked::Follow), &mut |item| {
         if let Item::Record(record) = item
             && record.txg >= header.claim_txg
             && record.seq > header.replay_seq

@@ -124,6 +124,8 @@ mod long_hold;
 mod mmp;
 pub mod open;
 mod outage;
+#[cfg(feature = "planted")]
+pub mod planted;
 mod policy;
 mod quota;
 mod receives;

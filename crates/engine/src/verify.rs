@@ -4,13 +4,21 @@
 //! | figure | other side | where |
 //! |---|---|---|
 //! | what a dataset refers to | blocks born less blocks killed | [`grew`] |
+//! | blocks that a head kills | those that were born in it here | `cenote_dsl::write::own` |
 //! | what is used by a directory | its parts | [`Core::verify`] |
 //! | the same | its head; the deadlists of its snapshots | [`by_walk`] |
 //! | allocated bytes of a metaslab | its space map and the logs | [`crate::space_write`] |
 //! | dirty bytes | nothing, when all groups are on disk | [`crate::txg`] |
 //!
-//! Only builds with debug assertions walk snapshots. What did not agree on disk before is no invariant: it is told in
-//! the log, and stays.
+//! Only builds with debug assertions walk snapshots.
+//!
+//! # Numbers of other systems
+//!
+//! What did not agree on disk before is no invariant: another system may have left it, and the pool works. So two
+//! kinds of sums are told apart. What this program adds up itself, in a group or since the import, fails
+//! the group where it does not agree or falls below zero. A number that was read changes by the right difference, which
+//! is compared as above. Where it falls below zero for that it was wrong before: the log says so once, with both
+//! numbers, and it goes on as OpenZFS's does ([`below_zero`]).
 
 use super::Shared;
 use super::sync::Core;
@@ -63,6 +71,22 @@ fn parts_beyond(dir: &DslDirPhys) -> u64 {
     }
 }
 
+/// Sums are two's complement: a dataset of half of all numbers of bytes there is not.
+fn is_below_zero(sum: u64) -> bool {
+    sum > i64::MAX as u64
+}
+
+/// A directory uses less than nothing. That was wrong on disk before, where it was so already, or blocks that this
+/// program never saw being born are gone: see the [module](self).
+fn below_zero(ds_obj: u64, before: u64, now: u64) {
+    if !is_below_zero(before) {
+        let now = now as i64;
+        tracing::warn!(
+            "dataset {ds_obj}: its directory used {before} bytes, and {now} by what the group freed: the number was wrong"
+        );
+    }
+}
+
 impl Core {
     /// Compares what is used by the directories of datasets that the group changed, which is about to get on disk.
     ///
@@ -77,16 +101,23 @@ impl Core {
             // Some are destroyed in the group.
             let Some(dir) = self.pending_dir(ds_obj) else { continue };
             let beyond = parts_beyond(&dir);
-            if beyond == 0 {
+            let is_below = is_below_zero(dir.used);
+            if beyond == 0 && !is_below {
                 continue;
             }
-            let before = shared.view().dsl().by_object(ds_obj)?;
-            let before = before.map_or(0, |before| parts_beyond(&before.dir));
+            let before = shared.view().dsl().by_object(ds_obj)?.map(|before| before.dir);
+            if is_below {
+                below_zero(ds_obj, before.as_ref().map_or(0, |before| before.used), dir.used);
+            }
+            let before = before.as_deref().map_or(0, parts_beyond);
             let (used, parts) = (dir.used, dir.used_breakdown);
             invariant!(
                 beyond == before,
                 "dataset {ds_obj}: its directory uses {used} bytes, and its parts are {parts:?}"
             );
+            if beyond == 0 {
+                continue;
+            }
             tracing::warn!("dataset {ds_obj}: {parts:?} are not the {used} bytes that it uses");
         }
         if cfg!(debug_assertions) {

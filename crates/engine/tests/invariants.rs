@@ -1,5 +1,30 @@
 //! Faults planted in a pool that is written to. Each is found before an uberblock leads to it: the pool is suspended,
 //! the message names the thing, those that wait get an error, and on disk is the last good state.
+//!
+//! | subsystem | fault | test |
+//! |---|---|---|
+//! | space | a free twice | `a_block_that_is_freed_twice` |
+//! | | a free of what was never allocated | `a_free_of_what_was_never_allocated` |
+//! | space maps | a metaslab flushed twice | `a_metaslab_that_is_flushed_twice` |
+//! | accounting | a sum that is off by some bytes | `a_sum_of_what_is_used_that_is_off` |
+//! | | blocks killed once more than they were born | `blocks_that_a_dataset_kills_twice` |
+//! | | a block of another group | `a_block_that_was_born_in_another_group` |
+//! | scan | groups that are not written yet | `a_scan_of_groups_to_come` |
+//! | removal | a piece that is mapped twice | `a_piece_that_is_mapped_twice` |
+//! | checkpoint | a space map that goes twice | `a_space_map_of_a_checkpoint_that_goes_twice` |
+//! | | an update that is lost | `kept_space_that_is_in_no_space_map` |
+//! | deduplication | a group that begins twice | `deduplication_tables_that_begin_a_group_twice` |
+//! | | a count of references below zero | `a_count_of_references_below_zero` |
+//! | devices | a leaf that the tree has and the config has not | `a_leaf_that_is_another_one_in_the_config` |
+//! | object sets | a change of which half is noted | `a_change_of_which_half_is_noted` |
+//! | | a change that does not end | `a_change_that_does_not_end` |
+//! | file systems | a stale entry of an orphan | `a_new_file_with_the_number_of_an_orphan` |
+//! | | a file freed that has names | `a_file_that_is_freed_and_has_names` |
+//! | the group | a number that is wrong | `an_invariant_that_breaks_in_a_group` |
+//! | threads | an alarm while a group is written | `an_alarm_of_another_thread_while_a_group_is_written` |
+//! | | an alarm between groups | `an_alarm_while_nothing_is_written_suspends_at_once` |
+//!
+//! What is found within one structure is tested beside it (`planted.rs`).
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -7,6 +32,7 @@ mod rig;
 
 use cenote_dmu::live::Cost;
 use cenote_dmu::write::WriteError;
+use cenote_engine::planted::Fault;
 use cenote_engine::{Engine, EngineError, SyncContext};
 use cenote_format::blkptr::Dva;
 use cenote_format::invariant;
@@ -32,7 +58,17 @@ fn pool(rig: &Rig) -> (Arc<Engine>, u64) {
 
 /// The pool is suspended, and says so to every caller; what is on disk is the last good state. The two files that were
 /// about to be written are there only if a later group than `pool`'s took them along (`written`).
-fn judge(rig: &Rig, (engine, head): (Arc<Engine>, u64), last: u64, written: bool) -> String {
+fn judge(rig: &Rig, pool: (Arc<Engine>, u64), last: u64, written: bool) -> String {
+    judge_with(rig, pool, last, (written, if written { 5 } else { 3 }))
+}
+
+/// The same, of so many files that are on disk.
+fn judge_with(
+    rig: &Rig,
+    (engine, head): (Arc<Engine>, u64),
+    last: u64,
+    (written, files): (bool, u64),
+) -> String {
     let why = engine.suspended().expect("the pool goes on");
     assert!(matches!(engine.sync(), Err(EngineError::Suspended(_))));
     assert!(engine.sync_task(|_| Ok(())).is_err());
@@ -48,7 +84,7 @@ fn judge(rig: &Rig, (engine, head): (Arc<Engine>, u64), last: u64, written: bool
     let engine = rig.import();
     assert!(engine.pool().uberblock().txg >= last);
     let fs = rig::open(&engine);
-    rig::check(&fs, 0..if written { 5 } else { 3 }, LEN);
+    rig::check(&fs, 0..files, LEN);
     drop(fs);
     engine.export(false).unwrap();
     rig.judge();
@@ -125,6 +161,152 @@ fn a_sum_of_what_is_used_that_is_off() {
         ctx.tx.mos.set_bonus(dir, kind, &bonus).unwrap();
     });
     assert!(is_broken(&why) && why.contains("its directory uses"), "{why}");
+}
+
+/// Plants a fault in memory, in the group that is being written. Returns why the pool is suspended.
+fn fault(fault: Fault) -> String {
+    planted(move |ctx| ctx.plant(fault).unwrap())
+}
+
+#[test]
+fn a_metaslab_that_is_flushed_twice() {
+    let why = fault(Fault::FlushedTwice);
+    assert!(is_broken(&why) && why.contains("vdev 0 metaslab 0: flushed twice"), "{why}");
+}
+
+#[test]
+fn a_scan_of_groups_to_come() {
+    let why = fault(Fault::ScanBeyond);
+    assert!(is_broken(&why) && why.contains("scan 1 of the groups after 0 up to"), "{why}");
+}
+
+#[test]
+fn a_piece_that_is_mapped_twice() {
+    let why = fault(Fault::MappedTwice);
+    assert!(
+        is_broken(&why) && why.contains("4096 bytes at 0x1000 are mapped after 0x2000"),
+        "{why}"
+    );
+}
+
+#[test]
+fn a_space_map_of_a_checkpoint_that_goes_twice() {
+    let why = fault(Fault::NoCheckpointMap);
+    assert!(is_broken(&why) && why.contains("vdev 0 had no space map of a checkpoint"), "{why}");
+}
+
+#[test]
+fn deduplication_tables_that_begin_a_group_twice() {
+    let why = fault(Fault::GroupAgain);
+    assert!(is_broken(&why) && why.contains("deduplication: group"), "{why}");
+}
+
+#[test]
+fn a_count_of_references_below_zero() {
+    let why = fault(Fault::ReferencesBelowZero);
+    assert!(is_broken(&why) && why.contains("freed once more than it was written"), "{why}");
+}
+
+#[test]
+fn a_leaf_that_is_another_one_in_the_config() {
+    let why = fault(Fault::OtherLeaf);
+    assert!(is_broken(&why) && why.contains("a tree of the leaves"), "{why}");
+}
+
+/// What a checkpoint keeps is freed, and no space map says so: an update that is lost.
+#[test]
+fn kept_space_that_is_in_no_space_map() {
+    let rig = Rig::new(64 << 20);
+    let (engine, head) = pool(&rig);
+    engine.checkpoint().unwrap();
+    let fs = rig::open(&engine);
+    rig::fill(&fs, 5..7, LEN);
+    let last = engine.pool().uberblock().txg;
+    let done = engine.sync_task(|ctx| ctx.plant(Fault::KeptLost));
+    assert!(matches!(done, Err(EngineError::Suspended(_))), "{done:?}");
+    drop(fs);
+    let why = judge_with(&rig, (engine, head), last, (false, 5));
+    assert!(is_broken(&why) && why.contains("kept for the checkpoint"), "{why}");
+}
+
+/// Plants a fault in what the second group from now on writes of the file system.
+fn in_a_later_group(fault: Fault) -> String {
+    let rig = Rig::new(64 << 20);
+    let (engine, head) = pool(&rig);
+    engine.sync_task(move |ctx| ctx.plant(fault)).unwrap();
+    let fs = rig::open(&engine);
+    rig::fill(&fs, 5..6, LEN);
+    engine.sync().unwrap();
+    let last = engine.pool().uberblock().txg;
+    rig::fill(&fs, 6..7, LEN);
+    assert!(engine.sync().is_err());
+    drop(fs);
+    judge_with(&rig, (engine, head), last, (false, 6))
+}
+
+#[test]
+fn blocks_that_a_dataset_kills_twice() {
+    let why = in_a_later_group(Fault::KilledTwice);
+    assert!(is_broken(&why) && why.contains("bytes of blocks born after group"), "{why}");
+    assert!(why.starts_with("broken invariant") && why.contains("are taken of"), "{why}");
+}
+
+#[test]
+fn a_block_that_was_born_in_another_group() {
+    let why = in_a_later_group(Fault::BornElsewhere);
+    assert!(is_broken(&why) && why.contains("not written in group"), "{why}");
+}
+
+#[test]
+fn a_change_that_does_not_end() {
+    let rig = Rig::new(64 << 20);
+    let (engine, head) = pool(&rig);
+    let last = engine.pool().uberblock().txg;
+    let live = engine.live(head).unwrap();
+    let cost = Cost { write: 1, ..Cost::default() };
+    let change = live.transact(cost, |os, _| {
+        os.begin_change();
+        Ok::<(), WriteError>(())
+    });
+    drop(live);
+    let synced = engine.sync();
+    assert!(change.is_err() || synced.is_err(), "{change:?}, {synced:?}");
+    let why = judge(&rig, (engine, head), last, false);
+    assert!(is_broken(&why) && why.contains("in the middle of 1 changes"), "{why}");
+}
+
+/// A file system in which a fault is planted: the change fails, and nothing of the file system is written any more.
+fn in_a_file_system(plant: impl FnOnce(&Engine, &cenote_zpl::FileSystem)) -> String {
+    let rig = Rig::new(64 << 20);
+    let (engine, head) = pool(&rig);
+    let fs = rig::open(&engine);
+    rig::fill(&fs, 5..6, LEN);
+    engine.sync().unwrap();
+    fs.unlink(fs.root(), b"file 5", &|_| false).unwrap();
+    engine.sync().unwrap();
+    let last = engine.pool().uberblock().txg;
+    plant(&engine, &fs);
+    drop(fs);
+    judge_with(&rig, (engine, head), last, (false, 5))
+}
+
+#[test]
+fn a_new_file_with_the_number_of_an_orphan() {
+    let why = in_a_file_system(|_, fs| {
+        // Whatever number it gets.
+        (0..4096).for_each(|ino| fs.plant_orphan(ino));
+        assert!(fs.create(fs.root(), b"new", &rig::NODE).is_err());
+    });
+    assert!(is_broken(&why) && why.contains("and an orphan has that number"), "{why}");
+}
+
+#[test]
+fn a_file_that_is_freed_and_has_names() {
+    let why = in_a_file_system(|_, fs| {
+        let ino = fs.lookup(fs.root(), b"file 1").unwrap();
+        assert!(fs.plant_free(ino).is_err());
+    });
+    assert!(is_broken(&why) && why.contains("is freed, and has names"), "{why}");
 }
 
 #[test]

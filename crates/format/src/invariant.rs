@@ -15,6 +15,7 @@
 //! | a thread that works for a pool beside these | `vdev::Alarm` | the alarm suspends the pool |
 //! | a batch of writes, a job for a device | `store::write`, `vdev::threads` | the batch fails, and its group with it |
 //! | a request of a mount | `fuse::session` | the request fails; the alarm suspends the pool |
+//! | a command (an import, a send) | `daemon::server` | the command fails |
 //!
 //! On disk stays the last good state.
 //!
@@ -25,6 +26,9 @@
 //!   cannot break it.
 //! - It is checked before what it guards is changed, where that is possible.
 //! - A destructor does not panic: a second panic would end the process. It tells the pool instead.
+//! - A sum that starts from a number of the disk is none of these, as another system may have left that number wrong. What is
+//!   checked is the change: `engine::verify` compares it from two sides, and `dsl::write` keeps books of what this
+//!   program itself wrote.
 
 use std::any::Any;
 use std::cell::RefCell;

@@ -335,7 +335,10 @@ fn prepare(
         }
         if let Some(clones) = directory.zap_of("com.delphix:deleted_clones")? {
             for entry in clones.entries()? {
-                let Some(livelist) = entry.u64() else { continue };
+                let name = String::from_utf8_lossy(&entry.name);
+                let why = || format!("the deleted clone {name:?} has no livelist");
+                let bad = || Error::Corrupt { objset: mos.id(), object: 0, why: why() };
+                let livelist = entry.u64().ok_or_else(bad)?;
                 for (_, list) in Deadlist::open(mos, livelist)?.lists {
                     live_blocks(mos, list, &mut |bp| account.freed(subject.store(), bp, event))?;
                 }

@@ -45,7 +45,13 @@ impl Directory {
 
     /// The words of the entry `name`: a structure made of 64-bit integers.
     pub fn words(&self, name: &str) -> Result<Option<Vec<u64>>> {
-        Ok(self.entry(name)?.filter(|e| e.int_size == 8).map(|e| e.value))
+        match self.entry(name)? {
+            None => Ok(None),
+            Some(entry) if entry.int_size == 8 => Ok(Some(entry.value)),
+            Some(entry) => {
+                Err(self.corrupt(format!("{name}: integers of {} bytes", entry.int_size)))
+            }
+        }
     }
 
     /// The object that the integer `name` names.

@@ -79,15 +79,20 @@ impl Ring {
 pub struct TxgTimes([Ring; 3]);
 
 impl TxgTimes {
-    /// Those that the pool has. What makes no sense counts as empty.
+    /// Those that the pool has. What makes no sense is told in the log, and counts as empty.
     ///
     /// # Errors
     /// The object directory cannot be read.
     pub fn load(directory: &Directory) -> Result<TxgTimes> {
         let mut times = TxgTimes::default();
         for (ring, name) in times.0.iter_mut().zip(ENTRIES) {
-            let words = directory.words(name)?;
-            *ring = words.and_then(|words| Ring::decode(&words)).unwrap_or_default();
+            let Some(words) = directory.words(name)? else { continue };
+            match Ring::decode(&words) {
+                Some(found) => *ring = found,
+                None => tracing::warn!(
+                    "{name} makes no sense: it is not known when groups were written"
+                ),
+            }
         }
         Ok(times)
     }

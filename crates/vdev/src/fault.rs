@@ -159,6 +159,7 @@ impl VdevTree {
         if faults.is_empty() {
             return faults;
         }
+        // A block of a removed vdev is laid out on others: nothing says what a leaf that gave wrong bytes is to have.
         let columns = self.columns_of((vdev, offset, txg), block).unwrap_or_default();
         let right = |fault: &Fault| {
             let holds = |child: &Arc<Vdev>| {

@@ -19,6 +19,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use cenote_format::abd::Abd;
+use cenote_format::invariant;
 
 use crate::submit::Submit;
 use crate::tree::Place;
@@ -64,6 +65,12 @@ fn follow<'a>(
     let mut pieces = vec![place];
     for _ in 0..MAX_HOPS {
         if pieces.iter().all(|p| p.vdev.vdev_kind() != Kind::Indirect) {
+            let (found, wanted) = (pieces.iter().map(|p| p.size).sum::<usize>(), place.size);
+            let (vdev, offset) = (place.vdev.id(), place.offset);
+            invariant!(
+                found == wanted,
+                "vdev {vdev}: {found} bytes are found of {wanted} at {offset:#x}"
+            );
             return Ok(pieces);
         }
         let mut next = Vec::with_capacity(pieces.len());

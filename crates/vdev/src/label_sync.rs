@@ -56,6 +56,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use cenote_format::abd::Abd;
 use cenote_format::encode::EncodeError;
 use cenote_format::encode::label::{encode_config, encode_slot, slot_of, slots};
+use cenote_format::invariant;
 use cenote_format::label::{self, Uberblock};
 use cenote_format::nvlist::{NvList, NvValue};
 
@@ -203,6 +204,7 @@ impl VdevTree {
         let mut jobs = Vec::new();
         for (id, _) in tops {
             for leaf in writable_leaves(tree::top(self.root().children(), *id)?) {
+                // One that came back meanwhile gets its label with the next config.
                 let Some(config) = configs.get(&leaf.guid()) else { continue };
                 let encode = |at| encode_config(config, at);
                 let reqs = requests(&leaf, which, label::CONFIG_OFFSET, encode);
@@ -225,7 +227,9 @@ impl VdevTree {
     /// Writes the uberblock and flushes it (`vdev_uberblock_sync_list`). One leaf has to take it, or `everywhere` all.
     fn write_uberblock(&self, update: &LabelUpdate<'_>, everywhere: bool) -> Result<(), VdevError> {
         let txg = update.uberblock.txg;
-        *self.writer.committing.lock() = Some(update.uberblock.clone());
+        let before = self.writer.committing.lock().replace(update.uberblock.clone());
+        let last = before.map_or(0, |before| before.txg);
+        invariant!(last <= txg, "the uberblock of group {txg} is written after that of {last}");
         let (mut jobs, mut all) = (Vec::new(), Vec::new());
         for id in update.uberblock_on {
             let top = tree::top(self.root().children(), *id)?;
@@ -316,7 +320,12 @@ fn last_slot(ashift: u32) -> u64 {
 
 /// Byte offset in a label of the slot for the uberblock of `txg`.
 fn slot_offset(txg: u64, ashift: u32, multihost: bool) -> u64 {
-    label::RING_OFFSET + (slot_of(txg, ashift, multihost) * label::slot_size(ashift)) as u64
+    let (slot, slots) = (slot_of(txg, ashift, multihost), slots(ashift));
+    invariant!(
+        slot + usize::from(multihost) < slots,
+        "group {txg}: uberblock {slot} of a ring of {slots}"
+    );
+    label::RING_OFFSET + (slot * label::slot_size(ashift)) as u64
 }
 
 /// A device that fails once may have been reset; one that fails twice is taken at its word.

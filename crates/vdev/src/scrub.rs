@@ -271,7 +271,12 @@ impl VdevTree {
     /// given it.
     pub fn lacks_of(&self, req: &BlockRead<'_>, block: Option<&Abd>) -> (Vec<Fault>, Vec<u64>) {
         let (mut faults, mut left, mut at) = (Vec::new(), Vec::new(), 0);
-        for place in self.resolve(req).map(|(_, pieces)| pieces).unwrap_or_default() {
+        let Ok((_, pieces)) = self.resolve(req) else {
+            // It is not known where it is: any leaf that lacks its group may lack it.
+            let lacks = self.leaves().into_iter().filter(|leaf| leaf.lacks(req.txg));
+            return (faults, lacks.map(|leaf| leaf.guid()).collect());
+        };
+        for place in pieces {
             let slice = block.and_then(|block| block.slice(at, place.size));
             at += place.size;
             self.lacking(place, slice.as_ref(), &mut faults, &mut left);

@@ -13,8 +13,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use cenote_format::LABEL_START;
 use cenote_format::abd::Abd;
+use cenote_format::{LABEL_START, invariant};
 
 use crate::device::ReadReq;
 use crate::events::{self, Happening, Operation};
@@ -340,6 +340,14 @@ fn hand_out(
 ) {
     for i in members {
         let read = &reads[*i];
+        let (start, end) = (run.offset, run.offset.saturating_add(run.len));
+        invariant!(
+            start <= read.offset && read.offset.saturating_add(read.len as u64) <= end,
+            "{:?}: {} bytes at {:#x} are of a read of {start:#x}-{end:#x}",
+            read.leaf,
+            read.len,
+            read.offset
+        );
         let at = (read.offset - run.offset) as usize;
         results[*i] = match &outcome {
             Ok(all) if members.len() == 1 => Ok(Piece { bytes: all.clone(), shared: false }),

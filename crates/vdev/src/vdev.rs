@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use cenote_format::nvlist::NvList;
-use cenote_format::{SECTOR, SECTOR_SHIFT};
+use cenote_format::{SECTOR, SECTOR_SHIFT, invariant};
 
 use crate::device::Device;
 use crate::draid;
@@ -133,6 +133,8 @@ pub(crate) fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
             _ => merged.push(r),
         }
     }
+    let apart = |two: &[Range<u64>]| two[0].end < two[1].start;
+    invariant!(merged.windows(2).all(apart), "groups that a leaf lacks: {merged:?}");
     merged
 }
 
@@ -659,6 +661,10 @@ impl Vdev {
     pub fn excise(&self, given: &[Range<u64>], left: &[Range<u64>]) {
         let mut dtl = self.dtl.write();
         let now = self.rest_of(&dtl, given, left);
+        // What could not be given is lacked still.
+        let lost = left.iter().find(|range| !range.is_empty() && !has(&now, range.start));
+        let guid = self.guid;
+        invariant!(lost.is_none(), "leaf {guid} lacks {lost:?}, and would not be known to");
         *dtl = Dtl::Ranges(now);
     }
 

@@ -512,8 +512,9 @@ impl OpenObjectSet {
 
     fn insert(&mut self, number: u64, object: OpenObject) {
         self.dirty += object.bytes(self.least);
+        let (objset, is_special) = (self.id(), number == META_DNODE);
+        invariant!(!is_special, "objset {objset}: an object gets the number of the meta dnode");
         let before = self.objects.insert(number, Arc::new(object));
-        let objset = self.id();
         invariant!(before.is_none(), "objset {objset} object {number}: allocated twice");
     }
 

@@ -194,6 +194,8 @@ impl OpenObject {
 
     /// Stands on `disk`, which is what was quiesced of it and was then written.
     pub(super) fn stand_on(&mut self, disk: &Arc<Dnode>) {
+        let (number, other) = (self.dnode.number, disk.number);
+        invariant!(number == other, "object {number} goes on from what was written of {other}");
         let dnode = &mut Arc::make_mut(&mut self.dnode).phys;
         let DnodePhys { levels, used, flags, pointers, spill, .. } = disk.phys.clone();
         (dnode.levels, dnode.used, dnode.flags) = (levels, used, flags);

@@ -6,7 +6,6 @@ use super::object::{OpenObject, new_dnode};
 use super::sink::{BlockSink, NewBlock};
 use super::work::Work;
 use super::*;
-use crate::blocks::Blocks;
 use cenote_format::abd::Abd;
 use cenote_format::invariant::{caught, is_broken};
 use cenote_format::nvlist::{NvList, NvValue};
@@ -69,20 +68,7 @@ fn a_count_of_dirty_bytes_that_is_off_by_one_is_found() {
 #[test]
 fn a_pointer_that_has_no_place_is_found() {
     let phys = new_dnode(&NewObject::new(KIND, 4096)).unwrap();
-    let (cloned, freed, forced, physical, spill, nodes) = Default::default();
-    let (number, dirty) = (7, Blocks::None);
-    let mut work = Work {
-        number,
-        phys,
-        dirty,
-        cloned,
-        freed,
-        forced,
-        physical,
-        spill,
-        least_levels: 0,
-        nodes,
-    };
+    let mut work = Work::of(7, phys);
     let why = broken(|| work.set_pointer(0, 9, BlockPointer::HOLE));
     assert!(why.ends_with("object 7: no pointer 9 in the dnode"), "{why}");
     work.phys.levels = 2;

@@ -30,6 +30,7 @@ use crate::objset::{META_DNODE, PROJECT_USED};
 use crate::{Error, Object, ObjectSet, Result};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::{DmuType, ObjsetPhys};
+use cenote_format::invariant;
 use std::sync::Arc;
 
 /// What an object that is not open stands on.
@@ -250,6 +251,18 @@ impl OpenObjectSet {
     ) -> impl Sized + use<> {
         let quiesced = self.quiesced.take();
         self.failed |= synced.failed || synced.is_dirty();
+        let (objset, other) = (self.id(), synced.id());
+        invariant!(objset == other, "objset {objset} goes on from what was written of {other}");
+        let birth = |set: &ObjectSet| set.root_bp().logical_birth();
+        let (before, after) = (birth(&self.base), birth(&base));
+        invariant!(before <= after, "objset {objset}: goes on from group {after} after {before}");
+        let fails = self.failed;
+        let check = |number: u64, is_there: bool| {
+            invariant!(
+                fails || is_there,
+                "objset {objset} object {number}: what was quiesced of it was not written"
+            );
+        };
         self.base = base;
         self.phys = synced.phys.clone();
         self.phys.flags = self.flags.unwrap_or(self.phys.flags);
@@ -257,14 +270,18 @@ impl OpenObjectSet {
         // What did not change is as well on disk now.
         self.objects.retain(|_, object| object.changed);
         for (number, object) in &mut self.objects {
-            if object.stands_on_quiesced()
-                && let Some(Some(dnode)) = synced.written.get(number)
-            {
+            if !object.stands_on_quiesced() {
+                continue;
+            }
+            let written = synced.written.get(number).and_then(Option::as_ref);
+            check(*number, written.is_some());
+            if let Some(dnode) = written {
                 Arc::make_mut(object).stand_on(dnode);
             }
         }
         for (number, dnode) in self.doomed.iter_mut().filter(|(_, dnode)| dnode.is_none()) {
             *dnode = synced.written.get(number).cloned().flatten();
+            check(*number, dnode.is_some());
         }
         self.more = self.doomed.len() as i64;
         self.more = self.objects.range(..PROJECT_USED).filter(|(_, o)| o.disk().is_none()).count()

@@ -23,11 +23,8 @@ use super::slots::starts;
 use super::work::{At, Work};
 use super::{Result, WriteError};
 use crate::Error;
-use crate::blocks::Blocks;
-use crate::clones::Clones;
 use crate::object::{Dnode, SPILL_BLKID};
 use crate::objset::META_DNODE;
-use crate::ranges::Ranges;
 use crate::tree::Node;
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BlockPointer, Dva};
@@ -108,6 +105,7 @@ impl Run<'_> {
         for level in 1..=top {
             self.write_indirect(works, level)?;
         }
+        works.iter().for_each(|work| work.check_written(self.objset));
         works.iter_mut().for_each(|w| w.phys.flags |= DNODE_FLAG_USED_BYTES);
         Ok(())
     }
@@ -375,6 +373,8 @@ impl Run<'_> {
 
     /// Writes blocks and puts the new pointers where they belong (`dbuf_write_ready`).
     fn place(&mut self, works: &mut [Work], blocks: Vec<NewBlock>, places: &[At]) -> Result<()> {
+        let (objset, asked, places_of) = (self.objset, blocks.len(), places.len());
+        invariant!(asked == places_of, "objset {objset}: {asked} blocks for {places_of} places");
         for ((new, old), at) in self.write(blocks)?.into_iter().zip(places) {
             let work = &mut works[at.work];
             work.count(self, self.sink.space(&new), &old);
@@ -390,18 +390,7 @@ impl Run<'_> {
 
     /// Kills everything below dnodes that are gone (`dnode_sync_free`).
     pub(super) fn destroy(&mut self, gone: &BTreeMap<u64, Arc<Dnode>>) -> Result<()> {
-        let work = |(number, dnode): (&u64, &Arc<Dnode>)| Work {
-            number: *number,
-            phys: dnode.phys.clone(),
-            dirty: Blocks::None,
-            cloned: Clones::default(),
-            freed: Ranges::default(),
-            forced: Ranges::default(),
-            physical: Ranges::default(),
-            spill: None,
-            least_levels: 0,
-            nodes: BTreeMap::new(),
-        };
+        let work = |(number, dnode): (&u64, &Arc<Dnode>)| Work::of(*number, dnode.phys.clone());
         let mut works: Vec<Work> = gone.iter().map(work).collect();
         for (index, work) in works.iter_mut().enumerate() {
             if let Some(spill) = work.phys.spill.filter(|bp| !bp.is_hole()) {

@@ -119,7 +119,13 @@ impl Slots {
     /// Gives back `count` slots from `number`, for the next transaction group.
     pub(super) fn give(&mut self, number: u64, count: u64) {
         let (block, slot) = (number / PER_BLOCK, number % PER_BLOCK);
-        *self.freed.entry(block).or_default() |= mask(slot, count);
+        let used = self.used.get(&block).copied();
+        let (freed, slots) = (self.freed.entry(block).or_default(), mask(slot, count));
+        invariant!(
+            used.is_some_and(|used| used & slots == slots) && *freed & slots == 0,
+            "object {number}: slots {slots:#x} are freed, of {used:x?} that are used, {freed:#x} freed"
+        );
+        *freed |= slots;
     }
 
     /// Undoes that slots were given back.

@@ -16,6 +16,7 @@ use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::crypt::put_portable_mac;
 use cenote_format::dmu::{DNODE_BLOCK, DNODE_SLOT, DmuType, ObjsetPhys, ZilHeader};
+use cenote_format::invariant::broken;
 use cenote_format::{ByteOrder, Bytes, DecodeError, invariant};
 use cenote_store::Bookmark;
 use std::collections::BTreeMap;
@@ -119,7 +120,10 @@ impl OpenObjectSet {
             match number {
                 USER_USED => self.phys.user_used = Some(phys),
                 GROUP_USED => self.phys.group_used = Some(phys),
-                _ => self.phys.project_used = Some(phys),
+                PROJECT_USED => self.phys.project_used = Some(phys),
+                number => {
+                    broken(format_args!("object {number} is written as one of the root block"))
+                }
             }
         }
     }
@@ -143,19 +147,7 @@ impl OpenObjectSet {
             least_levels = root.levels;
         }
         let dirty = dirty.into_iter().map(|(n, block)| (n, Abd::from_vec(block).into())).collect();
-        let (cloned, freed, forced, physical, spill, nodes) = Default::default();
-        Ok(Work {
-            number: META_DNODE,
-            phys,
-            dirty,
-            cloned,
-            freed,
-            forced,
-            physical,
-            spill,
-            least_levels,
-            nodes,
-        })
+        Ok(Work { dirty, least_levels, ..Work::of(META_DNODE, phys) })
     }
 
     fn put_dnode(
@@ -211,10 +203,15 @@ impl OpenObjectSet {
             key: self.key.clone(),
             raw: is_raw,
         };
+        let (before, txg) = (self.base.root_bp().logical_birth(), run.txg);
+        let objset = self.base.id();
+        if before > txg {
+            let why = format!("its root block was born in {before}, after group {txg}");
+            return Err(WriteError::Invalid { object: META_DNODE, why });
+        }
         let written = run.write(vec![block])?;
         let root = written.first().map(|(new, _)| *new).filter(|bp| !bp.is_hole());
         let root = root.ok_or_else(|| WriteError::Sink("the root block became a hole".into()))?;
-        let objset = self.base.id();
         let encrypted = self.key.is_some() || is_raw;
         invariant!(
             root.uses_crypt() == encrypted,

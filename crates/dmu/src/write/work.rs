@@ -67,6 +67,22 @@ pub(super) struct At {
 }
 
 impl Work {
+    /// An object of which nothing is to be written.
+    pub(super) fn of(number: u64, phys: DnodePhys) -> Work {
+        Work {
+            number,
+            phys,
+            dirty: Blocks::None,
+            cloned: Clones::default(),
+            freed: Ranges::default(),
+            forced: Ranges::default(),
+            physical: Ranges::default(),
+            spill: None,
+            least_levels: 0,
+            nodes: BTreeMap::new(),
+        }
+    }
+
     pub(super) fn new(objset: u64, number: u64, object: &OpenObject) -> Work {
         let phys = object.phys().clone();
         let ((blocks, bytes), size) = (object.pending.top.dirty_blocks(), phys.block_size);
@@ -78,6 +94,16 @@ impl Work {
             object.pending.top.clone().into_parts();
         let (least_levels, nodes) = (object.least_levels(), BTreeMap::new());
         Work { number, phys, dirty, cloned, freed, forced, physical, spill, least_levels, nodes }
+    }
+
+    /// All of it is written, and its pointers are in the dnode.
+    pub(super) fn check_written(&self, objset: u64) {
+        let (number, nodes) = (self.number, self.nodes.len());
+        let left = (self.dirty.len(), self.cloned.len(), self.spill.is_some());
+        invariant!(
+            nodes == 0 && left == (0, 0, false),
+            "objset {objset} object {number}: {nodes} indirect blocks are left, and {left:?} others"
+        );
     }
 
     pub(super) fn tree<'t>(&'t self, store: &'t Arc<Store>, objset: u64) -> Tree<'t> {

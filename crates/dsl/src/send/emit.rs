@@ -14,6 +14,7 @@ use cenote_format::abd::Abd;
 use cenote_format::checksum::Checksum;
 use cenote_format::crypt::Seal;
 use cenote_format::dmu::DmuType;
+use cenote_format::invariant;
 use cenote_format::stream::{
     Begin, CHECKSUM_DEDUP, EmbeddedRecord, Encoder, RECORD_SIZE, Record, SPILL_UNMODIFIED,
     SpillRecord, TO_END, WriteRecord, feature,
@@ -112,6 +113,8 @@ pub(super) struct Emitter<'a> {
     out: Option<Output<'a>>,
     /// Bytes written or counted.
     bytes: u64,
+    /// The last object of which there is a record.
+    last: u64,
 }
 
 impl<'a> Emitter<'a> {
@@ -123,7 +126,8 @@ impl<'a> Emitter<'a> {
         out: Option<Output<'a>>,
     ) -> Result<Emitter<'a>> {
         let encoder = Encoder::new(begin.to_guid);
-        let mut emitter = Emitter { objset, params, pending: None, encoder, out, bytes: 0 };
+        let mut emitter =
+            Emitter { objset, params, pending: None, encoder, out, bytes: 0, last: 0 };
         emitter.write(&Record::Begin(begin), Payload::Bytes(list))?;
         Ok(emitter)
     }
@@ -149,6 +153,10 @@ impl<'a> Emitter<'a> {
         let how = how(&item, self.params.features);
         let data = match item {
             Item::Object(record, bonus) => {
+                // Batches are read side by side, and come in their order.
+                let (last, object) = (self.last, record.object);
+                invariant!(last < object, "object {object} is sent after object {last}");
+                self.last = object;
                 return self.record(&Record::Object(record), Payload::Bytes(&bonus));
             }
             Item::FreeObjects { first, count } => return self.free_objects(first, count),

@@ -20,7 +20,7 @@ use cenote_dmu::write::{NewObject, indirect_shift};
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
 use cenote_format::dmu::DmuType;
 use cenote_format::dsl::BpobjPhys;
-use cenote_format::{ByteOrder, Bytes};
+use cenote_format::{ByteOrder, Bytes, invariant, less};
 use cenote_store::{Access, Bookmark};
 use std::ops::Range;
 
@@ -252,6 +252,10 @@ pub(super) fn enqueue_as<'b>(
     if count == 0 {
         return Ok(());
     }
+    // All deadlists of the pool would have what one of them gets.
+    if shared_empty(tx)? == Some(object) {
+        return Err(corrupt(object, format!("{count} blocks for the shared empty list")));
+    }
     let (mut phys, len) = header(tx, object)?;
     let mut data = Vec::with_capacity(count * BLKPTR_SIZE);
     for bp in blocks {
@@ -267,7 +271,9 @@ pub(super) fn enqueue_as<'b>(
         }
     }
     tx.mos.write(object, phys.entries.wrapping_mul(BLKPTR_SIZE as u64), &data)?;
-    let count = count as u64;
+    let (count, bytes) = (count as u64, data.len());
+    let written = bytes == count as usize * BLKPTR_SIZE;
+    invariant!(written, "list {object}: {count} entries were to be written, in {bytes} bytes");
     phys.entries = phys.entries.wrapping_add(count);
     if mark == Mark::Free {
         phys.freed = phys.freed.wrapping_add(count);
@@ -327,6 +333,11 @@ pub(super) fn entries(
 /// no others.
 pub(super) fn cut(tx: &mut Tx<'_>, object: u64, entries: u64, sizes: Sizes) -> Result<()> {
     let (mut phys, len) = header(tx, object)?;
+    let (had, freed) = (phys.entries, phys.freed);
+    invariant!(
+        entries <= had && freed == 0,
+        "list {object}: it is cut to {entries} of {had} entries, {freed} of them of freed blocks"
+    );
     phys.entries = entries;
     take_sizes(&mut phys, sizes);
     tx.mos.truncate(object, entries.wrapping_mul(BLKPTR_SIZE as u64))?;
@@ -339,7 +350,9 @@ fn one_block(tx: &mut Tx<'_>, object: u64) -> Result<bool> {
 }
 
 fn read(tx: &mut Tx<'_>, object: u64, from: u64, len: u64) -> Result<Vec<u8>> {
-    let mut data = vec![0; usize::try_from(len).unwrap_or(0)];
+    let bytes =
+        usize::try_from(len).map_err(|_| corrupt(object, format!("{len} bytes at once")))?;
+    let mut data = vec![0; bytes];
     tx.mos.read(object, from, &mut data)?;
     Ok(data)
 }
@@ -385,9 +398,8 @@ pub(super) fn enqueue_list(tx: &mut Tx<'_>, object: u64, sub: u64) -> Result<()>
         tx.mos.free(below.subobjs)?;
         (below.subobjs, below.num_subobjs) = (0, 0);
         if !few_entries {
-            for list in lists.chunks_exact(WORD as usize) {
-                let list = list.try_into().map(u64::from_le_bytes).unwrap_or_default();
-                take_sizes(&mut below, space(tx, list)?);
+            for list in lists.as_chunks().0 {
+                take_sizes(&mut below, space(tx, u64::from_le_bytes(*list))?);
             }
             set_header(tx, sub, &below, below_len)?;
         }
@@ -448,7 +460,8 @@ pub(super) fn take(tx: &mut Tx<'_>, object: u64, budget: u64) -> Result<Vec<Bloc
             }
             header => header?,
         };
-        let left = budget.saturating_sub(taken.len() as u64);
+        let left =
+            less!(budget, taken.len() as u64, "blocks that are to be taken from list {object}");
         if phys.entries > 0 {
             if left == 0 {
                 break;
@@ -508,6 +521,8 @@ fn take_entries(
     let per_block = (tx.mos.dnode(list)?.block_size / BLKPTR_SIZE as u64).max(1);
     let in_block = (phys.entries - 1) / per_block * per_block;
     let count = phys.entries.min(left).min(BATCH).min(phys.entries - in_block);
+    let had = phys.entries;
+    invariant!(count > 0, "list {list}: nothing is taken of {had} entries, {left} at most");
     let from = (phys.entries - count).wrapping_mul(BLKPTR_SIZE as u64);
     let mut sizes = Sizes::default();
     phys.entries = match read(tx, list, from, count * BLKPTR_SIZE as u64) {
@@ -527,6 +542,8 @@ fn take_entries(
         }
         Err(e) => return Err(e),
     };
+    let now = phys.entries;
+    invariant!(now < had, "list {list}: {now} of {had} entries are left when some were taken");
     take_sizes(&mut phys, sizes);
     tx.mos.truncate(list, phys.entries.wrapping_mul(BLKPTR_SIZE as u64))?;
     set_header(tx, list, &phys, len)?;

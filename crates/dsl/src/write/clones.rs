@@ -29,7 +29,7 @@ pub(super) fn remove_clones_key(tx: &mut Tx<'_>, dir_obj: u64, key: u64) -> Resu
             return Err(corrupt(object, "clones of each other"));
         }
         let clones = tx.dir(object)?.clones;
-        for clone_obj in tx.zap_entries(clones)?.iter().filter_map(|e| e.u64()) {
+        for clone_obj in tx.zap_numbers(clones)? {
             let clone = tx.dataset(clone_obj)?;
             let dir = tx.dir(clone.dir)?;
             if dir::origin_txg(tx, &dir)? > key {

@@ -20,7 +20,7 @@ use super::props::{self, NewValue, Target};
 use super::space::{self, Delta, Part, charged};
 use super::{
     DslWriteError, Result, Sizes, Tx, bookmarks, clones, crypt, deadlist, dir, features, limits,
-    livelist, names, permissions, references, special,
+    livelist, names, own, permissions, references, special,
 };
 use cenote_dmu::write::{NewObject, ObjectChange, Synced};
 use cenote_format::blkptr::BlockPointer;
@@ -29,6 +29,7 @@ use cenote_format::dsl::{
     DS_FLAG_CI_DATASET, DS_FLAG_INCONSISTENT, DS_FLAG_UNIQUE_ACCURATE, DslDatasetPhys,
 };
 use cenote_format::encode::dsl::DATASET_SIZE;
+use cenote_format::invariant;
 use cenote_format::zap::norm::TO_UPPER;
 
 /// Feature of datasets with dnodes of more than one slot.
@@ -226,6 +227,8 @@ struct Killed {
 /// Errors: `Invalid` for a snapshot; `Unsupported` for deadlists of the oldest format.
 pub fn synced(tx: &mut Tx<'_>, ds_obj: u64, synced: &Synced) -> Result<()> {
     let mut ds = tx.head(ds_obj)?;
+    check_births(tx.txg, ds_obj, synced);
+    own::enter(tx, (ds_obj, &ds), synced);
     references::add(tx, &synced.cloned)?;
     for guid in features_of(&synced.born) {
         features::activate_dataset_feature(tx, ds_obj, guid)?;
@@ -288,6 +291,18 @@ pub fn synced(tx: &mut Tx<'_>, ds_obj: u64, synced: &Synced) -> Result<()> {
     Ok(())
 }
 
+/// What a sync of a head wrote was born in its group.
+fn check_births(txg: u64, ds_obj: u64, synced: &Synced) {
+    let is_late = |bp: &&BlockPointer| deadlist::counts(bp) && bp.birth() != txg;
+    let late = synced.born.iter().find(is_late);
+    invariant!(late.is_none(), "dataset {ds_obj}: not written in group {txg}: {late:?}");
+    let (root, wrote) = (synced.root.logical_birth(), synced.born.len());
+    invariant!(
+        wrote == 0 || root == txg,
+        "dataset {ds_obj}: {wrote} blocks are born in group {txg}, and its root block in {root}"
+    );
+}
+
 /// Whether all that [`synced`] needs of the MOS can be read, for a head that is going to be changed; `phys`
 /// is what is in its root block. What this does to `tx` is not to be kept.
 ///
@@ -343,6 +358,11 @@ fn sort_killed(
             out.to_snapshots = out.to_snapshots.wrapping_add(sizes.used);
         }
     }
+    let (dead, unique, to) = (out.dead_sizes.used, out.unique_to_previous, out.to_snapshots);
+    invariant!(
+        unique <= dead && to <= dead,
+        "dataset {ds_obj}: of {dead} bytes that snapshots have {unique} are unique, {to} go to them"
+    );
     Ok(out)
 }
 

@@ -12,6 +12,7 @@
 
 use super::kept::Kept;
 use super::mos::{SMALL_BLOCK, corrupt};
+use super::own::Book;
 use super::{DslWriteError, Result, Sizes, Tx, bpobj};
 use crate::number_in_name;
 use cenote_dmu::write::NewObject;
@@ -19,7 +20,8 @@ use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::DmuType;
 use cenote_format::dsl::DeadlistPhys;
 use cenote_format::encode::dsl::DEADLIST_SIZE;
-use cenote_format::{ByteOrder, Bytes};
+use cenote_format::invariant::broken;
+use cenote_format::{ByteOrder, Bytes, invariant, less};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Whether a block counts: holes do not, and neither do those left out of redacted datasets.
@@ -43,6 +45,8 @@ pub struct Keys {
     begun: (u64, HashSet<u64>),
     /// Sub-lists of a livelist that can become one.
     pub(super) condensable: Option<Pair>,
+    /// What heads have of blocks that were born here ([`own`](super::own)).
+    pub(super) books: HashMap<u64, Book>,
 }
 
 /// The list of each key.
@@ -61,10 +65,11 @@ pub struct Pair {
 const MAX_KEYS: usize = 1 << 20;
 
 impl Keys {
-    /// Forgets all: deadlists may have changed in another way than by adding to them.
+    /// Forgets all: deadlists and heads may have changed in another way than by syncs of heads.
     pub fn forget(&mut self) {
         self.known.clear();
         self.total = 0;
+        self.books.clear();
     }
 
     /// Notes that a livelist gets blocks of a transaction group; whether these are the first.
@@ -111,15 +116,17 @@ impl Keys {
     /// The keys of a deadlist, as far as they are known. A caller that changes them gives them [back](Keys::keep).
     pub(super) fn take(&mut self, object: u64) -> Option<Lists> {
         let lists = self.known.remove(&object)?;
-        self.total -= lists.len();
+        self.total = less!(self.total, lists.len(), "keys of deadlists in memory");
         Some(lists)
     }
 
     pub(super) fn keep(&mut self, object: u64, lists: Lists) {
         // The caller has taken what was known.
-        drop(self.take(object));
+        let known = self.known.contains_key(&object);
+        invariant!(!known, "deadlist {object}: its keys are given back, and were not taken");
         if self.total + lists.len() > MAX_KEYS {
-            self.forget();
+            self.known.clear();
+            self.total = 0;
         }
         self.total += lists.len();
         self.known.insert(object, lists);
@@ -189,6 +196,14 @@ pub(super) fn set_total(tx: &mut Tx<'_>, object: u64, total: Sizes) -> Result<()
     Ok(tx.mos.set_bonus(object, DmuType::DEADLIST_HDR, &bonus)?)
 }
 
+/// The list of a key that was found among these.
+pub(super) fn list_of(object: u64, lists: &Lists, key: u64) -> u64 {
+    match lists.get(&key) {
+        Some(list) => *list,
+        None => broken(format_args!("deadlist {object}: no list for key {key}, which it has")),
+    }
+}
+
 /// Keys and lists, of which the change that changes them keeps what they are then.
 fn take(tx: &mut Tx<'_>, object: u64) -> Result<Lists> {
     let known = tx.deadlists.as_deref_mut().filter(|keys| keys.all);
@@ -226,6 +241,14 @@ pub(super) fn add_key(tx: &mut Tx<'_>, object: u64, key: u64) -> Result<u64> {
     Ok(list)
 }
 
+/// Removes the entry of a key. Another system may have stored it by another name.
+fn take_name(tx: &mut Tx<'_>, object: u64, key: u64) -> Result<()> {
+    match tx.zap_remove(object, &name(key))? {
+        true => Ok(()),
+        false => Err(corrupt(object, format!("key {key} has another name"))),
+    }
+}
+
 /// Removes a key; its list becomes part of the one before (`dsl_deadlist_remove_key`).
 pub(super) fn remove_key(tx: &mut Tx<'_>, object: u64, key: u64) -> Result<()> {
     let mut lists = take(tx, object)?;
@@ -234,7 +257,7 @@ pub(super) fn remove_key(tx: &mut Tx<'_>, object: u64, key: u64) -> Result<()> {
         return Err(corrupt(object, format!("deadlist without key {key}")));
     };
     lists.insert(before, add_list(tx, object, before, into, list)?);
-    tx.zap_remove(object, &name(key))?;
+    take_name(tx, object, key)?;
     lists.remove(&key);
     keep(tx, object, lists);
     Ok(())
@@ -280,8 +303,11 @@ pub(super) fn insert(tx: &mut Tx<'_>, object: u64, blocks: &[BlockPointer]) -> R
         sorted.entry(*key).or_default().push(*bp);
         sum.add((tx.space)(bp));
     }
+    let placed: usize = sorted.values().map(Vec::len).sum();
+    let all = blocks.len();
+    invariant!(placed == all, "deadlist {object}: {placed} of {all} blocks have a list");
     for (key, blocks) in sorted {
-        let mut list = lists.get(&key).copied().unwrap_or_default();
+        let mut list = list_of(object, &lists, key);
         if bpobj::shared_empty(tx)? == Some(list) {
             list = start_list(tx, object, key, bpobj::BLOCK)?;
             lists.insert(key, list);
@@ -363,7 +389,7 @@ pub(super) fn move_from(tx: &mut Tx<'_>, object: u64, key: u64, bpobj: u64) -> R
         sum.compressed = sum.compressed.wrapping_sub(moved.compressed);
         sum.uncompressed = sum.uncompressed.wrapping_sub(moved.uncompressed);
         bpobj::enqueue_list(tx, bpobj, list)?;
-        tx.zap_remove(object, &name(key))?;
+        take_name(tx, object, key)?;
     }
     keep(tx, object, lists);
     set_total(tx, object, sum)

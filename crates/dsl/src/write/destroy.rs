@@ -23,6 +23,7 @@ use super::{
 use cenote_dmu::ObjectSet;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dsl::{DS_FLAG_DEFER_DESTROY, DslDatasetPhys};
+use cenote_format::invariant;
 
 pub(super) const ASYNC_DESTROY: &str = "com.delphix:async_destroy";
 /// Pointers in an indirect block of the usual size: blocks that one read of a walk finds at most.
@@ -112,6 +113,11 @@ fn remove_snapshot(
     snap: &DslDatasetPhys,
     head_obj: u64,
 ) -> Result<()> {
+    let clones = snap.num_children;
+    invariant!(
+        clones == 1,
+        "snapshot {snap_obj} is destroyed, and is the origin of clones: {clones}"
+    );
     let next = tx.dataset(snap.next_snap)?;
     if next.prev_snap != snap_obj {
         return Err(corrupt(snap_obj, "the next snapshot has another one before it"));
@@ -403,11 +409,13 @@ fn remove_dir(tx: &mut Tx<'_>, dir_obj: u64) -> Result<()> {
     crypt::release(tx, dir_obj)?;
     space::reserve(tx, dir_obj, 0)?;
     let dir = tx.dir(dir_obj)?;
+    let head = dir.head_dataset;
+    invariant!(head == 0, "directory {dir_obj} is destroyed, and has the head {head}");
     let siblings = tx.dir(dir.parent)?.children;
     let name = names::name_in(tx, siblings, dir_obj)?;
     limits::adjust(tx, dir.parent, limits::FILESYSTEMS, -1)?;
     tx.zap_remove(siblings, &name)?;
-    for permissions in tx.zap_entries(dir.deleg)?.iter().filter_map(|e| e.u64()) {
+    for permissions in tx.zap_numbers(dir.deleg)? {
         tx.mos.free(permissions)?;
     }
     for zap in [dir.children, dir.props, dir.clones, dir.deleg] {

@@ -108,11 +108,9 @@ pub(super) fn is_active(tx: &mut Tx<'_>, guid: &str) -> Result<bool> {
 
 /// Adds to the number of uses. Errors: not enabled, fewer uses than are taken.
 pub(super) fn change(tx: &mut Tx<'_>, guid: &str, delta: i64) -> Result<()> {
-    let counts = counts(tx, known(guid)?)?.unwrap_or_default();
-    let old = if counts == 0 { None } else { tx.zap_number(counts, guid)? };
-    let Some(old) = old else {
-        return Err(DslWriteError::Unsupported(format!("feature {guid} (it is not enabled)")));
-    };
+    let disabled = || DslWriteError::Unsupported(format!("feature {guid} (it is not enabled)"));
+    let counts = counts(tx, known(guid)?)?.ok_or_else(disabled)?;
+    let old = tx.zap_number(counts, guid)?.ok_or_else(disabled)?;
     let Some(new) = old.checked_add_signed(delta) else {
         return Err(corrupt(counts, format!("feature {guid} has {old} uses")));
     };

@@ -35,7 +35,7 @@ use crate::traverse::{self, DESTROYED, Mark, Place, Stopped, Traversal, Visitor}
 use crate::{bounds, tunables};
 use cenote_dmu::write::NewObject;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
-use cenote_format::{ByteOrder, Bytes};
+use cenote_format::{ByteOrder, Bytes, invariant, less};
 use cenote_store::{Bookmark, Store};
 use std::sync::Arc;
 
@@ -146,7 +146,7 @@ pub fn destroy_step(tx: &mut Tx<'_>, budget: Budget<'_>) -> Result<bool> {
     }
     if let Some(list) = directory::entry(tx, directory::FREE_BPOBJ)? {
         let blocks = bpobj::take(tx, list, left)?;
-        left = left.saturating_sub(blocks.len() as u64);
+        left = less!(left, blocks.len() as u64, "blocks that the group may free");
         let mut sum = Sizes::default();
         for bp in &blocks {
             sum.add((tx.space)(bp));
@@ -225,7 +225,9 @@ fn free_trees(tx: &mut Tx<'_>, queue: u64, budget: Budget<'_>) -> Result<bool> {
         walk.leaks = tunables::FREE_LEAK_ON_EIO.get() != 0;
         let done = Store::without_keys(|| walk.root(&entry));
         let (freed, sum) = (walk.freed, walk.sum);
-        left = walk.left;
+        let (may, now) = (left, walk.left);
+        invariant!(now <= may, "a walk may free {now} blocks more, and might free {may} before");
+        left = now;
         header.sizes.used = header.sizes.used.wrapping_sub(sum.used);
         header.sizes.compressed = header.sizes.compressed.wrapping_sub(sum.compressed);
         header.sizes.uncompressed = header.sizes.uncompressed.wrapping_sub(sum.uncompressed);
@@ -260,6 +262,8 @@ fn free_trees(tx: &mut Tx<'_>, queue: u64, budget: Budget<'_>) -> Result<bool> {
             }
         }
     }
+    let (begin, end) = (header.begin, header.end);
+    invariant!(begin <= end, "queue of destroyed datasets: from {begin} to {end}");
     header.write(tx, queue)?;
     if header.begin == header.end {
         features::decrement(tx, ASYNC_DESTROY)?;
@@ -314,6 +318,11 @@ impl<'t> Walk<'t> {
     }
 
     fn free(&mut self, bp: &BlockPointer) {
+        let after = self.after_txg;
+        invariant!(
+            !is_foreign(bp, after),
+            "a block is freed with a dataset that has only what is younger than group {after}: {bp:?}"
+        );
         self.sum.add((self.space)(bp));
         self.freed.push(*bp);
     }

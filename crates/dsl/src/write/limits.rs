@@ -93,7 +93,14 @@ pub(super) fn adjust(tx: &mut Tx<'_>, dir_obj: u64, field: &str, delta: i64) -> 
             return Ok(());
         }
         let Some(count) = tx.field_number(at, field)? else { return Ok(()) };
-        tx.zap_set(at, field, count.saturating_add_signed(delta))?;
+        let now = count.checked_add_signed(delta).unwrap_or_else(|| {
+            // Another system may have counted less.
+            tracing::warn!(
+                "directory {at}: {field} is {count}, and changes by {delta}: it was wrong"
+            );
+            if delta < 0 { 0 } else { u64::MAX }
+        });
+        tx.zap_set(at, field, now)?;
         at = tx.dir(at)?.parent;
     }
     Err(corrupt(dir_obj, "directory is not below the root"))

@@ -51,6 +51,8 @@ use crate::tunables;
 use cenote_dmu::write::Synced;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dsl::DslDatasetPhys;
+use cenote_format::invariant::broken;
+use cenote_format::{invariant, less};
 pub use condense::Condensed;
 
 /// The feature; each livelist is a use.
@@ -156,7 +158,9 @@ fn add(
         // In a sub-list they stay in their order.
         by_key.sort_by_key(|(key, _)| *key);
         for of_key in by_key.chunk_by(|(a, _), (b, _)| a == b) {
-            let Some((key, _)) = of_key.first() else { continue };
+            let Some((key, _)) = of_key.first() else {
+                broken(format_args!("livelist {livelist}: blocks of no key"))
+            };
             let list = own_list(tx, livelist, *key, &mut lists)?;
             bpobj::enqueue_as(tx, list, of_key.iter().map(|(_, bp)| *bp), mark)?;
             if mark == Mark::Free {
@@ -176,7 +180,7 @@ fn add(
 
 /// The list of a key; starts one if the key has none.
 fn own_list(tx: &mut Tx<'_>, livelist: u64, key: u64, lists: &mut Lists) -> Result<u64> {
-    let list = lists.get(&key).copied().unwrap_or_default();
+    let list = deadlist::list_of(livelist, lists, key);
     if bpobj::shared_empty(tx)? != Some(list) {
         return Ok(list);
     }
@@ -192,7 +196,7 @@ fn own_list(tx: &mut Tx<'_>, livelist: u64, key: u64, lists: &mut Lists) -> Resu
 /// once the group has blocks in the list: all of them are in one sub-list. A head is synced twice in a group
 /// in which accounting adds to it.
 fn start_sub_list(tx: &mut Tx<'_>, livelist: u64, lists: &mut Lists) -> Result<bool> {
-    let key = tx.txg.saturating_sub(1);
+    let key = less!(tx.txg, 1, "groups, at a key of livelist {livelist}");
     let (txg, keys) = (tx.txg, tx.deadlists.as_deref_mut());
     let is_first = keys.is_none_or(|keys| keys.begin(txg, livelist));
     if let Some((newest, list)) = lists.last_key_value() {
@@ -203,7 +207,8 @@ fn start_sub_list(tx: &mut Tx<'_>, livelist: u64, lists: &mut Lists) -> Result<b
         }
     }
     let list = deadlist::add_key(tx, livelist, key)?;
-    lists.insert(key, list);
+    let before = lists.insert(key, list);
+    invariant!(before.is_none(), "livelist {livelist}: key {key} is there already");
     Ok(true)
 }
 

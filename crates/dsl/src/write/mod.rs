@@ -36,6 +36,7 @@
 //! | `clones`, `remaps` | the clones of snapshots; deadlists of parts of removed vdevs |
 //! | [`references`] | freeing blocks that were cloned |
 //! | [`deadlist`], [`bpobj`] | lists of block pointers |
+//! | `own` | books of the blocks that were born here, a second side of sums |
 //! | `special`, `dir` | the directories `$MOS`, `$FREE`, `$LEAK`; directories of datasets |
 //! | [`props`], [`quotas`] | properties; quotas of users, groups and projects, in the contents of a file system |
 //! | [`space`] | accounting of space up the tree; quotas and reservations |
@@ -69,7 +70,10 @@ pub mod limits;
 pub mod livelist;
 mod mos;
 mod names;
+mod own;
 pub mod permissions;
+#[cfg(test)]
+mod planted;
 pub mod pool;
 pub mod promote;
 pub mod props;

@@ -204,6 +204,15 @@ impl Tx<'_> {
         Ok(Zap::open(&self.view(object)?)?.entries()?)
     }
 
+    /// The numbers of all entries of a ZAP, each of which is one; 0 is an empty one.
+    pub(super) fn zap_numbers(&mut self, object: u64) -> Result<Vec<u64>> {
+        let number = |entry: &ZapEntry| {
+            let why = || format!("entry {:?} is not one integer", crate::name_of(entry));
+            entry.u64().ok_or_else(|| corrupt(object, why()))
+        };
+        self.zap_entries(object)?.iter().map(number).collect()
+    }
+
     /// Whether a ZAP has no entries.
     pub(super) fn zap_is_empty(&mut self, object: u64) -> Result<bool> {
         Ok(Zap::open(&self.view(object)?)?.entries_from(0, 1)?.is_empty())

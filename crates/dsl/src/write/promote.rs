@@ -16,6 +16,7 @@ use super::{
 };
 use crate::name_of;
 use cenote_format::dsl::{DD_FLAG_USED_BREAKDOWN, DslDatasetPhys, DslDirPhys};
+use cenote_format::invariant::broken;
 use std::collections::HashMap;
 
 /// Most snapshots of a dataset that are followed from one to the one before.
@@ -204,8 +205,9 @@ fn snapshot_parts(tx: &mut Tx<'_>, p: &Promotion) -> Result<(u64, u64)> {
 
 /// The old head is a clone of the origin, and the clone of the old head's origin.
 fn swap_origins(tx: &mut Tx<'_>, p: &Promotion, unique: u64) -> Result<()> {
-    let (Some((oldest, _)), (origin_obj, origin)) = (p.own.last(), &p.origin) else {
-        return Ok(());
+    let (origin_obj, origin) = &p.origin;
+    let Some((oldest, _)) = p.own.last() else {
+        broken(format_args!("dataset {} is promoted, and nothing comes after its origin", p.head.0))
     };
     let old_next = origin.next_snap;
     tx.edit_dataset(*origin_obj, |origin| {
@@ -243,7 +245,9 @@ fn move_clone(tx: &mut Tx<'_>, (from, gone): (u64, u64), to: Option<(u64, u64)>)
 
 /// Moves a snapshot, its name and its clones to the promoted clone's directory.
 fn move_snapshot(tx: &mut Tx<'_>, p: &Promotion, (object, _): &Entry, name: &str) -> Result<()> {
-    tx.zap_remove(p.old_head.1.snap_names, name)?;
+    if !tx.zap_remove(p.old_head.1.snap_names, name)? {
+        return Err(super::mos::corrupt(*object, format!("is not named {name}")));
+    }
     tx.zap_add(p.head.1.snap_names, name, *object)?;
     limits::adjust(tx, p.old_dir_obj, limits::SNAPSHOTS, -1)?;
     limits::adjust(tx, p.head.1.dir, limits::SNAPSHOTS, 1)?;
@@ -252,7 +256,7 @@ fn move_snapshot(tx: &mut Tx<'_>, p: &Promotion, (object, _): &Entry, name: &str
     if p.old_dir.clones == 0 {
         return Ok(());
     }
-    for next in tx.zap_entries(next_clones)?.iter().filter_map(|e| e.u64()) {
+    for next in tx.zap_numbers(next_clones)? {
         let clone_dir = tx.dataset(next)?.dir;
         // The old head is there already.
         if clone_dir != p.old_dir_obj {

@@ -33,6 +33,8 @@ use cenote_dmu::write::{NewObject, ZapMut};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::DmuType;
 use cenote_format::encode::zap::{Key, Value};
+use cenote_format::invariant;
+use cenote_format::invariant::broken;
 use cenote_format::zap::{FLAG_HASH64, FLAG_UINT64_KEY};
 use cenote_format::{ByteOrder, Bytes};
 use std::collections::BTreeMap;
@@ -141,9 +143,7 @@ impl Table {
         let found = ZapMut::open(tx.mos, self.entries).lookup(&Key::Words(&[offset]))?;
         match found {
             None => Ok(None),
-            Some((8, words)) if words.len() == 1 => {
-                Ok(Some((words.first().copied().unwrap_or(0), false)))
-            }
+            Some((8, words)) if let [count] = words[..] => Ok(Some((count, false))),
             Some((1, bytes)) if bytes.len() == 8 => {
                 Ok(Some((bytes.iter().rev().fold(0, |n, b| n << 8 | (b & 0xff)), true)))
             }
@@ -172,8 +172,9 @@ impl Table {
         // The stored counts are known: the code that changes a count has looked at it.
         let counts = self.counts.entry(at / COUNTS_BLOCK).or_insert_with(no_counts);
         let within = (at % COUNTS_BLOCK) as usize;
-        if let Some(count) = counts.get_mut(within..).and_then(<[u8]>::first_chunk_mut) {
-            *count = near.to_le_bytes();
+        match counts.get_mut(within..).and_then(<[u8]>::first_chunk_mut) {
+            Some(count) => *count = near.to_le_bytes(),
+            None => broken(format_args!("no count of range {range}, at byte {within} of a block")),
         }
         Ok(tx.mos.write(self.object, at, &near.to_le_bytes())?)
     }
@@ -304,11 +305,14 @@ pub fn add(tx: &mut Tx<'_>, blocks: &[BlockPointer]) -> Result<()> {
     }
     let mut sorted: BTreeMap<u64, BTreeMap<u64, (u64, u64)>> = BTreeMap::new();
     for bp in blocks {
-        let Some(dva) = bp.dva(0) else { continue };
+        let dva = bp.dva(0).ok_or_else(|| corrupt(0, "a cloned block that is nowhere"))?;
         let size = (tx.space)(bp).used;
         let of_vdev = sorted.entry(dva.vdev.into()).or_default();
         of_vdev.entry(dva.offset).or_insert((size, 0)).1 += 1;
     }
+    let counted: u64 = sorted.values().flat_map(BTreeMap::values).map(|(_, more)| more).sum();
+    let all = blocks.len() as u64;
+    invariant!(counted == all, "{counted} references are added for {all} cloned blocks");
     for (vdev, blocks) in sorted {
         let mut table = match Table::open(tx, vdev)? {
             Some(table) => table,
@@ -423,6 +427,8 @@ fn release_all(tx: &mut Tx<'_>, blocks: &[BlockPointer]) -> Result<Vec<BlockPoin
             left.push(*bp);
         }
     }
+    let (free, all) = (left.len(), blocks.len());
+    invariant!(free <= all, "{free} of {all} blocks have lost their last reference");
     tables.into_values().flatten().try_for_each(|table| table.close(tx))?;
     Ok(left)
 }

@@ -13,6 +13,7 @@
 use super::mos::corrupt;
 use super::{Result, Tx, bpobj, deadlist, directory, features};
 use cenote_format::dsl::DslDatasetPhys;
+use cenote_format::less;
 
 /// Field of a dataset (`DS_FIELD_REMAP_DEADLIST`).
 const FIELD: &str = "com.delphix:remap_deadlist";
@@ -108,7 +109,7 @@ pub(super) fn remove_key(tx: &mut Tx<'_>, ds_obj: u64, key: u64) -> Result<()> {
 pub(super) fn step(tx: &mut Tx<'_>, left: &mut u64) -> Result<bool> {
     let Some(list) = directory::entry(tx, OBSOLETE)? else { return Ok(false) };
     let blocks = bpobj::take(tx, list, *left)?;
-    *left = left.saturating_sub(blocks.len() as u64);
+    *left = less!(*left, blocks.len() as u64, "blocks that the group may free");
     for bp in blocks {
         let dva = bp.dva(0).ok_or_else(|| corrupt(list, "an obsolete block that is nowhere"))?;
         tx.obsolete.push(dva);

@@ -61,7 +61,8 @@ fn check_room(tx: &mut Tx<'_>, dir_obj: u64, new_parent: u64) -> Result<()> {
         let why = "New dataset name cannot be a descendant of current dataset name";
         return Err(DslWriteError::Invalid(why.into()));
     }
-    let Some((_, dir)) = from.first() else { return Ok(()) };
+    let none = || super::mos::corrupt(dir_obj, "no directory to be moved");
+    let (_, dir) = from.first().ok_or_else(none)?;
     space::check_transfer(tx, dir.parent, new_parent, dir.used.max(dir.reserved))
 }
 

@@ -18,6 +18,7 @@ use cenote_format::dsl::{
     DS_FLAG_CI_DATASET, DS_FLAG_INCONSISTENT, DS_FLAG_UNIQUE_ACCURATE, DslDatasetPhys,
 };
 use cenote_format::encode::zap::Value;
+use cenote_format::invariant;
 
 /// Field of a directory: when the list of its snapshots changed, in seconds and nanoseconds.
 const SNAPSHOTS_CHANGED: &str = "com.ixsystems:snapshots_changed";
@@ -76,6 +77,8 @@ pub(super) fn take(tx: &mut Tx<'_>, ds_obj: u64, name: &str) -> Result<u64> {
     limits::adjust(tx, ds.dir, limits::SNAPSHOTS, 1)?;
     // That of $ORIGIN must be older than any dataset.
     let txg = if name == dir::ORIGIN { 1 } else { tx.txg };
+    let before = ds.prev_snap_txg;
+    invariant!(before < txg, "dataset {ds_obj}: a snapshot in group {txg} behind one of {before}");
     let snap = DslDatasetPhys {
         next_snap: ds_obj,
         snap_names: 0,

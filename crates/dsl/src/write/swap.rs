@@ -12,6 +12,7 @@
 use super::space::{self, Delta, Part};
 use super::{DslWriteError, Result, Tx, bookmarks, deadlist, dir, features, livelist, remaps};
 use cenote_format::dsl::DslDatasetPhys;
+use cenote_format::invariant;
 
 /// Bytes by which a head that is received may pass its refquota. A change is let in as long as the quota is not full,
 /// so one that is full has passed it by what the last change wrote: no more than a largest block. It can be replicated
@@ -63,6 +64,11 @@ pub fn swap(tx: &mut Tx<'_>, clone_obj: u64, head_obj: u64) -> Result<()> {
     tx.swapped.push([clone_obj, head_obj]);
     swap_features(tx, clone_obj, head_obj)?;
     let (mut clone, mut head) = (tx.head(clone_obj)?, tx.head(head_obj)?);
+    let before = (clone.prev_snap, head.prev_snap);
+    invariant!(
+        before.0 == before.1 && before.0 != 0,
+        "datasets {clone_obj} and {head_obj} are swapped, and come after the snapshots {before:?}"
+    );
     livelist::remove(tx, clone.dir)?;
     livelist::remove(tx, head.dir)?;
     let reservation = unused_reservation(tx, &clone, &head)?;

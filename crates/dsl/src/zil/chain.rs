@@ -58,46 +58,29 @@ pub fn bookmark(bp: &BlockPointer) -> Bookmark {
     Bookmark { objset, object: ZIL_OBJECT, level: ZIL_LEVEL, blkid: seq }
 }
 
+/// What a walk does at a block whose key is not loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Locked {
+    /// It reads the block as it is on disk: the chain can be followed so.
+    Follow,
+    /// It ends with [`End::Failed`]. What records say has to be decrypted, to replay them.
+    Fail,
+}
+
 /// Walks the log, calling `f` with each block and each record; `f` returns whether to go on.
 pub fn walk(store: &Arc<Store>, header: &ZilHeader, f: &mut dyn FnMut(Item<'_>) -> bool) -> End {
-    walk_kept(store, header, &Kept::nothing(), f)
+    walk_kept(store, header, (&Kept::nothing(), Locked::Follow), f)
 }
 
 /// As [`walk`], with blocks from `kept`, where what had to be read is kept.
 pub fn walk_kept(
     store: &Arc<Store>,
     header: &ZilHeader,
-    kept: &Kept,
-    f: &mut dyn FnMut(Item<'_>) -> bool,
-) -> End {
-    walk_from(
-        Reader { store, ahead: Ahead::new(store), kept, claimed: false, keyless: true },
-        header,
-        f,
-    )
-}
-
-/// As [`walk_kept`], to replay the log: what its records say has to be decrypted, so the walk ends with
-/// [`End::Failed`] at a block whose key is not loaded.
-pub fn walk_to_replay(
-    store: &Arc<Store>,
-    header: &ZilHeader,
-    kept: &Kept,
-    f: &mut dyn FnMut(Item<'_>) -> bool,
-) -> End {
-    walk_from(
-        Reader { store, ahead: Ahead::new(store), kept, claimed: false, keyless: false },
-        header,
-        f,
-    )
-}
-
-fn walk_from(
-    mut reader: Reader<'_>,
-    header: &ZilHeader,
+    (kept, locked): (&Kept, Locked),
     f: &mut dyn FnMut(Item<'_>) -> bool,
 ) -> End {
     let claimed = header.claim_txg != 0;
+    let mut reader = Reader { store, ahead: Ahead::new(store), kept, claimed, locked };
     let last_block = if claimed { header.claim_blk_seq } else { u64::MAX };
     let last_record = if claimed && header.flags & CLAIM_LR_SEQ_VALID != 0 {
         header.claim_lr_seq
@@ -105,7 +88,6 @@ fn walk_from(
         u64::MAX
     };
     let mut max_record = 0;
-    reader.claimed = claimed;
     let mut bp = header.log;
     while !bp.is_hole() {
         let seq = bp.checksum()[3];
@@ -164,8 +146,7 @@ struct Reader<'a> {
     ahead: Ahead<'a>,
     kept: &'a Kept,
     claimed: bool,
-    /// Encrypted blocks whose keys are not loaded are read as they are on disk: the chain can be followed so.
-    keyless: bool,
+    locked: Locked,
 }
 
 impl Reader<'_> {
@@ -176,12 +157,12 @@ impl Reader<'_> {
         if let Some(block) = self.kept.find(bp) {
             return Ok(Some(block));
         }
-        let keyless = self.keyless;
+        let follows = self.locked == Locked::Follow;
         let mut read = || match self.ahead.take(bp) {
             Some(block) => Ok(decode(bp, &block)),
             None => Ok(self.read(bp)?.and_then(|block| decode(bp, &block))),
         };
-        let found = if keyless { Store::with_keys_or_without(read) } else { read() }?;
+        let found = if follows { Store::with_keys_or_without(read) } else { read() }?;
         let found = found.map(Arc::new);
         // What was read without its key is to be read again once that is loaded, and what a key has opened goes with it.
         found.iter().filter(|_| !bp.uses_crypt()).for_each(|block| self.kept.keep(block));

@@ -21,12 +21,14 @@
 //! it was before the records of its log block ([`Mark`]). Of a gang block all headers and parts are claimed
 //! (`zio_claim_gang`).
 
-use super::chain::{CLAIM_LR_SEQ_VALID, End, Item, walk_kept};
+use super::chain::{CLAIM_LR_SEQ_VALID, End, Item, Locked, walk_kept};
 use super::kept::Kept;
 use super::parallel;
 use crate::tunables::PRIME_THREADS;
 use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_format::dmu::ZilHeader;
+use cenote_format::invariant;
+use cenote_format::invariant::broken;
 use cenote_format::zil::{RECORD_HEADER, RawRecord};
 use cenote_store::{BlockError, Bookmark, Priority, Store};
 use std::collections::HashSet;
@@ -146,7 +148,7 @@ pub fn claim(
         pending: Vec::new(),
     };
     let mut verified = Ok(true);
-    let end = walk_kept(store, header, kept, &mut |item| match item {
+    let end = walk_kept(store, header, (kept, Locked::Follow), &mut |item| match item {
         Item::Block(bp) => {
             claiming.block(bp);
             true
@@ -231,12 +233,17 @@ impl Claiming<'_> {
         });
         for pointed in pending {
             match pointed.read.into_inner() {
-                Some(Ok(members)) => {
-                    if let Some(taken) = self.taken.get_mut(pointed.taken) {
-                        taken.members = members;
-                    }
-                }
-                None => {}
+                Some(Ok(members)) => match self.taken.get_mut(pointed.taken) {
+                    Some(taken) => taken.members = members,
+                    None => broken(format_args!(
+                        "objset {}: a block of its log was read, and is not claimed: {:?}",
+                        self.objset, pointed.bp
+                    )),
+                },
+                None => broken(format_args!(
+                    "objset {}: a block of its log was not read: {:?}",
+                    self.objset, pointed.bp
+                )),
                 Some(Err(e @ BlockError::Vdev { .. })) => return Err(e),
                 Some(Err(_)) => {
                     self.mark = pointed.before;
@@ -260,7 +267,12 @@ impl Claiming<'_> {
     }
 
     fn done(self, header: &ZilHeader) -> Claim {
-        let Mark { blocks, block_seq, records, bytes, record_seq, .. } = self.mark;
+        let Mark { taken, cloned, blocks, block_seq, records, bytes, record_seq } = self.mark;
+        let (objset, all) = (self.objset, (self.taken.len(), self.cloned.len()));
+        invariant!(
+            all == (taken, cloned),
+            "objset {objset}: {all:?} blocks and clones of its log are claimed, and {taken}, {cloned} counted"
+        );
         let before_clones = self.before_clones.filter(|mark| mark.records < records);
         let needed = if records > 0 || blocks > 1 { REPLAY_NEEDED } else { 0 };
         let header = ZilHeader {

@@ -13,7 +13,7 @@ pub mod claim;
 pub mod kept;
 pub mod parallel;
 
-pub use chain::{End, Item, ZIL_LEVEL, bookmark, walk, walk_kept, walk_to_replay};
+pub use chain::{End, Item, Locked, ZIL_LEVEL, bookmark, walk, walk_kept};
 pub use claim::{Claim, Claimed, claim};
 pub use kept::Kept;
 

@@ -40,6 +40,7 @@ use cenote_dsl::deadlist::Sizes;
 use cenote_dsl::write::{DslWriteError, Result, Tx, features};
 use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_format::encode::zap::{Key, Value};
+use cenote_format::invariant;
 use cenote_pool::checkpoint::{ENTRY, FEATURE};
 use cenote_pool::{Pool, history};
 use cenote_vdev::LabelUpdate;
@@ -142,6 +143,8 @@ impl SyncContext<'_> {
         self.record("spa checkpoint", &format!("checkpointed uberblock txg={txg}"))?;
         // Nothing that comes after can fail.
         self.tx.mos.check_change()?;
+        let now = self.tx.txg;
+        invariant!(txg < now, "group {now} takes a checkpoint of group {txg}");
         self.disk.allocator.set_checkpoint(Some(txg));
         Ok(())
     }

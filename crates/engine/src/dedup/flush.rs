@@ -10,6 +10,7 @@ use super::sync::Context;
 use super::table::Table;
 use crate::tunables as t;
 use cenote_dsl::write::Result;
+use cenote_format::invariant;
 use cenote_pool::ddt::{Entry, Key, LOG_FLUSHING};
 use cenote_pool::ddt_stats::Stat;
 use std::time::Duration;
@@ -114,6 +115,13 @@ impl Table {
         let (mut last, mut waiting) = (None, Vec::new());
         while *flushed < share.most {
             let Some((key, entry)) = self.flushing.entries.pop_first() else { break };
+            // What comes before the checkpoint is in the ZAPs, and would be counted twice.
+            let (log, before) = (self.flushing.object, last.max(self.flushing.checkpoint));
+            invariant!(
+                before < Some(key) && key == entry.key,
+                "deduplication log {log}: {key:?} is flushed after {before:?}, as {:?}",
+                entry.key
+            );
             self.logged.take(&Stat::of(&entry, context.vdevs));
             if self.can_store(&entry, context.tx) {
                 self.store(entry, context)?;
@@ -147,6 +155,8 @@ impl Table {
         if bytes < t::dedup_log_mem_max() / 2 && age < t::DEDUP_LOG_TXG_MAX.get().max(1) {
             return Ok(());
         }
+        let (log, left) = (self.flushing.object, self.flushing.entries.len());
+        invariant!(left == 0, "deduplication log {log} becomes active with {left} entries");
         std::mem::swap(&mut self.active, &mut self.flushing);
         self.active.first_txg = txg;
         self.active.checkpoint = None;

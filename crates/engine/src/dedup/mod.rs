@@ -43,6 +43,7 @@ use cenote_dmu::{ObjectSet, Result};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::checksum::Checksum;
 use cenote_format::encode::blkptr::dva_words;
+use cenote_format::invariant;
 use cenote_format::invariant::broken;
 use cenote_pool::ddt::{self, CHECKSUMS, Entry, FLAG_FLAT, FLAG_LOG, Key};
 use cenote_store::Store;
@@ -53,7 +54,7 @@ pub use prune::Prune;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 pub(crate) use sync::FAST_DEDUP;
-use table::{Live, Table};
+use table::{From, Live, Table};
 
 /// Flags of new tables of pools with the feature `fast_dedup`.
 const FAST: u64 = FLAG_FLAT | FLAG_LOG;
@@ -123,6 +124,10 @@ impl Dedup {
     /// The sync of a group begins.
     pub fn begin(&self, group: Group) {
         let mut state = self.state.lock();
+        let (last, txg) = (state.group.as_ref().map_or(0, |group| group.txg), group.txg);
+        invariant!(last < txg, "deduplication: group {txg} begins after group {last}");
+        let live: usize = state.tables.values().map(|table| table.live.len()).sum();
+        invariant!(live == 0, "deduplication: {live} entries of group {last} are left in {txg}");
         (state.group, state.sealed) = (Some(group), false);
         state.unreadable.clear();
     }
@@ -318,6 +323,11 @@ impl State {
                 phys.refcount = left;
                 live.changed = true;
             }
+            // All its references are of this group.
+            None if live.from == From::New => {
+                broken(format_args!("a block is freed once more than it was written: {bp:?}"))
+            }
+            // The count is of the disk.
             None => tracing::warn!("a block is freed that has no references: {bp:?}"),
         }
         Release::Counted

@@ -11,6 +11,7 @@ use cenote_format::blkptr::BlockPointer;
 use cenote_format::checksum::Checksum;
 use cenote_format::dmu::DmuType;
 use cenote_format::encode::zap::{Key as ZapKey, Value};
+use cenote_format::invariant;
 use cenote_format::zap::{FLAG_HASH64, FLAG_PRE_HASHED_KEY, FLAG_UINT64_KEY};
 use cenote_pool::ddt::layout::{CLASSES, HEADER_SIZE, encode_record, encode_value};
 use cenote_pool::ddt::{self, Entry, Key, LOG_CHECKPOINT, LOG_FLUSHING, Phys};
@@ -76,6 +77,8 @@ impl Dedup {
         let written = tables.values_mut().try_for_each(|table| table.sync(&mut context));
         let Context { statistics, freed, .. } = context;
         let mut state = self.state.lock();
+        let others = state.tables.len();
+        invariant!(others == 0, "{others} deduplication tables came up while they were written");
         (state.tables, state.statistics) = (tables, statistics);
         written.map(|()| freed)
     }
@@ -188,7 +191,8 @@ impl Table {
             self.make_logs(directory, context.tx)?;
         }
         let (now, vdevs) = (context.clock.seconds(), context.vdevs);
-        let size = context.tx.mos.dnode(self.active.object)?.block_size.max(LOG_BLOCK);
+        let object = self.active.object;
+        let size = context.tx.mos.dnode(object)?.block_size.max(LOG_BLOCK);
         let mut block: Vec<u8> = Vec::with_capacity(size as usize);
         for mut entry in changed {
             if self.is_flat() {
@@ -202,6 +206,9 @@ impl Table {
             let older = self.flushing.entries.remove(&entry.key);
             self.logged.put(&Stat::of(&entry, vdevs));
             let replaced = self.active.entries.insert(entry.key, entry);
+            // What comes into the active log leaves the other one.
+            let twice = older.is_some() && replaced.is_some();
+            invariant!(!twice, "deduplication log {object}: an entry was in both logs");
             for old in older.into_iter().chain(replaced) {
                 self.logged.take(&Stat::of(&old, vdevs));
             }
@@ -213,9 +220,16 @@ impl Table {
 
     /// Writes a block to the end of the active log.
     fn append(&mut self, block: &mut Vec<u8>, size: u64, tx: &mut Tx<'_>) -> Result<()> {
+        let (object, len) = (self.active.object, block.len());
+        invariant!(
+            len as u64 <= size,
+            "deduplication log {object}: {len} bytes of records for a block of {size}"
+        );
         block.resize(size as usize, 0);
         tx.mos.write(self.active.object, self.active.length, block)?;
-        self.active.length = self.active.length.saturating_add(size);
+        let end = self.active.length.checked_add(size);
+        let why = || WriteError::Invalid { object, why: "a log without end".into() };
+        self.active.length = end.ok_or_else(why)?;
         block.clear();
         Ok(())
     }

@@ -362,7 +362,7 @@ impl SyncContext<'_> {
         if segments.is_empty() {
             return failed.map_or(Ok(Step::Again), |why| Err(DslWriteError::Invalid(why)));
         }
-        let bytes = segments.iter().fold(0u64, |sum, s| sum.saturating_add(s.size));
+        let bytes = segments.iter().map(|s| s.size).sum();
         match self.note(&evacuation, bytes, segments.clone()) {
             Ok(more) => {
                 evacuation.grow(more);
@@ -380,7 +380,8 @@ impl SyncContext<'_> {
     fn note(&mut self, to: &Evacuation, bytes: u64, segments: Vec<Segment>) -> DslResult<More> {
         let more = to.write(self.tx.mos, self.tx.txg, segments)?;
         let removal = self.removal()?.ok_or(DslWriteError::NotFound)?;
-        let copied = removal.copied.saturating_add(bytes);
+        let sum = removal.copied.checked_add(bytes);
+        let copied = sum.ok_or_else(|| DslWriteError::Invalid(too_much(removal.copied, bytes)))?;
         self.set_removal(&Removing { copied, ..removal })?;
         self.tx.mos.check_change()?;
         Ok(more)
@@ -407,6 +408,9 @@ impl SyncContext<'_> {
                 let among = self.takers(id, &ahead.refused, part.piece.sides.len())?;
                 self.place((part, sector), &among, &mut segments, &mut blocks)
             });
+            if placed.is_ok() {
+                check_placed(id, batch, &segments);
+            }
             let written = placed.and_then(|()| {
                 tree.write_moved(&blocks).map_err(|e| {
                     if let VdevError::Write { vdev, .. } | VdevError::Io { vdev, .. } = &e {
@@ -547,7 +551,8 @@ impl SyncContext<'_> {
         self.maps.free_vdev(self.tx.mos, txg, (id, of_top, true), &mut count)?;
         let known = self.removal()?.ok_or(DslWriteError::NotFound)?;
         let spared = self.disk.writer.spared();
-        let copied = known.copied.saturating_add(spared);
+        let sum = known.copied.checked_add(spared);
+        let copied = sum.ok_or_else(|| DslWriteError::Invalid(too_much(known.copied, spared)))?;
         let (state, end) = (FINISHED, self.tx.now);
         self.set_removal(&Removing { state, end, copied, prev: id, ..known })?;
         let guid = outside.chance.number().map_err(|e| DslWriteError::Invalid(e.to_string()))?;
@@ -576,6 +581,19 @@ impl SyncContext<'_> {
     }
 }
 
+fn too_much(copied: u64, more: u64) -> String {
+    format!("the pool says that {copied} bytes were copied, and {more} more are")
+}
+
+/// The parts of a vdev that is removed have found a place, each byte one.
+fn check_placed(vdev: u64, parts: &[Part<'_>], segments: &[Segment]) {
+    let wanted: u64 = parts.iter().map(|part| part.end - part.start).sum();
+    let placed: u64 = segments.iter().map(|segment| segment.size).sum();
+    invariant!(wanted == placed, "vdev {vdev}: {placed} bytes are to hold {wanted} of it");
+    let here = segments.iter().find(|segment| u64::from(segment.vdev) == vdev);
+    invariant!(here.is_none(), "vdev {vdev} is removed, and would be copied onto itself: {here:?}");
+}
+
 /// The parts of pieces that are in `ranges`, as far as these are covered. Both are in order.
 fn parts<'a>(ranges: &[(u64, u64)], pieces: &'a [Piece]) -> Vec<Part<'a>> {
     let mut parts = Vec::new();
@@ -587,6 +605,7 @@ fn parts<'a>(ranges: &[(u64, u64)], pieces: &'a [Piece]) -> Vec<Part<'a>> {
                 return parts;
             };
             let to = end.min(piece.end);
+            invariant!(start < to, "a part {start:#x}-{to:#x} of what is allocated up to {end:#x}");
             parts.push(Part { start, end: to, piece });
             start = to;
         }

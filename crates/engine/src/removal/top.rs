@@ -9,6 +9,7 @@ use crate::{Engine, SyncContext};
 use cenote_dmu::write::{OpenObjectSet, WriteError, ZapMut};
 use cenote_dsl::write::{DslWriteError, Result as DslResult};
 use cenote_format::encode::zap::{Key, Value};
+use cenote_format::invariant;
 use cenote_format::nvlist::NvValue;
 use cenote_pool::config;
 use cenote_pool::config_write::DIRECTORY;
@@ -129,9 +130,9 @@ impl Engine {
         let free =
             group.members().map(|metaslab| metaslab.histogram().counts().iter().sum::<u64>());
         // There are about as many allocated segments as free ones.
-        let pieces = free.fold(0, u64::saturating_add);
+        let pieces: u64 = free.sum();
         let most = group.allocated() / REMOVE_MAX_SEGMENT.get().max(1);
-        Some(pieces.saturating_add(most).saturating_mul(Mapping::ENTRY_SIZE))
+        Some((pieces + most) * Mapping::ENTRY_SIZE)
     }
 
     fn begin_removal(&self, id: u64, passive: Arc<Passive>) -> Result<(), RemoveError> {
@@ -204,12 +205,12 @@ impl SyncContext<'_> {
             match allocator.class_of(id) {
                 Some(Class::Normal) if group.is_passive() => {}
                 Some(Class::Normal) => {
-                    let more = top.deflate(group.space());
-                    space.nonallocating = space.nonallocating.saturating_add(more);
+                    space.nonallocating += top.deflate(group.space());
                 }
                 // What it holds was not counted against the space of normal vdevs.
                 _ => {
                     let less = top.deflate(group.allocated());
+                    // Other threads allocate between the two sums.
                     space.special_allocated = space.special_allocated.saturating_sub(less);
                 }
             }
@@ -242,7 +243,7 @@ impl SyncContext<'_> {
             return Err(DslWriteError::Unsupported("removing a device without a ZAP".into()));
         }
         self.allocated_of(id, 0, &mut |(start, end)| {
-            to_copy = to_copy.saturating_add(end - start);
+            to_copy += end - start;
             false
         })?;
         let (txg, outside) = (self.tx.txg, &self.disk.outside);
@@ -344,6 +345,10 @@ pub(super) fn allocated(
         let free = free.ok_or_else(|| unreadable("a space map cannot be read"))?;
         let mut at = start;
         for (free_start, free_end) in free.iter().chain([(end, end)]) {
+            invariant!(
+                at <= free_start && free_start <= free_end && free_end <= end,
+                "vdev {vdev}: {free_start:#x}-{free_end:#x} is free after {at:#x}, up to {end:#x}"
+            );
             let range = (at.max(from), free_start);
             if range.0 < range.1 && enough(range) {
                 return Ok(());
@@ -362,7 +367,10 @@ pub(crate) fn copied(evacuation: &Evacuation) -> Copied {
 
 fn removal_of(mos: &mut OpenObjectSet) -> Result<Option<Removing>, WriteError> {
     let found = ZapMut::open(mos, DIRECTORY).lookup(&Key::Name(Removing::ENTRY.as_bytes()))?;
-    Ok(found.and_then(|(_, words)| Removing::of(&words)))
+    let Some((_, words)) = found else { return Ok(None) };
+    let why = || format!("{}: {} words", Removing::ENTRY, words.len());
+    let bad = || WriteError::Invalid { object: DIRECTORY, why: why() };
+    Removing::of(&words).ok_or_else(bad).map(Some)
 }
 
 fn set_removal(mos: &mut OpenObjectSet, removal: &Removing) -> Result<(), WriteError> {
@@ -373,7 +381,10 @@ fn set_removal(mos: &mut OpenObjectSet, removal: &Removing) -> Result<(), WriteE
 /// So many bytes of a vdev that is being removed were freed before they were copied: they count as done (`svr_sync`).
 pub(crate) fn note_spared(mos: &mut OpenObjectSet, bytes: u64) -> Result<(), WriteError> {
     let Some(removal) = removal_of(mos)?.filter(Removing::is_running) else { return Ok(()) };
-    let copied = removal.copied.saturating_add(bytes);
+    let Some(copied) = removal.copied.checked_add(bytes) else {
+        let why = format!("a removal that copied {} bytes", removal.copied);
+        return Err(WriteError::Invalid { object: DIRECTORY, why });
+    };
     set_removal(mos, &Removing { copied, ..removal })
 }
 
@@ -383,8 +394,8 @@ fn rewrite_directory(mos: &mut OpenObjectSet) -> Result<(), WriteError> {
     let dnode = mos.dnode(DIRECTORY)?;
     let (block, last) = (dnode.block_size, dnode.max_block);
     for n in 0..=last {
-        let mut bytes = vec![0; usize::try_from(block).unwrap_or(0)];
-        let at = n.saturating_mul(block);
+        let mut bytes = vec![0; block as usize];
+        let at = n * block;
         mos.read(DIRECTORY, at, &mut bytes)?;
         mos.write(DIRECTORY, at, &bytes)?;
     }

@@ -41,10 +41,14 @@ enum Begun {
 impl SyncContext<'_> {
     /// The state of error scrubs in the pending MOS.
     pub(super) fn error_scrub(&mut self) -> Result<ErrorScrubPhys> {
-        let words = ZapMut::open(self.tx.mos, DIRECTORY_OBJECT).lookup(&Key::Name(ENTRY))?;
-        let phys =
-            words.and_then(|(size, words)| ErrorScrubPhys::decode(&words).filter(|_| size == 8));
-        Ok(phys.unwrap_or_default())
+        let found = ZapMut::open(self.tx.mos, DIRECTORY_OBJECT).lookup(&Key::Name(ENTRY))?;
+        let Some((size, words)) = found else { return Ok(ErrorScrubPhys::default()) };
+        let phys = ErrorScrubPhys::decode(&words).filter(|_| size == 8);
+        Ok(phys.unwrap_or_else(|| {
+            // Another scan can begin all the same, and takes its place.
+            tracing::warn!("the state of the last error scrub makes no sense: it counts as none");
+            ErrorScrubPhys::default()
+        }))
     }
 
     fn set_error_scrub(&mut self, phys: &ErrorScrubPhys) -> Result<()> {

@@ -11,6 +11,7 @@ use cenote_dsl::zil;
 use cenote_format::ByteOrder;
 use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_format::dsl::DslDatasetPhys;
+use cenote_format::{invariant, less};
 use cenote_pool::Pool;
 use cenote_pool::scan::{Pass, ScanPhys};
 use cenote_store::{Bookmark, ScanBlock, ScanFunc, Store};
@@ -89,6 +90,11 @@ impl Found {
 
     /// Bytes of blocks that were found, and of those of them that need not be read.
     pub fn totals(&self) -> (u64, u64) {
+        let (examined, skipped, wanted) = (self.examined, self.skipped, self.bytes);
+        invariant!(
+            examined == skipped.saturating_add(wanted),
+            "scan: {examined} bytes were found, {wanted} are to be read, and {skipped} are not"
+        );
         (self.examined, self.skipped)
     }
 
@@ -183,7 +189,8 @@ impl Finder<'_> {
 
     fn tell(&mut self) {
         let examined = self.found.examined;
-        let more = examined - std::mem::replace(&mut self.told, examined);
+        let told = std::mem::replace(&mut self.told, examined);
+        let more = less!(examined, told, "bytes that a walk found");
         (self.course.progress)(&|pass| {
             pass.examined = pass.examined.saturating_add(more);
             pass.ahead[0] = pass.ahead[0].saturating_add(more);

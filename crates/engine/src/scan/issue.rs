@@ -6,6 +6,7 @@
 use super::find::Progress;
 use crate::Shared;
 use crate::tunables::SCAN_VDEV_LIMIT;
+use cenote_format::invariant;
 use cenote_store::alloc::ReadEpoch;
 use cenote_store::{ScanBlock, ScanFunc, Scanned};
 use parking_lot::Mutex;
@@ -23,6 +24,7 @@ fn dva(block: &ScanBlock) -> (u32, u64, u64) {
 
 impl Queues {
     fn new(mut blocks: Vec<ScanBlock>) -> Queues {
+        let all = blocks.len();
         blocks.sort_unstable_by_key(|block| {
             let (vdev, offset, _) = dva(block);
             (vdev, offset)
@@ -33,18 +35,32 @@ impl Queues {
             let at = blocks.partition_point(|block| dva(block).0 < vdev);
             queues.push(blocks.split_off(at).into_iter());
         }
-        Queues(queues)
+        let queues = Queues(queues);
+        let queued = queues.left();
+        invariant!(queued == all, "scan: {queued} of {all} blocks are in queues");
+        queues
+    }
+
+    /// Blocks that are left to be looked at.
+    fn left(&self) -> usize {
+        self.0.iter().map(|queue| queue.len()).sum()
     }
 
     /// The next blocks of all vdevs, and their bytes.
     fn take(&mut self) -> (Vec<ScanBlock>, u64) {
         let (mut batch, mut bytes) = (Vec::new(), 0u64);
         for queue in &mut self.0 {
-            let mut mine = 0u64;
+            let (mut mine, mut last) = (0u64, None);
             while mine < SCAN_VDEV_LIMIT.get()
                 && let Some(block) = queue.next()
             {
-                mine = mine.saturating_add(dva(&block).2);
+                let (vdev, offset, asize) = dva(&block);
+                invariant!(
+                    last <= Some((vdev, offset)),
+                    "scan: vdev {vdev} offset {offset:#x} comes after {last:?}"
+                );
+                last = Some((vdev, offset));
+                mine = mine.saturating_add(asize);
                 batch.push(block);
             }
             bytes = bytes.saturating_add(mine);
@@ -119,10 +135,12 @@ pub(super) fn issue(
             }
         }),
     }
+    // A pool that was held for a moment ends the workers, and goes on by now.
+    let left = queues.into_inner().left();
     match silent.load(SeqCst) {
         _ if ends() => Issued::LetGo,
         true => Issued::Silent,
-        false if gone.load(SeqCst) => Issued::LetGo,
+        false if left > 0 || gone.load(SeqCst) => Issued::LetGo,
         false => Issued::All(total.into_inner()),
     }
 }

@@ -5,6 +5,7 @@ use super::{Ended, Extent, ScanError};
 use crate::task::EngineError;
 use crate::{Shared, SyncContext};
 use cenote_dsl::write::{Result, Tx};
+use cenote_format::{invariant, less};
 use cenote_pool::config_write::{entry, set_entry};
 use cenote_pool::diagnosis;
 use cenote_pool::events::Sysevent;
@@ -39,7 +40,12 @@ impl SyncContext<'_> {
     }
 
     /// A scan begins (`dsl_scan_setup_sync`).
-    fn set_up(&mut self, func: u64, (min_txg, max_txg): (u64, u64)) -> Result<()> {
+    pub(crate) fn set_up(&mut self, func: u64, (min_txg, max_txg): (u64, u64)) -> Result<()> {
+        let txg = self.tx.txg;
+        invariant!(
+            max_txg <= txg && (func != RESILVER || min_txg <= max_txg),
+            "scan {func} of the groups after {min_txg} up to {max_txg} begins in group {txg}"
+        );
         let mut before = self.scan_state()?;
         position::drop_queue(self.tx.mos, &mut before)?;
         let allocated = self.disk.allocator.groups().map(|group| group.allocated());
@@ -49,7 +55,7 @@ impl SyncContext<'_> {
             min_txg,
             max_txg,
             start: self.tx.now,
-            to_examine: allocated.fold(0, u64::saturating_add),
+            to_examine: allocated.sum(),
             ..ScanPhys::default()
         };
         self.forget_error_scrub()?;
@@ -156,7 +162,8 @@ impl Shared {
                 Extent::All => (0, txg),
                 Extent::SinceLast => (entry(context.tx.mos, LAST_SCRUBBED)?.unwrap_or(0), txg),
                 // One that ends earlier is no scrub of all: no block was born in group 1.
-                Extent::Groups(from, Some(to)) => (from.max(1), to),
+                // What the pool's disks say of times may lie ahead.
+                Extent::Groups(from, Some(to)) => (from.max(1), to.min(txg)),
                 Extent::Groups(from, None) => (from, txg),
             };
             context.set_up(SCRUB, (from, to))?;
@@ -333,8 +340,10 @@ impl SyncContext<'_> {
             let given = shared.scanner.given.lock();
             let (unseen, counted) = (given.unseen, given.counted && phys.is_resilver());
             drop(given);
+            // It was noted as an error of the state, to which others may have been added only.
             let counted = u64::from(counted);
-            let errors = phys.errors.saturating_sub(counted);
+            let errors =
+                less!(phys.errors, counted, "errors of a scan, without the mark of a leaf");
             let deferred = self.end_deferring()? && shared.needs_another();
             self.scan_done(ScanPhys { errors, ..phys }.with_unseen(unseen), true, unseen)?;
             self.tell_deferred(deferred, errors)?;

@@ -10,6 +10,7 @@ use super::map::{Covered, Free, Maps};
 use super::{CountFeature, SpaceMaps, Stats, VdevMaps, invalid};
 use cenote_dmu::write::{OpenObjectSet, Result, WriteError, ZapMut};
 use cenote_format::encode::zap::{Key, Value};
+use cenote_format::invariant::broken;
 use cenote_format::spacemap::{Change, Entries, Entry};
 use cenote_format::{ByteOrder, Bytes, invariant};
 use cenote_store::alloc::Allocator;
@@ -154,10 +155,20 @@ impl SpaceMaps {
     /// What was taken out of the checkpoint's space maps is kept so.
     pub fn discarded(&mut self, done: &Discard) {
         for vdev in &done.gone {
-            if let Some(v) = self.vdevs.get_mut(vdev) {
-                v.checkpoint = 0;
+            let known = self.vdevs.get_mut(vdev).filter(|v| v.checkpoint != 0);
+            match known {
+                Some(v) => v.checkpoint = 0,
+                None => broken(format_args!("vdev {vdev} had no space map of a checkpoint")),
             }
         }
+    }
+}
+
+#[cfg(feature = "planted")]
+impl SpaceMaps {
+    /// A fault: the checkpoint's space map of a vdev goes.
+    pub(crate) fn plant_discarded(&mut self, vdev: u64) {
+        self.discarded(&Discard { gone: vec![vdev], ..Discard::default() });
     }
 }
 

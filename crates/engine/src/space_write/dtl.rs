@@ -7,6 +7,7 @@
 use super::CountFeature;
 use super::map::{Covered, Free, Maps};
 use cenote_dmu::write::OpenObjectSet;
+use cenote_format::invariant;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_format::spacemap::Change;
 use cenote_pool::config;
@@ -114,7 +115,8 @@ fn write(maps: &mut Maps<'_>, object: u64, txgs: &[Range<u64>]) -> cenote_dmu::w
             Ok(known) => (missing, readable) = (known, true),
             Err(e) => {
                 tracing::warn!(object, "dirty time log: {e}");
-                missing.add(1, maps.txg().saturating_add(1)).unwrap_or_default();
+                let (missed, txg) = (missing.add(1, maps.txg() + 1), maps.txg());
+                invariant!(missed.is_ok(), "all groups up to {txg} are not missing: {missed:?}");
             }
         }
     }
@@ -122,8 +124,11 @@ fn write(maps: &mut Maps<'_>, object: u64, txgs: &[Range<u64>]) -> cenote_dmu::w
     for txgs in txgs.iter().filter(|t| !t.is_empty()) {
         missing.clear(txgs.start, txgs.end);
         // Was just cleared.
-        let _ = missing.add(txgs.start, txgs.end);
+        let added = missing.add(txgs.start, txgs.end);
+        invariant!(added.is_ok(), "dirty time log {object}: {txgs:?} cannot be added: {added:?}");
     }
+    let (had, has) = (known.space(), missing.space());
+    invariant!(had <= has, "dirty time log {object}: {has} groups of {had} when some were missed");
     if readable && missing == known {
         return Ok(object);
     }

@@ -12,6 +12,7 @@ use super::{CountFeature, invalid};
 use cenote_dmu::ObjectSet;
 use cenote_dmu::write::{NewObject, OpenObjectSet, Result, ZapMut};
 use cenote_format::encode::zap::{Key, Value};
+use cenote_format::invariant;
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
 use cenote_pool::indirect::{Mapping, Segment, births};
@@ -117,18 +118,25 @@ impl Evacuation {
     /// Writes more pieces, which come behind the others, into the pending MOS of group `txg`. [`Evacuation::grow`] makes them
     /// known.
     ///
-    /// Errors: they do not come behind; the MOS cannot be changed.
+    /// Errors: the MOS cannot be changed.
     pub fn write(&self, mos: &mut OpenObjectSet, txg: u64, segments: Vec<Segment>) -> Result<More> {
         let mapping = self.mapping.0.read();
         let (object, counts, known) =
             (mapping.object, mapping.counts_object, mapping.segments.len() as u64);
         let (mut end, mut bytes) = (mapping.max_offset, mapping.bytes_mapped);
-        for segment in &segments {
-            if segment.source < end || segment.size == 0 {
-                return invalid(object, "pieces of a mapping are not in order");
-            }
-            end = segment.source.saturating_add(segment.size);
-            bytes = bytes.saturating_add(segment.size);
+        let vdev = self.vdev;
+        for Segment { source, size, .. } in segments.iter().copied() {
+            invariant!(
+                source >= end && size > 0,
+                "vdev {vdev}: {size} bytes at {source:#x} are mapped after {end:#x}"
+            );
+            end = source + size;
+            // The sum of before is what the pool says.
+            let sum = bytes.checked_add(size).filter(|sum| *sum <= end);
+            let Some(sum) = sum else {
+                return invalid(object, format!("{bytes} bytes mapped before {source:#x}"));
+            };
+            bytes = sum;
         }
         let entries: Vec<u8> =
             segments.iter().flat_map(Segment::encode).flat_map(u64::to_le_bytes).collect();
@@ -148,6 +156,10 @@ impl Evacuation {
     /// The group that is being written has `more` in its MOS.
     pub fn grow(&mut self, more: More) {
         let mut mapping = self.mapping.0.write();
+        let (vdev, before, now) = (self.vdev, mapping.max_offset, more.max_offset);
+        invariant!(before < now, "vdev {vdev} was mapped up to {before:#x}, and is up to {now:#x}");
+        let (before, now) = (self.births.1, more.births.1);
+        invariant!(before + 1 == now, "vdev {vdev}: {now} births of pieces, and {before} before");
         mapping.segments.extend(more.segments);
         (mapping.max_offset, mapping.bytes_mapped) = (more.max_offset, more.bytes_mapped);
         self.births = more.births;

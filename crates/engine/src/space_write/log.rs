@@ -43,7 +43,7 @@
 
 use super::flushing::{self, Growth, Limits, Rates, Row};
 use super::loader::Place;
-use super::map::{Covered, DIRECTORY_OBJECT, Free, Maps, feature_uses, zap_u64};
+use super::map::{Covered, DIRECTORY_OBJECT, Free, Maps, counted, feature_uses, zap_u64};
 use super::vdev::new_zap;
 use super::{SpaceMaps, Stats, VdevMaps, invalid};
 use cenote_dmu::write::{NewObject, OpenObjectSet, Result, WriteError, ZapMut};
@@ -51,7 +51,7 @@ use cenote_format::dmu::DmuType;
 use cenote_format::encode::spacemap::EntryWriter;
 use cenote_format::encode::zap::{Key, Value};
 use cenote_format::spacemap::Change;
-use cenote_format::{SECTOR_SHIFT, invariant};
+use cenote_format::{SECTOR_SHIFT, invariant, less};
 use cenote_store::alloc::{Allocator, Changes, Metaslab};
 use cenote_store::histogram::Histogram;
 use cenote_store::rangetree::RangeTree;
@@ -138,6 +138,11 @@ impl LogSpace {
 
     fn mark(&mut self, place: Place, txg: u64, dirty: bool) {
         if let Some(before) = self.marks.insert(place, Mark { txg, dirty }) {
+            let ((vdev, ms), last) = (place, before.txg);
+            invariant!(
+                last <= txg,
+                "vdev {vdev} metaslab {ms}: flushed in group {txg} after {last}"
+            );
             let was = self.order.remove(&(before.txg, place));
             invariant!(was, "vdev {} metaslab {} is not in the order of flushes", place.0, place.1);
         }
@@ -313,7 +318,10 @@ impl LoggedPass<'_, '_> {
                 continue;
             }
             self.flush_metaslab(place, changes.get(&place).copied())?;
-            memory = memory.saturating_sub(each.get(&place).copied().unwrap_or(0));
+            // It had nothing unflushed if it is not among them.
+            let mine = each.get(&place).copied().unwrap_or(0);
+            let (vdev, ms) = place;
+            memory = less!(memory, mine, "unflushed bytes, without vdev {vdev} metaslab {ms}");
             left = left.saturating_sub(1);
         }
         self.space.log.memory = memory;
@@ -473,6 +481,11 @@ impl LoggedPass<'_, '_> {
         for place in clean {
             self.move_on(place, false)?;
         }
+        let first = self.space.log.order.first().copied();
+        invariant!(
+            first.is_none_or(|(txg, _)| txg >= oldest),
+            "logs before group {oldest} go, and a metaslab is unflushed since then: {first:?}"
+        );
         let keep = self.space.log.logs.split_off(&oldest);
         let obsolete = std::mem::replace(&mut self.space.log.logs, keep);
         if obsolete.values().all(|log| log.object == 0) {
@@ -528,11 +541,7 @@ fn append(maps: &mut Maps<'_>, object: u64, changes: &[Changes]) -> Result<u64> 
             for (start, end) in ranges {
                 let (offset, run) = COVERED.units(object, *start, *end)?;
                 writer.range(change, offset, run)?;
-                let bytes = i64::try_from(end - start).unwrap_or(i64::MAX);
-                header.alloc = match change {
-                    Change::Alloc => header.alloc.saturating_add(bytes),
-                    Change::Free => header.alloc.saturating_sub(bytes),
-                };
+                header.alloc = counted(object, header.alloc, change, end - start)?;
             }
         }
         header.length = writer.length();
@@ -542,6 +551,11 @@ fn append(maps: &mut Maps<'_>, object: u64, changes: &[Changes]) -> Result<u64> 
         return Ok(0);
     }
     header.object = object;
+    let (end, len) = (header.length, out.len());
+    invariant!(
+        end - start == len as u64,
+        "log space map {object}: {len} bytes of entries from {start} to {end}"
+    );
     maps.mos().write(object, start, &out)?;
     maps.mos().set_bonus(object, DmuType::SPACE_MAP_HEADER, &header.encode()?)?;
     Ok(out.len() as u64)

@@ -16,7 +16,7 @@ use cenote_format::spacemap::{
     Change, Entries, Entry, HISTOGRAM_BUCKETS, SPACE_MAP_SIZE, SPACE_MAP_SIZE_V0, SpaceMapPhys,
     unit_bytes,
 };
-use cenote_format::{ByteOrder, Bytes};
+use cenote_format::{ByteOrder, Bytes, invariant};
 use cenote_store::histogram::Histogram;
 use cenote_store::rangetree::RangeTree;
 
@@ -50,6 +50,18 @@ pub(crate) enum Free<'a> {
     More(&'a Histogram),
     /// Nothing.
     Same,
+}
+
+/// What a map counts as allocated (`smp_alloc`) when so many bytes changed.
+pub(super) fn counted(object: u64, alloc: i64, change: Change, bytes: u64) -> Result<i64> {
+    let sum = match change {
+        Change::Alloc => alloc.checked_add_unsigned(bytes),
+        Change::Free => alloc.checked_sub_unsigned(bytes),
+    };
+    match sum {
+        Some(sum) => Ok(sum),
+        None => invalid(object, format!("{change:?} of {bytes} bytes where {alloc} are allocated")),
+    }
 }
 
 /// The space maps of a pending MOS, in one pass of a sync.
@@ -215,11 +227,7 @@ impl<'a> Maps<'a> {
             for (start, end) in *ranges {
                 let (offset, run) = covered.units(object, *start, *end)?;
                 writer.range(*change, offset, run)?;
-                let bytes = i64::try_from(end - start).unwrap_or(i64::MAX);
-                header.alloc = match change {
-                    Change::Alloc => header.alloc.saturating_add(bytes),
-                    Change::Free => header.alloc.saturating_sub(bytes),
-                };
+                header.alloc = counted(object, header.alloc, *change, end - start)?;
             }
         }
         header.object = object;
@@ -233,6 +241,11 @@ impl<'a> Maps<'a> {
             }
         }
         let entries = writer.finish();
+        let (end, len) = (header.length, entries.len());
+        invariant!(
+            end - at == len as u64,
+            "space map {object}: {len} bytes of entries from {at} to {end}"
+        );
         self.mos.write(object, at, &entries)?;
         self.mos.set_bonus(object, DmuType::SPACE_MAP_HEADER, &header.encode()?)?;
         Ok(entries.len() as u64)
@@ -255,15 +268,18 @@ impl<'a> Maps<'a> {
         let mut at = 0;
         while at < length {
             let len = (length - at).min(block_size) as usize;
-            let part = block.get_mut(..len).unwrap_or_default();
+            let Some(part) = block.get_mut(..len) else {
+                return invalid(object, format!("a block of {len} bytes"));
+            };
             self.mos.read(object, at, part)?;
             for entry in Entries::new(Bytes::new(part, ByteOrder::Little, "space map"), len) {
                 let Entry::Range { change, offset, run, .. } = entry? else { continue };
                 let (start, end) = covered.bytes(object, offset, run)?;
                 tree.clear(start, end);
-                if change == Change::Alloc {
-                    // Was just cleared.
-                    let _ = tree.add(start, end);
+                if change == Change::Alloc
+                    && let Err(why) = tree.add(start, end)
+                {
+                    return invalid(object, why.to_string());
                 }
             }
             at += block_size;

@@ -29,6 +29,7 @@ use cenote_format::dmu::DmuType;
 use cenote_format::encode::zap::Key;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_format::spacemap::Change;
+use cenote_format::{invariant, less};
 use cenote_pool::config;
 use cenote_pool::directory::Directory;
 use cenote_pool::indirect::{Condensing, Header, Mapping, Segment};
@@ -158,7 +159,7 @@ fn shorten(tx: &mut Tx<'_>, outside: &Outside, found: &Found) -> Result<(Mapping
     };
     let all = old.segments.iter().copied().zip(counts);
     let (kept, counts): (Vec<Segment>, Vec<u64>) = all.filter(|(s, n)| *n < s.size).unzip();
-    let less = (old.segments.len() - kept.len()) as u64;
+    let less = less!(old.segments.len(), kept.len(), "pieces of mapping {}", old.object) as u64;
     let new = write(tx, kept, &counts)?;
     for (object, counts_object) in [(old.object, old.counts_object)].into_iter().chain(next) {
         tx.mos.free(object)?;
@@ -218,8 +219,15 @@ fn write(tx: &mut Tx<'_>, segments: Vec<Segment>, counts: &[u64]) -> Result<Mapp
     })?;
     let entries: Vec<u8> =
         segments.iter().flat_map(Segment::encode).flat_map(u64::to_le_bytes).collect();
-    let counts: Vec<u8> = counts.iter().flat_map(|n| (*n as u32).to_le_bytes()).collect();
+    let mut words = Vec::with_capacity(counts.len() * 4);
+    for count in counts {
+        // A piece is as large as a mapping of another system has it.
+        let bad = |_| WriteError::Invalid { object, why: format!("{count} bytes are obsolete") };
+        words.extend(u32::try_from(*count).map_err(bad)?.to_le_bytes());
+    }
+    let (pieces, of) = (segments.len(), counts.len());
+    invariant!(pieces == of, "mapping {object}: {of} counts for {pieces} pieces");
     tx.mos.write(object, 0, &entries)?;
-    tx.mos.write(counts_object, 0, &counts)?;
+    tx.mos.write(counts_object, 0, &words)?;
     Ok(Mapping { object, max_offset, bytes_mapped, counts_object, segments })
 }

@@ -456,6 +456,14 @@ impl SpaceMaps {
     }
 }
 
+#[cfg(feature = "planted")]
+impl SpaceMaps {
+    /// A fault: the metaslab is flushed, whether that is due or not.
+    pub(crate) fn plant_flush(&self, place: (u64, u64)) {
+        drop(self.unflushed.flush(place));
+    }
+}
+
 /// Refuses what cannot be written to.
 fn check(space: &PoolSpace, config: &NvList) -> std::result::Result<(), OpenError> {
     let tops = config.list("vdev_tree").map(config::children).unwrap_or_default();

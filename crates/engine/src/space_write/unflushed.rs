@@ -36,6 +36,7 @@
 //! - `before` is there exactly while the txg that is being written flushes the metaslab.
 
 use super::loader::Place;
+use cenote_format::invariant;
 use cenote_format::spacemap::Change;
 use cenote_pool::metaslab::Unflushed;
 use cenote_store::alloc::{Changes, Loading};
@@ -184,8 +185,16 @@ impl UnflushedSpace {
     /// called before the changes of that txg are noted.
     pub fn flush(&self, place: Place) -> Ranges {
         let mut state = self.state.lock();
-        state.flushing.insert(place);
+        let is_first = state.flushing.insert(place);
+        let (vdev, ms) = place;
+        let after = state.txg;
+        invariant!(is_first, "vdev {vdev} metaslab {ms}: flushed twice after group {after}");
         let entry = state.metaslabs.entry(place).or_default();
+        let noted = entry.fresh(after).len();
+        invariant!(
+            noted == 0 && entry.before.is_none(),
+            "vdev {vdev} metaslab {ms}: flushed with {noted} changes of the group after {after}"
+        );
         let before = entry.before.insert(std::mem::take(&mut entry.all));
         (before.allocs.iter().collect(), before.frees.iter().collect())
     }
@@ -247,6 +256,8 @@ impl UnflushedSpace {
     /// `txg` is on disk. `show` makes its MOS the one that is read from now on.
     pub fn advance(&self, txg: u64, show: impl FnOnce()) {
         let mut state = self.state.lock();
+        let before = state.txg;
+        invariant!(before < txg, "space maps: group {txg} is on disk after group {before}");
         for place in std::mem::take(&mut state.flushing) {
             if let Some(entry) = state.metaslabs.get_mut(&place) {
                 (entry.before, entry.flushed) = (None, txg);

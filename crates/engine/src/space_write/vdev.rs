@@ -88,7 +88,7 @@ impl SpaceMaps {
         let array = mos.allocate(&NewObject::new(DmuType::OBJECT_ARRAY, block))?;
         config.set("com.delphix:vdev_zap_top", NvValue::Uint64(top));
         config.set("metaslab_array", NvValue::Uint64(array));
-        let maps = vec![0; usize::try_from(metaslabs).unwrap_or(0)];
+        let maps = vec![0; metaslabs as usize];
         self.loader.add_vdev(id, array, txg);
         let (top_zap, unflushed, checkpoint) = (top, 0, 0);
         let line = draid::line_of(config);
@@ -119,8 +119,10 @@ impl SpaceMaps {
                 mos.write(array, last.saturating_mul(8), &0u64.to_le_bytes())?;
             }
         }
-        let more = usize::try_from(more).unwrap_or(0);
-        v.maps.resize(v.maps.len().saturating_add(more), 0);
+        let more = more as usize;
+        v.maps.resize(v.maps.len() + more, 0);
+        let now = v.maps.len() as u64;
+        invariant!(now == count, "vdev {vdev}: {now} metaslabs, and room for {count}");
         Ok(more)
     }
 }

@@ -30,6 +30,7 @@ pub use split::{Split, SplitOff};
 use super::SyncContext;
 use crate::create::FIRST_TXG;
 use cenote_dsl::write::{DslWriteError, Result, Tx};
+use cenote_format::invariant;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::config;
 use cenote_pool::history;
@@ -73,11 +74,32 @@ impl SyncContext<'_> {
     /// From now on the pool has this tree and this root. To be called last: it is not undone.
     pub(crate) fn replace_tree(&mut self, tree: Arc<VdevTree>, root: NvList) -> Result<()> {
         self.tx.mos.check_change()?;
+        check_same(&tree, &root);
         self.disk.store.replace_vdevs(tree);
         self.config.vdev_tree = root;
         self.config_changed = true;
         Ok(())
     }
+}
+
+/// The tree that comes into use has the vdevs that the config has.
+fn check_same(tree: &VdevTree, root: &NvList) {
+    let tops = config::children(root);
+    let (here, said) = (tree.root().children().len(), tops.len());
+    invariant!(here == said, "a tree of {here} top-level vdevs, and a config of {said}");
+    let (mut of_tree, mut of_config) = (Vec::new(), Vec::new());
+    tree.leaves().iter().for_each(|leaf| of_tree.push(leaf.guid()));
+    config::for_each_leaf(root, &mut |leaf| {
+        if matches!(leaf.str("type"), Some("file" | "disk" | "dspare")) {
+            of_config.push(config::number(leaf, "guid"));
+        }
+    });
+    of_tree.sort_unstable();
+    of_config.sort_unstable();
+    invariant!(
+        of_tree == of_config,
+        "a tree of the leaves {of_tree:?}, and a config of {of_config:?}"
+    );
 }
 
 /// A leaf as it is listed among spares, or as one that joins a vdev: without what it has from its place.

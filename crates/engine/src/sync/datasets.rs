@@ -159,6 +159,8 @@ impl Core {
         let (mut synced, tree) = (written?, shared.disk.tree());
         // What no deduplication table counts is for the block reference tables.
         synced.cloned = shared.disk.dedup.add_references(&synced.cloned);
+        #[cfg(feature = "planted")]
+        shared.datasets.planted.spoil(&mut synced);
         let charge = |tx: &mut Tx<'_>| accounting::charge(tx, part.id, &synced, &tree);
         self.with_tx(shared, view, txg, charge)?;
         Ok(Some(synced))

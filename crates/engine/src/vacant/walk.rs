@@ -7,6 +7,7 @@ use crate::tunables::{
     INITIALIZE_CHUNK_SIZE, INITIALIZE_VALUE, TRIM_EXTENT_BYTES_MAX, TRIM_EXTENT_BYTES_MIN,
 };
 use cenote_format::abd::Abd;
+use cenote_format::invariant;
 use cenote_pool::vdev_props::Activity;
 use cenote_store::alloc::{Disabled, Room};
 use cenote_vdev::Vdev;
@@ -166,7 +167,14 @@ impl Walk<'_> {
 
     /// All before was done.
     fn safe_offset(&self) -> u64 {
-        self.failed.unwrap_or(self.offset).min(self.offset)
+        let (done, failed) = (self.offset, self.failed.unwrap_or(self.offset));
+        invariant!(
+            failed <= done,
+            "{:?} of leaf {}: byte {failed:#x} failed, and {done:#x} are done",
+            self.key.0,
+            self.key.1
+        );
+        failed
     }
 
     /// All metaslabs.
@@ -217,6 +225,10 @@ impl Walk<'_> {
             drop(disabled);
             match batch {
                 Batch::Done(bytes, next) => {
+                    invariant!(
+                        next >= from,
+                        "vdev {vdev} metaslab {metaslab}: free space from {from:#x} goes on at {next:#x}"
+                    );
                     from = next;
                     let took = bytes as f64 / self.rate as f64;
                     if self.rate > 0 {
@@ -234,6 +246,11 @@ impl Walk<'_> {
     fn batch(&mut self, place: &Place, disabled: &Disabled) -> Batch {
         let (ashift, mut bytes, mut next) = (place.top.ashift(), 0, 0);
         for (start, end) in &disabled.ranges {
+            invariant!(
+                next <= *start && start < end,
+                "vdev {}: free space {start:#x}-{end:#x} after {next:#x}",
+                place.top.id()
+            );
             let range = place.on_leaf(*start..*end);
             let range = range.start.max(self.offset)..range.end;
             let whole = match self.pattern {
@@ -244,7 +261,13 @@ impl Walk<'_> {
                 if bytes > 0 && (disabled.is_in_the_way() || self.is_stopped()) {
                     return Batch::Done(bytes, *start);
                 }
-                let (at, len) = (piece.start, piece.end - piece.start);
+                let (at, len, done) = (piece.start, piece.end - piece.start, self.offset);
+                invariant!(
+                    at >= done,
+                    "{:?}: byte {at:#x} of leaf {} comes after {done:#x}",
+                    self.key.0,
+                    self.key.1
+                );
                 match self.piece(&place.leaf, piece) {
                     Ok(()) => {}
                     Err(ErrorKind::Unsupported) => return Batch::Unsupported,

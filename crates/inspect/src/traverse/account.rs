@@ -132,7 +132,10 @@ impl Account {
         const SCANNING: u64 = 1;
         let Some(claims) = &mut self.claims else { return Ok(()) };
         let Some(words) = directory.words("com.delphix:removing")? else { return Ok(()) };
-        let [state, vdev, ..] = words[..] else { return Ok(()) };
+        let [state, vdev, ..] = words[..] else {
+            let why = format!("com.delphix:removing: {} words", words.len());
+            return Err(Error::Corrupt { objset: mos.id(), object: 1, why });
+        };
         let mapping = usize::try_from(vdev).ok().and_then(|i| mappings.get(i)?.as_ref());
         if state == SCANNING
             && let (Some(v), Some(mapping)) = (space.vdev_space(vdev), mapping)

@@ -55,7 +55,9 @@ impl Removing {
     /// # Errors
     /// It cannot be read.
     pub fn load(directory: &Directory) -> Result<Option<Removing>> {
-        Ok(directory.words(Removing::ENTRY)?.as_deref().and_then(Removing::of))
+        let Some(words) = directory.words(Removing::ENTRY)? else { return Ok(None) };
+        let why = || directory.corrupt(format!("{}: {} words", Removing::ENTRY, words.len()));
+        Removing::of(&words).ok_or_else(why).map(Some)
     }
 
     /// Whether it is under way.

@@ -28,6 +28,7 @@
 mod maps;
 mod spare;
 
+use cenote_format::invariant::broken;
 use cenote_format::nvlist::NvList;
 
 use crate::raidz::map::ColumnExtent;
@@ -214,9 +215,11 @@ impl Layout {
     fn child(&self, slice: u64, place: u64) -> usize {
         let children = self.shape.children;
         let row = slice / children % (self.map.len() as u64 / children);
-        let at = usize::try_from(row * children + place % children).unwrap_or(0);
-        let base = self.map.get(at).copied().map_or(0, u64::from);
-        ((base + slice % children) % children) as usize
+        let at = (row * children + place % children) as usize;
+        match self.map.get(at) {
+            Some(base) => ((u64::from(*base) + slice % children) % children) as usize,
+            None => broken(format_args!("a map of {} children has no place {at}", self.map.len())),
+        }
     }
 
     /// The child that has byte `at` of a spare, a byte of the child's allocatable space, and for how many bytes from there on

@@ -34,6 +34,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use cenote_format::abd::Abd;
+use cenote_format::invariant::broken;
 
 use crate::patience::GaveUp;
 use crate::submit::{LeafRead, Piece, Submit, read_leaves};
@@ -131,8 +132,13 @@ impl<'a> Read<'a> {
     pub(crate) fn plan(vdev: &'a Arc<Vdev>, offset: u64, size: usize, txg: u64) -> Option<Self> {
         let mut read = Self::plan_waiting(vdev, offset, size, txg)?;
         for stripe in read.stripes.clone() {
-            let columns = read.columns.get_mut(stripe).unwrap_or_default();
-            doubt_hanging(columns, read.nparity);
+            let all = read.columns.len();
+            match read.columns.get_mut(stripe.clone()) {
+                Some(columns) => doubt_hanging(columns, read.nparity),
+                None => {
+                    broken(format_args!("{vdev:?}: a stripe of the columns {stripe:?} of {all}"))
+                }
+            }
         }
         read.asked = read.choose();
         Some(read)
@@ -516,10 +522,19 @@ impl<'a> Read<'a> {
         let mut bytes = block.bytes().into_owned();
         bytes.resize(self.data_len(), 0);
         for stripe in &self.stripes {
-            let Some((parity, data)) = self.columns_of(stripe) else { continue };
+            let Some((parity, data)) = self.columns_of(stripe) else {
+                let all = self.columns.len();
+                broken(format_args!("{:?}: a stripe of columns {stripe:?} of {all}", self.vdev))
+            };
             let mut slices = Vec::with_capacity(data.len());
             for column in data {
-                let mine = bytes.get(column.range()).unwrap_or_default();
+                let Some(mine) = bytes.get(column.range()) else {
+                    let (range, len) = (column.range(), bytes.len());
+                    broken(format_args!(
+                        "{:?}: a column of the bytes {range:?} of {len}",
+                        self.vdev
+                    ))
+                };
                 faults.extend(column.fault(mine).map(|fault| self.laid_out(fault)));
                 slices.push(mine);
             }

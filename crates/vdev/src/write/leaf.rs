@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use cenote_format::invariant;
+
 /// So long after a probe's flush that succeeded another probe flushes nothing.
 const BETWEEN_PROBES: Duration = Duration::from_secs(1);
 
@@ -71,6 +73,8 @@ impl Written {
 
     /// A flush that began after [`Written::dirty`] returned `seen` succeeded.
     pub(crate) fn flushed(&mut self, seen: u64) {
+        let now = self.now;
+        invariant!(seen <= now, "a flush has seen write {seen} of {now}");
         self.durable = seen;
         if self.durable == self.now {
             self.blocks = None;

@@ -58,6 +58,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use cenote_format::MAX_BLOCK;
 use cenote_format::abd::Abd;
+use cenote_format::invariant;
+use cenote_format::invariant::broken;
 use cenote_format::label::Uberblock;
 
 use crate::device::Device;
@@ -189,6 +191,8 @@ impl VdevTree {
             .collect();
         let results = write_leaves(&self.writer, priority, &writes);
         drop(beside);
+        let (asked, done) = (writes.len(), results.len());
+        invariant!(asked == done, "{asked} writes of leaves came to {done} results");
         let finish = |(block, plan): (&BlockWrite, Result<Plan<'_>, VdevError>)| {
             plan.and_then(|plan| plan.finish(block, &writes, &results))
         };
@@ -606,6 +610,14 @@ fn missed(leaf: &Vdev, txg: u64) {
     }
 }
 
+/// What a batch has for the leaves of a column.
+fn of_column<'a, T>(all: &'a [T], column: &Range<usize>) -> &'a [T] {
+    match all.get(column.clone()) {
+        Some(mine) => mine,
+        None => broken(format_args!("the writes {column:?} of a batch of {}", all.len())),
+    }
+}
+
 impl Plan<'_> {
     /// The outcome of the block, given the writes and the results of the batch. A leaf that is about to leave does not
     /// count. Leaves that do not have the block have missed its transaction group, unless it is written nowhere.
@@ -618,15 +630,17 @@ impl Plan<'_> {
         let stays = |write: &LeafWrite| !write.leaf.leaving.load(SeqCst);
         let mut cause = None;
         let mut is_lost = |column: &Range<usize>| {
-            let mine = results.get(column.clone()).unwrap_or_default();
-            let to = writes.get(column.clone()).unwrap_or_default();
+            let (mine, to) = (of_column(results, column), of_column(writes, column));
             cause = cause.or_else(|| mine.iter().find_map(|r| r.as_ref().err()));
             !to.iter().zip(mine).any(|(to, r)| r.is_ok() && stays(to))
         };
         let mut lost_of = |stripe: &Vec<Range<usize>>| {
             (stripe.iter().filter(|column| is_lost(column)).count(), stripe.len())
         };
-        let (lost, of) = self.stripes.iter().map(&mut lost_of).max().unwrap_or_default();
+        let Some((lost, of)) = self.stripes.iter().map(&mut lost_of).max() else {
+            let (vdev, offset) = (block.vdev, block.offset);
+            broken(format_args!("vdev {vdev}: the block at {offset:#x} was written in no column"))
+        };
         if lost <= self.tolerance {
             for at in self.stripes.into_iter().flatten().flatten() {
                 if results.get(at).is_some_and(Result::is_err) {

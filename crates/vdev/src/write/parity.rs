@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use cenote_format::abd::Abd;
+use cenote_format::invariant;
+use cenote_format::invariant::broken;
 
 use super::BlockWrite;
 use super::sums::{add_p, add_pq, add_pqr, double};
@@ -43,11 +45,19 @@ type Part = (Arc<Vdev>, u64, Abd);
 impl Columns {
     /// The columns that have bytes, and their copies.
     pub(super) fn into_parts(self) -> (Vec<Part>, Vec<Part>) {
+        let (parity, wanted) = (self.parity.len(), self.tolerance);
         let bytes: Vec<Abd> = self.parity.into_iter().chain(self.data).collect();
-        let copy = |(number, child, offset): (usize, Arc<Vdev>, u64)| {
-            Some((child, offset, bytes.get(number)?.clone()))
+        let (all, children) = (bytes.len(), self.children.len());
+        // Data would go to the children of parity.
+        invariant!(
+            parity == wanted && all == children,
+            "{parity} of {wanted} columns of parity are computed, {all} columns for {children} children"
+        );
+        let copy = |(number, child, offset): (usize, Arc<Vdev>, u64)| match bytes.get(number) {
+            Some(data) => (child, offset, data.clone()),
+            None => broken(format_args!("a copy of column {number} of {all}")),
         };
-        let copies = self.shadows.into_iter().filter_map(copy).collect();
+        let copies = self.shadows.into_iter().map(copy).collect();
         let columns = self.children.into_iter().zip(bytes).filter(|(_, data)| !data.is_empty());
         (columns.map(|((child, offset), data)| (child, offset, data)).collect(), copies)
     }
@@ -76,6 +86,14 @@ pub(super) fn lay_out(
     }
     let stripes = vdev.stripes(widths, (block.offset, data.len() as u64), block.txg);
     let stripes = stripes.ok_or_else(|| super::error(block, "no block can be there"))?;
+    let parity = usize::try_from(vdev.nparity()).unwrap_or(usize::MAX);
+    let of_row = |row: &Row| row.columns.iter().skip(parity).map(|e| e.len).sum::<usize>();
+    let (covered, len) = (stripes.iter().map(of_row).sum::<usize>(), data.len());
+    invariant!(
+        covered == len,
+        "{vdev:?}: columns of {covered} bytes for a block of {len} at {:#x}",
+        block.offset
+    );
     let columns = stripes.iter().map(|row| stripe(vdev, row, &data));
     columns.collect::<Option<_>>().ok_or_else(|| super::error(block, "no such columns"))
 }
@@ -197,7 +215,7 @@ fn parity(n: usize, data: &[Abd], len: usize) -> Vec<Abd> {
                 }
             }
             // RAID-Z has one to three.
-            _ => {}
+            _ => broken(format_args!("{n} columns of parity are to be computed")),
         }
         at += bytes;
     }

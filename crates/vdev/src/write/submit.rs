@@ -15,6 +15,7 @@ use std::time::Instant;
 
 use cenote_format::abd::Abd;
 use cenote_format::invariant;
+use cenote_format::invariant::broken;
 use cenote_format::label::{LABEL_END, LABEL_SIZE};
 
 use crate::device::WriteReq;
@@ -116,7 +117,10 @@ fn perform(
     results: &mut [io::Result<()>],
 ) -> Vec<Range<usize>> {
     let mut failed = Vec::new();
+    let asked = runs.len();
     let batches = batches(priority, writes, order, runs);
+    let sent: usize = batches.iter().map(|batch| batch.reqs.len()).sum();
+    invariant!(asked == sent, "{sent} of {asked} requests of a batch go to devices");
     let dirty = writer.dirty_percent.load(Relaxed);
     batches.iter().for_each(|batch| batch.leaf.queue.set_dirty_percent(dirty));
     for done in queue::run(&writer.pool, priority, batches) {
@@ -125,9 +129,9 @@ fn perform(
                 Err(_) if run.len() > 1 => failed.push(run),
                 outcome => {
                     if outcome.is_ok() {
-                        count(&writer.writes, writes, order.get(run.clone()).unwrap_or_default());
+                        count(&writer.writes, writes, members_of(order, &run));
                     }
-                    for i in order.get(run).unwrap_or_default() {
+                    for i in members_of(order, &run) {
                         results[*i] = match &outcome {
                             Ok(()) => Ok(()),
                             Err(e) => Err(io::Error::new(e.kind(), e.to_string())),
@@ -138,6 +142,14 @@ fn perform(
         }
     }
     failed
+}
+
+/// The writes that one request of a device is made of.
+fn members_of<'o>(order: &'o [usize], run: &Range<usize>) -> &'o [usize] {
+    match order.get(run.clone()) {
+        Some(members) => members,
+        None => broken(format_args!("the writes {run:?} of a batch of {}", order.len())),
+    }
 }
 
 /// Counts one operation of a device, made of the writes at `members`.
@@ -171,8 +183,10 @@ fn batches(
 ) -> Vec<Batch> {
     let mut batches: Vec<Batch> = Vec::new();
     for run in runs {
-        let members = order.get(run.clone()).unwrap_or_default();
-        let Some(first) = members.first().map(|i| &writes[*i]) else { continue };
+        let members = members_of(order, &run);
+        let Some(first) = members.first().map(|i| &writes[*i]) else {
+            broken(format_args!("a request of a batch without writes"))
+        };
         let (mut txgs, mut repairs) = (0..0, 0..0);
         for write in members.iter().map(|i| &writes[*i]).filter(|write| write.txg != 0) {
             let to = if write.content == Content::Repair { &mut repairs } else { &mut txgs };

@@ -9,6 +9,7 @@
 //! had ended has succeeded.
 
 use super::BlockWrite;
+use cenote_format::invariant;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 
@@ -63,6 +64,11 @@ impl Unflushed {
         for block in blocks {
             let kept = state.tops.get_mut(&block.vdev).and_then(|top| top.get_mut(&block.offset));
             if let Some(kept) = kept.filter(|kept| kept.batch == batch) {
+                let (vdev, offset, before) = (block.vdev, block.offset, kept.written);
+                invariant!(
+                    before == WRITING,
+                    "vdev {vdev}: the write at {offset:#x} of batch {batch} ends at {now}, and ended at {before}"
+                );
                 kept.written = now;
             }
         }
@@ -77,6 +83,8 @@ impl Unflushed {
     pub(super) fn flushed(&self, top: u64, then: u64) {
         let dropped = {
             let mut state = self.0.lock();
+            let now = state.now;
+            invariant!(then <= now, "vdev {top}: a flush that began at {then} succeeds at {now}");
             let Some(blocks) = state.tops.get_mut(&top) else { return };
             let durable = |_: &u64, kept: &mut Kept| kept.written <= then;
             blocks.extract_if(.., durable).map(|(_, kept)| kept).collect::<Vec<_>>()

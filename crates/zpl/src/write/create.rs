@@ -22,6 +22,7 @@ use crate::sa::ZplAttr;
 use crate::znode::{FLAG_XATTR, S_IFBLK, S_IFCHR, S_IFDIR, S_IFLNK, S_IFREG};
 use crate::{Error, Result};
 use cenote_dmu::live::Cost;
+use cenote_format::invariant;
 use cenote_format::zil;
 
 const S_IFIFO: u64 = 0o010_000;
@@ -142,6 +143,12 @@ fn give(cx: &mut Cx<'_>, node: NodeMut, lists: Lists) -> Result<NodeMut> {
 }
 
 impl FileSystem {
+    /// A new node has the number of none that is freed once its use ends: it would go with that.
+    fn check_new(&self, ino: u64) {
+        let orphan = self.orphans().get(&ino).copied();
+        invariant!(orphan.is_none(), "object {ino} is made, and an orphan has that number");
+    }
+
     /// What a new node costs, at most.
     fn new_node(&self) -> Cost {
         let settings = self.settings();
@@ -169,6 +176,7 @@ impl FileSystem {
                 return Err(Error::Exists(crate::error::show(name)));
             }
             let (made, lists) = inherit(cx, &parent, node, 1)?;
+            self.check_new(made.ino);
             let what: (_, &[u8]) = match &node.kind {
                 NodeKind::Dir => (zil::Creates::Directory, &[]),
                 NodeKind::Symlink(target) => (zil::Creates::Symlink, target),
@@ -192,6 +200,7 @@ impl FileSystem {
         self.change(self.new_node(), |cx| {
             let parent = names::writable_dir(cx, dir)?;
             let (made, lists) = inherit(cx, &parent, node, 0)?;
+            self.check_new(made.ino);
             // As long as it has no name nothing of it survives a crash.
             cx.os.log_created(made.ino);
             let made = give(cx, made, lists)?;

@@ -56,6 +56,8 @@ mod names;
 mod new_node;
 mod nfs4;
 mod node;
+#[cfg(feature = "planted")]
+mod planted;
 mod quota;
 mod remove;
 mod rename;

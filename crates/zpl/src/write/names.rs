@@ -140,10 +140,26 @@ pub(super) fn count(cx: &mut Cx<'_>, dir: u64, entries: i64, dirs: i64) -> Resul
     count_in(cx, node, entries, dirs)
 }
 
+/// A count of a directory when it changes. What is on disk may be less than there is: entries go all the same, and the log
+/// says so (`zfs_drop_nlink_locked`).
+fn counted(dir: u64, what: &str, before: u64, change: i64) -> u64 {
+    match before.checked_add_signed(change) {
+        Some(now) => now,
+        None => {
+            tracing::warn!(
+                dir,
+                "a directory of {before} {what} changes by {change}: the count was wrong"
+            );
+            if change < 0 { 0 } else { u64::MAX }
+        }
+    }
+}
+
 /// As [`count`], for a directory that is loaded and has not changed since.
 pub(super) fn count_in(cx: &mut Cx<'_>, mut node: NodeMut, entries: i64, dirs: i64) -> Result<()> {
-    let size = node.required(cx, ZplAttr::Size)?.saturating_add_signed(entries);
-    let links = node.required(cx, ZplAttr::Links)?.saturating_add_signed(dirs);
+    let ino = node.ino;
+    let size = counted(ino, "entries", node.required(cx, ZplAttr::Size)?, entries);
+    let links = counted(ino, "links", node.required(cx, ZplAttr::Links)?, dirs);
     node.set(cx, ZplAttr::Size, &[size])?;
     node.set(cx, ZplAttr::Links, &[links])?;
     node.modified(cx)?;

@@ -23,6 +23,7 @@ use cenote_format::blkptr::BLKPTR_SIZE;
 use cenote_format::dmu::{DNODE_CORE, DNODE_SLOT, DmuType, DnodePhys};
 use cenote_format::encode::sa::{bonus_attrs, buffer_size, encode_attrs, spill_block_size};
 use cenote_format::encode::zap::{Key, Value};
+use cenote_format::invariant::broken;
 use cenote_format::sa::{AttrDef, SaHeader, SaValue};
 
 /// `zp_flags`, set by every change of contents: `ZFS_ARCHIVE | ZFS_AV_MODIFIED`.
@@ -202,7 +203,10 @@ impl NodeMut {
     fn set_at(&mut self, cx: &mut Cx<'_>, attr: ZplAttr, value: &[u8], index: usize) -> Result<()> {
         if let Some(found) = self.field(cx, attr) {
             let in_bonus = found < self.split;
-            let Some(field) = self.fields.get_mut(found) else { return Ok(()) };
+            let (ino, fields) = (self.ino, self.fields.len());
+            let Some(field) = self.fields.get_mut(found) else {
+                broken(format_args!("object {ino}: field {found} of {fields} is to be set"))
+            };
             if field.len == value.len() {
                 if let Some(old) = self.data.get_mut(field.at..field.at + field.len) {
                     old.copy_from_slice(value);

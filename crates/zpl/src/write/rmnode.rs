@@ -9,8 +9,10 @@ use crate::dir::entry_object;
 use crate::sa::ZplAttr;
 use crate::{Error, Result};
 use cenote_dmu::write::{WriteError, ZapMut};
-use cenote_dmu::zap::Zap;
+use cenote_dmu::zap::{Zap, ZapEntry};
 use cenote_format::encode::zap::{Key, Value};
+use cenote_format::invariant;
+use cenote_format::invariant::broken;
 
 /// Notes a node in the unlinked set (`zfs_unlinked_add`).
 pub(super) fn remember(cx: &mut Cx<'_>, ino: u64) -> Result<()> {
@@ -18,7 +20,7 @@ pub(super) fn remember(cx: &mut Cx<'_>, ino: u64) -> Result<()> {
         return Err(Error::Unsupported("a file system without an unlinked set".into()));
     };
     let (digits, from) = hexadecimal(ino);
-    let name = Key::Name(digits.get(from..).unwrap_or_default());
+    let name = Key::Name(name_in(&digits, from));
     Ok(ZapMut::open(cx.os, set).update(&name, &Value::U64(&[ino]))?)
 }
 
@@ -32,11 +34,19 @@ fn hexadecimal(number: u64) -> ([u8; 16], usize) {
     (digits, (number | 1).leading_zeros() as usize / 4)
 }
 
+/// The name that the digits from one on are.
+fn name_in(digits: &[u8; 16], from: usize) -> &[u8] {
+    match digits.get(from..) {
+        Some(name) if !name.is_empty() => name,
+        _ => broken(format_args!("no name from digit {from} of a number on")),
+    }
+}
+
 /// Takes a node out of the unlinked set, if it is there.
 pub(super) fn forget(cx: &mut Cx<'_>, ino: u64) -> Result<()> {
     let Some(set) = cx.unlinked_set else { return Ok(()) };
     let (digits, from) = hexadecimal(ino);
-    match ZapMut::open(cx.os, set).remove(&Key::Name(digits.get(from..).unwrap_or_default())) {
+    match ZapMut::open(cx.os, set).remove(&Key::Name(name_in(&digits, from))) {
         Err(WriteError::NoEntry(_)) => Ok(()),
         done => Ok(done?),
     }
@@ -44,6 +54,11 @@ pub(super) fn forget(cx: &mut Cx<'_>, ino: u64) -> Result<()> {
 
 /// Frees a node with its hidden directory of extended attributes.
 pub(super) fn destroy(cx: &mut Cx<'_>, node: &NodeMut) -> Result<()> {
+    let (ino, links) = (node.ino, node.word(cx, ZplAttr::Links));
+    invariant!(
+        links.is_none_or(|links| links == 0),
+        "object {ino} is freed, and has names: {links:?} links"
+    );
     if let Some(dir) = node.word(cx, ZplAttr::Xattr).filter(|dir| *dir != 0) {
         destroy_xattrs(cx, dir)?;
     }
@@ -58,10 +73,18 @@ pub(super) fn destroy(cx: &mut Cx<'_>, node: &NodeMut) -> Result<()> {
 fn destroy_xattrs(cx: &mut Cx<'_>, dir: u64) -> Result<()> {
     hidden_directory(cx, dir)?;
     for entry in Zap::open(&cx.os.view(dir)?)?.entries()? {
-        free_node(cx, entry_object(entry.value.first().copied().unwrap_or(0)))?;
+        free_node(cx, object_of(dir, &entry)?)?;
     }
     free_node(cx, dir)?;
     forget(cx, dir)
+}
+
+/// The object that an entry of a directory leads to.
+pub(super) fn object_of(dir: u64, entry: &ZapEntry) -> Result<u64> {
+    match entry.value.first() {
+        Some(value) => Ok(entry_object(*value)),
+        None => Err(Error::Corrupt(dir, "an entry without an object".into())),
+    }
 }
 
 /// The hidden directory `dir` of a node. Errors: [`Error::Corrupt`] if it is not a hidden directory.

@@ -19,7 +19,6 @@ use super::count::Counting;
 use super::node::NodeMut;
 use super::rmnode;
 use crate::Result;
-use crate::dir::entry_object;
 use crate::error::Error;
 use crate::fs::FileSystem;
 use crate::sa::ZplAttr;
@@ -27,6 +26,7 @@ use cenote_dmu::DeleteChunk;
 use cenote_dmu::live::{Cost, Freeing};
 use cenote_dmu::tunables::{DELETE_BLOCKS, UNLINK_SUSPEND_PROGRESS};
 use cenote_dmu::zap::Zap;
+use cenote_format::invariant;
 use cenote_format::invariant::caught;
 use cenote_vdev::waiting::{self, Park};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -82,6 +82,11 @@ impl UnlinkedDrain {
         let first = queue.waiting.front().copied().filter(|_| !self.is_suspended());
         let free = first.map(Work::Free);
         let next = free.or(queue.counting.map(Work::Count)).filter(|_| !queue.stopped);
+        let (running, file) = (queue.running, queue.waiting.front());
+        invariant!(
+            running || next.is_none(),
+            "no thread frees files, and one goes on with object {file:?}"
+        );
         match next {
             // The tunable may have suspended it until now.
             Some(Work::Free(_)) if queue.freeing.is_none() => queue.freeing = begin(),
@@ -145,7 +150,7 @@ fn shrink_xattrs(cx: &mut Cx<'_>, node: &NodeMut) -> Result<bool> {
     }
     for entry in &some {
         super::names::remove(cx, dir, &entry.name)?;
-        rmnode::free_node(cx, entry_object(entry.value.first().copied().unwrap_or(0)))?;
+        rmnode::free_node(cx, rmnode::object_of(dir, entry)?)?;
     }
     super::names::count(cx, dir, -(some.len() as i64), 0)?;
     Ok(true)
@@ -171,6 +176,8 @@ impl FileSystem {
             if start <= range.start {
                 return Ok((range.end, pointers));
             }
+            let end = range.end;
+            invariant!(start < end, "object {ino}: the last part before {end} begins at {start}");
             self.change(CHUNK, |cx| {
                 cx.os.note_freed(pointers);
                 free(cx, start..range.end)

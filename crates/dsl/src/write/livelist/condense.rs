@@ -13,6 +13,7 @@ use crate::tunables::{self, LIVELIST_MAX_ENTRIES};
 use crate::write::{DslWriteError, Result, Tx};
 use cenote_dmu::{ObjectSet, Result as ReadResult};
 use cenote_format::blkptr::BlockPointer;
+use cenote_format::invariant;
 use std::sync::Arc;
 
 /// A pair that was read.
@@ -119,6 +120,8 @@ pub fn apply(tx: &mut Tx<'_>, condensed: Condensed) -> Result<bool> {
     let new = bpobj::create(tx, block_size)?;
     bpobj::enqueue_as(tx, new, &keep, Mark::Alloc)?;
     bpobj::enqueue_as(tx, new, &frees, Mark::Free)?;
+    let (list, wanted) = (bpobj::counts(tx, new)?.entries, keep.len() + frees.len());
+    invariant!(list == wanted as u64, "sub-list {new}: {list} entries for {wanted} that are kept");
     tx.zap_set(pair.livelist, &deadlist::name(pair.first.0), new)?;
     tx.zap_remove(pair.livelist, &deadlist::name(pair.next.0))?;
     free_sub_list(tx, pair.first.1)?;

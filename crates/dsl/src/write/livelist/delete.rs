@@ -21,6 +21,7 @@ use crate::write::{DslWriteError, Result, Sizes, Tx, features};
 use crate::write::{directory, special};
 use bpobj::Mark;
 use cenote_format::blkptr::BlockPointer;
+use cenote_format::{invariant, less};
 
 /// Entries of sub-lists that are read ahead: 32 MiB before compression.
 const READ_AHEAD: u64 = 1 << 18;
@@ -54,7 +55,7 @@ pub(in crate::write) fn is_waiting(tx: &mut Tx<'_>) -> Result<bool> {
 /// be freed.
 pub(in crate::write) fn step(tx: &mut Tx<'_>, left: &mut u64, budget: Budget<'_>) -> Result<bool> {
     let Some(queue) = directory::entry(tx, DELETED)? else { return Ok(false) };
-    let mut waiting = tx.zap_entries(queue)?.iter().filter_map(|e| e.u64()).collect::<Vec<_>>();
+    let mut waiting = tx.zap_numbers(queue)?;
     waiting.sort_unstable();
     let (mut freed, mut paused, mut stuck) = (Vec::new(), false, 0);
     for livelist in waiting {
@@ -112,7 +113,7 @@ fn free_some(
             }
             taken => taken?,
         };
-        *left = left.saturating_sub(taken.blocks.len() as u64);
+        *left = less!(*left, taken.blocks.len() as u64, "blocks that the group may free");
         match freed.is_empty() {
             true => *freed = taken.blocks,
             false => freed.extend(taken.blocks),
@@ -162,7 +163,14 @@ fn take(tx: &mut Tx<'_>, (livelist, key, list): (u64, u64, u64), most: u64) -> R
         }
     }
     let is_all = from == 0 && blocks.len() as u64 <= most;
+    let live = blocks.len() as u64;
     let rest = blocks.split_off(blocks.len().min(usize::try_from(most).unwrap_or(usize::MAX)));
+    // Those that are before `from` are not known yet, so all that are known go.
+    let kept = rest.len();
+    invariant!(
+        from == 0 || kept == 0,
+        "sub-list {list}: {kept} of {live} live blocks would be lost with its end from {from} on"
+    );
     let mut gone = Sizes::default();
     blocks.iter().for_each(|bp| gone.add((tx.space)(bp)));
     if is_all {

@@ -14,7 +14,7 @@ use crate::write::nfs4::List;
 use crate::write::node::NodeMut;
 use crate::{Error, Result};
 use cenote_dmu::live::Cost;
-use cenote_dsl::zil::{End, Item, walk_kept};
+use cenote_dsl::zil::{End, Item, Locked, walk_kept};
 use cenote_format::acl::Ace;
 use cenote_format::zil::{Acl, Body, Create, NewObject, Record, Rename, Renames};
 use cenote_format::{ByteOrder, Bytes};
@@ -109,7 +109,7 @@ impl Replay<'_> {
             return Ok(0);
         }
         let (header, mut above) = (self.live.base().phys().zil, 1);
-        let end = walk_kept(&self.store, &header, self.kept, &mut |item| {
+        let end = walk_kept(&self.store, &header, (self.kept, Locked::Follow), &mut |item| {
             if let Item::Record(raw) = item
                 && let Ok(Record { body, .. }) = Record::decode(&raw)
                 && let Some(new) = made(&body)

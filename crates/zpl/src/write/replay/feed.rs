@@ -7,7 +7,7 @@
 use super::prime::Batch;
 use cenote_dmu::ObjectSet;
 use cenote_dsl::tunables::{PRIME_MEMORY, PRIME_REPLAY};
-use cenote_dsl::zil::{End, Item, Kept, walk_to_replay};
+use cenote_dsl::zil::{End, Item, Kept, Locked, walk_kept};
 use cenote_format::ByteOrder;
 use cenote_format::zil::{RawRecord, Record};
 use cenote_store::Priority;
@@ -52,12 +52,13 @@ impl<'a> Feed<'a> {
     /// the taker has gone.
     pub fn run(mut self, kept: &Kept) -> End {
         let header = self.base.phys().zil;
-        let end = walk_to_replay(self.base.store(), &header, kept, &mut |item| match item {
-            Item::Record(raw) if raw.txg >= header.claim_txg && raw.seq > header.replay_seq => {
-                self.take(&raw)
-            }
-            Item::Record(_) | Item::Block(_) => true,
-        });
+        let end =
+            walk_kept(self.base.store(), &header, (kept, Locked::Fail), &mut |item| match item {
+                Item::Record(raw) if raw.txg >= header.claim_txg && raw.seq > header.replay_seq => {
+                    self.take(&raw)
+                }
+                Item::Record(_) | Item::Block(_) => true,
+            });
         if matches!(end, End::Stopped) || !self.hand_over() { End::Stopped } else { end }
     }
 
