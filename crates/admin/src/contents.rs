@@ -8,8 +8,8 @@ use cenote_dsl::{Dataset, DatasetKind};
 use cenote_engine::change::{Contents, Format};
 use cenote_engine::{Engine, EngineError, NotReplayed, Replayer};
 use cenote_zpl::{
-    Atime, CaseSensitivity, Clock, CreateProps, PrimaryCache, Replayed, Settings, Supervisor,
-    Visibility, Volume, format, format_volume,
+    Atime, CaseSensitivity, Clock, CreateProps, DirectIo, PrimaryCache, Replayed, Settings,
+    Supervisor, Visibility, Volume, format, format_volume,
 };
 use std::cell::Cell;
 use std::sync::Arc;
@@ -125,7 +125,18 @@ pub fn settings(pool: &cenote_pool::Pool, dataset: &Dataset) -> cenote_dmu::Resu
         long_names: value("longname")? == "on" && pool.features().is_enabled("longname"),
         read_only: value("readonly")? == "on",
         cache: primary_cache(pool, dataset)?,
+        direct: direct_io(pool, dataset)?,
         ..Settings::default()
+    })
+}
+
+/// Which requests to a file system pass by the ARC.
+fn direct_io(pool: &cenote_pool::Pool, dataset: &Dataset) -> cenote_dmu::Result<DirectIo> {
+    let value = pool.dsl().get(dataset, "direct")?;
+    Ok(match value.as_ref().map(|v| v.exact.as_str()) {
+        Some("disabled") => DirectIo::Disabled,
+        Some("always") => DirectIo::Always,
+        _ => DirectIo::Standard,
     })
 }
 
@@ -145,7 +156,8 @@ fn primary_cache(pool: &cenote_pool::Pool, dataset: &Dataset) -> cenote_dmu::Res
 /// # Errors
 /// A property cannot be read.
 pub fn whole(pool: &cenote_pool::Pool, dataset: &Dataset) -> cenote_dmu::Result<Settings> {
-    Ok(Settings { cache: primary_cache(pool, dataset)?, ..Settings::default() })
+    let (cache, direct) = (primary_cache(pool, dataset)?, direct_io(pool, dataset)?);
+    Ok(Settings { cache, direct, ..Settings::default() })
 }
 
 /// Has the ARC keep of the snapshots of a dataset what it is to keep of the dataset itself.

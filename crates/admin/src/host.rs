@@ -209,12 +209,19 @@ pub trait Mounts {
         None
     }
 
-    /// Has `change` give a dataset other contents. No program can use it meanwhile; its users go on in the new contents.
+    /// Has `change` give a dataset other contents; it tells whether it did. No program can use it meanwhile; its users go on in
+    /// the new contents. These are on disk already, and do not change any more: `coming` is the object of the dataset
+    /// that has them. `None`: they cannot be read before.
     ///
     /// # Errors
     /// It cannot be closed, and `change` was not called; or it cannot be opened again.
-    fn exchange(&mut self, id: u64, change: &mut dyn FnMut()) -> Result<(), String> {
-        let _ = id;
+    fn exchange(
+        &mut self,
+        id: u64,
+        coming: Option<u64>,
+        change: &mut dyn FnMut() -> bool,
+    ) -> Result<(), String> {
+        let _ = (id, coming);
         change();
         Ok(())
     }

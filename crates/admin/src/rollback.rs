@@ -68,8 +68,9 @@ impl Session<'_> {
             return Err(Error::told());
         }
         let mut done = None;
-        let exchanged =
-            self.host.mounts().exchange(id, &mut || done = Some(changes.rollback(name)));
+        let exchanged = self.host.mounts().exchange(id, Some(snapshot.ds_obj), &mut || {
+            done.insert(changes.rollback(name)).is_ok()
+        });
         let restored = self.host.mounts().restore();
         exchanged.map_err(|why| Error::new(ErrorKind::Busy, why))?;
         // The host has to make the change.

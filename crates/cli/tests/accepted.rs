@@ -34,7 +34,6 @@ fn what_has_no_effect_here_is_kept_and_said() {
         ("zfs set snapdev=visible tank/v", "not served as block devices"),
         ("zfs set volthreading=off tank/v", "not served as block devices"),
         ("zfs set prefetch=none tank tank/a", "files are read ahead all the same"),
-        ("zfs set direct=always tank", "through the cache"),
         ("zfs set vscan=on tank", "viruses"),
         ("zfs set nbmand=on tank", "mandatory locks"),
         ("zfs set aclmode=passthrough tank", "NFSv4"),
@@ -44,7 +43,9 @@ fn what_has_no_effect_here_is_kept_and_said() {
     ] {
         kept(&tank, line, why);
     }
-    for setting in ["secondarycache=none", "aclmode=discard", "sharenfs=off", "volmode=none"] {
+    for setting in
+        ["secondarycache=none", "aclmode=discard", "sharenfs=off", "volmode=none", "direct=always"]
+    {
         tank.zfs(&format!("set {setting} tank"));
     }
     for failmode in ["continue", "panic", "wait"] {

@@ -164,6 +164,72 @@ fn figures_count_what_is_done() {
     finish(tank);
 }
 
+/// Reads a file, or writes it, with `O_DIRECT` in one request.
+fn directly(path: &Path, write: Option<&[u8]>) -> Vec<u8> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let direct = rustix::fs::OFlags::DIRECT.bits().cast_signed();
+    let mut options = fs::File::options();
+    options.custom_flags(direct).read(true).write(write.is_some()).create(write.is_some());
+    let mut file = options.open(path).unwrap();
+    if let Some(bytes) = write {
+        file.write_all(bytes).unwrap();
+        return Vec::new();
+    }
+    let mut bytes = vec![0; 64 << 10];
+    let read = file.read(&mut bytes).unwrap();
+    bytes.truncate(read);
+    bytes
+}
+
+#[test]
+fn direct_requests_pass_by_the_cache() {
+    if !can_mount() {
+        return;
+    }
+    const ALL: usize = 64 << 10;
+    let (tank, kstat) = tank();
+    let (arc, iostats) = (kstat.join("arcstats"), kstat.join("tank/iostats"));
+    let path = tank.path("tank/f");
+    let counts = || {
+        ["read_count", "read_bytes", "write_count", "write_bytes"]
+            .map(|name| number(&iostats, &format!("direct_{name}")))
+    };
+    let misses = || number(&arc, "demand_data_misses") + number(&arc, "prefetch_data_misses");
+    let data: Vec<u8> = (0..ALL as u64).map(|i| (i * i / 7 % 251) as u8).collect();
+    assert_eq!(counts(), [0; 4]);
+    directly(&path, Some(&data));
+    assert_eq!(directly(&path, None), data, "what waits for its group is read");
+    assert_eq!(counts(), [4, ALL as u64, 4, ALL as u64]);
+    tank.session.run("zpool sync tank").ok();
+    // Neither the write nor a direct read leaves anything there, and none is a lookup.
+    let before = misses();
+    for _ in 0..2 {
+        assert_eq!(directly(&path, None), data);
+    }
+    assert_eq!((counts()[0], misses()), (12, before));
+    assert_eq!(read_anew(&path), ALL);
+    assert_eq!(misses(), before + 4, "nothing was there");
+    // What is there is taken from there.
+    let reads = || tank.session.run("zpool get -Hpo value read_ops tank root").ok();
+    let device = reads();
+    assert_eq!(directly(&path, None), data);
+    assert_eq!(reads(), device);
+    // As any other request.
+    tank.zfs("set direct=disabled tank");
+    let known = counts();
+    directly(&path, Some(&data));
+    tank.session.run("zpool sync tank").ok();
+    assert_eq!(directly(&path, None), data);
+    let before = misses();
+    assert_eq!((read_anew(&path), misses()), (ALL, before), "the write has left it there");
+    assert_eq!(counts(), known);
+    // All requests.
+    tank.zfs("set direct=always tank");
+    fs::write(tank.path("tank/g"), &data).unwrap();
+    assert_eq!(counts()[2..], [8, 2 * ALL as u64]);
+    finish(tank);
+}
+
 /// Runs a tool where it finds `kstat` and `parameters` under the names that it knows.
 fn run_tool(kstat: &Path, line: &str) -> (bool, String) {
     let parameters = kstat.join("../../parameters");

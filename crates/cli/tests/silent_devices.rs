@@ -236,3 +236,59 @@ fn commands_that_look_leave_a_hung_side_alone() {
     drop(inner);
     outer.finish();
 }
+
+/// What changes one pool waits for its device, and nothing that changes other pools waits for that.
+#[test]
+fn a_pool_whose_device_hangs_keeps_changes_of_others_from_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let (outer, inner) = (Tank::new(""), impatient());
+    let hung = disk(outer.path("tank/disk"));
+    let near = inner.path("near");
+    fs::create_dir(&near).unwrap();
+    let (good, third) = (disk(near.join("good")), disk(near.join("third")));
+    let root = inner.path("root");
+    let create = format!("zpool create -O mountpoint={}", root.display());
+    inner.run(&format!("{create}/hung hung {}", hung.display())).ok();
+    inner.run(&format!("{create}/other other {}", good.display())).ok();
+    for (at, line) in
+        ["zfs create hung/x", "zpool export hung", "zpool destroy hung"].iter().enumerate()
+    {
+        fs::write(root.join("hung/file"), vec![at as u8; 1 << 20]).unwrap();
+        let stopped = Stopped::new(&outer.session);
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| inner.run(line));
+            thread::sleep(Duration::from_secs(1));
+            // Another command for the pool waits as well, and keeps nobody from the others.
+            let second = scope.spawn(|| inner.run("zfs set compression=zle hung"));
+            thread::sleep(Duration::from_millis(200));
+            for line in [
+                &format!("zpool create -m {}/third third {}", root.display(), third.display()),
+                &format!("zfs create other/x{at}"),
+                &format!("zfs snapshot other@s{at}"),
+                "zpool export third",
+                &format!("zpool import -d {} third", near.display()),
+                &format!("zfs unmount other/x{at}"),
+                &format!("zfs mount other/x{at}"),
+                "zpool destroy third",
+                "zpool list",
+            ] {
+                soon(&inner, line).ok();
+                assert!(!waiting.is_finished() && !second.is_finished(), "{line}");
+            }
+            drop(stopped);
+            waiting.join().unwrap().ok();
+            // By then there may be no such pool.
+            second.join().unwrap();
+        });
+        if line.ends_with("export hung") {
+            answers(&inner, &hung);
+            inner.run(&format!("zpool import -d {} hung", hung.display())).ok();
+        }
+    }
+    inner.run("zpool export other").ok();
+    cenote_testpools::judge(&near, "other");
+    drop(inner);
+    outer.finish();
+}

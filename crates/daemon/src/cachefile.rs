@@ -15,7 +15,6 @@ use crate::pools::{Imported, PoolTable};
 use crate::socket::Place;
 use cenote_pool::cachefile::{CacheFile, CacheFileError};
 use cenote_pool::events::PoolFailure;
-use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::DirBuilder;
 use std::io::ErrorKind;
@@ -99,11 +98,11 @@ pub fn forget(pools: &PoolTable, gone: &Imported) {
 }
 
 fn write_all(pools: &PoolTable, gone: Option<&Imported>) {
+    let mut paths = pools.cachefiles();
     let imported = pools.all();
-    let mut paths: BTreeSet<PathBuf> = pools.cachefiles();
     paths.extend(imported.iter().filter_map(|pool| pool.cachefile().path()));
     paths.extend(gone.and_then(|pool| pool.cachefile().path()));
-    for path in &paths {
+    for path in &*paths {
         let guids = imported.iter().map(|pool| pool.guid()).chain(gone.map(Imported::guid));
         let guids: Vec<u64> = guids.collect();
         let listed = |pool: &&Arc<Imported>| {
@@ -132,7 +131,6 @@ fn write_all(pools: &PoolTable, gone: Option<&Imported>) {
             not_written(path, &e, &mut imported.iter().filter(listed));
         }
     }
-    pools.note_cachefiles(paths);
 }
 
 /// Tells that a cache file was not written, and posts an event for each pool that it should list.

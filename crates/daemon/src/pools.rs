@@ -6,8 +6,10 @@
 //! that it makes, and holds on to that.
 //!
 //! Invariants: names in the table are unique, and so are pool guids; an entry leaves the table
-//! only when its mounts are gone (or were detached by force). Commands that import, export, mount
-//! or unmount hold [`PoolTable::change`] meanwhile, so that two of them never meet.
+//! only when its mounts are gone (or were detached by force). Commands that import, export, mount,
+//! unmount or change a pool have it for themselves meanwhile ([`PoolTable::change`]), so that two of them never meet in a pool.
+//! Commands for different pools do not wait for each other: they share the table, whose lock is held for single steps, and the
+//! cache files. What keeps them from taking the same device is the kernel, which gives it to one (`vdev::open_device_rw`).
 
 use crate::cachefile::Setting;
 use crate::context::Context;
@@ -19,12 +21,13 @@ pub use cenote_admin::Opened;
 use cenote_admin::host::{Entered, Exclusion};
 use cenote_dsl::{PropValue, Source};
 use cenote_engine::{Engine, EngineError};
+use cenote_format::invariant;
 use cenote_format::nvlist::NvList;
 use cenote_fuse::{Agent, Local, Watcher};
 use cenote_pool::Pool;
 use cenote_pool::history;
 use cenote_pool::props::PropChange;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -193,6 +196,15 @@ pub fn reason(e: &EngineError) -> String {
     }
 }
 
+/// What a command has for itself.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    /// The pool of this name, also while there is none.
+    Name(String),
+    /// The pool of this guid, which an import may give any name.
+    Guid(u64),
+}
+
 thread_local! {
     /// This thread holds [`PoolTable::change`].
     static CHANGES: Cell<bool> = const { Cell::new(false) };
@@ -203,22 +215,33 @@ pub fn keeps_others_waiting() -> bool {
     CHANGES.get()
 }
 
-/// Held by a command that changes what is imported and mounted.
+/// Held by a command that changes pools, or what is mounted of them.
 pub struct Change<'a> {
-    _held: MutexGuard<'a, ()>,
+    pools: &'a PoolTable,
+    keys: BTreeSet<Key>,
 }
 
 impl Drop for Change<'_> {
     fn drop(&mut self) {
         CHANGES.set(false);
+        self.pools.changing.lock().retain(|key| !self.keys.contains(key));
+        self.pools.changed.notify_all();
     }
 }
 
 impl Entered for Change<'_> {}
 
-impl Exclusion for PoolTable {
+/// A pool that a session has for itself now and then.
+pub struct PoolTurn {
+    /// The table of pools.
+    pub pools: Arc<PoolTable>,
+    /// The pool's name.
+    pub name: String,
+}
+
+impl Exclusion for PoolTurn {
     fn enter(&self) -> Box<dyn Entered + '_> {
-        Box::new(self.change())
+        Box::new(self.pools.change(&self.name))
     }
 }
 
@@ -227,7 +250,9 @@ pub struct PoolTable {
     pools: Mutex<BTreeMap<String, Arc<Imported>>>,
     /// How often a pool came or went, or labels were cleared.
     turns: AtomicU64,
-    change: Mutex<()>,
+    /// What commands have for themselves.
+    changing: Mutex<BTreeSet<Key>>,
+    changed: Condvar,
     watcher: LazyWatcher,
     agent: Arc<dyn Agent>,
     /// Cache files that were written.
@@ -253,7 +278,8 @@ impl PoolTable {
         PoolTable {
             pools: Mutex::default(),
             turns: AtomicU64::default(),
-            change: Mutex::default(),
+            changing: Mutex::default(),
+            changed: Condvar::new(),
             watcher: LazyWatcher::default(),
             agent,
             cachefiles: Mutex::default(),
@@ -270,11 +296,33 @@ impl PoolTable {
         self.pools.lock()
     }
 
-    /// Held while pools are imported or exported and file systems mounted or unmounted.
-    pub fn change(&self) -> Change<'_> {
-        let held = self.change.lock();
+    /// Held while a pool is created, imported, changed or exported, and its file systems are mounted or unmounted. `name` is that of
+    /// the pool, or of a dataset in it. A thread holds one at a time.
+    pub fn change(&self, name: &str) -> Change<'_> {
+        self.change_all([name], None)
+    }
+
+    /// As [`PoolTable::change`], of several pools and of one by its guid. All are had at once: a command that waits for one of
+    /// them keeps no other from the rest.
+    pub fn change_all<N: AsRef<str>>(
+        &self,
+        names: impl IntoIterator<Item = N>,
+        guid: Option<u64>,
+    ) -> Change<'_> {
+        let pool = |name: N| {
+            let pool = name.as_ref().split(['/', '@', '#']).next().unwrap_or_default();
+            Key::Name(pool.to_string())
+        };
+        let keys: BTreeSet<Key> = names.into_iter().map(pool).chain(guid.map(Key::Guid)).collect();
+        invariant!(
+            !CHANGES.get(),
+            "a thread that keeps others waiting for a pool waits for another one"
+        );
+        let mut changing = self.changing.lock();
+        self.changed.wait_while(&mut changing, |taken| !taken.is_disjoint(&keys));
+        changing.extend(keys.iter().cloned());
         CHANGES.set(true);
-        Change { _held: held }
+        Change { pools: self, keys }
     }
 
     /// The process that takes mounts away should this one die; `start` starts it.
@@ -282,14 +330,9 @@ impl PoolTable {
         self.watcher.get(start)
     }
 
-    /// The cache files that were written so far.
-    pub fn cachefiles(&self) -> BTreeSet<PathBuf> {
-        self.cachefiles.lock().clone()
-    }
-
-    /// Notes which cache files are written.
-    pub fn note_cachefiles(&self, paths: BTreeSet<PathBuf>) {
-        *self.cachefiles.lock() = paths;
+    /// The cache files that were written so far. While it is held they are written by this thread alone.
+    pub fn cachefiles(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {
+        self.cachefiles.lock()
     }
 
     /// The pool imported under `name`.
@@ -300,6 +343,11 @@ impl PoolTable {
     /// The pool with this guid.
     pub fn by_guid(&self, guid: u64) -> Option<Arc<Imported>> {
         self.lock().values().find(|p| p.guid() == guid).cloned()
+    }
+
+    /// Whether a pool is imported still.
+    pub fn has(&self, imported: &Arc<Imported>) -> bool {
+        self.get(imported.name()).is_some_and(|found| Arc::ptr_eq(&found, imported))
     }
 
     /// All pools, sorted by name.
@@ -342,5 +390,41 @@ impl PoolTable {
     /// that they were given.
     pub fn in_use(&self) -> bool {
         !self.lock().is_empty() || !self.directories.is_empty() || startup::changed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    #[test]
+    fn a_pool_is_for_one_command_and_the_others_go_on() {
+        let pools = PoolTable::default();
+        let held = pools.change("a/file@system");
+        thread::scope(|scope| {
+            let (tell, told) = channel();
+            let pools = &pools;
+            let all: [(&[&str], Option<u64>); 4] =
+                [(&["b/x"], None), (&["c"], Some(7)), (&["a"], None), (&["b", "a#mark"], Some(7))];
+            for (names, guid) in all {
+                let tell = tell.clone();
+                scope.spawn(move || {
+                    let _change = pools.change_all(names, guid);
+                    tell.send(names).unwrap();
+                });
+            }
+            let wait = Duration::from_millis(300);
+            let mut first: Vec<_> = (0..2).map(|_| told.recv().unwrap()).collect();
+            first.sort_unstable();
+            assert_eq!(first, [&["b/x"][..], &["c"]]);
+            assert!(told.recv_timeout(wait).is_err(), "the others wait");
+            // One that waits for two has neither.
+            scope.spawn(|| drop(pools.change("b"))).join().unwrap();
+            drop(held);
+            assert!((0..2).all(|_| told.recv_timeout(Duration::from_secs(20)).is_ok()));
+        });
+        assert!(pools.changing.lock().is_empty() && !keeps_others_waiting());
     }
 }

@@ -20,6 +20,10 @@ declare_tunables! {
         "Whether cloning waits for blocks that were changed and are not on disk; else they are copied";
     DELETE_BLOCKS "zfs_delete_blocks" Now Count 20_480 (1, 1 << 20),
         "Blocks of a file that one transaction frees; a file that has more is deleted in the background";
+    DIO_ENABLED "zfs_dio_enabled" Now Switch 1 SWITCH,
+        "Whether the property direct has an effect; else all reads and writes go through the ARC";
+    DIO_STRICT "zfs_dio_strict" Now Switch 0 SWITCH,
+        "Whether requests with O_DIRECT that are not aligned fail; else they go through the ARC";
     PREFETCH_DISABLE "zfs_prefetch_disable" Now Switch 0 SWITCH,
         "Whether nothing is read ahead of sequential readers";
     UNLINK_SUSPEND_PROGRESS "zfs_unlink_suspend_progress" Now Switch 0 SWITCH,

@@ -456,10 +456,11 @@ pub fn io(pool: &Pool) -> String {
     )
 }
 
-/// `POOL/iostats`: blocks read past the cache, and blocks written.
+/// `POOL/iostats`: blocks read past the cache, and blocks written; direct ones apart.
 pub fn iostats(engine: &Engine) -> String {
     let disk = &engine.shared.disk;
-    let arc = disk.store.stats().arc;
+    let stats = disk.store.stats();
+    let (arc, direct) = (stats.arc, stats.direct);
     let total = disk.writer.written().total();
     let misses = |l: &Lookups| l.demand_misses + l.prefetch_misses;
     Named::new()
@@ -469,8 +470,12 @@ pub fn iostats(engine: &Engine) -> String {
             ("arc_write_count", total.count),
             ("arc_write_bytes", total.bytes),
         ])
-        .nothing_of(&["direct_read_count", "direct_read_bytes"])
-        .nothing_of(&["direct_write_count", "direct_write_bytes"])
+        .numbers(&[
+            ("direct_read_count", direct.reads),
+            ("direct_read_bytes", direct.read_bytes),
+            ("direct_write_count", direct.writes),
+            ("direct_write_bytes", direct.written_bytes),
+        ])
         .file()
 }
 

@@ -26,7 +26,7 @@ use crate::error::{MountError, all_as_bytes, as_bytes, number};
 use crate::kernel;
 use crate::mountinfo::{self, Table};
 use crate::place;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use rustix::mount::MountFlags;
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -37,6 +37,11 @@ use std::time::Duration;
 
 /// How long an agent may take: longer than any lookup that is going to end.
 const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long a request waits for an agent that is busy before another one is started.
+const SOON: Duration = Duration::from_millis(200);
+/// Agents that are kept for later requests.
+const MOST_IDLE: usize = 2;
 
 /// What to mount, where and how.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -395,21 +400,51 @@ fn ask(
     }
 }
 
-/// An agent that is a child process, started when it is first needed and anew when it has ended.
+/// A child process that is an agent.
+struct Process {
+    child: Child,
+    channel: Channel,
+}
+
+impl Process {
+    /// Whether it waits for requests. One that was killed meanwhile has read nothing.
+    fn lives(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Has it end by itself.
+    fn dismiss(self) {
+        let Process { mut child, channel } = self;
+        drop(channel);
+        let _ = child.wait();
+    }
+}
+
+/// The processes of a [`Helper`].
+#[derive(Default)]
+struct Processes {
+    idle: Vec<Process>,
+    busy: usize,
+}
+
+/// An agent that is a child process, started when it is first needed and anew when it has ended. While a path hangs that it
+/// looks up, which may lead into a mount whose disks do not answer, another process does what comes next.
 pub struct Helper {
     /// The program: it [serves](serve) its standard input.
     command: Mutex<Command>,
-    running: Mutex<Option<(Child, Channel)>>,
+    processes: Mutex<Processes>,
+    returned: Condvar,
 }
 
 impl Helper {
     /// An agent that `command` starts: a program that calls [`serve`] with its standard input.
     pub fn new(mut command: Command) -> Helper {
         command.stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
-        Helper { command: Mutex::new(command), running: Mutex::default() }
+        let (processes, returned) = Default::default();
+        Helper { command: Mutex::new(command), processes, returned }
     }
 
-    fn start(&self) -> std::io::Result<(Child, Channel)> {
+    fn start(&self) -> std::io::Result<Process> {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_read_timeout(Some(TIMEOUT))?;
         ours.set_write_timeout(Some(TIMEOUT))?;
@@ -417,7 +452,39 @@ impl Helper {
         let child = command.stdin(OwnedFd::from(theirs)).spawn();
         // The command keeps the child's end, which would hide that the child has ended.
         command.stdin(Stdio::null());
-        Ok((child?, Channel::new(ours)))
+        Ok(Process { child: child?, channel: Channel::new(ours) })
+    }
+
+    /// A process for a request: one that is idle, or that others soon give back, or else a new one.
+    fn take(&self) -> std::io::Result<Process> {
+        let mut all = self.processes.lock();
+        let none = |all: &mut Processes| all.idle.is_empty() && all.busy > 0;
+        self.returned.wait_while_for(&mut all, none, SOON);
+        while let Some(mut process) = all.idle.pop() {
+            if process.lives() {
+                all.busy += 1;
+                return Ok(process);
+            }
+        }
+        let started = self.start()?;
+        all.busy += 1;
+        Ok(started)
+    }
+
+    /// A request is done. Without a process it had to be ended.
+    fn give_back(&self, process: Option<Process>) {
+        let mut all = self.processes.lock();
+        all.busy -= 1;
+        let left = match process {
+            Some(process) if all.idle.len() < MOST_IDLE => {
+                all.idle.push(process);
+                None
+            }
+            left => left,
+        };
+        drop(all);
+        self.returned.notify_one();
+        left.into_iter().for_each(Process::dismiss);
     }
 }
 
@@ -427,22 +494,15 @@ impl Agent for Helper {
         request: &Request,
         device: Option<BorrowedFd<'_>>,
     ) -> Result<(Reply, Option<OwnedFd>), MountError> {
-        let mut running = self.running.lock();
-        // One that was killed meanwhile has read nothing.
-        if running.as_mut().is_some_and(|(child, _)| !matches!(child.try_wait(), Ok(None))) {
-            *running = None;
+        let taken = self.take().map_err(|e| MountError::Agent(e.to_string()));
+        let mut process = taken?;
+        let answer = ask(&mut process.channel, request, device);
+        let failed = matches!(answer, Err(MountError::Agent(_)));
+        if failed {
+            let _ = process.child.kill();
+            let _ = process.child.try_wait();
         }
-        let failed = |e: std::io::Error| MountError::Agent(e.to_string());
-        let (child, channel) = match &mut *running {
-            Some(running) => running,
-            none => none.insert(self.start().map_err(failed)?),
-        };
-        let answer = ask(channel, request, device);
-        if matches!(answer, Err(MountError::Agent(_))) {
-            let _ = child.kill();
-            let _ = child.try_wait();
-            *running = None;
-        }
+        self.give_back((!failed).then_some(process));
         answer
     }
 
@@ -453,11 +513,8 @@ impl Agent for Helper {
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        let running = self.running.get_mut();
-        if let Some((mut child, channel)) = running.take() {
-            drop(channel);
-            let _ = child.wait();
-        }
+        let all = std::mem::take(self.processes.get_mut());
+        all.idle.into_iter().for_each(Process::dismiss);
     }
 }
 

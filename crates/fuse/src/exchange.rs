@@ -6,34 +6,44 @@
 //! A rollback or a receive gives a dataset other contents while programs have files of it open. The mount
 //! stays, and what it serves is exchanged ([`Tree::exchange`]):
 //!
-//! 1. What the names in directories lead to is listed, of all that the kernel knows, while requests go on. Those that
-//!    change a directory note it ([`Tree::changed_names`]).
+//! 1. Requests go on while what is coming is compared with what is there ([`Tree::foresee`]). The caller hands the coming
+//!    contents in, opened: they do not change any more. What the names in directories lead to is listed in both, of all
+//!    directories that the kernel knows, and each inode number is looked up. From now on the kernel
+//!    keeps no name that it is told ([`Tree::name_kept`]), and names that requests change are noted
+//!    ([`Tree::changed_name`]).
 //! 2. Requests that come wait for a lock ([`Tree::admit`], `z_teardown_lock`); those that are being served are
-//!    ended first. It stops all file systems of the mount, so that little is done meanwhile: of each inode number it is noted
-//!    which file it is, and directories that were changed or came to be known since are listed again. After the
-//!    change all are listed as they are then.
+//!    ended first. The lock stops all file systems of the mount, and no directory and no file is read with it.
 //! 3. The caller makes the change, and opens the file system anew.
 //! 4. A number keeps its file, and programs that have it open go on, if the object has the same generation as
 //!    before and a name. Any other number is *stale*: reading and writing what is
-//!    open gives `EIO`, and all else `ESTALE`, until the kernel is told the number again for another file.
+//!    open gives `EIO`, and all else `ESTALE`, until the kernel is told the number again for another file. A number that
+//!    the kernel came to know last, or that could not be read, is *in doubt*: the next request
+//!    that names it finds out ([`Tree::settle`]).
 //!    A program that appends does so at the new end, although the kernel sends the end of before.
-//! 5. Requests go on. The kernel is made to forget attributes and contents, and the names that lead elsewhere.
+//! 5. Requests go on. The kernel is made to forget attributes and contents, and the names that lead elsewhere or were noted.
+//!
+//! Where the coming contents could not be opened, all numbers are in doubt and all names are forgotten.
 //!
 //! # Invariants
 //!
 //! - No thread has the old file system after the exchange, but one that does something to a single file in the
 //!   background; what that would change is refused, as its object set is closed.
 //! - The kernel is told nothing while requests wait ([`kernel`](crate::kernel)).
-//! - Names that lead where they led stay in the kernel: what is mounted below them stays mounted.
+//! - Names that lead where they led stay in the kernel: what is mounted below them stays mounted. A name stays only if both
+//!   listings are whole and agree about it.
+//! - A number stands for the file that the kernel was told it for, or for none: its generation is kept from the moment at which the
+//!   kernel was told ([`inodes`](crate::inodes)), and compared before the number is used again.
 
 use crate::branch::Branch;
+use crate::inodes::Standing;
 use crate::kernel::Held;
-use crate::session::{Forgetting, INodeNo};
-use crate::tree::{Node, Tree, generation, slot_of};
+use crate::session::{Forgetting, Notice};
+use crate::tree::{self, Node, Tree, generation, object_of, slot_of};
 use cenote_vdev::waiting;
-use cenote_zpl::FileSystem;
+use cenote_zpl::{Error, FileSystem};
 use parking_lot::{Mutex, RwLockReadGuard, RwLockWriteGuard};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use rustix::io::Errno;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -42,29 +52,38 @@ use std::time::Duration;
 const LOOK: Duration = Duration::from_millis(100);
 /// Entries read from a directory at a time.
 const BATCH: usize = 128;
+/// How often it is looked for numbers that the kernel has come to know meanwhile.
+const ROUNDS: usize = 4;
 
-/// What the names in directories lead to, by the directory's inode number: object numbers.
-type Names = HashMap<u64, BTreeMap<Vec<u8>, u64>>;
+/// What a mount serves after [`MountHandle::exchange`](crate::MountHandle::exchange).
+pub enum Renewed {
+    /// The contents that were announced.
+    Other(Arc<FileSystem>),
+    /// What was there before: the change was not made.
+    Same(Arc<FileSystem>),
+    /// Nothing. Programs that use it get errors.
+    Nothing,
+}
 
-/// Files by inode number: the generation, whether it has a name, and whether it is a directory.
-type Files = HashMap<u64, (u64, bool, bool)>;
+/// Names in directories, by the directory's inode number.
+type Names = BTreeMap<u64, BTreeSet<Vec<u8>>>;
 
-/// Directories that requests have changed while somebody lists directories.
+/// Names that requests have changed while somebody lists directories.
 #[derive(Default)]
 pub(crate) struct Changing {
     /// How many list.
     listing: AtomicUsize,
-    directories: Mutex<HashSet<u64>>,
+    names: Mutex<Names>,
 }
 
-/// While it lasts, directories that change are noted.
+/// While it lasts, names that change are noted, and the kernel keeps none that it is told.
 struct Listing<'a>(&'a Changing);
 
 impl Drop for Listing<'_> {
     fn drop(&mut self) {
-        let mut directories = self.0.directories.lock();
+        let mut names = self.0.names.lock();
         if self.0.listing.fetch_sub(1, Ordering::SeqCst) == 1 {
-            directories.clear();
+            names.clear();
         }
     }
 }
@@ -75,21 +94,103 @@ impl Changing {
         Listing(self)
     }
 
-    fn has(&self, dir: u64) -> bool {
-        self.directories.lock().contains(&dir)
+    fn goes_on(&self) -> bool {
+        self.listing.load(Ordering::SeqCst) > 0
+    }
+
+    /// The names that were noted in directories that `of` chooses.
+    fn noted(&self, of: impl Fn(u64) -> bool) -> Names {
+        let names = self.names.lock();
+        names.iter().filter(|(dir, _)| of(**dir)).map(|(dir, all)| (*dir, all.clone())).collect()
     }
 }
 
-/// What the names in a directory lead to, as far as it can be read.
-fn names(fs: &FileSystem, dir: u64) -> BTreeMap<Vec<u8>, u64> {
-    let (mut all, mut cookie) = (BTreeMap::new(), 0);
-    while let Ok(batch) = fs.readdir(dir, cookie, BATCH)
-        && let Some(last) = batch.last()
-    {
-        cookie = last.cookie;
-        all.extend(batch.into_iter().map(|e| (e.name.to_vec(), e.ino)));
+/// What the names in a directory lead to: inode numbers.
+#[derive(Default)]
+struct Entries {
+    all: BTreeMap<Vec<u8>, u64>,
+    /// All of it could be read.
+    whole: bool,
+}
+
+impl Entries {
+    /// Those of a directory, as far as it can be read.
+    fn of(fs: &FileSystem, slot: u16, dir: u64) -> Entries {
+        let (mut entries, mut cookie) = (Entries::default(), 0);
+        while let Ok(batch) = fs.readdir(dir, cookie, BATCH) {
+            let Some(last) = batch.last() else {
+                entries.whole = true;
+                break;
+            };
+            cookie = last.cookie;
+            let found = batch.into_iter().map(|e| (e.name.to_vec(), tree::ino(fs, slot, e.ino)));
+            entries.all.extend(found);
+        }
+        entries
     }
-    all
+
+    /// Whether a name leads to the same in both, or to nothing, and that is known.
+    fn agree(&self, other: &Entries, name: &[u8]) -> bool {
+        self.whole && other.whole && self.all.get(name) == other.all.get(name)
+    }
+}
+
+/// What an object is in the coming contents.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// A file with a name, of this generation.
+    Named(u64),
+    /// No file, or one without a name.
+    Gone,
+}
+
+/// What is known before an exchange.
+struct Foreseen {
+    /// The inode number of the root directory, which the kernel always knows.
+    root: u64,
+    /// Directories as they are, and as they come.
+    directories: HashMap<u64, (Entries, Entries)>,
+    /// Numbers as they come, as far as they could be looked up.
+    files: HashMap<u64, Option<Fate>>,
+}
+
+impl Fate {
+    /// That of an object.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    fn of(fs: &FileSystem, object: u64) -> Result<Fate, Error> {
+        match fs.attr(object) {
+            Ok(attr) if attr.nlink > 0 => Ok(Fate::Named(generation(&attr))),
+            Ok(_) => Ok(Fate::Gone),
+            Err(e) if is_absent(&e) => Ok(Fate::Gone),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+/// Whether an object is a file of a generation that has a name.
+///
+/// # Errors
+/// It cannot be read.
+pub(crate) fn stands(fs: &FileSystem, object: u64, told: u64) -> Result<bool, Error> {
+    Ok(Fate::of(fs, object)? == Fate::Named(told))
+}
+
+/// Whether an error says that there is no such object.
+fn is_absent(e: &Error) -> bool {
+    e.errno() == Errno::NOENT.raw_os_error()
+}
+
+impl Foreseen {
+    /// What becomes of a number that the kernel was told for a file of a generation.
+    fn standing(&self, ino: u64, told: u64) -> Standing {
+        match self.files.get(&ino).copied().flatten() {
+            Some(Fate::Named(generation)) if generation == told => Standing::Sure,
+            Some(_) => Standing::Stale,
+            None => Standing::Doubtful,
+        }
+    }
 }
 
 impl Tree {
@@ -106,64 +207,110 @@ impl Tree {
         self.table().within(branch).1
     }
 
-    /// Has `change` make the file system of a branch another one, and serves what it returns from then on.
-    /// With `None` programs that use the branch get errors.
+    /// Has `change` make the file system of a branch another one, and serves what it returns from then on. `coming` has the
+    /// contents that it makes, and is dropped before.
     ///
     /// `None`: nothing was done, as requests that are being served wait for a suspended pool.
     pub(crate) fn exchange<T>(
         &self,
         branch: &Arc<Branch>,
-        change: impl FnOnce() -> (T, Option<Arc<FileSystem>>),
+        coming: Option<Arc<FileSystem>>,
+        change: impl FnOnce() -> (T, Renewed),
     ) -> Option<T> {
         let inside = |ino: u64| slot_of(ino) == branch.slot;
-        let numbers = || {
-            let mut numbers = self.inodes.known(inside);
-            numbers.push(branch.root().ino());
-            numbers
-        };
         let listing = self.changing.listing();
-        let earlier = numbers();
-        let mut names = self.names(&self.files(&earlier));
+        let foreseen = self.foresee(branch, coming.as_deref());
+        drop(coming);
         let closed = self.close_to_requests()?;
-        let numbers = numbers();
-        let before = self.files(&numbers);
-        names.retain(|ino, _| !self.changing.has(*ino));
-        let unlisted = before.iter().filter(|(ino, _)| !names.contains_key(ino));
-        let unlisted: Files = unlisted.map(|(ino, file)| (*ino, *file)).collect();
-        names.extend(self.names(&unlisted));
+        let noted = self.changing.noted(inside);
         drop(listing);
         // Files without names are the old file system's; what becomes of them there is decided.
-        drop(self.inodes.take_orphans(inside));
+        let (before, orphans) = (branch.fs(), self.inodes.take_orphans(inside));
         let (done, renewed) = change();
-        let Some(fs) = renewed else {
-            branch.set_gone();
+        let (fs, is_other) = match renewed {
+            Renewed::Other(fs) => (fs, true),
+            Renewed::Same(fs) => (fs, false),
+            Renewed::Nothing => {
+                branch.set_gone();
+                return Some(done);
+            }
+        };
+        if !is_other && Arc::ptr_eq(&fs, &before) {
+            let number = |object| tree::ino(&fs, branch.slot, object);
+            orphans.into_iter().for_each(|orphan| self.inodes.put_back(number(orphan.1), orphan));
             return Some(done);
-        };
+        }
+        drop(orphans);
         branch.set_fs(fs);
-        let after = self.files(&numbers);
-        // What requests do to names from now on the kernel knows from their answers, so it is not to be listed.
-        let now = self.names(&after);
-        // What has lost its last name in the meantime may have it again; what has none is about to go.
-        let stays = |ino: &u64| match (before.get(ino), after.get(ino)) {
-            (Some((before, ..)), Some((after, named, _))) => before == after && *named,
-            _ => false,
-        };
-        let stale: HashSet<u64> = numbers.iter().copied().filter(|ino| !stays(ino)).collect();
-        self.inodes.set_stale(&stale);
+        let numbers = self.inodes.judge(inside, |ino, told| match is_other {
+            true => foreseen.standing(ino, told),
+            false => Standing::Doubtful,
+        });
         self.handles.renew(|handle| match &handle.node {
             Node::File { slot, object, .. } if *slot == branch.slot => {
-                let lost = stale.contains(&handle.node.ino());
-                Some(handle.moved(branch.file(*object), branch.fs(), lost))
+                let standing = self.inodes.standing(handle.node.ino());
+                Some(handle.moved(branch.file(*object), branch.fs(), standing))
             }
             _ => None,
         });
         drop(closed);
         // First what decides where a program writes: the kernel keeps sizes until it is told.
-        let contents = numbers.iter().map(|ino| self.contents(*ino, 0, 0)).collect();
-        let contents = self.forget(contents);
-        let names = self.forget_changed(branch, &numbers, (&names, &now), &stale);
+        let all = numbers.iter().copied().chain([branch.root().ino()]);
+        let contents = self.forget(all.map(|ino| self.contents(ino, 0, 0)).collect());
+        let names = match is_other {
+            true => self.forget_changed(branch, &foreseen, noted),
+            false => Forgetting::default(),
+        };
         Forgetting::wait_for([contents, names]);
         Some(done)
+    }
+
+    /// Compares what is there with what is coming, as far as that can be read. Requests go on meanwhile.
+    fn foresee(&self, branch: &Arc<Branch>, coming: Option<&FileSystem>) -> Foreseen {
+        let (fs, slot, root) = (branch.fs(), branch.slot, branch.root().ino());
+        let known = || {
+            let mut known = self.inodes.known(|ino| slot_of(ino) == slot);
+            known.push(root);
+            known
+        };
+        let object =
+            |fs: &FileSystem, ino| if ino == root { fs.root() } else { object_of(fs, ino) };
+        let (mut directories, mut files) = (HashMap::new(), HashMap::new());
+        for ino in known() {
+            let here = object(&fs, ino);
+            let is_directory = match fs.attr(here) {
+                Ok(attr) => attr.is_dir(),
+                // It may be one.
+                Err(e) => !is_absent(&e),
+            };
+            if is_directory {
+                let there = coming.map(|coming| Entries::of(coming, slot, object(coming, ino)));
+                directories.insert(ino, (Entries::of(&fs, slot, here), there.unwrap_or_default()));
+            }
+        }
+        let Some(coming) = coming else { return Foreseen { root, directories, files } };
+        for _ in 0..ROUNDS {
+            let new: Vec<u64> =
+                known().into_iter().filter(|ino| !files.contains_key(ino)).collect();
+            if new.is_empty() {
+                break;
+            }
+            files.extend(
+                new.into_iter().map(|ino| (ino, Fate::of(coming, object(coming, ino)).ok())),
+            );
+        }
+        Foreseen { root, directories, files }
+    }
+
+    /// Finds out whether a number in doubt stands for the file that the kernel was told it for.
+    ///
+    /// # Errors
+    /// It does not; it cannot be read.
+    pub(crate) fn settle(&self, ino: u64, told: u64, node: &Node) -> Result<(), Error> {
+        let Node::File { fs, object, .. } = node else { return Ok(()) };
+        let stands = stands(fs, *object, told)?;
+        self.inodes.settle(ino, told, stands);
+        if stands { Ok(()) } else { Err(Error::Stale(ino)) }
     }
 
     /// Lets no request be served until what is returned is dropped. `None`: one that is being served waits for a suspended
@@ -181,57 +328,54 @@ impl Tree {
         Held::try_new(close)
     }
 
-    /// The names in a directory change, or may have changed. To be called after that.
-    pub(crate) fn changed_names(&self, dir: &Node) {
-        if self.changing.listing.load(Ordering::SeqCst) > 0 {
-            self.changing.directories.lock().insert(dir.ino());
+    /// A name in a directory changes, or may have changed. To be called after that.
+    pub(crate) fn changed_name(&self, dir: &Node, name: &[u8]) {
+        if self.changing.goes_on() {
+            self.changing.names.lock().entry(dir.ino()).or_default().insert(name.to_vec());
         }
     }
 
-    /// What inode numbers stand for at the moment.
-    fn files(&self, numbers: &[u64]) -> Files {
-        let file = |ino: &u64| {
-            let Ok(Node::File { fs, object, .. }) = self.node(INodeNo(*ino)) else { return None };
-            let attr = fs.attr(object).ok()?;
-            Some((*ino, (generation(&attr), attr.nlink > 0, attr.is_dir())))
-        };
-        numbers.iter().filter_map(file).collect()
+    /// How long the kernel may keep what a name leads to, or that it leads to nothing, where it may for `longest`.
+    pub(crate) fn name_kept(&self, longest: Duration) -> Duration {
+        if self.changing.goes_on() { Duration::ZERO } else { longest }
     }
 
-    /// What the names in those of the files that are directories lead to.
-    fn names(&self, files: &Files) -> Names {
-        let directories = files.iter().filter(|(_, (_, _, is_dir))| *is_dir);
-        let listed = |ino: &u64| match self.node(INodeNo(*ino)) {
-            Ok(Node::File { fs, object, .. }) => Some((*ino, names(&fs, object))),
-            _ => None,
-        };
-        directories.filter_map(|(ino, _)| listed(ino)).collect()
-    }
-
-    /// Makes the kernel forget names that lead elsewhere now.
+    /// Makes the kernel forget names that lead elsewhere now, or may.
     fn forget_changed(
         &self,
         branch: &Arc<Branch>,
-        numbers: &[u64],
-        (before, after): (&Names, &Names),
-        stale: &HashSet<u64>,
+        foreseen: &Foreseen,
+        noted: Names,
     ) -> Forgetting {
-        let mut names = Vec::new();
-        let none = BTreeMap::new();
-        let leads = |object: &u64| crate::tree::ino(&branch.fs(), branch.slot, *object);
-        for ino in numbers {
-            let old = before.get(ino).unwrap_or(&none);
-            let new = after.get(ino).unwrap_or(&none);
-            let stays = |name: &Vec<u8>, to: &u64| {
-                old.get(name) == Some(to)
-                    && new.get(name) == Some(to)
-                    && !stale.contains(&leads(to))
+        let mut gone = noted;
+        let is_whole = |ino| foreseen.directories.get(ino).is_none_or(|(old, _)| old.whole);
+        for (dir, (old, new)) in &foreseen.directories {
+            let stays = |name: &[u8]| {
+                let leads = old.all.get(name);
+                old.agree(new, name)
+                    && leads.is_none_or(|to| is_whole(to) && !self.inodes.is_stale(*to))
             };
-            let changed = |(name, to): &(&Vec<u8>, &u64)| !stays(name, to);
-            let gone: HashSet<&Vec<u8>> =
-                old.iter().chain(new).filter(changed).map(|(name, _)| name).collect();
-            names.extend(gone.into_iter().map(|name| self.name(*ino, name)));
+            let names = old.all.keys().chain(new.all.keys()).filter(|name| !stays(name));
+            gone.entry(*dir).or_default().extend(names.cloned());
         }
-        self.forget(names)
+        let kernels = |dir: u64| if dir == foreseen.root { branch.root().ino() } else { dir };
+        let notices = |gone: Names| -> Vec<Notice> {
+            let of = |(dir, names): (u64, BTreeSet<Vec<u8>>)| {
+                names.into_iter().map(move |name| self.name(kernels(dir), &name))
+            };
+            gone.into_iter().flat_map(of).collect()
+        };
+        let forgetting = self.forget(notices(gone));
+        // The kernel may know of names that there is nothing, which there is now.
+        let unread = foreseen.directories.iter().filter(|(_, (_, new))| !new.whole);
+        let now = |(dir, (old, _)): (&u64, &(Entries, Entries))| {
+            let fs = branch.fs();
+            let object = if *dir == foreseen.root { fs.root() } else { object_of(&fs, *dir) };
+            let new = Entries::of(&fs, branch.slot, object).all.into_keys();
+            (*dir, new.filter(|name| !old.all.contains_key(name)).collect())
+        };
+        let late: Names = unread.map(now).collect();
+        // The same thread tells it, after the others.
+        if late.is_empty() { forgetting } else { self.forget(notices(late)) }
     }
 }

@@ -9,6 +9,9 @@
 //! Also counted is how many files are open past the kernel's pages (see `server::direct`), and how many
 //! so that they can be changed in mappings.
 //!
+//! For each number the generation is kept that the kernel was told with it, and what the number stands for since the file system got other
+//! contents (see `exchange`).
+//!
 //! Only numbers of file systems that can be changed are counted. The table is cut in shards by number,
 //! so that requests for different files do not wait for each other; nothing else is done under a
 //! shard's lock. Files that were made, listed or removed one after the other mostly have numbers one
@@ -17,7 +20,7 @@
 
 use cenote_zpl::FileSystem;
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -25,6 +28,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const SHARDS: u64 = 64;
 /// Numbers one after the other that are in one shard.
 const NEIGHBOURS: u64 = 64;
+
+/// What a number stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) enum Standing {
+    /// The file that the kernel was told it for.
+    #[default]
+    Sure,
+    /// That file, if it has this generation.
+    Doubtful,
+    /// Nothing, until the kernel is told it again.
+    Stale,
+}
 
 /// An orphan: where it is, and its object number.
 pub(crate) type Orphan = (Arc<FileSystem>, u64);
@@ -45,21 +60,23 @@ struct Inode {
     capable: bool,
     /// Files that are open to be read and written, which may be changed in mappings.
     mappable: u64,
-    /// It stood for a file that is no more, and the kernel was not told it again since.
-    stale: bool,
+    /// What the kernel was told to tell the file from others of the number.
+    generation: u64,
+    /// What it stands for since the file system has other contents.
+    standing: Standing,
 }
 
 /// The inode numbers that the kernel knows.
 pub(crate) struct Inodes {
     shards: Vec<Mutex<BTreeMap<u64, Inode>>>,
-    /// Whether any number was ever stale.
-    staled: AtomicBool,
+    /// Whether any number was ever judged.
+    judged: AtomicBool,
 }
 
 impl Default for Inodes {
     fn default() -> Inodes {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Inodes { shards, staled: AtomicBool::new(false) }
+        Inodes { shards, judged: AtomicBool::new(false) }
     }
 }
 
@@ -69,12 +86,12 @@ impl Inodes {
         Some(shard.lock())
     }
 
-    /// The kernel is about to be told a number.
-    pub(crate) fn learn(&self, ino: u64) {
+    /// The kernel is about to be told a number for a file of a generation.
+    pub(crate) fn learn(&self, ino: u64, generation: u64) {
         if let Some(mut shard) = self.shard(ino) {
             let inode = shard.entry(ino).or_default();
             inode.lookups = inode.lookups.saturating_add(1);
-            inode.stale = false;
+            (inode.generation, inode.standing) = (generation, Standing::Sure);
         }
     }
 
@@ -89,24 +106,58 @@ impl Inodes {
         shard.remove(&ino)?.orphan
     }
 
-    /// These numbers, as far as the kernel knows them, stand for nothing until it is told them again.
-    pub(crate) fn set_stale(&self, numbers: &HashSet<u64>) {
-        if !numbers.is_empty() {
-            self.staled.store(true, Ordering::Release);
+    /// Has `of` tell what the numbers that `which` chooses stand for from now on, by number and generation. What is stale
+    /// stays so. Returns the numbers.
+    pub(crate) fn judge(
+        &self,
+        which: impl Fn(u64) -> bool,
+        of: impl Fn(u64, u64) -> Standing,
+    ) -> Vec<u64> {
+        self.judged.store(true, Ordering::Release);
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            for (ino, inode) in shard.iter_mut().filter(|(ino, _)| which(**ino)) {
+                if inode.standing != Standing::Stale {
+                    inode.standing = of(*ino, inode.generation);
+                }
+                all.push(*ino);
+            }
         }
-        for ino in numbers {
-            self.with(*ino, |inode| inode.stale = true);
+        all
+    }
+
+    /// A number that was in doubt stands for the file of a generation, or for nothing. The kernel may have been told another
+    /// one meanwhile.
+    pub(crate) fn settle(&self, ino: u64, generation: u64, stands: bool) {
+        self.with(ino, |inode| {
+            if inode.standing == Standing::Doubtful && inode.generation == generation {
+                inode.standing = if stands { Standing::Sure } else { Standing::Stale };
+            }
+        });
+    }
+
+    /// What a number stands for, and the generation of the file that the kernel was told it for.
+    pub(crate) fn standing(&self, ino: u64) -> (Standing, u64) {
+        if !self.judged.load(Ordering::Acquire) {
+            return (Standing::Sure, 0);
         }
+        self.with(ino, |inode| (inode.standing, inode.generation)).unwrap_or_default()
     }
 
     /// Whether a number stands for nothing.
     pub(crate) fn is_stale(&self, ino: u64) -> bool {
-        self.staled.load(Ordering::Acquire) && self.with(ino, |inode| inode.stale) == Some(true)
+        self.standing(ino).0 == Standing::Stale
     }
 
     /// Whether the kernel knows a number.
     pub(crate) fn knows(&self, ino: u64) -> bool {
         self.shard(ino).is_some_and(|shard| shard.contains_key(&ino))
+    }
+
+    /// An orphan that was taken stays one.
+    pub(crate) fn put_back(&self, ino: u64, orphan: Orphan) {
+        self.with(ino, |inode| inode.orphan = Some(orphan));
     }
 
     /// A file has lost its last name. Returns it if the kernel does not know it any more.
@@ -255,9 +306,9 @@ mod tests {
     #[test]
     fn numbers_are_known_until_they_are_forgotten_as_often_as_they_were_told() {
         let inodes = Inodes::default();
-        inodes.learn(7);
-        inodes.learn(7);
-        inodes.learn(7 + SHARDS * NEIGHBOURS);
+        inodes.learn(7, 0);
+        inodes.learn(7, 0);
+        inodes.learn(7 + SHARDS * NEIGHBOURS, 0);
         inodes.tell_setid(7);
         inodes.tell_setid(8);
         assert!(inodes.is_setid(7) && !inodes.is_setid(8) && !inodes.knows(8));
@@ -272,24 +323,45 @@ mod tests {
     #[test]
     fn a_stale_number_stands_for_nothing_until_it_is_told_again() {
         let inodes = Inodes::default();
-        inodes.learn(7);
-        inodes.learn(8);
-        inodes.set_stale(&HashSet::from([7, 9]));
+        inodes.learn(7, 70);
+        inodes.learn(8, 80);
+        let judge = |stale: u64| {
+            let of = |ino, _| if ino == stale { Standing::Stale } else { Standing::Sure };
+            inodes.judge(|ino| ino < 10, of)
+        };
+        assert_eq!(judge(7), [7, 8]);
         assert!(inodes.is_stale(7) && !inodes.is_stale(8) && !inodes.is_stale(9));
-        inodes.learn(7);
-        assert!(!inodes.is_stale(7));
+        judge(9);
+        assert!(inodes.is_stale(7), "nothing but the kernel's knowing another file makes it good");
+        inodes.learn(7, 71);
+        assert_eq!(inodes.standing(7), (Standing::Sure, 71));
         // The kernel forgets the file that is gone, and knows the new one still.
         inodes.forget(7, 1);
         assert!(inodes.knows(7));
     }
 
     #[test]
+    fn a_number_in_doubt_is_settled_for_the_file_that_was_looked_at() {
+        let inodes = Inodes::default();
+        inodes.learn(7, 70);
+        inodes.learn(8, 80);
+        inodes.judge(|_| true, |_, _| Standing::Doubtful);
+        inodes.learn(8, 81);
+        inodes.settle(8, 80, false);
+        assert_eq!(inodes.standing(8), (Standing::Sure, 81), "told again meanwhile");
+        inodes.settle(7, 70, false);
+        assert!(inodes.is_stale(7));
+        inodes.settle(7, 70, true);
+        assert!(inodes.is_stale(7), "it was not in doubt");
+    }
+
+    #[test]
     fn a_file_may_be_mapped_as_long_as_it_is_open() {
         let inodes = Inodes::default();
         assert!(!inodes.begin_mapping(7) && !inodes.may_be_mapped(7));
-        inodes.learn(7);
+        inodes.learn(7, 0);
         assert!(inodes.begin_mapping(7) && inodes.begin_mapping(7) && !inodes.may_be_mapped(8));
-        inodes.learn(8);
+        inodes.learn(8, 0);
         assert_eq!(inodes.mappable(|_| true), [7]);
         inodes.end_mapping(7);
         assert!(inodes.may_be_mapped(7));
@@ -302,7 +374,7 @@ mod tests {
     fn a_file_is_open_past_the_pages_for_all_or_for_nobody() {
         let inodes = Inodes::default();
         assert!(!inodes.begin_direct(7) && !inodes.join_direct(7));
-        inodes.learn(7);
+        inodes.learn(7, 0);
         assert!(!inodes.join_direct(7) && !inodes.join_shared_direct(7));
         inodes.give_capability(7);
         assert!(!inodes.take_capability(7), "not open this way");

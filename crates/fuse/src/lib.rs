@@ -90,6 +90,7 @@ pub mod watcher;
 pub use agent::{Agent, Helper, Local, Remote};
 pub use attach::{Force, allows_other_users, can_nest, is_missing};
 pub use error::MountError;
+pub use exchange::Renewed;
 pub use mountinfo::{generation, namespace};
 pub use project::{Project, project, set_project};
 pub use rewrite::{RewriteRange, file_system_of, is_control_directory, rewrite};
@@ -361,14 +362,19 @@ impl MountHandle {
         self.tree.upgrade().is_some_and(|tree| tree.is_host(&tree.root))
     }
 
-    /// Has `change` give the file system other contents while it is in use: requests wait meanwhile. What
-    /// `change` returns is served from then on; open files that are in it as well go on, others give
-    /// errors. With `None` programs that use it get errors: the mount should be taken away then.
+    /// Has `change` give the file system other contents while it is in use. `coming` has these contents already, opened to be read:
+    /// what they change for the kernel is found out while requests go on, as long as that takes. Then requests wait until
+    /// `change` is done. What it returns is served from then on; open files that are in it as well go on, others give
+    /// errors. Without `coming` the kernel forgets all names.
     ///
     /// `None`: nothing was done, as requests wait for a pool that is suspended.
-    pub fn exchange<T>(&self, change: impl FnOnce() -> (T, Option<Arc<FileSystem>>)) -> Option<T> {
+    pub fn exchange<T>(
+        &self,
+        coming: Option<Arc<FileSystem>>,
+        change: impl FnOnce() -> (T, Renewed),
+    ) -> Option<T> {
         match self.tree.upgrade() {
-            Some(tree) => tree.exchange(&tree.root, change),
+            Some(tree) => tree.exchange(&tree.root, coming, change),
             None => Some(change().0),
         }
     }

@@ -19,7 +19,7 @@
 use crate::MountSpec;
 use crate::branch::Branch;
 use crate::exchange::Changing;
-use crate::inodes::Inodes;
+use crate::inodes::{Inodes, Standing};
 use crate::kernel::Held;
 use crate::server::handles::Handles;
 use crate::session::{FileAttr, INodeNo, Notifier};
@@ -190,6 +190,14 @@ pub(crate) fn ino(fs: &FileSystem, slot: u16, object: u64) -> u64 {
     in_slot(slot, object)
 }
 
+/// The object of an inode number, as [`ino`] makes it.
+pub(crate) fn object_of(fs: &FileSystem, ino: u64) -> u64 {
+    match ino & OBJECT_MASK {
+        0 => fs.root(),
+        object => object,
+    }
+}
+
 /// A node of a file system; object 0 is its root directory.
 fn in_branch(branch: &Arc<Branch>, object: u64) -> Node {
     match object {
@@ -218,7 +226,7 @@ pub(crate) struct Tree {
     pub(crate) handles: Arc<Handles>,
     /// Each request holds it while it is served; an exchange of a file system holds it alone (`z_teardown_lock`).
     pub(crate) teardown: RwLock<()>,
-    /// Directories that change while an exchange lists them.
+    /// Names that change while an exchange lists them.
     pub(crate) changing: Changing,
 }
 
@@ -247,9 +255,19 @@ impl Tree {
 
     /// What an inode number stands for.
     pub(crate) fn node(&self, ino: INodeNo) -> Result<Node, Error> {
-        if self.inodes.is_stale(ino.0) {
-            return Err(Error::Stale(ino.0));
+        match self.inodes.standing(ino.0) {
+            (Standing::Sure, _) => self.node_called(ino),
+            (Standing::Stale, _) => Err(Error::Stale(ino.0)),
+            (Standing::Doubtful, told) => {
+                let node = self.node_called(ino)?;
+                self.settle(ino.0, told, &node)?;
+                Ok(node)
+            }
         }
+    }
+
+    /// As [`Tree::node`], of a number that is good.
+    fn node_called(&self, ino: INodeNo) -> Result<Node, Error> {
         let (slot, object) = (slot_of(ino.0), ino.0 & OBJECT_MASK);
         if ino.0 == FUSE_ROOT {
             return Ok(self.root.root());

@@ -120,6 +120,17 @@ impl Candidate {
         if open || self.devices.is_empty() || self.looked.elapsed() < FRESH {
             return Ok(None);
         }
+        self.read_now().map(Some)
+    }
+
+    /// As [`Candidate::read_again`], however fresh the labels are.
+    ///
+    /// # Errors
+    /// As of that.
+    pub fn read_now(&self) -> Result<Candidate, ImportError> {
+        if self.devices.is_empty() {
+            return Ok(self.clone());
+        }
         let looked = Instant::now();
         let paths = || self.devices.iter().map(|labels| vec![labels.path.clone()]);
         let answers = ask_each(paths().collect(), deadline::answer(), read_one);
@@ -139,7 +150,7 @@ impl Candidate {
         let pools = by_pool(members).into_iter();
         let again = pools.filter_map(|devices| candidate(devices, &self.aux)).find(same);
         let again = again.ok_or_else(|| ImportError::NotFound(self.name.clone()))?;
-        Ok(Some(Candidate { silent: self.silent.clone(), looked, ..again }))
+        Ok(Candidate { silent: self.silent.clone(), looked, ..again })
     }
 
     /// What `zpool import` shows about the pool: opens its devices and reads its MOS.

@@ -25,6 +25,7 @@
 //! | `keyless` | what of encrypted blocks is read without keys |
 //! | `scrub` | what a scan does with the blocks that it found |
 //! | `primary` | which datasets' blocks the ARC keeps |
+//! | `direct` | reads and writes past the ARC |
 //! | [`verify`] | which bytes satisfy a block pointer's checksum |
 //! | [`rangetree`], [`histogram`] | free space of a metaslab in memory |
 //! | [`alloc`] | where blocks go: metaslabs, classes, the changes of each txg |
@@ -36,6 +37,7 @@
 pub mod alloc;
 pub mod arc;
 mod decoded;
+mod direct;
 mod errlist;
 mod error;
 pub mod gang;
@@ -62,6 +64,7 @@ pub mod write;
 
 pub use arc::Access;
 pub use cenote_vdev::{Priority, declare_tunables, tunable};
+pub use direct::DirectStats;
 pub use errlist::{LoggedError, Rotation, ScrubStage, TakenErrors};
 pub use error::{BlockError, Bookmark, ZIL_LEVEL};
 pub use notes::Notes;

@@ -35,6 +35,7 @@ use rayon::prelude::*;
 use crate::Current;
 use crate::arc::{Access, ArcCache, ArcStats, Key};
 use crate::decoded::{self, DecodedCache, PLAIN, View};
+use crate::direct::{self, Direct, DirectStats};
 use crate::errlist::ErrorLists;
 use crate::error::{BlockError, Bookmark};
 use crate::gang::{Assembly, first_of};
@@ -75,6 +76,8 @@ pub struct StoreStats {
     pub decoded_blocks: u64,
     /// Most bytes of it.
     pub decoded_most: u64,
+    /// What was read and written past the ARC.
+    pub direct: DirectStats,
 }
 
 /// The blocks of one pool.
@@ -83,6 +86,7 @@ pub struct Store {
     salt: RwLock<Arc<Salt>>,
     arc: Mutex<ArcCache>,
     policies: Policies,
+    pub(crate) direct: Direct,
     decoded: DecodedCache,
     flights: SingleFlight,
     prefetcher: OnceLock<Prefetcher>,
@@ -142,6 +146,7 @@ impl Store {
             errors: ErrorLists::default(),
             write_behind: Arc::default(),
             keys: Keys::default(),
+            direct: Direct::default(),
             freed: Mutex::default(),
         })
     }
@@ -184,7 +189,7 @@ impl Store {
                 }
                 None => drop(self.decoded.remove(&(key, view))),
             }
-            match self.policies.keeps(bp, at) {
+            match self.policies.keeps(bp, at) && !self.direct.takes(at) {
                 true => self.arc().replace(key, physical, is_metadata(bp)),
                 false => drop(self.arc().forget(&key)),
             }
@@ -285,6 +290,19 @@ impl Store {
     fn cached(&self, key: &Key, bp: &BlockPointer) -> Option<Abd> {
         let mut arc = self.arc();
         if arc.contains(key) { arc.get(key, is_metadata(bp)) } else { None }
+    }
+
+    /// As [`Store::cached`], for a reader, who is counted unless the read is a direct one.
+    fn asked(&self, key: &Key, bp: &BlockPointer) -> Option<Abd> {
+        match direct::reads_directly() && !is_metadata(bp) {
+            true => self.cached(key, bp),
+            false => self.arc().get(key, is_metadata(bp)),
+        }
+    }
+
+    /// Whether what this thread has read goes into the ARC.
+    fn keeps(&self, bp: &BlockPointer, at: Bookmark) -> bool {
+        self.policies.keeps(bp, at) && (!direct::reads_directly() || is_metadata(bp))
     }
 
     /// Reads a block that may never have been written, past the ARC: it is no error if it was not.
@@ -495,6 +513,7 @@ impl Store {
             decoded_bytes: self.decoded.weight(),
             decoded_blocks: self.decoded.len() as u64,
             decoded_most: self.decoded.capacity(),
+            direct: self.direct.stats(),
         }
     }
 
@@ -579,7 +598,7 @@ impl Store {
         key: Key,
         patience: Option<Duration>,
     ) -> Result<Abd, BlockError> {
-        if let Some(data) = self.arc().get(&key, is_metadata(bp)) {
+        if let Some(data) = self.asked(&key, bp) {
             return Ok(data);
         }
         let own = match self.flights.begin(key) {
@@ -594,7 +613,7 @@ impl Store {
             return Ok(data);
         }
         let data = self.fetch(bp, at, 0)?;
-        if own.is_some() && self.policies.keeps(bp, at) {
+        if own.is_some() && self.keeps(bp, at) {
             self.arc().insert(key, data.clone(), is_metadata(bp), Access::Demand);
         }
         Ok(data)
@@ -604,7 +623,7 @@ impl Store {
     fn physical_many(&self, wanted: &[Wanted]) -> Vec<Result<Abd, BlockError>> {
         let (mut mine, mut own) = (Vec::new(), Vec::new());
         let mut look = |request: &Wanted| {
-            if let Some(data) = self.arc().get(&request.2, is_metadata(&request.0)) {
+            if let Some(data) = self.asked(&request.2, &request.0) {
                 return Found::Cached(data);
             }
             match self.flights.begin(request.2) {

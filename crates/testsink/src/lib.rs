@@ -50,27 +50,34 @@ fn list(pairs: &[(&str, NvValue)]) -> NvList {
     NvList { pairs: pairs.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect() }
 }
 
+/// A store that reads a device in memory, and what makes faults below it.
+fn store_over(memory: &Arc<MemDevice>) -> (Arc<Store>, Arc<FaultyDevice>) {
+    let size = memory.size() - LABEL_START;
+    let top = list(&[
+        ("type", NvValue::String("file".into())),
+        ("id", NvValue::Uint64(0)),
+        ("guid", NvValue::Uint64(100)),
+        ("ashift", NvValue::Uint64(9)),
+        ("asize", NvValue::Uint64(size)),
+    ]);
+    let root = list(&[
+        ("type", NvValue::String("root".into())),
+        ("guid", NvValue::Uint64(1)),
+        ("children", NvValue::NvListArray(vec![top])),
+    ]);
+    let faults = FaultyDevice::new(memory.clone());
+    let device = faults.clone();
+    let mut open = |_: u64, _: &NvList| Some(device.clone() as Arc<dyn Device>);
+    (Store::new(VdevTree::build(&root, &mut open).unwrap(), CACHE), faults)
+}
+
 impl MemSink {
     /// An empty device of `size` bytes.
     pub fn new(size: u64) -> MemSink {
         let memory = MemDevice::new("memory", vec![0; (LABEL_START + size) as usize]);
-        let top = list(&[
-            ("type", NvValue::String("file".into())),
-            ("id", NvValue::Uint64(0)),
-            ("guid", NvValue::Uint64(100)),
-            ("ashift", NvValue::Uint64(9)),
-            ("asize", NvValue::Uint64(size)),
-        ]);
-        let root = list(&[
-            ("type", NvValue::String("root".into())),
-            ("guid", NvValue::Uint64(1)),
-            ("children", NvValue::NvListArray(vec![top])),
-        ]);
-        let faults = FaultyDevice::new(memory.clone());
-        let device = faults.clone();
-        let mut open = |_: u64, _: &NvList| Some(device.clone() as Arc<dyn Device>);
+        let (store, faults) = store_over(&memory);
         MemSink {
-            store: Store::new(VdevTree::build(&root, &mut open).unwrap(), CACHE),
+            store,
             memory,
             faults,
             next: Mutex::new(SECTOR),
@@ -79,6 +86,11 @@ impl MemSink {
             batches: AtomicUsize::new(0),
             fails: AtomicBool::new(false),
         }
+    }
+
+    /// Another store over the same device, with nothing in its cache and faults of its own.
+    pub fn another_store(&self) -> (Arc<Store>, Arc<FaultyDevice>) {
+        store_over(&self.memory)
     }
 
     /// Makes embedded blocks of file contents that start with [`EMBEDDED`]; what comes after the first

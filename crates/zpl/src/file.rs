@@ -110,6 +110,23 @@ impl File {
         })
     }
 
+    /// As [`File::read_abd`], past the ARC, which is not given what it lacks (`O_DIRECT`).
+    ///
+    /// # Errors
+    /// As of that.
+    pub fn read_directly(&self, offset: u64, len: usize) -> Result<Abd> {
+        let store = match &self.0 {
+            Inner::Fixed { object, .. } => object.objset().store().clone(),
+            Inner::Live { live, .. } => live.base().store().clone(),
+        };
+        let data = store.read_directly(|| self.read_abd(offset, len))?;
+        let (size, bytes) = (self.block_size(), data.len() as u64);
+        let blocks = offset.saturating_add(bytes).div_ceil(size)
+            - offset.min(offset.saturating_add(bytes)) / size;
+        store.count_direct_read(blocks, bytes);
+        Ok(data)
+    }
+
     /// As [`File::read_abd`], but gives what lies before the first block that cannot be read; fails
     /// only if that is nothing.
     pub fn read_up_to_error(&self, offset: u64, len: usize) -> Result<Abd> {

@@ -425,9 +425,11 @@ impl<'b> Stream<'b> {
             return Ok(done?);
         };
         // Below all its mounts, in use or not.
+        let coming = receiving.readable();
         let (mut receiving, mut done) = (Some(receiving), None);
-        let exchange = job.session.host.mounts().exchange(id, &mut || {
+        let exchange = job.session.host.mounts().exchange(id, coming, &mut || {
             done = receiving.take().map(|receiving| changes.finish_receive(receiving, force));
+            matches!(done, Some(Ok(())))
         });
         if let Some(receiving) = receiving {
             // The dataset could not be closed.

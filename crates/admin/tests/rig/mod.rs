@@ -151,10 +151,16 @@ impl Mounts for Asked {
         !self.has_submounts
     }
 
-    fn exchange(&mut self, _: u64, change: &mut dyn FnMut()) -> Result<(), String> {
+    fn exchange(
+        &mut self,
+        _: u64,
+        coming: Option<u64>,
+        change: &mut dyn FnMut() -> bool,
+    ) -> Result<(), String> {
+        assert!(coming.is_some(), "what is not raw can be read before");
         self.calls.push("exchange".into());
         if !self.forgets {
-            change();
+            assert!(change());
         }
         self.calls.push("exchanged".into());
         Ok(())

@@ -17,7 +17,7 @@ pub const SETTINGS: &[(&str, &str)] = &[
     ("dedup", "Whether equal blocks are stored once."),
     ("defcontext", "The SELinux context of files that have none. It is kept, and mounts of cenote have none."),
     ("devices", "Whether device nodes can be opened."),
-    ("direct", "Kept for other systems, where it says whether O_DIRECT passes by the cache. Here O_DIRECT passes by the kernel's pages, and what is read and written goes through the cache of the daemon, as with direct=disabled."),
+    ("direct", "Which reads and writes pass by the cache of the daemon, where they are aligned to 4 KiB. standard: those of programs that ask for it with O_DIRECT. always: all, though the kernel keeps pages of what is not read with O_DIRECT. disabled: none. A read takes what the cache has, and leaves there nothing that it lacked. A write waits in memory until it is written with its transaction group, and whole blocks do not stay in the cache after that."),
     ("dnodesize", "Size of dnodes. More than legacy leaves room for extended attributes beside them."),
     ("encryption", "The cipher. Set at creation."),
     ("exec", "Whether programs can be run."),

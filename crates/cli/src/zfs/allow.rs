@@ -215,7 +215,7 @@ fn find(name: &str, kind: Option<char>) -> Result<(char, u32), Stop> {
 fn change(request: &Request, ctx: &mut Context) -> Outcome {
     let entries = request.entries()?;
     let pools = Arc::clone(&ctx.pools);
-    let _change = pools.change();
+    let _change = pools.change(&request.dataset);
     let name = &request.dataset;
     let node = opened(name, ctx)?;
     let cannot = |why: &dyn std::fmt::Display| {

@@ -23,7 +23,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     };
     let (source, target) = bookmark_names(source, target).map_err(stop)?;
     let pools = Arc::clone(&ctx.pools);
-    let _change = pools.change();
+    let _change = pools.change(&source);
     let kinds = Kinds::SNAPSHOT.with(Kinds::BOOKMARK);
     let imported = pool_of(ctx, &source, kinds).map_err(Stop::Fail)?;
     outcome(quietly(&imported, ctx, |session| session.bookmark(&source, &target)))

@@ -62,7 +62,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         Err(why) => return failed(why, ctx),
     };
     let pools = Arc::clone(&ctx.pools);
-    let _change = pools.change();
+    let _change = pools.change(&name);
     let changes = changes(&imported, ctx)
         .map_err(|e| Stop::Fail(format!("cannot change key of '{name}': {e}")))?;
     match changes.change_key(&name, &new) {

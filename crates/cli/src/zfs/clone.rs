@@ -35,7 +35,7 @@ pub fn clone(args: &[OsString], ctx: &mut Context) -> Outcome {
         _ => return usage("too many arguments"),
     };
     let pools = Arc::clone(&ctx.pools);
-    let _change = pools.change();
+    let _change = pools.change(origin);
     let node = open(ctx, origin, Kinds::SNAPSHOT).map_err(Stop::Fail)?;
     let kept = props.clone();
     let made = quietly(&node.imported, ctx, |session| {
@@ -59,7 +59,7 @@ pub fn promote(args: &[OsString], ctx: &mut Context) -> Outcome {
         _ => return usage("too many arguments"),
     };
     let pools = Arc::clone(&ctx.pools);
-    let _change = pools.change();
+    let _change = pools.change(name);
     let imported = pool_of(ctx, name, Kinds::HEAD).map_err(Stop::Fail)?;
     outcome(quietly(&imported, ctx, |session| session.promote(name)))
 }

@@ -139,7 +139,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         _ => Ok(NewEncryption::Inherit(None)),
     };
     let encryption = encryption.map_err(|why| request.cannot(why))?;
-    let _change = pools.change();
+    let _change = pools.change(pool);
     let Some(imported) = pools.get(pool) else {
         return match request.dry_run || request.size.is_some() {
             true => fail(format!("cannot open '{pool}': no such pool")),

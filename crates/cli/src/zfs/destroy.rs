@@ -61,7 +61,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         _ => return usage("too many arguments"),
     };
     let pools = Arc::clone(&ctx.pools);
-    let _change = pools.change();
+    let _change = pools.change(name);
     if name.contains('#')
         && !name.contains('@')
         && let Err(refused) = how.check_bookmark()

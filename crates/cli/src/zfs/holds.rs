@@ -119,9 +119,9 @@ fn operands(args: &[OsString]) -> Result<(Parsed, String), Stop> {
 fn each(parsed: &Parsed, tag: &str, ctx: &mut Context, act: Act) -> Outcome {
     let recursive = !parsed.options.is_empty();
     let pools = Arc::clone(&ctx.pools);
-    let _change = pools.change();
     let mut good = true;
     for operand in parsed.names().iter().skip(1) {
+        let _change = pools.change(operand);
         let Some((head, _)) = operand.split_once('@') else {
             ctx.complain(format_args!("'{operand}' is not a snapshot"));
             good = false;

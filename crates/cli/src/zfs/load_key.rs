@@ -89,6 +89,12 @@ impl Request {
         (found, good)
     }
 
+    /// The pools that the command works on.
+    fn pools(&self, ctx: &Context) -> Vec<String> {
+        let all = ctx.pools.all().into_iter().filter(|_| self.all);
+        self.names.iter().cloned().chain(all.map(|pool| pool.name().to_string())).collect()
+    }
+
     /// Says how many keys it went well with, if it was asked for more than one or only to look.
     fn conclude(&self, tried: usize, failed: usize, done: &str, ctx: &mut Context) -> Outcome {
         if self.how.verify || (self.recurse && tried > 0) {
@@ -120,7 +126,7 @@ pub fn load(args: &[OsString], ctx: &mut Context) -> Outcome {
 pub fn unload(args: &[OsString], ctx: &mut Context) -> Outcome {
     let request = Request::parse(args, UNLOAD)?;
     let pools = Arc::clone(&ctx.pools);
-    let _change = pools.change();
+    let _change = pools.change_all(request.pools(ctx), None);
     let (datasets, good) = request.datasets(true, ctx);
     let (mut tried, mut failed) = (0, 0);
     for (imported, dataset) in datasets {

@@ -84,8 +84,6 @@ fn list_json(ctx: &mut Context) -> Outcome {
 
 fn mount_many(names: &[String], how: &How, verbose: bool, ctx: &mut Context) -> Outcome {
     let pools = ctx.pools.clone();
-    // Other commands do not wait while a key is typed.
-    let change = (!how.load_key).then(|| pools.change());
     let mut roots = Vec::new();
     if names.is_empty() {
         for imported in pools.all() {
@@ -109,21 +107,29 @@ fn mount_many(names: &[String], how: &How, verbose: bool, ctx: &mut Context) -> 
         }
         todo.extend(found.into_iter().map(|d| (Arc::clone(&imported), d)));
     }
-    let _change = change.unwrap_or_else(|| pools.change());
-    for each in todo.chunk_by(|a, b| Arc::ptr_eq(&a.0, &b.0)) {
-        let Some((imported, _)) = each.first() else { continue };
-        let datasets: Vec<Dataset> = each.iter().map(|(_, d)| d.clone()).collect();
-        replay::before_mounting(imported, &datasets, false, how, ctx);
-    }
     let mut progress = Progress::of(todo.len(), Instant::now());
     let mut good = keys_loaded;
-    for (imported, d) in &todo {
-        if ctx.cancelled() {
-            return Ok(1);
+    // One pool after the other: one that hangs keeps nobody from the rest.
+    for each in todo.chunk_by(|a, b| Arc::ptr_eq(&a.0, &b.0)) {
+        let Some((imported, _)) = each.first() else { continue };
+        let _change = pools.change(imported.name());
+        if !pools.has(imported) {
+            continue;
         }
-        good &= mount_or_say(imported, d, how, ctx);
-        if verbose {
-            progress.advance(Instant::now(), ctx.out.raw())?;
+        // Some may have gone meanwhile.
+        let pool = imported.pool();
+        let is_there = |d: &&Dataset| !matches!(pool.dsl().find(&d.name), Ok(None));
+        let datasets: Vec<Dataset> =
+            each.iter().map(|(_, d)| d).filter(is_there).cloned().collect();
+        replay::before_mounting(imported, &datasets, false, how, ctx);
+        for d in &datasets {
+            if ctx.cancelled() {
+                return Ok(1);
+            }
+            good &= mount_or_say(imported, d, how, ctx);
+            if verbose {
+                progress.advance(Instant::now(), ctx.out.raw())?;
+            }
         }
     }
     Ok(i32::from(!good))
@@ -139,7 +145,7 @@ fn mount_named(name: &str, how: &How, ctx: &mut Context) -> Outcome {
             return Err(Stop::Said(1));
         }
     }
-    let _change = pools.change();
+    let _change = pools.change(name);
     let node = match open(ctx, name, Kinds::FILESYSTEM) {
         Ok(node) => node,
         Err(message) => return fail(message),
@@ -165,14 +171,18 @@ pub fn unmount(args: &[OsString], ctx: &mut Context) -> Outcome {
     let (all, force) = (has('a'), has('f'));
     let names = parsed.names();
     let pools = ctx.pools.clone();
-    let _change = pools.change();
     match names.as_slice() {
         [] if all => {
             let by = ctx.agent();
-            let way = Way { force, directory: Directory::Kept, by: &*by };
-            let stay = unmount_each(&pools.all(), &is_automatic, way);
-            let code = i32::from(!stay.is_empty());
-            stay.into_iter().for_each(|e| ctx.complain(e));
+            let mut code = 0;
+            for imported in pools.all() {
+                let _change = pools.change(imported.name());
+                let way = Way { force, directory: Directory::Kept, by: &*by };
+                for stays in unmount_each(std::slice::from_ref(&imported), &is_automatic, way) {
+                    code = 1;
+                    ctx.complain(stays);
+                }
+            }
             Ok(code)
         }
         [] => usage("missing filesystem argument"),
@@ -213,6 +223,8 @@ fn unmount_named(name: &str, force: bool, ctx: &mut Context) -> Outcome {
             }
         }
     };
+    let pools = ctx.pools.clone();
+    let _change = pools.change(&dataset);
     let node = match open(ctx, &dataset, Kinds::FILESYSTEM.with(Kinds::SNAPSHOT)) {
         Ok(node) => node,
         Err(message) => return fail(message),

@@ -135,7 +135,7 @@ impl Request {
 
     fn run(self, ctx: &mut Context) -> Result<(), Failure> {
         let pools = ctx.pools.clone();
-        let _change = pools.change();
+        let _change = pools.change(&self.dataset);
         let dataset = &self.dataset;
         let kinds = Kinds::FILESYSTEM.with(Kinds::SNAPSHOT);
         let node = open(ctx, dataset, kinds).map_err(|_| {

@@ -40,7 +40,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         _ => Kinds::DATASET,
     };
     let pools = Arc::clone(&ctx.pools);
-    let _change = pools.change();
+    let _change = pools.change(from);
     let node = open(ctx, from, kinds).map_err(Stop::Fail)?;
     outcome(quietly(&node.imported, ctx, |session| {
         session.writable(|| format!("cannot rename '{from}'"))?;

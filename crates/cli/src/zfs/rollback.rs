@@ -26,7 +26,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         _ => return usage("too many arguments"),
     };
     let pools = Arc::clone(&ctx.pools);
-    let _change = pools.change();
+    let _change = pools.change(name);
     let imported = pool_of(ctx, name, Kinds::SNAPSHOT).map_err(Stop::Fail)?;
     outcome(quietly(&imported, ctx, |session| session.rollback(name, how)))
 }

@@ -3,7 +3,7 @@
 
 use crate::context::Context;
 use crate::mounts::administered::CommandMounts;
-use crate::pools::Imported;
+use crate::pools::{Imported, PoolTurn};
 use crate::zfs::change::rights;
 use crate::zfs::receive::while_drawn;
 use cenote_admin::{Error, ErrorKind, Event, Host, Mounts, Rights, Session, Streaming};
@@ -94,10 +94,10 @@ fn with<'a, T>(
     (show, draws): (&'a mut Show<'a>, bool),
     work: impl FnOnce(&mut Session<'_>) -> T,
 ) -> T {
-    let pools = Arc::clone(&ctx.pools);
+    let (pools, name) = (Arc::clone(&ctx.pools), imported.name().to_string());
     let mut host = CommandHost { mounts: CommandMounts::new(imported, ctx), show, draws };
     let session = Session::new(imported.opened().clone(), rights, &mut host);
-    work(&mut session.beside(pools))
+    work(&mut session.beside(Arc::new(PoolTurn { pools, name })))
 }
 
 /// How a command ends whose work was done, or not.

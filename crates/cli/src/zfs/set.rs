@@ -39,7 +39,7 @@ pub fn set(args: &[OsString], ctx: &mut Context) -> Outcome {
         add_property(&mut list, setting)?;
     }
     let pools = Arc::clone(&ctx.pools);
-    let _change = pools.change();
+    let _change = pools.change_all(names, None);
     let (nodes, mut good) = select(ctx, names, &Selection::of(Kinds::DATASET));
     let mut any = false;
     for node in nodes {
@@ -87,7 +87,7 @@ pub fn inherit(args: &[OsString], ctx: &mut Context) -> Outcome {
         Some(_) => {}
     }
     let pools = Arc::clone(&ctx.pools);
-    let _change = pools.change();
+    let _change = pools.change_all(names, None);
     let what = Selection { recurse, ..Selection::of(Kinds::DATASET) };
     let (nodes, mut good) = select(ctx, names, &what);
     for node in nodes {

@@ -26,7 +26,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         return usage("missing snapshot argument");
     }
     let pools = Arc::clone(&ctx.pools);
-    let _change = pools.change();
+    let _change = pools.change_all(&operands, None);
     let (mut names, mut first): (Vec<String>, Option<Node>) = (Vec::new(), None);
     for operand in &operands {
         let Some((head, short)) = operand.split_once('@') else { return usage("") };

@@ -92,7 +92,7 @@ fn put(asked: &Asked, replaces: bool, ctx: &mut Context) -> Result<Arc<Imported>
     if let Ok(layout) = create::parse(std::slice::from_ref(&asked.new)) {
         create::check_answers(&layout).map_err(|e| Stop::Fail(e.to_string()))?;
     }
-    let _change = pools.change();
+    let _change = pools.change(&asked.pool);
     let imported = open(ctx, &asked.pool).map_err(Stop::Fail)?;
     let (old, new) = (&asked.old, &asked.new);
     let what = match replaces {
@@ -177,7 +177,7 @@ pub fn detach(args: &[OsString], ctx: &mut Context) -> Outcome {
         [name, device, ..] => (name, device),
     };
     let pools = Arc::clone(&ctx.pools);
-    let _change = pools.change();
+    let _change = pools.change(name);
     let imported = open(ctx, name).map_err(Stop::Fail)?;
     let cannot = |why: String| Stop::Fail(format!("cannot detach {device}: {why}"));
     let engine = Arc::clone(imported.writable().map_err(cannot)?);

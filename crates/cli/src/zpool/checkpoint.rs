@@ -27,7 +27,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         _ => return usage("too many arguments"),
     };
     let pools = Arc::clone(&ctx.pools);
-    let change = pools.change();
+    let change = pools.change(name);
     let imported = match open(ctx, name) {
         Ok(imported) => imported,
         Err(why) if name.contains('/') => {

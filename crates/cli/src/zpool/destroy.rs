@@ -27,7 +27,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         _ => return usage("too many arguments"),
     };
     let pools = Arc::clone(&ctx.pools);
-    let _change = pools.change();
+    let _change = pools.change(name);
     let imported = match open(ctx, name) {
         Ok(imported) => imported,
         Err(message) if name.contains('/') => {

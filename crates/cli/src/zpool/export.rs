@@ -37,11 +37,14 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
             engine.abandon();
         }
     }
-    let _change = pools.change();
     let (found, mut good) = select(ctx, &names);
     for imported in found {
         let name = imported.name();
-        let closed = export(&imported, force, end, ctx);
+        let _change = pools.change(name);
+        let closed = match pools.has(&imported) {
+            true => export(&imported, force, end, ctx),
+            false => Err(format!("cannot open '{name}': no such pool")),
+        };
         match closed {
             Ok(()) => {
                 pools.remove(name);

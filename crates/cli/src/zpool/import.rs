@@ -29,7 +29,7 @@ use cenote_pool::discover::Found;
 use cenote_pool::history;
 use cenote_pool::host::system_hostid;
 use cenote_pool::props::{self, PropChange, PropContext, When};
-use cenote_pool::{Candidate, ImportOptions, Pool, Rewind, discover, events};
+use cenote_pool::{Candidate, ImportError, ImportOptions, Pool, Rewind, discover, events};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
@@ -41,9 +41,7 @@ const SPEC: Spec = Spec { short: "ac:Dd:fFlmnNo:R:stT:X", refused: "CV", refused
 const REWIND_TO_CHECKPOINT: char = '-';
 const LONG: [(&str, char); 1] = [("rewind-to-checkpoint", REWIND_TO_CHECKPOINT)];
 
-/// How often devices are searched for pools to be imported.
-const MOST_SEARCHES: usize = 3;
-/// How long an import waits for other commands before it searches again: another process may change what was found.
+/// How long an import waits for other commands before it reads the labels again: another process may change what was found.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// A command line taken apart.
@@ -220,7 +218,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     let mut mounted = true;
     for imported in pools.all().iter().filter(|pool| !before.contains(&pool.guid())) {
         load_keys(imported, ctx)?;
-        let _change = pools.change();
+        let _change = pools.change(imported.name());
         mounted &= mount_all(imported, &request, ctx);
     }
     Ok(done.max(i32::from(!mounted)))
@@ -313,37 +311,17 @@ impl From<Found> for Seen {
 
 /// Imports, or shows, what `search` finds.
 ///
-/// Devices are looked at while other commands go on, since they may be slow to answer. What was found counts if no pool came
-/// or went meanwhile, and if there was no long wait for other commands. Otherwise there is another search; the last one keeps
-/// other commands waiting.
+/// Devices are looked at while other commands go on, since they may be slow to answer.
 fn import_found(
     search: impl Fn(&Request, &Context) -> Seen,
     request: &Request,
     ctx: &mut Context,
 ) -> Result<Done, Stop> {
-    let tell = |seen: Seen, ctx: &mut Context| {
-        seen.complaints.iter().for_each(|line| ctx.complain(line));
-        wanted(seen.candidates, request, ctx)
-    };
-    if !request.imports() {
-        let candidates = tell(search(request, ctx), ctx);
-        return import_from(&candidates, request, ctx);
-    }
-    let pools = Arc::clone(&ctx.pools);
-    for _ in 1..MOST_SEARCHES {
-        let turns = pools.turns();
-        let seen = search(request, ctx);
-        let begun = Instant::now();
-        let _change = pools.change();
-        if pools.turns() == turns && begun.elapsed() < FRESH {
-            let candidates = tell(seen, ctx);
-            return import_from(&candidates, request, ctx);
-        }
-        refuse_taken(request, ctx)?;
-    }
-    let _change = pools.change();
-    let candidates = tell(search(request, ctx), ctx);
-    import_from(&candidates, request, ctx)
+    let turns = ctx.pools.turns();
+    let seen = search(request, ctx);
+    seen.complaints.iter().for_each(|line| ctx.complain(line));
+    let candidates = wanted(seen.candidates, request, ctx);
+    import_from((&candidates, turns), request, ctx)
 }
 
 /// What became of an import, or of several: the worst.
@@ -366,7 +344,7 @@ impl Done {
 
 /// Imports, or shows, what was found.
 fn import_from(
-    candidates: &[Candidate],
+    (candidates, turns): (&[Candidate], u64),
     request: &Request,
     ctx: &mut Context,
 ) -> Result<Done, Stop> {
@@ -374,7 +352,7 @@ fn import_from(
         Some(name) => {
             let found = discover::find(candidates, name);
             let candidate = found.map_err(|e| Stop::Fail(e.to_string()))?;
-            import(candidate, request, ctx)
+            import_alone((candidate, turns), request, ctx)
         }
         None if candidates.is_empty() => {
             ctx.complain("no pools available to import");
@@ -383,11 +361,40 @@ fn import_from(
         None if request.all => {
             let mut done = Done::All;
             for candidate in candidates {
-                done = done.max(import(candidate, request, ctx)?);
+                done = done.max(import_alone((candidate, turns), request, ctx)?);
             }
             Ok(done)
         }
         None => show(candidates, ctx),
+    }
+}
+
+/// Imports a pool with no other command for it meanwhile. What a search found counts if no pool came or went since it began, when the
+/// number of `turns` was another one, and if there was no long wait. Otherwise the labels are read again, while only commands
+/// for this pool wait.
+fn import_alone(
+    (candidate, turns): (&Candidate, u64),
+    request: &Request,
+    ctx: &mut Context,
+) -> Result<Done, Stop> {
+    let (pools, begun) = (Arc::clone(&ctx.pools), Instant::now());
+    let name = request.names.get(1).unwrap_or(&candidate.name);
+    let _change = pools.change_all([name], Some(candidate.guid));
+    if pools.turns() == turns && begun.elapsed() < FRESH {
+        return import(candidate, request, ctx);
+    }
+    refuse_taken(request, ctx)?;
+    let gone = || ImportError::NotFound(candidate.name.clone());
+    let again = match pools.by_guid(candidate.guid) {
+        Some(_) => Err(gone()),
+        None => candidate.read_now(),
+    };
+    match again {
+        Ok(again) => import(&again, request, ctx),
+        // Another command has taken it: of all that can be imported it is none any more.
+        Err(ImportError::NotFound(_)) if request.all => Ok(Done::All),
+        Err(e @ ImportError::NotFound(_)) => fail(e.to_string()),
+        Err(e) => tell_failed(candidate, &e, ctx),
     }
 }
 
@@ -517,16 +524,19 @@ fn open_pool(
     };
     match opened {
         Ok(opened) => Ok(Some(opened)),
-        Err(e) => {
-            events::import_failed(candidate, &e);
-            if let Some(notes) = e.notes() {
-                write!(ctx.out, "{notes}")?;
-                ctx.out.flush()?;
-            }
-            ctx.complain(e);
-            Ok(None)
-        }
+        Err(e) => tell_failed(candidate, &e, ctx).map(|_| None),
     }
+}
+
+/// Says why a pool is not imported.
+fn tell_failed(candidate: &Candidate, e: &ImportError, ctx: &mut Context) -> Result<Done, Stop> {
+    events::import_failed(candidate, e);
+    if let Some(notes) = e.notes() {
+        write!(ctx.out, "{notes}")?;
+        ctx.out.flush()?;
+    }
+    ctx.complain(e);
+    Ok(Done::Nothing)
 }
 
 /// What is done with a pool once it is imported: history, cache file, properties, mounts. False: not all is mounted

@@ -46,7 +46,6 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     if looked.is_err_and(|e| is_silent(&e)) {
         return fail(format!("failed to open {}: the device does not answer", arg.display()));
     }
-    let _change = pools.change();
     let Ok(path) = find(arg, &ctx.path(arg)) else {
         return fail(format!(
             "failed to find device {}, try specifying absolute path instead",

@@ -27,7 +27,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         _ => return usage("too many arguments"),
     };
     let pools = Arc::clone(&ctx.pools);
-    let _change = pools.change();
+    let _change = pools.change_all([name], guid);
     let imported = open(ctx, name).map_err(Stop::Fail)?;
     let cannot = |why: String| Stop::Fail(format!("cannot reguid '{name}': {why}"));
     if guid.is_some_and(|guid| pools.by_guid(guid).is_some()) {

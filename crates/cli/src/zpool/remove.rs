@@ -24,7 +24,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         return usage("missing pool name argument");
     };
     let pools = Arc::clone(&ctx.pools);
-    let change = pools.change();
+    let change = pools.change(name);
     let imported = open(ctx, name).map_err(Stop::Fail)?;
     if has('s') && has('n') {
         ctx.complain("stop request ignored");

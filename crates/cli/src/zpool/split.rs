@@ -105,7 +105,7 @@ pub fn loads_keys(args: &[OsString]) -> bool {
 pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     let request = Request::parse(args)?;
     let pools = Arc::clone(&ctx.pools);
-    let change = pools.change();
+    let change = pools.change_all([&request.pool, &request.new], None);
     let imported = open(ctx, &request.pool).map_err(Stop::Fail)?;
     devices_exist(&request, ctx)?;
     check_new(&request.new).map_err(|why| request.cannot(why))?;
@@ -151,7 +151,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     if request.letters.contains('l') {
         drop(change);
         import::load_keys(&new, ctx)?;
-        let _change = pools.change();
+        let _change = pools.change(&request.new);
         mount(&new, &request, ctx);
         return Ok(0);
     }

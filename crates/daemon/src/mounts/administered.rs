@@ -83,10 +83,15 @@ impl Mounts for CommandMounts<'_> {
         self.imported.mounts.stays(id).map(|why| why.to_string())
     }
 
-    fn exchange(&mut self, id: u64, change: &mut dyn FnMut()) -> Result<(), String> {
+    fn exchange(
+        &mut self,
+        id: u64,
+        coming: Option<u64>,
+        change: &mut dyn FnMut() -> bool,
+    ) -> Result<(), String> {
         let mounts = &self.imported.mounts;
         self.inside = Some(mounts.inside(id));
-        mounts.exchange(&self.imported, id, change).map_err(|e| e.to_string())
+        mounts.exchange(&self.imported, (id, coming), change).map_err(|e| e.to_string())
     }
 
     fn restore(&mut self) -> bool {

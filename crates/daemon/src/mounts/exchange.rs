@@ -1,7 +1,9 @@
 //! Other contents for a dataset that is mounted and may be in use: a rollback (`zfs_ioc_rollback`), or what a
 //! receive brought (`zfs_ioc_recv_impl`).
 //!
-//! The mount stays. Requests wait while the dataset is closed, changed and opened again; what is open in it
+//! The mount stays. First all that was changed is written, and the new contents, which are on disk already, are compared with
+//! those that the kernel knows: a device that hangs keeps this command waiting and no request. Requests wait while the
+//! dataset is closed, changed and opened again; what is open in it
 //! goes on where it is in the new contents as well (see [`cenote_fuse`]'s `exchange`). What is mounted at a
 //! directory that is gone now is mounted again at a new one.
 //!
@@ -13,6 +15,10 @@ use super::table::{All, LATE, Mounted};
 use super::{How, Mounts, StaysMounted};
 use crate::context::Context;
 use crate::pools::{Imported, reason};
+use cenote_engine::Engine;
+use cenote_fuse::Renewed;
+use cenote_zpl::{FileSystem, Settings};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How often it is tried to open a dataset of a suspended pool.
@@ -72,22 +78,23 @@ impl Mounts {
         Away::of(inside.0).back(imported, ctx)
     }
 
-    /// Has `change` give a dataset other contents. If it is mounted, no process can use it meanwhile, and what is
-    /// there afterwards is served.
+    /// Has `change` give a dataset other contents, those of the dataset `coming`; it tells whether it did. If it is mounted, no
+    /// process can use it meanwhile, and what is there afterwards is served.
     ///
     /// # Errors
     /// The pool is suspended, or the dataset cannot be closed: nothing was changed. It cannot be opened again: programs
     /// that use it get errors.
-    pub fn exchange<T>(
+    pub fn exchange(
         &self,
         imported: &Imported,
-        id: u64,
-        change: impl FnOnce() -> T,
-    ) -> Result<T, StaysMounted> {
+        (id, coming): (u64, Option<u64>),
+        change: &mut dyn FnMut() -> bool,
+    ) -> Result<(), StaysMounted> {
         let mut all = self.lock();
         let Some(mounted) = of(&mut all, id) else {
             drop(all);
-            return Ok(change());
+            change();
+            return Ok(());
         };
         let Mounted { listed, handle, fs, engine, drained, .. } = mounted;
         let settings = (*fs.settings()).clone();
@@ -99,45 +106,75 @@ impl Mounts {
             return cannot(SUSPENDED);
         }
         handle.write_mapped();
-        let exchanged = handle.exchange(|| {
+        // So closing and changing it have little to write.
+        if let Some(engine) = &engine
+            && let Err(e) = engine.sync()
+        {
+            return cannot(&reason(&e));
+        }
+        let coming = coming.and_then(|object| to_compare(imported, object));
+        let exchanged = handle.exchange(coming, || {
             fs.stop_freeing();
             if let Some(engine) = &engine
                 && let Err(e) = engine.close(id)
             {
                 // It is open still.
-                return (Err((reason(&e), true)), Some(fs.clone()));
+                return (Err((reason(&e), true)), Renewed::Same(fs.clone()));
             }
-            let done = change();
-            let again = || {
-                let dataset = imported.pool().dsl().by_object(id).map_err(|e| e.to_string());
-                let dataset =
-                    dataset.and_then(|d| d.ok_or_else(|| "dataset does not exist".into()));
-                dataset.and_then(|d| open(imported, &d, &settings))
-            };
-            let is_away = || engine.as_ref().is_some_and(|engine| engine.waits_for_devices());
-            let opened = loop {
-                match again() {
-                    // Programs wait for the mount as they do for the pool.
-                    Err(_) if is_away() => std::thread::sleep(LOOK),
-                    done => break done,
+            let renewed = if change() { Renewed::Other } else { Renewed::Same };
+            match reopen(imported, id, engine.as_ref(), &settings) {
+                Ok(opened) => {
+                    let fs = opened.0.clone();
+                    (Ok(opened), renewed(fs))
                 }
-            };
-            match opened {
-                Ok((opened, engine)) => (Ok((done, opened.clone(), engine)), Some(opened)),
-                Err(why) => (Err((why, false)), None),
+                Err(why) => (Err((why, false)), Renewed::Nothing),
             }
         });
         match exchanged.unwrap_or_else(|| Err((SUSPENDED.into(), true))) {
-            Ok((done, opened, reopened)) => {
-                *drained = opened.is_writable();
-                (*fs, *engine) = (opened, reopened);
-                Ok(done)
+            Ok(opened) => {
+                (*fs, *engine) = opened;
+                *drained = fs.is_writable();
+                Ok(())
             }
             Err((why, true)) => cannot(&why),
             Err((why, false)) => {
                 handle.abort();
                 Err(StaysMounted(format!("cannot open '{}' again: {why}", listed.dataset)))
             }
+        }
+    }
+}
+
+/// The contents of a dataset that does not change, as they are on disk. `None`: they cannot be opened.
+fn to_compare(imported: &Imported, object: u64) -> Option<Arc<FileSystem>> {
+    let pool = imported.pool();
+    let opened = || -> Result<Option<Arc<FileSystem>>, cenote_zpl::Error> {
+        let Some(dataset) = pool.dsl().by_object(object)? else { return Ok(None) };
+        let settings = cenote_admin::contents::whole(&pool, &dataset)?;
+        FileSystem::open_as(pool.dsl().open_objset(&dataset)?, settings).map(Some)
+    };
+    opened().unwrap_or_else(|e| {
+        tracing::info!("what is coming cannot be compared with what is mounted: {e}");
+        None
+    })
+}
+
+/// Opens a dataset that was closed. While the pool waits for devices that is tried again: programs wait for the mount as
+/// they do for the pool.
+fn reopen(
+    imported: &Imported,
+    id: u64,
+    engine: Option<&Arc<Engine>>,
+    settings: &Settings,
+) -> Result<(Arc<FileSystem>, Option<Arc<Engine>>), String> {
+    loop {
+        let dataset = imported.pool().dsl().by_object(id).map_err(|e| e.to_string());
+        let dataset = dataset.and_then(|d| d.ok_or_else(|| "dataset does not exist".into()));
+        match dataset.and_then(|d| open(imported, &d, settings)) {
+            Err(_) if engine.is_some_and(|engine| engine.waits_for_devices()) => {
+                std::thread::sleep(LOOK);
+            }
+            done => return done,
         }
     }
 }

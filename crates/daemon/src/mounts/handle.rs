@@ -11,7 +11,7 @@
 
 use super::settings::Kernels;
 use cenote_fuse::{
-    Agent, Force, Forgetting, MountError, MountHandle, SnapDir, Submount, SyncPolicy,
+    Agent, Force, Forgetting, MountError, MountHandle, Renewed, SnapDir, Submount, SyncPolicy,
 };
 use cenote_zpl::FileSystem;
 use std::path::{Path, PathBuf};
@@ -132,11 +132,12 @@ impl Handle {
     /// Has `change` give the file system other contents: see [`MountHandle::exchange`].
     pub(super) fn exchange<T>(
         &self,
-        change: impl FnOnce() -> (T, Option<Arc<FileSystem>>),
+        coming: Option<Arc<FileSystem>>,
+        change: impl FnOnce() -> (T, Renewed),
     ) -> Option<T> {
         match self {
-            Handle::Mount(mount) => mount.exchange(change),
-            Handle::Submount(submount) => submount.exchange(change),
+            Handle::Mount(mount) => mount.exchange(coming, change),
+            Handle::Submount(submount) => submount.exchange(coming, change),
         }
     }
 

@@ -183,7 +183,7 @@ mod tests {
         let outbox = Outbox::new(&Arc::new(Wire::new(ours)), true);
         let (mut out, mut err) = (Frames::new(&outbox, Kind::Out), Frames::new(&outbox, Kind::Err));
         let pools = PoolTable::default();
-        let change = pools.change();
+        let change = pools.change("pool");
         // More than the socket takes, which is not read yet.
         out.write_all(&vec![b'x'; MOST_KEPT - 100]).unwrap();
         err.write_all(b"one").unwrap();

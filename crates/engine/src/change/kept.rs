@@ -15,8 +15,6 @@ pub fn without_effect(name: &str, value: &str) -> Option<&'static str> {
         ("sharesmb", _) => Some("nothing is shared by SMB"),
         ("secondarycache", "all" | "metadata") => Some(NO_CACHE),
         ("prefetch", "none" | "metadata") => Some("files are read ahead all the same"),
-        // What programs read and write with O_DIRECT goes through the ARC, as with `disabled`.
-        ("direct", "always") => Some("files are read and written through the cache all the same"),
         ("volmode", "full" | "geom" | "dev") | ("snapdev", "visible") => Some(NO_DEVICES),
         ("volthreading", "off") => Some(NO_DEVICES),
         ("vscan", "on") => Some("files are not scanned for viruses"),

@@ -158,7 +158,7 @@ impl Server {
             }
             None => target.fs.tmpfile(target.object, &new),
         };
-        self.tree.changed_names(&dir);
+        name.into_iter().for_each(|name| self.tree.changed_name(&dir, name.as_bytes()));
         let attr = made.map_err(|e| errno(&e))?;
         let ino = attr.ino;
         let node = target.other(ino);
@@ -238,7 +238,7 @@ impl Server {
             }
             self.free_name(&dir, name)?;
             let linked = target.fs.link(file.object, target.object, name.as_bytes());
-            self.tree.changed_names(&dir);
+            self.tree.changed_name(&dir, name.as_bytes());
             let entry = self.new_entry(&dir, &node, linked.map_err(|e| errno(&e))?)?;
             Ok((node, entry))
         });
@@ -272,7 +272,7 @@ impl Server {
             } else {
                 target.fs.unlink(target.object, name.as_bytes(), &in_use)
             };
-            self.tree.changed_names(&dir);
+            self.tree.changed_name(&dir, name.as_bytes());
             self.lost_a_name(&target, removed.map_err(|e| errno(&e))?);
             Ok(dir)
         });
@@ -348,7 +348,8 @@ impl Server {
         let in_use = |object| self.tree.inodes.knows(from.other(object).ino());
         let (old, new) = (name.as_bytes(), new_name.as_bytes());
         let lost = from.fs.rename(from.object, old, to.object, new, how, &in_use);
-        [dir, new_dir].into_iter().for_each(|dir| self.tree.changed_names(dir));
+        self.tree.changed_name(dir, old);
+        self.tree.changed_name(new_dir, new);
         if let Some(removed) = lost.map_err(|e| errno(&e))? {
             self.lost_a_name(&to, removed);
         }

@@ -72,6 +72,11 @@ fn wants_access(fs: &FileSystem, attr: &Attr) -> bool {
     wanted && fs.is_writable()
 }
 
+/// Whether a read or a write passes by the ARC.
+fn goes_directly(handle: &Handle, asked: bool, offset: u64, len: usize) -> Result<bool, Error> {
+    handle.fs.settings().direct.takes(asked, offset, len as u64)
+}
+
 impl Server {
     pub(super) fn reply_open(&self, ino: INodeNo, flags: OFlags, reply: ReplyOpen) {
         match self.open_file(ino, flags) {
@@ -180,14 +185,20 @@ impl Server {
             Ok(file) => file,
             Err(e) => return reply.error(errno(&e)),
         };
-        let kernel_keeps = !handle.how.direct && !flags.contains(OFlags::DIRECT);
-        handle
-            .ahead
-            .before_read(offset, size as u64, kernel_keeps, |from, len| file.part(from, len).ok());
-        let mut result = file.read_abd(offset, size);
+        let asked = flags.contains(OFlags::DIRECT);
+        let mut result = match goes_directly(&handle, asked, offset, size) {
+            Err(e) => return reply.error(errno(&e)),
+            Ok(true) => file.read_directly(offset, size),
+            Ok(false) => {
+                let (kernel_keeps, all) = (!handle.how.direct && !asked, size as u64);
+                let part = |from, len| file.part(from, len).ok();
+                handle.ahead.before_read(offset, all, kernel_keeps, part);
+                file.read_abd(offset, size)
+            }
+        };
         // A direct read may end before a bad block. For the page cache a short answer would be the
         // end of the file; the kernel asks again for smaller pieces when a large one fails.
-        if result.is_err() && flags.contains(OFlags::DIRECT) {
+        if result.is_err() && asked {
             result = file.read_up_to_error(offset, size);
         }
         match result {
@@ -248,7 +259,14 @@ impl Server {
             Ok(offset) => offset,
             Err(e) => return reply.error(errno(&e)),
         };
-        let write = |data: &[u8]| handle.fs.write(handle.object, offset, data, clear_ids);
+        let directly = match goes_directly(&handle, how.direct, offset, data.len()) {
+            Ok(directly) => directly,
+            Err(e) => return reply.error(errno(&e)),
+        };
+        let write = |data: &[u8]| match directly {
+            true => handle.fs.write_directly(handle.object, offset, data, clear_ids),
+            false => handle.fs.write(handle.object, offset, data, clear_ids),
+        };
         let written = write(data).and_then(|n| {
             let data = data.get(..n).unwrap_or(data);
             let first = self.written(&handle, (offset, data), || write(data))?;

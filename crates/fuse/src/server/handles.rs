@@ -1,6 +1,8 @@
 //! Open files and directories, by the numbers that the kernel was given for them.
 
 use crate::branch::InUse;
+use crate::exchange::stands;
+use crate::inodes::Standing;
 use crate::session::FileHandle;
 use crate::tree::Node;
 use ahash::HashMap;
@@ -43,8 +45,10 @@ pub(crate) struct Handle {
     pub(crate) how: Opening,
     /// The second in which its access time was changed last.
     noted: AtomicU64,
-    /// It is not in the file system any more, which has other contents now.
-    lost: bool,
+    /// Whether it is in the file system no more, which has other contents now. Empty: that is in doubt, and it is if the file has
+    /// not the generation `told`.
+    lost: OnceLock<bool>,
+    told: u64,
     /// It has other contents now, and the kernel may still go by the size of before.
     resized: AtomicBool,
 }
@@ -58,15 +62,28 @@ impl Handle {
         how: Opening,
     ) -> Handle {
         let (file, ahead) = (OnceLock::new(), ReadAhead::new());
-        let (noted, lost) = (AtomicU64::new(0), false);
+        let (noted, lost, told) = (AtomicU64::new(0), OnceLock::from(false), 0);
         let resized = AtomicBool::new(false);
-        Handle { node, fs, object, file, ahead, used, how, noted, lost, resized }
+        Handle { node, fs, object, file, ahead, used, how, noted, lost, told, resized }
     }
 
-    /// The same open file where the file system has other contents now, in which it is `lost` or not.
-    pub(crate) fn moved(&self, node: Node, fs: Arc<FileSystem>, lost: bool) -> Handle {
+    /// The same open file where the file system has other contents now. Its number stands for a file of the generation `told`,
+    /// or not.
+    pub(crate) fn moved(
+        &self,
+        node: Node,
+        fs: Arc<FileSystem>,
+        (standing, told): (Standing, u64),
+    ) -> Handle {
         let moved = Handle::new(node, fs, self.object, self.used.again(), self.how);
-        Handle { lost: lost || self.lost, resized: AtomicBool::new(true), ..moved }
+        let was_lost = self.lost.get() == Some(&true);
+        let lost = match standing {
+            Standing::Stale => OnceLock::from(true),
+            _ if was_lost => OnceLock::from(true),
+            Standing::Sure => OnceLock::from(false),
+            Standing::Doubtful => OnceLock::new(),
+        };
+        Handle { lost, told, resized: AtomicBool::new(true), ..moved }
     }
 
     /// Whether what is appended may come with the end that the file had before it was [moved](Handle::moved).
@@ -80,8 +97,18 @@ impl Handle {
     }
 
     /// Whether its file system was taken away by force, or it is lost.
-    pub(crate) fn is_gone(&self) -> bool {
-        self.lost || self.used.is_gone()
+    ///
+    /// # Errors
+    /// That is in doubt, and the file cannot be read.
+    pub(crate) fn is_gone(&self) -> Result<bool, Error> {
+        if self.used.is_gone() {
+            return Ok(true);
+        }
+        if let Some(lost) = self.lost.get() {
+            return Ok(*lost);
+        }
+        let lost = !stands(&self.fs, self.object, self.told)?;
+        Ok(*self.lost.get_or_init(|| lost))
     }
 
     /// Whether a read in this second is to change the access time. Once a second is enough.
@@ -145,10 +172,12 @@ impl Handles {
 
     /// An open file; an error after its file system was taken away by force.
     pub(crate) fn get(&self, fh: FileHandle) -> Result<Arc<Handle>, Errno> {
-        match self.shard(fh.0).and_then(|shard| shard.get(&fh.0).cloned()) {
-            Some(handle) if handle.is_gone() => Err(Errno::IO),
-            Some(handle) => Ok(handle),
-            None => Err(Errno::BADF),
+        let handle = self.shard(fh.0).and_then(|shard| shard.get(&fh.0).cloned());
+        let handle = handle.ok_or(Errno::BADF)?;
+        match handle.is_gone() {
+            Ok(false) => Ok(handle),
+            Ok(true) => Err(Errno::IO),
+            Err(e) => Err(Errno::from_raw_os_error(e.errno())),
         }
     }
 

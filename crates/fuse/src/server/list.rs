@@ -200,7 +200,7 @@ impl Server {
         match found {
             Ok((node, attr)) => reply.entry(&self.entry(&parent, &node, attr).found),
             Err(Error::NotFound(_)) if self.keeps_names(&parent) || !self.tree.changes => {
-                reply.absent(FOREVER);
+                reply.absent(self.tree.name_kept(FOREVER));
             }
             Err(e) => reply.error(errno(&e)),
         }
@@ -249,7 +249,7 @@ impl Server {
             let counted = entry.counted.filter(|_| !matches!(item.name, b"." | b".."));
             // Before the kernel can know it.
             if let Some(ino) = counted {
-                self.tree.inodes.learn(ino);
+                self.tree.inodes.learn(ino, entry.found.generation);
                 self.told(&entry.found.attr);
             }
             let full = reply.add(&entry.found, item.next, item.name);

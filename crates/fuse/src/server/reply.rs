@@ -71,7 +71,7 @@ impl Server {
     pub(super) fn entry(&self, parent: &Node, node: &Node, attr: (FileAttr, u64)) -> Entry {
         let entry = self.entry_in(self.keeps_names(parent), node, attr);
         if let Some(ino) = entry.counted {
-            self.tree.inodes.learn(ino);
+            self.tree.inodes.learn(ino, entry.found.generation);
             self.told(&entry.found.attr);
         }
         entry
@@ -83,7 +83,7 @@ impl Server {
         // A submount makes the kernel forget the name of the directory that it covers. It cannot make
         // it forget all ways to write that name.
         let keeps = keeps || !self.tree.changes && attr.kind != FileType::Directory;
-        let name_kept = if keeps { FOREVER } else { Duration::ZERO };
+        let name_kept = if keeps { self.tree.name_kept(FOREVER) } else { Duration::ZERO };
         let attr_kept = self.attr_kept(node, &attr);
         let counted = (self.tree.changes && node.may_change()).then(|| node.ino());
         Entry { found: Found { attr, generation, name_kept, attr_kept }, counted }

@@ -61,9 +61,9 @@ fn rewrite(handle: &Handle, range: &RewriteRange) -> Result<(), Errno> {
         spare: cloned.as_deref(),
         births: if range.physical { Births::Kept } else { Births::New },
     };
-    let done = handle.fs.rewrite(handle.object, what, || !handle.is_gone());
+    let done = handle.fs.rewrite(handle.object, what, || matches!(handle.is_gone(), Ok(false)));
     match done {
-        Ok(_) if handle.is_gone() => Err(Errno::IO),
+        Ok(_) if handle.is_gone().unwrap_or(true) => Err(Errno::IO),
         Ok(_) => Ok(()),
         Err(e) => {
             tracing::debug!(object = handle.object, "rewrite: {e}");

@@ -3,7 +3,7 @@
 use super::{Branch, LATE_CLOSE};
 use crate::syncer::SyncPolicy;
 use crate::tree::{Tree, slot_of};
-use crate::{Force, Forgetting, MountError, MountHandle, MountSpec, SnapDir};
+use crate::{Force, Forgetting, MountError, MountHandle, MountSpec, Renewed, SnapDir};
 use cenote_zpl::FileSystem;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -95,9 +95,13 @@ impl Submount {
     }
 
     /// As [`MountHandle::exchange`]; requests of the whole mount wait.
-    pub fn exchange<T>(&self, change: impl FnOnce() -> (T, Option<Arc<FileSystem>>)) -> Option<T> {
+    pub fn exchange<T>(
+        &self,
+        coming: Option<Arc<FileSystem>>,
+        change: impl FnOnce() -> (T, Renewed),
+    ) -> Option<T> {
         match self.tree.upgrade() {
-            Some(tree) => tree.exchange(&self.branch, change),
+            Some(tree) => tree.exchange(&self.branch, coming, change),
             None => Some(change().0),
         }
     }

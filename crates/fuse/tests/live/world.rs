@@ -3,6 +3,7 @@
 use cenote_dmu::ObjectSet;
 use cenote_dmu::live::{Assigned, Cost, LiveObjectSet, TxAssign};
 use cenote_dmu::write::{OpenObjectSet, Result, ZapMut};
+use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ObjsetType;
 use cenote_format::encode::zap::{Key, Value};
 use cenote_fuse::{
@@ -11,6 +12,7 @@ use cenote_fuse::{
 };
 use cenote_store::alloc::ReadEpochs;
 use cenote_testsink::MemSink;
+use cenote_vdev::inject::FaultyDevice;
 use cenote_zpl::{CreateProps, FileSystem, Settings, format};
 use parking_lot::{Condvar, Mutex};
 use std::fs::Permissions;
@@ -70,6 +72,18 @@ pub struct Store {
 impl Store {
     /// Writes what has changed; returns it as it is on disk.
     pub fn sync(&self) -> Arc<ObjectSet> {
+        ObjectSet::open(self.sink.store.clone(), OBJSET, self.write()).unwrap()
+    }
+
+    /// Writes what has changed; returns it as it is on disk, twice: the second one is read anew, through a device that can hang.
+    pub fn sync_twice(&self) -> ([Arc<FileSystem>; 2], Arc<FaultyDevice>) {
+        let root = self.write();
+        let (another, device) = self.sink.another_store();
+        let open = |store| FileSystem::open(ObjectSet::open(store, OBJSET, root).unwrap()).unwrap();
+        ([open(self.sink.store.clone()), open(another)], device)
+    }
+
+    fn write(&self) -> BlockPointer {
         let _one = self.syncing.lock();
         self.txgs.state.lock().2 = true;
         let mut state = self.txgs.state.lock();
@@ -83,8 +97,7 @@ impl Store {
         self.live.sync_done(&quiesced);
         self.txgs.readers.group_done(txg);
         self.syncs.fetch_add(1, Ordering::SeqCst);
-        let root = *quiesced.synced().root_bp();
-        ObjectSet::open(self.sink.store.clone(), OBJSET, root).unwrap()
+        *quiesced.synced().root_bp()
     }
 }
 

@@ -54,7 +54,7 @@ impl Store {
                     (data?, notes.is_empty())
                 }
             };
-            if sound && self.policies.keeps(bp, *at) {
+            if sound && (ahead.is_some() && self.policies.keeps(bp, *at) || self.keeps(bp, *at)) {
                 let access = ahead.unwrap_or(Access::Demand);
                 self.arc().insert(*key, data.clone(), is_metadata(bp), access);
             }

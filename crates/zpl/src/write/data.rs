@@ -346,6 +346,32 @@ impl FileSystem {
         Ok(data.len())
     }
 
+    /// As [`FileSystem::write`], after which the ARC is not given the blocks that were written as a whole (`O_DIRECT`).
+    ///
+    /// # Errors
+    /// As of that.
+    pub fn write_directly(
+        &self,
+        ino: u64,
+        offset: u64,
+        data: &[u8],
+        clear_ids: bool,
+    ) -> Result<usize> {
+        let written = self.write(ino, offset, data, clear_ids)?;
+        let Ok((size, _)) = self.source.live().map_or(Ok((0, 0)), |live| live.shape(ino)) else {
+            return Ok(written);
+        };
+        let end = offset.saturating_add(written as u64);
+        if size > 0 && offset.next_multiple_of(size) < end {
+            let blocks = offset.div_ceil(size)..end / size;
+            let bytes = blocks.end.saturating_sub(blocks.start).saturating_mul(size);
+            if bytes > 0 {
+                self.objset().store().wrote_directly((self.source.id(), ino), blocks, bytes);
+            }
+        }
+        Ok(written)
+    }
+
     /// Writes at byte `offset` what was changed in a mapping of the file. It was changed when that
     /// could be, so it is written also if the file system, or the file by its flags, has become read-only
     /// since. The file does not get longer: what is past its end is left out.

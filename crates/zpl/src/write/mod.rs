@@ -80,6 +80,7 @@ use crate::{CaseSensitivity, Error, Result, Visibility};
 use ahash::HashMap;
 use cenote_dmu::live::Cost;
 use cenote_dmu::outside::{Clock, Time};
+use cenote_dmu::tunables::{DIO_ENABLED, DIO_STRICT};
 use cenote_dmu::write::OpenObjectSet;
 use cenote_store::PrimaryCache;
 use context::{After, Cx, NameRules};
@@ -94,6 +95,43 @@ pub enum Atime {
     Relative,
     /// Always.
     On,
+}
+
+/// Which requests pass by the ARC (`direct`, `zfs_direct_t`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DirectIo {
+    /// None.
+    Disabled,
+    /// Those that ask for it (`O_DIRECT`) and are aligned.
+    #[default]
+    Standard,
+    /// All that are aligned.
+    Always,
+}
+
+/// What an aligned request begins at, and a multiple of which it has.
+const DIRECT_UNIT: u64 = 4096;
+
+impl DirectIo {
+    /// Whether a request of `len` bytes passes by the ARC, which asks for that or not.
+    ///
+    /// # Errors
+    /// It asks for that, and is not aligned as it has to be (`zfs_dio_strict`).
+    pub fn takes(self, asked: bool, offset: u64, len: u64) -> Result<bool> {
+        let wanted = match self {
+            DirectIo::Disabled => false,
+            DirectIo::Standard => asked,
+            DirectIo::Always => true,
+        };
+        if !wanted || !DIO_ENABLED.is_on() {
+            return Ok(false);
+        }
+        let aligned = len > 0 && (offset | len).is_multiple_of(DIRECT_UNIT);
+        if !aligned && asked && DIO_STRICT.is_on() {
+            return Err(Error::Invalid(format!("direct request of {len} bytes at {offset}")));
+        }
+        Ok(aligned)
+    }
 }
 
 /// Properties of the dataset that can change while the file system is open.
@@ -119,6 +157,8 @@ pub struct Settings {
     pub read_only: bool,
     /// What of the file system's blocks the ARC keeps (`primarycache`).
     pub cache: PrimaryCache,
+    /// Which requests pass by the ARC (`direct`).
+    pub direct: DirectIo,
     /// Where times come from.
     pub clock: Clock,
 }
@@ -137,6 +177,7 @@ impl Default for Settings {
             long_names: false,
             read_only: false,
             cache: PrimaryCache::All,
+            direct: DirectIo::Standard,
             clock: Clock::default(),
         }
     }

@@ -56,7 +56,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
             return usage("invalid option");
         }
         let pools = Arc::clone(&ctx.pools);
-        let _change = pools.change();
+        let _change = pools.change(target);
         let imported = pool_of(ctx, target, Kinds::HEAD).map_err(Stop::Fail)?;
         return outcome(quietly(&imported, ctx, |session| session.abort_receive(target)));
     }

@@ -150,6 +150,12 @@ impl Receiving {
         self.target.head.is_none()
     }
 
+    /// The object of the dataset that is received into, if its contents can be read: not those of a raw stream, whose keys wait for
+    /// the end.
+    pub fn readable(&self) -> Option<u64> {
+        (!self.kind.raw).then_some(self.target.ds_obj)
+    }
+
     /// Whether what has come stays if the receive fails.
     pub fn is_resumable(&self) -> bool {
         self.target.resumable
