@@ -126,6 +126,7 @@ pub mod open;
 mod outage;
 mod policy;
 mod quota;
+mod rebuild;
 mod receives;
 mod reflow;
 mod reguid;
@@ -188,6 +189,7 @@ use figures::{Figure, History};
 use freeze::Frozen;
 use mmp::Mmp;
 use parking_lot::{Mutex, RwLock};
+use rebuild::Rebuilder;
 use receives::Receives;
 use reflow::Reflowed;
 use removal::Gone;
@@ -281,6 +283,9 @@ pub(crate) struct Shared {
     pub condenser: Condenser,
     pub vacant: Vacant,
     pub scanner: Scanner,
+    pub rebuilder: Rebuilder,
+    /// The thread that mends what reads through views found wrong.
+    pub mender: Background,
     pub spares: SpareCaller,
     /// Held by the thread that removes a device.
     pub removing: Mutex<()>,
@@ -684,6 +689,8 @@ impl Engine {
         let shared = &self.shared;
         shared.spares.allow();
         shared.scanner.background.allow();
+        shared.rebuilder.background.allow();
+        shared.mender.allow();
         shared.evacuator.allow();
         shared.reflower.allow();
         shared.condenser.allow();
@@ -707,6 +714,8 @@ impl Drop for Engine {
         self.shared.disk.mmp.stop();
         self.shared.spares.stop();
         self.shared.scanner.background.stop();
+        self.shared.rebuilder.background.stop();
+        self.shared.mender.stop();
         self.shared.evacuator.stop();
         self.shared.reflower.stop();
         self.shared.condenser.stop();
@@ -738,6 +747,7 @@ fn run(shared: &Arc<Shared>, core: &Mutex<Core>) {
             Work::Look => {
                 shared.look_at_devices();
                 shared.call_spares();
+                shared.mend_what_was_read();
                 continue;
             }
             Work::End => break,
@@ -749,6 +759,7 @@ fn run(shared: &Arc<Shared>, core: &Mutex<Core>) {
         let why = match synced {
             Ok(Ok(())) => {
                 shared.unreplayed.lock().let_go_in_time();
+                shared.mend_what_was_read();
                 continue;
             }
             Ok(Err(e)) => e.to_string(),
