@@ -128,6 +128,7 @@ mod outage;
 pub mod planted;
 mod policy;
 mod quota;
+mod rebuild;
 mod receives;
 mod reflow;
 mod reguid;
@@ -190,6 +191,7 @@ use figures::{Figure, History};
 use freeze::Frozen;
 use mmp::Mmp;
 use parking_lot::{Mutex, RwLock};
+use rebuild::Rebuilder;
 use receives::Receives;
 use reflow::Reflowed;
 use removal::Gone;
@@ -283,6 +285,9 @@ pub(crate) struct Shared {
     pub condenser: Condenser,
     pub vacant: Vacant,
     pub scanner: Scanner,
+    pub rebuilder: Rebuilder,
+    /// The thread that mends what reads through views found wrong.
+    pub mender: Background,
     pub spares: SpareCaller,
     /// Held by the thread that removes a device.
     pub removing: Mutex<()>,
@@ -686,6 +691,8 @@ impl Engine {
         let shared = &self.shared;
         shared.spares.allow();
         shared.scanner.background.allow();
+        shared.rebuilder.background.allow();
+        shared.mender.allow();
         shared.evacuator.allow();
         shared.reflower.allow();
         shared.condenser.allow();
@@ -709,6 +716,8 @@ impl Drop for Engine {
         self.shared.disk.mmp.stop();
         self.shared.spares.stop();
         self.shared.scanner.background.stop();
+        self.shared.rebuilder.background.stop();
+        self.shared.mender.stop();
         self.shared.evacuator.stop();
         self.shared.reflower.stop();
         self.shared.condenser.stop();
@@ -740,6 +749,7 @@ fn run(shared: &Arc<Shared>, core: &Mutex<Core>) {
             Work::Look => {
                 shared.look_at_devices();
                 shared.call_spares();
+                shared.mend_what_was_read();
                 continue;
             }
             Work::End => break,
@@ -751,6 +761,7 @@ fn run(shared: &Arc<Shared>, core: &Mutex<Core>) {
         let why = match synced {
             Ok(Ok(())) => {
                 shared.unreplayed.lock().let_go_in_time();
+                shared.mend_what_was_read();
                 continue;
             }
             Ok(Err(e)) => e.to_string(),

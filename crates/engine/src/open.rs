@@ -19,6 +19,7 @@ use super::figures::History;
 use super::freeze::Frozen;
 use super::intent_log::{ReadLogs, read_logs};
 use super::mmp::Mmp;
+use super::rebuild::Rebuilder;
 use super::reflow::may_move;
 use super::removal::copied;
 use super::scan::Scanner;
@@ -140,7 +141,9 @@ impl Engine {
         engine.shared.wake_evacuation();
         if !all_claimed {
             engine.shared.bar_reflow();
+            engine.shared.bar_rebuild();
         }
+        engine.shared.wake_rebuild();
         engine.shared.wake_reflow();
         engine.shared.call_spares();
         Ok(engine)
@@ -188,6 +191,8 @@ impl Engine {
             condenser: Condenser::default(),
             vacant: Vacant::default(),
             scanner: Scanner::default(),
+            rebuilder: Rebuilder::default(),
+            mender: Background::default(),
             spares: SpareCaller::default(),
             removing: Mutex::default(),
             evacuator: Background::default(),

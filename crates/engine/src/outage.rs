@@ -102,6 +102,7 @@ impl Engine {
             self.shared.wake_evacuation();
         }
         self.shared.wake_reflow();
+        self.shared.wake_rebuild();
         // A leaf that stayed in use may lack what could not be written to it. It also wakes a scan whose thread ended as
         // devices did not answer.
         self.assess_resilver()

@@ -58,6 +58,8 @@ impl Shared {
     pub(super) fn stop_background(&self) -> Result<(), WriteError> {
         self.spares.try_stop(&self.tx_state)?;
         self.scanner.background.try_stop(&self.tx_state)?;
+        self.rebuilder.background.try_stop(&self.tx_state)?;
+        self.mender.try_stop(&self.tx_state)?;
         self.evacuator.try_stop(&self.tx_state)?;
         self.reflower.try_stop(&self.tx_state)?;
         self.condenser.stop();
@@ -73,6 +75,7 @@ impl Shared {
         self.call_spares();
         self.wake_evacuation();
         self.wake_reflow();
+        self.wake_rebuild();
         scans
     }
 }

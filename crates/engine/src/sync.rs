@@ -531,7 +531,12 @@ impl Shared {
 
     /// Devices answer again that were waited for, without an order: what waits for them goes on.
     fn devices_are_back(self: &Arc<Self>) {
-        self.wake_scan();
+        match self.needs_resilver() {
+            // What could not be read of them is given now.
+            true => self.owe_resilver(),
+            false => self.wake_scan(),
+        }
+        self.wake_rebuild();
         if self.disk.writer.copied().is_some() {
             self.wake_evacuation();
         }

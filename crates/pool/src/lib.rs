@@ -22,7 +22,7 @@
 //! | [`host`], [`claim`] | host ids, multihost protection |
 //! | [`features`], [`compat`] | feature flags and compatibility sets |
 //! | [`indirect`], [`dtl`] | mappings of removed vdevs; what stale devices lack |
-//! | [`status`], [`scan`], [`errlog`] | health, scrubs, data errors |
+//! | [`status`], [`scan`], [`rebuild`], [`errlog`] | health, scrubs, sequential rebuilds, data errors |
 //! | [`props`], [`savings`] | pool properties, deduplication and cloning figures |
 //! | [`history`] | the log of commands |
 //! | [`vdev_figures`], [`vdev_props`] | sizes, space and properties of single vdevs |
@@ -56,6 +56,7 @@ pub mod indirect;
 pub mod logsm;
 pub mod metaslab;
 pub mod props;
+pub mod rebuild;
 pub mod reopen;
 pub mod savings;
 pub mod scan;

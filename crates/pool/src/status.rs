@@ -22,7 +22,8 @@ pub use tree::{ConfigTree, NameStyle, VdevLine, state_name, vdev_name};
 use crate::Pool;
 use crate::expansion::Expansion;
 use crate::features::PoolFeatures;
-use crate::scan::{CheckpointStatus, RemovalStatus, ScanStatus};
+use crate::rebuild::{RebuildPhys, RebuildStatus};
+use crate::scan::{CheckpointStatus, RemovalStatus, ScanKind, ScanState, ScanStatus};
 use cenote_dmu::Result;
 use cenote_format::features::FEATURES;
 use cenote_format::nvlist::NvList;
@@ -42,6 +43,8 @@ pub struct PoolStatus {
     pub scan: Option<ScanStatus>,
     /// Why the scan that is under way does not go on, while it does not; the engine fills it in as `replay`.
     pub scan_waits: Option<String>,
+    /// The last sequential rebuilds of top-level vdevs.
+    pub rebuilds: Vec<RebuildStatus>,
     /// The last removal of a vdev.
     pub removal: Option<RemovalStatus>,
     /// The last expansion of a RAID-Z vdev.
@@ -75,12 +78,18 @@ impl PoolStatus {
             }
             tree.note_scan(&vdevs, what, &deferred);
         }
+        let rebuilds = RebuildStatus::all(pool);
+        if rebuilds.iter().any(|rebuild| rebuild.phys.is_running()) {
+            tree.note_scan(&vdevs, "(resilvering)", &[]);
+        }
         let compatibility = pool.config().str("compatibility");
         let reason = reason::Facts {
             importing: false,
             root: root.state(),
             tree: &tree,
-            resilvering: scan.as_ref().is_some_and(ScanStatus::is_resilvering),
+            resilvering: scan.as_ref().is_some_and(ScanStatus::is_resilvering)
+                || rebuilds.iter().any(|rebuild| rebuild.phys.is_running()),
+            unproven: is_unproven(&rebuilds, scan.as_ref()),
             other_host: false,
             mended: root.was_mended(),
             error_count,
@@ -95,6 +104,7 @@ impl PoolStatus {
             texts: reason.status_texts(),
             reason,
             scan,
+            rebuilds,
             removal: RemovalStatus::load(pool)?,
             expansion: crate::expansion::of(pool),
             replay: None,
@@ -104,6 +114,17 @@ impl PoolStatus {
             error_count,
         })
     }
+}
+
+/// Whether no scrub has looked at what sequential rebuilds copied (`ZPOOL_STATUS_REBUILD_SCRUB`).
+fn is_unproven(rebuilds: &[RebuildStatus], scan: Option<&ScanStatus>) -> bool {
+    let complete = rebuilds.iter().filter(|rebuild| rebuild.phys.state == RebuildPhys::COMPLETE);
+    let Some(ended) = complete.map(|rebuild| rebuild.phys.end).max() else { return false };
+    let scrubbed = |scan: &ScanStatus| {
+        let done = scan.state == ScanState::Finished && scan.kind == ScanKind::Scrub;
+        !done || scan.end >= ended
+    };
+    !scan.is_some_and(scrubbed)
 }
 
 /// The known fault that has left its mark on a pool (`zpool_errata_t`), 0 without one: recorded in the

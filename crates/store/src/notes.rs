@@ -14,7 +14,8 @@
 //!
 //! What is read outside of attempts counts at once. It is healed if the thread vouches for its pointers
 //! ([`Store::vouch`]): a sync thread does, which alone gives space out, and so do changes, which see the
-//! newest state.
+//! newest state. Where it does not, as in reads through a view of the pool, the block is remembered ([`Store::take_wrong`]): the
+//! engine looks at it once more, by a pointer that it knows to be current.
 //!
 //! # Invariants
 //!
@@ -30,9 +31,13 @@ use cenote_vdev::{Fault, VdevTree};
 use crate::error::Bookmark;
 use crate::pipeline::Store;
 
+/// Most blocks that are remembered as read wrong.
+const MOST_WRONG: usize = 4096;
+
 /// Faults of a block that is in one piece.
 struct Faults {
     tree: Arc<VdevTree>,
+    at: Bookmark,
     /// Physical birth of the block.
     birth: u64,
     faults: Vec<Fault>,
@@ -84,7 +89,7 @@ impl Notes {
     /// The pointers were right: what was noted counts. Bytes are healed if `current` says, at a time when
     /// nothing is written, that the blocks are still allocated.
     pub fn confirm(self, store: &Store, current: &dyn Fn() -> bool) {
-        for Faults { tree, birth, faults } in &self.faults {
+        for Faults { tree, birth, faults, .. } in &self.faults {
             faults.iter().for_each(Fault::charge);
             tree.heal(*birth, faults, current);
         }
@@ -145,12 +150,17 @@ impl Store {
         work()
     }
 
-    /// Notes which leaves gave wrong bytes of a block that was born in txg `birth`.
-    pub(crate) fn note_faults(&self, tree: &Arc<VdevTree>, birth: u64, faults: Vec<Fault>) {
+    /// Notes which leaves gave wrong bytes of the block at `at` that was born in txg `birth`.
+    pub(crate) fn note_faults(
+        &self,
+        tree: &Arc<VdevTree>,
+        (birth, at): (u64, Bookmark),
+        faults: Vec<Fault>,
+    ) {
         if faults.is_empty() {
             return;
         }
-        let faults = Faults { tree: tree.clone(), birth, faults };
+        let faults = Faults { tree: tree.clone(), at, birth, faults };
         self.note(Notes { faults: vec![faults], unreadable: Vec::new() });
     }
 
@@ -171,7 +181,30 @@ impl Store {
         });
         // Not while the thread's mode is borrowed: healing writes.
         if let Some(vouched) = at_once {
+            if !vouched {
+                self.remember_wrong(new.faults.iter().map(|faults| faults.at));
+            }
             new.confirm(self, &|| vouched);
+        }
+    }
+
+    /// Whether reads of pointers that nothing vouched for found wrong bytes since this was last taken.
+    pub fn has_wrong(&self) -> bool {
+        !self.wrong.lock().is_empty()
+    }
+
+    /// Takes the blocks of which they did.
+    pub fn take_wrong(&self) -> Vec<Bookmark> {
+        std::mem::take(&mut *self.wrong.lock()).into_iter().collect()
+    }
+
+    fn remember_wrong(&self, blocks: impl Iterator<Item = Bookmark>) {
+        let mut wrong = self.wrong.lock();
+        for at in blocks {
+            // What is beyond that a scrub finds.
+            if wrong.len() < MOST_WRONG {
+                wrong.insert(at);
+            }
         }
     }
 }

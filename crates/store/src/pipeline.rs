@@ -20,6 +20,7 @@ mod crypt;
 mod planted;
 mod unpack;
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Once, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -91,6 +92,8 @@ pub struct Store {
     flights: SingleFlight,
     prefetcher: OnceLock<Prefetcher>,
     errors: ErrorLists,
+    /// Blocks of which wrong bytes were read, by pointers that nothing vouched for.
+    pub(crate) wrong: Mutex<BTreeSet<Bookmark>>,
     write_behind: Arc<WriteBehind>,
     keys: Keys,
     /// Blocks that were freed since the caches were last told.
@@ -144,6 +147,7 @@ impl Store {
             flights: SingleFlight::default(),
             prefetcher: OnceLock::new(),
             errors: ErrorLists::default(),
+            wrong: Mutex::default(),
             write_behind: Arc::default(),
             keys: Keys::default(),
             direct: Direct::default(),

@@ -88,10 +88,7 @@ impl Store {
         blocks: &[ScanBlock],
         current: &dyn Fn() -> bool,
     ) -> Option<Scanned> {
-        let tree = Arc::clone(&self.vdevs());
-        let (faults, unreadable, left) = (Vec::new(), Vec::new(), Vec::new());
-        let mut batch = Batch { store: self, func, tree, faults, unreadable, left };
-        batch.read(blocks);
+        let batch = self.look_at(func, blocks);
         if !current() {
             return None;
         }
@@ -106,6 +103,24 @@ impl Store {
 }
 
 impl Store {
+    /// Looks at all copies of some blocks, and writes anew what is wrong. Nothing is counted or listed: a read has done that. Returns
+    /// the bytes that were written; `None`: `current` said that their pointers may be out of date.
+    pub fn mend(&self, blocks: &[ScanBlock], current: &dyn Fn() -> bool) -> Option<u64> {
+        let batch = self.look_at(ScanFunc::Scrub, blocks);
+        if !current() {
+            return None;
+        }
+        batch.tree.repair_many(&batch.faults, current).map(|repaired| repaired.bytes)
+    }
+
+    fn look_at(&self, func: ScanFunc, blocks: &[ScanBlock]) -> Batch<'_> {
+        let tree = Arc::clone(&self.vdevs());
+        let (faults, unreadable, left) = (Vec::new(), Vec::new(), Vec::new());
+        let mut batch = Batch { store: self, func, tree, faults, unreadable, left };
+        batch.read(blocks);
+        batch
+    }
+
     /// Whether a block is lost for good: all devices with copies of it were read, and all copies are wrong. Of a gang block,
     /// and of one on RAID-Z, that is not known.
     pub fn is_lost(&self, bp: &BlockPointer, at: Bookmark) -> bool {

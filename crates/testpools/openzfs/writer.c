@@ -38,6 +38,14 @@
  *   begin-scrub                     begins a scrub that does little in each group
  *   end-scan                        waits until a scrub or resilver is over; an error counts as failure
  *   resilver                        waits until no device lacks anything; an error counts as failure
+ *   join HOW OLD NEW                puts file number NEW beside OLD: "attach", "replace", and these with "-s" for a
+ *                                   sequential rebuild
+ *   spare N                         adds file number N as a hot spare
+ *   offline N, online N             takes file number N out of use, brings it back
+ *   hold N                          has resilvers and rebuilds stay where they are, or go on (0)
+ *   rebuilt                         waits until no sequential rebuild is under way
+ *   half-rebuilt                    lets a rebuild that is held do a part of its work
+ *   half-resilvered                 the same of a resilver
  *   space SIZE USABLE SLACK         says whether all space but that of log vdevs is SIZE, and what datasets can
  *                                   have is USABLE, or up to SLACK more
  *   remove N                        removes a top-level vdev, and waits until it is empty
@@ -57,6 +65,7 @@
 #include <sys/spa_impl.h>
 #include <sys/txg.h>
 #include <sys/vdev_impl.h>
+#include <sys/vdev_rebuild.h>
 #include <sys/zap.h>
 #include <sys/zfeature.h>
 #include <sys/zil.h>
@@ -72,6 +81,10 @@ typedef struct dmu_replay_record dmu_replay_record_t;
 /* Debian's headers lack one that those with these need. */
 extern int dsl_destroy_head(const char *);
 extern int zfs_scrub_min_time_ms;
+extern int zfs_resilver_min_time_ms;
+extern int zfs_scan_suspend_progress;
+extern unsigned long zfs_rebuild_max_segment;
+extern unsigned long zfs_rebuild_vdev_limit;
 extern int dsl_destroy_snapshot(const char *, boolean_t);
 extern int dsl_dataset_promote(const char *, char *);
 extern int dsl_dataset_set_refreservation(const char *, zprop_source_t, uint64_t);
@@ -414,6 +427,152 @@ resilver(void)
 	    spa_get_dsl(spa)->dp_scan->scn_phys.scn_state == DSS_SCANNING);
 	if (spa_get_errlog_size(spa) != 0)
 		error = ECKSUM;
+	spa_close(spa, FTAG);
+	return (error);
+}
+
+/* The guid of the leaf on a file. */
+static uint64_t
+guid_of(uint64_t file)
+{
+	uint64_t guid = 0;
+	nvlist_t *label = file < file_count ? label_of(files[file]) : NULL;
+
+	if (label != NULL) {
+		(void) nvlist_lookup_uint64(label, ZPOOL_CONFIG_GUID, &guid);
+		nvlist_free(label);
+	}
+	return (guid);
+}
+
+static nvlist_t *
+leaf_on(uint64_t file)
+{
+	nvlist_t *leaf = fnvlist_alloc();
+
+	fnvlist_add_string(leaf, ZPOOL_CONFIG_TYPE, VDEV_TYPE_FILE);
+	fnvlist_add_string(leaf, ZPOOL_CONFIG_PATH, files[file]);
+	fnvlist_add_uint64(leaf, ZPOOL_CONFIG_ASHIFT, 12);
+	return (leaf);
+}
+
+/* A device joins the vdev of another one. */
+static int
+join(const char *how, uint64_t old, uint64_t new)
+{
+	nvlist_t *root = fnvlist_alloc(), *leaf;
+	size_t len = strlen(how);
+	spa_t *spa;
+	int error;
+
+	if (new >= file_count || (error = spa_open(pool, &spa, FTAG)) != 0)
+		return (ENOENT);
+	leaf = leaf_on(new);
+	fnvlist_add_string(root, ZPOOL_CONFIG_TYPE, VDEV_TYPE_ROOT);
+	fnvlist_add_nvlist_array(root, ZPOOL_CONFIG_CHILDREN, &leaf, 1);
+	error = spa_vdev_attach(spa, guid_of(old), root,
+	    strncmp(how, "replace", 7) == 0,
+	    len > 2 && strcmp(how + len - 2, "-s") == 0);
+	if (error == 0)
+		txg_wait_synced(spa_get_dsl(spa), 0);
+	spa_close(spa, FTAG);
+	return (error);
+}
+
+static int
+add_spare(uint64_t file)
+{
+	nvlist_t *root = fnvlist_alloc(), *leaf;
+	spa_t *spa;
+	int error;
+
+	if (file >= file_count || (error = spa_open(pool, &spa, FTAG)) != 0)
+		return (ENOENT);
+	leaf = leaf_on(file);
+	fnvlist_add_uint64(leaf, ZPOOL_CONFIG_IS_SPARE, 1);
+	fnvlist_add_string(root, ZPOOL_CONFIG_TYPE, VDEV_TYPE_ROOT);
+	fnvlist_add_nvlist_array(root, ZPOOL_CONFIG_SPARES, &leaf, 1);
+	error = spa_vdev_add(spa, root);
+	spa_close(spa, FTAG);
+	return (error);
+}
+
+static int
+in_use(uint64_t file, boolean_t use)
+{
+	vdev_state_t state;
+	spa_t *spa;
+	int error = spa_open(pool, &spa, FTAG);
+
+	if (error != 0)
+		return (error);
+	error = use ? vdev_online(spa, guid_of(file), 0, &state) :
+	    vdev_offline(spa, guid_of(file), 0);
+	spa_close(spa, FTAG);
+	return (error);
+}
+
+/* How far the rebuilds that are under way are; 0 without any. */
+static uint64_t
+rebuilt_bytes(spa_t *spa, boolean_t *active)
+{
+	vdev_t *root = spa->spa_root_vdev;
+	uint64_t bytes = 0;
+
+	*active = vdev_rebuild_active(root);
+	for (uint64_t i = 0; i < root->vdev_children; i++)
+		bytes += root->vdev_child[i]->vdev_rebuild_config.
+		    vr_rebuild_phys.vrp_last_offset;
+	return (bytes);
+}
+
+/* Waits for the end of rebuilds, or until one has done something, and holds it there. */
+static int
+rebuilt(boolean_t half)
+{
+	boolean_t active;
+	spa_t *spa;
+	int error = spa_open(pool, &spa, FTAG);
+
+	if (error != 0)
+		return (error);
+	if (half) {
+		zfs_rebuild_max_segment = 64 << 10;
+		zfs_rebuild_vdev_limit = 64 << 10;
+	}
+	zfs_scan_suspend_progress = 0;
+	for (;;) {
+		uint64_t bytes = rebuilt_bytes(spa, &active);
+		if (!active || (half && bytes != 0))
+			break;
+		txg_wait_synced(spa_get_dsl(spa), 0);
+	}
+	zfs_scan_suspend_progress = half;
+	txg_wait_synced(spa_get_dsl(spa), 0);
+	if (half && !active)
+		error = EALREADY;
+	spa_close(spa, FTAG);
+	return (error);
+}
+
+/* Lets a resilver that is held do a part of its work. */
+static int
+half_resilvered(void)
+{
+	spa_t *spa;
+	int error = spa_open(pool, &spa, FTAG);
+
+	if (error != 0)
+		return (error);
+	dsl_scan_phys_t *phys = &spa_get_dsl(spa)->dp_scan->scn_phys;
+	zfs_resilver_min_time_ms = 0;
+	zfs_scan_suspend_progress = 0;
+	for (int i = 0; i < 3 && phys->scn_state == DSS_SCANNING; i++)
+		txg_wait_synced(spa_get_dsl(spa), 0);
+	zfs_scan_suspend_progress = 1;
+	if (phys->scn_func != POOL_SCAN_RESILVER ||
+	    phys->scn_state != DSS_SCANNING)
+		error = EALREADY;
 	spa_close(spa, FTAG);
 	return (error);
 }
@@ -855,6 +1014,20 @@ run(char **w, int count)
 		return (end_scan());
 	if (IS("resilver", 0))
 		return (resilver());
+	if (IS("join", 3))
+		return (join(w[1], number(w[2]), number(w[3])));
+	if (IS("spare", 1))
+		return (add_spare(number(w[1])));
+	if (IS("offline", 1) || IS("online", 1))
+		return (in_use(number(w[1]), strcmp(w[0], "online") == 0));
+	if (IS("hold", 1)) {
+		zfs_scan_suspend_progress = (int)number(w[1]);
+		return (0);
+	}
+	if (IS("rebuilt", 0) || IS("half-rebuilt", 0))
+		return (rebuilt(w[0][0] == 'h'));
+	if (IS("half-resilvered", 0))
+		return (half_resilvered());
 	if (IS("space", 3))
 		return (space(number(w[1]), number(w[2]), number(w[3])));
 	if (IS("remove", 1))

@@ -28,6 +28,7 @@
 //! | `fence` | pools that may be another host's by now |
 //! | `fault` | which leaf gave wrong bytes, and putting the right ones there |
 //! | `scrub` | reading every copy, and what leaves lack |
+//! | `rebuild` | copying what a vdev holds to leaves that lack it, by place |
 //! | `alarm` | tells the engine that a thread found the pool's state wrong |
 //! | [`waiting`] | a thread says that it may wait now |
 //! | `probe` | devices that stop answering, and that come back |
@@ -80,6 +81,7 @@ pub mod patience;
 mod probe;
 mod queue;
 mod raidz;
+mod rebuild;
 mod request_sizes;
 mod scrub;
 mod slots;
@@ -123,6 +125,7 @@ pub use queue::{CLASSES, Priority, QueueFigures};
 pub use raidz::map::ColumnExtent;
 pub use raidz::moving::Progress;
 pub use raidz::reflow::{Reflow, SCRATCH_LEFT, SCRATCH_UNUSED, SCRATCH_VALID};
+pub use rebuild::{Rebuilt, Standing};
 pub use request_sizes::{SIZE_BUCKETS, SizeFigures, SizeHistogram};
 pub use scrub::{Checked, Repaired};
 pub use state::{Aux, VdevState};

@@ -12,6 +12,8 @@ mod listed;
 mod log;
 mod top;
 
+pub(crate) use top::allocated;
+
 pub(crate) use top::{copied, note_spared};
 
 use super::surgery::label_of_left;

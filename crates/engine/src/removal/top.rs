@@ -326,7 +326,7 @@ impl SyncContext<'_> {
 ///
 /// # Errors
 /// A space map cannot be read.
-pub(super) fn allocated(
+pub(crate) fn allocated(
     allocator: &Arc<Allocator>,
     txg: u64,
     (vdev, from): (u64, u64),

@@ -35,7 +35,11 @@
 //! A leaf that missed groups and takes writes again has a resilver begin. What could not be written to it is noted by
 //! leaf and group; at the end all else is taken off its dirty time log (`vdev_dtl_reassess`). A leaf that comes back
 //! while a resilver is under way has it begin anew, or is *deferred* if that one is well under way: another one begins
-//! behind it. A resilver that was under way when the pool was imported begins anew: it is not known what leaves were given.
+//! behind it. One begins also where something could not be read or written that may be by now, as long as each leaves less than the
+//! one before. A resilver that was under way when the pool was imported begins anew: it is not known what leaves were given.
+//!
+//! A device that does not answer, and that its vdev cannot do without, is waited for. A resilver waits no longer than a round may take,
+//! so that leaves of other vdevs are given what they lack; another one begins when the device is back.
 //!
 //! OpenZFS goes on with a resilver that was under way, and takes leaves to be given all by then. So leaves that are not are
 //! marked as deferred on disk ([`resilver`]), in the group in which that is found out.
@@ -49,6 +53,7 @@
 mod errors;
 mod find;
 mod issue;
+mod mend;
 mod position;
 mod resilver;
 mod state;
@@ -57,6 +62,7 @@ use super::background::Background;
 use super::task::EngineError;
 use super::tunables::{SCAN_CHECKPOINT_INTVAL, SCAN_SUSPEND_PROGRESS};
 use super::{Engine, Shared};
+use cenote_dmu::outside::Time;
 use cenote_format::invariant::caught;
 use cenote_pool::scan::{ErrorScrubPhys, Pass, ScanPhys};
 use cenote_pool::txg_times::TxgTimes;
@@ -134,6 +140,8 @@ pub(crate) struct Scanner {
     due: AtomicBool,
     /// How many resilvers have begun by themselves, each behind the one before.
     begun_again: AtomicU64,
+    /// What the resilver before left, if another one began for that: (a part was not seen, blocks).
+    left_before: Mutex<Option<(bool, usize)>>,
     /// Why the last round failed, if it did.
     waits: Mutex<Option<String>>,
     /// A checkpoint is gone: what waited for that is still to be done.
@@ -223,6 +231,8 @@ struct Pace {
     in_vain: u32,
     /// Rounds in a row that were made again since a device did not answer for a while.
     silent: u32,
+    /// Since when a device does not answer that is needed.
+    away: Option<Time>,
 }
 
 impl Pace {
@@ -274,6 +284,9 @@ impl Shared {
         let clock = &self.disk.outside.clock;
         let (begun, most) = (clock.now(), Duration::from_secs(SCAN_CHECKPOINT_INTVAL.get()));
         let silences = self.disk.tree().silences();
+        if !self.disk.tree().has_outage() {
+            pace.away = None;
+        }
         let reading = self.disk.allocator.readers().begin();
         let view = self.view();
         let phys = ScanPhys::load(view.directory())?;
@@ -314,7 +327,9 @@ impl Shared {
         }
         let (totals, unseen, hides) = (found.totals(), found.unseen(), found.hides());
         let (blocks, senseless) = found.into_blocks();
-        let patient = pace.silent < MOST_SILENT;
+        // A resilver goes on without a device that stays away: other vdevs may need what it gives them.
+        let gave_up = |since: Time| func == ScanFunc::Resilver && clock.since(since) >= most;
+        let patient = pace.silent < MOST_SILENT && !pace.away.is_some_and(gave_up);
         let mut done = match issue::issue(self, func, blocks, &reading, (patient, &ends), &progress)
         {
             Issued::All(done) if reading.is_safe() && !ends() => done,
@@ -325,6 +340,7 @@ impl Shared {
                 }
                 if matches!(issued, Issued::Silent) {
                     if self.looks_in_vain() {
+                        pace.away.get_or_insert_with(|| clock.now());
                         return Err(EngineError::Suspended("devices do not answer".into()));
                     }
                     pace.silent += 1;
@@ -338,13 +354,14 @@ impl Shared {
         pace.learn(Some(clock.since(begun)), most.max(SHORTEST));
         // What cannot be walked is an error, and mostly one of the blocks that cannot be read.
         done.errors = done.errors.max(unseen);
-        let away = done.errors > 0 && self.looks_in_vain();
+        let away = done.errors > 0 && self.looks_in_vain() && !pace.away.is_some_and(gave_up);
         // A device that did not answer in the midst of the round may do so by now: what it holds was not read again.
         let was_silent = done.errors > 0 && self.disk.tree().silences() != silences;
         if away || was_silent && patient {
             view.note_scan(|pass| pass.iter_mut().for_each(|pass| pass.ahead = [0; 4]));
             if away {
                 // The round is made again once the devices are back.
+                pace.away.get_or_insert_with(|| clock.now());
                 return Err(EngineError::Suspended("devices do not answer".into()));
             }
             pace.silent += 1;
@@ -385,6 +402,7 @@ impl Shared {
     /// See [`Engine::assess_resilver`].
     pub(crate) fn assess_resilver(self: &Arc<Self>) -> Result<(), EngineError> {
         self.scanner.begun_again.store(0, SeqCst);
+        *self.scanner.left_before.lock() = None;
         let assessed = self.assess();
         if assessed.is_err() {
             // The thread tries again.
@@ -415,7 +433,8 @@ impl Shared {
     }
 
     fn assess(self: &Arc<Self>) -> Result<(), EngineError> {
-        if !self.needs_resilver() {
+        // What leaves lack besides is given to them once no rebuild is under way.
+        if !self.needs_resilver() || self.is_rebuilding() {
             return Ok(());
         }
         let phys = ScanPhys::load(self.view().directory())?;
@@ -545,6 +564,9 @@ impl Engine {
             // One that cannot be read may be under way.
             phys.map_or(true, |phys| phys.is_some_and(|p| p.is_running() && p.is_resilver()))
         };
+        if self.is_rebuilding() {
+            return true;
+        }
         // One that is due when the first has ended may have begun by then.
         running() || self.shared.scanner.due.load(SeqCst) || running()
     }
@@ -581,7 +603,8 @@ impl Engine {
             if errors.is_some_and(|errors| errors.is_running()) {
                 pool.store().rotate_errors(ScrubStage::Begins);
             }
-            if phys.is_some_and(|phys| phys.is_resilver()) || self.shared.needs_resilver() {
+            let due = phys.is_some_and(|phys| phys.is_resilver()) || self.shared.needs_resilver();
+            if due && !self.shared.is_rebuilding() {
                 self.shared.begin_resilver()?;
             }
             Ok(())

@@ -19,6 +19,7 @@ use cenote_dsl::write::Result;
 use cenote_format::nvlist::NvValue;
 use cenote_format::{invariant, less};
 use cenote_pool::config::{self, DEFERRED};
+use cenote_pool::rebuild::JOINED;
 use cenote_pool::scan::ScanPhys;
 use cenote_vdev::{Vdev, VdevTree};
 use std::collections::{BTreeSet, HashMap};
@@ -119,7 +120,7 @@ impl Given {
 
 impl Shared {
     /// Whether a leaf that takes writes lacks something.
-    pub(super) fn needs_resilver(&self) -> bool {
+    pub(crate) fn needs_resilver(&self) -> bool {
         lagging(&self.disk.tree()).next().is_some()
     }
 
@@ -145,7 +146,7 @@ impl Shared {
     /// them is given what it lost by the next one that is asked for.
     pub(super) fn begins_another(&self) -> bool {
         let begun = &self.scanner.begun_again;
-        if !self.needs_another() {
+        if !self.needs_another() && !self.left_something() {
             begun.store(0, SeqCst);
             return false;
         }
@@ -154,6 +155,25 @@ impl Shared {
             tracing::warn!("devices go on losing what is written: no resilver begins by itself");
         }
         begins
+    }
+
+    /// Whether the resilver that has ended left something that another one may give, as what could not be read may be readable by
+    /// now. Where that left no less than the one before, it is the same, and is given by the next one that is asked for.
+    fn left_something(&self) -> bool {
+        let tree = self.disk.tree();
+        if tree.has_outage() {
+            // One begins when the device is back.
+            return false;
+        }
+        let given = self.scanner.given.lock();
+        let lacks = |leaf: Arc<Vdev>| given.unseen || given.left_of(leaf.guid()).next().is_some();
+        if !lagging(&tree).any(lacks) {
+            *self.scanner.left_before.lock() = None;
+            return false;
+        }
+        let left = (given.unseen, given.left.len());
+        let before = self.scanner.left_before.lock().replace(left);
+        before.is_none_or(|before| left < before)
     }
 
     /// Whether another resilver is to wait for the end of the one that is under way (`dsl_scan_sync`, `restart_early`).
@@ -170,7 +190,20 @@ impl Shared {
     }
 }
 
+impl Shared {
+    /// Whether a resilver is about to begin (`dsl_scan_resilver_scheduled`).
+    pub(crate) fn is_resilver_due(&self) -> bool {
+        self.scanner.due.load(SeqCst) && self.needs_resilver()
+    }
+}
+
 impl SyncContext<'_> {
+    /// Whether a resilver is under way (`dsl_scan_resilvering`).
+    pub(crate) fn is_resilvering(&mut self) -> Result<bool> {
+        let phys = position::read(self.tx.mos)?;
+        Ok(phys.is_some_and(|phys| phys.is_running() && phys.is_resilver()))
+    }
+
     /// Marks the leaves that lack something and are not given all of it by the resilver under way (`vdev_defer_resilver`).
     pub(super) fn defer_leaves(&mut self, shared: &Shared) -> Result<()> {
         let tree = self.disk.tree();
@@ -277,32 +310,45 @@ impl SyncContext<'_> {
             // It is not known what leaves were not given.
             return Ok(());
         }
-        let tree = self.disk.tree();
-        let (mut now, mut taken) = (Vec::new(), Vec::new());
-        for leaf in tree.leaves() {
+        let mut taken = Vec::new();
+        for leaf in self.disk.tree().leaves() {
             let Some(lack) = given.lack_of(&leaf) else { continue };
             let left: Vec<Range<u64>> = given.left_of(leaf.guid()).collect();
-            let after = leaf.lacks_after(&lack.missing, &left);
-            check_shrinks(&leaf, &after, &left);
-            now.push((leaf.guid(), after));
             taken.push((leaf, lack.missing.clone(), left));
         }
         drop(given);
+        self.given(taken)
+    }
+
+    /// Leaves were given groups that they lacked, but for others: these go off their dirty time logs (`vdev_dtl_reassess`).
+    pub(crate) fn given(
+        &mut self,
+        taken: Vec<(Arc<Vdev>, Vec<Range<u64>>, Vec<Range<u64>>)>,
+    ) -> Result<()> {
+        let tree = self.disk.tree();
+        let after = |(leaf, given, left): &(Arc<Vdev>, Vec<Range<u64>>, Vec<Range<u64>>)| {
+            let after = leaf.lacks_after(given, left);
+            check_shrinks(leaf, &after, left);
+            (leaf.guid(), after)
+        };
+        let now: Vec<(u64, Vec<Range<u64>>)> = taken.iter().map(after).collect();
         let (txg, outside) = (self.tx.txg, &self.disk.outside);
         let mut count = |mos: &mut OpenObjectSet, guid: &str, delta: i64| {
             count_feature(mos, txg, outside, guid, delta)
         };
         let vdevs = &mut self.config.vdev_tree;
         self.config_changed |= rewrite_dtls(self.tx.mos, txg, vdevs, &now, &mut count)?;
-        // What lacks nothing waits for no resilver (`vdev_resilver_txg`).
+        // What lacks nothing waits for no resilver (`vdev_resilver_txg`, `vdev_rebuild_txg`).
         let lacks = |guid| match now.iter().find(|(of, _)| *of == guid) {
             Some((_, lacks)) => !lacks.is_empty(),
             None => tree.find(guid).is_none_or(|leaf| leaf.is_behind()),
         };
         let mut changed = false;
         config::for_each_leaf_mut(vdevs, &mut |leaf| {
-            if leaf.u64("resilver_txg").is_some() && !lacks(config::number(leaf, "guid")) {
-                leaf.pairs.retain(|(name, _)| name != "resilver_txg");
+            let waits = |name: &str| name == "resilver_txg" || name == JOINED;
+            let any = leaf.pairs.iter().any(|(name, _)| waits(name));
+            if any && !lacks(config::number(leaf, "guid")) {
+                leaf.pairs.retain(|(name, _)| !waits(name));
                 changed = true;
             }
         });

@@ -59,11 +59,47 @@ impl SyncContext<'_> {
             ..ScanPhys::default()
         };
         self.forget_error_scrub()?;
+        if phys.is_resilver() {
+            self.forget_rebuilds()?;
+        }
         let format = self.tx.zap_format()?;
         Position::Mos(None).store(self.tx.mos, phys, format)?;
         let message = format!("func={func} mintxg={min_txg} maxtxg={max_txg}");
         self.scan_history("scan setup", &message)?;
         self.rotate_errors(ScrubStage::Begins);
+        Ok(())
+    }
+
+    /// A scrub that is under way ends, for a rebuild that begins. Whether there was one.
+    pub(crate) fn abort_scrub(&mut self, shared: &Arc<Shared>) -> Result<bool> {
+        let phys = self.scan_state()?;
+        let aborts = phys.is_running() && phys.is_scrub();
+        if aborts {
+            self.scan_done(phys, false, false)?;
+            let shared = shared.clone();
+            self.when_kept(move || shared.scanner.ordered());
+        }
+        Ok(aborts)
+    }
+
+    /// A scrub of all begins, unless another scan is under way. Whether it did. [`Shared::scrub_has_begun`] is called then.
+    pub(crate) fn scrub_if_idle(&mut self, shared: &Arc<Shared>) -> Result<bool> {
+        if self.scan_state()?.is_running() || self.error_scrub()?.is_running() {
+            return Ok(false);
+        }
+        self.begin_scrub(shared, (0, self.tx.txg))?;
+        Ok(true)
+    }
+
+    /// A scrub of these groups begins.
+    fn begin_scrub(&mut self, shared: &Arc<Shared>, range: (u64, u64)) -> Result<()> {
+        self.set_up(SCRUB, range)?;
+        let shared = shared.clone();
+        self.when_kept(move || {
+            shared.scanner.given.lock().forget_walk();
+            shared.scanner.active.store(true, SeqCst);
+            shared.scanner.ordered();
+        });
         Ok(())
     }
 
@@ -74,6 +110,10 @@ impl SyncContext<'_> {
 
     /// Begins a resilver of what leaves lack; `None`: they lack nothing. Whether a scrub ends for it.
     pub(super) fn begin_resilver(&mut self, shared: &Arc<Shared>) -> Result<Option<bool>> {
+        // What leaves lack then is given to them when that is over.
+        if self.is_rebuilding()? {
+            return Ok(None);
+        }
         let Some((given, range)) = shared.to_give(self.tx.txg) else { return Ok(None) };
         let phys = self.scan_state()?;
         let deferred = self.end_deferring()?;
@@ -150,7 +190,9 @@ impl Shared {
                     shared.scanner.ordered();
                     return Ok(Ok(true));
                 }
-                phys if !phys.is_running() => None,
+                phys if !phys.is_running() => {
+                    context.is_rebuilding()?.then_some(ScanError::Resilvering)
+                }
                 phys if phys.is_resilver() => Some(ScanError::Resilvering),
                 _ => Some(ScanError::Scrubbing),
             };
@@ -166,13 +208,7 @@ impl Shared {
                 Extent::Groups(from, Some(to)) => (from.max(1), to.min(txg)),
                 Extent::Groups(from, None) => (from, txg),
             };
-            context.set_up(SCRUB, (from, to))?;
-            let shared = shared.clone();
-            context.when_kept(move || {
-                shared.scanner.given.lock().forget_walk();
-                shared.scanner.active.store(true, SeqCst);
-                shared.scanner.ordered();
-            });
+            context.begin_scrub(shared, (from, to))?;
             Ok(Ok(false))
         })?;
         self.scanner.ordered();
@@ -187,10 +223,29 @@ impl Shared {
                 });
                 return self.scan_event("scrub_resume");
             }
-            self.disk.tree().root().begin_scan();
-            self.begin_pass();
-            self.scan_event("scrub_start");
+            self.scrub_begins();
         }))
+    }
+
+    /// What follows the beginning of a scrub that is on disk.
+    fn scrub_begins(&self) {
+        self.disk.tree().root().begin_scan();
+        self.begin_pass();
+        self.scan_event("scrub_start");
+    }
+
+    /// A group has begun a scrub ([`SyncContext::scrub_if_idle`]).
+    pub(crate) fn scrub_has_begun(self: &Arc<Self>) {
+        self.scanner.ordered();
+        self.scrub_begins();
+        self.wake_scan();
+    }
+
+    /// A scrub ended for something else ([`SyncContext::abort_scrub`]).
+    pub(crate) fn scrub_has_ended(&self) {
+        self.scanner.ordered();
+        self.view().note_scan(|pass| *pass = None);
+        self.scan_event("scrub_abort");
     }
 
     pub(super) fn pause_scrub(self: &Arc<Self>) -> Changed<()> {

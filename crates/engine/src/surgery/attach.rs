@@ -2,7 +2,9 @@
 
 use super::{CONCURRENT, before_joining, invalid, path_of, set_zap, spare, without_place};
 use crate::create::{self, NewDevice};
+use crate::rebuild::Begun;
 use crate::reflow::{UNCLAIMED, may_move};
+use crate::space_write::map::feature_uses;
 use crate::task::EngineError;
 use crate::{Engine, Shared, SyncContext};
 use cenote_dsl::write::{DslWriteError, Result};
@@ -10,11 +12,15 @@ use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::config;
 use cenote_pool::config_write::{PoolConfig, aux};
 use cenote_pool::events::Sysevent;
+use cenote_pool::rebuild::{FEATURE, JOINED};
 use cenote_pool::surgery;
 use cenote_vdev::{Vdev, VdevTree};
 use std::result::Result as StdResult;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
+
+/// What is said of a vdev that cannot be rebuilt by place.
+const NO_REBUILD: &str = "only mirror and dRAID vdevs support sequential reconstruction";
 
 /// A device that is to join a vdev.
 pub struct Attach {
@@ -42,7 +48,16 @@ impl Engine {
     /// The vdev is not one that can be attached to, or the device does not fit, with OpenZFS's words; it cannot be written;
     /// the pool is suspended.
     pub fn attach(&self, attach: Attach) -> StdResult<(), EngineError> {
-        self.shared.attach(attach, |_| true)
+        self.shared.attach(attach, |_| true, false)
+    }
+
+    /// The same; the device is given what was written before in the order of offsets, not block by block, and a scrub follows
+    /// (`zpool attach -s`, `zpool replace -s`).
+    ///
+    /// # Errors
+    /// Errors of [`Engine::attach`]; the vdev is none that can be rebuilt so, or a resilver is under way.
+    pub fn attach_sequentially(&self, attach: Attach) -> StdResult<(), EngineError> {
+        self.shared.attach(attach, |_| true, true)
     }
 }
 
@@ -52,6 +67,7 @@ impl Shared {
         self: &Arc<Self>,
         attach: Attach,
         wanted: fn(&Vdev) -> bool,
+        rebuild: bool,
     ) -> StdResult<(), EngineError> {
         let guid = config::number(&attach.new.leaf, "guid");
         let (path, device) = (attach.new.device.path().to_path_buf(), attach.new.device.clone());
@@ -69,14 +85,16 @@ impl Shared {
             let why = "a device of it is being initialized or trimmed: suspend that first";
             return Err(DslWriteError::Invalid(why.into()).into());
         }
+        let beside = attach.beside;
+        let shared = self.clone();
         let change = move |context: &mut SyncContext<'_>| {
             let tree = context.disk.tree();
             match tree.find(attach.beside).is_none_or(|beside| wanted(&beside)) {
-                true => context.attach(&attach),
+                true => context.attach(&attach, rebuild.then_some(&shared)),
                 false => invalid("the device works again"),
             }
         };
-        self.queue.run(&self.tx_state, change, |()| true)?;
+        let begun = self.queue.run(&self.tx_state, change, |_| true)?;
         let pool = self.view();
         pool.devices().insert([(guid, path, device)]);
         let tree = pool.store().vdevs();
@@ -88,7 +106,17 @@ impl Shared {
             Sysevent { vdev, ..Sysevent::of_pool(name) }.post(pool.store());
         }
         let expands = tree.expanding().is_some();
+        let top = tree.top_of(beside).map(|top| top.id());
         drop((tree, joined, pool));
+        if rebuild {
+            if begun.aborted {
+                self.scrub_has_ended();
+            }
+            self.disk.tree().root().begin_scan();
+            top.into_iter().for_each(|top| self.tell_rebuild("resilver_start", top));
+            self.wake_rebuild();
+            return Ok(());
+        }
         if expands {
             self.wake_reflow();
         }
@@ -149,13 +177,17 @@ fn below_spare(tree: &VdevTree, leaf: &Vdev) -> bool {
 }
 
 impl SyncContext<'_> {
-    /// See [`Engine::attach`].
-    fn attach(&mut self, attach: &Attach) -> Result<()> {
+    /// See [`Engine::attach`]. With `rebuild` the device is rebuilt.
+    fn attach(&mut self, attach: &Attach, rebuild: Option<&Arc<Shared>>) -> Result<Begun> {
         self.refuse_with_checkpoint()?;
         let tree = self.disk.tree();
+        self.refuse_beside_others(rebuild, attach.replaces)?;
         let Some(old) = tree.find(attach.beside) else { return invalid("no such device in pool") };
         if old.kind() == "raidz" && !attach.replaces {
-            return self.expand_raidz(attach, &old);
+            if rebuild.is_some() {
+                return invalid(NO_REBUILD);
+            }
+            return self.expand_raidz(attach, &old).map(|()| Begun::default());
         }
         if !old.is_leaf() {
             return invalid("can only attach to mirrors and top-level disks");
@@ -170,6 +202,14 @@ impl SyncContext<'_> {
             ));
         }
         let top = tree.top_of(old.guid()).cloned().ok_or(DslWriteError::NotFound)?;
+        let above = tree.parent_of(old.guid());
+        let simple = above.is_none_or(|above| above.kind() == "root");
+        if rebuild.is_some() && !simple && !matches!(top.kind(), "mirror" | "draid") {
+            return match attach.replaces {
+                true => invalid(NO_REBUILD),
+                false => invalid("can only attach to mirrors and top-level disks"),
+            };
+        }
         if attach.new.size() < tree.least_size(old.guid()).unwrap_or(0) {
             return invalid("device is too small");
         }
@@ -183,7 +223,36 @@ impl SyncContext<'_> {
             return invalid("one or more vdevs refer to the same device");
         }
         self.is_listed(attach)?;
-        self.join(attach, &plan, top.id())
+        let begun = match rebuild {
+            Some(shared) => {
+                self.begin_rebuild(shared, top.id(), before_joining(self.tx.txg).end)?
+            }
+            None => Begun::default(),
+        };
+        self.join(attach, &plan, top.id(), rebuild.is_some())?;
+        Ok(begun)
+    }
+
+    /// Refuses a device that would be rebuilt beside a resilver, and one that would be resilvered beside a rebuild.
+    fn refuse_beside_others(&mut self, rebuild: Option<&Arc<Shared>>, replaces: bool) -> Result<()> {
+        let Some(shared) = rebuild else {
+            return match self.is_rebuilding()? {
+                true => invalid("currently sequentially resilvering"),
+                false => Ok(()),
+            };
+        };
+        if feature_uses(self.tx.mos, FEATURE)?.is_none() {
+            return match replaces {
+                true => invalid(NO_REBUILD),
+                false => invalid(
+                    "device_rebuild feature must be enabled in order to use sequential reconstruction",
+                ),
+            };
+        }
+        match shared.is_resilver_due() || self.is_resilvering()? {
+            true => invalid("currently resilvering"),
+            false => Ok(()),
+        }
     }
 
     /// Refuses a device that is said to be a spare of the pool and is not.
@@ -200,13 +269,14 @@ impl SyncContext<'_> {
     }
 
     /// Puts the device beside the other one, below top-level vdev `top`.
-    fn join(&mut self, attach: &Attach, plan: &Plan, top: u64) -> Result<()> {
+    fn join(&mut self, attach: &Attach, plan: &Plan, top: u64, rebuild: bool) -> Result<()> {
         let chance = || self.disk.outside.chance.number();
         let above = chance().map_err(|e| DslWriteError::Invalid(e.to_string()))? | 1;
         let mut root = self.config.vdev_tree.clone();
         let mut new = without_place(&attach.new.leaf);
         // A resilver that began before this group is not the one that brings it up to date (`vdev_resilver_txg`).
-        new.set("resilver_txg", NvValue::Uint64(self.tx.txg));
+        let joined = if rebuild { JOINED } else { "resilver_txg" };
+        new.set(joined, NvValue::Uint64(self.tx.txg));
         let guid = config::number(&new, "guid");
         let new_path = path_of(&new);
         surgery::attach(&mut root, attach.beside, plan.kind, above, new)

@@ -128,8 +128,8 @@ impl Shared {
         let devices = pool.spares().iter().filter(|spare| spare.str("type") != Some("dspare"));
         let spares = devices.map(|spare| config::number(spare, "guid"));
         let idle: Vec<u64> = spares.filter(|spare| tree.find(*spare).is_none()).collect();
-        // Beside a checkpoint no device joins a vdev: they step in once it is gone.
-        if idle.is_empty() || self.has_checkpoint() {
+        // Beside a checkpoint or a rebuild no device joins a vdev: they step in once that is gone.
+        if idle.is_empty() || self.has_checkpoint() || self.is_rebuilding() {
             return Vec::new();
         }
         let wanting = tree.leaves().into_iter().filter(|leaf| wants_spare(&tree, leaf));
@@ -164,7 +164,7 @@ impl Shared {
             }
             let put = self.spare(spare).and_then(|new| {
                 let attach = Attach { beside, new, replaces: true };
-                match self.attach(attach, has_failed) {
+                match self.attach(attach, has_failed, false) {
                     Err(EngineError::Suspended(why)) => Ok(Some(why)),
                     done => done.map(|()| None).map_err(|e| e.to_string()),
                 }
@@ -175,8 +175,8 @@ impl Shared {
                 Ok(Some(why)) => {
                     return tracing::warn!(beside, spare, why, "no spare steps in now");
                 }
-                // A checkpoint was taken meanwhile.
-                Err(_) if self.has_checkpoint() => return,
+                // A checkpoint was taken meanwhile, or a rebuild began.
+                Err(_) if self.has_checkpoint() || self.is_rebuilding() => return,
                 Err(why) => {
                     tracing::warn!(beside, spare, why, "the spare does not step in");
                     self.spares.refused.lock().insert((beside, spare));

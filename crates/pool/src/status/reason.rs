@@ -66,8 +66,10 @@ pub enum Reason {
     FeaturesUnwanted,
     /// The property `compatibility` names a file that is not there.
     CompatibilityError,
-    /// A resilver is under way.
+    /// A resilver is under way, or a sequential rebuild.
     Resilvering,
+    /// No scrub has looked at what a sequential rebuild copied.
+    Unproven,
     /// A device is offline.
     Offline,
     /// A device was pulled out.
@@ -90,6 +92,8 @@ pub(crate) struct Facts<'a> {
     pub root: VdevState,
     pub tree: &'a ConfigTree,
     pub resilvering: bool,
+    /// No scrub has looked at what a sequential rebuild copied.
+    pub unproven: bool,
     pub other_host: bool,
     /// Something was written in the place of wrong bytes.
     pub mended: bool,
@@ -119,6 +123,9 @@ impl Facts<'_> {
         let faulted = in_state(VdevState::Faulted);
         if self.resilvering {
             return Reason::Resilvering;
+        }
+        if self.unproven {
+            return Reason::Unproven;
         }
         if self.other_host {
             return Reason::OtherHost;

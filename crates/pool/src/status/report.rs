@@ -70,6 +70,7 @@ impl ImportReport {
             root: opened.root,
             tree: &opened.tree,
             resilvering: opened.resilvering,
+            unproven: false,
             other_host: theirs != 0 && theirs != u64::from(hostid) && c.state == STATE_ACTIVE,
             mended: false,
             error_count: 0,

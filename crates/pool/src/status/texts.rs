@@ -51,6 +51,10 @@ const BAD_LABEL_FATAL: Advice = (
      \tfunctioning.",
     ACTION_RESTORE,
 );
+const UNPROVEN: Advice = (
+    "One or more devices have been sequentially resilvered, scrubbing\n\tthe pool is recommended.",
+    "Use 'zpool scrub' to verify all data checksums.",
+);
 const FAILING_DEVICE_ADVICE: &str = "Determine if the device needs to be replaced, and clear the \
     errors\n\tusing 'zpool clear' or replace the device with 'zpool replace'.";
 const FAILING_DEVICE: Advice = (
@@ -179,6 +183,7 @@ impl Reason {
             Reason::Gone => GONE,
             Reason::NoSpace => NO_SPACE,
             Reason::Resilvering => RESILVERING,
+            Reason::Unproven => UNPROVEN,
             Reason::CorruptData => CORRUPT_DATA,
             Reason::CorruptPool => CORRUPT_POOL,
             Reason::VersionNewer => VERSION_NEWER,
@@ -250,6 +255,8 @@ impl Reason {
             Reason::Resilvering => "One or more devices were being resilvered.",
             Reason::Errata(n) => return Some(format!("Errata #{n} detected.")),
             Reason::Behind => "One or more devices lack data.",
+            // This is seen only when the pool is imported.
+            Reason::Unproven => return None,
             Reason::FailingDevice { .. }
             | Reason::Gone
             | Reason::NoSpace

@@ -78,7 +78,7 @@ impl Store {
                 self.other_copy(bp, at, 1, lost.into_iter().collect())
             }
             block => {
-                self.note_faults(tree, bp.physical_birth(), faults);
+                self.note_faults(tree, (bp.physical_birth(), at), faults);
                 block.map_err(|source| vdev_error(bp, at, source))
             }
         }
@@ -111,7 +111,7 @@ impl Store {
                 false => {
                     let (block, faults) = self.read_plain(bp, dva, at);
                     match block.is_ok() {
-                        true => self.note_faults(&self.vdevs(), birth, faults),
+                        true => self.note_faults(&self.vdevs(), (birth, at), faults),
                         false => lost.push((Arc::clone(&self.vdevs()), dva, faults)),
                     }
                     block
@@ -126,7 +126,7 @@ impl Store {
                 Ok(block) => tree.healed_by((dva.vdev.into(), dva.offset, birth), faults, block),
                 Err(_) => faults,
             };
-            self.note_faults(&tree, birth, faults);
+            self.note_faults(&tree, (birth, at), faults);
         }
         done
     }
@@ -153,7 +153,7 @@ impl Store {
         at: Bookmark,
     ) -> Result<Abd, BlockError> {
         let (block, faults) = self.read_plain(bp, dva, at);
-        self.note_faults(&self.vdevs(), bp.physical_birth(), faults);
+        self.note_faults(&self.vdevs(), (bp.physical_birth(), at), faults);
         block
     }
 

@@ -231,6 +231,12 @@ impl Layout {
         (child, slice - at % slice)
     }
 
+    /// Bytes from byte `offset` to the end of its group.
+    pub(crate) fn left_of_group(&self, offset: u64) -> u64 {
+        let (group, line) = (self.shape.group(), self.shape.line(self.ashift));
+        (group - offset % group) / line * line
+    }
+
     /// The columns of the block of `psize` bytes (rounded up to sectors) at byte `offset`, stripe by stripe: first `nparity` of
     /// parity, then the data in order (`vdev_draid_map_alloc`). `None` if no block can begin there, or the numbers overflow.
     pub(crate) fn stripes(&self, offset: u64, psize: u64) -> Option<Vec<Vec<ColumnExtent>>> {

@@ -40,6 +40,7 @@
 //! Invariants: nothing is written outside a leaf's allocatable space; blocks start at a sector of
 //! their vdev and are filled up with zeros to a whole one. Blocks of one batch do not overlap.
 
+pub(crate) mod copying;
 mod leaf;
 mod parity;
 mod sides;
@@ -72,6 +73,7 @@ use crate::tree::{self, VdevTree};
 use crate::vdev::{Kind, Vdev, merged};
 use crate::{Alarm, Suspension, VdevError, assemble, mirror};
 
+use copying::Copying;
 pub(crate) use leaf::Written;
 use parity::Columns;
 pub use sides::Asking;
@@ -121,6 +123,8 @@ pub(crate) struct Writer {
     pub probing: Mutex<()>,
     /// Held by writes of blocks side by side, and alone while wrong bytes are replaced (`crate::fault`).
     pub healing: RwLock<()>,
+    /// What is being copied as it is.
+    pub copying: Copying,
     /// How much of what may be dirty in the pool is.
     pub dirty_percent: AtomicU64,
 }
@@ -138,6 +142,7 @@ impl Writer {
             committing: Mutex::default(),
             probing: Mutex::default(),
             healing: RwLock::default(),
+            copying: Copying::default(),
             dirty_percent: AtomicU64::new(0),
         }
     }
@@ -182,6 +187,10 @@ impl VdevTree {
         let kept = self.writer.unflushed.begin(blocks, |block| self.asize_of(block));
         // No leaf comes back between the moment in which a block is laid out and that in which it is written.
         let beside = self.writer.healing.read();
+        for block in blocks {
+            let end = block.offset.saturating_add(self.asize_of(block));
+            self.writer.copying.make_way(block.vdev, block.offset..end);
+        }
         let laid_out = self.lay_out(blocks);
         let mut writes = Vec::with_capacity(blocks.len());
         let plans: Vec<Result<Plan<'_>, VdevError>> = blocks

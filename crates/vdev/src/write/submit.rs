@@ -45,6 +45,9 @@ pub(crate) fn write_leaves(
     priority: Priority,
     writes: &[LeafWrite],
 ) -> Vec<io::Result<()>> {
+    if priority != Priority::Rebuild && writes.iter().any(|w| w.content == Content::Repair) {
+        writer.copying.spoil_all();
+    }
     let mut order: Vec<usize> = (0..writes.len()).collect();
     order.sort_by_key(|i| (Arc::as_ptr(&writes[*i].leaf), writes[*i].offset));
     let failures = |w: &LeafWrite| w.leaf.written().flush_failures();

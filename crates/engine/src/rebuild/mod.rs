@@ -1,0 +1,450 @@
+//! Sequential rebuild: a device that joined a mirror or dRAID is given all that is allocated there, in the order of offsets and
+//! without block pointers (`vdev_rebuild`).
+//!
+//! # Idea
+//!
+//! ```text
+//! sync task: the device joins, the rebuild is noted         its groups are on disk
+//!                                                                   │
+//! what is allocated beyond the offset ── copy ── flush ── sync task: the offset      again and again
+//!                                                                   │ nothing is left
+//! sync task: the dirty time log is empty, a scrub begins <──────────┘
+//! ```
+//!
+//! A thread does it, for all top-level vdevs by turns. `cenote_vdev`'s `rebuild` copies, and sees to it that what is written
+//! meanwhile is not overwritten. What a leaf lacks when it joins was written in groups that are all on disk before the thread
+//! begins. So it is in the space maps; what is allocated later is written to the leaf as to the others. Space that is freed
+//! meanwhile is copied in vain at worst.
+//!
+//! Nothing that is copied is verified: it has no checksums. The scrub that follows proves it ([`REBUILD_SCRUB_ENABLED`]). Until the
+//! rebuild is over the leaf lacks what it lacked when it joined, and reads do not trust it.
+//!
+//! # On disk
+//!
+//! The state is OpenZFS's ([`RebuildPhys`]): either of the two goes on where the other stopped. The offset is noted once what lies
+//! before it is durable on all leaves that are rebuilt. A leaf that is away, or fails, has the state count an error; so does what
+//! cannot be read. Then no leaf counts as whole at the end, and a resilver follows, which knows what it reads.
+//!
+//! # Invariants
+//!
+//! - Without errors in the state, all leaves that it is for have what is allocated before the offset on disk, and was born in the
+//!   groups that they lack.
+//! - No resilver and no scrub goes on beside a rebuild.
+//! - No lock is held while a device is waited for.
+//!
+//! [`REBUILD_SCRUB_ENABLED`]: crate::tunables::REBUILD_SCRUB_ENABLED
+
+mod state;
+
+pub(crate) use state::Begun;
+
+use crate::background::Background;
+use crate::reflow::UNCLAIMED;
+use crate::removal::allocated;
+use crate::tunables::{
+    REBUILD_MAX_SEGMENT, REBUILD_VDEV_LIMIT, SCAN_CHECKPOINT_INTVAL, SCAN_SUSPEND_PROGRESS,
+};
+use crate::{Engine, EngineError, Shared};
+use cenote_dmu::outside::Time;
+use cenote_format::nvlist::NvList;
+use cenote_pool::config;
+use cenote_pool::events::Sysevent;
+use cenote_pool::rebuild::{JOINED, RebuildPass, RebuildPhys, RebuildStatus};
+use cenote_vdev::{Rebuilt, Standing, Vdev, VdevTree};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+/// The name of the thread.
+const NAME: &str = "vdev_rebuild";
+/// How long the thread waits after a step that came to nothing.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Most such pauses in a row.
+const MOST_PAUSES: u32 = 100;
+/// How often it is noted how far a rebuild is, at least.
+const NOTE: Duration = Duration::from_secs(5);
+/// Most pieces that are copied at once.
+const MOST_PIECES: usize = 1024;
+/// Bytes of what is allocated that are listed at once.
+const LISTED: u64 = 1 << 30;
+/// Steps in a row that come to nothing, where everything happens in the calling threads.
+const TRIES: u32 = 8;
+
+/// What rebuilds.
+#[derive(Default)]
+pub(crate) struct Rebuilder {
+    /// The thread that does it.
+    pub background: Background,
+    /// What is known of rebuilds that is not on disk yet, by top-level vdev.
+    ahead: Mutex<BTreeMap<u64, Ahead>>,
+    /// What intent logs have that were not claimed is in no space map: nothing is rebuilt until the next import.
+    barred: AtomicBool,
+}
+
+/// See [`Rebuilder::ahead`].
+#[derive(Clone, Default)]
+struct Ahead {
+    phys: RebuildPhys,
+    pass: RebuildPass,
+    waits: Option<String>,
+}
+
+/// How a rebuild goes since the thread began with it.
+struct Course {
+    /// How far it is.
+    phys: RebuildPhys,
+    pass: RebuildPass,
+    begun: Time,
+    /// Milliseconds that it took before.
+    took_before: u64,
+    /// The leaves that are given what they lack, and how they stood when that was last known to be durable.
+    leaves: Vec<(Arc<Vdev>, Standing)>,
+    /// Pieces that come next, in order.
+    pieces: VecDeque<(u64, u64)>,
+    /// All before this offset was listed.
+    listed: u64,
+    noted: Time,
+}
+
+/// What came of a step.
+enum Step {
+    /// It goes on.
+    Done,
+    /// It is to be tried again: why.
+    Again(String),
+    /// The rebuild is over.
+    Ended,
+}
+
+impl Course {
+    fn targets(&self) -> Vec<u64> {
+        self.leaves.iter().map(|(leaf, _)| leaf.guid()).collect()
+    }
+
+    /// Whether what was written to all leaves since it was last known to be durable is so now, after a flush.
+    fn stands(&self) -> bool {
+        self.leaves.iter().all(|(leaf, standing)| leaf.standing() == *standing)
+    }
+}
+
+/// The leaves below a top-level vdev that are being rebuilt.
+fn rebuilt(tree: &VdevTree, root: &NvList, top: u64) -> Vec<Arc<Vdev>> {
+    let mut joined = Vec::new();
+    config::for_each_leaf(root, &mut |leaf| {
+        if config::number(leaf, JOINED) != 0 {
+            joined.push(config::number(leaf, "guid"));
+        }
+    });
+    let mut leaves = Vec::new();
+    tree.top(top).into_iter().for_each(|top| top.collect_leaves(&mut leaves));
+    leaves.retain(|leaf| joined.contains(&leaf.guid()) && leaf.is_behind());
+    leaves
+}
+
+impl Shared {
+    /// Has a thread go on with rebuilds, if there are any.
+    pub(crate) fn wake_rebuild(self: &Arc<Self>) {
+        if self.is_rebuilding() {
+            self.rebuilder.background.wake(self, NAME, Shared::rebuild);
+        }
+    }
+
+    /// Whether a rebuild is under way, as the last group left it (`vdev_rebuild_active`).
+    pub(crate) fn is_rebuilding(&self) -> bool {
+        RebuildPhys::any_runs(&self.view())
+    }
+
+    /// See [`Rebuilder::barred`].
+    pub(crate) fn bar_rebuild(&self) {
+        self.rebuilder.barred.store(true, SeqCst);
+    }
+
+    /// Rebuilds until there is nothing to be done.
+    fn rebuild(self: &Arc<Self>) {
+        let background = &self.rebuilder.background;
+        let is_over = || background.is_stopped() || self.tx_state.closed().is_some();
+        let (mut courses, mut in_vain) = (BTreeMap::new(), 0u32);
+        loop {
+            background.take_call();
+            if is_over() {
+                return background.ends();
+            }
+            let running: Vec<(u64, RebuildPhys)> =
+                RebuildPhys::all(&self.view()).into_iter().filter(|(_, p)| p.is_running()).collect();
+            if running.is_empty() {
+                self.rebuilder.ahead.lock().clear();
+                if background.is_over() {
+                    return;
+                }
+                continue;
+            }
+            in_vain = match self.turn(&running, &mut courses) {
+                true => 0,
+                false => in_vain.saturating_add(1),
+            };
+            if self.options.deterministic {
+                if in_vain > TRIES {
+                    return background.ends();
+                }
+                continue;
+            }
+            for _ in 0..in_vain.min(MOST_PAUSES) {
+                if is_over() || background.is_called() {
+                    break;
+                }
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    /// Has each rebuild make a step. Whether any came to something.
+    fn turn(
+        self: &Arc<Self>,
+        running: &[(u64, RebuildPhys)],
+        courses: &mut BTreeMap<u64, Course>,
+    ) -> bool {
+        courses.retain(|top, _| running.iter().any(|(running, _)| running == top));
+        let mut any = false;
+        for (top, phys) in running {
+            let known = courses.remove(top).filter(|course| course.phys.is_same(phys));
+            let mut course = known;
+            let step = self.rebuild_step(*top, phys, &mut course);
+            let (waits, keeps) = match step {
+                Ok(Step::Done) => (None, true),
+                Ok(Step::Ended) => {
+                    self.rebuilder.ahead.lock().remove(top);
+                    any = true;
+                    continue;
+                }
+                Ok(Step::Again(why)) => (Some(why), false),
+                Err(why) => {
+                    tracing::warn!(vdev = top, "a rebuild does not go on: {why}");
+                    (Some(why.to_string()), false)
+                }
+            };
+            any |= keeps;
+            let (phys, pass) = course
+                .as_ref()
+                .map_or((*phys, RebuildPass::default()), |course| (course.phys, course.pass));
+            let waits = waits.filter(|why| !why.is_empty());
+            self.rebuilder.ahead.lock().insert(*top, Ahead { phys, pass, waits });
+            if let Some(course) = course.filter(|_| keeps) {
+                courses.insert(*top, course);
+            }
+        }
+        any
+    }
+
+    /// Copies some of a vdev. What is not known to be durable is copied anew if that fails.
+    fn rebuild_step(
+        self: &Arc<Self>,
+        top: u64,
+        phys: &RebuildPhys,
+        known: &mut Option<Course>,
+    ) -> Result<Step, EngineError> {
+        let again = |why: &str| Ok(Step::Again(why.into()));
+        if let Some(why) = self.tx_state.held() {
+            return Ok(Step::Again(why));
+        }
+        if self.rebuilder.barred.load(SeqCst) {
+            return again(UNCLAIMED);
+        }
+        if SCAN_SUSPEND_PROGRESS.is_on() {
+            return again("");
+        }
+        let (view, tree) = (self.view(), self.disk.tree());
+        let root = view.config().list("vdev_tree").cloned().unwrap_or_default();
+        let lacking = rebuilt(&tree, &root, top);
+        if lacking.is_empty() {
+            return self.give_up_rebuild(top, *phys);
+        }
+        if self.tx_state.synced_txg().saturating_add(1) < phys.max_txg {
+            // What the leaves lack is not all on disk yet.
+            self.queue.run(&self.tx_state, |_| Ok(()), |()| true)?;
+            return Ok(Step::Done);
+        }
+        let usable: Vec<Arc<Vdev>> = lacking.iter().filter(|l| l.writable()).cloned().collect();
+        let guids: Vec<u64> = usable.iter().map(|leaf| leaf.guid()).collect();
+        if usable.is_empty() {
+            return again("the device that is rebuilt takes no writes");
+        }
+        if known.as_ref().is_some_and(|course| course.targets() != guids || !course.stands()) {
+            *known = None;
+        }
+        let missing = lacking.len() > usable.len();
+        let course = known.get_or_insert_with(|| self.course(top, *phys, usable));
+        if missing {
+            course.phys.errors = course.phys.errors.max(1);
+        }
+        let is_last = self.copy(&tree, top, course)?;
+        let now = self.disk.outside.clock.now();
+        let took = self.disk.outside.clock.since(course.begun).as_millis();
+        course.pass.took_ms = u64::try_from(took).unwrap_or(u64::MAX);
+        course.phys.took_ms = course.took_before.saturating_add(course.pass.took_ms);
+        let due = NOTE.min(Duration::from_secs(SCAN_CHECKPOINT_INTVAL.get()));
+        if !is_last && self.disk.outside.clock.since(course.noted) < due {
+            return Ok(Step::Done);
+        }
+        if let Err(why) = tree.flush_tops(&[top]) {
+            return Ok(Step::Again(why.to_string()));
+        }
+        if !course.stands() {
+            return again("a device may have lost what was written to it");
+        }
+        course.noted = now;
+        drop(tree);
+        self.note_or_end(top, course, is_last)
+    }
+
+    fn note_or_end(
+        self: &Arc<Self>,
+        top: u64,
+        course: &Course,
+        is_last: bool,
+    ) -> Result<Step, EngineError> {
+        let phys = course.phys;
+        if !is_last {
+            let note = move |context: &mut crate::SyncContext<'_>| context.note_rebuild(top, &phys);
+            let goes_on = self.queue.run(&self.tx_state, note, |_| true)?;
+            return Ok(if goes_on { Step::Done } else { Step::Again(String::new()) });
+        }
+        let leaves: Vec<Arc<Vdev>> = course.leaves.iter().map(|(leaf, _)| leaf.clone()).collect();
+        let shared = self.clone();
+        let end = move |context: &mut crate::SyncContext<'_>| {
+            context.end_rebuild(&shared, top, &phys, &leaves)
+        };
+        let ended = self.queue.run(&self.tx_state, end, |_| true)?;
+        let Some(ended) = ended else { return Ok(Step::Again(String::new())) };
+        self.tell_rebuild("resilver_finish", top);
+        self.after_rebuild(ended.scrubs);
+        Ok(Step::Ended)
+    }
+
+    /// What is done with a rebuild from here on.
+    fn course(&self, top: u64, mut phys: RebuildPhys, leaves: Vec<Arc<Vdev>>) -> Course {
+        let now = self.disk.outside.clock.now();
+        let allocated = self.disk.allocator.group(top).map_or(0, |group| group.allocated());
+        if phys.last_offset == 0 {
+            phys.estimate = allocated;
+        }
+        let standing = |leaf: Arc<Vdev>| {
+            let standing = leaf.standing();
+            (leaf, standing)
+        };
+        Course {
+            phys,
+            pass: RebuildPass::default(),
+            begun: now,
+            took_before: phys.took_ms,
+            leaves: leaves.into_iter().map(standing).collect(),
+            pieces: VecDeque::new(),
+            listed: phys.last_offset,
+            noted: now,
+        }
+    }
+
+    /// Copies the pieces that come next. Whether they were the last.
+    fn copy(&self, tree: &VdevTree, top: u64, course: &mut Course) -> Result<bool, EngineError> {
+        let mut is_all = false;
+        if course.pieces.is_empty() {
+            is_all = self.list(tree, top, course)?;
+        }
+        let (mut batch, mut bytes) = (Vec::new(), 0u64);
+        while bytes < REBUILD_VDEV_LIMIT.get()
+            && batch.len() < MOST_PIECES
+            && let Some(piece) = course.pieces.pop_front()
+        {
+            bytes = bytes.saturating_add(piece.1);
+            batch.push(piece);
+        }
+        let Some((start, size)) = batch.last().copied() else { return Ok(is_all) };
+        let done = tree.rebuild_many(top, &batch, &course.targets());
+        let Rebuilt { bytes: written, unread, failed } =
+            done.map_err(|e| EngineError::Unsupported(e.to_string()))?;
+        let phys = &mut course.phys;
+        phys.last_offset = start.saturating_add(size);
+        for counter in [&mut phys.scanned, &mut phys.issued] {
+            *counter = counter.saturating_add(bytes);
+        }
+        phys.estimate = phys.estimate.max(phys.scanned);
+        phys.rebuilt = phys.rebuilt.saturating_add(written);
+        phys.errors = phys.errors.saturating_add(unread).saturating_add(failed.len() as u64);
+        course.pass.scanned = course.pass.scanned.saturating_add(bytes);
+        course.pass.issued = course.pass.issued.saturating_add(bytes);
+        Ok(false)
+    }
+
+    /// Lists pieces that come next. Whether there are none.
+    fn list(&self, tree: &VdevTree, top: u64, course: &mut Course) -> Result<bool, EngineError> {
+        let Some(vdev) = tree.top(top) else { return Ok(true) };
+        let (from, segment) = (course.listed, REBUILD_MAX_SEGMENT.get());
+        let (mut bytes, mut listed) = (0u64, from);
+        let pieces = &mut course.pieces;
+        let txg = self.tx_state.synced_txg();
+        allocated(&self.disk.allocator, txg, (top, from), &mut |(mut start, end)| {
+            while start < end {
+                let size = vdev.rebuild_piece(start, end - start, segment).max(1);
+                pieces.push_back((start, size));
+                (start, bytes) = (start.saturating_add(size), bytes.saturating_add(size));
+            }
+            listed = end;
+            bytes >= LISTED
+        })?;
+        course.listed = listed;
+        Ok(pieces.is_empty())
+    }
+
+    /// No leaf is there any more that a rebuild is for.
+    fn give_up_rebuild(
+        self: &Arc<Self>,
+        top: u64,
+        phys: RebuildPhys,
+    ) -> Result<Step, EngineError> {
+        let cancel = move |context: &mut crate::SyncContext<'_>| context.cancel_rebuild(top, &phys);
+        if self.queue.run(&self.tx_state, cancel, |_| true)? {
+            self.tell_rebuild("resilver_finish", top);
+            self.after_rebuild(false);
+        }
+        Ok(Step::Ended)
+    }
+
+    /// Lists that a rebuild of a top-level vdev begins or ends (`vdev_rebuild_log_notify`).
+    pub(crate) fn tell_rebuild(&self, name: &str, top: u64) {
+        let tree = self.disk.tree();
+        let vdev = tree.top(top).map(|top| &**top);
+        Sysevent { vdev, ..Sysevent::of_pool(name) }.post(&self.disk.store);
+    }
+
+    /// Does what follows the end of a rebuild: devices that were replaced leave, and what waited for it begins.
+    fn after_rebuild(self: &Arc<Self>, scrubs: bool) {
+        if scrubs {
+            self.scrub_has_begun();
+        }
+        self.let_go_of_replaced();
+        self.call_spares();
+        // A leaf that was left to it, or came back meanwhile.
+        if let Err(error) = self.assess_resilver() {
+            tracing::warn!(%error, "no resilver begins");
+        }
+    }
+}
+
+impl Engine {
+    /// Fills in what is not on disk yet of rebuilds that are under way.
+    pub fn tell_rebuilds(&self, all: &mut [RebuildStatus]) {
+        let ahead = self.shared.rebuilder.ahead.lock();
+        for status in all.iter_mut().filter(|status| status.phys.is_running()) {
+            if let Some(known) = ahead.get(&status.vdev).filter(|k| k.phys.is_same(&status.phys)) {
+                (status.phys, status.pass) = (known.phys, known.pass);
+                status.waits.clone_from(&known.waits);
+            }
+        }
+    }
+
+    /// Whether a sequential rebuild is under way (`vdev_rebuild_active`).
+    pub fn is_rebuilding(&self) -> bool {
+        self.shared.is_rebuilding()
+    }
+}

@@ -1,0 +1,544 @@
+//! Sequential rebuilds: devices that join mirrors and dRAID are given what is allocated in the order of offsets, beside work, across
+//! imports and crashes, and with devices that fail; OpenZFS's engine goes on with those that were begun here, and we with its.
+//! Where OpenZFS is not installed these tests fail.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod rig;
+
+use cenote_engine::create::SystemDevices;
+use cenote_engine::tunables::{
+    REBUILD_MAX_SEGMENT, REBUILD_SCRUB_ENABLED, REBUILD_VDEV_LIMIT, SCAN_CHECKPOINT_INTVAL,
+    SCAN_SUSPEND_PROGRESS,
+};
+use cenote_engine::{Attach, Engine, EngineError, EngineOptions, TakeOut};
+use cenote_pool::config;
+use cenote_pool::rebuild::{JOINED, RebuildPhys};
+use cenote_pool::reopen::Restore;
+use cenote_pool::scan::ScanPhys;
+use parking_lot::{Mutex, MutexGuard};
+use rig::joining::{device, leaf};
+use rig::{Faulty, Rig, check, check_devices, errors, fill, open};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const SIZE: u64 = 96 << 20;
+const LEN: usize = 300_000;
+const FILES: u64 = 60;
+/// Where blocks begin on a device.
+const START: u64 = 4 << 20;
+
+/// Tunables are of the process: tests take turns.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// Rebuilds note each step, and stay where they are if they are held, for as long as this lives.
+struct Turn(#[allow(dead_code)] MutexGuard<'static, ()>);
+
+impl Turn {
+    fn take(held: bool) -> Turn {
+        let turn = TURN.lock();
+        SCAN_CHECKPOINT_INTVAL.set(0).unwrap();
+        REBUILD_VDEV_LIMIT.set(1 << 20).unwrap();
+        hold(held);
+        Turn(turn)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        SCAN_CHECKPOINT_INTVAL.set(60).unwrap();
+        REBUILD_VDEV_LIMIT.set(16 << 20).unwrap();
+        REBUILD_MAX_SEGMENT.set(1 << 20).unwrap();
+        REBUILD_SCRUB_ENABLED.set(1).unwrap();
+        hold(false);
+    }
+}
+
+fn hold(hold: bool) {
+    SCAN_SUSPEND_PROGRESS.set(u64::from(hold)).unwrap();
+}
+
+fn join(
+    rig: &Rig,
+    engine: &Engine,
+    beside: &str,
+    new: &str,
+    replaces: bool,
+) -> Result<(), EngineError> {
+    let (beside, new) = (leaf(rig, engine, beside), device(rig, engine, new, &SystemDevices));
+    engine.attach_sequentially(Attach { beside, new, replaces })
+}
+
+/// The last rebuild of the only top-level vdev, as it is on disk.
+fn phys(engine: &Engine) -> RebuildPhys {
+    let all = RebuildPhys::all(&engine.pool());
+    assert!(all.len() <= 1, "{all:?}");
+    all.first().map(|(_, phys)| *phys).unwrap_or_default()
+}
+
+fn scan(engine: &Engine) -> ScanPhys {
+    ScanPhys::load(engine.pool().directory()).unwrap().unwrap_or_default()
+}
+
+fn active(engine: &Engine) -> bool {
+    engine.pool().features().is_active("device_rebuild")
+}
+
+/// Waits until nothing is rebuilt or scanned, and no leaf lacks anything.
+fn whole(engine: &Engine) {
+    let begun = Instant::now();
+    let behind = || engine.pool().store().vdevs().leaves().iter().any(|leaf| leaf.is_behind());
+    while engine.is_rebuilding() || behind() || engine.is_scanning() {
+        // Who waits for resilvers does not take it for over.
+        assert!(engine.awaits_resilver() || !behind());
+        assert!(begun.elapsed() < Duration::from_secs(120), "{:?} {:?}", phys(engine), scan(engine));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    engine.sync_task(|_| Ok(())).unwrap();
+    assert!(!active(engine));
+    let pool = engine.pool();
+    config::for_each_leaf(pool.config().list("vdev_tree").unwrap(), &mut |leaf| {
+        assert!(!leaf.contains(JOINED), "{leaf:?}");
+    });
+}
+
+/// Lets the rebuild under way do a part of its work.
+fn half_way(engine: &Engine) -> RebuildPhys {
+    let begun = Instant::now();
+    hold(false);
+    while phys(engine).scanned < 5 << 20 {
+        assert!(begun.elapsed() < Duration::from_secs(120), "{:?}", phys(engine));
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    hold(true);
+    std::thread::sleep(Duration::from_millis(200));
+    let now = phys(engine);
+    assert!(now.is_running() && now.scanned < now.estimate, "{now:?}");
+    now
+}
+
+/// All is read from what is left without some devices, and nothing is wrong there.
+fn readable_without(rig: &Rig, gone: &[&str], files: u64) {
+    gone.iter().for_each(|name| std::fs::remove_file(rig.file(name)).unwrap());
+    let engine = rig.import();
+    engine.pool().store().drop_caches();
+    check(&open(&engine), 0..files, LEN);
+    assert_eq!(errors(&engine), (0, 0, 0));
+    engine.export(false).unwrap();
+}
+
+/// Runs `change` while files are written, overwritten, removed and read, and logs are written to; returns how many there are then.
+fn beside_work(engine: &Engine, from: u64, change: impl FnOnce()) -> u64 {
+    let (stop, next) = (AtomicBool::new(false), AtomicU64::new(from));
+    let fs = open(engine);
+    let head = engine.pool().dsl().root().unwrap().ds_obj;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let name = b"overwritten";
+            let file = fs.create(fs.root(), name, &rig::NODE).unwrap();
+            let mut round = 0u64;
+            while !stop.load(Ordering::Relaxed) {
+                let at = round * 7919 * 4096 % (8 << 20);
+                fs.write(file.ino, at, &rig::bytes(round, 12288), false).unwrap();
+                if round.is_multiple_of(3) {
+                    engine.commit(head).unwrap();
+                }
+                round += 1;
+            }
+            fs.unlink(fs.root(), name, &|_| false).unwrap();
+        });
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) && next.load(Ordering::Relaxed) < from + 40 {
+                let file = next.load(Ordering::Relaxed);
+                fill(&fs, file..file + 1, LEN);
+                next.store(file + 1, Ordering::Relaxed);
+            }
+        });
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                engine.pool().store().drop_caches();
+                check(&fs, 0..next.load(Ordering::Relaxed), LEN);
+            }
+        });
+        change();
+        stop.store(true, Ordering::Relaxed);
+    });
+    next.into_inner()
+}
+
+#[test]
+fn a_side_is_rebuilt_beside_work_and_a_scrub_proves_it() {
+    let turn = Turn::take(true);
+    let rig = Rig::new(SIZE);
+    let engine = rig.create("a", 12);
+    fill(&open(&engine), 0..FILES, LEN);
+    engine.sync().unwrap();
+    join(&rig, &engine, "a", "b", false).unwrap();
+    let begun = phys(&engine);
+    assert!(begun.is_running() && active(&engine), "{begun:?}");
+    assert_eq!((begun.last_offset, begun.errors, begun.min_txg), (0, 0, 3));
+    assert!(engine.pool().store().vdevs().leaves()[1].is_behind());
+    let files = beside_work(&engine, FILES, || {
+        hold(false);
+        whole(&engine);
+    });
+    let done = phys(&engine);
+    assert_eq!((done.state, done.errors, done.max_txg), (RebuildPhys::COMPLETE, 0, begun.max_txg));
+    assert!(done.rebuilt > FILES * LEN as u64 && done.end != 0, "{done:?}");
+    let scrub = scan(&engine);
+    assert!(scrub.is_scrub() && scrub.state == 2 && scrub.errors == 0, "{scrub:?}");
+    assert_eq!(scrub.processed, 0, "the scrub found something wrong: {scrub:?}");
+    check_devices(&engine, files, LEN);
+    let history = format!("{:?}", engine.pool().history().unwrap());
+    assert!(history.contains("vdev_id=0 vdev_guid=") && history.contains(" complete"));
+    engine.export(false).unwrap();
+    drop((engine, turn));
+    rig.judge();
+    readable_without(&rig, &["a"], files);
+}
+
+#[test]
+fn a_device_is_replaced_and_leaves() {
+    let _turn = Turn::take(true);
+    let rig = Rig::new(SIZE);
+    let engine = rig.create("mirror a b", 12);
+    fill(&open(&engine), 0..FILES, LEN);
+    engine.sync().unwrap();
+    join(&rig, &engine, "a", "x", true).unwrap();
+    hold(false);
+    whole(&engine);
+    let tree = engine.pool().store().vdevs();
+    let names: Vec<_> = tree.leaves().iter().map(|l| l.path().unwrap().to_path_buf()).collect();
+    assert_eq!(names, [rig.file("x"), rig.file("b")]);
+    drop(tree);
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge();
+    std::fs::remove_file(rig.file("a")).unwrap();
+    readable_without(&rig, &["b"], FILES);
+}
+
+/// What the replaced device has is what the new one gets, though the other side differs: no copy of a block is lost.
+#[test]
+fn the_new_device_has_what_the_replaced_one_had() {
+    let _turn = Turn::take(true);
+    REBUILD_SCRUB_ENABLED.set(0).unwrap();
+    let rig = Rig::new(SIZE);
+    let devices = Faulty::default();
+    let engine = rig.create_on("mirror a b", 12, EngineOptions::default(), &devices);
+    fill(&open(&engine), 0..FILES, LEN);
+    engine.sync().unwrap();
+    // All that b has is wrong.
+    devices.device(&rig, "b").corrupt(START + (1 << 20)..SIZE - (1 << 20), 0x5a);
+    join(&rig, &engine, "a", "x", true).unwrap();
+    hold(false);
+    let begun = Instant::now();
+    while engine.is_rebuilding() {
+        assert!(begun.elapsed() < Duration::from_secs(120));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    devices.device(&rig, "b").repair();
+    assert_eq!(scan(&engine).state, 0);
+    engine.export(false).unwrap();
+    drop((engine, devices));
+    rig.judge_blocks();
+    readable_without(&rig, &["b"], FILES);
+}
+
+#[test]
+fn draid_is_rebuilt() {
+    let turn = Turn::take(true);
+    let rig = Rig::new(SIZE);
+    let engine = rig.create("draid2:3d:7c:0s a b c d e f g", 12);
+    fill(&open(&engine), 0..FILES, LEN);
+    engine.sync().unwrap();
+    // One that works, and one that is gone.
+    engine.take_out(leaf(&rig, &engine, "f"), TakeOut::Offline).unwrap();
+    join(&rig, &engine, "b", "x", true).unwrap();
+    join(&rig, &engine, "f", "y", true).unwrap();
+    let files = beside_work(&engine, FILES, || {
+        hold(false);
+        whole(&engine);
+    });
+    let done = phys(&engine);
+    assert_eq!((done.state, done.errors), (RebuildPhys::COMPLETE, 0));
+    assert_eq!((scan(&engine).is_scrub(), scan(&engine).processed), (true, 0));
+    check_devices(&engine, files, LEN);
+    engine.export(false).unwrap();
+    drop((engine, turn));
+    rig.judge();
+    ["b", "f"].iter().for_each(|name| std::fs::remove_file(rig.file(name)).unwrap());
+    readable_without(&rig, &["a", "c"], files);
+}
+
+#[test]
+fn it_goes_on_after_an_export_and_a_crash() {
+    let _turn = Turn::take(true);
+    let rig = Rig::new(SIZE);
+    let engine = rig.create("mirror a b", 12);
+    fill(&open(&engine), 0..FILES, LEN);
+    engine.sync().unwrap();
+    join(&rig, &engine, "a", "c", false).unwrap();
+    let half = half_way(&engine);
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge();
+    let engine = rig.import();
+    let again = phys(&engine);
+    assert!(again.is_same(&half) && again.last_offset >= half.last_offset, "{again:?} {half:?}");
+    assert!(!scan(&engine).is_running() && engine.awaits_resilver());
+    hold(false);
+    while phys(&engine).last_offset <= again.last_offset {
+        assert!(phys(&engine).is_running());
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    hold(true);
+    std::thread::sleep(Duration::from_millis(100));
+    // The power goes.
+    let crashed = rig.copy();
+    let at = phys(&engine);
+    assert!(at.is_running());
+    drop(engine);
+    let engine = crashed.import();
+    assert!(phys(&engine).is_same(&half));
+    hold(false);
+    whole(&engine);
+    assert_eq!((phys(&engine).state, phys(&engine).errors), (RebuildPhys::COMPLETE, 0));
+    assert_eq!((scan(&engine).is_scrub(), scan(&engine).processed), (true, 0));
+    check_devices(&engine, FILES, LEN);
+    engine.export(false).unwrap();
+    drop(engine);
+    crashed.judge();
+    readable_without(&crashed, &["a", "b"], FILES);
+}
+
+#[test]
+fn another_device_has_it_begin_anew_and_detaching_ends_it() {
+    let _turn = Turn::take(true);
+    let rig = Rig::new(SIZE);
+    let engine = rig.create("a", 12);
+    fill(&open(&engine), 0..FILES, LEN);
+    engine.sync().unwrap();
+    join(&rig, &engine, "a", "b", false).unwrap();
+    let half = half_way(&engine);
+    join(&rig, &engine, "a", "c", false).unwrap();
+    let again = phys(&engine);
+    assert!(again.max_txg > half.max_txg && again.last_offset == 0, "{again:?}");
+    assert!(active(&engine));
+    engine.detach(leaf(&rig, &engine, "b"), None).unwrap();
+    let half = half_way(&engine);
+    engine.detach(leaf(&rig, &engine, "c"), None).unwrap();
+    hold(false);
+    whole(&engine);
+    let ended = phys(&engine);
+    assert_eq!((ended.state, ended.is_same(&half)), (RebuildPhys::CANCELED, true));
+    let status = engine.pool().status().unwrap();
+    assert!(status.rebuilds[0].text(&|_| "T".into()).starts_with("  scan: resilver ("));
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge();
+}
+
+#[test]
+fn what_openzfs_refuses_is_refused() {
+    let _turn = Turn::take(true);
+    let rig = Rig::new(SIZE);
+    let engine = rig.create("mirror a b", 12);
+    fill(&open(&engine), 0..4, LEN);
+    join(&rig, &engine, "a", "c", false).unwrap();
+    let said = |done: Result<(), EngineError>| done.unwrap_err().to_string();
+    let busy = rig::joining::attach(&rig, &engine, "a", "d");
+    assert!(said(busy).contains("currently sequentially resilvering"));
+    assert_eq!(engine.scrub().unwrap_err().to_string(), "currently resilvering");
+    // It waits for the end of the rebuild.
+    assert!(!engine.start_resilver().unwrap());
+    engine.detach(leaf(&rig, &engine, "c"), None).unwrap();
+    hold(false);
+    whole(&engine);
+    hold(true);
+    rig::joining::attach(&rig, &engine, "a", "d").unwrap();
+    assert!(said(join(&rig, &engine, "a", "e", false)).contains("currently resilvering"));
+    // A resilver has nothing told any more of what was before.
+    assert_eq!(phys(&engine), RebuildPhys::default());
+    hold(false);
+    whole(&engine);
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge_blocks();
+    let raidz = Rig::new(SIZE);
+    let engine = raidz.create("raidz1 a b c", 12);
+    assert!(said(join(&raidz, &engine, "a", "x", true)).contains("only mirror and dRAID vdevs"));
+    engine.export(false).unwrap();
+    drop(engine);
+    let old = Rig::new(SIZE);
+    let engine = old.create_choosing("mirror a b", 12, &[("device_rebuild".into(), false)]);
+    let why = said(join(&old, &engine, "a", "x", false));
+    assert!(why.contains("device_rebuild feature must be enabled"), "{why}");
+    engine.export(false).unwrap();
+}
+
+/// A scrub that is under way ends for a rebuild, as for a resilver.
+#[test]
+fn a_scrub_ends_for_it() {
+    let _turn = Turn::take(true);
+    let rig = Rig::new(SIZE);
+    let engine = rig.create("mirror a b", 12);
+    fill(&open(&engine), 0..FILES, LEN);
+    engine.scrub().unwrap();
+    assert!(scan(&engine).is_running());
+    join(&rig, &engine, "a", "c", false).unwrap();
+    assert_eq!(scan(&engine).state, 3);
+    hold(false);
+    whole(&engine);
+    assert_eq!(scan(&engine).state, 2);
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge_blocks();
+}
+
+/// What cannot be read, or written, leaves the device as one that lacks all: a resilver gives it what it can.
+#[test]
+fn a_resilver_follows_what_failed() {
+    let _turn = Turn::take(true);
+    for writes in [false, true] {
+        let rig = Rig::new(SIZE);
+        let devices = Faulty::default();
+        let engine = rig.create_on("mirror a b", 12, EngineOptions::default(), &devices);
+        fill(&open(&engine), 0..FILES, LEN);
+        engine.sync().unwrap();
+        let new = device(&rig, &engine, "c", &devices);
+        let beside = leaf(&rig, &engine, "a");
+        engine.attach_sequentially(Attach { beside, new, replaces: false }).unwrap();
+        match writes {
+            true => devices.device(&rig, "c").fail_writes(START + (9 << 20)..START + (9 << 20) + 8192),
+            false => {
+                // Each side has another bad place, and one is bad on both.
+                for (name, at) in [("a", 6 << 20), ("b", 8 << 20)] {
+                    devices.device(&rig, name).fail(START + at..START + at + 8192);
+                }
+                for name in ["a", "b"] {
+                    devices.device(&rig, name).fail(START + (10 << 20)..START + (10 << 20) + 4096);
+                }
+            }
+        }
+        let _ = half_way(&engine);
+        let begun = Instant::now();
+        hold(false);
+        while engine.is_rebuilding() {
+            assert!(begun.elapsed() < Duration::from_secs(120), "{:?}", phys(&engine));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        ["a", "b", "c"].iter().for_each(|name| devices.device(&rig, name).repair());
+        engine.restore(&[leaf(&rig, &engine, "c")], Restore::Failure).unwrap();
+        whole(&engine);
+        assert!(scan(&engine).is_resilver() && scan(&engine).errors == 0, "{:?}", scan(&engine));
+        engine.export(false).unwrap();
+        drop((engine, devices));
+        rig.judge_blocks();
+        readable_without(&rig, &["a", "b"], FILES);
+    }
+}
+
+/// A device that is away for a while lacks more than the rebuild gives it: it waits, and gets the rest afterwards.
+#[test]
+fn a_device_that_goes_away_comes_back() {
+    let _turn = Turn::take(true);
+    let rig = Rig::new(SIZE);
+    let devices = Faulty::default();
+    let engine = rig.create_on("mirror a b", 12, EngineOptions::default(), &devices);
+    fill(&open(&engine), 0..FILES, LEN);
+    engine.sync().unwrap();
+    let new = device(&rig, &engine, "c", &devices);
+    let beside = leaf(&rig, &engine, "a");
+    engine.attach_sequentially(Attach { beside, new, replaces: false }).unwrap();
+    let half = half_way(&engine);
+    let c = leaf(&rig, &engine, "c");
+    engine.take_out(c, TakeOut::Offline).unwrap();
+    devices.close(&rig, "c");
+    hold(false);
+    fill(&open(&engine), FILES..FILES + 10, LEN);
+    engine.sync().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(phys(&engine).is_same(&half) && phys(&engine).is_running());
+    engine.restore(&[c], Restore::Offline).unwrap();
+    whole(&engine);
+    let (done, scan) = (phys(&engine), scan(&engine));
+    // The resilver of what it missed came after it, and nothing is told of rebuilds then.
+    assert!(scan.is_resilver() && scan.errors == 0, "{scan:?} {done:?}");
+    engine.export(false).unwrap();
+    drop((engine, devices));
+    rig.judge_blocks();
+    readable_without(&rig, &["a", "b"], FILES + 10);
+}
+
+/// OpenZFS's engine goes on with a rebuild that was begun here.
+#[test]
+fn openzfs_goes_on_with_ours() {
+    let _turn = Turn::take(true);
+    let rig = Rig::new(SIZE);
+    let engine = rig.create("mirror a b", 12);
+    fill(&open(&engine), 0..FILES, LEN);
+    engine.sync().unwrap();
+    join(&rig, &engine, "a", "c", false).unwrap();
+    let half = half_way(&engine);
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge();
+    cenote_testpools::openzfs(rig.path(), "tank", "import\nrebuilt\nend-scan\nexport\n");
+    rig.judge();
+    let engine = rig.import();
+    let done = phys(&engine);
+    assert_eq!((done.state, done.errors, done.is_same(&half)), (RebuildPhys::COMPLETE, 0, true));
+    assert!(!active(&engine) && !engine.is_rebuilding());
+    assert!(scan(&engine).is_scrub() && scan(&engine).processed == 0);
+    engine.export(false).unwrap();
+    drop(engine);
+    readable_without(&rig, &["a", "b"], FILES);
+}
+
+/// We go on with a rebuild that OpenZFS's engine has begun.
+#[test]
+fn we_go_on_with_openzfs() {
+    let _turn = Turn::take(true);
+    let rig = Rig::new(SIZE);
+    let engine = rig.create("mirror a b", 12);
+    fill(&open(&engine), 0..FILES, LEN);
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.word("c");
+    let script = "import\nhold 1\njoin attach-s 0 2\nhalf-rebuilt\nexport\n";
+    cenote_testpools::openzfs(rig.path(), "tank", script);
+    rig.judge_blocks();
+    let engine = rig.import();
+    let half = phys(&engine);
+    assert!(half.is_running() && half.last_offset > 0 && active(&engine), "{half:?}");
+    hold(false);
+    whole(&engine);
+    let done = phys(&engine);
+    assert_eq!((done.state, done.errors, done.is_same(&half)), (RebuildPhys::COMPLETE, 0, true));
+    assert_eq!((scan(&engine).is_scrub(), scan(&engine).processed), (true, 0));
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge();
+    readable_without(&rig, &["a", "b"], FILES);
+}
+
+/// Everything in the calling threads, as in simulations.
+#[test]
+fn it_is_done_in_the_calling_thread() {
+    let _turn = Turn::take(false);
+    let rig = Rig::new(SIZE);
+    let options = EngineOptions { deterministic: true, ..EngineOptions::default() };
+    let engine: Arc<Engine> = rig.create_with("a", 12, options);
+    fill(&open(&engine), 0..10, LEN);
+    engine.sync().unwrap();
+    join(&rig, &engine, "a", "b", false).unwrap();
+    assert_eq!(phys(&engine).state, RebuildPhys::COMPLETE);
+    assert!(!engine.pool().store().vdevs().leaves()[1].is_behind());
+    assert!(scan(&engine).is_scrub() && scan(&engine).state == 2);
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge();
+    readable_without(&rig, &["a"], 10);
+}
