@@ -27,6 +27,7 @@
 //! | [`draid`] | where the columns of dRAID are |
 //! | `fence` | pools that may be another host's by now |
 //! | `fault` | which leaf gave wrong bytes, and putting the right ones there |
+//! | [`injection`] | faults that an administrator injects into devices in use |
 //! | `scrub` | reading every copy, and what leaves lack |
 //! | `alarm` | tells the engine that a thread found the pool's state wrong |
 //! | [`waiting`] | a thread says that it may wait now |
@@ -66,6 +67,7 @@ mod fence;
 mod indirect;
 mod initialize;
 pub mod inject;
+pub mod injection;
 pub mod label_init;
 pub mod label_sync;
 #[cfg(test)]
