@@ -4,8 +4,8 @@
 #   PREFIX       below which it goes (/usr/local)
 #   DESTDIR      root of the system that it is for, put before all paths
 #   BINARY       the program (target/release/cenote)
-#   LINKS        zpool, zfs, zdb, zstream, zfs_ids_to_path and mount.zfs as names of it: "auto" leaves out those that OpenZFS
-#                has on the system, "yes" replaces them, "no" makes none
+#   LINKS        zpool, zfs, zdb, zstream, zinject, zfs_ids_to_path and mount.zfs as names of it: "auto" leaves out those that
+#                OpenZFS has on the system, "yes" replaces them, "no" makes none
 #   MOUNTDIR     where mount(8) looks for mount.zfs (/sbin)
 #   SYSTEMDDIR   where systemd looks for units (PREFIX/lib/systemd)
 #
@@ -72,7 +72,7 @@ link() {
     ln -sfn "$bindir/cenote" "$destdir$dir/$name"
     linked+=("$name")
 }
-for name in zpool zfs zdb zstream zfs_ids_to_path; do
+for name in zpool zfs zdb zstream zinject zfs_ids_to_path; do
     link "$name" "$bindir"
 done
 link mount.zfs "$mountdir"
@@ -99,7 +99,7 @@ completions() {
 completions cenote
 for name in ${linked[@]+"${linked[@]}"}; do
     pages "$name"
-    case $name in zpool | zfs | zdb | zstream) completions "$name" ;; esac
+    case $name in zpool | zfs | zdb | zstream | zinject) completions "$name" ;; esac
 done
 
 unit() {

@@ -105,6 +105,9 @@ pub fn refusal(tool: &str, args: &[OsString], ctx: &Context) -> Option<String> {
     if allowed {
         return None;
     }
+    if tool == "zinject" {
+        return Some("cannot inject faults: permission denied".into());
+    }
     let operand = rest.iter().map(|arg| arg.to_string_lossy()).find(|arg| !arg.starts_with('-'));
     let what = operand.map(|operand| format!(" '{operand}'")).unwrap_or_default();
     Some(format!("cannot {name}{what}: permission denied"))
@@ -187,6 +190,8 @@ mod tests {
             "zfs program p f",
             "zfs rewrite f",
             "zdb p",
+            "zinject",
+            "zinject -h",
             "zstream dump",
             "mount.zfs p /mnt",
             "cenote zpool destroy p",

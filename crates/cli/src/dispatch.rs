@@ -16,7 +16,8 @@ use crate::context::Context;
 use crate::pools::PoolTable;
 use crate::socket::Place;
 use crate::{
-    access, age, complete, copy, daemon, generate, list, map, rewrite, tunables, txgs, zfs, zpool,
+    access, age, complete, copy, daemon, generate, list, map, rewrite, tunables, txgs, zfs,
+    zinject, zpool,
 };
 use cenote_command::outcome::plain;
 use cenote_command::posix::set_posix;
@@ -61,6 +62,12 @@ enum Tool {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
+    /// Inject faults into imported pools, as zinject(8)
+    #[command(disable_help_flag = true)]
+    Zinject {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
     /// List files of a dataset without mounting it
     Ls(list::LsArgs),
     /// Write files of a dataset to standard output without mounting it
@@ -87,6 +94,9 @@ enum Tool {
     Daemon(daemon::DaemonArgs),
 }
 
+/// The classic tools, which take their arguments apart themselves.
+pub const CLASSIC: [&str; 5] = ["zpool", "zfs", "zdb", "zstream", "zinject"];
+
 /// The definition of the program.
 pub fn definition() -> clap::Command {
     Cli::command()
@@ -100,7 +110,7 @@ pub fn main(argv: Vec<OsString>) -> i32 {
     let args: Vec<OsString> = argv.collect();
     let name = Path::new(&called).file_name().and_then(|n| n.to_str()).unwrap_or("cenote");
     match name {
-        "zpool" | "zfs" | "zdb" | "zstream" | "mount.zfs" | "zfs_ids_to_path" => {
+        "zpool" | "zfs" | "zdb" | "zstream" | "zinject" | "mount.zfs" | "zfs_ids_to_path" => {
             launch(name, &args)
         }
         "zstreamdump" => {
@@ -109,7 +119,7 @@ pub fn main(argv: Vec<OsString>) -> i32 {
         }
         _ => match args.split_first() {
             // The classic tools have their own habits, so clap does not look at their arguments.
-            Some((tool, rest)) if ["zpool", "zfs", "zdb", "zstream"].iter().any(|t| tool == t) => {
+            Some((tool, rest)) if CLASSIC.iter().any(|t| tool == t) => {
                 launch(&tool.to_string_lossy(), rest)
             }
             _ => match parse(&args) {
@@ -204,6 +214,7 @@ pub fn place(tool: &str, args: &[OsString]) -> Where {
         "zdb" if cenote_zdb::needs_own_process(args) => Where::Here,
         "zdb" => Where::DaemonIfRunning,
         "zstream" => Where::Here,
+        "zinject" => zinject::place(args),
         "mount.zfs" | "zfs_ids_to_path" => Where::DaemonIfRunning,
         _ => match parse(args) {
             Ok(Tool::Ls(a)) if a.needs_imported_pool() => Where::DaemonIfRunning,
@@ -239,6 +250,7 @@ pub fn run(tool: &str, args: &[OsString], ctx: &mut Context) -> i32 {
         "zfs" => zfs::run(args, ctx),
         "zdb" => zdb(args, ctx),
         "zstream" => zstream(args, ctx),
+        "zinject" => zinject::run(args, ctx),
         "mount.zfs" => zfs::mount_helper::run(args, ctx),
         "zfs_ids_to_path" => zfs::ids_to_path::run(args, ctx),
         _ => run_cenote(args, ctx),
@@ -279,6 +291,7 @@ fn run_cenote(args: &[OsString], ctx: &mut Context) -> i32 {
         Ok(Tool::Zfs { args }) => zfs::run(&args, ctx),
         Ok(Tool::Zdb { args }) => zdb(&args, ctx),
         Ok(Tool::Zstream { args }) => zstream(&args, ctx),
+        Ok(Tool::Zinject { args }) => zinject::run(&args, ctx),
         Ok(Tool::Ls(args)) => list::ls(&args, ctx),
         Ok(Tool::Cat(args)) => list::cat(&args, ctx),
         Ok(Tool::Cp(args)) => copy::cp(&args, ctx),

@@ -3,12 +3,13 @@
 //!
 //! ```text
 //! DIR/man/cenote.1, cenote-ls.1, …              cenote's own commands
-//! DIR/man/cenote-zpool.8, cenote-zfs-list.8, …  zpool, zfs, zdb, zstream, mount.zfs and their sub-commands
+//! DIR/man/cenote-zpool.8, cenote-zfs-list.8, …  zpool, zfs, zdb, zstream, zinject, mount.zfs and their sub-commands
 //! DIR/man/cenote-zfsprops.7, …                  properties
-//! DIR/bash, DIR/zsh, DIR/fish                   completions of cenote, zpool, zfs, zdb and zstream
+//! DIR/bash, DIR/zsh, DIR/fish                   completions of cenote, zpool, zfs, zdb, zstream and zinject
 //! ```
 
 use crate::complete::shells;
+use crate::dispatch::CLASSIC;
 use crate::manual::roff;
 use clap::Command;
 use std::fs::{self, OpenOptions};
@@ -79,14 +80,13 @@ fn generate(dir: &Path, cenote: Command) -> io::Result<()> {
     Ok(())
 }
 
-/// Without `zpool`, `zfs`, `zdb` and `zstream`, whose arguments are their own affair.
+/// Without the classic tools, whose arguments are their own affair.
 fn without_tools(cenote: Command) -> Command {
     let about = cenote.get_about().cloned().unwrap_or_default();
-    let classic = ["zpool", "zfs", "zdb", "zstream"];
     let mut own = Command::new("cenote").about(about).version(env!("CARGO_PKG_VERSION"));
-    own = own.after_help("cenote zpool, cenote zfs, …: see cenote-zpool(8), cenote-zfs(8), cenote-zdb(8), cenote-zstream(8).");
+    own = own.after_help("cenote zpool, cenote zfs, …: see cenote-zpool(8), cenote-zfs(8), cenote-zdb(8), cenote-zstream(8), cenote-zinject(8).");
     for command in cenote.get_subcommands() {
-        if !classic.contains(&command.get_name()) && !command.is_hide_set() {
+        if !CLASSIC.contains(&command.get_name()) && !command.is_hide_set() {
             own = own.subcommand(command.clone());
         }
     }

@@ -22,6 +22,7 @@
 //! | [`interval`], [`table`], [`json`], [`vdevs`] | repeated reports, columns, JSON, the vdev tree |
 //! | `colour` | colours on the user's terminal |
 //! | [`zpool`], [`zfs`] | the commands, one room per group; `zdb` is a crate of its own |
+//! | [`mod@zinject`] | `zinject` |
 //! | [`locate`], [`list`], [`copy`] | `cenote ls`, `cat` and `cp` |
 //! | [`rewrite`] | `zfs rewrite`, `cenote rewrite` |
 //! | [`progress`] | a bar on the user's terminal |
@@ -61,6 +62,7 @@ pub mod tunables;
 pub mod txgs;
 pub mod vdevs;
 pub mod zfs;
+pub mod zinject;
 pub mod zpool;
 
 pub use dispatch::main;

@@ -1,5 +1,5 @@
-//! The `cenote` command, which is also `zpool`, `zfs`, `zdb`, `zstream`, `mount.zfs` and `zfs_ids_to_path` when
-//! it is called by those names.
+//! The `cenote` command, which is also `zpool`, `zfs`, `zdb`, `zstream`, `zinject`, `mount.zfs` and `zfs_ids_to_path`
+//! when it is called by those names.
 
 /// Blocks come and go by the megabyte with every transaction group; this allocator keeps their pages
 /// for the next one.

@@ -49,7 +49,7 @@ fn what_is_installed_runs_the_first_example() {
     let root = tempfile::tempdir().unwrap();
     let said = install(root.path(), &[("PREFIX", "/usr")]);
     assert!(
-        said.contains("with the names zpool zfs zdb zstream zfs_ids_to_path mount.zfs"),
+        said.contains("with the names zpool zfs zdb zstream zinject zfs_ids_to_path mount.zfs"),
         "{said}"
     );
     let usr = root.path().join("usr");
@@ -338,14 +338,20 @@ fn programs_of_openzfs_are_left_alone() {
     fs::write(&theirs, "theirs").unwrap();
     let said = install(root.path(), &[]);
     assert!(said.contains("/usr/sbin/zpool is not cenote's: no link zpool"), "{said}");
-    assert!(said.contains("with the names zfs zdb zstream zfs_ids_to_path mount.zfs"), "{said}");
+    assert!(
+        said.contains("with the names zfs zdb zstream zinject zfs_ids_to_path mount.zfs"),
+        "{said}"
+    );
     let bin = root.path().join("usr/local/bin");
     assert!(!bin.join("zpool").exists() && bin.join("zfs").is_symlink());
     let completions = root.path().join("usr/local/share/bash-completion/completions");
     assert!(!completions.join("zpool").exists() && completions.join("zfs").exists());
     // A second time nothing is in the way of what is ours.
     let said = install(root.path(), &[]);
-    assert!(said.contains("with the names zfs zdb zstream zfs_ids_to_path mount.zfs"), "{said}");
+    assert!(
+        said.contains("with the names zfs zdb zstream zinject zfs_ids_to_path mount.zfs"),
+        "{said}"
+    );
     install(root.path(), &[("LINKS", "yes")]);
     assert!(bin.join("zpool").is_symlink());
     assert_eq!(fs::read_to_string(&theirs).unwrap(), "theirs");

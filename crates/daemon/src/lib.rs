@@ -16,12 +16,14 @@
 //! | [`client`], [`server`], [`protocol`], [`socket`], [`link`] | the two ends of the socket, and what is between |
 //! | [`peer`] | which user and process is at the other end |
 //! | [`cachefile`] | which cache file names a pool, and when it is written |
+//! | [`injections`] | faults that administrators inject into imported pools |
 //! | [`zed`] | programs of the administrator that run as events come |
 //! | [`tunables`] | what tunables start with, and the mount that shows them |
 
 pub mod cachefile;
 pub mod client;
 pub mod context;
+pub mod injections;
 pub mod input;
 pub mod link;
 pub mod mounts;

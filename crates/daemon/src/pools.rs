@@ -13,6 +13,7 @@
 
 use crate::cachefile::Setting;
 use crate::context::Context;
+use crate::injections::Injections;
 use crate::mounts::Mounts;
 use crate::mounts::agents::{self, LazyWatcher};
 use crate::tunables::directory::Directories;
@@ -259,6 +260,8 @@ pub struct PoolTable {
     cachefiles: Mutex<BTreeSet<PathBuf>>,
     /// Mounts that show tunables and figures.
     pub directories: Directories,
+    /// Faults that are injected into pools.
+    pub injections: Injections,
 }
 
 impl Default for PoolTable {
@@ -284,6 +287,7 @@ impl PoolTable {
             agent,
             cachefiles: Mutex::default(),
             directories: Directories::default(),
+            injections: Injections::default(),
         }
     }
 
@@ -382,14 +386,18 @@ impl PoolTable {
     /// Takes a pool out of the table.
     pub fn remove(&self, name: &str) -> Option<Arc<Imported>> {
         let removed = self.lock().remove(name);
+        self.injections.clear_pool(name);
         self.turn();
         removed
     }
 
-    /// Whether something would be lost with this process: a pool, a directory of tunables, or values
-    /// that they were given.
+    /// Whether something would be lost with this process: a pool, a directory of tunables, values
+    /// that they were given, or an import that is to be held up.
     pub fn in_use(&self) -> bool {
-        !self.lock().is_empty() || !self.directories.is_empty() || startup::changed()
+        !self.lock().is_empty()
+            || !self.directories.is_empty()
+            || startup::changed()
+            || !self.injections.list().is_empty()
     }
 }
 

@@ -6,13 +6,24 @@
 //! Errors of a suspended pool, or before it went on, say nothing of a device that is back: what they came to is dropped, and its
 //! errors are counted anew.
 
-use super::Engine;
+use super::{Engine, EngineError};
 use cenote_pool::diagnosis::{self, Verdict};
 use cenote_pool::events;
 use std::sync::Arc;
 use std::time::Instant;
 
 impl Engine {
+    /// Degrades or faults a leaf as if it had had too many errors (`ZFS_IOC_VDEV_SET_STATE`). A leaf that its vdev needs is
+    /// degraded in place of faulted (`vdev_fault`).
+    ///
+    /// # Errors
+    /// The pool is suspended.
+    pub fn condemn(&self, guid: u64, verdict: Verdict) -> Result<(), EngineError> {
+        let _core = self.core()?;
+        self.carry_out(guid, verdict);
+        Ok(())
+    }
+
     /// From now on acts by what is found of the pool's devices. What was found when the pool was last imported counts no more.
     pub fn act_on_errors(self: &Arc<Self>) {
         let leaves = self.pool().store().vdevs().leaves();
@@ -41,6 +52,12 @@ impl Engine {
         if core.is_err() || self.shared.resumed_at.lock().is_some_and(|resumed| found <= resumed) {
             return false;
         }
+        self.carry_out(guid, verdict);
+        true
+    }
+
+    /// To be called with the core.
+    fn carry_out(&self, guid: u64, verdict: Verdict) {
         let pool = self.pool();
         if verdict == Verdict::Fault && pool.store().vdevs().fault(guid) {
             pool.devices().forget(guid);
@@ -48,6 +65,5 @@ impl Engine {
             leaf.degrade();
         }
         self.shared.call_spares();
-        true
     }
 }

@@ -57,6 +57,16 @@ impl Tree {
         }
     }
 
+    /// Has the kernel forget what it keeps of files, those that `of` chooses: it asks for their contents when they are read
+    /// next. What was changed in mappings is written first. Waits for that as [`Tree::write_mapped`] does.
+    pub(crate) fn forget_pages(&self, of: impl Fn(u64) -> bool) {
+        let known = self.inodes.known(of);
+        if !known.is_empty() {
+            let all = known.iter().map(|ino| self.contents(*ino, 0, 0)).collect();
+            self.forget(all).wait();
+        }
+    }
+
     /// The kernel's own number.
     fn kernels(&self, ino: u64) -> INodeNo {
         INodeNo(if ino == self.root.root().ino() { FUSE_ROOT } else { ino })

@@ -388,6 +388,13 @@ impl MountHandle {
         }
     }
 
+    /// Has the kernel forget what it keeps of files, submounts included, so that they are read anew.
+    pub fn forget_pages(&self) {
+        if let Some(tree) = self.tree.upgrade() {
+            tree.forget_pages(|_| true);
+        }
+    }
+
     /// Unmounts in this process's mount namespace, and waits a moment until the kernel has let go.
     ///
     /// # Errors

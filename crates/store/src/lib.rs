@@ -17,6 +17,7 @@
 //! | [`pipeline`] | the read pipeline above |
 //! | [`gang`] | blocks in several pieces |
 //! | [`arc`] | the adaptive replacement cache of physical blocks |
+//! | [`injection`] | faults that an administrator injects into reads of blocks |
 //! | `tamper` | for tests: hostile blocks with right checksums |
 //! | `errlist` | what could not be read, on its way to the error log |
 //! | `persistent` | reads that wait for devices to come back |
@@ -43,6 +44,7 @@ mod error;
 pub mod gang;
 pub mod held;
 pub mod histogram;
+pub mod injection;
 mod keyless;
 pub mod keys;
 pub mod notes;

@@ -29,6 +29,7 @@ use cenote_format::ByteOrder;
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_format::checksum::Salt;
+use cenote_vdev::injection::Handlers;
 use cenote_vdev::{Alarm, BlockRead, VdevTree, patience};
 use parking_lot::{Mutex, RwLock};
 use rayon::prelude::*;
@@ -41,6 +42,7 @@ use crate::errlist::ErrorLists;
 use crate::error::{BlockError, Bookmark};
 use crate::gang::{Assembly, first_of};
 use crate::held;
+use crate::injection::DataHandler;
 use crate::keys::{Keys, LoadedKey};
 use crate::notes::Unreadable;
 use crate::persistent;
@@ -98,6 +100,7 @@ pub struct Store {
     keys: Keys,
     /// Blocks that were freed since the caches were last told.
     freed: Mutex<Vec<Key>>,
+    injected: Handlers<DataHandler>,
 }
 
 /// What a pointer asks for, before any I/O.
@@ -152,6 +155,7 @@ impl Store {
             keys: Keys::default(),
             direct: Direct::default(),
             freed: Mutex::default(),
+            injected: Handlers::default(),
         })
     }
 
@@ -669,6 +673,11 @@ impl Store {
     /// The keys that are loaded.
     pub fn keys(&self) -> &Keys {
         &self.keys
+    }
+
+    /// What an administrator wants of reads.
+    pub(crate) fn injected(&self) -> &Handlers<DataHandler> {
+        &self.injected
     }
 
     /// What could not be read.

@@ -19,6 +19,7 @@ use cenote_vdev::{BlockRead, Checked, Fault, Vdev, VdevError, VdevTree};
 
 use crate::error::{Bookmark, ZIL_LEVEL};
 use crate::gang::Assembly;
+use crate::injection::Expected;
 use crate::notes::Unreadable;
 use crate::pipeline::{Store, check};
 use crate::verify;
@@ -210,15 +211,19 @@ impl Batch<'_> {
 
     fn check(&mut self, reads: &[Read]) {
         let store = self.store;
-        let verifiers: Vec<_> = reads.iter().map(|read| read.verifier(store)).collect();
+        let expected: Vec<_> = reads.iter().map(|read| read.expected(store)).collect();
+        let verifiers: Vec<_> =
+            reads.iter().zip(&expected).map(|(read, copy)| read.accepter(copy)).collect();
         let requests: Vec<BlockRead<'_>> =
             reads.iter().zip(&verifiers).map(|(read, verify)| read.request(verify)).collect();
         let done = match self.func {
             ScanFunc::Scrub => self.tree.check_many(&requests),
             ScanFunc::Resilver => self.tree.lacking_many(&requests),
         };
-        for ((read, request), checked) in reads.iter().zip(&requests).zip(done) {
-            self.note(read, request, checked);
+        for (i, checked) in done.into_iter().enumerate() {
+            let Checked { block, faults, left } = checked;
+            let (block, faults) = expected[i].settle(block, faults);
+            self.note(&reads[i], &requests[i], Checked { block, faults, left });
         }
     }
 
@@ -262,6 +267,20 @@ impl Batch<'_> {
 }
 
 impl Read {
+    fn expected<'a>(&self, store: &'a Store) -> Expected<'a> {
+        store.expected(&self.bp, self.dva, self.at)
+    }
+
+    /// What tells the right bytes, as far as no handler wants it otherwise.
+    fn accepter<'a>(&self, copy: &'a Expected<'_>) -> impl Fn(&Abd) -> bool + Sync + use<'a> {
+        let (bp, header) = (self.bp, self.header);
+        move |data: &Abd| match header {
+            true => verify::gang_header(&bp, &data.bytes()).is_some(),
+            false => copy.takes(data),
+        }
+    }
+
+    /// What tells the right bytes.
     fn verifier<'a>(&self, store: &'a Store) -> impl Fn(&Abd) -> bool + Sync + use<'a> {
         let (bp, header) = (self.bp, self.header);
         move |data: &Abd| match header {

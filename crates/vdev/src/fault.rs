@@ -23,7 +23,8 @@ use std::sync::{Arc, Weak};
 
 use cenote_format::abd::Abd;
 
-use crate::events::{self, Happening};
+use crate::events::{self, Happening, Operation};
+use crate::injection;
 use crate::mirror;
 use crate::patience;
 use crate::queue::Priority;
@@ -49,6 +50,8 @@ pub struct Fault {
     mismatch: bool,
     /// The leaf was not read: it missed what should be there.
     lack: bool,
+    /// It counts as a read that failed, which the leaf did not count (`crate::injection`).
+    uncounted: bool,
     /// The RAID-Z vdev, and by which widths the block was laid out on it.
     laid_out: Option<(Arc<Vdev>, Weak<Widths>)>,
 }
@@ -57,7 +60,8 @@ impl Fault {
     /// `leaf` gave wrong bytes at `offset`.
     pub(crate) fn mismatch(leaf: &Arc<Vdev>, offset: u64) -> Fault {
         let (blamed, leaf) = (leaf.clone(), leaf.clone());
-        Fault { leaf, blamed, offset, right: None, mismatch: true, lack: false, laid_out: None }
+        let (right, mismatch, lack, uncounted, laid_out) = (None, true, false, false, None);
+        Fault { leaf, blamed, offset, right, mismatch, lack, uncounted, laid_out }
     }
 
     /// `leaf` missed `right`, which should be at `offset`. This is no error of the device.
@@ -68,6 +72,11 @@ impl Fault {
     /// `leaf` could not be read at `offset`.
     pub(crate) fn unreadable(leaf: &Arc<Vdev>, offset: u64) -> Fault {
         Fault { mismatch: false, ..Fault::mismatch(leaf, offset) }
+    }
+
+    /// The same, of a leaf that gave bytes and is to count as one that could not be read.
+    pub fn as_failed_read(self) -> Fault {
+        Fault { mismatch: false, uncounted: self.mismatch, ..self }
     }
 
     /// The same; the error counts at `blamed`.
@@ -110,6 +119,13 @@ impl Fault {
 
     /// Counts a checksum error, if the bytes were read and wrong.
     pub fn charge(&self) {
+        if self.uncounted {
+            self.blamed.stats.reads.error();
+            let (offset, size) = (on_device(self.offset), self.right.as_ref());
+            let size = size.map_or(0, |right| right.len() as u64);
+            let (operation, why) = (Operation::Read, &injection::failure());
+            events::tell(&self.leaf, &Happening::Failed { offset, size, operation, why });
+        }
         if self.mismatch {
             self.blamed.stats.checksum_error();
             let (offset, size) = (on_device(self.offset), self.right.as_ref());

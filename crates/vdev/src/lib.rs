@@ -27,6 +27,7 @@
 //! | [`draid`] | where the columns of dRAID are |
 //! | `fence` | pools that may be another host's by now |
 //! | `fault` | which leaf gave wrong bytes, and putting the right ones there |
+//! | [`injection`] | faults that an administrator injects into devices in use |
 //! | `scrub` | reading every copy, and what leaves lack |
 //! | `rebuild` | copying what a vdev holds to leaves that lack it, by place |
 //! | `alarm` | tells the engine that a thread found the pool's state wrong |
@@ -67,6 +68,7 @@ mod fence;
 mod indirect;
 mod initialize;
 pub mod inject;
+pub mod injection;
 pub mod label_init;
 pub mod label_sync;
 #[cfg(test)]

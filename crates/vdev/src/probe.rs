@@ -29,6 +29,7 @@ use cenote_format::nvlist::NvList;
 
 use crate::device::{Device, ReadReq, WriteReq};
 use crate::events::{self, Happening};
+use crate::injection::IoKind;
 use crate::labels::read_labels;
 use crate::patience;
 use crate::state::Aux;
@@ -41,9 +42,9 @@ const AREA: u64 = 8 << 10;
 /// Its bytes (`VDEV_PAD_SIZE`).
 const AREA_SIZE: usize = 8 << 10;
 
-/// Whether a device answers, and is still what is at its path.
-fn answers(device: &dyn Device) -> bool {
-    if !device.is_there() {
+/// Whether a device of a leaf answers, and is still what is at its path.
+fn answers(leaf: &Vdev, device: &dyn Device) -> bool {
+    if !device.is_there() || leaf.refuses_to_open() {
         return false;
     }
     // What is written back is what is there, whatever the system remembers.
@@ -51,7 +52,7 @@ fn answers(device: &dyn Device) -> bool {
     // The first label is left alone, as OpenZFS does.
     let places = (1..4).filter_map(|l| Some(label::label_offset(device.size(), l)? + AREA));
     let mut reads: Vec<ReadReq> = places.map(|at| ReadReq::new(at, AREA_SIZE)).collect();
-    device.read_batch(&mut reads);
+    leaf.read_from(device, IoKind::Probe, &mut reads);
     let kept = |r: ReadReq| {
         let at = r.offset;
         Some(WriteReq::new(at, r.take().ok()?))
@@ -60,7 +61,7 @@ fn answers(device: &dyn Device) -> bool {
     if writes.is_empty() || !device.writable() {
         return !writes.is_empty();
     }
-    device.write_batch(&mut writes);
+    leaf.write_to(device, IoKind::Probe, &mut writes);
     // A device on a file system that is full is well.
     let well = |written: io::Result<()>| match written {
         Ok(()) => true,
@@ -71,7 +72,7 @@ fn answers(device: &dyn Device) -> bool {
 
 /// Whether `top` would lack something without `leaf`.
 fn required(top: &Arc<Vdev>, leaf: &Vdev) -> bool {
-    !top.is_log() && !outage(top, Some(leaf)).is_empty()
+    !top.is_log() && (!outage(top, Some(leaf)).is_empty() || leaf.counts_as_required())
 }
 
 /// Whether `top` lacks less with `leaf` in use than without, though it may be out of use now. Others that do not answer
@@ -245,12 +246,12 @@ impl VdevTree {
     /// Whether the device of a leaf in use answers, and keeps what is written.
     fn is_well(&self, top: &Arc<Vdev>, leaf: &Arc<Vdev>, device: &dyn Device) -> bool {
         if !leaf.writable() {
-            return answers(device);
+            return answers(leaf, device);
         }
         let answers = || {
             leaf.written().mark();
             let busy = leaf.stats.activity.begin();
-            let answers = answers(device);
+            let answers = answers(leaf, device);
             drop(busy);
             leaf.written().mark();
             answers
@@ -421,7 +422,7 @@ struct Verdict {
 
 impl Judge<'_, '_> {
     /// Nothing is written to a device that is not the leaf's.
-    fn look(&self, device: &dyn Device) -> Verdict {
+    fn look(&self, leaf: &Vdev, device: &dyn Device) -> Verdict {
         device.forget_cached();
         let of = |state| Verdict { state, last: 0, missed: 0..0 };
         let state = (self.state_with)(Some(device));
@@ -438,7 +439,7 @@ impl Judge<'_, '_> {
             tracing::error!(path = %device.path().display(), last, txg, "written to elsewhere");
             return of(VdevState::CantOpen(Aux::CorruptData));
         }
-        match answers(device) {
+        match answers(leaf, device) {
             true => Verdict { state, last, missed: last.saturating_add(1)..txg.saturating_add(1) },
             false => of(VdevState::Faulted),
         }
@@ -473,7 +474,7 @@ fn take_back_needed(leaf: &Vdev, judge: &mut Judge<'_, '_>) -> bool {
         known => known,
     };
     if let Some(device) = judge.same(leaf) {
-        let seen = judge.look(&*device);
+        let seen = judge.look(leaf, &*device);
         let is_it = seen.state.readable() && seen.last >= expected;
         let is_silent =
             || (judge.state_with)(Some(&*device)).readable() || read_labels(&*device).is_err();
@@ -495,7 +496,7 @@ fn take_back_needed(leaf: &Vdev, judge: &mut Judge<'_, '_>) -> bool {
         judge.replace(leaf, Opened { device: None, state: (judge.state_with)(None) });
     }
     let Some(device) = (judge.how.open)(leaf) else { return false };
-    let Verdict { state, last, .. } = judge.look(&*device);
+    let Verdict { state, last, .. } = judge.look(leaf, &*device);
     let is_it = state.readable() && last >= expected && device.writable() == judge.how.writable;
     if is_it {
         judge.replace(leaf, Opened { device: Some(device), state });
@@ -508,7 +509,7 @@ fn take_back_needed(leaf: &Vdev, judge: &mut Judge<'_, '_>) -> bool {
 /// Brings a leaf back. Returns whether it is in use then.
 fn reopen(leaf: &Vdev, judge: &mut Judge<'_, '_>) -> bool {
     if let Some(device) = judge.same(leaf)
-        && let Verdict { state, missed, .. } = judge.look(&*device)
+        && let Verdict { state, missed, .. } = judge.look(leaf, &*device)
         && state.readable()
     {
         // Blocks that were laid out without it since the last flush are not on it.
@@ -520,7 +521,7 @@ fn reopen(leaf: &Vdev, judge: &mut Judge<'_, '_>) -> bool {
     // A device is open for writing once at a time, so the old one goes first.
     judge.replace(leaf, Opened { device: None, state: (judge.state_with)(None) });
     let Some(device) = (judge.how.open)(leaf) else { return false };
-    let Verdict { state, missed, .. } = judge.look(&*device);
+    let Verdict { state, missed, .. } = judge.look(leaf, &*device);
     leaf.lags(missed);
     // Others may want to write to what is not this leaf's.
     let kept = state.readable() || !device.writable();
@@ -752,7 +753,8 @@ mod tests {
         let (tree, leaves) = mirror(1);
         let before = leaves[0].memory.bytes().clone();
         let writes = leaves[0].faults.writes();
-        assert!(answers(&*tree.leaves()[0].device().unwrap()));
+        let leaf = &tree.leaves()[0];
+        assert!(answers(leaf, &*leaf.device().unwrap()));
         assert!(*leaves[0].memory.bytes() == before);
         assert_eq!(leaves[0].faults.writes(), writes + 3);
     }

@@ -18,6 +18,7 @@ use cenote_format::{LABEL_START, invariant};
 
 use crate::device::ReadReq;
 use crate::events::{self, Happening, Operation};
+use crate::injection::IoKind;
 use crate::patience::{self, GaveUp, Patience};
 use crate::queue::{self, LeafWork, Priority};
 use crate::raidz::reflow::SCRATCH;
@@ -294,14 +295,7 @@ impl Work for Batch {
         self.leaf.stats.reads.begin(self.reqs.len());
         let _busy = self.leaf.stats.activity.begin();
         let started = Instant::now();
-        if self.reqs.iter().all(|r| r.result.is_none()) {
-            device.read_batch(&mut self.reqs);
-        } else {
-            // Some are refused beforehand: the device does not get to see those.
-            for req in self.reqs.iter_mut().filter(|r| r.result.is_none()) {
-                device.read_batch(std::slice::from_mut(req));
-            }
-        }
+        self.leaf.read_from(&*device, IoKind::Read, &mut self.reqs);
         let elapsed = started.elapsed();
         for (req, run) in self.reqs.iter_mut().zip(&self.runs) {
             match &req.result {

@@ -36,9 +36,8 @@ impl LeafWork for Trim {
 
 impl Work for Trim {
     fn run(&mut self) {
-        let tell = |device: &dyn Device, range: Range<u64>| {
-            device.trim(range.start, range.end - range.start)
-        };
+        let leaf = &self.leaf;
+        let tell = |device: &dyn Device, range: Range<u64>| leaf.trim_on(device, &range);
         self.done = vacant::on_device(&self.leaf, &self.range, tell);
     }
 }

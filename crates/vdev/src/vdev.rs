@@ -22,6 +22,7 @@ use cenote_format::{SECTOR, SECTOR_SHIFT, invariant};
 use crate::device::Device;
 use crate::draid;
 use crate::events::{self, Happening};
+use crate::injection::Injected;
 use crate::look::{Asked, Seen};
 use crate::queue::{Queue, QueueFigures};
 use crate::raidz::map::{ColumnExtent, Geometry};
@@ -176,6 +177,8 @@ pub struct Live {
     pub(crate) silences: AtomicU64,
     pub(crate) stats: Stats,
     pub(crate) sizes: RequestSizes,
+    /// Faults that an administrator wants of the leaf's device.
+    pub(crate) injected: Injected,
     /// The question to the leaf's device what is seen of it from outside.
     pub(crate) seen: Mutex<Asked<Seen>>,
     /// An administrator is why it is faulted, if it is.
@@ -218,6 +221,7 @@ impl Live {
             silences: AtomicU64::new(0),
             stats: Stats::default(),
             sizes: RequestSizes::default(),
+            injected: Injected::default(),
             seen: Mutex::default(),
             faulted_by_hand: AtomicBool::default(),
             too_many_errors: AtomicBool::default(),
@@ -570,6 +574,12 @@ impl Vdev {
         txg: u64,
     ) -> Option<Vec<Vec<ColumnExtent>>> {
         let rows = self.rows(&self.widths(), (offset, psize), txg)?;
+        Some(rows.into_iter().map(|row| row.columns).collect())
+    }
+
+    /// As [`raidz_columns`](Self::raidz_columns), of dRAID vdevs as well.
+    pub fn columns(&self, offset: u64, psize: u64, txg: u64) -> Option<Vec<Vec<ColumnExtent>>> {
+        let rows = self.stripes(&self.widths(), (offset, psize), txg)?;
         Some(rows.into_iter().map(|row| row.columns).collect())
     }
 

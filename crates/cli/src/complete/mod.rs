@@ -14,6 +14,7 @@ pub mod shells;
 
 use crate::commands::Tool;
 use crate::context::Context;
+use crate::dispatch::CLASSIC;
 use crate::manual::{self, Opt, Page};
 use crate::{zfs, zpool};
 use kind::Pools;
@@ -87,10 +88,10 @@ fn candidates_noting(
     let pools = Pools { ctx, asked };
     let name = Path::new(program).file_name().and_then(|n| n.to_str()).unwrap_or_default();
     let found = match (name, rest) {
-        ("zpool" | "zfs" | "zdb" | "zstream" | "mount.zfs", rest) => of_tool(name, rest, pools),
-        (_, [tool, rest @ ..])
-            if !rest.is_empty() && ["zpool", "zfs", "zdb", "zstream"].contains(&tool.as_str()) =>
-        {
+        (name, rest) if name == "mount.zfs" || CLASSIC.contains(&name) => {
+            of_tool(name, rest, pools)
+        }
+        (_, [tool, rest @ ..]) if !rest.is_empty() && CLASSIC.contains(&tool.as_str()) => {
             of_tool(tool, rest, pools)
         }
         (_, rest) => of_cenote(own, rest, pools),

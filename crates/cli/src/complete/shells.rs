@@ -1,7 +1,7 @@
 //! The completions of the shells: each asks `cenote complete`.
 
 /// The tools that have completions of their own names.
-pub const NAMES: [&str; 5] = ["cenote", "zpool", "zfs", "zdb", "zstream"];
+pub const NAMES: [&str; 6] = ["cenote", "zpool", "zfs", "zdb", "zstream", "zinject"];
 
 /// bash. Words are taken from the line itself, since bash divides names at `@`, `=` and `:`; what stands before the
 /// last of these is not part of what it replaces.

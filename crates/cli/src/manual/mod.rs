@@ -19,6 +19,7 @@ pub mod roff;
 pub mod zdb;
 pub mod zfs;
 pub mod zfs_more;
+pub mod zinject;
 pub mod zpool;
 pub mod zstream;
 
@@ -81,6 +82,7 @@ pub fn pages(tool: &str) -> Vec<&'static Page> {
         "zfs" => zfs::PAGES.iter().chain(zfs_more::PAGES).collect(),
         "zstream" => zstream::PAGES.iter().collect(),
         "zdb" => vec![&zdb::PAGE],
+        "zinject" => vec![&zinject::PAGE],
         "mount.zfs" => vec![&zstream::MOUNT],
         _ => Vec::new(),
     }

@@ -74,7 +74,7 @@ pub fn all() -> Vec<(String, String)> {
             all.push((format!("cenote-{tool}-{}.8", page.command), command(tool, page)));
         }
     }
-    for tool in ["zdb", "mount.zfs"] {
+    for tool in ["zdb", "zinject", "mount.zfs"] {
         let text: String = pages(tool).into_iter().map(|page| command(tool, page)).collect();
         all.push((format!("cenote-{tool}.8"), text));
     }
@@ -164,7 +164,9 @@ fn command(tool: &str, page: &Page) -> String {
     text += &surroundings_of(tool, page.command);
     text += &examples(page.examples);
     let also = match (tool, page.command) {
-        ("zdb" | "mount.zfs", _) => ".BR cenote\\-zpool (8),\n.BR cenote\\-zfs (8)\n".into(),
+        ("zdb" | "zinject" | "mount.zfs", _) => {
+            ".BR cenote\\-zpool (8),\n.BR cenote\\-zfs (8)\n".into()
+        }
         _ => format!(".BR cenote\\-{tool} (8)\n"),
     };
     text + ".SH SEE ALSO\n.BR cenote (1),\n" + &also

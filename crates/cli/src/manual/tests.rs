@@ -101,6 +101,22 @@ fn every_option_of_zdb_is_explained() {
 }
 
 #[test]
+fn every_option_of_zinject_is_explained() {
+    for letter in ('a'..='z').chain('A'..='Z') {
+        let known = zinject::PAGE.options.iter().find(|opt| opt.letter() == Some(letter));
+        let args = [OsString::from(format!("-{letter}")), OsString::from("-%")];
+        // It takes what follows as its value, finds the next option wrong, or is unknown itself.
+        let said = crate::zinject::options::parse(&args);
+        let accepted = match said {
+            Ok(_) => true,
+            Err(wrong) if wrong.why == "invalid option '%'" => true,
+            Err(wrong) => wrong.why.contains("'-%'") || wrong.why.contains("frequency value"),
+        };
+        assert_eq!(known.is_some(), accepted, "-{letter}");
+    }
+}
+
+#[test]
 fn every_property_is_explained_and_no_other() {
     let same = |kind: &str, names: Vec<&str>, tables: &[&[(&'static str, &'static str)]]| {
         for name in &names {
@@ -132,7 +148,7 @@ fn what_has_no_effect_is_explained_so() {
 
 #[test]
 fn patterns_name_kinds_that_are_known() {
-    for tool in ["zpool", "zfs", "zdb", "zstream", "mount.zfs"] {
+    for tool in ["zpool", "zfs", "zdb", "zstream", "zinject", "mount.zfs"] {
         for page in pages(tool) {
             let values = page.options.iter().map(|opt| opt.value);
             for pattern in values.chain(page.operands.split_whitespace()) {

@@ -8,8 +8,10 @@ use crate::options::{Spec, parse};
 use crate::pools::{End, Imported};
 use crate::zpool::select::select;
 use cenote_command::outcome::{Outcome, usage};
+use cenote_daemon::injections::Moment;
 use std::ffi::OsString;
 use std::sync::Arc;
+use std::time::Instant;
 
 const SPEC: Spec = Spec { short: "aFf", refused: "", refused_long: &[] };
 
@@ -73,9 +75,12 @@ fn export(imported: &Imported, force: bool, end: End, ctx: &Context) -> Result<(
     if imported.suspended() && !force {
         return cannot("pool I/O is currently suspended");
     }
-    let by = ctx.agent();
+    let (by, since) = (ctx.agent(), Instant::now());
     let way = Way { force, directory: Directory::Inherited, by: &*by };
     imported.mounts.close(way).map_err(|e| e.to_string())?;
+    let injections = &ctx.pools.injections;
+    injections.pause(imported.name(), Moment::Export, since, &|| ctx.cancelled());
+    injections.clear_pool(imported.name());
     if imported.suspended() && force {
         // Nothing more can be written: it stays as the last transaction group left it.
         return Ok(());

@@ -23,6 +23,7 @@ use crate::replay;
 use crate::zpool::properties::{find, refuse_unsupported};
 use cenote_command::clock::ctime;
 use cenote_command::outcome::{Outcome, Stop, fail, given_twice, usage};
+use cenote_daemon::injections::Moment;
 use cenote_engine::{Engine, EngineOptions, LogProgress};
 use cenote_pool::cachefile::CacheFile;
 use cenote_pool::discover::Found;
@@ -476,7 +477,7 @@ fn import(candidate: &Candidate, request: &Request, ctx: &mut Context) -> Result
     };
     // Looking how far a rewind would have to go changes nothing.
     options.readonly |= request.dry_run;
-    let logs = Arc::<LogProgress>::default();
+    let (logs, since) = (Arc::<LogProgress>::default(), Instant::now());
     let Some(opened) = open_pool(candidate, &options, &logs, ctx)? else {
         return Ok(Done::Nothing);
     };
@@ -491,6 +492,8 @@ fn import(candidate: &Candidate, request: &Request, ctx: &mut Context) -> Result
         return Ok(Done::All);
     }
     let imported = Arc::new(Imported::new(opened, request.altroot.clone()));
+    let injections = &ctx.pools.injections;
+    injections.pause(imported.name(), Moment::Import, since, &|| ctx.cancelled());
     cachefile.into_iter().for_each(|setting| imported.set_cachefile(setting));
     if !ctx.pools.insert(Arc::clone(&imported)) {
         ctx.complain(format_args!("cannot import '{}': pool already exists", candidate.name));

@@ -184,6 +184,14 @@ impl Handle {
         }
     }
 
+    /// What the kernel keeps of submounts goes with what it keeps of the mount around them.
+    pub(super) fn forget_pages(&self) {
+        match self {
+            Handle::Mount(mount) => mount.forget_pages(),
+            Handle::Submount(_) => {}
+        }
+    }
+
     pub(super) fn acls_changed(&self) -> Forgetting {
         match self {
             Handle::Mount(mount) => mount.acls_changed(),

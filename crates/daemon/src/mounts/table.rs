@@ -318,6 +318,12 @@ impl Mounts {
         self.look().iter().filter_map(of).collect()
     }
 
+    /// Has the kernel forget what it keeps of files that are mounted: they are read anew.
+    pub fn forget_pages(&self) {
+        let all = self.lock();
+        all.mounted.iter().for_each(|m| m.handle.forget_pages());
+    }
+
     /// Mount options of a dataset, if it is mounted.
     pub fn options_of(&self, dataset: &str) -> Option<String> {
         let all = self.look();

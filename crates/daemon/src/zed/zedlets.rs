@@ -13,8 +13,8 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
 /// The variables that name OpenZFS's commands, and the names under which this program does what they do.
-pub(super) const COMMANDS: [(&str, &str); 4] =
-    [("ZDB", "zdb"), ("ZED", "cenote"), ("ZFS", "zfs"), ("ZPOOL", "zpool")];
+pub(super) const COMMANDS: [(&str, &str); 5] =
+    [("ZDB", "zdb"), ("ZED", "cenote"), ("ZFS", "zfs"), ("ZINJECT", "zinject"), ("ZPOOL", "zpool")];
 
 /// The directory that zedlets lie in; `None`: its place is not known.
 pub(super) fn directory() -> Option<PathBuf> {

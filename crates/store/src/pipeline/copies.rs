@@ -6,7 +6,7 @@ use super::{Store, Wanted};
 use crate::arc::Access;
 use crate::error::{BlockError, Bookmark};
 use crate::gang::Assembly;
-use crate::verify;
+use crate::injection::Expected;
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_vdev::{BlockRead, Fault, Outcome, Priority, VdevError, VdevTree};
@@ -20,15 +20,11 @@ impl Store {
         wanted: &[Wanted],
         ahead: Option<Access>,
     ) -> Vec<Result<Abd, BlockError>> {
-        let salt = self.salt.read().clone();
         let first = |(bp, ..): &Wanted| bp.dva(0).filter(|dva| !dva.gang);
-        let plain = wanted.iter().filter(|request| first(request).is_some());
-        let checks: Vec<_> = plain
-            .map(|(bp, ..)| {
-                let salt = &salt;
-                move |data: &Abd| verify::matches(bp, data, salt).unwrap_or(false)
-            })
-            .collect();
+        let plain = wanted.iter().filter_map(|request| Some((request, first(request)?)));
+        let expected: Vec<_> =
+            plain.map(|((bp, at, _), dva)| self.expected(bp, dva, *at)).collect();
+        let checks: Vec<_> = expected.iter().map(|copy| |data: &Abd| copy.takes(data)).collect();
         let plain = wanted.iter().filter_map(|request| Some((&request.0, first(request)?)));
         let reads: Vec<BlockRead<'_>> = plain
             .zip(&checks)
@@ -39,7 +35,12 @@ impl Store {
             .collect();
         let tree = self.vdevs();
         let priority = ahead.map_or_else(Priority::of_reads, |_| Priority::AsyncRead);
-        let mut results = tree.read_many_as(priority, &reads).into_iter();
+        let settle = |(outcome, copy): (Outcome<_>, &Expected<'_>)| {
+            let (block, faults) = copy.settle(outcome.block, outcome.faults);
+            Outcome { block, faults }
+        };
+        let mut results =
+            tree.read_many_as(priority, &reads).into_iter().zip(&expected).map(settle);
         let mut finish = |request: &Wanted| {
             let (bp, at, key) = request;
             let outcome = first(request).and_then(|_| results.next());
@@ -164,10 +165,12 @@ impl Store {
         dva: Dva,
         at: Bookmark,
     ) -> (Result<Abd, BlockError>, Vec<Fault>) {
-        let verify = |data: &Abd| self.is_right(bp, data);
+        let expected = self.expected(bp, dva, at);
+        let verify = |data: &Abd| expected.takes(data);
         let (vdev, offset, size) = (dva.vdev.into(), dva.offset, bp.psize());
         let read = BlockRead { vdev, offset, size, txg: bp.physical_birth(), verify: &verify };
         let Outcome { block, faults } = self.vdevs().read_one(&read);
+        let (block, faults) = expected.settle(block, faults);
         (block.map_err(|source| vdev_error(bp, at, source)), faults)
     }
 }

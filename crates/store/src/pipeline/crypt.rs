@@ -9,6 +9,7 @@
 use super::{Reader, Store, unpack};
 use crate::decoded::{PLAIN, View};
 use crate::error::{BlockError, Bookmark};
+use crate::injection;
 use crate::keyless;
 use cenote_format::DecodeError;
 use cenote_format::abd::Abd;
@@ -64,6 +65,9 @@ impl Store {
     ) -> Result<Abd, BlockError> {
         let Some(loaded) = reader.as_ref().filter(|_| bp.level() == 0) else { return Ok(physical) };
         let failed = |e| wrong(bp, at, e);
+        if self.counts_as_forged(bp, at) {
+            return Err(injection::forged(bp, at));
+        }
         if bp.is_encrypted() {
             return loaded.key().decrypt(bp, &physical).map_err(failed);
         }
@@ -83,7 +87,10 @@ impl Store {
     ) -> Result<Abd, BlockError> {
         let unpacked = |physical: &Abd| {
             let decode = |source| BlockError::Decode { at, bp: Box::new(*bp), source };
-            unpack(bp, physical).map_err(decode)
+            match self.injected_decode_error(bp, at) {
+                Some(e) => Err(decode(e)),
+                None => unpack(bp, physical).map_err(decode),
+            }
         };
         if !bp.uses_crypt() {
             return unpacked(physical);

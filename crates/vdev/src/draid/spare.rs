@@ -21,6 +21,7 @@ use cenote_format::label::{LABEL_END, LABEL_SIZE};
 use parking_lot::{Mutex, RwLock};
 
 use crate::device::{Device, ReadReq, WriteReq};
+use crate::injection::IoKind;
 use crate::mirror;
 use crate::queue::Priority;
 use crate::vdev::{Kind, Vdev};
@@ -152,7 +153,7 @@ fn read_child(child: &Arc<Vdev>, offset: u64, len: usize) -> io::Result<Abd> {
         let Some(device) = leaf.device() else { continue };
         let read = deeper(|| {
             let mut request = [ReadReq::new(offset.saturating_add(LABEL_START), len)];
-            device.read_batch(&mut request);
+            leaf.read_from(&*device, IoKind::Read, &mut request);
             let [request] = request;
             request.take()
         });

@@ -725,6 +725,6 @@ impl Work for Flush {
         let gone = || Err(io::ErrorKind::NotFound.into());
         let _busy = self.leaf.stats.activity.begin();
         self.device = self.leaf.device();
-        self.result = self.device.as_ref().map_or_else(gone, |d| d.flush());
+        self.result = self.device.as_ref().map_or_else(gone, |d| self.leaf.flush_to(&**d));
     }
 }

@@ -20,6 +20,7 @@ use cenote_format::label::{LABEL_END, LABEL_SIZE};
 
 use crate::device::WriteReq;
 use crate::events::{self, Happening, Operation};
+use crate::injection::IoKind;
 use crate::queue::{self, LeafWork, Priority};
 use crate::submit::on_device;
 use crate::threads::Work;
@@ -287,14 +288,7 @@ pub(crate) fn submit(
     stats.begin(reqs.len());
     let _busy = leaf.stats.activity.begin();
     let started = Instant::now();
-    if reqs.iter().all(|r| r.result.is_none()) {
-        device.write_batch(reqs);
-    } else {
-        // Some are refused beforehand: the device does not get to see those.
-        for req in reqs.iter_mut().filter(|r| r.result.is_none()) {
-            device.write_batch(std::slice::from_mut(req));
-        }
-    }
+    leaf.write_to(&*device, IoKind::Write, reqs);
     let elapsed = started.elapsed();
     for (i, req) in reqs.iter().enumerate() {
         match &req.result {
