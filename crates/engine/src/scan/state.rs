@@ -66,6 +66,27 @@ impl SyncContext<'_> {
         self.when_kept(move || store.rotate_errors(stage));
     }
 
+    /// Begins a scrub of what was born between these groups.
+    fn set_up_scrub(&mut self, shared: &Arc<Shared>, groups: (u64, u64)) -> Result<()> {
+        self.set_up(SCRUB, groups)?;
+        let shared = shared.clone();
+        self.when_kept(move || {
+            shared.scanner.given.lock().forget_walk();
+            shared.scanner.active.store(true, SeqCst);
+            shared.scanner.ordered();
+        });
+        Ok(())
+    }
+
+    /// Begins a scrub of all, unless a scan is under way. Once the group is on disk [`Shared::tell_scrub`] is to be called.
+    pub(crate) fn begin_scrub_of_all(&mut self, shared: &Arc<Shared>) -> Result<bool> {
+        let may = !self.scan_state()?.is_running() && !self.error_scrub()?.is_running();
+        if may {
+            self.set_up_scrub(shared, (0, self.tx.txg))?;
+        }
+        Ok(may)
+    }
+
     /// Begins a resilver of what leaves lack; `None`: they lack nothing. Whether a scrub ends for it.
     pub(super) fn begin_resilver(&mut self, shared: &Arc<Shared>) -> Result<Option<bool>> {
         let Some((given, range)) = shared.to_give(self.tx.txg) else { return Ok(None) };
@@ -159,13 +180,7 @@ impl Shared {
                 Extent::Groups(from, Some(to)) => (from.max(1), to),
                 Extent::Groups(from, None) => (from, txg),
             };
-            context.set_up(SCRUB, (from, to))?;
-            let shared = shared.clone();
-            context.when_kept(move || {
-                shared.scanner.given.lock().forget_walk();
-                shared.scanner.active.store(true, SeqCst);
-                shared.scanner.ordered();
-            });
+            context.set_up_scrub(shared, (from, to))?;
             Ok(Ok(false))
         })?;
         self.scanner.ordered();
@@ -180,10 +195,15 @@ impl Shared {
                 });
                 return self.scan_event("scrub_resume");
             }
-            self.disk.tree().root().begin_scan();
-            self.begin_pass();
-            self.scan_event("scrub_start");
+            self.tell_scrub();
         }))
+    }
+
+    /// A scrub has begun.
+    pub(crate) fn tell_scrub(&self) {
+        self.disk.tree().root().begin_scan();
+        self.begin_pass();
+        self.scan_event("scrub_start");
     }
 
     pub(super) fn pause_scrub(self: &Arc<Self>) -> Changed<()> {

@@ -2,7 +2,7 @@
 
 use super::{CONCURRENT, before_joining, invalid, path_of, set_zap, spare, without_place};
 use crate::create::{self, NewDevice};
-use crate::reflow::{UNCLAIMED, may_move};
+use crate::reflow::UNCLAIMED;
 use crate::task::EngineError;
 use crate::{Engine, Shared, SyncContext};
 use cenote_dsl::write::{DslWriteError, Result};
@@ -57,10 +57,6 @@ impl Shared {
         let (path, device) = (attach.new.device.path().to_path_buf(), attach.new.device.clone());
         let is_spare = config::flag(&attach.new.leaf, "is_spare");
         let expands = self.disk.tree().find(attach.beside).is_some_and(|v| v.kind() == "raidz");
-        if expands && !attach.replaces && !may_move() {
-            let why = "expansion of RAID-Z is not supported";
-            return Err(DslWriteError::Invalid(why.into()).into());
-        }
         if expands && self.reflow_barred.load(SeqCst) {
             return Err(DslWriteError::Invalid(UNCLAIMED.into()).into());
         }
@@ -69,10 +65,15 @@ impl Shared {
             let why = "a device of it is being initialized or trimmed: suspend that first";
             return Err(DslWriteError::Invalid(why.into()).into());
         }
+        // A device that does not answer keeps no group waiting.
+        let tree = self.disk.tree();
+        let beside = tree.find(attach.beside).filter(|_| expands && !attach.replaces);
+        let no_scratch = beside.and_then(|top| no_scratch_area(&tree, &top));
+        drop(tree);
         let change = move |context: &mut SyncContext<'_>| {
             let tree = context.disk.tree();
             match tree.find(attach.beside).is_none_or(|beside| wanted(&beside)) {
-                true => context.attach(&attach),
+                true => context.attach(&attach, no_scratch),
                 false => invalid("the device works again"),
             }
         };
@@ -105,6 +106,15 @@ impl Shared {
             self.queue.run(&self.tx_state, |_| Ok(()), |()| true)?;
         }
         self.assess_resilver()
+    }
+}
+
+/// Why the scratch area of a RAID-Z vdev that is to be expanded cannot be used, if so (`vdev_check_boot_reserve`).
+fn no_scratch_area(tree: &VdevTree, top: &Vdev) -> Option<String> {
+    let used = "the reserved boot area needed for the expansion is already being used by a boot loader";
+    match tree.has_boot_loader(top) {
+        Ok(boots) => boots.then(|| used.into()),
+        Err(e) => Some(e.to_string()),
     }
 }
 
@@ -149,13 +159,13 @@ fn below_spare(tree: &VdevTree, leaf: &Vdev) -> bool {
 }
 
 impl SyncContext<'_> {
-    /// See [`Engine::attach`].
-    fn attach(&mut self, attach: &Attach) -> Result<()> {
+    /// See [`Engine::attach`]. `no_scratch`: see [`no_scratch_area`].
+    fn attach(&mut self, attach: &Attach, no_scratch: Option<String>) -> Result<()> {
         self.refuse_with_checkpoint()?;
         let tree = self.disk.tree();
         let Some(old) = tree.find(attach.beside) else { return invalid("no such device in pool") };
         if old.kind() == "raidz" && !attach.replaces {
-            return self.expand_raidz(attach, &old);
+            return self.expand_raidz(attach, &old, no_scratch);
         }
         if !old.is_leaf() {
             return invalid("can only attach to mirrors and top-level disks");

@@ -278,6 +278,7 @@ impl Layout {
                 skip: bytes(height - own)?,
                 at: 0,
                 sector: 0,
+                row_end: 0,
             });
         }
         Some(columns)

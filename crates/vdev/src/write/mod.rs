@@ -63,6 +63,7 @@ use cenote_format::label::Uberblock;
 use crate::device::Device;
 use crate::events::{self, Happening, Operation};
 use crate::queue::Priority;
+use crate::raidz::copying::Watch;
 use crate::raidz::reflow::Widths;
 use crate::threads::{IoPool, Work};
 use crate::traffic::{Content, Meter, Traffic};
@@ -119,6 +120,8 @@ pub(crate) struct Writer {
     pub probing: Mutex<()>,
     /// Held by writes of blocks side by side, and alone while wrong bytes are replaced (`crate::fault`).
     pub healing: RwLock<()>,
+    /// What of a RAID-Z vdev is being copied to where it moves.
+    pub watch: Watch,
     /// How much of what may be dirty in the pool is.
     pub dirty_percent: AtomicU64,
 }
@@ -136,6 +139,7 @@ impl Writer {
             committing: Mutex::default(),
             probing: Mutex::default(),
             healing: RwLock::default(),
+            watch: Watch::default(),
             dirty_percent: AtomicU64::new(0),
         }
     }
@@ -180,6 +184,7 @@ impl VdevTree {
         let kept = self.writer.unflushed.begin(blocks, |block| self.asize_of(block));
         // No leaf comes back between the moment in which a block is laid out and that in which it is written.
         let beside = self.writer.healing.read();
+        self.note_blocks(blocks);
         let laid_out = self.lay_out(blocks);
         let mut writes = Vec::with_capacity(blocks.len());
         let plans: Vec<Result<Plan<'_>, VdevError>> = blocks
@@ -199,7 +204,7 @@ impl VdevTree {
     }
 
     /// What a block takes of its vdev.
-    fn asize_of(&self, block: &BlockWrite) -> u64 {
+    pub(crate) fn asize_of(&self, block: &BlockWrite) -> u64 {
         let size = block.data.len() as u64;
         self.top(block.vdev).map_or(size, |top| top.psize_to_asize(size, block.txg))
     }
@@ -218,6 +223,7 @@ impl VdevTree {
 
     /// What each child of a top-level vdev holds of the block `data`, born in `txg`, at `offset`: (child, byte offset on
     /// it, bytes), filled up to whole sectors. `None`: it cannot be there.
+    #[cfg(test)]
     pub(crate) fn columns_of(
         &self,
         (vdev, offset, txg): (u64, u64, u64),
