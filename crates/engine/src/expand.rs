@@ -36,7 +36,9 @@ impl Engine {
 impl Shared {
     pub(crate) fn expand(&self, tops: &[u64]) -> std::result::Result<bool, EngineError> {
         let tree = self.disk.tree();
-        let can = |id: &u64| tree.top(*id).is_some_and(|top| room(top).is_some());
+        let can = |id: &u64| {
+            tree.top(*id).is_some_and(|top| top.reflow().is_none() && room(top).is_some())
+        };
         let tops: Vec<u64> = tops.iter().copied().filter(can).collect();
         if tops.is_empty() {
             return Ok(false);
@@ -65,10 +67,6 @@ struct Room {
 
 /// The size that a vdev can have by now, if it has whole metaslabs more then.
 fn room(top: &Vdev) -> Option<Room> {
-    if top.reflow().is_some() {
-        // What joins has nothing yet.
-        return None;
-    }
     let leaves: Vec<&Vdev> = match top.is_leaf() {
         true => vec![top],
         false => top.children().iter().map(|child| &**child).collect(),
@@ -89,6 +87,13 @@ fn room(top: &Vdev) -> Option<Room> {
 impl SyncContext<'_> {
     /// See [`Engine::expand`].
     fn grow(&mut self, id: u64) -> Result<bool> {
+        // While sectors move, what joins has nothing yet.
+        let moves = self.disk.tree().top(id).is_some_and(|top| top.reflow().is_some());
+        if moves { Ok(false) } else { self.grow_expanded(id) }
+    }
+
+    /// As [`SyncContext::grow`], of a vdev of which all sectors have moved: the device that joined has its share of them.
+    pub(crate) fn grow_expanded(&mut self, id: u64) -> Result<bool> {
         if self.disk.frozen.leaves_out(self.tx.txg) {
             // Blocks of intent logs would go to space that the next import does not know.
             return Ok(false);

@@ -2,23 +2,24 @@
 //!
 //! ```text
 //! sync task: the device joins, nothing has moved
-//! sync task: the first sectors go to the scratch area ── another one: from there to their places
-//! sync task: sectors are copied to their new places, and the uberblock says how far          group after group
+//! thread: the first sectors are copied to the scratch area ── sync task: the uberblock says so
+//! thread: from there to their places                       ── sync task: the same
+//! thread: others are copied to their new places            ── sync task: the uberblock says how far     again and again
 //!                                                                        │ all have moved
-//! sync task: blocks are wider from then on  <─────────────────────────────┘
+//! sync task: blocks are wider from then on, the vdev grows, a scrub begins <┘
 //! ```
 //!
-//! [`cenote_vdev`] moves sectors, and says what is read and written where meanwhile. A thread has one step after the other done,
-//! each in a group of its own, whose uberblock says what it has done. What the step before has left behind is overwritten only
-//! when that uberblock is durable on all devices of the vdev: on one that failed the step is done again.
+//! [`cenote_vdev`] copies sectors beside what is read and written, and says where that is meanwhile. So a device that hangs
+//! holds up this thread alone. What the step before has left behind is overwritten only
+//! when the uberblock of its group is durable on all devices of the vdev: on one that failed the step is done again.
 //!
 //! What may be allocated is not copied. All else is: also what groups have allocated that are open still, as intent logs do, and
 //! what was freed and may be read yet. What is allocated and written later is written to both places, so it is all the same
 //! whether it was copied.
 //!
 //! While a device is away, lacks something or is being replaced, nothing moves. A device that cannot be read or written
-//! somewhere is tried again after a minute, or when devices are cleared; only the first error in a row counts. A crash leaves what the last group had moved. When
-//! all has moved the vdev grows, and a scrub begins: sectors are copied without being verified.
+//! somewhere is tried again after a minute, or when devices are cleared; only the first error in a row counts. A crash leaves what the last group had moved.
+//! The scrub in the end is for sectors that are copied without being verified.
 
 use crate::create;
 use crate::space_write::config_of;
@@ -38,11 +39,10 @@ use cenote_pool::expansion::{
     BYTES_COPIED, END_TIME, FEATURE, FINISHED, SCANNING, START_TIME, STATE,
 };
 use cenote_store::alloc::Extent;
-use cenote_vdev::{Progress, Vdev, VdevError};
+use cenote_vdev::{Copying, Moved, Progress, Vdev};
 use std::ops::Range;
 use std::result::Result as StdResult;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
@@ -60,20 +60,6 @@ const MOST_PAUSES: u32 = 20;
 const AFTER_FAILURE: u32 = 1200;
 /// Steps in a row that come to nothing, where everything happens in the calling threads.
 const TRIES: u32 = 8;
-
-/// Whether sectors may move: see [`move_raidz`].
-static MAY_MOVE: AtomicBool = AtomicBool::new(false);
-
-/// Has this process expand RAID-Z vdevs, and write to pools in which one is being expanded. Both are refused otherwise, as long
-/// as the expansion is not proven: tests call this.
-pub fn move_raidz() {
-    MAY_MOVE.store(true, SeqCst);
-}
-
-/// See [`move_raidz`].
-pub(crate) fn may_move() -> bool {
-    MAY_MOVE.load(SeqCst)
-}
 
 /// What a group has done of an expansion.
 pub(crate) struct Reflowed {
@@ -119,8 +105,8 @@ enum Step {
     Again(String),
     /// A device failed: it is to be tried again later.
     Failed(String),
-    /// All sectors of the vdev with this id have moved.
-    Finished(u64),
+    /// All sectors of the vdev have moved, and a scrub begins or not.
+    Finished { scrubs: bool },
     /// No vdev is being expanded.
     Nothing,
 }
@@ -168,9 +154,13 @@ impl Shared {
                     self.note_reflow_waits(None);
                     in_vain = 0;
                 }
-                Ok(Step::Finished(vdev)) => {
+                Ok(Step::Finished { scrubs }) => {
                     self.note_reflow_waits(None);
-                    self.after_reflow(vdev);
+                    self.resume_activities(|_| true);
+                    if scrubs {
+                        self.scrub_has_begun();
+                    }
+                    self.wake_scan();
                     in_vain = 0;
                 }
                 Ok(Step::Again(why) | Step::Failed(why)) => {
@@ -200,9 +190,9 @@ impl Shared {
         }
     }
 
-    /// Has a group move sectors, if nothing speaks against it. `quiet`: errors of devices were counted.
-    fn reflow_step(&self, quiet: bool) -> StdResult<Step, EngineError> {
-        let tree = self.disk.tree();
+    /// Copies sectors, and has a group say so, if nothing speaks against it. `quiet`: errors of devices were counted.
+    fn reflow_step(self: &Arc<Self>, quiet: bool) -> StdResult<Step, EngineError> {
+        let tree = Arc::clone(&self.disk.tree());
         let Some(top) = tree.expanding() else { return Ok(Step::Nothing) };
         if let Some(why) = top.reflow_waits() {
             return Ok(Step::Again(why));
@@ -214,30 +204,88 @@ impl Shared {
         if most > 0 && top.reflow().is_some_and(|reflow| reflow.synced >= most) {
             return Ok(Step::Again("raidz_expand_max_reflow_bytes is reached".into()));
         }
-        // Here rather than in the group.
         if let Err(why) = tree.wait_for_readers(top) {
             return Ok(Step::Again(why.to_string()));
         }
-        drop(tree);
-        let change = move |context: &mut SyncContext<'_>| context.reflow_step(quiet);
-        self.queue
-            .run(&self.tx_state, change, |step| matches!(step, Step::Moved | Step::Finished(_)))
+        let Some(range) = tree.reflow_range(top, self.end_of(top)) else {
+            return Ok(Step::Nothing);
+        };
+        if range.is_empty() {
+            let shared = self.clone();
+            let finish = move |context: &mut SyncContext<'_>| context.finish_reflow(&shared);
+            let is_done = |step: &Step| matches!(step, Step::Finished { .. });
+            return self.queue.run(&self.tx_state, finish, is_done);
+        }
+        tree.reflow_shadow(top, range.end);
+        let ends = || self.reflower.is_stopped() || self.tx_state.closed().is_some();
+        // What the scratch area takes is copied at once.
+        let begins = tree.reflow_begins(top);
+        let most = if begins { u64::MAX } else { RAIDZ_EXPAND_MAX_COPY_BYTES.get() };
+        let (ranges, to, bytes) = match self.what_to_copy(top, range, most) {
+            Ok(what) => what,
+            Err(why) => return Ok(Step::Again(why)),
+        };
+        let copied = tree.reflow_copy(top, (&ranges, to), Copying { quiet, ends: &ends });
+        let moved = match copied {
+            Ok(moved) => moved,
+            Err(why) if top.reflow_waits().is_some() || ends() => {
+                return Ok(Step::Again(why.to_string()));
+            }
+            Err(why) => return Ok(Step::Failed(why.to_string())),
+        };
+        let bytes = if begins { 0 } else { bytes };
+        let change = move |context: &mut SyncContext<'_>| context.note_moved(&moved, bytes);
+        self.queue.run(&self.tx_state, change, |step| matches!(step, Step::Moved))
     }
 
-    /// All sectors of a vdev have moved: it grows, and what was copied is verified.
-    fn after_reflow(self: &Arc<Self>, vdev: u64) {
-        if let Err(e) = self.expand(&[vdev]) {
-            tracing::warn!("the vdev that was expanded does not grow: {e}");
+    /// Where what can be allocated of a vdev ends.
+    fn end_of(&self, top: &Vdev) -> u64 {
+        let group = self.disk.allocator.group(top.id());
+        let last = group.and_then(|group| Some(group.metaslabs().iter().last()?.extent()));
+        last.map_or(0, |extent| extent.start.saturating_add(extent.size))
+    }
+
+    /// What may be read of a range of a vdev: `most` bytes of it, where that ends, and its bytes. That is
+    /// all that cannot be allocated now, as [`VdevTree::reflow_shadow`](cenote_vdev::VdevTree::reflow_shadow) was called
+    /// before: what is allocated later is written to both places.
+    ///
+    /// Errors: why that is not known.
+    fn what_to_copy(
+        &self,
+        top: &Vdev,
+        range: Range<u64>,
+        most: u64,
+    ) -> StdResult<(Vec<Range<u64>>, u64, u64), String> {
+        let most = most.max(1 << top.ashift()) >> top.ashift() << top.ashift();
+        let (allocator, id) = (&self.disk.allocator, top.id());
+        let group = allocator.group(id).ok_or("it is not known what is free")?;
+        let (mut ranges, mut bytes) = (Vec::new(), 0u64);
+        for metaslab in group.metaslabs().iter() {
+            let Extent { start, size, .. } = metaslab.extent();
+            let (mut at, end) = (start.max(range.start), start.saturating_add(size).min(range.end));
+            if at >= end {
+                continue;
+            }
+            let loaded = allocator.load(id, metaslab.id());
+            let free = metaslab.allocatable().filter(|_| loaded);
+            let free = free.ok_or_else(|| format!("vdev {id}: a space map cannot be read"))?;
+            for (free_start, free_end) in free.iter().chain([(end, end)]) {
+                let stop = free_start.min(end);
+                let stop = stop.min(at.saturating_add(most.saturating_sub(bytes)));
+                if at < stop {
+                    ranges.push(at..stop);
+                    bytes = bytes.saturating_add(stop - at);
+                    if bytes >= most {
+                        return Ok((ranges, stop, bytes));
+                    }
+                }
+                at = at.max(free_end);
+                if at >= end {
+                    break;
+                }
+            }
         }
-        self.resume_activities(|_| true);
-        if !SCRUB_AFTER_EXPAND.is_on() {
-            return;
-        }
-        match self.begin_scrub(crate::scan::Extent::All) {
-            Ok(Ok(())) => self.wake_scan(),
-            Ok(Err(why)) => tracing::info!("no scrub after the expansion: {why}"),
-            Err(why) => tracing::warn!("no scrub after the expansion: {why}"),
-        }
+        Ok((ranges, range.end, bytes))
     }
 }
 
@@ -250,12 +298,19 @@ impl Engine {
 
 impl SyncContext<'_> {
     /// Refuses what OpenZFS refuses, and has the device join the RAID-Z vdev `old`.
-    pub(crate) fn expand_raidz(&mut self, attach: &Attach, old: &Arc<Vdev>) -> Result<()> {
+    pub(crate) fn expand_raidz(
+        &mut self,
+        attach: &Attach,
+        old: &Arc<Vdev>,
+        no_scratch: Option<String>,
+    ) -> Result<()> {
         let tree = self.disk.tree();
         if feature_uses(self.tx.mos, FEATURE)?.is_none() {
-            return invalid(
-                "raidz_expansion feature must be enabled in order to attach a device to raidz",
-            );
+            return invalid(format!(
+                "raidz_expansion feature must be enabled in order to attach a device to raidz; \
+                 'zpool set feature@raidz_expansion=enabled {}' enables it",
+                self.tx.pool
+            ));
         }
         if tree.expanding().is_some() {
             return invalid("raidz expansion in progress");
@@ -281,13 +336,14 @@ impl SyncContext<'_> {
         if children > 255 || children << old.ashift() > BOOT_AREA {
             return invalid("can only attach to mirrors and top-level disks");
         }
-        if old.reflow_waits().is_some() {
-            return invalid("one or more devices is currently unavailable");
+        // One that is to be resilvered first may be.
+        let is_there = |child: &Arc<Vdev>| child.is_leaf() && child.writable();
+        if !old.children().iter().all(is_there) {
+            // In OpenZFS's words.
+            return invalid("raidz vdev has devices that are are offline or being replaced");
         }
-        if tree.has_boot_loader(old).map_err(|e| DslWriteError::Invalid(e.to_string()))? {
-            return invalid(
-                "the reserved boot area needed for the expansion is already being used by a boot loader",
-            );
+        if let Some(why) = no_scratch {
+            return invalid(why);
         }
         let guid = config::number(&attach.new.leaf, "guid");
         if tree.find(guid).is_some() {
@@ -355,99 +411,52 @@ impl SyncContext<'_> {
         Ok(())
     }
 
-    /// Moves some sectors of the vdev that is being expanded.
-    fn reflow_step(&mut self, quiet: bool) -> Result<Step> {
+    /// Has the group's uberblock say what was copied, which are so many bytes (`raidz_reflow_sync`).
+    fn note_moved(&mut self, moved: &Moved, bytes: u64) -> Result<Step> {
         let tree = self.disk.tree();
         let Some(top) = tree.expanding().cloned() else { return Ok(Step::Nothing) };
         if self.disk.frozen.leaves_out(self.tx.txg) {
             return Ok(Step::Again("the pool is frozen".into()));
         }
+        if let Err(why) = tree.reflow_holds(&top, moved) {
+            return Ok(Step::Again(why.to_string()));
+        }
         if self.disk.reflowed.lock().is_some() {
             return Ok(Step::Again("another step is under way".into()));
         }
-        if tree.is_read_by_others(&top) {
-            return Ok(Step::Again("a read does not end".into()));
-        }
-        let group = self.disk.allocator.group(top.id()).ok_or(DslWriteError::NotFound)?;
-        let last = group.metaslabs().iter().last().map(|metaslab| metaslab.extent());
-        let end = last.map_or(0, |extent| extent.start.saturating_add(extent.size));
-        if tree.reflow_begins(&top) {
-            return Ok(self.moved(&top, tree.reflow_scratch(&top, self.tx.txg, quiet)));
-        }
-        let Some(range) = tree.reflow_limit(&top, end) else { return Ok(Step::Nothing) };
-        if range.is_empty() {
-            return self.finish_reflow(&top);
-        }
-        tree.reflow_shadow(&top, range.end);
-        let (ranges, to, bytes) = self.what_to_copy(&top, range)?;
-        let done = tree.reflow_copy(&top, &ranges, (to, self.tx.txg), quiet);
-        let step = self.moved(&top, done);
-        if matches!(step, Step::Moved) {
-            let zap = self.maps.top_zap(top.id());
-            let before = zap_u64(self.tx.mos, zap, BYTES_COPIED)?.unwrap_or(0);
-            self.set_top(zap, BYTES_COPIED, before.saturating_add(bytes))?;
-        }
-        Ok(step)
+        let zap = self.maps.top_zap(top.id());
+        let before = zap_u64(self.tx.mos, zap, BYTES_COPIED)?.unwrap_or(0);
+        self.set_top(zap, BYTES_COPIED, before.saturating_add(bytes))?;
+        let reflowed = Reflowed { vdev: top, what: Done::Moved(moved.progress) };
+        *self.disk.reflowed.lock() = Some(reflowed);
+        Ok(Step::Moved)
     }
 
-    /// Has the group's uberblock say what was done.
-    fn moved(&self, top: &Arc<Vdev>, done: StdResult<Progress, VdevError>) -> Step {
-        match done {
-            Ok(progress) => {
-                let reflowed = Reflowed { vdev: top.clone(), what: Done::Moved(progress) };
-                *self.disk.reflowed.lock() = Some(reflowed);
-                Step::Moved
-            }
-            Err(why) if top.reflow_waits().is_some() => Step::Again(why.to_string()),
-            Err(why) => Step::Failed(why.to_string()),
+    /// All sectors have moved: blocks are wider soon, the vdev grows, and a scrub begins (`raidz_reflow_complete_sync`).
+    fn finish_reflow(&mut self, shared: &Arc<Shared>) -> Result<Step> {
+        let tree = self.disk.tree();
+        let Some(top) = tree.expanding().cloned() else { return Ok(Step::Nothing) };
+        if self.disk.frozen.leaves_out(self.tx.txg) {
+            return Ok(Step::Again("the pool is frozen".into()));
         }
-    }
-
-    /// What may be read of a range of a vdev: so much of it as a group copies, where that ends, and its bytes. That is
-    /// all that cannot be allocated now, as [`VdevTree::reflow_shadow`](cenote_vdev::VdevTree::reflow_shadow) was called
-    /// before: what is allocated later is written to both places.
-    fn what_to_copy(
-        &mut self,
-        top: &Vdev,
-        range: Range<u64>,
-    ) -> Result<(Vec<Range<u64>>, u64, u64)> {
-        let most = RAIDZ_EXPAND_MAX_COPY_BYTES.get().max(1 << top.ashift());
-        let most = most >> top.ashift() << top.ashift();
-        let (allocator, id) = (&self.disk.allocator, top.id());
-        let group = allocator.group(id).ok_or(DslWriteError::NotFound)?;
-        let (mut ranges, mut bytes) = (Vec::new(), 0u64);
-        for metaslab in group.metaslabs().iter() {
-            let Extent { start, size, .. } = metaslab.extent();
-            let (mut at, end) = (start.max(range.start), start.saturating_add(size).min(range.end));
-            if at >= end {
-                continue;
-            }
-            let loaded = allocator.load(id, metaslab.id());
-            let free = metaslab.allocatable().filter(|_| loaded).ok_or_else(|| {
-                DslWriteError::Invalid(format!("vdev {id}: a space map cannot be read"))
-            })?;
-            for (free_start, free_end) in free.iter().chain([(end, end)]) {
-                let stop = free_start.min(end);
-                let stop = stop.min(at.saturating_add(most.saturating_sub(bytes)));
-                if at < stop {
-                    ranges.push(at..stop);
-                    bytes = bytes.saturating_add(stop - at);
-                    if bytes >= most {
-                        return Ok((ranges, stop, bytes));
-                    }
-                }
-                at = at.max(free_end);
-                if at >= end {
-                    break;
-                }
-            }
-        }
-        Ok((ranges, range.end, bytes))
-    }
-
-    /// All sectors have moved (`raidz_reflow_complete_sync`).
-    fn finish_reflow(&mut self, top: &Arc<Vdev>) -> Result<Step> {
         let (id, from) = (top.id(), self.tx.txg.saturating_add(CONCURRENT));
+        let zap = self.maps.top_zap(id);
+        self.set_top(zap, STATE, FINISHED)?;
+        self.set_top(zap, END_TIME, self.tx.now)?;
+        let width = top.children().len();
+        let message = format!("{} vdev {id} new width {width}", self.tx.pool);
+        self.record("raidz vdev expansion completed", &message)?;
+        let scrubs = SCRUB_AFTER_EXPAND.is_on() && self.scrub_if_idle(shared)?;
+        // What follows is not undone.
+        self.grow_expanded(id)?;
+        self.widen(id, from).map_err(DslWriteError::into_fatal)?;
+        let reflowed = Reflowed { vdev: top, what: Done::Finished(from) };
+        *self.disk.reflowed.lock() = Some(reflowed);
+        Ok(Step::Finished { scrubs })
+    }
+
+    /// Blocks of a vdev that are born from group `from` on have the width that it has now.
+    fn widen(&mut self, id: u64, from: u64) -> Result<()> {
         let mut root = self.config.vdev_tree.clone();
         let of_top = config_of(&mut root, id).ok_or(DslWriteError::NotFound)?;
         let mut grown = match of_top.get("raidz_expand_txgs") {
@@ -457,16 +466,7 @@ impl SyncContext<'_> {
         grown.push(from);
         of_top.set("raidz_expand_txgs", NvValue::Uint64Array(grown));
         of_top.pairs.retain(|(name, _)| name != "raidz_expanding");
-        let zap = self.maps.top_zap(id);
-        self.set_top(zap, STATE, FINISHED)?;
-        self.set_top(zap, END_TIME, self.tx.now)?;
-        let width = top.children().len();
-        let message = format!("{} vdev {id} new width {width}", self.tx.pool);
-        self.record("raidz vdev expansion completed", &message)?;
-        let tree = self.altered_tree(&root, id, &mut |_, _| None, &|guid| guid)?;
-        self.replace_tree(tree, root)?;
-        let reflowed = Reflowed { vdev: top.clone(), what: Done::Finished(from) };
-        *self.disk.reflowed.lock() = Some(reflowed);
-        Ok(Step::Finished(id))
+        let altered = self.altered_tree(&root, id, &mut |_, _| None, &|guid| guid)?;
+        self.replace_tree(altered, root)
     }
 }

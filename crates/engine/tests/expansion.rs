@@ -25,7 +25,6 @@ static ALONE: Mutex<()> = Mutex::new(());
 /// Sectors move as far as `most`; 0: all the way.
 fn alone(most: u64) -> MutexGuard<'static, ()> {
     let alone = ALONE.lock();
-    cenote_engine::move_raidz();
     stays_at(most);
     alone
 }
@@ -193,7 +192,6 @@ fn import_replaying(rig: &Rig) -> Arc<Engine> {
 /// Files are written and made durable beside the steps: what they have is of groups that are open yet, and what they free is
 /// held. A crash leaves all that was acknowledged, and an import replays it while sectors move.
 #[test]
-#[ignore = "was not seen to pass yet: attaching to RAID-Z is refused until then"]
 fn what_is_synced_beside_an_expansion_is_kept() {
     const FIRST: u64 = 40;
     let copied = tunables::find("raidz_expand_max_copy_bytes").unwrap();
@@ -275,8 +273,6 @@ fn what_cannot_be_expanded_is_refused() {
     until("the checkpoint goes", || !engine.discards());
     tunables::find("zfs_scan_suspend_progress").unwrap().set(1).unwrap();
     replace(&rig, &engine, "a", "y").unwrap();
-    assert!(
-        why(expand(&rig, &engine, "x")).contains("one or more devices is currently unavailable")
-    );
+    assert!(why(expand(&rig, &engine, "x")).contains("offline or being replaced"));
     tunables::find("zfs_scan_suspend_progress").unwrap().set(0).unwrap();
 }

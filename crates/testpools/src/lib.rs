@@ -20,7 +20,9 @@ mod writer;
 
 pub use deadline::{output, wait};
 pub use dumps::dumps;
-pub use judge::{judge, try_judge, try_judge_space, try_zdb, zdb, zdb_command, zdb_output};
+pub use judge::{
+    judge, try_judge, try_judge_newer, try_judge_space, try_zdb, zdb, zdb_command, zdb_output,
+};
 pub use random::Random;
 pub use space_said::{LogSaid, MetaslabSaid, SpaceSaid};
 pub use streams::{encoded, raw_stream, records, streams};

@@ -19,6 +19,7 @@
 //! Invariants: only leaves that take writes are healed, so a pool that is open read-only is never
 //! written to. What is healed is flushed with the next transaction group.
 
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use cenote_format::abd::Abd;
@@ -52,8 +53,18 @@ pub struct Fault {
     lack: bool,
     /// It counts as a read that failed, which the leaf did not count (`crate::injection`).
     uncounted: bool,
-    /// The RAID-Z vdev, and by which widths the block was laid out on it.
-    laid_out: Option<(Arc<Vdev>, Weak<Widths>)>,
+    /// How the block was laid out on its vdev.
+    laid_out: Option<LaidOut>,
+}
+
+/// How a block was laid out on RAID-Z, which may be expanded since.
+#[derive(Clone, Debug)]
+struct LaidOut {
+    top: Arc<Vdev>,
+    widths: Weak<Widths>,
+    /// The sector of the vdev, and the one at which its row ends, if the block is narrower than the vdev. So it is known
+    /// where the sector has moved.
+    sector: Option<(u64, u64)>,
 }
 
 impl Fault {
@@ -84,17 +95,30 @@ impl Fault {
         Fault { blamed: blamed.clone(), ..self }
     }
 
-    /// The same, of a block that was laid out by these widths of its vdev.
-    pub(crate) fn laid_out_by(self, vdev: &Arc<Vdev>, widths: &Arc<Widths>) -> Fault {
-        Fault { laid_out: Some((vdev.clone(), Arc::downgrade(widths))), ..self }
+    /// The same, of a block that was laid out by these widths of its vdev. `sector`: see [`ColumnExtent::in_row`].
+    ///
+    /// [`ColumnExtent::in_row`]: crate::ColumnExtent::in_row
+    pub(crate) fn laid_out_by(
+        self,
+        top: &Arc<Vdev>,
+        widths: &Arc<Widths>,
+        sector: Option<(u64, u64)>,
+    ) -> Fault {
+        let laid_out = LaidOut { top: top.clone(), widths: Arc::downgrade(widths), sector };
+        Fault { laid_out: Some(laid_out), ..self }
     }
 
-    /// Whether the block may lie elsewhere by now, since its vdev is being expanded. Asked while nothing is written.
-    pub(crate) fn has_moved(&self) -> bool {
-        let moved = |(vdev, then): &(Arc<Vdev>, Weak<Widths>)| {
-            !std::ptr::eq(Weak::as_ptr(then), Arc::as_ptr(&vdev.widths()))
-        };
-        self.laid_out.as_ref().is_some_and(moved)
+    /// Whether the block may lie elsewhere by now than by these widths, which its vdev has.
+    fn differs_from(&self, widths: &Arc<Widths>) -> bool {
+        let differs = |l: &LaidOut| !std::ptr::eq(Weak::as_ptr(&l.widths), Arc::as_ptr(widths));
+        self.laid_out.as_ref().is_some_and(differs)
+    }
+
+    /// The vdev and the sectors of it that a repair writes, as far as these may be moving.
+    pub(crate) fn sectors(&self) -> Option<(u64, Range<u64>)> {
+        let LaidOut { top, sector, .. } = self.laid_out.as_ref()?;
+        let (sector, _) = (*sector)?;
+        Some((top.id(), sector..sector.saturating_add(1)))
     }
 
     /// The same, now that it is known what should be there.
@@ -117,6 +141,11 @@ impl Fault {
         self.lack
     }
 
+    /// Bytes of what should be there, as far as that is known.
+    pub(crate) fn len(&self) -> usize {
+        self.right.as_ref().map_or(0, Abd::len)
+    }
+
     /// Counts a checksum error, if the bytes were read and wrong.
     pub fn charge(&self) {
         if self.uncounted {
@@ -128,21 +157,50 @@ impl Fault {
         }
         if self.mismatch {
             self.blamed.stats.checksum_error();
-            let (offset, size) = (on_device(self.offset), self.right.as_ref());
-            let size = size.map_or(0, |right| right.len() as u64);
+            let (offset, size) = (on_device(self.offset), self.len() as u64);
             events::tell(&self.leaf, &Happening::Mismatch { offset, size });
         }
     }
 
-    /// The write that heals it. Copies that were not expected to be right are left to a resilver.
-    pub(crate) fn repair(&self, txg: u64) -> Option<LeafWrite> {
+    /// The writes that heal it: one, or none, or more while the sectors of its vdev are moving, as what is wrong has been copied.
+    /// What was not expected to be right is left to a resilver. They hold as long as nothing else is written.
+    pub(crate) fn repairs(&self, txg: u64) -> Vec<LeafWrite> {
+        let Some(right) = &self.right else { return Vec::new() };
         let trust = if self.lack { Trust::Stale } else { Trust::Good };
-        let expected = self.leaf.trust(txg) == Some(trust) && !self.has_moved();
-        let data = self.right.clone().filter(|_| expected && self.leaf.writable())?;
-        let (leaf, offset, content) = (self.leaf.clone(), self.offset, Content::Repair);
-        // Of what is wrong nothing is missed if it fails: the leaf is as bad as it was.
-        let txg = if self.lack { txg } else { 0 };
-        Some(LeafWrite { leaf, offset, data, txg, content })
+        let takes = |leaf: &Arc<Vdev>| leaf.trust(txg) == Some(trust) && leaf.writable();
+        let write = |(leaf, offset): (Arc<Vdev>, u64)| LeafWrite {
+            leaf,
+            offset,
+            data: right.clone(),
+            // Of what is wrong nothing is missed if it fails: the leaf is as bad as it was.
+            txg: if self.lack { txg } else { 0 },
+            content: Content::Repair,
+        };
+        self.places().into_iter().filter(|(leaf, _)| takes(leaf)).map(write).collect()
+    }
+
+    /// Where the right bytes belong now: the leaf, and the byte offset in its allocatable space.
+    fn places(&self) -> Vec<(Arc<Vdev>, u64)> {
+        let mine = (self.leaf.clone(), self.offset);
+        let Some(LaidOut { top, sector, .. }) = &self.laid_out else { return vec![mine] };
+        let widths = top.widths();
+        let sector = sector.filter(|_| !self.lack);
+        let has_moved = self.differs_from(&widths);
+        if sector.is_none() || !has_moved && widths.reflow.is_none() {
+            return if has_moved { Vec::new() } else { vec![mine] };
+        }
+        let places = sector.and_then(|at| widths.places(at, top.ashift())).unwrap_or_default();
+        let mut leaves = Vec::new();
+        for (number, (child, offset)) in places.into_iter().enumerate() {
+            if number == 0 && !has_moved {
+                leaves.push(mine.clone());
+                continue;
+            }
+            let mut below = Vec::new();
+            top.children().get(child).iter().for_each(|child| mirror::copies(child, &mut below));
+            leaves.extend(below.into_iter().map(|leaf| (leaf, offset)));
+        }
+        leaves
     }
 }
 
@@ -176,8 +234,13 @@ impl VdevTree {
             return faults;
         }
         // A block of a removed vdev is laid out on others: nothing says what a leaf that gave wrong bytes is to have.
-        let columns = self.columns_of((vdev, offset, txg), block).unwrap_or_default();
+        let Some(top) = self.top(vdev) else { return faults };
+        let widths = top.widths();
+        let columns = self.laid_out(top, &widths, (offset, txg), block).unwrap_or_default();
         let right = |fault: &Fault| {
+            if fault.differs_from(&widths) {
+                return None;
+            }
             let holds = |child: &Arc<Vdev>| {
                 let mut leaves = Vec::new();
                 mirror::copies(child, &mut leaves);
@@ -197,7 +260,7 @@ impl VdevTree {
     ///
     /// What a leaf takes is counted as its `self_healed` bytes; a write that fails is an error of it.
     pub fn heal(&self, txg: u64, faults: &[Fault], current: &dyn Fn() -> bool) -> usize {
-        if !faults.iter().any(|fault| fault.repair(txg).is_some()) {
+        if faults.iter().all(|fault| fault.repairs(txg).is_empty()) {
             return 0;
         }
         // Writes wait while this one waits for those under way: not for what will not heal anything, nor for a
@@ -209,14 +272,20 @@ impl VdevTree {
         if !current() {
             return 0;
         }
-        let writes: Vec<LeafWrite> = faults.iter().filter_map(|fault| fault.repair(txg)).collect();
+        let (mut writes, mut firsts) = (Vec::new(), Vec::new());
+        for repairs in faults.iter().map(|fault| fault.repairs(txg)) {
+            firsts.extend((0..repairs.len()).map(|n| n == 0));
+            writes.extend(repairs);
+        }
+        self.note_repairs(faults);
         let results = write_leaves(&self.writer, Priority::AsyncWrite, &writes);
         drop(alone);
         let mut healed = 0;
-        for (write, result) in writes.iter().zip(&results) {
+        for ((write, result), first) in writes.iter().zip(&results).zip(firsts) {
             write.leaf.stats.heal_tried();
             if result.is_ok() {
-                healed += 1;
+                // Its copies are the same place of the pool.
+                healed += usize::from(first);
                 write.leaf.stats.healed(write.data.len());
                 tracing::info!(leaf = ?write.leaf, offset = write.offset, "wrong bytes were mended");
             }

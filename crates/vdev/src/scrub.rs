@@ -21,7 +21,7 @@ use crate::raidz::reflow::Widths;
 use crate::submit::{LeafRead, Submit, read_leaves};
 use crate::tree::{Place, VdevTree};
 use crate::vdev::{Kind, Trust, Vdev};
-use crate::write::write_leaves;
+use crate::write::{LeafWrite, write_leaves};
 use crate::{BlockRead, Fault, Outcome, VdevError, mirror};
 
 /// Bytes of repairs that are written while nothing else is.
@@ -47,6 +47,31 @@ pub struct Repaired {
     pub failed: Vec<(u64, u64)>,
 }
 
+impl Repaired {
+    /// A leaf is not given what it lacks of a block of group `txg`.
+    fn note_left(&mut self, txg: u64, fault: &Fault) {
+        if fault.is_lack() {
+            self.failed.push((fault.leaf().guid(), txg));
+        }
+    }
+
+    /// What came of a write, of a block of group `txg`.
+    fn note(&mut self, write: &LeafWrite, txg: u64, lack: bool, is_done: bool) {
+        let (leaf, len) = (&write.leaf, write.data.len());
+        if !lack {
+            leaf.stats.heal_tried();
+        }
+        if !is_done {
+            return self.failed.push((leaf.guid(), txg));
+        }
+        self.bytes = self.bytes.saturating_add(len as u64);
+        leaf.stats.scanned(len);
+        if !lack {
+            leaf.stats.healed(len);
+        }
+    }
+}
+
 /// A part of a block that children of one vdev hold.
 struct Column {
     child: Arc<Vdev>,
@@ -56,6 +81,8 @@ struct Column {
     data: usize,
     /// The byte of the block at which these begin.
     at: usize,
+    /// See [`crate::ColumnExtent::in_row`].
+    in_row: Option<(u64, u64)>,
 }
 
 /// A part of a block that one top-level vdev holds.
@@ -81,7 +108,7 @@ impl<'a> Part<'a> {
         let columns = match vdev.vdev_kind().is_striped() {
             false => {
                 let (child, offset, len) = (vdev.clone(), place.offset, place.size);
-                vec![Column { child, offset, len, data: len, at: 0 }]
+                vec![Column { child, offset, len, data: len, at: 0, in_row: None }]
             }
             true => {
                 let nparity = usize::try_from(vdev.nparity()).ok()?;
@@ -89,7 +116,8 @@ impl<'a> Part<'a> {
                     let child = vdev.children().get(extent.child)?.clone();
                     let data = if i < nparity { 0 } else { extent.len };
                     let len = extent.len + extent.skip;
-                    Some(Column { child, offset: extent.offset, len, data, at: extent.at })
+                    let (offset, at, in_row) = (extent.offset, extent.at, extent.in_row());
+                    Some(Column { child, offset, len, data, at, in_row })
                 };
                 let rows = vdev.stripes(&widths, (place.offset, size), place.txg)?.into_iter();
                 let columns = rows.flat_map(|row| row.columns.into_iter().enumerate());
@@ -235,7 +263,8 @@ impl VdevTree {
             None if striped => return false,
             None => vec![(vdev.clone(), offset, block.clone())],
         };
-        for ((child, at, right), copies) in expected.into_iter().zip(&part.copies) {
+        let columns = part.columns.iter().zip(&part.copies);
+        for ((child, at, right), (column, copies)) in expected.into_iter().zip(columns) {
             for (leaf, index) in copies {
                 let fault = match read.get(*index) {
                     Some(Some(bytes)) if same(bytes, &right) => continue,
@@ -243,7 +272,7 @@ impl VdevTree {
                     _ => Fault::unreadable(leaf, at),
                 };
                 let blamed = if striped { &child } else { leaf };
-                let fault = fault.blaming(blamed).laid_out_by(vdev, &part.widths);
+                let fault = fault.blaming(blamed).laid_out_by(vdev, &part.widths, column.in_row);
                 faults.push(if written { fault.with_right(right.clone()) } else { fault });
             }
         }
@@ -311,7 +340,8 @@ impl VdevTree {
             for leaf in below {
                 match leaf.writable() {
                     true => faults.push(
-                        Fault::lacks(&leaf, offset, right.clone()).laid_out_by(vdev, &widths),
+                        Fault::lacks(&leaf, offset, right.clone())
+                            .laid_out_by(vdev, &widths, None),
                     ),
                     false => left.push(leaf.guid()),
                 }
@@ -373,63 +403,44 @@ impl VdevTree {
         let mut done = Repaired::default();
         let mut planned = Vec::new();
         for (txg, fault) in faults {
-            match fault.repair(*txg) {
-                Some(write) => planned.push((*txg, fault, write)),
-                None if fault.is_lack() => done.failed.push((fault.leaf().guid(), *txg)),
-                None => {}
+            match fault.repairs(*txg).is_empty() {
+                false => planned.push((*txg, fault)),
+                true => done.note_left(*txg, fault),
             }
-        }
-        if planned.is_empty() {
-            return current().then_some(done);
         }
         if !current() {
             return None;
         }
-        let (mut writes, mut notes) = (Vec::new(), Vec::new());
-        for (txg, fault, write) in planned {
-            writes.push(write);
-            notes.push((txg, fault));
-        }
-        let mut results = Vec::with_capacity(writes.len());
-        while let Some(rest) = writes.get(results.len()..).filter(|rest| !rest.is_empty()) {
+        let mut rest = planned.as_slice();
+        while !rest.is_empty() {
             // Little at a time: all other writes wait.
             let mut bytes = 0;
-            let few = rest.iter().take_while(|write| {
+            let few = rest.iter().take_while(|(_, fault)| {
                 let first = bytes == 0;
-                bytes += write.data.len();
+                bytes += fault.len();
                 first || bytes <= MOST_ALONE
             });
-            let few = few.count();
+            let (piece, others) = rest.split_at(few.count());
+            rest = others;
             let alone = self.writer.healing.write();
             if !current() {
                 return None;
             }
-            let piece = rest.get(..few).unwrap_or(rest);
-            let faults = notes.iter().skip(results.len()).take(piece.len());
-            if faults.clone().any(|(_, fault)| fault.has_moved()) {
-                // They are where nothing may be written any more.
-                let moved = || Err(std::io::Error::other("it has moved"));
-                results.extend(piece.iter().map(|_| moved()));
-                continue;
-            }
-            results.extend(write_leaves(&self.writer, Priority::AsyncWrite, piece));
-            drop(alone);
-        }
-        for ((write, (txg, fault)), result) in writes.iter().zip(notes).zip(&results) {
-            let lack = fault.is_lack();
-            let (leaf, len) = (&write.leaf, write.data.len());
-            if !lack {
-                leaf.stats.heal_tried();
-            }
-            match result {
-                Ok(()) => {
-                    done.bytes = done.bytes.saturating_add(len as u64);
-                    leaf.stats.scanned(len);
-                    if !lack {
-                        leaf.stats.healed(len);
-                    }
+            let (mut writes, mut notes) = (Vec::new(), Vec::new());
+            for (txg, fault) in piece {
+                // Since they were looked at they may have moved.
+                let repairs = fault.repairs(*txg);
+                if repairs.is_empty() {
+                    done.note_left(*txg, fault);
                 }
-                Err(_) => done.failed.push((leaf.guid(), txg)),
+                notes.extend(repairs.iter().map(|_| (*txg, *fault)));
+                writes.extend(repairs);
+            }
+            self.note_repairs(piece.iter().map(|(_, fault)| *fault));
+            let results = write_leaves(&self.writer, Priority::AsyncWrite, &writes);
+            drop(alone);
+            for ((write, (txg, fault)), result) in writes.iter().zip(notes).zip(&results) {
+                done.note(write, txg, fault.is_lack(), result.is_ok());
             }
         }
         self.look_after();

@@ -79,7 +79,7 @@ impl Piece {
 /// operations, latencies and read errors at the leaves.
 pub(crate) fn read_leaves(submit: Submit<'_>, reads: &[LeafRead]) -> Vec<io::Result<Piece>> {
     let mut order: Vec<usize> = (0..reads.len()).collect();
-    order.sort_by_key(|i| (Arc::as_ptr(&reads[*i].leaf), reads[*i].offset));
+    order.sort_by_key(|i| (Arc::as_ptr(&reads[*i].leaf), on_device(reads[*i].offset)));
     let mut results: Vec<io::Result<Piece>> = reads.iter().map(|_| Err(unread(submit))).collect();
     let runs = aggregate(reads, &order);
     let failed = perform(submit, reads, &order, runs, &mut results);
@@ -87,7 +87,7 @@ pub(crate) fn read_leaves(submit: Submit<'_>, reads: &[LeafRead]) -> Vec<io::Res
         // One bad sector shall not cost its neighbours: each is read for itself.
         let alone = |at: usize| {
             let read = &reads[order[at]];
-            Run { members: at..at + 1, offset: read.offset, len: read.len as u64 }
+            Run { members: at..at + 1, offset: on_device(read.offset), len: read.len as u64 }
         };
         let runs = failed.into_iter().flatten().map(alone).collect();
         perform(submit, reads, &order, runs, &mut results);
@@ -132,6 +132,7 @@ fn perform(
 /// A physical read: the requests that it answers are `order[members]`.
 struct Run {
     members: Range<usize>,
+    /// Byte of the device: those of the boot area are before the others there, and end where these begin.
     offset: u64,
     len: u64,
 }
@@ -142,6 +143,7 @@ fn aggregate(reads: &[LeafRead], order: &[usize]) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for (at, i) in order.iter().enumerate() {
         let (read, len) = (&reads[*i], reads[*i].len as u64);
+        let offset = on_device(read.offset);
         if let Some(run) = runs.last_mut()
             && let Some(previous) = order.get(run.members.start)
             && Arc::ptr_eq(&reads[*previous].leaf, &read.leaf)
@@ -149,15 +151,15 @@ fn aggregate(reads: &[LeafRead], order: &[usize]) -> Vec<Run> {
             && read.len < LARGE
         {
             let run_end = run.offset.saturating_add(run.len);
-            let end = read.offset.saturating_add(len).max(run_end);
-            let gap = read.offset.saturating_sub(run_end);
+            let end = offset.saturating_add(len).max(run_end);
+            let gap = offset.saturating_sub(run_end);
             if gap <= widest && end - run.offset <= most {
                 run.len = end - run.offset;
                 run.members.end = at + 1;
                 continue;
             }
         }
-        runs.push(Run { members: at..at + 1, offset: read.offset, len });
+        runs.push(Run { members: at..at + 1, offset, len });
     }
     runs
 }
@@ -264,7 +266,7 @@ pub(crate) fn on_device(offset: u64) -> u64 {
 /// The read of a run on the device. Beyond what a device can hold there is nothing to read:
 /// an offset that overflows becomes one that is out of range.
 fn request(leaf: &Vdev, run: &Run) -> ReadReq {
-    let offset = on_device(run.offset);
+    let offset = run.offset;
     let size = leaf.device().map_or(0, |d| d.size());
     let inside = offset.checked_add(run.len).is_some_and(|end| end <= size);
     let mut req = ReadReq::new(offset, run.len as usize);
@@ -334,15 +336,16 @@ fn hand_out(
 ) {
     for i in members {
         let read = &reads[*i];
+        let offset = on_device(read.offset);
         let (start, end) = (run.offset, run.offset.saturating_add(run.len));
         invariant!(
-            start <= read.offset && read.offset.saturating_add(read.len as u64) <= end,
+            start <= offset && offset.saturating_add(read.len as u64) <= end,
             "{:?}: {} bytes at {:#x} are of a read of {start:#x}-{end:#x}",
             read.leaf,
             read.len,
-            read.offset
+            offset
         );
-        let at = (read.offset - run.offset) as usize;
+        let at = (offset - run.offset) as usize;
         results[*i] = match &outcome {
             Ok(all) if members.len() == 1 => Ok(Piece { bytes: all.clone(), shared: false }),
             Ok(all) => match all.slice(at, read.len) {

@@ -12,7 +12,7 @@
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -173,6 +173,8 @@ pub struct Live {
     pub(crate) dtl: RwLock<Dtl>,
     /// See [`Vdev::dtl_changes`].
     pub(crate) dtl_changes: AtomicU64,
+    /// How often it was found out that the leaf lacks something.
+    pub(crate) lacked: AtomicU64,
     /// See [`VdevTree::silences`](crate::VdevTree::silences).
     pub(crate) silences: AtomicU64,
     pub(crate) stats: Stats,
@@ -218,6 +220,7 @@ impl Live {
             suspect: AtomicBool::new(false),
             dtl: RwLock::new(dtl),
             dtl_changes: AtomicU64::new(0),
+            lacked: AtomicU64::new(0),
             silences: AtomicU64::new(0),
             stats: Stats::default(),
             sizes: RequestSizes::default(),
@@ -710,6 +713,7 @@ impl Vdev {
             return;
         }
         self.written().add_missed(txgs.clone());
+        self.lacked.fetch_add(1, SeqCst);
         let mut dtl = self.dtl.write();
         if let Dtl::Ranges(ranges) = &mut *dtl
             && !ranges.iter().any(|r| r.start <= txgs.start && txgs.end <= r.end)

@@ -3,7 +3,7 @@
 use super::{CONCURRENT, before_joining, invalid, path_of, set_zap, spare, without_place};
 use crate::create::{self, NewDevice};
 use crate::rebuild::Begun;
-use crate::reflow::{UNCLAIMED, may_move};
+use crate::reflow::UNCLAIMED;
 use crate::space_write::map::feature_uses;
 use crate::task::EngineError;
 use crate::{Engine, Shared, SyncContext};
@@ -73,10 +73,6 @@ impl Shared {
         let (path, device) = (attach.new.device.path().to_path_buf(), attach.new.device.clone());
         let is_spare = config::flag(&attach.new.leaf, "is_spare");
         let expands = self.disk.tree().find(attach.beside).is_some_and(|v| v.kind() == "raidz");
-        if expands && !attach.replaces && !may_move() {
-            let why = "expansion of RAID-Z is not supported";
-            return Err(DslWriteError::Invalid(why.into()).into());
-        }
         if expands && self.reflow_barred.load(SeqCst) {
             return Err(DslWriteError::Invalid(UNCLAIMED.into()).into());
         }
@@ -85,12 +81,17 @@ impl Shared {
             let why = "a device of it is being initialized or trimmed: suspend that first";
             return Err(DslWriteError::Invalid(why.into()).into());
         }
-        let beside = attach.beside;
+        // A device that does not answer keeps no group waiting.
+        let tree = self.disk.tree();
+        let beside = tree.find(attach.beside).filter(|_| expands && !attach.replaces);
+        let no_scratch = beside.and_then(|top| no_scratch_area(&tree, &top));
+        drop(tree);
+        let target = attach.beside;
         let shared = self.clone();
         let change = move |context: &mut SyncContext<'_>| {
             let tree = context.disk.tree();
             match tree.find(attach.beside).is_none_or(|beside| wanted(&beside)) {
-                true => context.attach(&attach, rebuild.then_some(&shared)),
+                true => context.attach(&attach, rebuild.then_some(&shared), no_scratch),
                 false => invalid("the device works again"),
             }
         };
@@ -106,7 +107,7 @@ impl Shared {
             Sysevent { vdev, ..Sysevent::of_pool(name) }.post(pool.store());
         }
         let expands = tree.expanding().is_some();
-        let top = tree.top_of(beside).map(|top| top.id());
+        let top = tree.top_of(target).map(|top| top.id());
         drop((tree, joined, pool));
         if rebuild {
             if begun.aborted {
@@ -133,6 +134,15 @@ impl Shared {
             self.queue.run(&self.tx_state, |_| Ok(()), |()| true)?;
         }
         self.assess_resilver()
+    }
+}
+
+/// Why the scratch area of a RAID-Z vdev that is to be expanded cannot be used, if so (`vdev_check_boot_reserve`).
+fn no_scratch_area(tree: &VdevTree, top: &Vdev) -> Option<String> {
+    let used = "the reserved boot area needed for the expansion is already being used by a boot loader";
+    match tree.has_boot_loader(top) {
+        Ok(boots) => boots.then(|| used.into()),
+        Err(e) => Some(e.to_string()),
     }
 }
 
@@ -177,8 +187,13 @@ fn below_spare(tree: &VdevTree, leaf: &Vdev) -> bool {
 }
 
 impl SyncContext<'_> {
-    /// See [`Engine::attach`]. With `rebuild` the device is rebuilt.
-    fn attach(&mut self, attach: &Attach, rebuild: Option<&Arc<Shared>>) -> Result<Begun> {
+    /// See [`Engine::attach`]. With `rebuild` the device is rebuilt. `no_scratch`: see [`no_scratch_area`].
+    fn attach(
+        &mut self,
+        attach: &Attach,
+        rebuild: Option<&Arc<Shared>>,
+        no_scratch: Option<String>,
+    ) -> Result<Begun> {
         self.refuse_with_checkpoint()?;
         let tree = self.disk.tree();
         self.refuse_beside_others(rebuild, attach.replaces)?;
@@ -187,7 +202,7 @@ impl SyncContext<'_> {
             if rebuild.is_some() {
                 return invalid(NO_REBUILD);
             }
-            return self.expand_raidz(attach, &old).map(|()| Begun::default());
+            return self.expand_raidz(attach, &old, no_scratch).map(|()| Begun::default());
         }
         if !old.is_leaf() {
             return invalid("can only attach to mirrors and top-level disks");

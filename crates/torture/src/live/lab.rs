@@ -315,6 +315,21 @@ pub fn judge(images: &[Image]) -> super::Verdict {
     agreed.map_err(|text| format!("{text} (images in {:?})", dir.keep()))
 }
 
+/// As [`judge`], of a pool that only a newer OpenZFS knows, if there is one; see
+/// [`try_judge_newer`](cenote_testpools::try_judge_newer).
+///
+/// # Errors
+/// What it said, and where the images are kept.
+pub fn judge_newer(images: &[Image]) -> super::Verdict {
+    account(&lab(&disks(images, None)))?;
+    let dir = tempfile::tempdir().unwrap();
+    for (i, image) in images.iter().enumerate() {
+        image.save(&dir.path().join(format!("d{i}")));
+    }
+    let said = cenote_testpools::try_judge_newer(dir.path(), POOL);
+    said.map_err(|text| format!("{text} (images in {:?})", dir.keep()))
+}
+
 /// Whether blocks of the pool are cloned: OpenZFS 2.1 does not write to it then, and its zdb sees no leaks.
 fn has_clones(pool: &Pool) -> bool {
     pool.features().is_active("block_cloning")

@@ -287,6 +287,7 @@ impl Layout {
                 skip: bytes(height - own)?,
                 at: 0,
                 sector: 0,
+                row_end: 0,
             });
         }
         Some(columns)

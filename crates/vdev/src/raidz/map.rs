@@ -45,6 +45,15 @@ pub struct ColumnExtent {
     pub at: usize,
     /// Of RAID-Z the sector of the vdev that it begins at; 0 of dRAID.
     pub sector: u64,
+    /// Of a block of RAID-Z that is narrower than the vdev: the sector of the vdev at which its row ends; else 0.
+    pub row_end: u64,
+}
+
+impl ColumnExtent {
+    /// Of a block of RAID-Z that is narrower than the vdev: the sector of the vdev, and the one at which its row ends.
+    pub(crate) fn in_row(&self) -> Option<(u64, u64)> {
+        (self.row_end > 0).then_some((self.sector, self.row_end))
+    }
 }
 
 impl Geometry {
@@ -101,6 +110,7 @@ impl Geometry {
                 skip: 0,
                 at,
                 sector,
+                row_end: 0,
             });
             data = if c < self.nparity { 0 } else { data.checked_add(len)? };
         }

@@ -17,9 +17,10 @@
 //!
 //! - [`map`]: where the columns of RAID-Z are, `crate::draid`: those of dRAID;
 //! - [`reflow`]: where they are of a vdev that was given more devices;
-//! - [`moving`]: how they get there;
+//! - [`moving`], [`copying`]: how they get there;
 //! - [`math`]: the arithmetic of parity.
 
+pub(crate) mod copying;
 pub(crate) mod map;
 pub(crate) mod math;
 pub(crate) mod moving;
@@ -535,21 +536,21 @@ impl<'a> Read<'a> {
                         self.vdev
                     ))
                 };
-                faults.extend(column.fault(mine).map(|fault| self.laid_out(fault)));
+                faults.extend(column.fault(mine).map(|fault| self.laid_out(column, fault)));
                 slices.push(mine);
             }
             for (k, column) in parity.iter().enumerate().filter(|(_, column)| column.tried > 0) {
                 let mut right = vec![0; column.extent.len];
                 math::parity_of(k, slices.iter().copied(), &mut right);
-                faults.extend(column.fault(&right).map(|fault| self.laid_out(fault)));
+                faults.extend(column.fault(&right).map(|fault| self.laid_out(column, fault)));
             }
         }
         block
     }
 
     /// The fault, with how its block was laid out.
-    fn laid_out(&self, fault: Fault) -> Fault {
-        fault.laid_out_by(self.vdev, &self.widths)
+    fn laid_out(&self, column: &Column, fault: Fault) -> Fault {
+        fault.laid_out_by(self.vdev, &self.widths, column.extent.in_row())
     }
 
     /// Nothing helped: the error. Every column that was read may be the wrong one.
@@ -564,8 +565,8 @@ impl<'a> Read<'a> {
             return VdevError::Io { vdev, offset, why };
         }
         let expected = self.columns.iter().filter(|c| c.data.is_some() && c.good());
-        let faulty = expected.filter_map(|c| Some(c.mismatch(c.last_tried()?)));
-        faults.extend(faulty.map(|fault| self.laid_out(fault)));
+        let faulty = expected.filter_map(|c| Some(self.laid_out(c, c.mismatch(c.last_tried()?))));
+        faults.extend(faulty);
         VdevError::Checksum { vdev, offset }
     }
 }

@@ -29,7 +29,8 @@
 //! *leaving* are of one transaction group, and of memory alone.
 //!
 //! Whoever reads keeps the [`Widths`] by which a read was laid out until it has ended, and nothing is overwritten that it may
-//! look at. Writes are excluded while widths change (`Writer::healing`), and repairs are dropped that were laid out before.
+//! look at. Writes are excluded while widths change (`Writer::healing`). Repairs find out then where their sectors are by now, and
+//! mend copies as well.
 
 use super::map::{ColumnExtent, Geometry, swap_places};
 use cenote_format::MAX_BLOCK;
@@ -184,11 +185,55 @@ pub(crate) fn rows(
                 skip: 0,
                 at: usize::try_from(before.unwrap_or(0).checked_mul(1 << ashift)?).ok()?,
                 sector,
+                row_end: end,
             });
         }
         rows.push(placed(columns, geometry, widths, (offset, end))?);
     }
     Some(rows)
+}
+
+impl Widths {
+    /// Where sector `sector` of the vdev is, whose row ends before sector `end` and is of a block that is narrower than the vdev:
+    /// the device and the byte on it, first where it is read, then its copies. `None` if the numbers overflow.
+    pub(crate) fn places(
+        &self,
+        (sector, end): (u64, u64),
+        ashift: u32,
+    ) -> Option<Vec<(usize, u64)>> {
+        let Some(reflow) = self.reflow else {
+            return Some(vec![place(sector, self.physical, ashift)?]);
+        };
+        let (now, own) = self.is_read(&reflow, end, ashift)?;
+        let at = |columns: u64, base: u64| {
+            let (child, at) = place(sector, columns, ashift)?;
+            Some((child, at.wrapping_add(base)))
+        };
+        let mut places = vec![at(now, own)?];
+        if sector < reflow.next >> ashift {
+            for base in self.copies(&reflow, (now, own)) {
+                places.push(at(self.physical, base)?);
+            }
+        }
+        Some(places)
+    }
+
+    /// Over how many devices a row that ends before sector `end` is read, and by how much before its places.
+    fn is_read(&self, reflow: &Reflow, end: u64, ashift: u32) -> Option<(u64, u64)> {
+        match end <= reflow.synced >> ashift {
+            true if reflow.in_scratch => Some((self.physical, SCRATCH)),
+            true => Some((self.physical, 0)),
+            false => Some((self.physical.checked_sub(1)?, 0)),
+        }
+    }
+
+    /// By how much before their new places the copies are of what is read there.
+    fn copies(&self, reflow: &Reflow, read: (u64, u64)) -> impl Iterator<Item = u64> {
+        let all = [(reflow.to_scratch, SCRATCH), (reflow.to_new, 0)];
+        let physical = self.physical;
+        let is_copy = move |(is_there, base): &(bool, u64)| *is_there && (physical, *base) != read;
+        all.into_iter().filter(is_copy).map(|(_, base)| base)
+    }
 }
 
 /// Puts the columns of a row that ends before sector `end` where they are. The block begins at byte `offset`.
@@ -208,15 +253,9 @@ fn placed(
         }
         return Some(Row { columns, shadows: Vec::new() });
     };
-    let has_moved = end <= reflow.synced >> ashift;
-    let now = if has_moved { physical } else { physical.checked_sub(1)? };
-    let own = if has_moved && reflow.in_scratch { SCRATCH } else { 0 };
+    let (now, own) = widths.is_read(&reflow, end, ashift)?;
     let mut other = Vec::new();
-    for (is_there, base) in [(reflow.to_scratch, SCRATCH), (reflow.to_new, 0)] {
-        // Where it is read it is anyway.
-        if !is_there || has_moved && base == own {
-            continue;
-        }
+    for base in widths.copies(&reflow, (now, own)) {
         let mut copies = columns.clone();
         for copy in &mut copies {
             let (child, at) = place(copy.sector, physical, ashift)?;

@@ -66,6 +66,7 @@ use cenote_format::label::Uberblock;
 use crate::device::Device;
 use crate::events::{self, Happening, Operation};
 use crate::queue::Priority;
+use crate::raidz::copying::Watch;
 use crate::raidz::reflow::Widths;
 use crate::threads::{IoPool, Work};
 use crate::traffic::{Content, Meter, Traffic};
@@ -125,6 +126,8 @@ pub(crate) struct Writer {
     pub healing: RwLock<()>,
     /// What is being copied as it is.
     pub copying: Copying,
+    /// What of a RAID-Z vdev is being copied to where it moves.
+    pub watch: Watch,
     /// How much of what may be dirty in the pool is.
     pub dirty_percent: AtomicU64,
 }
@@ -143,6 +146,7 @@ impl Writer {
             probing: Mutex::default(),
             healing: RwLock::default(),
             copying: Copying::default(),
+            watch: Watch::default(),
             dirty_percent: AtomicU64::new(0),
         }
     }
@@ -191,6 +195,7 @@ impl VdevTree {
             let end = block.offset.saturating_add(self.asize_of(block));
             self.writer.copying.make_way(block.vdev, block.offset..end);
         }
+        self.note_blocks(blocks);
         let laid_out = self.lay_out(blocks);
         let mut writes = Vec::with_capacity(blocks.len());
         let plans: Vec<Result<Plan<'_>, VdevError>> = blocks
@@ -212,7 +217,7 @@ impl VdevTree {
     }
 
     /// What a block takes of its vdev.
-    fn asize_of(&self, block: &BlockWrite) -> u64 {
+    pub(crate) fn asize_of(&self, block: &BlockWrite) -> u64 {
         let size = block.data.len() as u64;
         self.top(block.vdev).map_or(size, |top| top.psize_to_asize(size, block.txg))
     }
@@ -231,6 +236,7 @@ impl VdevTree {
 
     /// What each child of a top-level vdev holds of the block `data`, born in `txg`, at `offset`: (child, byte offset on
     /// it, bytes), filled up to whole sectors. `None`: it cannot be there.
+    #[cfg(test)]
     pub(crate) fn columns_of(
         &self,
         (vdev, offset, txg): (u64, u64, u64),

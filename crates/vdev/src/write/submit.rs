@@ -50,7 +50,7 @@ pub(crate) fn write_leaves(
         writer.copying.spoil_all();
     }
     let mut order: Vec<usize> = (0..writes.len()).collect();
-    order.sort_by_key(|i| (Arc::as_ptr(&writes[*i].leaf), writes[*i].offset));
+    order.sort_by_key(|i| (Arc::as_ptr(&writes[*i].leaf), on_device(writes[*i].offset)));
     let failures = |w: &LeafWrite| w.leaf.written().flush_failures();
     let failures_before: Vec<u64> = writes.iter().map(failures).collect();
     let mut results: Vec<io::Result<()>> =
@@ -92,8 +92,8 @@ fn aggregate(writes: &[LeafWrite], order: &[usize]) -> Vec<Range<usize>> {
         let first = runs.last().and_then(|run| order.get(run.start));
         let same_leaf = first.is_some_and(|first| Arc::ptr_eq(&writes[*first].leaf, &write.leaf));
         // Two threads that found the same wrong bytes mend them twice.
-        let beside = !same_leaf || write.offset >= end || write.content == Content::Repair;
-        let (leaf, offset) = (&write.leaf, write.offset);
+        let (leaf, offset) = (&write.leaf, on_device(write.offset));
+        let beside = !same_leaf || offset >= end || write.content == Content::Repair;
         invariant!(beside, "{leaf:?}: a write at {offset:#x} of a batch with one up to {end:#x}");
         let follows = same_leaf && offset == end;
         match runs.last_mut() {
@@ -106,7 +106,7 @@ fn aggregate(writes: &[LeafWrite], order: &[usize]) -> Vec<Range<usize>> {
                 bytes = len;
             }
         }
-        end = write.offset.saturating_add(len);
+        end = offset.saturating_add(len);
     }
     runs
 }

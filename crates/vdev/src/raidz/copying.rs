@@ -1,0 +1,385 @@
+//! Copies sectors of a RAID-Z vdev to where they move, beside all that is read and written (`raidz_reflow_impl`,
+//! `raidz_reflow_scratch_sync`).
+//!
+//! Nothing waits for a copy but the thread that makes it. Where copies go nothing is read yet, and what is written to a sector
+//! that is copied goes to both places by then. Only the order is open: a copy of what the sector had before may
+//! come after the write. So a piece is *watched* while it is copied: what is written of it is noted, and is copied once more when
+//! those writes have ended, until nothing of it was written meanwhile.
+//!
+//! A device may fail in between, come back and be given what it lacks before anything here has looked: the copies of what was read of it
+//! would be wrong. So each device is asked at the begin and at the end what it has ever lacked ([`Health`]).
+//!
+//! Invariant: watching begins, and ends if the copies are whole, while no block is being written.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use cenote_format::abd::Abd;
+use parking_lot::Mutex;
+
+use super::moving::failed;
+use crate::patience::Patience;
+use crate::queue::Priority;
+use crate::submit::{LeafRead, Submit, read_leaves};
+use crate::traffic::Content;
+use crate::vdev::{Kind, Vdev};
+use crate::write::{BlockWrite, LeafWrite, Writer, write_leaves};
+use crate::{Fault, VdevError, VdevTree};
+
+/// Bytes that are copied at once.
+const PIECE: u64 = 4 << 20;
+/// How often a piece is copied at most.
+const MOST_ROUNDS: u32 = 64;
+/// How long a device is waited for. One that takes longer hangs, and is left alone until it answers.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Most sectors of one write.
+const MOST_SECTORS: usize = 256;
+
+/// What of a vdev is being copied.
+#[derive(Default)]
+pub(crate) struct Watch {
+    is_on: AtomicBool,
+    watched: Mutex<Option<Watched>>,
+}
+
+/// See [`Watch`].
+struct Watched {
+    /// Id of the vdev.
+    vdev: u64,
+    /// Sectors between which all is that is copied.
+    within: Range<u64>,
+    /// Those that were written since.
+    written: Vec<Range<u64>>,
+}
+
+impl Watched {
+    fn note(&mut self, vdev: u64, sectors: Range<u64>) {
+        let meets = sectors.start < self.within.end && self.within.start < sectors.end;
+        if vdev == self.vdev && meets {
+            self.written.push(sectors);
+        }
+    }
+}
+
+/// Something is watched; no longer once this is dropped.
+struct Watching<'a>(&'a Writer);
+
+impl Drop for Watching<'_> {
+    fn drop(&mut self) {
+        self.0.watch.is_on.store(false, SeqCst);
+        *self.0.watch.watched.lock() = None;
+    }
+}
+
+/// What the devices of a vdev have gone through, so far as copies may suffer from it: each one's guid, how often it was found
+/// to lack something, and how many flushes of it have failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Health(Vec<(u64, u64, u64)>);
+
+impl Health {
+    pub(super) fn of(top: &Vdev) -> Health {
+        let of = |leaf: &Arc<Vdev>| {
+            (leaf.guid(), leaf.lacked.load(SeqCst), leaf.written().flush_failures())
+        };
+        Health(top.children().iter().map(of).collect())
+    }
+}
+
+/// Where sectors are read or written: over so many devices, and by so much before their places.
+pub(super) type Where = (u64, u64);
+
+/// How sectors are copied.
+#[derive(Clone, Copy)]
+pub struct Copying<'a> {
+    /// Reads that fail count as no errors: they were counted before.
+    pub quiet: bool,
+    /// Whether it is to end.
+    pub ends: &'a (dyn Fn() -> bool + Sync),
+}
+
+/// Sectors of a vdev in their order, with their bytes.
+type Sectors = Vec<(u64, Abd)>;
+
+impl VdevTree {
+    /// These blocks are about to be written, while `Writer::healing` is held.
+    pub(crate) fn note_blocks(&self, blocks: &[BlockWrite]) {
+        let watch = &self.writer.watch;
+        if !watch.is_on.load(SeqCst) {
+            return;
+        }
+        let mut watched = watch.watched.lock();
+        let Some(watched) = &mut *watched else { return };
+        let vdev = watched.vdev;
+        for block in blocks.iter().filter(|block| block.vdev == vdev) {
+            let sectors = |bytes: u64| match self.top(block.vdev) {
+                Some(top) => bytes.div_ceil(1 << top.ashift.min(63)),
+                None => 0,
+            };
+            let (begin, size) = (sectors(block.offset), sectors(self.asize_of(block)));
+            watched.note(vdev, begin..begin.saturating_add(size));
+        }
+    }
+
+    /// The right bytes of these faults are about to be written, while `Writer::healing` is held alone.
+    pub(crate) fn note_repairs<'f>(&self, faults: impl IntoIterator<Item = &'f Fault>) {
+        let watch = &self.writer.watch;
+        if !watch.is_on.load(SeqCst) {
+            return;
+        }
+        if let Some(watched) = &mut *watch.watched.lock() {
+            let written = faults.into_iter().filter_map(Fault::sectors);
+            written.for_each(|(vdev, sectors)| watched.note(vdev, sectors));
+        }
+    }
+
+    /// Notes from now on what is written of these sectors.
+    fn watch(&self, top: &Vdev, piece: &[Range<u64>]) -> Watching<'_> {
+        // No write is under way that is not noted.
+        let _alone = self.writer.healing.write();
+        let begin = piece.iter().map(|range| range.start).min().unwrap_or(0);
+        let end = piece.iter().map(|range| range.end).max().unwrap_or(0);
+        let watched = Watched { vdev: top.id(), within: begin..end, written: Vec::new() };
+        *self.writer.watch.watched.lock() = Some(watched);
+        self.writer.watch.is_on.store(true, SeqCst);
+        Watching(&self.writer)
+    }
+
+    /// What of these sectors was written while they were watched, by writes that have ended.
+    fn written_of(&self, piece: &[Range<u64>], watching: Watching<'_>) -> Vec<Range<u64>> {
+        let _alone = self.writer.healing.write();
+        let mut watched = self.writer.watch.watched.lock();
+        let written = watched.as_mut().map(|w| std::mem::take(&mut w.written)).unwrap_or_default();
+        drop(watched);
+        drop(watching);
+        intersection(piece, written)
+    }
+
+    /// Copies these sectors of `top`, given in order, from one place to another one, to which goes by now what is written of them.
+    ///
+    /// The health of the devices for which the copies are right.
+    ///
+    /// # Errors
+    /// A device failed, hangs or lacks something, or it is to end: some copies may be missing or wrong.
+    pub(super) fn copy_sectors(
+        &self,
+        top: &Arc<Vdev>,
+        sectors: &[Range<u64>],
+        (from, to): (Where, Where),
+        how: Copying<'_>,
+    ) -> Result<Health, VdevError> {
+        let before = Health::of(top);
+        if let Some(why) = top.reflow_waits() {
+            return failed(top, why);
+        }
+        for mut piece in pieces(sectors, (PIECE >> top.ashift).max(1)) {
+            let mut rounds = 0;
+            while !piece.is_empty() {
+                rounds += 1;
+                if (how.ends)() {
+                    return failed(top, "it is to end");
+                }
+                if rounds > MOST_ROUNDS {
+                    return failed(top, "the same sectors are written again and again");
+                }
+                let watching = self.watch(top, &piece);
+                let bytes = self.sectors_at(top, &piece, from, how)?;
+                self.write_all(top, &writes_of(top, bytes, to)?)?;
+                piece = self.written_of(&piece, watching);
+            }
+        }
+        self.flush_tops(&[top.id()])?;
+        // A flush that failed where parity makes up for it has lost copies.
+        match top.reflow_waits() {
+            Some(why) => failed(top, why),
+            None if Health::of(top) != before => failed(top, "a device has failed meanwhile"),
+            None => Ok(before),
+        }
+    }
+
+    /// The bytes of these sectors. No others are read: what is free may be unreadable for good.
+    fn sectors_at(
+        &self,
+        top: &Vdev,
+        piece: &[Range<u64>],
+        (columns, base): Where,
+        how: Copying<'_>,
+    ) -> Result<Sectors, VdevError> {
+        if columns == 0 {
+            return failed(top, "it has no device");
+        }
+        let (mut reads, mut firsts) = (Vec::new(), Vec::new());
+        for Range { start, end } in piece.iter().cloned() {
+            // Of each device (the position of its read, its first row).
+            let mut of = Vec::new();
+            for (n, child) in (0..columns).zip(top.children()) {
+                // Its sector of row r is r * columns + n.
+                let row = |sector: u64| sector.saturating_sub(n).div_ceil(columns);
+                let (first, rows) = (row(start), row(end).saturating_sub(row(start)));
+                of.push((reads.len(), first));
+                if rows > 0 {
+                    let at = (first << top.ashift).wrapping_add(base);
+                    reads.push((child.clone(), at, rows << top.ashift));
+                }
+            }
+            firsts.push((start..end, of));
+        }
+        let parts = self.read_all(top, reads, how)?;
+        let mut sectors = Sectors::new();
+        for (range, of) in firsts {
+            for sector in range {
+                let child = usize::try_from(sector % columns).unwrap_or(usize::MAX);
+                let Some((position, first)) = of.get(child) else {
+                    return failed(top, "its devices have changed");
+                };
+                let at = (sector / columns).saturating_sub(*first) << top.ashift;
+                sectors.push((sector, slice(top, parts.get(*position), at)?));
+            }
+        }
+        Ok(sectors)
+    }
+
+    /// Reads of all these leaves (the leaf, the offset on it, bytes).
+    pub(super) fn read_all(
+        &self,
+        top: &Vdev,
+        reads: Vec<(Arc<Vdev>, u64, u64)>,
+        how: Copying<'_>,
+    ) -> Result<Vec<Abd>, VdevError> {
+        let read = |(leaf, offset, len): (Arc<Vdev>, u64, u64)| LeafRead {
+            leaf,
+            offset,
+            len: usize::try_from(len).unwrap_or(usize::MAX),
+        };
+        let reads: Vec<LeafRead> = reads.into_iter().map(read).collect();
+        let begun = Instant::now();
+        let ends = || (how.ends)() || begun.elapsed() > PATIENCE;
+        let submit = Submit::new(&self.pool, Priority::Removal);
+        let submit = Submit { patience: Some(Patience::Until(&ends)), quiet: how.quiet, ..submit };
+        let mut parts = Vec::with_capacity(reads.len());
+        for piece in read_leaves(submit, &reads) {
+            match piece {
+                Ok(piece) => parts.push(piece.bytes),
+                Err(e) => return failed(top, format!("sectors cannot be moved: {e}")),
+            }
+        }
+        Ok(parts)
+    }
+
+    /// All of these writes, or an error.
+    fn write_all(&self, top: &Vdev, writes: &[LeafWrite]) -> Result<(), VdevError> {
+        let results = write_leaves(&self.writer, Priority::Removal, writes);
+        match results.into_iter().find_map(Result::err) {
+            Some(e) => failed(top, format!("sectors cannot be moved: {e}")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The ranges, cut up so that each piece has so many sectors at most.
+fn pieces(ranges: &[Range<u64>], most: u64) -> Vec<Vec<Range<u64>>> {
+    let (mut pieces, mut count) = (vec![Vec::new()], 0);
+    for range in ranges {
+        let mut at = range.start;
+        while at < range.end {
+            if count >= most {
+                pieces.push(Vec::new());
+                count = 0;
+            }
+            let stop = range.end.min(at.saturating_add(most - count));
+            if let Some(last) = pieces.last_mut() {
+                last.push(at..stop);
+            }
+            count += stop - at;
+            at = stop;
+        }
+    }
+    pieces
+}
+
+/// What is in both: in `these`, which are in order and beside one another, and in any of `others`.
+fn intersection(these: &[Range<u64>], mut others: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    others.sort_unstable_by_key(|range| range.start);
+    let mut joined: Vec<Range<u64>> = Vec::new();
+    for other in others {
+        match joined.last_mut() {
+            Some(last) if other.start <= last.end => last.end = last.end.max(other.end),
+            _ => joined.push(other),
+        }
+    }
+    let mut both = Vec::new();
+    for this in these {
+        let from = joined.partition_point(|range| range.end <= this.start);
+        let meeting = joined.iter().skip(from).take_while(|range| range.start < this.end);
+        both.extend(meeting.map(|o| o.start.max(this.start)..o.end.min(this.end)));
+    }
+    both
+}
+
+/// The sector at byte `at` of a part.
+fn slice(top: &Vdev, part: Option<&Abd>, at: u64) -> Result<Abd, VdevError> {
+    let len = 1usize << top.ashift.min(16);
+    let found = part.and_then(|part| part.slice(usize::try_from(at).ok()?, len));
+    found.map_or_else(|| failed(top, "sectors are not where they should be"), Ok)
+}
+
+/// Writes of sectors to their new places, or by so much before them.
+fn writes_of(
+    top: &Arc<Vdev>,
+    sectors: Sectors,
+    (columns, base): Where,
+) -> Result<Vec<LeafWrite>, VdevError> {
+    let mut open: HashMap<usize, (u64, u64, Vec<Abd>)> = HashMap::new();
+    let mut writes = Vec::new();
+    let mut close = |child: usize, (start, _, data): (u64, u64, Vec<Abd>)| {
+        let Some(leaf) = top.children.get(child) else { return };
+        let mut bytes = Vec::new();
+        data.iter().flat_map(|part| part.chunks()).for_each(|chunk| bytes.extend_from_slice(chunk));
+        let (leaf, data, content) = (leaf.clone(), Abd::from_vec(bytes), Content::Data);
+        let offset = (start << top.ashift).wrapping_add(base);
+        // A device that fails lacks no group: the copies are made anew.
+        writes.push(LeafWrite { leaf, offset, data, txg: 0, content });
+    };
+    for (sector, data) in sectors {
+        let child = usize::try_from(sector % columns.max(1)).unwrap_or(usize::MAX);
+        let row = sector / columns.max(1);
+        match open.get_mut(&child) {
+            Some((_, end, parts)) if *end == row && parts.len() < MOST_SECTORS => {
+                *end += 1;
+                parts.push(data);
+            }
+            _ => {
+                let begun = (row, row + 1, vec![data]);
+                if let Some(full) = open.insert(child, begun) {
+                    close(child, full);
+                }
+            }
+        }
+    }
+    open.into_iter().for_each(|(child, rest)| close(child, rest));
+    match columns == top.children.len() as u64 && top.vdev_kind() == Kind::RaidZ {
+        true => Ok(writes),
+        false => failed(top, "its devices have changed"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_of_a_piece_is_found() {
+        let piece = [2..5, 8..9, 20..30];
+        assert_eq!(intersection(&piece, Vec::new()), []);
+        assert_eq!(intersection(&piece, vec![5..8, 9..20, 30..90]), []);
+        assert_eq!(intersection(&piece, vec![22..24, 0..9, 23..25, 28..40]), [
+            2..5,
+            8..9,
+            22..25,
+            28..30
+        ]);
+        assert_eq!(pieces(&piece, 4), [vec![2..5, 8..9], vec![20..24], vec![24..28], vec![28..30]]);
+    }
+}
