@@ -3,10 +3,11 @@
 #
 #   scripts/setup.sh run    a Rust toolchain, a C compiler, fuse3
 #   scripts/setup.sh test   the same, OpenZFS's own zdb, which judges our pools, its engine as a
-#                           library, which takes turns with ours, and the programs that are tried
-#                           on them
+#                           library, which takes turns with ours, as zfs-fuse does with old pools
+#                           (unpacked below target/, not installed), and the programs that are
+#                           tried on them
 #   scripts/setup.sh bench  the same, and the benchmarks' peers: OpenZFS's engine as a library,
-#                           btrfs-progs, and zfs-fuse (unpacked below target/, not installed)
+#                           btrfs-progs, and zfs-fuse
 #
 # For Debian 12, Ubuntu 24.04 and later, as root or as a user who can use sudo. Says what it does;
 # does nothing where nothing is missing.
@@ -131,8 +132,9 @@ unpack() {
     [ -e "$to.new/$file" ] && mv "$to.new" "$to"
 }
 
-if [ "$purpose" = bench ] && ! [ -x "$here/target/zfs-fuse/sbin/zfs-fuse" ]; then
-    (unpack "$here/target/zfs-fuse" sbin/zfs-fuse zfs-fuse libfuse2 libfuse2t64) || say "no zfs-fuse here: its rows will be missing"
+# It reads and writes pools of versions from before feature flags, and is a peer in benchmarks.
+if [ "$purpose" != run ] && ! [ -x "$here/target/zfs-fuse/sbin/zfs-fuse" ]; then
+    (unpack "$here/target/zfs-fuse" sbin/zfs-fuse zfs-fuse libfuse2 libfuse2t64) || say "no zfs-fuse here: what is compared with it will be missing"
 fi
 
 # The zedlets of OpenZFS's ZED: the service itself is not installed.

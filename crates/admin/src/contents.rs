@@ -9,7 +9,7 @@ use cenote_engine::change::{Contents, Format};
 use cenote_engine::{Engine, EngineError, NotReplayed, Replayer};
 use cenote_zpl::{
     Atime, CaseSensitivity, Clock, CreateProps, DirectIo, PrimaryCache, Replayed, Settings,
-    Supervisor, Visibility, Volume, format, format_volume,
+    Supervisor, Visibility, Volume, format, format_volume, upgrade,
 };
 use std::cell::Cell;
 use std::sync::Arc;
@@ -46,13 +46,18 @@ impl Contents for Files {
     fn resize(&self, volume: Arc<LiveObjectSet>, size: u64) -> Result<(), WriteError> {
         Volume::open_live(volume).and_then(|v| v.resize(size)).map_err(failed)
     }
+
+    fn upgrade(&self, os: &mut OpenObjectSet, version: u64, txg: u64) -> Result<(), WriteError> {
+        upgrade(os, version, txg).map_err(failed)
+    }
 }
 
 impl Contents for FilesOf {
     fn fill(&self, os: &mut OpenObjectSet, what: &Format, txg: u64) -> Result<(), WriteError> {
         let done = match *what {
-            Format::Filesystem { case, normalization, utf8_only, project_quota } => {
+            Format::Filesystem { case, normalization, utf8_only, project_quota, version } => {
                 let props = CreateProps {
+                    version,
                     case: match case {
                         1 => CaseSensitivity::Insensitive,
                         2 => CaseSensitivity::Mixed,
@@ -75,6 +80,10 @@ impl Contents for FilesOf {
 
     fn resize(&self, volume: Arc<LiveObjectSet>, size: u64) -> Result<(), WriteError> {
         Files.resize(volume, size)
+    }
+
+    fn upgrade(&self, os: &mut OpenObjectSet, version: u64, txg: u64) -> Result<(), WriteError> {
+        Files.upgrade(os, version, txg)
     }
 }
 

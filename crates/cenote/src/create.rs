@@ -87,8 +87,13 @@ impl CreatePool {
             |why: String| CreateError::Refused { what: format!("create '{}'", self.name), why };
         let layout = parse(&self.vdevs)?;
         check_answers(&layout)?;
-        let context =
-            PropContext { when: When::Create, pool: &self.name, hostid: 0, dataset: &|_| None };
+        let context = PropContext {
+            when: When::Create,
+            version: cenote_pool::version::FEATURES,
+            pool: &self.name,
+            hostid: 0,
+            dataset: &|_| None,
+        };
         let (mut props, mut named) = (Vec::new(), Vec::new());
         let (mut ashift, mut compatibility) = (0, None);
         for (name, value) in &self.props {

@@ -108,10 +108,10 @@ impl Registry {
         for set in all {
             match (&set.contents, settings(set.id)) {
                 (Contents::Files(fs), Some(settings)) => {
-                    fs.set_settings(settings);
-                    if let Err(e) = fs.reread_quotas() {
+                    if let Err(e) = fs.reread_master_node() {
                         tracing::warn!("{}: quotas are as they were: {e}", set.name);
                     }
+                    fs.set_settings(settings);
                 }
                 (Contents::Volume(volume), Some(settings)) => {
                     volume.set_primary_cache(settings.cache);

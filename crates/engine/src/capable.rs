@@ -16,6 +16,7 @@ use cenote_format::dmu::ZilHeader;
 use cenote_format::zil::RawRecord;
 use cenote_pool::Pool;
 use cenote_pool::features::writable;
+use cenote_pool::version;
 use cenote_vdev::VdevState;
 use std::sync::Arc;
 
@@ -72,6 +73,9 @@ pub(super) struct Left {
 /// [`EngineError::Unsupported`] names what it uses.
 pub(super) fn check_pool(pool: &Pool) -> Result<Logs, EngineError> {
     let unsupported = |what: String| Err(EngineError::Unsupported(what));
+    if pool.version() < version::OLDEST_WRITABLE {
+        return unsupported(format!("a pool of version {}", pool.version()));
+    }
     for feature in pool.features().list.iter().filter(|f| f.uses > 0) {
         let name = feature.known.map_or(feature.guid.as_str(), |known| known.name);
         if !in_use(name) {

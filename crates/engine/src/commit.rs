@@ -16,7 +16,8 @@ use cenote_pool::config::{self, STATE_DESTROYED, STATE_EXPORTED};
 use cenote_pool::directory::Directory;
 use cenote_pool::events::{self, Sysevent};
 use cenote_pool::features::PoolFeatures;
-use cenote_pool::import::{Loaded, VERSION_FEATURES};
+use cenote_pool::import::Loaded;
+use cenote_pool::version;
 use cenote_store::alloc::{Class, DeferredFrees};
 use cenote_vdev::{LabelUpdate, VdevError};
 use std::sync::Arc;
@@ -70,12 +71,12 @@ impl Core {
         let (mmp_delay, mmp_config) = disk.mmp.fields();
         let uberblock = Uberblock {
             order: ByteOrder::Little,
-            version: VERSION_FEATURES,
+            version: self.config.version,
             txg,
             guid_sum: config::guid_sum(vdevs),
             timestamp: disk.outside.clock.seconds(),
             rootbp: *self.mos.synced().root_bp(),
-            software_version: VERSION_FEATURES,
+            software_version: version::FEATURES,
             mmp_magic: MMP_MAGIC,
             mmp_delay,
             mmp_config,

@@ -29,9 +29,10 @@ use cenote_format::nvlist::NvValue;
 use cenote_pool::config::STATE_ACTIVE;
 use cenote_pool::config_write::PoolConfig;
 use cenote_pool::devices::{DeviceSet, Opener};
-use cenote_pool::import::{Imported, VERSION_FEATURES};
+use cenote_pool::import::Imported;
 use cenote_pool::props::PropChange;
 use cenote_pool::tunables::arc_max;
+use cenote_pool::version;
 use cenote_pool::{Origin, Pool, config, events};
 use cenote_store::keys::LoadedKey;
 use cenote_store::{Notes, Store};
@@ -69,12 +70,12 @@ fn failed(e: impl std::fmt::Display) -> CreateError {
 fn no_uberblock() -> Uberblock {
     Uberblock {
         order: ByteOrder::Little,
-        version: VERSION_FEATURES,
+        version: version::FEATURES,
         txg: 0,
         guid_sum: 0,
         timestamp: 0,
         rootbp: BlockPointer::HOLE,
-        software_version: VERSION_FEATURES,
+        software_version: version::FEATURES,
         mmp_magic: MMP_MAGIC,
         mmp_delay: 0,
         mmp_config: 0,

@@ -48,7 +48,7 @@
 //! | `accounting` | what users, groups and projects use |
 //! | `dedup` | the tables of deduplicated blocks |
 //! | `policy` | how blocks are written |
-//! | [`open`] | importing for writing |
+//! | [`open`], `adopt` | importing for writing; what pools of older software lack |
 //! | `create_pool` | a new pool (`spa_create`) |
 //! | [`create`] | devices made into a pool's, or added to one |
 //! | [`change`] | datasets and their properties, changed |
@@ -102,6 +102,7 @@
 
 mod accounting;
 mod add;
+mod adopt;
 mod background;
 mod capable;
 pub mod change;

@@ -38,6 +38,7 @@ use cenote_pool::devices::DeviceSet;
 use cenote_pool::error::{ImportError, Target};
 use cenote_pool::import::{self, ImportOptions};
 use cenote_pool::metaslab::PoolSpace;
+use cenote_pool::version;
 use cenote_pool::{Candidate, Origin, Pool, config, events, host};
 use cenote_store::Store;
 use cenote_store::alloc::{Allocator, Options};
@@ -86,6 +87,7 @@ impl Engine {
         let synced = newest.unwrap_or(0).max(pool.uberblock().txg);
         let mut config = PoolConfig::from_mos(pool.config());
         config.name = if options.temporary_name { candidate.name.clone() } else { name };
+        config.version = pool.version();
         config.state = config::STATE_ACTIVE;
         config.set_host(hostid);
         let (core, disk) = Engine::read(&pool, config, &engine).map_err(refused)?;
@@ -215,6 +217,8 @@ impl Engine {
     fn first(&self, logs: ReadLogs, last: u64, rewound: bool) -> Result<(), EngineError> {
         let ReadLogs { finished, claims, others } = logs;
         let pool = self.pool();
+        // Software from before that does not know of scans that are under way.
+        let unaware = pool.uberblock().software_version < version::SCANS;
         let change = move |context: &mut SyncContext<'_>| {
             // Before anything is allocated.
             let newest = context.claim_intent_logs(claims)?;
@@ -223,6 +227,10 @@ impl Engine {
             finished.iter().try_for_each(|ds_obj| context.destroy_intent_log(*ds_obj, last))?;
             if !others && !context.has_checkpoint()? {
                 context.free_lost_log_blocks()?;
+            }
+            context.adopt()?;
+            if unaware {
+                context.restart_scrub()?;
             }
             context.note_moved_aux(&pool)?;
             context.finish_split()?;

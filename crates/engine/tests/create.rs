@@ -50,8 +50,13 @@ impl Making<'_> {
         let args: Vec<String> = line.split_whitespace().map(word).collect();
         let layout = parse(&args).unwrap();
         let (features, _) = choose_features(&self.features).unwrap();
-        let context =
-            PropContext { when: When::Create, pool: "tank", hostid: 1, dataset: &|_: &str| None };
+        let context = PropContext {
+            when: When::Create,
+            version: cenote_pool::version::FEATURES,
+            pool: "tank",
+            hostid: 1,
+            dataset: &|_: &str| None,
+        };
         let changes = self.props.iter().map(|(n, v)| props::parse(n, v, &context).unwrap());
         let request = CreateRequest {
             temporary_name: None,

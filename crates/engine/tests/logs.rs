@@ -192,7 +192,13 @@ fn the_feature_is_enabled_midway() {
     let fs = rig::open(&engine);
     overwrite(&engine, &fs, 5);
     assert_eq!((logs(&engine), judge(crashed(&rig, &engine).path()).log_feature), (0, None));
-    let context = PropContext { when: When::Set, pool: "tank", hostid: 1, dataset: &|_| None };
+    let context = PropContext {
+        when: When::Set,
+        version: cenote_pool::version::FEATURES,
+        pool: "tank",
+        hostid: 1,
+        dataset: &|_| None,
+    };
     let change = props::parse("feature@log_spacemap", "enabled", &context).unwrap();
     engine.set_properties(vec![change]).unwrap();
     for i in 0..3 {

@@ -20,6 +20,7 @@
 //! side makes in memory (`alloc_bias`) are not written.
 
 use crate::config;
+use crate::version;
 use cenote_dmu::write::{NewObject, OpenObjectSet, Result, WriteError, ZapMut};
 use cenote_format::dmu::DmuType;
 use cenote_format::encode::zap::{Key, Value};
@@ -67,6 +68,8 @@ const OWN: [&str; 15] = [
 /// What the config of a pool says.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PoolConfig {
+    /// Version of the pool (see [`version`]).
+    pub version: u64,
     /// Name of the pool.
     pub name: String,
     /// [`config::STATE_ACTIVE`] and so on.
@@ -95,6 +98,7 @@ impl PoolConfig {
     /// The description of a new pool on this host.
     pub fn new(name: &str, guid: u64, vdev_tree: NvList) -> PoolConfig {
         let mut new = PoolConfig {
+            version: version::FEATURES,
             name: name.into(),
             state: config::STATE_ACTIVE,
             guid,
@@ -117,6 +121,7 @@ impl PoolConfig {
         let features = mos.list("features_for_read").map(|l| l.pairs.as_slice());
         let known = |n: &str| OWN.contains(&n) || n == "vdev_tree" || n == "features_for_read";
         PoolConfig {
+            version: config::number(mos, "version"),
             name: text("name").unwrap_or_default(),
             state: config::number(mos, "state"),
             guid: config::number(mos, "pool_guid"),
@@ -207,7 +212,7 @@ impl PoolConfig {
     fn shared(&self, txg: u64) -> NvList {
         let (min_alloc, max_alloc) = self.alloc_units();
         let mut out = NvList::default();
-        out.set("version", NvValue::Uint64(crate::import::VERSION_FEATURES));
+        out.set("version", NvValue::Uint64(self.version));
         out.set("name", NvValue::String(self.name.clone()));
         out.set("state", NvValue::Uint64(self.state));
         out.set("txg", NvValue::Uint64(txg));

@@ -6,6 +6,7 @@
 
 use crate::features::Unsupported;
 use crate::import::Rewind;
+use crate::version;
 use std::fmt::Write as _;
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -208,8 +209,9 @@ impl ImportError {
             ImportError::Version { version, .. } => {
                 let _ = writeln!(
                     out,
-                    "The pool has version {version}; only pools with feature flags (version 5000) \
-                     are supported."
+                    "The pool has version {version}; versions 1 to {} and {} (feature flags) are known.",
+                    version::BEFORE_FEATURES,
+                    version::FEATURES
                 );
             }
             ImportError::MissingDevices { vdevs, .. } if vdevs.is_empty() => out.push_str(

@@ -33,6 +33,7 @@ use crate::host;
 use crate::indirect;
 use crate::split;
 use crate::tunables;
+use crate::version;
 use cenote_dmu::ObjectSet;
 use cenote_dmu::zap::Zap;
 use cenote_dsl::Dsl;
@@ -45,9 +46,6 @@ use refusal::{heed_silence, refused};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
-
-/// The pool version that means "see the feature flags" (`SPA_VERSION_FEATURES`).
-pub const VERSION_FEATURES: u64 = 5000;
 
 /// Transaction groups whose freed blocks are not reused yet (`TXG_DEFER_SIZE`).
 const SAFE_REWIND: u64 = 2;
@@ -278,7 +276,7 @@ pub fn without_devices(c: &Candidate, devices: &DeviceSet) -> Failure {
 
 /// What must hold before the MOS is read at all.
 fn check_label(c: &Candidate, ub: &Uberblock) -> Result<(), Cause> {
-    if ub.version != VERSION_FEATURES {
+    if !version::is_supported(ub.version) {
         return Err(Cause::Version(ub.version));
     }
     // What an uberblock leads to that is older than the latest sectors that have moved may be overwritten.
@@ -488,7 +486,7 @@ pub fn import(
         return Err(ImportError::Unsupported { target, what });
     }
     let version = config::number(&c.config, "version");
-    if version != VERSION_FEATURES {
+    if !version::is_supported(version) {
         return Err(ImportError::Version { name: c.name.clone(), version });
     }
     if c.devices.is_empty() {

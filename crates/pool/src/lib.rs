@@ -20,7 +20,7 @@
 //! | [`config`], [`surgery`] | the nvlists that describe a pool and its vdevs; how they change |
 //! | [`import`] | choosing an uberblock, reading the MOS, rewinding |
 //! | [`host`], [`claim`] | host ids, multihost protection |
-//! | [`features`], [`compat`] | feature flags and compatibility sets |
+//! | [`features`], [`compat`], [`version`] | feature flags, compatibility sets, and versions from before them |
 //! | [`indirect`], [`dtl`] | mappings of removed vdevs; what stale devices lack |
 //! | [`status`], [`scan`], [`rebuild`], [`errlog`] | health, scrubs, sequential rebuilds, data errors |
 //! | [`props`], [`savings`] | pool properties, deduplication and cloning figures |
@@ -69,6 +69,7 @@ pub mod tunables;
 pub mod txg_times;
 pub mod vdev_figures;
 pub mod vdev_props;
+pub mod version;
 
 pub use discover::{Candidate, discover};
 pub use error::ImportError;
@@ -245,6 +246,11 @@ impl Pool {
     /// The uberblock that the pool was opened at.
     pub fn uberblock(&self) -> &Uberblock {
         &self.loaded.uberblock
+    }
+
+    /// Its version: see [`version`].
+    pub fn version(&self) -> u64 {
+        self.loaded.uberblock.version
     }
 
     /// The features enabled.

@@ -16,6 +16,7 @@ use crate::compat::RELEASE;
 use crate::features::text;
 use crate::metaslab::AllocClass;
 use crate::metaslab::stats::SpaceStats;
+use crate::version;
 use cenote_dmu::zap::ZapEntry;
 use cenote_dsl::human::{nicebytes, nicenum, ratio};
 use cenote_dsl::{PropValue, Source};
@@ -171,7 +172,10 @@ impl Pool {
             "guid" => plain(self.guid(), Source::None),
             "load_guid" => plain(self.load_guid(), Source::None),
             // Version 5000 stands for feature flags and is shown as `-`.
-            "version" => plain("-", Source::Default),
+            "version" => match self.version() {
+                version::FEATURES => plain("-", Source::Default),
+                legacy => plain(legacy, Source::Local),
+            },
             "altroot" => text_or(self.altroot().and_then(|p| p.to_str()), "-"),
             "cachefile" => plain("none", Source::Local),
             "readonly" => plain(if self.readonly() { "on" } else { "off" }, Source::None),

@@ -24,6 +24,7 @@ use crate::expansion::Expansion;
 use crate::features::PoolFeatures;
 use crate::rebuild::{RebuildPhys, RebuildStatus};
 use crate::scan::{CheckpointStatus, RemovalStatus, ScanKind, ScanState, ScanStatus};
+use crate::version;
 use cenote_dmu::Result;
 use cenote_format::features::FEATURES;
 use cenote_format::nvlist::NvList;
@@ -94,6 +95,7 @@ impl PoolStatus {
             mended: root.was_mended(),
             error_count,
             errata: errata(pool.config(), pool.features()),
+            version: pool.version(),
             features: pool.features(),
             compatibility,
         }
@@ -137,9 +139,12 @@ fn errata(config: &NvList, features: &PoolFeatures) -> u64 {
     crate::config::number(config, "errata")
 }
 
-/// Whether a pool lacks features that `zpool upgrade` would enable, or has some that its property
+/// Whether a pool is of a version before feature flags, lacks features that `zpool upgrade` would enable, or has some that its property
 /// `compatibility` does not ask for.
-fn outdated(features: &PoolFeatures, compatibility: Option<&str>) -> Reason {
+fn outdated(version: u64, features: &PoolFeatures, compatibility: Option<&str>) -> Reason {
+    if version < version::FEATURES {
+        return if compatibility == Some("legacy") { Reason::Ok } else { Reason::VersionOlder };
+    }
     let wanted = crate::compat::features(compatibility.unwrap_or(""));
     let expected = crate::features::expected_features(compatibility);
     let (Some(wanted), Ok(expected)) = (wanted, expected) else {

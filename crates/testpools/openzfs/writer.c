@@ -34,6 +34,7 @@
  *   string NAME PROP TEXT           sets one that is a text
  *   quota, reservation, refreservation, limit NAME N
  *   features                        enables all that there are
+ *   version N                       takes the pool to a later version
  *   scrub                           reads everything; an error counts as failure
  *   begin-scrub                     begins a scrub that does little in each group
  *   end-scan                        waits until a scrub or resilver is over; an error counts as failure
@@ -354,6 +355,19 @@ features(void)
 	error = spa_prop_set(spa, props);
 	spa_close(spa, FTAG);
 	return (error);
+}
+
+static int
+upgrade(uint64_t version)
+{
+	spa_t *spa;
+	int error = spa_open(pool, &spa, FTAG);
+
+	if (error != 0)
+		return (error);
+	spa_upgrade(spa, version);
+	spa_close(spa, FTAG);
+	return (0);
 }
 
 /* Waits for a scrub of everything. */
@@ -1006,6 +1020,8 @@ run(char **w, int count)
 		return (synced());
 	if (IS("features", 0))
 		return (features());
+	if (IS("version", 1))
+		return (upgrade(number(w[1])));
 	if (IS("scrub", 0))
 		return (scrub());
 	if (IS("begin-scrub", 0))

@@ -13,6 +13,7 @@
 mod deadline;
 mod dumps;
 mod judge;
+mod old;
 mod random;
 mod space_said;
 mod streams;
@@ -23,6 +24,7 @@ pub use dumps::dumps;
 pub use judge::{
     judge, try_judge, try_judge_newer, try_judge_space, try_zdb, zdb, zdb_command, zdb_output,
 };
+pub use old::{OLD, old};
 pub use random::Random;
 pub use space_said::{LogSaid, MetaslabSaid, SpaceSaid};
 pub use streams::{encoded, raw_stream, records, streams};

@@ -25,13 +25,21 @@ use cenote_dmu::{Object, ObjectSet, zap::Zap};
 use cenote_format::dmu::ObjsetType;
 use cenote_format::zap::norm::TO_UPPER;
 use parking_lot::{Mutex, RwLock};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Weak};
 
 /// The master node's object number.
 pub(crate) const MASTER_NODE: u64 = 1;
 /// The newest ZPL version.
 const MAX_VERSION: u64 = 5;
+/// Version from which on directory entries tell the type of a file (`ZPL_VERSION_DIRENT_TYPE`).
+pub(crate) const ENTRY_TYPES: u64 = 2;
+/// Version from which on there are FUIDs, and flags that came with them (`ZPL_VERSION_FUID`).
+pub(crate) const FUIDS: u64 = 3;
+/// Version from which on attributes are system attributes (`ZPL_VERSION_SA`).
+pub(crate) const SYSTEM_ATTRIBUTES: u64 = 5;
+
 /// The `casesensitivity` property.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaseSensitivity {
@@ -91,7 +99,7 @@ impl IoCounts {
 /// An open file system, live or snapshot (`zfsvfs_t`). Shared by any number of threads.
 pub struct FileSystem {
     pub(crate) source: Source,
-    version: u64,
+    version: AtomicU64,
     root: u64,
     unlinked_set: Option<u64>,
     shares: Option<u64>,
@@ -167,19 +175,19 @@ impl FileSystem {
             2 => CaseSensitivity::Mixed,
             n => return Err(Error::Corrupt(MASTER_NODE, format!("casesensitivity {n}"))),
         };
-        let registry = match entry("SA_ATTRS")?.filter(|_| version >= 5) {
-            Some(object) if object != 0 => {
-                Some(Arc::new(SharedRegistry::new(Registry::load(&source, object)?)))
-            }
+        let registry = match entry("SA_ATTRS")? {
+            _ if version < SYSTEM_ATTRIBUTES => Some(Registry::of_old_nodes()),
+            Some(object) if object != 0 => Some(Registry::load(&source, object)?),
             _ => None,
         };
+        let registry = registry.map(|registry| Arc::new(SharedRegistry::new(registry)));
         let (root, unlinked_set) = (required("ROOT")?, entry("DELETE_QUEUE")?);
         let shares = entry("SHARES")?;
         let quotas = RwLock::new(Quotas::read(&master)?);
         let normalization = entry("normalization")?.unwrap_or(0);
         let utf8_only = entry("utf8only")?.unwrap_or(0) != 0;
         Ok(Arc::new_cyclic(|this| FileSystem {
-            version,
+            version: AtomicU64::new(version),
             root,
             unlinked_set,
             shares,
@@ -189,7 +197,7 @@ impl FileSystem {
             utf8_only,
             registry,
             io: IoCounts::default(),
-            settings: RwLock::new(Arc::new(settings)),
+            settings: RwLock::new(Arc::new(settings.within(version))),
             directories: Directories::default(),
             orphans: Mutex::default(),
             drain: UnlinkedDrain::default(),
@@ -211,7 +219,7 @@ impl FileSystem {
     /// Changes the properties that can change. Open files follow.
     pub fn set_settings(&self, settings: Settings) {
         self.source.base().store().set_primary_cache(self.source.id(), settings.cache);
-        *self.settings.write() = Arc::new(settings);
+        *self.settings.write() = Arc::new(settings.within(self.version()));
     }
 
     /// The properties that can change.
@@ -219,19 +227,19 @@ impl FileSystem {
         self.settings.read().clone()
     }
 
-    /// Whether files can be changed: a live file system of version 5, not `readonly`.
+    /// Whether files can be changed: a live file system that is not `readonly`.
     pub fn is_writable(&self) -> bool {
         self.may_become_writable() && !self.settings.read().read_only
     }
 
     /// Whether nothing but the `readonly` property can keep files from being changed.
     pub fn may_become_writable(&self) -> bool {
-        self.source.live().is_some() && self.version >= 5
+        self.source.live().is_some() && self.registry.is_some()
     }
 
     /// ZPL version, 1 to 5.
     pub fn version(&self) -> u64 {
-        self.version
+        self.version.load(Acquire)
     }
 
     /// Has nothing more of the pool written: something that serves the file system found the pool's state in memory
@@ -268,14 +276,24 @@ impl FileSystem {
         *self.quotas.read()
     }
 
-    /// Goes by the quotas of users, groups and projects that are set now.
+    /// Goes by what the master node says now: quotas of users, groups and projects, and the version, which may be a later
+    /// one. [`FileSystem::set_settings`] is to be called after it.
     ///
     /// # Errors
-    /// They cannot be read: it goes by those that it knew.
-    pub fn reread_quotas(&self) -> Result<()> {
+    /// It cannot be read: what was known still holds.
+    pub fn reread_master_node(&self) -> Result<()> {
         let master = Zap::open(&self.source.object(MASTER_NODE)?)?;
         let quotas = Quotas::read(&master)?;
         *self.quotas.write() = quotas;
+        let version = master.u64(b"VERSION")?.unwrap_or_default();
+        if version <= self.version() || version > MAX_VERSION {
+            return Ok(());
+        }
+        if let (Some(shared), Some(object)) = (&self.registry, master.u64(b"SA_ATTRS")?) {
+            // Before the version, which has changes ask for it.
+            shared.publish(Arc::new(Registry::load(&self.source, object)?));
+        }
+        self.version.store(version, Release);
         Ok(())
     }
 
@@ -309,7 +327,7 @@ impl FileSystem {
         Ok(self.source.object(ino)?)
     }
 
-    /// The registry of system attributes; a file system before version 5 has no registry.
+    /// The registry of system attributes, or what stands for it in a file system before version 5.
     pub(crate) fn registry(&self) -> Option<&Arc<SharedRegistry>> {
         self.registry.as_ref()
     }

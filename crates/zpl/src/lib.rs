@@ -58,5 +58,5 @@ pub use volume::Volume;
 pub use write::{
     Allocate, Atime, CreateProps, DirectIo, InUse, NewNode, NodeKind, Owner, Removed, RenameFlags,
     Replayed, Rewrite, SetAttr, SetTime, SetXattr, Settings, Supervisor, flags, format,
-    format_volume, replay,
+    format_volume, replay, upgrade,
 };

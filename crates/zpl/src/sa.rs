@@ -93,14 +93,20 @@ pub(crate) struct Registry {
     defs: HashMap<u16, AttrDef>,
     /// The layouts by number; `None` for a number that is not used, or whose layout makes no sense.
     layouts: Vec<Option<Layout>>,
-    /// The ZAPs of attributes and of layouts.
+    /// The ZAPs of attributes and of layouts; 0: there are none yet.
     pub(crate) objects: (u64, u64),
+    /// The ZAP that leads to them; 0 in a file system from before there were such.
+    pub(crate) master: u64,
 }
 
 impl Registry {
     /// Reads the registry that the SA master node `object` leads to (`sa_setup`).
     pub(crate) fn load(os: &Source, object: u64) -> Result<Registry> {
         let master = Zap::open(&os.object(object)?)?;
+        if master.u64(b"REGISTRY")?.is_none() && master.u64(b"LAYOUTS")?.is_none() {
+            // An upgrade leaves it to the first change to make them.
+            return Ok(Registry { master: object, ..Registry::of_old_nodes() });
+        }
         let child = |name: &str| -> Result<(u64, Zap)> {
             let number = master
                 .u64(name.as_bytes())?
@@ -110,6 +116,7 @@ impl Registry {
         let (registry_obj, registry) = child("REGISTRY")?;
         let (layouts_obj, layouts_zap) = child("LAYOUTS")?;
         let mut this = Registry::empty((registry_obj, layouts_obj));
+        this.master = object;
         for entry in registry.entries_from(0, MAX_ATTRS)? {
             let word = entry.value.first().copied().unwrap_or_default();
             this.define(&entry.name, AttrDef::decode(word));
@@ -134,7 +141,17 @@ impl Registry {
     /// A registry of nothing, kept in two ZAPs.
     pub(crate) fn empty(objects: (u64, u64)) -> Registry {
         let (meanings, defs, layouts) = Default::default();
-        Registry { known: [None; KNOWN], meanings, defs, layouts, objects }
+        Registry { known: [None; KNOWN], meanings, defs, layouts, objects, master: 0 }
+    }
+
+    /// All attributes by their usual numbers, kept in no ZAP: what names the fields of a `znode_phys_t` while they are
+    /// in memory.
+    pub(crate) fn of_old_nodes() -> Registry {
+        let mut registry = Registry::empty((0, 0));
+        for ((name, length, swap, _), id) in TABLE.into_iter().zip(0..) {
+            registry.define(name.as_bytes(), AttrDef { id, length, swap });
+        }
+        registry
     }
 
     /// Takes note of an attribute.

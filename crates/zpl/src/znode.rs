@@ -202,7 +202,7 @@ fn find<'a>(data: &'a [u8], located: &Located, id: u16) -> Option<&'a [u8]> {
 }
 
 /// Offset and length of an attribute in a `znode_phys_t`.
-fn legacy_position(attr: ZplAttr) -> Option<(usize, usize)> {
+pub(crate) fn legacy_position(attr: ZplAttr) -> Option<(usize, usize)> {
     Some(match attr {
         ZplAttr::Atime => (0, 16),
         ZplAttr::Mtime => (16, 16),

@@ -200,7 +200,7 @@ pub const PAGES: &[Page] = &[
         command: "upgrade",
         about: "upgrade the format of file systems",
         text: "Without operands, lists file systems that are of an older version. With them, brings these to the newest, or to \
-               the one that -V names.",
+               the one that -V names, as far as the version of the pool allows.",
         operands: "<filesystem> ...",
         options: &[
             flag("-a", "All file systems"),

@@ -348,14 +348,15 @@ pub const PAGES: &[Page] = &[
     },
     Page {
         command: "upgrade",
-        about: "enable features",
-        text: "Without operands, lists pools that lack features. With them, enables all features that are supported: other \
-               systems may not be able to import the pool afterwards.",
+        about: "enable features, upgrade pools of older versions",
+        text: "Without operands, lists pools of versions from before feature flags, and those that lack features. With them, brings \
+               pools to feature flags and enables all features that are supported: other systems may not be able to import the \
+               pool afterwards. Pools of versions before 23 can only be imported read-only, and are not upgraded.",
         operands: "<pool> ...",
         options: &[
             flag("-a", "All pools"),
-            flag("-v", "List the features that are supported"),
-            takes("-V", "<number>", "Upgrade to this version, for pools of versions without features"),
+            flag("-v", "List the features and the versions that are supported"),
+            takes("-V", "<number>", "Upgrade to this version and no further: up to 28, or 5000 for feature flags"),
         ],
         examples: &[("zpool upgrade tank", "Enable all features in tank.")],
     },

@@ -106,7 +106,7 @@ pub fn inherit(args: &[OsString], ctx: &mut Context) -> Outcome {
 }
 
 /// Says why something was not done, if it was not said yet. Returns whether it was done.
-fn said(done: Result<(), Error>, ctx: &mut Context) -> bool {
+pub(super) fn said(done: Result<(), Error>, ctx: &mut Context) -> bool {
     match &done {
         Err(e) if e.kind() != ErrorKind::Told => ctx.complain(e),
         _ => {}

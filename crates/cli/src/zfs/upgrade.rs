@@ -1,12 +1,15 @@
-//! `zfs upgrade`: versions of file systems. Those of older versions are listed; they are read-only here and
-//! cannot be upgraded.
+//! `zfs upgrade`: versions of file systems (`zfs_do_upgrade`). Those of older versions are listed, and upgraded as far as their
+//! pools allow.
 
 use crate::context::Context;
 use crate::options::{Spec, parse};
-use crate::zfs::change::changes;
 use crate::zfs::select::{Kinds, Node, Selection, select};
+use crate::zfs::session::unrecorded;
+use crate::zfs::set::said;
 use cenote_command::outcome::{Outcome, usage};
+use cenote_pool::version::needed_for_files;
 use std::ffi::OsString;
+use std::sync::Arc;
 
 const SPEC: Spec = Spec { short: "rvV:a", refused: "", refused_long: &[] };
 /// The newest version of file systems (`ZPL_VERSION`).
@@ -100,10 +103,21 @@ fn list(ctx: &mut Context) -> Outcome {
 /// Upgrades file systems. What has the version already is counted, as OpenZFS does.
 fn upgrade(names: &[String], recurse: bool, wanted: u64, ctx: &mut Context) -> Outcome {
     let what = Selection { recurse, ..Selection::of(Kinds::FILESYSTEM) };
+    let pools = Arc::clone(&ctx.pools);
+    let _change = pools.change();
     let (nodes, mut good) = select(ctx, names, &what);
-    let (mut upgraded, mut same) = (0u64, 0u64);
+    let (mut upgraded, mut same, needed) = (0u64, 0u64, needed_for_files(wanted));
     for node in &nodes {
         let name = &node.dataset.name;
+        if node.imported.pool().version() < needed {
+            write!(
+                ctx.out,
+                "{name}: can not be upgraded; the pool version needs to first be upgraded\n\
+                 to version {needed}\n\n"
+            )?;
+            good = false;
+            continue;
+        }
         let Some((version, _)) = node.value_or_complain("version", ctx) else { continue };
         match version.and_then(|version| version.exact.parse::<u64>().ok()) {
             Some(now) if now == wanted => same += 1,
@@ -112,16 +126,16 @@ fn upgrade(names: &[String], recurse: bool, wanted: u64, ctx: &mut Context) -> O
                 good = false;
             }
             Some(_) => {
-                let set = changes(&node.imported, ctx).and_then(|changes| {
-                    let list = [("version".to_string(), wanted.to_string())];
-                    changes.set(name, &list).map_err(|e| e.to_string())
+                let list = [("version".to_string(), wanted.to_string())];
+                let set = unrecorded(&node.imported, ctx, |session| {
+                    session.set(&node.dataset, &list, false)
                 });
-                match set {
-                    Ok(_) => upgraded += 1,
-                    Err(why) => {
-                        ctx.complain(format_args!("cannot set property for '{name}': {why}"));
-                        good = false;
+                match said(set, ctx) {
+                    true => {
+                        upgraded += 1;
+                        ctx.changed(&node.imported);
                     }
+                    false => good = false,
                 }
             }
             None => good = false,

@@ -39,6 +39,7 @@ use cenote_pool::features::FeatureChoice;
 use cenote_pool::features::choose_features;
 use cenote_pool::host::system_hostid;
 use cenote_pool::props::{self, PropChange, PropContext, When};
+use cenote_pool::version;
 use cenote_zpl::{CaseSensitivity, CreateProps};
 use std::ffi::OsString;
 use std::io;
@@ -358,6 +359,7 @@ fn pool_properties(request: &Request) -> Result<Vec<PropChange>, Stop> {
     let context = PropContext {
         when: When::Create,
         pool: &request.name,
+        version: version::FEATURES,
         hostid: system_hostid(),
         dataset: &|_| None,
     };
@@ -395,11 +397,13 @@ fn root(
 
 /// What is in the root file system; its root directory belongs to the user.
 fn contents(format: &Format) -> Result<CreateProps, String> {
-    let Format::Filesystem { case, normalization, utf8_only, project_quota } = *format else {
+    let Format::Filesystem { case, normalization, utf8_only, project_quota, version } = *format
+    else {
         return Err("a volume".into());
     };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Ok(CreateProps {
+        version,
         case: match case {
             0 => CaseSensitivity::Sensitive,
             1 => CaseSensitivity::Insensitive,

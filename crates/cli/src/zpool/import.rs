@@ -553,7 +553,8 @@ fn settle(
     if let Some(engine) = imported.engine() {
         let noted = engine.sync_task(|context| {
             for what in ["open", "import"] {
-                let record = history::version(what, context.tx.txg, context.tx.now);
+                let record =
+                    history::version(what, context.config.version, context.tx.txg, context.tx.now);
                 history::append(context.tx.mos, &record)?;
             }
             Ok(())
@@ -604,8 +605,13 @@ pub(super) fn changes(
     name: &str,
     properties: &[(String, String)],
 ) -> Result<Vec<PropChange>, String> {
-    let context =
-        PropContext { when: When::Import, pool: name, hostid: system_hostid(), dataset: &|_| None };
+    let context = PropContext {
+        when: When::Import,
+        version: cenote_pool::version::FEATURES,
+        pool: name,
+        hostid: system_hostid(),
+        dataset: &|_| None,
+    };
     let change = |(property, value): &(String, String)| {
         let change = props::parse(property, value, &context).map_err(|e| e.to_string())?;
         refuse_unsupported(&change).map(|()| change)

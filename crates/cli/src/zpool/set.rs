@@ -95,6 +95,7 @@ pub fn set(imported: &Imported, property: &str, value: &str) -> Result<PropChang
     let context = PropContext {
         when: When::Set,
         pool: imported.name(),
+        version: pool.version(),
         hostid: system_hostid(),
         dataset: &dataset,
     };

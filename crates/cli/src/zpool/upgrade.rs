@@ -5,8 +5,9 @@
 //! and take `zpool set`. Without operands pools that lack features are listed, with `-v` all features that are
 //! supported.
 //!
-//! Pools before feature flags are not imported, so a version below 5000 has nothing to do: it is only checked and
-//! answered.
+//! A pool of a version before feature flags is first taken to the version that is asked for, which is the one with feature
+//! flags if no other is given (`upgrade_version`). Such pools are listed before those that lack features. A pool that is
+//! imported read-only, as those are that are too old to be written to, is not upgraded.
 //!
 //! A pool that fails is reported; the others follow, and the exit code is then 1.
 
@@ -18,14 +19,12 @@ use crate::zpool::set::{compatibility_set, set};
 use cenote_command::outcome::{Outcome, Stop, usage};
 use cenote_format::features::{FEATURES, Feature};
 use cenote_pool::features::{expected_features, writable};
-use cenote_pool::import::VERSION_FEATURES;
+use cenote_pool::props::PropChange;
+use cenote_pool::version::{self, FEATURES as VERSION_FEATURES};
 use std::ffi::OsString;
 use std::sync::Arc;
 
 const SPEC: Spec = Spec { short: "avV:", refused: "", refused_long: &[] };
-
-/// Versions before feature flags.
-const LEGACY: std::ops::RangeInclusive<u64> = 1..=28;
 
 /// Runs `zpool upgrade`.
 pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
@@ -36,7 +35,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     let mut version = None;
     for opt in parsed.options.iter().filter(|o| o.letter == 'V') {
         version = match opt.text().parse().ok() {
-            Some(v) if v == VERSION_FEATURES || LEGACY.contains(&v) => Some(v),
+            Some(v) if version::is_supported(v) => Some(v),
             _ => return usage(format!("invalid version '{}'", opt.text())),
         };
     }
@@ -60,29 +59,8 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     let (pools, mut good) = select(ctx, &names);
     let mut nothing = true;
     for imported in pools {
-        if version < VERSION_FEATURES {
-            if !all {
-                write!(
-                    ctx.out,
-                    "Pool '{}' is already formatted using more current version \
-                     '{VERSION_FEATURES}'.\n\n",
-                    imported.name()
-                )?;
-            }
-            continue;
-        }
-        match enable_all(&imported, ctx) {
-            Ok(0) if all => {}
-            Ok(0) => writeln!(
-                ctx.out,
-                "Pool '{}' already has all supported and requested features enabled.",
-                imported.name()
-            )?,
-            Ok(_) => {
-                nothing = false;
-                writeln!(ctx.out)?;
-                imported.record(ctx);
-            }
+        match upgrade(&imported, version, all, ctx) {
+            Ok(changed) => nothing &= !changed,
             Err(Stop::Fail(message)) => {
                 ctx.complain(message);
                 (good, nothing) = (false, false);
@@ -94,6 +72,62 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         nothing_done(version, ctx)?;
     }
     Ok(i32::from(!good))
+}
+
+/// Upgrades a pool (`upgrade_one`; with `all`, `upgrade_cb`). Whether it was changed.
+fn upgrade(
+    imported: &Arc<Imported>,
+    wanted: u64,
+    all: bool,
+    ctx: &mut Context,
+) -> Result<bool, Stop> {
+    let (now, name) = (imported.pool().version(), imported.name());
+    if now > wanted || (now == wanted && wanted < VERSION_FEATURES) {
+        match now > wanted {
+            _ if all => {}
+            true => write!(
+                ctx.out,
+                "Pool '{name}' is already formatted using more current version '{now}'.\n\n"
+            )?,
+            false => {
+                write!(ctx.out, "Pool '{name}' is already formatted using version {now}.\n\n")?;
+            }
+        }
+        return Ok(false);
+    }
+    if now < wanted {
+        take_to(imported, wanted, ctx)?;
+    }
+    let enabled = if wanted < VERSION_FEATURES { 0 } else { enable_all(imported, ctx)? };
+    let changed = now < wanted || enabled > 0;
+    if changed {
+        writeln!(ctx.out)?;
+        imported.record(ctx);
+    } else if !all {
+        writeln!(
+            ctx.out,
+            "Pool '{name}' already has all supported and requested features enabled."
+        )?;
+    }
+    Ok(changed)
+}
+
+/// Takes a pool to a later version (`upgrade_version`).
+fn take_to(imported: &Arc<Imported>, wanted: u64, ctx: &mut Context) -> Result<(), Stop> {
+    let (pool, name) = (imported.pool(), imported.name());
+    if pool.config().str("compatibility") == Some("legacy") {
+        let why = "Upgrade not performed because 'compatibility' property set to 'legacy'.";
+        return Err(Stop::Fail(why.into()));
+    }
+    imported
+        .set(vec![PropChange::Version(wanted)])
+        .map_err(|why| Stop::Fail(format!("cannot upgrade '{name}': {why}")))?;
+    let to = match wanted {
+        VERSION_FEATURES => "feature flags".to_string(),
+        wanted => format!("version {wanted}"),
+    };
+    writeln!(ctx.out, "Successfully upgraded '{name}' from version {} to {to}.", pool.version())?;
+    Ok(())
 }
 
 /// Says that no pool needed an upgrade to `version`.
@@ -149,10 +183,21 @@ fn enable_all(imported: &Arc<Imported>, ctx: &mut Context) -> Result<usize, Stop
 
 /// What could be enabled.
 fn list(ctx: &mut Context) -> Outcome {
-    write!(ctx.out, "All pools are formatted using feature flags.\n\n")?;
+    let pools = ctx.pools.all();
+    let older: Vec<_> = pools.iter().filter(|p| p.pool().version() < VERSION_FEATURES).collect();
+    match older.is_empty() {
+        true => write!(ctx.out, "All pools are formatted using feature flags.\n\n")?,
+        false => write!(ctx.out, "{OLDER}")?,
+    }
+    for imported in &older {
+        writeln!(ctx.out, "{:2}   {}", imported.pool().version(), imported.name())?;
+    }
+    if !older.is_empty() {
+        write!(ctx.out, "\nUse 'zpool upgrade -v' for a list of available legacy versions.\n")?;
+    }
     let (mut first, mut good) = (true, true);
-    for imported in ctx.pools.all() {
-        let missing = match missing(&imported) {
+    for imported in pools.iter().filter(|p| p.pool().version() >= VERSION_FEATURES) {
+        let missing = match missing(imported) {
             Ok(missing) => missing,
             Err(Stop::Fail(message)) => {
                 ctx.complain(message);
@@ -184,6 +229,15 @@ fn list(ctx: &mut Context) -> Outcome {
     Ok(i32::from(!good))
 }
 
+const OLDER: &str = "The following pools are formatted with legacy version numbers and can\n\
+    be upgraded to use feature flags.  After being upgraded, these pools\n\
+    will no longer be accessible by software that does not support feature\n\
+    flags.\n\n\
+    Note that setting a pool's 'compatibility' feature to 'legacy' will\n\
+    inhibit upgrades.\n\n\
+    VER  POOL\n\
+    ---  ------------\n";
+
 const DISABLED: &str = "\n\
     Some supported features are not enabled on the following pools. Once a\n\
     feature is enabled the pool may become incompatible with software\n\
@@ -202,6 +256,18 @@ fn print_features(ctx: &mut Context) -> Outcome {
         let note = if feature.readonly_compatible { " (read-only compatible)" } else { "" };
         writeln!(ctx.out, "{:<37}{note}\n     {}", feature.name, feature.description)?;
     }
-    writeln!(ctx.out)?;
+    write!(
+        ctx.out,
+        "\nThe following legacy versions are also supported:\n\nVER  DESCRIPTION\n---  {:-<56}\n",
+        ""
+    )?;
+    for (number, what) in (1..).zip(version::LEGACY) {
+        writeln!(ctx.out, " {number:<3} {what}")?;
+    }
+    write!(
+        ctx.out,
+        "\nFor more information on a particular version, including supported releases,\n\
+         see the ZFS Administration Guide.\n\n"
+    )?;
     Ok(0)
 }

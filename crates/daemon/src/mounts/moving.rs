@@ -86,10 +86,10 @@ impl Mounted {
         if files.read_only && self.fs.is_writable() {
             self.handle.write_mapped();
         }
-        self.fs.set_settings(files);
-        if let Err(e) = self.fs.reread_quotas() {
+        if let Err(e) = self.fs.reread_master_node() {
             tracing::warn!("{}: quotas are as they were: {e}", self.listed.dataset);
         }
+        self.fs.set_settings(files);
         let acls = acls_change.then(|| self.handle.acls_changed());
         self.handle.set_sync_policy(settings.sync);
         let snapdir = self.handle.set_snapdir(settings.snapdir);

@@ -28,6 +28,8 @@ const EMPTY_BPOBJ: &str = "com.delphix:empty_bpobj";
 const LIVELIST: &str = "com.delphix:livelist";
 /// Entry of the object directory.
 const EMPTY_ENTRY: &str = "empty_bpobj";
+/// Bytes of a header without sub-lists, as versions before 26 have it (`BPOBJ_SIZE_V1`).
+const PLAIN_HEADER: usize = 32;
 /// Bytes of a header without and with a count of freed entries (`BPOBJ_SIZE_V2`, `V3`).
 const HEADER: usize = 48;
 const HEADER_WITH_FREED: usize = 56;
@@ -48,8 +50,26 @@ pub(super) const BATCH: u64 = BLOCK / BLKPTR_SIZE as u64;
 
 /// Allocates an empty list with blocks of `block_size` bytes (`bpobj_alloc`).
 pub fn create(tx: &mut Tx<'_>, block_size: u64) -> Result<u64> {
-    let livelists = features::is_active(tx, LIVELIST)?;
-    let header = if livelists { HEADER_WITH_FREED } else { HEADER };
+    let header = match features::is_active(tx, LIVELIST)? {
+        true => HEADER_WITH_FREED,
+        false if !have_sub_lists(tx)? => PLAIN_HEADER,
+        false => HEADER,
+    };
+    allocate(tx, block_size, header)
+}
+
+/// Allocates an empty list that can have sub-lists, whatever version the pool is of as yet.
+pub(super) fn create_with_sub_lists(tx: &mut Tx<'_>, block_size: u64) -> Result<u64> {
+    allocate(tx, block_size, HEADER)
+}
+
+/// Whether lists can have sub-lists: pools from version 26 on have a list of blocks to be freed, of such lists
+/// (`SPA_VERSION_DEADLISTS`).
+pub(super) fn have_sub_lists(tx: &mut Tx<'_>) -> Result<bool> {
+    Ok(directory::entry(tx, directory::FREE_BPOBJ)?.is_some())
+}
+
+fn allocate(tx: &mut Tx<'_>, block_size: u64, header: usize) -> Result<u64> {
     Ok(tx.mos.allocate(&NewObject {
         bonus_kind: DmuType::BPOBJ_HDR,
         bonus: vec![0; header],
@@ -117,7 +137,7 @@ fn header(tx: &mut Tx<'_>, object: u64) -> Result<(BpobjPhys, usize)> {
         return Err(corrupt(object, "no list of block pointers"));
     }
     let bonus = dnode.bonus.clone();
-    if bonus.len() < HEADER {
+    if bonus.len() < PLAIN_HEADER {
         return Err(DslWriteError::Unsupported("a block pointer list of an old version".into()));
     }
     let phys = BpobjPhys::decode(&Bytes::new(&bonus, ByteOrder::Little, "bpobj"))

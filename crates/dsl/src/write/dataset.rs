@@ -19,7 +19,7 @@ use super::mos::{SMALL_BLOCK, corrupt};
 use super::props::{self, NewValue, Target};
 use super::space::{self, Delta, Part, charged};
 use super::{
-    DslWriteError, Result, Sizes, Tx, bookmarks, clones, crypt, deadlist, dir, features, limits,
+    DslWriteError, Result, Sizes, Tx, bookmarks, bpobj, clones, crypt, deadlist, dir, features, limits,
     livelist, names, own, permissions, references, special,
 };
 use cenote_dmu::write::{NewObject, ObjectChange, Synced};
@@ -173,7 +173,7 @@ fn start_from(
     features::inherit(tx, origin, object)?;
     let from_dir = tx.dir(from.dir)?;
     let head = tx.dataset(from_dir.head_dataset)?;
-    ds.deadlist = deadlist::clone(tx, head.deadlist, ds.prev_snap_txg)?;
+    ds.deadlist = deadlist::clone(tx, head.deadlist, ds.prev_snap_txg, origin)?;
     let more = from.num_children.checked_add(1);
     from.num_children = more.ok_or_else(|| corrupt(origin, "more clones than can be"))?;
     if from.next_clones == 0 {
@@ -181,6 +181,10 @@ fn start_from(
     }
     tx.zap_set(from.next_clones, &format!("{object:x}"), object)?;
     tx.set_dataset(origin, &from)?;
+    // Directories list clones since the version that deadlists have keys in.
+    if !bpobj::have_sub_lists(tx)? {
+        return Ok(());
+    }
     let clones = clones::clones_of(tx, from.dir)?;
     tx.zap_set(clones, &format!("{object:x}"), object)
 }

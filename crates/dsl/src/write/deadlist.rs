@@ -6,6 +6,10 @@
 //! empty deadlist with one key more; a destroyed one's key goes, and its list becomes part of the one
 //! before.
 //!
+//! Datasets from before version 26 have a *plain* deadlist: one list of block pointers, without keys. What was born
+//! in some range is found by going through all of it. New deadlists are such ones as long as the pool is of such a version;
+//! afterwards a new one gets the keys of all snapshots before it ([`clone`]), so that the plain ones go with their snapshots.
+//!
 //! There is a key for each snapshot. The keys of a deadlist that was added to stay in memory ([`Keys`]) from
 //! group to group, until some other change is made to the pool. A change that destroys many snapshots
 //! keeps those of all deadlists that it meets, and the bookmarks of the heads ([`destroy`](super::destroy)).
@@ -140,6 +144,9 @@ pub(super) fn name(key: u64) -> String {
 
 /// A new deadlist without keys (`dsl_deadlist_alloc`).
 pub(super) fn create(tx: &mut Tx<'_>) -> Result<u64> {
+    if !bpobj::have_sub_lists(tx)? {
+        return bpobj::create(tx, bpobj::BLOCK);
+    }
     let new = NewObject {
         bonus_kind: DmuType::DEADLIST_HDR,
         bonus: vec![0; DEADLIST_SIZE],
@@ -148,12 +155,27 @@ pub(super) fn create(tx: &mut Tx<'_>) -> Result<u64> {
     tx.new_zap(&new, 0)
 }
 
-fn check_kind(tx: &mut Tx<'_>, object: u64) -> Result<()> {
+/// Whether a deadlist is one of the oldest kind: a list of block pointers without keys (`dl_oldfmt`).
+pub(super) fn is_plain(tx: &mut Tx<'_>, object: u64) -> Result<bool> {
     match tx.mos.dnode(object)?.kind {
-        DmuType::DEADLIST => Ok(()),
-        DmuType::BPOBJ => Err(DslWriteError::Unsupported("a deadlist of an old version".into())),
+        DmuType::DEADLIST => Ok(false),
+        DmuType::BPOBJ => Ok(true),
         kind => Err(corrupt(object, format!("a {} is no deadlist", kind.name()))),
     }
+}
+
+fn check_kind(tx: &mut Tx<'_>, object: u64) -> Result<()> {
+    match is_plain(tx, object)? {
+        false => Ok(()),
+        true => Err(corrupt(object, "a deadlist without keys")),
+    }
+}
+
+/// The entries of a plain deadlist.
+pub(super) fn entries_of_plain(tx: &mut Tx<'_>, object: u64) -> Result<Vec<BlockPointer>> {
+    let count = bpobj::counts(tx, object)?.entries;
+    let entries = bpobj::entries(tx, object, 0..count)?;
+    Ok(entries.into_iter().map(|(bp, _)| bp).collect())
 }
 
 /// Keys and lists.
@@ -175,6 +197,9 @@ pub(super) fn lists(tx: &mut Tx<'_>, object: u64) -> Result<Lists> {
 /// Whether blocks can be added: the keys and the last list can be read.
 pub(super) fn check(tx: &mut Tx<'_>, object: u64) -> Result<()> {
     total(tx, object)?;
+    if is_plain(tx, object)? {
+        return bpobj::check(tx, object);
+    }
     match lists(tx, object)?.last_key_value() {
         Some((_, list)) => bpobj::check(tx, *list),
         None => Ok(()),
@@ -183,7 +208,9 @@ pub(super) fn check(tx: &mut Tx<'_>, object: u64) -> Result<()> {
 
 /// The sums over a deadlist.
 pub(super) fn total(tx: &mut Tx<'_>, object: u64) -> Result<Sizes> {
-    check_kind(tx, object)?;
+    if is_plain(tx, object)? {
+        return bpobj::space(tx, object);
+    }
     let bonus = tx.mos.dnode(object)?.bonus.clone();
     let phys = DeadlistPhys::decode(&Bytes::new(&bonus, ByteOrder::Little, "deadlist"))?;
     let (used, compressed, uncompressed) = (phys.used, phys.compressed, phys.uncompressed);
@@ -222,6 +249,13 @@ fn keep(tx: &mut Tx<'_>, object: u64, lists: Lists) {
 
 /// Sums over the blocks born after `after` and not after `until`, which must be keys.
 pub(super) fn range(tx: &mut Tx<'_>, object: u64, after: u64, until: u64) -> Result<Sizes> {
+    if is_plain(tx, object)? {
+        let mut sum = Sizes::default();
+        let blocks = entries_of_plain(tx, object)?;
+        let within = blocks.iter().filter(|bp| bp.birth() > after && bp.birth() <= until);
+        within.for_each(|bp| sum.add((tx.space)(bp)));
+        return Ok(sum);
+    }
     let (mut sum, empty) = (Sizes::default(), bpobj::shared_empty(tx)?);
     let lists = take(tx, object)?;
     for (_, list) in lists.range(after..until.max(after)) {
@@ -233,9 +267,11 @@ pub(super) fn range(tx: &mut Tx<'_>, object: u64, after: u64, until: u64) -> Res
     Ok(sum)
 }
 
-/// Adds a key, with an empty list, which it returns (`dsl_deadlist_add_key`).
+/// Adds a key, with an empty list, which it returns (`dsl_deadlist_add_key`). A plain deadlist has no keys, and is the list.
 pub(super) fn add_key(tx: &mut Tx<'_>, object: u64, key: u64) -> Result<u64> {
-    check_kind(tx, object)?;
+    if is_plain(tx, object)? {
+        return Ok(object);
+    }
     let list = bpobj::create_empty(tx)?;
     tx.zap_add(object, &name(key), list)?;
     Ok(list)
@@ -249,8 +285,11 @@ fn take_name(tx: &mut Tx<'_>, object: u64, key: u64) -> Result<()> {
     }
 }
 
-/// Removes a key; its list becomes part of the one before (`dsl_deadlist_remove_key`).
+/// Removes a key; its list becomes part of the one before (`dsl_deadlist_remove_key`). A plain deadlist has no keys.
 pub(super) fn remove_key(tx: &mut Tx<'_>, object: u64, key: u64) -> Result<()> {
+    if is_plain(tx, object)? {
+        return Ok(());
+    }
     let mut lists = take(tx, object)?;
     let (Some(&list), Some((&before, &into))) = (lists.get(&key), lists.range(..key).next_back())
     else {
@@ -289,6 +328,9 @@ pub(super) fn insert(tx: &mut Tx<'_>, object: u64, blocks: &[BlockPointer]) -> R
     if blocks.is_empty() {
         return Ok(());
     }
+    if is_plain(tx, object)? {
+        return bpobj::enqueue(tx, object, blocks);
+    }
     let known = tx.deadlists.as_deref_mut().and_then(|keys| keys.take(object));
     let mut lists = match known {
         Some(known) => known,
@@ -322,10 +364,17 @@ pub(super) fn insert(tx: &mut Tx<'_>, object: u64, blocks: &[BlockPointer]) -> R
 }
 
 /// A new, empty deadlist with the keys of `object` that are less than `before`
-/// (`dsl_deadlist_clone`).
-pub(super) fn clone(tx: &mut Tx<'_>, object: u64, before: u64) -> Result<u64> {
-    let keys: Vec<u64> = lists(tx, object)?.range(..before).map(|(key, _)| *key).collect();
+/// (`dsl_deadlist_clone`). A plain one has no keys: they are those that follow from the snapshot `newest` and all before it
+/// (`dsl_deadlist_regenerate`).
+pub(super) fn clone(tx: &mut Tx<'_>, object: u64, before: u64, newest: u64) -> Result<u64> {
+    let keys: Vec<u64> = match is_plain(tx, object)? {
+        true => keys_up_to(tx, newest)?,
+        false => lists(tx, object)?.range(..before).map(|(key, _)| *key).collect(),
+    };
     let new = create(tx)?;
+    if is_plain(tx, new)? {
+        return Ok(new);
+    }
     match bpobj::share_empty(tx, keys.len())? {
         Some(empty) => keys.iter().try_for_each(|key| tx.zap_add(new, &name(*key), empty))?,
         None => keys.iter().try_for_each(|key| add_key(tx, new, *key).map(drop))?,
@@ -333,8 +382,26 @@ pub(super) fn clone(tx: &mut Tx<'_>, object: u64, before: u64) -> Result<u64> {
     Ok(new)
 }
 
+/// The keys that a deadlist after the snapshot `newest` has for that and all before it.
+fn keys_up_to(tx: &mut Tx<'_>, newest: u64) -> Result<Vec<u64>> {
+    let (mut keys, mut at) = (Vec::new(), newest);
+    while at != 0 {
+        let snapshot = tx.dataset(at)?;
+        // Each is older than the one after it, so that the chain ends.
+        if keys.last().is_some_and(|later| snapshot.prev_snap_txg >= *later) {
+            return Err(corrupt(at, "a snapshot that is not older than the next one"));
+        }
+        keys.push(snapshot.prev_snap_txg);
+        at = snapshot.prev_snap;
+    }
+    Ok(keys)
+}
+
 /// Frees a deadlist, not the blocks in it (`dsl_deadlist_free`).
 pub(super) fn free(tx: &mut Tx<'_>, object: u64) -> Result<()> {
+    if is_plain(tx, object)? {
+        return bpobj::free(tx, object);
+    }
     let lists = take(tx, object)?;
     let (own, empties) = without_empties(tx, lists)?;
     own.into_values().try_for_each(|list| bpobj::free(tx, list))?;
@@ -352,6 +419,11 @@ fn without_empties(tx: &mut Tx<'_>, mut lists: Lists) -> Result<(Lists, usize)> 
 
 /// Moves all blocks of the deadlist `from`, which goes, to `object` (`dsl_deadlist_merge`).
 pub(super) fn merge(tx: &mut Tx<'_>, object: u64, from: u64) -> Result<()> {
+    if is_plain(tx, from)? {
+        let blocks = entries_of_plain(tx, from)?;
+        insert(tx, object, &blocks)?;
+        return bpobj::free(tx, from);
+    }
     let mut sum = total(tx, object)?;
     let mut all = take(tx, object)?;
     let theirs = take(tx, from)?;

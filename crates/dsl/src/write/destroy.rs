@@ -201,6 +201,9 @@ fn move_blocks(tx: &mut Tx<'_>, snap: &DslDatasetPhys, next: u64, linear: bool) 
             prev.unique = prev.unique.wrapping_add(shared.used);
         })?;
     }
+    if deadlist::is_plain(tx, next)? {
+        return free_plain(tx, snap, next);
+    }
     let freed = deadlist::range(tx, next, snap.prev_snap_txg, u64::MAX)?;
     space::charge(tx, snap.dir, Part::Snapshots, Delta::less(freed))?;
     let Some(free) = directory::entry(tx, directory::FREE_BPOBJ)? else {
@@ -209,6 +212,24 @@ fn move_blocks(tx: &mut Tx<'_>, snap: &DslDatasetPhys, next: u64, linear: bool) 
     deadlist::move_from(tx, next, snap.prev_snap_txg, free)?;
     special::charge_free(tx, Delta::more(freed))?;
     deadlist::merge(tx, next, snap.deadlist)
+}
+
+/// The same where both deadlists are plain, and nothing is freed later than at once (`process_old_deadlist`): what the
+/// previous snapshot has as well goes on the snapshot's own deadlist, which then is the one that `next` keeps.
+fn free_plain(tx: &mut Tx<'_>, snap: &DslDatasetPhys, next: u64) -> Result<()> {
+    let (mut shared, mut freed) = (Vec::new(), Sizes::default());
+    for bp in deadlist::entries_of_plain(tx, next)? {
+        if bp.birth() <= snap.prev_snap_txg {
+            shared.push(bp);
+        } else {
+            freed.add((tx.space)(&bp));
+            tx.free(&bp);
+        }
+    }
+    space::charge(tx, snap.dir, Part::Snapshots, Delta::less(freed))?;
+    deadlist::insert(tx, snap.deadlist, &shared)?;
+    tx.edit_dataset(snap.next_snap, |ds| ds.deadlist = snap.deadlist)?;
+    deadlist::free(tx, next)
 }
 
 /// Computes anew what is unique to a head whose previous snapshot changed, and what its

@@ -42,6 +42,14 @@ pub fn create_objects(tx: &mut Tx<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Whether the pool has feature flags at all.
+///
+/// # Errors
+/// The MOS cannot be read.
+pub fn has_flags(tx: &mut Tx<'_>) -> Result<bool> {
+    Ok(directory::entry(tx, FOR_READ)?.is_some())
+}
+
 fn known(guid: &str) -> Result<&'static Feature> {
     by_guid(guid).ok_or_else(|| DslWriteError::Unsupported(format!("feature {guid}")))
 }

@@ -61,8 +61,8 @@ fn of_dataset(tx: &mut Tx<'_>, ds_obj: u64) -> Result<u64> {
     if let Some(list) = tx.field_number(ds_obj, FIELD)? {
         return Ok(list);
     }
-    let keys = tx.dataset(ds_obj)?.deadlist;
-    let list = deadlist::clone(tx, keys, u64::MAX)?;
+    let ds = tx.dataset(ds_obj)?;
+    let list = deadlist::clone(tx, ds.deadlist, u64::MAX, ds.prev_snap)?;
     set(tx, ds_obj, Some(list))?;
     features::increment(tx, FEATURE)?;
     Ok(list)

@@ -87,7 +87,7 @@ pub fn rollback(tx: &mut Tx<'_>, ds_obj: u64, way: Way) -> Result<()> {
     let again = space::refreservation(tx, &ds)?.min(ds.unique);
     space::charge(tx, ds.dir, Part::RefReservation, Delta::used(again as i64))?;
 
-    let empty = deadlist::clone(tx, ds.deadlist, u64::MAX)?;
+    let empty = deadlist::clone(tx, ds.deadlist, u64::MAX, ds.prev_snap)?;
     deadlist::free(tx, ds.deadlist)?;
     // The snapshot still refers to what it lists.
     remaps::destroy(tx, ds_obj)?;

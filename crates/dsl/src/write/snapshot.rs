@@ -40,7 +40,9 @@ pub fn snapshot(tx: &mut Tx<'_>, ds_obj: u64, name: &str) -> Result<u64> {
     if find(tx, &ds, name)?.is_some() {
         return Err(DslWriteError::Exists);
     }
-    let is_live = |zil: ZilHeader| !zil.log.is_hole() && zil.claim_txg == 0;
+    // Software from before version 27 takes every log that a snapshot names for one that is to be replayed.
+    let none_at_all = !features::has_flags(tx)?;
+    let is_live = |zil: ZilHeader| !zil.log.is_hole() && (zil.claim_txg == 0 || none_at_all);
     if ds.flags & DS_FLAG_INCONSISTENT != 0 || log_header(tx, ds_obj, &ds)?.is_some_and(is_live) {
         return Err(DslWriteError::Busy);
     }
@@ -102,7 +104,7 @@ pub(super) fn take(tx: &mut Tx<'_>, ds_obj: u64, name: &str) -> Result<u64> {
     let again = space::refreservation(tx, &ds)?.min(ds.unique);
     space::charge(tx, ds.dir, Part::RefReservation, Delta::used(again as i64))?;
 
-    let new = deadlist::clone(tx, ds.deadlist, u64::MAX)?;
+    let new = deadlist::clone(tx, ds.deadlist, u64::MAX, ds.prev_snap)?;
     deadlist::add_key(tx, new, ds.prev_snap_txg)?;
     for key in bookmarks::keys(tx, (ds_obj, &ds))? {
         deadlist::add_key(tx, new, key)?;

@@ -29,6 +29,7 @@ use cenote_format::dsl::{DS_FLAG_CI_DATASET, DslDatasetPhys};
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_format::{ByteOrder, Bytes};
 use cenote_pool::Pool;
+use cenote_pool::version::newest_of_files;
 use cenote_store::keys::LoadedKey;
 use std::sync::Arc;
 
@@ -106,6 +107,8 @@ pub enum Format {
         utf8_only: bool,
         /// Whether the feature `project_quota` is enabled.
         project_quota: bool,
+        /// `version`.
+        version: u64,
     },
     /// A volume.
     Volume {
@@ -160,6 +163,7 @@ pub fn root_filesystem(
         normalization: value("normalization"),
         utf8_only: value("utf8only") != 0,
         project_quota,
+        version: chosen(&settings, "version").unwrap_or(props::ZPL_VERSION),
     };
     let stored = settings.into_iter().filter(|s| !in_contents(&s.name));
     Ok((stored.map(|s| (s.name, s.value)).collect(), format))
@@ -373,11 +377,17 @@ fn filesystem(pool: &Pool, above: &Dataset, settings: &[Setting]) -> Result<Form
         None => inherited(name),
     };
     let normalization = value("normalization")?;
+    let newest = newest_of_files(pool.version());
+    let version = chosen(settings, "version").unwrap_or(newest);
+    if version > newest {
+        return Err(ChangeError::NeedsUpgrade);
+    }
     Ok(Format::Filesystem {
         case: value("casesensitivity")?,
         normalization,
         utf8_only: normalization != 0 || value("utf8only")? != 0,
         project_quota: pool.features().is_enabled("project_quota"),
+        version,
     })
 }
 

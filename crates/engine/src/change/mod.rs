@@ -97,6 +97,21 @@ pub trait Contents: Send + Sync {
     /// # Errors
     /// The object set could not be changed.
     fn resize(&self, volume: Arc<LiveObjectSet>, size: u64) -> std::result::Result<(), WriteError>;
+
+    /// Takes a file system to a later version.
+    ///
+    /// # Errors
+    /// The object set could not be changed; it is no file system that this knows.
+    fn upgrade(
+        &self,
+        os: &mut OpenObjectSet,
+        version: u64,
+        txg: u64,
+    ) -> std::result::Result<(), WriteError> {
+        let _ = (os, txg);
+        let why = format!("a file system of version {version}");
+        Err(WriteError::Invalid { object: 0, why })
+    }
 }
 
 /// The command that a change is part of, for the history.

@@ -17,8 +17,8 @@ use cenote_format::nvlist::{NvList, NvValue};
 const MAX_NAME: usize = 256;
 /// Smallest and largest blocks of volumes.
 const BLOCKS: std::ops::RangeInclusive<u64> = 512..=16 << 20;
-/// The one version of file systems that is made.
-const ZPL_VERSION: u64 = 5;
+/// The newest version of file systems.
+pub(super) const ZPL_VERSION: u64 = 5;
 /// `refreservation=auto`, until it is known what that comes to.
 pub const AUTO: u64 = u64::MAX;
 
@@ -266,8 +266,6 @@ fn version(property: &Property, text: &str, on: On<'_>) -> Result<NewValue> {
     let asked = index(property, text)?;
     match on.current("version")? {
         Some(now) if asked < now => wrong(format!("Can not downgrade; already at version {now}")),
-        Some(now) if asked > now => unsupported("upgrading a file system"),
-        None if asked != ZPL_VERSION => unsupported(&format!("file system version {asked}")),
         _ => Ok(NewValue::Number(asked)),
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! They are in the contents of a file system, and are set there by a transaction, as files are changed.
 //! The mount of the file system is told afterwards
-//! (`FileSystem::reread_quotas`).
+//! (`FileSystem::reread_master_node`).
 
 use super::policy::Permit;
 use super::props::Setting;

@@ -8,12 +8,17 @@ use super::policy::{Operation, Permit};
 use super::props::{self, On, Setting, ZSTD};
 use super::{ChangeError, Changes, Result, find_head, find_snapshot, quotas, record, reserve};
 use crate::{SpaceCheck, SyncContext};
+use cenote_dmu::live::Cost;
 use cenote_dsl::props::is_user;
 use cenote_dsl::props::table::Property;
 use cenote_dsl::write::props::{NewValue, Target, inherit, revert, set};
 use cenote_dsl::write::{DslWriteError, Tx, features};
 use cenote_dsl::{Dataset, DatasetKind};
 use cenote_pool::Pool;
+use cenote_pool::version::newest_of_files;
+
+/// Bytes of blocks that an upgrade of a file system may change: of the master node, of a new ZAP, of its dnode.
+const UPGRADE: u64 = 3 * 16384;
 
 /// What the properties of a dataset or snapshot are set of, as it is now, and its object.
 pub(super) fn find_target(
@@ -120,10 +125,14 @@ impl Changes {
         let permit = self.permit(&may_set(name, &settings))?;
         let size = settings.iter().find(|s| s.name == "volsize").and_then(Setting::as_number);
         let quotas = quotas::asked(&settings);
+        let version = settings.iter().find(|s| s.name == "version").and_then(Setting::as_number);
         settings.retain(|s| !cenote_dsl::write::props::in_contents(&s.name));
         let mut unset = self.set_quotas(permit, &view, &dataset, &quotas)?;
         unset.extend(fixed);
-        if !quotas.is_empty() && settings.is_empty() {
+        if let Some(version) = version {
+            unset.extend(self.upgrade(permit, &view, &dataset, version)?);
+        }
+        if (!quotas.is_empty() || version.is_some()) && settings.is_empty() {
             return Ok(unset);
         }
         let resized = match size.filter(|s| *s != old_size) {
@@ -150,6 +159,34 @@ impl Changes {
         }
         failed.extend(unset);
         Ok(failed)
+    }
+
+    /// Takes a file system to another version (`zfs_set_version`), unless it has that. A version that the pool is too old
+    /// for is refused.
+    fn upgrade(
+        &self,
+        permit: Permit,
+        view: &Pool,
+        dataset: &Dataset,
+        version: u64,
+    ) -> Result<Option<Failed>> {
+        let now = number(view, dataset, "version")?;
+        if version <= now {
+            return Ok(None);
+        }
+        if version > newest_of_files(view.version()) {
+            return Ok(Some(Failed { name: "version".into(), error: ChangeError::NeedsUpgrade }));
+        }
+        let live = self.engine.live(dataset.ds_obj)?;
+        let cost = Cost { write: UPGRADE, objects: 1, frees: false };
+        live.transact(cost, |os, txg| self.contents.upgrade(os, version, txg))?;
+        let (name, object) = (dataset.name.clone(), dataset.ds_obj);
+        self.task_beside_logs(permit, (SpaceCheck::Reserved, 1), move |context| {
+            let what = format!("from {now} to {version}");
+            record(&mut context.tx, "upgrade", &what, (&name, object))?;
+            Ok(Ok(()))
+        })?;
+        Ok(None)
     }
 
     fn resize(&self, _: Permit, volume: &Dataset, size: u64) -> Result<()> {

@@ -591,7 +591,7 @@ fn device_label(config: &NvList, top: &NvList, guid: u64, is_log: bool, txg: u64
 /// The label of a spare or cache device.
 fn aux_label(list: &NvList, state: u64) -> NvList {
     let mut label = NvList::default();
-    label.set("version", NvValue::Uint64(cenote_pool::import::VERSION_FEATURES));
+    label.set("version", NvValue::Uint64(cenote_pool::version::FEATURES));
     label.set("state", NvValue::Uint64(state));
     label.set("guid", NvValue::Uint64(config::number(list, "guid")));
     if state == STATE_L2CACHE {

@@ -9,8 +9,8 @@ use cenote_format::features::Feature;
 use cenote_format::nvlist::NvList;
 use cenote_pool::config_write::{self, DIRECTORY, PoolConfig, set_entry};
 use cenote_pool::history;
-use cenote_pool::import::VERSION_FEATURES;
 use cenote_pool::props::{PropChange, apply};
+use cenote_pool::version;
 use cenote_vdev::VdevTree;
 
 /// Bytes of the blocks of the list of frees that are put off.
@@ -41,9 +41,9 @@ pub struct NewPool<'a> {
 /// Errors of changing the MOS; a feature that is not known.
 pub fn populate(tx: &mut Tx<'_>, new: &NewPool<'_>, config: &mut PoolConfig) -> Result<()> {
     history::create(tx.mos, data_space(new.tree))?;
-    let record = history::version("create", tx.txg, tx.now);
+    let record = history::version("create", config.version, tx.txg, tx.now);
     history::append(tx.mos, &record)?;
-    set_entry(tx.mos, "creation_version", VERSION_FEATURES)?;
+    set_entry(tx.mos, "creation_version", version::FEATURES)?;
     set_entry(tx.mos, "deflate", 1)?;
     let deferred = bpobj::create(tx, BPOBJ_BLOCK)?;
     set_entry(tx.mos, "sync_bplist", deferred)?;

@@ -159,6 +159,18 @@ impl SyncContext<'_> {
     }
 }
 
+impl SyncContext<'_> {
+    /// Has a scrub that is under way begin again: software that knew nothing of it may have destroyed what it was at
+    /// (`dsl_scan_init`).
+    pub(crate) fn restart_scrub(&mut self) -> Result<()> {
+        let phys = self.scan_state()?;
+        match phys.is_running() && phys.is_scrub() {
+            true => self.set_up(SCRUB, (phys.min_txg, self.tx.txg)),
+            false => Ok(()),
+        }
+    }
+}
+
 impl Shared {
     pub(super) fn scan_task<T: Send + 'static>(
         self: &Arc<Self>,

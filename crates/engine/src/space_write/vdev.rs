@@ -74,15 +74,7 @@ impl SpaceMaps {
         if config.str("type") == Some("draid") {
             count(mos, DRAID, 1)?;
         }
-        let mut made = Ok(());
-        config::for_each_leaf_mut(config, &mut |leaf| {
-            if made.is_ok() {
-                made = linked_zap(mos, &self.chance).map(|zap| {
-                    leaf.set("com.delphix:vdev_zap_leaf", NvValue::Uint64(zap));
-                });
-            }
-        });
-        made?;
+        self.give_leaves_zaps(mos, config)?;
         let block =
             (metaslabs.saturating_mul(8)).next_power_of_two().clamp(SECTOR, MAX_ARRAY_BLOCK);
         let array = mos.allocate(&NewObject::new(DmuType::OBJECT_ARRAY, block))?;
@@ -100,6 +92,47 @@ impl SpaceMaps {
 }
 
 impl SpaceMaps {
+    /// Gives the vdevs of a pool from before vdevs had ZAPs theirs (`vdev_construct_zaps`), and enters their numbers into
+    /// the tree. Whether the pool was such a pool.
+    ///
+    /// Errors: the MOS cannot be read or changed.
+    pub(crate) fn adopt_vdevs(
+        &mut self,
+        mos: &mut OpenObjectSet,
+        vdev_tree: &mut NvList,
+    ) -> Result<bool> {
+        if zap_u64(mos, DIRECTORY_OBJECT, ALL_ZAPS)?.is_some() {
+            return Ok(false);
+        }
+        let children = vdev_tree.pairs.iter_mut().find(|(name, _)| name == "children");
+        let Some((_, NvValue::NvListArray(tops))) = children else { return Ok(false) };
+        for (id, top) in (0..).zip(tops) {
+            if matches!(top.str("type"), Some("hole" | "missing")) {
+                continue;
+            }
+            let zap = linked_zap(mos, &self.chance)?;
+            if let Some(vdev) = self.vdevs.get_mut(&id) {
+                vdev.top_zap = zap;
+            }
+            self.give_leaves_zaps(mos, top)?;
+            config::set(top, "com.delphix:vdev_zap_top", NvValue::Uint64(zap));
+        }
+        Ok(true)
+    }
+
+    /// Gives each leaf below a vdev a ZAP.
+    fn give_leaves_zaps(&self, mos: &mut OpenObjectSet, vdev: &mut NvList) -> Result<()> {
+        let mut made = Ok(());
+        config::for_each_leaf_mut(vdev, &mut |leaf| {
+            if made.is_ok() {
+                made = linked_zap(mos, &self.chance).map(|zap| {
+                    config::set(leaf, "com.delphix:vdev_zap_leaf", NvValue::Uint64(zap));
+                });
+            }
+        });
+        made
+    }
+
     /// A vdev has grown to `asize` bytes: makes room in the pending MOS for the numbers of more space maps
     /// (`vdev_metaslab_init`). Returns how many metaslabs there are more, which can be allocated from as soon as this group
     /// is on disk.

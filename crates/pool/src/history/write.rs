@@ -76,10 +76,10 @@ pub fn ioctl(name: &str, input: NvList, who: u64, elapsed: Duration, now: u64) -
 }
 
 /// The record of the host that opened or created the pool: `operation` is `create`, `open` or `import`.
-pub fn version(operation: &str, txg: u64, now: u64) -> NvList {
+pub fn version(operation: &str, pool: u64, txg: u64, now: u64) -> NvList {
     let message = format!(
         "pool version {}; software version {}-{}; uts {} {} {} {}",
-        crate::import::VERSION_FEATURES,
+        pool,
         "cenote",
         env!("CARGO_PKG_VERSION"),
         nodename(),
@@ -249,7 +249,7 @@ mod tests {
     fn the_first_command_is_kept_and_the_oldest_others_go() {
         let mut mos = empty_mos();
         create(&mut mos, 0).unwrap();
-        append(&mut mos, &version("create", 4, 1)).unwrap();
+        append(&mut mos, &version("create", 5000, 4, 1)).unwrap();
         append(&mut mos, &command("zpool create tank /a", 0, 2)).unwrap();
         let (first, ends) = records(&mut mos);
         assert_eq!((first.len(), ends.bof, ends.eof), (2, ends.create_len, ends.create_len));

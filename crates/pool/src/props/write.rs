@@ -15,9 +15,9 @@ use crate::config::ASHIFTS;
 use crate::config_write::{PoolConfig, entry, set_entry};
 use crate::features::{check_compatibility, unsupported, writable};
 use crate::history;
-use crate::import::VERSION_FEATURES;
+use crate::version;
 use cenote_dmu::write::{NewObject, ZapMut};
-use cenote_dsl::write::{Result, Tx, errlog, features};
+use cenote_dsl::write::{Result, Tx, errlog, features, pool};
 use cenote_format::SECTOR;
 use cenote_format::dmu::DmuType;
 use cenote_format::encode::zap::{Key, Value};
@@ -73,6 +73,8 @@ pub struct PropContext<'a> {
     pub when: When,
     /// Name of the pool.
     pub pool: &'a str,
+    /// Its version.
+    pub version: u64,
     /// Id of this host; 0: it has no id.
     pub hostid: u32,
     /// The object of the dataset of a name, and whether it is a file system or a snapshot of one.
@@ -95,6 +97,8 @@ pub enum PropChange {
     Comment(String),
     /// `compatibility` in the config.
     Compatibility(String),
+    /// Another [version](crate::version) of the pool.
+    Version(u64),
     /// Enables a feature.
     Feature(&'static Feature),
     /// A feature that is not to be enabled at creation.
@@ -182,7 +186,8 @@ fn parse_single(
         },
         "bootfs" => parse_bootfs(name, value, context),
         "version" => match number(value)? {
-            n if n == VERSION_FEATURES => err("invalid argument for this pool operation"),
+            version::FEATURES => err("invalid argument for this pool operation"),
+            n if n >= context.version && version::is_supported(n) => Ok(PropChange::Version(n)),
             n => err(format!("property '{name}' number {n} is invalid.")),
         },
         "readonly" if context.when != When::Import => {
@@ -345,13 +350,15 @@ pub fn apply(tx: &mut Tx<'_>, config: &mut PoolConfig, change: &PropChange) -> R
             config.compatibility = Some(text.clone());
             (format!("compatibility={text}"), true)
         }
+        PropChange::Version(to) => return upgrade(tx, config, *to),
         PropChange::Feature(feature) => {
+            let upgraded = upgrade(tx, config, version::FEATURES)?;
             let by_object_set = !errlog::is_by_head(tx)?;
             features::enable(tx, feature.guid)?;
             if by_object_set && errlog::is_by_head(tx)? {
                 errlog::upgrade(tx)?;
             }
-            let dirty = config.refresh_features(tx.mos)?;
+            let dirty = config.refresh_features(tx.mos)? || upgraded;
             (format!("feature@{}=enabled", feature.name), dirty)
         }
         PropChange::NoFeature(_) | PropChange::Memory(..) => return Ok(false),
@@ -359,6 +366,23 @@ pub fn apply(tx: &mut Tx<'_>, config: &mut PoolConfig, change: &PropChange) -> R
     let record = history::internal("set", &message, None, tx.txg, tx.now);
     history::append(tx.mos, &record)?;
     Ok(dirty)
+}
+
+/// Takes a pool to another version (`spa_sync_version`, `spa_sync_upgrades`), unless it has that. True if it had not.
+fn upgrade(tx: &mut Tx<'_>, config: &mut PoolConfig, to: u64) -> Result<bool> {
+    if config.version >= to {
+        return Ok(false);
+    }
+    config.version = to;
+    if to >= version::DEADLISTS {
+        pool::add_free_list(tx)?;
+    }
+    if to >= version::FEATURES {
+        features::create_objects(tx)?;
+    }
+    let record = history::internal("set", &format!("version={to}"), None, tx.txg, tx.now);
+    history::append(tx.mos, &record)?;
+    Ok(true)
 }
 
 fn set_text(tx: &mut Tx<'_>, name: &str, value: &str) -> Result<()> {
@@ -397,7 +421,7 @@ mod tests {
             "tank/vol" => Some((78, false)),
             _ => None,
         };
-        let context = PropContext { when, pool: "tank", hostid: 0, dataset: &dataset };
+        let context = PropContext { when, pool: "tank", version: 27, hostid: 0, dataset: &dataset };
         parse(name, value, &context).map_err(|e| e.0)
     }
 
@@ -417,6 +441,7 @@ mod tests {
             ("compatibility", "grub2", Compatibility("grub2".into())),
             ("org.example:x", "y", Text("org.example:x".into(), "y".into())),
             ("cachefile", "none", Memory("cachefile", "none".into())),
+            ("version", "28", Version(28)),
         ] {
             assert_eq!(set(When::Set, name, value), Ok(change), "{name}={value}");
         }
@@ -443,7 +468,8 @@ mod tests {
             ("comment", &long, "comment must not exceed 32 characters"),
             ("bootfs", "other/root", "'other/root' is an invalid name"),
             ("bootfs", "tank/none", "no such pool or dataset"),
-            ("version", "28", "property 'version' number 28 is invalid."),
+            ("version", "26", "property 'version' number 26 is invalid."),
+            ("version", "29", "property 'version' number 29 is invalid."),
             ("readonly", "on", "property 'readonly' can only be set at import time"),
             ("altroot", "/x", "property 'altroot' can only be set during pool creation or import"),
             ("multihost", "on", "requires a non-zero system hostid"),

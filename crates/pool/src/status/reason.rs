@@ -37,6 +37,8 @@ pub enum Reason {
     },
     /// The version of the pool is newer than this software.
     VersionNewer,
+    /// The version of the pool is one from before feature flags.
+    VersionOlder,
     /// The pool was last used by another system.
     OtherHost,
     /// The pool is in use by another system.
@@ -99,6 +101,7 @@ pub(crate) struct Facts<'a> {
     pub mended: bool,
     pub error_count: u64,
     pub errata: u64,
+    pub version: u64,
     pub features: &'a PoolFeatures,
     pub compatibility: Option<&'a str>,
 }
@@ -164,7 +167,7 @@ impl Facts<'_> {
         } else if self.errata != 0 {
             Reason::Errata(self.errata)
         } else {
-            super::outdated(self.features, self.compatibility)
+            super::outdated(self.version, self.features, self.compatibility)
         }
     }
 }
@@ -193,6 +196,7 @@ impl Reason {
         matches!(
             self,
             Reason::Ok
+                | Reason::VersionOlder
                 | Reason::FeaturesDisabled
                 | Reason::FeaturesUnwanted
                 | Reason::CompatibilityError

@@ -75,6 +75,7 @@ impl ImportReport {
             mended: false,
             error_count: 0,
             errata: super::errata(&c.config, &opened.features),
+            version: config::number(&c.config, "version"),
             features: &opened.features,
             compatibility: c.config.str("compatibility"),
         };

@@ -118,6 +118,13 @@ const VERSION_NEWER: Advice = (
     "Access the pool from a system running more recent software, or\n\
      \trestore the pool from backup.",
 );
+const VERSION_OLDER: Advice = (
+    "The pool is formatted using a legacy on-disk format.  The pool can\n\
+     \tstill be used, but some features are unavailable.",
+    "Upgrade the pool using 'zpool upgrade'.  Once this is done, the\n\
+     \tpool will no longer be accessible on software that does not support\n\
+     \tfeature flags.",
+);
 const FEATURES_DISABLED: Advice = (
     "Some supported and requested features are not enabled on the pool.\n\
      \tThe pool can still be used, but some features are unavailable.",
@@ -187,6 +194,7 @@ impl Reason {
             Reason::CorruptData => CORRUPT_DATA,
             Reason::CorruptPool => CORRUPT_POOL,
             Reason::VersionNewer => VERSION_NEWER,
+            Reason::VersionOlder => VERSION_OLDER,
             Reason::FeaturesDisabled => FEATURES_DISABLED,
             Reason::CompatibilityError => COMPATIBILITY_ERROR,
             Reason::FeaturesUnwanted => FEATURES_UNWANTED,
@@ -219,6 +227,7 @@ impl Reason {
             Reason::Offline => "One or more devices are offlined.",
             Reason::CorruptPool => "The pool metadata is incomplete or corrupted.",
             Reason::VersionNewer => "The pool is formatted using an incompatible version.",
+            Reason::VersionOlder => "The pool is formatted using a legacy on-disk version.",
             Reason::FeaturesDisabled => {
                 "Some supported features are not enabled on the pool.\n\
                  \t(Note that they may be intentionally disabled if the\n\
@@ -271,7 +280,7 @@ impl Reason {
     /// What `zpool import` says under `action:`, by the state of the pool.
     pub(crate) fn import_action(&self, root: VdevState) -> String {
         let text = match (root, self) {
-            (VdevState::Healthy, Reason::FeaturesDisabled) => {
+            (VdevState::Healthy, Reason::FeaturesDisabled | Reason::VersionOlder) => {
                 "The pool can be imported using its name or numeric identifier, though\n\
                  \tsome features will not be available without an explicit 'zpool upgrade'."
             }

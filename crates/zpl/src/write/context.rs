@@ -1,7 +1,7 @@
 //! What a change works with: the object set in the open txg, and what is true for all of it.
 
 use super::Settings;
-use crate::fs::CaseSensitivity;
+use crate::fs::{CaseSensitivity, SYSTEM_ATTRIBUTES};
 use crate::quota::Quotas;
 use crate::sa::Registry;
 use cenote_dmu::outside::Time;
@@ -33,6 +33,8 @@ pub(crate) struct Cx<'a> {
     pub(crate) after: After,
     /// The properties, as they are now.
     pub(crate) settings: &'a Settings,
+    /// ZPL version.
+    pub(crate) version: u64,
     /// How names are compared.
     pub(crate) names: NameRules,
     /// ZAPs of quotas.
@@ -54,6 +56,11 @@ pub(crate) struct After {
 }
 
 impl Cx<'_> {
+    /// Whether nodes have no system attributes: they are of the kind from before version 5, and stay so.
+    pub(crate) fn has_old_nodes(&self) -> bool {
+        self.version < SYSTEM_ATTRIBUTES
+    }
+
     /// Has others see what was added to the registry.
     pub(crate) fn publish(&mut self, registry: Registry) {
         self.registry = Arc::new(registry);

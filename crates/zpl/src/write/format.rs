@@ -3,7 +3,7 @@
 use super::context::{After, Cx, NameRules};
 use super::new_node::{Fresh, create_node};
 use super::{CreateProps, Settings};
-use crate::fs::{CaseSensitivity, MASTER_NODE, norm_flags};
+use crate::fs::{CaseSensitivity, FUIDS, MASTER_NODE, SYSTEM_ATTRIBUTES, norm_flags};
 use crate::quota::Quotas;
 use crate::sa::{Registry, TABLE};
 use crate::volume::{DATA, PROPERTIES, SIZE};
@@ -22,8 +22,6 @@ use std::sync::Arc;
 const SA_MASTER_NODE: DmuType = DmuType(45);
 const SA_REGISTRY: DmuType = DmuType(46);
 const SA_LAYOUTS: DmuType = DmuType(47);
-/// Version of new file systems.
-const VERSION: u64 = 5;
 
 fn put(os: &mut OpenObjectSet, zap: u64, name: &str, value: u64) -> Result<()> {
     Ok(ZapMut::open(os, zap).update(&Key::Name(name.as_bytes()), &Value::U64(&[value]))?)
@@ -42,16 +40,23 @@ fn claim_zap(os: &mut OpenObjectSet, number: u64, kind: DmuType, salt: u64) -> R
 /// Makes an empty object set (of type [`Zfs`](cenote_format::dmu::ObjsetType::Zfs)) a file system:
 /// master node, unlinked set, registry of system attributes, root directory.
 ///
-/// Errors: [`Error::Unsupported`] for a version other than 5; [`Error::Invalid`] for a normalization
-/// that does not exist.
+/// Before version 5 there is no registry, and before version 3 names are compared as they are.
+///
+/// Errors: [`Error::Unsupported`] for a version that there is not, or that cannot compare names so; [`Error::Invalid`]
+/// for a normalization that does not exist.
 pub fn format(os: &mut OpenObjectSet, props: &CreateProps, txg: u64) -> Result<()> {
-    if props.version != VERSION {
+    if !(1..=SYSTEM_ATTRIBUTES).contains(&props.version) {
         return Err(Error::Unsupported(format!("file system version {}", props.version)));
     }
     if props.normalization & TO_UPPER != 0 || !flags_valid(props.normalization) {
         return Err(Error::Invalid(format!("normalization {:#x}", props.normalization)));
     }
     let utf8_only = props.utf8_only || props.normalization != 0;
+    let compares = props.version >= FUIDS;
+    if !compares && (utf8_only || props.case != CaseSensitivity::Sensitive) {
+        let what = format!("how file systems of version {} compare names", props.version);
+        return Err(Error::Unsupported(what));
+    }
     let salt = |n: u64| (txg ^ (props.time.0 as u64).rotate_left(20)).wrapping_mul(2 * n + 1) | 1;
     claim_zap(os, MASTER_NODE, DmuType::MASTER_NODE, salt(1))?;
     let case = match props.case {
@@ -59,20 +64,26 @@ pub fn format(os: &mut OpenObjectSet, props: &CreateProps, txg: u64) -> Result<(
         CaseSensitivity::Insensitive => 1,
         CaseSensitivity::Mixed => 2,
     };
-    put(os, MASTER_NODE, "normalization", props.normalization)?;
-    put(os, MASTER_NODE, "utf8only", utf8_only.into())?;
-    put(os, MASTER_NODE, "casesensitivity", case)?;
+    if compares {
+        put(os, MASTER_NODE, "normalization", props.normalization)?;
+        put(os, MASTER_NODE, "utf8only", utf8_only.into())?;
+        put(os, MASTER_NODE, "casesensitivity", case)?;
+    }
     put(os, MASTER_NODE, "VERSION", props.version)?;
-    let sa = new_zap(os, SA_MASTER_NODE, salt(2))?;
-    put(os, MASTER_NODE, "SA_ATTRS", sa)?;
+    let mut registry = Registry::of_old_nodes();
+    if props.version >= SYSTEM_ATTRIBUTES {
+        let sa = new_zap(os, SA_MASTER_NODE, salt(2))?;
+        put(os, MASTER_NODE, "SA_ATTRS", sa)?;
+        registry = new_registry(os, sa, [salt(4), salt(5)])?;
+    }
     let unlinked_set = new_zap(os, DmuType::UNLINKED_SET, salt(3))?;
     put(os, MASTER_NODE, "DELETE_QUEUE", unlinked_set)?;
-    let registry = new_registry(os, sa, [salt(4), salt(5)])?;
     let settings = Settings {
         dnode_size: props.dnode_size,
         project_quota: props.project_quota,
         ..Settings::default()
     };
+    let settings = settings.within(props.version);
     let flags = norm_flags(props.normalization, props.case);
     let mut cx = Cx {
         os,
@@ -81,6 +92,7 @@ pub fn format(os: &mut OpenObjectSet, props: &CreateProps, txg: u64) -> Result<(
         registry: Arc::new(registry),
         after: After::default(),
         settings: &settings,
+        version: props.version,
         names: NameRules { flags, case: props.case, utf8_only },
         quotas: Quotas::default(),
         unlinked_set: Some(unlinked_set),
@@ -108,12 +120,40 @@ fn new_registry(os: &mut OpenObjectSet, sa: u64, salts: [u64; 2]) -> Result<Regi
     let layouts_obj = new_zap(os, SA_LAYOUTS, salts[1])?;
     put(os, sa, "LAYOUTS", layouts_obj)?;
     let mut registry = Registry::empty((registry_obj, layouts_obj));
+    registry.master = sa;
     for ((name, length, swap, _), id) in TABLE.into_iter().zip(0..) {
         let def = AttrDef { id, length, swap };
         put(os, registry_obj, name, def.encode())?;
         registry.define(name.as_bytes(), def);
     }
     Ok(registry)
+}
+
+/// Takes a file system to a later version (`zfs_set_version`). Its nodes stay as they are until they are changed, and the
+/// registry of system attributes is made with the first node that has some.
+///
+/// Errors: [`Error::Unsupported`] for a version that there is not, or that is not later.
+pub fn upgrade(os: &mut OpenObjectSet, version: u64, txg: u64) -> Result<()> {
+    let name = |name: &'static str| Key::Name(name.as_bytes());
+    let now = ZapMut::open(os, MASTER_NODE).word(&name("VERSION"))?.unwrap_or_default();
+    if now == 0 || !(now..=SYSTEM_ATTRIBUTES).contains(&version) {
+        return Err(Error::Unsupported(format!("file system version {version} after {now}")));
+    }
+    let has_registry = ZapMut::open(os, MASTER_NODE).word(&name("SA_ATTRS"))?.is_some();
+    if version >= SYSTEM_ATTRIBUTES && !has_registry {
+        let sa = new_zap(os, SA_MASTER_NODE, txg.rotate_left(32) | 1)?;
+        put(os, MASTER_NODE, "SA_ATTRS", sa)?;
+    }
+    put(os, MASTER_NODE, "VERSION", version)
+}
+
+/// Makes the registry that a file system has no ZAPs for yet, whose nodes were of the kind from before version 5 until now.
+pub(super) fn make_registry(cx: &mut Cx<'_>) -> Result<()> {
+    let master = cx.registry.master;
+    let salts = [cx.salt(master), cx.salt(master.wrapping_add(1))];
+    let registry = new_registry(cx.os, master, salts)?;
+    cx.publish(registry);
+    Ok(())
 }
 
 /// Makes an empty object set (of type [`Zvol`](cenote_format::dmu::ObjsetType::Zvol)) a volume of

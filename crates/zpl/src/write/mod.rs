@@ -17,7 +17,7 @@
 //! | `node` | a node's attributes: bonus buffer, spill block, layouts |
 //! | `mode`, `allowed`, `cost` | permission bits; what a node lets happen to its names; what changes write at most |
 //! | `new_node`, `rmnode` | nodes that are made; nodes without names, and how they are freed |
-//! | `legacy` | nodes from before version 5 become nodes of today |
+//! | `legacy` | nodes from before version 5: they stay so, or become nodes of today |
 //! | `names` | entries of directories |
 //! | `create`, `remove`, `rename`, `setattr`, `data`, `xattr` | the operations |
 //! | `clone` | ranges of files copied by cloning their blocks |
@@ -70,18 +70,19 @@ mod volume;
 mod xattr;
 mod xvattr;
 
-pub use format::{format, format_volume};
+pub use format::{format, format_volume, upgrade};
 pub use replay::{Replayed, Supervisor, replay};
 pub use rewrite::Rewrite;
 pub(crate) use unlinked::UnlinkedDrain;
 
-use crate::fs::FileSystem;
+use crate::fs::{FileSystem, SYSTEM_ATTRIBUTES};
 use crate::{CaseSensitivity, Error, Result, Visibility};
 use ahash::HashMap;
 use cenote_dmu::live::Cost;
 use cenote_dmu::outside::{Clock, Time};
 use cenote_dmu::tunables::{DIO_ENABLED, DIO_STRICT};
 use cenote_dmu::write::OpenObjectSet;
+use cenote_format::dmu::DNODE_SLOT;
 use cenote_store::PrimaryCache;
 use context::{After, Cx, NameRules};
 use parking_lot::MutexGuard;
@@ -180,6 +181,16 @@ impl Default for Settings {
             direct: DirectIo::Standard,
             clock: Clock::default(),
         }
+    }
+}
+
+impl Settings {
+    /// The same for a file system of this version: what it has no place for is off.
+    pub(crate) fn within(self, version: u64) -> Settings {
+        if version >= SYSTEM_ATTRIBUTES {
+            return self;
+        }
+        Settings { xattr_sa: false, project_quota: false, dnode_size: DNODE_SLOT, ..self }
     }
 }
 
@@ -333,7 +344,7 @@ pub struct SetXattr {
 /// Properties that a file system is created with.
 #[derive(Clone, Debug)]
 pub struct CreateProps {
-    /// ZPL version; only 5.
+    /// ZPL version, 1 to 5.
     pub version: u64,
     /// `casesensitivity`.
     pub case: CaseSensitivity,
@@ -409,8 +420,9 @@ impl FileSystem {
         let live = self.source.live().ok_or(Error::ReadOnly)?;
         let settings = self.settings();
         let Some(shared) = self.registry() else {
-            let version = self.version();
-            return Err(Error::Unsupported(format!("changing a file system of version {version}")));
+            return Err(Error::Unsupported(
+                "a file system without a registry of attributes".into(),
+            ));
         };
         let change = |seen: &A, os: &mut OpenObjectSet, txg| {
             let mut cx = Cx {
@@ -420,6 +432,7 @@ impl FileSystem {
                 registry: shared.current(),
                 after: After::default(),
                 settings: &settings,
+                version: self.version(),
                 names: NameRules {
                     flags: self.norm_flags(),
                     case: self.case_sensitivity(),

@@ -8,7 +8,7 @@ use super::flags::{APPEND_ONLY, IMMUTABLE};
 use super::node::NodeMut;
 use crate::dir::{MAX_NAME, entry_object};
 use crate::error::show;
-use crate::fs::CaseSensitivity;
+use crate::fs::{CaseSensitivity, ENTRY_TYPES};
 use crate::sa::ZplAttr;
 use crate::{Error, Result};
 use cenote_dmu::write::ZapMut;
@@ -104,28 +104,29 @@ fn entries<'c>(cx: &'c mut Cx<'_>, dir: u64) -> ZapMut<'c> {
     ZapMut::open(cx.os, dir).with_long_names()
 }
 
-/// The value of an entry: object and type.
-fn value(ino: u64, mode: u64) -> u64 {
-    ino | (mode >> 12 & 0xf) << 60
+/// The value of an entry: object and, where entries have one, type (`zfs_dirent`).
+fn value(cx: &Cx<'_>, ino: u64, mode: u64) -> u64 {
+    let kind = if cx.version >= ENTRY_TYPES { mode >> 12 & 0xf } else { 0 };
+    ino | kind << 60
 }
 
 /// Adds an entry (`zfs_link_create`).
 pub(super) fn add(cx: &mut Cx<'_>, dir: u64, name: &[u8], ino: u64) -> Result<()> {
     let mode = NodeMut::load(cx, ino)?.mode(cx)?;
-    let value = value(ino, mode);
+    let value = value(cx, ino, mode);
     Ok(entries(cx, dir).add(&Key::Name(name), &Value::U64(&[value]))?)
 }
 
 /// As [`add`], where the node's type, in `mode`, is known, and that the name is free.
 pub(super) fn add_known(cx: &mut Cx<'_>, dir: u64, name: &[u8], ino: u64, mode: u64) -> Result<()> {
-    let value = value(ino, mode);
+    let value = value(cx, ino, mode);
     Ok(entries(cx, dir).add_absent(&Key::Name(name), &Value::U64(&[value]))?)
 }
 
 /// Lets an entry lead to another object.
 pub(super) fn replace(cx: &mut Cx<'_>, dir: u64, name: &[u8], ino: u64) -> Result<()> {
     let mode = NodeMut::load(cx, ino)?.mode(cx)?;
-    let value = value(ino, mode);
+    let value = value(cx, ino, mode);
     Ok(entries(cx, dir).update(&Key::Name(name), &Value::U64(&[value]))?)
 }
 

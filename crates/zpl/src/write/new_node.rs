@@ -1,9 +1,9 @@
 //! Nodes that are made (`zfs_mknode`): the object with its first attributes, and its record in the intent log. Names,
 //! lists and owners are up to those who call ([`create`](super::create)).
 
-use super::acl;
 use super::context::Cx;
 use super::node::{MODIFIED, NodeMut};
+use super::{acl, legacy};
 use crate::Result;
 use crate::sa::ZplAttr;
 use crate::znode::{FLAG_PROJID, S_IFDIR};
@@ -52,15 +52,26 @@ pub(super) fn create_node_at(cx: &mut Cx<'_>, fresh: &Fresh<'_>, at: &Place) -> 
 fn create(cx: &mut Cx<'_>, fresh: &Fresh<'_>, at: Option<&Place>) -> Result<NodeMut> {
     let mut node = describe(cx, fresh, at.map_or(cx.txg, |at| at.generation))?;
     let dnode_size = at.map_or(cx.settings.dnode_size, |at| at.dnode_size);
-    let (bonus, spill) = node.buffers(cx, dnode_size)?;
+    let old = cx.has_old_nodes();
+    let (bonus_kind, bonus, spill) = match old {
+        true => (DmuType::ZNODE, legacy::new_bonus(cx, &node, fresh.target)?, None),
+        false => {
+            let (bonus, spill) = node.buffers(cx, dnode_size)?;
+            (DmuType::SA, bonus, spill)
+        }
+    };
+    node.old = old.then(|| bonus.clone());
+    // Where a target has no room in an old node it is its data, in one block.
+    let outside = fresh.target.filter(|target| old && !legacy::has_room(target));
+    let block = outside.map_or(SECTOR, |target| (target.len() as u64).next_multiple_of(SECTOR));
     let is_dir = fresh.mode & crate::znode::S_IFMT == S_IFDIR;
     let new = NewObject {
-        bonus_kind: DmuType::SA,
+        bonus_kind,
         bonus,
         dnode_size,
         ..NewObject::new(
             if is_dir { DmuType::DIRECTORY_CONTENTS } else { DmuType::PLAIN_FILE_CONTENTS },
-            SECTOR,
+            block,
         )
     };
     let ino = match at {
@@ -72,6 +83,9 @@ fn create(cx: &mut Cx<'_>, fresh: &Fresh<'_>, at: Option<&Place>) -> Result<Node
     };
     if spill.is_some() {
         cx.os.set_spill(ino, spill)?;
+    }
+    if let Some(target) = outside {
+        cx.os.write(ino, 0, target)?;
     }
     if is_dir {
         let (salt, norm_flags) = (cx.salt(ino), cx.names.flags);

@@ -66,6 +66,8 @@ pub(crate) struct NodeMut {
     pub(super) also_free: Option<u64>,
     /// What is in the data of an old symbolic link goes.
     pub(super) clear_data: bool,
+    /// The bonus buffer of a node that is of the kind from before version 5 and stays so.
+    pub(super) old: Option<Vec<u8>>,
 }
 
 impl NodeMut {
@@ -81,6 +83,7 @@ impl NodeMut {
             changed: (false, false),
             also_free: None,
             clear_data: false,
+            old: None,
         }
     }
 
@@ -95,9 +98,11 @@ impl NodeMut {
         if ino == 0 || ino > u64::MAX / 2 {
             return Err(Error::NotFound(format!("object {ino}")));
         }
+        let stays_old = cx.has_old_nodes();
         let (dnode, has_spill) = cx.os.dnode_with_spill(ino)?;
         match dnode.bonus_kind {
             DmuType::SA => {}
+            DmuType::ZNODE if stays_old => return legacy::load_as_it_is(cx, ino),
             DmuType::ZNODE => return legacy::load(cx, ino),
             _ => return Err(Error::NotFound(format!("object {ino}"))),
         }
@@ -335,6 +340,9 @@ impl NodeMut {
     /// Stores what was changed (`sa_modify_attrs`).
     pub(crate) fn store(mut self, cx: &mut Cx<'_>) -> Result<()> {
         let ino = self.ino;
+        if let Some(bonus) = self.old.take() {
+            return legacy::store(cx, &self, bonus);
+        }
         if !self.reshaped {
             let (bonus, spill) = self.data.split_at(self.bonus.min(self.data.len()));
             if self.changed.0 {
@@ -411,6 +419,9 @@ impl Cx<'_> {
 
     /// The number of the layout of exactly these attributes, which is registered if need be (`sa_find_layout`).
     fn layout(&mut self, attrs: impl Iterator<Item = AttrDef> + Clone) -> Result<u16> {
+        if self.registry.objects.1 == 0 {
+            super::format::make_registry(self)?;
+        }
         if let Some(number) = self.registry.find_layout(attrs.clone()) {
             return Ok(number);
         }

@@ -17,7 +17,7 @@ use super::mode::{CONTENTS, OWNER, set_mode, without_ids};
 use super::node::NodeMut;
 use super::{Atime, SetAttr, SetTime, data};
 use crate::attr::Attr;
-use crate::fs::FileSystem;
+use crate::fs::{FUIDS, FileSystem};
 use crate::sa::ZplAttr;
 use crate::znode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, Znode};
 use crate::{Error, Result};
@@ -61,6 +61,9 @@ fn check_kind(cx: &Cx<'_>, node: &NodeMut, set: &SetAttr) -> Result<()> {
             return Err(Error::Unsupported("permissions of a symbolic link".into()));
         }
         _ => {}
+    }
+    if set.flags.is_some() && cx.version < FUIDS {
+        return Err(Error::Invalid(format!("flags in a file system of version {}", cx.version)));
     }
     let project = set.projid.is_some() || set.flags.is_some_and(|f| f & PROJECT_INHERIT != 0);
     if project && (!cx.settings.project_quota || !is_file_or_dir) {

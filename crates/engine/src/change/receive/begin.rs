@@ -35,6 +35,7 @@ use cenote_format::nvlist::NvList;
 use cenote_format::stream::{
     Begin, FLAG_CI_DATA, FLAG_CLONE, FLAG_FREERECORDS, FLAG_SPILL_BLOCK, feature,
 };
+use cenote_pool::version::newest_of_files;
 use cenote_store::keys::LoadedKey;
 use std::sync::Arc;
 
@@ -49,6 +50,8 @@ const NEEDED: [(u64, &str); 8] = [
     (feature::LARGE_MICROZAP, "com.klarasystems:large_microzap"),
     (feature::LONGNAME, "org.zfsonlinux:longname"),
 ];
+/// The version of file systems whose streams say that they have system attributes.
+const SA_FILES: u64 = 5;
 const LARGE_BLOCKS: &str = "org.open-zfs:large_blocks";
 /// Features that a dataset uses from when it is received, whether it has such things or not.
 const AT_ONCE: [u64; 3] = [feature::LARGE_BLOCKS, feature::LARGE_MICROZAP, feature::LONGNAME];
@@ -188,6 +191,9 @@ impl Changes {
             return Err(ReceiveError::Stream("the stream needs an origin".into()));
         }
         let view = self.engine.pool();
+        if begin.features & feature::SA_SPILL != 0 && newest_of_files(view.version()) < SA_FILES {
+            return Err(ReceiveError::Upgrade);
+        }
         let dsl = view.dsl();
         let there = dsl.find(head)?;
         let above = match &there {

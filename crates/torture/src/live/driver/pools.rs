@@ -24,8 +24,13 @@ impl Driver {
 
     /// `zpool set`.
     pub(super) fn set_pool_property(&mut self, name: &str, value: &str) {
-        let context =
-            PropContext { when: When::Set, pool: POOL, hostid: 1, dataset: &|_: &str| None };
+        let context = PropContext {
+            when: When::Set,
+            version: cenote_pool::version::FEATURES,
+            pool: POOL,
+            hostid: 1,
+            dataset: &|_: &str| None,
+        };
         let change = props::parse(name, value, &context).unwrap();
         self.engine.set_properties(vec![change]).unwrap();
     }

@@ -1,0 +1,37 @@
+//! What pools of older software lack, and every pool of today has whatever its version (`spa_sync_upgrades`,
+//! `AVZ_ACTION_INITIALIZE`): ZAPs of the vdevs, and the salt of the checksums that have one. The first group of an import
+//! makes them. Older software does not know the entries of the object directory that lead to them, and passes over them.
+
+use crate::SyncContext;
+use cenote_dmu::write::ZapMut;
+use cenote_dsl::write::{DslWriteError, Result};
+use cenote_format::checksum::Salt;
+use cenote_format::encode::zap::{Key, Value};
+use cenote_pool::config_write::DIRECTORY;
+
+/// Entry of the object directory (`DMU_POOL_CHECKSUM_SALT`).
+const SALT: &[u8] = b"org.illumos:checksum_salt";
+
+impl SyncContext<'_> {
+    /// Makes what the pool lacks of that.
+    ///
+    /// # Errors
+    /// The MOS cannot be read or changed; there are no random numbers.
+    pub(super) fn adopt(&mut self) -> Result<()> {
+        let gets_zaps = self.maps.adopt_vdevs(self.tx.mos, &mut self.config.vdev_tree)?;
+        self.config_changed |= gets_zaps;
+        if ZapMut::open(self.tx.mos, DIRECTORY).lookup(&Key::Name(SALT))?.is_some() {
+            return Ok(());
+        }
+        let mut salt = [0; 32];
+        for word in salt.chunks_exact_mut(8) {
+            let number = self.tx.chance.number();
+            let number = number.map_err(|e| DslWriteError::Invalid(e.to_string()))?;
+            word.copy_from_slice(&number.to_le_bytes());
+        }
+        ZapMut::open(self.tx.mos, DIRECTORY).add(&Key::Name(SALT), &Value::U8(&salt))?;
+        let store = self.disk.store.clone();
+        self.when_kept(move || store.set_salt(Salt::new(salt)));
+        Ok(())
+    }
+}
