@@ -157,6 +157,9 @@ impl SyncContext<'_> {
         if old.kind() == "raidz" && !attach.replaces {
             return self.expand_raidz(attach, &old);
         }
+        if old.kind() == "object" {
+            return invalid("an object store is not mirrored or replaced");
+        }
         if !old.is_leaf() {
             return invalid("can only attach to mirrors and top-level disks");
         }
