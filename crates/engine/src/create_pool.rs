@@ -97,6 +97,7 @@ impl Engine {
         let birth = OpenedAt::now();
         let prepared = create::prepare(&request.spec)?;
         create::check_features(&request.spec, request.features)?;
+        let features = create::with_needed(&prepared, request.features);
         let name = request.temporary_name.unwrap_or(request.spec.name);
         let mut config =
             PoolConfig::new(request.spec.name, prepared.pool_guid, prepared.root.clone());
@@ -109,7 +110,8 @@ impl Engine {
         let mut mos = OpenObjectSet::create(store.clone(), 0, ObjsetType::Meta).map_err(failed)?;
         let sizes = |bp: &BlockPointer| space::sizes(&store.vdevs(), bp);
         let mut tx = Tx { pool: name, ..Tx::new(&mut mos, FIRST_TXG, outside, &sizes) };
-        let (dirs, key) = fill_mos(&mut tx, &store.vdevs(), request, &prepared, &mut config, salt)?;
+        let of = (request, features.as_slice());
+        let (dirs, key) = fill_mos(&mut tx, &store.vdevs(), of, &prepared, &mut config, salt)?;
         let maps = vdev_objects(&mut mos, &prepared, &mut config, outside)?;
         let mut core = Core::new(mos, maps, config, no_uberblock());
         let disk = Disk::new(&store, None, &core, &engine).map_err(failed)?;
@@ -153,7 +155,7 @@ fn copies_of(props: &[(String, NewValue)]) -> usize {
 fn fill_mos(
     tx: &mut Tx<'_>,
     tree: &VdevTree,
-    request: &CreateRequest<'_>,
+    (request, features): (&CreateRequest<'_>, &[&'static Feature]),
     prepared: &Prepared,
     config: &mut PoolConfig,
     salt: [u8; 32],
@@ -161,7 +163,7 @@ fn fill_mos(
     let dirs = pool::create_pool_dirs(tx).map_err(failed)?;
     let new = NewPool {
         tree,
-        features: request.features,
+        features,
         props: request.props,
         spares: &prepared.spares,
         caches: &prepared.caches,

@@ -131,6 +131,7 @@ mod policy;
 mod quota;
 mod rebuild;
 mod receives;
+mod reclaim;
 mod reflow;
 mod reguid;
 mod removal;
@@ -296,6 +297,8 @@ pub(crate) struct Shared {
     pub resumed_at: Mutex<Option<Instant>>,
     /// The thread that moves the sectors of a RAID-Z vdev that is being expanded, and what it waits for.
     pub reflower: Background,
+    /// The thread that has objects of a store written anew.
+    pub reclaimer: Background,
     pub reflow_waits: Mutex<Option<String>>,
     /// Whether no sectors move as long as the pool is imported.
     pub reflow_barred: AtomicBool,
@@ -694,6 +697,7 @@ impl Engine {
         shared.mender.allow();
         shared.evacuator.allow();
         shared.reflower.allow();
+        shared.reclaimer.allow();
         shared.condenser.allow();
         shared.datasets.reopen_logs();
         self.let_activities_go_on();
@@ -719,6 +723,7 @@ impl Drop for Engine {
         self.shared.mender.stop();
         self.shared.evacuator.stop();
         self.shared.reflower.stop();
+        self.shared.reclaimer.stop();
         self.shared.condenser.stop();
         if let Err(e) = self.shared.vacant.stop() {
             tracing::warn!("{e}");

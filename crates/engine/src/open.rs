@@ -194,6 +194,7 @@ impl Engine {
             removing: Mutex::default(),
             evacuator: Background::default(),
             reflower: Background::default(),
+            reclaimer: Background::default(),
             reflow_waits: Mutex::default(),
             reflow_barred: AtomicBool::default(),
             removal_waits: Mutex::default(),

@@ -62,6 +62,7 @@ impl Shared {
         self.mender.try_stop(&self.tx_state)?;
         self.evacuator.try_stop(&self.tx_state)?;
         self.reflower.try_stop(&self.tx_state)?;
+        self.reclaimer.try_stop(&self.tx_state)?;
         self.condenser.stop();
         Ok(())
     }

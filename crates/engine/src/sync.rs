@@ -182,6 +182,7 @@ impl Core {
         // From here on what was freed comes back.
         drop(shown?);
         shared.vacant.group_done(shared);
+        shared.wake_reclaim();
         shared.disk.writer.forget_freed();
         Ok(())
     }

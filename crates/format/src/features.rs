@@ -36,7 +36,7 @@ pub struct Feature {
 }
 
 /// The table.
-pub const FEATURES: [Feature; 48] = [
+pub const FEATURES: [Feature; 49] = [
     Feature {
         guid: "com.delphix:async_destroy",
         name: "async_destroy",
@@ -571,6 +571,17 @@ pub const FEATURES: [Feature; 48] = [
         per_dataset: false,
         upgrade: true,
         depends_on: &["org.openzfs:draid"],
+        since: (2, 4),
+    },
+    Feature {
+        guid: "org.cenote:object_vdev",
+        name: "object_vdev",
+        description: "Data in an object store.",
+        readonly_compatible: false,
+        needed_for_mos: true,
+        per_dataset: false,
+        upgrade: false,
+        depends_on: &[],
         since: (2, 4),
     },
 ];

@@ -112,7 +112,9 @@ impl Space {
                 let mut state = self.shared.state.lock();
                 let record = record(&state, group, cut)?;
                 match state.index.apply(&record) {
-                    Ok(garbage) => {
+                    Ok(gone) => {
+                        let garbage = gone.iter().map(|entry| entry.id).collect();
+                        state.gone.extend(gone.iter().map(|entry| (entry.id, *entry)));
                         state.index.soil(&worn);
                         return Ok(self.make(&mut state, &record, cut, payload, garbage));
                     }

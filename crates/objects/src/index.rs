@@ -186,11 +186,11 @@ impl Index {
         keys
     }
 
-    /// Applies what a group changed: all of it or nothing. Returns what became garbage.
+    /// Applies what a group changed: all of it or nothing. Returns the entries of objects that became garbage.
     ///
     /// # Errors
     /// Pages are absent ([`Self::absent`]), or the record does not fit.
-    pub fn apply(&mut self, record: &Record) -> Result<Vec<Id>, Lack> {
+    pub fn apply(&mut self, record: &Record) -> Result<Vec<Entry>, Lack> {
         let absent = self.absent(record);
         if !absent.is_empty() {
             return Err(Lack::Absent(absent));
@@ -437,7 +437,7 @@ struct Work<'a> {
     pages: BTreeMap<u64, Vec<Entry>>,
     /// Pages whose entries went to the one before, because an entry reaches over their key now.
     gone: BTreeSet<u64>,
-    garbage: Vec<Id>,
+    garbage: Vec<Entry>,
 }
 
 impl Work<'_> {
@@ -489,7 +489,7 @@ impl Work<'_> {
             entry.live = live as u32;
             if live == 0 {
                 let gone = page.remove(n);
-                self.garbage.push(gone.id);
+                self.garbage.push(gone);
             }
             at = until;
         }
@@ -528,7 +528,7 @@ impl Work<'_> {
         }
         if gone.is_empty() {
             // All of them died; another new object may reach over their addresses already.
-            self.garbage.push(one.new.id);
+            self.garbage.push(one.new);
             return Ok(());
         }
         if let Some((old, id)) = other {
@@ -549,7 +549,7 @@ impl Work<'_> {
             )));
         }
         page.insert(n, Entry { live: live as u32, ..one.new });
-        self.garbage.extend(gone.iter().map(|entry| entry.id));
+        self.garbage.extend(gone.iter().copied());
         Ok(())
     }
 }
@@ -692,7 +692,8 @@ mod tests {
         let wrong = index.apply(&record(vec![old(1, 1), old(2, 9)]));
         assert!(matches!(wrong, Err(Lack::Wrong(_))), "{wrong:?}");
         // Where all old ones are dead, the new one is garbage and changes nothing.
-        assert_eq!(index.apply(&record(vec![old(1, 9)])).unwrap(), vec![Id(77)]);
+        let gone = index.apply(&record(vec![old(1, 9)])).unwrap();
+        assert_eq!(gone.iter().map(|entry| entry.id).collect::<Vec<_>>(), vec![Id(77)]);
         assert_eq!(index.find(MIB4).unwrap(), Some(dense(1)));
     }
 
@@ -710,7 +711,7 @@ mod tests {
         // Of object 1 all is freed in the same group, of object 2 three quarters.
         let freed = vec![(0, 512), (MIB4, MIB4 + MIB4 / 4 * 3)];
         let garbage = index.apply(&Record { freed, moved, ..Record::default() }).unwrap();
-        assert_eq!(garbage, vec![Id(1), Id(2)]);
+        assert_eq!(garbage.iter().map(|entry| entry.id).collect::<Vec<_>>(), vec![Id(1), Id(2)]);
         let entry = index.find(MIB4 * 3 - 1).unwrap().unwrap();
         assert_eq!((entry.id, entry.live), (Id(77), MIB4 as u32 / 4));
         assert_eq!(index.totals.objects, 9);

@@ -88,11 +88,40 @@ impl Space {
                 }
             }
         }
+        self.read_gone(blocks, &mut answers, class).await;
         self.evict();
         let unmapped = |(answer, (address, length)): (Option<_>, &(u64, u64))| {
             answer.unwrap_or(Err(Error::Unmapped { address: *address, length: *length }))
         };
         answers.into_iter().zip(blocks).map(unmapped).collect()
+    }
+
+    /// Blocks that were freed, or not copied by a reclaim, since a reader learned of them: their objects exist for a while.
+    async fn read_gone(
+        &self,
+        blocks: &[(u64, u64)],
+        answers: &mut [Option<Result<Bytes>>],
+        class: Class,
+    ) {
+        for (n, (address, length)) in blocks.iter().enumerate() {
+            let lacks =
+                |answer: &Option<Result<Bytes>>| matches!(answer, Some(Err(Error::Unmapped { .. })));
+            if !lacks(&answers[n]) {
+                continue;
+            }
+            let gone: Vec<Entry> = {
+                let state = self.shared.state.lock();
+                let has = |entry: &&Entry| entry.start <= *address && address + length <= entry.end;
+                state.gone.values().filter(has).copied().collect()
+            };
+            for entry in gone {
+                let found = self.read_object(&entry, blocks, vec![n], class).await;
+                answers[n] = found.into_iter().next().map(|(_, answer)| answer);
+                if answers[n].as_ref().is_some_and(Result::is_ok) {
+                    break;
+                }
+            }
+        }
     }
 
     /// Where a block is now.

@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::head::{Head, PROBES};
 use crate::id::{self, EPOCHS, Id};
 use crate::index::{Index, Lack, Limits};
+use crate::page::Entry;
 use crate::read::Tables;
 use crate::record::{Move, Record};
 use crate::requests::{Class, Requests, unique};
@@ -63,6 +64,8 @@ pub(crate) struct State {
     pub loose: BTreeSet<u64>,
     /// Objects that no root names any more, and when they may be deleted.
     pub garbage: BTreeMap<Id, Instant>,
+    /// The entries that these had: reads that began before they were freed find their blocks as long as the objects exist.
+    pub gone: BTreeMap<Id, Entry>,
     pub deleted: Vec<Id>,
     pub old_roots: Vec<Path>,
     /// The last root, or the one that is being stored.
@@ -113,6 +116,20 @@ impl Found {
     /// The guid of the space.
     pub fn guid(&self) -> u64 {
         self.root.guid
+    }
+
+    /// Reads the index, to read blocks. Nothing is written, and the host that has the space keeps it: once it has committed further groups,
+    /// blocks that it freed may be gone.
+    ///
+    /// # Errors
+    /// The store fails; the index is damaged.
+    pub async fn view(self) -> Result<Space> {
+        let Self { requests, head, root } = self;
+        let (index, _) = read_index(&requests, &root).await?;
+        let by = root.host.clone();
+        let space = Space::new(requests, head, root, index);
+        space.shared.state.lock().fenced = Some(Error::Fenced { by });
+        Ok(space)
     }
 
     /// Reads the index and takes the space over: from then on every other host is refused.
@@ -226,6 +243,7 @@ impl Space {
             moving: BTreeSet::new(),
             loose: BTreeSet::new(),
             garbage: BTreeMap::new(),
+            gone: BTreeMap::new(),
             deleted: Vec::new(),
             old_roots: Vec::new(),
             root,
@@ -243,6 +261,17 @@ impl Space {
             tables: Mutex::new(tables),
         };
         Self { shared: Arc::new(shared) }
+    }
+
+    /// The last group, or the one that is being stored.
+    pub fn group(&self) -> u64 {
+        self.shared.state.lock().root.group
+    }
+
+    /// Whether nothing was given out or freed since the last group.
+    pub fn is_clean(&self) -> bool {
+        let state = self.shared.state.lock();
+        state.packed.is_empty() && state.freed.is_empty() && state.next == state.root.next
     }
 
     /// Requests and bytes since the space was opened.
@@ -311,6 +340,7 @@ impl Space {
             let mut state = self.shared.state.lock();
             for (id, _) in done.into_iter().filter(|(_, ok)| *ok) {
                 if state.garbage.remove(&id).is_some() {
+                    state.gone.remove(&id);
                     state.deleted.push(id);
                 }
             }
@@ -400,7 +430,7 @@ async fn replay(
         index.install(key, (id, offset), &bytes).map_err(|why| Error::damaged(id, &why))?;
     }
     match index.apply(record) {
-        Ok(more) => garbage.extend(more),
+        Ok(more) => garbage.extend(more.iter().map(|entry| entry.id)),
         Err(Lack::Absent(keys)) => {
             let why = format!("pages {keys:x?} could not be read");
             return Err(Error::Damaged { path: "index".into(), why });

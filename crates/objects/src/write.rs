@@ -44,13 +44,15 @@ pub(crate) struct Packed {
     /// Bytes of blocks and gaps.
     pub filled: u64,
     pub closed: bool,
+    /// It has blocks that may be written again until the group is closed.
+    pub held: bool,
     pub phase: Phase,
 }
 
 impl Packed {
     fn ready(&self, start: u64) -> bool {
         let waits = matches!(self.phase, Phase::Filling | Phase::Again);
-        self.closed && waits && self.filled == self.end - start && !self.blocks.is_empty()
+        self.closed && !self.held && waits && self.filled == self.end - start && !self.blocks.is_empty()
     }
 
     /// Nothing in it is going to be written.
@@ -157,6 +159,7 @@ impl Space {
             gaps: BTreeMap::new(),
             filled: 0,
             closed: false,
+            held: false,
             phase: Phase::Filling,
         };
         state.packed.insert(address, packed);
@@ -169,6 +172,19 @@ impl Space {
     /// # Errors
     /// The addresses are not those of [`Self::allocate`]; an upload has failed: the block is not taken ([`Self::resume`]).
     pub async fn write(&self, address: u64, bytes: Bytes) -> Result<()> {
+        self.take(address, bytes, false).await
+    }
+
+    /// As [`Self::write`], of a block that may be written again at any time until its group is closed: its object is not sent
+    /// before ([`Self::close`], [`Self::commit`]).
+    ///
+    /// # Errors
+    /// As those of [`Self::write`].
+    pub async fn write_held(&self, address: u64, bytes: Bytes) -> Result<()> {
+        self.take(address, bytes, true).await
+    }
+
+    async fn take(&self, address: u64, bytes: Bytes, held: bool) -> Result<()> {
         check(address, bytes.len() as u64)?;
         let length = bytes.len() as u64;
         {
@@ -194,6 +210,7 @@ impl Space {
                 packed.filled += length;
             }
             packed.blocks.insert(address, bytes);
+            packed.held |= held;
         }
         Stats::add(&self.shared.requests.stats.written, length);
         self.send().await;
@@ -284,11 +301,47 @@ impl Space {
         }
     }
 
+    /// Ends what is allocated and written for a group, before its [`Self::commit`]: addresses that were given out and are not
+    /// written are given up, and what was held is sent. Returns the ranges that were given up in this group, as first address and length, in order.
+    pub async fn close(&self) -> Vec<(u64, u64)> {
+        let mut gone = Vec::new();
+        {
+            let mut state = self.shared.state.lock();
+            for (start, packed) in &mut state.packed {
+                packed.closed = true;
+                packed.held = false;
+                let taken = packed.blocks.iter().map(|(at, bytes)| (*at, bytes.len() as u64));
+                let mut taken: Vec<(u64, u64)> =
+                    taken.chain(packed.gaps.iter().map(|(at, length)| (*at, *length))).collect();
+                taken.sort_unstable();
+                let mut from = *start;
+                if packed.phase == Phase::Filling {
+                    for (at, length) in taken.into_iter().chain([(packed.end, 0)]) {
+                        if from < at {
+                            packed.gaps.insert(from, at - from);
+                            packed.filled += at - from;
+                        }
+                        from = at + length;
+                    }
+                }
+                gone.extend(packed.gaps.iter().map(|(at, length)| (*at, *length)));
+            }
+        }
+        self.send().await;
+        gone
+    }
+
+    /// Where the next address will be given out.
+    pub fn next(&self) -> u64 {
+        self.shared.state.lock().next
+    }
+
     /// Closes the last object, so that all that comes from now on is of another group. Returns what is of this one.
     pub(crate) fn cut(&self) -> Result<Cut> {
         let mut state = self.shared.state.lock();
         for (start, packed) in &mut state.packed {
             packed.closed = true;
+            packed.held = false;
             let missing = packed.end - start - packed.filled;
             if missing > 0 {
                 return Err(Error::Refused(format!(

@@ -23,6 +23,7 @@ use crate::foreign;
 use crate::status::ImportReport;
 use cenote_format::nvlist::NvList;
 use cenote_vdev::deadline::{self, ask_each, is_silent};
+use cenote_vdev::object::is_object;
 use cenote_vdev::{Device, DeviceLabels, Partition, open_device, partitions, read_labels};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -362,7 +363,8 @@ fn candidate(devices: Vec<Seen>, aux: &[DeviceLabels]) -> Option<Candidate> {
 /// The names to look at, in search order.
 fn names_in(paths: &[PathBuf], limit: Duration, found: &mut Found) -> Vec<PathBuf> {
     let places = paths.iter().map(|path| vec![path.clone()]).collect();
-    let list = |path: &Path| match std::fs::metadata(path)?.is_dir() {
+    let list = |path: &Path| match !is_object(path) && std::fs::metadata(path)?.is_dir() {
+        false if is_object(path) => Ok(vec![path.to_path_buf()]),
         true => entries(path),
         false => absolute(path).map(|p| vec![p]),
     };
@@ -420,13 +422,16 @@ fn by_identity(
     limit: Duration,
     found: &mut Found,
 ) -> Vec<(usize, Vec<PathBuf>)> {
-    let each = names.iter().map(|name| vec![name.clone()]).collect();
+    let (objects, names): (Vec<_>, Vec<_>) =
+        names.into_iter().enumerate().partition(|(_, name)| is_object(name));
+    let mut groups: Vec<(usize, Vec<PathBuf>)> =
+        objects.into_iter().map(|(order, name)| (order, vec![name])).collect();
+    let each = names.iter().map(|(_, name)| vec![name.clone()]).collect();
     let looked = ask_each(each, limit, |name| {
         name.first().map_or(Err(ErrorKind::NotFound.into()), std::fs::metadata)
     });
-    let mut groups: Vec<(usize, Vec<PathBuf>)> = Vec::new();
     let mut index: HashMap<(bool, u64, u64), usize> = HashMap::new();
-    for (order, (name, looked)) in names.into_iter().zip(looked).enumerate() {
+    for ((order, name), looked) in names.into_iter().zip(looked) {
         let meta = match looked {
             Ok(meta) => meta,
             Err(e) => {
@@ -479,7 +484,7 @@ fn read_one(names: &[PathBuf]) -> io::Result<Vec<DeviceLabels>> {
     let Some(first) = names.first() else { return Ok(Vec::new()) };
     let device = open_device(first)?;
     let Some(mut labels) = read_labels(device.as_ref())? else {
-        if !first.metadata()?.is_file() {
+        if is_object(first) || !first.metadata()?.is_file() {
             return Ok(Vec::new());
         }
         return match foreign::complaint(device.as_ref(), first) {

@@ -136,7 +136,16 @@ fn run(what: &str, kind: &str, devices: Vec<Arc<dyn Device>>, contents: Contents
     let store = Store::new(tree.clone(), 64 << 20);
     let metaslabs = vec![MetaslabInfo::default(); ((n * SIZE) >> MS_SHIFT) as usize];
     let (ms_shift, embedded_log) = (MS_SHIFT, None);
-    let info = VdevInfo { id: 0, ashift: 12, width: n, ms_shift, line: 1, metaslabs, embedded_log };
+    let info = VdevInfo {
+        id: 0,
+        ashift: 12,
+        width: n,
+        ms_shift,
+        line: 1,
+        metaslabs,
+        embedded_log,
+        growing: None,
+    };
     let options = Options { background: false, ..Options::default() };
     let allocator =
         Allocator::new(&[(Class::Normal, info)], store.clone(), Arc::new(Empty), options).unwrap();

@@ -133,6 +133,7 @@ impl Rig {
             line: 1,
             metaslabs: vec![MetaslabInfo::default(); (layout.asize() >> MS_SHIFT) as usize],
             embedded_log: None,
+            growing: None,
         };
         let options = Options { background: false, ..Options::default() };
         let vdevs = [(Class::Normal, info)];

@@ -92,7 +92,16 @@ impl Rig {
             let (ashift, embedded_log) = (*ashift as u32, None);
             (
                 class(id),
-                VdevInfo { id, ashift, width: 1, ms_shift: 18, line: 1, metaslabs, embedded_log },
+                VdevInfo {
+                    id,
+                    ashift,
+                    width: 1,
+                    ms_shift: 18,
+                    line: 1,
+                    metaslabs,
+                    embedded_log,
+                    growing: None,
+                },
             )
         };
         let vdevs: Vec<_> = (0u64..).zip(ashifts).map(info).collect();
@@ -551,6 +560,7 @@ fn a_vdev_joins() {
         line: 1,
         metaslabs: vec![MetaslabInfo::default(); 8],
         embedded_log: None,
+        growing: None,
     };
     let options = Options { background: false, ..Options::default() };
     let first = [(Class::Normal, info(0, 9))];

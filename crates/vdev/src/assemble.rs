@@ -230,7 +230,9 @@ fn kind_of(config: &NvList, above: Above) -> Result<Kind, VdevError> {
             return unsupported("a distributed spare of dRAID that is in use");
         }
         Kind::DistributedSpare => false,
-        Kind::RaidZ | Kind::Draid | Kind::Hole | Kind::Missing | Kind::Indirect => depth == 1,
+        Kind::RaidZ | Kind::Draid | Kind::Hole | Kind::Missing | Kind::Indirect | Kind::Object => {
+            depth == 1
+        }
         _ => depth >= 1,
     };
     if fits { Ok(kind) } else { unsupported(format!("vdev type {name:?} at depth {depth}")) }
@@ -318,7 +320,7 @@ fn open_vdev(
     let state = match kind {
         Kind::Hole | Kind::Indirect => VdevState::Healthy,
         Kind::Missing => VdevState::CantOpen(Aux::Missing),
-        Kind::File | Kind::Disk => leaf_state(config, guid, own, device.as_deref()),
+        Kind::File | Kind::Disk | Kind::Object => leaf_state(config, guid, own, device.as_deref()),
         _ => VdevState::Healthy,
     };
     let live = Live::new(Opened { device, state }, dtl_of(config));

@@ -29,6 +29,8 @@ use rustix::fs::{Advice, FallocateFlags, FlockOperation, OFlags};
 
 use crate::backing::{busy, hold};
 use crate::direct::{Direct, is_cached};
+use crate::growing::Growing;
+use crate::object;
 use crate::partition::{Slice, image_of};
 use crate::uring::{DEPTH, Rings};
 
@@ -63,6 +65,9 @@ pub struct WriteReq {
     pub offset: u64,
     /// The bytes to write.
     pub data: Abd,
+    /// It may be written again before its transaction group ends: a device whose addresses are never used twice holds it
+    /// back.
+    pub held: bool,
     /// The completion: written as a whole, or why not. `None` until the batch is done.
     pub result: Option<io::Result<()>>,
 }
@@ -70,7 +75,7 @@ pub struct WriteReq {
 impl WriteReq {
     /// A write of `data` at byte `offset`.
     pub fn new(offset: u64, data: Abd) -> WriteReq {
-        WriteReq { offset, data, result: None }
+        WriteReq { offset, data, held: false, result: None }
     }
 
     /// Takes the completion; a device that did not set it failed the write.
@@ -160,6 +165,11 @@ pub trait Device: Send + Sync {
         1
     }
 
+    /// What gives out its addresses itself, if they are never used twice.
+    fn growing(&self) -> Option<Arc<dyn Growing>> {
+        None
+    }
+
     /// In how many batches, submitted at once from several threads, a batch of `requests` reads of
     /// `bytes` in all comes back soonest, where a batch is done one read after the other.
     fn concurrency(&self, requests: usize, bytes: u64) -> usize {
@@ -177,11 +187,14 @@ pub(crate) fn read_at(dev: &dyn Device, offset: u64, len: usize) -> io::Result<V
     Ok(req.take()?.to_vec())
 }
 
-/// Opens a file, block device or partition read-only; also a partition of an image
+/// Opens a file, block device, partition or object store ([`object::is_object`]) read-only; also a partition of an image
 /// ([`crate::Partition::path`]): `vdev_file_open`, `vdev_disk_open`.
 ///
 /// Errors: errors of opening it, and `InvalidInput` for anything else (a directory, a terminal).
 pub fn open_device(path: &Path) -> io::Result<Arc<dyn Device>> {
+    if object::is_object(path) {
+        return object::open(path);
+    }
     if let Some((image, number)) = image_of(path) {
         return Slice::of(open_device(&image)?, number, path);
     }
@@ -196,6 +209,9 @@ pub fn open_device(path: &Path) -> io::Result<Arc<dyn Device>> {
 /// Errors: errors of opening it, `InvalidInput` for anything else (a directory, a terminal),
 /// `ResourceBusy` if it is in use, and `ReadOnlyFilesystem` if it cannot be written to.
 pub fn open_device_rw(path: &Path) -> io::Result<Arc<dyn Device>> {
+    if object::is_object(path) {
+        return object::open_rw(path);
+    }
     if let Some((image, number)) = image_of(path) {
         return Slice::of(open_device_rw(&image)?, number, path);
     }

@@ -246,7 +246,20 @@ impl VdevTree {
             }
         }
         let tried: Vec<Arc<Vdev>> = jobs.iter().map(|job| job.leaf.clone()).collect();
-        let durable = self.write_labels(jobs, &[]);
+        // What is in an object store becomes durable with its uberblock, and no other may lead there before.
+        let (first, jobs): (Vec<Labels>, Vec<Labels>) =
+            jobs.into_iter().partition(|job| job.leaf.growing().is_some());
+        let mut durable = Vec::new();
+        if !first.is_empty() {
+            durable = self.write_labels(first, &[]);
+            if durable.is_empty() {
+                let why = "could not be written to the object store".into();
+                return Err(VdevError::Uberblock { txg, why });
+            }
+        }
+        if !jobs.is_empty() {
+            durable.extend(self.write_labels(jobs, &[]));
+        }
         // One that took no writes lacks the group; one that failed, or was left out, may take the uberblock of the next one.
         let failed = |leaf: &Arc<Vdev>| {
             let is_it = |other: &Arc<Vdev>| Arc::ptr_eq(other, leaf);

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::device::{Device, ReadReq, WriteReq};
+use crate::growing::Growing;
 use crate::tunables;
 
 /// How slow a device is.
@@ -160,6 +161,10 @@ impl Device for SlowDevice {
         let done = self.inner.flush();
         self.wait(std::iter::once(0));
         done
+    }
+
+    fn growing(&self) -> Option<Arc<dyn Growing>> {
+        self.inner.growing()
     }
 
     fn is_current(&self) -> bool {

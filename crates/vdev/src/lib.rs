@@ -11,6 +11,7 @@
 //! | [`device`] | the trait of devices, files and block devices |
 //! | `uring`, `direct` | batches of reads by io_uring, past the page cache; with unsafe code |
 //! | `slots` | memory in huge pages for them; with unsafe code |
+//! | [`object`], `growing` | a device in an object store; devices whose addresses are never used twice |
 //! | [`inject`] | devices in memory, faulty, slow and forgetful ones, for tests |
 //! | [`labels`] | reading the four labels of a device |
 //! | [`label_init`] | the labels of a new device, clearing them, whose they are |
@@ -65,6 +66,7 @@ pub mod draid;
 pub mod events;
 mod fault;
 mod fence;
+mod growing;
 mod indirect;
 mod initialize;
 pub mod inject;
@@ -78,6 +80,7 @@ mod lag;
 pub mod latency;
 pub mod look;
 mod mirror;
+pub mod object;
 mod partition;
 pub mod patience;
 mod probe;
@@ -114,6 +117,7 @@ pub use backing::is_held;
 pub use device::{Device, ReadReq, WriteReq, first_partition, open_device, open_device_rw};
 pub use fault::{Fault, Outcome};
 pub use fence::since_boot;
+pub use growing::{Growing, GrowingFigures, LiveRanges, VERBS};
 pub use label_init::{
     LabelOwner, LabelState, SavedLabels, clear_labels, clear_labels_of, init_labels, label_owner,
     rewrite_labels,

@@ -24,7 +24,7 @@ use crate::queue::{self, LeafWork, Priority};
 use crate::raidz::reflow::SCRATCH;
 use crate::threads::{IoPool, Work};
 use crate::tunables;
-use crate::vdev::Vdev;
+use crate::vdev::{Kind, Vdev};
 
 /// Reads of at least this many bytes are not aggregated.
 const LARGE: usize = 64 << 10;
@@ -147,6 +147,7 @@ fn aggregate(reads: &[LeafRead], order: &[usize]) -> Vec<Run> {
         if let Some(run) = runs.last_mut()
             && let Some(previous) = order.get(run.members.start)
             && Arc::ptr_eq(&reads[*previous].leaf, &read.leaf)
+            && read.leaf.vdev_kind() != Kind::Object
             && reads[*previous].len < LARGE
             && read.len < LARGE
         {

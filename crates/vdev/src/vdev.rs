@@ -22,6 +22,7 @@ use cenote_format::{SECTOR, SECTOR_SHIFT, invariant};
 use crate::device::Device;
 use crate::draid;
 use crate::events::{self, Happening};
+use crate::growing::Growing;
 use crate::injection::Injected;
 use crate::look::{Asked, Seen};
 use crate::queue::{Queue, QueueFigures};
@@ -44,6 +45,7 @@ pub(crate) enum Kind {
     Draid,
     File,
     Disk,
+    Object,
     DistributedSpare,
     Hole,
     Missing,
@@ -62,6 +64,7 @@ impl Kind {
             Kind::Draid,
             Kind::File,
             Kind::Disk,
+            Kind::Object,
             Kind::DistributedSpare,
             Kind::Hole,
             Kind::Missing,
@@ -80,6 +83,7 @@ impl Kind {
             Kind::Draid => "draid",
             Kind::File => "file",
             Kind::Disk => "disk",
+            Kind::Object => "object",
             Kind::DistributedSpare => "dspare",
             Kind::Hole => "hole",
             Kind::Missing => "missing",
@@ -88,7 +92,7 @@ impl Kind {
     }
 
     pub(crate) fn is_leaf(self) -> bool {
-        matches!(self, Kind::File | Kind::Disk | Kind::DistributedSpare)
+        matches!(self, Kind::File | Kind::Disk | Kind::Object | Kind::DistributedSpare)
     }
 
     /// Whether blocks are cut into columns, with parity.
@@ -262,7 +266,7 @@ pub struct Vdev {
 }
 
 impl Vdev {
-    /// "root", "mirror", "raidz", "draid", "file", "disk", "replacing", "spare", "hole", "missing" or
+    /// "root", "mirror", "raidz", "draid", "file", "disk", "object", "replacing", "spare", "hole", "missing" or
     /// "indirect": the `type` of the config.
     pub fn kind(&self) -> &str {
         self.kind.name()
@@ -300,6 +304,11 @@ impl Vdev {
     /// The path at which the device of a leaf was opened.
     pub fn opened_path(&self) -> Option<PathBuf> {
         self.device().map(|d| d.path().to_path_buf())
+    }
+
+    /// What gives out the addresses of this leaf, if they are never used twice.
+    pub fn growing(&self) -> Option<Arc<dyn Growing>> {
+        self.device().filter(|_| self.kind == Kind::Object)?.growing()
     }
 
     /// The device of a leaf, if one was found.
@@ -750,7 +759,7 @@ impl Vdev {
             Kind::RaidZ | Kind::Draid => silent <= self.nparity,
             Kind::Mirror | Kind::Replacing | Kind::Spare => silent < self.children.len() as u64,
             Kind::Root | Kind::Hole | Kind::Missing | Kind::Indirect => true,
-            Kind::File | Kind::Disk | Kind::DistributedSpare => {
+            Kind::File | Kind::Disk | Kind::Object | Kind::DistributedSpare => {
                 self.opened_state() == VdevState::Healthy
             }
         }

@@ -131,6 +131,9 @@ impl SyncContext<'_> {
         if self.disk.tree().expanding().is_some() {
             return invalid("raidz expansion in progress");
         }
+        if self.disk.allocator.has_growing() {
+            return invalid("what is freed in an object store is not kept for a checkpoint");
+        }
         self.refuse_with_checkpoint()?;
         if !self.has_room(SpaceCheck::Normal, CHANGED_BLOCKS)? {
             return Err(DslWriteError::NoSpace);

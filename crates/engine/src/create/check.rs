@@ -7,7 +7,7 @@
 use super::devices::LeafKind;
 use super::layout::{Found, Leaf};
 use super::probe;
-use super::{Class, CreateError, CreateSpec, Imported, Redundancy};
+use super::{Class, CreateError, CreateSpec, Imported, Redundancy, VdevSpec};
 use cenote_format::features::Feature;
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
@@ -27,6 +27,21 @@ pub fn check_features(spec: &CreateSpec<'_>, features: &[&Feature]) -> Result<()
         return Err(spec.refuse("operation not supported on this type of pool"));
     }
     Ok(())
+}
+
+/// These features, and the one that says that a pool is in an object store, if it is.
+pub fn with_needed(
+    prepared: &super::Prepared,
+    features: &[&'static Feature],
+) -> Vec<&'static Feature> {
+    let mut all = features.to_vec();
+    let is_object = |top: &NvList| top.str("type") == Some("object");
+    if config::children(&prepared.root).iter().any(is_object) {
+        all.extend(cenote_format::features::by_name("object_vdev"));
+        let mut seen = HashSet::new();
+        all.retain(|feature| seen.insert(feature.name));
+    }
+    all
 }
 
 /// Refuses RAID-Z and dRAID in a pool that has removed vdevs (`spa_vdev_add`).
@@ -51,6 +66,50 @@ pub(super) fn beside_removed(spec: &CreateSpec<'_>) -> Result<(), CreateError> {
         ));
     }
     Ok(())
+}
+
+fn is_object(leaf: &Leaf) -> bool {
+    leaf.facts.kind == LeafKind::Object
+}
+
+/// Refuses what object stores cannot be used for. A pool has its data in one of them, or in none.
+///
+/// # Errors
+/// [`CreateError::Refused`].
+pub(super) fn objects(spec: &CreateSpec<'_>, found: &Found) -> Result<(), CreateError> {
+    let of_pool = spec.pool.and_then(|p| p.list("vdev_tree")).map(config::children);
+    let has_some = of_pool.unwrap_or_default().iter().any(|top| top.str("type") == Some("object"));
+    let normal = found.tops.iter().filter(|(top, _)| top.class == Class::Normal).count();
+    let mut all = found.all().filter(|leaf| is_object(leaf));
+    let Some(leaf) = all.next() else {
+        return match has_some && normal > 0 {
+            true => Err(spec.refuse("the data of the pool is in an object store: only log, special, dedup and cache devices can be added")),
+            false => Ok(()),
+        };
+    };
+    let is_whole = |(top, leaves): &(VdevSpec, Vec<Leaf>)| {
+        leaves.iter().any(is_object)
+            && (top.redundancy, top.class) == (Redundancy::Single, Class::Normal)
+    };
+    let why = if spec.pool.is_some() {
+        "object stores can be given to new pools only"
+    } else if !found.tops.iter().any(is_whole) {
+        "an object store can hold the data of a pool by itself, and be nothing else"
+    } else if normal > 1 || all.next().is_some() {
+        "a pool with an object store has its data there alone: others can be log, special, dedup and cache devices"
+    } else if spec
+        .devices
+        .open(&leaf.path)
+        .is_ok_and(|device| device.growing().is_some_and(|g| !g.is_new()))
+    {
+        let path = leaf.path.display();
+        return Err(spec.refuse(format!(
+            "{path} has objects of a pool: delete what is below it, or choose another place"
+        )));
+    } else {
+        return Ok(());
+    };
+    Err(spec.refuse(why))
 }
 
 /// Bytes by which devices of a group may differ in size.
@@ -117,7 +176,7 @@ fn owner(spec: &CreateSpec<'_>, path: &Path) -> Option<LabelOwner> {
 
 /// What is on a device that belongs to no pool; `-f` overrides it.
 fn content(spec: &CreateSpec<'_>, leaf: &Leaf) -> Option<String> {
-    if spec.force.in_use {
+    if spec.force.in_use || is_object(leaf) {
         return None;
     }
     let found = probe::content(spec.devices.open(&leaf.path).ok()?.as_ref())?;
@@ -255,11 +314,12 @@ fn levels(spec: &CreateSpec<'_>, found: &Found) -> Result<(), CreateError> {
     };
     let mut errors = Vec::new();
     let mut last: Option<Level<'_>> = None;
-    for (top, leaves) in found.tops.iter().filter(|(top, _)| top.class != Class::Log) {
-        let kind = |leaf: &Leaf| match leaf.facts.kind {
-            LeafKind::File => "file",
-            LeafKind::Disk => "disk",
-        };
+    // Other vdevs never withstand what an object store does.
+    let compared = |(top, leaves): &&(VdevSpec, Vec<Leaf>)| {
+        top.class != Class::Log && !leaves.iter().any(is_object)
+    };
+    for (top, leaves) in found.tops.iter().filter(compared) {
+        let kind = |leaf: &Leaf| leaf.facts.kind.name();
         let members: Vec<Member<'_>> =
             leaves.iter().map(|l| Member { kind: kind(l), size: l.size }).collect();
         let (name, parity) = match (top.redundancy, leaves.first()) {
@@ -287,7 +347,7 @@ fn of_pool<'a>(spec: &CreateSpec<'_>, root: &'a NvList) -> Option<Level<'a>> {
     let mut last = None;
     for top in config::children(root) {
         let kind = top.str("type").unwrap_or_default();
-        if config::flag(top, "is_log") || matches!(kind, "hole" | "indirect") {
+        if config::flag(top, "is_log") || matches!(kind, "hole" | "indirect" | "object") {
             continue;
         }
         let children = config::children(top);

@@ -5,7 +5,9 @@ use super::{CreateError, Layout};
 use crate::tunables;
 use cenote_pool::devices::patiently;
 use cenote_vdev::deadline::{self, ask_each, is_silent};
+use cenote_vdev::object::is_object;
 use cenote_vdev::{Device, label_owner, open_device, open_device_rw};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -18,6 +20,19 @@ pub enum LeafKind {
     File,
     /// A block device.
     Disk,
+    /// A place in an object store.
+    Object,
+}
+
+impl LeafKind {
+    /// The `type` of a config.
+    pub fn name(self) -> &'static str {
+        match self {
+            LeafKind::File => "file",
+            LeafKind::Disk => "disk",
+            LeafKind::Object => "object",
+        }
+    }
 }
 
 /// Facts about a device that was not opened yet.
@@ -77,6 +92,15 @@ const DIRECTORIES: [&str; 9] = [
 
 impl OpenDevices for SystemDevices {
     fn find(&self, name: &Path) -> io::Result<(PathBuf, Opened)> {
+        if is_object(name) {
+            open_device(name)?;
+            let mut hasher = DefaultHasher::new();
+            name.hash(&mut hasher);
+            let identity = (u64::MAX - 1, hasher.finish());
+            let (kind, logical_shift, physical_shift) = (LeafKind::Object, 9, 9);
+            let facts = Opened { kind, identity, logical_shift, physical_shift };
+            return Ok((name.to_path_buf(), facts));
+        }
         let path = if name.is_absolute() {
             name.to_path_buf()
         } else {

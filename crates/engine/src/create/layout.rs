@@ -171,6 +171,7 @@ pub(super) fn prepare(spec: &CreateSpec<'_>) -> Result<Prepared, CreateError> {
     }
     check::beside_removed(spec)?;
     let mut found = find(spec)?;
+    check::objects(spec, &found)?;
     check::in_use(spec, &found)?;
     for leaf in found.all_mut() {
         // For the sizes; whether it can be written is found out later.
@@ -392,7 +393,7 @@ fn start(list: &mut NvList, kind: &str, id: Option<u64>) {
 fn leaf_config(leaf: &Leaf, id: Option<u64>) -> NvList {
     let mut list = NvList::default();
     let disk = leaf.facts.kind == LeafKind::Disk;
-    start(&mut list, if disk { "disk" } else { "file" }, id);
+    start(&mut list, leaf.facts.kind.name(), id);
     list.set("path", NvValue::String(leaf.path.display().to_string()));
     if disk {
         list.set("whole_disk", NvValue::Uint64(0));

@@ -40,7 +40,7 @@ mod parse;
 mod populate;
 mod probe;
 
-pub use check::check_features;
+pub use check::{check_features, with_needed};
 pub use devices::{LeafKind, OpenDevices, Opened, SystemDevices, check_answers};
 pub use error::CreateError;
 pub use layout::{NewDevice, Prepared};

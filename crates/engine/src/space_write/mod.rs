@@ -88,7 +88,7 @@ use cenote_format::spacemap::Change;
 use cenote_pool::config;
 use cenote_pool::metaslab::{AllocClass, PoolSpace, Unflushed, VdevSpace};
 use cenote_store::alloc::{
-    Allocator, Changes, Class, Group, Metaslab, MetaslabInfo, VdevInfo, embedded_log,
+    Addresses, Allocator, Changes, Class, Group, Metaslab, MetaslabInfo, VdevInfo, embedded_log,
 };
 use cenote_store::histogram::Histogram;
 use cenote_store::rangetree::RangeTree;
@@ -406,7 +406,11 @@ impl SpaceMaps {
             });
             let (id, ashift, ms_shift, line) = (*id, v.ashift, v.ms_shift, v.line);
             let width = width.max(1);
-            (v.class, VdevInfo { id, ashift, width, ms_shift, line, metaslabs, embedded_log })
+            let growing = tree.top(id).and_then(|top| top.growing()).map(Addresses);
+            let embedded_log = embedded_log.filter(|_| growing.is_none());
+            let info =
+                VdevInfo { id, ashift, width, ms_shift, line, metaslabs, embedded_log, growing };
+            (v.class, info)
         };
         self.vdevs.iter().map(info).collect()
     }

@@ -23,6 +23,8 @@ const BIAS: &str = "org.zfsonlinux:allocation_bias";
 const CLASSES: &str = "org.zfsonlinux:allocation_classes";
 /// The feature of dRAID vdevs.
 const DRAID: &str = "org.openzfs:draid";
+/// The feature of vdevs in object stores.
+const OBJECT: &str = "org.cenote:object_vdev";
 /// Largest block of a metaslab array.
 const MAX_ARRAY_BLOCK: u64 = 16 << 10;
 /// Most metaslabs; no plan has as many.
@@ -73,6 +75,9 @@ impl SpaceMaps {
         }
         if config.str("type") == Some("draid") {
             count(mos, DRAID, 1)?;
+        }
+        if config.str("type") == Some("object") {
+            count(mos, OBJECT, 1)?;
         }
         self.give_leaves_zaps(mos, config)?;
         let block =

@@ -204,6 +204,9 @@ impl SyncContext<'_> {
             }
             return self.expand_raidz(attach, &old, no_scratch).map(|()| Begun::default());
         }
+        if old.kind() == "object" {
+            return invalid("an object store is not mirrored or replaced");
+        }
         if !old.is_leaf() {
             return invalid("can only attach to mirrors and top-level disks");
         }

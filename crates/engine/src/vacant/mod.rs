@@ -106,6 +106,9 @@ pub enum ActivityError {
     /// What is free on the vdev is about to hold something.
     #[error("raidz expansion in progress")]
     Expanding,
+    /// An object store keeps nothing where nothing is allocated.
+    #[error("an object store is not initialized")]
+    Object,
     /// The device does not know how.
     #[error("trim operations are not supported by this device")]
     Unsupported,
@@ -330,6 +333,9 @@ impl Engine {
         }
         if shared.is_expanding(vdev.guid()) {
             return Err(ActivityError::Expanding);
+        }
+        if vdev.kind() == "object" && activity == Activity::Initialize {
+            return Err(ActivityError::Object);
         }
         if !is_able(activity, vdev) {
             return Err(ActivityError::Unsupported);

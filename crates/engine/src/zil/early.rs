@@ -93,6 +93,9 @@ impl Early {
     ) -> Option<BlockPointer> {
         let OpenBlock { data, blkid, kind, checksum, compress, base, key: protection } =
             live.open_block(object, offset)?;
+        if how.writer.allocator().has_growing() {
+            return None;
+        }
         let key = (object, blkid);
         let is_same = |written: &&Written| written.data.is_same(&data);
         let found = |group: &Group| group.blocks.get(&key).filter(is_same).map(|w| w.bp);

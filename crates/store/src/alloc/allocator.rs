@@ -19,12 +19,14 @@
 mod disable;
 mod figures;
 mod kept;
+mod live;
 mod loads;
 
 pub use disable::Disabled;
 pub(super) use disable::{DisableGate, KeptOut};
 pub use figures::SpaceFigures;
 pub use kept::Kept;
+pub use live::Dead;
 
 use disable::Wait;
 
@@ -42,7 +44,7 @@ use rayon::prelude::*;
 use super::class::{Class, ClassGroups, Request};
 use super::deferred::{DeferThread, DeferredFrees, Work};
 use super::error::AllocError;
-use super::group::{Choice, Group, Outcome, ToLoad, VdevInfo, Want};
+use super::group::{Addresses, Choice, Group, Outcome, ToLoad, VdevInfo, Want};
 use super::hold::{Hold, Holds};
 use super::layout::Layout;
 use super::loader::{Background, LoadMetaslab};
@@ -50,7 +52,7 @@ use super::metaslab::{Changes, Metaslab, TXG_DEFER_SIZE};
 use super::read_epochs::ReadEpochs;
 use crate::Current;
 use crate::gang::OLD_HEADER;
-use crate::rangetree::RangeError;
+use crate::rangetree::{RangeError, RangeTree};
 use crate::tunables;
 
 /// Metaslabs whose changes are worth another thread.
@@ -349,6 +351,10 @@ impl Allocator {
                 if group.is_passive() || !request.allows(group.vdev()) {
                     continue;
                 }
+                // What a group on disk does not lead to is deleted there after a crash.
+                if group.is_growing() && request.is_of_log() {
+                    continue;
+                }
                 let size = self.sizes.psize_to_asize(group.vdev(), request.psize, txg)?;
                 let here = copies.iter().filter(|dva| u64::from(dva.vdev) == group.vdev());
                 let here: Vec<u64> = here.map(|dva| dva.offset).collect();
@@ -549,20 +555,37 @@ impl Allocator {
             // In all passes but the first these are few.
             let changed = group.members().filter(|metaslab| metaslab.has_changes(txg));
             let changed: Vec<&Metaslab> = changed.collect();
-            let changes: Vec<(Changes, u64)> = match self.options.background {
+            let changes: Vec<(Changes, Arc<RangeTree>)> = match self.options.background {
                 true => {
                     let changed = changed.par_iter().with_min_len(METASLABS_PER_THREAD);
                     changed.map(|metaslab| metaslab.take_changes(txg)).collect()
                 }
                 false => changed.iter().map(|metaslab| metaslab.take_changes(txg)).collect(),
             };
-            group.defer(txg, changes.iter().map(|(_, deferred)| deferred).sum());
+            group.defer(txg, changes.iter().map(|(_, deferred)| deferred.space()).sum());
+            if let Some(Addresses(growing)) = group.addresses() {
+                let freed = changes.iter().flat_map(|(_, freed)| freed.iter());
+                freed.for_each(|(start, end)| growing.free(start, end));
+            }
             // What was allocated and freed again changes nothing on disk but what is deferred.
-            let any = |(c, deferred): &(Changes, u64)| *deferred > 0 || !c.allocs.is_empty();
+            let any = |(c, deferred): &(Changes, Arc<RangeTree>)| {
+                !deferred.is_empty() || !c.allocs.is_empty()
+            };
             all.extend(changes.into_iter().filter(any).map(|(changes, _)| changes));
         }
         all.sort_by_key(|changes| (changes.vdev, changes.metaslab));
         all
+    }
+
+    /// Vdevs whose addresses are never used twice.
+    pub fn growing(&self) -> Vec<(u64, Addresses)> {
+        let layout = self.layout();
+        layout.all_groups().filter_map(|g| Some((g.vdev(), g.addresses()?))).collect()
+    }
+
+    /// Whether there is a vdev whose addresses are never used twice: nothing may be allocated there for a log.
+    pub fn has_growing(&self) -> bool {
+        self.layout().all_groups().any(|group| group.is_growing())
     }
 
     /// Whether something was allocated or freed in `txg` since its changes were taken.

@@ -42,7 +42,7 @@ use std::sync::{Arc, OnceLock};
 
 use cenote_format::invariant;
 use cenote_format::invariant::broken;
-use cenote_vdev::draid;
+use cenote_vdev::{Growing, draid};
 use parking_lot::Mutex;
 
 use super::affinity::{Affinities, Affinity};
@@ -78,6 +78,18 @@ pub struct VdevInfo {
     pub metaslabs: Vec<MetaslabInfo>,
     /// The one that is kept for intent logs ([`embedded_log`](super::embedded_log)).
     pub embedded_log: Option<usize>,
+    /// What gives out its addresses, if they are never used twice.
+    pub growing: Option<Addresses>,
+}
+
+/// The addresses of a vdev that are never used twice.
+#[derive(Clone)]
+pub struct Addresses(pub Arc<dyn Growing>);
+
+impl std::fmt::Debug for Addresses {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Addresses").field(&self.0.next()).finish()
+    }
 }
 
 /// How choosy an allocation is. Each is less so than the one before.
@@ -235,6 +247,8 @@ pub struct Group {
     pub(super) aliquot: AtomicU64,
     /// Those that disable metaslabs, and those that need all.
     pub(super) disable_gate: DisableGate,
+    /// See [`VdevInfo::growing`]. Held while the next addresses are given out.
+    growing: Option<Mutex<Addresses>>,
     /// How many want that nothing is allocated from it, because its vdev is about to leave.
     passive: AtomicU64,
 }
@@ -268,6 +282,7 @@ impl Group {
             defer: Mutex::default(),
             aliquot: AtomicU64::new(0),
             disable_gate: DisableGate::default(),
+            growing: info.growing.clone().map(Mutex::new),
             passive: AtomicU64::new(0),
         };
         group.join(0);
@@ -337,7 +352,8 @@ impl Group {
         let (id, ashift, width) = (self.vdev, self.ashift, self.width);
         let (ms_shift, line) = (self.ms_shift, self.line);
         let (metaslabs, embedded_log) = (vec![MetaslabInfo::default(); count], None);
-        let info = VdevInfo { id, ashift, width, ms_shift, line, metaslabs, embedded_log };
+        let growing = self.addresses();
+        let info = VdevInfo { id, ashift, width, ms_shift, line, metaslabs, embedded_log, growing };
         let first = self.metaslabs.len();
         self.metaslabs.push(made(&info, first as u64)?);
         let embedded = match &self.members {
@@ -426,9 +442,46 @@ impl Group {
         self.order.lock().views.iter().map(View::surely_holds).max().unwrap_or(0)
     }
 
+    /// What gives out its addresses, if they are never used twice.
+    pub fn addresses(&self) -> Option<Addresses> {
+        self.growing.as_ref().map(|growing| growing.lock().clone())
+    }
+
+    /// Whether its addresses are never used twice.
+    pub fn is_growing(&self) -> bool {
+        self.growing.is_some()
+    }
+
+    /// Takes the next addresses of a vdev that uses none twice. They are in one metaslab; what is left of the one before is
+    /// passed over.
+    fn append(&self, want: &Want<'_>, growing: &Addresses) -> Outcome {
+        let addresses = &growing.0;
+        let left = (1 << self.ms_shift) - (addresses.next() & ((1 << self.ms_shift) - 1));
+        if left < want.size && addresses.allocate(left).is_err() {
+            return Outcome::Nothing;
+        }
+        let i = (addresses.next() >> self.ms_shift) as usize;
+        let Some(metaslab) = self.metaslabs.get(i).filter(|_| self.has(i)) else {
+            return Outcome::Nothing;
+        };
+        let (attempt, view) = metaslab.append(want.txg, want.size, &**addresses);
+        self.note(i, view);
+        match attempt {
+            Attempt::Got(offset) => {
+                self.allocated.fetch_add(want.size, Ordering::Relaxed);
+                Outcome::Got(offset)
+            }
+            Attempt::TooSmall => Outcome::Nothing,
+            Attempt::Unloaded => Outcome::Load(ToLoad { id: i as u64, sure: true }),
+        }
+    }
+
     /// Allocates from loaded metaslabs. Unloaded ones that would have been preferred are passed to
     /// `ahead`.
     pub(super) fn alloc(&self, want: &Want<'_>, mut ahead: impl FnMut(u64)) -> Outcome {
+        if let Some(growing) = &self.growing {
+            return self.append(want, &growing.lock());
+        }
         let (mut tried, mut to_load) = (BTreeSet::new(), None);
         while let Some(candidate) = self.choose(want, &tried) {
             let i = candidate.metaslab;
@@ -600,6 +653,9 @@ impl Group {
     /// The unloaded metaslab that is the likeliest to have `size` bytes in a row, though its histogram has no such
     /// segment: what was freed there since may have joined.
     pub(super) fn last_resort(&self, size: u64) -> Option<u64> {
+        if self.is_growing() {
+            return None;
+        }
         let order = self.order.lock();
         let hopes = (0u64..).zip(&order.views);
         let unseen = hopes.filter(|(_, view)| !view.loaded && view.hope >= size);
@@ -624,6 +680,11 @@ impl Group {
 
     /// The best `n` metaslabs of metadata, and the best `n` of the others.
     pub(super) fn best(&self, n: usize) -> Vec<usize> {
+        if let Some(Addresses(growing)) = self.addresses() {
+            // The one that is being filled, and the next.
+            let at = (growing.next() >> self.ms_shift) as usize;
+            return (at..self.metaslabs.len().min(at.saturating_add(n.min(2)))).collect();
+        }
         let order = self.order.lock();
         let metadata = |i: &usize| order.affinities.of(*i) == Some(Affinity::Metadata);
         let all = order.sorted.iter().map(|(_, i)| *i);

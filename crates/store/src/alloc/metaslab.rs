@@ -68,6 +68,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use cenote_format::{invariant, less};
+use cenote_vdev::Growing;
 use parking_lot::{Condvar, MutexGuard};
 
 use super::defer::{DeferSets, Set};
@@ -368,6 +369,38 @@ impl Metaslab {
         (attempt, state.view())
     }
 
+    /// Allocates in `txg` the next `size` addresses that `growing` gives out, which are in this metaslab.
+    pub(super) fn append(&self, txg: u64, size: u64, growing: &dyn Growing) -> (Attempt, View) {
+        let mut state = self.state.lock();
+        state.used = state.used.max(txg);
+        let attempt = match (&state.free, state.disable.refuses()) {
+            (None, _) => Attempt::Unloaded,
+            (Some(_), Some(refused)) => refused,
+            (Some(_), None) => match growing.allocate(size) {
+                Err(error) => {
+                    tracing::debug!(%error, vdev = self.vdev, "no address is given out");
+                    Attempt::TooSmall
+                }
+                Ok(start) => {
+                    let extent = self.extent;
+                    let within =
+                        start >= extent.start && start + size <= extent.start + extent.size;
+                    let (vdev, id) = (self.vdev, self.id);
+                    invariant!(
+                        within,
+                        "vdev {vdev} metaslab {id}: address {start:#x} is not there"
+                    );
+                    state.take_at(txg, start, start + size);
+                    Attempt::Got(start)
+                }
+            },
+        };
+        if let Attempt::Got(_) = attempt {
+            self.changed.store(true, Ordering::Relaxed);
+        }
+        (attempt, state.view())
+    }
+
     /// Allocates in `txg` whatever is free of `wanted`, disjoint ranges in order (`metaslab_claim`);
     /// the bytes. Ranges elsewhere are passed over. `None`: it is disabled, and nothing was claimed.
     ///
@@ -488,8 +521,9 @@ impl Metaslab {
         kept.iter().collect()
     }
 
-    /// The changes of `txg` since the last call, and how many bytes are deferred from now on.
-    pub(super) fn take_changes(&self, txg: u64) -> (Changes, u64) {
+    /// The changes of `txg` since the last call, and what was freed, which is deferred from now on: also what was allocated
+    /// since then.
+    pub(super) fn take_changes(&self, txg: u64) -> (Changes, Arc<RangeTree>) {
         let (mut allocs, freed) = {
             let mut state = self.state.lock();
             let allocs = state.allocs.remove(&txg).unwrap_or_default();
@@ -509,7 +543,7 @@ impl Metaslab {
         }
         let (vdev, metaslab) = (self.vdev, self.id);
         let (allocs, frees) = (allocs.iter().collect(), frees.iter().collect());
-        (Changes { vdev, metaslab, allocs, frees }, freed.space())
+        (Changes { vdev, metaslab, allocs, frees }, freed)
     }
 
     /// `txg` is on disk: its frees begin to wait, and frees of `due` and before become allocatable. If
@@ -613,16 +647,21 @@ impl State {
         };
         let wanted = if plenty { free.largest().max(size) } else { size };
         let start = near.or_else(|| free.best_fit(wanted).map(|(start, _)| start))?;
-        let end = start.checked_add(size)?;
-        let taken = free.remove(start, end);
-        invariant!(taken.is_ok(), "{start:#x}-{end:#x} was found free and is not: {taken:?}");
+        self.take_at(txg, start, start.checked_add(size)?);
+        Some(start)
+    }
+
+    /// Takes bytes that are free.
+    fn take_at(&mut self, txg: u64, start: u64, end: u64) {
+        let taken = self.free.as_mut().map(|free| free.remove(start, end));
+        let is_free = matches!(taken, Some(Ok(())));
+        invariant!(is_free, "{start:#x}-{end:#x} was found free and is not: {taken:?}");
         self.cursor = end;
         self.disable.taken(start, end);
         // What was free is not in any other tree.
         let added = self.allocs.entry(txg).or_default().add(start, end);
         invariant!(added.is_ok(), "free and allocated in group {txg}: {added:?}");
-        self.allocated += size;
-        Some(start)
+        self.allocated += end - start;
     }
 
     /// Of a loaded metaslab what is free and what is not are all of it.

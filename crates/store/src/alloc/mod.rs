@@ -72,11 +72,13 @@ mod tests;
 mod watched;
 mod weight;
 
-pub use allocator::{AllocatedSize, Allocator, Disabled, Kept, MAX_COPIES, Options, SpaceFigures};
+pub use allocator::{
+    AllocatedSize, Allocator, Dead, Disabled, Kept, MAX_COPIES, Options, SpaceFigures,
+};
 pub use class::{Class, Request, embedded_log};
 pub use deferred::DeferredFrees;
 pub use error::AllocError;
-pub use group::{Group, VdevInfo};
+pub use group::{Addresses, Group, VdevInfo};
 pub use hold::Hold;
 pub use loader::{LoadMetaslab, Loaded};
 pub use metaslab::{Changes, Metaslab, MetaslabInfo, OnDisk, Room, TXG_DEFER_SIZE};

@@ -81,7 +81,16 @@ impl AllocatedSize for Sectors {
 /// An empty vdev with sectors of 512 bytes.
 pub(crate) fn vdev(id: u64, ms_shift: u32, metaslabs: usize) -> VdevInfo {
     let metaslabs = vec![MetaslabInfo::default(); metaslabs];
-    VdevInfo { id, ashift: 9, width: 1, ms_shift, line: 1, metaslabs, embedded_log: None }
+    VdevInfo {
+        id,
+        ashift: 9,
+        width: 1,
+        ms_shift,
+        line: 1,
+        metaslabs,
+        embedded_log: None,
+        growing: None,
+    }
 }
 
 /// The same that keeps this metaslab for intent logs.

@@ -26,7 +26,7 @@ use crate::submit::on_device;
 use crate::threads::Work;
 use crate::traffic::{Content, Meter};
 use crate::tunables;
-use crate::vdev::Vdev;
+use crate::vdev::{Kind, Vdev};
 use crate::write::Writer;
 
 /// One write to a leaf.
@@ -95,7 +95,8 @@ fn aggregate(writes: &[LeafWrite], order: &[usize]) -> Vec<Range<usize>> {
         let (leaf, offset) = (&write.leaf, on_device(write.offset));
         let beside = !same_leaf || offset >= end || write.content == Content::Repair;
         invariant!(beside, "{leaf:?}: a write at {offset:#x} of a batch with one up to {end:#x}");
-        let follows = same_leaf && offset == end;
+        // What an object store keeps as one is one block.
+        let follows = same_leaf && offset == end && leaf.vdev_kind() != Kind::Object;
         match runs.last_mut() {
             Some(run) if follows && bytes + len <= limit => {
                 run.end = at + 1;
@@ -200,7 +201,9 @@ fn batches(
             [_] => first.data.clone(),
             _ => Abd::gang(members.iter().map(|i| writes[*i].data.clone()).collect()),
         };
-        let req = request(&first.leaf, first.offset, data);
+        let mut req = request(&first.leaf, first.offset, data);
+        // Blocks of files are written once in a group.
+        req.held = first.content != Content::Data;
         match batches.last_mut() {
             Some(batch) if Arc::ptr_eq(&batch.leaf, &first.leaf) => {
                 batch.txgs = join(batch.txgs.clone(), txgs);

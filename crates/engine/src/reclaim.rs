@@ -1,0 +1,42 @@
+//! Objects of a store that few live blocks are left in are written anew, beside everything else.
+//!
+//! After each group a thread has the device look for such objects ([`cenote_vdev::Growing::reclaim`]) and tells it what is allocated on disk. The next
+//! group puts the new objects in the place of the old ones; block pointers stay as they are.
+
+use super::Shared;
+use cenote_store::alloc::{Addresses, Dead};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The name of the thread.
+const NAME: &str = "object-reclaim";
+/// Bytes that are copied after a group, about.
+const PORTION: u64 = 64 << 20;
+
+impl Shared {
+    /// A group is on disk: has objects written anew that are worth it.
+    pub(crate) fn wake_reclaim(self: &Arc<Self>) {
+        if self.disk.allocator.has_growing() {
+            self.reclaimer.wake(self, NAME, |shared| shared.reclaim());
+        }
+    }
+
+    fn reclaim(self: &Arc<Self>) {
+        loop {
+            self.reclaimer.take_call();
+            for (vdev, Addresses(growing)) in self.disk.allocator.growing() {
+                if self.reclaimer.is_stopped() || self.tx_state.closed().is_some() {
+                    return self.reclaimer.ends();
+                }
+                let mut dead = Dead::default();
+                let mut live = |range: Range<u64>| self.disk.allocator.live(vdev, range, &mut dead);
+                if let Err(why) = growing.reclaim(&mut live, PORTION) {
+                    tracing::info!("vdev {vdev}: not all objects are reclaimed: {why}");
+                }
+            }
+            if self.reclaimer.is_over() {
+                return;
+            }
+        }
+    }
+}

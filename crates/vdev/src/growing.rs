@@ -1,0 +1,60 @@
+//! Devices whose addresses are never used twice: their space only grows.
+//!
+//! Such a device gives out its addresses itself, in order. What was freed is told to it, and does not come back.
+
+use std::io;
+use std::ops::Range;
+
+/// What the allocator and the engine ask of such a device. Addresses are offsets of DVAs.
+pub trait Growing: Send + Sync {
+    /// Where the next allocation begins.
+    fn next(&self) -> u64;
+
+    /// Gives out the next `bytes` addresses, for one block. What is given out and not written by the end of the group is given up.
+    ///
+    /// # Errors
+    /// There are none left, or nothing can be written any more.
+    fn allocate(&self, bytes: u64) -> io::Result<u64>;
+
+    /// The bytes from `start` to `end` are freed in the group that is being written. What never was written may be among
+    /// them.
+    fn free(&self, start: u64, end: u64);
+
+    /// Writes objects anew that few live bytes are left in, about so many bytes, given what is allocated on disk within a
+    /// range. The next group puts them in the place of the old ones.
+    ///
+    /// # Errors
+    /// Some were left as they are, and why.
+    fn reclaim(&self, live: LiveRanges<'_>, bytes: u64) -> Result<(), String>;
+
+    /// Whether nothing was ever kept there.
+    fn is_new(&self) -> bool;
+
+    /// What is stored, and what was asked of the store since it was opened.
+    fn figures(&self) -> GrowingFigures;
+}
+
+/// Tells what is allocated within a range, in order.
+pub type LiveRanges<'a> = &'a mut (dyn FnMut(Range<u64>) -> Result<Vec<Range<u64>>, String> + Send);
+
+/// Requests by what they ask for: in order PUT, GET, LIST, DELETE.
+pub const VERBS: [&str; 4] = ["PUT", "GET", "LIST", "DELETE"];
+
+/// Figures of a growing device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GrowingFigures {
+    /// Objects with blocks.
+    pub objects: u64,
+    /// Bytes of blocks in them.
+    pub stored: u64,
+    /// Bytes of these that are allocated.
+    pub live: u64,
+    /// Requests by [`VERBS`], each try counted.
+    pub requests: [u64; 4],
+    /// Bytes sent or received by them.
+    pub bytes: [u64; 4],
+    /// Tries after the first.
+    pub retries: [u64; 4],
+    /// Requests that were given up.
+    pub failures: [u64; 4],
+}
