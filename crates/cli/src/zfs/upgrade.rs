@@ -104,7 +104,12 @@ fn list(ctx: &mut Context) -> Outcome {
 fn upgrade(names: &[String], recurse: bool, wanted: u64, ctx: &mut Context) -> Outcome {
     let what = Selection { recurse, ..Selection::of(Kinds::FILESYSTEM) };
     let pools = Arc::clone(&ctx.pools);
-    let _change = pools.change();
+    let all = pools.all();
+    let of: Vec<&str> = match names {
+        [] => all.iter().map(|pool| pool.name()).collect(),
+        names => names.iter().map(String::as_str).collect(),
+    };
+    let _change = pools.change_all(of, None);
     let (nodes, mut good) = select(ctx, names, &what);
     let (mut upgraded, mut same, needed) = (0u64, 0u64, needed_for_files(wanted));
     for node in &nodes {

@@ -368,7 +368,7 @@ fn on_object(of: Type, given: &Given, ctx: &mut Context) -> Result<i32, Wrong> {
     if !given.remount {
         return put(&node.imported, (error, target), given, ctx);
     }
-    let _change = pools.change();
+    let _change = pools.change(node.imported.name());
     let by = ctx.agent();
     let way = Way { force: false, directory: Directory::Kept, by: &*by };
     let away = match node.imported.mounts.take_away(&[node.dataset.ds_obj], way) {

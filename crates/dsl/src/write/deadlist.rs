@@ -17,7 +17,7 @@
 use super::kept::Kept;
 use super::mos::{SMALL_BLOCK, corrupt};
 use super::own::Book;
-use super::{DslWriteError, Result, Sizes, Tx, bpobj};
+use super::{Result, Sizes, Tx, bpobj};
 use crate::number_in_name;
 use cenote_dmu::write::NewObject;
 use cenote_format::blkptr::BlockPointer;

@@ -90,7 +90,7 @@ fn check_same(tree: &VdevTree, root: &NvList) {
     let (mut of_tree, mut of_config) = (Vec::new(), Vec::new());
     tree.leaves().iter().for_each(|leaf| of_tree.push(leaf.guid()));
     config::for_each_leaf(root, &mut |leaf| {
-        if matches!(leaf.str("type"), Some("file" | "disk" | "dspare")) {
+        if !matches!(leaf.str("type"), Some("hole" | "missing" | "indirect")) {
             of_config.push(config::number(leaf, "guid"));
         }
     });
