@@ -331,6 +331,9 @@ fn file_systems_of_every_version_are_made() {
         let (name, version) = (format!("v23/new{number}"), number.to_string());
         let made = pool.create_filesystem(&name, &[("version", &version)]).unwrap();
         assert_eq!(made.property("version").unwrap().unwrap(), version);
+        // There are quotas of owners from version 4 on.
+        assert_eq!(made.set(&[("userquota@1000", "1G")]).is_ok(), number >= 4, "{name}");
+        drop(made);
         change(&pool, &name, number);
     }
     assert!(pool.create_filesystem("v23/bad", &[("version", "6")]).is_err());
