@@ -76,6 +76,13 @@ pub(super) fn check_pool(pool: &Pool) -> Result<Logs, EngineError> {
     if pool.version() < version::OLDEST_WRITABLE {
         return unsupported(format!("a pool of version {}", pool.version()));
     }
+    // What lists can have in them is told from that.
+    let frees = pool.directory().u64("free_bpobj")?.is_some();
+    if frees != (pool.version() >= version::DEADLISTS) {
+        return unsupported(
+            "a list of blocks to be freed that does not go with the version".into(),
+        );
+    }
     for feature in pool.features().list.iter().filter(|f| f.uses > 0) {
         let name = feature.known.map_or(feature.guid.as_str(), |known| known.name);
         if !in_use(name) {

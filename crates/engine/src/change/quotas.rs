@@ -17,6 +17,8 @@ use cenote_pool::Pool;
 
 /// `os_flags`: what projects use is counted (`OBJSET_FLAG_PROJECTQUOTA_COMPLETE`).
 const PROJECTS_COUNTED: u64 = 4;
+/// Version of file systems from which on there are quotas of owners (`ZPL_VERSION_USERSPACE`).
+const QUOTAS: u64 = 4;
 /// Bytes of blocks that one quota may change: of the master node, of the table, of its dnode.
 const COST: u64 = 3 * 16384;
 
@@ -54,14 +56,21 @@ impl Changes {
             return Ok(Vec::new());
         }
         let counted = view.dsl().open_objset(dataset)?.phys().flags & PROJECTS_COUNTED != 0;
-        let (set_now, refused): (Vec<Quota>, Vec<Quota>) =
-            quotas.iter().cloned().partition(|q| counted || !q.entry.contains("project"));
+        let version = view.dsl().get(dataset, "version")?.and_then(|v| v.exact.parse().ok());
+        let has_quotas = version.is_some_and(|version: u64| version >= QUOTAS);
+        let (set_now, refused): (Vec<Quota>, Vec<Quota>) = quotas
+            .iter()
+            .cloned()
+            .partition(|q| has_quotas && (counted || !q.entry.contains("project")));
+        let failed = |q: Quota| Failed { name: q.entry, error: ChangeError::NeedsUpgrade };
+        if set_now.is_empty() {
+            return Ok(refused.into_iter().map(failed).collect());
+        }
         let write = COST.saturating_mul(set_now.len() as u64);
         let cost = Cost { write, objects: set_now.len() as u64, frees: false };
         let live = self.engine.live(dataset.ds_obj)?;
         live.transact(cost, |os, txg| set(os, &set_now, txg))?;
         self.engine.sync()?;
-        let failed = |q: Quota| Failed { name: q.entry, error: ChangeError::NeedsUpgrade };
         Ok(refused.into_iter().map(failed).collect())
     }
 }
