@@ -130,6 +130,11 @@ impl Caller {
 
     /// `path` as seen from the caller's directory.
     pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
+        // What begins with a scheme (`file:///srv/objects`) is a place in an object store.
+        let text = path.as_ref().to_str().unwrap_or_default();
+        if text.split_once("://").is_some_and(|(scheme, _)| !scheme.contains('/')) {
+            return path.as_ref().to_path_buf();
+        }
         self.cwd.join(path)
     }
 

@@ -104,8 +104,9 @@ impl Space {
         class: Class,
     ) {
         for (n, (address, length)) in blocks.iter().enumerate() {
-            let lacks =
-                |answer: &Option<Result<Bytes>>| matches!(answer, Some(Err(Error::Unmapped { .. })));
+            let lacks = |answer: &Option<Result<Bytes>>| {
+                matches!(answer, Some(Err(Error::Unmapped { .. })))
+            };
             if !lacks(&answers[n]) {
                 continue;
             }

@@ -52,7 +52,11 @@ pub(crate) struct Packed {
 impl Packed {
     fn ready(&self, start: u64) -> bool {
         let waits = matches!(self.phase, Phase::Filling | Phase::Again);
-        self.closed && !self.held && waits && self.filled == self.end - start && !self.blocks.is_empty()
+        self.closed
+            && !self.held
+            && waits
+            && self.filled == self.end - start
+            && !self.blocks.is_empty()
     }
 
     /// Nothing in it is going to be written.

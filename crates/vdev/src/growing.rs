@@ -27,6 +27,9 @@ pub trait Growing: Send + Sync {
     /// Some were left as they are, and why.
     fn reclaim(&self, live: LiveRanges<'_>, bytes: u64) -> Result<(), String>;
 
+    /// Why the last group could not be stored, if it could not.
+    fn trouble(&self) -> Option<String>;
+
     /// Whether nothing was ever kept there.
     fn is_new(&self) -> bool;
 

@@ -253,7 +253,9 @@ impl VdevTree {
         if !first.is_empty() {
             durable = self.write_labels(first, &[]);
             if durable.is_empty() {
-                let why = "could not be written to the object store".into();
+                let leaves = tried.iter().filter_map(|leaf| leaf.growing()?.trouble());
+                let why = leaves.last().unwrap_or_else(|| "it does not take writes".into());
+                let why = format!("the object store: {why}");
                 return Err(VdevError::Uberblock { txg, why });
             }
         }

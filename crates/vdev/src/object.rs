@@ -197,6 +197,8 @@ struct Labels {
     newest: u64,
     /// Freed in this group.
     frees: Vec<(u64, u64)>,
+    /// Why the last root was not stored.
+    trouble: Option<String>,
 }
 
 impl Core {
@@ -350,6 +352,12 @@ impl Core {
 
     /// See the head of the module.
     fn flush(&self) -> io::Result<()> {
+        let stored = self.store_root();
+        self.labels.lock().trouble = stored.as_ref().err().map(ToString::to_string);
+        stored
+    }
+
+    fn store_root(&self) -> io::Result<()> {
         let mut turn = self.turn.lock();
         if let Some((group, payload)) = turn.pending.clone() {
             let space = self.take(&turn)?;
@@ -372,7 +380,9 @@ impl Core {
         let gaps = wait(space.close())?;
         let payload = {
             let mut labels = self.labels.lock();
-            for (start, end) in std::mem::take(&mut labels.frees) {
+            // What a group frees is needed until its uberblock is there.
+            let frees = if leads { std::mem::take(&mut labels.frees) } else { Vec::new() };
+            for (start, end) in frees {
                 for (start, end) in without(start, end, &gaps) {
                     space.free(start, end - start).map_err(|e| failed(&e))?;
                 }
@@ -641,6 +651,10 @@ impl Growing for Core {
         Ok(())
     }
 
+    fn trouble(&self) -> Option<String> {
+        self.labels.lock().trouble.clone()
+    }
+
     fn is_new(&self) -> bool {
         matches!(&*self.mode.lock(), Mode::New)
     }
@@ -656,6 +670,81 @@ impl Growing for Core {
             bytes: figures.bytes,
             retries: figures.retries,
             failures: figures.failures,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn labels() -> Labels {
+        let mut labels = Labels::default();
+        for group in 1..=20u64 {
+            let mut sector = vec![0; SECTOR as usize];
+            sector[..8].copy_from_slice(&UBERBLOCK_MAGIC.to_le_bytes());
+            sector[16..24].copy_from_slice(&group.to_le_bytes());
+            let number = RING_OFFSET / SECTOR + 2 * group;
+            labels.sectors.insert((1, number), sector);
+            labels.sectors.insert((1, number + 1), vec![7; SECTOR as usize]);
+        }
+        labels.sectors.insert((3, 40), vec![1; SECTOR as usize]);
+        labels
+    }
+
+    #[test]
+    fn the_last_uberblocks_are_kept() {
+        let mut labels = labels();
+        labels.forget_old();
+        let (size, again) = decode(&encode(FIRST_SIZE, &labels)).unwrap();
+        assert_eq!((size, again.stored, again.newest), (FIRST_SIZE, 20, 20));
+        assert_eq!(again.sectors, labels.sectors);
+        assert_eq!(again.sectors.len(), 2 * UBERBLOCKS + 1);
+        assert!(again.sectors.contains_key(&(1, RING_OFFSET / SECTOR + 26)));
+        assert!(!again.sectors.contains_key(&(1, RING_OFFSET / SECTOR + 25)));
+    }
+
+    #[test]
+    fn bad_bytes_are_an_error() {
+        let good = encode(FIRST_SIZE, &labels());
+        for at in 0..good.len().min(400) {
+            for bit in 0..8 {
+                let mut bad = good.clone();
+                bad[at] ^= 1 << bit;
+                let _ = decode(&bad);
+            }
+        }
+        let mut other = good.clone();
+        other[0] ^= 1;
+        assert!(decode(&other).is_err());
+        let mut long = good.clone();
+        long[19..21].copy_from_slice(&513u16.to_le_bytes());
+        assert!(decode(&long).is_err_and(|why| why.contains("513 bytes in sector")));
+        assert!(decode(&good[..good.len() - 1]).is_err());
+        assert!(decode(&encode(SECTOR, &labels())).is_err());
+    }
+
+    #[test]
+    fn what_was_never_written_is_not_freed() {
+        let gaps = [(10, 5), (20, 10), (40, 1)];
+        assert_eq!(without(0, 50, &gaps), [(0, 10), (15, 20), (30, 40), (41, 50)]);
+        assert_eq!(without(12, 22, &gaps), [(15, 20)]);
+        assert_eq!(without(20, 30, &gaps), []);
+        assert_eq!(without(50, 60, &gaps), [(50, 60)]);
+    }
+
+    #[test]
+    fn schemes_are_told_from_paths() {
+        for (path, is) in [
+            ("file:///srv/x", true),
+            ("s3://bucket/x", true),
+            ("/dev/sda", false),
+            ("sda", false),
+            ("/a://b", false),
+            ("://x", false),
+        ] {
+            assert_eq!(is_object(Path::new(path)), is, "{path}");
         }
     }
 }
