@@ -259,9 +259,9 @@ impl Tree {
         let contents = self.forget(all.map(|ino| self.contents(ino, 0, 0)).collect());
         let names = match is_other {
             true => self.forget_changed(branch, &foreseen, noted),
-            false => Forgetting::default(),
+            false => Default::default(),
         };
-        Forgetting::wait_for([contents, names]);
+        Forgetting::wait_for(names.into_iter().chain([contents]));
         Some(done)
     }
 
@@ -346,7 +346,7 @@ impl Tree {
         branch: &Arc<Branch>,
         foreseen: &Foreseen,
         noted: Names,
-    ) -> Forgetting {
+    ) -> [Forgetting; 2] {
         let mut gone = noted;
         let is_whole = |ino| foreseen.directories.get(ino).is_none_or(|(old, _)| old.whole);
         for (dir, (old, new)) in &foreseen.directories {
@@ -375,7 +375,6 @@ impl Tree {
             (*dir, new.filter(|name| !old.all.contains_key(name)).collect())
         };
         let late: Names = unread.map(now).collect();
-        // The same thread tells it, after the others.
-        if late.is_empty() { forgetting } else { self.forget(notices(late)) }
+        [forgetting, self.forget(notices(late))]
     }
 }
