@@ -15,7 +15,7 @@ help:
 	@echo "make lint         rustfmt, clippy, links in the documentation, lock files"
 	@echo "make package      the library and the crates below it, as they would be published: target/package"
 	@echo "make deny         licences and sources of the dependencies"
-	@echo "make damage-long  thousands of damaged images instead of CI's sample"
+	@echo "make damage-long  thousands of damaged images and pools instead of CI's sample"
 	@echo "make torture-long hours of random work, crashes and failing devices, judged by zdb"
 	@echo "make vopr         the simulator: whole pools from seeds, for SECONDS"
 	@echo "make fuzz-long    coverage-guided fuzzing of every decoder (FUZZ_SECONDS each)"
@@ -121,8 +121,9 @@ bench-spacemap: bench-build
 	target/release/cenote-bench spacemap --peer $(PEER) $(BENCH_ARGS)
 
 damage-long:
+	scripts/setup.sh test
 	CENOTE_TEST_DEADLINE=0 CENOTE_TORTURE=long $(CARGO) test --locked -p cenote-torture \
-		--test devices --test images --test tamper -- --nocapture
+		--test devices --test images --test tamper --test matrix -- --nocapture
 
 torture-long:
 	scripts/setup.sh test

@@ -356,10 +356,15 @@ fn copies_and_ranges_are_chosen() {
     opened.read_exact_at(&mut bytes, 280_000).unwrap();
     drop(opened);
     s.run("zinject -c all").ok();
-    // The dnode: the file system does not find the file.
-    s.run(&format!("zinject -a -m -t dnode -e io {file}")).ok();
-    assert!(fs::metadata(&file).is_err());
+    // The dnode: there is no such file any more. Others are in another block.
+    let many = |n: u32| format!("{}/tank/two/{n}", s.root());
+    (0..100).for_each(|n| fs::write(many(n), b"x").unwrap());
+    s.run("zpool sync tank").ok();
+    s.run(&format!("zinject -a -m -t dnode -e io {}", many(99))).ok();
+    assert_eq!(fs::metadata(many(99)).unwrap_err().raw_os_error(), Some(5));
+    assert!(fs::metadata(many(0)).is_ok() && counts(&s).1 > 0);
     s.run("zinject -c all").ok();
+    assert!(fs::read(many(99)).unwrap() == b"x");
     assert!(fs::read(&file).unwrap() == vec![7; 300_000]);
     s.run("zpool clear tank").ok();
     judge(&s);

@@ -10,6 +10,7 @@
 //! | `devices` | devices removed, or overwritten with garbage, as many as the redundancy allows; and one more |
 //! | `images` | bytes flipped and images cut short at random |
 //! | `tamper` | blocks changed after their checksum was verified: what a hostile image could hold |
+//! | `matrix` | bits flipped in all that redundancy makes up for, of every layout, under load |
 //!
 //! Those of [`live`] pools compare what is there with a model, and have OpenZFS's zdb judge it:
 //!

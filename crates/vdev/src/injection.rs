@@ -308,8 +308,9 @@ impl DeviceHandler {
     fn wait(&self, until: Instant) {
         let Effect::Delay { lanes, over, .. } = &self.effect else { return };
         let mut lanes = lanes.lock();
-        while !self.trigger.cleared.load(Relaxed) && !over.wait_until(&mut lanes, until).timed_out()
-        {
+        let mut waits = true;
+        while waits && !self.trigger.cleared.load(Relaxed) {
+            waits = !over.wait_until(&mut lanes, until).timed_out();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Blocks that cannot be read any more, in a pool of one disk.
+//! Blocks that cannot be read any more, in a pool of one disk; and bits that are wrong.
 
 use super::disk::Disk;
 use cenote_format::LABEL_START;
@@ -47,4 +47,11 @@ impl Damage {
             }
         }
     }
+}
+
+/// Flips a bit of the byte at `offset` of a disk.
+pub fn flip(disk: &Disk, offset: u64, bit: u32) {
+    let mut byte = read(disk, offset, 1);
+    byte.iter_mut().for_each(|byte| *byte ^= 1 << (bit & 7));
+    overwrite(disk, offset, byte);
 }

@@ -3,7 +3,7 @@
 //! | room | what |
 //! |---|---|
 //! | [`disk`] | disks in memory, and what a crash leaves of them |
-//! | [`damage`] | blocks of such a disk that cannot be read |
+//! | [`damage`] | blocks of such a disk that cannot be read, and bits that are wrong |
 //! | [`lab`] | making and importing pools of such disks; OpenZFS's judgement |
 //! | [`setup`] | a model of what a pool is made of |
 //! | [`model`] | a model of a pool: that, and its datasets |
