@@ -128,6 +128,15 @@ fn readable_without(rig: &Rig, gone: &[&str], files: u64) {
     engine.export(false).unwrap();
 }
 
+/// Ends the work beside.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Runs `change` while files are written, overwritten, removed and read, and logs are written to; returns how many there are then.
 fn beside_work(engine: &Engine, from: u64, change: impl FnOnce()) -> u64 {
     let (stop, next) = (AtomicBool::new(false), AtomicU64::new(from));
@@ -161,8 +170,9 @@ fn beside_work(engine: &Engine, from: u64, change: impl FnOnce()) -> u64 {
                 check(&fs, 0..next.load(Ordering::Relaxed), LEN);
             }
         });
+        // Also if the change panics.
+        let _ends = Ends(&stop);
         change();
-        stop.store(true, Ordering::Relaxed);
     });
     next.into_inner()
 }
