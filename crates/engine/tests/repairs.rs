@@ -204,7 +204,8 @@ fn what_views_find_wrong_is_mended() {
 fn vdevs(engine: &Engine) -> String {
     fn show(vdev: &NvList) -> String {
         let below: Vec<String> = config::children(vdev).iter().map(show).collect();
-        let name = |path: std::path::PathBuf| path.file_name().unwrap().to_string_lossy().to_string();
+        let name =
+            |path: std::path::PathBuf| path.file_name().unwrap().to_string_lossy().to_string();
         match below.is_empty() {
             true => config::path(vdev).map_or_else(|| "?".into(), name),
             false => format!("{}({})", vdev.str("type").unwrap(), below.join(" ")),

@@ -180,8 +180,10 @@ impl Shared {
             if is_over() {
                 return background.ends();
             }
-            let running: Vec<(u64, RebuildPhys)> =
-                RebuildPhys::all(&self.view()).into_iter().filter(|(_, p)| p.is_running()).collect();
+            let running: Vec<(u64, RebuildPhys)> = RebuildPhys::all(&self.view())
+                .into_iter()
+                .filter(|(_, p)| p.is_running())
+                .collect();
             if running.is_empty() {
                 self.rebuilder.ahead.lock().clear();
                 if background.is_over() {
@@ -412,11 +414,7 @@ impl Shared {
     }
 
     /// No leaf is there any more that a rebuild is for.
-    fn give_up_rebuild(
-        self: &Arc<Self>,
-        top: u64,
-        phys: RebuildPhys,
-    ) -> Result<Step, EngineError> {
+    fn give_up_rebuild(self: &Arc<Self>, top: u64, phys: RebuildPhys) -> Result<Step, EngineError> {
         self.rebuilder.ending.store(true, SeqCst);
         let cancel = move |context: &mut crate::SyncContext<'_>| context.cancel_rebuild(top, &phys);
         if self.queue.run(&self.tx_state, cancel, |_| true)? {

@@ -62,7 +62,9 @@ impl Shared {
                 }
             });
             match put {
-                Ok(()) => tracing::warn!(?leaf, path = %path.display(), "is replaced by another device"),
+                Ok(()) => {
+                    tracing::warn!(?leaf, path = %path.display(), "is replaced by another device")
+                }
                 Err(why) => tracing::debug!(?leaf, path = %path.display(), why, "is not replaced"),
             }
         }
