@@ -89,14 +89,14 @@ declare_tunables! {
         "Least metaslabs with unflushed changes that a transaction group flushes";
     MULTIHOST_FAIL_INTERVALS "zfs_multihost_fail_intervals" Now Count 10 (0, 65_535),
         "Intervals without a heartbeat of multihost=on after which the pool is suspended; 0: never";
-    REMOVAL_SUSPEND_PROGRESS "zfs_removal_suspend_progress" Now Switch 0 SWITCH,
-        "Whether the removal of a vdev stays where it is";
     REBUILD_MAX_SEGMENT "zfs_rebuild_max_segment" Now Bytes 1_048_576 (512, 16_777_216),
         "Most bytes of a device that a sequential rebuild copies as one piece";
     REBUILD_SCRUB_ENABLED "zfs_rebuild_scrub_enabled" Now Switch 1 SWITCH,
         "Whether a scrub begins when the last sequential rebuild has ended";
     REBUILD_VDEV_LIMIT "zfs_rebuild_vdev_limit" Now Bytes 16_777_216 SOME,
         "Bytes of a top-level vdev that a sequential rebuild copies at once";
+    REMOVAL_SUSPEND_PROGRESS "zfs_removal_suspend_progress" Now Switch 0 SWITCH,
+        "Whether the removal of a vdev stays where it is";
     REMOVE_MAX_SEGMENT "zfs_remove_max_segment" Now Bytes 16_777_216 (512, 16_777_216),
         "Most bytes of a piece of the mapping of a vdev that is removed";
     RESILVER_DEFER_PERCENT "zfs_resilver_defer_percent" Now Percent 10 (0, 100),

@@ -92,7 +92,12 @@ fn whole(engine: &Engine) {
     while engine.is_rebuilding() || behind() || engine.is_scanning() {
         // Who waits for resilvers does not take it for over.
         assert!(engine.awaits_resilver() || !behind());
-        assert!(begun.elapsed() < Duration::from_secs(120), "{:?} {:?}", phys(engine), scan(engine));
+        assert!(
+            begun.elapsed() < Duration::from_secs(120),
+            "{:?} {:?}",
+            phys(engine),
+            scan(engine)
+        );
         std::thread::sleep(Duration::from_millis(5));
     }
     engine.sync_task(|_| Ok(())).unwrap();
@@ -128,6 +133,15 @@ fn readable_without(rig: &Rig, gone: &[&str], files: u64) {
     engine.export(false).unwrap();
 }
 
+/// Ends the work beside.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Runs `change` while files are written, overwritten, removed and read, and logs are written to; returns how many there are then.
 fn beside_work(engine: &Engine, from: u64, change: impl FnOnce()) -> u64 {
     let (stop, next) = (AtomicBool::new(false), AtomicU64::new(from));
@@ -161,8 +175,9 @@ fn beside_work(engine: &Engine, from: u64, change: impl FnOnce()) -> u64 {
                 check(&fs, 0..next.load(Ordering::Relaxed), LEN);
             }
         });
+        // Also if the change panics.
+        let _ends = Ends(&stop);
         change();
-        stop.store(true, Ordering::Relaxed);
     });
     next.into_inner()
 }
@@ -411,7 +426,9 @@ fn a_resilver_follows_what_failed() {
         let beside = leaf(&rig, &engine, "a");
         engine.attach_sequentially(Attach { beside, new, replaces: false }).unwrap();
         match writes {
-            true => devices.device(&rig, "c").fail_writes(START + (9 << 20)..START + (9 << 20) + 8192),
+            true => {
+                devices.device(&rig, "c").fail_writes(START + (9 << 20)..START + (9 << 20) + 8192)
+            }
             false => {
                 // Each side has another bad place, and one is bad on both.
                 for (name, at) in [("a", 6 << 20), ("b", 8 << 20)] {

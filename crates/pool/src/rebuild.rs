@@ -142,9 +142,9 @@ impl RebuildPhys {
     /// The last rebuilds of all top-level vdevs, by their ids.
     pub fn all(pool: &Pool) -> Vec<(u64, RebuildPhys)> {
         let tops = pool.config().list("vdev_tree").map(config::children).unwrap_or_default();
-        let found = tops.iter().filter_map(|top| {
-            Some((config::number(top, "id"), RebuildPhys::of(pool, top)?))
-        });
+        let found = tops
+            .iter()
+            .filter_map(|top| Some((config::number(top, "id"), RebuildPhys::of(pool, top)?)));
         found.collect()
     }
 
@@ -279,7 +279,10 @@ mod tests {
     #[test]
     fn the_structure_on_disk() {
         let words = RebuildPhys { errors: 7, end: 8, ..phys() }.encode();
-        assert_eq!(words, [1, 9 << 20, 3, 44, 1000, 8, 61_000, 3 << 20, 2 << 20, 1 << 20, 4 << 20, 7]);
+        assert_eq!(
+            words,
+            [1, 9 << 20, 3, 44, 1000, 8, 61_000, 3 << 20, 2 << 20, 1 << 20, 4 << 20, 7]
+        );
         assert_eq!(RebuildPhys::decode(&words), Some(RebuildPhys { errors: 7, end: 8, ..phys() }));
         assert_eq!(RebuildPhys::decode(&words[..11]), None);
     }

@@ -40,7 +40,8 @@
  *   end-scan                        waits until a scrub or resilver is over; an error counts as failure
  *   resilver                        waits until no device lacks anything; an error counts as failure
  *   join HOW OLD NEW                puts file number NEW beside OLD: "attach", "replace", and these with "-s" for a
- *                                   sequential rebuild
+ *                                   sequential rebuild; or "spare": it steps in for it
+ *   leave N                         takes file number N out of the vdev that it is in
  *   spare N                         adds file number N as a hot spare
  *   offline N, online N             takes file number N out of use, brings it back
  *   hold N                          has resilvers and rebuilds stay where they are, or go on (0)
@@ -482,10 +483,12 @@ join(const char *how, uint64_t old, uint64_t new)
 	if (new >= file_count || (error = spa_open(pool, &spa, FTAG)) != 0)
 		return (ENOENT);
 	leaf = leaf_on(new);
+	if (strcmp(how, "spare") == 0)
+		fnvlist_add_uint64(leaf, ZPOOL_CONFIG_IS_SPARE, 1);
 	fnvlist_add_string(root, ZPOOL_CONFIG_TYPE, VDEV_TYPE_ROOT);
 	fnvlist_add_nvlist_array(root, ZPOOL_CONFIG_CHILDREN, &leaf, 1);
 	error = spa_vdev_attach(spa, guid_of(old), root,
-	    strncmp(how, "replace", 7) == 0,
+	    strncmp(how, "attach", 6) != 0,
 	    len > 2 && strcmp(how + len - 2, "-s") == 0);
 	if (error == 0)
 		txg_wait_synced(spa_get_dsl(spa), 0);
@@ -522,6 +525,19 @@ in_use(uint64_t file, boolean_t use)
 		return (error);
 	error = use ? vdev_online(spa, guid_of(file), 0, &state) :
 	    vdev_offline(spa, guid_of(file), 0);
+	spa_close(spa, FTAG);
+	return (error);
+}
+
+static int
+leave(uint64_t file)
+{
+	spa_t *spa;
+	int error = spa_open(pool, &spa, FTAG);
+
+	if (error != 0)
+		return (error);
+	error = spa_vdev_detach(spa, guid_of(file), 0, 0);
 	spa_close(spa, FTAG);
 	return (error);
 }
@@ -1034,6 +1050,8 @@ run(char **w, int count)
 		return (join(w[1], number(w[2]), number(w[3])));
 	if (IS("spare", 1))
 		return (add_spare(number(w[1])));
+	if (IS("leave", 1))
+		return (leave(number(w[1])));
 	if (IS("offline", 1) || IS("online", 1))
 		return (in_use(number(w[1]), strcmp(w[0], "online") == 0));
 	if (IS("hold", 1)) {

@@ -57,8 +57,7 @@ impl PartialEq for Standing {
             (Some(mine), Some(theirs)) => Arc::ptr_eq(mine, theirs),
             _ => false,
         };
-        same && (self.flush_failures, self.dtl_changes)
-            == (other.flush_failures, other.dtl_changes)
+        same && (self.flush_failures, self.dtl_changes) == (other.flush_failures, other.dtl_changes)
     }
 }
 
@@ -166,7 +165,9 @@ impl Copier<'_> {
         for column in columns.iter() {
             for target in &column.targets {
                 match sources(&column.child, target).into_iter().next() {
-                    Some(leaf) => reads.push(LeafRead { leaf, offset: column.offset, len: column.len }),
+                    Some(leaf) => {
+                        reads.push(LeafRead { leaf, offset: column.offset, len: column.len })
+                    }
                     None => is_made = true,
                 }
             }
@@ -184,13 +185,20 @@ impl Copier<'_> {
     fn for_making<'b>(&self, columns: &'b [Column]) -> Vec<(usize, &'b Column)> {
         let nparity = usize::try_from(self.top.nparity()).unwrap_or(0).min(columns.len());
         let (parity, data) = columns.split_at(nparity);
-        let numbered = data.iter().enumerate().map(|(i, column)| (i.saturating_add(nparity), column));
+        let numbered =
+            data.iter().enumerate().map(|(i, column)| (i.saturating_add(nparity), column));
         let all = numbered.chain(parity.iter().enumerate());
         all.filter(|(_, column)| !whole_of(&column.child).is_empty()).take(data.len()).collect()
     }
 
     /// Reads a column from the first of `leaves` that can be read.
-    fn read(&self, leaves: &[Arc<Vdev>], at: (u64, usize), ahead: &Ahead, quiet: bool) -> Option<Abd> {
+    fn read(
+        &self,
+        leaves: &[Arc<Vdev>],
+        at: (u64, usize),
+        ahead: &Ahead,
+        quiet: bool,
+    ) -> Option<Abd> {
         let (offset, len) = at;
         leaves.iter().find_map(|leaf| match ahead.get(&(leaf.guid(), offset, len)) {
             Some(known) => known.clone(),
@@ -330,7 +338,8 @@ impl Copier<'_> {
         let each = copies.iter().flat_map(|copy| copy.targets.iter().map(move |leaf| (copy, leaf)));
         let (there, away): (Vec<_>, Vec<_>) = each.partition(|(_, leaf)| leaf.writable());
         done.failed.extend(away.iter().map(|(_, leaf)| leaf.guid()));
-        let writes: Vec<LeafWrite> = there.into_iter().map(|(copy, leaf)| write(copy, leaf)).collect();
+        let writes: Vec<LeafWrite> =
+            there.into_iter().map(|(copy, leaf)| write(copy, leaf)).collect();
         let results = write_leaves(&self.tree.writer, Priority::Rebuild, &writes);
         for (write, result) in writes.iter().zip(results) {
             match result {

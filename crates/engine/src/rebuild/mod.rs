@@ -65,6 +65,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 const MOST_PAUSES: u32 = 100;
 /// How often it is noted how far a rebuild is, at least.
 const NOTE: Duration = Duration::from_secs(5);
+/// Groups that can be under way at once.
+const CONCURRENT: u64 = 3;
 /// Most pieces that are copied at once.
 const MOST_PIECES: usize = 1024;
 /// Bytes of what is allocated that are listed at once.
@@ -79,6 +81,8 @@ pub(crate) struct Rebuilder {
     pub background: Background,
     /// What is known of rebuilds that is not on disk yet, by top-level vdev.
     ahead: Mutex<BTreeMap<u64, Ahead>>,
+    /// A rebuild ends: what follows is still to be done.
+    ending: AtomicBool,
     /// What intent logs have that were not claimed is in no space map: nothing is rebuilt until the next import.
     barred: AtomicBool,
 }
@@ -156,6 +160,11 @@ impl Shared {
         RebuildPhys::any_runs(&self.view())
     }
 
+    /// The same, or one has ended and what follows it has not begun yet.
+    pub(crate) fn is_rebuild_awaited(&self) -> bool {
+        self.rebuilder.ending.load(SeqCst) || self.is_rebuilding()
+    }
+
     /// See [`Rebuilder::barred`].
     pub(crate) fn bar_rebuild(&self) {
         self.rebuilder.barred.store(true, SeqCst);
@@ -171,8 +180,10 @@ impl Shared {
             if is_over() {
                 return background.ends();
             }
-            let running: Vec<(u64, RebuildPhys)> =
-                RebuildPhys::all(&self.view()).into_iter().filter(|(_, p)| p.is_running()).collect();
+            let running: Vec<(u64, RebuildPhys)> = RebuildPhys::all(&self.view())
+                .into_iter()
+                .filter(|(_, p)| p.is_running())
+                .collect();
             if running.is_empty() {
                 self.rebuilder.ahead.lock().clear();
                 if background.is_over() {
@@ -211,6 +222,7 @@ impl Shared {
             let known = courses.remove(top).filter(|course| course.phys.is_same(phys));
             let mut course = known;
             let step = self.rebuild_step(*top, phys, &mut course);
+            self.rebuilder.ending.store(false, SeqCst);
             let (waits, keeps) = match step {
                 Ok(Step::Done) => (None, true),
                 Ok(Step::Ended) => {
@@ -311,6 +323,8 @@ impl Shared {
             return Ok(if goes_on { Step::Done } else { Step::Again(String::new()) });
         }
         let leaves: Vec<Arc<Vdev>> = course.leaves.iter().map(|(leaf, _)| leaf.clone()).collect();
+        // Set before it is over: a program that waits for resilvers waits for the one that may follow as well.
+        self.rebuilder.ending.store(true, SeqCst);
         let shared = self.clone();
         let end = move |context: &mut crate::SyncContext<'_>| {
             context.end_rebuild(&shared, top, &phys, &leaves)
@@ -329,7 +343,10 @@ impl Shared {
         if phys.last_offset == 0 {
             phys.estimate = allocated;
         }
+        // If it is not known what a leaf lacks, it is all up to now; what is later than the rebuild is left to a resilver.
+        let end = self.tx_state.synced_txg().saturating_add(1 + CONCURRENT);
         let standing = |leaf: Arc<Vdev>| {
+            leaf.count_unread(end);
             let standing = leaf.standing();
             (leaf, standing)
         };
@@ -397,11 +414,8 @@ impl Shared {
     }
 
     /// No leaf is there any more that a rebuild is for.
-    fn give_up_rebuild(
-        self: &Arc<Self>,
-        top: u64,
-        phys: RebuildPhys,
-    ) -> Result<Step, EngineError> {
+    fn give_up_rebuild(self: &Arc<Self>, top: u64, phys: RebuildPhys) -> Result<Step, EngineError> {
+        self.rebuilder.ending.store(true, SeqCst);
         let cancel = move |context: &mut crate::SyncContext<'_>| context.cancel_rebuild(top, &phys);
         if self.queue.run(&self.tx_state, cancel, |_| true)? {
             self.tell_rebuild("resilver_finish", top);

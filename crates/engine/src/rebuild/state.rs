@@ -48,7 +48,8 @@ impl SyncContext<'_> {
     fn rebuilding(&mut self) -> Result<Vec<u64>> {
         let mut found = Vec::new();
         if feature_uses(self.tx.mos, FEATURE)?.is_some_and(|uses| uses > 0) {
-            let tops: Vec<u64> = self.disk.tree().root().children().iter().map(|t| t.id()).collect();
+            let tops: Vec<u64> =
+                self.disk.tree().root().children().iter().map(|t| t.id()).collect();
             for top in tops {
                 if self.rebuild_of(top)?.is_running() {
                     found.push(top);

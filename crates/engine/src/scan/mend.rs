@@ -76,7 +76,11 @@ impl Shared {
             let ((), _) = Store::attempt(look);
             let (blocks, _) = found.into_blocks();
             let mended = self.disk.store.mend(&blocks, &|| reading.is_safe());
-            tracing::info!(blocks = wrong.len(), ?mended, "what was read wrong was looked at again");
+            tracing::info!(
+                blocks = wrong.len(),
+                ?mended,
+                "what was read wrong was looked at again"
+            );
         }
     }
 }

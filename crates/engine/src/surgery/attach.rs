@@ -252,7 +252,11 @@ impl SyncContext<'_> {
     }
 
     /// Refuses a device that would be rebuilt beside a resilver, and one that would be resilvered beside a rebuild.
-    fn refuse_beside_others(&mut self, rebuild: Option<&Arc<Shared>>, replaces: bool) -> Result<()> {
+    fn refuse_beside_others(
+        &mut self,
+        rebuild: Option<&Arc<Shared>>,
+        replaces: bool,
+    ) -> Result<()> {
         let Some(shared) = rebuild else {
             return match self.is_rebuilding()? {
                 true => invalid("currently sequentially resilvering"),

@@ -116,7 +116,10 @@ mod tests {
         copying.make_way(0, 19..20);
         copying.make_way(0, 30..40);
         copying.make_way(0, 44..60);
-        assert_eq!((claim.begin_write(), other.begin_write()), (vec![false, true, false], vec![true]));
+        assert_eq!(
+            (claim.begin_write(), other.begin_write()),
+            (vec![false, true, false], vec![true])
+        );
         drop((claim, other));
         let again = copying.claim(0, &[(10, 10)]);
         copying.spoil_all();

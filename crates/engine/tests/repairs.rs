@@ -1,0 +1,285 @@
+//! Repairs that go on by themselves: what a resilver left, devices that stay away, what reads through views found wrong; and half
+//! resilvers and spares in use of OpenZFS's engine. Where OpenZFS is not installed these tests fail.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod rig;
+
+use cenote_engine::tunables::{SCAN_CHECKPOINT_INTVAL, SCAN_SUSPEND_PROGRESS, SCAN_VDEV_LIMIT};
+use cenote_engine::{Engine, EngineOptions, TakeOut};
+use cenote_format::nvlist::NvList;
+use cenote_pool::config;
+use cenote_pool::reopen::Restore;
+use cenote_pool::scan::ScanPhys;
+use parking_lot::{Mutex, MutexGuard};
+use rig::joining::{leaf, replace};
+use rig::{Faulty, Rig, check, check_devices, errors, fill, open};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const SIZE: u64 = 96 << 20;
+const LEN: usize = 300_000;
+const FILES: u64 = 40;
+/// Where blocks begin on a device.
+const START: u64 = 4 << 20;
+
+/// Tunables are of the process: tests take turns.
+static TURN: Mutex<()> = Mutex::new(());
+
+struct Turn(#[allow(dead_code)] MutexGuard<'static, ()>);
+
+impl Turn {
+    fn take() -> Turn {
+        let turn = TURN.lock();
+        SCAN_CHECKPOINT_INTVAL.set(0).unwrap();
+        Turn(turn)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        SCAN_CHECKPOINT_INTVAL.set(60).unwrap();
+        SCAN_SUSPEND_PROGRESS.set(0).unwrap();
+        SCAN_VDEV_LIMIT.set(16 << 20).unwrap();
+    }
+}
+
+fn scan(engine: &Engine) -> ScanPhys {
+    ScanPhys::load(engine.pool().directory()).unwrap().unwrap_or_default()
+}
+
+/// Waits until something is so.
+fn until(engine: &Engine, what: &str, is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(120), "{what}: {:?}", scan(engine));
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn behind(rig: &Rig, engine: &Engine, name: &str) -> bool {
+    let guid = leaf(rig, engine, name);
+    engine.pool().store().vdevs().find(guid).unwrap().is_behind()
+}
+
+fn resilvers(engine: &Engine) -> usize {
+    format!("{:?}", engine.pool().history().unwrap()).matches("func=2 mintxg").count()
+}
+
+/// Takes devices out of use, writes files, and brings them back while resilvers are held.
+fn missing_files(rig: &Rig, line: &str, away: &[&str]) -> (Arc<Engine>, Faulty) {
+    let devices = Faulty::default();
+    let engine = rig.create_on(line, 12, EngineOptions::default(), &devices);
+    fill(&open(&engine), 0..2, LEN);
+    engine.sync().unwrap();
+    for name in away {
+        engine.take_out(leaf(rig, &engine, name), TakeOut::Offline).unwrap();
+        devices.close(rig, name);
+    }
+    fill(&open(&engine), 2..FILES, LEN);
+    engine.sync().unwrap();
+    SCAN_SUSPEND_PROGRESS.set(1).unwrap();
+    let guids: Vec<u64> = away.iter().map(|name| leaf(rig, &engine, name)).collect();
+    engine.restore(&guids, Restore::Offline).unwrap();
+    (engine, devices)
+}
+
+fn end(engine: Arc<Engine>, rig: &Rig, gone: &[&str]) {
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge_blocks();
+    gone.iter().for_each(|name| std::fs::remove_file(rig.file(name)).unwrap());
+    let engine = rig.import();
+    engine.pool().store().drop_caches();
+    check(&open(&engine), 0..FILES, LEN);
+    assert_eq!(errors(&engine), (0, 0, 0));
+    engine.export(false).unwrap();
+}
+
+#[test]
+fn another_resilver_gives_what_one_left() {
+    let _turn = Turn::take();
+    SCAN_VDEV_LIMIT.set(1 << 20).unwrap();
+    let rig = Rig::new(SIZE);
+    let (engine, devices) = missing_files(&rig, "mirror a b", &["b"]);
+    let a = devices.device(&rig, "a");
+    a.fail(START + (4 << 20)..START + (5 << 20));
+    a.set_delay(Duration::from_millis(20));
+    SCAN_SUSPEND_PROGRESS.set(0).unwrap();
+    until(&engine, "no error", || errors(&engine).0 > 0);
+    std::thread::sleep(Duration::from_millis(150));
+    a.repair();
+    until(&engine, "b stays behind", || !behind(&rig, &engine, "b"));
+    until(&engine, "a scan goes on", || !engine.is_scanning());
+    assert!(resilvers(&engine) >= 2, "the first one left nothing");
+    assert_eq!(scan(&engine).errors, 0);
+    drop((a, devices));
+    end(engine, &rig, &["a"]);
+}
+
+/// Where nothing changes, resilvers do not go on for ever.
+#[test]
+fn what_cannot_be_read_is_not_asked_for_again_and_again() {
+    let _turn = Turn::take();
+    let rig = Rig::new(SIZE);
+    let (engine, devices) = missing_files(&rig, "raidz1 a b c", &["b"]);
+    let a = devices.device(&rig, "a");
+    a.fail(START + (2 << 20)..START + (4 << 20));
+    SCAN_SUSPEND_PROGRESS.set(0).unwrap();
+    let mut last = 0;
+    until(&engine, "they go on", || !engine.awaits_resilver() && !engine.is_scanning());
+    for _ in 0..20 {
+        last = resilvers(&engine);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(last <= 3 && resilvers(&engine) == last, "{last}");
+    assert!(behind(&rig, &engine, "b"));
+    a.repair();
+    engine.assess_resilver().unwrap();
+    until(&engine, "b stays behind", || !behind(&rig, &engine, "b"));
+    until(&engine, "a scan goes on", || !engine.is_scanning());
+    drop((a, devices));
+    end(engine, &rig, &["a"]);
+}
+
+/// A device that is needed and stays away keeps other vdevs waiting only for a while.
+#[test]
+fn a_silent_device_does_not_hold_others_up() {
+    let _turn = Turn::take();
+    let rig = Rig::new(SIZE);
+    let (engine, devices) = missing_files(&rig, "mirror a b mirror e f", &["b", "f"]);
+    let e = devices.device(&rig, "e");
+    e.fail(0..u64::MAX);
+    SCAN_SUSPEND_PROGRESS.set(0).unwrap();
+    until(&engine, "b stays behind", || !behind(&rig, &engine, "b"));
+    assert!(behind(&rig, &engine, "f"));
+    e.repair();
+    until(&engine, "f stays behind", || !behind(&rig, &engine, "f"));
+    until(&engine, "a scan goes on", || !engine.is_scanning());
+    drop((e, devices));
+    end(engine, &rig, &["a", "e"]);
+}
+
+/// The history is read through a view: what was wrong there is mended all the same.
+#[test]
+fn what_views_find_wrong_is_mended() {
+    let _turn = Turn::take();
+    let rig = Rig::new(SIZE);
+    let options = EngineOptions { txg_timeout: Some(rig::TIMEOUT), ..EngineOptions::default() };
+    let engine = rig.create_with("mirror a b", 12, options);
+    fill(&open(&engine), 0..FILES, LEN);
+    engine.sync().unwrap();
+    // All that either side has of metadata may be wrong on that side; the other one has it.
+    let file = std::fs::OpenOptions::new().write(true).open(rig.file("b")).unwrap();
+    for at in (START..SIZE - (2 << 20)).step_by(1 << 20) {
+        file.write_all_at(&vec![0x5a; 1 << 20], at).unwrap();
+    }
+    let look = || {
+        engine.pool().store().drop_caches();
+        let before = errors(&engine).2;
+        engine.pool().history().unwrap();
+        let root = engine.pool().dsl().root().unwrap();
+        engine.pool().dsl().snapshots(&root).unwrap();
+        errors(&engine).2 - before
+    };
+    let found = look();
+    assert!(found > 0, "nothing was read from the wrong side");
+    let store = engine.pool().store().clone();
+    assert!(store.has_wrong());
+    engine.sync_task(|_| Ok(())).unwrap();
+    until(&engine, "it is not mended", || !store.has_wrong());
+    engine.sync_task(|_| Ok(())).unwrap();
+    until(&engine, "it is read wrong still", || look() == 0);
+    let healed = engine.pool().store().vdevs().leaves()[1].self_healed();
+    assert!(healed > 0);
+    drop(store);
+    engine.scrub().unwrap();
+    until(&engine, "a scan goes on", || !engine.is_scanning());
+    assert_eq!(scan(&engine).errors, 0);
+    end(engine, &rig, &["a"]);
+}
+
+/// The vdevs that the config has, such as `mirror(spare(a s) b)`.
+fn vdevs(engine: &Engine) -> String {
+    fn show(vdev: &NvList) -> String {
+        let below: Vec<String> = config::children(vdev).iter().map(show).collect();
+        let name =
+            |path: std::path::PathBuf| path.file_name().unwrap().to_string_lossy().to_string();
+        match below.is_empty() {
+            true => config::path(vdev).map_or_else(|| "?".into(), name),
+            false => format!("{}({})", vdev.str("type").unwrap(), below.join(" ")),
+        }
+    }
+    let pool = engine.pool();
+    let root = pool.config().list("vdev_tree").unwrap();
+    config::children(root).iter().map(show).collect::<Vec<_>>().join(" ")
+}
+
+/// We end a resilver that OpenZFS's engine has begun, of a mirror and of RAID-Z.
+#[test]
+fn we_go_on_with_half_a_resilver_of_openzfs() {
+    let _turn = Turn::take();
+    for (line, how, new, after, gone) in [
+        ("mirror a b", "attach", "join attach 0 2", "mirror(a b x)", "a"),
+        ("raidz1 a b c", "replace", "join replace 1 3", "raidz(a x c)", "a"),
+    ] {
+        let rig = Rig::new(SIZE);
+        let engine = rig.create(line, 12);
+        fill(&open(&engine), 0..FILES, LEN);
+        engine.export(false).unwrap();
+        drop(engine);
+        rig.word("x");
+        let script = format!("import\nhold 1\n{new}\nhalf-resilvered\nexport\n");
+        cenote_testpools::openzfs(rig.path(), "tank", &script);
+        rig.judge_blocks();
+        let engine = rig.import();
+        until(&engine, how, || vdevs(&engine) == after && !engine.is_scanning());
+        until(&engine, how, || !behind(&rig, &engine, "x"));
+        check_devices(&engine, FILES, LEN);
+        end(engine, &rig, &[gone]);
+    }
+}
+
+/// A spare that OpenZFS's engine has put in use stays so here, and goes back; and the other way round.
+#[test]
+fn spares_in_use_are_understood_by_both() {
+    let _turn = Turn::take();
+    let rig = Rig::new(SIZE);
+    let engine = rig.create("mirror a b", 12);
+    fill(&open(&engine), 0..FILES, LEN);
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.word("s");
+    let script = "import\nspare 2\noffline 0\njoin spare 0 2\nresilver\nsync\nexport\n";
+    cenote_testpools::openzfs(rig.path(), "tank", script);
+    rig.judge_blocks();
+    let engine = rig.import();
+    assert_eq!(vdevs(&engine), "mirror(spare(a s) b)");
+    check_devices(&engine, FILES, LEN);
+    let a = leaf(&rig, &engine, "a");
+    engine.restore(&[a], Restore::Offline).unwrap();
+    until(&engine, "a stays behind", || !behind(&rig, &engine, "a") && !engine.is_scanning());
+    engine.detach(leaf(&rig, &engine, "s"), None).unwrap();
+    assert_eq!(vdevs(&engine), "mirror(a b)");
+    assert_eq!(engine.pool().spares().len(), 1);
+    // Now it steps in here.
+    let spare = config::number(&engine.pool().spares()[0], "guid");
+    let new = engine.spare(spare).unwrap();
+    let beside = leaf(&rig, &engine, "b");
+    engine.take_out(beside, TakeOut::Offline).unwrap();
+    engine.attach(cenote_engine::Attach { beside, new, replaces: true }).unwrap();
+    until(&engine, "s stays behind", || !behind(&rig, &engine, "s") && !engine.is_scanning());
+    assert_eq!(vdevs(&engine), "mirror(a spare(b s))");
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge_blocks();
+    let script = "import\nonline 1\nresilver\nleave 2\nscrub\nsync\nexport\n";
+    cenote_testpools::openzfs(rig.path(), "tank", script);
+    let engine = rig.import();
+    assert_eq!(vdevs(&engine), "mirror(a b)");
+    // It is free again: it can take the place of a device for good.
+    replace(&rig, &engine, "a", "y").unwrap();
+    until(&engine, "y stays behind", || vdevs(&engine) == "mirror(y b)");
+    end(engine, &rig, &["b"]);
+}
