@@ -340,8 +340,7 @@ impl VdevTree {
             for leaf in below {
                 match leaf.writable() {
                     true => faults.push(
-                        Fault::lacks(&leaf, offset, right.clone())
-                            .laid_out_by(vdev, &widths, None),
+                        Fault::lacks(&leaf, offset, right.clone()).laid_out_by(vdev, &widths, None),
                     ),
                     false => left.push(leaf.guid()),
                 }

@@ -3,7 +3,7 @@
 use super::{CONCURRENT, before_joining, invalid, path_of, set_zap, spare, without_place};
 use crate::create::{self, NewDevice};
 use crate::rebuild::Begun;
-use crate::reflow::UNCLAIMED;
+use crate::reflow::{UNCLAIMED, may_move};
 use crate::space_write::map::feature_uses;
 use crate::task::EngineError;
 use crate::{Engine, Shared, SyncContext};
@@ -73,6 +73,10 @@ impl Shared {
         let (path, device) = (attach.new.device.path().to_path_buf(), attach.new.device.clone());
         let is_spare = config::flag(&attach.new.leaf, "is_spare");
         let expands = self.disk.tree().find(attach.beside).is_some_and(|v| v.kind() == "raidz");
+        if expands && !attach.replaces && !may_move() {
+            let why = "expansion of RAID-Z is not supported";
+            return Err(DslWriteError::Invalid(why.into()).into());
+        }
         if expands && self.reflow_barred.load(SeqCst) {
             return Err(DslWriteError::Invalid(UNCLAIMED.into()).into());
         }
@@ -139,7 +143,8 @@ impl Shared {
 
 /// Why the scratch area of a RAID-Z vdev that is to be expanded cannot be used, if so (`vdev_check_boot_reserve`).
 fn no_scratch_area(tree: &VdevTree, top: &Vdev) -> Option<String> {
-    let used = "the reserved boot area needed for the expansion is already being used by a boot loader";
+    let used =
+        "the reserved boot area needed for the expansion is already being used by a boot loader";
     match tree.has_boot_loader(top) {
         Ok(boots) => boots.then(|| used.into()),
         Err(e) => Some(e.to_string()),

@@ -374,12 +374,10 @@ mod tests {
         let piece = [2..5, 8..9, 20..30];
         assert_eq!(intersection(&piece, Vec::new()), []);
         assert_eq!(intersection(&piece, vec![5..8, 9..20, 30..90]), []);
-        assert_eq!(intersection(&piece, vec![22..24, 0..9, 23..25, 28..40]), [
-            2..5,
-            8..9,
-            22..25,
-            28..30
-        ]);
+        assert_eq!(
+            intersection(&piece, vec![22..24, 0..9, 23..25, 28..40]),
+            [2..5, 8..9, 22..25, 28..30]
+        );
         assert_eq!(pieces(&piece, 4), [vec![2..5, 8..9], vec![20..24], vec![24..28], vec![28..30]]);
     }
 }
