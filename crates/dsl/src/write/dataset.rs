@@ -19,8 +19,8 @@ use super::mos::{SMALL_BLOCK, corrupt};
 use super::props::{self, NewValue, Target};
 use super::space::{self, Delta, Part, charged};
 use super::{
-    DslWriteError, Result, Sizes, Tx, bookmarks, bpobj, clones, crypt, deadlist, dir, features, limits,
-    livelist, names, own, permissions, references, special,
+    DslWriteError, Result, Sizes, Tx, bookmarks, bpobj, clones, crypt, deadlist, dir, features,
+    limits, livelist, names, own, permissions, references, special,
 };
 use cenote_dmu::write::{NewObject, ObjectChange, Synced};
 use cenote_format::blkptr::BlockPointer;
