@@ -290,8 +290,6 @@ pub(crate) struct Shared {
     pub rebuilder: Rebuilder,
     /// The thread that mends what reads through views found wrong.
     pub mender: Background,
-    /// The thread that looks for devices in the place of lost ones.
-    pub replacer: Background,
     pub spares: SpareCaller,
     /// Held by the thread that removes a device.
     pub removing: Mutex<()>,
@@ -699,7 +697,6 @@ impl Engine {
         shared.scanner.background.allow();
         shared.rebuilder.background.allow();
         shared.mender.allow();
-        shared.replacer.allow();
         shared.evacuator.allow();
         shared.reflower.allow();
         shared.reclaimer.allow();
@@ -726,7 +723,6 @@ impl Drop for Engine {
         self.shared.scanner.background.stop();
         self.shared.rebuilder.background.stop();
         self.shared.mender.stop();
-        self.shared.replacer.stop();
         self.shared.evacuator.stop();
         self.shared.reflower.stop();
         self.shared.reclaimer.stop();
@@ -759,7 +755,6 @@ fn run(shared: &Arc<Shared>, core: &Mutex<Core>) {
             Work::Look => {
                 shared.look_at_devices();
                 shared.call_spares();
-                shared.look_for_replacements();
                 shared.mend_what_was_read();
                 continue;
             }

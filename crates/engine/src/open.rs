@@ -148,7 +148,6 @@ impl Engine {
         engine.shared.wake_rebuild();
         engine.shared.wake_reflow();
         engine.shared.call_spares();
-        engine.shared.look_for_replacements();
         Ok(engine)
     }
 
@@ -196,7 +195,6 @@ impl Engine {
             scanner: Scanner::default(),
             rebuilder: Rebuilder::default(),
             mender: Background::default(),
-            replacer: Background::default(),
             spares: SpareCaller::default(),
             removing: Mutex::default(),
             evacuator: Background::default(),

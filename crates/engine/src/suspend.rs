@@ -60,7 +60,6 @@ impl Shared {
         self.scanner.background.try_stop(&self.tx_state)?;
         self.rebuilder.background.try_stop(&self.tx_state)?;
         self.mender.try_stop(&self.tx_state)?;
-        self.replacer.try_stop(&self.tx_state)?;
         self.evacuator.try_stop(&self.tx_state)?;
         self.reflower.try_stop(&self.tx_state)?;
         self.reclaimer.try_stop(&self.tx_state)?;

@@ -118,31 +118,6 @@ fn another_resilver_gives_what_one_left() {
     end(engine, &rig, &["a"]);
 }
 
-/// Where nothing changes, resilvers do not go on for ever.
-#[test]
-fn what_cannot_be_read_is_not_asked_for_again_and_again() {
-    let _turn = Turn::take();
-    let rig = Rig::new(SIZE);
-    let (engine, devices) = missing_files(&rig, "raidz1 a b c", &["b"]);
-    let a = devices.device(&rig, "a");
-    a.fail(START + (2 << 20)..START + (4 << 20));
-    SCAN_SUSPEND_PROGRESS.set(0).unwrap();
-    let mut last = 0;
-    until(&engine, "they go on", || !engine.awaits_resilver() && !engine.is_scanning());
-    for _ in 0..20 {
-        last = resilvers(&engine);
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    assert!(last <= 3 && resilvers(&engine) == last, "{last}");
-    assert!(behind(&rig, &engine, "b"));
-    a.repair();
-    engine.assess_resilver().unwrap();
-    until(&engine, "b stays behind", || !behind(&rig, &engine, "b"));
-    until(&engine, "a scan goes on", || !engine.is_scanning());
-    drop((a, devices));
-    end(engine, &rig, &["a"]);
-}
-
 /// A device that is needed and stays away keeps other vdevs waiting only for a while.
 #[test]
 fn a_silent_device_does_not_hold_others_up() {

@@ -231,6 +231,7 @@ pub const PAGES: &[Page] = &[
         options: &[
             flag("-f", "Use the device although something is on it"),
             takes("-o", "ashift=<number>", "Size of the sectors of the new device, as a power of two"),
+            flag("-s", "Copy what is allocated in the order of offsets, and scrub the pool afterwards"),
             flag("-w", "Wait until the new device has all that the other one has"),
         ],
         examples: &[("zpool attach tank /dev/sda /dev/sdb", "Make a mirror of sda and sdb.")],
@@ -287,6 +288,10 @@ pub const PAGES: &[Page] = &[
         options: &[
             flag("-f", "Use the device although something is on it"),
             takes("-o", "ashift=<number>", "Size of the sectors of the new device, as a power of two"),
+            flag(
+                "-s",
+                "Copy what is allocated in the order of offsets, and scrub the pool afterwards (mirrors and dRAID)",
+            ),
             flag("-w", "Wait until the replacement is complete"),
         ],
         examples: &[

@@ -19,7 +19,7 @@ use cenote_vdev::Vdev;
 use std::ffi::OsString;
 use std::sync::Arc;
 
-const SPEC: Spec = Spec { short: "fo:w", refused: "s", refused_long: &[] };
+const SPEC: Spec = Spec { short: "fo:sw", refused: "", refused_long: &[] };
 
 /// Runs `zpool attach`.
 pub fn attach(args: &[OsString], ctx: &mut Context) -> Outcome {
@@ -39,6 +39,8 @@ struct Asked {
     force: bool,
     ashift: Option<u64>,
     waits: bool,
+    /// By a sequential rebuild.
+    rebuilds: bool,
 }
 
 /// Reads the command line (`zpool_do_attach_or_replace`).
@@ -66,7 +68,8 @@ fn asked(args: &[OsString], replaces: bool) -> Result<Asked, Stop> {
     };
     let has = |letter| parsed.options.iter().any(|o| o.letter == letter);
     let (pool, old, new) = (pool.clone(), old.clone(), new.clone());
-    Ok(Asked { pool, old, new, force: has('f'), ashift: size, waits: has('w') })
+    let (force, waits, rebuilds) = (has('f'), has('w'), has('s'));
+    Ok(Asked { pool, old, new, force, ashift: size, waits, rebuilds })
 }
 
 fn join(args: &[OsString], replaces: bool, ctx: &mut Context) -> Outcome {
@@ -110,7 +113,11 @@ fn put(asked: &Asked, replaces: bool, ctx: &mut Context) -> Result<Arc<Imported>
     };
     let vdev = target(&imported, old).map_err(cannot)?;
     let attach = Attach { beside: vdev.guid(), new: device, replaces };
-    engine.attach(attach).map_err(|e| cannot(reason(&e)))?;
+    let joined = match asked.rebuilds {
+        true => engine.attach_sequentially(attach),
+        false => engine.attach(attach),
+    };
+    joined.map_err(|e| cannot(reason(&e)))?;
     ctx.changed(&imported);
     cachefile::update(&ctx.pools);
     Ok(imported)

@@ -18,7 +18,8 @@ use cenote_command::outcome::{Outcome, Stop, usage};
 use cenote_dsl::Dataset;
 use cenote_dsl::human::{nicebytes, nicenum};
 use cenote_pool::expansion::Expansion;
-use cenote_pool::scan::RemovalStatus;
+use cenote_pool::rebuild::RebuildStatus;
+use cenote_pool::scan::{RemovalStatus, ScanKind, ScanStatus};
 use cenote_pool::status::{ConfigTree, NameStyle, Texts, VdevLine};
 use cenote_pool::vdev_props::{Activity, Progress};
 use cenote_pool::{Pool, PoolStatus};
@@ -119,7 +120,10 @@ fn status_of(imported: &Imported, ctx: &mut Context) -> Option<(PoolStatus, bool
     let scan_waits = imported.engine().and_then(|engine| engine.scan_waits());
     let waits = imported.engine().and_then(|engine| engine.expansion_waits());
     let expansion = status.expansion.map(|expansion| Expansion { waits, ..expansion });
-    let status = PoolStatus { replay, removal, expansion, scan_waits, ..status };
+    let mut status = PoolStatus { replay, removal, expansion, scan_waits, ..status };
+    if let Some(engine) = imported.engine() {
+        engine.tell_rebuilds(&mut status.rebuilds);
+    }
     let well = status.reason.is_healthy() && !imported.suspended();
     Some((status, well))
 }
@@ -223,12 +227,17 @@ fn print(
     let time = |seconds: u64| ctime(&ctx.caller, seconds);
     let waits = s.scan_waits.as_ref().filter(|_| s.scan.as_ref().is_some_and(|x| x.is_running()));
     let waits = waits.map_or_else(String::new, |why| format!("\n\twaiting: {why}"));
-    let scan = s.scan.as_ref().map(|x| x.text(&time) + &waits);
+    let rebuilds = told(s);
+    // Of a resilver that rebuilds are told in the place of nothing is said.
+    let older = |x: &&ScanStatus| x.kind != ScanKind::Resilver || rebuilds.is_empty();
+    let scan = s.scan.as_ref().filter(older).map(|x| x.text(&time) + &waits);
+    let rebuilds = rebuilds.iter().map(|x| x.text(&time)).collect::<Vec<_>>();
     let removal = s.removal.as_ref().map(|x| x.text(&time));
     let expansion = s.expansion.as_ref().map(|x| x.text(&time));
     let checkpoint = s.checkpoint.as_ref().map(|x| x.text(&time));
     let replay = s.replay.as_ref().map(|x| format!("replay: {}", x.text()));
-    for lines in [scan, removal, expansion, checkpoint, replay].into_iter().flatten() {
+    let others = [removal, expansion, checkpoint, replay].into_iter().flatten();
+    for lines in scan.into_iter().chain(rebuilds).chain(others) {
         text.titled(&format!("{lines}\n"));
     }
     config(&mut text, &imported.pool(), &s.tree, show, columns, &time);
@@ -239,6 +248,13 @@ fn print(
     let paints = colour::wanted(ctx);
     text.write(paints, ctx)?;
     Ok(())
+}
+
+/// The sequential rebuilds that are told of (`print_scan_status`).
+fn told(s: &PoolStatus) -> &[RebuildStatus] {
+    let resilver = s.scan.as_ref().filter(|scan| scan.kind == ScanKind::Resilver);
+    let running = resilver.is_some_and(ScanStatus::is_resilvering);
+    RebuildStatus::told(&s.rebuilds, running, resilver.map_or(0, |resilver| resilver.end))
 }
 
 /// The deduplication tables (`print_dedup_stats`).

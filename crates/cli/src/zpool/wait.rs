@@ -12,6 +12,7 @@ use crate::pools::Imported;
 use crate::zpool::select::open;
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_dsl::human::nicenum;
+use cenote_pool::rebuild::RebuildStatus;
 use cenote_pool::scan::{ScanKind, ScanState, ScanStatus};
 use cenote_pool::vdev_props::Activity;
 use cenote_vdev::Vdev;
@@ -138,13 +139,17 @@ fn left(imported: &Imported) -> Result<Vec<(&'static str, Left)>, Stop> {
     let discarded = discards();
     let waits_to_free = imported.engine().is_some_and(|engine| engine.waits_to_free());
     let pool = imported.pool();
-    let status = pool.status().map_err(|e| Stop::Fail(e.to_string()))?;
+    let mut status = pool.status().map_err(|e| Stop::Fail(e.to_string()))?;
+    if let Some(engine) = imported.engine() {
+        engine.tell_rebuilds(&mut status.rebuilds);
+    }
     let unless = |goes_on: bool| (!goes_on).then_some(UNFINISHED);
     let worked_on = imported.engine().is_some() && !imported.suspended();
     let scanned = |name: &str| match &status.scan {
         Some(s) if s.is_running() && s.pass.paused == 0 && kind_of(s) == Some(name) => {
             Some(s.to_examine.saturating_sub(s.skipped).saturating_sub(s.issued))
         }
+        _ if name == "resilver" => rebuilt(&status.rebuilds),
         _ => None,
     };
     let of = |name: &'static str| match name {
@@ -205,6 +210,13 @@ fn is_replacing(vdev: &Vdev) -> bool {
         (kind, _) => kind == "spare",
     };
     replaces || vdev.children().iter().any(|child| is_replacing(child))
+}
+
+/// Bytes that are left of sequential rebuilds, if any is under way (`vdev_activity_top_remaining`).
+fn rebuilt(rebuilds: &[RebuildStatus]) -> Option<u64> {
+    let running = rebuilds.iter().map(|r| &r.phys).filter(|phys| phys.is_running());
+    let left = running.map(|phys| phys.estimate.saturating_sub(phys.rebuilt));
+    left.reduce(u64::saturating_add)
 }
 
 /// What a scan is called here.

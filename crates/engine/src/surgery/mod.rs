@@ -16,10 +16,8 @@
 //! | [`detach`](super::Engine::detach) | a device leaves |
 //! | [`split`](super::Engine::split) | sides of mirrors become another pool |
 //! | [`spare`](super::Engine::spare) | hot spares, and how they step in |
-//! | `autoreplace` | devices that are found where lost ones were |
 
 mod attach;
-mod autoreplace;
 mod detach;
 mod spare;
 mod split;

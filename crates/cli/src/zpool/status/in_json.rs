@@ -13,8 +13,10 @@ use crate::json::{Form, Json};
 use crate::pools::Imported;
 use crate::zpool::vdev_json::{aux_text, class_of, head};
 use cenote_command::outcome::Stop;
+use cenote_dsl::human::nicetime;
 use cenote_pool::ddt_stats::{self, Stat};
 use cenote_pool::expansion::Expansion;
+use cenote_pool::rebuild::{RebuildPhys, RebuildStatus};
 use cenote_pool::scan::{CheckpointStatus, RemovalStatus, ScanKind, ScanState, ScanStatus};
 use cenote_pool::status::{ReplayStatus, VdevLine};
 use cenote_pool::vdev_figures::VdevFigures;
@@ -47,7 +49,7 @@ pub fn pool(
     }
     let pool = imported.pool();
     let figures = Figures { json, literal: show.literal, ctx };
-    figures.scans(imported, &pool, &mut item)?;
+    figures.scans(imported, (&*pool, s.rebuilds.as_slice()), &mut item)?;
     if let (Some(why), Some(Value::Object(stats))) = (&s.scan_waits, item.get_mut("scan_stats")) {
         stats.insert("waiting".into(), why.as_str().into());
     }
@@ -100,16 +102,22 @@ impl Figures<'_> {
     fn scans(
         &self,
         imported: &Imported,
-        pool: &Pool,
+        (pool, rebuilds): (&Pool, &[RebuildStatus]),
         item: &mut Map<String, Value>,
     ) -> Result<(), Stop> {
         let (scan, errors) = ScanStatus::both(pool.directory(), pool.scan_pass())
             .map_err(|e| Stop::Fail(e.to_string()))?;
-        if scan.is_none() && errors.is_none() {
+        if scan.is_none() && errors.is_none() && rebuilds.is_empty() {
             return Ok(());
         }
         let mut stats = Map::new();
-        self.scan(scan.as_ref(), imported, &mut stats);
+        if scan.is_some() || errors.is_some() {
+            self.scan(scan.as_ref(), imported, &mut stats);
+        }
+        if !rebuilds.is_empty() {
+            let each = rebuilds.iter().map(|r| (r.name.clone(), self.rebuild(r, pool).into()));
+            stats.insert("rebuild_stats".into(), each.collect::<Map<String, Value>>().into());
+        }
         let start = scan.map_or(0, |s| s.start);
         if let Some(e) = errors.filter(|e| e.start > start) {
             stats.insert("err_scrub_func".into(), function(e.kind).into());
@@ -150,6 +158,48 @@ impl Figures<'_> {
         stats.insert("issued_bytes_per_scan".into(), self.bytes(of(|s| s.pass.issued)));
         let running = |s: &ScanStatus| if s.is_running() { s.issued } else { 0 };
         stats.insert("issued".into(), self.bytes(scan.map_or(0, running)));
+    }
+
+    /// The last sequential rebuild of a vdev.
+    fn rebuild(&self, r: &RebuildStatus, pool: &Pool) -> Map<String, Value> {
+        let vdevs = pool.store().vdevs();
+        let mut stats = match vdevs.root().children().iter().find(|top| top.id() == r.vdev) {
+            Some(top) => head(self.json, &r.name, top.config(), class_of(top.config()), None),
+            None => Map::from_iter([("name".to_string(), r.name.as_str().into())]),
+        };
+        let (phys, pass) = (&r.phys, &r.pass);
+        let state = match phys.state {
+            RebuildPhys::ACTIVE => "ACTIVE",
+            RebuildPhys::CANCELED => "CANCELED",
+            _ => "COMPLETE",
+        };
+        stats.insert("state".into(), state.into());
+        stats.insert("start_time".into(), self.time(phys.start));
+        stats.insert("end_time".into(), self.time(phys.end));
+        stats.insert("scan_time".into(), self.took(phys.took_ms));
+        stats.insert("scanned".into(), self.bytes(phys.scanned));
+        stats.insert("issued".into(), self.bytes(phys.issued));
+        stats.insert("rebuilt".into(), self.bytes(phys.rebuilt));
+        stats.insert("to_scan".into(), self.bytes(phys.estimate));
+        stats.insert("errors".into(), self.number(phys.errors));
+        stats.insert("pass_time".into(), self.took(pass.took_ms));
+        stats.insert("pass_scanned".into(), self.bytes(pass.scanned));
+        stats.insert("pass_issued".into(), self.bytes(pass.issued));
+        // All that is scanned is read here.
+        stats.insert("pass_skipped".into(), self.bytes(0));
+        if let Some(why) = &r.waits {
+            stats.insert("waiting".into(), why.as_str().into());
+        }
+        stats
+    }
+
+    /// A time of so many milliseconds (`ZFS_NICENUM_TIME`).
+    fn took(&self, milliseconds: u64) -> Value {
+        let nanoseconds = milliseconds.saturating_mul(1_000_000);
+        match self.json.figure(nanoseconds, Form::Number, true) {
+            exact if self.literal || exact.is_number() => exact,
+            _ => nicetime(nanoseconds).into(),
+        }
     }
 
     /// The last removal of a vdev (`removal_status_nvlist`).
