@@ -9,7 +9,9 @@
 //! only when its mounts are gone (or were detached by force). Commands that import, export, mount,
 //! unmount or change a pool have it for themselves meanwhile ([`PoolTable::change`]), so that two of them never meet in a pool.
 //! Commands for different pools do not wait for each other: they share the table, whose lock is held for single steps, and the
-//! cache files. What keeps them from taking the same device is the kernel, which gives it to one (`vdev::open_device_rw`).
+//! cache files. A command that is to write labels to devices of no pool has these for itself as well ([`PoolTable::change_with`]),
+//! from before it looks at them until its pool is in the table with them: a spare is held by no pool, so the kernel, which
+//! gives a device to one (`vdev::open_device_rw`), would give it to both.
 
 use crate::cachefile::Setting;
 use crate::context::Context;
@@ -204,6 +206,16 @@ enum Key {
     Name(String),
     /// The pool of this guid, which an import may give any name.
     Guid(u64),
+    /// The device of this identity (`create::Opened`), which is to get labels.
+    Device(u64, u64),
+}
+
+impl Key {
+    /// That of the pool of this name, or of the pool that a dataset of this name is in.
+    fn of(name: impl AsRef<str>) -> Key {
+        let pool = name.as_ref().split(['/', '@', '#']).next().unwrap_or_default();
+        Key::Name(pool.to_string())
+    }
 }
 
 thread_local! {
@@ -220,6 +232,13 @@ pub fn keeps_others_waiting() -> bool {
 pub struct Change<'a> {
     pools: &'a PoolTable,
     keys: BTreeSet<Key>,
+}
+
+impl Change<'_> {
+    /// Whether it is of the pool of this name, or that a dataset of this name is in.
+    pub fn has(&self, name: &str) -> bool {
+        self.keys.contains(&Key::of(name))
+    }
 }
 
 impl Drop for Change<'_> {
@@ -313,11 +332,20 @@ impl PoolTable {
         names: impl IntoIterator<Item = N>,
         guid: Option<u64>,
     ) -> Change<'_> {
-        let pool = |name: N| {
-            let pool = name.as_ref().split(['/', '@', '#']).next().unwrap_or_default();
-            Key::Name(pool.to_string())
-        };
-        let keys: BTreeSet<Key> = names.into_iter().map(pool).chain(guid.map(Key::Guid)).collect();
+        self.enter(names.into_iter().map(Key::of).chain(guid.map(Key::Guid)).collect())
+    }
+
+    /// As [`PoolTable::change_all`], of pools and of devices that may get labels, by their identity.
+    pub fn change_with<N: AsRef<str>>(
+        &self,
+        names: impl IntoIterator<Item = N>,
+        devices: impl IntoIterator<Item = (u64, u64)>,
+    ) -> Change<'_> {
+        let devices = devices.into_iter().map(|(a, b)| Key::Device(a, b));
+        self.enter(names.into_iter().map(Key::of).chain(devices).collect())
+    }
+
+    fn enter(&self, keys: BTreeSet<Key>) -> Change<'_> {
         invariant!(
             !CHANGES.get(),
             "a thread that keeps others waiting for a pool waits for another one"
@@ -434,5 +462,29 @@ mod tests {
             assert!((0..2).all(|_| told.recv_timeout(Duration::from_secs(20)).is_ok()));
         });
         assert!(pools.changing.lock().is_empty() && !keeps_others_waiting());
+    }
+
+    #[test]
+    fn a_device_is_for_one_command_and_the_others_go_on() {
+        let pools = PoolTable::default();
+        let held = pools.change_with(["a"], [(1, 2), (1, 3)]);
+        thread::scope(|scope| {
+            let (tell, told) = channel();
+            let pools = &pools;
+            for (name, device) in [("b", (1, 3)), ("c", (2, 1))] {
+                let tell = tell.clone();
+                scope.spawn(move || {
+                    let _change = pools.change_with([name], [device]);
+                    tell.send(name).unwrap();
+                });
+            }
+            assert_eq!(told.recv().unwrap(), "c");
+            assert!(told.recv_timeout(Duration::from_millis(300)).is_err(), "b waits");
+            // It has not even its own pool meanwhile.
+            scope.spawn(|| drop(pools.change("b"))).join().unwrap();
+            drop(held);
+            assert_eq!(told.recv_timeout(Duration::from_secs(20)).unwrap(), "b");
+        });
+        assert!(pools.changing.lock().is_empty());
     }
 }

@@ -64,6 +64,15 @@ struct Inode {
     generation: u64,
     /// What it stands for since the file system has other contents.
     standing: Standing,
+    /// How often it was learned, from 0 again after the greatest.
+    learned: u32,
+}
+
+/// What a number was before the kernel was about to be told it ([`Inodes::untold`]).
+#[derive(Clone, Copy)]
+pub(crate) struct Before {
+    known: (u64, Standing),
+    learned: u32,
 }
 
 /// The inode numbers that the kernel knows.
@@ -87,12 +96,25 @@ impl Inodes {
     }
 
     /// The kernel is about to be told a number for a file of a generation.
-    pub(crate) fn learn(&self, ino: u64, generation: u64) {
-        if let Some(mut shard) = self.shard(ino) {
-            let inode = shard.entry(ino).or_default();
-            inode.lookups = inode.lookups.saturating_add(1);
-            (inode.generation, inode.standing) = (generation, Standing::Sure);
-        }
+    pub(crate) fn learn(&self, ino: u64, generation: u64) -> Option<Before> {
+        let mut shard = self.shard(ino)?;
+        let inode = shard.entry(ino).or_default();
+        let known = (inode.generation, inode.standing);
+        inode.lookups = inode.lookups.saturating_add(1);
+        inode.learned = inode.learned.wrapping_add(1);
+        (inode.generation, inode.standing) = (generation, Standing::Sure);
+        Some(Before { known, learned: inode.learned })
+    }
+
+    /// The kernel was not told a number after all. If it is known, it stands for what it did `before`, unless it was learned
+    /// again since. Returns the orphan that is not known any more.
+    pub(crate) fn untold(&self, ino: u64, before: Before) -> Option<Orphan> {
+        self.with(ino, |inode| {
+            if inode.learned == before.learned {
+                (inode.generation, inode.standing) = before.known;
+            }
+        });
+        self.forget(ino, 1)
     }
 
     /// The kernel has forgotten a number `count` times. Returns the orphan that is not known any more.
@@ -338,6 +360,24 @@ mod tests {
         // The kernel forgets the file that is gone, and knows the new one still.
         inodes.forget(7, 1);
         assert!(inodes.knows(7));
+    }
+
+    #[test]
+    fn a_number_that_was_not_told_after_all_stands_for_what_it_did() {
+        let inodes = Inodes::default();
+        inodes.learn(7, 70);
+        inodes.judge(|_| true, |_, _| Standing::Stale);
+        let before = inodes.learn(7, 71).unwrap();
+        assert!(inodes.untold(7, before).is_none());
+        assert_eq!(inodes.standing(7), (Standing::Stale, 70));
+        // Another answer has told it meanwhile.
+        let before = inodes.learn(7, 71).unwrap();
+        inodes.learn(7, 71);
+        inodes.untold(7, before);
+        assert_eq!(inodes.standing(7), (Standing::Sure, 71));
+        let before = inodes.learn(8, 80).unwrap();
+        inodes.untold(8, before);
+        assert!(inodes.knows(7) && !inodes.knows(8));
     }
 
     #[test]

@@ -126,8 +126,10 @@ pub fn load(args: &[OsString], ctx: &mut Context) -> Outcome {
 pub fn unload(args: &[OsString], ctx: &mut Context) -> Outcome {
     let request = Request::parse(args, UNLOAD)?;
     let pools = Arc::clone(&ctx.pools);
-    let _change = pools.change_all(request.pools(ctx), None);
-    let (datasets, good) = request.datasets(true, ctx);
+    let change = pools.change_all(request.pools(ctx), None);
+    let (mut datasets, good) = request.datasets(true, ctx);
+    // Not of what was imported since: that is for others.
+    datasets.retain(|(imported, _)| change.has(imported.name()));
     let (mut tried, mut failed) = (0, 0);
     for (imported, dataset) in datasets {
         tried += 1;

@@ -13,14 +13,15 @@ use crate::mounts::moving::remount;
 use crate::mounts::table::{Way, unmount_each};
 use crate::mounts::{Directory, How, Listed, NotMounted, mount_one, mount_or_say, mountable};
 use crate::options::{Spec, commas, parse, parse_with_long};
-use crate::pools::Imported;
+use crate::pools::{Change, Imported, PoolTable};
 use crate::replay;
-use crate::zfs::select::{Kinds, Node, mounted, open};
+use crate::zfs::select::{Kinds, Node, mounted, mounted_of, open};
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_dsl::Dataset;
 use progress::Progress;
 use serde_json::{Map, Value};
 use std::ffi::OsString;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -209,22 +210,36 @@ fn mountpoint_is(imported: &Imported, dataset: &str, value: &str) -> bool {
     mountpoint.is_some_and(|v| v.exact == value)
 }
 
+/// Takes the pool of what is mounted at a path for this command alone, and tells what that is by then. `None`: nothing is.
+fn change_at<'a>(
+    path: &Path,
+    pools: &'a PoolTable,
+    ctx: &Context,
+) -> Result<Option<(Change<'a>, String)>, Stop> {
+    // Of several it is the one on top.
+    let on_top = |here: Vec<Listed>| here.into_iter().rfind(|m| m.mountpoint == path);
+    loop {
+        let Some(seen) = on_top(mounted(ctx).map_err(Stop::Fail)?) else { return Ok(None) };
+        let change = pools.change(&seen.dataset);
+        let own: Vec<_> = pools.all().into_iter().filter(|p| change.has(p.name())).collect();
+        if let Some(m) = on_top(mounted_of(&own, ctx).map_err(Stop::Fail)?) {
+            return Ok(Some((change, m.dataset)));
+        }
+    }
+}
+
 fn unmount_named(name: &str, force: bool, ctx: &mut Context) -> Outcome {
-    let by = ctx.agent();
-    let here = mounted(ctx).map_err(Stop::Fail)?;
-    let (dataset, at) = match name.starts_with('/') {
-        false => (name.to_string(), None),
+    let (by, pools) = (ctx.agent(), ctx.pools.clone());
+    let (_change, dataset, at) = match name.starts_with('/') {
+        false => (pools.change(name), name.to_string(), None),
         true => {
             let path = by.canonicalize(name.as_ref()).unwrap_or_else(|_| name.into());
-            // Of several it is the one on top.
-            match here.iter().rfind(|m| m.mountpoint == path) {
-                Some(m) => (m.dataset.clone(), Some(path)),
-                None => return fail(format!("cannot unmount '{name}': not a ZFS filesystem")),
-            }
+            let Some((change, dataset)) = change_at(&path, &pools, ctx)? else {
+                return fail(format!("cannot unmount '{name}': not a ZFS filesystem"));
+            };
+            (change, dataset, Some(path))
         }
     };
-    let pools = ctx.pools.clone();
-    let _change = pools.change(&dataset);
     let node = match open(ctx, &dataset, Kinds::FILESYSTEM.with(Kinds::SNAPSHOT)) {
         Ok(node) => node,
         Err(message) => return fail(message),
@@ -235,6 +250,8 @@ fn unmount_named(name: &str, force: bool, ctx: &mut Context) -> Outcome {
              use umount(8) to unmount this filesystem"
         ));
     }
+    let own = std::slice::from_ref(&node.imported);
+    let here = mounted_of(own, ctx).map_err(Stop::Fail)?;
     // What somebody has bound elsewhere is theirs.
     if here.iter().all(|m| m.dataset != dataset) || !node.imported.mounts.has(&dataset) {
         return fail(format!("cannot unmount '{dataset}': not currently mounted"));

@@ -15,7 +15,7 @@ use crate::mounts::moving::remount;
 use crate::mounts::{How, NotMounted, is_option, mount_one};
 use crate::options::{Parsed, Spec, commas, parse};
 use crate::pools::Imported;
-use crate::zfs::select::{Kinds, Node, mounted, open};
+use crate::zfs::select::{Kinds, Node, mounted_of, open};
 use crate::zpool::select::find_vdev;
 use cenote_command::outcome::{Stop, plain};
 use cenote_dsl::DatasetKind;
@@ -159,7 +159,8 @@ impl Request {
                 Err(why) => Err((WRONG, format!("filesystem '{dataset}' is {why}"))),
             };
         }
-        let here = mounted(ctx).map_err(|e| (SYSTEM, e))?;
+        let own = std::slice::from_ref(&node.imported);
+        let here = mounted_of(own, ctx).map_err(|e| (SYSTEM, e))?;
         if here.iter().any(|m| m.dataset == *dataset && m.mountpoint == self.dir) {
             return Err((MOUNTED, format!("filesystem '{dataset}' is already mounted")));
         }

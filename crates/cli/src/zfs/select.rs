@@ -7,7 +7,7 @@
 use crate::access;
 use crate::context::Context;
 use crate::mounts::{Listed, Seen};
-use crate::pools::Imported;
+use crate::pools::{Change, Imported, PoolTable};
 use crate::zfs::properties::Key;
 pub use cenote_admin::Kinds;
 use cenote_admin::kinds::{check_name, no_dataset};
@@ -206,6 +206,48 @@ pub fn select(ctx: &mut Context, names: &[String], what: &Selection) -> (Vec<Nod
     walk.sorted()
 }
 
+/// As [`select`], and takes the pools of what is named for this command alone. A path is looked for in all pools first, then once
+/// more in those that were taken: others are not waited for while these are held. Nothing is selected where no name stands for
+/// a dataset.
+pub fn select_to_change<'a>(
+    pools: &'a PoolTable,
+    ctx: &mut Context,
+    names: &[String],
+    what: &Selection,
+) -> (Change<'a>, Vec<Node>, bool) {
+    let (change, resolved) = loop {
+        let all = pools.all();
+        let first: Vec<_> = names.iter().map(|name| named(ctx, &all, name)).collect();
+        let change = pools.change_all(first.iter().flatten(), None);
+        let own: Vec<_> = pools.all().into_iter().filter(|p| change.has(p.name())).collect();
+        let now = |(name, seen): (&String, &Result<String, String>)| match seen {
+            Ok(_) => named(ctx, &own, name),
+            Err(_) => seen.clone(),
+        };
+        let again: Vec<_> = names.iter().zip(&first).map(now).collect();
+        // Where it is different, what was mounted there has gone, or is of another pool.
+        if again.iter().zip(&first).all(|(now, seen)| now.is_ok() == seen.is_ok()) {
+            break (change, again);
+        }
+    };
+    let (mut found, mut good) = (Vec::new(), true);
+    for name in resolved {
+        match name {
+            Ok(name) => found.push(name),
+            Err(message) => {
+                ctx.complain(message);
+                good = false;
+            }
+        }
+    }
+    // No name at all would be everything.
+    if found.is_empty() {
+        return (change, Vec::new(), good);
+    }
+    let (nodes, all) = select(ctx, &found, what);
+    (change, nodes, good && all)
+}
+
 struct Walk<'a> {
     ctx: &'a mut Context,
     what: &'a Selection,
@@ -341,23 +383,32 @@ fn compare_names(a: &Dataset, b: &Dataset) -> Ordering {
 /// Opens a dataset by name, or the file system that an absolute path (or one that starts with
 /// `./`) is in.
 pub fn open_or_path(ctx: &Context, name: &str, kinds: Kinds) -> Result<Node, String> {
+    open(ctx, &named(ctx, &ctx.pools.all(), name)?, kinds)
+}
+
+/// The name of the dataset that is meant: `name`, or that of the file system of these pools which a path is in.
+fn named(ctx: &Context, pools: &[Arc<Imported>], name: &str) -> Result<String, String> {
     if !name.starts_with('/') && !name.starts_with("./") {
-        return open(ctx, name, kinds);
+        return Ok(name.into());
     }
     let path = ctx
         .agent()
         .canonicalize(&ctx.path(name))
         .map_err(|e| format!("cannot open '{name}': {}", plain(&e)))?;
-    let around = mounted(ctx)?.into_iter().filter(|m| path.starts_with(&m.mountpoint));
+    let around = mounted_of(pools, ctx)?.into_iter().filter(|m| path.starts_with(&m.mountpoint));
     match around.max_by_key(|m| m.mountpoint.as_os_str().len()) {
-        Some(m) => open(ctx, &m.dataset, kinds),
+        Some(m) => Ok(m.dataset),
         None => Err(format!("'{name}': not a ZFS filesystem")),
     }
 }
 
-/// What is mounted in the caller's mount namespace.
+/// What is mounted in the caller's mount namespace. Waits for each pool whose mounts are being changed.
 pub fn mounted(ctx: &Context) -> Result<Vec<Listed>, String> {
-    let pools = ctx.pools.all();
+    mounted_of(&ctx.pools.all(), ctx)
+}
+
+/// As [`mounted`], of these pools: no other one is waited for.
+pub fn mounted_of(pools: &[Arc<Imported>], ctx: &Context) -> Result<Vec<Listed>, String> {
     if !ctx.is_elsewhere() {
         return Ok(pools.iter().flat_map(|p| p.mounts.places()).collect());
     }

@@ -4,7 +4,7 @@ use super::change::{add_property, tell_kept};
 use super::session::unrecorded;
 use crate::context::Context;
 use crate::options::{Spec, parse};
-use crate::zfs::select::{Kinds, Selection, select};
+use crate::zfs::select::{Kinds, Selection, select_to_change};
 use cenote_admin::{Error, ErrorKind};
 use cenote_command::outcome::{Outcome, fail, usage};
 use cenote_dsl::DatasetKind;
@@ -39,8 +39,8 @@ pub fn set(args: &[OsString], ctx: &mut Context) -> Outcome {
         add_property(&mut list, setting)?;
     }
     let pools = Arc::clone(&ctx.pools);
-    let _change = pools.change_all(names, None);
-    let (nodes, mut good) = select(ctx, names, &Selection::of(Kinds::DATASET));
+    let what = Selection::of(Kinds::DATASET);
+    let (_change, nodes, mut good) = select_to_change(&pools, ctx, names, &what);
     let mut any = false;
     for node in nodes {
         let set =
@@ -87,9 +87,8 @@ pub fn inherit(args: &[OsString], ctx: &mut Context) -> Outcome {
         Some(_) => {}
     }
     let pools = Arc::clone(&ctx.pools);
-    let _change = pools.change_all(names, None);
     let what = Selection { recurse, ..Selection::of(Kinds::DATASET) };
-    let (nodes, mut good) = select(ctx, names, &what);
+    let (_change, nodes, mut good) = select_to_change(&pools, ctx, names, &what);
     for node in nodes {
         let applies = native.is_none_or(|p| {
             p.applies_to.contains(node.dataset.kind) && node.dataset.kind != DatasetKind::Snapshot

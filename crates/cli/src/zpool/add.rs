@@ -51,8 +51,8 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     let pools = Arc::clone(&ctx.pools);
     open(ctx, name).map_err(Stop::Fail)?;
     let layout = create::parse(vdevs).map_err(|e| Stop::Fail(e.to_string()))?;
-    create::check_answers(&layout).map_err(|e| Stop::Fail(e.to_string()))?;
-    let _change = pools.change(name);
+    let devices = create::check_answers(&layout).map_err(|e| Stop::Fail(e.to_string()))?;
+    let _change = pools.change_with([name], devices);
     let imported = open(ctx, name).map_err(Stop::Fail)?;
     let pool = imported.pool();
     // What the pool was made with is what is added to it, unless the user knows better.

@@ -92,10 +92,11 @@ fn join(args: &[OsString], replaces: bool, ctx: &mut Context) -> Outcome {
 fn put(asked: &Asked, replaces: bool, ctx: &mut Context) -> Result<Arc<Imported>, Stop> {
     let pools = Arc::clone(&ctx.pools);
     open(ctx, &asked.pool).map_err(Stop::Fail)?;
-    if let Ok(layout) = create::parse(std::slice::from_ref(&asked.new)) {
-        create::check_answers(&layout).map_err(|e| Stop::Fail(e.to_string()))?;
-    }
-    let _change = pools.change(&asked.pool);
+    let devices = match create::parse(std::slice::from_ref(&asked.new)) {
+        Ok(layout) => create::check_answers(&layout).map_err(|e| Stop::Fail(e.to_string()))?,
+        Err(_) => Vec::new(),
+    };
+    let _change = pools.change_with([&asked.pool], devices);
     let imported = open(ctx, &asked.pool).map_err(Stop::Fail)?;
     let (old, new) = (&asked.old, &asked.new);
     let what = match replaces {

@@ -193,9 +193,9 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         true => NewEncryption::Off,
     };
     let layout = create::parse(&request.vdevs).map_err(|e| Stop::Fail(e.to_string()))?;
-    create::check_answers(&layout).map_err(|e| Stop::Fail(e.to_string()))?;
+    let devices = create::check_answers(&layout).map_err(|e| Stop::Fail(e.to_string()))?;
     let pools = Arc::clone(&ctx.pools);
-    let _change = pools.change_all([request.name.as_str(), request.name_now()], None);
+    let _change = pools.change_with([request.name.as_str(), request.name_now()], devices);
     let imported = in_use(&pools);
     let sectors = match request.value("ashift") {
         Some(text) => ashift(text)?,

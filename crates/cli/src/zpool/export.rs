@@ -45,6 +45,8 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         let _change = pools.change(name);
         let closed = match pools.has(&imported) {
             true => export(&imported, force, end, ctx),
+            // Another command has exported it.
+            false if all => continue,
             false => Err(format!("cannot open '{name}': no such pool")),
         };
         match closed {

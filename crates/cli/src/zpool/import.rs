@@ -360,9 +360,12 @@ fn import_from(
             Ok(Done::All)
         }
         None if request.all => {
-            let mut done = Done::All;
+            let (mut done, mut turns) = (Done::All, turns);
             for candidate in candidates {
-                done = done.max(import_alone((candidate, turns), request, ctx)?);
+                let one = import_alone((candidate, turns), request, ctx)?;
+                // What came to the table by this command itself makes nothing else old.
+                turns += u64::from(one != Done::Nothing && !request.dry_run);
+                done = done.max(one);
             }
             Ok(done)
         }
@@ -372,7 +375,7 @@ fn import_from(
 
 /// Imports a pool with no other command for it meanwhile. What a search found counts if no pool came or went since it began, when the
 /// number of `turns` was another one, and if there was no long wait. Otherwise the labels are read again, while only commands
-/// for this pool wait.
+/// for this pool wait. If they have another name by then, that name is to be had as well; a pool that was asked for by its name is gone.
 fn import_alone(
     (candidate, turns): (&Candidate, u64),
     request: &Request,
@@ -380,21 +383,27 @@ fn import_alone(
 ) -> Result<Done, Stop> {
     let (pools, begun) = (Arc::clone(&ctx.pools), Instant::now());
     let name = request.names.get(1).unwrap_or(&candidate.name);
-    let _change = pools.change_all([name], Some(candidate.guid));
+    let change = pools.change_all([name], Some(candidate.guid));
     if pools.turns() == turns && begun.elapsed() < FRESH {
         return import(candidate, request, ctx);
     }
     refuse_taken(request, ctx)?;
     let gone = || ImportError::NotFound(candidate.name.clone());
     let again = match pools.by_guid(candidate.guid) {
+        // Another command has taken it: of all that can be imported it is none any more.
+        Some(_) if request.all => return Ok(Done::All),
         Some(_) => Err(gone()),
         None => candidate.read_now(),
     };
+    let by_name = request.names.first().is_some_and(|asked| *asked == candidate.name);
     match again {
+        Ok(again) if again.name != candidate.name && by_name => fail(gone().to_string()),
+        Ok(again) if again.name != candidate.name && request.names.len() < 2 => {
+            drop(change);
+            import_alone((&again, turns), request, ctx)
+        }
         Ok(again) => import(&again, request, ctx),
-        // Another command has taken it: of all that can be imported it is none any more.
-        Err(ImportError::NotFound(_)) if request.all => Ok(Done::All),
-        Err(e @ ImportError::NotFound(_)) => fail(e.to_string()),
+        Err(e @ ImportError::NotFound(_)) if !request.all => fail(e.to_string()),
         Err(e) => tell_failed(candidate, &e, ctx),
     }
 }

@@ -42,10 +42,18 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     let pools = Arc::clone(&ctx.pools);
     // A device that hangs keeps this command waiting, and no others.
     let (own, name) = (ctx.path(arg), arg.to_path_buf());
-    let looked = ask(&own, move |path| label_owner(open_device(&find(&name, path)?)?.as_ref()));
-    if looked.is_err_and(|e| is_silent(&e)) {
+    let looked = ask(&own, move |path| {
+        let path = find(&name, path)?;
+        match open_device(&path).and_then(|device| label_owner(device.as_ref())) {
+            Err(e) if is_silent(&e) => Err(e),
+            _ => SystemDevices.find(&path).map(|(_, facts)| facts.identity),
+        }
+    });
+    if looked.as_ref().is_err_and(is_silent) {
         return fail(format!("failed to open {}: the device does not answer", arg.display()));
     }
+    // No pool gets it between the look at its owner and the clearing.
+    let _change = pools.change_with([""; 0], looked.ok());
     let Ok(path) = find(arg, &ctx.path(arg)) else {
         return fail(format!(
             "failed to find device {}, try specifying absolute path instead",

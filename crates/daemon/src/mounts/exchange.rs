@@ -7,7 +7,8 @@
 //! goes on where it is in the new contents as well (see [`cenote_fuse`]'s `exchange`). What is mounted at a
 //! directory that is gone now is mounted again at a new one.
 //!
-//! A file system with submounts in it cannot be exchanged: its directories that they cover may be gone.
+//! A file system with submounts in it cannot be exchanged: its directories that they cover may be gone. One of another pool may
+//! come between the look ([`Mounts::can_exchange`]) and the exchange, which looks again under the lock that it takes.
 
 use super::moving::Away;
 use super::one::open;
@@ -97,18 +98,23 @@ impl Mounts {
             return Ok(());
         };
         let Mounted { listed, handle, fs, engine, drained, .. } = mounted;
+        // Also of a mount that writes nothing: what comes may not be on disk yet.
+        let writer = imported.engine();
         let settings = (*fs.settings()).clone();
         let cannot = |why: &str| {
             Err(StaysMounted(format!("cannot exchange what '{}' has: {why}", listed.dataset)))
         };
+        if handle.has_submounts() {
+            return cannot("another file system was mounted in it meanwhile");
+        }
         // Programs that wait for the pool keep the mount, and what they have changed is to get to it first.
-        if engine.as_ref().is_some_and(|engine| engine.suspended().is_some()) {
+        if imported.suspended() {
             return cannot(SUSPENDED);
         }
         handle.write_mapped();
         // So closing and changing it have little to write.
-        if let Some(engine) = &engine
-            && let Err(e) = engine.sync()
+        if let Some(writer) = writer
+            && let Err(e) = writer.sync()
         {
             return cannot(&reason(&e));
         }

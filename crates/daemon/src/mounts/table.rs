@@ -177,6 +177,8 @@ impl All {
 /// A mounted file system, for those that only look.
 struct Shown {
     listed: Listed,
+    /// It has a mount of its own, and is no submount.
+    is_mount: bool,
     id: u64,
     options: String,
     fs: Weak<FileSystem>,
@@ -214,6 +216,7 @@ impl Drop for Locked<'_> {
     fn drop(&mut self) {
         let show = |m: &Mounted| Shown {
             listed: m.listed.clone(),
+            is_mount: m.handle.as_mount().is_some(),
             id: m.id,
             options: m.options.clone(),
             fs: Arc::downgrade(&m.fs),
@@ -341,11 +344,12 @@ impl Mounts {
         self.lock().of(dataset).is_some()
     }
 
-    /// Length of the longest mountpoint around `path`, without counting submounts.
+    /// Length of the longest mountpoint around `path`, without counting submounts. All pools are asked, so that it does not
+    /// wait: what is being unmounted meanwhile counts.
     pub(super) fn around(&self, path: &Path) -> Option<usize> {
-        let all = self.lock();
-        let around = all.mounted.iter().filter_map(|m| mount_around(m, path));
-        around.map(|mount| mount.mountpoint().components().count()).max()
+        let all = self.look();
+        let places = all.iter().filter(|m| m.is_mount).map(|m| &m.listed.mountpoint);
+        places.filter(|place| path.starts_with(place)).map(|p| p.components().count()).max()
     }
 
     /// Makes a file system a submount of the innermost mount around the mountpoint.

@@ -138,21 +138,24 @@ impl OpenDevices for SystemDevices {
 
 /// Refuses a layout with a device that does not answer in time. What else may be wrong with a device is not said here.
 ///
-/// A command does this before it keeps others waiting.
+/// A command does this before it keeps others waiting. Returns the identities of those that are there.
 ///
 /// # Errors
 /// [`CreateError::Spec`].
-pub fn check_answers(layout: &Layout) -> Result<(), CreateError> {
+pub fn check_answers(layout: &Layout) -> Result<Vec<(u64, u64)>, CreateError> {
     let tops = layout.tops.iter().flat_map(|top| &top.devices);
     let names: Vec<&PathBuf> = tops.chain(&layout.spares).chain(&layout.caches).collect();
     let devices = names.iter().map(|name| vec![(*name).clone()]).collect();
     let looked = ask_each(devices, deadline::answer(), |name| {
-        let Some(name) = name.first() else { return Ok(()) };
-        let (path, _) = SystemDevices.find(name)?;
-        label_owner(&*open_device(&path)?).map(|_| ())
+        let name = name.first().ok_or(io::ErrorKind::NotFound)?;
+        let (path, facts) = SystemDevices.find(name)?;
+        match open_device(&path).and_then(|device| label_owner(&*device)) {
+            Err(e) if is_silent(&e) => Err(e),
+            _ => Ok(facts.identity),
+        }
     });
     match looked.iter().zip(names).find(|(looked, _)| looked.as_ref().is_err_and(is_silent)) {
-        None => Ok(()),
+        None => Ok(looked.into_iter().filter_map(Result::ok).collect()),
         Some((_, name)) => Err(CreateError::Spec(format!(
             "cannot open '{}': the device does not answer",
             name.display()

@@ -68,7 +68,8 @@ impl Handle {
     }
 
     /// The same open file where the file system has other contents now. Its number stands for a file of the generation `told`,
-    /// or not.
+    /// or not. A file that is in doubt still, since contents before, keeps its own generation: its number may have been told for
+    /// another file since.
     pub(crate) fn moved(
         &self,
         node: Node,
@@ -76,14 +77,15 @@ impl Handle {
         (standing, told): (Standing, u64),
     ) -> Handle {
         let moved = Handle::new(node, fs, self.object, self.used.again(), self.how);
-        let was_lost = self.lost.get() == Some(&true);
+        let before = self.lost.get().copied();
+        let own = if before.is_none() { self.told } else { told };
         let lost = match standing {
             Standing::Stale => OnceLock::from(true),
-            _ if was_lost => OnceLock::from(true),
-            Standing::Sure => OnceLock::from(false),
+            _ if before == Some(true) => OnceLock::from(true),
+            Standing::Sure => OnceLock::from(own != told),
             Standing::Doubtful => OnceLock::new(),
         };
-        Handle { lost, told, resized: AtomicBool::new(true), ..moved }
+        Handle { lost, told: own, resized: AtomicBool::new(true), ..moved }
     }
 
     /// Whether what is appended may come with the end that the file had before it was [moved](Handle::moved).

@@ -6,6 +6,7 @@
 use super::handles::Directory;
 use super::{FOREVER, Server, errno};
 use crate::branch::Branch;
+use crate::inodes;
 use crate::session::{
     FileHandle, INodeNo, ReplyDirectory, ReplyDirectoryPlus, ReplyEntry, ReplyOpen,
 };
@@ -248,13 +249,17 @@ impl Server {
             // The kernel counts no lookups for the two.
             let counted = entry.counted.filter(|_| !matches!(item.name, b"." | b".."));
             // Before the kernel can know it.
-            if let Some(ino) = counted {
-                self.tree.inodes.learn(ino, entry.found.generation);
+            let before = counted.and_then(|ino| {
+                let before = self.tree.inodes.learn(ino, entry.found.generation);
                 self.told(&entry.found.attr);
-            }
+                Some((ino, before?))
+            });
             let full = reply.add(&entry.found, item.next, item.name);
-            if full && let Some(ino) = counted {
-                self.forget_inode(ino, 1);
+            if full
+                && let Some((ino, before)) = before
+                && let Some(orphan) = self.tree.inodes.untold(ino, before)
+            {
+                inodes::release(orphan);
             }
             some |= !full;
             full
