@@ -86,7 +86,8 @@ fn datasets_come_and_go() {
     files.sync().unwrap();
     let one = pool.dataset("tank/a@one").unwrap();
     assert_eq!(one.filesystem().unwrap().read("gone").unwrap(), noise(300_000, 2));
-    assert!(pool.dataset("tank/a").unwrap().property("usedbysnapshots").unwrap().unwrap() > *"0");
+    let used = pool.dataset("tank/a").unwrap().property("usedbysnapshots").unwrap().unwrap();
+    assert!(used.as_str() > "0");
     // What is in the way is told.
     let refused = |done: Result<(), Error>| done.unwrap_err().to_string();
     assert_eq!(refused(a.clone().destroy()), "tank/a: dataset is busy");
