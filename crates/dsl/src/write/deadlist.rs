@@ -12,7 +12,7 @@
 
 use super::kept::Kept;
 use super::mos::{SMALL_BLOCK, corrupt};
-use super::own::Book;
+use super::own::Books;
 use super::{DslWriteError, Result, Sizes, Tx, bpobj};
 use crate::number_in_name;
 use cenote_dmu::write::NewObject;
@@ -46,7 +46,7 @@ pub struct Keys {
     /// Sub-lists of a livelist that can become one.
     pub(super) condensable: Option<Pair>,
     /// What heads have of blocks that were born here ([`own`](super::own)).
-    pub(super) books: HashMap<u64, Book>,
+    pub(super) books: Books,
 }
 
 /// The list of each key.
