@@ -195,7 +195,7 @@ pub(super) fn write(
 /// # Errors
 /// The MOS cannot be read.
 pub(super) fn charge(tx: &mut Tx<'_>, ds_obj: u64, synced: &Synced, tree: &VdevTree) -> Result<()> {
-    let before = verify::referenced(tx, ds_obj);
+    let before = verify::sums(tx, ds_obj);
     dataset::synced(tx, ds_obj, synced)?;
     if let Some(before) = before {
         verify::grew(tx, ds_obj, before, synced, tree);

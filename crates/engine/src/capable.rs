@@ -243,6 +243,9 @@ pub(super) fn check_dataset(
 ) -> Result<(), EngineError> {
     let unsupported =
         |what: &str| Err(EngineError::Unsupported(format!("'{}': {what}", dataset.name)));
+    if let Some(why) = from_the_future(dataset.ds.bp.logical_birth(), pool.uberblock().txg) {
+        return unsupported(&why);
+    }
     match log_state(pool, dataset, &set.phys().zil, &Kept::nothing())? {
         Log::Waiting if purpose != Purpose::Replay => return unsupported(UNREPLAYED),
         Log::Unreadable => return unsupported(UNREADABLE),
@@ -255,9 +258,22 @@ pub(super) fn check_dataset(
     Ok(())
 }
 
+/// Births tell what snapshots have: with a root block of a group that is not written yet a snapshot would lose it.
+fn from_the_future(birth: u64, last: u64) -> Option<String> {
+    let why = || format!("its root block was born in group {birth}, and group {last} is the last");
+    (birth > last).then(why)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_root_block_of_a_group_to_come_is_refused() {
+        assert_eq!((from_the_future(99, 100), from_the_future(100, 100)), (None, None));
+        let why = from_the_future(1_000_000, 100).unwrap();
+        assert!(why.contains("born in group 1000000"), "{why}");
+    }
     use cenote_format::features::FEATURES;
 
     #[test]

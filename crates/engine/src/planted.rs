@@ -1,5 +1,5 @@
 //! Faults planted in what a pool has in memory, for tests: each is to be found before an uberblock leads to it. With the
-//! feature `planted`, which is never on in a program that is shipped.
+//! feature `planted`. `cargo build` never turns it on; `cargo test --workspace` does, in the programs that tests start as well.
 
 use crate::SyncContext;
 use crate::dedup::Group;

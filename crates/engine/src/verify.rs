@@ -4,7 +4,7 @@
 //! | figure | other side | where |
 //! |---|---|---|
 //! | what a dataset refers to | blocks born less blocks killed | [`grew`] |
-//! | blocks that a head kills | those that were born in it here | `cenote_dsl::write::own` |
+//! | blocks that a head kills | those of the same place and birth that it was given here | `cenote_dsl::write::own` |
 //! | what is used by a directory | its parts | [`Core::verify`] |
 //! | the same | its head; the deadlists of its snapshots | [`by_walk`] |
 //! | allocated bytes of a metaslab | its space map and the logs | [`crate::space_write`] |
@@ -14,11 +14,15 @@
 //!
 //! # Numbers of other systems
 //!
-//! What did not agree on disk before is no invariant: another system may have left it, and the pool works. So two
-//! kinds of sums are told apart. What this program adds up itself, in a group or since the import, fails
-//! the group where it does not agree or falls below zero. A number that was read changes by the right difference, which
-//! is compared as above. Where it falls below zero for that it was wrong before: the log says so once, with both
-//! numbers, and it goes on as OpenZFS's does ([`below_zero`]).
+//! What did not agree on disk before is no invariant: another system may have left it, and the pool works. What is
+//! compared is the difference that a sync of a head makes to what the head refers to, and the blocks that it was given
+//! while there was a book of it: that fails the group.
+//!
+//! A number that was read and falls below zero wraps, as OpenZFS's does. The log says so, with both numbers, for what a head
+//! refers to and has alone, and for what the directory of a head uses, where a sync of the head did it ([`below_zero`]). It
+//! cannot be told whether the number was wrong on disk or a block was counted twice here before a book of the head began.
+//! Not looked at are sums of compressed and uncompressed bytes, of snapshots, of directories above, and what tasks
+//! (destroy, promote, a swap) make of all of them.
 
 use super::Shared;
 use super::sync::Core;
@@ -36,22 +40,34 @@ use std::sync::Arc;
 /// Most snapshots of a dataset whose deadlists are looked at.
 const MOST_SNAPSHOTS: usize = 32;
 
-/// What dataset `ds_obj` refers to in the pending MOS, in bytes.
-pub(super) fn referenced(tx: &mut Tx<'_>, ds_obj: u64) -> Option<u64> {
-    let bonus = &tx.mos.dnode(ds_obj).ok()?.bonus;
-    let ds = DslDatasetPhys::decode(&Bytes::new(bonus, ByteOrder::Little, "dataset")).ok()?;
-    Some(ds.referenced)
+/// What a dataset refers to, and what it has alone.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sums {
+    referenced: u64,
+    unique: u64,
 }
 
-/// Blocks were born and killed in a dataset that referred to `before` bytes: it refers to the
-/// difference more.
-pub(super) fn grew(tx: &mut Tx<'_>, ds_obj: u64, before: u64, synced: &Synced, tree: &VdevTree) {
+/// Sums of dataset `ds_obj` in the pending MOS, in bytes.
+pub(super) fn sums(tx: &mut Tx<'_>, ds_obj: u64) -> Option<Sums> {
+    let bonus = &tx.mos.dnode(ds_obj).ok()?.bonus;
+    let ds = DslDatasetPhys::decode(&Bytes::new(bonus, ByteOrder::Little, "dataset")).ok()?;
+    Some(Sums { referenced: ds.referenced, unique: ds.unique })
+}
+
+/// Blocks were born and killed in a dataset that had the sums `old`: it refers to the difference more.
+pub(super) fn grew(tx: &mut Tx<'_>, ds_obj: u64, old: Sums, synced: &Synced, tree: &VdevTree) {
     let sum = |blocks: &[BlockPointer]| {
         let real = blocks.iter().filter(|bp| !bp.is_hole());
         real.fold(0u64, |sum, bp| sum.wrapping_add(super::space::deflated(tree, bp)))
     };
+    let before = old.referenced;
     let after = before.wrapping_add(sum(&synced.born)).wrapping_sub(sum(&synced.killed));
-    let is = referenced(tx, ds_obj);
+    let now = sums(tx, ds_obj);
+    if let Some(now) = now {
+        below_zero((ds_obj, "refers to"), before, now.referenced);
+        below_zero((ds_obj, "alone has"), old.unique, now.unique);
+    }
+    let is = now.map(|now| now.referenced);
     if synced.leaked > 0 && is.is_some_and(|is| is < after) {
         // It does not refer any more to what is leaked.
         return;
@@ -76,13 +92,12 @@ fn is_below_zero(sum: u64) -> bool {
     sum > i64::MAX as u64
 }
 
-/// A directory uses less than nothing. That was wrong on disk before, where it was so already, or blocks that this
-/// program never saw being born are gone: see the [module](self).
-fn below_zero(ds_obj: u64, before: u64, now: u64) {
-    if !is_below_zero(before) {
+/// Tells the log of a sum of a dataset that falls below zero in the group: see the [module](self).
+fn below_zero((ds_obj, what): (u64, &str), before: u64, now: u64) {
+    if is_below_zero(now) && !is_below_zero(before) {
         let now = now as i64;
         tracing::warn!(
-            "dataset {ds_obj}: its directory used {before} bytes, and {now} by what the group freed: the number was wrong"
+            "dataset {ds_obj} {what} {now} bytes by what the group freed, and before {before}: one of these numbers is wrong"
         );
     }
 }
@@ -101,14 +116,12 @@ impl Core {
             // Some are destroyed in the group.
             let Some(dir) = self.pending_dir(ds_obj) else { continue };
             let beyond = parts_beyond(&dir);
-            let is_below = is_below_zero(dir.used);
-            if beyond == 0 && !is_below {
+            if beyond == 0 && !is_below_zero(dir.used) {
                 continue;
             }
             let before = shared.view().dsl().by_object(ds_obj)?.map(|before| before.dir);
-            if is_below {
-                below_zero(ds_obj, before.as_ref().map_or(0, |before| before.used), dir.used);
-            }
+            let used = before.as_ref().map_or(0, |before| before.used);
+            below_zero((ds_obj, "uses in its directory"), used, dir.used);
             let before = before.as_deref().map_or(0, parts_beyond);
             let (used, parts) = (dir.used, dir.used_breakdown);
             invariant!(

@@ -54,6 +54,26 @@ impl Directory {
         }
     }
 
+    /// What the entry `name` says, by `decode`, where the pool goes on without it: one that makes no sense counts as none, and the
+    /// log is told.
+    ///
+    /// # Errors
+    /// The object directory cannot be read.
+    pub fn dispensable<T>(
+        &self,
+        name: &str,
+        decode: impl FnOnce(&[u64]) -> Option<T>,
+    ) -> Result<Option<T>> {
+        let Some(entry) = self.entry(name)? else { return Ok(None) };
+        let found = Some(&entry.value).filter(|_| entry.int_size == 8).and_then(|w| decode(w));
+        if found.is_none() {
+            tracing::warn!(
+                "the entry {name} of the object directory makes no sense: it counts as none"
+            );
+        }
+        Ok(found)
+    }
+
     /// The object that the integer `name` names.
     pub fn object_of(&self, name: &str) -> Result<Option<Object>> {
         match self.u64(name)? {

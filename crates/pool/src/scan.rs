@@ -150,12 +150,13 @@ impl ScanPhys {
         ]
     }
 
-    /// The last scrub or resilver; `None`: there was none.
+    /// The last scrub or resilver; `None`: there was none, or its state makes no sense. What leaves lack is in their dirty
+    /// time logs.
     ///
     /// # Errors
     /// The object directory cannot be read.
     pub fn load(directory: &Directory) -> Result<Option<ScanPhys>> {
-        Ok(directory.words("scan")?.and_then(|words| ScanPhys::decode(&words)))
+        directory.dispensable("scan", ScanPhys::decode)
     }
 
     /// Whether it is not done yet, paused or not (`dsl_scan_is_running`).
@@ -251,12 +252,12 @@ impl ErrorScrubPhys {
         ]
     }
 
-    /// The last one; `None`: there was none.
+    /// The last one; `None`: there was none, or its state makes no sense.
     ///
     /// # Errors
     /// The object directory cannot be read.
     pub fn load(directory: &Directory) -> Result<Option<ErrorScrubPhys>> {
-        Ok(directory.words("error_scrub")?.and_then(|words| ErrorScrubPhys::decode(&words)))
+        directory.dispensable("error_scrub", ErrorScrubPhys::decode)
     }
 
     /// Whether it is not done yet, paused or not (`dsl_errorscrubbing`).
@@ -332,7 +333,8 @@ impl ScanStatus {
         pass: Option<Pass>,
     ) -> Result<(Option<ScanStatus>, Option<ScanStatus>)> {
         let scan = ScanPhys::load(directory)?.and_then(|phys| ScanStatus::of_scan(&phys, pass));
-        let errors = directory.words("error_scrub")?.and_then(|w| ScanStatus::of_error_scrub(&w));
+        let errors = ErrorScrubPhys::load(directory)?;
+        let errors = errors.as_ref().and_then(ScanStatus::of_error_scrub);
         Ok((scan, errors))
     }
 
@@ -365,12 +367,8 @@ impl ScanStatus {
         })
     }
 
-    fn of_error_scrub(words: &[u64]) -> Option<ScanStatus> {
-        // dep_func, dep_state, dep_cursor, dep_start_time, dep_end_time, dep_to_examine,
-        // dep_examined, dep_errors
-        let &[func, state, _, start, end, to_examine, examined, errors, ..] = words else {
-            return None;
-        };
+    fn of_error_scrub(phys: &ErrorScrubPhys) -> Option<ScanStatus> {
+        let &ErrorScrubPhys { func, state, start, end, to_examine, examined, errors, .. } = phys;
         let state = ScanState::of(state).filter(|_| func == 3)?;
         let (kind, skipped, processed) = (ScanKind::ErrorScrub, 0, 0);
         let (issued, pass) = (0, Pass::default());

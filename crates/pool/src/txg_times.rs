@@ -86,13 +86,7 @@ impl TxgTimes {
     pub fn load(directory: &Directory) -> Result<TxgTimes> {
         let mut times = TxgTimes::default();
         for (ring, name) in times.0.iter_mut().zip(ENTRIES) {
-            let Some(words) = directory.words(name)? else { continue };
-            match Ring::decode(&words) {
-                Some(found) => *ring = found,
-                None => tracing::warn!(
-                    "{name} makes no sense: it is not known when groups were written"
-                ),
-            }
+            *ring = directory.dispensable(name, Ring::decode)?.unwrap_or_default();
         }
         Ok(times)
     }

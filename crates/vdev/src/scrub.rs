@@ -301,8 +301,10 @@ impl VdevTree {
     pub fn lacks_of(&self, req: &BlockRead<'_>, block: Option<&Abd>) -> (Vec<Fault>, Vec<u64>) {
         let (mut faults, mut left, mut at) = (Vec::new(), Vec::new(), 0);
         let Ok((_, pieces)) = self.resolve(req) else {
-            // It is not known where it is: any leaf that lacks its group may lack it.
-            let lacks = self.leaves().into_iter().filter(|leaf| leaf.lacks(req.txg));
+            // A pointer that leads nowhere is the lack of no leaf: it would be so for ever. But where mappings are not
+            // loaded any leaf that lacks the group may lack the block.
+            let known = self.knows_mappings();
+            let lacks = self.leaves().into_iter().filter(|leaf| !known && leaf.lacks(req.txg));
             return (faults, lacks.map(|leaf| leaf.guid()).collect());
         };
         for place in pieces {
@@ -311,6 +313,13 @@ impl VdevTree {
             self.lacking(place, slice.as_ref(), &mut faults, &mut left);
         }
         (faults, left)
+    }
+
+    /// Whether the mappings of all removed vdevs are loaded.
+    fn knows_mappings(&self) -> bool {
+        let maps = self.maps.read();
+        let removed = self.root.children().iter().filter(|top| top.vdev_kind() == Kind::Indirect);
+        removed.map(|top| top.id()).all(|id| maps.contains_key(&id))
     }
 
     /// Reports what leaves lack of a part of a block, whose bytes are known if it could be read.
@@ -594,6 +603,13 @@ mod tests {
         // What could not be given stays.
         let left = [10..11];
         assert_eq!(t.leaves()[1].lacks_after(&[5..20], &left), left);
+        // A write that fails meanwhile: the leaf is told first, and its log a moment later.
+        t.leaves()[1].written().add_missed(25..26);
+        assert_eq!(t.leaves()[1].lacks_after(&[5..20], &left), [10..11, 25..26]);
+        drop(t.take_missed());
+        // A pointer that leads nowhere is no lack of a leaf.
+        let nowhere = BlockRead { vdev: 7, offset: 2048, size: 1024, txg: TXG, verify: &verify };
+        assert_eq!(t.lacks_of(&nowhere, None).1, []);
         t.leaves()[1].excise(&[5..20], &left);
         assert_eq!(t.leaves()[1].missing(), left);
         assert!(t.take_out(t.leaves()[1].guid(), crate::VdevState::Offline));

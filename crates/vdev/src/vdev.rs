@@ -159,6 +159,35 @@ fn without(ranges: &[Range<u64>], gone: &[Range<u64>]) -> Vec<Range<u64>> {
     rest
 }
 
+/// What is lacked once a leaf was given `given`, but for the groups `left`; `missed` is in no list on disk yet.
+fn rest_of(
+    dtl: &Dtl,
+    given: &[Range<u64>],
+    left: &[Range<u64>],
+    missed: &[Range<u64>],
+) -> Vec<Range<u64>> {
+    let mut now = match dtl {
+        // All of a list that cannot be read was given.
+        Dtl::Unread => Vec::new(),
+        Dtl::Ranges(ranges) => without(ranges, given),
+    };
+    now.extend_from_slice(left);
+    now.extend_from_slice(missed);
+    merged(now)
+}
+
+/// A resilver takes groups off the log of a leaf. It adds only those of which a block could not be given to it, and what the
+/// leaf missed meanwhile: `known` has these besides what it lacked.
+fn check_shrinks(guid: u64, after: &[Range<u64>], known: Vec<Range<u64>>) {
+    let known = merged(known);
+    let covers = |of: &Range<u64>| known.iter().any(|k| k.start <= of.start && of.end <= k.end);
+    let grown = after.iter().find(|range| !covers(range));
+    invariant!(
+        grown.is_none(),
+        "leaf {guid} would lack {grown:?} after a resilver, beyond {known:?}"
+    );
+}
+
 /// How opening a vdev came out.
 pub(crate) struct Opened {
     /// The device of a leaf.
@@ -665,24 +694,20 @@ impl Vdev {
 
     /// What the leaf lacks once it was given what it missed of `given`, but for the groups `left`.
     pub fn lacks_after(&self, given: &[Range<u64>], left: &[Range<u64>]) -> Vec<Range<u64>> {
-        self.rest_of(&self.dtl.read(), given, left)
-    }
-
-    fn rest_of(&self, dtl: &Dtl, given: &[Range<u64>], left: &[Range<u64>]) -> Vec<Range<u64>> {
-        let mut now = match dtl {
-            // All of a list that cannot be read was given.
-            Dtl::Unread => Vec::new(),
-            Dtl::Ranges(ranges) => without(ranges, given),
-        };
-        now.extend_from_slice(left);
-        now.extend_from_slice(self.written().missed());
-        merged(now)
+        let dtl = self.dtl.read();
+        let missed = self.written().missed().to_vec();
+        let now = rest_of(&dtl, given, left, &missed);
+        if let Dtl::Ranges(before) = &*dtl {
+            check_shrinks(self.guid, &now, [before, left, &missed].concat());
+        }
+        now
     }
 
     /// The leaf was given what it missed of `given`, but for the groups `left` (`vdev_dtl_reassess`).
     pub fn excise(&self, given: &[Range<u64>], left: &[Range<u64>]) {
         let mut dtl = self.dtl.write();
-        let now = self.rest_of(&dtl, given, left);
+        let missed = self.written().missed().to_vec();
+        let now = rest_of(&dtl, given, left, &missed);
         // What could not be given is lacked still.
         let lost = left.iter().find(|range| !range.is_empty() && !has(&now, range.start));
         let guid = self.guid;

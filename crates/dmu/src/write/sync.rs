@@ -203,12 +203,7 @@ impl OpenObjectSet {
             key: self.key.clone(),
             raw: is_raw,
         };
-        let (before, txg) = (self.base.root_bp().logical_birth(), run.txg);
         let objset = self.base.id();
-        if before > txg {
-            let why = format!("its root block was born in {before}, after group {txg}");
-            return Err(WriteError::Invalid { object: META_DNODE, why });
-        }
         let written = run.write(vec![block])?;
         let root = written.first().map(|(new, _)| *new).filter(|bp| !bp.is_hole());
         let root = root.ok_or_else(|| WriteError::Sink("the root block became a hole".into()))?;

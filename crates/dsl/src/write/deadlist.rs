@@ -16,7 +16,7 @@
 
 use super::kept::Kept;
 use super::mos::{SMALL_BLOCK, corrupt};
-use super::own::Book;
+use super::own::Books;
 use super::{Result, Sizes, Tx, bpobj};
 use crate::number_in_name;
 use cenote_dmu::write::NewObject;
@@ -50,7 +50,7 @@ pub struct Keys {
     /// Sub-lists of a livelist that can become one.
     pub(super) condensable: Option<Pair>,
     /// What heads have of blocks that were born here ([`own`](super::own)).
-    pub(super) books: HashMap<u64, Book>,
+    pub(super) books: Books,
 }
 
 /// The list of each key.

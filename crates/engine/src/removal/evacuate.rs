@@ -23,7 +23,7 @@
 //! A reader that began before the last group was on disk may follow a pointer to what was freed before it was copied. So the
 //! vdev is not given up while one is active.
 
-use super::top::allocated;
+use super::top::{allocated, copied_with};
 use super::{Gone, leaves_left};
 use crate::space_write::{Evacuation, More, config_of};
 use crate::sync::count_feature;
@@ -380,8 +380,7 @@ impl SyncContext<'_> {
     fn note(&mut self, to: &Evacuation, bytes: u64, segments: Vec<Segment>) -> DslResult<More> {
         let more = to.write(self.tx.mos, self.tx.txg, segments)?;
         let removal = self.removal()?.ok_or(DslWriteError::NotFound)?;
-        let sum = removal.copied.checked_add(bytes);
-        let copied = sum.ok_or_else(|| DslWriteError::Invalid(too_much(removal.copied, bytes)))?;
+        let copied = copied_with(removal.copied, bytes);
         self.set_removal(&Removing { copied, ..removal })?;
         self.tx.mos.check_change()?;
         Ok(more)
@@ -551,8 +550,7 @@ impl SyncContext<'_> {
         self.maps.free_vdev(self.tx.mos, txg, (id, of_top, true), &mut count)?;
         let known = self.removal()?.ok_or(DslWriteError::NotFound)?;
         let spared = self.disk.writer.spared();
-        let sum = known.copied.checked_add(spared);
-        let copied = sum.ok_or_else(|| DslWriteError::Invalid(too_much(known.copied, spared)))?;
+        let copied = copied_with(known.copied, spared);
         let (state, end) = (FINISHED, self.tx.now);
         self.set_removal(&Removing { state, end, copied, prev: id, ..known })?;
         let guid = outside.chance.number().map_err(|e| DslWriteError::Invalid(e.to_string()))?;
@@ -579,10 +577,6 @@ impl SyncContext<'_> {
         }
         Ok(Step::Left)
     }
-}
-
-fn too_much(copied: u64, more: u64) -> String {
-    format!("the pool says that {copied} bytes were copied, and {more} more are")
 }
 
 /// The parts of a vdev that is removed have found a place, each byte one.

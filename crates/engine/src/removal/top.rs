@@ -381,11 +381,18 @@ fn set_removal(mos: &mut OpenObjectSet, removal: &Removing) -> Result<(), WriteE
 /// So many bytes of a vdev that is being removed were freed before they were copied: they count as done (`svr_sync`).
 pub(crate) fn note_spared(mos: &mut OpenObjectSet, bytes: u64) -> Result<(), WriteError> {
     let Some(removal) = removal_of(mos)?.filter(Removing::is_running) else { return Ok(()) };
-    let Some(copied) = removal.copied.checked_add(bytes) else {
-        let why = format!("a removal that copied {} bytes", removal.copied);
-        return Err(WriteError::Invalid { object: DIRECTORY, why });
-    };
-    set_removal(mos, &Removing { copied, ..removal })
+    set_removal(mos, &Removing { copied: copied_with(removal.copied, bytes), ..removal })
+}
+
+/// What a removal copied, and more. The number is of the disk, and only shown: one that is wrong there keeps nothing from
+/// going on.
+pub(super) fn copied_with(copied: u64, more: u64) -> u64 {
+    copied.checked_add(more).unwrap_or_else(|| {
+        tracing::warn!(
+            "a removal says that it copied {copied} bytes, and {more} more are: that is wrong"
+        );
+        u64::MAX
+    })
 }
 
 /// Writes all blocks of the object directory anew: it is read before mappings are, so no block of it may be on a vdev that was

@@ -16,8 +16,8 @@ use crate::tunables::{RESILVER_DEFER_PERCENT, RESILVER_DISABLE_DEFER};
 use crate::{Shared, SyncContext};
 use cenote_dmu::write::OpenObjectSet;
 use cenote_dsl::write::Result;
+use cenote_format::less;
 use cenote_format::nvlist::NvValue;
-use cenote_format::{invariant, less};
 use cenote_pool::config::{self, DEFERRED};
 use cenote_pool::rebuild::JOINED;
 use cenote_pool::scan::ScanPhys;
@@ -284,24 +284,6 @@ impl SyncContext<'_> {
     }
 }
 
-/// A resilver takes groups off the log of a leaf. It adds those only of which a block could not be given to it.
-fn check_shrinks(leaf: &Vdev, after: &[Range<u64>], left: &[Range<u64>]) {
-    // What a leaf misses meanwhile comes on top of what it lacked.
-    let mut known = leaf.missing();
-    known.extend_from_slice(left);
-    known.sort_unstable_by_key(|range| range.start);
-    let end_of = |from: u64| {
-        let on = |at: u64, next: &Range<u64>| if next.start <= at { at.max(next.end) } else { at };
-        known.iter().fold(from, on)
-    };
-    let guid = leaf.guid();
-    let grown = after.iter().find(|range| end_of(range.start) < range.end);
-    invariant!(
-        grown.is_none(),
-        "leaf {guid} would lack {grown:?} after a resilver, beyond {known:?}"
-    );
-}
-
 impl SyncContext<'_> {
     /// Takes off the dirty time logs what a resilver that is done has given to leaves.
     pub(super) fn excise(&mut self, shared: &Shared) -> Result<()> {
@@ -327,9 +309,7 @@ impl SyncContext<'_> {
     ) -> Result<()> {
         let tree = self.disk.tree();
         let after = |(leaf, given, left): &(Arc<Vdev>, Vec<Range<u64>>, Vec<Range<u64>>)| {
-            let after = leaf.lacks_after(given, left);
-            check_shrinks(leaf, &after, left);
-            (leaf.guid(), after)
+            (leaf.guid(), leaf.lacks_after(given, left))
         };
         let now: Vec<(u64, Vec<Range<u64>>)> = taken.iter().map(after).collect();
         let (txg, outside) = (self.tx.txg, &self.disk.outside);

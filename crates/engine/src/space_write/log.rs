@@ -541,7 +541,7 @@ fn append(maps: &mut Maps<'_>, object: u64, changes: &[Changes]) -> Result<u64> 
             for (start, end) in ranges {
                 let (offset, run) = COVERED.units(object, *start, *end)?;
                 writer.range(change, offset, run)?;
-                header.alloc = counted(object, header.alloc, change, end - start)?;
+                header.alloc = counted(object, header.alloc, change, end - start);
             }
         }
         header.length = writer.length();

@@ -52,16 +52,19 @@ pub(crate) enum Free<'a> {
     Same,
 }
 
-/// What a map counts as allocated (`smp_alloc`) when so many bytes changed.
-pub(super) fn counted(object: u64, alloc: i64, change: Change, bytes: u64) -> Result<i64> {
+/// What a map counts as allocated (`smp_alloc`) when so many bytes changed. The number is of the disk, and the entries say
+/// what is right: one that is wrong there keeps nothing from going on.
+pub(super) fn counted(object: u64, alloc: i64, change: Change, bytes: u64) -> i64 {
     let sum = match change {
         Change::Alloc => alloc.checked_add_unsigned(bytes),
         Change::Free => alloc.checked_sub_unsigned(bytes),
     };
-    match sum {
-        Some(sum) => Ok(sum),
-        None => invalid(object, format!("{change:?} of {bytes} bytes where {alloc} are allocated")),
-    }
+    sum.unwrap_or_else(|| {
+        tracing::warn!(
+            "space map {object}: {change:?} of {bytes} bytes where {alloc} are allocated"
+        );
+        alloc
+    })
 }
 
 /// The space maps of a pending MOS, in one pass of a sync.
@@ -227,7 +230,7 @@ impl<'a> Maps<'a> {
             for (start, end) in *ranges {
                 let (offset, run) = covered.units(object, *start, *end)?;
                 writer.range(*change, offset, run)?;
-                header.alloc = counted(object, header.alloc, *change, end - start)?;
+                header.alloc = counted(object, header.alloc, *change, end - start);
             }
         }
         header.object = object;

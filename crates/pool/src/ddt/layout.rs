@@ -290,12 +290,15 @@ impl LogHeader {
     /// Decodes the bonus buffer of a log.
     ///
     /// # Errors
-    /// It is too short, or of another version.
+    /// It is too short, of another version, or has a checkpoint without being flushed: entries of an active log are in no ZAP yet.
     pub fn decode(b: &Bytes<'_>) -> Result<LogHeader> {
         let [info, length, first_txg, key @ ..] = b.u64s::<8>(0)?;
         let flags = (info >> 8 & 0xff) as u8;
         if info & 0xff != 1 {
             return Err(DecodeError::invalid("dedup log", format!("version {}", info & 0xff)));
+        }
+        if flags & LOG_CHECKPOINT != 0 && flags & LOG_FLUSHING == 0 {
+            return Err(DecodeError::invalid("dedup log", "a checkpoint in an active log"));
         }
         let checkpoint = (flags & LOG_CHECKPOINT != 0).then_some(Key(key));
         Ok(LogHeader { flags, length, first_txg, checkpoint })
@@ -349,6 +352,14 @@ mod tests {
             let bytes = Bytes::new(&bytes, ByteOrder::Little, "test");
             assert_eq!(LogHeader::decode(&bytes).unwrap(), header);
         }
+    }
+
+    #[test]
+    fn a_checkpoint_in_an_active_log_is_refused() {
+        let checkpoint = Some(Key([u64::MAX; 5]));
+        let header = LogHeader { flags: LOG_CHECKPOINT, length: 0, first_txg: 12, checkpoint };
+        let bytes = header.encode();
+        assert!(LogHeader::decode(&Bytes::new(&bytes, ByteOrder::Little, "test")).is_err());
     }
 
     #[test]

@@ -74,14 +74,16 @@ impl Condensing {
     pub const ENTRY: &str = "com.delphix:condensing_indirect";
 
     /// What the object directory says, if a mapping is being made shorter.
+    ///
+    /// # Errors
+    /// It cannot be read, or makes no sense.
     pub fn find(directory: &Directory) -> Result<Option<Condensing>> {
-        let words = directory.words(Condensing::ENTRY)?;
-        let found = words.as_deref().and_then(|words| words.first_chunk::<3>());
-        Ok(found.map(|[vdev, map, next]| Condensing {
-            vdev: *vdev,
-            obsolete_map: *map,
-            next: *next,
-        }))
+        let Some(words) = directory.words(Condensing::ENTRY)? else { return Ok(None) };
+        let &[vdev, obsolete_map, next, ..] = &words[..] else {
+            let why = format!("{}: {} words", Condensing::ENTRY, words.len());
+            return Err(directory.corrupt(why));
+        };
+        Ok(Some(Condensing { vdev, obsolete_map, next }))
     }
 }
 

@@ -1,5 +1,5 @@
 //! Faults planted in what a file system has in memory, for tests: each is to be found before it can get on disk. With the
-//! feature `planted`, which is never on in a program that is shipped.
+//! feature `planted`. `cargo build` never turns it on; `cargo test --workspace` does, in the programs that tests start as well.
 
 use super::cost::REMOVE;
 use super::node::NodeMut;
