@@ -46,11 +46,17 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     if looked.is_err_and(|e| is_silent(&e)) {
         return fail(format!("failed to open {}: the device does not answer", arg.display()));
     }
-    let Ok(path) = find(arg, &ctx.path(arg)) else {
-        return fail(format!(
-            "failed to find device {}, try specifying absolute path instead",
-            arg.display()
-        ));
+    let path = match find(arg, &ctx.path(arg)) {
+        Ok(path) => path,
+        Err(e) if e.kind() == io::ErrorKind::Unsupported => {
+            return fail(format!("failed to open {}: {}", arg.display(), plain(&e)));
+        }
+        Err(_) => {
+            return fail(format!(
+                "failed to find device {}, try specifying absolute path instead",
+                arg.display()
+            ));
+        }
     };
     let shown = path.display();
     let device = match open_device(&path) {
