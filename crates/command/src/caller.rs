@@ -130,9 +130,9 @@ impl Caller {
 
     /// `path` as seen from the caller's directory.
     pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
-        // What begins with a scheme (`file:///srv/objects`) is a place in an object store.
+        // What begins with a scheme (`file:///srv/objects`) is a place in an object store, and refused by that name.
         let text = path.as_ref().to_str().unwrap_or_default();
-        if text.split_once("://").is_some_and(|(scheme, _)| !scheme.contains('/')) {
+        if text.split_once("://").is_some_and(|(scheme, _)| is_scheme(scheme)) {
             return path.as_ref().to_path_buf();
         }
         self.cwd.join(path)
@@ -142,6 +142,10 @@ impl Caller {
     pub fn var(&self, name: &str) -> Option<&OsStr> {
         self.env.get(OsStr::new(name)).map(OsString::as_os_str)
     }
+}
+
+fn is_scheme(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric())
 }
 
 /// Whether a time zone is one by name or rule, and no path (`TZ` may be one).

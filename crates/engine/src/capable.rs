@@ -38,9 +38,9 @@ pub(super) enum Purpose {
     Receive(Option<RawRoot>),
 }
 
-/// Whether a pool that uses the feature of this name can be written.
-fn in_use(name: &str) -> bool {
-    cenote_format::features::by_name(name).is_some_and(writable)
+/// Whether a pool that uses the feature with this guid can be written.
+fn in_use(guid: &str) -> bool {
+    cenote_format::features::by_guid(guid).is_some_and(writable)
 }
 
 /// The intent logs of a pool, by heads.
@@ -84,8 +84,8 @@ pub(super) fn check_pool(pool: &Pool) -> Result<Logs, EngineError> {
         );
     }
     for feature in pool.features().list.iter().filter(|f| f.uses > 0) {
-        let name = feature.known.map_or(feature.guid.as_str(), |known| known.name);
-        if !in_use(name) {
+        if !in_use(&feature.guid) {
+            let name = feature.known.map_or(feature.guid.as_str(), |known| known.name);
             return unsupported(format!("active feature '{name}'"));
         }
     }
@@ -279,13 +279,12 @@ mod tests {
     #[test]
     fn what_is_enabled_by_us_can_be_used() {
         for feature in &FEATURES {
-            let name = feature.name;
             if writable(feature) {
-                assert!(in_use(name), "{name}");
+                assert!(in_use(feature.guid), "{}", feature.name);
             }
         }
-        for name in ["draid_failure_domains", "no_such"] {
-            assert!(!in_use(name), "{name}");
+        for guid in ["com.seagate:draid_failure_domains", "com.example:no_such"] {
+            assert!(!in_use(guid), "{guid}");
         }
     }
 }

@@ -26,6 +26,7 @@ fn tunables() -> Tunables {
 /// A store in memory that hosts know by these names.
 fn store(names: &[&str]) -> Arc<dyn ObjectStore> {
     let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    object::open_objects();
     for name in names {
         object::provide(Path::new(name), store.clone(), tunables());
     }
@@ -74,6 +75,7 @@ fn agree(engine: &Engine) {
 
 #[test]
 fn a_pool_in_a_directory() {
+    object::open_objects();
     let rig = Rig::new(64 << 20);
     let dir = rig.file("objects");
     std::fs::create_dir(&dir).unwrap();

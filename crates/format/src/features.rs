@@ -36,7 +36,7 @@ pub struct Feature {
 }
 
 /// The table.
-pub const FEATURES: [Feature; 49] = [
+pub const FEATURES: [Feature; 48] = [
     Feature {
         guid: "com.delphix:async_destroy",
         name: "async_destroy",
@@ -573,25 +573,33 @@ pub const FEATURES: [Feature; 49] = [
         depends_on: &["org.openzfs:draid"],
         since: (2, 4),
     },
-    Feature {
-        guid: "org.cenote:object_vdev",
-        name: "object_vdev",
-        description: "Data in an object store.",
-        readonly_compatible: false,
-        needed_for_mos: true,
-        per_dataset: false,
-        upgrade: false,
-        depends_on: &[],
-        since: (2, 4),
-    },
 ];
 
-/// The feature with this guid.
-pub fn by_guid(guid: &str) -> Option<&'static Feature> {
-    FEATURES.iter().find(|f| f.guid == guid)
+/// Our own, of pools in object stores. It is not in the table: such pools are refused so far, and a feature that no pool
+/// may have is shown and enabled nowhere.
+pub static OBJECT_VDEV: Feature = Feature {
+    guid: "org.cenote:object_vdev",
+    name: "object_vdev",
+    description: "Data in an object store.",
+    readonly_compatible: false,
+    needed_for_mos: true,
+    per_dataset: false,
+    upgrade: false,
+    depends_on: &[],
+    since: (2, 4),
+};
+
+/// All features that may be counted in a pool: the table and [`OBJECT_VDEV`].
+pub fn counted() -> impl Iterator<Item = &'static Feature> {
+    FEATURES.iter().chain([&OBJECT_VDEV])
 }
 
-/// The feature with this short name.
+/// The feature with this guid, [`OBJECT_VDEV`] too.
+pub fn by_guid(guid: &str) -> Option<&'static Feature> {
+    counted().find(|f| f.guid == guid)
+}
+
+/// The feature of the table with this short name.
 pub fn by_name(name: &str) -> Option<&'static Feature> {
     FEATURES.iter().find(|f| f.name == name)
 }

@@ -190,7 +190,7 @@ impl PoolConfig {
     pub fn refresh_features(&mut self, mos: &mut OpenObjectSet) -> Result<bool> {
         let Some(zap) = entry(mos, "features_for_read")? else { return Ok(false) };
         let mut active = Vec::new();
-        for f in cenote_format::features::FEATURES.iter().filter(|f| f.needed_for_mos) {
+        for f in cenote_format::features::counted().filter(|f| f.needed_for_mos) {
             let uses = ZapMut::open(mos, zap).lookup(&Key::Name(f.guid.as_bytes()))?;
             if uses.is_some_and(|(_, v)| v.first().is_some_and(|n| *n != 0)) {
                 active.push(f.guid.to_string());

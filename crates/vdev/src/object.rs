@@ -14,6 +14,10 @@
 //! anyway, since the next import deletes what no root names. So nothing may count on such a flush but the end of a group: no log block and
 //! no block that is written ahead of its group goes to such a device (`store::alloc`).
 //!
+//! # Not for users yet
+//!
+//! Such pools are not proven: every open is refused ([`may_open`]), unless a test has called [`open_objects`].
+//!
 //! # Who has the space
 //!
 //! A device that is opened for writing takes the space over with its first write, and not before: to look at a pool
@@ -25,10 +29,12 @@
 //! newer ones that it allows.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fs::Permissions;
 use std::io::{self, ErrorKind};
 use std::ops::Range;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, LazyLock, OnceLock, Weak};
 
 use bytes::Bytes;
@@ -53,6 +59,30 @@ const LAST_SIZE: u64 = 8 << 50;
 const UBERBLOCKS: usize = 8;
 /// The first bytes of what goes along with a root.
 const MAGIC: &[u8; 8] = b"cenobj\0\x01";
+
+/// Whether stores are opened: see [`open_objects`].
+static MAY_OPEN: AtomicBool = AtomicBool::new(false);
+
+/// Has this process open devices in object stores. They are refused otherwise, as long as pools there are not proven: tests
+/// call this.
+#[doc(hidden)]
+pub fn open_objects() {
+    MAY_OPEN.store(true, SeqCst);
+}
+
+/// Refuses devices in object stores by name. Whatever opens one comes here.
+///
+/// # Errors
+/// `Unsupported`, unless [`open_objects`] was called.
+pub fn may_open() -> io::Result<()> {
+    match MAY_OPEN.load(SeqCst) {
+        true => Ok(()),
+        false => Err(io::Error::new(
+            ErrorKind::Unsupported,
+            "pools in object storage are not supported yet",
+        )),
+    }
+}
 
 /// Stores that programs brought along, by what their devices are called.
 static PROVIDED: LazyLock<Mutex<HashMap<PathBuf, (Arc<dyn ObjectStore>, Tunables)>>> =
@@ -90,12 +120,18 @@ fn failed(error: &Error) -> io::Error {
 pub fn is_object(path: &Path) -> bool {
     let Some(path) = path.to_str() else { return false };
     let scheme = path.split_once("://").map_or("", |(scheme, _)| scheme);
-    !scheme.is_empty() && scheme.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+    !scheme.is_empty() && scheme.bytes().all(|b| b.is_ascii_alphanumeric())
 }
 
 /// From now on devices called `path` are in this store, in this process.
 pub fn provide(path: &Path, store: Arc<dyn ObjectStore>, tunables: Tunables) {
     PROVIDED.lock().insert(path.to_path_buf(), (store, tunables));
+}
+
+/// The directory that a path names.
+fn directory(path: &Path) -> Option<&Path> {
+    let dir = path.to_str()?.strip_prefix("file://")?;
+    dir.starts_with('/').then(|| Path::new(dir))
 }
 
 /// The store that a path names.
@@ -104,11 +140,11 @@ fn store_of(path: &Path) -> io::Result<(Arc<dyn ObjectStore>, Tunables)> {
         return Ok(provided.clone());
     }
     let text = path.to_str().unwrap_or_default();
-    let Some(dir) = text.strip_prefix("file://").filter(|dir| dir.starts_with('/')) else {
+    let Some(dir) = directory(path) else {
         let why = format!("{text} is not supported: only directories are, as file:///DIRECTORY");
         return Err(io::Error::new(ErrorKind::Unsupported, why));
     };
-    if !Path::new(dir).metadata()?.is_dir() {
+    if !dir.metadata()?.is_dir() {
         return Err(ErrorKind::NotADirectory.into());
     }
     let store = LocalFileSystem::new_with_prefix(dir).map_err(io::Error::other)?;
@@ -117,6 +153,7 @@ fn store_of(path: &Path) -> io::Result<(Arc<dyn ObjectStore>, Tunables)> {
 
 /// Opens a device for reading. One that is open for writing in this process is that one.
 pub(crate) fn open(path: &Path) -> io::Result<Arc<dyn Device>> {
+    may_open()?;
     let open = WRITERS.lock().get(path).and_then(|writer| {
         writer.is_open.upgrade()?;
         writer.core.upgrade()
@@ -130,6 +167,7 @@ pub(crate) fn open(path: &Path) -> io::Result<Arc<dyn Device>> {
 
 /// Opens a device for writing, once in this process.
 pub(crate) fn open_rw(path: &Path) -> io::Result<Arc<dyn Device>> {
+    may_open()?;
     let writer = Arc::new(());
     {
         let mut writers = WRITERS.lock();
@@ -173,6 +211,8 @@ struct Core {
     mode: Mutex<Mode>,
     /// One thread takes the space over; and stores roots.
     turn: Mutex<Stored>,
+    /// One task at a time deletes what is not needed any more.
+    tidying: Arc<tokio::sync::Mutex<()>>,
     labels: Mutex<Labels>,
 }
 
@@ -227,6 +267,7 @@ impl Core {
             size: AtomicU64::new(size),
             mode: Mutex::new(mode),
             turn: Mutex::new(Stored { pending: None, seen }),
+            tidying: Arc::default(),
             labels: Mutex::new(labels),
         }))
     }
@@ -258,6 +299,10 @@ impl Core {
             (self.store.clone(), object_store::path::Path::default(), self.tunables.clone());
         let space = match &stored.seen {
             None => {
+                if let Some(dir) = directory(&self.path) {
+                    // What is in it belongs to the pool's users, and to no others.
+                    std::fs::set_permissions(dir, Permissions::from_mode(0o700))?;
+                }
                 let payload = encode(self.size.load(Relaxed), &Labels::default());
                 wait(Space::create(store, prefix, tunables, &host(), &payload))?
             }
@@ -398,10 +443,15 @@ impl Core {
         self.tidy(&space)
     }
 
-    /// Has what is not needed any more deleted, beside everything else.
+    /// Has what is not needed any more deleted, beside everything else. What comes while that is under way waits for the next
+    /// root.
     fn tidy(&self, space: &Space) -> io::Result<()> {
+        let Ok(turn) = self.tidying.clone().try_lock_owned() else { return Ok(()) };
         let space = space.clone();
-        runtime()?.spawn(async move { space.tidy().await });
+        runtime()?.spawn(async move {
+            space.tidy().await;
+            drop(turn);
+        });
         Ok(())
     }
 
@@ -734,11 +784,24 @@ mod tests {
         assert_eq!(without(50, 60, &gaps), [(50, 60)]);
     }
 
+    /// No test of this program allows them.
+    #[test]
+    fn stores_are_refused_by_name() {
+        for name in ["file:///", "s3://bucket/x"] {
+            for opened in [crate::open_device, crate::open_device_rw] {
+                let why = opened(Path::new(name)).err().unwrap();
+                assert_eq!(why.kind(), ErrorKind::Unsupported);
+                assert_eq!(why.to_string(), "pools in object storage are not supported yet");
+            }
+        }
+    }
+
     #[test]
     fn schemes_are_told_from_paths() {
         for (path, is) in [
             ("file:///srv/x", true),
             ("s3://bucket/x", true),
+            ("S3://bucket/x", true),
             ("/dev/sda", false),
             ("sda", false),
             ("/a://b", false),

@@ -31,9 +31,10 @@ use cenote_pool::history;
 use cenote_pool::host::system_hostid;
 use cenote_pool::props::{self, PropChange, PropContext, When};
 use cenote_pool::{Candidate, ImportError, ImportOptions, Pool, Rewind, discover, events};
+use cenote_vdev::object::{is_object, may_open};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -98,6 +99,10 @@ impl Request {
                 REWIND_TO_CHECKPOINT => r.options.checkpoint = true,
                 _ => {}
             }
+        }
+        for path in r.paths.iter().map(Path::new).filter(|path| is_object(path)) {
+            let cannot = |e| Stop::Fail(format!("cannot open '{}': {e}", path.display()));
+            may_open().map_err(cannot)?;
         }
         for (given, letter) in [(!r.paths.is_empty(), 'd'), (scan, 's')] {
             if given && r.from_cachefile.is_some() {

@@ -54,11 +54,17 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     }
     // No pool gets it between the look at its owner and the clearing.
     let _change = pools.change_with([""; 0], looked.ok());
-    let Ok(path) = find(arg, &ctx.path(arg)) else {
-        return fail(format!(
-            "failed to find device {}, try specifying absolute path instead",
-            arg.display()
-        ));
+    let path = match find(arg, &ctx.path(arg)) {
+        Ok(path) => path,
+        Err(e) if e.kind() == io::ErrorKind::Unsupported => {
+            return fail(format!("failed to open {}: {}", arg.display(), plain(&e)));
+        }
+        Err(_) => {
+            return fail(format!(
+                "failed to find device {}, try specifying absolute path instead",
+                arg.display()
+            ));
+        }
     };
     let shown = path.display();
     let device = match open_device(&path) {

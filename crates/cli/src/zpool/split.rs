@@ -16,6 +16,7 @@ use cenote_engine::{Engine, EngineError, EngineOptions, Split, SplitOff};
 use cenote_format::nvlist::NvList;
 use cenote_pool::config::{self, children, number};
 use cenote_pool::{Candidate, ImportOptions, discover};
+use cenote_vdev::object::{is_object, may_open};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -172,6 +173,11 @@ fn devices_exist(request: &Request, ctx: &Context) -> Result<(), Stop> {
             return Err(Stop::Fail(format!("Cannot use '{name}' as a device for splitting")));
         }
         let path = Path::new(name);
+        if is_object(path)
+            && let Err(e) = may_open()
+        {
+            return builds(format!("cannot open '{name}': {e}"));
+        }
         if path.is_absolute() && !ctx.path(name).exists() {
             return builds(format!("cannot open '{name}': No such file or directory"));
         }

@@ -13,7 +13,7 @@ use super::mos::{DIRECTORY, ZAP_METADATA, corrupt};
 use super::{DslWriteError, Result, Tx, directory};
 use cenote_dmu::write::ZapMut;
 use cenote_format::encode::zap::Value;
-use cenote_format::features::{FEATURES, Feature, by_guid};
+use cenote_format::features::{FEATURES, Feature, by_guid, counted};
 
 const FOR_READ: &str = "features_for_read";
 const FOR_WRITE: &str = "features_for_write";
@@ -195,7 +195,7 @@ pub(super) fn deactivate_all(tx: &mut Tx<'_>, ds_obj: u64) -> Result<()> {
 /// to be compared with the labels before each config is written.
 pub fn label_features(tx: &mut Tx<'_>) -> Result<Vec<&'static str>> {
     let mut active = Vec::new();
-    for feature in FEATURES.iter().filter(|f| f.needed_for_mos) {
+    for feature in counted().filter(|f| f.needed_for_mos) {
         if is_active(tx, feature.guid)? {
             active.push(feature.guid);
         }

@@ -8,7 +8,7 @@ use super::devices::LeafKind;
 use super::layout::{Found, Leaf};
 use super::probe;
 use super::{Class, CreateError, CreateSpec, Imported, Redundancy, VdevSpec};
-use cenote_format::features::Feature;
+use cenote_format::features::{Feature, OBJECT_VDEV};
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
 use cenote_vdev::{LabelOwner, LabelState, label_owner};
@@ -37,9 +37,7 @@ pub fn with_needed(
     let mut all = features.to_vec();
     let is_object = |top: &NvList| top.str("type") == Some("object");
     if config::children(&prepared.root).iter().any(is_object) {
-        all.extend(cenote_format::features::by_name("object_vdev"));
-        let mut seen = HashSet::new();
-        all.retain(|feature| seen.insert(feature.name));
+        all.push(&OBJECT_VDEV);
     }
     all
 }

@@ -9,6 +9,7 @@ use cenote_dmu::write::zap::ZapFormat;
 use cenote_dmu::write::{NewObject, OpenObjectSet, Result, WriteError, ZapMut};
 use cenote_format::dmu::DmuType;
 use cenote_format::encode::zap::{Key, Value};
+use cenote_format::features::OBJECT_VDEV;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_format::{SECTOR, invariant};
 use cenote_pool::config;
@@ -23,8 +24,6 @@ const BIAS: &str = "org.zfsonlinux:allocation_bias";
 const CLASSES: &str = "org.zfsonlinux:allocation_classes";
 /// The feature of dRAID vdevs.
 const DRAID: &str = "org.openzfs:draid";
-/// The feature of vdevs in object stores.
-const OBJECT: &str = "org.cenote:object_vdev";
 /// Largest block of a metaslab array.
 const MAX_ARRAY_BLOCK: u64 = 16 << 10;
 /// Most metaslabs; no plan has as many.
@@ -77,7 +76,7 @@ impl SpaceMaps {
             count(mos, DRAID, 1)?;
         }
         if config.str("type") == Some("object") {
-            count(mos, OBJECT, 1)?;
+            count(mos, OBJECT_VDEV.guid, 1)?;
         }
         self.give_leaves_zaps(mos, config)?;
         let block =

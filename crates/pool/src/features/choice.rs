@@ -15,9 +15,8 @@ use cenote_format::features::{FEATURES, Feature, by_guid, by_name};
 use std::collections::HashSet;
 
 /// Features that new pools get only if they are asked for: two are active once enabled, and OpenZFS 2.1
-/// cannot read pools where they are; of pools with the third it cannot read those with a checkpoint. The last one is our own: a pool in
-/// an object store gets it unasked, and no other pool has a use for it.
-const NOT_BY_DEFAULT: [&str; 4] = ["head_errlog", "vdev_zaps_v2", "raidz_expansion", "object_vdev"];
+/// cannot read pools where they are; of pools with the third it cannot read those with a checkpoint.
+const NOT_BY_DEFAULT: [&str; 3] = ["head_errlog", "vdev_zaps_v2", "raidz_expansion"];
 
 /// Features that pools can have, but this program cannot write, and why. `docs/features.md` is this list
 /// for people.
@@ -175,9 +174,7 @@ mod tests {
         assert!(!names(&without).contains(&"zstd_compress"));
         let later = FeatureChoice { compatibility: Some("openzfs-2.3"), ..Default::default() };
         let later = names(&later);
-        let of_openzfs = NOT_BY_DEFAULT.iter().filter(|n| **n != "object_vdev");
-        assert!(later.contains(&"blake3") && of_openzfs.clone().all(|n| later.contains(n)));
-        assert!(!later.contains(&"object_vdev"));
+        assert!(later.contains(&"blake3") && NOT_BY_DEFAULT.iter().all(|n| later.contains(n)));
     }
 
     #[test]
@@ -188,6 +185,10 @@ mod tests {
             choose_features(&choice).unwrap_err(),
             "feature 'no_such' unsupported by kernel"
         );
+        let named = [("object_vdev".to_string(), true)];
+        let choice = FeatureChoice { named: &named, ..Default::default() };
+        let error = choose_features(&choice).unwrap_err();
+        assert_eq!(error, "feature 'object_vdev' unsupported by kernel");
         let named = [("draid_failure_domains".to_string(), true)];
         let choice = FeatureChoice { named: &named, ..Default::default() };
         assert_eq!(
