@@ -175,15 +175,13 @@ pub fn unmount(args: &[OsString], ctx: &mut Context) -> Outcome {
     match names.as_slice() {
         [] if all => {
             let by = ctx.agent();
-            let mut code = 0;
-            for imported in pools.all() {
-                let _change = pools.change(imported.name());
-                let way = Way { force, directory: Directory::Kept, by: &*by };
-                for stays in unmount_each(std::slice::from_ref(&imported), &is_automatic, way) {
-                    code = 1;
-                    ctx.complain(stays);
-                }
-            }
+            // Pools may be mounted inside each other.
+            let everything = pools.all();
+            let _change = pools.change_all(everything.iter().map(|pool| pool.name()), None);
+            let way = Way { force, directory: Directory::Kept, by: &*by };
+            let stay = unmount_each(&everything, &is_automatic, way);
+            let code = i32::from(!stay.is_empty());
+            stay.into_iter().for_each(|e| ctx.complain(e));
             Ok(code)
         }
         [] => usage("missing filesystem argument"),
