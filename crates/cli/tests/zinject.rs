@@ -107,6 +107,8 @@ fn handlers_are_listed_and_removed() {
 fn what_is_wrong_is_said() {
     let s = Session::mirror();
     let a = s.path("a").display().to_string();
+    // Mistakes of code 1 after which the usage is shown; after those of code 2 it always is.
+    let with_usage = ["-d X -D 10:1 -T flush tank", "-c x", "-t data f"];
     for (line, code, said) in [
         ("-d X -e io nonsense", 1, "cannot open 'nonsense': no such pool"),
         ("-d /nothing -e io tank", 1, "cannot find device '/nothing' in pool 'tank'"),
@@ -121,6 +123,17 @@ fn what_is_wrong_is_said() {
         ("-d X", 2, "device (-d) injection requires a single pool name"),
         ("-d X -D 10:1 -T flush tank", 1, "I/O type for a delay must be 'read' or 'write'"),
         ("-d X -D 10:0 tank", 1, "failed to add handler: Invalid argument"),
+        (
+            "-d X -D 10:1 -e io tank",
+            2,
+            "delay (-D) incompatible with an error (-e) and with labels (-L)",
+        ),
+        (
+            "-d X -L uber -f 5 tank",
+            2,
+            "labels (-L) incompatible with an I/O type (-T) and a frequency (-f)",
+        ),
+        ("-d X -L uber -e dtl tank", 1, "label error type must be 'io' or 'nxio'"),
         ("-c all tank", 2, "extraneous argument to '-c'"),
         ("-c x", 1, "invalid handle id 'x': must be an integer or 'all'"),
         (
@@ -146,7 +159,8 @@ fn what_is_wrong_is_said() {
     ] {
         let done = s.run(&format!("zinject {}", line.replace('X', &a)));
         assert_eq!((done.code, done.err.trim_end()), (code, said), "{line}");
-        assert_eq!(done.out.contains("usage:"), code == 2 || done.out != "", "{line}");
+        let usage = code == 2 || with_usage.contains(&line);
+        assert_eq!((done.out.contains("usage:"), done.out.is_empty()), (usage, !usage), "{line}");
     }
     assert_eq!(s.run("zinject").ok(), NONE);
     assert!(s.run("zinject -h").ok().starts_with("usage:"));
@@ -289,6 +303,42 @@ fn delays_are_felt_and_end_with_their_handler() {
         change.join().unwrap();
     });
     assert!(begun.elapsed() < Duration::from_secs(100));
+    judge(&s);
+}
+
+/// A delay of minutes does not hold up the end of its pool.
+#[test]
+fn pools_end_without_their_handlers() {
+    let s = Session::mirror();
+    let a = s.path("a").display().to_string();
+    let begun = Instant::now();
+    s.run(&format!("zinject -d {a} -D 300000:1 tank")).ok();
+    s.run("zpool export tank").ok();
+    assert_eq!(s.run("zinject").ok(), NONE);
+    cenote_testpools::judge(s.dir.path(), "tank");
+    s.run(&format!("zpool import -N -d {} tank", s.dir.path().display())).ok();
+    s.run(&format!("zinject -d {a} -D 300000:1 tank")).ok();
+    s.run("zpool destroy tank").ok();
+    assert_eq!(s.run("zinject").ok(), NONE);
+    assert!(begun.elapsed() < Duration::from_secs(100));
+}
+
+/// A device that has what no other one has is not kept from writing without a word.
+#[test]
+fn writes_are_dropped_only_where_others_have_them() {
+    let s = Session::mirror();
+    let (a, b) = (s.path("a").display().to_string(), s.path("b").display().to_string());
+    s.run(&format!("zpool offline tank {b}")).ok();
+    for kind in ["-T write", ""] {
+        let why = s.run(&format!("zinject -d {a} -e noop {kind} tank")).fails(1);
+        assert_eq!(why, format!("cannot drop writes of '{a}': no valid replicas"));
+    }
+    s.run(&format!("zinject -d {a} -e noop -T read tank")).ok();
+    s.run("zinject -c all").ok();
+    s.run(&format!("zpool online tank {b}")).ok();
+    s.run("zpool wait -t resilver tank").ok();
+    s.run(&format!("zinject -d {a} -e noop -T write tank")).ok();
+    s.run("zinject -c all").ok();
     judge(&s);
 }
 

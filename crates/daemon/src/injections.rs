@@ -115,6 +115,17 @@ impl Injections {
         self.clear_those(|one| one.id == id)
     }
 
+    /// Clears all handlers, and ends what waits for them: the daemon ends.
+    pub fn clear_all(&self) {
+        self.clear_those(|_| true);
+    }
+
+    /// The pool is about to be closed: what is written last shall reach its devices, and in time. What holds the export itself
+    /// up stays.
+    pub fn clear_faults(&self, pool: &str) {
+        self.clear_those(|one| one.pool == pool && !matches!(one.what, What::Pause(..)));
+    }
+
     /// The pool is no longer imported: its handlers go with it.
     pub fn clear_pool(&self, pool: &str) {
         // A pause of the next import is about a pool that is not imported.
@@ -139,8 +150,8 @@ impl Injections {
         all.1.iter().any(|one| one.pool == pool && is_it(one))
     }
 
-    /// Holds the caller up for as long as an import or export that began then is to take still, unless `cancelled` says
-    /// that the user has given up (`zio_handle_pool_delay`). It is done once.
+    /// Holds the caller up for as long as an import or export that began then is to take still (`zio_handle_pool_delay`). It is
+    /// done once. It ends when the handler is cleared, and when `cancelled` says that the user has given up.
     pub fn pause(&self, pool: &str, moment: Moment, since: Instant, cancelled: &dyn Fn() -> bool) {
         const LOOK: Duration = Duration::from_millis(100);
         let taken = self.list().into_iter().find_map(|one| match one.what {
@@ -151,7 +162,8 @@ impl Injections {
         });
         let Some((id, seconds)) = taken else { return };
         let least = Duration::from_secs(seconds);
-        while !cancelled() {
+        let is_listed = || self.all.lock().1.iter().any(|one| one.id == id);
+        while !cancelled() && is_listed() {
             let left = least.saturating_sub(since.elapsed());
             if left.is_zero() {
                 break;
@@ -159,5 +171,48 @@ impl Injections {
             std::thread::sleep(left.min(LOOK));
         }
         self.clear(id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_vdev::injection::{DeviceError, IoKind};
+
+    fn fault() -> What {
+        let handler = DeviceHandler::fails(DeviceError::Io, IoKind::All, u32::MAX);
+        What::Device { vdev: 1, kind: "all", error: "io", handler }
+    }
+
+    fn ids(all: &Injections) -> Vec<u64> {
+        all.list().iter().map(|one| one.id).collect()
+    }
+
+    #[test]
+    fn handlers_go_with_their_pool_in_two_steps() {
+        let all = Injections::default();
+        let (device, other) = (all.add("tank", fault()), all.add("other", fault()));
+        let export = all.add("tank", What::Pause(Moment::Export, 600));
+        let import = all.add("tank", What::Pause(Moment::Import, 600));
+        all.clear_faults("tank");
+        assert_eq!(ids(&all), [other, export, import]);
+        all.clear_pool("tank");
+        assert_eq!(ids(&all), [other, import]);
+        assert!(!all.clear(device));
+        all.clear_all();
+        assert!(ids(&all).is_empty());
+    }
+
+    #[test]
+    fn a_pause_ends_when_it_is_cleared() {
+        let all = Injections::default();
+        let id = all.add("tank", What::Pause(Moment::Export, 600));
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            let pauses = scope.spawn(|| all.pause("tank", Moment::Export, began, &|| false));
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!pauses.is_finished() && all.clear(id));
+        });
+        assert!(began.elapsed() < Duration::from_secs(300));
     }
 }

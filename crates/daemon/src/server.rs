@@ -587,7 +587,10 @@ fn describe(daemon: &Daemon, own: u64, out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// Cancels what runs, then unmounts and exports everything. What waits for devices of a suspended pool is given up.
+///
+/// Faults that were injected end first: what is written last shall reach the devices, and in time.
 fn finish(daemon: &Daemon) {
+    daemon.pools.injections.clear_all();
     for imported in daemon.pools.all() {
         if let Some(engine) = imported.engine() {
             engine.hold_no_more();
@@ -605,6 +608,8 @@ fn finish(daemon: &Daemon) {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
+    // A command may have added one meanwhile.
+    daemon.pools.injections.clear_all();
     daemon.pools.directories.unmount_all();
     for imported in daemon.pools.all() {
         let name = imported.name().to_string();

@@ -10,7 +10,7 @@ use crate::{Error, ObjectSet, Result};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::DnodePhys;
 use cenote_format::{ByteOrder, Bytes, DecodeError};
-use cenote_store::{Block, Bookmark};
+use cenote_store::{Block, Bookmark, Store};
 use std::sync::Arc;
 
 /// `DMU_SPILL_BLKID`: the block number under which the spill block goes in bookmarks.
@@ -65,6 +65,7 @@ impl Object {
             objset: self.objset.id(),
             object: self.dnode.number,
             dnode: &on_disk.phys,
+            as_of: self.objset.as_of(),
         }
     }
 
@@ -81,8 +82,8 @@ impl Object {
 
     /// The dnode as it is going to be: what clones of blocks on disk are read by.
     pub(crate) fn pending_tree(&self) -> Tree<'_> {
-        let (store, objset) = (self.objset.store(), self.objset.id());
-        Tree { store, objset, object: self.dnode.number, dnode: &self.dnode.phys }
+        let (store, objset, as_of) = (self.objset.store(), self.objset.id(), self.objset.as_of());
+        Tree { store, objset, object: self.dnode.number, dnode: &self.dnode.phys, as_of }
     }
 
     pub(crate) fn arc_dnode(&self) -> &Arc<Dnode> {
@@ -127,7 +128,8 @@ impl Object {
         let Some(bp) = self.dnode.phys.spill.filter(|bp| !bp.is_hole()) else { return Ok(None) };
         let (objset, object) = (self.objset.id(), self.dnode.number);
         let at = Bookmark { objset, object, level: 0, blkid: SPILL_BLKID };
-        Ok(Some(self.objset.store().read(&bp, at)?))
+        let read = || self.objset.store().read(&bp, at);
+        Ok(Some(Store::as_of(self.objset.as_of(), read)?))
     }
 
     /// The block pointer of block `blkid` of level `level`; a hole where an ancestor is a hole, past

@@ -37,6 +37,11 @@ pub const PROJECT_USED: u64 = u64::MAX - 2;
 /// Offset in a dnode of `dn_extra_slots`.
 const EXTRA_SLOTS_AT: usize = 12;
 
+/// The group that pointers of an object set with this root are of, as far as the root tells.
+fn group_of(id: u64, root: &BlockPointer) -> Option<u64> {
+    (id == 0 && !root.is_hole()).then(|| root.physical_birth())
+}
+
 /// An open object set, for reading.
 pub struct ObjectSet {
     store: Arc<Store>,
@@ -44,6 +49,8 @@ pub struct ObjectSet {
     root: BlockPointer,
     order: ByteOrder,
     phys: ObjsetPhys,
+    /// Its pointers are those of this group; `None`: of all groups to come, or what reads them sees to that.
+    as_of: Option<u64>,
     cache: ObjectCache,
 }
 
@@ -56,18 +63,34 @@ impl std::fmt::Debug for ObjectSet {
 impl ObjectSet {
     /// Opens the object set at `bp`; `id` is the dataset's object number (0 for the MOS), used in
     /// bookmarks (`dmu_objset_open_impl`). A hole is an object set that was never written: it has no objects.
+    ///
+    /// Each group writes the MOS anew: its pointers are those of the group that its root was born in.
     pub fn open(store: Arc<Store>, id: u64, bp: BlockPointer) -> Result<Arc<ObjectSet>> {
+        ObjectSet::open_as_of(store, id, bp, group_of(id, &bp))
+    }
+
+    /// As [`ObjectSet::open`], of one whose pointers are those of the group `as_of` (see [`Store::as_of`]); `None`: they last.
+    ///
+    /// # Errors
+    /// As for [`ObjectSet::open`].
+    pub fn open_as_of(
+        store: Arc<Store>,
+        id: u64,
+        bp: BlockPointer,
+        as_of: Option<u64>,
+    ) -> Result<Arc<ObjectSet>> {
         let (phys, order) = if bp.is_hole() {
             (never_written(), ByteOrder::Little)
         } else {
             let at = Bookmark { objset: id, object: META_DNODE, level: -1, blkid: 0 };
-            let block = store.read(&bp, at)?;
+            let block = Store::as_of(as_of, || store.read(&bp, at))?;
             let bytes = block.data.bytes();
             let phys = ObjsetPhys::decode(&Bytes::new(&bytes, block.order, "object set"))
                 .map_err(|source| Error::Decode { objset: id, object: META_DNODE, source })?;
             (phys, block.order)
         };
-        let this = ObjectSet { store, id, root: bp, order, phys, cache: ObjectCache::new() };
+        let cache = ObjectCache::new();
+        let this = ObjectSet { store, id, root: bp, order, phys, as_of, cache };
         this.meta().check()?;
         Ok(Arc::new(this))
     }
@@ -75,6 +98,11 @@ impl ObjectSet {
     /// The dataset's object number, 0 for the MOS.
     pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// The group that its pointers are of (see [`Store::as_of`]).
+    pub fn as_of(&self) -> Option<u64> {
+        self.as_of
     }
 
     /// Where the blocks come from.
@@ -96,7 +124,8 @@ impl ObjectSet {
     pub(crate) fn synced(&self, root: BlockPointer, phys: ObjsetPhys) -> Arc<ObjectSet> {
         let cache = ObjectCache::new();
         let (store, id, order) = (self.store.clone(), self.id, ByteOrder::Little);
-        Arc::new(ObjectSet { store, id, root, order, phys, cache })
+        let as_of = group_of(id, &root);
+        Arc::new(ObjectSet { store, id, root, order, phys, as_of, cache })
     }
 
     /// `synced`, which came out of syncs of this object set, with this one's cache. The syncs wrote
@@ -109,9 +138,9 @@ impl ObjectSet {
         // Accounting objects do not go by their numbers here.
         let kept = |n: u64, dnode| Some(dnode).filter(|_| n < PROJECT_USED).flatten();
         let cache = self.cache.next(written.iter().map(|(n, d)| (*n, kept(*n, d.as_ref()))));
-        let ObjectSet { store, id, root, order, phys, .. } = synced;
-        let (store, phys) = (store.clone(), phys.clone());
-        Arc::new(ObjectSet { store, id: *id, root: *root, order: *order, phys, cache })
+        let ObjectSet { store, id, root, order, phys, as_of, .. } = synced;
+        let (store, phys, as_of) = (store.clone(), phys.clone(), *as_of);
+        Arc::new(ObjectSet { store, id: *id, root: *root, order: *order, phys, as_of, cache })
     }
 
     pub(crate) fn micro_zap(&self, number: u64) -> Option<Arc<MicroZap>> {
@@ -128,6 +157,7 @@ impl ObjectSet {
             objset: self.id,
             object: META_DNODE,
             dnode: &self.phys.meta_dnode,
+            as_of: self.as_of,
         }
     }
 

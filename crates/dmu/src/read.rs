@@ -178,8 +178,7 @@ pub(crate) fn read_nodes(tree: &Tree<'_>, nodes: &[Node]) -> Result<Vec<Block>> 
         [one] => Ok(vec![tree.read_node(one)?]),
         many => {
             many.iter().try_for_each(|n| tree.check_node(n))?;
-            let wanted: Vec<_> = requests(tree, many).collect();
-            let read = tree.store.read_many(&wanted);
+            let read = tree.read_many(many);
             Ok(read.into_iter().collect::<std::result::Result<Vec<_>, _>>()?)
         }
     }

@@ -12,7 +12,7 @@ use crate::{Error, Result};
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
 use cenote_format::dmu::DnodePhys;
 use cenote_format::{Bytes, DecodeError};
-use cenote_store::{Block, Bookmark, Store};
+use cenote_store::{Block, BlockError, Bookmark, Store};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -27,6 +27,8 @@ pub struct Tree<'a> {
     pub object: u64,
     /// Its dnode.
     pub dnode: &'a DnodePhys,
+    /// Its pointers are those of this group (see [`Store::as_of`]).
+    pub as_of: Option<u64>,
 }
 
 /// A block pointer and its place: level and number within the level.
@@ -123,7 +125,18 @@ impl<'a> Tree<'a> {
     /// Reads the block behind a pointer that is not a hole.
     pub(crate) fn read_node(&self, node: &Node) -> Result<Block> {
         self.check_node(node)?;
-        Ok(self.store.read(&node.bp, self.bookmark(node.level, node.blkid))?)
+        let at = self.bookmark(node.level, node.blkid);
+        Ok(Store::as_of(self.as_of, || self.store.read(&node.bp, at))?)
+    }
+
+    /// Reads blocks of the tree, as one batch.
+    pub(crate) fn read_many<'n>(
+        &self,
+        nodes: impl IntoIterator<Item = &'n Node>,
+    ) -> Vec<std::result::Result<Block, BlockError>> {
+        let wanted = nodes.into_iter().map(|n| (n.bp, self.bookmark(n.level, n.blkid)));
+        let wanted: Vec<_> = wanted.collect();
+        Store::as_of(self.as_of, || self.store.read_many(&wanted))
     }
 
     /// Pointer `index` of an indirect block. Decodes that pointer only.
@@ -201,8 +214,7 @@ impl<'a> Tree<'a> {
             if nodes.len() > 1 && !nodes.iter().all(|node| seen.insert(node.bp.dva(0))) {
                 return Err(self.corrupt("an indirect block is linked twice"));
             }
-            let requests = nodes.iter().map(|n| (n.bp, self.bookmark(n.level, n.blkid)));
-            let blocks = self.store.read_many(&requests.collect::<Vec<_>>());
+            let blocks = self.read_many(&nodes);
             let mut below = Vec::new();
             for (node, block) in nodes.iter().zip(blocks) {
                 let block = block?;

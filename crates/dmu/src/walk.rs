@@ -58,9 +58,7 @@ impl Walk<'_, '_> {
                     (self.f)(node.level.into(), node.blkid, &node.bp)?;
                 }
             }
-            let wanted: Vec<_> =
-                good.iter().map(|n| (n.bp, tree.bookmark(n.level, n.blkid))).collect();
-            let blocks = tree.store.read_many(&wanted);
+            let blocks = tree.read_many(good.iter().copied());
             for (node, block) in good.into_iter().zip(blocks) {
                 (self.f)(node.level.into(), node.blkid, &node.bp)?;
                 match block.map_err(Error::from).and_then(|b| tree.children(node, &b)) {

@@ -321,7 +321,9 @@ impl Dsl {
             return Ok(open);
         }
         self.map_key(object, ds.dir)?;
-        let open = ObjectSet::open(self.mos.store().clone(), object, ds.bp)?;
+        // Blocks of a snapshot last as long as it does.
+        let as_of = self.mos.as_of().filter(|_| ds.num_children == 0);
+        let open = ObjectSet::open_as_of(self.mos.store().clone(), object, ds.bp, as_of)?;
         self.objsets.put(object, (keys, open.clone()));
         Ok(open)
     }

@@ -288,7 +288,7 @@ impl<'v, V: Visitor> Traversal<'v, V> {
     where
         'v: 't,
     {
-        Tree { store: self.store, objset: self.objset, object, dnode }
+        Tree { store: self.store, objset: self.objset, object, dnode, as_of: None }
     }
 
     /// The pointers in a dnode that are wanted.

@@ -212,6 +212,7 @@ impl Engine {
         shared.listen();
         shared.learn_multihost()?;
         shared.listen_for_errors();
+        shared.disk.store.group_on_disk(synced);
         shared.disk.allocator.readers().group_done(synced);
         shared.view().dsl().set_pool_space(pool_space(&shared.disk));
         tell_savings(&shared.view(), &shared.disk);

@@ -165,6 +165,7 @@ impl Core {
         for (live, synced) in &quiesced {
             live.sync_done(synced);
         }
+        shared.disk.store.group_on_disk(txg);
         shared.disk.allocator.readers().group_done(txg);
         self.condense_livelists(shared);
         shared.call_spares();

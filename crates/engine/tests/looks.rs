@@ -1,5 +1,5 @@
 //! Looking at a pool waits for no device that hangs: what a device says of itself is known from before, or left out,
-//! and the blocks come from devices that answer. OpenZFS's `zdb` finds nothing wrong afterwards; where it is not
+//! and the blocks come from devices that answer. A look that takes longer than its view is good for blames no device. OpenZFS's `zdb` finds nothing wrong afterwards; where it is not
 //! installed these tests fail.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -10,7 +10,7 @@ use cenote_engine::{Engine, EngineOptions};
 use cenote_pool::Pool;
 use cenote_pool::vdev_figures::VdevFigures;
 use cenote_vdev::patience::impatiently;
-use rig::{Faulty, Rig, check, fill, open};
+use rig::{Faulty, Rig, changes, check, errors, fill, open};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread;
@@ -83,4 +83,49 @@ fn one_side_of_a_mirror_hangs() {
 #[test]
 fn one_device_of_raidz_hangs() {
     hanging("raidz1 a b c");
+}
+
+/// How many of these objects of the view's MOS can be read from devices.
+fn sound(view: &Pool, objects: &[u64]) -> usize {
+    view.store().drop_caches();
+    let reads = |number: &&u64| {
+        let Ok(object) = view.mos().object(**number) else { return false };
+        (0..=object.dnode().max_block).all(|blkid| object.block(blkid).is_ok())
+    };
+    objects.iter().filter(reads).count()
+}
+
+/// What a view reaches is freed, and its place written to for another block, while it is in use.
+#[test]
+fn a_view_that_is_out_of_date_blames_no_device() {
+    let rig = Rig::new(64 << 20);
+    let (deterministic, txg_timeout) = (true, Some(rig::TIMEOUT));
+    let options = EngineOptions { deterministic, txg_timeout, ..EngineOptions::default() };
+    let engine = rig.create_with("mirror a b", 12, options);
+    fill(&open(&engine), 0..2, LEN);
+    engine.sync().unwrap();
+    let view = engine.pool();
+    let next = |after: u64| view.mos().next_object(after).unwrap();
+    let objects: Vec<u64> = std::iter::successors(next(1), |n| next(n + 1)).collect();
+    let whole = sound(&view, &objects);
+    assert!(whole > 10, "{whole} objects can be read");
+    let mut turns = 0;
+    while sound(&view, &objects) == whole {
+        turns += 1;
+        assert!(turns < 3000, "no place was given out again");
+        let list = [("for:test".to_string(), turns.to_string())];
+        assert!(changes(&engine).set("tank", &list).unwrap().is_empty());
+        engine.sync().unwrap();
+    }
+    // Whatever they come to.
+    let _ = (view.status().is_ok(), view.history().is_ok(), view.dsl().find("tank/none").is_ok());
+    assert_eq!(errors(&engine), (0, 0, 0));
+    assert_eq!(engine.pool().store().errors(), []);
+    assert!(!engine.pool().store().has_wrong());
+    drop(view);
+    check(&open(&engine), 0..2, LEN);
+    assert_eq!(engine.pool().health(), "ONLINE");
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge_blocks();
 }

@@ -8,7 +8,8 @@
 //! - [`DataError::Decompress`]: the block was read, and does not unpack;
 //! - [`DataError::Decrypt`]: the block is not what was written with the key of its dataset.
 //!
-//! What the caches have is not read, so it is no error. No injected error makes wrong bytes count as right ones: what is written
+//! What the caches have is not read, so the former two have no effect on it; the latter two hit what the ARC has, and what is on its way to
+//! the devices, when it is opened. Blocks of intent logs that are replayed, and gang headers, are hit by none. No injected error makes wrong bytes count as right ones: what is written
 //! in the place of a copy that a handler spoils is what its checksum vouches for.
 
 use std::ops::RangeInclusive;

@@ -17,13 +17,21 @@
 //! newest state. Where it does not, as in reads through a view of the pool, the block is remembered ([`Store::take_wrong`]): the
 //! engine looks at it once more, by a pointer that it knows to be current.
 //!
+//! A view does not keep what it reaches from being given out again. So what reads through one says of which group its pointers are
+//! ([`Store::as_of`]). What is freed in a group is not given out before two more have ended (`TXG_DEFER_SIZE`), so that a view is
+//! good for the group after it and longer. Of one that is older by more nothing counts and nothing is remembered: its pointers may
+//! be out of date. Damage that only such a view met is counted when it is met again.
+//!
 //! # Invariants
 //!
 //! - Notes belong to one thread: whatever notes something is called on the thread that made the attempt.
 //! - An attempt within another one is settled by itself.
+//! - Whether a view is too old is asked after its read, and the group on disk is told ([`Store::group_on_disk`]) before what was freed
+//!   can be given out: a read of foreign bytes is never taken for one of a view that is good.
 //! - Bytes are healed only by a pointer that is current: see `cenote_vdev`'s `fault`.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, OnceLock};
 
 use cenote_vdev::{Fault, VdevTree};
@@ -107,6 +115,7 @@ enum Mode {
 
 thread_local! {
     static MODE: RefCell<Option<Mode>> = const { RefCell::new(None) };
+    static AS_OF: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
 /// Puts back what was before, however the work ends.
@@ -150,6 +159,33 @@ impl Store {
         work()
     }
 
+    /// Does something that reads by pointers as they were when `group` was the last one on disk; `None`: by such that
+    /// are known to last. Outside of attempts, and where nothing is vouched for, what it notes counts while they can be right.
+    pub fn as_of<T>(group: Option<u64>, work: impl FnOnce() -> T) -> T {
+        struct Before(Option<u64>);
+        impl Drop for Before {
+            fn drop(&mut self) {
+                AS_OF.set(self.0);
+            }
+        }
+        if group.is_none() {
+            return work();
+        }
+        let _before = Before(AS_OF.replace(group));
+        work()
+    }
+
+    /// `group` is on disk, and what was freed long enough before it may be given out from now on. It is never told where the
+    /// pool is not written to.
+    pub fn group_on_disk(&self, group: u64) {
+        self.on_disk.fetch_max(group, SeqCst);
+    }
+
+    /// Whether the pointers that the thread reads by may be out of date.
+    fn is_out_of_date(&self) -> bool {
+        AS_OF.get().is_some_and(|group| self.on_disk.load(SeqCst) > group.saturating_add(1))
+    }
+
     /// Notes which leaves gave wrong bytes of the block at `at` that was born in txg `birth`.
     pub(crate) fn note_faults(
         &self,
@@ -177,6 +213,7 @@ impl Store {
                 None
             }
             Some(Mode::Vouched) => Some(true),
+            None if self.is_out_of_date() => None,
             None => Some(false),
         });
         // Not while the thread's mode is borrowed: healing writes.

@@ -21,6 +21,7 @@ mod planted;
 mod unpack;
 
 use std::collections::BTreeSet;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Once, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -96,6 +97,8 @@ pub struct Store {
     errors: ErrorLists,
     /// Blocks of which wrong bytes were read, by pointers that nothing vouched for.
     pub(crate) wrong: Mutex<BTreeSet<Bookmark>>,
+    /// The last group on disk, of a pool that is written to; 0: it is not.
+    pub(crate) on_disk: AtomicU64,
     write_behind: Arc<WriteBehind>,
     keys: Keys,
     /// Blocks that were freed since the caches were last told.
@@ -151,6 +154,7 @@ impl Store {
             prefetcher: OnceLock::new(),
             errors: ErrorLists::default(),
             wrong: Mutex::default(),
+            on_disk: AtomicU64::new(0),
             write_behind: Arc::default(),
             keys: Keys::default(),
             direct: Direct::default(),

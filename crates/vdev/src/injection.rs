@@ -8,7 +8,10 @@
 //!
 //! - Faults hit what is behind the labels and in front of them, flushes too. Labels are hit by handlers that name a part of them
 //!   (`ZINJECT_LABEL_FAULT`), and probes by those that name probes (`ZINJECT_IOTYPE_PROBE`).
-//! - A request that is to fail is done all the same, but for [`DeviceError::Prefail`] and [`DeviceError::Noop`].
+//! - A request that is to fail is done all the same, but for [`DeviceError::Prefail`] and [`DeviceError::Noop`]. Reads of probes are
+//!   done with the latter too: what they read is written back.
+//! - Wrong bytes ([`DeviceError::Corrupt`], reads with [`DeviceError::Noop`]) come only where a checksum tells. What moves from a device
+//!   to another one unseen (removal, expansion, rebuild) would be lost for good: such a read fails.
 //! - Delays have lanes (`zio_handle_io_delay`): a request takes the lane that is idle the soonest, of all handlers of the leaf, and ends
 //!   when its time there is over. A batch ends with the last of its requests. Clearing a handler ends the waits for it.
 //!
@@ -29,6 +32,7 @@ use cenote_format::label::{self, LABEL_END, LABEL_SIZE};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::device::{Device, ReadReq, WriteReq};
+use crate::queue::Priority;
 use crate::vdev::Vdev;
 
 /// The number of an input or output error (`EIO`).
@@ -377,7 +381,12 @@ fn delay(handlers: &[Arc<DeviceHandler>], asked: IoKind, count: usize) {
 }
 
 /// What is not even asked of the device.
-const INSTEAD: [DeviceError; 2] = [DeviceError::Noop, DeviceError::Prefail];
+const INSTEAD: [DeviceError; 2] = [DeviceError::Prefail, DeviceError::Noop];
+
+/// The same of reads. What a probe reads it writes back.
+fn instead_of_reads(kind: IoKind) -> &'static [DeviceError] {
+    if kind == IoKind::Probe { &INSTEAD[..1] } else { &INSTEAD }
+}
 
 /// Flips one bit.
 fn flip(data: &mut Abd, random: u64) {
@@ -393,20 +402,21 @@ impl Vdev {
         self.injected.add(handler);
     }
 
-    /// Has the leaf's device do the reads that have no result yet.
+    /// Has the leaf's device do the reads that have no result yet. They are of the class of the thread's reads.
     pub(crate) fn read_from(&self, device: &dyn Device, kind: IoKind, reqs: &mut [ReadReq]) {
         let Some(handlers) = self.injected.now() else { return read_rest(device, reqs) };
-        let size = device.size();
+        let (size, unseen) = (device.size(), Priority::of_reads().moves_unseen());
         let mut done = vec![false; reqs.len()];
         for (req, done) in reqs.iter_mut().zip(&mut done) {
             let range = req.offset..req.offset.saturating_add(req.len as u64);
+            let wanted = instead_of_reads(kind);
             let instead = match req.result {
-                None => error_of(&handlers, (kind, size, Some(&range)), &INSTEAD),
+                None => error_of(&handlers, (kind, size, Some(&range)), wanted),
                 Some(_) => None,
             };
             *done = req.result.is_some() || instead.is_some();
             match instead {
-                Some((DeviceError::Noop, _)) => {
+                Some((DeviceError::Noop, _)) if !unseen => {
                     req.result = Some(Ok(Abd::from_vec(vec![0; req.len])));
                 }
                 Some(_) => req.result = Some(Err(failure())),
@@ -421,7 +431,7 @@ impl Vdev {
             let Some(Ok(data)) = &mut req.result else { continue };
             let errors = [DeviceError::Io, DeviceError::Nxio, DeviceError::Corrupt];
             match error_of(&handlers, (kind, size, Some(&range)), &errors) {
-                Some((DeviceError::Corrupt, random)) => flip(data, random),
+                Some((DeviceError::Corrupt, random)) if !unseen => flip(data, random),
                 Some(_) => req.result = Some(Err(failure())),
                 None if hits_label(&handlers, size, &range) => req.result = Some(Err(failure())),
                 None => {}
@@ -647,6 +657,33 @@ mod tests {
     }
 
     #[test]
+    fn what_is_copied_unseen_fails_and_is_not_wrong() {
+        let (tree, _disks) = mirror();
+        let leaf = tree.leaves()[0].clone();
+        let device = leaf.device().unwrap();
+        assert!(write(&tree, 1));
+        let bytes = |class: Priority, kind: IoKind| {
+            let mut reqs = [ReadReq::new(LABEL_START + 512, 512)];
+            class.for_reads(|| leaf.read_from(&*device, kind, &mut reqs));
+            reqs[0].result.take().unwrap().ok().map(|data| data.bytes().into_owned())
+        };
+        let right = bytes(Priority::SyncRead, IoKind::Read).unwrap();
+        for error in [DeviceError::Corrupt, DeviceError::Noop] {
+            let wrong = inject(&tree, DeviceHandler::fails(error, IoKind::Read, ALWAYS));
+            for class in [Priority::Removal, Priority::Rebuild] {
+                assert_eq!(bytes(class, IoKind::Read), None);
+            }
+            for class in [Priority::SyncRead, Priority::Scrub] {
+                assert_ne!(bytes(class, IoKind::Read).unwrap(), right);
+            }
+            wrong.clear();
+        }
+        // What a probe reads it writes back.
+        inject(&tree, DeviceHandler::fails(DeviceError::Noop, IoKind::Probe, ALWAYS));
+        assert_eq!(bytes(Priority::SyncRead, IoKind::Probe).unwrap(), right);
+    }
+
+    #[test]
     fn lanes_add_up() {
         const TIME: Duration = Duration::from_millis(40);
         let took = |lanes: &[u16], requests: usize| {
@@ -660,6 +697,12 @@ mod tests {
         };
         assert!(took(&[1], 1) >= TIME && took(&[1], 4) >= 4 * TIME);
         assert!(took(&[2], 4) >= 2 * TIME && took(&[1, 1], 4) >= 2 * TIME);
+        // Each lane is for one request at a time, and no longer than that.
+        const LONG: Duration = Duration::from_secs(600);
+        let two = DeviceHandler::delays(LONG, 2, IoKind::All, ALWAYS);
+        let ends: Vec<Instant> = (0..4).filter_map(|_| two.take_lane()).collect();
+        assert!(ends[1] - ends[0] < LONG / 2 && ends[3] - ends[2] < LONG / 2);
+        assert_eq!((ends[2] - ends[0], ends[3] - ends[1]), (LONG, LONG));
         // Clearing a handler ends the wait.
         let slow = DeviceHandler::delays(Duration::from_secs(600), 1, IoKind::Read, ALWAYS);
         std::thread::scope(|scope| {

@@ -116,6 +116,11 @@ impl Priority {
         READS.get()
     }
 
+    /// Whether what is read goes to another place with no checksum in between.
+    pub(crate) fn moves_unseen(self) -> bool {
+        matches!(self, Priority::Removal | Priority::Rebuild)
+    }
+
     /// Its least and its most number of requests.
     fn limits(self) -> (usize, usize) {
         match self {

@@ -298,7 +298,8 @@ impl Work for Batch {
         self.leaf.stats.reads.begin(self.reqs.len());
         let _busy = self.leaf.stats.activity.begin();
         let started = Instant::now();
-        self.leaf.read_from(&*device, IoKind::Read, &mut self.reqs);
+        let class = self.class;
+        class.for_reads(|| self.leaf.read_from(&*device, IoKind::Read, &mut self.reqs));
         let elapsed = started.elapsed();
         for (req, run) in self.reqs.iter_mut().zip(&self.runs) {
             match &req.result {

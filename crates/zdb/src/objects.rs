@@ -16,7 +16,7 @@ use cenote_format::Bytes;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer, Dva};
 use cenote_format::compress::{Compression, ZstdHeader};
 use cenote_format::dmu::*;
-use cenote_store::Bookmark;
+use cenote_store::{Bookmark, Store};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -209,7 +209,8 @@ impl Zdb<'_> {
             return Ok(());
         }
         let at = Bookmark { objset: object.objset().id(), object: object.number(), level, blkid };
-        let block = match object.objset().store().read(bp, at) {
+        let objset = object.objset();
+        let block = match Store::as_of(objset.as_of(), || objset.store().read(bp, at)) {
             Ok(block) => block,
             Err(e) => {
                 self.complain(e);
@@ -284,7 +285,9 @@ impl Zdb<'_> {
         let (bytes, place) = match bp.is_embedded() {
             true => (bp.embedded_payload().map_err(|e| e.to_string()), "EMBEDDED"),
             false => {
-                let read = object.objset().store().read_many_physical(&[(*bp, at)]).pop();
+                let objset = object.objset();
+                let read = || objset.store().read_many_physical(&[(*bp, at)]).pop();
+                let read = Store::as_of(objset.as_of(), read);
                 let read =
                     read.map(|read| read.map(|bytes| bytes.to_vec()).map_err(|e| e.to_string()));
                 (read.unwrap_or_else(|| Err("not read".into())), "NORMAL")

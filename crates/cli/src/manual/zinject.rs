@@ -10,15 +10,17 @@ pub const PAGE: Page = Page {
     text: "Has devices and blocks of pools that are imported here fail, give wrong bytes or answer late, so that alarms can be \
            tried. What is on the devices stays as it is, but for what -e noop and io-prefail keep from being written: they lose it, \
            and redundancy has to make up for that. Handlers are in memory only: they go when they are removed, when their \
-           pool is exported or destroyed, and with the daemon. The command is for root, and for the user of the daemon.\n\n\
+           pool is exported or destroyed, even if that fails, and with the daemon. The command is for root, and for the user of the daemon.\n\n\
            Without arguments the handlers are listed, with how often each matched a request and did something about it. A device is \
            named by its path, as zpool status shows it, or by its guid; a file by its path, or by its dataset and \
            its number with a colon between. What the kernel or the ARC has is not read from devices: -a empties both, -m what the \
            kernel has of one file system.\n\n\
            Errors of devices (-e with -d): io fails requests that were done; nxio does too, and the device counts as one that cannot be \
-           opened; corrupt flips a bit of what is read; noop does nothing and succeeds; io-prefail does nothing and fails; dtl has \
+           opened; corrupt flips a bit of what is read; noop does nothing and succeeds, and of writes it is refused for a device that \
+           its vdev cannot do without; io-prefail does nothing and fails; dtl has \
            the device count as one that its vdev cannot do without. Labels are hit by -L only, probes by -T probe. \
-           Errors of data: io, checksum, decompress and decrypt.\n\n\
+           Where data moves with no checksum to tell (removal of a vdev, sequential rebuild), reads fail in place of giving wrong \
+           bytes. Errors of data: io, checksum, decompress and decrypt.\n\n\
            -E, -F, -g, -I, -p, -u and the I/O types free, claim and null of OpenZFS are refused by name.",
     operands: "<pool>|<file>",
     options: &[

@@ -150,9 +150,28 @@ fn cancel(which: &str, given: &Given, ctx: &mut Context) -> Result<i32, Wrong> {
     writeln!(ctx.out, "{said}").map_or_else(|e| plainly(plain(&e)), |()| Ok(0))
 }
 
-/// Lists a handler and shows it.
-fn add(pool: &str, what: What, given: &Given, ctx: &mut Context) -> Result<i32, Wrong> {
-    let id = ctx.pools.injections.add(pool, what.clone());
+/// Lists a handler of a pool and shows it. Was the pool exported meanwhile, and its handlers cleared, this one goes too.
+fn add_to(
+    imported: &Arc<Imported>,
+    what: What,
+    given: &Given,
+    ctx: &mut Context,
+) -> Result<i32, Wrong> {
+    let (pool, pools) = (imported.name(), ctx.pools.clone());
+    let id = pools.injections.add(pool, what.clone());
+    if !pools.has(imported) {
+        pools.injections.clear(id);
+        return not_added("No such file or directory");
+    }
+    added((id, pool, what), given, ctx)
+}
+
+/// Shows a handler that was listed.
+fn added(
+    (id, pool, what): (u64, &str, What),
+    given: &Given,
+    ctx: &mut Context,
+) -> Result<i32, Wrong> {
     if given.flush {
         flush(ctx);
     }
@@ -175,6 +194,17 @@ fn on_device(device: &str, given: &Given, ctx: &mut Context) -> Result<i32, Wron
     };
     let kind = given.kind.unwrap_or(IoKind::All);
     let error = device_error(given, kind)?;
+    if given.delay.is_some() && (given.label.is_some() || given.error.is_some()) {
+        return wrong(2, "delay (-D) incompatible with an error (-e) and with labels (-L)");
+    }
+    if given.label.is_some() {
+        if given.kind.is_some() || given.frequency.is_some() {
+            return wrong(2, "labels (-L) incompatible with an I/O type (-T) and a frequency (-f)");
+        }
+        if !matches!(error, DeviceError::Io | DeviceError::Nxio) {
+            return plainly("label error type must be 'io' or 'nxio'");
+        }
+    }
     let imported = open(ctx, pool).or_else(plainly)?;
     let leaf = find_vdev(&imported, device)
         .or_else(|| by_guid(&imported, device))
@@ -188,9 +218,13 @@ fn on_device(device: &str, given: &Given, ctx: &mut Context) -> Result<i32, Wron
         let acted = engine.condemn(leaf.guid(), verdict);
         return acted.map(|()| 0).or_else(|e| plainly(reason(&e)));
     }
+    let drops = error == DeviceError::Noop && matches!(kind, IoKind::Write | IoKind::All);
+    if drops && given.delay.is_none() && imported.pool().store().vdevs().is_required(leaf.guid()) {
+        return plainly(format!("cannot drop writes of '{device}': no valid replicas"));
+    }
     let (handler, what) = device_handler(leaf.guid(), (error, kind), given)?;
     leaf.inject(handler);
-    add(pool, what, given, ctx)
+    add_to(&imported, what, given, ctx)
 }
 
 /// What is to come of requests of this kind.
@@ -259,14 +293,19 @@ fn on_moment(moment: Moment, given: &Given, ctx: &mut Context) -> Result<i32, Wr
             "import|export delay (-P) injection requires a duration (-s) and a single pool name",
         );
     };
-    let is_imported = ctx.pools.get(pool).is_some();
+    let imported = ctx.pools.get(pool);
     let exists = ctx.pools.injections.has_pause(pool, moment);
-    match (moment, is_imported) {
-        (Moment::Import, true) => not_added("pool already imported"),
+    let what = What::Pause(moment, seconds);
+    match (moment, imported) {
+        (Moment::Import, Some(_)) => not_added("pool already imported"),
         (Moment::Import, _) if exists => not_added("pool already imported"),
         (Moment::Export, _) if exists => not_added("a handler already exists"),
-        (Moment::Export, false) => not_added("No such file or directory"),
-        _ => add(pool, What::Pause(moment, seconds), given, ctx),
+        (Moment::Export, None) => not_added("No such file or directory"),
+        (Moment::Export, Some(imported)) => add_to(&imported, what, given, ctx),
+        (Moment::Import, None) => {
+            let id = ctx.pools.injections.add(pool, what.clone());
+            added((id, pool, what), given, ctx)
+        }
     }
 }
 
@@ -324,7 +363,7 @@ struct Target {
 
 /// Puts a handler in front of reads of a pool.
 fn put(
-    imported: &Imported,
+    imported: &Arc<Imported>,
     (error, target): (DataError, Target),
     given: &Given,
     ctx: &mut Context,
@@ -339,7 +378,7 @@ fn put(
     imported.pool().store().inject(handler.clone());
     let kind = kind.unwrap_or(0);
     let what = What::Data { objset, object, kind, level, blkids, copies, handler };
-    add(imported.name(), what, given, ctx)
+    add_to(imported, what, given, ctx)
 }
 
 /// `-t`: a file, its dnode, or objects of the meta object set.

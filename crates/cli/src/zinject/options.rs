@@ -13,8 +13,8 @@ const LETTERS: &str = "aA:b:C:d:D:E:f:Fg:qhIc:t:T:l:mr:s:e:uL:p:P:";
 const REFUSED: &[(char, &str)] = &[
     ('E', "there is no stage of blocks here that could be delayed; see -D"),
     ('F', "requests are not tried twice here"),
-    ('g', "what is acknowledged is never dropped here"),
-    ('I', "what is acknowledged is never dropped here"),
+    ('g', "writes are dropped for single devices only; see -e noop"),
+    ('I', "writes are dropped for single devices only; see -e noop"),
     ('p', "the daemon never panics, and has none of the kernel's functions"),
     ('u', "an imported pool is never unloaded here; export it and import it again"),
 ];

@@ -12,12 +12,15 @@ usage:
 
 		Removes the handler with this number, or all of them.
 
-	zinject -d device [-e errno] [-L <nvlist|uber|pad1|pad2>]
-		[-T <read|write|flush|trim|probe|all>] [-f frequency] [-a] [-q] pool
+	zinject -d device [-e errno] [-T <read|write|flush|trim|probe|all>]
+		[-f frequency] [-a] [-q] pool
 
-		Requests of a device fail, or those to a part of its labels.
-		'errno' is 'nxio' (the default), 'io', 'dtl', 'corrupt',
-		'io-prefail' or 'noop'.
+		Requests of a device fail. 'errno' is 'nxio' (the default),
+		'io', 'dtl', 'corrupt', 'io-prefail' or 'noop'.
+
+	zinject -d device -L <nvlist|uber|pad1|pad2> [-e <io|nxio>] [-a] [-q] pool
+
+		Requests to a part of a device's labels fail.
 
 	zinject -d device -A <degrade|fault> pool
 

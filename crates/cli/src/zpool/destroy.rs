@@ -35,6 +35,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         }
         Err(message) => return fail(message),
     };
+    pools.injections.clear_faults(name);
     let by = ctx.agent();
     let way = Way { force, directory: Directory::Inherited, by: &*by };
     if let Err(e) = imported.mounts.close(way) {

@@ -77,12 +77,13 @@ fn export(imported: &Imported, force: bool, end: End, ctx: &Context) -> Result<(
     if imported.suspended() && !force {
         return cannot("pool I/O is currently suspended");
     }
+    let injections = &ctx.pools.injections;
+    injections.clear_faults(imported.name());
     let (by, since) = (ctx.agent(), Instant::now());
     let way = Way { force, directory: Directory::Inherited, by: &*by };
     imported.mounts.close(way).map_err(|e| e.to_string())?;
-    let injections = &ctx.pools.injections;
     injections.pause(imported.name(), Moment::Export, since, &|| ctx.cancelled());
-    injections.clear_pool(imported.name());
+    injections.clear_faults(imported.name());
     if imported.suspended() && force {
         // Nothing more can be written: it stays as the last transaction group left it.
         return Ok(());

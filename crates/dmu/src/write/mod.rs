@@ -488,6 +488,7 @@ impl OpenObjectSet {
             objset: self.base.id(),
             object: META_DNODE,
             dnode: &self.phys.meta_dnode,
+            as_of: None,
         }
     }
 

@@ -328,7 +328,7 @@ impl OpenObject {
 
     pub(super) fn tree<'t>(&'t self, place: &'t Place<'_>) -> Tree<'t> {
         let (objset, object) = (place.objset, place.object);
-        Tree { store: place.store, objset, object, dnode: &self.pending.disk.phys }
+        Tree { store: place.store, objset, object, dnode: &self.pending.disk.phys, as_of: None }
     }
 
     /// Reads the indirect blocks above the blocks from `first` to `last`, but for those that were read for
@@ -474,7 +474,7 @@ impl OpenObject {
             Some(Pending::Data(data)) => return Ok(Some(data.unpacked()?)),
             Some(Pending::Clone(bp)) => {
                 let Place { store, objset, object, .. } = *place;
-                let tree = Tree { store, objset, object, dnode: self.phys() };
+                let tree = Tree { store, objset, object, dnode: self.phys(), as_of: None };
                 let block = tree.read_node(&Node { level: 0, blkid, bp: *bp })?;
                 return self.turn(place, block).map(Some);
             }

@@ -242,7 +242,7 @@ mod tests {
         root.set("children", NvValue::NvListArray(Vec::new()));
         let tree = VdevTree::build(&root, &mut |_, _| None).unwrap();
         let (store, dnode) = (Store::new(tree, 1 << 20), empty());
-        f(&Tree { store: &store, objset: 5, object: 0, dnode: &dnode });
+        f(&Tree { store: &store, objset: 5, object: 0, dnode: &dnode, as_of: None });
     }
 
     #[test]

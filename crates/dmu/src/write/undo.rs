@@ -504,7 +504,7 @@ impl OpenObjectSet {
             }
             let Some(disk) = object.disk().filter(|disk| disk.phys.levels > 1) else { continue };
             let (store, objset) = (self.base.store(), self.base.id());
-            let tree = Tree { store, objset, object: number, dnode: &disk.phys };
+            let tree = Tree { store, objset, object: number, dnode: &disk.phys, as_of: None };
             let Parts { dirty, freed, .. } = object.pending.top.clone().into_parts();
             let edges = freed.edges().filter(|edge| *edge <= disk.phys.max_block);
             for blkid in dirty.iter().map(|(blkid, _)| blkid).chain(edges) {

@@ -107,7 +107,7 @@ impl Work {
     }
 
     pub(super) fn tree<'t>(&'t self, store: &'t Arc<Store>, objset: u64) -> Tree<'t> {
-        Tree { store, objset, object: self.number, dnode: &self.phys }
+        Tree { store, objset, object: self.number, dnode: &self.phys, as_of: None }
     }
 
     pub(super) fn top(&self) -> u8 {

@@ -1,7 +1,8 @@
 //! Wrong bytes that were read through a view of the pool are mended.
 //!
 //! A view does not tell whether its pointers are still good: what a command reads may have been freed, and its place given out
-//! again. So such a read only counts the error, and the store remembers which block it was. A thread looks at these blocks
+//! again. So such a read only counts the error, and the store remembers which block it was; where a view is so old that this may have
+//! happened, neither (`cenote_store::notes`). A thread looks at these blocks
 //! once more after the next group, or the next look at devices: under an epoch of reads, by the pointer that the newest view has
 //! in that place. While the epoch lasts what that view reaches is not given out again. All copies are read, and those that are
 //! wrong written anew, as a scrub does it; nothing is counted a second time.

@@ -114,10 +114,11 @@ impl Walker<'_> {
     fn work(&self) {
         while let Some(task) = self.next() {
             let _busy = Busy(self);
-            match task {
+            // The pool may be in use, and go on meanwhile.
+            Store::as_of(self.subject.mos.as_of(), || match task {
                 Task::Root(root) => self.root(&root),
                 Task::Verify(batch) => self.verify(&batch),
-            }
+            });
             self.progress();
         }
     }

@@ -6,7 +6,7 @@
 //! Invariant: in a dataset whose key is loaded nothing is read that the key does not vouch for: neither a block that is
 //! not protected nor one whose contents lie in its pointer.
 
-use super::{Reader, Store, unpack};
+use super::{Reader, Store, is_packed, unpack};
 use crate::decoded::{PLAIN, View};
 use crate::error::{BlockError, Bookmark};
 use crate::injection;
@@ -87,7 +87,7 @@ impl Store {
     ) -> Result<Abd, BlockError> {
         let unpacked = |physical: &Abd| {
             let decode = |source| BlockError::Decode { at, bp: Box::new(*bp), source };
-            match self.injected_decode_error(bp, at) {
+            match is_packed(bp).then(|| self.injected_decode_error(bp, at)).flatten() {
                 Some(e) => Err(decode(e)),
                 None => unpack(bp, physical).map_err(decode),
             }
