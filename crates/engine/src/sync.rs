@@ -533,7 +533,9 @@ impl Shared {
 
     /// Devices answer again that were waited for, without an order: what waits for them goes on.
     fn devices_are_back(self: &Arc<Self>) {
-        match self.needs_resilver() {
+        // A resilver that is under way goes on: one follows if something is left, and a device that comes and goes has none begin anew.
+        let runs = self.is_resilvering().unwrap_or(false);
+        match self.needs_resilver() && !runs {
             // What could not be read of them is given now.
             true => self.owe_resilver(),
             false => self.wake_scan(),

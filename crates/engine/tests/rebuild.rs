@@ -38,6 +38,7 @@ struct Turn(#[allow(dead_code)] MutexGuard<'static, ()>);
 impl Turn {
     fn take(held: bool) -> Turn {
         let turn = TURN.lock();
+        cenote_pool::rebuild::let_rebuild();
         SCAN_CHECKPOINT_INTVAL.set(0).unwrap();
         REBUILD_VDEV_LIMIT.set(1 << 20).unwrap();
         hold(held);

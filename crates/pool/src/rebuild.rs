@@ -11,6 +11,7 @@ use cenote_dmu::Result;
 use cenote_dmu::zap::Zap;
 use cenote_dsl::human::nicebytes;
 use cenote_format::nvlist::NvList;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// The entry in the ZAP of a top-level vdev (`VDEV_TOP_ZAP_VDEV_REBUILD_PHYS`).
 pub const ENTRY: &str = "org.openzfs:vdev_rebuild";
@@ -22,6 +23,20 @@ pub const JOINED: &str = "rebuild_txg";
 const WORDS: usize = 12;
 /// Bytes a second from which on it is told how long it will take.
 const FAST: u64 = 10 << 20;
+
+/// Whether rebuilds go on here: see [`let_rebuild`].
+static MAY_REBUILD: AtomicBool = AtomicBool::new(false);
+
+/// Has this process rebuild devices by place. Otherwise none begins, and one that OpenZFS has under way in a pool is left alone: a
+/// resilver gives its device what it lacks. So it is as long as rebuilds are not proven: tests call this.
+pub fn let_rebuild() {
+    MAY_REBUILD.store(true, SeqCst);
+}
+
+/// See [`let_rebuild`].
+pub fn may_rebuild() -> bool {
+    MAY_REBUILD.load(SeqCst)
+}
 
 /// The last rebuild of a top-level vdev, as it is on disk (`vdev_rebuild_phys_t`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -121,7 +136,7 @@ impl RebuildPhys {
     }
 
     /// The rebuild that a vdev with this config and ZAP had last. What cannot be read is none, as in OpenZFS
-    /// (`vdev_rebuild_load`): then leaves lack what they lack.
+    /// (`vdev_rebuild_load`): then leaves lack what they lack. So does one that is under way and does not go on here.
     pub fn of(pool: &Pool, top: &NvList) -> Option<RebuildPhys> {
         let read = || -> Result<Option<RebuildPhys>> {
             let zap = config::number(top, "com.delphix:vdev_zap_top");
@@ -136,7 +151,8 @@ impl RebuildPhys {
             tracing::warn!(vdev = config::number(top, "id"), %error, "its rebuild is not known");
             None
         });
-        found.filter(|phys| (1..=3).contains(&phys.state))
+        let counts = |phys: &RebuildPhys| may_rebuild() || !phys.is_running();
+        found.filter(|phys| (1..=3).contains(&phys.state) && counts(phys))
     }
 
     /// The last rebuilds of all top-level vdevs, by their ids.

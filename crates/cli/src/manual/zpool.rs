@@ -231,7 +231,7 @@ pub const PAGES: &[Page] = &[
         options: &[
             flag("-f", "Use the device although something is on it"),
             takes("-o", "ashift=<number>", "Size of the sectors of the new device, as a power of two"),
-            flag("-s", "Copy what is allocated in the order of offsets, and scrub the pool afterwards"),
+            flag("-s", "Not supported yet: refused"),
             flag("-w", "Wait until the new device has all that the other one has"),
         ],
         examples: &[("zpool attach tank /dev/sda /dev/sdb", "Make a mirror of sda and sdb.")],
@@ -288,10 +288,7 @@ pub const PAGES: &[Page] = &[
         options: &[
             flag("-f", "Use the device although something is on it"),
             takes("-o", "ashift=<number>", "Size of the sectors of the new device, as a power of two"),
-            flag(
-                "-s",
-                "Copy what is allocated in the order of offsets, and scrub the pool afterwards (mirrors and dRAID)",
-            ),
+            flag("-s", "Not supported yet: refused"),
             flag("-w", "Wait until the replacement is complete"),
         ],
         examples: &[

@@ -8,7 +8,7 @@ use crate::{Shared, SyncContext};
 use cenote_dmu::write::ZapMut;
 use cenote_dsl::write::{DslWriteError, Result};
 use cenote_format::encode::zap::{Key, Value};
-use cenote_pool::rebuild::{ENTRY, FEATURE, RebuildPhys};
+use cenote_pool::rebuild::{ENTRY, FEATURE, RebuildPhys, may_rebuild};
 use cenote_vdev::Vdev;
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ impl SyncContext<'_> {
     /// The top-level vdevs of which a rebuild is under way, by id.
     fn rebuilding(&mut self) -> Result<Vec<u64>> {
         let mut found = Vec::new();
-        if feature_uses(self.tx.mos, FEATURE)?.is_some_and(|uses| uses > 0) {
+        if may_rebuild() && feature_uses(self.tx.mos, FEATURE)?.is_some_and(|uses| uses > 0) {
             let tops: Vec<u64> =
                 self.disk.tree().root().children().iter().map(|t| t.id()).collect();
             for top in tops {

@@ -274,7 +274,7 @@ impl Shared {
         }
         self.pay_resilver()?;
         if scanner.due.load(SeqCst) {
-            if self.begins_another() {
+            if self.begins_another(self.is_resilvering()?) {
                 self.begin_resilver().inspect_err(|_| {
                     scanner.begun_again.fetch_sub(1, SeqCst);
                 })?;
@@ -430,6 +430,12 @@ impl Shared {
         }
         self.let_go_of_replaced();
         self.assess().inspect_err(|_| self.scanner.owed.store(true, SeqCst))
+    }
+
+    /// Whether a resilver is under way, as the last group left it.
+    pub(crate) fn is_resilvering(&self) -> Result<bool, EngineError> {
+        let phys = ScanPhys::load(self.view().directory())?;
+        Ok(phys.is_some_and(|phys| phys.is_running() && phys.is_resilver()))
     }
 
     fn assess(self: &Arc<Self>) -> Result<(), EngineError> {

@@ -142,11 +142,12 @@ impl Shared {
         lagging(&self.disk.tree()).any(|leaf| !is_given(&leaf))
     }
 
-    /// Whether another resilver is to begin behind one that has ended. It may be in vain: a leaf that fails a write in each of
+    /// Whether another resilver is to begin behind one that has ended, or in the place of the one that `runs`. It may be in vain: a leaf that fails a write in each of
     /// them is given what it lost by the next one that is asked for.
-    pub(super) fn begins_another(&self) -> bool {
+    pub(super) fn begins_another(&self, runs: bool) -> bool {
         let begun = &self.scanner.begun_again;
-        if !self.needs_another() && !self.left_something() {
+        // What one that is under way has left so far is looked at when it has ended.
+        if !self.needs_another() && (runs || !self.left_something()) {
             begun.store(0, SeqCst);
             return false;
         }

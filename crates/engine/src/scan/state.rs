@@ -82,9 +82,10 @@ impl SyncContext<'_> {
         Ok(aborts)
     }
 
-    /// A scrub of all begins, unless another scan is under way. Whether it did. [`Shared::scrub_has_begun`] is called then.
+    /// A scrub of all begins, unless another scan or a rebuild is under way. Whether it did. [`Shared::scrub_has_begun`] is called then.
     pub(crate) fn scrub_if_idle(&mut self, shared: &Arc<Shared>) -> Result<bool> {
-        if self.scan_state()?.is_running() || self.error_scrub()?.is_running() {
+        let scans = self.scan_state()?.is_running() || self.error_scrub()?.is_running();
+        if scans || self.is_rebuilding()? {
             return Ok(false);
         }
         self.begin_scrub(shared, (0, self.tx.txg))?;

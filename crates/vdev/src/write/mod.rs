@@ -204,13 +204,14 @@ impl VdevTree {
             .map(|(block, columns)| self.plan_write(block, columns?, &mut writes))
             .collect();
         let results = write_leaves(&self.writer, priority, &writes);
-        drop(beside);
         let (asked, done) = (writes.len(), results.len());
         invariant!(asked == done, "{asked} writes of leaves came to {done} results");
         let finish = |(block, plan): (&BlockWrite, Result<Plan<'_>, VdevError>)| {
             plan.and_then(|plan| plan.finish(block, &writes, &results))
         };
         let done = blocks.iter().zip(plans).map(finish).collect();
+        // What copies a leaf then (`crate::rebuild`) knows what it misses.
+        drop(beside);
         self.writer.unflushed.end(blocks, kept);
         self.look_after();
         done
