@@ -1,5 +1,7 @@
 //! Pools of versions from before feature flags, which zfs-fuse made: read, written as they are, and upgraded.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // A failure fails the test.
+
 use cenote::{Pool, SetAttr};
 use cenote_admin::contents::Files;
 use cenote_engine::change::{Changes, NewClone};

@@ -253,8 +253,8 @@ impl VdevTree {
         if !first.is_empty() {
             durable = self.write_labels(first, &[]);
             if durable.is_empty() {
-                let leaves = tried.iter().filter_map(|leaf| leaf.growing()?.trouble());
-                let why = leaves.last().unwrap_or_else(|| "it does not take writes".into());
+                let mut leaves = tried.iter().filter_map(|leaf| leaf.growing()?.trouble());
+                let why = leaves.next_back().unwrap_or_else(|| "it does not take writes".into());
                 let why = format!("the object store: {why}");
                 return Err(VdevError::Uberblock { txg, why });
             }

@@ -84,9 +84,11 @@ pub fn may_open() -> io::Result<()> {
     }
 }
 
+/// A store that a program brought along, and how it is used.
+type Provided = (Arc<dyn ObjectStore>, Tunables);
+
 /// Stores that programs brought along, by what their devices are called.
-static PROVIDED: LazyLock<Mutex<HashMap<PathBuf, (Arc<dyn ObjectStore>, Tunables)>>> =
-    LazyLock::new(Mutex::default);
+static PROVIDED: LazyLock<Mutex<HashMap<PathBuf, Provided>>> = LazyLock::new(Mutex::default);
 
 /// Devices that are open for writing in this process.
 static WRITERS: LazyLock<Mutex<HashMap<PathBuf, Writer>>> = LazyLock::new(Mutex::default);

@@ -285,6 +285,9 @@ impl SyncContext<'_> {
     }
 }
 
+/// A leaf, the groups that it was given, and those of them that it still lacks.
+type Taken = (Arc<Vdev>, Vec<Range<u64>>, Vec<Range<u64>>);
+
 impl SyncContext<'_> {
     /// Takes off the dirty time logs what a resilver that is done has given to leaves.
     pub(super) fn excise(&mut self, shared: &Shared) -> Result<()> {
@@ -304,14 +307,9 @@ impl SyncContext<'_> {
     }
 
     /// Leaves were given groups that they lacked, but for others: these go off their dirty time logs (`vdev_dtl_reassess`).
-    pub(crate) fn given(
-        &mut self,
-        taken: Vec<(Arc<Vdev>, Vec<Range<u64>>, Vec<Range<u64>>)>,
-    ) -> Result<()> {
+    pub(crate) fn given(&mut self, taken: Vec<Taken>) -> Result<()> {
         let tree = self.disk.tree();
-        let after = |(leaf, given, left): &(Arc<Vdev>, Vec<Range<u64>>, Vec<Range<u64>>)| {
-            (leaf.guid(), leaf.lacks_after(given, left))
-        };
+        let after = |(leaf, given, left): &Taken| (leaf.guid(), leaf.lacks_after(given, left));
         let now: Vec<(u64, Vec<Range<u64>>)> = taken.iter().map(after).collect();
         let (txg, outside) = (self.tx.txg, &self.disk.outside);
         let mut count = |mos: &mut OpenObjectSet, guid: &str, delta: i64| {

@@ -95,7 +95,7 @@ impl Claim<'_> {
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
         let mut claims = self.copying.claims.lock();
-        self.places.iter().for_each(|place| drop(claims.remove(place)));
+        claims.retain(|place, _| !self.places.contains(place));
         self.copying.count.store(claims.len(), SeqCst);
         drop(claims);
         self.copying.ended.notify_all();

@@ -2,6 +2,7 @@
 //! the rest.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -32,13 +33,13 @@ impl Allocator {
         while from < range.end {
             let id = from >> shift;
             let end = range.end.min((id + 1) << shift);
-            if !dead.0.contains_key(&id) {
+            if let Entry::Vacant(unknown) = dead.0.entry(id) {
                 let synced = self.synced.load(Ordering::Relaxed);
                 let metaslab = group.metaslab_at(from).filter(|_| self.load(vdev, id));
                 let free = metaslab.and_then(|metaslab| metaslab.free_after(synced));
                 let free =
                     free.ok_or_else(|| format!("vdev {vdev}: metaslab {id} is not loaded"))?;
-                dead.0.insert(id, free);
+                unknown.insert(free);
             }
             let mut add = |part: Range<u64>| match live.last_mut() {
                 Some(last) if last.end == part.start => last.end = part.end,
