@@ -158,7 +158,10 @@ impl TxAssign for DatasetTx {
         let ended = || WriteError::Suspended(EXPORTED.into());
         let shared = self.shared.upgrade().ok_or_else(ended)?;
         let view = shared.view();
-        let tried = try_on(&shared, &view, |tx| tx.whole(|tx| references::add(tx, blocks)));
+        // Holes and embedded blocks have none.
+        let counted = blocks.iter().filter(|bp| bp.dva(0).is_some()).copied();
+        let counted: Vec<BlockPointer> = counted.collect();
+        let tried = try_on(&shared, &view, |tx| tx.whole(|tx| references::add(tx, &counted)));
         tried.map_err(WriteError::from)
     }
 
