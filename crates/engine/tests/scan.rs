@@ -336,6 +336,10 @@ fn cannot_give_all(wrong: bool) {
     engine.restore(&[b.guid()], Restore::Offline).unwrap();
     let done = finished(&engine);
     assert_eq!((done.kind, done.state, done.errors), (ScanKind::Resilver, ScanState::Finished, 1));
+    // Others follow as long as each leaves less.
+    std::thread::sleep(Duration::from_millis(2000));
+    let done = finished(&engine);
+    assert_eq!((done.kind, done.state, done.errors), (ScanKind::Resilver, ScanState::Finished, 1));
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(scan(&engine), Some(done));
     assert_eq!(b.is_behind(), !wrong);
@@ -379,11 +383,16 @@ fn what_could_not_be_read_is_not_given() {
     assert_eq!((done.kind, done.state), (ScanKind::Resilver, ScanState::Finished));
     assert!(done.errors > 0 && b.is_behind(), "{done:?}");
     a.repair();
-    // Another scan counts its own errors.
-    assert_eq!(scrubbed(&engine).errors, 0);
-    assert!(engine.start_resilver().unwrap());
+    // Another one may follow by itself.
+    while engine.awaits_resilver() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    if engine.start_resilver().unwrap() {
+        finished(&engine);
+    }
     let done = finished(&engine);
     assert_eq!((done.kind, done.errors, b.is_behind()), (ScanKind::Resilver, 0, false));
+    // Another scan counts its own errors.
     assert_eq!(scrubbed(&engine).errors, 0);
     drop(fs);
     engine.export(false).unwrap();
