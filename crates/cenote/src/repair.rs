@@ -288,7 +288,7 @@ impl Pool {
             ashift,
             force: Force { in_use: false, replication: true },
             pool: Some(view.config()),
-            txg: view.uberblock().txg + 1,
+            txg: view.uberblock().txg.saturating_add(1),
             imported: &[],
             devices: &SystemDevices,
             chance: &Chance::default(),

@@ -1,4 +1,4 @@
-//! Devices that go bad, leave and join, through the library; what comes of it is judged by OpenZFS's own `zdb`.
+//! Devices that go bad, leave and join, through the library. OpenZFS's own `zdb` judges the pools.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // A failure fails the test.
 

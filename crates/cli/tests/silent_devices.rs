@@ -260,7 +260,7 @@ fn a_pool_whose_device_hangs_keeps_changes_of_others_from_nothing() {
         thread::scope(|scope| {
             let waiting = scope.spawn(|| inner.run(line));
             thread::sleep(Duration::from_secs(1));
-            // Another command for the pool waits as well, and keeps nobody from the others.
+            // Another command for the pool waits as well. Commands for other pools go on.
             let by_path = root.join("hung").display().to_string();
             let named = if at == 0 { by_path } else { "hung".into() };
             let set = format!("zfs set compression=zle {named}");

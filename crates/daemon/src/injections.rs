@@ -110,7 +110,7 @@ impl Injections {
         self.all.lock().1.clone()
     }
 
-    /// Clears the handler of this number. False: there is none (`zio_clear_fault`).
+    /// Clears the handler of this number (`zio_clear_fault`). Returns whether it was there.
     pub fn clear(&self, id: u64) -> bool {
         self.clear_those(|one| one.id == id)
     }

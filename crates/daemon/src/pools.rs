@@ -202,7 +202,7 @@ pub fn reason(e: &EngineError) -> String {
 /// What a command has for itself.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
-    /// The pool of this name, also while there is none.
+    /// A pool by its name, whether it is imported or not.
     Name(String),
     /// The pool of this guid, which an import may give any name.
     Guid(u64),

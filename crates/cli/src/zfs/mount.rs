@@ -110,7 +110,7 @@ fn mount_many(names: &[String], how: &How, verbose: bool, ctx: &mut Context) -> 
     }
     let mut progress = Progress::of(todo.len(), Instant::now());
     let mut good = keys_loaded;
-    // One pool after the other: one that hangs keeps nobody from the rest.
+    // One pool after the other: the rest do not wait for one that hangs.
     for each in todo.chunk_by(|a, b| Arc::ptr_eq(&a.0, &b.0)) {
         let Some((imported, _)) = each.first() else { continue };
         let _change = pools.change(imported.name());

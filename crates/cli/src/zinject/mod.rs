@@ -309,7 +309,7 @@ fn on_moment(moment: Moment, given: &Given, ctx: &mut Context) -> Result<i32, Wr
     }
 }
 
-/// What is to come of reads of data, unless the error is none of data.
+/// How reads of data fail. Errors of devices alone are refused.
 fn data_error(given: &Given) -> Result<DataError, Wrong> {
     match given.error.unwrap_or(Error::Io) {
         Error::Io => Ok(DataError::Io),

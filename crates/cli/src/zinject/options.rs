@@ -330,7 +330,7 @@ fn copies(value: &str) -> Result<u8, Wrong> {
     Ok(bits)
 }
 
-/// The first and the last byte of a range, or what is said of one that is none.
+/// The first and the last byte of a range. The error is the message for text that is not a range.
 pub fn range(text: &str) -> Result<(u64, u64), Wrong> {
     let (start, end) = match text.split_once(',') {
         Some((start, end)) => (bytes(start), bytes(end)),

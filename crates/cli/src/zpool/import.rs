@@ -395,7 +395,7 @@ fn import_alone(
     refuse_taken(request, ctx)?;
     let gone = || ImportError::NotFound(candidate.name.clone());
     let again = match pools.by_guid(candidate.guid) {
-        // Another command has taken it: of all that can be imported it is none any more.
+        // Another command has imported it: it cannot be imported any more.
         Some(_) if request.all => return Ok(Done::All),
         Some(_) => Err(gone()),
         None => candidate.read_now(),
