@@ -20,6 +20,8 @@
 //! | | a change that does not end | `a_change_that_does_not_end` |
 //! | file systems | a stale entry of an orphan | `a_new_file_with_the_number_of_an_orphan` |
 //! | | a file freed that has names | `a_file_that_is_freed_and_has_names` |
+//! | | an entry that is not counted | `an_entry_of_a_directory_that_is_not_counted` |
+//! | | a count of links off by one | `a_file_that_loses_a_link_and_keeps_its_name` |
 //! | the group | a number that is wrong | `an_invariant_that_breaks_in_a_group` |
 //! | threads | an alarm while a group is written | `an_alarm_of_another_thread_while_a_group_is_written` |
 //! | | an alarm between groups | `an_alarm_while_nothing_is_written_suspends_at_once` |
@@ -312,6 +314,24 @@ fn a_file_that_is_freed_and_has_names() {
         assert!(fs.plant_free(ino).is_err());
     });
     assert!(why.contains("broken invariant") && why.contains("is freed, and has names"), "{why}");
+}
+
+#[test]
+fn an_entry_of_a_directory_that_is_not_counted() {
+    let why = in_a_file_system(|_, fs| {
+        let ino = fs.lookup(fs.root(), b"file 1").unwrap();
+        assert!(fs.plant_entry(fs.root(), b"another", ino).is_err());
+    });
+    assert!(why.contains("broken invariant") && why.contains("1 entries more"), "{why}");
+}
+
+#[test]
+fn a_file_that_loses_a_link_and_keeps_its_name() {
+    let why = in_a_file_system(|_, fs| {
+        let ino = fs.lookup(fs.root(), b"file 1").unwrap();
+        assert!(fs.plant_link(ino).is_err());
+    });
+    assert!(why.contains("broken invariant") && why.contains("1 names more"), "{why}");
 }
 
 #[test]

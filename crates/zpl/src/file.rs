@@ -45,7 +45,11 @@ impl File {
         self.length().unwrap_or(0)
     }
 
-    fn length(&self) -> Result<u64> {
+    /// As [`File::size`].
+    ///
+    /// # Errors
+    /// It cannot be told.
+    pub(crate) fn length(&self) -> Result<u64> {
         self.look(0, 0, |_, size| Ok(size))
     }
 

@@ -10,10 +10,12 @@
 //!
 //! Invariant: every attribute of a known layout has a definition; there are at most 1024 layouts.
 
+use crate::error::show;
 use crate::source::Source;
 use crate::{Error, Result};
 use ahash::HashMap;
 use cenote_dmu::zap::Zap;
+use cenote_format::invariant;
 use cenote_format::sa::{AttrDef, Layout, SaHeader, SaValue};
 use parking_lot::RwLock;
 use std::sync::Arc;
@@ -118,7 +120,10 @@ impl Registry {
         let mut this = Registry::empty((registry_obj, layouts_obj));
         this.master = object;
         for entry in registry.entries_from(0, MAX_ATTRS)? {
-            let word = entry.value.first().copied().unwrap_or_default();
+            let Some(word) = entry.u64() else {
+                let why = format!("attribute {} without a definition", show(&entry.name));
+                return Err(Error::Corrupt(registry_obj, why));
+            };
             this.define(&entry.name, AttrDef::decode(word));
         }
         if this.known[ZplAttr::Mode as usize].is_none() {
@@ -173,9 +178,9 @@ impl Registry {
         self.known[attr as usize]
     }
 
-    /// A number that no attribute has.
-    pub(crate) fn free_attr(&self) -> u16 {
-        self.defs.keys().max().map_or(0, |id| id.saturating_add(1))
+    /// A number above the numbers of all attributes; `None` if none is left.
+    pub(crate) fn free_attr(&self) -> Option<u16> {
+        self.defs.keys().max().map_or(Some(0), |id| id.checked_add(1))
     }
 
     /// The number of the layout of exactly these attributes.
@@ -247,6 +252,9 @@ impl SharedRegistry {
 
     /// Shows what was added to it.
     pub(crate) fn publish(&self, registry: Arc<Registry>) {
-        *self.0.write() = registry;
+        let mut current = self.0.write();
+        let (then, now) = (current.layouts.len(), registry.layouts.len());
+        invariant!(then <= now, "a registry of {then} layouts of attributes is left with {now}");
+        *current = registry;
     }
 }

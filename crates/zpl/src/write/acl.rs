@@ -13,7 +13,7 @@
 //! mode, new files get their lists from the default list of the directory.
 
 use crate::{Error, Result};
-use cenote_format::{ByteOrder, Bytes};
+use cenote_format::{ByteOrder, Bytes, invariant};
 
 /// `zp_flags`: the list says the same as the mode (`ZFS_ACL_TRIVIAL`).
 pub(super) const FLAG_TRIVIAL: u64 = 0x4;
@@ -147,7 +147,9 @@ impl PosixAcl {
     pub(super) fn mode(&self) -> u64 {
         let of = |tag| self.tag(tag).unwrap_or(0);
         let group = self.tag(MASK).unwrap_or(of(GROUP_OBJ));
-        of(USER_OBJ) << 6 | group << 3 | of(OTHER)
+        let mode = of(USER_OBJ) << 6 | group << 3 | of(OTHER);
+        invariant!(mode <= 0o777, "an access list allows {mode:o}");
+        mode
     }
 
     /// Makes an access list follow a new mode (`zpl_chmod_acl`).

@@ -31,9 +31,10 @@ use crate::{Error, File, Result};
 use cenote_dmu::live::Cost;
 use cenote_dmu::tunables::{BCLONE_ENABLED, BCLONE_WAIT_DIRTY};
 use cenote_dmu::write::{ClonePointers, NotClonable, indirect_shift};
-use cenote_format::SECTOR;
 use cenote_format::blkptr::{BlockPointer, Dva};
+use cenote_format::invariant::broken;
 use cenote_format::zil::Body;
+use cenote_format::{SECTOR, invariant, less};
 use std::sync::Arc;
 
 /// Bytes that are copied at once.
@@ -167,7 +168,17 @@ pub(super) fn put_clones(
     block: u64,
     pointers: &[BlockPointer],
 ) -> Result<()> {
-    let ino = node.ino;
+    let (ino, count) = (node.ino, pointers.len() as u64);
+    let len = less!(end, to, "object {ino}: the end of what is cloned");
+    invariant!(
+        block > 0 && to.is_multiple_of(block) && len.div_ceil(block) == count,
+        "object {ino}: {count} blocks of {block} bytes are cloned to {to}-{end}"
+    );
+    // What is past the end in the last block is zeros.
+    invariant!(
+        len.is_multiple_of(block) || end >= size,
+        "object {ino} of {size} bytes: its last block is cloned to {to}-{end}"
+    );
     let dnode = cx.os.dnode(ino)?;
     let (now, shift, flat) = (dnode.block_size, dnode.indirect_shift, dnode.levels == 1);
     if block != now {
@@ -211,7 +222,7 @@ impl FileSystem {
     pub fn copy_range_from(&self, source: &FileSystem, from: At, to: At, len: u64) -> Result<u64> {
         let file = source.open_file(from.0)?;
         // What the copy itself adds to the file is not copied.
-        let len = len.min(file.size().saturating_sub(from.1));
+        let len = len.min(file.length()?.saturating_sub(from.1));
         let same = from.0 == to.0 && self.source.id() == source.source.id();
         if same && from.1.abs_diff(to.1) < len {
             return Err(Error::Invalid("ranges overlap".into()));
@@ -243,7 +254,10 @@ impl FileSystem {
             };
             match step {
                 Ok(0) => break,
-                Ok(n) => done = done.saturating_add(n),
+                Ok(n) => {
+                    invariant!(n <= left, "object {}: {n} bytes of {left} are copied", to.0);
+                    done += n;
+                }
                 Err(e) if done == 0 => return Err(e),
                 Err(_) => break,
             }
@@ -256,9 +270,10 @@ impl FileSystem {
         let mut done = 0u64;
         while done < len {
             let at = (to.0, to.1.saturating_add(done));
-            match self.copy_some(file, offset.saturating_add(done), at, len - done)? {
+            let left = less!(len, done, "object {}: bytes that are copied", to.0);
+            match self.copy_some(file, offset.saturating_add(done), at, left)? {
                 0 => break,
-                n => done = done.saturating_add(n),
+                n => done += n,
             }
         }
         Ok(done)
@@ -282,7 +297,10 @@ impl FileSystem {
     fn copy_some(&self, file: &File, offset: u64, to: At, len: u64) -> Result<u64> {
         let mut buf = vec![0; usize::try_from(len.min(COPY)).unwrap_or(0)];
         let n = file.read(offset, &mut buf)?;
-        self.write(to.0, to.1, buf.get(..n).unwrap_or_default(), false).map(|n| n as u64)
+        let Some(read) = buf.get(..n) else {
+            broken(format_args!("object {}: {n} bytes are read of {}", to.0, buf.len()))
+        };
+        self.write(to.0, to.1, read, false).map(|n| n as u64)
     }
 
     /// Clones as much as one transaction takes.

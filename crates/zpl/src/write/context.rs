@@ -1,6 +1,7 @@
 //! What a change works with: the object set in the open txg, and what is true for all of it.
 
 use super::Settings;
+use super::books::Books;
 use crate::fs::{CaseSensitivity, SYSTEM_ATTRIBUTES};
 use crate::quota::Quotas;
 use crate::sa::Registry;
@@ -31,6 +32,8 @@ pub(crate) struct Cx<'a> {
     pub(crate) registry: Arc<Registry>,
     /// What to tell beside the object set once the change is made.
     pub(crate) after: After,
+    /// What it does to names.
+    pub(crate) books: Books,
     /// The properties, as they are now.
     pub(crate) settings: &'a Settings,
     /// ZPL version.

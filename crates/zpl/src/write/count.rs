@@ -7,6 +7,7 @@ use crate::Result;
 use crate::fs::FileSystem;
 use cenote_dmu::live::Cost;
 use cenote_format::dmu::{DNODE_BLOCK, DNODE_FLAG_USEROBJUSED_ACCOUNTED};
+use cenote_format::invariant;
 
 /// Objects that one transaction looks at.
 const BATCH: u64 = 256;
@@ -36,7 +37,8 @@ impl FileSystem {
                 if cx.os.dnode(object)?.flags & DNODE_FLAG_USEROBJUSED_ACCOUNTED == 0 {
                     cx.os.touch(object)?;
                 }
-                from = object.saturating_add(1);
+                invariant!(object >= from, "object {object} is counted after those before {from}");
+                from = object + 1;
             }
             Ok(Some(Counting { from, ..counting }))
         })

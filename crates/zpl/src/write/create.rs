@@ -22,8 +22,8 @@ use crate::sa::ZplAttr;
 use crate::znode::{FLAG_XATTR, S_IFBLK, S_IFCHR, S_IFDIR, S_IFLNK, S_IFREG};
 use crate::{Error, Result};
 use cenote_dmu::live::Cost;
-use cenote_format::invariant;
 use cenote_format::zil;
+use cenote_format::{invariant, less};
 
 const S_IFIFO: u64 = 0o010_000;
 const S_IFSOCK: u64 = 0o140_000;
@@ -122,7 +122,10 @@ pub(super) fn inherit(
         uid: new.uid.into(),
         gid,
         parent: dir.ino,
-        links: if kind == S_IFDIR { 2 } else { links },
+        links: match kind {
+            S_IFDIR => less!(links, 1, "links of a directory that has a name") + 2,
+            _ => links,
+        },
         flags: flags | dir_flags & FLAG_XATTR,
         projid,
         rdev: rdev.map(|(major, minor)| u64::from(major) << 20 | u64::from(minor)),
@@ -144,7 +147,7 @@ fn give(cx: &mut Cx<'_>, node: NodeMut, lists: Lists) -> Result<NodeMut> {
 
 impl FileSystem {
     /// A new node has the number of none that is freed once its use ends: it would go with that.
-    fn check_new(&self, ino: u64) {
+    pub(super) fn check_new(&self, ino: u64) {
         let orphan = self.orphans().get(&ino).copied();
         invariant!(orphan.is_none(), "object {ino} is made, and an orphan has that number");
     }

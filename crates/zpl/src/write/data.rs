@@ -17,8 +17,8 @@ use crate::znode::{S_IFDIR, S_IFMT, S_IFREG};
 use crate::{Error, Result};
 use cenote_dmu::live::Cost;
 use cenote_dmu::write::{Chunk, indirect_shift};
-use cenote_format::SECTOR;
 use cenote_format::zil::Body;
+use cenote_format::{SECTOR, invariant};
 
 /// Most bytes that are written in one transaction: the largest block.
 const CHUNK: usize = 16 << 20;
@@ -73,6 +73,7 @@ fn grow(cx: &mut Cx<'_>, ino: u64, size: u64, end: u64) -> Result<()> {
     let dnode = cx.os.dnode(ino)?;
     let (mut now, levels, shift) = (dnode.block_size, dnode.levels, dnode.indirect_shift);
     let new = grown(now, record_size, size, end);
+    invariant!(new >= now, "the block of object {ino} shrinks from {now} to {new} bytes");
     if new != now && dnode.max_block == 0 {
         let suits = if levels == 1 { indirect_shift(new) } else { shift };
         // If it was larger and is being written so, it keeps its indirect blocks.
@@ -189,6 +190,7 @@ fn write_chunk(
     check_quota(cx, &node)?;
     make_room(cx, ino, size, at, len)?;
     let end = at.saturating_add(len as u64);
+    invariant!(end <= MAX_SIZE, "object {ino}: {len} bytes are written at {at}");
     if end > size {
         node.set(cx, ZplAttr::Size, &[end])?;
     }
@@ -213,11 +215,14 @@ fn write_back_chunk(cx: &mut Cx<'_>, ino: u64, offset: u64, chunk: &Chunk<'_>) -
     if chunk.data().is_empty() {
         return Ok(());
     }
+    let len = chunk.data().len() as u64;
+    let within = offset.checked_add(len).is_some_and(|end| end <= size);
+    invariant!(within, "object {ino} of {size} bytes: {len} are written back at {offset}");
     check_quota(cx, &node)?;
     make_room(cx, ino, size, offset, chunk.data().len())?;
     node.modified(cx)?;
     node.store(cx)?;
-    cx.os.log_write(ino, offset, chunk.data().len() as u64);
+    cx.os.log_write(ino, offset, len);
     Ok(cx.os.write_last(ino, offset, chunk)?)
 }
 
@@ -328,9 +333,15 @@ impl FileSystem {
             let cost = self.cost_of(shape, offset, chunk);
             let cut = self.cut(ino, shape, offset, chunk)?;
             let at = self.change(cost, |cx| write_chunk(cx, ino, offset, &cut, clear_ids))?;
-            first = first.or(Some(at));
+            let began = *first.get_or_insert(at);
+            invariant!(
+                at.checked_sub(began) == Some(done as u64),
+                "object {ino}: a part of a write from {began} on is at {at}, after {done} bytes"
+            );
             done += chunk.len();
         }
+        let len = data.len();
+        invariant!(done == len, "object {ino}: {done} of {len} bytes are written");
         Ok(first.unwrap_or(0))
     }
 

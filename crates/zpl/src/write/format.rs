@@ -1,5 +1,6 @@
 //! New file systems and volumes (`zfs_create_fs`).
 
+use super::books::Books;
 use super::context::{After, Cx, NameRules};
 use super::new_node::{Fresh, create_node};
 use super::{CreateProps, Settings};
@@ -91,6 +92,7 @@ pub fn format(os: &mut OpenObjectSet, props: &CreateProps, txg: u64) -> Result<(
         now: props.time,
         registry: Arc::new(registry),
         after: After::default(),
+        books: Books::default(),
         settings: &settings,
         version: props.version,
         names: NameRules { flags, case: props.case, utf8_only },

@@ -10,6 +10,8 @@ use crate::{Error, Result};
 use cenote_dmu::write::{NewObject, WriteError, ZapMut};
 use cenote_format::dmu::DmuType;
 use cenote_format::encode::zap::{Key, Value};
+use cenote_format::invariant;
+use cenote_format::invariant::broken;
 use cenote_format::zil::{self, OBJECT_BITS};
 
 /// The master node's entry.
@@ -58,6 +60,8 @@ impl Cx<'_> {
         }
         let full = || Error::Unsupported("more domains than there are indexes".into());
         let index = table.add(name).ok_or_else(full)?;
+        // Else the owner would be another one.
+        invariant!(table.domain(index) == Some(name), "domain {name:?} is not that of {index}");
         let packed = table.encode();
         let size = (packed.len() as u64).to_le_bytes();
         let object = match object {
@@ -101,8 +105,10 @@ impl Cx<'_> {
             if !names.iter().any(|known| known == name) {
                 names.push(name.to_owned());
             }
-            let place = names.iter().position(|known| known == name).unwrap_or(0) as u64;
-            *id = (place + 1) << 32 | *id & u64::from(u32::MAX);
+            let Some(place) = names.iter().position(|known| known == name) else {
+                broken(format_args!("domain {name:?} is not among those of a record: {names:?}"))
+            };
+            *id = (place as u64 + 1) << 32 | *id & u64::from(u32::MAX);
         }
         Ok(Some(names))
     }

@@ -15,7 +15,7 @@ use crate::sa::{TABLE, ZplAttr};
 use crate::znode::{S_IFBLK, S_IFCHR, S_IFLNK, S_IFMT, Znode, legacy_position};
 use crate::{Error, Result};
 use cenote_format::dmu::DmuType;
-use cenote_format::{ByteOrder, Bytes};
+use cenote_format::{ByteOrder, Bytes, invariant};
 
 const ACL_AT: usize = 176;
 const ACL_SHORT: usize = 72;
@@ -143,6 +143,8 @@ pub(super) fn new_bonus(cx: &Cx<'_>, node: &NodeMut, target: Option<&[u8]>) -> R
     let mut bonus = vec![0; ZNODE_SIZE];
     encode(cx, node, &mut bonus)?;
     bonus.extend_from_slice(target.filter(|target| has_room(target)).unwrap_or_default());
+    let (ino, len) = (node.ino, bonus.len());
+    invariant!(len <= OLD_BONUS, "object {ino} gets a bonus buffer of {len} bytes");
     Ok(bonus)
 }
 

@@ -13,7 +13,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `context` | what a change works with |
+//! | `context`, `books` | what a change works with; what it does to names, from both sides |
 //! | `node` | a node's attributes: bonus buffer, spill block, layouts |
 //! | `mode`, `allowed`, `cost` | permission bits; what a node lets happen to its names; what changes write at most |
 //! | `new_node`, `rmnode` | nodes that are made; nodes without names, and how they are freed |
@@ -42,6 +42,7 @@
 
 mod acl;
 mod allowed;
+mod books;
 mod clone;
 mod context;
 mod cost;
@@ -78,6 +79,7 @@ pub(crate) use unlinked::UnlinkedDrain;
 use crate::fs::{FileSystem, SYSTEM_ATTRIBUTES};
 use crate::{CaseSensitivity, Error, Result, Visibility};
 use ahash::HashMap;
+use books::Books;
 use cenote_dmu::live::Cost;
 use cenote_dmu::outside::{Clock, Time};
 use cenote_dmu::tunables::{DIO_ENABLED, DIO_STRICT};
@@ -431,6 +433,7 @@ impl FileSystem {
                 now: settings.clock.now(),
                 registry: shared.current(),
                 after: After::default(),
+                books: Books::default(),
                 settings: &settings,
                 version: self.version(),
                 names: NameRules {
@@ -443,6 +446,7 @@ impl FileSystem {
                 keeps_unlinked: self.drain.is_suspended(),
             };
             let done = f(seen, &mut cx)?;
+            cx.books.close();
             Ok((done, cx.after))
         };
         live.transact_after(cost, look, change, |(done, After { registry, orphans })| {

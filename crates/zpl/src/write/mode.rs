@@ -6,6 +6,7 @@ use super::node::NodeMut;
 use crate::Result;
 use crate::sa::ZplAttr;
 use crate::znode::{S_IFDIR, S_IFMT};
+use cenote_format::invariant;
 use cenote_format::zil::{Body, SetAttr};
 
 const S_ISUID: u64 = 0o4000;
@@ -24,6 +25,11 @@ pub(super) fn without_ids(mode: u64, run: u64) -> u64 {
 
 /// Sets the mode with the list that says the same (`zfs_acl_chmod`).
 pub(super) fn set_mode(cx: &mut Cx<'_>, node: &mut NodeMut, mode: u64) -> Result<()> {
+    let (ino, old) = (node.ino, node.mode(cx)?);
+    invariant!(
+        (old ^ mode) & S_IFMT == 0,
+        "object {ino} of mode {old:o} becomes another kind of node: {mode:o}"
+    );
     let flags = acl::flags_for(node.flags(cx)?, mode);
     let (count, aces) = acl::trivial(mode);
     node.set(cx, ZplAttr::Mode, &[mode])?;

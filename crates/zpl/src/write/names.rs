@@ -3,6 +3,7 @@
 //! A change looks a name up and enters it under the lock of the object set, so names have no locks of their own
 //! (`zfs_dirent_lock`).
 
+use super::books::Leads;
 use super::context::Cx;
 use super::flags::{APPEND_ONLY, IMMUTABLE};
 use super::node::NodeMut;
@@ -10,6 +11,7 @@ use crate::dir::{MAX_NAME, entry_object};
 use crate::error::show;
 use crate::fs::{CaseSensitivity, ENTRY_TYPES};
 use crate::sa::ZplAttr;
+use crate::znode::{S_IFDIR, S_IFMT};
 use crate::{Error, Result};
 use cenote_dmu::write::ZapMut;
 use cenote_dmu::zap::{Match, Zap};
@@ -114,25 +116,39 @@ fn value(cx: &Cx<'_>, ino: u64, mode: u64) -> u64 {
 pub(super) fn add(cx: &mut Cx<'_>, dir: u64, name: &[u8], ino: u64) -> Result<()> {
     let mode = NodeMut::load(cx, ino)?.mode(cx)?;
     let value = value(cx, ino, mode);
-    Ok(entries(cx, dir).add(&Key::Name(name), &Value::U64(&[value]))?)
+    entries(cx, dir).add(&Key::Name(name), &Value::U64(&[value]))?;
+    cx.books.gave(dir, leads(ino, mode));
+    Ok(())
+}
+
+/// What an entry of a node of this mode leads to.
+fn leads(ino: u64, mode: u64) -> Leads {
+    Leads { ino, is_dir: mode & S_IFMT == S_IFDIR }
 }
 
 /// As [`add`], where the node's type, in `mode`, is known, and that the name is free.
 pub(super) fn add_known(cx: &mut Cx<'_>, dir: u64, name: &[u8], ino: u64, mode: u64) -> Result<()> {
     let value = value(cx, ino, mode);
-    Ok(entries(cx, dir).add_absent(&Key::Name(name), &Value::U64(&[value]))?)
+    entries(cx, dir).add_absent(&Key::Name(name), &Value::U64(&[value]))?;
+    cx.books.gave(dir, leads(ino, mode));
+    Ok(())
 }
 
-/// Lets an entry lead to another object.
-pub(super) fn replace(cx: &mut Cx<'_>, dir: u64, name: &[u8], ino: u64) -> Result<()> {
+/// Lets an entry that led to `old` lead to another object.
+pub(super) fn replace(cx: &mut Cx<'_>, dir: u64, name: &[u8], old: Leads, ino: u64) -> Result<()> {
     let mode = NodeMut::load(cx, ino)?.mode(cx)?;
     let value = value(cx, ino, mode);
-    Ok(entries(cx, dir).update(&Key::Name(name), &Value::U64(&[value]))?)
+    entries(cx, dir).update(&Key::Name(name), &Value::U64(&[value]))?;
+    cx.books.took(dir, old);
+    cx.books.gave(dir, leads(ino, mode));
+    Ok(())
 }
 
-/// Removes the entry that is stored under exactly this name (`zfs_link_destroy`, `zfs_dropname`).
-pub(super) fn remove(cx: &mut Cx<'_>, dir: u64, name: &[u8]) -> Result<()> {
-    Ok(ZapMut::open(cx.os, dir).remove(&Key::Name(name))?)
+/// Removes the entry that is stored under exactly this name, and led to `old` (`zfs_link_destroy`, `zfs_dropname`).
+pub(super) fn remove(cx: &mut Cx<'_>, dir: u64, name: &[u8], old: Leads) -> Result<()> {
+    ZapMut::open(cx.os, dir).remove(&Key::Name(name))?;
+    cx.books.took(dir, old);
+    Ok(())
 }
 
 /// Notes that a directory got (or lost) entries, some of them directories.
@@ -159,6 +175,7 @@ fn counted(dir: u64, what: &str, before: u64, change: i64) -> u64 {
 /// As [`count`], for a directory that is loaded and has not changed since.
 pub(super) fn count_in(cx: &mut Cx<'_>, mut node: NodeMut, entries: i64, dirs: i64) -> Result<()> {
     let ino = node.ino;
+    cx.books.counted(ino, entries, dirs);
     let size = counted(ino, "entries", node.required(cx, ZplAttr::Size)?, entries);
     let links = counted(ino, "links", node.required(cx, ZplAttr::Links)?, dirs);
     node.set(cx, ZplAttr::Size, &[size])?;

@@ -81,6 +81,10 @@ fn create(cx: &mut Cx<'_>, fresh: &Fresh<'_>, at: Option<&Place>) -> Result<Node
             at.object
         }
     };
+    match fresh.links {
+        0 => cx.books.nameless(ino),
+        _ => cx.books.linked(ino, 1),
+    }
     if spill.is_some() {
         cx.os.set_spill(ino, spill)?;
     }

@@ -8,7 +8,10 @@
 //!
 //! Attributes whose meaning is not known here are kept.
 //!
-//! Invariant: nothing is changed in the object set before [`NodeMut::store`].
+//! # Invariants
+//!
+//! - Nothing is changed in the object set before [`NodeMut::store`].
+//! - Every value lies in the buffer; those before `split` are in the bonus buffer, or will be.
 
 use super::context::Cx;
 use super::legacy;
@@ -23,6 +26,7 @@ use cenote_format::blkptr::BLKPTR_SIZE;
 use cenote_format::dmu::{DNODE_CORE, DNODE_SLOT, DmuType, DnodePhys};
 use cenote_format::encode::sa::{bonus_attrs, buffer_size, encode_attrs, spill_block_size};
 use cenote_format::encode::zap::{Key, Value};
+use cenote_format::invariant;
 use cenote_format::invariant::broken;
 use cenote_format::sa::{AttrDef, SaHeader, SaValue};
 
@@ -143,8 +147,14 @@ impl NodeMut {
     }
 
     fn bytes_of(&self, field: &SaValue) -> &[u8] {
-        let end = field.at.saturating_add(field.len);
-        self.data.get(field.at..end).unwrap_or_default()
+        let (SaValue { at, len, .. }, all) = (field, self.data.len());
+        match self.data.get(*at..at.saturating_add(*len)) {
+            Some(bytes) => bytes,
+            None => broken(format_args!(
+                "object {}: a value of {len} bytes at {at} of {all} bytes of attributes",
+                self.ino
+            )),
+        }
     }
 
     /// The bytes of an attribute.
@@ -213,8 +223,9 @@ impl NodeMut {
                 broken(format_args!("object {ino}: field {found} of {fields} is to be set"))
             };
             if field.len == value.len() {
-                if let Some(old) = self.data.get_mut(field.at..field.at + field.len) {
-                    old.copy_from_slice(value);
+                match self.data.get_mut(field.at..field.at + field.len) {
+                    Some(old) => old.copy_from_slice(value),
+                    None => broken(format_args!("object {ino}: no place for {attr:?}, {field:?}")),
                 }
                 self.changed.0 |= in_bonus;
                 self.changed.1 |= !in_bonus;
@@ -286,7 +297,10 @@ impl NodeMut {
 
     /// The buffer of some of the fields.
     fn encode(&self, cx: &mut Cx<'_>, from: usize, to: usize) -> Result<Vec<u8>> {
-        let fields = self.fields.get(from..to).unwrap_or_default();
+        let (ino, all) = (self.ino, self.fields.len());
+        let Some(fields) = self.fields.get(from..to) else {
+            broken(format_args!("object {ino}: attributes {from} to {to} of {all} are stored"))
+        };
         let layout = cx.layout(fields.iter().map(|f| f.def))?;
         let values = fields.iter().map(|f| (f.def, self.bytes_of(f)));
         encode_attrs(layout, values).map_err(|e| too_large(self.ino, &e))
@@ -340,11 +354,15 @@ impl NodeMut {
     /// Stores what was changed (`sa_modify_attrs`).
     pub(crate) fn store(mut self, cx: &mut Cx<'_>) -> Result<()> {
         let ino = self.ino;
+        invariant!(ino != 0, "attributes of a node that is not made are stored");
         if let Some(bonus) = self.old.take() {
             return legacy::store(cx, &self, bonus);
         }
         if !self.reshaped {
-            let (bonus, spill) = self.data.split_at(self.bonus.min(self.data.len()));
+            let Some((bonus, spill)) = self.data.split_at_checked(self.bonus) else {
+                let (bonus, all) = (self.bonus, self.data.len());
+                broken(format_args!("object {ino}: {bonus} of {all} bytes of attributes are bonus"))
+            };
             if self.changed.0 {
                 cx.os.set_bonus(ino, DmuType::SA, bonus)?;
             }
@@ -409,7 +427,10 @@ impl Cx<'_> {
             return Err(Error::Unsupported(format!("attribute {attr:?}")));
         };
         let mut registry = Registry::clone(&self.registry);
-        let def = AttrDef { id: registry.free_attr(), length: *length, swap: *swap };
+        let id = registry
+            .free_attr()
+            .ok_or_else(|| Error::Unsupported("more attributes than there are numbers".into()))?;
+        let def = AttrDef { id, length: *length, swap: *swap };
         let key = Key::Name(name.as_bytes());
         ZapMut::open(self.os, registry.objects.0).add(&key, &Value::U64(&[def.encode()]))?;
         registry.define(name.as_bytes(), def);
@@ -430,6 +451,8 @@ impl Cx<'_> {
             .registry
             .free_layout()
             .ok_or_else(|| Error::Unsupported("more than 1022 layouts of attributes".into()))?;
+        let taken = self.registry.layout(number);
+        invariant!(taken.is_none(), "layout {number} of attributes is made, and is {taken:?}");
         let mut registry = Registry::clone(&self.registry);
         let ids: Vec<u16> = attrs.iter().map(|a| a.id).collect();
         let name = number.to_string();

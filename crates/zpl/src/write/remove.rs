@@ -8,6 +8,7 @@
 //! other nodes are freed in the same transaction.
 
 use super::allowed::{check_empty, check_removable};
+use super::books::Leads;
 use super::context::Cx;
 use super::cost::REMOVE;
 use super::flags::{APPEND_ONLY, IMMUTABLE};
@@ -51,6 +52,14 @@ fn drain(cx: &mut Cx<'_>, ino: u64) -> Result<bool> {
     free_orphan(cx, ino)
 }
 
+/// The links of a node of `links` that gets a name.
+///
+/// Errors: there cannot be more.
+pub(super) fn one_more(ino: u64, links: u64) -> Result<u64> {
+    let more = links.checked_add(1);
+    more.ok_or_else(|| Error::Corrupt(ino, format!("{links} links, and one more")))
+}
+
 impl FileSystem {
     /// Makes a change that takes a name away. `f` is told whether to free a node without names
     /// at once. If that cannot be done, because something of the node is damaged, the node loses its
@@ -80,13 +89,25 @@ impl FileSystem {
     ) -> Result<Removed> {
         let ino = node.ino;
         let links = node.required(cx, ZplAttr::Links)?;
-        let nlink = if node.is_dir(cx)? { 0 } else { links.saturating_sub(1) };
+        let nlink = match (node.is_dir(cx)?, links.checked_sub(1)) {
+            (true, _) => 0,
+            (false, Some(left)) => left,
+            (false, None) => {
+                tracing::warn!(
+                    object = ino,
+                    "a file without links lost a name: the count was wrong"
+                );
+                0
+            }
+        };
         node.set(cx, ZplAttr::Links, &[nlink])?;
+        cx.books.linked(ino, -1);
         if nlink > 0 {
             node.touched(cx)?;
             node.store(cx)?;
             return Ok(Removed { ino, nlink, orphan: false });
         }
+        cx.books.nameless(ino);
         if free && !in_use(ino) && unlinked::destroy_small(cx, &node)? {
             return Ok(Removed { ino, nlink, orphan: false });
         }
@@ -122,7 +143,7 @@ impl FileSystem {
                 (false, false) => {}
             }
             check_removable(cx, &node)?;
-            names::remove(cx, dir, &entry.name)?;
+            names::remove(cx, dir, &entry.name, Leads { ino: entry.ino, is_dir })?;
             names::count_in(cx, parent, -1, -i64::from(is_dir))?;
             let name = &*entry.name;
             cx.os.log(match is_dir {
@@ -224,7 +245,8 @@ impl FileSystem {
             } else {
                 cx.os.log(Body::Link { dir, object: ino, name })?;
             }
-            node.set(cx, ZplAttr::Links, &[links.saturating_add(1)])?;
+            node.set(cx, ZplAttr::Links, &[one_more(ino, links)?])?;
+            cx.books.linked(ino, 1);
             node.set(cx, ZplAttr::Parent, &[dir])?;
             node.touched(cx)?;
             let attr = node.attr(cx)?;

@@ -11,6 +11,7 @@
 //! Invariant: sizes of directories count entries, and their links count directories, whichever way a rename goes.
 
 use super::allowed::{check_empty, check_project, check_removable};
+use super::books::Leads;
 use super::context::Cx;
 use super::cost::CREATE;
 use super::names::{self, Entry};
@@ -68,6 +69,12 @@ struct Found<'n> {
     is_dir: bool,
 }
 
+impl Found<'_> {
+    fn leads(&self) -> Leads {
+        Leads { ino: self.entry.ino, is_dir: self.is_dir }
+    }
+}
+
 fn found<'n>(cx: &mut Cx<'_>, end: &End<'n>, exact: bool) -> Result<Option<Found<'n>>> {
     let Some(entry) = names::find(cx, end.dir.ino, end.name, exact)? else { return Ok(None) };
     let node = NodeMut::load(cx, entry.ino)?;
@@ -122,6 +129,7 @@ impl FileSystem {
                 Some(owner) => whiteout(cx, dir, name, owner)?,
                 None => None,
             };
+            whiteout.iter().for_each(|new| self.check_new(new.object));
             let how = match (flags.exchange, whiteout) {
                 (true, _) => Renames::Exchange,
                 (false, Some(new)) => Renames::Whiteout(new),
@@ -241,15 +249,15 @@ impl FileSystem {
         let (from, to) = (source.dir.ino, target.dir.ino);
         match &there {
             Some(old) if old.entry.name == target.name => {
-                names::replace(cx, to, target.name, moved.entry.ino)?;
+                names::replace(cx, to, target.name, old.leads(), moved.entry.ino)?;
             }
             Some(old) => {
                 names::add(cx, to, target.name, moved.entry.ino)?;
-                names::remove(cx, to, &old.entry.name)?;
+                names::remove(cx, to, &old.entry.name, old.leads())?;
             }
             None => names::add(cx, to, target.name, moved.entry.ino)?,
         }
-        names::remove(cx, from, &moved.entry.name)?;
+        names::remove(cx, from, &moved.entry.name, moved.leads())?;
         let dirs = i64::from(moved.is_dir);
         let entries_gone = i64::from(there.is_some());
         let dirs_gone = i64::from(there.as_ref().is_some_and(|t| t.is_dir));
@@ -298,8 +306,8 @@ fn exchange(
     there: Found<'_>,
 ) -> Result<()> {
     let (from, to) = (source.dir.ino, target.dir.ino);
-    names::replace(cx, to, &there.entry.name, moved.entry.ino)?;
-    names::replace(cx, from, &moved.entry.name, there.entry.ino)?;
+    names::replace(cx, to, &there.entry.name, there.leads(), moved.entry.ino)?;
+    names::replace(cx, from, &moved.entry.name, moved.leads(), there.entry.ino)?;
     let dirs = i64::from(moved.is_dir) - i64::from(there.is_dir);
     if from == to {
         names::count(cx, from, 0, 0)?;

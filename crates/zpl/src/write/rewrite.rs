@@ -14,6 +14,7 @@ use cenote_dmu::Seek;
 use cenote_dmu::live::Cost;
 use cenote_dmu::write::{Births, Spare};
 use cenote_format::blkptr::BlockPointer;
+use cenote_format::invariant;
 
 /// Bytes that are rewritten in one transaction, unless a block is larger.
 const CHUNK: u64 = 8 << 20;
@@ -48,7 +49,7 @@ impl FileSystem {
         mut proceed: impl FnMut() -> bool,
     ) -> Result<u64> {
         let live = self.source.live().ok_or(Error::ReadOnly)?;
-        let size = self.open_file(ino)?.size();
+        let size = self.open_file(ino)?.length()?;
         let length = if what.length == 0 { u64::MAX } else { what.length };
         let end = what.offset.saturating_add(length).min(size);
         let (mut at, mut done) = (what.offset, 0u64);
@@ -74,8 +75,14 @@ impl FileSystem {
                     quota::check(cx, uid, gid, project, false)?;
                     Ok(cx.os.rewrite(ino, &found, what.births)?)
                 })?;
-                done = done.saturating_add(rewritten);
+                let most = found.bytes();
+                invariant!(
+                    rewritten <= most,
+                    "object {ino}: {rewritten} of {most} bytes rewritten"
+                );
+                done += rewritten;
             }
+            invariant!(next > at, "object {ino}: rewriting goes on from {at} at {next}");
             at = next;
         }
         Ok(done)

@@ -21,7 +21,9 @@ pub(super) fn remember(cx: &mut Cx<'_>, ino: u64) -> Result<()> {
     };
     let (digits, from) = hexadecimal(ino);
     let name = Key::Name(name_in(&digits, from));
-    Ok(ZapMut::open(cx.os, set).update(&name, &Value::U64(&[ino]))?)
+    ZapMut::open(cx.os, set).update(&name, &Value::U64(&[ino]))?;
+    cx.books.remembered(ino);
+    Ok(())
 }
 
 /// The digits of a number, and where the first is that is no leading zero.
@@ -65,8 +67,9 @@ pub(super) fn destroy(cx: &mut Cx<'_>, node: &NodeMut) -> Result<()> {
     if let Some(object) = node.also_free {
         cx.os.free(object)?;
     }
-    cx.os.free(node.ino)?;
-    forget(cx, node.ino)
+    cx.os.free(ino)?;
+    cx.books.freed(ino);
+    forget(cx, ino)
 }
 
 /// Frees a hidden directory with all that is in it (`zfs_purgedir`).
@@ -105,7 +108,9 @@ pub(super) fn free_node(cx: &mut Cx<'_>, ino: u64) -> Result<()> {
     if let Some(object) = NodeMut::load(cx, ino)?.also_free {
         cx.os.free(object)?;
     }
-    Ok(cx.os.free(ino)?)
+    cx.os.free(ino)?;
+    cx.books.freed(ino);
+    Ok(())
 }
 
 #[cfg(test)]

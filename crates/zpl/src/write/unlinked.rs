@@ -13,6 +13,7 @@
 //! The tunable `zfs_delete_blocks` says how large a chunk is. What fits into one is freed in one
 //! transaction, with everything else that belongs to the change.
 
+use super::books::Leads;
 use super::context::Cx;
 use super::cost::REMOVE;
 use super::count::Counting;
@@ -26,8 +27,8 @@ use cenote_dmu::DeleteChunk;
 use cenote_dmu::live::{Cost, Freeing};
 use cenote_dmu::tunables::{DELETE_BLOCKS, UNLINK_SUSPEND_PROGRESS};
 use cenote_dmu::zap::Zap;
-use cenote_format::invariant;
 use cenote_format::invariant::caught;
+use cenote_format::{invariant, less};
 use cenote_vdev::waiting::{self, Park};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
@@ -100,6 +101,15 @@ impl UnlinkedDrain {
         next
     }
 
+    /// A file waits no more: it is freed, or cannot be.
+    fn gone(&self, ino: u64) {
+        let mut queue = self.queue();
+        let before = queue.waiting.len();
+        queue.waiting.retain(|other| *other != ino);
+        let times = less!(before, queue.waiting.len(), "files that wait to be freed");
+        invariant!(times == 1, "object {ino} waited {times} times to be freed");
+    }
+
     /// Whether files without names are kept for now (`zfs_unlink_suspend_progress`). A later mount frees them.
     pub(super) fn is_suspended(&self) -> bool {
         UNLINK_SUSPEND_PROGRESS.get() != 0 && !self.unsuspended.load(Ordering::Relaxed)
@@ -149,8 +159,9 @@ fn shrink_xattrs(cx: &mut Cx<'_>, node: &NodeMut) -> Result<bool> {
         return Ok(false);
     }
     for entry in &some {
-        super::names::remove(cx, dir, &entry.name)?;
-        rmnode::free_node(cx, rmnode::object_of(dir, entry)?)?;
+        let ino = rmnode::object_of(dir, entry)?;
+        super::names::remove(cx, dir, &entry.name, Leads { ino, is_dir: false })?;
+        rmnode::free_node(cx, ino)?;
     }
     super::names::count(cx, dir, -(some.len() as i64), 0)?;
     Ok(true)
@@ -237,6 +248,7 @@ impl FileSystem {
         if queue.running {
             return;
         }
+        invariant!(!queue.stopped, "a thread to free files is begun, and it was ended for good");
         let this = self.this.clone();
         let work = move || drain_queue(&this);
         match std::thread::Builder::new().name("zfs-unlinked".into()).spawn(work) {
@@ -305,7 +317,7 @@ fn drain(fs: &Weak<FileSystem>) {
                     true
                 });
                 if gone {
-                    fs.drain.queue().waiting.retain(|other| *other != ino);
+                    fs.drain.gone(ino);
                 }
             }
             Some(Work::Count(counting)) => {

@@ -15,6 +15,7 @@ use cenote_dmu::tunables::DELETE_BLOCKS;
 use cenote_dmu::write::{OpenObjectSet, ZapMut};
 use cenote_format::encode::zap::{Key, Value};
 use cenote_format::zil::Body;
+use cenote_format::{invariant, less};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -76,8 +77,9 @@ impl Volume {
                 os.log_write(DATA, at, chunk.len() as u64);
                 Ok(os.write_last(DATA, at, &cut)?)
             })?;
-            at = at.saturating_add(chunk.len() as u64);
+            at += chunk.len() as u64;
         }
+        invariant!(at == end, "volume: what is written up to {end} ends at {at}");
         Ok(())
     }
 
@@ -100,7 +102,7 @@ impl Volume {
             let DeleteChunk { start, pointers } = self.last_delete_chunk(&(offset..end))?;
             self.change_within(self.chunk_cost(), &(start..end), |os| {
                 os.note_freed(pointers);
-                let length = end.saturating_sub(start);
+                let length = less!(end, start, "the end of a part of a volume that is freed");
                 if length > 0 {
                     os.log(Body::Truncate { object: DATA, offset: start, length })?;
                 }

@@ -12,6 +12,7 @@
 //! the permission bits follow it.
 
 use super::acl::PosixAcl;
+use super::books::Leads;
 use super::context::Cx;
 use super::cost::CREATE;
 use super::flags::{APPEND_ONLY, IMMUTABLE};
@@ -178,6 +179,7 @@ fn make_hidden_dir(cx: &mut Cx<'_>, node: &mut NodeMut) -> Result<u64> {
     log_made(cx, node, (node.ino, b""), Creates::XattrDirectory, &made)?;
     let dir = made.ino;
     node.set(cx, ZplAttr::Xattr, &[dir])?;
+    cx.books.noted(dir);
     Ok(dir)
 }
 
@@ -239,14 +241,16 @@ fn put_file(cx: &mut Cx<'_>, node: &mut NodeMut, name: &[u8], value: &[u8]) -> R
 fn remove_file(cx: &mut Cx<'_>, node: &NodeMut, name: &[u8]) -> Result<()> {
     let Some(dir) = hidden_dir(cx, node) else { return Ok(()) };
     let Some(entry) = names::find(cx, dir, name, false)? else { return Ok(()) };
-    names::remove(cx, dir, &entry.name)?;
+    names::remove(cx, dir, &entry.name, Leads { ino: entry.ino, is_dir: false })?;
     names::count(cx, dir, -1, 0)?;
     if is_nameless(cx, node)? {
         cx.os.log_nothing();
     } else {
         cx.os.log(Body::Remove { dir, name: &entry.name })?;
     }
-    Ok(cx.os.free(entry.ino)?)
+    cx.os.free(entry.ino)?;
+    cx.books.freed(entry.ino);
+    Ok(())
 }
 
 /// Puts an attribute (of its stored name) where it belongs, or takes it away.

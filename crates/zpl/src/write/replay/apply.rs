@@ -11,6 +11,7 @@ use crate::{Error, Result};
 use cenote_dsl::tunables::REPLAY_GATHER;
 use cenote_format::Bytes;
 use cenote_format::zil::{Body, RawRecord, Record, Write, raw_records};
+use cenote_format::{invariant, less};
 
 /// Most bytes that one change may have to write.
 const MOST: u64 = 16 << 20;
@@ -33,7 +34,7 @@ impl Applier<'_> {
                 all.push(raw.map_err(Error::decode(0))?);
             }
         }
-        let mut rest = all.as_slice();
+        let (mut rest, before) = (all.as_slice(), self.done.records);
         while !rest.is_empty() && !self.stopped {
             let run = self.run(rest, batch.primed);
             let (now, later) = rest.split_at(run.len().max(1));
@@ -43,6 +44,9 @@ impl Applier<'_> {
             }
             rest = later;
         }
+        let told = less!(self.done.records, before, "records that are applied");
+        let all = all.len() as u64;
+        invariant!(self.stopped || told == all, "{told} of {all} records of a batch are applied");
         Ok(())
     }
 

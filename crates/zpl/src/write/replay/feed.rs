@@ -9,6 +9,7 @@ use cenote_dmu::ObjectSet;
 use cenote_dsl::tunables::{PRIME_MEMORY, PRIME_REPLAY};
 use cenote_dsl::zil::{End, Item, Kept, Locked, walk_kept};
 use cenote_format::ByteOrder;
+use cenote_format::invariant::broken;
 use cenote_format::zil::{RawRecord, Record};
 use cenote_store::Priority;
 use std::sync::Arc;
@@ -70,7 +71,10 @@ impl<'a> Feed<'a> {
         {
             self.batch.add(&record);
         }
-        let bytes = raw.data.slice(0, raw.data.len()).unwrap_or_default().to_vec();
+        let bytes = match raw.data.slice(0, raw.data.len()) {
+            Ok(bytes) => bytes.to_vec(),
+            Err(e) => broken(format_args!("record {} of a log is not whole: {e}", raw.seq)),
+        };
         self.records.push(Owned { bytes, order: raw.data.order() });
         self.bytes = self.bytes.saturating_add(raw.len);
         let most = if self.primed { PRIME_MEMORY.get() / BATCHES } else { UNPRIMED };

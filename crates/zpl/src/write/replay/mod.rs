@@ -39,6 +39,7 @@ mod volume;
 use crate::fs::FileSystem;
 use crate::volume::Volume;
 use crate::write::context::Cx;
+use crate::write::data::MAX_SIZE;
 use crate::{Error, PrimaryCache, Result, Settings, Visibility};
 use apply::Applier;
 use cenote_dmu::live::{Cost, LiveObjectSet};
@@ -46,6 +47,7 @@ use cenote_dmu::write::OpenObjectSet;
 use cenote_dsl::zil::{End, Kept, ZIL_LEVEL};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ObjsetType;
+use cenote_format::invariant::broken;
 use cenote_format::zil::{Body, Record, Write};
 use cenote_store::{Bookmark, Store, held};
 use feed::Feed;
@@ -175,6 +177,31 @@ fn miss_together<T>(
     missed
 }
 
+/// The data of a write that is applied with others: a run has no other ones.
+fn data_in<'d>(write: &Write<'d>) -> &'d [u8] {
+    let (object, offset) = (write.object, write.offset);
+    match write.data {
+        Some(data) => data,
+        None => broken(format_args!("object {object}: a write at {offset} without data in a run")),
+    }
+}
+
+/// Where what a record writes to a file ends.
+///
+/// Errors: no file is that long.
+fn end_of(object: u64, offset: u64, length: u64) -> Result<u64> {
+    let end = offset.checked_add(length).filter(|end| *end <= MAX_SIZE);
+    end.ok_or_else(|| Error::TooLarge(format!("object {object}: {length} bytes at {offset}")))
+}
+
+/// The number of the last of these writes, which is noted for all of them.
+fn last_of(writes: &[(u64, Write<'_>)]) -> u64 {
+    match writes.last() {
+        Some((seq, _)) => *seq,
+        None => broken(format_args!("a change of no writes of an intent log")),
+    }
+}
+
 /// Notes in the header that the record `seq` is applied (`zil_replaying`).
 fn note(os: &mut OpenObjectSet, seq: u64) {
     let header = *os.zil_header();
@@ -278,12 +305,13 @@ impl Replay<'_> {
             Body::Rename(rename) => fs.replay_rename(seq, rename)?,
             Body::Write(write) => {
                 let (at, data) = self.data_of(write)?;
-                let size = write.offset.saturating_add(write.length);
+                let size = end_of(write.object, write.offset, write.length)?;
                 fs.replay_write(seq, write.object, at, &data, size)?;
                 return Ok(data.len() as u64);
             }
             Body::Write2(write) => {
-                fs.replay_extend(seq, write.object, write.offset.saturating_add(write.length))?;
+                let end = end_of(write.object, write.offset, write.length)?;
+                fs.replay_extend(seq, write.object, end)?;
             }
             Body::Truncate { object, offset, length } => {
                 fs.replay_truncate(seq, *object, *offset, *length)?;
@@ -302,7 +330,7 @@ impl Replay<'_> {
                     return Ok(*length);
                 }
                 let data = self.cloned(*object, *length, blocks)?;
-                let end = offset.saturating_add(*length);
+                let end = end_of(*object, *offset, *length)?;
                 fs.replay_write(seq, *object, *offset, &data, end)?;
                 return Ok(data.len() as u64);
             }

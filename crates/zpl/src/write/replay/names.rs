@@ -15,6 +15,7 @@ use crate::error::show;
 use crate::fs::FileSystem;
 use crate::sa::ZplAttr;
 use crate::write::allowed::check_empty;
+use crate::write::books::Leads;
 use crate::write::context::Cx;
 use crate::write::cost::CREATE;
 use crate::write::flags::PROJECT_INHERIT;
@@ -22,6 +23,7 @@ use crate::write::fuid::Domains;
 use crate::write::new_node::{Fresh, Place, create_node_at};
 use crate::write::nfs4::List;
 use crate::write::node::NodeMut;
+use crate::write::remove::one_more;
 use crate::write::rmnode::forget;
 use crate::write::{RenameFlags, names, xvattr};
 use crate::znode::{FLAG_XATTR, S_IFBLK, S_IFCHR, S_IFDIR, S_IFMT, S_IFREG};
@@ -69,6 +71,15 @@ fn make(
     create_node_at(cx, &fresh, &place(new))
 }
 
+/// Whether the mode of what a record makes is that of a directory just if the record makes one.
+fn check_kind(new: &NewObject, is_dir: bool) -> Result<()> {
+    if (new.mode & S_IFMT == S_IFDIR) != is_dir {
+        let what = if is_dir { "a directory" } else { "no directory" };
+        return Err(Error::Invalid(format!("{what} of mode {:o} in an intent log", new.mode)));
+    }
+    Ok(())
+}
+
 /// Where the node of a record belongs.
 fn place(new: &NewObject) -> Place {
     let slots = usize::try_from(new.slots).unwrap_or(1);
@@ -92,9 +103,11 @@ impl FileSystem {
                 let owners = owners(cx, create, &domains)?;
                 let made = make_hidden(cx, &parent, &create.new, owners)?;
                 parent.set(cx, ZplAttr::Xattr, &[made.ino])?;
+                cx.books.noted(made.ino);
                 return parent.store(cx);
             }
-            let name = create.name;
+            let (name, is_dir) = (create.name, create.what == Creates::Directory);
+            check_kind(&create.new, is_dir)?;
             if names::find(cx, create.dir, name, false)?.is_some() {
                 return Err(Error::Exists(show(name)));
             }
@@ -121,7 +134,6 @@ impl FileSystem {
                 made.store(cx)?;
                 made = NodeMut::load(cx, create.new.object)?;
             }
-            let is_dir = create.what == Creates::Directory;
             names::add_known(cx, create.dir, name, made.ino, create.new.mode)?;
             names::count_in(cx, parent, 1, i64::from(is_dir))
         })
@@ -145,7 +157,7 @@ impl FileSystem {
                 (true, true) => check_empty(cx, &node)?,
                 (false, false) => {}
             }
-            names::remove(cx, dir, &entry.name)?;
+            names::remove(cx, dir, &entry.name, Leads { ino: entry.ino, is_dir })?;
             names::count_in(cx, parent, -1, -i64::from(is_dir))?;
             self.drop_link(cx, node, true, NOBODY)
         })?;
@@ -157,6 +169,9 @@ impl FileSystem {
         self.replay_change(seq, Cost { write: CREATE, objects: 0, frees: false }, |cx| {
             let parent = NodeMut::load(cx, dir)?;
             let mut node = NodeMut::load(cx, ino)?;
+            if node.is_dir(cx)? {
+                return Err(Error::IsDir(format!("object {ino}")));
+            }
             if names::find(cx, dir, name, false)?.is_some() {
                 return Err(Error::Exists(show(name)));
             }
@@ -166,7 +181,8 @@ impl FileSystem {
             if links == 0 {
                 forget(cx, ino)?;
             }
-            node.set(cx, ZplAttr::Links, &[links.saturating_add(1)])?;
+            node.set(cx, ZplAttr::Links, &[one_more(ino, links)?])?;
+            cx.books.linked(ino, 1);
             node.set(cx, ZplAttr::Parent, &[dir])?;
             node.touched(cx)?;
             node.store(cx)
@@ -181,6 +197,7 @@ impl FileSystem {
         let lost = self.replay_change(seq, cost, |cx| {
             let lost = self.rename_entry(cx, (*from_dir, from), (*to_dir, to), flags, NOBODY)?;
             let Renames::Whiteout(new) = how else { return Ok(lost) };
+            check_kind(new, false)?;
             let parent = NodeMut::load(cx, *from_dir)?;
             let now = std::mem::replace(&mut cx.now, time(new));
             let none = Domains { names: &[], table_at: 0 };

@@ -19,7 +19,7 @@ use crate::write::cost::ATTRIBUTES;
 use crate::write::data::{MAX_SIZE, put, resize, zero};
 use crate::write::fuid::Domains;
 use crate::write::node::NodeMut;
-use crate::write::replay::miss_together;
+use crate::write::replay::{data_in, end_of, last_of, miss_together};
 use crate::write::setattr::Owners;
 use crate::write::{SetAttr, SetTime, setattr, xattr, xvattr};
 use crate::{Error, Result};
@@ -98,7 +98,7 @@ impl FileSystem {
         let mut objects: Vec<u64> = writes.iter().map(|(_, write)| write.object).collect();
         objects.sort_unstable();
         objects.dedup();
-        let last = writes.last().map_or(0, |(seq, _)| *seq);
+        let last = last_of(writes);
         self.replay_change(last, cost, |cx| {
             for ino in &objects {
                 let mut node = NodeMut::load(cx, *ino)?;
@@ -106,8 +106,8 @@ impl FileSystem {
                 let mut size = before;
                 let its = writes.iter().filter(|(_, write)| write.object == *ino);
                 miss_together(its, |(_, write)| {
-                    put(cx, *ino, size, write.offset, write.data.unwrap_or_default())?;
-                    size = size.max(write.offset.saturating_add(write.length));
+                    put(cx, *ino, size, write.offset, data_in(write))?;
+                    size = size.max(end_of(*ino, write.offset, write.length)?);
                     Ok(())
                 })?;
                 if size > before {
@@ -156,7 +156,7 @@ impl FileSystem {
             }
             let mut node = NodeMut::load(cx, ino)?;
             if offset > node.required(cx, ZplAttr::Size)? {
-                resize(cx, &mut node, end)?;
+                resize(cx, &mut node, end_of(ino, offset, length)?)?;
                 node.modified(cx)?;
                 return node.store(cx);
             }

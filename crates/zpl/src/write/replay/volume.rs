@@ -1,6 +1,6 @@
 //! Records of volumes (`zvol_replay_write`, `zvol_replay_truncate`).
 
-use super::{Replay, miss_together, note};
+use super::{Replay, data_in, last_of, miss_together, note};
 use crate::volume::{DATA, Volume};
 use crate::{Error, Result};
 use cenote_dmu::live::Cost;
@@ -50,10 +50,10 @@ impl Replay<'_> {
         cost: Cost,
         writes: &[(u64, Write<'_>)],
     ) -> Result<()> {
-        let last = writes.last().map_or(0, |(seq, _)| *seq);
+        let last = last_of(writes);
         let write = |os: &mut OpenObjectSet| {
             miss_together(writes, |(_, write)| {
-                let data = inside(volume, write.offset, write.data.unwrap_or_default());
+                let data = inside(volume, write.offset, data_in(write));
                 Ok(os.write(DATA, write.offset, data)?)
             })
         };
