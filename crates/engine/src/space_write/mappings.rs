@@ -27,6 +27,7 @@ use cenote_dmu::{Error, ObjectSet};
 use cenote_dsl::write::{Result, Tx, features};
 use cenote_format::dmu::DmuType;
 use cenote_format::encode::zap::Key;
+use cenote_format::invariant::broken;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_format::spacemap::Change;
 use cenote_format::{invariant, less};
@@ -199,7 +200,9 @@ fn obsolete(
             _ => Err(corrupt(format!("obsolete space {start:#x}-{end:#x} is not mapped"))),
         }
     })?;
-    match mapping.segments.iter().zip(&counts).find(|(s, n)| **n > s.size) {
+    // What stays is counted in 32 bits. Another system may have made a piece larger than that.
+    let bad = |(s, n): &(&Segment, &u64)| **n > s.size || **n < s.size && **n > u32::MAX.into();
+    match mapping.segments.iter().zip(&counts).find(bad) {
         Some((s, n)) => Err(corrupt(format!("{n} of {} bytes from {:#x}", s.size, s.source))),
         None => Ok(counts),
     }
@@ -221,9 +224,12 @@ fn write(tx: &mut Tx<'_>, segments: Vec<Segment>, counts: &[u64]) -> Result<Mapp
         segments.iter().flat_map(Segment::encode).flat_map(u64::to_le_bytes).collect();
     let mut words = Vec::with_capacity(counts.len() * 4);
     for count in counts {
-        // A piece is as large as a mapping of another system has it.
-        let bad = |_| WriteError::Invalid { object, why: format!("{count} bytes are obsolete") };
-        words.extend(u32::try_from(*count).map_err(bad)?.to_le_bytes());
+        match u32::try_from(*count) {
+            Ok(count) => words.extend(count.to_le_bytes()),
+            Err(_) => {
+                broken(format_args!("mapping {object}: {count} bytes of a piece are obsolete"))
+            }
+        }
     }
     let (pieces, of) = (segments.len(), counts.len());
     invariant!(pieces == of, "mapping {object}: {of} counts for {pieces} pieces");
