@@ -31,13 +31,13 @@ use super::{Engine, verify};
 use cenote_dmu::objset::{GROUP_USED, PROJECT_USED, USER_USED};
 use cenote_dmu::write::{NewObject, ObjectChange, OpenObjectSet, Synced, WriteError, ZapMut};
 use cenote_dsl::write::{DslWriteError, Result, Tx, dataset, features};
-use cenote_format::ByteOrder;
 use cenote_format::dmu::{
     DNODE_FLAG_USEROBJUSED_ACCOUNTED, DNODE_FLAG_USERUSED_ACCOUNTED, DNODE_SLOT, DmuType,
     DnodePhys, ObjsetType,
 };
 use cenote_format::encode::zap::Key;
 use cenote_format::sa::file_info;
+use cenote_format::{ByteOrder, invariant};
 use cenote_vdev::VdevTree;
 use std::collections::BTreeMap;
 
@@ -250,6 +250,12 @@ fn deltas(changed: &[ObjectChange], counted: Counted) -> Deltas {
             count(&mut deltas, dnode, sign, counted);
         }
     }
+    let sum = |of: u64| {
+        let of_kind = deltas.iter().filter(|((object, _), _)| *object == of);
+        of_kind.fold(0, |sum: i64, (_, delta)| sum.wrapping_add(*delta))
+    };
+    let (users, groups) = (sum(USER_USED), sum(GROUP_USED));
+    invariant!(users == groups, "users are charged with {users} more, and groups with {groups}");
     deltas.retain(|_, delta| *delta != 0);
     deltas
 }

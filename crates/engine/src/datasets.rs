@@ -500,6 +500,13 @@ impl Datasets {
 
     /// Whether blocks of logs were allocated in group `txg`, which is closed.
     pub fn has_log_blocks(&self, txg: u64) -> bool {
-        self.log_groups.lock().remove(&txg)
+        let mut groups = self.log_groups.lock();
+        let has = groups.remove(&txg);
+        let before = groups.first().filter(|first| **first < txg);
+        invariant!(
+            before.is_none(),
+            "group {txg} is written, and blocks of logs are in {before:?}"
+        );
+        has
     }
 }

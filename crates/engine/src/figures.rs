@@ -37,6 +37,7 @@ use super::txg::QuiescedTxg;
 use super::{Disk, Engine};
 use crate::space_write::{SpaceMaps, Stats};
 use crate::tunables;
+use cenote_format::invariant;
 use cenote_vdev::stats::LatencyFigures;
 use cenote_vdev::traffic::{Amount, Traffic};
 use parking_lot::Mutex;
@@ -261,11 +262,15 @@ impl Recorder {
     /// The group is on disk; its commit took so long.
     pub fn end(self, disk: &Disk, maps: &SpaceMaps, commit: Duration) -> TxgFigures {
         let (now, begun) = (Counters::of(disk), self.begun);
+        let blocks = now.blocks.since(&begun.blocks);
+        let of_passes = |sum: u64, pass: &PassFigures| sum + pass.blocks.total().count;
+        let (passes, all) = (self.figures.passes.iter().fold(0, of_passes), blocks.total().count);
+        invariant!(passes <= all, "passes wrote {passes} blocks, and their group {all}");
         let (logs, log_blocks) = maps.logs();
         TxgFigures {
             commit,
             total: now.at.duration_since(begun.at),
-            blocks: now.blocks.since(&begun.blocks),
+            blocks,
             writes: now.writes.since(&begun.writes),
             flushes: now.flushes.saturating_sub(begun.flushes),
             reads: now.reads.since(begun.reads),

@@ -15,6 +15,7 @@ use cenote_format::blkptr::BlockPointer;
 use cenote_format::checksum::Checksum;
 use cenote_format::compress::{Compression, LEVEL_DEFAULT};
 use cenote_format::dmu::DmuType;
+use cenote_format::invariant;
 use cenote_pool::ddt::CHECKSUMS;
 use cenote_store::alloc::{Class, MAX_COPIES};
 use cenote_store::write::dedup::Dedup;
@@ -332,6 +333,8 @@ impl BlockSink for Sink<'_> {
             let new = written.iter().flatten().zip(&requests).filter(|(bp, r)| **bp != r.previous);
             born.lock().extend(new.map(|(bp, _)| *bp));
         }
+        let (asked, done) = (requests.len(), written.len());
+        invariant!(asked == done, "group {txg}: {asked} blocks were written with {done} results");
         let mut written = written.into_iter().map(|r| r.map_err(|e| WriteError::Sink(Box::new(e))));
         let pointer = |early: Option<BlockPointer>| match early {
             Some(bp) => Ok(bp),

@@ -8,6 +8,7 @@
 //! ([`cenote_dsl::write::receive::save_point`]).
 
 use cenote_dsl::write::receive::Point;
+use cenote_format::invariant;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 
@@ -40,6 +41,11 @@ impl Receives {
     /// Group `txg`, which is open, has all up to this record.
     pub(crate) fn note(&self, ds_obj: u64, txg: u64, point: Point) {
         if let Some(points) = self.open.lock().get_mut(&ds_obj) {
+            let last = points.last_key_value().map(|(last, _)| *last);
+            invariant!(
+                last <= Some(txg),
+                "dataset {ds_obj}: a record is received in group {txg} after {last:?}"
+            );
             points.insert(txg, point);
         }
     }

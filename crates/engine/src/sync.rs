@@ -123,6 +123,11 @@ impl Core {
             shared.call_spares();
             return Ok(());
         }
+        let (frees, uncharged) = (self.frees.len(), self.uncharged.is_some());
+        invariant!(
+            frees == 0 && !uncharged || shared.tx_state.failure().is_some(),
+            "group {txg} begins with {frees} blocks of one before, not charged: {uncharged}"
+        );
         self.missed.clear();
         let checked = shared.disk.tree().recheck();
         checked.map_err(|e| EngineError::Unsupported(e.to_string()))?;

@@ -18,6 +18,7 @@ use cenote_dmu::write::{OpenObjectSet, RawRoot, WriteError};
 use cenote_dsl::write::{DslWriteError, Tx};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ObjsetType;
+use cenote_format::invariant;
 use cenote_pool::config_write::PoolConfig;
 use cenote_store::Store;
 use cenote_store::alloc::{Allocator, Class};
@@ -244,6 +245,8 @@ impl SyncContext<'_> {
         change: impl FnOnce(&mut SyncContext<'_>) -> cenote_dsl::write::Result<T>,
         is_done: impl Fn(&T) -> bool,
     ) -> cenote_dsl::write::Result<T> {
+        let left = self.when_kept.len();
+        invariant!(left == 0, "a task begins, and {left} others have not done what follows them");
         let before = Before {
             config: self.config.clone(),
             config_changed: self.config_changed,
@@ -272,7 +275,9 @@ impl SyncContext<'_> {
         self.tx.mos.undo_change();
         *self.config = before.config;
         self.config_changed = before.config_changed;
-        self.tx.frees.truncate(before.frees);
+        let (frees, then) = (self.tx.frees.len(), before.frees);
+        invariant!(frees >= then, "{frees} blocks are to be freed after a task, {then} before it");
+        self.tx.frees.truncate(then);
         let born = self.born.lock().split_off(before.born);
         self.tx.frees.extend(born.into_iter().filter(|bp| !bp.is_hole() && !bp.is_embedded()));
     }

@@ -19,6 +19,7 @@
 //! Invariant: when a group is on disk, nothing of it is dirty.
 
 use crate::tunables;
+use cenote_format::invariant;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -75,6 +76,8 @@ impl Throttle {
 
     /// A change of so many bytes is assigned to a group.
     pub fn enter(&mut self, txg: u64, bytes: u64) {
+        let last = self.dirty.last_key_value().map(|(last, _)| *last);
+        invariant!(last <= Some(txg), "a change is assigned to group {txg} after group {last:?}");
         let dirty = self.dirty.entry(txg).or_default();
         dirty.entered = dirty.entered.saturating_add(bytes);
     }

@@ -570,6 +570,11 @@ impl TxState {
             holds == 0 && state.quiescing && open == txg,
             "group {txg} is quiesced, with {holds} changes in it, and {open} is open"
         );
+        let synced = state.synced;
+        invariant!(
+            synced + 1 == txg || state.failed.is_some(),
+            "group {txg} is quiesced to be written, and {synced} is the last one on disk"
+        );
         state.open += 1;
         state.quiescing = false;
         state.work = None;

@@ -1,11 +1,12 @@
 //! Opening a dataset: one thread opens it and replays its intent log first if need be; others wait.
 
-use super::{Datasets, load};
+use super::{Datasets, Open, load};
 use crate::Shared;
 use crate::capable::Purpose;
 use crate::task::EngineError;
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dsl::write::DslWriteError;
+use cenote_format::invariant;
 use cenote_vdev::waiting;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,6 +15,14 @@ use std::sync::atomic::Ordering;
 pub(crate) struct Opening<'a> {
     datasets: &'a Datasets,
     ds_obj: u64,
+}
+
+impl<'a> Opening<'a> {
+    fn begin(datasets: &'a Datasets, open: &mut Open, ds_obj: u64) -> Opening<'a> {
+        let alone = open.opening.insert(ds_obj);
+        invariant!(alone, "two threads open dataset {ds_obj}");
+        Opening { datasets, ds_obj }
+    }
 }
 
 impl Opening<'_> {
@@ -30,12 +39,17 @@ impl Opening<'_> {
     ) -> Result<Arc<LiveObjectSet>, EngineError> {
         let (live, handle) = load(shared, self.ds_obj, purpose)?;
         let mut open = self.datasets.open.lock();
+        let (ds_obj, replayed) = (self.ds_obj, open.replaying.contains(&self.ds_obj));
+        let is_ours = open.opening.contains(&ds_obj);
+        invariant!(is_ours, "dataset {ds_obj} is opened by a thread that does not open it");
         match purpose {
             Purpose::Replay => open.replaying.insert(self.ds_obj),
             // What was replayed is on disk.
             Purpose::Use | Purpose::Receive(_) => open.replaying.remove(&self.ds_obj),
         };
-        open.sets.insert(self.ds_obj, (live.clone(), handle));
+        let before = open.sets.insert(ds_obj, (live.clone(), handle));
+        // The changes of the one before would be lost.
+        invariant!(before.is_none() || replayed, "dataset {ds_obj} is opened, and is open");
         Ok(live)
     }
 }
@@ -82,8 +96,7 @@ impl Datasets {
         if open.retired.contains(&ds_obj) {
             return Err(DslWriteError::NotFound.into());
         }
-        open.opening.insert(ds_obj);
-        Ok(Entered::Opening(Opening { datasets: self, ds_obj }))
+        Ok(Entered::Opening(Opening::begin(self, &mut open, ds_obj)))
     }
 
     /// As [`Datasets::enter`], if no thread has it open, opens it or keeps it from being opened.
@@ -96,8 +109,7 @@ impl Datasets {
         if !free {
             return None;
         }
-        open.opening.insert(ds_obj);
-        Some(Opening { datasets: self, ds_obj })
+        Some(Opening::begin(self, &mut open, ds_obj))
     }
 
     /// Opens a dataset for writing, or finds it open.

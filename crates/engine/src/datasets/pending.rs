@@ -37,6 +37,7 @@ use ahash::HashMap;
 use cenote_dmu::live::{Cost, Hold};
 use cenote_dmu::write::WriteError;
 use cenote_dsl::{Dsl, Quotas};
+use cenote_format::invariant::broken;
 use cenote_pool::Pool;
 use cenote_store::alloc::{MAX_COPIES, TXG_DEFER_SIZE};
 use std::collections::BTreeMap;
@@ -178,8 +179,9 @@ impl Left {
         let idle = all.iter().all(|(_, pending)| *pending == 0);
         let mut writes: Vec<Write> =
             all.iter().map(|(known, pending)| known.write(*pending)).collect();
-        if let Some(first) = writes.first_mut() {
-            first.bytes = first.bytes.saturating_add(bytes);
+        match writes.first_mut() {
+            Some(first) => first.bytes = first.bytes.saturating_add(bytes),
+            None => broken(format_args!("dataset {objset}: {bytes} bytes count for no dataset")),
         }
         if !room.fits(frees, &writes, idle) {
             return Ok(match idle {

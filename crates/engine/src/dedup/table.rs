@@ -4,6 +4,7 @@ use cenote_dmu::Result;
 use cenote_dmu::zap::Zap;
 use cenote_format::abd::Abd;
 use cenote_format::checksum::Checksum;
+use cenote_format::invariant::broken;
 use cenote_pool::ddt::layout::{CLASSES, LogHeader};
 use cenote_pool::ddt::{self, Entry, FLAG_FLAT, FLAG_LOG, Key, LOG_FLUSHING, Stored, Variants};
 use cenote_pool::ddt_stats::{Histogram, Stat};
@@ -167,7 +168,12 @@ impl Table {
 
     /// The name of the ZAP of a class.
     pub fn name_of(&self, class: usize) -> String {
-        let class = CLASSES.get(class).copied().unwrap_or_default();
+        let Some(class) = CLASSES.get(class) else {
+            broken(format_args!(
+                "a deduplication table of {} of class {class}",
+                self.checksum.name()
+            ))
+        };
         format!("DDT-{}-zap-{class}", self.checksum.name())
     }
 
@@ -232,9 +238,10 @@ impl Table {
 
     /// Counts an entry in the histogram of its ZAP.
     pub fn count(&mut self, entry: &Entry, vdevs: &VdevTree) {
-        let histogram = entry.stored.and_then(|class| self.histograms.get_mut(class));
-        if let Some(histogram) = histogram {
-            histogram.put(&Stat::of(entry, vdevs));
+        let Some(class) = entry.stored else { return };
+        match self.histograms.get_mut(class) {
+            Some(histogram) => histogram.put(&Stat::of(entry, vdevs)),
+            None => broken(format_args!("an entry is in the deduplication table of class {class}")),
         }
     }
 

@@ -12,7 +12,7 @@ use cenote_dmu::write::{OpenObjectSet, Result, WriteError, ZapMut};
 use cenote_format::encode::zap::{Key, Value};
 use cenote_format::invariant::broken;
 use cenote_format::spacemap::{Change, Entries, Entry};
-use cenote_format::{ByteOrder, Bytes, invariant};
+use cenote_format::{ByteOrder, Bytes, invariant, less};
 use cenote_store::alloc::Allocator;
 use cenote_store::rangetree::RangeTree;
 
@@ -70,7 +70,9 @@ impl SpaceMaps {
         }
         let mut maps = Maps::open(mos, txg, pass, count)?;
         for of_vdev in kept.chunk_by(|a, b| a.vdev == b.vdev) {
-            let vdev = of_vdev.first().map_or(0, |kept| kept.vdev);
+            let Some(vdev) = of_vdev.first().map(|kept| kept.vdev) else {
+                broken(format_args!("a vdev of which nothing is kept for the checkpoint"))
+            };
             let Some(v) = self.vdevs.get_mut(&vdev).filter(|v| v.top_zap != 0) else {
                 return invalid(0, format!("vdev {vdev} cannot have a checkpoint's space map"));
             };
@@ -125,7 +127,8 @@ impl SpaceMaps {
             let mut header = maps.header(v.checkpoint)?;
             let from = header.length.saturating_sub(left);
             let (start, ranges) = v.kept_from(&mut maps, from, header.length)?;
-            left = left.saturating_sub(header.length.saturating_sub(start));
+            let taken = less!(header.length, start, "bytes of the checkpoint's map of vdev {vdev}");
+            left = left.saturating_sub(taken);
             let mut once = RangeTree::new();
             for (from, to) in &ranges {
                 let added = once.add(*from, *to);

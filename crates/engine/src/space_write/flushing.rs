@@ -57,6 +57,7 @@
 //! earlier, never later.
 
 use crate::tunables;
+use cenote_format::invariant;
 
 /// The limits, as the tunables set them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,7 +143,11 @@ pub(super) fn summary(rows: Vec<Row>, most: u64) -> Vec<Row> {
             memory: sum.memory.saturating_add(row.memory),
         })
     };
-    rows.chunks(usize::try_from(each).unwrap_or(usize::MAX)).map(sum).collect()
+    let rows: Vec<Row> =
+        rows.chunks(usize::try_from(each).unwrap_or(usize::MAX)).map(sum).collect();
+    let count = rows.len() as u64;
+    invariant!(count <= most.max(1), "{count} rows of logs, where {most} may be");
+    rows
 }
 
 /// The first txg from now, from 1, at whose end more than `slack` of something that grows is too

@@ -9,8 +9,8 @@
 
 use super::unflushed::{Merged, UnflushedSpace};
 use cenote_dmu::{Error, ObjectSet};
-use cenote_format::Bytes;
 use cenote_format::spacemap::{Change, Entry};
+use cenote_format::{Bytes, invariant};
 use cenote_pool::spacemap::{Region, SpaceMap};
 use cenote_store::alloc::{Extent, LoadMetaslab, Loaded, Loading};
 use parking_lot::RwLock;
@@ -69,6 +69,7 @@ impl Loader {
     }
 
     pub(super) fn add_vdev(&self, vdev: u64, array: u64, since: u64) {
+        invariant!(array != 0, "vdev {vdev} has no metaslab array");
         self.change(|view| {
             view.arrays.insert(vdev, (array, since));
         });

@@ -50,6 +50,7 @@ use cenote_dmu::write::{NewObject, OpenObjectSet, Result, WriteError, ZapMut};
 use cenote_format::dmu::DmuType;
 use cenote_format::encode::spacemap::EntryWriter;
 use cenote_format::encode::zap::{Key, Value};
+use cenote_format::invariant::broken;
 use cenote_format::spacemap::Change;
 use cenote_format::{SECTOR_SHIFT, invariant, less};
 use cenote_store::alloc::{Allocator, Changes, Metaslab};
@@ -178,12 +179,16 @@ impl LogSpace {
             rows.insert(*at, Row { logs, blocks: log.blocks, ..Row::default() });
         }
         for (at, place) in self.order.range(..(txg, Place::default())) {
-            if self.is_dirty(*place)
-                && let Some(row) = rows.get_mut(at)
-            {
-                row.metaslabs += 1;
-                row.memory += memory.get(place).copied().unwrap_or(0);
+            if !self.is_dirty(*place) {
+                continue;
             }
+            let Some(row) = rows.get_mut(at) else {
+                let (vdev, ms) = place;
+                broken(format_args!("vdev {vdev} metaslab {ms}: no log of group {at}"))
+            };
+            row.metaslabs += 1;
+            // Changes that undo each other take none.
+            row.memory += memory.get(place).copied().unwrap_or(0);
         }
         rows.into_values().collect()
     }
@@ -513,7 +518,9 @@ fn free_before(mut free: RangeTree, changes: Option<&Changes>) -> RangeTree {
     for (start, end) in allocs {
         free.clear(*start, *end);
         // Was just cleared.
-        let _ = free.add(*start, *end);
+        if let Err(why) = free.add(*start, *end) {
+            broken(format_args!("what was free before {start:#x}-{end:#x} was allocated: {why}"))
+        }
     }
     free
 }

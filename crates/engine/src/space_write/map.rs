@@ -143,6 +143,7 @@ impl<'a> Maps<'a> {
 
     /// Adds to the refcount of a feature.
     pub(crate) fn count(&mut self, feature: &str, delta: i64) -> Result<()> {
+        invariant!(matches!(delta, -1 | 1), "feature {feature}: {delta} uses at once");
         (self.count)(self.mos, feature, delta)
     }
 

@@ -85,6 +85,7 @@ use cenote_dmu::outside::Chance;
 use cenote_dmu::write::{OpenObjectSet, Result, WriteError};
 use cenote_format::nvlist::NvList;
 use cenote_format::spacemap::Change;
+use cenote_format::{invariant, less};
 use cenote_pool::config;
 use cenote_pool::metaslab::{AllocClass, PoolSpace, Unflushed, VdevSpace};
 use cenote_store::alloc::{
@@ -319,6 +320,8 @@ impl SpaceMaps {
     /// has one, and finds fault with the count of them otherwise.
     pub fn logs_changes(&mut self, mos: &mut OpenObjectSet, txg: u64) -> Result<bool> {
         if self.decided.0 != txg {
+            let before = self.decided.0;
+            invariant!(before < txg, "space maps: group {txg} comes after group {before}");
             let zaps = self.vdevs.values().all(|v| v.top_zap != 0);
             let logged = match map::feature_uses(mos, log::FEATURE)? {
                 None => false,
@@ -540,7 +543,9 @@ fn sync_metaslab(
         }
         (_, free) => {
             let mut freed = Histogram::default();
-            changes.frees.iter().for_each(|(start, end)| freed.add(end.saturating_sub(*start)));
+            for (start, end) in &changes.frees {
+                freed.add(less!(*end, *start, "the end of what is freed"));
+            }
             let free = free.as_ref().map_or(Free::More(&freed), Free::Are);
             let all = [
                 (Change::Alloc, changes.allocs.as_slice()),
@@ -586,12 +591,14 @@ fn condensed(
 fn allocated(covered: &Covered, free: &RangeTree) -> Vec<(u64, u64)> {
     let (mut allocated, mut at) = (Vec::new(), covered.start);
     for (start, end) in free.iter() {
+        invariant!(at <= start, "{start:#x}-{end:#x} is free before {at:#x} of a space map");
         if at < start {
             allocated.push((at, start));
         }
         at = end;
     }
     let end = covered.start.saturating_add(covered.size);
+    invariant!(at <= end, "space is free up to {at:#x}, and a space map ends at {end:#x}");
     if at < end {
         allocated.push((at, end));
     }

@@ -249,8 +249,13 @@ impl UnflushedSpace {
         if state.appended > read || entry.is_some_and(|e| e.flushed > read) {
             return Ok(Merged::Stale);
         }
-        entry.map_or(Ok(()), |entry| entry.merge(state.txg, free))?;
-        Ok(Merged::At(state.txg.max(read)))
+        let ((vdev, ms), txg) = (place, state.txg);
+        invariant!(
+            read <= txg,
+            "vdev {vdev} metaslab {ms}: its map is of group {read}, after {txg}"
+        );
+        entry.map_or(Ok(()), |entry| entry.merge(txg, free))?;
+        Ok(Merged::At(txg))
     }
 
     /// `txg` is on disk. `show` makes its MOS the one that is read from now on.

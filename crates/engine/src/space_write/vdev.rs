@@ -208,7 +208,8 @@ impl SpaceMaps {
 
     /// A top-level vdev leaves that was [freed](SpaceMaps::free_vdev).
     pub fn forget_vdev(&mut self, vdev: u64) {
-        self.vdevs.remove(&vdev);
+        let left = self.vdevs.remove(&vdev);
+        invariant!(left.is_some(), "vdev {vdev} leaves, and had no space maps");
         self.log.forget(vdev);
         self.unflushed.forget(vdev);
     }

@@ -61,7 +61,14 @@ impl Part<'_> {
         let early = self.early.as_deref();
         let sink = Sink { writer, tree, policy, abilities, pass, log, dedup, born, early };
         let (set, counted) = (&mut *self.set, self.counted);
-        let write = || Store::vouch(|| accounting::write(set, txg, &sink, counted));
+        let (id, told) = (self.id, self.written.is_none());
+        let write = || {
+            invariant!(
+                told,
+                "dataset {id} is written again, and the MOS is not told of the first time"
+            );
+            Store::vouch(|| accounting::write(set, txg, &sink, counted))
+        };
         // The sync thread is told, whatever thread this is.
         let broken = |why: String| Err(WriteError::Sink(why.into()));
         self.written = Some(caught(write).unwrap_or_else(broken));
@@ -90,7 +97,10 @@ impl Core {
     ) -> Result<()> {
         let (view, datasets) = (shared.view(), &shared.datasets);
         let mut parts = Vec::with_capacity(quiesced.len());
+        let mut last = None;
         for (live, set) in quiesced {
+            let (before, id) = (last.replace(live.id()), live.id());
+            invariant!(before < Some(id), "dataset {id} is written after dataset {before:?}");
             parts.extend(self.prepare(shared, &view, txg, (live.id(), set))?);
         }
         write(&shared.disk, txg, abilities, &mut parts);

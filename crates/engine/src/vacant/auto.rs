@@ -3,6 +3,7 @@
 use super::walk::{ROOM, pieces, worth_trimming};
 use crate::tunables::{TRIM_EXTENT_BYTES_MAX, TRIM_TXG_BATCH};
 use crate::{Engine, Shared};
+use cenote_format::invariant;
 use cenote_store::alloc::{Disabled, TXG_DEFER_SIZE};
 use cenote_vdev::Vdev;
 use parking_lot::{Condvar, Mutex};
@@ -84,6 +85,7 @@ impl Auto {
     /// Waits for the next group; whether to go on.
     fn wait(&self) -> bool {
         let mut state = self.state.lock();
+        invariant!(state.runs, "a thread trims what was freed, and is not known");
         loop {
             if state.ended {
                 return false;

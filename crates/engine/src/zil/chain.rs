@@ -351,6 +351,7 @@ impl Chain {
         };
         for (bp, (_, records)) in pointers.iter().zip(&blocks) {
             let youngest = records.iter().map(|r| r.txg).max().unwrap_or(0);
+            invariant!(youngest <= txg, "records of group {youngest} are logged in group {txg}");
             self.blocks.push_back(Written { bp: *bp, txg: youngest.max(bp.logical_birth()) });
         }
         (self.next, self.seq) = (pointers.last().copied(), seq);

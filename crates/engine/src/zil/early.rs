@@ -26,6 +26,7 @@ use cenote_dmu::live::{LiveObjectSet, OpenBlock};
 use cenote_dmu::write::NewBlock;
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
+use cenote_format::invariant;
 use cenote_store::Bookmark;
 use cenote_store::write::dedup::Dedup;
 use cenote_store::write::{WriteProps, WriteRequest, Writer};
@@ -133,6 +134,11 @@ impl Early {
         if bp.is_hole() || bp == previous {
             return None;
         }
+        let birth = bp.birth();
+        invariant!(
+            birth == txg && !bp.is_embedded(),
+            "object {object} block {blkid}: written early in group {txg}, and born in {birth}"
+        );
         let mut groups = self.0.lock();
         let group = groups.entry(txg).or_default();
         let old = group.blocks.insert(key, Written { data, bp });

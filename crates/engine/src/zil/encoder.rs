@@ -16,6 +16,7 @@ use cenote_dmu::write::WriteError;
 use cenote_dmu::write::intent::Itx;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ObjsetType;
+use cenote_format::invariant;
 use cenote_format::zil::{Body, Record, Write};
 use cenote_store::alloc::Class;
 
@@ -132,8 +133,13 @@ impl Encoder<'_> {
             let Some((record, bytes)) = self.piece(of, object, at, end - at)? else {
                 return Ok(false);
             };
+            let left = end - at;
+            invariant!(
+                bytes > 0 && bytes <= left,
+                "object {object}: {bytes} of {left} bytes at {at} are logged"
+            );
             out.push(record);
-            at = at.saturating_add(bytes);
+            at += bytes;
         }
         Ok(true)
     }

@@ -183,7 +183,12 @@ impl Itxs {
         let queued = Queued { txg, change, itxs };
         self.bytes = self.bytes.saturating_add(queued.size());
         match only {
-            Some(object) => self.objects.entry(object).or_default().push(queued),
+            Some(object) => {
+                let its = self.objects.entry(object).or_default();
+                let last = its.last().map(|last| last.change);
+                invariant!(last < Some(change), "object {object}: change {change} after {last:?}");
+                its.push(queued);
+            }
             None => self.queue([queued]),
         }
         if self.bytes > MAX_BYTES {

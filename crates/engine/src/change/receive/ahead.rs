@@ -19,6 +19,7 @@ use super::error::{ReceiveError, Result};
 use super::source::Source;
 use cenote_dsl::budget::{Budget, Share};
 use cenote_format::abd::Abd;
+use cenote_format::invariant;
 use cenote_format::stream::Record;
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -69,6 +70,7 @@ fn read(source: &mut Source<'_>, to_caller: &SyncSender<Result<Read>>) {
         if before.is_some_and(|before| to_caller.send(Ok(before)).is_err()) {
             return;
         }
+        invariant!(held.is_none(), "a record waits for room, and another one is held back");
         let _share = budget.take(record.payload_len());
         let read = source.payload_of(&record).map(|payload| {
             let bytes = source.bytes();
