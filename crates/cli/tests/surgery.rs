@@ -217,6 +217,8 @@ fn a_device_that_lost_its_labels_takes_its_own_place() {
     let s = pool("raidz a b c", &[]);
     let a = at(&s, "a");
     let line = format!("zpool replace -wf tank {a} {a}");
+    // That is for new vdevs.
+    s.run("zpool set ashift=13 tank").ok();
     let used = s.run(&line).fails(1);
     assert!(used.ends_with(&format!("{a} is part of active pool 'tank'")), "{used}");
     s.run("zfs create -V 16M -o refreservation=none tank/v").ok();

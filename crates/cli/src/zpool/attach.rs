@@ -159,7 +159,9 @@ fn prepared(
         chance: &Chance::default(),
     };
     let single = prepare(&spec)?.into_single();
-    let single = single.map(|new| new.for_sectors(&SystemDevices, spec.ashift));
+    // The pool's property is for vdevs that are new.
+    let demanded = asked.ashift.unwrap_or(0);
+    let single = single.map(|new| new.for_sectors(&SystemDevices, demanded));
     single.ok_or_else(|| CreateError::Refused {
         what: String::new(),
         why: "new device must be a single disk".into(),
