@@ -105,3 +105,26 @@ fn what_cannot_be_done_is_refused() {
         assert!(said.starts_with(why), "{line}: {said}");
     }
 }
+
+#[test]
+fn what_is_done_to_a_vdev_that_leaves_is_given_up() {
+    let s = Session::new();
+    let disk = |name: &str| {
+        std::fs::File::create(s.path(name)).unwrap().set_len(512 << 20).unwrap();
+        s.path(name).display().to_string()
+    };
+    let (a, b) = (disk("a"), disk("b"));
+    s.run("tunables set zfs_removal_suspend_progress=1 zfs_initialize_chunk_size=512").ok();
+    s.run(&format!("zpool create -m none tank {a} {b}")).ok();
+    s.run(&format!("zpool initialize tank {a} {b}")).ok();
+    s.run(&format!("zpool remove tank {a}")).ok();
+    let status = s.run("zpool status -i tank").ok();
+    let line = |of: &str| status.lines().find(|l| l.contains(of)).unwrap().to_string();
+    assert!(line(&a).ends_with("(uninitialized)"), "{status}");
+    assert!(line(&b).contains("% initialized, started at "), "{status}");
+    s.run(&format!("zpool initialize -c tank {b}")).ok();
+    s.run("tunables reset zfs_removal_suspend_progress zfs_initialize_chunk_size").ok();
+    s.run("zpool wait -t remove tank").ok();
+    s.run("zpool export tank").ok();
+    cenote_testpools::judge(s.dir.path(), "tank");
+}

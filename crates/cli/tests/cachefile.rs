@@ -155,6 +155,10 @@ fn pools_are_imported_from_a_file() {
     assert_eq!(names(Path::new(&own)), ["a", "b"]);
     s.run(&format!("zpool import -c {own} -o cachefile={own} -a")).ok();
     assert_eq!(s.run("zpool list -Ho name").ok(), "a\nb\n");
+    // As a crash would, this leaves it in the file.
+    s.run("zpool export -F b").ok();
+    assert_eq!(names(Path::new(&own)), ["a", "b"]);
+    s.run(&format!("zpool import -f -c {own} -o cachefile={own} b")).ok();
     let copy = s.path("copy.cache").display().to_string();
     fs::copy(&own, &copy).unwrap();
     s.run("zpool export -a").ok();

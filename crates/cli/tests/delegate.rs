@@ -473,6 +473,55 @@ fn mounting_is_roots() {
     tank.finish();
 }
 
+/// A program of another user, in these groups besides the one of the user's number.
+fn program(user: u32, groups: &str, line: &str) -> bool {
+    let mut command = Command::new("setpriv");
+    command.arg(format!("--reuid={user}")).arg(format!("--regid={user}"));
+    match groups {
+        "" => command.arg("--clear-groups"),
+        groups => command.arg(format!("--groups={groups}")),
+    };
+    command.args(line.split_whitespace()).stderr(Stdio::null()).status().unwrap().success()
+}
+
+#[test]
+fn directories_of_snapshots_take_what_commands_take() {
+    if !can_mount() {
+        return;
+    }
+    let Some(tank) = tank("") else { return };
+    tank.zfs("create tank/a");
+    tank.session.run("tunables set zfs_admin_snapshot=1").ok();
+    let dir = tank.path("tank/a/.zfs/snapshot");
+    let dir = dir.display();
+    let (make, remove) = (format!("mkdir {dir}/one"), format!("rmdir {dir}/two"));
+    let rename = format!("mv {dir}/one {dir}/two");
+    let alone = |line: &str| program(ALICE, "", line);
+    let with = |line: &str| program(ALICE, &GROUP.to_string(), line);
+    let there = || tank.session.run("zfs list -Ho name -t snapshot").out;
+
+    assert!(!alone(&make));
+    assert_eq!(there(), "");
+    tank.zfs(&format!("allow -g {GROUP} snapshot tank/a"));
+    assert!(!alone(&make), "not in the group");
+    assert!(with(&make));
+    assert_eq!(there(), "tank/a@one\n");
+    assert!(!with(&rename));
+    // A snapshot becomes a name below its file system by that (`zfs_secpolicy_rename_perms`).
+    tank.zfs(&format!("allow -u {ALICE} rename,mount,create tank/a"));
+    assert!(alone(&rename));
+    assert_eq!(there(), "tank/a@two\n");
+    assert!(!alone(&remove));
+    tank.zfs(&format!("allow -u {ALICE} destroy tank/a"));
+    assert!(!program(BOB, "", &remove));
+    assert!(alone(&remove));
+    assert_eq!(there(), "");
+    tank.session.run("zpool set delegation=off tank").ok();
+    assert!(!with(&make));
+    assert!(program(0, "", &make), "root may");
+    tank.finish();
+}
+
 #[test]
 fn mounting_with_other_options_is_roots() {
     if !can_mount() {

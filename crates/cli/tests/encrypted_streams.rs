@@ -555,6 +555,16 @@ fn plain_streams_are_encrypted_below_encrypted_datasets() {
     fed(s, "zfs receive -u -x encryption tank/f/hidden", &packed).ok();
     assert_eq!(tank.get("encryption", "tank/f/clear"), "off");
     assert_eq!(tank.get("encryption", "tank/f/hidden"), "aes-128-gcm");
+    // A file system with its snapshots: the first of them makes it.
+    tank.zfs("snapshot tank/clear@t");
+    let all = sent(s, "-R tank/clear@t");
+    fed(s, &format!("zfs receive -s -F -u {key} -o mountpoint=none tank/all"), &all).ok();
+    assert_eq!(tank.get("encryption,encryptionroot", "tank/all"), "aes-256-ccm\ntank/all");
+    assert!(tank.names().contains(&"tank/all@t".to_string()));
+    assert_eq!(
+        fed(s, &format!("zfs receive -u {key} tank/own"), &next).fails(1),
+        "cannot receive incremental stream: encryption property 'encryption' cannot be set for incremental streams."
+    );
     // Without the key nothing is received.
     tank.zfs("unmount tank/f");
     tank.zfs("unload-key tank/f");

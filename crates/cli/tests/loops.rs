@@ -197,3 +197,36 @@ fn a_file_in_parts() {
     std::fs::remove_file(file).unwrap();
     cenote_testpools::judge(two.s.dir.path(), "tank");
 }
+
+/// Two pools get one spare at once, which they are told by its two names: it has one label, and both know it.
+#[test]
+fn a_spare_with_two_names_is_one_for_two_pools() {
+    let two = Two::new(&["a", "b", "spare"]);
+    let s = &two.s;
+    for name in ["a", "b"] {
+        s.run(&format!("zpool create -m none {name} {}", two.name(name))).ok();
+    }
+    let Some(disk) = Loop::over(&s.path("spare")) else { return };
+    let (file, device) = (two.name("spare"), disk.name());
+    let spares = |pool: &str| {
+        let status = s.run(&format!("zpool status -g {pool}")).ok();
+        let lines = status.lines().skip_while(|line| line.trim() != "spares").skip(1);
+        lines.map(|l| l.split_whitespace().next().unwrap_or("").to_string()).next().unwrap()
+    };
+    for _ in 0..8 {
+        let add = |pool: &str, name: &str| s.run(&format!("zpool add -f {pool} spare {name}")).ok();
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| add("a", &file));
+            add("b", &device);
+            first.join().unwrap();
+        });
+        assert_eq!(spares("a"), spares("b"));
+        s.run(&format!("zpool remove a {file}")).ok();
+        s.run(&format!("zpool remove b {device}")).ok();
+        s.run(&format!("zpool labelclear -f {file}"));
+    }
+    for name in ["a", "b"] {
+        s.run(&format!("zpool export {name}")).ok();
+        cenote_testpools::judge(s.dir.path(), name);
+    }
+}

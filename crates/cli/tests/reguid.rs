@@ -16,10 +16,15 @@ fn a_pool_gets_another_guid() {
     s.run("zpool reguid tank").ok();
     let random = guid();
     assert_ne!(random, old);
+    s.run("zpool reguid -g -1 tank").ok();
+    assert_eq!(guid(), u64::MAX);
     s.run("zpool reguid -g 4711 tank").ok();
     assert_eq!(guid(), 4711);
     let history = s.run("zpool history -i tank").ok();
-    assert!(history.contains(&format!("guid change old={random} new=4711")), "{history}");
+    let changes = [format!("old={random} new={}", u64::MAX), format!("old={} new=4711", u64::MAX)];
+    for change in changes {
+        assert!(history.contains(&format!("guid change {change}")), "{history}");
+    }
     assert!(history.contains("zpool reguid -g 4711 tank"), "{history}");
     let vdev = s.run("zpool get -Hpo value guid tank all-vdevs").ok();
     let own = vdev.lines().last().unwrap().to_string();

@@ -264,7 +264,7 @@ fn a_pool_whose_device_hangs_keeps_changes_of_others_from_nothing() {
             let by_path = root.join("hung").display().to_string();
             let named = if at == 0 { by_path } else { "hung".into() };
             let set = format!("zfs set compression=zle {named}");
-            let session = &inner;
+            let (session, place) = (&inner, root.join("other").display().to_string());
             let second = scope.spawn(move || session.run(&set));
             thread::sleep(Duration::from_millis(200));
             for line in [
@@ -273,6 +273,14 @@ fn a_pool_whose_device_hangs_keeps_changes_of_others_from_nothing() {
                 &format!("zfs unmount other/x{at}"),
                 &format!("zfs mount other/x{at}"),
                 &format!("zfs snapshot other@s{at}"),
+                // By path: what is mounted is known without a wait for the pool that hangs.
+                "zfs mount",
+                &format!("zfs diff other@s{at}"),
+                &format!("zfs set atime=off {place}"),
+                &format!("zfs inherit atime {place}"),
+                &format!("zfs userspace {place}"),
+                &format!("zfs list {place}/x{at}"),
+                &format!("zfs unmount {place}/x{at}"),
                 "zpool export third",
                 &format!("zpool import -d {} third", near.display()),
                 "zpool destroy third",

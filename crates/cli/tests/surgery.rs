@@ -210,3 +210,27 @@ fn a_spare_steps_in_and_goes_back() {
     assert_eq!(shown(&s), ["tank ONLINE", "mirror-0 ONLINE", "s ONLINE", "b ONLINE"]);
     judge(&s);
 }
+
+/// Its bytes were lost, though the pool has the file open still.
+#[test]
+fn a_device_that_lost_its_labels_takes_its_own_place() {
+    let s = pool("raidz a b c", &[]);
+    let a = at(&s, "a");
+    let line = format!("zpool replace -wf tank {a} {a}");
+    // That is for new vdevs.
+    s.run("zpool set ashift=13 tank").ok();
+    let used = s.run(&line).fails(1);
+    assert!(used.ends_with(&format!("{a} is part of active pool 'tank'")), "{used}");
+    s.run("zfs create -V 16M -o refreservation=none tank/v").ok();
+    for line in [line, format!("zpool replace -w tank {a}")] {
+        fs::write(s.path("a"), vec![0; 128 << 20]).unwrap();
+        s.run(&line).ok();
+        assert_eq!(
+            shown(&s),
+            ["tank ONLINE", "raidz1-0 ONLINE", "a ONLINE", "b ONLINE", "c ONLINE"]
+        );
+        s.run("zpool scrub -w tank").ok();
+        assert!(s.run("zpool status tank").ok().contains("No known data errors"));
+    }
+    judge(&s);
+}

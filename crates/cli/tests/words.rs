@@ -132,6 +132,9 @@ fn what_history_and_events_call_changes() {
     let history = s.run("zpool history -i tank").ok();
     let swapped = |l: &str| l.contains("clone swap tank/a/%rollback (") && l.ends_with(" parent=a");
     assert!(history.lines().any(swapped), "{history}");
+    // What was in the head goes as a clone does.
+    let gone = |l: &str| l.contains("destroy tank/a/%rollback (") && l.contains(", mintxg=");
+    assert!(history.lines().any(gone), "{history}");
     let sent = |from: &str, to: &str| {
         s.on_terminal(&format!("cenote zfs send {from} | cenote zfs receive -u {to}"))
     };
@@ -141,6 +144,8 @@ fn what_history_and_events_call_changes() {
     let history = s.run("zpool history -i tank").ok();
     let swapped = |l: &&str| l.contains("clone swap tank/b/%recv (") && l.ends_with(" parent=b");
     assert_eq!(history.lines().filter(swapped).count(), 1, "{history}");
+    let gone = |l: &&str| l.contains("destroy tank/b/%recv (") && l.contains(", mintxg=");
+    assert_eq!(history.lines().filter(gone).count(), 1, "{history}");
     s.run("zpool events -c").ok();
     s.run("zpool clear tank").ok();
     let events = s.run("zpool events -H").ok();
@@ -322,6 +327,19 @@ fn other_pools_get_a_header_of_their_own() {
         s.run(&format!("zpool create {root} second {}", second.display())).ok();
         let text = shows.join().unwrap();
         assert_eq!(headers(&text), 2, "{text}");
+        // A pool that is named goes and comes back. Where it is not there no time is told.
+        let shows = scope.spawn(|| s.run("zpool iostat -T u second 1 14"));
+        thread::sleep(Duration::from_secs(2));
+        s.run("zpool export second").ok();
+        thread::sleep(Duration::from_secs(4));
+        s.run(&format!("zpool import -d {} second", second.display())).ok();
+        let done = shows.join().unwrap();
+        assert_eq!((done.code, headers(&done.out)), (0, 2), "{done:?}");
+        assert!(done.err.lines().count() > 1, "{done:?}");
+        assert!(done.err.lines().all(|line| line == "no pools available"), "{done:?}");
+        let of = |which: &dyn Fn(&str) -> bool| done.out.lines().filter(|line| which(line)).count();
+        let times = of(&|line| line.parse::<u64>().is_ok());
+        assert_eq!(times, of(&|line| line.starts_with("second")), "{done:?}");
     });
     s.run("zpool destroy second").ok();
     tank.finish();

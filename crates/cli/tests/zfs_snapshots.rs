@@ -9,7 +9,7 @@ use common::can_mount;
 use common::tank::Tank;
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -41,6 +41,10 @@ fn clones_are_promoted_in_openzfs_words() {
         ("clone tank/a@two tank/z/z", "cannot create 'tank/z/z': parent does not exist"),
         ("clone tank/a@two pond/z", "cannot create 'pond/z': source and target pools differ"),
         ("clone -o used=1 tank/a@two tank/z", "cannot create 'tank/z': 'used' is readonly"),
+        (
+            "clone -o encryption=off tank/a@two tank/z",
+            "cannot create 'tank/z': Encryption properties must inherit from origin dataset.",
+        ),
         ("clone -o reservation=1T tank/a@two tank/z", "cannot create 'tank/z': out of space"),
         ("promote tank/a", "cannot promote 'tank/a': not a cloned filesystem"),
     ] {
@@ -437,5 +441,47 @@ fn snapshots_are_taken_in_the_control_directory() {
     assert_eq!(listed(), ["first"]);
     tank.session.run("tunables reset zfs_admin_snapshot").ok();
     assert_eq!(refused(fs::remove_dir(at("first"))), 13);
+    tank.finish();
+}
+
+/// What a clone has already takes no space when it is written once more with `O_SYNC`, also while transaction groups follow one
+/// another closely: then the file nearly always has changes in a group that is not on disk yet.
+#[test]
+fn what_is_there_already_is_not_written_by_synchronous_writes() {
+    const MIB: usize = 1 << 20;
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("-O compression=on -O checksum=sha256");
+    let mut state = 1_u64;
+    let mut noise = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 56) as u8
+    };
+    let data: Vec<u8> = (0..24 * MIB).map(|_| noise()).collect();
+    tank.zfs("create tank/a");
+    fs::write(tank.path("tank/a/file"), &data).unwrap();
+    tank.session.run("zpool sync").ok();
+    tank.zfs("snapshot tank/a@one");
+    tank.zfs("clone tank/a@one tank/b");
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                tank.session.run("zpool sync").ok();
+            }
+        });
+        let mut options = fs::OpenOptions::new();
+        options.write(true).custom_flags(rustix::fs::OFlags::SYNC.bits().cast_signed());
+        let file = options.open(tank.path("tank/b/file")).unwrap();
+        for (number, part) in data.chunks(MIB).enumerate() {
+            file.write_all_at(part, (number * MIB) as u64).unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    tank.session.run("zpool sync").ok();
+    let used: u64 = tank.get("used", "tank/b").parse().unwrap();
+    assert!(used < MIB as u64, "{used}");
+    assert!(fs::read(tank.path("tank/b/file")).unwrap() == data);
     tank.finish();
 }

@@ -206,7 +206,7 @@ enum Key {
     Name(String),
     /// The pool of this guid, which an import may give any name.
     Guid(u64),
-    /// The device of this identity (`create::Opened`), which is to get labels.
+    /// The device of this identity (`create::Opened::bytes`), which is to get labels.
     Device(u64, u64),
 }
 

@@ -184,8 +184,6 @@ pub struct OpenBlock {
     pub checksum: u8,
     /// The object's own compression function (`dn_compress`); 0: that of the dataset.
     pub compress: u8,
-    /// The object set whose block it takes the place of; `None`: a group that is not on disk has another one.
-    pub base: Option<Arc<ObjectSet>>,
     /// The key that protects it, in an encrypted data set.
     pub key: Option<Arc<LoadedKey>>,
 }

@@ -73,7 +73,7 @@ declare_tunables! {
         "Share of the most dirty data at which a transaction group is closed";
     IMMEDIATE_WRITE_SZ "zfs_immediate_write_sz" Now Bytes 32_768 ANY,
         "Least bytes of a write whose block is written for good when it is committed, without log vdevs";
-    INITIALIZE_CHUNK_SIZE "zfs_initialize_chunk_size" Now Bytes 1_048_576 (4096, 16_777_216),
+    INITIALIZE_CHUNK_SIZE "zfs_initialize_chunk_size" Now Bytes 1_048_576 (512, 16_777_216),
         "Bytes that zpool initialize writes at once";
     INITIALIZE_VALUE "zfs_initialize_value" Now Count 0xdead_beef_dead_beee ANY,
         "Number that zpool initialize fills free space with, 64 bits at a time";

@@ -268,7 +268,12 @@ fn what_does_not_match_is_refused() {
             Some("raidz and mirror vdevs with different redundancy, 2 vs. 1 (2-way) are present"),
         ),
         ("mirror /a /b mirror /c /d /e", Some("both 2-way and 3-way mirror vdevs are present")),
-        ("raidz /a /b raidz2 /c /d /e", Some("both 1 and 2 device parity raidz vdevs are present")),
+        (
+            "raidz /a /b raidz2 /c /d /e",
+            Some("raidz and raidz vdevs with different redundancy, 1 vs. 2 are present"),
+        ),
+        ("raidz /a /b raidz /c /d /e", None),
+        ("draid /a /b draid /c /d /e", None),
         ("mirror /a /disk1", Some("mirror contains both files and devices")),
         ("mirror /a /b special /c", Some("both mirror and file vdevs are present")),
     ] {

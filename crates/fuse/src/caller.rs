@@ -5,6 +5,7 @@
 //! `/proc`, in the few cases where there is such a bit. Capabilities count that are held where the
 //! server's are: a process in a user namespace of its own has them over what is in that.
 
+use crate::tree::Requester;
 use std::fs;
 
 /// `CAP_FOWNER`: may do what a file's owner may.
@@ -45,6 +46,14 @@ impl Caller {
                 .map_or(self.uid == 0, |s| s.has(CAP_FSETID) || s.groups.contains(&group))
     }
 
+    /// The user with its groups. Those besides the group of the request are the groups of the process, which waits for
+    /// the answer, if it has no other user's rights: so a process that got the number of one that has ended brings none.
+    pub(crate) fn user(self) -> Requester {
+        let status = self.status().filter(|s| s.users == [self.uid; 4]);
+        let others = status.into_iter().flat_map(|s| s.groups);
+        Requester { user: self.uid, groups: [self.gid].into_iter().chain(others).collect() }
+    }
+
     fn status(self) -> Option<Status> {
         let text = fs::read(format!("/proc/{}/status", self.pid)).ok()?;
         let mut status = Status::parse(&String::from_utf8_lossy(&text));
@@ -72,6 +81,8 @@ pub(crate) fn may_mount() -> bool {
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Status {
+    /// Real, effective, saved and for file systems.
+    users: Vec<u32>,
     groups: Vec<u32>,
     /// Capabilities, a bit each.
     capable: u64,
@@ -85,8 +96,11 @@ impl Status {
     fn parse(text: &str) -> Status {
         let mut status = Status::default();
         for line in text.lines() {
+            let numbers = |list: &str| list.split_whitespace().flat_map(str::parse).collect();
             if let Some(groups) = line.strip_prefix("Groups:") {
-                status.groups = groups.split_whitespace().flat_map(str::parse).collect();
+                status.groups = numbers(groups);
+            } else if let Some(users) = line.strip_prefix("Uid:") {
+                status.users = numbers(users);
             } else if let Some(set) = line.strip_prefix("CapEff:") {
                 status.capable = u64::from_str_radix(set.trim(), 16).unwrap_or(0);
             }
@@ -102,11 +116,26 @@ mod tests {
     #[test]
     fn groups_and_capabilities_are_found() {
         let text = "Name:\tcp\nGroups:\t4 24 1000 \nCapPrm:\t0\nCapEff:\t0000000000000010\n";
-        assert_eq!(Status::parse(text), Status { groups: vec![4, 24, 1000], capable: 0x10 });
+        let groups = vec![4, 24, 1000];
+        assert_eq!(Status::parse(text), Status { users: vec![], groups, capable: 0x10 });
         let most = Status::parse("CapEff:\tffffffffffffffef");
         assert!(most.has(CAP_FOWNER) && !most.has(CAP_FSETID));
         let me = Caller { uid: 1, gid: 7, pid: std::process::id() };
         assert!(me.keeps_setgid(7));
         assert!(!Caller { pid: 0, ..me }.keeps_ids());
+    }
+
+    #[test]
+    fn groups_are_those_of_a_process_of_the_user() {
+        assert_eq!(Status::parse("Uid:\t1\t2\t3\t4\n").users, [1, 2, 3, 4]);
+        let user = rustix::process::geteuid().as_raw();
+        let me = Caller { uid: user, gid: 7, pid: std::process::id() };
+        let own = rustix::process::getgroups().unwrap();
+        let all: Vec<u32> = [7].into_iter().chain(own.iter().map(|g| g.as_raw())).collect();
+        assert_eq!(me.user(), Requester { user, groups: all });
+        // Another user's process has that number now, or none.
+        for other in [Caller { uid: user + 1, ..me }, Caller { pid: 0, ..me }] {
+            assert_eq!(other.user(), Requester { user: other.uid, groups: vec![7] });
+        }
     }
 }

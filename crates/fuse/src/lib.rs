@@ -98,7 +98,7 @@ pub use rustix::mount::MountFlags;
 pub use session::{Forgetting, is_request};
 pub use submount::Submount;
 pub use syncer::{SyncHook, SyncPolicy};
-pub use tree::{SnapDir, SnapshotChange, SnapshotEntry, Snapshots};
+pub use tree::{Requester, SnapDir, SnapshotChange, SnapshotEntry, Snapshots};
 pub use users::User;
 pub use watcher::Watcher;
 

@@ -75,6 +75,15 @@ pub enum SnapshotChange<'a> {
     Rename(&'a str, &'a str),
 }
 
+/// A user that sent a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Requester {
+    /// Its number.
+    pub user: u32,
+    /// The numbers of its groups.
+    pub groups: Vec<u32>,
+}
+
 /// The snapshots of a file system, and what else shares its blocks.
 pub trait Snapshots: Send + Sync {
     /// All snapshots, in order of creation.
@@ -100,11 +109,12 @@ pub trait Snapshots: Send + Sync {
     fn are_administered(&self) -> bool {
         false
     }
-    /// Makes a change, and waits for it. No other mount needs to be told.
+    /// Makes a change for a user, and waits for it; `None`: for the one whom the pool belongs to. No other mount needs to
+    /// be told.
     ///
     /// # Errors
     /// Errors of the system calls `mkdir`, `rmdir` and `rename`, by number.
-    fn change(&self, _change: SnapshotChange<'_>) -> io::Result<()> {
+    fn change(&self, _user: Option<&Requester>, _change: SnapshotChange<'_>) -> io::Result<()> {
         Err(io::ErrorKind::PermissionDenied.into())
     }
 }

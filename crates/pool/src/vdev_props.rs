@@ -299,6 +299,11 @@ impl<'a> VdevProps<'a> {
                 human: state_name(v.state()).into(),
                 ..plain(state_number(v.state()), Source::None)
             },
+            // Not among all of them (`vdev_name`).
+            "name" => match config.str("path") {
+                Some(path) => plain(path, Source::None),
+                None => plain(format!("{}-{}", v.kind(), v.id()), Source::None),
+            },
             "guid" => plain(v.guid(), Source::None),
             "ashift" => plain(v.ashift(), Source::None),
             "parity" => plain(v.nparity(), Source::None),
@@ -372,7 +377,7 @@ impl<'a> VdevProps<'a> {
         };
         Some(match name {
             "allocating" if self.is_top() || self.vdev.kind() == "root" => flag(1),
-            "autosit" if self.vdev.kind() == "raidz" => flag(0),
+            "autosit" if matches!(self.vdev.kind(), "raidz" | "draid") => flag(0),
             "allocating" | "autosit" => plain("-", Source::None),
             "failfast" | "slow_io_events" => flag(1),
             "checksum_n" | "checksum_t" | "io_n" | "io_t" | "slow_io_n" | "slow_io_t" => {

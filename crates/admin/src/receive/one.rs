@@ -166,14 +166,21 @@ impl<'b> Stream<'b> {
     }
 
     /// Whether what is encrypted meets what is (`zfs_receive_one`).
-    fn check_encryption(&self, job: &Job<'_, '_>, there: Option<&Dataset>) -> Result<()> {
+    fn check_encryption(
+        &self,
+        job: &Job<'_, '_>,
+        within: &Within<'_>,
+        there: Option<&Dataset>,
+    ) -> Result<()> {
         let is_raw = self.begin.features & feature::RAW != 0;
         let excluded = job.how.inherit.iter().any(|name| name == "encryption");
         if is_raw && (job.how.encryption.is_some() || excluded) {
             let why = "encryption property 'encryption' cannot be set or excluded for raw streams.";
             return Err(self.refused(ErrorKind::Invalid, why));
         }
-        if !self.wants_new && job.how.encryption.is_some() {
+        // Of a replicated file system it is for the first stream.
+        let replicated = within.list.is_some_and(|list| list.recursive);
+        if !self.wants_new && job.how.encryption.is_some() && !replicated {
             let why = "encryption property 'encryption' cannot be set for incremental streams.";
             return Err(self.refused(ErrorKind::Invalid, why));
         }
@@ -260,7 +267,7 @@ impl<'b> Stream<'b> {
         let refused = |why: &dyn std::fmt::Display| self.refused(ErrorKind::Invalid, why);
         let props = props::of_dataset(job, within, (self.begin, self.head()), uppermost, &refused)?;
         let has_props = props.received.is_some();
-        self.check_encryption(job, there.as_ref())?;
+        self.check_encryption(job, within, there.as_ref())?;
         if job.how.dry_run {
             drop(entered);
             return list.and_then(|_| source.skip()).map_err(|e| self.cannot(e));
@@ -294,7 +301,7 @@ impl<'b> Stream<'b> {
         let uppermost = job.top.as_deref().is_none_or(|top| top == self.head());
         let excluded = job.how.inherit.iter().any(|name| name == "encryption");
         match &job.how.encryption {
-            Some(how) if uppermost => how.clone(),
+            Some(how) if uppermost && self.wants_new => how.clone(),
             None if has_props && !excluded => NewEncryption::Off,
             _ => NewEncryption::Inherit(None),
         }

@@ -6,7 +6,7 @@
 
 use crate::access;
 use crate::context::Context;
-use crate::mounts::{Listed, Seen};
+use crate::mounts::{Ask, Listed, Seen};
 use crate::pools::{Change, Imported, PoolTable};
 use crate::zfs::properties::Key;
 pub use cenote_admin::Kinds;
@@ -206,9 +206,9 @@ pub fn select(ctx: &mut Context, names: &[String], what: &Selection) -> (Vec<Nod
     walk.sorted()
 }
 
-/// As [`select`], and takes the pools of what is named for this command alone. A path is looked for in all pools first, then once
-/// more in those that were taken: others are not waited for while these are held. Nothing is selected where no name stands for
-/// a dataset.
+/// As [`select`], and takes the pools of what is named for this command alone. A path is looked for in all pools first, without a
+/// wait, then once more in those that were taken: no other pool is waited for. Nothing is selected where no name stands for a
+/// dataset.
 pub fn select_to_change<'a>(
     pools: &'a PoolTable,
     ctx: &mut Context,
@@ -216,12 +216,13 @@ pub fn select_to_change<'a>(
     what: &Selection,
 ) -> (Change<'a>, Vec<Node>, bool) {
     let (change, resolved) = loop {
-        let all = pools.all();
-        let first: Vec<_> = names.iter().map(|name| named(ctx, &all, name)).collect();
+        let seen = || mounted(ctx);
+        let first: Vec<_> = names.iter().map(|name| named(ctx, &seen, name)).collect();
         let change = pools.change_all(first.iter().flatten(), None);
         let own: Vec<_> = pools.all().into_iter().filter(|p| change.has(p.name())).collect();
+        let there = || mounted_of(&own, ctx);
         let now = |(name, seen): (&String, &Result<String, String>)| match seen {
-            Ok(_) => named(ctx, &own, name),
+            Ok(_) => named(ctx, &there, name),
             Err(_) => seen.clone(),
         };
         let again: Vec<_> = names.iter().zip(&first).map(now).collect();
@@ -383,11 +384,15 @@ fn compare_names(a: &Dataset, b: &Dataset) -> Ordering {
 /// Opens a dataset by name, or the file system that an absolute path (or one that starts with
 /// `./`) is in.
 pub fn open_or_path(ctx: &Context, name: &str, kinds: Kinds) -> Result<Node, String> {
-    open(ctx, &named(ctx, &ctx.pools.all(), name)?, kinds)
+    open(ctx, &named(ctx, &|| mounted(ctx), name)?, kinds)
 }
 
-/// The name of the dataset that is meant: `name`, or that of the file system of these pools which a path is in.
-fn named(ctx: &Context, pools: &[Arc<Imported>], name: &str) -> Result<String, String> {
+/// The name of the dataset that is meant: `name`, or that of the file system which a path is in, of what is mounted.
+fn named(
+    ctx: &Context,
+    mounted: &dyn Fn() -> Result<Vec<Listed>, String>,
+    name: &str,
+) -> Result<String, String> {
     if !name.starts_with('/') && !name.starts_with("./") {
         return Ok(name.into());
     }
@@ -395,25 +400,30 @@ fn named(ctx: &Context, pools: &[Arc<Imported>], name: &str) -> Result<String, S
         .agent()
         .canonicalize(&ctx.path(name))
         .map_err(|e| format!("cannot open '{name}': {}", plain(&e)))?;
-    let around = mounted_of(pools, ctx)?.into_iter().filter(|m| path.starts_with(&m.mountpoint));
+    let around = mounted()?.into_iter().filter(|m| path.starts_with(&m.mountpoint));
     match around.max_by_key(|m| m.mountpoint.as_os_str().len()) {
         Some(m) => Ok(m.dataset),
         None => Err(format!("'{name}': not a ZFS filesystem")),
     }
 }
 
-/// What is mounted in the caller's mount namespace. Waits for each pool whose mounts are being changed.
+/// What is mounted in the caller's mount namespace. No pool is waited for: while the mounts of one are being changed, they are
+/// told as they were before.
 pub fn mounted(ctx: &Context) -> Result<Vec<Listed>, String> {
-    mounted_of(&ctx.pools.all(), ctx)
+    ask_for_mounts(&ctx.pools.all(), ctx, Ask::Look)
 }
 
-/// As [`mounted`], of these pools: no other one is waited for.
+/// As [`mounted`], of these pools, once their mounts are not being changed.
 pub fn mounted_of(pools: &[Arc<Imported>], ctx: &Context) -> Result<Vec<Listed>, String> {
+    ask_for_mounts(pools, ctx, Ask::Wait)
+}
+
+fn ask_for_mounts(pools: &[Arc<Imported>], ctx: &Context, ask: Ask) -> Result<Vec<Listed>, String> {
     if !ctx.is_elsewhere() {
-        return Ok(pools.iter().flat_map(|p| p.mounts.places()).collect());
+        return Ok(pools.iter().flat_map(|p| p.mounts.places(ask)).collect());
     }
     let by = ctx.agent();
-    let listed = pools.iter().map(|p| p.mounts.list_by(&*by)).collect::<Result<Vec<_>, _>>();
+    let listed = pools.iter().map(|p| p.mounts.list_by(&*by, ask)).collect::<Result<Vec<_>, _>>();
     Ok(listed.map_err(|e| e.to_string())?.into_iter().flatten().collect())
 }
 

@@ -15,6 +15,7 @@ use cenote_engine::create::{
 };
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
+use cenote_pool::reopen::Restore;
 use cenote_vdev::Vdev;
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -105,6 +106,11 @@ fn put(asked: &Asked, replaces: bool, ctx: &mut Context) -> Result<Arc<Imported>
     };
     let cannot = |why: String| Stop::Fail(format!("{what}: {why}"));
     let engine = Arc::clone(imported.writable().map_err(cannot)?);
+    // A device in use that is to take its own place is let go if it has lost its labels: it is as good as a new one.
+    let itself = target(&imported, old).ok().filter(|_| replaces && old == new);
+    if let Some(vdev) = itself.as_ref().filter(|vdev| vdev.is_leaf()) {
+        engine.restore(&[vdev.guid()], Restore::Nothing).map_err(|e| cannot(reason(&e)))?;
+    }
     let device = match spare_called(&imported, new).filter(|_| replaces) {
         Some(guid) => engine.spare(guid).map_err(cannot)?,
         None => prepared(&imported, asked, &in_use(&pools)).map_err(|e| match e {
@@ -112,7 +118,7 @@ fn put(asked: &Asked, replaces: bool, ctx: &mut Context) -> Result<Arc<Imported>
             other => Stop::Fail(other.to_string()),
         })?,
     };
-    let vdev = target(&imported, old).map_err(cannot)?;
+    let vdev = itself.map_or_else(|| target(&imported, old), Ok).map_err(cannot)?;
     let attach = Attach { beside: vdev.guid(), new: device, replaces };
     let joined = match asked.rebuilds {
         true => engine.attach_sequentially(attach),
@@ -153,7 +159,9 @@ fn prepared(
         chance: &Chance::default(),
     };
     let single = prepare(&spec)?.into_single();
-    let single = single.map(|new| new.for_sectors(&SystemDevices, spec.ashift));
+    // The pool's property is for vdevs that are new.
+    let demanded = asked.ashift.unwrap_or(0);
+    let single = single.map(|new| new.for_sectors(&SystemDevices, demanded));
     single.ok_or_else(|| CreateError::Refused {
         what: String::new(),
         why: "new device must be a single disk".into(),

@@ -52,7 +52,10 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         match closed {
             Ok(()) => {
                 pools.remove(name);
-                cachefile::forget(&pools, &imported);
+                // As after a crash, cache files still name it (`hardforce`).
+                if end == End::Exported {
+                    cachefile::forget(&pools, &imported);
+                }
             }
             Err(message) => {
                 ctx.complain(message);

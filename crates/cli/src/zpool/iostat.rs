@@ -175,17 +175,28 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     if let Some(listed) = scripts::list(args, "iostat", ctx) {
         return listed;
     }
-    let (show, schedule) = asked(args, ctx)?;
+    let (show, mut schedule) = asked(args, ctx)?;
+    // Where there are no pools no time is told either.
+    let times = Schedule { stamp: schedule.stamp.take(), ..Schedule::default() };
     let mut before = HashMap::new();
     let mut shown: Vec<String> = Vec::new();
     // Reports of no pools do not count: the header comes with the first pool.
     let mut number = 0u64;
-    schedule.run(ctx, |_, ctx| {
-        let (pools, _) = select(ctx, &show.of.pools);
+    schedule.run(ctx, |report, ctx| {
+        let pools = match report {
+            0 => select(ctx, &show.of.pools).0,
+            // Those that are named come and go like others.
+            _ => there(&show.of.pools, ctx),
+        };
         if pools.is_empty() {
+            if report == 0 && !show.of.pools.is_empty() {
+                return Ok(1);
+            }
             ctx.complain("no pools available");
+            shown.clear();
             return Ok(i32::from(schedule.interval.is_none()));
         }
+        times.print_stamp(ctx)?;
         let columns = show.scripts.as_ref().map(|scripts| scripts.run(&pools)).unwrap_or_default();
         let mut report = Report {
             show: &show,
@@ -202,6 +213,13 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         number = number.saturating_add(1);
         Ok(0)
     })
+}
+
+/// Those of the named pools that are there, or all.
+fn there(names: &[String], ctx: &Context) -> Vec<Arc<Imported>> {
+    let mut pools = ctx.pools.all();
+    pools.retain(|pool| names.is_empty() || names.iter().any(|name| name == pool.name()));
+    pools
 }
 
 struct Report<'a> {

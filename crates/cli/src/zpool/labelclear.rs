@@ -46,7 +46,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         let path = find(&name, path)?;
         match open_device(&path).and_then(|device| label_owner(device.as_ref())) {
             Err(e) if is_silent(&e) => Err(e),
-            _ => SystemDevices.find(&path).map(|(_, facts)| facts.identity),
+            _ => SystemDevices.find(&path).map(|(_, facts)| facts.bytes()),
         }
     });
     if looked.as_ref().is_err_and(is_silent) {

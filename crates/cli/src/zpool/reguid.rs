@@ -17,8 +17,12 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     let mut guid = None;
     for option in &parsed.options {
         let text = option.text();
-        let number = text.parse::<u64>().or_else(|_| usage(format!("invalid GUID: {text}")))?;
-        guid = Some(number);
+        // One below zero is told by its 64 bits, as strtoull(3) does.
+        let number = match text.strip_prefix('-') {
+            Some(digits) => digits.parse().map(u64::wrapping_neg),
+            None => text.parse(),
+        };
+        guid = Some(number.or_else(|_| usage(format!("invalid GUID: {text}")))?);
     }
     let names = parsed.names();
     let name = match names.as_slice() {

@@ -4,10 +4,13 @@ use super::table::{LATE, Mounts};
 use crate::pools::Opened;
 use cenote_admin::contents::Files;
 use cenote_dsl::Dataset;
+use cenote_dsl::permissions::Who;
 use cenote_engine::EngineError;
 use cenote_engine::change::{ChangeError, Changes, NewSnapshot};
 use cenote_engine::tunables::ADMIN_SNAPSHOT;
-use cenote_fuse::{SnapshotChange, SnapshotEntry, Snapshots, Space, SpaceHook, SyncHook};
+use cenote_fuse::{
+    Requester, SnapshotChange, SnapshotEntry, Snapshots, Space, SpaceHook, SyncHook,
+};
 use cenote_pool::brt;
 use cenote_zpl::{FileSystem, Spare};
 use rustix::io::Errno;
@@ -130,11 +133,15 @@ impl Snapshots for OfDataset {
         ADMIN_SNAPSHOT.is_on()
     }
 
-    fn change(&self, change: SnapshotChange<'_>) -> io::Result<()> {
+    fn change(&self, user: Option<&Requester>, change: SnapshotChange<'_>) -> io::Result<()> {
         let engine = self.pool.engine().ok_or(Errno::ROFS)?.clone();
         let head = engine.pool().dsl().by_object(self.id).map_err(|_| Errno::IO)?;
         let head = head.ok_or(Errno::NOENT)?.name;
-        let changes = Changes::new(engine, Arc::new(Files), None);
+        let files = Arc::new(Files);
+        let changes = match user {
+            None => Changes::new(engine, files, None),
+            Some(user) => Changes::delegated(engine, files, None, who(user)),
+        };
         let full = |short: &str| format!("{head}@{short}");
         let done = match change {
             SnapshotChange::Take(short) => {
@@ -178,11 +185,17 @@ impl OfDataset {
     }
 }
 
+fn who(user: &Requester) -> Who {
+    let groups = user.groups.iter().map(|group| u64::from(*group)).collect();
+    Who { user: user.user.into(), groups }
+}
+
 /// What a system call says of a change that was refused.
 fn number(e: &ChangeError) -> Errno {
     match e {
         ChangeError::Exists | ChangeError::Cloned => Errno::EXIST,
         ChangeError::NotFound => Errno::NOENT,
+        ChangeError::Denied | ChangeError::NoDelegation => Errno::PERM,
         ChangeError::Busy | ChangeError::Held(_) => Errno::BUSY,
         ChangeError::NoSpace | ChangeError::Kept => Errno::NOSPC,
         ChangeError::TooLong => Errno::NAMETOOLONG,

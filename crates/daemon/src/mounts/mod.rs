@@ -45,4 +45,4 @@ pub mod table;
 pub use many::{mount_each, mount_or_say, mountable};
 pub use one::{How, NotMounted, is_meant, mount_one};
 pub use settings::is_option;
-pub use table::{Directory, Listed, Mounts, Seen, StaysMounted};
+pub use table::{Ask, Directory, Listed, Mounts, Seen, StaysMounted};

@@ -8,7 +8,7 @@ use super::agents::watcher;
 use super::handle::Handle;
 use super::hooks::{OfDataset, space_of, sync_of};
 use super::settings::Settings;
-use super::table::{Listed, Mounted, Mounts, turn};
+use super::table::{Ask, Listed, Mounted, Mounts, turn};
 use crate::context::Context;
 use crate::pools::{Imported, reason};
 use cenote_command::outcome::plain;
@@ -239,7 +239,7 @@ impl Known {
         let name = &d.name;
         let by = ctx.agent();
         if matches!(self, Known::Mounted) {
-            let here = imported.mounts.list_by(&*by).map_err(|e| failed(name, &e))?;
+            let here = imported.mounts.list_by(&*by, Ask::Wait).map_err(|e| failed(name, &e))?;
             let mut here = here.into_iter().filter(|m| m.dataset == *name);
             let again = match &how.at {
                 // mount(8) mounts it in as many places as it is asked for.

@@ -177,11 +177,59 @@ impl All {
 /// A mounted file system, for those that only look.
 struct Shown {
     listed: Listed,
-    /// It has a mount of its own, and is no submount.
-    is_mount: bool,
+    /// Every place in the daemon's mount namespace.
+    places: Vec<PathBuf>,
+    /// The connection of its mount; a submount has none of its own.
+    connection: Option<String>,
     id: u64,
     options: String,
     fs: Weak<FileSystem>,
+}
+
+/// The table, for those that only look.
+#[derive(Default)]
+struct View {
+    mounted: Vec<Shown>,
+    /// Connections without a place of the daemon's, and the datasets that they are of.
+    lingering: Vec<(String, String)>,
+}
+
+impl View {
+    fn of(all: &All) -> View {
+        let connection = |m: &Mounted| m.handle.as_mount().map(|h| h.id().to_string());
+        let show = |m: &Mounted| Shown {
+            listed: m.listed.clone(),
+            places: m.handle.places(),
+            connection: connection(m),
+            id: m.id,
+            options: m.options.clone(),
+            fs: Arc::downgrade(&m.fs),
+        };
+        let lingers = |m: &Mounted| Some((connection(m)?, m.listed.dataset.clone()));
+        View {
+            mounted: all.mounted.iter().map(show).collect(),
+            lingering: all.lingering.iter().filter_map(lingers).collect(),
+        }
+    }
+
+    /// Every place in the daemon's mount namespace, in order of mounting.
+    fn places(&self) -> Vec<Listed> {
+        let of = |m: &Shown| {
+            let dataset = m.listed.dataset.clone();
+            let listed =
+                move |at: &PathBuf| Listed { dataset: dataset.clone(), mountpoint: at.clone() };
+            m.places.iter().map(listed).collect::<Vec<_>>()
+        };
+        self.mounted.iter().flat_map(of).collect()
+    }
+
+    /// The dataset of a connection.
+    fn dataset_of(&self, connection: &str) -> Option<&str> {
+        let is = |m: &&Shown| m.connection.as_deref() == Some(connection);
+        let mounted = self.mounted.iter().find(is).map(|m| m.listed.dataset.as_str());
+        let lingers = || self.lingering.iter().find(|(id, _)| id == connection);
+        mounted.or_else(|| lingers().map(|(_, dataset)| dataset.as_str()))
+    }
 }
 
 /// The mounts of a pool.
@@ -189,13 +237,22 @@ struct Shown {
 pub struct Mounts {
     all: Mutex<All>,
     /// What is mounted, as it was when the table was let go of last.
-    shown: RwLock<Arc<Vec<Shown>>>,
+    shown: RwLock<Arc<View>>,
+}
+
+/// How places of a pool's mounts are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// Without a wait: while something is being changed, they are told as they were before.
+    Look,
+    /// Once nothing is being changed.
+    Wait,
 }
 
 /// The table, taken to be changed. When it is let go of, all can see what has changed.
 pub(super) struct Locked<'a> {
     all: MutexGuard<'a, All>,
-    shown: &'a RwLock<Arc<Vec<Shown>>>,
+    shown: &'a RwLock<Arc<View>>,
 }
 
 impl Deref for Locked<'_> {
@@ -214,14 +271,7 @@ impl DerefMut for Locked<'_> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        let show = |m: &Mounted| Shown {
-            listed: m.listed.clone(),
-            is_mount: m.handle.as_mount().is_some(),
-            id: m.id,
-            options: m.options.clone(),
-            fs: Arc::downgrade(&m.fs),
-        };
-        *self.shown.write() = Arc::new(self.all.mounted.iter().map(show).collect());
+        *self.shown.write() = Arc::new(View::of(&self.all));
     }
 }
 
@@ -265,7 +315,7 @@ impl Mounts {
     }
 
     /// What is mounted, without a wait: while something is being changed, as it was before.
-    fn look(&self) -> Arc<Vec<Shown>> {
+    fn look(&self) -> Arc<View> {
         if !kernel::is_needed()
             && let Some(all) = self.all.try_lock()
         {
@@ -276,7 +326,7 @@ impl Mounts {
 
     /// What is mounted, in order of mounting.
     pub fn list(&self) -> Vec<Listed> {
-        self.look().iter().map(|m| m.listed.clone()).collect()
+        self.look().mounted.iter().map(|m| m.listed.clone()).collect()
     }
 
     /// The datasets that are mounted, or were and have files open still.
@@ -285,27 +335,27 @@ impl Mounts {
         all.mounted.iter().chain(&all.lingering).map(|m| m.listed.dataset.clone()).collect()
     }
 
+    fn view(&self, ask: Ask) -> Arc<View> {
+        match ask {
+            Ask::Look => self.look(),
+            Ask::Wait => Arc::new(View::of(&self.lock())),
+        }
+    }
+
     /// Every place where something is mounted, in order of mounting.
-    pub fn places(&self) -> Vec<Listed> {
-        let all = self.lock();
-        let of = |m: &Mounted| {
-            let listed = |mountpoint| Listed { dataset: m.listed.dataset.clone(), mountpoint };
-            m.handle.places().into_iter().map(listed).collect::<Vec<_>>()
-        };
-        all.mounted.iter().flat_map(of).collect()
+    pub fn places(&self, ask: Ask) -> Vec<Listed> {
+        self.view(ask).places()
     }
 
     /// What is mounted in the mount namespace of `by`, in the order of its list of mounts.
     ///
     /// # Errors
     /// It does not answer.
-    pub fn list_by(&self, by: &dyn Agent) -> Result<Vec<Listed>, MountError> {
+    pub fn list_by(&self, by: &dyn Agent, ask: Ask) -> Result<Vec<Listed>, MountError> {
         let places = by.places()?;
-        let all = self.lock();
+        let view = self.view(ask);
         let own = places.into_iter().filter_map(|place| {
-            let of = |m: &&Mounted| m.handle.as_mount().is_some_and(|h| h.id() == place.id);
-            let mounted = all.mounted.iter().chain(&all.lingering).find(of)?;
-            let dataset = mounted.listed.dataset.clone();
+            let dataset = view.dataset_of(&place.id)?.to_string();
             Some(Listed { dataset, mountpoint: place.mountpoint })
         });
         Ok(own.collect())
@@ -318,7 +368,7 @@ impl Mounts {
             let name = m.listed.dataset.clone();
             Some((m.id, DatasetFigures { name, reads: (reads, read), writes: (writes, written) }))
         };
-        self.look().iter().filter_map(of).collect()
+        self.look().mounted.iter().filter_map(of).collect()
     }
 
     /// Has the kernel forget what it keeps of files that are mounted: they are read anew.
@@ -330,13 +380,14 @@ impl Mounts {
     /// Mount options of a dataset, if it is mounted.
     pub fn options_of(&self, dataset: &str) -> Option<String> {
         let all = self.look();
-        all.iter().find(|m| m.listed.dataset == dataset).map(|m| m.options.clone())
+        let found = all.mounted.iter().find(|m| m.listed.dataset == dataset);
+        found.map(|m| m.options.clone())
     }
 
     /// Mount options of each dataset that is mounted.
     fn options(&self) -> HashMap<String, String> {
         let all = self.look();
-        all.iter().map(|m| (m.listed.dataset.clone(), m.options.clone())).collect()
+        all.mounted.iter().map(|m| (m.listed.dataset.clone(), m.options.clone())).collect()
     }
 
     /// Whether a dataset is mounted.
@@ -348,7 +399,8 @@ impl Mounts {
     /// wait: what is being unmounted meanwhile counts.
     pub(super) fn around(&self, path: &Path) -> Option<usize> {
         let all = self.look();
-        let places = all.iter().filter(|m| m.is_mount).map(|m| &m.listed.mountpoint);
+        let mounts = all.mounted.iter().filter(|m| m.connection.is_some());
+        let places = mounts.map(|m| &m.listed.mountpoint);
         places.filter(|place| path.starts_with(place)).map(|p| p.components().count()).max()
     }
 

@@ -12,8 +12,7 @@ impl OpenObjectSet {
         let blkid = offset / phys.block_size.max(1);
         let data = object.pending.top.dirty(blkid)?.plain()?.clone();
         let (kind, checksum, compress) = (phys.kind, phys.checksum, phys.compress);
-        let base = (!object.stands_on_quiesced()).then(|| self.base.clone());
         let key = self.key().cloned();
-        Some(OpenBlock { data, blkid, kind, checksum, compress, base, key })
+        Some(OpenBlock { data, blkid, kind, checksum, compress, key })
     }
 }

@@ -305,7 +305,7 @@ pub fn complete(tx: &mut Tx<'_>, head_obj: u64, name: &str, what: &Incoming) -> 
 
 /// Makes what came into the clone `clone_obj` the contents of the head `head_obj`, takes the snapshot `name`, and
 /// destroys the clone. Neither of them may be open or have an intent log. With `force`, snapshots that are later
-/// than the clone's origin go first.
+/// than the clone's origin go first. The second part says how the history calls the clone's end.
 ///
 /// Errors: those of [`complete`] and [`check_swap`](swap::check_swap); `Held`, `HasClones` for snapshots in the way.
 pub fn complete_clone(
@@ -313,7 +313,7 @@ pub fn complete_clone(
     (clone_obj, head_obj): (u64, u64),
     (name, force): (&str, bool),
     what: &Incoming,
-) -> Result<u64> {
+) -> Result<(u64, String)> {
     let start = previous(tx, clone_obj)?;
     if force {
         let apart =
@@ -328,6 +328,7 @@ pub fn complete_clone(
     let snap = complete(tx, head_obj, name, what)?;
     let clone = tx.head(clone_obj)?;
     let way = Way::through_tree(tx, &clone)?;
+    let how = way.describe(clone.prev_snap_txg);
     destroy::destroy_checked(tx, clone_obj, way)?;
-    Ok(snap)
+    Ok((snap, how))
 }

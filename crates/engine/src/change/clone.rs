@@ -122,6 +122,12 @@ impl Changes {
             return Err(ChangeError::Exists);
         }
         let kind = self.kind_of(view.dsl(), &new.origin)?;
+        // A clone has the keys of its origin (`zfs_crypto_clone_check`).
+        const OF_KEYS: [&str; 4] = ["encryption", "keyformat", "keylocation", "pbkdf2iters"];
+        if new.props.iter().any(|(name, _)| OF_KEYS.contains(&name.as_str())) {
+            let why = "Encryption properties must inherit from origin dataset.";
+            return Err(ChangeError::Property(why.into()));
+        }
         let mut settings = props::check(&new.props, On::New(kind))?;
         let quotas = quotas::asked(&settings);
         let properties = settings.iter().map(|s| s.name.clone()).collect();

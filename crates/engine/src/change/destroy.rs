@@ -223,7 +223,10 @@ impl Changes {
     }
 }
 
-fn phys(tx: &mut Tx<'_>, object: u64) -> std::result::Result<DslDatasetPhys, DslWriteError> {
+pub(super) fn phys(
+    tx: &mut Tx<'_>,
+    object: u64,
+) -> std::result::Result<DslDatasetPhys, DslWriteError> {
     let bonus = tx.mos.dnode(object)?.bonus.clone();
     Ok(DslDatasetPhys::decode(&Bytes::new(&bonus, ByteOrder::Little, "DSL dataset"))?)
 }

@@ -1,7 +1,7 @@
 //! Rolling a file system or volume back to its newest snapshot.
 
 use super::policy::Operation;
-use super::{ChangeError, Changes, Result, find_snapshot, record};
+use super::{ChangeError, Changes, Result, destroy, find_snapshot, record};
 use crate::SpaceCheck;
 use cenote_dsl::Dataset;
 use cenote_dsl::write::{DslWriteError, rollback};
@@ -53,7 +53,7 @@ impl Changes {
                 if !rollback::is_newest(tx, head, object)? {
                     return Ok(Err(ChangeError::Exists));
                 }
-                let at_once = match rollback::check_rollback(tx, head) {
+                let way = match rollback::check_rollback(tx, head) {
                     Err(DslWriteError::Again) => return Ok(Ok(false)),
                     checked => checked?,
                 };
@@ -61,11 +61,13 @@ impl Changes {
                 context.retire(head)?;
                 context.destroy_intent_log(head, 0)?;
                 let tx = &mut context.tx;
-                rollback::rollback(tx, head, at_once)?;
-                // As a clone of the snapshot would take the place of the head.
+                let how = way.describe(destroy::phys(tx, head)?.prev_snap_txg);
+                rollback::rollback(tx, head, way)?;
+                // As a clone of the snapshot would take the place of the head, and go with what the head had.
                 let leaf = name.rsplit('/').next().unwrap_or_default();
                 let clone = format!("{name}/%rollback");
                 record(tx, "clone swap", &format!("parent={leaf}"), (&clone, head))?;
+                record(tx, "destroy", &how, (&clone, head))?;
                 context.zero_intent_log(head)?;
                 Ok(Ok(true))
             });

@@ -262,9 +262,9 @@ struct Level<'a> {
 }
 
 impl<'a> Level<'a> {
-    /// Whether one is RAID-Z and the other dRAID (`is_raidz_draid`).
+    /// Whether each is RAID-Z or dRAID: how wide they are says nothing then (`is_raidz_draid`).
     fn raidz_and_draid(self, other: Level<'a>) -> bool {
-        matches!((self.kind, other.kind), ("raidz", "draid") | ("draid", "raidz"))
+        [self.kind, other.kind].iter().all(|kind| matches!(*kind, "raidz" | "draid"))
     }
 
     /// The RAID-Z or dRAID, and the mirror, if that is what the two are.
@@ -416,8 +416,6 @@ fn differ(a: Level<'_>, b: Level<'_>) -> Option<String> {
         )
     } else if a.kind != b.kind {
         format!("both {} and {} vdevs are present", a.kind, b.kind)
-    } else if a.parity != b.parity {
-        format!("both {} and {} device parity {} vdevs are present", a.parity, b.parity, b.kind)
     } else if a.children != b.children {
         format!("both {}-way and {}-way {} vdevs are present", a.children, b.children, b.kind)
     } else {
@@ -448,8 +446,6 @@ fn differ_from_pool(now: Level<'_>, new: Level<'_>) -> Option<String> {
         )
     } else if now.kind != new.kind {
         format!("pool uses {} and new vdev is {}", now.kind, new.kind)
-    } else if now.parity != new.parity {
-        format!("pool uses {} device parity and new vdev uses {}", now.parity, new.parity)
     } else if now.children != new.children {
         format!(
             "pool uses {}-way {} and new vdev uses {}-way {}",

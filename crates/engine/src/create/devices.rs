@@ -48,6 +48,16 @@ pub struct Opened {
     pub physical_shift: u64,
 }
 
+impl Opened {
+    /// Equal for names of what has the same bytes: a loop device over a whole file counts as the file.
+    pub fn bytes(&self) -> (u64, u64) {
+        match self.kind {
+            LeafKind::Disk => loops::whole_file(self.identity.1).unwrap_or(self.identity),
+            _ => self.identity,
+        }
+    }
+}
+
 /// Where devices come from.
 pub trait OpenDevices {
     /// The full path of what an argument names, and what is there.
@@ -138,7 +148,7 @@ impl OpenDevices for SystemDevices {
 
 /// Refuses a layout with a device that does not answer in time. What else may be wrong with a device is not said here.
 ///
-/// A command does this before it keeps others waiting. Returns the identities of those that are there.
+/// A command does this before it keeps others waiting. Returns the identities ([`Opened::bytes`]) of those that are there.
 ///
 /// # Errors
 /// [`CreateError::Spec`].
@@ -151,7 +161,7 @@ pub fn check_answers(layout: &Layout) -> Result<Vec<(u64, u64)>, CreateError> {
         let (path, facts) = SystemDevices.find(name)?;
         match open_device(&path).and_then(|device| label_owner(&*device)) {
             Err(e) if is_silent(&e) => Err(e),
-            _ => Ok(facts.identity),
+            _ => Ok(facts.bytes()),
         }
     });
     match looked.iter().zip(names).find(|(looked, _)| looked.as_ref().is_err_and(is_silent)) {

@@ -39,6 +39,19 @@ pub(super) fn users(found: &Opened) -> Vec<LoopUser> {
     users
 }
 
+/// The file (its device and number) that all of a loop device is over, from the first to the last byte.
+pub(super) fn whole_file(device: u64) -> Option<(u64, u64)> {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let about = Path::new("/sys/dev/block").join(format!("{major}:{minor}")).join("loop");
+    let says = |name: &str, what: &str| {
+        std::fs::read_to_string(about.join(name)).is_ok_and(|text| text.trim_end() == what)
+    };
+    let path = std::fs::read(about.join("backing_file")).ok()?;
+    let path = Path::new(std::ffi::OsStr::from_bytes(path.strip_suffix(b"\n").unwrap_or(&path)));
+    let file = path.metadata().ok()?;
+    (says("offset", "0") && says("sizelimit", "0")).then(|| (file.dev(), file.ino()))
+}
+
 fn busy(device: &Path) -> bool {
     let exclusive = rustix::fs::OFlags::EXCL.bits().cast_signed();
     let opened = OpenOptions::new().read(true).custom_flags(exclusive).open(device);

@@ -18,6 +18,7 @@ pub(crate) use top::{copied, note_spared};
 
 use super::surgery::label_of_left;
 use super::task::EngineError;
+use super::vacant::{ActivityError, ActivityRequest};
 use super::{Disk, Engine, Shared};
 use cenote_format::nvlist::NvList;
 use cenote_pool::Pool;
@@ -25,6 +26,7 @@ use cenote_pool::config;
 use cenote_pool::config_write::PoolConfig;
 use cenote_pool::devices::DeviceSet;
 use cenote_pool::events::Sysevent;
+use cenote_pool::vdev_props::Activity;
 use cenote_store::alloc::Allocator;
 use cenote_vdev::{Vdev, VdevTree, init_labels};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -102,7 +104,25 @@ impl Engine {
         match tree.root().children().iter().find(|top| top.guid() == guid) {
             None => Err(RemoveError::NoTop),
             Some(_) if vdev.is_log() => self.remove_log(&vdev),
-            Some(_) => self.remove_top(&vdev),
+            Some(_) => {
+                self.remove_top(&vdev)?;
+                self.give_up_activities(&vdev);
+                Ok(())
+            }
+        }
+    }
+
+    /// What is done to the free space of a vdev that leaves is given up (`vdev_initialize_stop_all`, `vdev_trim_stop_all`).
+    fn give_up_activities(&self, vdev: &Vdev) {
+        if !vdev.is_leaf() {
+            return vdev.children().iter().for_each(|child| self.give_up_activities(child));
+        }
+        for activity in Activity::ALL {
+            match self.activity(activity, vdev.guid(), ActivityRequest::Cancel) {
+                // Everything may have left by now.
+                Ok(()) | Err(ActivityError::Nothing(_) | ActivityError::NoDevice) => {}
+                Err(e) => tracing::warn!(leaf = vdev.guid(), "{activity:?} goes on: {e}"),
+            }
         }
     }
 }

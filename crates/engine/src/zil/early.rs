@@ -21,7 +21,6 @@
 //! - No pointer that is returned is a hole or embedded. It may be one of a gang block.
 
 use crate::policy::{Abilities, Policy};
-use cenote_dmu::ObjectSet;
 use cenote_dmu::live::{LiveObjectSet, OpenBlock};
 use cenote_dmu::write::NewBlock;
 use cenote_format::abd::Abd;
@@ -32,7 +31,6 @@ use cenote_store::write::dedup::Dedup;
 use cenote_store::write::{WriteProps, WriteRequest, Writer};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 
 /// A block that was written.
 struct Written {
@@ -50,24 +48,22 @@ struct Group {
     stale: Vec<BlockPointer>,
 }
 
-/// What is on disk in the place of a block that is to be written early.
-pub(super) struct Beneath {
-    base: Arc<ObjectSet>,
-    bp: BlockPointer,
-}
-
-impl Beneath {
-    /// Looks for the block of `object` with byte `offset`, which may be read from a device. `None`: it cannot be told, or
-    /// is not asked for.
-    pub fn of(live: &LiveObjectSet, policy: &Policy, at: (u64, u64)) -> Option<Beneath> {
-        let base = live.base();
-        let look = || {
-            let found = base.object(at.0)?;
-            found.block_pointer(0, at.1 / found.dnode().block_size.max(1))
-        };
-        let bp = policy.finds_same().then(|| live.retry(look))?.ok()?;
-        Some(Beneath { base, bp })
-    }
+/// What is on disk in the place of a block that is to be written early: the block of `object` with byte `offset`, which may be
+/// read from a device. `None`: it cannot be told, or is not asked for.
+///
+/// A group that is not on disk may have another one. That does no harm, for the pointer only tells where the data goes: into the
+/// record, or into a block. Whether the block is what was there is for the sync to say.
+pub(super) fn beneath(
+    live: &LiveObjectSet,
+    policy: &Policy,
+    at: (u64, u64),
+) -> Option<BlockPointer> {
+    let base = live.base();
+    let look = || {
+        let found = base.object(at.0)?;
+        found.block_pointer(0, at.1 / found.dnode().block_size.max(1))
+    };
+    policy.finds_same().then(|| live.retry(look))?.ok()
 }
 
 /// How blocks of a dataset are written.
@@ -90,9 +86,9 @@ impl Early {
         how: How<'_>,
         live: &LiveObjectSet,
         txg: u64,
-        ((object, offset), beneath): ((u64, u64), Option<Beneath>),
+        ((object, offset), beneath): ((u64, u64), Option<BlockPointer>),
     ) -> Option<BlockPointer> {
-        let OpenBlock { data, blkid, kind, checksum, compress, base, key: protection } =
+        let OpenBlock { data, blkid, kind, checksum, compress, key: protection } =
             live.open_block(object, offset)?;
         if how.writer.allocator().has_growing() {
             return None;
@@ -104,8 +100,7 @@ impl Early {
             return Some(bp);
         }
         let at = Bookmark { objset: live.id(), object, level: 0, blkid };
-        let is_beneath = |found: &Beneath| base.is_some_and(|base| Arc::ptr_eq(&base, &found.base));
-        let previous = beneath.filter(is_beneath).map_or(BlockPointer::HOLE, |found| found.bp);
+        let previous = beneath.unwrap_or(BlockPointer::HOLE);
         let (level, fill, forced) = (0, 1, previous.is_hole());
         let payload = data.clone().into();
         let block = NewBlock {

@@ -417,7 +417,7 @@ impl Log {
         (policy, abilities): (&Policy, Abilities),
         at: (u64, u64),
     ) -> Option<BlockPointer> {
-        let beneath = early::Beneath::of(live, policy, at);
+        let beneath = early::beneath(live, policy, at);
         // The group stays open until the block is written, for it may not be closed with a block that is
         // neither written nor to be written.
         let inside = shared.tx_state.assign(0, true).ok()?;

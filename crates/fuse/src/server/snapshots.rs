@@ -2,7 +2,7 @@
 //! `zfsctl_snapdir_rename`).
 //!
 //! The kernel lets every user try: the directory's mode says so, as OpenZFS's does. Root may, and users that the
-//! daemon belongs to, as with commands. While a request is answered the kernel holds the directory, so nothing
+//! daemon belongs to, as with commands; at root's daemon others may what is delegated to them. While a request is answered the kernel holds the directory, so nothing
 //! is announced to it by the thread that answers: what it learns from the answer is enough.
 
 use super::reply::Entry;
@@ -34,11 +34,17 @@ impl Server {
         if !snapshots.are_administered() {
             return Err(Errno::ACCESS);
         }
-        if who.uid != 0 && who.uid != rustix::process::geteuid().as_raw() {
-            return Err(Errno::PERM);
-        }
+        let daemon = rustix::process::geteuid();
+        let user = match who.uid {
+            0 => None,
+            user if user == daemon.as_raw() => None,
+            _ if daemon.is_root() => Some(who.user()),
+            _ => return Err(Errno::PERM),
+        };
         waiting::begins();
-        snapshots.change(change).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
+        snapshots
+            .change(user.as_ref(), change)
+            .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
     }
 
     /// `mkdir`: takes a snapshot.

@@ -268,8 +268,11 @@ impl Changes {
                     return Ok(Ok(false));
                 }
                 let name = format!("{head_name}@{snapshot}");
-                let snap = match target.head {
-                    None => dsl::complete(&mut context.tx, target.ds_obj, &snapshot, &incoming)?,
+                let (snap, gone) = match target.head {
+                    None => {
+                        let tx = &mut context.tx;
+                        (dsl::complete(tx, target.ds_obj, &snapshot, &incoming)?, None)
+                    }
                     Some(head) => {
                         if !force && begin::is_modified(&mut context.tx, head)? {
                             return Ok(Err(ReceiveError::Modified));
@@ -279,7 +282,9 @@ impl Changes {
                         context.destroy_intent_log(head, 0)?;
                         context.retire(target.ds_obj)?;
                         let pair = (target.ds_obj, head);
-                        dsl::complete_clone(&mut context.tx, pair, (&snapshot, force), &incoming)?
+                        let tx = &mut context.tx;
+                        let done = dsl::complete_clone(tx, pair, (&snapshot, force), &incoming)?;
+                        (done.0, Some(done.1))
                     }
                 };
                 if incoming.keys.is_some() {
@@ -287,12 +292,16 @@ impl Changes {
                 }
                 let tx = &mut context.tx;
                 record(tx, "finish receiving", &format!("snap={snapshot}"), (&head_name, object))?;
-                if target.head.is_some() {
+                let clone = format!("{head_name}/{}", resume::CLONE);
+                let clone = (clone.as_str(), target.ds_obj);
+                if gone.is_some() {
                     let leaf = head_name.rsplit('/').next().unwrap_or_default();
-                    let clone = (format!("{head_name}/{}", resume::CLONE), target.ds_obj);
-                    record(tx, "clone swap", &format!("parent={leaf}"), (&clone.0, clone.1))?;
+                    record(tx, "clone swap", &format!("parent={leaf}"), clone)?;
                 }
                 record(tx, "snapshot", " ", (&name, snap))?;
+                if let Some(how) = gone {
+                    record(tx, "destroy", &how, clone)?;
+                }
                 Ok(Ok(true))
             });
             if done? {
