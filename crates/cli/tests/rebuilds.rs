@@ -1,5 +1,5 @@
-//! `zpool attach -s` and `zpool replace -s` by the real binary: they are refused by name and change nothing, and OpenZFS's `zdb` judges.
-//! Where `zdb` is not installed this test fails.
+//! `zpool attach -s` and `zpool replace -s` by the real binary: a device is rebuilt by place, a scrub proves it, and OpenZFS's `zdb`
+//! judges. Where `zdb` is not installed this test fails.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -7,6 +7,7 @@ mod common;
 
 use common::Session;
 use std::fs::File;
+use std::time::{Duration, Instant};
 
 /// A new empty device; its path.
 fn blank(s: &Session, name: &str) -> String {
@@ -14,26 +15,58 @@ fn blank(s: &Session, name: &str) -> String {
     s.path(name).display().to_string()
 }
 
+/// What `zpool status` says once the scrub has ended that follows a rebuild.
+fn scrubbed(s: &Session) -> String {
+    let begun = Instant::now();
+    loop {
+        let status = s.run("zpool status tank").ok();
+        if status.contains("scrub repaired 0B in ") {
+            return status;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(120), "{status}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 #[test]
-fn a_sequential_rebuild_is_refused() {
+fn a_device_is_rebuilt() {
     let s = Session::new();
     let (a, b, c) = (blank(&s, "a"), blank(&s, "b"), blank(&s, "c"));
-    s.run(&format!("zpool create -m none tank mirror {a} {b}")).ok();
-    let why = "sequential rebuild is not supported yet";
-    assert_eq!(
-        s.run(&format!("zpool attach -s tank {a} {c}")).fails(1),
-        format!("cannot attach {c} to {a}: {why}")
+    s.run(&format!("zpool create -m none tank {a}")).ok();
+    s.run(&format!("zpool attach -s -w tank {a} {b}")).ok();
+    let status = scrubbed(&s);
+    assert!(status.contains("resilvered (mirror-0) ") && status.contains(&b), "{status}");
+    s.run(&format!("zpool replace -s -w tank {a} {c}")).ok();
+    let status = scrubbed(&s);
+    assert!(!status.contains(&format!("{a} ")) && status.contains(&c), "{status}");
+    assert!(
+        status.contains(" with 0 errors on ") && status.contains("errors: No known"),
+        "{status}"
     );
+    let events = s.run("zpool events").ok();
+    for event in ["resilver_start", "resilver_finish", "vdev_attach"] {
+        assert!(events.contains(&format!("sysevent.fs.zfs.{event}")), "{event}: {events}");
+    }
+    let history = s.run("zpool history -i tank").ok();
+    assert!(history.contains("rebuild vdev_id=0 ") && history.contains(" complete"), "{history}");
+    s.run("zpool export tank").ok();
+    cenote_testpools::judge(s.dir.path(), "tank");
+}
+
+#[test]
+fn what_cannot_be_rebuilt_is_refused() {
+    let s = Session::new();
+    let [a, b, c, d] = ["a", "b", "c", "d"].map(|name| blank(&s, name));
+    s.run(&format!("zpool create -m none tank raidz1 {a} {b} {c}")).ok();
+    let why = "only mirror and dRAID vdevs support sequential reconstruction";
     assert_eq!(
-        s.run(&format!("zpool replace -s -w tank {a} {c}")).fails(1),
-        format!("cannot replace {a} with {c}: {why}")
+        s.run(&format!("zpool replace -s tank {a} {d}")).fails(1),
+        format!("cannot replace {a} with {d}: {why}")
     );
     let status = s.run("zpool status tank").ok();
-    assert!(!status.contains(&c) && !status.contains("resilver"), "{status}");
+    assert!(!status.contains(&d) && !status.contains("resilver"), "{status}");
     // Without it the same device joins.
-    s.run(&format!("zpool attach -w tank {a} {c}")).ok();
-    let status = s.run("zpool status tank").ok();
-    assert!(status.contains(&c) && status.contains("  scan: resilvered "), "{status}");
+    s.run(&format!("zpool replace -w tank {a} {d}")).ok();
     s.run("zpool export tank").ok();
     cenote_testpools::judge(s.dir.path(), "tank");
 }

@@ -93,7 +93,7 @@ declare_tunables! {
         "Most bytes of a device that a sequential rebuild copies as one piece";
     REBUILD_SCRUB_ENABLED "zfs_rebuild_scrub_enabled" Now Switch 1 SWITCH,
         "Whether a scrub begins when the last sequential rebuild has ended";
-    REBUILD_VDEV_LIMIT "zfs_rebuild_vdev_limit" Now Bytes 16_777_216 SOME,
+    REBUILD_VDEV_LIMIT "zfs_rebuild_vdev_limit" Now Bytes 16_777_216 (1, 268_435_456),
         "Bytes of a top-level vdev that a sequential rebuild copies at once";
     REMOVAL_SUSPEND_PROGRESS "zfs_removal_suspend_progress" Now Switch 0 SWITCH,
         "Whether the removal of a vdev stays where it is";

@@ -38,7 +38,6 @@ struct Turn(#[allow(dead_code)] MutexGuard<'static, ()>);
 impl Turn {
     fn take(held: bool) -> Turn {
         let turn = TURN.lock();
-        cenote_pool::rebuild::let_rebuild();
         SCAN_CHECKPOINT_INTVAL.set(0).unwrap();
         REBUILD_VDEV_LIMIT.set(1 << 20).unwrap();
         hold(held);
@@ -107,6 +106,28 @@ fn whole(engine: &Engine) {
     config::for_each_leaf(pool.config().list("vdev_tree").unwrap(), &mut |leaf| {
         assert!(!leaf.contains(JOINED), "{leaf:?}");
     });
+}
+
+/// The same, and until a scrub has proven what was copied.
+fn proven(engine: &Engine) {
+    whole(engine);
+    let begun = Instant::now();
+    while !(scan(engine).is_scrub() && scan(engine).is_finished()) {
+        assert!(begun.elapsed() < Duration::from_secs(120), "{:?}", scan(engine));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let (now, scan) = (engine.pool().status().unwrap(), scan(engine));
+    assert!(now.rebuilds.iter().all(|rebuild| !rebuild.phys.is_unproven(&scan, 0)), "{scan:?}");
+    assert_eq!(scan.errors, 0, "{scan:?}");
+}
+
+/// Waits until no rebuild is under way.
+fn ended(engine: &Engine) {
+    let begun = Instant::now();
+    while engine.is_rebuilding() {
+        assert!(begun.elapsed() < Duration::from_secs(120), "{:?}", phys(engine));
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Lets the rebuild under way do a part of its work.
@@ -441,16 +462,12 @@ fn a_resilver_follows_what_failed() {
             }
         }
         let _ = half_way(&engine);
-        let begun = Instant::now();
         hold(false);
-        while engine.is_rebuilding() {
-            assert!(begun.elapsed() < Duration::from_secs(120), "{:?}", phys(&engine));
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        ended(&engine);
+        assert!(phys(&engine).errors > 0, "{:?}", phys(&engine));
         ["a", "b", "c"].iter().for_each(|name| devices.device(&rig, name).repair());
         engine.restore(&[leaf(&rig, &engine, "c")], Restore::Failure).unwrap();
-        whole(&engine);
-        assert!(scan(&engine).is_resilver() && scan(&engine).errors == 0, "{:?}", scan(&engine));
+        proven(&engine);
         engine.export(false).unwrap();
         drop((engine, devices));
         rig.judge_blocks();
@@ -458,7 +475,7 @@ fn a_resilver_follows_what_failed() {
     }
 }
 
-/// A device that is away for a while lacks more than the rebuild gives it: it waits, and gets the rest afterwards.
+/// A device that is away for a while has the rebuild end: it holds nothing up, and a resilver gives the device all when it is back.
 #[test]
 fn a_device_that_goes_away_comes_back() {
     let _turn = Turn::take(true);
@@ -475,19 +492,202 @@ fn a_device_that_goes_away_comes_back() {
     engine.take_out(c, TakeOut::Offline).unwrap();
     devices.close(&rig, "c");
     hold(false);
+    ended(&engine);
+    let done = phys(&engine);
+    assert!(done.is_same(&half) && done.state == RebuildPhys::COMPLETE && done.errors > 0);
     fill(&open(&engine), FILES..FILES + 10, LEN);
     engine.sync().unwrap();
-    std::thread::sleep(Duration::from_millis(300));
-    assert!(phys(&engine).is_same(&half) && phys(&engine).is_running());
     engine.restore(&[c], Restore::Offline).unwrap();
-    whole(&engine);
-    let (done, scan) = (phys(&engine), scan(&engine));
-    // The resilver of what it missed came after it, and nothing is told of rebuilds then.
-    assert!(scan.is_resilver() && scan.errors == 0, "{scan:?} {done:?}");
+    proven(&engine);
     engine.export(false).unwrap();
     drop((engine, devices));
     rig.judge_blocks();
     readable_without(&rig, &["a", "b"], FILES + 10);
+}
+
+/// A device that dies for good while it is rebuilt keeps neither resilvers nor scrubs of other vdevs waiting.
+#[test]
+fn a_device_that_dies_holds_nothing_up() {
+    let _turn = Turn::take(true);
+    let rig = Rig::new(SIZE);
+    let devices = Faulty::default();
+    let engine = rig.create_on("mirror a b mirror d e", 12, EngineOptions::default(), &devices);
+    fill(&open(&engine), 0..FILES, LEN);
+    engine.sync().unwrap();
+    let new = device(&rig, &engine, "x", &devices);
+    let beside = leaf(&rig, &engine, "a");
+    engine.attach_sequentially(Attach { beside, new, replaces: true }).unwrap();
+    let _ = half_way(&engine);
+    devices.device(&rig, "x").set_missing(true);
+    hold(false);
+    ended(&engine);
+    assert!(phys(&engine).errors > 0);
+    let e = leaf(&rig, &engine, "e");
+    engine.take_out(e, TakeOut::Offline).unwrap();
+    fill(&open(&engine), FILES..FILES + 10, LEN);
+    engine.sync().unwrap();
+    engine.restore(&[e], Restore::Offline).unwrap();
+    let begun = Instant::now();
+    let behind = || {
+        let leaves = engine.pool().store().vdevs().leaves();
+        leaves.iter().any(|leaf| leaf.guid() == e && leaf.is_behind())
+    };
+    while behind() || engine.is_scanning() {
+        assert!(begun.elapsed() < Duration::from_secs(120), "{:?}", scan(&engine));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    engine.detach(leaf(&rig, &engine, "x"), None).unwrap();
+    proven(&engine);
+    engine.export(false).unwrap();
+    drop((engine, devices));
+    rig.judge_blocks();
+    readable_without(&rig, &["b", "d"], FILES + 10);
+}
+
+/// While the only source does not answer the rebuild waits, and then goes on where it was; not for ever.
+#[test]
+fn a_source_that_is_silent_is_waited_for() {
+    for (patience, comes_back) in [(3600, true), (0, false)] {
+        let _turn = Turn::take(true);
+        let rig = Rig::new(SIZE);
+        let devices = Faulty::default();
+        let engine = rig.create_on("a", 12, EngineOptions::default(), &devices);
+        fill(&open(&engine), 0..FILES, LEN);
+        engine.sync().unwrap();
+        let new = device(&rig, &engine, "c", &devices);
+        let beside = leaf(&rig, &engine, "a");
+        engine.attach_sequentially(Attach { beside, new, replaces: false }).unwrap();
+        let _ = half_way(&engine);
+        SCAN_CHECKPOINT_INTVAL.set(patience).unwrap();
+        devices.device(&rig, "a").set_missing(true);
+        let reads = devices.device(&rig, "a").reads();
+        hold(false);
+        match comes_back {
+            true => {
+                std::thread::sleep(Duration::from_millis(500));
+                assert!(engine.is_rebuilding());
+            }
+            false => ended(&engine),
+        }
+        let asked = devices.device(&rig, "a").reads() - reads;
+        assert!(asked < 2000, "{asked} reads of a device that does not answer");
+        devices.device(&rig, "a").set_missing(false);
+        let both = [leaf(&rig, &engine, "a"), leaf(&rig, &engine, "c")];
+        if !comes_back {
+            assert!(phys(&engine).errors > 0);
+        }
+        engine.resume().unwrap();
+        engine.restore(&both, Restore::Failure).unwrap();
+        proven(&engine);
+        engine.export(false).unwrap();
+        drop((engine, devices));
+        rig.judge_blocks();
+        readable_without(&rig, &["a"], FILES);
+    }
+}
+
+/// A source that fails writes and flushes beside work: what it lacks is not copied over what the new device was given.
+#[test]
+fn a_source_that_fails_beside_work_costs_nothing() {
+    let turn = Turn::take(true);
+    let rig = Rig::new(SIZE);
+    let devices = Faulty::default();
+    let engine = rig.create_on("mirror a b", 12, EngineOptions::default(), &devices);
+    fill(&open(&engine), 0..FILES, LEN);
+    engine.sync().unwrap();
+    let new = device(&rig, &engine, "c", &devices);
+    let beside = leaf(&rig, &engine, "a");
+    engine.attach_sequentially(Attach { beside, new, replaces: false }).unwrap();
+    let a = devices.device(&rig, "a");
+    let files = beside_work(&engine, FILES, || {
+        hold(false);
+        for round in 0..20u64 {
+            a.fail_writes(START + (round << 21)..START + (round << 21) + (1 << 20));
+            a.fail_flushes(round % 2);
+            std::thread::sleep(Duration::from_millis(20));
+            a.repair();
+        }
+        ended(&engine);
+    });
+    engine.restore(&[beside], Restore::Failure).unwrap();
+    proven(&engine);
+    check_devices(&engine, files, LEN);
+    engine.export(false).unwrap();
+    drop((engine, devices, a, turn));
+    rig.judge();
+    readable_without(&rig, &["a", "b"], files);
+}
+
+/// Of two rebuilds one has errors: a resilver comes first, and the scrub that is to prove the other one comes after it.
+#[test]
+fn a_scrub_is_owed_until_it_has_ended() {
+    let _turn = Turn::take(true);
+    let rig = Rig::new(SIZE);
+    let devices = Faulty::default();
+    let engine = rig.create_on("mirror a b mirror d e", 12, EngineOptions::default(), &devices);
+    fill(&open(&engine), 0..FILES, LEN);
+    engine.sync().unwrap();
+    for (beside, name) in [("a", "x"), ("d", "y")] {
+        let new = device(&rig, &engine, name, &devices);
+        let beside = leaf(&rig, &engine, beside);
+        engine.attach_sequentially(Attach { beside, new, replaces: false }).unwrap();
+    }
+    assert_eq!(engine.scrub_errors().unwrap_err().to_string(), "currently resilvering");
+    devices.device(&rig, "y").fail_writes(START + (2 << 20)..START + (2 << 20) + 8192);
+    REBUILD_SCRUB_ENABLED.set(0).unwrap();
+    hold(false);
+    let begun = Instant::now();
+    while engine.is_rebuilding() {
+        assert!(begun.elapsed() < Duration::from_secs(120));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    devices.device(&rig, "y").repair();
+    engine.restore(&[leaf(&rig, &engine, "y")], Restore::Failure).unwrap();
+    whole(&engine);
+    // The resilver has not forgotten what no scrub has proven, and no scrub begins where that is turned off.
+    let all: Vec<RebuildPhys> =
+        RebuildPhys::all(&engine.pool()).into_iter().map(|(_, phys)| phys).collect();
+    assert!(all.len() == 2 && all.iter().all(|phys| phys.is_unproven(&scan(&engine), 0)));
+    assert!(scan(&engine).is_resilver() && scan(&engine).is_finished());
+    assert!(engine.pool().status().unwrap().texts.action.unwrap().contains("scrub"));
+    engine.export(false).unwrap();
+    drop(engine);
+    // Nor has an export.
+    REBUILD_SCRUB_ENABLED.set(1).unwrap();
+    let engine = rig.import();
+    proven(&engine);
+    engine.export(false).unwrap();
+    drop((engine, devices));
+    rig.judge_blocks();
+    readable_without(&rig, &["a", "b", "d", "e"], FILES);
+}
+
+/// A device that leaves is another pool's at once: nothing is written to it any more.
+#[test]
+fn a_device_that_leaves_is_left_alone() {
+    let _turn = Turn::take(true);
+    let rig = Rig::new(SIZE);
+    let devices = Faulty::default();
+    let engine = rig.create_on("mirror a b", 12, EngineOptions::default(), &devices);
+    fill(&open(&engine), 0..FILES, LEN);
+    engine.sync().unwrap();
+    let new = device(&rig, &engine, "c", &devices);
+    let beside = leaf(&rig, &engine, "a");
+    engine.attach_sequentially(Attach { beside, new, replaces: false }).unwrap();
+    let _ = half_way(&engine);
+    let c = devices.device(&rig, "c");
+    c.set_delay(Duration::from_millis(20));
+    hold(false);
+    std::thread::sleep(Duration::from_millis(50));
+    engine.detach(leaf(&rig, &engine, "c"), None).unwrap();
+    let writes = c.writes();
+    assert_eq!(c.waiting(), 0);
+    whole(&engine);
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(c.writes(), writes);
+    engine.export(false).unwrap();
+    drop((engine, devices));
+    rig.judge_blocks();
 }
 
 /// OpenZFS's engine goes on with a rebuild that was begun here.

@@ -6,12 +6,12 @@
 
 use crate::Pool;
 use crate::config;
+use crate::scan::ScanPhys;
 use crate::time::duration;
 use cenote_dmu::Result;
 use cenote_dmu::zap::Zap;
 use cenote_dsl::human::nicebytes;
 use cenote_format::nvlist::NvList;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// The entry in the ZAP of a top-level vdev (`VDEV_TOP_ZAP_VDEV_REBUILD_PHYS`).
 pub const ENTRY: &str = "org.openzfs:vdev_rebuild";
@@ -23,20 +23,6 @@ pub const JOINED: &str = "rebuild_txg";
 const WORDS: usize = 12;
 /// Bytes a second from which on it is told how long it will take.
 const FAST: u64 = 10 << 20;
-
-/// Whether rebuilds go on here: see [`let_rebuild`].
-static MAY_REBUILD: AtomicBool = AtomicBool::new(false);
-
-/// Has this process rebuild devices by place. Otherwise none begins, and one that OpenZFS has under way in a pool is left alone: a
-/// resilver gives its device what it lacks. So it is as long as rebuilds are not proven: tests call this.
-pub fn let_rebuild() {
-    MAY_REBUILD.store(true, SeqCst);
-}
-
-/// See [`let_rebuild`].
-pub fn may_rebuild() -> bool {
-    MAY_REBUILD.load(SeqCst)
-}
 
 /// The last rebuild of a top-level vdev, as it is on disk (`vdev_rebuild_phys_t`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -130,13 +116,33 @@ impl RebuildPhys {
         self.state == RebuildPhys::ACTIVE
     }
 
+    /// Whether it is done. What it copied was not verified then.
+    pub fn has_copied(&self) -> bool {
+        self.state == RebuildPhys::COMPLETE
+    }
+
+    /// Whether no scrub of all has looked at what it copied, as far as `scan`, the last scan, and the last group that scrubs came to
+    /// say. A rebuild ends each scrub as it begins, and none begins beside it: so one of later groups began after it.
+    pub fn is_unproven(&self, scan: &ScanPhys, last_scrubbed: u64) -> bool {
+        // No block was born in group 1.
+        let of_all = scan.is_scrub() && scan.is_finished() && scan.min_txg <= 1;
+        let by_last = of_all && scan.max_txg >= self.max_txg;
+        self.has_copied() && !by_last && last_scrubbed < self.max_txg
+    }
+
+    /// The same, and whether a scrub is to begin by itself: not if `scan` is one that began after the rebuild and was given up.
+    pub fn is_owed(&self, scan: &ScanPhys, last_scrubbed: u64) -> bool {
+        let given_up = scan.is_scrub() && scan.is_given_up() && scan.max_txg >= self.max_txg;
+        self.is_unproven(scan, last_scrubbed) && !given_up
+    }
+
     /// Whether the other one is the same rebuild, from the same beginning.
     pub fn is_same(&self, other: &RebuildPhys) -> bool {
         (self.start, self.max_txg) == (other.start, other.max_txg)
     }
 
     /// The rebuild that a vdev with this config and ZAP had last. What cannot be read is none, as in OpenZFS
-    /// (`vdev_rebuild_load`): then leaves lack what they lack. So does one that is under way and does not go on here.
+    /// (`vdev_rebuild_load`): then leaves lack what they lack.
     pub fn of(pool: &Pool, top: &NvList) -> Option<RebuildPhys> {
         let read = || -> Result<Option<RebuildPhys>> {
             let zap = config::number(top, "com.delphix:vdev_zap_top");
@@ -151,8 +157,7 @@ impl RebuildPhys {
             tracing::warn!(vdev = config::number(top, "id"), %error, "its rebuild is not known");
             None
         });
-        let counts = |phys: &RebuildPhys| may_rebuild() || !phys.is_running();
-        found.filter(|phys| (1..=3).contains(&phys.state) && counts(phys))
+        found.filter(|phys| (1..=3).contains(&phys.state))
     }
 
     /// The last rebuilds of all top-level vdevs, by their ids.
@@ -301,6 +306,28 @@ mod tests {
         );
         assert_eq!(RebuildPhys::decode(&words), Some(RebuildPhys { errors: 7, end: 8, ..phys() }));
         assert_eq!(RebuildPhys::decode(&words[..11]), None);
+    }
+
+    #[test]
+    fn a_scrub_of_all_proves_it() {
+        let scrub = ScanPhys { func: 1, state: 2, max_txg: 44, ..ScanPhys::default() };
+        let done = RebuildPhys { state: RebuildPhys::COMPLETE, ..phys() };
+        let says = |scan: &ScanPhys, last| (done.is_unproven(scan, last), done.is_owed(scan, last));
+        assert_eq!(says(&ScanPhys::default(), 0), (true, true));
+        assert_eq!(says(&scrub, 0), (false, false));
+        // Others came after it.
+        assert_eq!(says(&ScanPhys { func: 2, ..scrub }, 44), (false, false));
+        assert_eq!(says(&ScanPhys { func: 2, ..scrub }, 43), (true, true));
+        // One of a part, one under way, one before it, and those that were given up before and after it.
+        assert_eq!(says(&ScanPhys { min_txg: 2, ..scrub }, 0), (true, true));
+        assert_eq!(says(&ScanPhys { state: 1, ..scrub }, 0), (true, true));
+        assert_eq!(says(&ScanPhys { max_txg: 43, ..scrub }, 0), (true, true));
+        assert_eq!(says(&ScanPhys { state: 3, max_txg: 43, ..scrub }, 0), (true, true));
+        assert_eq!(says(&ScanPhys { state: 3, ..scrub }, 0), (true, false));
+        // Nothing was copied.
+        for state in [0, RebuildPhys::ACTIVE, RebuildPhys::CANCELED] {
+            assert!(!RebuildPhys { state, ..done }.is_unproven(&ScanPhys::default(), 0));
+        }
     }
 
     #[test]

@@ -50,6 +50,8 @@ pub enum ScanKind {
 const FAST: u64 = 10 << 20;
 /// `scn_flags`: a scrub is paused (`DSF_SCRUB_PAUSED`).
 const PAUSED: u64 = 1 << 1;
+/// Entry of the object directory: the last group whose blocks a scrub has looked at (`DMU_POOL_LAST_SCRUBBED_TXG`).
+pub const LAST_SCRUBBED: &str = "last_scrubbed_txg";
 /// Object set of a bookmark that is in no data set: the queue says what is left (`ZB_DESTROYED_OBJSET`).
 pub const NO_DATASET: u64 = u64::MAX;
 /// Integers of the structure on disk (`SCAN_PHYS_NUMINTS`).
@@ -162,6 +164,16 @@ impl ScanPhys {
     /// Whether it is not done yet, paused or not (`dsl_scan_is_running`).
     pub fn is_running(&self) -> bool {
         self.state == 1
+    }
+
+    /// Whether it has come to its end.
+    pub fn is_finished(&self) -> bool {
+        self.state == 2
+    }
+
+    /// Whether it was given up.
+    pub fn is_given_up(&self) -> bool {
+        self.state == 3
     }
 
     /// Whether it is a scrub.

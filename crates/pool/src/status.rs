@@ -22,8 +22,8 @@ pub use tree::{ConfigTree, NameStyle, VdevLine, state_name, vdev_name};
 use crate::Pool;
 use crate::expansion::Expansion;
 use crate::features::PoolFeatures;
-use crate::rebuild::{RebuildPhys, RebuildStatus};
-use crate::scan::{CheckpointStatus, RemovalStatus, ScanKind, ScanState, ScanStatus};
+use crate::rebuild::RebuildStatus;
+use crate::scan::{CheckpointStatus, LAST_SCRUBBED, RemovalStatus, ScanPhys, ScanStatus};
 use crate::version;
 use cenote_dmu::Result;
 use cenote_format::features::FEATURES;
@@ -90,7 +90,7 @@ impl PoolStatus {
             tree: &tree,
             resilvering: scan.as_ref().is_some_and(ScanStatus::is_resilvering)
                 || rebuilds.iter().any(|rebuild| rebuild.phys.is_running()),
-            unproven: is_unproven(&rebuilds, scan.as_ref()),
+            unproven: is_unproven(pool, &rebuilds)?,
             other_host: false,
             mended: root.was_mended(),
             error_count,
@@ -119,14 +119,10 @@ impl PoolStatus {
 }
 
 /// Whether no scrub has looked at what sequential rebuilds copied (`ZPOOL_STATUS_REBUILD_SCRUB`).
-fn is_unproven(rebuilds: &[RebuildStatus], scan: Option<&ScanStatus>) -> bool {
-    let complete = rebuilds.iter().filter(|rebuild| rebuild.phys.state == RebuildPhys::COMPLETE);
-    let Some(ended) = complete.map(|rebuild| rebuild.phys.end).max() else { return false };
-    let scrubbed = |scan: &ScanStatus| {
-        let done = scan.state == ScanState::Finished && scan.kind == ScanKind::Scrub;
-        !done || scan.end >= ended
-    };
-    !scan.is_some_and(scrubbed)
+fn is_unproven(pool: &Pool, rebuilds: &[RebuildStatus]) -> Result<bool> {
+    let scan = ScanPhys::load(pool.directory())?.unwrap_or_default();
+    let last = pool.directory().u64(LAST_SCRUBBED)?.unwrap_or(0);
+    Ok(rebuilds.iter().any(|rebuild| rebuild.phys.is_unproven(&scan, last)))
 }
 
 /// The known fault that has left its mark on a pool (`zpool_errata_t`), 0 without one: recorded in the

@@ -59,6 +59,8 @@ enum Change {
     /// The RAID-Z vdev is expanded.
     Expand(usize),
     Replace(usize, usize),
+    /// The same, by a sequential rebuild.
+    Rebuild(usize, usize),
     Detach(usize),
 }
 
@@ -68,6 +70,10 @@ fn apply(lab: &Lab, engine: &Engine, change: Change) {
             let replaces = matches!(change, Change::Replace(..));
             let (beside, new) = (leaf(engine, beside), device(lab, engine, new));
             engine.attach(Attach { beside, new, replaces }).unwrap();
+        }
+        Change::Rebuild(beside, new) => {
+            let (beside, new) = (leaf(engine, beside), device(lab, engine, new));
+            engine.attach_sequentially(Attach { beside, new, replaces: true }).unwrap();
         }
         Change::Expand(new) => {
             let feature = cenote_format::features::by_name("raidz_expansion").unwrap();
@@ -214,6 +220,15 @@ fn a_crash_while_a_device_is_replaced() {
     crashes(Redundancy::Mirror, 2, &[], Change::Replace(0, 2));
     crashes(Redundancy::Single, 1, &[], Change::Replace(0, 1));
     crashes(Redundancy::RaidZ(2), 4, &[Change::Replace(1, 4)], Change::Replace(3, 5));
+}
+
+#[test]
+fn a_crash_while_a_device_is_rebuilt() {
+    cenote_engine::tunables::find("zfs_rebuild_vdev_limit").unwrap().set(1 << 16).unwrap();
+    crashes(Redundancy::Mirror, 2, &[], Change::Rebuild(0, 2));
+    crashes(Redundancy::Single, 1, &[], Change::Rebuild(0, 1));
+    let draid = draid::Shape::new(1, 1, 0, 4).unwrap();
+    crashes(Redundancy::Draid(draid), 4, &[], Change::Rebuild(2, 4));
 }
 
 /// Power fails while a RAID-Z vdev is expanded, and while the import after that goes on with it: at every write the pool is the

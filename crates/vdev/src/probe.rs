@@ -143,6 +143,13 @@ impl VdevTree {
         self.suspension().why().is_some() || leaves.iter().any(|leaf| is_silent(leaf))
     }
 
+    /// Whether a device of a top-level vdev is away that it cannot do without.
+    pub fn is_silent_below(&self, vdev: u64) -> bool {
+        let mut leaves = Vec::new();
+        self.top(vdev).into_iter().for_each(|top| top.collect_leaves(&mut leaves));
+        leaves.iter().any(|leaf| is_silent(leaf))
+    }
+
     /// How often a device that its vdev cannot do without was found not to answer: if the number changed while something
     /// was read, what could not be read may be there.
     pub fn silences(&self) -> u64 {

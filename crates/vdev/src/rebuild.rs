@@ -7,10 +7,19 @@
 //! piece is whole lines within one group: the column of a child that has nothing is made of the others with their parity.
 //!
 //! A piece of which something cannot be read is divided, down to sectors, or lines of dRAID. What cannot be read then is told, and
-//! nothing is written there.
+//! nothing is written there. A piece that no leaf has is not divided.
 //!
-//! Blocks are written meanwhile: see `crate::write`'s `copying`. What is written is durable after a flush, if the leaf stands as it
-//! did ([`Standing`]).
+//! Blocks are written meanwhile: see `crate::write`'s `copying`. A piece is claimed before it is read. If a block was written there
+//! since the vdev was last flushed, it is flushed then: either a source keeps the block, or it is known to lack it and is no source.
+//! So a copy never replaces a block that was written to the target since it joined with what was there before. (OpenZFS has nothing
+//! allocated in the metaslab that it copies, and waits for its groups, `metaslab_disable`. Blocks of intent logs are written to
+//! space that was allocated long before.)
+//!
+//! What is written is durable after a flush, if the leaf stands as it did ([`Standing`]). Copies under way to a leaf are counted
+//! (`crate::vacant`), and none begins on a leaf that is leaving: a device is let go when no copy to it is under way.
+//!
+//! Invariants: no lock is held while a source is read; a source is healthy and lacks nothing; of a piece that is copied all blocks that
+//! were written before it was claimed are durable on its sources.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -20,15 +29,19 @@ use cenote_format::abd::Abd;
 use crate::device::Device;
 use crate::queue::Priority;
 use crate::raidz::math;
+use crate::state::VdevState;
 use crate::submit::{LeafRead, Submit, read_leaves};
 use crate::traffic::Content;
 use crate::tree::{self, VdevTree};
-use crate::vdev::Vdev;
+use crate::vdev::{Kind, Vdev};
+use crate::write::copying::{Claim, Place};
 use crate::write::{LeafWrite, write_leaves};
 use crate::{VdevError, mirror};
 
-/// How often a piece is read again that blocks were written to meanwhile. Then nothing else is written until it is copied.
+/// How often pieces are read that blocks were written to meanwhile, or of which something was repaired.
 const TRIES: u32 = 8;
+/// So often all that is left is claimed at once; then piece by piece, and writes to a piece wait until it is copied.
+const TOGETHER: u32 = 4;
 /// Into so many parts a piece is divided of which something cannot be read.
 const PARTS: u64 = 8;
 
@@ -41,6 +54,8 @@ pub struct Rebuilt {
     pub unread: u64,
     /// Guids of leaves that did not take something.
     pub failed: BTreeSet<u64>,
+    /// Pieces that were not copied, in order: each time that they were read something was repaired there.
+    pub left: Vec<(u64, u64)>,
 }
 
 /// How a leaf stands: if it stands so again after a flush that succeeded, it has kept all that was written to it in between.
@@ -66,6 +81,11 @@ impl Vdev {
     pub fn standing(&self) -> Standing {
         let flush_failures = self.written().flush_failures();
         Standing { device: self.device(), flush_failures, dtl_changes: self.dtl_changes() }
+    }
+
+    /// Whether this top-level vdev is one that is rebuilt by place: a mirror, dRAID, or one device that is being replaced.
+    pub fn can_rebuild(&self) -> bool {
+        matches!(self.kind, Kind::Mirror | Kind::Replacing | Kind::Spare | Kind::Draid)
     }
 
     /// The largest piece of a range of this top-level vdev, at `start` and of `size` bytes, that is copied at once, with `segment`
@@ -110,9 +130,9 @@ struct Copy {
 /// What was read ahead: by leaf, offset and bytes.
 type Ahead = HashMap<(u64, u64, usize), Option<Abd>>;
 
-/// Whether a leaf has all that was ever written to it.
+/// Whether a leaf has all that was ever written to it. One that did not answer may be another device by now.
 fn is_whole(leaf: &Vdev) -> bool {
-    leaf.device().is_some() && leaf.opened_state().readable() && !leaf.is_behind()
+    leaf.device().is_some() && leaf.opened_state() == VdevState::Healthy && !leaf.is_behind()
 }
 
 /// The whole leaves below `vdev` that hold the same as `target`, the closest to it first.
@@ -130,11 +150,16 @@ fn sources(vdev: &Arc<Vdev>, target: &Vdev) -> Vec<Arc<Vdev>> {
     // Those that have nothing to do come first.
     all.sort_by_key(|leaf| (leaf.stats.activity.hangs(), leaf.stats.reads.in_flight()));
     found.extend(all);
+    // A device that hangs is asked last, however close it is.
+    found.sort_by_key(|leaf| leaf.stats.activity.hangs());
     found
 }
 
 /// Where a piece is.
 fn columns(top: &Arc<Vdev>, (offset, size): (u64, u64), guids: &[u64]) -> Option<Vec<Column>> {
+    if !top.can_rebuild() {
+        return None;
+    }
     let column = |child: &Arc<Vdev>, offset: u64, len: usize| {
         let mut targets = Vec::new();
         mirror::copies(child, &mut targets);
@@ -148,6 +173,15 @@ fn columns(top: &Arc<Vdev>, (offset, size): (u64, u64), guids: &[u64]) -> Option
     let rows = top.stripes(&top.widths(), (offset, psize), 0)?;
     let extents = rows.into_iter().flat_map(|row| row.columns);
     extents.map(|e| Some(column(top.children().get(e.child)?, e.offset, e.len))).collect()
+}
+
+/// What comes of a piece.
+enum Made {
+    Copies(Vec<Copy>),
+    /// Something cannot be read: its parts may be.
+    Divide,
+    /// Nothing can be copied of it.
+    Nothing,
 }
 
 /// Copies pieces of a top-level vdev.
@@ -211,39 +245,58 @@ impl Copier<'_> {
         })
     }
 
-    /// What is to be written of a piece; `None`: something cannot be read.
-    fn copies(&self, piece: (u64, u64), ahead: &Ahead, quiet: bool) -> Option<Vec<Copy>> {
-        let columns = columns(self.top, piece, self.targets)?;
+    /// What is to be written of a piece.
+    fn copies(&self, piece: (u64, u64), ahead: &Ahead, quiet: bool) -> Made {
+        let Some(columns) = columns(self.top, piece, self.targets) else { return Made::Nothing };
+        let divides = piece.1 > self.top.least_piece();
+        let unread = if divides { Made::Divide } else { Made::Nothing };
         let (mut copies, mut made) = (Vec::new(), Vec::new());
         for (number, column) in columns.iter().enumerate() {
             for target in &column.targets {
                 let mut leaves = sources(&column.child, target);
-                let at = (column.offset, column.len);
+                if leaves.is_empty() {
+                    made.push((number, target.clone()));
+                    continue;
+                }
                 // What the closest has is not taken from others for a few bad sectors.
-                let divides = piece.1 > self.top.least_piece() && !leaves.is_empty();
                 leaves.truncate(if divides { 1 } else { leaves.len() });
-                match self.read(&leaves, at, ahead, quiet) {
+                match self.read(&leaves, (column.offset, column.len), ahead, quiet) {
                     Some(data) => {
                         let (targets, offset) = (vec![target.clone()], column.offset);
                         copies.push(Copy { targets, offset, data });
                     }
-                    None if divides => return None,
+                    None if divides => return unread,
                     None => made.push((number, target.clone())),
                 }
             }
         }
         if made.is_empty() {
-            return Some(copies);
+            return Made::Copies(copies);
         }
-        self.top.draid()?;
+        if self.top.draid().is_none() {
+            return Made::Nothing;
+        }
         let mut numbers: Vec<usize> = made.iter().map(|(number, _)| *number).collect();
         numbers.dedup();
-        for (number, data) in self.make(&columns, &numbers, ahead, quiet)? {
+        if self.too_few(&columns, &numbers) {
+            return Made::Nothing;
+        }
+        let Some(all) = self.make(&columns, &numbers, ahead, quiet) else { return unread };
+        for (number, data) in all {
             let mine = made.iter().filter(|(of, _)| *of == number);
             let targets = mine.map(|(_, target)| target.clone()).collect();
-            copies.push(Copy { targets, offset: columns.get(number)?.offset, data });
+            let Some(offset) = columns.get(number).map(|column| column.offset) else { continue };
+            copies.push(Copy { targets, offset, data });
         }
-        Some(copies)
+        Made::Copies(copies)
+    }
+
+    /// Whether too few columns of a stripe of dRAID are on whole leaves to make others of them.
+    fn too_few(&self, columns: &[Column], wanted: &[usize]) -> bool {
+        let nparity = usize::try_from(self.top.nparity()).unwrap_or(0).min(columns.len());
+        let others = columns.iter().enumerate().filter(|(number, _)| !wanted.contains(number));
+        let whole = others.filter(|(_, column)| !whole_of(&column.child).is_empty()).count();
+        whole < columns.len() - nparity
     }
 
     /// Makes the columns `wanted` of a stripe of dRAID of the others.
@@ -304,19 +357,22 @@ impl Copier<'_> {
         let read = read_leaves(submit, &reads).into_iter();
         let own = read.map(|piece| Some(piece.ok()?.into_own()));
         let ahead: Ahead = reads.iter().map(key).zip(own).collect();
+        if ahead.values().any(Option::is_none) {
+            // A device that does not answer is not asked for each sector.
+            self.tree.look_after();
+        }
         pieces.iter().map(|piece| self.divided(*piece, &ahead, false)).collect()
     }
 
     /// The same of a piece, which is divided where it cannot be read. What fails counts as an error of its device once.
     fn divided(&self, piece: (u64, u64), ahead: &Ahead, quiet: bool) -> (Vec<Copy>, u64) {
-        if let Some(copies) = self.copies(piece, ahead, quiet) {
-            return (copies, 0);
+        match self.copies(piece, ahead, quiet) {
+            Made::Copies(copies) => return (copies, 0),
+            Made::Nothing => return (Vec::new(), 1),
+            Made::Divide => {}
         }
         let (start, size) = piece;
         let least = self.top.least_piece();
-        if size <= least {
-            return (Vec::new(), 1);
-        }
         let part = (size / PARTS / least).max(1).saturating_mul(least);
         let (mut copies, mut unread, mut at) = (Vec::new(), 0u64, 0);
         while at < size {
@@ -335,8 +391,12 @@ impl Copier<'_> {
             // Nothing is missed if it fails: the leaf lacks it anyway, until the rebuild has ended.
             LeafWrite { leaf: leaf.clone(), offset: copy.offset, data, txg: 0, content }
         };
-        let each = copies.iter().flat_map(|copy| copy.targets.iter().map(move |leaf| (copy, leaf)));
-        let (there, away): (Vec<_>, Vec<_>) = each.partition(|(_, leaf)| leaf.writable());
+        let each =
+            || copies.iter().flat_map(|copy| copy.targets.iter().map(move |leaf| (copy, leaf)));
+        // Counted before the leaf is looked at: it is marked as leaving, or loses its device, before the count is looked at.
+        let _under_way: Vec<_> = each().map(|(_, leaf)| leaf.vacant.begin()).collect();
+        let takes = |leaf: &Vdev| leaf.writable() && !leaf.is_leaving();
+        let (there, away): (Vec<_>, Vec<_>) = each().partition(|(_, leaf)| takes(leaf));
         done.failed.extend(away.iter().map(|(_, leaf)| leaf.guid()));
         let writes: Vec<LeafWrite> =
             there.into_iter().map(|(copy, leaf)| write(copy, leaf)).collect();
@@ -362,11 +422,69 @@ fn whole_of(child: &Arc<Vdev>) -> Vec<Arc<Vdev>> {
     leaves
 }
 
+impl Copier<'_> {
+    /// What a claim on a piece keeps.
+    fn place(&self, (start, size): (u64, u64)) -> Place {
+        let mut on_leaves = Vec::new();
+        for column in columns(self.top, (start, size), self.targets).unwrap_or_default() {
+            let mut leaves = Vec::new();
+            mirror::copies(&column.child, &mut leaves);
+            let end = column.offset.saturating_add(column.len as u64);
+            on_leaves.extend(leaves.iter().map(|leaf| (leaf.guid(), column.offset..end)));
+        }
+        Place { range: start..start.saturating_add(size), on_leaves }
+    }
+
+    /// Claims pieces, of which all that was written is durable on their sources then.
+    fn claim(&self, pieces: &[(u64, u64)], reserved: bool) -> Result<Claim<'_>, VdevError> {
+        let (writer, vdev) = (&self.tree.writer, self.top.id());
+        let places: Vec<Place> = pieces.iter().map(|piece| self.place(*piece)).collect();
+        let ranges: Vec<_> = places.iter().map(|place| place.range.clone()).collect();
+        let claim = {
+            // What is being written now is not read by half, and who lacks what was written is known.
+            let _alone = writer.healing.write();
+            writer.copying.claim(vdev, places, reserved)
+        };
+        // What is written from now on spoils the claim.
+        if ranges.iter().any(|range| writer.unflushed.meets(vdev, range)) {
+            self.tree.flush_tops(&[vdev])?;
+        }
+        Ok(claim)
+    }
+
+    /// Copies pieces that are claimed together, but for those that are left.
+    fn copy(
+        &self,
+        pieces: &[(u64, u64)],
+        reserved: bool,
+        done: &mut Rebuilt,
+    ) -> Result<(), VdevError> {
+        let claim = self.claim(pieces, reserved)?;
+        let gathered = self.gather(pieces);
+        // Nothing is repaired meanwhile.
+        let _beside = self.tree.writer.healing.read();
+        let mut copies = Vec::new();
+        for ((piece, holds), (of_piece, unread)) in
+            pieces.iter().zip(claim.begin_write()).zip(gathered)
+        {
+            match holds {
+                true => {
+                    copies.extend(of_piece);
+                    done.unread += unread;
+                }
+                false => done.left.push(*piece),
+            }
+        }
+        self.write(&copies, done);
+        Ok(())
+    }
+}
+
 impl VdevTree {
     /// Copies pieces of a top-level vdev, each (byte, bytes) no larger than [`Vdev::rebuild_piece`] says, to the leaves with the
     /// guids `targets`.
     ///
-    /// Errors: there is no such vdev.
+    /// Errors: there is no such vdev; what was written to it may be lost.
     pub fn rebuild_many(
         &self,
         vdev: u64,
@@ -375,43 +493,33 @@ impl VdevTree {
     ) -> Result<Rebuilt, VdevError> {
         let top = tree::top(self.root().children(), vdev)?;
         let copier = Copier { tree: self, top, targets };
-        let (mut done, mut todo) = (Rebuilt::default(), pieces.to_vec());
-        for _ in 0..TRIES {
-            if todo.is_empty() {
-                break;
-            }
-            let claim = {
-                // What is being written now is not read by half.
-                let _alone = self.writer.healing.write();
-                self.writer.copying.claim(vdev, &todo)
-            };
-            let gathered = copier.gather(&todo);
-            // Nothing is repaired meanwhile.
-            let _beside = self.writer.healing.read();
-            let (mut spoiled, mut copies) = (Vec::new(), Vec::new());
-            for ((piece, holds), (of_piece, unread)) in
-                todo.iter().zip(claim.begin_write()).zip(gathered)
-            {
-                if !holds {
-                    spoiled.push(*piece);
-                    continue;
-                }
-                copies.extend(of_piece);
-                done.unread = done.unread.saturating_add(unread);
-            }
-            copier.write(&copies, &mut done);
-            drop(claim);
-            todo = spoiled;
-        }
-        for piece in todo {
-            let _alone = self.writer.healing.write();
-            for (copies, unread) in copier.gather(&[piece]) {
-                copier.write(&copies, &mut done);
-                done.unread = done.unread.saturating_add(unread);
+        let mut done = Rebuilt { left: pieces.to_vec(), ..Rebuilt::default() };
+        for round in 0..TRIES {
+            let todo = std::mem::take(&mut done.left);
+            let reserved = round >= TOGETHER;
+            let at_once = if reserved { 1 } else { todo.len().max(1) };
+            for some in todo.chunks(at_once) {
+                copier.copy(some, reserved, &mut done)?;
             }
         }
         self.look_after();
         Ok(done)
+    }
+
+    /// Whether something can be copied to any of the leaves `targets` of a top-level vdev, as its devices are now.
+    pub fn has_source(&self, vdev: u64, targets: &[u64]) -> bool {
+        let Some(top) = self.top(vdev).filter(|top| top.can_rebuild()) else { return false };
+        match top.draid() {
+            Some(shape) => {
+                let whole = top.children().iter().filter(|child| !whole_of(child).is_empty());
+                whole.count() as u64 >= shape.ndata
+            }
+            None => {
+                let mut leaves = Vec::new();
+                mirror::copies(top, &mut leaves);
+                leaves.iter().any(|leaf| is_whole(leaf) && !targets.contains(&leaf.guid()))
+            }
+        }
     }
 }
 
@@ -541,7 +649,147 @@ mod tests {
         // One that lacks anything at all is no source.
         t.set_dtl(t.leaves()[2].guid(), vec![50..51]).unwrap();
         let done = t.rebuild_many(0, &all, &[target.guid()]).unwrap();
-        assert_eq!((done.bytes, done.unread), (0, 128));
+        assert_eq!((done.bytes, done.unread), (0, all.len() as u64));
+        assert!(!t.has_source(0, &[target.guid()]));
+    }
+
+    /// A mirror of two, of which the second lacks what was written before.
+    fn joined() -> (Vec<Leaf>, VdevTree, Arc<Vdev>) {
+        let disks = leaves(2, 1 << 20);
+        let t = tree(vec![testing::mirror_like(Kind::Mirror, 0, testing::files(&disks))]);
+        let target = t.leaves()[1].clone();
+        lacks(&t, &target);
+        (disks, t, target)
+    }
+
+    /// What a source could not write is on the target alone: it is not replaced with what the source had before.
+    #[test]
+    fn a_source_that_fails_a_write_is_none() {
+        let (disks, t, target) = joined();
+        disks[0].write(0, &bytes(1, 16 << 10));
+        assert!(t.has_source(0, &[target.guid()]));
+        disks[0].faults.fail_writes(LABEL_START + 8192..LABEL_START + 12288);
+        let new = bytes(2, 4096);
+        let write = BlockWrite { txg: TXG + 20, ..block(8192, new.clone()) };
+        t.write_many(&[write]).remove(0).unwrap();
+        let done = t.rebuild_many(0, &[(0, 16 << 10)], &[target.guid()]).unwrap();
+        assert_eq!((done.bytes, done.unread, done.left.len()), (0, 1, 0));
+        assert_eq!(held(&disks[1], 8192..12288), new);
+        assert!(!t.has_source(0, &[target.guid()]));
+    }
+
+    /// A flush that fails may have lost what a source took: that is known before the source is copied.
+    #[test]
+    fn a_source_that_lost_its_cache_is_none() {
+        let (disks, t, target) = joined();
+        let old = bytes(1, 16 << 10);
+        disks[0].write(0, &old);
+        let new = bytes(2, 4096);
+        let write = BlockWrite { txg: TXG + 20, ..block(8192, new.clone()) };
+        t.write_many(&[write]).remove(0).unwrap();
+        // The cache is lost, and the device says so when it is asked to keep it.
+        disks[0].write(8192, &old[8192..12288]);
+        disks[0].faults.fail_flushes(1);
+        let done = t.rebuild_many(0, &[(0, 16 << 10)], &[target.guid()]).unwrap();
+        assert_eq!((done.bytes, done.unread, done.left.len()), (0, 1, 0));
+        assert_eq!(held(&disks[1], 8192..12288), new);
+        assert!(t.leaves()[0].is_behind());
+    }
+
+    /// Where nothing was written since the last flush no flush is made.
+    #[test]
+    fn what_is_durable_is_copied_without_a_flush() {
+        let (disks, t, target) = joined();
+        let (first, second) = (block(0, bytes(1, 4096)), block(65536, bytes(2, 4096)));
+        t.write_many(&[first]).remove(0).unwrap();
+        t.flush_all().unwrap();
+        t.write_many(&[second]).remove(0).unwrap();
+        let before = disks[0].faults.flushes();
+        let done = t.rebuild_many(0, &[(0, 65536)], &[target.guid()]).unwrap();
+        assert_eq!((done.bytes, disks[0].faults.flushes()), (65536, before));
+        let done = t.rebuild_many(0, &[(65536, 4096)], &[target.guid()]).unwrap();
+        assert_eq!((done.bytes, disks[0].faults.flushes()), (4096, before + 1));
+    }
+
+    /// A source that does not answer is found out with few requests, and is not taken for one.
+    #[test]
+    fn a_silent_source_is_not_asked_for_each_sector() {
+        let (disks, t, target) = joined();
+        let all = pieces(&t, 512 << 10, 64 << 10);
+        let silences = t.silences();
+        disks[0].faults.set_missing(true);
+        let before = disks[0].faults.reads();
+        let done = t.rebuild_many(0, &all, &[target.guid()]).unwrap();
+        assert_eq!((done.bytes, done.unread), (0, all.len() as u64));
+        assert!(disks[0].faults.reads() - before < 40, "{}", disks[0].faults.reads() - before);
+        assert!(t.silences() != silences && t.is_silent_below(0) && !t.is_silent_below(1));
+        assert!(!t.has_source(0, &[target.guid()]));
+        // It may be another device by now, until it is looked at.
+        disks[0].faults.set_missing(false);
+        assert_eq!(t.rebuild_many(0, &all, &[target.guid()]).unwrap().bytes, 0);
+    }
+
+    /// A device is let go when no copy is under way to it, and none begins then.
+    #[test]
+    fn a_device_that_leaves_is_waited_for() {
+        use std::time::Duration;
+        let (disks, t, target) = joined();
+        disks[0].write(0, &bytes(1, 64 << 10));
+        let (guid, short) = (target.guid(), Duration::from_millis(50));
+        disks[1].faults.set_hung(true);
+        std::thread::scope(|scope| {
+            let copying = scope.spawn(|| t.rebuild_many(0, &[(0, 4096)], &[guid]).unwrap());
+            while disks[1].faults.waiting() == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            target.set_leaving(true);
+            assert!(!target.is_vacant_idle_within(short));
+            disks[1].faults.set_hung(false);
+            assert_eq!(copying.join().unwrap().bytes, 4096);
+        });
+        assert!(target.is_vacant_idle_within(short));
+        let before = disks[1].faults.writes();
+        let done = t.rebuild_many(0, &[(4096, 4096)], &[guid]).unwrap();
+        assert_eq!((done.failed.len(), disks[1].faults.writes()), (1, before));
+    }
+
+    /// While a source hangs that is read for a claim nothing else waits for it.
+    #[test]
+    fn other_writes_do_not_wait_for_a_source() {
+        use std::time::Duration;
+        let disks = leaves(3, 1 << 20);
+        let files = testing::files(&disks);
+        let other = testing::file(1, &disks[2]);
+        let mirror = testing::mirror_like(Kind::Mirror, 0, files[..2].to_vec());
+        let t = tree(vec![mirror, other]);
+        let target = t.leaves()[1].clone();
+        lacks(&t, &target);
+        disks[0].faults.set_reads_hung(true);
+        std::thread::scope(|scope| {
+            let copying = scope.spawn(|| {
+                let top = t.top(0).unwrap();
+                let copier = Copier { tree: &t, top, targets: &[target.guid()] };
+                let mut done = Rebuilt::default();
+                copier.copy(&[(0, 4096)], true, &mut done).unwrap();
+                done
+            });
+            while disks[0].faults.waiting() == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            // One that wants to be alone has others wait: none of them is one that waits for the source.
+            let waiting = scope.spawn(|| t.write_many(&[block(0, bytes(1, 4096))]).remove(0));
+            std::thread::sleep(Duration::from_millis(50));
+            drop(t.writer.healing.write());
+            let beside = BlockWrite { vdev: 1, ..block(0, bytes(2, 4096)) };
+            t.write_many(&[beside, block(8192, bytes(3, 4096))])
+                .into_iter()
+                .for_each(|w| w.unwrap());
+            assert!(!waiting.is_finished());
+            disks[0].faults.set_reads_hung(false);
+            assert_eq!(copying.join().unwrap().bytes, 4096);
+            waiting.join().unwrap().unwrap();
+        });
+        assert_eq!(held(&disks[1], 0..4096), bytes(1, 4096));
     }
 
     #[test]
@@ -582,7 +830,7 @@ mod tests {
             let all = pieces(&t, BLOCKS * 4096, 16384);
             while !ended.load(SeqCst) {
                 let done = t.rebuild_many(0, &all, &[target.guid()]).unwrap();
-                assert_eq!(done.bytes, BLOCKS * 4096);
+                assert_eq!((done.bytes, done.left.len()), (BLOCKS * 4096, 0));
             }
         });
         let all = 0..(BLOCKS * 4096) as usize;

@@ -1,5 +1,5 @@
 //! Requests to a leaf's device where nothing is allocated: it is told that something is free, or a pattern is written
-//! there.
+//! there. Copies of a rebuild to the leaf count as such.
 //!
 //! They are not waited for by whoever has a block written, so they have a count of their own. A leaf that leaves its
 //! vdev, or goes out of use, may become another pool's as soon as its labels allow it. What is under way until then is
@@ -26,7 +26,7 @@ pub(crate) struct Vacant {
 }
 
 /// One of them.
-struct UnderWay<'a>(&'a Vacant);
+pub(crate) struct UnderWay<'a>(&'a Vacant);
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
@@ -37,7 +37,8 @@ impl Drop for UnderWay<'_> {
 }
 
 impl Vacant {
-    fn begin(&self) -> UnderWay<'_> {
+    /// One begins, and is under way until what is returned is dropped.
+    pub(crate) fn begin(&self) -> UnderWay<'_> {
         *self.under_way.lock() += 1;
         UnderWay(self)
     }

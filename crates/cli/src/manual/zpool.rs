@@ -231,7 +231,7 @@ pub const PAGES: &[Page] = &[
         options: &[
             flag("-f", "Use the device although something is on it"),
             takes("-o", "ashift=<number>", "Size of the sectors of the new device, as a power of two"),
-            flag("-s", "Not supported yet: refused"),
+            flag("-s", "Copy by place and scrub afterwards (sequential rebuild): mirrors and dRAID"),
             flag("-w", "Wait until the new device has all that the other one has"),
         ],
         examples: &[("zpool attach tank /dev/sda /dev/sdb", "Make a mirror of sda and sdb.")],
@@ -288,7 +288,7 @@ pub const PAGES: &[Page] = &[
         options: &[
             flag("-f", "Use the device although something is on it"),
             takes("-o", "ashift=<number>", "Size of the sectors of the new device, as a power of two"),
-            flag("-s", "Not supported yet: refused"),
+            flag("-s", "Copy by place and scrub afterwards (sequential rebuild): mirrors and dRAID"),
             flag("-w", "Wait until the replacement is complete"),
         ],
         examples: &[

@@ -16,20 +16,28 @@
 //! begins. So it is in the space maps; what is allocated later is written to the leaf as to the others. Space that is freed
 //! meanwhile is copied in vain at worst.
 //!
-//! Nothing that is copied is verified: it has no checksums. The scrub that follows proves it ([`REBUILD_SCRUB_ENABLED`]). Until the
-//! rebuild is over the leaf lacks what it lacked when it joined, and reads do not trust it.
+//! Nothing that is copied is verified: it has no checksums. The scrub that follows proves it ([`REBUILD_SCRUB_ENABLED`]). It is owed
+//! until a full one has ended (`SyncContext::owes_scrub`): if a resilver comes first, or another scan, the thread of the scans
+//! begins it afterwards. Until the rebuild is over the leaf lacks what it lacked when it joined, and reads do not trust it.
+//!
+//! # A rebuild that cannot go on
+//!
+//! A rebuild keeps resilvers, scrubs and spares of the whole pool waiting. So it always ends. It ends at once, with an error,
+//! where no leaf that it is for takes writes, where no source is left, where intent logs could not be claimed, and where its state makes no
+//! sense. It ends so after a while ([`SCAN_CHECKPOINT_INTVAL`]) without any progress on disk, where a device that is needed does not
+//! answer, or where something fails again and again. A resilver follows then, for what leaves lack and once they take writes.
 //!
 //! # On disk
 //!
 //! The state is OpenZFS's ([`RebuildPhys`]): either of the two goes on where the other stopped. The offset is noted once what lies
-//! before it is durable on all leaves that are rebuilt. A leaf that is away, or fails, has the state count an error; so does what
-//! cannot be read. Then no leaf counts as whole at the end, and a resilver follows, which knows what it reads.
+//! before it is durable on all leaves that are rebuilt. A leaf that is away, or fails, has the state count an error; so does each piece
+//! that cannot be read. Then no leaf counts as whole at the end, and a resilver follows, which knows what it reads.
 //!
 //! # Invariants
 //!
 //! - Without errors in the state, all leaves that it is for have what is allocated before the offset on disk, and was born in the
 //!   groups that they lack.
-//! - No resilver and no scrub goes on beside a rebuild.
+//! - No resilver and no scrub goes on beside a rebuild, and no scrub of errors.
 //! - No lock is held while a device is waited for.
 //!
 //! [`REBUILD_SCRUB_ENABLED`]: crate::tunables::REBUILD_SCRUB_ENABLED
@@ -47,6 +55,7 @@ use crate::tunables::{
 use crate::{Engine, EngineError, Shared};
 use cenote_dmu::outside::Time;
 use cenote_format::nvlist::NvList;
+use cenote_format::{invariant, less};
 use cenote_pool::config;
 use cenote_pool::events::Sysevent;
 use cenote_pool::rebuild::{JOINED, RebuildPass, RebuildPhys, RebuildStatus};
@@ -71,6 +80,9 @@ const CONCURRENT: u64 = 3;
 const MOST_PIECES: usize = 1024;
 /// Bytes of what is allocated that are listed at once.
 const LISTED: u64 = 1 << 30;
+/// What a rebuild waits for.
+const SILENT: &str = "devices do not answer";
+const MAY_LACK: &str = "a device may have lost what was written to it";
 /// Steps in a row that come to nothing, where everything happens in the calling threads.
 const TRIES: u32 = 8;
 
@@ -95,6 +107,16 @@ struct Ahead {
     waits: Option<String>,
 }
 
+/// What the thread knows of a rebuild.
+#[derive(Default)]
+struct Known {
+    course: Option<Course>,
+    /// How far it was on disk.
+    noted: u64,
+    /// Since when it comes no further on disk, as steps come to nothing, and how many did.
+    in_vain: Option<(Time, u32)>,
+}
+
 /// How a rebuild goes since the thread began with it.
 struct Course {
     /// How far it is.
@@ -116,8 +138,12 @@ struct Course {
 enum Step {
     /// It goes on.
     Done,
-    /// It is to be tried again: why.
+    /// It is to be tried again, but not for ever: why.
     Again(String),
+    /// It waits, as all of the pool does, or as it is told to: why.
+    Held(String),
+    /// It cannot go on: why.
+    Fails(String),
     /// The rebuild is over.
     Ended,
 }
@@ -133,6 +159,11 @@ impl Course {
     }
 }
 
+/// A counter of the state, and more. The number is of the disk, and only shown: one that is wrong there keeps nothing from going on.
+fn more(counter: u64, by: u64) -> u64 {
+    counter.checked_add(by).unwrap_or(u64::MAX)
+}
+
 /// The leaves below a top-level vdev that are being rebuilt.
 fn rebuilt(tree: &VdevTree, root: &NvList, top: u64) -> Vec<Arc<Vdev>> {
     let mut joined = Vec::new();
@@ -142,7 +173,8 @@ fn rebuilt(tree: &VdevTree, root: &NvList, top: u64) -> Vec<Arc<Vdev>> {
         }
     });
     let mut leaves = Vec::new();
-    tree.top(top).into_iter().for_each(|top| top.collect_leaves(&mut leaves));
+    let top = tree.top(top).filter(|top| top.can_rebuild());
+    top.into_iter().for_each(|top| top.collect_leaves(&mut leaves));
     leaves.retain(|leaf| joined.contains(&leaf.guid()) && leaf.is_behind());
     leaves
 }
@@ -170,11 +202,16 @@ impl Shared {
         self.rebuilder.barred.store(true, SeqCst);
     }
 
+    /// Whether nothing is rebuilt until the next import.
+    pub(crate) fn is_rebuild_barred(&self) -> bool {
+        self.rebuilder.barred.load(SeqCst)
+    }
+
     /// Rebuilds until there is nothing to be done.
     fn rebuild(self: &Arc<Self>) {
         let background = &self.rebuilder.background;
         let is_over = || background.is_stopped() || self.tx_state.closed().is_some();
-        let (mut courses, mut in_vain) = (BTreeMap::new(), 0u32);
+        let (mut known, mut in_vain) = (BTreeMap::new(), 0u32);
         loop {
             background.take_call();
             if is_over() {
@@ -191,7 +228,7 @@ impl Shared {
                 }
                 continue;
             }
-            in_vain = match self.turn(&running, &mut courses) {
+            in_vain = match self.turn(&running, &mut known) {
                 true => 0,
                 false => in_vain.saturating_add(1),
             };
@@ -214,39 +251,79 @@ impl Shared {
     fn turn(
         self: &Arc<Self>,
         running: &[(u64, RebuildPhys)],
-        courses: &mut BTreeMap<u64, Course>,
+        all: &mut BTreeMap<u64, Known>,
     ) -> bool {
-        courses.retain(|top, _| running.iter().any(|(running, _)| running == top));
+        all.retain(|top, _| running.iter().any(|(running, _)| running == top));
         let mut any = false;
         for (top, phys) in running {
-            let known = courses.remove(top).filter(|course| course.phys.is_same(phys));
-            let mut course = known;
-            let step = self.rebuild_step(*top, phys, &mut course);
+            let known = all.entry(*top).or_default();
+            known.course = known.course.take().filter(|course| course.phys.is_same(phys));
+            if known.noted != phys.last_offset {
+                (known.noted, known.in_vain) = (phys.last_offset, None);
+            }
+            let step = self.rebuild_step(*top, phys, &mut known.course);
             self.rebuilder.ending.store(false, SeqCst);
-            let (waits, keeps) = match step {
-                Ok(Step::Done) => (None, true),
-                Ok(Step::Ended) => {
+            let (waits, keeps) = match self.judge(*top, phys, known, step) {
+                Step::Done => (None, true),
+                Step::Ended => {
                     self.rebuilder.ahead.lock().remove(top);
+                    all.remove(top);
                     any = true;
                     continue;
                 }
-                Ok(Step::Again(why)) => (Some(why), false),
-                Err(why) => {
-                    tracing::warn!(vdev = top, "a rebuild does not go on: {why}");
-                    (Some(why.to_string()), false)
-                }
+                Step::Again(why) | Step::Held(why) | Step::Fails(why) => (Some(why), false),
             };
             any |= keeps;
-            let (phys, pass) = course
+            let (phys, pass) = known
+                .course
                 .as_ref()
                 .map_or((*phys, RebuildPass::default()), |course| (course.phys, course.pass));
             let waits = waits.filter(|why| !why.is_empty());
             self.rebuilder.ahead.lock().insert(*top, Ahead { phys, pass, waits });
-            if let Some(course) = course.filter(|_| keeps) {
-                courses.insert(*top, course);
+            if !keeps {
+                known.course = None;
             }
         }
         any
+    }
+
+    /// Ends a rebuild that cannot go on.
+    fn judge(
+        self: &Arc<Self>,
+        top: u64,
+        phys: &RebuildPhys,
+        known: &mut Known,
+        step: Result<Step, EngineError>,
+    ) -> Step {
+        let step = step.unwrap_or_else(|why| match self.tx_state.held() {
+            Some(held) => Step::Held(held),
+            None => Step::Again(why.to_string()),
+        });
+        let why = match step {
+            Step::Fails(why) => why,
+            Step::Again(why) => {
+                let (clock, most) = (&self.disk.outside.clock, SCAN_CHECKPOINT_INTVAL.get());
+                let (since, times) = *known.in_vain.get_or_insert((clock.now(), 0));
+                known.in_vain = Some((since, times.saturating_add(1)));
+                let late = clock.since(since) >= Duration::from_secs(most) && times > 0;
+                if !late && !(self.options.deterministic && times >= TRIES) {
+                    return Step::Again(why);
+                }
+                why
+            }
+            Step::Held(why) => {
+                known.in_vain = None;
+                return Step::Held(why);
+            }
+            step => return step,
+        };
+        tracing::warn!(vdev = top, "a rebuild ends, and a resilver is to follow: {why}");
+        let phys = known.course.as_ref().map_or(*phys, |course| course.phys);
+        let phys = RebuildPhys { errors: phys.errors.max(1), ..phys };
+        match self.end_rebuild(top, phys, Vec::new()) {
+            Ok(ended) => ended,
+            Err(error) => Step::Held(error.to_string()),
+        }
     }
 
     /// Copies some of a vdev. What is not known to be durable is copied anew if that fails.
@@ -256,15 +333,11 @@ impl Shared {
         phys: &RebuildPhys,
         known: &mut Option<Course>,
     ) -> Result<Step, EngineError> {
-        let again = |why: &str| Ok(Step::Again(why.into()));
         if let Some(why) = self.tx_state.held() {
-            return Ok(Step::Again(why));
-        }
-        if self.rebuilder.barred.load(SeqCst) {
-            return again(UNCLAIMED);
+            return Ok(Step::Held(why));
         }
         if SCAN_SUSPEND_PROGRESS.is_on() {
-            return again("");
+            return Ok(Step::Held(String::new()));
         }
         let (view, tree) = (self.view(), self.disk.tree());
         let root = view.config().list("vdev_tree").cloned().unwrap_or_default();
@@ -272,29 +345,57 @@ impl Shared {
         if lacking.is_empty() {
             return self.give_up_rebuild(top, *phys);
         }
-        if self.tx_state.synced_txg().saturating_add(1) < phys.max_txg {
+        if let Some(why) = self.is_senseless(&tree, top, phys) {
+            return Ok(Step::Fails(why.into()));
+        }
+        if self.tx_state.synced_txg() + 1 < phys.max_txg {
             // What the leaves lack is not all on disk yet.
             self.queue.run(&self.tx_state, |_| Ok(()), |()| true)?;
             return Ok(Step::Done);
         }
-        let usable: Vec<Arc<Vdev>> = lacking.iter().filter(|l| l.writable()).cloned().collect();
+        let takes = |leaf: &&Arc<Vdev>| leaf.writable() && !leaf.is_leaving();
+        let usable: Vec<Arc<Vdev>> = lacking.iter().filter(takes).cloned().collect();
         let guids: Vec<u64> = usable.iter().map(|leaf| leaf.guid()).collect();
+        if usable.is_empty() && lacking.iter().any(|leaf| leaf.is_leaving()) {
+            // It has left in a moment, or stays.
+            return Ok(Step::Held(String::new()));
+        }
         if usable.is_empty() {
-            return again("the device that is rebuilt takes no writes");
+            return Ok(Step::Fails("the device that is rebuilt takes no writes".into()));
         }
-        if known.as_ref().is_some_and(|course| course.targets() != guids || !course.stands()) {
-            *known = None;
+        if self.is_source_silent(&tree, top) {
+            return Ok(Step::Again(SILENT.into()));
         }
+        if !tree.has_source(top, &guids) {
+            return Ok(Step::Fails("no device has all that is to be copied".into()));
+        }
+        if known.as_ref().is_some_and(|course| !course.stands()) {
+            return Ok(Step::Again(MAY_LACK.into()));
+        }
+        *known = known.take().filter(|course| course.targets() == guids);
         let missing = lacking.len() > usable.len();
         let course = known.get_or_insert_with(|| self.course(top, *phys, usable));
         if missing {
             course.phys.errors = course.phys.errors.max(1);
         }
-        let is_last = self.copy(&tree, top, course)?;
+        let Some(is_last) = self.copy(&tree, top, course)? else {
+            return Ok(Step::Again(SILENT.into()));
+        };
+        self.after_copy(&tree, top, course, is_last)
+    }
+
+    /// Notes how far a rebuild is, if it is time to.
+    fn after_copy(
+        self: &Arc<Self>,
+        tree: &VdevTree,
+        top: u64,
+        course: &mut Course,
+        is_last: bool,
+    ) -> Result<Step, EngineError> {
         let now = self.disk.outside.clock.now();
         let took = self.disk.outside.clock.since(course.begun).as_millis();
         course.pass.took_ms = u64::try_from(took).unwrap_or(u64::MAX);
-        course.phys.took_ms = course.took_before.saturating_add(course.pass.took_ms);
+        course.phys.took_ms = more(course.took_before, course.pass.took_ms);
         let due = NOTE.min(Duration::from_secs(SCAN_CHECKPOINT_INTVAL.get()));
         if !is_last && self.disk.outside.clock.since(course.noted) < due {
             return Ok(Step::Done);
@@ -303,11 +404,33 @@ impl Shared {
             return Ok(Step::Again(why.to_string()));
         }
         if !course.stands() {
-            return again("a device may have lost what was written to it");
+            return Ok(Step::Again(MAY_LACK.into()));
         }
         course.noted = now;
-        drop(tree);
         self.note_or_end(top, course, is_last)
+    }
+
+    /// Why the state of a rebuild, which may come from anywhere, is not gone on with.
+    fn is_senseless(&self, tree: &VdevTree, top: u64, phys: &RebuildPhys) -> Option<&'static str> {
+        if self.is_rebuild_barred() {
+            return Some(UNCLAIMED);
+        }
+        let (asize, sector) =
+            tree.top(top).map_or((0, 1), |top| (top.asize(), 1 << top.ashift().min(16)));
+        let ahead = phys.max_txg > self.tx_state.synced_txg() + 2 * CONCURRENT;
+        let astray = phys.last_offset > asize || !phys.last_offset.is_multiple_of(sector);
+        (ahead || astray).then_some("its state makes no sense")
+    }
+
+    /// Whether a device of a vdev does not answer that it cannot do without, though it was looked at anew.
+    fn is_source_silent(&self, tree: &VdevTree, top: u64) -> bool {
+        if !tree.is_silent_below(top) {
+            return false;
+        }
+        if let Err(error) = tree.recheck() {
+            tracing::warn!(%error, "devices are not looked at anew");
+        }
+        tree.is_silent_below(top)
     }
 
     fn note_or_end(
@@ -322,7 +445,16 @@ impl Shared {
             let goes_on = self.queue.run(&self.tx_state, note, |_| true)?;
             return Ok(if goes_on { Step::Done } else { Step::Again(String::new()) });
         }
-        let leaves: Vec<Arc<Vdev>> = course.leaves.iter().map(|(leaf, _)| leaf.clone()).collect();
+        self.end_rebuild(top, phys, course.leaves.iter().map(|(leaf, _)| leaf.clone()).collect())
+    }
+
+    /// A rebuild is over. Without errors `leaves` are whole as far as it goes.
+    fn end_rebuild(
+        self: &Arc<Self>,
+        top: u64,
+        phys: RebuildPhys,
+        leaves: Vec<Arc<Vdev>>,
+    ) -> Result<Step, EngineError> {
         // Set before it is over: a program that waits for resilvers waits for the one that may follow as well.
         self.rebuilder.ending.store(true, SeqCst);
         let shared = self.clone();
@@ -339,12 +471,16 @@ impl Shared {
     /// What is done with a rebuild from here on.
     fn course(&self, top: u64, mut phys: RebuildPhys, leaves: Vec<Arc<Vdev>>) -> Course {
         let now = self.disk.outside.clock.now();
-        let allocated = self.disk.allocator.group(top).map_or(0, |group| group.allocated());
         if phys.last_offset == 0 {
-            phys.estimate = allocated;
+            // Those for intent logs are copied as well.
+            let group = self.disk.allocator.group(top);
+            let of = |group: &Arc<cenote_store::alloc::Group>| {
+                group.metaslabs().iter().map(|metaslab| metaslab.allocated()).sum()
+            };
+            phys.estimate = group.as_ref().map_or(0, of);
         }
         // If it is not known what a leaf lacks, it is all up to now; what is later than the rebuild is left to a resilver.
-        let end = self.tx_state.synced_txg().saturating_add(1 + CONCURRENT);
+        let end = self.tx_state.synced_txg() + 1 + CONCURRENT;
         let standing = |leaf: Arc<Vdev>| {
             leaf.count_unread(end);
             let standing = leaf.standing();
@@ -362,8 +498,14 @@ impl Shared {
         }
     }
 
-    /// Copies the pieces that come next. Whether they were the last.
-    fn copy(&self, tree: &VdevTree, top: u64, course: &mut Course) -> Result<bool, EngineError> {
+    /// Copies the pieces that come next. Whether they were the last. `None`: a device did not answer that is needed, and what could not
+    /// be read says nothing.
+    fn copy(
+        &self,
+        tree: &VdevTree,
+        top: u64,
+        course: &mut Course,
+    ) -> Result<Option<bool>, EngineError> {
         let mut is_all = false;
         if course.pieces.is_empty() {
             is_all = self.list(tree, top, course)?;
@@ -373,24 +515,34 @@ impl Shared {
             && batch.len() < MOST_PIECES
             && let Some(piece) = course.pieces.pop_front()
         {
-            bytes = bytes.saturating_add(piece.1);
+            bytes += piece.1;
             batch.push(piece);
         }
-        let Some((start, size)) = batch.last().copied() else { return Ok(is_all) };
+        let Some((start, size)) = batch.last().copied() else { return Ok(Some(is_all)) };
+        let silences = tree.silences();
         let done = tree.rebuild_many(top, &batch, &course.targets());
-        let Rebuilt { bytes: written, unread, failed } =
+        let Rebuilt { bytes: written, unread, failed, left } =
             done.map_err(|e| EngineError::Unsupported(e.to_string()))?;
-        let phys = &mut course.phys;
-        phys.last_offset = start.saturating_add(size);
+        if unread > 0 && (tree.silences() != silences || self.is_source_silent(tree, top)) {
+            return Ok(None);
+        }
+        let first_left = left.first().map(|(start, _)| *start);
+        let put_off: u64 = left.iter().map(|(_, size)| size).sum();
+        left.into_iter().rev().for_each(|piece| course.pieces.push_front(piece));
+        let looked_at = less!(bytes, put_off, "bytes that a rebuild was to copy of vdev {top}");
+        let (phys, pass) = (&mut course.phys, &mut course.pass);
+        let (before, end) = (phys.last_offset, first_left.unwrap_or(start + size));
+        invariant!(before <= end, "vdev {top} is rebuilt up to {before:#x}, and then to {end:#x}");
+        phys.last_offset = end;
         for counter in [&mut phys.scanned, &mut phys.issued] {
-            *counter = counter.saturating_add(bytes);
+            *counter = more(*counter, looked_at);
         }
         phys.estimate = phys.estimate.max(phys.scanned);
-        phys.rebuilt = phys.rebuilt.saturating_add(written);
-        phys.errors = phys.errors.saturating_add(unread).saturating_add(failed.len() as u64);
-        course.pass.scanned = course.pass.scanned.saturating_add(bytes);
-        course.pass.issued = course.pass.issued.saturating_add(bytes);
-        Ok(false)
+        phys.rebuilt = more(phys.rebuilt, written);
+        phys.errors = more(phys.errors, unread + failed.len() as u64);
+        pass.scanned += looked_at;
+        pass.issued += looked_at;
+        Ok(Some(false))
     }
 
     /// Lists pieces that come next. Whether there are none.
@@ -402,9 +554,14 @@ impl Shared {
         let txg = self.tx_state.synced_txg();
         allocated(&self.disk.allocator, txg, (top, from), &mut |(mut start, end)| {
             while start < end {
-                let size = vdev.rebuild_piece(start, end - start, segment).max(1);
+                let size = match vdev.rebuild_piece(start, end - start, segment) {
+                    // Nothing can be allocated there: it counts as an error.
+                    0 => end - start,
+                    size => size,
+                };
+                invariant!(size <= end - start, "vdev {top}: {size} bytes of {start:#x}-{end:#x}");
                 pieces.push_back((start, size));
-                (start, bytes) = (start.saturating_add(size), bytes.saturating_add(size));
+                (start, bytes) = (start + size, bytes + size);
             }
             listed = end;
             bytes >= LISTED

@@ -8,7 +8,9 @@ use crate::{Shared, SyncContext};
 use cenote_dmu::write::ZapMut;
 use cenote_dsl::write::{DslWriteError, Result};
 use cenote_format::encode::zap::{Key, Value};
-use cenote_pool::rebuild::{ENTRY, FEATURE, RebuildPhys, may_rebuild};
+use cenote_pool::config_write::{entry, set_entry};
+use cenote_pool::rebuild::{ENTRY, FEATURE, RebuildPhys};
+use cenote_pool::scan::LAST_SCRUBBED;
 use cenote_vdev::Vdev;
 use std::sync::Arc;
 
@@ -22,8 +24,8 @@ pub(super) struct Ended {
 /// What the beginning of a rebuild has come to.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Begun {
-    /// A scrub ended for it.
-    pub aborted: bool,
+    /// A scrub, or one of errors, ended for it: what is told of that.
+    pub aborted: Option<&'static str>,
 }
 
 impl SyncContext<'_> {
@@ -47,7 +49,7 @@ impl SyncContext<'_> {
     /// The top-level vdevs of which a rebuild is under way, by id.
     fn rebuilding(&mut self) -> Result<Vec<u64>> {
         let mut found = Vec::new();
-        if may_rebuild() && feature_uses(self.tx.mos, FEATURE)?.is_some_and(|uses| uses > 0) {
+        if feature_uses(self.tx.mos, FEATURE)?.is_some_and(|uses| uses > 0) {
             let tops: Vec<u64> =
                 self.disk.tree().root().children().iter().map(|t| t.id()).collect();
             for top in tops {
@@ -64,19 +66,41 @@ impl SyncContext<'_> {
         Ok(!self.rebuilding()?.is_empty())
     }
 
-    /// Nothing is told any more of rebuilds that have ended: a resilver begins (`vdev_rebuild_clear_sync`).
-    pub(crate) fn forget_rebuilds(&mut self) -> Result<()> {
+    /// The last rebuilds of all top-level vdevs.
+    fn rebuilds(&mut self) -> Result<Vec<(u64, RebuildPhys)>> {
         if feature_uses(self.tx.mos, FEATURE)?.is_none() {
-            return Ok(());
+            return Ok(Vec::new());
         }
-        let tops: Vec<u64> = self.disk.tree().root().children().iter().map(|t| t.id()).collect();
-        for top in tops {
-            let phys = self.rebuild_of(top)?;
-            if phys != RebuildPhys::default() && !phys.is_running() {
+        let tree = self.disk.tree();
+        let tops = tree.root().children().iter().map(|top| top.id());
+        tops.map(|top| Ok((top, self.rebuild_of(top)?))).collect()
+    }
+
+    /// Nothing is told any more of rebuilds that have ended: a resilver begins (`vdev_rebuild_clear_sync`). Those stay that no scrub
+    /// has proven.
+    pub(crate) fn forget_rebuilds(&mut self) -> Result<()> {
+        let (scan, last) = (self.scan_state()?, self.last_scrubbed()?);
+        for (top, phys) in self.rebuilds()? {
+            if phys != RebuildPhys::default()
+                && !phys.is_running()
+                && !phys.is_unproven(&scan, last)
+            {
                 self.set_rebuild(top, &RebuildPhys::default())?;
             }
         }
         Ok(())
+    }
+
+    /// The last group whose blocks a scrub has looked at, or 0.
+    fn last_scrubbed(&mut self) -> Result<u64> {
+        Ok(entry(self.tx.mos, LAST_SCRUBBED)?.unwrap_or(0))
+    }
+
+    /// Whether a scrub is still to prove what rebuilds copied. Not one that was given up after them.
+    pub(crate) fn owes_scrub(&mut self) -> Result<bool> {
+        let (scan, last) = (self.scan_state()?, self.last_scrubbed()?);
+        let owed = |(_, phys): &(u64, RebuildPhys)| phys.is_owed(&scan, last);
+        Ok(REBUILD_SCRUB_ENABLED.is_on() && self.rebuilds()?.iter().any(owed))
     }
 
     fn rebuild_history(&mut self, top: u64, what: &str) -> Result<()> {
@@ -112,6 +136,10 @@ impl SyncContext<'_> {
             self.rebuild_history(top, "started")?;
         }
         self.set_rebuild(top, &phys)?;
+        if self.last_scrubbed()? != 0 {
+            // What a scrub has seen says nothing of what is copied: the next one looks at all.
+            set_entry(self.tx.mos, LAST_SCRUBBED, 0)?;
+        }
         let aborted = self.abort_scrub(shared)?;
         Ok(Begun { aborted })
     }
@@ -148,8 +176,13 @@ impl SyncContext<'_> {
             self.given(leaves.iter().map(|leaf| (leaf.clone(), given(), Vec::new())).collect())?;
         }
         self.rebuild_history(top, "complete")?;
-        let last = self.rebuilding()?.is_empty();
-        let scrubs = last && REBUILD_SCRUB_ENABLED.is_on() && self.scrub_if_idle(shared)?;
+        // If a resilver is to give leaves what they lack besides, the scrub comes after it.
+        let given =
+            |leaf: &Vdev| phys.errors == 0 && leaves.iter().any(|l| l.guid() == leaf.guid());
+        let tree = self.disk.tree();
+        let lags = |leaf: &Arc<Vdev>| leaf.writable() && leaf.is_behind() && !given(leaf);
+        let scrubs =
+            !tree.leaves().iter().any(lags) && self.owes_scrub()? && self.scrub_if_idle(shared)?;
         Ok(Some(Ended { scrubs }))
     }
 

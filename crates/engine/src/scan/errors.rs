@@ -68,6 +68,7 @@ impl SyncContext<'_> {
     fn begin_error_scrub(&mut self, errors: u64) -> Result<std::result::Result<Begun, ScanError>> {
         let (scan, phys) = (self.scan_state()?, self.error_scrub()?);
         let refused = match scan {
+            _ if self.is_rebuilding()? => ScanError::Resilvering,
             _ if phys.is_paused() => {
                 self.set_error_scrub(&ErrorScrubPhys { paused: 0, ..phys })?;
                 return Ok(Ok(Begun::Resumed));
@@ -111,13 +112,21 @@ impl SyncContext<'_> {
         &mut self,
         shared: &Shared,
     ) -> Result<std::result::Result<bool, ScanError>> {
-        let phys = self.error_scrub()?;
-        if !phys.is_running() {
+        if !self.error_scrub()?.is_running() {
             return Ok(Err(ScanError::NoScrub));
         }
-        self.end_error_scrub(ErrorScrubPhys { state: CANCELED, ..phys }, None)?;
+        self.cancel_error_scrub()?;
         shared.scanner.ordered();
         Ok(Ok(true))
+    }
+
+    /// An error scrub that is under way, or paused, ends. Whether there was one.
+    pub(super) fn cancel_error_scrub(&mut self) -> Result<bool> {
+        let phys = self.error_scrub()?;
+        if phys.is_running() {
+            self.end_error_scrub(ErrorScrubPhys { state: CANCELED, ..phys }, None)?;
+        }
+        Ok(phys.is_running())
     }
 
     /// See [`Shared::error_round`] (`dsl_errorscrub_done`). `kept` is what was not looked at; `None`: that is not known.

@@ -292,7 +292,10 @@ impl Shared {
         let phys = ScanPhys::load(view.directory())?;
         let Some(phys) = phys.filter(ScanPhys::is_running) else {
             self.end_scan();
-            return self.error_round(&view, &reading, orders);
+            return match self.error_round(&view, &reading, orders)? {
+                Round::Nothing if self.begin_owed_scrub(&view)? => Ok(Round::Done),
+                round => Ok(round),
+            };
         };
         if phys.is_paused() {
             return Ok(Round::Nothing);

@@ -3,6 +3,7 @@
 use super::position::{self, Position};
 use super::{Ended, Extent, ScanError};
 use crate::task::EngineError;
+use crate::tunables::REBUILD_SCRUB_ENABLED;
 use crate::{Shared, SyncContext};
 use cenote_dsl::write::{Result, Tx};
 use cenote_format::{invariant, less};
@@ -10,14 +11,13 @@ use cenote_pool::config_write::{entry, set_entry};
 use cenote_pool::diagnosis;
 use cenote_pool::events::Sysevent;
 use cenote_pool::history;
-use cenote_pool::scan::{Pass, ScanPhys};
+use cenote_pool::rebuild::RebuildPhys;
+use cenote_pool::scan::{LAST_SCRUBBED, Pass, ScanPhys};
 use cenote_store::{Rotation, ScrubStage};
 use cenote_vdev::VdevState;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-/// The last group whose blocks a scrub has looked at (`DMU_POOL_LAST_SCRUBBED_TXG`).
-const LAST_SCRUBBED: &str = "last_scrubbed_txg";
 const SCRUB: u64 = 1;
 const RESILVER: u64 = 2;
 const SCANNING: u64 = 1;
@@ -28,7 +28,7 @@ const CANCELED: u64 = 3;
 pub(super) type Changed<T> = std::result::Result<std::result::Result<T, ScanError>, EngineError>;
 
 impl SyncContext<'_> {
-    pub(super) fn scan_state(&mut self) -> Result<ScanPhys> {
+    pub(crate) fn scan_state(&mut self) -> Result<ScanPhys> {
         Ok(position::read(self.tx.mos)?.unwrap_or_default())
     }
 
@@ -70,16 +70,20 @@ impl SyncContext<'_> {
         Ok(())
     }
 
-    /// A scrub that is under way ends, for a rebuild that begins. Whether there was one.
-    pub(crate) fn abort_scrub(&mut self, shared: &Arc<Shared>) -> Result<bool> {
+    /// A scrub that is under way, or one of errors, ends for a rebuild that begins: what is told of that.
+    pub(crate) fn abort_scrub(&mut self, shared: &Arc<Shared>) -> Result<Option<&'static str>> {
         let phys = self.scan_state()?;
-        let aborts = phys.is_running() && phys.is_scrub();
-        if aborts {
+        let told = if phys.is_running() && phys.is_scrub() {
             self.scan_done(phys, false, false)?;
-            let shared = shared.clone();
-            self.when_kept(move || shared.scanner.ordered());
-        }
-        Ok(aborts)
+            "scrub_abort"
+        } else if self.cancel_error_scrub()? {
+            "errorscrub_abort"
+        } else {
+            return Ok(None);
+        };
+        let shared = shared.clone();
+        self.when_kept(move || shared.scanner.ordered());
+        Ok(Some(told))
     }
 
     /// A scrub of all begins, unless another scan or a rebuild is under way. Whether it did. [`Shared::scrub_has_begun`] is called then.
@@ -255,10 +259,33 @@ impl Shared {
     }
 
     /// A scrub ended for something else ([`SyncContext::abort_scrub`]).
-    pub(crate) fn scrub_has_ended(&self) {
+    pub(crate) fn scrub_has_ended(&self, told: &'static str) {
         self.scanner.ordered();
         self.view().note_scan(|pass| *pass = None);
-        self.scan_event("scrub_abort");
+        self.scan_event(told);
+    }
+
+    /// Begins the scrub that is to prove what rebuilds copied, if that is owed still and nothing comes before it. Whether it did.
+    pub(super) fn begin_owed_scrub(
+        self: &Arc<Self>,
+        view: &cenote_pool::Pool,
+    ) -> std::result::Result<bool, EngineError> {
+        let scan = ScanPhys::load(view.directory())?.unwrap_or_default();
+        let last = view.directory().u64(LAST_SCRUBBED)?.unwrap_or(0);
+        let owed = REBUILD_SCRUB_ENABLED.is_on()
+            && RebuildPhys::all(view).iter().any(|(_, phys)| phys.is_owed(&scan, last));
+        // No group is written in vain.
+        if !owed || self.needs_resilver() {
+            return Ok(false);
+        }
+        let begun = self.scan_task(|shared, context| {
+            Ok(context.owes_scrub()? && context.scrub_if_idle(shared)?)
+        })?;
+        if begun {
+            self.scanner.ordered();
+            self.scrub_begins();
+        }
+        Ok(begun)
     }
 
     pub(super) fn pause_scrub(self: &Arc<Self>) -> Changed<()> {

@@ -12,7 +12,7 @@ use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::config;
 use cenote_pool::config_write::{PoolConfig, aux};
 use cenote_pool::events::Sysevent;
-use cenote_pool::rebuild::{FEATURE, JOINED, may_rebuild};
+use cenote_pool::rebuild::{FEATURE, JOINED};
 use cenote_pool::surgery;
 use cenote_vdev::{Vdev, VdevTree};
 use std::result::Result as StdResult;
@@ -52,10 +52,10 @@ impl Engine {
     }
 
     /// The same; the device is given what was written before in the order of offsets, not block by block, and a scrub follows
-    /// (`zpool attach -s`, `zpool replace -s`). Refused, but where [`let_rebuild`](cenote_pool::rebuild::let_rebuild) was called.
+    /// (`zpool attach -s`, `zpool replace -s`).
     ///
     /// # Errors
-    /// Errors of [`Engine::attach`]; it is refused; the vdev is none that can be rebuilt so, or a resilver is under way.
+    /// Errors of [`Engine::attach`]; the vdev is none that can be rebuilt so, or a resilver is under way.
     pub fn attach_sequentially(&self, attach: Attach) -> StdResult<(), EngineError> {
         self.shared.attach(attach, |_| true, true)
     }
@@ -72,9 +72,8 @@ impl Shared {
         let guid = config::number(&attach.new.leaf, "guid");
         let (path, device) = (attach.new.device.path().to_path_buf(), attach.new.device.clone());
         let is_spare = config::flag(&attach.new.leaf, "is_spare");
-        if rebuild && !may_rebuild() {
-            let why = "sequential rebuild is not supported yet";
-            return Err(DslWriteError::Invalid(why.into()).into());
+        if rebuild && self.is_rebuild_barred() {
+            return Err(DslWriteError::Invalid(UNCLAIMED.into()).into());
         }
         let expands = self.disk.tree().find(attach.beside).is_some_and(|v| v.kind() == "raidz");
         if expands && !attach.replaces && !may_move() {
@@ -118,9 +117,7 @@ impl Shared {
         let top = tree.top_of(target).map(|top| top.id());
         drop((tree, joined, pool));
         if rebuild {
-            if begun.aborted {
-                self.scrub_has_ended();
-            }
+            begun.aborted.into_iter().for_each(|told| self.scrub_has_ended(told));
             self.disk.tree().root().begin_scan();
             top.into_iter().for_each(|top| self.tell_rebuild("resilver_start", top));
             self.wake_rebuild();

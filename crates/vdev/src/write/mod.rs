@@ -50,7 +50,7 @@ mod sums;
 mod tests;
 mod unflushed;
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
@@ -80,7 +80,7 @@ use parity::Columns;
 pub use sides::Asking;
 pub(crate) use submit::submit;
 pub(crate) use submit::{LeafWrite, write_leaves};
-use unflushed::Unflushed;
+pub(crate) use unflushed::Unflushed;
 
 /// One block of a batch.
 #[derive(Clone, Debug)]
@@ -115,7 +115,7 @@ pub(crate) struct Writer {
     /// The top-level vdevs that lost data. Not held while a device is waited for.
     lost: Mutex<HashMap<u64, Lost>>,
     /// What was written since the last flush.
-    unflushed: Unflushed,
+    pub unflushed: Unflushed,
     /// What waits for devices to come back.
     suspension: Arc<Suspension>,
     /// The uberblock that is being written, or was last.
@@ -189,12 +189,7 @@ impl VdevTree {
         blocks: &[BlockWrite],
     ) -> Vec<Result<(), VdevError>> {
         let kept = self.writer.unflushed.begin(blocks, |block| self.asize_of(block));
-        // No leaf comes back between the moment in which a block is laid out and that in which it is written.
-        let beside = self.writer.healing.read();
-        for block in blocks {
-            let end = block.offset.saturating_add(self.asize_of(block));
-            self.writer.copying.make_way(block.vdev, block.offset..end);
-        }
+        let beside = self.beside_copies(blocks);
         self.note_blocks(blocks);
         let laid_out = self.lay_out(blocks);
         let mut writes = Vec::with_capacity(blocks.len());
@@ -215,6 +210,29 @@ impl VdevTree {
         self.writer.unflushed.end(blocks, kept);
         self.look_after();
         done
+    }
+
+    /// Has copies make way for blocks that are going to be written. No leaf comes back between the moment in which a block is laid out and
+    /// that in which it is written: for as long as what is returned lives.
+    fn beside_copies(&self, blocks: &[BlockWrite]) -> RwLockReadGuard<'_, ()> {
+        let range = |block: &BlockWrite| {
+            let end = block.offset.saturating_add(self.asize_of(block));
+            (block.vdev, block.offset..end)
+        };
+        let mut ranges = None;
+        loop {
+            let beside = self.writer.healing.read();
+            if self.writer.copying.is_idle() {
+                return beside;
+            }
+            let ranges = ranges.get_or_insert_with(|| blocks.iter().map(range).collect::<Vec<_>>());
+            if self.writer.copying.make_way(ranges) {
+                return beside;
+            }
+            // Others are not kept waiting by that.
+            drop(beside);
+            self.writer.copying.wait(ranges);
+        }
     }
 
     /// What a block takes of its vdev.

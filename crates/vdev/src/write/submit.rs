@@ -46,8 +46,11 @@ pub(crate) fn write_leaves(
     priority: Priority,
     writes: &[LeafWrite],
 ) -> Vec<io::Result<()>> {
-    if priority != Priority::Rebuild && writes.iter().any(|w| w.content == Content::Repair) {
-        writer.copying.spoil_all();
+    if priority != Priority::Rebuild {
+        for repair in writes.iter().filter(|w| w.content == Content::Repair) {
+            let end = repair.offset.saturating_add(repair.data.len() as u64);
+            writer.copying.spoil(repair.leaf.guid(), &(repair.offset..end));
+        }
     }
     let mut order: Vec<usize> = (0..writes.len()).collect();
     order.sort_by_key(|i| (Arc::as_ptr(&writes[*i].leaf), on_device(writes[*i].offset)));

@@ -12,6 +12,7 @@ use super::BlockWrite;
 use cenote_format::invariant;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 /// Of a block that is being written.
 const WRITING: u64 = u64::MAX;
@@ -93,6 +94,13 @@ impl Unflushed {
         drop(dropped);
     }
 
+    /// Whether something of a range of a top-level vdev is not known to be durable.
+    pub fn meets(&self, top: u64, range: &Range<u64>) -> bool {
+        let state = self.0.lock();
+        let last = state.tops.get(&top).and_then(|top| top.range(..range.end).next_back());
+        last.is_some_and(|(_, kept)| kept.end > range.start)
+    }
+
     /// The blocks of a top-level vdev that are not known to be durable.
     pub(super) fn of(&self, top: u64) -> Vec<BlockWrite> {
         let state = self.0.lock();
@@ -147,5 +155,8 @@ mod tests {
         assert_eq!(places(&kept), [(512, 1024), (4096, 4096), (8192, 512)]);
         begin(&kept, &[block(0, 16384)]);
         assert_eq!(places(&kept), [(0, 16384)]);
+        let meets = |range| kept.meets(3, &range);
+        assert!(meets(16383..20000) && meets(0..1) && !meets(16384..20000) && !meets(0..0));
+        assert!(!kept.meets(4, &(0..16384)));
     }
 }
