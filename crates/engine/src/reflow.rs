@@ -11,7 +11,8 @@
 //!
 //! [`cenote_vdev`] copies sectors beside what is read and written, and says where that is meanwhile. So a device that hangs
 //! holds up this thread alone. What the step before has left behind is overwritten only
-//! when the uberblock of its group is durable on all devices of the vdev: on one that failed the step is done again.
+//! when the uberblock of its group, or a later one, is durable on all devices of the vdev. Where one failed, the next step waits for
+//! that: it does not copy again what an uberblock says has moved.
 //!
 //! What may be allocated is not copied. All else is: also what groups have allocated that are open still, as intent logs do, and
 //! what was freed and may be read yet. What is allocated and written later is written to both places, so it is all the same
@@ -39,7 +40,7 @@ use cenote_pool::expansion::{
     BYTES_COPIED, END_TIME, FEATURE, FINISHED, SCANNING, START_TIME, STATE,
 };
 use cenote_store::alloc::Extent;
-use cenote_vdev::{Copying, Moved, Progress, Vdev};
+use cenote_vdev::{Copying, Moved, NotMoved, Progress, Vdev};
 use std::ops::Range;
 use std::result::Result as StdResult;
 use std::sync::Arc;
@@ -49,6 +50,8 @@ use std::time::Duration;
 
 /// Why nothing moves that may be copied in part only.
 pub(crate) const UNCLAIMED: &str = "not all intent logs were claimed";
+/// Why nothing is copied while the group of the last step is not on disk.
+const UNDER_WAY: &str = "another step is under way";
 /// The name of the thread.
 const NAME: &str = "raidz_expand";
 /// Groups after the one that ends an expansion from which on blocks are wider (`TXG_CONCURRENT_STATES`).
@@ -124,6 +127,15 @@ enum Step {
     Finished { scrubs: bool },
     /// No vdev is being expanded.
     Nothing,
+}
+
+impl From<NotMoved> for Step {
+    fn from(why: NotMoved) -> Step {
+        match why {
+            NotMoved::Again(why) => Step::Again(why),
+            NotMoved::Failed(why) => Step::Failed(why),
+        }
+    }
 }
 
 impl Shared {
@@ -219,8 +231,19 @@ impl Shared {
         if most > 0 && top.reflow().is_some_and(|reflow| reflow.synced >= most) {
             return Ok(Step::Again("raidz_expand_max_reflow_bytes is reached".into()));
         }
-        if let Err(why) = tree.wait_for_readers(top) {
-            return Ok(Step::Again(why.to_string()));
+        if self.disk.reflowed.lock().is_some() {
+            // Some device may have the uberblock of its group.
+            return Ok(Step::Again(UNDER_WAY.into()));
+        }
+        if !tree.reflow_is_known(top) {
+            self.queue.run(&self.tx_state, |_| Ok(()), |()| true)?;
+            if !tree.reflow_is_known(top) {
+                return Ok(Step::Again("a device does not know what has moved".into()));
+            }
+        }
+        let ends = || self.reflower.is_stopped() || self.tx_state.closed().is_some();
+        if let Err(why) = tree.wait_for_others(top, &ends) {
+            return Ok(why.into());
         }
         let Some(range) = tree.reflow_range(top, self.end_of(top)) else {
             return Ok(Step::Nothing);
@@ -231,8 +254,9 @@ impl Shared {
             let is_done = |step: &Step| matches!(step, Step::Finished { .. });
             return self.queue.run(&self.tx_state, finish, is_done);
         }
-        tree.reflow_shadow(top, range.end);
-        let ends = || self.reflower.is_stopped() || self.tx_state.closed().is_some();
+        if let Err(why) = tree.reflow_shadow(top, range.end, &ends) {
+            return Ok(why.into());
+        }
         // What the scratch area takes is copied at once.
         let begins = tree.reflow_begins(top);
         let most = if begins { u64::MAX } else { RAIDZ_EXPAND_MAX_COPY_BYTES.get() };
@@ -246,7 +270,7 @@ impl Shared {
             Err(why) if top.reflow_waits().is_some() || ends() => {
                 return Ok(Step::Again(why.to_string()));
             }
-            Err(why) => return Ok(Step::Failed(why.to_string())),
+            Err(why) => return Ok(why.into()),
         };
         let bytes = if begins { 0 } else { bytes };
         let change = move |context: &mut SyncContext<'_>| context.note_moved(&moved, bytes);
@@ -437,7 +461,7 @@ impl SyncContext<'_> {
             return Ok(Step::Again(why.to_string()));
         }
         if self.disk.reflowed.lock().is_some() {
-            return Ok(Step::Again("another step is under way".into()));
+            return Ok(Step::Again(UNDER_WAY.into()));
         }
         let zap = self.maps.top_zap(top.id());
         let before = zap_u64(self.tx.mos, zap, BYTES_COPIED)?.unwrap_or(0);

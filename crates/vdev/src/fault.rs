@@ -272,14 +272,14 @@ impl VdevTree {
         if !current() {
             return 0;
         }
+        let batch = self.note_repairs(faults);
         let (mut writes, mut firsts) = (Vec::new(), Vec::new());
         for repairs in faults.iter().map(|fault| fault.repairs(txg)) {
             firsts.extend((0..repairs.len()).map(|n| n == 0));
             writes.extend(repairs);
         }
-        self.note_repairs(faults);
         let results = write_leaves(&self.writer, Priority::AsyncWrite, &writes);
-        drop(alone);
+        drop((batch, alone));
         let mut healed = 0;
         for ((write, result), first) in writes.iter().zip(&results).zip(firsts) {
             write.leaf.stats.heal_tried();

@@ -51,7 +51,7 @@ use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use cenote_format::abd::Abd;
 use cenote_format::encode::EncodeError;
@@ -280,6 +280,7 @@ impl VdevTree {
         for leaf in all.iter().filter(|leaf| !failed(leaf)) {
             leaf.live.uberblock.store(txg, Relaxed);
         }
+        durable.iter().for_each(|(_, leaf)| leaf.live.leads_to.store(txg, SeqCst));
         Ok(())
     }
 

@@ -130,7 +130,7 @@ pub use probe::Reopen;
 pub use queue::{CLASSES, Priority, QueueFigures};
 pub use raidz::copying::Copying;
 pub use raidz::map::ColumnExtent;
-pub use raidz::moving::{Moved, Progress};
+pub use raidz::moving::{Moved, NotMoved, Progress};
 pub use raidz::reflow::{Reflow, SCRATCH_LEFT, SCRATCH_UNUSED, SCRATCH_VALID};
 pub use rebuild::{Rebuilt, Standing};
 pub use request_sizes::{SIZE_BUCKETS, SizeFigures, SizeHistogram};

@@ -434,6 +434,7 @@ impl VdevTree {
             if !current() {
                 return None;
             }
+            let batch = self.note_repairs(piece.iter().map(|(_, fault)| *fault));
             let (mut writes, mut notes) = (Vec::new(), Vec::new());
             for (txg, fault) in piece {
                 // Since they were looked at they may have moved.
@@ -444,9 +445,8 @@ impl VdevTree {
                 notes.extend(repairs.iter().map(|_| (*txg, *fault)));
                 writes.extend(repairs);
             }
-            self.note_repairs(piece.iter().map(|(_, fault)| *fault));
             let results = write_leaves(&self.writer, Priority::AsyncWrite, &writes);
-            drop(alone);
+            drop((batch, alone));
             for ((write, (txg, fault)), result) in writes.iter().zip(notes).zip(&results) {
                 done.note(write, txg, fault.is_lack(), result.is_ok());
             }

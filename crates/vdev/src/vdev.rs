@@ -27,6 +27,7 @@ use crate::injection::Injected;
 use crate::look::{Asked, Seen};
 use crate::queue::{Queue, QueueFigures};
 use crate::raidz::map::{ColumnExtent, Geometry};
+use crate::raidz::moving::Told;
 use crate::raidz::reflow::{self, Reflow, Row, Widths};
 use crate::request_sizes::{RequestSizes, SizeFigures};
 use crate::state::{self, VdevState};
@@ -235,6 +236,8 @@ pub struct Live {
     /// The transaction group of the uberblock that a leaf has to have: that of the last one which is durable on it, or which
     /// was written while it took no writes. 0: not known yet.
     pub(crate) uberblock: AtomicU64,
+    /// The transaction group of the last uberblock that is known to be durable on a leaf. 0: not known yet.
+    pub(crate) leads_to: AtomicU64,
     /// The requests of a leaf's device.
     pub(crate) queue: Queue,
     /// The device of a distributed spare.
@@ -243,6 +246,8 @@ pub struct Live {
     pub(crate) widths: RwLock<Arc<Widths>>,
     /// Those that it had before, and by which something may still be read.
     pub(crate) widths_before: Mutex<Vec<Weak<Widths>>>,
+    /// What uberblocks say of sectors of a RAID-Z vdev that move.
+    pub(crate) told: Mutex<Told>,
 }
 
 impl Live {
@@ -268,10 +273,12 @@ impl Live {
             vacant: Vacant::default(),
             written: Mutex::default(),
             uberblock: AtomicU64::new(0),
+            leads_to: AtomicU64::new(0),
             queue: Queue::default(),
             distributed: OnceLock::new(),
             widths: RwLock::default(),
             widths_before: Mutex::default(),
+            told: Mutex::default(),
         })
     }
 }
@@ -747,6 +754,7 @@ impl Vdev {
             return;
         }
         self.written().add_missed(txgs.clone());
+        // Both before it lacks them and after that: a copy that begins in between has to find out, too.
         self.lacked.fetch_add(1, SeqCst);
         let mut dtl = self.dtl.write();
         if let Dtl::Ranges(ranges) = &mut *dtl
@@ -755,6 +763,8 @@ impl Vdev {
             ranges.push(txgs);
             *ranges = merged(std::mem::take(ranges));
         }
+        drop(dtl);
+        self.lacked.fetch_add(1, SeqCst);
     }
 
     /// If the leaf's dirty time log cannot be read: from now on it counts as lacking all groups before `end`, and what it misses

@@ -1,32 +1,32 @@
 //! Copies sectors of a RAID-Z vdev to where they move, beside all that is read and written (`raidz_reflow_impl`,
 //! `raidz_reflow_scratch_sync`).
 //!
-//! Nothing waits for a copy but the thread that makes it. Where copies go nothing is read yet, and what is written to a sector
-//! that is copied goes to both places by then. Only the order is open: a copy of what the sector had before may
-//! come after the write. So a piece is *watched* while it is copied: what is written of it is noted, and is copied once more when
-//! those writes have ended, until nothing of it was written meanwhile.
+//! Nothing waits for a copy but the thread that makes it, and that holds no lock which others need (`watch`). Where copies go
+//! nothing is read yet, and what is written to a sector that is copied goes to both places by then. Only the order is open: a copy
+//! of what the sector had before may come after the write. So a piece is *watched* while it is copied: what is written of it is
+//! noted, and is copied once more when those writes have ended, until nothing of it was written meanwhile.
 //!
 //! A device may fail in between, come back and be given what it lacks before anything here has looked: the copies of what was read of it
 //! would be wrong. So each device is asked at the begin and at the end what it has ever lacked ([`Health`]).
 //!
-//! Invariant: watching begins, and ends if the copies are whole, while no block is being written.
+//! Nothing is copied over what an uberblock may lead to: see the head of `moving`.
 
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use cenote_format::abd::Abd;
-use parking_lot::Mutex;
 
-use super::moving::failed;
+use super::moving::{NotMoved, failed};
+use super::watch::Batch;
 use crate::patience::Patience;
 use crate::queue::Priority;
 use crate::submit::{LeafRead, Submit, read_leaves};
 use crate::traffic::Content;
 use crate::vdev::{Kind, Vdev};
-use crate::write::{BlockWrite, LeafWrite, Writer, write_leaves};
+use crate::write::{BlockWrite, LeafWrite, write_leaves};
 use crate::{Fault, VdevError, VdevTree};
 
 /// Bytes that are copied at once.
@@ -37,42 +37,6 @@ const MOST_ROUNDS: u32 = 64;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Most sectors of one write.
 const MOST_SECTORS: usize = 256;
-
-/// What of a vdev is being copied.
-#[derive(Default)]
-pub(crate) struct Watch {
-    is_on: AtomicBool,
-    watched: Mutex<Option<Watched>>,
-}
-
-/// See [`Watch`].
-struct Watched {
-    /// Id of the vdev.
-    vdev: u64,
-    /// Sectors between which all is that is copied.
-    within: Range<u64>,
-    /// Those that were written since.
-    written: Vec<Range<u64>>,
-}
-
-impl Watched {
-    fn note(&mut self, vdev: u64, sectors: Range<u64>) {
-        let meets = sectors.start < self.within.end && self.within.start < sectors.end;
-        if vdev == self.vdev && meets {
-            self.written.push(sectors);
-        }
-    }
-}
-
-/// Something is watched; no longer once this is dropped.
-struct Watching<'a>(&'a Writer);
-
-impl Drop for Watching<'_> {
-    fn drop(&mut self) {
-        self.0.watch.is_on.store(false, SeqCst);
-        *self.0.watch.watched.lock() = None;
-    }
-}
 
 /// What the devices of a vdev have gone through, so far as copies may suffer from it: each one's guid, how often it was found
 /// to lack something, and how many flushes of it have failed.
@@ -104,57 +68,33 @@ pub struct Copying<'a> {
 type Sectors = Vec<(u64, Abd)>;
 
 impl VdevTree {
-    /// These blocks are about to be written, while `Writer::healing` is held.
-    pub(crate) fn note_blocks(&self, blocks: &[BlockWrite]) {
+    /// These blocks are about to be laid out and written, until what is returned is dropped.
+    pub(crate) fn note_blocks(&self, blocks: &[BlockWrite]) -> Batch<'_> {
         let watch = &self.writer.watch;
-        if !watch.is_on.load(SeqCst) {
-            return;
-        }
-        let mut watched = watch.watched.lock();
-        let Some(watched) = &mut *watched else { return };
-        let vdev = watched.vdev;
-        for block in blocks.iter().filter(|block| block.vdev == vdev) {
-            let sectors = |bytes: u64| match self.top(block.vdev) {
-                Some(top) => bytes.div_ceil(1 << top.ashift.min(63)),
-                None => 0,
-            };
+        let Some((vdev, top)) = watch.vdev().and_then(|vdev| Some((vdev, self.top(vdev)?))) else {
+            return Batch::default();
+        };
+        let sectors = |bytes: u64| bytes.div_ceil(1 << top.ashift.min(63));
+        let of = |block: &BlockWrite| {
             let (begin, size) = (sectors(block.offset), sectors(self.asize_of(block)));
-            watched.note(vdev, begin..begin.saturating_add(size));
+            begin..begin.saturating_add(size)
+        };
+        let sectors: Vec<_> = blocks.iter().filter(|b| b.vdev == vdev).map(of).collect();
+        match sectors.is_empty() {
+            true => Batch::default(),
+            false => watch.begin(sectors),
         }
     }
 
-    /// The right bytes of these faults are about to be written, while `Writer::healing` is held alone.
-    pub(crate) fn note_repairs<'f>(&self, faults: impl IntoIterator<Item = &'f Fault>) {
+    /// The right bytes of these faults are about to be written, until what is returned is dropped.
+    pub(crate) fn note_repairs<'f>(
+        &self,
+        faults: impl IntoIterator<Item = &'f Fault>,
+    ) -> Batch<'_> {
         let watch = &self.writer.watch;
-        if !watch.is_on.load(SeqCst) {
-            return;
-        }
-        if let Some(watched) = &mut *watch.watched.lock() {
-            let written = faults.into_iter().filter_map(Fault::sectors);
-            written.for_each(|(vdev, sectors)| watched.note(vdev, sectors));
-        }
-    }
-
-    /// Notes from now on what is written of these sectors.
-    fn watch(&self, top: &Vdev, piece: &[Range<u64>]) -> Watching<'_> {
-        // No write is under way that is not noted.
-        let _alone = self.writer.healing.write();
-        let begin = piece.iter().map(|range| range.start).min().unwrap_or(0);
-        let end = piece.iter().map(|range| range.end).max().unwrap_or(0);
-        let watched = Watched { vdev: top.id(), within: begin..end, written: Vec::new() };
-        *self.writer.watch.watched.lock() = Some(watched);
-        self.writer.watch.is_on.store(true, SeqCst);
-        Watching(&self.writer)
-    }
-
-    /// What of these sectors was written while they were watched, by writes that have ended.
-    fn written_of(&self, piece: &[Range<u64>], watching: Watching<'_>) -> Vec<Range<u64>> {
-        let _alone = self.writer.healing.write();
-        let mut watched = self.writer.watch.watched.lock();
-        let written = watched.as_mut().map(|w| std::mem::take(&mut w.written)).unwrap_or_default();
-        drop(watched);
-        drop(watching);
-        intersection(piece, written)
+        let Some(vdev) = watch.vdev() else { return Batch::default() };
+        let written = faults.into_iter().filter_map(Fault::sectors);
+        watch.begin(written.filter(|(of, _)| *of == vdev).map(|(_, sectors)| sectors).collect())
     }
 
     /// Copies these sectors of `top`, given in order, from one place to another one, to which goes by now what is written of them.
@@ -169,32 +109,38 @@ impl VdevTree {
         sectors: &[Range<u64>],
         (from, to): (Where, Where),
         how: Copying<'_>,
-    ) -> Result<Health, VdevError> {
+    ) -> Result<Health, NotMoved> {
+        let again = |why: &str| Err(NotMoved::Again(why.into()));
         let before = Health::of(top);
         if let Some(why) = top.reflow_waits() {
-            return failed(top, why);
+            return again(&why);
         }
         for mut piece in pieces(sectors, (PIECE >> top.ashift).max(1)) {
             let mut rounds = 0;
-            while !piece.is_empty() {
+            while let Some((first, last)) = piece.first().zip(piece.last()) {
                 rounds += 1;
                 if (how.ends)() {
-                    return failed(top, "it is to end");
+                    return again("it is to end");
                 }
                 if rounds > MOST_ROUNDS {
-                    return failed(top, "the same sectors are written again and again");
+                    return again("the same sectors are written again and again");
                 }
-                let watching = self.watch(top, &piece);
+                let watched = self.writer.watch.begin_piece(first.start..last.end);
                 let bytes = self.sectors_at(top, &piece, from, how)?;
                 self.write_all(top, &writes_of(top, bytes, to)?)?;
-                piece = self.written_of(&piece, watching);
+                let (within, (written, bound)) = (first.start..last.end, watched.end());
+                piece = intersection(&piece, &written);
+                let waits = !piece.is_empty();
+                if waits && !self.writer.watch.wait((bound, within), how.ends, PATIENCE) {
+                    return again("a write does not end");
+                }
             }
         }
         self.flush_tops(&[top.id()])?;
         // A flush that failed where parity makes up for it has lost copies.
         match top.reflow_waits() {
-            Some(why) => failed(top, why),
-            None if Health::of(top) != before => failed(top, "a device has failed meanwhile"),
+            Some(why) => again(&why),
+            None if Health::of(top) != before => again("a device has failed meanwhile"),
             None => Ok(before),
         }
     }
@@ -299,20 +245,12 @@ fn pieces(ranges: &[Range<u64>], most: u64) -> Vec<Vec<Range<u64>>> {
     pieces
 }
 
-/// What is in both: in `these`, which are in order and beside one another, and in any of `others`.
-fn intersection(these: &[Range<u64>], mut others: Vec<Range<u64>>) -> Vec<Range<u64>> {
-    others.sort_unstable_by_key(|range| range.start);
-    let mut joined: Vec<Range<u64>> = Vec::new();
-    for other in others {
-        match joined.last_mut() {
-            Some(last) if other.start <= last.end => last.end = last.end.max(other.end),
-            _ => joined.push(other),
-        }
-    }
+/// What is in both. Either is in order, and no two ranges of it meet.
+fn intersection(these: &[Range<u64>], others: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut both = Vec::new();
     for this in these {
-        let from = joined.partition_point(|range| range.end <= this.start);
-        let meeting = joined.iter().skip(from).take_while(|range| range.start < this.end);
+        let from = others.partition_point(|range| range.end <= this.start);
+        let meeting = others.iter().skip(from).take_while(|range| range.start < this.end);
         both.extend(meeting.map(|o| o.start.max(this.start)..o.end.min(this.end)));
     }
     both
@@ -373,12 +311,9 @@ mod tests {
     #[test]
     fn what_was_written_of_a_piece_is_found() {
         let piece = [2..5, 8..9, 20..30];
-        assert_eq!(intersection(&piece, Vec::new()), []);
-        assert_eq!(intersection(&piece, vec![5..8, 9..20, 30..90]), []);
-        assert_eq!(
-            intersection(&piece, vec![22..24, 0..9, 23..25, 28..40]),
-            [2..5, 8..9, 22..25, 28..30]
-        );
+        assert_eq!(intersection(&piece, &[]), []);
+        assert_eq!(intersection(&piece, &[5..8, 9..20, 30..90]), []);
+        assert_eq!(intersection(&piece, &[0..9, 22..25, 28..40]), [2..5, 8..9, 22..25, 28..30]);
         assert_eq!(pieces(&piece, 4), [vec![2..5, 8..9], vec![20..24], vec![24..28], vec![28..30]]);
     }
 }

@@ -17,18 +17,21 @@
 //!
 //! - [`map`]: where the columns of RAID-Z are, `crate::draid`: those of dRAID;
 //! - [`reflow`]: where they are of a vdev that was given more devices;
-//! - [`moving`], [`copying`]: how they get there;
+//! - [`moving`], [`copying`], [`watch`]: how they get there;
 //! - [`math`]: the arithmetic of parity.
 
 pub(crate) mod copying;
 pub(crate) mod map;
 pub(crate) mod math;
 pub(crate) mod moving;
+#[cfg(test)]
+mod moving_tests;
 pub(crate) mod reflow;
 #[cfg(test)]
 mod reflow_tests;
 #[cfg(test)]
 mod tests;
+pub(crate) mod watch;
 
 use std::io;
 use std::ops::Range;

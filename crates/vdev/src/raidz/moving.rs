@@ -1,22 +1,30 @@
 //! The reflow of a RAID-Z vdev that is given a device: what is known of how far that is, and its steps.
 //!
 //! ```text
-//! wait_for_readers ── reflow_shadow ── reflow_copy ── reflow_holds, in a group ── its uberblock ── reflow_committed
+//! reflow_is_known ── wait_for_others ── reflow_shadow ── reflow_copy ── reflow_holds, in a group ── its uberblock ── reflow_committed
 //! ```
 //!
 //! Copies are made beside all else (`copying`). The owner of the pool commits the uberblock that says how far it is on all
 //! devices, and then calls [`VdevTree::reflow_committed`]. A step that fails leaves everything as it was but for
 //! what lies where nothing looks, and may be tried again.
 //!
-//! A sector may be overwritten when the uberblock that says where its copy is is durable, and nobody reads it any more
-//! who began before that. So a step copies no further than to where the row begins that is read at its old place.
+//! A sector may be overwritten when the uberblock that says where its copy is is durable, and nothing reads or writes it any more
+//! that began before that. So a step copies no further than to where the row begins that is read at its old place.
+//!
+//! An uberblock that is durable on some devices and not on others ([`Told`]) leads to what it says all the same: an import takes the
+//! latest one. So what it says has moved is not copied again. Both places are right by then, and stay so: the step ends as soon as the
+//! other devices have an uberblock that says so, too.
+//!
+//! Invariant: nothing is copied to a place that the pool on disk may be read from, which is: by the last uberblock that was, or was to
+//! be, written.
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use cenote_format::label::{BOOT_AREA, Uberblock};
+use cenote_format::{invariant, less};
 
 use super::copying::{Copying, Health};
 use super::reflow::{Reflow, SCRATCH, SCRATCH_LEFT, SCRATCH_UNUSED, SCRATCH_VALID, Widths};
@@ -27,6 +35,9 @@ use crate::{VdevError, VdevState, VdevTree};
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long between two looks whether they have ended.
 const LOOK: Duration = Duration::from_millis(1);
+
+/// Why nothing may be copied: see [`Told`].
+const UNKNOWN: &str = "a device does not know what has moved";
 
 /// With what the boot loader begins that FreeBSD has in the reserved boot area.
 const BOOT_LOADER: [u8; 5] = [0xeb, 0x0e, b'B', b'T', b'X'];
@@ -49,8 +60,39 @@ fn scratch_size(ashift: u32) -> u64 {
     BOOT_AREA >> ashift << ashift
 }
 
+/// What uberblocks say of sectors of a vdev that move.
+#[derive(Default)]
+pub(crate) struct Told {
+    /// The transaction group whose uberblock, and each later one, says what memory says. A device that has none of them may lead
+    /// to where sectors were before.
+    since: u64,
+    /// What uberblocks from this group on say that memory does not say yet, as some device may have none of them.
+    ahead: Option<(Progress, u64)>,
+}
+
+/// Why nothing has moved.
+#[derive(Debug, thiserror::Error)]
+pub enum NotMoved {
+    /// Something else comes first. It may be tried again at once.
+    #[error("{0}")]
+    Again(String),
+    /// A device failed.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl From<VdevError> for NotMoved {
+    fn from(e: VdevError) -> NotMoved {
+        NotMoved::Failed(e.to_string())
+    }
+}
+
+fn error(vdev: &Vdev, why: impl Into<String>) -> VdevError {
+    VdevError::Io { vdev: vdev.id(), offset: 0, why: why.into() }
+}
+
 pub(super) fn failed<T>(vdev: &Vdev, why: impl Into<String>) -> Result<T, VdevError> {
-    Err(VdevError::Io { vdev: vdev.id(), offset: 0, why: why.into() })
+    Err(error(vdev, why))
 }
 
 impl Vdev {
@@ -59,7 +101,7 @@ impl Vdev {
         scratch_size(self.ashift).saturating_mul(widths.physical)
     }
 
-    /// The widths are these from now on. Nothing is being written.
+    /// The widths are these from now on.
     fn set_widths(&self, widths: Widths) {
         let before = std::mem::replace(&mut *self.widths.write(), Arc::new(widths));
         self.widths_before.lock().push(Arc::downgrade(&before));
@@ -122,6 +164,8 @@ impl VdevTree {
             return Err(VdevError::Unsupported(what));
         }
         let _alone = self.writer.healing.write();
+        *top.told.lock() = Told { since: uberblock.txg, ahead: None };
+        self.writer.watch.on(top.id());
         top.set_widths(widths.at(uberblock));
         top.tell_leaves(true);
         Ok(())
@@ -131,8 +175,17 @@ impl VdevTree {
     pub fn begin_reflow(&self, top: &Arc<Vdev>) {
         let _alone = self.writer.healing.write();
         let mut widths = (*top.widths()).clone();
-        widths.physical = widths.physical.saturating_add(1);
+        widths.physical += 1;
+        let children = top.children.len() as u64;
+        invariant!(
+            widths.physical == children && widths.reflow.is_none(),
+            "vdev {}: {children} devices, and {} after an expansion has begun",
+            top.id,
+            widths.physical
+        );
         widths.reflow = Some(Reflow::default());
+        *top.told.lock() = Told::default();
+        self.writer.watch.on(top.id());
         top.set_widths(widths);
         top.tell_leaves(true);
     }
@@ -144,6 +197,7 @@ impl VdevTree {
         let mut widths = (*top.widths()).clone();
         widths.reflow = None;
         widths.grown.push(txg);
+        self.writer.watch.off();
         top.set_widths(widths);
         top.tell_leaves(false);
     }
@@ -169,8 +223,15 @@ impl VdevTree {
 
     /// What is written from now on to what lies before `next` goes to its copy as well. What was written before is to be
     /// copied by [`VdevTree::reflow_copy`].
-    pub fn reflow_shadow(&self, top: &Arc<Vdev>, next: u64) {
-        let _alone = self.writer.healing.write();
+    ///
+    /// # Errors
+    /// What is being written does not end, or it `ends`.
+    pub fn reflow_shadow(
+        &self,
+        top: &Arc<Vdev>,
+        next: u64,
+        ends: &dyn Fn() -> bool,
+    ) -> Result<(), NotMoved> {
         let mut widths = (*top.widths()).clone();
         if let Some(reflow) = &mut widths.reflow {
             let to_scratch = reflow.synced == 0;
@@ -178,25 +239,39 @@ impl VdevTree {
             (reflow.to_scratch, reflow.to_new) = (to_scratch || reflow.in_scratch, !to_scratch);
         }
         top.set_widths(widths);
+        self.wait_for_writers(ends)
+    }
+
+    /// Waits until nothing is written any more that was laid out before this was called.
+    fn wait_for_writers(&self, ends: &dyn Fn() -> bool) -> Result<(), NotMoved> {
+        let watch = &self.writer.watch;
+        match watch.wait_for_all(watch.bound(), ends, PATIENCE) {
+            true => Ok(()),
+            false => Err(NotMoved::Again("a write does not end".into())),
+        }
     }
 
     /// Copies the sectors of these bytes of `top`, which are in order, and makes the copies durable: to their new places, or to the
     /// scratch area, or from there to their places. Blocks are read and written beside it. Returns what an uberblock is to say
     /// then, of which all lies before `end` that was to be moved.
     ///
-    /// [`VdevTree::wait_for_readers`] came back, and then [`VdevTree::reflow_shadow`] was called.
+    /// [`VdevTree::wait_for_others`] came back, and then [`VdevTree::reflow_shadow`].
     ///
     /// # Errors
-    /// A device failed, hangs, or lacks something, or it is to end: nothing has moved.
+    /// A device failed, hangs, lacks something, or does not know what has moved, or it is to end: nothing has moved.
     pub fn reflow_copy(
         &self,
         top: &Arc<Vdev>,
         (ranges, end): (&[Range<u64>], u64),
         how: Copying<'_>,
-    ) -> Result<Moved, VdevError> {
+    ) -> Result<Moved, NotMoved> {
+        if !self.reflow_is_known(top) {
+            return Err(NotMoved::Again(UNKNOWN.into()));
+        }
         let widths = top.widths();
-        let Some(reflow) = widths.reflow else { return failed(top, "it is not being expanded") };
-        let old = (widths.physical.saturating_sub(1), 0);
+        let Some(reflow) = widths.reflow else { Err(error(top, "it is not being expanded"))? };
+        self.check_told(top, &reflow);
+        let old = (less!(widths.physical, 1, "devices of vdev {}", top.id), 0);
         let (new, scratch) = ((widths.physical, 0), (widths.physical, SCRATCH));
         let (from, to, state) = match reflow {
             Reflow { in_scratch: true, .. } => (scratch, new, SCRATCH_LEFT),
@@ -218,6 +293,9 @@ impl VdevTree {
         if let Some(why) = top.reflow_waits() {
             return failed(top, why);
         }
+        if top.told.lock().ahead.is_some() {
+            return failed(top, UNKNOWN);
+        }
         let is_same = top.reflow().is_some_and(|reflow| reflow.synced == moved.from);
         match is_same && Health::of(top) == moved.health {
             true => Ok(()),
@@ -225,29 +303,61 @@ impl VdevTree {
         }
     }
 
-    /// The uberblock of group `txg`, which says so, is durable: what has moved is read where it is now, if all devices of the
-    /// vdev have that uberblock. Else the step is to be done again.
+    /// The uberblock of group `txg`, which says so, is durable: what has moved is read where it is now, once all devices of the
+    /// vdev have that uberblock or a later one ([`VdevTree::reflow_is_known`]).
     pub fn reflow_committed(&self, top: &Arc<Vdev>, (state, at): Progress, txg: u64) {
+        top.told.lock().ahead = Some(((state, at), txg));
+        if !self.reflow_is_known(top) {
+            tracing::warn!(vdev = top.id, "{UNKNOWN}");
+        }
+    }
+
+    /// Whether all devices of `top` have an uberblock that says how far sectors have moved. Is memory behind what uberblocks say,
+    /// and all devices have one that says so, then memory says so, too.
+    pub fn reflow_is_known(&self, top: &Arc<Vdev>) -> bool {
         let mut leaves = Vec::new();
         top.collect_leaves(&mut leaves);
-        if !leaves.iter().all(|leaf| leaf.uberblock.load(Relaxed) >= txg) {
-            tracing::warn!(vdev = top.id, "a device does not know what has moved");
-            return;
+        let mut told = top.told.lock();
+        let since = told.ahead.map_or(told.since, |(_, txg)| txg);
+        if !leaves.iter().all(|leaf| leaf.leads_to.load(SeqCst) >= since) {
+            return false;
         }
-        let _alone = self.writer.healing.write();
+        let Some(((state, at), _)) = told.ahead.take() else { return true };
+        told.since = since;
         let mut widths = (*top.widths()).clone();
-        if widths.reflow.is_none() {
-            return;
+        if let Some(reflow) = &mut widths.reflow {
+            let valid = state == SCRATCH_VALID;
+            invariant!(
+                at >= reflow.synced && at <= reflow.next,
+                "vdev {}: sectors have moved up to {at:#x}, and are copied from {:#x} to {:#x}",
+                top.id,
+                reflow.synced,
+                reflow.next
+            );
+            *reflow = Reflow {
+                synced: at,
+                next: at,
+                in_scratch: valid,
+                to_scratch: valid,
+                to_new: !valid,
+            };
+            top.set_widths(widths);
         }
-        let valid = state == SCRATCH_VALID;
-        widths.reflow = Some(Reflow {
-            synced: at,
-            next: at,
-            in_scratch: valid,
-            to_scratch: valid,
-            to_new: !valid,
-        });
-        top.set_widths(widths);
+        true
+    }
+
+    /// Sectors are about to be copied: the last uberblock says of them what memory says.
+    fn check_told(&self, top: &Vdev, reflow: &Reflow) {
+        let committing = self.writer.committing.lock();
+        let Some(uberblock) = &*committing else { return };
+        let (state, at) = (uberblock.reflow_state(), uberblock.reflow_offset());
+        invariant!(
+            (state == SCRATCH_VALID, at) == (reflow.in_scratch, reflow.synced),
+            "vdev {}: sectors have moved up to {:#x}, and up to {at:#x} (state {state}) as group {} says",
+            top.id,
+            reflow.synced,
+            uberblock.txg
+        );
     }
 
     /// Whether something is read yet that was laid out when sectors may have been elsewhere: nothing may be overwritten.
@@ -257,19 +367,23 @@ impl VdevTree {
         !before.is_empty()
     }
 
-    /// Waits until nothing is read any more that was laid out when sectors were elsewhere.
+    /// Waits until nothing is read or written any more that was laid out when sectors were elsewhere.
     ///
     /// # Errors
-    /// Some read does not end: nothing may be overwritten yet.
-    pub fn wait_for_readers(&self, top: &Vdev) -> Result<(), VdevError> {
+    /// A request does not end, or it `ends`: nothing may be overwritten yet.
+    pub fn wait_for_others(&self, top: &Vdev, ends: &dyn Fn() -> bool) -> Result<(), NotMoved> {
+        let again = |why: &str| Err(NotMoved::Again(why.into()));
         if !top.children.iter().all(|leaf| leaf.is_vacant_idle_within(PATIENCE)) {
-            return failed(top, "a device is still told what is free");
+            return again("a device is still told what is free");
         }
+        self.wait_for_writers(ends)?;
         let begun = Instant::now();
         loop {
             match self.is_read_by_others(top) {
                 false => return Ok(()),
-                true if begun.elapsed() > PATIENCE => return failed(top, "a read does not end"),
+                true if ends() || begun.elapsed() > PATIENCE => {
+                    return again("a read does not end");
+                }
                 true => std::thread::sleep(LOOK),
             }
         }

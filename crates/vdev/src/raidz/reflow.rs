@@ -29,8 +29,8 @@
 //! *leaving* are of one transaction group, and of memory alone.
 //!
 //! Whoever reads keeps the [`Widths`] by which a read was laid out until it has ended, and nothing is overwritten that it may
-//! look at. Writes are excluded while widths change (`Writer::healing`). Repairs find out then where their sectors are by now, and
-//! mend copies as well.
+//! look at. Writes and repairs find out where their sectors are when they have said that they begin (`watch`), and nothing that
+//! one may write to by older widths is copied to. Repairs mend copies as well.
 
 use super::map::{ColumnExtent, Geometry, swap_places};
 use cenote_format::MAX_BLOCK;
@@ -141,8 +141,9 @@ impl Widths {
 pub(crate) struct Row {
     /// Parity first, then data in order.
     pub columns: Vec<ColumnExtent>,
-    /// Where columns, given by their number, are as well.
-    pub shadows: Vec<(usize, ColumnExtent)>,
+    /// Where columns, given by their number, are as well. Those at the new places are apart from those in the scratch area:
+    /// a device has both, and they are lost together with it.
+    pub shadows: Vec<Vec<(usize, ColumnExtent)>>,
 }
 
 /// Where sector `sector` is among `columns` devices: the device, and the byte on it.
@@ -274,7 +275,9 @@ fn placed(
         swap_places(&mut columns);
     }
     let copied = |copy: &ColumnExtent| copy.len > 0 && copy.sector < reflow.next >> ashift;
-    let shadows = other.into_iter().flat_map(|copies| copies.into_iter().enumerate());
-    let shadows = shadows.filter(|(_, copy)| copied(copy)).collect();
+    let copied = |copies: Vec<ColumnExtent>| -> Vec<(usize, ColumnExtent)> {
+        copies.into_iter().enumerate().filter(|(_, copy)| copied(copy)).collect()
+    };
+    let shadows = other.into_iter().map(copied).filter(|copies| !copies.is_empty()).collect();
     Some(Row { columns, shadows })
 }

@@ -1,7 +1,7 @@
 //! Expanded vdevs, and such as are being expanded, against a plain model: a vdev is a row of sectors.
 
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 
 use cenote_format::LABEL_START;
 use cenote_format::abd::Abd;
@@ -16,7 +16,7 @@ use crate::{BlockRead, Copying, Fault, VdevTree};
 const TXG: u64 = 10;
 const SIZE: usize = 2 << 20;
 
-fn bytes(len: usize, seed: u64) -> Vec<u8> {
+pub(super) fn bytes(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     let mut next = || {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -25,14 +25,14 @@ fn bytes(len: usize, seed: u64) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-fn write(t: &VdevTree, offset: u64, data: &[u8], txg: u64) {
+pub(super) fn write(t: &VdevTree, offset: u64, data: &[u8], txg: u64) {
     let (data, content) = (Abd::from_vec(data.to_vec()), Content::Data);
     let block = BlockWrite { vdev: 0, offset, data, txg, content, sides: Vec::new() };
     t.write_many(&[block]).remove(0).unwrap();
 }
 
 /// Reads a block, which has to be right; what was found wrong.
-fn read(t: &VdevTree, offset: u64, data: &[u8], txg: u64) -> Vec<Fault> {
+pub(super) fn read(t: &VdevTree, offset: u64, data: &[u8], txg: u64) -> Vec<Fault> {
     let verify = |abd: &Abd| *abd.bytes() == *data;
     let size = data.len() as u64;
     let found = t.read_one(&BlockRead { vdev: 0, offset, size, txg, verify: &verify });
@@ -41,18 +41,23 @@ fn read(t: &VdevTree, offset: u64, data: &[u8], txg: u64) -> Vec<Fault> {
 }
 
 /// A tree of one RAID-Z vdev with these widths.
-fn with(disks: &[Leaf], nparity: u64, ashift: u32, widths: Widths) -> VdevTree {
+pub(super) fn with(disks: &[Leaf], nparity: u64, ashift: u32, widths: Widths) -> VdevTree {
     let top = testing::raidz(nparity, ashift, testing::files(disks));
+    let moves = widths.reflow.is_some();
     *top.widths.write() = widths.into();
-    tree(vec![top])
+    let t = tree(vec![top]);
+    if moves {
+        t.writer.watch.on(0);
+    }
+    t
 }
 
-fn moving(physical: u64, reflow: Reflow) -> Widths {
+pub(super) fn moving(physical: u64, reflow: Reflow) -> Widths {
     Widths { physical, grown: Vec::new(), reflow: Some(reflow) }
 }
 
 /// Sector `sector` of a vdev over the first `columns` disks.
-fn sector(disks: &[Leaf], columns: u64, ashift: u32, sector: u64) -> Vec<u8> {
+pub(super) fn sector(disks: &[Leaf], columns: u64, ashift: u32, sector: u64) -> Vec<u8> {
     let at = (LABEL_START + ((sector / columns) << ashift)) as usize;
     disks[(sector % columns) as usize].memory.bytes()[at..at + (1 << ashift)].to_vec()
 }
@@ -260,8 +265,8 @@ fn a_vdev_is_moved_step_by_step() {
         while known.1 < end || known.0 == 1 {
             let range = t.reflow_range(&top, end).unwrap();
             assert!(range.start < range.end, "it gets on");
-            t.wait_for_readers(&top).unwrap();
-            t.reflow_shadow(&top, range.end);
+            t.wait_for_others(&top, &|| false).unwrap();
+            t.reflow_shadow(&top, range.end, &|| false).unwrap();
             let copied = (std::slice::from_ref(&range), range.end);
             let how = Copying { quiet: false, ends: &|| false };
             let moved = t.reflow_copy(&top, copied, how).unwrap();
@@ -275,7 +280,7 @@ fn a_vdev_is_moved_step_by_step() {
             all(&t);
             all(&reopened(known));
             all(&reopened(step));
-            t.leaves().iter().for_each(|leaf| leaf.uberblock.store(TXG, Relaxed));
+            t.leaves().iter().for_each(|leaf| leaf.leads_to.store(TXG, SeqCst));
             t.reflow_committed(&top, step, TXG);
             known = step;
             steps += 1;
@@ -315,7 +320,7 @@ fn nothing_waits_for_a_copy() {
         write(&t, 220 << 9, &before, TXG);
         let range = t.reflow_range(&top, end).unwrap();
         assert_eq!(range, synced << 9..next << 9);
-        t.reflow_shadow(&top, range.end);
+        t.reflow_shadow(&top, range.end, &|| false).unwrap();
         disks[hung].faults.set_reads_hung(true);
         let stop = AtomicBool::new(false);
         let after = bytes(9000, 2);
@@ -354,7 +359,7 @@ fn a_device_that_failed_meanwhile_has_all_copied_anew() {
     let t = with(&disks, 1, 9, at(4, 200, 200));
     let top = t.top(0).unwrap().clone();
     let range = t.reflow_range(&top, 4000 << 9).unwrap();
-    t.reflow_shadow(&top, range.end);
+    t.reflow_shadow(&top, range.end, &|| false).unwrap();
     let copy = || {
         let how = Copying { quiet: false, ends: &|| false };
         t.reflow_copy(&top, (std::slice::from_ref(&range), range.end), how)
@@ -389,14 +394,14 @@ fn what_is_wrong_is_mended_at_both_places() {
         disks[1].memory.bytes()[LABEL_START as usize..].iter_mut().for_each(|b| *b ^= 0x55);
         let t = with(&disks, nparity, 9, at(new, synced, synced));
         let top = t.top(0).unwrap().clone();
-        t.reflow_shadow(&top, next << 9);
+        t.reflow_shadow(&top, next << 9, &|| false).unwrap();
         let how = Copying { quiet: false, ends: &|| false };
         let range = synced << 9..next << 9;
         let moved = t.reflow_copy(&top, (std::slice::from_ref(&range), range.end), how).unwrap();
         let faults = read(&t, offset, &data, TXG);
         assert!(!faults.is_empty());
         if late {
-            t.leaves().iter().for_each(|leaf| leaf.uberblock.store(TXG, Relaxed));
+            t.leaves().iter().for_each(|leaf| leaf.leads_to.store(TXG, SeqCst));
             t.reflow_committed(&top, moved.progress, TXG);
             assert_eq!(top.reflow().unwrap().synced, range.end);
         }

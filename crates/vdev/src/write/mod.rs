@@ -66,8 +66,8 @@ use cenote_format::label::Uberblock;
 use crate::device::Device;
 use crate::events::{self, Happening, Operation};
 use crate::queue::Priority;
-use crate::raidz::copying::Watch;
 use crate::raidz::reflow::Widths;
+use crate::raidz::watch::Watch;
 use crate::threads::{IoPool, Work};
 use crate::traffic::{Content, Meter, Traffic};
 use crate::tree::{self, VdevTree};
@@ -126,7 +126,7 @@ pub(crate) struct Writer {
     pub healing: RwLock<()>,
     /// What is being copied as it is.
     pub copying: Copying,
-    /// What of a RAID-Z vdev is being copied to where it moves.
+    /// What is written to a RAID-Z vdev whose sectors move.
     pub watch: Watch,
     /// How much of what may be dirty in the pool is.
     pub dirty_percent: AtomicU64,
@@ -190,7 +190,7 @@ impl VdevTree {
     ) -> Vec<Result<(), VdevError>> {
         let kept = self.writer.unflushed.begin(blocks, |block| self.asize_of(block));
         let beside = self.beside_copies(blocks);
-        self.note_blocks(blocks);
+        let batch = self.note_blocks(blocks);
         let laid_out = self.lay_out(blocks);
         let mut writes = Vec::with_capacity(blocks.len());
         let plans: Vec<Result<Plan<'_>, VdevError>> = blocks
@@ -206,7 +206,7 @@ impl VdevTree {
         };
         let done = blocks.iter().zip(plans).map(finish).collect();
         // What copies a leaf then (`crate::rebuild`) knows what it misses.
-        drop(beside);
+        drop((batch, beside));
         self.writer.unflushed.end(blocks, kept);
         self.look_after();
         done
@@ -290,6 +290,7 @@ impl VdevTree {
             .into_iter()
             .map(Columns::into_parts)
             .unzip();
+        let copies = copies.into_iter().flatten();
         Some(columns.into_iter().chain(copies).flatten().collect())
     }
 
@@ -338,10 +339,10 @@ impl VdevTree {
         let vdev = tree::top(self.root().children(), block.vdev)?;
         let tolerance = stripes.first().map_or(0, |stripe| stripe.tolerance);
         let mut plan = Plan { vdev, stripes: Vec::new(), absent: Vec::new(), tolerance };
-        // The copies of a stripe are one of their own: as many of them may fail.
+        // Each set of copies of a stripe is one of its own: as many of them may fail.
         let stripes = stripes.into_iter().flat_map(|stripe| {
             let (columns, copies) = stripe.into_parts();
-            [columns, copies]
+            std::iter::once(columns).chain(copies)
         });
         let stripes = stripes.filter(|parts| !parts.is_empty()).enumerate();
         let parts = stripes.flat_map(|(n, parts)| parts.into_iter().map(move |part| (n, part)));

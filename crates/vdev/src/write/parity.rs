@@ -35,16 +35,16 @@ pub(super) struct Columns {
     len: usize,
     /// How many columns may fail, which is how many there are of parity.
     pub tolerance: usize,
-    /// Where columns, given by their number, are written as well.
-    shadows: Vec<(usize, Arc<Vdev>, u64)>,
+    /// Where columns, given by their number, are written as well: see [`Row::shadows`].
+    shadows: Vec<Vec<(usize, Arc<Vdev>, u64)>>,
 }
 
 /// A part of a block: the child, the byte offset on it, the bytes.
 type Part = (Arc<Vdev>, u64, Abd);
 
 impl Columns {
-    /// The columns that have bytes, and their copies.
-    pub(super) fn into_parts(self) -> (Vec<Part>, Vec<Part>) {
+    /// The columns that have bytes, and their copies, each set of which is a stripe of its own.
+    pub(super) fn into_parts(self) -> (Vec<Part>, Vec<Vec<Part>>) {
         let (parity, wanted) = (self.parity.len(), self.tolerance);
         let bytes: Vec<Abd> = self.parity.into_iter().chain(self.data).collect();
         let (all, children) = (bytes.len(), self.children.len());
@@ -57,7 +57,8 @@ impl Columns {
             Some(data) => (child, offset, data.clone()),
             None => broken(format_args!("a copy of column {number} of {all}")),
         };
-        let copies = self.shadows.into_iter().map(copy).collect();
+        let copies = self.shadows.into_iter().map(|set| set.into_iter().map(copy).collect());
+        let copies = copies.collect();
         let columns = self.children.into_iter().zip(bytes).filter(|(_, data)| !data.is_empty());
         (columns.map(|((child, offset), data)| (child, offset, data)).collect(), copies)
     }
@@ -109,7 +110,8 @@ fn stripe(vdev: &Arc<Vdev>, row: &Row, block: &Abd) -> Option<Columns> {
         let (vdev, offset) = child(e)?;
         Some((*c, vdev, offset))
     };
-    let shadows = row.shadows.iter().map(shadow).collect::<Option<_>>()?;
+    let set = |set: &Vec<_>| set.iter().map(shadow).collect::<Option<_>>();
+    let shadows = row.shadows.iter().map(set).collect::<Option<_>>()?;
     for ColumnExtent { len, skip, at, .. } in extents.get(tolerance..)? {
         let zeros = || Abd::from_vec(vec![0; *skip]);
         data.push(match (*len, *skip) {
