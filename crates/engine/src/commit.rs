@@ -209,7 +209,7 @@ pub(super) fn pool_space(disk: &Disk) -> PoolSpace {
     };
     PoolSpace {
         normal: sum(Class::Normal, &|g| g.space()),
-        nonallocating: sum(Class::Normal, &|g| if g.is_passive() { g.space() } else { 0 }),
+        nonallocating: sum(Class::Normal, &|g| if g.is_passive() { g.space() } else { g.dead() }),
         embedded_log: sum(Class::EmbeddedLog, &|g| g.space()),
         special_allocated: sum(Class::Special, &|g| g.allocated())
             .saturating_add(sum(Class::Dedup, &|g| g.allocated())),

@@ -30,7 +30,7 @@ use cenote_pool::config::STATE_ACTIVE;
 use cenote_pool::config_write::PoolConfig;
 use cenote_pool::devices::{DeviceSet, Opener};
 use cenote_pool::import::Imported;
-use cenote_pool::props::PropChange;
+use cenote_pool::props::{MULTIHOST, PropChange, is_multihost};
 use cenote_pool::tunables::arc_max;
 use cenote_pool::version;
 use cenote_pool::{Origin, Pool, config, events};
@@ -98,6 +98,9 @@ impl Engine {
         let prepared = create::prepare(&request.spec)?;
         create::check_features(&request.spec, request.features)?;
         let features = create::with_needed(&prepared, request.features);
+        if config::has_objects(&prepared.root) && request.props.iter().any(is_multihost) {
+            return Err(request.spec.refuse(format!("{MULTIHOST} is not supported")));
+        }
         let name = request.temporary_name.unwrap_or(request.spec.name);
         let mut config =
             PoolConfig::new(request.spec.name, prepared.pool_guid, prepared.root.clone());

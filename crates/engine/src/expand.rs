@@ -5,8 +5,12 @@
 //! the devices; its uberblock makes the space part of the pool, and only from then on blocks go there. A crash before
 //! that leaves the pool as it was, by the labels at the beginnings of the devices: what is at their old ends is not
 //! looked for any more once they have grown.
+//!
+//! A device in an object store grows without being asked, in the group after which half of its addresses are given out
+//! ([`Shared::stores_that_grow`]). Until it has its last size the rest is a reserve that no group can use up; from then on what was given out counts as used
+//! ([`cenote_store::alloc::Group::dead`]), so that changes are refused before the addresses end.
 
-use super::task::EngineError;
+use super::task::{EngineError, Task};
 use super::{Engine, Shared, SyncContext};
 use crate::space_write::top_level_asize;
 use cenote_dsl::write::{DslWriteError, Result};
@@ -47,6 +51,18 @@ impl Shared {
             tops.iter().try_fold(false, |any, id| Ok(context.grow(*id)? || any))
         };
         self.queue.run(&self.tx_state, change, |_| true)
+    }
+
+    /// Has devices grow whose addresses are never used twice, once half of them are given out: nothing is bought by waiting, and what is
+    /// given out does not come back.
+    pub(crate) fn stores_that_grow(&self) -> Option<Task> {
+        let growing = self.disk.allocator.growing();
+        let tree = self.disk.tree();
+        let id = growing
+            .iter()
+            .map(|(id, _)| *id)
+            .find(|id| tree.top(*id).is_some_and(|top| room(top).is_some()))?;
+        Some(Box::new(move |context| context.grow(id).map(|_| ())))
     }
 
     /// See [`Engine::expand_if_wanted`].

@@ -358,8 +358,9 @@ fn begin(shared: &Arc<Shared>) -> bool {
     let Ok(chance) = outside.chance.number() else { return false };
     let mut leaves = shared.disk.tree().leaves();
     let mut beat = shared.disk.mmp.beat.lock();
-    // A distributed spare has no labels on disk.
-    let free = |leaf: &Vdev| !leaf.is_distributed() && !beat.pending.contains(&leaf.guid());
+    // A distributed spare has no labels on disk, and those of an object store stay in memory until a group ends.
+    let has_labels = |leaf: &Vdev| !leaf.is_distributed() && leaf.growing().is_none();
+    let free = |leaf: &Vdev| has_labels(leaf) && !beat.pending.contains(&leaf.guid());
     leaves.retain(|leaf| leaf.writable() && !leaf.is_leaving() && free(leaf));
     let Some(at) = (chance >> 8).checked_rem(leaves.len() as u64) else { return false };
     let (leaf, label) = (leaves.swap_remove(at as usize), chance as usize % LABELS);

@@ -39,6 +39,7 @@ use cenote_pool::devices::DeviceSet;
 use cenote_pool::error::{ImportError, Target};
 use cenote_pool::import::{self, ImportOptions};
 use cenote_pool::metaslab::PoolSpace;
+use cenote_pool::props::MULTIHOST;
 use cenote_pool::version;
 use cenote_pool::{Candidate, Origin, Pool, config, events, host};
 use cenote_store::Store;
@@ -46,6 +47,7 @@ use cenote_store::alloc::{Allocator, Options};
 use cenote_store::write::Writer;
 use cenote_vdev::stats::Latencies;
 use parking_lot::{Mutex, RwLock};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -77,6 +79,10 @@ impl Engine {
         let hostid = options.hostid.unwrap_or_else(host::system_hostid);
         if hostid == 0 && pool.get("multihost").is_some_and(|set| set.exact == "on") {
             return Err(ImportError::NoHostid(candidate.name.clone()));
+        }
+        let has_multihost = pool.get("multihost").is_some_and(|set| set.exact == "on");
+        if has_multihost && pool.config().list("vdev_tree").is_some_and(config::has_objects) {
+            return Err(refused(EngineError::Unsupported(MULTIHOST.into())));
         }
         let logs = capable::check_pool(&pool).map_err(refused)?;
         if pool.store().vdevs().expanding().is_some() && !may_move() {
@@ -112,6 +118,7 @@ impl Engine {
             (Engine::assemble(pool, core, synced, engine, disk).map_err(gone_back)?, read)
         } else {
             import::keeps_claim(candidate, pool.devices())?;
+            take_over(&pool).map_err(refused)?;
             // Heartbeats are written while logs are read, however long that takes, and no group.
             let engine = Engine::assemble(pool, core, synced, engine, disk).map_err(refused)?;
             let read = read(&engine.shared.disk.store)?;
@@ -262,6 +269,16 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+/// From now on this host has what the pool keeps in object stores, and every other one is refused.
+fn take_over(pool: &Pool) -> Result<(), EngineError> {
+    for leaf in pool.store().vdevs().leaves() {
+        let Some(growing) = leaf.growing() else { continue };
+        let name = leaf.path().unwrap_or(Path::new("a device")).display().to_string();
+        growing.take_over().map_err(|why| EngineError::Suspended(format!("{name}: {why}")))?;
+    }
+    Ok(())
 }
 
 impl Disk {

@@ -107,7 +107,7 @@ impl Core {
     /// # Errors
     /// The pool has to be suspended.
     pub fn sync(&mut self, shared: &Arc<Shared>) -> std::result::Result<(), EngineError> {
-        let (group, mut quiesced, (first, tasks)) =
+        let (group, mut quiesced, (first, mut tasks)) =
             shared.tx_state.quiesce(|txg| shared.datasets.quiesce(txg), || shared.queue.take());
         let txg = group.txg;
         // Freed space comes back when further groups are on disk.
@@ -131,6 +131,8 @@ impl Core {
         self.missed.clear();
         let checked = shared.disk.tree().recheck();
         checked.map_err(|e| EngineError::Unsupported(e.to_string()))?;
+        // With this group at the latest: addresses come back in no other way, and a group takes a small part of what is left.
+        tasks.extend(shared.stores_that_grow());
         shared.disk.tree().set_dirty_percent(shared.tx_state.dirty_percent());
         let mut recorder = Recorder::begin(&shared.disk, txg);
         recorder.quiesced(&group);

@@ -7,14 +7,18 @@ mod rig;
 
 use cenote_engine::{Engine, EngineOptions};
 use cenote_objects::{Space, Tunables};
+use cenote_pool::props::PropChange;
 use cenote_pool::{ImportOptions, Pool, discover};
-use cenote_vdev::{Growing, object};
+use cenote_vdev::{Growing, is_held, object, open_device, open_device_rw};
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
 use rig::{Rig, TIMEOUT, account, check, fill, open};
+use std::fs::Permissions;
+use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const LEN: usize = 300_000;
 
@@ -106,6 +110,268 @@ fn a_pool_in_a_directory() {
     agree(&engine);
 }
 
+/// A directory for a pool, and what it is called.
+fn place(rig: &Rig) -> (PathBuf, String) {
+    object::open_objects();
+    let dir = rig.file("objects");
+    std::fs::create_dir(&dir).unwrap();
+    let name = format!("file://{}", dir.display());
+    (dir, name)
+}
+
+/// The name of this host.
+fn host() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_string()
+}
+
+fn mode(dir: &Path) -> u32 {
+    dir.metadata().unwrap().permissions().mode() & 0o7777
+}
+
+/// One process writes to a directory, however it is called, and no other user of the host reads it.
+#[test]
+fn a_directory_belongs_to_one_pool() {
+    let rig = Rig::new(64 << 20);
+    let (dir, name) = place(&rig);
+    let link = rig.file("link");
+    std::os::unix::fs::symlink(&dir, &link).unwrap();
+    let names = [name.clone(), format!("{name}/"), format!("file://{}", link.display())];
+    let set = |mode| std::fs::set_permissions(&dir, Permissions::from_mode(mode)).unwrap();
+    set(0o755);
+    assert!(!is_held(Path::new(&name)));
+    let engine = rig.create_with(&name, 0, options());
+    assert_eq!(mode(&dir), 0o700);
+    for name in &names {
+        let refused = open_device_rw(Path::new(name)).err().unwrap();
+        assert_eq!(refused.kind(), ErrorKind::ResourceBusy, "{name}");
+        assert!(is_held(Path::new(name)), "{name}");
+        // To read it is no harm: it is the one that is written.
+        open_device(Path::new(name)).unwrap();
+    }
+    engine.export(false).unwrap();
+    drop(engine);
+    assert!(!is_held(Path::new(&name)));
+    // Another process has it.
+    let held = std::fs::File::open(&dir).unwrap();
+    held.try_lock().unwrap();
+    for name in &names {
+        let refused = open_device_rw(Path::new(name)).err().unwrap();
+        assert_eq!(refused.kind(), ErrorKind::ResourceBusy, "{name}");
+    }
+    drop(held);
+    set(0o755);
+    let engine = import(&names[2]);
+    assert_eq!(mode(&dir), 0o700);
+    engine.export(false).unwrap();
+}
+
+/// A directory that takes the place of the pool's gets no group, and what was acknowledged is found in the old one.
+#[test]
+fn a_directory_that_is_renamed_gets_all_groups() {
+    let rig = Rig::new(64 << 20);
+    let (dir, name) = place(&rig);
+    let engine = rig.create_with(&name, 0, options());
+    fill(&open(&engine), 0..5, LEN);
+    engine.sync().unwrap();
+    let away = rig.file("away");
+    std::fs::rename(&dir, &away).unwrap();
+    std::fs::create_dir(&dir).unwrap();
+    fill(&open(&engine), 5..10, LEN);
+    let theirs = engine.clone();
+    let syncing = std::thread::spawn(move || theirs.sync().is_ok());
+    let end = Instant::now() + Duration::from_secs(60);
+    while !engine.waits_for_devices() {
+        assert!(Instant::now() < end && !syncing.is_finished(), "the group counts as stored");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let why = engine.suspended().unwrap();
+    assert!(why.contains("is another directory than the one that was opened"), "{why}");
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+    let _ = engine.resume();
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+    std::fs::remove_dir(&dir).unwrap();
+    std::fs::rename(&away, &dir).unwrap();
+    while engine.resume().is_err() || !syncing.is_finished() {
+        assert!(Instant::now() < end, "the pool does not go on: {:?}", engine.suspended());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(syncing.join().unwrap());
+    // The host loses power.
+    std::mem::forget(engine);
+    let copy = rig.file("copy");
+    let copied = std::process::Command::new("cp").arg("-r").args([&dir, &copy]).status().unwrap();
+    assert!(copied.success());
+    let name = format!("file://{}", copy.display());
+    let engine = import(&name);
+    check(&open(&engine), 0..10, LEN);
+    engine.export(false).unwrap();
+    drop(engine);
+    account(&view(&name));
+}
+
+/// A directory with other files is refused before anything is written.
+#[test]
+fn a_directory_with_other_files_is_refused() {
+    let rig = Rig::new(64 << 20);
+    let (dir, name) = place(&rig);
+    std::fs::write(dir.join("letter"), "dear reader").unwrap();
+    std::fs::set_permissions(&dir, Permissions::from_mode(0o755)).unwrap();
+    let refused = rig.try_create(&name, &[]).err().unwrap().to_string();
+    assert!(refused.contains("is not empty"), "{refused}");
+    assert_eq!((mode(&dir), std::fs::read_dir(&dir).unwrap().count()), (0o755, 1));
+}
+
+/// `multihost=on` would protect nothing.
+#[test]
+fn multihost_is_refused() {
+    let rig = Rig::new(64 << 20);
+    let (_, name) = place(&rig);
+    let on = vec![PropChange::Number("multihost", 1)];
+    let refused = rig.try_create(&name, &on).err().unwrap().to_string();
+    assert!(refused.contains("multihost=on of a pool in an object store"), "{refused}");
+    let engine = rig.create_with(&name, 0, options());
+    let refused = engine.set_properties(on).unwrap_err().to_string();
+    assert!(refused.contains("multihost=on of a pool in an object store"), "{refused}");
+    engine.set_properties(vec![PropChange::Number("multihost", 0)]).unwrap();
+    engine.export(false).unwrap();
+}
+
+/// To go back to an earlier group is refused for writing: the index has the last one only.
+#[test]
+fn a_rewind_is_for_reading() {
+    store(&["test://rewind"]);
+    let rig = Rig::new(64 << 20);
+    let engine = rig.create_with("test://rewind", 0, options());
+    for i in 0..4 {
+        fill(&open(&engine), i..i + 1, LEN);
+        engine.sync().unwrap();
+    }
+    let txg = engine.pool().uberblock().txg - 2;
+    engine.export(false).unwrap();
+    drop(engine);
+    let found = discover(&[PathBuf::from("test://rewind")]);
+    let how = ImportOptions { force: true, txg: Some(txg), ..ImportOptions::default() };
+    let refused = Engine::import(&found[0], &how, options()).err().unwrap().to_string();
+    assert!(refused.contains("going back to an earlier transaction group"), "{refused}");
+    let how = ImportOptions { readonly: true, ..how };
+    assert!(Pool::import(&found[0], &how).unwrap().uberblock().txg <= txg);
+    let engine = import("test://rewind");
+    check(&open(&engine), 0..4, LEN);
+    engine.export(false).unwrap();
+}
+
+/// A special device that knows a later group than the store has (a store that was restored from a copy) is refused for writing.
+#[test]
+fn a_store_that_is_older_than_other_devices_is_for_reading() {
+    let memory = Arc::new(InMemory::new());
+    object::open_objects();
+    object::provide(Path::new("test://now"), memory.clone(), tunables());
+    let rig = Rig::new(64 << 20);
+    let engine = rig.create_with("test://now special a", 0, options());
+    fill(&open(&engine), 0..2, LEN);
+    engine.sync().unwrap();
+    object::provide(Path::new("test://then"), Arc::new(memory.fork()), tunables());
+    fill(&open(&engine), 2..4, LEN);
+    engine.sync().unwrap();
+    engine.export(false).unwrap();
+    drop(engine);
+    let of = |name: &str| discover(&[PathBuf::from(name), rig.file("a")]);
+    let how = ImportOptions { force: true, ..ImportOptions::default() };
+    let refused = Engine::import(&of("test://then")[0], &how, options()).err().unwrap();
+    let refused = refused.to_string();
+    assert!(refused.contains("newer than what its object store has"), "{refused}");
+    let engine = Engine::import(&of("test://now")[0], &how, options()).unwrap();
+    check(&open(&engine), 0..4, LEN);
+    engine.export(false).unwrap();
+}
+
+/// A host that opened the space before another one wrote to it is refused when it takes over, by the other's name, and nothing is
+/// allocated before.
+#[test]
+fn who_takes_over_late_is_told_of_whom() {
+    store(&["test://early", "test://late"]);
+    let rig = Rig::new(64 << 20);
+    let engine = rig.create_with("test://early", 0, options());
+    let late = open_device_rw(Path::new("test://late")).unwrap();
+    fill(&open(&engine), 0..2, LEN);
+    engine.sync().unwrap();
+    let space = late.growing().unwrap();
+    let why = space.allocate(512).unwrap_err().to_string();
+    assert_eq!(why, "the space was not taken over");
+    let why = space.take_over().unwrap_err().to_string();
+    let host = host();
+    assert!(why.contains(&host) && why.contains("has written to it since"), "{why}");
+    fill(&open(&engine), 2..4, LEN);
+    engine.sync().unwrap();
+    drop((space, late));
+    engine.export(false).unwrap();
+    account(&view("test://early"));
+}
+
+/// A program that is within a runtime of its own gets answers.
+#[test]
+fn a_caller_within_a_runtime() {
+    store(&["test://runtime"]);
+    for mut builder in
+        [tokio::runtime::Builder::new_current_thread(), tokio::runtime::Builder::new_multi_thread()]
+    {
+        let runtime = builder.enable_all().build().unwrap();
+        runtime.block_on(async {
+            let device = open_device(Path::new("test://runtime")).unwrap();
+            assert!(device.growing().unwrap().is_new() && device.is_there());
+        });
+    }
+}
+
+/// The device grows by itself as often as it can; then changes are refused for want of space, and the pool goes on.
+#[test]
+fn addresses_end_with_out_of_space() {
+    object::open_objects();
+    let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let name = Path::new("test://sizes");
+    object::provide_sized(name, store.clone(), tunables(), (256 << 20, 1 << 30));
+    let rig = Rig::new(64 << 20);
+    let engine = rig.create_cut("test://sizes", 0, 24);
+    let fs = open(&engine);
+    let file = fs.create(fs.root(), b"file", &rig::NODE).unwrap();
+    let sized = |engine: &Engine| engine.pool().store().vdevs().top(0).unwrap().asize();
+    let first = sized(&engine);
+    let mut sizes = vec![first];
+    let mut written = 0_u64;
+    let full = loop {
+        let bytes = rig::bytes(written % 7, 1 << 20);
+        if let Err(error) = fs.write(file.ino, (written % 8) << 20, &bytes, false) {
+            break error;
+        }
+        written += 1;
+        if written.is_multiple_of(4) {
+            engine.sync().unwrap();
+            let size = sized(&engine);
+            if sizes.last() != Some(&size) {
+                sizes.push(size);
+            }
+        }
+        assert!(written < 1100, "{sizes:?}");
+    };
+    assert!(full.to_string().contains("space"), "{full}");
+    assert!(sizes.len() == 3 && sizes[2] > 3 * first, "{sizes:?}");
+    assert!(written > 500, "{written}");
+    assert!(engine.suspended().is_none());
+    fs.unlink(fs.root(), b"file", &|_| false).unwrap();
+    engine.sync().unwrap();
+    agree(&engine);
+    drop(fs);
+    engine.export(false).unwrap();
+    drop(engine);
+    account(&view("test://sizes"));
+    let engine = import("test://sizes");
+    assert_eq!(sized(&engine), sizes[2]);
+    engine.sync().unwrap();
+    engine.export(false).unwrap();
+    drop(engine);
+    audit(&store);
+}
+
 /// The host loses power: nothing more of it arrives.
 fn crash(engine: Arc<Engine>) {
     // The engine is never told; its threads wait for a group that does not come.
@@ -167,7 +433,8 @@ fn a_second_host_takes_over() {
         assert!(std::time::Instant::now() < end, "the first host goes on");
         std::thread::sleep(Duration::from_millis(20));
     };
-    println!("{why}");
+    let host = host();
+    assert!(why.contains("another import has taken over the pool") && why.contains(&host), "{why}");
     check(&theirs, 0..10, LEN);
     fill(&theirs, 10..12, LEN);
     drop(theirs);

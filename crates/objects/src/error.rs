@@ -188,6 +188,12 @@ impl Error {
         matches!(self, Self::Rootless { .. }) || self.cause().is_some_and(Cause::transient)
     }
 
+    /// Whether it says that the store is away, or refuses this host: nothing about the bytes that are kept there.
+    pub fn is_outage(&self) -> bool {
+        let of_object = |cause| matches!(cause, Cause::Missing | Cause::Cut | Cause::Condition);
+        matches!(self, Self::Rootless { .. }) || self.cause().is_some_and(|cause| !of_object(cause))
+    }
+
     /// A condition failed although it holds: the same request may succeed later.
     pub(crate) fn passing(self) -> Self {
         match self {
@@ -267,5 +273,25 @@ mod tests {
             assert_eq!(Cause::of(&error), cause, "{error}");
             assert_eq!(cause.transient(), transient, "{error}");
         }
+    }
+
+    #[test]
+    fn an_outage_says_nothing_of_bytes() {
+        let of = |cause| Error::Request {
+            verb: "GET",
+            path: "x".into(),
+            cause,
+            tries: 1,
+            source_text: String::new(),
+        };
+        for cause in [Cause::Unavailable, Cause::TimedOut, Cause::Denied, Cause::Credentials] {
+            assert!(of(cause).is_outage(), "{cause}");
+        }
+        for cause in [Cause::Missing, Cause::Cut, Cause::Condition] {
+            assert!(!of(cause).is_outage(), "{cause}");
+        }
+        assert!(Error::Rootless { path: "commit".into() }.is_outage());
+        assert!(!Error::Unmapped { address: 0, length: 512 }.is_outage());
+        assert!(!Error::Fenced { by: "x".into() }.is_outage());
     }
 }

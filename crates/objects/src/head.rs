@@ -20,7 +20,8 @@
 //! With the last root `n`, level `k` (0, 4, 8, ... 20) keeps the multiples of `2^k` from `n` rounded down to `2^(k+4)`; the
 //! highest level keeps all. So at most 16 roots of a level stay, and the last is found by asking for at most 16 names of each level, without a
 //! listing, which may be late. A host that was asleep may find the name after its own last root free again, because it was deleted. But then
-//! the next multiple of some level exists: after each creation the host looks for them, and is fenced if there is one.
+//! the next multiple of some level exists: after each creation the host looks for them, and is fenced if there is one. It
+//! looks for its own last root as well: where that is gone, the directory is another one, and nothing is committed.
 
 use blake3::Hash;
 use bytes::Bytes;
@@ -173,6 +174,11 @@ impl Head {
         Ok(updates)
     }
 
+    /// Names that a root has as long as the space exists: one of them does.
+    pub(crate) fn lasting(prefix: &Path) -> [Path; 2] {
+        [single(prefix), numbered(prefix, 0)]
+    }
+
     /// The last root; None if there is no space.
     pub(crate) async fn find(requests: &Requests) -> Result<Option<(Self, Bytes)>> {
         if let Some((bytes, version)) = requests.get(&single(&requests.prefix)).await? {
@@ -252,6 +258,7 @@ impl Head {
         };
         if let Way::Create(number) = self.way {
             self.look_beyond(requests, number + 1).await?;
+            self.look_back(requests, number).await?;
         }
         // Nothing is awaited after this host knows the version: a call that is dropped before can be made again.
         let version = self.named(requests, root, version).await?;
@@ -288,6 +295,15 @@ impl Head {
             }
         }
         Ok(())
+    }
+
+    /// A root without the one before it is in another place than that: no import would find it.
+    async fn look_back(&self, requests: &Requests, number: u64) -> Result<()> {
+        let path = numbered(&requests.prefix, number);
+        match requests.exists(&path).await? {
+            true => Ok(()),
+            false => Err(Error::Rootless { path: path.to_string() }),
+        }
     }
 
     /// Remembers the version that this host has stored.

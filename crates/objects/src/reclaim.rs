@@ -36,7 +36,7 @@ const RUN: usize = 256;
 const READS: usize = 8;
 
 /// What the caller knows of its allocations (its space maps).
-pub trait Live {
+pub trait Live: Sync {
     /// Allocated addresses within a range, in order and disjoint; without those that [`Space::free`] was told of. While a free is
     /// under way both may differ: the object is then left out until the next call. No lock of the space is held, so that this may read from it.
     ///

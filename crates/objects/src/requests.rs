@@ -247,6 +247,12 @@ impl Requests {
         }
     }
 
+    /// Whether an object is there, asked once, with an answer within `deadline`.
+    pub async fn answers(&self, path: &Path, deadline: Duration) -> bool {
+        Stats::add(&self.stats.requests[Verb::Get as usize], 1);
+        matches!(timeout(deadline, self.store.head(path)).await, Ok(Ok(_)))
+    }
+
     /// Reads a range of an object, all of it.
     pub async fn range(&self, path: &Path, range: Range<u64>, class: Class) -> Result<Bytes> {
         let _few = match class {

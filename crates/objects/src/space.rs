@@ -1,7 +1,9 @@
 //! A space: made, found, taken over.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::{join_all, try_join_all};
@@ -268,6 +270,17 @@ impl Space {
         self.shared.state.lock().root.group
     }
 
+    /// Whether the store answers within `deadline`, and has roots of this space.
+    pub async fn answers(&self, deadline: Duration) -> bool {
+        let requests = &self.shared.requests;
+        for root in Head::lasting(&requests.prefix) {
+            if requests.answers(&root, deadline).await {
+                return true;
+            }
+        }
+        false
+    }
+
     /// Whether nothing was given out or freed since the last group.
     pub fn is_clean(&self) -> bool {
         let state = self.shared.state.lock();
@@ -327,13 +340,19 @@ impl Space {
     /// everything else. What fails is deleted later.
     pub async fn tidy(&self) {
         let requests = &self.shared.requests;
-        let (due, roots) = {
-            let mut state = self.shared.state.lock();
-            let now = Instant::now();
-            let due = state.garbage.iter().filter(|(_, from)| **from <= now);
-            (due.map(|(id, _)| *id).collect::<Vec<_>>(), std::mem::take(&mut state.old_roots))
-        };
-        for some in due.chunks(requests.tunables.uploads.max(1)) {
+        let roots = std::mem::take(&mut self.shared.state.lock().old_roots);
+        let now = Instant::now();
+        let mut after = None;
+        loop {
+            let some: Vec<Id> = {
+                let state = self.shared.state.lock();
+                let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+                let rest = state.garbage.range((from, Bound::Unbounded));
+                let due = rest.filter(|(_, from)| **from <= now).map(|(id, _)| *id);
+                due.take(requests.tunables.uploads.max(1)).collect()
+            };
+            let Some(last) = some.last() else { break };
+            after = Some(*last);
             let delete =
                 async |id: Id| (id, requests.delete(&id.path(&requests.prefix)).await.is_ok());
             let done = join_all(some.iter().map(|id| delete(*id))).await;

@@ -268,7 +268,7 @@ impl Space {
                 let sent = upload(&shared.requests, id, range, &blocks, Purpose::Data);
                 let sent = AssertUnwindSafe(sent).catch_unwind().await;
                 let sent = sent.unwrap_or_else(|_| {
-                    Err(Error::Refused(format!("the upload of {id} panicked")))
+                    Err(Error::Damaged { path: id.to_string(), why: "its upload panicked".into() })
                 });
                 ended(&shared, start, sent);
                 drop(turn);

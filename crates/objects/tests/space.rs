@@ -106,6 +106,28 @@ async fn a_host_that_slept_for_long_is_refused_where_roots_are_only_created() {
     assert!(roots <= 48, "{roots} roots");
 }
 
+/// A directory that was put in the place of the space's gets no group that counts.
+#[tokio::test(start_paused = true)]
+async fn a_root_without_the_one_before_it_does_not_count() {
+    let folder = tempfile::tempdir().unwrap();
+    let local = Arc::new(LocalFileSystem::new_with_prefix(folder.path()).unwrap());
+    let space = Space::create(local.clone(), tank(), small(1), "host", b"").await.unwrap();
+    space.commit(1, b"one").await.unwrap();
+    let (here, away) = (folder.path().join("tank"), folder.path().join("away"));
+    std::fs::rename(&here, &away).unwrap();
+    let error = space.commit(2, b"two").await.unwrap_err();
+    assert!(matches!(error, Error::Rootless { .. }) && error.transient(), "{error}");
+    assert!(!space.answers(Duration::from_secs(1)).await);
+    let error = space.commit(2, b"two").await.unwrap_err();
+    assert!(matches!(error, Error::Rootless { .. }), "{error}");
+    std::fs::remove_dir_all(&here).unwrap();
+    std::fs::rename(&away, &here).unwrap();
+    assert!(space.answers(Duration::from_secs(1)).await);
+    space.commit(2, b"two").await.unwrap();
+    let found = Space::look(local, tank(), small(2)).await.unwrap();
+    assert_eq!((found.group(), found.payload()), (2, b"two".as_slice()));
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_is_not_there_or_there_already_is_refused_by_name() {
     let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());

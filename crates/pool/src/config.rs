@@ -53,6 +53,11 @@ pub fn children(vdev: &NvList) -> &[NvList] {
     vdev.lists("children").unwrap_or_default()
 }
 
+/// Whether the data of a pool with this root vdev is in an object store.
+pub fn has_objects(root: &NvList) -> bool {
+    children(root).iter().any(|top| top.str("type") == Some("object"))
+}
+
 /// The vdev with this guid at or below `vdev`.
 pub fn find(vdev: &NvList, guid: u64) -> Option<&NvList> {
     match number(vdev, "guid") == guid {

@@ -95,6 +95,11 @@ pub struct PoolConfig {
 }
 
 impl PoolConfig {
+    /// Whether the data of the pool is in an object store.
+    pub fn has_objects(&self) -> bool {
+        config::has_objects(&self.vdev_tree)
+    }
+
     /// The description of a new pool on this host.
     pub fn new(name: &str, guid: u64, vdev_tree: NvList) -> PoolConfig {
         let mut new = PoolConfig {

@@ -41,9 +41,10 @@ use cenote_format::checksum::Salt;
 use cenote_format::label::Uberblock;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_store::{Notes, Store};
-use cenote_vdev::object::may_open;
+use cenote_vdev::object::{is_object, may_open};
 use cenote_vdev::{Vdev, VdevError, VdevState, VdevTree};
 use refusal::{heed_silence, refused};
+use std::cmp::Ordering;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -171,6 +172,8 @@ pub enum Cause {
     Version(u64),
     /// Something in its config is not supported.
     Unsupported(String),
+    /// It can be read as it is asked for, and not be written.
+    NotWritable(&'static str),
     /// Features are in use that are not known.
     Features(Vec<Unsupported>),
     /// Top-level vdevs are missing.
@@ -240,6 +243,9 @@ pub fn load(
     o: &LoadOptions,
 ) -> Result<Loaded, Failure> {
     check_label(c, ub)?;
+    if devices.writable() {
+        check_roots(c, ub)?;
+    }
     let (config, tree, sum) = trusted_tree(c, devices, ub)?;
     let mut features = None;
     let loaded = match sum == ub.guid_sum {
@@ -280,11 +286,32 @@ pub fn without_devices(c: &Candidate, devices: &DeviceSet) -> Failure {
 
 /// Refuses pools in object stores.
 fn check_objects(c: &Candidate) -> Result<(), Cause> {
-    let tops = c.config.list("vdev_tree").map(config::children).unwrap_or_default();
-    match tops.iter().any(|top| top.str("type") == Some("object")) {
+    match c.config.list("vdev_tree").is_some_and(config::has_objects) {
         true => may_open().map_err(|_| Cause::Unsupported("a pool in object storage".into())),
         false => Ok(()),
     }
+}
+
+/// Refuses to write to a pool in an object store from another group on than the last one that the store has: its index says of that
+/// group alone what is alive.
+fn check_roots(c: &Candidate, ub: &Uberblock) -> Result<(), Cause> {
+    for device in c.devices.iter().filter(|device| is_object(&device.path)) {
+        let newest = device.uberblocks.iter().map(|(.., ub)| ub.txg).max();
+        match newest.map(|newest| newest.cmp(&ub.txg)) {
+            Some(Ordering::Equal) => {}
+            Some(Ordering::Greater) => {
+                return Err(Cause::NotWritable(
+                    "going back to an earlier transaction group of a pool in an object store",
+                ));
+            }
+            _ => {
+                return Err(Cause::NotWritable(
+                    "a pool with devices that are newer than what its object store has",
+                ));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// What must hold before the MOS is read at all.
@@ -611,7 +638,13 @@ fn choose(
                 break;
             }
             last = ub;
-            let (Ok(loaded), notes) = load(ub) else { continue };
+            let (loaded, notes) = match load(ub) {
+                (Ok(loaded), notes) => (loaded, notes),
+                (Err(Failure { cause: cause @ Cause::NotWritable(_), .. }), _) => {
+                    return Err(explain(cause, c, target));
+                }
+                (Err(_), _) => continue,
+            };
             if o.rewind || o.txg.is_some() {
                 return Ok(done(loaded, notes, ub));
             }
@@ -630,6 +663,7 @@ fn explain(cause: Cause, c: &Candidate, target: &Target) -> ImportError {
     match cause {
         Cause::Version(version) => ImportError::Version { name: c.name.clone(), version },
         Cause::Unsupported(what) => ImportError::Unsupported { target, what },
+        Cause::NotWritable(what) => ImportError::NotWritable { target, what: what.into() },
         Cause::Features(features) => ImportError::Features { target, features },
         Cause::Missing(vdevs) => ImportError::MissingDevices { target, vdevs },
         Cause::MissingLogs(vdevs) => ImportError::MissingLogs { target, vdevs },

@@ -9,7 +9,7 @@
 
 mod write;
 
-pub use write::{PropChange, PropContext, PropError, When, apply, parse};
+pub use write::{MULTIHOST, PropChange, PropContext, PropError, When, apply, is_multihost, parse};
 
 use crate::Pool;
 use crate::compat::RELEASE;

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, OFlags, major, minor};
 
+use crate::object;
 use crate::partition::image_of;
 
 /// Most loop devices on top of each other that are followed.
@@ -68,7 +69,7 @@ fn os_str(bytes: &[u8]) -> &std::ffi::OsStr {
 /// Locks a file, for this descriptor alone or shared.
 ///
 /// Errors: `ResourceBusy` if others have it. That locks do not work there is not an error.
-fn lock(file: &File, alone: bool) -> io::Result<()> {
+pub(crate) fn lock(file: &File, alone: bool) -> io::Result<()> {
     let operation = match alone {
         true => FlockOperation::NonBlockingLockExclusive,
         false => FlockOperation::NonBlockingLockShared,
@@ -82,6 +83,9 @@ fn lock(file: &File, alone: bool) -> io::Result<()> {
 /// Whether a process has the device at a path for itself, as [`crate::open_device_rw`] asks for it. One that
 /// cannot be opened counts as free.
 pub fn is_held(path: &Path) -> bool {
+    if object::is_object(path) {
+        return object::is_held(path);
+    }
     let path = image_of(path).map_or_else(|| path.to_path_buf(), |(image, _)| image);
     let Ok(kind) = path.metadata().map(|m| m.file_type()) else { return false };
     let mut options = OpenOptions::new();

@@ -10,10 +10,18 @@ pub trait Growing: Send + Sync {
     /// Where the next allocation begins.
     fn next(&self) -> u64;
 
-    /// Gives out the next `bytes` addresses, for one block. What is given out and not written by the end of the group is given up.
+    /// From now on this host has the device, and every other one is refused. To be called before anything is allocated, with no lock held:
+    /// it waits for the store. Devices without other hosts need nothing.
     ///
     /// # Errors
-    /// There are none left, or nothing can be written any more.
+    /// Another host has written to it since it was opened; the store cannot be reached.
+    fn take_over(&self) -> io::Result<()>;
+
+    /// Gives out the next `bytes` addresses, for one block. What is given out and not written by the end of the group is given up.
+    /// Waits for nothing.
+    ///
+    /// # Errors
+    /// There are none left; the device was not taken over.
     fn allocate(&self, bytes: u64) -> io::Result<u64>;
 
     /// The bytes from `start` to `end` are freed in the group that is being written. What never was written may be among
@@ -30,7 +38,7 @@ pub trait Growing: Send + Sync {
     /// Why the last group could not be stored, if it could not.
     fn trouble(&self) -> Option<String>;
 
-    /// Whether nothing was ever kept there.
+    /// Whether nothing is kept there: no pool, and no files where that can be told at once.
     fn is_new(&self) -> bool;
 
     /// What is stored, and what was asked of the store since it was opened.

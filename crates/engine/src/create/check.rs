@@ -35,8 +35,7 @@ pub fn with_needed(
     features: &[&'static Feature],
 ) -> Vec<&'static Feature> {
     let mut all = features.to_vec();
-    let is_object = |top: &NvList| top.str("type") == Some("object");
-    if config::children(&prepared.root).iter().any(is_object) {
+    if config::has_objects(&prepared.root) {
         all.push(&OBJECT_VDEV);
     }
     all
@@ -75,8 +74,7 @@ fn is_object(leaf: &Leaf) -> bool {
 /// # Errors
 /// [`CreateError::Refused`].
 pub(super) fn objects(spec: &CreateSpec<'_>, found: &Found) -> Result<(), CreateError> {
-    let of_pool = spec.pool.and_then(|p| p.list("vdev_tree")).map(config::children);
-    let has_some = of_pool.unwrap_or_default().iter().any(|top| top.str("type") == Some("object"));
+    let has_some = spec.pool.and_then(|p| p.list("vdev_tree")).is_some_and(config::has_objects);
     let normal = found.tops.iter().filter(|(top, _)| top.class == Class::Normal).count();
     let mut all = found.all().filter(|leaf| is_object(leaf));
     let Some(leaf) = all.next() else {
@@ -102,7 +100,7 @@ pub(super) fn objects(spec: &CreateSpec<'_>, found: &Found) -> Result<(), Create
     {
         let path = leaf.path.display();
         return Err(spec.refuse(format!(
-            "{path} has objects of a pool: delete what is below it, or choose another place"
+            "{path} is not empty: delete what is below it, or choose another place"
         )));
     } else {
         return Ok(());

@@ -192,7 +192,7 @@ impl CreateSpec<'_> {
         }
     }
 
-    fn refuse(&self, why: impl Into<String>) -> CreateError {
+    pub(crate) fn refuse(&self, why: impl Into<String>) -> CreateError {
         CreateError::Refused { what: self.what(), why: why.into() }
     }
 }

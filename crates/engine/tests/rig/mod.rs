@@ -10,13 +10,14 @@ use cenote_dmu::outside::Chance;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_engine::change::{Changes, Command, Contents, Format};
 use cenote_engine::create::{
-    CreateSpec, FIRST_TXG, Layout, OpenDevices, Opened, SystemDevices, parse,
+    CreateError, CreateSpec, FIRST_TXG, Layout, OpenDevices, Opened, SystemDevices, parse,
 };
 use cenote_engine::{CreateRequest, Engine, EngineOptions};
 use cenote_inspect::traverse::{self, Options, Subject, Verify};
 use cenote_pool::Pool;
 use cenote_pool::features::{FeatureChoice, choose_features};
 use cenote_pool::metaslab::PoolSpace;
+use cenote_pool::props::PropChange;
 use cenote_pool::{ImportOptions, discover};
 use cenote_vdev::Device;
 use cenote_vdev::inject::FaultyDevice;
@@ -113,6 +114,24 @@ impl Rig {
         devices: &dyn OpenDevices,
         named: &[(String, bool)],
     ) -> Arc<Engine> {
+        self.try_create_as(layout, ashift, options, devices, named, &[]).unwrap()
+    }
+
+    /// With properties; it may be refused.
+    pub fn try_create(&self, line: &str, props: &[PropChange]) -> Result<Arc<Engine>, CreateError> {
+        let options = EngineOptions { txg_timeout: Some(TIMEOUT), ..EngineOptions::default() };
+        self.try_create_as(&self.layout(line), 0, options, &SystemDevices, &[], props)
+    }
+
+    fn try_create_as(
+        &self,
+        layout: &Layout,
+        ashift: u64,
+        options: EngineOptions,
+        devices: &dyn OpenDevices,
+        named: &[(String, bool)],
+        props: &[PropChange],
+    ) -> Result<Arc<Engine>, CreateError> {
         let choice = FeatureChoice { none: false, compatibility: None, named };
         let (features, _) = choose_features(&choice).unwrap();
         let request = CreateRequest {
@@ -129,13 +148,13 @@ impl Rig {
                 chance: &Chance::default(),
             },
             features: &features,
-            props: &[],
+            props,
             root_props: &[],
             encryption: None,
             altroot: None,
             arc_bytes: None,
         };
-        Engine::create(&request, options, format).unwrap()
+        Engine::create(&request, options, format)
     }
 
     pub fn import(&self) -> Arc<Engine> {

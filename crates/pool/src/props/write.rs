@@ -324,6 +324,14 @@ fn number(text: &str) -> std::result::Result<u64, PropError> {
     value.checked_mul(1 << shift).ok_or_else(large)
 }
 
+/// What a pool in an object store cannot have: its labels become durable with each group, and no heartbeat before.
+pub const MULTIHOST: &str = "multihost=on of a pool in an object store";
+
+/// Whether a pool has `multihost=on` from then on.
+pub fn is_multihost(change: &PropChange) -> bool {
+    matches!(change, PropChange::Number("multihost", on) if *on != 0)
+}
+
 /// Sets a property in syncing context, and notes it in the history. True if the config changed: it
 /// and the labels of all vdevs are then to be written. What is kept in memory is the caller's to
 /// keep.
@@ -331,6 +339,9 @@ fn number(text: &str) -> std::result::Result<u64, PropError> {
 /// # Errors
 /// The MOS cannot be read or changed.
 pub fn apply(tx: &mut Tx<'_>, config: &mut PoolConfig, change: &PropChange) -> Result<bool> {
+    if is_multihost(change) && config.has_objects() {
+        return Err(cenote_dsl::write::DslWriteError::Unsupported(MULTIHOST.into()));
+    }
     let (message, dirty) = match change {
         PropChange::Number(name, value) => {
             let zap = props_zap(tx)?;

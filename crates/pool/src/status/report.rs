@@ -265,6 +265,10 @@ fn explain(failure: import::Failure, root_config: &NvList, devices: &DeviceSet) 
             set_root(&mut opened, Aux::None, "unsupported feature(s)");
             opened.cause = Some(Reason::NotSupported(what));
         }
+        Cause::NotWritable(what) => {
+            set_root(&mut opened, Aux::None, "unsupported feature(s)");
+            opened.cause = Some(Reason::NotSupported(what.into()));
+        }
         Cause::Features(list) => {
             set_root(&mut opened, Aux::None, "unsupported feature(s)");
             opened.cause = Some(Reason::FeaturesForRead(list));

@@ -447,6 +447,12 @@ impl Group {
         self.growing.as_ref().map(|growing| growing.lock().clone())
     }
 
+    /// Bytes that are free and never used again: their addresses were given out before.
+    pub fn dead(&self) -> u64 {
+        let given_out = self.addresses().map_or(0, |Addresses(growing)| growing.next());
+        given_out.min(self.space()).saturating_sub(self.allocated())
+    }
+
     /// Whether its addresses are never used twice.
     pub fn is_growing(&self) -> bool {
         self.growing.is_some()

@@ -376,9 +376,16 @@ impl Metaslab {
         let attempt = match (&state.free, state.disable.refuses()) {
             (None, _) => Attempt::Unloaded,
             (Some(_), Some(refused)) => refused,
-            (Some(_), None) => match growing.allocate(size) {
+            (Some(free), None) => match growing.allocate(size) {
                 Err(error) => {
                     tracing::debug!(%error, vdev = self.vdev, "no address is given out");
+                    Attempt::TooSmall
+                }
+                Ok(start) if !free.contains(start, start + size) => {
+                    let (vdev, id) = (self.vdev, self.id);
+                    tracing::error!(
+                        "vdev {vdev} metaslab {id}: {start:#x} was never given out, and the space map has it allocated"
+                    );
                     Attempt::TooSmall
                 }
                 Ok(start) => {

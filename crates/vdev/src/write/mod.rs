@@ -110,8 +110,10 @@ pub(crate) struct Writer {
     pub writes: Meter,
     /// Flushes of devices that succeeded.
     flushes: AtomicU64,
-    /// Held during a flush, and while the outcome of one is taken back.
+    /// Held during a flush, and while the outcome of one is taken back; one of devices that give out their addresses themselves, which upload then,
+    /// and one of all others, which do not wait for that.
     flushing: Mutex<()>,
+    storing: Mutex<()>,
     /// The top-level vdevs that lost data. Not held while a device is waited for.
     lost: Mutex<HashMap<u64, Lost>>,
     /// What was written since the last flush.
@@ -139,6 +141,7 @@ impl Writer {
             writes: Meter::default(),
             flushes: AtomicU64::new(0),
             flushing: Mutex::default(),
+            storing: Mutex::default(),
             lost: Mutex::default(),
             unflushed: Unflushed::default(),
             suspension: Arc::default(),
@@ -382,9 +385,14 @@ impl VdevTree {
     }
 
     fn flush(&self, tops: Vec<&Arc<Vdev>>) -> Result<(), VdevError> {
-        let mut done = Vec::new();
-        let result = self.flush_leaves(tops, &mut done);
-        for flush in &done {
+        let (mut done, mut stored) = (Vec::new(), Vec::new());
+        let (stores, others): (Vec<_>, Vec<_>) =
+            tops.into_iter().partition(|top| top.growing().is_some());
+        let mut result = self.flush_leaves(&self.writer.flushing, others, &mut done);
+        if !stores.is_empty() {
+            result = result.and(self.flush_leaves(&self.writer.storing, stores, &mut stored));
+        }
+        for flush in done.iter().chain(&stored) {
             if let Err(why) = &flush.result {
                 let what =
                     Happening::Failed { offset: 0, size: 0, operation: Operation::Flush, why };
@@ -395,9 +403,19 @@ impl VdevTree {
         result
     }
 
-    /// Flushes the leaves below `tops`; each flush is added to `done`.
-    fn flush_leaves(&self, tops: Vec<&Arc<Vdev>>, done: &mut Vec<Flush>) -> Result<(), VdevError> {
-        let _alone = self.writer.flushing.lock();
+    /// What keeps flushes of a top-level vdev apart.
+    fn turn_of(&self, top: &Vdev) -> &Mutex<()> {
+        if top.growing().is_some() { &self.writer.storing } else { &self.writer.flushing }
+    }
+
+    /// Flushes the leaves below `tops`, which have `turn` for that; each flush is added to `done`.
+    fn flush_leaves(
+        &self,
+        turn: &Mutex<()>,
+        tops: Vec<&Arc<Vdev>>,
+        done: &mut Vec<Flush>,
+    ) -> Result<(), VdevError> {
+        let _alone = turn.lock();
         let then = self.writer.unflushed.now();
         let mut leaves = Vec::new();
         tops.iter().for_each(|t| t.collect_leaves(&mut leaves));
@@ -470,7 +488,7 @@ impl VdevTree {
     /// It could not be written: they still lack it.
     pub fn recover(&self) -> Result<(), VdevError> {
         // A flush that is under way may find more.
-        let alone = self.writer.flushing.lock();
+        let alone = (self.writer.flushing.lock(), self.writer.storing.lock());
         let lost = self.writer.lost.lock().clone();
         drop(alone);
         for (id, known) in lost {
@@ -483,7 +501,7 @@ impl VdevTree {
                 "what may have been lost is written again"
             );
             // A flush that began before that does not make it durable.
-            let _alone = self.writer.flushing.lock();
+            let _alone = (self.writer.flushing.lock(), self.writer.storing.lock());
             let mut lost = self.writer.lost.lock();
             // Another flush that failed meanwhile may have lost some of that.
             if lost.get(&id).is_some_and(|now| now.times == known.times) {
@@ -509,7 +527,7 @@ impl VdevTree {
     /// which it did not if its file system is full; while another flush runs this one is left to it, and so soon after
     /// one that succeeded no flush is made. As what a probe asks, this counts as no error of its own.
     pub(crate) fn fails_to_flush(&self, top: &Arc<Vdev>, leaf: &Arc<Vdev>) -> bool {
-        let Some(_alone) = self.writer.flushing.try_lock() else { return false };
+        let Some(_alone) = self.turn_of(top).try_lock() else { return false };
         if leaf.written().kept_lately() {
             return false;
         }

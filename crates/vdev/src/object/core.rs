@@ -1,0 +1,528 @@
+//! The space of a device, and when its roots are stored.
+//!
+//! What the space asks of its store runs in a runtime that each device has for itself: a store that hangs takes threads from no other. A caller that is within a
+//! runtime of its own waits for another thread. A device that is closed ends what still runs; a directory stays open until that has ended.
+
+use std::io::{self, ErrorKind};
+use std::mem::ManuallyDrop;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use cenote_format::invariant;
+use cenote_format::label::{LABEL_END, LABEL_SIZE};
+use cenote_format::{LABEL_START, SECTOR};
+use cenote_objects::{Class, Error, Live, Space};
+use parking_lot::Mutex;
+use tokio::runtime::{Builder, Handle, Runtime};
+
+use super::labels::{Labels, decode, encode, group_of, without};
+use super::place::{Directory, Place};
+use crate::device::WriteReq;
+use crate::growing::{Growing, GrowingFigures, LiveRanges};
+
+/// For so long after a request has failed the store counts as away, whatever it answers: who was told of the failure finds it
+/// out of use then.
+const SILENCE: Duration = Duration::from_secs(2);
+/// How long a store that was away may take to say that it is back.
+const ANSWER: Duration = Duration::from_secs(5);
+/// How long a device that is closed waits for requests that run.
+const CLOSING: Duration = Duration::from_secs(1);
+/// Threads of a device for requests of the system, at most: a read or write of a directory is one.
+const BLOCKING: usize = 256;
+
+/// Where the requests of a device run.
+struct Requests {
+    runtime: Option<Runtime>,
+    /// Requests name it by its descriptor, which must lead nowhere else while one of them runs.
+    directory: Option<Arc<Directory>>,
+}
+
+impl Requests {
+    fn new(directory: Option<Arc<Directory>>) -> io::Result<Self> {
+        let mut builder = Builder::new_multi_thread();
+        let builder = builder.worker_threads(2).max_blocking_threads(BLOCKING);
+        let runtime = builder.thread_name("objects").enable_all().build()?;
+        Ok(Self { runtime: Some(runtime), directory })
+    }
+
+    fn runtime(&self) -> io::Result<&Runtime> {
+        self.runtime.as_ref().ok_or_else(|| io::Error::other("the device is closed"))
+    }
+
+    /// Waits for a request.
+    fn wait<T: Send>(&self, work: impl Future<Output = T> + Send) -> io::Result<T> {
+        let runtime = self.runtime()?;
+        if Handle::try_current().is_err() {
+            return Ok(runtime.block_on(work));
+        }
+        // A thread that may belong to a runtime must not wait for another one.
+        thread::scope(|scope| {
+            let builder = thread::Builder::new().name("objects-wait".into());
+            let waiting = builder.spawn_scoped(scope, || runtime.block_on(work))?;
+            waiting.join().map_err(|_| io::Error::other("a request panicked"))
+        })
+    }
+}
+
+impl Drop for Requests {
+    /// Ends what still runs. A request that hangs in the system cannot be ended: then the directory stays open, and another
+    /// thread waits for it.
+    fn drop(&mut self) {
+        let (runtime, directory) = (self.runtime.take(), self.directory.take());
+        let (tell, told) = mpsc::channel();
+        // Where there is no thread to be had, what it would have waited for stays open.
+        let kept = ManuallyDrop::new((runtime, directory));
+        let close = move || {
+            let (runtime, directory) = ManuallyDrop::into_inner(kept);
+            if let Some(runtime) = runtime {
+                runtime.shutdown_timeout(Duration::from_secs(u64::from(u32::MAX)));
+            }
+            drop(directory);
+            let _ = tell.send(());
+        };
+        if thread::Builder::new().name("objects-close".into()).spawn(close).is_ok() {
+            let _ = told.recv_timeout(CLOSING);
+        }
+    }
+}
+
+/// How far a space is.
+#[derive(Clone)]
+enum Mode {
+    /// There is none.
+    New,
+    /// It is read; another host may have it.
+    Seen(Space),
+    /// This host has it.
+    Taken(Space),
+}
+
+pub(super) struct Core {
+    pub path: PathBuf,
+    requests: Requests,
+    place: Place,
+    may_write: bool,
+    pub size: AtomicU64,
+    mode: Mutex<Mode>,
+    /// One thread takes the space over; and stores roots.
+    turn: Mutex<Stored>,
+    /// One task at a time deletes what is not needed any more.
+    tidying: Arc<tokio::sync::Mutex<()>>,
+    labels: Mutex<Labels>,
+    /// When a request was given up last, if the store has not answered since.
+    away: Mutex<Option<Instant>>,
+}
+
+/// What the last root has.
+#[derive(Default)]
+struct Stored {
+    /// A root that is not stored yet: its group and what goes along.
+    pending: Option<(u64, Vec<u8>)>,
+    /// The root that was read: group and what goes along. None: there is no root.
+    seen: Option<(u64, Vec<u8>)>,
+}
+
+fn not_ours() -> io::Error {
+    io::Error::other("the space was not taken over")
+}
+
+impl Core {
+    /// Reads the root, if there is one.
+    pub fn look(path: &Path, may_write: bool) -> io::Result<Arc<Core>> {
+        let place = Place::find(path)?;
+        let requests = Requests::new(place.directory.clone())?;
+        let failed = |error: Error| io::Error::other(place.named(error.to_string()));
+        let look = Space::look(
+            place.store.clone(),
+            object_store::path::Path::default(),
+            place.tunables.clone(),
+        );
+        let (mode, size, labels, seen) = match requests.wait(look)? {
+            Err(Error::Absent(_)) => (Mode::New, place.sizes.0, Labels::default(), None),
+            Err(error) => return Err(failed(error)),
+            Ok(found) => {
+                let (group, payload) = (found.group(), found.payload().to_vec());
+                let (size, labels) = decode(&payload).map_err(io::Error::other)?;
+                let space = requests.wait(found.view())?.map_err(failed)?;
+                (Mode::Seen(space), size, labels, Some((group, payload)))
+            }
+        };
+        Ok(Arc::new(Core {
+            path: path.to_path_buf(),
+            requests,
+            place,
+            may_write,
+            size: AtomicU64::new(size),
+            mode: Mutex::new(mode),
+            turn: Mutex::new(Stored { pending: None, seen }),
+            tidying: Arc::default(),
+            labels: Mutex::new(labels),
+            away: Mutex::default(),
+        }))
+    }
+
+    fn wait<T: Send>(&self, work: impl Future<Output = T> + Send) -> io::Result<T> {
+        self.requests.wait(work)
+    }
+
+    /// What the space has answered. That the store is away is noted.
+    fn heard<T>(&self, answer: Result<T, Error>) -> io::Result<T> {
+        answer.map_err(|error| {
+            if error.is_outage() {
+                *self.away.lock() = Some(Instant::now());
+            }
+            io::Error::other(self.place.named(error.to_string()))
+        })
+    }
+
+    /// Waits for what the space does.
+    fn ask<T: Send>(&self, work: impl Future<Output = Result<T, Error>> + Send) -> io::Result<T> {
+        self.heard(self.wait(work)?)
+    }
+
+    /// See [`crate::Device::is_there`].
+    pub fn is_there(&self) -> bool {
+        if !self.place.is_there() {
+            return false;
+        }
+        let Some(since) = *self.away.lock() else { return true };
+        if since.elapsed() < SILENCE {
+            return false;
+        }
+        let Some(space) = self.space() else { return true };
+        let answers = self.wait(async move { space.answers(ANSWER).await }).unwrap_or(false);
+        let mut away = self.away.lock();
+        if answers && *away == Some(since) {
+            *away = None;
+        }
+        answers
+    }
+
+    /// See [`crate::Device::is_unlinked`].
+    pub fn is_deleted(&self) -> bool {
+        self.place.is_deleted()
+    }
+
+    /// How large the device can be by now: twice as large once half of it is given out.
+    pub fn size_by_now(&self) -> u64 {
+        let size = self.size.load(Relaxed);
+        let grows = self.space().is_some_and(|space| space.next() > size / 2);
+        if grows { (2 * size).min(self.place.sizes.1.max(size)) } else { size }
+    }
+
+    /// See [`crate::Device::grow`].
+    pub fn grow(&self, size: u64) {
+        self.size.fetch_max(size.min(self.place.sizes.1), Relaxed);
+    }
+
+    pub fn space(&self) -> Option<Space> {
+        match &*self.mode.lock() {
+            Mode::New => None,
+            Mode::Seen(space) | Mode::Taken(space) => Some(space.clone()),
+        }
+    }
+
+    /// The space, if this host has it.
+    fn ours(&self) -> io::Result<Space> {
+        match &*self.mode.lock() {
+            Mode::Taken(space) => Ok(space.clone()),
+            _ => Err(not_ours()),
+        }
+    }
+
+    /// The space, which this host has from now on.
+    fn take(&self, stored: &Stored) -> io::Result<Space> {
+        if let Mode::Taken(space) = &*self.mode.lock() {
+            return Ok(space.clone());
+        }
+        if !self.may_write {
+            return Err(ErrorKind::ReadOnlyFilesystem.into());
+        }
+        self.place.check()?;
+        let (store, prefix, tunables) = (
+            self.place.store.clone(),
+            object_store::path::Path::default(),
+            self.place.tunables.clone(),
+        );
+        let space = match &stored.seen {
+            None => {
+                if !self.place.is_empty() {
+                    return Err(io::Error::other("the directory is not empty"));
+                }
+                self.place.close_to_others()?;
+                let payload = encode(self.size.load(Relaxed), &Labels::default());
+                self.ask(Space::create(store, prefix, tunables, &host(), &payload))?
+            }
+            Some((group, payload)) => {
+                let found = self.ask(Space::look(store, prefix, tunables))?;
+                if found.group() != *group || found.payload() != payload {
+                    return Err(io::Error::other(format!(
+                        "{} has written to it since it was opened here",
+                        found.host()
+                    )));
+                }
+                self.place.close_to_others()?;
+                self.ask(found.open(&host()))?
+            }
+        };
+        *self.mode.lock() = Mode::Taken(space.clone());
+        let swept = space.clone();
+        self.requests.runtime()?.spawn(async move {
+            if let Err(error) = swept.sweep().await {
+                tracing::info!(%error, "what crashes have left is deleted at the next import");
+            }
+        });
+        Ok(space)
+    }
+
+    /// The label and the sector in it, of a byte of the device.
+    fn place(&self, offset: u64) -> Option<(usize, u64)> {
+        let end = self.size.load(Relaxed) + LABEL_START;
+        let of =
+            |first: usize, at: u64| (first + (at / LABEL_SIZE) as usize, at % LABEL_SIZE / SECTOR);
+        if offset < 2 * LABEL_SIZE {
+            return Some(of(0, offset));
+        }
+        let at = offset.checked_sub(end).filter(|at| *at < LABEL_END)?;
+        Some(of(2, at))
+    }
+
+    /// Whether all of a request is in the places of labels, or before the first address.
+    pub fn is_label(&self, offset: u64) -> bool {
+        offset < LABEL_START || offset >= self.size.load(Relaxed) + LABEL_START
+    }
+
+    pub fn read_label(&self, offset: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        let labels = self.labels.lock();
+        let mut at = offset / SECTOR * SECTOR;
+        while at < offset + len as u64 {
+            if let Some(known) = self.place(at).and_then(|place| labels.sectors.get(&place)) {
+                for (i, byte) in (at..).zip(known) {
+                    if let Some(to) = i.checked_sub(offset).and_then(|i| bytes.get_mut(i as usize))
+                    {
+                        *to = *byte;
+                    }
+                }
+            }
+            at += SECTOR;
+        }
+        bytes
+    }
+
+    fn write_label(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        if !offset.is_multiple_of(SECTOR) || !data.len().is_multiple_of(SECTOR as usize) {
+            return Err(ErrorKind::InvalidInput.into());
+        }
+        let mut labels = self.labels.lock();
+        for (at, sector) in (offset..).step_by(SECTOR as usize).zip(data.chunks(SECTOR as usize)) {
+            let is_blank = sector.iter().all(|byte| *byte == 0);
+            let Some(place) = self.place(at) else {
+                if is_blank {
+                    continue;
+                }
+                return Err(ErrorKind::InvalidInput.into());
+            };
+            let changed = match (labels.sectors.get(&place), is_blank) {
+                (None, true) => false,
+                (Some(known), _) => known != sector,
+                (None, false) => true,
+            };
+            if !changed {
+                continue;
+            }
+            labels.dirty = true;
+            if is_blank {
+                labels.sectors.remove(&place);
+            } else {
+                labels.newest = labels.newest.max(group_of(place, sector).unwrap_or(0));
+                labels.sectors.insert(place, sector.to_vec());
+            }
+        }
+        Ok(())
+    }
+
+    /// See the head of the module.
+    pub fn flush(&self) -> io::Result<()> {
+        let stored = self.store_root();
+        self.labels.lock().trouble = stored.as_ref().err().map(ToString::to_string);
+        stored
+    }
+
+    fn store_root(&self) -> io::Result<()> {
+        let mut turn = self.turn.lock();
+        if let Some((group, payload)) = turn.pending.clone() {
+            self.place.check()?;
+            let space = self.take(&turn)?;
+            self.ask(space.commit(group, &payload))?;
+            turn.pending = None;
+            self.tidy(&space)?;
+        }
+        let is_clean = match &*self.mode.lock() {
+            Mode::Taken(space) => space.is_clean(),
+            _ => true,
+        };
+        let (leads, dirty) = {
+            let labels = self.labels.lock();
+            (labels.newest > labels.stored, labels.dirty)
+        };
+        if !dirty || !(leads || is_clean) {
+            return Ok(());
+        }
+        self.place.check()?;
+        let space = self.take(&turn)?;
+        // Labels alone end no group: another thread may begin one just now.
+        let gaps = if leads { self.wait(space.close())? } else { Vec::new() };
+        let payload = {
+            let mut labels = self.labels.lock();
+            // What a group frees is needed until its uberblock is there.
+            let frees = if leads { std::mem::take(&mut labels.frees) } else { Vec::new() };
+            for (start, end) in frees {
+                for (start, end) in without(start, end, &gaps) {
+                    self.heard(space.free(start, end - start))?;
+                }
+            }
+            labels.forget_old();
+            (labels.dirty, labels.stored) = (false, labels.newest);
+            encode(self.size.load(Relaxed), &labels)
+        };
+        let group = space.group() + 1;
+        turn.pending = Some((group, payload.clone()));
+        self.ask(space.commit(group, &payload))?;
+        turn.pending = None;
+        self.tidy(&space)
+    }
+
+    /// Has what is not needed any more deleted, beside everything else. What comes while that is under way waits for the next
+    /// root.
+    fn tidy(&self, space: &Space) -> io::Result<()> {
+        let Ok(turn) = self.tidying.clone().try_lock_owned() else { return Ok(()) };
+        let space = space.clone();
+        self.requests.runtime()?.spawn(async move {
+            space.tidy().await;
+            drop(turn);
+        });
+        Ok(())
+    }
+
+    /// Reads ranges of the space.
+    pub fn read(&self, blocks: &[(u64, u64)]) -> Vec<io::Result<Bytes>> {
+        let answers = match self.space() {
+            None => Err(ErrorKind::UnexpectedEof.into()),
+            Some(space) => self.wait(async move { space.read(blocks, Class::Sync).await }),
+        };
+        match answers {
+            Ok(answers) => answers.into_iter().map(|answer| self.heard(answer)).collect(),
+            Err(error) => {
+                let error: io::Error = error;
+                let same = |_: &_| Err(io::Error::new(error.kind(), error.to_string()));
+                blocks.iter().map(same).collect()
+            }
+        }
+    }
+
+    pub fn write(&self, req: &WriteReq) -> io::Result<()> {
+        if self.is_label(req.offset) {
+            return self.write_label(req.offset, &req.data.bytes());
+        }
+        let (space, address) = (self.ours()?, req.offset - LABEL_START);
+        let bytes = Bytes::from(req.data.to_vec());
+        let write = async || match req.held {
+            true => space.write_held(address, bytes.clone()).await,
+            false => space.write(address, bytes.clone()).await,
+        };
+        let mut written = self.wait(write())?;
+        let of_another = |e: &Error| !matches!(e, Error::Refused(_) | Error::Fenced { .. });
+        if written.as_ref().is_err_and(of_another) {
+            // An upload of before has failed: it is sent again.
+            self.ask(space.resume())?;
+            written = self.wait(write())?;
+        }
+        let Err(error) = written else { return Ok(()) };
+        if matches!(error, Error::Refused(_)) {
+            // What is written again because a flush failed is there already.
+            let there = self.read(&[(address, bytes.len() as u64)]);
+            if there.into_iter().flatten().any(|known| known == bytes) {
+                return Ok(());
+            }
+        }
+        self.heard(Err(error))
+    }
+}
+
+/// Which host this is, for messages.
+fn host() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    format!("{name}, process {}", std::process::id())
+}
+
+/// What the caller of a reclaim knows.
+struct Known<'a>(Mutex<LiveRanges<'a>>);
+
+impl Live for Known<'_> {
+    fn live(&self, range: Range<u64>) -> Result<Vec<Range<u64>>, String> {
+        // To know it may take reads, of this very device too.
+        tokio::task::block_in_place(|| (self.0.lock())(range))
+    }
+}
+
+impl Growing for Core {
+    fn next(&self) -> u64 {
+        self.space().map_or(0, |space| space.next())
+    }
+
+    fn take_over(&self) -> io::Result<()> {
+        let turn = self.turn.lock();
+        self.take(&turn).map(|_| ())
+    }
+
+    fn allocate(&self, bytes: u64) -> io::Result<u64> {
+        let space = self.ours()?;
+        if space.next().saturating_add(bytes) > self.size.load(Relaxed) {
+            return Err(ErrorKind::StorageFull.into());
+        }
+        space.allocate(bytes).map_err(|e| io::Error::other(e.to_string()))
+    }
+
+    fn free(&self, start: u64, end: u64) {
+        invariant!(start < end, "{start:#x}-{end:#x} is freed");
+        self.labels.lock().frees.push((start, end));
+    }
+
+    fn reclaim(&self, live: LiveRanges<'_>, bytes: u64) -> Result<(), String> {
+        let Mode::Taken(space) = self.mode.lock().clone() else { return Ok(()) };
+        let known = Known(Mutex::new(live));
+        let done = self.ask(space.reclaim(&known, bytes)).map_err(|e| e.to_string())?;
+        if done.objects > 0 {
+            tracing::debug!(?done, "objects are written anew");
+        }
+        Ok(())
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.labels.lock().trouble.clone()
+    }
+
+    fn is_new(&self) -> bool {
+        matches!(&*self.mode.lock(), Mode::New) && self.place.is_empty()
+    }
+
+    fn figures(&self) -> GrowingFigures {
+        let Some(space) = self.space() else { return GrowingFigures::default() };
+        let (totals, figures) = (space.totals(), space.figures());
+        GrowingFigures {
+            objects: totals.objects,
+            stored: totals.stored,
+            live: totals.live,
+            requests: figures.requests,
+            bytes: figures.bytes,
+            retries: figures.retries,
+            failures: figures.failures,
+        }
+    }
+}

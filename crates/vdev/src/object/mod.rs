@@ -1,0 +1,190 @@
+//! A device in an object store: a directory, or what a program brings along.
+//!
+//! # Idea
+//!
+//! The blocks of the device are in a space of `cenote_objects`, whose addresses are never used twice ([`Growing`](crate::Growing)). Byte
+//! [`LABEL_START`](cenote_format::LABEL_START) of the device is address 0. There are no labels on the store: what is written to the places of labels is kept in memory
+//! and goes along with the root of the space (`labels`), so that blocks, labels and uberblocks become durable together, with one request
+//! that only the host which has the space can make.
+//!
+//! # When something is durable
+//!
+//! [`Device::flush`] stores a root where there is an uberblock of a later group than the last one stored, or where nothing but labels was written. A
+//! flush before the uberblock of a group does nothing: blocks that no uberblock leads to would be lost with a crash
+//! anyway, since the next import deletes what no root names. So nothing may count on such a flush but the end of a group: no log block and
+//! no block that is written ahead of its group goes to such a device (`store::alloc`).
+//!
+//! # Who has the space
+//!
+//! A device that is opened for writing takes the space over when it is told to ([`Growing::take_over`](crate::Growing::take_over)), or with the first
+//! labels that it stores, and not before: to look at a pool disturbs no one. From then on every other host is refused. If another host has written a
+//! root since the labels were read, the space is not taken over. Of a directory one process can be a writer at a time (`place`).
+//!
+//! # When the store is away
+//!
+//! A request that fails although it was repeated for as long as its budget says nothing about the bytes that are kept. The device notes it: it is not
+//! *there* ([`Device::is_there`]) for a moment, so that a probe takes it for silent and what is read or written is held; later it
+//! is there as soon as the store answers. What could not be uploaded is sent again with the next write.
+//!
+//! # Rooms
+//!
+//! | file | what it has |
+//! |---|---|
+//! | `place` | where the store is: a directory that is kept open, or what a program provides |
+//! | `core` | the space of a device, and when its roots are stored |
+//! | `labels` | what goes along with a root |
+//! | `device` | the device as others see it |
+//!
+//! Invariants: a root is stored with all blocks written before it. What was stored is never written again: the second write of a block has the
+//! bytes of the first, or its object was held back ([`WriteReq::held`](crate::WriteReq::held)).
+
+mod core;
+mod device;
+mod labels;
+mod place;
+
+use std::collections::HashMap;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, LazyLock, Weak};
+
+use cenote_objects::Tunables;
+use object_store::ObjectStore;
+use parking_lot::Mutex;
+
+use self::core::Core;
+use self::device::{ObjectDevice, WriterLock};
+use self::place::Provided;
+pub use self::place::{is_held, name_of};
+use crate::device::Device;
+
+/// Bytes of addresses that a new device has. It grows when half of them are given out ([`Device::size_by_now`]).
+const FIRST_SIZE: u64 = 64 << 40;
+/// It does not grow beyond this.
+const LAST_SIZE: u64 = 8 << 50;
+/// No device has fewer.
+const LEAST_SIZE: u64 = 64 << 20;
+
+/// Whether stores are opened: see [`open_objects`].
+static MAY_OPEN: AtomicBool = AtomicBool::new(false);
+
+/// Has this process open devices in object stores. They are refused otherwise, as long as pools there are not proven: tests
+/// call this.
+#[doc(hidden)]
+pub fn open_objects() {
+    MAY_OPEN.store(true, SeqCst);
+}
+
+/// Refuses devices in object stores by name. Whatever opens one comes here.
+///
+/// # Errors
+/// `Unsupported`, unless [`open_objects`] was called.
+pub fn may_open() -> io::Result<()> {
+    match MAY_OPEN.load(SeqCst) {
+        true => Ok(()),
+        false => Err(io::Error::new(
+            ErrorKind::Unsupported,
+            "pools in object storage are not supported yet",
+        )),
+    }
+}
+
+/// Devices that are open for writing in this process, by what they are ([`name_of`]).
+static WRITERS: LazyLock<Mutex<HashMap<PathBuf, Writer>>> = LazyLock::new(Mutex::default);
+
+struct Writer {
+    is_open: Weak<WriterLock>,
+    core: Weak<Core>,
+}
+
+/// Whether a path names a device in an object store: it begins with a scheme, as `file:///srv/pool` does.
+pub fn is_object(path: &Path) -> bool {
+    let Some(path) = path.to_str() else { return false };
+    let scheme = path.split_once("://").map_or("", |(scheme, _)| scheme);
+    !scheme.is_empty() && scheme.bytes().all(|b| b.is_ascii_alphanumeric())
+}
+
+/// From now on devices called `path` are in this store, in this process.
+pub fn provide(path: &Path, store: Arc<dyn ObjectStore>, tunables: Tunables) {
+    place::provide(path, Provided { store, tunables, sizes: (FIRST_SIZE, LAST_SIZE) });
+}
+
+/// As [`provide`], of a device whose sizes, the first one and the last one that it grows to, are others than usual.
+#[doc(hidden)]
+pub fn provide_sized(
+    path: &Path,
+    store: Arc<dyn ObjectStore>,
+    tunables: Tunables,
+    sizes: (u64, u64),
+) {
+    place::provide(path, Provided { store, tunables, sizes });
+}
+
+/// Opens a device for reading. One that is open for writing in this process is that one.
+pub(crate) fn open(path: &Path) -> io::Result<Arc<dyn Device>> {
+    may_open()?;
+    let open = WRITERS.lock().get(&name_of(path)).and_then(|writer| {
+        writer.is_open.upgrade()?;
+        writer.core.upgrade()
+    });
+    let core = match open {
+        Some(core) => core,
+        None => Core::look(path, false)?,
+    };
+    Ok(Arc::new(ObjectDevice { core, writer: None }))
+}
+
+/// Opens a device for writing, once on this host as far as it is a directory, and else once in this process.
+pub(crate) fn open_rw(path: &Path) -> io::Result<Arc<dyn Device>> {
+    may_open()?;
+    let name = name_of(path);
+    let writer = {
+        let mut writers = WRITERS.lock();
+        if writers.get(&name).is_some_and(|writer| writer.is_open.strong_count() > 0) {
+            return Err(ErrorKind::ResourceBusy.into());
+        }
+        let writer = Arc::new(WriterLock { _held: place::lock(path)? });
+        let (is_open, core) = (Arc::downgrade(&writer), Weak::new());
+        writers.insert(name.clone(), Writer { is_open, core });
+        writer
+    };
+    let core = Core::look(path, true)?;
+    if let Some(known) = WRITERS.lock().get_mut(&name) {
+        known.core = Arc::downgrade(&core);
+    }
+    Ok(Arc::new(ObjectDevice { core, writer: Some(writer) }))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// No test of this program allows them.
+    #[test]
+    fn stores_are_refused_by_name() {
+        for name in ["file:///", "s3://bucket/x"] {
+            for opened in [crate::open_device, crate::open_device_rw] {
+                let why = opened(Path::new(name)).err().unwrap();
+                assert_eq!(why.kind(), ErrorKind::Unsupported);
+                assert_eq!(why.to_string(), "pools in object storage are not supported yet");
+            }
+        }
+    }
+
+    #[test]
+    fn schemes_are_told_from_paths() {
+        for (path, is) in [
+            ("file:///srv/x", true),
+            ("s3://bucket/x", true),
+            ("S3://bucket/x", true),
+            ("/dev/sda", false),
+            ("sda", false),
+            ("/a://b", false),
+            ("://x", false),
+        ] {
+            assert_eq!(is_object(Path::new(path)), is, "{path}");
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Where the store of a device is: a directory that is kept open, or what a program provides.
+//!
+//! # A directory
+//!
+//! It is opened once, and every request goes through its descriptor (`/proc/self/fd/N`): what is mounted over it, or takes its name, gets none of
+//! the pool's objects, and a file system that is in use cannot be unmounted. Whether the path still leads to it is asked before each root
+//! ([`Place::is_there`]). Who writes has a lock (`flock`) on it, so that two processes of one host do not, and one device has one name,
+//! however the path is spelled ([`name_of`]).
+
+use std::collections::HashMap;
+use std::fs::{File, Permissions};
+use std::io::{self, ErrorKind};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock};
+
+use cenote_objects::Tunables;
+use object_store::ObjectStore;
+use object_store::local::LocalFileSystem;
+use object_store::prefix::PrefixStore;
+use parking_lot::Mutex;
+
+use super::{FIRST_SIZE, LAST_SIZE};
+use crate::backing;
+
+/// A store that a program brought along, how it is used, and the sizes that its device begins and ends with.
+#[derive(Clone)]
+pub(super) struct Provided {
+    pub store: Arc<dyn ObjectStore>,
+    pub tunables: Tunables,
+    pub sizes: (u64, u64),
+}
+
+/// Stores that programs brought along, by what their devices are called.
+static PROVIDED: LazyLock<Mutex<HashMap<PathBuf, Provided>>> = LazyLock::new(Mutex::default);
+
+pub(super) fn provide(path: &Path, provided: Provided) {
+    PROVIDED.lock().insert(path.to_path_buf(), provided);
+}
+
+/// The directory that a path names.
+fn directory(path: &Path) -> Option<&Path> {
+    let dir = path.to_str()?.strip_prefix("file://")?;
+    (dir.starts_with('/') && !PROVIDED.lock().contains_key(path)).then(|| Path::new(dir))
+}
+
+/// What a device is called, however its path is spelled.
+pub fn name_of(path: &Path) -> PathBuf {
+    let real = directory(path).and_then(|dir| dir.canonicalize().ok());
+    real.unwrap_or_else(|| path.to_path_buf())
+}
+
+/// Whether a process writes to the device at a path.
+pub fn is_held(path: &Path) -> bool {
+    directory(path)
+        .and_then(|dir| File::open(dir).ok())
+        .is_some_and(|dir| backing::lock(&dir, false).is_err())
+}
+
+/// The lock of a writer.
+///
+/// # Errors
+/// `ResourceBusy` if another process has it; it cannot be opened.
+pub(super) fn lock(path: &Path) -> io::Result<Option<File>> {
+    let Some(dir) = directory(path) else { return Ok(None) };
+    let held = File::open(dir)?;
+    backing::lock(&held, true)?;
+    Ok(Some(held))
+}
+
+/// What a file is, however it is called.
+fn identity(file: &std::fs::Metadata) -> (u64, u64) {
+    (file.dev(), file.ino())
+}
+
+/// A directory that is open.
+pub(super) struct Directory {
+    path: PathBuf,
+    file: File,
+    is: (u64, u64),
+}
+
+impl Directory {
+    fn open(path: &Path) -> io::Result<Self> {
+        let file = File::open(path)?;
+        let about = file.metadata()?;
+        if !about.is_dir() {
+            return Err(ErrorKind::NotADirectory.into());
+        }
+        let opened = Self { path: path.to_path_buf(), file, is: identity(&about) };
+        let again = Path::new(&opened.alias()).metadata();
+        if !again.is_ok_and(|again| identity(&again) == opened.is) {
+            let why = "a directory with objects needs /proc, where it is reached while it is open";
+            return Err(io::Error::new(ErrorKind::Unsupported, why));
+        }
+        Ok(opened)
+    }
+
+    /// A path that leads to it whatever has its name.
+    fn alias(&self) -> String {
+        format!("/proc/self/fd/{}", self.file.as_raw_fd())
+    }
+}
+
+/// Where the store of a device is.
+pub(super) struct Place {
+    pub store: Arc<dyn ObjectStore>,
+    pub tunables: Tunables,
+    /// The sizes that the device begins and ends with.
+    pub sizes: (u64, u64),
+    pub directory: Option<Arc<Directory>>,
+}
+
+impl Place {
+    /// Of a path.
+    ///
+    /// # Errors
+    /// There is no such place; it is of a kind that is not supported.
+    pub fn find(path: &Path) -> io::Result<Self> {
+        if let Some(Provided { store, tunables, sizes }) = PROVIDED.lock().get(path).cloned() {
+            return Ok(Self { store, tunables, sizes, directory: None });
+        }
+        let Some(dir) = directory(path) else {
+            let why = format!(
+                "{} is not supported: only directories are, as file:///DIRECTORY",
+                path.display()
+            );
+            return Err(io::Error::new(ErrorKind::Unsupported, why));
+        };
+        let dir = Directory::open(dir)?;
+        let store = LocalFileSystem::new().with_fsync(true);
+        let store = Arc::new(PrefixStore::new(store, dir.alias()));
+        let (tunables, sizes) = (Tunables::default(), (FIRST_SIZE, LAST_SIZE));
+        Ok(Self { store, tunables, sizes, directory: Some(Arc::new(dir)) })
+    }
+
+    /// Whether the path still leads to it.
+    pub fn is_there(&self) -> bool {
+        self.directory
+            .as_ref()
+            .is_none_or(|dir| dir.path.metadata().is_ok_and(|now| identity(&now) == dir.is))
+    }
+
+    /// Whether it was deleted.
+    pub fn is_deleted(&self) -> bool {
+        let dir = self.directory.as_ref();
+        dir.is_some_and(|dir| dir.file.metadata().is_ok_and(|now| now.nlink() == 0))
+    }
+
+    /// Errors where the path does not lead to it any more.
+    pub fn check(&self) -> io::Result<()> {
+        match &self.directory {
+            Some(dir) if !self.is_there() => Err(io::Error::other(format!(
+                "{} is another directory than the one that was opened, or gone: it was unmounted, renamed or deleted",
+                dir.path.display()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether nothing is in it, as far as that can be told without a listing.
+    pub fn is_empty(&self) -> bool {
+        let listed = |dir: &Arc<Directory>| std::fs::read_dir(dir.alias());
+        let listed = self.directory.as_ref().map(listed);
+        listed.is_none_or(|listed| listed.is_ok_and(|mut listed| listed.next().is_none()))
+    }
+
+    /// Has it be for the owner alone: what is in it belongs to the pool's users.
+    pub fn close_to_others(&self) -> io::Result<()> {
+        let Some(dir) = &self.directory else { return Ok(()) };
+        let mode = dir.file.metadata()?.permissions().mode();
+        if mode & 0o077 == 0 {
+            return Ok(());
+        }
+        dir.file.set_permissions(Permissions::from_mode(mode & 0o7700))
+    }
+
+    /// A text of the store with the names that the user knows.
+    pub fn named(&self, text: String) -> String {
+        match &self.directory {
+            Some(dir) => text.replace(&dir.alias(), &dir.path.display().to_string()),
+            None => text,
+        }
+    }
+}
