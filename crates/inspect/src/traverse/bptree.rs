@@ -35,9 +35,8 @@ fn undecodable(object: &Object) -> impl Fn(DecodeError) -> Error {
 pub fn destroyed(mos: &Arc<ObjectSet>, number: u64) -> Result<Vec<Destroyed>> {
     let object = mos.object(number)?;
     let [begin, end] = object.bonus().u64s(0).map_err(undecodable(&object))?;
-    let count = end.saturating_sub(begin);
-    if count > MAX_ENTRIES {
-        let why = format!("{count} destroyed datasets");
+    if end.checked_sub(begin).is_none_or(|count| count > MAX_ENTRIES) {
+        let why = format!("destroyed datasets from entry {begin} to {end}");
         return Err(Error::Corrupt { objset: mos.id(), object: number, why });
     }
     let order = object.block(0)?.map_or(object.order(), |b| b.order);

@@ -156,8 +156,8 @@ impl Claims {
     fn tree(&mut self, vdev: u64, offset: u64) -> std::result::Result<&mut RangeTree, ClaimError> {
         let v = usize::try_from(vdev).ok().and_then(|i| self.vdevs.get_mut(i));
         let v = v.ok_or(ClaimError::Nowhere)?;
-        let index = offset.checked_shr(v.shift).unwrap_or(0);
-        let tree = usize::try_from(index).ok().and_then(|i| v.allocated.get_mut(i));
+        let index = offset.checked_shr(v.shift).and_then(|index| usize::try_from(index).ok());
+        let tree = index.and_then(|i| v.allocated.get_mut(i));
         tree.ok_or(ClaimError::Nowhere)
     }
 
