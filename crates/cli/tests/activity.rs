@@ -119,7 +119,8 @@ fn what_is_done_to_a_vdev_that_leaves_is_given_up() {
     s.run(&format!("zpool initialize tank {a} {b}")).ok();
     s.run(&format!("zpool remove tank {a}")).ok();
     let status = s.run("zpool status -i tank").ok();
-    let line = |of: &str| status.lines().find(|l| l.contains(of)).unwrap().to_string();
+    let vdevs = || status.lines().filter(|l| l.starts_with('\t'));
+    let line = |of: &str| vdevs().find(|l| l.contains(of)).unwrap().to_string();
     assert!(line(&a).ends_with("(uninitialized)"), "{status}");
     assert!(line(&b).contains("% initialized, started at "), "{status}");
     s.run(&format!("zpool initialize -c tank {b}")).ok();

@@ -106,6 +106,7 @@ fn what_openzfs_refuses_is_refused_in_its_words() {
         "zpool split -o readonly=on tank half",
         "Unable to split tank: property readonly can only be set at import time",
     );
+    fails("zpool split -R dir tank half", "Unable to split tank: bad alternate root 'dir'");
     s.run("zpool checkpoint tank").ok();
     fails("zpool split tank half", "Unable to split tank: checkpoint exists");
     s.run("zpool export tank").ok();

@@ -115,6 +115,9 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     if request.props.iter().any(|(name, value)| name == "readonly" && value == "on") {
         return Err(request.cannot("property readonly can only be set at import time"));
     }
+    if let Some(root) = request.altroot.as_deref().filter(|root| !root.starts_with('/')) {
+        return Err(request.cannot(format!("bad alternate root '{root}'")));
+    }
     let sides = sides(&imported, &request, ctx)?;
     if request.letters.contains('n') {
         let text = layout::of_split(&request.new, &sides, &style(&request.letters, ctx));
