@@ -651,13 +651,13 @@ fn a_scrub_is_owed_until_it_has_ended() {
     assert!(scan(&engine).is_resilver() && scan(&engine).is_finished());
     assert!(engine.pool().status().unwrap().texts.action.unwrap().contains("scrub"));
     engine.export(false).unwrap();
-    drop(engine);
+    drop((engine, devices));
     // Nor has an export.
     REBUILD_SCRUB_ENABLED.set(1).unwrap();
     let engine = rig.import();
     proven(&engine);
     engine.export(false).unwrap();
-    drop((engine, devices));
+    drop(engine);
     rig.judge_blocks();
     readable_without(&rig, &["a", "b", "d", "e"], FILES);
 }
