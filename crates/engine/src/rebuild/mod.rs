@@ -161,7 +161,7 @@ impl Course {
 
 /// A counter of the state, and more. The number is of the disk, and only shown: one that is wrong there keeps nothing from going on.
 fn more(counter: u64, by: u64) -> u64 {
-    counter.checked_add(by).unwrap_or(u64::MAX)
+    counter.saturating_add(by)
 }
 
 /// The leaves below a top-level vdev that are being rebuilt.
@@ -305,8 +305,11 @@ impl Shared {
                 let (clock, most) = (&self.disk.outside.clock, SCAN_CHECKPOINT_INTVAL.get());
                 let (since, times) = *known.in_vain.get_or_insert((clock.now(), 0));
                 known.in_vain = Some((since, times.saturating_add(1)));
-                let late = clock.since(since) >= Duration::from_secs(most) && times > 0;
-                if !late && !(self.options.deterministic && times >= TRIES) {
+                let late = match self.options.deterministic {
+                    true => times >= TRIES,
+                    false => clock.since(since) >= Duration::from_secs(most) && times > 0,
+                };
+                if !late {
                     return Step::Again(why);
                 }
                 why
