@@ -19,7 +19,8 @@
 //! whether it was copied.
 //!
 //! While a device is away, lacks something or is being replaced, nothing moves. A device that cannot be read or written
-//! somewhere is tried again after a minute, or when devices are cleared; only the first error in a row counts. A crash leaves what the last group had moved.
+//! somewhere is tried again after a minute, or when devices are cleared; only the first read in a row that fails counts as an
+//! error, and each write. A crash leaves what the last group had moved.
 //! The scrub in the end is for sectors that are copied without being verified.
 
 use crate::create;
@@ -313,7 +314,7 @@ impl Shared {
                 let stop = stop.min(at.saturating_add(most.saturating_sub(bytes)));
                 if at < stop {
                     ranges.push(at..stop);
-                    bytes = bytes.saturating_add(stop - at);
+                    bytes += stop - at;
                     if bytes >= most {
                         return Ok((ranges, stop, bytes));
                     }
@@ -487,7 +488,9 @@ impl SyncContext<'_> {
         self.record("raidz vdev expansion completed", &message)?;
         let scrubs = SCRUB_AFTER_EXPAND.is_on() && self.scrub_if_idle(shared)?;
         // What follows is not undone.
-        self.grow_expanded(id)?;
+        if !self.grow_expanded(id)? {
+            tracing::warn!(vdev = id, "a device is not healthy: the vdev does not grow by itself");
+        }
         self.widen(id, from).map_err(DslWriteError::into_fatal)?;
         let reflowed = Reflowed { vdev: top, what: Done::Finished(from) };
         *self.disk.reflowed.lock() = Some(reflowed);

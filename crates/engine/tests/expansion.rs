@@ -7,10 +7,11 @@ mod rig;
 
 use cenote_engine::create::SystemDevices;
 use cenote_engine::{Attach, Engine, EngineError, EngineOptions, Replayer, tunables};
+use cenote_pool::reopen::Restore;
 use cenote_zpl::{Replayed, Settings, Supervisor};
 use parking_lot::{Mutex, MutexGuard};
 use rig::joining::{device, replace};
-use rig::{Rig, check, fill, open};
+use rig::{Faulty, Rig, check, fill, open};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -277,4 +278,69 @@ fn what_cannot_be_expanded_is_refused() {
     replace(&rig, &engine, "a", "y").unwrap();
     assert!(why(expand(&rig, &engine, "x")).contains("offline or being replaced"));
     tunables::find("zfs_scan_suspend_progress").unwrap().set(0).unwrap();
+}
+
+/// Uberblocks do not get on one device from some step on. The pool on disk has moved on, and memory has not: sectors are not copied
+/// again over what is read on disk. What is written meanwhile is there in the pool itself, after a crash and after an export, and
+/// the expansion goes on when the device knows.
+#[test]
+fn a_device_that_does_not_know_what_has_moved() {
+    const RING: u64 = 128 << 10;
+    for (most, exports) in [(1, true), (1, false), (20 << 20, true), (20 << 20, false)] {
+        let _alone = alone(most);
+        let (rig, devices) = (Rig::new(SIZE), Faulty::default());
+        let options = EngineOptions::default();
+        let engine = with_feature(rig.create_on("raidz1 a b c", 12, options, &devices));
+        let head = engine.pool().dsl().root().unwrap().ds_obj;
+        let fs = open(&engine);
+        fill(&fs, 0..40, LEN);
+        expand(&rig, &engine, "x").unwrap();
+        let top = || engine.pool().store().vdevs().top(0).unwrap().clone();
+        until("it moves", || top().reflow().unwrap().synced >= most);
+        let b = devices.device(&rig, "b");
+        // Of each label the ring of uberblocks, which is its second half.
+        for label in [0, 2 * RING, SIZE - 4 * RING, SIZE - 2 * RING] {
+            b.fail_writes(label + RING..label + 2 * RING);
+        }
+        stays_at(0);
+        let is_ahead = || {
+            let (pool, reflow) = (engine.pool(), top().reflow().unwrap());
+            let uberblock = pool.uberblock();
+            let scratch = uberblock.reflow_state() == 1;
+            (uberblock.reflow_offset(), scratch) != (reflow.synced, reflow.in_scratch)
+        };
+        until("the pool on disk is ahead", is_ahead);
+        for file in 40..50 {
+            fill(&fs, file..file + 1, LEN);
+            engine.commit(head).unwrap();
+        }
+        // It has tried to go on.
+        until("it waits", || engine.expansion_waits().is_some());
+        assert!(is_ahead());
+        check(&fs, 0..50, LEN);
+        let crashed = rig.copy();
+        let again = import_replaying(&crashed);
+        check(&open(&again), 0..50, LEN);
+        wait(&again);
+        again.pool().store().drop_caches();
+        check(&open(&again), 0..50, LEN);
+        again.export(false).unwrap();
+        drop(again);
+        account(&crashed);
+        if !exports {
+            b.repair();
+            let leaf = rig::joining::leaf(&rig, &engine, "b");
+            engine.restore(&[leaf], Restore::Failure).unwrap();
+            until("it ends", || engine.pool().store().vdevs().expanding().is_none());
+        }
+        drop(fs);
+        engine.export(false).unwrap();
+        drop((engine, b, devices));
+        let engine = rig.import();
+        wait(&engine);
+        check(&open(&engine), 0..50, LEN);
+        engine.export(false).unwrap();
+        drop(engine);
+        account(&rig);
+    }
 }

@@ -148,7 +148,9 @@ fn no_scratch_area(tree: &VdevTree, top: &Vdev) -> Option<String> {
         "the reserved boot area needed for the expansion is already being used by a boot loader";
     match tree.has_boot_loader(top) {
         Ok(boots) => boots.then(|| used.into()),
-        Err(e) => Some(e.to_string()),
+        Err(e) => {
+            Some(format!("the reserved boot area needed for the expansion cannot be read: {e}"))
+        }
     }
 }
 

@@ -31,7 +31,7 @@ use super::reflow::{Reflow, SCRATCH, SCRATCH_LEFT, SCRATCH_UNUSED, SCRATCH_VALID
 use crate::vdev::Vdev;
 use crate::{VdevError, VdevState, VdevTree};
 
-/// How long reads are waited for that began when sectors were elsewhere.
+/// How long reads and writes are waited for that began when sectors were elsewhere.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long between two looks whether they have ended.
 const LOOK: Duration = Duration::from_millis(1);
