@@ -393,7 +393,14 @@ impl Core {
         };
         let group = space.group() + 1;
         turn.pending = Some((group, payload.clone()));
-        self.ask(space.commit(group, &payload))?;
+        let stored = self.wait(space.commit(group, &payload))?;
+        if !leads && matches!(stored, Err(Error::Refused(_))) {
+            // A group has begun: the labels go along with that.
+            turn.pending = None;
+            self.labels.lock().dirty = true;
+            return Ok(());
+        }
+        self.heard(stored)?;
         turn.pending = None;
         self.tidy(&space)
     }
@@ -419,6 +426,8 @@ impl Core {
         match answers {
             Ok(answers) => answers.into_iter().map(|answer| self.heard(answer)).collect(),
             Err(error) => {
+                // The store was not asked.
+                *self.away.lock() = Some(Instant::now());
                 let error: io::Error = error;
                 let same = |_: &_| Err(io::Error::new(error.kind(), error.to_string()));
                 blocks.iter().map(same).collect()
