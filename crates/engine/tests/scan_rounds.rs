@@ -233,9 +233,20 @@ fn openzfs_goes_on() {
 fn openzfs_is_followed() {
     let _short = short_rounds();
     for seed in 31..34 {
+        is_whole(&begun_by_openzfs(seed));
+    }
+}
+
+/// A pool with wrong bytes, half scrubbed by OpenZFS. Its engine asserts that the origin of all file systems, which is empty, is
+/// visited without a pause (`dsl_scan_visit`); where processors are busy a scrub with so little time pauses there. Then again.
+fn begun_by_openzfs(seed: u64) -> Rig {
+    for _ in 0..5 {
         let (rig, world) = spoiled(seed);
         drop(world);
-        cenote_testpools::openzfs(rig.path(), "tank", "import\nbegin-scrub\nexport\n");
-        is_whole(&rig);
+        match cenote_testpools::try_openzfs(rig.path(), "tank", "import\nbegin-scrub\nexport\n") {
+            Ok(()) => return rig,
+            Err(e) => assert!(e.contains("!scn->scn_suspending"), "{e}"),
+        }
     }
+    panic!("OpenZFS fails the same assertion each time");
 }
