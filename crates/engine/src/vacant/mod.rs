@@ -504,7 +504,10 @@ impl Shared {
         self.vacant.changed.notify_all();
         let idle = leaf.is_vacant_idle_within(PATIENCE);
         if !idle {
-            tracing::warn!(?leaf, "its device does not answer a request to trim or initialize it");
+            tracing::warn!(
+                ?leaf,
+                "its device does not answer a request to trim, initialize or rebuild it"
+            );
         }
         idle
     }
