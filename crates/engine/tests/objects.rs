@@ -297,6 +297,7 @@ fn who_takes_over_late_is_told_of_whom() {
     fill(&open(&engine), 0..2, LEN);
     engine.sync().unwrap();
     let space = late.growing().unwrap();
+    assert!(space.newest_group() < growing(&engine).newest_group());
     let why = space.allocate(512).unwrap_err().to_string();
     assert_eq!(why, "the space was not taken over");
     let why = space.take_over().unwrap_err().to_string();
