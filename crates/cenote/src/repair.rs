@@ -293,7 +293,8 @@ impl Pool {
             devices: &SystemDevices,
             chance: &Chance::default(),
         })?;
-        let single = single.into_single().map(|new| new.for_sectors(&SystemDevices, ashift));
+        // The pool's property is for vdevs that are new.
+        let single = single.into_single().map(|new| new.for_sectors(&SystemDevices, 0));
         single.ok_or_else(|| {
             let why = "new device must be a single disk".into();
             CreateError::Refused { what: path.into(), why }.into()

@@ -213,7 +213,7 @@ fn vdevs_have_properties() {
     let named = s.run("zpool get -Ho name,value name tank all-vdevs").ok();
     let own = |name: &str, value: &str| format!("{name}\t{value}\n");
     let leaves: String = [&a, &b, &c].iter().map(|leaf| own(leaf, leaf)).collect();
-    assert_eq!(named, leaves + &own("raidz1-0", "raidz-0") + &own("root-0", "root-0"));
+    assert_eq!(named, leaves + &own("raidz1-0", "raidz-0") + &own("root-0", "tank"));
     assert!(!all.contains(" name "), "{all}");
     let json: Value =
         serde_json::from_str(&s.run("zpool get -j state,guid tank raidz1-0").ok()).unwrap();

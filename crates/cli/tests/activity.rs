@@ -107,25 +107,43 @@ fn what_cannot_be_done_is_refused() {
 }
 
 #[test]
-fn what_is_done_to_a_vdev_that_leaves_is_given_up() {
+fn what_is_done_to_a_vdev_that_leaves_waits() {
     let s = Session::new();
     let disk = |name: &str| {
         std::fs::File::create(s.path(name)).unwrap().set_len(512 << 20).unwrap();
         s.path(name).display().to_string()
     };
-    let (a, b) = (disk("a"), disk("b"));
+    let (a, b, log) = (disk("a"), disk("b"), disk("log"));
+    let shown = |of: &str| {
+        let status = s.run("zpool status -i tank").ok();
+        let line = status.lines().find(|l| l.starts_with('\t') && l.contains(of));
+        line.unwrap().to_string()
+    };
+    let under_way = |of: &str| {
+        let line = shown(of);
+        assert!(line.contains("% initialized, started at "), "{line}");
+    };
     s.run("tunables set zfs_removal_suspend_progress=1 zfs_initialize_chunk_size=512").ok();
-    s.run(&format!("zpool create -m none tank {a} {b}")).ok();
-    s.run(&format!("zpool initialize tank {a} {b}")).ok();
+    s.run(&format!("zpool create -m none tank {a} {b} log {log}")).ok();
+    s.run(&format!("zpool initialize tank {a} {b} {log}")).ok();
+    // A vdev for logs does not come back.
+    s.run(&format!("zpool remove tank {log}")).ok();
+    let history = s.run("zpool history -i tank").ok();
+    assert!(history.contains(&format!("initialize vdev={log} canceled")), "{history}");
     s.run(&format!("zpool remove tank {a}")).ok();
-    let status = s.run("zpool status -i tank").ok();
-    let vdevs = || status.lines().filter(|l| l.starts_with('\t'));
-    let line = |of: &str| vdevs().find(|l| l.contains(of)).unwrap().to_string();
-    assert!(line(&a).ends_with("(uninitialized)"), "{status}");
-    assert!(line(&b).contains("% initialized, started at "), "{status}");
+    under_way(&a);
+    under_way(&b);
+    let refused = s.run(&format!("zpool initialize tank {a}")).fails(1);
+    assert!(refused.contains("currently initializing"), "{refused}");
     s.run(&format!("zpool initialize -c tank {b}")).ok();
-    s.run("tunables reset zfs_removal_suspend_progress zfs_initialize_chunk_size").ok();
-    s.run("zpool wait -t remove tank").ok();
+    s.run("tunables reset zfs_initialize_chunk_size").ok();
+    under_way(&a);
+    // It goes on when the vdev stays.
+    s.run("zpool remove -s tank").ok();
+    s.run("zpool wait -t initialize tank").ok();
+    assert!(shown(&a).contains("(100% initialized, completed at "), "{}", shown(&a));
+    assert!(shown(&b).ends_with("(uninitialized)"), "{}", shown(&b));
+    s.run("tunables reset zfs_removal_suspend_progress").ok();
     s.run("zpool export tank").ok();
     cenote_testpools::judge(s.dir.path(), "tank");
 }

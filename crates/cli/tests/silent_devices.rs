@@ -307,3 +307,45 @@ fn a_pool_whose_device_hangs_keeps_changes_of_others_from_nothing() {
     drop(inner);
     outer.finish();
 }
+
+/// What was unmounted by hand waits for its device to be closed. Who only looks leaves that to others.
+#[test]
+fn who_looks_closes_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let (outer, inner) = (Tank::new(""), impatient());
+    let hung = disk(outer.path("tank/disk"));
+    let near = inner.path("near");
+    fs::create_dir(&near).unwrap();
+    let good = disk(near.join("good"));
+    let root = inner.path("root");
+    let create = format!("zpool create -O mountpoint={}", root.display());
+    inner.run(&format!("{create}/hung hung {}", hung.display())).ok();
+    inner.run(&format!("{create}/other other {}", good.display())).ok();
+    inner.run("zfs create hung/x").ok();
+    inner.run("zfs create other/x").ok();
+    fs::write(root.join("hung/x/file"), vec![7; 1 << 20]).unwrap();
+    let stopped = Stopped::new(&outer.session);
+    must("umount", &[&root.join("hung/x").display().to_string()]);
+    // The kernel tells it soon.
+    thread::sleep(Duration::from_secs(1));
+    let place = root.join("other").display().to_string();
+    for line in [
+        "zfs mount",
+        "zfs list",
+        &format!("zfs set atime=off {place}"),
+        &format!("zfs unmount {place}/x"),
+        "zpool export other",
+    ] {
+        soon(&inner, line).ok();
+    }
+    let mounted = soon(&inner, "zfs mount").ok();
+    assert!(!mounted.contains("hung/x"), "{mounted}");
+    drop(stopped);
+    inner.run("zfs mount hung/x").ok();
+    assert_eq!(fs::read(root.join("hung/x/file")).unwrap(), vec![7; 1 << 20]);
+    cenote_testpools::judge(&near, "other");
+    drop(inner);
+    outer.finish();
+}

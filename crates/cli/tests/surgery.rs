@@ -7,6 +7,7 @@ mod common;
 
 use common::Session;
 use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 
 /// A session with a pool `tank` of the files that the line names; other words are those of `zpool create`.
 fn pool(line: &str, others: &[&str]) -> Session {
@@ -211,26 +212,54 @@ fn a_spare_steps_in_and_goes_back() {
     judge(&s);
 }
 
-/// Its bytes were lost, though the pool has the file open still.
+/// Overwrites the labels at both ends of a device, and nothing between them.
+fn lose_labels(s: &Session, name: &str) {
+    let file = File::options().write(true).open(s.path(name)).unwrap();
+    for at in [0, (128 << 20) - (512 << 10)] {
+        file.write_all_at(&[0; 512 << 10], at).unwrap();
+    }
+}
+
+/// What it holds may be nowhere else.
 #[test]
-fn a_device_that_lost_its_labels_takes_its_own_place() {
-    let s = pool("raidz a b c", &[]);
-    let a = at(&s, "a");
-    let line = format!("zpool replace -wf tank {a} {a}");
-    // That is for new vdevs.
-    s.run("zpool set ashift=13 tank").ok();
-    let used = s.run(&line).fails(1);
-    assert!(used.ends_with(&format!("{a} is part of active pool 'tank'")), "{used}");
-    s.run("zfs create -V 16M -o refreservation=none tank/v").ok();
-    for line in [line, format!("zpool replace -w tank {a}")] {
-        fs::write(s.path("a"), vec![0; 128 << 20]).unwrap();
-        s.run(&line).ok();
-        assert_eq!(
-            shown(&s),
-            ["tank ONLINE", "raidz1-0 ONLINE", "a ONLINE", "b ONLINE", "c ONLINE"]
-        );
+fn a_device_that_lost_its_labels_stays_in_use() {
+    for (shape, options) in [("a", ""), ("raidz a b c", ""), ("raidz a b c", "-s")] {
+        let s = pool(shape, &[]);
+        let a = at(&s, "a");
+        let before = shown(&s);
+        s.run("zfs create -V 16M -o refreservation=none tank/v").ok();
+        s.run("zpool sync tank").ok();
+        lose_labels(&s, "a");
+        for line in
+            [format!("zpool replace {options} -f tank {a}"), format!("zpool replace tank {a} {a}")]
+        {
+            let used = s.run(&line).fails(1);
+            assert!(used.ends_with(&format!("{a} is part of active pool 'tank'")), "{used}");
+            assert_eq!(shown(&s), before, "{line}");
+        }
+        if shape == "a" {
+            // That looks at labels.
+            s.run("zpool reopen tank").ok();
+            let state = shown(&s)[1].clone();
+            assert!(["a DEGRADED", "a ONLINE"].contains(&&*state), "{state}");
+        }
+        s.run("zfs create tank/more").ok();
         s.run("zpool scrub -w tank").ok();
         assert!(s.run("zpool status tank").ok().contains("No known data errors"));
+        // The labels are written anew when the config changes.
+        s.run("zpool export tank").ok();
+        s.run(&format!("zpool import -d {} tank", s.dir.path().display())).ok();
+        assert_eq!(shown(&s), before);
+        s.run("zfs list tank/v tank/more").ok();
+        judge(&s);
     }
+}
+
+#[test]
+fn the_sectors_that_a_pool_asks_for_are_for_new_vdevs() {
+    let s = pool("raidz a b c", &["d"]);
+    s.run("zpool set ashift=13 tank").ok();
+    s.run(&format!("zpool replace -w tank {} {}", at(&s, "a"), at(&s, "d"))).ok();
+    assert_eq!(shown(&s), ["tank ONLINE", "raidz1-0 ONLINE", "d ONLINE", "b ONLINE", "c ONLINE"]);
     judge(&s);
 }

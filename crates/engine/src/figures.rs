@@ -37,7 +37,6 @@ use super::txg::QuiescedTxg;
 use super::{Disk, Engine};
 use crate::space_write::{SpaceMaps, Stats};
 use crate::tunables;
-use cenote_format::invariant;
 use cenote_vdev::stats::LatencyFigures;
 use cenote_vdev::traffic::{Amount, Traffic};
 use parking_lot::Mutex;
@@ -265,7 +264,10 @@ impl Recorder {
         let blocks = now.blocks.since(&begun.blocks);
         let of_passes = |sum: u64, pass: &PassFigures| sum + pass.blocks.total().count;
         let (passes, all) = (self.figures.passes.iter().fold(0, of_passes), blocks.total().count);
-        invariant!(passes <= all, "passes wrote {passes} blocks, and their group {all}");
+        // The group is on disk, and these are only shown.
+        if passes > all {
+            tracing::warn!("passes wrote {passes} blocks, and their group {all}: counted wrongly");
+        }
         let (logs, log_blocks) = maps.logs();
         TxgFigures {
             commit,

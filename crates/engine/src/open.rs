@@ -118,7 +118,7 @@ impl Engine {
             (Engine::assemble(pool, core, synced, engine, disk).map_err(gone_back)?, read)
         } else {
             import::keeps_claim(candidate, pool.devices())?;
-            take_over(&pool).map_err(refused)?;
+            take_over(&pool).map_err(|why| ImportError::NotTaken { target: target(), why })?;
             // Heartbeats are written while logs are read, however long that takes, and no group.
             let engine = Engine::assemble(pool, core, synced, engine, disk).map_err(refused)?;
             let read = read(&engine.shared.disk.store)?;
@@ -271,12 +271,18 @@ impl Engine {
     }
 }
 
-/// From now on this host has what the pool keeps in object stores, and every other one is refused.
-fn take_over(pool: &Pool) -> Result<(), EngineError> {
+/// From now on this host has what the pool keeps in object stores, and every other one is refused. What was opened must be of the very
+/// group that the pool was opened in: labels may have been read before.
+fn take_over(pool: &Pool) -> Result<(), String> {
+    let txg = pool.uberblock().txg;
     for leaf in pool.store().vdevs().leaves() {
         let Some(growing) = leaf.growing() else { continue };
         let name = leaf.path().unwrap_or(Path::new("a device")).display().to_string();
-        growing.take_over().map_err(|why| EngineError::Suspended(format!("{name}: {why}")))?;
+        let newest = growing.newest_group();
+        if newest != txg {
+            return Err(format!("{name} has group {newest} by now, and group {txg} was opened"));
+        }
+        growing.take_over().map_err(|why| format!("{name}: {why}"))?;
     }
     Ok(())
 }

@@ -107,7 +107,9 @@ impl Reflowed {
 impl Disk {
     /// Group `txg` is on disk: what it has done of an expansion holds.
     pub(crate) fn reflow_committed(&self, txg: u64) {
-        let Some(Reflowed { vdev, what }) = self.reflowed.lock().take() else { return };
+        // Until memory knows a step must not find that there is none under way.
+        let mut reflowed = self.reflowed.lock();
+        let Some(Reflowed { vdev, what }) = reflowed.take() else { return };
         let tree = self.tree();
         match what {
             Done::Moved(progress) => tree.reflow_committed(&vdev, progress, txg),
@@ -236,20 +238,22 @@ impl Shared {
             // Some device may have the uberblock of its group.
             return Ok(Step::Again(UNDER_WAY.into()));
         }
-        if !tree.reflow_is_known(top) {
+        if tree.reflow_is_known(top).is_err() {
             self.queue.run(&self.tx_state, |_| Ok(()), |()| true)?;
-            if !tree.reflow_is_known(top) {
-                return Ok(Step::Again("a device does not know what has moved".into()));
+            if let Err(why) = tree.reflow_is_known(top) {
+                return Ok(why.into());
             }
         }
         let ends = || self.reflower.is_stopped() || self.tx_state.closed().is_some();
         if let Err(why) = tree.wait_for_others(top, &ends) {
             return Ok(why.into());
         }
-        let Some(range) = tree.reflow_range(top, self.end_of(top)) else {
-            return Ok(Step::Nothing);
-        };
+        let end = self.end_of(top);
+        let Some(range) = tree.reflow_range(top, end) else { return Ok(Step::Nothing) };
         if range.is_empty() {
+            if end == 0 || range.start < end {
+                return Ok(Step::Again("what is left to move cannot be told".into()));
+            }
             let shared = self.clone();
             let finish = move |context: &mut SyncContext<'_>| context.finish_reflow(&shared);
             let is_done = |step: &Step| matches!(step, Step::Finished { .. });
@@ -261,11 +265,12 @@ impl Shared {
         // What the scratch area takes is copied at once.
         let begins = tree.reflow_begins(top);
         let most = if begins { u64::MAX } else { RAIDZ_EXPAND_MAX_COPY_BYTES.get() };
+        let start = range.start;
         let (ranges, to, bytes) = match self.what_to_copy(top, range, most) {
             Ok(what) => what,
             Err(why) => return Ok(Step::Again(why)),
         };
-        let copied = tree.reflow_copy(top, (&ranges, to), Copying { quiet, ends: &ends });
+        let copied = tree.reflow_copy(top, (&ranges, start..to), Copying { quiet, ends: &ends });
         let moved = match copied {
             Ok(moved) => moved,
             Err(why) if top.reflow_waits().is_some() || ends() => {
@@ -274,7 +279,9 @@ impl Shared {
             Err(why) => return Ok(why.into()),
         };
         let bytes = if begins { 0 } else { bytes };
-        let change = move |context: &mut SyncContext<'_>| context.note_moved(&moved, bytes);
+        let shared = self.clone();
+        let change =
+            move |context: &mut SyncContext<'_>| context.note_moved(&shared, &moved, bytes);
         self.queue.run(&self.tx_state, change, |step| matches!(step, Step::Moved))
     }
 
@@ -452,7 +459,7 @@ impl SyncContext<'_> {
     }
 
     /// Has the group's uberblock say what was copied, which are so many bytes (`raidz_reflow_sync`).
-    fn note_moved(&mut self, moved: &Moved, bytes: u64) -> Result<Step> {
+    fn note_moved(&mut self, shared: &Arc<Shared>, moved: &Moved, bytes: u64) -> Result<Step> {
         let tree = self.disk.tree();
         let Some(top) = tree.expanding().cloned() else { return Ok(Step::Nothing) };
         if self.disk.frozen.leaves_out(self.tx.txg) {
@@ -467,8 +474,7 @@ impl SyncContext<'_> {
         let zap = self.maps.top_zap(top.id());
         let before = zap_u64(self.tx.mos, zap, BYTES_COPIED)?.unwrap_or(0);
         self.set_top(zap, BYTES_COPIED, before.saturating_add(bytes))?;
-        let reflowed = Reflowed { vdev: top, what: Done::Moved(moved.progress) };
-        *self.disk.reflowed.lock() = Some(reflowed);
+        self.uberblock_says(shared, Reflowed { vdev: top, what: Done::Moved(moved.progress) });
         Ok(Step::Moved)
     }
 
@@ -492,9 +498,14 @@ impl SyncContext<'_> {
             tracing::warn!(vdev = id, "a device is not healthy: the vdev does not grow by itself");
         }
         self.widen(id, from).map_err(DslWriteError::into_fatal)?;
-        let reflowed = Reflowed { vdev: top, what: Done::Finished(from) };
-        *self.disk.reflowed.lock() = Some(reflowed);
+        self.uberblock_says(shared, Reflowed { vdev: top, what: Done::Finished(from) });
         Ok(Step::Finished { scrubs })
+    }
+
+    /// The group's uberblock says this, if the change is kept that is under way.
+    fn uberblock_says(&mut self, shared: &Arc<Shared>, reflowed: Reflowed) {
+        let shared = shared.clone();
+        self.when_kept(move || *shared.disk.reflowed.lock() = Some(reflowed));
     }
 
     /// Blocks of a vdev that are born from group `from` on have the width that it has now.

@@ -183,6 +183,14 @@ pub enum ImportError {
         /// Transaction group asked for.
         txg: u64,
     },
+    /// An object store has another state than the one that was opened, or does not answer. Nothing is damaged.
+    #[error("cannot import {target}: {why}")]
+    NotTaken {
+        /// The pool.
+        target: Target,
+        /// Which device, and why.
+        why: String,
+    },
     /// The pool's own metadata cannot be read.
     #[error("cannot import {target}: I/O error")]
     Damaged {

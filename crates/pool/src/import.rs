@@ -640,8 +640,19 @@ fn choose(
             last = ub;
             let (loaded, notes) = match load(ub) {
                 (Ok(loaded), notes) => (loaded, notes),
-                (Err(Failure { cause: cause @ Cause::NotWritable(_), .. }), _) => {
+                (Err(Failure { cause: cause @ Cause::NotWritable(_), .. }), _)
+                    if o.rewind || o.txg.is_some() =>
+                {
                     return Err(explain(cause, c, target));
+                }
+                (Err(Failure { cause: Cause::NotWritable(_), .. }), _) => {
+                    let hint = "earlier transaction groups may be readable: -o readonly=on -F";
+                    let why = format!("{why}; {hint}");
+                    return Err(ImportError::Damaged {
+                        target: target.clone(),
+                        why,
+                        recovery: None,
+                    });
                 }
                 (Err(_), _) => continue,
             };

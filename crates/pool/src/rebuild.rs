@@ -157,7 +157,9 @@ impl RebuildPhys {
             tracing::warn!(vdev = config::number(top, "id"), %error, "its rebuild is not known");
             None
         });
-        found.filter(|phys| (1..=3).contains(&phys.state))
+        // One under way that the feature does not count is none.
+        let counts = pool.features().is_active("device_rebuild");
+        found.filter(|phys| (2..=3).contains(&phys.state) || phys.is_running() && counts)
     }
 
     /// The last rebuilds of all top-level vdevs, by their ids.

@@ -302,6 +302,7 @@ impl<'a> VdevProps<'a> {
             // Not among all of them (`vdev_name`).
             "name" => match config.str("path") {
                 Some(path) => plain(path, Source::None),
+                None if v.kind() == "root" => plain(self.pool.name(), Source::None),
                 None => plain(format!("{}-{}", v.kind(), v.id()), Source::None),
             },
             "guid" => plain(v.guid(), Source::None),

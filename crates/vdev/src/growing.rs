@@ -17,6 +17,9 @@ pub trait Growing: Send + Sync {
     /// Another host has written to it since it was opened; the store cannot be reached.
     fn take_over(&self) -> io::Result<()>;
 
+    /// The newest uberblock's group in what was read when the device was opened, or is stored since; 0 if there is none.
+    fn newest_group(&self) -> u64;
+
     /// Gives out the next `bytes` addresses, for one block. What is given out and not written by the end of the group is given up.
     /// Waits for nothing.
     ///

@@ -308,7 +308,7 @@ impl VdevTree {
     fn bring_back(&self, leaf: &Vdev, judge: &mut Judge<'_, '_>) -> bool {
         let Some(top) = self.above(leaf) else { return false };
         let (held, before) = (judge.how.held, leaf.state());
-        if !held && is_last_hope(top, leaf) {
+        if !held && is_last_hope(top, leaf, judge.state_with) {
             leaf.set_state(VdevState::Degraded);
             return false;
         }
@@ -392,11 +392,11 @@ fn is_well(leaf: &Vdev, state_with: StateOf<'_>) -> bool {
     })
 }
 
-/// Whether a leaf's device was deleted, or something else put in its place, while its vdev cannot do
+/// Whether a leaf's device was deleted, has lost its labels, or something else was put in its place, while its vdev cannot do
 /// without it: nothing that could be opened instead has what it holds.
-fn is_last_hope(top: &Arc<Vdev>, leaf: &Vdev) -> bool {
-    let gone = leaf.state().readable() && leaf.device().is_some_and(|device| !device.is_there());
-    gone && required(top, leaf)
+fn is_last_hope(top: &Arc<Vdev>, leaf: &Vdev, state_with: StateOf<'_>) -> bool {
+    let in_use = leaf.state().readable() && leaf.device().is_some();
+    in_use && required(top, leaf) && !is_well(leaf, state_with)
 }
 
 /// The top-level vdev above a leaf.

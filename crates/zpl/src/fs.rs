@@ -108,6 +108,9 @@ pub struct FileSystem {
     normalization: u64,
     utf8_only: bool,
     registry: Option<Arc<SharedRegistry>>,
+    /// One thread at a time goes by what the master node says now: a registry that was read before another thread
+    /// showed the version would take the place of one with more layouts.
+    rereading: Mutex<()>,
     /// What was read and written since it was opened.
     pub(crate) io: IoCounts,
     settings: RwLock<Arc<Settings>>,
@@ -196,6 +199,7 @@ impl FileSystem {
             normalization,
             utf8_only,
             registry,
+            rereading: Mutex::default(),
             io: IoCounts::default(),
             settings: RwLock::new(Arc::new(settings.within(version))),
             directories: Directories::default(),
@@ -282,6 +286,7 @@ impl FileSystem {
     /// # Errors
     /// It cannot be read: what was known still holds.
     pub fn reread_master_node(&self) -> Result<()> {
+        let _one_at_a_time = self.rereading.lock();
         let master = Zap::open(&self.source.object(MASTER_NODE)?)?;
         let quotas = Quotas::read(&master)?;
         *self.quotas.write() = quotas;

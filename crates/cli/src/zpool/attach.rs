@@ -15,7 +15,6 @@ use cenote_engine::create::{
 };
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
-use cenote_pool::reopen::Restore;
 use cenote_vdev::Vdev;
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -106,11 +105,6 @@ fn put(asked: &Asked, replaces: bool, ctx: &mut Context) -> Result<Arc<Imported>
     };
     let cannot = |why: String| Stop::Fail(format!("{what}: {why}"));
     let engine = Arc::clone(imported.writable().map_err(cannot)?);
-    // A device in use that is to take its own place is let go if it has lost its labels: it is as good as a new one.
-    let itself = target(&imported, old).ok().filter(|_| replaces && old == new);
-    if let Some(vdev) = itself.as_ref().filter(|vdev| vdev.is_leaf()) {
-        engine.restore(&[vdev.guid()], Restore::Nothing).map_err(|e| cannot(reason(&e)))?;
-    }
     let device = match spare_called(&imported, new).filter(|_| replaces) {
         Some(guid) => engine.spare(guid).map_err(cannot)?,
         None => prepared(&imported, asked, &in_use(&pools)).map_err(|e| match e {
@@ -118,7 +112,7 @@ fn put(asked: &Asked, replaces: bool, ctx: &mut Context) -> Result<Arc<Imported>
             other => Stop::Fail(other.to_string()),
         })?,
     };
-    let vdev = itself.map_or_else(|| target(&imported, old), Ok).map_err(cannot)?;
+    let vdev = target(&imported, old).map_err(cannot)?;
     let attach = Attach { beside: vdev.guid(), new: device, replaces };
     let joined = match asked.rebuilds {
         true => engine.attach_sequentially(attach),

@@ -19,8 +19,8 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         let text = option.text();
         // One below zero is told by its 64 bits, as strtoull(3) does.
         let number = match text.strip_prefix('-') {
-            Some(digits) => digits.parse().map(u64::wrapping_neg),
-            None => text.parse(),
+            Some(digits) if !digits.starts_with('+') => digits.parse().map(u64::wrapping_neg),
+            _ => text.parse(),
         };
         guid = Some(number.or_else(|_| usage(format!("invalid GUID: {text}")))?);
     }

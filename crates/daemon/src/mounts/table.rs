@@ -2,8 +2,8 @@
 //!
 //! Invariants: an entry of `mounted` has a mount that this process has made, or one that another process has
 //! taken away unnoticed so far; an entry of `lingering` has no mount, but a process uses its file
-//! system still. [`Mounts::lock`] sorts them anew, from what the kernel says is mounted. It looks up no path,
-//! and asks the kernel once, however many mounts there are.
+//! system still, or it waits to be closed by the next [`Mounts::lock`]. Both that and a look sort them anew, from what
+//! the kernel says is mounted. They look up no path, and ask the kernel once, however many mounts there are.
 
 use super::handle::Handle;
 use super::one::How;
@@ -144,7 +144,7 @@ impl All {
         self.mounted.iter_mut().find(|m| m.listed.dataset == dataset)
     }
 
-    /// Puts each entry where it belongs.
+    /// Puts each entry where it belongs. No device is waited for.
     fn sort(&mut self) {
         let generation = cenote_fuse::generation();
         let changed = std::mem::replace(&mut self.generation, generation) != generation;
@@ -165,6 +165,10 @@ impl All {
                 }
             }
         }
+    }
+
+    /// Closes what no process uses any more, which waits for the devices of the pool.
+    fn close_finished(&mut self) {
         if self.lingering.iter().any(|m| m.handle.is_finished()) {
             let all = std::mem::take(&mut self.lingering);
             for m in all {
@@ -306,7 +310,9 @@ impl Mounts {
     /// Takes the table. It is held while threads wait for the kernel, so no thread that answers a request may wait for it.
     pub(super) fn lock(&self) -> Locked<'_> {
         kernel::waits("the table of mounts");
-        self.sorted(self.all.lock())
+        let mut locked = self.sorted(self.all.lock());
+        locked.close_finished();
+        locked
     }
 
     fn sorted<'a>(&'a self, mut all: MutexGuard<'a, All>) -> Locked<'a> {
@@ -314,7 +320,8 @@ impl Mounts {
         Locked { all, shown: &self.shown }
     }
 
-    /// What is mounted, without a wait: while something is being changed, as it was before.
+    /// What is mounted, without a wait: while something is being changed, as it was before. Nothing is closed: that is for
+    /// [`Mounts::lock`], since devices are waited for then.
     fn look(&self) -> Arc<View> {
         if !kernel::is_needed()
             && let Some(all) = self.all.try_lock()
@@ -435,6 +442,7 @@ impl Mounts {
             emptied.extend(take(&mut all, &last, Places::All, way, Duration::ZERO)?);
         }
         all.sort();
+        all.close_finished();
         let known = std::mem::take(&mut all.lingering);
         let (left, why) = let_go(known, way);
         all.lingering = left;

@@ -262,8 +262,10 @@ impl Shared {
                 (known.noted, known.in_vain) = (phys.last_offset, None);
             }
             let step = self.rebuild_step(*top, phys, &mut known.course);
+            let step = self.judge(*top, phys, known, step);
+            // Whatever ended it: what follows has begun.
             self.rebuilder.ending.store(false, SeqCst);
-            let (waits, keeps) = match self.judge(*top, phys, known, step) {
+            let (waits, keeps) = match step {
                 Step::Done => (None, true),
                 Step::Ended => {
                     self.rebuilder.ahead.lock().remove(top);

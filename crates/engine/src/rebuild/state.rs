@@ -31,6 +31,18 @@ pub(crate) struct Begun {
 impl SyncContext<'_> {
     /// The last rebuild of a top-level vdev in the pending MOS.
     fn rebuild_of(&mut self, top: u64) -> Result<RebuildPhys> {
+        let phys = self.noted_rebuild(top)?;
+        let counts = !phys.is_running() || self.counts_rebuilds()?;
+        Ok(if counts { phys } else { RebuildPhys::default() })
+    }
+
+    /// Whether the feature counts any rebuild that is under way. None is if it does not, whatever the vdevs' ZAPs say.
+    fn counts_rebuilds(&mut self) -> Result<bool> {
+        Ok(feature_uses(self.tx.mos, FEATURE)?.is_some_and(|uses| uses > 0))
+    }
+
+    /// What the ZAP of a top-level vdev says.
+    fn noted_rebuild(&mut self, top: u64) -> Result<RebuildPhys> {
         let zap = self.maps.top_zap(top);
         if zap == 0 {
             return Ok(RebuildPhys::default());
@@ -49,10 +61,8 @@ impl SyncContext<'_> {
     /// The top-level vdevs of which a rebuild is under way, by id.
     fn rebuilding(&mut self) -> Result<Vec<u64>> {
         let mut found = Vec::new();
-        if feature_uses(self.tx.mos, FEATURE)?.is_some_and(|uses| uses > 0) {
-            let tops: Vec<u64> =
-                self.disk.tree().root().children().iter().map(|t| t.id()).collect();
-            for top in tops {
+        if self.counts_rebuilds()? {
+            for top in self.tops() {
                 if self.rebuild_of(top)?.is_running() {
                     found.push(top);
                 }
@@ -71,9 +81,33 @@ impl SyncContext<'_> {
         if feature_uses(self.tx.mos, FEATURE)?.is_none() {
             return Ok(Vec::new());
         }
-        let tree = self.disk.tree();
-        let tops = tree.root().children().iter().map(|top| top.id());
-        tops.map(|top| Ok((top, self.rebuild_of(top)?))).collect()
+        self.tops().into_iter().map(|top| Ok((top, self.rebuild_of(top)?))).collect()
+    }
+
+    fn tops(&self) -> Vec<u64> {
+        self.disk.tree().root().children().iter().map(|top| top.id()).collect()
+    }
+
+    /// A scrub begins: what rebuilds copied that have ended is in groups up to now. If a pool's disks say that it is of later ones,
+    /// no scrub would ever prove it.
+    pub(crate) fn bound_rebuilds(&mut self) -> Result<()> {
+        let txg = self.tx.txg;
+        for (top, phys) in self.rebuilds()? {
+            if phys.has_copied() && phys.max_txg > txg {
+                self.set_rebuild(top, &RebuildPhys { max_txg: txg, ..phys })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The first rebuild begins: those that only the vdevs' ZAPs have, and the feature does not count, are none.
+    fn drop_uncounted(&mut self) -> Result<()> {
+        for top in self.tops() {
+            if self.noted_rebuild(top)?.is_running() {
+                self.set_rebuild(top, &RebuildPhys::default())?;
+            }
+        }
+        Ok(())
     }
 
     /// Nothing is told any more of rebuilds that have ended: a resilver begins (`vdev_rebuild_clear_sync`). Those stay that no scrub
@@ -131,6 +165,9 @@ impl SyncContext<'_> {
             phys.start = before.start;
             self.rebuild_history(top, "reset")?;
         } else {
+            if !self.counts_rebuilds()? {
+                self.drop_uncounted()?;
+            }
             let (txg, outside) = (self.tx.txg, &self.disk.outside);
             count_feature(self.tx.mos, txg, outside, FEATURE, 1)?;
             self.rebuild_history(top, "started")?;
@@ -168,7 +205,9 @@ impl SyncContext<'_> {
             return Ok(None);
         }
         let (state, end) = (RebuildPhys::COMPLETE, self.tx.now);
-        self.set_rebuild(top, &RebuildPhys { state, end, ..*phys })?;
+        // One that ends early may be for groups that are still to come: a scrub that begins now is to prove it as well.
+        let max_txg = phys.max_txg.min(self.tx.txg);
+        self.set_rebuild(top, &RebuildPhys { state, end, max_txg, ..*phys })?;
         let (txg, outside) = (self.tx.txg, &self.disk.outside);
         count_feature(self.tx.mos, txg, outside, FEATURE, -1)?;
         if phys.errors == 0 {

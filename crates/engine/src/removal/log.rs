@@ -37,6 +37,7 @@ impl Engine {
         let (id, guid) = (vdev.id(), vdev.guid());
         let passive = Passive::new(&self.shared.disk.allocator, id);
         self.empty_log(id)?;
+        self.give_up_activities(vdev);
         let change = move |context: &mut SyncContext<'_>| {
             let left = context.remove_log(id, guid)?;
             if left {

@@ -104,23 +104,18 @@ impl Engine {
         match tree.root().children().iter().find(|top| top.guid() == guid) {
             None => Err(RemoveError::NoTop),
             Some(_) if vdev.is_log() => self.remove_log(&vdev),
-            Some(_) => {
-                self.remove_top(&vdev)?;
-                self.give_up_activities(&vdev);
-                Ok(())
-            }
+            Some(_) => self.remove_top(&vdev),
         }
     }
 
-    /// What is done to the free space of a vdev that leaves is given up (`vdev_initialize_stop_all`, `vdev_trim_stop_all`).
+    /// What is done to the free space of a log vdev that leaves is given up (`vdev_initialize_stop_all`, `vdev_trim_stop_all`).
     fn give_up_activities(&self, vdev: &Vdev) {
         if !vdev.is_leaf() {
             return vdev.children().iter().for_each(|child| self.give_up_activities(child));
         }
         for activity in Activity::ALL {
             match self.activity(activity, vdev.guid(), ActivityRequest::Cancel) {
-                // Everything may have left by now.
-                Ok(()) | Err(ActivityError::Nothing(_) | ActivityError::NoDevice) => {}
+                Ok(()) | Err(ActivityError::Nothing(_) | ActivityError::NoZap) => {}
                 Err(e) => tracing::warn!(leaf = vdev.guid(), "{activity:?} goes on: {e}"),
             }
         }

@@ -118,6 +118,7 @@ impl Engine {
             return Err(why);
         }
         self.shared.wake_evacuation();
+        self.shared.wake_activities();
         Ok(())
     }
 
@@ -167,11 +168,15 @@ impl Engine {
     /// No vdev is being removed; the pool is suspended.
     pub fn cancel_removal(&self) -> Result<(), RemoveError> {
         let _alone = self.shared.removing.lock();
+        let leaves = self.shared.disk.tree().leaves();
+        let leaving = leaves.iter().map(|leaf| leaf.guid());
+        let leaving: Vec<u64> = leaving.filter(|leaf| self.shared.is_removing(*leaf)).collect();
         let change = |context: &mut SyncContext<'_>| context.cancel_removal();
-        match self.sync_task_beside_logs(change, |done| *done)? {
-            true => Ok(()),
-            false => Err(RemoveError::NotActive),
+        if !self.sync_task_beside_logs(change, |done| *done)? {
+            return Err(RemoveError::NotActive);
         }
+        self.shared.resume_activities(|leaf| leaving.contains(&leaf));
+        Ok(())
     }
 }
 

@@ -59,8 +59,9 @@ impl SyncContext<'_> {
             ..ScanPhys::default()
         };
         self.forget_error_scrub()?;
-        if phys.is_resilver() {
-            self.forget_rebuilds()?;
+        match phys.is_resilver() {
+            true => self.forget_rebuilds()?,
+            false => self.bound_rebuilds()?,
         }
         let format = self.tx.zap_format()?;
         Position::Mos(None).store(self.tx.mos, phys, format)?;
@@ -74,7 +75,8 @@ impl SyncContext<'_> {
     pub(crate) fn abort_scrub(&mut self, shared: &Arc<Shared>) -> Result<Option<&'static str>> {
         let phys = self.scan_state()?;
         let told = if phys.is_running() && phys.is_scrub() {
-            self.scan_done(phys, false, false)?;
+            // It was not given up by order: what it was to prove of earlier rebuilds is owed still (`RebuildPhys::is_owed`).
+            self.scan_done(ScanPhys { max_txg: 0, ..phys }, false, false)?;
             "scrub_abort"
         } else if self.cancel_error_scrub()? {
             "errorscrub_abort"
@@ -274,8 +276,8 @@ impl Shared {
         let last = view.directory().u64(LAST_SCRUBBED)?.unwrap_or(0);
         let owed = REBUILD_SCRUB_ENABLED.is_on()
             && RebuildPhys::all(view).iter().any(|(_, phys)| phys.is_owed(&scan, last));
-        // No group is written in vain.
-        if !owed || self.needs_resilver() {
+        // No group is written in vain. A leaf that goes on lacking something, as no resilver can give it that, holds nothing up.
+        if !owed || self.is_resilver_due() || self.is_rebuilding() {
             return Ok(false);
         }
         let begun = self.scan_task(|shared, context| {

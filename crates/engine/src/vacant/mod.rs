@@ -20,7 +20,8 @@
 //!   pool, or goes out of use, is let go when no request of these is under way ([`Vdev::is_vacant_idle_within`]).
 //! - A leaf counts as done only if all of it was: what failed is done again when the activity is begun again. A
 //!   leaf that is out of use meanwhile stays active, and goes on when it comes back. A thread that is about to end then
-//!   is followed by another one. A secure trim, which OpenZFS began, does not go on as one that is not secure.
+//!   is followed by another one. On a vdev that is being removed it waits as well, and goes on if that is cancelled. A
+//!   secure trim, which OpenZFS began, does not go on as one that is not secure.
 //! - Threads wait for devices and transaction groups without any lock.
 
 mod auto;
@@ -31,6 +32,7 @@ pub(crate) use auto::Auto;
 pub use state::ActivityState;
 
 use super::{Engine, EngineError, Shared};
+use cenote_pool::config;
 use cenote_pool::events::Sysevent;
 use cenote_pool::vdev_props::Activity;
 use cenote_store::alloc::TXG_DEFER_SIZE;
@@ -94,7 +96,7 @@ pub enum ActivityError {
     /// It cannot be written to.
     #[error("device is not writable")]
     NotWritable,
-    /// A thread does it already.
+    /// A thread does it already, or the vdev is being removed, of which OpenZFS says the same.
     #[error("currently {}", doing(*.0))]
     UnderWay(Activity),
     /// There is nothing to stop.
@@ -341,6 +343,9 @@ impl Engine {
             return Err(ActivityError::Unsupported);
         }
         let reserved = Reserved::take(shared, key, false)?;
+        if shared.is_removing(vdev.guid()) {
+            return Err(ActivityError::UnderWay(activity));
+        }
         let noted = noted(shared, key)?;
         let begun = [ActivityState::Active, ActivityState::Suspended].map(Some);
         // What a secure trim has not told yet is not erased by one that is not secure: this begins anew.
@@ -403,6 +408,18 @@ impl Shared {
         tree.top_of(leaf).is_some_and(|top| top.reflow().is_some())
     }
 
+    /// Whether the leaf is of a top-level vdev that is being removed: its threads end, and what is noted of it stays.
+    pub(crate) fn is_removing(&self, leaf: u64) -> bool {
+        let tree = self.disk.tree();
+        tree.top_of(leaf).is_some_and(|top| config::flag(top.config(), "removing"))
+    }
+
+    /// Has threads that wait look at what has become of their vdevs.
+    pub(crate) fn wake_activities(&self) {
+        let _running = self.vacant.running.lock();
+        self.vacant.changed.notify_all();
+    }
+
     /// Whether a thread initializes or trims a leaf at or below the vdev with this guid.
     pub(crate) fn is_worked_on(&self, vdev: u64) -> bool {
         let tree = self.disk.tree();
@@ -421,7 +438,7 @@ impl Shared {
             if noted.secure {
                 return self.suspend_activity(key, leaf, "a secure trim is not supported");
             }
-            if self.is_expanding(leaf.guid()) {
+            if self.is_expanding(leaf.guid()) || self.is_removing(leaf.guid()) {
                 // It goes on when that has ended.
                 return;
             }
@@ -487,7 +504,10 @@ impl Shared {
         self.vacant.changed.notify_all();
         let idle = leaf.is_vacant_idle_within(PATIENCE);
         if !idle {
-            tracing::warn!(?leaf, "its device does not answer a request to trim or initialize it");
+            tracing::warn!(
+                ?leaf,
+                "its device does not answer a request to trim, initialize or rebuild it"
+            );
         }
         idle
     }

@@ -71,7 +71,7 @@ pub(super) fn worth_trimming(range: Range<u64>) -> Option<Range<u64>> {
 enum End {
     /// All was looked at.
     All,
-    /// It was told to end, or the leaf is out of use.
+    /// It was told to end, or the leaf is out of use or about to leave.
     Stopped,
     /// The device does not know how.
     Unsupported,
@@ -162,7 +162,9 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn is_stopped(&self) -> bool {
-        self.own.stop.load(Ordering::Acquire) || self.shared.tx_state.failure().is_some()
+        self.own.stop.load(Ordering::Acquire)
+            || self.shared.tx_state.failure().is_some()
+            || self.shared.is_removing(self.key.1)
     }
 
     /// All before was done.

@@ -25,8 +25,8 @@ use std::sync::Arc;
 struct VdevClaims {
     /// By metaslab; one tree for a removed vdev.
     allocated: Vec<RangeTree>,
-    /// log2 of the bytes that a tree covers; 64 where there is one tree.
-    shift: u32,
+    /// log2 of the bytes that a tree covers; `None` where one tree covers all of a removed vdev.
+    shift: Option<u32>,
     ashift: u32,
     mapping: Option<Mapping>,
     /// Obsolete bytes by segment of the mapping, as the disk has them.
@@ -108,7 +108,7 @@ impl Claims {
         for (v, mapping) in space.vdevs.iter().zip(mappings) {
             let mut claims = VdevClaims {
                 allocated: Vec::new(),
-                shift: if v.concrete { v.metaslab_shift } else { 64 },
+                shift: v.concrete.then_some(v.metaslab_shift),
                 ashift: v.ashift,
                 mapping: None,
                 obsolete: Vec::new(),
@@ -156,7 +156,8 @@ impl Claims {
     fn tree(&mut self, vdev: u64, offset: u64) -> std::result::Result<&mut RangeTree, ClaimError> {
         let v = usize::try_from(vdev).ok().and_then(|i| self.vdevs.get_mut(i));
         let v = v.ok_or(ClaimError::Nowhere)?;
-        let index = offset.checked_shr(v.shift).and_then(|index| usize::try_from(index).ok());
+        let index = v.shift.map_or(Some(0), |shift| offset.checked_shr(shift));
+        let index = index.and_then(|index| usize::try_from(index).ok());
         let tree = index.and_then(|i| v.allocated.get_mut(i));
         tree.ok_or(ClaimError::Nowhere)
     }
@@ -370,7 +371,7 @@ mod tests {
             mapping,
             precise: true,
         };
-        Claims { vdevs: vec![vdev(vec![a, b], 16, None), vdev(vec![c], 64, Some(mapping))] }
+        Claims { vdevs: vec![vdev(vec![a, b], Some(16), None), vdev(vec![c], None, Some(mapping))] }
     }
 
     #[test]
@@ -383,6 +384,13 @@ mod tests {
         assert_eq!(c.claim(0, u64::MAX - 5, 0x200), Err(ClaimError::Nowhere));
         let sizes: Vec<u64> = c.leaks().iter().map(|l| l.size).collect();
         assert_eq!(sizes, [0x1000, 0x2000, 0x1000]);
+    }
+
+    #[test]
+    fn a_shift_that_no_metaslab_can_have_leads_nowhere() {
+        let mut c = claims();
+        c.vdevs[0].shift = Some(64);
+        assert_eq!(c.claim(0, 0x1000, 0x1000), Err(ClaimError::Nowhere));
     }
 
     #[test]

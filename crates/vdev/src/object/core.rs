@@ -203,6 +203,11 @@ impl Core {
         answers
     }
 
+    /// Whether a request was given up since then.
+    pub fn is_away_since(&self, then: Instant) -> bool {
+        self.away.lock().is_some_and(|away| away >= then)
+    }
+
     /// See [`crate::Device::is_unlinked`].
     pub fn is_deleted(&self) -> bool {
         self.place.is_deleted()
@@ -488,6 +493,10 @@ impl Growing for Core {
     fn take_over(&self) -> io::Result<()> {
         let turn = self.turn.lock();
         self.take(&turn).map(|_| ())
+    }
+
+    fn newest_group(&self) -> u64 {
+        self.labels.lock().newest
     }
 
     fn allocate(&self, bytes: u64) -> io::Result<u64> {

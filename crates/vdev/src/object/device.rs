@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 
 use cenote_format::LABEL_START;
 use cenote_format::abd::Abd;
@@ -67,11 +68,22 @@ impl Device for ObjectDevice {
     }
 
     fn write_batch(&self, reqs: &mut [WriteReq]) {
+        // One block of a batch waits for a store that is away, and not each.
+        let mut away = None;
         for req in reqs {
-            let written = match self.writable() {
-                true => self.core.write(req),
-                false => Err(ErrorKind::ReadOnlyFilesystem.into()),
+            let begun = Instant::now();
+            let written = match (self.writable(), &away) {
+                (false, _) => Err(ErrorKind::ReadOnlyFilesystem.into()),
+                (true, Some(why)) if !self.core.is_label(req.offset) => {
+                    Err(io::Error::other(String::clone(why)))
+                }
+                (true, _) => self.core.write(req),
             };
+            if let Err(error) = &written
+                && self.core.is_away_since(begun)
+            {
+                away = Some(error.to_string());
+            }
             req.result = Some(written);
         }
     }

@@ -31,13 +31,13 @@ use super::reflow::{Reflow, SCRATCH, SCRATCH_LEFT, SCRATCH_UNUSED, SCRATCH_VALID
 use crate::vdev::Vdev;
 use crate::{VdevError, VdevState, VdevTree};
 
+/// Why nothing may be copied: see [`Told::ahead`].
+const AHEAD: &str = "not all devices are known to have the last step's uberblock";
+
 /// How long reads and writes are waited for that began when sectors were elsewhere.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long between two looks whether they have ended.
 const LOOK: Duration = Duration::from_millis(1);
-
-/// Why nothing may be copied: see [`Told`].
-const UNKNOWN: &str = "a device does not know what has moved";
 
 /// With what the boot loader begins that FreeBSD has in the reserved boot area.
 const BOOT_LOADER: [u8; 5] = [0xeb, 0x0e, b'B', b'T', b'X'];
@@ -87,6 +87,21 @@ impl From<VdevError> for NotMoved {
     }
 }
 
+/// Whether all devices of `top` have the uberblock of group `since`, or a later one. If not, why nothing may be copied.
+fn knows(top: &Arc<Vdev>, since: u64) -> Result<(), NotMoved> {
+    let mut leaves = Vec::new();
+    top.collect_leaves(&mut leaves);
+    match leaves.iter().find(|leaf| leaf.leads_to.load(SeqCst) < since) {
+        Some(leaf) => Err(NotMoved::Again(format!("{} does not know what has moved", name(leaf)))),
+        None => Ok(()),
+    }
+}
+
+/// How a device is called.
+fn name(leaf: &Vdev) -> String {
+    leaf.path().map_or_else(|| leaf.guid().to_string(), |path| path.display().to_string())
+}
+
 fn error(vdev: &Vdev, why: impl Into<String>) -> VdevError {
     VdevError::Io { vdev: vdev.id(), offset: 0, why: why.into() }
 }
@@ -117,8 +132,7 @@ impl Vdev {
     /// Why the sectors of a RAID-Z vdev cannot move at present, if so: all its devices have to be there, and to lack nothing.
     pub fn reflow_waits(&self) -> Option<String> {
         let why = |child: &Arc<Vdev>| {
-            let name =
-                child.path().map_or_else(|| child.guid().to_string(), |p| p.display().to_string());
+            let name = name(child);
             if !child.is_leaf() {
                 return Some("a device is being replaced".into());
             }
@@ -253,24 +267,35 @@ impl VdevTree {
 
     /// Copies the sectors of these bytes of `top`, which are in order, and makes the copies durable: to their new places, or to the
     /// scratch area, or from there to their places. Blocks are read and written beside it. Returns what an uberblock is to say
-    /// then, of which all lies before `end` that was to be moved.
+    /// then: all of `whole` has moved, of which nothing else is to be copied.
     ///
-    /// [`VdevTree::wait_for_others`] came back, and then [`VdevTree::reflow_shadow`].
+    /// `whole` begins as [`VdevTree::reflow_range`] does. [`VdevTree::wait_for_others`] came back before that, and
+    /// [`VdevTree::reflow_shadow`] after it.
     ///
     /// # Errors
-    /// A device failed, hangs, lacks something, or does not know what has moved, or it is to end: nothing has moved.
+    /// A device failed, hangs, lacks something, or does not know what has moved, the expansion is not where `whole` begins any
+    /// more, or it is to end: nothing has moved.
     pub fn reflow_copy(
         &self,
         top: &Arc<Vdev>,
-        (ranges, end): (&[Range<u64>], u64),
+        (ranges, whole): (&[Range<u64>], Range<u64>),
         how: Copying<'_>,
     ) -> Result<Moved, NotMoved> {
-        if !self.reflow_is_known(top) {
-            return Err(NotMoved::Again(UNKNOWN.into()));
+        // Nothing is taken over here: what the caller has looked at holds only as long as memory says so.
+        let told = top.told.lock();
+        if told.ahead.is_some() {
+            return Err(NotMoved::Again(AHEAD.into()));
         }
+        knows(top, told.since)?;
         let widths = top.widths();
+        drop(told);
         let Some(reflow) = widths.reflow else { Err(error(top, "it is not being expanded"))? };
         self.check_told(top, &reflow);
+        let begin = if self.reflow_begins(top) { 0 } else { reflow.synced };
+        if whole.start != begin {
+            let why = format!("sectors have moved up to {begin:#x}, not to {:#x}", whole.start);
+            return Err(NotMoved::Again(why));
+        }
         let old = (less!(widths.physical, 1, "devices of vdev {}", top.id), 0);
         let (new, scratch) = ((widths.physical, 0), (widths.physical, SCRATCH));
         let (from, to, state) = match reflow {
@@ -281,7 +306,7 @@ impl VdevTree {
         let in_sectors = |range: &Range<u64>| range.start >> top.ashift..range.end >> top.ashift;
         let sectors: Vec<Range<u64>> = ranges.iter().map(in_sectors).collect();
         let health = self.copy_sectors(top, &sectors, (from, to), how)?;
-        Ok(Moved { progress: (state, end), from: reflow.synced, health })
+        Ok(Moved { progress: (state, whole.end), from: reflow.synced, health })
     }
 
     /// Whether what has been copied may be said in an uberblock: all devices of `top`, which may be of another tree than when it was
@@ -294,7 +319,7 @@ impl VdevTree {
             return failed(top, why);
         }
         if top.told.lock().ahead.is_some() {
-            return failed(top, UNKNOWN);
+            return failed(top, AHEAD);
         }
         let is_same = top.reflow().is_some_and(|reflow| reflow.synced == moved.from);
         match is_same && Health::of(top) == moved.health {
@@ -307,22 +332,21 @@ impl VdevTree {
     /// vdev have that uberblock or a later one ([`VdevTree::reflow_is_known`]).
     pub fn reflow_committed(&self, top: &Arc<Vdev>, (state, at): Progress, txg: u64) {
         top.told.lock().ahead = Some(((state, at), txg));
-        if !self.reflow_is_known(top) {
-            tracing::warn!(vdev = top.id, "{UNKNOWN}");
+        if let Err(why) = self.reflow_is_known(top) {
+            tracing::warn!(vdev = top.id, "{why}");
         }
     }
 
     /// Whether all devices of `top` have an uberblock that says how far sectors have moved. Is memory behind what uberblocks say,
     /// and all devices have one that says so, then memory says so, too.
-    pub fn reflow_is_known(&self, top: &Arc<Vdev>) -> bool {
-        let mut leaves = Vec::new();
-        top.collect_leaves(&mut leaves);
+    ///
+    /// # Errors
+    /// A device has none that says so.
+    pub fn reflow_is_known(&self, top: &Arc<Vdev>) -> Result<(), NotMoved> {
         let mut told = top.told.lock();
         let since = told.ahead.map_or(told.since, |(_, txg)| txg);
-        if !leaves.iter().all(|leaf| leaf.leads_to.load(SeqCst) >= since) {
-            return false;
-        }
-        let Some(((state, at), _)) = told.ahead.take() else { return true };
+        knows(top, since)?;
+        let Some(((state, at), _)) = told.ahead.take() else { return Ok(()) };
         told.since = since;
         let mut widths = (*top.widths()).clone();
         if let Some(reflow) = &mut widths.reflow {
@@ -343,7 +367,7 @@ impl VdevTree {
             };
             top.set_widths(widths);
         }
-        true
+        Ok(())
     }
 
     /// Sectors are about to be copied: the last uberblock says of them what memory says.

@@ -31,7 +31,7 @@ fn whole_step(t: &VdevTree, top: &Arc<Vdev>) -> Result<Moved, NotMoved> {
     t.wait_for_others(top, &|| false)?;
     t.reflow_shadow(top, range.end, &|| false)?;
     let how = Copying { quiet: false, ends: &|| false };
-    t.reflow_copy(top, (std::slice::from_ref(&range), range.end), how)
+    t.reflow_copy(top, (std::slice::from_ref(&range), range.clone()), how)
 }
 
 /// All devices but `without` have the uberblock of this group.
@@ -75,7 +75,7 @@ fn a_step_that_one_device_does_not_know_of_is_not_made_again() {
         know(t, txg, Some(2));
         t.reflow_committed(top, moved.progress, txg);
         assert_eq!(top.reflow().unwrap(), before, "memory is where it was");
-        assert!(!t.reflow_is_known(top));
+        t.reflow_is_known(top).unwrap_err();
         // What lies before the end of what has moved, straddles it, and lies behind it.
         let end = moved.progress.1;
         let blocks: Vec<(u64, Vec<u8>)> = [end / 2, end - (3 << ASHIFT), end + (40 << ASHIFT)]
@@ -105,7 +105,7 @@ fn a_step_that_one_device_does_not_know_of_is_not_made_again() {
         all(&imported(disks, 1, progress), "as the uberblock before says");
         // It gets a later one.
         know(t, txg + 1, None);
-        assert!(t.reflow_is_known(top));
+        t.reflow_is_known(top).unwrap();
         assert_eq!(top.reflow().unwrap().synced, end);
         assert_eq!(top.reflow().unwrap().in_scratch, moved.progress.0 == SCRATCH_VALID);
         all(t, "in memory, later");
@@ -113,6 +113,38 @@ fn a_step_that_one_device_does_not_know_of_is_not_made_again() {
         all(t, "after the next copy");
         all(&imported(disks, 1, moved.progress), "after the next copy, from before it");
         all(&imported(disks, 1, next.progress), "after the next step");
+    });
+}
+
+/// Memory comes to know of a step after the next one has looked what it is to copy: that copies nothing, as it would copy over what is
+/// read by then.
+#[test]
+fn what_was_to_be_copied_before_a_step_was_taken_over_is_not() {
+    steps_of_which_one_does_not_know(|disks, t, top, moved, txg| {
+        know(t, txg, Some(2));
+        t.reflow_committed(top, moved.progress, txg);
+        let range = t.reflow_range(top, u64::MAX >> 1).unwrap();
+        t.reflow_shadow(top, range.end, &|| false).unwrap();
+        know(t, txg, None);
+        let contents = || disks.iter().map(|d| d.memory.bytes().clone()).collect::<Vec<_>>();
+        let (before, untouched) = (top.reflow(), contents());
+        let copy = || {
+            let how = Copying { quiet: false, ends: &|| false };
+            t.reflow_copy(top, (std::slice::from_ref(&range), range.clone()), how)
+        };
+        // It takes nothing over itself.
+        let e = copy().unwrap_err();
+        assert!(matches!(e, NotMoved::Again(_)), "{e}");
+        assert!(top.reflow() == before && contents() == untouched);
+        t.reflow_is_known(top).unwrap();
+        // The scratch area is filled and left from the begin on: the next step copies what this one would have.
+        let begin = t.reflow_range(top, u64::MAX >> 1).unwrap().start;
+        if begin != range.start {
+            let e = copy().unwrap_err();
+            assert!(matches!(e, NotMoved::Again(_)), "{e}");
+            assert!(contents() == untouched);
+        }
+        whole_step(t, top).unwrap();
     });
 }
 

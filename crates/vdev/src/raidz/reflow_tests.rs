@@ -267,7 +267,7 @@ fn a_vdev_is_moved_step_by_step() {
             assert!(range.start < range.end, "it gets on");
             t.wait_for_others(&top, &|| false).unwrap();
             t.reflow_shadow(&top, range.end, &|| false).unwrap();
-            let copied = (std::slice::from_ref(&range), range.end);
+            let copied = (std::slice::from_ref(&range), range.clone());
             let how = Copying { quiet: false, ends: &|| false };
             let moved = t.reflow_copy(&top, copied, how).unwrap();
             t.reflow_holds(&top, &moved).unwrap();
@@ -328,7 +328,7 @@ fn nothing_waits_for_a_copy() {
             let copy = scope.spawn(|| {
                 let ends = || stop.load(SeqCst);
                 let how = Copying { quiet: false, ends: &ends };
-                t.reflow_copy(&top, (std::slice::from_ref(&range), range.end), how)
+                t.reflow_copy(&top, (std::slice::from_ref(&range), range.clone()), how)
             });
             while disks[hung].faults.waiting() == 0 {
                 std::thread::yield_now();
@@ -347,7 +347,7 @@ fn nothing_waits_for_a_copy() {
         stop.store(true, SeqCst);
         let ends = || stop.load(SeqCst);
         let how = Copying { quiet: false, ends: &ends };
-        t.reflow_copy(&top, (std::slice::from_ref(&range), range.end), how).unwrap_err();
+        t.reflow_copy(&top, (std::slice::from_ref(&range), range.clone()), how).unwrap_err();
         disks[hung].faults.set_reads_hung(false);
     }
 }
@@ -362,7 +362,7 @@ fn a_device_that_failed_meanwhile_has_all_copied_anew() {
     t.reflow_shadow(&top, range.end, &|| false).unwrap();
     let copy = || {
         let how = Copying { quiet: false, ends: &|| false };
-        t.reflow_copy(&top, (std::slice::from_ref(&range), range.end), how)
+        t.reflow_copy(&top, (std::slice::from_ref(&range), range.clone()), how)
     };
     let moved = copy().unwrap();
     t.reflow_holds(&top, &moved).unwrap();
@@ -397,7 +397,8 @@ fn what_is_wrong_is_mended_at_both_places() {
         t.reflow_shadow(&top, next << 9, &|| false).unwrap();
         let how = Copying { quiet: false, ends: &|| false };
         let range = synced << 9..next << 9;
-        let moved = t.reflow_copy(&top, (std::slice::from_ref(&range), range.end), how).unwrap();
+        let moved =
+            t.reflow_copy(&top, (std::slice::from_ref(&range), range.clone()), how).unwrap();
         let faults = read(&t, offset, &data, TXG);
         assert!(!faults.is_empty());
         if late {

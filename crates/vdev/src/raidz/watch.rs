@@ -5,7 +5,7 @@
 //!
 //! - which batches may have found sectors where they were before: it has [`Watch::bound`] after it has changed that, and waits for
 //!   those before it ([`Watch::wait_for_all`]);
-//! - what was, or may have been, written of the sectors that it has just copied ([`Watch::begin_piece`], [`Watch::end_piece`]).
+//! - what was, or may have been, written of the sectors that it has just copied ([`Watch::begin_piece`], [`Piece::end`]).
 //!
 //! Invariant: it begins and ends that a vdev is expanded (`on`, `off`) while no batch is under way.
 
@@ -77,14 +77,19 @@ fn add(within: &Range<u64>, written: &mut Vec<Range<u64>>, ranges: &[Range<u64>]
 impl Watch {
     /// The vdev with this id is expanded from now on. No batch is under way.
     pub fn on(&self, vdev: u64) {
+        self.check_idle();
         self.vdev.store(vdev, SeqCst);
     }
 
     /// No vdev is expanded any more. No batch is under way.
     pub fn off(&self) {
+        self.check_idle();
+        self.vdev.store(NONE, SeqCst);
+    }
+
+    fn check_idle(&self) {
         let left = self.now.lock().batches.len();
         invariant!(left == 0, "{left} batches of writes have not ended, and no other may begin");
-        self.vdev.store(NONE, SeqCst);
     }
 
     /// The vdev that is being expanded.

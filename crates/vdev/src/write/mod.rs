@@ -33,7 +33,7 @@
 //! - So if a flush of a leaf that took the block is found to have failed later, the other leaves
 //!   carry the marks of what they lack, which are looked at after that. Marks are taken off only by
 //!   a flush of the whole top-level vdev that began after they were made.
-//! - Flushes of a tree run one at a time.
+//! - Flushes of a top-level vdev run one at a time.
 //! - Before a leaf of a suspended pool gets another device its top-level vdev counts as having lost data. So a flush that
 //!   finds nothing to be flushed there, or ends on the device before, drops nothing that is to be written again.
 //!

@@ -427,6 +427,8 @@ impl FileSystem {
             ));
         };
         let change = |seen: &A, os: &mut OpenObjectSet, txg| {
+            // Before the registry, which is shown first.
+            let version = self.version();
             let mut cx = Cx {
                 os,
                 txg,
@@ -435,7 +437,7 @@ impl FileSystem {
                 after: After::default(),
                 books: Books::default(),
                 settings: &settings,
-                version: self.version(),
+                version,
                 names: NameRules {
                     flags: self.norm_flags(),
                     case: self.case_sensitivity(),
