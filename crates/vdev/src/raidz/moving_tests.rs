@@ -154,7 +154,7 @@ fn an_import_copies_nothing_before_all_devices_know() {
     let disks = leaves(4, SIZE);
     let t = with(&disks, 1, ASHIFT, moving(4, Reflow::default()));
     let top = t.top(0).unwrap().clone();
-    let at = 4 * SCRATCH_SECTORS << ASHIFT;
+    let at = (4 * SCRATCH_SECTORS) << ASHIFT;
     let uberblock = Uberblock { txg: 7, ..testing_uberblock() }.with_reflow(SCRATCH_LEFT, at);
     t.reflow_at(&uberblock).unwrap();
     assert_eq!(top.reflow().unwrap().synced, at);
@@ -189,7 +189,7 @@ fn what_uberblocks_say_is_what_memory_says() {
     let disks = leaves(4, SIZE);
     let t = with(&disks, 1, ASHIFT, moving(4, Reflow::default()));
     let top = t.top(0).unwrap().clone();
-    let at = 4 * SCRATCH_SECTORS << ASHIFT;
+    let at = (4 * SCRATCH_SECTORS) << ASHIFT;
     let says = |state, at| {
         let uberblock = testing_uberblock().with_reflow(state, at);
         *t.writer.committing.lock() = Some(uberblock);
@@ -204,8 +204,11 @@ fn what_uberblocks_say_is_what_memory_says() {
     whole_step(&t, &top).unwrap();
 }
 
+/// Its name, how it lays out, and what uberblocks may say after a crash in it: (`RRSS` state, offset).
+type ScratchState = (&'static str, Widths, Vec<(u64, u64)>);
+
 /// The states of a reflow before it moves on, with a block of which rows lie in the scratch area, and others behind it.
-fn scratch_states(new: u64) -> [(&'static str, Widths, Vec<(u64, u64)>); 3] {
+fn scratch_states(new: u64) -> [ScratchState; 3] {
     let in_scratch = (SCRATCH_SECTORS * new) << ASHIFT;
     let state = |synced, in_scratch, to_scratch, to_new, next| {
         moving(new, Reflow { synced, next, in_scratch, to_scratch, to_new })
