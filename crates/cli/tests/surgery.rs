@@ -230,18 +230,15 @@ fn a_device_that_lost_its_labels_stays_in_use() {
         s.run("zfs create -V 16M -o refreservation=none tank/v").ok();
         s.run("zpool sync tank").ok();
         lose_labels(&s, "a");
+        // It is found in use by the pool's config, or by the device that is open.
+        let refusals =
+            ["is part of active pool 'tank'", "one or more vdevs refer to the same device"];
         for line in
             [format!("zpool replace {options} -f tank {a}"), format!("zpool replace tank {a} {a}")]
         {
-            let used = s.run(&line).fails(1);
-            assert!(used.ends_with(&format!("{a} is part of active pool 'tank'")), "{used}");
+            let said = s.run(&line).fails(1);
+            assert!(refusals.iter().any(|why| said.ends_with(why)), "{said}");
             assert_eq!(shown(&s), before, "{line}");
-        }
-        if shape == "a" {
-            // That looks at labels.
-            s.run("zpool reopen tank").ok();
-            let state = shown(&s)[1].clone();
-            assert!(["a DEGRADED", "a ONLINE"].contains(&&*state), "{state}");
         }
         s.run("zfs create tank/more").ok();
         s.run("zpool scrub -w tank").ok();

@@ -17,7 +17,8 @@ fn no_encryption_can_be_asked_for() {
     tank.zfs("create -o encryption=off tank/a");
     tank.zfs("create -o encryption=off -o keylocation=none -V 1M tank/v");
     tank.zfs("snapshot tank/a@s");
-    tank.zfs("clone -o encryption=off tank/a@s tank/c");
+    let why = "cannot create 'tank/c': Encryption properties must inherit from origin dataset.";
+    assert_eq!(tank.refused("clone -o encryption=off tank/a@s tank/c"), why);
     assert_eq!(tank.zfs("get -Ho value,source encryption tank/a"), "off\tdefault\n");
     let why = "cannot create 'tank/y': Keyformat required for new encryption root.";
     assert_eq!(tank.refused("create -o encryption=aes-256-gcm tank/y"), why);

@@ -440,7 +440,7 @@ fn writes_of_a_batch_that_overlap_are_found() {
     let tree = layout.tree(&disks);
     let batch = [block(8192, 4096, 10), block(8192 + 3584, 4096, 10)];
     let why = cenote_format::invariant::caught(|| tree.write_many(&batch)).unwrap_err();
-    assert!(why.contains("a write at 0x2e00 of a batch with one up to 0x3000"), "{why}");
+    assert!(why.contains("a write at 0x402e00 of a batch with one up to 0x403000"), "{why}");
     // Nothing of it was written.
     let at = LABEL_START as usize + 8192;
     assert!(disks[0].memory.bytes()[at..at + 8192].iter().all(|b| *b == 0));
