@@ -107,7 +107,7 @@ impl Reflowed {
 impl Disk {
     /// Group `txg` is on disk: what it has done of an expansion holds.
     pub(crate) fn reflow_committed(&self, txg: u64) {
-        // Until memory knows a step must not find that there is none under way.
+        // No step may begin until memory knows: it would find this field empty.
         let mut reflowed = self.reflowed.lock();
         let Some(Reflowed { vdev, what }) = reflowed.take() else { return };
         let tree = self.tree();

@@ -141,8 +141,8 @@ impl RebuildPhys {
         (self.start, self.max_txg) == (other.start, other.max_txg)
     }
 
-    /// The rebuild that a vdev with this config and ZAP had last. What cannot be read is none, as in OpenZFS
-    /// (`vdev_rebuild_load`): then leaves lack what they lack.
+    /// The rebuild that a vdev with this config and ZAP had last. An entry that cannot be read counts as no rebuild, as in
+    /// OpenZFS (`vdev_rebuild_load`): then leaves lack what they lack.
     pub fn of(pool: &Pool, top: &NvList) -> Option<RebuildPhys> {
         let read = || -> Result<Option<RebuildPhys>> {
             let zap = config::number(top, "com.delphix:vdev_zap_top");
@@ -157,7 +157,7 @@ impl RebuildPhys {
             tracing::warn!(vdev = config::number(top, "id"), %error, "its rebuild is not known");
             None
         });
-        // One under way that the feature does not count is none.
+        // An active entry that the feature does not count is no rebuild.
         let counts = pool.features().is_active("device_rebuild");
         found.filter(|phys| (2..=3).contains(&phys.state) || phys.is_running() && counts)
     }

@@ -304,7 +304,7 @@ impl Store {
         if arc.contains(key) { arc.get(key, is_metadata(bp)) } else { None }
     }
 
-    /// As [`Store::cached`], for a reader, who is counted unless the read is a direct one.
+    /// As [`Store::cached`], for a reader. It counts as a lookup unless the read is a direct one.
     fn asked(&self, key: &Key, bp: &BlockPointer) -> Option<Abd> {
         match direct::reads_directly() && !is_metadata(bp) {
             true => self.cached(key, bp),

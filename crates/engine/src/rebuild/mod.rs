@@ -550,7 +550,7 @@ impl Shared {
         Ok(Some(false))
     }
 
-    /// Lists pieces that come next. Whether there are none.
+    /// Lists pieces that come next. True: no piece is left.
     fn list(&self, tree: &VdevTree, top: u64, course: &mut Course) -> Result<bool, EngineError> {
         let Some(vdev) = tree.top(top) else { return Ok(true) };
         let (from, segment) = (course.listed, REBUILD_MAX_SEGMENT.get());

@@ -55,7 +55,7 @@ impl Engine {
     /// (`zpool attach -s`, `zpool replace -s`).
     ///
     /// # Errors
-    /// Errors of [`Engine::attach`]; the vdev is none that can be rebuilt so, or a resilver is under way.
+    /// Errors of [`Engine::attach`]; the vdev cannot be rebuilt so, or a resilver is under way.
     pub fn attach_sequentially(&self, attach: Attach) -> StdResult<(), EngineError> {
         self.shared.attach(attach, |_| true, true)
     }

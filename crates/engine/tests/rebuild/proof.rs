@@ -167,7 +167,7 @@ fn groups_that_lie_ahead_are_proven_by_one_scrub() {
     }
 }
 
-/// One under way that the feature does not count is none: nothing waits for it, and another one does not go on with it.
+/// An active entry that the feature does not count is no rebuild: nothing waits for it, and another rebuild does not go on with it.
 #[test]
 fn what_the_feature_does_not_count_is_none() {
     let _turn = Turn::take(false);

@@ -183,7 +183,7 @@ fn without_other_contents_whoever_uses_it_gets_errors() {
     assert!(File::open(w.path("file")).is_err());
 }
 
-/// The text of a file of a file system, by a name in a directory; `None`: there is none.
+/// The text of a file, by its path in a file system; `None`: the file does not exist.
 fn text_in(fs: &FileSystem, path: &str) -> Option<String> {
     let mut bytes = [0; 64];
     let found = fs.resolve(path.as_bytes()).ok()?;
