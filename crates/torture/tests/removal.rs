@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Crashes in the short form of a test.
-const CRASHES: usize = 24;
+const CRASHES: usize = 16;
 const SIZE: u64 = 64 << 20;
 const DATA_SIZE: u64 = 256 << 20;
 const NODE: NewNode =
@@ -125,7 +125,7 @@ fn crashes(logs: &[(Redundancy, usize)], gone: u64, logged: Logs) {
 
     let mut replay = Replay::new(first, &journal);
     let mut shapes: BTreeMap<String, u64> = BTreeMap::new();
-    let seeds = if long() { 0..8 } else { 0..2 };
+    let seeds = if long() { 0..8 } else { 0..1 };
     let step = if long() { 1 } else { ((end - begin) / CRASHES).max(1) };
     for (count, at) in (begin..=end).step_by(step).enumerate() {
         replay.advance(at);
@@ -172,7 +172,7 @@ fn data_crashes(gone: u64) {
     assert_eq!(recover(&by_them, 30, true), new);
     let mut replay = Replay::new(first, &journal);
     let mut shapes: BTreeMap<String, u64> = BTreeMap::new();
-    let seeds = if long() { 0..8 } else { 0..2 };
+    let seeds = if long() { 0..8 } else { 0..1 };
     let step = if long() { 1 } else { ((done - begin) / CRASHES).max(1) };
     for (count, at) in (begin..=done).step_by(step).enumerate() {
         replay.advance(at);

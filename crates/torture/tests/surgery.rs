@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// Files that an expansion moves, with several steps.
 const FILES: usize = 24;
 /// Crashes in the short form of a test.
-const CRASHES: usize = 24;
+const CRASHES: usize = 16;
 const SIZE: u64 = 80 << 20;
 
 fn images(disks: &[Arc<Disk>]) -> Vec<Image> {
@@ -181,7 +181,7 @@ fn crashes(redundancy: Redundancy, used: usize, before: &[Change], change: Chang
 
     let mut replay = Replay::new(first, &journal);
     let mut shapes: BTreeMap<String, u64> = BTreeMap::new();
-    let seeds = if long() { 0..8 } else { 0..2 };
+    let seeds = if long() { 0..8 } else { 0..1 };
     let step = if long() { 1 } else { ((done - begin) / CRASHES).max(1) };
     for (count, at) in (begin..=done).step_by(step).enumerate() {
         replay.advance(at);
@@ -262,7 +262,7 @@ fn a_crash_while_raidz_is_expanded() {
         assert_eq!(recover_all(&images(&disks_of), &all, true), new);
         let mut replay = Replay::new(first, &journal);
         let mut shapes: BTreeMap<String, u64> = BTreeMap::new();
-        let seeds = if long() { 0..8 } else { 0..2 };
+        let seeds = if long() { 0..8 } else { 0..1 };
         let step = if long() { 1 } else { ((done - begin) / (2 * CRASHES)).max(1) };
         for (count, at) in (begin..=done).step_by(step).enumerate() {
             replay.advance(at);

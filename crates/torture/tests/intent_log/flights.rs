@@ -171,7 +171,7 @@ fn check(story: &Story, at: usize, images: &[Image]) -> Result<(), String> {
 
 #[test]
 fn what_was_acknowledged_is_there_with_several_blocks_in_flight() {
-    let (seeds, groups, most, judged) = if long() { (20, 40, 1500, 100) } else { (2, 8, 60, 20) };
+    let (seeds, groups, most, judged) = if long() { (20, 40, 1500, 100) } else { (1, 8, 60, 20) };
     let points = AtomicUsize::new(0);
     for (seed, with_log) in (0..seeds).flat_map(|seed| [(seed, false), (seed, true)]) {
         let story = tell(seed, with_log, groups);
