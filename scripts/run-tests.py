@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the test programs of the workspace a few at a time, so that one that waits leaves no processor idle.
 
-    scripts/run-tests.py [JOBS]     JOBS: how many at once (default: one more than there are processors)
+    scripts/run-tests.py [JOBS]     JOBS: how many at once (default: two more than there are processors)
 
 Builds them with cargo first. Each runs as cargo would run it: in the directory of its package, by scripts/run-test.sh.
 A line for each tells its result, its seconds and the processor time that it took; what a program that failed printed
@@ -44,7 +44,7 @@ def programs():
 
 
 def main():
-    jobs = int(sys.argv[1]) if len(sys.argv) > 1 else (os.cpu_count() or 1) + 1
+    jobs = int(sys.argv[1]) if len(sys.argv) > 1 else (os.cpu_count() or 1) + 2
     waiting = queue.SimpleQueue()
     for program in programs():
         waiting.put(program)

@@ -33,7 +33,7 @@ fn a_directory_holds_very_many_names() {
     if !can_mount() {
         return;
     }
-    let count = times(100_000, 1_000_000);
+    let count = times(30_000, 1_000_000);
     let rig = Rig::new("");
     let (dir, odd) = (rig.dir("all"), rig.dir("odd"));
     for number in 0..count {
