@@ -482,7 +482,10 @@ impl Datasets {
     pub fn suspend_logs(&self, shared: &Shared) -> Result<Suspension, WriteError> {
         let suspension = Suspension::new(&self.logs);
         let in_use = self.lend_all(|handle| handle.log.is_in_use());
-        in_use.iter().filter_map(|lent| lent.with(|live, log| log.empty(shared, live))).collect::<Result<(), _>>()?;
+        in_use
+            .iter()
+            .filter_map(|lent| lent.with(|live, log| log.empty(shared, live)))
+            .collect::<Result<(), _>>()?;
         Ok(suspension)
     }
 

@@ -46,7 +46,8 @@ impl Engine {
             self.sync()?;
             let view = self.pool();
             let (dsl, root) = (view.dsl(), view.dsl().key_root(d)?);
-            let done = self.shared.datasets.unless_open(view.store(), root, || dsl.unload_root(root));
+            let done =
+                self.shared.datasets.unless_open(view.store(), root, || dsl.unload_root(root));
             self.forget_keys_of_gone();
             match done {
                 // What was opened meanwhile is looked at again.

@@ -103,7 +103,7 @@ fn a_background_that_waits_keeps_nobody() {
 /// However threads of the engine have to do with a dataset, and groups write it: without a user it is not in use.
 #[test]
 fn the_engine_itself_is_no_user() {
-    let temp = cenote_testpools::copy("basic");
+    let temp = cenote_testpools::copy("compat21");
     let candidate = discover(std::slice::from_ref(&temp.pool.dir)).remove(0);
     let options = ImportOptions { force: true, ..ImportOptions::default() };
     let engine = Engine::import(&candidate, &options, EngineOptions::default()).unwrap();
