@@ -231,7 +231,7 @@ struct Killed {
 /// Errors: `Invalid` for a snapshot; `Unsupported` for deadlists of the oldest format.
 pub fn synced(tx: &mut Tx<'_>, ds_obj: u64, synced: &Synced) -> Result<()> {
     let mut ds = tx.head(ds_obj)?;
-    check_root(tx.txg, ds_obj, synced);
+    check_births(tx.txg, ds_obj, synced);
     own::enter(tx, (ds_obj, &ds), synced);
     references::add(tx, &synced.cloned)?;
     for guid in features_of(&synced.born) {
@@ -295,8 +295,11 @@ pub fn synced(tx: &mut Tx<'_>, ds_obj: u64, synced: &Synced) -> Result<()> {
     Ok(())
 }
 
-/// The root block leads to what a sync of a head wrote.
-fn check_root(txg: u64, ds_obj: u64, synced: &Synced) {
+/// What a sync of a head wrote was born in its group.
+fn check_births(txg: u64, ds_obj: u64, synced: &Synced) {
+    let is_late = |bp: &&BlockPointer| deadlist::counts(bp) && bp.birth() != txg;
+    let late = synced.born.iter().find(is_late);
+    invariant!(late.is_none(), "dataset {ds_obj}: not written in group {txg}: {late:?}");
     let (root, wrote) = (synced.root.logical_birth(), synced.born.len());
     invariant!(
         wrote == 0 || root == txg,
