@@ -279,12 +279,12 @@ fn try_to_unload(imported: &Imported, d: &Dataset, ctx: &Context) -> Result<(), 
         let root = dsl.encryption_root(d).map_err(read)?.unwrap_or_default();
         return Err(format!("Keys must be unloaded for encryption root of '{}' ({root}).", d.name));
     }
-    let uses = |name: &String| {
+    let uses = |name: &str| {
         // What cannot be read may use it.
         let Ok(Some(mounted)) = dsl.find(name) else { return true };
         dsl.crypto_key(&mounted).map_or(true, |of| of.is_some_and(|of| of.root == key.root))
     };
-    if imported.mounts.in_use().iter().any(uses) {
+    if imported.mounts.uses(&uses, &*ctx.agent()) {
         return Err(format!("'{}' is busy.", d.name));
     }
     match imported.engine() {

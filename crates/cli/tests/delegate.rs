@@ -225,6 +225,10 @@ fn each_operation_needs_its_permissions() {
     needs(&tank, &[a("rename"), a("mount"), a("create")], "zfs rename tank/a@2 tank/a@3");
     needs(&tank, &[a("mount"), a("destroy")], "zfs destroy tank/a@3");
     needs(&tank, &[a("send")], "zfs send tank/a@1");
+    needs(&tank, &[a("send:raw")], "zfs send -w tank/a@1");
+    tank.zfs(&format!("allow -u {ALICE} send:raw tank/a"));
+    is_denied(alice(&tank, "zfs send tank/a@1"), "send:raw allows raw sends alone");
+    tank.zfs(&format!("unallow -u {ALICE} send:raw tank/a"));
     needs(&tank, &[a("compression")], "zfs set compression=off tank/a");
     needs(&tank, &[a("compression")], "zfs inherit compression tank/a");
     needs(&tank, &[a("userprop")], "zfs set a:b=c tank/a");

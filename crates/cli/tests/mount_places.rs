@@ -13,6 +13,7 @@ use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 fn text(path: &Path) -> &str {
@@ -756,5 +757,58 @@ fn an_import_right_after_a_kill_stays_mounted() {
             assert_eq!(text, n.to_string(), "round {round}: {:?}", tank.zfs("mount"));
         }
     }
+    tank.finish();
+}
+
+/// What no process uses is in the way of nothing, though the kernel has not let go of it when the unmount was answered: here for
+/// a copy of the mount in another namespace. In the background large files are being freed, and threads keep the processors busy.
+#[test]
+fn what_is_unmounted_is_not_busy() {
+    if !can_mount() {
+        return;
+    }
+    let _turn = NAMESPACES.write();
+    let tank = Tank::new("");
+    let hex = "df226b439a2fd448ea43a3a44512ef7c534ce6ffd1a881a02c9b5306a1e27ad7";
+    let place = common::keys::key_file(&tank, "key", hex);
+    tank.zfs(&format!("create -o encryption=on -o keyformat=hex -o keylocation={place} tank/e"));
+    tank.zfs("snapshot tank/e@empty");
+    let busy = Arc::new(());
+    std::thread::scope(|scope| {
+        // Until the test goes on or fails.
+        let ends = busy;
+        for _ in 0..4 {
+            let until = Arc::downgrade(&ends);
+            scope.spawn(move || while until.strong_count() > 0 {});
+        }
+        for round in 0..12 {
+            let large = tank.path(&format!("tank/e/large{round}"));
+            fs::write(&large, vec![round; 8 << 20]).unwrap();
+            tank.zfs(&format!("snapshot tank/e@n{round}"));
+            fs::write(tank.path("tank/e/other"), vec![round; 8 << 20]).unwrap();
+            fs::remove_file(tank.path("tank/e/other")).unwrap();
+            let copies = (round % 2 == 0).then(|| Namespace::with("true"));
+            tank.zfs("unmount tank/e");
+            match round % 4 {
+                0 | 1 => {
+                    tank.zfs("unload-key tank/e");
+                    tank.zfs("load-key tank/e");
+                }
+                2 => tank.zfs("rollback -r tank/e@empty").clear(),
+                _ => {
+                    tank.zfs("rename tank/e tank/f");
+                    tank.zfs("rename tank/f tank/e");
+                }
+            }
+            drop(copies);
+            if tank.get("mounted", "tank/e") == "no" {
+                tank.zfs("mount tank/e");
+            }
+        }
+        drop(ends);
+    });
+    let _copies = Namespace::with("true");
+    tank.zfs("unmount tank/e");
+    tank.zfs("destroy -r tank/e");
     tank.finish();
 }

@@ -22,14 +22,15 @@ use cenote_dsl::write::dataset::check_synced;
 use cenote_dsl::write::{DslWriteError, Tx, references};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ZilHeader;
-use cenote_format::invariant;
 use cenote_format::invariant::caught;
+use cenote_format::{invariant, less};
 use cenote_pool::Pool;
 use cenote_store::Store;
 use cenote_store::alloc::ReadEpochs;
+use cenote_vdev::waiting;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeSet, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -81,7 +82,44 @@ impl Open {
         // One reference is ours, one that of the sync which writes it.
         let ours = 1 + usize::from(self.quiesced.contains(&ds_obj));
         self.opening.contains(&ds_obj)
-            || self.sets.get(&ds_obj).is_some_and(|(live, _)| Arc::strong_count(live) > ours)
+            || self.sets.get(&ds_obj).is_some_and(|(live, handle)| {
+                let lent = handle.lent.load(Ordering::SeqCst);
+                Arc::strong_count(live) > ours + lent
+            })
+    }
+
+    fn lend<'a>(&self, datasets: &'a Datasets, ds_obj: u64) -> Option<Lent<'a>> {
+        let (live, handle) = self.sets.get(&ds_obj)?;
+        handle.lent.fetch_add(1, Ordering::SeqCst);
+        Some(Lent { datasets, live: Some(live.clone()), handle: handle.clone() })
+    }
+}
+
+/// An open dataset that the engine itself has to do with for a while: it is no user, in whose way nothing may be done.
+struct Lent<'a> {
+    datasets: &'a Datasets,
+    /// Until this is dropped.
+    live: Option<Arc<LiveObjectSet>>,
+    handle: Arc<DatasetTx>,
+}
+
+impl Lent<'_> {
+    /// Does `work` with its log.
+    fn with<T>(&self, work: impl FnOnce(&Arc<LiveObjectSet>, &Log) -> T) -> Option<T> {
+        self.live.as_ref().map(|live| work(live, &self.handle.log))
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        let open = self.datasets.open.lock();
+        let lent = self.handle.lent.load(Ordering::SeqCst);
+        let left = less!(lent, 1, "references that are lent of a dataset");
+        // In one step, for those that count.
+        self.handle.lent.store(left, Ordering::SeqCst);
+        let last = self.live.take().and_then(Arc::into_inner);
+        drop(open);
+        drop(last);
     }
 }
 
@@ -93,6 +131,8 @@ struct DatasetTx {
     least_block: u64,
     /// The dataset was closed: its users cannot change it any more.
     closed: AtomicBool,
+    /// How many references to it are the engine's own ([`Lent`]); changed with the table's lock held.
+    lent: AtomicUsize,
     log: Log,
 }
 
@@ -222,9 +262,14 @@ fn load(
     let sa_xattrs = zil::may_have_sa_xattrs(&view, &dataset)?;
     let pool = (shared.datasets.logs.clone(), shared.disk.frozen.clone());
     let log = Log::new(ds_obj, &base.phys().zil, pool, sa_xattrs, set.key().cloned());
-    let handle =
-        Arc::new(DatasetTx { shared: Arc::downgrade(shared), readers, least_block, closed, log });
+    let (shared, lent) = (Arc::downgrade(shared), AtomicUsize::new(0));
+    let handle = Arc::new(DatasetTx { shared, readers, least_block, closed, lent, log });
     Ok((LiveObjectSet::new(set, handle.clone()), handle))
+}
+
+/// Whether a dataset is read with a key of the encryption root `root`.
+fn reads_with(store: &Store, ds_obj: u64, root: u64) -> bool {
+    store.keys().of(ds_obj).is_some_and(|key| key.root() == root)
 }
 
 impl Datasets {
@@ -294,9 +339,17 @@ impl Datasets {
     /// encryption root `root`.
     pub fn unless_open<T>(&self, store: &Store, root: u64, work: impl FnOnce() -> T) -> Option<T> {
         let open = self.open.lock();
-        let uses = |ds_obj: &u64| store.keys().of(*ds_obj).is_some_and(|key| key.root() == root);
-        let used = open.sets.keys().chain(&open.opening).any(uses);
+        let used = open.sets.keys().chain(&open.opening).any(|id| reads_with(store, *id, root));
         (!used).then(work)
+    }
+
+    /// Waits until no dataset is being opened that is read with a key of the encryption root `root`.
+    pub fn wait_while_opened(&self, store: &Store, root: u64) {
+        let mut open = self.open.lock();
+        while open.opening.iter().any(|id| reads_with(store, *id, root)) {
+            waiting::begins();
+            self.opened.wait(&mut open);
+        }
     }
 
     /// Keeps an open dataset from being changed any more; or, if it is not to be `closed`, no longer.
@@ -380,11 +433,23 @@ impl Datasets {
         quiesced
     }
 
+    /// The sync is done with what it took over: from here on a dataset that has no user is not in use.
+    pub fn done_with(&self, quiesced: Vec<(Arc<LiveObjectSet>, OpenObjectSet)>) {
+        let mut open = self.open.lock();
+        let (lives, sets): (Vec<_>, Vec<_>) = quiesced.into_iter().unzip();
+        for id in lives.iter().map(|live| live.id()) {
+            let was_there = open.quiesced.remove(&id);
+            invariant!(was_there, "dataset {id} was written, and no group has taken it over");
+        }
+        let last: Vec<_> = lives.into_iter().filter_map(Arc::into_inner).collect();
+        drop(open);
+        drop((last, sets));
+    }
+
     /// Group `txg` is on disk.
     pub fn synced(&self, txg: u64) {
         {
             let mut open = self.open.lock();
-            open.quiesced.clear();
             open.retired.clear();
             open.sets.values().for_each(|(_, handle)| handle.log.synced(txg));
         }
@@ -396,11 +461,11 @@ impl Datasets {
 
     /// Waits until what was changed in an open dataset is stable, as far as `scope` goes (`zil_commit`).
     pub fn commit(&self, shared: &Shared, ds_obj: u64, scope: Scope<'_>) -> Result<(), WriteError> {
-        let found = self.open.lock().sets.get(&ds_obj).cloned();
-        match found {
-            Some((live, handle)) => {
-                let commit = || handle.log.commit(shared, &live, scope);
-                caught(commit).unwrap_or_else(|why| {
+        let found = self.lend(ds_obj);
+        match &found {
+            Some(lent) => {
+                let commit = || lent.with(|live, log| log.commit(shared, live, scope));
+                caught(|| commit().unwrap_or(Ok(()))).unwrap_or_else(|why| {
                     let why = format!("intent log of dataset {ds_obj}: {why}");
                     tracing::error!("{why}");
                     shared.suspend(&why);
@@ -416,20 +481,26 @@ impl Datasets {
     /// (`zil_suspend`).
     pub fn suspend_logs(&self, shared: &Shared) -> Result<Suspension, WriteError> {
         let suspension = Suspension::new(&self.logs);
-        self.with_logs().iter().try_for_each(|(live, handle)| handle.log.empty(shared, live))?;
+        let in_use = self.lend_all(|handle| handle.log.is_in_use());
+        in_use
+            .iter()
+            .filter_map(|lent| lent.with(|live, log| log.empty(shared, live)))
+            .collect::<Result<(), _>>()?;
         Ok(suspension)
     }
 
     /// Has the logs that a suspension ended, or `any`, begin in the open group. Does not wait for that.
     pub fn begin_logs(&self, shared: &Shared, any: bool) {
-        let all: Vec<_> = self.open.lock().sets.values().cloned().collect();
         let mut restarted = false;
-        for (live, handle) in &all {
-            // A log that does not begin now begins with the next commit.
-            restarted |= handle.log.begin(shared, live, any).unwrap_or_else(|why| {
-                tracing::debug!("intent log of dataset {}: {why}", live.id());
-                false
+        for lent in self.lend_all(|_| true) {
+            let began = lent.with(|live, log| {
+                // A log that does not begin now begins with the next commit.
+                log.begin(shared, live, any).unwrap_or_else(|why| {
+                    tracing::debug!("intent log of dataset {}: {why}", live.id());
+                    false
+                })
             });
+            restarted |= began == Some(true);
         }
         if restarted {
             shared.tx_state.ask();
@@ -446,14 +517,14 @@ impl Datasets {
 
     /// Ends the log of an open dataset in the open group.
     pub fn close_log(&self, shared: &Shared, ds_obj: u64) -> Result<(), WriteError> {
-        let found = self.open.lock().sets.get(&ds_obj).cloned();
-        found.map_or(Ok(()), |(live, handle)| handle.log.close(shared, &live))
+        let found = self.lend(ds_obj);
+        found.and_then(|lent| lent.with(|live, log| log.close(shared, live))).unwrap_or(Ok(()))
     }
 
     /// As [`Datasets::close_log`], of all that are open.
     pub fn close_logs(&self, shared: &Shared) -> Result<(), WriteError> {
-        let all: Vec<_> = self.open.lock().sets.values().cloned().collect();
-        all.iter().try_for_each(|(live, handle)| handle.log.close(shared, live))
+        let all = self.lend_all(|_| true);
+        all.iter().filter_map(|lent| lent.with(|live, log| log.close(shared, live))).collect()
     }
 
     /// The log of a dataset that was to be closed, and stays open, may begin again.
@@ -468,9 +539,14 @@ impl Datasets {
         self.open.lock().sets.values().for_each(|(_, handle)| handle.log.reopen());
     }
 
-    fn with_logs(&self) -> Vec<(Arc<LiveObjectSet>, Arc<DatasetTx>)> {
+    fn lend(&self, ds_obj: u64) -> Option<Lent<'_>> {
+        self.open.lock().lend(self, ds_obj)
+    }
+
+    fn lend_all(&self, wanted: impl Fn(&DatasetTx) -> bool) -> Vec<Lent<'_>> {
         let open = self.open.lock();
-        open.sets.values().filter(|(_, handle)| handle.log.is_in_use()).cloned().collect()
+        let wanted = open.sets.iter().filter(|(_, (_, handle))| wanted(handle));
+        wanted.filter_map(|(ds_obj, _)| open.lend(self, *ds_obj)).collect()
     }
 
     /// Whether the log of an open dataset is written from this group on, and may not have extended

@@ -34,12 +34,32 @@ impl Engine {
         }
     }
 
-    /// Unloads the key of the encryption root `d`, once all that was changed of datasets with this key is on disk. One that is
-    /// being opened meanwhile is in use.
+    /// Unloads the key of the encryption root `d`, once all that was changed of datasets with this key is on disk. What has no user is
+    /// closed, also if it is opened meanwhile.
     ///
     /// # Errors
     /// See [`UnloadError`].
     pub fn unload_key(&self, d: &Dataset) -> Result<(), UnloadError> {
+        loop {
+            self.close_unused(d)?;
+            // A group that is being written may still have something of them.
+            self.sync()?;
+            let view = self.pool();
+            let (dsl, root) = (view.dsl(), view.dsl().key_root(d)?);
+            let done =
+                self.shared.datasets.unless_open(view.store(), root, || dsl.unload_root(root));
+            self.forget_keys_of_gone();
+            match done {
+                // What was opened meanwhile is looked at again.
+                None => self.shared.datasets.wait_while_opened(view.store(), root),
+                Some(true) => return Ok(()),
+                Some(false) => return Err(KeyError::Unloaded(d.name.clone()).into()),
+            }
+        }
+    }
+
+    /// Closes what is open and read with the key of the encryption root `d`.
+    fn close_unused(&self, d: &Dataset) -> Result<(), UnloadError> {
         let view = self.pool();
         let dsl = view.dsl();
         for ds_obj in self.shared.datasets.open_heads() {
@@ -53,17 +73,6 @@ impl Engine {
             }
             self.close(ds_obj)?;
         }
-        // A group that is being written may still have something of them.
-        self.sync()?;
-        let view = self.pool();
-        let (dsl, root) = (view.dsl(), view.dsl().key_root(d)?);
-        let unload = || dsl.unload_root(root);
-        let done = self.shared.datasets.unless_open(view.store(), root, unload);
-        self.forget_keys_of_gone();
-        match done {
-            None => Err(UnloadError::Busy(d.name.clone())),
-            Some(true) => Ok(()),
-            Some(false) => Err(KeyError::Unloaded(d.name.clone()).into()),
-        }
+        Ok(())
     }
 }

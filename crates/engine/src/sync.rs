@@ -172,6 +172,7 @@ impl Core {
         for (live, synced) in &quiesced {
             live.sync_done(synced);
         }
+        shared.datasets.done_with(quiesced);
         shared.disk.store.group_on_disk(txg);
         shared.disk.allocator.readers().group_done(txg);
         self.condense_livelists(shared);

@@ -19,6 +19,8 @@ use crate::space::{Space, State};
 use crate::stats::Purpose;
 use crate::write::{Cut, Phase};
 use bytes::Bytes;
+use cenote_format::invariant;
+use cenote_format::invariant::broken;
 use futures_util::future::join_all;
 
 /// What a commit has between its calls.
@@ -145,6 +147,9 @@ impl Space {
     ) -> Prepared {
         let tunables = &self.shared.requests.tunables;
         let mut root = state.root.clone();
+        let (group, last) = (record.group, root.group);
+        invariant!(last < group, "group {group} is made ready, and group {last} is stored");
+        invariant!(!state.frozen, "group {group} is made ready beside another one");
         let mut objects = Vec::new();
         let full = self.full(&root);
         root.inline.extend(record.encode());
@@ -179,9 +184,11 @@ impl Space {
             tail.loose = state.loose.iter().copied().collect();
         }
         for one in &record.moved {
-            one.olds.iter().for_each(|old| {
-                state.moving.remove(&old.start);
-            });
+            for old in &one.olds {
+                let marked = state.moving.remove(&old.start);
+                let (old, new) = (old.id, one.new.id);
+                invariant!(marked, "object {old} was written anew as {new} without its mark");
+            }
         }
         state.freed.drain(..cut.freed);
         state.moves.drain(..cut.moves);
@@ -247,6 +254,8 @@ impl Space {
     fn finish(&self, one: &Prepared, head: &Head) {
         let requests = &self.shared.requests;
         let mut state = self.shared.state.lock();
+        let group = one.root.group;
+        invariant!(state.frozen, "group {group} ends, and was not made ready");
         state.packed.retain(|start, _| *start >= one.cut.next);
         state.discard(&one.garbage, &requests.tunables);
         state.old_roots.extend(head.passed(requests));
@@ -261,15 +270,27 @@ fn unfinished(group: u64) -> Error {
     Error::Refused(format!("group {group} is not stored yet; commit it first, with its payload"))
 }
 
+/// What was noted up to a group's end.
+fn part<T>(group: u64, all: &[T], count: usize) -> &[T] {
+    match all.get(..count) {
+        Some(part) => part,
+        None => {
+            broken(format_args!("group {group} has {count} changes, and {} are left", all.len()))
+        }
+    }
+}
+
 /// What the group has changed.
 fn record(state: &State, group: u64, cut: Cut) -> Result<Record> {
     let entry = |phase: &Phase| match phase {
         Phase::Sent(entry) => Some(*entry),
         _ => None,
     };
-    let added =
-        state.packed.range(..cut.next).filter_map(|(_, packed)| entry(&packed.phase)).collect();
-    let mut all = state.freed.get(..cut.freed).unwrap_or_default().to_vec();
+    let packed = state.packed.range(..cut.next);
+    let added: Vec<_> = packed.clone().filter_map(|(_, packed)| entry(&packed.phase)).collect();
+    let (all, sent) = (packed.count(), added.len());
+    invariant!(all == sent, "group {group} has {all} new objects, and {sent} are stored");
+    let mut all = part(group, &state.freed, cut.freed).to_vec();
     all.sort_unstable();
     let mut freed: Vec<(u64, u64)> = Vec::with_capacity(all.len());
     for (start, length) in all {
@@ -281,7 +302,7 @@ fn record(state: &State, group: u64, cut: Cut) -> Result<Record> {
             _ => freed.push((start, length)),
         }
     }
-    let mut moved = state.moves.get(..cut.moves).unwrap_or_default().to_vec();
+    let mut moved = part(group, &state.moves, cut.moves).to_vec();
     moved.sort_unstable_by_key(|one| one.new.start);
     let deleted = state.deleted.clone();
     Ok(Record { group, added, freed, moved, deleted })

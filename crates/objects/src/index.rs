@@ -17,7 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
-use cenote_format::DecodeError;
+use cenote_format::invariant::broken;
+use cenote_format::{DecodeError, invariant, less};
 
 use crate::frame::{self, Cursor, Kind};
 use crate::id::Id;
@@ -121,7 +122,8 @@ impl Index {
 
     fn drop_bytes(&mut self, key: u64) {
         let bytes = self.pages.get_mut(&key).and_then(|slot| slot.bytes.take());
-        self.resident -= bytes.map_or(0, |bytes| bytes.len());
+        let dropped = bytes.map_or(0, |bytes| bytes.len());
+        self.resident = less!(self.resident, dropped, "bytes of pages in memory, page {key:#x}");
     }
 
     fn entries(&mut self, key: u64) -> Result<Vec<Entry>, Lack> {
@@ -160,7 +162,8 @@ impl Index {
             return Ok(());
         }
         let within = entries.iter().all(|entry| entry.start >= key && entry.end <= next);
-        if entries.len() != slot.count as usize || !within {
+        let length = u64::from(slot.length);
+        if entries.len() != slot.count as usize || !within || bytes.len() as u64 != length {
             let (what, why) = (Kind::Page.name(), format!("not the page of {key:#x}"));
             return Err(DecodeError::Invalid { what, why });
         }
@@ -338,8 +341,12 @@ impl Index {
         mut name: impl FnMut() -> Id,
     ) -> (Vec<(Id, Vec<u8>)>, Vec<Id>) {
         let mut objects: Vec<(Id, Vec<u8>)> = Vec::new();
-        for slot in self.pages.values_mut().filter(|slot| slot.home.is_none()) {
-            let Some(bytes) = &slot.bytes else { continue };
+        for (key, slot) in self.pages.iter_mut().filter(|(_, slot)| slot.home.is_none()) {
+            let Some(bytes) = &slot.bytes else {
+                broken(format_args!("page {key:#x} was changed, and is not in memory"))
+            };
+            let (length, has) = (slot.length as usize, bytes.len());
+            invariant!(has == length, "page {key:#x} has {has} bytes, and is noted with {length}");
             if objects.last().is_none_or(|(_, object)| object.len() as u64 >= target) {
                 objects.push((name(), Vec::new()));
             }
@@ -351,6 +358,8 @@ impl Index {
         self.holders.extend(objects.iter().map(|(id, object)| (*id, object.len() as u64)));
         let used: BTreeSet<Id> =
             self.pages.values().filter_map(|slot| Some(slot.home?.0)).collect();
+        let lost = used.iter().find(|id| !self.holders.contains_key(id));
+        invariant!(lost.is_none(), "pages are in object {lost:?}, which is not known to have some");
         let gone = self.holders.keys().filter(|id| !used.contains(id)).copied().collect::<Vec<_>>();
         self.holders.retain(|id, _| used.contains(id));
         (objects, gone)
@@ -372,10 +381,7 @@ impl Index {
         for (key, slot) in &self.pages {
             frame::put(&mut out, (key - after) / SECTOR);
             let (id, offset) = slot.home.unwrap_or((Id(0), 0));
-            cenote_format::invariant!(
-                slot.home.is_some(),
-                "page {key:#x}: changed after a checkpoint"
-            );
+            invariant!(slot.home.is_some(), "page {key:#x}: changed after a checkpoint");
             for number in [slot.count, slot.low, slot.length].map(u64::from) {
                 frame::put(&mut out, number);
             }

@@ -17,6 +17,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use cenote_format::invariant;
+use cenote_format::invariant::broken;
 use futures_util::future::try_join_all;
 
 use crate::error::{Error, Result};
@@ -70,7 +72,8 @@ impl Drop for Run {
         if !self.moved {
             let mut state = self.shared.state.lock();
             for entry in &self.entries {
-                state.moving.remove(&entry.start);
+                let marked = state.moving.remove(&entry.start);
+                invariant!(marked, "object {} was being written anew without its mark", entry.id);
             }
         }
     }
@@ -212,8 +215,10 @@ impl Space {
             let why = format!("{copied} of {wanted} live bytes are in their tables");
             return Err(Error::Damaged { path: names.join(", "), why });
         }
-        let start = run.entries.first().map_or(0, |entry| entry.start);
-        let end = run.entries.last().map_or(0, |entry| entry.end);
+        let (Some(first), Some(last)) = (run.entries.first(), run.entries.last()) else {
+            broken(format_args!("a run without objects is written anew"))
+        };
+        let (start, end) = (first.start, last.end);
         let id = self.shared.state.lock().name();
         upload(&self.shared.requests, id, (start, end), &blocks, Purpose::Reclaim).await
     }

@@ -10,6 +10,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use cenote_format::{invariant, less};
 use futures_util::FutureExt;
 use object_store::PutPayload;
 
@@ -123,6 +124,8 @@ pub(crate) async fn upload(
             "object {id}: {data} bytes of blocks and {length} of table do not fit one object"
         )));
     }
+    let room = less!(end, start, "the addresses of object {id}");
+    invariant!(data <= room, "object {id}: {data} bytes of blocks at {room} addresses");
     let payload: PutPayload = blocks.values().cloned().chain([trailer]).collect();
     requests.put_once(&id.path(&requests.prefix), &payload, purpose).await?;
     let data = data as u32;
@@ -149,6 +152,11 @@ impl Space {
         if let Some((start, last)) = state.packed.iter_mut().next_back()
             && !last.closed
         {
+            let (id, end) = (last.id, last.end);
+            invariant!(
+                end == address,
+                "object {id} ends at {end:#x}, and {address:#x} is given out"
+            );
             if last.end - start + length <= room {
                 last.end += length;
                 return Ok(address);
@@ -346,7 +354,8 @@ impl Space {
         for (start, packed) in &mut state.packed {
             packed.closed = true;
             packed.held = false;
-            let missing = packed.end - start - packed.filled;
+            let (id, filled) = (packed.id, packed.filled);
+            let missing = less!(packed.end - start, filled, "bytes of object {id} are filled");
             if missing > 0 {
                 return Err(Error::Refused(format!(
                     "{missing} bytes of the addresses from {start:#x} to {:#x} were given out and not written",
@@ -394,6 +403,8 @@ impl Space {
 fn ended(shared: &Arc<Shared>, start: u64, sent: Result<Entry>) {
     let mut state = shared.state.lock();
     if let Some(packed) = state.packed.get_mut(&start) {
+        let (id, phase) = (packed.id, &packed.phase);
+        invariant!(*phase == Phase::Sending, "the upload of object {id} ends, and it is {phase:?}");
         match sent {
             Ok(entry) => {
                 packed.phase = Phase::Sent(entry);

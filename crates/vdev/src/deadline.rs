@@ -9,6 +9,8 @@
 //! take longer than [`SLOW`] keep no others waiting.
 
 use crate::tunables;
+use cenote_format::invariant::broken;
+use cenote_format::{invariant, less};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -122,12 +124,14 @@ impl<T, Q: Fn(&[PathBuf]) -> Result<T>> Round<T, Q> {
             if matches!(state.slots.get(index), Some(Slot::GivenUp)) {
                 let mut owed = OWED.lock();
                 owed.retain(|name| !names.contains(name));
-                state.left -= 1;
+                state.left = less!(state.left, 1, "threads whose devices were given up");
                 break;
             }
             state.set(index, Slot::Answered(answer));
         }
-        state.threads -= 1;
+        state.threads = less!(state.threads, 1, "threads that ask devices");
+        let (all, left) = (state.threads, state.left);
+        invariant!(left <= all, "{left} of {all} threads ask devices that were given up");
         self.told.notify_one();
     }
 
@@ -149,8 +153,9 @@ impl<T, Q: Fn(&[PathBuf]) -> Result<T>> Round<T, Q> {
 
 impl<T> State<T> {
     fn set(&mut self, index: usize, to: Slot<T>) {
-        if let Some(slot) = self.slots.get_mut(index) {
-            *slot = to;
+        match self.slots.get_mut(index) {
+            Some(slot) => *slot = to,
+            None => broken(format_args!("an answer of device {index} of {}", self.slots.len())),
         }
     }
 }

@@ -15,6 +15,7 @@ use cenote_format::LABEL_START;
 use cenote_format::abd::Abd;
 use cenote_format::checksum::EMBEDDED_SIZE;
 use cenote_format::encode::label::encode_label;
+use cenote_format::invariant::broken;
 use cenote_format::label::{
     self, BOOTENV_OFFSET, CONFIG_OFFSET, LABEL_SIZE, RING_OFFSET, Uberblock,
 };
@@ -152,7 +153,12 @@ impl SavedLabels {
     /// Reads the labels. Errors: one of them cannot be read.
     pub fn read(dev: &dyn Device) -> io::Result<SavedLabels> {
         let labels = read_parts(dev, 0, LABEL_SIZE as usize);
-        labels.map(|(_, at, bytes)| Ok((at, bytes?))).collect::<io::Result<_>>().map(SavedLabels)
+        let whole = |(_, at, bytes): (usize, u64, io::Result<Vec<u8>>)| match bytes {
+            Ok(bytes) if bytes.len() as u64 == LABEL_SIZE => Ok((at, bytes)),
+            Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(e) => Err(e),
+        };
+        labels.map(whole).collect::<io::Result<_>>().map(SavedLabels)
     }
 
     /// Undoes [`rewrite_labels`], in the reverse order. Durable when it returns `Ok`. Errors: errors of writing.
@@ -187,7 +193,9 @@ fn write_parts(
     end: u64,
 ) -> io::Result<()> {
     let part = |(at, label): &(u64, Vec<u8>)| {
-        let part = label.get(start as usize..end as usize).unwrap_or_default();
+        let Some(part) = label.get(start as usize..end as usize) else {
+            broken(format_args!("a label of {} bytes is written up to {end}", label.len()))
+        };
         WriteReq::new(at + start, Abd::from_vec(part.to_vec()))
     };
     write_all(dev, labels.iter().map(part).collect())

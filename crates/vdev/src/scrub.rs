@@ -15,6 +15,7 @@
 use std::sync::Arc;
 
 use cenote_format::abd::Abd;
+use cenote_format::invariant;
 
 use crate::queue::Priority;
 use crate::raidz::reflow::Widths;
@@ -263,8 +264,12 @@ impl VdevTree {
             None if striped => return false,
             None => vec![(vdev.clone(), offset, block.clone())],
         };
+        let (read_of, of) = (part.columns.len(), expected.len());
+        invariant!(read_of == of, "{vdev:?}: {read_of} columns of {of} at {offset:#x} are read");
         let columns = part.columns.iter().zip(&part.copies);
         for ((child, at, right), (column, copies)) in expected.into_iter().zip(columns) {
+            let from = column.offset;
+            invariant!(from == at, "{child:?}: what is read at {from:#x} is compared with {at:#x}");
             for (leaf, index) in copies {
                 let fault = match read.get(*index) {
                     Some(Some(bytes)) if same(bytes, &right) => continue,

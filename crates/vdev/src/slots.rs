@@ -20,6 +20,8 @@
 
 #![allow(unsafe_code)]
 
+use cenote_format::invariant;
+use cenote_format::invariant::broken;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 use std::ptr::NonNull;
@@ -138,8 +140,14 @@ impl AsRef<[u8]> for Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        if let Some(page) = self.home.lock().get_mut(self.index) {
-            page.taken &= !self.bits;
+        let (bits, index) = (self.bits, self.index);
+        match self.home.lock().get_mut(index) {
+            Some(page) => {
+                let taken = page.taken;
+                invariant!(taken & bits == bits, "slots {bits:#x} of {taken:#x} come back twice");
+                page.taken = taken & !bits;
+            }
+            None => broken(format_args!("a slot of page {index}, which is not there")),
         }
     }
 }

@@ -6,6 +6,7 @@
 //! written to.
 
 use crate::tunables::SLOW_IO_MS;
+use cenote_format::invariant;
 use std::io::{self, ErrorKind};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -151,9 +152,15 @@ impl Io {
         self.in_flight.fetch_add(n as u64, Relaxed);
     }
 
+    fn ended(&self) {
+        let before = self.in_flight.fetch_sub(1, Relaxed);
+        // Leaves of a mirror are chosen by it.
+        invariant!(before > 0, "an operation of a device ends that did not begin");
+    }
+
     /// One operation of `begin`'s came back well after `latency` (`vdev_stat_update`). Returns whether it was slow.
     pub(crate) fn completed(&self, bytes: usize, latency: Duration) -> bool {
-        self.in_flight.fetch_sub(1, Relaxed);
+        self.ended();
         self.ops.fetch_add(1, Relaxed);
         self.bytes.fetch_add(bytes as u64, Relaxed);
         let limit = SLOW_IO_MS.get();
@@ -167,7 +174,7 @@ impl Io {
 
     /// One operation of `begin`'s failed; `counts` if that is an error of the device.
     pub(crate) fn failed(&self, counts: bool) {
-        self.in_flight.fetch_sub(1, Relaxed);
+        self.ended();
         if counts {
             self.error();
         }

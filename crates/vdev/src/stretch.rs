@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use cenote_format::MAX_BLOCK;
 use cenote_format::abd::Abd;
+use cenote_format::invariant;
 
 use crate::queue::Priority;
 use crate::raidz::map::Geometry;
@@ -66,6 +67,8 @@ impl VdevTree {
         let mut found = read_leaves(submit, &reads).into_iter();
         let part = |leaf: Option<Arc<Vdev>>| leaf.and_then(|_| found.next()?.ok());
         let parts = leaves.into_iter().map(part).map(|part| part.map(|p| p.bytes)).collect();
+        let left = found.count();
+        invariant!(left == 0, "vdev {}: {left} reads of a stretch are of no part", top.id());
         Some(Stretch { geometry: Some(geometry), start, parts })
     }
 }

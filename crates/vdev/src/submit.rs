@@ -82,6 +82,8 @@ pub(crate) fn read_leaves(submit: Submit<'_>, reads: &[LeafRead]) -> Vec<io::Res
     order.sort_by_key(|i| (Arc::as_ptr(&reads[*i].leaf), on_device(reads[*i].offset)));
     let mut results: Vec<io::Result<Piece>> = reads.iter().map(|_| Err(unread(submit))).collect();
     let runs = aggregate(reads, &order);
+    let covered: usize = runs.iter().map(|run| run.members.len()).sum();
+    invariant!(covered == reads.len(), "{covered} of {} reads go to devices", reads.len());
     let failed = perform(submit, reads, &order, runs, &mut results);
     if !failed.is_empty() {
         // One bad sector shall not cost its neighbours: each is read for itself.
@@ -115,7 +117,10 @@ fn perform(
     results: &mut [io::Result<Piece>],
 ) -> Vec<Range<usize>> {
     let mut failed = Vec::new();
+    let asked = runs.len();
     let mut batches = split(reads, order, runs, submit.priority);
+    let sent: usize = batches.iter().map(|batch| batch.reqs.len()).sum();
+    invariant!(asked == sent, "{sent} of {asked} reads of a batch go to devices");
     batches.iter_mut().for_each(|batch| batch.quiet = submit.quiet);
     for done in queue::run_for(submit.pool, submit.priority, batches, submit.patience) {
         for (run, req) in done.runs.into_iter().zip(done.reqs) {

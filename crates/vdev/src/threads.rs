@@ -10,6 +10,7 @@
 
 use crate::Alarm;
 use crate::waiting;
+use cenote_format::{invariant, less};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -104,7 +105,10 @@ impl Threads {
                 break;
             }
         }
-        state.threads -= 1;
+        state.threads = less!(state.threads, 1, "threads of devices");
+        // One more was started for each job that no idle one could take.
+        let (left, idle) = (state.threads, state.idle);
+        invariant!(idle <= left, "{idle} of {left} threads of devices are idle");
     }
 }
 

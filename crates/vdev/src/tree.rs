@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use cenote_format::MAX_BLOCK;
 use cenote_format::abd::Abd;
+use cenote_format::invariant;
 use cenote_format::nvlist::NvList;
 
 use crate::indirect::{self, Maps};
@@ -290,6 +291,8 @@ impl VdevTree {
             let block = plan.finish(submit, mine, req.verify, &mut faults);
             done.push(Outcome { block, faults });
         }
+        let left = results.count();
+        invariant!(left == 0, "{left} reads of devices are of no block of their batch");
         self.look_after();
         done
     }

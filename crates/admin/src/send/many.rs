@@ -54,7 +54,8 @@ impl Session<'_> {
             for step in &plan.steps {
                 let cannot =
                     |why| Error::doing(format_args!("cannot send '{}'", step.to.name), why);
-                held.push(self.held(&step.to).map_err(cannot)?);
+                let raw = how.options.raw || wanted.raw;
+                held.push(self.held(&step.to, raw).map_err(cannot)?);
             }
             out.write_all(&self::head(name, &how.wanted, list.as_ref())?)?;
             match self.send_steps(&plan, &held, size, &how, out).map_err(Error::into_io) {

@@ -74,7 +74,7 @@ impl Session<'_> {
         if how.dry_run {
             return Ok(());
         }
-        let held = self.held(to);
+        let held = self.held(to, options.raw);
         let to =
             held.map_err(|why| Error::doing(format_args!("warning: cannot send '{name}'"), why))?;
         self.write(&Stream { to: &to, from, options, name, size, packed: false }, out)

@@ -35,11 +35,15 @@ pub(super) struct Stream<'a> {
 }
 
 impl Session<'_> {
-    /// Checks that the user may send a dataset, and keeps that from being destroyed, and a head from being changed. The error is
+    /// Checks that the user may send a dataset, raw if so, and keeps that from being destroyed, and a head from being changed. The error is
     /// what comes after `cannot send …: `.
-    pub(super) fn held(&self, dataset: &Dataset) -> std::result::Result<Held, Why<String>> {
+    pub(super) fn held(
+        &self,
+        dataset: &Dataset,
+        raw: bool,
+    ) -> std::result::Result<Held, Why<String>> {
         let refused = |e: ChangeError| Why(crate::error::Reason::kind(&e), e.to_string());
-        let permitted = |name: &str| self.permit(&Operation::Send { name }).map_err(refused);
+        let permitted = |name: &str| self.permit(&Operation::Send { name, raw }).map_err(refused);
         permitted(&dataset.name)?;
         let Some(engine) = self.engine() else {
             return Ok(Held { dataset: dataset.clone(), _hold: None });

@@ -49,7 +49,7 @@ impl Mounts for CommandMounts<'_> {
     }
 
     fn close_snapshots(&mut self, names: &[String]) -> Result<(), Vec<String>> {
-        self.imported.mounts.close_snapshots(names)
+        self.imported.mounts.close_snapshots(names, &*self.ctx.agent())
     }
 
     fn snapshots_stay(&mut self, names: &[String]) {

@@ -18,7 +18,7 @@ use super::{Directory, How, Mounts, NotMounted, StaysMounted, mount_one};
 use crate::context::Context;
 use crate::pools::Imported;
 use cenote_dsl::Dataset;
-use cenote_fuse::{Forgetting, MountError};
+use cenote_fuse::{Agent, Forgetting, MountError};
 
 /// File systems that were unmounted for a change.
 #[derive(Default)]
@@ -161,9 +161,9 @@ impl Mounts {
     ///
     /// # Errors
     /// Those that are in use; then all stay.
-    pub fn close_snapshots(&self, names: &[String]) -> Result<(), Vec<String>> {
-        let mut busy: Vec<String> =
-            names.iter().filter(|n| self.uses_snapshot(n)).cloned().collect();
+    pub fn close_snapshots(&self, names: &[String], by: &dyn Agent) -> Result<(), Vec<String>> {
+        let uses = |name: &&String| self.uses(&|mounted| mounted == *name, by);
+        let mut busy: Vec<String> = names.iter().filter(uses).cloned().collect();
         self.with_snapshots(names, |name, handle, short| {
             if !handle.close_snapshot(short) {
                 busy.push(name.clone());

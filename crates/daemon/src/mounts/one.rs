@@ -249,7 +249,7 @@ impl Known {
             if !again {
                 return Err(is_mounted(name));
             }
-        } else if !cenote_fuse::can_nest() {
+        } else if !cenote_fuse::can_nest() && imported.mounts.uses(&|used| used == name, &*by) {
             return Err(failed(name, &"files of its former mount are open still"));
         }
         let mut all = imported.mounts.lock();

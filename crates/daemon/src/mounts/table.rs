@@ -167,6 +167,16 @@ impl All {
         }
     }
 
+    /// Waits until no process uses what lingers of the datasets whose names are `wanted` ([`let_go`]). Returns why one stays.
+    fn let_go(&mut self, wanted: &dyn Fn(&str) -> bool, way: Way<'_>) -> Option<StaysMounted> {
+        let known = std::mem::take(&mut self.lingering);
+        let (its, others) = known.into_iter().partition(|m| wanted(&m.listed.dataset));
+        self.lingering = others;
+        let (left, why) = let_go(its, way);
+        self.lingering.extend(left);
+        why
+    }
+
     /// Closes what no process uses any more, which waits for the devices of the pool.
     fn close_finished(&mut self) {
         if self.lingering.iter().any(|m| m.handle.is_finished()) {
@@ -336,10 +346,12 @@ impl Mounts {
         self.look().mounted.iter().map(|m| m.listed.clone()).collect()
     }
 
-    /// The datasets that are mounted, or were and have files open still.
-    pub fn in_use(&self) -> Vec<String> {
-        let all = self.lock();
-        all.mounted.iter().chain(&all.lingering).map(|m| m.listed.dataset.clone()).collect()
+    /// Whether a dataset whose name is `wanted` is mounted, or has files of a former mount open still. What is idle is let go
+    /// of, wherever it has a mount.
+    pub fn uses(&self, wanted: &dyn Fn(&str) -> bool, by: &dyn Agent) -> bool {
+        let mut all = self.lock();
+        let way = Way { force: false, directory: Directory::Kept, by };
+        all.mounted.iter().any(|m| wanted(&m.listed.dataset)) || all.let_go(wanted, way).is_some()
     }
 
     fn view(&self, ask: Ask) -> Arc<View> {
@@ -443,10 +455,7 @@ impl Mounts {
         }
         all.sort();
         all.close_finished();
-        let known = std::mem::take(&mut all.lingering);
-        let (left, why) = let_go(known, way);
-        all.lingering = left;
-        why.map_or(Ok(()), Err)?;
+        all.let_go(&|_| true, way).map_or(Ok(()), Err)?;
         drop(all);
         // Of those inside one another only the outermost are there still.
         emptied.into_iter().for_each(|directories| way.by.remove(directories));
@@ -508,11 +517,7 @@ impl Mounts {
             let directories = take(&mut all, &listed, Places::All, way, MOMENT)?;
             directories.into_iter().for_each(|dirs| way.by.remove(dirs));
         }
-        let known = std::mem::take(&mut all.lingering);
-        let (its, others) = known.into_iter().partition(|m| m.listed.dataset == dataset);
-        all.lingering = others;
-        let (left, why) = let_go(its, way);
-        all.lingering.extend(left);
+        let why = all.let_go(&|name| name == dataset, way);
         let destroy = |StaysMounted(why)| {
             let by = why.split_once("is busy").map(|(_, by)| by).unwrap_or_default();
             StaysMounted(format!("cannot destroy '{dataset}': dataset is busy{by}"))
@@ -536,12 +541,6 @@ impl Mounts {
         let released: Vec<LongHold> = finished.filter_map(|m| m.hold.take()).collect();
         drop(all);
         !released.is_empty()
-    }
-
-    /// Whether a snapshot of this full name is mounted, or files of such a mount are open.
-    pub(super) fn uses_snapshot(&self, name: &str) -> bool {
-        let all = self.lock();
-        all.mounted.iter().chain(&all.lingering).any(|m| m.listed.dataset == name)
     }
 }
 

@@ -15,6 +15,7 @@ use cenote_format::checksum::Checksum;
 use cenote_format::crypt::Seal;
 use cenote_format::dmu::DmuType;
 use cenote_format::invariant;
+use cenote_format::invariant::broken;
 use cenote_format::stream::{
     Begin, CHECKSUM_DEDUP, EmbeddedRecord, Encoder, RECORD_SIZE, Record, SPILL_UNMODIFIED,
     SpillRecord, TO_END, WriteRecord, feature,
@@ -221,7 +222,10 @@ impl<'a> Emitter<'a> {
                 ..write_record(data, None)
             };
             let piece = match payload {
-                Payload::Data(block) => block.slice(at as usize, part as usize),
+                Payload::Data(block) => match block.slice(at as usize, part as usize) {
+                    None => broken(format_args!("{part} bytes at {at} of a block of {length}")),
+                    piece => piece,
+                },
                 _ => None,
             };
             let payload = piece.as_ref().map_or(Payload::Length(part), Payload::Data);
@@ -331,6 +335,9 @@ impl<'a> Emitter<'a> {
     }
 
     fn write(&mut self, record: &Record, payload: Payload<'_>) -> Result<()> {
+        let (told, has) = (record.payload_len(), payload.len());
+        // The receiver takes what follows for the next record.
+        invariant!(told == has, "{has} bytes are sent with a record that tells {told}: {record:?}");
         let length = (RECORD_SIZE as u64).saturating_add(payload.len());
         self.bytes = self.bytes.saturating_add(length);
         let Some(out) = &mut self.out else { return Ok(()) };
@@ -343,7 +350,10 @@ impl<'a> Emitter<'a> {
         match payload {
             Payload::Bytes(bytes) => put(bytes)?,
             Payload::Data(data) => data.chunks().try_for_each(&mut put)?,
-            Payload::Nothing | Payload::Length(_) => {}
+            Payload::Nothing => {}
+            Payload::Length(length) => {
+                broken(format_args!("{length} bytes are told of and not sent: {record:?}"))
+            }
         }
         out.progress.bytes.fetch_add(length, Relaxed);
         Ok(())

@@ -24,6 +24,8 @@ use cenote_format::crypt::{
     WrappingKey,
 };
 use cenote_format::encode::zap::Value;
+use cenote_format::invariant;
+use cenote_format::invariant::broken;
 use std::sync::Arc;
 
 /// The feature of encrypted datasets, and one that it takes to write them right.
@@ -89,6 +91,9 @@ impl Tx<'_> {
         let mut iv = [0; IV_LEN];
         self.fill(&mut iv)?;
         let wrapped = with.wrapping.wrap(key, iv).map_err(failed)?;
+        // Nothing else could open the dataset.
+        let opens = with.wrapping.unwrap(&wrapped).is_ok();
+        invariant!(opens, "key {object} does not open with what it was wrapped with");
         self.put_wrapped((object, root), &wrapped, (with.format, with.salt, with.iterations))
     }
 
@@ -123,7 +128,10 @@ impl Tx<'_> {
 }
 
 fn text(name: &[u8]) -> &str {
-    std::str::from_utf8(name).unwrap_or_default()
+    match std::str::from_utf8(name) {
+        Ok(name) => name,
+        Err(_) => broken(format_args!("a field of a key is called {name:?}")),
+    }
 }
 
 /// Gives the new head `ds_obj` of the directory `dir_obj` its keys (`dsl_dataset_create_crypt_sync`). Returns its
@@ -407,6 +415,7 @@ pub(super) fn promoted(tx: &mut Tx<'_>, target: u64, origin: u64) -> Result<Opti
     props::inherit(tx, Target::Dir(origin), LOCATION)?;
     let below = members(tx, origin, origin)?;
     let objects: Vec<u64> = below.into_iter().map(|(_, key)| key.object).collect();
+    invariant!(!objects.is_empty(), "encryption root {origin} moves to {target} without its key");
     for object in &objects {
         tx.zap_set(*object, text(ROOT), target)?;
     }

@@ -91,6 +91,7 @@ pub(super) fn keeping_keys<T>(
     change: impl FnOnce(&mut Tx<'_>) -> Result<T>,
 ) -> Result<T> {
     let mut keys = Keys::of_one_change();
+    let before = tx.frees.len();
     let (frees, obsolete) = (std::mem::take(&mut tx.frees), std::mem::take(&mut tx.obsolete));
     let swapped = std::mem::take(&mut tx.swapped);
     let Tx { txg, now, chance, space, usable, pool, .. } = *tx;
@@ -100,6 +101,13 @@ pub(super) fn keeping_keys<T>(
     let done = change(&mut inner);
     let done = done.and_then(|done| bookmarks::write_kept(&mut inner).map(|()| done));
     (tx.frees, tx.obsolete, tx.swapped) = (inner.frees, inner.obsolete, inner.swapped);
+    let after = tx.frees.len();
+    invariant!(before <= after, "of {before} blocks that are freed a change has kept {after}");
+    let unwritten = keys.kept_bookmarks().map_or(0, |kept| kept.heads.len());
+    invariant!(
+        done.is_err() || unwritten == 0,
+        "a change ends, and bookmarks of {unwritten} heads are not written"
+    );
     if let Some(outer) = tx.deadlists.as_deref_mut() {
         outer.follow(&keys);
     }
@@ -166,7 +174,9 @@ fn remove_name(tx: &mut Tx<'_>, names: u64, snap_obj: u64, known: Option<&str>) 
     if let Some(name) = known
         && tx.zap_number(names, name)? == Some(snap_obj)
     {
-        return tx.zap_remove(names, name).map(drop);
+        let was_there = tx.zap_remove(names, name)?;
+        invariant!(was_there, "snapshot {snap_obj} has the name {name:?}, which is not removed");
+        return Ok(());
     }
     let name = names::name_in(tx, names, snap_obj)?;
     tx.zap_remove(names, &name).map(drop)

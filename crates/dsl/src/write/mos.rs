@@ -12,7 +12,7 @@ use cenote_dmu::zap::{Zap, ZapEntry};
 use cenote_format::dmu::DmuType;
 use cenote_format::dsl::{DslDatasetPhys, DslDirPhys};
 use cenote_format::encode::zap::{Key, Value};
-use cenote_format::{ByteOrder, Bytes};
+use cenote_format::{ByteOrder, Bytes, invariant};
 
 /// The object directory.
 pub(super) const DIRECTORY: u64 = 1;
@@ -84,6 +84,11 @@ impl Tx<'_> {
             self.mos.check_change()?;
             Ok(done)
         });
+        let now = (self.frees.len(), self.obsolete.len());
+        invariant!(
+            frees <= now.0 && obsolete <= now.1,
+            "a change takes back what others free: {frees} and {obsolete} before, {now:?} after it"
+        );
         match done {
             Ok(_) => self.mos.keep_change(),
             Err(_) => {

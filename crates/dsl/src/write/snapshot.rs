@@ -110,6 +110,8 @@ pub(super) fn take(tx: &mut Tx<'_>, ds_obj: u64, name: &str) -> Result<u64> {
         deadlist::add_key(tx, new, key)?;
     }
     remaps::swap(tx, ds_obj, snap_obj)?;
+    let dead = deadlist::total(tx, new)?.used;
+    invariant!(dead == 0, "dataset {ds_obj}: {dead} bytes are dead since a snapshot in {txg}");
     ds.deadlist = new;
     ds.prev_snap = snap_obj;
     ds.prev_snap_txg = txg;

@@ -11,6 +11,7 @@ use super::names::find_child;
 use super::space::{self, Delta, Part};
 use super::{DslWriteError, Result, Sizes, Tx, dir, limits};
 use cenote_dmu::write::Synced;
+use cenote_format::invariant;
 
 pub(super) const MOS_DIR: &str = "$MOS";
 pub(super) const FREE_DIR: &str = "$FREE";
@@ -52,6 +53,8 @@ pub(super) fn leak_rest(tx: &mut Tx<'_>) -> Result<()> {
         return Ok(());
     }
     charge_free(tx, Delta::less(left))?;
+    let still = free_dir_used(tx)?;
+    invariant!(still == 0, "{} bytes to be freed are leaked, and {still} are left", left.used);
     charge_leak(tx, left)
 }
 

@@ -45,8 +45,8 @@ pub enum Operation<'a> {
     /// To receive into a file system or volume, or as a new one, which may go on from a snapshot that is there
     /// already; by force what is there is changed for it.
     Receive { name: &'a str, force: bool, origin: Option<&'a str> },
-    /// To send a snapshot or head.
-    Send { name: &'a str },
+    /// To send a snapshot or head; `raw`, as it is on disk.
+    Send { name: &'a str, raw: bool },
     /// To compare two states of a file system: a snapshot, and another one or the head.
     Diff { from: &'a str, to: &'a str },
     /// To see, or count, what others own: `userused` and the like.
@@ -169,7 +169,10 @@ impl<'a> Operation<'a> {
                 needs.extend(origin.iter().flat_map(|origin| on(origin, ["clone"])));
                 needs
             }
-            Operation::Send { name } => on(name, ["send"]),
+            Operation::Send { name, raw } => {
+                let or = raw.then_some("send:raw");
+                vec![Need { on: On::There(name), permission: "send", or }]
+            }
             Operation::Diff { from, to } => {
                 let mut needs = on(to, ["diff"]);
                 needs.extend(on(from, ["diff"]));

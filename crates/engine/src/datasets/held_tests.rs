@@ -99,3 +99,42 @@ fn a_background_that_waits_keeps_nobody() {
     own.try_stop(&shared.tx_state).unwrap();
     engine.export(false).unwrap();
 }
+
+/// However threads of the engine have to do with a dataset, and groups write it: without a user it is not in use.
+#[test]
+fn the_engine_itself_is_no_user() {
+    let temp = cenote_testpools::copy("compat21");
+    let candidate = discover(std::slice::from_ref(&temp.pool.dir)).remove(0);
+    let options = ImportOptions { force: true, ..ImportOptions::default() };
+    let engine = Engine::import(&candidate, &options, EngineOptions::default()).unwrap();
+    let shared = engine.shared.clone();
+    let head = engine.pool().dsl().root().unwrap().ds_obj;
+    let end = std::time::Instant::now() + Duration::from_secs(2);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while std::time::Instant::now() < end {
+                    drop(shared.datasets.suspend_logs(&shared).unwrap());
+                    shared.datasets.begin_logs(&shared, true);
+                    shared.datasets.commit(&shared, head, Scope::All).unwrap();
+                }
+            });
+        }
+        let mut used = 0;
+        while std::time::Instant::now() < end {
+            let live = engine.live(head).unwrap();
+            live.touch().unwrap();
+            let own = shared.datasets.is_used(head);
+            drop(live);
+            // No user is there from here on, and one was before.
+            used += usize::from(!own || (0..100).any(|_| shared.datasets.is_used(head)));
+        }
+        assert_eq!(used, 0);
+    });
+    let open = shared.datasets.open.lock();
+    assert!(open.sets.values().all(|(_, handle)| handle.lent.load(Ordering::SeqCst) == 0));
+    drop(open);
+    drop(shared);
+    engine.export(false).unwrap();
+    cenote_testpools::judge(&temp.pool.dir, &candidate.name);
+}

@@ -42,14 +42,15 @@ impl Opening<'_> {
         let (ds_obj, replayed) = (self.ds_obj, open.replaying.contains(&self.ds_obj));
         let is_ours = open.opening.contains(&ds_obj);
         invariant!(is_ours, "dataset {ds_obj} is opened by a thread that does not open it");
+        // The changes of the one before would be lost.
+        let is_open = open.sets.contains_key(&ds_obj);
+        invariant!(!is_open || replayed, "dataset {ds_obj} is opened, and is open");
         match purpose {
             Purpose::Replay => open.replaying.insert(self.ds_obj),
             // What was replayed is on disk.
             Purpose::Use | Purpose::Receive(_) => open.replaying.remove(&self.ds_obj),
         };
-        let before = open.sets.insert(ds_obj, (live.clone(), handle));
-        // The changes of the one before would be lost.
-        invariant!(before.is_none() || replayed, "dataset {ds_obj} is opened, and is open");
+        open.sets.insert(ds_obj, (live.clone(), handle));
         Ok(live)
     }
 }

@@ -9,6 +9,8 @@
 //! Invariants: a copy is written only if nothing was written to its range, or repaired there, since the claim was made. A write that
 //! waits holds no lock.
 
+use cenote_format::invariant;
+use cenote_format::invariant::broken;
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -61,6 +63,8 @@ impl Copying {
         let mut claims = self.claims.lock();
         let mut places = Vec::with_capacity(pieces.len());
         for Place { range: Range { start, end }, on_leaves } in pieces {
+            let beside = met(&mut claims, vdev, start..end).next().is_none();
+            invariant!(beside, "vdev {vdev}: bytes {start:#x}-{end:#x} are claimed twice");
             places.push((vdev, start));
             claims
                 .insert((vdev, start), Claimed { end, on_leaves, spoiled: false, kept: reserved });
@@ -123,10 +127,11 @@ impl Claim<'_> {
     pub fn begin_write(&self) -> Vec<bool> {
         let mut claims = self.copying.claims.lock();
         let begin = |place: &(u64, u64)| {
-            claims.get_mut(place).is_some_and(|mine| {
-                mine.kept = !mine.spoiled;
-                mine.kept
-            })
+            let Some(mine) = claims.get_mut(place) else {
+                broken(format_args!("the claim on {place:x?} is gone before it ends"))
+            };
+            mine.kept = !mine.spoiled;
+            mine.kept
         };
         let all = self.places.iter().map(begin).collect();
         drop(claims);
@@ -140,7 +145,8 @@ impl Drop for Claim<'_> {
     fn drop(&mut self) {
         let mut claims = self.copying.claims.lock();
         for place in &self.places {
-            claims.remove(place);
+            let was_there = claims.remove(place).is_some();
+            invariant!(was_there, "the claim on {place:x?} ends twice");
         }
         self.copying.count.store(claims.len(), SeqCst);
         drop(claims);

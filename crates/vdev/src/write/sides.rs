@@ -21,6 +21,8 @@ use crate::submit::{LeafRead, Piece, Submit, read_leaves};
 use crate::vdev::{Kind, Vdev};
 use crate::{VdevError, VdevTree, mirror, tree};
 use cenote_format::abd::Abd;
+use cenote_format::invariant;
+use cenote_format::invariant::broken;
 use std::io;
 use std::sync::Arc;
 
@@ -135,9 +137,11 @@ fn divided(part: &Part, unit: u64) -> impl Iterator<Item = Part> + use<> {
 }
 
 fn copy_in(data: &mut Abd, at: u64, bytes: &Abd) {
-    let (at, len) = (at as usize, bytes.len());
-    if let Some(place) = data.make_mut().get_mut(at..at.saturating_add(len)) {
-        place.copy_from_slice(&bytes.bytes());
+    let (at, len, has) = (at as usize, bytes.len(), data.len());
+    match data.make_mut().get_mut(at..at.saturating_add(len)) {
+        Some(place) => place.copy_from_slice(&bytes.bytes()),
+        // What moves would have zeros there.
+        None => broken(format_args!("{len} bytes at {at} of a piece of {has}")),
     }
 }
 
@@ -239,6 +243,8 @@ impl VdevTree {
     /// A side did not take one: the vdev, and why.
     pub fn write_moved(&self, pieces: &[BlockWrite]) -> Result<(), VdevError> {
         let done = self.write_many_as(Priority::Removal, pieces);
+        let (asked, told) = (pieces.len(), done.len());
+        invariant!(asked == told, "of {asked} pieces that move {told} are known to be written");
         done.into_iter().collect::<Result<(), VdevError>>()?;
         for piece in pieces {
             let mut leaves: Vec<Arc<Vdev>> = Vec::new();

@@ -58,7 +58,10 @@ pub(crate) fn write_leaves(
     let failures_before: Vec<u64> = writes.iter().map(failures).collect();
     let mut results: Vec<io::Result<()>> =
         writes.iter().map(|_| Err(io::Error::other("not written"))).collect();
-    let failed = perform(writer, priority, writes, &order, aggregate(writes, &order), &mut results);
+    let runs = aggregate(writes, &order);
+    let covered: usize = runs.iter().map(ExactSizeIterator::len).sum();
+    invariant!(covered == writes.len(), "{covered} of {} writes go to devices", writes.len());
+    let failed = perform(writer, priority, writes, &order, runs, &mut results);
     if !failed.is_empty() {
         // One bad sector shall not cost its neighbours: each is written for itself.
         let mut failed: Vec<usize> = failed.into_iter().flatten().collect();
