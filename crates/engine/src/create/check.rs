@@ -11,8 +11,9 @@ use super::{Class, CreateError, CreateSpec, Imported, Redundancy, VdevSpec};
 use cenote_format::features::{Feature, OBJECT_VDEV};
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
-use cenote_vdev::{LabelOwner, LabelState, label_owner};
+use cenote_vdev::{Device, LabelOwner, LabelState, all_owners, label_owner, read_labels};
 use std::collections::HashSet;
+use std::io;
 use std::path::Path;
 
 /// Refuses a layout that needs a feature which the pool does not get.
@@ -177,6 +178,24 @@ fn content(spec: &CreateSpec<'_>, leaf: &Leaf) -> Option<String> {
     }
     let found = probe::content(spec.devices.open(&leaf.path).ok()?.as_ref())?;
     Some(format!("{} contains {found}", leaf.path.display()))
+}
+
+/// What is on a device that would be taken without being asked for, in words that follow `it`; `None`: it is blank. Labels of
+/// any state count, damaged ones as well.
+///
+/// # Errors
+/// It cannot be read.
+pub(crate) fn what_is_on(device: &dyn Device) -> io::Result<Option<String>> {
+    let owner = all_owners(device)?.into_iter().next();
+    let pool = |owner: LabelOwner| match owner.pool_name {
+        Some(name) => format!("has a label of pool '{name}'"),
+        None => "has a label of a pool".into(),
+    };
+    let labelled = owner.map(pool).or_else(|| {
+        let good = read_labels(device).ok().flatten();
+        good.map(|_| "has a label of a pool".into())
+    });
+    Ok(labelled.or_else(|| Some(format!("contains {}", probe::content(device)?))))
 }
 
 /// Refuses devices that are part of other pools, or that have something else on them (`vdev_inuse`).
