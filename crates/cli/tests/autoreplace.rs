@@ -190,14 +190,19 @@ fn a_device_with_something_on_it_is_not_taken() {
         .unwrap();
     fs::rename(s.path("x"), s.path("b")).unwrap();
     refused(3, "it contains a filesystem of type 'ext2'");
+    blank(&s, "x", SIZE);
+    let kept = File::options().write(true).open(s.path("x")).unwrap();
+    kept.write_all_at(b"a letter", 0).unwrap();
+    fs::rename(s.path("x"), s.path("b")).unwrap();
+    refused(4, "it is not empty");
     blank(&s, "b", SIZE - (16 << 20));
-    refused(4, "device is too small");
+    refused(5, "device is too small");
     blank(&s, "b", 1 << 20);
-    refused(5, "cannot use it: device is less than the minimum size (64M)");
+    refused(6, "device is less than the minimum size (64M)");
     // None of this is in the way of the right one.
     blank(&s, "b", SIZE);
     until(&s, || state(&s, "b") == "ONLINE" && state(&s, "b/old").is_empty());
-    assert_eq!(came(&s).len(), 6);
+    assert_eq!(came(&s).len(), 7);
     is_whole(&s);
 }
 

@@ -6,7 +6,7 @@
 //! brought back. If there is a blank device, and the pool has `autoreplace=on`, that one replaces the old one as `zpool replace` has it.
 //!
 //! A device is blank if it has no label of any pool, not even a damaged or an old one, no file system or the like, and no table of
-//! partitions. One that is not, is too small, has too large sectors, or is in use, is refused: the log and an event
+//! partitions; a file has nothing but zeros at its ends. One that is not, is too small, has too large sectors, or is in use, is refused: the log and an event
 //! (`resource.fs.zfs.autoreplace`) say why, once for each device.
 //!
 //! No events of the system are taken. Places are looked at where spares are called: after a transaction group, and where the sync
@@ -22,7 +22,7 @@
 use super::background::Background;
 use super::surgery::Attach;
 use super::{Engine, EngineError, Shared};
-use crate::create::{self, CreateSpec, Force, NewDevice, OpenDevices, SystemDevices};
+use crate::create::{self, CreateError, CreateSpec, Force, NewDevice, OpenDevices, SystemDevices};
 use cenote_dmu::outside::Chance;
 use cenote_pool::config;
 use cenote_pool::events;
@@ -34,6 +34,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -56,6 +57,31 @@ pub(crate) struct Returns {
     engine: Mutex<Weak<Engine>>,
     /// What was seen at the places of leaves, by guid.
     looks: Mutex<HashMap<u64, Look>>,
+    /// A device is being taken in: a resilver may follow.
+    busy: AtomicBool,
+}
+
+impl Returns {
+    /// Whether a device is being taken in, so that a resilver may follow.
+    pub fn is_busy(&self) -> bool {
+        self.busy.load(SeqCst)
+    }
+}
+
+/// For as long as this lives a device is being taken in.
+struct Busy<'a>(&'a AtomicBool);
+
+impl<'a> Busy<'a> {
+    fn begin(busy: &'a AtomicBool) -> Busy<'a> {
+        busy.store(true, SeqCst);
+        Busy(busy)
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, SeqCst);
+    }
 }
 
 /// What was seen at the place of a leaf.
@@ -267,6 +293,7 @@ impl Engine {
 
     /// Takes in what has come to the place of a leaf.
     fn take_in(&self, leaf: &Vdev, sight: &Sight) -> Came {
+        let _busy = Busy::begin(&self.shared.returns.busy);
         let owner = match owner(&sight.place, self.pool().guid(), leaf.guid()) {
             Ok(owner) => owner,
             Err(error) => return Came::Later(format!("its labels cannot be read: {error}")),
@@ -352,7 +379,11 @@ impl Engine {
             devices: &SystemDevices,
             chance: &Chance::default(),
         };
-        let new = create::prepare(&spec).map_err(|e| e.to_string())?.into_single();
+        let new = create::prepare(&spec).map_err(|e| match e {
+            CreateError::Refused { why, .. } => why,
+            other => other.to_string(),
+        });
+        let new = new?.into_single();
         let new = new.ok_or("it is not a single device")?.for_sectors(&SystemDevices, 0);
         // It is this process's alone by now: whether it is blank still.
         match create::what_is_on(&*new.device) {

@@ -512,7 +512,6 @@ fn one_that_died_earlier_is_left_to_a_resilver() {
     drop((engine, devices));
     rig.judge_blocks();
     readable_without(&rig, &["a", "c"], FILES);
-    readable_without(&rig, &["a", "b"], FILES);
 }
 
 /// Beside a device that does not answer, and takes long for that, another vdev is rebuilt all the same.

@@ -351,7 +351,7 @@ fn a_reserved_piece_is_divided_less_far() {
 /// does not replace what the target got.
 #[test]
 fn what_a_source_misses_is_known_before_it_is_copied() {
-    const BLOCKS: u64 = 400;
+    const BLOCKS: u64 = 1000;
     for round in 0..50 {
         let (disks, t, target) = joined();
         let last = (BLOCKS - 1) * 512;

@@ -11,7 +11,7 @@ use super::{Class, CreateError, CreateSpec, Imported, Redundancy, VdevSpec};
 use cenote_format::features::{Feature, OBJECT_VDEV};
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
-use cenote_vdev::{Device, LabelOwner, LabelState, all_owners, label_owner, read_labels};
+use cenote_vdev::{Device, LabelOwner, LabelState, ReadReq, all_owners, label_owner, read_labels};
 use std::collections::HashSet;
 use std::io;
 use std::path::Path;
@@ -111,6 +111,8 @@ pub(super) fn objects(spec: &CreateSpec<'_>, found: &Found) -> Result<(), Create
 
 /// Bytes by which devices of a group may differ in size.
 const FUZZ: u64 = 16 << 20;
+/// Bytes at each end of a file that are looked at for whether it is empty.
+const EDGE: u64 = 4 << 20;
 
 /// A pool that a device belongs to, by its name.
 enum User<'a> {
@@ -195,7 +197,22 @@ pub(crate) fn what_is_on(device: &dyn Device) -> io::Result<Option<String>> {
         let good = read_labels(device).ok().flatten();
         good.map(|_| "has a label of a pool".into())
     });
-    Ok(labelled.or_else(|| Some(format!("contains {}", probe::content(device)?))))
+    let found = labelled.or_else(|| Some(format!("contains {}", probe::content(device)?)));
+    match found {
+        None if device.path().is_file() && !is_zero(device)? => Ok(Some("is not empty".into())),
+        found => Ok(found),
+    }
+}
+
+/// Whether there are only zeros where labels would be, at both ends of a device. What somebody keeps in a file need not be known by
+/// a signature.
+fn is_zero(device: &dyn Device) -> io::Result<bool> {
+    let len = EDGE.min(device.size());
+    let len_of = usize::try_from(len).map_err(io::Error::other)?;
+    let mut reads = [0, device.size() - len].map(|at| ReadReq::new(at, len_of));
+    device.read_batch(&mut reads);
+    let zero = |read: ReadReq| Ok(read.take()?.bytes().iter().all(|byte| *byte == 0));
+    reads.into_iter().try_fold(true, |all, read| zero(read).map(|is| all && is))
 }
 
 /// Refuses devices that are part of other pools, or that have something else on them (`vdev_inuse`).

@@ -30,8 +30,9 @@
 //! # On disk
 //!
 //! The state is OpenZFS's ([`RebuildPhys`]): either of the two goes on where the other stopped. The offset is noted once what lies
-//! before it is durable on all leaves that are rebuilt. A leaf that is away, or fails, has the state count an error; so does each piece
-//! that cannot be read. Then no leaf counts as whole at the end, and a resilver follows, which knows what it reads.
+//! before it is durable on all leaves that are rebuilt. A leaf that goes away meanwhile, or fails, has the state count an error; so does
+//! each piece that cannot be read. Then no leaf counts as whole at the end, and a resilver follows, which knows what it reads. A leaf that
+//! was away when the rebuild began is left to a resilver. While one is leaving nothing is copied: it has left in a moment, or stays.
 //!
 //! # Invariants
 //!
