@@ -308,23 +308,17 @@ impl Engine {
 
     /// The device of a leaf is there again.
     fn bring_back(&self, leaf: &Vdev) -> Came {
-        match self.restore(&[leaf.guid()], Restore::Removal) {
-            Ok(())
-                if self
-                    .shared
-                    .disk
-                    .tree()
-                    .find(leaf.guid())
-                    .is_some_and(|l| l.state().readable()) =>
-            {
-                tracing::info!(?leaf, "the device is back");
-                Came::Settled
-            }
-            Ok(()) => Came::Refused(
-                "it has labels of the device that was there, and is not usable".into(),
-            ),
-            Err(why) => Came::Later(why.to_string()),
+        if let Err(why) = self.restore(&[leaf.guid()], Restore::Removal) {
+            return Came::Later(why.to_string());
         }
+        let now = self.shared.disk.tree().find(leaf.guid());
+        if now.is_none_or(|now| !now.state().readable()) {
+            return Came::Later(
+                "it has the labels of the device that was there, and is not usable".into(),
+            );
+        }
+        tracing::info!(?leaf, "the device is back");
+        Came::Settled
     }
 
     /// A blank device takes the place of a leaf.
