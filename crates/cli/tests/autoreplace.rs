@@ -67,7 +67,7 @@ fn status(s: &Session) -> String {
 fn state(s: &Session, name: &str) -> String {
     let (text, path) = (status(s), at(s, name));
     let words = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    let found = words.filter(|words| words.first() == Some(&path.as_str())).last();
+    let found = words.rev().find(|words| words.first() == Some(&path.as_str()));
     found.and_then(|words| words.get(1).map(ToString::to_string)).unwrap_or_default()
 }
 
