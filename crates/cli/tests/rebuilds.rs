@@ -70,3 +70,45 @@ fn what_cannot_be_rebuilt_is_refused() {
     s.run("zpool export tank").ok();
     cenote_testpools::judge(s.dir.path(), "tank");
 }
+
+/// A device that dies while it is rebuilt has `-w` return, and a scrub of errors is refused until then.
+#[test]
+fn who_waits_for_a_device_that_dies_goes_on() {
+    let s = Session::mirror();
+    let (a, c) = (s.path("a").display().to_string(), blank(&s, "c"));
+    s.run("tunables set zfs_scan_suspend_progress=1").ok();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| s.run(&format!("zpool attach -s -w tank {a} {c}")));
+        let until = |what: &dyn Fn(&str) -> bool| {
+            let begun = Instant::now();
+            loop {
+                let status = s.run("zpool status tank").ok();
+                if what(&status) {
+                    return;
+                }
+                assert!(begun.elapsed() < Duration::from_secs(120), "{status}");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        };
+        until(&|status| status.contains("resilver (mirror-0) in progress"));
+        let refused = s.run("zpool scrub -e tank").fails(1);
+        assert!(refused.starts_with("cannot scrub tank: "), "{refused}");
+        std::fs::remove_file(&c).unwrap();
+        // It is missed when something is written.
+        s.run("zpool set comment=lost tank").ok();
+        until(&|status| !status.contains(&format!("{c}  ONLINE")));
+        assert!(!waits.is_finished());
+        s.run("tunables set zfs_scan_suspend_progress=0").ok();
+        let begun = Instant::now();
+        while !waits.is_finished() {
+            let status = || s.run("zpool status -v tank").ok();
+            assert!(begun.elapsed() < Duration::from_secs(120), "{}", status());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(waits.join().unwrap().code, 0);
+    });
+    s.run("zpool wait -t resilver tank").ok();
+    s.run(&format!("zpool detach tank {c}")).ok();
+    s.run("zpool export tank").ok();
+    cenote_testpools::judge(s.dir.path(), "tank");
+}

@@ -164,3 +164,31 @@ fn the_zedlets_of_openzfs_send_mail() {
     zeds.s.run("zpool wait -t resilver tank").ok();
     zeds.end(|_| {});
 }
+
+#[test]
+fn a_device_that_replaces_another_by_itself_runs_zedlets() {
+    let zeds = Zeds::start(|dir| {
+        let out = dir.parent().unwrap().display().to_string();
+        let say = format!(
+            "echo $ZEVENT_SUBCLASS $ZEVENT_VDEV_PATH \"$ZEVENT_AUTOREPLACE_REFUSED\" >>{out}/said"
+        );
+        script(&dir.join("autoreplace-say"), &say);
+        script(&dir.join("vdev_attach-say"), &say);
+    });
+    let b = zeds.s.path("b");
+    zeds.s.run("tunables set zfs_txg_timeout=1").ok();
+    zeds.s.run("zpool set autoreplace=on tank").ok();
+    let put = |size: u64| {
+        let new = zeds.s.path("new");
+        fs::File::create(&new).unwrap().set_len(size).unwrap();
+        fs::rename(&new, &b).unwrap();
+        zeds.s.run(&format!("zpool set comment=lost{size} tank")).ok();
+    };
+    put(100 << 20);
+    zeds.comes("said", &format!("autoreplace {} device is too small\n", b.display()));
+    put(128 << 20);
+    zeds.comes("said", &format!("vdev_attach {} \n", b.display()));
+    zeds.comes("said", &format!("autoreplace {} \n", b.display()));
+    zeds.s.run("zpool wait -t replace,resilver tank").ok();
+    zeds.end(|_| ());
+}

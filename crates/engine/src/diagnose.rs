@@ -24,7 +24,8 @@ impl Engine {
         Ok(())
     }
 
-    /// From now on acts by what is found of the pool's devices. What was found when the pool was last imported counts no more.
+    /// From now on acts by what is found of the pool's devices, and takes in what comes to the places of those that are away
+    /// (`autoreplace`). What was found when the pool was last imported counts no more.
     pub fn act_on_errors(self: &Arc<Self>) {
         let leaves = self.pool().store().vdevs().leaves();
         leaves.iter().for_each(|leaf| diagnosis::reset(leaf.guid()));
@@ -44,6 +45,7 @@ impl Engine {
             }
         };
         events::act_by(self.pool().store(), Arc::new(act));
+        self.take_in_what_comes();
     }
 
     /// Does with the leaf of this guid what was found then. False: it is no longer so.

@@ -38,6 +38,7 @@
 //! | `reflow` | a device joins a RAID-Z vdev, whose sectors move |
 //! | `removal` | vdevs, spares and cache devices that leave the pool |
 //! | `outage` | devices that go out of use and come back |
+//! | `autoreplace` | devices that come to the places of those that are away |
 //! | `suspend` | what no device takes is held until the devices are back |
 //! | `sync` | one transaction group: its passes |
 //! | `diagnose` | devices that have had too many errors |
@@ -103,6 +104,7 @@
 mod accounting;
 mod add;
 mod adopt;
+mod autoreplace;
 mod background;
 mod capable;
 pub mod change;
@@ -169,6 +171,7 @@ pub use task::{EngineError, SpaceCheck, SyncContext};
 pub use vacant::{ActivityError, ActivityRequest, ActivityState};
 
 use crate::space_write::Loader;
+use autoreplace::Returns;
 use background::Background;
 use capable::Purpose;
 use cenote_dmu::live::LiveObjectSet;
@@ -291,6 +294,8 @@ pub(crate) struct Shared {
     /// The thread that mends what reads through views found wrong.
     pub mender: Background,
     pub spares: SpareCaller,
+    /// What looks for devices that come to the places of those that are away.
+    pub returns: Returns,
     /// Held by the thread that removes a device.
     pub removing: Mutex<()>,
     /// The thread that copies what a vdev holds that is being removed.
@@ -694,6 +699,7 @@ impl Engine {
     fn stays(&self) {
         let shared = &self.shared;
         shared.spares.allow();
+        shared.returns.background.allow();
         shared.scanner.background.allow();
         shared.rebuilder.background.allow();
         shared.mender.allow();
@@ -719,6 +725,7 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.hold_no_more();
         self.shared.disk.mmp.stop();
+        self.shared.returns.background.stop();
         self.shared.spares.stop();
         self.shared.scanner.background.stop();
         self.shared.rebuilder.background.stop();

@@ -9,6 +9,7 @@
 //! Its number is above that of every uberblock that is on the devices, also when the import stepped
 //! back: what was given up must never look newer than what is written from now on.
 
+use super::autoreplace::Returns;
 use super::background::Background;
 use super::checkpoint::{self, write_rewound};
 use super::commit::{pool_space, tell_savings};
@@ -203,6 +204,7 @@ impl Engine {
             rebuilder: Rebuilder::default(),
             mender: Background::default(),
             spares: SpareCaller::default(),
+            returns: Returns::default(),
             removing: Mutex::default(),
             evacuator: Background::default(),
             reflower: Background::default(),

@@ -156,7 +156,7 @@ impl Engine {
         let state = match what {
             Restore::Failure => Some(VdevState::Faulted),
             Restore::Offline => Some(VdevState::Offline),
-            Restore::Nothing => None,
+            Restore::Nothing | Restore::Removal => None,
         };
         if state.is_some() && pool.devices().aside(guid) == state {
             pool.devices().set_aside(guid, None);

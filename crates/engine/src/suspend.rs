@@ -56,6 +56,7 @@ impl Shared {
     /// # Errors
     /// The pool is suspended: some of it may still wait.
     pub(super) fn stop_background(&self) -> Result<(), WriteError> {
+        self.returns.background.try_stop(&self.tx_state)?;
         self.spares.try_stop(&self.tx_state)?;
         self.scanner.background.try_stop(&self.tx_state)?;
         self.rebuilder.background.try_stop(&self.tx_state)?;

@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "rebuild/beside.rs"]
+mod beside;
 #[path = "rebuild/proof.rs"]
 mod proof;
 mod rig;

@@ -6,13 +6,13 @@
 mod rig;
 
 use cenote_engine::tunables::{SCAN_CHECKPOINT_INTVAL, SCAN_SUSPEND_PROGRESS, SCAN_VDEV_LIMIT};
-use cenote_engine::{Engine, EngineOptions, TakeOut};
+use cenote_engine::{Attach, Engine, EngineOptions, TakeOut};
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
 use cenote_pool::reopen::Restore;
 use cenote_pool::scan::ScanPhys;
 use parking_lot::{Mutex, MutexGuard};
-use rig::joining::{leaf, replace};
+use rig::joining::{device, leaf, replace};
 use rig::{Faulty, Rig, check, check_devices, errors, fill, open};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -213,6 +213,56 @@ fn we_go_on_with_half_a_resilver_of_openzfs() {
         until(&engine, how, || !behind(&rig, &engine, "x"));
         check_devices(&engine, FILES, LEN);
         end(engine, &rig, &[gone]);
+    }
+}
+
+/// Replaces a device, and stops where the new one has some of it.
+fn half_replaced(rig: &Rig, engine: &Engine, devices: &Faulty, old: &str, new: &str) {
+    SCAN_SUSPEND_PROGRESS.set(1).unwrap();
+    let (beside, joins) = (leaf(rig, engine, old), device(rig, engine, new, devices));
+    engine.attach(Attach { beside, new: joins, replaces: true }).unwrap();
+    let x = devices.device(rig, new);
+    x.set_delay(Duration::from_millis(5));
+    let before = x.writes();
+    SCAN_SUSPEND_PROGRESS.set(0).unwrap();
+    until(engine, "nothing is given", || x.writes() > before + 30);
+    SCAN_SUSPEND_PROGRESS.set(1).unwrap();
+    x.set_delay(Duration::ZERO);
+    assert!(behind(rig, engine, new) && engine.is_scanning(), "it was given all at once");
+}
+
+/// A replacement in RAID-Z that was given up, and one whose device was away in the midst: the resilver that follows gives everything.
+#[test]
+fn what_follows_half_a_replacement_gives_all_of_raidz() {
+    let _turn = Turn::take();
+    SCAN_VDEV_LIMIT.set(64 << 10).unwrap();
+    for (line, others) in [("raidz1 a b c", vec!["a"]), ("raidz2 a b c d", vec!["a", "d"])] {
+        let rig = Rig::new(SIZE);
+        let devices = Faulty::default();
+        let engine = rig.create_on(line, 12, EngineOptions::default(), &devices);
+        fill(&open(&engine), 0..20, LEN);
+        engine.sync().unwrap();
+        let last = if line.ends_with('d') { " d" } else { "" };
+        half_replaced(&rig, &engine, &devices, "b", "x");
+        engine.detach(leaf(&rig, &engine, "x"), None).unwrap();
+        assert_eq!(vdevs(&engine), format!("raidz(a b c{last})"));
+        fill(&open(&engine), 20..30, LEN);
+        engine.sync().unwrap();
+        half_replaced(&rig, &engine, &devices, "b", "y");
+        let y = leaf(&rig, &engine, "y");
+        engine.take_out(y, TakeOut::Offline).unwrap();
+        devices.close(&rig, "y");
+        fill(&open(&engine), 30..FILES, LEN);
+        engine.sync().unwrap();
+        SCAN_SUSPEND_PROGRESS.set(0).unwrap();
+        until(&engine, "a scan goes on", || !engine.is_scanning());
+        engine.restore(&[y], Restore::Offline).unwrap();
+        let wanted = format!("raidz(a y c{last})");
+        until(&engine, "b stays", || vdevs(&engine) == wanted && !engine.is_scanning());
+        assert!(!behind(&rig, &engine, "y"));
+        check_devices(&engine, FILES, LEN);
+        drop(devices);
+        end(engine, &rig, &others);
     }
 }
 

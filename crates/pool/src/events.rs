@@ -207,6 +207,17 @@ impl<'a> Sysevent<'a> {
     }
 }
 
+/// A device that came to the place of a leaf that is away took it, or was `refused`: why (`zfs_post_autoreplace`).
+pub fn autoreplace(store: &Arc<Store>, leaf: &Vdev, refused: Option<&str>) {
+    let Some(pool) = name_of(store) else { return };
+    let mut payload = begun("resource.fs.zfs.autoreplace", &pool, store, config::STATE_ACTIVE);
+    describe(leaf, &mut payload);
+    if let Some(why) = refused {
+        payload.set("autoreplace_refused", NvValue::String(why.into()));
+    }
+    post(payload);
+}
+
 /// Records of a pool's history that were written (`spa_history_log_notify`): an event for each internal one.
 pub fn recorded(store: &Arc<Store>, records: &[NvList]) {
     const NAMES: [(&str, &str); 8] = [

@@ -13,6 +13,8 @@ pub enum Restore {
     Offline,
     /// Nothing: its device may be there again (`zpool reopen`).
     Nothing,
+    /// That it was removed: its device is there again (OpenZFS's `zfs_mod`).
+    Removal,
 }
 
 impl Restore {
@@ -22,6 +24,7 @@ impl Restore {
             Restore::Failure => &["faulted", "degraded", "removed", "aux_state"],
             Restore::Offline => &["offline", "removed"],
             Restore::Nothing => &[],
+            Restore::Removal => &["removed"],
         }
     }
 }
@@ -86,7 +89,7 @@ impl Pool {
     /// Lists what became of a leaf that was in another state before.
     fn tell_restored(&self, leaf: &Vdev, before: VdevState, what: Restore) {
         let name = match what {
-            Restore::Offline
+            Restore::Offline | Restore::Removal
                 if before == VdevState::Offline
                     || !before.readable() && leaf.state().readable() =>
             {

@@ -99,6 +99,14 @@ pub fn label_owner(dev: &dyn Device) -> io::Result<Option<LabelOwner>> {
     Ok(owners(dev)?.into_iter().map(|(_, o)| o).find(in_pool))
 }
 
+/// What all labels of a device say, damaged ones and those of devices that never joined a pool as well.
+///
+/// # Errors
+/// No label could be read at all.
+pub fn all_owners(dev: &dyn Device) -> io::Result<Vec<LabelOwner>> {
+    Ok(owners(dev)?.into_iter().map(|(_, owner)| owner).collect())
+}
+
 /// What the labels say, with the offset of each on the device; damaged ones too.
 fn owners(dev: &dyn Device) -> io::Result<Vec<(u64, LabelOwner)>> {
     let (mut found, mut error, mut readable) = (Vec::new(), None, false);

@@ -119,8 +119,8 @@ pub use fault::{Fault, Outcome};
 pub use fence::since_boot;
 pub use growing::{Growing, GrowingFigures, LiveRanges, VERBS};
 pub use label_init::{
-    LabelOwner, LabelState, SavedLabels, clear_labels, clear_labels_of, init_labels, label_owner,
-    rewrite_labels,
+    LabelOwner, LabelState, SavedLabels, all_owners, clear_labels, clear_labels_of, init_labels,
+    label_owner, rewrite_labels,
 };
 pub use label_sync::{LabelUpdate, write_heartbeat};
 pub use labels::{DeviceLabels, read_labels};

@@ -7,7 +7,8 @@
 //! piece is whole lines within one group: the column of a child that has nothing is made of the others with their parity.
 //!
 //! A piece of which something cannot be read is divided, down to sectors, or lines of dRAID. What cannot be read then is told, and
-//! nothing is written there. A piece that no leaf has is not divided.
+//! nothing is written there. A piece that no leaf has is not divided. While writes wait for a piece, it is divided less far
+//! ([`COARSE`]): a dying disk takes long for each sector.
 //!
 //! Blocks are written meanwhile: see `crate::write`'s `copying`. A piece is claimed before it is read. If a block was written there
 //! since the vdev was last flushed, it is flushed then: either a source keeps the block, or it is known to lack it and is no source.
@@ -44,6 +45,8 @@ const TRIES: u32 = 8;
 const TOGETHER: u32 = 4;
 /// Into so many parts a piece is divided of which something cannot be read.
 const PARTS: u64 = 8;
+/// Where writes wait for a piece, it is divided into parts of about so many bytes at least.
+const COARSE: u64 = 64 << 10;
 
 /// What came of copying pieces.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -54,6 +57,8 @@ pub struct Rebuilt {
     pub unread: u64,
     /// Guids of leaves that did not take something.
     pub failed: BTreeSet<u64>,
+    /// Something was not written to a leaf that is leaving: if that stays after all it lacks that still.
+    pub leaving: bool,
     /// Pieces that were not copied, in order: each time that they were read something was repaired there.
     pub left: Vec<(u64, u64)>,
 }
@@ -189,9 +194,17 @@ struct Copier<'a> {
     tree: &'a VdevTree,
     top: &'a Arc<Vdev>,
     targets: &'a [u64],
+    /// Writes wait for what is copied.
+    reserved: bool,
 }
 
 impl Copier<'_> {
+    /// The smallest part into which pieces are divided.
+    fn least_part(&self) -> u64 {
+        let least = self.top.least_piece();
+        if self.reserved { (COARSE / least).max(1).saturating_mul(least) } else { least }
+    }
+
     /// What is read of a piece first.
     fn first_reads(&self, piece: (u64, u64), reads: &mut Vec<LeafRead>) {
         let Some(columns) = columns(self.top, piece, self.targets) else { return };
@@ -248,7 +261,7 @@ impl Copier<'_> {
     /// What is to be written of a piece.
     fn copies(&self, piece: (u64, u64), ahead: &Ahead, quiet: bool) -> Made {
         let Some(columns) = columns(self.top, piece, self.targets) else { return Made::Nothing };
-        let divides = piece.1 > self.top.least_piece();
+        let divides = piece.1 > self.least_part();
         let unread = if divides { Made::Divide } else { Made::Nothing };
         let (mut copies, mut made) = (Vec::new(), Vec::new());
         for (number, column) in columns.iter().enumerate() {
@@ -372,7 +385,7 @@ impl Copier<'_> {
             Made::Divide => {}
         }
         let (start, size) = piece;
-        let least = self.top.least_piece();
+        let least = self.least_part();
         let part = (size / PARTS / least).max(1).saturating_mul(least);
         let (mut copies, mut unread, mut at) = (Vec::new(), 0u64, 0);
         while at < size {
@@ -397,7 +410,11 @@ impl Copier<'_> {
         let _under_way: Vec<_> = each().map(|(_, leaf)| leaf.vacant.begin()).collect();
         let takes = |leaf: &Vdev| leaf.writable() && !leaf.is_leaving();
         let (there, away): (Vec<_>, Vec<_>) = each().partition(|(_, leaf)| takes(leaf));
-        done.failed.extend(away.iter().map(|(_, leaf)| leaf.guid()));
+        let fails = |done: &mut Rebuilt, leaf: &Vdev| match leaf.is_leaving() {
+            true => done.leaving = true,
+            false => drop(done.failed.insert(leaf.guid())),
+        };
+        away.iter().for_each(|(_, leaf)| fails(done, leaf));
         let writes: Vec<LeafWrite> =
             there.into_iter().map(|(copy, leaf)| write(copy, leaf)).collect();
         let results = write_leaves(&self.tree.writer, Priority::Rebuild, &writes);
@@ -407,7 +424,7 @@ impl Copier<'_> {
                     write.leaf.stats.scanned(write.data.len());
                     done.bytes = done.bytes.saturating_add(write.data.len() as u64);
                 }
-                Err(_) => drop(done.failed.insert(write.leaf.guid())),
+                Err(_) => fails(done, &write.leaf),
             }
         }
     }
@@ -436,14 +453,14 @@ impl Copier<'_> {
     }
 
     /// Claims pieces, of which all that was written is durable on their sources then.
-    fn claim(&self, pieces: &[(u64, u64)], reserved: bool) -> Result<Claim<'_>, VdevError> {
+    fn claim(&self, pieces: &[(u64, u64)]) -> Result<Claim<'_>, VdevError> {
         let (writer, vdev) = (&self.tree.writer, self.top.id());
         let places: Vec<Place> = pieces.iter().map(|piece| self.place(*piece)).collect();
         let ranges: Vec<_> = places.iter().map(|place| place.range.clone()).collect();
         let claim = {
             // What is being written now is not read by half, and who lacks what was written is known.
             let _alone = writer.healing.write();
-            writer.copying.claim(vdev, places, reserved)
+            writer.copying.claim(vdev, places, self.reserved)
         };
         // What is written from now on spoils the claim.
         if ranges.iter().any(|range| writer.unflushed.meets(vdev, range)) {
@@ -453,13 +470,8 @@ impl Copier<'_> {
     }
 
     /// Copies pieces that are claimed together, but for those that are left.
-    fn copy(
-        &self,
-        pieces: &[(u64, u64)],
-        reserved: bool,
-        done: &mut Rebuilt,
-    ) -> Result<(), VdevError> {
-        let claim = self.claim(pieces, reserved)?;
+    fn copy(&self, pieces: &[(u64, u64)], done: &mut Rebuilt) -> Result<(), VdevError> {
+        let claim = self.claim(pieces)?;
         let gathered = self.gather(pieces);
         // Nothing is repaired meanwhile.
         let _beside = self.tree.writer.healing.read();
@@ -492,14 +504,13 @@ impl VdevTree {
         targets: &[u64],
     ) -> Result<Rebuilt, VdevError> {
         let top = tree::top(self.root().children(), vdev)?;
-        let copier = Copier { tree: self, top, targets };
         let mut done = Rebuilt { left: pieces.to_vec(), ..Rebuilt::default() };
         for round in 0..TRIES {
             let todo = std::mem::take(&mut done.left);
             let reserved = round >= TOGETHER;
             let at_once = if reserved { 1 } else { todo.len().max(1) };
             for some in todo.chunks(at_once) {
-                copier.copy(some, reserved, &mut done)?;
+                Copier { tree: self, top, targets, reserved }.copy(some, &mut done)?;
             }
         }
         self.look_after();
@@ -525,331 +536,5 @@ impl VdevTree {
 
 #[cfg(test)]
 #[allow(clippy::single_range_in_vec_init)]
-mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-
-    use cenote_format::LABEL_START;
-
-    use super::*;
-    use crate::testing::{self, Leaf, leaves, tree};
-    use crate::vdev::Kind;
-    use crate::write::BlockWrite;
-
-    const TXG: u64 = 10;
-
-    fn block(offset: u64, data: Vec<u8>) -> BlockWrite {
-        let (data, content) = (Abd::from_vec(data), Content::Data);
-        BlockWrite { vdev: 0, offset, data, txg: TXG, content, sides: Vec::new() }
-    }
-
-    fn bytes(seed: u64, len: usize) -> Vec<u8> {
-        (0..len as u64).map(|i| (i * 31 + seed * 7 + i / 251) as u8 | 1).collect()
-    }
-
-    /// What a leaf holds from the first byte of its allocatable space on.
-    fn held(disk: &Leaf, range: std::ops::Range<usize>) -> Vec<u8> {
-        let at = LABEL_START as usize;
-        disk.memory.bytes()[at + range.start..at + range.end].to_vec()
-    }
-
-    /// The pieces of the first bytes of top-level vdev 0.
-    fn pieces(t: &VdevTree, end: u64, segment: u64) -> Vec<(u64, u64)> {
-        let (top, mut at, mut all) = (t.top(0).unwrap(), 0, Vec::new());
-        while at < end {
-            let size = top.rebuild_piece(at, end - at, segment);
-            all.push((at, size));
-            at += size;
-        }
-        all
-    }
-
-    /// A leaf lacks everything.
-    fn lacks(t: &VdevTree, leaf: &Vdev) {
-        t.set_dtl(leaf.guid(), vec![1..TXG + 5]).unwrap();
-    }
-
-    #[test]
-    fn what_draid_lacks_is_made_of_the_rest() {
-        for (ndata, nparity, n, segment) in [(2, 1, 4, 1 << 20), (3, 2, 7, 8192), (2, 3, 6, 4096)] {
-            let disks = leaves(n, 4 << 20);
-            let t = tree(vec![testing::draid((ndata, nparity, 0), 12, testing::files(&disks))]);
-            let mut end = 0;
-            for seed in 0..40 {
-                let data = bytes(seed, 512 + seed as usize * 3000);
-                let size = t.top(0).unwrap().psize_to_asize(data.len() as u64, TXG);
-                t.write_many(&[block(end, data)]).remove(0).unwrap();
-                end += size;
-            }
-            let before: Vec<Vec<u8>> = disks.iter().map(|d| d.memory.bytes().clone()).collect();
-            let targets: Vec<Arc<Vdev>> = t.leaves().into_iter().take(nparity as usize).collect();
-            for (leaf, disk) in targets.iter().zip(&disks) {
-                disk.memory.bytes().fill(0xee);
-                lacks(&t, leaf);
-            }
-            let guids: Vec<u64> = targets.iter().map(|leaf| leaf.guid()).collect();
-            let done = t.rebuild_many(0, &pieces(&t, end, segment), &guids).unwrap();
-            assert_eq!((done.unread, done.failed.len()), (0, 0));
-            assert!(done.bytes > 0);
-            for (disk, before) in disks.iter().zip(&before) {
-                let held = disk.memory.bytes();
-                let differs = held.iter().zip(before).position(|(a, b)| a != b && *a != 0xee);
-                assert_eq!(differs, None, "{ndata} {nparity}");
-            }
-            // All reads without as many of the others.
-            let others: Vec<Arc<Vdev>> = t.leaves().into_iter().skip(nparity as usize).collect();
-            targets.iter().for_each(|leaf| t.set_dtl(leaf.guid(), vec![]).unwrap());
-            others.iter().take(nparity as usize).for_each(|leaf| leaf.retire());
-            let mut at = 0;
-            for seed in 0..40 {
-                let data = bytes(seed, 512 + seed as usize * 3000);
-                testing::read(&t, at, &data).unwrap();
-                at += t.top(0).unwrap().psize_to_asize(data.len() as u64, TXG);
-            }
-        }
-    }
-
-    #[test]
-    fn too_few_columns_are_told() {
-        let disks = leaves(4, 4 << 20);
-        let t = tree(vec![testing::draid((2, 1, 0), 12, testing::files(&disks))]);
-        t.write_many(&[block(0, bytes(1, 24 << 10))]).remove(0).unwrap();
-        let targets: Vec<u64> = t.leaves()[..2].iter().map(|leaf| leaf.guid()).collect();
-        t.leaves()[..2].iter().for_each(|leaf| lacks(&t, leaf));
-        let done = t.rebuild_many(0, &pieces(&t, 36 << 10, 1 << 20), &targets).unwrap();
-        // Of each line of three columns at least two are on the four devices; where both lack theirs nothing is made.
-        assert!(done.unread > 0 && done.unread <= 3, "{done:?}");
-    }
-
-    #[test]
-    fn the_closest_device_is_copied() {
-        let disks = leaves(3, 1 << 20);
-        let replacing = testing::mirror_like(Kind::Replacing, 0, testing::files(&disks[..2]));
-        let other = testing::file(2, &disks[2]);
-        let t = tree(vec![testing::mirror_like(Kind::Mirror, 0, vec![replacing, other])]);
-        let (mine, theirs) = (bytes(1, 64 << 10), bytes(2, 64 << 10));
-        disks[0].write(0, &mine);
-        disks[2].write(0, &theirs);
-        let target = t.leaves()[1].clone();
-        lacks(&t, &target);
-        // Two sectors of it cannot be read.
-        disks[0].faults.fail(LABEL_START + 4096..LABEL_START + 5120);
-        let all = pieces(&t, 64 << 10, 1 << 20);
-        let done = t.rebuild_many(0, &all, &[target.guid()]).unwrap();
-        assert_eq!(done, Rebuilt { bytes: 64 << 10, ..Rebuilt::default() });
-        // These come from the other one.
-        let mut mixed = mine.clone();
-        mixed[4096..5120].copy_from_slice(&theirs[4096..5120]);
-        assert_eq!(held(&disks[1], 0..64 << 10), mixed);
-        disks[0].faults.repair();
-        t.rebuild_many(0, &all, &[target.guid()]).unwrap();
-        assert_eq!(held(&disks[1], 0..64 << 10), mine);
-        t.leaves()[0].retire();
-        t.rebuild_many(0, &all, &[target.guid()]).unwrap();
-        assert_eq!(held(&disks[1], 0..64 << 10), theirs);
-        // One that lacks anything at all is no source.
-        t.set_dtl(t.leaves()[2].guid(), vec![50..51]).unwrap();
-        let done = t.rebuild_many(0, &all, &[target.guid()]).unwrap();
-        assert_eq!((done.bytes, done.unread), (0, all.len() as u64));
-        assert!(!t.has_source(0, &[target.guid()]));
-    }
-
-    /// A mirror of two, of which the second lacks what was written before.
-    fn joined() -> (Vec<Leaf>, VdevTree, Arc<Vdev>) {
-        let disks = leaves(2, 1 << 20);
-        let t = tree(vec![testing::mirror_like(Kind::Mirror, 0, testing::files(&disks))]);
-        let target = t.leaves()[1].clone();
-        lacks(&t, &target);
-        (disks, t, target)
-    }
-
-    /// What a source could not write is on the target alone: it is not replaced with what the source had before.
-    #[test]
-    fn a_source_that_fails_a_write_is_none() {
-        let (disks, t, target) = joined();
-        disks[0].write(0, &bytes(1, 16 << 10));
-        assert!(t.has_source(0, &[target.guid()]));
-        disks[0].faults.fail_writes(LABEL_START + 8192..LABEL_START + 12288);
-        let new = bytes(2, 4096);
-        let write = BlockWrite { txg: TXG + 20, ..block(8192, new.clone()) };
-        t.write_many(&[write]).remove(0).unwrap();
-        let done = t.rebuild_many(0, &[(0, 16 << 10)], &[target.guid()]).unwrap();
-        assert_eq!((done.bytes, done.unread, done.left.len()), (0, 1, 0));
-        assert_eq!(held(&disks[1], 8192..12288), new);
-        assert!(!t.has_source(0, &[target.guid()]));
-    }
-
-    /// A flush that fails may have lost what a source took: that is known before the source is copied.
-    #[test]
-    fn a_source_that_lost_its_cache_is_none() {
-        let (disks, t, target) = joined();
-        let old = bytes(1, 16 << 10);
-        disks[0].write(0, &old);
-        let new = bytes(2, 4096);
-        let write = BlockWrite { txg: TXG + 20, ..block(8192, new.clone()) };
-        t.write_many(&[write]).remove(0).unwrap();
-        // The cache is lost, and the device says so when it is asked to keep it.
-        disks[0].write(8192, &old[8192..12288]);
-        disks[0].faults.fail_flushes(1);
-        let done = t.rebuild_many(0, &[(0, 16 << 10)], &[target.guid()]).unwrap();
-        assert_eq!((done.bytes, done.unread, done.left.len()), (0, 1, 0));
-        assert_eq!(held(&disks[1], 8192..12288), new);
-        assert!(t.leaves()[0].is_behind());
-    }
-
-    /// Where nothing was written since the last flush no flush is made.
-    #[test]
-    fn what_is_durable_is_copied_without_a_flush() {
-        let (disks, t, target) = joined();
-        let (first, second) = (block(0, bytes(1, 4096)), block(65536, bytes(2, 4096)));
-        t.write_many(&[first]).remove(0).unwrap();
-        t.flush_all().unwrap();
-        t.write_many(&[second]).remove(0).unwrap();
-        let before = disks[0].faults.flushes();
-        let done = t.rebuild_many(0, &[(0, 65536)], &[target.guid()]).unwrap();
-        assert_eq!((done.bytes, disks[0].faults.flushes()), (65536, before));
-        let done = t.rebuild_many(0, &[(65536, 4096)], &[target.guid()]).unwrap();
-        assert_eq!((done.bytes, disks[0].faults.flushes()), (4096, before + 1));
-    }
-
-    /// A source that does not answer is found out with few requests, and is not taken for one.
-    #[test]
-    fn a_silent_source_is_not_asked_for_each_sector() {
-        let (disks, t, target) = joined();
-        let all = pieces(&t, 512 << 10, 64 << 10);
-        let silences = t.silences();
-        disks[0].faults.set_missing(true);
-        let before = disks[0].faults.reads();
-        let done = t.rebuild_many(0, &all, &[target.guid()]).unwrap();
-        assert_eq!((done.bytes, done.unread), (0, all.len() as u64));
-        assert!(disks[0].faults.reads() - before < 40, "{}", disks[0].faults.reads() - before);
-        assert!(t.silences() != silences && t.is_silent_below(0) && !t.is_silent_below(1));
-        assert!(!t.has_source(0, &[target.guid()]));
-        // It may be another device by now, until it is looked at.
-        disks[0].faults.set_missing(false);
-        assert_eq!(t.rebuild_many(0, &all, &[target.guid()]).unwrap().bytes, 0);
-    }
-
-    /// A device is let go when no copy is under way to it, and none begins then.
-    #[test]
-    fn a_device_that_leaves_is_waited_for() {
-        use std::time::Duration;
-        let (disks, t, target) = joined();
-        disks[0].write(0, &bytes(1, 64 << 10));
-        let (guid, short) = (target.guid(), Duration::from_millis(50));
-        disks[1].faults.set_hung(true);
-        std::thread::scope(|scope| {
-            let copying = scope.spawn(|| t.rebuild_many(0, &[(0, 4096)], &[guid]).unwrap());
-            while disks[1].faults.waiting() == 0 {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            target.set_leaving(true);
-            assert!(!target.is_vacant_idle_within(short));
-            disks[1].faults.set_hung(false);
-            assert_eq!(copying.join().unwrap().bytes, 4096);
-        });
-        assert!(target.is_vacant_idle_within(short));
-        let before = disks[1].faults.writes();
-        let done = t.rebuild_many(0, &[(4096, 4096)], &[guid]).unwrap();
-        assert_eq!((done.failed.len(), disks[1].faults.writes()), (1, before));
-    }
-
-    /// While a source hangs that is read for a claim nothing else waits for it.
-    #[test]
-    fn other_writes_do_not_wait_for_a_source() {
-        use std::time::Duration;
-        let disks = leaves(3, 1 << 20);
-        let files = testing::files(&disks);
-        let other = testing::file(1, &disks[2]);
-        let mirror = testing::mirror_like(Kind::Mirror, 0, files[..2].to_vec());
-        let t = tree(vec![mirror, other]);
-        let target = t.leaves()[1].clone();
-        lacks(&t, &target);
-        disks[0].faults.set_reads_hung(true);
-        std::thread::scope(|scope| {
-            let copying = scope.spawn(|| {
-                let top = t.top(0).unwrap();
-                let copier = Copier { tree: &t, top, targets: &[target.guid()] };
-                let mut done = Rebuilt::default();
-                copier.copy(&[(0, 4096)], true, &mut done).unwrap();
-                done
-            });
-            while disks[0].faults.waiting() == 0 {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            // One that wants to be alone has others wait: none of them is one that waits for the source.
-            let waiting = scope.spawn(|| t.write_many(&[block(0, bytes(1, 4096))]).remove(0));
-            std::thread::sleep(Duration::from_millis(50));
-            drop(t.writer.healing.write());
-            let beside = BlockWrite { vdev: 1, ..block(0, bytes(2, 4096)) };
-            t.write_many(&[beside, block(8192, bytes(3, 4096))])
-                .into_iter()
-                .for_each(|w| w.unwrap());
-            assert!(!waiting.is_finished());
-            disks[0].faults.set_reads_hung(false);
-            assert_eq!(copying.join().unwrap().bytes, 4096);
-            waiting.join().unwrap().unwrap();
-        });
-        assert_eq!(held(&disks[1], 0..4096), bytes(1, 4096));
-    }
-
-    #[test]
-    fn bad_sectors_cost_nothing_else() {
-        let disks = leaves(2, 1 << 20);
-        let t = tree(vec![testing::mirror_like(Kind::Mirror, 0, testing::files(&disks))]);
-        let data = bytes(3, 256 << 10);
-        disks[0].write(0, &data);
-        let target = t.leaves()[1].clone();
-        lacks(&t, &target);
-        disks[0].faults.fail(LABEL_START + 512..LABEL_START + 1024);
-        let done = t.rebuild_many(0, &pieces(&t, 256 << 10, 1 << 20), &[target.guid()]).unwrap();
-        assert_eq!((done.bytes, done.unread), ((256 << 10) - 512, 1));
-        assert_eq!(held(&disks[1], 1024..256 << 10), data[1024..]);
-        assert_eq!(t.leaves()[0].errors(), (1, 0, 0));
-        disks[1].faults.fail_writes(LABEL_START..LABEL_START + (1 << 20));
-        let done = t.rebuild_many(0, &[(4096, 4096)], &[target.guid()]).unwrap();
-        assert_eq!(done.failed.into_iter().collect::<Vec<_>>(), [target.guid()]);
-    }
-
-    /// Blocks that are written meanwhile are not overwritten with what was there before.
-    #[test]
-    fn what_is_written_meanwhile_stays() {
-        const BLOCKS: u64 = 64;
-        let disks = leaves(2, 1 << 20);
-        let t = tree(vec![testing::mirror_like(Kind::Mirror, 0, testing::files(&disks))]);
-        let target = t.leaves()[1].clone();
-        lacks(&t, &target);
-        let ended = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                for round in 0..3000u64 {
-                    let at = round * 37 % BLOCKS * 4096;
-                    t.write_many(&[block(at, bytes(round, 4096))]).remove(0).unwrap();
-                }
-                ended.store(true, SeqCst);
-            });
-            let all = pieces(&t, BLOCKS * 4096, 16384);
-            while !ended.load(SeqCst) {
-                let done = t.rebuild_many(0, &all, &[target.guid()]).unwrap();
-                assert_eq!((done.bytes, done.left.len()), (BLOCKS * 4096, 0));
-            }
-        });
-        let all = 0..(BLOCKS * 4096) as usize;
-        assert!(held(&disks[0], all.clone()) == held(&disks[1], all));
-    }
-
-    #[test]
-    fn a_leaf_that_failed_a_flush_does_not_stand() {
-        let disks = leaves(2, 1 << 20);
-        let t = tree(vec![testing::mirror_like(Kind::Mirror, 0, testing::files(&disks))]);
-        let target = t.leaves()[1].clone();
-        let before = target.standing();
-        t.rebuild_many(0, &[(0, 4096)], &[target.guid()]).unwrap();
-        t.flush_all().unwrap();
-        assert!(before == target.standing());
-        target.lags(3..4);
-        assert!(before != target.standing());
-        let before = target.standing();
-        target.retire();
-        assert!(before != target.standing() && target.standing() != target.standing());
-    }
-}
+#[path = "rebuild_tests.rs"]
+mod tests;

@@ -7,7 +7,11 @@ pub const POOL: &[(&str, &str)] = &[
     ("altroot", "The directory below which everything is mounted. It is set by an import or a creation, and forgotten at the export."),
     ("ashift", "Size of the sectors of vdevs that are added, as a power of two; 0: what devices say."),
     ("autoexpand", "Whether the pool grows when its devices do."),
-    ("autoreplace", "Whether a new device in the place of a lost one is used at once."),
+    (
+        "autoreplace",
+        "Whether a blank device that comes to the place of one that is away replaces it by itself. One with a label of a pool, a \
+         file system or partitions is refused, and so is one that is too small: the log and an event say why.",
+    ),
     ("autotrim", "Whether devices are told what is free."),
     ("bcloneratio", "How much smaller cloning of blocks made what it concerns."),
     ("bclonesaved", "Space that cloning of blocks saves."),

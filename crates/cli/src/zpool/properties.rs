@@ -189,7 +189,6 @@ pub fn help() -> String {
 pub fn refuse_unsupported(change: &PropChange) -> Result<(), String> {
     let unsupported = |what: &str| Err(format!("property '{what}' is not supported yet"));
     match change {
-        PropChange::Number("autoreplace", 1) => unsupported("autoreplace=on"),
         PropChange::Memory("tname", _) => unsupported("tname"),
         _ => Ok(()),
     }

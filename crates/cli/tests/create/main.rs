@@ -447,9 +447,10 @@ fn properties_are_set() {
     b.run("zpool delegation=off tank").ok();
     b.run("zpool set com.example:who=me tank").ok();
     b.run("zpool set bootfs=tank tank").ok();
-    let properties = "comment,delegation,com.example:who,bootfs";
+    b.run("zpool set autoreplace=on tank").ok();
+    let properties = "comment,delegation,com.example:who,bootfs,autoreplace";
     let get = || b.run(&format!("zpool get -H -o value,source {properties} tank")).ok();
-    let expected = "hello\tlocal\noff\tlocal\nme\tlocal\ntank\tlocal\n";
+    let expected = "hello\tlocal\noff\tlocal\nme\tlocal\ntank\tlocal\non\tlocal\n";
     assert_eq!(get(), expected);
     b.run("zpool export tank").ok();
     b.judge();
@@ -463,8 +464,6 @@ fn properties_are_set() {
         said("zpool set autotrim=maybe tank", 1),
         format!("{cannot} 'autotrim' must be one of 'on | off'")
     );
-    let why = "property 'autoreplace=on' is not supported yet";
-    assert_eq!(said("zpool set autoreplace=on tank", 1), format!("{cannot} {why}"));
     assert_eq!(said("zpool set comment=x nope", 22), "cannot open 'nope': is not a pool");
     assert!(said("zpool set", 2).starts_with("missing property=value argument\n"));
     assert!(said("zpool set comment=x", 2).starts_with("missing pool name\n"));

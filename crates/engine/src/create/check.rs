@@ -11,8 +11,9 @@ use super::{Class, CreateError, CreateSpec, Imported, Redundancy, VdevSpec};
 use cenote_format::features::{Feature, OBJECT_VDEV};
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
-use cenote_vdev::{LabelOwner, LabelState, label_owner};
+use cenote_vdev::{Device, LabelOwner, LabelState, ReadReq, all_owners, label_owner, read_labels};
 use std::collections::HashSet;
+use std::io;
 use std::path::Path;
 
 /// Refuses a layout that needs a feature which the pool does not get.
@@ -110,6 +111,8 @@ pub(super) fn objects(spec: &CreateSpec<'_>, found: &Found) -> Result<(), Create
 
 /// Bytes by which devices of a group may differ in size.
 const FUZZ: u64 = 16 << 20;
+/// Bytes at each end of a file that are looked at for whether it is empty.
+const EDGE: u64 = 4 << 20;
 
 /// A pool that a device belongs to, by its name.
 enum User<'a> {
@@ -177,6 +180,39 @@ fn content(spec: &CreateSpec<'_>, leaf: &Leaf) -> Option<String> {
     }
     let found = probe::content(spec.devices.open(&leaf.path).ok()?.as_ref())?;
     Some(format!("{} contains {found}", leaf.path.display()))
+}
+
+/// What is on a device that would be taken without being asked for, in words that follow `it`; `None`: it is blank. Labels of
+/// any state count, damaged ones as well.
+///
+/// # Errors
+/// It cannot be read.
+pub(crate) fn what_is_on(device: &dyn Device) -> io::Result<Option<String>> {
+    let owner = all_owners(device)?.into_iter().next();
+    let pool = |owner: LabelOwner| match owner.pool_name {
+        Some(name) => format!("has a label of pool '{name}'"),
+        None => "has a label of a pool".into(),
+    };
+    let labelled = owner.map(pool).or_else(|| {
+        let good = read_labels(device).ok().flatten();
+        good.map(|_| "has a label of a pool".into())
+    });
+    let found = labelled.or_else(|| Some(format!("contains {}", probe::content(device)?)));
+    match found {
+        None if device.path().is_file() && !is_zero(device)? => Ok(Some("is not empty".into())),
+        found => Ok(found),
+    }
+}
+
+/// Whether there are only zeros where labels would be, at both ends of a device. What somebody keeps in a file need not be known by
+/// a signature.
+fn is_zero(device: &dyn Device) -> io::Result<bool> {
+    let len = EDGE.min(device.size());
+    let len_of = usize::try_from(len).map_err(io::Error::other)?;
+    let mut reads = [0, device.size() - len].map(|at| ReadReq::new(at, len_of));
+    device.read_batch(&mut reads);
+    let zero = |read: ReadReq| Ok(read.take()?.bytes().iter().all(|byte| *byte == 0));
+    reads.into_iter().try_fold(true, |all, read| zero(read).map(|is| all && is))
 }
 
 /// Refuses devices that are part of other pools, or that have something else on them (`vdev_inuse`).

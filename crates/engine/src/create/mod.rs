@@ -40,6 +40,7 @@ mod parse;
 mod populate;
 mod probe;
 
+pub(crate) use check::what_is_on;
 pub use check::{check_features, with_needed};
 pub use devices::{LeafKind, OpenDevices, Opened, SystemDevices, check_answers};
 pub use error::CreateError;

@@ -30,8 +30,9 @@
 //! # On disk
 //!
 //! The state is OpenZFS's ([`RebuildPhys`]): either of the two goes on where the other stopped. The offset is noted once what lies
-//! before it is durable on all leaves that are rebuilt. A leaf that is away, or fails, has the state count an error; so does each piece
-//! that cannot be read. Then no leaf counts as whole at the end, and a resilver follows, which knows what it reads.
+//! before it is durable on all leaves that are rebuilt. A leaf that goes away meanwhile, or fails, has the state count an error; so does
+//! each piece that cannot be read. Then no leaf counts as whole at the end, and a resilver follows, which knows what it reads. A leaf that
+//! was away when the rebuild began is left to a resilver. While one is leaving nothing is copied: it has left in a moment, or stays.
 //!
 //! # Invariants
 //!
@@ -83,6 +84,11 @@ const LISTED: u64 = 1 << 30;
 /// What a rebuild waits for.
 const SILENT: &str = "devices do not answer";
 const MAY_LACK: &str = "a device may have lost what was written to it";
+/// How long it takes at least, and at most, until devices are looked at again that do not answer, and how many times as long as the
+/// last look took.
+const LOOK: Duration = Duration::from_secs(1);
+const LONGEST_LOOK: Duration = Duration::from_secs(20);
+const LOOK_SHARE: u32 = 10;
 /// Steps in a row that come to nothing, where everything happens in the calling threads.
 const TRIES: u32 = 8;
 
@@ -97,6 +103,22 @@ pub(crate) struct Rebuilder {
     ending: AtomicBool,
     /// What intent logs have that were not claimed is in no space map: nothing is rebuilt until the next import.
     barred: AtomicBool,
+    /// When devices that do not answer were last looked at.
+    looked: Mutex<Option<Look>>,
+}
+
+/// A look at devices that do not answer.
+#[derive(Clone, Copy)]
+struct Look {
+    took: Duration,
+    ended: Time,
+}
+
+impl Look {
+    /// Whether none is made yet, so long after it ended: a device may take its time, and other vdevs are rebuilt meanwhile.
+    fn is_recent(&self, since: Duration) -> bool {
+        since < self.took.saturating_mul(LOOK_SHARE).clamp(LOOK, LONGEST_LOOK)
+    }
 }
 
 /// See [`Rebuilder::ahead`].
@@ -146,6 +168,18 @@ enum Step {
     Fails(String),
     /// The rebuild is over.
     Ended,
+}
+
+/// What came of copying the pieces that come next.
+enum Copied {
+    /// They are copied.
+    Some,
+    /// None is left.
+    All,
+    /// A device did not answer that is needed, and what could not be read says nothing.
+    Silent,
+    /// A device that is leaving did not get them. If it stays, it is to.
+    Leaving,
 }
 
 impl Course {
@@ -358,13 +392,12 @@ impl Shared {
             self.queue.run(&self.tx_state, |_| Ok(()), |()| true)?;
             return Ok(Step::Done);
         }
-        let takes = |leaf: &&Arc<Vdev>| leaf.writable() && !leaf.is_leaving();
-        let usable: Vec<Arc<Vdev>> = lacking.iter().filter(takes).cloned().collect();
-        let guids: Vec<u64> = usable.iter().map(|leaf| leaf.guid()).collect();
-        if usable.is_empty() && lacking.iter().any(|leaf| leaf.is_leaving()) {
-            // It has left in a moment, or stays.
+        if lacking.iter().any(|leaf| leaf.is_leaving()) {
+            // It has left in a moment, or stays, and is to get all.
             return Ok(Step::Held(String::new()));
         }
+        let usable: Vec<Arc<Vdev>> = lacking.iter().filter(|l| l.writable()).cloned().collect();
+        let guids: Vec<u64> = usable.iter().map(|leaf| leaf.guid()).collect();
         if usable.is_empty() {
             return Ok(Step::Fails("the device that is rebuilt takes no writes".into()));
         }
@@ -383,10 +416,12 @@ impl Shared {
         if missing {
             course.phys.errors = course.phys.errors.max(1);
         }
-        let Some(is_last) = self.copy(&tree, top, course)? else {
-            return Ok(Step::Again(SILENT.into()));
-        };
-        self.after_copy(&tree, top, course, is_last)
+        match self.copy(&tree, top, course)? {
+            Copied::Some => self.after_copy(&tree, top, course, false),
+            Copied::All => self.after_copy(&tree, top, course, true),
+            Copied::Silent => Ok(Step::Again(SILENT.into())),
+            Copied::Leaving => Ok(Step::Held(String::new())),
+        }
     }
 
     /// Notes how far a rebuild is, if it is time to.
@@ -427,13 +462,20 @@ impl Shared {
         (ahead || astray).then_some("its state makes no sense")
     }
 
-    /// Whether a device of a vdev does not answer that it cannot do without, though it was looked at anew.
+    /// Whether a device of a vdev does not answer that it cannot do without, though it was looked at anew a moment ago.
     fn is_source_silent(&self, tree: &VdevTree, top: u64) -> bool {
         if !tree.is_silent_below(top) {
             return false;
         }
-        if let Err(error) = tree.recheck() {
-            tracing::warn!(%error, "devices are not looked at anew");
+        let clock = &self.disk.outside.clock;
+        let mut looked = self.rebuilder.looked.lock();
+        let recent = looked.is_some_and(|look| look.is_recent(clock.since(look.ended)));
+        if !recent || self.options.deterministic {
+            let begun = clock.now();
+            if let Err(error) = tree.recheck() {
+                tracing::warn!(%error, "devices are not looked at anew");
+            }
+            *looked = Some(Look { took: clock.since(begun), ended: clock.now() });
         }
         tree.is_silent_below(top)
     }
@@ -503,14 +545,8 @@ impl Shared {
         }
     }
 
-    /// Copies the pieces that come next. Whether they were the last. `None`: a device did not answer that is needed, and what could not
-    /// be read says nothing.
-    fn copy(
-        &self,
-        tree: &VdevTree,
-        top: u64,
-        course: &mut Course,
-    ) -> Result<Option<bool>, EngineError> {
+    /// Copies the pieces that come next.
+    fn copy(&self, tree: &VdevTree, top: u64, course: &mut Course) -> Result<Copied, EngineError> {
         let mut is_all = false;
         if course.pieces.is_empty() {
             is_all = self.list(tree, top, course)?;
@@ -523,13 +559,18 @@ impl Shared {
             bytes += piece.1;
             batch.push(piece);
         }
-        let Some((start, size)) = batch.last().copied() else { return Ok(Some(is_all)) };
+        let Some((start, size)) = batch.last().copied() else {
+            return Ok(if is_all { Copied::All } else { Copied::Some });
+        };
         let silences = tree.silences();
         let done = tree.rebuild_many(top, &batch, &course.targets());
-        let Rebuilt { bytes: written, unread, failed, left } =
+        let Rebuilt { bytes: written, unread, failed, leaving, left } =
             done.map_err(|e| EngineError::Unsupported(e.to_string()))?;
+        if leaving {
+            return Ok(Copied::Leaving);
+        }
         if unread > 0 && (tree.silences() != silences || self.is_source_silent(tree, top)) {
-            return Ok(None);
+            return Ok(Copied::Silent);
         }
         let first_left = left.first().map(|(start, _)| *start);
         let put_off: u64 = left.iter().map(|(_, size)| size).sum();
@@ -547,7 +588,7 @@ impl Shared {
         phys.errors = more(phys.errors, unread + failed.len() as u64);
         pass.scanned += looked_at;
         pass.issued += looked_at;
-        Ok(Some(false))
+        Ok(Copied::Some)
     }
 
     /// Lists pieces that come next. True: no piece is left.

@@ -573,7 +573,7 @@ impl Engine {
             // One that cannot be read may be under way.
             phys.map_or(true, |phys| phys.is_some_and(|p| p.is_running() && p.is_resilver()))
         };
-        if self.shared.is_rebuild_awaited() {
+        if self.shared.is_rebuild_awaited() || self.shared.returns.is_busy() {
             return true;
         }
         // One that is due when the first has ended may have begun by then.

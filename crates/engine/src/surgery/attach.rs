@@ -63,7 +63,7 @@ impl Engine {
 
 impl Shared {
     /// See [`Engine::attach`]. It is refused unless the leaf beside which the device is put is `wanted` to have one.
-    pub(super) fn attach(
+    pub(crate) fn attach(
         self: &Arc<Self>,
         attach: Attach,
         wanted: fn(&Vdev) -> bool,
@@ -140,6 +140,21 @@ impl Shared {
         }
         self.assess_resilver()
     }
+}
+
+/// A rebuild begins of a top-level vdev: those below it that an earlier one was for, and that take no writes now, get nothing of it. They
+/// are left to a resilver, so that they are no errors of this one.
+fn leave_to_resilver(root: &mut NvList, tree: &VdevTree, top: u64, txg: u64) {
+    let mut leaves = Vec::new();
+    tree.top(top).into_iter().for_each(|top| top.collect_leaves(&mut leaves));
+    config::for_each_leaf_mut(root, &mut |leaf| {
+        let guid = config::number(leaf, "guid");
+        let is_away = leaves.iter().any(|l| l.guid() == guid && !l.writable());
+        if is_away && config::number(leaf, JOINED) != 0 {
+            leaf.pairs.retain(|(name, _)| name != JOINED);
+            leaf.set("resilver_txg", NvValue::Uint64(txg));
+        }
+    });
 }
 
 /// Why the scratch area of a RAID-Z vdev that is to be expanded cannot be used, if so (`vdev_check_boot_reserve`).
@@ -308,6 +323,9 @@ impl SyncContext<'_> {
         let joined = if rebuild { JOINED } else { "resilver_txg" };
         new.set(joined, NvValue::Uint64(self.tx.txg));
         let guid = config::number(&new, "guid");
+        if rebuild {
+            leave_to_resilver(&mut root, &self.disk.tree(), top, self.tx.txg);
+        }
         let new_path = path_of(&new);
         surgery::attach(&mut root, attach.beside, plan.kind, above, new)
             .ok_or(DslWriteError::NotFound)?;

@@ -142,6 +142,8 @@ impl Shared {
 
     /// Has a thread put spares in the place of devices that failed, unless one does.
     pub(crate) fn call_spares(self: &Arc<Self>) {
+        // Another device may have come for one that failed.
+        self.look_for_missing();
         let mut thread = self.spares.thread.lock();
         let busy = thread.as_ref().is_some_and(|thread| !thread.is_finished());
         let stopped = self.spares.stopped.load(SeqCst) || self.options.deterministic;
