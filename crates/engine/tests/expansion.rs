@@ -26,7 +26,6 @@ static ALONE: Mutex<()> = Mutex::new(());
 /// Sectors move as far as `most`; 0: all the way.
 fn alone(most: u64) -> MutexGuard<'static, ()> {
     let alone = ALONE.lock();
-    cenote_engine::move_raidz();
     stays_at(most);
     alone
 }
