@@ -441,7 +441,8 @@ fn a_device_that_lacks_what_was_written_to_both_places() {
     for most in [1, 20 << 20] {
         let _alone = alone(most);
         let ahead = Ahead::new(most);
-        ahead.fail(&[4 << 20..SIZE - (1 << 20)]);
+        let data = 4 << 20..SIZE - (1 << 20);
+        ahead.fail(std::slice::from_ref(&data));
         let fs = open(&ahead.engine);
         fill(&fs, 50..60, LEN);
         ahead.engine.sync().unwrap();
