@@ -162,8 +162,6 @@ pub use intent_log::progress::LogProgress;
 pub use intent_log::{NotReplayed, ReplayLog, Replayer};
 pub use long_hold::LongHold;
 pub use outage::{OfflineError, TakeOut};
-#[doc(hidden)]
-pub use reflow::move_raidz;
 pub use removal::RemoveError;
 pub use scan::ScanError;
 pub use surgery::{Attach, Split, SplitOff};

@@ -21,7 +21,6 @@ use super::freeze::Frozen;
 use super::intent_log::{ReadLogs, read_logs};
 use super::mmp::Mmp;
 use super::rebuild::Rebuilder;
-use super::reflow::may_move;
 use super::removal::copied;
 use super::scan::Scanner;
 use super::surgery::SpareCaller;
@@ -86,10 +85,6 @@ impl Engine {
             return Err(refused(EngineError::Unsupported(MULTIHOST.into())));
         }
         let logs = capable::check_pool(&pool).map_err(refused)?;
-        if pool.store().vdevs().expanding().is_some() && !may_move() {
-            let what = "a RAID-Z vdev that is being expanded".into();
-            return Err(ImportError::NotWritable { target: target(), what });
-        }
         let last = match pool.uberblock() {
             Uberblock { checkpoint_txg: 0, txg, .. } => *txg,
             // Rewound: what the pool has now was written up to then.

@@ -45,7 +45,6 @@ use cenote_vdev::{Copying, Moved, NotMoved, Progress, Vdev};
 use std::ops::Range;
 use std::result::Result as StdResult;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
@@ -65,20 +64,6 @@ const MOST_PAUSES: u32 = 20;
 const AFTER_FAILURE: u32 = 1200;
 /// Steps in a row that come to nothing, where everything happens in the calling threads.
 const TRIES: u32 = 8;
-
-/// Whether sectors may move: see [`move_raidz`].
-static MAY_MOVE: AtomicBool = AtomicBool::new(false);
-
-/// Has this process expand RAID-Z vdevs, and write to pools in which one is being expanded. Both are refused otherwise, as long
-/// as the expansion is not proven: tests call this.
-pub fn move_raidz() {
-    MAY_MOVE.store(true, SeqCst);
-}
-
-/// See [`move_raidz`].
-pub(crate) fn may_move() -> bool {
-    MAY_MOVE.load(SeqCst)
-}
 
 /// What a group has done of an expansion.
 pub(crate) struct Reflowed {

@@ -371,7 +371,7 @@ fn what_does_not_fit_is_refused() {
     let raidz = engine.pool().store().vdevs().root().children()[0].guid();
     let new = device(&rig, &engine, "x", &SystemDevices);
     let refused = engine.attach(Attach { beside: raidz, new, replaces: false });
-    assert!(why(refused).contains("expansion of RAID-Z is not supported"));
+    assert!(why(refused).contains("raidz_expansion feature must be enabled"));
     replace(&rig, &engine, "a", "x").unwrap();
     assert!(why(attach(&rig, &engine, "x", "y")).contains("can only attach to mirrors"));
     let large = Rig::new(128 << 20);

@@ -3,7 +3,7 @@
 //! A block's checksum is in its pointer, computed over the physical bytes in the byte order of the
 //! writer. Two exceptions: gang headers and intent log blocks carry their checksum in themselves
 //! (`zio_eck_t`), seeded with where they are, and blocks of encrypted datasets keep only half of
-//! the checksum, in the pointer or in themselves, the other half being their MAC.
+//! the checksum, in the pointer or in themselves, the other half being their MAC. Their gang headers do the same, without a MAC.
 
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
@@ -21,7 +21,7 @@ pub fn matches(bp: &BlockPointer, data: &Abd, salt: &Salt) -> Result<bool> {
     match kind {
         Checksum::Off | Checksum::NoParity => return Ok(true),
         Checksum::Zilog | Checksum::Zilog2 | Checksum::Label | Checksum::GangHeader => {
-            let verify = match bp.uses_crypt() && DmuType(bp.object_type()) != DmuType::OBJSET {
+            let verify = match is_half(bp) {
                 true => checksum::verify_embedded_mac,
                 false => checksum::verify_embedded,
             };
@@ -31,7 +31,7 @@ pub fn matches(bp: &BlockPointer, data: &Abd, salt: &Salt) -> Result<bool> {
     }
     let mut actual = checksum::compute(kind, data, bp.byte_order(), salt)?;
     let mut expected = bp.checksum();
-    if bp.uses_crypt() && DmuType(bp.object_type()) != DmuType::OBJSET {
+    if is_half(bp) {
         // Words 2 and 3 of the pointer are the MAC. Weak functions fold theirs into 0 and 1.
         if !kind.is_dedup() {
             actual[0] ^= actual[2];
@@ -43,13 +43,23 @@ pub fn matches(bp: &BlockPointer, data: &Abd, salt: &Salt) -> Result<bool> {
     Ok(actual == expected)
 }
 
+/// Whether what carries its own checksum, and is named by `bp`, has half of it, as its MAC has the place of the other half.
+fn is_half(bp: &BlockPointer) -> bool {
+    bp.uses_crypt() && DmuType(bp.object_type()) != DmuType::OBJSET
+}
+
 /// The gang header of `bp` that `data` starts with, in the byte order in which it was written;
 /// `None` without one. A header as large as `data` is looked for first, then an old one.
+///
+/// That of a protected block has half a checksum, and zeros for a MAC. Cenote once wrote a whole one, which is taken, too.
 pub fn gang_header<'d>(bp: &BlockPointer, data: &'d [u8]) -> Option<Bytes<'d>> {
     let first = bp.dva(0)?;
     let verifier = [first.vdev.into(), first.offset, bp.physical_birth(), 0];
+    let kind = Checksum::GangHeader;
     let sized = |header: &'d [u8]| {
-        let order = checksum::verify_embedded(Checksum::GangHeader, header, verifier).ok()??;
+        let whole = || checksum::verify_embedded(kind, header, verifier).ok()?;
+        let half = || checksum::verify_embedded_mac(kind, header, verifier).ok()?;
+        let order = if is_half(bp) { half().or_else(whole)? } else { whole()? };
         Some(Bytes::new(header, order, "gang header"))
     };
     sized(data).or_else(|| sized(data.get(..OLD_HEADER)?))

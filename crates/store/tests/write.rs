@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BlockPointer, Dva};
-use cenote_format::checksum::Checksum;
+use cenote_format::checksum::{Checksum, verify_embedded, verify_embedded_mac};
 use cenote_format::compress::{Compression, LEVEL_DEFAULT, compress};
 use cenote_format::crypt::{BlockParams, DatasetKey, HMAC_KEY_LEN, Secret, Suite};
 use cenote_format::dmu::DmuType;
+use cenote_format::encode::blkptr::encode_gang_header;
 use cenote_store::alloc::{
     AllocError, AllocatedSize, Allocator, Class, Extent, LoadMetaslab, Loaded, Loading,
     MetaslabInfo, Options, Request, TXG_DEFER_SIZE, VdevInfo,
@@ -753,6 +754,44 @@ fn blocks_of_encrypted_datasets_are_protected() {
                 }
             }
         }
+    }
+}
+
+/// The gang header of a protected block has half a checksum, as OpenZFS writes it; one with all of it is read as well.
+#[test]
+fn protected_blocks_without_a_segment_are_divided() {
+    for (kind, level) in [(DATA, 0), (DmuType::DNODE, 1)] {
+        let (rig, key) = encrypted_rig(Suite::Aes256Gcm);
+        let txg = shred(&rig, 4096, 2);
+        let of = WriteProps { object_type: kind, level, gang_copies: 2, ..props() };
+        let of = of.protected_by(Some(key.clone()));
+        let mut previous = BlockPointer::HOLE;
+        // The second time it is written in place.
+        for (seed, pass) in [(9, 1), (10, 2)] {
+            let data = pattern(seed, 16 << 10);
+            let again = WriteRequest { previous, pass, ..request(data.clone(), of.clone()) };
+            let bp = rig.write(txg, again).unwrap();
+            assert!(bp.is_gang() && bp.uses_crypt(), "{kind:?}");
+            assert!(previous.is_hole() || bp.dva(0) == previous.dva(0));
+            assert_eq!(rig.read(&bp), data);
+            let copies = rig.pool.store.verify_all_copies(&bp, at(0));
+            assert!(copies.iter().all(Result::is_ok), "{copies:?}");
+            let first = bp.dva(0).unwrap();
+            let seen = rig.pool.bytes(0, first.offset, 512);
+            let verifier = [0, first.offset, bp.physical_birth(), 0];
+            let gang = Checksum::GangHeader;
+            let is_whole = verify_embedded(gang, &seen, verifier).unwrap().is_some();
+            let is_half = verify_embedded_mac(gang, &seen, verifier).unwrap().is_some();
+            assert!(is_half && !is_whole, "{kind:?}");
+            previous = bp;
+        }
+        let parts = rig.pool.store.gang_children(&previous, at(0)).unwrap();
+        let first = previous.dva(0).unwrap();
+        let txg = previous.physical_birth();
+        let whole = encode_gang_header(&parts, 512, (&first, txg), false).unwrap();
+        rig.pool.write(0, first.offset, &whole);
+        rig.pool.store.drop_caches();
+        assert_eq!(rig.read(&previous), pattern(10, 16 << 10));
     }
 }
 

@@ -235,7 +235,6 @@ fn a_crash_while_a_device_is_rebuilt() {
 /// one from before, or goes on to be the one from after, and all is there.
 #[test]
 fn a_crash_while_raidz_is_expanded() {
-    cenote_engine::move_raidz();
     cenote_engine::tunables::find("raidz_expand_max_copy_bytes").unwrap().set(1 << 20).unwrap();
     for (parity, used) in [(1, 3), (2, 4)] {
         let journal = Arc::new(Journal::default());

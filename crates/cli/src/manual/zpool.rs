@@ -224,17 +224,25 @@ pub const PAGES: &[Page] = &[
     },
     Page {
         command: "attach",
-        about: "give a device a mirror",
+        about: "give a device a mirror, or RAID-Z another device",
         text: "Puts a new device beside one that the pool has: a single device becomes a mirror, a mirror gets another side. The new \
-               device lacks what was written before, until a resilver has given it that. A RAID-Z vdev cannot be expanded.",
-        operands: "<pool> <leaf> <file>",
+               device lacks what was written before, until a resilver has given it that.\n\nWith a RAID-Z vdev (raidz1-0) in its \
+               place, the new device joins that one, which is expanded: in the background all its sectors move over all devices that \
+               it has then, zpool status shows how far that is, and afterwards the vdev is larger and a scrub begins. The vdev can be \
+               used meanwhile, and an expansion goes on after an export or a crash. It needs the feature raidz_expansion, which is \
+               enabled on request only: zpool set feature@raidz_expansion=enabled <pool>. Only one vdev of a pool is expanded at a \
+               time, by one device, and all its devices have to be there.",
+        operands: "<pool> <leaf|raidz> <file>",
         options: &[
             flag("-f", "Use the device although something is on it"),
             takes("-o", "ashift=<number>", "Size of the sectors of the new device, as a power of two"),
             flag("-s", "Copy by place and scrub afterwards (sequential rebuild): mirrors and dRAID"),
-            flag("-w", "Wait until the new device has all that the other one has"),
+            flag("-w", "Wait until the new device has all that the other one has, or the expansion has ended"),
         ],
-        examples: &[("zpool attach tank /dev/sda /dev/sdb", "Make a mirror of sda and sdb.")],
+        examples: &[
+            ("zpool attach tank /dev/sda /dev/sdb", "Make a mirror of sda and sdb."),
+            ("zpool attach tank raidz1-0 /dev/sde", "Expand the RAID-Z vdev raidz1-0 by sde."),
+        ],
     },
     Page {
         command: "detach",

@@ -3,7 +3,7 @@
 use super::{CONCURRENT, before_joining, invalid, path_of, set_zap, spare, without_place};
 use crate::create::{self, NewDevice};
 use crate::rebuild::Begun;
-use crate::reflow::{UNCLAIMED, may_move};
+use crate::reflow::UNCLAIMED;
 use crate::space_write::map::feature_uses;
 use crate::task::EngineError;
 use crate::{Engine, Shared, SyncContext};
@@ -76,10 +76,6 @@ impl Shared {
             return Err(DslWriteError::Invalid(UNCLAIMED.into()).into());
         }
         let expands = self.disk.tree().find(attach.beside).is_some_and(|v| v.kind() == "raidz");
-        if expands && !attach.replaces && !may_move() {
-            let why = "expansion of RAID-Z is not supported";
-            return Err(DslWriteError::Invalid(why.into()).into());
-        }
         if expands && self.reflow_barred.load(SeqCst) {
             return Err(DslWriteError::Invalid(UNCLAIMED.into()).into());
         }

@@ -24,8 +24,10 @@ use cenote_vdev::inject::FaultyDevice;
 use cenote_zpl::{CreateProps, FileSystem, NewNode, NodeKind, Settings};
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,7 +62,7 @@ impl Rig {
         }
         let path = self.file(word);
         if !path.exists() {
-            std::fs::File::create(&path).unwrap().set_len(self.size).unwrap();
+            File::create(&path).unwrap().set_len(self.size).unwrap();
         }
         path.display().to_string()
     }
@@ -168,7 +170,7 @@ impl Rig {
         let copy = Rig::new(self.size);
         for file in std::fs::read_dir(self.path()).unwrap() {
             let file = file.unwrap();
-            std::fs::copy(file.path(), copy.path().join(file.file_name())).unwrap();
+            sparse_copy(&file.path(), &copy.path().join(file.file_name()));
         }
         copy
     }
@@ -184,6 +186,22 @@ impl Rig {
     /// OpenZFS finds nothing wrong with the blocks.
     pub fn judge_blocks(&self) {
         cenote_testpools::judge(self.path(), "tank");
+    }
+}
+
+/// A copy of a file, with holes where it has zeros.
+fn sparse_copy(from: &Path, to: &Path) {
+    const PIECE: usize = 1 << 20;
+    let (from, to) = (File::open(from).unwrap(), File::create(to).unwrap());
+    let len = from.metadata().unwrap().len();
+    to.set_len(len).unwrap();
+    let (mut piece, mut at) = (vec![0; PIECE], 0);
+    while at < len {
+        let read = from.read_at(&mut piece, at).unwrap();
+        if piece[..read].iter().any(|byte| *byte != 0) {
+            to.write_all_at(&piece[..read], at).unwrap();
+        }
+        at += read as u64;
     }
 }
 

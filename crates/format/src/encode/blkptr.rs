@@ -20,7 +20,7 @@ use super::{EncodeError, Result, embedded, field, push_words};
 use crate::blkptr::{BLKPTR_SIZE, BlockPointer, Dva, EMBEDDED_PAYLOAD, REWRITTEN};
 use crate::checksum::{Checksum, EMBEDDED_SIZE};
 use crate::compress::Compression;
-use crate::crypt::BlockParams;
+use crate::crypt::{BlockParams, Mac};
 use crate::dmu::DmuType;
 use crate::{MAX_BLOCK, SECTOR, SECTOR_SHIFT};
 
@@ -265,19 +265,24 @@ pub fn gang_pointers(size: usize) -> usize {
 /// A gang header (`zio_gbh_phys_t`) of `size` bytes (512, or with the feature
 /// `dynamic_gang_header` what the vdev allocates at least). `first` is the first copy of the
 /// header itself and `birth` the transaction group that allocates it; they are what its checksum
-/// is tied to. Errors: more pointers than fit, a size that is no multiple of 512.
+/// is tied to. `is_half`: the header is that of a block whose pointer has half a checksum, as it is protected, and so has the
+/// header, with no MAC (`zio_checksum_handle_crypt`). Errors: more pointers than fit, a size that is no multiple of 512.
 pub fn encode_gang_header(
     pointers: &[BlockPointer],
     size: usize,
-    first: &Dva,
-    birth: u64,
+    (first, birth): (&Dva, u64),
+    is_half: bool,
 ) -> Result<Vec<u8>> {
     if size == 0 || !size.is_multiple_of(SECTOR as usize) || pointers.len() > gang_pointers(size) {
         let why = format!("{} pointers in {size} bytes", pointers.len());
         return Err(EncodeError::unrepresentable("gang header", why));
     }
     let mut out = encode_pointers(pointers, size)?;
-    embedded::seal(Checksum::GangHeader, &mut out, [first.vdev.into(), first.offset, birth, 0])?;
+    let (kind, verifier) = (Checksum::GangHeader, [first.vdev.into(), first.offset, birth, 0]);
+    match is_half {
+        false => embedded::seal(kind, &mut out, verifier)?,
+        true => embedded::seal_with_mac(kind, &mut out, verifier, &Mac::default())?,
+    }
     Ok(out)
 }
 
@@ -411,12 +416,42 @@ mod tests {
         let hole = BlockPointer::HOLE;
         assert_eq!((gang_pointers(512), gang_pointers(4096)), (3, 31));
         for size in [512, 4096] {
-            let header = encode_gang_header(&[hole; 3], size, &d, 77).unwrap();
+            let header = encode_gang_header(&[hole; 3], size, (&d, 77), false).unwrap();
             let verifier = [3, 1 << 20, 77, 0];
             let order = verify_embedded(Checksum::GangHeader, &header, verifier).unwrap();
             assert_eq!((order, header.len()), (Some(ByteOrder::Little), size));
         }
-        assert!(encode_gang_header(&[hole; 4], 512, &d, 77).is_err());
+        assert!(encode_gang_header(&[hole; 4], 512, (&d, 77), false).is_err());
         assert!(encode_pointers(&[hole; 4], 511).is_err());
+    }
+
+    /// The one that OpenZFS 2.4 wrote for an encrypted block: the words of its checksum are folded into two.
+    #[test]
+    fn the_gang_header_of_an_encrypted_block() {
+        let part = Dva { vdev: 0, offset: 0x7368_9c00, asize: 0x15800, gang: false };
+        let part = BlockPointer::new(&BlockProps {
+            kind: DmuType::NONE,
+            level: 0,
+            checksum: Checksum::Fletcher4,
+            compression: Compression::Off,
+            lsize: 64 << 10,
+            psize: 64 << 10,
+            dedup: false,
+            dvas: &[part],
+            logical_birth: 34,
+            physical_birth: 0,
+            fill: 0,
+            sum: [
+                0x0000_1fdb_3050_6c88,
+                0x03fa_0c53_7cc0_56bc,
+                0xc105_2f73_4467_7cae,
+                0xfc07_a0f8_7bc4_bfce,
+            ],
+        });
+        let first = Dva { vdev: 0, offset: 0x7368_9800, asize: 0x15c00, gang: true };
+        let header = encode_gang_header(&[part.unwrap()], 512, (&first, 34), true).unwrap();
+        let words = Bytes::new(&header, ByteOrder::Little, "gang header").u64s::<5>(472).unwrap();
+        let sum = [0x2657_cb29_b950_295b, 0xb0bd_feef_24f7_6d54];
+        assert_eq!(words, [0x0210_da7a_b10c_7a11, sum[0], sum[1], 0, 0]);
     }
 }

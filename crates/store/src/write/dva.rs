@@ -47,6 +47,8 @@ pub(super) struct DvaAllocation<'a> {
     spread: u64,
     /// The block is divided although there may be room for it in one piece.
     forced: bool,
+    /// Its pointer has half a checksum, so its gang header has half a one.
+    is_half: bool,
     pub writes: Vec<BlockWrite>,
     /// Space taken for it.
     pub taken: Vec<Dva>,
@@ -65,7 +67,17 @@ impl<'a> DvaAllocation<'a> {
         let (props, writes, taken) = (&request.props, Vec::new(), Vec::new());
         let metadata = props.level > 0 || props.object_type.is_metadata();
         let allocator = if metadata { METADATA } else { DATA };
-        DvaAllocation { writer, props, txg, allocator, spread, forced: false, writes, taken }
+        DvaAllocation {
+            writer,
+            props,
+            txg,
+            allocator,
+            spread,
+            forced: false,
+            is_half: false,
+            writes,
+            taken,
+        }
     }
 
     /// Finds space for the block; its pointer.
@@ -74,6 +86,7 @@ impl<'a> DvaAllocation<'a> {
         physical: &Physical,
     ) -> Result<BlockPointer, WriteError> {
         let class = self.class(physical);
+        self.is_half = self.has_half_a_checksum(physical);
         self.forced = self.is_forced(physical.psize());
         let whole = match self.forced {
             true => Err(AllocError::NoSegment { largest: 0 }),
@@ -111,6 +124,11 @@ impl<'a> DvaAllocation<'a> {
         psize >= tunables::FORCE_GANGING.get()
             && psize > self.writer.unit()
             && self.spread % 100 < tunables::FORCE_GANGING_PCT.get()
+    }
+
+    /// See [`crate::verify`].
+    fn has_half_a_checksum(&self, physical: &Physical) -> bool {
+        physical.protection.is_some() && self.props.object_type != DmuType::OBJSET
     }
 
     /// Where the block should go, now that its size is known (`spa_preferred_class`).
@@ -226,7 +244,7 @@ impl<'a> DvaAllocation<'a> {
             parts.push(self.part(&part, &dvas)?);
             at += part.len();
         }
-        self.write_header(&parts, &header)?;
+        self.write_header(&parts, &header, depth)?;
         Ok(whole)
     }
 
@@ -261,9 +279,16 @@ impl<'a> DvaAllocation<'a> {
         }
     }
 
-    fn write_header(&mut self, parts: &[BlockPointer], dvas: &[Dva]) -> Result<(), WriteError> {
+    fn write_header(
+        &mut self,
+        parts: &[BlockPointer],
+        dvas: &[Dva],
+        depth: usize,
+    ) -> Result<(), WriteError> {
         let first = dvas.first().ok_or(AllocError::NoSpace)?;
-        let header = encode_gang_header(parts, HEADER as usize, first, self.txg)?;
+        // Pointers to parts say nothing of protection.
+        let is_half = self.is_half && depth == 0;
+        let header = encode_gang_header(parts, HEADER as usize, (first, self.txg), is_half)?;
         self.write(dvas, &Abd::from_vec(header));
         Ok(())
     }
@@ -276,6 +301,7 @@ impl<'a> DvaAllocation<'a> {
         request: &WriteRequest,
     ) -> Result<BlockPointer, WriteError> {
         let dvas: Vec<Dva> = previous.dvas().collect();
+        self.is_half = self.has_half_a_checksum(physical);
         if previous.is_gang() {
             self.rewrite_gang(previous, &physical.data, request, 0)?;
         } else {
@@ -307,7 +333,7 @@ impl<'a> DvaAllocation<'a> {
             parts.push(self.part(&part, &dvas)?);
             at += part.len();
         }
-        self.write_header(&parts, &gang.dvas().collect::<Vec<_>>())
+        self.write_header(&parts, &gang.dvas().collect::<Vec<_>>(), depth)
     }
 }
 

@@ -69,6 +69,12 @@ impl Pool {
         self.memory[vdev].bytes()[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
+    /// What is on a device.
+    pub fn bytes(&self, vdev: usize, offset: u64, len: usize) -> Vec<u8> {
+        let at = (LABEL_START + offset) as usize;
+        self.memory[vdev].bytes()[at..at + len].to_vec()
+    }
+
     /// Writes `data` and returns the pointer to it.
     pub fn block(&self, vdev: usize, offset: u64, data: &[u8]) -> BlockPointer {
         self.write(vdev, offset, data);
