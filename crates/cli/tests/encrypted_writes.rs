@@ -154,6 +154,43 @@ fn new_datasets_have_no_key_of_destroyed_ones() {
 }
 
 #[test]
+fn blocks_in_several_pieces_are_encrypted() {
+    if !can_mount() {
+        return skip("nothing can be mounted here");
+    }
+    for suite in ["aes-256-gcm", "aes-128-ccm"] {
+        let tank = Tank::new("-O compression=off");
+        let s = &tank.session;
+        s.run("tunables set metaslab_force_ganging=16384 metaslab_force_ganging_pct=60").ok();
+        let place = key_file(&tank, "key", HEX);
+        let root = format!("-o encryption={suite} -o keyformat=hex -o keylocation={place}");
+        tank.zfs(&format!("create {root} tank/e"));
+        // All kinds of checksums: some are folded, some are cut.
+        let sums = ["fletcher4", "sha256", "sha512"];
+        let all: Vec<(std::path::PathBuf, Vec<u8>)> = (0..12)
+            .map(|n| (tank.path(&format!("tank/e/file{n}")), contents(n, 700_000)))
+            .collect();
+        for (n, (path, bytes)) in all.iter().enumerate() {
+            tank.zfs(&format!("set checksum={} tank/e", sums[n % sums.len()]));
+            fs::write(path, bytes).unwrap();
+            s.run("zpool sync tank").ok();
+        }
+        tank.zfs("unmount tank/e");
+        tank.zfs("unload-key tank/e");
+        tank.zfs("mount -l tank/e");
+        for (path, bytes) in &all {
+            assert!(fs::read(path).unwrap() == *bytes, "{suite}: {}", path.display());
+        }
+        let dir = s.dir.path().to_path_buf();
+        s.run("zpool export tank").ok();
+        let text = cenote_testpools::zdb(&dir, "tank", &["-b"]);
+        let ganged = text.lines().find_map(|l| l.trim().strip_prefix("ganged count:"));
+        assert!(ganged.unwrap().trim().parse::<u64>().unwrap() > 20, "{text}");
+        cenote_testpools::judge(&dir, "tank");
+    }
+}
+
+#[test]
 fn files_are_written_and_found_again() {
     if !can_mount() {
         return skip("nothing can be mounted here");
