@@ -5,8 +5,8 @@
 //! also the physical place that OpenZFS noted (`phys_path`, below `/dev/disk/by-path`). If the labels there are the leaf's own, it is
 //! brought back. If there is a blank device, and the pool has `autoreplace=on`, that one replaces the old one as `zpool replace` has it.
 //!
-//! A device is blank if it has no label of any pool, not even a damaged or an old one, no file system or the like, and no table of
-//! partitions; a file has nothing but zeros at its ends. One that is not, is too small, has too large sectors, or is in use, is refused: the log and an event
+//! A device is blank if there are only zeros where labels would be, and so no label, file system or table of partitions, and all of
+//! that can be read. One that is not, is too small, has too large sectors, or is in use, is refused: the log and an event
 //! (`resource.fs.zfs.autoreplace`) say why, once for each device.
 //!
 //! No events of the system are taken. Places are looked at where spares are called: after a transaction group, and where the sync
@@ -22,13 +22,15 @@
 use super::background::Background;
 use super::surgery::Attach;
 use super::{Engine, EngineError, Shared};
-use crate::create::{self, CreateError, CreateSpec, Force, NewDevice, OpenDevices, SystemDevices};
+use crate::create::{
+    self, CreateError, CreateSpec, Force, NewDevice, OpenDevices, SystemDevices, devices,
+};
 use cenote_dmu::outside::Chance;
 use cenote_pool::config;
 use cenote_pool::events;
 use cenote_pool::reopen::Restore;
 use cenote_vdev::deadline::ask_within;
-use cenote_vdev::{Aux, Device, Vdev, VdevState, open_device, read_labels};
+use cenote_vdev::{Aux, Device, Vdev, VdevState, VdevTree, open_device, read_labels};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
@@ -100,7 +102,7 @@ struct Sight {
     place: PathBuf,
     identity: (u64, u64),
     size: u64,
-    /// Of a file, when it was changed.
+    /// Of a file, when it was changed; of a disk, which one it is of those that had its name.
     changed: (i64, i64),
 }
 
@@ -130,6 +132,15 @@ fn may_be_away(leaf: &Vdev) -> bool {
     }
 }
 
+/// Whether a leaf is to be replaced by what has come: it is away, and no other device is about to replace it.
+fn is_to_be_replaced(tree: &VdevTree, leaf: &Vdev) -> bool {
+    may_be_away(leaf) && !is_being_replaced(tree, leaf)
+}
+
+fn is_being_replaced(tree: &VdevTree, leaf: &Vdev) -> bool {
+    tree.parent_of(leaf.guid()).is_some_and(|above| above.kind() == "replacing")
+}
+
 /// The device of a leaf that stopped answering. A leaf that could not be opened may have that of another one.
 fn silent_device(leaf: &Vdev) -> Option<Arc<dyn Device>> {
     leaf.device().filter(|_| leaf.state() == VdevState::Faulted)
@@ -145,7 +156,11 @@ fn places(leaf: &Vdev) -> Vec<PathBuf> {
 }
 
 /// What is at a place; `None`: nothing, or `before`, a device that went out of use there.
-fn sight(place: &Path, before: Option<Arc<dyn Device>>) -> io::Result<Option<Sight>> {
+fn sight(
+    place: &Path,
+    is_file: bool,
+    before: Option<Arc<dyn Device>>,
+) -> io::Result<Option<Sight>> {
     let gone =
         |e: &io::Error| matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput);
     ask_within(place, ANSWER, move |place| {
@@ -157,7 +172,14 @@ fn sight(place: &Path, before: Option<Arc<dyn Device>>) -> io::Result<Option<Sig
             return Ok(None);
         }
         let meta = path.metadata()?;
-        let changed = if meta.is_file() { (meta.mtime(), meta.mtime_nsec()) } else { (0, 0) };
+        // A file that somebody made in the place of a disk is none.
+        if meta.is_file() != is_file {
+            return Ok(None);
+        }
+        let changed = match is_file {
+            true => (meta.mtime(), meta.mtime_nsec()),
+            false => (create::sequence(meta.rdev()).map_or(0, |number| number as i64), 0),
+        };
         let size = open_device(&path)?.size();
         Ok(Some(Sight { place: path, identity: facts.identity, size, changed }))
     })
@@ -253,7 +275,7 @@ impl Shared {
 /// Looks at the place of a leaf, and does what is to be done with what is there. Returns what was seen.
 fn look_at(engine: &Engine, leaf: &Vdev, before: Look) -> Look {
     let seen = places(leaf).iter().find_map(|place| {
-        let seen = sight(place, silent_device(leaf));
+        let seen = sight(place, leaf.kind() == "file", silent_device(leaf));
         seen.inspect_err(|error| tracing::debug!(place = %place.display(), %error, "not looked at"))
             .ok()?
     });
@@ -325,8 +347,7 @@ impl Engine {
     fn replace_by(&self, leaf: &Vdev, place: &Path) -> Came {
         let shared = &self.shared;
         let barred = || -> Option<&str> {
-            let replaced = shared.disk.tree().parent_of(leaf.guid());
-            if replaced.is_some_and(|above| above.kind() == "replacing") {
+            if is_being_replaced(&shared.disk.tree(), leaf) {
                 return Some("the device is being replaced");
             }
             if shared.has_checkpoint() {
@@ -345,7 +366,7 @@ impl Engine {
             Err(why) => return Came::Refused(why),
         };
         let attach = Attach { beside: leaf.guid(), new, replaces: true };
-        match shared.attach(attach, may_be_away, false) {
+        match shared.attach(attach, is_to_be_replaced, false) {
             Ok(()) => {
                 tracing::warn!(?leaf, "the device {} takes its place", place.display());
                 events::autoreplace(self.pool().store(), leaf, None);
@@ -362,6 +383,8 @@ impl Engine {
     fn blank(&self, place: &Path) -> Result<NewDevice, String> {
         let pool = self.pool();
         let layout = create::parse(&[place.display().to_string()]).map_err(|e| e.to_string())?;
+        // One that hangs must not hold up what waits for this thread.
+        create::check_answers(&layout).map_err(|e| e.to_string())?;
         let spec = CreateSpec {
             name: pool.name(),
             layout: &layout,

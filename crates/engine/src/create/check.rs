@@ -199,13 +199,13 @@ pub(crate) fn what_is_on(device: &dyn Device) -> io::Result<Option<String>> {
     });
     let found = labelled.or_else(|| Some(format!("contains {}", probe::content(device)?)));
     match found {
-        None if device.path().is_file() && !is_zero(device)? => Ok(Some("is not empty".into())),
+        None if !is_zero(device)? => Ok(Some("is not empty".into())),
         found => Ok(found),
     }
 }
 
-/// Whether there are only zeros where labels would be, at both ends of a device. What somebody keeps in a file need not be known by
-/// a signature.
+/// Whether there are only zeros where labels would be, at both ends of a device. Not all that is kept on a device is known by a
+/// signature.
 fn is_zero(device: &dyn Device) -> io::Result<bool> {
     let len = EDGE.min(device.size());
     let len_of = usize::try_from(len).map_err(io::Error::other)?;

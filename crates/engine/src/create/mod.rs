@@ -42,6 +42,7 @@ mod probe;
 
 pub(crate) use check::what_is_on;
 pub use check::{check_features, with_needed};
+pub(crate) use devices::sequence;
 pub use devices::{LeafKind, OpenDevices, Opened, SystemDevices, check_answers};
 pub use error::CreateError;
 pub use layout::{NewDevice, Prepared};

@@ -48,7 +48,7 @@ impl Engine {
     /// The vdev is not one that can be attached to, or the device does not fit, with OpenZFS's words; it cannot be written;
     /// the pool is suspended.
     pub fn attach(&self, attach: Attach) -> StdResult<(), EngineError> {
-        self.shared.attach(attach, |_| true, false)
+        self.shared.attach(attach, |_, _| true, false)
     }
 
     /// The same; the device is given what was written before in the order of offsets, not block by block, and a scrub follows
@@ -57,7 +57,7 @@ impl Engine {
     /// # Errors
     /// Errors of [`Engine::attach`]; the vdev cannot be rebuilt so, or a resilver is under way.
     pub fn attach_sequentially(&self, attach: Attach) -> StdResult<(), EngineError> {
-        self.shared.attach(attach, |_| true, true)
+        self.shared.attach(attach, |_, _| true, true)
     }
 }
 
@@ -66,7 +66,7 @@ impl Shared {
     pub(crate) fn attach(
         self: &Arc<Self>,
         attach: Attach,
-        wanted: fn(&Vdev) -> bool,
+        wanted: fn(&VdevTree, &Vdev) -> bool,
         rebuild: bool,
     ) -> StdResult<(), EngineError> {
         let guid = config::number(&attach.new.leaf, "guid");
@@ -93,7 +93,7 @@ impl Shared {
         let shared = self.clone();
         let change = move |context: &mut SyncContext<'_>| {
             let tree = context.disk.tree();
-            match tree.find(attach.beside).is_none_or(|beside| wanted(&beside)) {
+            match tree.find(attach.beside).is_none_or(|beside| wanted(&tree, &beside)) {
                 true => context.attach(&attach, rebuild.then_some(&shared), no_scratch),
                 false => invalid("the device works again"),
             }

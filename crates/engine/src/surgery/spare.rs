@@ -166,7 +166,7 @@ impl Shared {
             }
             let put = self.spare(spare).and_then(|new| {
                 let attach = Attach { beside, new, replaces: true };
-                match self.attach(attach, has_failed, false) {
+                match self.attach(attach, |_, leaf| has_failed(leaf), false) {
                     Err(EngineError::Suspended(why)) => Ok(Some(why)),
                     done => done.map(|()| None).map_err(|e| e.to_string()),
                 }

@@ -136,3 +136,28 @@ fn made(line: &str, path: &std::path::Path) -> bool {
     let _ = std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"2048,2048\n");
     child.wait().unwrap().success()
 }
+
+/// What would be taken without being asked for has only zeros at its ends, and all of them can be read.
+#[test]
+fn only_what_is_known_to_be_zero_is_blank() {
+    use crate::create::what_is_on;
+    use cenote_vdev::inject::FaultyDevice;
+    let large = 32 << 20;
+    let zeros = || MemDevice::new("/disk", vec![0; large]);
+    assert_eq!(what_is_on(zeros().as_ref()).unwrap(), None);
+    for at in [7, 70_000, (4 << 20) - 1, large - (4 << 20), large - 1] {
+        let device = zeros();
+        device.bytes()[at] = 1;
+        assert_eq!(what_is_on(device.as_ref()).unwrap().as_deref(), Some("is not empty"), "{at}");
+        let device = FaultyDevice::new(zeros());
+        let at = at as u64;
+        device.faults().errors.push(at..at + 1);
+        assert!(what_is_on(device.as_ref()).is_err(), "{at}");
+    }
+    // A bad sector hides no file system.
+    let device = zeros();
+    device.bytes()[0x438..0x43a].copy_from_slice(&[0x53, 0xef]);
+    let device = FaultyDevice::new(device);
+    device.faults().errors.push(0x5000..0x5200);
+    assert!(what_is_on(device.as_ref()).is_err());
+}
