@@ -11,10 +11,12 @@ use crate::pools::Imported;
 use cenote_command::outcome::plain;
 use cenote_dsl::crypt::{CryptoKey, KeyError, KeyFormat};
 use cenote_dsl::{Dataset, DatasetKind};
+use cenote_engine::Engine;
 use cenote_format::crypt::{HEX_LEN, PASSPHRASE_MAX, PASSPHRASE_MIN, WRAPPING_LEN, WrappingKey};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use std::fs::File;
 use std::io::Read;
+use std::sync::Arc;
 use zeroize::Zeroizing;
 
 /// How often a key may be typed.
@@ -284,7 +286,14 @@ fn try_to_unload(imported: &Imported, d: &Dataset, ctx: &Context) -> Result<(), 
         let Ok(Some(mounted)) = dsl.find(name) else { return true };
         dsl.crypto_key(&mounted).map_or(true, |of| of.is_some_and(|of| of.root == key.root))
     };
-    if imported.mounts.uses(&uses, &*ctx.agent()) {
+    // Refused first: connections that end do not come back.
+    if dsl.is_key_loaded(d).map_err(read)? == Some(false) {
+        return Err(KeyError::Unloaded(d.name.clone()).to_string());
+    }
+    let lingering = imported.mounts.lingering();
+    let used = |engine: &Arc<Engine>| engine.uses_key(d, &|name| lingering.contains(name));
+    let used = imported.engine().map_or(Ok(false), used).map_err(|e| e.to_string())?;
+    if used || !imported.mounts.uses(&uses, &*ctx.agent()).is_empty() {
         return Err(format!("'{}' is busy.", d.name));
     }
     match imported.engine() {

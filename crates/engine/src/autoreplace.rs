@@ -22,9 +22,7 @@
 use super::background::Background;
 use super::surgery::Attach;
 use super::{Engine, EngineError, Shared};
-use crate::create::{
-    self, CreateError, CreateSpec, Force, NewDevice, OpenDevices, SystemDevices, devices,
-};
+use crate::create::{self, CreateError, CreateSpec, Force, NewDevice, OpenDevices, SystemDevices};
 use cenote_dmu::outside::Chance;
 use cenote_pool::config;
 use cenote_pool::events;

@@ -22,8 +22,8 @@ use cenote_dsl::write::dataset::check_synced;
 use cenote_dsl::write::{DslWriteError, Tx, references};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ZilHeader;
-use cenote_format::invariant::caught;
-use cenote_format::{invariant, less};
+use cenote_format::invariant;
+use cenote_format::invariant::{caught, said};
 use cenote_pool::Pool;
 use cenote_store::Store;
 use cenote_store::alloc::ReadEpochs;
@@ -112,14 +112,19 @@ impl Lent<'_> {
 
 impl Drop for Lent<'_> {
     fn drop(&mut self) {
-        let open = self.datasets.open.lock();
+        let (open, mut lost) = (self.datasets.open.lock(), false);
         let lent = self.handle.lent.load(Ordering::SeqCst);
-        let left = less!(lent, 1, "references that are lent of a dataset");
         // In one step, for those that count.
-        self.handle.lent.store(left, Ordering::SeqCst);
+        match lent.checked_sub(1) {
+            Some(left) => self.handle.lent.store(left, Ordering::SeqCst),
+            None => lost = true,
+        }
         let last = self.live.take().and_then(Arc::into_inner);
         drop(open);
         drop(last);
+        if lost {
+            self.handle.panicked(&said(format_args!("a dataset comes back that was not lent")));
+        }
     }
 }
 

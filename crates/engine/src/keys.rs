@@ -58,16 +58,40 @@ impl Engine {
         }
     }
 
-    /// Closes what is open and read with the key of the encryption root `d`.
-    fn close_unused(&self, d: &Dataset) -> Result<(), UnloadError> {
+    /// Whether a dataset that is read with the key of the encryption root `d` has a user; those `besides` have one that ends when it is asked to.
+    ///
+    /// # Errors
+    /// The datasets cannot be read.
+    pub fn uses_key(
+        &self,
+        d: &Dataset,
+        besides: &dyn Fn(&str) -> bool,
+    ) -> Result<bool, EngineError> {
+        let datasets = &self.shared.datasets;
+        let users = |open: &Dataset| match besides(&open.name) {
+            true => datasets.is_held(open.ds_obj),
+            false => datasets.is_used(open.ds_obj),
+        };
+        Ok(self.open_with(d)?.iter().any(users))
+    }
+
+    /// What is open and read with the key of the encryption root `d`.
+    fn open_with(&self, d: &Dataset) -> Result<Vec<Dataset>, EngineError> {
         let view = self.pool();
         let dsl = view.dsl();
+        let mut all = Vec::new();
         for ds_obj in self.shared.datasets.open_heads() {
-            let Some(open) = dsl.by_object(ds_obj).map_err(EngineError::from)? else { continue };
-            let key = dsl.crypto_key(&open).map_err(EngineError::from)?;
-            if key.is_none_or(|key| key.root != d.dir_obj) {
-                continue;
+            let Some(open) = dsl.by_object(ds_obj)? else { continue };
+            if dsl.crypto_key(&open)?.is_some_and(|key| key.root == d.dir_obj) {
+                all.push(open);
             }
+        }
+        Ok(all)
+    }
+
+    /// Closes what is open and read with the key of the encryption root `d`.
+    fn close_unused(&self, d: &Dataset) -> Result<(), UnloadError> {
+        for Dataset { ds_obj, .. } in self.open_with(d)? {
             if self.shared.datasets.is_used(ds_obj) {
                 return Err(UnloadError::Busy(d.name.clone()));
             }

@@ -74,10 +74,17 @@ macro_rules! less {
 #[track_caller]
 #[allow(clippy::panic)] // That is what it is for.
 pub fn broken(what: Arguments<'_>) -> ! {
-    let at = Location::caller();
-    let message = format!("{BROKEN} ({}:{}): {what}", at.file(), at.line());
+    let message = said(what);
     LAST.set(message.clone());
     panic!("{message}")
+}
+
+/// The message that an invariant does not hold, for a destructor: it tells the pool, or else the log.
+#[cold]
+#[track_caller]
+pub fn said(what: Arguments<'_>) -> String {
+    let at = Location::caller();
+    format!("{BROKEN} ({}:{}): {what}", at.file(), at.line())
 }
 
 /// Whether the message of a panic is that of a broken invariant.

@@ -57,6 +57,9 @@ impl Space {
     /// or something was not written: nothing is committed.
     pub async fn commit(&self, group: u64, payload: &[u8]) -> Result<()> {
         let mut committing = self.shared.commit.lock().await;
+        if let Some(error) = &self.shared.state.lock().fenced {
+            return Err(error.clone());
+        }
         let Committing { head, kept, prepared } = &mut *committing;
         let one = match prepared {
             Some(one) => one,

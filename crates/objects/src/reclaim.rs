@@ -17,8 +17,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cenote_format::invariant;
-use cenote_format::invariant::broken;
+use cenote_format::invariant::{broken, said};
 use futures_util::future::try_join_all;
 
 use crate::error::{Error, Result};
@@ -72,8 +71,11 @@ impl Drop for Run {
         if !self.moved {
             let mut state = self.shared.state.lock();
             for entry in &self.entries {
-                let marked = state.moving.remove(&entry.start);
-                invariant!(marked, "object {} was being written anew without its mark", entry.id);
+                if !state.moving.remove(&entry.start) {
+                    let what = format_args!("object {} was written anew without a mark", entry.id);
+                    // Nothing is written any more.
+                    state.fenced.get_or_insert_with(|| Error::Refused(said(what)));
+                }
             }
         }
     }

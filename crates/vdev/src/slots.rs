@@ -20,8 +20,7 @@
 
 #![allow(unsafe_code)]
 
-use cenote_format::invariant;
-use cenote_format::invariant::broken;
+use cenote_format::invariant::said;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 use std::ptr::NonNull;
@@ -141,13 +140,15 @@ impl AsRef<[u8]> for Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         let (bits, index) = (self.bits, self.index);
-        match self.home.lock().get_mut(index) {
-            Some(page) => {
-                let taken = page.taken;
-                invariant!(taken & bits == bits, "slots {bits:#x} of {taken:#x} come back twice");
-                page.taken = taken & !bits;
-            }
-            None => broken(format_args!("a slot of page {index}, which is not there")),
+        let mut pages = self.home.lock();
+        let page = pages.get_mut(index).filter(|page| page.taken & bits == bits);
+        match page {
+            Some(page) => page.taken &= !bits,
+            // It is no pool's. What is marked stays so: another buffer may have it.
+            None => tracing::error!(
+                "{}",
+                said(format_args!("slots {bits:#x} of page {index} come back twice"))
+            ),
         }
     }
 }

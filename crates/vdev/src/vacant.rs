@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use cenote_format::LABEL_START;
+use cenote_format::invariant::said;
 use cenote_format::label::{LABEL_END, LABEL_SIZE};
-use cenote_format::less;
 use parking_lot::{Condvar, Mutex};
 
 use crate::device::Device;
@@ -31,7 +31,10 @@ pub(crate) struct UnderWay<'a>(&'a Vacant);
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         let mut under_way = self.0.under_way.lock();
-        *under_way = less!(*under_way, 1, "requests where nothing is allocated");
+        match under_way.checked_sub(1) {
+            Some(left) => *under_way = left,
+            None => tracing::error!("{}", said(format_args!("a request ends that did not begin"))),
+        }
         self.0.changed.notify_all();
     }
 }

@@ -19,6 +19,7 @@ use crate::context::Context;
 use crate::pools::Imported;
 use cenote_dsl::Dataset;
 use cenote_fuse::{Agent, Forgetting, MountError};
+use std::collections::HashSet;
 
 /// File systems that were unmounted for a change.
 #[derive(Default)]
@@ -162,13 +163,17 @@ impl Mounts {
     /// # Errors
     /// Those that are in use; then all stay.
     pub fn close_snapshots(&self, names: &[String], by: &dyn Agent) -> Result<(), Vec<String>> {
-        let uses = |name: &&String| self.uses(&|mounted| mounted == *name, by);
-        let mut busy: Vec<String> = names.iter().filter(uses).cloned().collect();
+        let mut busy: Vec<String> = Vec::new();
         self.with_snapshots(names, |name, handle, short| {
-            if !handle.close_snapshot(short) {
+            if !handle.close_snapshot(short) && !busy.contains(name) {
                 busy.push(name.clone());
             }
         });
+        // Only then: connections that end do not come back.
+        if busy.is_empty() {
+            let wanted: HashSet<&str> = names.iter().map(String::as_str).collect();
+            busy = self.uses(&|mounted| wanted.contains(mounted), by);
+        }
         if busy.is_empty() {
             return Ok(());
         }

@@ -249,7 +249,9 @@ impl Known {
             if !again {
                 return Err(is_mounted(name));
             }
-        } else if !cenote_fuse::can_nest() && imported.mounts.uses(&|used| used == name, &*by) {
+        } else if !cenote_fuse::can_nest()
+            && !imported.mounts.uses(&|used| used == name, &*by).is_empty()
+        {
             return Err(failed(name, &"files of its former mount are open still"));
         }
         let mut all = imported.mounts.lock();

@@ -167,14 +167,14 @@ impl All {
         }
     }
 
-    /// Waits until no process uses what lingers of the datasets whose names are `wanted` ([`let_go`]). Returns why one stays.
-    fn let_go(&mut self, wanted: &dyn Fn(&str) -> bool, way: Way<'_>) -> Option<StaysMounted> {
+    /// Waits until no process uses what lingers of the datasets whose names are `wanted` ([`let_go`]). Returns which are in use.
+    fn let_go(&mut self, wanted: &dyn Fn(&str) -> bool, way: Way<'_>) -> Vec<InUse> {
         let known = std::mem::take(&mut self.lingering);
         let (its, others) = known.into_iter().partition(|m| wanted(&m.listed.dataset));
         self.lingering = others;
-        let (left, why) = let_go(its, way);
+        let (left, in_use) = let_go(its, way);
         self.lingering.extend(left);
-        why
+        in_use
     }
 
     /// Closes what no process uses any more, which waits for the devices of the pool.
@@ -346,12 +346,22 @@ impl Mounts {
         self.look().mounted.iter().map(|m| m.listed.clone()).collect()
     }
 
-    /// Whether a dataset whose name is `wanted` is mounted, or has files of a former mount open still. What is idle is let go
-    /// of, wherever it has a mount.
-    pub fn uses(&self, wanted: &dyn Fn(&str) -> bool, by: &dyn Agent) -> bool {
+    /// The datasets among those whose names are `wanted` that are mounted, or have files of a former mount open still. If there is
+    /// none, what is idle of them is let go of, wherever it has a mount.
+    pub fn uses(&self, wanted: &dyn Fn(&str) -> bool, by: &dyn Agent) -> Vec<String> {
         let mut all = self.lock();
         let way = Way { force: false, directory: Directory::Kept, by };
-        all.mounted.iter().any(|m| wanted(&m.listed.dataset)) || all.let_go(wanted, way).is_some()
+        let mounted = all.mounted.iter().map(|m| &m.listed.dataset).filter(|name| wanted(name));
+        let mounted: Vec<String> = mounted.cloned().collect();
+        match mounted.is_empty() {
+            true => all.let_go(wanted, way).into_iter().map(|used| used.dataset).collect(),
+            false => mounted,
+        }
+    }
+
+    /// The datasets that have a connection still, and no place of the daemon's.
+    pub fn lingering(&self) -> HashSet<String> {
+        self.lock().lingering.iter().map(|m| m.listed.dataset.clone()).collect()
     }
 
     fn view(&self, ask: Ask) -> Arc<View> {
@@ -455,7 +465,7 @@ impl Mounts {
         }
         all.sort();
         all.close_finished();
-        all.let_go(&|_| true, way).map_or(Ok(()), Err)?;
+        all.let_go(&|_| true, way).into_iter().next().map_or(Ok(()), |used| Err(used.why))?;
         drop(all);
         // Of those inside one another only the outermost are there still.
         emptied.into_iter().for_each(|directories| way.by.remove(directories));
@@ -522,7 +532,7 @@ impl Mounts {
             let by = why.split_once("is busy").map(|(_, by)| by).unwrap_or_default();
             StaysMounted(format!("cannot destroy '{dataset}': dataset is busy{by}"))
         };
-        why.map_or(Ok(()), |why| Err(destroy(why)))
+        why.into_iter().next().map_or(Ok(()), |used| Err(destroy(used.why)))
     }
 
     /// How many snapshots are kept from being destroyed since they are mounted, or files of such a mount are open.
@@ -564,37 +574,50 @@ fn used<'a>(entries: impl IntoIterator<Item = &'a Mounted>) -> Vec<(&'a Mounted,
     all.iter().filter_map(of).collect()
 }
 
-/// Waits until no process uses what was unmounted, all together. Unused connections end, with the mounts that others
-/// have made and the copies in other namespaces; by force, everything. Returns what is still in use, and the first
-/// reason.
-fn let_go(mut all: Vec<Mounted>, way: Way<'_>) -> (Vec<Mounted>, Option<StaysMounted>) {
+/// A dataset that is in use although it was unmounted.
+struct InUse {
+    dataset: String,
+    why: StaysMounted,
+}
+
+impl InUse {
+    fn of((mounted, by): (&Mounted, Option<User>)) -> InUse {
+        let Listed { dataset, mountpoint, .. } = &mounted.listed;
+        InUse { dataset: dataset.clone(), why: StaysMounted::used(mountpoint, by.as_ref()) }
+    }
+}
+
+/// Waits until no process uses what was unmounted, all together. If one is used none is ended. Else, and by force, all connections end,
+/// with the mounts that others have made and the copies in other namespaces. Returns what is left, and what of it is in use.
+fn let_go(mut all: Vec<Mounted>, way: Way<'_>) -> (Vec<Mounted>, Vec<InUse>) {
     let wait = |all: &mut [Mounted], time: Duration| {
         let deadline = Instant::now() + time;
         for m in all {
             m.handle.wait(deadline);
         }
     };
+    let mut in_use: Vec<InUse> = Vec::new();
     if !way.force {
         wait(&mut all, LATE);
+        let unfinished = all.iter().filter(|m| !m.handle.is_finished());
+        in_use = used(unfinished).into_iter().map(InUse::of).collect();
     }
-    let is_used: HashSet<u64> = match way.force {
-        true => HashSet::new(),
-        false => {
-            let unfinished = all.iter().filter(|m| !m.handle.is_finished());
-            used(unfinished).into_iter().map(|(m, _)| m.turn).collect()
-        }
-    };
-    for m in all.iter_mut().filter(|m| !is_used.contains(&m.turn)) {
-        m.handle.end(way.by);
+    let ends = in_use.is_empty();
+    if ends {
+        all.iter_mut().for_each(|m| m.handle.end(way.by));
+        wait(&mut all, GOODBYE);
     }
-    wait(&mut all, GOODBYE);
     let (finished, left): (Vec<_>, Vec<_>) = all.into_iter().partition(|m| m.handle.is_finished());
     finished.into_iter().for_each(Mounted::close);
-    let why = left.first().map(|m| {
-        let by = used([m]).into_iter().find_map(|(_, by)| by);
-        StaysMounted::used(&m.listed.mountpoint, by.as_ref())
-    });
-    (left, why)
+    if ends && !left.is_empty() {
+        let mut users = used(&left);
+        let user = |m: &Mounted, users: &mut Vec<(&Mounted, Option<User>)>| {
+            let at = users.iter().position(|(of, _)| of.turn == m.turn)?;
+            users.swap_remove(at).1
+        };
+        in_use = left.iter().map(|m| InUse::of((m, user(m, &mut users)))).collect();
+    }
+    (left, in_use)
 }
 
 /// Where something is unmounted.

@@ -92,8 +92,13 @@ impl Tx<'_> {
         self.fill(&mut iv)?;
         let wrapped = with.wrapping.wrap(key, iv).map_err(failed)?;
         // Nothing else could open the dataset.
-        let opens = with.wrapping.unwrap(&wrapped).is_ok();
-        invariant!(opens, "key {object} does not open with what it was wrapped with");
+        match with.wrapping.unwrap(&wrapped) {
+            Ok(_) => {}
+            Err(CryptError::Mac) => {
+                broken(format_args!("key {object} does not open with what it was wrapped with"))
+            }
+            Err(e) => return Err(failed(e)),
+        }
         self.put_wrapped((object, root), &wrapped, (with.format, with.salt, with.iterations))
     }
 

@@ -295,7 +295,8 @@ pub fn synced(tx: &mut Tx<'_>, ds_obj: u64, synced: &Synced) -> Result<()> {
     Ok(())
 }
 
-/// What a sync of a head wrote was born in its group.
+/// What a sync of a head wrote was born in its group. `dmu::write` makes it so; planted faults between it and this one show that it
+/// is looked at.
 fn check_births(txg: u64, ds_obj: u64, synced: &Synced) {
     let is_late = |bp: &&BlockPointer| deadlist::counts(bp) && bp.birth() != txg;
     let late = synced.born.iter().find(is_late);

@@ -10,13 +10,14 @@
 //! waits holds no lock.
 
 use cenote_format::invariant;
-use cenote_format::invariant::broken;
+use cenote_format::invariant::{broken, said};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use crate::waiting;
+use crate::{Alarm, waiting};
 
 /// A piece of a top-level vdev that is claimed.
 pub(crate) struct Place {
@@ -43,6 +44,8 @@ pub(crate) struct Copying {
     ended: Condvar,
     /// How many claims there are: in most cases none.
     count: AtomicUsize,
+    /// The pool's.
+    alarm: Arc<Alarm>,
 }
 
 /// Claims on ranges, until this is dropped.
@@ -58,6 +61,10 @@ fn met(claims: &mut Claims, vdev: u64, range: Range<u64>) -> impl Iterator<Item 
 }
 
 impl Copying {
+    pub fn new(alarm: Arc<Alarm>) -> Copying {
+        Copying { alarm, ..Copying::default() }
+    }
+
     /// Claims pieces of a top-level vdev. Nothing may be written at this moment.
     pub fn claim(&self, vdev: u64, pieces: Vec<Place>, reserved: bool) -> Claim<'_> {
         let mut claims = self.claims.lock();
@@ -144,13 +151,14 @@ impl Claim<'_> {
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
         let mut claims = self.copying.claims.lock();
-        for place in &self.places {
-            let was_there = claims.remove(place).is_some();
-            invariant!(was_there, "the claim on {place:x?} ends twice");
-        }
+        let gone = |place: &&(u64, u64)| claims.remove(*place).is_none();
+        let gone: Vec<&(u64, u64)> = self.places.iter().filter(gone).collect();
         self.copying.count.store(claims.len(), SeqCst);
         drop(claims);
         self.copying.ended.notify_all();
+        if !gone.is_empty() {
+            self.copying.alarm.sound(said(format_args!("claims on {gone:x?} end twice")));
+        }
     }
 }
 
@@ -158,6 +166,7 @@ impl Drop for Claim<'_> {
 #[allow(clippy::single_range_in_vec_init)]
 mod tests {
     use super::*;
+    use cenote_format::invariant::{caught, is_broken};
     use std::sync::atomic::AtomicBool;
     use std::time::Duration;
 
@@ -185,6 +194,18 @@ mod tests {
         copying.spoil(8, &(0..100));
         copying.spoil(7, &(29..40));
         assert_eq!(again.begin_write(), [true, false]);
+    }
+
+    #[test]
+    fn a_claim_that_is_gone_sounds_the_alarm_and_ends_no_process() {
+        let copying = Copying::default();
+        let claim = copying.claim(0, pieces(&[(10, 10), (30, 10)]), false);
+        copying.claims.lock().clear();
+        // The claim is dropped while this panics.
+        let why = caught(move || claim.begin_write()).unwrap_err();
+        assert!(is_broken(&why) && why.contains("gone before it ends"), "{why}");
+        let why = copying.alarm.why().unwrap();
+        assert!(is_broken(why) && why.contains("end twice"), "{why}");
     }
 
     #[test]

@@ -137,6 +137,7 @@ pub(crate) struct Writer {
 impl Writer {
     pub(crate) fn new(alarm: Arc<Alarm>) -> Writer {
         Writer {
+            copying: Copying::new(alarm.clone()),
             pool: IoPool::new(alarm),
             writes: Meter::default(),
             flushes: AtomicU64::new(0),
@@ -148,7 +149,6 @@ impl Writer {
             committing: Mutex::default(),
             probing: Mutex::default(),
             healing: RwLock::default(),
-            copying: Copying::default(),
             watch: Watch::default(),
             dirty_percent: AtomicU64::new(0),
         }

@@ -151,13 +151,13 @@ fn only_what_is_known_to_be_zero_is_blank() {
         assert_eq!(what_is_on(device.as_ref()).unwrap().as_deref(), Some("is not empty"), "{at}");
         let device = FaultyDevice::new(zeros());
         let at = at as u64;
-        device.faults().errors.push(at..at + 1);
+        device.fail(at..at + 1);
         assert!(what_is_on(device.as_ref()).is_err(), "{at}");
     }
     // A bad sector hides no file system.
     let device = zeros();
     device.bytes()[0x438..0x43a].copy_from_slice(&[0x53, 0xef]);
     let device = FaultyDevice::new(device);
-    device.faults().errors.push(0x5000..0x5200);
+    device.fail(0x5000..0x5200);
     assert!(what_is_on(device.as_ref()).is_err());
 }

@@ -11,6 +11,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use cenote_format::invariant::said;
 use cenote_format::less;
 use cenote_vdev::waiting;
 use parking_lot::{Condvar, Mutex};
@@ -85,7 +86,12 @@ pub(in crate::alloc) struct KeptOut<'a>(&'a DisableGate);
 impl Drop for KeptOut<'_> {
     fn drop(&mut self) {
         let mut turns = self.0.turns.lock();
-        turns.waiting = less!(turns.waiting, 1, "threads that keep metaslabs enabled");
+        match turns.waiting.checked_sub(1) {
+            Some(left) => turns.waiting = left,
+            None => {
+                tracing::error!("{}", said(format_args!("a thread lets in what it kept not out")))
+            }
+        }
         self.0.changed.notify_all();
     }
 }
