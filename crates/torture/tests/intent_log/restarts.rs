@@ -107,7 +107,7 @@ fn check(story: &Story, at: usize, images: &[Image]) -> Result<(), String> {
 #[test]
 fn logs_restart_without_a_leak_or_a_loss() {
     let (times, most, imported, judged) =
-        if long() { (200, 4000, 20, 200) } else { (12, 120, 12, 60) };
+        if long() { (200, 4000, 20, 200) } else { (12, 50, 12, 30) };
     let (points, logs) = (AtomicUsize::new(0), AtomicUsize::new(0));
     for (seed, shape) in SHAPES.iter().enumerate() {
         let story = tell(shape, times);
