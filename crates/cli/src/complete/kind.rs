@@ -26,6 +26,7 @@ use cenote_format::features::FEATURES;
 use cenote_pool::cachefile::CacheFile;
 use cenote_pool::status::NameStyle;
 use cenote_pool::vdev_props;
+use cenote_vdev::Vdev;
 use std::cell::Cell;
 
 /// Asks the shell for names of files.
@@ -40,7 +41,7 @@ const LAYOUT: [&str; 14] = [
     "cache", "spare", "special", "dedup",
 ];
 /// The kinds of a pattern.
-const KINDS: [&str; 22] = [
+const KINDS: [&str; 23] = [
     "pool",
     "importable",
     "new",
@@ -56,6 +57,7 @@ const KINDS: [&str; 22] = [
     "user-property",
     "pool-property",
     "leaf",
+    "raidz",
     "vdev",
     "file",
     "path",
@@ -144,7 +146,8 @@ fn of_kind(kind: &str, word: &str, scope: &Scope<'_>) -> Vec<Candidate> {
             let own = pool_properties::all().map(|p| about("zpool", p.name));
             own.chain(features("")).chain(vdev_props::names().map(|n| about("vdev", n))).collect()
         }
-        "leaf" => leaves(scope),
+        "leaf" => vdevs(scope, Vdev::is_leaf),
+        "raidz" => vdevs(scope, |vdev| vdev.kind() == "raidz"),
         "vdev" => {
             let words = LAYOUT.iter().map(|word| Candidate::new(*word, ""));
             words.chain([Candidate::new(FILES, "")]).collect()
@@ -244,14 +247,14 @@ fn importable(scope: &Scope<'_>) -> Vec<Candidate> {
     others.map(|entry| Candidate::new(entry.name, "pool of the cache file")).collect()
 }
 
-/// The devices of the pool that was named before.
-fn leaves(scope: &Scope<'_>) -> Vec<Candidate> {
+/// The vdevs that are wanted of the pool that was named before.
+fn vdevs(scope: &Scope<'_>, wanted: fn(&Vdev) -> bool) -> Vec<Candidate> {
     let Some(pool) = scope.operands.iter().find_map(|name| scope.pools.ask().get(name)) else {
         return Vec::new();
     };
     let style = NameStyle { full_path: true, ..NameStyle::default() };
     let named = |item: Item| match item {
-        Item::Vdev { name, vdev, .. } => vdev.is_leaf().then(|| Candidate::new(name, "device")),
+        Item::Vdev { name, vdev, .. } => wanted(&vdev).then(|| Candidate::new(name, "device")),
         _ => None,
     };
     items(&pool, &style).into_iter().filter_map(named).collect()

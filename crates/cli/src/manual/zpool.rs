@@ -232,7 +232,7 @@ pub const PAGES: &[Page] = &[
                used meanwhile, and an expansion goes on after an export or a crash. It needs the feature raidz_expansion, which is \
                enabled on request only: zpool set feature@raidz_expansion=enabled <pool>. Only one vdev of a pool is expanded at a \
                time, by one device, and all its devices have to be there.",
-        operands: "<pool> <leaf|raidz> <file>",
+        operands: "<pool> <leaf>|<raidz> <file>",
         options: &[
             flag("-f", "Use the device although something is on it"),
             takes("-o", "ashift=<number>", "Size of the sectors of the new device, as a power of two"),
