@@ -170,7 +170,7 @@ fn sight(
             return Ok(None);
         }
         let meta = path.metadata()?;
-        // A file that somebody made in the place of a disk is none.
+        // A file in the place of a disk is not that disk.
         if meta.is_file() != is_file {
             return Ok(None);
         }

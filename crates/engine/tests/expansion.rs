@@ -343,7 +343,7 @@ impl Ahead {
 
     /// What a crash leaves now.
     fn crashed(&self) -> Rig {
-        // Each try commits a group. Without tries there is none, so the copy is of one moment.
+        // Each try commits a group. While no try is made no group comes, so the copy shows one moment.
         stays_at(1);
         until("it does not try", || self.waits("raidz_expand_max_reflow_bytes is reached"));
         let last = self.engine.pool().uberblock().txg;

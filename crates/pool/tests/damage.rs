@@ -278,7 +278,7 @@ fn unknown_features_and_versions_are_refused() {
     assert!(report.text().contains("UNAVAIL  unsupported feature(s)\n"), "{}", report.text());
 
     let mut c = only(&cenote_testpools::pool("basic"));
-    // Between the last numbered version and feature flags there are none.
+    // No pool has a version between 28 and 5000.
     set(&mut c.config, "version", NvValue::Uint64(29));
     let error = import(&c).err().unwrap();
     assert_eq!(

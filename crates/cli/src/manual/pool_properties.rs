@@ -9,8 +9,8 @@ pub const POOL: &[(&str, &str)] = &[
     ("autoexpand", "Whether the pool grows when its devices do."),
     (
         "autoreplace",
-        "Whether a blank device that comes to the place of one that is away replaces it by itself. One with a label of a pool, a \
-         file system or partitions is refused, and so is one that is too small: the log and an event say why.",
+        "Whether a blank device that comes to the place of one that is away replaces it by itself. A blank device has only zeros in \
+         its first and last 4 MiB. Any other one is refused, and so is one that is too small: the log and an event say why.",
     ),
     ("autotrim", "Whether devices are told what is free."),
     ("bcloneratio", "How much smaller cloning of blocks made what it concerns."),

@@ -111,7 +111,7 @@ pub(super) fn objects(spec: &CreateSpec<'_>, found: &Found) -> Result<(), Create
 
 /// Bytes by which devices of a group may differ in size.
 const FUZZ: u64 = 16 << 20;
-/// Bytes at each end of a file that are looked at for whether it is empty.
+/// Bytes at each end of a device that are zeros if it is blank.
 const EDGE: u64 = 4 << 20;
 
 /// A pool that a device belongs to, by its name.
@@ -182,8 +182,8 @@ fn content(spec: &CreateSpec<'_>, leaf: &Leaf) -> Option<String> {
     Some(format!("{} contains {found}", leaf.path.display()))
 }
 
-/// What is on a device that would be taken without being asked for, in words that follow `it`; `None`: it is blank. Labels of
-/// any state count, damaged ones as well.
+/// What is on a device that would be taken without being asked for, in words that follow `it`; `None`: it is blank, with only zeros at
+/// its ends. Labels of any state are named, damaged ones as well.
 ///
 /// # Errors
 /// It cannot be read.
