@@ -2,10 +2,7 @@
 
 use crate::{Error, Pool, Result};
 use cenote_admin::Exclusion;
-use cenote_dmu::outside::Chance;
-use cenote_engine::create::{
-    CreateError, CreateSpec, Force, NewDevice, SystemDevices, check_answers, parse, prepare,
-};
+use cenote_engine::create::{CreateError, NewDevice, check_answers, parse, prepare_single};
 use cenote_engine::{Attach, Engine, TakeOut};
 use cenote_pool::config;
 use cenote_pool::reopen::Restore;
@@ -281,20 +278,7 @@ impl Pool {
         let view = self.view();
         let layout = parse(&[path.to_string()])?;
         check_answers(&layout)?;
-        let ashift = view.get("ashift").and_then(|v| v.exact.parse().ok()).unwrap_or(0);
-        let single = prepare(&CreateSpec {
-            name: self.name(),
-            layout: &layout,
-            ashift,
-            force: Force { in_use: false, replication: true },
-            pool: Some(view.config()),
-            txg: view.uberblock().txg.saturating_add(1),
-            imported: &[],
-            devices: &SystemDevices,
-            chance: &Chance::default(),
-        })?;
-        // The pool's property is for vdevs that are new.
-        let single = single.into_single().map(|new| new.for_sectors(&SystemDevices, 0));
+        let single = prepare_single(&view, &layout, None, false, &[])?;
         single.ok_or_else(|| {
             let why = "new device must be a single disk".into();
             CreateError::Refused { what: path.into(), why }.into()

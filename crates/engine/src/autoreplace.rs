@@ -22,8 +22,7 @@
 use super::background::Background;
 use super::surgery::Attach;
 use super::{Engine, EngineError, Shared};
-use crate::create::{self, CreateError, CreateSpec, Force, NewDevice, OpenDevices, SystemDevices};
-use cenote_dmu::outside::Chance;
+use crate::create::{self, CreateError, NewDevice, OpenDevices, SystemDevices};
 use cenote_pool::config;
 use cenote_pool::events;
 use cenote_pool::reopen::Restore;
@@ -383,23 +382,11 @@ impl Engine {
         let layout = create::parse(&[place.display().to_string()]).map_err(|e| e.to_string())?;
         // One that hangs must not hold up what waits for this thread.
         create::check_answers(&layout).map_err(|e| e.to_string())?;
-        let spec = CreateSpec {
-            name: pool.name(),
-            layout: &layout,
-            ashift: pool.get("ashift").and_then(|set| set.exact.parse().ok()).unwrap_or(0),
-            force: Force { in_use: false, replication: true },
-            pool: Some(pool.config()),
-            txg: pool.uberblock().txg.saturating_add(1),
-            imported: &[],
-            devices: &SystemDevices,
-            chance: &Chance::default(),
-        };
-        let new = create::prepare(&spec).map_err(|e| match e {
+        let new = create::prepare_single(&pool, &layout, None, false, &[]).map_err(|e| match e {
             CreateError::Refused { why, .. } => why,
             other => other.to_string(),
         });
-        let new = new?.into_single();
-        let new = new.ok_or("it is not a single device")?.for_sectors(&SystemDevices, 0);
+        let new = new?.ok_or("it is not a single device")?;
         // It is this process's alone by now: whether it is blank still.
         match create::what_is_on(&*new.device) {
             Ok(None) => Ok(new),

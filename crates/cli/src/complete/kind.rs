@@ -146,8 +146,8 @@ fn of_kind(kind: &str, word: &str, scope: &Scope<'_>) -> Vec<Candidate> {
             let own = pool_properties::all().map(|p| about("zpool", p.name));
             own.chain(features("")).chain(vdev_props::names().map(|n| about("vdev", n))).collect()
         }
-        "leaf" => vdevs(scope, Vdev::is_leaf),
-        "raidz" => vdevs(scope, |vdev| vdev.kind() == "raidz"),
+        "leaf" => vdevs(scope, "device", Vdev::is_leaf),
+        "raidz" => vdevs(scope, "RAID-Z vdev", |vdev| vdev.kind() == "raidz"),
         "vdev" => {
             let words = LAYOUT.iter().map(|word| Candidate::new(*word, ""));
             words.chain([Candidate::new(FILES, "")]).collect()
@@ -247,14 +247,14 @@ fn importable(scope: &Scope<'_>) -> Vec<Candidate> {
     others.map(|entry| Candidate::new(entry.name, "pool of the cache file")).collect()
 }
 
-/// The vdevs that are wanted of the pool that was named before.
-fn vdevs(scope: &Scope<'_>, wanted: fn(&Vdev) -> bool) -> Vec<Candidate> {
+/// The vdevs that are wanted of the pool that was named before, with `what` they are.
+fn vdevs(scope: &Scope<'_>, what: &str, wanted: fn(&Vdev) -> bool) -> Vec<Candidate> {
     let Some(pool) = scope.operands.iter().find_map(|name| scope.pools.ask().get(name)) else {
         return Vec::new();
     };
     let style = NameStyle { full_path: true, ..NameStyle::default() };
     let named = |item: Item| match item {
-        Item::Vdev { name, vdev, .. } => wanted(&vdev).then(|| Candidate::new(name, "device")),
+        Item::Vdev { name, vdev, .. } => wanted(&vdev).then(|| Candidate::new(name, what)),
         _ => None,
     };
     items(&pool, &style).into_iter().filter_map(named).collect()

@@ -8,11 +8,8 @@ use crate::zpool::create::{ashift, in_use};
 use crate::zpool::select::{find_vdev, guid_called, open};
 use crate::zpool::wait::until_over;
 use cenote_command::outcome::{Outcome, Stop, usage};
-use cenote_dmu::outside::Chance;
 use cenote_engine::Attach;
-use cenote_engine::create::{
-    self, CreateError, CreateSpec, Force, NewDevice, SystemDevices, prepare,
-};
+use cenote_engine::create::{self, CreateError, NewDevice};
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
 use cenote_vdev::Vdev;
@@ -139,23 +136,8 @@ fn prepared(
     others: &[create::Imported],
 ) -> Result<NewDevice, CreateError> {
     let pool = imported.pool();
-    let of_pool = || pool.get("ashift").and_then(|v| v.exact.parse().ok()).unwrap_or(0);
     let layout = create::parse(std::slice::from_ref(&asked.new))?;
-    let spec = CreateSpec {
-        name: &asked.pool,
-        layout: &layout,
-        ashift: asked.ashift.unwrap_or_else(of_pool),
-        force: Force { in_use: asked.force, replication: true },
-        pool: Some(pool.config()),
-        txg: pool.uberblock().txg.saturating_add(1),
-        imported: others,
-        devices: &SystemDevices,
-        chance: &Chance::default(),
-    };
-    let single = prepare(&spec)?.into_single();
-    // The pool's property is for vdevs that are new.
-    let demanded = asked.ashift.unwrap_or(0);
-    let single = single.map(|new| new.for_sectors(&SystemDevices, demanded));
+    let single = create::prepare_single(&pool, &layout, asked.ashift, asked.force, others)?;
     single.ok_or_else(|| CreateError::Refused {
         what: String::new(),
         why: "new device must be a single disk".into(),

@@ -53,6 +53,7 @@ pub use populate::{NewPool, new_salt, populate};
 
 use cenote_dmu::outside::Chance;
 use cenote_format::nvlist::NvList;
+use cenote_pool::Pool;
 use cenote_pool::config_write::PoolConfig;
 use cenote_vdev::draid::Shape;
 use std::path::PathBuf;
@@ -205,6 +206,35 @@ impl CreateSpec<'_> {
 /// See [`CreateError`].
 pub fn prepare(spec: &CreateSpec<'_>) -> Result<Prepared, CreateError> {
     layout::prepare(spec)
+}
+
+/// Opens and checks the single device of `layout`, to join a vdev of `pool` (`make_root_vdev`). `ashift`: the sectors that were
+/// asked for. `force`: also if something is on it. `None`: it is not a single device.
+///
+/// # Errors
+/// See [`CreateError`].
+pub fn prepare_single(
+    pool: &Pool,
+    layout: &Layout,
+    ashift: Option<u64>,
+    force: bool,
+    imported: &[Imported],
+) -> Result<Option<NewDevice>, CreateError> {
+    let of_pool = || pool.get("ashift").and_then(|set| set.exact.parse().ok()).unwrap_or(0);
+    let prepared = prepare(&CreateSpec {
+        name: pool.name(),
+        layout,
+        ashift: ashift.unwrap_or_else(of_pool),
+        force: Force { in_use: force, replication: true },
+        pool: Some(pool.config()),
+        txg: pool.uberblock().txg.saturating_add(1),
+        imported,
+        devices: &SystemDevices,
+        chance: &Chance::default(),
+    })?;
+    // The pool's property is for vdevs that are new.
+    let asked = ashift.unwrap_or(0);
+    Ok(prepared.into_single().map(|new| new.for_sectors(&SystemDevices, asked)))
 }
 
 /// Gives all devices their labels, of transaction group 0. `pool` is the pool's config with the new
