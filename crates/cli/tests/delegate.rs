@@ -4,8 +4,7 @@
 
 mod common;
 
-use cenote_daemon::protocol::{Hello, Kind, Request, Run, Stdin};
-use cenote_daemon::protocol::{read_frame, read_json, write_frame, write_json};
+use cenote_daemon::protocol::{Kind, Request, Run, Stdin, read_frame, write_frame, write_json};
 use cenote_fuse::agent::Channel;
 use common::tank::Tank;
 use common::{Done, can_mount, skip};
@@ -568,7 +567,7 @@ fn mounting_with_other_options_is_roots() {
     for (options, dir) in refused {
         let line = ["-o", options, "tank/a", dir.to_str().unwrap()];
         let asked = request("mount.zfs", &line);
-        let (code, said) = as_alice(&tank, |connect| answer(connect(), &asked));
+        let (code, said) = as_alice(&tank, |connect| answer(greeted(connect), &asked));
         assert!(code == 1 && said.contains(DENIED), "{said}");
         assert_eq!(state(), before);
     }
@@ -626,9 +625,22 @@ fn request(tool: &str, args: &[&str]) -> Request {
     })
 }
 
+/// A connection that the daemon has greeted. One that ended may still be counted: then it is tried again.
+fn greeted(connect: &dyn Fn() -> UnixStream) -> UnixStream {
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let mut stream = connect();
+        match read_frame(&mut stream).unwrap() {
+            Some((Kind::Hello, _)) => return stream,
+            Some((Kind::Full, why)) if Instant::now() > end => panic!("{}", why.escape_ascii()),
+            Some((Kind::Full, _)) => std::thread::sleep(Duration::from_millis(20)),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 /// What a request is answered: exit code and messages.
 fn answer(mut stream: UnixStream, request: &Request) -> (i32, String) {
-    read_json::<Hello>(&mut stream, Kind::Hello).unwrap();
     write_json(&mut stream, Kind::Request, request).unwrap();
     let mut said = Vec::new();
     loop {
@@ -661,7 +673,7 @@ fn what_a_program_of_another_user_sends_gets_it_no_more() {
         Request::Status,
     ];
     let answers = as_alice(&tank, |connect| {
-        asked.iter().map(|request| answer(connect(), request)).collect::<Vec<_>>()
+        asked.iter().map(|request| answer(greeted(connect), request)).collect::<Vec<_>>()
     });
     for (request, (code, said)) in asked.iter().zip(answers) {
         assert_eq!(code, 1, "{request:?}: {said}");
@@ -670,7 +682,7 @@ fn what_a_program_of_another_user_sends_gets_it_no_more() {
     // No path of theirs is looked up: what is there and what is not look the same.
     let looked = as_alice(&tank, |connect| {
         ["/root", "/root/none", "/etc/shadow/none"].map(|path| {
-            let (_, said) = answer(connect(), &request("zfs", &["list", path]));
+            let (_, said) = answer(greeted(connect), &request("zfs", &["list", path]));
             said.replace(&format!("'{path}'"), "it")
         })
     });
@@ -678,8 +690,7 @@ fn what_a_program_of_another_user_sends_gets_it_no_more() {
     assert!(looked.iter().all(|said| *said == looked[0]), "{looked:?}");
     // One user's connections leave room for others.
     let held = as_alice(&tank, |connect| {
-        let mut held: Vec<UnixStream> = std::iter::repeat_with(connect).take(16).collect();
-        held.iter_mut().for_each(|one| drop(read_json::<Hello>(one, Kind::Hello).unwrap()));
+        let held: Vec<UnixStream> = (0..16).map(|_| greeted(connect)).collect();
         assert!(matches!(read_frame(&mut connect()), Ok(Some((Kind::Full, _)))));
         held
     });
@@ -704,8 +715,7 @@ fn nobody_waits_for_another_user_to_read() {
     args.extend(names.iter().map(String::as_str));
     let request = request("zfs", &args);
     let held = as_alice(&tank, |connect| {
-        let mut stream = connect();
-        read_json::<Hello>(&mut stream, Kind::Hello).unwrap();
+        let mut stream = greeted(connect);
         write_json(&mut stream, Kind::Request, &request).unwrap();
         stream
     });
@@ -808,11 +818,7 @@ fn connections_that_end_oddly_leave_no_threads() {
     }
     let wait = request("zpool", &["wait", "tank"]);
     let kept = as_alice(&tank, |connect| {
-        let greeted = || {
-            let mut stream = connect();
-            read_json::<Hello>(&mut stream, Kind::Hello).unwrap();
-            stream
-        };
+        let greeted = || greeted(connect);
         drop(connect());
         drop(greeted());
         let mut kept = Vec::new();
@@ -856,9 +862,7 @@ fn descriptors_of_others_are_not_taken() {
         write_json(&mut wire, Kind::Request, &receive).unwrap();
         as_alice(&tank, |connect| {
             let (mut end, theirs) = UnixStream::pair().unwrap();
-            let mut stream = connect();
-            read_json::<Hello>(&mut stream, Kind::Hello).unwrap();
-            let mut channel = Channel::new(stream);
+            let mut channel = Channel::new(greeted(connect));
             let sent = channel.send_with(&wire, &[theirs.as_fd()]).unwrap();
             let mut stream = channel.into_stream();
             stream.write_all(&wire[sent..]).unwrap();
@@ -892,7 +896,7 @@ fn what_a_listing_holds_for_others_is_bounded() {
     let properties = vec!["0:"; 50_000].join(",");
     for args in [["get", "-r", &properties, "tank"], ["list", "-ro", &properties, "tank"]] {
         let asked = request("zfs", &args);
-        let (code, said) = as_alice(&tank, |connect| answer(connect(), &asked));
+        let (code, said) = as_alice(&tank, |connect| answer(greeted(connect), &asked));
         assert!(code == 1 && said.starts_with("too many values"), "{said}");
     }
     alice(&tank, "zfs get -r all tank").ok();
