@@ -96,6 +96,30 @@ fn ends(child: &mut Child) -> bool {
     }
 }
 
+/// What waits for a scrub waits over a suspension, in which the scrub does not go on, until it is over.
+#[test]
+fn a_scrub_is_waited_for_until_the_pool_is_cleared() {
+    let Some(world) = World::new("-O compression=off") else { return };
+    let s = &world.s;
+    s.run("tunables set zfs_scan_suspend_progress=1").ok();
+    s.run("zpool scrub tank").ok();
+    std::thread::scope(|scope| {
+        let waits = ["zpool wait tank", "zpool wait -t scrub tank"];
+        let waits = waits.map(|line| scope.spawn(move || s.run(line).ok()));
+        world.vanish();
+        std::thread::sleep(Duration::from_secs(2));
+        assert!(waits.iter().all(|one| !one.is_finished()));
+        world.come_back();
+        s.run("zpool clear tank").ok();
+        std::thread::sleep(Duration::from_secs(1));
+        assert!(waits.iter().all(|one| !one.is_finished()));
+        s.run("tunables reset zfs_scan_suspend_progress").ok();
+        waits.into_iter().for_each(|one| drop(one.join().unwrap()));
+    });
+    assert!(s.run("zpool status tank").ok().contains("scan: scrub repaired "));
+    world.finish();
+}
+
 #[test]
 fn programs_wait_until_the_pool_is_cleared() {
     let Some(world) = World::new("-O compression=off") else { return };

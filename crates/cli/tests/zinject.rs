@@ -224,6 +224,27 @@ fn errors_of_a_device_are_its_own() {
     judge(&s);
 }
 
+/// Errors of a device that joined after the import are too many when those of others are.
+#[test]
+fn a_device_that_joined_is_diagnosed() {
+    let s = Session::mirror();
+    File::create(s.path("c")).unwrap().set_len(128 << 20).unwrap();
+    let (b, c) = (s.path("b").display().to_string(), s.path("c").display().to_string());
+    s.run(&format!("zpool replace -w tank {b} {c}")).ok();
+    s.run(&format!("zinject -d {c} -e corrupt -T read -f 100 tank")).ok();
+    let mut found = 0;
+    while found < 20 {
+        scrub(&s);
+        found = shown(&s, "c").3;
+    }
+    assert_eq!(shown(&s, "c").0, "DEGRADED");
+    s.run("zinject -c all").ok();
+    s.run("zpool clear tank").ok();
+    scrub(&s);
+    assert_eq!(shown(&s, "c"), ("ONLINE".into(), 0, 0, 0));
+    judge(&s);
+}
+
 /// A device with too many errors, or one that is gone, goes out of use, and comes back once the handler is gone.
 #[test]
 fn devices_go_out_of_use() {

@@ -4,7 +4,7 @@
 //! it look once more before it ends, so that no call is lost. Where everything is to happen in the calling threads, the one that
 //! wakes it does its work.
 //!
-//! Invariant: `again` is set only while a thread works.
+//! Invariants: `again` is set only while a thread works, and a thread gives its place up once.
 
 use super::Shared;
 use super::txg::TxState;
@@ -65,6 +65,8 @@ impl Background {
     /// The thread has found nothing to do: whether it ends, as it was not woken meanwhile.
     pub fn is_over(&self) -> bool {
         let mut running = self.running.lock();
+        let has_place = running.now;
+        invariant!(has_place, "a thread ends that has given its place up");
         running.now = std::mem::take(&mut running.again);
         !running.now
     }
@@ -72,6 +74,8 @@ impl Background {
     /// The thread ends, whether it was woken meanwhile or not.
     pub fn ends(&self) {
         let mut running = self.running.lock();
+        let has_place = running.now;
+        invariant!(has_place, "a thread ends that has given its place up");
         (running.now, running.again) = (false, false);
     }
 

@@ -53,6 +53,8 @@ impl Core {
     fn tell_events(&mut self, shared: &Shared, before: &Pool) {
         let store = &shared.disk.store;
         if std::mem::take(&mut self.config_written) {
+            // The vdevs may be others: what joined is diagnosed as the rest is.
+            events::learn(&shared.view());
             Sysevent::of_pool("config_sync").post(store);
         }
         let place = self.history_end.map_or_else(|| Ok(before.history_since(None)?.1), Ok);

@@ -129,6 +129,8 @@ struct Left {
 
 /// Why something is not worked on.
 const UNFINISHED: &str = "it was left unfinished, and is not carried on here";
+/// The same, in a pool that `zpool clear` does not bring back.
+const GIVEN_UP: &str = "the pool is suspended for good: export it and import it again";
 /// The same, of what was destroyed.
 const NO_ROOM: &str =
     "there is no room for it beside the checkpoint ('zpool checkpoint -d' discards that)";
@@ -143,8 +145,12 @@ fn left(imported: &Imported) -> Result<Vec<(&'static str, Left)>, Stop> {
     if let Some(engine) = imported.engine() {
         engine.tell_rebuilds(&mut status.rebuilds);
     }
-    let unless = |goes_on: bool| (!goes_on).then_some(UNFINISHED);
-    let worked_on = imported.engine().is_some() && !imported.suspended();
+    // What a suspended pool was doing goes on once it is cleared.
+    let given_up =
+        imported.suspended() && imported.engine().is_some_and(|engine| !engine.waits_for_devices());
+    let left_there = if given_up { GIVEN_UP } else { UNFINISHED };
+    let unless = |goes_on: bool| (!goes_on).then_some(left_there);
+    let worked_on = imported.engine().is_some() && !given_up;
     let scanned = |name: &str| match &status.scan {
         Some(s) if s.is_running() && s.pass.paused == 0 && kind_of(s) == Some(name) => {
             Some(s.to_examine.saturating_sub(s.skipped).saturating_sub(s.issued))
@@ -161,7 +167,7 @@ fn left(imported: &Imported) -> Result<Vec<(&'static str, Left)>, Stop> {
             let kind = if name == "trim" { Activity::Trim } else { Activity::Initialize };
             let left = imported.engine().map(|engine| engine.active(kind)).unwrap_or_default();
             let bytes = left.iter().map(|(_, bytes)| bytes).sum();
-            let stays = unless(!imported.suspended());
+            let stays = unless(!given_up);
             Left { bytes: (!left.is_empty()).then_some(bytes), stays }
         }
         "discard" => match &status.checkpoint {

@@ -55,9 +55,12 @@ impl Shared {
     fn mend(self: &Arc<Self>) {
         loop {
             let wrong = self.disk.store.take_wrong();
-            if wrong.is_empty() || self.mender.is_stopped() {
-                if self.mender.is_over() || self.mender.is_stopped() {
-                    return self.mender.ends();
+            if self.mender.is_stopped() {
+                return self.mender.ends();
+            }
+            if wrong.is_empty() {
+                if self.mender.is_over() {
+                    return;
                 }
                 continue;
             }
