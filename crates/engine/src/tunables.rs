@@ -7,8 +7,8 @@
 use cenote_store::declare_tunables;
 use std::sync::OnceLock;
 
+pub(crate) use cenote_store::memory::usable_memory;
 pub use cenote_store::tunable::{ANY, Counts, Refused, SOME, SWITCH, Tunable, Unit};
-pub(crate) use cenote_store::tunables::physical_memory;
 
 declare_tunables! {
     RAIDZ_EXPAND_MAX_COPY_BYTES "raidz_expand_max_copy_bytes" Now Bytes 33_554_432 (65_536, 167_772_160),
@@ -166,7 +166,7 @@ declare_tunables! {
 /// Memory for the logs of a deduplication table: at least 1 MiB.
 pub(crate) fn dedup_log_mem_max() -> u64 {
     let bytes = match DEDUP_LOG_MEM_MAX.get() {
-        0 => physical_memory().unwrap_or(0) / 100 * DEDUP_LOG_MEM_MAX_PERCENT.get(),
+        0 => usable_memory().unwrap_or(0) / 100 * DEDUP_LOG_MEM_MAX_PERCENT.get(),
         bytes => bytes,
     };
     bytes.max(1 << 20)
@@ -244,7 +244,7 @@ pub(crate) fn dirty_data_max() -> u64 {
     let share =
         |memory: u64| (memory / 100).saturating_mul(DIRTY_DATA_MAX_PERCENT.get()).max(LEAST);
     match DIRTY_DATA_MAX.get() {
-        0 => physical_memory().map_or(UNKNOWN, share).min(DIRTY_DATA_MAX_MAX.get()),
+        0 => usable_memory().map_or(UNKNOWN, share).min(DIRTY_DATA_MAX_MAX.get()),
         bytes => bytes,
     }
 }

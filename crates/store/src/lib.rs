@@ -24,6 +24,7 @@
 //! | `notes` | which leaf gave wrong bytes, and when that counts |
 //! | [`keys`] | which datasets' keys are loaded |
 //! | `keyless` | what of encrypted blocks is read without keys |
+//! | [`memory`] | how much memory this process can have |
 //! | `scrub` | what a scan does with the blocks that it found |
 //! | `primary` | which datasets' blocks the ARC keeps |
 //! | `direct` | reads and writes past the ARC |
@@ -47,6 +48,7 @@ pub mod histogram;
 pub mod injection;
 mod keyless;
 pub mod keys;
+pub mod memory;
 pub mod notes;
 mod persistent;
 pub mod pipeline;

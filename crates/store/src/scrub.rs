@@ -11,6 +11,7 @@
 //! A gang block is checked as a whole at its first pointer: each copy of each header, and all parts. Blocks of
 //! encrypted datasets need no key: their checksums are of the encrypted bytes.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cenote_format::abd::Abd;
@@ -54,7 +55,7 @@ pub struct Scanned {
     /// Blocks of which no copy is right.
     pub errors: u64,
     /// Leaves, by guid, that lack blocks of these transaction groups and were not given them.
-    pub left: Vec<(u64, u64)>,
+    pub left: BTreeSet<(u64, u64)>,
 }
 
 /// A batch under way.
@@ -64,7 +65,7 @@ struct Batch<'a> {
     tree: Arc<VdevTree>,
     faults: Vec<(u64, Fault)>,
     unreadable: Vec<Unreadable>,
-    left: Vec<(u64, u64)>,
+    left: BTreeSet<(u64, u64)>,
 }
 
 /// One read: a block or a gang header.
@@ -116,7 +117,7 @@ impl Store {
 
     fn look_at(&self, func: ScanFunc, blocks: &[ScanBlock]) -> Batch<'_> {
         let tree = Arc::clone(&self.vdevs());
-        let (faults, unreadable, left) = (Vec::new(), Vec::new(), Vec::new());
+        let (faults, unreadable, left) = (Vec::new(), Vec::new(), BTreeSet::new());
         let mut batch = Batch { store: self, func, tree, faults, unreadable, left };
         batch.read(blocks);
         batch

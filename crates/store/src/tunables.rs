@@ -1,7 +1,5 @@
 //! The tunables of this floor; see [`crate::tunable`].
 
-use std::sync::OnceLock;
-
 use crate::tunable::{ANY, SOME, SWITCH};
 use cenote_vdev::declare_tunables;
 
@@ -48,14 +46,4 @@ declare_tunables! {
         "Pass of a sync from which on rewritten blocks are not compressed";
     SYNC_PASS_REWRITE "zfs_sync_pass_rewrite" Now Count 2 (1, 32),
         "Pass of a sync from which on blocks are rewritten in place";
-}
-
-/// Bytes of memory of this system; `None` if that cannot be found out.
-pub fn physical_memory() -> Option<u64> {
-    static MEMORY: OnceLock<Option<u64>> = OnceLock::new();
-    *MEMORY.get_or_init(|| {
-        let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-        let line = text.lines().find_map(|l| l.strip_prefix("MemTotal:"))?;
-        line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
-    })
 }

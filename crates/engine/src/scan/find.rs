@@ -4,7 +4,7 @@
 //! (`dsl_scan_zil`); others are not there for long.
 
 use super::position::{Current, Position, Unseen, dataset};
-use crate::tunables::{SCAN_MEM_LIM_FACT, physical_memory};
+use crate::tunables::{SCAN_MEM_LIM_FACT, usable_memory};
 use cenote_dmu::{Error, Tree};
 use cenote_dsl::traverse::{Mark, Place, Traversal, Visitor, read_root};
 use cenote_dsl::zil;
@@ -66,8 +66,10 @@ pub(super) struct Found {
 impl Found {
     /// Nothing yet; the bounds are halved `shorter` times.
     pub fn new(func: ScanFunc, phys: &ScanPhys, shorter: u32) -> Found {
-        let memory = physical_memory().unwrap_or(SOME_MEMORY) / SCAN_MEM_LIM_FACT.get();
-        let most = usize::try_from(memory).unwrap_or(usize::MAX) / size_of::<ScanBlock>();
+        let memory = usable_memory().unwrap_or(SOME_MEMORY) / SCAN_MEM_LIM_FACT.get();
+        // A vector that grows takes three times what it has, for a moment.
+        let each = 3 * size_of::<ScanBlock>();
+        let most = usize::try_from(memory).unwrap_or(usize::MAX) / each;
         let most = most.checked_shr(shorter).unwrap_or(0).max(LEAST_BLOCKS);
         let most_bytes = MOST_BYTES.checked_shr(shorter).unwrap_or(0).max(LEAST_BYTES);
         let (born, blocks, senseless) = ((phys.min_txg, phys.max_txg), Vec::new(), Vec::new());

@@ -117,8 +117,6 @@ pub(super) fn issue(
             total.repaired = total.repaired.saturating_add(done.repaired);
             total.errors = total.errors.saturating_add(done.errors);
             total.left.extend(done.left);
-            total.left.sort_unstable();
-            total.left.dedup();
         }
     };
     let alarm = shared.disk.store.alarm();

@@ -56,7 +56,7 @@
 //! row has to be flushed when its first block has to go, so that fewer rows flush a little
 //! earlier, never later.
 
-use crate::tunables;
+use crate::tunables::{self, usable_memory};
 use cenote_format::invariant;
 
 /// The limits, as the tunables set them.
@@ -81,7 +81,7 @@ pub(super) struct Limits {
 impl Limits {
     /// As they are now.
     pub fn now() -> Limits {
-        let share = tunables::physical_memory().map(|all| {
+        let share = usable_memory().map(|all| {
             let share = u128::from(all) * u128::from(tunables::UNFLUSHED_MAX_MEM_PPM.get());
             u64::try_from(share / 1_000_000).unwrap_or(u64::MAX)
         });

@@ -8,6 +8,7 @@ use super::Allocator;
 use crate::alloc::deferred::DeferThread;
 use crate::alloc::loader::{Background, LoadAhead};
 use crate::alloc::metaslab::NotLoaded;
+use crate::memory::usable_memory;
 use crate::tunables;
 
 impl LoadAhead for Allocator {
@@ -137,5 +138,5 @@ impl Allocator {
 /// Bytes of memory that loaded metaslabs may take.
 fn memory_limit() -> u64 {
     let share = |memory: u64| (memory / 100).saturating_mul(tunables::MEM_LIMIT.get());
-    tunables::physical_memory().map_or(u64::MAX, share)
+    usable_memory().map_or(u64::MAX, share)
 }
