@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use cenote_engine::Engine;
 use cenote_engine::create::Redundancy;
 use cenote_pool::reopen::Restore;
 use cenote_torture::live::disk::{Disk, Image};
@@ -14,7 +15,7 @@ use cenote_torture::live::side_by_side;
 use cenote_torture::{Progress, long};
 use cenote_vdev::Device;
 use cenote_vdev::inject::FaultyDevice;
-use cenote_zpl::{FileSystem, NewNode, NodeKind, Settings};
+use cenote_zpl::{FileSystem, NewNode, NodeKind, SetAttr, SetTime, Settings};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;
@@ -176,12 +177,16 @@ fn what_fails_within_the_redundancy_loses_nothing() {
     }
 }
 
+fn root(engine: &Engine) -> Result<Arc<FileSystem>, String> {
+    let root = engine.pool().dsl().root().map_err(|e| e.to_string())?;
+    let live = engine.live(root.ds_obj).map_err(|e| e.to_string())?;
+    FileSystem::open_live(live, Settings::default()).map_err(|e| e.to_string())
+}
+
 /// Something in the root directory that is not in the model.
 fn lost_change(driver: &Driver, name: &str) -> Result<(), String> {
     let engine = driver.engine();
-    let root = engine.pool().dsl().root().map_err(|e| e.to_string())?;
-    let live = engine.live(root.ds_obj).map_err(|e| e.to_string())?;
-    let fs = FileSystem::open_live(live, Settings::default()).map_err(|e| e.to_string())?;
+    let fs = root(engine)?;
     let (kind, mode, umask) = (NodeKind::File, 0o644, 0);
     let new = NewNode { kind, mode, umask, uid: 0, gid: 0, keep_setgid: true };
     let file = fs.create(fs.root(), name.as_bytes(), &new).map_err(|e| e.to_string())?;
@@ -189,13 +194,13 @@ fn lost_change(driver: &Driver, name: &str) -> Result<(), String> {
     engine.sync().map_err(|e| e.to_string())
 }
 
-/// Removes that file again.
-fn remove(driver: &Driver, name: &str) -> Result<(), String> {
+/// Removes that file again, and gives the directory its time of before.
+fn remove(driver: &Driver, name: &str, mtime: (i64, u32)) -> Result<(), String> {
     let engine = driver.engine();
-    let root = engine.pool().dsl().root().map_err(|e| e.to_string())?;
-    let live = engine.live(root.ds_obj).map_err(|e| e.to_string())?;
-    let fs = FileSystem::open_live(live, Settings::default()).map_err(|e| e.to_string())?;
+    let fs = root(engine)?;
     fs.unlink(fs.root(), name.as_bytes(), &|_| false).map_err(|e| e.to_string())?;
+    let set = SetAttr { mtime: Some(SetTime::To(mtime)), ..SetAttr::default() };
+    fs.setattr(fs.root(), &set).map_err(|e| e.to_string())?;
     engine.sync().map_err(|e| e.to_string())
 }
 
@@ -206,6 +211,9 @@ fn suspend(seed: u64, shape: &Shape, bad: &[usize], fault: Fault, resumes: bool)
     let mut driver = Driver::of_new(seed, &pool.lab, pool.lab.create(shape).unwrap(), ALL);
     (0..40).for_each(|_| driver.step());
     driver.check().unwrap();
+    let files = root(driver.engine()).unwrap();
+    let before = files.attr(files.root()).unwrap().mtime;
+    drop(files);
     bad.iter().for_each(|i| break_it(&pool.faulty[*i], fault));
     let refused = lost_change(&driver, "lost").unwrap_err();
     assert!(refused.contains("suspended"), "{refused}");
@@ -215,7 +223,7 @@ fn suspend(seed: u64, shape: &Shape, bad: &[usize], fault: Fault, resumes: bool)
     if resumes {
         driver.engine().resume().unwrap();
         assert_eq!(driver.engine().suspended(), None);
-        remove(&driver, "lost").unwrap();
+        remove(&driver, "lost", before).unwrap();
         (0..20).for_each(|_| driver.step());
         driver.check().unwrap();
         pool.finish(driver, &[]);

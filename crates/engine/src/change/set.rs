@@ -144,21 +144,50 @@ impl Changes {
         };
         let full = name.to_string();
         let changed = 2 * (settings.len() as u64);
-        let mut failed =
-            self.task_beside_logs(permit, (SpaceCheck::Reserved, changed), move |context| {
-                let tx = &mut context.tx;
-                let (target, object) = find_target(tx, &full)?;
-                if let Some(size) = resized {
-                    record(tx, "set", &format!("volsize={size}"), (&full, object))?;
-                }
-                set_all(context, (&full, object), target, &settings).map(Ok)
-            })?;
-        if synthetic && resized.is_some() && !failed.is_empty() {
-            // The size goes with its reservation.
-            self.resize(permit, &dataset, old_size)?;
-        }
+        let names: Vec<String> = settings.iter().map(|s| s.name.clone()).collect();
+        let done = self.task_beside_logs(permit, (SpaceCheck::Reserved, changed), move |context| {
+            let tx = &mut context.tx;
+            let (target, object) = find_target(tx, &full)?;
+            if let Some(size) = resized {
+                record(tx, "set", &format!("volsize={size}"), (&full, object))?;
+            }
+            set_all(context, (&full, object), target, &settings).map(Ok)
+        });
+        let mut failed = match done {
+            Ok(mut failed) if synthetic && resized.is_some() && !failed.is_empty() => {
+                // The size goes with its reservation.
+                self.resize(permit, &dataset, old_size)?;
+                failed.iter_mut().for_each(|f| f.name = "volsize".into());
+                failed
+            }
+            Ok(failed) => failed,
+            Err(e) => self.resized_alone(permit, &dataset, (old_size, resized), names, e)?,
+        };
         failed.extend(unset);
         Ok(failed)
+    }
+
+    /// A volume has got its new size, if any, and nothing more of what was asked for. A volume that grew goes back. What one
+    /// has lost that shrank does not come back: it keeps its size, and the rest of the properties was refused.
+    fn resized_alone(
+        &self,
+        permit: Permit,
+        volume: &Dataset,
+        (old, new): (u64, Option<u64>),
+        names: Vec<String>,
+        e: ChangeError,
+    ) -> Result<Vec<Failed>> {
+        match (new, e) {
+            (Some(new), e) if new > old => {
+                self.resize(permit, volume, old)?;
+                Err(e)
+            }
+            (Some(_), ChangeError::NoSpace) => {
+                let refused = |name| Failed { name, error: ChangeError::NoSpace };
+                Ok(names.into_iter().map(refused).collect())
+            }
+            (_, e) => Err(e),
+        }
     }
 
     /// Takes a file system to another version (`zfs_set_version`), unless it has that. A version that the pool is too old

@@ -67,5 +67,8 @@ impl Driver {
             Err(e) if super::datasets::full(&e) => {}
             Err(e) => panic!("set volsize={size} on {name}: {e}"),
         }
+        // What was refused has changed nothing.
+        let (here, said) = (self.volume(name).size(), self.volume_bytes(name).len() as u64);
+        assert_eq!(here, said, "set volsize={size} on {name}");
     }
 }
