@@ -393,7 +393,7 @@ fn first_block(tx: &mut Tx<'_>, object: u64, count: u64, size: u64) -> Result<Ve
 /// Appends to the list of sub-lists, which is created if need be.
 fn append_lists(tx: &mut Tx<'_>, phys: &mut BpobjPhys, lists: &[u8]) -> Result<()> {
     let bytes = lists.len() as u64;
-    invariant!(bytes % WORD == 0, "{bytes} bytes are no numbers of lists");
+    invariant!(bytes.is_multiple_of(WORD), "{bytes} bytes are no numbers of lists");
     if phys.subobjs == 0 {
         phys.subobjs = tx.mos.allocate(&NewObject::new(DmuType::BPOBJ_SUBOBJ, BLOCK))?;
     }
