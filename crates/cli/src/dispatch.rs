@@ -268,7 +268,7 @@ fn zdb(args: &[OsString], ctx: &mut Context) -> i32 {
         cancel: ctx.cancel.clone(),
         imported: &move |name| Some(pools.get(name)?.pool()),
     };
-    cenote_zdb::run(args, surroundings)
+    impatiently(|| cenote_zdb::run(args, surroundings))
 }
 
 /// `zstream`, which needs no pool.
@@ -292,9 +292,9 @@ fn run_cenote(args: &[OsString], ctx: &mut Context) -> i32 {
         Ok(Tool::Zdb { args }) => zdb(&args, ctx),
         Ok(Tool::Zstream { args }) => zstream(&args, ctx),
         Ok(Tool::Zinject { args }) => zinject::run(&args, ctx),
-        Ok(Tool::Ls(args)) => list::ls(&args, ctx),
-        Ok(Tool::Cat(args)) => list::cat(&args, ctx),
-        Ok(Tool::Cp(args)) => copy::cp(&args, ctx),
+        Ok(Tool::Ls(args)) => impatiently(|| list::ls(&args, ctx)),
+        Ok(Tool::Cat(args)) => impatiently(|| list::cat(&args, ctx)),
+        Ok(Tool::Cp(args)) => impatiently(|| copy::cp(&args, ctx)),
         Ok(Tool::Rewrite(args)) => {
             let outcome = rewrite::run(&args, ctx);
             ctx.conclude(outcome, "")

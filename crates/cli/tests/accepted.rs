@@ -208,12 +208,12 @@ fn vdevs_have_properties() {
     assert!(all.starts_with("NAME"), "{all}");
     assert!(all.lines().any(|l| l.split_whitespace().eq([a.as_str(), "state", "ONLINE", "-"])));
     let every = s.run("zpool get -Ho name guid tank all-vdevs").ok();
-    assert_eq!(every.lines().collect::<Vec<_>>(), [&a, &b, &c, "raidz1-0", "root-0"]);
+    assert_eq!(every.lines().collect::<Vec<_>>(), ["root-0", "raidz1-0", &a, &b, &c]);
     assert_eq!(s.run("zpool get -Ho name guid tank root").ok(), "root-0\n");
     let named = s.run("zpool get -Ho name,value name tank all-vdevs").ok();
     let own = |name: &str, value: &str| format!("{name}\t{value}\n");
     let leaves: String = [&a, &b, &c].iter().map(|leaf| own(leaf, leaf)).collect();
-    assert_eq!(named, leaves + &own("raidz1-0", "raidz-0") + &own("root-0", "tank"));
+    assert_eq!(named, own("root-0", "tank") + &own("raidz1-0", "raidz-0") + &leaves);
     assert!(!all.contains(" name "), "{all}");
     let json: Value =
         serde_json::from_str(&s.run("zpool get -j state,guid tank raidz1-0").ok()).unwrap();

@@ -223,9 +223,15 @@ fn commands_that_look_leave_a_hung_side_alone() {
         "zfs allow twin",
         "zfs upgrade",
         "zfs diff twin@one twin@two",
+        "zdb -d twin",
+        "ls twin:/",
+        "cat twin:/file",
     ] {
         soon(&inner, line).ok();
     }
+    // It says how far it is.
+    let counted = soon(&inner, "zdb -b twin");
+    assert_eq!(counted.code, 0, "{counted:?}");
     let history = soon(&inner, "zpool history twin");
     let lacks =
         "history of 'twin' may lack the last: its transaction group is still being written\n";

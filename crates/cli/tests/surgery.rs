@@ -241,7 +241,9 @@ fn a_device_that_lost_its_labels_stays_in_use() {
             assert_eq!(shown(&s), before, "{line}");
         }
         s.run("zfs create tank/more").ok();
-        s.run("zpool scrub -w tank").ok();
+        if shape == "a" {
+            s.run("zpool scrub -w tank").ok();
+        }
         assert!(s.run("zpool status tank").ok().contains("No known data errors"));
         // The labels are written anew when the config changes.
         s.run("zpool export tank").ok();
@@ -250,6 +252,38 @@ fn a_device_that_lost_its_labels_stays_in_use() {
         s.run("zfs list tank/v tank/more").ok();
         judge(&s);
     }
+}
+
+/// The labels of a device that its pool cannot do without are written anew, and the pool goes on.
+#[test]
+fn a_reopened_pool_of_one_device_without_labels_goes_on() {
+    let s = pool("a", &[]);
+    let (a, before) = (at(&s, "a"), shown(&s));
+    s.run("zpool sync tank").ok();
+    lose_labels(&s, "a");
+    s.run(&format!("zdb -l {a}")).fails(2);
+    s.run("zpool reopen tank").ok();
+    assert_eq!(shown(&s), before);
+    s.run(&format!("zdb -l {a}")).ok();
+    s.run("zfs create tank/more").ok();
+    s.run("zpool export tank").ok();
+    s.run(&format!("zpool import -d {} tank", s.dir.path().display())).ok();
+    s.run("zfs list tank/more").ok();
+    judge(&s);
+}
+
+/// A scrub that begins looks at labels.
+#[test]
+fn a_scrub_finds_a_device_that_lost_its_labels() {
+    let s = pool("mirror a b", &[]);
+    s.run("zpool sync tank").ok();
+    lose_labels(&s, "a");
+    s.run("zpool scrub -w tank").ok();
+    let seen = shown(&s);
+    assert_eq!(seen[..2], ["tank DEGRADED", "mirror-0 DEGRADED"]);
+    assert!(seen[2].ends_with("UNAVAIL") && seen[3] == "b ONLINE", "{seen:?}");
+    s.run(&format!("zpool replace -w tank {p} {p}", p = at(&s, "a"))).ok();
+    judge(&s);
 }
 
 #[test]

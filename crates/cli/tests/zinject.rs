@@ -472,3 +472,41 @@ fn imports_and_exports_are_held_up_once() {
     assert_eq!(s.run("zinject").ok(), NONE);
     judge(&s);
 }
+
+/// With `-a` a pool that takes long is named, and the ones after it are done meanwhile.
+#[test]
+fn a_pool_that_takes_long_keeps_no_other_one_waiting() {
+    let s = Session::new();
+    let names = ["first", "last"];
+    for name in names {
+        fs::create_dir(s.path(name)).unwrap();
+        let disk = s.path(name).join("disk");
+        File::create(&disk).unwrap().set_len(128 << 20).unwrap();
+        s.run(&format!("zpool create -m none {name} {}", disk.display())).ok();
+    }
+    let places = names.map(|name| format!("-d {}", s.path(name).display())).join(" ");
+    let listed = || s.run("zpool list -Ho name").ok();
+    for (moment, line, doing) in [
+        ("export", "zpool export -a".to_string(), "exporting"),
+        ("import", format!("zpool import -aN {places}"), "importing"),
+    ] {
+        s.run(&format!("zinject -P {moment} -s 60 first")).ok();
+        std::thread::scope(|scope| {
+            let begun = Instant::now();
+            let all = scope.spawn(|| s.run(&line));
+            let wanted = if moment == "export" { "first\n" } else { "last\n" };
+            while listed() != wanted {
+                assert!(begun.elapsed() < Duration::from_secs(50), "{moment}: {}", listed());
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            assert!(!all.is_finished(), "{moment}");
+            s.run("zinject -c all").ok();
+            let done = all.join().unwrap();
+            let said = format!("still {doing} 'first': devices may not answer\n");
+            assert_eq!((done.code, done.err), (0, said), "{moment}");
+        });
+    }
+    assert_eq!(listed(), "first\nlast\n");
+    s.run("zpool export -a").ok();
+    names.iter().for_each(|name| cenote_testpools::judge(&s.path(name), name));
+}

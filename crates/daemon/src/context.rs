@@ -78,6 +78,14 @@ impl Context {
         Context::new(streams, Caller::of_process(), pools, Cancel::default())
     }
 
+    /// A context for a part of the command that another thread does, with its output on `streams`. It reads no input.
+    pub fn beside(&self, streams: Streams) -> Context {
+        let (caller, pools) = (self.caller.clone(), Arc::clone(&self.pools));
+        let mut own = Context::new(streams, caller, pools, self.cancel.clone());
+        (own.callers_agent, own.line) = (self.callers_agent.clone(), self.line.clone());
+        own
+    }
+
     /// Notes that the command has changed a pool: if it succeeds, it goes into the history of the
     /// pool that it changed last.
     pub fn changed(&mut self, imported: &Arc<Imported>) {

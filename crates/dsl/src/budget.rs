@@ -4,6 +4,7 @@
 //! without it, so that each is given back. A thread that kept one would wait for itself where the next one does not fit
 //! beside it.
 
+use cenote_format::invariant::said;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 
@@ -41,7 +42,14 @@ impl Budget {
 impl Drop for Share {
     fn drop(&mut self) {
         let mut taken = self.budget.taken.lock();
-        *taken = taken.saturating_sub(self.bytes);
+        match taken.checked_sub(self.bytes) {
+            Some(left) => *taken = left,
+            None => {
+                let why = format_args!("{} bytes are given back, and {taken} taken", self.bytes);
+                tracing::error!("{}", said(why));
+                *taken = 0;
+            }
+        }
         self.budget.given_back.notify_all();
     }
 }

@@ -40,12 +40,15 @@ use pending::{ASSIGNING, Charged, Left, OBJECT_BYTES, estimate};
 /// The feature of pools that count references to cloned blocks.
 const CLONING: &str = "block_cloning";
 
+/// How long a thread waits for datasets that are being opened before it looks whether it may wait on.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// Datasets that are open for writing.
 #[derive(Default)]
 pub(crate) struct Datasets {
     /// Held for moments: the hand-over of a group needs it, and a change that has no room.
     open: Mutex<Open>,
-    /// A dataset that was being opened is open, or could not be.
+    /// A dataset that was being opened is open, or could not be; or one that was being closed is.
     opened: Condvar,
     /// Held for moments: every change needs it.
     left: Mutex<Left>,
@@ -66,7 +69,9 @@ struct Open {
     sets: HashMap<u64, (Arc<LiveObjectSet>, Arc<DatasetTx>)>,
     /// Datasets that a thread is opening, which reads devices, and may replay an intent log.
     opening: HashSet<u64>,
-    /// The ones among them whose intent logs are being replayed.
+    /// Datasets without a user that are being closed, and were open: threads that want to open them wait.
+    closing: HashSet<u64>,
+    /// The ones among those that are being opened whose intent logs are being replayed.
     replaying: HashSet<u64>,
     /// Those whose changes are being written.
     quiesced: HashSet<u64>,
@@ -348,13 +353,16 @@ impl Datasets {
         (!used).then(work)
     }
 
-    /// Waits until no dataset is being opened that is read with a key of the encryption root `root`.
-    pub fn wait_while_opened(&self, store: &Store, root: u64) {
+    /// Waits for a moment until no dataset is being opened that is read with a key of the encryption root `root`. Returns whether
+    /// none is.
+    pub fn wait_while_opened(&self, store: &Store, root: u64) -> bool {
         let mut open = self.open.lock();
-        while open.opening.iter().any(|id| reads_with(store, *id, root)) {
+        let is_opened = |open: &Open| open.opening.iter().any(|id| reads_with(store, *id, root));
+        if is_opened(&open) {
             waiting::begins();
-            self.opened.wait(&mut open);
+            self.opened.wait_for(&mut open, LOOK);
         }
+        !is_opened(&open)
     }
 
     /// Keeps an open dataset from being changed any more; or, if it is not to be `closed`, no longer.
@@ -387,7 +395,9 @@ impl Datasets {
     /// Gives a dataset one more long hold, unless it is being written to or destroyed (`dsl_dataset_long_hold`).
     pub fn hold(&self, ds_obj: u64) -> bool {
         let mut open = self.open.lock();
-        let free = !open.in_use(ds_obj) && !open.retired.contains(&ds_obj);
+        let free = !open.in_use(ds_obj)
+            && !open.closing.contains(&ds_obj)
+            && !open.retired.contains(&ds_obj);
         if free {
             *open.held.entry(ds_obj).or_default() += 1;
         }

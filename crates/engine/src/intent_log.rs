@@ -15,8 +15,8 @@
 //! dataset wait meanwhile ([`Opening`]), and no snapshot is taken of it. Logs of datasets that are about to be
 //! opened are replayed several at once ([`Engine::replay_these_logs`]).
 //!
-//! A snapshot of a dataset whose log waits is of the state before it. Its root block names the log, which is the head's alone: nobody looks
-//! for a log in a snapshot, and what is made of one is given none ([`SyncContext::zero_intent_log`]).
+//! A snapshot of a dataset whose log waits is of the state before it; where a part of the log was replayed there is none. Its root block names the
+//! log, which is the head's alone: nobody looks for a log in a snapshot, and what is made of one is given none ([`SyncContext::zero_intent_log`]).
 //!
 //! All logs are read before the first group, several at once, which also tells how much there is to be
 //! replayed ([`progress`]). What was read is kept for the replay, within a bound ([`Kept`]), so that a block of a log

@@ -3,6 +3,12 @@
 use super::{Engine, EngineError};
 use cenote_dsl::Dataset;
 use cenote_dsl::crypt::KeyError;
+use std::time::{Duration, Instant};
+
+/// How long unloading a key waits for datasets that are being opened, and for their turn.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// So often what was opened meanwhile is closed again.
+const ROUNDS: usize = 16;
 
 /// Why a key was not unloaded.
 #[derive(Debug, thiserror::Error)]
@@ -35,12 +41,14 @@ impl Engine {
     }
 
     /// Unloads the key of the encryption root `d`, once all that was changed of datasets with this key is on disk. What has no user is
-    /// closed, also if it is opened meanwhile.
+    /// closed, also if it is opened meanwhile. What is still being opened after a few seconds, or is opened again and again, is
+    /// in use.
     ///
     /// # Errors
     /// See [`UnloadError`].
     pub fn unload_key(&self, d: &Dataset) -> Result<(), UnloadError> {
-        loop {
+        let end = Instant::now() + PATIENCE;
+        for _ in 0..ROUNDS {
             self.close_unused(d)?;
             // A group that is being written may still have something of them.
             self.sync()?;
@@ -51,11 +59,30 @@ impl Engine {
             self.forget_keys_of_gone();
             match done {
                 // What was opened meanwhile is looked at again.
-                None => self.shared.datasets.wait_while_opened(view.store(), root),
+                None if self.waited_for_openers(root, end)? => {}
+                None => break,
                 Some(true) => return Ok(()),
                 Some(false) => return Err(KeyError::Unloaded(d.name.clone()).into()),
             }
         }
+        Err(UnloadError::Busy(d.name.clone()))
+    }
+
+    /// Waits until no dataset is being opened that is read with a key of the encryption root `root`. False: one still is at the `end`.
+    ///
+    /// # Errors
+    /// The pool is suspended: opening one may take for ever.
+    fn waited_for_openers(&self, root: u64, end: Instant) -> Result<bool, EngineError> {
+        let view = self.pool();
+        while !self.shared.datasets.wait_while_opened(view.store(), root) {
+            if let Some(why) = self.shared.tx_state.held() {
+                return Err(EngineError::Suspended(why));
+            }
+            if Instant::now() >= end {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Whether a dataset that is read with the key of the encryption root `d` has a user; those `besides` have one that ends when it is asked to.
@@ -92,11 +119,17 @@ impl Engine {
     /// Closes what is open and read with the key of the encryption root `d`.
     fn close_unused(&self, d: &Dataset) -> Result<(), UnloadError> {
         for Dataset { ds_obj, .. } in self.open_with(d)? {
-            if self.shared.datasets.is_used(ds_obj) {
+            if !self.close_if_unused(ds_obj)? {
                 return Err(UnloadError::Busy(d.name.clone()));
             }
-            self.close(ds_obj)?;
         }
         Ok(())
+    }
+
+    /// Closes a dataset, unless it has a user. Threads that want to open it meanwhile wait, and open it anew.
+    pub(crate) fn close_if_unused(&self, ds_obj: u64) -> Result<bool, EngineError> {
+        let Some(_closing) = self.shared.datasets.closing(ds_obj) else { return Ok(false) };
+        self.close(ds_obj)?;
+        Ok(true)
     }
 }

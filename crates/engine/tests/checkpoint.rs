@@ -6,9 +6,12 @@
 mod rig;
 
 use cenote_dmu::outside::Chance;
+use cenote_dmu::write::ZapMut;
 use cenote_engine::change::{NewDataset, NewSnapshot};
 use cenote_engine::create::{CreateSpec, FIRST_TXG, SystemDevices, parse, prepare};
 use cenote_engine::{Engine, EngineOptions, RemoveError, SyncContext, tunables};
+use cenote_format::dmu::DmuType;
+use cenote_format::encode::zap::{Key, Value};
 use cenote_format::nvlist::NvValue;
 use cenote_pool::scan::ScanState;
 use cenote_pool::{ImportOptions, Pool, config, discover};
@@ -566,4 +569,59 @@ fn a_pool_that_it_makes_full_is_emptied_by_discarding_it() {
         engine.sync().unwrap();
     }
     panic!("the pool never gets full");
+}
+
+/// A space map of the checkpoint that makes no sense is found by the import; one of a pool without checkpoint counts for nothing.
+#[test]
+fn space_maps_of_it_that_cannot_be_suspend_no_pool() {
+    let rig = Rig::new(SIZE);
+    let engine = rig.create("a", 12);
+    fill(&open(&engine), FILES, LEN);
+    engine.checkpoint().unwrap();
+    work(&engine);
+    // Nothing of before the checkpoint is freed any more by what follows.
+    (0..4).for_each(|_| engine.write_config().unwrap());
+    let map = engine.pool().space().unwrap().vdevs[0].checkpoint_map;
+    engine
+        .sync_task(move |context| {
+            let mut bonus = context.tx.mos.dnode(map)?.bonus.clone();
+            // More than nothing is allocated.
+            bonus[16..24].copy_from_slice(&4096i64.to_le_bytes());
+            context.tx.mos.set_bonus(map, DmuType::SPACE_MAP_HEADER, &bonus)?;
+            Ok(())
+        })
+        .unwrap();
+    engine.export(false).unwrap();
+    drop(engine);
+    let why = import(&rig, ImportOptions::default()).err().unwrap();
+    assert!(!why.is_empty());
+    let readonly = ImportOptions { readonly: true, ..ImportOptions::default() };
+    let found = discover(&[rig.path().to_path_buf()]);
+    assert!(Pool::import(&found[0], &readonly).is_ok(), "{why}");
+
+    let rig = Rig::new(SIZE);
+    let engine = rig.create("a b", 12);
+    fill(&open(&engine), FILES, LEN);
+    engine.sync().unwrap();
+    let of = engine.pool().space().unwrap().vdevs.clone();
+    let map = of[0].metaslabs.iter().map(|ms| ms.space_map).max().unwrap();
+    let (top_zap, key) = (of[1].top_zap, Key::Name(b"com.delphix:pool_checkpoint_sm"));
+    engine
+        .sync_task(move |context| {
+            Ok(ZapMut::open(context.tx.mos, top_zap).add(&key, &Value::U64(&[map]))?)
+        })
+        .unwrap();
+    engine.export(false).unwrap();
+    drop(engine);
+    let engine = rig.import();
+    assert_eq!(engine.pool().checkpoint_space().unwrap(), 0);
+    let second = engine.pool().store().vdevs().root().children()[1].guid();
+    engine.remove(second).unwrap();
+    wait_for_removal(&engine);
+    assert!(engine.suspended().is_none());
+    engine
+        .sync_task(move |context| Ok(ZapMut::open(context.tx.mos, top_zap).remove(&key)?))
+        .unwrap();
+    engine.export(false).unwrap();
+    rig.judge();
 }

@@ -184,3 +184,30 @@ fn without_heartbeats_the_pool_is_suspended() {
     import(&rig, 2).unwrap().export(false).unwrap();
     rig.judge_blocks();
 }
+
+/// What hung for so long that another host may have taken the pool is stable for no thread that waits for it.
+#[test]
+fn a_commit_that_comes_too_late_is_stable_for_no_thread() {
+    let (rig, faulty) = (rig(), Faulty::default());
+    let options = EngineOptions { txg_timeout: Some(rig::TIMEOUT), ..EngineOptions::default() };
+    let engine = rig.create_on("a", 12, options, &faulty);
+    let (fs, head) = (open(&engine), engine.pool().dsl().root().unwrap().ds_obj);
+    protect(&engine, 1);
+    fill(&fs, 0..1, 10_000);
+    engine.commit(head).unwrap();
+    fill(&fs, 1..3, 10_000);
+    let a = faulty.device(&rig, "a");
+    a.set_hung(true);
+    std::thread::scope(|scope| {
+        let commits = [(); 3].map(|()| scope.spawn(|| engine.commit(head)));
+        until(|| engine.suspended().is_some());
+        a.set_hung(false);
+        for commit in commits {
+            assert!(commit.join().unwrap().is_err());
+        }
+    });
+    assert!(engine.commit(head).is_err());
+    drop((fs, engine, a, faulty));
+    import(&rig, 2).unwrap().export(false).unwrap();
+    rig.judge_blocks();
+}

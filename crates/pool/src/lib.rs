@@ -91,7 +91,7 @@ use cenote_format::nvlist::NvList;
 use cenote_store::Store;
 use cenote_vdev::{Aux, VdevState};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -204,7 +204,10 @@ impl Pool {
                 .saturating_add(of(AllocClass::Dedup).alloc),
             dedup_saved: self.savings().dedup_saved(),
             clone_saved: self.savings().clone_saved,
-            checkpoint: self.checkpoint_space().unwrap_or(0),
+            checkpoint: self
+                .checkpoint_space()
+                .inspect_err(|e| tracing::warn!(pool = self.name, "space of the checkpoint: {e}"))
+                .unwrap_or(0),
         });
     }
 
@@ -271,8 +274,10 @@ impl Pool {
     /// Free space by vdev and metaslab; `None` if it could not be read.
     pub fn space(&self) -> Option<&PoolSpace> {
         let load = || {
+            let has_checkpoint = self.features().is_active("zpool_checkpoint");
             PoolSpace::load(self.mos(), &self.loaded.config)
                 .map(|space| space.keeping(&self.embedded_logs))
+                .map(|space| if has_checkpoint { space } else { space.without_checkpoint() })
                 .inspect_err(|e| tracing::warn!(pool = self.name, "free space is not known: {e}"))
                 .ok()
         };
@@ -346,12 +351,24 @@ impl Pool {
 
     /// Bytes that only the checkpoint holds.
     pub fn checkpoint_space(&self) -> Result<u64> {
-        let mut bytes = 0u64;
+        let (mut bytes, mut seen) = (0u64, HashSet::new());
         for v in self.space().into_iter().flat_map(|s| &s.vdevs).filter(|v| v.checkpoint_map != 0) {
             let region = spacemap::Region::new(0, v.asize, v.ashift);
             let map = spacemap::SpaceMap::open(self.mos(), v.checkpoint_map, region)?;
-            // The map records frees only, so what it says is allocated is below zero.
-            bytes = bytes.saturating_add(map.phys().alloc.unsigned_abs());
+            let (object, alloc) = (v.checkpoint_map, map.phys().alloc);
+            let more = bytes.checked_add(alloc.unsigned_abs());
+            // The map records frees only, so what it says is allocated is not above zero.
+            match more.filter(|_| alloc <= 0 && seen.insert(object)) {
+                Some(more) => bytes = more,
+                None => {
+                    let why = format!("checkpoint's space map of vdev {}: {alloc} bytes", v.id);
+                    return Err(cenote_dmu::Error::Corrupt {
+                        objset: self.mos().id(),
+                        object,
+                        why,
+                    });
+                }
+            }
         }
         Ok(bytes)
     }

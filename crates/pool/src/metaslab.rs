@@ -222,6 +222,15 @@ impl PoolSpace {
         self
     }
 
+    /// The same of a pool without a checkpoint: what is still said to be the space map of one counts for nothing.
+    pub fn without_checkpoint(mut self) -> PoolSpace {
+        for v in self.vdevs.iter_mut().filter(|v| v.checkpoint_map != 0) {
+            tracing::warn!("vdev {} has a space map of a checkpoint that the pool has not", v.id);
+            v.checkpoint_map = 0;
+        }
+        self
+    }
+
     /// Space maps may share blocks in a pool that is made to do harm, but not add up to more than
     /// the devices hold.
     fn check_lengths(&self, mos: &Arc<ObjectSet>) -> Result<()> {

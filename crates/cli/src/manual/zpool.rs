@@ -376,7 +376,8 @@ pub const PAGES: &[Page] = &[
         text: "Reads every copy of every block that the pool has when the scrub begins, and parity too, and writes anew what is \
                wrong as far as redundancy allows. Errors are counted on the devices that gave wrong bytes. It goes on in the \
                background, beside all other work, and after an import where it was; zpool status shows how far it is. A scrub \
-               that is paused goes on with zpool scrub.",
+               that is paused goes on with zpool scrub. First devices that have lost their labels go out of use, if the pool can do \
+               without them.",
         operands: "<pool> ...",
         options: &[
             flag("-a", "Scrub all pools"),

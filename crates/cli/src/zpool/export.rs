@@ -6,6 +6,7 @@ use crate::mounts::Directory;
 use crate::mounts::table::Way;
 use crate::options::{Spec, parse};
 use crate::pools::{End, Imported};
+use crate::zpool::each::each;
 use crate::zpool::select::select;
 use cenote_command::outcome::{Outcome, usage};
 use cenote_daemon::injections::Moment;
@@ -39,31 +40,46 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
             engine.abandon();
         }
     }
-    let (found, mut good) = select(ctx, &names);
-    for imported in found {
-        let name = imported.name();
-        let _change = pools.change(name);
-        let closed = match pools.has(&imported) {
-            true => export(&imported, force, end, ctx),
-            // Another command has exported it.
-            false if all => continue,
-            false => Err(format!("cannot open '{name}': no such pool")),
-        };
-        match closed {
-            Ok(()) => {
-                pools.remove(name);
-                // As after a crash, cache files still name it (`hardforce`).
-                if end == End::Exported {
-                    cachefile::forget(&pools, &imported);
-                }
+    let (found, good) = select(ctx, &names);
+    let export_one = |imported: &Arc<Imported>, own: &mut Context| {
+        export_alone(imported, (all, force), end, own)
+    };
+    let done = match all {
+        true => each(ctx, ("exporting", &found), |imported| imported.name(), export_one),
+        false => found.iter().map(|imported| export_one(imported, ctx)).collect(),
+    };
+    Ok(i32::from(!good || !done.into_iter().all(|done| done)))
+}
+
+/// Exports a pool with no other command for it meanwhile. False: it stays, and why was said.
+fn export_alone(
+    imported: &Arc<Imported>,
+    (all, force): (bool, bool),
+    end: End,
+    ctx: &mut Context,
+) -> bool {
+    let (pools, name) = (Arc::clone(&ctx.pools), imported.name());
+    let _change = pools.change(name);
+    let closed = match pools.has(imported) {
+        true => export(imported, force, end, ctx),
+        // Another command has exported it.
+        false if all => return true,
+        false => Err(format!("cannot open '{name}': no such pool")),
+    };
+    match closed {
+        Ok(()) => {
+            pools.remove(name);
+            // As after a crash, cache files still name it (`hardforce`).
+            if end == End::Exported {
+                cachefile::forget(&pools, imported);
             }
-            Err(message) => {
-                ctx.complain(message);
-                good = false;
-            }
+            true
+        }
+        Err(message) => {
+            ctx.complain(message);
+            false
         }
     }
-    Ok(i32::from(!good))
 }
 
 /// Whether somebody holds datasets of the pool. Holds of mounts end with the mounts.

@@ -20,6 +20,7 @@ use crate::mounts::{How, mount_each, mountable};
 use crate::options::{Spec, bytes, parse_with_long};
 use crate::pools::{Imported, Opened};
 use crate::replay;
+use crate::zpool::each::each;
 use crate::zpool::properties::{find, refuse_unsupported};
 use cenote_command::clock::ctime;
 use cenote_command::outcome::{Outcome, Stop, fail, given_twice, usage};
@@ -36,6 +37,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 const SPEC: Spec = Spec { short: "ac:Dd:fFlmnNo:R:stT:X", refused: "CV", refused_long: &[] };
@@ -365,14 +367,16 @@ fn import_from(
             Ok(Done::All)
         }
         None if request.all => {
-            let (mut done, mut turns) = (Done::All, turns);
-            for candidate in candidates {
-                let one = import_alone((candidate, turns), request, ctx)?;
+            let turns = AtomicU64::new(turns);
+            let import_one = |candidate: &Candidate, own: &mut Context| {
+                let one = import_alone((candidate, turns.load(SeqCst)), request, own)?;
                 // What came to the table by this command itself makes nothing else old.
-                turns += u64::from(one != Done::Nothing && !request.dry_run);
-                done = done.max(one);
-            }
-            Ok(done)
+                turns.fetch_add(u64::from(one != Done::Nothing && !request.dry_run), SeqCst);
+                Ok(one)
+            };
+            let all = each(ctx, ("importing", candidates), |c| c.name.as_str(), import_one);
+            let all = all.into_iter().collect::<Result<Vec<Done>, Stop>>()?;
+            Ok(all.into_iter().fold(Done::All, Done::max))
         }
         None => show(candidates, ctx),
     }

@@ -29,6 +29,7 @@ pub mod attach;
 pub mod checkpoint;
 pub mod create;
 pub mod destroy;
+mod each;
 pub mod events;
 pub mod export;
 pub mod freeze;

@@ -16,6 +16,7 @@ use cenote_pool::rebuild::RebuildStatus;
 use cenote_pool::scan::{ScanKind, ScanState, ScanStatus};
 use cenote_pool::vdev_props::Activity;
 use cenote_vdev::Vdev;
+use cenote_vdev::patience::impatiently;
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
@@ -141,7 +142,7 @@ fn left(imported: &Imported) -> Result<Vec<(&'static str, Left)>, Stop> {
     let discarded = discards();
     let waits_to_free = imported.engine().is_some_and(|engine| engine.waits_to_free());
     let pool = imported.pool();
-    let mut status = pool.status().map_err(|e| Stop::Fail(e.to_string()))?;
+    let mut status = impatiently(|| pool.status()).map_err(|e| Stop::Fail(e.to_string()))?;
     if let Some(engine) = imported.engine() {
         engine.tell_rebuilds(&mut status.rebuilds);
     }

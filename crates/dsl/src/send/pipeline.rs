@@ -19,6 +19,7 @@ use super::{Params, Result, SendError};
 use crate::budget::{Budget, Share};
 use cenote_dmu::ObjectSet;
 use cenote_format::abd::Abd;
+use cenote_format::invariant;
 use cenote_format::stream::feature;
 use cenote_store::{Block, BlockError, Bookmark, Store};
 use std::io;
@@ -60,10 +61,12 @@ fn read(objset: &ObjectSet, features: u64, items: Vec<Item>) -> Batch {
             How::Pointer => {}
         }
     }
-    let store = objset.store();
+    let (store, asked) = (objset.store(), [plain.len(), packed.len(), raw.len()]);
     let mut plain = store.read_many(&plain).into_iter();
     let mut packed = store.read_many_physical(&packed).into_iter();
     let mut raw = store.read_many_raw(&raw).into_iter();
+    let found = [plain.len(), packed.len(), raw.len()];
+    invariant!(found == asked, "{found:?} blocks of a stream are read, and {asked:?} wanted");
     let take = |(item, how)| {
         let read = match (&item, how) {
             (Item::Data(_), How::Plain) => plain.next().map(Read::Plain),

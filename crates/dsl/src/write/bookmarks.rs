@@ -19,6 +19,7 @@ use cenote_format::blkptr::BlockPointer;
 use cenote_format::dsl::{BookmarkPhys, DS_FLAG_CI_DATASET, DslDatasetPhys, ZBM_FLAG_HAS_FBN};
 use cenote_format::encode::dsl::{BOOKMARK_WORDS_V1, BOOKMARK_WORDS_V2};
 use cenote_format::encode::zap::Value;
+use cenote_format::invariant;
 use cenote_format::zap::norm::TO_UPPER;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -115,7 +116,9 @@ impl Marks {
     fn write(self, tx: &mut Tx<'_>) -> Result<u64> {
         let mut writes = 0;
         for mark in self.by_txg.values().flatten().filter(|mark| mark.changed) {
-            put(tx, self.zap, &mark.name, &mark.bookmark)?;
+            let (zap, name) = (self.zap, &mark.name);
+            invariant!(zap != 0, "bookmark {name:?} is to be written, and no object has it");
+            put(tx, zap, name, &mark.bookmark)?;
             writes += 1;
         }
         Ok(writes)
@@ -168,7 +171,10 @@ pub(super) fn snapshot_destroyed(
     };
     let keep_keys = marks.snapshot_destroyed(tx, snap, next_deadlist)?;
     match kept(tx) {
-        Some(kept) => drop(kept.heads.insert(head_obj, marks)),
+        Some(kept) => {
+            let other = kept.heads.insert(head_obj, marks).is_some();
+            invariant!(!other, "bookmarks of dataset {head_obj} are kept twice, and written once");
+        }
         None => drop(marks.write(tx)?),
     }
     Ok(keep_keys)

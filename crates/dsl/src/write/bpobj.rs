@@ -147,7 +147,10 @@ fn header(tx: &mut Tx<'_>, object: u64) -> Result<(BpobjPhys, usize)> {
 
 fn set_header(tx: &mut Tx<'_>, object: u64, phys: &BpobjPhys, len: usize) -> Result<()> {
     let bonus = phys.encode(len)?;
-    Ok(tx.mos.set_bonus(object, DmuType::BPOBJ_HDR, &bonus)?)
+    tx.mos.set_bonus(object, DmuType::BPOBJ_HDR, &bonus)?;
+    let (now, entries) = (header(tx, object)?.0.entries, phys.entries);
+    invariant!(now == entries, "list {object} has {entries} entries, and says {now}");
+    Ok(())
 }
 
 /// The sums over a list (`bpobj_space`).
@@ -346,6 +349,8 @@ pub(super) fn entries(
         }
         at += count;
     }
+    let (wanted, count) = (range.end.saturating_sub(range.start), found.len() as u64);
+    invariant!(count == wanted, "list {object}: {count} entries are read where {wanted} are");
     Ok(found)
 }
 
@@ -387,6 +392,8 @@ fn first_block(tx: &mut Tx<'_>, object: u64, count: u64, size: u64) -> Result<Ve
 
 /// Appends to the list of sub-lists, which is created if need be.
 fn append_lists(tx: &mut Tx<'_>, phys: &mut BpobjPhys, lists: &[u8]) -> Result<()> {
+    let bytes = lists.len() as u64;
+    invariant!(bytes.is_multiple_of(WORD), "{bytes} bytes are no numbers of lists");
     if phys.subobjs == 0 {
         phys.subobjs = tx.mos.allocate(&NewObject::new(DmuType::BPOBJ_SUBOBJ, BLOCK))?;
     }
@@ -426,6 +433,9 @@ pub(super) fn enqueue_list(tx: &mut Tx<'_>, object: u64, sub: u64) -> Result<()>
     }
     if few_entries {
         let entries = first_block(tx, sub, below.entries, BLKPTR_SIZE as u64)?;
+        let (count, bytes) = (below.entries, entries.len());
+        let is_whole = count.checked_mul(BLKPTR_SIZE as u64) == Some(bytes as u64);
+        invariant!(is_whole, "list {object} takes {bytes} bytes of {count} entries of list {sub}");
         tx.mos.write(object, phys.entries.wrapping_mul(BLKPTR_SIZE as u64), &entries)?;
         phys.entries = phys.entries.wrapping_add(below.entries);
         tx.mos.free(sub)?;

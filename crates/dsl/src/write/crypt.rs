@@ -420,10 +420,11 @@ pub(super) fn promoted(tx: &mut Tx<'_>, target: u64, origin: u64) -> Result<Opti
     props::inherit(tx, Target::Dir(origin), LOCATION)?;
     let below = members(tx, origin, origin)?;
     let objects: Vec<u64> = below.into_iter().map(|(_, key)| key.object).collect();
-    invariant!(!objects.is_empty(), "encryption root {origin} moves to {target} without its key");
     for object in &objects {
         tx.zap_set(*object, text(ROOT), target)?;
     }
+    let now = root_of(tx, origin)?;
+    invariant!(now == Some(target), "encryption root {origin} moves to {target}, and has {now:?}");
     Ok(Some(MovedRoot { from: origin, to: target, objects }))
 }
 

@@ -121,6 +121,8 @@ impl Keys {
     pub(super) fn take(&mut self, object: u64) -> Option<Lists> {
         let lists = self.known.remove(&object)?;
         self.total = less!(self.total, lists.len(), "keys of deadlists in memory");
+        let (known, left) = (self.known.len(), self.total);
+        invariant!(known > 0 || left == 0, "no deadlists are in memory, and {left} keys of them");
         Some(lists)
     }
 

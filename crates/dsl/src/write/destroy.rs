@@ -161,6 +161,9 @@ fn remove_snapshot(
     snapshot::changed(tx, snap.dir)?;
     limits::adjust(tx, snap.dir, limits::SNAPSHOTS, -1)?;
     props::clear_bootfs(tx, snap_obj)?;
+    let now = tx.dataset(snap.next_snap)?;
+    let (is, was) = ((now.prev_snap, now.prev_snap_txg), (snap.prev_snap, snap.prev_snap_txg));
+    invariant!(is == was, "what came after snapshot {snap_obj} comes after {is:?}, not {was:?}");
     for zap in [snap.next_clones, snap.props, snap.userrefs] {
         if zap != 0 {
             tx.mos.free(zap)?;
@@ -174,9 +177,7 @@ fn remove_name(tx: &mut Tx<'_>, names: u64, snap_obj: u64, known: Option<&str>) 
     if let Some(name) = known
         && tx.zap_number(names, name)? == Some(snap_obj)
     {
-        let was_there = tx.zap_remove(names, name)?;
-        invariant!(was_there, "snapshot {snap_obj} has the name {name:?}, which is not removed");
-        return Ok(());
+        return tx.zap_remove(names, name).map(drop);
     }
     let name = names::name_in(tx, names, snap_obj)?;
     tx.zap_remove(names, &name).map(drop)
@@ -381,6 +382,9 @@ fn remove_head(tx: &mut Tx<'_>, ds_obj: u64, way: Way) -> Result<()> {
     let dir = tx.dir(ds.dir)?;
     let all = Sizes { used: dir.used, compressed: dir.compressed, uncompressed: dir.uncompressed };
     space::charge(tx, ds.dir, Part::Head, Delta::less(all))?;
+    let dir = tx.dir(ds.dir)?;
+    let left = [dir.used, dir.compressed, dir.uncompressed];
+    invariant!(left == [0; 3], "dataset {ds_obj} is destroyed, and is charged {left:?} of {all:?}");
     match way {
         Way::Livelist(list) => drop(livelist::delete::queue(tx, ds.dir, list.object)?),
         way => free_tree(tx, way, (&ds.bp, ds.prev_snap_txg), all)?,

@@ -66,6 +66,8 @@ impl Books {
     fn take(&mut self, ds_obj: u64) -> Option<Book> {
         let book = self.of.remove(&ds_obj)?;
         self.len = less!(self.len, book.len, "blocks in books");
+        let (books, left) = (self.of.len(), self.len);
+        invariant!(books > 0 || left == 0, "no books are left, and {left} blocks in them");
         Some(book)
     }
 
@@ -124,6 +126,8 @@ impl Book {
             self.len = less!(self.len, group.len(), "blocks in a book");
             self.since = txg;
         }
+        let len = self.len;
+        invariant!(len <= MOST, "a book lists {len} blocks, and has no group more");
     }
 }
 

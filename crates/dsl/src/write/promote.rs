@@ -16,6 +16,7 @@ use super::{
 };
 use crate::name_of;
 use cenote_format::dsl::{DD_FLAG_USED_BREAKDOWN, DslDatasetPhys, DslDirPhys};
+use cenote_format::invariant;
 use cenote_format::invariant::broken;
 use std::collections::HashMap;
 
@@ -165,6 +166,12 @@ pub fn promote(tx: &mut Tx<'_>, ds_obj: u64) -> Result<Option<MovedRoot>> {
     let delta = Delta::less(Sizes { used: moved.used.wrapping_add(more), ..moved });
     space::charge(tx, p.old_dir_obj, Part::Snapshots, Delta::used(more as i64))?;
     space::charge(tx, p.old_dir_obj, Part::Head, delta)?;
+    let origins = (tx.dir(p.head.1.dir)?.origin, tx.dir(p.old_dir_obj)?.origin);
+    invariant!(
+        origins == (p.old_dir.origin, p.origin.0),
+        "dataset {} is promoted, and the origins are {origins:?}",
+        p.head.0
+    );
     Ok(root)
 }
 

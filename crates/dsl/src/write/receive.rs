@@ -21,6 +21,7 @@ use crate::crypt::keydata::KeyData;
 use crate::resume;
 use cenote_format::dsl::{DS_FLAG_CI_DATASET, DS_FLAG_INCONSISTENT};
 use cenote_format::encode::zap::Value;
+use cenote_format::invariant;
 use std::sync::Arc;
 
 /// What the dataset is made for.
@@ -327,6 +328,9 @@ pub fn complete_clone(
     swap::swap(tx, clone_obj, head_obj)?;
     let snap = complete(tx, head_obj, name, what)?;
     let clone = tx.head(clone_obj)?;
+    // What is younger is freed with it.
+    let now = clone.prev_snap;
+    invariant!(now == start, "dataset {clone_obj} came after snapshot {start}, and now {now}");
     let way = Way::through_tree(tx, &clone)?;
     let how = way.describe(clone.prev_snap_txg);
     destroy::destroy_checked(tx, clone_obj, way)?;

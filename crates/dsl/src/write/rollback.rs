@@ -15,6 +15,7 @@ use super::{
     remaps, snapshot,
 };
 use cenote_format::dsl::{DS_FLAG_UNIQUE_ACCURATE, DslDatasetPhys};
+use cenote_format::invariant;
 
 fn less(a: Sizes, b: Sizes) -> Sizes {
     Sizes {
@@ -88,7 +89,9 @@ pub fn rollback(tx: &mut Tx<'_>, ds_obj: u64, way: Way) -> Result<()> {
     space::charge(tx, ds.dir, Part::RefReservation, Delta::used(again as i64))?;
 
     let empty = deadlist::clone(tx, ds.deadlist, u64::MAX, ds.prev_snap)?;
-    deadlist::free(tx, ds.deadlist)?;
+    let old = ds.deadlist;
+    invariant!(old != empty, "dataset {ds_obj} is rolled back, and keeps the deadlist {old}");
+    deadlist::free(tx, old)?;
     // The snapshot still refers to what it lists.
     remaps::destroy(tx, ds_obj)?;
     features::deactivate_all(tx, ds_obj)?;
@@ -102,5 +105,11 @@ pub fn rollback(tx: &mut Tx<'_>, ds_obj: u64, way: Way) -> Result<()> {
     ds.flags |= DS_FLAG_UNIQUE_ACCURATE;
     tx.set_dataset(ds_obj, &ds)?;
     tx.edit_dataset(ds.prev_snap, |snap| snap.unique = 0)?;
+    let (now, before) = (tx.head(ds_obj)?, tx.snapshot(ds.prev_snap)?);
+    invariant!(
+        now.bp == before.bp && now.referenced == before.referenced,
+        "dataset {ds_obj} is rolled back, and is not what snapshot {} is",
+        ds.prev_snap
+    );
     bookmarks::next_changed(tx, ds_obj, ds.prev_snap)
 }

@@ -26,7 +26,8 @@ const SNAPSHOTS_CHANGED: &str = "com.ixsystems:snapshots_changed";
 /// Takes a snapshot of the head `ds_obj` as its last sync left it, and returns its object
 /// (`dsl_dataset_snapshot_sync`). The head's contents must have been synced in this txg before, if they were changed.
 ///
-/// A log that was claimed but not replayed stays with the head: the snapshot has the state before it.
+/// A log that was claimed but not replayed stays with the head: the snapshot has the state before it. Where some of it was replayed
+/// there is no snapshot before the rest is.
 ///
 /// Errors: `Exists`, `TooLong`, `Invalid` name, `Again` if one was taken in this txg, `Busy` if the
 /// contents are incomplete or there is an intent log that is not claimed, `NoSpace` if a refreservation could not
@@ -40,9 +41,12 @@ pub fn snapshot(tx: &mut Tx<'_>, ds_obj: u64, name: &str) -> Result<u64> {
     if find(tx, &ds, name)?.is_some() {
         return Err(DslWriteError::Exists);
     }
-    // Software from before version 27 takes every log that a snapshot names for one that is to be replayed.
+    // Software from before version 27 takes every log that a snapshot names for one that is to be replayed. What is
+    // replayed in part is a state that was never acknowledged.
     let none_at_all = !features::has_flags(tx)?;
-    let is_live = |zil: ZilHeader| !zil.log.is_hole() && (zil.claim_txg == 0 || none_at_all);
+    let is_live = |zil: ZilHeader| {
+        !zil.log.is_hole() && (zil.claim_txg == 0 || zil.replay_seq != 0 || none_at_all)
+    };
     if ds.flags & DS_FLAG_INCONSISTENT != 0 || log_header(tx, ds_obj, &ds)?.is_some_and(is_live) {
         return Err(DslWriteError::Busy);
     }
@@ -110,9 +114,8 @@ pub(super) fn take(tx: &mut Tx<'_>, ds_obj: u64, name: &str) -> Result<u64> {
         deadlist::add_key(tx, new, key)?;
     }
     remaps::swap(tx, ds_obj, snap_obj)?;
-    let dead = deadlist::total(tx, new)?.used;
-    invariant!(dead == 0, "dataset {ds_obj}: {dead} bytes are dead since a snapshot in {txg}");
-    ds.deadlist = new;
+    let old = std::mem::replace(&mut ds.deadlist, new);
+    invariant!(old != new, "dataset {ds_obj} and its snapshot {snap_obj} have the deadlist {new}");
     ds.prev_snap = snap_obj;
     ds.prev_snap_txg = txg;
     ds.unique = 0;
@@ -120,6 +123,12 @@ pub(super) fn take(tx: &mut Tx<'_>, ds_obj: u64, name: &str) -> Result<u64> {
     tx.set_dataset(ds_obj, &ds)?;
     tx.zap_add(ds.snap_names, name, snap_obj)?;
     changed(tx, ds.dir)?;
+    let (head, snap) = (tx.dataset(ds_obj)?, tx.dataset(snap_obj)?);
+    let (is, before) = ((snap_obj, snap.creation_txg), (head.prev_snap, head.prev_snap_txg));
+    invariant!(
+        is == before && snap.deadlist == old && head.deadlist == new,
+        "dataset {ds_obj} comes after {before:?}, not after its new snapshot {is:?}"
+    );
     Ok(snap_obj)
 }
 

@@ -104,6 +104,12 @@ pub(super) fn charge(tx: &mut Tx<'_>, dir_obj: u64, part: Part, delta: Delta) ->
     let before = beyond(&dir);
     let above = charged(dir.used, delta.used, dir.reserved);
     apply(&mut dir, delta);
+    let back = charged(dir.used, delta.used.wrapping_neg(), dir.reserved);
+    invariant!(
+        back == above.wrapping_neg(),
+        "directory {dir_obj}: what is above is charged {above} for {}, and {back} for the reverse",
+        delta.used
+    );
     add_part(&mut dir, part, delta.used);
     check_parts(dir_obj, before, &dir);
     tx.set_dir(dir_obj, &dir)?;

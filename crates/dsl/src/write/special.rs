@@ -46,15 +46,16 @@ pub fn charge_leak(tx: &mut Tx<'_>, leaked: Sizes) -> Result<()> {
 /// Moves all that is still in `$FREE` to `$LEAK`.
 pub(super) fn leak_rest(tx: &mut Tx<'_>) -> Result<()> {
     let root = root_dir(tx)?;
-    let Some(dir) = find_child(tx, root, FREE_DIR)? else { return Ok(()) };
-    let dir = tx.dir(dir)?;
+    let Some(free) = find_child(tx, root, FREE_DIR)? else { return Ok(()) };
+    let dir = tx.dir(free)?;
     let left = Sizes { used: dir.used, compressed: dir.compressed, uncompressed: dir.uncompressed };
     if left == Sizes::default() {
         return Ok(());
     }
     charge_free(tx, Delta::less(left))?;
-    let still = free_dir_used(tx)?;
-    invariant!(still == 0, "{} bytes to be freed are leaked, and {still} are left", left.used);
+    let dir = tx.dir(free)?;
+    let still = [dir.used, dir.compressed, dir.uncompressed];
+    invariant!(still == [0; 3], "{left:?} to be freed is leaked, and {still:?} is left");
     charge_leak(tx, left)
 }
 

@@ -69,6 +69,7 @@ pub fn swap(tx: &mut Tx<'_>, clone_obj: u64, head_obj: u64) -> Result<()> {
         before.0 == before.1 && before.0 != 0,
         "datasets {clone_obj} and {head_obj} are swapped, and come after the snapshots {before:?}"
     );
+    let had = [clone.deadlist, head.deadlist];
     livelist::remove(tx, clone.dir)?;
     livelist::remove(tx, head.dir)?;
     let reservation = unused_reservation(tx, &clone, &head)?;
@@ -105,6 +106,11 @@ pub fn swap(tx: &mut Tx<'_>, clone_obj: u64, head_obj: u64) -> Result<()> {
     tx.set_dataset(clone_obj, &clone)?;
     tx.set_dataset(head_obj, &head)?;
     remaps::swap(tx, clone_obj, head_obj)?;
+    let now = [tx.head(clone_obj)?.deadlist, tx.head(head_obj)?.deadlist];
+    invariant!(
+        now == [had[1], had[0]],
+        "datasets {clone_obj} and {head_obj} had the deadlists {had:?} and are swapped: {now:?}"
+    );
     bookmarks::next_changed(tx, head_obj, head.prev_snap)
 }
 

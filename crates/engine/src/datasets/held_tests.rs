@@ -5,6 +5,9 @@
 use super::super::background::Background;
 use super::super::{Engine, EngineOptions};
 use super::*;
+use crate::keys::UnloadError;
+use cenote_dsl::crypt::KeyError;
+use cenote_format::crypt::WrappingKey;
 use cenote_pool::{ImportOptions, discover};
 use std::sync::mpsc;
 
@@ -137,4 +140,69 @@ fn the_engine_itself_is_no_user() {
     drop(shared);
     engine.export(false).unwrap();
     cenote_testpools::judge(&temp.pool.dir, &candidate.name);
+}
+
+/// A dataset is closed for lack of users while others open it: what they get is never shut under them.
+#[test]
+fn what_is_opened_while_it_is_closed_is_open() {
+    let temp = cenote_testpools::copy("compat21");
+    let candidate = discover(std::slice::from_ref(&temp.pool.dir)).remove(0);
+    let options = ImportOptions { force: true, ..ImportOptions::default() };
+    let engine = Engine::import(&candidate, &options, EngineOptions::default()).unwrap();
+    let head = engine.pool().dsl().root().unwrap().ds_obj;
+    let end = std::time::Instant::now() + Duration::from_secs(2);
+    let mut closed = 0;
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while std::time::Instant::now() < end {
+                    engine.live(head).unwrap().touch().unwrap();
+                }
+            });
+        }
+        while std::time::Instant::now() < end {
+            closed += usize::from(engine.close_if_unused(head).unwrap());
+        }
+    });
+    assert!(closed > 0 && engine.close_if_unused(head).unwrap());
+    engine.export(false).unwrap();
+    cenote_testpools::judge(&temp.pool.dir, &candidate.name);
+}
+
+/// Unloading a key ends, however long a dataset with it is being opened.
+#[test]
+fn a_key_waits_for_no_opener_for_ever() {
+    let temp = cenote_testpools::copy("crypt");
+    let candidate = discover(std::slice::from_ref(&temp.pool.dir)).remove(0);
+    let options = ImportOptions { force: true, ..ImportOptions::default() };
+    let engine = Engine::import(&candidate, &options, EngineOptions::default()).unwrap();
+    let (view, engine) = (engine.pool(), Arc::new(engine));
+    let root = view.dsl().find("crypt/rawk").unwrap().unwrap();
+    let keys = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/pools");
+    let key = std::fs::read(keys.join("crypt.raw.key")).unwrap();
+    view.dsl().load_key(&root, WrappingKey::from_raw(&key).unwrap()).unwrap();
+    let shared = engine.shared.clone();
+    let opening = shared.datasets.enter_alone(root.ds_obj).unwrap();
+    view.dsl().map_key(root.ds_obj, root.dir_obj).unwrap();
+    let unload = || {
+        let (engine, root) = (engine.clone(), root.clone());
+        ends("unload", move || engine.unload_key(&root))
+    };
+    assert!(matches!(unload(), Err(UnloadError::Busy(name)) if name == "crypt/rawk"));
+    // Nor for the devices that the opener may wait for.
+    let begun = std::time::Instant::now();
+    let done = std::thread::scope(|scope| {
+        let unloading = scope.spawn(unload);
+        std::thread::sleep(Duration::from_millis(300));
+        shared.tx_state.hold("no device takes anything", false, || ());
+        unloading.join().unwrap()
+    });
+    assert!(matches!(done, Err(UnloadError::Engine(EngineError::Suspended(_)))), "{done:?}");
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    shared.tx_state.resumed(|| true);
+    drop(opening);
+    unload().unwrap();
+    assert!(matches!(unload(), Err(UnloadError::Key(KeyError::Unloaded(_)))));
+    engine.export(false).unwrap();
+    // OpenZFS 2.1's `zdb` does not know a feature of this pool.
 }

@@ -69,6 +69,19 @@ impl Drop for Opening<'_> {
     }
 }
 
+/// A dataset without a user is being closed, as long as this lives; threads that want to open it wait.
+pub(crate) struct Closing<'a> {
+    datasets: &'a Datasets,
+    ds_obj: u64,
+}
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        self.datasets.open.lock().closing.remove(&self.ds_obj);
+        self.datasets.opened.notify_all();
+    }
+}
+
 /// What a thread that wants a dataset finds.
 pub(crate) enum Entered<'a> {
     /// It is open.
@@ -78,10 +91,18 @@ pub(crate) enum Entered<'a> {
 }
 
 impl Datasets {
-    /// Finds a dataset open, or becomes the thread that opens it. Waits for another thread that is opening it.
+    /// Begins to close a dataset that has no user (no hold either): from here on it gets none before it is closed.
+    pub fn closing(&self, ds_obj: u64) -> Option<Closing<'_>> {
+        let mut open = self.open.lock();
+        let is_used = open.in_use(ds_obj) || open.held.contains_key(&ds_obj);
+        let is_first = !is_used && open.closing.insert(ds_obj);
+        is_first.then(|| Closing { datasets: self, ds_obj })
+    }
+
+    /// Finds a dataset open, or becomes the thread that opens it. Waits for another thread that is opening or closing it.
     pub fn enter(&self, ds_obj: u64) -> Result<Entered<'_>, EngineError> {
         let mut open = self.open.lock();
-        while open.opening.contains(&ds_obj) {
+        while open.opening.contains(&ds_obj) || open.closing.contains(&ds_obj) {
             waiting::begins();
             self.opened.wait(&mut open);
         }
@@ -104,6 +125,7 @@ impl Datasets {
     pub fn enter_alone(&self, ds_obj: u64) -> Option<Opening<'_>> {
         let mut open = self.open.lock();
         let free = !open.in_use(ds_obj)
+            && !open.closing.contains(&ds_obj)
             && !open.sets.contains_key(&ds_obj)
             && !open.held.contains_key(&ds_obj)
             && !open.retired.contains(&ds_obj);

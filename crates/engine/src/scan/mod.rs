@@ -64,6 +64,7 @@ use super::tunables::{SCAN_CHECKPOINT_INTVAL, SCAN_SUSPEND_PROGRESS};
 use super::{Engine, Shared};
 use cenote_dmu::outside::Time;
 use cenote_format::invariant::caught;
+use cenote_pool::reopen::Restore;
 use cenote_pool::scan::{ErrorScrubPhys, Pass, ScanPhys};
 use cenote_pool::txg_times::TxgTimes;
 use cenote_store::{Priority, ScanFunc, Scanned, ScrubStage, Store};
@@ -78,6 +79,8 @@ use std::time::{Duration, Instant};
 
 /// The name of the thread.
 const NAME: &str = "scan";
+/// How long devices are waited for that are looked at before a scrub.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// How long a round waits after one that was let go, or failed; twice as long after each further one.
 const PAUSE: Duration = Duration::from_millis(20);
 /// How often that is doubled at most after a round that was let go, and after one that failed.
@@ -513,7 +516,18 @@ impl Engine {
         self.scrub_of(extent)
     }
 
+    /// Before a scrub begins: a device in use that has lost its labels goes out of use, as far as its vdev can do without it
+    /// (`vdev_reopen` in `dsl_scan`). What does not answer is left alone.
+    fn look_at_devices(&self) -> Result<(), EngineError> {
+        let doubtful = self.shared.disk.tree().doubtful(PATIENCE);
+        match doubtful.is_empty() || self.shared.tx_state.held().is_some() {
+            true => Ok(()),
+            false => self.restore(&doubtful, Restore::Nothing),
+        }
+    }
+
     fn scrub_of(&self, extent: Extent) -> Result<(), ScanError> {
+        self.look_at_devices()?;
         let begun = self.shared.begin_scrub(extent);
         self.shared.wake_scan();
         begun?
@@ -525,6 +539,7 @@ impl Engine {
     /// # Errors
     /// A scrub or resilver is under way; the log does not tell when blocks were born; the pool is suspended.
     pub fn scrub_errors(&self) -> Result<(), ScanError> {
+        self.look_at_devices()?;
         let begun = self.shared.begin_error_scrub();
         self.shared.wake_scan();
         begun?

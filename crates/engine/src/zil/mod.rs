@@ -284,9 +284,13 @@ impl Log {
             self.chain.lock().fail();
             flight.fail();
             self.touch(shared, live, WhileHeld::WaitsAsChange)?;
+        } else if let Err(e) = shared.has_pool() {
+            // While it was written another host may have taken the pool: no thread is told that it is stable.
+            self.chain.lock().fail();
+            flight.fail();
+            return Err(e);
         } else if flight.is_stable() {
-            // While it was written another host may have taken the pool.
-            return shared.has_pool().map(|()| true);
+            return Ok(true);
         }
         shared.tx_state.wait_synced().map(|()| false)
     }

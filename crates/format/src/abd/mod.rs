@@ -27,6 +27,7 @@ mod counts;
 mod leaf;
 mod slab;
 
+use crate::invariant::broken;
 use std::borrow::Cow;
 use std::fmt;
 use std::io::IoSlice;
@@ -240,10 +241,12 @@ impl Abd {
         if !owned {
             *self = Abd::from_vec(self.to_vec());
         }
-        match &mut self.0 {
-            Shape::One(leaf) => leaf.owned_mut().unwrap_or_default(),
-            Shape::Gang(..) => &mut [],
-        }
+        let bytes = match &mut self.0 {
+            Shape::One(leaf) => leaf.owned_mut(),
+            Shape::Gang(..) => None,
+        };
+        // What is written into another buffer would be lost.
+        bytes.unwrap_or_else(|| broken(format_args!("a buffer that was copied is shared")))
     }
 
     /// Makes it `len` bytes long, with zeros behind its bytes: in place as [`Abd::make_mut`] does.

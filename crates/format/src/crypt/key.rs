@@ -9,6 +9,7 @@ use super::{CryptError, Result};
 use crate::abd::Abd;
 use crate::blkptr::BlockPointer;
 use crate::dmu::DmuType;
+use crate::invariant::broken;
 use crate::{ByteOrder, DecodeError};
 use hkdf::Hkdf;
 use hmac::{Hmac, KeyInit, Mac as _};
@@ -79,11 +80,20 @@ impl DatasetKey {
     }
 
     pub(super) fn master(&self) -> &[u8] {
-        self.keys.bytes().get(..self.suite.key_len()).unwrap_or_default()
+        self.parts().0
     }
 
     pub(super) fn hmac_key(&self) -> &[u8] {
-        self.keys.bytes().get(self.suite.key_len()..).unwrap_or_default()
+        self.parts().1
+    }
+
+    /// The master key, and the key of HMACs.
+    fn parts(&self) -> (&[u8], &[u8]) {
+        let (bytes, master) = (self.keys.bytes(), self.suite.key_len());
+        match bytes.split_at_checked(master) {
+            Some((master, hmac)) if hmac.len() == HMAC_KEY_LEN => (master, hmac),
+            _ => broken(format_args!("{} bytes of keys for {:?}", bytes.len(), self.suite)),
+        }
     }
 
     /// HMAC-SHA512 with the dataset's key, to be fed.

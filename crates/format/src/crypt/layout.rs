@@ -8,6 +8,7 @@
 use super::params::{MAC_LEN, Mac, bp_mac};
 use crate::blkptr::{BLKPTR_SIZE, BlockPointer};
 use crate::dmu::{DNODE_CORE, DNODE_FLAG_SPILL, DNODE_SLOT, DmuType};
+use crate::invariant::broken;
 use crate::zil::{RECORD_HEADER, WRITE_SIZE, kind};
 use crate::{ByteOrder, Bytes, DecodeError, Result};
 use std::ops::Range;
@@ -42,7 +43,10 @@ pub(super) struct BpAuth {
 
 impl AsRef<[u8]> for BpAuth {
     fn as_ref(&self) -> &[u8] {
-        self.bytes.get(..self.len).unwrap_or_default()
+        match self.bytes.get(..self.len) {
+            Some(bytes) => bytes,
+            None => broken(format_args!("{} bytes of a pointer are authenticated", self.len)),
+        }
     }
 }
 
@@ -129,7 +133,7 @@ pub(super) fn of_dnodes(block: &[u8], order: ByteOrder, version: u64) -> Result<
         if kind != DmuType::NONE && bonus_kind.is_encrypted() && has_bonus {
             layout.secret.push(dnode.bonus);
         } else {
-            layout.aad.extend_from_slice(block.get(dnode.bonus).unwrap_or_default());
+            layout.aad.extend_from_slice(bytes.slice(dnode.bonus.start, dnode.bonus.len())?);
         }
         at += dnode.size;
     }

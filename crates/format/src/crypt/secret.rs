@@ -5,6 +5,7 @@
 //! core dump and is wiped.
 
 use super::{CryptError, Result};
+use crate::invariant::broken;
 use memmap2::MmapMut;
 use zeroize::Zeroize;
 
@@ -41,12 +42,20 @@ impl Secret {
 
     /// The bytes.
     pub fn bytes(&self) -> &[u8] {
-        self.pages.get(..self.len).unwrap_or_default()
+        let (len, room) = (self.len, self.pages.len());
+        match self.pages.get(..len) {
+            Some(bytes) => bytes,
+            None => broken(format_args!("a secret of {len} bytes in {room}")),
+        }
     }
 
     /// The bytes, to be changed.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        self.pages.get_mut(..self.len).unwrap_or_default()
+        let (len, room) = (self.len, self.pages.len());
+        match self.pages.get_mut(..len) {
+            Some(bytes) => bytes,
+            None => broken(format_args!("a secret of {len} bytes in {room}")),
+        }
     }
 
     /// Whether the memory is locked: it is never swapped out.

@@ -65,7 +65,11 @@ fn seal_by(kind: Checksum, block: &mut [u8], verifier: [u64; 4], mac: Option<&Ma
     let mut head = EMBEDDED_MAGIC.to_le_bytes().to_vec();
     super::push_words(&mut head, &verifier);
     put(block, at, &head, WHAT)?;
-    let data = Abd::copy_of(block.get(..checked).unwrap_or_default());
+    let Some(covered) = block.get(..checked) else {
+        let why = format!("a checksum over {checked} bytes of {}", block.len());
+        return Err(EncodeError::unrepresentable(WHAT, why));
+    };
+    let data = Abd::copy_of(covered);
     let unsalted = Salt::new([0; 32]);
     let sum = checksum::compute(function, &data, ByteOrder::Little, &unsalted)?;
     let sum = match mac {

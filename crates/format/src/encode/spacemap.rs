@@ -144,7 +144,7 @@ impl EntryWriter {
 
     fn word(&mut self, word: u64) {
         self.out.extend(word.to_le_bytes());
-        self.length = self.length.saturating_add(8);
+        self.length += 8;
     }
 
     /// Appends the entry that introduces the changes of one sync pass.
@@ -182,7 +182,7 @@ impl EntryWriter {
             }
             self.word(first);
             second.into_iter().for_each(|w| self.word(w));
-            (offset, left) = (offset.saturating_add(piece), left - piece);
+            (offset, left) = (offset + piece, left - piece);
         }
         Ok(())
     }

@@ -26,6 +26,7 @@ use crate::traverse::stats::DEFERRED;
 use crate::traverse::{self, Event, Found, Options, Subject, Verify};
 use cenote_dmu::Result;
 use cenote_format::dsl::{DslDatasetPhys, DslDirPhys};
+use cenote_format::invariant::broken;
 use cenote_pool::Pool;
 use cenote_pool::indirect::Mapping;
 use cenote_pool::metaslab::PoolSpace;
@@ -264,7 +265,11 @@ impl<'a> Books<'a> {
         }
         let mut shares: HashMap<(u64, u64), Vec<Share>> = HashMap::new();
         for ((vdev, metaslab, owner), bytes) in self.bytes {
-            let owner = number.get(owner as usize).copied().unwrap_or(0);
+            let Some(owner) = number.get(owner as usize).copied() else {
+                broken(format_args!(
+                    "{bytes} bytes of vdev {vdev} are of the unknown owner {owner}"
+                ))
+            };
             shares.entry((vdev, metaslab)).or_default().push(Share { owner, bytes });
         }
         let mut missed = self.missed;

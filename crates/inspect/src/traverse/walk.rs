@@ -20,6 +20,7 @@ use cenote_format::DecodeError;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::DmuType;
 use cenote_store::{Bookmark, Store};
+use cenote_vdev::patience;
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -101,9 +102,12 @@ pub(super) fn walk(
         busy: AtomicUsize::new(0),
         last_progress: Mutex::new(Instant::now()),
     };
+    // For a caller that waits for no device the other threads do not either.
+    let waits = patience::of_thread().is_none();
+    let work = || if waits { walker.work() } else { patience::impatiently(|| walker.work()) };
     std::thread::scope(|scope| {
         for _ in 1..walker.workers {
-            scope.spawn(|| walker.work());
+            scope.spawn(work);
         }
         walker.work();
     });

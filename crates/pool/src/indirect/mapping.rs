@@ -11,6 +11,7 @@ use crate::directory::{Directory, for_each_word};
 use cenote_dmu::{Error, Object, ObjectSet, Result};
 use cenote_format::Bytes;
 use cenote_format::SECTOR_SHIFT;
+use cenote_format::invariant::broken;
 use std::sync::Arc;
 
 /// Entries that memory is set aside for before they are read.
@@ -200,9 +201,13 @@ impl Mapping {
     pub fn add_obsolete(&self, counts: &mut [u64], start: u64, end: u64) -> bool {
         let Some(pieces) = self.pieces(start, end) else { return false };
         for (i, piece) in pieces {
-            if let Some(count) = counts.get_mut(i) {
-                *count = count.saturating_add(piece.size);
-            }
+            let Some(count) = counts.get_mut(i) else {
+                broken(format_args!(
+                    "piece {i} of a mapping, of which {} are counted",
+                    self.segments.len()
+                ))
+            };
+            *count = count.saturating_add(piece.size);
         }
         true
     }

@@ -36,6 +36,7 @@ use std::sync::{Arc, OnceLock};
 use arc_swap::ArcSwap;
 use cenote_format::blkptr::Dva;
 use cenote_format::invariant;
+use cenote_format::invariant::said;
 use cenote_vdev::Alarm;
 use cenote_vdev::stats::Latencies;
 use parking_lot::Mutex;
@@ -138,6 +139,7 @@ impl Allocator {
         let layout = vdevs.iter().try_fold(Layout::default(), |layout, (class, info)| {
             layout.with(*class, info, options.allocators)
         })?;
+        let alarm = Arc::default();
         Ok(Arc::new(Allocator {
             layout: ArcSwap::from_pointee(layout),
             replacing: Mutex::default(),
@@ -147,7 +149,7 @@ impl Allocator {
             background: OnceLock::new(),
             deferred: OnceLock::new(),
             holds: Holds::default(),
-            readers: Arc::default(),
+            readers: Arc::new(ReadEpochs::new(&alarm)),
             synced: AtomicU64::new(0),
             frozen: AtomicU64::new(u64::MAX),
             checkpoint: kept::Checkpoint::default(),
@@ -155,7 +157,7 @@ impl Allocator {
             loads: Latencies::default(),
             waits: AtomicU64::new(0),
             in_vain: AtomicU64::new(0),
-            alarm: Arc::default(),
+            alarm,
         }))
     }
 
@@ -203,7 +205,10 @@ impl Allocator {
     fn set_passive(&self, vdev: u64, passive: bool) {
         let layout = self.layout();
         let groups = layout.all_groups().filter(|group| group.vdev() == vdev);
-        groups.for_each(|group| group.set_passive(passive));
+        // A destructor calls this, too.
+        if !groups.fold(true, |counted, group| group.set_passive(passive) & counted) {
+            self.alarm.sound(said(format_args!("vdev {vdev} is activated, and was not passive")));
+        }
     }
 
     /// Whether nothing of a vdev is allocated, neither on disk nor in groups that are not written yet. Once that is so

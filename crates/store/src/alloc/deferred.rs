@@ -70,6 +70,7 @@ impl Work {
 
 #[derive(Default)]
 struct Shared {
+    alarm: Arc<Alarm>,
     /// Whether there is work that is not done.
     busy: Mutex<bool>,
     done: Condvar,
@@ -103,8 +104,8 @@ impl Drop for DeferredFrees {
         let Some((queue, job)) = self.0.take() else { return };
         // Without a thread it is done here.
         if let Err(refused) = queue.try_send(job) {
-            let (work, _done) = refused.into_inner();
-            work.run();
+            let (work, done) = refused.into_inner();
+            done.0.alarm.guard(NAME, || work.run());
         }
     }
 }
@@ -119,18 +120,18 @@ impl DeferThread {
     /// Starts it; it tells `alarm` of its panics.
     pub(super) fn start(alarm: &Arc<Alarm>) -> DeferThread {
         let (queue, all) = bounded::<Job>(1);
-        let alarm = alarm.clone();
+        let shared = Arc::new(Shared { alarm: alarm.clone(), ..Shared::default() });
         // Those that wait are told that it is done after the alarm was sounded.
         let run = move || {
             for (work, done) in all {
-                alarm.guard(NAME, || work.run());
+                done.0.alarm.guard(NAME, || work.run());
                 drop(done);
             }
         };
         if let Err(e) = std::thread::Builder::new().name(NAME.into()).spawn(run) {
             tracing::warn!("no thread to give back space: {e}");
         }
-        DeferThread { queue, shared: Arc::default() }
+        DeferThread { queue, shared }
     }
 
     /// Has `work` done, after what is under way.

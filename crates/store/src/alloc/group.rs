@@ -372,9 +372,9 @@ impl Group {
     }
 
     /// See [`Allocator::passivate`](super::Allocator::passivate) and `activate`.
-    pub(super) fn set_passive(&self, passive: bool) {
+    pub(super) fn set_passive(&self, passive: bool) -> bool {
         let change = |count: u64| if passive { count.checked_add(1) } else { count.checked_sub(1) };
-        let _ = self.passive.fetch_update(Ordering::SeqCst, Ordering::SeqCst, change);
+        self.passive.fetch_update(Ordering::SeqCst, Ordering::SeqCst, change).is_ok()
     }
 
     /// Whether nothing of it is allocated, neither on disk nor in a group that is not written yet.

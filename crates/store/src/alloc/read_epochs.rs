@@ -18,8 +18,11 @@
 #[path = "read_epochs/planted.rs"]
 mod planted;
 
+use std::sync::Arc;
+
 use cenote_format::invariant;
-use std::thread::panicking;
+use cenote_format::invariant::said;
+use cenote_vdev::Alarm;
 
 use crate::sync::{AtomicU64, AtomicUsize, SeqCst};
 
@@ -40,6 +43,7 @@ pub struct ReadEpochs {
     slots: [Slot; SLOTS],
     /// Reads that began up to this group were let go; the number is one more.
     let_go: AtomicU64,
+    alarm: Arc<Alarm>,
 }
 
 /// A read, until this is dropped.
@@ -50,6 +54,11 @@ pub struct ReadEpoch<'a> {
 }
 
 impl ReadEpochs {
+    /// Those of a pool with this alarm.
+    pub(super) fn new(alarm: &Arc<Alarm>) -> ReadEpochs {
+        ReadEpochs { alarm: alarm.clone(), ..ReadEpochs::default() }
+    }
+
     fn slot(&self, txg: u64) -> &Slot {
         &self.slots[txg as usize % SLOTS]
     }
@@ -102,9 +111,13 @@ impl ReadEpoch<'_> {
 
 impl Drop for ReadEpoch<'_> {
     fn drop(&mut self) {
-        let before = self.epochs.slot(self.txg).readers.fetch_sub(1, SeqCst);
-        let txg = self.txg;
-        invariant!(before > 0 || panicking(), "a read of group {txg} ends that did not begin");
+        let (txg, readers) = (self.txg, &self.epochs.slot(self.txg).readers);
+        if readers.fetch_sub(1, SeqCst) == 0 {
+            // Not fewer than none: nothing would be given out any more.
+            readers.fetch_add(1, SeqCst);
+            let why = format_args!("a read of group {txg} ends that did not begin");
+            self.epochs.alarm.sound(said(why));
+        }
     }
 }
 

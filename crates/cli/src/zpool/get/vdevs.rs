@@ -1,8 +1,8 @@
 //! `zpool get PROPERTY POOL VDEV...`: properties of vdevs (`get_callback_vdev`).
 //!
 //! Names after the pool's name are vdevs, or `root`, or `all-vdevs` (`vdev_expand_proplist`). The values are those
-//! of [`VdevProps`]; here they are chosen, put into columns or into JSON. All vdevs come with those below a vdev
-//! before it, and the root last.
+//! of [`VdevProps`]; here they are chosen, put into columns or into JSON. All vdevs come with the root first, and each before
+//! those below it (`for_each_vdev`).
 //!
 //! A name that is no vdev of the pool is an error that says of each name what it is: a pool, a vdev of this
 //! pool or of another one, or unknown.
@@ -90,16 +90,18 @@ fn holds(vdev: &Vdev, guid: u64) -> bool {
     vdev.guid() == guid || vdev.children().iter().any(|child| holds(child, guid))
 }
 
-/// All vdevs, each behind those below it.
+/// All vdevs, each before those below it; but for what removed vdevs and logs have left.
 fn all(root: &Arc<Vdev>) -> Vec<(String, Arc<Vdev>)> {
     fn add(vdev: &Arc<Vdev>, to: &mut Vec<(String, Arc<Vdev>)>) {
-        vdev.children().iter().for_each(|child| add(child, to));
         let style = NameStyle::default();
         let name = match vdev.kind() {
             "root" => ROOT.into(),
             _ => vdev_name(vdev.config(), &style),
         };
-        to.push((name, Arc::clone(vdev)));
+        if !["hole", "indirect"].contains(&vdev.kind()) {
+            to.push((name, Arc::clone(vdev)));
+        }
+        vdev.children().iter().for_each(|child| add(child, to));
     }
     let mut list = Vec::new();
     add(root, &mut list);

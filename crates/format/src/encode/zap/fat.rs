@@ -130,8 +130,11 @@ impl FatHeader {
 
     /// Takes a block for a new leaf and counts it.
     pub fn allocate_leaf(&mut self) -> Result<u64> {
+        let Some(leafs) = self.leafs.checked_add(1) else {
+            return Err(DecodeError::invalid(WHAT, format!("{} leafs", self.leafs)).into());
+        };
         let block = self.allocate(1)?;
-        self.leafs = self.leafs.saturating_add(1);
+        self.leafs = leafs;
         Ok(block)
     }
 

@@ -17,6 +17,7 @@
 
 use super::super::{EncodeError, Result, put};
 use super::{Key, Value};
+use crate::invariant::broken;
 use crate::zap::BLOCK_LEAF;
 use crate::zap::leaf::{
     ARRAY_BYTES, CHAIN_END, CHUNK_SIZE, FLAG_CD_SORTED, Leaf, MAGIC, array_chunks,
@@ -136,6 +137,11 @@ impl<'a> LeafMut<'a> {
         Ok(self.bytes().u16(at)?)
     }
 
+    /// A field of the header, for which a leaf has room.
+    fn field(&self, at: usize) -> u16 {
+        self.u16(at).unwrap_or_else(|e| broken(format_args!("header of a ZAP leaf: {e}")))
+    }
+
     fn put(&mut self, at: usize, bytes: &[u8]) -> Result<()> {
         put(self.data, at, bytes, WHAT)
     }
@@ -155,12 +161,12 @@ impl<'a> LeafMut<'a> {
 
     /// Free chunks.
     pub fn free_chunks(&self) -> u16 {
-        self.u16(FREE_CHUNKS).unwrap_or(0)
+        self.field(FREE_CHUNKS)
     }
 
     /// Number of entries.
     pub fn len(&self) -> u16 {
-        self.u16(ENTRIES).unwrap_or(0)
+        self.field(ENTRIES)
     }
 
     /// Whether there are no entries.
@@ -170,7 +176,7 @@ impl<'a> LeafMut<'a> {
 
     /// Bits of the hash that all entries share.
     pub fn prefix_len(&self) -> u32 {
-        self.u16(PREFIX_LEN).unwrap_or(0).into()
+        self.field(PREFIX_LEN).into()
     }
 
     /// The smallest hash that belongs here.

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cenote_format::invariant::said;
 use cenote_format::less;
-use cenote_vdev::waiting;
+use cenote_vdev::{Alarm, waiting};
 use parking_lot::{Condvar, Mutex};
 
 use super::Allocator;
@@ -114,6 +114,7 @@ pub(super) struct Disables {
 
 /// Free ranges of a metaslab in which nothing is allocated while this lives.
 pub struct Disabled {
+    alarm: Arc<Alarm>,
     group: Arc<Group>,
     metaslab: usize,
     /// The ranges `(start, end)`, bytes of the top-level vdev, in order.
@@ -140,10 +141,9 @@ impl Disabled {
 
 impl Drop for Disabled {
     fn drop(&mut self) {
-        if let Some(metaslab) = self.metaslab() {
-            metaslab.enable();
-        }
-        self.group.disable_gate.leave();
+        // This may be the end of a panic.
+        self.alarm.guard("trim", || self.metaslab().inspect(|metaslab| metaslab.enable()));
+        self.alarm.guard("trim", || self.group.disable_gate.leave());
     }
 }
 
@@ -195,7 +195,8 @@ impl Allocator {
         let found = group.metaslabs().get(metaslab)?;
         group.disable_gate.enter();
         found.disable();
-        let mut disabled = Disabled { group: group.clone(), metaslab, ranges: Vec::new() };
+        let (alarm, group) = (self.alarm().clone(), group.clone());
+        let mut disabled = Disabled { alarm, group, metaslab, ranges: Vec::new() };
         disabled.ranges = ranges(found)?;
         Some(disabled)
     }
