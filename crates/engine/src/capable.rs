@@ -17,7 +17,7 @@ use cenote_format::zil::RawRecord;
 use cenote_pool::Pool;
 use cenote_pool::features::writable;
 use cenote_pool::version;
-use cenote_vdev::VdevState;
+use cenote_vdev::{Vdev, VdevState};
 use std::sync::Arc;
 
 const UNREPLAYED: &str = "an intent log that was not replayed";
@@ -167,8 +167,8 @@ fn log_state(
     if zil.log.is_hole() {
         return Ok(Log::None);
     }
-    if lacks_log_vdev(pool) {
-        // An import without it gives up what is in the logs (`SPA_LOG_CLEAR`).
+    if leads_to_missing(pool, zil, kept) {
+        // An import without it gives up what is in the log (`SPA_LOG_CLEAR`). Logs that are elsewhere are none the worse.
         tracing::warn!("'{}': the intent log is given up: a log vdev is missing", dataset.name);
         return Ok(Log::Finished);
     }
@@ -194,11 +194,23 @@ fn log_state(
     }
 }
 
-/// Whether a log vdev is not there, and was not taken offline.
-fn lacks_log_vdev(pool: &Pool) -> bool {
+/// Whether an intent log leads to a log vdev that is not there, and was not taken out of use.
+fn leads_to_missing(pool: &Pool, zil: &ZilHeader, kept: &Kept) -> bool {
     let vdevs = pool.store().vdevs();
-    let tops = vdevs.root().children();
-    tops.iter().any(|top| top.is_log() && matches!(top.state(), VdevState::CantOpen(_)))
+    let is_missing = |top: &Arc<Vdev>| {
+        top.is_log() && matches!(top.state(), VdevState::CantOpen(_)) && !top.is_log_left_out()
+    };
+    if !vdevs.root().children().iter().any(is_missing) {
+        return false;
+    }
+    let mut leads = false;
+    zil::walk_kept(pool.store(), zil, (kept, zil::Locked::Follow), &mut |item| {
+        if let Item::Block(bp) = item {
+            leads |= bp.dvas().any(|dva| vdevs.top(dva.vdev.into()).is_some_and(is_missing));
+        }
+        !leads
+    });
+    leads
 }
 
 /// Names of the datasets of a pool that is not written to whose intent logs have changes that are not in the

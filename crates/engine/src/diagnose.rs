@@ -6,9 +6,12 @@
 //! Errors of a suspended pool, or before it went on, say nothing of a device that is back: what they came to is dropped, and its
 //! errors are counted anew.
 
+use super::removal::Passive;
+use super::sync::Core;
 use super::{Engine, EngineError};
 use cenote_pool::diagnosis::{self, Verdict};
 use cenote_pool::events;
+use parking_lot::MutexGuard;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -19,7 +22,7 @@ impl Engine {
     /// # Errors
     /// The pool is suspended.
     pub fn condemn(&self, guid: u64, verdict: Verdict) -> Result<(), EngineError> {
-        let _core = self.core()?;
+        let _core = self.core_for(guid, verdict)?;
         self.carry_out(guid, verdict);
         Ok(())
     }
@@ -50,12 +53,24 @@ impl Engine {
 
     /// Does with the leaf of this guid what was found then. False: it is no longer so.
     fn act(&self, guid: u64, verdict: Verdict, found: Instant) -> bool {
-        let core = self.core();
+        let core = self.core_for(guid, verdict);
         if core.is_err() || self.shared.resumed_at.lock().is_some_and(|resumed| found <= resumed) {
             return false;
         }
         self.carry_out(guid, verdict);
         true
+    }
+
+    /// The core, to carry out a verdict. A log vdev that is to take no blocks any more is empty then.
+    fn core_for(
+        &self,
+        guid: u64,
+        verdict: Verdict,
+    ) -> Result<(MutexGuard<'_, Core>, Option<Arc<Passive>>), EngineError> {
+        match verdict {
+            Verdict::Fault => self.core_without_logs(guid),
+            _ => Ok((self.core()?, None)),
+        }
     }
 
     /// To be called with the core.

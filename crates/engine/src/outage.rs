@@ -3,7 +3,14 @@
 //! A device that does not answer goes out of use by itself (`cenote_vdev`'s `probe`). It comes back
 //! when a command says so, between two transaction groups. What it missed meanwhile is in its dirty
 //! time log and is not read from it.
+//!
+//! A log vdev that is about to take no blocks any more gets none from then on, and all logs that there are end, in one group
+//! (`spa_reset_logs`), before its last device goes: what was acknowledged is on disk then, and no header leads there. Logs begin
+//! again elsewhere. Commits that are under way come first. A log that waits for its replay keeps its device in use, unless it is
+//! to be faulted.
 
+use super::removal::Passive;
+use super::sync::Core;
 use super::{Engine, EngineError, SyncContext};
 use cenote_dsl::write::DslWriteError;
 use cenote_format::nvlist::{NvList, NvValue};
@@ -12,6 +19,8 @@ use cenote_pool::config_write::{aux, sync_aux};
 use cenote_pool::diagnosis;
 use cenote_pool::reopen::Restore;
 use cenote_vdev::VdevState;
+use parking_lot::MutexGuard;
+use std::sync::Arc;
 
 /// The list of cache devices in the MOS.
 const CACHES: &str = "l2cache";
@@ -22,6 +31,9 @@ pub enum OfflineError {
     /// Something that only it has would be missing.
     #[error("no valid replicas")]
     Required,
+    /// A log that waits for its replay is on it.
+    #[error("log device has unplayed intent logs")]
+    LogsWait,
     /// The change could not be written.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -97,6 +109,7 @@ impl Engine {
                 Ok(())
             })?;
         }
+        self.use_lost_logs()?;
         // A removal may wait for what came back.
         if self.shared.disk.writer.copied().is_some() {
             self.shared.wake_evacuation();
@@ -111,10 +124,16 @@ impl Engine {
     /// Takes a leaf out of use (`vdev_offline`).
     ///
     /// # Errors
-    /// The pool could not do without it; the pool is suspended.
+    /// The pool could not do without it; a log there waits for its replay; the pool is suspended.
     pub fn take_out(&self, leaf: u64, how: TakeOut) -> Result<(), OfflineError> {
         let taken = {
-            let _core = self.core()?;
+            let (_core, emptied) = self.core_without_logs(leaf)?;
+            if let Some(log) = emptied
+                && how.state() == VdevState::Offline
+                && self.logs_wait_on(log.vdev())
+            {
+                return Err(OfflineError::LogsWait);
+            }
             let pool = self.pool();
             let tree = pool.store().vdevs();
             let taken = tree.take_out(leaf, how.state());
@@ -131,6 +150,51 @@ impl Engine {
             return Ok(());
         }
         Ok(self.sync_task(move |context| note(context, leaf, how))?)
+    }
+
+    /// The core, to take a leaf out of use. If a log vdev takes no blocks without the leaf, no log is there, and none begins
+    /// there as long as what is returned with it lives.
+    ///
+    /// # Errors
+    /// The pool is suspended, or frozen: logs cannot end.
+    pub(super) fn core_without_logs(
+        &self,
+        leaf: u64,
+    ) -> Result<(MutexGuard<'_, Core>, Option<Arc<Passive>>), EngineError> {
+        let mut emptied: Option<Arc<Passive>> = None;
+        loop {
+            let core = self.core()?;
+            let log = self.pool().store().vdevs().last_of_log(leaf);
+            let is_empty = |id| emptied.as_ref().is_some_and(|log| log.vdev() == id);
+            let Some(id) = log.filter(|id| !is_empty(*id)) else { return Ok((core, emptied)) };
+            drop(core);
+            if self.shared.disk.frozen.leaves_out(u64::MAX) {
+                let why = "the pool is frozen: export and import it first";
+                return Err(DslWriteError::Invalid(why.into()).into());
+            }
+            emptied = Some(Passive::new(&self.shared.disk.allocator, id));
+            // All logs end in the group of a task that wants no dataset to have one.
+            self.sync_task(|_| Ok(()))?;
+        }
+    }
+
+    /// Whether logs that wait for their replay have blocks on a log vdev that has none of others.
+    fn logs_wait_on(&self, vdev: u64) -> bool {
+        let any = !self.shared.unreplayed.lock().heads().is_empty();
+        any && !self.shared.disk.allocator.is_empty(vdev)
+    }
+
+    /// Log vdevs that may have lost blocks are used again: a device of theirs is back (`vdev_clear`).
+    fn use_lost_logs(&self) -> Result<(), EngineError> {
+        let tree = self.pool().store().vdevs();
+        if !tree.root().children().iter().any(|top| top.is_log() && tree.has_lost(top.id())) {
+            return Ok(());
+        }
+        // No thread commits, and the logs that there are end in the group of this.
+        self.sync_task(|context| {
+            context.disk.tree().forget_lost_logs();
+            Ok(())
+        })
     }
 }
 

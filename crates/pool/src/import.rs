@@ -412,14 +412,17 @@ fn add_biases(mos: &Arc<ObjectSet>, root: &mut NvList) {
 }
 
 /// Every top-level vdev must be there, but for those that the caller gives up. A log that was taken
-/// offline is not missed.
+/// offline or faulted by order is not missed.
 fn check_devices(tree: &VdevTree, o: &LoadOptions) -> Result<(), Cause> {
     let (logs, others): (Vec<_>, Vec<_>) =
         tree.root().children().iter().filter(|v| is_missing(v)).partition(|v| v.is_log());
     if others.len() as u64 > o.missing_tops {
         return Err(Cause::Missing(others.into_iter().map(|v| describe_missing(v)).collect()));
     }
-    let lost = logs.into_iter().filter(|v| matches!(v.state(), VdevState::CantOpen(_)));
+    let is_lost = |v: &&Arc<Vdev>| {
+        matches!(v.state(), VdevState::CantOpen(_)) && !v.is_log_left_out()
+    };
+    let lost = logs.into_iter().filter(is_lost);
     let lost: Vec<MissingVdev> = lost.map(|v| describe_missing(v)).collect();
     if lost.is_empty() || o.allow_missing_log { Ok(()) } else { Err(Cause::MissingLogs(lost)) }
 }

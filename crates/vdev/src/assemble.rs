@@ -335,6 +335,11 @@ fn is_external(config: &NvList) -> bool {
     config.str("aux_state") == Some("external")
 }
 
+/// Whether a leaf's config has it out of use since it was faulted by order.
+pub(crate) fn is_faulted_by_config(config: &NvList) -> bool {
+    is_external(config) && flag(config, "faulted")
+}
+
 fn dtl_of(config: &NvList) -> Dtl {
     match config.u64("DTL").unwrap_or(0) {
         0 => Dtl::Ranges(Vec::new()),
@@ -411,7 +416,7 @@ fn flag(config: &NvList, name: &str) -> bool {
 /// The state of a leaf, as opening and validating it come out.
 fn leaf_state(config: &NvList, guid: u64, above: Above, device: Option<&dyn Device>) -> VdevState {
     // Faults found on another system count only if an administrator asked for them.
-    if is_external(config) && flag(config, "faulted") {
+    if is_faulted_by_config(config) {
         return VdevState::Faulted;
     }
     if flag(config, "offline") {

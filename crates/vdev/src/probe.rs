@@ -41,6 +41,7 @@ use crate::patience;
 use crate::state::Aux;
 use crate::surgery::{outage, outage_as};
 use crate::vdev::{Dtl, Opened, Vdev};
+use crate::write::lossy;
 use crate::{VdevError, VdevState, VdevTree, assemble};
 
 /// Byte offset in a label of the area that is read and written (`vl_be`).
@@ -354,6 +355,31 @@ impl VdevTree {
         assemble::for_each_leaf(self.root(), look).is_err() || is_still
     }
 
+    /// Whether a top-level vdev, if it is one for intent logs, takes blocks and keeps them. One that may have lost some does not
+    /// before [`VdevTree::forget_lost_logs`]: no flush of it succeeds, as some block of before may not be there.
+    pub fn takes_logs(&self, vdev: u64) -> bool {
+        let takes = |top: &Arc<Vdev>| {
+            let mut leaves = Vec::new();
+            top.collect_leaves(&mut leaves);
+            let well = top.state().readable() && leaves.iter().any(|leaf| leaf.writable());
+            well && !self.has_lost(top.id())
+        };
+        self.top(vdev).is_some_and(|top| !top.is_log() || takes(top))
+    }
+
+    /// Whether `guid` is a leaf of a log vdev without which that takes no blocks; the id of the vdev.
+    pub fn last_of_log(&self, guid: u64) -> Option<u64> {
+        let found = |top: &&Arc<Vdev>| {
+            let mut leaves = Vec::new();
+            top.collect_leaves(&mut leaves);
+            let is_it = |leaf: &Arc<Vdev>| leaf.guid() == guid && leaf.writable();
+            let is_below = leaves.iter().any(is_it);
+            is_below && lossy(top, &|leaf| leaf.guid() == guid)
+        };
+        let mut logs = self.root().children().iter().filter(|top| top.is_log());
+        logs.find(found).map(|top| top.id())
+    }
+
     /// Brings one leaf back. Returns whether it is in use then.
     fn bring_back(&self, leaf: &Vdev, judge: &mut Judge<'_, '_>) -> bool {
         let Some(top) = self.above(leaf) else { return false };
@@ -393,8 +419,10 @@ impl VdevTree {
     /// Takes the leaf with this guid out of use, offline or faulted, and lets go of its device. False: its
     /// top-level vdev could not do without it, or there is no such leaf.
     ///
-    /// To be called while nothing is written to the tree.
+    /// To be called while no group is written. Waits for what else is being written: whether the vdev can do without the leaf
+    /// is known once it is noted what each leaf missed.
     pub fn take_out(&self, guid: u64, state: VdevState) -> bool {
+        let _alone = self.writer.healing.write();
         let _one = self.writer.probing.lock();
         for top in self.root().children() {
             let mut leaves = Vec::new();
@@ -404,6 +432,7 @@ impl VdevTree {
             if spared {
                 leaf.faulted_by_hand.store(state == VdevState::Faulted, Relaxed);
                 let before = leaf.state();
+                self.lose_log(top, leaf);
                 leaf.replace(Opened { device: None, state }, false);
                 leaf.tell_state(before);
             }
@@ -518,8 +547,10 @@ impl Judge<'_, '_> {
     fn replace(&self, leaf: &Vdev, opened: Opened) {
         let top = self.tree.above(leaf);
         let again = self.how.held || top.is_some_and(|top| is_needed(top, leaf));
-        if let Some(top) = top.filter(|_| again) {
-            self.tree.lost_with_device(top);
+        match top {
+            Some(top) if again => self.tree.lost_with_device(top),
+            Some(top) => self.tree.lose_log(top, leaf),
+            None => {}
         }
         leaf.replace(opened, again);
     }

@@ -19,6 +19,7 @@ use std::time::Duration;
 use cenote_format::nvlist::NvList;
 use cenote_format::{SECTOR, SECTOR_SHIFT, invariant};
 
+use crate::assemble::is_faulted_by_config;
 use crate::device::Device;
 use crate::draid;
 use crate::events::{self, Happening};
@@ -547,6 +548,20 @@ impl Vdev {
     /// Whether this top-level vdev is a log device.
     pub fn is_log(&self) -> bool {
         self.config.u64("is_log").unwrap_or(0) != 0
+    }
+
+    /// Whether this is a log vdev that is out of use, and the pool's config says so of all its leaves: nothing that waits for a
+    /// replay is on it (`vdev_log_state_valid`). The group that has noted that is younger than all that was written there.
+    pub fn is_log_left_out(&self) -> bool {
+        fn is_out(vdev: &Vdev) -> bool {
+            match vdev.opened_state() {
+                _ if !vdev.is_leaf() => vdev.children.iter().all(|child| is_out(child)),
+                VdevState::Offline | VdevState::Removed => true,
+                VdevState::Faulted => is_faulted_by_config(&vdev.config),
+                _ => false,
+            }
+        }
+        self.is_log() && is_out(self)
     }
 
     /// The allocation class of a top-level vdev if it is not the normal one: "log", "special"

@@ -6,7 +6,8 @@
 //!
 //! The chain ends at the first block that is not what its pointer says, because the pointer to the
 //! next block is written before that block is. No block of a chain is a gang block (`zio_alloc_zil`): a pointer
-//! to one ends it, too. A device that fails is not an end: it is not known what it has
+//! to one ends it, too, and so does one to a log vdev that was taken out of use: what was written there is in groups that are
+//! on disk. A device that fails is not an end: it is not known what it has
 //! (`zil_check_log_chain`). An import *claims* the blocks that it finds ([`mod@super::claim`]): it
 //! notes the last sequence numbers in the header, which end the chain from then on.
 //!
@@ -172,6 +173,9 @@ impl Reader<'_> {
     /// Reads a block by itself (`zil_read_log_block`). The end of an unclaimed log is not known: it is not an error
     /// there. A key that is not loaded is an error.
     fn read(&self, bp: &BlockPointer) -> Result<Option<Block>, BlockError> {
+        if !self.claimed && is_left_out(self.store, bp) {
+            return Ok(None);
+        }
         let block = match self.claimed {
             true => self.store.read(bp, bookmark(bp)),
             false => self.store.read_speculative(bp, bookmark(bp)),
@@ -182,6 +186,13 @@ impl Reader<'_> {
             Err(_) => Ok(None),
         }
     }
+}
+
+/// Whether a block is on a log vdev that was taken out of use, by the pool's config. Since the group that noted that nothing was
+/// written there, and what was written before is in groups that are on disk: the log ends before that block.
+fn is_left_out(store: &Store, bp: &BlockPointer) -> bool {
+    let vdevs = store.vdevs();
+    bp.dvas().any(|dva| vdevs.top(dva.vdev.into()).is_some_and(|top| top.is_log_left_out()))
 }
 
 fn decode(bp: &BlockPointer, block: &Block) -> Option<Parsed> {

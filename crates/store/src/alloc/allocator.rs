@@ -66,6 +66,12 @@ pub trait AllocatedSize: Send + Sync {
     /// Bytes allocated on top-level vdev `vdev` for `psize` bytes in `txg`, with parity and padding; `None`
     /// if there is no such vdev. Later groups take no more.
     fn psize_to_asize(&self, vdev: u64, psize: u64, txg: u64) -> Option<u64>;
+
+    /// Whether top-level vdev `vdev`, if it is one for intent logs, takes blocks now and keeps them (`vdev_allocatable`). A log
+    /// does without one that does not.
+    fn takes_logs(&self, _vdev: u64) -> bool {
+        true
+    }
 }
 
 /// How an [`Allocator`] works.
@@ -357,7 +363,8 @@ impl Allocator {
                     continue;
                 }
                 // What a group on disk does not lead to is deleted there after a crash.
-                if group.is_growing() && request.is_of_log() {
+                let refuses = || group.is_growing() || !self.sizes.takes_logs(group.vdev());
+                if request.is_of_log() && refuses() {
                     continue;
                 }
                 let size = self.sizes.psize_to_asize(group.vdev(), request.psize, txg)?;

@@ -21,6 +21,10 @@ impl AllocatedSize for VdevTree {
     fn psize_to_asize(&self, vdev: u64, psize: u64, txg: u64) -> Option<u64> {
         self.top(vdev).map(|top| top.psize_to_asize(psize, txg))
     }
+
+    fn takes_logs(&self, vdev: u64) -> bool {
+        VdevTree::takes_logs(self, vdev)
+    }
 }
 
 impl BlockDevices for VdevTree {
@@ -33,6 +37,10 @@ impl BlockDevices for VdevTree {
 impl AllocatedSize for Store {
     fn psize_to_asize(&self, vdev: u64, psize: u64, txg: u64) -> Option<u64> {
         AllocatedSize::psize_to_asize(&**self.vdevs(), vdev, psize, txg)
+    }
+
+    fn takes_logs(&self, vdev: u64) -> bool {
+        self.vdevs().takes_logs(vdev)
     }
 }
 

@@ -57,6 +57,11 @@ impl Written {
         self.failed = true;
     }
 
+    /// Whether blocks were written that are not known to be durable.
+    pub(crate) fn has_blocks(&self) -> bool {
+        self.blocks.is_some()
+    }
+
     /// Whether a write of a block failed since this was last taken.
     pub(crate) fn failed_writes(&self) -> bool {
         self.failed

@@ -94,6 +94,12 @@ impl Unflushed {
         drop(dropped);
     }
 
+    /// Nothing of a top-level vdev is going to be written again.
+    pub(super) fn forget(&self, top: u64) {
+        let dropped = self.0.lock().tops.remove(&top);
+        drop(dropped);
+    }
+
     /// Whether something of a range of a top-level vdev is not known to be durable.
     pub fn meets(&self, top: u64, range: &Range<u64>) -> bool {
         let state = self.0.lock();
