@@ -475,7 +475,7 @@ impl Engine {
             (shared.looks_no_more(), "the pool is closed"),
             (!is_wanted, "the device is being replaced, or is in use again, or left"),
             (shared.has_checkpoint(), "the pool has a checkpoint"),
-            (shared.disk.writer.copied().is_some(), "a device is being removed"),
+            (shared.disk.writer.is_removing(), "a device is being removed"),
             (shared.is_rebuilding(), "a rebuild is under way"),
         ];
         bars.into_iter().find(|(bars, _)| *bars).map(|(_, why)| why)

@@ -12,6 +12,7 @@ use cenote_dmu::write::RawRoot;
 use cenote_dsl::Dataset;
 use cenote_dsl::tunables::REPLAY_KEEP;
 use cenote_dsl::zil::{self, End, Item, Kept};
+use cenote_format::blkptr::Dva;
 use cenote_format::dmu::ZilHeader;
 use cenote_format::zil::RawRecord;
 use cenote_pool::Pool;
@@ -176,6 +177,13 @@ fn log_state(
         // The pool was rewound to its checkpoint: what was not claimed then may have been overwritten since.
         return Ok(Log::Finished);
     }
+    if zil.claim_txg == 0 && leads_to_dead_log(pool, zil) {
+        tracing::warn!(
+            "'{}': the intent log is given up: its log vdev is out of use",
+            dataset.name
+        );
+        return Ok(Log::Finished);
+    }
     let since = match zil.claim_txg {
         0 => pool.uberblock().txg.saturating_add(1),
         txg => txg,
@@ -199,6 +207,17 @@ fn lacks_log_vdev(pool: &Pool) -> bool {
     let vdevs = pool.store().vdevs();
     let tops = vdevs.root().children();
     tops.iter().any(|top| top.is_log() && matches!(top.state(), VdevState::CantOpen(_)))
+}
+
+/// Whether a log begins on a log vdev that is out of use by order. It was empty before that, or nothing of it was acknowledged since
+/// (`zil_check_log_chain`).
+fn leads_to_dead_log(pool: &Pool, zil: &ZilHeader) -> bool {
+    let vdevs = pool.store().vdevs();
+    let is_dead = |dva: Dva| {
+        let top = vdevs.top(u64::from(dva.vdev));
+        top.is_some_and(|top| top.is_log() && !top.state().readable())
+    };
+    zil.log.dvas().any(is_dead)
 }
 
 /// Names of the datasets of a pool that is not written to whose intent logs have changes that are not in the

@@ -383,7 +383,9 @@ impl ScanStatus {
         let &ErrorScrubPhys { func, state, start, end, to_examine, examined, errors, .. } = phys;
         let state = ScanState::of(state).filter(|_| func == 3)?;
         let (kind, skipped, processed) = (ScanKind::ErrorScrub, 0, 0);
-        let (issued, pass) = (0, Pass::default());
+        // Since when it is paused is not on disk: at the latest since it began.
+        let paused = if phys.is_paused() { phys.start } else { 0 };
+        let (issued, pass) = (0, Pass { paused, ..Pass::default() });
         Some(ScanStatus {
             issued,
             pass,
@@ -498,8 +500,14 @@ impl ScanStatus {
             ScanState::Scanning => {
                 let all = self.to_examine.saturating_add(n).max(1);
                 let done = 100.0 * n as f64 / all as f64;
+                let head = match self.pass.paused {
+                    0 => format!("in progress since {start}"),
+                    since => {
+                        format!("paused since {}\n\terror scrub started on {start}", ctime(since))
+                    }
+                };
                 format!(
-                    " scrub: error scrub in progress since {start}\n\
+                    " scrub: error scrub {head}\n\
                      \t{done:.2}% done, issued I/O for {n} error blocks"
                 )
             }

@@ -3,7 +3,7 @@
 //! Freeing, discarding a checkpoint, a scrub, a resilver, a replacement, a removal, a trim, initializing and the expansion of RAID-Z are what can be under
 //! way here. A checkpoint whose space maps cannot be read is not discarded, and what was destroyed is not freed where a
 //! checkpoint leaves no room for that: waiting for it is refused, since it may never end. A scrub that is paused is not waited
-//! for.
+//! for. A pool that is suspended until its devices are back is.
 
 use crate::context::Context;
 use crate::interval::{Schedule, Stamp, pause};
@@ -12,11 +12,13 @@ use crate::pools::Imported;
 use crate::zpool::select::open;
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_dsl::human::nicenum;
+use cenote_engine::Engine;
 use cenote_pool::rebuild::RebuildStatus;
 use cenote_pool::scan::{ScanKind, ScanState, ScanStatus};
 use cenote_pool::vdev_props::Activity;
 use cenote_vdev::Vdev;
 use std::ffi::OsString;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const SPEC: Spec = Spec { short: "HpT:t:", refused: "", refused_long: &[] };
@@ -129,6 +131,8 @@ struct Left {
 
 /// Why something is not worked on.
 const UNFINISHED: &str = "it was left unfinished, and is not carried on here";
+/// The same, of a pool that does not go on.
+const GIVEN_UP: &str = "the pool is suspended: export and import it";
 /// The same, of what was destroyed.
 const NO_ROOM: &str =
     "there is no room for it beside the checkpoint ('zpool checkpoint -d' discards that)";
@@ -143,8 +147,11 @@ fn left(imported: &Imported) -> Result<Vec<(&'static str, Left)>, Stop> {
     if let Some(engine) = imported.engine() {
         engine.tell_rebuilds(&mut status.rebuilds);
     }
-    let unless = |goes_on: bool| (!goes_on).then_some(UNFINISHED);
-    let worked_on = imported.engine().is_some() && !imported.suspended();
+    // What is held until devices are back goes on then.
+    let lives = |engine: &Arc<Engine>| engine.suspended().is_none() || engine.waits_for_devices();
+    let worked_on = imported.engine().is_some_and(lives);
+    let why = if imported.engine().is_some() && !worked_on { GIVEN_UP } else { UNFINISHED };
+    let unless = |goes_on: bool| (!goes_on).then_some(why);
     let scanned = |name: &str| match &status.scan {
         Some(s) if s.is_running() && s.pass.paused == 0 && kind_of(s) == Some(name) => {
             Some(s.to_examine.saturating_sub(s.skipped).saturating_sub(s.issued))
@@ -161,7 +168,7 @@ fn left(imported: &Imported) -> Result<Vec<(&'static str, Left)>, Stop> {
             let kind = if name == "trim" { Activity::Trim } else { Activity::Initialize };
             let left = imported.engine().map(|engine| engine.active(kind)).unwrap_or_default();
             let bytes = left.iter().map(|(_, bytes)| bytes).sum();
-            let stays = unless(!imported.suspended());
+            let stays = unless(worked_on);
             Left { bytes: (!left.is_empty()).then_some(bytes), stays }
         }
         "discard" => match &status.checkpoint {
