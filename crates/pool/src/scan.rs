@@ -676,6 +676,32 @@ mod tests {
     }
 
     #[test]
+    fn error_scrubs() {
+        let text = |phys: ErrorScrubPhys| {
+            ScanStatus::of_error_scrub(&phys).unwrap().text(&|t| format!("T{t}"))
+        };
+        let running = ErrorScrubPhys {
+            func: 3,
+            state: 4,
+            start: 1000,
+            to_examine: 3,
+            examined: 1,
+            ..ErrorScrubPhys::default()
+        };
+        let done = "\n\t25.00% done, issued I/O for 1 error blocks";
+        assert_eq!(text(running), format!(" scrub: error scrub in progress since T1000{done}"));
+        let paused = ErrorScrubPhys { paused: 1, ..running };
+        assert_eq!(
+            text(paused),
+            format!(" scrub: error scrub paused since T1000\n\terror scrub started on T1000{done}")
+        );
+        // One that is over is not paused, whatever its words say.
+        let over = ErrorScrubPhys { state: 3, end: 1010, ..paused };
+        assert_eq!(text(over), " scrub: error scrub canceled on T1010");
+        assert_eq!(ScanStatus::of_error_scrub(&over).unwrap().pass.paused, 0);
+    }
+
+    #[test]
     fn scans_under_way() {
         let phys = ScanPhys { state: 1, examined: 1 << 20, ..scrub() };
         let resilver = ScanPhys { func: 2, ..phys };
