@@ -2,7 +2,7 @@
 
 use crate::{Error, Pool, Result};
 use cenote_admin::Exclusion;
-use cenote_engine::create::{CreateError, NewDevice, check_answers, parse, prepare_single};
+use cenote_engine::create::{CreateError, Joining, NewDevice, check_answers, parse};
 use cenote_engine::{Attach, Engine, TakeOut};
 use cenote_pool::config;
 use cenote_pool::reopen::Restore;
@@ -278,7 +278,7 @@ impl Pool {
         let view = self.view();
         let layout = parse(&[path.to_string()])?;
         check_answers(&layout)?;
-        let single = prepare_single(&view, &layout, None, false, &[])?;
+        let single = Joining::to(&view).prepare(&layout, None, false, &[])?;
         single.ok_or_else(|| {
             let why = "new device must be a single disk".into();
             CreateError::Refused { what: path.into(), why }.into()

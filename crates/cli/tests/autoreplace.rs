@@ -1,15 +1,19 @@
-//! Devices that come to the places of those that are away, with and without `autoreplace=on`, by the real binary. OpenZFS's `zdb`
-//! judges. Where `zdb` is not installed these tests fail.
+//! Devices that come to the places of those that are away, with and without `autoreplace=on`, and spares that step in, by the real binary.
+//! OpenZFS's `zdb` judges. Where `zdb` is not installed these tests fail.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 
+use cenote_engine::{Engine, EngineOptions};
+use cenote_format::nvlist::NvValue;
+use cenote_pool::cachefile::CacheFile;
+use cenote_pool::{ImportOptions, config, discover};
 use common::loops::Loop;
 use common::{Session, can_mount};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const SIZE: u64 = 128 << 20;
@@ -113,11 +117,12 @@ fn is_replaced(layout: &str, names: &[&str]) {
     lose(&s, "b");
     fill(&s, "tank/two");
     blank(&s, "b", SIZE);
-    until(&s, || !came(&s).is_empty());
-    // The one waits for the other, whatever has begun by now.
+    // It has joined, and its resilver has not begun yet: that is waited for all the same.
+    until(&s, || status(&s).contains("replacing") || !came(&s).is_empty());
     s.run("zpool wait -t resilver tank").ok();
     assert!(status(&s).contains("resilvered "), "{}", status(&s));
     s.run("zpool wait -t replace tank").ok();
+    until(&s, || !came(&s).is_empty());
     assert_eq!((state(&s, "b"), state(&s, "b/old")), ("ONLINE".into(), String::new()));
     let (events, b) = (came(&s), at(&s, "b"));
     assert!(events.len() == 1 && !events[0].contains("refused"), "{events:?}");
@@ -222,14 +227,107 @@ fn what_is_off_takes_nothing() {
 }
 
 #[test]
-fn a_device_that_was_taken_offline_stays_so() {
+fn a_device_that_was_taken_out_by_order_stays_so() {
+    for (how, out) in [("", "OFFLINE"), ("-f", "FAULTED")] {
+        let s = pool("mirror", &["a", "b"]);
+        s.run(&format!("zpool offline {how} tank {}", at(&s, "b"))).ok();
+        blank(&s, "b", SIZE);
+        std::thread::sleep(Duration::from_secs(4));
+        assert_eq!((state(&s, "b"), came(&s)), (out.into(), Vec::new()));
+        s.run(&format!("zpool replace -w tank {}", at(&s, "b"))).ok();
+        is_whole(&s);
+    }
+}
+
+/// What was faulted for its errors is replaced by another device, and comes back neither where it is nor under another identity.
+#[test]
+fn a_device_with_too_many_errors_is_replaced() {
     let s = pool("mirror", &["a", "b"]);
-    s.run(&format!("zpool offline tank {}", at(&s, "b"))).ok();
+    s.run(&format!("zinject -d {} -A fault tank", at(&s, "b"))).ok();
+    until(&s, || state(&s, "b") == "FAULTED");
+    fill(&s, "tank/two");
+    // All of it is as empty as that of a new one would be; it is the old one.
+    let old = File::options().write(true).open(s.path("b")).unwrap();
+    fs::copy(s.path("b"), s.path("copy")).unwrap();
+    old.set_len(0).unwrap();
+    old.set_len(SIZE).unwrap();
+    std::thread::sleep(Duration::from_secs(5));
+    assert_eq!((state(&s, "b"), came(&s)), ("FAULTED".into(), Vec::new()));
+    fs::rename(s.path("copy"), s.path("b")).unwrap();
+    until(&s, || came(&s).len() == 1);
+    let why = "autoreplace_refused = \"it is the device that had too many errors\"";
+    assert!(came(&s)[0].contains(why), "{:?}", came(&s));
+    assert_eq!(state(&s, "b"), "FAULTED");
     blank(&s, "b", SIZE);
-    std::thread::sleep(Duration::from_secs(4));
-    assert_eq!((state(&s, "b"), came(&s)), ("OFFLINE".into(), Vec::new()));
-    s.run(&format!("zpool replace -w tank {}", at(&s, "b"))).ok();
+    until(&s, || state(&s, "b") == "ONLINE" && state(&s, "b/old").is_empty());
+    assert_eq!(came(&s).len(), 2);
     is_whole(&s);
+}
+
+/// A device that is being written to, and has nothing at its ends yet, is not taken meanwhile.
+#[test]
+fn a_device_that_changes_is_not_taken() {
+    let s = pool("mirror", &["a", "b"]);
+    lose(&s, "b");
+    blank(&s, "b", SIZE);
+    let copied = File::options().write(true).open(s.path("b")).unwrap();
+    let end = Instant::now() + Duration::from_secs(8);
+    let mut place = 16 << 20;
+    while Instant::now() < end {
+        copied.write_all_at(&[7; 4096], place).unwrap();
+        place += 4096;
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(came(&s).is_empty() && !status(&s).contains("replacing"), "{}", status(&s));
+    }
+    until(&s, || state(&s, "b") == "ONLINE" && state(&s, "b/old").is_empty());
+    is_whole(&s);
+}
+
+/// What an administrator puts in its place meanwhile is not replaced in turn.
+#[test]
+fn a_device_that_is_replaced_by_hand_is_left_alone() {
+    let s = pool("mirror", &["a", "b"]);
+    lose(&s, "b");
+    blank(&s, "x", SIZE);
+    s.run("tunables set zfs_scan_suspend_progress=1").ok();
+    let (b, x) = (at(&s, "b"), at(&s, "x"));
+    s.run(&format!("zpool replace tank {b} {x}")).ok();
+    blank(&s, "b", SIZE);
+    std::thread::sleep(Duration::from_secs(6));
+    assert!(came(&s).is_empty() && status(&s).contains("replacing"), "{}", status(&s));
+    s.run("tunables set zfs_scan_suspend_progress=0").ok();
+    s.run("zpool wait -t replace tank").ok();
+    assert_eq!(
+        (state(&s, "x"), state(&s, "b"), came(&s)),
+        ("ONLINE".into(), String::new(), vec![])
+    );
+    is_whole(&s);
+}
+
+/// The cache file knows a device that came by itself.
+#[test]
+fn a_spare_that_steps_in_is_in_the_cache_file() {
+    let s = pool("mirror", &["a", "b"]);
+    blank(&s, "spare", SIZE);
+    s.run(&format!("zpool set cachefile={} tank", at(&s, "cache"))).ok();
+    s.run("zpool set autoreplace=off tank").ok();
+    s.run(&format!("zpool add tank spare {}", at(&s, "spare"))).ok();
+    let in_use = || {
+        let file = CacheFile::read(&s.path("cache")).unwrap();
+        let entry = file.entries().next().unwrap();
+        let mut found = Vec::new();
+        config::for_each_leaf(entry.config.list("vdev_tree").unwrap(), &mut |leaf| {
+            found.push(config::path(leaf).unwrap());
+        });
+        found.contains(&s.path("spare"))
+    };
+    assert!(!in_use());
+    fs::remove_file(s.path("b")).unwrap();
+    fill(&s, "tank/two");
+    until(&s, in_use);
+    s.run("zpool wait tank").ok();
+    s.run("zpool export tank").ok();
+    cenote_testpools::judge(s.dir.path(), "tank");
 }
 
 #[test]
@@ -272,5 +370,119 @@ fn a_disk_comes_back() {
     assert!(status(&s).contains("scrub repaired 0B"), "{}", status(&s));
     s.run("zpool export tank").ok();
     drop(disks);
+    cenote_testpools::judge(s.dir.path(), "tank");
+}
+
+/// A link below `/dev/disk/by-path`, as udev makes it.
+struct Slot(PathBuf);
+
+impl Slot {
+    fn new(to: &Path) -> Slot {
+        let dir = Path::new("/dev/disk/by-path");
+        fs::create_dir_all(dir).unwrap();
+        let slot = Slot(dir.join(format!("cenote-{}", std::process::id())));
+        symlink(to, &slot.0).unwrap();
+        slot
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+        // Those that are not empty stay.
+        let _ = self.0.parent().map(fs::remove_dir);
+        let _ = fs::remove_dir("/dev/disk");
+    }
+}
+
+/// A disk that comes to the physical place that OpenZFS noted takes the place of the old one, and has that place noted, too.
+#[test]
+fn a_disk_in_the_same_slot_is_taken() {
+    let s = Session::new();
+    ["a", "b", "c"].iter().for_each(|name| blank(&s, name, SIZE));
+    let Some(disk) = Loop::over(&s.path("c")) else { return };
+    s.run("tunables set zfs_txg_timeout=1").ok();
+    s.run(&format!(
+        "zpool create -o autoreplace=on -m none tank mirror {} {}",
+        at(&s, "a"),
+        at(&s, "b")
+    ))
+    .ok();
+    s.run("zpool export tank").ok();
+    let slot = Slot::new(&disk.path);
+    let noted = slot.0.file_name().unwrap().to_str().unwrap().to_string();
+    let (dir, b, gone) = (s.dir.path().to_path_buf(), s.path("b"), at(&s, "gone"));
+    let found = discover(&[dir.clone()]);
+    let engine = Engine::import(&found[0], &ImportOptions::default(), EngineOptions::default());
+    let engine = engine.unwrap();
+    let place = noted.clone();
+    let note = move |context: &mut cenote_engine::SyncContext<'_>| {
+        config::for_each_leaf_mut(&mut context.config.vdev_tree, &mut |leaf| {
+            if config::path(leaf).as_ref() == Some(&b) {
+                leaf.set("type", NvValue::String("disk".into()));
+                leaf.set("path", NvValue::String(gone.clone()));
+                leaf.set("phys_path", NvValue::String(place.clone()));
+                leaf.set("vdev_enc_sysfs_path", NvValue::String("/sys/slot3".into()));
+            }
+        });
+        context.config_changed = true;
+        Ok(())
+    };
+    engine.sync_task(note).unwrap();
+    engine.export(false).unwrap();
+    drop(engine);
+    fs::remove_file(s.path("b")).unwrap();
+    s.run(&format!("zpool import -d {} tank", at(&s, "a"))).ok();
+    until(&s, || status(&s).contains(&noted) && !status(&s).contains("replacing"));
+    s.run("zpool wait tank").ok();
+    let config = s.run("zdb -C tank").ok();
+    assert!(
+        config.contains(&format!("phys_path: '{noted}'")) && config.contains("'/sys/slot3'"),
+        "{config}"
+    );
+    s.run("zpool scrub -w tank").ok();
+    assert!(status(&s).contains("scrub repaired 0B"), "{}", status(&s));
+    s.run("zpool export tank").ok();
+    drop(disk);
+    cenote_testpools::judge(s.dir.path(), "tank");
+}
+
+/// Errors of a device that came by itself count from then on.
+#[test]
+fn a_device_that_came_is_diagnosed() {
+    let s = pool("mirror", &["a", "b"]);
+    lose(&s, "b");
+    blank(&s, "b", SIZE);
+    until(&s, || state(&s, "b") == "ONLINE" && state(&s, "b/old").is_empty());
+    s.run("zpool wait tank").ok();
+    s.run(&format!("zinject -d {} -e io -T read tank", at(&s, "b"))).ok();
+    s.run("zpool scrub -w tank").ok();
+    until(&s, || state(&s, "b") == "FAULTED");
+    s.run("zinject -c all").ok();
+    s.run("zpool clear tank").ok();
+    s.run("zpool wait tank").ok();
+    is_whole(&s);
+}
+
+/// Beside a removal no device joins a vdev: a spare waits for its end.
+#[test]
+fn a_spare_steps_in_after_a_removal() {
+    let s = Session::new();
+    ["a", "b", "c", "d", "spare"].iter().for_each(|name| blank(&s, name, SIZE));
+    let of = |name| at(&s, name);
+    s.run("tunables set zfs_txg_timeout=1 zfs_removal_suspend_progress=1").ok();
+    let (a, b, c, d, spare) = (of("a"), of("b"), of("c"), of("d"), of("spare"));
+    let options = mounted(&s);
+    s.run(&format!("zpool create {options} tank mirror {a} {b} mirror {c} {d} spare {spare}")).ok();
+    fill(&s, "tank/one");
+    s.run("zpool remove tank mirror-1").ok();
+    s.run(&format!("zinject -d {a} -A fault tank")).ok();
+    until(&s, || state(&s, "a") == "FAULTED");
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(state(&s, "spare"), "AVAIL");
+    s.run("zpool remove -s tank").ok();
+    until(&s, || state(&s, "spare") == "INUSE");
+    s.run("zpool wait tank").ok();
+    s.run("zpool export tank").ok();
     cenote_testpools::judge(s.dir.path(), "tank");
 }

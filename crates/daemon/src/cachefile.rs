@@ -2,7 +2,7 @@
 //!
 //! Every pool is in the default cache file unless it was imported or created with an alternate root, or
 //! `cachefile` says otherwise: `none`, or a file. A file is written when a command has changed what it is
-//! about. It keeps the entries of pools that are not imported here: an earlier daemon had them, or another
+//! about, and by a thread ([`Keeper`]) when the config of a pool changed by itself: a spare stepped in, a device was replaced. It keeps the entries of pools that are not imported here: an earlier daemon had them, or another
 //! program wrote them. An export takes an entry away; the end of the daemon does not.
 //!
 //! The default file is the one that `CENOTE_CACHEFILE` names (`none`: no file is kept). Without it a daemon
@@ -14,13 +14,22 @@
 use crate::pools::{Imported, PoolTable};
 use crate::socket::Place;
 use cenote_pool::cachefile::{CacheFile, CacheFileError};
-use cenote_pool::events::PoolFailure;
+use cenote_pool::events::{self, Event, PoolFailure};
 use std::ffi::OsString;
 use std::fs::DirBuilder;
+use std::io;
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// The event of a config that was written to a pool's devices.
+const WRITTEN: &str = "sysevent.fs.zfs.config_sync";
+/// How long the end waits for a file that is being written.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// The value of `cachefile` of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -95,6 +104,46 @@ pub fn update(pools: &PoolTable) {
 /// The same for a pool that has been exported or destroyed.
 pub fn forget(pools: &PoolTable, gone: &Imported) {
     write_all(pools, Some(gone));
+}
+
+/// The thread that writes the files when configs of pools were written.
+pub(crate) struct Keeper {
+    stops: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl Keeper {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// There are no threads left.
+    pub fn start(pools: Arc<PoolTable>) -> io::Result<Keeper> {
+        let stops = Arc::new(AtomicBool::default());
+        let told = stops.clone();
+        let run = move || {
+            let mut last = 0;
+            let is_written = |event: &Event| event.payload.str("class") == Some(WRITTEN);
+            while !told.load(SeqCst) {
+                events::wait(last, || told.load(SeqCst));
+                let (new, missed) = events::since(last);
+                last = new.last().map_or(last + missed, |event| event.eid);
+                if missed > 0 || new.iter().any(is_written) {
+                    update(&pools);
+                }
+            }
+        };
+        Ok(Keeper { stops, thread: Builder::new().name("cachefile".into()).spawn(run)? })
+    }
+
+    /// Ends the thread. One that waits for a device stays until that answers.
+    pub fn stop(&self) {
+        self.stops.store(true, SeqCst);
+        events::wake();
+        let begun = Instant::now();
+        while !self.thread.is_finished() && begun.elapsed() < GRACE {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
 }
 
 fn write_all(pools: &PoolTable, gone: Option<&Imported>) {

@@ -22,6 +22,7 @@ mod boot;
 mod watch;
 mod wire;
 
+use crate::cachefile::Keeper;
 use crate::context::{Context, Streams};
 use crate::input::Input;
 use crate::mounts::Directory;
@@ -231,6 +232,7 @@ pub fn serve(place: &Place, import: bool, run: RunCommand) -> io::Result<bool> {
         zed: OnceLock::new(),
     });
     start_zed(&daemon, place)?;
+    let keeper = Keeper::start(daemon.pools.clone())?;
     start_beating(&daemon)?;
     tracing::info!(socket = %place.socket.display(), pid = std::process::id(), "listening");
     if import {
@@ -241,6 +243,8 @@ pub fn serve(place: &Place, import: bool, run: RunCommand) -> io::Result<bool> {
     let result = serve_connections(&daemon, &listener, &wake_in, &signals);
     let _ = std::fs::remove_file(&place.socket);
     drop(listener);
+    // What changes from now on is in the labels.
+    keeper.stop();
     finish(&daemon);
     tracing::info!("ended");
     result.map(|()| true)

@@ -1,33 +1,39 @@
 //! Devices that come to the places of those that are away (OpenZFS's `zfs_mod`: `zfs_process_add`, `zfs_deliver_check`).
 //!
-//! A leaf is *away* if its device was not there, or was another one, when it was to be opened, or if it stopped answering and its path
-//! leads elsewhere by now. What is at the place of such a leaf is looked at ([`Shared::look_for_missing`]): its path, and for disks
-//! also the physical place that OpenZFS noted (`phys_path`, below `/dev/disk/by-path`). If the labels there are the leaf's own, it is
-//! brought back. If there is a blank device, and the pool has `autoreplace=on`, that one replaces the old one as `zpool replace` has it.
+//! A leaf is *away* ([`Lack`]) if its device was not there, or was another one, when it was to be opened, if it stopped answering and its
+//! path leads elsewhere by now, or if it had too many errors. What is at the place of such a leaf is looked at
+//! ([`Shared::look_for_missing`]): its path, for disks also the physical place that OpenZFS noted (`phys_path`, below
+//! `/dev/disk/by-path`), and the disk of a partition that OpenZFS made. If the labels there are the leaf's own, it is brought back. If there
+//! is a blank device, and the pool has `autoreplace=on`, that one replaces the old one as `zpool replace` has it, and has the old one's
+//! physical place if it is there.
 //!
 //! A device is blank if there are only zeros where labels would be, and so no label, file system or table of partitions, and all of
 //! that can be read. One that is not, is too small, has too large sectors, or is in use, is refused: the log and an event
-//! (`resource.fs.zfs.autoreplace`) say why, once for each device.
+//! (`resource.fs.zfs.autoreplace`) say why, once for each device. It is looked at again after some time ([`REST`]): it may be blank by then.
 //!
 //! No events of the system are taken. Places are looked at where spares are called: after a transaction group, and where the sync
 //! thread looks for devices that failed. For each leaf that is done at first after [`LEAST`], then at longer and longer times up to [`MOST`]. So
 //! a pool without such leaves costs nothing. A device may still be copied to when it is first seen. So it is taken when a second look finds
-//! it unchanged.
+//! it unchanged. One that comes and goes is brought back at longer and longer times as well.
+//!
+//! The thread waits for each device for [`ANSWER`] at most, and for none with the core held, but for what `zpool replace` and `zpool online`
+//! wait for as well. A command that ends it waits for one such time.
 //!
 //! In pools of files nothing comes by itself unless `autoreplace=on` says so: no ZED would be told of a file.
 //!
-//! Invariants: a leaf that was taken offline, was faulted by order, or has had too many errors stays so. One whose device is where it was
-//! stays out of use: it did not answer. Nothing is written to a device that is not blank.
+//! Invariants: a leaf that was taken offline, or was faulted by order, stays so. The device of one that did not answer, or had too many
+//! errors, stays out of use where it was, and one with too many errors wherever it comes. Nothing is written to a device that is not blank.
 
 use super::background::Background;
 use super::surgery::Attach;
 use super::{Engine, EngineError, Shared};
-use crate::create::{self, CreateError, NewDevice, OpenDevices, SystemDevices};
+use crate::create::{self, CreateError, Joining, NewDevice, OpenDevices, SystemDevices};
+use cenote_format::nvlist::NvList;
 use cenote_pool::config;
 use cenote_pool::events;
 use cenote_pool::reopen::Restore;
 use cenote_vdev::deadline::ask_within;
-use cenote_vdev::{Aux, Device, Vdev, VdevState, VdevTree, open_device, read_labels};
+use cenote_vdev::{Aux, Identity, Vdev, VdevState, VdevTree, open_device, read_labels};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
@@ -44,8 +50,16 @@ const LEAST: Duration = Duration::from_millis(500);
 const MOST: Duration = Duration::from_secs(60);
 /// How long a look waits for a device.
 const ANSWER: Duration = Duration::from_secs(10);
+/// After so many looks the same device is asked anew what is on it.
+const REST: u32 = 15;
+/// A leaf whose device is away again within this time after it came back is looked at no sooner than before.
+const CALM: Duration = Duration::from_secs(600);
 /// Where links to disks by their physical places are.
 const BY_PATH: &str = "/dev/disk/by-path";
+/// What a config says of the place of a disk, not of the disk.
+const PLACE: [&str; 2] = ["phys_path", "vdev_enc_sysfs_path"];
+/// The end of the path of the partition for data that OpenZFS makes on a whole disk.
+const DATA: &str = "-part1";
 
 /// What looks for devices that come to the places of others.
 #[derive(Default)]
@@ -56,6 +70,8 @@ pub(crate) struct Returns {
     engine: Mutex<Weak<Engine>>,
     /// What was seen at the places of leaves, by guid.
     looks: Mutex<HashMap<u64, Look>>,
+    /// The devices of leaves that had too many errors, by guid.
+    failed: Mutex<HashMap<u64, Identity>>,
     /// A device is being taken in: a resilver may follow.
     busy: AtomicBool,
 }
@@ -64,6 +80,11 @@ impl Returns {
     /// Whether a device is being taken in, so that a resilver may follow.
     pub fn is_busy(&self) -> bool {
         self.busy.load(SeqCst)
+    }
+
+    /// A leaf has lost this device, as it had too many errors.
+    pub fn has_failed(&self, leaf: u64, device: Identity) {
+        self.failed.lock().insert(leaf, device);
     }
 }
 
@@ -90,16 +111,53 @@ struct Look {
     pause: Duration,
     seen: Option<Sight>,
     /// All was done that could be with what was seen.
-    settled: bool,
+    settled: Option<Settled>,
+    /// The leaf was in use again before this time, or is.
+    back: Option<Instant>,
+}
+
+/// What came of the device that was seen.
+#[derive(Clone)]
+struct Settled {
+    /// The pool replaced devices by itself.
+    replaces: bool,
+    /// Looks since.
+    looks: u32,
+    /// Why it was refused.
+    why: Option<String>,
+}
+
+impl Look {
+    fn first(now: Instant) -> Look {
+        Look { next: now + LEAST, pause: LEAST, seen: None, settled: None, back: None }
+    }
+
+    /// The look that comes after this one, which saw this.
+    fn again(&self, seen: Option<Sight>, settled: Option<Settled>) -> Look {
+        // What was just put there may be written to still.
+        let is_new = seen.is_some() && seen != self.seen;
+        let pause = match is_new && self.back.is_none() {
+            true => LEAST,
+            false => self.pause.saturating_mul(2).min(MOST),
+        };
+        Look { next: Instant::now() + pause, pause, seen, settled, back: self.back }
+    }
+
+    /// What to go on with, if nothing is to be done with the device that was seen once more.
+    fn rest(&self, replaces: bool) -> Option<Settled> {
+        let settled = self.settled.clone()?;
+        let rests = settled.replaces == replaces && settled.looks < REST;
+        rests.then_some(Settled { looks: settled.looks + 1, ..settled })
+    }
 }
 
 /// A device, as far as it tells whether it is another one, or was changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Sight {
     place: PathBuf,
-    identity: (u64, u64),
+    identity: Identity,
     size: u64,
-    /// Of a file, when it was changed; of a disk, which one it is of those that had its name.
+    /// When it was changed, if it is a file.
     changed: (i64, i64),
 }
 
@@ -108,104 +166,136 @@ struct Sight {
 enum Came {
     /// All is done.
     Settled,
+    /// The leaf's own device is in use again.
+    Back,
     /// It may be another time: why.
     Later(String),
     /// Nothing can be done with this device: why.
     Refused(String),
 }
 
+/// What a leaf is out of use for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lack {
+    /// Its device was not there, or was another one.
+    Gone,
+    /// Its device, which it has still, does not answer.
+    Silent,
+    /// Its device had too many errors.
+    Failed,
+}
+
 /// Whether a leaf is out of use for want of its device, as far as that is known without asking a device.
-fn may_be_away(leaf: &Vdev) -> bool {
+fn lack(leaf: &Vdev) -> Option<Lack> {
+    let by_order = || {
+        let config = leaf.config();
+        let is_noted = config::number(config, "faulted") != 0;
+        leaf.is_faulted_by_hand() || is_noted && config.str("aux_state") == Some(config::BY_HAND)
+    };
     match leaf.state() {
-        VdevState::Removed => true,
-        VdevState::CantOpen(aux) => {
-            matches!(
-                aux,
-                Aux::None | Aux::OpenFailed | Aux::CorruptData | Aux::BadLabel | Aux::TooSmall
-            )
-        }
-        VdevState::Faulted => !leaf.is_faulted_by_hand() && leaf.device().is_some(),
-        _ => false,
+        VdevState::Removed => Some(Lack::Gone),
+        VdevState::CantOpen(
+            Aux::None | Aux::OpenFailed | Aux::CorruptData | Aux::BadLabel | Aux::TooSmall,
+        ) => Some(Lack::Gone),
+        VdevState::Faulted if by_order() => None,
+        VdevState::Faulted if leaf.device().is_some() => Some(Lack::Silent),
+        VdevState::Faulted => Some(Lack::Failed),
+        _ => None,
     }
 }
 
 /// Whether a leaf is to be replaced by what has come: it is away, and no other device is about to replace it.
 fn is_to_be_replaced(tree: &VdevTree, leaf: &Vdev) -> bool {
-    may_be_away(leaf) && !is_being_replaced(tree, leaf)
+    lack(leaf).is_some() && !is_being_replaced(tree, leaf)
 }
 
 fn is_being_replaced(tree: &VdevTree, leaf: &Vdev) -> bool {
     tree.parent_of(leaf.guid()).is_some_and(|above| above.kind() == "replacing")
 }
 
-/// The device of a leaf that stopped answering. A leaf that could not be opened may have that of another one.
-fn silent_device(leaf: &Vdev) -> Option<Arc<dyn Device>> {
-    leaf.device().filter(|_| leaf.state() == VdevState::Faulted)
+/// The physical place of a disk.
+fn physical(config: &NvList) -> Option<PathBuf> {
+    let named = config.str("phys_path").filter(|_| config.str("type") == Some("disk"))?;
+    (!named.is_empty() && !named.contains('/')).then(|| Path::new(BY_PATH).join(named))
 }
 
 /// Where the device of a leaf may come.
-fn places(leaf: &Vdev) -> Vec<PathBuf> {
-    let own = config::path(leaf.config());
-    let physical =
-        leaf.config().str("phys_path").filter(|place| !place.is_empty() && !place.contains('/'));
-    let physical = physical.map(|place| Path::new(BY_PATH).join(place));
-    own.into_iter().chain(physical.filter(|_| leaf.kind() == "disk")).collect()
+fn places(config: &NvList) -> Vec<PathBuf> {
+    let own = config::path(config);
+    let is_whole = config::number(config, "whole_disk") != 0;
+    let disk = config.str("path").and_then(|path| path.strip_suffix(DATA)).filter(|_| is_whole);
+    let disk = disk.map(PathBuf::from);
+    own.into_iter().chain(physical(config)).chain(disk).collect()
 }
 
-/// What is at a place; `None`: nothing, or `before`, a device that went out of use there.
-fn sight(
-    place: &Path,
-    is_file: bool,
-    before: Option<Arc<dyn Device>>,
-) -> io::Result<Option<Sight>> {
+/// What is at a place; `None`: nothing, or `before`, a device that went out of use.
+fn sight(place: &Path, is_file: bool, before: Option<Identity>) -> io::Result<Option<Sight>> {
     let gone =
         |e: &io::Error| matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput);
     ask_within(place, ANSWER, move |place| {
-        let (path, facts) = match SystemDevices.find(place) {
+        let path = match SystemDevices.find(place) {
             Err(e) if gone(&e) => return Ok(None),
-            found => found?,
+            found => found?.0,
         };
-        if before.as_ref().is_some_and(|device| device.is_there()) {
-            return Ok(None);
-        }
         let meta = path.metadata()?;
+        let identity = Identity::of(&meta);
         // A file in the place of a disk is not that disk.
-        if meta.is_file() != is_file {
+        if meta.is_file() != is_file || before.is_some_and(|before| before.is_same(&identity)) {
             return Ok(None);
         }
-        let changed = match is_file {
-            true => (meta.mtime(), meta.mtime_nsec()),
-            false => (create::sequence(meta.rdev()).map_or(0, |number| number as i64), 0),
-        };
+        let changed = if is_file { (meta.mtime(), meta.mtime_nsec()) } else { (0, 0) };
         let size = open_device(&path)?.size();
-        Ok(Some(Sight { place: path, identity: facts.identity, size, changed }))
+        Ok(Some(Sight { place: path, identity, size, changed }))
     })
 }
 
-/// Whose a device is.
-enum Owner {
-    /// The leaf's own.
-    Leaf,
-    /// Nothing is on it.
-    Blank,
-    /// Something is: what.
-    Other(String),
-}
-
-/// Looks whose the device at a place is.
-fn owner(place: &Path, pool: u64, leaf: u64) -> io::Result<Owner> {
+/// Whether the labels of the device at a place are the leaf's.
+fn is_own(place: &Path, pool: u64, leaf: u64) -> io::Result<bool> {
     ask_within(place, ANSWER, move |place| {
         let device = open_device(place)?;
         device.forget_cached();
         let labels = read_labels(&*device)?;
-        let is_own = labels.iter().flat_map(|labels| labels.labels.iter().flatten()).any(|label| {
+        Ok(labels.iter().flat_map(|labels| labels.labels.iter().flatten()).any(|label| {
             (config::number(label, "pool_guid"), config::number(label, "guid")) == (pool, leaf)
-        });
-        if is_own {
-            return Ok(Owner::Leaf);
-        }
-        Ok(create::what_is_on(&*device)?.map_or(Owner::Blank, Owner::Other))
+        }))
     })
+}
+
+/// What is on the device at a place; `None`: nothing.
+fn content(place: &Path) -> io::Result<Option<String>> {
+    ask_within(place, ANSWER, |place| {
+        let device = open_device(place)?;
+        device.forget_cached();
+        create::what_is_on(&*device)
+    })
+}
+
+/// The blank device at a place, opened, to take that of the leaf with this config; or why it cannot.
+fn blank(place: &Path, leaf: &NvList, joining: Joining) -> io::Result<Result<NewDevice, String>> {
+    let leaf = leaf.clone();
+    // What is opened when the time is over is closed by the thread that does it: nothing is written to it.
+    ask_within(place, ANSWER, move |place| Ok(open_blank(place, &leaf, &joining)))
+}
+
+fn open_blank(place: &Path, leaf: &NvList, joining: &Joining) -> Result<NewDevice, String> {
+    let layout = create::parse(&[place.display().to_string()]).map_err(|e| e.to_string())?;
+    let new = joining.prepare(&layout, None, false, &[]).map_err(|e| match e {
+        CreateError::Refused { why, .. } => why,
+        other => other.to_string(),
+    });
+    let mut new = new?.ok_or("it is not a single device")?;
+    // It is this process's alone by now: whether it is blank still.
+    if let Some(what) = create::what_is_on(&*new.device).map_err(|e| e.to_string())? {
+        return Err(format!("it {what}"));
+    }
+    let there = physical(leaf).and_then(|place| Some(Identity::of(&place.metadata().ok()?)));
+    let own = new.device.identity();
+    if there.is_some_and(|there| own.is_some_and(|own| own.is_same(&there))) {
+        for name in PLACE {
+            leaf.get(name).into_iter().for_each(|value| new.leaf.set(name, value.clone()));
+        }
+    }
+    Ok(new)
 }
 
 impl Shared {
@@ -216,14 +306,15 @@ impl Shared {
         }
         let tree = self.disk.tree();
         let away: Vec<Arc<Vdev>> =
-            tree.leaves().into_iter().filter(|leaf| may_be_away(leaf)).collect();
+            tree.leaves().into_iter().filter(|leaf| lack(leaf).is_some()).collect();
+        let is_away = |guid: u64| away.iter().any(|leaf| leaf.guid() == guid);
+        self.returns.failed.lock().retain(|guid, _| is_away(*guid));
         let mut looks = self.returns.looks.lock();
-        looks.retain(|guid, _| away.iter().any(|leaf| leaf.guid() == *guid));
         let now = Instant::now();
+        looks.retain(|guid, look| is_away(*guid) || look.back.is_some_and(|until| now < until));
         let mut is_due = false;
         for leaf in away.iter().filter(|leaf| self.may_come(leaf)) {
-            let first = || Look { next: now + LEAST, pause: LEAST, seen: None, settled: false };
-            is_due |= looks.entry(leaf.guid()).or_insert_with(first).next <= now;
+            is_due |= looks.entry(leaf.guid()).or_insert_with(|| Look::first(now)).next <= now;
         }
         drop(looks);
         if is_due {
@@ -238,69 +329,89 @@ impl Shared {
 
     /// Whether something at the place of this leaf is of interest.
     fn may_come(&self, leaf: &Vdev) -> bool {
-        match leaf.kind() {
-            "disk" => true,
-            "file" => self.replaces_by_itself(),
+        match (leaf.kind(), lack(leaf)) {
+            (_, None) => false,
+            ("disk", Some(Lack::Gone | Lack::Silent)) => true,
+            ("disk" | "file", Some(_)) => self.replaces_by_itself(),
             _ => false,
         }
     }
 
+    /// Whether the thread is to end.
+    fn looks_no_more(&self) -> bool {
+        self.returns.background.is_stopped() || self.tx_state.closed().is_some()
+    }
+
     /// Looks at the places of all devices that are away and whose time has come.
     fn look_at_places(self: &Arc<Self>) {
-        let background = &self.returns.background;
         let engine = self.returns.engine.lock().upgrade();
         if let Some(engine) = engine {
             for leaf in self.disk.tree().leaves() {
-                if background.is_stopped() || self.tx_state.closed().is_some() {
-                    break;
-                }
                 let look = self.returns.looks.lock().get(&leaf.guid()).cloned();
                 if let Some(look) = look.filter(|look| look.next <= Instant::now())
-                    && may_be_away(&leaf)
                     && self.may_come(&leaf)
+                    && let Some(look) = look_at(&engine, &leaf, &look)
                 {
-                    let look = look_at(&engine, &leaf, look);
                     self.returns.looks.lock().insert(leaf.guid(), look);
+                }
+                if self.looks_no_more() {
+                    break;
                 }
             }
         }
         // It is called again in time.
-        background.ends();
+        self.returns.background.ends();
+    }
+
+    /// What is at the place of a leaf. The device that it had is nothing there.
+    fn see(&self, leaf: &Vdev) -> Option<Sight> {
+        let before = match lack(leaf)? {
+            Lack::Gone => None,
+            Lack::Silent => leaf.device().and_then(|device| device.identity()),
+            Lack::Failed => self.returns.failed.lock().get(&leaf.guid()).copied(),
+        };
+        let places = places(leaf.config());
+        places.iter().take_while(|_| !self.looks_no_more()).find_map(|place| {
+            let seen = sight(place, leaf.kind() == "file", before);
+            seen.unwrap_or_else(|error| {
+                tracing::debug!(place = %place.display(), %error, "not looked at");
+                None
+            })
+        })
     }
 }
 
-/// Looks at the place of a leaf, and does what is to be done with what is there. Returns what was seen.
-fn look_at(engine: &Engine, leaf: &Vdev, before: Look) -> Look {
-    let seen = places(leaf).iter().find_map(|place| {
-        let seen = sight(place, leaf.kind() == "file", silent_device(leaf));
-        seen.inspect_err(|error| tracing::debug!(place = %place.display(), %error, "not looked at"))
-            .ok()?
-    });
-    let again = |pause: Duration, settled| {
-        let next = Instant::now() + pause;
-        Look { next, pause, seen: seen.clone(), settled }
-    };
-    let longer = before.pause.saturating_mul(2).min(MOST);
-    if seen != before.seen {
-        // What was just put there may be written to still.
-        return again(if seen.is_some() { LEAST } else { longer }, false);
+/// Looks at the place of a leaf, and does what is to be done with what is there. Returns what was seen; `None`: the thread is to end.
+fn look_at(engine: &Engine, leaf: &Vdev, before: &Look) -> Option<Look> {
+    let seen = engine.shared.see(leaf);
+    if engine.shared.looks_no_more() {
+        return None;
     }
-    let Some(sight) = seen.as_ref().filter(|_| !before.settled) else {
-        return again(longer, before.settled);
+    let replaces = engine.shared.replaces_by_itself();
+    let Some(sight) = seen.clone().filter(|_| seen == before.seen) else {
+        return Some(before.again(seen, None));
     };
-    match engine.take_in(leaf, sight) {
-        Came::Settled => again(longer, true),
+    if let Some(rest) = before.rest(replaces) {
+        return Some(before.again(seen, Some(rest)));
+    }
+    let settled = |why| Some(Settled { replaces, looks: 0, why });
+    Some(match engine.take_in(leaf, &sight) {
+        Came::Settled => before.again(seen, settled(None)),
+        Came::Back => Look { back: Some(Instant::now() + CALM), ..before.again(None, None) },
         Came::Later(why) => {
             tracing::debug!(?leaf, "what came to its place is looked at later: {why}");
-            again(longer, false)
+            before.again(seen, None)
         }
         Came::Refused(why) => {
-            let place = sight.place.display();
-            tracing::warn!(?leaf, "the device {place} does not take its place: {why}");
-            events::autoreplace(engine.pool().store(), leaf, Some(&why));
-            again(longer, true)
+            let said = before.settled.as_ref().and_then(|settled| settled.why.as_ref());
+            if said != Some(&why) {
+                let place = sight.place.display();
+                tracing::warn!(?leaf, "the device {place} does not take its place: {why}");
+                events::autoreplace(engine.pool().store(), leaf, Some(&why));
+            }
+            before.again(seen, settled(Some(why)))
         }
-    }
+    })
 }
 
 impl Engine {
@@ -312,21 +423,36 @@ impl Engine {
 
     /// Takes in what has come to the place of a leaf.
     fn take_in(&self, leaf: &Vdev, sight: &Sight) -> Came {
-        let _busy = Busy::begin(&self.shared.returns.busy);
-        let owner = match owner(&sight.place, self.pool().guid(), leaf.guid()) {
-            Ok(owner) => owner,
+        match is_own(&sight.place, self.pool().guid(), leaf.guid()) {
             Err(error) => return Came::Later(format!("its labels cannot be read: {error}")),
-        };
-        match owner {
-            Owner::Leaf => self.bring_back(leaf),
-            _ if !self.shared.replaces_by_itself() => Came::Later("autoreplace=off".into()),
-            Owner::Other(what) => Came::Refused(format!("it {what}")),
-            Owner::Blank => self.replace_by(leaf, &sight.place),
+            Ok(true) if lack(leaf) == Some(Lack::Failed) => {
+                return Came::Refused("it is the device that had too many errors".into());
+            }
+            Ok(true) => return self.bring_back(leaf, &sight.place),
+            Ok(false) if !self.shared.replaces_by_itself() => return Came::Settled,
+            Ok(false) => {}
+        }
+        if let Some(why) = self.bars_replacement(leaf) {
+            return Came::Later(why.into());
+        }
+        match content(&sight.place) {
+            Err(error) => Came::Later(format!("it cannot be read: {error}")),
+            Ok(Some(what)) => Came::Refused(format!("it {what}")),
+            Ok(None) => self.replace_by(leaf, &sight.place),
         }
     }
 
     /// The device of a leaf is there again.
-    fn bring_back(&self, leaf: &Vdev) -> Came {
+    fn bring_back(&self, leaf: &Vdev, place: &Path) -> Came {
+        // One that hangs when it is opened must not hold up the pool's groups.
+        if let Err(why) = ask_within(place, ANSWER, |place| SystemDevices.open_rw(place).map(drop))
+        {
+            return Came::Later(format!("it cannot be opened: {why}"));
+        }
+        if self.shared.looks_no_more() {
+            return Came::Later("the pool is closed".into());
+        }
+        let _busy = Busy::begin(&self.shared.returns.busy);
         if let Err(why) = self.restore(&[leaf.guid()], Restore::Removal) {
             return Came::Later(why.to_string());
         }
@@ -337,31 +463,36 @@ impl Engine {
             );
         }
         tracing::info!(?leaf, "the device is back");
-        Came::Settled
+        Came::Back
+    }
+
+    /// Why a leaf cannot be replaced at the moment, whatever the device.
+    fn bars_replacement(&self, leaf: &Vdev) -> Option<&'static str> {
+        let shared = &self.shared;
+        let tree = shared.disk.tree();
+        let is_wanted = tree.find(leaf.guid()).is_some_and(|now| is_to_be_replaced(&tree, &now));
+        let bars = [
+            (shared.looks_no_more(), "the pool is closed"),
+            (!is_wanted, "the device is being replaced, or is in use again, or left"),
+            (shared.has_checkpoint(), "the pool has a checkpoint"),
+            (shared.disk.writer.is_removing(), "a device is being removed"),
+            (shared.is_rebuilding(), "a rebuild is under way"),
+        ];
+        bars.into_iter().find(|(bars, _)| *bars).map(|(_, why)| why)
     }
 
     /// A blank device takes the place of a leaf.
     fn replace_by(&self, leaf: &Vdev, place: &Path) -> Came {
         let shared = &self.shared;
-        let barred = || -> Option<&str> {
-            if is_being_replaced(&shared.disk.tree(), leaf) {
-                return Some("the device is being replaced");
-            }
-            if shared.has_checkpoint() {
-                return Some("the pool has a checkpoint");
-            }
-            if shared.disk.writer.copied().is_some() {
-                return Some("a device is being removed");
-            }
-            shared.is_rebuilding().then_some("a rebuild is under way")
+        let new = match blank(place, leaf.config(), Joining::to(&self.pool())) {
+            Ok(Ok(new)) => new,
+            Ok(Err(why)) => return Came::Refused(why),
+            Err(error) => return Came::Later(error.to_string()),
         };
-        if let Some(why) = barred() {
+        if let Some(why) = self.bars_replacement(leaf) {
             return Came::Later(why.into());
         }
-        let new = match self.blank(place) {
-            Ok(new) => new,
-            Err(why) => return Came::Refused(why),
-        };
+        let _busy = Busy::begin(&shared.returns.busy);
         let attach = Attach { beside: leaf.guid(), new, replaces: true };
         match shared.attach(attach, is_to_be_replaced, false) {
             Ok(()) => {
@@ -370,28 +501,10 @@ impl Engine {
                 Came::Settled
             }
             Err(EngineError::Suspended(why)) => Came::Later(why),
-            Err(why) => {
-                barred().map_or(Came::Refused(why.to_string()), |why| Came::Later(why.into()))
-            }
-        }
-    }
-
-    /// The blank device at a place, opened, to join a vdev.
-    fn blank(&self, place: &Path) -> Result<NewDevice, String> {
-        let pool = self.pool();
-        let layout = create::parse(&[place.display().to_string()]).map_err(|e| e.to_string())?;
-        // One that hangs must not hold up what waits for this thread.
-        create::check_answers(&layout).map_err(|e| e.to_string())?;
-        let new = create::prepare_single(&pool, &layout, None, false, &[]).map_err(|e| match e {
-            CreateError::Refused { why, .. } => why,
-            other => other.to_string(),
-        });
-        let new = new?.ok_or("it is not a single device")?;
-        // It is this process's alone by now: whether it is blank still.
-        match create::what_is_on(&*new.device) {
-            Ok(None) => Ok(new),
-            Ok(Some(what)) => Err(format!("it {what}")),
-            Err(error) => Err(error.to_string()),
+            Err(why) => match self.bars_replacement(leaf) {
+                Some(bar) => Came::Later(bar.into()),
+                None => Came::Refused(why.to_string()),
+            },
         }
     }
 }

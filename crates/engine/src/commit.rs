@@ -26,6 +26,15 @@ fn device(e: VdevError) -> DslWriteError {
     WriteError::Sink(Box::new(e)).into()
 }
 
+/// The leaves of a pool, by guid.
+fn leaves(pool: &Pool) -> Vec<u64> {
+    let mut found = Vec::new();
+    if let Some(root) = pool.config().list("vdev_tree") {
+        config::for_each_leaf(root, &mut |leaf| found.push(config::number(leaf, "guid")));
+    }
+    found
+}
+
 impl Core {
     /// Shows group `txg`, which is on disk. Freed space comes back when what is returned is dropped.
     pub(super) fn show(&mut self, shared: &Shared, txg: u64) -> Result<DeferredFrees, EngineError> {
@@ -43,6 +52,10 @@ impl Core {
         tell_savings(&view, &shared.disk);
         shared.disk.loader.advance(view.mos().clone(), txg);
         *shared.view.write() = Arc::new(view);
+        if self.config_written && leaves(&before) != leaves(&shared.view()) {
+            // Errors of a device that joined count as well.
+            events::learn(&shared.view());
+        }
         let deferred = shared.disk.allocator.sync_done(txg);
         shared.datasets.synced(txg);
         self.tell_events(shared, &before);
@@ -53,8 +66,6 @@ impl Core {
     fn tell_events(&mut self, shared: &Shared, before: &Pool) {
         let store = &shared.disk.store;
         if std::mem::take(&mut self.config_written) {
-            // The vdevs may be others: what joined is diagnosed as the rest is.
-            events::learn(&shared.view());
             Sysevent::of_pool("config_sync").post(store);
         }
         let place = self.history_end.map_or_else(|| Ok(before.history_since(None)?.1), Ok);

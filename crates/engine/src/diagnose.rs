@@ -76,11 +76,15 @@ impl Engine {
     /// To be called with the core.
     fn carry_out(&self, guid: u64, verdict: Verdict) {
         let pool = self.pool();
-        if verdict == Verdict::Fault && pool.store().vdevs().fault(guid) {
+        let tree = pool.store().vdevs();
+        let device = tree.find(guid).and_then(|leaf| leaf.device()?.identity());
+        if verdict == Verdict::Fault && tree.fault(guid) {
             pool.devices().forget(guid);
-        } else if let Some(leaf) = pool.store().vdevs().find(guid) {
+            device.into_iter().for_each(|device| self.shared.returns.has_failed(guid, device));
+        } else if let Some(leaf) = tree.find(guid) {
             leaf.degrade();
         }
+        drop(tree);
         self.shared.call_spares();
     }
 }

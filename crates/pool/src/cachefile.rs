@@ -57,7 +57,8 @@ pub struct Entry<'a> {
     pub guid: u64,
     /// Whether cenote wrote the entry.
     pub ours: bool,
-    config: &'a NvList,
+    /// What it says of the pool.
+    pub config: &'a NvList,
 }
 
 impl CacheFile {

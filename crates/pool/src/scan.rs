@@ -383,7 +383,9 @@ impl ScanStatus {
         let &ErrorScrubPhys { func, state, start, end, to_examine, examined, errors, .. } = phys;
         let state = ScanState::of(state).filter(|_| func == 3)?;
         let (kind, skipped, processed) = (ScanKind::ErrorScrub, 0, 0);
-        let (issued, pass) = (0, Pass::default());
+        // Since when it is paused is not on disk: at the latest since it began.
+        let paused = if phys.is_paused() { phys.start } else { 0 };
+        let (issued, pass) = (0, Pass { paused, ..Pass::default() });
         Some(ScanStatus {
             issued,
             pass,
@@ -498,8 +500,14 @@ impl ScanStatus {
             ScanState::Scanning => {
                 let all = self.to_examine.saturating_add(n).max(1);
                 let done = 100.0 * n as f64 / all as f64;
+                let head = match self.pass.paused {
+                    0 => format!("in progress since {start}"),
+                    since => {
+                        format!("paused since {}\n\terror scrub started on {start}", ctime(since))
+                    }
+                };
                 format!(
-                    " scrub: error scrub in progress since {start}\n\
+                    " scrub: error scrub {head}\n\
                      \t{done:.2}% done, issued I/O for {n} error blocks"
                 )
             }
@@ -665,6 +673,32 @@ mod tests {
         let said = text(&ScanPhys { state: 3, ..scrub() }, None);
         assert_eq!(said, "  scan: scrub canceled on T1100");
         assert_eq!(ScanStatus::of_scan(&ScanPhys::default(), None), None);
+    }
+
+    #[test]
+    fn error_scrubs() {
+        let text = |phys: ErrorScrubPhys| {
+            ScanStatus::of_error_scrub(&phys).unwrap().text(&|t| format!("T{t}"))
+        };
+        let running = ErrorScrubPhys {
+            func: 3,
+            state: 4,
+            start: 1000,
+            to_examine: 3,
+            examined: 1,
+            ..ErrorScrubPhys::default()
+        };
+        let done = "\n\t25.00% done, issued I/O for 1 error blocks";
+        assert_eq!(text(running), format!(" scrub: error scrub in progress since T1000{done}"));
+        let paused = ErrorScrubPhys { paused: 1, ..running };
+        assert_eq!(
+            text(paused),
+            format!(" scrub: error scrub paused since T1000\n\terror scrub started on T1000{done}")
+        );
+        // One that is over is not paused, whatever its words say.
+        let over = ErrorScrubPhys { state: 3, end: 1010, ..paused };
+        assert_eq!(text(over), " scrub: error scrub canceled on T1010");
+        assert_eq!(ScanStatus::of_error_scrub(&over).unwrap().pass.paused, 0);
     }
 
     #[test]

@@ -17,12 +17,13 @@
 //! read-only unless it is asked for with [`open_device_rw`], and no two processes (nor one process
 //! twice) have it open for writing at the same time.
 
-use std::fs::{File, FileType, OpenOptions};
+use std::fs::{File, FileType, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, IoSlice, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::UNIX_EPOCH;
 
 use cenote_format::abd::Abd;
 use rustix::fs::{Advice, FallocateFlags, FlockOperation, OFlags};
@@ -82,6 +83,44 @@ impl WriteReq {
     pub fn take(self) -> io::Result<()> {
         self.result.unwrap_or_else(|| Err(io::Error::other("the device did not answer")))
     }
+}
+
+/// Which device, or file, something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Of a file that of its file system and its own, of a block device its type and number.
+    place: (u64, u64),
+    /// What tells it from those that have had this place before, if that is known: of a disk the number that the kernel gave it when it,
+    /// or its medium, came (since Linux 5.15), of a file when it was made.
+    turn: Option<u64>,
+}
+
+impl Identity {
+    /// That of the block device or file with these facts.
+    pub fn of(facts: &Metadata) -> Identity {
+        if facts.file_type().is_block_device() {
+            let place = (u64::MAX, facts.rdev());
+            return Identity { place, turn: sequence(facts.rdev()) };
+        }
+        let made = facts.created().ok().and_then(|made| made.duration_since(UNIX_EPOCH).ok());
+        let turn = made.and_then(|made| u64::try_from(made.as_nanos()).ok());
+        Identity { place: (facts.dev(), facts.ino()), turn }
+    }
+
+    /// Whether the two are the same device, as far as that is known. A disk and a partition of it are.
+    pub fn is_same(&self, other: &Identity) -> bool {
+        let both = |identity: &Identity| identity.place.0 == u64::MAX && identity.turn.is_some();
+        self.turn == other.turn && (self.place == other.place || both(self) && both(other))
+    }
+}
+
+/// The number that the kernel gave a disk when it came, or its medium; of a partition that of its disk.
+fn sequence(rdev: u64) -> Option<u64> {
+    let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
+    let dir = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+    let found = ["diskseq", "../diskseq"];
+    let text = found.iter().find_map(|name| std::fs::read_to_string(dir.join(name)).ok())?;
+    text.trim().parse().ok()
 }
 
 /// A device: submit a batch, get completions.
@@ -149,6 +188,11 @@ pub trait Device: Send + Sync {
     /// Whether its path still leads to it: it was not deleted, and nothing else was put in its place.
     fn is_there(&self) -> bool {
         true
+    }
+
+    /// Which device it is, whatever its path leads to by now; `None`: that is not known. Nothing waits for the device.
+    fn identity(&self) -> Option<Identity> {
+        None
     }
 
     /// Whether the file was deleted, or another one renamed over it. No path is looked up for it.
@@ -408,6 +452,10 @@ impl Device for FileDevice {
             true => now.file_type().is_block_device() && own.rdev() == now.rdev(),
             false => (own.dev(), own.ino()) == (now.dev(), now.ino()),
         }
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        self.file.metadata().ok().map(|facts| Identity::of(&facts))
     }
 
     fn is_unlinked(&self) -> bool {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::device::{Device, ReadReq, WriteReq};
+use crate::device::{Device, Identity, ReadReq, WriteReq};
 
 mod crash;
 
@@ -359,6 +359,10 @@ impl Device for FaultyDevice {
     fn is_there(&self) -> bool {
         self.pause();
         self.inner.is_there()
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        self.inner.identity()
     }
 
     fn is_unlinked(&self) -> bool {

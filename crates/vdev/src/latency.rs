@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::device::{Device, ReadReq, WriteReq};
+use crate::device::{Device, Identity, ReadReq, WriteReq};
 use crate::growing::Growing;
 use crate::tunables;
 
@@ -173,6 +173,10 @@ impl Device for SlowDevice {
 
     fn is_there(&self) -> bool {
         self.inner.is_there()
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        self.inner.identity()
     }
 
     fn is_unlinked(&self) -> bool {

@@ -114,7 +114,9 @@ pub mod write;
 
 pub use alarm::Alarm;
 pub use backing::is_held;
-pub use device::{Device, ReadReq, WriteReq, first_partition, open_device, open_device_rw};
+pub use device::{
+    Device, Identity, ReadReq, WriteReq, first_partition, open_device, open_device_rw,
+};
 pub use fault::{Fault, Outcome};
 pub use fence::since_boot;
 pub use growing::{Growing, GrowingFigures, LiveRanges, VERBS};

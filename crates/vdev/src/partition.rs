@@ -19,7 +19,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::device::{Device, ReadReq, WriteReq};
+use crate::device::{Device, Identity, ReadReq, WriteReq};
 
 const SIGNATURE: &[u8] = b"EFI PART";
 /// Most entries that are looked at, and most bytes of each.
@@ -220,6 +220,10 @@ impl Device for Slice {
 
     fn is_there(&self) -> bool {
         self.inner.is_there()
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        self.inner.identity()
     }
 
     fn forget_cached(&self) {

@@ -135,9 +135,9 @@ fn prepared(
     asked: &Asked,
     others: &[create::Imported],
 ) -> Result<NewDevice, CreateError> {
-    let pool = imported.pool();
     let layout = create::parse(std::slice::from_ref(&asked.new))?;
-    let single = create::prepare_single(&pool, &layout, asked.ashift, asked.force, others)?;
+    let joining = create::Joining::to(&imported.pool());
+    let single = joining.prepare(&layout, asked.ashift, asked.force, others)?;
     single.ok_or_else(|| CreateError::Refused {
         what: String::new(),
         why: "new device must be a single disk".into(),

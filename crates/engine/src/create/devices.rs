@@ -173,22 +173,11 @@ pub fn check_answers(layout: &Layout) -> Result<Vec<(u64, u64)>, CreateError> {
     }
 }
 
-/// Where the kernel tells of a block device.
-fn sysfs(rdev: u64) -> PathBuf {
-    let major = (rdev >> 8 & 0xfff) | (rdev >> 32 & !0xfff);
-    let minor = (rdev & 0xff) | (rdev >> 12 & !0xff);
-    PathBuf::from(format!("/sys/dev/block/{major}:{minor}"))
-}
-
-/// The number that the kernel gave a block device when it came, or its medium (since Linux 5.15). Another device under the same name
-/// has another one.
-pub(crate) fn sequence(rdev: u64) -> Option<u64> {
-    std::fs::read_to_string(sysfs(rdev).join("diskseq")).ok()?.trim().parse().ok()
-}
-
 /// log2 of the logical and the physical sector size of a block device, as the kernel says.
 fn sector_shifts(rdev: u64) -> (u64, u64) {
-    let dir = sysfs(rdev);
+    let major = (rdev >> 8 & 0xfff) | (rdev >> 32 & !0xfff);
+    let minor = (rdev & 0xff) | (rdev >> 12 & !0xff);
+    let dir = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
     // A partition's queue is that of its disk.
     let queues = [dir.join("queue"), dir.join("../queue")];
     let size = |name: &str| {

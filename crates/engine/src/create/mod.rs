@@ -42,7 +42,6 @@ mod probe;
 
 pub(crate) use check::what_is_on;
 pub use check::{check_features, with_needed};
-pub(crate) use devices::sequence;
 pub use devices::{LeafKind, OpenDevices, Opened, SystemDevices, check_answers};
 pub use error::CreateError;
 pub use layout::{NewDevice, Prepared};
@@ -208,33 +207,51 @@ pub fn prepare(spec: &CreateSpec<'_>) -> Result<Prepared, CreateError> {
     layout::prepare(spec)
 }
 
-/// Opens and checks the single device of `layout`, to join a vdev of `pool` (`make_root_vdev`). `ashift`: the sectors that were
-/// asked for. `force`: also if something is on it. `None`: it is not a single device.
-///
-/// # Errors
-/// See [`CreateError`].
-pub fn prepare_single(
-    pool: &Pool,
-    layout: &Layout,
-    ashift: Option<u64>,
-    force: bool,
-    imported: &[Imported],
-) -> Result<Option<NewDevice>, CreateError> {
-    let of_pool = || pool.get("ashift").and_then(|set| set.exact.parse().ok()).unwrap_or(0);
-    let prepared = prepare(&CreateSpec {
-        name: pool.name(),
-        layout,
-        ashift: ashift.unwrap_or_else(of_pool),
-        force: Force { in_use: force, replication: true },
-        pool: Some(pool.config()),
-        txg: pool.uberblock().txg.saturating_add(1),
-        imported,
-        devices: &SystemDevices,
-        chance: &Chance::default(),
-    })?;
-    // The pool's property is for vdevs that are new.
-    let asked = ashift.unwrap_or(0);
-    Ok(prepared.into_single().map(|new| new.for_sectors(&SystemDevices, asked)))
+/// What a device that is to join a vdev has to know of its pool. The pool is not kept open for it.
+#[derive(Clone)]
+pub struct Joining {
+    name: String,
+    config: NvList,
+    txg: u64,
+    /// The property `ashift`.
+    ashift: u64,
+}
+
+impl Joining {
+    /// Of this pool.
+    pub fn to(pool: &Pool) -> Joining {
+        let ashift = pool.get("ashift").and_then(|set| set.exact.parse().ok()).unwrap_or(0);
+        let (name, config) = (pool.name().to_string(), pool.config().clone());
+        Joining { name, config, txg: pool.uberblock().txg.saturating_add(1), ashift }
+    }
+
+    /// Opens and checks the single device of `layout`, to join a vdev (`make_root_vdev`). `ashift`: the sectors that were asked for.
+    /// `force`: also if something is on it. `None`: it is not a single device.
+    ///
+    /// # Errors
+    /// See [`CreateError`].
+    pub fn prepare(
+        &self,
+        layout: &Layout,
+        ashift: Option<u64>,
+        force: bool,
+        imported: &[Imported],
+    ) -> Result<Option<NewDevice>, CreateError> {
+        let prepared = prepare(&CreateSpec {
+            name: &self.name,
+            layout,
+            ashift: ashift.unwrap_or(self.ashift),
+            force: Force { in_use: force, replication: true },
+            pool: Some(&self.config),
+            txg: self.txg,
+            imported,
+            devices: &SystemDevices,
+            chance: &Chance::default(),
+        })?;
+        // The pool's property is for vdevs that are new.
+        let asked = ashift.unwrap_or(0);
+        Ok(prepared.into_single().map(|new| new.for_sectors(&SystemDevices, asked)))
+    }
 }
 
 /// Gives all devices their labels, of transaction group 0. `pool` is the pool's config with the new

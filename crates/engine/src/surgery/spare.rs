@@ -128,8 +128,7 @@ impl Shared {
         let devices = pool.spares().iter().filter(|spare| spare.str("type") != Some("dspare"));
         let spares = devices.map(|spare| config::number(spare, "guid"));
         let idle: Vec<u64> = spares.filter(|spare| tree.find(*spare).is_none()).collect();
-        // Beside a checkpoint or a rebuild no device joins a vdev: they step in once that is gone.
-        if idle.is_empty() || self.has_checkpoint() || self.is_rebuilding() {
+        if idle.is_empty() || self.bars_spares() {
             return Vec::new();
         }
         let wanting = tree.leaves().into_iter().filter(|leaf| wants_spare(&tree, leaf));
@@ -138,6 +137,11 @@ impl Shared {
         refused.retain(|(leaf, _)| tree.find(*leaf).is_some_and(|leaf| has_failed(&leaf)));
         let pairs = wanting.flat_map(|leaf| idle.iter().map(move |spare| (leaf.guid(), *spare)));
         pairs.filter(|pair| !refused.contains(pair)).collect()
+    }
+
+    /// Whether no device joins a vdev now: beside a checkpoint, a rebuild or a removal. Spares step in once that is over.
+    fn bars_spares(&self) -> bool {
+        self.has_checkpoint() || self.is_rebuilding() || self.disk.writer.is_removing()
     }
 
     /// Has a thread put spares in the place of devices that failed, unless one does.
@@ -177,8 +181,8 @@ impl Shared {
                 Ok(Some(why)) => {
                     return tracing::warn!(beside, spare, why, "no spare steps in now");
                 }
-                // A checkpoint was taken meanwhile, or a rebuild began.
-                Err(_) if self.has_checkpoint() || self.is_rebuilding() => return,
+                // It began meanwhile.
+                Err(_) if self.bars_spares() => return,
                 Err(why) => {
                     tracing::warn!(beside, spare, why, "the spare does not step in");
                     self.spares.refused.lock().insert((beside, spare));

@@ -91,6 +91,11 @@ impl Figures<'_> {
         self.json.figure(n, Form::Number, self.literal)
     }
 
+    /// When a scan was paused; 0: it is not.
+    fn pause(&self, seconds: u64) -> Value {
+        if seconds == 0 { self.json.number(0) } else { self.time(seconds) }
+    }
+
     fn time(&self, seconds: u64) -> Value {
         match self.literal {
             true => self.json.number(seconds),
@@ -128,7 +133,7 @@ impl Figures<'_> {
             stats.insert("err_scrub_end_time".into(), self.time(e.end));
             stats.insert("err_scrub_examined".into(), self.number(e.examined));
             stats.insert("err_scrub_to_examine".into(), self.number(e.to_examine));
-            stats.insert("err_scrub_pause".into(), self.json.number(0));
+            stats.insert("err_scrub_pause".into(), self.pause(e.pass.paused));
         }
         item.insert("scan_stats".into(), stats.into());
         Ok(())
