@@ -209,7 +209,7 @@ fn lacks_log_vdev(pool: &Pool) -> bool {
     tops.iter().any(|top| top.is_log() && matches!(top.state(), VdevState::CantOpen(_)))
 }
 
-/// Whether a log begins on a log vdev that is out of use by order. It was empty before that, or nothing of it was acknowledged since
+/// Whether a log begins on a log vdev that is out of use: its first block cannot be read, and nothing was acknowledged there since
 /// (`zil_check_log_chain`).
 fn leads_to_dead_log(pool: &Pool, zil: &ZilHeader) -> bool {
     let vdevs = pool.store().vdevs();

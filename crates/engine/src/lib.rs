@@ -193,7 +193,6 @@ use dedup::Dedup;
 use figures::{Figure, History};
 use freeze::Frozen;
 use mmp::Mmp;
-use outage::DeadLogs;
 use parking_lot::{Mutex, RwLock};
 use rebuild::Rebuilder;
 use receives::Receives;
@@ -293,7 +292,6 @@ pub(crate) struct Shared {
     /// The thread that mends what reads through views found wrong.
     pub mender: Background,
     pub spares: SpareCaller,
-    pub dead_logs: DeadLogs,
     /// What looks for devices that come to the places of those that are away.
     pub returns: Returns,
     /// Held by the thread that removes a device.

@@ -20,7 +20,6 @@ use super::figures::History;
 use super::freeze::Frozen;
 use super::intent_log::{ReadLogs, read_logs};
 use super::mmp::Mmp;
-use super::outage::DeadLogs;
 use super::rebuild::Rebuilder;
 use super::removal::copied;
 use super::scan::Scanner;
@@ -200,7 +199,6 @@ impl Engine {
             rebuilder: Rebuilder::default(),
             mender: Background::default(),
             spares: SpareCaller::default(),
-            dead_logs: DeadLogs::default(),
             returns: Returns::default(),
             removing: Mutex::default(),
             evacuator: Background::default(),

@@ -3,22 +3,15 @@
 //! A device that does not answer goes out of use by itself (`cenote_vdev`'s `probe`). It comes back
 //! when a command says so, between two transaction groups. What it missed meanwhile is in its dirty
 //! time log and is not read from it.
-//!
-//! Nothing is allocated from a log vdev without a device that takes writes ([`Shared::follow_log_vdevs`]): logs go to the others. Logs are empty
-//! before the last device of one is taken out of use by order: nothing that was acknowledged is on it alone (`spa_reset_logs`).
 
-use super::removal::Passive;
-use super::{Engine, EngineError, Shared, SyncContext};
+use super::{Engine, EngineError, SyncContext};
 use cenote_dsl::write::DslWriteError;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::config;
 use cenote_pool::config_write::{aux, sync_aux};
 use cenote_pool::diagnosis;
 use cenote_pool::reopen::Restore;
-use cenote_vdev::{Vdev, VdevState};
-use parking_lot::Mutex;
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use cenote_vdev::VdevState;
 
 /// The list of cache devices in the MOS.
 const CACHES: &str = "l2cache";
@@ -69,41 +62,6 @@ fn strip(vdev: &mut NvList, leaves: &[u64], pairs: &[&str]) -> bool {
     changed
 }
 
-/// Log vdevs that nothing is allocated from, as no device of them takes writes.
-#[derive(Default)]
-pub(crate) struct DeadLogs(Mutex<BTreeSet<u64>>);
-
-/// Whether a vdev has a leaf that takes writes, besides `but`.
-fn takes_writes(top: &Arc<Vdev>, but: Option<u64>) -> bool {
-    let mut leaves = Vec::new();
-    top.collect_leaves(&mut leaves);
-    leaves.iter().any(|leaf| leaf.writable() && Some(leaf.guid()) != but)
-}
-
-impl Shared {
-    /// Has logs go elsewhere while no device of a log vdev takes writes (`vdev_allocatable`).
-    pub(crate) fn follow_log_vdevs(&self) {
-        let (tree, allocator) = (self.disk.tree(), &self.disk.allocator);
-        let mut dead = self.dead_logs.0.lock();
-        dead.retain(|id| tree.top(*id).is_some_and(|top| top.is_log()));
-        for top in tree.root().children().iter().filter(|top| top.is_log()) {
-            match takes_writes(top, None) {
-                true if dead.remove(&top.id()) => allocator.activate(top.id()),
-                false if dead.insert(top.id()) => allocator.passivate(top.id()),
-                _ => {}
-            }
-        }
-    }
-
-    /// The log vdev that has no other leaf than this one that takes writes: nothing more is allocated from it.
-    fn leave_log_vdev(&self, leaf: u64) -> Option<Arc<Passive>> {
-        let tree = self.disk.tree();
-        let top = tree.top_of(leaf).filter(|top| top.is_log())?;
-        let is_last = takes_writes(top, None) && !takes_writes(top, Some(leaf));
-        is_last.then(|| Passive::new(&self.disk.allocator, top.id()))
-    }
-}
-
 impl Engine {
     /// Brings back the leaves with these guids as far as their devices answer and are theirs (`vdev_online`).
     ///
@@ -117,7 +75,6 @@ impl Engine {
             let any = pool.restore(leaves, what);
             (pool, any.map_err(|e| EngineError::Unsupported(e.to_string()))?)
         };
-        self.shared.follow_log_vdevs();
         if what == Restore::Failure {
             leaves.iter().copied().for_each(diagnosis::reset);
         }
@@ -156,24 +113,6 @@ impl Engine {
     /// # Errors
     /// The pool could not do without it; the pool is suspended.
     pub fn take_out(&self, leaf: u64, how: TakeOut) -> Result<(), OfflineError> {
-        let Some(passive) = self.shared.leave_log_vdev(leaf) else {
-            return self.take_leaf_out(leaf, how);
-        };
-        let suspension = self.shared.datasets.suspend_logs(&self.shared);
-        let taken = suspension.map_err(EngineError::from).map_err(OfflineError::from);
-        let taken = taken.and_then(|suspension| {
-            let taken = self.take_leaf_out(leaf, how);
-            self.shared.follow_log_vdevs();
-            drop(suspension);
-            taken
-        });
-        drop(passive);
-        self.shared.datasets.begin_logs(&self.shared, false);
-        taken
-    }
-
-    /// The same, of a leaf that no log needs.
-    fn take_leaf_out(&self, leaf: u64, how: TakeOut) -> Result<(), OfflineError> {
         let taken = {
             let _core = self.core()?;
             let pool = self.pool();

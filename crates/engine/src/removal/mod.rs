@@ -125,14 +125,14 @@ impl Engine {
 /// A vdev that is about to leave: nothing is allocated from it. When the last copy of this is dropped it is allocated from
 /// again, unless it has left. The sync task that has it leave has a copy: whether that was done is known for sure once
 /// the task is gone, however the thread that asked for it fared.
-pub(crate) struct Passive {
+struct Passive {
     allocator: Arc<Allocator>,
     vdev: u64,
     leaves: AtomicBool,
 }
 
 impl Passive {
-    pub fn new(allocator: &Arc<Allocator>, vdev: u64) -> Arc<Passive> {
+    fn new(allocator: &Arc<Allocator>, vdev: u64) -> Arc<Passive> {
         allocator.passivate(vdev);
         let (allocator, leaves) = (allocator.clone(), AtomicBool::new(false));
         Arc::new(Passive { allocator, vdev, leaves })

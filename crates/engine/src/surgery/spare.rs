@@ -146,7 +146,6 @@ impl Shared {
 
     /// Has a thread put spares in the place of devices that failed, unless one does.
     pub(crate) fn call_spares(self: &Arc<Self>) {
-        self.follow_log_vdevs();
         // Another device may have come for one that failed.
         self.look_for_missing();
         let mut thread = self.spares.thread.lock();
