@@ -8,7 +8,7 @@ CARGO ?= cargo
 
 help:
 	@echo "make run          build, make a pool in a file, mount it, show it, leave you in it"
-	@echo "make test         lints and tests (in CI also make deny)"
+	@echo "make test         lints and tests (in CI also make deny and make package)"
 	@echo "make build        the release binary: target/release/cenote"
 	@echo "make install      puts it in place: PREFIX, DESTDIR, LINKS=auto|yes|no (scripts/install.sh)"
 	@echo "make deb          a Debian package: target/debian/*.deb"
@@ -48,7 +48,7 @@ deb: build
 test:
 	scripts/setup.sh test
 	$(MAKE) lint
-	$(if $(CI),$(MAKE) deny)
+	$(if $(CI),$(MAKE) deny package)
 	scripts/run-tests.py
 
 lint:
@@ -58,7 +58,7 @@ lint:
 	$(CARGO) metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null
 
 # The crate for programs that embed the engine, and those that it is made of.
-LIBRARY := format vdev store dmu dsl pool engine zpl admin
+LIBRARY := format objects vdev store dmu dsl pool engine zpl admin
 
 package:
 	$(CARGO) package --locked --no-verify $(LIBRARY:%=-p cenote-%) -p cenote

@@ -309,7 +309,11 @@ fn an_upgrade_restarts_the_daemon_once_and_only_if_no_pool_is_lost() {
         assert!(output.status.success(), "{said}{complaint}");
         said
     };
-    let said = upgrade(r"printf 'tank\tcachefile\t-\ntank\treadonly\toff\n'");
+    let said = upgrade(
+        r"printf 'tank\tcachefile\t-\ntank\treadonly\toff\n'
+        printf 'tank/a\tkeystatus\tunavailable\ntank/a\tencryptionroot\ttank/a\n'
+        printf 'tank/a/b\tkeystatus\tavailable\ntank/a/b\tencryptionroot\ttank/a\n'",
+    );
     assert!(said.ends_with("deb-systemd-invoke try-restart cenote.service\n"), "{said}");
     assert_eq!(said.matches("restart").count(), 1, "{said}");
     assert!(!said.contains("stop"), "{said}");
@@ -321,6 +325,10 @@ fn an_upgrade_restarts_the_daemon_once_and_only_if_no_pool_is_lost() {
         (
             r"printf 'tank\tcachefile\t-\ntank\treadonly\ton\n'",
             "pool tank was imported to be read only",
+        ),
+        (
+            r"printf 'tank/a\tkeystatus\tavailable\ntank/a\tencryptionroot\ttank/a\n'",
+            "the key of tank/a is loaded",
         ),
         ("echo it is busy >&2; exit 1", "the daemon does not answer: it is busy"),
     ] {

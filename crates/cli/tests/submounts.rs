@@ -220,6 +220,47 @@ fn nothing_is_mounted_at_a_file() {
     cenote_testpools::judge(&nobody.session.path("own"), "tank");
 }
 
+/// A pool that is imported below an alternate root covers nothing in the mount of another one.
+#[test]
+fn nothing_is_served_outside_of_the_alternate_root() {
+    let Some(nobody) = Nobody::new(&cenote_testpools::pool("basic")) else { return };
+    let make = |dir: &str| {
+        let dir = nobody.session.path("own").join(dir);
+        fs::create_dir(&dir).unwrap();
+        let disk = dir.join("disk");
+        fs::File::create(&disk).unwrap().set_len(128 << 20).unwrap();
+        for path in [&dir, &disk] {
+            chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+        }
+        disk.display().to_string()
+    };
+    let (mine, theirs) = (make("mine"), make("theirs"));
+    let (root, alt) = (nobody.root.display(), nobody.session.path("own/alt"));
+    fs::create_dir(&alt).unwrap();
+    chown(&alt, Some(NOBODY), Some(NOBODY)).unwrap();
+    nobody.run(&format!("zpool create -R {root} mine {mine}")).ok();
+    let docs = nobody.path("mine/docs");
+    assert_eq!(nobody.system("mkdir", &docs).code, 0);
+    nobody.run(&format!("zpool create -R {} strange {theirs}", alt.display())).ok();
+    let up = "/..".repeat(alt.components().count());
+    nobody.run(&format!("zfs create -u -o mountpoint={up}{} strange/dots", docs.display())).ok();
+    nobody.run("zfs create -u strange/good").ok();
+    nobody.run("zpool export strange").ok();
+    let from = nobody.session.path("own/theirs");
+    let line = format!("zpool import -R {} -d {} strange", alt.display(), from.display());
+    let why = nobody.run(&line).fails(1);
+    assert_eq!(why.matches("leads out of the alternate root").count(), 1, "{why}");
+    let mounted = |name: &str| nobody.run(&format!("zfs get -Ho value mounted {name}")).ok();
+    assert_eq!(
+        (mounted("strange/dots").as_str(), mounted("strange/good").as_str()),
+        ("no\n", "yes\n")
+    );
+    for (pool, dir) in [("mine", "own/mine"), ("strange", "own/theirs")] {
+        nobody.run(&format!("zpool export {pool}")).ok();
+        cenote_testpools::judge(&nobody.session.path(dir), pool);
+    }
+}
+
 /// `rewrite -x` leaves file systems alone that are served inside another's mount: the kernel takes them
 /// to be of the same device.
 #[test]

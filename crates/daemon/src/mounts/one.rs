@@ -93,6 +93,8 @@ pub fn mount_one(
         true => None,
         false => {
             let seen = ctx.agent().look(&mountpoint).map_err(|e| failed(name, &e))?;
+            stays_inside(imported, how, (&mountpoint, &seen.path), ctx)
+                .map_err(|e| words(name, e))?;
             let host = host(&seen.path, ctx);
             if host.is_some() {
                 if !how.overlay && !settings.overlay && !seen.empty {
@@ -291,6 +293,20 @@ impl Known {
 
 /// The mounts, of whichever pool, that a file system becomes a submount of; `None` if it gets
 /// a mount of its own.
+/// A mountpoint, and where it leads without links, are not outside of the directory that the pool was imported below.
+fn stays_inside(
+    imported: &Imported,
+    how: &How,
+    (mountpoint, real): (&Path, &Path),
+    ctx: &Context,
+) -> Result<(), MountError> {
+    let Some(root) = imported.altroot.as_ref().filter(|_| how.at.is_none()) else { return Ok(()) };
+    match real.starts_with(ctx.agent().look(root)?.path) {
+        true => Ok(()),
+        false => Err(MountError::Outside(mountpoint.to_owned(), root.clone())),
+    }
+}
+
 fn host(mountpoint: &Path, ctx: &Context) -> Option<Arc<Mounts>> {
     let around = |pool: Arc<Imported>| Some((pool.mounts.around(mountpoint)?, pool.mounts.clone()));
     let all = ctx.pools.all().into_iter().filter_map(around);
