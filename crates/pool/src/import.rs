@@ -419,9 +419,8 @@ fn check_devices(tree: &VdevTree, o: &LoadOptions) -> Result<(), Cause> {
     if others.len() as u64 > o.missing_tops {
         return Err(Cause::Missing(others.into_iter().map(|v| describe_missing(v)).collect()));
     }
-    let is_lost = |v: &&Arc<Vdev>| {
-        matches!(v.state(), VdevState::CantOpen(_)) && !v.is_log_left_out()
-    };
+    let is_lost =
+        |v: &&Arc<Vdev>| matches!(v.state(), VdevState::CantOpen(_)) && !v.is_log_left_out();
     let lost = logs.into_iter().filter(is_lost);
     let lost: Vec<MissingVdev> = lost.map(|v| describe_missing(v)).collect();
     if lost.is_empty() || o.allow_missing_log { Ok(()) } else { Err(Cause::MissingLogs(lost)) }

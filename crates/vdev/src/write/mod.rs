@@ -65,6 +65,7 @@ use cenote_format::label::Uberblock;
 
 use crate::device::Device;
 use crate::events::{self, Happening, Operation};
+use crate::probe::has_alone;
 use crate::queue::Priority;
 use crate::raidz::reflow::Widths;
 use crate::raidz::watch::Watch;
@@ -525,9 +526,8 @@ impl VdevTree {
     /// commit that has written it and not flushed it yet finds that its flush fails. A vdev that holds data does not do without
     /// such a leaf.
     pub(crate) fn lose_log(&self, top: &Arc<Vdev>, leaf: &Vdev) {
-        let is_it = |other: &Vdev| other.guid() == leaf.guid();
         let has_blocks = leaf.written().has_blocks();
-        if has_blocks && top.is_log() && lossy(top, &is_it) {
+        if has_blocks && top.is_log() && has_alone(top, leaf) {
             self.lost_with_device(top);
         }
     }
