@@ -35,7 +35,6 @@ use crate::patience;
 use crate::state::Aux;
 use crate::surgery::{outage, outage_as};
 use crate::vdev::{Dtl, Opened, Vdev};
-use crate::write::lossy;
 use crate::{VdevError, VdevState, VdevTree, assemble};
 
 /// Byte offset in a label of the area that is read and written (`vl_be`).
@@ -74,11 +73,6 @@ fn answers(leaf: &Vdev, device: &dyn Device) -> bool {
 /// Whether `top` would lack something without `leaf`.
 fn required(top: &Arc<Vdev>, leaf: &Vdev) -> bool {
     !top.is_log() && (!outage(top, Some(leaf)).is_empty() || leaf.counts_as_required())
-}
-
-/// Whether `leaf` may have blocks of `top` that no other leaf has.
-pub(crate) fn has_alone(top: &Vdev, leaf: &Vdev) -> bool {
-    lossy(top, &|other| other.guid() == leaf.guid()) || !outage(top, Some(leaf)).is_empty()
 }
 
 /// Whether `top` lacks less with `leaf` in use than without, though it may be out of use now. Others that do not answer
@@ -308,30 +302,6 @@ impl VdevTree {
             assemble::for_each_leaf(self.root(), &mut look)?;
         }
         Ok(any)
-    }
-
-    /// Whether a top-level vdev, if it is one for intent logs, takes blocks and keeps them. One that may have lost some does not
-    /// before [`VdevTree::forget_lost_logs`]: no flush of it succeeds, as some block of before may not be there.
-    pub fn takes_logs(&self, vdev: u64) -> bool {
-        let takes = |top: &Arc<Vdev>| {
-            let mut leaves = Vec::new();
-            top.collect_leaves(&mut leaves);
-            let well = top.state().readable() && leaves.iter().any(|leaf| leaf.writable());
-            well && !self.has_lost(top.id())
-        };
-        self.top(vdev).is_some_and(|top| !top.is_log() || takes(top))
-    }
-
-    /// Whether `guid` is a leaf of a log vdev without which that takes no blocks, or lacks some; the id of the vdev.
-    pub fn last_of_log(&self, guid: u64) -> Option<u64> {
-        let found = |top: &&Arc<Vdev>| {
-            let mut leaves = Vec::new();
-            top.collect_leaves(&mut leaves);
-            let is_it = |leaf: &&Arc<Vdev>| leaf.guid() == guid && leaf.writable();
-            leaves.iter().find(is_it).is_some_and(|leaf| has_alone(top, leaf))
-        };
-        let mut logs = self.root().children().iter().filter(|top| top.is_log());
-        logs.find(found).map(|top| top.id())
     }
 
     /// Brings one leaf back. Returns whether it is in use then.
@@ -788,55 +758,6 @@ mod tests {
             assert!(flushing.join().unwrap().is_err());
         });
         is_written_again(&tree, &other);
-    }
-
-    /// A tree whose only top-level vdev is a log with this many sides.
-    fn log(n: usize) -> (VdevTree, Vec<Leaf>) {
-        let leaves = testing::leaves(n, ROOM + LABEL_END as usize);
-        let mut top = testing::mirror_like(Kind::Mirror, 0, testing::files(&leaves));
-        let is_log = ("is_log".into(), cenote_format::nvlist::NvValue::Uint64(1));
-        Arc::get_mut(&mut top).unwrap().config.pairs.push(is_log);
-        (testing::tree(vec![top]), leaves)
-    }
-
-    /// A commit has written a block, and not flushed it yet.
-    #[test]
-    fn a_log_that_loses_its_last_device_keeps_nothing_of_a_commit() {
-        for state in [VdevState::Offline, VdevState::Faulted] {
-            let (tree, _leaves) = log(2);
-            let guids: Vec<u64> = tree.leaves().iter().map(|leaf| leaf.guid()).collect();
-            assert!(write(&tree, 1) && tree.takes_logs(0));
-            assert_eq!(tree.last_of_log(guids[0]), None);
-            assert!(tree.take_out(guids[0], state));
-            // The other side has it.
-            assert!(tree.takes_logs(0) && tree.flush_tops(&[0]).is_ok());
-            assert_eq!(tree.last_of_log(guids[1]), Some(0));
-            assert!(write(&tree, 2) && tree.take_out(guids[1], state));
-            assert!(!tree.takes_logs(0) && tree.flush_tops(&[0]).is_err());
-            // What cannot be written again keeps nothing else from being so.
-            assert!(tree.recover().is_ok() && tree.has_lost(0));
-            tree.forget_lost_logs();
-            assert!(!tree.has_lost(0) && tree.flush_tops(&[0]).is_ok());
-        }
-    }
-
-    #[test]
-    fn a_log_without_its_last_side_loses_what_the_other_one_lacks() {
-        let (tree, leaves) = log(2);
-        let guid = tree.leaves()[0].guid();
-        leaves[1].faults.fail_writes(LABEL_START + 512..LABEL_START + 1024);
-        assert!(write(&tree, 1) && states(&tree) == [VdevState::Healthy; 2]);
-        assert!(tree.take_out(guid, VdevState::Offline));
-        assert!(tree.flush_tops(&[0]).is_err() && !tree.takes_logs(0));
-    }
-
-    #[test]
-    fn a_side_of_a_log_that_has_blocks_alone_is_its_last() {
-        let (tree, _leaves) = log(2);
-        let guids: Vec<u64> = tree.leaves().iter().map(|leaf| leaf.guid()).collect();
-        let missed = 1..2;
-        tree.set_dtl(guids[1], vec![missed]).unwrap();
-        assert_eq!((tree.last_of_log(guids[0]), tree.last_of_log(guids[1])), (Some(0), None));
     }
 
     /// Whether a vdev can do without a leaf is known once it is noted what the others missed.
