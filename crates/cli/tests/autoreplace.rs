@@ -412,7 +412,7 @@ fn a_disk_in_the_same_slot_is_taken() {
     let slot = Slot::new(&disk.path);
     let noted = slot.0.file_name().unwrap().to_str().unwrap().to_string();
     let (dir, b, gone) = (s.dir.path().to_path_buf(), s.path("b"), at(&s, "gone"));
-    let found = discover(&[dir.clone()]);
+    let found = discover(std::slice::from_ref(&dir));
     let engine = Engine::import(&found[0], &ImportOptions::default(), EngineOptions::default());
     let engine = engine.unwrap();
     let place = noted.clone();

@@ -41,7 +41,6 @@ use crate::patience;
 use crate::state::Aux;
 use crate::surgery::{outage, outage_as};
 use crate::vdev::{Dtl, Opened, Vdev};
-use crate::write::lossy;
 use crate::{VdevError, VdevState, VdevTree, assemble};
 
 /// Byte offset in a label of the area that is read and written (`vl_be`).
@@ -353,31 +352,6 @@ impl VdevTree {
         };
         // A config that does not fit says nothing of devices.
         assemble::for_each_leaf(self.root(), look).is_err() || is_still
-    }
-
-    /// Whether a top-level vdev, if it is one for intent logs, takes blocks and keeps them. One that may have lost some does not
-    /// before [`VdevTree::forget_lost_logs`]: no flush of it succeeds, as some block of before may not be there.
-    pub fn takes_logs(&self, vdev: u64) -> bool {
-        let takes = |top: &Arc<Vdev>| {
-            let mut leaves = Vec::new();
-            top.collect_leaves(&mut leaves);
-            let well = top.state().readable() && leaves.iter().any(|leaf| leaf.writable());
-            well && !self.has_lost(top.id())
-        };
-        self.top(vdev).is_some_and(|top| !top.is_log() || takes(top))
-    }
-
-    /// Whether `guid` is a leaf of a log vdev without which that takes no blocks; the id of the vdev.
-    pub fn last_of_log(&self, guid: u64) -> Option<u64> {
-        let found = |top: &&Arc<Vdev>| {
-            let mut leaves = Vec::new();
-            top.collect_leaves(&mut leaves);
-            let is_it = |leaf: &Arc<Vdev>| leaf.guid() == guid && leaf.writable();
-            let is_below = leaves.iter().any(is_it);
-            is_below && lossy(top, &|leaf| leaf.guid() == guid)
-        };
-        let mut logs = self.root().children().iter().filter(|top| top.is_log());
-        logs.find(found).map(|top| top.id())
     }
 
     /// Brings one leaf back. Returns whether it is in use then.
@@ -845,6 +819,28 @@ mod tests {
             assert!(flushing.join().unwrap().is_err());
         });
         is_written_again(&tree, &other);
+    }
+
+    /// Whether a vdev can do without a leaf is known once it is noted what the others missed.
+    #[test]
+    fn a_leaf_is_taken_out_after_what_is_being_written() {
+        let (tree, leaves) = mirror(2);
+        let guid = tree.leaves()[0].guid();
+        leaves[1].faults.fail_writes(LABEL_START + 512..LABEL_START + 1024);
+        leaves[0].faults.set_hung(true);
+        std::thread::scope(|scope| {
+            let writing = scope.spawn(|| write(&tree, 1));
+            while leaves[0].faults.waiting() == 0 {
+                std::thread::yield_now();
+            }
+            let taking = scope.spawn(|| tree.take_out(guid, VdevState::Offline));
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            assert!(!taking.is_finished());
+            leaves[0].faults.set_hung(false);
+            assert!(writing.join().unwrap());
+            assert!(!taking.join().unwrap());
+        });
+        assert_eq!(states(&tree), [VdevState::Healthy; 2]);
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! Log vdevs that fail, and that are lost.
 
 use cenote_dsl::zil::ZIL_LEVEL;
-use cenote_engine::Engine;
 use cenote_engine::create::{Class, Layout, Redundancy, VdevSpec};
+use cenote_engine::{Engine, OfflineError, TakeOut};
+use cenote_format::nvlist::NvValue;
+use cenote_pool::config::{self, BY_HAND};
+use cenote_pool::reopen::Restore;
 use cenote_pool::{ImportError, ImportOptions};
 use cenote_store::alloc::Class as AllocClass;
 use cenote_torture::live::disk::{Disk, Image};
@@ -28,12 +31,18 @@ fn lab(devices: &[Arc<FaultyDevice>]) -> Lab {
 
 impl Rig {
     fn new() -> Rig {
-        let disks = disks(&vec![Image::new(SIZE); 2], None);
+        Rig::with_sides(1)
+    }
+
+    /// With a log vdev of so many sides.
+    fn with_sides(sides: usize) -> Rig {
+        let disks = disks(&vec![Image::new(SIZE); 1 + sides], None);
         let faulty: Vec<_> = disks.iter().map(|d| FaultyDevice::new(d.clone())).collect();
         let lab = lab(&faulty);
         let paths: Vec<_> = lab.paths().collect();
         let top = |path: &std::path::PathBuf| VdevSpec::new(Redundancy::Single, vec![path.clone()]);
-        let log = VdevSpec { class: Class::Log, ..top(&paths[1]) };
+        let redundancy = if sides > 1 { Redundancy::Mirror } else { Redundancy::Single };
+        let log = VdevSpec { class: Class::Log, ..VdevSpec::new(redundancy, paths[1..].to_vec()) };
         let layout = Layout { tops: vec![top(&paths[0]), log], ..Layout::default() };
         let engine = lab.create_layout(&layout, 12, Logs::On).unwrap();
         engine.sync().unwrap();
@@ -55,6 +64,25 @@ impl Rig {
     fn images(&self) -> Vec<Image> {
         images(&self.disks)
     }
+
+    /// The guid of a device.
+    fn guid(&self, at: usize) -> u64 {
+        self.engine.pool().store().vdevs().leaves()[at].guid()
+    }
+
+    /// Begins a log, which is on disk with that; the top-level vdev that it is on.
+    fn begin_log(&self, name: &str) -> u32 {
+        self.create(name);
+        self.engine.sync().unwrap();
+        place_of_log(&self.engine)
+    }
+}
+
+/// The top-level vdev that the log of the root file system begins on.
+fn place_of_log(engine: &Engine) -> u32 {
+    let dsl = engine.pool().dsl().clone();
+    let header = dsl.open_objset(&dsl.root().unwrap()).unwrap().phys().zil;
+    header.log.dva(0).unwrap().vdev
 }
 
 fn names(engine: &Engine) -> Vec<String> {
@@ -95,7 +123,16 @@ fn a_log_vdev_that_fails_has_commits_wait_for_their_group() {
             false => rig.faulty[1].fail_writes(0..u64::MAX),
         }
         assert!(rig.create("waited"), "a commit was acknowledged that is not in the log");
+        // Logs are elsewhere from then on, and no commit waits for a group.
+        assert_eq!(rig.begin_log("begun"), 0);
+        assert!(!rig.create("beside"), "a group was waited for");
         rig.faulty[1].repair();
+        rig.engine.restore(&[rig.guid(1)], Restore::Failure).unwrap();
+        // It is used again.
+        rig.create("back");
+        rig.engine.sync_task(|_| Ok(())).unwrap();
+        assert_eq!(rig.begin_log("again"), 1);
+        assert!(!rig.create("on it"), "a group was waited for");
         // What is acknowledged now is there, in a log or not.
         for n in 0..4 {
             rig.create(&format!("later{n}"));
@@ -103,7 +140,10 @@ fn a_log_vdev_that_fails_has_commits_wait_for_their_group() {
         let images = rig.images();
         let (engine, _) = import(&images, &[0, 1], false).unwrap();
         assert_eq!(cenote::contents::replay_logs(&engine, &|_, _| true).unwrap(), []);
-        let want = ["first", "later0", "later1", "later2", "later3", "logged", "waited"];
+        let want = [
+            "again", "back", "begun", "beside", "first", "later0", "later1", "later2", "later3",
+            "logged", "on it", "waited",
+        ];
         assert_eq!(names(&engine), want);
         engine.export(false).unwrap();
     }
@@ -178,6 +218,116 @@ fn a_log_that_is_cleared_is_no_damage_and_leaks_nothing() {
     assert_eq!(names(&engine), ["before"]);
     engine.export(false).unwrap();
     let (engine, disks) = import(&images(&disks), &[0, 1], false).unwrap();
+    engine.export(false).unwrap();
+    judge(&images(&disks)).unwrap();
+}
+
+/// What was acknowledged is on disk, and logs go on elsewhere; without the devices the pool is imported after a crash.
+#[test]
+fn a_log_vdev_that_is_taken_out_is_empty_and_not_missed() {
+    for (sides, how) in
+        [(1, TakeOut::Offline), (1, TakeOut::Fault), (2, TakeOut::Offline), (2, TakeOut::Fault)]
+    {
+        let rig = Rig::with_sides(sides);
+        assert!(rig.create("first"));
+        assert!(!rig.create("logged"));
+        assert_eq!(place_of_log(&rig.engine), 1, "{sides} {how:?}");
+        for at in 1..=sides {
+            rig.engine.take_out(rig.guid(at), how).unwrap();
+        }
+        let at_once = rig.images();
+        assert_eq!(rig.begin_log("begun"), 0, "{sides} {how:?}");
+        assert!(!rig.create("beside"), "a group was waited for: {sides} {how:?}");
+        let later = rig.images();
+        let files: [&[&str]; 2] = [&["first", "logged"], &["begun", "beside", "first", "logged"]];
+        for (images, files) in [at_once, later].iter().zip(files) {
+            let (engine, disks) = import(images, &[0], false).unwrap();
+            assert_eq!(cenote::contents::replay_logs(&engine, &|_, _| true).unwrap(), []);
+            assert_eq!(names(&engine), files, "{sides} {how:?}");
+            engine.export(false).unwrap();
+            judge(&self::images(&disks)).unwrap();
+        }
+        // It comes back, and is used again.
+        let restore = match how {
+            TakeOut::Offline => Restore::Offline,
+            _ => Restore::Failure,
+        };
+        rig.engine.restore(&[rig.guid(1)], restore).unwrap();
+        rig.engine.sync_task(|_| Ok(())).unwrap();
+        assert_eq!(rig.begin_log("back"), 1, "{sides} {how:?}");
+        rig.engine.export(false).unwrap();
+        judge(&rig.images()).unwrap();
+    }
+}
+
+/// What was acknowledged before is elsewhere when the command is done, and so is what is acknowledged later: an import that gives
+/// up what a missing log vdev has gives up nothing else.
+#[test]
+fn what_was_acknowledged_outlives_a_log_vdev_that_is_away_for_now() {
+    for how in [TakeOut::OfflineForNow, TakeOut::FaultForNow] {
+        let rig = Rig::new();
+        assert!(rig.create("first"));
+        assert!(!rig.create("logged"));
+        rig.engine.take_out(rig.guid(1), how).unwrap();
+        let at_once = rig.images();
+        assert_eq!(rig.begin_log("begun"), 0);
+        assert!(!rig.create("beside"));
+        let later = rig.images();
+        let files: [&[&str]; 2] = [&["first", "logged"], &["begun", "beside", "first", "logged"]];
+        for (images, files) in [at_once, later].iter().zip(files) {
+            assert!(import(images, &[0], false).is_err());
+            let (engine, disks) = import(images, &[0], true).unwrap();
+            assert_eq!(cenote::contents::replay_logs(&engine, &|_, _| true).unwrap(), []);
+            assert_eq!(names(&engine), files, "{how:?}");
+            engine.export(false).unwrap();
+            judge(&self::images(&disks)).unwrap();
+        }
+        rig.engine.export(false).unwrap();
+    }
+}
+
+/// Other software, or an older version, may have left a header that leads to a log vdev which the config says is out of use.
+#[test]
+fn a_log_ends_before_a_vdev_that_was_taken_out() {
+    for fault in [false, true] {
+        let rig = Rig::new();
+        assert!(rig.create("first"));
+        assert!(!rig.create("logged"));
+        let guid = rig.guid(1);
+        let note = move |context: &mut cenote_engine::SyncContext<'_>| {
+            config::for_each_leaf_mut(&mut context.config.vdev_tree, &mut |leaf| {
+                if config::number(leaf, "guid") == guid {
+                    let pair = if fault { "faulted" } else { "offline" };
+                    config::set(leaf, pair, NvValue::Uint64(1));
+                    config::set(leaf, "aux_state", NvValue::String(BY_HAND.into()));
+                }
+            });
+            context.config_changed = true;
+            Ok(())
+        };
+        rig.engine.sync_task_beside_logs(note, |()| true).unwrap();
+        assert_eq!(place_of_log(&rig.engine), 1);
+        let (engine, disks) = import(&rig.images(), &[0], false).unwrap();
+        assert_eq!(cenote::contents::replay_logs(&engine, &|_, _| true).unwrap(), []);
+        assert_eq!(names(&engine), ["first", "logged"]);
+        engine.export(false).unwrap();
+        judge(&images(&disks)).unwrap();
+    }
+}
+
+/// A log that waits for its replay keeps its device, unless that is to be faulted.
+#[test]
+fn a_log_that_waits_for_its_replay_keeps_its_device_in_use() {
+    let rig = Rig::new();
+    assert!(rig.create("first"));
+    assert!(!rig.create("logged"));
+    let (engine, disks) = import(&rig.images(), &[0, 1], false).unwrap();
+    let guid = engine.pool().store().vdevs().leaves()[1].guid();
+    let refused = engine.take_out(guid, TakeOut::Offline);
+    assert!(matches!(refused, Err(OfflineError::LogsWait)), "{refused:?}");
+    assert_eq!(cenote::contents::replay_logs(&engine, &|_, _| true).unwrap(), []);
+    engine.take_out(guid, TakeOut::Offline).unwrap();
+    assert_eq!(names(&engine), ["first", "logged"]);
     engine.export(false).unwrap();
     judge(&images(&disks)).unwrap();
 }

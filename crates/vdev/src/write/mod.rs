@@ -42,6 +42,7 @@
 
 pub(crate) mod copying;
 mod leaf;
+mod logs;
 mod parity;
 mod sides;
 pub(crate) mod submit;
@@ -521,32 +522,6 @@ impl VdevTree {
         note(&mut self.writer.lost.lock(), top.id(), ANOTHER);
     }
 
-    /// A leaf is about to let go of its device. If it is of a log vdev of which no other leaf has what is not durable there, a
-    /// commit that has written it and not flushed it yet finds that its flush fails. A vdev that holds data does not do without
-    /// such a leaf.
-    pub(crate) fn lose_log(&self, top: &Arc<Vdev>, leaf: &Vdev) {
-        let is_it = |other: &Vdev| other.guid() == leaf.guid();
-        let has_blocks = leaf.written().has_blocks();
-        if has_blocks && top.is_log() && lossy(top, &is_it) {
-            self.lost_with_device(top);
-        }
-    }
-
-    /// Whether what was written to a top-level vdev may be lost, and was not written again.
-    pub fn has_lost(&self, top: u64) -> bool {
-        self.writer.lost.lock().contains_key(&top)
-    }
-
-    /// Forgets that log vdevs may have lost blocks. To be called when no log is written, and those that there were have ended.
-    pub fn forget_lost_logs(&self) {
-        let _alone = (self.writer.flushing.lock(), self.writer.storing.lock());
-        for top in self.root().children().iter().filter(|top| top.is_log()) {
-            if self.writer.lost.lock().remove(&top.id()).is_some() {
-                self.writer.unflushed.forget(top.id());
-            }
-        }
-    }
-
     /// What of the pool waits for devices.
     pub fn suspension(&self) -> &Arc<Suspension> {
         &self.writer.suspension
@@ -642,7 +617,7 @@ fn fail_spares_alone(top: &Arc<Vdev>) {
 /// Whether blocks reported as written to `vdev` since the last flush may be lost, given which
 /// leaves lack some of them because a flush or write failed. Those may be others than what a leaf
 /// lacks that is not written at all; taking all of them together errs on the safe side. A leaf that is leaving keeps nothing.
-pub(crate) fn lossy(vdev: &Vdev, lacks: &dyn Fn(&Vdev) -> bool) -> bool {
+fn lossy(vdev: &Vdev, lacks: &dyn Fn(&Vdev) -> bool) -> bool {
     if vdev.is_distributed() {
         // What it may have lost is on another child, which counts: no stripe has two columns there.
         return false;
