@@ -272,6 +272,31 @@ fn a_reopened_pool_of_one_device_without_labels_goes_on() {
     judge(&s);
 }
 
+/// A device that was out of use at an import and was brought back since stays in use, and comes back when it was away.
+#[test]
+fn what_came_back_after_an_import_stays() {
+    for (out, back) in [("offline", "online"), ("offline -f", "clear")] {
+        let s = pool("mirror a b", &[]);
+        let (b, dir) = (at(&s, "b"), s.dir.path().display().to_string());
+        s.run(&format!("zpool {out} tank {b}")).ok();
+        s.run("zpool export tank").ok();
+        s.run(&format!("zpool import -d {dir} tank")).ok();
+        s.run(&format!("zpool {back} tank {b}")).ok();
+        s.run("zpool wait -t resilver tank").ok();
+        s.run("zpool scrub -w tank").ok();
+        s.run("zpool reopen tank").ok();
+        assert_eq!(shown(&s), ["tank ONLINE", "mirror-0 ONLINE", "a ONLINE", "b ONLINE"]);
+        std::fs::rename(&b, format!("{b}.away")).unwrap();
+        s.run("zpool reopen tank").ok();
+        assert_eq!(shown(&s)[0], "tank DEGRADED");
+        std::fs::rename(format!("{b}.away"), &b).unwrap();
+        s.run("zpool reopen tank").ok();
+        s.run("zpool wait -t resilver tank").ok();
+        assert_eq!(shown(&s), ["tank ONLINE", "mirror-0 ONLINE", "a ONLINE", "b ONLINE"]);
+        judge(&s);
+    }
+}
+
 /// A scrub that begins looks at labels.
 #[test]
 fn a_scrub_finds_a_device_that_lost_its_labels() {

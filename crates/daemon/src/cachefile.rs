@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 /// The event of a config that was written to a pool's devices.
 const WRITTEN: &str = "sysevent.fs.zfs.config_sync";
 /// How long the end waits for a file that is being written.
+const MISSED: Duration = Duration::from_secs(1);
 const GRACE: Duration = Duration::from_secs(5);
 
 /// The value of `cachefile` of a pool.
@@ -129,6 +130,10 @@ impl Keeper {
                 last = new.last().map_or(last + missed, |event| event.eid);
                 if missed > 0 || new.iter().any(is_written) {
                     update(&pools);
+                }
+                if missed > 0 {
+                    // What could not be written is an event, which may be missed as well.
+                    std::thread::sleep(MISSED);
                 }
             }
         };

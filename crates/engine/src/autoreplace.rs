@@ -425,7 +425,7 @@ impl Engine {
     fn take_in(&self, leaf: &Vdev, sight: &Sight) -> Came {
         match is_own(&sight.place, self.pool().guid(), leaf.guid()) {
             Err(error) => return Came::Later(format!("its labels cannot be read: {error}")),
-            Ok(true) if lack(leaf) == Some(Lack::Failed) => {
+            Ok(true) if self.shared.returns.failed.lock().contains_key(&leaf.guid()) => {
                 return Came::Refused("it is the device that had too many errors".into());
             }
             Ok(true) => return self.bring_back(leaf, &sight.place),
@@ -451,6 +451,9 @@ impl Engine {
         }
         if self.shared.looks_no_more() {
             return Came::Later("the pool is closed".into());
+        }
+        if self.shared.tx_state.held().is_some() {
+            return Came::Later("the pool is suspended".into());
         }
         let _busy = Busy::begin(&self.shared.returns.busy);
         if let Err(why) = self.restore(&[leaf.guid()], Restore::Removal) {

@@ -18,7 +18,7 @@ use cenote_pool::config;
 use cenote_pool::config_write::{aux, sync_aux};
 use cenote_pool::diagnosis;
 use cenote_pool::reopen::Restore;
-use cenote_vdev::VdevState;
+use cenote_vdev::{Vdev, VdevState};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 
@@ -80,6 +80,7 @@ impl Engine {
     /// # Errors
     /// The pool is suspended.
     pub fn restore(&self, leaves: &[u64], what: Restore) -> Result<(), EngineError> {
+        let _passive = self.log_vdevs_noted_out(leaves);
         let (pool, any) = {
             // No block is laid out meanwhile, nor after the group that the pool is of.
             let _core = self.core()?;
@@ -121,6 +122,28 @@ impl Engine {
         self.assess_resilver()
     }
 
+    /// Log vdevs of which the config on disk says that one of these leaves is out of use: an import would read no log there, so
+    /// none is to begin before a group has taken that back.
+    fn log_vdevs_noted_out(&self, leaves: &[u64]) -> Vec<Arc<Passive>> {
+        let (pool, mut noted) = (self.pool(), Vec::new());
+        if let Some(root) = pool.config().list("vdev_tree") {
+            config::for_each_leaf(root, &mut |leaf| {
+                if ["offline", "faulted"].iter().any(|name| config::number(leaf, name) != 0) {
+                    noted.push(config::number(leaf, "guid"));
+                }
+            });
+        }
+        noted.retain(|guid| leaves.contains(guid));
+        let has_one = |top: &&Arc<Vdev>| {
+            let mut below = Vec::new();
+            top.collect_leaves(&mut below);
+            top.is_log() && below.iter().any(|leaf| noted.contains(&leaf.guid()))
+        };
+        let tree = pool.store().vdevs();
+        let logs = tree.root().children().iter().filter(has_one);
+        logs.map(|top| Passive::new(&self.shared.disk.allocator, top.id())).collect()
+    }
+
     /// Takes a leaf out of use (`vdev_offline`).
     ///
     /// # Errors
@@ -128,7 +151,7 @@ impl Engine {
     pub fn take_out(&self, leaf: u64, how: TakeOut) -> Result<(), OfflineError> {
         let taken = {
             let (_core, emptied) = self.core_without_logs(leaf)?;
-            if let Some(log) = emptied
+            if let Some(log) = &emptied
                 && how.state() == VdevState::Offline
                 && self.logs_wait_on(log.vdev())
             {

@@ -2,7 +2,7 @@
 
 use crate::events::Sysevent;
 use crate::{Pool, config};
-use cenote_vdev::{Reopen, Vdev, VdevError, VdevState};
+use cenote_vdev::{OUT_OF_USE, Reopen, Vdev, VdevError, VdevState};
 
 /// What an administrator takes back from a leaf, by the names of the config.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,9 +58,16 @@ impl Pool {
                 && what != Restore::Failure;
             leaves.contains(&leaf.guid()) && !offline && !faulted
         };
+        // The vdevs were built from an earlier config: what it says of leaves that are out of use may have been taken back.
+        let now = self.config().list("vdev_tree");
+        let counts = |name: &str| OUT_OF_USE.contains(&name) && !what.pairs().contains(&name);
         let stripped = |leaf: &Vdev| {
-            let mut config = leaf.config().clone();
-            config.pairs.retain(|(name, _)| !what.pairs().contains(&name.as_str()));
+            let mut config = leaf.config_in_use();
+            let noted = now.and_then(|root| config::find(root, leaf.guid()));
+            if let Some(noted) = noted.filter(|_| !leaf.state().readable()) {
+                let pairs = noted.pairs.iter().filter(|(name, _)| counts(name));
+                config.pairs.extend(pairs.cloned());
+            }
             config
         };
         let before: Vec<(u64, VdevState)> =

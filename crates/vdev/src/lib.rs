@@ -142,7 +142,7 @@ pub use stretch::Stretch;
 pub use surgery::Replaced;
 pub use suspend::Suspension;
 pub use tree::VdevTree;
-pub use vdev::Vdev;
+pub use vdev::{OUT_OF_USE, Vdev};
 pub use write::{Asking, BlockWrite};
 
 use std::sync::Arc;

@@ -200,7 +200,7 @@ impl VdevTree {
                 return;
             };
             device.forget_cached();
-            let state = state_with(leaf.config(), Some(&*device));
+            let state = state_with(&leaf.config_in_use(), Some(&*device));
             // One whose labels cannot be read is silent still.
             if !state.readable() && read_labels(&*device).is_ok() {
                 tracing::error!(?leaf, ?state, "not the device that it was");
@@ -347,7 +347,8 @@ impl VdevTree {
         let mut is_still = true;
         let look = &mut |leaf: &Vdev, state_with: StateWith<'_>| {
             if leaf.guid() == asked.guid() {
-                is_still = is_well(leaf, &|device| state_with(leaf.config(), device));
+                let config = leaf.config_in_use();
+                is_still = is_well(leaf, &|device| state_with(&config, device));
             }
         };
         // A config that does not fit says nothing of devices.

@@ -302,6 +302,9 @@ pub struct Vdev {
     pub(crate) asize: AtomicU64,
 }
 
+/// Pairs of a leaf's config that say that it is, or was, out of use.
+pub const OUT_OF_USE: [&str; 5] = ["offline", "faulted", "degraded", "removed", "aux_state"];
+
 impl Vdev {
     /// "root", "mirror", "raidz", "draid", "file", "disk", "object", "replacing", "spare", "hole", "missing" or
     /// "indirect": the `type` of the config.
@@ -523,6 +526,13 @@ impl Vdev {
     /// The nvlist of the pool's config that this was built from.
     pub fn config(&self) -> &NvList {
         &self.config
+    }
+
+    /// The same of a leaf in use, without what put it out of use once: that was taken back since this was built.
+    pub fn config_in_use(&self) -> NvList {
+        let mut config = self.config.clone();
+        config.pairs.retain(|(name, _)| !OUT_OF_USE.contains(&name.as_str()));
+        config
     }
 
     /// log2 of the sector size of the top-level vdev; 0 for the root and for holes.

@@ -291,8 +291,6 @@ impl Known {
     }
 }
 
-/// The mounts, of whichever pool, that a file system becomes a submount of; `None` if it gets
-/// a mount of its own.
 /// A mountpoint, and where it leads without links, are not outside of the directory that the pool was imported below.
 fn stays_inside(
     imported: &Imported,
@@ -307,6 +305,8 @@ fn stays_inside(
     }
 }
 
+/// The mounts, of whichever pool, that a file system becomes a submount of; `None` if it gets
+/// a mount of its own.
 fn host(mountpoint: &Path, ctx: &Context) -> Option<Arc<Mounts>> {
     let around = |pool: Arc<Imported>| Some((pool.mounts.around(mountpoint)?, pool.mounts.clone()));
     let all = ctx.pools.all().into_iter().filter_map(around);

@@ -154,13 +154,16 @@ impl Changes {
             set_all(context, (&full, object), target, &settings).map(Ok)
         });
         let mut failed = match done {
-            Ok(mut failed) if synthetic && resized.is_some() && !failed.is_empty() => {
-                // The size goes with its reservation.
-                self.resize(permit, &dataset, old_size)?;
-                failed.iter_mut().for_each(|f| f.name = "volsize".into());
+            Ok(mut failed) => {
+                let grew = resized.is_some_and(|size| size > old_size);
+                let refused = failed.iter_mut().find(|f| f.name == "refreservation");
+                if let Some(refused) = refused.filter(|_| synthetic && grew) {
+                    // The size goes with its reservation.
+                    refused.name = "volsize".into();
+                    self.resize(permit, &dataset, old_size)?;
+                }
                 failed
             }
-            Ok(failed) => failed,
             Err(e) => self.resized_alone(permit, &dataset, (old_size, resized), names, e)?,
         };
         failed.extend(unset);

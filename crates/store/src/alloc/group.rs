@@ -362,6 +362,10 @@ impl Group {
             }
             _ => None,
         };
+        if let Some(embedded) = &embedded {
+            // It may be about to leave.
+            embedded.passive.store(self.passive.load(Ordering::SeqCst), Ordering::SeqCst);
+        }
         self.join(first);
         Some(embedded)
     }

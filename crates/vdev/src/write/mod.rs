@@ -493,6 +493,11 @@ impl VdevTree {
         let lost = self.writer.lost.lock().clone();
         drop(alone);
         for (id, known) in lost {
+            let has_left = |top: &Arc<Vdev>| matches!(top.kind(), "hole" | "missing" | "indirect");
+            if self.top(id).is_none_or(has_left) {
+                self.writer.lost.lock().remove(&id);
+                continue;
+            }
             let blocks = self.writer.unflushed.of(id);
             let written = self.write_many_as(Priority::AsyncWrite, &blocks);
             match written.into_iter().collect::<Result<(), VdevError>>() {
