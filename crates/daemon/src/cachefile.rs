@@ -15,6 +15,8 @@ use crate::pools::{Imported, PoolTable};
 use crate::socket::Place;
 use cenote_pool::cachefile::{CacheFile, CacheFileError};
 use cenote_pool::events::{self, Event, PoolFailure};
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::DirBuilder;
 use std::io;
@@ -28,8 +30,9 @@ use std::time::{Duration, Instant};
 
 /// The event of a config that was written to a pool's devices.
 const WRITTEN: &str = "sysevent.fs.zfs.config_sync";
-/// How long the end waits for a file that is being written.
+/// How long the thread rests where events were missed.
 const MISSED: Duration = Duration::from_secs(1);
+/// How long the end waits for a file that is being written.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// The value of `cachefile` of a pool.
@@ -96,8 +99,11 @@ pub fn default_path() -> Option<PathBuf> {
     Some(state.join("cenote/zpool.cache"))
 }
 
+/// The files that could not be written last. One thread writes files at a time: what it writes is the newest then.
+static FAILING: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
 /// A pool has changed, or goes: writes the files that have to do with it. What cannot be written is
-/// logged: the command has done its work.
+/// logged, and told once until it is written again: the command has done its work.
 pub fn update(pools: &PoolTable) {
     write_all(pools, None);
 }
@@ -152,6 +158,7 @@ impl Keeper {
 }
 
 fn write_all(pools: &PoolTable, gone: Option<&Imported>) {
+    let mut failing = FAILING.lock();
     let mut paths = pools.cachefiles();
     let imported = pools.all();
     paths.extend(imported.iter().filter_map(|pool| pool.cachefile().path()));
@@ -169,7 +176,9 @@ fn write_all(pools: &PoolTable, gone: Option<&Imported>) {
             Err(CacheFileError::Open(e)) if e.kind() == ErrorKind::NotFound => CacheFile::default(),
             // It may have pools of others.
             Err(e) => {
-                not_written(path, &e, &mut imported.iter().filter(listed));
+                if failing.insert(path.clone()) {
+                    not_written(path, &e, &mut imported.iter().filter(listed));
+                }
                 continue;
             }
         };
@@ -179,10 +188,15 @@ fn write_all(pools: &PoolTable, gone: Option<&Imported>) {
             new.add(pool.name(), pool.pool().config());
         }
         if new == there {
+            failing.remove(path);
             continue;
         }
-        if let Err(e) = make_directory(path).and_then(|()| new.write(path)) {
-            not_written(path, &e, &mut imported.iter().filter(listed));
+        match make_directory(path).and_then(|()| new.write(path)) {
+            Ok(()) => drop(failing.remove(path)),
+            Err(e) if failing.insert(path.clone()) => {
+                not_written(path, &e, &mut imported.iter().filter(listed));
+            }
+            Err(_) => {}
         }
     }
 }

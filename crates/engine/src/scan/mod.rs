@@ -519,6 +519,11 @@ impl Engine {
     /// Before a scrub begins: a device in use that has lost its labels goes out of use, as far as its vdev can do without it
     /// (`vdev_reopen` in `dsl_scan`). What does not answer is left alone.
     fn look_at_devices(&self) -> Result<(), EngineError> {
+        let scan = self.pool().status().ok().and_then(|status| status.scan);
+        if scan.is_some_and(|scan| scan.is_running()) {
+            // None begins: it is refused, or goes on.
+            return Ok(());
+        }
         let doubtful = self.shared.disk.tree().doubtful(PATIENCE);
         match doubtful.is_empty() || self.shared.tx_state.held().is_some() {
             true => Ok(()),
