@@ -2,7 +2,8 @@
 //!
 //! Every pool is in the default cache file unless it was imported or created with an alternate root, or
 //! `cachefile` says otherwise: `none`, or a file. A file is written when a command has changed what it is
-//! about, and by a thread ([`Keeper`]) when the config of a pool changed by itself: a spare stepped in, a device was replaced. It keeps the entries of pools that are not imported here: an earlier daemon had them, or another
+//! about, and by a thread ([`Keeper`]) when the config of a pool changed by itself: a spare stepped in, a device
+//! was replaced. It keeps the entries of pools that are not imported here: an earlier daemon had them, or another
 //! program wrote them. An export takes an entry away; the end of the daemon does not.
 //!
 //! The default file is the one that `CENOTE_CACHEFILE` names (`none`: no file is kept). Without it a daemon

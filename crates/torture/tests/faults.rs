@@ -15,7 +15,7 @@ use cenote_torture::live::side_by_side;
 use cenote_torture::{Progress, long};
 use cenote_vdev::Device;
 use cenote_vdev::inject::FaultyDevice;
-use cenote_zpl::{FileSystem, NewNode, NodeKind, SetAttr, SetTime, Settings};
+use cenote_zpl::{Attr, FileSystem, NewNode, NodeKind, SetAttr, SetTime, Settings};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;
@@ -194,12 +194,13 @@ fn lost_change(driver: &Driver, name: &str) -> Result<(), String> {
     engine.sync().map_err(|e| e.to_string())
 }
 
-/// Removes that file again, and gives the directory its time of before.
-fn remove(driver: &Driver, name: &str, mtime: (i64, u32)) -> Result<(), String> {
+/// Removes that file again, and gives the directory its times of before.
+fn remove(driver: &Driver, name: &str, before: &Attr) -> Result<(), String> {
     let engine = driver.engine();
     let fs = root(engine)?;
     fs.unlink(fs.root(), name.as_bytes(), &|_| false).map_err(|e| e.to_string())?;
-    let set = SetAttr { mtime: Some(SetTime::To(mtime)), ..SetAttr::default() };
+    let (mtime, ctime) = (Some(SetTime::To(before.mtime)), Some(before.ctime));
+    let set = SetAttr { mtime, ctime, ..SetAttr::default() };
     fs.setattr(fs.root(), &set).map_err(|e| e.to_string())?;
     engine.sync().map_err(|e| e.to_string())
 }
@@ -212,7 +213,7 @@ fn suspend(seed: u64, shape: &Shape, bad: &[usize], fault: Fault, resumes: bool)
     (0..40).for_each(|_| driver.step());
     driver.check().unwrap();
     let files = root(driver.engine()).unwrap();
-    let before = files.attr(files.root()).unwrap().mtime;
+    let before = files.attr(files.root()).unwrap();
     drop(files);
     bad.iter().for_each(|i| break_it(&pool.faulty[*i], fault));
     let refused = lost_change(&driver, "lost").unwrap_err();
@@ -223,7 +224,7 @@ fn suspend(seed: u64, shape: &Shape, bad: &[usize], fault: Fault, resumes: bool)
     if resumes {
         driver.engine().resume().unwrap();
         assert_eq!(driver.engine().suspended(), None);
-        remove(&driver, "lost", before).unwrap();
+        remove(&driver, "lost", &before).unwrap();
         (0..20).for_each(|_| driver.step());
         driver.check().unwrap();
         pool.finish(driver, &[]);
