@@ -134,6 +134,17 @@ impl Session {
         self.run(&format!("zpool import -f -N -o readonly=on -d {dir} {name}")).ok_but_for_logs();
     }
 
+    /// What the daemon of a test that fails has logged, and the threads that it has.
+    fn tell_of_daemon(&self) {
+        let log = std::fs::read_to_string(self.path("socket.log")).unwrap_or_default();
+        eprintln!("the daemon's log:\n{log}");
+        let tasks = self.daemon().map(|process| format!("/proc/{process}/task"));
+        for task in tasks.and_then(|tasks| std::fs::read_dir(tasks).ok()).into_iter().flatten() {
+            let name = task.and_then(|task| std::fs::read_to_string(task.path().join("comm")));
+            eprint!("thread {}", name.unwrap_or_default());
+        }
+    }
+
     /// The daemon's process, if it runs.
     pub fn daemon(&self) -> Option<i32> {
         let status = self.run("daemon status");
@@ -144,6 +155,9 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.tell_of_daemon();
+        }
         let _ = self.run("daemon stop");
     }
 }
