@@ -379,7 +379,7 @@ impl<'a> VdevProps<'a> {
         Some(match name {
             "allocating" if self.is_top() || self.vdev.kind() == "root" => flag(1),
             "autosit" if matches!(self.vdev.kind(), "raidz" | "draid") => flag(0),
-            "allocating" | "autosit" => plain("-", Source::None),
+            "allocating" => plain("-", Source::None),
             "failfast" | "slow_io_events" => flag(1),
             "checksum_n" | "checksum_t" | "io_n" | "io_t" | "slow_io_n" | "slow_io_t" => {
                 match of(u64::MAX) {
