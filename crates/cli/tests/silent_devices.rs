@@ -226,6 +226,12 @@ fn commands_that_look_leave_a_hung_side_alone() {
         "zdb -d twin",
         "ls twin:/",
         "cat twin:/file",
+        "zfs wait twin",
+        "zfs send -nv twin@two",
+        "zfs send -nPv -i @one twin@two",
+        "zfs send -nvR twin@two",
+        "map --owners twin",
+        "age --like twin --for 1s",
     ] {
         soon(&inner, line).ok();
     }
