@@ -231,7 +231,7 @@ fn commands_that_look_leave_a_hung_side_alone() {
         "zfs send -nPv -i @one twin@two",
         "zfs send -nvR twin@two",
         "map --owners twin",
-        "age --like twin --for 1s",
+        "age --like twin --for 1m -q",
     ] {
         soon(&inner, line).ok();
     }
