@@ -358,9 +358,11 @@ impl<'a> VdevProps<'a> {
             "write_ops" => io.1,
             "read_bytes" => io.2,
             "write_bytes" => io.3,
-            // Nothing of the kind is done here.
-            "initialize_errors" | "trim_errors" | "null_ops" | "free_ops" | "claim_ops"
-            | "trim_ops" | "null_bytes" | "free_bytes" | "claim_bytes" | "trim_bytes" => 0,
+            "initialize_errors" => v.vacant_errors().0,
+            "trim_errors" => v.vacant_errors().1,
+            // Nothing of the kind is done here, or counted.
+            "null_ops" | "free_ops" | "claim_ops" | "trim_ops" | "null_bytes" | "free_bytes"
+            | "claim_bytes" | "trim_bytes" => 0,
             "bootsize" => return Some(PropValue { source: Source::Default, ..number(0) }),
             _ => return None,
         }))
