@@ -294,6 +294,8 @@ pub(crate) struct Shared {
     pub spares: SpareCaller,
     /// What looks for devices that come to the places of those that are away.
     pub returns: Returns,
+    #[cfg(feature = "planted")]
+    pub stops: planted::Stops,
     /// Held by the thread that removes a device.
     pub removing: Mutex<()>,
     /// The thread that copies what a vdev holds that is being removed.

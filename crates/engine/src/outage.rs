@@ -88,6 +88,8 @@ impl Engine {
             let any = pool.restore(leaves, what);
             (pool, any.map_err(|e| EngineError::Unsupported(e.to_string()))?)
         };
+        #[cfg(feature = "planted")]
+        self.shared.reach(crate::planted::Moment::Restored);
         if what == Restore::Failure {
             leaves.iter().copied().for_each(diagnosis::reset);
         }
@@ -157,6 +159,8 @@ impl Engine {
             {
                 return Err(OfflineError::LogsWait);
             }
+            #[cfg(feature = "planted")]
+            self.shared.reach(crate::planted::Moment::LogEmptied);
             let pool = self.pool();
             let tree = pool.store().vdevs();
             let taken = tree.take_out(leaf, how.state());

@@ -6,16 +6,15 @@
 mod rig;
 
 use cenote_engine::tunables::SCAN_SUSPEND_PROGRESS;
-use cenote_engine::{Attach, Engine, EngineError, EngineOptions, Replayer};
+use cenote_engine::{Attach, Engine, EngineError, EngineOptions};
 use cenote_pool::error::ImportError;
 use cenote_pool::props::PropChange;
 use cenote_pool::{ImportOptions, discover};
 use cenote_vdev::VdevState;
 use cenote_vdev::inject::FaultyDevice;
-use cenote_zpl::{Replayed, Settings, Supervisor};
 use parking_lot::Mutex;
 use rig::joining::{device, leaf};
-use rig::{Faulty, NODE, Rig, check, fill, open};
+use rig::{Faulty, NODE, Rig, check, fill, open, replaying};
 use rustix::fs::{MemfdFlags, SealFlags};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -285,30 +284,6 @@ fn an_import_fails_where_nothing_can_be_written() {
     check(&open(&rig.import()), 0..3, LEN);
 }
 
-struct Watch<'a>(&'a Engine);
-
-impl Supervisor for Watch<'_> {
-    fn sync(&self) -> bool {
-        self.0.sync().is_ok()
-    }
-
-    fn go_on(&self, _: &Replayed) -> bool {
-        true
-    }
-}
-
-/// Imports the pool, and replays intent logs.
-fn import_replaying(rig: &Rig) -> Arc<Engine> {
-    let replay = Replayer::new(|engine, live, kept| {
-        let done = cenote_zpl::replay(live, Settings::default(), &Watch(engine), kept);
-        done.map(drop).map_err(|e| e.to_string())
-    });
-    let found = discover(&[rig.path().to_path_buf()]);
-    let options = ImportOptions { force: true, ..ImportOptions::default() };
-    Engine::import(&found[0], &options, EngineOptions { replay, ..EngineOptions::default() })
-        .unwrap()
-}
-
 /// A process that ends while its pool is suspended loses nothing that it was told is stable, and the last group neither.
 #[test]
 fn a_crash_while_suspended_loses_nothing_stable() {
@@ -343,7 +318,7 @@ fn a_crash_while_suspended_loses_nothing_stable() {
                 std::fs::copy(place.path().join(name), rig.file(name)).unwrap();
             }
             rig.judge_blocks();
-            let engine = import_replaying(&rig);
+            let engine = rig.import_with(replaying());
             let fs = open(&engine);
             check(&fs, 0..4, LEN);
             check(&fs, 4..5, 10_000);

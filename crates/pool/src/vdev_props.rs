@@ -29,9 +29,7 @@ use cenote_vdev::{Vdev, VdevState};
 const MAX_NAME: usize = 256;
 const MAX_TEXT: usize = 8192;
 /// Figures that OpenZFS counts, and that are always 0 here.
-pub const NOT_COUNTED: [&str; 10] = [
-    "initialize_errors",
-    "trim_errors",
+pub const NOT_COUNTED: [&str; 8] = [
     "null_ops",
     "free_ops",
     "claim_ops",
@@ -375,6 +373,8 @@ impl<'a> VdevProps<'a> {
             "write_ops" => io.1,
             "read_bytes" => io.2,
             "write_bytes" => io.3,
+            "initialize_errors" => v.vacant_errors().0,
+            "trim_errors" => v.vacant_errors().1,
             name if NOT_COUNTED.contains(&name) => 0,
             "bootsize" => return Some(PropValue { source: Source::Default, ..number(0) }),
             _ => return None,

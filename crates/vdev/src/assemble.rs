@@ -324,6 +324,7 @@ fn open_vdev(
         _ => VdevState::Healthy,
     };
     let live = Live::new(Opened { device, state }, dtl_of(config));
+    live.faulted_by_hand.store(is_faulted_by_config(config), Relaxed);
     // So another system found it, which does not say that it does not answer.
     let is_degraded = is_external(config) && flag(config, "degraded");
     live.too_many_errors.store(is_degraded, Relaxed);
@@ -353,6 +354,7 @@ fn open_spare(config: &NvList) -> Arc<Live> {
     let spare = SpareDevice::new(&path, config.u64("spare_id").unwrap_or(u64::MAX));
     let opened = Opened { device: Some(spare.clone()), state: spare_state(config) };
     let live = Live::new(opened, dtl_of(config));
+    live.faulted_by_hand.store(is_faulted_by_config(config), Relaxed);
     let _ = live.distributed.set(spare);
     live
 }

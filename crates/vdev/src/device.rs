@@ -107,6 +107,11 @@ impl Identity {
         Identity { place: (facts.dev(), facts.ino()), turn }
     }
 
+    /// Whether it tells the device from others that have had its place before.
+    pub fn is_distinct(&self) -> bool {
+        self.turn.is_some()
+    }
+
     /// Whether the two are the same device, as far as that is known. A disk and a partition of it are.
     pub fn is_same(&self, other: &Identity) -> bool {
         let both = |identity: &Identity| identity.place.0 == u64::MAX && identity.turn.is_some();

@@ -62,6 +62,7 @@ mod backing;
 pub mod deadline;
 pub mod device;
 mod direct;
+mod doubt;
 pub mod draid;
 pub mod events;
 mod fault;

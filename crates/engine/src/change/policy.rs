@@ -335,7 +335,10 @@ mod tests {
                 vec!["receive p/a", "mount p/a", "create p/a", "clone p/x@1"],
             ),
             (Operation::Send { name: "p/a@1", raw: false }, vec!["send p/a@1"]),
-            (Operation::Send { name: "p/a@1", raw: true }, vec!["send|send:raw|send:encrypted p/a@1"]),
+            (
+                Operation::Send { name: "p/a@1", raw: true },
+                vec!["send|send:raw|send:encrypted p/a@1"],
+            ),
             (Operation::Diff { from: "p/a@1", to: "p/a" }, vec!["diff p/a", "diff p/a@1"]),
             (Operation::Userspace { name: "p/a", property: "userused@7" }, vec!["userused p/a"]),
             (Operation::Allow { name: "p/a", entries: &[] }, vec!["allow p/a"]),

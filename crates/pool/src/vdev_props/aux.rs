@@ -52,7 +52,7 @@ impl<'a> AuxProps<'a> {
             "fru" => maybe(config.str("fru")),
             "parent" | "children" => maybe(None::<&str>),
             "removing" => switch(false, Source::None),
-            "expandsize" | "fragmentation" | "trim_support" | "allocating" | "autosit" => {
+            "expandsize" | "fragmentation" | "trim_support" | "allocating" => {
                 plain("-", Source::None)
             }
             "failfast" | "slow_io_events" => switch(true, Source::Default),
