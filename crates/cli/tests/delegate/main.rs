@@ -6,6 +6,7 @@
 mod common;
 mod connections;
 
+use common::keys::key_file;
 use common::tank::Tank;
 use common::{Done, can_mount, skip};
 use connections::{answer, as_alice, greeted, request};
@@ -224,6 +225,16 @@ fn each_operation_needs_its_permissions() {
     tank.zfs(&format!("allow -u {ALICE} send:raw tank/a"));
     is_denied(alice(&tank, "zfs send tank/a@1"), "send:raw allows raw sends alone");
     tank.zfs(&format!("unallow -u {ALICE} send:raw tank/a"));
+    tank.zfs(&format!("allow -u {ALICE} send:encrypted tank/a"));
+    is_denied(alice(&tank, "zfs send -w tank/a@1"), "send:encrypted, and it is not encrypted");
+    let key = key_file(&tank, "key", "a passphrase");
+    let encrypted = format!("-o encryption=on -o keyformat=passphrase -o keylocation={key}");
+    tank.zfs(&format!("create {encrypted} tank/a/e"));
+    tank.zfs("snapshot tank/a/e@1");
+    is_denied(alice(&tank, "zfs send tank/a/e@1"), "send:encrypted allows raw sends alone");
+    alice(&tank, "zfs send -w tank/a/e@1").ok();
+    tank.zfs("destroy -r tank/a/e");
+    tank.zfs(&format!("unallow -u {ALICE} send:encrypted tank/a"));
     needs(&tank, &[a("compression")], "zfs set compression=off tank/a");
     needs(&tank, &[a("compression")], "zfs inherit compression tank/a");
     needs(&tank, &[a("userprop")], "zfs set a:b=c tank/a");
