@@ -334,8 +334,6 @@ impl Shared {
         match (leaf.kind(), lack(leaf)) {
             (_, None) => false,
             ("disk", Some(Lack::Gone | Lack::Silent)) => true,
-            // It did not answer when it was opened anew.
-            ("disk", Some(Lack::Failed)) if !self.has_failed(leaf) => true,
             ("disk" | "file", Some(_)) => self.replaces_by_itself(),
             _ => false,
         }
