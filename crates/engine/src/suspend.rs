@@ -90,7 +90,8 @@ impl Engine {
         self.shared.tx_state.failure().is_none() && self.shared.tx_state.held().is_some()
     }
 
-    /// Opens the devices of a suspended pool anew, and writes what is held again, for which this waits.
+    /// Opens the devices of a suspended pool anew, and writes what is held again, for which this waits. Those that are out of use by
+    /// order, or as the config says, stay so.
     ///
     /// # Errors
     /// The pool is still suspended.
@@ -107,7 +108,10 @@ impl Engine {
             EngineError::Suspended(why)
         })?;
         let (pool, tree) = (self.pool(), self.shared.disk.tree());
-        let leaves: Vec<u64> = tree.leaves().iter().map(|leaf| leaf.guid()).collect();
+        let mut leaves: Vec<u64> = tree.leaves().iter().map(|leaf| leaf.guid()).collect();
+        // The pool can do without these: [`Engine::restore`] brings them back, and no log begins there before that is noted.
+        let out = pool.noted_out();
+        leaves.retain(|leaf| !out.contains(leaf));
         let restored = pool.restore(&leaves, Restore::Failure);
         restored.map_err(|e| EngineError::Unsupported(e.to_string()))?;
         *self.shared.resumed_at.lock() = Some(Instant::now());

@@ -4,11 +4,12 @@
 
 mod rig;
 
+use cenote_dsl::write::DslWriteError;
 use cenote_engine::planted::Moment;
-use cenote_engine::{Engine, TakeOut};
+use cenote_engine::{Engine, SyncContext, TakeOut};
 use cenote_format::nvlist::NvValue;
 use cenote_pool::reopen::Restore;
-use cenote_pool::{ImportOptions, config};
+use cenote_pool::{ImportOptions, config, discover};
 use cenote_store::alloc::Class;
 use rig::joining::leaf;
 use rig::{Rig, check, fill, open, replaying};
@@ -25,6 +26,22 @@ fn write_and_sync(engine: &Engine, file: u64) {
     engine.commit(head).unwrap();
 }
 
+/// Notes a flag in the config of a leaf.
+fn marks(
+    guid: u64,
+    flag: &'static str,
+) -> impl Fn(&mut SyncContext<'_>) -> Result<(), DslWriteError> + Send + 'static {
+    move |context| {
+        config::for_each_leaf_mut(&mut context.config.vdev_tree, &mut |leaf| {
+            if config::number(leaf, "guid") == guid {
+                leaf.set(flag, NvValue::Uint64(1));
+            }
+        });
+        context.config_changed = true;
+        Ok(())
+    }
+}
+
 /// A pool that was left with a log that leads to a device that was taken offline is imported.
 #[test]
 fn a_log_that_leads_to_a_device_out_of_use_is_given_up() {
@@ -33,15 +50,7 @@ fn a_log_that_leads_to_a_device_out_of_use_is_given_up() {
     write_and_sync(&engine, 0);
     engine.sync().unwrap();
     let b = leaf(&rig, &engine, "b");
-    let mark = move |context: &mut cenote_engine::SyncContext<'_>| {
-        config::for_each_leaf_mut(&mut context.config.vdev_tree, &mut |leaf| {
-            if config::number(leaf, "guid") == b {
-                leaf.set("offline", NvValue::Uint64(1));
-            }
-        });
-        context.config_changed = true;
-        Ok(())
-    };
+    let mark = marks(b, "offline");
     engine.sync_task_beside_logs(mark, |()| true).unwrap();
     let crashed = rig.copy();
     std::fs::remove_file(crashed.file("b")).unwrap();
@@ -51,6 +60,31 @@ fn a_log_that_leads_to_a_device_out_of_use_is_given_up() {
     other.export(false).unwrap();
     drop(other);
     crashed.judge_blocks();
+    engine.export(false).unwrap();
+}
+
+/// The config has a log device as removed, and it is there: once logs lead there, no import does without it.
+#[test]
+fn a_log_device_that_was_away_once_is_missed() {
+    let rig = Rig::new(64 << 20);
+    let engine = rig.create("a log b", 12);
+    let b = leaf(&rig, &engine, "b");
+    engine.sync_task(marks(b, "removed")).unwrap();
+    engine.sync_task(marks(b, "not_present")).unwrap();
+    engine.export(false).unwrap();
+    drop(engine);
+    let engine = rig.import();
+    assert!(engine.pool().noted_as(&["removed", "not_present"]).is_empty());
+    (0..5).for_each(|file| write_and_sync(&engine, file));
+    assert!(logs_on(&engine, 1) > 0);
+    let crashed = rig.copy();
+    let b = std::fs::read(crashed.file("b")).unwrap();
+    std::fs::remove_file(crashed.file("b")).unwrap();
+    let options = ImportOptions { force: true, ..ImportOptions::default() };
+    let found = discover(&[crashed.path().to_path_buf()]);
+    assert!(Engine::import(&found[0], &options, replaying()).is_err());
+    std::fs::write(crashed.file("b"), b).unwrap();
+    all_is_there(&crashed, false);
     engine.export(false).unwrap();
 }
 

@@ -6,10 +6,12 @@
 mod rig;
 
 use cenote_engine::tunables::SCAN_SUSPEND_PROGRESS;
-use cenote_engine::{Attach, Engine, EngineError, EngineOptions};
+use cenote_engine::{Attach, Engine, EngineError, EngineOptions, TakeOut};
 use cenote_pool::error::ImportError;
 use cenote_pool::props::PropChange;
+use cenote_pool::reopen::Restore;
 use cenote_pool::{ImportOptions, discover};
+use cenote_store::alloc::Class;
 use cenote_vdev::VdevState;
 use cenote_vdev::inject::FaultyDevice;
 use parking_lot::Mutex;
@@ -697,4 +699,27 @@ fn many_writers_wait_for_a_pool_that_comes_and_goes() {
     });
     drop(fs);
     world.finish(43);
+}
+
+/// What is out of use by order stays so when others are opened anew: no log begins on it before that is taken off the config.
+#[test]
+fn a_log_device_that_was_faulted_by_order_stays_so_when_the_pool_goes_on() {
+    let world = world("a log b", 12);
+    let engine = &world.engine;
+    let b = leaf(&world.rig, engine, "b");
+    engine.take_out(b, TakeOut::Fault).unwrap();
+    fill(&open(engine), 3..5, LEN);
+    world.break_it(&["a"], Fault::Writes);
+    assert!(matches!(engine.sync(), Err(EngineError::Suspended(_))) && world.is_suspended());
+    world.repair(&["a"]);
+    engine.resume().unwrap();
+    let state = || engine.pool().store().vdevs().find(b).unwrap().state();
+    assert_eq!(state(), VdevState::Faulted);
+    fill(&open(engine), 5..6, LEN);
+    engine.commit(head(engine)).unwrap();
+    let groups = engine.allocator().groups_of(Class::Log);
+    assert_eq!(groups.iter().find(|group| group.vdev() == 1).unwrap().allocated(), 0);
+    engine.restore(&[b], Restore::Failure).unwrap();
+    assert_eq!(state(), VdevState::Healthy);
+    world.finish(6);
 }
