@@ -708,6 +708,7 @@ fn a_log_device_that_was_faulted_by_order_stays_so_when_the_pool_goes_on() {
     let engine = &world.engine;
     let b = leaf(&world.rig, engine, "b");
     engine.take_out(b, TakeOut::Fault).unwrap();
+    world.faulty.close(&world.rig, "b");
     fill(&open(engine), 3..5, LEN);
     world.break_it(&["a"], Fault::Writes);
     assert!(matches!(engine.sync(), Err(EngineError::Suspended(_))) && world.is_suspended());
