@@ -266,6 +266,7 @@ fn spares_and_cache_devices_have_properties() {
         assert_eq!(get("parent,numchildren", vdev), "-\tdefault\n0\t-");
         let all = s.run(&format!("zpool get all tank {vdev}")).ok();
         assert!(all.lines().any(|l| l.split_whitespace().eq([vdev, "state", "ONLINE", "-"])));
+        assert!(!all.contains("autosit"), "{all}");
         let refused = s.run(&format!("zpool set comment=x tank {vdev}")).fails(1);
         assert!(refused.ends_with("operation not supported on this type of vdev"), "{refused}");
     }

@@ -487,7 +487,7 @@ impl Vdev {
         sum
     }
 
-    /// Whether this leaf is faulted by order, be it since it was opened or before.
+    /// Whether an order has faulted this leaf: since it was opened, or before.
     pub fn is_faulted_by_hand(&self) -> bool {
         self.faulted_by_hand.load(Relaxed) && self.state() == VdevState::Faulted
     }

@@ -53,6 +53,7 @@ use super::clones::Clones;
 use super::lead::{Idle, Lead, REST, Seat, Turn};
 use super::poll::{PREEMPTED, Poll};
 use super::{Buffer, number_of, receive};
+use cenote_format::invariant;
 use cenote_format::invariant::{caught, is_broken};
 use cenote_vdev::waiting::{self, Park};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -423,8 +424,9 @@ impl Readers {
         match hand.work.take() {
             Some(Work::Request(connection, device, len)) => {
                 let room = hand.buffer.as_mut().map(Buffer::room);
-                let bytes = room.and_then(|room| room.get(..len)).unwrap_or_default();
-                self.serve(own, &connection, &device, bytes);
+                let bytes = room.and_then(|room| room.get(..len));
+                invariant!(bytes.is_some(), "the buffer of a request of {len} bytes is gone");
+                self.serve(own, &connection, &device, bytes.unwrap_or_default());
                 own.last = Some(connection);
             }
             Some(Work::End(connection, why)) => {

@@ -59,7 +59,7 @@ impl<'a> AuxProps<'a> {
             "comment" | "checksum_n" | "checksum_t" | "io_n" | "io_t" | "slow_io_n"
             | "slow_io_t" => plain("-", Source::Default),
             "bootsize" => PropValue { source: Source::Default, ..number(0) },
-            "raidz_expanding" | "sit_out" => return None,
+            "raidz_expanding" | "sit_out" | "autosit" => return None,
             // Counts: none are kept.
             name if NATIVE.contains(&name) => number(0),
             name if name.contains(':') => plain("-", Source::Default),
