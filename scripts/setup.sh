@@ -144,10 +144,10 @@ if [ "$purpose" = test ] && ! [ -e "$here/target/zfs-zed/$zedlets" ]; then
     (unpack "$here/target/zfs-zed" "$zedlets" zfs-zed) || die "the package zfs-zed cannot be unpacked"
 fi
 
-# What the tests of real programs run. Of PostgreSQL only the programs are wanted, no server.
+# What the tests of real programs, of completions and of units run. Of PostgreSQL only the programs are wanted, no server.
 if [ "$purpose" = test ]; then
     missing=()
-    for program in git make ar:binutils objcopy:binutils dpkg-shlibdeps:dpkg-dev diff:diffutils ps:procps go:golang-go fio python3 rsync sqlite3; do
+    for program in git make ar:binutils objcopy:binutils dpkg-shlibdeps:dpkg-dev diff:diffutils ps:procps go:golang-go fio python3 rsync sqlite3 systemd-analyze:systemd zsh fish; do
         command -v "${program%:*}" >/dev/null || missing+=("${program#*:}")
     done
     [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}"

@@ -1,4 +1,4 @@
-//! Completions of bash and fish, asked as these shells ask, on a pool.
+//! Completions of bash, zsh and fish, asked as these shells ask, on a pool.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // A failure fails the test.
 
@@ -80,10 +80,49 @@ fn bash_offers_options_names_properties_and_values() {
     cenote_testpools::judge(s.dir.path(), "tank");
 }
 
+/// Whether this shell is installed. In CI it must be.
+fn has(shell: &str) -> bool {
+    let there = Command::new(shell).arg("--version").output();
+    let able = there.is_ok_and(|output| output.status.success());
+    if !able {
+        common::skip(&format!("no {shell}"));
+    }
+    able
+}
+
+/// What zsh's completion has beside the function itself: what is added, a line each, instead of shown.
+const ZSH: &str = "compadd() {
+    local name=${@[-1]}
+    print -rl -- ${(P)name}
+}
+_files() { print -r -- FILES $* }
+compdef() { : }
+";
+
+#[test]
+fn zsh_offers_the_same() {
+    if !has("zsh") {
+        return;
+    }
+    let s = session();
+    let ask = |line: &str| {
+        let name = line.split(' ').next().unwrap();
+        let script =
+            format!("{ZSH}words=(\"${{(@s: :)1}}\") CURRENT=$#words\n. made/zsh/_{name}\n");
+        shell(&s, "zsh", &["-f", "-c", &script, "zsh", line])
+    };
+    for (line, word, _) in OFFERS {
+        let offered = ask(line);
+        assert!(offered.lines().any(|w| w == word), "{line}: {offered}");
+    }
+    assert!(ask("zpool create x di").lines().any(|line| line == "FILES"), "names of files");
+    s.run("zpool export tank").ok();
+    cenote_testpools::judge(s.dir.path(), "tank");
+}
+
 #[test]
 fn fish_offers_the_same() {
-    let there = Command::new("fish").arg("--version").output();
-    if !there.is_ok_and(|output| output.status.success()) {
+    if !has("fish") {
         return;
     }
     let s = session();

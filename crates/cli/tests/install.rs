@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // A failure fails the test.
 
+mod common;
+
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -209,7 +211,7 @@ fn systemd_understands_the_units() {
     let mut version = Command::new("sh");
     let version = version.args(["-c", "command -v systemd-analyze"]);
     if !cenote_testpools::output(version).status.success() {
-        return;
+        return common::skip("no systemd-analyze");
     }
     for (kind, name) in [("system", "cenote"), ("system", "cenote-import"), ("user", "cenote")] {
         let units = root.path().join("usr/lib/systemd").join(kind);
@@ -267,7 +269,7 @@ fn the_daemon_of_the_system_may_do_what_it_needs_and_little_more() {
     let mut command = Command::new("systemd-analyze");
     command.args(["security", "--offline=true", "--no-pager"]);
     command.arg(format!("--threshold={MOST_EXPOSED}")).arg(&unit);
-    let Ok(output) = command.output() else { return };
+    let Ok(output) = command.output() else { return common::skip("no systemd-analyze") };
     let said = String::from_utf8_lossy(&output.stdout);
     let complaint = String::from_utf8_lossy(&output.stderr);
     // Versions before 250 look at running units only.
@@ -309,30 +311,71 @@ fn an_upgrade_restarts_the_daemon_once_and_only_if_no_pool_is_lost() {
         assert!(output.status.success(), "{said}{complaint}");
         said
     };
-    let said = upgrade(
-        r"printf 'tank\tcachefile\t-\ntank\treadonly\toff\n'
-        printf 'tank/a\tkeystatus\tunavailable\ntank/a\tencryptionroot\ttank/a\n'
-        printf 'tank/a/b\tkeystatus\tavailable\ntank/a/b\tencryptionroot\ttank/a\n'",
-    );
+    // A daemon's answers to what is asked of pools, of keys, of properties and of mounts.
+    let daemon = |pools: &str, keys: &str, places: &str, mounts: &str| {
+        format!(
+            r#"case "$*" in
+            *cachefile*) printf '{pools}' ;;
+            *keystatus*) printf '{keys}' ;;
+            *mountpoint*) printf '{places}' ;;
+            *temporary*) ;;
+            'zfs mount') printf '{mounts}' ;;
+            *) exit 2 ;;
+            esac"#
+        )
+    };
+    let usual = r"tank\tcachefile\t-\ntank\treadonly\toff\n";
+    let places = r"tank\tmountpoint\t/tank\ntank\tcanmount\ton\n\
+                   tank/a b\tmountpoint\t/srv/a b\ntank/a b\tcanmount\ton\n\
+                   tank/old\tmountpoint\tlegacy\ntank/old\tcanmount\ton\n\
+                   tank/by hand\tmountpoint\t/h\ntank/by hand\tcanmount\tnoauto\n";
+    let said = upgrade(&daemon(
+        usual,
+        r"tank/a\tkeystatus\tunavailable\ntank/a\tencryptionroot\ttank/a\n\
+          tank/a/b\tkeystatus\tavailable\ntank/a/b\tencryptionroot\ttank/a\n",
+        places,
+        r"tank                            /tank\ntank/a b                        /srv/a b\n",
+    ));
     assert!(said.ends_with("deb-systemd-invoke try-restart cenote.service\n"), "{said}");
     assert_eq!(said.matches("restart").count(), 1, "{said}");
     assert!(!said.contains("stop"), "{said}");
-    for (pools, why) in [
+    let mounted = |line: &str| daemon(usual, "", places, line);
+    for (answers, why) in [
         (
-            r"printf 'tank\tcachefile\t-\nusb\tcachefile\tnone\n'",
+            daemon(r"tank\tcachefile\t-\nusb\tcachefile\tnone\n", "", "", ""),
             "pool usb is not in the default cache file",
         ),
         (
-            r"printf 'tank\tcachefile\t-\ntank\treadonly\ton\n'",
+            daemon(r"tank\tcachefile\t-\ntank\treadonly\ton\n", "", "", ""),
             "pool tank was imported to be read only",
         ),
         (
-            r"printf 'tank/a\tkeystatus\tavailable\ntank/a\tencryptionroot\ttank/a\n'",
+            daemon(
+                usual,
+                r"tank/a\tkeystatus\tavailable\ntank/a\tencryptionroot\ttank/a\n",
+                "",
+                "",
+            ),
             "the key of tank/a is loaded",
         ),
-        ("echo it is busy >&2; exit 1", "the daemon does not answer: it is busy"),
+        (
+            mounted("tank/old  /var/old"),
+            "tank/old is mounted at /var/old, where an import does not",
+        ),
+        (mounted("tank/by hand  /h"), "tank/by hand is mounted at /h, where an import does not"),
+        (mounted("tank/a b  /mnt"), "tank/a b is mounted at /mnt, where an import does not"),
+        (mounted("tank@s  /mnt"), "tank@s is mounted at /mnt, where an import does not"),
+        (
+            r#"case "$*" in *temporary*) printf 'tank/a\tatime\ttemporary\n' ;; esac"#.into(),
+            "tank/a is mounted with another value of atime",
+        ),
+        ("echo it is busy >&2; exit 1".into(), "the daemon does not answer: it is busy"),
+        (
+            r#"case "$*" in 'zfs mount') echo it is late >&2; exit 1 ;; esac"#.into(),
+            "the daemon does not answer: it is late",
+        ),
     ] {
-        let said = upgrade(pools);
+        let said = upgrade(&answers);
         assert!(said.contains(why) && said.contains("was not restarted"), "{said}");
         assert!(!said.contains("deb-systemd-invoke"), "{said}");
     }

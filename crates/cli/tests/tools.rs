@@ -159,7 +159,8 @@ fn zfsnap() {
         return skip("no /usr/sbin/zfs to stand in for");
     }
     let tank = tank();
-    shell(&tank, "zfSnap -v -a 1h -r tank/data");
+    // It asks `zpool status` for scrubs and resilvers.
+    shell(&tank, "zfSnap -v -s -S -a 1h -r tank/data");
     assert_eq!(snapshots(&tank, "--1h").len(), 2);
     tank.zfs("snapshot tank/data@2001-01-01_00.00.00--1h");
     shell(&tank, "zfSnap -v -d");
