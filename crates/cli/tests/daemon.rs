@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Done, Session, can_mount, mounts_below, skip};
+use common::{Done, Session, can_mount, mounts_below, must, skip};
 use rustix::process::{Pid, Signal, kill_process};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
@@ -86,12 +86,25 @@ fn a_daemon_of_a_program_by_another_name_mounts() {
     }
     let ours = Path::new(env!("CARGO_BIN_EXE_cenote"));
     let dir = cenote_testpools::pool("bclone").dir;
-    for way in ["copied", "linked"] {
+    for way in ["copied", "linked", "hard linked", "bound"] {
         let s = Session::new();
         let program = s.path("zpool");
+        let copy = || std::fs::copy(ours, s.path("other")).unwrap();
         match way {
             "copied" => drop(std::fs::copy(ours, &program).unwrap()),
-            _ => std::os::unix::fs::symlink(ours, &program).unwrap(),
+            "linked" => std::os::unix::fs::symlink(ours, &program).unwrap(),
+            "hard linked" => {
+                copy();
+                std::fs::hard_link(s.path("other"), &program).unwrap();
+            }
+            _ => {
+                copy();
+                std::fs::write(&program, "").unwrap();
+                must(
+                    "mount",
+                    &["--bind", s.path("other").to_str().unwrap(), program.to_str().unwrap()],
+                );
+            }
         }
         let mut command = std::process::Command::new(&program);
         command.env("CENOTE_SOCKET", s.path("socket"));
@@ -100,6 +113,9 @@ fn a_daemon_of_a_program_by_another_name_mounts() {
         assert!(output.status.success() && output.stderr.is_empty(), "{way}: {output:?}");
         assert!(!mounts_below(&s.path("root")).is_empty());
         // What runs goes on when its file is gone.
+        if way == "bound" {
+            must("umount", &["-l", program.to_str().unwrap()]);
+        }
         std::fs::remove_file(&program).unwrap();
         s.run("zfs unmount bclone").ok();
         s.run("zfs mount bclone").ok();

@@ -52,15 +52,58 @@ fn shell(line: &str) -> Done {
     }
 }
 
-/// What the documentation says is absent on purpose is refused, not accepted and ignored.
+/// The tunables that OpenZFS 2.4's own tests set on Linux.
+const SUITE: &str = "
+    dbuf_cache_shift ddt_zap_default_bs ddt_zap_default_ibs l2arc_mfuonly l2arc_noprefetch
+    l2arc_rebuild_blocks_min_l2size l2arc_rebuild_enabled l2arc_trim_ahead l2arc_write_boost
+    l2arc_write_max metaslab_debug_load metaslab_force_ganging metaslab_force_ganging_pct
+    raidz_expand_max_reflow_bytes send_holes_without_birth_time spa_asize_inflation
+    spa_flush_txg_time spa_load_verify_data spa_load_verify_metadata spa_note_txg_time
+    vdev_file_logical_ashift vdev_file_physical_ashift vdev_raidz_outlier_check_interval_ms
+    vdev_raidz_outlier_insensitivity vdev_read_sit_out_secs vdev_validate_skip
+    zap_micro_max_size zfs_admin_snapshot zfs_allow_redacted_dataset_mount zfs_arc_max
+    zfs_arc_min zfs_async_block_max_blocks zfs_bclone_enabled zfs_bclone_wait_dirty
+    zfs_checksum_events_per_second zfs_commit_timeout_pct zfs_compressed_arc_enabled
+    zfs_condense_indirect_commit_entry_delay_ms zfs_condense_indirect_obsolete_pct
+    zfs_condense_min_mapping_bytes zfs_ddt_data_is_special zfs_deadman_checktime_ms
+    zfs_deadman_events_per_second zfs_deadman_failmode zfs_deadman_synctime_ms
+    zfs_deadman_ziotime_ms zfs_dedup_log_flush_entries_max zfs_dedup_log_flush_entries_min
+    zfs_dedup_log_txg_max zfs_dio_enabled zfs_dio_strict zfs_dio_write_verify_events_per_second
+    zfs_disable_ivset_guid_check zfs_dmu_offset_next_sync zfs_embedded_slog_min_ms
+    zfs_initialize_chunk_size zfs_initialize_value zfs_keep_log_spacemaps_at_export
+    zfs_livelist_condense_new_alloc zfs_livelist_condense_sync_cancel
+    zfs_livelist_condense_sync_pause zfs_livelist_condense_zthr_cancel
+    zfs_livelist_condense_zthr_pause zfs_livelist_max_entries zfs_livelist_min_percent_shared
+    zfs_lua_max_memlimit zfs_max_dataset_nesting zfs_max_missing_tvds
+    zfs_multihost_fail_intervals zfs_multihost_history zfs_multihost_import_intervals
+    zfs_multihost_interval zfs_override_estimate_recordsize zfs_prefetch_disable
+    zfs_rebuild_scrub_enabled zfs_removal_suspend_progress zfs_remove_max_segment
+    zfs_resilver_defer_percent zfs_resilver_min_time_ms zfs_scan_legacy
+    zfs_scan_suspend_progress zfs_scan_vdev_limit zfs_scrub_after_expand
+    zfs_slow_io_events_per_second zfs_spa_discard_memory_limit zfs_trim_extent_bytes_min
+    zfs_trim_metaslab_skip zfs_trim_txg_batch zfs_txg_history zfs_txg_timeout
+    zfs_unlink_suspend_progress zfs_vdev_direct_write_verify zfs_vdev_max_auto_ashift
+    zfs_vdev_min_ms_count zfs_xattr_compat zfs_zevent_len_max zfs_zevent_retain_max
+    zfs_zil_saxattr zio_slow_io_ms zvol_inhibit_dev zvol_request_sync zvol_use_blk_mq
+    zvol_volmode
+";
+
+/// What the documentation says is absent on purpose is refused, not accepted and ignored. Of those that OpenZFS's tests set each is
+/// there, or has its reason.
 #[test]
 fn those_that_are_absent_on_purpose_are_refused() {
     let s = Session::new();
     let text = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/tunables.md"));
     let text = text.unwrap();
-    let absent = text.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
-    let absent: Vec<&str> = absent.collect();
-    assert!(absent.contains(&"zfs_arc_min") && absent.len() > 3, "{absent:?}");
+    let cells = text.lines().filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());
+    let absent: Vec<&str> = cells.flat_map(|cell| cell.split('`').step_by(2)).collect();
+    assert!(absent.contains(&"zfs_arc_min") && absent.len() > 40, "{absent:?}");
+    let there = s.run("tunables -H").ok();
+    let there: Vec<&str> = there.lines().map(|line| line.split('\t').next().unwrap()).collect();
+    for name in SUITE.split_whitespace() {
+        let known = [there.contains(&name), absent.contains(&name)];
+        assert!(known[0] != known[1], "{name}: {known:?}");
+    }
     for name in absent {
         let said = s.run(&format!("tunables set {name}=1")).fails(1);
         assert!(said.contains(name), "{said}");

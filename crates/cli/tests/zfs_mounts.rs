@@ -567,8 +567,18 @@ fn an_unmount_takes_descendants_wherever_they_are() {
     let why = tank.refused("unmount tank/a");
     assert!(why.starts_with(&format!("cannot unmount '{}': ", other.display())), "{why}");
     tank.zfs("unmount tank/d");
-    tank.zfs("unmount tank/a");
     let mounted = |name: &str| tank.get("mounted", name);
+    // What was unmounted before one that is in use is mounted again, as it was.
+    tank.zfs("unmount tank/a/b");
+    tank.zfs("mount -o ro tank/a/b");
+    tank.zfs("mount tank/a/b/c");
+    let open = fs::File::open(tank.path("tank/a")).unwrap();
+    let why = tank.refused("unmount tank/a");
+    assert!(why.ends_with(&used_by_this()), "{why}");
+    assert_eq!(["tank/a", "tank/a/b", "tank/a/b/c"].map(mounted), ["yes", "yes", "yes"]);
+    assert!(fs::write(tank.path("tank/a/b/f"), "").is_err(), "mounted to be read only");
+    drop(open);
+    tank.zfs("unmount tank/a");
     assert_eq!(["tank/a", "tank/a/b", "tank/a/b/c"].map(mounted), ["no", "no", "no"]);
     assert_eq!(mounted("tank/a/l"), "yes", "it is left to umount(8)");
     must("umount", &[dir.to_str().unwrap()]);

@@ -28,6 +28,8 @@ declare_tunables! {
         "Levels that names of new datasets may have";
     MAX_RECORDSIZE "zfs_max_recordsize" Now Bytes 16_777_216 (512, 16_777_216),
         "Largest value that the property recordsize can be given";
+    OVERRIDE_ESTIMATE_RECORDSIZE "zfs_override_estimate_recordsize" Now Bytes 0 ANY,
+        "Record size that estimates of streams go by, in place of the property; 0: the property";
     XATTR_COMPAT "zfs_xattr_compat" Now Switch 0 SWITCH,
         "Whether extended attributes of users are stored without `user.` in front, as other systems do";
     REPLAY_GATHER "zil_replay_gather" Now Count 256 (1, 65_536),

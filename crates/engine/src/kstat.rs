@@ -52,8 +52,10 @@ pub(crate) static ZIL_COMMITS: Counter = Counter::new();
 pub(crate) static ZIL_WRITERS: Counter = Counter::new();
 /// Records that they wrote or that their group wrote for them (`zil_itx_count`).
 pub(crate) static ZIL_ITXS: Counter = Counter::new();
-/// Bytes of these (`zil_itx_copied_bytes`).
-pub(crate) static ZIL_ITX_BYTES: Counter = Counter::new();
+/// Writes whose data lies in the record, and their bytes (`zil_itx_copied_*`).
+pub(crate) static ZIL_COPIED: [Counter; 2] = [Counter::new(), Counter::new()];
+/// Writes whose record points to a block of their own, and their bytes (`zil_itx_indirect_*`).
+pub(crate) static ZIL_INDIRECT: [Counter; 2] = [Counter::new(), Counter::new()];
 
 /// Log blocks on vdevs for data, and their bytes (`zil_itx_metaslab_normal_*`).
 static ZIL_NORMAL: [Counter; 2] = [Counter::new(), Counter::new()];
@@ -347,16 +349,16 @@ pub fn dmu_tx() -> String {
 
 /// `zil`: commits of intent logs.
 pub fn zil() -> String {
-    let (itxs, bytes) = (ZIL_ITXS.now(), ZIL_ITX_BYTES.now());
     Named::new()
         .numbers(&[
             ("zil_commit_count", ZIL_COMMITS.now()),
             ("zil_commit_writer_count", ZIL_WRITERS.now()),
-            ("zil_itx_count", itxs),
+            ("zil_itx_count", ZIL_ITXS.now()),
+            ("zil_itx_indirect_count", ZIL_INDIRECT[0].now()),
+            ("zil_itx_indirect_bytes", ZIL_INDIRECT[1].now()),
+            ("zil_itx_copied_count", ZIL_COPIED[0].now()),
+            ("zil_itx_copied_bytes", ZIL_COPIED[1].now()),
         ])
-        // Data never lies behind a pointer.
-        .nothing_of(&["zil_itx_indirect_count", "zil_itx_indirect_bytes"])
-        .numbers(&[("zil_itx_copied_count", itxs), ("zil_itx_copied_bytes", bytes)])
         .nothing_of(&["zil_itx_needcopy_count", "zil_itx_needcopy_bytes"])
         .numbers(&[
             ("zil_itx_metaslab_normal_count", ZIL_NORMAL[0].now()),

@@ -259,6 +259,10 @@ fn unmount_named(name: &str, force: bool, ctx: &mut Context) -> Outcome {
     let below = |name: &str| !mountpoint_is(&node.imported, name, "legacy");
     match node.imported.mounts.unmount(&dataset, at.as_deref(), &below, way) {
         Ok(()) => Ok(0),
-        Err(e) => fail(e.to_string()),
+        Err((away, stays)) => {
+            // All of them, or none (`changelist_postfix`).
+            away.back(&node.imported, ctx);
+            fail(stays.to_string())
+        }
     }
 }

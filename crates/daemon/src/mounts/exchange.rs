@@ -12,7 +12,7 @@
 
 use super::moving::Away;
 use super::one::open;
-use super::table::{All, LATE, Mounted};
+use super::table::{All, LATE, Mounted, used as users_of};
 use super::{How, Mounts, StaysMounted};
 use crate::context::Context;
 use crate::pools::{Imported, reason};
@@ -47,7 +47,8 @@ impl Mounts {
             let mut inside = all.mounted.iter().filter(|m| m.listed.mountpoint.starts_with(&place));
             let used = inside.find(|m| m.handle.has_users())?;
             if Instant::now() >= until {
-                return Some(StaysMounted::used(&used.listed.mountpoint, None));
+                let by = users_of([used]).into_iter().find_map(|(_, by)| by);
+                return Some(StaysMounted::used(&used.listed.mountpoint, by.as_ref()));
             }
             drop(all);
             std::thread::sleep(LATE / 20);

@@ -13,7 +13,7 @@
 use super::handle::Handle;
 use super::one::{NO_PRIVILEGES, count_objects};
 use super::settings::{Kernels, Settings};
-use super::table::{All, Listed, Mounted, Way};
+use super::table::{All, Listed, Mounted, Way, used};
 use super::{Directory, How, Mounts, NotMounted, StaysMounted, mount_one};
 use crate::context::Context;
 use crate::pools::Imported;
@@ -118,7 +118,11 @@ impl Mounted {
         match self.handle.remount(&wanted) {
             Ok(true) => self.kernels = wanted,
             Ok(false) => return Ok(!anew && self.kernels.suffice_for(&wanted)),
-            Err(MountError::Busy(_)) => return Err(failed(&"pool or dataset is busy")),
+            Err(MountError::Busy(_)) => {
+                let by = used([&*self]).into_iter().find_map(|(_, by)| by);
+                let by = by.map(|user| format!(": {user} uses it")).unwrap_or_default();
+                return Err(failed(&format_args!("pool or dataset is busy{by}")));
+            }
             Err(e) => return Err(failed(&e)),
         }
         Ok(!anew)

@@ -6,6 +6,7 @@
 //! the kernel says is mounted. They look up no path, and ask the kernel once, however many mounts there are.
 
 use super::handle::Handle;
+use super::moving::Away;
 use super::one::How;
 use super::settings::{Kernels, Settings};
 use crate::pools::Imported;
@@ -476,29 +477,38 @@ impl Mounts {
     /// datasets, last mounted first; at `at` only, if that is given.
     ///
     /// # Errors
-    /// One is in use.
+    /// One is in use; with what was unmounted until then.
     pub fn unmount(
         &self,
         dataset: &str,
         at: Option<&Path>,
         below: &dyn Fn(&str) -> bool,
         way: Way<'_>,
-    ) -> Result<(), StaysMounted> {
+    ) -> Result<(), (Away, StaysMounted)> {
         let mut all = self.lock();
         let inside = |name: &str| name.strip_prefix(dataset).is_some_and(|r| r.starts_with('/'));
         let chosen = |m: &&Mounted| {
             let name = m.listed.dataset.as_str();
             name == dataset || inside(name) && below(name)
         };
-        let order: Vec<Listed> =
-            all.mounted.iter().rev().filter(chosen).map(|m| m.listed.clone()).collect();
-        order.iter().try_for_each(|listed| {
+        let of = |m: &Mounted| (m.listed.clone(), m.id, m.how.clone());
+        let order: Vec<_> = all.mounted.iter().rev().filter(chosen).map(of).collect();
+        let mut away = Vec::new();
+        for (listed, id, how) in order {
             let at = at.filter(|_| listed.dataset == dataset);
             let places = at.map_or(Places::Here, Places::At);
-            take(&mut all, listed, places, way, MOMENT).map(|directories| {
-                directories.into_iter().for_each(|dirs| way.by.remove(dirs));
-            })
-        })
+            match take(&mut all, &listed, places, way, MOMENT) {
+                Ok(directories) => {
+                    // Of several places one is left: nothing is to be mounted again.
+                    if !directories.is_empty() {
+                        away.push((id, how));
+                    }
+                    directories.into_iter().for_each(|dirs| way.by.remove(dirs));
+                }
+                Err(stays) => return Err((Away::of(away), stays)),
+            }
+        }
+        Ok(())
     }
 
     /// Unmounts a dataset, if it is mounted.
@@ -567,7 +577,9 @@ impl Seen {
 }
 
 /// The file systems that a process uses, with the process if it is known.
-fn used<'a>(entries: impl IntoIterator<Item = &'a Mounted>) -> Vec<(&'a Mounted, Option<User>)> {
+pub(super) fn used<'a>(
+    entries: impl IntoIterator<Item = &'a Mounted>,
+) -> Vec<(&'a Mounted, Option<User>)> {
     let all: Vec<&Mounted> = entries.into_iter().collect();
     let mut users = cenote_fuse::users(all.iter().filter_map(|m| m.handle.as_mount()));
     let of = |m: &&'a Mounted| Some((*m, users.remove(m.handle.as_mount()?.id())?));

@@ -10,6 +10,7 @@
 
 use super::emit::Emitter;
 use super::{Prepared, Result, SendError, SendOptions, pipeline};
+use crate::tunables::OVERRIDE_ESTIMATE_RECORDSIZE;
 use crate::{Dataset, DatasetKind, Dsl};
 use cenote_format::blkptr::BLKPTR_SIZE;
 use cenote_format::stream::RECORD_SIZE;
@@ -41,6 +42,10 @@ impl Dsl {
 
     /// Bytes of the blocks that a dataset is taken to consist of.
     fn record_size(&self, snapshot: &Dataset) -> Result<u64> {
+        let other = OVERRIDE_ESTIMATE_RECORDSIZE.get();
+        if other != 0 {
+            return Ok(other);
+        }
         let record_size = match self.kind_of_head(snapshot)? {
             DatasetKind::Volume => self.get(snapshot, "volblocksize")?,
             _ => self.get(snapshot, "recordsize")?,

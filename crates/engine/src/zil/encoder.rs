@@ -9,7 +9,7 @@
 
 use super::itxs::Queued;
 use crate::policy::{Abilities, Policy};
-use crate::{Shared, tunables};
+use crate::{Shared, kstat, tunables};
 use cenote_dmu::Error;
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::write::WriteError;
@@ -189,6 +189,9 @@ fn record(
     block: BlockPointer,
     data: Option<&[u8]>,
 ) -> Result<Encoded, WriteError> {
+    let [writes, sum] = if data.is_some() { &kstat::ZIL_COPIED } else { &kstat::ZIL_INDIRECT };
+    writes.add(1);
+    sum.add(length);
     let body = Body::Write(Write { object, offset, length, block_offset: 0, block, data });
     let bytes = Record { txg: 0, seq: 0, ignore_case: false, body }.encode()?;
     Ok(Encoded { txg, change, bytes })

@@ -82,16 +82,6 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// Bytes of data and of records that are not of data.
-    pub fn bytes(&self) -> u64 {
-        let data = |itx: &Itx| match itx {
-            Itx::Record { bytes, .. } => bytes.len() as u64,
-            Itx::Write { length, .. } => *length,
-            Itx::Created(_) | Itx::WithNames(_) | Itx::Unlogged => 0,
-        };
-        self.itxs().map(data).fold(0, u64::saturating_add)
-    }
-
     /// All itxs, in the order in which they are written.
     pub fn itxs(&self) -> impl Iterator<Item = &Itx> {
         self.changes.iter().flat_map(|queued| &queued.itxs)

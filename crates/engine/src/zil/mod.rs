@@ -229,7 +229,6 @@ impl Log {
         let (end, youngest) = (batch.end, batch.youngest());
         kstat::ZIL_WRITERS.add(1);
         kstat::ZIL_ITXS.add(batch.itxs().count() as u64);
-        kstat::ZIL_ITX_BYTES.add(batch.bytes());
         // The next commit finds nothing of the batch: it must not take it for written. So this is noted before the
         // next one has its turn, and before the flight ends.
         let lose = |e| {
