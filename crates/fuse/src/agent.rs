@@ -10,7 +10,11 @@
 //! ```text
 //! server -> agent   Request, with the descriptor to mount once more, if the request has one
 //! agent  -> server  Reply, with the descriptor that was mounted
+//! server -> agent   Request::Noted after a mount
 //! ```
+//!
+//! Invariant: a mount has a server, or is taken away. Until the server has told its watcher of a mount that is the
+//! agent's affair: it mounts nothing for a server that has ended, and takes a mount away that was not noted.
 //!
 //! Messages are JSON, each with its length in front; descriptors come with the first byte
 //! (`SCM_RIGHTS`). See [`channel`].
@@ -140,6 +144,8 @@ pub enum Request {
     Look(#[serde(with = "as_bytes")] PathBuf),
     /// To list the places where connections of file systems are mounted.
     List,
+    /// The mount that was asked for last is watched from now on. Has no answer.
+    Noted,
 }
 
 /// What an agent answers.
@@ -159,9 +165,13 @@ pub enum Reply {
     Failed(MountError),
 }
 
+/// Notes a connection that was mounted.
+pub type Note<'a> = &'a dyn Fn(&Connection);
+
 /// The process that does what has to be done at paths.
 pub trait Agent: Send + Sync {
-    /// Has something done.
+    /// Has something done. What was mounted is given to `note`: when that returns it is no more the agent's to take it away if
+    /// this process ends.
     ///
     /// # Errors
     /// What the agent says, or that it does not answer.
@@ -169,6 +179,7 @@ pub trait Agent: Send + Sync {
         &self,
         request: &Request,
         device: Option<BorrowedFd<'_>>,
+        note: Note<'_>,
     ) -> Result<(Reply, Option<OwnedFd>), MountError>;
 
     /// Number of its mount namespace.
@@ -189,15 +200,18 @@ impl dyn Agent + '_ {
         device: Option<BorrowedFd<'_>>,
     ) -> Result<(Reply, Option<OwnedFd>), MountError> {
         kernel::waits("until an agent has looked up a path");
-        self.call(request, device)
+        self.call(request, device, &|_| ())
     }
 
+    /// Has something mounted, and `note`d before anything else is asked for.
     pub(crate) fn mount(
         &self,
         request: MountRequest,
         device: Option<BorrowedFd<'_>>,
+        note: Note<'_>,
     ) -> Result<(Mounted, Option<OwnedFd>), MountError> {
-        match self.ask(&Request::Mount(request), device)? {
+        kernel::waits("until an agent has mounted");
+        match self.call(&Request::Mount(request), device, note)? {
             (Reply::Mounted(mounted), device) => Ok((mounted, device)),
             _ => Err(unexpected()),
         }
@@ -279,14 +293,18 @@ fn unexpected() -> MountError {
     MountError::Agent("unexpected answer".into())
 }
 
-/// Does what is asked for, in this process.
-pub(crate) fn perform(request: Request, device: Option<OwnedFd>) -> (Reply, Option<OwnedFd>) {
+/// Does what is asked for, in this process. Nothing is mounted that is not `wanted` by then.
+pub(crate) fn perform(
+    request: Request,
+    device: Option<OwnedFd>,
+    wanted: &dyn Fn() -> bool,
+) -> (Reply, Option<OwnedFd>) {
     let done = |result: Result<(), MountError>| match result {
         Ok(()) => Reply::Done,
         Err(e) => Reply::Failed(e),
     };
     let reply = match request {
-        Request::Mount(request) => match attach::mount(&request, device) {
+        Request::Mount(request) => match attach::mount(&request, device, wanted) {
             Ok((mounted, device)) => return (Reply::Mounted(mounted), Some(device)),
             Err(e) => Reply::Failed(e),
         },
@@ -308,6 +326,7 @@ pub(crate) fn perform(request: Request, device: Option<OwnedFd>) -> (Reply, Opti
             place::remove(&directories);
             Reply::Done
         }
+        Request::Noted => Reply::Done,
         Request::Look(path) => {
             let missing = path.canonicalize().err().map_or(0, |e| number(&e).raw_os_error());
             Reply::Seen(Seen { empty: attach::is_empty(&path), path: resolve(&path), missing })
@@ -339,13 +358,17 @@ impl Agent for Local {
         &self,
         request: &Request,
         device: Option<BorrowedFd<'_>>,
+        note: Note<'_>,
     ) -> Result<(Reply, Option<OwnedFd>), MountError> {
         let device = device.map(|d| d.try_clone_to_owned()).transpose();
         let device = device.map_err(|e| MountError::Device(number(&e)))?;
-        match perform(request.clone(), device) {
-            (Reply::Failed(e), _) => Err(e),
-            done => Ok(done),
+        let (reply, device) = perform(request.clone(), device, &|| true);
+        match &reply {
+            Reply::Failed(e) => return Err(e.clone()),
+            Reply::Mounted(mounted) => note(&Connection::of(&mounted.id)),
+            _ => {}
         }
+        Ok((reply, device))
     }
 
     fn namespace(&self) -> u64 {
@@ -376,9 +399,10 @@ impl Agent for Remote {
         &self,
         request: &Request,
         device: Option<BorrowedFd<'_>>,
+        note: Note<'_>,
     ) -> Result<(Reply, Option<OwnedFd>), MountError> {
         let mut channel = self.channel.lock();
-        ask(&mut channel, request, device)
+        ask(&mut channel, request, device, note)
     }
 
     fn namespace(&self) -> u64 {
@@ -390,11 +414,18 @@ fn ask(
     channel: &mut Channel,
     request: &Request,
     device: Option<BorrowedFd<'_>>,
+    note: Note<'_>,
 ) -> Result<(Reply, Option<OwnedFd>), MountError> {
     let failed = |e: std::io::Error| MountError::Agent(e.to_string());
     channel.send(request, device).map_err(failed)?;
     match channel.receive::<Reply>().map_err(failed)? {
         Some((Reply::Failed(e), _)) => Err(e),
+        Some((Reply::Mounted(mounted), device)) => {
+            note(&Connection::of(&mounted.id));
+            // An agent that has ended takes nothing away.
+            let _ = channel.send(&Request::Noted, None);
+            Ok((Reply::Mounted(mounted), device))
+        }
         Some(answer) => Ok(answer),
         None => Err(MountError::Agent("it has ended".into())),
     }
@@ -493,10 +524,11 @@ impl Agent for Helper {
         &self,
         request: &Request,
         device: Option<BorrowedFd<'_>>,
+        note: Note<'_>,
     ) -> Result<(Reply, Option<OwnedFd>), MountError> {
         let taken = self.take().map_err(|e| MountError::Agent(e.to_string()));
         let mut process = taken?;
-        let answer = ask(&mut process.channel, request, device);
+        let answer = ask(&mut process.channel, request, device, note);
         let failed = matches!(answer, Err(MountError::Agent(_)));
         if failed {
             let _ = process.child.kill();

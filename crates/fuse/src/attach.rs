@@ -119,6 +119,7 @@ pub(crate) fn access_times(fs: &FileSystem) -> MountFlags {
 pub(crate) fn mount(
     request: &MountRequest,
     device: Option<OwnedFd>,
+    wanted: &dyn Fn() -> bool,
 ) -> Result<(Mounted, OwnedFd), MountError> {
     let mountpoint = place::find(&request.mountpoint, &request.root)?;
     let request = &MountRequest { mountpoint, ..request.clone() };
@@ -128,7 +129,7 @@ pub(crate) fn mount(
             .map_err(|errno| MountError::Make(request.mountpoint.clone(), errno))?,
         false => Vec::new(),
     };
-    let mounted = mount_at(request, device);
+    let mounted = mount_at(request, device, wanted);
     if mounted.is_err() {
         place::remove(&made);
     }
@@ -139,12 +140,18 @@ pub(crate) fn mount(
 fn mount_at(
     request: &MountRequest,
     device: Option<OwnedFd>,
+    wanted: &dyn Fn() -> bool,
 ) -> Result<(PathBuf, String, OwnedFd), MountError> {
     let mountpoint = request.mountpoint.clone();
     if !request.overlay && !is_empty(&mountpoint) {
         return Err(MountError::NotEmpty(mountpoint));
     }
-    let device = attach(request, &place::open(&mountpoint)?, device)?;
+    let place = place::open(&mountpoint)?;
+    // What is mounted here by now may be a living server's.
+    if !wanted() {
+        return Err(MountError::Agent("the server has ended".into()));
+    }
+    let device = attach(request, &place, device)?;
     let id = Table::read().and_then(|table| {
         let unseen = || MountError::Session(format!("{TABLE} does not show the mount"));
         table.top(&mountpoint).map(|mount| mount.id.clone()).ok_or_else(unseen)

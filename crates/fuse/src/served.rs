@@ -81,11 +81,13 @@ impl Served {
         let own = Users::Only(rustix::process::geteuid().as_raw());
         let users = if request.other_users { Users::All } else { own };
         descriptors::for_mount().map_err(MountError::Descriptors)?;
-        let (Mounted { mountpoint, id, made }, device) = by.mount(request, None)?;
+        let note = |connection: &Connection| {
+            if let Some(watcher) = &watcher {
+                watcher.add(connection);
+            }
+        };
+        let (Mounted { mountpoint, id, made }, device) = by.mount(request, None, &note)?;
         let connection = Connection::of(&id);
-        if let Some(watcher) = &watcher {
-            watcher.add(&connection);
-        }
         let place = Place { mountpoint: mountpoint.clone(), namespace: by.namespace() };
         // From here on dropping it takes the mount away.
         let mut served = Served {
@@ -123,7 +125,7 @@ impl Served {
     ) -> Result<Mounted, MountError> {
         let gone = || MountError::Session("it has ended".into());
         let session = self.session.as_ref().ok_or_else(gone)?;
-        let (mounted, _) = by.mount(request, Some(session.device().as_fd()))?;
+        let (mounted, _) = by.mount(request, Some(session.device().as_fd()), &|_| ())?;
         let mountpoint = mounted.mountpoint.clone();
         self.places.push(Place { mountpoint, namespace: by.namespace() });
         Ok(mounted)

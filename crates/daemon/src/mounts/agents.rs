@@ -2,7 +2,7 @@
 //! for it what has to be done at paths.
 
 use crate::context::Context;
-use cenote_fuse::agent::{Reply, Request, Seen};
+use cenote_fuse::agent::{Note, Reply, Request, Seen};
 use cenote_fuse::{Agent, Helper, MountError, Watcher};
 use rustix::io::Errno;
 use std::io;
@@ -46,6 +46,7 @@ impl Agent for Denied {
         &self,
         request: &Request,
         _: Option<BorrowedFd<'_>>,
+        _: Note<'_>,
     ) -> Result<(Reply, Option<OwnedFd>), MountError> {
         let none = PathBuf::new;
         match request {
@@ -62,7 +63,7 @@ impl Agent for Denied {
             Request::Remount { mountpoint, .. } => {
                 Err(MountError::Mount(mountpoint.clone(), Errno::PERM))
             }
-            Request::Remove(_) | Request::TakeAway(_) | Request::List => {
+            Request::Remove(_) | Request::TakeAway(_) | Request::List | Request::Noted => {
                 Err(MountError::Unmount(none(), Errno::PERM))
             }
         }

@@ -4,11 +4,13 @@
 //! with its first byte (`SCM_RIGHTS`); it is kept until the message is whole. Descriptors beyond four at a time are
 //! closed at once, so that a sender cannot fill the receiver's table.
 //!
-//! [`serve`] answers requests until the other end closes the stream. If the answer to a mount cannot be sent, the
-//! mount is taken away again: no thread would ever serve it.
+//! [`serve`] answers requests until the other end closes the stream. If the answer to a mount cannot be sent, or the stream
+//! ends before the server has noted the mount, it is taken away again: no thread would ever serve it.
 
 use super::{Reply, Request, borrowed, perform};
+use crate::attach::Force;
 use crate::connection::Connection;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
@@ -20,6 +22,7 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 
 /// Longest message in bytes.
 const MAX: usize = 64 << 20;
@@ -105,6 +108,14 @@ impl Channel {
         self.received.drain(..).collect()
     }
 
+    /// Whether the other end is open.
+    fn is_open(&self) -> bool {
+        let mut ends = [PollFd::new(&self.stream, PollFlags::RDHUP)];
+        let looked = rustix::io::retry_on_intr(|| poll(&mut ends, Some(&Timespec::default())));
+        let gone = PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR;
+        looked.is_ok() && ends.iter().all(|end| !end.revents().intersects(gone))
+    }
+
     /// The stream, for a caller that sends and receives only bytes from now on.
     pub fn into_stream(self) -> UnixStream {
         self.stream
@@ -140,19 +151,44 @@ impl Read for Channel {
 /// Errors of the system calls; bytes that are no message.
 pub fn serve(stream: UnixStream) -> io::Result<()> {
     let mut channel = Channel::new(stream);
-    while let Some((request, device)) = channel.receive::<Request>()? {
-        let (reply, device) = perform(request, device);
-        // A mount that no thread serves would be dead.
-        let made = match &reply {
-            Reply::Mounted(mounted) => Some(Connection::of(&mounted.id)),
-            _ => None,
-        };
-        let sent = channel.send(&reply, borrowed(&device));
-        if let (Err(_), Some(made)) = (&sent, made) {
-            drop(device);
-            crate::detach::take_away(&[made]);
+    let mut unnoted = None;
+    let served = answer_all(&mut channel, &mut unnoted);
+    if let Some(mount) = unnoted {
+        take_back(mount);
+    }
+    served
+}
+
+/// A mount of which the server may not have told its watcher yet.
+struct Unnoted {
+    connection: Connection,
+    /// Where it was mounted once more, if the connection was there before.
+    further: Option<PathBuf>,
+}
+
+/// A mount that no thread serves would be dead.
+fn take_back(mount: Unnoted) {
+    match mount.further {
+        None => crate::detach::take_away(&[mount.connection]),
+        Some(place) => {
+            let _ = crate::detach::unmount(&mount.connection, &[place], Force::Yes);
         }
-        sent?;
+    }
+}
+
+fn answer_all(channel: &mut Channel, unnoted: &mut Option<Unnoted>) -> io::Result<()> {
+    while let Some((request, device)) = channel.receive::<Request>()? {
+        *unnoted = None;
+        if matches!(request, Request::Noted) {
+            continue;
+        }
+        let again = device.is_some();
+        let (reply, device) = perform(request, device, &|| channel.is_open());
+        if let Reply::Mounted(mounted) = &reply {
+            let further = again.then(|| mounted.mountpoint.clone());
+            *unnoted = Some(Unnoted { connection: Connection::of(&mounted.id), further });
+        }
+        channel.send(&reply, borrowed(&device))?;
     }
     Ok(())
 }
