@@ -84,6 +84,15 @@ fn is_needed(top: &Arc<Vdev>, leaf: &Vdev) -> bool {
     !top.is_log() && outage_as(top, leaf, true) != outage_as(top, leaf, false)
 }
 
+/// A leaf that does not answer goes out of use, unless others have just failed to take what is being written: that may be noted only
+/// when the leaf is out. What is noted after this has asked is not written ([`crate::write`]).
+fn put_out(top: &Arc<Vdev>, leaf: &Vdev) {
+    leaf.set_state(VdevState::Faulted);
+    if required(top, leaf) {
+        leaf.set_state(VdevState::Degraded);
+    }
+}
+
 /// Whether the device of a leaf did not answer when it was probed, and stayed in use.
 fn is_silent(leaf: &Vdev) -> bool {
     leaf.opened_state() == VdevState::Degraded
@@ -229,7 +238,7 @@ impl VdevTree {
                 tracing::info!(?leaf, "the device answers again");
                 leaf.set_state(VdevState::Healthy);
             } else if !required(top, leaf) {
-                leaf.set_state(VdevState::Faulted);
+                put_out(top, leaf);
             }
         }
     }
@@ -250,7 +259,10 @@ impl VdevTree {
             tracing::error!(?leaf, ?state, "the device does not answer");
             events::tell(leaf, &Happening::ProbeFailed);
         }
-        leaf.set_state(state);
+        match state {
+            VdevState::Faulted => put_out(top, leaf),
+            _ => leaf.set_state(state),
+        }
     }
 
     /// Whether the device of a leaf in use answers, and keeps what is written.
@@ -772,6 +784,28 @@ mod tests {
             assert!(!taking.join().unwrap());
         });
         assert_eq!(states(&tree), [VdevState::Healthy; 2]);
+    }
+
+    /// A block that one side has, which is out of use when it is noted that the other one lacks it, is not written.
+    #[test]
+    fn what_only_a_leaf_out_of_use_has_is_not_written() {
+        let (tree, leaves) = mirror(2);
+        leaves[1].faults.fail_writes(LABEL_START + 512..LABEL_START + 1024);
+        leaves[0].faults.set_hung(true);
+        std::thread::scope(|scope| {
+            let writing = scope.spawn(|| write(&tree, 1));
+            while leaves[0].faults.waiting() == 0 {
+                std::thread::yield_now();
+            }
+            put_out(tree.top(0).unwrap(), &tree.leaves()[0]);
+            leaves[0].faults.set_hung(false);
+            assert!(!writing.join().unwrap());
+        });
+        assert_eq!(states(&tree), [VdevState::Faulted, VdevState::Healthy]);
+        // Another one is, on what is left; and the one that has that stays.
+        assert!(write(&tree, 2));
+        put_out(tree.top(0).unwrap(), &tree.leaves()[1]);
+        assert_eq!(states(&tree), [VdevState::Faulted, VdevState::Degraded]);
     }
 
     #[test]
