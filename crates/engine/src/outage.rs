@@ -123,6 +123,10 @@ impl Engine {
         }
         self.shared.wake_reflow();
         self.shared.wake_rebuild();
+        if what == Restore::Removal && !changed {
+            // What came by itself is of no use: a resilver that has left something does not begin anew for that.
+            return Ok(());
+        }
         // A leaf that stayed in use may lack what could not be written to it. It also wakes a scan whose thread ended as
         // devices did not answer.
         self.assess_resilver()

@@ -65,12 +65,12 @@ fn answers(leaf: &Vdev, device: &dyn Device) -> bool {
         return !writes.is_empty();
     }
     leaf.write_to(device, IoKind::Probe, &mut writes);
-    // A device on a file system that is full is well.
-    let well = |written: io::Result<()>| match written {
-        Ok(()) => true,
-        Err(e) => e.kind() == io::ErrorKind::StorageFull,
-    };
-    writes.into_iter().any(|w| well(w.take()))
+    writes.into_iter().any(|write| takes(write.take()))
+}
+
+/// Whether a device took something: one on a file system that is full is well.
+fn takes(done: io::Result<()>) -> bool {
+    done.map_or_else(|e| e.kind() == io::ErrorKind::StorageFull, |()| true)
 }
 
 /// Whether `top` would lack something without `leaf`.
@@ -110,6 +110,11 @@ impl Vdev {
             Dtl::Unread => true,
             Dtl::Ranges(ranges) => !ranges.is_empty(),
         }
+    }
+
+    /// Whether a device that has this leaf's labels would do for it, which is out of use: it is probed, and flushed.
+    pub fn would_answer(&self, device: &dyn Device) -> bool {
+        answers(self, device) && takes(self.flush_to(device))
     }
 
     /// Forgets the errors seen at this vdev and below it.
