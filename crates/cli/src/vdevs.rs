@@ -73,11 +73,9 @@ pub fn style(letters: &str, ctx: &Context) -> NameStyle {
 /// Name of a vdev; a device that is not there is called by its guid.
 fn name_of(vdev: &Vdev, style: &NameStyle) -> String {
     let absent = vdev.is_leaf() && matches!(vdev.state(), VdevState::CantOpen(_));
-    if !absent {
-        return vdev_name(vdev.config(), style);
-    }
     let mut described = vdev.config().clone();
-    config::set(&mut described, "not_present", NvValue::Uint64(1));
+    // What the config had of before may have changed.
+    config::set(&mut described, "not_present", NvValue::Uint64(absent.into()));
     vdev_name(&described, style)
 }
 

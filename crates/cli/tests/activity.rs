@@ -89,10 +89,13 @@ fn what_cannot_be_done_is_refused() {
         &format!("zpool initialize -c tank {a}"),
         &format!("cannot initialize '{a}': there is no active initialization"),
     );
-    fails(
-        &format!("zpool trim -s tank {a}"),
-        &format!("cannot trim '{a}': there is no active trim"),
-    );
+    // What comes before an order is passed over.
+    for options in ["-s", "-d -c", "-r 1M -s"] {
+        fails(
+            &format!("zpool trim {options} tank {a}"),
+            &format!("cannot trim '{a}': there is no active trim"),
+        );
+    }
     fails("zpool initialize tank nosuch", "cannot initialize 'nosuch': no such device in pool");
     for (line, why) in [
         ("zpool initialize -cs tank", "-s cannot be combined with other options"),
@@ -101,6 +104,8 @@ fn what_cannot_be_done_is_refused() {
         ("zpool initialize -uw tank", "-w cannot be used with -c, -s or -u"),
         ("zpool initialize -a tank", "-a cannot be combined with individual pools or vdevs"),
         ("zpool initialize", "missing pool name argument"),
+        ("zpool initialize -cw", "missing pool name argument"),
+        ("zpool trim -cw", "missing pool name argument"),
         ("zpool trim -cw tank", "-w cannot be used with -c or -s options"),
         ("zpool trim -sc tank", "-c cannot be combined with other options"),
         ("zpool trim -sd tank", "-d cannot be combined with the -c or -s options"),

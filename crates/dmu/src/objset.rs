@@ -11,7 +11,7 @@
 
 use crate::cache::ObjectCache;
 use crate::dnode_counts::{What, count};
-use crate::object::{Dnode, Object};
+use crate::object::{Dnode, Object, SPILL_BLKID};
 use crate::seek::Seek;
 use crate::tree::Tree;
 use crate::zap::MicroZap;
@@ -219,6 +219,31 @@ impl ObjectSet {
         let object = Object::new(self.clone(), Arc::new(dnode));
         object.tree().check()?;
         Ok(object)
+    }
+
+    /// The pointer of a block by its name in errors and error logs (`find_birth_txg`, `dbuf_findbp`): a block of dnodes, of an
+    /// accounting object or of any other one, or a spill block. `None`: nothing is there.
+    ///
+    /// # Errors
+    /// What leads to it cannot be read, or it is a block of no object: the root, or one of an intent log.
+    pub fn pointer_at(self: &Arc<Self>, at: &Bookmark) -> Result<Option<BlockPointer>> {
+        let there = |bp: BlockPointer| (!bp.is_hole()).then_some(bp);
+        let level = u8::try_from(at.level).map_err(|_| {
+            let why = format!("no object has a block of level {}", at.level);
+            Error::Corrupt { objset: self.id, object: at.object, why }
+        })?;
+        let found = match at.object {
+            META_DNODE | USER_USED | GROUP_USED | PROJECT_USED => self.special(at.object),
+            object => self.object(object),
+        };
+        match found {
+            Ok(object) if (level, at.blkid) == (0, SPILL_BLKID) => {
+                Ok(object.dnode().spill.and_then(there))
+            }
+            Ok(object) => Ok(there(object.block_pointer(level, at.blkid)?)),
+            Err(Error::NoObject { .. }) => Ok(None),
+            Err(why) => Err(why),
+        }
     }
 
     /// The number of the first object at or after `from`; `None` after the last (`dmu_object_next`). Skips holes of

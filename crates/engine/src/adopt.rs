@@ -11,12 +11,22 @@ use cenote_format::encode::zap::{Key, Value};
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
 use cenote_pool::config_write::DIRECTORY;
+use cenote_vdev::VdevTree;
 
 /// Entry of the object directory (`DMU_POOL_CHECKSUM_SALT`).
 const SALT: &[u8] = b"org.illumos:checksum_salt";
 
 /// What a config says of a leaf whose device was not there.
 const AWAY: [&str; 2] = ["removed", "not_present"];
+
+/// Whether the config says of a leaf that its device was away, which is there.
+pub(super) fn is_back(tree: &VdevTree, leaf: &NvList) -> bool {
+    let is_there = || {
+        let found = tree.find(config::number(leaf, "guid"));
+        found.is_some_and(|found| found.state().readable())
+    };
+    AWAY.iter().any(|name| config::flag(leaf, name)) && is_there()
+}
 
 impl SyncContext<'_> {
     /// Makes what the pool lacks of that.
@@ -42,18 +52,12 @@ impl SyncContext<'_> {
         Ok(())
     }
 
-    /// Takes off the config that devices were away which this import has found (`vdev_open`, `vdev_validate`). No log has begun
+    /// Takes off the config that devices were away which are there (`vdev_open`, `vdev_validate`). No log has begun there
     /// yet: one on a device that the config has as removed would not be missed by an import that comes without it.
-    fn note_devices_back(&mut self) {
-        let tree = self.disk.tree();
-        let is_back = |leaf: &NvList| {
-            let found = tree.find(config::number(leaf, "guid"));
-            found.is_some_and(|found| found.state().readable())
-        };
-        let mut changed = false;
+    pub(super) fn note_devices_back(&mut self) {
+        let (tree, mut changed) = (self.disk.tree(), false);
         config::for_each_leaf_mut(&mut self.config.vdev_tree, &mut |leaf| {
-            let is_noted = AWAY.iter().any(|name| config::flag(leaf, name));
-            if is_noted && is_back(leaf) {
+            if is_back(&tree, leaf) {
                 leaf.pairs.retain(|(name, _)| !AWAY.contains(&name.as_str()));
                 changed = true;
             }

@@ -9,6 +9,7 @@
 //! again elsewhere. Commits that are under way come first. A log that waits for its replay keeps its device in use, unless it is
 //! to be faulted.
 
+use super::adopt::is_back;
 use super::removal::Passive;
 use super::sync::Core;
 use super::{Engine, EngineError, SyncContext};
@@ -94,9 +95,11 @@ impl Engine {
             leaves.iter().copied().for_each(diagnosis::reset);
         }
         self.shared.call_spares();
+        let tree = self.shared.disk.tree();
         let noted = |leaf: &NvList| {
             leaves.contains(&config::number(leaf, "guid"))
                 && leaf.pairs.iter().any(|(name, _)| what.pairs().contains(&name.as_str()))
+                || is_back(&tree, leaf)
         };
         let mut changed = any;
         if let Some(root) = pool.config().list("vdev_tree") {
@@ -109,6 +112,7 @@ impl Engine {
                 let tree = &mut context.config.vdev_tree;
                 // Labels of those that came back are out of date.
                 context.config_changed |= strip(tree, &leaves, what.pairs()) || any;
+                context.note_devices_back();
                 Ok(())
             })?;
         }
@@ -119,6 +123,10 @@ impl Engine {
         }
         self.shared.wake_reflow();
         self.shared.wake_rebuild();
+        if what == Restore::Removal && !changed {
+            // What came by itself is of no use: a resilver that has left something does not begin anew for that.
+            return Ok(());
+        }
         // A leaf that stayed in use may lack what could not be written to it. It also wakes a scan whose thread ended as
         // devices did not answer.
         self.assess_resilver()
@@ -196,6 +204,8 @@ impl Engine {
             emptied = Some(Passive::new(&self.shared.disk.allocator, id));
             // All logs end in the group of a task that wants no dataset to have one.
             self.sync_task(|_| Ok(()))?;
+            #[cfg(feature = "planted")]
+            self.shared.reach(crate::planted::Moment::LogsEnded);
         }
     }
 

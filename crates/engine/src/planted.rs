@@ -68,7 +68,9 @@ impl Later {
 pub enum Moment {
     /// Leaves are in use again, and the config on disk says still that they are not.
     Restored,
-    /// Logs have left a log vdev, and its last device is in use still.
+    /// Logs have left a log vdev, whose last device is to go, and others may be written meanwhile.
+    LogsEnded,
+    /// Logs have left a log vdev, no group is written, and its last device is in use still.
     LogEmptied,
 }
 

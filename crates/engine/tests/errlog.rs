@@ -6,17 +6,22 @@
 
 mod rig;
 
+use cenote_dmu::object::SPILL_BLKID;
+use cenote_dmu::objset::USER_USED;
 use cenote_dmu::write::ZapMut;
-use cenote_engine::Engine;
 use cenote_engine::change::{Kind, NewClone, NewDataset, NewSnapshot};
 use cenote_engine::tunables::SCAN_SUSPEND_PROGRESS;
+use cenote_engine::{Engine, SyncContext};
+use cenote_format::blkptr::BlockPointer;
 use cenote_format::encode::zap::{Key, Value};
 use cenote_pool::Pool;
 use cenote_pool::config_write::DIRECTORY;
 use cenote_pool::errlog::DataError;
 use cenote_pool::props::PropChange;
 use cenote_pool::scan::{LAST_SCRUBBED, ScanPhys};
-use cenote_zpl::FileSystem;
+use cenote_store::Bookmark;
+
+use cenote_zpl::{FileSystem, NewNode, SetXattr, Settings};
 use parking_lot::Mutex;
 use rig::joining::leaf;
 use rig::{Rig, account, bytes, changes, fill, open};
@@ -81,7 +86,11 @@ fn turn_in(rig: &Rig, engine: &Engine, dataset: &str, (object, level): (u64, u8)
     let pool = engine.pool();
     let dataset = pool.dsl().find(dataset).unwrap().unwrap();
     let contents = pool.dsl().open_objset(&dataset).unwrap();
-    let bp = contents.object(object).unwrap().block_pointer(level, 0).unwrap();
+    turn_block(rig, &contents.object(object).unwrap().block_pointer(level, 0).unwrap());
+}
+
+fn turn_block(rig: &Rig, bp: &BlockPointer) {
+    assert!(!bp.is_hole() && !bp.is_embedded());
     let disk = std::fs::OpenOptions::new().read(true).write(true).open(rig.file("a")).unwrap();
     for dva in bp.dvas() {
         let mut block = [0; 512];
@@ -239,7 +248,7 @@ fn a_scrub_of_the_log_keeps_what_it_does_not_look_at() {
     let (rig, engine) = made(true);
     let root = dataset(&engine.pool(), "tank");
     let file = number(&open(&engine), 1);
-    let at = |objset, object, level| cenote_store::Bookmark { objset, object, level, blkid: 0 };
+    let at = |objset, object, level| Bookmark { objset, object, level, blkid: 0 };
     let gone = (at(0, 1 << 30, 0), 5);
     // The block of an object set, and one of which it is not known which snapshots have it.
     let kept = [(at(root, 0, -1), 5), (at(root, file, 0), 0)];
@@ -429,7 +438,7 @@ fn snapshots_and_clones_share_damage() {
     let engine = rig.import();
     assert_eq!(engine.pool().error_count().unwrap(), 1);
     let clone = engine.live(dataset(&engine.pool(), "tank/clone")).unwrap();
-    let clone = FileSystem::open_live(clone, cenote_zpl::Settings::default()).unwrap();
+    let clone = FileSystem::open_live(clone, Settings::default()).unwrap();
     clone.unlink(clone.root(), b"file 0", &|_| false).unwrap();
     drop(clone);
     let changes = rig::changes(&engine);
@@ -447,7 +456,7 @@ fn snapshots_and_clones_share_damage() {
 
 fn file_system(engine: &Engine, name: &str) -> Arc<FileSystem> {
     let live = engine.live(dataset(&engine.pool(), name)).unwrap();
-    FileSystem::open_live(live, cenote_zpl::Settings::default()).unwrap()
+    FileSystem::open_live(live, Settings::default()).unwrap()
 }
 
 /// Two file systems may have different blocks in the same place that were born in the same group.
@@ -569,6 +578,72 @@ fn a_log_of_the_other_form_keeps_what_cannot_be_looked_up() {
     scrub(&engine);
     assert_eq!(logged(&engine), []);
     finish(&rig, engine, true);
+}
+
+/// Blocks of dnodes, of accounting objects and of attributes are in the log until they are right again.
+#[test]
+fn blocks_of_all_kinds_are_looked_up() {
+    let feature = cenote_format::features::by_name("head_errlog").unwrap();
+    for by_head in [false, true] {
+        let (rig, engine) = made(by_head);
+        let root = dataset(&engine.pool(), "tank");
+        let sa = Settings { xattr_sa: true, ..Settings::default() };
+        let fs = FileSystem::open_live(engine.live(root).unwrap(), sa).unwrap();
+        for owner in 0..100u32 {
+            let name = format!("of {owner}");
+            let node = NewNode { uid: owner * 7919, ..rig::NODE };
+            fs.create(fs.root(), name.as_bytes(), &node).unwrap();
+        }
+        let ino = number(&fs, 0);
+        fs.set_xattr(ino, b"user.x", &bytes(9, 3000), SetXattr::default()).unwrap();
+        drop(fs);
+        engine.sync().unwrap();
+        let at = |object, blkid| Bookmark { objset: root, object, level: 0, blkid };
+        let places = [at(0, 1), at(ino, SPILL_BLKID), at(USER_USED, 0)];
+        let damaged = places.map(|at| engine.pool().pointer_of(&at).unwrap().unwrap());
+        let turn = || damaged.iter().for_each(|bp| turn_block(&rig, bp));
+        turn();
+        engine.pool().store().drop_caches();
+        scrub(&engine);
+        let mut listed = places.map(|at| (at.objset, at.object)).to_vec();
+        assert_eq!(logged(&engine), listed);
+        if !by_head {
+            // A block of dnodes of the MOS besides.
+            let log = logs(&engine.pool())[0];
+            let task = move |context: &mut SyncContext<'_>| {
+                let mut zap = ZapMut::open(context.tx.mos, log);
+                Ok(zap.update(&Key::Name(b"0:0:0:0"), &Value::U8(&[0]))?)
+            };
+            engine.sync_task(task).unwrap();
+            listed.insert(0, (0, 0));
+            assert_eq!(logged(&engine), listed);
+            engine.set_properties(vec![PropChange::Feature(feature)]).unwrap();
+        }
+        let count = listed.len() as u64;
+        let still = |listed: &[DataError]| {
+            for _ in 0..2 {
+                // Asking takes off the log what it finds gone.
+                assert_eq!(logged(&engine), listed);
+            }
+            assert_eq!(engine.pool().error_count().unwrap(), listed.len() as u64);
+        };
+        still(&listed);
+        engine.scrub_errors().unwrap();
+        finished(&engine);
+        still(&listed);
+        let words = engine.pool().directory().words("error_scrub").unwrap().unwrap();
+        // What was looked at, and could not be read.
+        assert_eq!((words[6], words[8]), (2, 0), "{words:?} of {count}");
+        turn();
+        engine.pool().store().drop_caches();
+        engine.scrub_errors().unwrap();
+        finished(&engine);
+        listed.retain(|(_, object)| *object == 0);
+        still(&listed);
+        scrub(&engine);
+        still(&[]);
+        finish(&rig, engine, true);
+    }
 }
 
 /// A scrub that goes on after an import and had an error before may have left something out: what it has not looked at stays in

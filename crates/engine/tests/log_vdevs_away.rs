@@ -13,7 +13,7 @@ use cenote_pool::{ImportOptions, config, discover};
 use cenote_store::alloc::Class;
 use rig::joining::leaf;
 use rig::{Rig, check, fill, open, replaying};
-use std::sync::{Arc, OnceLock, mpsc};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 const LEN: usize = 200_000;
@@ -77,15 +77,19 @@ fn a_log_device_that_was_away_once_is_missed() {
     assert!(engine.pool().noted_as(&["removed", "not_present"]).is_empty());
     (0..5).for_each(|file| write_and_sync(&engine, file));
     assert!(logs_on(&engine, 1) > 0);
-    let crashed = rig.copy();
-    let b = std::fs::read(crashed.file("b")).unwrap();
-    std::fs::remove_file(crashed.file("b")).unwrap();
+    is_missed(&rig.copy(), "b");
+    engine.export(false).unwrap();
+}
+
+/// After a crash nothing is imported without this device, and all is there with it.
+fn is_missed(crashed: &Rig, device: &str) {
+    let content = std::fs::read(crashed.file(device)).unwrap();
+    std::fs::remove_file(crashed.file(device)).unwrap();
     let options = ImportOptions { force: true, ..ImportOptions::default() };
     let found = discover(&[crashed.path().to_path_buf()]);
     assert!(Engine::import(&found[0], &options, replaying()).is_err());
-    std::fs::write(crashed.file("b"), b).unwrap();
-    all_is_there(&crashed, false);
-    engine.export(false).unwrap();
+    std::fs::write(crashed.file(device), content).unwrap();
+    all_is_there(crashed, false);
 }
 
 /// Bytes of logs on the top-level vdev `id`.
@@ -137,32 +141,59 @@ fn no_log_begins_on_a_device_that_is_noted_as_out_of_use() {
     }
 }
 
-/// Logs that begin when those on a log device have ended, and it is about to go, are elsewhere: it can be taken away at once.
+/// A log device that the config has as removed is there again: once logs lead there, no import does without it.
 #[test]
-fn no_log_begins_on_a_device_that_is_about_to_go() {
+fn a_log_device_that_was_removed_and_is_opened_anew_is_missed() {
+    let rig = Rig::new(64 << 20);
+    let engine = rig.create("a log b", 12);
+    let b = leaf(&rig, &engine, "b");
+    engine.sync_task(marks(b, "removed")).unwrap();
+    engine.export(false).unwrap();
+    drop(engine);
+    let (file, aside) = (rig.file("b"), rig.path().with_extension("aside"));
+    std::fs::rename(&file, &aside).unwrap();
+    let engine = rig.import();
+    write_and_sync(&engine, 0);
+    assert_eq!((logs_on(&engine, 1), engine.pool().noted_as(&["removed"])), (0, vec![b]));
+    std::fs::rename(&aside, &file).unwrap();
+    engine.restore(&[b], Restore::Nothing).unwrap();
+    assert!(engine.pool().noted_as(&["removed"]).is_empty());
+    (1..5).for_each(|file| write_and_sync(&engine, file));
+    assert!(logs_on(&engine, 1) > 0);
+    is_missed(&rig.copy(), "b");
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge_blocks();
+}
+
+/// Logs that go on when those on a log device have ended, and it is about to go, are elsewhere: it can be taken away at once.
+#[test]
+fn no_log_goes_on_on_a_device_that_is_about_to_go() {
     for how in [TakeOut::OfflineForNow, TakeOut::Fault] {
         let rig = Rig::new(64 << 20);
         let engine = rig.create("a log b", 12);
         write_and_sync(&engine, 0);
         assert!(logs_on(&engine, 1) > 0);
-        let (begun, begins) = mpsc::channel();
+        let writer = engine.clone();
+        engine.stop_at(Moment::LogsEnded, move || {
+            // Logs have begun once this is on disk, and go on without a group.
+            write_and_sync(&writer, 1);
+            (0..2).for_each(|_| writer.sync().unwrap());
+        });
         let writer = engine.clone();
         engine.stop_at(Moment::LogEmptied, move || {
-            // What the logs had that ended is free in a later group.
-            let before = logs_on(&writer, 1);
-            let work = move || (1..5).for_each(|file| write_and_sync(&writer, file));
+            let (before, theirs) = (logs_on(&writer, 1), writer.clone());
+            let work = move || (2..5).for_each(|file| write_and_sync(&theirs, file));
             let work = std::thread::spawn(work);
-            // Where it takes a group the first log begins when the device has gone.
-            let until = Instant::now() + Duration::from_secs(1);
-            while !work.is_finished() && Instant::now() < until {
+            let until = Instant::now() + Duration::from_secs(60);
+            while !work.is_finished() {
+                assert!(Instant::now() < until, "what is made stable waits for a group");
                 std::thread::sleep(Duration::from_millis(10));
             }
-            begun.send((work, before)).unwrap();
+            work.join().unwrap();
+            assert_eq!(logs_on(&writer, 1), before);
         });
         engine.take_out(leaf(&rig, &engine, "b"), how).unwrap();
-        let (work, before) = begins.recv().unwrap();
-        work.join().unwrap();
-        assert!(logs_on(&engine, 1) <= before);
         let crashed = rig.copy();
         std::fs::remove_file(crashed.file("b")).unwrap();
         all_is_there(&crashed, true);

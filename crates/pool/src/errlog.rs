@@ -19,8 +19,8 @@
 //! that do not parse are skipped.
 
 use crate::Pool;
+use cenote_dmu::Result;
 use cenote_dmu::zap::Zap;
-use cenote_dmu::{Error, Result};
 use cenote_dsl::{Dataset, Dsl, number_in_name};
 use cenote_format::blkptr::BlockPointer;
 use cenote_store::{Bookmark, LoggedError};
@@ -148,24 +148,14 @@ impl Pool {
     /// The pointer of a block, as far as something is there: the data set or the object may be gone.
     ///
     /// # Errors
-    /// What leads to it cannot be read, or its place is not one in an object.
+    /// What leads to it cannot be read, or nothing leads to such a block.
     pub fn pointer_of(&self, at: &Bookmark) -> Result<Option<BlockPointer>> {
-        let no_object = || Error::NoObject { objset: at.objset, object: at.object };
-        let level = u8::try_from(at.level).map_err(|_| no_object())?;
-        let read = || {
-            let object = match at.objset {
-                0 => self.mos().object(at.object)?,
-                objset => {
-                    let dataset = self.dsl().by_object(objset)?.ok_or_else(no_object)?;
-                    self.dsl().open_objset(&dataset)?.object(at.object)?
-                }
-            };
-            object.block_pointer(level, at.blkid)
-        };
-        match read() {
-            Ok(bp) => Ok((!bp.is_hole()).then_some(bp)),
-            Err(Error::NoObject { .. }) => Ok(None),
-            Err(e) => Err(e),
+        match at.objset {
+            0 => self.mos().pointer_at(at),
+            objset => match self.dsl().by_object(objset)? {
+                Some(dataset) => self.dsl().open_objset(&dataset)?.pointer_at(at),
+                None => Ok(None),
+            },
         }
     }
 
@@ -223,13 +213,9 @@ fn keys(log: &Zap) -> Result<Vec<[u64; 4]>> {
 /// # Errors
 /// What leads to the block cannot be read.
 fn birth_in(dsl: &Dsl, dataset: &Dataset, block: &Block) -> Result<Option<u64>> {
-    let level = u8::try_from(block.level).unwrap_or(u8::MAX);
-    let read = || dsl.open_objset(dataset)?.object(block.object)?.block_pointer(level, block.blkid);
-    match read() {
-        Ok(bp) => Ok((!bp.is_hole()).then(|| bp.physical_birth())),
-        Err(Error::NoObject { .. }) => Ok(None),
-        Err(e) => Err(e),
-    }
+    let Block { object, level, blkid, .. } = *block;
+    let at = Bookmark { objset: dataset.ds_obj, object, level, blkid };
+    Ok(dsl.open_objset(dataset)?.pointer_at(&at)?.map(|bp| bp.physical_birth()))
 }
 
 /// The search for all datasets that have damaged blocks.

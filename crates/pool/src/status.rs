@@ -17,7 +17,7 @@ pub use reason::Reason;
 pub use replay::{ReplayStage, ReplayStatus};
 pub use report::ImportReport;
 pub use texts::Texts;
-pub use tree::{ConfigTree, NameStyle, VdevLine, state_name, vdev_name};
+pub use tree::{ConfigTree, NameStyle, VdevLine, name_of_vdev, state_name, vdev_name};
 
 use crate::Pool;
 use crate::expansion::Expansion;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use crate::Pool;
 use crate::config;
 use crate::features::text;
-use crate::status::{NameStyle, state_name, vdev_name};
+use crate::status::{NameStyle, name_of_vdev, state_name};
 use crate::vdev_figures::{VdevFigures, whole_labels};
 use cenote_dmu::zap::{Zap, ZapEntry};
 use cenote_dsl::human::nicenum;
@@ -302,7 +302,7 @@ impl<'a> VdevProps<'a> {
         let config = v.config();
         let named = |v: &Vdev| match v.kind() {
             "root" => "root-0".to_string(),
-            _ => vdev_name(v.config(), &NameStyle { full_path: true, ..NameStyle::default() }),
+            _ => name_of_vdev(v, &NameStyle { full_path: true, ..NameStyle::default() }),
         };
         Some(match name {
             "capacity" => {

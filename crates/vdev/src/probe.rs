@@ -65,12 +65,12 @@ fn answers(leaf: &Vdev, device: &dyn Device) -> bool {
         return !writes.is_empty();
     }
     leaf.write_to(device, IoKind::Probe, &mut writes);
-    // A device on a file system that is full is well.
-    let well = |written: io::Result<()>| match written {
-        Ok(()) => true,
-        Err(e) => e.kind() == io::ErrorKind::StorageFull,
-    };
-    writes.into_iter().any(|w| well(w.take()))
+    writes.into_iter().any(|write| takes(write.take()))
+}
+
+/// Whether a device took something: one on a file system that is full is well.
+fn takes(done: io::Result<()>) -> bool {
+    done.map_or_else(|e| e.kind() == io::ErrorKind::StorageFull, |()| true)
 }
 
 /// Whether `top` would lack something without `leaf`.
@@ -82,6 +82,15 @@ pub(crate) fn required(top: &Arc<Vdev>, leaf: &Vdev) -> bool {
 /// count for nothing.
 fn is_needed(top: &Arc<Vdev>, leaf: &Vdev) -> bool {
     !top.is_log() && outage_as(top, leaf, true) != outage_as(top, leaf, false)
+}
+
+/// A leaf that does not answer goes out of use, unless others have just failed to take what is being written: that may be noted only
+/// when the leaf is out. What is noted after this has asked is not written ([`crate::write`]).
+fn put_out(top: &Arc<Vdev>, leaf: &Vdev) {
+    leaf.set_state(VdevState::Faulted);
+    if required(top, leaf) {
+        leaf.set_state(VdevState::Degraded);
+    }
 }
 
 /// Whether the device of a leaf did not answer when it was probed, and stayed in use.
@@ -101,6 +110,11 @@ impl Vdev {
             Dtl::Unread => true,
             Dtl::Ranges(ranges) => !ranges.is_empty(),
         }
+    }
+
+    /// Whether a device that has this leaf's labels would do for it, which is out of use: it is probed, and flushed.
+    pub fn would_answer(&self, device: &dyn Device) -> bool {
+        answers(self, device) && takes(self.flush_to(device))
     }
 
     /// Forgets the errors seen at this vdev and below it.
@@ -229,7 +243,7 @@ impl VdevTree {
                 tracing::info!(?leaf, "the device answers again");
                 leaf.set_state(VdevState::Healthy);
             } else if !required(top, leaf) {
-                leaf.set_state(VdevState::Faulted);
+                put_out(top, leaf);
             }
         }
     }
@@ -250,7 +264,10 @@ impl VdevTree {
             tracing::error!(?leaf, ?state, "the device does not answer");
             events::tell(leaf, &Happening::ProbeFailed);
         }
-        leaf.set_state(state);
+        match state {
+            VdevState::Faulted => put_out(top, leaf),
+            _ => leaf.set_state(state),
+        }
     }
 
     /// Whether the device of a leaf in use answers, and keeps what is written.
@@ -772,6 +789,28 @@ mod tests {
             assert!(!taking.join().unwrap());
         });
         assert_eq!(states(&tree), [VdevState::Healthy; 2]);
+    }
+
+    /// A block that one side has, which is out of use when it is noted that the other one lacks it, is not written.
+    #[test]
+    fn what_only_a_leaf_out_of_use_has_is_not_written() {
+        let (tree, leaves) = mirror(2);
+        leaves[1].faults.fail_writes(LABEL_START + 512..LABEL_START + 1024);
+        leaves[0].faults.set_hung(true);
+        std::thread::scope(|scope| {
+            let writing = scope.spawn(|| write(&tree, 1));
+            while leaves[0].faults.waiting() == 0 {
+                std::thread::yield_now();
+            }
+            put_out(tree.top(0).unwrap(), &tree.leaves()[0]);
+            leaves[0].faults.set_hung(false);
+            assert!(!writing.join().unwrap());
+        });
+        assert_eq!(states(&tree), [VdevState::Faulted, VdevState::Healthy]);
+        // Another one is, on what is left; and the one that has that stays.
+        assert!(write(&tree, 2));
+        put_out(tree.top(0).unwrap(), &tree.leaves()[1]);
+        assert_eq!(states(&tree), [VdevState::Faulted, VdevState::Degraded]);
     }
 
     #[test]

@@ -46,35 +46,46 @@ struct Task {
 pub fn trim(args: &[OsString], ctx: &mut Context) -> Outcome {
     let parsed = parse_with_long(args, TRIM, &LONG_OF_TRIM)?;
     let has = |letter| parsed.options.iter().any(|o| o.letter == letter);
-    let mut rate = 0;
-    for option in parsed.options.iter().filter(|o| o.letter == 'r') {
-        let text = option.text();
-        let given = bytes(&text).filter(|rate| *rate > 0);
-        rate = given.map_or_else(|| usage(format!("invalid value for rate: {text}")), Ok)?;
+    let (mut rate, mut order) = (0, None);
+    for option in &parsed.options {
+        match option.letter {
+            // Before an order they are passed over, as in OpenZFS.
+            letter @ ('d' | 'r') if order.is_some() => {
+                return usage(format!("-{letter} cannot be combined with the -c or -s options"));
+            }
+            'r' => {
+                let text = option.text();
+                let given = bytes(&text).filter(|rate| *rate > 0);
+                rate =
+                    given.map_or_else(|| usage(format!("invalid value for rate: {text}")), Ok)?;
+            }
+            letter @ ('c' | 's') => is_ordered(&mut order, letter)?,
+            _ => {}
+        }
     }
-    let order = order_of(&parsed, &['c', 's'])?;
-    if order.is_some() {
-        if let Some(letter) = ['d', 'r'].into_iter().find(|letter| has(*letter)) {
-            return usage(format!("-{letter} cannot be combined with the -c or -s options"));
-        }
-        if has('w') {
-            return usage("-w cannot be used with -c or -s options");
-        }
+    let names = names_of(&parsed, Activity::Trim)?;
+    if order.is_some() && has('w') {
+        return usage("-w cannot be used with -c or -s options");
     }
     let request = match order {
         Some('c') => ActivityRequest::Cancel,
         Some(_) => ActivityRequest::Suspend,
         None => ActivityRequest::Start { rate, value: None },
     };
-    let task = Task { activity: Activity::Trim, request, secure: has('d'), wait: has('w') };
-    of_pools(&parsed, &task, ctx)
+    let secure = order.is_none() && has('d');
+    let task = Task { activity: Activity::Trim, request, secure, wait: has('w') };
+    of_pools(&names, &task, ctx)
 }
 
 /// Runs `zpool initialize`.
 pub fn initialize(args: &[OsString], ctx: &mut Context) -> Outcome {
     let parsed = parse_with_long(args, INITIALIZE, &LONG_OF_INITIALIZE)?;
     let has = |letter| parsed.options.iter().any(|o| o.letter == letter);
-    let order = order_of(&parsed, &['c', 's', 'u'])?;
+    let mut order = None;
+    for letter in parsed.options.iter().map(|o| o.letter).filter(|l| ['c', 's', 'u'].contains(l)) {
+        is_ordered(&mut order, letter)?;
+    }
+    let names = names_of(&parsed, Activity::Initialize)?;
     if let Some(letter) = ['w', 'z'].into_iter().find(|letter| order.is_some() && has(*letter)) {
         return usage(format!("-{letter} cannot be used with -c, -s or -u"));
     }
@@ -85,38 +96,40 @@ pub fn initialize(args: &[OsString], ctx: &mut Context) -> Outcome {
         None => ActivityRequest::Start { rate: 0, value: has('z').then_some(0) },
     };
     let task = Task { activity: Activity::Initialize, request, secure: false, wait: has('w') };
-    of_pools(&parsed, &task, ctx)
+    of_pools(&names, &task, ctx)
 }
 
-/// Which of these options is given, of which there may be one.
-fn order_of(parsed: &Parsed, orders: &[char]) -> Result<Option<char>, Stop> {
-    let mut order = None;
-    for letter in parsed.options.iter().map(|o| o.letter).filter(|l| orders.contains(l)) {
-        if order.replace(letter).is_some_and(|before| before != letter) {
-            return usage(format!("-{letter} cannot be combined with other options"));
-        }
+/// One of the options that are orders is given, of which there may be one.
+fn is_ordered(order: &mut Option<char>, letter: char) -> Result<(), Stop> {
+    match order.replace(letter).is_some_and(|before| before != letter) {
+        true => usage(format!("-{letter} cannot be combined with other options")),
+        false => Ok(()),
     }
-    Ok(order)
 }
 
-/// The pools that are named, or all.
-fn of_pools(parsed: &Parsed, task: &Task, ctx: &mut Context) -> Outcome {
+/// The pool that is named, and devices; nothing with `-a`.
+fn names_of(parsed: &Parsed, activity: Activity) -> Result<Vec<String>, Stop> {
     let names = parsed.names();
-    if parsed.options.iter().any(|o| o.letter == 'a') {
-        if !names.is_empty() {
-            let pools = match task.activity {
+    match parsed.options.iter().any(|o| o.letter == 'a') {
+        false if names.is_empty() => usage("missing pool name argument"),
+        true if !names.is_empty() => {
+            let pools = match activity {
                 Activity::Initialize => "pools",
                 Activity::Trim => "zpools",
             };
-            return usage(format!("-a cannot be combined with individual {pools} or vdevs"));
+            usage(format!("-a cannot be combined with individual {pools} or vdevs"))
         }
+        _ => Ok(names),
+    }
+}
+
+/// The pool that is named, or all.
+fn of_pools(names: &[String], task: &Task, ctx: &mut Context) -> Outcome {
+    let Some((name, devices)) = names.split_first() else {
         let pools = ctx.pools.all();
         let done: Result<Vec<bool>, Stop> =
             pools.iter().map(|pool| of_pool(pool, &[], task, ctx)).collect();
         return Ok(i32::from(!done?.into_iter().all(|good| good)));
-    }
-    let Some((name, devices)) = names.split_first() else {
-        return usage("missing pool name argument");
     };
     let imported = open(ctx, name).map_err(Stop::Fail)?;
     Ok(i32::from(!of_pool(&imported, devices, task, ctx)?))

@@ -9,19 +9,15 @@
 
 use super::{DslWriteError, Result, Tx, directory, features};
 use cenote_dmu::{Error, ObjectSet};
-use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::DmuType;
 use cenote_format::encode::zap::Value;
 use cenote_store::{Bookmark, LoggedError, Rotation, TakenErrors};
-use std::sync::Arc;
 
 const HEAD_ERRLOG: &str = "com.delphix:head_errlog";
 /// The log of the last scrub, with what was found since (`DMU_POOL_ERRLOG_LAST`).
 const LAST: &str = "errlog_last";
 /// The log of the scrub under way (`DMU_POOL_ERRLOG_SCRUB`).
 const SCRUB: &str = "errlog_scrub";
-/// The level of the block that an object set begins with (`ZB_ROOT_LEVEL`).
-const ROOT_LEVEL: i64 = -1;
 /// A name of the damaged object, which is not known when it is logged.
 const NO_NAME: Value<'static> = Value::U8(&[0]);
 
@@ -259,26 +255,14 @@ fn birth_of(tx: &mut Tx<'_>, at: &Bookmark) -> Result<Option<u64>> {
             Err(_) => return Ok(Some(0)),
         },
     };
-    let found = match (root, u8::try_from(at.level)) {
-        (Some(root), Err(_)) if at.level == ROOT_LEVEL => Ok(root),
-        (_, Err(_)) => return Ok(Some(0)),
-        (None, Ok(level)) => block(&mos, at, level),
-        (Some(root), Ok(level)) => ObjectSet::open(mos.store().clone(), at.objset, root)
-            .and_then(|contents| block(&contents, at, level)),
+    let found = match root {
+        Some(root) if *at == Bookmark::root(at.objset) => Ok((!root.is_hole()).then_some(root)),
+        None => mos.pointer_at(at),
+        Some(root) => ObjectSet::open(mos.store().clone(), at.objset, root)
+            .and_then(|contents| contents.pointer_at(at)),
     };
-    Ok(match found {
-        Ok(bp) => (!bp.is_hole()).then(|| bp.physical_birth()),
-        Err(Error::NoObject { .. }) => None,
-        Err(why) => {
-            tracing::warn!(
-                ?at,
-                "when a block that is in the error log was born is not known: {why}"
-            );
-            Some(0)
-        }
-    })
-}
-
-fn block(contents: &Arc<ObjectSet>, at: &Bookmark, level: u8) -> cenote_dmu::Result<BlockPointer> {
-    contents.object(at.object)?.block_pointer(level, at.blkid)
+    Ok(found.map(|bp| bp.map(|bp| bp.physical_birth())).unwrap_or_else(|why| {
+        tracing::warn!(?at, "when a block that is in the error log was born is not known: {why}");
+        Some(0)
+    }))
 }

@@ -49,6 +49,13 @@ pub fn vdev_name(config: &NvList, style: &NameStyle) -> String {
     if config::flag(config, "whole_disk") { strip_partition(name) } else { name.to_string() }
 }
 
+/// The name of a vdev that is open.
+pub fn name_of_vdev(vdev: &Vdev, style: &NameStyle) -> String {
+    let mut config = vdev.config().clone();
+    bring_up_to_date(&mut config, vdev.state(), vdev.is_faulted_by_hand());
+    vdev_name(&config, style)
+}
+
 /// `raidz2`, `draid1:2d:5c:1s`, `mirror`.
 fn group_name(config: &NvList, kind: &str) -> String {
     let number = |name| config::number(config, name);
@@ -119,6 +126,21 @@ pub struct VdevLine {
     pub children: Vec<VdevLine>,
 }
 
+/// Takes off a config what it had when the vdev was opened and is not so any more.
+fn bring_up_to_date(config: &mut NvList, state: VdevState, by_hand: bool) {
+    // An order of before was taken back. What another system has degraded is so still.
+    let is_noted = state != VdevState::Faulted && config::flag(config, "degraded");
+    if by_hand {
+        config::set(config, "aux_state", NvValue::String(config::BY_HAND.into()));
+    } else if !is_noted {
+        config.pairs.retain(|(name, _)| name != "aux_state");
+    }
+    // The device is there.
+    if state.readable() {
+        config.pairs.retain(|(name, _)| name != "not_present");
+    }
+}
+
 impl VdevLine {
     /// The name to show.
     pub fn name(&self, style: &NameStyle) -> String {
@@ -127,14 +149,7 @@ impl VdevLine {
 
     fn of_vdev(v: &Vdev, mark_absent: bool) -> VdevLine {
         let mut config = v.config().clone();
-        match v.is_faulted_by_hand() {
-            true => config::set(&mut config, "aux_state", NvValue::String(config::BY_HAND.into())),
-            // An order of before was taken back since the vdev was opened.
-            false if v.state() == VdevState::Faulted => {
-                config.pairs.retain(|(name, _)| name != "aux_state");
-            }
-            false => {}
-        }
+        bring_up_to_date(&mut config, v.state(), v.is_faulted_by_hand());
         let (state, mut note) = describe(v.state(), &config);
         let gone = v.seen().is_some_and(|seen| !seen.there);
         if gone {
@@ -438,6 +453,36 @@ mod tests {
         let gone =
             vdev(&[("type", s("file")), ("path", s("/x")), ("guid", n(5)), ("not_present", n(1))]);
         assert_eq!(vdev_name(&gone, &plain), "5");
+    }
+
+    #[test]
+    fn notes_of_before_are_not_shown() {
+        let config = |more: &[(&str, NvValue)]| {
+            let leaf = [("type", s("file")), ("path", s("/x")), ("guid", NvValue::Uint64(5))];
+            vdev(&[&leaf, more].concat())
+        };
+        let shown = |config: &NvList, state, by_hand| {
+            let mut now = config.clone();
+            bring_up_to_date(&mut now, state, by_hand);
+            (vdev_name(&now, &NameStyle::default()), describe(state, &now).1.unwrap_or_default())
+        };
+        let text = |name: &str, note: &str| (name.to_string(), note.to_string());
+        // The device was away, and is there.
+        let away = config(&[("not_present", NvValue::Uint64(1))]);
+        assert_eq!(shown(&away, VdevState::Healthy, false), text("/x", ""));
+        let gone = VdevState::CantOpen(Aux::OpenFailed);
+        assert_eq!(shown(&away, gone, false), text("5", "cannot open"));
+        // It was out by order, which was taken back.
+        let by_order = ("aux_state", s(config::BY_HAND));
+        let faulted = config(&[("faulted", NvValue::Uint64(1)), by_order.clone()]);
+        for state in [VdevState::Faulted, VdevState::Degraded] {
+            assert_eq!(shown(&faulted, state, false), text("/x", BY_ERRORS));
+            assert_eq!(shown(&faulted, state, true), text("/x", BY_HAND));
+        }
+        // Another system has degraded it by order.
+        let degraded = config(&[("degraded", NvValue::Uint64(1)), by_order]);
+        assert_eq!(shown(&degraded, VdevState::Degraded, false), text("/x", BY_HAND));
+        assert_eq!(shown(&degraded, VdevState::Faulted, false), text("/x", BY_ERRORS));
     }
 
     #[test]

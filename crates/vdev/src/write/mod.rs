@@ -682,6 +682,20 @@ fn of_column<'a, T>(all: &'a [T], column: &Range<usize>) -> &'a [T] {
 }
 
 impl Plan<'_> {
+    /// Whether enough leaves that have the block are still in use, once it is noted what the others lack. A leaf that goes out of use
+    /// asks what they lack when it is out ([`VdevTree::look_after`]): one of the two sees the other.
+    fn is_kept(&self, writes: &[LeafWrite], results: &[io::Result<()>]) -> bool {
+        let has_it = |(write, done): (&LeafWrite, &io::Result<()>)| {
+            done.is_ok() && write.leaf.writable() && !write.leaf.is_leaving()
+        };
+        let is_lost = |column: &&Range<usize>| {
+            let (to, done) = (of_column(writes, column), of_column(results, column));
+            !to.iter().zip(done).any(has_it)
+        };
+        let lost = |stripe: &Vec<Range<usize>>| stripe.iter().filter(is_lost).count();
+        self.stripes.iter().all(|stripe| lost(stripe) <= self.tolerance)
+    }
+
     /// The outcome of the block, given the writes and the results of the batch. A leaf that is about to leave does not
     /// count. Leaves that do not have the block have missed its transaction group, unless it is written nowhere.
     fn finish(
@@ -705,13 +719,17 @@ impl Plan<'_> {
             broken(format_args!("vdev {vdev}: the block at {offset:#x} was written in no column"))
         };
         if lost <= self.tolerance {
-            for at in self.stripes.into_iter().flatten().flatten() {
+            let mut everywhere = self.absent.is_empty();
+            for at in self.stripes.iter().flatten().cloned().flatten() {
                 if results.get(at).is_some_and(Result::is_err) {
+                    everywhere = false;
                     writes.get(at).iter().for_each(|write| missed(&write.leaf, block.txg));
                 }
             }
             self.absent.iter().for_each(|leaf| missed(leaf, block.txg));
-            return Ok(());
+            if everywhere || self.is_kept(writes, results) {
+                return Ok(());
+            }
         }
         if !self.vdev.is_leaf() {
             self.vdev.stats.writes.error();

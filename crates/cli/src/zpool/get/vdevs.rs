@@ -22,7 +22,7 @@ use cenote_dsl::{PropValue, Source};
 use cenote_format::nvlist::NvList;
 use cenote_pool::Pool;
 use cenote_pool::config;
-use cenote_pool::status::{NameStyle, VdevLine, vdev_name};
+use cenote_pool::status::{NameStyle, VdevLine, name_of_vdev};
 use cenote_pool::vdev_props::{AuxProps, VdevProps, is_native};
 use cenote_vdev::{Vdev, VdevState};
 use serde_json::{Map, Value};
@@ -166,7 +166,7 @@ fn holds(vdev: &Vdev, guid: u64) -> bool {
 fn all(pool: &Pool) -> Vec<(String, One)> {
     fn add(vdev: &Arc<Vdev>, to: &mut Vec<(String, One)>) {
         if !["hole", "indirect"].contains(&vdev.kind()) {
-            let name = vdev_name(vdev.config(), &NameStyle::default());
+            let name = name_of_vdev(vdev, &NameStyle::default());
             to.push((name, One::Vdev(Arc::clone(vdev))));
         }
         vdev.children().iter().for_each(|child| add(child, to));
