@@ -282,7 +282,7 @@ impl Locator {
 }
 
 /// Opens a pool out of `dirs` (or image files) for reading, by whichever system it was used last: nothing is written
-/// to it. `wanted` is its name or guid. The error is for the user.
+/// to it. `wanted` is its name or guid. Images of other kinds beside it do not matter. The error is for the user.
 pub fn open_pool(dirs: &[PathBuf], wanted: &str) -> Result<Arc<Pool>, String> {
     let found = discover::search(dirs);
     if !found.errors.is_empty()

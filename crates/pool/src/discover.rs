@@ -167,6 +167,8 @@ pub struct Found {
     pub candidates: Vec<Candidate>,
     /// Search paths that could not be looked at, and why.
     pub errors: Vec<(PathBuf, String)>,
+    /// Images there that are none of a disk as it is, or cannot be understood, and what to do about it.
+    pub foreign: Vec<(PathBuf, String)>,
     /// Files and devices there that the user may not read.
     pub forbidden: Vec<PathBuf>,
     /// Files, devices and directories that did not answer in time.
@@ -178,7 +180,8 @@ impl Found {
     pub fn complaints(&self) -> impl Iterator<Item = String> {
         let line = |path: &Path, why: &str| format!("cannot open '{}': {why}", path.display());
         let reason = |why: &'_ str| why.split(" (os error").next().unwrap_or_default().to_string();
-        let errors = self.errors.iter().map(move |(path, why)| line(path, &reason(why)));
+        let errors = self.errors.iter().chain(&self.foreign);
+        let errors = errors.map(move |(path, why)| line(path, &reason(why)));
         let forbidden = self.forbidden.iter().map(move |path| line(path, "Permission denied"));
         let silent = self.silent.iter().map(move |path| line(path, "the device does not answer"));
         errors.chain(forbidden).chain(silent)
@@ -206,7 +209,7 @@ fn search_within(paths: &[PathBuf], limit: Duration) -> Found {
         [] => default_names(),
         _ => names_in(paths, limit, &mut found),
     };
-    let named = by_identity(names, paths.is_empty(), limit, &mut found);
+    let named = by_identity(names, paths, limit, &mut found);
     let devices = read_all(named, limit, &mut found);
     if paths.is_empty() {
         // Of the places where OpenZFS looks, most are for others.
@@ -390,6 +393,11 @@ fn absolute(path: &Path) -> std::io::Result<PathBuf> {
     }
 }
 
+/// Whether `name` may be [that](absolute) of a search path.
+fn ends_alike(path: &Path, name: &Path) -> bool {
+    path.file_name().is_some() && path.file_name() == name.file_name()
+}
+
 fn entries(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
     let dir = dir.canonicalize()?;
     let mut list: Vec<PathBuf> =
@@ -414,11 +422,11 @@ fn default_names() -> Vec<PathBuf> {
     names
 }
 
-/// Groups names that lead to the same device; names that cannot be one are left out, and where `only_blocks` says so
-/// those of files.
+/// Groups names that lead to the same device; names that cannot be one are left out. Without search `paths` these are those of
+/// files; one of the paths may be a file of whatever size.
 fn by_identity(
     names: Vec<PathBuf>,
-    only_blocks: bool,
+    paths: &[PathBuf],
     limit: Duration,
     found: &mut Found,
 ) -> Vec<(usize, Vec<PathBuf>)> {
@@ -440,7 +448,8 @@ fn by_identity(
             }
         };
         let block = meta.file_type().is_block_device();
-        if !block && (only_blocks || !meta.is_file() || meta.len() < MIN_DEVICE) {
+        let is_small = || meta.len() < MIN_DEVICE && !paths.iter().any(|path| ends_alike(path, &name));
+        if !block && (paths.is_empty() || !meta.is_file() || is_small()) {
             continue;
         }
         let identity = if block { (true, meta.rdev(), 0) } else { (false, meta.dev(), meta.ino()) };
@@ -467,7 +476,7 @@ fn read_all(groups: Vec<(usize, Vec<PathBuf>)>, limit: Duration, found: &mut Fou
             Err(e) if is_silent(&e) => found.silent.extend(first),
             Err(e) if e.kind() == ErrorKind::PermissionDenied => found.forbidden.extend(first),
             Err(e) if e.kind() == ErrorKind::Unsupported => {
-                found.errors.extend(first.map(|path| (path, e.to_string())));
+                found.foreign.extend(first.map(|path| (path, e.to_string())));
             }
             Err(_) => {}
         }

@@ -43,6 +43,9 @@ pub struct MissingVdev {
     pub devices: Vec<(u64, Option<PathBuf>)>,
 }
 
+/// Why an image is refused that is shorter than its vdev.
+pub(crate) const CUT_OFF: ErrorKind = ErrorKind::UnexpectedEof;
+
 /// Why a pool cannot be imported.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ImportError {
@@ -247,7 +250,17 @@ impl ImportError {
                 let list = |out: &mut String, of: Vec<&(PathBuf, ErrorKind)>| {
                     of.iter().for_each(|(p, _)| out.push_str(&format!("\t{}\n", p.display())));
                 };
-                let (protected, forbidden): (Vec<_>, Vec<_>) = devices.iter().partition(readonly);
+                let (cut, others): (Vec<_>, Vec<_>) =
+                    devices.iter().partition(|(_, kind)| *kind == CUT_OFF);
+                let (protected, forbidden): (Vec<_>, Vec<_>) =
+                    others.into_iter().partition(readonly);
+                if !cut.is_empty() {
+                    out.push_str(
+                        "The images below are cut off, use '-o readonly=on' to import the pool \
+                         for reading\nwhat is there:\n",
+                    );
+                    list(&mut out, cut);
+                }
                 if !protected.is_empty() {
                     out.push_str(
                         "The devices below are read-only, use '-o readonly=on' to import the pool \
@@ -287,9 +300,13 @@ impl ImportError {
 
 /// Why devices were refused, in OpenZFS's words.
 fn refusal(devices: &[(PathBuf, ErrorKind)]) -> &'static str {
-    match devices.iter().any(|(_, kind)| *kind == ErrorKind::ReadOnlyFilesystem) {
-        true => "one or more devices is read only",
-        false => "permission denied",
+    let any = |wanted| devices.iter().any(|(_, kind)| *kind == wanted);
+    if any(CUT_OFF) {
+        "one or more devices is cut off"
+    } else if any(ErrorKind::ReadOnlyFilesystem) {
+        "one or more devices is read only"
+    } else {
+        "permission denied"
     }
 }
 

@@ -323,7 +323,10 @@ fn open_vdev(
         Kind::File | Kind::Disk | Kind::Object => leaf_state(config, guid, own, device.as_deref()),
         _ => VdevState::Healthy,
     };
+    let short = device.as_deref().filter(|device| !device.writable() && state.readable());
+    let short = short.map_or(0, |device| bytes_short(device, own));
     let live = Live::new(Opened { device, state }, dtl_of(config));
+    live.cut_off.store(short, Relaxed);
     // So another system found it, which does not say that it does not answer.
     let is_degraded = is_external(config) && flag(config, "degraded");
     live.too_many_errors.store(is_degraded, Relaxed);
@@ -428,17 +431,25 @@ fn leaf_state(config: &NvList, guid: u64, above: Above, device: Option<&dyn Devi
             false => VdevState::CantOpen(Aux::OpenFailed),
         };
     };
-    let size = device.size() / LABEL_SIZE * LABEL_SIZE;
-    if size < MIN_DEVICE {
-        return VdevState::CantOpen(Aux::TooSmall);
-    }
-    if size - LABEL_START - LABEL_END < above.min_asize {
-        return VdevState::CantOpen(Aux::BadLabel);
+    // What is only read may be an image that was cut off: what it has is good.
+    if device.writable() {
+        if device.size() / LABEL_SIZE * LABEL_SIZE < MIN_DEVICE {
+            return VdevState::CantOpen(Aux::TooSmall);
+        }
+        if bytes_short(device, above) > 0 {
+            return VdevState::CantOpen(Aux::BadLabel);
+        }
     }
     if let Some(aux) = label_fault(device, guid, above) {
         return VdevState::CantOpen(aux);
     }
     VdevState::Healthy
+}
+
+/// How many bytes a device is shorter than a leaf needs.
+fn bytes_short(device: &dyn Device, above: Above) -> u64 {
+    let needed = above.min_asize.saturating_add(LABEL_START + LABEL_END);
+    needed.saturating_sub(device.size() / LABEL_SIZE * LABEL_SIZE)
 }
 
 /// What is wrong with a leaf's labels: whether they say that it is this leaf of this pool.

@@ -12,6 +12,8 @@
 //! a thread of the kernel's, so that batches of writes of 4 to 8 KiB took longer that way than
 //! one `pwritev` after the other.
 //!
+//! An image beside which a map of ddrescue lies has only what that map calls finished (`crate::holes`).
+//!
 //! Invariants: a read is answered with exactly the bytes asked for or with an error; a write
 //! that was answered well is complete, and does not go beyond the device's size. A device is opened
 //! read-only unless it is asked for with [`open_device_rw`], and no two processes (nor one process
@@ -31,6 +33,8 @@ use rustix::fs::{Advice, FallocateFlags, FlockOperation, OFlags};
 use crate::backing::{busy, hold};
 use crate::direct::{Direct, is_cached};
 use crate::growing::Growing;
+use crate::holes::{self, Holed};
+use crate::mapfile::Unread;
 use crate::object;
 use crate::partition::{Slice, image_of};
 use crate::uring::{DEPTH, Rings};
@@ -234,7 +238,8 @@ pub(crate) fn read_at(dev: &dyn Device, offset: u64, len: usize) -> io::Result<V
 /// Opens a file, block device, partition or object store ([`object::is_object`]) read-only; also a partition of an image
 /// ([`crate::Partition::path`]): `vdev_file_open`, `vdev_disk_open`.
 ///
-/// Errors: errors of opening it, and `InvalidInput` for anything else (a directory, a terminal).
+/// Errors: errors of opening it, `Unsupported` for an image whose map is not understood, and `InvalidInput` for anything
+/// else (a directory, a terminal).
 pub fn open_device(path: &Path) -> io::Result<Arc<dyn Device>> {
     if object::is_object(path) {
         return object::open(path);
@@ -242,7 +247,19 @@ pub fn open_device(path: &Path) -> io::Result<Arc<dyn Device>> {
     if let Some((image, number)) = image_of(path) {
         return Slice::of(open_device(&image)?, number, path);
     }
-    FileDevice::open(File::open(path)?, path, None)
+    let file = File::open(path)?;
+    let unread = unread(&file, path)?;
+    let device = FileDevice::open(file, path, None)?;
+    Ok(match unread {
+        Some(unread) => Holed::over(device, unread),
+        None => device,
+    })
+}
+
+/// What was not read of an image, if `file` is one: see [`holes::unread`].
+fn unread(file: &File, path: &Path) -> io::Result<Option<Unread>> {
+    let facts = file.metadata()?;
+    if facts.is_file() { holes::unread(path, facts.len()) } else { Ok(None) }
 }
 
 /// Opens a file, block device or partition for reading and writing, for this caller alone: a block
@@ -251,7 +268,7 @@ pub fn open_device(path: &Path) -> io::Result<Arc<dyn Device>> {
 /// dropped. [`open_device`] is not kept out.
 ///
 /// Errors: errors of opening it, `InvalidInput` for anything else (a directory, a terminal),
-/// `ResourceBusy` if it is in use, and `ReadOnlyFilesystem` if it cannot be written to.
+/// `ResourceBusy` if it is in use, and `ReadOnlyFilesystem` if it cannot be written to, or is an image with holes.
 pub fn open_device_rw(path: &Path) -> io::Result<Arc<dyn Device>> {
     if object::is_object(path) {
         return object::open_rw(path);
@@ -272,6 +289,9 @@ pub fn open_device_rw(path: &Path) -> io::Result<Arc<dyn Device>> {
         return Err(ErrorKind::ResourceBusy.into());
     }
     if kind.is_block_device() && is_readonly(file.metadata()?.rdev()) {
+        return Err(ErrorKind::ReadOnlyFilesystem.into());
+    }
+    if unread(&file, path)?.is_some() {
         return Err(ErrorKind::ReadOnlyFilesystem.into());
     }
     let mut held = Vec::new();

@@ -38,6 +38,7 @@
 //! | `surgery` | devices that join and leave a vdev while it is in use |
 //! | `backing` | files behind loop devices |
 //! | `partition` | partitions of disk images |
+//! | `holes`, [`mapfile`] | images of which parts could not be read, and the maps that say so |
 //! | [`stats`] | counters |
 //! | [`traffic`] | what was written, by what it carries |
 //!
@@ -67,6 +68,7 @@ pub mod events;
 mod fault;
 mod fence;
 mod growing;
+mod holes;
 mod indirect;
 mod initialize;
 pub mod inject;
@@ -79,6 +81,7 @@ pub mod labels;
 mod lag;
 pub mod latency;
 pub mod look;
+pub mod mapfile;
 mod mirror;
 pub mod object;
 mod partition;

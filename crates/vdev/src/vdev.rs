@@ -222,6 +222,8 @@ pub struct Live {
     pub(crate) faulted_by_hand: AtomicBool,
     /// It has had so many errors that it counts as degraded, though it works.
     pub(crate) too_many_errors: AtomicBool,
+    /// See [`Vdev::cut_off`].
+    pub(crate) cut_off: AtomicU64,
     /// Sectors of the RAID-Z vdev that it is below are moving: what is free now may not be a moment later.
     pub(crate) moving: AtomicBool,
     /// It is about to leave its vdev: what is written to it alone is not written.
@@ -267,6 +269,7 @@ impl Live {
             seen: Mutex::default(),
             faulted_by_hand: AtomicBool::default(),
             too_many_errors: AtomicBool::default(),
+            cut_off: AtomicU64::new(0),
             moving: AtomicBool::default(),
             leaving: AtomicBool::default(),
             fenced: AtomicBool::default(),
@@ -407,7 +410,9 @@ impl Vdev {
                 state::of_interior(self.kind, self.nparity, &self.children, &|c| c.state())
             }
             _ => match self.opened_state() {
-                VdevState::Healthy if self.too_many_errors.load(Relaxed) => VdevState::Degraded,
+                VdevState::Healthy if self.too_many_errors.load(Relaxed) || self.cut_off() > 0 => {
+                    VdevState::Degraded
+                }
                 state => state,
             },
         }
@@ -428,6 +433,12 @@ impl Vdev {
     /// Whether this leaf works, and counts as degraded for the errors that it has had.
     pub fn has_too_many_errors(&self) -> bool {
         self.too_many_errors.load(Relaxed) && self.opened_state() == VdevState::Healthy
+    }
+
+    /// How many bytes the device of this leaf, which is only read, is shorter than its vdev needs: it is an image that was cut
+    /// off.
+    pub fn cut_off(&self) -> u64 {
+        self.live.cut_off.load(Relaxed)
     }
 
     /// Numbers of (read, write, checksum) errors seen at this vdev itself.

@@ -309,11 +309,14 @@ fn refuse_taken(request: &Request, ctx: &Context) -> Result<(), Stop> {
 struct Seen {
     candidates: Vec<Candidate>,
     complaints: Vec<String>,
+    /// There are images of other kinds, and the complaints say what to do.
+    foreign: bool,
 }
 
 impl From<Found> for Seen {
     fn from(found: Found) -> Seen {
-        Seen { complaints: found.complaints().collect(), candidates: found.candidates }
+        let (complaints, foreign) = (found.complaints().collect(), !found.foreign.is_empty());
+        Seen { complaints, foreign, candidates: found.candidates }
     }
 }
 
@@ -329,6 +332,9 @@ fn import_found(
     let seen = search(request, ctx);
     seen.complaints.iter().for_each(|line| ctx.complain(line));
     let candidates = wanted(seen.candidates, request, ctx);
+    if candidates.is_empty() && seen.foreign && request.names.is_empty() {
+        return Ok(Done::Nothing);
+    }
     import_from((&candidates, turns), request, ctx)
 }
 

@@ -7,7 +7,7 @@
 //! pool, since their facts are not known before an import.
 //!
 //! Reasons that OpenZFS does not have: a device that was deleted while in use, a full file system below a device, a
-//! leaf that lacks writes, and a pool that another process of this system has.
+//! leaf that lacks writes, an image that was cut off, and a pool that another process of this system has.
 
 use super::{ConfigTree, VdevLine};
 use crate::features::{PoolFeatures, Unsupported};
@@ -82,6 +82,8 @@ pub enum Reason {
     NoSpace,
     /// A device in use was deleted, or something else put in its place.
     Gone,
+    /// A device that is only read is an image without its end.
+    CutOff,
     /// A known fault of some OpenZFS release has left its mark.
     Errata(u64),
     /// Nothing.
@@ -154,6 +156,8 @@ impl Facts<'_> {
             Reason::BadLabel
         } else if !self.importing && any(&|l| l.gone) {
             Reason::Gone
+        } else if any(&|l| l.cut_off > 0) {
+            Reason::CutOff
         } else if !self.importing && any(&|l| l.no_space) {
             Reason::NoSpace
         } else if !self.importing && any(&has_errors) {

@@ -99,6 +99,12 @@ const NO_SPACE: Advice = (
     "Free space on that file system, then clear the errors using 'zpool\n\
      \tclear'.",
 );
+const CUT_OFF: Advice = (
+    "One or more devices is an image that was cut off.  What lies behind its\n\
+     \tend cannot be read from it.",
+    "Copy what can be read.  If the device is there still, make a complete\n\
+     \timage of it.",
+);
 const RESILVERING: Advice = (
     "One or more devices is currently being resilvered.  The pool will\n\
      \tcontinue to function, possibly in a degraded state.",
@@ -189,6 +195,7 @@ impl Reason {
             Reason::Behind => BEHIND,
             Reason::Gone => GONE,
             Reason::NoSpace => NO_SPACE,
+            Reason::CutOff => CUT_OFF,
             Reason::Resilvering => RESILVERING,
             Reason::Unproven => UNPROVEN,
             Reason::CorruptData => CORRUPT_DATA,
@@ -264,6 +271,7 @@ impl Reason {
             Reason::Resilvering => "One or more devices were being resilvered.",
             Reason::Errata(n) => return Some(format!("Errata #{n} detected.")),
             Reason::Behind => "One or more devices lack data.",
+            Reason::CutOff => "One or more devices is an image that was cut off.",
             // This is seen only when the pool is imported.
             Reason::Unproven => return None,
             Reason::FailingDevice { .. }
@@ -296,6 +304,10 @@ impl Reason {
             (VdevState::Healthy, Reason::Errata(n)) => return errata_import_action(*n),
             (VdevState::Healthy, _) => {
                 "The pool can be imported using its name or numeric identifier."
+            }
+            (VdevState::Degraded, Reason::CutOff) => {
+                "The pool can be imported with '-o readonly=on', for what is there.\n\
+                 \tOtherwise it can be imported only without these images."
             }
             (VdevState::Degraded, _) => {
                 "The pool can be imported despite missing or damaged devices.  The\n\

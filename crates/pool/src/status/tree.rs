@@ -14,6 +14,7 @@
 use crate::Pool;
 use crate::config;
 use crate::devices::DeviceSet;
+use cenote_dsl::human::nicebytes;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_vdev::{Aux, Vdev, VdevState, VdevTree, look};
 use std::io::ErrorKind;
@@ -113,6 +114,8 @@ pub struct VdevLine {
     pub no_space: bool,
     /// The leaf's device is open, and its path leads to it no longer.
     pub gone: bool,
+    /// How many bytes the leaf's device, an image that is only read, is shorter than its vdev needs.
+    pub cut_off: u64,
     /// The vdevs below.
     pub children: Vec<VdevLine>,
 }
@@ -147,6 +150,10 @@ impl VdevLine {
         if mark_absent && no_space {
             note = Some("no space left on the file system below".into());
         }
+        let cut_off = v.cut_off();
+        if cut_off > 0 && !gone {
+            note = Some(format!("cut off, {} missing", nicebytes(cut_off)));
+        }
         VdevLine {
             config,
             state,
@@ -158,6 +165,7 @@ impl VdevLine {
             deferred: false,
             no_space,
             gone,
+            cut_off,
             children: v.children().iter().map(|c| VdevLine::of_vdev(c, mark_absent)).collect(),
         }
     }
@@ -199,6 +207,7 @@ impl VdevLine {
             deferred: false,
             no_space: false,
             gone: false,
+            cut_off: 0,
             children,
         }
     }
@@ -377,6 +386,7 @@ impl VdevLine {
             deferred: false,
             no_space: false,
             gone: false,
+            cut_off: 0,
             children: vec![],
         }
     }

@@ -1,0 +1,239 @@
+//! Images with holes: what a program for rescue could not read from the disk is not in the image, and the map that it kept
+//! beside the image says where ([`crate::mapfile`]).
+//!
+//! A map of `disk.img` is `disk.img.map`, `disk.img.mapfile` or `disk.img.log`, if its first line says that it is a map of
+//! ddrescue: other files of such names mean nothing. So is `disk.map` and so on, if the command line in it names `disk.img`.
+//! A read that touches an area which was not read fails, as the disk's own did, so that redundancy and not a page of
+//! zeros answers for it. An image with such areas is not opened for writing.
+//!
+//! Invariant: no byte of an area that the map does not call finished is handed out. A map that cannot be understood
+//! makes the image one that cannot be opened.
+
+use std::fs::File;
+use std::io::{self, Error, ErrorKind, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::device::{Device, Identity, ReadReq};
+use crate::mapfile::{self, Unread};
+
+/// What the name of a map ends with.
+const ENDINGS: [&str; 3] = ["map", "mapfile", "log"];
+
+/// The areas of the image at `path` that were not read; `None`: there is no map beside it, or it calls all `size` bytes finished.
+///
+/// # Errors
+/// `Unsupported`: a map is there that cannot be understood. It cannot be read.
+pub(crate) fn unread(path: &Path, size: u64) -> io::Result<Option<Unread>> {
+    let Some((map, text)) = map_of(path)? else { return Ok(None) };
+    let unread = mapfile::parse(&text).map_err(|why| {
+        let why = format!("its map {}, {why}", map.display());
+        Error::new(ErrorKind::Unsupported, why)
+    })?;
+    match unread.bytes_below(size) {
+        0 => Ok(None),
+        bytes => {
+            tracing::info!(path = %path.display(), map = %map.display(), bytes, "was not read");
+            Ok(Some(unread))
+        }
+    }
+}
+
+/// The map of an image: its path and its text.
+fn map_of(path: &Path) -> io::Result<Option<(PathBuf, Vec<u8>)>> {
+    let longer = |ending: &&str| {
+        let mut name = path.as_os_str().to_os_string();
+        name.push(format!(".{ending}"));
+        PathBuf::from(name)
+    };
+    for map in ENDINGS.iter().map(longer) {
+        if let Some(text) = text_of(&map)? {
+            return Ok(Some((map, text)));
+        }
+    }
+    let image = path.file_name().unwrap_or_default();
+    for map in ENDINGS.iter().map(|ending| path.with_extension(ending)).filter(|map| map != path) {
+        if let Some(text) = text_of(&map)?.filter(|text| mapfile::names(text, image.as_bytes())) {
+            return Ok(Some((map, text)));
+        }
+    }
+    Ok(None)
+}
+
+/// What is in the map of ddrescue at a path; `None`: there is no such map.
+fn text_of(map: &Path) -> io::Result<Option<Vec<u8>>> {
+    // What is not a file, such as a pipe, is not opened: it may have the caller wait.
+    if !map.metadata().is_ok_and(|facts| facts.is_file()) {
+        return Ok(None);
+    }
+    let file = match File::open(map) {
+        Ok(file) => file,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(e),
+    };
+    let mut text = Vec::new();
+    (&file).take(mapfile::HEAD as u64).read_to_end(&mut text)?;
+    if !mapfile::is_map(&text) {
+        return Ok(None);
+    }
+    (&file).take(mapfile::MOST).read_to_end(&mut text)?;
+    if text.len() as u64 > mapfile::MOST {
+        let why = format!("its map {} is too long", map.display());
+        return Err(Error::new(ErrorKind::Unsupported, why));
+    }
+    Ok(Some(text))
+}
+
+/// An image of which parts were not read from the disk.
+pub(crate) struct Holed {
+    inner: Arc<dyn Device>,
+    unread: Unread,
+}
+
+impl Holed {
+    /// `image` without the areas that are `unread`.
+    pub(crate) fn over(image: Arc<dyn Device>, unread: Unread) -> Arc<dyn Device> {
+        Arc::new(Holed { inner: image, unread })
+    }
+}
+
+impl Device for Holed {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn path(&self) -> &Path {
+        self.inner.path()
+    }
+
+    fn read_batch(&self, reqs: &mut [ReadReq]) {
+        let (mut good, mut whose) = (Vec::with_capacity(reqs.len()), Vec::new());
+        for (i, req) in reqs.iter_mut().enumerate().filter(|(_, req)| req.result.is_none()) {
+            match self.unread.first_in(req.offset, req.len as u64) {
+                Some(at) => {
+                    let why = format!("byte {at} of the image was not read from the disk");
+                    req.result = Some(Err(Error::other(why)));
+                }
+                None => {
+                    good.push(ReadReq::new(req.offset, req.len));
+                    whose.push(i);
+                }
+            }
+        }
+        self.inner.read_batch(&mut good);
+        for (i, done) in whose.into_iter().zip(good) {
+            if let Some(req) = reqs.get_mut(i) {
+                req.result = done.result;
+            }
+        }
+    }
+
+    fn is_current(&self) -> bool {
+        self.inner.is_current()
+    }
+
+    fn is_there(&self) -> bool {
+        self.inner.is_there()
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        self.inner.identity()
+    }
+
+    fn is_unlinked(&self) -> bool {
+        self.inner.is_unlinked()
+    }
+
+    fn forget_cached(&self) {
+        self.inner.forget_cached();
+    }
+
+    fn depth(&self, requests: usize, bytes: u64) -> usize {
+        self.inner.depth(requests, bytes)
+    }
+
+    fn concurrency(&self, requests: usize, bytes: u64) -> usize {
+        self.inner.concurrency(requests, bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{open_device, open_device_rw, read_at};
+
+    const HEADING: &str = "# Mapfile. Created by GNU ddrescue version 1.27\n";
+
+    fn image() -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk.img");
+        std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+        (dir, path)
+    }
+
+    /// Which of these bytes of the image can be read, and whether it is opened for writing.
+    fn seen(path: &Path) -> io::Result<([bool; 4], bool)> {
+        let device = open_device(path)?;
+        let read = |at| match read_at(&*device, at, 4096) {
+            Ok(bytes) => bytes == [7; 4096],
+            Err(_) => false,
+        };
+        // In a batch, too: large ones go past the page cache.
+        let mut batch: Vec<ReadReq> = (0..16).map(|i| ReadReq::new(i << 16, 1 << 16)).collect();
+        device.read_batch(&mut batch);
+        let good = batch.into_iter().filter_map(|req| req.take().ok()).count();
+        let all = [0, 4096, 8192, (1 << 20) - 4096].map(read);
+        assert_eq!(good, if all == [true; 4] { 16 } else { 15 });
+        Ok((all, open_device_rw(path).is_ok()))
+    }
+
+    #[test]
+    fn what_the_map_does_not_have_is_not_read() {
+        let holes = ([true, false, true, true], false);
+        for name in ["disk.img.map", "disk.img.mapfile", "disk.img.log", "disk.map"] {
+            let (dir, path) = image();
+            assert_eq!(seen(&path).unwrap(), ([true; 4], true));
+            let command = "# Command line: ddrescue /dev/sdb /tmp/disk.img disk.map\n";
+            let map = format!("{HEADING}{command}0 - 1\n0 4096 +\n4096 512 -\n4608 0xfee00 +\n");
+            std::fs::write(dir.path().join(name), &map).unwrap();
+            assert_eq!(seen(&path).unwrap(), holes, "{name}");
+            let refused = open_device_rw(&path).err().unwrap();
+            assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
+        }
+    }
+
+    #[test]
+    fn a_finished_map_and_other_files_change_nothing() {
+        let (dir, path) = image();
+        let map = dir.path().join("disk.img.map");
+        std::fs::write(&map, format!("{HEADING}0 + 1\n0 1048576 +\n")).unwrap();
+        assert_eq!(seen(&path).unwrap(), ([true; 4], true));
+        std::fs::write(&map, "0 - 1\n0 1 -\n").unwrap();
+        // Of another image.
+        std::fs::write(dir.path().join("disk.map"), format!("{HEADING}0 - 1\n0 1 -\n")).unwrap();
+        std::fs::create_dir(dir.path().join("disk.img.log")).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            dir.path().join("disk.img.mapfile"),
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RWXU,
+            0,
+        )
+        .unwrap();
+        assert_eq!(seen(&path).unwrap(), ([true; 4], true));
+    }
+
+    #[test]
+    fn a_map_that_is_not_understood_is_an_error() {
+        let (dir, path) = image();
+        for text in ["", "0 - 1\n0 1\n", "0 - 1\n0 4096 +\n0 4096 +\n", "0 - 1\n0 4096 \u{0}\n"] {
+            std::fs::write(dir.path().join("disk.img.map"), format!("{HEADING}{text}")).unwrap();
+            for refused in [open_device(&path).err(), open_device_rw(&path).err()] {
+                let refused = refused.unwrap();
+                assert_eq!(refused.kind(), ErrorKind::Unsupported);
+                assert!(refused.to_string().contains("disk.img.map, line "), "{refused}");
+            }
+        }
+    }
+}
