@@ -5,7 +5,8 @@
 //! that is a block device or a regular file with room for a label, the four labels are read,
 //! several devices at a time; of a file without labels, the labels of the partitions in it. Devices whose
 //! labels name the same pool guid make a [`Candidate`]. What does not answer in time is named and passed over
-//! ([`cenote_vdev::deadline`]).
+//! ([`cenote_vdev::deadline`]). A search inside ([`search_inside`]) reads what has no labels from its beginning to its end, and waits as
+//! long as that takes.
 //!
 //! One device can be seen under several names (links under `/dev/disk`, partitions, copies of an
 //! image): the one with the newest label is taken, then the one whose path is the path in its
@@ -24,7 +25,10 @@ use crate::status::ImportReport;
 use cenote_format::nvlist::NvList;
 use cenote_vdev::deadline::{self, ask_each, is_silent};
 use cenote_vdev::object::is_object;
-use cenote_vdev::{Device, DeviceLabels, Partition, open_device, partitions, read_labels};
+use cenote_vdev::{
+    Device, DeviceLabels, Partition, is_in_image, open_device, partitions, path_at, read_labels,
+    sought,
+};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -198,11 +202,26 @@ pub fn discover(paths: &[PathBuf]) -> Vec<Candidate> {
 
 /// Everything that is found in directories and files (`zpool_find_config`): see [`discover`].
 pub fn search(paths: &[PathBuf]) -> Found {
-    search_within(paths, deadline::answer())
+    search_by(paths, deadline::answer(), None)
+}
+
+/// As [`search`], and looks in all that is found without labels of its own for vdevs that begin somewhere in it
+/// ([`cenote_vdev::sought`]); they can be read only. `go_on` is told at what it looks, how many bytes of it are done and how
+/// many there are, and says whether to go on.
+pub fn search_inside(paths: &[PathBuf], go_on: &mut dyn FnMut(&Path, u64, u64) -> bool) -> Found {
+    search_by(paths, deadline::answer(), Some(go_on))
 }
 
 /// As [`search`]; a device may take so long to answer.
+#[cfg(test)]
 fn search_within(paths: &[PathBuf], limit: Duration) -> Found {
+    search_by(paths, limit, None)
+}
+
+/// Told how far a search inside is, says whether to go on.
+type GoOn<'a> = &'a mut dyn FnMut(&Path, u64, u64) -> bool;
+
+fn search_by(paths: &[PathBuf], limit: Duration, inside: Option<GoOn<'_>>) -> Found {
     let looked = Instant::now();
     let mut found = Found::default();
     let names = match paths {
@@ -210,7 +229,12 @@ fn search_within(paths: &[PathBuf], limit: Duration) -> Found {
         _ => names_in(paths, limit, &mut found),
     };
     let named = by_identity(names, paths, limit, &mut found);
-    let devices = read_all(named, limit, &mut found);
+    let firsts: Vec<_> =
+        named.iter().filter_map(|(order, names)| Some((*order, names.first()?.clone()))).collect();
+    let mut devices = read_all(named, limit, &mut found);
+    if let Some(go_on) = inside {
+        look_inside(firsts, &mut devices, go_on, &mut found);
+    }
     if paths.is_empty() {
         // Of the places where OpenZFS looks, most are for others.
         found.forbidden.clear();
@@ -366,10 +390,11 @@ fn candidate(devices: Vec<Seen>, aux: &[DeviceLabels]) -> Option<Candidate> {
 /// The names to look at, in search order.
 fn names_in(paths: &[PathBuf], limit: Duration, found: &mut Found) -> Vec<PathBuf> {
     let places = paths.iter().map(|path| vec![path.clone()]).collect();
-    let list = |path: &Path| match !is_object(path) && std::fs::metadata(path)?.is_dir() {
-        false if is_object(path) => Ok(vec![path.to_path_buf()]),
-        true => entries(path),
-        false => absolute(path).map(|p| vec![p]),
+    let list = |path: &Path| match std::fs::metadata(path) {
+        _ if is_object(path) => Ok(vec![path.to_path_buf()]),
+        Ok(facts) if facts.is_dir() => entries(path),
+        Err(e) if !is_in_image(path) => Err(e),
+        _ => absolute(path).map(|p| vec![p]),
     };
     let listed =
         ask_each(places, limit, move |path| path.first().map_or(Ok(Vec::new()), |p| list(p)));
@@ -435,20 +460,27 @@ fn by_identity(
     let mut groups: Vec<(usize, Vec<PathBuf>)> =
         objects.into_iter().map(|(order, name)| (order, vec![name])).collect();
     let each = names.iter().map(|(_, name)| vec![name.clone()]).collect();
-    let looked = ask_each(each, limit, |name| {
-        name.first().map_or(Err(ErrorKind::NotFound.into()), std::fs::metadata)
+    let looked = ask_each(each, limit, |name| match name.first() {
+        Some(name) if is_in_image(name) => Ok(None),
+        Some(name) => std::fs::metadata(name).map(Some),
+        None => Err(ErrorKind::NotFound.into()),
     });
     let mut index: HashMap<(bool, u64, u64), usize> = HashMap::new();
     for ((order, name), looked) in names.into_iter().zip(looked) {
         let meta = match looked {
-            Ok(meta) => meta,
+            Ok(Some(meta)) => meta,
+            Ok(None) => {
+                groups.push((order, vec![name]));
+                continue;
+            }
             Err(e) => {
                 found.silent.extend(Some(name).filter(|_| is_silent(&e)));
                 continue;
             }
         };
         let block = meta.file_type().is_block_device();
-        let is_small = || meta.len() < MIN_DEVICE && !paths.iter().any(|path| ends_alike(path, &name));
+        let is_small =
+            || meta.len() < MIN_DEVICE && !paths.iter().any(|path| ends_alike(path, &name));
         if !block && (paths.is_empty() || !meta.is_file() || is_small()) {
             continue;
         }
@@ -485,6 +517,42 @@ fn read_all(groups: Vec<(usize, Vec<PathBuf>)>, limit: Duration, found: &mut Fou
     seen
 }
 
+/// Looks for vdevs inside the devices with these names and orders that have no labels of their own. What else is in
+/// `devices` already is not added again.
+fn look_inside(
+    names: Vec<(usize, PathBuf)>,
+    devices: &mut Vec<Seen>,
+    go_on: GoOn<'_>,
+    found: &mut Found,
+) {
+    for (order, name) in names {
+        let own = |seen: &Seen| seen.order == order && !is_in_image(&seen.labels.path);
+        let is_foreign = found.foreign.iter().any(|(path, _)| *path == name);
+        let is_part = is_in_image(&name);
+        if is_part || is_object(&name) || is_foreign || devices.iter().any(own) {
+            continue;
+        }
+        let Ok(device) = open_device(&name) else { continue };
+        let (total, mut ended) = (device.size(), false);
+        let begins = sought::vdevs_in(device.as_ref(), &mut |done| {
+            ended = !go_on(&name, done, total);
+            !ended
+        });
+        if let Err(e) = &begins {
+            found.foreign.push((name.clone(), e.to_string()));
+        }
+        let tables = partitions(device.as_ref());
+        let begins = begins.unwrap_or_default().into_iter();
+        for begin in begins.filter(|begin| tables.iter().all(|part| part.start != *begin)) {
+            let labels = open_device(&path_at(&name, begin)).and_then(|d| read_labels(d.as_ref()));
+            devices.extend(labels.ok().flatten().map(|labels| Seen { order, labels }));
+        }
+        if ended {
+            break;
+        }
+    }
+}
+
 /// The labels of the device that has these names, under the name that its label says, if that is
 /// among them; or the labels of its partitions, if it is a file.
 ///
@@ -493,7 +561,7 @@ fn read_one(names: &[PathBuf]) -> io::Result<Vec<DeviceLabels>> {
     let Some(first) = names.first() else { return Ok(Vec::new()) };
     let device = open_device(first)?;
     let Some(mut labels) = read_labels(device.as_ref())? else {
-        if is_object(first) || !first.metadata()?.is_file() {
+        if is_object(first) || is_in_image(first) || !first.metadata()?.is_file() {
             return Ok(Vec::new());
         }
         return match foreign::complaint(device.as_ref(), first) {

@@ -163,13 +163,13 @@ fn images_without_an_end_and_without_a_beginning() {
     let c = only(&single.pool);
     assert_eq!((c.report().state, import(&c).unwrap().health()), ("ONLINE", "ONLINE"));
 
-    // A device that is shorter than it was cannot be used whole.
+    // A device that is shorter than it was is an image that was cut off.
     let file = OpenOptions::new().write(true).open(&copy.pool.files[1]).unwrap();
     file.set_len(len / 2).unwrap();
     let c = only(&copy.pool);
     let pool = import(&c).unwrap();
-    assert_eq!(pool.status().unwrap().reason, Reason::BadLabel);
-    assert_eq!(c.report().reason, Reason::BadLabel);
+    assert_eq!(pool.status().unwrap().reason, Reason::CutOff);
+    assert_eq!(c.report().reason, Reason::CutOff);
 }
 
 #[test]

@@ -211,6 +211,24 @@ pub(crate) fn least_size(root: &Arc<Vdev>, guid: u64) -> Option<u64> {
     walk(root, Above::root(root.config()).ok()?, guid)
 }
 
+/// Bytes that the device needs to have which carries such a label.
+pub(crate) fn size_of_leaf(label: &NvList) -> Option<u64> {
+    fn walk(config: &NvList, above: Above, guid: u64) -> Option<u64> {
+        let kind = Kind::from_name(config.str("type")?)?;
+        let own = above.of(config, kind).ok()?;
+        if config.u64("guid") == Some(guid) && kind.is_leaf() {
+            return Some(own.min_asize.saturating_add(LABEL_START + LABEL_END));
+        }
+        let children = config.lists("children").unwrap_or(&[]);
+        let shape = if kind == Kind::Draid { Shape::of(config).ok() } else { None };
+        let here = own.below(kind, children.len(), shape.as_ref());
+        children.iter().find_map(|child| walk(child, here, guid))
+    }
+    let above =
+        Above { depth: 1, pool_guid: 0, ashift: 0, top_guid: 0, min_asize: 0, in_draid: false };
+    walk(label.list("vdev_tree")?, above, label.u64("guid")?)
+}
+
 fn unsupported<T>(what: impl Into<String>) -> Result<T, VdevError> {
     Err(VdevError::Unsupported(what.into()))
 }

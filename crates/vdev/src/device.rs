@@ -36,7 +36,8 @@ use crate::growing::Growing;
 use crate::holes::{self, Holed};
 use crate::mapfile::Unread;
 use crate::object;
-use crate::partition::{Slice, image_of};
+use crate::partition::{Part, Slice, image_of};
+use crate::parts::Parts;
 use crate::uring::{DEPTH, Rings};
 
 /// One physical read. `result` is filled in by [`Device::read_batch`].
@@ -236,7 +237,8 @@ pub(crate) fn read_at(dev: &dyn Device, offset: u64, len: usize) -> io::Result<V
 }
 
 /// Opens a file, block device, partition or object store ([`object::is_object`]) read-only; also a partition of an image
-/// ([`crate::Partition::path`]): `vdev_file_open`, `vdev_disk_open`.
+/// ([`crate::Partition::path`]), what begins somewhere in one ([`crate::path_at`]), and the first one of the parts that an image was
+/// split into (`crate::parts`): `vdev_file_open`, `vdev_disk_open`.
 ///
 /// Errors: errors of opening it, `Unsupported` for an image whose map is not understood, and `InvalidInput` for anything
 /// else (a directory, a terminal).
@@ -244,9 +246,17 @@ pub fn open_device(path: &Path) -> io::Result<Arc<dyn Device>> {
     if object::is_object(path) {
         return object::open(path);
     }
-    if let Some((image, number)) = image_of(path) {
-        return Slice::of(open_device(&image)?, number, path);
+    if let Some((image, part)) = image_of(path) {
+        return Slice::of(open_device(&image)?, part, path);
     }
+    if let Some(parts) = Parts::beside(path)? {
+        return parts.open();
+    }
+    open_alone(path)
+}
+
+/// Opens a file or block device read-only, whatever is beside it but a map.
+pub(crate) fn open_alone(path: &Path) -> io::Result<Arc<dyn Device>> {
     let file = File::open(path)?;
     let unread = unread(&file, path)?;
     let device = FileDevice::open(file, path, None)?;
@@ -268,13 +278,19 @@ fn unread(file: &File, path: &Path) -> io::Result<Option<Unread>> {
 /// dropped. [`open_device`] is not kept out.
 ///
 /// Errors: errors of opening it, `InvalidInput` for anything else (a directory, a terminal),
-/// `ResourceBusy` if it is in use, and `ReadOnlyFilesystem` if it cannot be written to, or is an image with holes.
+/// `ResourceBusy` if it is in use, and `ReadOnlyFilesystem` if it cannot be written to, or is an image with holes, in parts, or
+/// part of one by its beginning.
 pub fn open_device_rw(path: &Path) -> io::Result<Arc<dyn Device>> {
     if object::is_object(path) {
         return object::open_rw(path);
     }
-    if let Some((image, number)) = image_of(path) {
-        return Slice::of(open_device_rw(&image)?, number, path);
+    match image_of(path) {
+        Some((_, Part::At(_))) => return Err(ErrorKind::ReadOnlyFilesystem.into()),
+        Some((image, part)) => return Slice::of(open_device_rw(&image)?, part, path),
+        None => {}
+    }
+    if Parts::beside(path)?.is_some() {
+        return Err(ErrorKind::ReadOnlyFilesystem.into());
     }
     let kind = path.metadata()?.file_type();
     check_kind(kind)?;

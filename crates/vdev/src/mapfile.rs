@@ -225,7 +225,7 @@ mod tests {
                       0x00117200  0x00001000  / # a comment\n\
                       0x00118200  0x00007E00  *\n\
                       0x00120000  0x00048000  +\n\
-                      01520000  4096  ?\n";
+                      05500000  4096  ?\n";
         let areas = of(blocks).unwrap();
         // The end of the map is that of what was tried.
         assert_eq!(areas, [0x117000..0x120000, 0x168000..u64::MAX]);
@@ -269,7 +269,9 @@ mod tests {
             let map = format!("# Command line: ddrescue {option} sda disk.img disk.map\n0 +\n");
             assert!(text(&map).contains("output position"), "{option}");
         }
-        assert!(parse(b"# Command line: ddrescue -d -r3 sda no.img no-out.map\n0 +\n0 1 +").is_ok());
+        assert!(
+            parse(b"# Command line: ddrescue -d -r3 sda no.img no-out.map\n0 +\n0 1 +").is_ok()
+        );
     }
 
     proptest! {

@@ -16,6 +16,7 @@
 //! Invariants: a [`Partition`] is within its device, and a [`Slice`] never reaches beyond it.
 
 use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -67,13 +68,23 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<u64> {
 
 /// The partitions of a device, by their numbers; empty if it has no table.
 pub fn partitions(device: &dyn Device) -> Vec<Partition> {
-    let gpt = [512, 4096].into_iter().find_map(|sector| gpt(device, sector));
-    let mut found = gpt.or_else(|| mbr(device)).unwrap_or_default();
+    let mut found = in_table(device);
     let inside = |p: &Partition| {
         p.size > 0 && p.start.checked_add(p.size).is_some_and(|end| end <= device.size())
     };
     found.retain(inside);
     found
+}
+
+/// Where the last of the partitions ends that a device's table has, whether that is on the device or not; 0: it has no table.
+pub(crate) fn reach(device: &dyn Device) -> u64 {
+    let ends = in_table(device).into_iter().map(|p| p.start.saturating_add(p.size));
+    ends.max().unwrap_or(0)
+}
+
+fn in_table(device: &dyn Device) -> Vec<Partition> {
+    let gpt = [512, 4096].into_iter().find_map(|sector| gpt(device, sector));
+    gpt.or_else(|| mbr(device)).unwrap_or_default()
 }
 
 fn gpt(device: &dyn Device, sector: u64) -> Option<Vec<Partition>> {
@@ -107,19 +118,43 @@ fn mbr(device: &dyn Device) -> Option<Vec<Partition>> {
     Some(entries.enumerate().filter_map(partition).collect())
 }
 
-/// The image and the number of the partition that a path means; `None`: it is the path of something, or
-/// of nothing at all.
-pub(crate) fn image_of(path: &Path) -> Option<(PathBuf, u32)> {
-    if path.symlink_metadata().is_ok() {
-        return None;
-    }
+/// What a path means that is not the path of anything.
+pub(crate) enum Part {
+    /// The partition with this number.
+    Partition(u32),
+    /// What begins at this byte.
+    At(u64),
+}
+
+/// The image, and the part of it that a path means; `None`: it is the path of something, or of nothing at all.
+pub(crate) fn image_of(path: &Path) -> Option<(PathBuf, Part)> {
     let name = path.as_os_str().as_encoded_bytes();
     let digits = name.iter().rev().take_while(|b| b.is_ascii_digit()).count();
     let (image, number) = name.split_at(name.len() - digits);
-    let image = image.strip_suffix(b"-part")?;
-    let number = std::str::from_utf8(number).ok()?.parse().ok()?;
+    let number = std::str::from_utf8(number).ok()?;
+    let (image, part) = match (image.strip_suffix(b"-part"), image.strip_suffix(b"-at")) {
+        (Some(image), _) => (image, Part::Partition(number.parse().ok()?)),
+        (None, image) => (image?, Part::At(number.parse().ok()?)),
+    };
+    if path.symlink_metadata().is_ok() {
+        return None;
+    }
     let image = PathBuf::from(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(image));
-    image.metadata().is_ok_and(|m| m.is_file()).then_some((image, number))
+    let kind = image.metadata().ok()?.file_type();
+    let fits = kind.is_file() || matches!(part, Part::At(_)) && kind.is_block_device();
+    fits.then_some((image, part))
+}
+
+/// Whether a path means a part of an image, as those of this module do.
+pub fn is_in_image(path: &Path) -> bool {
+    image_of(path).is_some()
+}
+
+/// The path by which what begins at byte `start` of the image or disk at `image` is opened.
+pub fn path_at(image: &Path, start: u64) -> PathBuf {
+    let mut name = image.as_os_str().to_os_string();
+    name.push(format!("-at{start}"));
+    PathBuf::from(name)
 }
 
 /// Part of a device.
@@ -130,15 +165,21 @@ pub(crate) struct Slice {
 }
 
 impl Slice {
-    /// The partition `number` of `image`.
+    /// The part `which` of `image`.
     ///
     /// Errors: it does not exist.
     pub(crate) fn of(
         image: Arc<dyn Device>,
-        number: u32,
+        which: Part,
         path: &Path,
     ) -> io::Result<Arc<dyn Device>> {
-        let part = partitions(&*image).into_iter().find(|p| p.number == number);
+        let part = match which {
+            Part::Partition(number) => partitions(&*image).into_iter().find(|p| p.number == number),
+            Part::At(start) => {
+                let size = image.size().checked_sub(start).filter(|size| *size > 0);
+                size.map(|size| Partition { number: 0, start, size })
+            }
+        };
         let part = part.ok_or(ErrorKind::NotFound)?;
         Ok(Arc::new(Slice { inner: image, part, path: path.to_path_buf() }))
     }
@@ -317,6 +358,26 @@ mod tests {
         assert_eq!(open_device_rw(&path).err().unwrap().kind(), ErrorKind::ResourceBusy);
         std::fs::remove_file(&path).unwrap();
         assert!(!device.is_there());
+    }
+
+    #[test]
+    fn what_begins_somewhere_is_a_device_to_be_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk.img");
+        std::fs::write(&path, [[1; 512], [2; 512], [3; 512]].concat()).unwrap();
+        let part = path_at(&path, 1024);
+        let device = open_device(&part).unwrap();
+        assert_eq!((device.size(), device.path()), (512, part.as_path()));
+        assert_eq!(read_at(&*device, 0, 512).unwrap(), [3; 512]);
+        assert!(read_at(&*device, 1, 512).is_err() && is_in_image(&part) && !is_in_image(&path));
+        let refused = open_device_rw(&part).err().unwrap();
+        assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
+        for start in [1536, u64::MAX] {
+            assert!(open_device(&path_at(&path, start)).is_err());
+        }
+        assert!(open_device(&dir.path().join("disk.img-at99999999999999999999")).is_err());
+        std::fs::write(&part, [9; 512]).unwrap();
+        assert_eq!(read_at(&*open_device(&part).unwrap(), 0, 512).unwrap(), [9; 512]);
     }
 
     proptest! {

@@ -1,0 +1,284 @@
+//! Images as rescuers have them: cut off, with holes, some sectors off, in parts, of other kinds; by the real binary. What
+//! can be read is right, what cannot be is named. Nothing is written to these pools.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use cenote_manifest_check::{Checks, FsTree, check_tree, datasets_with_files};
+use cenote_testpools::TempPool;
+use common::Session;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// Copies all files out of what is at `source`. Those that were copied are right, and those that were not are named. How many
+/// were copied, and what was said.
+fn copied(s: &Session, source: &Path, name: &str) -> (usize, String) {
+    let root = rustix::process::geteuid().is_root();
+    let checks = Checks { owner: root, devices: root, ..Checks::COPY };
+    let (mut count, mut said) = (0, String::new());
+    let manifest = cenote_testpools::pool(name).manifest();
+    for dataset in datasets_with_files(&manifest) {
+        let from = dataset["name"].as_str().unwrap();
+        let to = tempfile::tempdir().unwrap();
+        let target = to.path().join("copy");
+        let (source, out) = (source.to_str().unwrap(), target.to_str().unwrap());
+        let done = s.run_args(&["cp", "-rq", "-d", source, &format!("{from}:/"), out]);
+        let (mut there, mut files) = (dataset.clone(), Vec::new());
+        for file in dataset["files"].as_array().unwrap() {
+            let path = file["path"].as_str().unwrap_or(".");
+            if target.join(path).symlink_metadata().is_ok() || file["path"].is_null() {
+                files.push(file.clone());
+                continue;
+            }
+            let mut above = Path::new(path).ancestors().filter(|p| !p.as_os_str().is_empty());
+            let named = |p: &Path| done.err.contains(&format!("/{}", p.display()));
+            let all = done.err.contains(&format!("'{from}:/'"));
+            assert!(above.any(named) || all, "{from}: {path} is not named:\n{}", done.err);
+            assert_eq!(done.code, 1);
+        }
+        count += files.len();
+        said += &done.err;
+        there["files"] = files.into();
+        if target.exists() {
+            check_tree(&there, &FsTree::new(&target), &checks).unwrap_or_else(|e| panic!("{e}"));
+        }
+    }
+    (count, said)
+}
+
+fn all_files(name: &str) -> usize {
+    let manifest = cenote_testpools::pool(name).manifest();
+    datasets_with_files(&manifest).iter().map(|d| d["files"].as_array().unwrap().len()).sum()
+}
+
+fn cut(path: &Path, size: u64) {
+    File::options().write(true).open(path).unwrap().set_len(size).unwrap();
+}
+
+fn import(s: &Session, place: &Path, options: &str, name: &str) -> common::Done {
+    s.run(&format!("zpool import -f -N {options} -d {} {name}", place.display()))
+}
+
+#[test]
+fn an_image_that_is_cut_off_is_read_as_far_as_it_goes() {
+    let s = Session::new();
+    let copy = cenote_testpools::copy("basic");
+    let image = &copy.pool.files[0];
+    cut(image, (110 << 20) + 12345);
+    let listed = s.run(&format!("zpool import -d {}", copy.pool.dir.display())).ok();
+    assert!(listed.contains("DEGRADED  cut off, 1") && listed.contains("M missing"), "{listed}");
+    assert!(listed.contains("can be imported with '-o readonly=on'"), "{listed}");
+    // Not for writing.
+    let refused = import(&s, &copy.pool.dir, "", "basic");
+    assert!(refused.out.contains("The images below are cut off, use '-o readonly=on'"));
+    assert!(refused.out.contains(image.to_str().unwrap()), "{}", refused.out);
+    let why = "cannot import 'basic': one or more devices is cut off";
+    assert_eq!(refused.fails(1), why);
+    import(&s, &copy.pool.dir, "-o readonly=on", "basic").ok_but_for_logs();
+    let status = s.run("zpool status basic").ok();
+    assert!(
+        status.contains("an image that was cut off") && status.contains("DEGRADED"),
+        "{status}"
+    );
+    s.run("zpool export basic").ok();
+    let (good, said) = copied(&s, &copy.pool.dir, "basic");
+    assert!(good < all_files("basic") && good > 100, "{good}: {said}");
+    assert!(said.contains("cannot read"), "{said}");
+    // Also below the size that any vdev has.
+    cut(image, 40 << 20);
+    let listed = s.run(&format!("zpool import -d {}", copy.pool.dir.display()));
+    assert!(listed.out.contains("cut off, 2"), "{listed:?}");
+}
+
+#[test]
+fn mirrors_and_raidz_make_good_what_was_cut_off() {
+    let s = Session::new();
+    let mirror = cenote_testpools::copy("mir3");
+    cut(&mirror.pool.files[0], 30 << 20);
+    cut(&mirror.pool.files[1], 60 << 20);
+    let raidz = cenote_testpools::copy("rz2");
+    cut(&raidz.pool.files[1], 20 << 20);
+    cut(&raidz.pool.files[4], 40 << 20);
+    for (copy, name) in [(mirror, "mir3"), (raidz, "rz2")] {
+        let (good, said) = copied(&s, &copy.pool.dir, name);
+        assert_eq!((good, said.as_str()), (all_files(name), ""));
+        import(&s, &copy.pool.dir, "-o readonly=on", name).ok_but_for_logs();
+        let status = s.run(&format!("zpool status {name}")).ok();
+        assert_eq!(status.matches("cut off, ").count(), 2, "{status}");
+        s.run(&format!("zpool export {name}")).ok();
+        // For writing they are left out.
+        import(&s, &copy.pool.dir, "", name).ok_but_for_logs();
+        let status = s.run(&format!("zpool status {name}")).ok();
+        assert!(status.contains("invalid label") || status.contains("UNAVAIL"), "{status}");
+        s.run(&format!("zpool export {name}")).ok();
+        cenote_testpools::judge(&copy.pool.dir, name);
+    }
+}
+
+/// Zeros where the image was not read, and a map that says so.
+fn hole(image: &Path, holes: &[(u64, u64)]) {
+    let file = File::options().write(true).open(image).unwrap();
+    let mut map = String::from(
+        "# Mapfile. Created by GNU ddrescue version 1.27\n\
+         # current_pos  current_status  current_pass\n0x0     +               1\n",
+    );
+    let (mut at, size) = (0, file.metadata().unwrap().len());
+    for (from, to) in holes {
+        file.write_all_at(&vec![0; (to - from) as usize], *from).unwrap();
+        map += &format!("{at:#x} {:#x} +\n{from:#x} {:#x} -\n", from - at, to - from);
+        at = *to;
+    }
+    map += &format!("{at:#x} {:#x} +\n", size - at);
+    fs::write(format!("{}.map", image.display()), map).unwrap();
+}
+
+const MIB: u64 = 1 << 20;
+
+fn holed_mirror() -> TempPool {
+    let copy = cenote_testpools::copy("mir3");
+    // It has a dataset without checksums.
+    hole(&copy.pool.files[0], &[(5 * MIB, 30 * MIB), (50 * MIB, 128 * MIB)]);
+    hole(&copy.pool.files[2], &[(5 * MIB, 128 * MIB)]);
+    copy
+}
+
+#[test]
+fn what_a_map_calls_bad_is_not_taken_for_data() {
+    let s = Session::new();
+    let copy = holed_mirror();
+    let (good, said) = copied(&s, &copy.pool.dir, "mir3");
+    assert_eq!((good, said.as_str()), (all_files("mir3"), ""));
+    import(&s, &copy.pool.dir, "-o readonly=on", "mir3").ok_but_for_logs();
+    s.run("cat mir3/cs_off:/no/such/file").fails(1);
+    s.run("ls -laR mir3/cs_off:/");
+    let status = s.run("zpool status mir3").ok();
+    let errors = |name: &str| {
+        let line = status.lines().find(|l| l.contains(name)).unwrap();
+        let words: Vec<&str> = line.split_whitespace().collect();
+        (words[2] != "0", words[4] != "0")
+    };
+    // Errors of reading, none of checksums.
+    assert!(errors("mir3.0.img").0 || errors("mir3.2.img").0, "{status}");
+    assert!(!errors("mir3.0.img").1 && !errors("mir3.2.img").1, "{status}");
+    s.run("zpool export mir3").ok();
+}
+
+#[test]
+fn files_in_holes_are_named() {
+    let s = Session::new();
+    let copy = cenote_testpools::copy("basic");
+    hole(&copy.pool.files[0], &[(90 * MIB, 130 * MIB)]);
+    let refused = import(&s, &copy.pool.dir, "", "basic");
+    assert_eq!(refused.fails(1), "cannot import 'basic': one or more devices is read only");
+    let (good, said) = copied(&s, &copy.pool.dir, "basic");
+    assert!(good < all_files("basic") && good > 100 && said.contains("cannot read"), "{said}");
+}
+
+#[test]
+fn a_map_that_is_not_understood_is_named() {
+    let s = Session::new();
+    let copy = cenote_testpools::copy("basic");
+    let image = copy.pool.files[0].display().to_string();
+    fs::write(format!("{image}.map"), "# ddrescue\n0 + 1\n0 10 +\n20 10 +\n").unwrap();
+    let dir = copy.pool.dir.display();
+    let why = format!(
+        "cannot open '{image}': its map {image}.map, line 4: blocks that are not contiguous"
+    );
+    assert_eq!(s.run(&format!("zpool import -d {dir}")).fails(1), why);
+    assert_eq!(s.run(&format!("ls -d {dir} basic:/")).fails(1), format!("cenote ls: {why}"));
+}
+
+#[test]
+fn a_pool_that_begins_somewhere_is_found() {
+    let s = Session::new();
+    let copy = cenote_testpools::copy("mir3");
+    fs::create_dir(s.path("d")).unwrap();
+    // Two of its devices are in one image.
+    let (image, rest) = (s.path("d/disk.img"), s.path("d/rest.img"));
+    let file = File::create(&image).unwrap();
+    let first = 63 * 512;
+    let second = first + (128 << 20) + 4096;
+    for (at, from) in [(first, 0), (second, 1)] {
+        file.write_all_at(&fs::read(&copy.pool.files[from]).unwrap(), at).unwrap();
+    }
+    fs::rename(&copy.pool.files[2], &rest).unwrap();
+    let dir = s.path("d");
+    let shown = dir.display();
+    assert_eq!(s.run("zpool import --scan").code, 2);
+    let listed = s.run(&format!("zpool import --scan -d {shown}")).ok();
+    for at in [first, second] {
+        assert!(listed.contains(&format!("disk.img-at{at}  ONLINE")), "{listed}");
+    }
+    assert!(!s.run(&format!("zpool import -d {shown}")).ok().contains("-at"));
+    // One of them alone, and of those only that one.
+    fs::remove_file(&rest).unwrap();
+    let refused = import(&s, &dir, "--scan", "mir3");
+    assert_eq!(refused.fails(1), "cannot import 'mir3': one or more devices is read only");
+    import(&s, &dir, "--scan -o readonly=on", "mir3").ok_but_for_logs();
+    let status = s.run("zpool status mir3").ok();
+    assert!(status.contains("-at32256  ONLINE") && status.contains("DEGRADED"), "{status}");
+    s.run("zpool export mir3").ok();
+    let (good, said) = copied(&s, &s.path(&format!("d/disk.img-at{second}")), "mir3");
+    assert_eq!((good, said.as_str()), (all_files("mir3"), ""));
+}
+
+#[test]
+fn an_image_in_parts_is_put_together() {
+    let s = Session::new();
+    fs::create_dir(s.path("d")).unwrap();
+    let pool = cenote_testpools::pool("basic");
+    let bytes = fs::read(&pool.files[0]).unwrap();
+    for (n, part) in bytes.chunks(50 << 20).enumerate() {
+        fs::write(s.path(&format!("d/disk.img.{:03}", n + 1)), part).unwrap();
+    }
+    drop(bytes);
+    let (good, said) = copied(&s, &s.path("d"), "basic");
+    assert_eq!((good, said.as_str()), (all_files("basic"), ""));
+    let refused = import(&s, &s.path("d"), "", "basic");
+    assert_eq!(refused.fails(1), "cannot import 'basic': one or more devices is read only");
+    // Without the second last one.
+    fs::remove_file(s.path("d/disk.img.003")).unwrap();
+    let (good, said) = copied(&s, &s.path("d"), "basic");
+    assert!(good < all_files("basic") && said.contains("cannot read"), "{good}: {said}");
+}
+
+#[test]
+fn images_of_other_programs_are_named_with_what_converts_them() {
+    let s = Session::new();
+    fs::create_dir(s.path("d")).unwrap();
+    let dir = s.path("d").display().to_string();
+    let image = format!("{dir}/x");
+    let kinds: [(&[u8], &str, &str); 6] = [
+        (b"QFI\xfb\0\0\0\x03", "a qcow2 image", "qemu-img convert -f qcow2 -O raw"),
+        (b"KDMV", "a VMDK image", "qemu-img convert -f vmdk -O raw"),
+        (b"# Disk DescriptorFile", "a VMDK image", "qemu-img convert -f vmdk -O raw"),
+        (b"conectix", "a VHD image", "qemu-img convert -f vpc -O raw"),
+        (b"vhdxfile", "a VHDX image", "qemu-img convert -f vhdx -O raw"),
+        (b"EVF\x09\x0d\x0a\xff\0\x01\x01\0\0\0", "an EWF image", "ewfexport -u -f raw -t"),
+    ];
+    for (magic, name, command) in kinds {
+        // A descriptor is small.
+        let size = if magic.starts_with(b"#") { 700 } else { 1 << 20 };
+        let file = File::create(&image).unwrap();
+        file.set_len(size).unwrap();
+        file.write_all_at(magic, 0).unwrap();
+        let why = |said: &str| {
+            let begins = format!("cannot open '{image}': {name}; '{command} {image}");
+            assert!(said.contains(&begins), "{said}");
+            assert!(!said.contains("no pools available"), "{said}");
+        };
+        let places = if size < 1000 { vec![&image] } else { vec![&dir, &image] };
+        for place in places {
+            why(&s.run(&format!("zpool import -d {place}")).fails(1));
+            why(&s.run(&format!("zpool import -d {place} tank")).fails(1));
+            why(&s.run(&format!("zpool import --scan -d {place}")).fails(1));
+            why(&s.run(&format!("ls -d {place} tank:/")).fails(1));
+            why(&s.run(&format!("zdb -e -p {place} tank")).fails(1));
+        }
+    }
+    // A pool beside it is found all the same.
+    fs::copy(&cenote_testpools::pool("mir3").files[0], s.path("d/a.img")).unwrap();
+    s.run(&format!("ls -d {dir} mir3:/")).ok();
+}
