@@ -244,35 +244,7 @@ impl ImportError {
                 );
                 paths.iter().for_each(|p| out.push_str(&format!("\t{}\n", p.display())));
             }
-            ImportError::Refused { devices, .. } => {
-                let readonly =
-                    |(_, kind): &&(PathBuf, ErrorKind)| *kind == ErrorKind::ReadOnlyFilesystem;
-                let list = |out: &mut String, of: Vec<&(PathBuf, ErrorKind)>| {
-                    of.iter().for_each(|(p, _)| out.push_str(&format!("\t{}\n", p.display())));
-                };
-                let (cut, others): (Vec<_>, Vec<_>) =
-                    devices.iter().partition(|(_, kind)| *kind == CUT_OFF);
-                let (protected, forbidden): (Vec<_>, Vec<_>) =
-                    others.into_iter().partition(readonly);
-                if !cut.is_empty() {
-                    out.push_str(
-                        "The images below are cut off, use '-o readonly=on' to import the pool \
-                         for reading\nwhat is there:\n",
-                    );
-                    list(&mut out, cut);
-                }
-                if !protected.is_empty() {
-                    out.push_str(
-                        "The devices below are read-only, use '-o readonly=on' to import the pool \
-                         for reading:\n",
-                    );
-                    list(&mut out, protected);
-                }
-                if !forbidden.is_empty() {
-                    out.push_str("The devices below may not be opened by this user:\n");
-                    list(&mut out, forbidden);
-                }
-            }
+            ImportError::Refused { devices, .. } => write_refused(&mut out, devices),
             ImportError::MissingLogs { vdevs, .. } => {
                 out.push_str(
                     "The devices below are missing or corrupted, use '-m' to import the pool \
@@ -308,6 +280,30 @@ fn refusal(devices: &[(PathBuf, ErrorKind)]) -> &'static str {
     } else {
         "permission denied"
     }
+}
+
+/// Which devices were refused, and what helps.
+fn write_refused(out: &mut String, devices: &[(PathBuf, ErrorKind)]) {
+    let mut list = |head: &str, which: &dyn Fn(ErrorKind) -> bool| {
+        let mut paths = devices.iter().filter(|(_, kind)| which(*kind)).peekable();
+        if paths.peek().is_some() {
+            out.push_str(head);
+        }
+        paths.for_each(|(path, _)| out.push_str(&format!("\t{}\n", path.display())));
+    };
+    let readonly = ErrorKind::ReadOnlyFilesystem;
+    list(
+        "The images below are cut off, use '-o readonly=on' to import the pool for reading\n\
+         what is there:\n",
+        &|kind| kind == CUT_OFF,
+    );
+    list(
+        "The devices below are read-only, use '-o readonly=on' to import the pool for reading:\n",
+        &|kind| kind == readonly,
+    );
+    list("The devices below may not be opened by this user:\n", &|kind| {
+        kind != CUT_OFF && kind != readonly
+    });
 }
 
 fn write_missing(out: &mut String, v: &MissingVdev) {
