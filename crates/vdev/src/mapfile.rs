@@ -195,7 +195,7 @@ fn number(text: &str) -> Option<u64> {
         [b'0', _, ..] => (text.get(1..)?, 8),
         _ => (text, 10),
     };
-    // A sign is none of the digits.
+    // A sign is no digit.
     let plain = digits.bytes().all(|b| b.is_ascii_hexdigit());
     let number = u64::from_str_radix(digits, base).ok().filter(|_| plain)?;
     i64::try_from(number).is_ok().then_some(number)

@@ -2,7 +2,7 @@
 //! one is opened as the whole, for reading only.
 //!
 //! Files of such names may as well be vdevs of their own. So they are taken for parts only where the first one says that it is
-//! longer than it is, by its labels or by its partition table, and none of the others has labels. All but the last one
+//! longer than it is, by its labels or by its partition table, and no other one has labels. All but the last one
 //! have the same size. A part that is missing between others cannot be read, as what is behind the last one.
 //!
 //! Invariant: a byte is read from the part that it is in, at its place, or not at all.
