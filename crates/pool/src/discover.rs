@@ -5,12 +5,12 @@
 //! that is a block device or a regular file with room for a label, the four labels are read,
 //! several devices at a time; of a file without labels, the labels of the partitions in it. Devices whose
 //! labels name the same pool guid make a [`Candidate`]. What does not answer in time is named and passed over
-//! ([`cenote_vdev::deadline`]). A search inside ([`search_inside`]) reads what has no labels from its beginning to its end, and waits as
-//! long as that takes.
+//! ([`cenote_vdev::deadline`]). A search inside ([`search_inside`]) reads what has no labels from its beginning to its end; each read has
+//! the same time.
 //!
 //! One device can be seen under several names (links under `/dev/disk`, partitions, copies of an
-//! image): the one with the newest label is taken, then the one whose path is the path in its
-//! label, then the one with most labels intact, then the one that the search found first.
+//! image): the one with the newest label is taken, then one that lacks nothing and may be written to, then the one whose path
+//! is the path in its label, then the one with most labels intact, then the one that the search found first.
 //!
 //! Where the change of a pool's guid was cut short (`spa_change_guid`), labels of one device name both guids: then
 //! devices with either are of one pool, whose guid is the one that belongs to the newest uberblock.
@@ -26,8 +26,8 @@ use cenote_format::nvlist::NvList;
 use cenote_vdev::deadline::{self, ask_each, is_silent};
 use cenote_vdev::object::is_object;
 use cenote_vdev::{
-    Device, DeviceLabels, Partition, is_in_image, open_device, partitions, path_at, read_labels,
-    sought,
+    Device, DeviceLabels, Partition, ReadReq, is_in_image, open_device, partitions, path_at,
+    read_labels, sought,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -35,6 +35,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Smallest file that is looked at: it has room for the first two labels. OpenZFS looks at no file
@@ -212,12 +213,6 @@ pub fn search_inside(paths: &[PathBuf], go_on: &mut dyn FnMut(&Path, u64, u64) -
     search_by(paths, deadline::answer(), Some(go_on))
 }
 
-/// As [`search`]; a device may take so long to answer.
-#[cfg(test)]
-fn search_within(paths: &[PathBuf], limit: Duration) -> Found {
-    search_by(paths, limit, None)
-}
-
 /// Told how far a search inside is, says whether to go on.
 type GoOn<'a> = &'a mut dyn FnMut(&Path, u64, u64) -> bool;
 
@@ -231,9 +226,9 @@ fn search_by(paths: &[PathBuf], limit: Duration, inside: Option<GoOn<'_>>) -> Fo
     let named = by_identity(names, paths, limit, &mut found);
     let firsts: Vec<_> =
         named.iter().filter_map(|(order, names)| Some((*order, names.first()?.clone()))).collect();
-    let mut devices = read_all(named, limit, &mut found);
+    let mut devices = read_all(named, paths, limit, &mut found);
     if let Some(go_on) = inside {
-        look_inside(firsts, &mut devices, go_on, &mut found);
+        look_inside(firsts, &mut devices, (go_on, limit), &mut found);
     }
     if paths.is_empty() {
         // Of the places where OpenZFS looks, most are for others.
@@ -288,10 +283,11 @@ struct Seen {
 
 impl Seen {
     /// How good this name for a device is; greater is better.
-    fn merit(&self) -> (u64, bool, usize, std::cmp::Reverse<usize>) {
+    fn merit(&self) -> (u64, bool, bool, usize, std::cmp::Reverse<usize>) {
         let txg = config::number(&self.labels.config, "txg");
         let intact = self.labels.labels.iter().flatten().count();
-        (txg, at_home(&self.labels), intact, std::cmp::Reverse(self.order))
+        let (whole, at_home) = (self.labels.whole, at_home(&self.labels));
+        (txg, whole, at_home, intact, std::cmp::Reverse(self.order))
     }
 }
 
@@ -495,8 +491,17 @@ fn by_identity(
 }
 
 /// Reads the labels of all devices, several at a time; results in search order. Devices that may not be read, or do not
-/// answer, are noted in `found`.
-fn read_all(groups: Vec<(usize, Vec<PathBuf>)>, limit: Duration, found: &mut Found) -> Vec<Seen> {
+/// answer, are noted in `found`, and those of the search `paths` that cannot be opened or read.
+fn read_all(
+    groups: Vec<(usize, Vec<PathBuf>)>,
+    paths: &[PathBuf],
+    limit: Duration,
+    found: &mut Found,
+) -> Vec<Seen> {
+    let asked_for = |name: &PathBuf| {
+        let mut alike = paths.iter().filter(|path| ends_alike(path, name));
+        alike.find(|path| absolute(path).is_ok_and(|path| path == *name)).cloned()
+    };
     let (orders, devices): (Vec<usize>, Vec<Vec<PathBuf>>) = groups.into_iter().unzip();
     let firsts: Vec<_> = devices.iter().map(|names| names.first().cloned()).collect();
     let mut seen = Vec::new();
@@ -510,7 +515,10 @@ fn read_all(groups: Vec<(usize, Vec<PathBuf>)>, limit: Duration, found: &mut Fou
             Err(e) if e.kind() == ErrorKind::Unsupported => {
                 found.foreign.extend(first.map(|path| (path, e.to_string())));
             }
-            Err(_) => {}
+            Err(e) => {
+                let path = first.as_ref().and_then(asked_for);
+                found.errors.extend(path.map(|path| (path, e.to_string())));
+            }
         }
     }
     found.forbidden.sort();
@@ -518,37 +526,113 @@ fn read_all(groups: Vec<(usize, Vec<PathBuf>)>, limit: Duration, found: &mut Fou
 }
 
 /// Looks for vdevs inside the devices with these names and orders that have no labels of their own. What else is in
-/// `devices` already is not added again.
+/// `devices` already is not added again. What does not answer is noted in `found`, and passed over.
 fn look_inside(
     names: Vec<(usize, PathBuf)>,
     devices: &mut Vec<Seen>,
-    go_on: GoOn<'_>,
+    (go_on, limit): (GoOn<'_>, Duration),
     found: &mut Found,
 ) {
     for (order, name) in names {
         let own = |seen: &Seen| seen.order == order && !is_in_image(&seen.labels.path);
-        let is_foreign = found.foreign.iter().any(|(path, _)| *path == name);
-        let is_part = is_in_image(&name);
-        if is_part || is_object(&name) || is_foreign || devices.iter().any(own) {
+        // Nothing more is asked about what does not answer.
+        let mut known = found.foreign.iter().map(|(path, _)| path).chain(&found.silent);
+        if known.any(|path| *path == name) || is_object(&name) {
             continue;
         }
-        let Ok(device) = open_device(&name) else { continue };
-        let (total, mut ended) = (device.size(), false);
-        let begins = sought::vdevs_in(device.as_ref(), &mut |done| {
-            ended = !go_on(&name, done, total);
-            !ended
-        });
-        if let Err(e) = &begins {
-            found.foreign.push((name.clone(), e.to_string()));
+        if is_in_image(&name) || devices.iter().any(own) {
+            continue;
         }
-        let tables = partitions(device.as_ref());
-        let begins = begins.unwrap_or_default().into_iter();
-        for begin in begins.filter(|begin| tables.iter().all(|part| part.start != *begin)) {
-            let labels = open_device(&path_at(&name, begin)).and_then(|d| read_labels(d.as_ref()));
+        let device = match deadline::ask_within(&name, limit, open_device) {
+            Ok(device) => device,
+            Err(e) => {
+                found.silent.extend(Some(name).filter(|_| is_silent(&e)));
+                continue;
+            }
+        };
+        let device = Asked { device, path: name.clone(), limit, silent: AtomicBool::new(false) };
+        if !look_inside_one((order, &device), devices, &mut *go_on, found) {
+            break;
+        }
+        if device.is_silent() {
+            found.silent.push(name);
+        }
+    }
+}
+
+/// As [`look_inside`] one device. Whether to go on.
+fn look_inside_one(
+    (order, device): (usize, &Asked),
+    devices: &mut Vec<Seen>,
+    go_on: GoOn<'_>,
+    found: &mut Found,
+) -> bool {
+    let (name, total, mut ended) = (&device.path, device.size(), false);
+    let sought = sought::vdevs_in(device, &mut |done| {
+        ended = ended || !go_on(name, done, total);
+        !ended && !device.is_silent()
+    });
+    if sought.too_many {
+        found.foreign.push((name.clone(), "too many places look like labels".into()));
+    }
+    let tables = partitions(device);
+    for begin in sought.begins {
+        if device.is_silent() {
+            break;
+        }
+        if ended || !go_on(name, total, total) {
+            return false;
+        }
+        if tables.iter().all(|part| part.start != begin) {
+            let labels = |path: &Path| open_device(path).and_then(|d| read_labels(d.as_ref()));
+            let labels = deadline::ask_within(&path_at(name, begin), device.limit, labels);
             devices.extend(labels.ok().flatten().map(|labels| Seen { order, labels }));
         }
-        if ended {
-            break;
+    }
+    !ended
+}
+
+/// A device that other threads ask, for so long at most. What did not answer once is not asked again.
+struct Asked {
+    device: Arc<dyn Device>,
+    path: PathBuf,
+    limit: Duration,
+    silent: AtomicBool,
+}
+
+impl Asked {
+    fn is_silent(&self) -> bool {
+        self.silent.load(Relaxed)
+    }
+}
+
+impl Device for Asked {
+    fn size(&self) -> u64 {
+        self.device.size()
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn read_batch(&self, reqs: &mut [ReadReq]) {
+        let places: Vec<(u64, usize)> = reqs.iter().map(|req| (req.offset, req.len)).collect();
+        let device = Arc::clone(&self.device);
+        let read = move |_: &Path| {
+            let mut own: Vec<_> = places.iter().map(|(at, len)| ReadReq::new(*at, *len)).collect();
+            device.read_batch(&mut own);
+            Ok(own)
+        };
+        let answer = match self.is_silent() {
+            true => Err(ErrorKind::TimedOut.into()),
+            false => deadline::ask_within(&self.path, self.limit, read),
+        };
+        match answer {
+            Ok(own) => reqs.iter_mut().zip(own).for_each(|(req, done)| req.result = done.result),
+            Err(e) => {
+                self.silent.fetch_or(is_silent(&e), Relaxed);
+                reqs.iter_mut().for_each(|req| req.result = Some(Err(e.kind().into())));
+            }
         }
     }
 }
@@ -564,10 +648,13 @@ fn read_one(names: &[PathBuf]) -> io::Result<Vec<DeviceLabels>> {
         if is_object(first) || is_in_image(first) || !first.metadata()?.is_file() {
             return Ok(Vec::new());
         }
-        return match foreign::complaint(device.as_ref(), first) {
-            Some(why) => Err(io::Error::new(ErrorKind::Unsupported, why)),
-            None => Ok(in_partitions(device.as_ref(), first)),
-        };
+        let inside = in_partitions(device.as_ref(), first);
+        if inside.is_empty()
+            && let Some(why) = foreign::complaint(device.as_ref(), first)
+        {
+            return Err(io::Error::new(ErrorKind::Unsupported, why));
+        }
+        return Ok(inside);
     };
     for name in names.iter().rev() {
         labels.path.clone_from(name);
@@ -585,4 +672,37 @@ fn in_partitions(image: &dyn Device, path: &Path) -> Vec<DeviceLabels> {
         read_labels(device.as_ref()).ok()?
     };
     partitions(image).iter().filter_map(labels).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_vdev::inject::MemDevice;
+    use cenote_vdev::latency::{SlowDevice, Slowness};
+
+    /// A device that stops answering while it is looked through is passed over.
+    #[test]
+    fn a_device_that_falls_silent_is_not_asked_again() {
+        let slowness = Slowness { latency: Duration::from_secs(3), ..Slowness::default() };
+        let memory = MemDevice::new("falls-silent", vec![7; 64 << 20]);
+        let device = Arc::new(SlowDevice::new(memory, slowness));
+        let (path, limit) = (PathBuf::from("falls-silent"), Duration::from_millis(300));
+        let asked = Asked { device, path, limit, silent: AtomicBool::new(false) };
+        let (begun, mut devices, mut found) = (Instant::now(), Vec::new(), Found::default());
+        let mut told = 0;
+        let go_on = &mut |_: &Path, _, _| {
+            told += 1;
+            true
+        };
+        assert!(look_inside_one((0, &asked), &mut devices, go_on, &mut found));
+        assert!(asked.is_silent() && begun.elapsed() < Duration::from_secs(2));
+        assert!(told <= 2 && devices.is_empty());
+        let quick = MemDevice::new("answers", vec![7; 1 << 20]);
+        let path = PathBuf::from("answers");
+        let asked = Asked { device: quick, path, limit, silent: AtomicBool::new(false) };
+        let mut reqs = [ReadReq::new(5, 3), ReadReq::new(1 << 20, 1)];
+        asked.read_batch(&mut reqs);
+        let [good, bad] = reqs.map(ReadReq::take);
+        assert!(good.unwrap().to_vec() == [7; 3] && bad.is_err() && !asked.is_silent());
+    }
 }

@@ -341,10 +341,14 @@ fn open_vdev(
         Kind::File | Kind::Disk | Kind::Object => leaf_state(config, guid, own, device.as_deref()),
         _ => VdevState::Healthy,
     };
-    let short = device.as_deref().filter(|device| !device.writable() && state.readable());
-    let short = short.map_or(0, |device| bytes_short(device, own));
+    let read = device.as_deref().filter(|device| !device.writable() && state.readable());
+    let short = read.map_or(0, |device| bytes_short(device, own));
+    let unread = read.map_or(0, |device| device.unread(0, device.size()));
+    let only_read = read.is_some_and(Device::only_read);
     let live = Live::new(Opened { device, state }, dtl_of(config));
     live.cut_off.store(short, Relaxed);
+    live.unread.store(unread, Relaxed);
+    live.only_read.store(only_read, Relaxed);
     // So another system found it, which does not say that it does not answer.
     let is_degraded = is_external(config) && flag(config, "degraded");
     live.too_many_errors.store(is_degraded, Relaxed);

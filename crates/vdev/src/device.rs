@@ -30,14 +30,14 @@ use std::time::UNIX_EPOCH;
 use cenote_format::abd::Abd;
 use rustix::fs::{Advice, FallocateFlags, FlockOperation, OFlags};
 
-use crate::backing::{busy, hold};
+use crate::backing::{self, busy, hold};
 use crate::direct::{Direct, is_cached};
 use crate::growing::Growing;
 use crate::holes::{self, Holed};
 use crate::mapfile::Unread;
 use crate::object;
 use crate::partition::{Part, Slice, image_of};
-use crate::parts::Parts;
+use crate::parts;
 use crate::uring::{DEPTH, Rings};
 
 /// One physical read. `result` is filled in by [`Device::read_batch`].
@@ -155,6 +155,17 @@ pub trait Device: Send + Sync {
         false
     }
 
+    /// How many of the `len` bytes at byte `offset` are known as not read from the disk that this is an image of.
+    fn unread(&self, offset: u64, len: u64) -> u64 {
+        let _ = (offset, len);
+        0
+    }
+
+    /// Whether it is such that it cannot be opened for writing, whoever asks for it: an image with holes, or part of one.
+    fn only_read(&self) -> bool {
+        false
+    }
+
     /// Performs the writes, in no particular order, and sets each `result`. What a write that
     /// failed, or whose result was not seen, leaves in its place is not defined. Writes that were
     /// answered survive the loss of power only after a [`Device::flush`].
@@ -237,11 +248,10 @@ pub(crate) fn read_at(dev: &dyn Device, offset: u64, len: usize) -> io::Result<V
 }
 
 /// Opens a file, block device, partition or object store ([`object::is_object`]) read-only; also a partition of an image
-/// ([`crate::Partition::path`]), what begins somewhere in one ([`crate::path_at`]), and the first one of the parts that an image was
-/// split into (`crate::parts`): `vdev_file_open`, `vdev_disk_open`.
+/// ([`crate::Partition::path`]) and what begins somewhere in one ([`crate::path_at`]): `vdev_file_open`, `vdev_disk_open`.
 ///
-/// Errors: errors of opening it, `Unsupported` for an image whose map is not understood, and `InvalidInput` for anything
-/// else (a directory, a terminal).
+/// Errors: errors of opening it, `Unsupported` for an image whose map is not understood and for the first part of an image that was
+/// split (`crate::parts`), and `InvalidInput` for anything else (a directory, a terminal).
 pub fn open_device(path: &Path) -> io::Result<Arc<dyn Device>> {
     if object::is_object(path) {
         return object::open(path);
@@ -249,10 +259,11 @@ pub fn open_device(path: &Path) -> io::Result<Arc<dyn Device>> {
     if let Some((image, part)) = image_of(path) {
         return Slice::of(open_device(&image)?, part, path);
     }
-    if let Some(parts) = Parts::beside(path)? {
-        return parts.open();
+    let device = open_alone(path)?;
+    match parts::joined_by(&*device) {
+        Some(why) => Err(io::Error::new(ErrorKind::Unsupported, why)),
+        None => Ok(device),
     }
-    open_alone(path)
 }
 
 /// Opens a file or block device read-only, whatever is beside it but a map.
@@ -266,10 +277,14 @@ pub(crate) fn open_alone(path: &Path) -> io::Result<Arc<dyn Device>> {
     })
 }
 
-/// What was not read of an image, if `file` is one: see [`holes::unread`].
+/// What was not read of an image, if `file` is one, or a loop device over one: see [`holes::unread`].
 fn unread(file: &File, path: &Path) -> io::Result<Option<Unread>> {
     let facts = file.metadata()?;
-    if facts.is_file() { holes::unread(path, facts.len()) } else { Ok(None) }
+    match facts.file_type() {
+        kind if kind.is_file() => holes::unread(Some(file), path, facts.len()),
+        kind if kind.is_block_device() => backing::unread(facts.rdev()),
+        _ => Ok(None),
+    }
 }
 
 /// Opens a file, block device or partition for reading and writing, for this caller alone: a block
@@ -278,8 +293,8 @@ fn unread(file: &File, path: &Path) -> io::Result<Option<Unread>> {
 /// dropped. [`open_device`] is not kept out.
 ///
 /// Errors: errors of opening it, `InvalidInput` for anything else (a directory, a terminal),
-/// `ResourceBusy` if it is in use, and `ReadOnlyFilesystem` if it cannot be written to, or is an image with holes, in parts, or
-/// part of one by its beginning.
+/// `ResourceBusy` if it is in use, and `ReadOnlyFilesystem` if it cannot be written to, or is an image with holes, part of one by its
+/// beginning, or a partition whose end is not in it.
 pub fn open_device_rw(path: &Path) -> io::Result<Arc<dyn Device>> {
     if object::is_object(path) {
         return object::open_rw(path);
@@ -288,9 +303,6 @@ pub fn open_device_rw(path: &Path) -> io::Result<Arc<dyn Device>> {
         Some((_, Part::At(_))) => return Err(ErrorKind::ReadOnlyFilesystem.into()),
         Some((image, part)) => return Slice::of(open_device_rw(&image)?, part, path),
         None => {}
-    }
-    if Parts::beside(path)?.is_some() {
-        return Err(ErrorKind::ReadOnlyFilesystem.into());
     }
     let kind = path.metadata()?.file_type();
     check_kind(kind)?;

@@ -3,6 +3,8 @@
 //!
 //! A map of `disk.img` is `disk.img.map`, `disk.img.mapfile` or `disk.img.log`, if its first line says that it is a map of
 //! ddrescue: other files of such names mean nothing. So is `disk.map` and so on, if the command line in it names `disk.img`.
+//! It is looked for beside the file that was opened, by the path that the kernel has it by, and then beside the name that
+//! was given, which may be a link. A loop device has the map of the file behind it.
 //! A read that touches an area which was not read fails, as the disk's own did, so that redundancy and not a page of
 //! zeros answers for it. An image with such areas is not opened for writing.
 //!
@@ -11,6 +13,7 @@
 
 use std::fs::File;
 use std::io::{self, Error, ErrorKind, Read};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,23 +24,29 @@ use crate::mapfile::{self, Unread};
 /// What the name of a map ends with.
 const ENDINGS: [&str; 3] = ["map", "mapfile", "log"];
 
-/// The areas of the image at `path` that were not read; `None`: there is no map beside it, or it calls all `size` bytes finished.
+/// The areas of the image at `path` that were not read; `file` is what was opened there. `None`: there is no map beside it, or it
+/// calls all `size` bytes finished.
 ///
 /// # Errors
-/// `Unsupported`: a map is there that cannot be understood. It cannot be read.
-pub(crate) fn unread(path: &Path, size: u64) -> io::Result<Option<Unread>> {
-    let Some((map, text)) = map_of(path)? else { return Ok(None) };
-    let unread = mapfile::parse(&text).map_err(|why| {
-        let why = format!("its map {}, {why}", map.display());
-        Error::new(ErrorKind::Unsupported, why)
-    })?;
-    match unread.bytes_below(size) {
-        0 => Ok(None),
-        bytes => {
+/// `Unsupported`: a map is there that cannot be read or understood. The image cannot be read.
+pub(crate) fn unread(file: Option<&File>, path: &Path, size: u64) -> io::Result<Option<Unread>> {
+    let link = |file: &File| std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok();
+    let own = file.and_then(link).or_else(|| path.canonicalize().ok());
+    for path in own.iter().map(PathBuf::as_path).chain([path]) {
+        let Some((map, text)) = map_of(path)? else { continue };
+        let unread = mapfile::parse(&text).map_err(|why| unsupported(&map, &why))?;
+        let bytes = unread.bytes_below(size);
+        if bytes > 0 {
             tracing::info!(path = %path.display(), map = %map.display(), bytes, "was not read");
-            Ok(Some(unread))
+            return Ok(Some(unread));
         }
+        break;
     }
+    Ok(None)
+}
+
+fn unsupported(map: &Path, why: &dyn std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Unsupported, format!("its map {}, {why}", map.display()))
 }
 
 /// The map of an image: its path and its text.
@@ -48,41 +57,50 @@ fn map_of(path: &Path) -> io::Result<Option<(PathBuf, Vec<u8>)>> {
         PathBuf::from(name)
     };
     for map in ENDINGS.iter().map(longer) {
-        if let Some(text) = text_of(&map)? {
+        if let Some(text) = text_of(&map, None).map_err(|e| unsupported(&map, &e))? {
             return Ok(Some((map, text)));
         }
     }
-    let image = path.file_name().unwrap_or_default();
+    let image = path.file_name().unwrap_or_default().as_bytes();
     for map in ENDINGS.iter().map(|ending| path.with_extension(ending)).filter(|map| map != path) {
-        if let Some(text) = text_of(&map)?.filter(|text| mapfile::names(text, image.as_bytes())) {
+        let text = match text_of(&map, Some(image)) {
+            // It need not be this image's.
+            Err(e) if e.kind() == ErrorKind::PermissionDenied => continue,
+            text => text.map_err(|e| unsupported(&map, &e))?,
+        };
+        if let Some(text) = text {
             return Ok(Some((map, text)));
         }
     }
     Ok(None)
 }
 
-/// What is in the map of ddrescue at a path; `None`: there is no such map.
-fn text_of(map: &Path) -> io::Result<Option<Vec<u8>>> {
-    // What is not a file, such as a pipe, is not opened: it may have the caller wait.
-    if !map.metadata().is_ok_and(|facts| facts.is_file()) {
-        return Ok(None);
-    }
-    let file = match File::open(map) {
-        Ok(file) => file,
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(e),
+/// What is in the map of ddrescue at a path; `None`: there is no map, or none whose command line names the file `of`.
+fn text_of(map: &Path, of: Option<&[u8]>) -> io::Result<Option<Vec<u8>>> {
+    let opened = || {
+        // What is not a file, such as a pipe, is not opened: it may have the caller wait.
+        let is_file = map.metadata()?.is_file();
+        is_file.then(|| File::open(map)).transpose()
+    };
+    let file = match opened() {
+        Ok(Some(file)) => file,
+        Ok(None) => return Ok(None),
+        Err(e) => {
+            use ErrorKind::{InvalidFilename, NotADirectory, NotFound};
+            let is_none = matches!(e.kind(), NotFound | NotADirectory | InvalidFilename);
+            return if is_none { Ok(None) } else { Err(e) };
+        }
     };
     let mut text = Vec::new();
     (&file).take(mapfile::HEAD as u64).read_to_end(&mut text)?;
-    if !mapfile::is_map(&text) {
+    if !mapfile::is_map(&text) || of.is_some_and(|image| !mapfile::names(&text, image)) {
         return Ok(None);
     }
     (&file).take(mapfile::MOST).read_to_end(&mut text)?;
-    if text.len() as u64 > mapfile::MOST {
-        let why = format!("its map {} is too long", map.display());
-        return Err(Error::new(ErrorKind::Unsupported, why));
+    match text.len() as u64 > mapfile::MOST {
+        true => Err(Error::other("it is too long")),
+        false => Ok(Some(text)),
     }
-    Ok(Some(text))
 }
 
 /// An image of which parts were not read from the disk.
@@ -127,6 +145,15 @@ impl Device for Holed {
                 req.result = done.result;
             }
         }
+    }
+
+    fn unread(&self, offset: u64, len: u64) -> u64 {
+        let inside = self.size().saturating_sub(offset).min(len);
+        self.unread.bytes_in(offset, inside)
+    }
+
+    fn only_read(&self) -> bool {
+        true
     }
 
     fn is_current(&self) -> bool {
@@ -198,6 +225,16 @@ mod tests {
             let map = format!("{HEADING}{command}0 - 1\n0 4096 +\n4096 512 -\n4608 0xfee00 +\n");
             std::fs::write(dir.path().join(name), &map).unwrap();
             assert_eq!(seen(&path).unwrap(), holes, "{name}");
+            // By links too, whatever is beside them.
+            let other = tempfile::tempdir().unwrap();
+            for link in
+                [dir.path().join("a"), other.path().join("disk.img"), other.path().join("b")]
+            {
+                std::os::unix::fs::symlink(&path, &link).unwrap();
+                assert_eq!(seen(&link).unwrap(), holes, "{name}");
+            }
+            assert_eq!(open_device(&path).unwrap().unread(0, 1 << 20), 512);
+            assert_eq!(open_device(&path).unwrap().unread(4100, 10), 10);
             let refused = open_device_rw(&path).err().unwrap();
             assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
         }
@@ -235,5 +272,34 @@ mod tests {
                 assert!(refused.to_string().contains("disk.img.map, line "), "{refused}");
             }
         }
+    }
+
+    /// The map may lie beside a link, and not beside the file.
+    #[test]
+    fn a_map_beside_a_link() {
+        let (dir, path) = image();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let map = format!("{HEADING}0 - 1\n0 4096 +\n4096 512 -\n4608 0xfee00 +\n");
+        std::fs::write(dir.path().join("link.map"), map).unwrap();
+        assert_eq!(seen(&link).unwrap(), ([true, false, true, true], false));
+        assert_eq!(seen(&path).unwrap(), ([true; 4], true));
+    }
+
+    /// Logs of ddrescue that are no maps, and the map behind them.
+    #[test]
+    fn other_logs_are_passed_over() {
+        let (dir, path) = image();
+        let log = "# Events Logfile. Created by GNU ddrescue version 1.27\n0 x\n";
+        for name in ["disk.img.map", "disk.img.log", "disk.log"] {
+            std::fs::write(dir.path().join(name), log).unwrap();
+        }
+        assert_eq!(seen(&path).unwrap(), ([true; 4], true));
+        let map = format!(
+            "{HEADING}# Command line: ddrescue --log-events=disk.img.log a disk.img disk.mapfile\n\
+             0 - 1\n0 4096 +\n4096 512 -\n4608 0xfee00 +\n"
+        );
+        std::fs::write(dir.path().join("disk.mapfile"), map).unwrap();
+        assert_eq!(seen(&path).unwrap(), ([true, false, true, true], false));
     }
 }

@@ -38,7 +38,7 @@
 //! | `surgery` | devices that join and leave a vdev while it is in use |
 //! | `backing` | files behind loop devices |
 //! | `partition` | partitions of disk images |
-//! | `parts` | images that were split |
+//! | `parts` | what joins images that were split |
 //! | [`sought`] | vdevs that begin somewhere in an image |
 //! | `holes`, [`mapfile`] | images of which parts could not be read, and the maps that say so |
 //! | [`stats`] | counters |

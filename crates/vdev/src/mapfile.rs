@@ -23,8 +23,15 @@ use std::ops::Range;
 /// Most bytes of a map that is read: a map of a million blocks has about 30 MB.
 pub const MOST: u64 = 256 << 20;
 
-/// Bytes at the beginning of a file that tell whether it is a map.
-pub const HEAD: usize = 512;
+/// Bytes at the beginning of a file that tell whether it is a map, and have the comments before its first line.
+pub const HEAD: usize = 64 << 10;
+
+/// The kinds of its own files that ddrescue writes in their first lines, of those that are maps: the second one before 1.20. It
+/// has logs of events, rates and reads as well, which begin alike.
+const KINDS: [&[u8]; 2] = [b"Mapfile. ", b"Rescue Logfile. "];
+
+/// Options of one letter that have an argument, which may be joined to them and have letters in it.
+const WITH_ARGUMENT: &str = "bcHimrs";
 
 const COMMAND_LINE: &str = "Command line:";
 
@@ -56,6 +63,19 @@ impl Unread {
         self.0.iter().map(below).fold(0, u64::saturating_add)
     }
 
+    /// The areas of what begins at byte `start` of the image.
+    #[must_use]
+    pub fn from(self, start: u64) -> Unread {
+        let inside = self.0.into_iter().filter(|area| area.end > start);
+        Unread(inside.map(|area| area.start.saturating_sub(start)..area.end - start).collect())
+    }
+
+    /// How many of the `len` bytes at byte `offset` are in the areas.
+    pub fn bytes_in(&self, offset: u64, len: u64) -> u64 {
+        let end = offset.saturating_add(len);
+        self.bytes_below(end).saturating_sub(self.bytes_below(offset))
+    }
+
     /// The areas.
     pub fn areas(&self) -> &[Range<u64>] {
         &self.0
@@ -75,7 +95,9 @@ pub struct BadMap {
 /// Whether a file that begins so is a map of ddrescue, by its first comment.
 pub fn is_map(head: &[u8]) -> bool {
     let line = head.split(|b| *b == b'\n').next().unwrap_or_default();
-    line.starts_with(b"#") && line.windows(8).any(|word| word == b"ddrescue")
+    let kind = line.strip_prefix(b"#").map(<[u8]>::trim_ascii_start).unwrap_or_default();
+    let rest = KINDS.iter().find_map(|known| kind.strip_prefix(*known)).unwrap_or_default();
+    rest.windows(8).any(|word| word == b"ddrescue")
 }
 
 /// The areas that a map says were not read.
@@ -174,18 +196,33 @@ fn command(comment: &str) -> impl Iterator<Item = &str> {
 fn moves_output(comment: &[u8]) -> bool {
     let is_it = |word: &str| {
         let short = word.strip_prefix('-').filter(|rest| !rest.starts_with('-'));
-        let letters = |rest: &str| rest.bytes().all(|b| b.is_ascii_alphabetic());
-        let among = |rest: &str| rest.starts_with('o') || letters(rest) && rest.contains('o');
-        word.starts_with("--o") || short.is_some_and(among)
+        let goes_on =
+            |letter: &char| letter.is_ascii_alphabetic() && !WITH_ARGUMENT.contains(*letter);
+        let mut letters = short.unwrap_or_default().chars();
+        // The shortest beginning that no other option has.
+        word.starts_with("--ou") || letters.find(|c| *c == 'o' || !goes_on(c)) == Some('o')
     };
     command(&String::from_utf8_lossy(comment)).any(is_it)
 }
 
-/// Whether the command line in a map names a file with this name, in whatever directory.
-pub fn names(text: &[u8], file: &[u8]) -> bool {
-    let is_it = |word: &str| word.rsplit('/').next().map(str::as_bytes) == Some(file);
-    let comments = text.split(|b| *b == b'\n').take_while(|line| line.starts_with(b"#"));
-    comments.map(String::from_utf8_lossy).any(|comment| command(&comment).any(is_it))
+/// Whether the command line among the comments that a map begins with names a file with this name, in whatever directory.
+pub fn names(head: &[u8], file: &[u8]) -> bool {
+    let comments = head.split(|b| *b == b'\n').take_while(|line| line.starts_with(b"#"));
+    let line = |comment| {
+        let line: &[u8] = comment;
+        let at =
+            line.windows(COMMAND_LINE.len()).position(|part| part == COMMAND_LINE.as_bytes())?;
+        line.get(at + COMMAND_LINE.len()..)
+    };
+    // The name may have blanks in it.
+    let is_in = |line: &[u8]| {
+        let ends = |at: usize| line.get(at).is_none_or(u8::is_ascii_whitespace);
+        let begins =
+            |at: usize| line[..at].last().is_some_and(|b| *b == b'/' || b.is_ascii_whitespace());
+        let mut places = line.windows(file.len().max(1)).enumerate();
+        places.any(|(at, name)| name == file && begins(at) && ends(at + file.len()))
+    };
+    comments.filter_map(line).any(is_in)
 }
 
 /// A number as C has it, not beyond what a file may be long.
@@ -246,6 +283,12 @@ mod tests {
         assert_eq!([found(15, 0), found(40, 50), found(u64::MAX - 1, 9)][..2], [None, None]);
         assert_eq!(found(u64::MAX - 1, 9), Some(u64::MAX - 1));
         assert_eq!((unread.bytes_below(35), unread.bytes_below(100)), (15, 30));
+        assert_eq!((unread.bytes_in(15, 20), unread.bytes_in(20, 10)), (10, 0));
+        assert_eq!(unread.clone().from(35).0, [0..5, 55..u64::MAX - 35]);
+        assert_eq!(
+            (unread.clone().from(5).0, unread.from(0).0[0].clone()),
+            (vec![5..15, 25..35, 85..u64::MAX - 5], 10..20)
+        );
     }
 
     #[test]
@@ -265,13 +308,56 @@ mod tests {
         assert_eq!(text("0 + 0\n"), "line 1: this is no status line");
         assert_eq!(text("# ddrescue\n\u{7f}\u{0}"), "line 2: this is no position, size and status");
         assert!(parse(b"0 +\n\xff 10 +\n").is_err());
-        for option in ["-o 512", "-o512", "--output-position=512", "-no 512", "--output 1"] {
+        for option in ["-o 512", "-o512", "--output-position=512", "-no 512", "-fno512", "--ou 1"] {
             let map = format!("# Command line: ddrescue {option} sda disk.img disk.map\n0 +\n");
             assert!(text(&map).contains("output position"), "{option}");
         }
-        assert!(
-            parse(b"# Command line: ddrescue -d -r3 sda no.img no-out.map\n0 +\n0 1 +").is_ok()
-        );
+        for option in ["-d -r3", "--odirect", "-mfoo", "-Hfoo.log", "-fmno", "-r3o", "-"] {
+            let map =
+                format!("# Command line: ddrescue {option} sda no.img no-out.map\n0 +\n0 1 +");
+            assert!(parse(map.as_bytes()).is_ok(), "{option}");
+        }
+    }
+
+    /// The other logs of ddrescue begin alike.
+    #[test]
+    fn maps_and_other_logs() {
+        for kind in ["Mapfile", "Rescue Logfile"] {
+            for program in ["GNU ddrescue", "GNU ddrescuelog"] {
+                assert!(is_map(
+                    format!("# {kind}. Created by {program} version 1.27\n0").as_bytes()
+                ));
+            }
+        }
+        for kind in ["Events Logfile", "Rates Logfile", "Reads Logfile", "Mapfile of", ""] {
+            assert!(!is_map(
+                format!("# {kind}. Created by GNU ddrescue version 1.27\n").as_bytes()
+            ));
+        }
+        for text in ["", "#", "# Mapfile. Created by hand\n# ddrescue\n", "Mapfile. ddrescue"] {
+            assert!(!is_map(text.as_bytes()), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_command_line_names_files() {
+        let head = b"# Mapfile. Created by GNU ddrescue version 1.27\n\
+                     # Command line: ddrescue /dev/sdb /x/my disk.img b.img\n0 + 1\n\
+                     # Command line: late.img\n";
+        for (name, is_there) in [
+            ("my disk.img", true),
+            ("disk.img", true),
+            ("b.img", true),
+            ("ddrescue", true),
+            ("disk", false),
+            ("isk.img", false),
+            ("img", false),
+            ("late.img", false),
+            ("version", false),
+            ("", false),
+        ] {
+            assert_eq!(names(head, name.as_bytes()), is_there, "{name}");
+        }
     }
 
     proptest! {
@@ -280,7 +366,7 @@ mod tests {
         fn hostile_maps(
             blocks in proptest::collection::vec((0u64..6, 0usize..6), 0..12), junk: Vec<u8>, at: usize,
         ) {
-            let (mut text, mut pos, mut good) = (String::from("# ddrescue\n0 +\n"), 0, Vec::new());
+            let (mut text, mut pos, mut good) = (String::from("# Mapfile\n0 +\n"), 0, Vec::new());
             for (size, status) in &blocks {
                 text += &format!("{pos} {size} {}\n", ["+", "?", "*", "/", "-", "+"][*status]);
                 good.extend((pos..pos + size).filter(|_| [0, 5].contains(status)));

@@ -1,136 +1,102 @@
-//! Images that were split into parts: `disk.img.001`, `disk.img.002` and so on, or `xaa`, `xab` as `split` names them. The first
-//! one is opened as the whole, for reading only.
+//! Images that were split into parts: `disk.img.001`, `disk.img.002` and so on, or `xaa`, `xab` as `split` names them. They are not put
+//! together here. The first one is refused with the command that does it, since it would pass for an image that was cut off.
 //!
-//! Files of such names may as well be vdevs of their own. So they are taken for parts only where the first one says that it is
-//! longer than it is, by its labels or by its partition table, and no other one has labels. All but the last one
-//! have the same size. A part that is missing between others cannot be read, as what is behind the last one.
-//!
-//! Invariant: a byte is read from the part that it is in, at its place, or not at all.
+//! Files of such names may as well be vdevs, or images of several disks. So one is taken for a first part only where it
+//! says that it is longer than it is, by its labels or by its partition table, and the next one is not larger, and has neither
+//! labels nor a table.
 
+use std::ffi::OsString;
 use std::fs::Metadata;
-use std::io::{self, Error, ErrorKind};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-
-use cenote_format::abd::Abd;
+use std::path::Path;
 
 use crate::assemble;
-use crate::device::{Device, Identity, ReadReq, open_alone};
-use crate::holes::{self, Holed};
+use crate::device::{Device, open_alone};
 use crate::labels::read_labels;
 use crate::partition;
-
-/// Most parts of an image.
-const MOST: u64 = 1000;
 
 /// How parts are numbered.
 #[derive(Clone, Copy)]
 enum Numbers {
     /// With so many digits, from this one on, which is 0 or 1.
     Digits(usize, u64),
-    /// With two letters.
-    Letters,
+    /// With so many letters, from `aa` on.
+    Letters(usize),
 }
 
 impl Numbers {
     /// Of a name that may be the first part's, and what the name is without them.
     fn of(name: &[u8]) -> Option<(Numbers, &[u8])> {
-        if let Some(rest) = name.strip_suffix(b"aa") {
-            return Some((Numbers::Letters, rest));
+        let count = |is: fn(&u8) -> bool| name.iter().rev().take_while(|b| is(b)).count();
+        let (letters, digits) = (count(|b| *b == b'a'), count(u8::is_ascii_digit));
+        let (rest, number) = name.split_at(name.len() - letters.max(digits));
+        if letters >= 2 {
+            return Some((Numbers::Letters(letters), rest));
         }
-        let digits = name.iter().rev().take_while(|b| b.is_ascii_digit()).count();
-        let (rest, number) = name.split_at(name.len() - digits);
         let first: u64 = std::str::from_utf8(number).ok()?.parse().ok()?;
         (digits >= 2 && first < 2).then_some((Numbers::Digits(digits, first), rest))
     }
 
-    /// The name of the part that is so many behind the first one.
-    fn nth(self, rest: &[u8], n: u64) -> Option<Vec<u8>> {
+    /// The name of the second part.
+    fn second(self, rest: &[u8]) -> Vec<u8> {
         let number = match self {
-            Numbers::Digits(digits, first) => {
-                let number = format!("{:0digits$}", first + n);
-                (number.len() == digits).then_some(number.into_bytes())?
-            }
-            Numbers::Letters => {
-                let letter =
-                    |n: u64| b'a'.checked_add(u8::try_from(n).ok()?).filter(|b| *b <= b'z');
-                vec![letter(n / 26)?, letter(n % 26)?]
-            }
+            Numbers::Digits(digits, first) => format!("{:0digits$}", first + 1),
+            Numbers::Letters(letters) => "a".repeat(letters - 1) + "b",
         };
-        Some([rest, &number].concat())
+        [rest, number.as_bytes()].concat()
+    }
+
+    /// What a shell takes for the names of all parts, behind the rest of the name.
+    fn pattern(self) -> String {
+        match self {
+            Numbers::Digits(digits, _) => "[0-9]".repeat(digits),
+            Numbers::Letters(letters) => "[a-z]".repeat(letters),
+        }
     }
 }
 
-/// The parts of an image.
-pub(crate) struct Parts {
-    /// What the image was called before it was split, if that is known.
-    whole: Option<PathBuf>,
-    joined: Joined,
+/// What a file is that is the first part of an image, and the command that puts the image together; `None`: it is no such part.
+pub(crate) fn joined_by(first: &dyn Device) -> Option<String> {
+    let own = first.path();
+    // By a link, too, and where there are links to the parts.
+    joined_at(first, own).or_else(|| joined_at(first, &own.canonicalize().ok()?))
 }
 
-impl Parts {
-    /// The parts of which the file at `path` is the first one; `None`: it is none.
-    ///
-    /// # Errors
-    /// `Unsupported`: it is one, and the parts do not fit together. They cannot be read.
-    pub(crate) fn beside(path: &Path) -> io::Result<Option<Parts>> {
-        let Some((numbers, rest)) = path.file_name().and_then(|name| Numbers::of(name.as_bytes()))
-        else {
-            return Ok(None);
-        };
-        let named = |n| {
-            let name = numbers.nth(rest, n)?;
-            Some(path.with_file_name(std::ffi::OsString::from_vec(name)))
-        };
-        let file = |path: &PathBuf| path.metadata().ok().filter(Metadata::is_file);
-        // One may be missing.
-        if (1..3).filter_map(named).all(|path| file(&path).is_none()) {
-            return Ok(None);
-        }
-        let first = open_alone(path)?;
-        if first.size() == 0 || !is_longer(&*first) {
-            return Ok(None);
-        }
-        let (each, mut parts, mut last) = (first.size(), vec![Some(first)], 0);
-        for path in (1..MOST).map_while(named) {
-            let part = file(&path).map(|_| open_alone(&path)).transpose()?;
-            if let Some(part) = &part {
-                if read_labels(&**part).is_ok_and(|labels| labels.is_some()) {
-                    return Ok(None);
-                }
-                last = parts.len();
-            }
-            parts.push(part);
-        }
-        parts.truncate(last + 1);
-        let misfit = parts.iter().enumerate().find_map(|(n, part)| {
-            let part = part.as_ref()?;
-            let fits = part.size() == each || n == last && part.size() < each;
-            (!fits).then(|| part.path().display().to_string())
-        });
-        if let Some(misfit) = misfit {
-            let why = format!("a part of an image, of which {misfit} has another size");
-            return Err(Error::new(ErrorKind::Unsupported, why));
-        }
-        let whole = rest.strip_suffix(b".").filter(|name| !name.is_empty());
-        let whole = whole.map(|name| path.with_file_name(std::ffi::OsStr::from_bytes(name)));
-        Ok(Some(Parts { whole, joined: Joined { parts, each, path: path.to_path_buf() } }))
+/// As [`joined_by`], of the first part by this path.
+fn joined_at(first: &dyn Device, path: &Path) -> Option<String> {
+    let (numbers, rest) = Numbers::of(path.file_name()?.as_bytes())?;
+    let named = |name: Vec<u8>| path.with_file_name(OsString::from_vec(name));
+    let second = named(numbers.second(rest));
+    let is_file = |path: &Path| path.metadata().as_ref().is_ok_and(Metadata::is_file);
+    if !is_file(path) || !is_file(&second) || !is_longer(first) {
+        return None;
     }
+    let second = open_alone(&second).ok()?;
+    let is_part = second.size() <= first.size() && partition::reach(&*second) == 0;
+    if !is_part || !matches!(read_labels(&*second), Ok(None)) {
+        return None;
+    }
+    let mut whole = named(name_of_whole(rest));
+    while whole.symlink_metadata().is_ok() {
+        // It is not written over.
+        whole.as_mut_os_string().push(".joined");
+    }
+    let (parts, pattern) = (named(rest.to_vec()), numbers.pattern());
+    Some(format!(
+        "the first part of an image; 'cat {}{pattern} > {}' joins its parts",
+        parts.display(),
+        whole.display()
+    ))
+}
 
-    /// The parts as one device.
-    ///
-    /// # Errors
-    /// `Unsupported`: beside them is a map of the image that cannot be understood.
-    pub(crate) fn open(self) -> io::Result<Arc<dyn Device>> {
-        let size = self.joined.size();
-        let unread = self.whole.map(|whole| holes::unread(&whole, size)).transpose()?.flatten();
-        let joined = Arc::new(self.joined);
-        Ok(match unread {
-            Some(unread) => Holed::over(joined, unread),
-            None => joined,
-        })
+/// What the image may have been called before it was split.
+fn name_of_whole(rest: &[u8]) -> Vec<u8> {
+    let ends: [&[u8]; 4] = [b".", b"_", b"-", b"part"];
+    let mut name = rest;
+    while let Some(shorter) = ends.iter().find_map(|end| name.strip_suffix(*end)) {
+        name = shorter;
     }
+    if name.len() < 2 { b"joined.img".to_vec() } else { name.to_vec() }
 }
 
 /// Whether the beginning of a device says that it is longer.
@@ -142,198 +108,112 @@ fn is_longer(first: &dyn Device) -> bool {
     partition::reach(first) > size
 }
 
-/// The parts of an image, one behind the other.
-struct Joined {
-    /// `None`: it is missing.
-    parts: Vec<Option<Arc<dyn Device>>>,
-    /// Bytes of each but the last one.
-    each: u64,
-    path: PathBuf,
-}
-
-impl Joined {
-    fn present(&self) -> impl Iterator<Item = &Arc<dyn Device>> {
-        self.parts.iter().flatten()
-    }
-
-    /// The pieces of a read: the part, and the place in it.
-    fn pieces(&self, req: &ReadReq) -> Vec<(usize, ReadReq)> {
-        let (mut at, mut left, mut pieces) = (req.offset, req.len, Vec::new());
-        while left > 0 {
-            let within = at % self.each;
-            let len = usize::try_from(self.each - within).unwrap_or(usize::MAX).min(left);
-            pieces.push(((at / self.each) as usize, ReadReq::new(within, len)));
-            (at, left) = (at + len as u64, left - len);
-        }
-        pieces
-    }
-}
-
-impl Device for Joined {
-    fn size(&self) -> u64 {
-        let last = self.parts.last().and_then(|part| part.as_ref()).map_or(0, |part| part.size());
-        (self.parts.len() as u64 - 1).saturating_mul(self.each).saturating_add(last)
-    }
-
-    fn path(&self) -> &Path {
-        &self.path
-    }
-
-    fn read_batch(&self, reqs: &mut [ReadReq]) {
-        let size = self.size();
-        let mut batches: Vec<(Vec<ReadReq>, Vec<usize>)> = Vec::new();
-        batches.resize_with(self.parts.len(), Default::default);
-        let mut answers: Vec<Vec<io::Result<Abd>>> = Vec::new();
-        answers.resize_with(reqs.len(), Vec::new);
-        for (i, req) in reqs.iter_mut().enumerate().filter(|(_, req)| req.result.is_none()) {
-            if req.offset.checked_add(req.len as u64).is_none_or(|end| end > size) {
-                req.result = Some(Err(ErrorKind::UnexpectedEof.into()));
-                continue;
-            }
-            for (part, piece) in self.pieces(req) {
-                if let Some((batch, whose)) = batches.get_mut(part) {
-                    batch.push(piece);
-                    whose.push(i);
-                }
-            }
-        }
-        // Parts are in order, and so are the pieces of a read.
-        for (part, (mut batch, whose)) in self.parts.iter().zip(batches) {
-            if let Some(part) = part {
-                part.read_batch(&mut batch);
-            }
-            for (i, done) in whose.into_iter().zip(batch) {
-                let missing = || Err(Error::other("the part of the image is missing"));
-                let answer = if part.is_some() { done.take() } else { missing() };
-                answers[i].push(answer);
-            }
-        }
-        for (req, pieces) in reqs.iter_mut().zip(answers) {
-            if req.result.is_none() {
-                let pieces: io::Result<Vec<Abd>> = pieces.into_iter().collect();
-                req.result = Some(pieces.map(Abd::gang));
-            }
-        }
-    }
-
-    fn is_current(&self) -> bool {
-        self.present().all(|part| part.is_current())
-    }
-
-    fn is_there(&self) -> bool {
-        self.present().all(|part| part.is_there())
-    }
-
-    fn identity(&self) -> Option<Identity> {
-        self.present().next().and_then(|part| part.identity())
-    }
-
-    fn is_unlinked(&self) -> bool {
-        self.present().any(|part| part.is_unlinked())
-    }
-
-    fn forget_cached(&self) {
-        self.present().for_each(|part| part.forget_cached());
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::device::{open_device, open_device_rw, read_at};
+    use crate::device::{open_device, open_device_rw};
     use std::fs;
+    use std::io::ErrorKind;
 
     const EACH: usize = 5 << 20;
 
-    /// The image of a pool in parts, and the image.
-    fn split(name: impl Fn(usize) -> String) -> (tempfile::TempDir, Vec<u8>) {
+    /// The beginning of the image of a pool in parts, and the image.
+    fn split(name: &dyn Fn(usize) -> String) -> (tempfile::TempDir, Vec<u8>) {
         let dir = tempfile::tempdir().unwrap();
         let pool = cenote_testpools::pool("mir3");
-        let image = fs::read(&pool.files[0]).unwrap()[..4 * EACH + 512].to_vec();
+        let image = fs::read(&pool.files[0]).unwrap()[..3 * EACH + 512].to_vec();
         for (n, part) in image.chunks(EACH).enumerate() {
             fs::write(dir.path().join(name(n)), part).unwrap();
         }
         (dir, image)
     }
 
-    fn check(device: &dyn Device, image: &[u8]) {
-        assert_eq!(device.size(), image.len() as u64);
-        for (at, len) in [(0, 512), (EACH - 1, 2), (EACH, EACH), (7, 3 * EACH), (4 * EACH, 512)] {
-            assert!(read_at(device, at as u64, len).unwrap() == image[at..at + len]);
-        }
-        assert!(read_at(device, 4 * EACH as u64, 513).is_err());
-        assert!(read_at(device, u64::MAX, 2).is_err());
-    }
-
     #[test]
-    fn parts_are_put_together() {
+    fn the_first_part_is_refused_with_what_joins_them() {
         let letters = |n: usize| format!("xa{}", char::from(b'a' + n as u8));
-        let names: [&dyn Fn(usize) -> String; 4] = [
-            &|n| format!("disk.img.{:03}", n + 1),
-            &|n| format!("disk.img.{n:03}"),
-            &|n| format!("x{n:02}"),
-            &letters,
+        let three = |n: usize| format!("disk.imgaa{}", char::from(b'a' + n as u8));
+        let names: [(&dyn Fn(usize) -> String, &str, &str); 6] = [
+            (&|n| format!("disk.img.{:03}", n + 1), "disk.img.[0-9][0-9][0-9]", "disk.img"),
+            (&|n| format!("disk.img.part{n:02}"), "disk.img.part[0-9][0-9]", "disk.img"),
+            (&|n| format!("x{n:02}"), "x[0-9][0-9]", "joined.img"),
+            (&|n| format!("{n:02}"), "[0-9][0-9]", "joined.img"),
+            (&letters, "x[a-z][a-z]", "joined.img"),
+            (&three, "disk.img[a-z][a-z][a-z]", "disk.img"),
         ];
-        for name in names {
+        for (name, pattern, whole) in names {
             let (dir, image) = split(name);
             let first = dir.path().join(name(0));
-            check(&*open_device(&first).unwrap(), &image);
-            let refused = open_device_rw(&first).err().unwrap();
-            assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
+            let refused = open_device(&first).err().unwrap();
+            assert_eq!(refused.kind(), ErrorKind::Unsupported);
+            let shown = dir.path().display();
+            let command = format!("cat {shown}/{pattern} > {shown}/{whole}");
+            assert!(refused.to_string().contains(&format!("'{command}'")), "{refused}");
+            // What it says is so.
+            let done = std::process::Command::new("sh").args(["-c", &command]).status().unwrap();
+            assert!(done.success() && fs::read(dir.path().join(whole)).unwrap() == image);
+            let refused = open_device(&first).err().unwrap();
+            assert!(refused.to_string().contains(&format!("{whole}.joined'")), "{refused}");
+            let link = dir.path().join("link");
+            std::os::unix::fs::symlink(&first, &link).unwrap();
+            assert!(open_device(&link).is_err());
             // Another part is what it is.
             assert_eq!(open_device(&dir.path().join(name(1))).unwrap().size(), EACH as u64);
         }
     }
 
-    #[test]
-    fn a_part_that_is_missing_is_not_read() {
-        let name = |n: usize| format!("disk.img.{:03}", n + 1);
-        let (dir, image) = split(name);
-        fs::remove_file(dir.path().join(name(1))).unwrap();
-        let device = open_device(&dir.path().join(name(0))).unwrap();
-        assert_eq!(device.size(), image.len() as u64);
-        assert!(read_at(&*device, EACH as u64, 1).is_err());
-        assert!(read_at(&*device, EACH as u64 - 1, 2).is_err());
-        assert!(read_at(&*device, 2 * EACH as u64, 9).unwrap() == image[2 * EACH..2 * EACH + 9]);
-        // The one behind it has another size.
-        fs::write(dir.path().join(name(2)), [1; 512]).unwrap();
-        let refused = open_device(&dir.path().join(name(0))).err().unwrap();
-        assert_eq!(refused.kind(), ErrorKind::Unsupported);
-        assert!(refused.to_string().contains("disk.img.003 has another size"), "{refused}");
-    }
-
+    /// Images of several disks that are cut off are not parts of one.
     #[test]
     fn files_of_their_own_are_no_parts() {
-        let name = |n: usize| format!("disk.{:02}", n);
-        let (dir, image) = split(name);
-        let first = dir.path().join(name(0));
-        // The second one has labels.
-        fs::write(dir.path().join(name(1)), &image[..EACH]).unwrap();
-        assert_eq!(open_device(&first).unwrap().size(), EACH as u64);
-        // The first one is whole, or says nothing.
-        let (dir, _) = split(name);
-        let first = dir.path().join(name(0));
+        let name = |n: usize| format!("disk{:02}", n);
+        let size = |dir: &tempfile::TempDir| {
+            let first = dir.path().join(name(0));
+            let device = open_device(&first)?;
+            assert!(open_device_rw(&first).is_ok());
+            Ok::<u64, std::io::Error>(device.size())
+        };
+        let (dir, image) = split(&name);
+        assert!(size(&dir).is_err());
+        // The second one has labels, or a table, or is larger, or cannot be read.
+        let mut table = vec![0; EACH];
+        table[510..512].copy_from_slice(&[0x55, 0xaa]);
+        table[446 + 4] = 0x83;
+        table[446 + 8] = 63;
+        table[446 + 12] = 100;
+        for second in [&image[..EACH], &table, &image[EACH..2 * EACH + 512]] {
+            fs::write(dir.path().join(name(1)), second).unwrap();
+            assert_eq!(size(&dir).unwrap(), EACH as u64);
+        }
+        fs::write(dir.path().join(name(1)), &image[EACH..2 * EACH]).unwrap();
+        let map = dir.path().join("disk01.map");
+        fs::write(&map, "# Mapfile. Created by GNU ddrescue version 1.27\n0 + 1\n").unwrap();
+        assert_eq!(size(&dir).unwrap(), EACH as u64);
+        fs::remove_file(map).unwrap();
+        assert!(size(&dir).is_err());
+        // The first one says nothing, or is whole.
+        fs::write(dir.path().join(name(0)), vec![0; EACH]).unwrap();
+        assert_eq!(size(&dir).unwrap(), EACH as u64);
         let pool = cenote_testpools::pool("mir3");
-        fs::copy(&pool.files[0], &first).unwrap();
-        let size = fs::metadata(&first).unwrap().len();
-        assert_eq!(open_device(&first).unwrap().size(), size);
-        fs::write(&first, vec![0; EACH]).unwrap();
-        assert_eq!(open_device(&first).unwrap().size(), EACH as u64);
-        assert!(open_device_rw(&first).is_ok());
+        fs::copy(&pool.files[0], dir.path().join(name(0))).unwrap();
+        assert_eq!(size(&dir).unwrap(), fs::metadata(&pool.files[0]).unwrap().len());
     }
 
-    /// The map is that of the image before it was split.
+    /// Two disks' images with partition tables, cut off at the same length.
     #[test]
-    fn a_map_counts_through() {
-        let name = |n: usize| format!("disk.img.{:03}", n + 1);
-        let (dir, _) = split(name);
-        let hole = EACH + 4096;
-        let map =
-            format!("# ddrescue\n0 - 1\n0 {hole} +\n{hole} 512 -\n{} 99999999 +\n", hole + 512);
-        fs::write(dir.path().join("disk.img.map"), map).unwrap();
-        let device = open_device(&dir.path().join(name(0))).unwrap();
-        assert!(read_at(&*device, hole as u64 - 512, 512).is_ok());
-        assert!(read_at(&*device, hole as u64, 512).is_err());
-        assert!(read_at(&*device, hole as u64 + 512, 512).is_ok());
+    fn images_of_whole_disks_are_no_parts() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut disk = vec![0; EACH];
+        disk[510..512].copy_from_slice(&[0x55, 0xaa]);
+        disk[446 + 4] = 0x83;
+        disk[446 + 8..446 + 12].copy_from_slice(&2048u32.to_le_bytes());
+        disk[446 + 12..446 + 16].copy_from_slice(&1_000_000u32.to_le_bytes());
+        for n in 1..4u8 {
+            disk[(2 << 20) + 5] = n;
+            fs::write(dir.path().join(format!("disk0{n}")), &disk).unwrap();
+        }
+        let first = open_device(&dir.path().join("disk01-part1")).unwrap();
+        assert_eq!(first.size(), EACH as u64 - (1 << 20));
+        assert_eq!(crate::device::read_at(&*first, 1 << 20, 6).unwrap()[5], 1);
+        assert!(crate::device::read_at(&*first, first.size() - 1, 2).is_err());
+        let refused = open_device_rw(&dir.path().join("disk01-part1")).err().unwrap();
+        assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
     }
 }

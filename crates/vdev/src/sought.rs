@@ -10,7 +10,6 @@
 //! most [`MOST_LOOKS`] configs are verified, so that an image made for it does not keep one looking.
 
 use std::collections::BTreeSet;
-use std::io;
 
 use cenote_format::checksum::{EMBEDDED_MAGIC, EMBEDDED_SIZE};
 use cenote_format::label::{self, CONFIG_OFFSET, CONFIG_SIZE, LABEL_SIZE};
@@ -20,9 +19,9 @@ use crate::device::{Device, ReadReq};
 /// Vdevs begin at multiples of so many bytes.
 pub const STEP: u64 = 512;
 
-/// Bytes that are read at once, and where these cannot be read.
+/// Bytes that are read at once, and where these cannot be read, less and less.
 const PIECE: u64 = 8 << 20;
-const SMALL: usize = 64 << 10;
+const SMALL: [usize; 2] = [64 << 10, 4 << 10];
 
 /// Most configs that are verified.
 pub const MOST_LOOKS: usize = 4_000;
@@ -34,12 +33,18 @@ const XDR: u8 = 1;
 /// Where in a config the embedded checksum begins, with its magic in either byte order.
 const MAGIC_AT: usize = CONFIG_SIZE - EMBEDDED_SIZE;
 
+/// What came of looking through an image.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sought {
+    /// Where vdevs begin.
+    pub begins: Vec<u64>,
+    /// There are more places that look like labels than are looked at: there may be more vdevs.
+    pub too_many: bool,
+}
+
 /// Where vdevs begin in `image`, by their first labels. `go_on` is told how many bytes were looked at, and says whether
 /// to go on.
-///
-/// # Errors
-/// There are more places that look like labels than are looked at.
-pub fn vdevs_in(image: &dyn Device, go_on: &mut dyn FnMut(u64) -> bool) -> io::Result<Vec<u64>> {
+pub fn vdevs_in(image: &dyn Device, go_on: &mut dyn FnMut(u64) -> bool) -> Sought {
     let (mut found, mut looks) = (BTreeSet::new(), 0);
     let mut at = 0;
     while at < image.size() && go_on(at) {
@@ -54,13 +59,13 @@ pub fn vdevs_in(image: &dyn Device, go_on: &mut dyn FnMut(u64) -> bool) -> io::R
             }
             looks += 1;
             if looks > MOST_LOOKS {
-                return Err(io::Error::other("too many places look like labels"));
+                return Sought { begins: found.into_iter().collect(), too_many: true };
             }
             found.extend(begin_of(config, at + place));
         }
         at += PIECE;
     }
-    Ok(found.into_iter().collect())
+    Sought { begins: found.into_iter().collect(), too_many: false }
 }
 
 fn looks_like_config(config: &[u8]) -> bool {
@@ -82,23 +87,23 @@ fn begin_of(config: &[u8], place: u64) -> Option<u64> {
 
 /// `len` bytes at byte `at`, with zeros where they cannot be read.
 fn read_what_can_be(image: &dyn Device, at: u64, len: usize) -> Vec<u8> {
-    let mut whole = [ReadReq::new(at, len)];
-    image.read_batch(&mut whole);
-    let [whole] = whole;
-    if let Ok(bytes) = whole.take() {
-        return bytes.to_vec();
-    }
-    let pieces = (0..len).step_by(SMALL);
-    let mut reqs: Vec<ReadReq> =
-        pieces.map(|from| ReadReq::new(at + from as u64, SMALL.min(len - from))).collect();
-    image.read_batch(&mut reqs);
-    let mut all = Vec::with_capacity(len);
-    for req in reqs {
-        let len = all.len() + req.len;
-        if let Ok(bytes) = req.take() {
-            all.extend_from_slice(&bytes.bytes());
+    let mut all = vec![0; len];
+    let mut missing = vec![(0, len)];
+    for size in [len].into_iter().chain(SMALL) {
+        let pieces = missing.iter().flat_map(|(from, len)| {
+            (0..*len).step_by(size).map(move |at| (from + at, size.min(len - at)))
+        });
+        let pieces: Vec<(usize, usize)> = pieces.collect();
+        let req = |(from, len): &(usize, usize)| ReadReq::new(at + *from as u64, *len);
+        let mut reqs: Vec<ReadReq> = pieces.iter().map(req).collect();
+        image.read_batch(&mut reqs);
+        missing.clear();
+        for ((from, len), req) in pieces.into_iter().zip(reqs) {
+            match (req.take(), all.get_mut(from..from + len)) {
+                (Ok(bytes), Some(place)) => place.copy_from_slice(&bytes.bytes()),
+                _ => missing.push((from, len)),
+            }
         }
-        all.resize(len, 0);
     }
     all
 }
@@ -122,8 +127,10 @@ mod tests {
         image
     }
 
-    fn found(bytes: Vec<u8>) -> io::Result<Vec<u64>> {
-        vdevs_in(&*MemDevice::new("image", bytes), &mut |_| true)
+    fn found(bytes: Vec<u8>) -> Vec<u64> {
+        let found = vdevs_in(&*MemDevice::new("image", bytes), &mut |_| true);
+        assert!(!found.too_many);
+        found.begins
     }
 
     #[test]
@@ -131,21 +138,21 @@ mod tests {
         let label = label();
         // Across the pieces, too, and by the second label alone.
         for at in [0, 512, 1 << 20, (8 << 20) - 512, (8 << 20) - (100 << 10), 8 << 20] {
-            assert_eq!(found(image(20 << 20, &[(at, &label)])).unwrap(), [at as u64]);
+            assert_eq!(found(image(20 << 20, &[(at, &label)])), [at as u64]);
             let second = &label[256 << 10..];
-            let only = found(image(20 << 20, &[(at + (256 << 10), second)])).unwrap();
+            let only = found(image(20 << 20, &[(at + (256 << 10), second)]));
             assert_eq!(only, [at as u64]);
         }
         let two = image(20 << 20, &[(63 * 512, &label), (9 << 20, &label)]);
-        assert_eq!(found(two).unwrap(), [63 * 512, 9 << 20]);
+        assert_eq!(found(two), [63 * 512, 9 << 20]);
         // Not at a sector; without its end; changed; before the image begins.
-        assert!(found(image(4 << 20, &[(100, &label)])).unwrap().is_empty());
-        assert!(found(label[..(16 << 10) + CONFIG_SIZE - 1].to_vec()).unwrap().is_empty());
+        assert!(found(image(4 << 20, &[(100, &label)])).is_empty());
+        assert!(found(label[..(16 << 10) + CONFIG_SIZE - 1].to_vec()).is_empty());
         let mut bad = label[..256 << 10].to_vec();
         bad[40 << 10] ^= 1;
-        assert!(found(image(4 << 20, &[(0, &bad)])).unwrap().is_empty());
-        assert!(found(label[256 << 10..].to_vec()).unwrap().is_empty());
-        assert!(found(Vec::new()).unwrap().is_empty());
+        assert!(found(image(4 << 20, &[(0, &bad)])).is_empty());
+        assert!(found(label[256 << 10..].to_vec()).is_empty());
+        assert!(found(Vec::new()).is_empty());
     }
 
     #[test]
@@ -156,13 +163,16 @@ mod tests {
             told.push(at);
             told.len() < 3
         });
-        assert_eq!((stopped.unwrap(), told), (vec![], vec![0, 8 << 20, 16 << 20]));
+        assert_eq!((stopped.begins, told), (vec![], vec![0, 8 << 20, 16 << 20]));
     }
 
     #[test]
     fn what_cannot_be_read_is_passed_over() {
         let leaf = crate::testing::Leaf::new(20 << 20);
         leaf.faults.fail(3 << 20..(3 << 20) + 512);
+        // Just before and behind the config of a label.
+        leaf.faults.fail((9 << 20) + (12 << 10)..(9 << 20) + (12 << 10) + 512);
+        leaf.faults.fail((9 << 20) + (128 << 10)..(10 << 20));
         let label = label();
         let write = |at: u64| {
             let mut reqs = [crate::WriteReq::new(at, cenote_format::abd::Abd::copy_of(&label))];
@@ -170,19 +180,21 @@ mod tests {
         };
         write(1 << 20);
         write(9 << 20);
-        let found = vdevs_in(&*leaf.faults, &mut |_| true).unwrap();
-        assert_eq!(found, [1 << 20, 9 << 20]);
+        let found = vdevs_in(&*leaf.faults, &mut |_| true);
+        assert_eq!(found.begins, [1 << 20, 9 << 20]);
     }
 
     /// Places that look like labels are not looked at without end.
     #[test]
     fn an_image_made_for_it() {
-        let mut bytes = vec![0; 3 << 20];
-        for at in (0..bytes.len()).step_by(512) {
+        let label = label();
+        let mut bytes = image(4 << 20, &[(0, &label)]);
+        for at in (1 << 20..bytes.len()).step_by(512) {
             bytes[at] = XDR;
             bytes[at + 2..at + 12].copy_from_slice(&HEADING);
             bytes[at + 472..at + 480].copy_from_slice(&EMBEDDED_MAGIC.to_le_bytes());
         }
-        assert!(found(bytes).unwrap_err().to_string().contains("too many"));
+        let found = vdevs_in(&*MemDevice::new("image", bytes), &mut |_| true);
+        assert_eq!(found, Sought { begins: vec![0], too_many: true });
     }
 }

@@ -224,6 +224,10 @@ pub struct Live {
     pub(crate) too_many_errors: AtomicBool,
     /// See [`Vdev::cut_off`].
     pub(crate) cut_off: AtomicU64,
+    /// See [`Vdev::unread`].
+    pub(crate) unread: AtomicU64,
+    /// See [`Vdev::only_read`].
+    pub(crate) only_read: AtomicBool,
     /// Sectors of the RAID-Z vdev that it is below are moving: what is free now may not be a moment later.
     pub(crate) moving: AtomicBool,
     /// It is about to leave its vdev: what is written to it alone is not written.
@@ -270,6 +274,8 @@ impl Live {
             faulted_by_hand: AtomicBool::default(),
             too_many_errors: AtomicBool::default(),
             cut_off: AtomicU64::new(0),
+            unread: AtomicU64::new(0),
+            only_read: AtomicBool::new(false),
             moving: AtomicBool::default(),
             leaving: AtomicBool::default(),
             fenced: AtomicBool::default(),
@@ -410,7 +416,11 @@ impl Vdev {
                 state::of_interior(self.kind, self.nparity, &self.children, &|c| c.state())
             }
             _ => match self.opened_state() {
-                VdevState::Healthy if self.too_many_errors.load(Relaxed) || self.cut_off() > 0 => {
+                VdevState::Healthy
+                    if self.too_many_errors.load(Relaxed)
+                        || self.cut_off() > 0
+                        || self.unread() > 0 =>
+                {
                     VdevState::Degraded
                 }
                 state => state,
@@ -439,6 +449,16 @@ impl Vdev {
     /// off.
     pub fn cut_off(&self) -> u64 {
         self.live.cut_off.load(Relaxed)
+    }
+
+    /// How many bytes of the device of this leaf are known as not read from the disk that it is an image of.
+    pub fn unread(&self) -> u64 {
+        self.live.unread.load(Relaxed)
+    }
+
+    /// Whether the device of this leaf is such that it can only be read ([`Device::only_read`]).
+    pub fn only_read(&self) -> bool {
+        self.live.only_read.load(Relaxed)
     }
 
     /// Numbers of (read, write, checksum) errors seen at this vdev itself.

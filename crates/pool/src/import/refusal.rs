@@ -54,7 +54,10 @@ pub(super) fn refused(c: &Candidate, devices: &DeviceSet, e: ImportError) -> Imp
     list.extend(forbidden(unread.filter_map(|(_, path)| path.clone()).collect()));
     let cut = cut_off(c, devices).into_iter();
     let cut = cut.filter(|(guid, _)| lost.iter().any(|(l, _)| l == guid));
-    list.extend(cut.map(|(_, path)| (path, CUT_OFF)));
+    let cut: Vec<PathBuf> = cut.map(|(_, path)| path).collect();
+    // For that they are read-only.
+    list.retain(|(path, _)| !cut.contains(path));
+    list.extend(cut.into_iter().map(|path| (path, CUT_OFF)));
     match list.is_empty() {
         true => e,
         false => ImportError::Refused { target: target.clone(), devices: list },
