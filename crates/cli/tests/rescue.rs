@@ -1,5 +1,5 @@
 //! Images as rescuers have them: cut off, with holes, some sectors off, in parts, of other kinds; by the real binary. What
-//! can be read is right, what cannot be is named. Nothing is written to these pools.
+//! can be read is right, what cannot be is named. Nothing is written to these images.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -7,6 +7,7 @@ mod common;
 
 use cenote_manifest_check::{Checks, FsTree, check_tree, datasets_with_files};
 use cenote_testpools::TempPool;
+use common::loops::Loop;
 use common::{Session, scratch};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -200,7 +201,11 @@ fn a_map_that_is_not_understood_is_named() {
     let s = Session::new();
     let copy = cenote_testpools::copy("basic");
     let image = copy.pool.files[0].display().to_string();
-    fs::write(format!("{image}.map"), "# ddrescue\n0 + 1\n0 10 +\n20 10 +\n").unwrap();
+    fs::write(
+        format!("{image}.map"),
+        "# Mapfile. Created by GNU ddrescue version 1.27\n0 + 1\n0 10 +\n20 10 +\n",
+    )
+    .unwrap();
     let dir = copy.pool.dir.display();
     let why = format!(
         "cannot open '{image}': its map {image}.map, line 4: blocks that are not contiguous"
@@ -237,6 +242,8 @@ fn a_pool_that_begins_somewhere_is_found() {
     for at in [first, second] {
         assert!(is_online(&listed, &format!("disk.img-at{at}")), "{listed}");
     }
+    assert!(listed.contains("can only be read"), "{listed}");
+    assert!(listed.contains("can be imported with '-o readonly=on'"), "{listed}");
     assert!(!s.run(&format!("zpool import -d {shown}")).ok().contains("-at"));
     // One of them alone, and of those only that one.
     fs::remove_file(&rest).unwrap();
@@ -251,7 +258,7 @@ fn a_pool_that_begins_somewhere_is_found() {
 }
 
 #[test]
-fn an_image_in_parts_is_put_together() {
+fn an_image_in_parts_is_named_with_what_joins_it() {
     let s = Session::new();
     fs::create_dir(s.path("d")).unwrap();
     let pool = cenote_testpools::pool("basic");
@@ -260,14 +267,174 @@ fn an_image_in_parts_is_put_together() {
         fs::write(s.path(&format!("d/disk.img.{:03}", n + 1)), part).unwrap();
     }
     drop(bytes);
-    let (good, said) = copied(&s, &s.path("d"), "basic");
+    let dir = s.path("d").display().to_string();
+    let command = format!("cat {dir}/disk.img.[0-9][0-9][0-9] > {dir}/disk.img");
+    let why = format!(
+        "cannot open '{dir}/disk.img.001': the first part of an image; '{command}' joins its parts"
+    );
+    assert_eq!(s.run(&format!("zpool import -d {dir}")).fails(1), why);
+    assert_eq!(s.run(&format!("ls -d {dir} basic:/")).fails(1), format!("cenote ls: {why}"));
+    common::must("sh", &["-c", &command]);
+    let (good, said) = copied(&s, &s.path("d/disk.img"), "basic");
     assert_eq!((good, said.as_str()), (all_files("basic"), ""));
+    // Beside its parts, too.
+    s.run(&format!("ls -d {dir} basic:/")).ok();
+}
+
+/// The image of a whole disk, with `file` in its only partition, of which `size` bytes are there.
+fn whole_disk(image: &Path, file: &Path, size: u64) {
+    let bytes = fs::read(file).unwrap();
+    let mut table = [0; 512];
+    table[446 + 4] = 0xbf;
+    table[446 + 8..446 + 12].copy_from_slice(&2048u32.to_le_bytes());
+    table[446 + 12..446 + 16].copy_from_slice(&((bytes.len() / 512) as u32).to_le_bytes());
+    table[510..].copy_from_slice(&[0x55, 0xaa]);
+    let image = File::create(image).unwrap();
+    image.write_all_at(&table, 0).unwrap();
+    image.write_all_at(&bytes, MIB).unwrap();
+    image.set_len(size).unwrap();
+}
+
+#[test]
+fn an_image_of_a_whole_disk_that_is_cut_off_is_read_by_its_table() {
+    let s = Session::new();
+    fs::create_dir(s.path("d")).unwrap();
+    let pool = cenote_testpools::pool("basic");
+    whole_disk(&s.path("d/disk.img"), &pool.files[0], 110 << 20);
+    let listed = import(&s, &s.path("d"), "", "").ok();
+    assert!(listed.contains("disk.img-part1"), "{listed}");
+    assert!(listed.contains("DEGRADED  cut off, 1"), "{listed}");
+    assert!(listed.contains("can be imported with '-o readonly=on'"), "{listed}");
     let refused = import(&s, &s.path("d"), "", "basic");
-    assert_eq!(refused.fails(1), "cannot import 'basic': one or more devices is read only");
-    // Without the second last one.
-    fs::remove_file(s.path("d/disk.img.003")).unwrap();
+    assert!(!refused.out.contains("read-only"), "{}", refused.out);
+    assert_eq!(refused.fails(1), "cannot import 'basic': one or more devices is cut off");
     let (good, said) = copied(&s, &s.path("d"), "basic");
-    assert!(good < all_files("basic") && said.contains("cannot read"), "{good}: {said}");
+    assert!(good < all_files("basic") && good > 100 && said.contains("cannot read"), "{said}");
+}
+
+/// Images of several disks that are cut off at the same length are not the parts of one.
+#[test]
+fn images_of_several_disks_that_are_cut_off_are_read_each() {
+    let s = Session::new();
+    fs::create_dir(s.path("d")).unwrap();
+    let pool = cenote_testpools::pool("rz2");
+    for (n, file) in pool.files.iter().enumerate() {
+        // Of two the end is missing: parity answers for it.
+        let size = if n < 2 { 30 << 20 } else { 200 << 20 };
+        let len = fs::metadata(file).unwrap().len() + MIB;
+        whole_disk(&s.path(&format!("d/disk{n:02}")), file, size.min(len));
+    }
+    let listed = import(&s, &s.path("d"), "", "").ok();
+    assert_eq!(listed.matches("cut off, ").count(), 2, "{listed}");
+    let (good, said) = copied(&s, &s.path("d"), "rz2");
+    assert_eq!((good, said.as_str()), (all_files("rz2"), ""));
+    // Their partitions' images, too.
+    fs::create_dir(s.path("e")).unwrap();
+    for (n, file) in pool.files.iter().enumerate() {
+        let to = s.path(&format!("e/disk{n:02}"));
+        fs::copy(file, &to).unwrap();
+        if n < 2 {
+            cut(&to, 30 << 20);
+        }
+    }
+    let listed = import(&s, &s.path("e"), "", "").ok();
+    assert_eq!(listed.matches("cut off, ").count(), 2, "{listed}");
+}
+
+/// The map counts by whatever name the image is found, for reading and for writing.
+#[test]
+fn a_map_counts_through_links_and_loop_devices() {
+    let s = Session::new();
+    let copy = cenote_testpools::copy("basic");
+    let image = &copy.pool.files[0];
+    hole(image, &[(90 * MIB, 130 * MIB)]);
+    fs::create_dir(s.path("links")).unwrap();
+    std::os::unix::fs::symlink(image, s.path("links/disk")).unwrap();
+    // The link is the first one that the search comes upon.
+    std::os::unix::fs::symlink(image, copy.pool.dir.join("a")).unwrap();
+    let looped = Loop::over(image);
+    let mut places = vec![s.path("links"), copy.pool.dir.clone()];
+    places.extend(looped.iter().map(|looped| looped.path.clone()));
+    for place in places {
+        let listed = import(&s, &place, "", "").ok();
+        let note = "40M not read from the disk";
+        assert!(listed.contains(note), "{listed}");
+        assert!(
+            listed.contains("status: One or more devices is an image that was not"),
+            "{listed}"
+        );
+        assert!(listed.contains("can be imported with '-o readonly=on'"), "{listed}");
+        let refused = import(&s, &place, "", "basic");
+        assert_eq!(refused.fails(1), "cannot import 'basic': one or more devices is read only");
+        let (good, said) = copied(&s, &place, "basic");
+        assert!(good < all_files("basic") && good > 100 && said.contains("cannot read"), "{said}");
+        import(&s, &place, "-o readonly=on", "basic").ok_but_for_logs();
+        let status = s.run("zpool status basic").ok();
+        assert!(status.contains(note) && status.contains("have ddrescue go"), "{status}");
+        s.run("zpool export basic").ok();
+    }
+    // Where in the file the device begins counts.
+    let Some(part) = Loop::over_part(image, 100 * MIB, 0) else { return };
+    let device = cenote_vdev::open_device(&part.path).unwrap();
+    assert_eq!(device.unread(0, device.size()), 30 * MIB);
+    assert!(cenote_vdev::open_device_rw(&part.path).is_err());
+}
+
+/// Of several images of one disk that which lacks nothing counts.
+#[test]
+fn the_image_that_is_whole_is_taken() {
+    let s = Session::new();
+    let dir = s.path("d");
+    fs::create_dir(&dir).unwrap();
+    let disk = dir.join("disk");
+    File::create(&disk).unwrap().set_len(128 << 20).unwrap();
+    s.run(&format!("zpool create -m none tank {}", disk.display())).ok();
+    s.run("zpool export tank").ok();
+    for name in ["a.img", "b.img", "z.img"] {
+        fs::copy(&disk, dir.join(name)).unwrap();
+    }
+    hole(&dir.join("a.img"), &[(60 * MIB, 100 * MIB)]);
+    // Where its label says that it is, it is cut off.
+    cut(&disk, 64 << 20);
+    cut(&dir.join("z.img"), 64 << 20);
+    import(&s, &dir, "", "tank").ok();
+    let status = s.run("zpool status -P tank").ok();
+    assert!(is_online(&status, "/b.img"), "{status}");
+    s.run("zpool export tank").ok();
+    for name in ["a.img", "a.img.map", "disk", "z.img"] {
+        fs::remove_file(dir.join(name)).unwrap();
+    }
+    cenote_testpools::judge(&dir, "tank");
+}
+
+/// What the user names and cannot be opened is told.
+#[test]
+fn a_part_of_an_image_that_is_not_there_is_named() {
+    let s = Session::new();
+    let copy = cenote_testpools::copy("basic");
+    let image = copy.pool.files[0].display().to_string();
+    for part in ["part7", "at99999999999"] {
+        let done = s.run(&format!("zpool import -d {image}-{part}"));
+        assert!(done.err.contains(&format!("cannot open '{image}-{part}': ")), "{done:?}");
+    }
+}
+
+/// A fixed VHD is a copy of the disk, with something behind it.
+#[test]
+fn a_fixed_vhd_is_read() {
+    let s = Session::new();
+    fs::create_dir(s.path("d")).unwrap();
+    let pool = cenote_testpools::pool("basic");
+    let image = s.path("d/disk.vhd");
+    let size = fs::metadata(&pool.files[0]).unwrap().len() + 2 * MIB;
+    whole_disk(&image, &pool.files[0], size + 512);
+    let file = File::options().write(true).open(&image).unwrap();
+    file.write_all_at(b"conectix", size).unwrap();
+    assert!(is_online(&import(&s, &s.path("d"), "", "").ok(), "disk.vhd-part1"));
+    // One in which nothing is found is named.
+    file.write_all_at(&[0; 512], 0).unwrap();
+    let refused = import(&s, &s.path("d"), "", "").fails(1);
+    assert!(refused.contains("a VHD image; 'qemu-img convert -f vpc -O raw"), "{refused}");
 }
 
 #[test]
