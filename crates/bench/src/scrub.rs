@@ -304,7 +304,8 @@ fn resilver_rows(args: &ScrubArgs, mib: u64) -> anyhow::Result<Vec<Resilver>> {
     }
     let names = ["a.img", "b.img"];
     for name in names {
-        make_image(&dir.join(name), bytes + bytes / 8 + (128 << 20))?;
+        // Beside what is kept back of each pool, and what waits to be free.
+        make_image(&dir.join(name), bytes + bytes / 8 + (512 << 20))?;
     }
     let paths = names.iter().map(|name| dir.join(name)).collect();
     let spec = VdevSpec::new(Redundancy::Mirror, paths);

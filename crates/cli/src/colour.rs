@@ -62,15 +62,9 @@ impl Colour {
 
 /// Whether the user wants colours and the terminal has them (`use_color`).
 pub fn wanted(ctx: &Context) -> bool {
-    let var = |name: &str| ctx.var(name).and_then(OsStr::to_str).unwrap_or("");
-    let is_set = |name: &str| {
-        let value = var(name);
-        let digits: String = value.chars().take_while(char::is_ascii_digit).collect();
-        digits.parse::<u64>().is_ok_and(|n| n > 0)
-            || ["yes", "on"].iter().any(|word| value.eq_ignore_ascii_case(word))
-    };
-    let has_colours = ctx.caller.terminal.out && !["", "dumb", "unknown"].contains(&var("TERM"));
-    has_colours && is_set("ZFS_COLOR") && !is_set("NO_COLOR")
+    let terminal = ctx.var("TERM").and_then(OsStr::to_str).unwrap_or("");
+    let has_colours = ctx.caller.terminal.out && !["", "dumb", "unknown"].contains(&terminal);
+    has_colours && ctx.caller.is_set("ZFS_COLOR") && !ctx.caller.is_set("NO_COLOR")
 }
 
 /// Text of which parts have a colour. Control characters in it are escaped as in other output.

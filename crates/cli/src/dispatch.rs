@@ -267,6 +267,7 @@ fn zdb(args: &[OsString], ctx: &mut Context) -> i32 {
         caller: &ctx.caller,
         cancel: ctx.cancel.clone(),
         imported: &move |name| Some(pools.get(name)?.pool()),
+        cachefile: cenote_daemon::cachefile::default_path(),
     };
     impatiently(|| cenote_zdb::run(args, surroundings))
 }

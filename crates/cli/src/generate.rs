@@ -60,8 +60,8 @@ fn generate(dir: &Path, cenote: Command) -> io::Result<()> {
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         if path.extension().is_some_and(|section| section == "1") {
             let mut page = OpenOptions::new().append(true).open(&path)?;
-            page.write_all(roff::surroundings().as_bytes())?;
             let command = name.strip_prefix("cenote-").unwrap_or_default();
+            page.write_all(roff::surroundings("cenote", command).as_bytes())?;
             let examples = EXAMPLES.iter().filter(|(of, ..)| *of == command);
             let examples: Vec<_> = examples.map(|(_, line, about)| (*line, *about)).collect();
             if !examples.is_empty() {

@@ -62,13 +62,11 @@ impl Item {
 
 /// How a command's `-g`, `-L` and `-P`, and the environment, want vdevs named.
 pub fn style(letters: &str, ctx: &Context) -> NameStyle {
-    let set = |name: &str| {
-        ctx.var(name).is_some_and(|v| !matches!(v.to_str(), Some("0" | "NO" | "no" | "off" | "")))
-    };
+    let caller = &ctx.caller;
     NameStyle {
-        full_path: letters.contains('P') || set("ZPOOL_VDEV_NAME_PATH"),
-        follow_links: letters.contains('L') || set("ZPOOL_VDEV_NAME_FOLLOW_LINKS"),
-        guid: letters.contains('g') || set("ZPOOL_VDEV_NAME_GUID"),
+        full_path: letters.contains('P') || caller.is_set("ZPOOL_VDEV_NAME_PATH"),
+        follow_links: letters.contains('L') || caller.is_set("ZPOOL_VDEV_NAME_FOLLOW_LINKS"),
+        guid: letters.contains('g') || caller.is_set("ZPOOL_VDEV_NAME_GUID"),
     }
 }
 

@@ -238,6 +238,54 @@ fn vdevs_have_properties() {
     cenote_testpools::judge(s.dir.path(), "tank");
 }
 
+/// Spares and cache devices come behind the root (`for_each_vdev_cb`), and have properties though they are in no tree.
+#[test]
+fn spares_and_cache_devices_have_properties() {
+    let s = Session::new();
+    let [a, b, spare, cache] = ["a", "b", "spare", "cache"].map(|name| {
+        let path = s.path(name);
+        fs::File::create(&path).unwrap().set_len(128 << 20).unwrap();
+        path.display().to_string()
+    });
+    let create =
+        s.run(&format!("zpool create -m none tank mirror {a} {b} spare {spare} cache {cache}"));
+    assert_eq!((create.code, create.err.as_str()), (0, UNUSED));
+    let every = || {
+        let names = s.run("zpool get -Ho name guid tank all-vdevs").ok();
+        names.lines().map(String::from).collect::<Vec<_>>()
+    };
+    assert_eq!(every(), ["root-0", &spare, &cache, "mirror-0", &a, &b]);
+    let get = |property: &str, vdev: &str| {
+        let line = format!("zpool get -Hpo value,source {property} tank {vdev}");
+        s.run(&line).ok().trim_end().to_string()
+    };
+    for (vdev, size) in [(&spare, 0), (&cache, (128 << 20) - (9 << 19))] {
+        assert_eq!(get("state,path", vdev), format!("7\t-\n{vdev}\t-"));
+        assert_eq!(get("psize,size", vdev), format!("{}\t-\n{size}\t-", 128 << 20));
+        assert_eq!(get("failfast,comment,io_n", vdev), "on\tdefault\n-\tdefault\n-\tdefault");
+        assert_eq!(get("parent,numchildren", vdev), "-\tdefault\n0\t-");
+        let all = s.run(&format!("zpool get all tank {vdev}")).ok();
+        assert!(all.lines().any(|l| l.split_whitespace().eq([vdev, "state", "ONLINE", "-"])));
+        assert!(!all.contains("autosit"), "{all}");
+        let refused = s.run(&format!("zpool set comment=x tank {vdev}")).fails(1);
+        assert!(refused.ends_with("operation not supported on this type of vdev"), "{refused}");
+    }
+    let json: Value =
+        serde_json::from_str(&s.run("zpool get -j guid tank all-vdevs").ok()).unwrap();
+    assert_eq!(json["vdevs"][&spare]["class"], "spare");
+    assert_eq!(json["vdevs"][&cache]["class"], "l2cache");
+    assert_ne!(json["vdevs"][&cache]["guid"], json["vdevs"][&spare]["guid"]);
+    // One that stands in for a device is the leaf, twice.
+    s.run(&format!("zpool replace tank {a} {spare}")).ok();
+    s.run("zpool wait -t resilver tank").ok();
+    assert_eq!(every(), ["root-0", &spare, &cache, "mirror-0", "spare-0", &a, &spare, &b]);
+    assert_eq!(get("parent", &spare), "spare-0\t-");
+    s.run(&format!("zpool set comment=stands-in tank {spare}")).ok();
+    assert_eq!(get("comment", &spare), "stands-in\tlocal");
+    s.run("zpool export tank").ok();
+    cenote_testpools::judge(s.dir.path(), "tank");
+}
+
 #[test]
 fn properties_of_vdevs_are_set() {
     let tank = Tank::unmounted();

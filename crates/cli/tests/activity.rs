@@ -95,11 +95,17 @@ fn what_cannot_be_done_is_refused() {
     );
     fails("zpool initialize tank nosuch", "cannot initialize 'nosuch': no such device in pool");
     for (line, why) in [
-        ("zpool initialize -cs tank", "-c cannot be combined with other options"),
-        ("zpool initialize -sz tank", "-s cannot be combined with other options"),
+        ("zpool initialize -cs tank", "-s cannot be combined with other options"),
+        ("zpool initialize -uc tank", "-c cannot be combined with other options"),
+        ("zpool initialize -sz tank", "-z cannot be used with -c, -s or -u"),
         ("zpool initialize -uw tank", "-w cannot be used with -c, -s or -u"),
+        ("zpool initialize -a tank", "-a cannot be combined with individual pools or vdevs"),
         ("zpool initialize", "missing pool name argument"),
-        ("zpool trim -cw tank", "-w cannot be used with -c or -s"),
+        ("zpool trim -cw tank", "-w cannot be used with -c or -s options"),
+        ("zpool trim -sc tank", "-c cannot be combined with other options"),
+        ("zpool trim -sd tank", "-d cannot be combined with the -c or -s options"),
+        ("zpool trim -c -r 1M tank", "-r cannot be combined with the -c or -s options"),
+        ("zpool trim -a tank", "-a cannot be combined with individual zpools or vdevs"),
     ] {
         let said = s.run(line).fails(2);
         assert!(said.starts_with(why), "{line}: {said}");

@@ -39,6 +39,19 @@ fn default(session: &Session) -> PathBuf {
     session.path("socket.zpool.cache")
 }
 
+#[test]
+fn zdb_without_a_pool_shows_the_cache_file() {
+    let s = Session::new();
+    create(&s, "", "a");
+    for line in ["zdb", "zdb -C"] {
+        let said = s.run(line).ok();
+        assert!(said.starts_with("a:\n") && said.contains("a.img'"), "{line}: {said}");
+    }
+    s.run("zdb -b").fails(2);
+    s.run("zpool export a").ok();
+    cenote_testpools::judge(s.dir.path(), "a");
+}
+
 /// A file that cannot be read may name pools of others.
 #[test]
 fn a_file_that_cannot_be_read_is_not_written_anew() {

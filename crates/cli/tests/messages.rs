@@ -38,6 +38,13 @@ fn without_pools() {
 #[test]
 fn usage_errors() {
     let s = Session::new();
+    for program in ["zpool", "zfs"] {
+        let usage = s.run(&format!("{program} -?"));
+        let text = format!("{}{}", usage.out, usage.err);
+        assert!(text.lines().count() > 20, "{text}");
+        let wide = text.lines().find(|line| line.chars().count() > 80);
+        assert_eq!(wide, None, "usage of {program}");
+    }
     let first = |line: &str| s.run(line).fails(2).lines().next().unwrap().to_string();
     assert_eq!(first("zpool"), "missing command");
     assert_eq!(first("zpool frobnicate"), "unrecognized command 'frobnicate'");

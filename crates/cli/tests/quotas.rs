@@ -4,8 +4,8 @@
 
 mod common;
 
-use common::can_mount;
 use common::tank::Tank;
+use common::{can_mount, must};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -296,6 +296,16 @@ fn default_quotas_are_listed_for_who_has_no_own() {
 
 #[test]
 fn a_pool_that_is_upgraded_counts_objects_and_projects() {
+    upgraded_pool_counts(false);
+}
+
+#[test]
+fn a_file_system_that_lingers_is_counted_when_it_is_mounted_again() {
+    upgraded_pool_counts(true);
+}
+
+/// `lingers`: a bind mount keeps the file system open while it is not mounted.
+fn upgraded_pool_counts(lingers: bool) {
     if !can_mount() {
         return;
     }
@@ -309,8 +319,14 @@ fn a_pool_that_is_upgraded_counts_objects_and_projects() {
     tank.session.run("zpool sync").ok();
     tank.session.run("zpool upgrade tank").ok();
     assert_eq!(tank.get("userobjused@4000", "tank/a"), "-");
+    let bound = tank.session.path("bound");
+    if lingers {
+        fs::create_dir(&bound).unwrap();
+        must("mount", &["--bind", at("").to_str().unwrap(), bound.to_str().unwrap()]);
+    }
     // What is changed before everything is counted, counts once.
     tank.zfs("unmount tank/a");
+    assert_eq!(bound.join("kept").exists(), lingers);
     tank.zfs("mount tank/a");
     for n in 0..100 {
         fs::remove_file(at(&format!("f{n}"))).unwrap();
@@ -342,5 +358,8 @@ fn a_pool_that_is_upgraded_counts_objects_and_projects() {
     tank.zfs("mount tank/a");
     tank.session.run("zpool sync").ok();
     assert_eq!(number("userobjused@4000"), 600);
+    if lingers {
+        must("umount", &[bound.to_str().unwrap()]);
+    }
     tank.finish();
 }

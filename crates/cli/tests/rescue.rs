@@ -73,7 +73,9 @@ fn an_image_that_is_cut_off_is_read_as_far_as_it_goes() {
     assert!(listed.contains("DEGRADED  cut off, 1") && listed.contains("M missing"), "{listed}");
     assert!(listed.contains("can be imported with '-o readonly=on'"), "{listed}");
     // Not for writing.
+    let before = fs::read(image).unwrap();
     let refused = import(&s, &copy.pool.dir, "", "basic");
+    assert!(fs::read(image).unwrap() == before);
     assert!(refused.out.contains("The images below are cut off, use '-o readonly=on'"));
     assert!(refused.out.contains(image.to_str().unwrap()), "{}", refused.out);
     let why = "cannot import 'basic': one or more devices is cut off";
@@ -88,6 +90,8 @@ fn an_image_that_is_cut_off_is_read_as_far_as_it_goes() {
     let (good, said) = copied(&s, &copy.pool.dir, "basic");
     assert!(good < all_files("basic") && good > 100, "{good}: {said}");
     assert!(said.contains("cannot read"), "{said}");
+    assert!(fs::read(image).unwrap() == before);
+    drop(before);
     // Also below the size that any vdev has.
     cut(image, 40 << 20);
     let listed = s.run(&format!("zpool import -d {}", copy.pool.dir.display()));
@@ -274,6 +278,13 @@ fn an_image_in_parts_is_named_with_what_joins_it() {
     );
     assert_eq!(s.run(&format!("zpool import -d {dir}")).fails(1), why);
     assert_eq!(s.run(&format!("ls -d {dir} basic:/")).fails(1), format!("cenote ls: {why}"));
+    // It is seen whose it is, before something else is made of it.
+    let first = s.path("d/disk.img.001");
+    let before = fs::read(&first).unwrap();
+    let refused = s.run(&format!("zpool create -m none other {dir}/disk.img.001"));
+    assert!(refused.err.contains("disk.img.001 is part of exported pool 'basic'"), "{refused:?}");
+    assert!(refused.code == 1 && fs::read(&first).unwrap() == before);
+    drop(before);
     common::must("sh", &["-c", &command]);
     let (good, said) = copied(&s, &s.path("d/disk.img"), "basic");
     assert_eq!((good, said.as_str()), (all_files("basic"), ""));
@@ -417,6 +428,22 @@ fn a_part_of_an_image_that_is_not_there_is_named() {
         let done = s.run(&format!("zpool import -d {image}-{part}"));
         assert!(done.err.contains(&format!("cannot open '{image}-{part}': ")), "{done:?}");
     }
+}
+
+/// What cannot be looked at is no hindrance for a pool that is found, nor for `import -a` without one.
+#[test]
+fn what_lies_beside_a_pool_does_not_hinder() {
+    let s = Session::new();
+    let copy = cenote_testpools::copy("mir3");
+    let (dir, image) = (copy.pool.dir.display(), copy.pool.files[0].display());
+    s.run(&format!("ls -d {image}-part7 -d {dir} mir3:/")).ok();
+    let empty = s.path("d");
+    fs::create_dir(&empty).unwrap();
+    let file = File::create(empty.join("x.qcow2")).unwrap();
+    file.set_len(1 << 20).unwrap();
+    file.write_all_at(b"QFI\xfb\0\0\0\x03", 0).unwrap();
+    let all = s.run(&format!("zpool import -a -d {}", empty.display()));
+    assert!(all.code == 0 && all.err.contains("a qcow2 image"), "{all:?}");
 }
 
 /// A fixed VHD is a copy of the disk, with something behind it.

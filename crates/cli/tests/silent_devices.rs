@@ -229,9 +229,17 @@ fn commands_that_look_leave_a_hung_side_alone() {
         "zdb -d twin",
         "ls twin:/",
         "cat twin:/file",
+        "zfs wait twin",
+        "zfs send -nv twin@two",
+        "zfs send -nPv -i @one twin@two",
+        "zfs send -nvR twin@two",
+        "map --owners twin",
     ] {
         soon(&inner, line).ok();
     }
+    // The pool was read once it is simulated, and is too small for that.
+    let aged = soon(&inner, "age --like twin --for 1m -q");
+    assert!(aged.code == 0 || aged.err.contains("out of space"), "{aged:?}");
     // It says how far it is.
     let counted = soon(&inner, "zdb -b twin");
     assert_eq!(counted.code, 0, "{counted:?}");

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Environment variables that commands look at; the rest stays with the caller.
-const ENVIRONMENT: &[&str] = &[
+pub const ENVIRONMENT: &[&str] = &[
     "CENOTE_ARC_MAX",
     "COLORTERM",
     "HOME",
@@ -18,12 +18,12 @@ const ENVIRONMENT: &[&str] = &[
     "POSIXLY_CORRECT",
     "TERM",
     "TZ",
+    "ZDB_NO_ZLE",
     "ZFS_COLOR",
     "ZPOOL_IMPORT_PATH",
     "ZPOOL_SCRIPTS_AS_ROOT",
     "ZPOOL_SCRIPTS_ENABLED",
     "ZPOOL_SCRIPTS_PATH",
-    "ZPOOL_STATUS_NON_NATIVE_ASHIFT_IGNORE",
     "ZPOOL_VDEV_NAME_FOLLOW_LINKS",
     "ZPOOL_VDEV_NAME_GUID",
     "ZPOOL_VDEV_NAME_PATH",
@@ -38,7 +38,6 @@ const LOOKS: &[&str] = &[
     "TERM",
     "TZ",
     "ZFS_COLOR",
-    "ZPOOL_STATUS_NON_NATIVE_ASHIFT_IGNORE",
     "ZPOOL_VDEV_NAME_GUID",
     "ZPOOL_VDEV_NAME_PATH",
 ];
@@ -138,10 +137,29 @@ impl Caller {
         self.cwd.join(path)
     }
 
-    /// An environment variable of the caller.
+    /// An environment variable of the caller, which is one of [`ENVIRONMENT`].
     pub fn var(&self, name: &str) -> Option<&OsStr> {
         self.env.get(OsStr::new(name)).map(OsString::as_os_str)
     }
+
+    /// Whether an environment variable says yes (`libzfs_envvar_is_set`).
+    pub fn is_set(&self, name: &str) -> bool {
+        self.var(name).and_then(OsStr::to_str).is_some_and(says_yes)
+    }
+}
+
+/// Whether a text is `yes`, `on`, or begins with a number other than 0 (as `strtoul` reads one).
+fn says_yes(text: &str) -> bool {
+    let number = text.trim_start();
+    let number = number.strip_prefix(['-', '+']).unwrap_or(number);
+    let hexadecimal = number.strip_prefix("0x").or_else(|| number.strip_prefix("0X"));
+    let (digits, radix) = match hexadecimal {
+        Some(digits) => (digits, 16),
+        None if number.starts_with('0') => (number, 8),
+        None => (number, 10),
+    };
+    let is_number = digits.chars().map_while(|c| c.to_digit(radix)).any(|digit| digit > 0);
+    is_number || ["yes", "on"].iter().any(|word| text.eq_ignore_ascii_case(word))
 }
 
 fn is_scheme(text: &str) -> bool {
@@ -207,6 +225,16 @@ impl Cancel {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_variable_says_yes_in_openzfs_ways() {
+        for text in ["1", "on", "ON", "Yes", " 7x", "0x10", "010", "-1", "+2"] {
+            assert!(says_yes(text), "{text:?}");
+        }
+        for text in ["", "0", "00", "08", "0x", "0xg", "off", "no", "yes!", "only", "true", "é1"] {
+            assert!(!says_yes(text), "{text:?}");
+        }
+    }
 
     #[test]
     fn nothing_of_another_users_environment_leads_to_files() {

@@ -58,6 +58,8 @@ const CALM: Duration = Duration::from_secs(600);
 const BY_PATH: &str = "/dev/disk/by-path";
 /// What a config says of the place of a disk, not of the disk.
 const PLACE: [&str; 2] = ["phys_path", "vdev_enc_sysfs_path"];
+/// Why nothing is done any more.
+const CLOSED: &str = "the pool is closed";
 /// The end of the path of the partition for data that OpenZFS makes on a whole disk.
 const DATA: &str = "-part1";
 
@@ -187,17 +189,12 @@ enum Lack {
 
 /// Whether a leaf is out of use for want of its device, as far as that is known without asking a device.
 fn lack(leaf: &Vdev) -> Option<Lack> {
-    let by_order = || {
-        let config = leaf.config();
-        let is_noted = config::number(config, "faulted") != 0;
-        leaf.is_faulted_by_hand() || is_noted && config.str("aux_state") == Some(config::BY_HAND)
-    };
     match leaf.state() {
         VdevState::Removed => Some(Lack::Gone),
         VdevState::CantOpen(
             Aux::None | Aux::OpenFailed | Aux::CorruptData | Aux::BadLabel | Aux::TooSmall,
         ) => Some(Lack::Gone),
-        VdevState::Faulted if by_order() => None,
+        VdevState::Faulted if leaf.is_faulted_by_hand() => None,
         VdevState::Faulted if leaf.device().is_some() => Some(Lack::Silent),
         VdevState::Faulted => Some(Lack::Failed),
         _ => None,
@@ -327,6 +324,11 @@ impl Shared {
         self.view().get("autoreplace").is_some_and(|set| set.exact == "on")
     }
 
+    /// Whether a leaf had too many errors since the import.
+    fn has_failed(&self, leaf: &Vdev) -> bool {
+        self.returns.failed.lock().contains_key(&leaf.guid())
+    }
+
     /// Whether something at the place of this leaf is of interest.
     fn may_come(&self, leaf: &Vdev) -> bool {
         match (leaf.kind(), lack(leaf)) {
@@ -368,7 +370,11 @@ impl Shared {
         let before = match lack(leaf)? {
             Lack::Gone => None,
             Lack::Silent => leaf.device().and_then(|device| device.identity()),
-            Lack::Failed => self.returns.failed.lock().get(&leaf.guid()).copied(),
+            // Where the system does not tell devices in one place apart, what is on them does.
+            Lack::Failed => {
+                let failed = self.returns.failed.lock().get(&leaf.guid()).copied();
+                failed.filter(Identity::is_distinct)
+            }
         };
         let places = places(leaf.config());
         places.iter().take_while(|_| !self.looks_no_more()).find_map(|place| {
@@ -425,9 +431,10 @@ impl Engine {
     fn take_in(&self, leaf: &Vdev, sight: &Sight) -> Came {
         match is_own(&sight.place, self.pool().guid(), leaf.guid()) {
             Err(error) => return Came::Later(format!("its labels cannot be read: {error}")),
-            Ok(true) if self.shared.returns.failed.lock().contains_key(&leaf.guid()) => {
+            Ok(true) if self.shared.has_failed(leaf) => {
                 return Came::Refused("it is the device that had too many errors".into());
             }
+            _ if self.shared.looks_no_more() => return Came::Later(CLOSED.into()),
             Ok(true) => return self.bring_back(leaf, &sight.place),
             Ok(false) if !self.shared.replaces_by_itself() => return Came::Settled,
             Ok(false) => {}
@@ -438,6 +445,7 @@ impl Engine {
         match content(&sight.place) {
             Err(error) => Came::Later(format!("it cannot be read: {error}")),
             Ok(Some(what)) => Came::Refused(format!("it {what}")),
+            Ok(None) if self.shared.looks_no_more() => Came::Later(CLOSED.into()),
             Ok(None) => self.replace_by(leaf, &sight.place),
         }
     }
@@ -450,7 +458,7 @@ impl Engine {
             return Came::Later(format!("it cannot be opened: {why}"));
         }
         if self.shared.looks_no_more() {
-            return Came::Later("the pool is closed".into());
+            return Came::Later(CLOSED.into());
         }
         if self.shared.tx_state.held().is_some() {
             return Came::Later("the pool is suspended".into());
@@ -475,7 +483,7 @@ impl Engine {
         let tree = shared.disk.tree();
         let is_wanted = tree.find(leaf.guid()).is_some_and(|now| is_to_be_replaced(&tree, &now));
         let bars = [
-            (shared.looks_no_more(), "the pool is closed"),
+            (shared.looks_no_more(), CLOSED),
             (!is_wanted, "the device is being replaced, or is in use again, or left"),
             (shared.has_checkpoint(), "the pool has a checkpoint"),
             (shared.disk.writer.is_removing(), "a device is being removed"),
@@ -509,5 +517,44 @@ impl Engine {
                 None => Came::Refused(why.to_string()),
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::{EngineOptions, TakeOut};
+    use cenote_pool::diagnosis::Verdict;
+    use cenote_pool::{ImportOptions, discover};
+
+    /// What the config said at the import, and was taken back, says nothing of what comes later.
+    #[test]
+    fn a_leaf_that_was_faulted_by_order_once_may_fail_later() {
+        let temp = cenote_testpools::copy("mir3");
+        let import = || {
+            let candidate = discover(std::slice::from_ref(&temp.pool.dir)).remove(0);
+            let options = ImportOptions { force: true, ..ImportOptions::default() };
+            Engine::import(&candidate, &options, EngineOptions::default()).unwrap()
+        };
+        let lacks =
+            |engine: &Engine, guid| lack(&engine.pool().store().vdevs().find(guid).unwrap());
+        let engine = import();
+        let guid = engine.pool().store().vdevs().leaves()[0].guid();
+        engine.take_out(guid, TakeOut::Fault).unwrap();
+        assert_eq!(lacks(&engine, guid), None);
+        engine.export(false).unwrap();
+        drop(engine);
+        let engine = import();
+        let state = || engine.pool().store().vdevs().find(guid).unwrap().state();
+        assert_eq!((state(), lacks(&engine, guid)), (VdevState::Faulted, None));
+        engine.restore(&[guid], Restore::Failure).unwrap();
+        assert_eq!(state(), VdevState::Healthy);
+        engine.condemn(guid, Verdict::Fault).unwrap();
+        assert_eq!((state(), lacks(&engine, guid)), (VdevState::Faulted, Some(Lack::Failed)));
+        let status = engine.pool().status().unwrap();
+        assert!(!format!("{status:?}").contains("external device fault"));
+        engine.export(false).unwrap();
     }
 }

@@ -294,6 +294,8 @@ pub(crate) struct Shared {
     pub spares: SpareCaller,
     /// What looks for devices that come to the places of those that are away.
     pub returns: Returns,
+    #[cfg(feature = "planted")]
+    pub stops: planted::Stops,
     /// Held by the thread that removes a device.
     pub removing: Mutex<()>,
     /// The thread that copies what a vdev holds that is being removed.
@@ -580,16 +582,6 @@ impl Engine {
             })?;
         }
         Ok(())
-    }
-
-    /// Calls `f` with the pool and its allocator while no transaction group is being written: what
-    /// the allocator knows then is what is on disk.
-    ///
-    /// # Errors
-    /// The group that is being written waits for devices.
-    pub fn at_rest<T>(&self, f: impl FnOnce(&Pool, &Allocator) -> T) -> Result<T, EngineError> {
-        let _core = self.core()?;
-        Ok(f(&self.pool(), &self.shared.disk.allocator))
     }
 
     /// Why nothing can be written, any more or until devices are back; `None`: all is well.

@@ -200,6 +200,8 @@ impl Engine {
             mender: Background::default(),
             spares: SpareCaller::default(),
             returns: Returns::default(),
+            #[cfg(feature = "planted")]
+            stops: crate::planted::Stops::default(),
             removing: Mutex::default(),
             evacuator: Background::default(),
             reflower: Background::default(),

@@ -88,6 +88,8 @@ impl Engine {
             let any = pool.restore(leaves, what);
             (pool, any.map_err(|e| EngineError::Unsupported(e.to_string()))?)
         };
+        #[cfg(feature = "planted")]
+        self.shared.reach(crate::planted::Moment::Restored);
         if what == Restore::Failure {
             leaves.iter().copied().for_each(diagnosis::reset);
         }
@@ -125,14 +127,8 @@ impl Engine {
     /// Log vdevs of which the config on disk says that one of these leaves is out of use: an import would read no log there, so
     /// none is to begin before a group has taken that back.
     fn log_vdevs_noted_out(&self, leaves: &[u64]) -> Vec<Arc<Passive>> {
-        let (pool, mut noted) = (self.pool(), Vec::new());
-        if let Some(root) = pool.config().list("vdev_tree") {
-            config::for_each_leaf(root, &mut |leaf| {
-                if ["offline", "faulted"].iter().any(|name| config::number(leaf, name) != 0) {
-                    noted.push(config::number(leaf, "guid"));
-                }
-            });
-        }
+        let pool = self.pool();
+        let mut noted = pool.noted_as(&["offline", "faulted", "removed"]);
         noted.retain(|guid| leaves.contains(guid));
         let has_one = |top: &&Arc<Vdev>| {
             let mut below = Vec::new();
@@ -157,6 +153,8 @@ impl Engine {
             {
                 return Err(OfflineError::LogsWait);
             }
+            #[cfg(feature = "planted")]
+            self.shared.reach(crate::planted::Moment::LogEmptied);
             let pool = self.pool();
             let tree = pool.store().vdevs();
             let taken = tree.take_out(leaf, how.state());

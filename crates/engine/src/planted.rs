@@ -1,10 +1,10 @@
-//! Faults planted in what a pool has in memory, for tests: each is to be found before an uberblock leads to it. With the
-//! feature `planted`. `cargo build` never turns it on; `cargo test --workspace` does, in the programs that tests start as well.
+//! Faults planted in what a pool has in memory, for tests: each is to be found before an uberblock leads to it. And moments of
+//! commands at which a test does something else. With the feature `planted`. `cargo build` never turns it on; `cargo test --workspace` does, in the programs that tests start as well.
 
-use crate::SyncContext;
 use crate::dedup::Group;
 use crate::space_write::Evacuation;
 use crate::sync::count_feature;
+use crate::{Engine, Shared, SyncContext};
 use cenote_dmu::write::{OpenObjectSet, Synced, WriteError};
 use cenote_dsl::write::{DslWriteError, Result};
 use cenote_format::blkptr::{BlockPointer, Dva};
@@ -16,6 +16,7 @@ use cenote_pool::indirect::Segment;
 use cenote_store::alloc::Request;
 use cenote_store::write::dedup::{Name, Placed, Tables, Wish};
 use parking_lot::Mutex;
+use std::collections::HashMap;
 
 /// What is wrong from now on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +60,37 @@ impl Later {
             _ => synced.born.iter_mut().take(1).for_each(|bp| bp.0[10] -= 1),
         }
         *planted = None;
+    }
+}
+
+/// Moments of a command between which other threads go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Moment {
+    /// Leaves are in use again, and the config on disk says still that they are not.
+    Restored,
+    /// Logs have left a log vdev, and its last device is in use still.
+    LogEmptied,
+}
+
+/// What is done at a moment.
+type Then = Box<dyn FnOnce() + Send>;
+
+/// What is done at moments of commands, once each.
+#[derive(Default)]
+pub(crate) struct Stops(Mutex<HashMap<Moment, Then>>);
+
+impl Engine {
+    /// Has the command that comes to this moment next do something else first.
+    pub fn stop_at(&self, moment: Moment, then: impl FnOnce() + Send + 'static) {
+        self.shared.stops.0.lock().insert(moment, Box::new(then));
+    }
+}
+
+impl Shared {
+    /// A command has come to this moment.
+    pub(crate) fn reach(&self, moment: Moment) {
+        let then = self.stops.0.lock().remove(&moment);
+        then.into_iter().for_each(|then| then());
     }
 }
 

@@ -22,11 +22,13 @@
 //! What is only unreadable suspends no pool.
 
 use super::sync::Core;
-use super::{Engine, EngineError, Shared};
+use super::{Engine, EngineError, MOMENT, Shared};
 use cenote_dmu::write::WriteError;
+use cenote_pool::Pool;
 use cenote_pool::diagnosis;
 use cenote_pool::events::{self, PoolFailure};
 use cenote_pool::reopen::Restore;
+use cenote_store::alloc::Allocator;
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -88,7 +90,8 @@ impl Engine {
         self.shared.tx_state.failure().is_none() && self.shared.tx_state.held().is_some()
     }
 
-    /// Opens the devices of a suspended pool anew, and writes what is held again, for which this waits.
+    /// Opens the devices of a suspended pool anew, and writes what is held again, for which this waits. Those that are out of use by
+    /// order, or as the config says, stay so.
     ///
     /// # Errors
     /// The pool is still suspended.
@@ -105,7 +108,10 @@ impl Engine {
             EngineError::Suspended(why)
         })?;
         let (pool, tree) = (self.pool(), self.shared.disk.tree());
-        let leaves: Vec<u64> = tree.leaves().iter().map(|leaf| leaf.guid()).collect();
+        let mut leaves: Vec<u64> = tree.leaves().iter().map(|leaf| leaf.guid()).collect();
+        // The pool can do without these: [`Engine::restore`] brings them back, and no log begins there before that is noted.
+        let out = pool.noted_out();
+        leaves.retain(|leaf| !out.contains(leaf));
         let restored = pool.restore(&leaves, Restore::Failure);
         restored.map_err(|e| EngineError::Unsupported(e.to_string()))?;
         *self.shared.resumed_at.lock() = Some(Instant::now());
@@ -139,17 +145,59 @@ impl Engine {
         self.shared.disk.tree().suspension().abandon();
     }
 
+    /// Calls `f` with the pool and its allocator while no transaction group is being written: what
+    /// the allocator knows then is what is on disk.
+    ///
+    /// # Errors
+    /// The group that is being written waits for devices.
+    pub fn at_rest<T>(&self, f: impl FnOnce(&Pool, &Allocator) -> T) -> Result<T, EngineError> {
+        let _core = self.core()?;
+        Ok(f(&self.pool(), &self.shared.disk.allocator))
+    }
+
+    /// As [`Engine::at_rest`], if the group that is being written, or a command that changes the pool's devices, is done in a moment: a
+    /// command that looks does without while a device hangs. `None`: it is not.
+    ///
+    /// # Errors
+    /// The group that is being written waits for devices.
+    pub fn at_rest_soon<T>(
+        &self,
+        f: impl FnOnce(&Pool, &Allocator) -> T,
+    ) -> Result<Option<T>, EngineError> {
+        let core = self.core_within(Some(MOMENT))?;
+        Ok(core.map(|_core| f(&self.pool(), &self.shared.disk.allocator)))
+    }
+
     /// What the sync thread owns, once that writes nothing.
     ///
     /// # Errors
     /// The group that is being written waits for devices.
     pub(super) fn core(&self) -> Result<MutexGuard<'_, Core>, EngineError> {
         loop {
-            if let Some(core) = self.core.try_lock_for(LOOK) {
+            if let Some(core) = self.core_within(None)? {
                 return Ok(core);
+            }
+        }
+    }
+
+    /// As [`Engine::core`], for as long as `limit` says, if it does. `None`: the sync thread was still writing.
+    ///
+    /// # Errors
+    /// The group that is being written waits for devices.
+    pub(super) fn core_within(
+        &self,
+        limit: Option<Duration>,
+    ) -> Result<Option<MutexGuard<'_, Core>>, EngineError> {
+        let begun = Instant::now();
+        loop {
+            if let Some(core) = self.core.try_lock_for(LOOK) {
+                return Ok(Some(core));
             }
             if let Some(why) = self.shared.tx_state.held() {
                 return Err(EngineError::Suspended(why));
+            }
+            if limit.is_some_and(|limit| begun.elapsed() >= limit) {
+                return Ok(None);
             }
         }
     }

@@ -6,13 +6,19 @@
 
 mod rig;
 
+use cenote_dmu::write::ZapMut;
 use cenote_engine::Engine;
 use cenote_engine::change::{Kind, NewClone, NewDataset, NewSnapshot};
 use cenote_engine::tunables::SCAN_SUSPEND_PROGRESS;
+use cenote_format::encode::zap::{Key, Value};
 use cenote_pool::Pool;
+use cenote_pool::config_write::DIRECTORY;
 use cenote_pool::errlog::DataError;
 use cenote_pool::props::PropChange;
+use cenote_pool::scan::{LAST_SCRUBBED, ScanPhys};
 use cenote_zpl::FileSystem;
+use parking_lot::Mutex;
+use rig::joining::leaf;
 use rig::{Rig, account, bytes, changes, fill, open};
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
@@ -20,6 +26,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const LEN: usize = 100_000;
+/// Tunables are of the process: tests that hold scans take turns.
+static TURN: Mutex<()> = Mutex::new(());
 /// Where blocks begin on a device.
 const START: u64 = 4 << 20;
 
@@ -65,15 +73,15 @@ fn finish_damaged(rig: &Rig, engine: Arc<Engine>) {
 
 /// Turns the first block of a file around, or back.
 fn turn(rig: &Rig, engine: &Engine, file: u64) {
-    turn_in(rig, engine, "tank", number(&open(engine), file));
+    turn_in(rig, engine, "tank", (number(&open(engine), file), 0));
 }
 
-/// The same, of an object of a dataset.
-fn turn_in(rig: &Rig, engine: &Engine, dataset: &str, object: u64) {
+/// The same, of this level of an object of a dataset.
+fn turn_in(rig: &Rig, engine: &Engine, dataset: &str, (object, level): (u64, u8)) {
     let pool = engine.pool();
     let dataset = pool.dsl().find(dataset).unwrap().unwrap();
     let contents = pool.dsl().open_objset(&dataset).unwrap();
-    let bp = contents.object(object).unwrap().block_pointer(0, 0).unwrap();
+    let bp = contents.object(object).unwrap().block_pointer(level, 0).unwrap();
     let disk = std::fs::OpenOptions::new().read(true).write(true).open(rig.file("a")).unwrap();
     for dva in bp.dvas() {
         let mut block = [0; 512];
@@ -177,6 +185,7 @@ fn scrub(engine: &Engine) {
 /// Only what the log has is looked at; what is right by now leaves it, also in snapshots and clones.
 #[test]
 fn a_scrub_of_the_log_looks_at_what_it_has() {
+    let _turn = TURN.lock();
     let (rig, engine) = made(true);
     let root = dataset(&engine.pool(), "tank");
     let files = [0, 1, 2].map(|file| (root, number(&open(&engine), file)));
@@ -253,6 +262,7 @@ fn a_scrub_of_the_log_keeps_what_it_does_not_look_at() {
 /// When groups were written is noted, and a scrub of some of them looks at their blocks alone.
 #[test]
 fn dates_choose_what_is_scrubbed() {
+    let _turn = TURN.lock();
     let (rig, engine) = made(false);
     let note = cenote_engine::tunables::find("spa_note_txg_time").unwrap();
     note.set(0).unwrap();
@@ -343,6 +353,7 @@ fn a_scrub_exchanges_the_logs() {
 /// A scrub that is cancelled says nothing of what it has not looked at; one that goes on after an import has its log still.
 #[test]
 fn a_scrub_that_is_cancelled_forgets_nothing() {
+    let _turn = TURN.lock();
     for by_head in [false, true] {
         let (rig, engine) = made(by_head);
         let root = dataset(&engine.pool(), "tank");
@@ -455,7 +466,7 @@ fn what_is_gone_from_one_file_system_stays_with_the_other() {
     assert_eq!(number(&both[1], 0), object);
     engine.pool().store().drop_caches();
     for (fs, name) in both.iter().zip(["tank/a", "tank/b"]) {
-        turn_in(&rig, &engine, name, object);
+        turn_in(&rig, &engine, name, (object, 0));
         assert!(fs.read(object, 0, &mut [0; 100]).is_err());
     }
     let listed = ["tank/a", "tank/b"].map(|name| (dataset(&engine.pool(), name), object));
@@ -520,4 +531,113 @@ fn a_log_gets_the_other_form_with_the_feature() {
     let engine = rig.import();
     assert_eq!(engine.pool().data_errors().unwrap(), objects[..1]);
     finish(&rig, engine, true);
+}
+
+/// Blocks of the MOS and of object sets, and those to which nothing leads at the moment, stay in the log.
+#[test]
+fn a_log_of_the_other_form_keeps_what_cannot_be_looked_up() {
+    let (rig, engine) = made(false);
+    let fs = open(&engine);
+    let ino = fs.create(fs.root(), b"file 3", &rig::NODE).unwrap().ino;
+    fs.write(ino, 0, &bytes(3, 5 * LEN), false).unwrap();
+    drop(fs);
+    engine.sync().unwrap();
+    let root = dataset(&engine.pool(), "tank");
+    turn(&rig, &engine, 3);
+    assert!(!reads(&engine, 3));
+    assert_eq!(logged(&engine), [(root, ino)]);
+    let log = logs(&engine.pool())[0];
+    engine
+        .sync_task(move |context| {
+            let mut zap = ZapMut::open(context.tx.mos, log);
+            for key in ["0:1:0:0".into(), format!("{root:x}:0:{:x}:0", -1i64)] {
+                zap.update(&Key::Name(key.as_bytes()), &Value::U8(&[0]))?;
+            }
+            Ok(())
+        })
+        .unwrap();
+    let all = [(0, 1), (root, 0), (root, ino)];
+    assert_eq!(logged(&engine), all);
+    turn_in(&rig, &engine, "tank", (ino, 1));
+    engine.pool().store().drop_caches();
+    let feature = cenote_format::features::by_name("head_errlog").unwrap();
+    engine.set_properties(vec![PropChange::Feature(feature)]).unwrap();
+    engine.sync().unwrap();
+    assert_eq!(logged(&engine), all);
+    turn_in(&rig, &engine, "tank", (ino, 1));
+    turn(&rig, &engine, 3);
+    scrub(&engine);
+    assert_eq!(logged(&engine), []);
+    finish(&rig, engine, true);
+}
+
+/// A scrub that goes on after an import and had an error before may have left something out: what it has not looked at stays in
+/// the log, and counts as not scrubbed.
+#[test]
+fn a_scrub_with_errors_before_an_import_replaces_no_log() {
+    let _turn = TURN.lock();
+    let (rig, engine) = made(true);
+    let object = (dataset(&engine.pool(), "tank"), number(&open(&engine), 0));
+    let last = |engine: &Engine| engine.pool().directory().u64(LAST_SCRUBBED).unwrap().unwrap_or(0);
+    turn(&rig, &engine, 0);
+    assert!(!reads(&engine, 0));
+    assert_eq!(logged(&engine), [object]);
+    turn(&rig, &engine, 0);
+    SCAN_SUSPEND_PROGRESS.set(1).unwrap();
+    engine.scrub().unwrap();
+    let phys = ScanPhys::load(engine.pool().directory()).unwrap().unwrap();
+    let words = ScanPhys { errors: 1, ..phys }.encode();
+    engine
+        .sync_task(move |context| {
+            let mut directory = ZapMut::open(context.tx.mos, DIRECTORY);
+            Ok(directory.update(&Key::Name(b"scan"), &Value::U64(&words))?)
+        })
+        .unwrap();
+    engine.export(false).unwrap();
+    drop(engine);
+    let engine = rig.import();
+    SCAN_SUSPEND_PROGRESS.set(0).unwrap();
+    finished(&engine);
+    assert_eq!((logged(&engine), last(&engine)), (vec![object], 0));
+    scrub(&engine);
+    assert_eq!(logged(&engine), []);
+    assert!(last(&engine) > 0);
+    finish(&rig, engine, true);
+}
+
+/// A resilver looks at the vdevs of leaves that lack something alone: what the log has of others stays, however far it goes back.
+#[test]
+fn a_resilver_replaces_no_log() {
+    let rig = Rig::new(96 << 20);
+    let engine = rig.create("c mirror a b", 12);
+    fill(&open(&engine), 0..12, LEN);
+    engine.sync().unwrap();
+    let root = dataset(&engine.pool(), "tank");
+    let (object, at) = {
+        let (pool, fs) = (engine.pool(), open(&engine));
+        let contents = pool.dsl().open_objset(&pool.dsl().root().unwrap()).unwrap();
+        let place = |file| {
+            let object = number(&fs, file);
+            let bp = contents.object(object).unwrap().block_pointer(0, 0).unwrap();
+            let dva = bp.dvas().next().unwrap();
+            (dva.vdev == 0).then_some((object, START + dva.offset))
+        };
+        (0..12).find_map(place).unwrap()
+    };
+    let disk = std::fs::OpenOptions::new().read(true).write(true).open(rig.file("c")).unwrap();
+    let mut block = [0; 512];
+    disk.read_exact_at(&mut block, at).unwrap();
+    disk.write_all_at(&block.map(|b| !b), at).unwrap();
+    engine.pool().store().drop_caches();
+    scrub(&engine);
+    assert_eq!(logged(&engine), [(root, object)]);
+    let lost = 1..engine.pool().uberblock().txg;
+    engine.pool().store().vdevs().miss(leaf(&rig, &engine, "b"), lost).unwrap();
+    assert!(engine.start_resilver().unwrap());
+    finished(&engine);
+    let scan = ScanPhys::load(engine.pool().directory()).unwrap().unwrap();
+    assert!(scan.is_resilver() && scan.is_finished() && scan.min_txg == 0, "{scan:?}");
+    assert_eq!(logged(&engine), [(root, object)]);
+    disk.write_all_at(&block, at).unwrap();
+    finish(&rig, engine, false);
 }

@@ -6,12 +6,11 @@
 mod rig;
 
 use cenote_engine::create::SystemDevices;
-use cenote_engine::{Attach, Engine, EngineError, EngineOptions, Replayer, tunables};
+use cenote_engine::{Attach, Engine, EngineError, EngineOptions, tunables};
 use cenote_pool::reopen::Restore;
-use cenote_zpl::{Replayed, Settings, Supervisor};
 use parking_lot::{Mutex, MutexGuard};
 use rig::joining::{device, replace};
-use rig::{Faulty, Rig, check, fill, open};
+use rig::{Faulty, Rig, check, fill, open, replaying};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::sync::Arc;
@@ -168,30 +167,6 @@ fn an_expansion_goes_on_after_an_import() {
     }
 }
 
-struct Watch<'a>(&'a Engine);
-
-impl Supervisor for Watch<'_> {
-    fn sync(&self) -> bool {
-        self.0.sync().is_ok()
-    }
-
-    fn go_on(&self, _: &Replayed) -> bool {
-        true
-    }
-}
-
-/// Imports a pool whose intent logs are replayed when their datasets are opened.
-fn import_replaying(rig: &Rig) -> Arc<Engine> {
-    let replay = Replayer::new(|engine, live, kept| {
-        let done = cenote_zpl::replay(live, Settings::default(), &Watch(engine), kept);
-        done.map(drop).map_err(|e| e.to_string())
-    });
-    let found = cenote_pool::discover(&[rig.path().to_path_buf()]);
-    let options = cenote_pool::ImportOptions { force: true, ..Default::default() };
-    let engine = EngineOptions { replay, ..EngineOptions::default() };
-    Engine::import(&found[0], &options, engine).unwrap()
-}
-
 /// Files are written and made durable beside the steps: what they have is of groups that are open yet, and what they free is
 /// held. A crash leaves all that was acknowledged, and an import replays it while sectors move.
 #[test]
@@ -233,7 +208,7 @@ fn what_is_synced_beside_an_expansion_is_kept() {
             std::thread::sleep(Duration::from_millis(200));
             let crashed = rig.copy();
             stays_at(0);
-            let again = import_replaying(&crashed);
+            let again = crashed.import_with(replaying());
             let files = open(&again);
             check(&files, 0..kept, LEN);
             wait(&again);
@@ -412,7 +387,7 @@ fn a_device_that_does_not_know_what_has_moved() {
         let _alone = alone(most);
         let ahead = Ahead::new(most);
         let crashed = ahead.crashed();
-        let again = import_replaying(&crashed);
+        let again = crashed.import_with(replaying());
         check(&open(&again), 0..50, LEN);
         wait(&again);
         again.pool().store().drop_caches();

@@ -6,45 +6,17 @@
 mod rig;
 
 use cenote_engine::tunables::SCAN_SUSPEND_PROGRESS;
-use cenote_engine::{Engine, EngineOptions, Replayer};
+use cenote_engine::{Engine, EngineOptions};
 use cenote_pool::config;
 use cenote_pool::devices::Opener;
+use cenote_pool::discover;
 use cenote_pool::status::ReplayStage;
-use cenote_pool::{ImportOptions, discover};
 use cenote_vdev::inject::FaultyDevice;
 use cenote_vdev::{Device, open_device, open_device_rw};
-use cenote_zpl::{Replayed, Settings, Supervisor};
 use rig::joining::leaf;
-use rig::{Faulty, Rig, TIMEOUT, check, fill, open};
+use rig::{Faulty, Rig, TIMEOUT, check, fill, open, replaying};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-struct Watch<'a>(&'a Engine);
-
-impl Supervisor for Watch<'_> {
-    fn sync(&self) -> bool {
-        self.0.sync().is_ok()
-    }
-
-    fn go_on(&self, _: &Replayed) -> bool {
-        true
-    }
-}
-
-/// Options of engines that replay intent logs when their datasets are opened.
-fn replaying() -> EngineOptions {
-    let replay = Replayer::new(|engine, live, kept| {
-        let done = cenote_zpl::replay(live, Settings::default(), &Watch(engine), kept);
-        done.map(drop).map_err(|e| e.to_string())
-    });
-    EngineOptions { replay, ..EngineOptions::default() }
-}
-
-fn import(rig: &Rig, engine: EngineOptions) -> Arc<Engine> {
-    let found = discover(&[rig.path().to_path_buf()]);
-    let options = ImportOptions { force: true, ..ImportOptions::default() };
-    Engine::import(&found[0], &options, engine).unwrap()
-}
 
 /// The transaction group of the newest uberblock on the devices.
 fn newest(rig: &Rig) -> u64 {
@@ -96,7 +68,7 @@ fn no_group_comes_before_intent_logs_are_claimed() {
     };
     let progress = engine.logs.clone();
     let engine = std::thread::scope(|scope| {
-        let importing = scope.spawn(|| import(&rig, engine));
+        let importing = scope.spawn(|| rig.import_with(engine));
         let mut seen = 0;
         while !importing.is_finished() {
             let reading = || progress.figures().stage == ReplayStage::Reading;
@@ -150,7 +122,7 @@ fn what_the_last_commit_lost_is_given_again() {
     let crashed = rig.copy();
     drop((engine, faulty, rig));
     SCAN_SUSPEND_PROGRESS.set(1).unwrap();
-    let engine = import(&crashed, EngineOptions::default());
+    let engine = crashed.import();
     let (a, b) = (leaf(&crashed, &engine, "a"), leaf(&crashed, &engine, "b"));
     let lacks = |guid| engine.pool().store().vdevs().find(guid).unwrap().missing();
     assert!(lacks(a).is_empty());

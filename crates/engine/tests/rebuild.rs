@@ -218,13 +218,40 @@ fn beside_work(engine: &Engine, from: u64, change: impl FnOnce()) -> u64 {
     next.into_inner()
 }
 
+/// A pool of these vdevs with files in it.
+fn filled(line: &str) -> (Rig, Arc<Engine>) {
+    let rig = Rig::new(SIZE);
+    let engine = rig.create(line, 12);
+    fill(&open(&engine), 0..FILES, LEN);
+    engine.sync().unwrap();
+    (rig, engine)
+}
+
+/// The same, on devices that can be made to fail.
+fn filled_on_faulty(line: &str) -> (Rig, Faulty, Arc<Engine>) {
+    let (rig, devices) = (Rig::new(SIZE), Faulty::default());
+    let engine = rig.create_on(line, 12, EngineOptions::default(), &devices);
+    fill(&open(&engine), 0..FILES, LEN);
+    engine.sync().unwrap();
+    (rig, devices, engine)
+}
+
+/// A device that can be made to fail joins another one, and is rebuilt.
+fn join_faulty(
+    rig: &Rig,
+    engine: &Engine,
+    devices: &Faulty,
+    (beside, new): (&str, &str),
+    replaces: bool,
+) {
+    let (beside, new) = (leaf(rig, engine, beside), device(rig, engine, new, devices));
+    engine.attach_sequentially(Attach { beside, new, replaces }).unwrap();
+}
+
 #[test]
 fn a_side_is_rebuilt_beside_work_and_a_scrub_proves_it() {
     let turn = Turn::take(true);
-    let rig = Rig::new(SIZE);
-    let engine = rig.create("a", 12);
-    fill(&open(&engine), 0..FILES, LEN);
-    engine.sync().unwrap();
+    let (rig, engine) = filled("a");
     join(&rig, &engine, "a", "b", false).unwrap();
     let begun = phys(&engine);
     assert!(begun.is_running() && active(&engine), "{begun:?}");
@@ -252,10 +279,7 @@ fn a_side_is_rebuilt_beside_work_and_a_scrub_proves_it() {
 #[test]
 fn a_device_is_replaced_and_leaves() {
     let _turn = Turn::take(true);
-    let rig = Rig::new(SIZE);
-    let engine = rig.create("mirror a b", 12);
-    fill(&open(&engine), 0..FILES, LEN);
-    engine.sync().unwrap();
+    let (rig, engine) = filled("mirror a b");
     join(&rig, &engine, "a", "x", true).unwrap();
     hold(false);
     whole(&engine);
@@ -275,11 +299,7 @@ fn a_device_is_replaced_and_leaves() {
 fn the_new_device_has_what_the_replaced_one_had() {
     let _turn = Turn::take(true);
     REBUILD_SCRUB_ENABLED.set(0).unwrap();
-    let rig = Rig::new(SIZE);
-    let devices = Faulty::default();
-    let engine = rig.create_on("mirror a b", 12, EngineOptions::default(), &devices);
-    fill(&open(&engine), 0..FILES, LEN);
-    engine.sync().unwrap();
+    let (rig, devices, engine) = filled_on_faulty("mirror a b");
     // All that b has is wrong.
     devices.device(&rig, "b").corrupt(START + (1 << 20)..SIZE - (1 << 20), 0x5a);
     join(&rig, &engine, "a", "x", true).unwrap();
@@ -300,10 +320,7 @@ fn the_new_device_has_what_the_replaced_one_had() {
 #[test]
 fn draid_is_rebuilt() {
     let turn = Turn::take(true);
-    let rig = Rig::new(SIZE);
-    let engine = rig.create("draid2:3d:7c:0s a b c d e f g", 12);
-    fill(&open(&engine), 0..FILES, LEN);
-    engine.sync().unwrap();
+    let (rig, engine) = filled("draid2:3d:7c:0s a b c d e f g");
     // One that works, and one that is gone.
     engine.take_out(leaf(&rig, &engine, "f"), TakeOut::Offline).unwrap();
     join(&rig, &engine, "b", "x", true).unwrap();
@@ -326,10 +343,7 @@ fn draid_is_rebuilt() {
 #[test]
 fn it_goes_on_after_an_export_and_a_crash() {
     let _turn = Turn::take(true);
-    let rig = Rig::new(SIZE);
-    let engine = rig.create("mirror a b", 12);
-    fill(&open(&engine), 0..FILES, LEN);
-    engine.sync().unwrap();
+    let (rig, engine) = filled("mirror a b");
     join(&rig, &engine, "a", "c", false).unwrap();
     let half = half_way(&engine);
     engine.export(false).unwrap();
@@ -367,10 +381,7 @@ fn it_goes_on_after_an_export_and_a_crash() {
 #[test]
 fn another_device_has_it_begin_anew_and_detaching_ends_it() {
     let _turn = Turn::take(true);
-    let rig = Rig::new(SIZE);
-    let engine = rig.create("a", 12);
-    fill(&open(&engine), 0..FILES, LEN);
-    engine.sync().unwrap();
+    let (rig, engine) = filled("a");
     join(&rig, &engine, "a", "b", false).unwrap();
     let half = half_way(&engine);
     join(&rig, &engine, "a", "c", false).unwrap();
@@ -453,14 +464,8 @@ fn a_scrub_ends_for_it() {
 fn a_resilver_follows_what_failed() {
     let _turn = Turn::take(true);
     for writes in [false, true] {
-        let rig = Rig::new(SIZE);
-        let devices = Faulty::default();
-        let engine = rig.create_on("mirror a b", 12, EngineOptions::default(), &devices);
-        fill(&open(&engine), 0..FILES, LEN);
-        engine.sync().unwrap();
-        let new = device(&rig, &engine, "c", &devices);
-        let beside = leaf(&rig, &engine, "a");
-        engine.attach_sequentially(Attach { beside, new, replaces: false }).unwrap();
+        let (rig, devices, engine) = filled_on_faulty("mirror a b");
+        join_faulty(&rig, &engine, &devices, ("a", "c"), false);
         match writes {
             true => {
                 devices.device(&rig, "c").fail_writes(START + (9 << 20)..START + (9 << 20) + 8192)
@@ -493,14 +498,8 @@ fn a_resilver_follows_what_failed() {
 #[test]
 fn a_device_that_goes_away_comes_back() {
     let _turn = Turn::take(true);
-    let rig = Rig::new(SIZE);
-    let devices = Faulty::default();
-    let engine = rig.create_on("mirror a b", 12, EngineOptions::default(), &devices);
-    fill(&open(&engine), 0..FILES, LEN);
-    engine.sync().unwrap();
-    let new = device(&rig, &engine, "c", &devices);
-    let beside = leaf(&rig, &engine, "a");
-    engine.attach_sequentially(Attach { beside, new, replaces: false }).unwrap();
+    let (rig, devices, engine) = filled_on_faulty("mirror a b");
+    join_faulty(&rig, &engine, &devices, ("a", "c"), false);
     let half = half_way(&engine);
     let c = leaf(&rig, &engine, "c");
     engine.take_out(c, TakeOut::Offline).unwrap();
@@ -523,14 +522,8 @@ fn a_device_that_goes_away_comes_back() {
 #[test]
 fn a_device_that_dies_holds_nothing_up() {
     let _turn = Turn::take(true);
-    let rig = Rig::new(SIZE);
-    let devices = Faulty::default();
-    let engine = rig.create_on("mirror a b mirror d e", 12, EngineOptions::default(), &devices);
-    fill(&open(&engine), 0..FILES, LEN);
-    engine.sync().unwrap();
-    let new = device(&rig, &engine, "x", &devices);
-    let beside = leaf(&rig, &engine, "a");
-    engine.attach_sequentially(Attach { beside, new, replaces: true }).unwrap();
+    let (rig, devices, engine) = filled_on_faulty("mirror a b mirror d e");
+    join_faulty(&rig, &engine, &devices, ("a", "x"), true);
     let _ = half_way(&engine);
     devices.device(&rig, "x").set_missing(true);
     hold(false);
@@ -565,14 +558,8 @@ fn a_device_that_dies_holds_nothing_up() {
 fn a_source_that_is_silent_is_waited_for() {
     for (patience, comes_back) in [(3600, true), (0, false)] {
         let _turn = Turn::take(true);
-        let rig = Rig::new(SIZE);
-        let devices = Faulty::default();
-        let engine = rig.create_on("a", 12, EngineOptions::default(), &devices);
-        fill(&open(&engine), 0..FILES, LEN);
-        engine.sync().unwrap();
-        let new = device(&rig, &engine, "c", &devices);
-        let beside = leaf(&rig, &engine, "a");
-        engine.attach_sequentially(Attach { beside, new, replaces: false }).unwrap();
+        let (rig, devices, engine) = filled_on_faulty("a");
+        join_faulty(&rig, &engine, &devices, ("a", "c"), false);
         let _ = half_way(&engine);
         SCAN_CHECKPOINT_INTVAL.set(patience).unwrap();
         devices.device(&rig, "a").set_missing(true);
@@ -606,14 +593,8 @@ fn a_source_that_is_silent_is_waited_for() {
 #[test]
 fn a_source_that_fails_beside_work_costs_nothing() {
     let turn = Turn::take(true);
-    let rig = Rig::new(SIZE);
-    let devices = Faulty::default();
-    let engine = rig.create_on("mirror a b", 12, EngineOptions::default(), &devices);
-    fill(&open(&engine), 0..FILES, LEN);
-    engine.sync().unwrap();
-    let new = device(&rig, &engine, "c", &devices);
-    let beside = leaf(&rig, &engine, "a");
-    engine.attach_sequentially(Attach { beside, new, replaces: false }).unwrap();
+    let (rig, devices, engine) = filled_on_faulty("mirror a b");
+    join_faulty(&rig, &engine, &devices, ("a", "c"), false);
     let a = devices.device(&rig, "a");
     let files = beside_work(&engine, FILES, || {
         hold(false);
@@ -625,7 +606,7 @@ fn a_source_that_fails_beside_work_costs_nothing() {
         }
         ended(&engine);
     });
-    engine.restore(&[beside], Restore::Failure).unwrap();
+    engine.restore(&[leaf(&rig, &engine, "a")], Restore::Failure).unwrap();
     proven(&engine);
     // Writes that fail are counted, in the midst of the work or after it; nothing that is read is wrong.
     engine.pool().store().drop_caches();
@@ -642,14 +623,8 @@ fn a_source_that_fails_beside_work_costs_nothing() {
 #[test]
 fn a_device_that_leaves_is_left_alone() {
     let _turn = Turn::take(true);
-    let rig = Rig::new(SIZE);
-    let devices = Faulty::default();
-    let engine = rig.create_on("mirror a b", 12, EngineOptions::default(), &devices);
-    fill(&open(&engine), 0..FILES, LEN);
-    engine.sync().unwrap();
-    let new = device(&rig, &engine, "c", &devices);
-    let beside = leaf(&rig, &engine, "a");
-    engine.attach_sequentially(Attach { beside, new, replaces: false }).unwrap();
+    let (rig, devices, engine) = filled_on_faulty("mirror a b");
+    join_faulty(&rig, &engine, &devices, ("a", "c"), false);
     let _ = half_way(&engine);
     let c = devices.device(&rig, "c");
     c.set_delay(Duration::from_millis(20));
@@ -670,10 +645,7 @@ fn a_device_that_leaves_is_left_alone() {
 #[test]
 fn openzfs_goes_on_with_ours() {
     let _turn = Turn::take(true);
-    let rig = Rig::new(SIZE);
-    let engine = rig.create("mirror a b", 12);
-    fill(&open(&engine), 0..FILES, LEN);
-    engine.sync().unwrap();
+    let (rig, engine) = filled("mirror a b");
     join(&rig, &engine, "a", "c", false).unwrap();
     let half = half_way(&engine);
     engine.export(false).unwrap();

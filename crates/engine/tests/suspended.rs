@@ -6,16 +6,17 @@
 mod rig;
 
 use cenote_engine::tunables::SCAN_SUSPEND_PROGRESS;
-use cenote_engine::{Attach, Engine, EngineError, EngineOptions, Replayer};
+use cenote_engine::{Attach, Engine, EngineError, EngineOptions, TakeOut};
 use cenote_pool::error::ImportError;
 use cenote_pool::props::PropChange;
+use cenote_pool::reopen::Restore;
 use cenote_pool::{ImportOptions, discover};
+use cenote_store::alloc::Class;
 use cenote_vdev::VdevState;
 use cenote_vdev::inject::FaultyDevice;
-use cenote_zpl::{Replayed, Settings, Supervisor};
 use parking_lot::Mutex;
 use rig::joining::{device, leaf};
-use rig::{Faulty, NODE, Rig, check, fill, open};
+use rig::{Faulty, NODE, Rig, check, fill, open, replaying};
 use rustix::fs::{MemfdFlags, SealFlags};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -285,30 +286,6 @@ fn an_import_fails_where_nothing_can_be_written() {
     check(&open(&rig.import()), 0..3, LEN);
 }
 
-struct Watch<'a>(&'a Engine);
-
-impl Supervisor for Watch<'_> {
-    fn sync(&self) -> bool {
-        self.0.sync().is_ok()
-    }
-
-    fn go_on(&self, _: &Replayed) -> bool {
-        true
-    }
-}
-
-/// Imports the pool, and replays intent logs.
-fn import_replaying(rig: &Rig) -> Arc<Engine> {
-    let replay = Replayer::new(|engine, live, kept| {
-        let done = cenote_zpl::replay(live, Settings::default(), &Watch(engine), kept);
-        done.map(drop).map_err(|e| e.to_string())
-    });
-    let found = discover(&[rig.path().to_path_buf()]);
-    let options = ImportOptions { force: true, ..ImportOptions::default() };
-    Engine::import(&found[0], &options, EngineOptions { replay, ..EngineOptions::default() })
-        .unwrap()
-}
-
 /// A process that ends while its pool is suspended loses nothing that it was told is stable, and the last group neither.
 #[test]
 fn a_crash_while_suspended_loses_nothing_stable() {
@@ -343,7 +320,7 @@ fn a_crash_while_suspended_loses_nothing_stable() {
                 std::fs::copy(place.path().join(name), rig.file(name)).unwrap();
             }
             rig.judge_blocks();
-            let engine = import_replaying(&rig);
+            let engine = rig.import_with(replaying());
             let fs = open(&engine);
             check(&fs, 0..4, LEN);
             check(&fs, 4..5, 10_000);
@@ -722,4 +699,28 @@ fn many_writers_wait_for_a_pool_that_comes_and_goes() {
     });
     drop(fs);
     world.finish(43);
+}
+
+/// What is out of use by order stays so when others are opened anew: no log begins on it before that is taken off the config.
+#[test]
+fn a_log_device_that_was_faulted_by_order_stays_so_when_the_pool_goes_on() {
+    let world = world("a log b", 12);
+    let engine = &world.engine;
+    let b = leaf(&world.rig, engine, "b");
+    engine.take_out(b, TakeOut::Fault).unwrap();
+    world.faulty.close(&world.rig, "b");
+    fill(&open(engine), 3..5, LEN);
+    world.break_it(&["a"], Fault::Writes);
+    assert!(matches!(engine.sync(), Err(EngineError::Suspended(_))) && world.is_suspended());
+    world.repair(&["a"]);
+    engine.resume().unwrap();
+    let state = || engine.pool().store().vdevs().find(b).unwrap().state();
+    assert_eq!(state(), VdevState::Faulted);
+    fill(&open(engine), 5..6, LEN);
+    engine.commit(head(engine)).unwrap();
+    let groups = engine.allocator().groups_of(Class::Log);
+    assert_eq!(groups.iter().find(|group| group.vdev() == 1).unwrap().allocated(), 0);
+    engine.restore(&[b], Restore::Failure).unwrap();
+    assert_eq!(state(), VdevState::Healthy);
+    world.finish(6);
 }

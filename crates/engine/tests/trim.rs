@@ -19,7 +19,7 @@ use cenote_format::nvlist::NvValue;
 use cenote_pool::config;
 use cenote_pool::props::PropChange;
 use cenote_pool::reopen::Restore;
-use cenote_pool::vdev_props::Activity;
+use cenote_pool::vdev_props::{Activity, VdevProps};
 use cenote_zpl::FileSystem;
 use rig::{Faulty, Rig, account, check, fill, open};
 use std::os::unix::fs::MetadataExt;
@@ -268,8 +268,21 @@ fn what_failed_is_not_done() {
         engine.activity(activity, a, START).unwrap();
         until("the end", || is_over(&engine));
         assert_eq!(shown(&engine, activity, 0), Some("suspended, started at"));
+        let errors = || {
+            let pool = engine.pool();
+            let leaf = pool.store().vdevs().find(a).unwrap();
+            let of = |name| VdevProps::new(&pool, &leaf).get(name).unwrap().exact;
+            [of("initialize_errors"), of("trim_errors")]
+        };
+        let counted = match activity {
+            Activity::Initialize => ["1", "0"],
+            Activity::Trim => ["0", "1"],
+        };
+        assert_eq!(errors(), counted);
         devices.device(&rig, "a").repair();
         engine.restore(&[a], Restore::Failure).unwrap();
+        // No counter that is cleared.
+        assert_eq!(errors(), counted);
         engine.activity(activity, a, START).unwrap();
         until("the end", || is_over(&engine));
         assert_eq!(shown(&engine, activity, 0), Some("completed at"));

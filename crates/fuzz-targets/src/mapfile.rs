@@ -1,11 +1,11 @@
 //! The target of maps of ddrescue.
 
-use cenote_vdev::mapfile::{Unread, is_map, names, parse};
+use cenote_vdev::mapfile::{Unread, files, is_map, names, parse};
 use std::hint::black_box;
 
 /// Text of a map.
 pub(crate) fn mapfile(data: &[u8]) {
-    black_box((is_map(data), names(data, b"disk.img")));
+    black_box((is_map(data), names(data, b"disk.img"), files(data)));
     let Ok(unread) = parse(data) else { return };
     let areas = unread.areas();
     assert!(areas.iter().all(|area| !area.is_empty()));

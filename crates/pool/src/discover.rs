@@ -26,8 +26,8 @@ use cenote_format::nvlist::NvList;
 use cenote_vdev::deadline::{self, ask_each, is_silent};
 use cenote_vdev::object::is_object;
 use cenote_vdev::{
-    Device, DeviceLabels, Partition, ReadReq, is_in_image, open_device, partitions, path_at,
-    read_labels, sought,
+    Device, DeviceLabels, Partition, ReadReq, is_in_image, joined_by, open_device, partitions,
+    path_at, read_labels, sought,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -577,15 +577,15 @@ fn look_inside_one(
     }
     let tables = partitions(device);
     for begin in sought.begins {
-        if device.is_silent() {
-            break;
-        }
         if ended || !go_on(name, total, total) {
             return false;
         }
         if tables.iter().all(|part| part.start != begin) {
             let labels = |path: &Path| open_device(path).and_then(|d| read_labels(d.as_ref()));
             let labels = deadline::ask_within(&path_at(name, begin), device.limit, labels);
+            if labels.as_ref().is_err_and(is_silent) {
+                break;
+            }
             devices.extend(labels.ok().flatten().map(|labels| Seen { order, labels }));
         }
     }
@@ -644,6 +644,9 @@ impl Device for Asked {
 fn read_one(names: &[PathBuf]) -> io::Result<Vec<DeviceLabels>> {
     let Some(first) = names.first() else { return Ok(Vec::new()) };
     let device = open_device(first)?;
+    if let Some(why) = joined_by(device.as_ref()) {
+        return Err(io::Error::new(ErrorKind::Unsupported, why));
+    }
     let Some(mut labels) = read_labels(device.as_ref())? else {
         if is_object(first) || is_in_image(first) || !first.metadata()?.is_file() {
             return Ok(Vec::new());

@@ -20,7 +20,10 @@
 //! gave up), a guid sum that agrees with its uberblock, and no active feature that reading needs
 //! and this program does not know.
 
+mod other_hosts;
 mod refusal;
+
+pub use other_hosts::{activity_check_required, keeps_claim, still_ours};
 
 use crate::checkpoint;
 use crate::config;
@@ -43,6 +46,7 @@ use cenote_format::nvlist::{NvList, NvValue};
 use cenote_store::{Notes, Store};
 use cenote_vdev::object::{is_object, may_open};
 use cenote_vdev::{Vdev, VdevError, VdevState, VdevTree};
+use other_hosts::{check_activity, check_host};
 use refusal::{heed_silence, refused};
 use std::cmp::Ordering;
 use std::path::PathBuf;
@@ -682,84 +686,6 @@ fn explain(cause: Cause, c: &Candidate, target: &Target) -> ImportError {
         Cause::MissingLogs(vdevs) => ImportError::MissingLogs { target, vdevs },
         Cause::GuidSum => ImportError::MissingDevices { target, vdevs: vec![] },
         Cause::Damaged(why) => ImportError::Damaged { target, why, recovery: None },
-    }
-}
-
-fn check_host(c: &Candidate, ub: &Uberblock, hostid: u32, force: bool) -> Result<(), ImportError> {
-    let theirs = config::number(&c.config, "hostid");
-    if force || c.state == config::STATE_EXPORTED || theirs == u64::from(hostid) {
-        return Ok(());
-    }
-    Err(ImportError::OtherHost {
-        name: c.name.clone(),
-        hostname: c.config.str("hostname").unwrap_or("<unknown>").to_string(),
-        hostid: theirs,
-        timestamp: ub.timestamp,
-    })
-}
-
-/// Whether OpenZFS would watch the pool for activity before it imports it.
-pub fn activity_check_required(c: &Candidate, ub: &Uberblock, hostid: u32) -> bool {
-    let same_host = hostid != 0 && config::number(&c.config, "hostid") == u64::from(hostid);
-    host::multihost(ub)
-        && !(same_host && c.state == config::STATE_EXPORTED)
-        && c.state != config::STATE_DESTROYED
-}
-
-/// Watches whether another host uses the pool (`spa_activity_check`).
-fn check_activity(
-    c: &Candidate,
-    devices: &DeviceSet,
-    ub: &Uberblock,
-    hostid: u32,
-) -> Result<(), ImportError> {
-    if !activity_check_required(c, ub, hostid) {
-        return Ok(());
-    }
-    if hostid == 0 {
-        return Err(ImportError::NoHostid(c.name.clone()));
-    }
-    let mut newest = || devices.newest_uberblock();
-    let sleep = &mut std::thread::sleep;
-    let is_idle = host::stays_quiet(ub, &mut newest, sleep)
-        && (!devices.writable()
-            || devices.claim(ub, |claim| host::has_claim(claim, &mut newest, sleep)));
-    if is_idle { Ok(()) } else { Err(in_use(c)) }
-}
-
-/// Whether no other host can have taken the pool since this one claimed it. To be asked before anything is written.
-///
-/// # Errors
-/// One may have.
-pub fn keeps_claim(c: &Candidate, devices: &DeviceSet) -> Result<(), ImportError> {
-    if devices.keeps_claim() { Ok(()) } else { Err(in_use(c)) }
-}
-
-/// Whether no other host has begun to use the pool since it was read, however long ago; this host claims it anew.
-///
-/// # Errors
-/// Another host uses it, or has used it.
-pub fn still_ours(c: &Candidate, devices: &DeviceSet, hostid: u32) -> Result<(), ImportError> {
-    // Its heartbeats are no activity of others.
-    devices.take_claim().map_err(|_| in_use(c))?;
-    let newest = |all: &[Uberblock]| all.iter().map(|ub| ub.txg).max();
-    let unreadable = || ImportError::Damaged {
-        target: Target { name: c.name.clone(), new_name: None },
-        why: "no uberblock can be read any more".into(),
-        recovery: None,
-    };
-    let now = devices.newest_uberblock().ok_or_else(unreadable)?;
-    if newest(&uberblocks(c)) != Some(now.txg) {
-        return Err(in_use(c));
-    }
-    check_activity(c, devices, &now, hostid)
-}
-
-fn in_use(c: &Candidate) -> ImportError {
-    ImportError::Active {
-        name: c.name.clone(),
-        hostname: c.config.str("hostname").unwrap_or("<unknown>").to_string(),
-        hostid: config::number(&c.config, "hostid"),
     }
 }
 

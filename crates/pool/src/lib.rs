@@ -357,8 +357,9 @@ impl Pool {
             let map = spacemap::SpaceMap::open(self.mos(), v.checkpoint_map, region)?;
             let (object, alloc) = (v.checkpoint_map, map.phys().alloc);
             let more = bytes.checked_add(alloc.unsigned_abs());
-            // The map records frees only, so what it says is allocated is not above zero.
-            match more.filter(|_| alloc <= 0 && seen.insert(object)) {
+            // The map records frees only, so what it says is allocated is not above zero. Only where blocks are there is one.
+            let has_blocks = v.concrete && v.metaslab_array != 0;
+            match more.filter(|_| has_blocks && alloc <= 0 && seen.insert(object)) {
                 Some(more) => bytes = more,
                 None => {
                     let why = format!("checkpoint's space map of vdev {}: {alloc} bytes", v.id);

@@ -44,6 +44,30 @@ impl Pool {
         leaves
     }
 
+    /// Leaves that are out of use and that an import would leave out of use, too: by order, or as their configs say. What opens them
+    /// again has to take that off the config, and a log must not begin there before.
+    pub fn noted_out(&self) -> Vec<u64> {
+        let tree = self.store().vdevs();
+        let mut noted = self.noted_as(&["offline", "removed"]);
+        noted.extend(self.faulted_by_hand());
+        noted.extend(tree.leaves().iter().filter(|l| l.is_faulted_by_hand()).map(|l| l.guid()));
+        noted.retain(|guid| tree.find(*guid).is_some_and(|leaf| !leaf.state().readable()));
+        noted
+    }
+
+    /// Leaves whose configs have one of these flags.
+    pub fn noted_as(&self, flags: &[&str]) -> Vec<u64> {
+        let mut leaves = Vec::new();
+        if let Some(root) = self.config().list("vdev_tree") {
+            config::for_each_leaf(root, &mut |leaf| {
+                if flags.iter().any(|name| config::flag(leaf, name)) {
+                    leaves.push(config::number(leaf, "guid"));
+                }
+            });
+        }
+        leaves
+    }
+
     /// Brings back the leaves with these guids as far as their devices answer and are theirs. Returns
     /// whether any came back. For pools that nothing is written to; else the engine restores them.
     ///

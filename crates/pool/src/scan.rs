@@ -469,7 +469,8 @@ impl ScanStatus {
         let verb = if scrub { "repaired" } else { "resilvered" };
         let left = match total.checked_sub(self.issued) {
             _ if paused != 0 => String::new(),
-            Some(left) if issued >= FAST => {
+            // A resilver that has only looked at what is not lacking tells nothing of the rest.
+            Some(left) if issued >= FAST && (scrub || self.processed > 0) => {
                 format!(", {} to go", crate::time::duration(left / issued))
             }
             _ => ", no estimated completion time".into(),
@@ -727,6 +728,14 @@ mod tests {
             "{}",
             text(&large, Some(fast))
         );
+        // A resilver that has given nothing yet does not tell.
+        let resilver = ScanPhys { func: 2, ..large };
+        assert!(text(&resilver, Some(fast)).ends_with("done, 00:00:10 to go"));
+        let (nothing, fast) = (
+            ScanPhys { processed: 0, ..resilver },
+            Pass { ahead: [3 << 20, 2 << 20, 0, 0], ..fast },
+        );
+        assert!(text(&nothing, Some(fast)).ends_with("done, no estimated completion time"));
         let paused = Pass { paused: 1050, ..pass };
         assert_eq!(
             text(&phys.pausing(true), Some(paused)),

@@ -2,9 +2,13 @@
 //! sources of OpenZFS 2.4.
 //!
 //! Most are facts about the vdev. Settings and user properties are in the vdev's ZAP in the MOS; what is
-//! not there has its default. They are kept for OpenZFS and its daemon, which act on them; here only
-//! `slow_io_events` has an effect. Those that would have to be acted on at once (`allocating`, `path`)
-//! cannot be set.
+//! not there has its default. Here `slow_io_events` has an effect ([`crate::events`]), and so have the numbers and times of
+//! errors ([`crate::diagnosis`]); what has none is said by [`without_effect`]. Those that would have to be acted on at once
+//! ([`NOT_SET`]) cannot be set.
+
+mod aux;
+
+pub use aux::AuxProps;
 
 use std::sync::Arc;
 
@@ -24,6 +28,19 @@ use cenote_vdev::{Vdev, VdevState};
 /// Bytes that names (`ZAP_MAXNAMELEN`) and texts (`ZAP_MAXVALUELEN`) may not reach.
 const MAX_NAME: usize = 256;
 const MAX_TEXT: usize = 8192;
+/// Figures that OpenZFS counts, and that are always 0 here.
+pub const NOT_COUNTED: [&str; 8] = [
+    "null_ops",
+    "free_ops",
+    "claim_ops",
+    "trim_ops",
+    "null_bytes",
+    "free_bytes",
+    "claim_bytes",
+    "trim_bytes",
+];
+/// Properties that OpenZFS sets, and that cannot be set here.
+pub const NOT_SET: [&str; 4] = ["allocating", "path", "sit_out", "autosit"];
 /// All native properties in the order of `zpool get all`.
 const NATIVE: &[&str] = &[
     "capacity",
@@ -218,9 +235,7 @@ pub fn parse(name: &str, value: &str) -> Result<NewValue, String> {
                 Err(_) => Err(format!("bad numeric value '{value}'")),
             },
         },
-        "allocating" | "path" | "sit_out" | "autosit" => {
-            Err(format!("to set '{name}' is not supported yet"))
-        }
+        name if NOT_SET.contains(&name) => Err(format!("to set '{name}' is not supported yet")),
         name if is_native(name) => Err(format!("'{name}' is readonly")),
         name => Err(format!("invalid property '{name}'")),
     }
@@ -358,9 +373,9 @@ impl<'a> VdevProps<'a> {
             "write_ops" => io.1,
             "read_bytes" => io.2,
             "write_bytes" => io.3,
-            // Nothing of the kind is done here.
-            "initialize_errors" | "trim_errors" | "null_ops" | "free_ops" | "claim_ops"
-            | "trim_ops" | "null_bytes" | "free_bytes" | "claim_bytes" | "trim_bytes" => 0,
+            "initialize_errors" => v.vacant_errors().0,
+            "trim_errors" => v.vacant_errors().1,
+            name if NOT_COUNTED.contains(&name) => 0,
             "bootsize" => return Some(PropValue { source: Source::Default, ..number(0) }),
             _ => return None,
         }))
@@ -379,7 +394,7 @@ impl<'a> VdevProps<'a> {
         Some(match name {
             "allocating" if self.is_top() || self.vdev.kind() == "root" => flag(1),
             "autosit" if matches!(self.vdev.kind(), "raidz" | "draid") => flag(0),
-            "allocating" | "autosit" => plain("-", Source::None),
+            "allocating" => plain("-", Source::None),
             "failfast" | "slow_io_events" => flag(1),
             "checksum_n" | "checksum_t" | "io_n" | "io_t" | "slow_io_n" | "slow_io_t" => {
                 match of(u64::MAX) {
@@ -427,9 +442,9 @@ pub(crate) fn parent(above: &Arc<Vdev>, guid: u64) -> Option<Arc<Vdev>> {
     }
 }
 
-/// Whether a property can be set, and has no effect here.
-pub fn is_without_effect(name: &str) -> bool {
-    name == "failfast"
+/// Why a property that can be set has no effect here; `None`: it has one.
+pub fn without_effect(name: &str) -> Option<&'static str> {
+    (name == "failfast").then_some("nothing here acts on errors of devices by it")
 }
 
 /// `vdev_state_t`.

@@ -349,6 +349,7 @@ fn open_vdev(
     live.cut_off.store(short, Relaxed);
     live.unread.store(unread, Relaxed);
     live.only_read.store(only_read, Relaxed);
+    live.faulted_by_hand.store(is_faulted_by_config(config), Relaxed);
     // So another system found it, which does not say that it does not answer.
     let is_degraded = is_external(config) && flag(config, "degraded");
     live.too_many_errors.store(is_degraded, Relaxed);
@@ -378,6 +379,7 @@ fn open_spare(config: &NvList) -> Arc<Live> {
     let spare = SpareDevice::new(&path, config.u64("spare_id").unwrap_or(u64::MAX));
     let opened = Opened { device: Some(spare.clone()), state: spare_state(config) };
     let live = Live::new(opened, dtl_of(config));
+    live.faulted_by_hand.store(is_faulted_by_config(config), Relaxed);
     let _ = live.distributed.set(spare);
     live
 }

@@ -136,11 +136,11 @@ pub(crate) fn hold(rdev: u64) -> io::Result<Vec<File>> {
     Ok(held)
 }
 
-/// What was not read of the image behind a block device, by where it is on the device: see [`holes::unread`].
+/// What was not read of the image behind a block device of `size` bytes, by where it is on the device: see [`holes::unread`].
 ///
 /// # Errors
 /// As those of that.
-pub(crate) fn unread(rdev: u64) -> io::Result<Option<Unread>> {
+pub(crate) fn unread(rdev: u64, size: u64) -> io::Result<Option<Unread>> {
     let (mut next, mut start) = (Some(rdev), 0u64);
     for _ in 0..MOST {
         let Some(backing) = next.take().and_then(Backing::of) else { break };
@@ -150,10 +150,8 @@ pub(crate) fn unread(rdev: u64) -> io::Result<Option<Unread>> {
             // Who may use the device need not be one who may read the file: then its map is looked for by its name.
             let file = File::open(&backing.path).ok();
             let unread = holes::unread(file.as_ref(), &backing.path, facts.len())?;
-            let unread = unread.map(|unread| unread.from(start));
-            let is_here =
-                |unread: &Unread| unread.bytes_below(facts.len().saturating_sub(start)) > 0;
-            return Ok(unread.filter(is_here));
+            let here = unread.map(|unread| unread.from(start));
+            return Ok(here.filter(|unread| unread.bytes_below(size) > 0));
         }
         next = facts.file_type().is_block_device().then(|| facts.rdev());
     }

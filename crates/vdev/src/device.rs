@@ -37,7 +37,6 @@ use crate::holes::{self, Holed};
 use crate::mapfile::Unread;
 use crate::object;
 use crate::partition::{Part, Slice, image_of};
-use crate::parts;
 use crate::uring::{DEPTH, Rings};
 
 /// One physical read. `result` is filled in by [`Device::read_batch`].
@@ -110,6 +109,11 @@ impl Identity {
         let made = facts.created().ok().and_then(|made| made.duration_since(UNIX_EPOCH).ok());
         let turn = made.and_then(|made| u64::try_from(made.as_nanos()).ok());
         Identity { place: (facts.dev(), facts.ino()), turn }
+    }
+
+    /// Whether it tells the device from others that have had its place before.
+    pub fn is_distinct(&self) -> bool {
+        self.turn.is_some()
     }
 
     /// Whether the two are the same device, as far as that is known. A disk and a partition of it are.
@@ -250,8 +254,8 @@ pub(crate) fn read_at(dev: &dyn Device, offset: u64, len: usize) -> io::Result<V
 /// Opens a file, block device, partition or object store ([`object::is_object`]) read-only; also a partition of an image
 /// ([`crate::Partition::path`]) and what begins somewhere in one ([`crate::path_at`]): `vdev_file_open`, `vdev_disk_open`.
 ///
-/// Errors: errors of opening it, `Unsupported` for an image whose map is not understood and for the first part of an image that was
-/// split (`crate::parts`), and `InvalidInput` for anything else (a directory, a terminal).
+/// Errors: errors of opening it, `Unsupported` for an image whose map is not understood, and `InvalidInput` for anything else (a
+/// directory, a terminal).
 pub fn open_device(path: &Path) -> io::Result<Arc<dyn Device>> {
     if object::is_object(path) {
         return object::open(path);
@@ -259,15 +263,6 @@ pub fn open_device(path: &Path) -> io::Result<Arc<dyn Device>> {
     if let Some((image, part)) = image_of(path) {
         return Slice::of(open_device(&image)?, part, path);
     }
-    let device = open_alone(path)?;
-    match parts::joined_by(&*device) {
-        Some(why) => Err(io::Error::new(ErrorKind::Unsupported, why)),
-        None => Ok(device),
-    }
-}
-
-/// Opens a file or block device read-only, whatever is beside it but a map.
-pub(crate) fn open_alone(path: &Path) -> io::Result<Arc<dyn Device>> {
     let file = File::open(path)?;
     let unread = unread(&file, path)?;
     let device = FileDevice::open(file, path, None)?;
@@ -277,12 +272,17 @@ pub(crate) fn open_alone(path: &Path) -> io::Result<Arc<dyn Device>> {
     })
 }
 
+/// Where a file or block device ends.
+fn end_of(mut file: &File) -> io::Result<u64> {
+    file.seek(SeekFrom::End(0))
+}
+
 /// What was not read of an image, if `file` is one, or a loop device over one: see [`holes::unread`].
 fn unread(file: &File, path: &Path) -> io::Result<Option<Unread>> {
     let facts = file.metadata()?;
     match facts.file_type() {
         kind if kind.is_file() => holes::unread(Some(file), path, facts.len()),
-        kind if kind.is_block_device() => backing::unread(facts.rdev()),
+        kind if kind.is_block_device() => backing::unread(facts.rdev(), end_of(file)?),
         _ => Ok(None),
     }
 }
@@ -293,8 +293,8 @@ fn unread(file: &File, path: &Path) -> io::Result<Option<Unread>> {
 /// dropped. [`open_device`] is not kept out.
 ///
 /// Errors: errors of opening it, `InvalidInput` for anything else (a directory, a terminal),
-/// `ResourceBusy` if it is in use, and `ReadOnlyFilesystem` if it cannot be written to, or is an image with holes, part of one by its
-/// beginning, or a partition whose end is not in it.
+/// `ResourceBusy` if it is in use, and `ReadOnlyFilesystem` if it cannot be written to, or is an image with holes, what begins somewhere in
+/// one, or a partition whose end is not in it.
 pub fn open_device_rw(path: &Path) -> io::Result<Arc<dyn Device>> {
     if object::is_object(path) {
         return object::open_rw(path);
@@ -320,7 +320,8 @@ pub fn open_device_rw(path: &Path) -> io::Result<Arc<dyn Device>> {
         return Err(ErrorKind::ReadOnlyFilesystem.into());
     }
     if unread(&file, path)?.is_some() {
-        return Err(ErrorKind::ReadOnlyFilesystem.into());
+        let why = "its map says that some of it was not read from the disk";
+        return Err(io::Error::new(ErrorKind::ReadOnlyFilesystem, why));
     }
     let mut held = Vec::new();
     if kind.is_file() {
@@ -376,12 +377,12 @@ struct FileDevice {
 
 impl FileDevice {
     /// `held`: it was opened for writing, and this must be kept with it.
-    fn open(mut file: File, path: &Path, held: Option<Vec<File>>) -> io::Result<Arc<dyn Device>> {
+    fn open(file: File, path: &Path, held: Option<Vec<File>>) -> io::Result<Arc<dyn Device>> {
         let meta = file.metadata()?;
         check_kind(meta.file_type())?;
         let block = meta.file_type().is_block_device().then(|| meta.rdev());
         // The end of a block device is its size.
-        let size = file.seek(SeekFrom::End(0))?;
+        let size = end_of(&file)?;
         let path = path.to_path_buf();
         let (writable, direct, rings) = (held.is_some(), Direct::open(&file), Rings::default());
         let (size, _held) = (AtomicU64::new(size), held.unwrap_or_default());
@@ -408,7 +409,7 @@ impl Device for FileDevice {
     }
 
     fn size_by_now(&self) -> u64 {
-        let now = (&self.file).seek(SeekFrom::End(0)).unwrap_or(0);
+        let now = end_of(&self.file).unwrap_or(0);
         now.max(self.size())
     }
 

@@ -2,7 +2,9 @@
 //! beside the image says where ([`crate::mapfile`]).
 //!
 //! A map of `disk.img` is `disk.img.map`, `disk.img.mapfile` or `disk.img.log`, if its first line says that it is a map of
-//! ddrescue: other files of such names mean nothing. So is `disk.map` and so on, if the command line in it names `disk.img`.
+//! ddrescue: other files of such names mean nothing. So is `disk.map` and so on, if the command line in it names `disk.img`. A map
+//! whose command line says that `disk.img` was read, or that another image was written which is there and has it by its own
+//! name, is of that one.
 //! It is looked for beside the file that was opened, by the path that the kernel has it by, and then beside the name that
 //! was given, which may be a link. A loop device has the map of the file behind it.
 //! A read that touches an area which was not read fails, as the disk's own did, so that redundancy and not a page of
@@ -32,7 +34,8 @@ const ENDINGS: [&str; 3] = ["map", "mapfile", "log"];
 pub(crate) fn unread(file: Option<&File>, path: &Path, size: u64) -> io::Result<Option<Unread>> {
     let link = |file: &File| std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok();
     let own = file.and_then(link).or_else(|| path.canonicalize().ok());
-    for path in own.iter().map(PathBuf::as_path).chain([path]) {
+    let own = own.as_deref();
+    for path in own.into_iter().chain(Some(path).filter(|path| own != Some(*path))) {
         let Some((map, text)) = map_of(path)? else { continue };
         let unread = mapfile::parse(&text).map_err(|why| unsupported(&map, &why))?;
         let bytes = unread.bytes_below(size);
@@ -57,13 +60,12 @@ fn map_of(path: &Path) -> io::Result<Option<(PathBuf, Vec<u8>)>> {
         PathBuf::from(name)
     };
     for map in ENDINGS.iter().map(longer) {
-        if let Some(text) = text_of(&map, None).map_err(|e| unsupported(&map, &e))? {
+        if let Some(text) = text_of(&map, path, false).map_err(|e| unsupported(&map, &e))? {
             return Ok(Some((map, text)));
         }
     }
-    let image = path.file_name().unwrap_or_default().as_bytes();
     for map in ENDINGS.iter().map(|ending| path.with_extension(ending)).filter(|map| map != path) {
-        let text = match text_of(&map, Some(image)) {
+        let text = match text_of(&map, path, true) {
             // It need not be this image's.
             Err(e) if e.kind() == ErrorKind::PermissionDenied => continue,
             text => text.map_err(|e| unsupported(&map, &e))?,
@@ -75,8 +77,28 @@ fn map_of(path: &Path) -> io::Result<Option<(PathBuf, Vec<u8>)>> {
     Ok(None)
 }
 
-/// What is in the map of ddrescue at a path; `None`: there is no map, or none whose command line names the file `of`.
-fn text_of(map: &Path, of: Option<&[u8]>) -> io::Result<Option<Vec<u8>>> {
+/// Whether a map that begins so is of another image than that at `image`, by its command line. If that cannot be told, it is not
+/// unless it is `to_be_named` there.
+fn is_of_other(head: &[u8], (map, image): (&Path, &Path), to_be_named: bool) -> bool {
+    let name = image.file_name();
+    let Some([from, to]) = mapfile::files(head) else {
+        return to_be_named && !mapfile::names(head, name.unwrap_or_default().as_bytes());
+    };
+    let facts = |path: &Path| Some(Identity::of(&map.with_file_name(path).metadata().ok()?));
+    if to.file_name() != name {
+        // Another one, which has this map by its own name.
+        let other = map.with_file_name(to.file_name().unwrap_or_default());
+        let has = other.with_extension(map.extension().unwrap_or_default()) == map;
+        return to_be_named || from.file_name() == name || has && other.exists();
+    }
+    // Both are called so.
+    let own = facts(image);
+    let is_own = |path: &Path| facts(path).is_some_and(|facts| Some(facts) == own);
+    from.file_name() == name && is_own(from) && facts(to).is_some() && !is_own(to)
+}
+
+/// What is in the map of ddrescue at a path; `None`: there is no map, or it [is of another](is_of_other) image.
+fn text_of(map: &Path, image: &Path, to_be_named: bool) -> io::Result<Option<Vec<u8>>> {
     let opened = || {
         // What is not a file, such as a pipe, is not opened: it may have the caller wait.
         let is_file = map.metadata()?.is_file();
@@ -93,7 +115,7 @@ fn text_of(map: &Path, of: Option<&[u8]>) -> io::Result<Option<Vec<u8>>> {
     };
     let mut text = Vec::new();
     (&file).take(mapfile::HEAD as u64).read_to_end(&mut text)?;
-    if !mapfile::is_map(&text) || of.is_some_and(|image| !mapfile::names(&text, image)) {
+    if !mapfile::is_map(&text) || is_of_other(&text, (map, image), to_be_named) {
         return Ok(None);
     }
     (&file).take(mapfile::MOST).read_to_end(&mut text)?;
@@ -271,6 +293,64 @@ mod tests {
                 assert_eq!(refused.kind(), ErrorKind::Unsupported);
                 assert!(refused.to_string().contains("disk.img.map, line "), "{refused}");
             }
+        }
+    }
+
+    /// An image that was copied, or written to another disk, or beside which another one is, has no holes by that map.
+    #[test]
+    fn maps_of_other_images() {
+        let other = tempfile::tempdir().unwrap();
+        let copy = other.path().join("disk.img");
+        std::fs::write(&copy, "").unwrap();
+        let copying = format!("disk.img {}", copy.display());
+        let moved = format!("/dev/sdb {}", copy.display());
+        for (line, name, is_own) in [
+            (copying.as_str(), "disk.map", false),
+            (&copying, "disk.img.map", false),
+            ("disk.img /dev/sdc", "disk.img.map", false),
+            ("-f ./disk.img /dev/sdc", "disk.map", false),
+            ("/dev/sdb disk.img.raw", "disk.img.map", false),
+            // A copy of an image, and of its map.
+            ("/dev/sdb there.img", "disk.img.map", true),
+            ("/dev/sdb gone.img", "disk.img.map", true),
+            ("/dev/sdb gone.img", "disk.map", false),
+            ("/dev/sdb disk.img", "disk.map", true),
+            (&moved, "disk.map", true),
+            ("/mnt/disk.img disk.img", "disk.img.map", true),
+            ("/dev/sdb my disk.img", "disk.map", true),
+        ] {
+            let (dir, path) = image();
+            ["there.img", "disk.img.raw"]
+                .iter()
+                .for_each(|name| std::fs::write(dir.path().join(name), "").unwrap());
+            let command = format!("# Command line: ddrescue {line} {name}\n");
+            let map = format!("{HEADING}{command}0 - 1\n0 4096 +\n4096 512 -\n4608 0xfee00 +\n");
+            std::fs::write(dir.path().join(name), map).unwrap();
+            let whole = ([true; 4], true);
+            let holed = ([true, false, true, true], false);
+            assert_eq!(seen(&path).unwrap(), if is_own { holed } else { whole }, "{line}, {name}");
+        }
+    }
+
+    /// What was added to an image after it was read as a whole is no hole.
+    #[test]
+    fn an_image_that_has_grown_since() {
+        let (dir, path) = image();
+        let map = dir.path().join("disk.img.map");
+        std::fs::write(&map, format!("{HEADING}0 + 1\n0 4096 +\n")).unwrap();
+        assert_eq!(seen(&path).unwrap(), ([true; 4], true));
+    }
+
+    /// A map that cannot be looked at makes the image one that cannot be opened, and is named.
+    #[test]
+    fn a_map_that_cannot_be_opened() {
+        let (dir, path) = image();
+        let map = dir.path().join("disk.img.map");
+        std::os::unix::fs::symlink(&map, &map).unwrap();
+        for refused in [open_device(&path).err(), open_device_rw(&path).err()] {
+            let refused = refused.unwrap();
+            assert_eq!(refused.kind(), ErrorKind::Unsupported);
+            assert!(refused.to_string().contains("its map "), "{refused}");
         }
     }
 

@@ -45,6 +45,9 @@ impl Work for Piece {
             request.take()
         };
         self.done = vacant::on_device(leaf, &self.range, write);
+        if vacant::has_failed(&self.done) {
+            leaf.stats.initialize_error();
+        }
     }
 }
 

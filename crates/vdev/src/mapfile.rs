@@ -10,15 +10,17 @@
 //!
 //! Numbers are written as in C: decimal, with `0x` hexadecimal, with `0` octal. Only `+` says that the bytes are in the
 //! image; non-tried (`?`), non-trimmed (`*`), non-scraped (`/`) and bad (`-`) ones are not. Blocks are contiguous.
-//! What is before the first and behind the last one was not tried.
+//! What is before the first and behind the last one was not tried. But where all is finished, the last one ends with the disk: what
+//! is behind that was added to the image since.
 //!
 //! Positions are those of the disk. An image that was made with an output position (`-o`) has them elsewhere, and the map
 //! does not say where; the comment with the command line tells. Such a map is refused.
 //!
-//! Invariant: what a map does not say in so many words is not in the image. A line that is not understood makes the map
-//! an error.
+//! Invariant: what an unfinished map does not say in so many words is not in the image. A line that is not understood makes the
+//! map an error.
 
 use std::ops::Range;
+use std::path::Path;
 
 /// Most bytes of a map that is read: a map of a million blocks has about 30 MB.
 pub const MOST: u64 = 256 << 20;
@@ -30,8 +32,9 @@ pub const HEAD: usize = 64 << 10;
 /// has logs of events, rates and reads as well, which begin alike.
 const KINDS: [&[u8]; 2] = [b"Mapfile. ", b"Rescue Logfile. "];
 
-/// Options of one letter that have an argument, which may be joined to them and have letters in it.
-const WITH_ARGUMENT: &str = "bcHimrs";
+/// Options of one letter that have an argument, which may be joined to them and have letters in it; besides that with the output
+/// position.
+const WITH_ARGUMENT: &str = "abceEFHiKmrsTxZ";
 
 const COMMAND_LINE: &str = "Command line:";
 
@@ -114,7 +117,11 @@ pub fn parse(text: &[u8]) -> Result<Unread, BadMap> {
     if !map.in_blocks {
         return Err(BadMap { line: lines, why: "there is no status line" });
     }
-    map.unread.add(map.end.unwrap_or(0)..u64::MAX);
+    // A text that was cut off does not end with a line.
+    let all = map.unread.areas().is_empty() && map.end > Some(0);
+    if !(all && map.finished && text.ends_with(b"\n")) {
+        map.unread.add(map.end.unwrap_or(0)..u64::MAX);
+    }
     Ok(map.unread)
 }
 
@@ -124,6 +131,8 @@ struct Reader {
     unread: Unread,
     /// The status line has been there.
     in_blocks: bool,
+    /// It said that all was done that was to be done.
+    finished: bool,
     /// The end of the last block.
     end: Option<u64>,
 }
@@ -147,7 +156,7 @@ impl Reader {
                     [pass] => is_pass(pass),
                     _ => false,
                 };
-                self.in_blocks = known && fits;
+                (self.in_blocks, self.finished) = (known && fits, *status == "+");
                 if self.in_blocks { Ok(()) } else { Err("this is no status line") }
             }
             ([at, size, status], true) => self.block(at, size, status),
@@ -225,6 +234,31 @@ pub fn names(head: &[u8], file: &[u8]) -> bool {
     comments.filter_map(line).any(is_in)
 }
 
+/// The image that was read from and the one that was written to, by the command line among the comments that a map begins with;
+/// `None`: there is none, or that cannot be told.
+pub fn files(head: &[u8]) -> Option<[&Path; 2]> {
+    let comments = head.split(|b| *b == b'\n').take_while(|line| line.starts_with(b"#"));
+    let mut lines = comments.filter_map(|comment| std::str::from_utf8(comment).ok());
+    let line = lines.find_map(|line| Some(line.split_once(COMMAND_LINE)?.1))?;
+    let mut files = Vec::new();
+    // The program's own name is none of them.
+    let mut is_argument = true;
+    for word in line.split_ascii_whitespace() {
+        let option = word.strip_prefix('-').filter(|_| !is_argument);
+        if option.is_none() && !is_argument {
+            files.push(Path::new(word));
+        }
+        // Only of the last letter it is the next word; of those with two signs one cannot tell.
+        let mut letters = option.unwrap_or_default().chars();
+        let takes = |letter| letter == 'o' || WITH_ARGUMENT.contains(letter);
+        is_argument = letters.any(takes) && letters.next().is_none();
+    }
+    match files.as_slice() {
+        [from, to, _] => Some([from, to]),
+        _ => None,
+    }
+}
+
 /// A number as C has it, not beyond what a file may be long.
 fn number(text: &str) -> Option<u64> {
     let (digits, base) = match text.as_bytes() {
@@ -254,6 +288,10 @@ mod tests {
         parse(text.as_bytes()).map(|unread| unread.0)
     }
 
+    fn only(area: Range<u64>) -> [Range<u64>; 1] {
+        [area]
+    }
+
     #[test]
     fn what_was_not_read() {
         let blocks = "#      pos        size  status\n\
@@ -268,10 +306,19 @@ mod tests {
         assert_eq!(areas, [0x117000..0x120000, 0x168000..u64::MAX]);
         let part = of("0x1000 0x1000 +\n").unwrap();
         assert_eq!(part, [0..0x1000, 0x2000..u64::MAX]);
-        assert_eq!(of("").unwrap(), [0..u64::MAX]);
+        assert_eq!(of("").unwrap(), only(0..u64::MAX));
         // Before 1.20, and without a pass.
-        let old = b"# Rescue Logfile. Created by GNU ddrescue version 1.11\n0 +\n0 10 +\n";
-        assert!(is_map(old) && parse(old).unwrap().0 == [10..u64::MAX]);
+        let old = b"# Rescue Logfile. Created by GNU ddrescue version 1.11\n0 ?\n0 10 +\n";
+        assert!(is_map(old) && parse(old).unwrap().0 == only(10..u64::MAX));
+        // Of what is finished nothing is missing, however long the image is by now.
+        let areas = |text: &str| parse(text.as_bytes()).unwrap().0;
+        assert!(areas("0 + 1\n0 10 +\n10 5 +\n").is_empty());
+        for (text, from) in
+            [("0 + 1\n0 10 +", 10), ("0 ? 1\n0 10 +\n", 10), ("0 + 1\n0 0 +\n", 0), ("0 + 1\n", 0)]
+        {
+            assert_eq!(areas(text), only(from..u64::MAX), "{text}");
+        }
+        assert_eq!(areas("0 + 1\n5 10 +\n"), [0..5, 15..u64::MAX]);
     }
 
     #[test]
@@ -360,6 +407,34 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_command_line_says_what_was_written() {
+        let of = |line: &str| {
+            let head = format!(
+                "# Mapfile. Created by GNU ddrescue version 1.27\n# Command line: {line}\n0 +\n"
+            );
+            files(head.as_bytes()).map(|two| two.map(|path| path.display().to_string()).join(" "))
+        };
+        for line in [
+            "ddrescue /dev/sdb disk.img disk.map",
+            "ddrescue -d -r3 /dev/sdb disk.img disk.map -v",
+            "/usr/bin/ddrescue -r 3 --force -nc 64 /dev/sdb disk.img disk.map",
+            "ddrescue --retry-passes=3 -T1h -K 1M /dev/sdb disk.img disk.map",
+        ] {
+            assert_eq!(of(line).unwrap(), "/dev/sdb disk.img", "{line}");
+        }
+        for line in [
+            "ddrescue",
+            "",
+            "ddrescue /dev/sdb my disk.img disk.map",
+            "ddrescue --retry-passes 3 a b c",
+            "ddrescue /dev/sdb disk.img",
+        ] {
+            assert_eq!(of(line), None, "{line}");
+        }
+        assert_eq!(files(b"0 +\n# Command line: ddrescue a b c\n"), None);
+    }
+
     proptest! {
         /// Areas are in order and apart, whatever the text; and a byte is in one of them unless a line says `+` of it.
         #[test]
@@ -373,8 +448,10 @@ mod tests {
                 pos += size;
             }
             let unread = parse(text.as_bytes()).unwrap();
+            let all = pos > 0 && good.len() as u64 == pos;
             for byte in 0..pos + 2 {
-                prop_assert_eq!(unread.first_in(byte, 1).is_none(), good.contains(&byte));
+                let is_there = all || good.contains(&byte);
+                prop_assert_eq!(unread.first_in(byte, 1).is_none(), is_there);
             }
             let mut bytes = text.into_bytes();
             bytes.splice(at % bytes.len()..at % bytes.len(), junk);

@@ -1,5 +1,6 @@
 //! Images that were split into parts: `disk.img.001`, `disk.img.002` and so on, or `xaa`, `xab` as `split` names them. They are not put
-//! together here. The first one is refused with the command that does it, since it would pass for an image that was cut off.
+//! together here. Where pools are looked for the first one is named with the command that does it, since it would pass for an image
+//! that was cut off. What is to be written to is opened as any other file, so that the labels on it are seen.
 //!
 //! Files of such names may as well be vdevs, or images of several disks. So one is taken for a first part only where it
 //! says that it is longer than it is, by its labels or by its partition table, and the next one is not larger, and has neither
@@ -11,7 +12,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 use crate::assemble;
-use crate::device::{Device, open_alone};
+use crate::device::{Device, open_device};
 use crate::labels::read_labels;
 use crate::partition;
 
@@ -56,7 +57,7 @@ impl Numbers {
 }
 
 /// What a file is that is the first part of an image, and the command that puts the image together; `None`: it is no such part.
-pub(crate) fn joined_by(first: &dyn Device) -> Option<String> {
+pub fn joined_by(first: &dyn Device) -> Option<String> {
     let own = first.path();
     // By a link, too, and where there are links to the parts.
     joined_at(first, own).or_else(|| joined_at(first, &own.canonicalize().ok()?))
@@ -71,7 +72,7 @@ fn joined_at(first: &dyn Device, path: &Path) -> Option<String> {
     if !is_file(path) || !is_file(&second) || !is_longer(first) {
         return None;
     }
-    let second = open_alone(&second).ok()?;
+    let second = open_device(&second).ok()?;
     let is_part = second.size() <= first.size() && partition::reach(&*second) == 0;
     if !is_part || !matches!(read_labels(&*second), Ok(None)) {
         return None;
@@ -110,9 +111,15 @@ fn is_longer(first: &dyn Device) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::device::{open_device, open_device_rw};
+    use super::*;
+    use crate::device::open_device_rw;
     use std::fs;
     use std::io::ErrorKind;
+
+    /// What is said of the file at a path.
+    fn said(path: &Path) -> Option<String> {
+        joined_by(&*open_device(path).unwrap())
+    }
 
     const EACH: usize = 5 << 20;
 
@@ -128,10 +135,11 @@ mod tests {
     }
 
     #[test]
-    fn the_first_part_is_refused_with_what_joins_them() {
+    fn the_first_part_is_named_with_what_joins_them() {
         let letters = |n: usize| format!("xa{}", char::from(b'a' + n as u8));
         let three = |n: usize| format!("disk.imgaa{}", char::from(b'a' + n as u8));
-        let names: [(&dyn Fn(usize) -> String, &str, &str); 6] = [
+        type Names<'a> = (&'a dyn Fn(usize) -> String, &'a str, &'a str);
+        let names: [Names<'_>; 6] = [
             (&|n| format!("disk.img.{:03}", n + 1), "disk.img.[0-9][0-9][0-9]", "disk.img"),
             (&|n| format!("disk.img.part{n:02}"), "disk.img.part[0-9][0-9]", "disk.img"),
             (&|n| format!("x{n:02}"), "x[0-9][0-9]", "joined.img"),
@@ -142,21 +150,19 @@ mod tests {
         for (name, pattern, whole) in names {
             let (dir, image) = split(name);
             let first = dir.path().join(name(0));
-            let refused = open_device(&first).err().unwrap();
-            assert_eq!(refused.kind(), ErrorKind::Unsupported);
             let shown = dir.path().display();
             let command = format!("cat {shown}/{pattern} > {shown}/{whole}");
-            assert!(refused.to_string().contains(&format!("'{command}'")), "{refused}");
+            let why = said(&first).unwrap();
+            assert!(why.contains(&format!("'{command}'")), "{why}");
             // What it says is so.
             let done = std::process::Command::new("sh").args(["-c", &command]).status().unwrap();
             assert!(done.success() && fs::read(dir.path().join(whole)).unwrap() == image);
-            let refused = open_device(&first).err().unwrap();
-            assert!(refused.to_string().contains(&format!("{whole}.joined'")), "{refused}");
+            let why = said(&first).unwrap();
+            assert!(why.contains(&format!("{whole}.joined'")), "{why}");
             let link = dir.path().join("link");
             std::os::unix::fs::symlink(&first, &link).unwrap();
-            assert!(open_device(&link).is_err());
-            // Another part is what it is.
-            assert_eq!(open_device(&dir.path().join(name(1))).unwrap().size(), EACH as u64);
+            assert_eq!(said(&link), Some(why));
+            assert_eq!(said(&dir.path().join(name(1))), None);
         }
     }
 
@@ -164,14 +170,9 @@ mod tests {
     #[test]
     fn files_of_their_own_are_no_parts() {
         let name = |n: usize| format!("disk{:02}", n);
-        let size = |dir: &tempfile::TempDir| {
-            let first = dir.path().join(name(0));
-            let device = open_device(&first)?;
-            assert!(open_device_rw(&first).is_ok());
-            Ok::<u64, std::io::Error>(device.size())
-        };
+        let is_part = |dir: &tempfile::TempDir| said(&dir.path().join(name(0))).is_some();
         let (dir, image) = split(&name);
-        assert!(size(&dir).is_err());
+        assert!(is_part(&dir));
         // The second one has labels, or a table, or is larger, or cannot be read.
         let mut table = vec![0; EACH];
         table[510..512].copy_from_slice(&[0x55, 0xaa]);
@@ -180,20 +181,20 @@ mod tests {
         table[446 + 12] = 100;
         for second in [&image[..EACH], &table, &image[EACH..2 * EACH + 512]] {
             fs::write(dir.path().join(name(1)), second).unwrap();
-            assert_eq!(size(&dir).unwrap(), EACH as u64);
+            assert!(!is_part(&dir));
         }
         fs::write(dir.path().join(name(1)), &image[EACH..2 * EACH]).unwrap();
         let map = dir.path().join("disk01.map");
         fs::write(&map, "# Mapfile. Created by GNU ddrescue version 1.27\n0 + 1\n").unwrap();
-        assert_eq!(size(&dir).unwrap(), EACH as u64);
+        assert!(!is_part(&dir));
         fs::remove_file(map).unwrap();
-        assert!(size(&dir).is_err());
+        assert!(is_part(&dir));
         // The first one says nothing, or is whole.
         fs::write(dir.path().join(name(0)), vec![0; EACH]).unwrap();
-        assert_eq!(size(&dir).unwrap(), EACH as u64);
+        assert!(!is_part(&dir));
         let pool = cenote_testpools::pool("mir3");
         fs::copy(&pool.files[0], dir.path().join(name(0))).unwrap();
-        assert_eq!(size(&dir).unwrap(), fs::metadata(&pool.files[0]).unwrap().len());
+        assert!(!is_part(&dir));
     }
 
     /// Two disks' images with partition tables, cut off at the same length.

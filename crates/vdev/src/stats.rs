@@ -130,6 +130,10 @@ pub(crate) struct Stats {
     self_healed: AtomicU64,
     /// Bytes that the scan under way, or the last one, wrote (`vs_scan_processed`).
     scanned: AtomicU64,
+    /// Requests that failed where nothing is allocated: patterns (`vs_initialize_errors`), and what the device was told
+    /// (`vs_trim_errors`).
+    initialize_errors: AtomicU64,
+    trim_errors: AtomicU64,
     /// The last write or flush that failed did so since there was no space below the device.
     no_space: AtomicBool,
 }
@@ -210,6 +214,21 @@ impl Io {
 impl Stats {
     pub(crate) fn checksum_error(&self) {
         self.checksum_errors.fetch_add(1, Relaxed);
+    }
+
+    /// Counts a pattern that could not be written.
+    pub(crate) fn initialize_error(&self) {
+        self.initialize_errors.fetch_add(1, Relaxed);
+    }
+
+    /// Counts a range that the device could not be told of.
+    pub(crate) fn trim_error(&self) {
+        self.trim_errors.fetch_add(1, Relaxed);
+    }
+
+    /// Such errors, of (patterns, what the device was told).
+    pub(crate) fn vacant_errors(&self) -> (u64, u64) {
+        (self.initialize_errors.load(Relaxed), self.trim_errors.load(Relaxed))
     }
 
     /// Notes why a write or flush failed.

@@ -39,6 +39,9 @@ impl Work for Trim {
         let leaf = &self.leaf;
         let tell = |device: &dyn Device, range: Range<u64>| leaf.trim_on(device, &range);
         self.done = vacant::on_device(&self.leaf, &self.range, tell);
+        if vacant::has_failed(&self.done) {
+            self.leaf.stats.trim_error();
+        }
     }
 }
 

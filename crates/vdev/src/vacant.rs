@@ -70,6 +70,11 @@ pub(crate) fn on_device(
     }
 }
 
+/// Whether a request failed of itself, not since the leaf is out of use or leaves (`vdev_initialize_cb`, `vdev_trim_cb`).
+pub(crate) fn has_failed(done: &io::Result<()>) -> bool {
+    done.as_ref().is_err_and(|why| why.kind() != ErrorKind::NotFound)
+}
+
 impl Vdev {
     /// Waits until the device of this leaf, which is leaving or out of use, has no request any more where nothing is
     /// allocated; `most` at most. Whether that is so.

@@ -466,6 +466,12 @@ impl Vdev {
         self.stats.errors()
     }
 
+    /// Requests of this leaf that failed where nothing is allocated: (patterns that were to be written, ranges that the device was to
+    /// be told of). They are no errors that clearing takes back.
+    pub fn vacant_errors(&self) -> (u64, u64) {
+        self.stats.vacant_errors()
+    }
+
     /// Reads and writes of this leaf that took `zio_slow_io_ms` or longer (`vs_slow_ios`).
     pub fn slow_ios(&self) -> u64 {
         self.stats.slow()
@@ -512,7 +518,7 @@ impl Vdev {
         sum
     }
 
-    /// Whether a command has faulted this leaf since it was opened.
+    /// Whether an order has faulted this leaf: since it was opened, or before.
     pub fn is_faulted_by_hand(&self) -> bool {
         self.faulted_by_hand.load(Relaxed) && self.state() == VdevState::Faulted
     }

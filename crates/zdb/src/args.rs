@@ -227,10 +227,11 @@ impl Args {
         }
         let needed = match () {
             () if self.has('f') => 2,
-            () if self.has('C') && !self.has('e') && self.cachefile.is_some() => 0,
             () if self.has('r') => 3,
             () if self.has('R') || self.has('O') => 2,
             () if !self.tunables.is_empty() => 0,
+            // The configs of a cache file.
+            () if !self.has('e') && (self.all || self.has('C')) => 0,
             () => 1,
         };
         if self.operands.len() < needed {

@@ -83,6 +83,8 @@ pub struct Surroundings<'a> {
     pub cancel: Cancel,
     /// The pool that is imported under a name, in the process that runs the command.
     pub imported: &'a dyn Fn(&str) -> Option<Arc<Pool>>,
+    /// The cache file that is shown where none is named.
+    pub cachefile: Option<PathBuf>,
 }
 
 impl Surroundings<'_> {
@@ -113,12 +115,19 @@ fn failed(e: impl std::fmt::Display) -> Stop {
 
 /// `zdb`; returns the exit code.
 pub fn run(args: &[OsString], ctx: Surroundings<'_>) -> i32 {
-    let Surroundings { out, err, caller, cancel, imported } = ctx;
+    let Surroundings { out, err, caller, cancel, imported, cachefile } = ctx;
     // The output is many short lines.
     let mut out = BufWriter::with_capacity(64 << 10, out);
     let outcome = Args::parse(args).and_then(|args| {
         process::tunables(&args, &mut out)?;
-        let ctx = Surroundings { out: &mut out, err: &mut *err, caller, cancel, imported };
+        let ctx = Surroundings {
+            out: &mut out,
+            err: &mut *err,
+            caller,
+            cancel,
+            imported,
+            cachefile: cachefile.clone(),
+        };
         // Of encrypted datasets whose key is not there, what is plain is shown.
         let dispatch = || Store::with_keys_or_without(|| dispatch(&args, ctx));
         if !args.has('G') {
@@ -149,9 +158,9 @@ fn dispatch<'a>(args: &'a Args, mut ctx: Surroundings<'a>) -> Outcome {
         return Ok(1);
     }
     let target = args.operands.first().cloned().unwrap_or_default();
-    if target.is_empty()
-        && let Some(path) = &args.cachefile
-    {
+    if target.is_empty() {
+        let path = args.cachefile.as_ref().or(ctx.cachefile.as_ref());
+        let Some(path) = path else { return fail("zdb: no cache file is kept".to_string()) };
         print::nvlist(ctx.out, &cached(path)?.list, 0)?;
         return Ok(0);
     }

@@ -23,6 +23,7 @@ use crate::context::Context;
 use crate::locate::{Seen, Source};
 use cenote_age::{Event, PoolModel, Report, Series, Simulation, Spec, Work};
 use cenote_command::outcome::{INTERRUPTED, Outcome, Stop};
+use cenote_vdev::patience::impatiently;
 use clap::{Args, ValueEnum};
 use progress::Watch;
 use std::path::PathBuf;
@@ -255,7 +256,8 @@ fn age_all(args: &AgeArgs, ctx: &mut Context) -> Outcome {
         None => Simulation::new(spec),
         Some(pool) => {
             let mut look = |seen: Seen<'_>, _: &mut Context| PoolModel::of(seen.pool());
-            let model = args.source.read(pool, ctx, &mut look).map_err(wrong)?;
+            let read = impatiently(|| args.source.read(pool, ctx, &mut look));
+            let model = read.map_err(wrong)?;
             Simulation::like(spec, model)
         }
     }

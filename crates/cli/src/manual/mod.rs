@@ -14,6 +14,7 @@
 //! ```
 
 pub mod dataset_properties;
+pub mod environment;
 pub mod pool_properties;
 pub mod roff;
 pub mod zdb;

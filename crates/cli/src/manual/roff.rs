@@ -2,49 +2,11 @@
 //!
 //! They go by names of their own (`cenote-zpool.8`), so that they may stand beside OpenZFS's.
 
-use super::{Opt, Page, dataset_properties, pages, pool_properties};
+use super::{Opt, Page, dataset_properties, environment, pages, pool_properties};
 use crate::commands::Tool;
 use crate::{zfs, zpool};
 use cenote_dsl::props::table::{self as datasets, Type};
 
-/// Variables of the environment that every command heeds.
-const ENVIRONMENT: &[(&str, &str)] = &[
-    ("CENOTE_SOCKET", "The socket of the daemon that has the pools."),
-    ("CENOTE_CACHEFILE", "The default cache file; none: no file is kept."),
-    (
-        "CENOTE_ARC_MAX",
-        "Bytes that the cache of a pool may take, with K, M, G or T, at its import.",
-    ),
-    ("CENOTE_TUNABLES", "Tunables to set at the start, as name=value with spaces between."),
-    ("CENOTE_TUNABLES_FILE", "The file of tunables, in place of the one below."),
-    (
-        "CENOTE_ZEDLET_DIR",
-        "The directory of programs that the daemon runs as events come, in place of the one below.",
-    ),
-    ("POSIXLY_CORRECT", "Options come before operands only."),
-    ("TZ", "The time zone of the times that are shown."),
-    ("NO_COLOR", "No colours on a terminal."),
-];
-const COLOURS: &str = "1: colours on a terminal.";
-/// Those of some commands: tool, sub-command, name, meaning.
-const MORE_ENVIRONMENT: &[(&str, &str, &str, &str)] = &[
-    (
-        "zpool",
-        "import",
-        "ZPOOL_IMPORT_PATH",
-        "Where to search, with colons between; without it in /dev.",
-    ),
-    ("zpool", "import", "ZFS_HOSTID", "The number by which this system is known, in hexadecimal."),
-    ("zpool", "iostat", "ZPOOL_SCRIPTS_PATH", "Where programs of -c are, with colons between."),
-    ("zpool", "iostat", "ZPOOL_SCRIPTS_ENABLED", "0: -c is refused."),
-    ("zpool", "iostat", "ZPOOL_SCRIPTS_AS_ROOT", "1: -c runs programs for root as well."),
-    ("zpool", "status", "ZPOOL_SCRIPTS_PATH", "Where programs of -c are, with colons between."),
-    ("zpool", "iostat", "ZFS_COLOR", COLOURS),
-    ("zpool", "status", "ZFS_COLOR", COLOURS),
-    ("zfs", "diff", "ZFS_COLOR", COLOURS),
-    ("zfs", "list", "ZFS_COLOR", COLOURS),
-    ("zdb", "", "ZDB_NO_ZLE", "If it is set, -R does not try zle."),
-];
 /// Files.
 const FILES: &[(&str, &str)] = &[
     (
@@ -81,16 +43,6 @@ pub fn all() -> Vec<(String, String)> {
     all.push(("cenote-zpoolprops.7".into(), pool_page()));
     all.push(("cenote-zfsprops.7".into(), dataset_page()));
     all
-}
-
-/// What comes at the end of a page of cenote's own: environment, files.
-pub fn surroundings() -> String {
-    let mut text = exit_status("cenote");
-    text += ".SH ENVIRONMENT\n";
-    ENVIRONMENT.iter().for_each(|(name, about)| text += &entry(name, about));
-    text += ".SH FILES\n";
-    FILES.iter().for_each(|(name, about)| text += &entry(name, about));
-    text
 }
 
 /// The section of examples.
@@ -142,7 +94,7 @@ fn overview(tool: &str) -> String {
         );
     }
     text += ".TP\n.B help\nshow the usage of a command that is named behind it\n";
-    text += &surroundings_of(tool, "");
+    text += &surroundings(tool, "");
     text += &format!(".SH SEE ALSO\n.BR cenote (1),\n.BR {section}\n");
     text
 }
@@ -161,7 +113,7 @@ fn command(tool: &str, page: &Page) -> String {
         text += ".SH OPTIONS\n";
         page.options.iter().for_each(|opt| text += &option(opt));
     }
-    text += &surroundings_of(tool, page.command);
+    text += &surroundings(tool, page.command);
     text += &examples(page.examples);
     let also = match (tool, page.command) {
         ("zdb" | "zinject" | "mount.zfs", _) => {
@@ -228,12 +180,13 @@ fn exit_status(tool: &str) -> String {
     format!(".SH EXIT STATUS\n{}", shown.collect::<String>())
 }
 
-fn surroundings_of(tool: &str, command: &str) -> String {
+/// What comes at the end of a page: exit codes, environment, files. `cenote` is the tool of its own commands.
+pub fn surroundings(tool: &str, command: &str) -> String {
     let mut text = exit_status(tool);
     text += ".SH ENVIRONMENT\n";
-    let more = MORE_ENVIRONMENT.iter().filter(|(t, c, ..)| *t == tool && *c == command);
-    more.for_each(|(_, _, name, about)| text += &entry(name, about));
-    ENVIRONMENT.iter().for_each(|(name, about)| text += &entry(name, about));
+    for (name, about) in environment::of_command(tool, command) {
+        text += &entry(name, &about);
+    }
     text += ".SH FILES\n";
     FILES.iter().for_each(|(name, about)| text += &entry(name, about));
     text

@@ -9,6 +9,7 @@ use crate::pools::PoolTable;
 use cenote_command::outcome::Stop;
 use cenote_command::{Caller, Cancel};
 use cenote_engine::change::kept::without_effect;
+use cenote_pool::vdev_props;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -143,6 +144,15 @@ fn what_has_no_effect_is_explained_so() {
         let Some(why) = kept else { continue };
         let text = property("zfs", row.name).unwrap();
         assert!(text.to_lowercase().contains("kept"), "{}: {why}, but: {text}", row.name);
+    }
+    for name in vdev_props::names() {
+        let text = property("vdev", name).unwrap();
+        let (none, not_set) =
+            (vdev_props::without_effect(name), vdev_props::NOT_SET.contains(&name));
+        assert_eq!(text.contains("kept, and has no effect here"), none.is_some(), "{name}: {text}");
+        assert_eq!(text.contains("cannot be set yet"), not_set, "{name}: {text}");
+        let not_counted = vdev_props::NOT_COUNTED.contains(&name);
+        assert_eq!(text.contains("Not counted here: 0"), not_counted, "{name}: {text}");
     }
 }
 

@@ -431,8 +431,8 @@ pub const PAGES: &[Page] = &[
     Page {
         command: "get",
         about: "show properties of pools or vdevs",
-        text: "Prints properties of pools, or, if vdevs are named behind a pool, of these. The properties are described in \
-               cenote-zpoolprops(7).",
+        text: "Prints properties of pools, or, if vdevs are named behind a pool, of these: with all-vdevs of the root, spares, \
+               cache devices and all others. The properties are described in cenote-zpoolprops(7).",
         operands: "<pool-property>|all,... <pool> <leaf>|root|all-vdevs ...",
         options: &[
             SCRIPTED, JSON, JSON_INT, JSON_KEY, EXACT,

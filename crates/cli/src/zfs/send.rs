@@ -13,6 +13,7 @@ use cenote_admin::{Error, Session};
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_dsl::send::SendOptions;
 use cenote_engine::change::names::{Expected, misnamed};
+use cenote_vdev::patience::impatiently;
 use report::Reports;
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -178,7 +179,8 @@ fn sending(
     if flags.how.dry_run {
         // Estimates are all that there is.
         let mut reports = Reports::new(flags, caller, err, Some(out));
-        return outcome(work(&mut Session::new(opened, rights, &mut reports), &mut io::sink()));
+        let mut session = Session::new(opened, rights, &mut reports);
+        return outcome(impatiently(|| work(&mut session, &mut io::sink())));
     }
     let mut reports = Reports::new(flags, caller, err, None);
     outcome(work(&mut Session::new(opened, rights, &mut reports), out.raw()))

@@ -6,6 +6,7 @@ use crate::options::{Spec, parse};
 use crate::zfs::select::{Kinds, Node, open};
 use crate::zpool::wait::activities;
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
+use cenote_vdev::patience::impatiently;
 use cenote_zpl::FileSystem;
 use std::ffi::OsString;
 use std::time::Duration;
@@ -29,11 +30,12 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         _ => return usage("too many arguments"),
     };
     loop {
-        let node = match open(ctx, name, Kinds::FILESYSTEM) {
+        // Each look leaves devices alone that do not answer: what is removed may be gone, or the command be interrupted, while one hangs.
+        let node = match impatiently(|| open(ctx, name, Kinds::FILESYSTEM)) {
             Ok(node) => node,
             Err(message) => return fail(message),
         };
-        if !removed_files(&node)? || node.imported.engine().is_none() {
+        if !impatiently(|| removed_files(&node))? || node.imported.engine().is_none() {
             return Ok(0);
         }
         pause(LOOK, ctx)?;

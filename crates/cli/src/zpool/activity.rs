@@ -52,20 +52,19 @@ pub fn trim(args: &[OsString], ctx: &mut Context) -> Outcome {
         let given = bytes(&text).filter(|rate| *rate > 0);
         rate = given.map_or_else(|| usage(format!("invalid value for rate: {text}")), Ok)?;
     }
-    let stops = has('c') || has('s');
-    if has('c') && (has('s') || has('d') || has('r')) {
-        return usage("-c cannot be combined with other options");
+    let order = order_of(&parsed, &['c', 's'])?;
+    if order.is_some() {
+        if let Some(letter) = ['d', 'r'].into_iter().find(|letter| has(*letter)) {
+            return usage(format!("-{letter} cannot be combined with the -c or -s options"));
+        }
+        if has('w') {
+            return usage("-w cannot be used with -c or -s options");
+        }
     }
-    if has('s') && (has('d') || has('r')) {
-        return usage("-s cannot be combined with other options");
-    }
-    if has('w') && stops {
-        return usage("-w cannot be used with -c or -s");
-    }
-    let request = match (has('c'), has('s')) {
-        (true, _) => ActivityRequest::Cancel,
-        (_, true) => ActivityRequest::Suspend,
-        _ => ActivityRequest::Start { rate, value: None },
+    let request = match order {
+        Some('c') => ActivityRequest::Cancel,
+        Some(_) => ActivityRequest::Suspend,
+        None => ActivityRequest::Start { rate, value: None },
     };
     let task = Task { activity: Activity::Trim, request, secure: has('d'), wait: has('w') };
     of_pools(&parsed, &task, ctx)
@@ -75,23 +74,29 @@ pub fn trim(args: &[OsString], ctx: &mut Context) -> Outcome {
 pub fn initialize(args: &[OsString], ctx: &mut Context) -> Outcome {
     let parsed = parse_with_long(args, INITIALIZE, &LONG_OF_INITIALIZE)?;
     let has = |letter| parsed.options.iter().any(|o| o.letter == letter);
-    let orders = [
-        ('c', ActivityRequest::Cancel),
-        ('s', ActivityRequest::Suspend),
-        ('u', ActivityRequest::Forget),
-    ];
-    let mut given = orders.into_iter().filter(|(letter, _)| has(*letter));
-    let value = has('z').then_some(0);
-    let request = match (given.next(), given.next()) {
-        (None, _) => ActivityRequest::Start { rate: 0, value },
-        (Some((letter, _)), another) if another.is_some() || value.is_some() => {
-            return usage(format!("-{letter} cannot be combined with other options"));
-        }
-        (Some(_), _) if has('w') => return usage("-w cannot be used with -c, -s or -u"),
-        (Some((_, request)), _) => request,
+    let order = order_of(&parsed, &['c', 's', 'u'])?;
+    if let Some(letter) = ['w', 'z'].into_iter().find(|letter| order.is_some() && has(*letter)) {
+        return usage(format!("-{letter} cannot be used with -c, -s or -u"));
+    }
+    let request = match order {
+        Some('c') => ActivityRequest::Cancel,
+        Some('s') => ActivityRequest::Suspend,
+        Some(_) => ActivityRequest::Forget,
+        None => ActivityRequest::Start { rate: 0, value: has('z').then_some(0) },
     };
     let task = Task { activity: Activity::Initialize, request, secure: false, wait: has('w') };
     of_pools(&parsed, &task, ctx)
+}
+
+/// Which of these options is given, of which there may be one.
+fn order_of(parsed: &Parsed, orders: &[char]) -> Result<Option<char>, Stop> {
+    let mut order = None;
+    for letter in parsed.options.iter().map(|o| o.letter).filter(|l| orders.contains(l)) {
+        if order.replace(letter).is_some_and(|before| before != letter) {
+            return usage(format!("-{letter} cannot be combined with other options"));
+        }
+    }
+    Ok(order)
 }
 
 /// The pools that are named, or all.
@@ -99,7 +104,11 @@ fn of_pools(parsed: &Parsed, task: &Task, ctx: &mut Context) -> Outcome {
     let names = parsed.names();
     if parsed.options.iter().any(|o| o.letter == 'a') {
         if !names.is_empty() {
-            return usage("the -a flag cannot be combined with individual pools");
+            let pools = match task.activity {
+                Activity::Initialize => "pools",
+                Activity::Trim => "zpools",
+            };
+            return usage(format!("-a cannot be combined with individual {pools} or vdevs"));
         }
         let pools = ctx.pools.all();
         let done: Result<Vec<bool>, Stop> =

@@ -346,7 +346,7 @@ fn import_found(
     }
     seen.complaints.iter().for_each(|line| ctx.complain(line));
     let candidates = wanted(seen.candidates, request, ctx);
-    if candidates.is_empty() && seen.foreign && request.names.is_empty() {
+    if candidates.is_empty() && seen.foreign && request.names.is_empty() && !request.all {
         return Ok(Done::Nothing);
     }
     import_from((&candidates, turns), request, ctx)

@@ -56,14 +56,6 @@ pub struct Columns {
     said: HashMap<u64, Said>,
 }
 
-/// Whether a variable of the environment says yes (`libzfs_envvar_is_set`).
-fn says_yes(ctx: &Context, name: &str) -> bool {
-    let value = ctx.var(name).map(|v| v.to_string_lossy().to_ascii_uppercase());
-    value.is_some_and(|v| {
-        v.parse::<i64>().is_ok_and(|n| n > 0) || v.starts_with("YES") || v.starts_with("ON")
-    })
-}
-
 /// Where programs are looked for.
 fn search_path(ctx: &Context) -> Vec<PathBuf> {
     if let Some(path) = ctx.var("ZPOOL_SCRIPTS_PATH") {
@@ -106,13 +98,15 @@ impl Scripts {
         if given.next().is_some() {
             return fail("Can't set -c flag twice");
         }
-        if ctx.var("ZPOOL_SCRIPTS_ENABLED").is_some() && !says_yes(ctx, "ZPOOL_SCRIPTS_ENABLED") {
+        let caller = &ctx.caller;
+        if caller.var("ZPOOL_SCRIPTS_ENABLED").is_some() && !caller.is_set("ZPOOL_SCRIPTS_ENABLED")
+        {
             return fail("Can't run -c, disabled by ZPOOL_SCRIPTS_ENABLED.");
         }
-        if ctx.caller.user == 0 && !says_yes(ctx, "ZPOOL_SCRIPTS_AS_ROOT") {
+        if caller.user == 0 && !caller.is_set("ZPOOL_SCRIPTS_AS_ROOT") {
             return fail("Can't run -c with root privileges unless ZPOOL_SCRIPTS_AS_ROOT is set.");
         }
-        if ctx.caller.is_delegated() {
+        if caller.is_delegated() {
             return fail(
                 "Can't run -c: programs are run for the user of the daemon and for root only.",
             );

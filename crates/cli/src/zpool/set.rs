@@ -48,11 +48,9 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         set_of_vdev(&imported, vdev, property, value).map_err(|why| {
             Stop::Fail(format!("cannot set property {property} for {vdev} on {name}: {why}"))
         })?;
-        if vdev_props::is_without_effect(property) {
+        if let Some(why) = vdev_props::without_effect(property) {
             let what = format!("property '{property}' is kept, but has no effect");
-            ctx.complain(format_args!(
-                "warning: {what}: nothing here acts on errors of devices by it"
-            ));
+            ctx.complain(format_args!("warning: {what}: {why}"));
         }
         ctx.changed(&imported);
         return Ok(0);

@@ -286,7 +286,13 @@ impl Known {
         mounted.inherited = inherits(imported, d, how);
         mounted.kernels = settings.kernels();
         mounted.take_settings(settings.clone());
+        let files = (mounted.engine.clone(), mounted.id, mounted.fs.clone());
         all.mounted.push(mounted);
+        drop(all);
+        // The pool may have got the features since it was mounted before.
+        if let (Some(engine), id, fs) = files {
+            count_objects(&engine, id, &fs);
+        }
         Ok(true)
     }
 }

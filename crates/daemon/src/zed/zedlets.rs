@@ -21,7 +21,11 @@ pub(super) fn directory() -> Option<PathBuf> {
     let var = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let absolute = |path: OsString| Some(PathBuf::from(path)).filter(|p| p.is_absolute());
     if let Some(named) = var("CENOTE_ZEDLET_DIR") {
-        return absolute(named);
+        let found = absolute(named.clone());
+        if found.is_none() {
+            tracing::warn!(?named, "no zedlets are run: CENOTE_ZEDLET_DIR is no absolute path");
+        }
+        return found;
     }
     if geteuid().is_root() {
         return Some("/etc/cenote/zed.d".into());

@@ -363,11 +363,6 @@ fn sort_killed(
             out.to_snapshots = out.to_snapshots.wrapping_add(sizes.used);
         }
     }
-    let (dead, unique, to) = (out.dead_sizes.used, out.unique_to_previous, out.to_snapshots);
-    invariant!(
-        unique <= dead && to <= dead,
-        "dataset {ds_obj}: of {dead} bytes that snapshots have {unique} are unique, {to} go to them"
-    );
     Ok(out)
 }
 

@@ -8,18 +8,20 @@
 //! of a log leads to a ZAP that nothing else leads to.
 
 use super::{DslWriteError, Result, Tx, directory, features};
-use cenote_dmu::ObjectSet;
-use cenote_dmu::write::WriteError;
+use cenote_dmu::{Error, ObjectSet};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::DmuType;
 use cenote_format::encode::zap::Value;
 use cenote_store::{Bookmark, LoggedError, Rotation, TakenErrors};
+use std::sync::Arc;
 
 const HEAD_ERRLOG: &str = "com.delphix:head_errlog";
 /// The log of the last scrub, with what was found since (`DMU_POOL_ERRLOG_LAST`).
 const LAST: &str = "errlog_last";
 /// The log of the scrub under way (`DMU_POOL_ERRLOG_SCRUB`).
 const SCRUB: &str = "errlog_scrub";
+/// The level of the block that an object set begins with (`ZB_ROOT_LEVEL`).
+const ROOT_LEVEL: i64 = -1;
 /// A name of the damaged object, which is not known when it is logged.
 const NO_NAME: Value<'static> = Value::U8(&[0]);
 
@@ -215,7 +217,7 @@ pub(super) fn promoted(tx: &mut Tx<'_>, head: u64, old: u64, origin_txg: u64) ->
 }
 
 /// The feature `head_errlog` was enabled: logs get its form (`spa_upgrade_errlog`). What is not there any more is left
-/// out.
+/// out. What cannot be looked up now has the birth 0: it stays until a scrub of all has ended.
 ///
 /// # Errors
 /// The logs cannot be changed.
@@ -226,12 +228,7 @@ pub fn upgrade(tx: &mut Tx<'_>) -> Result<()> {
         tx.mos.free(log)?;
         let mut errors = Vec::new();
         for at in entries.iter().filter_map(|e| parse(&e.name)) {
-            let birth = match birth_of(tx, &at) {
-                Ok(bp) if !bp.is_hole() => bp.physical_birth(),
-                Err(e @ DslWriteError::Fatal(_)) => return Err(e),
-                _ => continue,
-            };
-            errors.push((at, birth));
+            errors.extend(birth_of(tx, &at)?.map(|birth| (at, birth)));
         }
         let mut log = tx.plain_zap(DmuType::ERROR_LOG)?;
         add(tx, &mut log, true, &errors)?;
@@ -250,14 +247,38 @@ fn parse(name: &[u8]) -> Option<Bookmark> {
     fields.next().is_none().then_some(Bookmark { objset, object, level, blkid })
 }
 
-/// The pointer at that place (`find_birth_txg`).
-fn birth_of(tx: &mut Tx<'_>, at: &Bookmark) -> Result<BlockPointer> {
-    let ds = tx.dataset(at.objset)?;
-    let store = tx.mos.synced().store().clone();
-    let level = u8::try_from(at.level).map_err(|_| DslWriteError::NotFound)?;
-    let read = || {
-        let contents = ObjectSet::open(store, at.objset, ds.bp)?;
-        contents.object(at.object)?.block_pointer(level, at.blkid)
+/// When the block at that place was born (`find_birth_txg`): 0 if that cannot be told, `None` if nothing is there any more.
+fn birth_of(tx: &mut Tx<'_>, at: &Bookmark) -> Result<Option<u64>> {
+    let mos = tx.mos.synced().clone();
+    let root = match at.objset {
+        0 => None,
+        objset => match tx.dataset(objset) {
+            Ok(ds) => Some(ds.bp),
+            Err(e @ DslWriteError::Fatal(_)) => return Err(e),
+            Err(_) if matches!(mos.object(objset), Err(Error::NoObject { .. })) => return Ok(None),
+            Err(_) => return Ok(Some(0)),
+        },
     };
-    Ok(read().map_err(WriteError::from)?)
+    let found = match (root, u8::try_from(at.level)) {
+        (Some(root), Err(_)) if at.level == ROOT_LEVEL => Ok(root),
+        (_, Err(_)) => return Ok(Some(0)),
+        (None, Ok(level)) => block(&mos, at, level),
+        (Some(root), Ok(level)) => ObjectSet::open(mos.store().clone(), at.objset, root)
+            .and_then(|contents| block(&contents, at, level)),
+    };
+    Ok(match found {
+        Ok(bp) => (!bp.is_hole()).then(|| bp.physical_birth()),
+        Err(Error::NoObject { .. }) => None,
+        Err(why) => {
+            tracing::warn!(
+                ?at,
+                "when a block that is in the error log was born is not known: {why}"
+            );
+            Some(0)
+        }
+    })
+}
+
+fn block(contents: &Arc<ObjectSet>, at: &Bookmark, level: u8) -> cenote_dmu::Result<BlockPointer> {
+    contents.object(at.object)?.block_pointer(level, at.blkid)
 }

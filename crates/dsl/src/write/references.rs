@@ -33,7 +33,6 @@ use cenote_dmu::write::{NewObject, ZapMut};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::DmuType;
 use cenote_format::encode::zap::{Key, Value};
-use cenote_format::invariant;
 use cenote_format::invariant::broken;
 use cenote_format::zap::{FLAG_HASH64, FLAG_UINT64_KEY};
 use cenote_format::{ByteOrder, Bytes};
@@ -310,9 +309,6 @@ pub fn add(tx: &mut Tx<'_>, blocks: &[BlockPointer]) -> Result<()> {
         let of_vdev = sorted.entry(dva.vdev.into()).or_default();
         of_vdev.entry(dva.offset).or_insert((size, 0)).1 += 1;
     }
-    let counted: u64 = sorted.values().flat_map(BTreeMap::values).map(|(_, more)| more).sum();
-    let all = blocks.len() as u64;
-    invariant!(counted == all, "{counted} references are added for {all} cloned blocks");
     for (vdev, blocks) in sorted {
         let mut table = match Table::open(tx, vdev)? {
             Some(table) => table,

@@ -65,9 +65,13 @@ pub struct Permit(());
 struct Need<'a> {
     on: On<'a>,
     permission: &'a str,
-    /// Another one that will do.
-    or: Option<&'a str>,
+    /// Others, one of which will do.
+    or: &'static [&'static str],
 }
+
+/// Permissions that allow raw sends alone; the second one those of encrypted datasets alone.
+const RAW_SENDS: [&str; 2] = ["send:raw", SEND_ENCRYPTED];
+const SEND_ENCRYPTED: &str = "send:encrypted";
 
 /// What a permission is needed on.
 #[derive(Clone, Copy)]
@@ -80,7 +84,7 @@ enum On<'a> {
 
 /// Needs of one dataset.
 fn on<'a, const N: usize>(name: &'a str, permissions: [&'a str; N]) -> Vec<Need<'a>> {
-    permissions.map(|permission| Need { on: On::There(name), permission, or: None }).into()
+    permissions.map(|permission| Need { on: On::There(name), permission, or: &[] }).into()
 }
 
 /// The same needs of each dataset.
@@ -97,7 +101,7 @@ fn new_with<'a>(name: &'a str, properties: &[&'a str]) -> Vec<Need<'a>> {
         ["version", "normalization", "utf8only", "casesensitivity", "volsize", "volblocksize"];
     let at = On::NewBelow(parent(name));
     let set = properties.iter().filter(|name| !BY_NATURE.contains(name));
-    set.map(|name| Need { on: at, permission: permission_for(name), or: None }).collect()
+    set.map(|name| Need { on: at, permission: permission_for(name), or: &[] }).collect()
 }
 
 /// The name without its last component or snapshot (`zfs_get_parent`).
@@ -162,7 +166,7 @@ impl<'a> Operation<'a> {
                 .flat_map(|property| on(name, [permission_for(property)]))
                 .collect(),
             Operation::Receive { name, force, origin } => {
-                let or = (!force).then_some("receive:append");
+                let or: &[_] = if *force { &[] } else { &["receive:append"] };
                 let mut needs = vec![Need { on: On::There(name), permission: "receive", or }];
                 needs.extend(on(name, ["mount", "create"]));
                 // A user that receives a clone can read all that its origin has.
@@ -170,7 +174,7 @@ impl<'a> Operation<'a> {
                 needs
             }
             Operation::Send { name, raw } => {
-                let or = raw.then_some("send:raw");
+                let or: &[_] = if *raw { &RAW_SENDS } else { &[] };
                 vec![Need { on: On::There(name), permission: "send", or }]
             }
             Operation::Diff { from, to } => {
@@ -197,9 +201,11 @@ pub fn check(pool: &Pool, who: Option<&Who>, operation: &Operation<'_>) -> Resul
     }
     let dsl = pool.dsl();
     for Need { on, permission, or } in operation.needs() {
-        let has = has(dsl, who, on, permission)?
-            || or.map(|other| has(dsl, who, on, other)).transpose()?.unwrap_or(false);
-        if !has {
+        let mut permitted = has(dsl, who, on, permission)?;
+        for other in or {
+            permitted = permitted || has(dsl, who, on, other)? && counts_for(dsl, on, other)?;
+        }
+        if !permitted {
             return Err(ChangeError::Denied);
         }
     }
@@ -222,6 +228,13 @@ fn has(dsl: &Dsl, who: &Who, on: On<'_>, permission: &str) -> Result<bool> {
         On::There(_) => dsl.permits(&dataset, who, permission)?,
         On::NewBelow(_) => dsl.permits_new(&dataset, who, permission)?,
     })
+}
+
+/// Whether a permission that a user has on something is about such datasets.
+fn counts_for(dsl: &Dsl, on: On<'_>, permission: &str) -> Result<bool> {
+    let (On::There(name) | On::NewBelow(name)) = on;
+    let dataset = dsl.find(name)?.ok_or(ChangeError::NotFound)?;
+    Ok(permission != SEND_ENCRYPTED || dsl.crypto_key(&dataset)?.is_some())
 }
 
 fn is_zoned(dsl: &Dsl, dataset: &Dataset) -> Result<bool> {
@@ -257,7 +270,7 @@ mod tests {
     /// What an operation needs: permission and dataset; `+`: on what comes to be there.
     fn needs(operation: &Operation<'_>) -> Vec<String> {
         let text = |need: Need<'_>| {
-            let or = need.or.map(|or| format!("|{or}")).unwrap_or_default();
+            let or: String = need.or.iter().map(|or| format!("|{or}")).collect();
             let at = match need.on {
                 On::There(name) => name.to_string(),
                 On::NewBelow(name) => format!("{name}/+"),
@@ -322,7 +335,10 @@ mod tests {
                 vec!["receive p/a", "mount p/a", "create p/a", "clone p/x@1"],
             ),
             (Operation::Send { name: "p/a@1", raw: false }, vec!["send p/a@1"]),
-            (Operation::Send { name: "p/a@1", raw: true }, vec!["send|send:raw p/a@1"]),
+            (
+                Operation::Send { name: "p/a@1", raw: true },
+                vec!["send|send:raw|send:encrypted p/a@1"],
+            ),
             (Operation::Diff { from: "p/a@1", to: "p/a" }, vec!["diff p/a", "diff p/a@1"]),
             (Operation::Userspace { name: "p/a", property: "userused@7" }, vec!["userused p/a"]),
             (Operation::Allow { name: "p/a", entries: &[] }, vec!["allow p/a"]),

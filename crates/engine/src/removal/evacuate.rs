@@ -16,7 +16,7 @@
 //! long as it takes, unless its removal is over or it is to end. Meanwhile another removal may begin, also of the same vdev:
 //! what was read is copied for the removal that it was read for, or not at all.
 //!
-//! Until the end all is read where it always was. What fails to be copied is given back, and begins anew after
+//! Until the end all is read where it always was. What fails to be copied is freed, and begins anew after
 //! a moment: what is mapped is on all devices of its new vdev. A vdev that did not take it is passed over for a while, as long
 //! as there is another one. What cannot be read is read again at growing distance, and counts as an error once. Meanwhile `zpool status` says what the removal waits for. A crash leaves what the last group had copied.
 //!
@@ -370,7 +370,7 @@ impl SyncContext<'_> {
                 Ok(Step::Copied)
             }
             Err(e) => {
-                self.give_back(&segments);
+                self.free_written(&segments);
                 Err(e)
             }
         }
@@ -386,12 +386,20 @@ impl SyncContext<'_> {
         Ok(more)
     }
 
-    /// Gives back what was allocated in this group.
+    /// Gives back what was allocated in this group, and not written.
     fn give_back(&self, segments: &[Segment]) {
-        for Segment { vdev, offset, size, .. } in segments.iter().copied() {
-            let dva = Dva { vdev, offset, asize: size, gang: false };
+        for dva in segments.iter().map(place_of) {
             let back = self.disk.allocator.unallocate(self.tx.txg, &dva);
             invariant!(back.is_ok(), "{dva:?} cannot be given back: {back:?}");
+        }
+    }
+
+    /// Frees what was allocated in this group, and may have been written. It may be written once more after a flush that fails
+    /// ([`VdevTree::recover`](cenote_vdev::VdevTree::recover)), so that nothing else is written there before this group is on disk.
+    fn free_written(&self, segments: &[Segment]) {
+        for dva in segments.iter().map(place_of) {
+            let freed = self.disk.allocator.free(self.tx.txg, &dva);
+            invariant!(freed.is_ok(), "{dva:?} cannot be freed: {freed:?}");
         }
     }
 
@@ -407,19 +415,16 @@ impl SyncContext<'_> {
                 let among = self.takers(id, &ahead.refused, part.piece.sides.len())?;
                 self.place((part, sector), &among, &mut segments, &mut blocks)
             });
-            if placed.is_ok() {
-                check_placed(id, batch, &segments);
-            }
-            let written = placed.and_then(|()| {
-                tree.write_moved(&blocks).map_err(|e| {
-                    if let VdevError::Write { vdev, .. } | VdevError::Io { vdev, .. } = &e {
-                        *ahead.refuses.lock() = Some(*vdev);
-                    }
-                    e.to_string()
-                })
-            });
-            if let Err(why) = written {
+            if let Err(why) = placed {
                 self.give_back(&segments);
+                return (copied, Some(format!("vdev {id}: {why}")));
+            }
+            check_placed(id, batch, &segments);
+            if let Err(why) = tree.write_moved(&blocks) {
+                if let VdevError::Write { vdev, .. } | VdevError::Io { vdev, .. } = &why {
+                    *ahead.refuses.lock() = Some(*vdev);
+                }
+                self.free_written(&segments);
                 return (copied, Some(format!("vdev {id}: {why}")));
             }
             copied.append(&mut segments);
@@ -577,6 +582,10 @@ impl SyncContext<'_> {
         }
         Ok(Step::Left)
     }
+}
+
+fn place_of(&Segment { vdev, offset, size, .. }: &Segment) -> Dva {
+    Dva { vdev, offset, asize: size, gang: false }
 }
 
 /// The parts of a vdev that is removed have found a place, each byte one.

@@ -227,6 +227,7 @@ impl SyncContext<'_> {
     /// See [`Engine::remove_top`].
     fn begin_removal(&mut self, id: u64) -> DslResult<Begun> {
         self.refuse_with_checkpoint()?;
+        self.maps.check_leaving(id)?;
         if self.disk.frozen.leaves_out(self.tx.txg) {
             let why = "the pool is frozen: export and import it first";
             return Err(DslWriteError::Invalid(why.into()));

@@ -623,6 +623,8 @@ impl Engine {
             let phys = ScanPhys::load(pool.directory())?.filter(ScanPhys::is_running);
             if let Some(phys) = phys {
                 pool.store().rotate_errors(ScrubStage::Begins);
+                // One of them may stand for a part that could not be walked.
+                self.shared.scanner.given.lock().unseen |= phys.errors > 0;
                 let start = self.shared.disk.outside.clock.seconds();
                 let paused = if phys.is_paused() { start } else { 0 };
                 pool.note_scan(|pass| *pass = Some(Pass { start, paused, ..Pass::default() }));

@@ -154,12 +154,14 @@ impl SyncContext<'_> {
         position::write(self.tx.mos, &phys.pausing(false))?;
         let last = entry(self.tx.mos, LAST_SCRUBBED)?.unwrap_or(0);
         // One of a part that begins later says nothing of what lies between.
-        if complete && phys.is_scrub() && phys.min_txg <= last.max(1) && phys.max_txg > last {
+        let is_seen = complete && phys.is_scrub() && !unseen;
+        if is_seen && phys.min_txg <= last.max(1) && phys.max_txg > last {
             set_entry(self.tx.mos, LAST_SCRUBBED, phys.max_txg)?;
         }
         let what = if complete { "scan done" } else { "scan cancelled" };
         self.scan_history(what, &format!("errors={}", phys.errors))?;
-        let is_all = complete && phys.min_txg == 0 && !unseen;
+        // A resilver looks only at what leaves lack, whatever the group is that it goes back to.
+        let is_all = is_seen && phys.min_txg == 0;
         let rotation = if is_all { Rotation::Replaces } else { Rotation::Joins };
         self.rotate_errors(ScrubStage::Ends(rotation));
         Ok(())

@@ -158,8 +158,6 @@ impl SpaceMaps {
         }
         let more = more as usize;
         v.maps.resize(v.maps.len() + more, 0);
-        let now = v.maps.len() as u64;
-        invariant!(now == count, "vdev {vdev}: {now} metaslabs, and room for {count}");
         Ok(more)
     }
 }
@@ -181,7 +179,7 @@ impl SpaceMaps {
         let Some(v) = self.vdevs.get(&vdev) else {
             return invalid(0, format!("no vdev {vdev}"));
         };
-        invariant!(v.checkpoint == 0, "vdev {vdev} leaves, and a checkpoint has a space map of it");
+        self.check_leaving(vdev)?;
         let mut maps = Maps::open(mos, txg, 1, count)?;
         v.maps.iter().filter(|map| **map != 0).try_for_each(|map| maps.free(*map))?;
         if matches!(v.class, Class::Special | Class::Dedup) {
@@ -204,6 +202,18 @@ impl SpaceMaps {
             }
         });
         freed
+    }
+
+    /// Refuses to let a vdev leave of which a checkpoint has a space map: the pool has no checkpoint, and its ZAP says otherwise.
+    ///
+    /// Errors: it has one.
+    pub fn check_leaving(&self, vdev: u64) -> Result<()> {
+        match self.vdevs.get(&vdev).map_or(0, |v| v.checkpoint) {
+            0 => Ok(()),
+            map => {
+                invalid(map, format!("a checkpoint's space map of vdev {vdev}, in no checkpoint"))
+            }
+        }
     }
 
     /// A top-level vdev leaves that was [freed](SpaceMaps::free_vdev).

@@ -79,7 +79,6 @@ use cenote_dsl::Dataset;
 use cenote_dsl::write::{Tx, features};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ZilHeader;
-use cenote_format::invariant;
 use cenote_format::invariant::caught;
 use cenote_pool::Pool;
 use cenote_store::keys::LoadedKey;
@@ -374,8 +373,6 @@ impl Log {
             }
             bytes = 0;
         }
-        let left = units.len();
-        invariant!(left == 0, "{left} of {last} changes of a commit are in no log block");
         Ok(Some(tops.take()))
     }
 

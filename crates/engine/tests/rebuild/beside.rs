@@ -6,11 +6,7 @@ use super::*;
 #[test]
 fn a_device_that_leaves_is_no_error_of_another() {
     let _turn = Turn::take(true);
-    let rig = Rig::new(SIZE);
-    let devices = Faulty::default();
-    let engine = rig.create_on("a", 12, EngineOptions::default(), &devices);
-    fill(&open(&engine), 0..FILES, LEN);
-    engine.sync().unwrap();
+    let (rig, devices, engine) = filled_on_faulty("a");
     let beside = leaf(&rig, &engine, "a");
     for name in ["b", "c"] {
         let new = device(&rig, &engine, name, &devices);
@@ -35,11 +31,7 @@ fn a_device_that_leaves_is_no_error_of_another() {
 #[test]
 fn one_that_died_earlier_is_left_to_a_resilver() {
     let _turn = Turn::take(true);
-    let rig = Rig::new(SIZE);
-    let devices = Faulty::default();
-    let engine = rig.create_on("a", 12, EngineOptions::default(), &devices);
-    fill(&open(&engine), 0..FILES, LEN);
-    engine.sync().unwrap();
+    let (rig, devices, engine) = filled_on_faulty("a");
     let beside = leaf(&rig, &engine, "a");
     let add = |name: &str| {
         let new = device(&rig, &engine, name, &devices);
@@ -73,11 +65,7 @@ fn one_that_died_earlier_is_left_to_a_resilver() {
 #[test]
 fn a_slow_silent_source_does_not_hold_others_up() {
     let _turn = Turn::take(true);
-    let rig = Rig::new(SIZE);
-    let devices = Faulty::default();
-    let engine = rig.create_on("a d", 12, EngineOptions::default(), &devices);
-    fill(&open(&engine), 0..FILES, LEN);
-    engine.sync().unwrap();
+    let (rig, devices, engine) = filled_on_faulty("a d");
     for (beside, new) in [("a", "b"), ("d", "e")] {
         let (beside, new) = (leaf(&rig, &engine, beside), device(&rig, &engine, new, &devices));
         engine.attach_sequentially(Attach { beside, new, replaces: false }).unwrap();

@@ -43,15 +43,9 @@ fn craft(engine: &Engine, top: usize, phys: RebuildPhys) {
 #[test]
 fn a_scrub_is_owed_until_it_has_ended() {
     let _turn = Turn::take(true);
-    let rig = Rig::new(SIZE);
-    let devices = Faulty::default();
-    let engine = rig.create_on("mirror a b mirror d e", 12, EngineOptions::default(), &devices);
-    fill(&open(&engine), 0..FILES, LEN);
-    engine.sync().unwrap();
+    let (rig, devices, engine) = filled_on_faulty("mirror a b mirror d e");
     for (beside, name) in [("a", "x"), ("d", "y")] {
-        let new = device(&rig, &engine, name, &devices);
-        let beside = leaf(&rig, &engine, beside);
-        engine.attach_sequentially(Attach { beside, new, replaces: false }).unwrap();
+        join_faulty(&rig, &engine, &devices, (beside, name), false);
     }
     devices.device(&rig, "y").fail_writes(START + (2 << 20)..START + (2 << 20) + 8192);
     REBUILD_SCRUB_ENABLED.set(0).unwrap();
@@ -86,15 +80,9 @@ fn a_scrub_is_owed_until_it_has_ended() {
 #[test]
 fn a_scrub_comes_though_a_device_lags() {
     let _turn = Turn::take(true);
-    let rig = Rig::new(SIZE);
-    let devices = Faulty::default();
-    let engine = rig.create_on("mirror a b mirror d e", 12, EngineOptions::default(), &devices);
-    fill(&open(&engine), 0..FILES, LEN);
-    engine.sync().unwrap();
+    let (rig, devices, engine) = filled_on_faulty("mirror a b mirror d e");
     for (beside, name) in [("a", "x"), ("d", "y")] {
-        let new = device(&rig, &engine, name, &devices);
-        let beside = leaf(&rig, &engine, beside);
-        engine.attach_sequentially(Attach { beside, new, replaces: false }).unwrap();
+        join_faulty(&rig, &engine, &devices, (beside, name), false);
     }
     for name in ["d", "e"] {
         devices.device(&rig, name).fail(START + (2 << 20)..START + (2 << 20) + 8192);
@@ -117,10 +105,7 @@ fn a_scrub_comes_though_a_device_lags() {
 #[test]
 fn a_scrub_that_a_rebuild_ended_is_owed() {
     let _turn = Turn::take(false);
-    let rig = Rig::new(SIZE);
-    let engine = rig.create("mirror a b mirror d e", 12);
-    fill(&open(&engine), 0..FILES, LEN);
-    engine.sync().unwrap();
+    let (rig, engine) = filled("mirror a b mirror d e");
     REBUILD_SCRUB_ENABLED.set(0).unwrap();
     join(&rig, &engine, "a", "x", false).unwrap();
     whole(&engine);

@@ -12,7 +12,7 @@ use cenote_engine::change::{Changes, Command, Contents, Format};
 use cenote_engine::create::{
     CreateError, CreateSpec, FIRST_TXG, Layout, OpenDevices, Opened, SystemDevices, parse,
 };
-use cenote_engine::{CreateRequest, Engine, EngineOptions};
+use cenote_engine::{CreateRequest, Engine, EngineOptions, Replayer};
 use cenote_inspect::traverse::{self, Options, Subject, Verify};
 use cenote_pool::Pool;
 use cenote_pool::features::{FeatureChoice, choose_features};
@@ -21,7 +21,7 @@ use cenote_pool::props::PropChange;
 use cenote_pool::{ImportOptions, discover};
 use cenote_vdev::Device;
 use cenote_vdev::inject::FaultyDevice;
-use cenote_zpl::{CreateProps, FileSystem, NewNode, NodeKind, Settings};
+use cenote_zpl::{CreateProps, FileSystem, NewNode, NodeKind, Replayed, Settings, Supervisor};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fs::File;
@@ -160,9 +160,17 @@ impl Rig {
     }
 
     pub fn import(&self) -> Arc<Engine> {
+        self.import_with(EngineOptions::default())
+    }
+
+    pub fn import_with(&self, options: EngineOptions) -> Arc<Engine> {
+        self.import_as(ImportOptions::default(), options)
+    }
+
+    pub fn import_as(&self, options: ImportOptions, engine: EngineOptions) -> Arc<Engine> {
         let found = discover(&[self.path().to_path_buf()]);
-        let options = ImportOptions { force: true, ..ImportOptions::default() };
-        Engine::import(&found[0], &options, EngineOptions::default()).unwrap()
+        let options = ImportOptions { force: true, ..options };
+        Engine::import(&found[0], &options, engine).unwrap()
     }
 
     /// A copy of all files.
@@ -203,6 +211,28 @@ fn sparse_copy(from: &Path, to: &Path) {
         }
         at += read as u64;
     }
+}
+
+/// Replays go on.
+struct Watch<'a>(&'a Engine);
+
+impl Supervisor for Watch<'_> {
+    fn sync(&self) -> bool {
+        self.0.sync().is_ok()
+    }
+
+    fn go_on(&self, _: &Replayed) -> bool {
+        true
+    }
+}
+
+/// Options of engines that replay intent logs when their datasets are opened.
+pub fn replaying() -> EngineOptions {
+    let replay = Replayer::new(|engine, live, kept| {
+        let done = cenote_zpl::replay(live, Settings::default(), &Watch(engine), kept);
+        done.map(drop).map_err(|e| e.to_string())
+    });
+    EngineOptions { replay, ..EngineOptions::default() }
 }
 
 /// What is created is a file system, whatever it was to be.

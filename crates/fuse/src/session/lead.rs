@@ -33,6 +33,7 @@
 //! - While a turn is served there is a deputy that looks, if the system lets threads be started: where there is none, one
 //!   is started when the turn begins, and again when it may block. So no request waits longer than twice the bound for
 //!   another one's sake.
+//! - A thread that panics while it leads goes on leading ([`Lead::go_on`]), unless another one was quicker.
 //! - A thread in line is no deputy, and a deputy is not in line; the leader and those that serve are neither.
 //!
 //! # Order of locks
@@ -40,7 +41,7 @@
 //! `seats` comes after all others: what blocks says so with locks held. Nothing is taken with it, no thread is started, and
 //! nothing is logged.
 
-use cenote_format::invariant;
+use cenote_format::invariant::broken;
 use cenote_vdev::tunables;
 use parking_lot::{Mutex, MutexGuard};
 use std::io;
@@ -183,9 +184,11 @@ impl Lead {
         turn: &Turn,
         start: impl FnOnce() -> io::Result<()>,
     ) -> io::Result<()> {
-        let before = self.word.swap(turn.serving(), SeqCst);
-        let waiting = turn.waiting();
-        invariant!(before == waiting, "the leader waits for turn {waiting}, and it is {before}");
+        let (waiting, serving) = (turn.waiting(), turn.serving());
+        if let Err(is) = self.word.compare_exchange(waiting, serving, SeqCst, SeqCst) {
+            // The word stays another thread's.
+            broken(format_args!("the leader waits for turn {waiting}, and it is {is}"));
+        }
         // The deputy says that it sleeps before it looks at the word for the last time.
         if self.deputy.load(SeqCst) == LOOKS { Ok(()) } else { self.wake_deputy(start) }
     }
@@ -224,6 +227,15 @@ impl Lead {
     /// The request was served: the thread waits for the next one. `None`: another thread does.
     pub(super) fn ended(&self, turn: Turn) -> Option<Turn> {
         self.change(turn)
+    }
+
+    /// A thread that led, waiting or serving, in this turn has panicked. The turn that it goes on with; `None`: another thread
+    /// leads.
+    pub(super) fn go_on(&self, turn: Turn) -> Option<Turn> {
+        match self.word.load(SeqCst) == turn.waiting() {
+            true => Some(turn),
+            false => self.change(turn),
+        }
     }
 
     /// From serving a turn to waiting for the next one.

@@ -41,6 +41,8 @@
 //! - No more threads than processors serve large requests because others waited; those that blocked do not count.
 //! - A connection whose descriptor failed or ended is forgotten. The last thread that serves it drops
 //!   what serves it, and does not lead meanwhile if that blocks.
+//! - A panic ends no thread, and leaves the threads with a leader: what the leader has in its hands ([`Hand`]) outlives it, and
+//!   a request that was read is served.
 //! - Without requests no thread wakes up, once each had its [`REST`].
 //!
 //! # Order of locks
@@ -51,6 +53,7 @@ use super::clones::Clones;
 use super::lead::{Idle, Lead, REST, Seat, Turn};
 use super::poll::{PREEMPTED, Poll};
 use super::{Buffer, number_of, receive};
+use cenote_format::invariant;
 use cenote_format::invariant::{caught, is_broken};
 use cenote_vdev::waiting::{self, Park};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -141,6 +144,9 @@ pub(super) struct Readers {
     helping: AtomicUsize,
     /// When it was last said that no thread can be started.
     said: Mutex<Option<Instant>>,
+    /// A test has the thread that waits panic as often.
+    #[cfg(test)]
+    planted: AtomicUsize,
 }
 
 /// What a thread has.
@@ -217,23 +223,20 @@ enum Work {
     End(Arc<Connection>, io::Error),
 }
 
+/// What the thread that leads has in its hands. A panic leaves it there.
+#[derive(Default)]
+struct Hand {
+    /// While it waits; while it serves, the turn is [`Own::served`].
+    turn: Option<Turn>,
+    /// What it got, and has not begun with.
+    work: Option<Work>,
+    buffer: Option<Buffer>,
+}
+
 /// Those of the process.
 pub(super) fn readers() -> &'static Readers {
     static READERS: OnceLock<Readers> = OnceLock::new();
-    READERS.get_or_init(|| Readers {
-        all: RwLock::default(),
-        epoll: OnceLock::new(),
-        lead: Lead::new(),
-        poll: Poll::default(),
-        connections: AtomicUsize::new(0),
-        forgotten: AtomicU64::new(0),
-        started: AtomicU64::new(0),
-        buffers: Mutex::default(),
-        processors: AtomicUsize::new(processors()),
-        counted: Mutex::new(Instant::now()),
-        helping: AtomicUsize::new(0),
-        said: Mutex::default(),
-    })
+    READERS.get_or_init(Readers::new)
 }
 
 fn processors() -> usize {
@@ -242,6 +245,25 @@ fn processors() -> usize {
 
 /// The connections, and the threads that serve them.
 impl Readers {
+    fn new() -> Readers {
+        Readers {
+            all: RwLock::default(),
+            epoll: OnceLock::new(),
+            lead: Lead::new(),
+            poll: Poll::default(),
+            connections: AtomicUsize::new(0),
+            forgotten: AtomicU64::new(0),
+            started: AtomicU64::new(0),
+            buffers: Mutex::default(),
+            processors: AtomicUsize::new(processors()),
+            counted: Mutex::new(Instant::now()),
+            helping: AtomicUsize::new(0),
+            said: Mutex::default(),
+            #[cfg(test)]
+            planted: AtomicUsize::new(0),
+        }
+    }
+
     fn read(&self) -> RwLockReadGuard<'_, All> {
         self.all.read()
     }
@@ -306,16 +328,18 @@ impl Readers {
         waiting::park_by(Parking(own.request.clone()));
         let mut arrives = turn.is_none();
         loop {
-            if let Some(turn) = turn.take() {
-                self.lead(&mut own, turn);
-            }
+            self.lead_on(&mut own, turn.take());
             let kept = self.processors.load(Ordering::Relaxed);
-            let idle = &mut |what| match what {
-                Idle::Looks => {
-                    self.prune(&mut own);
-                    self.count_processors();
-                }
-                Idle::Rests => own.clones.clear(),
+            let idle = &mut |what| {
+                // A deputy that ends would be given turns all the same.
+                let done = caught(|| match what {
+                    Idle::Looks => {
+                        self.prune(&mut own);
+                        self.count_processors();
+                    }
+                    Idle::Rests => own.clones.clear(),
+                });
+                done.unwrap_or_else(|why| tracing::error!("a thread that serves nothing: {why}"));
             };
             turn = match std::mem::take(&mut arrives) {
                 true => self.lead.arrive(&seat, kept, idle),
@@ -350,46 +374,74 @@ impl Readers {
         }
     }
 
-    /// Waits for requests and serves them, as long as this thread leads.
-    fn lead(&'static self, own: &mut Own, mut turn: Turn) {
-        let mut buffer = None;
-        (own.in_a_row, own.answered) = (0, None);
-        loop {
-            let work = self.next(own, &mut buffer);
-            // A thread that waits for a device of one mount keeps nothing of another mount, which may end meanwhile.
-            own.last = None;
-            let begun = self.lead.begin(&turn, || self.start(None));
-            own.served.set(Some(turn));
-            begun.unwrap_or_else(|e| self.not_started(&e));
-            self.prune(own);
-            match work {
-                Work::Request(connection, device, len) => {
-                    own.clones.add(connection.token, &connection, &connection.device);
-                    let room = buffer.as_mut().map(Buffer::room);
-                    let bytes = room.and_then(|room| room.get(..len)).unwrap_or_default();
-                    self.serve(own, &connection, &device, bytes);
-                    own.last = Some(connection);
-                }
-                Work::End(connection, why) => {
-                    self.forget(connection, why);
-                    self.prune(own);
-                }
+    /// Leads with `turn`, as long as this thread does: a panic outside of a request ends neither the thread nor its lead.
+    fn lead_on(&'static self, own: &mut Own, turn: Option<Turn>) {
+        let mut hand = Hand { turn, ..Hand::default() };
+        while hand.turn.is_some() {
+            let Err(why) = caught(|| self.lead(own, &mut hand)) else { break };
+            tracing::error!("the thread that waits for requests: {why}");
+            let turn = own.served.take().or(hand.turn.take());
+            hand.turn = turn.and_then(|turn| self.lead.go_on(turn));
+            // What was read is served in the turn that goes on, or beside the thread that leads now.
+            if hand.turn.is_none()
+                && let Err(why) = caught(|| self.work(own, &mut hand))
+            {
+                tracing::error!("a thread that serves a request: {why}");
             }
-            let Some(next) = own.served.take().and_then(|turn| self.lead.ended(turn)) else {
-                break;
-            };
-            turn = next;
-            own.answered = Some(Instant::now());
+            own.request.take();
+            self.helps_no_more(&own.helps);
+            std::thread::sleep(FAILED);
         }
         // Another thread may be the one that forgets it.
         own.last = None;
-        self.buffers.lock().extend(buffer);
+        self.buffers.lock().extend(hand.buffer);
+    }
+
+    /// Waits for requests and serves them, as long as this thread leads.
+    fn lead(&'static self, own: &mut Own, hand: &mut Hand) {
+        (own.in_a_row, own.answered) = (0, None);
+        while let Some(turn) = &hand.turn {
+            if hand.work.is_none() {
+                hand.work = Some(self.next(own, &mut hand.buffer));
+            }
+            // A thread that waits for a device of one mount keeps nothing of another mount, which may end meanwhile.
+            own.last = None;
+            let begun = self.lead.begin(turn, || self.start(None));
+            own.served.set(hand.turn.take());
+            begun.unwrap_or_else(|e| self.not_started(&e));
+            self.prune(own);
+            self.work(own, hand);
+            hand.turn = own.served.take().and_then(|turn| self.lead.ended(turn));
+            own.answered = Some(Instant::now());
+        }
+    }
+
+    /// Does what the thread has in its hands, if anything.
+    fn work(&'static self, own: &mut Own, hand: &mut Hand) {
+        if let Some(Work::Request(connection, ..)) = &hand.work {
+            own.clones.add(connection.token, connection, &connection.device);
+        }
+        match hand.work.take() {
+            Some(Work::Request(connection, device, len)) => {
+                let room = hand.buffer.as_mut().map(Buffer::room);
+                let bytes = room.and_then(|room| room.get(..len));
+                invariant!(bytes.is_some(), "the buffer of a request of {len} bytes is gone");
+                self.serve(own, &connection, &device, bytes.unwrap_or_default());
+                own.last = Some(connection);
+            }
+            Some(Work::End(connection, why)) => {
+                self.forget(connection, why);
+                self.prune(own);
+            }
+            None => {}
+        }
     }
 
     /// Serves a request. Another thread leads meanwhile if that is large and others wait.
     fn serve(&'static self, own: &Own, of: &Arc<Connection>, device: &Arc<OwnedFd>, bytes: &[u8]) {
         let server = &of.server;
-        if own.waited && server.is_large(bytes) && self.is_helped() {
+        let is_large = || caught(|| server.is_large(bytes)).unwrap_or(false);
+        if own.waited && is_large() && self.is_helped() {
             own.helps.set(true);
             self.hand_on(&own.served);
         }
@@ -466,6 +518,8 @@ impl Readers {
 impl Readers {
     /// Waits for a request, and reads it.
     fn next(&self, own: &mut Own, buffer: &mut Option<Buffer>) -> Work {
+        #[cfg(test)]
+        tests::panic_if_planted(&self.planted);
         let work = self.look(own, buffer);
         own.waited = work.is_some();
         if let Some(work) = work {
@@ -625,51 +679,4 @@ fn unwatch(epoll: &OwnedFd, device: &OwnedFd) {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use super::*;
-
-    /// Threads that there are.
-    pub(in crate::session) fn threads() -> usize {
-        readers().lead.threads()
-    }
-
-    #[derive(Default)]
-    struct Failing(Mutex<Option<io::Error>>);
-
-    impl Serve for Failing {
-        fn handle(&self, _: &Arc<OwnedFd>, _: &[u8]) {}
-
-        fn is_large(&self, _: &[u8]) -> bool {
-            false
-        }
-
-        fn broken(&self, _: &str) {}
-
-        fn failed(&self, e: io::Error) {
-            *self.0.lock() = Some(e);
-        }
-
-        fn is_interrupted(&self, _: u64) -> bool {
-            false
-        }
-    }
-
-    /// Each thread that is done tries to watch the connection again; where the last one cannot, the connection ends.
-    #[test]
-    fn a_connection_that_cannot_be_watched_again_ends() {
-        let (readers, server) = (readers(), Arc::new(Failing::default()));
-        // No file of a directory can be watched.
-        let device: Arc<OwnedFd> = Arc::new(std::fs::File::open("/").unwrap().into());
-        let (serving, away, token) = (AtomicUsize::new(2), Mutex::new(true), u64::MAX);
-        let (device_of, server_of, parked) = (device.clone(), server.clone(), AtomicUsize::new(0));
-        let of = Connection { token, device: device_of, server: server_of, serving, parked, away };
-        let of = Arc::new(of);
-        readers.write().connections.insert(token, of.clone());
-        readers.serve(&Own::default(), &of, &device, &[]);
-        assert!(readers.read().connections.contains_key(&token) && *of.away.lock());
-        assert!(server.0.lock().is_none());
-        readers.serve(&Own::default(), &of, &device, &[]);
-        assert!(!readers.read().connections.contains_key(&token));
-        assert_eq!(server.0.lock().as_ref().unwrap().kind(), io::ErrorKind::PermissionDenied);
-    }
-}
+pub(super) mod tests;

@@ -4,6 +4,9 @@
 //! ([`cenote_store::alloc::Hold`]), and the free segments of metaslabs that are in memory are summed
 //! up, as many as there is time for. The rest is read afterwards, under the hold, while the pool goes
 //! on: metaslabs that were not in memory are replayed, owners are looked for.
+//!
+//! While a device hangs a group is written for as long. Then nothing is taken from memory, all is replayed, and the hold is taken
+//! beside the group: what that group frees is not allocated before two others have been written.
 
 use super::SpaceMapReport;
 use cenote_dmu::Result;
@@ -29,17 +32,32 @@ pub struct InUse {
 }
 
 impl InUse {
-    /// The pool as the last transaction group left it.
+    /// The pool as the last transaction group left it. A group that is being written is waited for no longer than all devices
+    /// need that answer.
     ///
     /// # Errors
-    /// The group that is being written waits for devices.
+    /// The group that is being written waits for devices, and the pool is suspended.
     pub fn of(engine: &Engine) -> std::result::Result<InUse, EngineError> {
-        engine.at_rest(|_, allocator| {
+        let at_rest = engine.at_rest_soon(|_, allocator| {
             let pool = engine.pool();
             let txg = pool.uberblock().txg;
             let (loaded, free) = in_memory(allocator, txg);
             InUse { hold: allocator.hold(txg), pool, loaded, free }
-        })
+        })?;
+        Ok(at_rest.unwrap_or_else(|| InUse::beside_a_group(engine)))
+    }
+
+    /// The pool as the last transaction group left it, while another one is being written.
+    fn beside_a_group(engine: &Engine) -> InUse {
+        loop {
+            let txg = engine.pool().uberblock().txg;
+            let hold = engine.allocator().hold(txg);
+            let pool = engine.pool();
+            // A group that ended in between would have been held too late.
+            if pool.uberblock().txg == txg {
+                return InUse { pool, hold, loaded: HashSet::new(), free: HashMap::new() };
+            }
+        }
     }
 
     /// The pool.

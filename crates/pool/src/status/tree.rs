@@ -106,6 +106,8 @@ pub struct VdevLine {
     pub errors: (u64, u64, u64),
     /// Reads and writes of the leaf that were slow.
     pub slow_ios: u64,
+    /// Requests of the leaf that failed where nothing is allocated: (initializing, trimming).
+    pub vacant_errors: (u64, u64),
     /// The leaf lacks what was written while it was out of use.
     pub behind: bool,
     /// The resilver under way does not bring the leaf up to date: another one will.
@@ -132,8 +134,13 @@ impl VdevLine {
 
     fn of_vdev(v: &Vdev, mark_absent: bool) -> VdevLine {
         let mut config = v.config().clone();
-        if v.is_faulted_by_hand() {
-            config::set(&mut config, "aux_state", NvValue::String(config::BY_HAND.into()));
+        match v.is_faulted_by_hand() {
+            true => config::set(&mut config, "aux_state", NvValue::String(config::BY_HAND.into())),
+            // An order of before was taken back since the vdev was opened.
+            false if v.state() == VdevState::Faulted => {
+                config.pairs.retain(|(name, _)| name != "aux_state");
+            }
+            false => {}
         }
         let (state, mut note) = describe(v.state(), &config);
         let gone = v.seen().is_some_and(|seen| !seen.there);
@@ -166,6 +173,7 @@ impl VdevLine {
             note,
             errors: v.errors(),
             slow_ios: v.slow_ios(),
+            vacant_errors: v.vacant_errors(),
             behind,
             deferred: false,
             no_space,
@@ -210,6 +218,7 @@ impl VdevLine {
             note,
             errors: (0, 0, 0),
             slow_ios: 0,
+            vacant_errors: (0, 0),
             behind: false,
             deferred: false,
             no_space: false,
@@ -401,6 +410,7 @@ impl VdevLine {
             note,
             errors: (0, 0, 0),
             slow_ios: 0,
+            vacant_errors: (0, 0),
             behind: false,
             deferred: false,
             no_space: false,

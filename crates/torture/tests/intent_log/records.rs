@@ -135,6 +135,7 @@ pub fn said_twice(dir: &Path, option: &str, objects: &[u64]) -> [Vec<String>; 2]
         caller: &caller,
         cancel: Cancel::default(),
         imported: &|_| None,
+        cachefile: None,
     };
     let args: Vec<OsString> = args.iter().map(OsString::from).collect();
     let code = cenote_zdb::run(&args, surroundings);

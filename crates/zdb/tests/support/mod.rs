@@ -26,6 +26,7 @@ pub fn zdb_with(pools: &[Arc<Pool>], args: &[&str]) -> (Vec<u8>, String, i32) {
         caller: &caller,
         cancel: Cancel::default(),
         imported: &|name| pools.iter().find(|pool| pool.name() == name).cloned(),
+        cachefile: None,
     };
     let code = cenote_zdb::run(&args, surroundings);
     (out, String::from_utf8_lossy(&err).into_owned(), code)

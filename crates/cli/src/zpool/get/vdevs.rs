@@ -1,8 +1,9 @@
 //! `zpool get PROPERTY POOL VDEV...`: properties of vdevs (`get_callback_vdev`).
 //!
 //! Names after the pool's name are vdevs, or `root`, or `all-vdevs` (`vdev_expand_proplist`). The values are those
-//! of [`VdevProps`]; here they are chosen, put into columns or into JSON. All vdevs come with the root first, and each before
-//! those below it (`for_each_vdev`).
+//! of [`VdevProps`] and [`AuxProps`]; here they are chosen, put into columns or into JSON. All vdevs come with the root first, then
+//! spares and cache devices, then the others, each before those below it (`for_each_vdev_cb`). So a spare that stands in for a
+//! device comes twice, as it does in OpenZFS.
 //!
 //! A name that is no vdev of the pool is an error that says of each name what it is: a pool, a vdev of this
 //! pool or of another one, or unknown.
@@ -13,15 +14,17 @@ use crate::json::{Json, document_with};
 use crate::pools::Imported;
 use crate::zfs::get::{Layout, Line};
 use crate::zpool::properties::help_of_vdevs;
-use crate::zpool::select::{IN_THIS_POOL, find_vdev, kind};
+use crate::zpool::select::{IN_THIS_POOL, find_vdev, guid_called, kind};
 use crate::zpool::vdev_json::{class_of, head};
 use cenote_command::outcome::{Outcome, Stop, usage};
 use cenote_dsl::props::is_user;
 use cenote_dsl::{PropValue, Source};
+use cenote_format::nvlist::NvList;
 use cenote_pool::Pool;
-use cenote_pool::status::{NameStyle, vdev_name};
-use cenote_pool::vdev_props::{VdevProps, is_native};
-use cenote_vdev::Vdev;
+use cenote_pool::config;
+use cenote_pool::status::{NameStyle, VdevLine, vdev_name};
+use cenote_pool::vdev_props::{AuxProps, VdevProps, is_native};
+use cenote_vdev::{Vdev, VdevState};
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
@@ -36,13 +39,13 @@ pub(super) fn run(
     ctx: &mut Context,
 ) -> Outcome {
     let pool = imported.pool();
-    let vdevs = pool.store().vdevs();
-    let root = vdevs.root();
-    let vdevs: Vec<(String, Arc<Vdev>)> = match names {
-        [one] if one == "root" || one == ROOT => vec![(ROOT.into(), Arc::clone(root))],
-        [one] if one == "all-vdevs" => all(root),
+    let tree = pool.store().vdevs();
+    let root = tree.root();
+    let vdevs: Vec<(String, One)> = match names {
+        [one] if one == "root" || one == ROOT => vec![(ROOT.into(), One::Vdev(Arc::clone(root)))],
+        [one] if one == "all-vdevs" => all(&pool),
         names => {
-            let found = names.iter().map(|name| Some((name.clone(), find_vdev(imported, name)?)));
+            let found = names.iter().map(|name| Some((name.clone(), find(imported, name)?)));
             match found.collect() {
                 Some(found) => found,
                 None => return wrong_names(imported.name(), names, ctx),
@@ -55,7 +58,7 @@ pub(super) fn run(
     };
     let shown: Vec<Shown> = vdevs
         .iter()
-        .map(|(name, vdev)| Shown::of(&pool, name, vdev, properties.as_deref()))
+        .map(|(name, one)| Shown::of(&pool, name, one, properties.as_deref()))
         .collect();
     match wanted.json {
         Some(json) => print_json(imported, &shown, wanted, json, ctx),
@@ -63,26 +66,95 @@ pub(super) fn run(
     }
 }
 
+/// A vdev of the tree, or a device beside it.
+enum One {
+    Vdev(Arc<Vdev>),
+    Aux { line: VdevLine, cache: bool },
+}
+
+/// The vdev that the user calls `name`.
+fn find(imported: &Imported, name: &str) -> Option<One> {
+    if let Some(vdev) = find_vdev(imported, name) {
+        return Some(One::Vdev(vdev));
+    }
+    let guid = guid_called(imported, name)?;
+    let beside = aux(&imported.pool()).into_iter();
+    beside.map(|(_, one)| one).find(|one| config::number(one.config(), "guid") == guid)
+}
+
+/// Spares, then cache devices, with their names.
+fn aux(pool: &Pool) -> Vec<(String, One)> {
+    let tree = pool.tree();
+    let spares = tree.spares.into_iter().map(|line| (line, false));
+    let all = spares.chain(tree.cache.into_iter().map(|line| (line, true)));
+    all.map(|(line, cache)| (line.name(&NameStyle::default()), One::Aux { line, cache })).collect()
+}
+
+impl One {
+    fn config(&self) -> &NvList {
+        match self {
+            One::Vdev(vdev) => vdev.config(),
+            One::Aux { line, .. } => &line.config,
+        }
+    }
+
+    fn state(&self) -> Option<VdevState> {
+        match self {
+            One::Vdev(vdev) => Some(vdev.state()),
+            One::Aux { line, .. } => line.vdev_state,
+        }
+    }
+
+    fn class(&self, pool: &Pool) -> String {
+        let class = match self {
+            One::Aux { cache: true, .. } => "l2cache",
+            One::Aux { cache: false, .. } => "spare",
+            One::Vdev(vdev) => {
+                let vdevs = pool.store().vdevs();
+                let top = vdevs.root().children().iter().find(|top| holds(top, vdev.guid()));
+                return top.map_or("normal", |top| class_of(top.config())).to_string();
+            }
+        };
+        class.to_string()
+    }
+
+    /// Its properties, or those of them that are named.
+    fn values(&self, pool: &Pool, names: Option<&[String]>) -> Vec<(String, PropValue)> {
+        fn some(
+            names: Option<&[String]>,
+            all: impl FnOnce() -> Vec<(String, PropValue)>,
+            get: impl Fn(&str) -> Option<PropValue>,
+        ) -> Vec<(String, PropValue)> {
+            match names {
+                None => all(),
+                Some(names) => names.iter().filter_map(|p| Some((p.clone(), get(p)?))).collect(),
+            }
+        }
+        match self {
+            One::Vdev(vdev) => {
+                let props = VdevProps::new(pool, vdev);
+                some(names, || props.all(), |name| props.get(name))
+            }
+            One::Aux { line, cache } => {
+                let props = AuxProps::new(pool, line, *cache);
+                some(names, || props.all(), |name| props.get(name))
+            }
+        }
+    }
+}
+
 /// A vdev with the properties that were asked for.
-struct Shown {
+struct Shown<'a> {
     name: String,
-    vdev: Arc<Vdev>,
+    one: &'a One,
     class: String,
     values: Vec<(String, PropValue)>,
 }
 
-impl Shown {
-    fn of(pool: &Pool, name: &str, vdev: &Arc<Vdev>, properties: Option<&[String]>) -> Shown {
-        let props = VdevProps::new(pool, vdev);
-        let values = match properties {
-            None => props.all(),
-            Some(list) => list.iter().filter_map(|p| Some((p.clone(), props.get(p)?))).collect(),
-        };
-        let vdevs = pool.store().vdevs();
-        let tops = vdevs.root().children().iter();
-        let top = tops.clone().find(|top| holds(top, vdev.guid()));
-        let class = top.map_or("normal", |top| class_of(top.config())).to_string();
-        Shown { name: name.into(), vdev: Arc::clone(vdev), class, values }
+impl<'a> Shown<'a> {
+    fn of(pool: &Pool, name: &str, one: &'a One, properties: Option<&[String]>) -> Shown<'a> {
+        let values = one.values(pool, properties);
+        Shown { name: name.into(), one, class: one.class(pool), values }
     }
 }
 
@@ -91,20 +163,28 @@ fn holds(vdev: &Vdev, guid: u64) -> bool {
 }
 
 /// All vdevs, each before those below it; but for what removed vdevs and logs have left.
-fn all(root: &Arc<Vdev>) -> Vec<(String, Arc<Vdev>)> {
-    fn add(vdev: &Arc<Vdev>, to: &mut Vec<(String, Arc<Vdev>)>) {
-        let style = NameStyle::default();
-        let name = match vdev.kind() {
-            "root" => ROOT.into(),
-            _ => vdev_name(vdev.config(), &style),
-        };
+fn all(pool: &Pool) -> Vec<(String, One)> {
+    fn add(vdev: &Arc<Vdev>, to: &mut Vec<(String, One)>) {
         if !["hole", "indirect"].contains(&vdev.kind()) {
-            to.push((name, Arc::clone(vdev)));
+            let name = vdev_name(vdev.config(), &NameStyle::default());
+            to.push((name, One::Vdev(Arc::clone(vdev))));
         }
         vdev.children().iter().for_each(|child| add(child, to));
     }
-    let mut list = Vec::new();
-    add(root, &mut list);
+    let vdevs = pool.store().vdevs();
+    let root = vdevs.root();
+    let mut list = vec![(ROOT.to_string(), One::Vdev(Arc::clone(root)))];
+    let in_tree = |one: &One| {
+        let guid = config::number(one.config(), "guid");
+        let mut leaves = Vec::new();
+        root.collect_leaves(&mut leaves);
+        leaves.into_iter().find(|leaf| leaf.guid() == guid)
+    };
+    for (name, one) in aux(pool) {
+        let one = in_tree(&one).map_or(one, One::Vdev);
+        list.push((name, one));
+    }
+    root.children().iter().for_each(|top| add(top, &mut list));
     list
 }
 
@@ -172,7 +252,7 @@ fn print_json(
         for (name, value) in &one.values {
             properties.insert(name.clone(), json.shown(Some(value.clone()), wanted.literal)?);
         }
-        let own = head(json, &one.name, one.vdev.config(), &one.class, Some(one.vdev.state()));
+        let own = head(json, &one.name, one.one.config(), &one.class, one.one.state());
         let mut typed = Map::new();
         for (key, value) in own {
             let first = key == "name";

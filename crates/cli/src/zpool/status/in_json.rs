@@ -477,12 +477,14 @@ impl Tree<'_> {
             own.insert("init_state".into(), state.into());
             if let Some(p) = progress {
                 own.insert("init_time".into(), figures.time(p.time));
+                own.insert("init_errors".into(), figures.number(line.vacant_errors.0));
             }
         }
         if self.show.trimmed {
             if let Some(p) = Activity::Trim.progress(self.pool, &line.config) {
                 own.insert("trim_state".into(), text(&p).into());
                 own.insert("trim_time".into(), figures.time(p.time));
+                own.insert("trim_errors".into(), figures.number(line.vacant_errors.1));
             }
             let unsupported = u64::from(!super::can_trim(self.pool, line));
             own.insert("trim_notsup".into(), figures.json.number(unsupported));

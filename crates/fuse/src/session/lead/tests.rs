@@ -51,6 +51,24 @@ fn without_others_the_leader_goes_on() {
     assert_eq!((turn.0, lead.threads()), (11, 1));
 }
 
+/// After a panic in either state of a turn the same thread leads, unless another one does.
+#[test]
+fn who_panicked_goes_on() {
+    let (lead, turn) = lead();
+    let turn = lead.go_on(turn).unwrap();
+    assert!(lead.begin(&turn, none).is_err());
+    let turn = lead.go_on(turn).unwrap();
+    assert_eq!(turn.0, 2);
+    assert!(lead.begin(&turn, none).is_err());
+    let next = lead.change(Turn(2)).unwrap();
+    assert!(lead.go_on(turn).is_none());
+    // A turn of another thread stays as it is.
+    let why = cenote_format::invariant::caught(|| lead.begin(&Turn(7), none)).unwrap_err();
+    assert!(why.ends_with("the leader waits for turn 14, and it is 6"), "{why}");
+    assert!(lead.go_on(Turn(7)).is_none());
+    assert_eq!(lead.word.load(SeqCst), next.waiting());
+}
+
 #[test]
 fn what_may_block_is_handed_on_at_once() {
     let (lead, turn) = lead();

@@ -1,0 +1,88 @@
+//! A daemon that is killed: it is gone with its mounts, whatever it was doing, and the one that follows keeps its own.
+
+use super::common::tank::Tank;
+use super::common::{can_mount, mounts_below, must};
+use super::{NAMESPACES, wait_until};
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+/// However the daemon is killed, it is gone at once, with its mounts, and the pool can be imported.
+#[test]
+fn a_killed_daemon_is_gone_while_it_mounts() {
+    if !can_mount() {
+        return;
+    }
+    let _turn = NAMESPACES.read();
+    let tank = Tank::new("");
+    let rounds = if std::env::var("CENOTE_TORTURE").is_ok_and(|v| v == "long") { 40 } else { 2 };
+    for round in 0..rounds {
+        let daemon = tank.session.daemon().unwrap();
+        let mut busy: Vec<Child> = (0..3)
+            .map(|w| {
+                let script = format!(
+                    "i=0; while i=$((i+1)); do \"$0\" zfs create tank/r{round}-{w}-$i || break; \
+                     \"$0\" zfs destroy tank/r{round}-{w}-$i || break; done"
+                );
+                let mut shell = Command::new("sh");
+                shell.args(["-c", &script, env!("CARGO_BIN_EXE_cenote")]);
+                shell.env("CENOTE_SOCKET", tank.session.path("socket"));
+                shell.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(300 + 170 * (round % 4)));
+        must("kill", &["-KILL", &daemon.to_string()]);
+        wait_until(|| !Path::new(&format!("/proc/{daemon}")).exists());
+        for shell in &mut busy {
+            let _ = shell.kill();
+            let _ = shell.wait();
+        }
+        wait_until(|| mounts_below(tank.session.dir.path()).is_empty());
+        let (root, dir) = (tank.session.root(), tank.session.dir.path().display());
+        let import = format!("zpool import -d {dir} -R {root} tank");
+        wait_until(|| tank.session.run(&import).code == 0);
+    }
+    tank.finish();
+}
+
+/// Taking away the mounts of a killed daemon leaves the mounts that its successor makes.
+#[test]
+fn an_import_right_after_a_kill_stays_mounted() {
+    if !can_mount() {
+        return;
+    }
+    let _turn = NAMESPACES.read();
+    let tank = Tank::new("");
+    const ALL: usize = 8;
+    for n in 0..ALL {
+        tank.zfs(&format!("create tank/d{n}"));
+        fs::write(tank.path(&format!("tank/d{n}/f")), n.to_string()).unwrap();
+    }
+    tank.session.run("zpool sync tank").ok();
+    let (root, dir) = (tank.session.root(), tank.session.dir.path().display());
+    let import = format!("zpool import -d {dir} -R {root} tank");
+    let kill = |pid: i32| must("kill", &["-KILL", &pid.to_string()]);
+    let rounds = if std::env::var("CENOTE_TORTURE").is_ok_and(|v| v == "long") { 60 } else { 3 };
+    for round in 0..rounds {
+        kill(tank.session.daemon().unwrap());
+        let mut first = tank.session.command();
+        let words: Vec<&str> = import.split(' ').collect();
+        first.args(words).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut first = first.spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(100 + 70 * (round % 5)));
+        if let Some(daemon) = tank.session.daemon() {
+            kill(daemon);
+        }
+        let _ = first.wait();
+        wait_until(|| {
+            let done = tank.session.run(&import);
+            done.code == 0 || done.err.contains("already exists")
+        });
+        std::thread::sleep(Duration::from_millis(500));
+        for n in 0..ALL {
+            let text = fs::read_to_string(tank.path(&format!("tank/d{n}/f"))).unwrap_or_default();
+            assert_eq!(text, n.to_string(), "round {round}: {:?}", tank.zfs("mount"));
+        }
+    }
+    tank.finish();
+}
