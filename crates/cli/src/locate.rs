@@ -282,14 +282,9 @@ impl Locator {
 }
 
 /// Opens a pool out of `dirs` (or image files) for reading, by whichever system it was used last: nothing is written
-/// to it. `wanted` is its name or guid. The error is for the user.
+/// to it. `wanted` is its name or guid. What else cannot be looked at does not matter if it is found. The error is for the user.
 pub fn open_pool(dirs: &[PathBuf], wanted: &str) -> Result<Arc<Pool>, String> {
     let found = discover::search(dirs);
-    if !found.errors.is_empty()
-        && let Some(complaint) = found.complaints().next()
-    {
-        return Err(complaint);
-    }
     let candidate = discover::find(&found.candidates, wanted)
         .map_err(|e| found.complaints().next().unwrap_or(e.to_string()))?;
     let options = ImportOptions {

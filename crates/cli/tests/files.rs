@@ -5,26 +5,10 @@
 mod common;
 
 use cenote_manifest_check::{Checks, FsTree, check_tree, datasets_with_files};
-use common::Session;
-use std::path::Path;
+use common::{Session, scratch};
 
 /// Refused by name, or shown in the manifest as after replay of an intent log.
 const LEFT_OUT: [&str; 3] = ["crypt", "zilmain", "zilslog"];
-
-/// A directory for copies, on a file system that holds large extended attributes if there is one.
-fn scratch() -> (tempfile::TempDir, bool) {
-    let memory = Path::new("/dev/shm");
-    let large = |dir: &Path| {
-        let Ok(file) = tempfile::NamedTempFile::new_in(dir) else { return false };
-        let value = vec![1; 40_000];
-        let flags = rustix::fs::XattrFlags::empty();
-        rustix::fs::setxattr(file.path(), "user.large", &value, flags).is_ok()
-    };
-    match large(memory) {
-        true => (tempfile::tempdir_in(memory).unwrap(), true),
-        false => (tempfile::tempdir().unwrap(), false),
-    }
-}
 
 #[test]
 fn copies_agree_with_the_manifest() {

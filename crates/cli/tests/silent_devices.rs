@@ -99,6 +99,9 @@ fn what_hangs_is_named_and_passed_over() {
     for line in ["zpool create third", "zpool add other", "zpool attach other good"] {
         assert_eq!(soon(&inner, &format!("{line} {link}")).fails(1), named, "{line}");
     }
+    // Nor is it looked through.
+    let scanned = soon(&inner, &format!("zpool import --scan -d {}", dir.display()));
+    assert!(scanned.err.starts_with(&named), "{scanned:?}");
     drop(stopped);
     for name in ["other", "second"] {
         inner.run(&format!("zpool export {name}")).ok();

@@ -1,5 +1,5 @@
-//! Fuzzing the decoders of the on-disk format, of structures in object stores, of send streams and of the kernel's requests, and what changes
-//! blocks in place.
+//! Fuzzing the decoders of the on-disk format, of structures in object stores, of send streams, of maps of ddrescue and of the kernel's
+//! requests, and what changes blocks in place.
 //!
 //! A target ([`TARGETS`]) is a plain function of bytes that must return, whatever the bytes are:
 //! no panic, no endless loop, no memory beyond a small multiple of the input. Where there is an
@@ -15,6 +15,7 @@
 
 mod change;
 mod crypt;
+mod mapfile;
 pub mod mutate;
 mod object;
 mod request;
@@ -41,6 +42,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "dnode", run: targets::dnode },
     Target { name: "dsl", run: targets::dsl },
     Target { name: "label", run: targets::label },
+    Target { name: "mapfile", run: mapfile::mapfile },
     Target { name: "nvlist", run: targets::nvlist },
     Target { name: "object", run: object::object },
     Target { name: "request", run: request::request },

@@ -208,6 +208,7 @@ pub fn assemble_as_of(devices: &[DeviceLabels], txg: u64) -> Option<NvList> {
     let as_of = |d: &DeviceLabels| DeviceLabels {
         path: d.path.clone(),
         size: d.size,
+        whole: d.whole,
         config: d.config_as_of(txg).unwrap_or(&d.config).clone(),
         labels: [const { None }; LABELS],
         uberblocks: Vec::new(),
@@ -252,6 +253,7 @@ mod tests {
         DeviceLabels {
             path: PathBuf::from(format!("/dev/{guid}")),
             size: 0,
+            whole: true,
             config,
             labels: [None, None, None, None],
             uberblocks: vec![],

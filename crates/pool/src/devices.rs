@@ -456,6 +456,10 @@ impl DeviceSet {
         for guid in guids {
             let Some(device) = self.open(guid).filter(|device| device.writable()) else { continue };
             let Ok(Some(labels)) = read_labels(device.as_ref()) else { continue };
+            // Of an image that was cut off, what is where labels would be is something else.
+            if !labels.whole {
+                continue;
+            }
             let top = labels.config.list("vdev_tree");
             // Spares and cache devices have no uberblocks.
             let Some(ashift) = top.and_then(|top| top.u64("ashift")) else { continue };

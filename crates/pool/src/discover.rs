@@ -5,11 +5,12 @@
 //! that is a block device or a regular file with room for a label, the four labels are read,
 //! several devices at a time; of a file without labels, the labels of the partitions in it. Devices whose
 //! labels name the same pool guid make a [`Candidate`]. What does not answer in time is named and passed over
-//! ([`cenote_vdev::deadline`]).
+//! ([`cenote_vdev::deadline`]). A search inside ([`search_inside`]) reads what has no labels from its beginning to its end; each read has
+//! the same time.
 //!
 //! One device can be seen under several names (links under `/dev/disk`, partitions, copies of an
-//! image): the one with the newest label is taken, then the one whose path is the path in its
-//! label, then the one with most labels intact, then the one that the search found first.
+//! image): the one with the newest label is taken, then one that lacks nothing and may be written to, then the one whose path
+//! is the path in its label, then the one with most labels intact, then the one that the search found first.
 //!
 //! Where the change of a pool's guid was cut short (`spa_change_guid`), labels of one device name both guids: then
 //! devices with either are of one pool, whose guid is the one that belongs to the newest uberblock.
@@ -24,13 +25,17 @@ use crate::status::ImportReport;
 use cenote_format::nvlist::NvList;
 use cenote_vdev::deadline::{self, ask_each, is_silent};
 use cenote_vdev::object::is_object;
-use cenote_vdev::{Device, DeviceLabels, Partition, open_device, partitions, read_labels};
+use cenote_vdev::{
+    Device, DeviceLabels, Partition, ReadReq, is_in_image, joined_by, open_device, partitions,
+    path_at, read_labels, sought,
+};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Smallest file that is looked at: it has room for the first two labels. OpenZFS looks at no file
@@ -167,6 +172,8 @@ pub struct Found {
     pub candidates: Vec<Candidate>,
     /// Search paths that could not be looked at, and why.
     pub errors: Vec<(PathBuf, String)>,
+    /// Images there that are none of a disk as it is, or cannot be understood, and what to do about it.
+    pub foreign: Vec<(PathBuf, String)>,
     /// Files and devices there that the user may not read.
     pub forbidden: Vec<PathBuf>,
     /// Files, devices and directories that did not answer in time.
@@ -178,7 +185,8 @@ impl Found {
     pub fn complaints(&self) -> impl Iterator<Item = String> {
         let line = |path: &Path, why: &str| format!("cannot open '{}': {why}", path.display());
         let reason = |why: &'_ str| why.split(" (os error").next().unwrap_or_default().to_string();
-        let errors = self.errors.iter().map(move |(path, why)| line(path, &reason(why)));
+        let errors = self.errors.iter().chain(&self.foreign);
+        let errors = errors.map(move |(path, why)| line(path, &reason(why)));
         let forbidden = self.forbidden.iter().map(move |path| line(path, "Permission denied"));
         let silent = self.silent.iter().map(move |path| line(path, "the device does not answer"));
         errors.chain(forbidden).chain(silent)
@@ -195,19 +203,33 @@ pub fn discover(paths: &[PathBuf]) -> Vec<Candidate> {
 
 /// Everything that is found in directories and files (`zpool_find_config`): see [`discover`].
 pub fn search(paths: &[PathBuf]) -> Found {
-    search_within(paths, deadline::answer())
+    search_by(paths, deadline::answer(), None)
 }
 
-/// As [`search`]; a device may take so long to answer.
-fn search_within(paths: &[PathBuf], limit: Duration) -> Found {
+/// As [`search`], and looks in all that is found without labels of its own for vdevs that begin somewhere in it
+/// ([`cenote_vdev::sought`]); they can be read only. `go_on` is told at what it looks, how many bytes of it are done and how
+/// many there are, and says whether to go on.
+pub fn search_inside(paths: &[PathBuf], go_on: &mut dyn FnMut(&Path, u64, u64) -> bool) -> Found {
+    search_by(paths, deadline::answer(), Some(go_on))
+}
+
+/// Told how far a search inside is, says whether to go on.
+type GoOn<'a> = &'a mut dyn FnMut(&Path, u64, u64) -> bool;
+
+fn search_by(paths: &[PathBuf], limit: Duration, inside: Option<GoOn<'_>>) -> Found {
     let looked = Instant::now();
     let mut found = Found::default();
     let names = match paths {
         [] => default_names(),
         _ => names_in(paths, limit, &mut found),
     };
-    let named = by_identity(names, paths.is_empty(), limit, &mut found);
-    let devices = read_all(named, limit, &mut found);
+    let named = by_identity(names, paths, limit, &mut found);
+    let firsts: Vec<_> =
+        named.iter().filter_map(|(order, names)| Some((*order, names.first()?.clone()))).collect();
+    let mut devices = read_all(named, paths, limit, &mut found);
+    if let Some(go_on) = inside {
+        look_inside(firsts, &mut devices, (go_on, limit), &mut found);
+    }
     if paths.is_empty() {
         // Of the places where OpenZFS looks, most are for others.
         found.forbidden.clear();
@@ -261,10 +283,11 @@ struct Seen {
 
 impl Seen {
     /// How good this name for a device is; greater is better.
-    fn merit(&self) -> (u64, bool, usize, std::cmp::Reverse<usize>) {
+    fn merit(&self) -> (u64, bool, bool, usize, std::cmp::Reverse<usize>) {
         let txg = config::number(&self.labels.config, "txg");
         let intact = self.labels.labels.iter().flatten().count();
-        (txg, at_home(&self.labels), intact, std::cmp::Reverse(self.order))
+        let (whole, at_home) = (self.labels.whole, at_home(&self.labels));
+        (txg, whole, at_home, intact, std::cmp::Reverse(self.order))
     }
 }
 
@@ -363,10 +386,11 @@ fn candidate(devices: Vec<Seen>, aux: &[DeviceLabels]) -> Option<Candidate> {
 /// The names to look at, in search order.
 fn names_in(paths: &[PathBuf], limit: Duration, found: &mut Found) -> Vec<PathBuf> {
     let places = paths.iter().map(|path| vec![path.clone()]).collect();
-    let list = |path: &Path| match !is_object(path) && std::fs::metadata(path)?.is_dir() {
-        false if is_object(path) => Ok(vec![path.to_path_buf()]),
-        true => entries(path),
-        false => absolute(path).map(|p| vec![p]),
+    let list = |path: &Path| match std::fs::metadata(path) {
+        _ if is_object(path) => Ok(vec![path.to_path_buf()]),
+        Ok(facts) if facts.is_dir() => entries(path),
+        Err(e) if !is_in_image(path) => Err(e),
+        _ => absolute(path).map(|p| vec![p]),
     };
     let listed =
         ask_each(places, limit, move |path| path.first().map_or(Ok(Vec::new()), |p| list(p)));
@@ -388,6 +412,11 @@ fn absolute(path: &Path) -> std::io::Result<PathBuf> {
         (Some(dir), Some(name)) => Ok(dir.canonicalize()?.join(name)),
         _ => Ok(whole),
     }
+}
+
+/// Whether `name` may be [that](absolute) of a search path.
+fn ends_alike(path: &Path, name: &Path) -> bool {
+    path.file_name().is_some() && path.file_name() == name.file_name()
 }
 
 fn entries(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
@@ -414,11 +443,11 @@ fn default_names() -> Vec<PathBuf> {
     names
 }
 
-/// Groups names that lead to the same device; names that cannot be one are left out, and where `only_blocks` says so
-/// those of files.
+/// Groups names that lead to the same device; names that cannot be one are left out. Without search `paths` these are those of
+/// files; one of the paths may be a file of whatever size.
 fn by_identity(
     names: Vec<PathBuf>,
-    only_blocks: bool,
+    paths: &[PathBuf],
     limit: Duration,
     found: &mut Found,
 ) -> Vec<(usize, Vec<PathBuf>)> {
@@ -427,20 +456,28 @@ fn by_identity(
     let mut groups: Vec<(usize, Vec<PathBuf>)> =
         objects.into_iter().map(|(order, name)| (order, vec![name])).collect();
     let each = names.iter().map(|(_, name)| vec![name.clone()]).collect();
-    let looked = ask_each(each, limit, |name| {
-        name.first().map_or(Err(ErrorKind::NotFound.into()), std::fs::metadata)
+    let looked = ask_each(each, limit, |name| match name.first() {
+        Some(name) if is_in_image(name) => Ok(None),
+        Some(name) => std::fs::metadata(name).map(Some),
+        None => Err(ErrorKind::NotFound.into()),
     });
     let mut index: HashMap<(bool, u64, u64), usize> = HashMap::new();
     for ((order, name), looked) in names.into_iter().zip(looked) {
         let meta = match looked {
-            Ok(meta) => meta,
+            Ok(Some(meta)) => meta,
+            Ok(None) => {
+                groups.push((order, vec![name]));
+                continue;
+            }
             Err(e) => {
                 found.silent.extend(Some(name).filter(|_| is_silent(&e)));
                 continue;
             }
         };
         let block = meta.file_type().is_block_device();
-        if !block && (only_blocks || !meta.is_file() || meta.len() < MIN_DEVICE) {
+        let is_small =
+            || meta.len() < MIN_DEVICE && !paths.iter().any(|path| ends_alike(path, &name));
+        if !block && (paths.is_empty() || !meta.is_file() || is_small()) {
             continue;
         }
         let identity = if block { (true, meta.rdev(), 0) } else { (false, meta.dev(), meta.ino()) };
@@ -454,8 +491,17 @@ fn by_identity(
 }
 
 /// Reads the labels of all devices, several at a time; results in search order. Devices that may not be read, or do not
-/// answer, are noted in `found`.
-fn read_all(groups: Vec<(usize, Vec<PathBuf>)>, limit: Duration, found: &mut Found) -> Vec<Seen> {
+/// answer, are noted in `found`, and those of the search `paths` that cannot be opened or read.
+fn read_all(
+    groups: Vec<(usize, Vec<PathBuf>)>,
+    paths: &[PathBuf],
+    limit: Duration,
+    found: &mut Found,
+) -> Vec<Seen> {
+    let asked_for = |name: &PathBuf| {
+        let mut alike = paths.iter().filter(|path| ends_alike(path, name));
+        alike.find(|path| absolute(path).is_ok_and(|path| path == *name)).cloned()
+    };
     let (orders, devices): (Vec<usize>, Vec<Vec<PathBuf>>) = groups.into_iter().unzip();
     let firsts: Vec<_> = devices.iter().map(|names| names.first().cloned()).collect();
     let mut seen = Vec::new();
@@ -467,13 +513,128 @@ fn read_all(groups: Vec<(usize, Vec<PathBuf>)>, limit: Duration, found: &mut Fou
             Err(e) if is_silent(&e) => found.silent.extend(first),
             Err(e) if e.kind() == ErrorKind::PermissionDenied => found.forbidden.extend(first),
             Err(e) if e.kind() == ErrorKind::Unsupported => {
-                found.errors.extend(first.map(|path| (path, e.to_string())));
+                found.foreign.extend(first.map(|path| (path, e.to_string())));
             }
-            Err(_) => {}
+            Err(e) => {
+                let path = first.as_ref().and_then(asked_for);
+                found.errors.extend(path.map(|path| (path, e.to_string())));
+            }
         }
     }
     found.forbidden.sort();
     seen
+}
+
+/// Looks for vdevs inside the devices with these names and orders that have no labels of their own. What else is in
+/// `devices` already is not added again. What does not answer is noted in `found`, and passed over.
+fn look_inside(
+    names: Vec<(usize, PathBuf)>,
+    devices: &mut Vec<Seen>,
+    (go_on, limit): (GoOn<'_>, Duration),
+    found: &mut Found,
+) {
+    for (order, name) in names {
+        let own = |seen: &Seen| seen.order == order && !is_in_image(&seen.labels.path);
+        // Nothing more is asked about what does not answer.
+        let mut known = found.foreign.iter().map(|(path, _)| path).chain(&found.silent);
+        if known.any(|path| *path == name) || is_object(&name) {
+            continue;
+        }
+        if is_in_image(&name) || devices.iter().any(own) {
+            continue;
+        }
+        let device = match deadline::ask_within(&name, limit, open_device) {
+            Ok(device) => device,
+            Err(e) => {
+                found.silent.extend(Some(name).filter(|_| is_silent(&e)));
+                continue;
+            }
+        };
+        let device = Asked { device, path: name.clone(), limit, silent: AtomicBool::new(false) };
+        if !look_inside_one((order, &device), devices, &mut *go_on, found) {
+            break;
+        }
+        if device.is_silent() {
+            found.silent.push(name);
+        }
+    }
+}
+
+/// As [`look_inside`] one device. Whether to go on.
+fn look_inside_one(
+    (order, device): (usize, &Asked),
+    devices: &mut Vec<Seen>,
+    go_on: GoOn<'_>,
+    found: &mut Found,
+) -> bool {
+    let (name, total, mut ended) = (&device.path, device.size(), false);
+    let sought = sought::vdevs_in(device, &mut |done| {
+        ended = ended || !go_on(name, done, total);
+        !ended && !device.is_silent()
+    });
+    if sought.too_many {
+        found.foreign.push((name.clone(), "too many places look like labels".into()));
+    }
+    let tables = partitions(device);
+    for begin in sought.begins {
+        if ended || !go_on(name, total, total) {
+            return false;
+        }
+        if tables.iter().all(|part| part.start != begin) {
+            let labels = |path: &Path| open_device(path).and_then(|d| read_labels(d.as_ref()));
+            let labels = deadline::ask_within(&path_at(name, begin), device.limit, labels);
+            if labels.as_ref().is_err_and(is_silent) {
+                break;
+            }
+            devices.extend(labels.ok().flatten().map(|labels| Seen { order, labels }));
+        }
+    }
+    !ended
+}
+
+/// A device that other threads ask, for so long at most. What did not answer once is not asked again.
+struct Asked {
+    device: Arc<dyn Device>,
+    path: PathBuf,
+    limit: Duration,
+    silent: AtomicBool,
+}
+
+impl Asked {
+    fn is_silent(&self) -> bool {
+        self.silent.load(Relaxed)
+    }
+}
+
+impl Device for Asked {
+    fn size(&self) -> u64 {
+        self.device.size()
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn read_batch(&self, reqs: &mut [ReadReq]) {
+        let places: Vec<(u64, usize)> = reqs.iter().map(|req| (req.offset, req.len)).collect();
+        let device = Arc::clone(&self.device);
+        let read = move |_: &Path| {
+            let mut own: Vec<_> = places.iter().map(|(at, len)| ReadReq::new(*at, *len)).collect();
+            device.read_batch(&mut own);
+            Ok(own)
+        };
+        let answer = match self.is_silent() {
+            true => Err(ErrorKind::TimedOut.into()),
+            false => deadline::ask_within(&self.path, self.limit, read),
+        };
+        match answer {
+            Ok(own) => reqs.iter_mut().zip(own).for_each(|(req, done)| req.result = done.result),
+            Err(e) => {
+                self.silent.fetch_or(is_silent(&e), Relaxed);
+                reqs.iter_mut().for_each(|req| req.result = Some(Err(e.kind().into())));
+            }
+        }
+    }
 }
 
 /// The labels of the device that has these names, under the name that its label says, if that is
@@ -483,14 +644,20 @@ fn read_all(groups: Vec<(usize, Vec<PathBuf>)>, limit: Duration, found: &mut Fou
 fn read_one(names: &[PathBuf]) -> io::Result<Vec<DeviceLabels>> {
     let Some(first) = names.first() else { return Ok(Vec::new()) };
     let device = open_device(first)?;
+    if let Some(why) = joined_by(device.as_ref()) {
+        return Err(io::Error::new(ErrorKind::Unsupported, why));
+    }
     let Some(mut labels) = read_labels(device.as_ref())? else {
-        if is_object(first) || !first.metadata()?.is_file() {
+        if is_object(first) || is_in_image(first) || !first.metadata()?.is_file() {
             return Ok(Vec::new());
         }
-        return match foreign::complaint(device.as_ref(), first) {
-            Some(why) => Err(io::Error::new(ErrorKind::Unsupported, why)),
-            None => Ok(in_partitions(device.as_ref(), first)),
-        };
+        let inside = in_partitions(device.as_ref(), first);
+        if inside.is_empty()
+            && let Some(why) = foreign::complaint(device.as_ref(), first)
+        {
+            return Err(io::Error::new(ErrorKind::Unsupported, why));
+        }
+        return Ok(inside);
     };
     for name in names.iter().rev() {
         labels.path.clone_from(name);
@@ -508,4 +675,37 @@ fn in_partitions(image: &dyn Device, path: &Path) -> Vec<DeviceLabels> {
         read_labels(device.as_ref()).ok()?
     };
     partitions(image).iter().filter_map(labels).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_vdev::inject::MemDevice;
+    use cenote_vdev::latency::{SlowDevice, Slowness};
+
+    /// A device that stops answering while it is looked through is passed over.
+    #[test]
+    fn a_device_that_falls_silent_is_not_asked_again() {
+        let slowness = Slowness { latency: Duration::from_secs(3), ..Slowness::default() };
+        let memory = MemDevice::new("falls-silent", vec![7; 64 << 20]);
+        let device = Arc::new(SlowDevice::new(memory, slowness));
+        let (path, limit) = (PathBuf::from("falls-silent"), Duration::from_millis(300));
+        let asked = Asked { device, path, limit, silent: AtomicBool::new(false) };
+        let (begun, mut devices, mut found) = (Instant::now(), Vec::new(), Found::default());
+        let mut told = 0;
+        let go_on = &mut |_: &Path, _, _| {
+            told += 1;
+            true
+        };
+        assert!(look_inside_one((0, &asked), &mut devices, go_on, &mut found));
+        assert!(asked.is_silent() && begun.elapsed() < Duration::from_secs(2));
+        assert!(told <= 2 && devices.is_empty());
+        let quick = MemDevice::new("answers", vec![7; 1 << 20]);
+        let path = PathBuf::from("answers");
+        let asked = Asked { device: quick, path, limit, silent: AtomicBool::new(false) };
+        let mut reqs = [ReadReq::new(5, 3), ReadReq::new(1 << 20, 1)];
+        asked.read_batch(&mut reqs);
+        let [good, bad] = reqs.map(ReadReq::take);
+        assert!(good.unwrap().to_vec() == [7; 3] && bad.is_err() && !asked.is_silent());
+    }
 }

@@ -43,6 +43,9 @@ pub struct MissingVdev {
     pub devices: Vec<(u64, Option<PathBuf>)>,
 }
 
+/// Why an image is refused that is shorter than its vdev.
+pub(crate) const CUT_OFF: ErrorKind = ErrorKind::UnexpectedEof;
+
 /// Why a pool cannot be imported.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ImportError {
@@ -241,25 +244,7 @@ impl ImportError {
                 );
                 paths.iter().for_each(|p| out.push_str(&format!("\t{}\n", p.display())));
             }
-            ImportError::Refused { devices, .. } => {
-                let readonly =
-                    |(_, kind): &&(PathBuf, ErrorKind)| *kind == ErrorKind::ReadOnlyFilesystem;
-                let list = |out: &mut String, of: Vec<&(PathBuf, ErrorKind)>| {
-                    of.iter().for_each(|(p, _)| out.push_str(&format!("\t{}\n", p.display())));
-                };
-                let (protected, forbidden): (Vec<_>, Vec<_>) = devices.iter().partition(readonly);
-                if !protected.is_empty() {
-                    out.push_str(
-                        "The devices below are read-only, use '-o readonly=on' to import the pool \
-                         for reading:\n",
-                    );
-                    list(&mut out, protected);
-                }
-                if !forbidden.is_empty() {
-                    out.push_str("The devices below may not be opened by this user:\n");
-                    list(&mut out, forbidden);
-                }
-            }
+            ImportError::Refused { devices, .. } => write_refused(&mut out, devices),
             ImportError::MissingLogs { vdevs, .. } => {
                 out.push_str(
                     "The devices below are missing or corrupted, use '-m' to import the pool \
@@ -287,10 +272,38 @@ impl ImportError {
 
 /// Why devices were refused, in OpenZFS's words.
 fn refusal(devices: &[(PathBuf, ErrorKind)]) -> &'static str {
-    match devices.iter().any(|(_, kind)| *kind == ErrorKind::ReadOnlyFilesystem) {
-        true => "one or more devices is read only",
-        false => "permission denied",
+    let any = |wanted| devices.iter().any(|(_, kind)| *kind == wanted);
+    if any(CUT_OFF) {
+        "one or more devices is cut off"
+    } else if any(ErrorKind::ReadOnlyFilesystem) {
+        "one or more devices is read only"
+    } else {
+        "permission denied"
     }
+}
+
+/// Which devices were refused, and what helps.
+fn write_refused(out: &mut String, devices: &[(PathBuf, ErrorKind)]) {
+    let mut list = |head: &str, which: &dyn Fn(ErrorKind) -> bool| {
+        let mut paths = devices.iter().filter(|(_, kind)| which(*kind)).peekable();
+        if paths.peek().is_some() {
+            out.push_str(head);
+        }
+        paths.for_each(|(path, _)| out.push_str(&format!("\t{}\n", path.display())));
+    };
+    let readonly = ErrorKind::ReadOnlyFilesystem;
+    list(
+        "The images below are cut off, use '-o readonly=on' to import the pool for reading\n\
+         what is there:\n",
+        &|kind| kind == CUT_OFF,
+    );
+    list(
+        "The devices below are read-only, use '-o readonly=on' to import the pool for reading:\n",
+        &|kind| kind == readonly,
+    );
+    list("The devices below may not be opened by this user:\n", &|kind| {
+        kind != CUT_OFF && kind != readonly
+    });
 }
 
 fn write_missing(out: &mut String, v: &MissingVdev) {

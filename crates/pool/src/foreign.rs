@@ -1,19 +1,20 @@
-//! Disk images that are no copies of a disk: those of virtual machines. They are known by what they begin or end with, so that
-//! a search can say what they are and what turns them into one that is read.
+//! Disk images that are no copies of a disk: those of virtual machines, and those of forensic tools. They are known by what
+//! they begin or end with, so that a search can say what they are and what turns them into one that is read.
+//!
+//! An image in several files is named once, by its first one.
 
 use cenote_vdev::{Device, ReadReq};
 use std::path::Path;
 
 /// Bytes that are looked at, at the beginning and at the end.
-const LEN: usize = 512;
+const LEN: u64 = 512;
 
 /// A kind of image.
 struct Kind {
     name: &'static str,
-    /// What `qemu-img` calls it.
-    format: &'static str,
     magic: &'static [u8],
     place: Place,
+    how: How,
 }
 
 /// Where an image has its magic number.
@@ -24,34 +25,60 @@ enum Place {
     Last,
 }
 
-const KINDS: [Kind; 6] = [
-    Kind { name: "a qcow2 image", format: "qcow2", magic: b"QFI\xfb", place: Place::At(0) },
-    Kind { name: "a VMDK image", format: "vmdk", magic: b"KDMV", place: Place::At(0) },
-    Kind { name: "a VHDX image", format: "vhdx", magic: b"vhdxfile", place: Place::At(0) },
-    Kind { name: "a VHD image", format: "vpc", magic: b"conectix", place: Place::At(0) },
-    Kind { name: "a VHD image", format: "vpc", magic: b"conectix", place: Place::Last },
-    Kind { name: "a VDI image", format: "vdi", magic: b"\x7f\x10\xda\xbe", place: Place::At(64) },
+/// What makes a copy of the disk.
+enum How {
+    /// `qemu-img`, which calls it so.
+    Qemu(&'static str),
+    /// `ewfexport`, given the first of its files: the number of this one, two bytes, is so many bytes from its beginning.
+    Ewf(usize),
+}
+
+use How::{Ewf, Qemu};
+use Place::{At, Last};
+
+const fn kind(name: &'static str, magic: &'static [u8], place: Place, how: How) -> Kind {
+    Kind { name, magic, place, how }
+}
+
+const KINDS: [Kind; 11] = [
+    kind("a qcow image", b"QFI\xfb\0\0\0\x01", At(0), Qemu("qcow")),
+    kind("a qcow2 image", b"QFI\xfb", At(0), Qemu("qcow2")),
+    kind("a VMDK image", b"KDMV", At(0), Qemu("vmdk")),
+    kind("a VMDK image", b"COWD", At(0), Qemu("vmdk")),
+    kind("a VMDK image", b"# Disk DescriptorFile", At(0), Qemu("vmdk")),
+    kind("a VHDX image", b"vhdxfile", At(0), Qemu("vhdx")),
+    kind("a VHD image", b"conectix", At(0), Qemu("vpc")),
+    kind("a VHD image", b"conectix", Last, Qemu("vpc")),
+    kind("a VDI image", b"\x7f\x10\xda\xbe", At(64), Qemu("vdi")),
+    kind("an EWF image", b"EVF\x09\x0d\x0a\xff\0", At(0), Ewf(9)),
+    kind("an EWF image", b"EVF2\x0d\x0a\x81\0", At(0), Ewf(12)),
 ];
 
 /// What a file that has no labels is, and the command that makes a copy of the disk of it; `None`: no image that is known.
 pub(crate) fn complaint(file: &dyn Device, path: &Path) -> Option<String> {
     let size = file.size();
-    let last = size.checked_sub(LEN as u64)?;
-    let mut reqs = [ReadReq::new(0, LEN), ReadReq::new(last, LEN)];
+    let len = size.min(LEN);
+    let place = |at| ReadReq::new(at, len as usize);
+    let mut reqs = [place(0), place(size - len)];
     file.read_batch(&mut reqs);
-    let [first, last] = reqs.map(|req| req.take().ok());
+    let [first, last] = reqs.map(|req| req.take().map(|bytes| bytes.to_vec()).unwrap_or_default());
     let is = |kind: &&Kind| {
         let (bytes, at) = match kind.place {
-            Place::At(at) => (&first, at),
-            Place::Last => (&last, 0),
+            At(at) => (&first, at),
+            Last => (&last, 0),
         };
-        bytes.as_ref().is_some_and(|b| b.bytes().get(at..at + kind.magic.len()) == Some(kind.magic))
+        bytes.get(at..at + kind.magic.len()) == Some(kind.magic)
     };
     let kind = KINDS.iter().find(is)?;
-    let (name, format, path) = (kind.name, kind.format, path.display());
-    Some(format!(
-        "{name}; 'qemu-img convert -f {format} -O raw {path} {path}.raw' makes one that is read"
-    ))
+    let (name, path) = (kind.name, path.display());
+    let command = match kind.how {
+        Qemu(format) => format!("qemu-img convert -f {format} -O raw {path} {path}.raw"),
+        Ewf(at) if first.get(at..at + 2) == Some(&[1, 0]) => {
+            format!("ewfexport -u -f raw -t {path} {path}")
+        }
+        Ewf(_) => return None,
+    };
+    Some(format!("{name}; '{command}' makes one that is read"))
 }
 
 #[cfg(test)]
@@ -59,20 +86,38 @@ mod tests {
     use super::*;
     use cenote_vdev::inject::MemDevice;
 
+    fn said(bytes: Vec<u8>) -> Option<String> {
+        complaint(MemDevice::new("/images/x", bytes).as_ref(), Path::new("/images/x"))
+    }
+
     #[test]
-    fn images_of_virtual_machines_are_known() {
+    fn images_of_other_programs_are_known() {
         for kind in &KINDS {
-            let mut bytes = vec![0; 1 << 20];
-            let at = match kind.place {
-                Place::At(at) => at,
-                Place::Last => bytes.len() - LEN,
-            };
-            bytes[at..at + kind.magic.len()].copy_from_slice(kind.magic);
-            let image = MemDevice::new("/images/x", bytes);
-            let text = complaint(image.as_ref(), Path::new("/images/x")).unwrap();
-            assert!(text.starts_with(kind.name) && text.contains("/images/x.raw"), "{text}");
+            for len in [64 + kind.magic.len(), 512, 1 << 20] {
+                let mut bytes = vec![0; len];
+                let at = match kind.place {
+                    At(at) => at,
+                    Last => bytes.len().saturating_sub(512),
+                };
+                bytes[at..at + kind.magic.len()].copy_from_slice(kind.magic);
+                if let Ewf(at) = kind.how {
+                    // It is not the first of its files.
+                    assert_eq!(said(bytes.clone()), None);
+                    bytes[at] = 1;
+                }
+                let text = said(bytes).unwrap();
+                assert!(text.starts_with(kind.name), "{text}");
+                match kind.how {
+                    Qemu(format) => {
+                        let command = format!("convert -f {format} -O raw /images/x /images/x.raw");
+                        assert!(text.contains(&command), "{text}");
+                    }
+                    Ewf(_) => assert!(text.contains("'ewfexport "), "{text}"),
+                }
+            }
         }
-        let raw = MemDevice::new("/images/x", vec![0; 1 << 20]);
-        assert_eq!(complaint(raw.as_ref(), Path::new("/images/x")), None);
+        for len in [0, 1, 512, 1 << 20] {
+            assert_eq!(said(vec![0; len]), None);
+        }
     }
 }

@@ -7,6 +7,7 @@ use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::DmuType;
 use cenote_format::label::Uberblock;
 use cenote_format::nvlist::{NvList, NvValue};
+use cenote_pool::devices::DeviceSet;
 use cenote_pool::status::Reason;
 use cenote_pool::{Candidate, ImportError, ImportOptions, Pool, discover};
 use cenote_testpools::{TempPool, TestPool};
@@ -163,13 +164,13 @@ fn images_without_an_end_and_without_a_beginning() {
     let c = only(&single.pool);
     assert_eq!((c.report().state, import(&c).unwrap().health()), ("ONLINE", "ONLINE"));
 
-    // A device that is shorter than it was cannot be used whole.
+    // A device that is shorter than it was is an image that was cut off.
     let file = OpenOptions::new().write(true).open(&copy.pool.files[1]).unwrap();
     file.set_len(len / 2).unwrap();
     let c = only(&copy.pool);
     let pool = import(&c).unwrap();
-    assert_eq!(pool.status().unwrap().reason, Reason::BadLabel);
-    assert_eq!(c.report().reason, Reason::BadLabel);
+    assert_eq!(pool.status().unwrap().reason, Reason::CutOff);
+    assert_eq!(c.report().reason, Reason::CutOff);
 }
 
 #[test]
@@ -435,6 +436,22 @@ fn multihost_pools_are_watched() {
     Pool::import(&active, &inspect).unwrap();
     // The host that exported it need not wait.
     Pool::import(&active, &readonly()).unwrap();
+}
+
+/// Where an image that was cut off would have its last labels is something else: no claim is written there.
+#[test]
+fn no_host_claims_an_image_that_was_cut_off() {
+    let copy = cenote_testpools::copy("basic");
+    let claims = |c: &Candidate| {
+        let newest = uberblocks(c)[0].clone();
+        DeviceSet::new(c, true).claim(&newest, |_| true)
+    };
+    let image = OpenOptions::new().write(true).open(&copy.pool.files[0]).unwrap();
+    image.set_len(110 << 20).unwrap();
+    let before = fs::read(&copy.pool.files[0]).unwrap();
+    assert!(!claims(&only(&copy.pool)));
+    assert!(fs::read(&copy.pool.files[0]).unwrap() == before);
+    assert!(claims(&only(&cenote_testpools::copy("mir3").pool)));
 }
 
 #[test]

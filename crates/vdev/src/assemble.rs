@@ -211,6 +211,24 @@ pub(crate) fn least_size(root: &Arc<Vdev>, guid: u64) -> Option<u64> {
     walk(root, Above::root(root.config()).ok()?, guid)
 }
 
+/// Bytes that the device needs to have which carries such a label.
+pub(crate) fn size_of_leaf(label: &NvList) -> Option<u64> {
+    fn walk(config: &NvList, above: Above, guid: u64) -> Option<u64> {
+        let kind = Kind::from_name(config.str("type")?)?;
+        let own = above.of(config, kind).ok()?;
+        if config.u64("guid") == Some(guid) && kind.is_leaf() {
+            return Some(own.min_asize.saturating_add(LABEL_START + LABEL_END));
+        }
+        let children = config.lists("children").unwrap_or(&[]);
+        let shape = if kind == Kind::Draid { Shape::of(config).ok() } else { None };
+        let here = own.below(kind, children.len(), shape.as_ref());
+        children.iter().find_map(|child| walk(child, here, guid))
+    }
+    let above =
+        Above { depth: 1, pool_guid: 0, ashift: 0, top_guid: 0, min_asize: 0, in_draid: false };
+    walk(label.list("vdev_tree")?, above, label.u64("guid")?)
+}
+
 fn unsupported<T>(what: impl Into<String>) -> Result<T, VdevError> {
     Err(VdevError::Unsupported(what.into()))
 }
@@ -323,7 +341,14 @@ fn open_vdev(
         Kind::File | Kind::Disk | Kind::Object => leaf_state(config, guid, own, device.as_deref()),
         _ => VdevState::Healthy,
     };
+    let read = device.as_deref().filter(|device| !device.writable() && state.readable());
+    let short = read.map_or(0, |device| bytes_short(device, own));
+    let unread = read.map_or(0, |device| device.unread(0, device.size()));
+    let only_read = read.is_some_and(Device::only_read);
     let live = Live::new(Opened { device, state }, dtl_of(config));
+    live.cut_off.store(short, Relaxed);
+    live.unread.store(unread, Relaxed);
+    live.only_read.store(only_read, Relaxed);
     live.faulted_by_hand.store(is_faulted_by_config(config), Relaxed);
     // So another system found it, which does not say that it does not answer.
     let is_degraded = is_external(config) && flag(config, "degraded");
@@ -430,17 +455,25 @@ fn leaf_state(config: &NvList, guid: u64, above: Above, device: Option<&dyn Devi
             false => VdevState::CantOpen(Aux::OpenFailed),
         };
     };
-    let size = device.size() / LABEL_SIZE * LABEL_SIZE;
-    if size < MIN_DEVICE {
-        return VdevState::CantOpen(Aux::TooSmall);
-    }
-    if size - LABEL_START - LABEL_END < above.min_asize {
-        return VdevState::CantOpen(Aux::BadLabel);
+    // What is only read may be an image that was cut off: what it has is good.
+    if device.writable() {
+        if device.size() / LABEL_SIZE * LABEL_SIZE < MIN_DEVICE {
+            return VdevState::CantOpen(Aux::TooSmall);
+        }
+        if bytes_short(device, above) > 0 {
+            return VdevState::CantOpen(Aux::BadLabel);
+        }
     }
     if let Some(aux) = label_fault(device, guid, above) {
         return VdevState::CantOpen(aux);
     }
     VdevState::Healthy
+}
+
+/// How many bytes a device is shorter than a leaf needs.
+fn bytes_short(device: &dyn Device, above: Above) -> u64 {
+    let needed = above.min_asize.saturating_add(LABEL_START + LABEL_END);
+    needed.saturating_sub(device.size() / LABEL_SIZE * LABEL_SIZE)
 }
 
 /// What is wrong with a leaf's labels: whether they say that it is this leaf of this pool.

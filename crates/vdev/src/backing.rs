@@ -16,17 +16,24 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, OFlags, major, minor};
 
+use crate::holes;
+use crate::mapfile::Unread;
 use crate::object;
 use crate::partition::image_of;
 
 /// Most loop devices on top of each other that are followed.
 const MOST: usize = 8;
 
+/// What the kernel counts in where a partition begins.
+const SECTOR: u64 = 512;
+
 /// A file behind a loop device.
 struct Backing {
     path: PathBuf,
     /// The device is all of the file.
     whole: bool,
+    /// The byte of the file that the device begins with.
+    start: u64,
 }
 
 impl Backing {
@@ -40,7 +47,12 @@ impl Backing {
         let path = said("backing_file")?;
         let path = path.strip_suffix(b"\n").unwrap_or(&path);
         let whole = !partition && zero("offset") && zero("sizelimit");
-        Some(Backing { path: Path::new(os_str(path)).into(), whole })
+        let number = |text: Vec<u8>| std::str::from_utf8(text.trim_ascii()).ok()?.parse().ok();
+        let offset = said("offset").and_then(number).unwrap_or(0u64);
+        let first = std::fs::read(device.join("start")).ok().filter(|_| partition);
+        let first = first.and_then(number).unwrap_or(0u64).saturating_mul(SECTOR);
+        let start = offset.saturating_add(first);
+        Some(Backing { path: Path::new(os_str(path)).into(), whole, start })
     }
 
     /// The file, held; `None`: there is nothing to hold.
@@ -122,4 +134,26 @@ pub(crate) fn hold(rdev: u64) -> io::Result<Vec<File>> {
         held.push(file);
     }
     Ok(held)
+}
+
+/// What was not read of the image behind a block device of `size` bytes, by where it is on the device: see [`holes::unread`].
+///
+/// # Errors
+/// As those of that.
+pub(crate) fn unread(rdev: u64, size: u64) -> io::Result<Option<Unread>> {
+    let (mut next, mut start) = (Some(rdev), 0u64);
+    for _ in 0..MOST {
+        let Some(backing) = next.take().and_then(Backing::of) else { break };
+        start = start.saturating_add(backing.start);
+        let Ok(facts) = backing.path.metadata() else { break };
+        if facts.is_file() {
+            // Who may use the device need not be one who may read the file: then its map is looked for by its name.
+            let file = File::open(&backing.path).ok();
+            let unread = holes::unread(file.as_ref(), &backing.path, facts.len())?;
+            let here = unread.map(|unread| unread.from(start));
+            return Ok(here.filter(|unread| unread.bytes_below(size) > 0));
+        }
+        next = facts.file_type().is_block_device().then(|| facts.rdev());
+    }
+    Ok(None)
 }

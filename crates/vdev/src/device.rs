@@ -12,6 +12,8 @@
 //! a thread of the kernel's, so that batches of writes of 4 to 8 KiB took longer that way than
 //! one `pwritev` after the other.
 //!
+//! An image beside which a map of ddrescue lies has only what that map calls finished (`crate::holes`).
+//!
 //! Invariants: a read is answered with exactly the bytes asked for or with an error; a write
 //! that was answered well is complete, and does not go beyond the device's size. A device is opened
 //! read-only unless it is asked for with [`open_device_rw`], and no two processes (nor one process
@@ -28,11 +30,13 @@ use std::time::UNIX_EPOCH;
 use cenote_format::abd::Abd;
 use rustix::fs::{Advice, FallocateFlags, FlockOperation, OFlags};
 
-use crate::backing::{busy, hold};
+use crate::backing::{self, busy, hold};
 use crate::direct::{Direct, is_cached};
 use crate::growing::Growing;
+use crate::holes::{self, Holed};
+use crate::mapfile::Unread;
 use crate::object;
-use crate::partition::{Slice, image_of};
+use crate::partition::{Part, Slice, image_of};
 use crate::uring::{DEPTH, Rings};
 
 /// One physical read. `result` is filled in by [`Device::read_batch`].
@@ -155,6 +159,17 @@ pub trait Device: Send + Sync {
         false
     }
 
+    /// How many of the `len` bytes at byte `offset` are known as not read from the disk that this is an image of.
+    fn unread(&self, offset: u64, len: u64) -> u64 {
+        let _ = (offset, len);
+        0
+    }
+
+    /// Whether it is such that it cannot be opened for writing, whoever asks for it: an image with holes, or part of one.
+    fn only_read(&self) -> bool {
+        false
+    }
+
     /// Performs the writes, in no particular order, and sets each `result`. What a write that
     /// failed, or whose result was not seen, leaves in its place is not defined. Writes that were
     /// answered survive the loss of power only after a [`Device::flush`].
@@ -237,17 +252,39 @@ pub(crate) fn read_at(dev: &dyn Device, offset: u64, len: usize) -> io::Result<V
 }
 
 /// Opens a file, block device, partition or object store ([`object::is_object`]) read-only; also a partition of an image
-/// ([`crate::Partition::path`]): `vdev_file_open`, `vdev_disk_open`.
+/// ([`crate::Partition::path`]) and what begins somewhere in one ([`crate::path_at`]): `vdev_file_open`, `vdev_disk_open`.
 ///
-/// Errors: errors of opening it, and `InvalidInput` for anything else (a directory, a terminal).
+/// Errors: errors of opening it, `Unsupported` for an image whose map is not understood, and `InvalidInput` for anything else (a
+/// directory, a terminal).
 pub fn open_device(path: &Path) -> io::Result<Arc<dyn Device>> {
     if object::is_object(path) {
         return object::open(path);
     }
-    if let Some((image, number)) = image_of(path) {
-        return Slice::of(open_device(&image)?, number, path);
+    if let Some((image, part)) = image_of(path) {
+        return Slice::of(open_device(&image)?, part, path);
     }
-    FileDevice::open(File::open(path)?, path, None)
+    let file = File::open(path)?;
+    let unread = unread(&file, path)?;
+    let device = FileDevice::open(file, path, None)?;
+    Ok(match unread {
+        Some(unread) => Holed::over(device, unread),
+        None => device,
+    })
+}
+
+/// Where a file or block device ends.
+fn end_of(mut file: &File) -> io::Result<u64> {
+    file.seek(SeekFrom::End(0))
+}
+
+/// What was not read of an image, if `file` is one, or a loop device over one: see [`holes::unread`].
+fn unread(file: &File, path: &Path) -> io::Result<Option<Unread>> {
+    let facts = file.metadata()?;
+    match facts.file_type() {
+        kind if kind.is_file() => holes::unread(Some(file), path, facts.len()),
+        kind if kind.is_block_device() => backing::unread(facts.rdev(), end_of(file)?),
+        _ => Ok(None),
+    }
 }
 
 /// Opens a file, block device or partition for reading and writing, for this caller alone: a block
@@ -256,13 +293,16 @@ pub fn open_device(path: &Path) -> io::Result<Arc<dyn Device>> {
 /// dropped. [`open_device`] is not kept out.
 ///
 /// Errors: errors of opening it, `InvalidInput` for anything else (a directory, a terminal),
-/// `ResourceBusy` if it is in use, and `ReadOnlyFilesystem` if it cannot be written to.
+/// `ResourceBusy` if it is in use, and `ReadOnlyFilesystem` if it cannot be written to, or is an image with holes, what begins somewhere in
+/// one, or a partition whose end is not in it.
 pub fn open_device_rw(path: &Path) -> io::Result<Arc<dyn Device>> {
     if object::is_object(path) {
         return object::open_rw(path);
     }
-    if let Some((image, number)) = image_of(path) {
-        return Slice::of(open_device_rw(&image)?, number, path);
+    match image_of(path) {
+        Some((_, Part::At(_))) => return Err(ErrorKind::ReadOnlyFilesystem.into()),
+        Some((image, part)) => return Slice::of(open_device_rw(&image)?, part, path),
+        None => {}
     }
     let kind = path.metadata()?.file_type();
     check_kind(kind)?;
@@ -278,6 +318,10 @@ pub fn open_device_rw(path: &Path) -> io::Result<Arc<dyn Device>> {
     }
     if kind.is_block_device() && is_readonly(file.metadata()?.rdev()) {
         return Err(ErrorKind::ReadOnlyFilesystem.into());
+    }
+    if unread(&file, path)?.is_some() {
+        let why = "its map says that some of it was not read from the disk";
+        return Err(io::Error::new(ErrorKind::ReadOnlyFilesystem, why));
     }
     let mut held = Vec::new();
     if kind.is_file() {
@@ -333,12 +377,12 @@ struct FileDevice {
 
 impl FileDevice {
     /// `held`: it was opened for writing, and this must be kept with it.
-    fn open(mut file: File, path: &Path, held: Option<Vec<File>>) -> io::Result<Arc<dyn Device>> {
+    fn open(file: File, path: &Path, held: Option<Vec<File>>) -> io::Result<Arc<dyn Device>> {
         let meta = file.metadata()?;
         check_kind(meta.file_type())?;
         let block = meta.file_type().is_block_device().then(|| meta.rdev());
         // The end of a block device is its size.
-        let size = file.seek(SeekFrom::End(0))?;
+        let size = end_of(&file)?;
         let path = path.to_path_buf();
         let (writable, direct, rings) = (held.is_some(), Direct::open(&file), Rings::default());
         let (size, _held) = (AtomicU64::new(size), held.unwrap_or_default());
@@ -365,7 +409,7 @@ impl Device for FileDevice {
     }
 
     fn size_by_now(&self) -> u64 {
-        let now = (&self.file).seek(SeekFrom::End(0)).unwrap_or(0);
+        let now = end_of(&self.file).unwrap_or(0);
         now.max(self.size())
     }
 

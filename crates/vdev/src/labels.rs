@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use cenote_format::label::{self, Uberblock};
 use cenote_format::nvlist::NvList;
 
+use crate::assemble;
 use crate::device::{Device, ReadReq};
 
 /// What one device's labels say.
@@ -19,6 +20,8 @@ pub struct DeviceLabels {
     pub path: PathBuf,
     /// Size of the device in bytes.
     pub size: u64,
+    /// It has all bytes that its vdev has, as far as is known, and may be written to ([`Device::only_read`]).
+    pub whole: bool,
     /// The config of the best label: the one with the highest `txg`, the first of equals.
     pub config: NvList,
     /// The configs of the labels that decoded and passed their checksums.
@@ -48,7 +51,9 @@ pub fn read_labels(dev: &dyn Device) -> io::Result<Option<DeviceLabels>> {
     let ashift = tree.and_then(|t| t.u64("ashift")).and_then(|a| u32::try_from(a).ok());
     let uberblocks = read_uberblocks(dev, ashift.unwrap_or(cenote_format::SECTOR_SHIFT));
     let (path, size) = (dev.path().to_path_buf(), dev.size());
-    Ok(Some(DeviceLabels { path, size, config, labels, uberblocks }))
+    let is_short = assemble::size_of_leaf(&config).is_some_and(|needed| needed > size);
+    let whole = !is_short && !dev.only_read();
+    Ok(Some(DeviceLabels { path, size, whole, config, labels, uberblocks }))
 }
 
 /// The configs of the labels that are good.

@@ -133,6 +133,14 @@ impl Device for SlowDevice {
         self.inner.path()
     }
 
+    fn unread(&self, offset: u64, len: u64) -> u64 {
+        self.inner.unread(offset, len)
+    }
+
+    fn only_read(&self) -> bool {
+        self.inner.only_read()
+    }
+
     fn read_batch(&self, reqs: &mut [ReadReq]) {
         self.inner.read_batch(reqs);
         self.wait(reqs.iter().map(|req| req.len));

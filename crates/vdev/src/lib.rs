@@ -38,6 +38,9 @@
 //! | `surgery` | devices that join and leave a vdev while it is in use |
 //! | `backing` | files behind loop devices |
 //! | `partition` | partitions of disk images |
+//! | `parts` | what joins images that were split |
+//! | [`sought`] | vdevs that begin somewhere in an image |
+//! | `holes`, [`mapfile`] | images of which parts could not be read, and the maps that say so |
 //! | [`stats`] | counters |
 //! | [`traffic`] | what was written, by what it carries |
 //!
@@ -68,6 +71,7 @@ pub mod events;
 mod fault;
 mod fence;
 mod growing;
+mod holes;
 mod indirect;
 mod initialize;
 pub mod inject;
@@ -80,9 +84,11 @@ pub mod labels;
 mod lag;
 pub mod latency;
 pub mod look;
+pub mod mapfile;
 mod mirror;
 pub mod object;
 mod partition;
+mod parts;
 pub mod patience;
 mod probe;
 mod queue;
@@ -91,6 +97,7 @@ mod rebuild;
 mod request_sizes;
 mod scrub;
 mod slots;
+pub mod sought;
 mod state;
 pub mod stats;
 mod stretch;
@@ -128,7 +135,8 @@ pub use label_init::{
 pub use label_sync::{LabelUpdate, write_heartbeat};
 pub use labels::{DeviceLabels, read_labels};
 pub use mirror::choices as mirror_choices;
-pub use partition::{Partition, partitions};
+pub use partition::{Partition, is_in_image, partitions, path_at};
+pub use parts::joined_by;
 pub use probe::Reopen;
 pub use queue::{CLASSES, Priority, QueueFigures};
 pub use raidz::copying::Copying;

@@ -13,9 +13,13 @@
 //! entry: 0 type (16; zeros: not in use) | 32 first sector (8) | 40 last sector (8)
 //! ```
 //!
-//! Invariants: a [`Partition`] is within its device, and a [`Slice`] never reaches beyond it.
+//! Of an image that was cut off, a partition that begins in it and ends behind it can be read as far as it is there.
+//!
+//! Invariants: a [`Partition`] is within its device, and a [`Slice`] never reaches beyond it. One of which a part is missing is not
+//! opened for writing.
 
 use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -29,6 +33,9 @@ const MOST_ENTRY: usize = 4096;
 const MBR_SECTOR: u64 = 512;
 const MBR_ENTRY: usize = 16;
 const MBR_ENTRIES: std::ops::Range<usize> = 446..510;
+/// What an entry begins with whose partition is not booted from, and one whose partition is: in a boot sector that has code
+/// there, it is something else.
+const BOOT: [u8; 2] = [0, 0x80];
 /// The kind of the one that protects a GPT.
 const PROTECTIVE: u8 = 0xee;
 
@@ -39,8 +46,10 @@ pub struct Partition {
     pub number: u32,
     /// Byte offset of its first byte.
     pub start: u64,
-    /// Bytes.
+    /// Bytes of it that are on the device.
     pub size: u64,
+    /// All of it is on the device.
+    pub whole: bool,
 }
 
 impl Partition {
@@ -65,15 +74,25 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(all))
 }
 
-/// The partitions of a device, by their numbers; empty if it has no table.
+/// The partitions of a device, by their numbers; empty if it has no table. Those that begin behind its end are left out.
 pub fn partitions(device: &dyn Device) -> Vec<Partition> {
-    let gpt = [512, 4096].into_iter().find_map(|sector| gpt(device, sector));
-    let mut found = gpt.or_else(|| mbr(device)).unwrap_or_default();
-    let inside = |p: &Partition| {
-        p.size > 0 && p.start.checked_add(p.size).is_some_and(|end| end <= device.size())
+    let inside = |p: Partition| {
+        let rest = device.size().checked_sub(p.start)?;
+        let size = p.size.min(rest);
+        (size > 0).then_some(Partition { size, whole: size == p.size, ..p })
     };
-    found.retain(inside);
-    found
+    in_table(device).into_iter().filter_map(inside).collect()
+}
+
+/// Where the last of the partitions ends that a device's table has, whether that is on the device or not; 0: it has no table.
+pub(crate) fn reach(device: &dyn Device) -> u64 {
+    let ends = in_table(device).into_iter().map(|p| p.start.saturating_add(p.size));
+    ends.max().unwrap_or(0)
+}
+
+fn in_table(device: &dyn Device) -> Vec<Partition> {
+    let gpt = [512, 4096].into_iter().find_map(|sector| gpt(device, sector));
+    gpt.or_else(|| mbr(device)).unwrap_or_default()
 }
 
 fn gpt(device: &dyn Device, sector: u64) -> Option<Vec<Partition>> {
@@ -90,7 +109,7 @@ fn gpt(device: &dyn Device, sector: u64) -> Option<Vec<Partition>> {
         let (first, last) = (number::<8>(entry, 32)?, number::<8>(entry, 40)?);
         let sectors = last.checked_sub(first)?.checked_add(1).filter(|_| used)?;
         let (start, size) = (first.checked_mul(sector)?, sectors.checked_mul(sector)?);
-        Some(Partition { number: i as u32 + 1, start, size })
+        Some(Partition { number: i as u32 + 1, start, size, whole: true })
     };
     Some(entries.chunks_exact(len).enumerate().filter_map(partition).collect())
 }
@@ -101,46 +120,85 @@ fn mbr(device: &dyn Device) -> Option<Vec<Partition>> {
         entry.get(4).filter(|kind| **kind != 0 && **kind != PROTECTIVE)?;
         let (start, size) = (number::<4>(entry, 8)?, number::<4>(entry, 12)?);
         let (start, size) = (start * MBR_SECTOR, size * MBR_SECTOR);
-        Some(Partition { number: i as u32 + 1, start, size })
+        Some(Partition { number: i as u32 + 1, start, size, whole: true })
     };
     let entries = sector.get(MBR_ENTRIES)?.chunks_exact(MBR_ENTRY);
+    if !entries.clone().filter_map(<[u8]>::first).all(|boot| BOOT.contains(boot)) {
+        return None;
+    }
     Some(entries.enumerate().filter_map(partition).collect())
 }
 
-/// The image and the number of the partition that a path means; `None`: it is the path of something, or
-/// of nothing at all.
-pub(crate) fn image_of(path: &Path) -> Option<(PathBuf, u32)> {
-    if path.symlink_metadata().is_ok() {
-        return None;
-    }
+/// What a path means that is not the path of anything.
+pub(crate) enum Part {
+    /// The partition with this number.
+    Partition(u32),
+    /// What begins at this byte.
+    At(u64),
+}
+
+/// The image, and the part of it that a path means; `None`: it is the path of something, or of nothing at all.
+pub(crate) fn image_of(path: &Path) -> Option<(PathBuf, Part)> {
     let name = path.as_os_str().as_encoded_bytes();
     let digits = name.iter().rev().take_while(|b| b.is_ascii_digit()).count();
     let (image, number) = name.split_at(name.len() - digits);
-    let image = image.strip_suffix(b"-part")?;
-    let number = std::str::from_utf8(number).ok()?.parse().ok()?;
+    let number = std::str::from_utf8(number).ok()?;
+    let (image, part) = match (image.strip_suffix(b"-part"), image.strip_suffix(b"-at")) {
+        (Some(image), _) => (image, Part::Partition(number.parse().ok()?)),
+        (None, image) => (image?, Part::At(number.parse().ok()?)),
+    };
+    if path.symlink_metadata().is_ok() {
+        return None;
+    }
     let image = PathBuf::from(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(image));
-    image.metadata().is_ok_and(|m| m.is_file()).then_some((image, number))
+    let kind = image.metadata().ok()?.file_type();
+    let fits = kind.is_file() || matches!(part, Part::At(_)) && kind.is_block_device();
+    fits.then_some((image, part))
+}
+
+/// Whether a path means a part of an image, as those of this module do.
+pub fn is_in_image(path: &Path) -> bool {
+    image_of(path).is_some()
+}
+
+/// The path by which what begins at byte `start` of the image or disk at `image` is opened.
+pub fn path_at(image: &Path, start: u64) -> PathBuf {
+    let mut name = image.as_os_str().to_os_string();
+    name.push(format!("-at{start}"));
+    PathBuf::from(name)
 }
 
 /// Part of a device.
 pub(crate) struct Slice {
     inner: Arc<dyn Device>,
     part: Partition,
+    /// It may be written to.
+    to_write: bool,
     path: PathBuf,
 }
 
 impl Slice {
-    /// The partition `number` of `image`.
+    /// The part `which` of `image`.
     ///
-    /// Errors: it does not exist.
+    /// Errors: it does not exist; `ReadOnlyFilesystem`: `image` is open for writing, and the part may only be read.
     pub(crate) fn of(
         image: Arc<dyn Device>,
-        number: u32,
+        which: Part,
         path: &Path,
     ) -> io::Result<Arc<dyn Device>> {
-        let part = partitions(&*image).into_iter().find(|p| p.number == number);
+        let part = match which {
+            Part::Partition(number) => partitions(&*image).into_iter().find(|p| p.number == number),
+            Part::At(start) => {
+                let size = image.size().checked_sub(start).filter(|size| *size > 0);
+                size.map(|size| Partition { number: 0, start, size, whole: true })
+            }
+        };
         let part = part.ok_or(ErrorKind::NotFound)?;
-        Ok(Arc::new(Slice { inner: image, part, path: path.to_path_buf() }))
+        let to_write = part.whole && matches!(which, Part::Partition(_));
+        if image.writable() && !to_write {
+            return Err(ErrorKind::ReadOnlyFilesystem.into());
+        }
+        Ok(Arc::new(Slice { inner: image, part, to_write, path: path.to_path_buf() }))
     }
 
     /// Where bytes of the partition are on the device.
@@ -180,6 +238,15 @@ impl Device for Slice {
 
     fn writable(&self) -> bool {
         self.inner.writable()
+    }
+
+    fn unread(&self, offset: u64, len: u64) -> u64 {
+        let inside = self.part.size.saturating_sub(offset).min(len);
+        self.inner.unread(self.part.start.saturating_add(offset), inside)
+    }
+
+    fn only_read(&self) -> bool {
+        !self.to_write || self.inner.only_read()
     }
 
     fn write_batch(&self, reqs: &mut [WriteReq]) {
@@ -277,16 +344,23 @@ mod tests {
         for sector in [512, 4096] {
             let found = of(image(sector, &[(1, 100, 199), (9, 200, 200), (2, 250, 256)]));
             let s = sector as u64;
-            let first = Partition { number: 1, start: 100 * s, size: 100 * s };
-            // The last one reaches beyond the end.
-            assert_eq!(found, [first, Partition { number: 9, start: 200 * s, size: s }]);
+            let first = Partition { number: 1, start: 100 * s, size: 100 * s, whole: true };
+            // It reaches beyond the end.
+            let second = Partition { number: 2, start: 250 * s, size: 6 * s, whole: false };
+            let last = Partition { number: 9, start: 200 * s, size: s, whole: true };
+            assert_eq!(found, [first, second, last]);
+            assert!(of(image(sector, &[(1, SECTORS, SECTORS + 10)])).is_empty());
         }
         let mut old = vec![0; 100 << 10];
         old[510..512].copy_from_slice(&[0x55, 0xaa]);
         old[446 + 16 + 4] = 0x83;
         old[446 + 16 + 8] = 63;
         old[446 + 16 + 12] = 100;
-        assert_eq!(of(old), [Partition { number: 2, start: 63 * 512, size: 100 * 512 }]);
+        let second = Partition { number: 2, start: 63 * 512, size: 100 * 512, whole: true };
+        assert_eq!(of(old.clone()), [second]);
+        // Code, where a table would be.
+        old[446] = 0x33;
+        assert!(of(old).is_empty());
         assert!(of(vec![0; 1 << 20]).is_empty() && of(Vec::new()).is_empty());
     }
 
@@ -317,6 +391,45 @@ mod tests {
         assert_eq!(open_device_rw(&path).err().unwrap().kind(), ErrorKind::ResourceBusy);
         std::fs::remove_file(&path).unwrap();
         assert!(!device.is_there());
+    }
+
+    #[test]
+    fn a_partition_that_is_cut_off_is_read_as_far_as_it_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut bytes = image(512, &[(1, 100, 299), (2, 90, 99), (3, 256, 300)]);
+        bytes[100 * 512..].fill(7);
+        std::fs::write(dir.path().join("disk.img"), &bytes).unwrap();
+        let part = dir.path().join("disk.img-part1");
+        let device = open_device(&part).unwrap();
+        assert_eq!((device.size(), device.only_read()), (156 * 512, true));
+        assert_eq!(read_at(&*device, 0, 156 * 512).unwrap(), [7; 156 * 512]);
+        assert!(read_at(&*device, 156 * 512 - 1, 2).is_err());
+        let refused = open_device_rw(&part).err().unwrap();
+        assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
+        let whole = open_device_rw(&dir.path().join("disk.img-part2")).unwrap();
+        assert!(whole.writable() && !whole.only_read());
+        let behind = open_device(&dir.path().join("disk.img-part3")).err().unwrap();
+        assert_eq!(behind.kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn what_begins_somewhere_is_a_device_to_be_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk.img");
+        std::fs::write(&path, [[1; 512], [2; 512], [3; 512]].concat()).unwrap();
+        let part = path_at(&path, 1024);
+        let device = open_device(&part).unwrap();
+        assert_eq!((device.size(), device.path()), (512, part.as_path()));
+        assert_eq!(read_at(&*device, 0, 512).unwrap(), [3; 512]);
+        assert!(read_at(&*device, 1, 512).is_err() && is_in_image(&part) && !is_in_image(&path));
+        let refused = open_device_rw(&part).err().unwrap();
+        assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
+        for start in [1536, u64::MAX] {
+            assert!(open_device(&path_at(&path, start)).is_err());
+        }
+        assert!(open_device(&dir.path().join("disk.img-at99999999999999999999")).is_err());
+        std::fs::write(&part, [9; 512]).unwrap();
+        assert_eq!(read_at(&*open_device(&part).unwrap(), 0, 512).unwrap(), [9; 512]);
     }
 
     proptest! {

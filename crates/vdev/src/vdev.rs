@@ -222,6 +222,12 @@ pub struct Live {
     pub(crate) faulted_by_hand: AtomicBool,
     /// It has had so many errors that it counts as degraded, though it works.
     pub(crate) too_many_errors: AtomicBool,
+    /// See [`Vdev::cut_off`].
+    pub(crate) cut_off: AtomicU64,
+    /// See [`Vdev::unread`].
+    pub(crate) unread: AtomicU64,
+    /// See [`Vdev::only_read`].
+    pub(crate) only_read: AtomicBool,
     /// Sectors of the RAID-Z vdev that it is below are moving: what is free now may not be a moment later.
     pub(crate) moving: AtomicBool,
     /// It is about to leave its vdev: what is written to it alone is not written.
@@ -267,6 +273,9 @@ impl Live {
             seen: Mutex::default(),
             faulted_by_hand: AtomicBool::default(),
             too_many_errors: AtomicBool::default(),
+            cut_off: AtomicU64::new(0),
+            unread: AtomicU64::new(0),
+            only_read: AtomicBool::new(false),
             moving: AtomicBool::default(),
             leaving: AtomicBool::default(),
             fenced: AtomicBool::default(),
@@ -407,7 +416,13 @@ impl Vdev {
                 state::of_interior(self.kind, self.nparity, &self.children, &|c| c.state())
             }
             _ => match self.opened_state() {
-                VdevState::Healthy if self.too_many_errors.load(Relaxed) => VdevState::Degraded,
+                VdevState::Healthy
+                    if self.too_many_errors.load(Relaxed)
+                        || self.cut_off() > 0
+                        || self.unread() > 0 =>
+                {
+                    VdevState::Degraded
+                }
                 state => state,
             },
         }
@@ -428,6 +443,22 @@ impl Vdev {
     /// Whether this leaf works, and counts as degraded for the errors that it has had.
     pub fn has_too_many_errors(&self) -> bool {
         self.too_many_errors.load(Relaxed) && self.opened_state() == VdevState::Healthy
+    }
+
+    /// How many bytes the device of this leaf, which is only read, is shorter than its vdev needs: it is an image that was cut
+    /// off.
+    pub fn cut_off(&self) -> u64 {
+        self.live.cut_off.load(Relaxed)
+    }
+
+    /// How many bytes of the device of this leaf are known as not read from the disk that it is an image of.
+    pub fn unread(&self) -> u64 {
+        self.live.unread.load(Relaxed)
+    }
+
+    /// Whether the device of this leaf is such that it can only be read ([`Device::only_read`]).
+    pub fn only_read(&self) -> bool {
+        self.live.only_read.load(Relaxed)
     }
 
     /// Numbers of (read, write, checksum) errors seen at this vdev itself.

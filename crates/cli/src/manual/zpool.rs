@@ -327,6 +327,7 @@ pub const PAGES: &[Page] = &[
             takes("-R", "<directory>", "Alternate root: all mountpoints are below it. The pool is in no cache file"),
             flag("--rewind-to-checkpoint", "Go back to the pool's checkpoint. What came later is lost, unless it is only looked at with -o readonly=on"),
             flag("-s", "Search devices, also where a cache file is the default"),
+            flag("--scan", "With -d: look through what has no labels of its own, from its beginning to its end, for pools that begin somewhere in it. They can be imported with -o readonly=on only"),
             flag("-t", "The new name is for this import only"),
             takes("-T", "<number>", "Open the pool as it was at this transaction group or before"),
             flag("-X", "With -F: go back as far as need be"),

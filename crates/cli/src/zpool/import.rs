@@ -19,12 +19,14 @@ use crate::keys::{self, LoadKey};
 use crate::mounts::{How, mount_each, mountable};
 use crate::options::{Spec, bytes, parse_with_long};
 use crate::pools::{Imported, Opened};
+use crate::progress::{Bar, Seldom};
 use crate::replay;
 use crate::zpool::each::each;
 use crate::zpool::properties::{find, refuse_unsupported};
 use cenote_command::clock::ctime;
 use cenote_command::outcome::{Outcome, Stop, fail, given_twice, usage};
 use cenote_daemon::injections::Moment;
+use cenote_dsl::human::nicebytes;
 use cenote_engine::{Engine, EngineOptions, LogProgress};
 use cenote_pool::cachefile::CacheFile;
 use cenote_pool::discover::Found;
@@ -43,7 +45,9 @@ use std::time::{Duration, Instant};
 const SPEC: Spec = Spec { short: "ac:Dd:fFlmnNo:R:stT:X", refused: "CV", refused_long: &[] };
 /// Reported as what no short option is.
 const REWIND_TO_CHECKPOINT: char = '-';
-const LONG: [(&str, char); 1] = [("rewind-to-checkpoint", REWIND_TO_CHECKPOINT)];
+/// The same.
+const SCAN: char = '+';
+const LONG: [(&str, char); 2] = [("rewind-to-checkpoint", REWIND_TO_CHECKPOINT), ("scan", SCAN)];
 
 /// How long an import waits for other commands before it reads the labels again: another process may change what was found.
 const FRESH: Duration = Duration::from_secs(1);
@@ -58,6 +62,8 @@ struct Request {
     /// `-l`: keys are loaded before file systems are mounted.
     load_keys: bool,
     paths: Vec<OsString>,
+    /// `--scan`: devices are looked through for labels.
+    inside: bool,
     /// `-c`: the cache file that names the pools.
     from_cachefile: Option<OsString>,
     /// `-o cachefile=`.
@@ -99,6 +105,7 @@ impl Request {
                 'T' => r.options.txg = Some(txg(&opt.text())?),
                 'X' => r.options.extreme_rewind = true,
                 REWIND_TO_CHECKPOINT => r.options.checkpoint = true,
+                SCAN => r.inside = true,
                 _ => {}
             }
         }
@@ -110,6 +117,10 @@ impl Request {
             if given && r.from_cachefile.is_some() {
                 return usage(format!("-c is incompatible with -{letter}"));
             }
+        }
+        if r.inside && r.paths.is_empty() {
+            // All disks would be read from their beginnings to their ends.
+            return usage("--scan needs -d");
         }
         if (r.dry_run || r.options.extreme_rewind) && !r.options.rewind {
             return usage("-n or -X only meaningful with -F");
@@ -287,7 +298,7 @@ fn import_asked(request: &Request, ctx: &mut Context) -> Outcome {
         return Ok(first.code());
     }
     writeln!(ctx.out, "cachefile import failed, retrying")?;
-    let nearby = |_: &Request, _: &Context| Seen::from(cached.candidates_nearby());
+    let nearby = |_: &Request, _: &mut Context| Seen::from(cached.candidates_nearby());
     Ok(import_found(nearby, request, ctx)?.code())
 }
 
@@ -309,11 +320,14 @@ fn refuse_taken(request: &Request, ctx: &Context) -> Result<(), Stop> {
 struct Seen {
     candidates: Vec<Candidate>,
     complaints: Vec<String>,
+    /// There are images of other kinds, and the complaints say what to do.
+    foreign: bool,
 }
 
 impl From<Found> for Seen {
     fn from(found: Found) -> Seen {
-        Seen { complaints: found.complaints().collect(), candidates: found.candidates }
+        let (complaints, foreign) = (found.complaints().collect(), !found.foreign.is_empty());
+        Seen { complaints, foreign, candidates: found.candidates }
     }
 }
 
@@ -321,14 +335,20 @@ impl From<Found> for Seen {
 ///
 /// Devices are looked at while other commands go on, since they may be slow to answer.
 fn import_found(
-    search: impl Fn(&Request, &Context) -> Seen,
+    search: impl Fn(&Request, &mut Context) -> Seen,
     request: &Request,
     ctx: &mut Context,
 ) -> Result<Done, Stop> {
     let turns = ctx.pools.turns();
     let seen = search(request, ctx);
+    if ctx.cancelled() {
+        return Ok(Done::Nothing);
+    }
     seen.complaints.iter().for_each(|line| ctx.complain(line));
     let candidates = wanted(seen.candidates, request, ctx);
+    if candidates.is_empty() && seen.foreign && request.names.is_empty() && !request.all {
+        return Ok(Done::Nothing);
+    }
     import_from((&candidates, turns), request, ctx)
 }
 
@@ -442,7 +462,7 @@ fn taken(ctx: &Context, name: &str) -> bool {
 }
 
 /// The pools that are found.
-fn search(request: &Request, ctx: &Context) -> Seen {
+fn search(request: &Request, ctx: &mut Context) -> Seen {
     let paths: Vec<PathBuf> = if request.paths.is_empty() {
         let list = ctx.var("ZPOOL_IMPORT_PATH").unwrap_or_default().as_bytes();
         let dirs = list.split(|b| *b == b':').filter(|d| !d.is_empty());
@@ -450,7 +470,31 @@ fn search(request: &Request, ctx: &Context) -> Seen {
     } else {
         request.paths.iter().map(|p| ctx.path(p)).collect()
     };
-    Seen::from(discover::search(&paths))
+    Seen::from(match request.inside {
+        true => search_inside(&paths, ctx),
+        false => discover::search(&paths),
+    })
+}
+
+/// What is found inside of devices, too. How far that is is told meanwhile.
+fn search_inside(paths: &[PathBuf], ctx: &mut Context) -> Found {
+    let (bar, mut seldom) = (Bar::on_terminal(ctx), Seldom::begin());
+    let found = discover::search_inside(paths, &mut |path, done, total| {
+        match &bar {
+            Some(bar) => bar.set(done, total, ctx),
+            None if seldom.is_due() => {
+                let (done, total) = (nicebytes(done), nicebytes(total));
+                let path = path.display();
+                ctx.complain(format_args!("{done} of {total} of '{path}' looked through"));
+            }
+            None => {}
+        }
+        !ctx.cancelled()
+    });
+    if let Some(bar) = &bar {
+        bar.finish(ctx);
+    }
+    found
 }
 
 /// Those that are not imported, and are destroyed or are not, as asked.
@@ -685,6 +729,8 @@ mod tests {
         assert_eq!(why(&["-V", "t"]), "unsupported option: -V");
         assert_eq!(why(&["-o", "tname=x", "t"]), "unsupported option: -o tname=x");
         assert!(request(&["--rewind-to-checkpoint", "t"]).unwrap().options.checkpoint);
+        assert!(request(&["--scan", "-d", "a"]).unwrap().inside);
+        assert_eq!(why(&["--scan", "t"]), "--scan needs -d");
         let incompatible = "--rewind-to-checkpoint is incompatible with -T and -X";
         assert_eq!(why(&["--rewind-to-checkpoint", "-T", "9", "t"]), incompatible);
         assert_eq!(why(&["--rewind-to-checkpoint", "-FX", "t"]), incompatible);

@@ -47,6 +47,21 @@ impl Done {
     }
 }
 
+/// A directory for copies, on a file system that holds large extended attributes if there is one.
+pub fn scratch() -> (TempDir, bool) {
+    let memory = Path::new("/dev/shm");
+    let large = |dir: &Path| {
+        let Ok(file) = tempfile::NamedTempFile::new_in(dir) else { return false };
+        let value = vec![1; 40_000];
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(file.path(), "user.large", &value, flags).is_ok()
+    };
+    match large(memory) {
+        true => (tempfile::tempdir_in(memory).unwrap(), true),
+        false => (tempfile::tempdir().unwrap(), false),
+    }
+}
+
 /// A place for a daemon, which is stopped at the end.
 pub struct Session {
     pub dir: TempDir,

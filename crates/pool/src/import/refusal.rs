@@ -1,9 +1,10 @@
-//! What an import is refused for although the pool would do: devices that are there and could not be opened.
+//! What an import is refused for although the pool would do: devices that are there and could not be opened, or not for
+//! writing.
 
 use super::Loaded;
 use crate::devices::DeviceSet;
 use crate::discover::Candidate;
-use crate::error::{ImportError, Target};
+use crate::error::{CUT_OFF, ImportError, Target};
 use cenote_vdev::deadline::{self, ask_each};
 use cenote_vdev::{VdevState, open_device};
 use std::io::{self, ErrorKind};
@@ -34,7 +35,7 @@ pub(super) fn heed_silence(
     if paths.is_empty() { Ok(()) } else { Err(ImportError::Silent { target, paths }) }
 }
 
-/// Devices that are there, and were not opened because they are write-protected or not for this user, are
+/// Devices that are there, and were not opened because they are write-protected, cut off or not for this user, are
 /// not missing.
 pub(super) fn refused(c: &Candidate, devices: &DeviceSet, e: ImportError) -> ImportError {
     let (ImportError::MissingDevices { target, vdevs }
@@ -51,10 +52,28 @@ pub(super) fn refused(c: &Candidate, devices: &DeviceSet, e: ImportError) -> Imp
     // Whose label may not be read has no guid; it may be at its last path.
     let unread = lost.iter().filter(|(guid, _)| known.iter().all(|(k, ..)| k != guid));
     list.extend(forbidden(unread.filter_map(|(_, path)| path.clone()).collect()));
+    let cut = cut_off(c, devices).into_iter();
+    let cut = cut.filter(|(guid, _)| lost.iter().any(|(l, _)| l == guid));
+    let cut: Vec<PathBuf> = cut.map(|(_, path)| path).collect();
+    // For that they are read-only.
+    list.retain(|(path, _)| !cut.contains(path));
+    list.extend(cut.into_iter().map(|path| (path, CUT_OFF)));
     match list.is_empty() {
         true => e,
         false => ImportError::Refused { target: target.clone(), devices: list },
     }
+}
+
+/// The devices of a pool that was to be written to which are shorter than their vdevs need: images without their ends.
+fn cut_off(c: &Candidate, devices: &DeviceSet) -> Vec<(u64, PathBuf)> {
+    let root = c.config.list("vdev_tree").filter(|_| devices.writable());
+    let Some(tree) = root.and_then(|root| devices.build(root).ok()) else { return Vec::new() };
+    let is_short = |guid: u64, size: u64| tree.least_size(guid).is_some_and(|least| size < least);
+    let short = c.devices.iter().filter_map(|device| {
+        let guid = device.config.u64("guid")?;
+        is_short(guid, device.size).then(|| (guid, device.path.clone()))
+    });
+    short.collect()
 }
 
 /// Those of the devices at these paths that are not for this user. A device that does not answer in time is no such one.

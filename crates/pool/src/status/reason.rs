@@ -7,7 +7,7 @@
 //! pool, since their facts are not known before an import.
 //!
 //! Reasons that OpenZFS does not have: a device that was deleted while in use, a full file system below a device, a
-//! leaf that lacks writes, and a pool that another process of this system has.
+//! leaf that lacks writes, an image that was cut off, has holes or can only be read, and a pool that another process of this system has.
 
 use super::{ConfigTree, VdevLine};
 use crate::features::{PoolFeatures, Unsupported};
@@ -82,6 +82,12 @@ pub enum Reason {
     NoSpace,
     /// A device in use was deleted, or something else put in its place.
     Gone,
+    /// A device that is only read is an image without its end.
+    CutOff,
+    /// A device is an image of which some was not read from the disk.
+    Holes,
+    /// A device is an image that can only be read.
+    OnlyRead,
     /// A known fault of some OpenZFS release has left its mark.
     Errata(u64),
     /// Nothing.
@@ -154,6 +160,12 @@ impl Facts<'_> {
             Reason::BadLabel
         } else if !self.importing && any(&|l| l.gone) {
             Reason::Gone
+        } else if any(&|l| l.cut_off > 0) {
+            Reason::CutOff
+        } else if any(&|l| l.unread > 0) {
+            Reason::Holes
+        } else if self.importing && any(&|l| l.only_read) {
+            Reason::OnlyRead
         } else if !self.importing && any(&|l| l.no_space) {
             Reason::NoSpace
         } else if !self.importing && any(&has_errors) {

@@ -99,6 +99,18 @@ const NO_SPACE: Advice = (
     "Free space on that file system, then clear the errors using 'zpool\n\
      \tclear'.",
 );
+const CUT_OFF: Advice = (
+    "One or more devices is an image that was cut off.  What lies behind its\n\
+     \tend cannot be read from it.",
+    "Copy what can be read.  If the device is there still, make a complete\n\
+     \timage of it.",
+);
+const HOLES: Advice = (
+    "One or more devices is an image that was not read from its disk as a\n\
+     \twhole.  What its map does not call finished cannot be read from it.",
+    "Copy what can be read.  If the device is there still, have ddrescue go\n\
+     \ton, and export and import the pool.",
+);
 const RESILVERING: Advice = (
     "One or more devices is currently being resilvered.  The pool will\n\
      \tcontinue to function, possibly in a degraded state.",
@@ -189,6 +201,8 @@ impl Reason {
             Reason::Behind => BEHIND,
             Reason::Gone => GONE,
             Reason::NoSpace => NO_SPACE,
+            Reason::CutOff => CUT_OFF,
+            Reason::Holes => HOLES,
             Reason::Resilvering => RESILVERING,
             Reason::Unproven => UNPROVEN,
             Reason::CorruptData => CORRUPT_DATA,
@@ -209,6 +223,7 @@ impl Reason {
             | Reason::FeaturesForRead(_)
             | Reason::FeaturesForWrite(_)
             | Reason::NotSupported(_)
+            | Reason::OnlyRead
             | Reason::Ok => return None,
         };
         Some((status.into(), action.into()))
@@ -264,6 +279,11 @@ impl Reason {
             Reason::Resilvering => "One or more devices were being resilvered.",
             Reason::Errata(n) => return Some(format!("Errata #{n} detected.")),
             Reason::Behind => "One or more devices lack data.",
+            Reason::CutOff => "One or more devices is an image that was cut off.",
+            Reason::Holes => {
+                "One or more devices is an image that was not read from its disk as a whole."
+            }
+            Reason::OnlyRead => "One or more devices is an image that can only be read.",
             // This is seen only when the pool is imported.
             Reason::Unproven => return None,
             Reason::FailingDevice { .. }
@@ -294,6 +314,13 @@ impl Reason {
                  \tthe '-f' flag."
             }
             (VdevState::Healthy, Reason::Errata(n)) => return errata_import_action(*n),
+            (
+                VdevState::Healthy | VdevState::Degraded,
+                Reason::CutOff | Reason::Holes | Reason::OnlyRead,
+            ) => {
+                "The pool can be imported with '-o readonly=on', for what is there.\n\
+                 \tOtherwise it can be imported only without these images."
+            }
             (VdevState::Healthy, _) => {
                 "The pool can be imported using its name or numeric identifier."
             }

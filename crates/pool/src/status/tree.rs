@@ -14,6 +14,7 @@
 use crate::Pool;
 use crate::config;
 use crate::devices::DeviceSet;
+use cenote_dsl::human::nicebytes;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_vdev::{Aux, Vdev, VdevState, VdevTree, look};
 use std::io::ErrorKind;
@@ -122,6 +123,12 @@ pub struct VdevLine {
     pub no_space: bool,
     /// The leaf's device is open, and its path leads to it no longer.
     pub gone: bool,
+    /// How many bytes the leaf's device, an image that is only read, is shorter than its vdev needs.
+    pub cut_off: u64,
+    /// How many bytes of the leaf's device are known as not read from the disk that it is an image of.
+    pub unread: u64,
+    /// The leaf's device is such that it can only be read.
+    pub only_read: bool,
     /// The vdevs below.
     pub children: Vec<VdevLine>,
 }
@@ -169,6 +176,11 @@ impl VdevLine {
         if mark_absent && no_space {
             note = Some("no space left on the file system below".into());
         }
+        let (cut_off, unread, only_read) = (v.cut_off(), v.unread(), v.only_read());
+        if !gone {
+            let lacks = lacks(cut_off, unread);
+            note = lacks.or_else(|| only_read.then(|| "can only be read".into())).or(note);
+        }
         VdevLine {
             config,
             state,
@@ -181,6 +193,9 @@ impl VdevLine {
             deferred: false,
             no_space,
             gone,
+            cut_off,
+            unread,
+            only_read,
             children: v.children().iter().map(|c| VdevLine::of_vdev(c, mark_absent)).collect(),
         }
     }
@@ -223,6 +238,9 @@ impl VdevLine {
             deferred: false,
             no_space: false,
             gone: false,
+            cut_off: 0,
+            unread: 0,
+            only_read: false,
             children,
         }
     }
@@ -240,6 +258,16 @@ impl VdevLine {
     fn is(&self, kind: &str) -> bool {
         self.config.str("type") == Some(kind)
     }
+}
+
+/// What an image lacks of the disk, by how many bytes behind its end and in its holes.
+fn lacks(cut_off: u64, unread: u64) -> Option<String> {
+    let texts = [
+        (cut_off, format!("cut off, {} missing", nicebytes(cut_off))),
+        (unread, format!("{} not read from the disk", nicebytes(unread))),
+    ];
+    let texts = texts.into_iter().filter_map(|(bytes, text)| (bytes > 0).then_some(text));
+    texts.reduce(|all, text| format!("{all}, {text}"))
 }
 
 /// Name of a state: `ONLINE`, `DEGRADED`, `UNAVAIL`, … (`zpool_state_to_name`).
@@ -402,6 +430,9 @@ impl VdevLine {
             deferred: false,
             no_space: false,
             gone: false,
+            cut_off: 0,
+            unread: 0,
+            only_read: false,
             children: vec![],
         }
     }
