@@ -27,7 +27,7 @@ use std::io::{self, Read, Write};
 use std::time::Duration;
 
 /// Number of this conversation: client and daemon understand each other if they have the same one.
-pub const PROTOCOL: u32 = 5;
+pub const PROTOCOL: u32 = 6;
 /// How often the daemon says that it lives.
 pub const BEAT: Duration = Duration::from_secs(2);
 /// Longest Hello or Request, in bytes.

@@ -124,6 +124,7 @@ impl Engine {
         *engine.shared.unreplayed.lock() = unreplayed;
         let first = engine.first(logs, last, options.checkpoint);
         first.map_err(|e| if options.checkpoint { gone_back(e) } else { refused(e) })?;
+        engine.keep_scrub_right();
         if let Err(e) = engine.destroy_unfinished() {
             tracing::warn!("what was not received in full is left: {e}");
         }

@@ -48,7 +48,10 @@ impl Pool {
     /// again has to take that off the config, and a log must not begin there before.
     pub fn noted_out(&self) -> Vec<u64> {
         let tree = self.store().vdevs();
-        let mut noted = self.noted_as(&["offline", "removed"]);
+        let mut noted = self.noted_as(&["removed"]);
+        // Of other vdevs that says nothing of what an import does.
+        noted.retain(|guid| tree.top_of(*guid).is_some_and(|top| top.is_log()));
+        noted.extend(self.noted_as(&["offline"]));
         noted.extend(self.faulted_by_hand());
         noted.extend(tree.leaves().iter().filter(|l| l.is_faulted_by_hand()).map(|l| l.guid()));
         noted.retain(|guid| tree.find(*guid).is_some_and(|leaf| !leaf.state().readable()));

@@ -614,6 +614,15 @@ impl Engine {
         self.shared.scanner.waits.lock().clone()
     }
 
+    /// From now on groups put the state of a scrub right that was under way when the pool was last in use. One that cannot be read
+    /// is said by [`Engine::resume_scan`].
+    pub(crate) fn keep_scrub_right(&self) {
+        let phys = ScanPhys::load(self.pool().directory()).ok().flatten();
+        if phys.is_some_and(|phys| phys.is_running() && !phys.is_resilver()) {
+            self.shared.scanner.active.store(true, SeqCst);
+        }
+    }
+
     /// Has what was under way when the pool was last in use go on once the thread is woken ([`Shared::wake_scan`]), and a resilver
     /// begin if leaves lack something.
     pub(crate) fn resume_scan(&self) {

@@ -473,6 +473,10 @@ impl VdevTree {
             for flush in done.iter().filter(|flush| !recovers && is_below(&flush.leaf)) {
                 flush.leaf.lags(flush.lost.clone());
             }
+            // A leaf that went out of use meanwhile was not asked for what these lack by now.
+            if !recovers {
+                note_lost(top, &lacks, why, &mut lost);
+            }
         }
         for top in tops.iter().filter(|top| !lost.contains_key(&top.id())) {
             self.writer.unflushed.flushed(top.id(), then);
