@@ -45,12 +45,13 @@ impl Connection {
     }
 
     /// Whether one of the arguments is in a pool of the daemon.
-    fn has_any_of(&self, args: &[OsString]) -> bool {
+    pub fn has_any_of(&self, args: &[OsString]) -> bool {
         args.iter().any(|arg| {
             let pool = arg.as_bytes().split(|b| b"/@#:".contains(b)).next().unwrap_or_default();
             self.hello.pools.iter().any(|known| known.as_bytes() == pool)
         })
     }
+
     /// From now on an interrupt (SIGINT) asks the command to stop, and what it still says arrives; a
     /// second one ends this process.
     ///
