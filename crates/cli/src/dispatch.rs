@@ -20,8 +20,8 @@ use crate::{
     zinject, zpool,
 };
 use cenote_command::outcome::{WRONG, plain};
-use cenote_command::{Caller, Cancel};
 use cenote_command::posix::set_posix;
+use cenote_command::{Caller, Cancel};
 use cenote_daemon::tunables::startup;
 use cenote_vdev::patience::impatiently;
 use clap::{CommandFactory, Parser, Subcommand};
@@ -162,7 +162,9 @@ fn launch(tool: &str, args: &[OsString]) -> i32 {
         Some(Ok(Some(connection))) => {
             let ready =
                 if ends_in_order(tool, args) { connection.ask_on_interrupt() } else { Ok(()) };
-            ready.and_then(|()| client::run(connection, (tool, args), reads_input(tool, args)))
+            let answer = |question: &[u8]| zpool::programs::answer(question, (tool, args));
+            let input = reads_input(tool, args);
+            ready.and_then(|()| client::run(connection, (tool, args), input, &answer))
         }
         None | Some(Ok(None)) => run_here(tool, args),
         Some(Err(e)) => Err(e),
@@ -193,7 +195,9 @@ fn complete_line(words: &complete::CompleteArgs, args: &[OsString]) -> i32 {
         return code;
     }
     let connection = client::connect_for(args).ok().flatten();
-    match connection.map(|connection| client::run(connection, ("cenote", args), false)) {
+    match connection
+        .map(|connection| client::run(connection, ("cenote", args), false, &|_| Vec::new()))
+    {
         Some(Ok(code)) => code,
         _ => complete::run(words, &Cli::command(), &mut ctx),
     }
@@ -252,9 +256,8 @@ fn answered_here(
     let operands = || args.iter().skip(1).filter(|arg| !arg.as_encoded_bytes().starts_with(b"-"));
     // A file system may be named by the directory that it is mounted at.
     let is_place = |arg: &OsString| tool == "zfs" && Path::new(arg).is_absolute();
-    let names_another = operands().next().is_some()
-        && !operands().any(is_place)
-        && !connection.has_any_of(args);
+    let names_another =
+        operands().next().is_some() && !operands().any(is_place) && !connection.has_any_of(args);
     if code != WRONG && !names_another && !connection.hello.pools.is_empty() {
         return None;
     }
@@ -369,7 +372,7 @@ fn run_cenote(args: &[OsString], ctx: &mut Context) -> i32 {
         Ok(Tool::Txgs(args)) => txgs::run(&args, ctx),
         Ok(Tool::Map(args)) => impatiently(|| map::map(&args, ctx)),
         Ok(Tool::Age(args)) => age::age(&args, ctx),
-        Ok(Tool::Complete(args)) => complete::run(&args, &Cli::command(), ctx),
+        Ok(Tool::Complete(args)) => impatiently(|| complete::run(&args, &Cli::command(), ctx)),
         Ok(Tool::Generate(args)) => generate::run(&args, Cli::command()),
         Ok(Tool::Daemon(_)) => {
             ctx.complain("cenote daemon: only from the command line");

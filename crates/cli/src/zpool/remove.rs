@@ -57,9 +57,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     for device in devices {
         let done = match has('n') {
             true => memory(&imported, device, has('p'), ctx),
-            false => {
-                may_change(ctx).and_then(|()| remove(&imported, device)).map_err(Stop::Fail)
-            }
+            false => may_change(ctx).and_then(|()| remove(&imported, device)).map_err(Stop::Fail),
         };
         match done {
             Ok(()) => {}
