@@ -341,8 +341,11 @@ fn programs_add_columns_for_each_device() {
     };
     program("place", "echo bay=7; echo \"home=${HOME:-none}\"; echo \"$(basename $VDEV_PATH)\"");
     program("fails", "echo broken=1; exit 1");
-    let slow = dir.join("pid");
+    let (slow, once) = (dir.join("pid"), dir.join("once"));
     program("slow", &format!("echo $$ > {}.new; mv {0}.new {0}; exec sleep 600", slow.display()));
+    // In its second report.
+    let later = format!("if mkdir {}; then exit; fi; exec {}/slow", once.display(), dir.display());
+    program("later", &later);
     let run = |args: &[&str], root: &str| {
         let mut command = s.command();
         command.env("ZPOOL_SCRIPTS_PATH", &dir).env("ZPOOL_SCRIPTS_AS_ROOT", root).args(args);
@@ -365,7 +368,7 @@ fn programs_add_columns_for_each_device() {
     let (code, text) = run(&["zpool", "status", "-c"], "");
     assert_eq!(
         (code, text.as_str()),
-        (Some(0), "Available 'zpool status -c' commands:\n  fails\n  place\n  slow\n")
+        (Some(0), "Available 'zpool status -c' commands:\n  fails\n  later\n  place\n  slow\n")
     );
     let twice = run(&["zpool", "status", "-c", "place", "-c", "place"], "1");
     assert_eq!(twice, (Some(1), "Can't set -c flag twice\n".into()));
@@ -376,7 +379,7 @@ fn programs_add_columns_for_each_device() {
     // An interrupt ends what runs.
     let mut command = s.interruptible();
     command.env("ZPOOL_SCRIPTS_PATH", &dir).env("ZPOOL_SCRIPTS_AS_ROOT", "1");
-    let mut child = command.args(["zpool", "status", "-c", "slow", "tank"]).spawn().unwrap();
+    let mut child = command.args(["zpool", "status", "-c", "later", "tank", "1"]).spawn().unwrap();
     let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
     let wait_for = |what: &dyn Fn() -> bool| {
         while !what() {
