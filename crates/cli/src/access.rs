@@ -4,6 +4,9 @@
 //! these need is asked where they change something ([`cenote_engine::change::policy`]). A command that is not in the
 //! tables is for the daemon's user and root.
 //!
+//! What needs no pool of the daemon's, a mistake in the arguments or the name of a pool that there is not, the user's own
+//! process tells before it asks the daemon (`dispatch::answered_here`), as OpenZFS's commands do.
+//!
 //! Invariant: a command in [`Access::Everybody`] opens no file for its caller and changes nothing.
 
 use crate::context::Context;
@@ -23,18 +26,24 @@ enum Access {
     Listing(&'static [&'static str]),
     /// Every user with the permissions that each of its changes needs (`zfs allow`).
     Delegated,
+    /// Every user, as far as it shows something: it refuses to change something itself ([`may_change`]).
+    Showing,
 }
 
-use Access::{Delegated, Everybody, Listing};
+use Access::{Delegated, Everybody, Listing, Showing};
 
 /// The commands of `zpool`. OpenZFS keeps `history` and `events` for root.
 const ZPOOL: &[(&str, Access)] = &[
     ("get", Everybody),
     ("iostat", Everybody),
     ("list", Everybody),
+    // With `-n`.
+    ("remove", Showing),
+    ("split", Showing),
     ("status", Everybody),
     ("sync", Everybody),
-    ("upgrade", Listing(&["-a"])),
+    // Where there is nothing to upgrade.
+    ("upgrade", Showing),
     ("version", Everybody),
     ("wait", Everybody),
 ];
@@ -95,7 +104,7 @@ pub fn refusal(tool: &str, args: &[OsString], ctx: &Context) -> Option<String> {
     let name = args.first().map(|name| name.to_string_lossy()).unwrap_or_default();
     let rest = args.get(1..).unwrap_or_default();
     let allowed = match find(tool, &name) {
-        Some((_, Everybody | Delegated)) => true,
+        Some((_, Everybody | Delegated | Showing)) => true,
         Some((_, Listing(options))) => rest.iter().all(|arg| {
             let arg = arg.to_string_lossy();
             arg.starts_with('-') && !options.iter().any(|option| has(&arg, option))
@@ -105,12 +114,31 @@ pub fn refusal(tool: &str, args: &[OsString], ctx: &Context) -> Option<String> {
     if allowed {
         return None;
     }
-    if tool == "zinject" {
-        return Some("cannot inject faults: permission denied".into());
+    match tool {
+        "zinject" => return Some(format!("cannot inject faults: {DENIED}")),
+        "zpool" | "zfs" | "cenote" => {}
+        _ => return Some(format!("{tool}: {DENIED}")),
     }
     let operand = rest.iter().map(|arg| arg.to_string_lossy()).find(|arg| !arg.starts_with('-'));
     let what = operand.map(|operand| format!(" '{operand}'")).unwrap_or_default();
-    Some(format!("cannot {name}{what}: permission denied"))
+    Some(format!("cannot {name}{what}: {DENIED}"))
+}
+
+/// Whether only root and the daemon's user may give a command.
+pub fn is_owners(tool: &str, args: &[OsString]) -> bool {
+    let name = args.first().map(|name| name.to_string_lossy()).unwrap_or_default();
+    find(tool, &name).is_none() && !is_no_command(tool, &name)
+}
+
+/// What a caller is told that may not do something.
+pub const DENIED: &str = "permission denied";
+
+/// Whether the caller may change pools. The error is what comes after `cannot …: `.
+pub fn may_change(ctx: &Context) -> Result<(), String> {
+    match ctx.caller.is_delegated() {
+        true => Err(DENIED.into()),
+        false => Ok(()),
+    }
 }
 
 /// Whether an argument has an option of one letter, alone or among others.
@@ -181,8 +209,6 @@ mod tests {
             "zpool import p",
             "zpool history p",
             "zpool events",
-            "zpool upgrade p",
-            "zpool upgrade -va",
             "zpool set a=b p",
             "zpool a=b p",
             "zpool labelclear f",
@@ -213,6 +239,10 @@ mod tests {
             "zpool list -v p",
             "zpool upgrade",
             "zpool upgrade -v",
+            // These refuse themselves what changes something.
+            "zpool upgrade p",
+            "zpool remove p f",
+            "zpool split p q",
             "zpool help",
             "zpool nonsense",
             "zfs a=b p",

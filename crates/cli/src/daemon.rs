@@ -97,7 +97,8 @@ fn log_panic(info: &PanicHookInfo<'_>) {
 
 fn ask(place: &Place, request: &Request, absent: i32) -> io::Result<i32> {
     match client::connect(place)? {
-        Some(connection) => client::converse(connection, request),
+        // It asks for nothing.
+        Some(connection) => client::converse(connection, request, &|_| Vec::new()),
         None => {
             println!("no daemon is running");
             Ok(absent)

@@ -6,26 +6,28 @@
 //!
 //! `launch` connects if need be and sends the arguments; the daemon calls [`run`], which is the same function
 //! that the user's process calls when the command runs there. `run` asks first whether the caller may give the
-//! command (`access::refusal`).
+//! command (`access::refusal`). What it refuses another user is looked at in the user's process before (`answered_here`).
 //!
 //! Completion is a case of its own: it must answer soon, so it never starts a daemon, and a timer ends it.
 
 use crate::client;
 use crate::commands::Where;
-use crate::context::Context;
+use crate::context::{Context, Streams};
 use crate::pools::PoolTable;
 use crate::socket::Place;
 use crate::{
     access, age, complete, copy, daemon, generate, list, map, rewrite, tunables, txgs, zfs,
     zinject, zpool,
 };
-use cenote_command::outcome::plain;
+use cenote_command::outcome::{WRONG, plain};
 use cenote_command::posix::set_posix;
+use cenote_command::{Caller, Cancel};
 use cenote_daemon::tunables::startup;
 use cenote_vdev::patience::impatiently;
 use clap::{CommandFactory, Parser, Subcommand};
+use parking_lot::Mutex;
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -151,10 +153,18 @@ fn launch(tool: &str, args: &[OsString]) -> i32 {
         {
             run_here(tool, args)
         }
+        Some(Ok(Some(connection)))
+            if !connection.is_own()
+                && let Some(code) = answered_here(&connection, tool, args) =>
+        {
+            code
+        }
         Some(Ok(Some(connection))) => {
             let ready =
                 if ends_in_order(tool, args) { connection.ask_on_interrupt() } else { Ok(()) };
-            ready.and_then(|()| client::run(connection, (tool, args), reads_input(tool, args)))
+            let answer = |question: &[u8]| zpool::programs::answer(question, (tool, args));
+            let input = reads_input(tool, args);
+            ready.and_then(|()| client::run(connection, (tool, args), input, &answer))
         }
         None | Some(Ok(None)) => run_here(tool, args),
         Some(Err(e)) => Err(e),
@@ -185,7 +195,9 @@ fn complete_line(words: &complete::CompleteArgs, args: &[OsString]) -> i32 {
         return code;
     }
     let connection = client::connect_for(args).ok().flatten();
-    match connection.map(|connection| client::run(connection, ("cenote", args), false)) {
+    match connection
+        .map(|connection| client::run(connection, ("cenote", args), false, &|_| Vec::new()))
+    {
         Some(Ok(code)) => code,
         _ => complete::run(words, &Cli::command(), &mut ctx),
     }
@@ -203,6 +215,62 @@ fn run_here(tool: &str, args: &[OsString]) -> std::io::Result<i32> {
         ctx.cancel.on_interrupt()?;
     }
     Ok(run(tool, args, &mut ctx))
+}
+
+/// What a command says, by stream.
+#[derive(Clone, Default)]
+struct Said(Arc<Mutex<Vec<(bool, Vec<u8>)>>>);
+
+/// One of the streams of [`Said`].
+struct Keeps(Said, bool);
+
+impl Write for Keeps {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.0.0.lock().push((self.1, data.to_vec()));
+        Ok(data.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The outcome of a command that root's daemon would refuse this user, if it is about no pool of the daemon's: it is mistaken in its
+/// arguments, or names a pool that is not there. `None`: the daemon answers.
+fn answered_here(
+    connection: &client::Connection,
+    tool: &str,
+    args: &[OsString],
+) -> Option<io::Result<i32>> {
+    if !matches!(tool, "zpool" | "zfs") || !access::is_owners(tool, args) {
+        return None;
+    }
+    let (said, cancel) = (Said::default(), Cancel::default());
+    // It is to wait for nothing.
+    cancel.cancel();
+    let stream = |is_error| Box::new(Keeps(said.clone(), is_error));
+    let streams = Streams { out: stream(false), err: stream(true) };
+    let mut ctx = Context::new(streams, Caller::of_process(), Arc::default(), cancel);
+    let code = run(tool, args, &mut ctx);
+    drop(ctx);
+    let operands = || args.iter().skip(1).filter(|arg| !arg.as_encoded_bytes().starts_with(b"-"));
+    // A file system may be named by the directory that it is mounted at.
+    let is_place = |arg: &OsString| tool == "zfs" && Path::new(arg).is_absolute();
+    let names_another =
+        operands().next().is_some() && !operands().any(is_place) && !connection.has_any_of(args);
+    if code != WRONG && !names_another && !connection.hello.pools.is_empty() {
+        return None;
+    }
+    let tell = || {
+        for (is_error, text) in said.0.lock().drain(..) {
+            match is_error {
+                true => io::stderr().write_all(&text)?,
+                false => io::stdout().write_all(&text)?,
+            }
+        }
+        Ok(code)
+    };
+    Some(tell())
 }
 
 /// Where a command runs.
@@ -304,7 +372,7 @@ fn run_cenote(args: &[OsString], ctx: &mut Context) -> i32 {
         Ok(Tool::Txgs(args)) => txgs::run(&args, ctx),
         Ok(Tool::Map(args)) => impatiently(|| map::map(&args, ctx)),
         Ok(Tool::Age(args)) => age::age(&args, ctx),
-        Ok(Tool::Complete(args)) => complete::run(&args, &Cli::command(), ctx),
+        Ok(Tool::Complete(args)) => impatiently(|| complete::run(&args, &Cli::command(), ctx)),
         Ok(Tool::Generate(args)) => generate::run(&args, Cli::command()),
         Ok(Tool::Daemon(_)) => {
             ctx.complain("cenote daemon: only from the command line");

@@ -340,7 +340,12 @@ fn programs_add_columns_for_each_device() {
         fs::set_permissions(dir.join(name), mode).unwrap();
     };
     program("place", "echo bay=7; echo \"home=${HOME:-none}\"; echo \"$(basename $VDEV_PATH)\"");
-    program("slow", "sleep 600");
+    program("fails", "echo broken=1; exit 1");
+    let (slow, once) = (dir.join("pid"), dir.join("once"));
+    program("slow", &format!("echo $$ > {}.new; mv {0}.new {0}; exec sleep 600", slow.display()));
+    // In its second report.
+    let later = format!("if mkdir {}; then exit; fi; exec {}/slow", once.display(), dir.display());
+    program("later", &later);
     let run = |args: &[&str], root: &str| {
         let mut command = s.command();
         command.env("ZPOOL_SCRIPTS_PATH", &dir).env("ZPOOL_SCRIPTS_AS_ROOT", root).args(args);
@@ -349,7 +354,7 @@ fn programs_add_columns_for_each_device() {
             String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
         (output.status.code(), text.into_owned())
     };
-    let (code, text) = run(&["zpool", "status", "-c", "place,none,../place", "tank"], "yes");
+    let (code, text) = run(&["zpool", "status", "-c", "fails,place,none,../place", "tank"], "yes");
     assert_eq!(code, Some(0), "{text}");
     assert!(text.lines().any(|l| l.ends_with("CKSUM  bay  home")), "{text}");
     assert!(text.lines().any(|l| l.ends_with("0     0     0    7  none  disk")), "{text}");
@@ -363,7 +368,7 @@ fn programs_add_columns_for_each_device() {
     let (code, text) = run(&["zpool", "status", "-c"], "");
     assert_eq!(
         (code, text.as_str()),
-        (Some(0), "Available 'zpool status -c' commands:\n  place\n  slow\n")
+        (Some(0), "Available 'zpool status -c' commands:\n  fails\n  later\n  place\n  slow\n")
     );
     let twice = run(&["zpool", "status", "-c", "place", "-c", "place"], "1");
     assert_eq!(twice, (Some(1), "Can't set -c flag twice\n".into()));
@@ -374,17 +379,24 @@ fn programs_add_columns_for_each_device() {
     // An interrupt ends what runs.
     let mut command = s.interruptible();
     command.env("ZPOOL_SCRIPTS_PATH", &dir).env("ZPOOL_SCRIPTS_AS_ROOT", "1");
-    let mut child = command.args(["zpool", "status", "-c", "slow", "tank"]).spawn().unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    let mut child = command.args(["zpool", "status", "-c", "later", "tank", "1"]).spawn().unwrap();
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let wait_for = |what: &dyn Fn() -> bool| {
+        while !what() {
+            assert!(std::time::Instant::now() < until, "{:?}", s.run("daemon status"));
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    };
+    wait_for(&|| slow.exists());
     let id = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(id, rustix::process::Signal::INT).unwrap();
-    cenote_testpools::wait(&mut child);
-    let idle = || s.run("daemon status").out.lines().all(|l| !l.contains("running:"));
-    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    while !idle() {
-        assert!(std::time::Instant::now() < until, "{:?}", s.run("daemon status"));
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    let ended = cenote_testpools::wait(&mut child);
+    let by = std::os::unix::process::ExitStatusExt::signal(&ended);
+    assert_eq!(by, Some(rustix::process::Signal::INT.as_raw()));
+    wait_for(&|| s.run("daemon status").out.lines().all(|l| !l.contains("running:")));
+    let program = fs::read_to_string(&slow).unwrap();
+    let program = program.trim().parse().ok().and_then(rustix::process::Pid::from_raw).unwrap();
+    assert!(rustix::process::test_kill_process(program).is_err(), "it was killed");
     tank.finish();
 }
 

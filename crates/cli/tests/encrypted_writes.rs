@@ -279,3 +279,36 @@ fn what_was_synced_is_there_after_a_crash() {
     assert!(fs::read(tank.path("tank/e/large")).unwrap() == contents(77, 1 << 20));
     tank.finish();
 }
+
+#[test]
+fn an_unmount_unloads_keys_where_it_is_asked_to() {
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("");
+    let key = key_file(&tank, "key", HEX);
+    let encrypted = format!("-o encryption=on -o keyformat=hex -o keylocation={key}");
+    tank.zfs(&format!("create {encrypted} tank/a"));
+    tank.zfs("create tank/a/child");
+    tank.zfs(&format!("create {encrypted} tank/a/new"));
+    let keys = || ["tank/a", "tank/a/child", "tank/a/new"].map(|d| tank.get("keystatus", d));
+    tank.zfs("unmount -u tank/a/new");
+    assert_eq!(keys(), ["available", "available", "unavailable"]);
+    tank.zfs("mount -l tank/a/new");
+    tank.zfs("unmount -u tank/a");
+    assert_eq!(keys(), ["unavailable"; 3]);
+    tank.zfs("mount -l -a");
+    assert_eq!(keys(), ["available"; 3]);
+    // A clone has the key of what it is of.
+    tank.zfs("snapshot tank/a/new@1");
+    tank.zfs("clone tank/a/new@1 tank/a/clone");
+    let said = tank.refused("unmount -u tank/a/new");
+    assert!(said.contains("'tank/a/new' is busy."), "{said}");
+    assert_eq!(keys(), ["available"; 3]);
+    assert_eq!(tank.get("mounted", "tank/a/new"), "yes");
+    tank.zfs("unmount -au");
+    assert_eq!(keys(), ["unavailable"; 3]);
+    assert_eq!(tank.get("mounted", "tank/a/clone"), "no");
+    tank.zfs("load-key -a");
+    tank.finish();
+}

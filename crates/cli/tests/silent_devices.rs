@@ -366,3 +366,49 @@ fn who_looks_closes_nothing() {
     drop(inner);
     outer.finish();
 }
+
+/// When the daemon ends, a pool whose device hangs is named and keeps no other one from being exported.
+#[test]
+fn a_pool_that_hangs_keeps_no_other_one_at_the_end() {
+    if !can_mount() {
+        return;
+    }
+    let (outer, inner, other) = (Tank::new(""), impatient(), Session::new());
+    let hung = disk(outer.path("tank/disk"));
+    let near = inner.path("near");
+    fs::create_dir(&near).unwrap();
+    let good = disk(near.join("good"));
+    let root = inner.path("root");
+    // They are exported in this order.
+    let create = format!("zpool create -O mountpoint={}", root.display());
+    inner.run(&format!("{create}/hung hung {}", hung.display())).ok();
+    inner.run(&format!("{create}/other other {}", good.display())).ok();
+    for name in ["hung", "other"] {
+        fs::write(root.join(name).join("file"), vec![7; 1 << 20]).unwrap();
+    }
+    let stopped = Stopped::new(&outer.session);
+    thread::scope(|scope| {
+        let stopping = scope.spawn(|| inner.run("daemon stop"));
+        let import = format!("zpool import -N -d {} other", near.display());
+        let end = Instant::now() + SOON;
+        loop {
+            let done = other.run(&import);
+            if done.code == 0 {
+                break;
+            }
+            assert!(Instant::now() < end && !stopping.is_finished(), "{done:?}");
+            thread::sleep(Duration::from_millis(100));
+        }
+        assert!(!stopping.is_finished());
+        other.run("zpool export other").ok();
+        drop(stopped);
+        let told = stopping.join().unwrap();
+        let named = "still exporting 'hung': devices may not answer\n";
+        assert_eq!((told.code, told.err.as_str()), (0, named));
+    });
+    cenote_testpools::judge(&near, "other");
+    answers(&inner, &hung);
+    cenote_testpools::judge(hung.parent().unwrap(), "hung");
+    drop((inner, other));
+    outer.finish();
+}

@@ -10,6 +10,7 @@
 //! | [`outcome`] | exit codes and the messages that go with them |
 //! | [`output`] | what of the output reaches a terminal |
 //! | [`posix`] | whether the first operand ends the options |
+//! | [`signals`] | signals that are put off |
 //! | [`clock`] | times in the caller's time zone |
 
 pub mod caller;
@@ -17,6 +18,7 @@ pub mod clock;
 pub mod outcome;
 pub mod output;
 pub mod posix;
+pub mod signals;
 
 /// The version of OpenZFS that the commands keep to.
 pub const OPENZFS_VERSION: &str = "2.4.4";

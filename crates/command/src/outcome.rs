@@ -5,6 +5,8 @@
 
 use std::io::{self, Write};
 
+/// Exit code of a command whose arguments are wrong.
+pub const WRONG: i32 = 2;
 /// Exit code of a command that was interrupted, as shells have it: 128 and the number of SIGINT.
 pub const INTERRUPTED: i32 = 130;
 
@@ -68,7 +70,7 @@ pub fn conclude(outcome: Outcome, usage: &str, out: &mut dyn Write, err: &mut dy
                 complain(&message);
             }
             complain(usage.trim_end_matches('\n'));
-            2
+            WRONG
         }
         Err(Stop::Fail(message)) => {
             complain(&message);

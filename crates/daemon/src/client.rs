@@ -45,12 +45,13 @@ impl Connection {
     }
 
     /// Whether one of the arguments is in a pool of the daemon.
-    fn has_any_of(&self, args: &[OsString]) -> bool {
+    pub fn has_any_of(&self, args: &[OsString]) -> bool {
         args.iter().any(|arg| {
             let pool = arg.as_bytes().split(|b| b"/@#:".contains(b)).next().unwrap_or_default();
             self.hello.pools.iter().any(|known| known.as_bytes() == pool)
         })
     }
+
     /// From now on an interrupt (SIGINT) asks the command to stop, and what it still says arrives; a
     /// second one ends this process.
     ///
@@ -265,12 +266,16 @@ fn output(e: io::Error) -> io::Error {
     io::Error::new(e.kind(), format!("cannot write output: {}", plain(&e)))
 }
 
+/// What this process does for a command that the daemon runs: an answer to what it asks.
+pub type Answerer<'a> = &'a dyn Fn(&[u8]) -> Vec<u8>;
+
 /// Has the daemon run a command for this process; returns its exit code. `input`: the command reads standard
-/// input.
+/// input; `answer`: what this process does for it.
 pub fn run(
     connection: Connection,
     (tool, args): (&str, &[OsString]),
     input: bool,
+    answer: Answerer<'_>,
 ) -> io::Result<i32> {
     check_version(&connection.hello)?;
     let caller = Caller::of_process();
@@ -291,7 +296,7 @@ pub fn run(
             (true, false) => Stdin::Frames,
         },
     };
-    converse(connection, &Request::Run(run))
+    converse(connection, &Request::Run(run), answer)
 }
 
 /// An argument as another user's daemon gets it, which looks up no paths: a path without symbolic links.
@@ -391,7 +396,11 @@ impl Write for Patient {
 ///
 /// # Errors
 /// The output cannot be written; the daemon ends, or does not answer (`TimedOut`).
-pub fn converse(mut connection: Connection, request: &Request) -> io::Result<i32> {
+pub fn converse(
+    mut connection: Connection,
+    request: &Request,
+    answer: Answerer<'_>,
+) -> io::Result<i32> {
     let mut wire = Vec::new();
     write_json(&mut wire, Kind::Request, request)?;
     if !connection.is_own() && wire.len() > MAX_OTHERS {
@@ -425,6 +434,10 @@ pub fn converse(mut connection: Connection, request: &Request) -> io::Result<i32
             Some((Kind::Err, data)) => drop(err.write_all(&data)),
             Some((Kind::Exit, data)) => return Ok(serde_json::from_slice(&data)?),
             Some((Kind::Alive, _)) => {}
+            Some((Kind::Ask, question)) => {
+                // All that was said before is shown before.
+                write_frame(&mut connection.link, Kind::Answer, &answer(&question))?;
+            }
             Some(_) => return Err(unexpected()),
             None => return Err(io::Error::other("the daemon ended during the command")),
         }

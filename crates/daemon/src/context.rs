@@ -24,6 +24,15 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// The process that the user started, which does what is to be done with the user's rights.
+pub trait Process: Send + Sync {
+    /// Has the process do something; what that is, and what came of it, is between the command and the process.
+    ///
+    /// # Errors
+    /// The command is cancelled, or the process is gone.
+    fn ask(&self, question: &[u8]) -> io::Result<Vec<u8>>;
+}
+
 /// What a command runs in.
 pub struct Context {
     /// Standard output of the command.
@@ -39,6 +48,8 @@ pub struct Context {
     /// What does things at paths for the command, if the caller is in another mount namespace than the
     /// daemon.
     pub callers_agent: Option<Arc<dyn Agent>>,
+    /// The user's process, if that is another one than this.
+    pub process: Option<Arc<dyn Process>>,
     /// Stops the command.
     pub cancel: Cancel,
     /// The command line as it goes into the history of pools, and as pages name what made them: `zpool set comment=x
@@ -66,6 +77,7 @@ impl Context {
             caller,
             pools,
             callers_agent: None,
+            process: None,
             cancel,
             line: String::new(),
             changed: None,

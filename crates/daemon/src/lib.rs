@@ -23,6 +23,7 @@
 pub mod cachefile;
 pub mod client;
 pub mod context;
+pub mod each;
 pub mod injections;
 pub mod input;
 pub mod link;

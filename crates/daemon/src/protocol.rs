@@ -8,6 +8,8 @@
 //! client -> daemon   Request JSON, once
 //! client -> daemon   In      bytes of standard input, if the command reads it so; no bytes at its end
 //! daemon -> client   Out, Err  bytes for standard output and standard error
+//! daemon -> client   Ask     bytes: what the command has the client's process do; it goes on once it is answered
+//! client -> daemon   Answer  bytes: what came of that
 //! daemon -> client   Alive   no bytes, each BEAT from the Request on
 //! daemon -> client   Exit    JSON number, last
 //! ```
@@ -34,7 +36,7 @@ pub const BEAT: Duration = Duration::from_secs(2);
 pub const MAX_JSON: usize = 4 << 20;
 /// Longest Request of another user than the daemon's, in bytes.
 pub const MAX_OTHERS: usize = 512 << 10;
-/// Longest In, Out, Err or Full, in bytes.
+/// Longest In, Out, Err, Ask, Answer or Full, in bytes.
 pub const MAX_DATA: usize = 1 << 20;
 
 /// Kinds of frames.
@@ -57,18 +59,23 @@ pub enum Kind {
     In = 7,
     /// Why there is no room for the command, instead of a Hello.
     Full = 8,
+    /// What the command has the client's process do.
+    Ask = 9,
+    /// What came of that.
+    Answer = 10,
 }
 
 impl Kind {
     fn from_byte(b: u8) -> Option<Kind> {
-        use Kind::{Alive, Err, Exit, Full, Hello, In, Out, Request};
-        [Hello, Request, Out, Err, Exit, Alive, In, Full].into_iter().find(|k| *k as u8 == b)
+        use Kind::{Alive, Answer, Ask, Err, Exit, Full, Hello, In, Out, Request};
+        let all = [Hello, Request, Out, Err, Exit, Alive, In, Full, Ask, Answer];
+        all.into_iter().find(|k| *k as u8 == b)
     }
 
     fn limit(self) -> usize {
         match self {
             Kind::Hello | Kind::Request | Kind::Exit => MAX_JSON,
-            Kind::In | Kind::Out | Kind::Err | Kind::Full => MAX_DATA,
+            Kind::In | Kind::Out | Kind::Err | Kind::Full | Kind::Ask | Kind::Answer => MAX_DATA,
             Kind::Alive => 0,
         }
     }

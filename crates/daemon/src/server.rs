@@ -24,6 +24,7 @@ mod wire;
 
 use crate::cachefile::Keeper;
 use crate::context::{Context, Streams};
+use crate::each::each;
 use crate::input::Input;
 use crate::mounts::Directory;
 use crate::mounts::table::Way;
@@ -47,9 +48,10 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
-use watch::Watch;
+use watch::{Asked, Watch};
 use wire::{Frames, Outbox, Wire};
 
 /// A daemon without pools and commands ends after this long.
@@ -64,6 +66,9 @@ const MOST_OF_OTHERS: usize = 128;
 const GRACE: Duration = Duration::from_secs(5);
 /// How long their clients may take of that to read what they still say.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// How long the end of the daemon waits for the export of a pool before the next one begins.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Runs a command, which is `args` of the tool that is named first; returns its exit code.
 pub type RunCommand = fn(&str, &[OsString], &mut Context) -> i32;
@@ -413,7 +418,8 @@ fn converse(
     write_json(&mut stream, Kind::Hello, &hello)?;
     let (request, descriptors, stream) = read_request(stream, client)?;
     let mut descriptors = descriptors.into_iter();
-    let watched = start_watch(&stream, &request, &cancel);
+    let (answers, answered) = watch::answers();
+    let watched = start_watch(&stream, &request, &cancel, answers);
     let wire = Arc::new(Wire::new(stream));
     let outbox = Outbox::new(&wire, client.is_others());
     let (watch, input) = match watched {
@@ -431,6 +437,7 @@ fn converse(
                 return refuse(&outbox, &wire, &rustix::io::Errno::MFILE.into());
             }
             let input = if brings_input { descriptors.next() } else { input };
+            ctx.process = Some(Arc::new(Asked::new(&outbox, answered, cancel.clone())));
             ctx.input = input.map(|input| Input::new(input.into(), cancel));
             if let Some(socket) = descriptors.next().filter(|_| brings_agent) {
                 ctx.callers_agent = Some(Arc::new(Remote::new(socket.into(), run.namespace)?));
@@ -506,10 +513,11 @@ fn start_watch(
     stream: &UnixStream,
     request: &Request,
     cancel: &Cancel,
+    answers: SyncSender<Vec<u8>>,
 ) -> io::Result<(Watch, Option<OwnedFd>)> {
     let in_frames = matches!(request, Request::Run(run) if run.input == Stdin::Frames);
     let (to, from) = in_frames.then(UnixStream::pair).transpose()?.unzip();
-    let watch = Watch::start(stream, cancel.clone(), to)?;
+    let watch = Watch::start(stream, cancel.clone(), to, answers)?;
     Ok((watch, from.map(OwnedFd::from)))
 }
 
@@ -590,6 +598,56 @@ fn describe(daemon: &Daemon, own: u64, out: &mut dyn Write) -> io::Result<()> {
     out.write_all(text.as_bytes())
 }
 
+/// Tells the log, and the clients that wait for the end, what an export says.
+struct LastWords {
+    leaving: Vec<Arc<Wire>>,
+    line: Vec<u8>,
+}
+
+impl Write for LastWords {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.line.extend_from_slice(data);
+        while let Some(end) = self.line.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.line.drain(..=end).collect();
+            tracing::warn!("{}", String::from_utf8_lossy(&line).trim_end());
+            let mut frame = Vec::new();
+            write_frame(&mut frame, Kind::Err, &line)?;
+            self.leaving.iter().for_each(|wire| wire.send_now(&frame));
+        }
+        Ok(data.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Unmounts and exports everything. A pool that takes long, as its devices do not answer, is named, and keeps no other from being
+/// exported.
+fn export_all(daemon: &Daemon) {
+    let leaving = daemon.leaving.lock().clone();
+    let err = Box::new(LastWords { leaving, line: Vec::new() });
+    let streams = Streams { out: Box::new(io::sink()), err };
+    let pools = Arc::clone(&daemon.pools);
+    let mut ctx = Context::new(streams, Caller::of_process(), pools, Cancel::default());
+    let export = |name: &String, own: &mut Context| {
+        let Some(imported) = own.pools.get(name) else { return };
+        let by = own.pools.agent();
+        let way = Way { force: true, directory: Directory::Inherited, by: &*by };
+        if let Err(e) = imported.mounts.close(way) {
+            own.complain(format_args!("{name}: {e}"));
+        }
+        if let Err(e) = imported.close(End::Exported) {
+            own.complain(e);
+        }
+        own.pools.remove(name);
+        tracing::info!("exported {name}");
+    };
+    // Their devices are let go of one by one.
+    let all: Vec<String> = daemon.pools.all().iter().map(|p| p.name().to_string()).collect();
+    each(&mut ctx, ("exporting", &all, PATIENCE), String::as_str, export);
+}
+
 /// Cancels what runs, then unmounts and exports everything. What waits for devices of a suspended pool is given up.
 ///
 /// Faults that were injected end first: what is written last shall reach the devices, and in time.
@@ -615,19 +673,7 @@ fn finish(daemon: &Daemon) {
     // A command may have added one meanwhile.
     daemon.pools.injections.clear_all();
     daemon.pools.directories.unmount_all();
-    for imported in daemon.pools.all() {
-        let name = imported.name().to_string();
-        let by = daemon.pools.agent();
-        let way = Way { force: true, directory: Directory::Inherited, by: &*by };
-        if let Err(e) = imported.mounts.close(way) {
-            tracing::warn!("{name}: {e}");
-        }
-        if let Err(e) = imported.close(End::Exported) {
-            tracing::warn!("{e}");
-        }
-        daemon.pools.remove(&name);
-        tracing::info!("exported {name}");
-    }
+    export_all(daemon);
     // Zedlets of the exports run before the processes that wait for the end are told.
     if let Some(zed) = daemon.zed.get() {
         zed.stop();

@@ -78,12 +78,7 @@ pub enum ImportError {
     #[error("cannot import {0}: checkpoint does not exist")]
     NoCheckpoint(Target),
     /// The labels say that another system has the pool open.
-    #[error(
-        "cannot import '{name}': pool was previously in use from another system.\n\
-         Last accessed by {hostname} (hostid={hostid:x}) at {}\n\
-         The pool can be imported, use 'zpool import -f' to import the pool.",
-        crate::time::ctime(*.timestamp)
-    )]
+    #[error("{}", of_other_host(.name, .hostname, *.hostid, &crate::time::ctime(*.timestamp)))]
     OtherHost {
         /// Name in the labels.
         name: String,
@@ -206,9 +201,33 @@ pub enum ImportError {
     },
 }
 
+/// What is said of a pool that another system had open `when`.
+fn of_other_host(name: &str, hostname: &str, hostid: u64, when: &str) -> String {
+    format!(
+        "cannot import '{name}': pool was previously in use from another system.\n\
+         Last accessed by {hostname} (hostid={hostid:x}) at {when}\n\
+         The pool can be imported, use 'zpool import -f' to import the pool."
+    )
+}
+
 impl ImportError {
-    /// What to print on standard output besides; complete lines.
+    /// As it is shown, with times (seconds since 1970) as `time` has them: the user may be in another time zone than this process.
+    pub fn text_in(&self, time: &dyn Fn(u64) -> String) -> String {
+        match self {
+            ImportError::OtherHost { name, hostname, hostid, timestamp } => {
+                of_other_host(name, hostname, *hostid, &time(*timestamp))
+            }
+            e => e.to_string(),
+        }
+    }
+
+    /// What to print on standard output besides; complete lines. Times are in the time zone of this process.
     pub fn notes(&self) -> Option<String> {
+        self.notes_in(&crate::time::ctime)
+    }
+
+    /// As [`ImportError::notes`], with times as `time` has them.
+    pub fn notes_in(&self, time: &dyn Fn(u64) -> String) -> Option<String> {
         let mut out = String::new();
         match self {
             ImportError::Features { features, .. } => {
@@ -255,7 +274,7 @@ impl ImportError {
             }
             ImportError::Damaged { target, why, recovery } => {
                 match recovery {
-                    Some(r) => out.push_str(&r.explain(&target.name)),
+                    Some(r) => out.push_str(&r.explain(&target.name, time)),
                     None => out.push_str(
                         "\tEnsure all pool devices are present and accessible, then retry the \
                          import.\n\tIf the problem persists, destroy and re-create the pool from \

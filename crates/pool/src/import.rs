@@ -119,9 +119,9 @@ impl Rewind {
         }
     }
 
-    /// What `zpool import -F` prints when it has stepped back.
-    pub fn done(&self, pool: &str) -> String {
-        let when = crate::time::ctime(self.to_time);
+    /// What `zpool import -F` prints when it has stepped back; `time` is how times (seconds since 1970) are shown.
+    pub fn done(&self, pool: &str, time: &dyn Fn(u64) -> String) -> String {
+        let when = time(self.to_time);
         let mut text = format!("Pool {pool} returned to its state as of {when}.\n");
         if let Some(loss) = self.loss() {
             text.push_str(&format!("Discarded approximately {loss} of transactions.\n"));
@@ -130,8 +130,8 @@ impl Rewind {
     }
 
     /// What `zpool import` prints when it could step back but was not asked to.
-    pub fn explain(&self, pool: &str) -> String {
-        let when = crate::time::ctime(self.to_time);
+    pub fn explain(&self, pool: &str, time: &dyn Fn(u64) -> String) -> String {
+        let when = time(self.to_time);
         let mut text = format!(
             "\tRecovery is possible, but will result in some data loss.\n\
              \tReturning the pool to its state as of {when}\n\tshould correct the problem.  "
@@ -744,9 +744,15 @@ mod tests {
     #[test]
     fn rewinds_say_what_is_lost() {
         let r = Rewind { from_txg: 9, to_txg: 7, to_time: 0, lost_seconds: 300 };
-        assert!(r.done("tank").ends_with("Discarded approximately 5 minutes of transactions.\n"));
-        assert!(r.explain("tank").contains("zpool import -F tank"));
+        let time = |seconds: u64| format!("<{seconds}>");
+        assert_eq!(
+            r.done("tank", &time),
+            "Pool tank returned to its state as of <0>.\n\
+             Discarded approximately 5 minutes of transactions.\n"
+        );
+        let explained = r.explain("tank", &time);
+        assert!(explained.contains("zpool import -F tank") && explained.contains("as of <0>\n"));
         let r = Rewind { lost_seconds: 30, ..r };
-        assert!(r.explain("tank").contains("Approximately 30 seconds of data\n"));
+        assert!(r.explain("tank", &time).contains("Approximately 30 seconds of data\n"));
     }
 }

@@ -13,8 +13,15 @@ use cenote_dsl::bounds;
 use cenote_format::Bytes;
 use cenote_format::spacemap::{Change, Entries, Entry, SpaceMapPhys, unit_bytes};
 use cenote_store::Block;
+use cenote_vdev::patience;
 use std::sync::Arc;
 use std::thread::{Builder, ScopedJoinHandle};
+
+/// `work` for another thread, which waits for devices as long as this one does.
+fn handed_on<T>(work: impl FnOnce() -> T) -> impl FnOnce() -> T {
+    let waits = patience::of_thread().is_none();
+    move || if waits { work() } else { patience::impatiently(work) }
+}
 
 /// Bytes of a map that are read at once.
 const BATCH: u64 = 4 << 20;
@@ -127,7 +134,7 @@ impl SpaceMap {
             let after = std::thread::scope(|scope| {
                 let ahead = (next < blocks).then(|| {
                     let thread = Builder::new().name("space-map".into());
-                    thread.spawn_scoped(scope, || read(next))
+                    thread.spawn_scoped(scope, handed_on(|| read(next)))
                 });
                 for (expected, (blkid, block)) in (first..next.min(blocks)).zip(&now) {
                     let len = (length - expected * block_size).min(block_size);
@@ -198,5 +205,21 @@ impl SpaceMap {
             Some(change) => f(change),
             None => Ok(()),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reader_is_as_patient_as_its_caller() {
+        let ahead = || {
+            let patience = handed_on(patience::of_thread);
+            std::thread::spawn(patience).join().unwrap()
+        };
+        assert_eq!(ahead(), None);
+        assert_eq!(patience::impatiently(ahead), patience::impatiently(patience::of_thread));
+        assert!(patience::impatiently(ahead).is_some());
     }
 }

@@ -319,7 +319,8 @@ fn a_damaged_newest_state_can_be_given_up() {
     let rewind = pool.rewind().unwrap();
     assert_eq!((rewind.from_txg, rewind.to_txg), (list[0].txg, list[1].txg));
     assert_eq!(pool.uberblock().txg, list[1].txg);
-    assert!(rewind.done("basic").starts_with("Pool basic returned to its state as of "));
+    let time = |_| "then".to_string();
+    assert!(rewind.done("basic", &time).starts_with("Pool basic returned to its state as of "));
 }
 
 #[test]

@@ -27,7 +27,7 @@ pub const SETTINGS: &[(&str, &str)] = &[
     ("keylocation", "Where the key is read from."),
     ("logbias", "Whether synchronous writes go to log devices (latency) or are spread over all (throughput)."),
     ("longname", "Whether names of more than 255 bytes may be given, up to 1023. OpenZFS before 2.3 cannot import the pool once there is one."),
-    ("mlslabel", "A sensitivity label of other systems. It is kept, and means nothing here."),
+    ("mlslabel", "A sensitivity label of other systems. It is shown, and cannot be set here."),
     ("mountpoint", "The directory; legacy: by mount(8); none: it is not mounted."),
     ("nbmand", "Mandatory locks. It is kept, and has no effect here."),
     ("normalization", "Whether names are compared in a normal form of Unicode. Set at creation."),

@@ -19,7 +19,7 @@ pub const PAGE: Page = Page {
         takes("--bin", "<word>", "With -bb: count each block by this size: lsize, psize or asize"),
         takes("--class", "<word>,...", "With -bb: by size, count the blocks of these classes only: normal, special, dedup or other"),
         flag("-B, --backup", "Write a stream of the object set of this number, for zfs receive; a word of letters: L large \
-              blocks, e embedded ones, c compressed ones, as they are; w is e and c"),
+              blocks, e embedded ones, c compressed ones, as they are; w is e and c, and encrypted datasets as they are"),
         flag("-c, --checksum", "Verify the checksums of metadata; twice: of all data"),
         flag("-C, --config", "The configuration"),
         flag("-d, --datasets", "Datasets; twice: their objects; more: what is in these, and their blocks"),

@@ -217,7 +217,7 @@ pub const PAGES: &[Page] = &[
         operands: "<filesystem>",
         options: &[
             flag("-a", "All file systems that are to be mounted"),
-            flag("-f", "Mount although not all that it needs is there"),
+            flag("-f", "Mount a redacted file system, of which parts were left out"),
             JSON,
             flag("-l", "Load keys first, if need be"),
             takes("-o", "ro|rw|exec|noexec|suid|nosuid|dev|nodev|atime|noatime|relatime|norelatime|strictatime|xattr|noxattr,...", "Mount options until it is unmounted"),
@@ -235,6 +235,7 @@ pub const PAGES: &[Page] = &[
         options: &[
             flag("-a", "All file systems"),
             flag("-f", "Although they are in use"),
+            flag("-u", "Unload the keys of encryption roots that are unmounted; what a key is in use for, still, is mounted again"),
         ],
         examples: &[("zfs unmount tank/home", "Unmount home.")],
     },

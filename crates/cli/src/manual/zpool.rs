@@ -144,8 +144,8 @@ pub const PAGES: &[Page] = &[
         text: "Prints operations and bytes per second: since the import at first, then of each interval.",
         operands: "<pool> ...",
         options: &[
-            takes("-c", "<word>,...", "Run these programs from ~/.zpool.d or /etc/zfs/zpool.d for each device; columns show what they print. \
-                   Root's are run only with ZPOOL_SCRIPTS_AS_ROOT=1"),
+            takes("-c", "<word>,...", "Run these programs from ~/.zpool.d or /etc/zfs/zpool.d for each device, with the rights of the user; \
+                   columns show what they print. Root's are run only with ZPOOL_SCRIPTS_AS_ROOT=1"),
             GUIDS, SCRIPTED,
             flag("-h", "Repeat no header"),
             flag("-l", "Show latencies: of the device, in queues, of scrubs and trims"),

@@ -66,7 +66,7 @@ pub const MOUNT: Page = Page {
         flag("-s", "Pass over options that are not known"),
         flag("-f", "Check everything, and do not mount"),
         flag("-n", "Accepted: there is no list of mounts to leave out"),
-        flag("-v", "Say what is done"),
+        flag("-v", "Accepted: nothing more is said"),
         takes("-o", "ro|rw|exec|noexec|suid|nosuid|dev|nodev|atime|noatime|remount|zfsutil,...", "Mount options; zfsutil: although the file system has a mountpoint"),
         flag("-h", "Show the usage"),
     ],

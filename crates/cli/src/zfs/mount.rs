@@ -20,13 +20,14 @@ use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_dsl::Dataset;
 use progress::Progress;
 use serde_json::{Map, Value};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 const MOUNT: Spec = Spec { short: "aRjlvo:Of", refused: "", refused_long: &[] };
-const UNMOUNT: Spec = Spec { short: "af", refused: "u", refused_long: &[] };
+const UNMOUNT: Spec = Spec { short: "afu", refused: "", refused_long: &[] };
 
 /// Runs `zfs mount`.
 pub fn mount(args: &[OsString], ctx: &mut Context) -> Outcome {
@@ -169,7 +170,7 @@ fn mount_named(name: &str, how: &How, ctx: &mut Context) -> Outcome {
 pub fn unmount(args: &[OsString], ctx: &mut Context) -> Outcome {
     let parsed = parse(args, UNMOUNT)?;
     let has = |letter| parsed.options.iter().any(|o| o.letter == letter);
-    let (all, force) = (has('a'), has('f'));
+    let (all, force, unload) = (has('a'), has('f'), has('u'));
     let names = parsed.names();
     let pools = ctx.pools.clone();
     match names.as_slice() {
@@ -179,13 +180,17 @@ pub fn unmount(args: &[OsString], ctx: &mut Context) -> Outcome {
             let everything = pools.all();
             let _change = pools.change_all(everything.iter().map(|pool| pool.name()), None);
             let way = Way { force, directory: Directory::Kept, by: &*by };
+            let before: Vec<Vec<Listed>> = everything.iter().map(|p| p.mounts.list()).collect();
             let stay = unmount_each(&everything, &is_automatic, way);
-            let code = i32::from(!stay.is_empty());
+            let mut good = stay.is_empty();
             stay.into_iter().for_each(|e| ctx.complain(e));
-            Ok(code)
+            for (imported, before) in everything.iter().zip(before).filter(|_| unload) {
+                good &= unload_keys(imported, &names_of(before), ctx);
+            }
+            Ok(i32::from(!good))
         }
         [] => usage("missing filesystem argument"),
-        [name] if !all => unmount_named(name, force, ctx),
+        [name] if !all => unmount_named(name, (force, unload), ctx),
         _ => usage("too many arguments"),
     }
 }
@@ -226,7 +231,39 @@ fn change_at<'a>(
     }
 }
 
-fn unmount_named(name: &str, force: bool, ctx: &mut Context) -> Outcome {
+/// The datasets that are listed, each once, those above others before them.
+fn names_of(listed: impl IntoIterator<Item = Listed>) -> BTreeSet<String> {
+    listed.into_iter().map(|m| m.dataset).collect()
+}
+
+/// Unloads the keys of the encryption roots among datasets that were unmounted (`MS_CRYPT`). Those that a key is in use for, still,
+/// are mounted again. False: there is one, and why was said.
+fn unload_keys(imported: &Imported, were: &BTreeSet<String>, ctx: &mut Context) -> bool {
+    let pool = imported.pool();
+    let dsl = pool.dsl();
+    let stays = names_of(imported.mounts.list());
+    let gone = were.difference(&stays).filter_map(|name| dsl.find(name).ok().flatten());
+    let gone: Vec<(Dataset, Option<String>)> = gone
+        .map(|dataset| {
+            let root = dsl.encryption_root(&dataset).ok().flatten();
+            (dataset, root)
+        })
+        .collect();
+    let mut good = true;
+    for (root, of) in &gone {
+        let is_loaded = || matches!(dsl.is_key_loaded(root), Ok(Some(true)));
+        if of.as_ref() != Some(&root.name) || !is_loaded() || keys::unload(imported, root, ctx) {
+            continue;
+        }
+        good = false;
+        for (dataset, _) in gone.iter().filter(|(_, other)| other == of) {
+            mount_or_say(imported, dataset, &How::default(), ctx);
+        }
+    }
+    good
+}
+
+fn unmount_named(name: &str, (force, unload): (bool, bool), ctx: &mut Context) -> Outcome {
     let (by, pools) = (ctx.agent(), ctx.pools.clone());
     let (_change, dataset, at) = match name.starts_with('/') {
         false => (pools.change(name), name.to_string(), None),
@@ -258,6 +295,7 @@ fn unmount_named(name: &str, force: bool, ctx: &mut Context) -> Outcome {
     // What mount(8) has mounted is left to umount(8).
     let below = |name: &str| !mountpoint_is(&node.imported, name, "legacy");
     match node.imported.mounts.unmount(&dataset, at.as_deref(), &below, way) {
+        Ok(()) if unload => Ok(i32::from(!unload_keys(&node.imported, &names_of(here), ctx))),
         Ok(()) => Ok(0),
         Err((away, stays)) => {
             // All of them, or none (`changelist_postfix`).

@@ -35,7 +35,7 @@ pub const SET: &str = "\tset [-u] <property=value> ... <filesystem|volume|snapsh
 pub const SHARE: &str = "\tshare [-l] <-a [nfs|smb] | filesystem>\n";
 pub const SNAPSHOT: &str =
     "\tsnapshot [-r] [-o property=value] ... <filesystem|volume>@<snap> ...\n";
-pub const UNMOUNT: &str = "\tunmount [-f] <-a | filesystem|mountpoint>\n";
+pub const UNMOUNT: &str = "\tunmount [-fu] <-a | filesystem|mountpoint>\n";
 pub const UNSHARE: &str = "\tunshare <-a [nfs|smb] | filesystem|mountpoint>\n";
 pub const ALLOW: &str = "\tallow <filesystem|volume>\n\
     \tallow [-ldug] <\"everyone\"|user|group>[,...] <perm|@setname>[,...]\n\

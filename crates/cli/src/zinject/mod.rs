@@ -38,12 +38,13 @@ const SLOT: u64 = 512;
 /// log2 of the bytes of a block pointer.
 const POINTER_SHIFT: u32 = 7;
 
-/// Where a command line runs: an import to come is held up by a daemon that may have no pools yet.
+/// Where a command line runs: an import to come is held up by a daemon that may have no pools yet. Help and mistakes need none.
 pub fn place(args: &[OsString]) -> Where {
-    let import = |given: &Given| given.pause == Some(Moment::Import);
-    match options::parse(args).is_ok_and(|given| import(&given)) {
-        true => Where::Daemon,
-        false => Where::DaemonIfRunning,
+    match options::parse(args) {
+        Ok(given) if given.pause == Some(Moment::Import) => Where::Daemon,
+        Ok(given) if !given.help => Where::DaemonIfRunning,
+        Err(_) if args.is_empty() => Where::DaemonIfRunning,
+        Ok(_) | Err(_) => Where::Here,
     }
 }
 

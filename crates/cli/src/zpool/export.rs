@@ -6,9 +6,9 @@ use crate::mounts::Directory;
 use crate::mounts::table::Way;
 use crate::options::{Spec, parse};
 use crate::pools::{End, Imported};
-use crate::zpool::each::each;
 use crate::zpool::select::select;
 use cenote_command::outcome::{Outcome, usage};
+use cenote_daemon::each::{PATIENCE, each};
 use cenote_daemon::injections::Moment;
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -41,37 +41,32 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         }
     }
     let (found, good) = select(ctx, &names);
-    let export_one = |imported: &Arc<Imported>, own: &mut Context| {
-        export_alone(imported, (all, force), end, own)
-    };
+    // By name: the devices of each are let go of, however long another one takes.
+    let found: Vec<String> = found.iter().map(|imported| imported.name().to_string()).collect();
+    let export_one = |name: &String, own: &mut Context| export_alone(name, (all, force), end, own);
     let done = match all {
-        true => each(ctx, ("exporting", &found), |imported| imported.name(), export_one),
-        false => found.iter().map(|imported| export_one(imported, ctx)).collect(),
+        true => each(ctx, ("exporting", &found, PATIENCE), String::as_str, export_one),
+        false => found.iter().map(|name| export_one(name, ctx)).collect(),
     };
     Ok(i32::from(!good || !done.into_iter().all(|done| done)))
 }
 
 /// Exports a pool with no other command for it meanwhile. False: it stays, and why was said.
-fn export_alone(
-    imported: &Arc<Imported>,
-    (all, force): (bool, bool),
-    end: End,
-    ctx: &mut Context,
-) -> bool {
-    let (pools, name) = (Arc::clone(&ctx.pools), imported.name());
+fn export_alone(name: &str, (all, force): (bool, bool), end: End, ctx: &mut Context) -> bool {
+    let pools = Arc::clone(&ctx.pools);
     let _change = pools.change(name);
-    let closed = match pools.has(imported) {
-        true => export(imported, force, end, ctx),
+    let closed = match pools.get(name) {
+        Some(imported) => export(&imported, force, end, ctx).map(|()| imported),
         // Another command has exported it.
-        false if all => return true,
-        false => Err(format!("cannot open '{name}': no such pool")),
+        None if all => return true,
+        None => Err(format!("cannot open '{name}': no such pool")),
     };
     match closed {
-        Ok(()) => {
+        Ok(imported) => {
             pools.remove(name);
             // As after a crash, cache files still name it (`hardforce`).
             if end == End::Exported {
-                cachefile::forget(&pools, imported);
+                cachefile::forget(&pools, &imported);
             }
             true
         }

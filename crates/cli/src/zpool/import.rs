@@ -21,10 +21,10 @@ use crate::options::{Spec, bytes, parse_with_long};
 use crate::pools::{Imported, Opened};
 use crate::progress::{Bar, Seldom};
 use crate::replay;
-use crate::zpool::each::each;
 use crate::zpool::properties::{find, refuse_unsupported};
 use cenote_command::clock::ctime;
 use cenote_command::outcome::{Outcome, Stop, fail, given_twice, usage};
+use cenote_daemon::each::{PATIENCE, each};
 use cenote_daemon::injections::Moment;
 use cenote_dsl::human::nicebytes;
 use cenote_engine::{Engine, EngineOptions, LogProgress};
@@ -394,7 +394,8 @@ fn import_from(
                 turns.fetch_add(u64::from(one != Done::Nothing && !request.dry_run), SeqCst);
                 Ok(one)
             };
-            let all = each(ctx, ("importing", candidates), |c| c.name.as_str(), import_one);
+            let all =
+                each(ctx, ("importing", candidates, PATIENCE), |c| c.name.as_str(), import_one);
             let all = all.into_iter().collect::<Result<Vec<Done>, Stop>>()?;
             Ok(all.into_iter().fold(Done::All, Done::max))
         }
@@ -546,7 +547,7 @@ fn import(candidate: &Candidate, request: &Request, ctx: &mut Context) -> Result
     if let Some(rewind) = opened.pool().rewind() {
         let text = match request.dry_run {
             true => would_return(rewind, &candidate.name, ctx),
-            false => rewind.done(&candidate.name),
+            false => rewind.done(&candidate.name, &|time| ctime(&ctx.caller, time)),
         };
         write!(ctx.out, "{text}")?;
     }
@@ -596,12 +597,19 @@ fn open_pool(
 /// Says why a pool is not imported.
 fn tell_failed(candidate: &Candidate, e: &ImportError, ctx: &mut Context) -> Result<Done, Stop> {
     events::import_failed(candidate, e);
-    if let Some(notes) = e.notes() {
+    let (notes, why) = told(e, ctx);
+    if let Some(notes) = notes {
         write!(ctx.out, "{notes}")?;
         ctx.out.flush()?;
     }
-    ctx.complain(e);
+    ctx.complain(why);
     Ok(Done::Nothing)
+}
+
+/// What is said on standard output and on standard error, with times in the caller's time zone.
+fn told(e: &ImportError, ctx: &Context) -> (Option<String>, String) {
+    let time = |seconds| ctime(&ctx.caller, seconds);
+    (e.notes_in(&time), e.text_in(&time))
 }
 
 /// What is done with a pool once it is imported: history, cache file, properties, mounts. False: not all is mounted
@@ -699,6 +707,25 @@ fn would_return(rewind: &Rewind, name: &str, ctx: &Context) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cenote_pool::error::Target;
+
+    #[test]
+    fn times_are_in_the_callers_time_zone() {
+        let mut ctx = Context::of_process(Arc::default());
+        ctx.caller.env.insert("TZ".into(), "IST-5:30".into());
+        let name = "tank".to_string();
+        let host = "there".to_string();
+        let used = ImportError::OtherHost { name, hostname: host, hostid: 0xab, timestamp: 0 };
+        let (notes, why) = told(&used, &ctx);
+        assert_eq!(notes, None);
+        let line = why.lines().nth(1).unwrap();
+        assert_eq!(line, "Last accessed by there (hostid=ab) at Thu Jan  1 05:30:00 1970");
+        let recovery = Some(Rewind { from_txg: 9, to_txg: 7, to_time: 0, lost_seconds: 5 });
+        let target = Target { name: "tank".into(), new_name: None };
+        let damaged = ImportError::Damaged { target, why: "it is".into(), recovery };
+        let notes = told(&damaged, &ctx).0.unwrap();
+        assert!(notes.contains("as of Thu Jan  1 05:30:00 1970\n"), "{notes}");
+    }
 
     fn request(list: &[&str]) -> Result<Request, Stop> {
         Request::parse(&list.iter().map(OsString::from).collect::<Vec<_>>())

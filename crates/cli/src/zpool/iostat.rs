@@ -197,10 +197,10 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
             return Ok(i32::from(schedule.interval.is_none()));
         }
         times.print_stamp(ctx)?;
-        let columns = show.scripts.as_ref().map(|scripts| scripts.run(&pools)).unwrap_or_default();
+        let columns = show.scripts.as_ref().map(|scripts| scripts.run(&pools)).transpose()?;
         let mut report = Report {
             show: &show,
-            columns,
+            columns: columns.unwrap_or_default(),
             before: &mut before,
             number,
             others: false,

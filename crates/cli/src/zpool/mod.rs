@@ -19,6 +19,7 @@
 //! | [`scrub`] | `zpool scrub`, `zpool resilver` |
 //! | [`wait`] | `zpool wait` |
 //! | [`layout`] | the layout that `-n` shows |
+//! | [`scripts`], [`programs`] | columns of `-c`, and running its programs |
 //! | [`properties`] | the table of pool properties and their columns |
 //! | [`vdev_json`] | vdevs in JSON |
 //! | [`select`] | which pools a command works on |
@@ -29,7 +30,6 @@ pub mod attach;
 pub mod checkpoint;
 pub mod create;
 pub mod destroy;
-mod each;
 pub mod events;
 pub mod export;
 pub mod freeze;
@@ -41,6 +41,7 @@ pub mod labelclear;
 pub mod layout;
 pub mod list;
 pub mod outage;
+pub mod programs;
 pub mod properties;
 pub mod reguid;
 pub mod remove;
@@ -134,7 +135,11 @@ pub const fn tool() -> &'static Tool {
 
 /// Where a command of `zpool` runs.
 pub fn place(args: &[OsString]) -> Where {
-    TOOL.place(args)
+    match args.split_first() {
+        // The user's programs are listed.
+        Some((name, rest)) if programs::are_listed(&name.to_string_lossy(), rest) => Where::Here,
+        _ => TOOL.place(args),
+    }
 }
 
 /// Runs a command of `zpool`; returns the exit code.

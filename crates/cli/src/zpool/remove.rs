@@ -1,6 +1,7 @@
 //! `zpool remove` (`zpool_do_remove`): spares, cache devices and vdevs for intent logs leave a pool at once. What vdevs hold that
 //! hold data is copied to others before.
 
+use crate::access::may_change;
 use crate::cachefile;
 use crate::context::Context;
 use crate::options::{Spec, parse};
@@ -24,7 +25,8 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         return usage("missing pool name argument");
     };
     let pools = Arc::clone(&ctx.pools);
-    let change = pools.change(name);
+    // What only shows something keeps no other command waiting.
+    let change = (!has('n')).then(|| pools.change(name));
     let imported = open(ctx, name).map_err(Stop::Fail)?;
     if has('s') && has('n') {
         ctx.complain("stop request ignored");
@@ -37,6 +39,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         if has('w') {
             return usage("invalid option combination: -w cannot be used with -s");
         }
+        may_change(ctx).map_err(|why| Stop::Fail(format!("cannot cancel removal: {why}")))?;
         let engine = imported.writable().map_err(Stop::Fail)?;
         return match engine.cancel_removal() {
             Ok(()) => {
@@ -54,7 +57,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     for device in devices {
         let done = match has('n') {
             true => memory(&imported, device, has('p'), ctx),
-            false => remove(&imported, device).map_err(Stop::Fail),
+            false => may_change(ctx).and_then(|()| remove(&imported, device)).map_err(Stop::Fail),
         };
         match done {
             Ok(()) => {}
@@ -65,10 +68,12 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
             Err(stop) => return Err(stop),
         }
     }
-    if good && !has('n') {
-        ctx.changed(&imported);
+    if change.is_some() && may_change(ctx).is_ok() {
+        if good {
+            ctx.changed(&imported);
+        }
+        cachefile::update(&pools);
     }
-    cachefile::update(&pools);
     drop(change);
     if good && has('w') && !has('n') {
         return wait::for_removal(&imported, ctx);

@@ -1,5 +1,6 @@
 //! `zpool split` (`zpool_do_split`, `zpool_vdev_split`).
 
+use crate::access::{DENIED, may_change};
 use crate::cachefile;
 use crate::context::Context;
 use crate::mounts::{How, mount_each, mountable};
@@ -91,6 +92,11 @@ impl Request {
         Ok(())
     }
 
+    /// Whether it shows no more than what would be split off, and names no files.
+    fn only_shows(&self) -> bool {
+        self.letters.contains('n') && self.props.is_empty() && self.altroot.is_none()
+    }
+
     fn cannot(&self, why: impl std::fmt::Display) -> Stop {
         Stop::Fail(format!("Unable to split {}: {why}", self.pool))
     }
@@ -106,8 +112,14 @@ pub fn loads_keys(args: &[OsString]) -> bool {
 pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     let request = Request::parse(args)?;
     let pools = Arc::clone(&ctx.pools);
-    let change = pools.change_all([&request.pool, &request.new], None);
     let imported = open(ctx, &request.pool).map_err(Stop::Fail)?;
+    if may_change(ctx).is_err() && !request.only_shows() {
+        return Err(request.cannot(DENIED));
+    }
+    let change = pools.change_all([&request.pool, &request.new], None);
+    if !pools.has(&imported) {
+        return fail(format!("cannot open '{}': no such pool", request.pool));
+    }
     devices_exist(&request, ctx)?;
     check_new(&request.new).map_err(|why| request.cannot(why))?;
     let asked = changes(&request.new, &request.props);
@@ -175,6 +187,10 @@ fn devices_exist(request: &Request, ctx: &Context) -> Result<(), Stop> {
         {
             return Err(Stop::Fail(format!("Cannot use '{name}' as a device for splitting")));
         }
+        // The daemon looks up no paths for other users.
+        if may_change(ctx).is_err() {
+            continue;
+        }
         let path = Path::new(name);
         if is_object(path)
             && let Err(e) = may_open()
@@ -219,7 +235,10 @@ fn sides(imported: &Imported, request: &Request, ctx: &Context) -> Result<Vec<Nv
         }
         let is_named = |leaf: &&NvList| {
             let path = |name: &String| ctx.path(name).display().to_string();
-            let called = |name: &String| is_called(leaf, name) || is_called(leaf, &path(name));
+            let called = |name: &String| match may_change(ctx) {
+                Ok(()) => is_called(leaf, name) || is_called(leaf, &path(name)),
+                Err(_) => config::path(leaf).is_some_and(|path| path == Path::new(name)),
+            };
             request.devices.iter().any(called)
         };
         let own = children(top).iter().find(is_named);

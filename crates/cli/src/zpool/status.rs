@@ -36,7 +36,6 @@ const SPEC: Spec = Spec { short: "c:DdegijLPpstT:vx", refused: "", refused_long:
 const FLAT: char = '\u{3}';
 
 /// What to show.
-#[derive(Debug)]
 struct Show {
     verbose: bool,
     literal: bool,
@@ -162,7 +161,8 @@ fn report(names: &[String], show: &Show, first: &mut bool, ctx: &mut Context) ->
         ctx.complain("no pools available");
         return Ok(0);
     }
-    let columns = show.scripts.as_ref().map(|scripts| scripts.run(&pools)).unwrap_or_default();
+    let columns = show.scripts.as_ref().map(|scripts| scripts.run(&pools)).transpose()?;
+    let columns = columns.unwrap_or_default();
     for imported in &pools {
         let Some((status, well)) = status_of(imported, ctx) else {
             good = false;

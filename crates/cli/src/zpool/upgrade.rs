@@ -11,6 +11,7 @@
 //!
 //! A pool that fails is reported; the others follow, and the exit code is then 1.
 
+use crate::access::may_change;
 use crate::context::Context;
 use crate::options::{Spec, parse};
 use crate::pools::Imported;
@@ -115,13 +116,13 @@ fn upgrade(
 /// Takes a pool to a later version (`upgrade_version`).
 fn take_to(imported: &Arc<Imported>, wanted: u64, ctx: &mut Context) -> Result<(), Stop> {
     let (pool, name) = (imported.pool(), imported.name());
+    let cannot = |why| Stop::Fail(format!("cannot upgrade '{name}': {why}"));
+    may_change(ctx).map_err(cannot)?;
     if pool.config().str("compatibility") == Some("legacy") {
         let why = "Upgrade not performed because 'compatibility' property set to 'legacy'.";
         return Err(Stop::Fail(why.into()));
     }
-    imported
-        .set(vec![PropChange::Version(wanted)])
-        .map_err(|why| Stop::Fail(format!("cannot upgrade '{name}': {why}")))?;
+    imported.set(vec![PropChange::Version(wanted)]).map_err(cannot)?;
     let to = match wanted {
         VERSION_FEATURES => "feature flags".to_string(),
         wanted => format!("version {wanted}"),
@@ -171,6 +172,9 @@ fn enable_all(imported: &Arc<Imported>, ctx: &mut Context) -> Result<usize, Stop
     let mut count = 0usize;
     let applied = missing(imported)?.into_iter().filter(|m| m.upgrade);
     for Missing { feature, .. } in applied {
+        may_change(ctx).map_err(|why| {
+            Stop::Fail(format!("cannot set property for '{}': {why}", imported.name()))
+        })?;
         set(imported, &format!("feature@{}", feature.name), "enabled")?;
         if count == 0 {
             writeln!(ctx.out, "Enabled the following features on '{}':", imported.name())?;

@@ -18,7 +18,7 @@ pub const IMPORT: &str = "\timport [-d dir [--scan] | -c cachefile] [-D]\n\
     \timport [-o mntopts] [-o property=value] ... \n\
     \t    [-d dir [--scan] | -c cachefile] [-D] [-l] [-f] [-m] [-N] [-R root]\n\
     \t    [-F [-n] [-X] | -T txg] [--rewind-to-checkpoint] [-t] <pool | id> [newpool]\n";
-pub const IOSTAT: &str = "\tiostat [[-lq]|[-w]] [-T d | u] [-ghHLpPvy]\n\
+pub const IOSTAT: &str = "\tiostat [[-c [script1,script2,...]] [-lq]|[-rw]] [-T d | u] [-ghHLpPvy]\n\
     \t    [[pool ...]|[pool vdev ...]|[vdev ...]] [[-n] interval [count]]\n";
 pub const LABELCLEAR: &str = "\tlabelclear [-f] <vdev>\n";
 pub const LIST: &str = "\tlist [-gHjLpPv] [-o property[,...]] [-T d|u] [pool] ...\n\
@@ -34,7 +34,7 @@ pub const SCRUB: &str = "\tscrub [-e | -s | -p | -t | -C [-t] | [-S date] [-E da
     \t    <-a | <pool> [<pool> ...]>\n";
 pub const RESILVER: &str = "\tresilver <pool> ...\n";
 pub const TRIM: &str = "\ttrim [-dw] [-r <rate>] [-c | -s] <-a | <pool> [<device> ...]>\n";
-pub const STATUS: &str = "\tstatus [-DdegiLPpstvx]\n\t    [-j|--json [--json-flat-vdevs] [--json-int] [--json-pool-key-guid]]\n\t    [-T d|u] [pool] ... [interval [count]]\n";
+pub const STATUS: &str = "\tstatus [-c [script1,script2,...]] [-DdegiLPpstvx]\n\t    [-j|--json [--json-flat-vdevs] [--json-int] [--json-pool-key-guid]]\n\t    [-T d|u] [pool] ... [interval [count]]\n";
 pub const UPGRADE: &str = "\tupgrade\n\tupgrade -v\n\tupgrade [-V version] <-a | pool ...>\n";
 pub const EVENTS: &str = "\tevents [-vHf [pool] | -c]\n";
 pub const GET: &str = "\tget [-Hjp] [-o \"all\" | field[,...]]\n\

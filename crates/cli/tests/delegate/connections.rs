@@ -70,6 +70,8 @@ pub fn answer(mut stream: UnixStream, request: &Request) -> (i32, String) {
                 return (code, String::from_utf8_lossy(&said).into_owned());
             }
             (Kind::Out | Kind::Err, data) => said.extend(data),
+            // It is no answer that makes sense.
+            (Kind::Ask, _) => write_frame(&mut stream, Kind::Answer, b"{}").unwrap(),
             _ => {}
         }
     }
@@ -88,6 +90,8 @@ fn what_a_program_of_another_user_sends_gets_it_no_more() {
         request("zpool", &["labelclear", "-f", "/etc/shadow"]),
         request("zpool", &["import", "-d", "/root"]),
         request("zpool", &["status", "-c", "id"]),
+        request("zpool", &["iostat", "-c", "id"]),
+        request("zfs_ids_to_path", &["tank", "54", "1"]),
         request("", &[]),
         Request::Stop,
         Request::Status,

@@ -89,6 +89,9 @@ fn everybody_looks_and_changes_nothing() {
         "zpool wait tank",
         "zpool sync tank",
         "zpool upgrade",
+        "zpool upgrade tank",
+        "zpool upgrade -a",
+        "zpool upgrade -V 5000 tank",
         "zfs list -t all",
         "zfs get -rHp all tank",
         "zfs holds tank/a@1",
@@ -115,8 +118,8 @@ fn everybody_looks_and_changes_nothing() {
         "zpool history tank",
         "zpool events",
         "zpool set comment=x tank",
-        "zpool upgrade tank",
         "zpool clear tank",
+        "zpool scrub -a",
         "zpool reguid tank",
         &format!("zpool add tank {}", disk.display()),
         "zfs create tank/b",
@@ -157,15 +160,124 @@ fn everybody_looks_and_changes_nothing() {
         }
     }
     assert_eq!(tank.zfs("get -rHp all tank"), before);
-    // Programs are not run, wherever they are looked for.
-    let mut run = command_of(&tank, ALICE, &[]);
-    run.env("ZPOOL_SCRIPTS_PATH", "/bin").args(["zpool", "status", "-c", "id"]);
-    let run = cenote_testpools::output(&mut run);
-    let said = String::from_utf8_lossy(&run.stderr).into_owned();
-    assert!(run.status.code() == Some(1) && said.starts_with("Can't run -c: "), "{said}");
     // The debugger works with the rights that the user has to the devices.
     assert_ne!(alice(&tank, "zdb -d tank").code, 0);
     tank.zfs("release keep tank/a@1");
+    tank.finish();
+}
+
+#[test]
+fn what_changes_nothing_is_told_to_everybody() {
+    let Some(tank) = unmounted() else { return };
+    let s = &tank.session;
+    let [a, b] = ["a", "b"].map(|name| {
+        let path = s.path(name);
+        fs::File::create(&path).unwrap().set_len(128 << 20).unwrap();
+        path.display().to_string()
+    });
+    s.run(&format!("zpool create -d -m none second mirror {a} {b}")).ok();
+    for line in [
+        "zpool upgrade",
+        "zpool destroy",
+        "zpool destroy -q tank",
+        "zpool destroy nosuch",
+        "zpool export -a tank",
+        "zpool add tank",
+        "zpool add nosuch mirror",
+        "zpool set comment=x",
+        "zpool scrub",
+        "zpool scrub -s -p tank",
+        "zpool history -q tank",
+        "zpool history nosuch",
+        "zpool clear",
+        "zpool offline tank",
+        "zpool remove",
+        "zpool remove tank",
+        "zpool split second",
+        "zpool split -o -n second third",
+        "zpool remove -n second mirror-0",
+        "zpool remove -np second mirror-0",
+        "zpool split -n second third",
+        &format!("zpool split -n second third {a}"),
+        &format!("zpool split -n second third {a} {b}"),
+        "zfs share",
+        "zfs load-key",
+        "zfs load-key nosuch/x",
+        "zinject -h",
+        "zinject -b",
+    ] {
+        let (ours, theirs) = (s.run(line), alice(&tank, line));
+        let of = |done: &Done| (done.code, done.out.clone(), done.err.clone());
+        assert_eq!(of(&theirs), of(&ours), "{line}");
+    }
+    let cannot = "cannot set property for 'second': permission denied";
+    assert_eq!(alice(&tank, "zpool upgrade second").fails(1), cannot);
+    for line in [
+        "zpool remove second mirror-0",
+        "zpool remove -s second",
+        "zpool split second third",
+        "zpool split -n -R /x second third",
+        "zpool split -n -o comment=x second third",
+        "zpool upgrade -a",
+        "zinject",
+    ] {
+        is_denied(alice(&tank, line), line);
+    }
+    assert!(s.run("zpool upgrade").ok().contains("second\n"), "nothing was enabled");
+    s.run("zpool export second").ok();
+    cenote_testpools::judge(s.dir.path(), "second");
+    tank.finish();
+}
+
+#[test]
+fn programs_of_other_users_run_with_their_rights() {
+    let Some(tank) = unmounted() else { return };
+    let home = tank.session.path("home");
+    let dir = home.join(".zpool.d");
+    fs::create_dir_all(&dir).unwrap();
+    for path in [&home, &dir] {
+        fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
+    }
+    let program = dir.join("who");
+    let text = "#!/bin/sh\necho \"user=$(id -u)\"; echo \"group=$(id -g)\"; echo \"dir=$(pwd)\"\n";
+    fs::write(&program, text).unwrap();
+    fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    let by = |line: &str, enabled: Option<&str>| {
+        let mut command = command_of(&tank, ALICE, &[]);
+        command.env("HOME", &home).current_dir(&home).args(line.split(' '));
+        if let Some(enabled) = enabled {
+            command.env("ZPOOL_SCRIPTS_ENABLED", enabled);
+        }
+        let output = cenote_testpools::output(&mut command);
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8_lossy(&said).into_owned())
+    };
+    for (line, enabled) in [
+        ("zpool status -c who tank", None),
+        ("zpool iostat -vc who tank", Some("1")),
+        ("zpool iostat -v -c who -y tank 1 2", None),
+    ] {
+        let (code, said) = by(line, enabled);
+        assert_eq!(code, Some(0), "{line}: {said}");
+        let told = said.lines().filter_map(|line| {
+            let words: Vec<&str> = line.split_whitespace().rev().take(3).collect();
+            <[&str; 3]>::try_from(words).ok().filter(|words| words[1] != "group")
+        });
+        let told: Vec<_> = told.filter(|words| words[0].ends_with("/home")).collect();
+        let (user, home) = (ALICE.to_string(), home.display().to_string());
+        assert!(!told.is_empty(), "{line}: {said}");
+        assert!(told.iter().all(|words| *words == [&home, &user, &user]), "{line}: {said}");
+    }
+    // The system may have others.
+    let (code, listed) = by("zpool status -c", None);
+    assert!(listed.starts_with("Available 'zpool status -c' commands:\n"), "{listed}");
+    assert!(code == Some(0) && listed.lines().any(|line| line == "  who"), "{listed}");
+    let disabled = "Can't run -c, disabled by ZPOOL_SCRIPTS_ENABLED.\n";
+    assert_eq!(by("zpool status -c who", Some("0")), (Some(1), disabled.into()));
+    // One that the user may not run is none.
+    fs::set_permissions(&program, Permissions::from_mode(0o700)).unwrap();
+    let (code, said) = by("zpool status -c who", None);
+    assert!(code == Some(0) && !said.contains("group"), "{said}");
     tank.finish();
 }
 

@@ -67,21 +67,28 @@ fn an_import_right_after_a_kill_stays_mounted() {
         kill(tank.session.daemon().unwrap());
         let mut first = tank.session.command();
         let words: Vec<&str> = import.split(' ').collect();
-        first.args(words).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut first = first.spawn().unwrap();
+        first.args(words).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let first = first.spawn().unwrap();
         std::thread::sleep(Duration::from_millis(100 + 70 * (round % 5)));
         if let Some(daemon) = tank.session.daemon() {
             kill(daemon);
         }
-        let _ = first.wait();
+        let first = first.wait_with_output().unwrap();
+        let mut said = vec![(first.status.code(), String::from_utf8(first.stderr).unwrap())];
         wait_until(|| {
             let done = tank.session.run(&import);
-            done.code == 0 || done.err.contains("already exists")
+            let is_there = done.code == 0 || done.err.contains("already exists");
+            said.push((Some(done.code), done.err));
+            is_there
         });
+        // An import that could not mount something says so, and is no other failure.
+        let in_part = |(_, err): &(Option<i32>, String)| err.contains("unable to mount");
+        assert!(!said.iter().any(in_part), "round {round}: {said:?}");
         std::thread::sleep(Duration::from_millis(500));
         for n in 0..ALL {
             let text = fs::read_to_string(tank.path(&format!("tank/d{n}/f"))).unwrap_or_default();
-            assert_eq!(text, n.to_string(), "round {round}: {:?}", tank.zfs("mount"));
+            let mounted = tank.zfs("mount");
+            assert_eq!(text, n.to_string(), "round {round}: {mounted:?}, {said:?}");
         }
     }
     tank.finish();

@@ -1,15 +1,61 @@
-//! What a client says after its request: standard input in frames, or that it goes away.
+//! What a client says after its request: standard input in frames, what its process did for the command, or that it goes away.
 
+use super::wire::Outbox;
+use crate::context::Process;
 use crate::protocol::{Kind, read_frame};
 use cenote_command::Cancel;
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{self, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-/// A thread that reads what the client says. When it says anything but input, or closes its end, its command is
-/// cancelled. The thread and the connection end with this.
+/// How often a command that waits for its client's process looks whether it was cancelled.
+const MOMENT: Duration = Duration::from_millis(50);
+
+/// The client's process, as its command asks it.
+pub(super) struct Asked {
+    outbox: Arc<Outbox>,
+    answers: Mutex<Receiver<Vec<u8>>>,
+    cancel: Cancel,
+}
+
+impl Asked {
+    /// What is to be asked, and where [`Watch`] puts the answers: one at a time.
+    pub(super) fn new(outbox: &Arc<Outbox>, answers: Receiver<Vec<u8>>, cancel: Cancel) -> Asked {
+        Asked { outbox: Arc::clone(outbox), answers: Mutex::new(answers), cancel }
+    }
+}
+
+impl Process for Asked {
+    fn ask(&self, question: &[u8]) -> io::Result<Vec<u8>> {
+        let answers = self.answers.lock();
+        self.outbox.send(Kind::Ask, question)?;
+        self.outbox.finish()?;
+        loop {
+            match answers.recv_timeout(MOMENT) {
+                Ok(answer) => return Ok(answer),
+                Err(RecvTimeoutError::Timeout) if !self.cancel.is_cancelled() => {}
+                Err(RecvTimeoutError::Timeout) => return Err(io::ErrorKind::Interrupted.into()),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+            }
+        }
+    }
+}
+
+/// Where answers of a client go, and where they come out.
+pub(super) fn answers() -> (SyncSender<Vec<u8>>, Receiver<Vec<u8>>) {
+    sync_channel(1)
+}
+
+/// A thread that reads what the client says. When it says anything but input and one answer to each question, or closes its end,
+/// its command is cancelled. The thread and the connection end with this.
 pub(super) struct Watch {
     stream: UnixStream,
     thread: Option<JoinHandle<()>>,
@@ -24,6 +70,7 @@ impl Watch {
         stream: &UnixStream,
         cancel: Cancel,
         input: Option<UnixStream>,
+        answers: SyncSender<Vec<u8>>,
     ) -> io::Result<Watch> {
         if let Some(input) = &input {
             input.set_nonblocking(true)?;
@@ -32,10 +79,15 @@ impl Watch {
         let watch = move || {
             let (mut read, takes_input) = (read, input.is_some());
             let mut to = input;
-            while let Ok(Some((Kind::In, data))) = read_frame(&mut read) {
-                if !takes_input {
-                    break;
-                }
+            loop {
+                let data = match read_frame(&mut read) {
+                    Ok(Some((Kind::In, data))) if takes_input => data,
+                    Ok(Some((Kind::Answer, data))) => match answers.try_send(data) {
+                        Ok(()) => continue,
+                        Err(_) => break,
+                    },
+                    _ => break,
+                };
                 // An empty frame is the end; a command that reads no more does not concern the client.
                 to = to.filter(|to| !data.is_empty() && pass_on(&data, to, &read).is_ok());
             }
@@ -86,8 +138,9 @@ fn pass_on(mut data: &[u8], mut to: &UnixStream, client: &UnixStream) -> io::Res
 mod tests {
     use super::*;
     use crate::protocol::write_frame;
+    use crate::server::wire::Wire;
     use std::io::Read;
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     #[track_caller]
     fn until(what: impl Fn() -> bool) {
@@ -103,7 +156,7 @@ mod tests {
         let ((ours, mut client), (theirs, mut command)) =
             (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
         let cancel = Cancel::default();
-        let watch = Watch::start(&ours, cancel.clone(), Some(theirs)).unwrap();
+        let watch = Watch::start(&ours, cancel.clone(), Some(theirs), answers().0).unwrap();
         let data: Vec<u8> = (0..1_000_000u32).map(|n| n as u8).collect();
         let sent = data.clone();
         let sender = std::thread::spawn(move || {
@@ -120,12 +173,39 @@ mod tests {
     }
 
     #[test]
+    fn a_question_is_answered_once() {
+        let (ours, mut client) = UnixStream::pair().unwrap();
+        let outbox = Outbox::new(&Arc::new(Wire::new(ours.try_clone().unwrap())), true);
+        let (cancel, (to, from)) = (Cancel::default(), answers());
+        let watch = Watch::start(&ours, cancel.clone(), None, to).unwrap();
+        let asked = Asked::new(&outbox, from, cancel.clone());
+        let mut answerer = client.try_clone().unwrap();
+        let answers = std::thread::spawn(move || {
+            let (kind, question) = read_frame(&mut answerer).unwrap().unwrap();
+            assert_eq!(kind, Kind::Ask);
+            write_frame(&mut answerer, Kind::Answer, &[&question[..], b"!"].concat()).unwrap();
+        });
+        assert_eq!(asked.ask(b"this").unwrap(), b"this!");
+        answers.join().unwrap();
+        assert!(!cancel.is_cancelled());
+        // What was not asked for ends the command, at the latest when it comes again.
+        for _ in 0..2 {
+            write_frame(&mut client, Kind::Answer, b"more").unwrap();
+        }
+        until(|| cancel.is_cancelled());
+        drop(watch);
+        // The thread has let go of the answers.
+        let left = [asked.ask(b"one"), asked.ask(b"two")];
+        assert!(left[1].is_err(), "{left:?}");
+    }
+
+    #[test]
     fn a_command_that_does_not_read_is_cancelled_and_the_thread_ends() {
         for ends in [false, true] {
             let ((ours, mut client), (theirs, command)) =
                 (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
             let cancel = Cancel::default();
-            let watch = Watch::start(&ours, cancel.clone(), Some(theirs)).unwrap();
+            let watch = Watch::start(&ours, cancel.clone(), Some(theirs), answers().0).unwrap();
             write_frame(&mut client, Kind::In, &vec![0; 1_000_000]).unwrap();
             if ends {
                 drop(client);

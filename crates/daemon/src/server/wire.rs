@@ -110,7 +110,8 @@ impl Outbox {
         Arc::new(Outbox { wire: Arc::clone(wire), is_others, kept: Mutex::default() })
     }
 
-    fn send(&self, kind: Kind, data: &[u8]) -> io::Result<()> {
+    /// Sends a frame, or keeps it with those that wait.
+    pub(super) fn send(&self, kind: Kind, data: &[u8]) -> io::Result<()> {
         if !self.is_others {
             let _turn = self.wire.turn.lock();
             return self.wire.sent(|mut stream| write_frame(&mut stream, kind, data));

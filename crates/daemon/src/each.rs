@@ -1,5 +1,5 @@
-//! A command for all pools (`zpool import -a`, `zpool export -a`): what waits for the devices of one pool keeps no other
-//! pool waiting.
+//! Work on all pools (`zpool import -a`, `zpool export -a`, the end of the daemon): what waits for the devices of one pool keeps no
+//! other pool waiting.
 //!
 //! Each pool has a thread. The next one begins when that is done, or has taken long; then it is named, and what it still does
 //! goes on beside the others. In the end all are waited for. (OpenZFS begins all of them at once, in a task queue.) What the
@@ -13,8 +13,8 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a pool is waited for before the next one begins.
-const LONG: Duration = Duration::from_secs(10);
+/// How long a command waits for a pool before the next one begins.
+pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a thread tells the one of the command.
 enum Told {
@@ -55,11 +55,11 @@ struct Busy {
     named: bool,
 }
 
-/// Does `work` for each pool; `doing` says what that is, and `name` the pool's name. Returns what came of each; once the command is
-/// cancelled no other one begins.
-pub(super) fn each<T: Sync, R: Send>(
+/// Does `work` for each pool; `doing` says what that is, and `name` the pool's name. The next one begins when a pool is done, or has
+/// taken as long as `patience`. Returns what came of each; once the command is cancelled no other one begins.
+pub fn each<T: Sync, R: Send>(
     ctx: &mut Context,
-    (doing, pools): (&str, &[T]),
+    (doing, pools, patience): (&str, &[T], Duration),
     name: impl Fn(&T) -> &str,
     work: impl Fn(&T, &mut Context) -> R + Sync,
 ) -> Vec<R> {
@@ -83,12 +83,12 @@ pub(super) fn each<T: Sync, R: Send>(
             if busy.is_empty() {
                 break;
             }
-            for one in busy.iter_mut().filter(|one| !one.named && one.since.elapsed() >= LONG) {
+            for one in busy.iter_mut().filter(|one| !one.named && one.since.elapsed() >= patience) {
                 one.named = true;
                 let name = pools.get(one.number).map_or("", &name);
                 ctx.complain(format_args!("still {doing} '{name}': devices may not answer"));
             }
-            match told.recv_timeout(LONG / 100) {
+            match told.recv_timeout(patience / 100) {
                 // A client that has gone reads nothing more; the work goes on.
                 Ok(Told::Out(data)) => drop(ctx.out.raw().write_all(&data)),
                 Ok(Told::Err(data)) => drop(ctx.err.raw().write_all(&data)),
