@@ -20,13 +20,25 @@ struct Handlers {
 impl Handlers {
     fn register() -> io::Result<Handlers> {
         let all = Handlers { idle: Arc::new(AtomicBool::new(true)), came: Arc::default() };
+        let ignored = ignored();
         for signal in SIGNALS {
+            // A command that nohup(1) or a shell has ignore a signal goes on ignoring it.
+            if ignored & 1 << (signal - 1) != 0 {
+                continue;
+            }
             let number = usize::try_from(signal).map_err(io::Error::other)?;
             signal_hook::flag::register_conditional_default(signal, Arc::clone(&all.idle))?;
             signal_hook::flag::register_usize(signal, Arc::clone(&all.came), number)?;
         }
         Ok(all)
     }
+}
+
+/// The signals that this process ignores, as a set of bits; empty if the system does not tell.
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let set = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or(0)
 }
 
 /// Does `work` without being ended in the midst of it: `work` asks its argument whether a signal came, and ends soon then. After

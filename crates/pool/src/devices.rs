@@ -447,26 +447,32 @@ impl DeviceSet {
 
     /// Claims the pool, of which `seen` is the best uberblock, for this host: the claim goes into the last slot of all labels. If it is
     /// the best one after `is_best`, it is held by heartbeats until it is [taken](DeviceSet::take_claim). Returns whether
-    /// it is.
+    /// it is; also if there are images that were cut off alone, with which nothing is imported to be written to.
     pub fn claim(&self, seen: &Uberblock, is_best: impl FnOnce(&Uberblock) -> bool) -> bool {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let claim = host::claim(seen, now.as_secs(), crate::random());
         let guids: Vec<u64> = self.by_guid.read().keys().copied().collect();
         let (begun, mut places) = (host::since_boot(), Vec::new());
+        let (mut tried, mut cut) = (false, false);
         for guid in guids {
             let Some(device) = self.open(guid).filter(|device| device.writable()) else { continue };
             let Ok(Some(labels)) = read_labels(device.as_ref()) else { continue };
             // Of an image that was cut off, what is where labels would be is something else.
             if !labels.whole {
+                cut = true;
                 continue;
             }
             let top = labels.config.list("vdev_tree");
             // Spares and cache devices have no uberblocks.
             let Some(ashift) = top.and_then(|top| top.u64("ashift")) else { continue };
             let ashift = u32::try_from(ashift).unwrap_or(u32::MAX);
+            tried = true;
             if write_heartbeat(device.as_ref(), ashift, &claim).is_ok() {
                 places.push((device, ashift));
             }
+        }
+        if cut && !tried {
+            return true;
         }
         let is_ours = !places.is_empty() && is_best(&claim);
         if is_ours {

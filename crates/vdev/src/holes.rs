@@ -85,16 +85,22 @@ fn is_of_other(head: &[u8], (map, image): (&Path, &Path), to_be_named: bool) -> 
         return to_be_named && !mapfile::names(head, name.unwrap_or_default().as_bytes());
     };
     let facts = |path: &Path| Some(Identity::of(&map.with_file_name(path).metadata().ok()?));
+    let own = facts(image);
+    let is_own = |path: &Path| facts(path).is_some_and(|facts| Some(facts) == own);
+    // What was read, not what was written. A relative name may have been another one's where ddrescue ran.
+    let was_read = from.file_name() == name && is_own(from);
+    let is_elsewhere = to.starts_with("/dev") || facts(to).is_some() && !is_own(to);
     if to.file_name() != name {
         // Another one, which has this map by its own name.
         let other = map.with_file_name(to.file_name().unwrap_or_default());
         let has = other.with_extension(map.extension().unwrap_or_default()) == map;
-        return to_be_named || from.file_name() == name || has && other.exists();
+        // One that is there no more may have been given this name.
+        let is_input = was_read && (from.is_absolute() || is_elsewhere);
+        return to_be_named || is_input || has && other.exists();
     }
-    // Both are called so.
-    let own = facts(image);
-    let is_own = |path: &Path| facts(path).is_some_and(|facts| Some(facts) == own);
-    from.file_name() == name && is_own(from) && facts(to).is_some() && !is_own(to)
+    // Both are called so, and the map may have been copied along with what was written.
+    let is_of_output = map.file_stem() == to.file_name();
+    was_read && is_elsewhere && (from.is_absolute() || !is_of_output)
 }
 
 /// What is in the map of ddrescue at a path; `None`: there is no map, or it [is of another](is_of_other) image.
@@ -306,7 +312,10 @@ mod tests {
         let moved = format!("/dev/sdb {}", copy.display());
         for (line, name, is_own) in [
             (copying.as_str(), "disk.map", false),
-            (&copying, "disk.img.map", false),
+            // This may be the copy of a copy and of its map.
+            (&copying, "disk.img.map", true),
+            ("/mnt/failing/disk.img gone.img", "disk.img.map", true),
+            ("disk.img gone.img", "disk.img.map", true),
             ("disk.img /dev/sdc", "disk.img.map", false),
             ("-f ./disk.img /dev/sdc", "disk.map", false),
             ("/dev/sdb disk.img.raw", "disk.img.map", false),

@@ -294,8 +294,11 @@ fn unmount_named(name: &str, (force, unload): (bool, bool), ctx: &mut Context) -
     let way = Way { force, directory: Directory::Kept, by: &*by };
     // What mount(8) has mounted is left to umount(8).
     let below = |name: &str| !mountpoint_is(&node.imported, name, "legacy");
+    let inside = |name: &str| name.strip_prefix(&dataset).is_some_and(|r| r.starts_with('/'));
+    let mut were = names_of(node.imported.mounts.list());
+    were.retain(|name| *name == dataset || inside(name));
     match node.imported.mounts.unmount(&dataset, at.as_deref(), &below, way) {
-        Ok(()) if unload => Ok(i32::from(!unload_keys(&node.imported, &names_of(here), ctx))),
+        Ok(()) if unload => Ok(i32::from(!unload_keys(&node.imported, &were, ctx))),
         Ok(()) => Ok(0),
         Err((away, stays)) => {
             // All of them, or none (`changelist_postfix`).

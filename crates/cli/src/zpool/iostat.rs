@@ -183,6 +183,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     // Reports of no pools do not count: the header comes with the first pool.
     let mut number = 0u64;
     schedule.run(ctx, |report, ctx| {
+        let columns = show.scripts.as_ref().map(|s| s.run(&show.of.pools, ctx)).transpose()?;
         let pools = match report {
             0 => select(ctx, &show.of.pools).0,
             // Those that are named come and go like others.
@@ -197,7 +198,6 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
             return Ok(i32::from(schedule.interval.is_none()));
         }
         times.print_stamp(ctx)?;
-        let columns = show.scripts.as_ref().map(|scripts| scripts.run(&pools)).transpose()?;
         let mut report = Report {
             show: &show,
             columns: columns.unwrap_or_default(),

@@ -5,8 +5,7 @@
 
 use crate::context::{Context, Process};
 use crate::options::Opt;
-use crate::pools::Imported;
-use crate::zpool::programs::{self, AT_ONCE, Answer, Leaf, Question, Said};
+use crate::zpool::programs::{self, AT_ONCE, Answer, Leaf, MOST_SAID, Question, Said};
 use cenote_command::outcome::{Stop, fail, plain};
 use cenote_vdev::Vdev;
 use std::collections::HashMap;
@@ -76,14 +75,17 @@ impl Scripts {
         }
     }
 
-    /// Runs the programs for the leaves of these pools.
+    /// Runs the programs for the leaves of the pools of these names, or of all. No pool is kept meanwhile: programs may take any time, and
+    /// one that is exported lets go of its devices.
     ///
     /// # Errors
     /// The user's process does not answer.
-    pub fn run(&self, pools: &[Arc<Imported>]) -> Result<Columns, Stop> {
+    pub fn run(&self, names: &[String], ctx: &Context) -> Result<Columns, Stop> {
         let mut leaves = Vec::new();
-        for imported in pools {
-            collect(imported.pool().store().vdevs().root(), &mut leaves);
+        for imported in ctx.pools.all() {
+            if names.is_empty() || names.iter().any(|name| name == imported.name()) {
+                collect(imported.pool().store().vdevs().root(), &mut leaves);
+            }
         }
         let mut columns = Columns::default();
         for some in leaves.chunks(AT_ONCE) {
@@ -107,12 +109,16 @@ impl Columns {
     /// Enters what was said of a leaf, but for columns for which there is no room.
     fn add(&mut self, guid: u64, said: Said) {
         let mut wide: usize = self.names.iter().map(|(_, width)| *width).sum();
-        for (name, value) in &said.columns {
+        let rest = said.rest.map(|rest| rest.chars().take(MOST_SAID).collect());
+        let mut kept = Said { columns: Vec::new(), rest };
+        for (name, value) in said.columns.into_iter().take(MOST_COLUMNS) {
             let width = value.chars().count().max(name.chars().count());
-            let known = self.names.iter().position(|(known, _)| known == name);
+            let known = self.names.iter().position(|(known, _)| *known == name);
             let has = known.and_then(|at| self.names.get(at)).map_or(0, |(_, width)| *width);
             let more = width.saturating_sub(has);
-            if wide + more > WIDEST || (known.is_none() && self.names.len() >= MOST_COLUMNS) {
+            let is_twice = kept.columns.iter().any(|(other, _)| *other == name);
+            let is_full = known.is_none() && self.names.len() >= MOST_COLUMNS;
+            if is_twice || wide + more > WIDEST || is_full {
                 continue;
             }
             wide += more;
@@ -120,8 +126,9 @@ impl Columns {
                 Some((_, widest)) => *widest += more,
                 None => self.names.push((name.clone(), width)),
             }
+            kept.columns.push((name, value));
         }
-        self.said.insert(guid, said);
+        self.said.insert(guid, kept);
     }
 
     /// What stands behind the titles of the other columns.

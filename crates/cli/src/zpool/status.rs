@@ -156,13 +156,13 @@ fn report_json(
 
 /// One report; `first`: nothing was shown before it.
 fn report(names: &[String], show: &Show, first: &mut bool, ctx: &mut Context) -> Outcome {
+    let columns = show.scripts.as_ref().map(|scripts| scripts.run(names, ctx)).transpose()?;
+    let columns = columns.unwrap_or_default();
     let (pools, mut good) = select(ctx, names);
     if pools.is_empty() && good {
         ctx.complain("no pools available");
         return Ok(0);
     }
-    let columns = show.scripts.as_ref().map(|scripts| scripts.run(&pools)).transpose()?;
-    let columns = columns.unwrap_or_default();
     for imported in &pools {
         let Some((status, well)) = status_of(imported, ctx) else {
             good = false;
