@@ -217,9 +217,12 @@ fn run_here(tool: &str, args: &[OsString]) -> std::io::Result<i32> {
     Ok(run(tool, args, &mut ctx))
 }
 
-/// What a command says, by stream.
+/// Something that a command says, and whether it is for standard error.
+type Piece = (bool, Vec<u8>);
+
+/// What a command says, in order.
 #[derive(Clone, Default)]
-struct Said(Arc<Mutex<Vec<(bool, Vec<u8>)>>>);
+struct Said(Arc<Mutex<Vec<Piece>>>);
 
 /// One of the streams of [`Said`].
 struct Keeps(Said, bool);
