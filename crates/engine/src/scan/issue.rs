@@ -2,6 +2,9 @@
 //!
 //! Blocks are sorted by top-level vdev and offset. Workers take the next of all vdevs together, so that all devices
 //! have something to do, and neighbours become large reads.
+//!
+//! Where there are fewer processors than threads that want one, workers give way ([`NICE`]): a program's read in front of a scrub does not
+//! wait until a worker has used up its time slice.
 
 use super::find::Progress;
 use crate::Shared;
@@ -14,6 +17,10 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// Threads that read and check by turns: while one checks, the devices work for the other.
 const WORKERS: usize = 2;
+
+/// How much nicer than others workers are (nice(2)): enough to give way, and not so much that one which holds a lock has to wait for long
+/// where all processors are busy.
+const NICE: i32 = 5;
 
 /// What is left to be looked at, by vdev.
 struct Queues(Vec<std::vec::IntoIter<ScanBlock>>);
@@ -123,11 +130,13 @@ pub(super) fn issue(
     match shared.options.deterministic {
         true => work(),
         false => std::thread::scope(|scope| {
-            let other: Vec<_> = (1..WORKERS)
-                .map(|_| scope.spawn(|| alarm.guard("scan-issue", work).is_none()))
-                .collect();
-            work();
-            let failed = other.into_iter().any(|worker| worker.join().unwrap_or(true));
+            let worker = || {
+                // Of this thread alone. Without it reads take longer.
+                let _ = rustix::process::setpriority_process(None, NICE);
+                alarm.guard("scan-issue", work).is_none()
+            };
+            let workers: Vec<_> = (0..WORKERS).map(|_| scope.spawn(worker)).collect();
+            let failed = workers.into_iter().any(|worker| worker.join().unwrap_or(true));
             if failed {
                 gone.store(true, SeqCst);
             }
