@@ -181,7 +181,7 @@ mod tests {
     fn columns_are_bounded() {
         let mut columns = Columns::default();
         for leaf in 0..40 {
-            let name = |n: u64| (format!("{leaf}-{n}"), "x".repeat(if n == 0 { 8000 } else { 1 }));
+            let name = |n: u64| (format!("{leaf}-{n}"), "x".repeat(if n == 0 { 7000 } else { 1 }));
             columns.add(leaf, Said { columns: (0..20).map(name).collect(), rest: None });
         }
         assert_eq!(columns.names.len(), MOST_COLUMNS);

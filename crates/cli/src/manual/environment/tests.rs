@@ -127,7 +127,7 @@ fn each_stands_in_the_pages_of_those_that_heed_it() {
 /// What programs of `-c` are given is what the manual says.
 #[test]
 fn what_scripts_find_is_explained() {
-    let text = include_str!("../../zpool/scripts.rs");
+    let text = include_str!("../../zpool/programs.rs");
     let given: Vec<&str> =
         text.split(".env(\"").skip(1).map(|t| t.split('"').next().unwrap()).collect();
     let mut told: Vec<&str> = OF_SCRIPTS.iter().map(|(name, _)| *name).collect();
