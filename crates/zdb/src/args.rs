@@ -256,7 +256,7 @@ pub fn number(text: &str) -> Option<u64> {
 
 /// The usage message.
 pub const USAGE: &str = "\
-Usage:\tzdb [-AbcCdDFGhiLmMNPSsTuvVXYyZ] [-e [-p <path> ...]] [-I <inflight I/Os>]
+Usage:\tzdb [-AbcCdDFGhikLmMNPSsTuvVXYyZ] [-e [-p <path> ...]] [-I <inflight I/Os>]
 \t\t[-o <var>=<value>]... [-t <txg>] [-x <dumpdir>]
 \t\t[<poolname>[/<dataset | objset id>] [<object | range> ...]]
 \tzdb -B [-e [-p <path> ...]] <poolname>/<objset id> [<backup-flags>]
@@ -303,6 +303,7 @@ Usage:\tzdb [-AbcCdDFGhiLmMNPSsTuvVXYyZ] [-e [-p <path> ...]] [-I <inflight I/Os
         -h --history                 pool history
         -i --intent-logs             intent logs
         -l --label                   read label contents
+        -k --checkpointed-state      examine the checkpointed state of the pool
         -L --disable-leak-tracking   disable leak tracking (do not load spacemaps)
         -m --metaslabs               metaslabs
         -M --metaslab-groups         metaslab groups
@@ -323,11 +324,13 @@ Usage:\tzdb [-AbcCdDFGhiLmMNPSsTuvVXYyZ] [-e [-p <path> ...]] [-I <inflight I/Os
         -F --automatic-rewind        attempt automatic rewind within safe range of transaction groups
         -G --dump-debug-msg          dump debug messages of this command before exiting
         -I --inflight=INTEGER        specify the maximum number of checksumming bytes in flight
+        -K --key=KEY                 decryption key for encrypted dataset
         -o --option=\"NAME=VALUE\"     set a tunable of this process; also NAME, show, info, info=NAME
         -p --path==PATH              use one or more with -e to specify path to vdev dir
         -P --parseable               print numbers in parseable form
         -q --skip-label              don't print label contents
         -t --txg=INTEGER             highest txg to use when searching for uberblocks
+        -U --cachefile=PATH          use alternate cachefile
         -V --verbatim                accepted: a pool is opened by the config that was found
         -x --dump-blocks=DIRECTORY   dump all read blocks into specified directory
         -X --extreme-rewind          attempt extreme rewind (does not work with dataset)
