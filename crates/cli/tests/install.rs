@@ -325,14 +325,18 @@ fn an_upgrade_restarts_the_daemon_once_and_only_if_no_pool_is_lost() {
         )
     };
     let usual = r"tank\tcachefile\t-\ntank\treadonly\toff\n";
-    let places = r"tank\tmountpoint\t/tank\ntank\tcanmount\ton\n\
-                   tank/a b\tmountpoint\t/srv/a b\ntank/a b\tcanmount\ton\n\
-                   tank/old\tmountpoint\tlegacy\ntank/old\tcanmount\ton\n\
-                   tank/by hand\tmountpoint\t/h\ntank/by hand\tcanmount\tnoauto\n";
+    let places = concat!(
+        r"tank\tmountpoint\t/tank\ntank\tcanmount\ton\n",
+        r"tank/a b\tmountpoint\t/srv/a b\ntank/a b\tcanmount\ton\n",
+        r"tank/old\tmountpoint\tlegacy\ntank/old\tcanmount\ton\n",
+        r"tank/by hand\tmountpoint\t/h\ntank/by hand\tcanmount\tnoauto\n",
+    );
     let said = upgrade(&daemon(
         usual,
-        r"tank/a\tkeystatus\tunavailable\ntank/a\tencryptionroot\ttank/a\n\
-          tank/a/b\tkeystatus\tavailable\ntank/a/b\tencryptionroot\ttank/a\n",
+        concat!(
+            r"tank/a\tkeystatus\tunavailable\ntank/a\tencryptionroot\ttank/a\n",
+            r"tank/a/b\tkeystatus\tavailable\ntank/a/b\tencryptionroot\ttank/a\n",
+        ),
         places,
         r"tank                            /tank\ntank/a b                        /srv/a b\n",
     ));

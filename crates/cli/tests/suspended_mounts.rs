@@ -253,7 +253,9 @@ fn a_suspended_pool_can_be_unmounted_and_exported() {
     world.vanish();
     let mut waiting = world.start("echo x > waits");
     std::thread::sleep(Duration::from_millis(200));
-    s.run("daemon stop").ok();
+    let stopped = s.run("daemon stop");
+    let said = "cannot export 'tank': pool I/O is currently suspended\n";
+    assert_eq!((stopped.code, stopped.err.as_str()), (0, said));
     assert!(!ends(&mut waiting));
     world.come_back();
     world.import();
