@@ -17,7 +17,6 @@ pub fn without_effect(name: &str, value: &str) -> Option<&'static str> {
         ("prefetch", "none" | "metadata") => Some("files are read ahead all the same"),
         ("volmode", "full" | "geom" | "dev") | ("snapdev", "visible") => Some(NO_DEVICES),
         ("volthreading", "off") => Some(NO_DEVICES),
-        ("iscsioptions" | "stmf_sbd_lu", value) if !value.is_empty() => Some(NO_DEVICES),
         ("vscan", "on") => Some("files are not scanned for viruses"),
         ("nbmand", "on") => Some("there are no mandatory locks"),
         ("acltype", "nfsv4") => Some("files have no NFSv4 access control lists"),
@@ -47,7 +46,6 @@ mod tests {
         assert_eq!(without_effect("sharenfs", "rw"), Some("nothing is shared by NFS"));
         assert_eq!(without_effect("acltype", "posix"), None);
         assert_eq!(without_effect("volmode", "none"), None);
-        assert_eq!(without_effect("iscsioptions", "x"), Some(NO_DEVICES));
         assert_eq!(without_effect("org.example:x", "y"), None);
     }
 }
