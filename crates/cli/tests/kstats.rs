@@ -66,25 +66,28 @@ fn writes_of_intent_logs_are_counted_by_where_their_data_is() {
     }
     let (tank, kstat) = tank();
     let n = |of: &BTreeMap<String, String>, name: &str| of[name].parse::<u64>().unwrap();
+    let path = tank.path("tank/f");
+    fs::write(&path, [1; 1 << 20]).unwrap();
+    tank.session.run("zpool sync tank").ok();
+    let mut file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     // Not each commit writes to the log: one beside a group that ends may wait for that.
-    let logs = |kind: &str, bytes: &[u8]| {
+    let mut logs = |kind: &str, bytes: &[u8]| {
         let (count, sum) = (format!("zil_itx_{kind}_count"), format!("zil_itx_{kind}_bytes"));
-        for _ in 0..20 {
+        (0..20).any(|_| {
             let before = figures(&kstat.join("zil"));
-            let mut file = fs::File::create(tank.path(&format!("tank/{kind}"))).unwrap();
             file.write_all(bytes).unwrap();
             file.sync_all().unwrap();
             let after = figures(&kstat.join("zil"));
-            if n(&after, &count) > n(&before, &count) && n(&after, &sum) > n(&before, &sum) {
-                return true;
-            }
-        }
-        false
+            // How blocks are written is as the last group had it.
+            tank.session.run("zpool sync tank").ok();
+            n(&after, &count) > n(&before, &count) && n(&after, &sum) > n(&before, &sum)
+        })
     };
     assert!(logs("copied", &[7; 3000]));
     tank.zfs("set logbias=throughput tank");
-    assert!(logs("indirect", &[8; 1 << 20]));
-    tank.finish();
+    assert!(logs("indirect", &[8; 160 << 10]));
+    drop(file);
+    finish(tank);
 }
 
 #[test]
