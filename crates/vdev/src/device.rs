@@ -165,7 +165,7 @@ pub trait Device: Send + Sync {
         0
     }
 
-    /// Whether it is such that it cannot be opened for writing, whoever asks for it: an image with holes, or part of one.
+    /// Whether no caller can open the device for writing: it is an image with holes, or part of an image.
     fn only_read(&self) -> bool {
         false
     }

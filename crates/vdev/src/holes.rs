@@ -4,7 +4,8 @@
 //! A map of `disk.img` is `disk.img.map`, `disk.img.mapfile` or `disk.img.log`, if its first line says that it is a map of
 //! ddrescue: other files of such names mean nothing. So is `disk.map` and so on, if the command line in it names `disk.img`. A map
 //! whose command line says that `disk.img` was read, or that another image was written which is there and has it by its own
-//! name, is of that one.
+//! name, is of that one. The output may have been given the image's name since, and image and map may have been copied together: where the
+//! command line allows that, the map counts.
 //! It is looked for beside the file that was opened, by the path that the kernel has it by, and then beside the name that
 //! was given, which may be a link. A loop device has the map of the file behind it.
 //! A read that touches an area which was not read fails, as the disk's own did, so that redundancy and not a page of

@@ -235,13 +235,13 @@ pub fn names(head: &[u8], file: &[u8]) -> bool {
 }
 
 /// The image that was read from and the one that was written to, by the command line among the comments that a map begins with;
-/// `None`: there is none, or that cannot be told.
+/// `None`: the head has no command line, or the line does not tell the files.
 pub fn files(head: &[u8]) -> Option<[&Path; 2]> {
     let comments = head.split(|b| *b == b'\n').take_while(|line| line.starts_with(b"#"));
     let mut lines = comments.filter_map(|comment| std::str::from_utf8(comment).ok());
     let line = lines.find_map(|line| Some(line.split_once(COMMAND_LINE)?.1))?;
     let mut files = Vec::new();
-    // The program's own name is none of them.
+    // The program's own name does not count.
     let mut is_argument = true;
     for word in line.split_ascii_whitespace() {
         let option = word.strip_prefix('-').filter(|_| !is_argument);

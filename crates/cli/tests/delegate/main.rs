@@ -274,7 +274,7 @@ fn programs_of_other_users_run_with_their_rights() {
     assert!(code == Some(0) && listed.lines().any(|line| line == "  who"), "{listed}");
     let disabled = "Can't run -c, disabled by ZPOOL_SCRIPTS_ENABLED.\n";
     assert_eq!(by("zpool status -c who", Some("0")), (Some(1), disabled.into()));
-    // One that the user may not run is none.
+    // A program that the user may not run does not count.
     fs::set_permissions(&program, Permissions::from_mode(0o700)).unwrap();
     let (code, said) = by("zpool status -c who", None);
     assert!(code == Some(0) && !said.contains("group"), "{said}");
