@@ -81,6 +81,15 @@ impl Engine {
     /// # Errors
     /// The pool is suspended.
     pub fn restore(&self, leaves: &[u64], what: Restore) -> Result<(), EngineError> {
+        let restored = self.try_restore(leaves, what);
+        if restored.is_err() {
+            // What is in use again nevertheless may lack something.
+            self.shared.owe_resilver();
+        }
+        restored
+    }
+
+    fn try_restore(&self, leaves: &[u64], what: Restore) -> Result<(), EngineError> {
         let _passive = self.log_vdevs_noted_out(leaves);
         let (pool, any) = {
             // No block is laid out meanwhile, nor after the group that the pool is of.

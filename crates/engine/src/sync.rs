@@ -119,6 +119,7 @@ impl Core {
         let goes_on = self.config_dirty || self.destroying || self.discarding;
         if !asked && !deferred && !logs && !errors && !missed && !goes_on {
             shared.disk.is_sound()?;
+            shared.heed_devices();
             shared.tx_state.synced(txg);
             shared.call_spares();
             return Ok(());
@@ -180,6 +181,7 @@ impl Core {
         if discarded {
             shared.owe_resilver();
         }
+        shared.heed_devices();
         // Asked before waiters are told: one that then waits for everything waits for that too.
         // A checkpoint that cannot be read while devices are away is discarded further with the next change.
         if self.destroying || self.discarding && !shared.disk.tree().has_outage() {
@@ -528,26 +530,32 @@ impl Shared {
     pub(super) fn look_at_devices(self: &Arc<Self>) {
         let tree = self.disk.tree();
         // Those that did not answer may do so by now.
-        if tree.has_outage() {
-            if let Err(error) = tree.recheck() {
-                tracing::warn!(%error, "devices are not looked at anew");
-            }
-            if !tree.has_outage() {
-                self.devices_are_back();
-            }
+        if tree.has_outage()
+            && let Err(error) = tree.recheck()
+        {
+            tracing::warn!(%error, "devices are not looked at anew");
         }
+        self.heed_devices();
         self.note_missed();
     }
 
-    /// Devices answer again that were waited for, without an order: what waits for them goes on.
-    fn devices_are_back(self: &Arc<Self>) {
+    /// Where devices answer again that were waited for, without an order, what waits for them goes on. Groups, scans, rebuilds and looks at an
+    /// idle pool all find that; the sync thread, which does one of these at least every few seconds, acts on it.
+    fn heed_devices(self: &Arc<Self>) {
+        if !self.disk.tree().take_awaited() {
+            return;
+        }
         // A resilver that is under way goes on: one follows if something is left, and a device that comes and goes has none begin anew.
         let runs = self.is_resilvering().unwrap_or(false);
-        match self.needs_resilver() && !runs {
+        if self.needs_resilver() && !runs {
             // What could not be read of them is given now.
-            true => self.owe_resilver(),
-            false => self.wake_scan(),
+            self.owe_resilver();
         }
+        if self.options.deterministic {
+            // This thread does nothing of that itself.
+            return;
+        }
+        self.wake_scan();
         self.wake_rebuild();
         if self.disk.writer.copied().is_some() {
             self.wake_evacuation();

@@ -24,7 +24,7 @@
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use cenote_format::label::{self, Uberblock};
 use cenote_format::nvlist::NvList;
@@ -160,6 +160,12 @@ impl VdevTree {
         self.suspension().why().is_some() || leaves.iter().any(|leaf| is_silent(leaf))
     }
 
+    /// Whether a device that was waited for answers again, or is needed no more, since this was last asked, whoever looked at it:
+    /// what waits for it goes on, and a resilver begins if leaves lack something.
+    pub fn take_awaited(&self) -> bool {
+        self.writer.awaited.swap(false, SeqCst)
+    }
+
     /// Whether a device of a top-level vdev is away that it cannot do without.
     pub fn is_silent_below(&self, vdev: u64) -> bool {
         let mut leaves = Vec::new();
@@ -242,8 +248,10 @@ impl VdevTree {
                 }
                 tracing::info!(?leaf, "the device answers again");
                 leaf.set_state(VdevState::Healthy);
+                self.writer.awaited.store(true, SeqCst);
             } else if !required(top, leaf) {
                 put_out(top, leaf);
+                self.writer.awaited.store(true, SeqCst);
             }
         }
     }
@@ -737,10 +745,12 @@ mod tests {
         let look = || tree.look_after_silent(&top, &tree.leaves());
         look();
         assert_eq!((states(&tree), tree.has_outage()), (silent.to_vec(), true));
+        assert!(!tree.take_awaited());
         leaves[1].faults.repair();
         look();
         let well = vec![VdevState::Faulted, VdevState::Healthy];
         assert_eq!((states(&tree), tree.has_outage()), (well, false));
+        assert!(tree.take_awaited() && !tree.take_awaited());
         // One that is not needed any more goes out of use.
         let (tree, leaves) = mirror(2);
         leaves[0].faults.set_missing(true);

@@ -56,7 +56,7 @@ use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use cenote_format::MAX_BLOCK;
 use cenote_format::abd::Abd;
@@ -125,6 +125,8 @@ pub(crate) struct Writer {
     pub committing: Mutex<Option<Uberblock>>,
     /// Held while devices are probed.
     pub probing: Mutex<()>,
+    /// See [`VdevTree::take_awaited`].
+    pub awaited: AtomicBool,
     /// Held by writes of blocks side by side, and alone while wrong bytes are replaced (`crate::fault`).
     pub healing: RwLock<()>,
     /// What is being copied as it is.
@@ -149,6 +151,7 @@ impl Writer {
             suspension: Arc::default(),
             committing: Mutex::default(),
             probing: Mutex::default(),
+            awaited: AtomicBool::new(false),
             healing: RwLock::default(),
             watch: Watch::default(),
             dirty_percent: AtomicU64::new(0),
