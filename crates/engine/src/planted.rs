@@ -72,6 +72,8 @@ pub enum Moment {
     LogsEnded,
     /// Logs have left a log vdev, no group is written, and its last device is in use still.
     LogEmptied,
+    /// Pieces of a vdev that is being removed are read, and not copied yet.
+    ReadToBeMoved,
 }
 
 /// What is done at a moment.

@@ -16,6 +16,8 @@
 //! whether the block is still where it was (`current`). If it is, its place has not been given out;
 //! if it is given out later, that write comes after the repair.
 //!
+//! What a vdev that is being removed has been copied to is mended with it (`crate::write`, `removing`).
+//!
 //! Invariants: only leaves that take writes are healed, so a pool that is open read-only is never
 //! written to. What is healed is flushed with the next transaction group.
 
@@ -268,10 +270,8 @@ impl VdevTree {
         if patience::of_thread().is_some() || !current() {
             return 0;
         }
-        let alone = self.writer.healing.write();
-        if !current() {
-            return 0;
-        }
+        let repairs = || faults.iter().flat_map(|fault| fault.repairs(txg)).collect();
+        let Ok(alone) = self.alone_for_repairs(&repairs, current) else { return 0 };
         let batch = self.note_repairs(faults);
         let (mut writes, mut firsts) = (Vec::new(), Vec::new());
         for repairs in faults.iter().map(|fault| fault.repairs(txg)) {

@@ -152,7 +152,7 @@ pub use surgery::Replaced;
 pub use suspend::Suspension;
 pub use tree::VdevTree;
 pub use vdev::{OUT_OF_USE, Vdev};
-pub use write::{Asking, BlockWrite};
+pub use write::{Asking, BlockWrite, PlacedCopy, RepairMark};
 
 use std::sync::Arc;
 

@@ -22,7 +22,7 @@ use crate::raidz::reflow::Widths;
 use crate::submit::{LeafRead, Submit, read_leaves};
 use crate::tree::{Place, VdevTree};
 use crate::vdev::{Kind, Trust, Vdev};
-use crate::write::{LeafWrite, write_leaves};
+use crate::write::{LeafWrite, NotRepaired, write_leaves};
 use crate::{BlockRead, Fault, Outcome, VdevError, mirror};
 
 /// Bytes of repairs that are written while nothing else is.
@@ -435,10 +435,16 @@ impl VdevTree {
             });
             let (piece, others) = rest.split_at(few.count());
             rest = others;
-            let alone = self.writer.healing.write();
-            if !current() {
-                return None;
-            }
+            let repairs = || piece.iter().flat_map(|(txg, fault)| fault.repairs(*txg)).collect();
+            let alone = match self.alone_for_repairs(&repairs, current) {
+                Ok(alone) => alone,
+                Err(NotRepaired::Gone) => return None,
+                Err(NotRepaired::Failed) => {
+                    let failed = |(txg, fault): &(u64, &Fault)| (fault.leaf().guid(), *txg);
+                    done.failed.extend(piece.iter().map(failed));
+                    continue;
+                }
+            };
             let batch = self.note_repairs(piece.iter().map(|(_, fault)| *fault));
             let (mut writes, mut notes) = (Vec::new(), Vec::new());
             for (txg, fault) in piece {

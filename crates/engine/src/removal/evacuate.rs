@@ -16,6 +16,9 @@
 //! long as it takes, unless its removal is over or it is to end. Meanwhile another removal may begin, also of the same vdev:
 //! what was read is copied for the removal that it was read for, or not at all.
 //!
+//! What is wrong on the vdev is wrong in what is copied of it. A repair of the vdev therefore goes to what was copied, too; a piece that is repaired
+//! between its reading and its writing is read once more (`cenote_vdev`'s `write::removing`).
+//!
 //! Until the end all is read where it always was. What fails to be copied is freed, and begins anew after
 //! a moment: what is mapped is on all devices of its new vdev. A vdev that did not take it is passed over for a while, as long
 //! as there is another one. What cannot be read is read again at growing distance, and counts as an error once. Meanwhile `zpool status` says what the removal waits for. A crash leaves what the last group had copied.
@@ -41,7 +44,7 @@ use cenote_pool::indirect::removing::{FINISHED, Removing};
 use cenote_store::alloc::{AllocError, Class, Request};
 use cenote_store::write::Copied;
 use cenote_vdev::traffic::Content;
-use cenote_vdev::{Asking, BlockWrite, IndirectMap, VdevError};
+use cenote_vdev::{Asking, BlockWrite, IndirectMap, PlacedCopy, Remap, RepairMark, VdevError};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -119,6 +122,8 @@ struct Ahead {
     of: Arc<dyn IndirectMap>,
     /// In order, and beyond what is copied.
     pieces: Vec<Piece>,
+    /// Set before they were read.
+    mark: RepairMark,
     /// Vdevs that are passed over.
     refused: Vec<u64>,
     /// A vdev that has not taken what was to be written.
@@ -233,7 +238,10 @@ impl Shared {
 
     /// Reads on, and has a group copy what was read.
     fn step(&self, course: &mut Course, copied: &Copied) -> Result<Step, EngineError> {
+        let mark = self.disk.tree().mark_repairs();
         let (pieces, failed) = self.read_ahead(course, copied)?;
+        #[cfg(feature = "planted")]
+        self.reach(crate::planted::Moment::ReadToBeMoved);
         // A slow device has less to do at once.
         let most = if failed.is_some() { course.most / 4 } else { course.most.saturating_mul(2) };
         course.most = most.clamp(LEAST_AT_ONCE, AT_ONCE);
@@ -251,7 +259,7 @@ impl Shared {
         course.refused.retain(|(_, when)| clock.since(*when) < PASSED_OVER);
         let refused = course.refused.iter().map(|(vdev, _)| *vdev).collect();
         let (of, refuses) = (course.of.clone(), Mutex::default());
-        let ahead = Arc::new(Ahead { of, pieces, refused, refuses });
+        let ahead = Arc::new(Ahead { of, pieces, mark, refused, refuses });
         let theirs = ahead.clone();
         let change = move |context: &mut SyncContext<'_>| match context.evacuate(&theirs)? {
             Step::Nothing if context.maps.evacuation().is_some() => context.finish_removal(),
@@ -370,6 +378,7 @@ impl SyncContext<'_> {
                 Ok(Step::Copied)
             }
             Err(e) => {
+                self.disk.tree().place_copies(Vec::new());
                 self.free_written(&segments);
                 Err(e)
             }
@@ -420,12 +429,22 @@ impl SyncContext<'_> {
                 return (copied, Some(format!("vdev {id}: {why}")));
             }
             check_placed(id, batch, &segments);
+            tree.place_copies(copied.iter().chain(&segments).map(placed_copy).collect());
             if let Err(why) = tree.write_moved(&blocks) {
+                tree.place_copies(copied.iter().map(placed_copy).collect());
                 if let VdevError::Write { vdev, .. } | VdevError::Io { vdev, .. } = &why {
                     *ahead.refuses.lock() = Some(*vdev);
                 }
                 self.free_written(&segments);
                 return (copied, Some(format!("vdev {id}: {why}")));
+            }
+            // A repair from now on finds the copy.
+            let is_repaired =
+                |part: &Part<'_>| tree.is_repaired_since(ahead.mark, &(part.start..part.end));
+            if batch.iter().any(is_repaired) {
+                tree.place_copies(copied.iter().map(placed_copy).collect());
+                self.free_written(&segments);
+                return (copied, None);
             }
             copied.append(&mut segments);
             if clock.since(begun) >= time {
@@ -582,6 +601,11 @@ impl SyncContext<'_> {
         }
         Ok(Step::Left)
     }
+}
+
+/// Where repairs of a piece go.
+fn placed_copy(&Segment { source, vdev, offset, size }: &Segment) -> PlacedCopy {
+    PlacedCopy { source, copy: Remap { vdev: vdev.into(), offset, size } }
 }
 
 fn place_of(&Segment { vdev, offset, size, .. }: &Segment) -> Dva {

@@ -39,6 +39,9 @@ struct State {
 impl Writer {
     /// From now on a vdev is being removed, and copied so far; `None`: no vdev is.
     pub fn set_removing(&self, copied: Option<Copied>) {
+        // Repairs go to what was copied as well.
+        let of = copied.as_ref().map(|copied| (copied.vdev, copied.end, copied.mapping.clone()));
+        self.store.vdevs().set_removing(of);
         self.removing.0.lock().copied = copied;
     }
 

@@ -44,6 +44,7 @@ pub(crate) mod copying;
 mod leaf;
 mod logs;
 mod parity;
+mod removing;
 mod sides;
 pub(crate) mod submit;
 mod sums;
@@ -78,6 +79,8 @@ use crate::{Alarm, Suspension, VdevError, assemble, mirror};
 use copying::Copying;
 pub(crate) use leaf::Written;
 use parity::Columns;
+pub(crate) use removing::{NotRepaired, Removing};
+pub use removing::{PlacedCopy, RepairMark};
 pub use sides::Asking;
 pub(crate) use submit::submit;
 pub(crate) use submit::{LeafWrite, write_leaves};
@@ -131,6 +134,8 @@ pub(crate) struct Writer {
     pub healing: RwLock<()>,
     /// What is being copied as it is.
     pub copying: Copying,
+    /// What a top-level vdev that is being removed has been copied to.
+    pub removing: Removing,
     /// What is written to a RAID-Z vdev whose sectors move.
     pub watch: Watch,
     /// How much of what may be dirty in the pool is.
@@ -153,6 +158,7 @@ impl Writer {
             probing: Mutex::default(),
             awaited: AtomicBool::new(false),
             healing: RwLock::default(),
+            removing: Removing::default(),
             watch: Watch::default(),
             dirty_percent: AtomicU64::new(0),
         }

@@ -1,0 +1,171 @@
+//! A vdev is removed of which something is wrong, and repaired meanwhile: what it was copied to is right as well. In a program of its
+//! own, since removals are held back by a tunable.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod rig;
+
+use cenote_engine::planted::Moment;
+use cenote_engine::{Engine, tunables};
+use cenote_pool::scan::{ScanState, ScanStatus};
+use parking_lot::{Mutex, MutexGuard};
+use rig::{Rig, check, fill, open};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+const SIZE: u64 = 128 << 20;
+const LEN: usize = 200_000;
+const FILES: u64 = 60;
+
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Removals copy pieces of this size at most, and no other test runs.
+fn alone(segment: u64) -> MutexGuard<'static, ()> {
+    let alone = ALONE.lock();
+    tunables::find("zfs_remove_max_segment").unwrap().set(segment).unwrap();
+    stand_still(false);
+    alone
+}
+
+fn stand_still(still: bool) {
+    tunables::find("zfs_removal_suspend_progress").unwrap().set(still.into()).unwrap();
+}
+
+/// Flips bits all over a device.
+fn spoil(rig: &Rig, name: &str) {
+    let path = rig.file(name);
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let (start, end) = (4 << 20, SIZE - (1 << 20));
+    let mut bytes = vec![0; (end - start) as usize];
+    file.read_exact_at(&mut bytes, start).unwrap();
+    bytes.iter_mut().step_by(997).for_each(|byte| *byte ^= 0x5a);
+    file.write_all_at(&bytes, start).unwrap();
+}
+
+/// A pool of two mirrors; the second side of the first is wrong all over.
+fn spoiled(rig: &Rig) -> Arc<Engine> {
+    let engine = rig.create("mirror a b mirror c d", 12);
+    fill(&open(&engine), 0..FILES, LEN);
+    engine.sync().unwrap();
+    engine.export(false).unwrap();
+    drop(engine);
+    spoil(rig, "b");
+    rig.import()
+}
+
+#[track_caller]
+fn until(what: &str, done: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < Duration::from_secs(120), "{what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn scrubbed(engine: &Engine) -> ScanStatus {
+    engine.scrub().unwrap();
+    let scan = || engine.pool().status().unwrap().scan.unwrap();
+    until("a scrub does not end", || !scan().is_running());
+    scan()
+}
+
+fn remove_first(engine: &Engine) {
+    let first = engine.pool().store().vdevs().root().children()[0].guid();
+    engine.remove(first).unwrap();
+}
+
+fn copied(engine: &Engine) -> u64 {
+    engine.pool().status().unwrap().removal.unwrap().copied
+}
+
+/// The removal ends. What was repaired is right on every device then.
+fn is_right(rig: &Rig, engine: Arc<Engine>) {
+    let removal = || engine.pool().status().unwrap().removal.unwrap();
+    until("the removal does not end", || removal().state == ScanState::Finished);
+    let again = scrubbed(&engine);
+    assert_eq!((again.processed, again.errors), (0, 0), "something is wrong still");
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge_blocks();
+    for gone in ["c", "d"] {
+        let copy = rig.copy();
+        std::fs::remove_file(copy.file(gone)).unwrap();
+        let engine = copy.import();
+        check(&open(&engine), 0..FILES, LEN);
+        engine.export(false).unwrap();
+    }
+}
+
+/// Some was copied as it was, wrong, when a scrub repairs the vdev, and the rest is copied afterwards.
+#[test]
+fn what_was_copied_is_repaired() {
+    let _alone = alone(64 << 10);
+    let rig = Rig::new(SIZE);
+    let engine = spoiled(&rig);
+    remove_first(&engine);
+    until("nothing is copied", || copied(&engine) > 0);
+    stand_still(true);
+    let done = scrubbed(&engine);
+    assert!(done.processed > 0 && done.errors == 0, "{done:?}");
+    stand_still(false);
+    is_right(&rig, engine);
+}
+
+/// A scrub repairs what was read, and is not copied yet.
+#[test]
+fn what_was_read_is_read_again() {
+    let _alone = alone(1 << 20);
+    let rig = Rig::new(SIZE);
+    let engine = spoiled(&rig);
+    let (theirs, repaired) = (engine.clone(), Arc::new(AtomicU64::new(0)));
+    let count = repaired.clone();
+    engine.stop_at(Moment::ReadToBeMoved, move || {
+        count.store(scrubbed(&theirs).processed, SeqCst);
+    });
+    remove_first(&engine);
+    until("the removal does not begin", || repaired.load(SeqCst) > 0);
+    is_right(&rig, engine);
+}
+
+/// What is wrong is found by programs that read it, while it is copied.
+#[test]
+fn what_is_read_meanwhile_is_healed_everywhere() {
+    let _alone = alone(64 << 10);
+    let rig = Rig::new(SIZE);
+    let engine = spoiled(&rig);
+    let fs = open(&engine);
+    engine.pool().store().drop_caches();
+    remove_first(&engine);
+    check(&fs, 0..FILES, LEN);
+    drop(fs);
+    let healed = || {
+        let leaves = engine.pool().store().vdevs().leaves();
+        leaves.iter().map(|leaf| leaf.self_healed()).sum::<u64>()
+    };
+    assert!(healed() > 0);
+    let removal = || engine.pool().status().unwrap().removal.unwrap();
+    until("the removal does not end", || removal().state == ScanState::Finished);
+    // Whatever was not read before it was copied a scrub finds, and then nothing more.
+    scrubbed(&engine);
+    is_right(&rig, engine);
+}
+
+/// Half a removal goes on after an import: what is repaired then is repaired where it was copied to.
+#[test]
+fn what_was_copied_before_an_import_is_repaired() {
+    let _alone = alone(64 << 10);
+    let rig = Rig::new(SIZE);
+    let engine = spoiled(&rig);
+    remove_first(&engine);
+    until("nothing is copied", || copied(&engine) > 0);
+    stand_still(true);
+    engine.export(false).unwrap();
+    drop(engine);
+    let engine = rig.import();
+    let done = scrubbed(&engine);
+    assert!(done.processed > 0 && done.errors == 0, "{done:?}");
+    stand_still(false);
+    is_right(&rig, engine);
+}
