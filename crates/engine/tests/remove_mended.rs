@@ -11,8 +11,8 @@ use cenote_pool::scan::{ScanState, ScanStatus};
 use parking_lot::{Mutex, MutexGuard};
 use rig::{Rig, check, fill, open};
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 const SIZE: u64 = 128 << 20;
@@ -98,18 +98,34 @@ fn is_right(rig: &Rig, engine: Arc<Engine>) {
     }
 }
 
+/// Has the thread that copies do something once a group has copied, before the vdev can leave.
+fn when_some_is_copied(engine: &Arc<Engine>, then: impl FnOnce() + Send + 'static) {
+    let theirs = engine.clone();
+    engine.stop_at(Moment::ReadToBeMoved, move || {
+        let again = theirs.clone();
+        theirs.stop_at(Moment::ReadToBeMoved, move || {
+            let removal = again.pool().status().unwrap().removal.unwrap();
+            assert!(removal.copied > 0 && removal.state == ScanState::Scanning);
+            then();
+        });
+    });
+}
+
 /// Some was copied as it was, wrong, when a scrub repairs the vdev, and the rest is copied afterwards.
 #[test]
 fn what_was_copied_is_repaired() {
     let _alone = alone(64 << 10);
     let rig = Rig::new(SIZE);
     let engine = spoiled(&rig);
+    let (theirs, repaired) = (engine.clone(), Arc::new(AtomicU64::new(0)));
+    let count = repaired.clone();
+    when_some_is_copied(&engine, move || {
+        let done = scrubbed(&theirs);
+        assert_eq!(done.errors, 0);
+        count.store(done.processed, SeqCst);
+    });
     remove_first(&engine);
-    until("nothing is copied", || copied(&engine) > 0);
-    stand_still(true);
-    let done = scrubbed(&engine);
-    assert!(done.processed > 0 && done.errors == 0, "{done:?}");
-    stand_still(false);
+    until("nothing is repaired", || repaired.load(SeqCst) > 0);
     is_right(&rig, engine);
 }
 
@@ -156,16 +172,23 @@ fn what_is_read_meanwhile_is_healed_everywhere() {
 #[test]
 fn what_was_copied_before_an_import_is_repaired() {
     let _alone = alone(64 << 10);
-    let rig = Rig::new(SIZE);
+    let rig = Arc::new(Rig::new(SIZE));
     let engine = spoiled(&rig);
+    let (files, crashed) = (rig.clone(), Arc::new(OnceLock::new()));
+    let theirs = crashed.clone();
+    when_some_is_copied(&engine, move || assert!(theirs.set(files.copy()).is_ok()));
     remove_first(&engine);
-    until("nothing is copied", || copied(&engine) > 0);
-    stand_still(true);
+    until("nothing is copied", || crashed.get().is_some());
+    let removal = || engine.pool().status().unwrap().removal.unwrap();
+    until("the removal does not end", || removal().state == ScanState::Finished);
     engine.export(false).unwrap();
     drop(engine);
-    let engine = rig.import();
+    let copy = crashed.get().unwrap();
+    stand_still(true);
+    let engine = copy.import();
+    assert!(copied(&engine) > 0);
     let done = scrubbed(&engine);
     assert!(done.processed > 0 && done.errors == 0, "{done:?}");
     stand_still(false);
-    is_right(&rig, engine);
+    is_right(copy, engine);
 }

@@ -259,7 +259,8 @@ mod tests {
     fn rig(end: u64) -> (VdevTree, Vec<Leaf>) {
         let disks = testing::leaves(4, 4 << 20);
         let files = testing::files(&disks);
-        let mirror = |id, files: &[Arc<Vdev>]| testing::mirror_like(Kind::Mirror, id, files.to_vec());
+        let mirror =
+            |id, files: &[Arc<Vdev>]| testing::mirror_like(Kind::Mirror, id, files.to_vec());
         let tree = testing::tree(vec![mirror(0, &files[..2]), mirror(1, &files[2..])]);
         disks[0].write(AT, &vec![0x5a; LEN as usize]);
         disks[1].write(AT, &right());
