@@ -126,15 +126,17 @@ fn receive(
     let top = top.map_err(|why| cannot(ErrorKind::Invalid, why))?;
     let top = top.split('@').next().unwrap_or_default();
     let mut followed = true;
-    if let Some(list) = &list {
+    // What heals changes nothing else.
+    let changes = list.as_ref().filter(|_| !job.how.heal);
+    if let Some(list) = changes {
         // What is not there yet is not followed.
         follow(job, list, top, true)?;
     }
     while next(job, source, Some(&within))? == Next::Received {}
-    if let Some(list) = &list {
+    if let Some(list) = changes {
         followed = follow(job, list, top, false)?;
     }
-    if let Some(list) = list.as_ref().filter(|list| list.raw && !job.how.dry_run) {
+    if let Some(list) = changes.filter(|list| list.raw && !job.how.dry_run) {
         followed &= place_keys(job, list, top)?;
     }
     match followed {
