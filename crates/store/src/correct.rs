@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BlockPointer, Dva};
-use cenote_vdev::{BlockRead, Fault};
+use cenote_vdev::{BlockRead, Fault, VdevTree};
 
 use crate::error::Bookmark;
 use crate::pipeline::{Store, check};
@@ -76,15 +76,15 @@ impl Store {
         if !current() {
             return None;
         }
-        let (faults, mut unreadable) = batch.into_found();
-        self.vdevs().repair_many(&faults, current)?;
+        let (tree, faults, mut unreadable) = batch.into_found();
+        tree.repair_many(&faults, current)?;
         faults.iter().for_each(|(_, fault)| fault.charge());
         let lost: BTreeSet<Bookmark> = unreadable.iter().map(|block| block.at).collect();
         let mut done = Vec::with_capacity(offers.len());
         let mut healed = Vec::new();
         for offer in offers {
             let came = match lost.contains(&offer.at) {
-                true => self.correct(offer, current)?,
+                true => self.correct(&tree, offer, current)?,
                 false => Corrected::WasRight,
             };
             if came == Corrected::Healed {
@@ -99,7 +99,12 @@ impl Store {
     }
 
     /// Writes a block that is lost.
-    fn correct(&self, offer: &Offer<'_>, current: &dyn Fn() -> bool) -> Option<Corrected> {
+    fn correct(
+        &self,
+        tree: &VdevTree,
+        offer: &Offer<'_>,
+        current: &dyn Fn() -> bool,
+    ) -> Option<Corrected> {
         let Offer { bp, at, forms } = offer;
         if check(bp, *at).is_err() {
             return Some(Corrected::Differs);
@@ -119,10 +124,10 @@ impl Store {
         let mut faults = Vec::new();
         for part in &parts {
             let txg = part.bp.physical_birth();
-            let mine = part.bp.dvas().flat_map(|dva| self.faults_of(part, dva));
+            let mine = part.bp.dvas().flat_map(|dva| self.faults_of(tree, part, dva));
             faults.extend(mine.map(|fault| (txg, fault)));
         }
-        self.vdevs().repair_many(&faults, current)?;
+        tree.repair_many(&faults, current)?;
         let (read, _) =
             Store::attempt(|| bp.dvas().any(|dva| self.fetch_copy(bp, dva, *at).is_ok()));
         Some(if read { Corrected::Healed } else { Corrected::NotTaken })
@@ -147,9 +152,9 @@ impl Store {
     }
 
     /// What leaves have wrong of a copy, with what should be there.
-    fn faults_of(&self, part: &Part, dva: Dva) -> Vec<Fault> {
+    fn faults_of(&self, tree: &VdevTree, part: &Part, dva: Dva) -> Vec<Fault> {
         let Part { bp, data } = part;
-        let (tree, txg) = (self.vdevs(), bp.physical_birth());
+        let txg = bp.physical_birth();
         let verify = |read: &Abd| self.is_right(bp, read);
         let (vdev, offset, size) = (dva.vdev.into(), dva.offset, bp.psize());
         let read = BlockRead { vdev, offset, size, txg, verify: &verify };

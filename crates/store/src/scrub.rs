@@ -153,9 +153,9 @@ impl Store {
 }
 
 impl Batch<'_> {
-    /// What leaves have wrong, with the physical births of its blocks, and which blocks cannot be read.
-    pub(crate) fn into_found(self) -> (Vec<(u64, Fault)>, Vec<Unreadable>) {
-        (self.faults, self.unreadable)
+    /// The devices, what leaves have wrong, with the physical births of its blocks, and which blocks cannot be read.
+    pub(crate) fn into_found(self) -> (Arc<VdevTree>, Vec<(u64, Fault)>, Vec<Unreadable>) {
+        (self.tree, self.faults, self.unreadable)
     }
 
     fn read(&mut self, blocks: &[ScanBlock]) {
