@@ -232,11 +232,12 @@ pub const PAGES: &[Page] = &[
         about: "load keys of encrypted datasets",
         text: "Loads the key of an encryption root, so that it and what has its key below it can be mounted. The key is \
                where the property keylocation says: prompt asks for it on the terminal, without showing what is typed, or \
-               reads it from standard input; file:///PATH reads a file. A raw key cannot be typed.",
+               reads it from standard input; file:///PATH reads a file, and https://ADDRESS and http://ADDRESS fetch it, in half a minute at most. A raw key cannot be \
+               typed.",
         operands: "<filesystem>|<volume>",
         options: &[
             flag("-a", "All encryption roots of all pools"),
-            takes("-L", "prompt|file:///...", "Where the key is, in place of keylocation"),
+            takes("-L", "prompt|file:///...|https://...|http://...", "Where the key is, in place of keylocation"),
             flag("-n", "Say whether the key is right, and load nothing"),
             flag("-r", "All encryption roots at and below the dataset"),
         ],
