@@ -187,9 +187,13 @@ impl Reason for ReceiveError {
             | ReceiveError::NoSpills
             | ReceiveError::Embedded
             | ReceiveError::Keys(_)
+            | ReceiveError::OtherSnapshot
+            | ReceiveError::NotHealed { .. }
             | ReceiveError::LargeBlocks => ErrorKind::Stream,
-            ReceiveError::KeyNotLoaded => ErrorKind::Invalid,
-            ReceiveError::CryptoUnsupported => ErrorKind::Unsupported,
+            ReceiveError::KeyNotLoaded | ReceiveError::KeyToHeal | ReceiveError::NoSnapshot => {
+                ErrorKind::Invalid
+            }
+            ReceiveError::CryptoUnsupported | ReceiveError::Incompatible => ErrorKind::Unsupported,
             ReceiveError::Input(_) => ErrorKind::Io,
             ReceiveError::Unsupported(_) | ReceiveError::Upgrade => ErrorKind::Unsupported,
             ReceiveError::Exists | ReceiveError::ResumeExists => ErrorKind::Exists,

@@ -90,6 +90,8 @@ pub enum Event<'a> {
         origin: Option<&'a str>,
         /// It starts from another snapshot.
         incremental: bool,
+        /// It heals a snapshot that is there.
+        corrective: bool,
     },
     /// A stream was received.
     Received {

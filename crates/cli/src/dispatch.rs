@@ -16,8 +16,8 @@ use crate::context::{Context, Streams};
 use crate::pools::PoolTable;
 use crate::socket::Place;
 use crate::{
-    access, age, complete, copy, daemon, generate, list, map, rewrite, tunables, txgs, zfs,
-    zinject, zpool,
+    access, age, complete, copy, daemon, generate, key_fetch, list, map, rewrite, tunables, txgs,
+    zfs, zinject, zpool,
 };
 use cenote_command::outcome::{WRONG, plain};
 use cenote_command::posix::set_posix;
@@ -162,7 +162,10 @@ fn launch(tool: &str, args: &[OsString]) -> i32 {
         Some(Ok(Some(connection))) => {
             let ready =
                 if ends_in_order(tool, args) { connection.ask_on_interrupt() } else { Ok(()) };
-            let answer = |question: &[u8]| zpool::programs::answer(question, (tool, args));
+            let answer = |question: &[u8]| match key_fetch::answer(question, (tool, args)) {
+                Some(answer) => answer,
+                None => zpool::programs::answer(question, (tool, args)),
+            };
             let input = reads_input(tool, args);
             ready.and_then(|()| client::run(connection, (tool, args), input, &answer))
         }

@@ -1,17 +1,20 @@
 //! Keys of encrypted datasets: from a user to a pool (`libzfs_crypto.c`).
 //!
-//! A key is prompted for, or read from standard input if that is no terminal, or from a file (`keylocation`). What is
+//! A key is prompted for, or read from standard input if that is no terminal, or from a file, or fetched from an address
+//! (`keylocation`; [`key_fetch`]). What is
 //! typed at a terminal is not shown, and a wrong one may be typed again. Key material is wiped after use; no message has
 //! any of it.
 //!
 //! Nothing here may be called by a command that keeps others waiting (`PoolTable::change`): a user may take any time.
 
 use crate::context::Context;
+use crate::key_fetch;
 use crate::pools::Imported;
 use cenote_command::outcome::plain;
 use cenote_dsl::crypt::{CryptoKey, KeyError, KeyFormat};
 use cenote_dsl::{Dataset, DatasetKind};
 use cenote_engine::Engine;
+use cenote_engine::change::props::is_key_address;
 use cenote_format::crypt::{HEX_LEN, PASSPHRASE_MAX, PASSPHRASE_MIN, WRAPPING_LEN, WrappingKey};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use std::fs::File;
@@ -173,17 +176,18 @@ pub(crate) fn material(
                 let Some(input) = &mut ctx.input else {
                     return Err(NoKey::for_good("there is no standard input to read it from"));
                 };
-                Ok((read(input, format)?, false))
+                Ok((read_key(input, format)?, false))
             }
         };
     }
     let Some((scheme, _)) = location.split_once("://") else {
         return Err(NoKey::for_good("Invalid keylocation"));
     };
+    if is_key_address(location) {
+        return key_fetch::material(location, format, ctx).map(|material| (material, false));
+    }
     if scheme != "file" {
-        let why =
-            format!("URI scheme is not supported: {scheme}:// ('-L file://...' names a file)");
-        return Err(NoKey::for_good(why));
+        return Err(NoKey::for_good("URI scheme is not supported"));
     }
     let path = location.strip_prefix("file://").unwrap_or_default();
     let failed =
@@ -194,12 +198,15 @@ pub(crate) fn material(
         return Err(failed("not a regular file"));
     }
     let mut file = File::open(path).map_err(|e| failed(&plain(&e)))?;
-    Ok((read(&mut file, format)?, false))
+    Ok((read_key(&mut file, format)?, false))
 }
 
 /// Reads key material: a line without its end, or for a raw key all there is, up to one byte more than a key has
 /// (`get_key_material_raw`).
-fn read(from: &mut dyn Read, format: KeyFormat) -> Result<Zeroizing<Vec<u8>>, NoKey> {
+pub(crate) fn read_key(
+    from: &mut dyn Read,
+    format: KeyFormat,
+) -> Result<Zeroizing<Vec<u8>>, NoKey> {
     let most = if format == KeyFormat::Raw { WRAPPING_LEN + 1 } else { MAX_LINE };
     // No allocation is left behind that was too small.
     let mut material = Zeroizing::new(Vec::with_capacity(most));
@@ -236,7 +243,7 @@ fn typed(
     let prompted = write!(ctx.out, "{}", ask(what));
     let prompted = prompted.and_then(|()| ctx.out.flush());
     let typed = match prompted {
-        Ok(()) => read(input, format),
+        Ok(()) => read_key(input, format),
         Err(e) => Err(NoKey::for_good(plain(&e))),
     };
     drop(hidden);
@@ -349,7 +356,7 @@ mod tests {
 
     #[test]
     fn key_material_is_a_line_or_32_bytes() {
-        let line = |mut bytes: &[u8], format| read(&mut bytes, format).ok().unwrap().to_vec();
+        let line = |mut bytes: &[u8], format| read_key(&mut bytes, format).ok().unwrap().to_vec();
         assert_eq!(line(b"phrase\nmore", KeyFormat::Passphrase), b"phrase");
         assert_eq!(line(b"phrase", KeyFormat::Passphrase), b"phrase");
         assert_eq!(line(&[b'\n'; 40], KeyFormat::Raw), [b'\n'; 33]);

@@ -47,6 +47,7 @@ pub mod dispatch;
 pub mod generate;
 pub mod interval;
 pub mod json;
+mod key_fetch;
 pub mod keys;
 pub mod list;
 pub mod locate;

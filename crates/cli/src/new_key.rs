@@ -10,6 +10,7 @@ use cenote_dmu::outside::Chance;
 use cenote_dsl::Dataset;
 use cenote_dsl::crypt::KeyFormat;
 use cenote_dsl::write::crypt::RootKey;
+use cenote_engine::change::props::is_key_location;
 use cenote_engine::change::{NewEncryption, NewKey};
 use cenote_format::crypt::{Suite, WrappingKey};
 use std::sync::Arc;
@@ -190,12 +191,8 @@ impl Wanted {
 
 /// Whether a place of a key can be (`zfs_prop_valid_keylocation`).
 fn check_location(location: &str) -> Result<(), String> {
-    match location == "prompt" || location.starts_with("file:///") {
+    match is_key_location(location) {
         true => Ok(()),
-        false if location.starts_with("https://") || location.starts_with("http://") => {
-            Err("keys at https:// are not supported ('keylocation=prompt' reads standard input)"
-                .into())
-        }
         false => Err("invalid keylocation".into()),
     }
 }

@@ -72,7 +72,7 @@ fn keys_are_loaded_and_unloaded_in_openzfs_words() {
         s.run("zfs load-key crypt/rawk/clear").fails(255),
         "Key load error: 'crypt/rawk/clear' is not encrypted."
     );
-    let unsupported = s.run("zfs load-key -L https://example.org/key crypt/hexa").fails(255);
+    let unsupported = s.run("zfs load-key -L ftp://example.org/key crypt/hexa").fails(255);
     assert!(
         unsupported.starts_with("Key load error: URI scheme is not supported"),
         "{unsupported}"

@@ -95,6 +95,8 @@ declare_tunables! {
         "Whether a scrub begins when the last sequential rebuild has ended";
     REBUILD_VDEV_LIMIT "zfs_rebuild_vdev_limit" Now Bytes 16_777_216 (1, 268_435_456),
         "Bytes of a top-level vdev that a sequential rebuild copies at once";
+    RECV_BEST_EFFORT_CORRECTIVE "zfs_recv_best_effort_corrective" Now Switch 0 SWITCH,
+        "Whether a corrective receive (zfs receive -c) that leaves damaged blocks is taken for done";
     REMOVAL_SUSPEND_PROGRESS "zfs_removal_suspend_progress" Now Switch 0 SWITCH,
         "Whether the removal of a vdev stays where it is";
     REMOVE_MAX_SEGMENT "zfs_remove_max_segment" Now Bytes 16_777_216 (512, 16_777_216),

@@ -38,6 +38,7 @@
 
 pub mod alloc;
 pub mod arc;
+pub mod correct;
 mod decoded;
 mod direct;
 mod errlist;

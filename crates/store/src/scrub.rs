@@ -59,7 +59,7 @@ pub struct Scanned {
 }
 
 /// A batch under way.
-struct Batch<'a> {
+pub(crate) struct Batch<'a> {
     store: &'a Store,
     func: ScanFunc,
     tree: Arc<VdevTree>,
@@ -115,7 +115,8 @@ impl Store {
         batch.tree.repair_many(&batch.faults, current).map(|repaired| repaired.bytes)
     }
 
-    fn look_at(&self, func: ScanFunc, blocks: &[ScanBlock]) -> Batch<'_> {
+    /// Reads a batch of copies. Nothing counts yet.
+    pub(crate) fn look_at(&self, func: ScanFunc, blocks: &[ScanBlock]) -> Batch<'_> {
         let tree = Arc::clone(&self.vdevs());
         let (faults, unreadable, left) = (Vec::new(), Vec::new(), BTreeSet::new());
         let mut batch = Batch { store: self, func, tree, faults, unreadable, left };
@@ -152,6 +153,11 @@ impl Store {
 }
 
 impl Batch<'_> {
+    /// The devices, what leaves have wrong, with the physical births of its blocks, and which blocks cannot be read.
+    pub(crate) fn into_found(self) -> (Arc<VdevTree>, Vec<(u64, Fault)>, Vec<Unreadable>) {
+        (self.tree, self.faults, self.unreadable)
+    }
+
     fn read(&mut self, blocks: &[ScanBlock]) {
         let mut reads = Vec::with_capacity(blocks.len());
         for block in blocks {

@@ -7,6 +7,7 @@
 //! | `package` | the next stream, or a package of them (`zfs_receive_package`) |
 //! | `follow` | what was renamed, promoted or destroyed at the sender |
 //! | `props` | properties and holds of what is received |
+//! | `heal` | damaged blocks of a snapshot that is there, written anew |
 //! | `said` | why a stream was not received, in OpenZFS's words |
 //! | `abort` | what an interrupted receive left is destroyed |
 //!
@@ -15,6 +16,7 @@
 
 mod abort;
 mod follow;
+mod heal;
 mod names;
 mod one;
 mod package;
@@ -48,6 +50,8 @@ pub struct Receive {
     pub no_mount: bool,
     /// Holds are not received (`-h`).
     pub skip_holds: bool,
+    /// Nothing is made: damaged blocks of snapshots that are there are written anew from streams of them (`-c`).
+    pub heal: bool,
     /// The snapshot that a new dataset is a clone of (`-o origin=`).
     pub origin: Option<String>,
     /// Properties that count in place of those that come (`-o`).

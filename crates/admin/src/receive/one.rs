@@ -19,13 +19,13 @@ const VOLUME: u32 = 3;
 
 /// A stream whose head was read.
 pub(super) struct Stream<'b> {
-    begin: &'b Begin,
+    pub(super) begin: &'b Begin,
     /// Its snapshot at the sender.
     name: &'b str,
     /// What is tried.
     what: &'static str,
     /// The full name of the snapshot.
-    to: String,
+    pub(super) to: String,
     origin: Option<String>,
     /// The stream makes a dataset.
     wants_new: bool,
@@ -73,11 +73,11 @@ impl<'b> Stream<'b> {
         Ok(stream)
     }
 
-    fn cannot<R: Reason>(&self, why: R) -> Error {
+    pub(super) fn cannot<R: Reason>(&self, why: R) -> Error {
         Error::doing(self.what, why)
     }
 
-    fn refused(&self, kind: ErrorKind, why: impl std::fmt::Display) -> Error {
+    pub(super) fn refused(&self, kind: ErrorKind, why: impl std::fmt::Display) -> Error {
         self.cannot(Why(kind, why))
     }
 
@@ -245,6 +245,9 @@ impl<'b> Stream<'b> {
         source: &mut Source<'_>,
         within: &Within<'_>,
     ) -> Result<()> {
+        if job.how.heal {
+            return self.heal(job, source);
+        }
         let started = Instant::now();
         let exclusion = job.session.exclusion();
         self.check_permission(job)?;
@@ -341,12 +344,13 @@ impl<'b> Stream<'b> {
         }
     }
 
-    fn announce(&self, job: &mut Job<'_, '_>) -> Result<()> {
+    pub(super) fn announce(&self, job: &mut Job<'_, '_>) -> Result<()> {
         job.session.tell(Event::Receiving {
             sent: self.name,
             to: &self.to,
             origin: self.origin.as_deref(),
             incremental: self.begin.from_guid != 0,
+            corrective: job.how.heal,
         })
     }
 
@@ -394,6 +398,15 @@ impl<'b> Stream<'b> {
         receiving: &Receiving,
         source: &mut Source<'_>,
     ) -> std::result::Result<(), ReceiveError> {
+        self.while_taken(job, &mut |told| receiving.stream(source, told))
+    }
+
+    /// Has `take` take the stream, while it may be shown how many bytes have come.
+    pub(super) fn while_taken<T>(
+        &self,
+        job: &mut Job<'_, '_>,
+        take: &mut dyn FnMut(&mut dyn FnMut(u64)) -> std::result::Result<T, ReceiveError>,
+    ) -> std::result::Result<T, ReceiveError> {
         let progress = Progress::default();
         let streaming = Streaming { name: &self.to, size: 0, packed: false, progress: &progress };
         let mut taken = None;
@@ -401,7 +414,7 @@ impl<'b> Stream<'b> {
             .host
             .while_streaming(&streaming, &mut || {
                 let told = &mut |bytes| progress.bytes.store(bytes, Relaxed);
-                taken = Some(receiving.stream(source, told));
+                taken = Some(take(told));
             })
             .map_err(ReceiveError::Input)?;
         // The host has to do the work.
@@ -473,7 +486,7 @@ impl<'b> Stream<'b> {
         away.map(|_| None).map_err(|why| Error::new(ErrorKind::Busy, why))
     }
 
-    fn message(&self, job: &Job<'_, '_>, is_new: bool, e: &ReceiveError) -> Error {
+    pub(super) fn message(&self, job: &Job<'_, '_>, is_new: bool, e: &ReceiveError) -> Error {
         said::message(job, self.what, &self.to, is_new, e)
     }
 

@@ -8,6 +8,7 @@ use crate::error::{Error, ErrorKind, Reason, Result};
 use crate::kinds::family;
 use cenote_engine::change::ChangeError;
 use cenote_engine::change::policy::Operation;
+use cenote_engine::change::props::is_key_location;
 use cenote_engine::change::receive::{ReceiveError, Source};
 use cenote_format::stream::package::{HEADER_TYPE, Package};
 use cenote_format::stream::{Begin, Record, SUBSTREAM, feature};
@@ -126,15 +127,17 @@ fn receive(
     let top = top.map_err(|why| cannot(ErrorKind::Invalid, why))?;
     let top = top.split('@').next().unwrap_or_default();
     let mut followed = true;
-    if let Some(list) = &list {
+    // What heals changes nothing else.
+    let changes = list.as_ref().filter(|_| !job.how.heal);
+    if let Some(list) = changes {
         // What is not there yet is not followed.
         follow(job, list, top, true)?;
     }
     while next(job, source, Some(&within))? == Next::Received {}
-    if let Some(list) = &list {
+    if let Some(list) = changes {
         followed = follow(job, list, top, false)?;
     }
-    if let Some(list) = list.as_ref().filter(|list| list.raw && !job.how.dry_run) {
+    if let Some(list) = changes.filter(|list| list.raw && !job.how.dry_run) {
         followed &= place_keys(job, list, top)?;
     }
     match followed {
@@ -162,8 +165,8 @@ fn place_keys(job: &mut Job<'_, '_>, list: &Package, top: &str) -> Result<bool> 
         let is_clone = dsl.origin(&dataset).map_err(failed)?.is_some();
         let is_root = key.root == dataset.dir_obj;
         let location = sent.props.as_ref().and_then(|props| props.str("keylocation"));
-        // Where keys cannot be read from here, the key is asked for.
-        let location = location.filter(|l| *l == "prompt" || l.starts_with("file:///"));
+        // Where a key cannot be, it is asked for.
+        let location = location.filter(|l| is_key_location(l));
         let wrong = match own {
             true => {
                 let here = dsl.get(&dataset, "keylocation").map_err(failed)?;

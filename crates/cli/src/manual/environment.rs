@@ -32,6 +32,20 @@ const COLOURED: &[&str] = &["zpool iostat", "zpool status", "zfs diff", "zfs lis
 const HOSTS: &[&str] =
     &["zpool create", "zpool import", "zpool set", "zpool split", "cenote daemon"];
 
+/// The commands that load keys or set them.
+const KEYED: &[&str] = &[
+    "zfs load-key",
+    "zfs change-key",
+    "zfs mount",
+    "zfs create",
+    "zfs receive",
+    "zpool create",
+    "zpool import",
+    "cenote ls",
+    "cenote cat",
+    "cenote cp",
+];
+
 /// The variables that are read.
 #[rustfmt::skip] // A table: one row per line.
 const VARIABLES: &[Variable] = &[
@@ -63,6 +77,10 @@ const VARIABLES: &[Variable] = &[
     of(NAMING, "ZPOOL_VDEV_NAME_GUID", "1, yes or on: vdevs are named by their guids, as with -g."),
     of(NAMING, "ZPOOL_VDEV_NAME_FOLLOW_LINKS", "1, yes or on: links in the names of vdevs are followed, as with -L."),
     of(NAMING, "ZPOOL_VDEV_NAME_PATH", "1, yes or on: vdevs are named by their whole paths, as with -P."),
+    of(KEYED, "SSL_CA_CERT_FILE", "For keys at https://: the file of certificates that are trusted, in place of the system's."),
+    of(KEYED, "SSL_CA_CERT_PATH", "For keys at https://: a directory of files of further certificates that are trusted."),
+    of(KEYED, "SSL_CLIENT_CERT_FILE", "For keys at https://: the certificate that a server is shown that asks for one."),
+    of(KEYED, "SSL_CLIENT_KEY_FILE", "For keys at https://: the key of that certificate, if it is in another file."),
     of(&["zdb"], "ZDB_NO_ZLE", "If it is set, -R does not try zle."),
 ];
 

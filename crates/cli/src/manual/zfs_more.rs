@@ -113,7 +113,11 @@ pub const PAGES: &[Page] = &[
         text: "Reads a stream of zfs send from standard input. A full stream makes a dataset; one of changes goes to a dataset \
                that has the snapshot where it begins. Below an encrypted dataset what is received is encrypted with its key; \
                a stream with properties only with -x encryption. With -o encryption=, keyformat= and keylocation= it gets a \
-               key of its own. A raw stream (zfs send -w) keeps the key that it has: zfs load-key loads it.",
+               key of its own. A raw stream (zfs send -w) keeps the key that it has: zfs load-key loads it. With -c nothing \
+               is made: blocks of data that cannot be read, of a snapshot that is there, are written anew from a full or \
+               incremental stream of that very snapshot (of -c or -w, best: they have blocks as they are on disk), and so are \
+               those that other snapshots, clones and the file system share with it. Metadata is not healed so. What stays \
+               damaged is an error, and zpool status -v lists it; run zpool scrub afterwards.",
         operands: "<dataset>|<snapshot>",
         options: &[
             takes("-o", "<property>=<value>", "Set a property, whatever the stream says"),
@@ -128,8 +132,10 @@ pub const PAGES: &[Page] = &[
             flag("-F", "Go back to the newest snapshot first; of a stream of -R, destroy what the sender does not have"),
             flag("-s", "Keep what arrived if it is interrupted: zfs send -t goes on"),
             flag("-A", "Throw away what an interrupted receive has kept"),
+            flag("-c", "Heal damaged data of a snapshot that is there; besides, only -n and -v are taken"),
         ],
         examples: &[
+            ("zfs send -c backup/home@monday | zfs receive -c tank/home@monday", "Heal what the pool has lost of a snapshot."),
             ("zfs receive -su backup/home <stream", "Receive without mounting, so that it can be resumed."),
             ("zfs send -w tank/home@monday | zfs receive backup/home", "Copy an encrypted dataset without its key."),
         ],
@@ -226,11 +232,12 @@ pub const PAGES: &[Page] = &[
         about: "load keys of encrypted datasets",
         text: "Loads the key of an encryption root, so that it and what has its key below it can be mounted. The key is \
                where the property keylocation says: prompt asks for it on the terminal, without showing what is typed, or \
-               reads it from standard input; file:///PATH reads a file. A raw key cannot be typed.",
+               reads it from standard input; file:///PATH reads a file, and https://ADDRESS and http://ADDRESS fetch it, in half a minute at most. A raw key cannot be \
+               typed.",
         operands: "<filesystem>|<volume>",
         options: &[
             flag("-a", "All encryption roots of all pools"),
-            takes("-L", "prompt|file:///...", "Where the key is, in place of keylocation"),
+            takes("-L", "prompt|file:///...|https://...|http://...", "Where the key is, in place of keylocation"),
             flag("-n", "Say whether the key is right, and load nothing"),
             flag("-r", "All encryption roots at and below the dataset"),
         ],

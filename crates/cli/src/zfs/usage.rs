@@ -20,7 +20,8 @@ pub const RECEIVE: &str = "\treceive [-vMnsFhu] [-o <property>=<value>] ... [-x 
     \t    <filesystem|volume|snapshot>\n\
     \treceive [-vMnsFhu] [-o <property>=<value>] ... [-x <property>] ... \n\
     \t    [-d | -e] <filesystem>\n\
-    \treceive -A <filesystem|volume>\n";
+    \treceive -A <filesystem|volume>\n\
+    \treceive -c [-vn] <filesystem|snapshot>\n";
 pub const RENAME: &str = "\trename [-f] <filesystem|volume|snapshot> <filesystem|volume|snapshot>\n\
     \trename -p[p] [-f] <filesystem|volume> <filesystem|volume>\n\
     \trename -u [-f] <filesystem> <filesystem>\n\

@@ -235,15 +235,22 @@ fn check_location(text: &str, on: On<'_>) -> Result<()> {
     }
 }
 
+/// Whether a key can be there: it is asked for, in a file, or at an address.
+pub fn is_key_location(text: &str) -> bool {
+    text == "prompt" || text.starts_with("file:///") || is_key_address(text)
+}
+
+/// Whether it is an address that a key can be fetched from.
+pub fn is_key_address(text: &str) -> bool {
+    let is_of = |scheme: &&str| text.strip_prefix(*scheme).is_some_and(|rest| !rest.is_empty());
+    ["https://", "http://"].iter().any(is_of)
+}
+
 /// Whether the key of an encryption root can be there.
 pub(super) fn check_root_location(text: &str) -> Result<()> {
     match text {
         "none" => wrong("keylocation must not be 'none' for encrypted datasets"),
-        "prompt" => Ok(()),
-        text if text.starts_with("file:///") => Ok(()),
-        text if text.starts_with("https://") || text.starts_with("http://") => {
-            unsupported("a key at https://")
-        }
+        text if is_key_location(text) => Ok(()),
         _ => wrong("invalid keylocation"),
     }
 }

@@ -133,7 +133,7 @@ impl Store {
     }
 
     /// Reads and verifies one copy.
-    pub(super) fn fetch_copy(
+    pub(crate) fn fetch_copy(
         &self,
         bp: &BlockPointer,
         dva: Dva,

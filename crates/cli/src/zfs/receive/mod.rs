@@ -18,7 +18,7 @@ use std::ffi::OsString;
 use std::io::{self, BufReader, Read};
 use std::sync::Arc;
 
-const SPEC: Spec = Spec { short: "o:x:dehMnuvFsA", refused: "c", refused_long: &[] };
+const SPEC: Spec = Spec { short: "o:x:dehMnuvFsAc", refused: "", refused_long: &[] };
 /// Bytes that are read at once.
 const BUFFER: usize = 1 << 20;
 
@@ -41,6 +41,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
             's' => how.resumable = true,
             'F' => how.force = true,
             'A' => abort = true,
+            'c' => how.heal = true,
             'o' => set(&mut how, &opt.text())?,
             _ => leave_out(&mut how, &opt.text())?,
         }

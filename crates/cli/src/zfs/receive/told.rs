@@ -38,14 +38,15 @@ pub fn while_drawn(ctx: &mut Context, bytes: &AtomicU64, work: &mut dyn FnMut())
 /// Says what happens (`-v`).
 pub(super) fn say(ctx: &mut Context, event: &Event<'_>, how: &Receive) -> io::Result<()> {
     match event {
-        Event::Receiving { sent, to, origin, incremental } => {
+        Event::Receiving { sent, to, origin, incremental, corrective } => {
             if let Some(origin) = origin {
                 let given = if how.origin.is_some() { "using provided" } else { "found" };
                 writeln!(ctx.out, "{given} clone origin {origin}")?;
             }
             let does = if how.dry_run { "would receive" } else { "receiving" };
             let kind = if *incremental { "incremental" } else { "full" };
-            writeln!(ctx.out, "{does} {kind} stream of {sent} into {to}")?;
+            let heals = if *corrective { "corrective " } else { "" };
+            writeln!(ctx.out, "{does} {heals}{kind} stream of {sent} into {to}")?;
             ctx.out.flush()
         }
         Event::Received { bytes, took } => {

@@ -168,22 +168,7 @@ impl Changes {
     fn plan_receive(&self, new: &NewReceive, begin: &Begin) -> Result<Plan> {
         names::check_new(&new.to, names::Expected::SNAPSHOT)?;
         let (head, snapshot) = new.to.split_once('@').ok_or(ReceiveError::NoDataset)?;
-        let kind = match begin.kind {
-            2 => ObjsetType::Zfs,
-            3 => ObjsetType::Zvol,
-            other => return Err(ReceiveError::Stream(format!("invalid record type: {other:#x}"))),
-        };
-        if begin.features & feature::REDACTED != 0 {
-            return Err(ReceiveError::Unsupported("a redacted stream".into()));
-        }
-        if begin.features & feature::RAW != 0 {
-            if begin.features & feature::EMBED_DATA != 0 {
-                return Err(ReceiveError::Embedded);
-            }
-            if !has_spills(begin) {
-                return Err(ReceiveError::NoSpills);
-            }
-        }
+        let kind = check_stream(begin)?;
         if begin.flags & FLAG_CLONE != 0
             && new.origin.is_none()
             && begin.features & feature::RESUMING == 0
@@ -254,6 +239,27 @@ impl Changes {
             _ => Ok(()),
         }
     }
+}
+
+/// Whether a stream is one that can be received at all, and what it is of.
+pub(super) fn check_stream(begin: &Begin) -> Result<ObjsetType> {
+    let kind = match begin.kind {
+        2 => ObjsetType::Zfs,
+        3 => ObjsetType::Zvol,
+        other => return Err(ReceiveError::Stream(format!("invalid record type: {other:#x}"))),
+    };
+    if begin.features & feature::REDACTED != 0 {
+        return Err(ReceiveError::Unsupported("a redacted stream".into()));
+    }
+    if begin.features & feature::RAW != 0 {
+        if begin.features & feature::EMBED_DATA != 0 {
+            return Err(ReceiveError::Embedded);
+        }
+        if !has_spills(begin) {
+            return Err(ReceiveError::NoSpills);
+        }
+    }
+    Ok(kind)
 }
 
 fn incoming(begin: &Begin, new: &NewReceive, keystore: Arc<Keystore>) -> Incoming {

@@ -99,6 +99,27 @@ pub enum ReceiveError {
     /// The dataset has large blocks, which the stream would cut.
     #[error("incremental send stream requires -L (--large-block), to match previous receive.")]
     LargeBlocks,
+    /// A corrective receive is into no snapshot that is there.
+    #[error("corrective recv must specify an existing snapshot to heal")]
+    NoSnapshot,
+    /// A corrective receive has a stream of another snapshot.
+    #[error("local snapshot doesn't match the snapshot in the provided stream")]
+    OtherSnapshot,
+    /// A corrective receive has to encrypt (`EACCES`).
+    #[error("key must be loaded to do a non-raw corrective recv on an encrypted dataset.")]
+    KeyToHeal,
+    /// The snapshot is not encrypted, and the stream has encrypted blocks (`ENOTSUP`).
+    #[error("stream is not compatible with the data in the pool.")]
+    Incompatible,
+    /// Blocks of the stream cannot be read here, and it has nothing that they are (`ECKSUM`).
+    #[error(
+        "corrective receive was not able to reconstruct the data needed for healing.\n{blocks} block(s) stay damaged: see \
+         'zpool status -v'."
+    )]
+    NotHealed {
+        /// How many.
+        blocks: u64,
+    },
     /// What came is more than the dataset's refquota (`EDQUOT`).
     #[error("space quota exceeded.")]
     Quota,

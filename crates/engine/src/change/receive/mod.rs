@@ -23,6 +23,7 @@
 //! | `batch` | what is put in with one change |
 //! | `object` | objects made, changed, made anew |
 //! | `properties` | properties that come with a stream |
+//! | [`heal`] | damaged blocks of a snapshot that is there, written anew |
 //! | `unfinished` | what a crash left |
 //! | `error` | why a stream is not received |
 //!
@@ -39,6 +40,7 @@ mod apply;
 mod batch;
 mod begin;
 mod error;
+pub mod heal;
 mod object;
 mod properties;
 pub mod source;

@@ -1,0 +1,177 @@
+//! Blocks that cannot be read, written anew from what someone else has of them (`do_corrective_recv`).
+//!
+//! # Idea
+//!
+//! A scrub mends a copy of a block by another one. Where no copy is left, a stream that was sent before the damage may
+//! still have the block. Then its owner makes an [`Offer`]: the pointer, and the physical bytes that the block may
+//! have had. All copies are read first, as a scrub reads them. What can be mended by a copy is. Of a block that is lost
+//! the first bytes that satisfy the pointer's checksum are laid out on the devices again, in the place of every copy.
+//!
+//! A gang block keeps its headers: the bytes are cut into its parts, each of which has a checksum of its own. A block
+//! of a vdev that was removed is written where its pieces are now.
+//!
+//! # Invariants
+//!
+//! - Only a block that no copy of is right is made of offered bytes, and only of bytes with the pointer's checksum. Of a
+//!   block of an encrypted dataset that is half of it; [`Offer::forms`] answers for the MAC.
+//! - Nothing is written unless the caller says, while nothing else is, that the pointer still holds (`current`).
+//! - A block counts as corrected when it was read again and is right.
+
+use std::collections::BTreeSet;
+
+use cenote_format::abd::Abd;
+use cenote_format::blkptr::{BlockPointer, Dva};
+use cenote_vdev::{BlockRead, Fault, VdevTree};
+
+use crate::error::Bookmark;
+use crate::pipeline::{Store, check};
+use crate::scrub::{ScanBlock, ScanFunc};
+
+/// A block, and what it may have been.
+pub struct Offer<'a> {
+    /// The block's pointer.
+    pub bp: BlockPointer,
+    /// The block in its owner's eyes.
+    pub at: Bookmark,
+    /// Hands over forms that the physical bytes may have, one after the other, until it is told that one is right. It is
+    /// called only if the block cannot be read.
+    pub forms: &'a dyn Fn(&mut dyn FnMut(Abd) -> bool),
+}
+
+/// What came of looking at a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Corrected {
+    /// It can be read.
+    WasRight,
+    /// It could not be read, and can be now.
+    Healed,
+    /// It cannot be read, and nothing that was offered is the block.
+    Differs,
+    /// It cannot be read, and its devices did not take it.
+    NotTaken,
+}
+
+/// A part of a block that is in one piece, and its bytes.
+struct Part {
+    bp: BlockPointer,
+    data: Abd,
+}
+
+impl Store {
+    /// Looks at all copies of blocks, and writes anew what is wrong: by another copy, or by what is offered. Results are
+    /// in the order of `offers`. Blocks that cannot be read are listed; those that were and can be read now leave the
+    /// error log. `None`: `current` said that pointers may be out of date, and nothing more was written.
+    pub fn correct_many(
+        &self,
+        offers: &[Offer<'_>],
+        current: &dyn Fn() -> bool,
+    ) -> Option<Vec<Corrected>> {
+        let copies = |offer: &Offer<'_>| {
+            let (bp, at) = (offer.bp, offer.at);
+            let block = move |copy| ScanBlock { bp, at, copy, first: copy == 0 };
+            (0..bp.dvas().count()).map(block).collect::<Vec<_>>()
+        };
+        let blocks: Vec<ScanBlock> = offers.iter().flat_map(copies).collect();
+        let batch = self.look_at(ScanFunc::Scrub, &blocks);
+        if !current() {
+            return None;
+        }
+        let (tree, faults, mut unreadable) = batch.into_found();
+        tree.repair_many(&faults, current)?;
+        faults.iter().for_each(|(_, fault)| fault.charge());
+        let lost: BTreeSet<Bookmark> = unreadable.iter().map(|block| block.at).collect();
+        let mut done = Vec::with_capacity(offers.len());
+        let mut healed = Vec::new();
+        for offer in offers {
+            let came = match lost.contains(&offer.at) {
+                true => self.correct(&tree, offer, current)?,
+                false => Corrected::WasRight,
+            };
+            if came == Corrected::Healed {
+                healed.push((offer.at, offer.bp.physical_birth()));
+            }
+            done.push(came);
+        }
+        unreadable.retain(|block| healed.iter().all(|(at, _)| *at != block.at));
+        self.list_unreadable(unreadable);
+        self.errors_healed(&healed);
+        Some(done)
+    }
+
+    /// Writes a block that is lost.
+    fn correct(
+        &self,
+        tree: &VdevTree,
+        offer: &Offer<'_>,
+        current: &dyn Fn() -> bool,
+    ) -> Option<Corrected> {
+        let Offer { bp, at, forms } = offer;
+        if check(bp, *at).is_err() {
+            return Some(Corrected::Differs);
+        }
+        let mut right = None;
+        forms(&mut |data| {
+            let fits = data.len() as u64 == bp.psize() && self.is_right(bp, &data);
+            if fits {
+                right = Some(data);
+            }
+            fits
+        });
+        let Some(right) = right else { return Some(Corrected::Differs) };
+        let Some(parts) = self.parts_of(bp, *at, &right) else {
+            return Some(Corrected::NotTaken);
+        };
+        let mut faults = Vec::new();
+        for part in &parts {
+            let txg = part.bp.physical_birth();
+            let mine = part.bp.dvas().flat_map(|dva| self.faults_of(tree, part, dva));
+            faults.extend(mine.map(|fault| (txg, fault)));
+        }
+        tree.repair_many(&faults, current)?;
+        let (read, _) =
+            Store::attempt(|| bp.dvas().any(|dva| self.fetch_copy(bp, dva, *at).is_ok()));
+        Some(if read { Corrected::Healed } else { Corrected::NotTaken })
+    }
+
+    /// The parts of a block that are in one piece; `None`: where they are cannot be read, or they are other ones.
+    fn parts_of(&self, bp: &BlockPointer, at: Bookmark, right: &Abd) -> Option<Vec<Part>> {
+        if !bp.is_gang() {
+            return Some(vec![Part { bp: *bp, data: right.clone() }]);
+        }
+        let (members, _) = Store::attempt(|| self.gang_members(bp, at));
+        let (mut parts, mut from) = (Vec::new(), 0usize);
+        for bp in members.ok()?.into_iter().filter(|bp| !bp.is_gang()) {
+            let data = right.slice(from, usize::try_from(bp.psize()).ok()?)?;
+            from += data.len();
+            if !self.is_right(&bp, &data) {
+                return None;
+            }
+            parts.push(Part { bp, data });
+        }
+        Some(parts)
+    }
+
+    /// What leaves have wrong of a copy, with what should be there.
+    fn faults_of(&self, tree: &VdevTree, part: &Part, dva: Dva) -> Vec<Fault> {
+        let Part { bp, data } = part;
+        let txg = bp.physical_birth();
+        let verify = |read: &Abd| self.is_right(bp, read);
+        let (vdev, offset, size) = (dva.vdev.into(), dva.offset, bp.psize());
+        let read = BlockRead { vdev, offset, size, txg, verify: &verify };
+        let Some(checked) = tree.check_many(&[read]).pop() else { return Vec::new() };
+        if checked.block.is_ok() {
+            return checked.faults;
+        }
+        // A block of a removed vdev is in pieces elsewhere.
+        let Ok(now) = tree.remapped(vdev, offset, size) else { return Vec::new() };
+        let (mut faults, mut from) = (Vec::new(), 0usize);
+        for piece in now.pieces {
+            let Some(bytes) = data.slice(from, piece.size as usize) else { return Vec::new() };
+            from += bytes.len();
+            // Faults of other pieces get nothing to be written here.
+            let at = (piece.vdev, piece.offset, txg);
+            faults.extend(tree.healed_by(at, checked.faults.clone(), &bytes));
+        }
+        faults
+    }
+}
