@@ -300,6 +300,60 @@ set_paths(nvlist_t *vdev)
 	}
 }
 
+/* Whether the pool has a distributed spare. */
+static boolean_t
+has_distributed(nvlist_t *list)
+{
+	nvlist_t **spares;
+	uint_t count = 0;
+
+	(void) nvlist_lookup_nvlist_array(list, ZPOOL_CONFIG_SPARES, &spares,
+	    &count);
+	for (uint_t i = 0; i < count; i++) {
+		if (strcmp(fnvlist_lookup_string(spares[i], ZPOOL_CONFIG_TYPE),
+		    VDEV_TYPE_DRAID_SPARE) == 0)
+			return (B_TRUE);
+	}
+	return (B_FALSE);
+}
+
+/*
+ * The kernel's import has the spares of the config that it tried before. This library loads none for a pool that is not
+ * written to, and so forgets them.
+ */
+static int
+load_spares(void)
+{
+	spa_t *spa;
+	dmu_buf_t *bonus;
+	nvlist_t *list = NULL;
+	int error = spa_open(pool, &spa, FTAG);
+
+	if (error != 0)
+		return (error);
+	spa_aux_vdev_t *spares = &spa->spa_spares;
+	if (spares->sav_object != 0 && spares->sav_config == NULL &&
+	    (error = dmu_bonus_hold(spa->spa_meta_objset, spares->sav_object,
+	    FTAG, &bonus)) == 0) {
+		uint64_t size = *(uint64_t *)bonus->db_data;
+		char *packed = malloc(size);
+		dmu_buf_rele(bonus, FTAG);
+		error = dmu_read(spa->spa_meta_objset, spares->sav_object, 0,
+		    size, packed, DMU_READ_PREFETCH);
+		if (error == 0)
+			error = nvlist_unpack(packed, size, &list, 0);
+		free(packed);
+	}
+	if (error == 0 && list != NULL && has_distributed(list)) {
+		spares->sav_config = list;
+		spa_config_enter(spa, SCL_ALL, FTAG, RW_WRITER);
+		spa_load_spares(spa);
+		spa_config_exit(spa, SCL_ALL, FTAG);
+	}
+	spa_close(spa, FTAG);
+	return (error);
+}
+
 static int
 import(uint64_t flags)
 {
@@ -342,7 +396,8 @@ import(uint64_t flags)
 	nvlist_t *found = spa_tryimport(config);
 	if (found == NULL)
 		return (EINVAL);
-	return (spa_import(pool, found, NULL, flags));
+	int error = spa_import(pool, found, NULL, flags);
+	return (error != 0 ? error : load_spares());
 }
 
 /* Discards the checkpoint, if there is one, and waits until nothing is left of it. */
