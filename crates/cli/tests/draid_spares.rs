@@ -147,8 +147,18 @@ impl Pool {
     fn judged(&self) {
         self.export();
         cenote_testpools::judge(&self.dir(), "tank");
+        cenote_testpools::try_judge_newer(&self.dir(), "tank").unwrap();
         openzfs(&self.dir(), "tank", "import\nscrub\nexport\n");
         self.import("");
+    }
+
+    /// The machine stops.
+    fn stops(&self) {
+        let daemon = rustix::process::Pid::from_raw(self.s.daemon().unwrap()).unwrap();
+        rustix::process::kill_process(daemon, rustix::process::Signal::KILL).unwrap();
+        while rustix::process::test_kill_process(daemon).is_ok() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// All files can be read while any `most` neighbours of `devices` are away.
@@ -450,4 +460,87 @@ fn what_a_spare_has_is_verified() {
     p.is_clean();
     p.judged();
     p.reads_without(&p.others(&[0]), 1, 0..24);
+}
+
+/// The machine stops while a spare is rebuilt, and while a new device takes the place of what it stands in for.
+#[test]
+fn crashes_in_between_lose_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let p = Pool::new("draid1:2d:6c:1s", 6);
+    p.write(0..24);
+    p.run(&format!("zpool offline tank {}", p.at(5)));
+    p.run("tunables set zfs_scan_suspend_progress=1");
+    p.run(&format!("zpool replace -s tank {} draid1-0-0", p.at(5)));
+    p.write(24..28);
+    p.stops();
+    p.import("-f");
+    p.shows("draid1-0-0 INUSE currently in use");
+    p.wait();
+    p.check(0..28);
+    p.is_clean();
+    p.judged();
+    p.reads_without(&p.others(&[5]), 1, 0..28);
+    p.blank(6);
+    p.run("tunables set zfs_scan_suspend_progress=1");
+    p.run(&format!("zpool replace tank {} {}", p.at(5), p.at(6)));
+    p.stops();
+    // Another system goes on.
+    openzfs(&p.dir(), "tank", "import\nresilver\nscrub\nexport\n");
+    p.import("");
+    p.comes_to("draid1-0-0 AVAIL");
+    p.is_clean();
+    p.judged();
+    let mut all = p.others(&[5]);
+    all.push(6);
+    p.reads_without(&all, 1, 0..28);
+}
+
+/// Each of two vdevs has its spares, and a disk is a spare of both.
+#[test]
+fn spares_of_two_vdevs_step_in_by_themselves() {
+    if !can_mount() {
+        return;
+    }
+    let p = Pool::new("draid1:2d:5c:1s", 5);
+    let more: Vec<String> = (5..11)
+        .map(|i| {
+            p.blank(i);
+            p.at(i)
+        })
+        .collect();
+    p.run(&format!("zpool add tank draid1:2d:5c:1s {} spare {}", more[..5].join(" "), more[5]));
+    p.write(0..24);
+    for (gone, spare) in [(7, "draid1-1-0"), (1, "draid1-0-0"), (6, "d10")] {
+        fs::remove_file(p.file(gone)).unwrap();
+        p.write(24 + gone as u64..25 + gone as u64);
+        p.comes_to(&format!("{spare} INUSE currently in use"));
+        p.wait();
+    }
+    let files = || (0..24).chain([25, 30, 31]);
+    files().for_each(|n| p.check(n..n + 1));
+    p.is_clean();
+    let list = p.run("zpool list -v tank");
+    assert!(list.contains("INUSE") && list.contains("draid1-1-0"), "{list}");
+    assert!(p.run("zpool iostat -v tank").contains("draid1-1-0"));
+    let json = p.run("zpool status -j tank");
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let tank = &json["pools"]["tank"];
+    assert_eq!(tank["spares"]["draid1-0-0"]["state"].as_str(), Some("INUSE"), "{json}");
+    p.export();
+    let found = p.run(&format!("zpool import -d {}", p.dir().display()));
+    assert!(found.contains("draid1-0-0") && found.contains("spare-1"), "{found}");
+    p.import("");
+    p.judged();
+    files().for_each(|n| p.check(n..n + 1));
+    for gone in p.others(&[1, 6, 7, 10]) {
+        p.export();
+        p.away(gone);
+        p.import("-o readonly=on");
+        files().for_each(|n| p.check(n..n + 1));
+        p.export();
+        p.back(gone);
+        p.import("");
+    }
 }
