@@ -140,8 +140,8 @@ fn what_openzfs_refuses_is_refused_in_its_words() {
             "invalid vdev specification: draid3 requires at least 4 devices",
         ),
         (
-            format!("draid1:2d:1s {five}"),
-            "invalid vdev specification: distributed spares of dRAID are not supported yet",
+            format!("draid1:2d:3s {five}"),
+            "requested number of dRAID data disks 2 per group is too high,\nat most 1 disks are available for data",
         ),
         (
             format!("{} log draid {five}", paths[5]),

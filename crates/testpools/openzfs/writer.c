@@ -8,6 +8,7 @@
  * from a seed, the same as the tests' own.
  *
  *   create KIND                     makes the pool: "stripe", "mirror", "raidz1", "raidz2"
+ *   draid PARITY DATA SPARES        makes the pool: of one dRAID vdev
  *   import                          as `zpool import` does
  *   rewind                          the same with --rewind-to-checkpoint
  *   checkpoint                      as `zpool checkpoint` does
@@ -41,7 +42,9 @@
  *   resilver                        waits until no device lacks anything; an error counts as failure
  *   join HOW OLD NEW                puts file number NEW beside OLD: "attach", "replace", and these with "-s" for a
  *                                   sequential rebuild; or "spare": it steps in for it
+ *   stand-in HOW OLD NAME           the distributed spare NAME steps in for file OLD: "resilver", "rebuild"
  *   leave N                         takes file number N out of the vdev that it is in
+ *   idle NAME                       takes the distributed spare NAME out of the vdev that it is in
  *   spare N                         adds file number N as a hot spare
  *   offline N, online N             takes file number N out of use, brings it back
  *   hold N                          has resilvers and rebuilds stay where they are, or go on (0)
@@ -191,10 +194,10 @@ all_features(nvlist_t *props)
 	}
 }
 
-static int
-create(const char *kind)
+/* The configs of all files. */
+static nvlist_t **
+all_leaves(void)
 {
-	nvlist_t *root = fnvlist_alloc(), *props = fnvlist_alloc();
 	nvlist_t **leaves = calloc(file_count, sizeof (nvlist_t *));
 
 	for (int i = 0; i < file_count; i++) {
@@ -203,6 +206,37 @@ create(const char *kind)
 		fnvlist_add_string(leaves[i], ZPOOL_CONFIG_PATH, files[i]);
 		fnvlist_add_uint64(leaves[i], ZPOOL_CONFIG_ASHIFT, 12);
 	}
+	return (leaves);
+}
+
+static int
+create_draid(uint64_t parity, uint64_t data, uint64_t spares)
+{
+	nvlist_t *root = fnvlist_alloc(), *props = fnvlist_alloc();
+	nvlist_t *top = fnvlist_alloc(), **leaves = all_leaves();
+	uint64_t groups = 1, disks = file_count - spares;
+
+	while (groups * (data + parity) % disks != 0)
+		groups++;
+	fnvlist_add_string(top, ZPOOL_CONFIG_TYPE, VDEV_TYPE_DRAID);
+	fnvlist_add_uint64(top, ZPOOL_CONFIG_NPARITY, parity);
+	fnvlist_add_uint64(top, ZPOOL_CONFIG_DRAID_NDATA, data);
+	fnvlist_add_uint64(top, ZPOOL_CONFIG_DRAID_NSPARES, spares);
+	fnvlist_add_uint64(top, ZPOOL_CONFIG_DRAID_NGROUPS, groups);
+	fnvlist_add_uint64(top, ZPOOL_CONFIG_ASHIFT, 12);
+	fnvlist_add_nvlist_array(top, ZPOOL_CONFIG_CHILDREN, leaves, file_count);
+	fnvlist_add_string(root, ZPOOL_CONFIG_TYPE, VDEV_TYPE_ROOT);
+	fnvlist_add_nvlist_array(root, ZPOOL_CONFIG_CHILDREN, &top, 1);
+	all_features(props);
+	return (spa_create(pool, root, props, NULL, NULL));
+}
+
+static int
+create(const char *kind)
+{
+	nvlist_t *root = fnvlist_alloc(), *props = fnvlist_alloc();
+	nvlist_t **leaves = all_leaves();
+
 	fnvlist_add_string(root, ZPOOL_CONFIG_TYPE, VDEV_TYPE_ROOT);
 	if (strcmp(kind, "stripe") == 0) {
 		fnvlist_add_nvlist_array(root, ZPOOL_CONFIG_CHILDREN, leaves,
@@ -266,6 +300,60 @@ set_paths(nvlist_t *vdev)
 	}
 }
 
+/* Whether the pool has a distributed spare. */
+static boolean_t
+has_distributed(nvlist_t *list)
+{
+	nvlist_t **spares;
+	uint_t count = 0;
+
+	(void) nvlist_lookup_nvlist_array(list, ZPOOL_CONFIG_SPARES, &spares,
+	    &count);
+	for (uint_t i = 0; i < count; i++) {
+		if (strcmp(fnvlist_lookup_string(spares[i], ZPOOL_CONFIG_TYPE),
+		    VDEV_TYPE_DRAID_SPARE) == 0)
+			return (B_TRUE);
+	}
+	return (B_FALSE);
+}
+
+/*
+ * The kernel's import has the spares of the config that it tried before. This library loads none for a pool that is not
+ * written to, and so forgets them.
+ */
+static int
+load_spares(void)
+{
+	spa_t *spa;
+	dmu_buf_t *bonus;
+	nvlist_t *list = NULL;
+	int error = spa_open(pool, &spa, FTAG);
+
+	if (error != 0)
+		return (error);
+	spa_aux_vdev_t *spares = &spa->spa_spares;
+	if (spares->sav_object != 0 && spares->sav_config == NULL &&
+	    (error = dmu_bonus_hold(spa->spa_meta_objset, spares->sav_object,
+	    FTAG, &bonus)) == 0) {
+		uint64_t size = *(uint64_t *)bonus->db_data;
+		char *packed = malloc(size);
+		dmu_buf_rele(bonus, FTAG);
+		error = dmu_read(spa->spa_meta_objset, spares->sav_object, 0,
+		    size, packed, DMU_READ_PREFETCH);
+		if (error == 0)
+			error = nvlist_unpack(packed, size, &list, 0);
+		free(packed);
+	}
+	if (error == 0 && list != NULL && has_distributed(list)) {
+		spares->sav_config = list;
+		spa_config_enter(spa, SCL_ALL, FTAG, RW_WRITER);
+		spa_load_spares(spa);
+		spa_config_exit(spa, SCL_ALL, FTAG);
+	}
+	spa_close(spa, FTAG);
+	return (error);
+}
+
 static int
 import(uint64_t flags)
 {
@@ -308,7 +396,8 @@ import(uint64_t flags)
 	nvlist_t *found = spa_tryimport(config);
 	if (found == NULL)
 		return (EINVAL);
-	return (spa_import(pool, found, NULL, flags));
+	int error = spa_import(pool, found, NULL, flags);
+	return (error != 0 ? error : load_spares());
 }
 
 /* Discards the checkpoint, if there is one, and waits until nothing is left of it. */
@@ -492,6 +581,54 @@ join(const char *how, uint64_t old, uint64_t new)
 	    len > 2 && strcmp(how + len - 2, "-s") == 0);
 	if (error == 0)
 		txg_wait_synced(spa_get_dsl(spa), 0);
+	spa_close(spa, FTAG);
+	return (error);
+}
+
+/* The guid of a distributed spare that the pool lists; 0: there is none of this name. */
+static uint64_t
+guid_of_spare(spa_t *spa, const char *name)
+{
+	for (int i = 0; i < spa->spa_spares.sav_count; i++) {
+		vdev_t *spare = spa->spa_spares.sav_vdevs[i];
+		if (spare->vdev_path != NULL && strcmp(spare->vdev_path, name) == 0)
+			return (spare->vdev_guid);
+	}
+	return (0);
+}
+
+/* A distributed spare steps in for a file. */
+static int
+stand_in(const char *how, uint64_t old, const char *name)
+{
+	nvlist_t *root = fnvlist_alloc(), *leaf = fnvlist_alloc();
+	spa_t *spa;
+	int error = spa_open(pool, &spa, FTAG);
+
+	if (error != 0)
+		return (error);
+	fnvlist_add_string(leaf, ZPOOL_CONFIG_TYPE, VDEV_TYPE_DRAID_SPARE);
+	fnvlist_add_string(leaf, ZPOOL_CONFIG_PATH, name);
+	fnvlist_add_uint64(leaf, ZPOOL_CONFIG_IS_SPARE, 1);
+	fnvlist_add_string(root, ZPOOL_CONFIG_TYPE, VDEV_TYPE_ROOT);
+	fnvlist_add_nvlist_array(root, ZPOOL_CONFIG_CHILDREN, &leaf, 1);
+	error = spa_vdev_attach(spa, guid_of(old), root, B_TRUE,
+	    strcmp(how, "rebuild") == 0);
+	if (error == 0)
+		txg_wait_synced(spa_get_dsl(spa), 0);
+	spa_close(spa, FTAG);
+	return (error);
+}
+
+static int
+idle(const char *name)
+{
+	spa_t *spa;
+	int error = spa_open(pool, &spa, FTAG);
+
+	if (error != 0)
+		return (error);
+	error = spa_vdev_detach(spa, guid_of_spare(spa, name), 0, 0);
 	spa_close(spa, FTAG);
 	return (error);
 }
@@ -1018,6 +1155,12 @@ run(char **w, int count)
 #define	IS(name, args)	(strcmp(w[0], name) == 0 && count == (args) + 1)
 	if (IS("create", 1))
 		return (create(w[1]));
+	if (IS("draid", 3))
+		return (create_draid(number(w[1]), number(w[2]), number(w[3])));
+	if (IS("stand-in", 3))
+		return (stand_in(w[1], number(w[2]), w[3]));
+	if (IS("idle", 1))
+		return (idle(w[1]));
 	if (IS("import", 0))
 		return (import(0));
 	if (IS("rewind", 0))

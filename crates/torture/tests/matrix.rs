@@ -57,7 +57,7 @@ const SECRET: &str = "tank/secret";
 const FILES: u64 = 5;
 
 /// A pool's devices as `zpool create` has them, a letter for each.
-const LAYOUTS: [(&str, u64); 12] = [
+const LAYOUTS: [(&str, u64); 14] = [
     ("mirror a b", 12),
     ("mirror a b c", 9),
     ("mirror a b c d", 12),
@@ -69,6 +69,8 @@ const LAYOUTS: [(&str, u64); 12] = [
     ("raidz2 a b c d special mirror e f g log h", 12),
     ("draid1:2d:4c a b c d", 12),
     ("draid2:3d:6c a b c d e f", 12),
+    ("draid1:2d:5c:1s a b c d e", 12),
+    ("draid2:2d:7c:2s a b c d e f g", 9),
     ("a b c", 9),
 ];
 

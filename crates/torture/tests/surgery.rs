@@ -62,6 +62,17 @@ enum Change {
     /// The same, by a sequential rebuild.
     Rebuild(usize, usize),
     Detach(usize),
+    /// A distributed spare steps in, by a sequential rebuild or a resilver.
+    StandIn(usize, u64, bool),
+    /// It leaves.
+    Idle(u64),
+}
+
+/// The guid of a distributed spare of the pool.
+fn spare(engine: &Engine, number: u64) -> u64 {
+    let pool = engine.pool();
+    let is_it = |spare: &&NvList| config::number(spare, "spareid") == number;
+    config::number(pool.spares().iter().find(is_it).unwrap(), "guid")
 }
 
 fn apply(lab: &Lab, engine: &Engine, change: Change) {
@@ -84,6 +95,15 @@ fn apply(lab: &Lab, engine: &Engine, change: Change) {
             engine.attach(Attach { beside, new, replaces: false }).unwrap();
         }
         Change::Detach(gone) => engine.detach(leaf(engine, gone), None).unwrap(),
+        Change::StandIn(beside, number, rebuilds) => {
+            let new = engine.spare(spare(engine, number)).unwrap();
+            let attach = Attach { beside: leaf(engine, beside), new, replaces: true };
+            match rebuilds {
+                true => engine.attach_sequentially(attach).unwrap(),
+                false => engine.attach(attach).unwrap(),
+            }
+        }
+        Change::Idle(number) => engine.detach(spare(engine, number), None).unwrap(),
     }
 }
 
@@ -160,6 +180,17 @@ fn write(engine: &Engine, name: &str, gone: Option<&str>) -> Vec<u8> {
 }
 
 fn crashes(redundancy: Redundancy, used: usize, before: &[Change], change: Change) {
+    crashes_through(redundancy, used, before, change, None);
+}
+
+/// As [`crashes`]; the pool may have the vdevs `between` as well.
+fn crashes_through(
+    redundancy: Redundancy,
+    used: usize,
+    before: &[Change],
+    change: Change,
+    between: Option<&str>,
+) {
     let journal = Arc::new(Journal::default());
     let first = vec![Image::new(SIZE); used + 2];
     let all = disks(&first, Some(&journal));
@@ -193,6 +224,7 @@ fn crashes(redundancy: Redundancy, used: usize, before: &[Change], change: Chang
     }
     println!("{change:?}, {} operations: {shapes:?}", done - begin);
     // What a replacement is on the way, an import brings to its end.
+    shapes.retain(|shape, _| between != Some(shape));
     assert_eq!(shapes.keys().collect::<BTreeSet<_>>(), BTreeSet::from([&old, &new]));
     // What was told to be done is.
     replay.advance(done);
@@ -229,6 +261,20 @@ fn a_crash_while_a_device_is_rebuilt() {
     crashes(Redundancy::Single, 1, &[], Change::Rebuild(0, 1));
     let draid = draid::Shape::new(1, 1, 0, 4).unwrap();
     crashes(Redundancy::Draid(draid), 4, &[], Change::Rebuild(2, 4));
+}
+
+#[test]
+fn a_crash_while_a_distributed_spare_steps_in_or_leaves() {
+    cenote_engine::tunables::find("zfs_rebuild_vdev_limit").unwrap().set(1 << 16).unwrap();
+    let draid = Redundancy::Draid(draid::Shape::new(1, 1, 2, 5).unwrap());
+    crashes(draid, 5, &[], Change::StandIn(1, 0, true));
+    crashes(draid, 5, &[Change::StandIn(1, 0, false)], Change::StandIn(3, 1, false));
+    crashes(draid, 5, &[Change::StandIn(2, 1, true)], Change::Idle(1));
+    crashes(draid, 5, &[Change::StandIn(0, 0, false)], Change::Replace(4, 5));
+    // What the spare stood in for goes, and the spare with a group of its own.
+    let between = Some("root(draid(spare(5 draid1-0-0) 1 2 3 4))");
+    let before = [Change::StandIn(0, 0, false)];
+    crashes_through(draid, 5, &before, Change::Replace(0, 5), between);
 }
 
 /// Power fails while a RAID-Z vdev is expanded, and while the import after that goes on with it: at every write the pool is the

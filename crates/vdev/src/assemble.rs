@@ -239,15 +239,11 @@ fn kind_of(config: &NvList, above: Above) -> Result<Kind, VdevError> {
     let name = config.str("type").unwrap_or("");
     let kind = match (Kind::from_name(name), name) {
         (Some(kind), _) => kind,
-        (None, "dspare") => return unsupported("a distributed spare of dRAID that is in use"),
         (None, other) => return unsupported(format!("vdev type {other:?}")),
     };
     let fits = match kind {
         Kind::Root => depth == 0,
-        Kind::DistributedSpare if above.in_draid => {
-            return unsupported("a distributed spare of dRAID that is in use");
-        }
-        Kind::DistributedSpare => false,
+        Kind::DistributedSpare => above.in_draid,
         Kind::RaidZ | Kind::Draid | Kind::Hole | Kind::Missing | Kind::Indirect | Kind::Object => {
             depth == 1
         }
@@ -376,12 +372,21 @@ fn dtl_of(config: &NvList) -> Dtl {
 /// Opens a distributed spare (`vdev_draid_spare_open`). It has no place before its tree is in use.
 fn open_spare(config: &NvList) -> Arc<Live> {
     let path = PathBuf::from(config.str("path").unwrap_or("dspare"));
-    let spare = SpareDevice::new(&path, config.u64("spare_id").unwrap_or(u64::MAX));
+    let spare = SpareDevice::new(&path, config.u64("spareid").unwrap_or(u64::MAX));
     let opened = Opened { device: Some(spare.clone()), state: spare_state(config) };
     let live = Live::new(opened, dtl_of(config));
     live.faulted_by_hand.store(is_faulted_by_config(config), Relaxed);
     let _ = live.distributed.set(spare);
     live
+}
+
+/// The device of a distributed spare that is not in use, given how the pool lists it. `None`: there is no such spare.
+pub(crate) fn idle_spare(root: &Arc<Vdev>, config: &NvList) -> Option<Arc<dyn Device>> {
+    let (top, number) = (config.u64("top_guid")?, config.u64("spareid")?);
+    let top = root.children().iter().find(|v| v.guid() == top)?;
+    let spare = SpareDevice::new(&PathBuf::from(config.str("path")?), number);
+    spare.place(top);
+    (number < top.draid()?.nspares).then_some(spare as Arc<dyn Device>)
 }
 
 /// The state of a distributed spare, which has no device that could be missing.
@@ -399,7 +404,7 @@ fn check_spares(children: &[Arc<Vdev>], top: u64, shape: &Shape) -> Result<(), V
     children.iter().for_each(|child| child.collect_leaves(&mut leaves));
     let mut seen = HashSet::new();
     for spare in leaves.iter().filter(|leaf| leaf.is_distributed()) {
-        let number = spare.config().u64("spare_id").unwrap_or(u64::MAX);
+        let number = spare.config().u64("spareid").unwrap_or(u64::MAX);
         let is_ours = spare.config().u64("top_guid").is_none_or(|guid| guid == top);
         if number >= shape.nspares || !is_ours || !seen.insert(number) {
             return unsupported(format!("distributed spare {number} in {}", shape.name()));

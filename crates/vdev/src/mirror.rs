@@ -41,7 +41,7 @@ pub(crate) fn leaves_by_trust(vdev: &Arc<Vdev>, offset: u64, txg: u64) -> Vec<Ar
     let n = leaves.len();
     let turn = (offset >> 20) as usize % n.max(1);
     for (i, leaf) in leaves.into_iter().enumerate() {
-        if let Some(trust) = leaf.trust(txg) {
+        if let Some(trust) = leaf.trust_at(offset, txg) {
             let rank = (trust, n > 1 && leaf.stats.activity.hangs(), leaf.stats.reads.in_flight());
             ranked.push((rank, (i + n - turn) % n, leaf));
         }
@@ -62,6 +62,25 @@ pub(crate) fn copies(vdev: &Arc<Vdev>, out: &mut Vec<Arc<Vdev>>) {
     } else if vdev.vdev_kind().is_mirror_like() {
         vdev.children().iter().for_each(|c| copies(c, out));
     }
+}
+
+/// As [`copies`], and those that have byte `offset` of distributed spares among them, and of the spares among those.
+pub(crate) fn reach(vdev: &Arc<Vdev>, offset: u64, out: &mut Vec<Arc<Vdev>>) {
+    let mut next = out.len();
+    copies(vdev, out);
+    while let Some(leaf) = out.get(next).cloned() {
+        out.extend(leaf.place_at(offset));
+        next += 1;
+    }
+}
+
+/// The leaves that do not get what is written to `leaf` at byte `offset`: itself, or, if it is a distributed spare that takes
+/// writes, those among its places there.
+pub(crate) fn absent(leaf: &Arc<Vdev>, offset: u64) -> Vec<Arc<Vdev>> {
+    if !leaf.writable() {
+        return vec![leaf.clone()];
+    }
+    leaf.place_at(offset).iter().flat_map(|below| absent(below, offset)).collect()
 }
 
 /// A block under way.
@@ -117,7 +136,7 @@ impl<'a> Read<'a> {
                 Some(Ok(_)) => {
                     bad = true;
                     // A copy that was not expected to be right is no fault of the device.
-                    if leaf.trust(self.txg) == Some(Trust::Good) {
+                    if leaf.trust_at(self.offset, self.txg) == Some(Trust::Good) {
                         wrong.push(Fault::mismatch(leaf, self.offset));
                     }
                 }

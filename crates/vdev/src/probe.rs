@@ -456,6 +456,10 @@ impl Judge<'_, '_> {
         if !state.readable() {
             return of(state);
         }
+        if leaf.is_distributed() {
+            // It has no uberblocks; what it missed is known as it was out of use. The leaves that hold it lack what they say themselves.
+            return Verdict { state, last: self.how.txg, missed: 0..0 };
+        }
         let labels = read_labels(device).ok().flatten();
         let uberblocks = labels.iter().flat_map(|labels| &labels.uberblocks);
         let newest = uberblocks.map(|(.., uberblock)| uberblock).max_by_key(|u| u.txg);

@@ -4,7 +4,8 @@
 //! A piece has no checksum: it is whatever is allocated there, blocks or parts of blocks. So it is read only from leaves that
 //! lack nothing at all, and written only to those that are rebuilt. On a mirror it is copied: from the device that is being
 //! replaced, if that works, so that what the mirror had on two devices is on two afterwards; else from another side. On dRAID a
-//! piece is whole lines within one group: the column of a child that has nothing is made of the others with their parity.
+//! piece is whole lines within one group: the column of a child that has nothing is made of the others with their parity. What a
+//! distributed spare has on a leaf that is rebuilt is copied there, too, as it is not among the leaf's own columns.
 //!
 //! A piece of which something cannot be read is divided, down to sectors, or lines of dRAID. What cannot be read then is told, and
 //! nothing is written there. A piece that no leaf has is not divided. While writes wait for a piece, it is divided less far
@@ -135,23 +136,30 @@ struct Copy {
 /// What was read ahead: by leaf, offset and bytes.
 type Ahead = HashMap<(u64, u64, usize), Option<Abd>>;
 
-/// Whether a leaf has all that was ever written to it. One that did not answer may be another device by now.
+/// Whether a leaf has all that was ever written to it, a distributed spare as far as it says itself. One that did not answer may be
+/// another device by now.
 fn is_whole(leaf: &Vdev) -> bool {
     leaf.device().is_some() && leaf.opened_state() == VdevState::Healthy && !leaf.is_behind()
 }
 
-/// The whole leaves below `vdev` that hold the same as `target`, the closest to it first.
-fn sources(vdev: &Arc<Vdev>, target: &Vdev) -> Vec<Arc<Vdev>> {
+/// Whether a leaf has all that was ever written to it at byte `offset`.
+fn is_whole_at(leaf: &Vdev, offset: u64) -> bool {
+    let there = || leaf.place_at(offset).iter().any(|below| is_whole_at(below, offset));
+    is_whole(leaf) && (!leaf.is_distributed() || there())
+}
+
+/// The leaves below `vdev` that hold the same as `target` and are whole at byte `offset`, the closest to it first.
+fn sources(vdev: &Arc<Vdev>, target: &Vdev, offset: u64) -> Vec<Arc<Vdev>> {
     let is_above = |child: &&Arc<Vdev>| {
         let mut leaves = Vec::new();
         child.collect_leaves(&mut leaves);
         leaves.iter().any(|leaf| leaf.is_same(target))
     };
     let closer = vdev.children().iter().find(is_above);
-    let mut found = closer.map(|child| sources(child, target)).unwrap_or_default();
+    let mut found = closer.map(|child| sources(child, target, offset)).unwrap_or_default();
     let mut all = Vec::new();
     mirror::copies(vdev, &mut all);
-    all.retain(|leaf| is_whole(leaf) && !found.iter().any(|known| known.is_same(leaf)));
+    all.retain(|leaf| is_whole_at(leaf, offset) && !found.iter().any(|known| known.is_same(leaf)));
     // Those that have nothing to do come first.
     all.sort_by_key(|leaf| (leaf.stats.activity.hangs(), leaf.stats.reads.in_flight()));
     found.extend(all);
@@ -167,7 +175,7 @@ fn columns(top: &Arc<Vdev>, (offset, size): (u64, u64), guids: &[u64]) -> Option
     }
     let column = |child: &Arc<Vdev>, offset: u64, len: usize| {
         let mut targets = Vec::new();
-        mirror::copies(child, &mut targets);
+        mirror::reach(child, offset, &mut targets);
         targets.retain(|leaf| guids.contains(&leaf.guid()));
         Column { child: child.clone(), offset, len, targets }
     };
@@ -211,7 +219,7 @@ impl Copier<'_> {
         let mut is_made = false;
         for column in columns.iter() {
             for target in &column.targets {
-                match sources(&column.child, target).into_iter().next() {
+                match sources(&column.child, target, column.offset).into_iter().next() {
                     Some(leaf) => {
                         reads.push(LeafRead { leaf, offset: column.offset, len: column.len })
                     }
@@ -221,7 +229,8 @@ impl Copier<'_> {
         }
         if is_made && self.top.draid().is_some() {
             for (_, column) in self.for_making(&columns) {
-                if let Some(leaf) = whole_of(&column.child).into_iter().next() {
+                if let Some(leaf) = whole_of(&column.child, Some(column.offset)).into_iter().next()
+                {
                     reads.push(LeafRead { leaf, offset: column.offset, len: column.len });
                 }
             }
@@ -235,7 +244,9 @@ impl Copier<'_> {
         let numbered =
             data.iter().enumerate().map(|(i, column)| (i.saturating_add(nparity), column));
         let all = numbered.chain(parity.iter().enumerate());
-        all.filter(|(_, column)| !whole_of(&column.child).is_empty()).take(data.len()).collect()
+        all.filter(|(_, column)| !whole_of(&column.child, Some(column.offset)).is_empty())
+            .take(data.len())
+            .collect()
     }
 
     /// Reads a column from the first of `leaves` that can be read.
@@ -266,7 +277,7 @@ impl Copier<'_> {
         let (mut copies, mut made) = (Vec::new(), Vec::new());
         for (number, column) in columns.iter().enumerate() {
             for target in &column.targets {
-                let mut leaves = sources(&column.child, target);
+                let mut leaves = sources(&column.child, target, column.offset);
                 if leaves.is_empty() {
                     made.push((number, target.clone()));
                     continue;
@@ -308,7 +319,9 @@ impl Copier<'_> {
     fn too_few(&self, columns: &[Column], wanted: &[usize]) -> bool {
         let nparity = usize::try_from(self.top.nparity()).unwrap_or(0).min(columns.len());
         let others = columns.iter().enumerate().filter(|(number, _)| !wanted.contains(number));
-        let whole = others.filter(|(_, column)| !whole_of(&column.child).is_empty()).count();
+        let whole = others
+            .filter(|(_, column)| !whole_of(&column.child, Some(column.offset)).is_empty())
+            .count();
         whole < columns.len() - nparity
     }
 
@@ -329,7 +342,7 @@ impl Copier<'_> {
                 break;
             }
             let column = columns.get(number)?;
-            let leaves = whole_of(&column.child);
+            let leaves = whole_of(&column.child, Some(column.offset));
             if let Some(read) = self.read(&leaves, (column.offset, column.len), ahead, quiet) {
                 known.insert(number, read.bytes().to_vec());
             }
@@ -410,6 +423,14 @@ impl Copier<'_> {
         let _under_way: Vec<_> = each().map(|(_, leaf)| leaf.vacant.begin()).collect();
         let takes = |leaf: &Vdev| leaf.writable() && !leaf.is_leaving();
         let (there, away): (Vec<_>, Vec<_>) = each().partition(|(_, leaf)| takes(leaf));
+        // The leaves lack it that a spare's place is on, and the spare does not.
+        let (there, elsewhere): (Vec<_>, Vec<_>) =
+            there.into_iter().partition(|(copy, leaf)| leaf.writable_at(copy.offset));
+        for (copy, spare) in elsewhere {
+            let absent = mirror::absent(spare, copy.offset);
+            let lacks = spare.missing();
+            absent.iter().for_each(|leaf| lacks.iter().for_each(|txgs| leaf.lags(txgs.clone())));
+        }
         let fails = |done: &mut Rebuilt, leaf: &Vdev| match leaf.is_leaving() {
             true => done.leaving = true,
             false => drop(done.failed.insert(leaf.guid())),
@@ -430,11 +451,11 @@ impl Copier<'_> {
     }
 }
 
-/// The whole leaves of a child of dRAID.
-fn whole_of(child: &Arc<Vdev>) -> Vec<Arc<Vdev>> {
+/// The leaves of a child of dRAID that are whole at byte `offset`; without one, those that may be.
+fn whole_of(child: &Arc<Vdev>, offset: Option<u64>) -> Vec<Arc<Vdev>> {
     let mut leaves = Vec::new();
     mirror::copies(child, &mut leaves);
-    leaves.retain(|leaf| is_whole(leaf));
+    leaves.retain(|leaf| offset.map_or_else(|| is_whole(leaf), |at| is_whole_at(leaf, at)));
     leaves.sort_by_key(|leaf| leaf.stats.activity.hangs());
     leaves
 }
@@ -445,7 +466,7 @@ impl Copier<'_> {
         let mut on_leaves = Vec::new();
         for column in columns(self.top, (start, size), self.targets).unwrap_or_default() {
             let mut leaves = Vec::new();
-            mirror::copies(&column.child, &mut leaves);
+            mirror::reach(&column.child, column.offset, &mut leaves);
             let end = column.offset.saturating_add(column.len as u64);
             on_leaves.extend(leaves.iter().map(|leaf| (leaf.guid(), column.offset..end)));
         }
@@ -522,7 +543,7 @@ impl VdevTree {
         let Some(top) = self.top(vdev).filter(|top| top.can_rebuild()) else { return false };
         match top.draid() {
             Some(shape) => {
-                let whole = top.children().iter().filter(|child| !whole_of(child).is_empty());
+                let whole = top.children().iter().filter(|child| !whole_of(child, None).is_empty());
                 whole.count() as u64 >= shape.ndata
             }
             None => {

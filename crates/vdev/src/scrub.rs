@@ -135,7 +135,7 @@ impl<'a> Part<'a> {
         for column in &self.columns {
             let mut leaves = Vec::new();
             mirror::copies(&column.child, &mut leaves);
-            leaves.retain(|leaf| leaf.trust(self.place.txg) == Some(Trust::Good));
+            leaves.retain(|leaf| leaf.trust_at(column.offset, self.place.txg) == Some(Trust::Good));
             let mut copies = Vec::new();
             for leaf in leaves {
                 copies.push((leaf.clone(), reads.len()));
@@ -349,9 +349,15 @@ impl VdevTree {
         };
         for (child, offset, right) in expected {
             let mut below = Vec::new();
-            mirror::copies(&child, &mut below);
+            mirror::reach(&child, offset, &mut below);
             below.retain(|leaf| leaf.lacks(place.txg));
             for leaf in below {
+                if leaf.writable() && !leaf.writable_at(offset) {
+                    // The leaves lack it that a spare's place is on, and the spare does not.
+                    let lacks = place.txg..place.txg.saturating_add(1);
+                    mirror::absent(&leaf, offset).iter().for_each(|leaf| leaf.lags(lacks.clone()));
+                    continue;
+                }
                 match leaf.writable() {
                     true => faults.push(
                         Fault::lacks(&leaf, offset, right.clone()).laid_out_by(vdev, &widths, None),
@@ -370,15 +376,6 @@ impl VdevTree {
         let vdev = self.find(leaf).filter(|v| v.is_leaf()).ok_or(VdevError::NoVdev(leaf))?;
         vdev.lags(txgs);
         Ok(())
-    }
-
-    /// A device joins below top-level vdev `top`, or takes another one's place: what distributed spares have there it lacks, so they
-    /// count as lacking the groups `txgs`, and are written anew.
-    pub fn miss_in_spares(&self, top: u64, txgs: std::ops::Range<u64>) {
-        let mut leaves = Vec::new();
-        self.top(top).into_iter().for_each(|top| top.collect_leaves(&mut leaves));
-        let spares = leaves.iter().filter(|leaf| leaf.is_distributed());
-        spares.for_each(|leaf| leaf.lags(txgs.clone()));
     }
 
     /// Whether all leaves of a top-level vdev can be read; of one that was removed, all leaves of the tree.

@@ -22,7 +22,7 @@ use cenote_format::nvlist::NvList;
 
 use crate::assemble::{self, Was};
 use crate::vdev::{Kind, Opened, Vdev};
-use crate::{FindDevice, VdevError, VdevState, VdevTree};
+use crate::{Device, FindDevice, VdevError, VdevState, VdevTree};
 
 /// A device that can leave: its guid, and that of the vdev above it.
 pub type Replaced = (u64, u64);
@@ -134,6 +134,11 @@ impl VdevTree {
             }
         }
         above(self.root(), guid)
+    }
+
+    /// The device of a distributed spare that is not in use, given how the pool lists it. `None`: no vdev of this tree has it.
+    pub fn distributed_spare(&self, config: &NvList) -> Option<Arc<dyn Device>> {
+        assemble::idle_spare(self.root(), config)
     }
 
     /// Whether something that the leaf with this guid has is nowhere else (`vdev_dtl_required`). False if there is no such

@@ -125,6 +125,15 @@ pub(crate) fn draid(
     vdev
 }
 
+/// A distributed spare that is in use.
+pub(crate) fn distributed_spare(number: u64) -> Arc<Vdev> {
+    let spare = draid::SpareDevice::new(std::path::Path::new("spare"), number);
+    let shape = healthy(Kind::DistributedSpare, 0, 9);
+    let vdev = vdev_on(shape, 500 + number, Vec::new(), Some(spare.clone()));
+    assert!(vdev.live.distributed.set(spare).is_ok());
+    vdev
+}
+
 /// A tree of these top-level vdevs.
 pub(crate) fn tree(tops: Vec<Arc<Vdev>>) -> VdevTree {
     VdevTree::with_root(vdev(healthy(Kind::Root, 0, 0), 0, tops, None))

@@ -39,8 +39,9 @@ pub const PAGES: &[Page] = &[
         about: "make a pool",
         text: "Makes a pool of the devices, with a file system of the same name, and mounts it. Devices are files or block \
                devices. Words between them say how they are put together: mirror, raidz (raidz1), raidz2 and raidz3 begin a \
-               vdev of the devices that follow, and so does draid[PARITY][:DATAd][:CHILDRENc] (draid2:4d:11c: groups of four data \
-               disks with two of parity, over eleven devices); log, cache, spare, special and dedup begin devices of another use. Cache devices are kept, and not used.\n\n\
+               vdev of the devices that follow, and so does draid[PARITY][:DATAd][:CHILDRENc][:SPARESs] (draid2:4d:11c:1s: groups \
+               of four data disks with two of parity, over eleven devices with room for one distributed spare); log, cache, spare, \
+               special and dedup begin devices of another use. Cache devices are kept, and not used.\n\n\
                A device that holds something already is refused without -f.",
         operands: "<new> <vdev> ...",
         options: &[
@@ -291,7 +292,8 @@ pub const PAGES: &[Page] = &[
         command: "replace",
         about: "replace a device",
         text: "Has a new device take the place of one that the pool has, at the same path if it is not named. Both are in the pool \
-               until the new one has all that the old one has. A spare of the pool can be named as well.",
+               until the new one has all that the old one has. A spare of the pool can be named as well; a distributed spare \
+               (draid2-0-0) stands in for devices of its own dRAID vdev.",
         operands: "<pool> <leaf> <file>",
         options: &[
             flag("-f", "Use the device although something is on it"),

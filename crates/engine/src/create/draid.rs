@@ -107,10 +107,9 @@ pub(super) fn spares(top: &NvList, shape: &Shape) -> Vec<NvList> {
         list.set("path", NvValue::String(path));
         let numbers = [
             ("top_guid", config::number(top, "guid")),
-            ("spare_id", number),
-            ("is_log", 0),
-            ("is_spare", 1),
+            ("spareid", number),
             ("whole_disk", 1),
+            ("is_spare", 1),
             ("ashift", config::number(top, "ashift")),
         ];
         for (name, n) in numbers {

@@ -95,11 +95,6 @@ pub fn parse(args: &[String]) -> Result<Layout, CreateError> {
                 enough(word, devices.len(), usize::from(parity) + 1)?;
                 at_most(word, devices.len())?;
                 let shape = draid::shape(word, parity, devices.len())?;
-                if shape.nspares > 0 {
-                    return Err(CreateError::spec(
-                        "distributed spares of dRAID are not supported yet",
-                    ));
-                }
                 let redundancy = Redundancy::Draid(shape);
                 layout.tops.push(VdevSpec { class, ..VdevSpec::new(redundancy, devices) });
             }

@@ -1,6 +1,8 @@
 //! A device joins a vdev: as another side of a mirror, to replace a device, or as a spare for one (`spa_vdev_attach`).
 
-use super::{CONCURRENT, before_joining, invalid, path_of, set_zap, spare, without_place};
+use super::{
+    CONCURRENT, before_joining, invalid, is_distributed, path_of, set_zap, spare, without_place,
+};
 use crate::create::{self, NewDevice};
 use crate::rebuild::Begun;
 use crate::reflow::UNCLAIMED;
@@ -21,6 +23,10 @@ use std::sync::atomic::Ordering::SeqCst;
 
 /// What is said of a vdev that cannot be rebuilt by place.
 const NO_REBUILD: &str = "only mirror and dRAID vdevs support sequential reconstruction";
+
+/// What is said of a distributed spare that is to stand in below another vdev than its own.
+const NOT_ITS_SPARE: &str =
+    "dRAID spares can only replace child devices in their parent's dRAID vdev";
 
 /// A device that is to join a vdev.
 pub struct Attach {
@@ -71,6 +77,7 @@ impl Shared {
     ) -> StdResult<(), EngineError> {
         let guid = config::number(&attach.new.leaf, "guid");
         let (path, device) = (attach.new.device.path().to_path_buf(), attach.new.device.clone());
+        let distributed = is_distributed(&attach.new.leaf);
         let is_spare = config::flag(&attach.new.leaf, "is_spare");
         if rebuild && self.is_rebuild_barred() {
             return Err(DslWriteError::Invalid(UNCLAIMED.into()).into());
@@ -100,7 +107,9 @@ impl Shared {
         };
         let begun = self.queue.run(&self.tx_state, change, |_| true)?;
         let pool = self.view();
-        pool.devices().insert([(guid, path, device)]);
+        if !distributed {
+            pool.devices().insert([(guid, path, device)]);
+        }
         let tree = pool.store().vdevs();
         let joined = tree.find(guid);
         let names: &[&str] =
@@ -230,6 +239,11 @@ impl SyncContext<'_> {
             return invalid("can only attach to mirrors and top-level disks");
         }
         let plan = plan(&tree, &old, attach)?;
+        let top = tree.top_of(old.guid()).cloned().ok_or(DslWriteError::NotFound)?;
+        let distributed = is_distributed(&attach.new.leaf);
+        if distributed && config::number(&attach.new.leaf, "top_guid") != top.guid() {
+            return invalid(if rebuild.is_some() { NO_REBUILD } else { NOT_ITS_SPARE });
+        }
         if self.maps.evacuation().is_some() {
             // A resilver finds nothing of what is copied by pointers.
             let path = config::path(&attach.new.leaf).unwrap_or_default();
@@ -238,7 +252,6 @@ impl SyncContext<'_> {
                 path.display()
             ));
         }
-        let top = tree.top_of(old.guid()).cloned().ok_or(DslWriteError::NotFound)?;
         let above = tree.parent_of(old.guid());
         let simple = above.is_none_or(|above| above.kind() == "root");
         if rebuild.is_some() && !simple && !matches!(top.kind(), "mirror" | "draid") {
@@ -247,7 +260,8 @@ impl SyncContext<'_> {
                 false => invalid("can only attach to mirrors and top-level disks"),
             };
         }
-        if attach.new.size() < tree.least_size(old.guid()).unwrap_or(0) {
+        // A distributed spare has as much as any child of its vdev.
+        if !distributed && attach.new.size() < tree.least_size(old.guid()).unwrap_or(0) {
             return invalid("device is too small");
         }
         if attach.new.ashift > u64::from(top.ashift()) {
@@ -334,7 +348,8 @@ impl SyncContext<'_> {
         let mut joined = self.config.clone();
         joined.vdev_tree = root;
         let done = self.open_joined(attach, joined, (guid, top));
-        if done.is_err() && config::flag(&attach.new.leaf, "is_spare") {
+        let is_shared = config::flag(&attach.new.leaf, "is_spare");
+        if done.is_err() && is_shared && !is_distributed(&attach.new.leaf) {
             spare::return_to_others(attach.new.device.as_ref(), &attach.new.leaf);
         }
         done
@@ -347,8 +362,10 @@ impl SyncContext<'_> {
         joined: PoolConfig,
         (guid, top): (u64, u64),
     ) -> Result<()> {
-        create::write_label(&attach.new, &joined, top)
-            .map_err(|e| DslWriteError::Invalid(format!("labels cannot be written: {e}")))?;
+        if !is_distributed(&attach.new.leaf) {
+            create::write_label(&attach.new, &joined, top)
+                .map_err(|e| DslWriteError::Invalid(format!("labels cannot be written: {e}")))?;
+        }
         let device = attach.new.device.clone();
         let open = &mut |g: u64, _: &NvList| (g == guid).then(|| device.clone());
         let tree = self.altered_tree(&joined.vdev_tree, top, open, &|guid| guid)?;
@@ -358,7 +375,6 @@ impl SyncContext<'_> {
         }
         let lacks = tree.miss(guid, before_joining(self.tx.txg));
         lacks.map_err(|e| DslWriteError::Invalid(e.to_string()))?;
-        tree.miss_in_spares(top, before_joining(self.tx.txg));
         self.replace_tree(tree, joined.vdev_tree)
     }
 }

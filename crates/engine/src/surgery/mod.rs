@@ -102,12 +102,16 @@ fn check_same(tree: &VdevTree, root: &NvList) {
     );
 }
 
+/// Whether this is a distributed spare, which has no device and no labels of its own.
+pub(crate) fn is_distributed(leaf: &NvList) -> bool {
+    leaf.str("type") == Some("dspare")
+}
+
 /// A leaf as it is listed among spares, or as one that joins a vdev: without what it has from its place.
 pub(crate) fn without_place(leaf: &NvList) -> NvList {
-    let place = ["id", "ashift", "asize", "create_txg", "top_guid", "metaslab_array"];
+    let place = ["id", "ashift", "asize", "is_log", "create_txg", "top_guid", "metaslab_array"];
     // A distributed spare is one of its vdev, in use or not.
-    let distributed = leaf.str("type") == Some("dspare");
-    let stays = |name: &str| distributed && name == "top_guid";
+    let stays = |name: &str| is_distributed(leaf) && name == "top_guid";
     let mut own = leaf.clone();
     own.pairs.retain(|(name, _)| !place.contains(&name.as_str()) || stays(name));
     own

@@ -5,15 +5,18 @@
 //! as OpenZFS's zfs-retire agent has it (`replace_with_spare`). A thread of its own does that, since it waits for groups. A spare that does not fit a device, or was taken away from
 //! it, is not tried there again before the device has worked again, or the pool is imported again.
 //!
+//! A distributed spare stands in for devices of its own dRAID vdev alone, for which it comes first (`spare_is_preferred`).
+//!
 //! What a device was out of use for may be over: then the spare goes back to the others when it is detached, or stays for
 //! good when the device that it stands in for is.
 
-use super::Attach;
+use super::{Attach, is_distributed};
 use crate::background::join_unless_held;
 use crate::create::{NewDevice, SystemDevices, spare_label};
 use crate::txg::TxState;
 use crate::{Engine, EngineError, Shared};
 use cenote_dmu::write::WriteError;
+use cenote_dsl::write::DslWriteError;
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
 use cenote_pool::devices::patiently;
@@ -124,19 +127,26 @@ impl Shared {
     /// Devices and the spares that may step in for them, by guids.
     fn wanted(&self) -> Vec<(u64, u64)> {
         let (pool, tree) = (self.view(), self.disk.tree());
-        // Distributed spares do not step in yet.
-        let devices = pool.spares().iter().filter(|spare| spare.str("type") != Some("dspare"));
-        let spares = devices.map(|spare| config::number(spare, "guid"));
-        let idle: Vec<u64> = spares.filter(|spare| tree.find(*spare).is_none()).collect();
+        let is_idle = |spare: &&NvList| tree.find(config::number(spare, "guid")).is_none();
+        let mut idle: Vec<&NvList> = pool.spares().iter().filter(is_idle).collect();
         if idle.is_empty() || self.bars_spares() {
             return Vec::new();
         }
+        // Those of the vdev itself leave the others for vdevs that have none.
+        idle.sort_by_key(|spare| !is_distributed(spare));
         let wanting = tree.leaves().into_iter().filter(|leaf| wants_spare(&tree, leaf));
         let mut refused = self.spares.refused.lock();
         // One that works again may fail again.
         refused.retain(|(leaf, _)| tree.find(*leaf).is_some_and(|leaf| has_failed(&leaf)));
-        let pairs = wanting.flat_map(|leaf| idle.iter().map(move |spare| (leaf.guid(), *spare)));
-        pairs.filter(|pair| !refused.contains(pair)).collect()
+        let mut pairs = Vec::new();
+        for leaf in wanting {
+            let top = tree.top_of(leaf.guid()).map(|top| top.guid());
+            let fits = |spare: &&&NvList| !is_distributed(spare) || spare.u64("top_guid") == top;
+            let spares = idle.iter().filter(fits).map(|spare| config::number(spare, "guid"));
+            pairs.extend(spares.map(|spare| (leaf.guid(), spare)));
+        }
+        pairs.retain(|pair| !refused.contains(pair));
+        pairs
     }
 
     /// Whether no device joins a vdev now: beside a checkpoint, a rebuild or a removal. Spares step in once that is over.
@@ -168,13 +178,10 @@ impl Shared {
             if self.spares.stopped.load(SeqCst) {
                 return;
             }
-            let put = self.spare(spare).and_then(|new| {
-                let attach = Attach { beside, new, replaces: true };
-                match self.attach(attach, |_, leaf| has_failed(leaf), false) {
-                    Err(EngineError::Suspended(why)) => Ok(Some(why)),
-                    done => done.map(|()| None).map_err(|e| e.to_string()),
-                }
-            });
+            let put = match self.put_in(beside, spare) {
+                Err(EngineError::Suspended(why)) => Ok(Some(why)),
+                done => done.map(|()| None).map_err(|e| e.to_string()),
+            };
             match put {
                 Ok(None) => tracing::warn!(beside, spare, "a spare steps in"),
                 // That says nothing of the spare: spares are called again when the pool goes on.
@@ -192,6 +199,26 @@ impl Shared {
     }
 }
 
+impl Shared {
+    /// Puts a spare in the place of a device that failed. A distributed one is rebuilt by place, as OpenZFS's zed has it: all devices of
+    /// the vdev write what goes into it. Where that is not possible, as a resilver is under way, it is resilvered.
+    fn put_in(self: &Arc<Self>, beside: u64, spare: u64) -> Result<(), EngineError> {
+        let put = |rebuild: bool| {
+            let new = self.spare(spare).map_err(DslWriteError::Invalid)?;
+            let distributed = is_distributed(&new.leaf);
+            if rebuild && !distributed {
+                return Ok(false);
+            }
+            let attach = Attach { beside, new, replaces: true };
+            self.attach(attach, |_, leaf| has_failed(leaf), rebuild).map(|()| true)
+        };
+        match put(true) {
+            Ok(false) | Err(EngineError::Dsl(DslWriteError::Invalid(_))) => put(false).map(drop),
+            done => done.map(drop),
+        }
+    }
+}
+
 impl Engine {
     /// Returns to others the spares that this pool was about to take, or had let go of, when it stopped: their labels say that it has
     /// them in use.
@@ -199,8 +226,7 @@ impl Engine {
         let pool = self.pool();
         let tree = pool.store().vdevs();
         let idle = |spare: &&NvList| {
-            let distributed = spare.str("type") == Some("dspare");
-            !distributed && tree.find(config::number(spare, "guid")).is_none()
+            !is_distributed(spare) && tree.find(config::number(spare, "guid")).is_none()
         };
         for spare in pool.spares().iter().filter(idle) {
             let guid = config::number(spare, "guid");
@@ -255,11 +281,14 @@ impl Shared {
         let is_it = |spare: &&NvList| config::number(spare, "guid") == guid;
         let spare = pool.spares().iter().find(is_it).ok_or("no such device in pool")?;
         let path = config::path(spare).ok_or("no such device in pool")?;
-        if spare.str("type") == Some("dspare") {
-            return Err("distributed spares of dRAID do not step in yet".into());
-        }
-        if pool.store().vdevs().find(guid).is_some() {
+        let tree = pool.store().vdevs();
+        if tree.find(guid).is_some() {
             return Err(format!("{} is busy", path.display()));
+        }
+        let ashift = config::number(spare, "ashift");
+        if is_distributed(spare) {
+            let device = tree.distributed_spare(spare).ok_or("no such device in pool")?;
+            return Ok(NewDevice { leaf: spare.clone(), device, ashift });
         }
         // It is open for reading, as one that pools share.
         pool.devices().forget(guid);
@@ -273,8 +302,7 @@ impl Shared {
             // Pools share spares: another one has it by now.
             return Err(format!("{} is busy", path.display()));
         }
-        let new =
-            NewDevice { leaf: spare.clone(), device, ashift: config::number(spare, "ashift") };
+        let new = NewDevice { leaf: spare.clone(), device, ashift };
         Ok(new.for_sectors(&SystemDevices, 0))
     }
 }

@@ -314,4 +314,7 @@ fn generate(children: u64, seed: u64) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod io_tests;
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init)]
+mod spare_tests;
+#[cfg(test)]
 mod tests;

@@ -1,19 +1,30 @@
 //! A distributed spare as a device (`vdev_draid_spare_ops`).
 //!
 //! A spare has no device of its own: what it holds is, slice by slice, in a place that other children of its vdev keep
-//! for it. To the vdev above it is a leaf like others, with a dirty time log of its own. Its device passes requests on to the
-//! children that have the places, to all their leaves that take writes.
+//! for it. To the vdev above it is a leaf like others. Its device passes requests on to the child that has the place, to all
+//! leaves of that which take writes. Another spare may stand in for that child: then the place is that one's, and so on.
+//!
+//! # Who lacks what
+//!
+//! A leaf that takes no writes lacks what it was to be written with, whether as itself or for a spare whose place it has: that goes into
+//! the *leaf's* dirty time log, not into the spare's ([`crate::write`]). So what a spare has at a place is what its own log and those of
+//! the leaves there say together ([`Vdev::trust_at`]), and a leaf that comes back, or takes another one's place, is given by a scan
+//! what belongs into the spares' places on it besides its own ([`mirror::reach`]). It is the same in OpenZFS, so that either of the two
+//! knows what the other one has left behind.
 //!
 //! - It has no labels on disk: the first two and the last two are kept in memory, and the pool commits to none of them.
-//! - A write fails if any leaf that takes writes fails it, or none takes any: then the spare has missed it, whatever the other
-//!   leaf has. A vdev that gets another device in such a place has the spare written anew (`VdevTree::miss_in_spares`).
+//! - A write fails if any leaf that takes writes fails it: then the spare has missed it, whatever the other leaf has.
 //! - It is flushed with the leaves: a flush of one of them that fails counts as the spare's too.
+//!
+//! Invariant: from the place of a column no way leads through the same spare twice. In a row each spare has a place on another child, none
+//! of them on one with a column, and each spare stands in for one child.
 
 use std::cell::Cell;
 use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use cenote_format::LABEL_START;
 use cenote_format::abd::Abd;
@@ -76,7 +87,14 @@ impl SpareDevice {
         Some(at..at + len)
     }
 
-    /// The parts of a request for its allocatable space (`vdev_draid_spare_get_child`).
+    /// The leaves that byte `offset` of its allocatable space is on (`vdev_draid_spare_get_child`); none before its tree is in use.
+    pub(crate) fn place_at(&self, offset: u64) -> Vec<Arc<Vdev>> {
+        let Some(top) = self.top.read().upgrade() else { return Vec::new() };
+        let child = top.draid.as_ref().map(|layout| layout.spare_child(self.number, offset).0);
+        child.and_then(|child| top.children().get(child)).map(leaves_of).unwrap_or_default()
+    }
+
+    /// The parts of a request for its allocatable space.
     fn parts(&self, offset: u64, len: usize) -> io::Result<Vec<Part>> {
         let gone = || io::Error::from(ErrorKind::NotFound);
         let top = self.top.read().upgrade().ok_or_else(gone)?;
@@ -147,17 +165,11 @@ fn leaves_of(child: &Arc<Vdev>) -> Vec<Arc<Vdev>> {
 fn read_child(child: &Arc<Vdev>, offset: u64, len: usize) -> io::Result<Abd> {
     let mut leaves = leaves_of(child);
     leaves.retain(|leaf| leaf.opened_state().readable());
-    leaves.sort_by_key(|leaf| leaf.is_behind());
+    leaves.sort_by_key(|leaf| (leaf.is_behind(), leaf.stats.activity.hangs()));
     let mut error = io::Error::from(ErrorKind::NotFound);
     for leaf in leaves {
         let Some(device) = leaf.device() else { continue };
-        let read = deeper(|| {
-            let mut request = [ReadReq::new(offset.saturating_add(LABEL_START), len)];
-            leaf.read_from(&*device, IoKind::Read, &mut request);
-            let [request] = request;
-            request.take()
-        });
-        match read {
+        match deeper(|| read_leaf(&leaf, &*device, offset, len)) {
             Ok(bytes) => return Ok(bytes),
             Err(e) => error = e,
         }
@@ -165,13 +177,36 @@ fn read_child(child: &Arc<Vdev>, offset: u64, len: usize) -> io::Result<Abd> {
     Err(error)
 }
 
+/// Reads from a leaf, which counts that, and is looked at if it fails.
+fn read_leaf(leaf: &Vdev, device: &dyn Device, offset: u64, len: usize) -> io::Result<Abd> {
+    let mut request = [ReadReq::new(offset.saturating_add(LABEL_START), len)];
+    let stats = &leaf.stats.reads;
+    stats.begin(1);
+    let _busy = leaf.stats.activity.begin();
+    let started = Instant::now();
+    leaf.read_from(device, IoKind::Read, &mut request);
+    let [request] = request;
+    match request.take() {
+        Ok(bytes) if bytes.len() == len => {
+            stats.completed(len, started.elapsed());
+            Ok(bytes)
+        }
+        failed => {
+            leaf.suspected();
+            stats.failed(true);
+            failed.and(Err(ErrorKind::UnexpectedEof.into()))
+        }
+    }
+}
+
 /// Writes to all leaves of a child that take writes.
 fn write_child(child: &Arc<Vdev>, offset: u64, data: Abd) -> io::Result<()> {
     let mut leaves = leaves_of(child);
-    leaves.retain(|leaf| leaf.writable());
+    leaves.retain(|leaf| leaf.writable_at(offset));
     if leaves.is_empty() {
         return Err(ErrorKind::NotFound.into());
     }
+    let stays = leaves.iter().any(|leaf| !leaf.is_leaving());
     for leaf in leaves {
         // Whether it is durable its own flush tells.
         leaf.written().mark();
@@ -184,7 +219,8 @@ fn write_child(child: &Arc<Vdev>, offset: u64, data: Abd) -> io::Result<()> {
         leaf.written().mark();
         done?;
     }
-    Ok(())
+    // What only a leaf has that is about to leave is on no other then.
+    if stays { Ok(()) } else { Err(io::Error::other("the device is leaving")) }
 }
 
 impl Device for SpareDevice {

@@ -167,7 +167,7 @@ impl<'a> Read<'a> {
                 return Some(Column { extent, child, leaves: Vec::new(), tried: 0, trust, data });
             }
             let leaves = mirror::leaves_by_trust(&child, extent.offset, txg);
-            let trust = leaves.first().and_then(|l| l.trust(txg));
+            let trust = leaves.first().and_then(|l| l.trust_at(extent.offset, txg));
             Some(Column { extent, child, leaves, tried: 0, trust, data: None })
         };
         let mut stripes = Vec::with_capacity(extents.len());

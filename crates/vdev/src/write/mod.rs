@@ -366,11 +366,10 @@ impl VdevTree {
             let mut sides = block.sides.iter().cycle();
             for leaf in leaves {
                 let data = sides.next().unwrap_or(&data);
-                if leaf.writable() {
+                plan.absent.extend(mirror::absent(&leaf, offset));
+                if leaf.writable_at(offset) {
                     let (data, txg, content) = (data.clone(), block.txg, block.content);
                     writes.push(LeafWrite { leaf, offset, data, txg, content });
-                } else {
-                    plan.absent.push(leaf);
                 }
             }
             plan.stripes.resize_with(n + 1, Vec::new);

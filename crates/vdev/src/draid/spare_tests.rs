@@ -1,0 +1,194 @@
+//! Distributed spares over devices in memory: what they have, and what leaves have of them, whoever is away in between.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cenote_format::abd::Abd;
+use proptest::prelude::*;
+
+use super::ROW_HEIGHT;
+use crate::probe::required;
+use crate::testing::{self, Leaf, leaves, tree};
+use crate::traffic::Content;
+use crate::vdev::{Kind, Vdev};
+use crate::write::BlockWrite;
+use crate::{BlockRead, Fault, VdevState, VdevTree};
+
+/// Bytes of each block.
+const SIZE: usize = 3000;
+/// Rows of each child.
+const ROWS: u64 = 4;
+
+/// A vdev in which spares stand in for the first children; they lack all groups before the 10th.
+fn rig((ndata, nparity, nspares): (u64, u64, u64), more: usize) -> (VdevTree, Vec<Leaf>) {
+    let count = (ndata + nparity + nspares) as usize + more;
+    let disks = leaves(count, (ROWS * ROW_HEIGHT) as usize + (2 << 20));
+    let mut children = testing::files(&disks);
+    for number in 0..nspares {
+        let at = number as usize;
+        let spare = testing::distributed_spare(number);
+        spare.set_dtl(vec![0..10]);
+        let below = vec![children[at].clone(), spare];
+        children[at] = testing::mirror_like(Kind::Spare, at as u64, below);
+    }
+    let top = testing::draid((ndata, nparity, nspares), 9, children);
+    let shape = *top.draid().unwrap();
+    top.grow(shape.asize(super::RESERVE + ROWS * ROW_HEIGHT));
+    (tree(vec![top]), disks)
+}
+
+fn bytes(txg: u64) -> Vec<u8> {
+    (0..SIZE as u64).map(|i| (i * 31 + i / 251 + txg) as u8 | 1).collect()
+}
+
+/// Where the block of a transaction group is: they are in all groups of columns by turns, and so in several slices.
+fn place(t: &VdevTree, txg: u64) -> u64 {
+    let top = t.top(0).unwrap();
+    let group = top.draid().unwrap().width() * ROW_HEIGHT;
+    let groups = top.asize() / group;
+    txg % groups * group + txg * 40 * top.line()
+}
+
+fn write(t: &VdevTree, txg: u64) -> bool {
+    let (data, content) = (Abd::from_vec(bytes(txg)), Content::Data);
+    let block =
+        BlockWrite { vdev: 0, offset: place(t, txg), data, txg, content, sides: Vec::new() };
+    t.write_many(&[block]).remove(0).is_ok()
+}
+
+fn read(t: &VdevTree, txg: u64) -> (bool, usize) {
+    let data = bytes(txg);
+    let verify = |abd: &Abd| *abd.bytes() == *data;
+    let read =
+        BlockRead { vdev: 0, offset: place(t, txg), size: SIZE as u64, txg, verify: &verify };
+    let outcome = t.read_one(&read);
+    (outcome.block.is_ok(), outcome.faults.len())
+}
+
+/// Gives leaves in use what they lack.
+fn resilver(t: &VdevTree, txgs: &[u64]) {
+    t.take_missed();
+    let lacking: Vec<Arc<Vdev>> =
+        t.leaves().into_iter().filter(|l| l.writable() && l.is_behind()).collect();
+    let missing: Vec<_> = lacking.iter().map(|leaf| leaf.missing()).collect();
+    let mut left: HashMap<u64, Vec<std::ops::Range<u64>>> = HashMap::new();
+    for txg in txgs {
+        let data = bytes(*txg);
+        let verify = |abd: &Abd| *abd.bytes() == *data;
+        let (offset, size, txg) = (place(t, *txg), SIZE as u64, *txg);
+        let checked =
+            t.lacking_many(&[BlockRead { vdev: 0, offset, size, txg, verify: &verify }]).remove(0);
+        assert!(checked.block.is_ok());
+        let faults: Vec<(u64, Fault)> = checked.faults.into_iter().map(|f| (txg, f)).collect();
+        assert!(t.repair_many(&faults, &|| true).unwrap().failed.is_empty());
+        checked.left.iter().for_each(|leaf| left.entry(*leaf).or_default().push(txg..txg + 1));
+    }
+    for (leaf, missing) in lacking.iter().zip(missing) {
+        leaf.excise(&missing, left.get(&leaf.guid()).map_or(&[], Vec::as_slice));
+    }
+}
+
+/// All blocks are there, with nothing wrong, and so they are without any leaf that can be done without.
+fn all_is_there(t: &VdevTree, txgs: &[u64]) {
+    let clean = |without: &str| {
+        for txg in txgs {
+            assert_eq!(read(t, *txg), (true, 0), "block {txg} without {without}");
+        }
+    };
+    clean("any");
+    let top = t.top(0).unwrap();
+    for leaf in t.leaves().iter().filter(|leaf| leaf.state().readable()) {
+        if !required(top, leaf) {
+            leaf.set_state(VdevState::Offline);
+            clean(&format!("{leaf:?}"));
+            leaf.set_state(VdevState::Healthy);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    /// Leaves go and come back while blocks are written, and are brought up to date now and then: what can be done without is what a
+    /// vdev without spares could do without, and what is trusted is right.
+    #[test]
+    fn spares_and_leaves_keep_what_they_say(
+        ndata in 1u64..4, nparity in 1u64..3, nspares in 1u64..4, more in 0usize..2,
+        steps in prop::collection::vec((0u8..8, any::<u8>()), 1..40),
+    ) {
+        let (t, _disks) = rig((ndata, nparity, nspares), more);
+        let top = t.top(0).unwrap();
+        let mut txgs: Vec<u64> = (4..14).collect();
+        for txg in &txgs {
+            prop_assert!(write(&t, *txg));
+        }
+        let all = t.leaves();
+        for (what, which) in steps {
+            let leaf = &all[which as usize % all.len()];
+            match what {
+                0..3 => {
+                    let txg = txgs.last().unwrap() + 1;
+                    prop_assert!(write(&t, txg));
+                    txgs.push(txg);
+                }
+                3..5 if leaf.state().readable() && !required(top, leaf) => leaf.set_state(VdevState::Offline),
+                5..7 if !leaf.state().readable() => leaf.set_state(VdevState::Healthy),
+                7 => resilver(&t, &txgs),
+                _ => {}
+            }
+            let txg = txgs[which as usize % txgs.len()];
+            prop_assert_eq!(read(&t, txg), (true, 0));
+        }
+        all_is_there(&t, &txgs);
+        resilver(&t, &txgs);
+        all_is_there(&t, &txgs);
+        all.iter().for_each(|leaf| leaf.set_state(VdevState::Healthy));
+        resilver(&t, &txgs);
+        resilver(&t, &txgs);
+        prop_assert!(all.iter().all(|leaf| !leaf.is_behind()));
+        all_is_there(&t, &txgs);
+    }
+}
+
+/// What a second spare is rebuilt from is what the first one has, and what that has on the second device is made anew.
+#[test]
+fn a_second_device_is_rebuilt_with_one_parity() {
+    let (t, _disks) = rig((2, 1, 2), 1);
+    let all = t.leaves();
+    let (first, second) = (&all[1], &all[3]);
+    assert!(first.is_distributed() && second.is_distributed());
+    second.set_state(VdevState::Offline);
+    let txgs: Vec<u64> = (4..60).collect();
+    txgs.iter().for_each(|txg| assert!(write(&t, *txg)));
+    let top = t.top(0).unwrap();
+    let rebuild = |targets: &[u64]| {
+        for txg in &txgs {
+            let size = top.psize_to_asize(SIZE as u64, *txg);
+            let (mut at, end) = (place(&t, *txg), place(&t, *txg) + size);
+            while at < end {
+                let piece = (at, top.rebuild_piece(at, end - at, 1 << 20));
+                let done = t.rebuild_many(0, &[piece], targets).unwrap();
+                assert_eq!((done.unread, done.failed.len(), done.left.len()), (0, 0, 0));
+                at += piece.1;
+            }
+        }
+        t.take_missed();
+        for leaf in t.leaves().iter().filter(|leaf| targets.contains(&leaf.guid())) {
+            leaf.excise(&leaf.missing(), &[]);
+        }
+    };
+    for (gone, spare) in [(&all[0], first), (&all[2], second)] {
+        gone.set_state(VdevState::Offline);
+        spare.set_state(VdevState::Healthy);
+        spare.set_dtl(vec![0..u64::MAX]);
+        rebuild(&[spare.guid()]);
+    }
+    all_is_there(&t, &txgs);
+    // The second device comes back with nothing: what the first spare has there is among what it lacks.
+    let lost = all[2].clone();
+    second.set_state(VdevState::Offline);
+    lost.set_state(VdevState::Healthy);
+    lost.set_dtl(vec![0..u64::MAX]);
+    rebuild(&[lost.guid()]);
+    all_is_there(&t, &txgs);
+}
