@@ -1,6 +1,7 @@
 //! Clones, the file systems above what is made, and promotion (`zfs_clone`, `create_parents`, `zfs_promote`).
 
 use crate::error::{Error, ErrorKind, Result, Why};
+use crate::host::InUse;
 use crate::kinds::Kinds;
 use crate::session::Session;
 use cenote_dsl::Dataset;
@@ -107,13 +108,15 @@ impl Session<'_> {
         let head = dsl.find(old).map_err(unreadable)?.ok_or_else(|| invalid("no origin"))?;
         let snapshots = dsl.snapshots(&head).map_err(unreadable)?;
         let until = snapshots.iter().position(|s| s.name == origin).map_or(0, |i| i + 1);
-        let held = |s: &Dataset| self.engine().is_some_and(|engine| engine.is_held(s.ds_obj));
-        if snapshots.iter().take(until).any(held) {
-            return Err(cannot(ChangeError::Busy));
+        let held = |s: &&Dataset| self.engine().is_some_and(|engine| engine.is_held(s.ds_obj));
+        if let Some(held) = snapshots.iter().take(until).find(held) {
+            return Err(self.cannot(what(), &held.name, ChangeError::Busy));
         }
         let moved: Vec<String> = snapshots.into_iter().take(until).map(|s| s.name).collect();
-        if self.host.mounts().close_snapshots(&moved).is_err() {
-            return Err(cannot(ChangeError::Busy));
+        if let Err(busy) = self.host.mounts().close_snapshots(&moved) {
+            let used = busy.into_iter().next();
+            let used = used.unwrap_or_else(|| InUse { name: name.into(), by: None });
+            return Err(self.busy(what(), &used));
         }
         match changes.promote(name) {
             Ok(()) => {

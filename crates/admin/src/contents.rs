@@ -132,6 +132,7 @@ pub fn settings(pool: &cenote_pool::Pool, dataset: &Dataset) -> cenote_dmu::Resu
         record_size: value("recordsize")?.parse().unwrap_or(OLD_MAX_BLOCK).min(most),
         project_quota: pool.features().is_enabled("project_quota"),
         long_names: value("longname")? == "on" && pool.features().is_enabled("longname"),
+        large_microzap: pool.features().is_enabled("large_microzap"),
         read_only: value("readonly")? == "on",
         cache: primary_cache(pool, dataset)?,
         direct: direct_io(pool, dataset)?,

@@ -191,7 +191,7 @@ impl Session<'_> {
             Ok(()) => Ok(true),
             Err(ChangeError::NotFound) if missing == Missing::Passes => Ok(true),
             Err(e) => {
-                self.failed(Error::doing(what(), e))?;
+                self.failed(self.cannot(what(), name, e))?;
                 Ok(false)
             }
         }
@@ -204,9 +204,6 @@ impl Session<'_> {
             return Ok(true);
         }
         let all = |e: ChangeError| Error::doing("cannot destroy snapshots", e);
-        let one = |name: &str, e: ChangeError| {
-            Error::doing(format_args!("cannot destroy snapshot {name}"), e)
-        };
         let permitted = self.changes().and_then(|changes| {
             changes.permit(&Operation::Destroy { names: &names })?;
             Ok(changes)
@@ -219,8 +216,8 @@ impl Session<'_> {
             }
         };
         if let Err(busy) = self.host.mounts().close_snapshots(&names) {
-            for name in busy {
-                self.failed(one(&name, ChangeError::Busy))?;
+            for used in busy {
+                self.failed(self.busy(format!("cannot destroy snapshot {}", used.name), &used))?;
             }
             return Ok(false);
         }
@@ -230,7 +227,8 @@ impl Session<'_> {
         };
         self.host.mounts().snapshots_stay(&names);
         for (name, e) in refused {
-            self.failed(if name.is_empty() { all(e) } else { one(&name, e) })?;
+            let one = |e| self.cannot(format!("cannot destroy snapshot {name}"), &name, e);
+            self.failed(if name.is_empty() { all(e) } else { one(e) })?;
         }
         Ok(false)
     }

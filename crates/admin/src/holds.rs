@@ -1,6 +1,7 @@
 //! Holds of snapshots, and bookmarks (`zfs_hold`, `zfs_release`, `zfs_bookmark`).
 
 use crate::error::{Error, ErrorKind, Result, Why};
+use crate::host::InUse;
 use crate::kinds::{Kinds, family};
 use crate::session::Session;
 use cenote_dsl::Dataset;
@@ -51,8 +52,9 @@ impl Session<'_> {
             }
         }
         if let Err(busy) = self.host.mounts().close_snapshots(&marked) {
-            let busy = busy.first().map_or(snapshot, String::as_str);
-            return Err(failed(busy, ChangeError::Busy));
+            let first = busy.into_iter().next();
+            let used = first.unwrap_or_else(|| InUse { name: snapshot.into(), by: None });
+            return Err(self.busy(what(&used.name), &used));
         }
         match changes.release(&names, tag) {
             Ok(gone) => {
@@ -64,7 +66,8 @@ impl Session<'_> {
             }
             Err((name, e)) => {
                 self.host.mounts().snapshots_stay(&marked);
-                Err(failed(name.as_deref().unwrap_or(snapshot), e))
+                let name = name.as_deref().unwrap_or(snapshot);
+                Err(self.cannot(what(name), name, e))
             }
         }
     }

@@ -35,6 +35,15 @@ pub trait Host {
     }
 }
 
+/// A dataset or snapshot that is in use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InUse {
+    /// Its full name.
+    pub name: String,
+    /// What uses it, if that is known: `process 12 (cat)`.
+    pub by: Option<String>,
+}
+
 /// A stream that is under way.
 #[derive(Clone, Copy, Debug)]
 pub struct Streaming<'a> {
@@ -174,7 +183,7 @@ pub trait Mounts {
     ///
     /// # Errors
     /// Those that are in use. All stay.
-    fn close_snapshots(&mut self, names: &[String]) -> Result<(), Vec<String>> {
+    fn close_snapshots(&mut self, names: &[String]) -> Result<(), Vec<InUse>> {
         let _ = names;
         Ok(())
     }

@@ -52,6 +52,8 @@ pub mod snapshot;
 pub mod userspace;
 
 pub use error::{Error, ErrorKind, Result};
-pub use host::{Event, Exclusion, Host, Mounts, NoMounts, NoOthers, Quiet, Streaming, Unmount};
+pub use host::{
+    Event, Exclusion, Host, InUse, Mounts, NoMounts, NoOthers, Quiet, Streaming, Unmount,
+};
 pub use kinds::{Kinds, family};
 pub use session::{Opened, Rights, Session};

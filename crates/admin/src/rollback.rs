@@ -56,7 +56,7 @@ impl Session<'_> {
                 return Err(Error::told());
             }
             let done = match self.clear(&changes, newer, how.force, &cannot) {
-                Ok(true) => changes.rollback(name).map_err(cannot),
+                Ok(true) => changes.rollback(name).map_err(|e| self.cannot(what(), head, e)),
                 Ok(false) => Err(Error::told()),
                 Err(e) => Err(e),
             };
@@ -74,7 +74,7 @@ impl Session<'_> {
         let restored = self.host.mounts().restore();
         exchanged.map_err(|why| Error::new(ErrorKind::Busy, why))?;
         // The host has to make the change.
-        done.unwrap_or(Err(ChangeError::Busy)).map_err(cannot)?;
+        done.unwrap_or(Err(ChangeError::Busy)).map_err(|e| self.cannot(what(), head, e))?;
         if restored { Ok(()) } else { Err(Error::told()) }
     }
     /// What has to go before a rollback.

@@ -1,13 +1,14 @@
 //! A pool that is open, the rights that count, and the program that is told.
 
 use crate::contents::Files;
-use crate::error::{Error, Result};
-use crate::host::{Event, Exclusion, Host, NoOthers};
+use crate::error::{Error, ErrorKind, Result};
+use crate::host::{Event, Exclusion, Host, InUse, NoOthers};
 use cenote_dsl::permissions::Who;
-use cenote_engine::Engine;
 use cenote_engine::change::policy::{self, Operation};
 use cenote_engine::change::{ChangeError, Changes, Command, Contents};
+use cenote_engine::{Engine, Holder};
 use cenote_pool::Pool;
+use std::fmt;
 use std::sync::Arc;
 
 /// How a pool is open.
@@ -46,19 +47,22 @@ pub struct Rights {
     pub contents: Arc<dyn Contents>,
     /// The command that is recorded in the pool's history with the first change.
     pub command: Option<Command>,
+    /// The process that the operation is done for (`process 12 (zfs send)`): what its work stands in the way of says so.
+    pub process: String,
 }
 
 impl Default for Rights {
     /// Of a program that may do everything, and records nothing but its changes.
     fn default() -> Rights {
-        Rights { delegate: None, contents: Arc::new(Files), command: None }
+        let process = format!("process {}", std::process::id());
+        Rights { delegate: None, contents: Arc::new(Files), command: None, process }
     }
 }
 
 impl Rights {
     /// The changes that these allow.
     pub fn changes(self, engine: &Arc<Engine>) -> Changes {
-        let (engine, Rights { delegate, contents, command }) = (Arc::clone(engine), self);
+        let (engine, Rights { delegate, contents, command, .. }) = (Arc::clone(engine), self);
         match delegate {
             None => Changes::new(engine, contents, command),
             Some(who) => Changes::delegated(engine, contents, command, who),
@@ -71,6 +75,7 @@ impl Rights {
 pub struct Session<'h> {
     opened: Opened,
     delegate: Option<Who>,
+    process: String,
     changes: Option<Arc<Changes>>,
     exclusion: Arc<dyn Exclusion>,
     pub(crate) host: &'h mut dyn Host,
@@ -79,9 +84,9 @@ pub struct Session<'h> {
 impl<'h> Session<'h> {
     /// A session on a pool. No other session changes its datasets meanwhile: the caller sees to it.
     pub fn new(opened: Opened, rights: Rights, host: &'h mut dyn Host) -> Session<'h> {
-        let delegate = rights.delegate.clone();
+        let (delegate, process) = (rights.delegate.clone(), rights.process.clone());
         let changes = opened.engine().map(|engine| Arc::new(rights.changes(engine)));
-        Session { opened, delegate, changes, exclusion: Arc::new(NoOthers), host }
+        Session { opened, delegate, process, changes, exclusion: Arc::new(NoOthers), host }
     }
 
     /// The same beside others, which [receiving](Session::receive) keeps out while it looks and changes.
@@ -132,6 +137,34 @@ impl<'h> Session<'h> {
     /// What keeps others out.
     pub(crate) fn exclusion(&self) -> Arc<dyn Exclusion> {
         Arc::clone(&self.exclusion)
+    }
+
+    /// What a dataset is held for that this session reads.
+    pub(crate) fn reader(&self) -> Holder {
+        Holder::Reader(self.process.clone())
+    }
+
+    /// Why a change of the dataset or snapshot `name` was refused; if it is in use, with what uses it as far as that is known.
+    pub(crate) fn cannot(&self, what: impl fmt::Display, name: &str, e: ChangeError) -> Error {
+        let by = || {
+            let dataset = self.pool().dsl().find(name).ok()??;
+            self.engine()?.use_of(dataset.ds_obj)
+        };
+        match matches!(e, ChangeError::Busy).then(by).flatten() {
+            Some(by) => Error::new(ErrorKind::Busy, format!("{what}: {e}: {by}")),
+            None => Error::doing(what, e),
+        }
+    }
+
+    /// As [`Session::cannot`], of what the host's mounts know to be in use.
+    pub(crate) fn busy(&self, what: impl fmt::Display, used: &InUse) -> Error {
+        match &used.by {
+            Some(by) => {
+                let text = format!("{what}: {}: {by} uses it", ChangeError::Busy);
+                Error::new(ErrorKind::Busy, text)
+            }
+            None => self.cannot(what, &used.name, ChangeError::Busy),
+        }
     }
 
     /// Tells that something was not done.

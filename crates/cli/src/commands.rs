@@ -95,6 +95,11 @@ impl Tool {
         self.commands.iter().flatten().filter(|c| c.works())
     }
 
+    /// The commands that OpenZFS has and cenote has not.
+    pub fn missing(&self) -> impl Iterator<Item = &'static Command> {
+        self.commands.iter().flatten().filter(|c| !c.works())
+    }
+
     /// The command of this name, listed or hidden.
     pub(crate) fn find(&self, name: &str) -> Option<&'static Command> {
         let name = (self.canonical)(name);

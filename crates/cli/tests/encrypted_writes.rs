@@ -6,7 +6,7 @@ mod common;
 
 use common::keys::{contents, fed, key_file};
 use common::tank::Tank;
-use common::{can_mount, skip};
+use common::{can_mount, skip, used_by_this};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::Write;
@@ -223,6 +223,11 @@ fn files_are_written_and_found_again() {
         fs::write(tank.path("tank/clone/more"), contents(7, 100_000)).unwrap();
         let busy = tank.session.run("zfs unload-key tank/e").fails(255);
         assert_eq!(busy, "Key unload error: 'tank/e' is busy.");
+        let open = fs::File::open(tank.path("tank/clone/more")).unwrap();
+        let busy = tank.session.run("zfs unload-key tank/e").fails(255);
+        let by = used_by_this().replace("uses it", "uses 'tank/clone'");
+        assert_eq!(busy, format!("Key unload error: 'tank/e' is busy{by}."));
+        drop(open);
         tank.zfs("unmount tank/clone");
         tank.zfs("rollback tank/e@before");
         same(&tank, "tank/e");

@@ -238,10 +238,11 @@ fn what_is_sent_stays_until_its_reader_goes() {
     let mut first = [0; RECORD_SIZE];
     sending.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
     // More than pipes and sockets hold is left.
-    let busy = "cannot destroy snapshot streams/origin@s1: dataset is busy";
-    assert_eq!(session.run("zfs destroy streams/origin@s1").fails(1), busy);
-    let busy = "cannot export 'streams': pool is busy";
-    assert_eq!(session.run("zpool export streams").fails(1), busy);
+    let by = format!("is busy: process {} (zfs send) uses it", sending.id());
+    let said = session.run("zfs destroy streams/origin@s1").fails(1);
+    assert_eq!(said, format!("cannot destroy snapshot streams/origin@s1: dataset {by}"));
+    let said = session.run("zpool export streams").fails(1);
+    assert_eq!(said, format!("cannot export 'streams': pool {by}"));
     drop(sending.stdout.take());
     assert_eq!(cenote_testpools::wait(&mut sending).code(), Some(1));
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);

@@ -188,6 +188,73 @@ fn the_largest_micro_zap() {
     cenote_testpools::judge(&s.path("dev"), "tank");
 }
 
+/// A directory of more than 128 KiB stays a micro ZAP where the tunable allows it; the dataset then has the feature, and streams of
+/// it are of large blocks. It grows no more once the tunable forbids that.
+#[test]
+fn large_micro_zaps_are_made_and_sent() {
+    const FILES: u32 = 3000;
+    if !can_mount() {
+        return skip("FUSE mounts");
+    }
+    let s = Session::new();
+    create(&s);
+    s.run("zfs create tank/a").ok();
+    let dir = |of: &str| Path::new(&s.root()).join("tank").join(of).join("dir");
+    let feature = || s.run("zpool get -Ho value feature@large_microzap tank").ok();
+    s.run("tunables set zap_micro_max_size=1048576").ok();
+    fs::create_dir(dir("a")).unwrap();
+    let object = std::os::unix::fs::MetadataExt::ino(&fs::metadata(dir("a")).unwrap());
+    assert_eq!(feature(), "enabled\n");
+    for n in 0..FILES {
+        fs::File::create(dir("a").join(n.to_string())).unwrap();
+    }
+    s.run("zpool sync").ok();
+    assert_eq!(feature(), "active\n");
+    s.run("zfs snapshot tank/a@s").ok();
+    let refused = s.run("zfs send tank/a@s").fails(1);
+    assert!(
+        refused.contains("large microzaps, need -L (--large-block) or -w (--raw)"),
+        "{refused}"
+    );
+    let stream = s.path("stream");
+    let sending = s
+        .command()
+        .args(["zfs", "send", "-L", "tank/a@s"])
+        .stdout(fs::File::create(&stream).unwrap())
+        .status();
+    assert!(sending.unwrap().success());
+    let receiving = s
+        .command()
+        .args(["zfs", "receive", "tank/b"])
+        .stdin(fs::File::open(&stream).unwrap())
+        .status();
+    assert!(receiving.unwrap().success());
+    let again = || {
+        s.run("zpool export tank").ok();
+        cenote_testpools::judge(&s.path("dev"), "tank");
+        cenote_testpools::try_judge_newer(&s.path("dev"), "tank").unwrap();
+        s.run(&format!("zpool import -R {} -d {} tank", s.root(), s.path("dev").display())).ok();
+    };
+    again();
+    let is_micro = |of: &str| {
+        let shown = s.run(&format!("zdb -dddd tank/{of} {object}")).ok();
+        shown.contains(&format!("\tmicrozap: 192512 bytes, {FILES} entries"))
+    };
+    assert!(is_micro("a") && is_micro("b"));
+    for of in ["a", "b"] {
+        assert_eq!(fs::read_dir(dir(of)).unwrap().count(), FILES as usize);
+        assert!((0..FILES).all(|n| dir(of).join(n.to_string()).exists()));
+    }
+    s.run("tunables reset zap_micro_max_size").ok();
+    for n in FILES..FILES + 9 {
+        fs::File::create(dir("a").join(n.to_string())).unwrap();
+    }
+    again();
+    assert!(is_micro("b") && !is_micro("a"));
+    assert_eq!(fs::read_dir(dir("a")).unwrap().count(), FILES as usize + 9);
+    s.run("zpool export tank").ok();
+}
+
 #[test]
 fn a_file_and_the_environment_set_them_at_start() {
     let s = Session::new();

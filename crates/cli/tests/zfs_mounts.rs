@@ -377,10 +377,8 @@ fn a_snapshot_that_is_mounted_elsewhere_is_not_destroyed() {
     tank.session.run("tunables set zfs_admin_snapshot=1").ok();
     let remove = || fs::remove_dir(tank.path("tank/fs/.zfs/snapshot/s"));
     assert_eq!(remove().unwrap_err().raw_os_error(), Some(16));
-    assert_eq!(
-        tank.refused("destroy tank/fs@s"),
-        "cannot destroy snapshot tank/fs@s: dataset is busy"
-    );
+    let why = "cannot destroy snapshot tank/fs@s: dataset is busy: it is mounted at";
+    assert_eq!(tank.refused("destroy tank/fs@s"), format!("{why} '{}'", other.display()));
     assert_eq!(fs::read_to_string(other.join("file")).unwrap(), "kept");
     must("umount", &[other.to_str().unwrap()]);
     remove().unwrap();
@@ -404,7 +402,7 @@ fn a_snapshot_with_open_files_is_not_destroyed() {
     let open = fs::File::open(&old).unwrap();
     for line in ["destroy tank/fs@old", "destroy -d tank/fs@old", "destroy -r tank/fs"] {
         let why = "cannot destroy snapshot tank/fs@old: dataset is busy";
-        assert_eq!(tank.refused(line), why, "{line}");
+        assert_eq!(tank.refused(line), format!("{why}{}", used_by_this()), "{line}");
     }
     // It is there as before, also for a reader that has not seen it yet.
     let mut bytes = vec![0; 1 << 20];

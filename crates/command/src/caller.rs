@@ -87,6 +87,8 @@ pub struct Caller {
     pub umask: u32,
     /// Number of the user.
     pub user: u32,
+    /// Number of the process, where it is known.
+    pub pid: Option<u32>,
     /// What the user may do.
     pub rights: Rights,
 }
@@ -102,7 +104,8 @@ impl Caller {
         // A dead mount has no working directory: then paths have to be absolute.
         let cwd = std::env::current_dir().unwrap_or_else(|_| "/(unreachable)".into());
         let rights = Rights::All;
-        Caller { cwd, env, terminal: terminal(), umask: umask(), user, rights }
+        let pid = Some(std::process::id());
+        Caller { cwd, env, terminal: terminal(), umask: umask(), user, pid, rights }
     }
 
     /// The same with the rights of another user than the daemon's. What could have files opened for the user

@@ -98,6 +98,16 @@ impl Context {
         own
     }
 
+    /// The caller's process and its command, as another command names it that it stands in the way of.
+    pub fn process_name(&self) -> String {
+        let words: Vec<&str> = self.line.split(' ').take(2).collect();
+        let what = words.join(" ");
+        match self.caller.pid {
+            Some(pid) => format!("process {pid} ({what})"),
+            None => format!("a process of another namespace ({what})"),
+        }
+    }
+
     /// Notes that the command has changed a pool: if it succeeds, it goes into the history of the
     /// pool that it changed last.
     pub fn changed(&mut self, imported: &Arc<Imported>) {

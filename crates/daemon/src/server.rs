@@ -137,6 +137,8 @@ struct Client {
     /// Number of the connection.
     id: u64,
     user: u32,
+    /// Number of its process, where that can be seen from here.
+    pid: Option<u32>,
     rights: Rights,
 }
 
@@ -352,19 +354,19 @@ fn drain(mut pipe: &UnixStream) {
 
 /// Gives a connection a thread.
 fn admit(daemon: &Arc<Daemon>, stream: UnixStream) {
-    let (user, rights) = match rights_of(&stream) {
+    let (peer, rights) = match rights_of(&stream) {
         Ok(Ok(known)) => known,
         Ok(Err(user)) => return tracing::warn!(uid = user, "refused"),
         Err(e) => return tracing::warn!("peer credentials: {e}"),
     };
     let cancel = Cancel::default();
     let is_others = rights != Rights::All;
-    let entered = daemon.running().enter(String::new(), &cancel, user, is_others);
+    let entered = daemon.running().enter(String::new(), &cancel, peer.user, is_others);
     let id = match entered {
         Ok(id) => id,
         Err(why) => return turn_away(stream, &why),
     };
-    let client = Client { id, user, rights };
+    let client = Client { id, user: peer.user, pid: peer.pid, rights };
     let worker = Arc::clone(daemon);
     let spawned = std::thread::Builder::new().name(format!("command-{id}")).spawn(move || {
         if let Err(e) = converse(&worker, stream, &client, cancel) {
@@ -388,12 +390,12 @@ fn turn_away(mut stream: UnixStream, why: &str) {
     }
 }
 
-/// The user at the other end, and what the user may do; the inner error: the user may do nothing here.
-fn rights_of(stream: &UnixStream) -> io::Result<Result<(u32, Rights), u32>> {
+/// The process at the other end, and what its user may do; the inner error: the user may do nothing here.
+fn rights_of(stream: &UnixStream) -> io::Result<Result<(Peer, Rights), u32>> {
     let (ours, peer) = (rustix::process::geteuid(), Peer::of(stream)?);
     Ok(match peer.user {
-        user if user == ours.as_raw() || user == 0 => Ok((user, Rights::All)),
-        user if ours.is_root() => Ok((user, Rights::Delegated { groups: peer.groups(stream) })),
+        user if user == ours.as_raw() || user == 0 => Ok((peer, Rights::All)),
+        _ if ours.is_root() => Ok((peer, Rights::Delegated { groups: peer.groups(stream) })),
         user => Err(user),
     })
 }
@@ -552,6 +554,7 @@ fn context(
         terminal: run.terminal,
         umask: run.umask,
         user: client.user,
+        pid: client.pid,
         rights: Rights::All,
     };
     let caller = match &client.rights {

@@ -8,7 +8,7 @@ declare_tunables! {
         "Most data that is read ahead at one request";
     ZAP_ITERATE_PREFETCH "zap_iterate_prefetch" Now Switch 1 SWITCH,
         "Whether a large directory is read ahead when a listing of it starts";
-    ZAP_MICRO_MAX_SIZE "zap_micro_max_size" Now Bytes 131_072 (512, 131_072),
+    ZAP_MICRO_MAX_SIZE "zap_micro_max_size" Now Bytes 131_072 (512, 1_048_576),
         "Largest block of a micro ZAP; one that needs more becomes a fat ZAP";
     MAX_DISTANCE "zfetch_max_distance" Now Bytes 16_777_216 ANY,
         "Most data that is read ahead of a sequential reader";

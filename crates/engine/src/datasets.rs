@@ -6,6 +6,7 @@ mod opening;
 mod pending;
 
 use super::capable::{self, Purpose};
+use super::long_hold::Holder;
 use super::policy::{Abilities, Policy};
 use super::room;
 use super::task::EngineError;
@@ -29,6 +30,7 @@ use cenote_store::Store;
 use cenote_store::alloc::ReadEpochs;
 use cenote_vdev::waiting;
 use parking_lot::{Condvar, Mutex};
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -77,8 +79,8 @@ struct Open {
     quiesced: HashSet<u64>,
     /// Those that are destroyed in the group that is being written: the view still has them.
     retired: HashSet<u64>,
-    /// Those with long holds, and how many.
-    held: HashMap<u64, usize>,
+    /// Those with long holds, and what each of these is for; no list is empty.
+    held: HashMap<u64, Vec<Arc<Holder>>>,
 }
 
 impl Open {
@@ -393,25 +395,25 @@ impl Datasets {
     }
 
     /// Gives a dataset one more long hold, unless it is being written to or destroyed (`dsl_dataset_long_hold`).
-    pub fn hold(&self, ds_obj: u64) -> bool {
+    pub fn hold(&self, ds_obj: u64, holder: Arc<Holder>) -> bool {
         let mut open = self.open.lock();
         let free = !open.in_use(ds_obj)
             && !open.closing.contains(&ds_obj)
             && !open.retired.contains(&ds_obj);
         if free {
-            *open.held.entry(ds_obj).or_default() += 1;
+            open.held.entry(ds_obj).or_default().push(holder);
         }
         free
     }
 
-    /// Takes a long hold away; false if it had no long hold.
-    pub fn release(&self, ds_obj: u64) -> bool {
+    /// Takes this long hold away; false if the dataset had no such hold.
+    pub fn release(&self, ds_obj: u64, holder: &Arc<Holder>) -> bool {
         let mut open = self.open.lock();
-        let left = open.held.get(&ds_obj).and_then(|count| count.checked_sub(1));
-        match left {
-            None => return false,
-            Some(0) => drop(open.held.remove(&ds_obj)),
-            Some(left) => drop(open.held.insert(ds_obj, left)),
+        let Entry::Occupied(mut held) = open.held.entry(ds_obj) else { return false };
+        let Some(at) = held.get().iter().position(|h| Arc::ptr_eq(h, holder)) else { return false };
+        held.get_mut().swap_remove(at);
+        if held.get().is_empty() {
+            held.remove();
         }
         true
     }
@@ -421,9 +423,14 @@ impl Datasets {
         self.open.lock().held.contains_key(&ds_obj)
     }
 
-    /// How many there are.
-    pub fn holds(&self) -> usize {
-        self.open.lock().held.values().sum()
+    /// What the long holds of a dataset are for.
+    pub fn holders(&self, ds_obj: u64) -> Vec<Arc<Holder>> {
+        self.open.lock().held.get(&ds_obj).cloned().unwrap_or_default()
+    }
+
+    /// What all long holds are for.
+    pub fn all_holders(&self) -> Vec<Arc<Holder>> {
+        self.open.lock().held.values().flatten().cloned().collect()
     }
 
     /// Takes over what every open dataset collected in group `txg`. No change holds it.

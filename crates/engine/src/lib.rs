@@ -160,7 +160,7 @@ pub use figures::TxgFigures;
 use intent_log::Unreplayed;
 pub use intent_log::progress::LogProgress;
 pub use intent_log::{NotReplayed, ReplayLog, Replayer};
-pub use long_hold::LongHold;
+pub use long_hold::{Holder, LongHold};
 pub use outage::{OfflineError, TakeOut};
 pub use removal::RemoveError;
 pub use scan::ScanError;

@@ -2,7 +2,8 @@
 //!
 //! A snapshot with a long hold is not destroyed. A head with one is owned (`dsl_dataset_own`): it cannot be opened for
 //! writing, rolls it back or destroys it. An attempt gets `Busy`. Holds live in memory: they
-//! end with the process, and a pool that was imported again has no holds.
+//! end with the process, and a pool that was imported again has no holds. Each knows what it is for ([`Holder`]), so that
+//! what it stands in the way of can say so.
 //!
 //! Invariant: a hold and the destruction of its dataset never both succeed. The hold is noted first and the dataset
 //! sought in the newest view then; a sync task that destroys marks the dataset under the same lock, and the mark stays
@@ -11,17 +12,38 @@
 use super::{Engine, EngineError, Shared};
 use cenote_dsl::Dataset;
 use cenote_dsl::write::DslWriteError;
+use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
+
+/// What a long hold is for. Its text tells a user what a busy dataset is used by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// A snapshot is mounted at this place.
+    Mount(PathBuf),
+    /// This process (`process 12 (zfs send)`) reads the dataset.
+    Reader(String),
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Holder::Mount(place) => write!(f, "it is mounted at '{}'", place.display()),
+            Holder::Reader(process) => write!(f, "{process} uses it"),
+        }
+    }
+}
 
 /// Keeps a dataset as it is until it is dropped.
 pub struct LongHold {
     shared: Arc<Shared>,
     ds_obj: u64,
+    holder: Arc<Holder>,
 }
 
 impl Drop for LongHold {
     fn drop(&mut self) {
-        if !self.shared.datasets.release(self.ds_obj) {
+        if !self.shared.datasets.release(self.ds_obj, &self.holder) {
             let why = format!("dataset {}: a hold ends that there was not", self.ds_obj);
             tracing::error!("{why}");
             self.shared.suspend(&why);
@@ -35,11 +57,16 @@ impl Engine {
     /// # Errors
     /// `Busy`: the head is open, or the dataset is being destroyed; `NotFound`: it is not there any more; the pool
     /// is suspended, with changes of the head that are not on disk.
-    pub fn hold(&self, dataset: &Dataset) -> Result<(LongHold, Dataset), EngineError> {
-        if !self.shared.datasets.hold(dataset.ds_obj) {
+    pub fn hold(
+        &self,
+        dataset: &Dataset,
+        holder: Holder,
+    ) -> Result<(LongHold, Dataset), EngineError> {
+        let (ds_obj, holder) = (dataset.ds_obj, Arc::new(holder));
+        if !self.shared.datasets.hold(ds_obj, Arc::clone(&holder)) {
             return Err(DslWriteError::Busy.into());
         }
-        let hold = LongHold { shared: self.shared.clone(), ds_obj: dataset.ds_obj };
+        let hold = LongHold { shared: self.shared.clone(), ds_obj, holder };
         if dataset.is_head() {
             self.sync()?;
         }
@@ -55,8 +82,22 @@ impl Engine {
         self.shared.datasets.is_held(ds_obj)
     }
 
-    /// How many long holds there are.
-    pub fn holds(&self) -> usize {
-        self.shared.datasets.holds()
+    /// What a dataset is used by, in words that follow "dataset is busy: "; `None`: nothing that is known here.
+    pub fn use_of(&self, ds_obj: u64) -> Option<String> {
+        if self.shared.receives.has(ds_obj) {
+            return Some("a stream is received into it".into());
+        }
+        let holders = self.shared.datasets.holders(ds_obj);
+        // A mount is easily found; who reads is not.
+        let of = |wanted: fn(&Holder) -> bool| holders.iter().find(|h| wanted(h));
+        let told = of(|h| matches!(h, Holder::Reader(_))).or(holders.first());
+        told.map(ToString::to_string)
+    }
+
+    /// A long hold in the pool that does not end with a mount, in the words of [`Holder`].
+    pub fn reader(&self) -> Option<String> {
+        let all = self.shared.datasets.all_holders();
+        let reader = all.iter().find(|h| matches!(***h, Holder::Reader(_)));
+        reader.map(ToString::to_string)
     }
 }

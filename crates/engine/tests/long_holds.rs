@@ -7,7 +7,7 @@ mod rig;
 use cenote_dsl::Dataset;
 use cenote_dsl::write::DslWriteError;
 use cenote_engine::change::{ChangeError, Kind, NewClone, NewDataset, NewSnapshot};
-use cenote_engine::{Engine, EngineError};
+use cenote_engine::{Engine, EngineError, Holder};
 use rig::{Rig, changes, fill, open};
 
 fn find(engine: &Engine, name: &str) -> Dataset {
@@ -30,8 +30,9 @@ fn a_snapshot_that_is_held_stays() {
         find(&engine, name)
     };
     let (one, two) = (take("tank@one"), take("tank@two"));
-    let (first, _) = engine.hold(&one).unwrap();
-    let (second, seen) = engine.hold(&one).unwrap();
+    let (first, _) = engine.hold(&one, Holder::Reader("a test".into())).unwrap();
+    let at = Holder::Mount("/mnt/s".into());
+    let (second, seen) = engine.hold(&one, at).unwrap();
     assert!(
         seen.ds.guid == one.ds.guid && engine.is_held(one.ds_obj) && !engine.is_held(two.ds_obj)
     );
@@ -44,14 +45,19 @@ fn a_snapshot_that_is_held_stays() {
         let refused = destroy(&["tank@one", "tank@two"], defer).unwrap_err();
         assert!(matches!(refused.as_slice(), [(name, ChangeError::Busy)] if name == "tank@one"));
     }
+    // What reads is told before what is mounted, which does not keep the pool from being exported.
+    assert_eq!(engine.use_of(one.ds_obj).as_deref(), Some("a test uses it"));
+    assert_eq!(engine.reader().as_deref(), Some("a test uses it"));
     drop(first);
+    assert_eq!(engine.use_of(one.ds_obj).as_deref(), Some("it is mounted at '/mnt/s'"));
+    assert_eq!(engine.reader(), None);
     assert!(destroy(&["tank@one"], false).is_err());
     changes.hold(&["tank@one".into()], "tag").unwrap();
     drop(second);
-    assert_eq!(engine.holds(), 0);
+    assert_eq!(engine.use_of(one.ds_obj), None);
     destroy(&["tank@one"], true).unwrap();
     // The last hold of a user's would take it along.
-    let (held, _) = engine.hold(&one).unwrap();
+    let (held, _) = engine.hold(&one, Holder::Reader("a test".into())).unwrap();
     assert!(matches!(changes.release(&["tank@one".into()], "tag"), Err((_, ChangeError::Busy))));
     drop(held);
     changes.release(&["tank@one".into()], "tag").unwrap();
@@ -59,12 +65,18 @@ fn a_snapshot_that_is_held_stays() {
     let clone = NewClone { name: "tank/c".into(), origin: "tank@two".into(), props: vec![] };
     changes.clone_snapshot(&clone).unwrap();
     destroy(&["tank@two"], true).unwrap();
-    let (held, _) = engine.hold(&two).unwrap();
+    let (held, _) = engine.hold(&two, Holder::Reader("a test".into())).unwrap();
     assert!(matches!(changes.destroy("tank/c"), Err(ChangeError::Busy)));
     drop(held);
     changes.destroy("tank/c").unwrap();
-    assert!(matches!(engine.hold(&two), Err(EngineError::Dsl(DslWriteError::NotFound))));
-    assert!(matches!(engine.hold(&one), Err(EngineError::Dsl(DslWriteError::NotFound))));
+    assert!(matches!(
+        engine.hold(&two, Holder::Reader("a test".into())),
+        Err(EngineError::Dsl(DslWriteError::NotFound))
+    ));
+    assert!(matches!(
+        engine.hold(&one, Holder::Reader("a test".into())),
+        Err(EngineError::Dsl(DslWriteError::NotFound))
+    ));
     drop((fs, changes));
     engine.export(false).unwrap();
     drop(engine);
@@ -80,9 +92,9 @@ fn a_head_that_is_held_is_not_opened() {
     changes.create(&new).unwrap();
     let head = find(&engine, "tank/a");
     let live = engine.live(head.ds_obj).unwrap();
-    assert!(busy(engine.hold(&head)));
+    assert!(busy(engine.hold(&head, Holder::Reader("a test".into()))));
     drop(live);
-    let (held, seen) = engine.hold(&head).unwrap();
+    let (held, seen) = engine.hold(&head, Holder::Reader("a test".into())).unwrap();
     // What was changed before is on disk.
     assert_eq!(seen.ds.guid, head.ds.guid);
     assert!(busy(engine.live(head.ds_obj)));
@@ -107,9 +119,11 @@ fn holds_and_destroying_exclude_each_other() {
         let snapshot = find(&engine, &name);
         let held = std::thread::scope(|scope| {
             let tries = || {
-                (0..2000).find_map(|_| match engine.hold(&snapshot) {
-                    Ok(held) => Some(held.0),
-                    Err(_) => None,
+                (0..2000).find_map(|_| {
+                    match engine.hold(&snapshot, Holder::Reader("a test".into())) {
+                        Ok(held) => Some(held.0),
+                        Err(_) => None,
+                    }
                 })
             };
             let taken = scope.spawn(tries);

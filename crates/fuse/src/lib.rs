@@ -227,6 +227,11 @@ pub fn users<'a>(
     all.iter().filter_map(of).collect()
 }
 
+/// A process that has something below a path open, or works there; `None`: none that sees the path where this process does.
+pub fn user_below(path: &Path) -> Option<User> {
+    users::below(path)
+}
+
 impl MountHandle {
     /// Name of the dataset.
     pub fn dataset(&self) -> &str {

@@ -36,6 +36,15 @@ pub(crate) fn of(devices: &HashSet<&str>) -> BTreeMap<String, User> {
     found(devices, used)
 }
 
+/// A process that has something below a path open, or works there. The path is where this process sees it: one
+/// that sees it elsewhere is not found.
+pub(crate) fn below(path: &Path) -> Option<User> {
+    processes().find_map(|(pid, process)| {
+        let leads = |link: PathBuf| fs::read_link(link).is_ok_and(|to| to.starts_with(path));
+        links(&process).any(leads).then(|| User { pid, command: command(pid) })
+    })
+}
+
 /// As [`of`], of those that have mapped something.
 pub(crate) fn mapping(devices: &HashSet<&str>) -> BTreeMap<String, User> {
     let wanted: Vec<String> = devices.iter().map(|device| (*device).to_owned()).collect();
@@ -52,13 +61,11 @@ pub(crate) fn mapping(devices: &HashSet<&str>) -> BTreeMap<String, User> {
 
 fn found(devices: &HashSet<&str>, of_process: fn(&Path) -> Vec<String>) -> BTreeMap<String, User> {
     let mut found = BTreeMap::new();
-    for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
+    for (pid, process) in processes() {
         if found.len() == devices.len() {
             break;
         }
-        let name = process.file_name();
-        let Some(pid) = name.to_str().and_then(|n| n.parse::<u32>().ok()) else { continue };
-        for device in of_process(&process.path()) {
+        for device in of_process(&process) {
             if devices.contains(device.as_str()) {
                 found.entry(device).or_insert_with(|| User { pid, command: command(pid) });
             }
@@ -67,11 +74,22 @@ fn found(devices: &HashSet<&str>, of_process: fn(&Path) -> Vec<String>) -> BTree
     found
 }
 
-/// The devices of what a process has open and where it works.
-fn used(process: &Path) -> Vec<String> {
+/// All processes, by their numbers and their directories in `/proc`.
+fn processes() -> impl Iterator<Item = (u32, PathBuf)> {
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    all.filter_map(|e| Some((e.file_name().to_str()?.parse().ok()?, e.path())))
+}
+
+/// The links to what a process has open, and to where it works.
+fn links(process: &Path) -> impl Iterator<Item = PathBuf> {
     let open = fs::read_dir(process.join("fd")).into_iter().flatten().flatten().map(|e| e.path());
     let fixed = ["cwd", "root", "exe"].map(|name| process.join(name));
-    fixed.into_iter().chain(open).filter_map(device_at).collect()
+    fixed.into_iter().chain(open)
+}
+
+/// The devices of what a process has open and where it works.
+fn used(process: &Path) -> Vec<String> {
+    links(process).filter_map(device_at).collect()
 }
 
 /// The device of what a link leads to.

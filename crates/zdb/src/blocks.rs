@@ -29,6 +29,10 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Instant;
 
+/// Exit code where space leaked, or the pool has no blocks.
+pub const LEAKED: i32 = 2;
+/// Exit code where blocks could not be read or claimed.
+pub const DAMAGED: i32 = 3;
 /// `errno` of a checksum error in OpenZFS on Linux.
 const ECKSUM: i32 = 52;
 const EIO: i32 = 5;
@@ -197,7 +201,7 @@ impl Zdb<'_> {
         }
         self.leaks(&report, leaks)?;
         if report.blocks.total().count == 0 {
-            return Ok(2);
+            return Ok(LEAKED);
         }
         self.totals(&report, &space)?;
         if self.level('b') >= 2 {
@@ -207,11 +211,11 @@ impl Zdb<'_> {
         writeln!(self.out())?;
         let lost = !report.leaks.is_empty() || report.obsolete.iter().any(|o| o.precise);
         Ok(if lost {
-            2
+            LEAKED
         } else if report.is_clean() {
             0
         } else {
-            3
+            DAMAGED
         })
     }
 

@@ -21,6 +21,9 @@ const RING_SIZE: usize = 128 << 10;
 /// Slots at the end of the ring that multihost writes use.
 const MMP_SLOTS: usize = 1;
 
+/// Exit code where a device has no label.
+pub const NO_LABEL: i32 = 2;
+
 struct Label {
     readable: bool,
     checksum_ok: bool,
@@ -70,7 +73,7 @@ pub fn run(args: &Args, ctx: &mut Surroundings<'_>) -> Outcome {
     }
     let found = configs.iter().any(Option::is_some);
     let error = configs.iter().any(Option::is_none);
-    Ok(if !found { 2 } else { i32::from(error) })
+    Ok(if !found { NO_LABEL } else { i32::from(error) })
 }
 
 /// The labels of the device at a path.

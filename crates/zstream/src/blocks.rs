@@ -43,6 +43,13 @@ const TABLE: [(&str, Compression); 14] = [
     ("lz4", Compression::Lz4),
 ];
 
+/// Exit code where a compression is not known that the command line names.
+pub const NO_FUNCTION: i32 = 2;
+/// Exit code where a compression is not known that the stream names.
+pub const UNKNOWN: i32 = 3;
+/// Exit code where a block of the stream cannot be unpacked.
+pub const NOT_UNPACKED: i32 = 4;
+
 /// Blocks by object and offset, with what they are compressed by.
 pub type Blocks = HashMap<(u64, u64), Compression>;
 
@@ -74,7 +81,7 @@ pub fn blocks(operands: &[String]) -> Result<Blocks, UsageError> {
         let Some((_, by)) = BY_NAME.iter().find(|(name, _)| *name == by) else {
             let supported = "Supported types are off, lz4, lzjb, gzip, zle, and zstd";
             let why = format!("Invalid compression type {by}.\n{supported}");
-            return Err(UsageError::Stop(2, why));
+            return Err(UsageError::Stop(NO_FUNCTION, why));
         };
         blocks.insert((object, offset), *by);
     }
@@ -91,7 +98,7 @@ pub fn function(name: &str) -> Result<Compression, UsageError> {
     }
     match TABLE.iter().find(|(known, _)| *known == name) {
         Some((_, function)) => Ok(*function),
-        None => Err(UsageError::Stop(2, format!("Invalid compression type {name}."))),
+        None => Err(UsageError::Stop(NO_FUNCTION, format!("Invalid compression type {name}."))),
     }
 }
 
@@ -190,7 +197,7 @@ pub fn recompress(
         if number != 0 {
             let Ok(old) = Compression::from_u8(number) else {
                 ctx.complain(format_args!("Invalid compression type in stream: {number}"));
-                return Err(Stop::Said(3));
+                return Err(Stop::Said(UNKNOWN));
             };
             if old != Compression::Off {
                 let Some(plain) = unpacked(old, payload, raw) else {
@@ -198,7 +205,7 @@ pub fn recompress(
                     ctx.complain(format_args!(
                         "zstream: decompression type {number} failed for ino {object} offset {offset}"
                     ));
-                    return Err(Stop::Said(4));
+                    return Err(Stop::Said(NOT_UNPACKED));
                 };
                 *payload = plain;
             }

@@ -48,7 +48,7 @@ impl Session<'_> {
         let Some(engine) = self.engine() else {
             return Ok(Held { dataset: dataset.clone(), _hold: None });
         };
-        match engine.hold(dataset) {
+        match engine.hold(dataset, self.reader()) {
             Ok((hold, dataset)) => {
                 // Another one may have had the name when it was asked for.
                 permitted(&dataset.name)?;
@@ -56,9 +56,10 @@ impl Session<'_> {
             }
             Err(EngineError::Dsl(DslWriteError::Busy)) => Err(Why(
                 ErrorKind::Busy,
-                match dataset.is_head() {
-                    true => "target is busy; if a filesystem, it must not be mounted".into(),
-                    false => "dataset is busy".into(),
+                match (dataset.is_head(), engine.use_of(dataset.ds_obj)) {
+                    (true, _) => "target is busy; if a filesystem, it must not be mounted".into(),
+                    (false, Some(by)) => format!("dataset is busy: {by}"),
+                    (false, None) => "dataset is busy".into(),
                 },
             )),
             Err(EngineError::Dsl(DslWriteError::NotFound)) => {

@@ -3,7 +3,7 @@
 #![allow(dead_code)] // Each test has a part of it.
 
 use cenote::Pool;
-use cenote_admin::{Event, Host, Mounts, Opened, Rights, Session, Unmount};
+use cenote_admin::{Event, Host, InUse, Mounts, Opened, Rights, Session, Unmount};
 use cenote_dsl::Dataset;
 use cenote_testpools::judge;
 use std::collections::HashSet;
@@ -129,9 +129,10 @@ impl Mounts for Asked {
         }
     }
 
-    fn close_snapshots(&mut self, names: &[String]) -> Result<(), Vec<String>> {
+    fn close_snapshots(&mut self, names: &[String]) -> Result<(), Vec<InUse>> {
         self.calls.push(format!("close {}", names.join(" ")));
-        let used: Vec<String> = names.iter().filter(|n| self.used.contains(*n)).cloned().collect();
+        let used = names.iter().filter(|n| self.used.contains(*n)).cloned();
+        let used: Vec<InUse> = used.map(|name| InUse { name, by: None }).collect();
         if used.is_empty() { Ok(()) } else { Err(used) }
     }
 

@@ -109,24 +109,39 @@ const NOT_READ: &[(&str, &str, &str)] = &[
     ("zfs", "ZFS_SET_PIPE_MAX", "the size of pipes is left alone"),
 ];
 
+/// Whether a page is of those that heed something.
+pub enum Heeded {
+    /// Its command does, or all of its tool do.
+    Whole,
+    /// It is the page of a tool, of which these commands do.
+    By(Vec<&'static str>),
+    /// None does.
+    No,
+}
+
+/// Whether the page of a command, or of a tool, is of `readers`.
+pub fn heeded(readers: &'static [&'static str], tool: &str, command: &str) -> Heeded {
+    let whole = format!("{tool} {command}");
+    if readers.iter().any(|reader| ["", tool, whole.trim_end()].contains(reader)) {
+        return Heeded::Whole;
+    }
+    let of_tool = readers.iter().filter_map(|reader| reader.strip_prefix(tool)?.strip_prefix(' '));
+    let some: Vec<&str> = of_tool.filter(|_| command.is_empty()).collect();
+    if some.is_empty() { Heeded::No } else { Heeded::By(some) }
+}
+
 /// The variables that matter to a command, with what each does. `command` is empty for the page of the whole tool, which has those
 /// of all its commands.
 pub fn of_command(tool: &str, command: &str) -> Vec<(&'static str, String)> {
     let whole = format!("{tool} {command}");
     let mut rows: Vec<(&'static str, String)> = Vec::new();
     for variable in VARIABLES {
-        let some = variable
-            .readers
-            .iter()
-            .filter_map(|reader| reader.strip_prefix(tool)?.strip_prefix(' '));
-        let some: Vec<&str> = some.collect();
-        let heeded = variable.readers.iter().any(|r| ["", tool, whole.trim_end()].contains(r));
-        match command {
-            _ if heeded => rows.push((variable.name, variable.about.into())),
-            "" if !some.is_empty() => {
+        match heeded(variable.readers, tool, command) {
+            Heeded::Whole => rows.push((variable.name, variable.about.into())),
+            Heeded::By(some) => {
                 rows.push((variable.name, format!("{} Of {}.", variable.about, some.join(", "))));
             }
-            _ => {}
+            Heeded::No => {}
         }
     }
     if SCRIPTED.contains(&whole.as_str()) {

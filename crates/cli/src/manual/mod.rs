@@ -15,7 +15,10 @@
 
 pub mod dataset_properties;
 pub mod environment;
+pub mod exit;
+pub mod files;
 pub mod pool_properties;
+pub mod refused;
 pub mod roff;
 pub mod zdb;
 pub mod zfs;

@@ -6,7 +6,11 @@ pub const POOL: &[(&str, &str)] = &[
     ("allocated", "Space that is taken, with parity."),
     ("altroot", "The directory below which everything is mounted. It is set by an import or a creation, and forgotten at the export."),
     ("ashift", "Size of the sectors of vdevs that are added, as a power of two; 0: what devices say."),
-    ("autoexpand", "Whether the pool grows when its devices do."),
+    (
+        "autoexpand",
+        "Whether the pool grows into devices that have grown. It does so at an import, zpool online, zpool reopen, and when it is set to on: \
+         what else makes a device larger is not told.",
+    ),
     (
         "autoreplace",
         "Whether a blank device that comes to the place of one that is away replaces it by itself. A blank device has only zeros in \

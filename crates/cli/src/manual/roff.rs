@@ -2,30 +2,12 @@
 //!
 //! They go by names of their own (`cenote-zpool.8`), so that they may stand beside OpenZFS's.
 
-use super::{Opt, Page, dataset_properties, environment, pages, pool_properties};
+use super::{
+    Opt, Page, dataset_properties, environment, exit, files, pages, pool_properties, refused,
+};
 use crate::commands::Tool;
 use crate::{zfs, zpool};
 use cenote_dsl::props::table::{self as datasets, Type};
-
-/// Files.
-const FILES: &[(&str, &str)] = &[
-    (
-        "/run/cenote/socket",
-        "The socket of root's daemon. Other users have $XDG_RUNTIME_DIR/cenote/socket.",
-    ),
-    (
-        "/var/lib/cenote/zpool.cache",
-        "The default cache file of root. Other users have $XDG_STATE_HOME/cenote/zpool.cache, or it below ~/.local/state.",
-    ),
-    (
-        "/etc/cenote/tunables.conf",
-        "Tunables that are set at the start. Other users have $XDG_CONFIG_HOME/cenote/tunables.conf, or it below ~/.config.",
-    ),
-    (
-        "/etc/cenote/zed.d",
-        "Programs that run as events come (zedlets). Other users have $XDG_CONFIG_HOME/cenote/zed.d, or it below ~/.config.",
-    ),
-];
 
 /// All pages, with their file names.
 pub fn all() -> Vec<(String, String)> {
@@ -94,6 +76,8 @@ fn overview(tool: &str) -> String {
         );
     }
     text += ".TP\n.B help\nshow the usage of a command that is named behind it\n";
+    let lacks = refused::commands(tool).map(|(name, about)| (format!("{tool} {name}"), about));
+    text += &not_supported(&lacks.collect::<Vec<_>>());
     text += &surroundings(tool, "");
     text += &format!(".SH SEE ALSO\n.BR cenote (1),\n.BR {section}\n");
     text
@@ -113,6 +97,8 @@ fn command(tool: &str, page: &Page) -> String {
         text += ".SH OPTIONS\n";
         page.options.iter().for_each(|opt| text += &option(opt));
     }
+    let lacks = refused::options(tool, page.command);
+    text += &not_supported(&lacks.map(|(names, about)| (names.into(), about)).collect::<Vec<_>>());
     text += &surroundings(tool, page.command);
     text += &examples(page.examples);
     let also = match (tool, page.command) {
@@ -162,33 +148,29 @@ fn shown(pattern: &str) -> String {
     pattern.replace(",...", "[,...]").replace(['<', '>'], "").replace('|', " | ")
 }
 
-fn exit_status(tool: &str) -> String {
-    let codes: &[(&str, &str)] = match tool {
-        "mount.zfs" => &[
-            ("0", "The file system is mounted."),
-            ("1", "The command line is wrong, or there is no such file system."),
-            ("2", "The system refuses."),
-            ("128", "It is mounted already."),
-        ],
-        _ => &[
-            ("0", "All was done."),
-            ("1", "Something was not; a message says what and why."),
-            ("2", "The command line is wrong."),
-        ],
-    };
-    let shown = codes.iter().map(|(code, about)| entry(code, about));
-    format!(".SH EXIT STATUS\n{}", shown.collect::<String>())
+/// What OpenZFS has besides, each with what it does there.
+fn not_supported(list: &[(String, &str)]) -> String {
+    if list.is_empty() {
+        return String::new();
+    }
+    let shown: String = list.iter().map(|(name, about)| entry(name, about)).collect();
+    format!(".SH NOT SUPPORTED\nOpenZFS has what follows. Here it is refused by name.\n{shown}")
 }
 
 /// What comes at the end of a page: exit codes, environment, files. `cenote` is the tool of its own commands.
 pub fn surroundings(tool: &str, command: &str) -> String {
-    let mut text = exit_status(tool);
+    let mut text = String::from(".SH EXIT STATUS\n");
+    for (code, about) in exit::of_command(tool, command) {
+        text += &entry(&code.to_string(), &about);
+    }
     text += ".SH ENVIRONMENT\n";
     for (name, about) in environment::of_command(tool, command) {
         text += &entry(name, &about);
     }
     text += ".SH FILES\n";
-    FILES.iter().for_each(|(name, about)| text += &entry(name, about));
+    for (name, about) in files::of_command(tool, command) {
+        text += &entry(name, &about);
+    }
     text
 }
 

@@ -8,12 +8,70 @@ use crate::context::{Context, Streams};
 use crate::pools::PoolTable;
 use cenote_command::outcome::Stop;
 use cenote_command::{Caller, Cancel};
+use cenote_dsl::DatasetKind;
 use cenote_engine::change::kept::without_effect;
+use cenote_engine::change::props;
 use cenote_pool::vdev_props;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::fs;
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+
+/// Crates that only tests, benchmarks and the simulator use.
+const NO_PRODUCT: &[&str] = &[
+    "bench",
+    "fuzz-targets",
+    "manifest-check",
+    "testfiles",
+    "testpools",
+    "testsink",
+    "torture",
+    "vopr",
+];
+/// The files of a directory and those below, without tests.
+fn files(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        match path.file_name().unwrap().to_str().unwrap() {
+            "tests" | "tests.rs" => {}
+            _ if path.is_dir() => files(&path, found),
+            name if name.ends_with(".rs") => found.push(path),
+            _ => {}
+        }
+    }
+}
+
+/// A source of a crate that users have.
+pub(super) struct Source {
+    /// The crate.
+    pub(super) of: String,
+    pub(super) path: PathBuf,
+    /// Without its tests.
+    pub(super) text: String,
+}
+
+/// The sources of all crates that users have.
+pub(super) fn sources() -> Vec<Source> {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut all = Vec::new();
+    for entry in fs::read_dir(crates).unwrap() {
+        let dir = entry.unwrap().path();
+        let name = dir.file_name().unwrap().to_str().unwrap();
+        if NO_PRODUCT.contains(&name) || !dir.join("src").is_dir() {
+            continue;
+        }
+        let mut found = Vec::new();
+        files(&dir.join("src"), &mut found);
+        all.extend(found.into_iter().map(|path| {
+            let text = fs::read_to_string(&path).unwrap();
+            let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap().to_string();
+            Source { of: name.to_string(), path, text }
+        }));
+    }
+    all
+}
 
 /// Output in memory.
 #[derive(Clone, Default)]
@@ -156,6 +214,19 @@ fn what_has_no_effect_is_explained_so() {
     }
 }
 
+/// The manual says of each property that takes no value but its default that it cannot be set.
+#[test]
+fn what_cannot_be_set_is_explained_so() {
+    for name in dataset_properties::SETTINGS.iter().map(|(name, _)| *name) {
+        let list = [(name.to_string(), "system_u:object_r:x:s0".to_string())];
+        let Err(e) = props::check(&list, props::On::New(DatasetKind::Filesystem)) else { continue };
+        let refused = e.to_string().ends_with(&format!("'{name}' is not supported"));
+        let refused = refused || e.to_string().contains("are unsupported");
+        let text = property("zfs", name).unwrap();
+        assert_eq!(refused, text.contains("cannot be set here"), "{name}: {e}, but: {text}");
+    }
+}
+
 #[test]
 fn patterns_name_kinds_that_are_known() {
     for tool in ["zpool", "zfs", "zdb", "zstream", "zinject", "mount.zfs"] {
@@ -176,4 +247,49 @@ fn patterns_name_kinds_that_are_known() {
             assert!(!page.examples.is_empty() && !page.text.is_empty(), "{tool} {}", page.command);
         }
     }
+}
+
+/// A reader learns of what OpenZFS has and cenote lacks.
+#[test]
+fn what_is_refused_by_name_is_told() {
+    let pages = roff::all();
+    let text = |name: &str| {
+        let found = pages.iter().find(|(file, _)| file == name);
+        found.map(|(_, text)| text.replace("\\-", "-")).unwrap_or_else(|| panic!("{name}"))
+    };
+    for (name, tool) in [("zpool", crate::zpool::tool()), ("zfs", crate::zfs::tool())] {
+        let all = text(&format!("cenote-{name}.8"));
+        let (_, lacks) = all.split_once(".SH NOT SUPPORTED\n").unwrap();
+        let missing: Vec<&str> = tool.missing().map(|c| c.name).collect();
+        assert!(!missing.is_empty());
+        for command in missing {
+            assert!(lacks.contains(&format!(".B {name} {command}\n")), "{name} {command}");
+        }
+        for command in tool.working() {
+            let options = ('a'..='z').chain('A'..='Z').map(|c| format!("-{c}"));
+            let options = options.chain(LONG_REFUSED.map(String::from));
+            let refused: BTreeSet<String> =
+                options.filter(|option| is_refused(tool, command.name, option)).collect();
+            let page = text(&format!("cenote-{name}-{}.8", command.name));
+            let told = page.split_once(".SH NOT SUPPORTED\n").map(|(_, rest)| rest);
+            let told = told.and_then(|rest| rest.split(".SH ").next()).unwrap_or_default();
+            let lines = told.lines().filter_map(|line| line.strip_prefix(".B "));
+            let mut named: BTreeSet<String> =
+                lines.flat_map(|line| line.split(", ")).map(String::from).collect();
+            if command.name == "receive" {
+                // Its page says itself whether it takes corrections.
+                named.extend(refused.contains("-c").then(|| "-c".to_string()));
+            }
+            assert_eq!(refused, named, "{name} {}", command.name);
+        }
+    }
+}
+
+/// Long options that are refused by name.
+const LONG_REFUSED: [&str; 2] = ["--power", "--redact"];
+
+/// Whether a command refuses an option as one that it knows.
+fn is_refused(tool: &Tool, command: &str, option: &str) -> bool {
+    let said = say(tool, &[command, option, "-%", "-$"]);
+    said.lines().next().unwrap_or_default().starts_with("unsupported option")
 }

@@ -451,7 +451,7 @@ pub const PAGES: &[Page] = &[
         text: "Sets a property of a pool, or of a vdev that is named behind it. See cenote-zpoolprops(7).",
         operands: "<pool-property>=<value> <pool> <leaf>",
         options: &[],
-        examples: &[("zpool set autoexpand=on tank", "Use devices in full when they grow.")],
+        examples: &[("zpool set autoexpand=on tank", "Use devices in full that have grown, now and at each import and reopen.")],
     },
     Page {
         command: "sync",

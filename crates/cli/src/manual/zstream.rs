@@ -31,7 +31,7 @@ pub const PAGES: &[Page] = &[
         command: "recompress",
         about: "compress the blocks of a stream anew",
         text: "Copies a stream from standard input to standard output, with all blocks compressed as the operand says.",
-        operands: "off|lz4|lzjb|zle|gzip|zstd",
+        operands: "off|lz4|lzjb|zle|gzip-1|gzip-2|gzip-3|gzip-4|gzip-5|gzip-6|gzip-7|gzip-8|gzip-9|zstd",
         options: &[takes("-l", "<number>", "Level of gzip or zstd")],
         examples: &[("zfs send -c tank/home@monday | zstream recompress -l 19 zstd >archive", "Compress well what is kept.")],
     },

@@ -19,7 +19,8 @@ pub fn rights(ctx: &Context) -> Rights {
         None => Arc::new(Files),
         Some(_) => Arc::new(FilesOf { user: ctx.caller.user, group: ctx.caller.group() }),
     };
-    Rights { delegate, contents, command: Some(command) }
+    let process = ctx.process_name();
+    Rights { delegate, contents, command: Some(command), process }
 }
 
 /// The datasets of a pool, to be changed by the command that is running. The error is what comes

@@ -12,6 +12,8 @@ use std::ffi::OsString;
 use std::sync::Arc;
 
 const SPEC: Spec = Spec { short: "lio:", refused: "", refused_long: &[] };
+/// Exit code where the key was not changed.
+pub const NOT_CHANGED: i32 = 255;
 const ONLY: &str = "Only keyformat, keylocation and pbkdf2iters may be set with this command.";
 
 /// Runs `zfs change-key`.
@@ -40,11 +42,11 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         && matches!(is_loaded, Ok(Some(false)))
         && !keys::load_for(&imported, std::slice::from_ref(&dataset), &LoadKey::default(), ctx)
     {
-        return Ok(255);
+        return Ok(NOT_CHANGED);
     }
     let failed = |why: String, ctx: &mut Context| {
         ctx.complain(format_args!("Key change error: {why}"));
-        Ok(255)
+        Ok(NOT_CHANGED)
     };
     let wanted = match Wanted::take(&mut props) {
         Ok(wanted) => wanted,

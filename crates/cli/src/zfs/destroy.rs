@@ -14,6 +14,9 @@ use std::sync::Arc;
 
 const SPEC: Spec = Spec { short: "vpndfrR", refused: "", refused_long: &[] };
 
+/// Exit code where an option says nothing of bookmarks.
+pub const NOT_OF_BOOKMARKS: i32 = 255;
+
 /// What is said.
 #[derive(Clone, Copy, Default)]
 struct Says {
@@ -67,7 +70,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         && let Err(refused) = how.check_bookmark()
     {
         ctx.complain(refused);
-        return Ok(255);
+        return Ok(NOT_OF_BOOKMARKS);
     }
     let opened = name.split('@').next().unwrap_or_default();
     let kinds = match () {

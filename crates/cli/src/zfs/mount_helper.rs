@@ -27,11 +27,11 @@ const SPEC: Spec = Spec { short: "sfnvo:h", refused: "", refused_long: &[] };
 const USAGE: &str = "Usage: mount.zfs [-sfnvh] [-o options] <dataset> <mountpoint>";
 
 /// Exit code: wrong arguments.
-const WRONG: i32 = 1;
+pub const WRONG: i32 = 1;
 /// Exit code: the system refuses.
-const SYSTEM: i32 = 2;
+pub const SYSTEM: i32 = 2;
 /// Exit code: it is mounted already.
-const MOUNTED: i32 = 128;
+pub const MOUNTED: i32 = 128;
 
 /// Exit code and message, which is empty where everything was said already.
 type Failure = (i32, String);

@@ -35,7 +35,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         // What a suspended pool holds is given up first: commands that wait for it end then, and may have the lock.
         let named = |imported: &Arc<Imported>| all || names.iter().any(|n| n == imported.name());
         let all = pools.all();
-        let given_up = all.iter().filter(|i| named(i) && !is_busy(i));
+        let given_up = all.iter().filter(|i| named(i) && read_by(i).is_none());
         for engine in given_up.filter_map(|i| i.engine()) {
             engine.abandon();
         }
@@ -77,16 +77,15 @@ fn export_alone(name: &str, (all, force): (bool, bool), end: End, ctx: &mut Cont
     }
 }
 
-/// Whether somebody holds datasets of the pool. Holds of mounts end with the mounts.
-fn is_busy(imported: &Imported) -> bool {
-    let mounted = imported.mounts.holds();
-    imported.engine().is_some_and(|engine| engine.holds() > mounted)
+/// What reads a dataset of the pool. Holds of mounts do not count: they end with the mounts.
+fn read_by(imported: &Imported) -> Option<String> {
+    imported.engine().and_then(|engine| engine.reader())
 }
 
 fn export(imported: &Imported, force: bool, end: End, ctx: &Context) -> Result<(), String> {
     let cannot = |why: &str| Err(format!("cannot export '{}': {why}", imported.name()));
-    if is_busy(imported) {
-        return cannot("pool is busy");
+    if let Some(reader) = read_by(imported) {
+        return cannot(&format!("pool is busy: {reader}"));
     }
     if imported.suspended() && !force {
         return cannot("pool I/O is currently suspended");

@@ -16,7 +16,7 @@ use std::sync::Arc;
 const SPEC: Spec = Spec { short: "f", refused: "", refused_long: &[] };
 
 /// Exit code where no label could be cleared.
-const NOT_CLEARED: i32 = 255;
+pub const NOT_CLEARED: i32 = 255;
 
 /// Whose a device is.
 enum User {

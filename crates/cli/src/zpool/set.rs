@@ -16,8 +16,8 @@ use cenote_pool::vdev_props;
 use std::ffi::OsString;
 use std::sync::Arc;
 
-/// Exit code where the operand is no pool (`EINVAL`).
-const NOT_A_POOL: i32 = 22;
+/// Exit code where a pool or vdev is not there (`EINVAL`).
+pub const NOT_A_POOL: i32 = 22;
 
 /// Runs `zpool set`, also as `zpool name=value pool`.
 pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {

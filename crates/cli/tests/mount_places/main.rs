@@ -451,7 +451,8 @@ fn a_file_system_and_its_snapshots_are_mounted_in_several_places() {
     helper(&tank, &["tank/l@s", text(snap)]).ok();
     assert_eq!(fs::read_to_string(snap.join("file")).unwrap(), "old");
     assert!(fs::write(snap.join("file"), "x").is_err());
-    let busy = "cannot destroy snapshot tank/l@s: dataset is busy";
+    let busy = "cannot destroy snapshot tank/l@s: dataset is busy: it is mounted at";
+    let busy = format!("{busy} '{}'", snap.display());
     assert_eq!(tank.refused("destroy tank/l@s"), busy);
     tank.zfs("rename tank/l@s tank/l@t");
     assert_eq!(tank.refused("destroy tank/l@t"), busy.replace("@s", "@t"));

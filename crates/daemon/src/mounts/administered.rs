@@ -7,7 +7,7 @@ use super::table::Way;
 use super::{Directory, How, NotMounted, mount_one};
 use crate::context::Context;
 use crate::pools::Imported;
-use cenote_admin::{Mounts, Unmount};
+use cenote_admin::{InUse, Mounts, Unmount};
 use cenote_dsl::{Dataset, DatasetKind};
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ impl Mounts for CommandMounts<'_> {
         self.imported.mounts.give_up(name, way).map_err(|e| e.to_string())
     }
 
-    fn close_snapshots(&mut self, names: &[String]) -> Result<(), Vec<String>> {
+    fn close_snapshots(&mut self, names: &[String]) -> Result<(), Vec<InUse>> {
         self.imported.mounts.close_snapshots(names, &*self.ctx.agent())
     }
 

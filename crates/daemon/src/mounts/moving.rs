@@ -17,6 +17,7 @@ use super::table::{All, Listed, Mounted, Way, used};
 use super::{Directory, How, Mounts, NotMounted, StaysMounted, mount_one};
 use crate::context::Context;
 use crate::pools::Imported;
+use cenote_admin::InUse;
 use cenote_dsl::Dataset;
 use cenote_fuse::{Agent, Forgetting, MountError};
 use std::collections::HashSet;
@@ -166,11 +167,14 @@ impl Mounts {
     ///
     /// # Errors
     /// Those that are in use; then all stay.
-    pub fn close_snapshots(&self, names: &[String], by: &dyn Agent) -> Result<(), Vec<String>> {
-        let mut busy: Vec<String> = Vec::new();
+    pub fn close_snapshots(&self, names: &[String], by: &dyn Agent) -> Result<(), Vec<InUse>> {
+        let mut busy: Vec<InUse> = Vec::new();
         self.with_snapshots(names, |name, handle, short| {
-            if !handle.close_snapshot(short) && !busy.contains(name) {
-                busy.push(name.clone());
+            if !handle.close_snapshot(short) && !busy.iter().any(|used| used.name == *name) {
+                let places = handle.places();
+                let within = places.iter().map(|place| place.join(".zfs/snapshot").join(short));
+                let by = within.filter_map(|within| cenote_fuse::user_below(&within)).next();
+                busy.push(InUse { name: name.clone(), by: by.map(|user| user.to_string()) });
             }
         });
         // Only then: connections that end do not come back.

@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::pools::{Imported, reason};
 use cenote_command::outcome::plain;
 use cenote_dsl::{Dataset, DatasetKind, Source};
-use cenote_engine::{Engine, EngineError, LongHold};
+use cenote_engine::{Engine, EngineError, Holder, LongHold};
 use cenote_format::dmu::ObjsetType;
 use cenote_fuse::{MountError, MountFlags, MountSpec, Snapshots};
 use cenote_zpl::FileSystem;
@@ -106,7 +106,7 @@ pub fn mount_one(
             host
         }
     };
-    let hold = hold(imported, d).map_err(|e| failed(name, &e))?;
+    let hold = hold(imported, d, &mountpoint).map_err(|e| failed(name, &e))?;
     let (fs, engine) = open(imported, d, &settings.files).map_err(|e| failed(name, &e))?;
     let spec = spec(imported, d, &spec_at, how, &settings, &fs, ctx);
     let mounted = match host {
@@ -416,12 +416,14 @@ fn holds_files(imported: &Imported, d: &Dataset) -> bool {
 }
 
 /// Keeps a snapshot from being destroyed before it is mounted.
-fn hold(imported: &Imported, d: &Dataset) -> Result<Option<LongHold>, String> {
+fn hold(imported: &Imported, d: &Dataset, at: &Path) -> Result<Option<LongHold>, String> {
     match imported.engine() {
-        Some(engine) if d.kind == DatasetKind::Snapshot => match engine.hold(d) {
-            Ok((hold, _)) => Ok(Some(hold)),
-            Err(e) => Err(reason(&e)),
-        },
+        Some(engine) if d.kind == DatasetKind::Snapshot => {
+            match engine.hold(d, Holder::Mount(at.to_owned())) {
+                Ok((hold, _)) => Ok(Some(hold)),
+                Err(e) => Err(reason(&e)),
+            }
+        }
         _ => Ok(None),
     }
 }

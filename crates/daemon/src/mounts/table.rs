@@ -10,6 +10,7 @@ use super::moving::Away;
 use super::one::How;
 use super::settings::{Kernels, Settings};
 use crate::pools::Imported;
+use cenote_admin::InUse;
 use cenote_engine::kstat::DatasetFigures;
 use cenote_engine::{Engine, LongHold};
 use cenote_fuse::{Agent, Force, MountError, MountHandle, MountSpec, User, kernel};
@@ -169,7 +170,7 @@ impl All {
     }
 
     /// Waits until no process uses what lingers of the datasets whose names are `wanted` ([`let_go`]). Returns which are in use.
-    fn let_go(&mut self, wanted: &dyn Fn(&str) -> bool, way: Way<'_>) -> Vec<InUse> {
+    fn let_go(&mut self, wanted: &dyn Fn(&str) -> bool, way: Way<'_>) -> Vec<Used> {
         let known = std::mem::take(&mut self.lingering);
         let (its, others) = known.into_iter().partition(|m| wanted(&m.listed.dataset));
         self.lingering = others;
@@ -298,8 +299,7 @@ pub struct StaysMounted(pub(super) String);
 impl StaysMounted {
     /// It is in use, by this process if it is known.
     pub(super) fn used(place: &Path, by: Option<&User>) -> StaysMounted {
-        let by = by.map(|user| format!(": {user} uses it")).unwrap_or_default();
-        let place = place.display();
+        let (by, place) = (uses_it(by), place.display());
         StaysMounted(format!("cannot unmount '{place}': pool or dataset is busy{by}"))
     }
 
@@ -349,15 +349,20 @@ impl Mounts {
 
     /// The datasets among those whose names are `wanted` that are mounted, or have files of a former mount open still. If there is
     /// none, what is idle of them is let go of, wherever it has a mount.
-    pub fn uses(&self, wanted: &dyn Fn(&str) -> bool, by: &dyn Agent) -> Vec<String> {
+    pub fn uses(&self, wanted: &dyn Fn(&str) -> bool, by: &dyn Agent) -> Vec<InUse> {
         let mut all = self.lock();
         let way = Way { force: false, directory: Directory::Kept, by };
-        let mounted = all.mounted.iter().map(|m| &m.listed.dataset).filter(|name| wanted(name));
-        let mounted: Vec<String> = mounted.cloned().collect();
-        match mounted.is_empty() {
-            true => all.let_go(wanted, way).into_iter().map(|used| used.dataset).collect(),
-            false => mounted,
+        let mounted: Vec<&Mounted> =
+            all.mounted.iter().filter(|m| wanted(&m.listed.dataset)).collect();
+        if mounted.is_empty() {
+            return all.let_go(wanted, way).into_iter().map(Used::named).collect();
         }
+        let mut users = used(mounted.iter().copied());
+        let mut by = |m: &Mounted| {
+            let at = users.iter().position(|(of, _)| of.turn == m.turn)?;
+            users.swap_remove(at).1
+        };
+        mounted.into_iter().map(|m| Used::of((m, by(m))).named()).collect()
     }
 
     /// The datasets that have a connection still, and no place of the daemon's.
@@ -466,7 +471,7 @@ impl Mounts {
         }
         all.sort();
         all.close_finished();
-        all.let_go(&|_| true, way).into_iter().next().map_or(Ok(()), |used| Err(used.why))?;
+        all.let_go(&|_| true, way).into_iter().next().map_or(Ok(()), |used| Err(used.why()))?;
         drop(all);
         // Of those inside one another only the outermost are there still.
         emptied.into_iter().for_each(|directories| way.by.remove(directories));
@@ -537,18 +542,11 @@ impl Mounts {
             let directories = take(&mut all, &listed, Places::All, way, MOMENT)?;
             directories.into_iter().for_each(|dirs| way.by.remove(dirs));
         }
-        let why = all.let_go(&|name| name == dataset, way);
-        let destroy = |StaysMounted(why)| {
-            let by = why.split_once("is busy").map(|(_, by)| by).unwrap_or_default();
-            StaysMounted(format!("cannot destroy '{dataset}': dataset is busy{by}"))
-        };
-        why.into_iter().next().map_or(Ok(()), |used| Err(destroy(used.why)))
-    }
-
-    /// How many snapshots are kept from being destroyed since they are mounted, or files of such a mount are open.
-    pub fn holds(&self) -> usize {
-        let all = self.lock();
-        all.mounted.iter().chain(&all.lingering).filter(|m| m.hold.is_some()).count()
+        let busy = all.let_go(&|name| name == dataset, way).into_iter().next();
+        busy.map_or(Ok(()), |used| {
+            let by = uses_it(used.by.as_ref());
+            Err(StaysMounted(format!("cannot destroy '{dataset}': dataset is busy{by}")))
+        })
     }
 
     /// Gives up the holds of a snapshot whose mounts the kernel has let go of. False: the kernel let go of no mount, or
@@ -586,33 +584,45 @@ pub(super) fn used<'a>(
     all.iter().filter_map(of).collect()
 }
 
-/// A dataset that is in use although it was unmounted.
-struct InUse {
-    dataset: String,
-    why: StaysMounted,
+/// A dataset that is in use: it is mounted, or was unmounted and lingers.
+struct Used {
+    listed: Listed,
+    by: Option<User>,
 }
 
-impl InUse {
-    fn of((mounted, by): (&Mounted, Option<User>)) -> InUse {
-        let Listed { dataset, mountpoint, .. } = &mounted.listed;
-        InUse { dataset: dataset.clone(), why: StaysMounted::used(mountpoint, by.as_ref()) }
+impl Used {
+    fn of((mounted, by): (&Mounted, Option<User>)) -> Used {
+        Used { listed: mounted.listed.clone(), by }
     }
+
+    fn why(&self) -> StaysMounted {
+        StaysMounted::used(&self.listed.mountpoint, self.by.as_ref())
+    }
+
+    fn named(self) -> InUse {
+        InUse { name: self.listed.dataset, by: self.by.map(|user| user.to_string()) }
+    }
+}
+
+/// The end of a message on what is busy.
+fn uses_it(by: Option<&User>) -> String {
+    by.map(|user| format!(": {user} uses it")).unwrap_or_default()
 }
 
 /// Waits until no process uses what was unmounted, all together. If one is used none is ended. Else, and by force, all connections end,
 /// with the mounts that others have made and the copies in other namespaces. Returns what is left, and what of it is in use.
-fn let_go(mut all: Vec<Mounted>, way: Way<'_>) -> (Vec<Mounted>, Vec<InUse>) {
+fn let_go(mut all: Vec<Mounted>, way: Way<'_>) -> (Vec<Mounted>, Vec<Used>) {
     let wait = |all: &mut [Mounted], time: Duration| {
         let deadline = Instant::now() + time;
         for m in all {
             m.handle.wait(deadline);
         }
     };
-    let mut in_use: Vec<InUse> = Vec::new();
+    let mut in_use: Vec<Used> = Vec::new();
     if !way.force {
         wait(&mut all, LATE);
         let unfinished = all.iter().filter(|m| !m.handle.is_finished());
-        in_use = used(unfinished).into_iter().map(InUse::of).collect();
+        in_use = used(unfinished).into_iter().map(Used::of).collect();
     }
     let ends = in_use.is_empty();
     if ends {
@@ -627,7 +637,7 @@ fn let_go(mut all: Vec<Mounted>, way: Way<'_>) -> (Vec<Mounted>, Vec<InUse>) {
             let at = users.iter().position(|(of, _)| of.turn == m.turn)?;
             users.swap_remove(at).1
         };
-        in_use = left.iter().map(|m| InUse::of((m, user(m, &mut users)))).collect();
+        in_use = left.iter().map(|m| Used::of((m, user(m, &mut users)))).collect();
     }
     (left, in_use)
 }

@@ -248,8 +248,17 @@ pub struct Synced {
     /// Bytes of objects that were freed whole, in blocks that could not be found because an indirect block
     /// above them cannot be read. They stay allocated.
     pub leaked: u64,
-    /// A directory has got a name of more than 255 bytes (feature `longname`).
+    /// Features that the dataset uses from now on.
+    pub uses: Uses,
+}
+
+/// Features that a dataset uses for what is in its ZAPs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Uses {
+    /// A directory has got a name of more than 255 bytes (`longname`).
     pub long_names: bool,
+    /// A micro ZAP has more than 128 KiB (`large_microzap`).
+    pub large_microzap: bool,
 }
 
 /// What a sync did to an object.
@@ -326,8 +335,8 @@ pub struct OpenObjectSet {
     accounted: u8,
     /// Whether the root block has to be written.
     changed: bool,
-    /// See [`Synced::long_names`].
-    long_names: bool,
+    /// See [`Synced::uses`].
+    uses: Uses,
     /// What stands between the changes and the base.
     quiesced: Option<Quiesced>,
     /// What this set is to write for another one, and has not yet made its own.
@@ -400,7 +409,7 @@ impl OpenObjectSet {
             zil: None,
             accounted: 0,
             changed: false,
-            long_names: false,
+            uses: Uses::default(),
             quiesced: None,
             inherited: None,
             syncing: false,

@@ -216,7 +216,7 @@ impl OpenObjectSet {
         (syncing.accounted, syncing.least) = (self.accounted, self.least);
         syncing.dirty = std::mem::take(&mut self.dirty);
         syncing.changed = std::mem::take(&mut self.changed);
-        syncing.long_names = std::mem::take(&mut self.long_names);
+        syncing.uses = std::mem::take(&mut self.uses);
         (self.flags, self.zil) = (None, None);
         self.slots.next_group();
         let quiesced = Quiesced {

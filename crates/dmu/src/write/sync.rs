@@ -94,8 +94,8 @@ impl OpenObjectSet {
         self.failed = false;
         let (root, phys) = (*self.base.root_bp(), self.phys.clone());
         let Run { born, killed, cloned, leaked, .. } = run;
-        let long_names = std::mem::take(&mut self.long_names);
-        Ok(Synced { root, phys, born, killed, cloned, changed, leaked, long_names })
+        let uses = std::mem::take(&mut self.uses);
+        Ok(Synced { root, phys, born, killed, cloned, changed, leaked, uses })
     }
 
     /// Takes note of the dnodes that were written; the accounting objects' dnodes are in the root

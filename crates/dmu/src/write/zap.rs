@@ -79,7 +79,10 @@ enum Put {
 pub struct ZapMut<'a> {
     set: &'a mut OpenObjectSet,
     object: u64,
+    /// Bytes of the longest name, with its NUL.
     longest: usize,
+    /// Bytes of the largest micro ZAP.
+    largest: usize,
 }
 
 impl<'a> ZapMut<'a> {
@@ -127,12 +130,17 @@ impl<'a> ZapMut<'a> {
 
     /// The ZAP in `object`.
     pub fn open(set: &'a mut OpenObjectSet, object: u64) -> ZapMut<'a> {
-        ZapMut { set, object, longest: MAX_NAME }
+        ZapMut { set, object, longest: MAX_NAME, largest: micro::MAX_SIZE }
     }
 
     /// Names may have up to 1023 bytes (directories, with the feature `longname`).
     pub fn with_long_names(self) -> ZapMut<'a> {
         ZapMut { longest: MAX_LONG_NAME, ..self }
+    }
+
+    /// A micro ZAP may have up to 1 MiB, as far as `zap_micro_max_size` allows (the feature `large_microzap` is enabled).
+    pub fn with_large_blocks(self) -> ZapMut<'a> {
+        ZapMut { largest: micro::MAX_LARGE_SIZE, ..self }
     }
 
     fn run<T>(&mut self, f: impl FnOnce(&mut OpenObject, &Place<'_>) -> Result<T>) -> Result<T> {
@@ -170,10 +178,11 @@ impl<'a> ZapMut<'a> {
     fn put(&mut self, key: &Key<'_>, value: &Value<'_>, how: Put) -> Result<()> {
         key.check(self.longest)?;
         value.check()?;
-        self.run(|object, place| {
+        let largest = self.largest;
+        let large = self.run(|object, place| {
             if is_micro(object, place)? {
-                if put_micro(object, place, key, value, how)? {
-                    return Ok(());
+                if put_micro(object, place, (key, value, how), largest)? {
+                    return Ok(object.phys().block_size as usize > micro::MAX_SIZE);
                 }
                 upgrade(object, place)?;
             }
@@ -181,9 +190,10 @@ impl<'a> ZapMut<'a> {
             // The header has to fit the blocks even if there was no room in the end.
             let done = fat.put(key, value, None, how != Put::Any);
             fat.finish()?;
-            done
+            done.map(|()| false)
         })?;
-        self.set.long_names |= key.check(MAX_NAME).is_err();
+        self.set.uses.long_names |= key.check(MAX_NAME).is_err();
+        self.set.uses.large_microzap |= large;
         Ok(())
     }
 
@@ -324,9 +334,8 @@ fn add_micro(object: &mut OpenObject, place: &Place<'_>, name: &[u8], value: u64
 fn put_micro(
     object: &mut OpenObject,
     place: &Place<'_>,
-    key: &Key<'_>,
-    value: &Value<'_>,
-    how: Put,
+    (key, value, how): (&Key<'_>, &Value<'_>, Put),
+    largest: usize,
 ) -> Result<bool> {
     load_index(object, place)?;
     let found = if how == Put::Absent { None } else { find_micro(object, place, key)? };
@@ -343,7 +352,7 @@ fn put_micro(
     if object.pending.micro.as_ref().is_some_and(|index| index.is_full()) {
         let (size, indirect) = (object.phys().block_size, object.phys().indirect_shift);
         let most = ZAP_MICRO_MAX_SIZE.count().next_multiple_of(SECTOR as usize);
-        let Some(len) = micro::grown(size as usize, most.min(micro::MAX_SIZE)) else {
+        let Some(len) = micro::grown(size as usize, most.min(largest)) else {
             return Ok(false);
         };
         object.set_block_size(place, len as u64, indirect)?;

@@ -22,7 +22,7 @@ use super::{
     DslWriteError, Result, Sizes, Tx, bookmarks, bpobj, clones, crypt, deadlist, dir, features,
     limits, livelist, names, own, permissions, references, special,
 };
-use cenote_dmu::write::{NewObject, ObjectChange, Synced};
+use cenote_dmu::write::{NewObject, ObjectChange, Synced, Uses};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::{DmuType, ObjsetPhys};
 use cenote_format::dsl::{
@@ -34,6 +34,7 @@ use cenote_format::zap::norm::TO_UPPER;
 
 /// Feature of datasets with dnodes of more than one slot.
 const LONGNAME: &str = "org.zfsonlinux:longname";
+const LARGE_MICROZAP: &str = "com.klarasystems:large_microzap";
 const LARGE_DNODE: &str = "org.zfsonlinux:large_dnode";
 /// The transaction group of `$ORIGIN@$ORIGIN`, which has no blocks.
 const ORIGIN_TXG: u64 = 1;
@@ -241,8 +242,12 @@ pub fn synced(tx: &mut Tx<'_>, ds_obj: u64, synced: &Synced) -> Result<()> {
     if synced.changed.iter().any(large) && features::is_enabled(tx, LARGE_DNODE)? {
         features::activate_dataset_feature(tx, ds_obj, LARGE_DNODE)?;
     }
-    if synced.long_names {
-        features::activate_dataset_feature(tx, ds_obj, LONGNAME)?;
+    for (used, guid) in
+        [(synced.uses.long_names, LONGNAME), (synced.uses.large_microzap, LARGE_MICROZAP)]
+    {
+        if used {
+            features::activate_dataset_feature(tx, ds_obj, guid)?;
+        }
     }
     let reserved = space::refreservation(tx, &ds)?;
     let mut born = Sizes::default();
@@ -319,8 +324,8 @@ pub fn check_synced(tx: &mut Tx<'_>, ds_obj: u64, phys: &ObjsetPhys) -> Result<(
     bookmarks::blocks_killed(tx, (ds_obj, &ds), &[])?;
     let (born, killed, cloned, changed) = Default::default();
     let (root, phys) = (ds.bp, phys.clone());
-    let (leaked, long_names) = (0, false);
-    let nothing = Synced { root, phys, born, killed, cloned, changed, leaked, long_names };
+    let (leaked, uses) = (0, Uses::default());
+    let nothing = Synced { root, phys, born, killed, cloned, changed, leaked, uses };
     tx.whole(|tx| synced(tx, ds_obj, &nothing))
 }
 

@@ -6,7 +6,7 @@
 use super::deadlist::{self, Keys, Lists};
 use super::pool::create_pool_dirs;
 use super::*;
-use cenote_dmu::write::Synced;
+use cenote_dmu::write::{Synced, Uses};
 use cenote_format::dmu::ObjsetType;
 use cenote_format::invariant::{caught, is_broken};
 use cenote_testsink::MemSink;
@@ -38,8 +38,8 @@ fn sync(tx: &mut Tx<'_>, head: u64, txg: u64, born: &[BlockPointer], killed: &[B
     let (phys, root) = (tx.mos.synced().phys().clone(), self::born(txg, 1 << 20));
     let (cloned, changed) = Default::default();
     let (born, killed) = (born.to_vec(), killed.to_vec());
-    let (leaked, long_names) = (0, false);
-    let synced = Synced { root, phys, born, killed, cloned, changed, leaked, long_names };
+    let (leaked, uses) = (0, Uses::default());
+    let synced = Synced { root, phys, born, killed, cloned, changed, leaked, uses };
     dataset::synced(tx, head, &synced).unwrap();
 }
 

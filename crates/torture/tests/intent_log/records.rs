@@ -127,6 +127,7 @@ pub fn said_twice(dir: &Path, option: &str, objects: &[u64]) -> [Vec<String>; 2]
         terminal: Terminal::default(),
         umask: 0o022,
         user: 0,
+        pid: None,
         rights: Rights::All,
     };
     let surroundings = cenote_zdb::Surroundings {

@@ -156,6 +156,8 @@ pub struct Settings {
     pub project_quota: bool,
     /// Names of more than 255 bytes may be given, up to 1023 (`longname`).
     pub long_names: bool,
+    /// Directories may be micro ZAPs of more than 128 KiB: the pool has the feature `large_microzap` enabled.
+    pub large_microzap: bool,
     /// Nothing may be changed (`readonly`).
     pub read_only: bool,
     /// What of the file system's blocks the ARC keeps (`primarycache`).
@@ -178,6 +180,7 @@ impl Default for Settings {
             record_size: 128 << 10,
             project_quota: true,
             long_names: false,
+            large_microzap: false,
             read_only: false,
             cache: PrimaryCache::All,
             direct: DirectIo::Standard,

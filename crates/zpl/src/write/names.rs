@@ -103,7 +103,9 @@ pub(super) fn find<'n>(
 /// The entries of a directory. There may be longer names than may be given now: those of other systems, those given while
 /// `longname` was on, and those that intent logs have.
 fn entries<'c>(cx: &'c mut Cx<'_>, dir: u64) -> ZapMut<'c> {
-    ZapMut::open(cx.os, dir).with_long_names()
+    let large = cx.settings.large_microzap;
+    let zap = ZapMut::open(cx.os, dir).with_long_names();
+    if large { zap.with_large_blocks() } else { zap }
 }
 
 /// The value of an entry: object and, where entries have one, type (`zfs_dirent`).

@@ -3,42 +3,17 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // A failure fails the test.
 
 use super::*;
+use crate::manual::tests::sources;
 use cenote_command::caller::ENVIRONMENT;
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-/// Crates that only tests, benchmarks and the simulator use.
-const NO_PRODUCT: &[&str] = &[
-    "bench",
-    "fuzz-targets",
-    "manifest-check",
-    "testfiles",
-    "testpools",
-    "testsink",
-    "torture",
-    "vopr",
-];
 /// Crates whose commands take variables from the process that called them, and what stands before those that do not.
 const OF_CALLERS: &[&str] = &["admin", "cli", "command", "zdb", "zstream"];
 const OF_PROCESS: &str = "env::";
 
-/// The files of a directory and those below, without tests.
-fn files(dir: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        match path.file_name().unwrap().to_str().unwrap() {
-            "tests" | "tests.rs" => {}
-            _ if path.is_dir() => files(&path, found),
-            name if name.ends_with(".rs") => found.push(path),
-            _ => {}
-        }
-    }
-}
-
 /// The names that a text asks for, and whether each is the process's own.
 fn asked(text: &str) -> Vec<(String, bool)> {
-    let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
     let mut names = Vec::new();
     for call in ["var(\"", "var_os(\"", "is_set(\""] {
         for (at, _) in text.match_indices(call) {
@@ -53,24 +28,14 @@ fn asked(text: &str) -> Vec<(String, bool)> {
 
 /// The variables that sources read, each with a file that reads it.
 fn read() -> BTreeMap<String, PathBuf> {
-    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut all = BTreeMap::new();
-    for entry in fs::read_dir(crates).unwrap() {
-        let dir = entry.unwrap().path();
-        let name = dir.file_name().unwrap().to_str().unwrap();
-        if NO_PRODUCT.contains(&name) || !dir.join("src").is_dir() {
-            continue;
-        }
-        let mut sources = Vec::new();
-        files(&dir.join("src"), &mut sources);
-        for file in sources {
-            for (variable, of_process) in asked(&fs::read_to_string(&file).unwrap()) {
-                // What the caller's process does not hand on is never there.
-                if OF_CALLERS.contains(&name) && !of_process {
-                    assert!(ENVIRONMENT.contains(&variable.as_str()), "{variable}: {file:?}");
-                }
-                all.insert(variable, file.clone());
+    for source in sources() {
+        for (variable, of_process) in asked(&source.text) {
+            // What the caller's process does not hand on is never there.
+            if OF_CALLERS.contains(&source.of.as_str()) && !of_process {
+                assert!(ENVIRONMENT.contains(&variable.as_str()), "{variable}: {:?}", source.path);
             }
+            all.insert(variable, source.path.clone());
         }
     }
     all

@@ -1,0 +1,38 @@
+//! What OpenZFS has, and what is refused here by its name: commands, and options of commands. A reader of the manual
+//! learns so that nothing was forgotten.
+//!
+//! Tests compare the tables with what the commands refuse.
+
+/// Commands: tool, name, what OpenZFS's does.
+#[rustfmt::skip] // A table: one row per line.
+const COMMANDS: &[(&str, &str, &str)] = &[
+    ("zpool", "condense", "Writes logs of space maps and of deduplication anew in less space."),
+    ("zfs", "program", "Runs a program in Lua inside the pool."),
+    ("zfs", "redact", "Makes a bookmark of what a redacted send leaves out."),
+    ("zfs", "zone", "Gives a file system to a user namespace."),
+    ("zfs", "unzone", "Takes it back from there."),
+];
+
+const POWER: &str = "Switches the slot of an enclosure on or off.";
+/// Options: command, names, what OpenZFS's do.
+#[rustfmt::skip] // A table: one row per line.
+const OPTIONS: &[(&str, &str, &str)] = &[
+    ("zpool clear", "--power", POWER),
+    ("zpool online", "--power", POWER),
+    ("zpool offline", "--power", POWER),
+    ("zpool status", "--power", POWER),
+    ("zpool import", "-C, -V", "OpenZFS takes them, and explains them nowhere."),
+    ("zpool scrub", "-t", "OpenZFS takes it, and explains it nowhere."),
+    ("zfs send", "-d, --redact", "Leaves out what a bookmark of zfs redact names."),
+];
+
+/// The commands of a tool.
+pub fn commands(tool: &str) -> impl Iterator<Item = (&'static str, &'static str)> {
+    COMMANDS.iter().filter(move |(of, ..)| *of == tool).map(|(_, name, about)| (*name, *about))
+}
+
+/// The options of a command.
+pub fn options(tool: &str, command: &str) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let whole = format!("{tool} {command}");
+    OPTIONS.iter().filter(move |(of, ..)| *of == whole).map(|(_, names, about)| (*names, *about))
+}
