@@ -165,7 +165,9 @@ fn what_a_side_may_have_lost_is_copied_again() {
     });
     remove_first(&engine);
     until("nothing is read again", || seen.get().is_some());
-    assert_eq!(seen.get(), Some(&0), "it is mapped already");
+    // What was freed meanwhile counts as copied; the files are not.
+    let done = *seen.get().unwrap();
+    assert!(done < 1 << 20, "{done} bytes are mapped already");
     until("the device stays behind", || {
         let leaves = engine.pool().store().vdevs().leaves();
         leaves.iter().all(|leaf| !leaf.is_behind()) || engine.assess_resilver().is_err()
