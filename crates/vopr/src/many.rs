@@ -144,8 +144,8 @@ fn report(asked: &Asked, (seed, judge): (u64, bool), ended: &Ended) {
 
 /// Does the history of a seed as its number has it: every few of them are judged, or done twice.
 fn numbered(asked: &Asked, seed: u64, number: u64) -> Ended {
-    let ended = one(asked, seed, None, number % JUDGED == 0);
-    if !ended.well || number % TWICE != 0 {
+    let ended = one(asked, seed, None, number.is_multiple_of(JUDGED));
+    if !ended.well || !number.is_multiple_of(TWICE) {
         return ended;
     }
     let again = one(asked, seed, None, false);
@@ -189,7 +189,7 @@ pub fn run(asked: &Asked) -> bool {
                         failed.len() == 1
                     };
                     if first {
-                        report(asked, (seed, number % JUDGED == 0), &ended);
+                        report(asked, (seed, number.is_multiple_of(JUDGED)), &ended);
                     }
                     return;
                 }
