@@ -17,7 +17,7 @@ help:
 	@echo "make deny         licences and sources of the dependencies"
 	@echo "make damage-long  thousands of damaged images and pools instead of CI's sample"
 	@echo "make torture-long hours of random work, crashes and failing devices, judged by zdb"
-	@echo "make vopr         the simulator: whole pools from seeds, for SECONDS"
+	@echo "make vopr         the simulator: whole pools from seeds, for SECONDS, or so many SEEDS"
 	@echo "make fuzz-long    coverage-guided fuzzing of every decoder (FUZZ_SECONDS each)"
 	@echo "make programs     real programs, and a daemon that is killed, for long"
 	@echo "make bench        reads and metadata walks against the raw device file"
@@ -136,11 +136,13 @@ programs:
 	scripts/setup.sh test
 	CI=1 CENOTE_TEST_DEADLINE=0 CENOTE_PROGRAMS=long $(CARGO) test --locked -p cenote-cli --test programs -- --nocapture
 
-# The simulator: whole pools, with all their threads, from seeds. SEED is the first one.
+# The simulator: whole pools, with all their threads, from seeds. SEED is the first one. It ends after SECONDS or with the first that
+# fails; SEEDS=500: after so many seeds, whatever fails.
 SECONDS ?= 600
+SEEDS ?=
 SEED ?= $(shell date +%s)000
 
 vopr:
 	scripts/setup.sh test
 	$(CARGO) build --release --locked -p cenote-vopr
-	target/release/vopr --seconds $(SECONDS) --seed $(SEED) --jobs $(shell nproc) $(VOPR_ARGS)
+	target/release/vopr $(if $(SEEDS),--seeds $(SEEDS),--seconds $(SECONDS)) --seed $(SEED) --jobs $(shell nproc) $(VOPR_ARGS)

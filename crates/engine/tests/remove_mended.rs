@@ -6,10 +6,10 @@
 mod rig;
 
 use cenote_engine::planted::Moment;
-use cenote_engine::{Engine, tunables};
+use cenote_engine::{Engine, EngineOptions, tunables};
 use cenote_pool::scan::{ScanState, ScanStatus};
 use parking_lot::{Mutex, MutexGuard};
-use rig::{Rig, check, fill, open};
+use rig::{Faulty, Rig, TIMEOUT, check, fill, open};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
@@ -142,6 +142,37 @@ fn what_was_read_is_read_again() {
     });
     remove_first(&engine);
     until("the removal does not begin", || repaired.load(SeqCst) > 0);
+    is_right(&rig, engine);
+}
+
+/// A side of the vdev that takes what is copied fails a flush, and may have lost it: it is copied once more.
+#[test]
+fn what_a_side_may_have_lost_is_copied_again() {
+    let _alone = alone(1 << 20);
+    let (rig, devices) = (Rig::new(SIZE), Faulty::default());
+    let options = EngineOptions { txg_timeout: Some(TIMEOUT), ..EngineOptions::default() };
+    let engine = rig.create_on("mirror a b mirror c d", 12, options, &devices);
+    fill(&open(&engine), 0..FILES, LEN);
+    engine.sync().unwrap();
+    let (d, theirs, seen) = (devices.device(&rig, "d"), engine.clone(), Arc::new(OnceLock::new()));
+    let told = seen.clone();
+    engine.stop_at(Moment::ReadToBeMoved, move || {
+        // No group is written but that which copies.
+        theirs.sync().unwrap();
+        d.fail_flushes(1);
+        let again = theirs.clone();
+        theirs.stop_at(Moment::ReadToBeMoved, move || told.set(copied(&again)).unwrap());
+    });
+    remove_first(&engine);
+    until("nothing is read again", || seen.get().is_some());
+    // What was freed meanwhile counts as copied; the files are not.
+    let done = *seen.get().unwrap();
+    assert!(done < 1 << 20, "{done} bytes are mapped already");
+    until("the device stays behind", || {
+        let leaves = engine.pool().store().vdevs().leaves();
+        leaves.iter().all(|leaf| !leaf.is_behind()) || engine.assess_resilver().is_err()
+    });
+    drop(devices);
     is_right(&rig, engine);
 }
 

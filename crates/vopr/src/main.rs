@@ -67,6 +67,8 @@ pub struct Asked {
     seed: u64,
     /// Histories at most.
     count: u64,
+    /// So many histories are done, whatever fails.
+    seeds: Option<u64>,
     /// Steps of each.
     steps: usize,
     /// Histories at once.
@@ -84,6 +86,7 @@ pub struct Asked {
 
 const USAGE: &str =
     "vopr [--seconds N] [--seed N] [--count N] [--steps N] [--jobs N] [--plant FAULT]
+vopr --seeds N [--seed N] [--steps N] [--jobs N] [--plant FAULT]
 vopr --run --seed N [--steps N] [--keep STEP,...] [--plant FAULT] [--save] [--trace]";
 /// The variable by which the process of a history is asked for it, and how long its value is, whatever is asked for.
 const VARIABLE: &str = "VOPR";
@@ -96,6 +99,7 @@ fn asked<'a>(mut all: impl Iterator<Item = &'a str>) -> Option<Asked> {
         seconds: u64::MAX,
         seed: 0,
         count: u64::MAX,
+        seeds: None,
         steps: 40,
         jobs: 2,
         keep: Vec::new(),
@@ -112,6 +116,7 @@ fn asked<'a>(mut all: impl Iterator<Item = &'a str>) -> Option<Asked> {
             "--save" => asked.save = true,
             "--seconds" => asked.seconds = all.next()?.parse().ok()?,
             "--seed" => asked.seed = all.next()?.parse().ok()?,
+            "--seeds" => asked.seeds = Some(all.next()?.parse().ok()?),
             "--count" => asked.count = all.next()?.parse().ok()?,
             "--steps" => asked.steps = all.next()?.parse().ok().filter(|n| *n <= MOST_STEPS)?,
             "--jobs" => asked.jobs = all.next()?.parse().ok()?,
@@ -122,6 +127,10 @@ fn asked<'a>(mut all: impl Iterator<Item = &'a str>) -> Option<Asked> {
             }
             _ => return None,
         }
+    }
+    if asked.seeds.is_some() && (asked.run || (asked.seconds, asked.count) != (u64::MAX, u64::MAX))
+    {
+        return None;
     }
     asked.keep = vec![keep.is_none(); asked.steps];
     for number in keep.unwrap_or_default().split(',').filter(|n| !n.is_empty()) {

@@ -3,6 +3,8 @@
 //! Every fourth history that ends well is judged by OpenZFS's `zdb -bcc`. Every eighth is done twice: both have to
 //! come to the same, to the last byte that was written.
 //!
+//! Histories are done until one fails, by time or number, or so many of them whatever fails (`--seeds`).
+//!
 //! Of a history that fails, steps are left out as long as it still fails: first many at once, then single ones. Its
 //! threads run in another order then, so that some that depend on that are left longer than they need be.
 
@@ -13,7 +15,7 @@ use cenote_torture::live::lab;
 use parking_lot::Mutex;
 use std::fs::File;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// One in so many is judged, and done twice.
@@ -35,6 +37,12 @@ impl Ended {
     /// The line that tells what it came to.
     fn last(&self) -> &str {
         self.text.lines().last().unwrap_or_default()
+    }
+
+    /// The line that tells what was wrong, of a history that failed by itself.
+    fn why(&self) -> &str {
+        let told = self.text.lines().rev().find_map(|line| line.split_once(" fails: "));
+        told.map_or_else(|| self.last(), |(_, why)| why)
     }
 }
 
@@ -134,48 +142,74 @@ fn report(asked: &Asked, (seed, judge): (u64, bool), ended: &Ended) {
     println!("again: vopr --run --seed {seed} --steps {steps} --keep {}", list.join(","));
 }
 
+/// Does the history of a seed as its number has it: every few of them are judged, or done twice.
+fn numbered(asked: &Asked, seed: u64, number: u64) -> Ended {
+    let ended = one(asked, seed, None, number.is_multiple_of(JUDGED));
+    if !ended.well || !number.is_multiple_of(TWICE) {
+        return ended;
+    }
+    let again = one(asked, seed, None, false);
+    if again.last() == ended.last() {
+        return ended;
+    }
+    let text = format!("{}\n{}\nit is another one the second time", ended.last(), again.last());
+    Ended { well: false, text }
+}
+
 /// Does histories of one seed after the other. Whether all ended well.
 pub fn run(asked: &Asked) -> bool {
-    let (begun, next, well) = (Instant::now(), AtomicU64::new(0), AtomicBool::new(true));
+    let (begun, next, failed) = (Instant::now(), AtomicU64::new(0), Mutex::new(Vec::new()));
     let (done, output) = (AtomicU64::new(0), Mutex::new(()));
+    let most = asked.seeds.unwrap_or(asked.count);
     let work = || {
         loop {
             let number = next.fetch_add(1, Ordering::SeqCst);
             let over = begun.elapsed() >= Duration::from_secs(asked.seconds);
-            if over || number >= asked.count || !well.load(Ordering::SeqCst) {
+            let ends = asked.seeds.is_none() && !failed.lock().is_empty();
+            if over || number >= most || ends {
                 return;
             }
             let seed = asked.seed.wrapping_add(number);
-            let judge = number % JUDGED == 0;
-            let mut ended = one(asked, seed, None, judge);
-            if ended.well && number % TWICE == 0 {
-                let again = one(asked, seed, None, false);
-                if again.last() != ended.last() {
-                    let text = format!(
-                        "{}\n{}\nit is another one the second time",
-                        ended.last(),
-                        again.last()
-                    );
-                    ended = Ended { well: false, text };
-                }
-            }
+            let ended = numbered(asked, seed, number);
             let _one_at_a_time = output.lock();
-            match ended.well {
-                true => println!("{}", ended.last()),
-                false => {
-                    if well.swap(false, Ordering::SeqCst) {
-                        report(asked, (seed, judge), &ended);
+            match (ended.well, asked.seeds) {
+                (true, _) => {
+                    println!("{}", ended.last());
+                    done.fetch_add(1, Ordering::SeqCst);
+                }
+                (false, Some(_)) => {
+                    failed.lock().push(seed);
+                    println!("seed {seed} fails: {}", ended.why());
+                    println!("again: vopr --run --seed {seed} --steps {}", asked.steps);
+                }
+                (false, None) => {
+                    let first = {
+                        let mut failed = failed.lock();
+                        failed.push(seed);
+                        failed.len() == 1
+                    };
+                    if first {
+                        report(asked, (seed, number.is_multiple_of(JUDGED)), &ended);
                     }
                     return;
                 }
             }
-            done.fetch_add(1, Ordering::SeqCst);
         }
     };
     std::thread::scope(|scope| {
         (1..asked.jobs).for_each(|_| drop(scope.spawn(work)));
         work();
     });
-    println!("{} histories ended well", done.load(Ordering::SeqCst));
-    well.load(Ordering::SeqCst)
+    let (done, mut failed) = (done.load(Ordering::SeqCst), failed.into_inner());
+    failed.sort_unstable();
+    let list: Vec<String> = failed.iter().map(u64::to_string).collect();
+    match (asked.seeds, failed.is_empty()) {
+        (None, _) => println!("{done} histories ended well"),
+        (Some(seeds), true) => println!("{seeds} seeds from {}: all ended well", asked.seed),
+        (Some(seeds), false) => {
+            let from = asked.seed;
+            println!("{seeds} seeds from {from}: {done} ended well, failed: {}", list.join(" "));
+        }
+    }
+    failed.is_empty()
 }

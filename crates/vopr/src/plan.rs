@@ -15,15 +15,18 @@ pub enum Plant {
     DoubleFree,
     /// A change of a file is acknowledged and not made.
     LostUpdate,
+    /// What disks miss is not noted in their dirty time logs.
+    LostLog,
 }
 
 impl Plant {
     /// All of them, with their names.
-    pub const ALL: [(&str, Plant); 4] = [
+    pub const ALL: [(&str, Plant); 5] = [
         ("no-flush", Plant::NoFlush),
         ("lost-write", Plant::LostWrite),
         ("double-free", Plant::DoubleFree),
         ("lost-update", Plant::LostUpdate),
+        ("lost-log", Plant::LostLog),
     ];
 }
 

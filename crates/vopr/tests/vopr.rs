@@ -54,6 +54,29 @@ fn planted_faults_are_found() {
     for fault in ["no-flush", "lost-write", "lost-update"] {
         println!("{fault}: {}", finds(fault));
     }
+    // On disk, or after the next import in memory as well.
+    let said = finds("lost-log");
+    assert!(said.contains("is lacking, and no log has that"), "{said}");
+}
+
+/// So many seeds, whatever fails: each that does is named, and all are counted.
+#[test]
+fn seeds_are_counted() {
+    let (output, text) = vopr(&["--seeds", "5", "--seed", "3", "--steps", "3", "--jobs", "2"]);
+    assert!(output.status.success(), "{text}");
+    let ended = |text: &str| text.lines().filter(|line| line.starts_with("seed ")).count();
+    assert_eq!(ended(&text), 5, "{text}");
+    assert!(text.ends_with("5 seeds from 3: all ended well\n"), "{text}");
+    let arguments = ["--seeds", "4", "--seed", "1", "--steps", "12", "--plant", "lost-update"];
+    let (output, text) = vopr(&arguments);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    let failed: Vec<&str> = text.lines().filter(|line| line.contains(" fails: ")).collect();
+    let last = text.lines().last().unwrap();
+    assert!(!failed.is_empty() && last.starts_with("4 seeds from 1: "), "{text}");
+    let list = last.split(" failed: ").nth(1).expect(last);
+    assert_eq!(list.split(' ').count(), failed.len(), "{text}");
+    // What bounds histories in two ways is refused.
+    assert_eq!(vopr(&["--seeds", "5", "--seconds", "3"]).0.status.code(), Some(2));
 }
 
 /// Of a history that fails, what matters is left.

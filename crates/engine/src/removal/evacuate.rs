@@ -343,7 +343,7 @@ impl Shared {
 impl SyncContext<'_> {
     /// Copies some of the vdev that is being removed. [`Step::Nothing`]: nothing is left to be copied.
     fn evacuate(&mut self, ahead: &Ahead) -> DslResult<Step> {
-        let Some(mut evacuation) = self.maps.evacuation().cloned() else {
+        let Some(evacuation) = self.maps.evacuation().cloned() else {
             return Ok(Step::Nothing);
         };
         // What was read is of another removal.
@@ -366,10 +366,24 @@ impl SyncContext<'_> {
             return Ok(Step::Nothing);
         }
         let parts = parts(&ranges, &ahead.pieces);
-        let (segments, failed) = self.copy(id, &parts, ahead);
-        if segments.is_empty() {
-            return failed.map_or(Ok(Step::Again), |why| Err(DslWriteError::Invalid(why)));
+        let copy = || {
+            let (segments, failed) = self.copy(id, &parts, ahead);
+            let vdevs = segments.iter().map(|segment| segment.vdev.into()).collect();
+            ((segments, failed), vdevs)
+        };
+        let ((segments, mut failed), flushed) = self.disk.tree().durably_moved(copy);
+        if let Err(why) = flushed {
+            self.disk.tree().place_copies(Vec::new());
+            self.free_written(&segments);
+            failed = failed.or(Some(why.to_string()));
+        } else if !segments.is_empty() {
+            return self.map(evacuation, segments);
         }
+        failed.map_or(Ok(Step::Again), |why| Err(DslWriteError::Invalid(why)))
+    }
+
+    /// What was copied is mapped.
+    fn map(&mut self, mut evacuation: Evacuation, segments: Vec<Segment>) -> DslResult<Step> {
         let bytes = segments.iter().map(|s| s.size).sum();
         match self.note(&evacuation, bytes, segments.clone()) {
             Ok(more) => {

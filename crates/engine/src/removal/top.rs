@@ -15,7 +15,7 @@ use cenote_pool::config;
 use cenote_pool::config_write::DIRECTORY;
 use cenote_pool::indirect::Mapping;
 use cenote_pool::indirect::removing::{CANCELED, Removing};
-use cenote_store::alloc::{Allocator, Class, Extent};
+use cenote_store::alloc::{Allocator, Class, Extent, Metaslab};
 use cenote_store::write::Copied;
 use cenote_vdev::{IndirectMap, Vdev, VdevTree};
 use std::sync::Arc;
@@ -244,14 +244,17 @@ impl SyncContext<'_> {
         if !self.fits_without(id)? {
             return Ok(Begun::NoSpace);
         }
-        let (top_zap, mut to_copy) = (self.maps.top_zap(id), 0u64);
+        let top_zap = self.maps.top_zap(id);
         if top_zap == 0 {
             return Err(DslWriteError::Unsupported("removing a device without a ZAP".into()));
         }
-        self.allocated_of(id, 0, &mut |(start, end)| {
-            to_copy += end - start;
-            false
-        })?;
+        // No metaslab is loaded for that: a group begins this, and a vdev may have many.
+        let group = self.disk.allocator.group(id).ok_or(DslWriteError::NotFound)?;
+        let allocated = |metaslab: &Metaslab| metaslab.allocated_after(self.tx.txg);
+        let to_copy: Option<u64> = group.metaslabs().iter().map(allocated).sum();
+        let senseless =
+            || DslWriteError::Invalid(format!("vdev {id}: what is allocated is not known"));
+        let to_copy = to_copy.ok_or_else(senseless)?;
         let (txg, outside) = (self.tx.txg, &self.disk.outside);
         let mut count = |mos: &mut OpenObjectSet, guid: &str, delta: i64| {
             count_feature(mos, txg, outside, guid, delta)

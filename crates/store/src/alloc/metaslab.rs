@@ -344,6 +344,21 @@ impl Metaslab {
         Some(copy.segments())
     }
 
+    /// Bytes that are allocated once `txg` is on disk, whether it is loaded or not: all but what [`Metaslab::free_after`] has. `None`:
+    /// the disk says that less is allocated than was freed since.
+    pub fn allocated_after(&self, txg: u64) -> Option<u64> {
+        let (allocated, own, kept) = {
+            let state = self.state.lock();
+            let frees = state.frees.range(..=txg).map(|(_, tree)| tree.space());
+            let later = state.allocs.range(txg + 1..).map(|(_, tree)| tree.space());
+            let own: u64 = frees.chain(later).sum();
+            let kept: Vec<Set> = state.freed.sets(txg).chain(state.defer.sets(txg)).collect();
+            (state.allocated, own, kept)
+        };
+        let kept: u64 = kept.iter().flat_map(Set::iter).map(|(start, end)| end - start).sum();
+        allocated.checked_sub(own)?.checked_sub(kept)
+    }
+
     /// What may be allocated now (`ms_allocatable`); `None` if not loaded. All else may be read: blocks of groups that are
     /// open still, and what was freed and is held.
     pub fn allocatable(&self) -> Option<RangeTree> {

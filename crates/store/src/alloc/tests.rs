@@ -105,8 +105,10 @@ fn check_sum(a: &Allocator, maps: &Maps, model: &Model, txg: u64) {
         let allocated = embedded.map(|g| g.allocated()).sum::<u64>() + group.allocated();
         assert_eq!(allocated, used, "vdev {}", group.vdev());
         for m in group.metaslabs().iter() {
-            let Some(free) = m.free_after(txg) else { continue };
             let on_disk = maps.allocated(group.vdev(), m.id());
+            // Whether it is loaded or not.
+            assert_eq!(m.allocated_after(txg), Some(on_disk.space()), "metaslab {}", m.id());
+            let Some(free) = m.free_after(txg) else { continue };
             assert_eq!(free.space() + on_disk.space(), m.extent().size, "metaslab {}", m.id());
             assert!(on_disk.iter().all(|(s, e)| free.overlap(s, e).is_none()));
         }

@@ -10,6 +10,7 @@
 //! | [`driver`] | random changes to both, all from one seed |
 //! | [`crash`] | crashes at any point, and what comes after |
 //! | [`space`] | whether what is counted adds up |
+//! | [`lacks`] | what disks lack, which dirty time logs have to know |
 //! | [`world`], [`block`] | a file system, a volume: changed at random, made stable in all ways, with their models |
 //! | [`history`] | what a crash may leave of these |
 //! | [`tree`] | trees of snapshots and clones: a model, and random changes |
@@ -21,6 +22,7 @@ pub mod disk;
 pub mod driver;
 pub mod history;
 pub mod lab;
+pub mod lacks;
 pub mod model;
 pub mod setup;
 pub mod space;

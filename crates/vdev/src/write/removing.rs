@@ -16,7 +16,7 @@
 //! a copy was written with may be written again after a flush that fails (`unflushed`): so the mended copy is flushed. That comes before the
 //! repair of the vdev itself: a crash in between leaves something that the next scrub finds wrong.
 //!
-//! A mended copy is right on every side that takes writes.
+//! A mended copy is right on every side that takes writes. So is a piece before it is mapped: it is flushed on all sides of its vdev.
 //!
 //! Invariants: what is mapped is right wherever a repair has made it right since the piece was read. A mark is good for the pieces that are
 //! read next, and for no others: one mark is kept at a time.
@@ -150,6 +150,37 @@ impl VdevTree {
         state.placed = placed;
     }
 
+    /// How often flushes of leaves have failed.
+    fn flush_failures(&self) -> Vec<(u64, u64)> {
+        let of = |leaf: Arc<Vdev>| (leaf.guid(), leaf.written().flush_failures());
+        self.leaves().into_iter().map(of).collect()
+    }
+
+    /// Does what `write` does, which writes what moves to these top-level vdevs, as it says, and makes that durable on every side of them. What a side lost
+    /// in a flush that failed, no resilver would give it: the blocks are older than the group that moves them, and not known to be there
+    /// before their vdev has left.
+    ///
+    /// # Errors
+    /// A side may have lost some of it.
+    pub fn durably_moved<T>(
+        &self,
+        write: impl FnOnce() -> (T, Vec<u64>),
+    ) -> (T, Result<(), crate::VdevError>) {
+        let before = self.flush_failures();
+        let (done, mut vdevs) = write();
+        vdevs.sort_unstable();
+        vdevs.dedup();
+        let flushed = self.flush_tops(&vdevs);
+        let flushed = match vdevs.first() {
+            Some(vdev) if flushed.is_ok() && self.flush_failures() != before => {
+                let why = "a flush of a device failed".into();
+                Err(crate::VdevError::Flush { vdev: *vdev, why })
+            }
+            _ => flushed,
+        };
+        (done, flushed)
+    }
+
     /// The writes that mend what these repairs have been copied to, with the vdevs that they are on. All are noted. `None`: it is not known where.
     fn repairs_of_copies(&self, repairs: &[LeafWrite]) -> Option<(Vec<LeafWrite>, Vec<u64>)> {
         let (mut writes, mut vdevs) = (Vec::new(), Vec::new());
@@ -211,9 +242,14 @@ impl VdevTree {
             if places == mended {
                 return Ok(alone);
             }
+            // A mirror whose one side fails a flush has lost nothing; the repair of that side may be.
+            let failures = || writes.iter().map(|write| write.leaf.written().flush_failures());
+            let before: Vec<u64> = failures().collect();
             let written = write_leaves(&self.writer, Priority::AsyncWrite, &writes);
             drop(alone);
-            let failed = written.iter().any(Result::is_err) || self.flush_tops(&vdevs).is_err();
+            let failed = written.iter().any(Result::is_err)
+                || self.flush_tops(&vdevs).is_err()
+                || !failures().eq(before);
             if failed {
                 self.look_after();
                 return Err(NotRepaired::Failed);
@@ -349,6 +385,10 @@ mod tests {
         assert_eq!((failed.bytes, failed.failed.len()), (0, 1));
         assert!(has(&disks[0], AT) == wrong());
         disks[3].faults.repair();
+        // A side that may have lost it counts as one that did not take it.
+        disks[3].faults.fail_flushes(1);
+        let failed = tree.repair_many(&scrubbed(&tree), &|| true).unwrap();
+        assert_eq!((failed.bytes, failed.failed.len()), (0, 1));
         // Blocks that may be gone are left alone.
         assert!(tree.repair_many(&scrubbed(&tree), &|| false).is_none());
         assert!(has(&disks[0], AT) == wrong());

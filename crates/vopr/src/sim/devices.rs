@@ -5,6 +5,8 @@
 //! A disk is *whole* if the pool has said that it lacks nothing, and nothing happened to it since. Disks that are whole, well and in
 //! use are *sound*. What is done to others is chosen so that the sound ones hold everything ([`Sim::suffices`]).
 //!
+//! What a dirty time log has to have, the disks tell (`sim::logs`).
+//!
 //! Once all disks are well and in use, each must become whole by itself, what is being replaced must leave, and what is being removed
 //! must be gone ([`Sim::settle`]). Then the pool is looked at with as many disks missing as it bears: it holds what the model says, so
 //! what the pool said of its disks is true ([`Sim::prove`]). At any time the sound ones hold it by themselves
@@ -204,6 +206,11 @@ impl Sim {
         let mut sound = self.sound()?;
         sound.retain(|disk| *disk != without && !self.devices.leaving.contains(disk));
         self.suffice(&sound)
+    }
+
+    /// Whether the sound disks have everything.
+    pub(super) fn has_everything(&self) -> Done<bool> {
+        self.suffice(&self.sound()?)
     }
 
     /// Whether these disks have everything.
@@ -502,7 +509,7 @@ impl Sim {
                 self.devices.leaving.clear();
                 self.devices.whole = members.clone();
                 self.devices.members = members;
-                return Ok(());
+                return self.check_logs(true);
             }
             drop(leaves);
             self.rest()?;

@@ -5,6 +5,7 @@
 //! - what datasets hold while they are in use, at times;
 //! - after each loss of power: which datasets and snapshots there are, byte by byte what snapshots hold, and of each
 //!   dataset whether it is what its [`History`] lets a crash leave;
+//! - at times, and after each loss of power: what disks lack is in their dirty time logs;
 //! - in the end: everything, what every dataset and snapshot counts, free space in every metaslab, in memory and on disk.
 //!
 //! Nothing may fail while there is power and no more than one disk of a vdev with redundancy is bad.
@@ -12,6 +13,7 @@
 mod changes;
 mod devices;
 mod kept;
+mod logs;
 mod recover;
 
 use crate::disk::{Power, SimDisk};
@@ -46,6 +48,8 @@ const MOST: usize = 5;
 const FAILMODE: [u64; 2] = [0, 2];
 /// How often it is looked whether the power is gone.
 const LOOK: Duration = Duration::from_millis(200);
+/// How often what disks miss is taken away, where that is planted.
+const THEFT: Duration = Duration::from_micros(500);
 
 /// The smallest dRAID vdev without spares.
 const DRAID: draid::Shape =
@@ -201,8 +205,11 @@ fn tell(what: std::fmt::Arguments<'_>) {
 }
 
 /// Devices with too many errors go out of use. Once the power is gone no thread resumes the pool: it gives up what it holds.
-fn watch(engine: &Arc<Engine>, power: &Arc<Power>) -> Done {
+fn watch(engine: &Arc<Engine>, power: &Arc<Power>, plant: Option<Plant>) -> Done {
     engine.act_on_errors();
+    if plant == Some(Plant::LostLog) {
+        lose_logs(engine, power)?;
+    }
     let (engine, power) = (Arc::downgrade(engine), power.clone());
     std::thread::Builder::new().name("watcher".into()).spawn(move || {
         loop {
@@ -212,6 +219,19 @@ fn watch(engine: &Arc<Engine>, power: &Arc<Power>) -> Done {
                 Some(_) => {}
                 None => return,
             }
+        }
+    })?;
+    Ok(())
+}
+
+/// A planted fault: what disks miss is taken away before a group notes it.
+fn lose_logs(engine: &Arc<Engine>, power: &Arc<Power>) -> Done {
+    let (engine, power) = (Arc::downgrade(engine), power.clone());
+    std::thread::Builder::new().name("thief".into()).spawn(move || {
+        while let Some(engine) = engine.upgrade().filter(|_| !power.is_off()) {
+            drop(engine.pool().store().vdevs().take_missed());
+            drop(engine);
+            std::thread::sleep(THEFT);
         }
     })?;
     Ok(())
@@ -252,7 +272,7 @@ impl Sim {
             PropChange::Number("failmode", failmode),
             PropChange::Number("autotrim", autotrim),
         ])?;
-        watch(&engine, &power)?;
+        watch(&engine, &power, plant)?;
         let mut model = Model::default();
         model.add(POOL, Entry::new(Data::Files(Arc::default())));
         let (live, in_flight, figures) = Default::default();
@@ -345,7 +365,7 @@ impl Sim {
     pub fn step(&mut self, step: &Step) -> Result<(), String> {
         let mut rng = SmallRng::seed_from_u64(step.seed);
         tell(format_args!("step {} {:?}", step.number, step.kind));
-        let done = self.try_step(step.kind, &mut rng);
+        let done = self.try_step(step.kind, &mut rng).and_then(|()| self.look_at_logs(&mut rng));
         if self.power.is_off() {
             if let Err(Stopped(why)) = &done {
                 tell(format_args!("the power went: {why}"));
@@ -427,7 +447,8 @@ impl Sim {
         }
         let names: Vec<String> = self.model.datasets.keys().cloned().collect();
         names.iter().try_for_each(|name| self.open(name))?;
-        self.live.values().try_for_each(Live::compare)
+        self.live.values().try_for_each(Live::compare)?;
+        self.check_logs(false)
     }
 
     fn export(&mut self) -> Done {
@@ -450,7 +471,7 @@ impl Sim {
     fn import(&mut self, options: ImportOptions) -> Done {
         let found = self.lab.find().ok_or_else(|| Stopped("the pool is gone".into()))?;
         let engine = self.lab.import_with(&found, options)?;
-        watch(&engine, &self.power)?;
+        watch(&engine, &self.power, self.plant)?;
         let left = cenote::contents::replay_logs(&engine, &|_, _| true)?;
         if !left.is_empty() {
             return Err(Stopped(format!("logs that are not replayed: {left:?}")));

@@ -40,7 +40,7 @@ impl Sim {
                 done => {
                     self.power.stays();
                     self.in_flight = None;
-                    return done;
+                    return done.and_then(|()| self.check_logs(false));
                 }
             }
         }
