@@ -7,7 +7,7 @@ use cenote_dmu::write::OpenObjectSet;
 use cenote_dmu::{Error, ObjectSet};
 use cenote_dsl::crypt::KeyError;
 use cenote_format::blkptr::BlockPointer;
-use cenote_format::crypt::WrappingKey;
+use cenote_format::crypt::{BlockParams, WrappingKey};
 use cenote_format::dmu::DmuType;
 use cenote_manifest_check::{import, import_with_keys, load_key};
 use cenote_pool::Pool;
@@ -196,4 +196,33 @@ fn what_a_key_does_not_vouch_for_is_an_error() {
         }
     }
     assert!(kinds > 20, "only {kinds} kinds of blocks");
+}
+
+/// Blocks that OpenZFS deduplicated in encrypted datasets have the salts and initialization vectors that are made here of their
+/// bytes: what is written here is found equal to them.
+#[test]
+fn deduplicated_blocks_are_encrypted_as_openzfs_does() {
+    let (pool, mut seen) = (import_with_keys("crypt"), 0);
+    let mut todo = vec![pool.dsl().root().unwrap()];
+    while let Some(dataset) = todo.pop() {
+        todo.extend(pool.dsl().children(&dataset).unwrap());
+        let set = pool.dsl().open_objset(&dataset).unwrap();
+        let Some(loaded) = set.store().keys().of(set.id()) else { continue };
+        for object in (1..set.max_object()).filter_map(|number| set.object(number).ok()) {
+            let mut found = Vec::new();
+            let mut note = |level: i64, blkid: u64, bp: &BlockPointer| {
+                let at = Bookmark { objset: set.id(), object: object.number(), level, blkid };
+                found.extend((level == 0 && bp.is_dedup()).then_some((*bp, at)));
+                Ok(())
+            };
+            object.walk(&mut note).unwrap();
+            for (bp, at) in found {
+                assert!(bp.is_encrypted());
+                let plain = set.store().read_many_physical(&[(bp, at)]).pop().unwrap().unwrap();
+                assert_eq!(loaded.key().params_of(&plain).unwrap(), BlockParams::of(&bp), "{at}");
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 1, "{seen}");
 }

@@ -177,7 +177,7 @@ impl SyncContext<'_> {
         let (txg, disk) = (self.tx.txg, self.disk);
         let (sum, lsize, psize) = ([7; 4], 4096, 4096);
         let (checksum, compression) = (Checksum::Sha256, Compression::Off);
-        let name = Name { checksum, sum, lsize, psize, compression };
+        let name = Name { checksum, sum, lsize, psize, compression, encrypted: false };
         disk.dedup.load(&[name]);
         let mut allocate = |copies: usize, _: usize| {
             let (class, among) = (cenote_store::alloc::Class::Normal, None);
@@ -186,7 +186,7 @@ impl SyncContext<'_> {
             let (_, dvas) = disk.allocator.allocate(txg, &request)?;
             Ok(Some(dvas))
         };
-        let wish = Wish { name, copies: 1, compared: None };
+        let wish = Wish { name, copies: 1, params: None, compared: None };
         let placed = disk.dedup.place(txg, &wish, &mut allocate);
         let placed = placed.map_err(|e| WriteError::Sink(Box::new(e)))?;
         let Placed::At(place) = placed else { return Err(DslWriteError::NotFound) };

@@ -7,8 +7,11 @@
 mod rig;
 
 use cenote_dsl::Dataset;
-use cenote_engine::change::{Kind, NewClone, NewDataset, NewSnapshot};
+use cenote_dsl::crypt::KeyFormat;
+use cenote_dsl::write::crypt::RootKey;
+use cenote_engine::change::{Kind, NewClone, NewDataset, NewEncryption, NewSnapshot};
 use cenote_engine::{Engine, EngineOptions};
+use cenote_format::crypt::{Suite, WrappingKey};
 use cenote_pool::Pool;
 use cenote_testpools::Random;
 use cenote_zpl::{FileSystem, SetAttr, Settings};
@@ -185,6 +188,53 @@ fn what_does_not_suit_is_copied() {
     assert!(contents(&fs, from) == contents(&fs, sparse));
     check_references(&engine);
     drop(fs);
+    engine.export(false).unwrap();
+}
+
+/// Encrypted blocks are cloned between a file system and its clones, which have one key, and copied between others.
+#[test]
+fn encrypted_blocks_are_cloned_within_one_key() {
+    let rig = Rig::new(SIZE);
+    let engine = rig.create("a", 12);
+    let encrypted = |name: &str, how: &NewEncryption| {
+        let new = NewDataset { name: name.into(), kind: Kind::Filesystem, props: vec![] };
+        changes(&engine).create_encrypted(&new, how).unwrap();
+    };
+    let wrapping = Arc::new(WrappingKey::from_raw(&[5; 32]).unwrap());
+    let key = RootKey { format: KeyFormat::Raw, salt: 0, iterations: 0, wrapping };
+    encrypted("tank/e", &NewEncryption::Root(key, Suite::Aes256Gcm, "prompt".into()));
+    // Of one encryption root, with a key of its own.
+    encrypted("tank/e/child", &NewEncryption::Inherit(None));
+    let fs = open(&engine, "tank/e", 128 * K);
+    let (from, data) = (new_file(&fs, "one"), rig::bytes(1, 512 << 10));
+    fs.write(from, 0, &data, false).unwrap();
+    let new = NewSnapshot { names: vec!["tank/e@s".into()], props: vec![] };
+    changes(&engine).snapshot(&new).unwrap();
+    let (origin, name) = ("tank/e@s".into(), "tank/e/clone".into());
+    changes(&engine).clone_snapshot(&NewClone { origin, name, props: vec![] }).unwrap();
+    let copied = |name: &str, file: &str| {
+        let to = open(&engine, name, 128 * K);
+        let ino = new_file(&to, file);
+        let len = data.len() as u64;
+        assert_eq!(to.copy_range_from(&fs, (from, 0), (ino, 0), len).unwrap(), len);
+        assert!(contents(&to, ino) == data, "{name}");
+        check_references(&engine);
+        engine.pool().savings().clone_saved
+    };
+    let size = data.len() as u64;
+    assert_eq!(copied("tank/e/child", "other key"), 0);
+    assert_eq!(copied("tank", "plain"), 0);
+    assert_eq!(copied("tank/e", "same"), size);
+    assert_eq!(copied("tank/e/clone", "of the clone"), 2 * size);
+    // Plain blocks go into an encrypted one as copies.
+    let plain = open(&engine, "tank", 128 * K);
+    let source = new_file(&plain, "source");
+    plain.write(source, 0, &data, false).unwrap();
+    let into = new_file(&fs, "from plain");
+    assert_eq!(fs.copy_range_from(&plain, (source, 0), (into, 0), size).unwrap(), size);
+    check_references(&engine);
+    assert_eq!(engine.pool().savings().clone_saved, 2 * size);
+    drop((fs, plain));
     engine.export(false).unwrap();
 }
 

@@ -27,15 +27,17 @@ use crate::error::Bookmark;
 use crate::pipeline::{Store, check};
 use crate::scrub::{ScanBlock, ScanFunc};
 
+/// Hands over forms that physical bytes may have, one after the other, until it is told that one is right.
+pub type Forms<'a> = dyn Fn(&mut dyn FnMut(Abd) -> bool) + 'a;
+
 /// A block, and what it may have been.
 pub struct Offer<'a> {
     /// The block's pointer.
     pub bp: BlockPointer,
     /// The block in its owner's eyes.
     pub at: Bookmark,
-    /// Hands over forms that the physical bytes may have, one after the other, until it is told that one is right. It is
-    /// called only if the block cannot be read.
-    pub forms: &'a dyn Fn(&mut dyn FnMut(Abd) -> bool),
+    /// Forms that its bytes may have. They are asked for only if the block cannot be read.
+    pub forms: &'a Forms<'a>,
 }
 
 /// What came of looking at a block.

@@ -17,6 +17,9 @@ use std::time::Instant;
 /// `dmu_objset_type_t` of a volume.
 const VOLUME: u32 = 3;
 
+/// Takes a stream, and tells how many bytes have come.
+type Take<'a, T> = dyn FnMut(&mut dyn FnMut(u64)) -> std::result::Result<T, ReceiveError> + 'a;
+
 /// A stream whose head was read.
 pub(super) struct Stream<'b> {
     pub(super) begin: &'b Begin,
@@ -405,7 +408,7 @@ impl<'b> Stream<'b> {
     pub(super) fn while_taken<T>(
         &self,
         job: &mut Job<'_, '_>,
-        take: &mut dyn FnMut(&mut dyn FnMut(u64)) -> std::result::Result<T, ReceiveError>,
+        take: &mut Take<'_, T>,
     ) -> std::result::Result<T, ReceiveError> {
         let progress = Progress::default();
         let streaming = Streaming { name: &self.to, size: 0, packed: false, progress: &progress };

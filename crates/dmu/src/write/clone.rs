@@ -14,7 +14,8 @@
 //!
 //! - No pointer that is returned is one of a block of a group that is not on disk. The intent log may name
 //!   it: after a crash it is allocated.
-//! - Every pointer but a hole is of data, not encrypted, not divided, and in no deduplication table.
+//! - Every pointer but a hole is of data, not divided, and in no deduplication table. An encrypted one means something to
+//!   data sets with the same key only (`dmu_objset_crypto_key_equal`), which the caller sees to.
 
 use crate::overlay::Pending;
 use crate::{Object, Result};
@@ -40,9 +41,12 @@ pub fn is_clonable(bp: &BlockPointer) -> bool {
         return true;
     }
     let data = bp.level() == 0 && !DmuType(bp.object_type()).is_metadata();
-    let plain = !bp.uses_crypt() && (bp.is_embedded() || !bp.is_dedup() && !bp.is_gang());
+    let whole = match bp.is_embedded() {
+        true => !bp.uses_crypt(),
+        false => !bp.is_dedup() && !bp.is_gang(),
+    };
     // An embedded pointer may stand for something else than data.
-    data && plain && (!bp.is_embedded() || bp.embedded_payload().is_ok())
+    data && whole && (!bp.is_embedded() || bp.embedded_payload().is_ok())
 }
 
 impl Object {

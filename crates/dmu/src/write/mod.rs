@@ -762,16 +762,18 @@ impl OpenObjectSet {
     /// Makes blocks of object `number` from block `first` on clones of blocks on disk (`dmu_brt_clone`,
     /// `brt_pending_add`): they get these pointers. Where the pointer is a hole there will be a hole.
     ///
-    /// The caller sees to it that the blocks are not freed before the group that is open. Errors: a block
-    /// of another size than the object's; a block in an encrypted data set.
+    /// The caller sees to it that the blocks are not freed before the group that is open, and that encrypted ones have the
+    /// key of this data set. Errors: a block of another size than the object's; one that is encrypted in a data set that is not,
+    /// and the other way round.
     pub fn clone_blocks(
         &mut self,
         number: u64,
         first: u64,
         pointers: &[BlockPointer],
     ) -> Result<()> {
-        if self.key.is_some() && pointers.iter().any(|bp| !bp.is_hole()) {
-            let why = "blocks are not cloned into an encrypted data set".into();
+        let encrypted = self.key.is_some();
+        if pointers.iter().any(|bp| !bp.is_hole() && bp.uses_crypt() != encrypted) {
+            let why = "blocks are cloned between data sets of which one is encrypted".into();
             return Err(WriteError::Invalid { object: number, why });
         }
         self.with(number, |object, place| object.clone_blocks(place, first, pointers))

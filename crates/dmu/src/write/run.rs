@@ -337,8 +337,8 @@ impl Run<'_> {
             for (blkid, bp) in std::mem::take(&mut work.cloned).range(0..u64::MAX) {
                 let (objset, number) = (self.objset, work.number);
                 invariant!(
-                    self.key.is_none(),
-                    "objset {objset} object {number}: block {blkid} is a clone, and the set is encrypted"
+                    bp.is_hole() || bp.uses_crypt() == self.key.is_some(),
+                    "objset {objset} object {number}: block {blkid} is a clone of one that is protected otherwise"
                 );
                 let (old, new) = (work.pointer(0, blkid), bp.cloned(self.txg));
                 self.born.push(new);

@@ -347,7 +347,8 @@ impl State {
 
 /// The key of a block that is to be written.
 fn named(name: &Name) -> Wanted {
-    (name.checksum, Key::new(name.sum, name.lsize, name.psize, name.compression))
+    let key = Key::new(name.sum, name.lsize, name.psize, name.compression);
+    (name.checksum, if name.encrypted { key.encrypted() } else { key })
 }
 
 impl Live {
@@ -396,7 +397,7 @@ impl Tables for Dedup {
         let variants = live.entry.phys.len();
         let variant = if variants > 1 { wish.copies.min(variants - 1) } else { 0 };
         let Some(phys) = live.entry.phys.get_mut(variant) else { return Ok(Placed::Apart) };
-        let there = phys.copies(false);
+        let there = phys.copies(key.is_encrypted());
         let Some(references) = phys.refcount.checked_add(1) else { return Ok(Placed::Apart) };
         if there.len() < wish.copies {
             if there.iter().any(|dva| dva.gang) {
@@ -408,6 +409,10 @@ impl Tables for Dedup {
             for (words, dva) in free.zip(&more) {
                 words.copy_from_slice(&dva_words(dva)?);
             }
+            // In the place of a third copy (`ddt_phys_extend`).
+            if let (Some(words), Some(last)) = (&wish.params, phys.dvas.get_mut(4..)) {
+                last.copy_from_slice(words);
+            }
             if phys.birth == 0 {
                 phys.birth = txg;
             }
@@ -416,6 +421,6 @@ impl Tables for Dedup {
         }
         phys.refcount = references;
         live.changed = true;
-        Ok(Placed::At(Place { dvas: phys.copies(false), birth: phys.birth }))
+        Ok(Placed::At(Place { dvas: phys.copies(key.is_encrypted()), birth: phys.birth }))
     }
 }

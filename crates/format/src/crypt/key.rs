@@ -2,7 +2,7 @@
 
 use super::cipher::{Cipher, Suite};
 use super::layout::{self, Layout};
-use super::params::{BlockParams, MAC_LEN, Mac, Salt, bp_mac, zil_mac};
+use super::params::{BlockParams, IV_LEN, MAC_LEN, Mac, SALT_LEN, Salt, bp_mac, zil_mac};
 use super::secret::Secret;
 use super::wrap::{HMAC_KEY_LEN, KEY_VERSION};
 use super::{CryptError, Result};
@@ -77,6 +77,14 @@ impl DatasetKey {
     /// The guid (`DSL_CRYPTO_GUID`).
     pub fn guid(&self) -> u64 {
         self.guid
+    }
+
+    /// Whether what one of them encrypts the other one decrypts (`dmu_objset_crypto_key_equal`). A guid alone could be that of another
+    /// key, in a stream that was made to have it.
+    pub fn is_same(&self, other: &DatasetKey) -> bool {
+        let named =
+            (self.suite, self.version, self.guid) == (other.suite, other.version, other.guid);
+        named && bool::from(self.keys.bytes().ct_eq(other.keys.bytes()))
     }
 
     pub(super) fn master(&self) -> &[u8] {
@@ -154,6 +162,20 @@ impl DatasetKey {
             }
         }
         Ok(Abd::from_vec(data))
+    }
+
+    /// The parameters that a block with these physical bytes has if equal ones are to be encrypted alike
+    /// (`zio_crypt_generate_iv_salt_dedup`): no others get them, as they are a MAC of the bytes.
+    ///
+    /// # Errors
+    /// The key makes no sense.
+    pub fn params_of(&self, physical: &Abd) -> Result<BlockParams> {
+        let mut hmac = self.hmac()?;
+        physical.chunks().for_each(|chunk| hmac.update(chunk));
+        let code = hmac.finalize().into_bytes();
+        let (mut salt, mut iv) = ([0; SALT_LEN], [0; IV_LEN]);
+        salt.iter_mut().chain(&mut iv).zip(code).for_each(|(to, from)| *to = from);
+        Ok(BlockParams { salt, iv })
     }
 
     /// Encrypts, in place, a block of objects of type `kind`, little-endian and compressed as it is to be

@@ -57,6 +57,12 @@ impl Key {
         Key([sum[0], sum[1], sum[2], sum[3], prop])
     }
 
+    /// The same, of an encrypted block.
+    pub fn encrypted(self) -> Key {
+        let [a, b, c, d, prop] = self.0;
+        Key([a, b, c, d, prop | 1 << 39])
+    }
+
     /// Logical bytes of the block.
     pub fn lsize(&self) -> u64 {
         ((self.0[4] & 0xffff) + 1) << 9
@@ -92,11 +98,11 @@ impl Phys {
         full
     }
 
-    /// The DVAs in use.
+    /// The DVAs in use. Of an encrypted block the third one is none, whatever is there.
     pub fn copies(&self, encrypted: bool) -> Vec<Dva> {
         let mut bp = BlockPointer::HOLE;
         bp.0[..6].copy_from_slice(&self.dvas);
-        bp.dvas().take(if encrypted { 2 } else { 3 }).collect()
+        (0..if encrypted { 2 } else { 3 }).filter_map(|copy| bp.dva(copy)).collect()
     }
 
     /// Whether `bp` refers to this variant (`ddt_phys_select`): its first copy and its birth.
@@ -377,5 +383,17 @@ mod tests {
         bp.0[6] = 255 | 7 << 16 | (Compression::Lz4 as u64) << 32 | 8 << 40;
         bp.0[12..].copy_from_slice(&[1, 2, 3, 4]);
         assert_eq!(Key::of(&bp), key);
+        bp.0[6] |= 1 << 61;
+        assert_eq!(Key::of(&bp), key.encrypted());
+        assert!(key.encrypted().is_encrypted());
+    }
+
+    /// One copy, and in the place of the third salt and initialization vector.
+    #[test]
+    fn encrypted_blocks_have_two_copies_at_most() {
+        let phys = Phys { dvas: [8, 16, 0, 0, 0x1234_5678, 0x9abc_def0], refcount: 1, birth: 5 };
+        assert_eq!((phys.copies(true).len(), phys.copies(false).len()), (1, 2));
+        let phys = Phys { dvas: [8, 16, 8, 32, 0x1234_5678, 0x9abc_def0], ..phys };
+        assert_eq!((phys.copies(true).len(), phys.copies(false).len()), (2, 3));
     }
 }

@@ -9,8 +9,9 @@
 //!                          ──> it takes no more entries: an ordinary write, without the bit
 //! ```
 //!
-//! A block is named by its checksum, both its sizes and its compression ([`Name`]). What the table of names is, and how
-//! it gets on disk, is for the floors above to know: they implement [`Tables`].
+//! A block is named by its checksum, both its sizes and its compression ([`Name`]). The checksum of an encrypted block has its MAC
+//! in it, and equal blocks of one key are encrypted alike (`super::protect`): so only those share, and the tables need no key.
+//! What the table of names is, and how it gets on disk, is for the floors above to know: they implement [`Tables`].
 //!
 //! # Invariants
 //!
@@ -58,6 +59,8 @@ pub struct Name {
     pub psize: u64,
     /// The compression function.
     pub compression: Compression,
+    /// It is encrypted.
+    pub encrypted: bool,
 }
 
 /// Where a block is.
@@ -97,6 +100,8 @@ pub struct Wish<'a> {
     pub name: Name,
     /// Copies that it is to have.
     pub copies: usize,
+    /// Of an encrypted block: what its pointers have in the place of a third copy.
+    pub params: Option<[u64; 2]>,
     /// With `verify`: its bytes, and where equal ones were found. `None` within: the table had nothing.
     pub compared: Option<(&'a Abd, Option<Place>)>,
 }
@@ -139,7 +144,8 @@ impl Physical {
     fn name(&self, checksum: Checksum) -> Name {
         let (sum, lsize, psize, compression) =
             (self.sum, self.lsize, self.psize(), self.compression);
-        Name { checksum, sum, lsize, psize, compression }
+        let encrypted = self.protection.is_some();
+        Name { checksum, sum, lsize, psize, compression, encrypted }
     }
 }
 
@@ -181,7 +187,8 @@ impl Writer {
                 },
                 _ => None,
             };
-            let wish = Wish { name, copies: request.props.copies, compared };
+            let params = physical.protection.and_then(|protection| protection.words());
+            let wish = Wish { name, copies: request.props.copies, params, compared };
             let mut allocate = |copies: usize, there: usize| {
                 let mut allocation = DvaAllocation::new(self, request, txg);
                 let found = allocation.allocate_more(physical, copies, there);
@@ -207,7 +214,8 @@ impl Writer {
         let (content, count) = (request.props.content, writes.len());
         let bytes = writes.iter().map(|w| w.data.len() as u64).sum();
         let (physical, logical) = (physical.clone(), request.data.plain().cloned());
-        let (at, view) = (request.at, PLAIN);
+        let view = request.props.key.as_ref().map_or(PLAIN, |key| key.id());
+        let at = request.at;
         batch.extend(writes);
         Some(Stage::Writing(Flying {
             bp,
@@ -230,7 +238,7 @@ impl Writer {
         txg: u64,
         place: &Place,
     ) -> Result<BlockPointer, WriteError> {
-        Ok(BlockPointer::new(&BlockProps {
+        let bp = BlockPointer::new(&BlockProps {
             kind: request.props.object_type,
             level: request.props.level,
             checksum: request.props.checksum,
@@ -243,7 +251,11 @@ impl Writer {
             physical_birth: if place.birth == txg { 0 } else { place.birth },
             fill: request.props.fill,
             sum: physical.sum,
-        })?)
+        })?;
+        match &physical.protection {
+            Some(protection) => Ok(protection.mark(bp)?),
+            None => Ok(bp),
+        }
     }
 
     /// Whether the block at a place has these bytes (`zio_ddt_collision`). One that cannot be read has not.
@@ -259,7 +271,7 @@ impl Writer {
         let Ok(bp) = self.shared_pointer(request, physical, birth, &known.place) else {
             return false;
         };
-        let found = self.store.read_many_physical(&[(bp, request.at)]).pop();
+        let found = self.store.read_many_raw(&[(bp, request.at)]).pop();
         found.is_some_and(|found| found.is_ok_and(|data| data.bytes() == physical.data.bytes()))
     }
 }

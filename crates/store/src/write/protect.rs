@@ -19,6 +19,9 @@
 //!
 //! - Each block that is written gets an initialization vector of its own, also if it is written again in its place. A key
 //!   gets a new salt after so many blocks that two vectors are not the same by chance.
+//! - A block that is deduplicated gets salt and vector from a MAC of its bytes, so that equal blocks of one key are equal
+//!   on disk, and no others have both the same. Only blocks that are encrypted are deduplicated: tables do not
+//!   tell one that is authenticated from them.
 //! - An encrypted block has two copies at most: what describes its encryption takes the place of the third.
 
 use std::sync::Arc;
@@ -46,6 +49,13 @@ pub(super) struct Protection {
 }
 
 impl Protection {
+    /// Salt and the first part of the initialization vector, as they lie in the place of a third copy (`DDE_GET_…`).
+    pub(super) fn words(&self) -> Option<[u64; 2]> {
+        let BlockParams { salt, iv } = self.params?;
+        let [a, b, c, d, e, f, g, h, ..] = iv;
+        Some([u64::from_le_bytes(salt), u64::from_le_bytes([a, b, c, d, e, f, g, h])])
+    }
+
     /// The pointer to the protected block.
     pub(super) fn mark(&self, bp: BlockPointer) -> encode::Result<BlockPointer> {
         bp.protected(self.params.as_ref())
@@ -53,14 +63,16 @@ impl Protection {
 }
 
 /// The parameters of the blocks of a batch that will be encrypted, in their order. They are made here, one after the other,
-/// so that blocks that are packed at once have the same in every run of a simulation.
+/// so that blocks that are packed at once have the same in every run of a simulation. Those of blocks that are deduplicated
+/// are made of their bytes.
 pub(super) fn params(
     requests: &[WriteRequest],
     keys: &Keys,
 ) -> Vec<Result<Option<BlockParams>, WriteError>> {
     let of = |request: &WriteRequest| {
         let props = &request.props;
-        match props.key.as_ref().filter(|_| props.is_encrypted()) {
+        let by_chance = props.is_encrypted() && props.dedup == Dedup::Off;
+        match props.key.as_ref().filter(|_| by_chance) {
             Some(key) => Ok(Some(keys.params(key)?)),
             None => Ok(None),
         }
@@ -79,18 +91,22 @@ impl WriteProps {
 
     /// The same for a block that came protected, in a raw stream or with its object set.
     pub fn kept_raw(self) -> WriteProps {
-        WriteProps { raw: true, ..self.protected() }
+        WriteProps { raw: true, dedup: Dedup::Off, ..self.protected() }
     }
 
     fn protected(self) -> WriteProps {
         let most = if self.object_type.is_encrypted() { COPIES } else { self.copies };
+        let dedup = match self.level == 0 && self.object_type.is_encrypted() {
+            true => self.dedup,
+            false => Dedup::Off,
+        };
         let gang_most = if self.object_type.is_encrypted() { COPIES } else { self.gang_copies };
         WriteProps {
             copies: self.copies.min(most),
             gang_copies: self.gang_copies.min(gang_most),
             embed: false,
             nopwrite: false,
-            dedup: Dedup::Off,
+            dedup,
             ..self
         }
     }
@@ -139,7 +155,11 @@ pub(super) fn protect(
         let mac = key.key().mac_of(&data)?;
         return Ok(done(data, Some(mac), None));
     }
-    let params = params.ok_or_else(|| CryptError::Random("no parameters of a block".into()))?;
+    let params = match params {
+        Some(params) => params,
+        None if props.dedup != Dedup::Off => key.key().params_of(&data)?,
+        None => return Err(CryptError::Random("no parameters of a block".into()).into()),
+    };
     let mut block = data.to_vec();
     let mac = key.key().encrypt(props.object_type, &params, &mut block)?;
     Ok(done(Abd::from_vec(block), Some(mac), Some(params)))

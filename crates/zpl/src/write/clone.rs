@@ -5,7 +5,7 @@
 //! Whole blocks are not copied: the file gets pointers to the blocks that the source has, and the pool counts
 //! one reference more to each (feature `block_cloning`). Many blocks are one change. What cannot be cloned is
 //! read and written: where the sizes of blocks differ, at ends that are not ends of blocks, where the
-//! pool has not the feature, where a block is divided, where one of the datasets is encrypted.
+//! pool has not the feature, where a block is divided, where the datasets have different keys.
 //!
 //! Before the change it is seen whether the references can be added: a group in which they could not would
 //! fail as a whole. So a block reference table that cannot be read fails the clone.
@@ -279,13 +279,25 @@ impl FileSystem {
         Ok(done)
     }
 
-    /// Encrypted blocks belong to one key, and plain ones would lie unprotected among them.
     fn may_clone_from(&self, source: &FileSystem) -> bool {
         BCLONE_ENABLED.is_on()
             && self.source.live().is_some_and(|live| live.counts_references())
             && self.is_in_pool_of(source)
-            && !self.is_encrypted()
-            && !source.is_encrypted()
+            && self.has_key_of(source)
+    }
+
+    /// Whether blocks of one mean the same in the other: none of the two is encrypted, or both are with one key
+    /// (`dmu_objset_crypto_key_equal`), as snapshots and clones are. Plain blocks would lie unprotected among encrypted ones.
+    fn has_key_of(&self, source: &FileSystem) -> bool {
+        let key = |fs: &FileSystem| fs.source.base().store().keys().of(fs.source.id());
+        match (self.is_encrypted(), source.is_encrypted()) {
+            (false, false) => true,
+            (true, true) => match (key(self), key(source)) {
+                (Some(a), Some(b)) => a.id() == b.id() || a.key().is_same(b.key()),
+                _ => false,
+            },
+            _ => false,
+        }
     }
 
     /// Whether its dataset is encrypted.

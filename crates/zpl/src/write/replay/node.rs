@@ -78,7 +78,10 @@ impl FileSystem {
         let end = offset.checked_add(length).filter(|end| *end <= MAX_SIZE && block > 0);
         let end = end.ok_or_else(invalid)?;
         let whole = offset.is_multiple_of(block) && length.div_ceil(block) == blocks.len() as u64;
-        if !whole || self.is_encrypted() || !blocks.iter().all(is_clonable) {
+        let encrypted = self.is_encrypted();
+        let suits =
+            |bp: &BlockPointer| is_clonable(bp) && (bp.is_hole() || bp.uses_crypt() == encrypted);
+        if !whole || !blocks.iter().all(suits) {
             return Err(invalid());
         }
         let entries = (blocks.len() as u64).saturating_mul(ENTRY);
