@@ -544,3 +544,45 @@ fn spares_of_two_vdevs_step_in_by_themselves() {
         p.import("");
     }
 }
+
+/// A device is away while blocks are written of which it has places of a spare. Whichever of the two wrote them, the other one gives the
+/// device what it lacks.
+#[test]
+fn what_a_device_lacks_of_a_spare_either_of_the_two_knows() {
+    if !can_mount() {
+        return;
+    }
+    let p = Pool::new("draid2:2d:7c:1s", 7);
+    p.run(&format!("zpool offline tank {}", p.at(1)));
+    p.run(&format!("zpool replace -s -w tank {} draid2-0-0", p.at(1)));
+    p.wait();
+    p.run(&format!("zpool offline tank {}", p.at(3)));
+    p.write(0..24);
+    p.export();
+    let set = "dataset tank/set\n";
+    openzfs(
+        &p.dir(),
+        "tank",
+        &format!(
+            "import\nonline 3\nresilver\n{set}offline 5\nwrite tank/set 5 131072 9000000 1\nexport\n"
+        ),
+    );
+    cenote_testpools::judge(&p.dir(), "tank");
+    p.import("");
+    p.check(0..24);
+    p.run(&format!("zpool online tank {}", p.at(5)));
+    p.wait();
+    // Nothing is left to be found wrong, by either of the two.
+    p.is_clean();
+    p.judged();
+    p.is_clean();
+    p.reads_without(&p.others(&[1]), 2, 0..24);
+    p.export();
+    for gone in p.others(&[1]).windows(2) {
+        let devices = p.dir();
+        gone.iter().for_each(|i| p.away(*i));
+        cenote_testpools::judge(&devices, "tank");
+        gone.iter().for_each(|i| p.back(*i));
+    }
+    p.import("");
+}

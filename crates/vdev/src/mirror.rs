@@ -52,7 +52,7 @@ pub(crate) fn leaves_by_trust(vdev: &Arc<Vdev>, offset: u64, txg: u64) -> Vec<Ar
         let count = if preferred { &PREFERRED } else { &EQUAL };
         count.fetch_add(1, Relaxed);
     }
-    ranked.into_iter().map(|(.., leaf)| leaf).collect()
+    ranked.into_iter().map(|(.., leaf)| leaf.reader_at(offset, txg)).collect()
 }
 
 /// Appends the leaves below `vdev` that hold the same data.

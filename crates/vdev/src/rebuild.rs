@@ -423,21 +423,18 @@ impl Copier<'_> {
         let _under_way: Vec<_> = each().map(|(_, leaf)| leaf.vacant.begin()).collect();
         let takes = |leaf: &Vdev| leaf.writable() && !leaf.is_leaving();
         let (there, away): (Vec<_>, Vec<_>) = each().partition(|(_, leaf)| takes(leaf));
-        // The leaves lack it that a spare's place is on, and the spare does not.
-        let (there, elsewhere): (Vec<_>, Vec<_>) =
-            there.into_iter().partition(|(copy, leaf)| leaf.writable_at(copy.offset));
-        for (copy, spare) in elsewhere {
-            let absent = mirror::absent(spare, copy.offset);
-            let lacks = spare.missing();
+        // Leaves that a spare's place is on and that take no writes lack it from now on, and the spare does not.
+        for (copy, spare) in there.iter().filter(|(_, leaf)| leaf.is_distributed()) {
+            let (absent, lacks) = (mirror::absent(spare, copy.offset), spare.missing());
             absent.iter().for_each(|leaf| lacks.iter().for_each(|txgs| leaf.lags(txgs.clone())));
         }
+        let there = there.into_iter().filter(|(copy, leaf)| leaf.writable_at(copy.offset));
         let fails = |done: &mut Rebuilt, leaf: &Vdev| match leaf.is_leaving() {
             true => done.leaving = true,
             false => drop(done.failed.insert(leaf.guid())),
         };
         away.iter().for_each(|(_, leaf)| fails(done, leaf));
-        let writes: Vec<LeafWrite> =
-            there.into_iter().map(|(copy, leaf)| write(copy, leaf)).collect();
+        let writes: Vec<LeafWrite> = there.map(|(copy, leaf)| write(copy, leaf)).collect();
         let results = write_leaves(&self.tree.writer, Priority::Rebuild, &writes);
         for (write, result) in writes.iter().zip(results) {
             match result {

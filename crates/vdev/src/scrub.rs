@@ -138,6 +138,7 @@ impl<'a> Part<'a> {
             leaves.retain(|leaf| leaf.trust_at(column.offset, self.place.txg) == Some(Trust::Good));
             let mut copies = Vec::new();
             for leaf in leaves {
+                let leaf = leaf.reader_at(column.offset, self.place.txg);
                 copies.push((leaf.clone(), reads.len()));
                 reads.push(LeafRead { leaf, offset: column.offset, len: column.len });
             }
@@ -352,11 +353,13 @@ impl VdevTree {
             mirror::reach(&child, offset, &mut below);
             below.retain(|leaf| leaf.lacks(place.txg));
             for leaf in below {
-                if leaf.writable() && !leaf.writable_at(offset) {
-                    // The leaves lack it that a spare's place is on, and the spare does not.
+                if leaf.writable() && leaf.is_distributed() {
+                    // Those of its leaves that take no writes lack it from now on, and the spare does not.
                     let lacks = place.txg..place.txg.saturating_add(1);
                     mirror::absent(&leaf, offset).iter().for_each(|leaf| leaf.lags(lacks.clone()));
-                    continue;
+                    if !leaf.writable_at(offset) {
+                        continue;
+                    }
                 }
                 match leaf.writable() {
                     true => faults.push(

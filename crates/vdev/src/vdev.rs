@@ -747,27 +747,6 @@ impl Vdev {
         Some(if missing { Trust::Stale } else { Trust::Good })
     }
 
-    /// How far this leaf can be trusted with blocks born in `txg` at byte `offset` of its allocatable space. What a distributed
-    /// spare has there is worth as much as what the leaves have that its place is on (`vdev_draid_missing`).
-    pub(crate) fn trust_at(&self, offset: u64, txg: u64) -> Option<Trust> {
-        let own = self.trust(txg)?;
-        if own != Trust::Good || !self.is_distributed() {
-            return Some(own);
-        }
-        self.place_at(offset).iter().filter_map(|leaf| leaf.trust_at(offset, txg)).min()
-    }
-
-    /// Whether this leaf takes writes at byte `offset` of its allocatable space.
-    pub(crate) fn writable_at(&self, offset: u64) -> bool {
-        let there = || self.place_at(offset).iter().any(|leaf| leaf.writable_at(offset));
-        self.writable() && (!self.is_distributed() || there())
-    }
-
-    /// The leaves that byte `offset` of a distributed spare is on, which may be spares in turn; none for other leaves.
-    pub(crate) fn place_at(&self, offset: u64) -> Vec<Arc<Vdev>> {
-        self.distributed.get().map(|spare| spare.place_at(offset)).unwrap_or_default()
-    }
-
     /// Whether this leaf missed what was written in `txg` (`vdev_dtl_contains` of `DTL_MISSING`).
     pub(crate) fn lacks(&self, txg: u64) -> bool {
         match &*self.dtl.read() {

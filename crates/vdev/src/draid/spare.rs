@@ -35,7 +35,7 @@ use crate::device::{Device, ReadReq, WriteReq};
 use crate::injection::IoKind;
 use crate::mirror;
 use crate::queue::Priority;
-use crate::vdev::{Kind, Vdev};
+use crate::vdev::{Kind, Trust, Vdev};
 use crate::write::submit;
 
 /// Spares whose places are other spares', one after the other, at most.
@@ -56,11 +56,16 @@ pub(crate) struct SpareDevice {
     labels: Mutex<Vec<u8>>,
 }
 
-/// A part of a request: a range of the request, and the child and byte of its allocatable space where that is.
+/// A part of a request: the number of the request, a range of it, and the child and byte of its allocatable space where that is.
 struct Part {
+    request: usize,
     within: Range<usize>,
     child: Arc<Vdev>,
     offset: u64,
+    /// Where the slice ends that it is in: in it all spares have their places on the same children.
+    end: u64,
+    /// What is written there.
+    data: Abd,
 }
 
 impl SpareDevice {
@@ -94,8 +99,8 @@ impl SpareDevice {
         child.and_then(|child| top.children().get(child)).map(leaves_of).unwrap_or_default()
     }
 
-    /// The parts of a request for its allocatable space.
-    fn parts(&self, offset: u64, len: usize) -> io::Result<Vec<Part>> {
+    /// The parts of request number `request`, for its allocatable space.
+    fn parts(&self, request: usize, offset: u64, len: usize) -> io::Result<Vec<Part>> {
         let gone = || io::Error::from(ErrorKind::NotFound);
         let top = self.top.read().upgrade().ok_or_else(gone)?;
         let layout = top.draid.as_ref().ok_or_else(gone)?;
@@ -106,40 +111,74 @@ impl SpareDevice {
             let (child, left) = layout.spare_child(self.number, place);
             let take = usize::try_from(left).unwrap_or(usize::MAX).min(len - at);
             let child = top.children().get(child).ok_or_else(gone)?.clone();
-            parts.push(Part { within: at..at + take, child, offset: place });
+            let data = Abd::from_vec(Vec::new());
+            let end = place.saturating_add(left);
+            parts.push(Part { request, within: at..at + take, child, offset: place, end, data });
             at += take;
         }
         Ok(parts)
     }
 
-    fn read(&self, offset: u64, len: usize) -> io::Result<Abd> {
-        if let Some(range) = self.in_labels(offset, len) {
-            let labels = self.labels.lock();
-            return Ok(Abd::from_vec(labels.get(range).ok_or(ErrorKind::InvalidInput)?.to_vec()));
-        }
-        let parts = self.parts(offset, len)?;
-        let mut read = Vec::with_capacity(parts.len());
-        for part in &parts {
-            read.push(read_child(&part.child, part.offset, part.within.len())?);
-        }
-        Ok(match read.len() {
-            1 => read.remove(0),
-            _ => Abd::gang(read),
-        })
+    /// The parts of requests, (byte, bytes), but for those that are done.
+    fn all_parts(&self, requests: &[(u64, usize, bool)]) -> Vec<io::Result<Vec<Part>>> {
+        let of = |(n, (offset, len, done)): (usize, &(u64, usize, bool))| match done {
+            true => Ok(Vec::new()),
+            false => self.parts(n, *offset, *len),
+        };
+        requests.iter().enumerate().map(of).collect()
     }
 
-    fn write(&self, offset: u64, data: &Abd) -> io::Result<()> {
-        if let Some(range) = self.in_labels(offset, data.len()) {
-            let mut labels = self.labels.lock();
-            let place = labels.get_mut(range).ok_or(ErrorKind::InvalidInput)?;
-            place.copy_from_slice(&data.bytes());
-            return Ok(());
-        }
-        for part in self.parts(offset, data.len())? {
-            let piece = data.slice(part.within.start, part.within.len());
-            write_child(&part.child, part.offset, piece.ok_or(ErrorKind::InvalidInput)?)?;
-        }
+    fn read_labels(&self, range: Range<usize>) -> io::Result<Abd> {
+        let labels = self.labels.lock();
+        Ok(Abd::from_vec(labels.get(range).ok_or(ErrorKind::InvalidInput)?.to_vec()))
+    }
+
+    fn write_labels(&self, range: Range<usize>, data: &Abd) -> io::Result<()> {
+        let mut labels = self.labels.lock();
+        let place = labels.get_mut(range).ok_or(ErrorKind::InvalidInput)?;
+        place.copy_from_slice(&data.bytes());
         Ok(())
+    }
+}
+
+impl Vdev {
+    /// How far this leaf can be trusted with blocks born in `txg` at byte `offset` of its allocatable space. What a distributed
+    /// spare has there is worth as much as what the leaves have that its place is on (`vdev_draid_missing`).
+    pub(crate) fn trust_at(&self, offset: u64, txg: u64) -> Option<Trust> {
+        let own = self.trust(txg)?;
+        if own != Trust::Good || !self.is_distributed() {
+            return Some(own);
+        }
+        self.place_at(offset).iter().filter_map(|leaf| leaf.trust_at(offset, txg)).min()
+    }
+
+    /// The leaf to be read in the place of this one to have what was written in `txg`: another one only where a distributed spare would
+    /// read a leaf that lacks it while another one has it.
+    pub(crate) fn reader_at(self: Arc<Vdev>, offset: u64, txg: u64) -> Arc<Vdev> {
+        let mut leaves = self.place_at(offset);
+        order(&mut leaves, offset);
+        let Some(first) = leaves.first().cloned() else { return self };
+        let good = leaves.into_iter().find(|leaf| leaf.trust_at(offset, txg) == Some(Trust::Good));
+        let Some(good) = good else { return self };
+        let reader = good.reader_at(offset, txg);
+        if reader.is_same(&first) { self } else { reader }
+    }
+
+    /// Whether this leaf lacks nothing of what was written to byte `offset` of its allocatable space.
+    fn is_fresh_at(&self, offset: u64) -> bool {
+        let there = || self.place_at(offset).iter().any(|leaf| leaf.is_fresh_at(offset));
+        !self.is_behind() && (!self.is_distributed() || there())
+    }
+
+    /// Whether this leaf takes writes at byte `offset` of its allocatable space.
+    pub(crate) fn writable_at(&self, offset: u64) -> bool {
+        let there = || self.place_at(offset).iter().any(|leaf| leaf.writable_at(offset));
+        self.writable() && (!self.is_distributed() || there())
+    }
+
+    /// The leaves that byte `offset` of a distributed spare is on, which may be spares in turn; none for other leaves.
+    pub(crate) fn place_at(&self, offset: u64) -> Vec<Arc<Vdev>> {
+        self.distributed.get().map(|spare| spare.place_at(offset)).unwrap_or_default()
     }
 }
 
@@ -161,66 +200,121 @@ fn leaves_of(child: &Arc<Vdev>) -> Vec<Arc<Vdev>> {
     leaves
 }
 
-/// Reads from the leaf of a child that is the likeliest to have everything.
-fn read_child(child: &Arc<Vdev>, offset: u64, len: usize) -> io::Result<Abd> {
-    let mut leaves = leaves_of(child);
+/// The leaves of a child that can be read, in the order in which to try them.
+fn order(leaves: &mut Vec<Arc<Vdev>>, offset: u64) {
     leaves.retain(|leaf| leaf.opened_state().readable());
-    leaves.sort_by_key(|leaf| (leaf.is_behind(), leaf.stats.activity.hangs()));
-    let mut error = io::Error::from(ErrorKind::NotFound);
-    for leaf in leaves {
-        let Some(device) = leaf.device() else { continue };
-        match deeper(|| read_leaf(&leaf, &*device, offset, len)) {
-            Ok(bytes) => return Ok(bytes),
-            Err(e) => error = e,
+    leaves.sort_by_key(|leaf| (!leaf.is_fresh_at(offset), leaf.stats.activity.hangs()));
+}
+
+/// Parts of a batch, those for one child in one slice together.
+fn by_child(parts: Vec<Part>) -> Vec<Vec<Part>> {
+    let mut groups: Vec<Vec<Part>> = Vec::new();
+    for part in parts {
+        let is_same = |group: &&mut Vec<Part>| {
+            let first = group.first();
+            first.is_some_and(|f| Arc::ptr_eq(&f.child, &part.child) && f.end == part.end)
+        };
+        match groups.iter_mut().find(is_same) {
+            Some(group) => group.push(part),
+            None => groups.push(vec![part]),
         }
     }
-    Err(error)
+    groups
+}
+
+/// Reads parts for one child from the leaf that is the likeliest to have everything, and what it does not give from others.
+fn read_child(parts: &[Part]) -> Vec<io::Result<Abd>> {
+    let mut leaves = parts.first().map(|part| leaves_of(&part.child)).unwrap_or_default();
+    order(&mut leaves, parts.first().map_or(0, |part| part.offset));
+    let missing = || Err(io::Error::from(ErrorKind::NotFound));
+    let mut done: Vec<io::Result<Abd>> = parts.iter().map(|_| missing()).collect();
+    for leaf in leaves {
+        let Some(device) = leaf.device() else { continue };
+        let left: Vec<usize> = (0..parts.len()).filter(|i| done[*i].is_err()).collect();
+        if left.is_empty() {
+            break;
+        }
+        let request = |i: &usize| {
+            let part = &parts[*i];
+            ReadReq::new(part.offset.saturating_add(LABEL_START), part.within.len())
+        };
+        let mut requests: Vec<ReadReq> = left.iter().map(request).collect();
+        match deeper(|| read_leaf(&leaf, &*device, &mut requests)) {
+            Ok(()) => left.iter().zip(requests).for_each(|(i, req)| done[*i] = req.take()),
+            Err(e) => left.iter().for_each(|i| done[*i] = Err(io::Error::from(e.kind()))),
+        }
+    }
+    done
 }
 
 /// Reads from a leaf, which counts that, and is looked at if it fails.
-fn read_leaf(leaf: &Vdev, device: &dyn Device, offset: u64, len: usize) -> io::Result<Abd> {
-    let mut request = [ReadReq::new(offset.saturating_add(LABEL_START), len)];
+fn read_leaf(leaf: &Vdev, device: &dyn Device, requests: &mut [ReadReq]) -> io::Result<()> {
     let stats = &leaf.stats.reads;
-    stats.begin(1);
+    stats.begin(requests.len());
     let _busy = leaf.stats.activity.begin();
     let started = Instant::now();
-    leaf.read_from(device, IoKind::Read, &mut request);
-    let [request] = request;
-    match request.take() {
-        Ok(bytes) if bytes.len() == len => {
-            stats.completed(len, started.elapsed());
-            Ok(bytes)
+    leaf.read_from(device, IoKind::Read, requests);
+    for request in requests {
+        match &request.result {
+            Some(Ok(bytes)) if bytes.len() == request.len => {
+                stats.completed(request.len, started.elapsed());
+                continue;
+            }
+            Some(Ok(_)) => request.result = Some(Err(ErrorKind::UnexpectedEof.into())),
+            _ => {}
         }
-        failed => {
-            leaf.suspected();
-            stats.failed(true);
-            failed.and(Err(ErrorKind::UnexpectedEof.into()))
-        }
+        leaf.suspected();
+        stats.failed(true);
     }
+    Ok(())
 }
 
-/// Writes to all leaves of a child that take writes.
-fn write_child(child: &Arc<Vdev>, offset: u64, data: Abd) -> io::Result<()> {
-    let mut leaves = leaves_of(child);
-    leaves.retain(|leaf| leaf.writable_at(offset));
-    if leaves.is_empty() {
-        return Err(ErrorKind::NotFound.into());
-    }
-    let stays = leaves.iter().any(|leaf| !leaf.is_leaving());
+/// Writes parts for one child to all leaves of it that take writes there.
+fn write_child(parts: &[Part]) -> Vec<io::Result<()>> {
+    let leaves = parts.first().map(|part| leaves_of(&part.child)).unwrap_or_default();
+    let missing = || Err(io::Error::from(ErrorKind::NotFound));
+    let mut done: Vec<io::Result<()>> = parts.iter().map(|_| missing()).collect();
+    // Whether a leaf has it that stays.
+    let mut stays = vec![false; parts.len()];
+    let mut failed = vec![false; parts.len()];
     for leaf in leaves {
+        let takes = |i: &usize| leaf.writable_at(parts[*i].offset);
+        let mine: Vec<usize> = (0..parts.len()).filter(takes).collect();
+        if mine.is_empty() {
+            continue;
+        }
+        let request = |i: &usize| submit::request(&leaf, parts[*i].offset, parts[*i].data.clone());
+        let mut requests: Vec<WriteReq> = mine.iter().map(request).collect();
         // Whether it is durable its own flush tells.
         leaf.written().mark();
-        let done = deeper(|| {
-            let mut request = [submit::request(&leaf, offset, data.clone())];
-            submit::submit(&leaf, Priority::AsyncWrite, &mut request, |_| true);
-            let [request] = request;
-            request.take()
+        let submitted = deeper(|| {
+            submit::submit(&leaf, Priority::AsyncWrite, &mut requests, |_| true);
+            Ok(())
         });
         leaf.written().mark();
-        done?;
+        let results = requests.into_iter().map(|request| match &submitted {
+            Ok(()) => request.take(),
+            Err(e) => Err(io::Error::from(e.kind())),
+        });
+        for (i, result) in mine.into_iter().zip(results) {
+            if result.is_err() {
+                // A stripe that has a column here, of the spare, lacks it.
+                leaf.written().write_failed();
+            }
+            stays[i] |= result.is_ok() && !leaf.is_leaving();
+            if !failed[i] {
+                failed[i] = result.is_err();
+                done[i] = result;
+            }
+        }
     }
-    // What only a leaf has that is about to leave is on no other then.
-    if stays { Ok(()) } else { Err(io::Error::other("the device is leaving")) }
+    for ((done, stays), failed) in done.iter_mut().zip(stays).zip(failed) {
+        if done.is_ok() && !stays && !failed {
+            // What only a leaf has that is about to leave is on no other then.
+            *done = Err(io::Error::other("the device is leaving"));
+        }
+    }
+    done
 }
 
 impl Device for SpareDevice {
@@ -236,9 +330,48 @@ impl Device for SpareDevice {
     }
 
     fn read_batch(&self, reqs: &mut [ReadReq]) {
-        for req in reqs {
-            req.result = Some(self.read(req.offset, req.len));
+        for req in reqs.iter_mut() {
+            req.result = self.in_labels(req.offset, req.len).map(|range| self.read_labels(range));
         }
+        let asked: Vec<_> =
+            reqs.iter().map(|req| (req.offset, req.len, req.result.is_some())).collect();
+        let (mut parts, mut counts) = (Vec::new(), Vec::new());
+        for (req, mine) in reqs.iter_mut().zip(self.all_parts(&asked)) {
+            match mine {
+                Ok(mine) => {
+                    counts.push(mine.len());
+                    parts.extend(mine);
+                }
+                Err(e) => {
+                    counts.push(0);
+                    req.result = Some(Err(e));
+                }
+            }
+        }
+        let mut read: Vec<Vec<(usize, Abd)>> = reqs.iter().map(|_| Vec::new()).collect();
+        for group in by_child(parts) {
+            let done = read_child(&group);
+            for (part, bytes) in group.iter().zip(done) {
+                match bytes {
+                    Ok(bytes) => read[part.request].push((part.within.start, bytes)),
+                    Err(e) => reqs[part.request].result = Some(Err(e)),
+                }
+            }
+        }
+        for ((req, mut pieces), count) in reqs.iter_mut().zip(read).zip(counts) {
+            if req.result.is_none() && pieces.len() == count {
+                pieces.sort_by_key(|(at, _)| *at);
+                let mut pieces: Vec<Abd> = pieces.into_iter().map(|(_, bytes)| bytes).collect();
+                req.result = Some(Ok(match pieces.len() {
+                    1 => pieces.remove(0),
+                    _ => Abd::gang(pieces),
+                }));
+            }
+        }
+    }
+
+    fn concurrency(&self, requests: usize, _bytes: u64) -> usize {
+        requests.clamp(1, 8)
     }
 
     fn writable(&self) -> bool {
@@ -249,8 +382,34 @@ impl Device for SpareDevice {
     }
 
     fn write_batch(&self, reqs: &mut [WriteReq]) {
-        for req in reqs {
-            req.result = Some(self.write(req.offset, &req.data));
+        for req in reqs.iter_mut() {
+            let range = self.in_labels(req.offset, req.data.len());
+            req.result = range.map(|range| self.write_labels(range, &req.data));
+        }
+        let asked: Vec<_> =
+            reqs.iter().map(|req| (req.offset, req.data.len(), req.result.is_some())).collect();
+        let mut parts = Vec::new();
+        for (req, mine) in reqs.iter_mut().zip(self.all_parts(&asked)) {
+            let cut = |mut part: Part| {
+                let piece = req.data.slice(part.within.start, part.within.len());
+                part.data = piece.ok_or(ErrorKind::InvalidInput)?;
+                Ok(part)
+            };
+            let mine =
+                mine.and_then(|mine| mine.into_iter().map(cut).collect::<io::Result<Vec<_>>>());
+            match mine {
+                Ok(mine) => parts.extend(mine),
+                Err(e) => req.result = Some(Err(e)),
+            }
+            // Unless a part of it fails.
+            req.result.get_or_insert(Ok(()));
+        }
+        for group in by_child(parts) {
+            for (part, done) in group.iter().zip(write_child(&group)) {
+                if let Err(e) = done {
+                    reqs[part.request].result = Some(Err(e));
+                }
+            }
         }
     }
 

@@ -192,3 +192,53 @@ fn a_second_device_is_rebuilt_with_one_parity() {
     rebuild(&[lost.guid()]);
     all_is_there(&t, &txgs);
 }
+
+/// A block with a column of the spare, whose place is on the one leaf without a column: the numbers of that leaf, and of the other
+/// one with a column.
+fn on_the_spare(t: &VdevTree) -> (u64, usize, usize) {
+    let top = t.top(0).unwrap();
+    let found = (4..40).find_map(|txg| {
+        let stripes = top.columns(place(t, txg), SIZE as u64, txg)?;
+        let children: Vec<usize> = stripes.iter().flatten().map(|column| column.child).collect();
+        let other = *children.iter().find(|child| **child != 0)?;
+        let without = (0..3).find(|child| !children.contains(child))?;
+        children.contains(&0).then_some((txg, without, other))
+    });
+    found.unwrap()
+}
+
+#[test]
+fn what_a_device_loses_of_a_spare_counts() {
+    for flushes in [true, false] {
+        let (t, disks) = rig((1, 1, 1), 0);
+        let leaves = t.leaves();
+        leaves[0].set_state(VdevState::Offline);
+        leaves[1].set_dtl(Vec::new());
+        let (txg, holder, other) = on_the_spare(&t);
+        let fails = |disk: usize, fails: bool| match flushes {
+            true => disks[disk].faults.set_flush_errors(fails),
+            false if fails => disks[disk].faults.fail_writes(0..u64::MAX),
+            false => disks[disk].faults.repair(),
+        };
+        // One column can be spared.
+        if !flushes {
+            fails(holder, true);
+        }
+        assert!(write(&t, txg));
+        fails(holder, true);
+        t.flush_all().unwrap();
+        fails(holder, false);
+        assert!(leaves[1].lacks(txg) || leaves[1].trust_at(0, txg).is_none());
+        assert_eq!(read(&t, txg), (true, 0));
+        // Two cannot, though the other one has failed nothing but a flush.
+        t.leaves().iter().skip(1).for_each(|leaf| leaf.set_state(VdevState::Healthy));
+        leaves[1].excise(&leaves[1].missing(), &[]);
+        if !flushes {
+            fails(holder, true);
+        }
+        assert!(write(&t, txg));
+        fails(holder, true);
+        disks[other].faults.set_flush_errors(true);
+        assert!(t.flush_all().is_err(), "flushes: {flushes}");
+    }
+}

@@ -454,7 +454,11 @@ impl VdevTree {
                 self.writer.pool.set_failure();
             }
             flush.count();
+            let failed = flush.result.as_ref().err().map(|e| e.to_string());
             if let Some(why) = flush.finish() {
+                lacking.insert(flush.leaf.guid(), why);
+            } else if let Some(why) = failed.filter(|_| holds_of_spares(&tops, &flush.leaf)) {
+                // It may have lost what a distributed spare has there.
                 lacking.insert(flush.leaf.guid(), why);
             }
             // What the device before did not keep, the one that took its place in a suspended pool does not have.
@@ -618,6 +622,16 @@ fn fail_spares(tops: &[&Arc<Vdev>], done: &mut [Flush]) {
             }
         }
     }
+}
+
+/// Whether a leaf is below one of `tops` that has distributed spares in use: what is written to it may be theirs.
+fn holds_of_spares(tops: &[&Arc<Vdev>], leaf: &Vdev) -> bool {
+    let below = |top: &Arc<Vdev>| {
+        let mut leaves = Vec::new();
+        top.collect_leaves(&mut leaves);
+        leaves.iter().any(|l| l.is_same(leaf)) && leaves.iter().any(|l| l.is_distributed())
+    };
+    tops.iter().any(|top| top.draid().is_some() && below(top))
 }
 
 /// A leaf of `top` was flushed alone, and failed: what distributed spares have there may be lost.
