@@ -72,6 +72,8 @@ pub enum Moment {
     LogsEnded,
     /// Logs have left a log vdev, no group is written, and its last device is in use still.
     LogEmptied,
+    /// A round of a scan has looked at what it found, and nothing of that is on disk.
+    RoundWalked,
 }
 
 /// What is done at a moment.

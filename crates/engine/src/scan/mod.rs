@@ -28,7 +28,9 @@
 //! Data sets are walked after those that they came from: the queue has those of which the snapshot before was done,
 //! with that snapshot's group. Blocks that were born up to it belong to the snapshot, and so each block is met once.
 //! A group that changes data sets puts the state right (`position`): what a snapshot that is destroyed had alone is
-//! gone, the rest belongs to the next one; of a file system of which a snapshot is taken that snapshot is walked.
+//! gone, the rest belongs to the next one; of a file system of which a snapshot is taken that snapshot is walked. What a round comes
+//! to, which is right for its view, follows all that was changed meanwhile (`moves`). So does what a data set gains that is
+//! walked already: blocks that are cloned into it, or that a deduplication table has.
 //!
 //! # Resilver
 //!
@@ -47,13 +49,14 @@
 //! # Invariants
 //!
 //! - A round counts, and repairs, only what its epoch kept (`ReadEpoch::is_safe`).
-//! - The state on disk names data sets that are there.
+//! - The state on disk names data sets that are there, and leads to all that is to be looked at and was not (`position`).
 //! - No lock is held while a device is waited for. The thread ends before the pool is exported.
 
 mod errors;
 mod find;
 mod issue;
 mod mend;
+mod moves;
 mod position;
 mod resilver;
 mod state;
@@ -70,6 +73,7 @@ use cenote_pool::txg_times::TxgTimes;
 use cenote_store::{Priority, ScanFunc, Scanned, ScrubStage, Store};
 use find::{Course, Found};
 use issue::Issued;
+use moves::Moves;
 use parking_lot::Mutex;
 use position::Position;
 use resilver::Given;
@@ -151,6 +155,8 @@ pub(crate) struct Scanner {
     owed: AtomicBool,
     /// The last round of this scan was handed to the sync thread: what follows its end is still to be done.
     ending: Mutex<Option<ScanPhys>>,
+    /// What groups have moved.
+    moves: Mutex<Moves>,
 }
 
 impl Scanner {
@@ -291,12 +297,13 @@ impl Shared {
             pace.away = None;
         }
         let reading = self.disk.allocator.readers().begin();
-        let view = self.view();
+        let walked = self.view_for_round();
+        let view = &walked.view;
         let phys = ScanPhys::load(view.directory())?;
         let Some(phys) = phys.filter(ScanPhys::is_running) else {
             self.end_scan();
-            return match self.error_round(&view, &reading, orders)? {
-                Round::Nothing if self.begin_owed_scrub(&view)? => Ok(Round::Done),
+            return match self.error_round(view, &reading, orders)? {
+                Round::Nothing if self.begin_owed_scrub(view)? => Ok(Round::Done),
                 round => Ok(round),
             };
         };
@@ -314,7 +321,7 @@ impl Shared {
         let late = || clock.since(begun) >= walks;
         let mut position = match scanner.astray.load(SeqCst) {
             true => position::ANEW,
-            false => Position::load(&view, &phys),
+            false => Position::load(view, &phys),
         };
         let mut found = Found::new(func, &phys, pace.shorter);
         let progress = |change: &dyn Fn(&mut Pass)| {
@@ -325,7 +332,7 @@ impl Shared {
             })
         };
         let course = Course { ends: &ends, late: &late, progress: &progress };
-        let walk = || find::walk(&view, &mut position, &mut found, course);
+        let walk = || find::walk(view, &mut position, &mut found, course);
         let walk = || Priority::Scrub.for_reads(|| Store::without_keys(walk));
         let (all, notes) = Store::attempt(walk);
         if ends() {
@@ -380,7 +387,10 @@ impl Shared {
         {
             tracing::warn!("what a scan wrote is not durable: {e}");
         }
-        let end = Ended { view, position, totals, done, hides, all, orders };
+        #[cfg(feature = "planted")]
+        self.reach(crate::planted::Moment::RoundWalked);
+        let group = view.uberblock().txg;
+        let end = Ended { group, position, totals, done, hides, all, orders };
         Ok(match self.note_round(end, phys)? {
             true => Round::Done,
             false => Round::LetGo,
@@ -473,7 +483,9 @@ pub(crate) enum Extent {
 
 /// What a round comes to.
 struct Ended {
-    view: Arc<cenote_pool::Pool>,
+    /// The group of its view.
+    group: u64,
+    /// Right for that group.
     position: Position,
     /// Bytes found, and bytes of blocks that need not be read.
     totals: (u64, u64),

@@ -411,7 +411,7 @@ impl Shared {
 impl SyncContext<'_> {
     fn note_round(&mut self, shared: &Shared, ended: Ended) -> Result<bool> {
         let now = self.scan_state()?;
-        let Ended { view, mut position, totals: (examined, skipped), done, hides, all, orders } =
+        let Ended { group, mut position, totals: (examined, skipped), done, hides, all, orders } =
             ended;
         if shared.scanner.orders.load(SeqCst) != orders || !now.is_running() || now.is_paused() {
             return Ok(false);
@@ -448,10 +448,10 @@ impl SyncContext<'_> {
             self.tell_deferred(deferred, errors)?;
             return Ok(true);
         }
-        let unseen = position.settle(self.tx.mos, &view).unseen;
-        shared.scanner.given.lock().unseen |= unseen;
+        // What this group moves is followed by what is on disk.
+        position.follow(&shared.scanner.moves_since(group));
         let format = self.tx.zap_format()?;
-        position.store(self.tx.mos, phys.with_unseen(unseen), format)?;
+        position.store(self.tx.mos, phys, format)?;
         Ok(true)
     }
 }
