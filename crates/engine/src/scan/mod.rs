@@ -230,6 +230,8 @@ impl Shared {
 
 /// Rounds in a row that are made again since a device did not answer for a while; then what could not be read counts.
 const MOST_SILENT: u32 = 8;
+/// Rounds in a row that are made again since a flush failed of what they wrote; then that counts as repaired.
+const MOST_UNKEPT: u32 = 3;
 
 /// How rounds are made.
 #[derive(Default)]
@@ -240,11 +242,31 @@ struct Pace {
     in_vain: u32,
     /// Rounds in a row that were made again since a device did not answer for a while.
     silent: u32,
+    /// Rounds in a row that were made again since a flush failed, and the most bytes that one of them wrote.
+    unkept: u32,
+    repaired: u64,
     /// Since when a device does not answer that is needed.
     away: Option<Time>,
 }
 
 impl Pace {
+    /// A round wrote so many bytes, and a flush failed. Returns whether it is made again.
+    fn loses(&mut self, repaired: u64) -> bool {
+        if self.unkept >= MOST_UNKEPT {
+            return false;
+        }
+        self.unkept += 1;
+        self.repaired = self.repaired.max(repaired);
+        true
+    }
+
+    /// A round wrote so many bytes, and counts. Returns what is repaired: where nothing was lost after all a round that was made
+    /// again finds it right.
+    fn keeps(&mut self, repaired: u64) -> u64 {
+        self.unkept = 0;
+        repaired.max(std::mem::take(&mut self.repaired))
+    }
+
     /// A round was let go, or took that long, where it may take `most`.
     fn learn(&mut self, took: Option<Duration>, most: Duration) {
         match took {
@@ -293,6 +315,8 @@ impl Shared {
         let clock = &self.disk.outside.clock;
         let (begun, most) = (clock.now(), Duration::from_secs(SCAN_CHECKPOINT_INTVAL.get()));
         let silences = self.disk.tree().silences();
+        let tree = self.disk.tree().clone();
+        let failures = tree.flush_failures();
         if !self.disk.tree().has_outage() {
             pace.away = None;
         }
@@ -301,7 +325,7 @@ impl Shared {
         let view = &walked.view;
         let phys = ScanPhys::load(view.directory())?;
         let Some(phys) = phys.filter(ScanPhys::is_running) else {
-            self.end_scan();
+            self.end_scan_if_over(phys.as_ref());
             return match self.error_round(view, &reading, orders)? {
                 Round::Nothing if self.begin_owed_scrub(view)? => Ok(Round::Done),
                 round => Ok(round),
@@ -382,13 +406,14 @@ impl Shared {
             return Ok(Round::LetGo);
         }
         pace.silent = 0;
-        if done.repaired > 0
-            && let Err(e) = self.disk.tree().flush_all()
-        {
-            tracing::warn!("what a scan wrote is not durable: {e}");
-        }
         #[cfg(feature = "planted")]
         self.reach(crate::planted::Moment::RoundWalked);
+        if done.repaired > 0 && !self.keeps_repairs((&tree, failures)) && pace.loses(done.repaired)
+        {
+            view.note_scan(|pass| pass.iter_mut().for_each(|pass| pass.ahead = [0; 4]));
+            return Ok(Round::LetGo);
+        }
+        done.repaired = pace.keeps(done.repaired);
         let group = view.uberblock().txg;
         let end = Ended { group, position, totals, done, hides, all, orders };
         Ok(match self.note_round(end, phys)? {
@@ -399,6 +424,15 @@ impl Shared {
 }
 
 impl Shared {
+    /// Makes what a round wrote durable. False: a flush failed since there were so many `failures`, and what was written may be lost.
+    fn keeps_repairs(&self, (tree, failures): (&cenote_vdev::VdevTree, u64)) -> bool {
+        if let Err(e) = self.disk.tree().flush_all() {
+            tracing::warn!("what a scan wrote is not durable: {e}");
+            return false;
+        }
+        tree.flush_failures() == failures
+    }
+
     /// Whether devices are away that are needed.
     fn looks_in_vain(&self) -> bool {
         let tree = self.disk.tree();
@@ -704,6 +738,37 @@ mod tests {
         shared.wake_scan();
         assert!(!leaf.is_behind());
         engine.export(false).unwrap();
+    }
+
+    /// The last round of a scan was handed to the sync thread, whose group failed: what ended otherwise is not told to be finished.
+    #[test]
+    fn only_the_end_that_is_on_disk_is_told() {
+        let temp = cenote_testpools::copy("mir3");
+        let candidate = discover(std::slice::from_ref(&temp.pool.dir)).remove(0);
+        let options = ImportOptions { force: true, ..ImportOptions::default() };
+        let engine = EngineOptions { deterministic: true, ..EngineOptions::default() };
+        let engine = Engine::import(&candidate, &options, engine).unwrap();
+        let scanner = &engine.shared.scanner;
+        let of = |state, start| ScanPhys { func: 1, state, start, ..ScanPhys::default() };
+        let is_told = |now: Option<ScanPhys>| {
+            scanner.active.store(true, SeqCst);
+            *scanner.ending.lock() = Some(of(1, 5));
+            engine.shared.end_scan_if_over(now.as_ref());
+            assert!(scanner.ending.lock().is_none());
+            !scanner.active.load(SeqCst)
+        };
+        assert!(is_told(Some(of(2, 5))));
+        // It was stopped; another one has ended; it is not known.
+        assert!(!is_told(Some(of(3, 5))) && !is_told(Some(of(2, 6))) && !is_told(None));
+        engine.export(false).unwrap();
+    }
+
+    #[test]
+    fn what_a_flush_loses_is_counted_once() {
+        let mut pace = Pace::default();
+        assert!(pace.loses(5) && pace.loses(7) && pace.loses(6) && !pace.loses(9));
+        assert_eq!((pace.keeps(0), pace.keeps(3)), (7, 3));
+        assert!(pace.loses(1));
     }
 
     #[test]

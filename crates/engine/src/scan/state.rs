@@ -385,6 +385,18 @@ impl Shared {
         Ok(true)
     }
 
+    /// As [`Shared::end_scan`], if the scan that the last group has is the one whose end was handed to the sync thread, and has ended so:
+    /// its group may have failed, and it was stopped then, which has told so.
+    pub(super) fn end_scan_if_over(self: &Arc<Self>, now: Option<&ScanPhys>) {
+        let is_it = |from: &ScanPhys| {
+            now.is_some_and(|now| {
+                now.is_finished() && (now.func, now.start) == (from.func, from.start)
+            })
+        };
+        self.scanner.ending.lock().take_if(|from| !is_it(from));
+        self.end_scan();
+    }
+
     /// Does what follows the end of a scan that is on disk, once.
     pub(super) fn end_scan(self: &Arc<Self>) {
         let Some(from) = self.scanner.ending.lock().take() else { return };
