@@ -36,11 +36,12 @@ use cenote_dmu::ObjectSet;
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dsl::tunables::REPLAY_THREADS;
-use cenote_dsl::write::{DslWriteError, Result, references};
+use cenote_dsl::write::{DslWriteError, Move, Result, references};
 use cenote_dsl::zil::{self, Claim, Claimed, Item, Kept, NO_LOG, parallel};
 use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_format::dmu::ZilHeader;
 use cenote_format::dsl::DslDatasetPhys;
+use cenote_format::less;
 use cenote_format::{ByteOrder, Bytes};
 use cenote_pool::Pool;
 use cenote_pool::status::{ReplayStage, ReplayStatus};
@@ -115,7 +116,13 @@ impl SyncContext<'_> {
     /// Errors: a device failed: it may come back with the counts.
     fn refer_to_clones(&mut self, ds_obj: u64, claim: Claim) -> Result<Claim> {
         let why = match self.tx.whole(|tx| references::add(tx, &claim.cloned)) {
-            Ok(()) => return Ok(claim),
+            Ok(()) => {
+                if !claim.cloned.is_empty() {
+                    let after = less!(self.tx.txg, 1, "group in which logs are claimed");
+                    self.tx.moves.push(Move::Gained { ds: ds_obj, after });
+                }
+                return Ok(claim);
+            }
             Err(DslWriteError::Unreadable(why)) if !why.is_of_device() => why.to_string(),
             Err(why @ DslWriteError::Unsupported(_)) => why.to_string(),
             Err(e) => return Err(e),

@@ -23,6 +23,9 @@
 //!
 //! An import goes on with the heartbeats of its claim ([`cenote_pool::claim`]).
 //!
+//! A leaf that may have lost some of a group gets no uberblock of it (`cenote_vdev`'s `lag`), and so no heartbeat before the next one, as long as
+//! another leaf that has the group's uberblock can take it.
+//!
 //! Invariants: an uberblock in the last slot leads to a group that is on disk. No heartbeat begins on a leaf that is leaving. After [`Mmp::stop`] no heartbeat begins. A host
 //! that has been silent for too long stays so.
 
@@ -362,6 +365,10 @@ fn begin(shared: &Arc<Shared>) -> bool {
     let has_labels = |leaf: &Vdev| !leaf.is_distributed() && leaf.growing().is_none();
     let free = |leaf: &Vdev| has_labels(leaf) && !beat.pending.contains(&leaf.guid());
     leaves.retain(|leaf| leaf.writable() && !leaf.is_leaving() && free(leaf));
+    let txg = beat.uberblock.as_ref().map_or(0, |uberblock| uberblock.txg);
+    if leaves.iter().any(|leaf| leaf.leads_to(txg)) {
+        leaves.retain(|leaf| leaf.leads_to(txg));
+    }
     let Some(at) = (chance >> 8).checked_rem(leaves.len() as u64) else { return false };
     let (leaf, label) = (leaves.swap_remove(at as usize), chance as usize % LABELS);
     let Some(uberblock) = beat.next(outside.clock.seconds()) else { return false };

@@ -122,9 +122,10 @@ impl Engine {
         };
         engine.shared.disk.mmp.check().map_err(|why| refused(EngineError::Suspended(why)))?;
         *engine.shared.unreplayed.lock() = unreplayed;
+        // Before the first group, which may clone blocks as it claims logs.
+        engine.keep_scrub_right();
         let first = engine.first(logs, last, options.checkpoint);
         first.map_err(|e| if options.checkpoint { gone_back(e) } else { refused(e) })?;
-        engine.keep_scrub_right();
         if let Err(e) = engine.destroy_unfinished() {
             tracing::warn!("what was not received in full is left: {e}");
         }

@@ -74,6 +74,8 @@ pub enum Moment {
     LogEmptied,
     /// Pieces of a vdev that is being removed are read, and not copied yet.
     ReadToBeMoved,
+    /// A round of a scan has looked at what it found, and nothing of that is on disk.
+    RoundWalked,
 }
 
 /// What is done at a moment.

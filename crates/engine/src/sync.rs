@@ -228,11 +228,10 @@ impl Core {
             // Whatever they do to deadlists.
             self.deadlists.forget();
         }
-        let tasked = !tasks.is_empty();
         for task in tasks {
             task(&mut context)?;
         }
-        context.keep_scan(shared, tasked)?;
+        context.keep_scan(shared)?;
         mark_obsolete(&shared.disk, &context.tx)?;
         self.config_dirty = context.config_changed;
         self.frees = context.tx.frees;

@@ -236,6 +236,7 @@ struct Before {
     config_changed: bool,
     frees: usize,
     born: usize,
+    moves: usize,
 }
 
 impl SyncContext<'_> {
@@ -252,6 +253,7 @@ impl SyncContext<'_> {
             config_changed: self.config_changed,
             frees: self.tx.frees.len(),
             born: self.born.lock().len(),
+            moves: self.tx.moves.len(),
         };
         self.tx.mos.begin_change();
         let done = change(self).and_then(|done| {
@@ -278,6 +280,7 @@ impl SyncContext<'_> {
         let (frees, then) = (self.tx.frees.len(), before.frees);
         invariant!(frees >= then, "{frees} blocks are to be freed after a task, {then} before it");
         self.tx.frees.truncate(then);
+        self.tx.moves.truncate(before.moves);
         let born = self.born.lock().split_off(before.born);
         self.tx.frees.extend(born.into_iter().filter(|bp| !bp.is_hole() && !bp.is_embedded()));
     }

@@ -716,3 +716,73 @@ fn a_resilver_replaces_no_log() {
     disk.write_all_at(&block, at).unwrap();
     finish(&rig, engine, false);
 }
+
+/// A block that was cloned, or is deduplicated, is older on disk than in its place: its damage is named where it is.
+#[test]
+fn older_blocks_are_found_in_their_places() {
+    for dedup in [false, true] {
+        let (rig, engine) = made(true);
+        if dedup {
+            let on = [("dedup".to_string(), "on".to_string())];
+            assert!(changes(&engine).set("tank", &on).unwrap().is_empty());
+        }
+        let fs = open(&engine);
+        let write = |fs: &FileSystem, name: &[u8], contents: u64| {
+            let ino = fs.create(fs.root(), name, &rig::NODE).unwrap().ino;
+            fs.write(ino, 0, &bytes(contents, LEN), false).unwrap();
+            engine.sync().unwrap();
+            ino
+        };
+        let first = write(&fs, b"first", 10);
+        let second = write(&fs, b"second", 11);
+        let names = vec!["tank@s".to_string()];
+        changes(&engine).snapshot(&NewSnapshot { names, props: vec![] }).unwrap();
+        let new = NewClone { origin: "tank@s".into(), name: "tank/clone".into(), props: vec![] };
+        changes(&engine).clone_snapshot(&new).unwrap();
+        let clone = file_system(&engine, "tank/clone");
+        // Another place of an old block, in the clone alone; and another old block in a place of the file system.
+        let third = match dedup {
+            true => write(&clone, b"third", 10),
+            false => {
+                let ino = clone.create(clone.root(), b"third", &rig::NODE).unwrap().ino;
+                clone.copy_range(first, 0, ino, 0, u64::MAX).unwrap();
+                ino
+            }
+        };
+        match dedup {
+            true => drop(fs.write(second, 0, &bytes(10, LEN), false).unwrap()),
+            false => drop(fs.copy_range(first, 0, second, 0, u64::MAX).unwrap()),
+        }
+        engine.sync().unwrap();
+        let pointer = |name: &str, object: u64| {
+            let dataset = engine.pool().dsl().find(name).unwrap().unwrap();
+            let contents = engine.pool().dsl().open_objset(&dataset).unwrap();
+            contents.object(object).unwrap().block_pointer(0, 0).unwrap()
+        };
+        let old = pointer("tank", first);
+        for bp in [pointer("tank/clone", third), pointer("tank", second)] {
+            assert!(bp.dva(0) == old.dva(0) && bp.birth() > bp.physical_birth(), "{bp:?}");
+        }
+        turn_block(&rig, &old);
+        turn_block(&rig, &pointer("tank@s", second));
+        let mut data = vec![0; LEN];
+        engine.pool().store().drop_caches();
+        assert!(clone.read(third, 0, &mut data).is_err());
+        let snapshot = engine.pool().dsl().find("tank@s").unwrap().unwrap();
+        let contents = engine.pool().dsl().open_objset(&snapshot).unwrap();
+        assert!(FileSystem::open(contents).unwrap().read(second, 0, &mut data).is_err());
+        let id = |name: &str| dataset(&engine.pool(), name);
+        let wanted = BTreeSet::from([
+            (id("tank/clone"), third),
+            (id("tank@s"), second),
+            (id("tank/clone"), second),
+        ]);
+        for _ in 0..2 {
+            // To look at the log takes nothing out of it.
+            let listed = logged(&engine).into_iter().collect::<BTreeSet<_>>();
+            assert_eq!(listed, wanted, "dedup: {dedup}");
+        }
+        drop((fs, clone));
+        finish_damaged(&rig, engine);
+    }
+}

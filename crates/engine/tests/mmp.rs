@@ -4,6 +4,7 @@
 
 mod rig;
 
+use cenote_engine::tunables::SCAN_SUSPEND_PROGRESS;
 use cenote_engine::{Engine, EngineOptions, tunables};
 use cenote_format::label::Uberblock;
 use cenote_pool::error::ImportError;
@@ -210,4 +211,34 @@ fn a_commit_that_comes_too_late_is_stable_for_no_thread() {
     drop((fs, engine, a, faulty));
     import(&rig, 2).unwrap().export(false).unwrap();
     rig.judge_blocks();
+}
+
+/// A device that has lost some of the last group before a crash is not taken for whole since it has a heartbeat of it.
+#[test]
+fn heartbeats_hide_no_lost_group() {
+    let (rig, faulty) = (rig(), Faulty::default());
+    let options = EngineOptions { txg_timeout: Some(rig::TIMEOUT), ..EngineOptions::default() };
+    let engine = rig.create_on("mirror a b", 12, options, &faulty);
+    protect(&engine, 1);
+    fill(&open(&engine), 0..1, 10_000);
+    engine.sync().unwrap();
+    fill(&open(&engine), 1..2, 10_000);
+    let a = faulty.device(&rig, "a");
+    a.fail_flushes(1);
+    engine.sync().unwrap();
+    let leaf = |engine: &Engine| engine.pool().store().vdevs().leaves()[0].clone();
+    assert!(leaf(&engine).is_behind());
+    // Each leaf would get some.
+    std::thread::sleep(INTERVAL * 20);
+    let crashed = rig.copy();
+    drop(a);
+    SCAN_SUSPEND_PROGRESS.set(1).unwrap();
+    let other = import(&crashed, 2).unwrap();
+    assert!(leaf(&other).is_behind());
+    SCAN_SUSPEND_PROGRESS.set(0).unwrap();
+    until(|| !leaf(&other).is_behind());
+    other.export(false).unwrap();
+    drop(other);
+    crashed.judge_blocks();
+    engine.export(false).unwrap();
 }

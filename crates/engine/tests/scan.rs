@@ -7,6 +7,7 @@ mod rig;
 
 use cenote_dmu::write::ZapMut;
 use cenote_engine::change::{NewClone, NewSnapshot};
+use cenote_engine::planted::Moment;
 use cenote_engine::tunables::SCAN_SUSPEND_PROGRESS;
 use cenote_engine::{Engine, EngineOptions, ScanError, SyncContext, TakeOut};
 use cenote_format::encode::zap::Key;
@@ -486,4 +487,43 @@ fn senseless_pointers_are_errors() {
     assert_eq!((scanned.errors, scanned.repaired), (1, 0));
     assert_eq!(pool.store().errors().into_iter().collect::<Vec<_>>(), [at]);
     engine.export(false).unwrap();
+}
+
+/// What a device loses of repairs, as a flush fails, is repaired once more.
+#[test]
+fn repairs_that_are_lost_are_made_again() {
+    let (rig, devices) = (Rig::new(SIZE), Faulty::default());
+    let engine = rig.create_on("mirror a b", 12, EngineOptions::default(), &devices);
+    let fs = open(&engine);
+    fill(&fs, 0..1, LEN);
+    engine.sync().unwrap();
+    let ino = fs.lookup(fs.root(), b"file 0").unwrap();
+    let root = engine.pool().dsl().root().unwrap().ds_obj;
+    let dva = engine.live(root).unwrap().base().object(ino).unwrap().block_pointer(0, 0).unwrap();
+    let place = START + dva.dva(0).unwrap().offset;
+    let held = |rig: &Rig, name: &str| {
+        let mut data = vec![0; 4096];
+        std::fs::File::open(rig.file(name)).unwrap().read_exact_at(&mut data, place).unwrap();
+        data
+    };
+    let (right, path) = (held(&rig, "b"), rig.file("a"));
+    let wrong: Vec<u8> = right.iter().map(|byte| byte ^ 0x5a).collect();
+    let spoils = move || {
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.write_all_at(&wrong, place).unwrap();
+    };
+    spoils();
+    let a = devices.device(&rig, "a");
+    engine.stop_at(Moment::RoundWalked, move || {
+        spoils();
+        a.fail_flushes(1);
+    });
+    let done = scrubbed(&engine);
+    assert!(done.errors == 0 && done.processed >= 4096, "{done:?}");
+    assert!(held(&rig, "a") == right);
+    assert_eq!(scrubbed(&engine).processed, 0);
+    drop(fs);
+    engine.export(false).unwrap();
+    drop((engine, devices));
+    rig.judge_blocks();
 }

@@ -15,6 +15,10 @@
 //! the block at that place still has that birth; where it has it nowhere any more it leaves the log. What belongs to no
 //! file system, or has no birth that is known, is in the log under 0, or with birth 0.
 //!
+//! The birth in the log is that of the block on disk. A block that was cloned, or is deduplicated, became part of its tree later.
+//! So the search begins where the block would have been written to, and where it was found; and what a snapshot has follows from
+//! what the file system has only where its place is as old.
+//!
 //! Invariants: each dataset is looked at once per error, and so many for all errors together; keys
 //! that do not parse are skipped.
 
@@ -208,14 +212,23 @@ fn keys(log: &Zap) -> Result<Vec<[u64; 4]>> {
     Ok(log.entries()?.iter().filter_map(|e| parse_key(&e.name)).collect())
 }
 
-/// When the block at this place in a dataset was born (`find_birth_txg`); `None` if nothing is there.
+/// What is at a block's place in a dataset.
+struct There {
+    /// When it was written (`find_birth_txg`).
+    written: u64,
+    /// When it came to this place: snapshots since then have it there, too.
+    placed: u64,
+}
+
+/// What is at this place in a dataset; `None`: nothing.
 ///
 /// # Errors
 /// What leads to the block cannot be read.
-fn birth_in(dsl: &Dsl, dataset: &Dataset, block: &Block) -> Result<Option<u64>> {
+fn there(dsl: &Dsl, dataset: &Dataset, block: &Block) -> Result<Option<There>> {
     let Block { object, level, blkid, .. } = *block;
     let at = Bookmark { objset: dataset.ds_obj, object, level, blkid };
-    Ok(dsl.open_objset(dataset)?.pointer_at(&at)?.map(|bp| bp.physical_birth()))
+    let bp = dsl.open_objset(dataset)?.pointer_at(&at)?;
+    Ok(bp.map(|bp| There { written: bp.physical_birth(), placed: bp.birth() }))
 }
 
 /// The search for all datasets that have damaged blocks.
@@ -288,7 +301,7 @@ impl Search<'_> {
         self.hits = 0;
         let mut sure = true;
         let mut seen = HashSet::new();
-        let mut waiting = vec![start];
+        let mut waiting = vec![start, head];
         while let Some(head) = waiting.pop() {
             if seen.insert(head) {
                 match self.check_head(head, block) {
@@ -324,20 +337,25 @@ impl Search<'_> {
     /// Checks a file system and its snapshots (`check_filesystem`); returns clones that may share the block.
     fn check_head(&mut self, head: u64, block: &Block) -> Result<Vec<u64>> {
         let Some(dataset) = self.dataset(head)? else { return Ok(Vec::new()) };
-        let birth = birth_in(self.dsl, &dataset, block)?;
-        let in_head = birth == Some(block.birth);
+        let now = there(self.dsl, &dataset, block)?;
+        let is_it = |there: &There| there.written == block.birth;
+        let in_head = now.as_ref().is_some_and(is_it);
         if in_head {
             self.hit(head, block);
         }
-        // A block rewritten since then can be in snapshots taken before that only.
-        let until = birth.filter(|_| !in_head).unwrap_or(u64::MAX);
+        // All later snapshots have what is there now; others may have another block.
+        let placed = now.map_or(u64::MAX, |now| now.placed);
         let mut affected = HashSet::new();
         let (mut snap, mut txg) = (dataset.ds.prev_snap, dataset.ds.prev_snap_txg);
         // A snapshot has what was written in its own group.
         while snap != 0 && txg >= block.birth {
             let Some(s) = self.dataset(snap)? else { break };
-            let own = s.dir.head_dataset == head && txg <= until;
-            if own && (in_head || birth_in(self.dsl, &s, block)? == Some(block.birth)) {
+            let has_it = match s.dir.head_dataset == head {
+                true if txg > placed => in_head,
+                true => there(self.dsl, &s, block)?.as_ref().is_some_and(is_it),
+                false => false,
+            };
+            if has_it {
                 self.hit(snap, block);
                 affected.insert(snap);
             }

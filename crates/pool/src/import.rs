@@ -266,10 +266,10 @@ pub fn load(
     }
 }
 
-/// The transaction group of the newest uberblock on the device with this guid, if the search came upon that.
+/// The transaction group of the newest uberblock on the device with this guid that is no heartbeat, if the search came upon that.
 fn newest_on(c: &Candidate, guid: u64) -> Option<u64> {
     let device = c.devices.iter().find(|device| device.config.u64("guid") == Some(guid))?;
-    device.uberblocks.iter().map(|(.., uberblock)| uberblock.txg).max()
+    cenote_vdev::newest_group(device.uberblocks.iter().map(|(.., uberblock)| uberblock))
 }
 
 /// Why a pool of which no device was found does not open: each of its top-level vdevs is missing.

@@ -8,13 +8,24 @@
 //! The uberblock of a group is on all leaves that took writes in it. OpenZFS writes that of a group which changes no config to
 //! [`UBERBLOCK_TOPS`] top-level vdevs only, and to none of the log vdevs (`vdev_config_sync`). So in a pool of more a leaf is
 //! compared with those of its own top-level vdev alone.
+//!
+//! Heartbeats of multihost protection, and claims of an import, are uberblocks of the last group as well ([`newest_group`]). They say
+//! nothing of what a leaf has: OpenZFS, and an import before its first group, write them to leaves that were not given that one.
 
 use crate::label_sync::concrete;
 use crate::vdev::Vdev;
 use crate::{VdevTree, read_labels};
+use cenote_format::label::Uberblock;
 
 /// Top-level vdevs that OpenZFS writes an uberblock to, as long as the config is the same (`SPA_SYNC_MIN_VDEVS`).
 const UBERBLOCK_TOPS: usize = 3;
+
+/// The group of the newest uberblock by which a group was ended: it is on devices that have all of that group. Heartbeats and claims
+/// have a sequence number, and others none, or 0 (`MMP_SEQ`).
+pub fn newest_group<'a>(uberblocks: impl Iterator<Item = &'a Uberblock>) -> Option<u64> {
+    let ended = uberblocks.filter(|uberblock| uberblock.mmp_sequence().is_none_or(|n| n == 0));
+    ended.map(|uberblock| uberblock.txg).max()
+}
 
 impl VdevTree {
     /// Counts leaves as lacking the groups between their newest uberblock and `txg`, in which the pool is opened. `newest` knows the
@@ -24,7 +35,7 @@ impl VdevTree {
             let device = leaf.device().filter(|_| leaf.state().readable())?;
             let read = || {
                 let labels = read_labels(&*device).ok()??;
-                labels.uberblocks.iter().map(|(.., uberblock)| uberblock.txg).max()
+                newest_group(labels.uberblocks.iter().map(|(.., uberblock)| uberblock))
             };
             newest(leaf).or_else(read)
         };
@@ -95,6 +106,29 @@ mod tests {
                 .iter())
         );
         tree.leaves().iter().map(|leaf| leaf.missing()).collect()
+    }
+
+    #[test]
+    fn heartbeats_tell_nothing() {
+        let of = |txg: u64, mmp_config: u64| Uberblock {
+            order: cenote_format::ByteOrder::Little,
+            version: 5000,
+            txg,
+            guid_sum: 0,
+            timestamp: 0,
+            rootbp: cenote_format::blkptr::BlockPointer::HOLE,
+            software_version: 5000,
+            mmp_magic: cenote_format::label::MMP_MAGIC,
+            mmp_delay: 0,
+            mmp_config,
+            checkpoint_txg: 0,
+            raidz_reflow: 0,
+        };
+        // The second bit says that there is a sequence number.
+        let (ended, beat) = (of(8, 0x02), of(9, 0x02 | 5 << 32));
+        assert_eq!(newest_group([&ended, &beat].into_iter()), Some(8));
+        assert_eq!(newest_group([&ended, &of(9, 0x01)].into_iter()), Some(9));
+        assert_eq!(newest_group([&beat].into_iter()), None);
     }
 
     #[test]

@@ -134,6 +134,7 @@ pub use label_init::{
 };
 pub use label_sync::{LabelUpdate, write_heartbeat};
 pub use labels::{DeviceLabels, read_labels};
+pub use lag::newest_group;
 pub use mirror::choices as mirror_choices;
 pub use partition::{Partition, is_in_image, partitions, path_at};
 pub use parts::joined_by;

@@ -325,6 +325,11 @@ impl Vdev {
         self.kind
     }
 
+    /// Whether the uberblock of group `txg`, or a later one, is known to be durable on this leaf.
+    pub fn leads_to(&self, txg: u64) -> bool {
+        self.live.leads_to.load(SeqCst) >= txg
+    }
+
     /// Whether the other one is this vdev, in this tree or in one that took its place.
     pub(crate) fn is_same(&self, other: &Vdev) -> bool {
         Arc::ptr_eq(&self.live, &other.live)

@@ -17,7 +17,7 @@ use super::free::{below_root, queue_tree, walk_reads_less};
 use super::mos::{DIRECTORY, corrupt};
 use super::space::{self, Delta, Part};
 use super::{
-    DslWriteError, Result, Sizes, Tx, bookmarks, clones, crypt, deadlist, directory, errlog,
+    DslWriteError, Move, Result, Sizes, Tx, bookmarks, clones, crypt, deadlist, directory, errlog,
     features, limits, livelist, names, props, remaps, snapshot, special,
 };
 use cenote_dmu::ObjectSet;
@@ -93,14 +93,14 @@ pub(super) fn keeping_keys<T>(
     let mut keys = Keys::of_one_change();
     let before = tx.frees.len();
     let (frees, obsolete) = (std::mem::take(&mut tx.frees), std::mem::take(&mut tx.obsolete));
-    let swapped = std::mem::take(&mut tx.swapped);
+    let moves = std::mem::take(&mut tx.moves);
     let Tx { txg, now, chance, space, usable, pool, .. } = *tx;
     let (mos, who, deadlists) = (&mut *tx.mos, tx.who.clone(), Some(&mut keys));
     let mut inner =
-        Tx { mos, txg, now, chance, space, usable, pool, who, frees, obsolete, swapped, deadlists };
+        Tx { mos, txg, now, chance, space, usable, pool, who, frees, obsolete, moves, deadlists };
     let done = change(&mut inner);
     let done = done.and_then(|done| bookmarks::write_kept(&mut inner).map(|()| done));
-    (tx.frees, tx.obsolete, tx.swapped) = (inner.frees, inner.obsolete, inner.swapped);
+    (tx.frees, tx.obsolete, tx.moves) = (inner.frees, inner.obsolete, inner.moves);
     let after = tx.frees.len();
     invariant!(before <= after, "of {before} blocks that are freed a change has kept {after}");
     let unwritten = keys.kept_bookmarks().map_or(0, |kept| kept.heads.len());
@@ -169,6 +169,7 @@ fn remove_snapshot(
             tx.mos.free(zap)?;
         }
     }
+    tx.moves.push(Move::Gone { ds: snap_obj, next: snap.next_snap });
     tx.free_zapified(snap_obj)
 }
 
@@ -393,6 +394,7 @@ fn remove_head(tx: &mut Tx<'_>, ds_obj: u64, way: Way) -> Result<()> {
     tx.mos.free(ds.snap_names)?;
     bookmarks::free(tx, ds_obj)?;
     props::clear_bootfs(tx, ds_obj)?;
+    tx.moves.push(Move::Gone { ds: ds_obj, next: 0 });
     tx.free_zapified(ds_obj)?;
     remove_dir(tx, ds.dir)?;
     errlog::forget(tx, ds_obj)

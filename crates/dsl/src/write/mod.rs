@@ -43,6 +43,7 @@
 //! | [`limits`] | counts of file systems and snapshots, and their limits |
 //! | [`permissions`] | delegated permissions |
 //! | `stored`, `kept`, `budget` | properties as they are stored; bookmarks that a change keeps; how much a group frees |
+//! | `moves` | changes that bring the contents of data sets elsewhere |
 //! | `names` | what names may be |
 //! | [`errlog`] | the logs of blocks that could not be read |
 //! | [`features`] | feature flags and their counts of uses |
@@ -69,6 +70,7 @@ mod kept;
 pub mod limits;
 pub mod livelist;
 mod mos;
+mod moves;
 mod names;
 mod own;
 pub mod permissions;
@@ -94,6 +96,7 @@ use cenote_dmu::outside::{Chance, Outside};
 use cenote_dmu::write::OpenObjectSet;
 use cenote_format::blkptr::{BlockPointer, Dva};
 pub use error::{DslWriteError, Fatal, Result, Unreadable};
+pub use moves::Move;
 use std::sync::Arc;
 
 /// A transaction group in syncing context: the pending MOS.
@@ -120,8 +123,8 @@ pub struct Tx<'a> {
     /// Parts of removed vdevs that no block pointer refers to from this txg on, though their blocks are not free. The
     /// caller takes them.
     pub obsolete: Vec<Dva>,
-    /// Data sets that were swapped with one another; more than that, where a change was taken back.
-    pub swapped: Vec<[u64; 2]>,
+    /// What was moved, in that order. The caller takes it.
+    pub moves: Vec<Move>,
     /// Keys of deadlists, for a caller that keeps them from group to group. They have to be
     /// [forgotten](deadlist::Keys::forget) when deadlists change without them.
     pub deadlists: Option<&'a mut deadlist::Keys>,
@@ -138,8 +141,8 @@ impl<'a> Tx<'a> {
     ) -> Tx<'a> {
         let (now, chance) = (outside.clock.seconds(), &outside.chance);
         let (frees, obsolete, deadlists) = (Vec::new(), Vec::new(), None);
-        let swapped = Vec::new();
+        let moves = Vec::new();
         let (usable, pool, who) = (None, "", None);
-        Tx { mos, txg, now, chance, space, usable, pool, who, frees, obsolete, swapped, deadlists }
+        Tx { mos, txg, now, chance, space, usable, pool, who, frees, obsolete, moves, deadlists }
     }
 }

@@ -78,7 +78,7 @@ impl Tx<'_> {
     /// # Errors
     /// Errors of `change`; what its sync needs cannot be read.
     pub fn whole<T>(&mut self, change: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
-        let (frees, obsolete) = (self.frees.len(), self.obsolete.len());
+        let (frees, obsolete, moves) = (self.frees.len(), self.obsolete.len(), self.moves.len());
         self.mos.begin_change();
         let done = change(self).and_then(|done| {
             self.mos.check_change()?;
@@ -95,6 +95,7 @@ impl Tx<'_> {
                 self.mos.undo_change();
                 self.frees.truncate(frees);
                 self.obsolete.truncate(obsolete);
+                self.moves.truncate(moves);
             }
         }
         done

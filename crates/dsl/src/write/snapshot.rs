@@ -7,8 +7,8 @@
 
 use super::space::{self, Delta, Part};
 use super::{
-    DslWriteError, Result, Tx, bookmarks, crypt, dataset, deadlist, dir, features, limits, names,
-    remaps,
+    DslWriteError, Move, Result, Tx, bookmarks, crypt, dataset, deadlist, dir, features, limits,
+    names, remaps,
 };
 use crate::name_of;
 use cenote_dmu::ObjectSet;
@@ -100,6 +100,7 @@ pub(super) fn take(tx: &mut Tx<'_>, ds_obj: u64, name: &str) -> Result<u64> {
         ..ds.clone()
     };
     let snap_obj = dataset::allocate(tx)?;
+    tx.moves.push(Move::Snapshotted { head: ds_obj, snap: snap_obj });
     tx.set_dataset(snap_obj, &snap)?;
     features::inherit(tx, ds_obj, snap_obj)?;
     crypt::name_vectors(tx, ds.dir, snap_obj)?;

@@ -10,7 +10,9 @@
 //! head's from now on.
 
 use super::space::{self, Delta, Part};
-use super::{DslWriteError, Result, Tx, bookmarks, deadlist, dir, features, livelist, remaps};
+use super::{
+    DslWriteError, Move, Result, Tx, bookmarks, deadlist, dir, features, livelist, remaps,
+};
 use cenote_format::dsl::DslDatasetPhys;
 use cenote_format::invariant;
 
@@ -61,7 +63,7 @@ fn unused_reservation(
 /// Swaps a clone and a head that were [checked](check_swap). Both must be closed, and neither may
 /// have an intent log.
 pub fn swap(tx: &mut Tx<'_>, clone_obj: u64, head_obj: u64) -> Result<()> {
-    tx.swapped.push([clone_obj, head_obj]);
+    tx.moves.push(Move::Swapped(clone_obj, head_obj));
     swap_features(tx, clone_obj, head_obj)?;
     let (mut clone, mut head) = (tx.head(clone_obj)?, tx.head(head_obj)?);
     let before = (clone.prev_snap, head.prev_snap);

@@ -352,7 +352,10 @@ impl Walk<'_> {
                 zil::Item::Block(bp) => found.add(tree, bp, zil::bookmark(bp)),
                 zil::Item::Record(record) => {
                     let block = record.write_block().filter(|bp| bp.birth() >= header.claim_txg);
-                    block.iter().for_each(|bp| found.add(tree, bp, Bookmark::root(objset)));
+                    // A claim has added a reference to each block that is cloned.
+                    let cloned = record.cloned_blocks();
+                    let all = block.iter().chain(&cloned);
+                    all.for_each(|bp| found.add(tree, bp, Bookmark::root(objset)));
                 }
             }
             !ends()

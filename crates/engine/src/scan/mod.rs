@@ -28,7 +28,9 @@
 //! Data sets are walked after those that they came from: the queue has those of which the snapshot before was done,
 //! with that snapshot's group. Blocks that were born up to it belong to the snapshot, and so each block is met once.
 //! A group that changes data sets puts the state right (`position`): what a snapshot that is destroyed had alone is
-//! gone, the rest belongs to the next one; of a file system of which a snapshot is taken that snapshot is walked.
+//! gone, the rest belongs to the next one; of a file system of which a snapshot is taken that snapshot is walked. What a round comes
+//! to, which is right for its view, follows all that was changed meanwhile (`moves`). So does what a data set gains that is
+//! walked already: blocks that are cloned into it, or that a deduplication table has.
 //!
 //! # Resilver
 //!
@@ -47,13 +49,14 @@
 //! # Invariants
 //!
 //! - A round counts, and repairs, only what its epoch kept (`ReadEpoch::is_safe`).
-//! - The state on disk names data sets that are there.
+//! - The state on disk names data sets that are there, and leads to all that is to be looked at and was not (`position`).
 //! - No lock is held while a device is waited for. The thread ends before the pool is exported.
 
 mod errors;
 mod find;
 mod issue;
 mod mend;
+mod moves;
 mod position;
 mod resilver;
 mod state;
@@ -70,6 +73,7 @@ use cenote_pool::txg_times::TxgTimes;
 use cenote_store::{Priority, ScanFunc, Scanned, ScrubStage, Store};
 use find::{Course, Found};
 use issue::Issued;
+use moves::Moves;
 use parking_lot::Mutex;
 use position::Position;
 use resilver::Given;
@@ -151,6 +155,8 @@ pub(crate) struct Scanner {
     owed: AtomicBool,
     /// The last round of this scan was handed to the sync thread: what follows its end is still to be done.
     ending: Mutex<Option<ScanPhys>>,
+    /// What groups have moved.
+    moves: Mutex<Moves>,
 }
 
 impl Scanner {
@@ -224,6 +230,8 @@ impl Shared {
 
 /// Rounds in a row that are made again since a device did not answer for a while; then what could not be read counts.
 const MOST_SILENT: u32 = 8;
+/// Rounds in a row that are made again since a flush failed of what they wrote; then that counts as repaired.
+const MOST_UNKEPT: u32 = 3;
 
 /// How rounds are made.
 #[derive(Default)]
@@ -234,11 +242,31 @@ struct Pace {
     in_vain: u32,
     /// Rounds in a row that were made again since a device did not answer for a while.
     silent: u32,
+    /// Rounds in a row that were made again since a flush failed, and the most bytes that one of them wrote.
+    unkept: u32,
+    repaired: u64,
     /// Since when a device does not answer that is needed.
     away: Option<Time>,
 }
 
 impl Pace {
+    /// A round wrote so many bytes, and a flush failed. Returns whether it is made again.
+    fn loses(&mut self, repaired: u64) -> bool {
+        if self.unkept >= MOST_UNKEPT {
+            return false;
+        }
+        self.unkept += 1;
+        self.repaired = self.repaired.max(repaired);
+        true
+    }
+
+    /// A round wrote so many bytes, and counts. Returns what is repaired: where nothing was lost after all a round that was made
+    /// again finds it right.
+    fn keeps(&mut self, repaired: u64) -> u64 {
+        self.unkept = 0;
+        repaired.max(std::mem::take(&mut self.repaired))
+    }
+
     /// A round was let go, or took that long, where it may take `most`.
     fn learn(&mut self, took: Option<Duration>, most: Duration) {
         match took {
@@ -287,16 +315,19 @@ impl Shared {
         let clock = &self.disk.outside.clock;
         let (begun, most) = (clock.now(), Duration::from_secs(SCAN_CHECKPOINT_INTVAL.get()));
         let silences = self.disk.tree().silences();
+        let tree = self.disk.tree().clone();
+        let failures = tree.flush_failures();
         if !self.disk.tree().has_outage() {
             pace.away = None;
         }
         let reading = self.disk.allocator.readers().begin();
-        let view = self.view();
+        let walked = self.view_for_round();
+        let view = &walked.view;
         let phys = ScanPhys::load(view.directory())?;
         let Some(phys) = phys.filter(ScanPhys::is_running) else {
-            self.end_scan();
-            return match self.error_round(&view, &reading, orders)? {
-                Round::Nothing if self.begin_owed_scrub(&view)? => Ok(Round::Done),
+            self.end_scan_if_over(phys.as_ref());
+            return match self.error_round(view, &reading, orders)? {
+                Round::Nothing if self.begin_owed_scrub(view)? => Ok(Round::Done),
                 round => Ok(round),
             };
         };
@@ -314,7 +345,7 @@ impl Shared {
         let late = || clock.since(begun) >= walks;
         let mut position = match scanner.astray.load(SeqCst) {
             true => position::ANEW,
-            false => Position::load(&view, &phys),
+            false => Position::load(view, &phys),
         };
         let mut found = Found::new(func, &phys, pace.shorter);
         let progress = |change: &dyn Fn(&mut Pass)| {
@@ -325,7 +356,7 @@ impl Shared {
             })
         };
         let course = Course { ends: &ends, late: &late, progress: &progress };
-        let walk = || find::walk(&view, &mut position, &mut found, course);
+        let walk = || find::walk(view, &mut position, &mut found, course);
         let walk = || Priority::Scrub.for_reads(|| Store::without_keys(walk));
         let (all, notes) = Store::attempt(walk);
         if ends() {
@@ -375,12 +406,16 @@ impl Shared {
             return Ok(Round::LetGo);
         }
         pace.silent = 0;
-        if done.repaired > 0
-            && let Err(e) = self.disk.tree().flush_all()
+        #[cfg(feature = "planted")]
+        self.reach(crate::planted::Moment::RoundWalked);
+        if done.repaired > 0 && !self.keeps_repairs((&tree, failures)) && pace.loses(done.repaired)
         {
-            tracing::warn!("what a scan wrote is not durable: {e}");
+            view.note_scan(|pass| pass.iter_mut().for_each(|pass| pass.ahead = [0; 4]));
+            return Ok(Round::LetGo);
         }
-        let end = Ended { view, position, totals, done, hides, all, orders };
+        done.repaired = pace.keeps(done.repaired);
+        let group = view.uberblock().txg;
+        let end = Ended { group, position, totals, done, hides, all, orders };
         Ok(match self.note_round(end, phys)? {
             true => Round::Done,
             false => Round::LetGo,
@@ -389,6 +424,15 @@ impl Shared {
 }
 
 impl Shared {
+    /// Makes what a round wrote durable. False: a flush failed since there were so many `failures`, and what was written may be lost.
+    fn keeps_repairs(&self, (tree, failures): (&cenote_vdev::VdevTree, u64)) -> bool {
+        if let Err(e) = self.disk.tree().flush_all() {
+            tracing::warn!("what a scan wrote is not durable: {e}");
+            return false;
+        }
+        tree.flush_failures() == failures
+    }
+
     /// Whether devices are away that are needed.
     fn looks_in_vain(&self) -> bool {
         let tree = self.disk.tree();
@@ -473,7 +517,9 @@ pub(crate) enum Extent {
 
 /// What a round comes to.
 struct Ended {
-    view: Arc<cenote_pool::Pool>,
+    /// The group of its view.
+    group: u64,
+    /// Right for that group.
     position: Position,
     /// Bytes found, and bytes of blocks that need not be read.
     totals: (u64, u64),
@@ -692,6 +738,37 @@ mod tests {
         shared.wake_scan();
         assert!(!leaf.is_behind());
         engine.export(false).unwrap();
+    }
+
+    /// The last round of a scan was handed to the sync thread, whose group failed: what ended otherwise is not told to be finished.
+    #[test]
+    fn only_the_end_that_is_on_disk_is_told() {
+        let temp = cenote_testpools::copy("mir3");
+        let candidate = discover(std::slice::from_ref(&temp.pool.dir)).remove(0);
+        let options = ImportOptions { force: true, ..ImportOptions::default() };
+        let engine = EngineOptions { deterministic: true, ..EngineOptions::default() };
+        let engine = Engine::import(&candidate, &options, engine).unwrap();
+        let scanner = &engine.shared.scanner;
+        let of = |state, start| ScanPhys { func: 1, state, start, ..ScanPhys::default() };
+        let is_told = |now: Option<ScanPhys>| {
+            scanner.active.store(true, SeqCst);
+            *scanner.ending.lock() = Some(of(1, 5));
+            engine.shared.end_scan_if_over(now.as_ref());
+            assert!(scanner.ending.lock().is_none());
+            !scanner.active.load(SeqCst)
+        };
+        assert!(is_told(Some(of(2, 5))));
+        // It was stopped; another one has ended; it is not known.
+        assert!(!is_told(Some(of(3, 5))) && !is_told(Some(of(2, 6))) && !is_told(None));
+        engine.export(false).unwrap();
+    }
+
+    #[test]
+    fn what_a_flush_loses_is_counted_once() {
+        let mut pace = Pace::default();
+        assert!(pace.loses(5) && pace.loses(7) && pace.loses(6) && !pace.loses(9));
+        assert_eq!((pace.keeps(0), pace.keeps(3)), (7, 3));
+        assert!(pace.loses(1));
     }
 
     #[test]

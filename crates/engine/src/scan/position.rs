@@ -1,27 +1,40 @@
 //! How far a scan is: the bookmark and the queue of data sets (`scn_bookmark`, `scn_queue_obj`).
 //!
+//! A position is *right* for a group if every block that the pool refers to in it, and that is to be looked at, was looked at, or is
+//! met by a walk that goes on there. Such a walk meets, of the data set of the bookmark and of each one in the queue, the pointers
+//! that were born after its group, and then all data sets that come from it.
+//!
+//! A position that is right for one group becomes right for the next one by [`Position::follow`], whoever holds it: the state on disk
+//! follows each group, a round its view and then all groups since ([`super::moves`]). For each [`Move`]:
+//! - A *snapshot* has what the head had: it takes the head's place, mark included, and the head comes from it.
+//! - A data set that is *gone* leaves its place to what comes next at that moment, which has all that is left of it. That is told by
+//!   the change itself: what came next in an earlier view may be another data set, or gone, as others are promoted and destroyed.
+//! - Heads that are *swapped* change places, marks included, as what was walked of each goes with its contents.
+//! - A head that has *gained* references to older blocks is walked once more for them: their places may be walked by then, and others
+//!   where the blocks were met may go. What comes from a later group is all that this walk passes.
+//! - A *promotion* moves nothing: what data sets come from the same snapshot, and from which group on, stays the same.
+//!
 //! Invariants:
-//! - No data set in the queue, nor that of the bookmark, comes from another one there.
+//! - Apart from what was gained, no data set in the queue, nor that of the bookmark, comes from another one there.
 //! - What cannot be read is not taken for gone: where it is not known what is to be walked, the scan begins anew, or a part of
 //!   the pool counts as not walked.
 
-use crate::Shared;
 use crate::space_write::map::DIRECTORY_OBJECT;
 use cenote_dmu::write::zap::{ZapFormat, ZapMut};
 use cenote_dmu::write::{NewObject, OpenObjectSet, Result as WriteResult, WriteError};
 use cenote_dmu::zap::{Zap, ZapEntry};
 use cenote_dmu::{Error, ObjectSet, Result};
 use cenote_dsl::traverse::Mark;
+use cenote_dsl::write::Move;
+use cenote_format::SECTOR;
 use cenote_format::dmu::{DNODE_SLOT, DmuType};
 use cenote_format::dsl::DslDatasetPhys;
 use cenote_format::encode::zap::{Key, Value};
-use cenote_format::{ByteOrder, Bytes, SECTOR};
 use cenote_pool::Pool;
 use cenote_pool::scan::{NO_DATASET, ScanPhys};
 use cenote_store::BlockError;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 
 /// The entry of the object directory (`DMU_POOL_SCAN`).
 const SCAN: &[u8] = b"scan";
@@ -69,19 +82,6 @@ pub(super) fn dataset(mos: &Arc<ObjectSet>, ds: u64) -> Result<Option<DslDataset
     let phys = DslDatasetPhys::decode(&object.bonus());
     let phys = phys.map_err(|source| Error::Decode { objset: mos.id(), object: ds, source })?;
     Ok(Some(phys))
-}
-
-/// The same of the pending MOS.
-fn pending(mos: &mut OpenObjectSet, ds: u64) -> WriteResult<Option<DslDatasetPhys>> {
-    let dnode = match mos.dnode(ds) {
-        Err(WriteError::Read(Error::NoObject { .. })) => return Ok(None),
-        dnode => dnode?,
-    };
-    if dnode.bonus_kind != DmuType::DSL_DATASET {
-        return Ok(None);
-    }
-    let bonus = Bytes::new(&dnode.bonus, ByteOrder::Little, "DSL dataset");
-    Ok(Some(DslDatasetPhys::decode(&bonus)?))
 }
 
 /// Parts of the pool that cannot be walked.
@@ -179,7 +179,7 @@ impl Position {
     }
 
     /// As the state in the pending MOS has it. `None`: the queue cannot be read.
-    fn pending(mos: &mut OpenObjectSet, phys: &ScanPhys) -> Option<Position> {
+    pub fn pending(mos: &mut OpenObjectSet, phys: &ScanPhys) -> Option<Position> {
         let queue = match phys.queue {
             0 => Vec::new(),
             queue => Zap::open(&mos.view(queue).ok()?).and_then(|zap| zap.entries()).ok()?,
@@ -210,15 +210,15 @@ impl Position {
             return Unseen::default();
         }
         if ds.next_snap != 0 {
-            queue.insert(ds.next_snap, ds.creation_txg);
+            put(queue, ds.next_snap, ds.creation_txg);
         }
         if let Some(clones) = clones(view.mos(), ds) {
-            queue.extend(clones.into_iter().map(|clone| (clone, ds.creation_txg)));
+            clones.into_iter().for_each(|clone| put(queue, clone, ds.creation_txg));
             return Unseen::default();
         }
         datasets(view, |clone, phys| {
             if phys.prev_snap == number {
-                queue.insert(clone, ds.creation_txg);
+                put(queue, clone, ds.creation_txg);
             }
         })
     }
@@ -256,96 +256,48 @@ impl Position {
         Ok(phys)
     }
 
-    /// Puts it right for the pending MOS, given that it was right for `view`, or a later group.
-    pub fn settle(&mut self, mos: &mut OpenObjectSet, view: &Pool) -> Settled {
-        let (before, mut unseen) = (self.clone(), false);
-        let mut place = |entry: Current| {
-            settle(mos, view, entry).unwrap_or_else(|why| {
-                tracing::warn!("data set {} may not be scanned whole: {why}", entry.ds);
-                unseen = true;
-                Some(entry)
-            })
-        };
+    /// Has it follow what was moved since it was right, in that order. Returns whether it is another one for that.
+    pub fn follow(&mut self, moves: &[Move]) -> bool {
+        let before = self.clone();
         if let Position::Sets { current, queue } = self {
-            let mut settled = BTreeMap::new();
-            for (ds, min) in std::mem::take(queue) {
-                let entry = place(Current { ds, min, mark: None });
-                settled.extend(entry.map(|entry| (entry.ds, entry.min)));
-            }
-            *current = current.and_then(&mut place);
-            if let Some(current) = current {
-                settled.remove(&current.ds);
-            }
-            *queue = settled;
+            moves.iter().for_each(|made| follow(current, queue, *made));
         }
-        Settled { changed: *self != before, unseen }
+        *self != before
     }
 }
 
-/// What came of putting a position right.
-#[derive(Default)]
-pub(super) struct Settled {
-    /// It is another one.
-    changed: bool,
-    /// What it is to be could not be read everywhere: a part of the pool may not be walked.
-    pub unseen: bool,
-}
-
-impl Position {
-    /// A data set has other contents by now: it is walked from its start. Returns whether that changed anything
-    /// (`dsl_scan_ds_clone_swapped`).
-    fn renew(&mut self, mos: &mut OpenObjectSet, ds: u64) -> WriteResult<bool> {
-        let Position::Sets { current, queue } = self else { return Ok(false) };
-        if let Some(current) = current
-            && current.ds == ds
-        {
-            return Ok(current.mark.take().is_some());
+fn follow(current: &mut Option<Current>, queue: &mut BTreeMap<u64, u64>, made: Move) {
+    let is_current = |of: u64| current.filter(|current| current.ds == of);
+    match made {
+        Move::Snapshotted { head, snap } => {
+            queue.remove(&head).into_iter().for_each(|min| put(queue, snap, min));
+            *current = is_current(head).map(|now| Current { ds: snap, ..now }).or(*current);
         }
-        let Some(phys) = pending(mos, ds)? else { return Ok(false) };
-        let (mut from, mut at) = (ds, Some(phys.clone()));
-        while let Some(now) = at {
-            // Its turn comes anyway.
-            if queue.contains_key(&from) || current.is_some_and(|current| current.ds == from) {
-                return Ok(false);
+        Move::Gone { ds, next } => {
+            let next = Some(next).filter(|next| *next != 0);
+            let min = queue.remove(&ds);
+            next.zip(min).into_iter().for_each(|(next, min)| put(queue, next, min));
+            // What comes next has other objects before the mark.
+            if let Some(Current { min, .. }) = is_current(ds) {
+                *current = next.map(|ds| Current { ds, min, mark: None });
             }
-            from = now.prev_snap;
-            at = if from == 0 { None } else { pending(mos, from)? };
         }
-        queue.insert(ds, phys.prev_snap_txg);
-        Ok(true)
+        Move::Swapped(a, b) => {
+            let (of_a, of_b) = (queue.remove(&a), queue.remove(&b));
+            queue.extend(of_a.map(|min| (b, min)));
+            queue.extend(of_b.map(|min| (a, min)));
+            let goes = |from, to| is_current(from).map(|now| Current { ds: to, ..now });
+            *current = goes(a, b).or(goes(b, a)).or(*current);
+        }
+        // It may be done, or these places of it be behind the mark.
+        Move::Gained { ds, after } => put(queue, ds, after),
     }
 }
 
-/// What is to be walked in the pending MOS instead of a data set that was right for `view`.
-fn settle(mos: &mut OpenObjectSet, view: &Pool, entry: Current) -> WriteResult<Option<Current>> {
-    let Current { mut ds, min, mut mark } = entry;
-    let Some(mut was) = dataset(view.mos(), ds)? else {
-        // It was made since.
-        return Ok(pending(mos, ds)?.map(|_| entry));
-    };
-    // What only a destroyed snapshot had is gone, the rest has the next one.
-    let mut now = loop {
-        match pending(mos, ds)?.filter(|now| now.guid == was.guid) {
-            Some(now) => break now,
-            None if was.next_snap == 0 => return Ok(None),
-            None => {
-                ds = was.next_snap;
-                was = there(dataset(view.mos(), ds)?, ds)?;
-                mark = None;
-            }
-        }
-    };
-    // What it had then has the first snapshot that was taken since.
-    while now.prev_snap_txg > min && now.prev_snap != 0 {
-        ds = now.prev_snap;
-        now = there(pending(mos, ds)?, ds)?;
-    }
-    Ok(Some(Current { ds, min, mark }))
-}
-
-/// A data set that others refer to.
-fn there(phys: Option<DslDatasetPhys>, ds: u64) -> WriteResult<DslDatasetPhys> {
-    phys.ok_or(WriteError::Read(Error::NoObject { objset: 0, object: ds }))
+/// Adds a data set to a queue. One that is in it is walked for both.
+fn put(queue: &mut BTreeMap<u64, u64>, ds: u64, min: u64) {
+    let known = queue.entry(ds).or_insert(min);
+    *known = min.min(*known);
 }
 
 /// Frees the queue's object; one that cannot be read stays.
@@ -379,42 +331,70 @@ pub(super) fn read(mos: &mut OpenObjectSet) -> WriteResult<Option<ScanPhys>> {
     Ok(words.and_then(|(size, words)| ScanPhys::decode(&words).filter(|_| size == 8)))
 }
 
-impl crate::SyncContext<'_> {
-    /// Puts the state of a scan right, now that tasks of this group may have changed data sets (`dsl_scan_ds_destroyed`,
-    /// `dsl_scan_ds_snapshotted`).
-    pub(crate) fn settle_scan(&mut self, shared: &Shared) -> cenote_dsl::write::Result<()> {
-        let scanner = &shared.scanner;
-        if !scanner.active.load(SeqCst) {
-            return Ok(());
-        }
-        let view = shared.view();
-        let swapped: Vec<u64> =
-            std::mem::take(&mut self.tx.swapped).into_iter().flatten().collect();
-        let what = "the state of a scan is not put right";
-        let put_right = self.tx.unless_unreadable(what, |tx| {
-            let Some(phys) = read(tx.mos)?.filter(ScanPhys::is_running) else { return Ok(false) };
-            let known = Position::pending(tx.mos, &phys);
-            // Without the queue all is walked again.
-            let (mut position, mut changed) = (known.clone().unwrap_or(ANEW), known.is_none());
-            let mut settled = position.settle(tx.mos, &view);
-            for ds in swapped {
-                match position.renew(tx.mos, ds) {
-                    Ok(renewed) => changed |= renewed,
-                    Err(_) => settled.unseen = true,
-                }
-            }
-            let counted = settled.unseen && phys.errors == 0;
-            if changed || settled.changed || counted {
-                let format = tx.zap_format()?;
-                position.store(tx.mos, phys.with_unseen(settled.unseen), format)?;
-            }
-            Ok(settled.unseen)
-        })?;
-        match put_right {
-            Some(false) => {}
-            Some(true) => scanner.given.lock().unseen = true,
-            None => scanner.astray.store(true, SeqCst),
-        }
-        Ok(())
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 10;
+
+    fn at(current: Option<(u64, u64, bool)>, queue: &[(u64, u64)]) -> Position {
+        let mark = |marked: bool| marked.then_some(Mark { object: 7, blkid: 2 });
+        let current = current.map(|(ds, min, marked)| Current { ds, min, mark: mark(marked) });
+        Position::Sets { current, queue: queue.iter().copied().collect() }
+    }
+
+    /// What a receive does as it ends: head 20 and clone 21 come after the snapshot of group `S`, 22 is the new snapshot.
+    fn received() -> [Move; 3] {
+        let snapshot = Move::Snapshotted { head: 20, snap: 22 };
+        [Move::Swapped(21, 20), snapshot, Move::Gone { ds: 21, next: 0 }]
+    }
+
+    fn follows(mut from: Position, moves: &[Move], to: &Position) {
+        let was = from.clone();
+        assert_eq!(from.follow(moves), was != *to);
+        assert_eq!(from, *to, "{was:?} {moves:?}");
+    }
+
+    #[test]
+    fn what_is_received_is_walked_if_the_clone_was_not() {
+        // The head is done, or half of it is.
+        follows(at(None, &[(21, S)]), &received(), &at(None, &[(22, S)]));
+        follows(at(Some((20, S, true)), &[(21, S)]), &received(), &at(None, &[(22, S)]));
+        // Half of the clone is.
+        follows(at(Some((21, S, true)), &[]), &received(), &at(Some((22, S, true)), &[]));
+        follows(at(Some((21, S, true)), &[(20, S)]), &received(), &at(Some((22, S, true)), &[]));
+        // All of it is, and nothing of the head, which is gone.
+        follows(at(None, &[(20, S)]), &received(), &at(None, &[]));
+        // It goes back past a snapshot that is queued.
+        let mut forced = vec![Move::Gone { ds: 19, next: 20 }];
+        forced.extend(received());
+        follows(at(None, &[(19, S), (21, S)]), &forced, &at(None, &[(22, S)]));
+        follows(at(Some((19, S, true)), &[(21, S)]), &forced, &at(None, &[(22, S)]));
+    }
+
+    #[test]
+    fn heads_go_and_their_snapshots_stay() {
+        // A snapshot of 20 is cloned, the clone promoted, and 20 destroyed.
+        let moves = [Move::Snapshotted { head: 20, snap: 22 }, Move::Gone { ds: 20, next: 0 }];
+        follows(at(None, &[(20, S)]), &moves, &at(None, &[(22, S)]));
+        follows(at(Some((20, S, true)), &[]), &moves, &at(Some((22, S, true)), &[]));
+        // 20 came next when 19 was walked; 30 has been promoted since.
+        let moves = [Move::Gone { ds: 20, next: 0 }, Move::Gone { ds: 19, next: 30 }];
+        follows(at(None, &[(19, S)]), &moves, &at(None, &[(30, S)]));
+        follows(at(Some((19, S, true)), &[]), &moves, &at(Some((30, S, false)), &[]));
+    }
+
+    #[test]
+    fn what_is_gained_is_walked_again() {
+        let gained = [Move::Gained { ds: 20, after: 50 }];
+        follows(at(None, &[]), &gained, &at(None, &[(20, 50)]));
+        follows(at(Some((20, S, true)), &[]), &gained, &at(Some((20, S, true)), &[(20, 50)]));
+        // It is walked anyway.
+        follows(at(None, &[(20, S)]), &gained, &at(None, &[(20, S)]));
+        follows(Position::Mos(None), &gained, &Position::Mos(None));
+        // It goes with the contents.
+        let [swap, snapshot, gone] = received();
+        let gained = Move::Gained { ds: 21, after: 50 };
+        follows(at(None, &[]), &[gained, swap, snapshot, gone], &at(None, &[(22, 50)]));
     }
 }

@@ -259,13 +259,11 @@ impl SyncContext<'_> {
         Ok(any)
     }
 
-    /// Puts the state of a scan right at the end of the tasks of a group (`dsl_scan_sync`). `tasked`: there were tasks.
-    pub(crate) fn keep_scan(&mut self, shared: &Shared, tasked: bool) -> Result<()> {
+    /// Puts the state of a scan right at the end of the tasks of a group (`dsl_scan_sync`).
+    pub(crate) fn keep_scan(&mut self, shared: &Shared) -> Result<()> {
+        self.settle_scan(shared)?;
         if !shared.scanner.active.load(SeqCst) {
             return Ok(());
-        }
-        if tasked {
-            self.settle_scan(shared)?;
         }
         let counted = shared.scanner.given.lock().counted;
         self.tx.mos.begin_change();

@@ -385,6 +385,18 @@ impl Shared {
         Ok(true)
     }
 
+    /// As [`Shared::end_scan`], if the scan that the last group has is the one whose end was handed to the sync thread, and has ended so:
+    /// its group may have failed, and it was stopped then, which has told so.
+    pub(super) fn end_scan_if_over(self: &Arc<Self>, now: Option<&ScanPhys>) {
+        let is_it = |from: &ScanPhys| {
+            now.is_some_and(|now| {
+                now.is_finished() && (now.func, now.start) == (from.func, from.start)
+            })
+        };
+        self.scanner.ending.lock().take_if(|from| !is_it(from));
+        self.end_scan();
+    }
+
     /// Does what follows the end of a scan that is on disk, once.
     pub(super) fn end_scan(self: &Arc<Self>) {
         let Some(from) = self.scanner.ending.lock().take() else { return };
@@ -411,7 +423,7 @@ impl Shared {
 impl SyncContext<'_> {
     fn note_round(&mut self, shared: &Shared, ended: Ended) -> Result<bool> {
         let now = self.scan_state()?;
-        let Ended { view, mut position, totals: (examined, skipped), done, hides, all, orders } =
+        let Ended { group, mut position, totals: (examined, skipped), done, hides, all, orders } =
             ended;
         if shared.scanner.orders.load(SeqCst) != orders || !now.is_running() || now.is_paused() {
             return Ok(false);
@@ -448,10 +460,10 @@ impl SyncContext<'_> {
             self.tell_deferred(deferred, errors)?;
             return Ok(true);
         }
-        let unseen = position.settle(self.tx.mos, &view).unseen;
-        shared.scanner.given.lock().unseen |= unseen;
+        // What this group moves is followed by what is on disk.
+        position.follow(&shared.scanner.moves_since(group));
         let format = self.tx.zap_format()?;
-        position.store(self.tx.mos, phys.with_unseen(unseen), format)?;
+        position.store(self.tx.mos, phys, format)?;
         Ok(true)
     }
 }

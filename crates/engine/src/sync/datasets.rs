@@ -173,6 +173,7 @@ impl Core {
         shared.datasets.planted.spoil(&mut synced);
         let charge = |tx: &mut Tx<'_>| accounting::charge(tx, part.id, &synced, &tree);
         self.with_tx(shared, view, txg, charge)?;
+        shared.scanner.written(&mut self.mos, (txg, part.id), &synced.born);
         Ok(Some(synced))
     }
 

@@ -387,6 +387,12 @@ impl VdevTree {
         self.flush(self.root().children().iter().collect())
     }
 
+    /// How many flushes of leaves have failed. What was written before one that failed since a look at this may be lost, also where the
+    /// vdevs have all of it on other leaves.
+    pub fn flush_failures(&self) -> u64 {
+        self.leaves().iter().map(|leaf| leaf.written().flush_failures()).fold(0, u64::wrapping_add)
+    }
+
     /// As [`VdevTree::flush_all`], for the blocks of some top-level vdevs, given by id.
     pub fn flush_tops(&self, tops: &[u64]) -> Result<(), VdevError> {
         let all = self.root().children();
