@@ -100,7 +100,10 @@ impl Shared {
         };
         let begun = self.queue.run(&self.tx_state, change, |_| true)?;
         let pool = self.view();
-        pool.devices().insert([(guid, path, device)]);
+        // It may have left again: then others may have it.
+        if self.disk.tree().find(guid).is_some() {
+            pool.devices().insert([(guid, path, device)]);
+        }
         let tree = pool.store().vdevs();
         let joined = tree.find(guid);
         let names: &[&str] =
