@@ -300,9 +300,12 @@ fn try_to_unload(imported: &Imported, d: &Dataset, ctx: &Context) -> Result<(), 
     let lingering = imported.mounts.lingering();
     let used = |engine: &Arc<Engine>| engine.uses_key(d, &|name| lingering.contains(name));
     let used = imported.engine().map_or(Ok(false), used).map_err(|e| e.to_string())?;
-    let mounted = imported.mounts.uses(&uses, &*ctx.agent());
-    if used || !mounted.is_empty() {
-        let named = mounted.into_iter().find_map(|used| Some((used.name, used.by?)));
+    let mut in_use = imported.mounts.mounted(&uses);
+    if !used && in_use.is_empty() {
+        in_use = imported.mounts.uses(&uses, &*ctx.agent());
+    }
+    if used || !in_use.is_empty() {
+        let named = in_use.into_iter().find_map(|used| Some((used.name, used.by?)));
         let by = named.map(|(name, by)| format!(": {by} uses '{name}'")).unwrap_or_default();
         return Err(format!("'{}' is busy{by}.", d.name));
     }

@@ -80,6 +80,8 @@ impl SyncContext<'_> {
                 done.map_err(|e| DslWriteError::from(e).into_fatal())?;
             }
         }
+        // Nor is what follows.
+        self.tx.mos.check_change().map_err(|e| DslWriteError::from(e).into_fatal())?;
         let mut infos = self.maps.allocator_vdevs(None, &tree);
         infos.retain(|(_, info)| prepared.new_tops.contains(&info.id));
         self.disk.added.lock().extend(infos);

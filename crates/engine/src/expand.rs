@@ -13,7 +13,7 @@
 use super::task::{EngineError, Task};
 use super::{Engine, Shared, SyncContext};
 use crate::space_write::top_level_asize;
-use cenote_dsl::write::{DslWriteError, Result};
+use cenote_dsl::write::Result;
 use cenote_format::nvlist::NvValue;
 use cenote_pool::config;
 use cenote_vdev::{Device, Vdev, VdevState};
@@ -47,10 +47,11 @@ impl Shared {
         if tops.is_empty() {
             return Ok(false);
         }
-        let change = move |context: &mut SyncContext<'_>| {
-            tops.iter().try_fold(false, |any, id| Ok(context.grow(*id)? || any))
-        };
-        self.queue.run(&self.tx_state, change, |_| true)
+        // That one has grown is not undone if another one fails to: each has a task of its own.
+        tops.into_iter().try_fold(false, |any, id| {
+            let change = move |context: &mut SyncContext<'_>| context.grow(id);
+            Ok(self.queue.run(&self.tx_state, change, |_| true)? || any)
+        })
     }
 
     /// Has devices grow whose addresses are never used twice, once half of them are given out: nothing is bought by waiting, and what is
@@ -123,9 +124,8 @@ impl SyncContext<'_> {
             return Ok(false);
         };
         of_top.set("asize", NvValue::Uint64(asize));
-        // What is known of space is not undone: what fails here takes the group with it.
-        let more = self.maps.grow_vdev(self.tx.mos, id, asize);
-        let more = more.map_err(|e| DslWriteError::from(e).into_fatal())?;
+        // What follows is not undone.
+        let more = self.maps.grow_vdev(self.tx.mos, id, asize)?;
         devices.iter().for_each(|(device, size)| device.grow(*size));
         top.grow(asize);
         self.disk.grown.lock().push((id, more));

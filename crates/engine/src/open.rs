@@ -1,7 +1,7 @@
 //! Importing a pool for writing (`spa_import`, `spa_open`, `spa_activate`).
 //!
-//! The pool is opened as for reading, but with devices that can be written, and refused if it uses
-//! something that this software cannot write. Then the first transaction group is written at once:
+//! The pool is opened as for reading, but with devices that can be written, and that no other process has, by what is on them
+//! then ([`import::import_alone`]). It is refused if it uses something that this software cannot write. Then the first transaction group is written at once:
 //! it says in every label that this host has the pool, and goes on with what was being destroyed. It also claims what
 //! intent logs have, which no space map knows before: so no other group comes before it, whatever is to be noted or
 //! replaced meanwhile ([`TxState::begin`]).
@@ -37,7 +37,7 @@ use cenote_format::label::Uberblock;
 use cenote_pool::config_write::PoolConfig;
 use cenote_pool::devices::DeviceSet;
 use cenote_pool::error::{ImportError, Target};
-use cenote_pool::import::{self, ImportOptions};
+use cenote_pool::import::{self, Alone, ImportOptions};
 use cenote_pool::metaslab::PoolSpace;
 use cenote_pool::props::MULTIHOST;
 use cenote_pool::version;
@@ -61,11 +61,10 @@ impl Engine {
         options: &ImportOptions,
         engine: EngineOptions,
     ) -> Result<Arc<Engine>, ImportError> {
-        let again = candidate.read_again()?;
-        let candidate = again.as_ref().unwrap_or(candidate);
-        let devices = DeviceSet::new(candidate, true).opened_by(engine.opener.clone());
-        let devices = Arc::new(devices);
-        let mut imported = import::import(candidate, &devices, options)?;
+        let open = |c: &Candidate| DeviceSet::new(c, true).opened_by(engine.opener.clone());
+        let taken = import::import_alone(candidate, &open, options)?;
+        let Alone { candidate, devices, mut imported } = taken;
+        let candidate = &*candidate;
         import::keeps_claim(candidate, &devices)?;
         imported.settle();
         let name = imported.name.clone();

@@ -125,6 +125,37 @@ fn found_before(rig: &Rig) -> Candidate {
     found
 }
 
+/// Another program has the pool while its labels are read, and exports it before its devices are taken: what it wrote last counts,
+/// however fresh the labels are.
+#[test]
+fn labels_are_read_again_once_the_devices_are_taken() {
+    let rig = Rig::new(SIZE);
+    let engine = rig.create("mirror a b", 12);
+    fill(&open(&engine), 0..3, 10_000);
+    engine.sync().unwrap();
+    let mut found = discover(&[rig.path().to_path_buf()]).remove(0);
+    fill(&open(&engine), 3..6, 10_000);
+    engine.export(false).unwrap();
+    drop(engine);
+
+    let last = rank(&rig);
+    found.looked = Instant::now();
+    let engine = Engine::import(&found, &ImportOptions::default(), EngineOptions::default());
+    let engine = engine.unwrap();
+    assert!(rank(&rig) > last, "{:?} {last:?}", rank(&rig));
+    check(&open(&engine), 0..6, 10_000);
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge_blocks();
+
+    // It is gone by now.
+    let mut found = discover(&[rig.path().to_path_buf()]).remove(0);
+    rig.import().export(true).unwrap();
+    found.looked = Instant::now();
+    let refused = Engine::import(&found, &ImportOptions::default(), EngineOptions::default());
+    assert!(matches!(refused, Err(ImportError::NotFound(_))), "{:?}", refused.err());
+}
+
 #[test]
 fn labels_that_are_old_are_read_again() {
     let rig = Rig::new(SIZE);

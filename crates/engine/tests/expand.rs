@@ -6,9 +6,10 @@
 mod rig;
 
 use cenote_engine::Engine;
-use cenote_pool::{Pool, discover, expandable, props::PropChange};
+use cenote_pool::{Pool, config, discover, expandable, props::PropChange};
 use rig::{Rig, account, check, fill, open};
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 
 const MIB: u64 = 1 << 20;
 
@@ -156,5 +157,50 @@ fn a_crash_leaves_the_pool_as_it_was_or_grown() {
     // All but those at the new end.
     assert_eq!(crashed("first labels", &|bytes| bytes[end - 2 * LABEL..].fill(0)), grown);
     assert_eq!(crashed("last labels", &|bytes| bytes[..2 * LABEL].fill(0)), grown);
+    engine.export(false).unwrap();
+}
+
+/// Metadata that cannot be read, as it is first read when all else is changed: nothing grows, and nothing goes to space that the config
+/// on disk does not have.
+#[test]
+fn a_vdev_whose_array_cannot_be_read_does_not_grow() {
+    let rig = Rig::new(64 * MIB);
+    // A dnode leads to all blocks of the array for so few metaslabs, and then not any more.
+    let engine = rig.create_cut("a", 12, 20);
+    resize(&rig, "a", 300 * MIB);
+    assert!(expand(&engine, 0));
+    fill(&open(&engine), 0..110, 700_000);
+    // Logs of space are flushed.
+    let engine = again(&rig, engine, 110);
+    let (leads, before) = {
+        let pool = engine.pool();
+        let tops = pool.config().list("vdev_tree").map(config::children).unwrap();
+        let array = pool.mos().object(config::number(&tops[0], "metaslab_array")).unwrap();
+        (array.block_pointer(1, 0).unwrap(), size(&pool))
+    };
+    let file = File::options().read(true).write(true).open(rig.file("a")).unwrap();
+    let places: Vec<u64> = leads.dvas().map(|dva| 4 * MIB + dva.offset).collect();
+    assert!(!places.is_empty(), "{leads:?}");
+    let mut good = vec![vec![0; 4096]; places.len()];
+    for (place, good) in places.iter().zip(&mut good) {
+        file.read_exact_at(good, *place).unwrap();
+        file.write_all_at(&[0x5a; 4096], *place).unwrap();
+    }
+    engine.pool().store().drop_caches();
+    resize(&rig, "a", 5000 * MIB);
+    let metaslabs = || engine.allocator().group(0).unwrap().metaslabs().len();
+    let count = metaslabs();
+    let refused = engine.expand(&[0]);
+    assert!(refused.is_err(), "{refused:?}");
+    for (place, good) in places.iter().zip(&good) {
+        file.write_all_at(good, *place).unwrap();
+    }
+    fill(&open(&engine), 110..120, 700_000);
+    engine.sync().unwrap();
+    assert_eq!((metaslabs(), size(&engine.pool())), (count, before));
+    // It does when that can be read again.
+    assert!(expand(&engine, 0) && metaslabs() > count);
+    let engine = again(&rig, engine, 120);
+    assert!(size(&engine.pool()) > before + 4500 * MIB);
     engine.export(false).unwrap();
 }

@@ -6,6 +6,8 @@
 
 #[path = "rebuild/beside.rs"]
 mod beside;
+#[path = "rebuild/leaving.rs"]
+mod leaving;
 #[path = "rebuild/proof.rs"]
 mod proof;
 mod rig;

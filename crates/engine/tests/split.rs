@@ -326,10 +326,15 @@ fn cut_after(writes: i64) -> (Rig, bool) {
 
 /// Splits a pool after its devices were prepared. Returns whether it was done.
 fn cut(prepare: impl Fn(&Supply)) -> (Rig, bool) {
+    cut_of("mirror a b mirror d e", prepare)
+}
+
+/// The same, of a pool of these vdevs.
+fn cut_of(line: &str, prepare: impl Fn(&Supply)) -> (Rig, bool) {
     let rig = Rig::new(96 << 20);
     let supply = Supply::default();
     let options = EngineOptions { txg_timeout: Some(TIMEOUT), ..EngineOptions::default() };
-    let engine = rig.create_on("mirror a b mirror d e", 12, options, &supply);
+    let engine = rig.create_on(line, 12, options, &supply);
     let fs = open(&engine);
     fill(&fs, 0..3, LEN);
     drop(fs);
@@ -391,6 +396,30 @@ fn labels_that_are_on_disk_in_part_leave_both_pools() {
         }
     }
     assert!(halves > 1 && without > 4, "{halves} {without}");
+}
+
+/// A side that a split which was cut short has written to is no device that failed: no spare steps in for it.
+#[test]
+fn no_spare_steps_in_for_a_side_that_was_split_off() {
+    let mut left = 0;
+    for writes in 5..=9 {
+        let line = "mirror a b mirror d e spare s";
+        let (rig, _) = cut_of(line, |supply| supply.at_labels(Then::Ends(writes)));
+        let tank = import(&rig, "tank").unwrap();
+        let leaves = || tank.pool().store().vdevs().leaves();
+        let is_left =
+            |leaf: &Arc<cenote_vdev::Vdev>| leaf.state() == VdevState::CantOpen(Aux::SplitPool);
+        left += usize::from(leaves().iter().any(is_left));
+        for _ in 0..10 {
+            tank.sync_task(|_| Ok(())).unwrap();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let spare = rig.file("s");
+        assert!(leaves().iter().all(|leaf| leaf.path() != Some(&spare)), "{:?}", leaves());
+        assert_eq!(tank.pool().spares().len(), 1);
+        verify(tank, 3);
+    }
+    assert!(left > 0);
 }
 
 /// Sides whose labels could not be written, nor put back, are this pool's again.

@@ -470,6 +470,40 @@ fn spares_are_returned_after_a_crash() {
     rig.judge_blocks();
 }
 
+/// Another pool has a spare in use that both list. This one looks at it, and does not take it for itself.
+#[test]
+fn a_spare_that_another_pool_has_is_not_taken() {
+    let _turn = Turn::take(true);
+    let rig = Rig::new(64 << 20);
+    let engine = rig.create("mirror a b spare s", 12);
+    fill(&open(&engine), 0..2, LEN);
+    engine.sync().unwrap();
+    let guid = config::number(&engine.pool().spares()[0], "guid");
+    engine.export(false).unwrap();
+    drop(engine);
+    let [beside, spare] = ["a", "s"].map(|name| rig.file(name));
+    let beside = cenote_vdev::open_device(&beside).unwrap();
+    let mut label = cenote_vdev::read_labels(beside.as_ref()).unwrap().unwrap().config;
+    label.set("guid", NvValue::Uint64(guid));
+    label.set("pool_guid", NvValue::Uint64(4711));
+    label.set("name", NvValue::String("theirs".into()));
+    let device = SystemDevices.open_rw(&spare).unwrap();
+    cenote_vdev::init_labels(device.as_ref(), &label).unwrap();
+    drop((beside, device));
+    let engine = rig.import();
+    assert_eq!((engine.pool().name(), shape(&engine).as_str()), ("tank", "mirror(a b)"));
+    // As `zpool status` and `zpool list -v` do.
+    let pool = engine.pool();
+    let _ = (pool.tree(), pool.status().unwrap());
+    assert!(pool.device_size(&pool.spares()[0]).is_some());
+    drop(pool);
+    // The other pool can be imported.
+    drop(SystemDevices.open_rw(&spare).unwrap());
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge_blocks();
+}
+
 /// A device that is needed did not answer once, and works again. A sector of another one cannot be read: that block is lost, and
 /// the replacement ends all the same.
 #[test]

@@ -415,12 +415,14 @@ impl DeviceSet {
     /// As [`DeviceSet::listed`]; devices that the search did not come upon are looked for at their last
     /// paths before.
     pub fn looked_for(&self, directory: &Directory, name: &str) -> Vec<NvList> {
-        self.listed(directory, name).iter().for_each(|config| self.look_at_last_path(config));
+        // Whatever the label of a spare says: it may be in use in another pool.
+        let shared = name == "spares";
+        self.listed(directory, name).iter().for_each(|c| self.look_at_last_path(c, shared));
         self.listed(directory, name)
     }
 
-    /// Takes a spare or cache device that was not found from its last path, if it is there.
-    fn look_at_last_path(&self, config: &NvList) {
+    /// Takes a spare or cache device that was not found from its last path, if it is there. `shared`: other pools may have it too.
+    fn look_at_last_path(&self, config: &NvList, shared: bool) {
         // The path of a distributed spare is its name.
         if config.str("type") == Some("dspare") {
             return;
@@ -431,8 +433,9 @@ impl DeviceSet {
         }
         let Ok(device) = self.opener.open(&path, false) else { return };
         let label = read_labels(device.as_ref()).ok().flatten().map(|labels| labels.config);
-        let Some(label) = label.filter(|label| label.u64("guid") == Some(guid)) else { return };
-        let shared = label.u64("state") == Some(config::STATE_SPARE);
+        if label.is_none_or(|label| label.u64("guid") != Some(guid)) {
+            return;
+        }
         let found = Found::new(path, shared, OnceLock::new());
         self.by_guid.write().insert(guid, found);
     }

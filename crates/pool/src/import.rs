@@ -20,9 +20,11 @@
 //! gave up), a guid sum that agrees with its uberblock, and no active feature that reading needs
 //! and this program does not know.
 
+mod alone;
 mod other_hosts;
 mod refusal;
 
+pub use alone::{Alone, import_alone};
 pub use other_hosts::{activity_check_required, keeps_claim, still_ours};
 
 use crate::checkpoint;
@@ -523,6 +525,16 @@ pub fn import(
     devices: &DeviceSet,
     o: &ImportOptions,
 ) -> Result<Imported, ImportError> {
+    let (newest, list) = take(c, devices, o)?;
+    import_taken(c, devices, o, (&newest, &list))
+}
+
+/// Takes the devices of a pool that may be imported. Returns its newest uberblock, and all, best first.
+fn take(
+    c: &Candidate,
+    devices: &DeviceSet,
+    o: &ImportOptions,
+) -> Result<(Uberblock, Vec<Uberblock>), ImportError> {
     let target = Target { name: c.name.clone(), new_name: o.new_name.clone() };
     if let Some(name) = &o.new_name {
         check_name(name).map_err(|why| ImportError::InvalidName { name: name.clone(), why })?;
@@ -541,22 +553,32 @@ pub fn import(
         return Err(refused(c, devices, e));
     }
     let list = uberblocks(c);
-    let newest = list.first().ok_or_else(|| ImportError::Damaged {
+    let newest = list.first().cloned().ok_or_else(|| ImportError::Damaged {
         target: target.clone(),
         why: "no valid uberblock found".into(),
         recovery: None,
     })?;
-    let hostid = o.hostid.unwrap_or_else(host::system_hostid);
-    check_host(c, newest, hostid, o.force)?;
+    check_host(c, &newest, o.hostid.unwrap_or_else(host::system_hostid), o.force)?;
     // This holds for devices that the pool could do without as well: their user may write to the others.
     let paths = devices.in_use(c.devices.iter().filter_map(|d| d.config.u64("guid")));
     if !paths.is_empty() {
         return Err(ImportError::InUse { target, paths });
     }
+    Ok((newest, list))
+}
+
+/// Imports a pool whose devices are [taken](take), given its uberblocks.
+fn import_taken(
+    c: &Candidate,
+    devices: &DeviceSet,
+    o: &ImportOptions,
+    (newest, list): (&Uberblock, &[Uberblock]),
+) -> Result<Imported, ImportError> {
+    let target = Target { name: c.name.clone(), new_name: o.new_name.clone() };
     if !o.skip_activity_check {
-        check_activity(c, devices, newest, hostid)?;
+        check_activity(c, devices, newest, o.hostid.unwrap_or_else(host::system_hostid))?;
     }
-    let chosen = choose(c, devices, &list, newest, o, &target);
+    let chosen = choose(c, devices, list, newest, o, &target);
     let chosen = match o.checkpoint {
         true => chosen.and_then(|chosen| rewound(c, devices, newest, o, chosen)),
         false => chosen,

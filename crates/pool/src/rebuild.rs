@@ -142,8 +142,12 @@ impl RebuildPhys {
     }
 
     /// The rebuild that a vdev with this config and ZAP had last. An entry that cannot be read counts as no rebuild, as in
-    /// OpenZFS (`vdev_rebuild_load`): then leaves lack what they lack.
+    /// OpenZFS (`vdev_rebuild_load`): then leaves lack what they lack. A vdev that was removed has none, though its ZAP stays for its
+    /// mapping (`vdev_is_concrete`).
     pub fn of(pool: &Pool, top: &NvList) -> Option<RebuildPhys> {
+        if matches!(top.str("type"), Some("indirect" | "hole" | "missing")) {
+            return None;
+        }
         let read = || -> Result<Option<RebuildPhys>> {
             let zap = config::number(top, "com.delphix:vdev_zap_top");
             if zap == 0 || !pool.features().is_enabled("device_rebuild") {

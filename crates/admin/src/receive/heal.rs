@@ -37,7 +37,8 @@ impl Stream<'_> {
         if job.how.dry_run {
             return source.skip().map_err(|e| self.cannot(e));
         }
-        let healing = changes.heal(&self.to, self.begin).map_err(|e| refused(job, &e))?;
+        let healing = changes.heal(&self.to, self.begin, job.session.reader());
+        let healing = healing.map_err(|e| refused(job, &e))?;
         let done = self
             .while_taken(job, &mut |told| healing.stream(source, told))
             .and_then(|healed| changes.finish_heal(&healing, healed));

@@ -350,13 +350,19 @@ impl Mounts {
     /// The datasets among those whose names are `wanted` that are mounted, or have files of a former mount open still. If there is
     /// none, what is idle of them is let go of, wherever it has a mount.
     pub fn uses(&self, wanted: &dyn Fn(&str) -> bool, by: &dyn Agent) -> Vec<InUse> {
-        let mut all = self.lock();
+        let mounted = self.mounted(wanted);
+        if !mounted.is_empty() {
+            return mounted;
+        }
         let way = Way { force: false, directory: Directory::Kept, by };
+        self.lock().let_go(wanted, way).into_iter().map(Used::named).collect()
+    }
+
+    /// The datasets among those whose names are `wanted` that are mounted.
+    pub fn mounted(&self, wanted: &dyn Fn(&str) -> bool) -> Vec<InUse> {
+        let all = self.lock();
         let mounted: Vec<&Mounted> =
             all.mounted.iter().filter(|m| wanted(&m.listed.dataset)).collect();
-        if mounted.is_empty() {
-            return all.let_go(wanted, way).into_iter().map(Used::named).collect();
-        }
         let mut users = used(mounted.iter().copied());
         let mut by = |m: &Mounted| {
             let at = users.iter().position(|(of, _)| of.turn == m.turn)?;

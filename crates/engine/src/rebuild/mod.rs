@@ -33,11 +33,14 @@
 //! before it is durable on all leaves that are rebuilt. A leaf that goes away meanwhile, or fails, has the state count an error; so does
 //! each piece that cannot be read. Then no leaf counts as whole at the end, and a resilver follows, which knows what it reads. A leaf that
 //! was away when the rebuild began is left to a resilver. While one is leaving nothing is copied: it has left in a moment, or stays.
+//! A top-level vdev that holds data does not begin to leave while it is rebuilt. With one for logs that leaves its rebuild ends.
 //!
 //! # Invariants
 //!
 //! - Without errors in the state, all leaves that it is for have what is allocated before the offset on disk, and was born in the
 //!   groups that they lack.
+//! - The feature counts the rebuilds that the ZAPs of vdevs say are under way that are allocated from: one that is counted and
+//!   that no vdev has would never end.
 //! - No resilver and no scrub goes on beside a rebuild, and no scrub of errors.
 //! - No lock is held while a device is waited for.
 //!
@@ -255,8 +258,8 @@ impl Shared {
                 .into_iter()
                 .filter(|(_, p)| p.is_running())
                 .collect();
+            self.forget_left(&running, &mut known);
             if running.is_empty() {
-                self.rebuilder.ahead.lock().clear();
                 if background.is_over() {
                     return;
                 }
@@ -287,7 +290,6 @@ impl Shared {
         running: &[(u64, RebuildPhys)],
         all: &mut BTreeMap<u64, Known>,
     ) -> bool {
-        all.retain(|top, _| running.iter().any(|(running, _)| running == top));
         let mut any = false;
         for (top, phys) in running {
             let known = all.entry(*top).or_default();
@@ -620,11 +622,31 @@ impl Shared {
     fn give_up_rebuild(self: &Arc<Self>, top: u64, phys: RebuildPhys) -> Result<Step, EngineError> {
         self.rebuilder.ending.store(true, SeqCst);
         let cancel = move |context: &mut crate::SyncContext<'_>| context.cancel_rebuild(top, &phys);
-        if self.queue.run(&self.tx_state, cancel, |_| true)? {
-            self.tell_rebuild("resilver_finish", top);
+        if !self.queue.run(&self.tx_state, cancel, |_| true)? {
+            // It is another one by now.
+            return Ok(Step::Again(String::new()));
+        }
+        self.tell_rebuild("resilver_finish", top);
+        self.after_rebuild(false);
+        Ok(Step::Ended)
+    }
+
+    /// Forgets rebuilds that ended since, as their vdevs have left, and does what follows.
+    fn forget_left(
+        self: &Arc<Self>,
+        running: &[(u64, RebuildPhys)],
+        known: &mut BTreeMap<u64, Known>,
+    ) {
+        let runs = |top: &u64| running.iter().any(|(running, _)| running == top);
+        self.rebuilder.ahead.lock().retain(|top, _| runs(top));
+        let left: Vec<u64> = known.keys().copied().filter(|top| !runs(top)).collect();
+        for top in &left {
+            known.remove(top);
+            self.tell_rebuild("resilver_finish", *top);
+        }
+        if !left.is_empty() {
             self.after_rebuild(false);
         }
-        Ok(Step::Ended)
     }
 
     /// Lists that a rebuild of a top-level vdev begins or ends (`vdev_rebuild_log_notify`).
@@ -635,7 +657,7 @@ impl Shared {
     }
 
     /// Does what follows the end of a rebuild: devices that were replaced leave, and what waited for it begins.
-    fn after_rebuild(self: &Arc<Self>, scrubs: bool) {
+    pub(crate) fn after_rebuild(self: &Arc<Self>, scrubs: bool) {
         if scrubs {
             self.scrub_has_begun();
         }

@@ -225,6 +225,17 @@ impl SyncContext<'_> {
         Ok(Some(Ended { scrubs }))
     }
 
+    /// Whether a rebuild of a top-level vdev is under way.
+    pub(crate) fn is_rebuilt(&mut self, top: u64) -> Result<bool> {
+        Ok(self.rebuild_of(top)?.is_running())
+    }
+
+    /// A top-level vdev leaves: a rebuild of it that is under way is over (`vdev_rebuild_stop_wait`). Whether one was.
+    pub(crate) fn end_rebuild_of_left(&mut self, top: u64) -> Result<bool> {
+        let now = self.rebuild_of(top)?;
+        self.cancel_rebuild(top, &now)
+    }
+
     /// A rebuild is given up: no leaf that it was for is there any more. Whether it was.
     pub(super) fn cancel_rebuild(&mut self, top: u64, phys: &RebuildPhys) -> Result<bool> {
         let now = self.rebuild_of(top)?;

@@ -581,6 +581,8 @@ impl SyncContext<'_> {
         let mut root = self.config.vdev_tree.clone();
         let of_top = config_of(&mut root, id).ok_or(DslWriteError::NotFound)?;
         let leaves = leaves_left(self.config, &top, of_top);
+        // One that was under way when the removal began, in a pool that came so.
+        self.end_rebuild_of_left(id)?;
         let outside = &self.disk.outside;
         let mut count = |mos: &mut OpenObjectSet, guid: &str, delta: i64| {
             count_feature(mos, txg, outside, guid, delta)

@@ -15,6 +15,8 @@
 //! after it without, its devices with the labels of a group that is past. Where the group is held in a suspended pool, the
 //! command waits until the pool goes on.
 //!
+//! A sequential rebuild of the vdev ends with it, in the same group: also one that waits for a device that does not answer.
+//!
 //! Invariant: nothing of the vdev is allocated when the task runs, and since it is passive, nothing is from then on. What is
 //! freed and deferred is never given out again.
 
@@ -31,6 +33,17 @@ use std::sync::Arc;
 /// Groups in each of which all logs are ended, so that a vdev may get empty.
 const TRIES: usize = 3;
 
+/// What came of the task.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Left {
+    /// The vdev has left.
+    Whole,
+    /// The same, and with it a rebuild that was under way ended.
+    Rebuilt,
+    /// Something of it is allocated.
+    Stays,
+}
+
 impl Engine {
     /// Removes a log vdev.
     pub(super) fn remove_log(&self, vdev: &Arc<Vdev>) -> Result<(), RemoveError> {
@@ -40,14 +53,18 @@ impl Engine {
         self.give_up_activities(vdev);
         let change = move |context: &mut SyncContext<'_>| {
             let left = context.remove_log(id, guid)?;
-            if left {
+            if left != Left::Stays {
                 passive.leaves();
             }
             Ok(left)
         };
-        match self.sync_task_beside_logs(change, |left| *left)? {
-            true => self.shared.settle_gone(),
-            false => return Err(RemoveError::LogsWait),
+        let left = self.sync_task_beside_logs(change, |left| *left != Left::Stays)?;
+        if left == Left::Stays {
+            return Err(RemoveError::LogsWait);
+        }
+        self.shared.settle_gone();
+        if left == Left::Rebuilt {
+            self.shared.after_rebuild(false);
         }
         Ok(())
     }
@@ -69,15 +86,15 @@ impl Engine {
 }
 
 impl SyncContext<'_> {
-    /// Takes a log vdev out of the pool. False: something of it is allocated.
-    fn remove_log(&mut self, id: u64, guid: u64) -> DslResult<bool> {
+    /// Takes a log vdev out of the pool.
+    fn remove_log(&mut self, id: u64, guid: u64) -> DslResult<Left> {
         self.refuse_with_checkpoint()?;
         if self.disk.frozen.leaves_out(self.tx.txg) {
             let why = "the pool is frozen: export and import it first";
             return Err(DslWriteError::Invalid(why.into()));
         }
         if !self.disk.allocator.is_empty(id) {
-            return Ok(false);
+            return Ok(Left::Stays);
         }
         let tree = self.disk.tree();
         let top = tree.top(id).filter(|top| top.guid() == guid).ok_or(DslWriteError::NotFound)?;
@@ -90,6 +107,7 @@ impl SyncContext<'_> {
         let path =
             config::path(top.config()).map_or_else(|| "-".into(), |p| p.display().to_string());
         self.record("vdev remove", &format!("{} vdev (log) {path}", self.tx.pool))?;
+        let rebuilt = self.end_rebuild_of_left(id)?;
         let (txg, outside) = (self.tx.txg, &self.disk.outside);
         let mut count = |mos: &mut OpenObjectSet, guid: &str, delta: i64| {
             count_feature(mos, txg, outside, guid, delta)
@@ -100,6 +118,6 @@ impl SyncContext<'_> {
         self.maps.forget_vdev(id);
         let (top, tree, mapping) = (top.clone(), None, 0);
         self.disk.removed.lock().push(Gone { top, leaves, tree, mapping });
-        Ok(true)
+        Ok(if rebuilt { Left::Rebuilt } else { Left::Whole })
     }
 }

@@ -15,6 +15,7 @@ use cenote_pool::config;
 use cenote_pool::config_write::DIRECTORY;
 use cenote_pool::indirect::Mapping;
 use cenote_pool::indirect::removing::{CANCELED, Removing};
+use cenote_pool::rebuild::RebuildPhys;
 use cenote_store::alloc::{Allocator, Class, Extent, Metaslab};
 use cenote_store::write::Copied;
 use cenote_vdev::{IndirectMap, Vdev, VdevTree};
@@ -30,7 +31,7 @@ const TRIES: usize = 5;
 #[derive(Debug, PartialEq)]
 enum Begun {
     Yes,
-    /// Another one is under way, or the vdev is allocated from.
+    /// Another one is under way, or the vdev is allocated from; a device below it lacks something, or is being rebuilt.
     Busy,
     /// The others have no room.
     NoSpace,
@@ -67,7 +68,9 @@ fn check(engine: &Engine, tree: &VdevTree, top: &Vdev) -> Result<(), RemoveError
     }
     let mut leaves = Vec::new();
     tree.top(top.id()).into_iter().for_each(|top| top.collect_leaves(&mut leaves));
-    if leaves.iter().any(|leaf| leaf.is_behind()) {
+    let rebuilds = RebuildPhys::all(&pool);
+    let is_rebuilt = rebuilds.iter().any(|(id, phys)| *id == top.id() && phys.is_running());
+    if is_rebuilt || leaves.iter().any(|leaf| leaf.is_behind()) {
         return Err(RemoveError::Busy);
     }
     if !top.state().readable() {
@@ -240,6 +243,11 @@ impl SyncContext<'_> {
         // A vdev may have joined since.
         if !tree.top(id).is_some_and(|top| can_be_copied(&self.disk.allocator, &tree, top)) {
             return Err(DslWriteError::Invalid("the pool's configuration has changed".into()));
+        }
+        let mut leaves = Vec::new();
+        tree.top(id).into_iter().for_each(|top| top.collect_leaves(&mut leaves));
+        if leaves.iter().any(|leaf| leaf.is_behind()) || self.is_rebuilt(id)? {
+            return Ok(Begun::Busy);
         }
         if !self.fits_without(id)? {
             return Ok(Begun::NoSpace);

@@ -141,7 +141,8 @@ impl SpaceMaps {
     /// (`vdev_metaslab_init`). Returns how many metaslabs there are more, which can be allocated from as soon as this group
     /// is on disk.
     ///
-    /// Errors: there is no such vdev, or it would have too many metaslabs.
+    /// Errors: there is no such vdev, or it would have too many metaslabs; the change that is under way cannot be kept
+    /// ([`OpenObjectSet::check_change`]). Then nothing here is changed.
     pub fn grow_vdev(&mut self, mos: &mut OpenObjectSet, vdev: u64, asize: u64) -> Result<usize> {
         let Some(v) = self.vdevs.get_mut(&vdev) else {
             return invalid(0, format!("no vdev {vdev}"));
@@ -156,6 +157,7 @@ impl SpaceMaps {
                 mos.write(array, last.saturating_mul(8), &0u64.to_le_bytes())?;
             }
         }
+        mos.check_change()?;
         let more = more as usize;
         v.maps.resize(v.maps.len() + more, 0);
         Ok(more)

@@ -107,7 +107,8 @@ impl Shared {
         };
         let begun = self.queue.run(&self.tx_state, change, |_| true)?;
         let pool = self.view();
-        if !distributed {
+        // It may have left again: then others may have it.
+        if !distributed && self.disk.tree().find(guid).is_some() {
             pool.devices().insert([(guid, path, device)]);
         }
         let tree = pool.store().vdevs();

@@ -20,7 +20,7 @@ use cenote_dsl::write::DslWriteError;
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
 use cenote_pool::devices::patiently;
-use cenote_vdev::{Device, Vdev, VdevState, VdevTree, init_labels, read_labels};
+use cenote_vdev::{Aux, Device, Vdev, VdevState, VdevTree, init_labels, read_labels};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::io;
@@ -88,10 +88,13 @@ pub(super) fn return_to_others(device: &dyn Device, spare: &NvList) {
     }
 }
 
-/// Whether a leaf is out of use, and not because someone took it offline, or has had too many errors.
+/// Whether a leaf is out of use, and not because someone took it offline, or has had too many errors. One that was split off is
+/// another pool's, and is about to leave.
 fn has_failed(leaf: &Vdev) -> bool {
-    let out =
-        matches!(leaf.state(), VdevState::Faulted | VdevState::Removed | VdevState::CantOpen(_));
+    let out = match leaf.state() {
+        VdevState::CantOpen(why) => why != Aux::SplitPool,
+        state => matches!(state, VdevState::Faulted | VdevState::Removed),
+    };
     out || leaf.has_too_many_errors()
 }
 

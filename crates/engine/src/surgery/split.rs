@@ -284,7 +284,8 @@ impl SyncContext<'_> {
         let timestamp = last.timestamp.max(self.tx.now).saturating_add(1);
         let first = Uberblock { guid_sum: sum, timestamp, ..last.clone() };
         write_all(&labels, &first)?;
-        self.replace_tree(now, root)?;
+        // The sides are another pool's by now.
+        self.replace_tree(now, root).map_err(DslWriteError::into_fatal)?;
         Ok(left)
     }
 

@@ -88,7 +88,8 @@ pub fn still_ours(c: &Candidate, devices: &DeviceSet, hostid: u32) -> Result<(),
     check_activity(c, devices, &now, hostid)
 }
 
-fn in_use(c: &Candidate) -> ImportError {
+/// The refusal of a pool that another host writes to.
+pub(super) fn in_use(c: &Candidate) -> ImportError {
     ImportError::Active {
         name: c.name.clone(),
         hostname: c.config.str("hostname").unwrap_or("<unknown>").to_string(),

@@ -33,7 +33,7 @@ use super::error::{ReceiveError, Result};
 use super::source::Source;
 use crate::change::policy::{Operation, Permit};
 use crate::change::{Changes, record};
-use crate::long_hold::LongHold;
+use crate::long_hold::{Holder, LongHold};
 use crate::tunables::RECV_BEST_EFFORT_CORRECTIVE;
 use crate::{Engine, SpaceCheck};
 use blocks::{Piece, Whole};
@@ -86,13 +86,13 @@ impl Changes {
         self.plan_heal(to, begin).map(drop)
     }
 
-    /// Begins to heal the snapshot with the full name `to` by a stream of it.
+    /// Begins to heal the snapshot with the full name `to` by a stream of it, for the `holder` of the snapshot.
     ///
     /// # Errors
     /// Those of [`Changes::may_heal`]; the snapshot is being destroyed.
-    pub fn heal(&self, to: &str, begin: &Begin) -> Result<Healing> {
+    pub fn heal(&self, to: &str, begin: &Begin, holder: Holder) -> Result<Healing> {
         let (permit, snapshot) = self.plan_heal(to, begin)?;
-        let (hold, snapshot) = self.engine.hold(&snapshot)?;
+        let (hold, snapshot) = self.engine.hold(&snapshot, holder)?;
         let view = self.engine.pool();
         // Opened, it has its key.
         Store::with_keys_or_without(|| view.dsl().open_objset(&snapshot))?;
