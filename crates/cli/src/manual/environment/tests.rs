@@ -60,7 +60,7 @@ fn every_variable_that_is_read_is_explained_and_no_other() {
 
 #[test]
 fn each_stands_in_the_pages_of_those_that_heed_it() {
-    let own = ["cenote daemon", "cenote map"];
+    let own = ["cenote daemon", "cenote map", "cenote ls", "cenote cat", "cenote cp"];
     for variable in VARIABLES {
         for reader in variable.readers {
             let (tool, command) = reader.split_once(' ').unwrap_or((reader, ""));
