@@ -3,7 +3,8 @@
 //! After each transaction group, and after an import, spares are *called* ([`Shared::call_spares`]): if a device is out of
 //! use, and not because someone took it offline, or is degraded for its errors, a spare that is not in use takes its place,
 //! as OpenZFS's zfs-retire agent has it (`replace_with_spare`). A thread of its own does that, since it waits for groups. A spare that does not fit a device, or was taken away from
-//! it, is not tried there again before the device has worked again, or the pool is imported again.
+//! it, is not tried there again before the device has worked again, or the pool is imported again. One that cannot be had, as another
+//! pool has it in use, is tried again after a while ([`REST`]).
 //!
 //! What a device was out of use for may be over: then the spare goes back to the others when it is detached, or stays for
 //! good when the device that it stands in for is.
@@ -13,21 +14,26 @@ use crate::background::join_unless_held;
 use crate::create::{NewDevice, SystemDevices, spare_label};
 use crate::txg::TxState;
 use crate::{Engine, EngineError, Shared};
+use cenote_dmu::outside::Time;
 use cenote_dmu::write::WriteError;
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
 use cenote_pool::devices::patiently;
 use cenote_vdev::{Aux, Device, Vdev, VdevState, VdevTree, init_labels, read_labels};
 use parking_lot::Mutex;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// The name of the thread.
 const NAME: &str = "spares";
+
+/// How long a spare is left alone that could not be had.
+const REST: Duration = Duration::from_secs(10);
 
 /// What has spares step in.
 #[derive(Default)]
@@ -37,6 +43,8 @@ pub(crate) struct SpareCaller {
     stopped: AtomicBool,
     /// Devices and the spares that do not fit them, by guids.
     refused: Mutex<HashSet<(u64, u64)>>,
+    /// Spares that could not be had, by guid, and when they were last asked for.
+    resting: Mutex<HashMap<u64, Time>>,
 }
 
 impl SpareCaller {
@@ -130,7 +138,10 @@ impl Shared {
         // Distributed spares do not step in yet.
         let devices = pool.spares().iter().filter(|spare| spare.str("type") != Some("dspare"));
         let spares = devices.map(|spare| config::number(spare, "guid"));
-        let idle: Vec<u64> = spares.filter(|spare| tree.find(*spare).is_none()).collect();
+        let (clock, resting) = (&self.disk.outside.clock, self.spares.resting.lock());
+        let rests = |spare: &u64| resting.get(spare).is_some_and(|when| clock.since(*when) < REST);
+        let idle = spares.filter(|spare| tree.find(*spare).is_none() && !rests(spare));
+        let idle: Vec<u64> = idle.collect();
         if idle.is_empty() || self.bars_spares() {
             return Vec::new();
         }
@@ -171,13 +182,22 @@ impl Shared {
             if self.spares.stopped.load(SeqCst) {
                 return;
             }
-            let put = self.spare(spare).and_then(|new| {
-                let attach = Attach { beside, new, replaces: true };
-                match self.attach(attach, |_, leaf| has_failed(leaf), false) {
-                    Err(EngineError::Suspended(why)) => Ok(Some(why)),
-                    done => done.map(|()| None).map_err(|e| e.to_string()),
+            let new = match self.spare(spare) {
+                Ok(new) => new,
+                Err(why) => {
+                    let now = self.disk.outside.clock.now();
+                    if self.spares.resting.lock().insert(spare, now).is_none() {
+                        tracing::warn!(beside, spare, why, "the spare cannot be had for now");
+                    }
+                    continue;
                 }
-            });
+            };
+            self.spares.resting.lock().remove(&spare);
+            let attach = Attach { beside, new, replaces: true };
+            let put = match self.attach(attach, |_, leaf| has_failed(leaf), false) {
+                Err(EngineError::Suspended(why)) => Ok(Some(why)),
+                done => done.map(|()| None).map_err(|e| e.to_string()),
+            };
             match put {
                 Ok(None) => tracing::warn!(beside, spare, "a spare steps in"),
                 // That says nothing of the spare: spares are called again when the pool goes on.
