@@ -470,10 +470,8 @@ fn spares_are_returned_after_a_crash() {
     rig.judge_blocks();
 }
 
-/// Another pool has a spare in use that both list. This one looks at it, and does not take it for itself.
-#[test]
-fn a_spare_that_another_pool_has_is_not_taken() {
-    let _turn = Turn::take(true);
+/// A pool whose spare another pool has in use, and the label that the spare had before.
+fn with_spare_of_others() -> (Rig, NvList) {
     let rig = Rig::new(64 << 20);
     let engine = rig.create("mirror a b spare s", 12);
     fill(&open(&engine), 0..2, LEN);
@@ -481,15 +479,48 @@ fn a_spare_that_another_pool_has_is_not_taken() {
     let guid = config::number(&engine.pool().spares()[0], "guid");
     engine.export(false).unwrap();
     drop(engine);
-    let [beside, spare] = ["a", "s"].map(|name| rig.file(name));
-    let beside = cenote_vdev::open_device(&beside).unwrap();
-    let mut label = cenote_vdev::read_labels(beside.as_ref()).unwrap().unwrap().config;
+    let [mut label, before] = ["a", "s"].map(|name| {
+        let device = cenote_vdev::open_device(&rig.file(name)).unwrap();
+        cenote_vdev::read_labels(device.as_ref()).unwrap().unwrap().config
+    });
     label.set("guid", NvValue::Uint64(guid));
     label.set("pool_guid", NvValue::Uint64(4711));
     label.set("name", NvValue::String("theirs".into()));
-    let device = SystemDevices.open_rw(&spare).unwrap();
+    let device = SystemDevices.open_rw(&rig.file("s")).unwrap();
     cenote_vdev::init_labels(device.as_ref(), &label).unwrap();
-    drop((beside, device));
+    (rig, before)
+}
+
+/// Another pool has a spare in use, and gives it back: it steps in for what has failed meanwhile.
+#[test]
+fn a_spare_steps_in_once_another_pool_has_given_it_back() {
+    let _turn = Turn::take(false);
+    let (rig, label) = with_spare_of_others();
+    let engine = rig.import();
+    engine.take_out(leaf(&rig, &engine, "b"), TakeOut::Fault).unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    engine.sync_task(|_| Ok(())).unwrap();
+    assert_eq!(shape(&engine), "mirror(a b)");
+    let device = SystemDevices.open_rw(&rig.file("s")).unwrap();
+    cenote_vdev::init_labels(device.as_ref(), &label).unwrap();
+    drop(device);
+    let end = Instant::now() + Duration::from_secs(60);
+    while vdevs(&engine) != "mirror(a spare(b s))" {
+        assert!(Instant::now() < end, "{}", vdevs(&engine));
+        engine.sync_task(|_| Ok(())).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    until_given(&rig, &engine, "mirror(a spare(b s))", "s");
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge_blocks();
+}
+
+/// Another pool has a spare in use that both list. This one looks at it, and does not take it for itself.
+#[test]
+fn a_spare_that_another_pool_has_is_not_taken() {
+    let _turn = Turn::take(true);
+    let (rig, _) = with_spare_of_others();
     let engine = rig.import();
     assert_eq!((engine.pool().name(), shape(&engine).as_str()), ("tank", "mirror(a b)"));
     // As `zpool status` and `zpool list -v` do.
@@ -498,7 +529,7 @@ fn a_spare_that_another_pool_has_is_not_taken() {
     assert!(pool.device_size(&pool.spares()[0]).is_some());
     drop(pool);
     // The other pool can be imported.
-    drop(SystemDevices.open_rw(&spare).unwrap());
+    drop(SystemDevices.open_rw(&rig.file("s")).unwrap());
     engine.export(false).unwrap();
     drop(engine);
     rig.judge_blocks();

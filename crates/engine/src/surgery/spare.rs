@@ -3,7 +3,8 @@
 //! After each transaction group, and after an import, spares are *called* ([`Shared::call_spares`]): if a device is out of
 //! use, and not because someone took it offline, or is degraded for its errors, a spare that is not in use takes its place,
 //! as OpenZFS's zfs-retire agent has it (`replace_with_spare`). A thread of its own does that, since it waits for groups. A spare that does not fit a device, or was taken away from
-//! it, is not tried there again before the device has worked again, or the pool is imported again.
+//! it, is not tried there again before the device has worked again, or the pool is imported again. One that cannot be had, as another
+//! pool has it in use, is tried again after a while ([`REST`]).
 //!
 //! A distributed spare stands in for devices of its own dRAID vdev alone, for which it comes first (`spare_is_preferred`).
 //!
@@ -15,6 +16,7 @@ use crate::background::join_unless_held;
 use crate::create::{NewDevice, SystemDevices, spare_label};
 use crate::txg::TxState;
 use crate::{Engine, EngineError, Shared};
+use cenote_dmu::outside::Time;
 use cenote_dmu::write::WriteError;
 use cenote_dsl::write::DslWriteError;
 use cenote_format::nvlist::NvList;
@@ -22,15 +24,19 @@ use cenote_pool::config;
 use cenote_pool::devices::patiently;
 use cenote_vdev::{Aux, Device, Vdev, VdevState, VdevTree, init_labels, read_labels};
 use parking_lot::Mutex;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// The name of the thread.
 const NAME: &str = "spares";
+
+/// How long a spare is left alone that could not be had.
+const REST: Duration = Duration::from_secs(10);
 
 /// What has spares step in.
 #[derive(Default)]
@@ -40,6 +46,8 @@ pub(crate) struct SpareCaller {
     stopped: AtomicBool,
     /// Devices and the spares that do not fit them, by guids.
     refused: Mutex<HashSet<(u64, u64)>>,
+    /// Spares that could not be had, by guid, and when they were last asked for.
+    resting: Mutex<HashMap<u64, Time>>,
 }
 
 impl SpareCaller {
@@ -130,8 +138,14 @@ impl Shared {
     /// Devices and the spares that may step in for them, by guids.
     fn wanted(&self) -> Vec<(u64, u64)> {
         let (pool, tree) = (self.view(), self.disk.tree());
-        let is_idle = |spare: &&NvList| tree.find(config::number(spare, "guid")).is_none();
+        let (clock, resting) = (&self.disk.outside.clock, self.spares.resting.lock());
+        let rests = |spare: u64| resting.get(&spare).is_some_and(|when| clock.since(*when) < REST);
+        let is_idle = |spare: &&NvList| {
+            let guid = config::number(spare, "guid");
+            tree.find(guid).is_none() && !rests(guid)
+        };
         let mut idle: Vec<&NvList> = pool.spares().iter().filter(is_idle).collect();
+        drop(resting);
         if idle.is_empty() || self.bars_spares() {
             return Vec::new();
         }
@@ -181,7 +195,18 @@ impl Shared {
             if self.spares.stopped.load(SeqCst) {
                 return;
             }
-            let put = match self.put_in(beside, spare) {
+            let new = match self.spare(spare) {
+                Ok(new) => new,
+                Err(why) => {
+                    let now = self.disk.outside.clock.now();
+                    if self.spares.resting.lock().insert(spare, now).is_none() {
+                        tracing::warn!(beside, spare, why, "the spare cannot be had for now");
+                    }
+                    continue;
+                }
+            };
+            self.spares.resting.lock().remove(&spare);
+            let put = match self.put_in(beside, spare, new) {
                 Err(EngineError::Suspended(why)) => Ok(Some(why)),
                 done => done.map(|()| None).map_err(|e| e.to_string()),
             };
@@ -205,18 +230,21 @@ impl Shared {
 impl Shared {
     /// Puts a spare in the place of a device that failed. A distributed one is rebuilt by place, as OpenZFS's zed has it: all devices of
     /// the vdev write what goes into it. Where that is not possible, as a resilver is under way, it is resilvered.
-    fn put_in(self: &Arc<Self>, beside: u64, spare: u64) -> Result<(), EngineError> {
-        let put = |rebuild: bool| {
-            let new = self.spare(spare).map_err(DslWriteError::Invalid)?;
-            let distributed = is_distributed(&new.leaf);
-            if rebuild && !distributed {
-                return Ok(false);
-            }
+    fn put_in(
+        self: &Arc<Self>,
+        beside: u64,
+        spare: u64,
+        new: NewDevice,
+    ) -> Result<(), EngineError> {
+        let distributed = is_distributed(&new.leaf);
+        let put = |new, rebuild| {
             let attach = Attach { beside, new, replaces: true };
-            self.attach(attach, |_, leaf| has_failed(leaf), rebuild).map(|()| true)
+            self.attach(attach, |_, leaf| has_failed(leaf), rebuild)
         };
-        match put(true) {
-            Ok(false) | Err(EngineError::Dsl(DslWriteError::Invalid(_))) => put(false).map(drop),
+        match put(new, distributed) {
+            Err(EngineError::Dsl(DslWriteError::Invalid(_))) if distributed => {
+                put(self.spare(spare).map_err(DslWriteError::Invalid)?, false).map(drop)
+            }
             done => done.map(drop),
         }
     }

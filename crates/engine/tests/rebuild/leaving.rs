@@ -44,7 +44,7 @@ fn left(engine: &Engine) {
     }
 }
 
-/// No rebuild is under way, and none is waited for; another one begins and ends. Devices of `all` have everything then.
+/// No rebuild is under way, and none is waited for, after an import as well; another one begins and ends.
 fn goes_on(rig: &Rig, engine: Arc<Engine>, (beside, new): (&str, &str)) {
     let none = |engine: &Engine| {
         assert!(

@@ -19,9 +19,13 @@ use crate::devices::DeviceSet;
 use crate::discover::Candidate;
 use crate::error::ImportError;
 use cenote_format::label::Uberblock;
-use cenote_vdev::{DeviceLabels, read_labels};
+use cenote_vdev::deadline::{self, ask_each};
+use cenote_vdev::{Device, DeviceLabels, read_labels};
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
 
 /// How often labels are read anew that are written to each time before the devices are taken.
 const MOST_TRIES: u32 = 3;
@@ -62,16 +66,31 @@ pub fn import_alone<'a>(
 /// Whether a device of a candidate was written to after its labels were read, or is of another pool by now. One that cannot be read
 /// any more says nothing.
 fn is_overtaken(c: &Candidate, devices: &DeviceSet) -> bool {
-    let changed = |seen: &DeviceLabels| {
-        let device = seen.config.u64("guid").and_then(|guid| devices.open(guid))?;
-        let Some(now) = read_labels(device.as_ref()).ok()? else { return Some(true) };
-        let pool = |labels: &DeviceLabels| labels.config.u64("pool_guid");
-        let best = |labels: &DeviceLabels| {
-            let all = labels.uberblocks.iter().map(|(.., uberblock)| uberblock);
-            Uberblock::best(all).map(Uberblock::rank)
-        };
-        Some(best(&now) > best(seen) || pool(&now) != pool(seen))
+    if !c.opened.0.is_empty() {
+        return false;
+    }
+    let open = |seen: &DeviceLabels| devices.open(seen.config.u64("guid")?);
+    let all: Vec<(&DeviceLabels, Arc<dyn Device>)> =
+        c.devices.iter().filter_map(|seen| Some((seen, open(seen)?))).collect();
+    // A thread that waits for a device that hangs keeps it only while it reads.
+    let by_path: HashMap<PathBuf, Weak<dyn Device>> =
+        all.iter().map(|(seen, device)| (seen.path.clone(), Arc::downgrade(device))).collect();
+    let read = move |names: &[PathBuf]| {
+        let device = names.first().and_then(|name| by_path.get(name)).and_then(Weak::upgrade);
+        device.map_or(Err(ErrorKind::NotFound.into()), |device| read_labels(device.as_ref()))
     };
-    let open_before = !c.opened.0.is_empty();
-    !open_before && c.devices.iter().any(|seen| changed(seen) == Some(true))
+    let places = all.iter().map(|(seen, _)| vec![seen.path.clone()]).collect();
+    let now = ask_each(places, deadline::answer(), read);
+    all.iter().zip(now).any(|((seen, _), now)| now.is_ok_and(|now| differs(seen, now.as_ref())))
+}
+
+/// Whether labels are of another pool than when they were `seen`, or have a better uberblock, or are gone.
+fn differs(seen: &DeviceLabels, now: Option<&DeviceLabels>) -> bool {
+    let Some(now) = now else { return true };
+    let pool = |labels: &DeviceLabels| labels.config.u64("pool_guid");
+    let best = |labels: &DeviceLabels| {
+        let all = labels.uberblocks.iter().map(|(.., uberblock)| uberblock);
+        Uberblock::best(all).map(Uberblock::rank)
+    };
+    best(now) > best(seen) || pool(now) != pool(seen)
 }
