@@ -74,13 +74,33 @@ pub(crate) fn reach(vdev: &Arc<Vdev>, offset: u64, out: &mut Vec<Arc<Vdev>>) {
     }
 }
 
-/// The leaves that do not get what is written to `leaf` at byte `offset`: itself, or, if it is a distributed spare that takes
-/// writes, those among its places there.
-pub(crate) fn absent(leaf: &Arc<Vdev>, offset: u64) -> Vec<Arc<Vdev>> {
+/// Whether `leaf` takes what is written to it at byte `offset`, and the leaves that do not get it: itself, or, if it is a
+/// distributed spare that takes writes, those among its places there. A leaf goes out of use at any time. So each is asked once: what
+/// does not take it is among those that do not get it.
+pub(crate) fn takers(leaf: &Arc<Vdev>, offset: u64) -> (bool, Vec<Arc<Vdev>>) {
     if !leaf.writable() {
-        return vec![leaf.clone()];
+        return (false, vec![leaf.clone()]);
     }
-    leaf.place_at(offset).iter().flat_map(|below| absent(below, offset)).collect()
+    if !leaf.is_distributed() {
+        return (true, Vec::new());
+    }
+    let (mut takes, mut absent) = (false, Vec::new());
+    for below in leaf.place_at(offset) {
+        let (takes_it, others) = takers(&below, offset);
+        takes |= takes_it;
+        absent.extend(others);
+    }
+    if !takes && absent.is_empty() {
+        // Its tree is not in use.
+        absent.push(leaf.clone());
+    }
+    (takes, absent)
+}
+
+/// The leaves that did not get what was written to `leaf` at byte `offset`, asked before any can come back: what has gone out since is
+/// among them.
+pub(crate) fn absent(leaf: &Arc<Vdev>, offset: u64) -> Vec<Arc<Vdev>> {
+    takers(leaf, offset).1
 }
 
 /// A block under way.

@@ -38,6 +38,7 @@ use crate::patience;
 use crate::state::Aux;
 use crate::surgery::{outage, outage_as};
 use crate::vdev::{Dtl, Opened, Vdev};
+use crate::write::lose_of_spares;
 use crate::{VdevError, VdevState, VdevTree, assemble};
 
 /// Byte offset in a label of the area that is read and written (`vl_be`).
@@ -84,15 +85,6 @@ fn is_needed(top: &Arc<Vdev>, leaf: &Vdev) -> bool {
     !top.is_log() && outage_as(top, leaf, true) != outage_as(top, leaf, false)
 }
 
-/// A leaf that does not answer goes out of use, unless others have just failed to take what is being written: that may be noted only
-/// when the leaf is out. What is noted after this has asked is not written ([`crate::write`]).
-fn put_out(top: &Arc<Vdev>, leaf: &Vdev) {
-    leaf.set_state(VdevState::Faulted);
-    if required(top, leaf) {
-        leaf.set_state(VdevState::Degraded);
-    }
-}
-
 /// Whether the device of a leaf did not answer when it was probed, and stayed in use.
 fn is_silent(leaf: &Vdev) -> bool {
     leaf.opened_state() == VdevState::Degraded
@@ -135,10 +127,20 @@ impl Vdev {
         }
     }
 
-    /// Another device, or no device, in place of the leaf's: see the module's invariant. `again`: what is not known to be durable
+    /// Another device, or no device, in place of the leaf's below `top`: see the module's invariant. `again`: what is not known to be durable
     /// is written again, to all leaves of the vdev, which is noted already ([`VdevTree::lost_with_device`]).
-    fn replace(&self, opened: Opened, again: bool) {
+    fn replace(&self, top: Option<&Arc<Vdev>>, opened: Opened, again: bool) {
+        let has_unflushed = self.written().dirty().is_some();
         // What the device before was not known to keep, this one may lack.
+        self.lose_unflushed(again);
+        if let Some(top) = top.filter(|_| has_unflushed) {
+            lose_of_spares(top, self, again);
+        }
+        self.set_opened(opened);
+    }
+
+    /// From now on the leaf counts as lacking what it is not known to keep; `again`: but for blocks, which are written again.
+    pub(crate) fn lose_unflushed(&self, again: bool) {
         let mut written = self.written();
         written.write_failed();
         let lost = written.flush_failed().filter(|_| !again);
@@ -146,7 +148,6 @@ impl Vdev {
         drop(written);
         self.lags(repairs);
         self.lags(lost.unwrap_or_default());
-        self.set_opened(opened);
     }
 }
 
@@ -222,6 +223,7 @@ impl VdevTree {
             if !state.readable() && read_labels(&*device).is_ok() {
                 tracing::error!(?leaf, ?state, "not the device that it was");
                 leaf.set_state(state);
+                self.writer.awaited.store(true, SeqCst);
             }
         })?;
         for top in self.root().children() {
@@ -250,9 +252,22 @@ impl VdevTree {
                 leaf.set_state(VdevState::Healthy);
                 self.writer.awaited.store(true, SeqCst);
             } else if !required(top, leaf) {
-                put_out(top, leaf);
-                self.writer.awaited.store(true, SeqCst);
+                self.put_out(top, leaf);
             }
+        }
+    }
+
+    /// A leaf that does not answer goes out of use, unless others have just failed to take what is being written: that may be noted
+    /// while this asks. What is noted after this has asked is not written ([`crate::write`]). A leaf that stays is in use all the time:
+    /// nobody would know of a block that was written without it for a moment.
+    fn put_out(&self, top: &Arc<Vdev>, leaf: &Vdev) {
+        let was_silent = is_silent(leaf);
+        leaf.going.store(true, SeqCst);
+        let stays = required(top, leaf);
+        leaf.set_state(if stays { VdevState::Degraded } else { VdevState::Faulted });
+        leaf.going.store(false, SeqCst);
+        if was_silent && !stays {
+            self.writer.awaited.store(true, SeqCst);
         }
     }
 
@@ -273,7 +288,7 @@ impl VdevTree {
             events::tell(leaf, &Happening::ProbeFailed);
         }
         match state {
-            VdevState::Faulted => put_out(top, leaf),
+            VdevState::Faulted => self.put_out(top, leaf),
             _ => leaf.set_state(state),
         }
     }
@@ -385,7 +400,7 @@ impl VdevTree {
                 leaf.faulted_by_hand.store(state == VdevState::Faulted, Relaxed);
                 let before = leaf.state();
                 self.lose_log(top, leaf);
-                leaf.replace(Opened { device: None, state }, false);
+                leaf.replace(Some(top), Opened { device: None, state }, false);
                 leaf.tell_state(before);
             }
             return spared;
@@ -486,7 +501,7 @@ impl Judge<'_, '_> {
             Some(top) => self.tree.lose_log(top, leaf),
             None => {}
         }
-        leaf.replace(opened, again);
+        leaf.replace(top, opened, again);
     }
 
     /// The device of a leaf, if nothing can have taken its place, as far as the system says.
@@ -761,6 +776,14 @@ mod tests {
         tree.leaves()[0].set_state(VdevState::Degraded);
         tree.look_after_silent(tree.top(0).unwrap(), &tree.leaves());
         assert_eq!(states(&tree), [VdevState::Faulted, VdevState::Healthy]);
+        assert!(tree.take_awaited());
+        // So it does when a request to it fails.
+        let (tree, leaves) = mirror(2);
+        leaves[0].faults.set_missing(true);
+        tree.leaves()[0].set_state(VdevState::Degraded);
+        assert!(tree.has_outage() && write(&tree, 1) && !tree.has_outage());
+        assert_eq!(states(&tree), [VdevState::Faulted, VdevState::Healthy]);
+        assert!(tree.take_awaited());
     }
 
     #[test]
@@ -816,14 +839,14 @@ mod tests {
             while leaves[0].faults.waiting() == 0 {
                 std::thread::yield_now();
             }
-            put_out(tree.top(0).unwrap(), &tree.leaves()[0]);
+            tree.put_out(tree.top(0).unwrap(), &tree.leaves()[0]);
             leaves[0].faults.set_hung(false);
             assert!(!writing.join().unwrap());
         });
         assert_eq!(states(&tree), [VdevState::Faulted, VdevState::Healthy]);
         // Another one is, on what is left; and the one that has that stays.
         assert!(write(&tree, 2));
-        put_out(tree.top(0).unwrap(), &tree.leaves()[1]);
+        tree.put_out(tree.top(0).unwrap(), &tree.leaves()[1]);
         assert_eq!(states(&tree), [VdevState::Faulted, VdevState::Degraded]);
     }
 

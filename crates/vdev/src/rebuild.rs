@@ -142,9 +142,14 @@ fn is_whole(leaf: &Vdev) -> bool {
     leaf.device().is_some() && leaf.opened_state() == VdevState::Healthy && !leaf.is_behind()
 }
 
-/// Whether a leaf has all that was ever written to it at byte `offset`.
+/// Whether a leaf has all that was ever written to it at byte `offset`. A distributed spare is read from any leaf that its place is on,
+/// if others fail: all of these have to.
 fn is_whole_at(leaf: &Vdev, offset: u64) -> bool {
-    let there = || leaf.place_at(offset).iter().any(|below| is_whole_at(below, offset));
+    let there = || {
+        let mut places = leaf.place_at(offset);
+        places.retain(|below| below.opened_state().readable());
+        !places.is_empty() && places.iter().all(|below| is_whole_at(below, offset))
+    };
     is_whole(leaf) && (!leaf.is_distributed() || there())
 }
 
@@ -423,11 +428,7 @@ impl Copier<'_> {
         let _under_way: Vec<_> = each().map(|(_, leaf)| leaf.vacant.begin()).collect();
         let takes = |leaf: &Vdev| leaf.writable() && !leaf.is_leaving();
         let (there, away): (Vec<_>, Vec<_>) = each().partition(|(_, leaf)| takes(leaf));
-        // Leaves that a spare's place is on and that take no writes lack it from now on, and the spare does not.
-        for (copy, spare) in there.iter().filter(|(_, leaf)| leaf.is_distributed()) {
-            let (absent, lacks) = (mirror::absent(spare, copy.offset), spare.missing());
-            absent.iter().for_each(|leaf| lacks.iter().for_each(|txgs| leaf.lags(txgs.clone())));
-        }
+        let spares: Vec<_> = there.iter().copied().filter(|(_, l)| l.is_distributed()).collect();
         let there = there.into_iter().filter(|(copy, leaf)| leaf.writable_at(copy.offset));
         let fails = |done: &mut Rebuilt, leaf: &Vdev| match leaf.is_leaving() {
             true => done.leaving = true,
@@ -436,6 +437,12 @@ impl Copier<'_> {
         away.iter().for_each(|(_, leaf)| fails(done, leaf));
         let writes: Vec<LeafWrite> = there.map(|(copy, leaf)| write(copy, leaf)).collect();
         let results = write_leaves(&self.tree.writer, Priority::Rebuild, &writes);
+        // Leaves that a spare's place is on and that took no writes lack it from now on, and the spare does not. None has come back
+        // since it was asked whether the place takes the copy.
+        for (copy, spare) in spares {
+            let (absent, lacks) = (mirror::absent(spare, copy.offset), spare.missing());
+            absent.iter().for_each(|leaf| lacks.iter().for_each(|txgs| leaf.lags(txgs.clone())));
+        }
         for (write, result) in writes.iter().zip(results) {
             match result {
                 Ok(()) => {

@@ -169,6 +169,11 @@ impl<'a> Part<'a> {
     }
 }
 
+/// A leaf lacks what belongs to a spare's place on it, of a block of this group.
+fn lag(leaf: &Vdev, txg: u64) {
+    leaf.lags(txg..txg.saturating_add(1));
+}
+
 /// Whether `read` begins with the bytes of `right`, or has the first of them.
 fn same(read: &Abd, right: &Abd) -> bool {
     let len = read.len().min(right.len());
@@ -355,9 +360,9 @@ impl VdevTree {
             for leaf in below {
                 if leaf.writable() && leaf.is_distributed() {
                     // Those of its leaves that take no writes lack it from now on, and the spare does not.
-                    let lacks = place.txg..place.txg.saturating_add(1);
-                    mirror::absent(&leaf, offset).iter().for_each(|leaf| leaf.lags(lacks.clone()));
-                    if !leaf.writable_at(offset) {
+                    let (takes, absent) = mirror::takers(&leaf, offset);
+                    absent.iter().for_each(|leaf| lag(leaf, place.txg));
+                    if !takes {
                         continue;
                     }
                 }
@@ -424,7 +429,24 @@ impl VdevTree {
         if !current() {
             return None;
         }
-        let mut rest = planned.as_slice();
+        // What cannot be mended in all its copies fails alone.
+        let (of_removed, others): (Vec<_>, Vec<_>) =
+            planned.into_iter().partition(|(_, fault)| self.is_of_removed(fault.leaf()));
+        for planned in [others, of_removed] {
+            self.repair_planned(&planned, current, &mut done)?;
+        }
+        self.look_after();
+        Some(done)
+    }
+
+    /// The same, of repairs that there are. `None`: the blocks may not be allocated any more.
+    fn repair_planned(
+        &self,
+        planned: &[(u64, &Fault)],
+        current: &dyn Fn() -> bool,
+        done: &mut Repaired,
+    ) -> Option<()> {
+        let mut rest = planned;
         while !rest.is_empty() {
             // Little at a time: all other writes wait.
             let mut bytes = 0;
@@ -457,13 +479,18 @@ impl VdevTree {
                 writes.extend(repairs);
             }
             let results = write_leaves(&self.writer, Priority::AsyncWrite, &writes);
+            for (write, (txg, fault)) in writes.iter().zip(&notes) {
+                // Leaves that its place is on may have gone out since they were asked, and none has come back.
+                if fault.is_lack() && write.leaf.is_distributed() {
+                    mirror::absent(&write.leaf, write.offset).iter().for_each(|l| lag(l, *txg));
+                }
+            }
             drop((batch, alone));
             for ((write, (txg, fault)), result) in writes.iter().zip(notes).zip(&results) {
                 done.note(write, txg, fault.is_lack(), result.is_ok());
             }
         }
-        self.look_after();
-        Some(done)
+        Some(())
     }
 }
 

@@ -232,6 +232,8 @@ pub struct Live {
     pub(crate) moving: AtomicBool,
     /// It is about to leave its vdev: what is written to it alone is not written.
     pub(crate) leaving: AtomicBool,
+    /// It is being asked whether its vdev can do without it: what only it has of a block counts as not written.
+    pub(crate) going: AtomicBool,
     /// Nothing is written to it any more: the pool may be another host's by now.
     pub(crate) fenced: AtomicBool,
     /// Nor is anything once this time has come, in nanoseconds since the system started ([`VdevTree::fence_at`](crate::VdevTree::fence_at)).
@@ -278,6 +280,7 @@ impl Live {
             only_read: AtomicBool::new(false),
             moving: AtomicBool::default(),
             leaving: AtomicBool::default(),
+            going: AtomicBool::default(),
             fenced: AtomicBool::default(),
             fenced_at: AtomicU64::new(u64::MAX),
             vacant: Vacant::default(),

@@ -605,7 +605,9 @@ impl SyncContext<'_> {
         set.map_err(|e| DslWriteError::Invalid(e.to_string()))?;
         self.replace_tree(now, root)?;
         self.disk.writer.take_spared();
-        self.disk.writer.set_removing(None);
+        let mut below = Vec::new();
+        top.collect_leaves(&mut below);
+        self.disk.writer.end_removing(&below);
         self.maps.forget_vdev(id);
         self.maps.end_evacuation(true);
         // What is freed from now on is freed where the mapping leads.

@@ -10,7 +10,7 @@ use super::{WriteError, Writer};
 use crate::alloc::AllocError;
 use crate::gang::OLD_HEADER;
 use cenote_format::blkptr::Dva;
-use cenote_vdev::{IndirectMap, Remap, VdevError};
+use cenote_vdev::{IndirectMap, Remap, Vdev, VdevError};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -43,6 +43,12 @@ impl Writer {
         let of = copied.as_ref().map(|copied| (copied.vdev, copied.end, copied.mapping.clone()));
         self.store.vdevs().set_removing(of);
         self.removing.0.lock().copied = copied;
+    }
+
+    /// The vdev that was being removed has left, and these leaves with it.
+    pub fn end_removing(&self, leaves: &[Arc<Vdev>]) {
+        self.store.vdevs().end_removing(leaves);
+        self.removing.0.lock().copied = None;
     }
 
     /// The vdev that is being removed, and how far it was copied.

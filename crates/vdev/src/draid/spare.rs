@@ -14,7 +14,12 @@
 //!
 //! - It has no labels on disk: the first two and the last two are kept in memory, and the pool commits to none of them.
 //! - A write fails if any leaf that takes writes fails it: then the spare has missed it, whatever the other leaf has.
-//! - It is flushed with the leaves: a flush of one of them that fails counts as the spare's too.
+//! - Leaves go out of use at any time, and come back while nothing is written. So it is asked once more which of them take no writes
+//!   when a write has ended: those that went out meanwhile lack it, too.
+//! - It is flushed with the leaves: a flush of one of them that fails counts as the spare's too, and so does one that lets go of its
+//!   device. No flush of the spare alone makes anything durable.
+//! - It counts as a child that lacks something while it takes no writes, or has failed one, not for a flush: what that lost is on
+//!   another child, and counts there.
 //!
 //! Invariant: from the place of a column no way leads through the same spare twice. In a row each spare has a place on another child, none
 //! of them on one with a column, and each spare stands in for one child.
@@ -23,6 +28,7 @@ use std::cell::Cell;
 use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -176,6 +182,14 @@ impl Vdev {
         self.writable() && (!self.is_distributed() || there())
     }
 
+    /// Whether what this leaf took at byte `offset` of its allocatable space is on a leaf in use that stays so.
+    pub(crate) fn keeps_at(&self, offset: u64) -> bool {
+        let there = || self.place_at(offset).iter().any(|leaf| leaf.keeps_at(offset));
+        // In this order: it is out before it is no more asked whether it may go.
+        let stays = !self.going.load(SeqCst) && self.writable();
+        stays && (!self.is_distributed() || there())
+    }
+
     /// The leaves that byte `offset` of a distributed spare is on, which may be spares in turn; none for other leaves.
     pub(crate) fn place_at(&self, offset: u64) -> Vec<Arc<Vdev>> {
         self.distributed.get().map(|spare| spare.place_at(offset)).unwrap_or_default()
@@ -277,18 +291,20 @@ fn write_child(parts: &[Part]) -> Vec<io::Result<()>> {
     // Whether a leaf has it that stays.
     let mut stays = vec![false; parts.len()];
     let mut failed = vec![false; parts.len()];
-    for leaf in leaves {
+    // Counted before they are looked at: who detaches one marks it as leaving before the count is looked at.
+    let _under_way: Vec<_> = leaves.iter().map(|leaf| leaf.vacant.begin()).collect();
+    for leaf in &leaves {
         let takes = |i: &usize| leaf.writable_at(parts[*i].offset);
         let mine: Vec<usize> = (0..parts.len()).filter(takes).collect();
         if mine.is_empty() {
             continue;
         }
-        let request = |i: &usize| submit::request(&leaf, parts[*i].offset, parts[*i].data.clone());
+        let request = |i: &usize| submit::request(leaf, parts[*i].offset, parts[*i].data.clone());
         let mut requests: Vec<WriteReq> = mine.iter().map(request).collect();
         // Whether it is durable its own flush tells.
         leaf.written().mark();
         let submitted = deeper(|| {
-            submit::submit(&leaf, Priority::AsyncWrite, &mut requests, |_| true);
+            submit::submit(leaf, Priority::AsyncWrite, &mut requests, |_| true);
             Ok(())
         });
         leaf.written().mark();

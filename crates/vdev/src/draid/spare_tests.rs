@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use cenote_format::LABEL_START;
 use cenote_format::abd::Abd;
 use proptest::prelude::*;
 
@@ -18,11 +19,22 @@ use crate::{BlockRead, Fault, VdevState, VdevTree};
 const SIZE: usize = 3000;
 /// Rows of each child.
 const ROWS: u64 = 4;
+/// Rows that are a slice each: in some the first spare's place is on the device that the second one stands in for.
+const SLICES: u64 = 24;
 
 /// A vdev in which spares stand in for the first children; they lack all groups before the 10th.
-fn rig((ndata, nparity, nspares): (u64, u64, u64), more: usize) -> (VdevTree, Vec<Leaf>) {
+fn rig(shape: (u64, u64, u64), more: usize) -> (VdevTree, Vec<Leaf>) {
+    rig_of(shape, more, ROWS)
+}
+
+/// The same, with so many rows of each child.
+fn rig_of(
+    (ndata, nparity, nspares): (u64, u64, u64),
+    more: usize,
+    rows: u64,
+) -> (VdevTree, Vec<Leaf>) {
     let count = (ndata + nparity + nspares) as usize + more;
-    let disks = leaves(count, (ROWS * ROW_HEIGHT) as usize + (2 << 20));
+    let disks = leaves(count, (rows * ROW_HEIGHT) as usize + (2 << 20));
     let mut children = testing::files(&disks);
     for number in 0..nspares {
         let at = number as usize;
@@ -33,7 +45,7 @@ fn rig((ndata, nparity, nspares): (u64, u64, u64), more: usize) -> (VdevTree, Ve
     }
     let top = testing::draid((ndata, nparity, nspares), 9, children);
     let shape = *top.draid().unwrap();
-    top.grow(shape.asize(super::RESERVE + ROWS * ROW_HEIGHT));
+    top.grow(shape.asize(super::RESERVE + rows * ROW_HEIGHT));
     (tree(vec![top]), disks)
 }
 
@@ -67,6 +79,11 @@ fn read(t: &VdevTree, txg: u64) -> (bool, usize) {
 
 /// Gives leaves in use what they lack.
 fn resilver(t: &VdevTree, txgs: &[u64]) {
+    resilver_with(t, txgs, &|| ());
+}
+
+/// The same; `between` is done when it is known what leaves lack, and before they are given it.
+fn resilver_with(t: &VdevTree, txgs: &[u64], between: &dyn Fn()) {
     t.take_missed();
     let lacking: Vec<Arc<Vdev>> =
         t.leaves().into_iter().filter(|l| l.writable() && l.is_behind()).collect();
@@ -80,6 +97,7 @@ fn resilver(t: &VdevTree, txgs: &[u64]) {
             t.lacking_many(&[BlockRead { vdev: 0, offset, size, txg, verify: &verify }]).remove(0);
         assert!(checked.block.is_ok());
         let faults: Vec<(u64, Fault)> = checked.faults.into_iter().map(|f| (txg, f)).collect();
+        between();
         assert!(t.repair_many(&faults, &|| true).unwrap().failed.is_empty());
         checked.left.iter().for_each(|leaf| left.entry(*leaf).or_default().push(txg..txg + 1));
     }
@@ -150,6 +168,96 @@ proptest! {
     }
 }
 
+/// Copies all blocks to leaves, which lack nothing then.
+fn rebuild(t: &VdevTree, txgs: &[u64], targets: &[u64]) {
+    let top = t.top(0).unwrap();
+    for txg in txgs {
+        let size = top.psize_to_asize(SIZE as u64, *txg);
+        let (mut at, end) = (place(t, *txg), place(t, *txg) + size);
+        while at < end {
+            let piece = (at, top.rebuild_piece(at, end - at, 1 << 20));
+            let done = t.rebuild_many(0, &[piece], targets).unwrap();
+            assert_eq!((done.unread, done.failed.len(), done.left.len()), (0, 0, 0));
+            at += piece.1;
+        }
+    }
+    t.take_missed();
+    for leaf in t.leaves().iter().filter(|leaf| targets.contains(&leaf.guid())) {
+        leaf.excise(&leaf.missing(), &[]);
+    }
+}
+
+/// Two spares are in use, and the second device is away when the first spare is given all: what has its place on both the second spare
+/// and that device goes to the spare alone.
+#[test]
+fn a_device_that_comes_back_gets_what_a_spare_was_given_meanwhile() {
+    for how in 0..3 {
+        let (t, _disks) = rig_of((2, 1, 2), 0, SLICES);
+        let all = t.leaves();
+        let (gone, first, second_gone, second) = (&all[0], &all[1], &all[2], &all[3]);
+        second.set_dtl(Vec::new());
+        first.set_state(VdevState::Offline);
+        let txgs: Vec<u64> = (10..60).collect();
+        txgs.iter().for_each(|txg| assert!(write(&t, *txg)));
+        let leave = || second_gone.set_state(VdevState::Offline);
+        first.set_state(VdevState::Healthy);
+        match how {
+            0 => {
+                leave();
+                rebuild(&t, &txgs, &[first.guid()]);
+            }
+            1 => {
+                leave();
+                resilver(&t, &txgs);
+            }
+            // It leaves in between.
+            _ => resilver_with(&t, &txgs, &leave),
+        }
+        assert!(!first.is_behind() && second_gone.is_behind());
+        second_gone.set_state(VdevState::Healthy);
+        resilver(&t, &txgs);
+        assert!(!second_gone.is_behind());
+        // The second spare has done its work.
+        second.set_state(VdevState::Offline);
+        gone.set_state(VdevState::Offline);
+        for txg in &txgs {
+            assert_eq!(read(&t, *txg), (true, 0), "block {txg}, {how}");
+        }
+    }
+}
+
+/// A spare's place is on a device that has come back and is behind, and on a spare that has it and cannot be read.
+#[test]
+fn nothing_is_rebuilt_from_what_may_be_stale() {
+    let (t, disks) = rig_of((2, 1, 2), 0, SLICES);
+    let all = t.leaves();
+    let (target, first, behind, second) = (&all[0], &all[1], &all[2], &all[3]);
+    [first, second].iter().for_each(|spare| spare.set_dtl(Vec::new()));
+    let txgs: Vec<u64> = (10..60).collect();
+    txgs.iter().for_each(|txg| assert!(write(&t, *txg)));
+    t.flush_all().unwrap();
+    let top = t.top(0).unwrap();
+    let has_place = |txg: &u64| {
+        let stripes = top.columns(place(&t, *txg), SIZE as u64, *txg)?;
+        let mine = stripes.into_iter().flatten().find(|column| column.child == 0)?;
+        let is_behind = first.place_at(mine.offset).iter().any(|leaf| leaf.is_same(behind));
+        is_behind.then_some((*txg, mine.offset, mine.len))
+    };
+    let (txg, offset, len) = txgs.iter().find_map(has_place).unwrap();
+    let range = (LABEL_START + offset) as usize..(LABEL_START + offset) as usize + len;
+    let right = disks[0].memory.bytes()[range.clone()].to_vec();
+    for (disk, leaf) in [(0, target), (1, behind)] {
+        disks[disk].memory.bytes()[range.clone()].fill(0x77);
+        leaf.set_dtl(vec![0..u64::MAX]);
+    }
+    let unreadable = second.place_at(offset);
+    let [unreadable] = unreadable.as_slice() else { panic!("{unreadable:?}") };
+    let at = LABEL_START + offset;
+    disks[unreadable.id() as usize].faults.fail(at..at + len as u64);
+    rebuild(&t, &[txg], &[target.guid()]);
+    assert!(disks[0].memory.bytes()[range] == right);
+}
+
 /// What a second spare is rebuilt from is what the first one has, and what that has on the second device is made anew.
 #[test]
 fn a_second_device_is_rebuilt_with_one_parity() {
@@ -160,23 +268,7 @@ fn a_second_device_is_rebuilt_with_one_parity() {
     second.set_state(VdevState::Offline);
     let txgs: Vec<u64> = (4..60).collect();
     txgs.iter().for_each(|txg| assert!(write(&t, *txg)));
-    let top = t.top(0).unwrap();
-    let rebuild = |targets: &[u64]| {
-        for txg in &txgs {
-            let size = top.psize_to_asize(SIZE as u64, *txg);
-            let (mut at, end) = (place(&t, *txg), place(&t, *txg) + size);
-            while at < end {
-                let piece = (at, top.rebuild_piece(at, end - at, 1 << 20));
-                let done = t.rebuild_many(0, &[piece], targets).unwrap();
-                assert_eq!((done.unread, done.failed.len(), done.left.len()), (0, 0, 0));
-                at += piece.1;
-            }
-        }
-        t.take_missed();
-        for leaf in t.leaves().iter().filter(|leaf| targets.contains(&leaf.guid())) {
-            leaf.excise(&leaf.missing(), &[]);
-        }
-    };
+    let rebuild = |targets: &[u64]| rebuild(&t, &txgs, targets);
     for (gone, spare) in [(&all[0], first), (&all[2], second)] {
         gone.set_state(VdevState::Offline);
         spare.set_state(VdevState::Healthy);
@@ -240,5 +332,71 @@ fn what_a_device_loses_of_a_spare_counts() {
         fails(holder, true);
         disks[other].faults.set_flush_errors(true);
         assert!(t.flush_all().is_err(), "flushes: {flushes}");
+    }
+}
+
+/// A spare that lacks a column does not make up for one that another device loses in a flush.
+#[test]
+fn a_flush_that_loses_columns_beside_a_spare_that_lacks_them_fails() {
+    for is_out in [true, false] {
+        let (t, disks) = rig((1, 1, 1), 0);
+        let leaves = t.leaves();
+        leaves[0].set_state(VdevState::Offline);
+        leaves[1].set_dtl(Vec::new());
+        let (txg, holder, other) = on_the_spare(&t);
+        if is_out {
+            leaves[1].set_state(VdevState::Offline);
+        } else {
+            // A sector of the device that its place is on.
+            let columns = t.top(0).unwrap().columns(place(&t, txg), SIZE as u64, txg).unwrap();
+            let column = columns.into_iter().flatten().find(|column| column.child == 0).unwrap();
+            let at = LABEL_START + column.offset;
+            disks[holder].faults.fail_writes(at..at + 512);
+        }
+        assert!(write(&t, txg));
+        disks[other].faults.fail_flushes(1);
+        assert!(t.flush_all().is_err(), "out: {is_out}");
+        disks[holder].faults.repair();
+        t.recover().unwrap();
+        t.flush_all().unwrap();
+        if !is_out {
+            t.leaves().iter().filter(|leaf| leaf.id() == other as u64).for_each(|leaf| {
+                leaf.set_state(VdevState::Offline);
+            });
+        }
+        assert!(read(&t, txg).0, "out: {is_out}");
+    }
+}
+
+/// A spare is given what it lacks, and before that is durable the device that its place is on loses it: it is flushed alone, or lets go
+/// of its device, or is flushed after a look at the spare.
+#[test]
+fn a_spare_lacks_what_a_device_of_it_did_not_keep() {
+    for how in 0..3 {
+        let (t, disks) = rig((1, 1, 1), 0);
+        let leaves = t.leaves();
+        let (txg, holder, _) = on_the_spare(&t);
+        leaves[1].set_dtl(Vec::new());
+        leaves[1].set_state(VdevState::Offline);
+        assert!(write(&t, txg));
+        t.flush_all().unwrap();
+        leaves[1].set_state(VdevState::Healthy);
+        assert!(leaves[1].lacks(txg));
+        resilver(&t, &[txg]);
+        assert!(!leaves[1].lacks(txg));
+        let standing = leaves[1].standing();
+        let top = t.top(0).unwrap();
+        let of_place = leaves.iter().find(|leaf| leaf.id() == holder as u64).unwrap();
+        disks[holder].faults.fail_flushes(1);
+        match how {
+            0 => assert!(t.fails_to_flush(top, of_place)),
+            1 => assert!(t.take_out(of_place.guid(), VdevState::Offline)),
+            _ => {
+                assert!(!t.fails_to_flush(top, &leaves[1]));
+                t.flush_all().unwrap();
+            }
+        }
+        assert!(leaves[1].lacks(txg), "{how}");
+        assert!(leaves[1].standing() != standing);
     }
 }

@@ -366,8 +366,9 @@ impl VdevTree {
             let mut sides = block.sides.iter().cycle();
             for leaf in leaves {
                 let data = sides.next().unwrap_or(&data);
-                plan.absent.extend(mirror::absent(&leaf, offset));
-                if leaf.writable_at(offset) {
+                let (takes, absent) = mirror::takers(&leaf, offset);
+                plan.absent.extend(absent);
+                if takes {
                     let (data, txg, content) = (data.clone(), block.txg, block.content);
                     writes.push(LeafWrite { leaf, offset, data, txg, content });
                 }
@@ -480,7 +481,9 @@ impl VdevTree {
             top.collect_leaves(&mut below);
             let Some(why) = below.iter().find_map(|l| lacking.get(&l.guid())) else { continue };
             let is_below = |leaf: &Arc<Vdev>| below.iter().any(|l| Arc::ptr_eq(l, leaf));
-            let lacks = |l: &Vdev| lacking.contains_key(&l.guid()) || marked.contains(&l.guid());
+            // What a distributed spare may have lost by a flush is on another child, which counts: no stripe has two columns there.
+            let flushed_badly = |l: &Vdev| !l.is_distributed() && lacking.contains_key(&l.guid());
+            let lacks = |l: &Vdev| flushed_badly(l) || marked.contains(&l.guid());
             let recovers = match below.iter().any(|leaf| replaced.contains(&leaf.guid())) {
                 true => {
                     note(&mut lost, top.id(), ANOTHER);
@@ -559,6 +562,10 @@ impl VdevTree {
     /// which it did not if its file system is full; while another flush runs this one is left to it, and so soon after
     /// one that succeeded no flush is made. As what a probe asks, this counts as no error of its own.
     pub(crate) fn fails_to_flush(&self, top: &Arc<Vdev>, leaf: &Arc<Vdev>) -> bool {
+        if leaf.is_distributed() {
+            // The leaves that its places are on are flushed: what it has is not durable before that.
+            return false;
+        }
         let Some(_alone) = self.turn_of(top).try_lock() else { return false };
         if leaf.written().kept_lately() {
             return false;
@@ -579,7 +586,7 @@ impl VdevTree {
         match flush.result {
             Ok(()) => leaf.written().kept(),
             Err(e) => {
-                fail_spares_alone(top);
+                lose_of_spares(top, leaf, false);
                 return e.kind() != io::ErrorKind::StorageFull;
             }
         }
@@ -640,14 +647,18 @@ fn holds_of_spares(tops: &[&Arc<Vdev>], leaf: &Vdev) -> bool {
     tops.iter().any(|top| top.draid().is_some() && below(top))
 }
 
-/// A leaf of `top` was flushed alone, and failed: what distributed spares have there may be lost.
-fn fail_spares_alone(top: &Arc<Vdev>) {
+/// A leaf of `top` was flushed alone, and failed, or lets go of its device: what distributed spares have there and is not known to be
+/// durable may be lost. `again`: blocks are written again.
+pub(crate) fn lose_of_spares(top: &Arc<Vdev>, leaf: &Vdev, again: bool) {
+    if top.draid().is_none() || leaf.is_distributed() {
+        return;
+    }
+    // A spare has no place on those that it stands in for.
+    let others = top.children().iter().filter(|c| assemble::below(c, leaf.guid()).is_none());
     let mut leaves = Vec::new();
-    top.collect_leaves(&mut leaves);
+    others.for_each(|child| child.collect_leaves(&mut leaves));
     for spare in leaves.iter().filter(|leaf| leaf.is_distributed()) {
-        spare.written().write_failed();
-        let lost = spare.written().flush_failed();
-        lost.into_iter().for_each(|txgs| spare.lags(txgs));
+        spare.lose_unflushed(again);
     }
 }
 
@@ -655,10 +666,6 @@ fn fail_spares_alone(top: &Arc<Vdev>) {
 /// leaves lack some of them because a flush or write failed. Those may be others than what a leaf
 /// lacks that is not written at all; taking all of them together errs on the safe side. A leaf that is leaving keeps nothing.
 fn lossy(vdev: &Vdev, lacks: &dyn Fn(&Vdev) -> bool) -> bool {
-    if vdev.is_distributed() {
-        // What it may have lost is on another child, which counts: no stripe has two columns there.
-        return false;
-    }
     if vdev.is_leaf() {
         let leaving = vdev.leaving.load(SeqCst);
         return !vdev.writable() || leaving || lacks(vdev) || vdev.written().failed_writes();
@@ -715,10 +722,10 @@ fn of_column<'a, T>(all: &'a [T], column: &Range<usize>) -> &'a [T] {
 
 impl Plan<'_> {
     /// Whether enough leaves that have the block are still in use, once it is noted what the others lack. A leaf that goes out of use
-    /// asks what they lack when it is out ([`VdevTree::look_after`]): one of the two sees the other.
+    /// asks what they lack when it is going ([`VdevTree::look_after`]): one of the two sees the other.
     fn is_kept(&self, writes: &[LeafWrite], results: &[io::Result<()>]) -> bool {
         let has_it = |(write, done): (&LeafWrite, &io::Result<()>)| {
-            done.is_ok() && write.leaf.writable() && !write.leaf.is_leaving()
+            done.is_ok() && write.leaf.keeps_at(write.offset) && !write.leaf.is_leaving()
         };
         let is_lost = |column: &&Range<usize>| {
             let (to, done) = (of_column(writes, column), of_column(results, column));
@@ -753,9 +760,15 @@ impl Plan<'_> {
         if lost <= self.tolerance {
             let mut everywhere = self.absent.is_empty();
             for at in self.stripes.iter().flatten().cloned().flatten() {
+                let Some(write) = writes.get(at) else { continue };
                 if results.get(at).is_some_and(Result::is_err) {
                     everywhere = false;
-                    writes.get(at).iter().for_each(|write| missed(&write.leaf, block.txg));
+                    missed(&write.leaf, block.txg);
+                } else if write.leaf.is_distributed() {
+                    // Leaves that its place is on may have gone out since that was asked.
+                    let absent = mirror::absent(&write.leaf, write.offset);
+                    everywhere &= absent.is_empty();
+                    absent.iter().for_each(|leaf| missed(leaf, block.txg));
                 }
             }
             self.absent.iter().for_each(|leaf| missed(leaf, block.txg));

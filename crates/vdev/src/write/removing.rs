@@ -23,14 +23,14 @@
 
 use parking_lot::{Mutex, RwLockWriteGuard};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use cenote_format::invariant;
 
 use super::{LeafWrite, write_leaves};
 use crate::queue::Priority;
 use crate::traffic::Content;
-use crate::vdev::Vdev;
+use crate::vdev::{Live, Vdev};
 use crate::{IndirectMap, Remap, VdevTree, mirror};
 
 /// Repairs that are noted at most; then what was read is read once more.
@@ -66,11 +66,20 @@ struct State {
     noted: Vec<Range<u64>>,
     /// The mark whose notes these are.
     mark: u64,
+    /// Leaves of vdevs that were removed. Whoever read by a tree of before may still want to repair them.
+    left: Vec<Weak<Live>>,
 }
 
 /// See the head of the module.
 #[derive(Default)]
 pub(crate) struct Removing(Mutex<State>);
+
+impl State {
+    /// Whether a leaf is of a vdev that has left.
+    fn has_left(&self, leaf: &Vdev) -> bool {
+        self.left.iter().any(|left| std::ptr::eq(left.as_ptr(), Arc::as_ptr(&leaf.live)))
+    }
+}
 
 /// Why nothing was repaired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +132,26 @@ impl VdevTree {
         }
         state.of = of;
         state.placed.clear();
+    }
+
+    /// The vdev that was being removed has left: what it held is where it was copied to. Repairs of `leaves`, which were its own, fail: they
+    /// were found by a tree of before, and would mend what nobody reads any more.
+    pub fn end_removing(&self, leaves: &[Arc<Vdev>]) {
+        let mut state = self.writer.removing.0.lock();
+        state.forget_notes();
+        state.of = None;
+        state.placed.clear();
+        state.left.retain(|left| left.strong_count() > 0);
+        state.left.extend(leaves.iter().map(|leaf| Arc::downgrade(&leaf.live)));
+    }
+
+    /// Whether a leaf is of a vdev that is being removed, or was: what it is given may fail for other vdevs.
+    pub(crate) fn is_of_removed(&self, leaf: &Vdev) -> bool {
+        let state = self.writer.removing.0.lock();
+        let top = state.of.as_ref().and_then(|of| self.top(of.vdev));
+        let mut leaves = Vec::new();
+        top.into_iter().for_each(|top| top.collect_leaves(&mut leaves));
+        state.has_left(leaf) || leaves.iter().any(|l| l.is_same(leaf))
     }
 
     /// From now on repairs of the vdev that is being removed are noted, for what is read next. Waits for one that is under way.
@@ -181,10 +210,14 @@ impl VdevTree {
         (done, flushed)
     }
 
-    /// The writes that mend what these repairs have been copied to, with the vdevs that they are on. All are noted. `None`: it is not known where.
+    /// The writes that mend what these repairs have been copied to, with the vdevs that they are on. All are noted. `None`: it is not known where, or
+    /// the vdev has left by now.
     fn repairs_of_copies(&self, repairs: &[LeafWrite]) -> Option<(Vec<LeafWrite>, Vec<u64>)> {
         let (mut writes, mut vdevs) = (Vec::new(), Vec::new());
         let mut state = self.writer.removing.0.lock();
+        if repairs.iter().any(|repair| state.has_left(&repair.leaf)) {
+            return None;
+        }
         let Some(vdev) = state.of.as_ref().map(|of| of.vdev) else { return Some((writes, vdevs)) };
         let mut leaves: Vec<Arc<Vdev>> = Vec::new();
         self.top(vdev).into_iter().for_each(|top| mirror::copies(top, &mut leaves));
@@ -395,6 +428,25 @@ mod tests {
         assert_eq!(tree.repair_many(&scrubbed(&tree), &|| true).unwrap().bytes, LEN);
         assert!(has(&disks[0], AT) == right());
         assert!(disks[2..].iter().all(|disk| has(disk, AT + SHIFT) == right()));
+    }
+
+    /// A scrub read by the tree of before, and repairs when the vdev has left: what was wrong there is wrong where it was copied to.
+    #[test]
+    fn a_vdev_that_has_left_is_mended_no_more() {
+        let (tree, disks) = rig(AT + LEN);
+        copy(&tree, [right(), wrong()]);
+        let faults = scrubbed(&tree);
+        let mut leaves = Vec::new();
+        tree.top(0).unwrap().collect_leaves(&mut leaves);
+        tree.end_removing(&leaves);
+        // A repair of another vdev in the same batch is made.
+        let other = tree.top(1).unwrap().children()[0].clone();
+        let offset = AT + SHIFT + LEN;
+        let mend = Fault::mismatch(&other, offset).with_right(Abd::from_vec(right()));
+        let all = [faults, vec![(TXG, mend)]].concat();
+        let done = tree.repair_many(&all, &|| true).unwrap();
+        assert_eq!((done.bytes, done.failed), (LEN, vec![(leaves[0].guid(), TXG)]));
+        assert!(has(&disks[0], AT) == wrong() && has(&disks[2], offset) == right());
     }
 
     /// What is elsewhere has no copies.

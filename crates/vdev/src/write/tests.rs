@@ -534,3 +534,55 @@ fn what_is_written_again_is_not_missing() {
     let second = tree.leaves()[1].guid();
     assert_eq!(tree.take_missed(), [(second, Vec::from([std::ops::Range { start: 7, end: 8 }]))]);
 }
+
+/// A device of which each second question finds that it takes no writes.
+struct Flips {
+    inner: Arc<crate::inject::MemDevice>,
+    asked: AtomicU64,
+}
+
+impl Device for Flips {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn path(&self) -> &std::path::Path {
+        self.inner.path()
+    }
+
+    fn read_batch(&self, reqs: &mut [crate::device::ReadReq]) {
+        self.inner.read_batch(reqs);
+    }
+
+    fn writable(&self) -> bool {
+        self.asked.fetch_add(1, SeqCst).is_multiple_of(2)
+    }
+
+    fn write_batch(&self, reqs: &mut [crate::device::WriteReq]) {
+        self.inner.write_batch(reqs);
+    }
+}
+
+/// A leaf goes out of use, or seems to, while it is asked whether it takes a block: it has that, or is known to lack it.
+#[test]
+fn a_block_is_on_a_leaf_or_known_to_be_missing_there() {
+    for asked in 0..2 {
+        let disks = disks(2);
+        let (inner, asked) = (disks[0].memory.clone(), AtomicU64::new(asked));
+        let flips = Arc::new(Flips { inner: inner.clone(), asked });
+        let sides = vec![testing::file_on(0, flips), testing::file(1, &disks[1])];
+        let tree = testing::tree(vec![testing::mirror_like(Kind::Mirror, 0, sides)]);
+        let mut seen = [false; 2];
+        for txg in 1..8u64 {
+            let data = Abd::from_vec(vec![txg as u8; 512]);
+            let (offset, content) = (512 * txg, Content::Data);
+            let block = BlockWrite { vdev: 0, offset, data, txg, content, sides: Vec::new() };
+            assert!(tree.write_many(&[block])[0].is_ok());
+            let at = (LABEL_START + offset) as usize;
+            let has_it = inner.bytes()[at..at + 512] == [txg as u8; 512];
+            assert!(has_it != tree.leaves()[0].lacks(txg), "group {txg}");
+            seen[usize::from(has_it)] = true;
+        }
+        assert!(seen.contains(&true));
+    }
+}
