@@ -4,17 +4,26 @@
 //! metaslabs), bytes in a transaction group, and latencies of allocations. Each line's name and last value stand at
 //! its right. Axes use the largest unit of which there are two or more.
 //!
-//! [`svg`] draws it; [`html`] puts it on a page with the command and the table, and loads nothing from elsewhere.
+//! [`svg`] draws it below the workload and the command; [`html`] puts it on a page that has these as text, with the table,
+//! and loads nothing from elsewhere.
 //! The row at the start counts in the first panel only, since nothing was done before it.
 
 use crate::report::{MOST, Report, Row};
 use crate::spec::{AgeError, Spec, Work};
 use plotters::prelude::*;
 
-/// Pixels.
-const SIZE: (u32, u32) = (1200, 1140);
-/// Of the title with the lines below it.
-const HEAD: u32 = 96;
+/// Pixels of the picture's width, and of the height of its panels.
+const WIDTH: u32 = 1200;
+const PANELS: u32 = 1044;
+/// Pixels between the first line of the head and what is above, and below a line beside its own height.
+const ABOVE: i32 = 12;
+const BELOW: i32 = 10;
+/// Pixels of the lines' height: the title, the workload, the command.
+const TITLE: i32 = 26;
+const WORK: i32 = 16;
+const COMMAND: i32 = 14;
+/// Characters of which no line of the head is longer: as many of these as fit.
+const LONGEST: usize = 140;
 /// Pixels at the right for what lines are called.
 const KEY: i32 = 250;
 
@@ -53,13 +62,47 @@ fn unit(units: &[(f64, &'static str)], most: f64) -> (f64, &'static str) {
 /// # Errors
 /// It cannot be drawn.
 pub fn svg(report: &Report, command: &str) -> Result<String, AgeError> {
+    let mut head = vec![("How the pool ages".to_string(), TITLE)];
+    for (text, size) in [(workload(&report.spec).as_str(), WORK), (command, COMMAND)] {
+        head.extend(folded(text).into_iter().map(|line| (line, size)));
+    }
+    picture(report, &head)
+}
+
+/// The plot below lines with their heights in pixels.
+fn picture(report: &Report, head: &[(String, i32)]) -> Result<String, AgeError> {
+    let tall: i32 = head.iter().map(|(_, size)| size + BELOW).sum();
+    let above = u32::try_from(tall + ABOVE).unwrap_or_default();
     let mut text = String::new();
     let drawn = {
-        let root = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
-        draw(report, command, &root)
+        let size = (WIDTH, PANELS + above);
+        let root = SVGBackend::with_string(&mut text, size).into_drawing_area();
+        draw(report, head, above, &root)
     };
     drawn.map_err(|e| AgeError::Plot(e.to_string()))?;
     Ok(text)
+}
+
+/// Text in lines of [`LONGEST`] characters at most: between words, where there are words that short.
+fn folded(text: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let letters: Vec<char> = word.chars().collect();
+        for (at, piece) in letters.chunks(LONGEST).enumerate() {
+            let piece: String = piece.iter().collect();
+            let Some(line) = lines.last_mut() else { continue };
+            let has = line.chars().count();
+            if at == 0 && has > 0 && has + 1 + piece.chars().count() <= LONGEST {
+                *line += " ";
+                *line += &piece;
+            } else if has == 0 {
+                *line += &piece;
+            } else {
+                lines.push(piece);
+            }
+        }
+    }
+    lines
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
@@ -92,15 +135,13 @@ fn workload(spec: &Spec) -> String {
     format!("{pool}, {:.0}% full at first, blocks of {}; {what}", spec.fill, bytes(spec.block))
 }
 
-fn draw(report: &Report, command: &str, root: &Area<'_>) -> Drawn {
+fn draw(report: &Report, lines: &[(String, i32)], above: u32, root: &Area<'_>) -> Drawn {
     root.fill(&WHITE)?;
-    let (head, rest) = root.split_vertically(HEAD);
-    let lines =
-        [("How the pool ages".to_string(), 26), (workload(&report.spec), 16), (command.into(), 14)];
-    let mut y = 12;
+    let (head, rest) = root.split_vertically(above);
+    let mut y = ABOVE;
     for (text, size) in lines {
-        head.draw(&Text::new(text, (16, y), ("sans-serif", size)))?;
-        y += size + 10;
+        head.draw(&Text::new(text.as_str(), (16, y), ("sans-serif", *size)))?;
+        y += size + BELOW;
     }
     let panels = rest.split_evenly((3, 1));
     let [above, middle, below] = panels.as_slice() else { return Ok(()) };
@@ -182,7 +223,8 @@ pub fn html(report: &Report, table: &str, command: &str) -> Result<String, AgeEr
          <h1>How the pool ages</h1>\n<p>{what}</p>\n<pre>$ {line}</pre>\n\
          <p>A pool is spoiled when more than {MOST}% of its metaslabs with free space cannot hold a \
          block of 128 KiB.</p>\n{}\n<pre>{table}</pre>\n</body></html>\n",
-        svg(report, command)?
+        // What stands above it is said by the page.
+        picture(report, &[])?
     ))
 }
 
@@ -196,5 +238,21 @@ mod tests {
         assert_eq!(unit(&TIMES, 40.0 * 86_400.0).1, "days");
         assert_eq!(unit(&BYTES, 3000.0).1, "KiB");
         assert_eq!(unit(&LATENCIES, 1.0).1, "nanoseconds");
+    }
+
+    #[test]
+    fn long_lines_are_folded_and_nothing_is_lost() {
+        let word = "x".repeat(LONGEST + 20);
+        let command =
+            format!("cenote age {} --html {word} end", "--five-minute-files 12345 ".repeat(14));
+        let lines = folded(&command);
+        assert!(lines.iter().all(|line| line.chars().count() <= LONGEST), "{lines:?}");
+        let letters = |text: &str| text.chars().filter(|c| *c != ' ').collect::<String>();
+        assert_eq!(letters(&lines.concat()), letters(&command));
+        for word in command.split(' ').filter(|word| word.len() <= LONGEST) {
+            assert!(lines.iter().any(|line| line.split(' ').any(|own| own == word)), "{word}");
+        }
+        assert_eq!(folded("cenote age"), ["cenote age"]);
+        assert_eq!(folded(""), [""]);
     }
 }

@@ -34,6 +34,12 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
     ("txgs", "cenote txgs tank", "What the last transaction groups did."),
     ("map", "cenote map --svg map.svg tank", "The map of free space as a picture."),
     ("age", "cenote age --html age.html --size 64G", "How a workload spoils a pool of 64 GiB."),
+    ("tunables-set", "cenote tunables set zfs_arc_max=2G", "The cache may take 2 GiB."),
+    ("tunables-reset", "cenote tunables reset zfs_arc_max", "As at the start."),
+    ("tunables-mount", "cenote tunables mount /run/cenote/kernel", "Tunables and figures as files, for programs that read them in /sys and /proc."),
+    ("tunables-unmount", "cenote tunables unmount /run/cenote/kernel", "Take the directory away."),
+    ("daemon-status", "cenote daemon status", "Whether the daemon runs, and what it has."),
+    ("daemon-stop", "cenote daemon stop", "Export all pools and end the daemon."),
     ("daemon", "cenote daemon status", "Whether the daemon runs, and what it has."),
 ];
 

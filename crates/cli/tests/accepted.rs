@@ -76,14 +76,38 @@ fn cache_devices_are_not_silently_unused() {
 }
 
 #[test]
-fn permissions_of_keys_are_not_silently_without_effect() {
+fn permissions_are_not_silently_without_effect() {
     let tank = Tank::unmounted();
     let done = tank.session.run("zfs allow -u 1000 load-key,change-key,snapshot tank");
     let keys = "is kept, but has no effect: keys are loaded, unloaded and changed by the daemon's user and root alone";
     let lines =
         ["load-key", "change-key"].map(|name| format!("warning: permission '{name}' {keys}\n"));
     assert_eq!((done.code, done.err), (0, lines.concat()));
-    tank.zfs("unallow -u 1000 load-key,change-key,snapshot tank");
+    let done = tank.session.run("zfs allow -u 1000 share,mount tank");
+    let share = "warning: permission 'share' is kept, but has no effect: nothing is shared\n";
+    assert_eq!((done.code, done.err.as_str()), (0, share));
+    tank.zfs("unallow -u 1000 load-key,change-key,snapshot,share,mount tank");
+    tank.finish();
+}
+
+#[test]
+fn mount_options_are_not_silently_without_effect() {
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("");
+    tank.zfs("create -u tank/a");
+    for option in ["mand", "nbmand", "noacl", "iversion"] {
+        let done = tank.session.run(&format!("zfs mount -o {option},noatime tank/a"));
+        let said = format!("warning: mount option '{option}' has no effect: ");
+        assert!(done.code == 0 && done.err.starts_with(&said), "{done:?}");
+        assert_eq!(done.err.lines().count(), 1, "{done:?}");
+        tank.zfs("unmount tank/a");
+    }
+    for option in ["nomand", "nonbmand", "acl", "noiversion", "async", "relatime"] {
+        tank.session.run(&format!("zfs mount -o {option} tank/a")).ok();
+        tank.zfs("unmount tank/a");
+    }
     tank.finish();
 }
 

@@ -100,7 +100,10 @@ fn an_interrupt_ends_it_in_order() {
 #[test]
 fn a_table_a_plot_and_a_page() {
     let dir = tempfile::tempdir().unwrap();
-    let (svg, html) = (dir.path().join("age.svg"), dir.path().join("age.html"));
+    // The command does not fit into one line.
+    let long = dir.path().join("d".repeat(120)).join("e".repeat(120));
+    std::fs::create_dir_all(&long).unwrap();
+    let (svg, html) = (long.join("age.svg"), long.join("age.html"));
     let out = age(&format!(
         "--size 512M --vdevs 1 --files 200 --for 10m --step 5m --txg 1m -q --plot {} --html {}",
         svg.display(),
@@ -112,8 +115,15 @@ fn a_table_a_plot_and_a_page() {
         assert!(text.contains(part), "{text}");
     }
     let svg = std::fs::read_to_string(svg).unwrap();
-    assert!(roxmltree::Document::parse(&svg).unwrap().descendants().count() > 20);
+    let picture = roxmltree::Document::parse(&svg).unwrap();
+    assert!(picture.descendants().count() > 20);
+    let texts: Vec<&str> = picture.descendants().filter_map(|n| n.text()).map(str::trim).collect();
+    assert!(texts.iter().all(|text| text.chars().count() <= 140), "{texts:?}");
+    assert!(texts.concat().contains(&"d".repeat(120)) && texts.concat().contains("age.html"));
     let html = std::fs::read_to_string(html).unwrap();
+    // The page says it, and the picture on it does not say it again.
+    assert_eq!(html.matches("512 MiB on 1 vdev,").count(), 1);
+    assert!(html.contains("MODELLED: "), "{html}");
     assert!(html.contains("<svg"));
     // What was simulated, with units that fit ten minutes, and what allocations took.
     for part in [

@@ -13,11 +13,18 @@ use std::time::{Duration, Instant};
 /// A pool with datasets, the program under its names, and its completions.
 fn session() -> Session {
     let s = Session::new();
-    fs::File::create(s.path("disk")).unwrap().set_len(128 << 20).unwrap();
-    s.run(&format!("zpool create -m none tank {}", s.path("disk").display())).ok();
+    let disks = ["disk", "other", "hot", "fast"].map(|name| {
+        fs::File::create(s.path(name)).unwrap().set_len(128 << 20).unwrap();
+        s.path(name).display().to_string()
+    });
+    let [disk, other, hot, fast] = disks;
+    let tree = format!("mirror {disk} {other} spare {hot} cache {fast}");
+    // It says that cache devices are not used.
+    assert_eq!(s.run(&format!("zpool create -m none tank {tree}")).code, 0);
     s.run("zfs create tank/docs").ok();
     s.run("zfs create tank/docs/old").ok();
     s.run("zfs snapshot tank/docs@monday").ok();
+    s.run("zfs snapshot tank/docs@tuesday").ok();
     s.run("zfs bookmark tank/docs@monday tank/docs#mark").ok();
     s.run(&format!("generate {}", s.path("made").display())).ok();
     fs::create_dir(s.path("bin")).unwrap();
@@ -38,11 +45,16 @@ fn shell(s: &Session, program: &str, args: &[&str]) -> String {
 }
 
 /// Lines, and what is offered for the last word. Of names with `@` or `=`, bash replaces what stands behind it.
-const OFFERS: [(&str, &str, &str); 13] = [
+const OFFERS: [(&str, &str, &str); 18] = [
     ("zfs list -", "-r", "-r"),
     ("zfs mount ", "tank/docs", "tank/docs"),
     ("zfs mount tank/docs/", "tank/docs/old", "tank/docs/old"),
     ("zfs destroy tank/docs@", "tank/docs@monday", "monday"),
+    ("zfs destroy tank/docs@monday,", "tank/docs@monday,tuesday", "monday,tuesday"),
+    ("zfs destroy tank/docs@monday%", "tank/docs@monday%tuesday", "monday%tuesday"),
+    ("zfs bookmark tank/docs@monday tank/d", "tank/docs#", "tank/docs#"),
+    ("zpool remove tank mir", "mirror-0", "mirror-0"),
+    ("zpool get all tank mir", "mirror-0", "mirror-0"),
     ("zfs destroy tank/docs#", "tank/docs#mark", "tank/docs#mark"),
     ("zfs snapshot tank/d", "tank/docs@", "tank/docs@"),
     ("zfs set compr", "compression=", "compression="),
@@ -70,8 +82,20 @@ fn bash_offers_options_names_properties_and_values() {
         let offered = ask(line);
         assert!(offered.lines().any(|w| w == word), "{line}: {offered}");
     }
-    let leaf = s.path("disk").display().to_string();
-    assert_eq!(ask("zpool offline tank "), format!("{leaf}\n"));
+    let of = |line: &str| {
+        let offered = ask(line);
+        let own = offered.lines().filter_map(|word| word.rsplit('/').next());
+        own.map(String::from).collect::<Vec<_>>()
+    };
+    assert_eq!(of("zpool offline tank "), ["disk", "other", "fast"]);
+    assert_eq!(of("zpool detach tank "), ["disk", "other"]);
+    assert_eq!(of("zpool remove tank "), ["mirror-0", "fast", "hot"]);
+    assert_eq!(
+        of("zpool set comment=x tank "),
+        ["mirror-0", "disk", "other", "fast", "hot", "root"]
+    );
+    let disk = s.path("disk").display().to_string();
+    assert!(of(&format!("zpool replace tank {disk} ")).contains(&"hot".to_string()));
     assert!(ask("zpool create x di").lines().any(|word| word == "disk"), "names of files");
     s.run("zpool export tank").ok();
     s.run("daemon stop").ok();

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Done, Session, can_mount, mounts_below, must, skip};
+use common::{Done, Session, can_mount, children, mounts_below, must, skip};
 use rustix::process::{Pid, Signal, kill_process};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
@@ -199,15 +199,9 @@ fn dead_mounts_make_way() {
     import_mounted(&s, "degr");
     let alive = mounts_below(s.dir.path());
     let pid = s.daemon().unwrap();
-    let ours = |child: &i32| {
-        let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
-        stat.rsplit(')').next().unwrap().split_whitespace().nth(1) == Some(&pid.to_string())
-    };
-    let all = std::fs::read_dir("/proc").unwrap();
-    let numbers = all.filter_map(|e| e.unwrap().file_name().to_str()?.parse::<i32>().ok());
-    let watchers: Vec<i32> = numbers.filter(ours).collect();
+    let watchers = children(pid);
     assert!(!watchers.is_empty());
-    watchers.into_iter().for_each(|watcher| signal(watcher, Signal::KILL));
+    watchers.into_iter().for_each(|(watcher, _)| signal(watcher, Signal::KILL));
     signal(pid, Signal::KILL);
     wait_until("the daemon is gone", || !runs(pid));
     assert_eq!(mounts_below(s.dir.path()), alive);

@@ -70,6 +70,12 @@ fn where_a_file_system_lives() {
     assert!(shown.contains(&format!("in {there} of {of} metaslabs")), "{shown}");
     let by_owner = session.run(&format!("map -d {dir} fragnolog --by owner")).ok();
     assert!(by_owner.contains("(pool metadata)") && by_owner.contains(&dataset), "{by_owner}");
+    for name in ["own.svg", "own.html"] {
+        let how = if name.ends_with("svg") { "--by owner --svg" } else { "--html" };
+        session.run(&format!("map -d {dir} fragnolog {how} {name}")).ok();
+        let picture = std::fs::read_to_string(session.path(name)).unwrap();
+        assert!(picture.contains("nothing allocated"), "{name}");
+    }
     let wrong = session.run(&format!("map -d {dir} fragnolog --dataset fragnolog/none"));
     let why = wrong.fails(1);
     assert_eq!(why, "cenote map: 'fragnolog/none' has no blocks in this pool");

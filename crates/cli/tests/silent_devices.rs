@@ -214,6 +214,7 @@ fn commands_that_look_leave_a_hung_side_alone() {
     fs::write(inner.path("root/twin/other"), "two").unwrap();
     // A transaction group waits for the device.
     thread::sleep(Duration::from_secs(7));
+    let copy = format!("cp -q twin:/file {}", inner.path("copy").display());
     for line in [
         "zpool status twin",
         "zpool list twin",
@@ -234,6 +235,14 @@ fn commands_that_look_leave_a_hung_side_alone() {
         "zfs send -nPv -i @one twin@two",
         "zfs send -nvR twin@two",
         "map --owners twin",
+        "zfs userspace twin",
+        "zfs mount",
+        "zpool events",
+        "zpool status -v twin",
+        "zpool remove -n twin mirror-0",
+        "zpool split -n twin half",
+        "zfs create -n twin/x",
+        copy.as_str(),
     ] {
         soon(&inner, line).ok();
     }

@@ -7,6 +7,7 @@ mod common;
 
 use common::{Session, can_mount};
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 const NONE: &str = "No handlers registered.\nRun 'zinject -h' for usage information.\n";
@@ -509,4 +510,40 @@ fn a_pool_that_takes_long_keeps_no_other_one_waiting() {
     assert_eq!(listed(), "first\nlast\n");
     s.run("zpool export -a").ok();
     names.iter().for_each(|name| cenote_testpools::judge(&s.path(name), name));
+}
+
+/// Where a device does not give a block of dnodes no file is made in it; later its free numbers are used.
+#[test]
+fn numbers_of_a_block_that_a_device_did_not_give_are_used_later() {
+    if !can_mount() {
+        return;
+    }
+    let s = Session::new();
+    tank(&s);
+    let (root, dir) = (s.root(), s.dir.path().display().to_string());
+    let path = |name: String| format!("{root}/tank/{name}");
+    let number = |name: String| fs::metadata(path(name)).unwrap().ino();
+    (0..300).for_each(|n| fs::write(path(format!("old{n}")), "old").unwrap());
+    let block = number("old100".into()) / 32;
+    for n in (0..300).filter(|n| n % 3 == 0) {
+        fs::remove_file(path(format!("old{n}"))).unwrap();
+    }
+    s.run("zpool export tank").ok();
+    s.run(&format!("zpool import -R {root} -d {dir} tank")).ok();
+    let objset = s.run("zfs get -Hpo value objsetid tank").ok().trim().parse::<u64>().unwrap();
+    s.run(&format!("zinject -b {objset:x}:0:0:{block:x} -e io tank")).ok();
+    (0..200).for_each(|n| fs::write(path(format!("new{n}")), "new").unwrap());
+    let log = || fs::read_to_string(s.path("socket.log")).unwrap();
+    let said = log();
+    assert!(said.contains("a block that cannot be read now"), "{said}");
+    assert!(!said.contains("beside damaged ones"), "{said}");
+    let inside =
+        |name: &str, count: u32| (0..count).any(|n| number(format!("{name}{n}")) / 32 == block);
+    assert!(!inside("new", 200));
+    s.run("zinject -c all").ok();
+    s.run("zpool sync -f tank").ok();
+    (0..40).for_each(|n| fs::write(path(format!("more{n}")), "more").unwrap());
+    assert!(inside("more", 40), "its numbers are used");
+    s.run("zpool clear tank").ok();
+    judge(&s);
 }

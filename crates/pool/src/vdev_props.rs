@@ -241,6 +241,17 @@ pub fn parse(name: &str, value: &str) -> Result<NewValue, String> {
     }
 }
 
+/// The values of a property that [`parse`] takes, as a pattern; `None`: it cannot be set.
+pub fn values(name: &str) -> Option<&'static str> {
+    match name {
+        "comment" => Some("<text>"),
+        "failfast" | "slow_io_events" => Some("on | off"),
+        "checksum_n" | "io_n" | "slow_io_n" => Some("<count> | none"),
+        "checksum_t" | "io_t" | "slow_io_t" => Some("<seconds> | none"),
+        _ => None,
+    }
+}
+
 /// A vdev and what is known of it.
 pub struct VdevProps<'a> {
     pool: &'a Pool,

@@ -27,7 +27,8 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufReader, BufWriter, IsTerminal, Read, Write};
 
-const USAGE: &str = "usage: zstream command args ...\n\
+/// The usage message.
+pub const USAGE: &str = "usage: zstream command args ...\n\
     Available commands are:\n\
     \n\
     \tzstream dump [-vCd] FILE\n\

@@ -48,7 +48,7 @@ enum Switch {
 
 /// Arguments of `cenote age`.
 #[derive(Debug, Args)]
-#[command(long_about = ABOUT)]
+#[command(long_about = ABOUT, after_long_help = show::columns())]
 pub struct AgeArgs {
     /// Begin with the free space of this pool: its vdevs, metaslabs and what is allocated in them
     #[arg(
@@ -157,13 +157,7 @@ its files in what is free. Log, special and removed vdevs are left out.
 A metaslab is spoiled when it has free space, but no free segment that can hold a block of 128 KiB. A \
 pool is spoiled when more than half of its metaslabs with free space are.
 
-Interrupted, it finishes the transaction group, puts out what there is, and exits with 130.
-
-Columns: simulated time; space allocated; fragmentation as in zpool list; metaslabs that are \
-spoiled; the largest free segment, rounded down to a power of two; latency of an allocation, \
-measured here, of which 50%, 99% and 99.9% are faster; records of space maps per metaslab; per \
-transaction group, writes of space maps and other metadata that were really made, metadata that is \
-modelled, and time that it took here.";
+Interrupted, it finishes the transaction group, puts out what there is, and exits with 130.";
 
 impl AgeArgs {
     /// Whether the command works on imported pools.
@@ -250,6 +244,14 @@ fn wrong(why: impl std::fmt::Display) -> Stop {
     Stop::Fail(format!("cenote age: {why}"))
 }
 
+/// Why a simulation ended. The pool is one in memory, so what may be done about a pool is no advice.
+fn stopped(e: impl std::fmt::Display) -> Stop {
+    match e.to_string().ends_with("out of space") {
+        true => wrong("the pool is too small for this workload: out of space"),
+        false => wrong(e),
+    }
+}
+
 fn age_all(args: &AgeArgs, ctx: &mut Context) -> Outcome {
     let spec = args.spec().map_err(wrong)?;
     let mut simulation = match &args.like {
@@ -285,9 +287,9 @@ fn run(simulation: &mut Simulation, args: &AgeArgs, ctx: &mut Context) -> Result
         }
         done.is_ok() && !ctx.cancelled()
     };
-    let filled = simulation.fill(&mut look).map_err(wrong)?;
+    let filled = simulation.fill(&mut look).map_err(stopped)?;
     let before = args.map.as_ref().filter(|_| filled).map(|_| simulation.map(now));
-    let report = simulation.run(&mut look).map_err(wrong)?;
+    let report = simulation.run(&mut look).map_err(stopped)?;
     watch.finish(ctx);
     done?;
     if let (Some(path), Some(before)) = (&args.map, before) {

@@ -53,7 +53,8 @@ pub(super) fn row(report: &Report, args: &AgeArgs, ctx: &mut Context) -> Result<
         write_file(&ctx.path(path), &cenote_age::plot::svg(report, &ctx.line).map_err(failed)?)?;
     }
     if let Some(path) = &args.html {
-        let page = cenote_age::plot::html(report, &show::text(report)?, &ctx.line);
+        let table = format!("{}\n{}", show::text(report)?, show::columns());
+        let page = cenote_age::plot::html(report, &table, &ctx.line);
         write_file(&ctx.path(path), &page.map_err(failed)?)?;
     }
     Ok(())

@@ -6,9 +6,21 @@ use cenote_age::{Report, Row, Verdict};
 use cenote_dsl::human::{nicebytes, nicenum, nicetime};
 use std::io::{self, Write};
 
-const HEADERS: [&str; 12] = [
-    "TIME", "FULL", "FRAG", "SPOILED", "LARGEST", "P50", "P99", "P99.9", "RECORDS", "WRITTEN",
-    "MODELLED", "MS/TXG",
+/// The columns, and what is in them.
+#[rustfmt::skip] // A table: one row per line.
+const COLUMNS: [(&str, &str); 12] = [
+    ("TIME", "time that was simulated"),
+    ("FULL", "how much of the pool is allocated"),
+    ("FRAG", "fragmentation of the free space, as in zpool list"),
+    ("SPOILED", "how many of the metaslabs with free space are spoiled"),
+    ("LARGEST", "the largest free segment, rounded down to a power of two"),
+    ("P50", "half of the allocations took no longer, on this machine"),
+    ("P99", "99% of them took no longer"),
+    ("P99.9", "99.9% of them took no longer"),
+    ("RECORDS", "records of space maps per metaslab"),
+    ("WRITTEN", "per transaction group, writes of space maps and other metadata that were made, and their bytes"),
+    ("MODELLED", "the same of indirect blocks and dnodes, which are counted and allocated but not stored: most of what a real pool writes"),
+    ("MS/TXG", "milliseconds that a transaction group took here"),
 ];
 const DAY: f64 = 86_400.0;
 
@@ -32,6 +44,12 @@ fn cells(row: &Row) -> Vec<String> {
     ]
 }
 
+/// What is in the columns of the table, a line each.
+pub(super) fn columns() -> String {
+    let lines: String = COLUMNS.iter().map(|(name, about)| format!("{name}: {about}.\n")).collect();
+    format!("The columns:\n{lines}")
+}
+
 /// A time as short as it can be said.
 fn moment(seconds: f64) -> String {
     match seconds {
@@ -44,7 +62,8 @@ fn moment(seconds: f64) -> String {
 /// The table, the free segments at the end, and what became of the pool.
 pub(super) fn text(report: &Report) -> io::Result<String> {
     let rows: Vec<Vec<String>> = report.rows.iter().map(cells).collect();
-    let mut columns: Vec<Column> = HEADERS.iter().map(|h| Column::text(*h)).collect();
+    let mut columns: Vec<Column> =
+        COLUMNS.iter().map(|(header, _)| Column::text(*header)).collect();
     for (i, column) in columns.iter_mut().enumerate() {
         column.right = true;
         rows.iter().filter_map(|row| row.get(i)).for_each(|value| column.fit(value, true));
@@ -103,5 +122,21 @@ fn sentence(report: &Report) -> String {
              hold 128K.",
             moment(last)
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each column is explained in the help, and so in the man page.
+    #[test]
+    fn columns_are_explained() {
+        let own = crate::dispatch::definition();
+        let mut age = own.find_subcommand("age").cloned().expect("cenote age");
+        let help = age.render_long_help().to_string();
+        for (name, _) in COLUMNS {
+            assert!(help.contains(&format!("{name}: ")), "{name}: {help}");
+        }
     }
 }

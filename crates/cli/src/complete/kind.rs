@@ -19,9 +19,11 @@ use crate::pools::PoolTable;
 use crate::vdevs::{Item, items};
 use crate::zfs::properties as datasets;
 use crate::zpool::properties as pool_properties;
+use cenote_dsl::props::families;
 use cenote_dsl::props::table::{self, Attr, Type};
 use cenote_dsl::write::permissions;
 use cenote_dsl::{Dataset, Dsl};
+use cenote_engine::tunables;
 use cenote_format::features::FEATURES;
 use cenote_pool::cachefile::CacheFile;
 use cenote_pool::status::NameStyle;
@@ -41,7 +43,7 @@ const LAYOUT: [&str; 14] = [
     "cache", "spare", "special", "dedup",
 ];
 /// The kinds of a pattern.
-const KINDS: [&str; 23] = [
+const KINDS: [&str; 33] = [
     "pool",
     "importable",
     "new",
@@ -50,14 +52,24 @@ const KINDS: [&str; 23] = [
     "volume",
     "new-dataset",
     "new-snapshot",
+    "new-bookmark",
     "snapshot",
+    "snapshots",
     "bookmark",
     "mounted",
     "property",
+    "settable",
     "user-property",
     "pool-property",
+    "pool-column",
+    "pool-setting",
     "leaf",
     "raidz",
+    "removable",
+    "any-vdev",
+    "cache",
+    "spare",
+    "tunable",
     "vdev",
     "file",
     "path",
@@ -122,6 +134,7 @@ fn alternatives(pattern: &str, word: &str, scope: &Scope<'_>) -> Vec<Candidate> 
             {
                 found.extend(parts(word, '@', scope));
             }
+            Some("snapshots") => found.extend(several_snapshots(word, scope)),
             Some(kind) => found.extend(of_kind(kind, word, scope)),
             None => found.push(Candidate::new(alternative, "")),
         }
@@ -137,17 +150,41 @@ fn of_kind(kind: &str, word: &str, scope: &Scope<'_>) -> Vec<Candidate> {
         "dataset" | "filesystem" | "volume" => names(word, "", kind, scope),
         "new-dataset" => names(word, "/", "filesystem", scope),
         "new-snapshot" => names(word, "@", "dataset", scope),
+        "new-bookmark" => names(word, "#", "dataset", scope),
         "snapshot" if word.contains('@') => parts(word, '@', scope),
         "snapshot" => names(word, "@", "dataset", scope),
         "bookmark" => parts(word, '#', scope),
         "mounted" if word.starts_with(['/', '.']) => vec![Candidate::new(DIRECTORIES, "")],
-        "property" => datasets::visible().map(|p| about("zfs", p.name)).collect(),
-        "pool-property" => {
-            let own = pool_properties::all().map(|p| about("zpool", p.name));
-            own.chain(features("")).chain(vdev_props::names().map(|n| about("vdev", n))).collect()
+        "property" => {
+            let families = families().map(|(prefix, _)| prefix).chain(["written@"]);
+            let families = families.map(|prefix| Candidate::new(prefix, ""));
+            datasets::visible().map(|p| about("zfs", p.name)).chain(families).collect()
         }
-        "leaf" => vdevs(scope, "device", Vdev::is_leaf),
-        "raidz" => vdevs(scope, "RAID-Z vdev", |vdev| vdev.kind() == "raidz"),
+        "settable" => settable().map(|p| about("zfs", p.name)).collect(),
+        "pool-property" => {
+            let own = pool_columns();
+            own.chain(vdev_props::names().map(|n| about("vdev", n))).collect()
+        }
+        "pool-column" => pool_columns().collect(),
+        "leaf" => vdevs(scope, |item, _| is_vdev(item, Vdev::is_leaf).then_some("device")),
+        "raidz" => vdevs(scope, |item, _| {
+            is_vdev(item, |vdev| vdev.kind() == "raidz").then_some("RAID-Z vdev")
+        }),
+        "removable" => vdevs(scope, |item, section| match item {
+            Item::Vdev { top, .. } => top.then_some("vdev"),
+            Item::Aux { .. } => Some(aux(section)),
+            Item::Section(_) => None,
+        }),
+        "any-vdev" => vdevs(scope, |item, section| match item {
+            Item::Vdev { vdev, .. } => Some(if vdev.is_leaf() { "device" } else { "vdev" }),
+            Item::Aux { .. } => Some(aux(section)),
+            Item::Section(_) => None,
+        }),
+        "cache" | "spare" => vdevs(scope, |item, section| {
+            let wanted = matches!(item, Item::Aux { .. }) && section == kind;
+            wanted.then(|| aux(section))
+        }),
+        "tunable" => names_of_tunables("").collect(),
         "vdev" => {
             let words = LAYOUT.iter().map(|word| Candidate::new(*word, ""));
             words.chain([Candidate::new(FILES, "")]).collect()
@@ -173,6 +210,22 @@ fn about(kind: &str, name: &str) -> Candidate {
     Candidate::new(name, manual::property(kind, name).unwrap_or_default())
 }
 
+/// Properties of datasets that `zfs set` takes.
+fn settable() -> impl Iterator<Item = &'static table::Property> {
+    table::PROPERTIES.iter().filter(|p| p.attr != Attr::ReadOnly && p.visible)
+}
+
+/// Properties of pools, with features.
+fn pool_columns() -> impl Iterator<Item = Candidate> {
+    pool_properties::all().map(|p| about("zpool", p.name)).chain(features(""))
+}
+
+/// Tunables, with `behind` behind the name of each.
+fn names_of_tunables(behind: &'static str) -> impl Iterator<Item = Candidate> {
+    let all = tunables::all().iter();
+    all.map(move |t| Candidate::new(format!("{}{behind}", t.name), t.description))
+}
+
 fn features(behind: &'static str) -> impl Iterator<Item = Candidate> {
     FEATURES
         .iter()
@@ -191,16 +244,23 @@ fn assignments(kind: &str, word: &str) -> Vec<Candidate> {
     };
     match kind {
         "<property>" => {
-            let settable =
-                table::PROPERTIES.iter().filter(|p| p.attr != Attr::ReadOnly && p.visible);
-            settable.map(|p| named(about("zfs", p.name))).collect()
+            let quotas = families().filter(|(_, quota)| *quota);
+            let quotas = quotas.map(|(prefix, _)| Candidate::new(prefix, ""));
+            settable().map(|p| named(about("zfs", p.name))).chain(quotas).collect()
         }
-        "<pool-property>" => {
+        "<pool-property>" | "<pool-setting>" => {
             let settable = pool_properties::all().filter(|p| p.is_settable() && p.values() != "-");
-            settable.map(|p| named(about("zpool", p.name))).chain(features("=")).collect()
+            let of_pools = settable.map(|p| named(about("zpool", p.name))).chain(features("="));
+            let of_vdevs = vdev_props::names().filter(|name| {
+                kind == "<pool-setting>"
+                    && vdev_props::values(name).is_some()
+                    && pool_properties::find(name).is_none()
+            });
+            of_pools.chain(of_vdevs.map(|name| named(about("vdev", name)))).collect()
         }
+        "<tunable>" => names_of_tunables("=").collect(),
         "<user-property>" | "<word>" => Vec::new(),
-        name => vec![Candidate::new(format!("{name}="), "")],
+        names => names.split('|').map(|name| Candidate::new(format!("{name}="), "")).collect(),
     }
 }
 
@@ -214,9 +274,13 @@ fn values(kind: &str, name: &str) -> Vec<String> {
         "<pool-property>" if name.starts_with("feature@") => {
             vec!["enabled".into(), "disabled".into()]
         }
-        "<pool-property>" => {
-            pool_properties::find(name).map(|p| words(p.values())).unwrap_or_default()
+        "<pool-setting>" if name.starts_with("feature@") => vec!["enabled".into()],
+        "<pool-property>" | "<pool-setting>" => {
+            let of_pools = pool_properties::find(name).map(|p| p.values());
+            let of_vdevs = || vdev_props::values(name).filter(|_| kind == "<pool-setting>");
+            of_pools.or_else(of_vdevs).map(words).unwrap_or_default()
         }
+        "<tunable>" => Vec::new(),
         _ => match table::find(name) {
             Some(p) => match p.kind {
                 Type::Index(_, names) => {
@@ -247,17 +311,36 @@ fn importable(scope: &Scope<'_>) -> Vec<Candidate> {
     others.map(|entry| Candidate::new(entry.name, "pool of the cache file")).collect()
 }
 
-/// The vdevs that are wanted of the pool that was named before, with `what` they are.
-fn vdevs(scope: &Scope<'_>, what: &str, wanted: fn(&Vdev) -> bool) -> Vec<Candidate> {
+/// The vdevs of the pool that was named before, for which `wanted` says what they are: it is shown each with the section
+/// that it stands in.
+fn vdevs(
+    scope: &Scope<'_>,
+    wanted: impl Fn(&Item, &str) -> Option<&'static str>,
+) -> Vec<Candidate> {
     let Some(pool) = scope.operands.iter().find_map(|name| scope.pools.ask().get(name)) else {
         return Vec::new();
     };
     let style = NameStyle { full_path: true, ..NameStyle::default() };
-    let named = |item: Item| match item {
-        Item::Vdev { name, vdev, .. } => wanted(&vdev).then(|| Candidate::new(name, what)),
-        _ => None,
-    };
-    items(&pool, &style).into_iter().filter_map(named).collect()
+    let (mut found, mut section) = (Vec::new(), "");
+    for item in items(&pool, &style) {
+        let what = wanted(&item, section);
+        match item {
+            Item::Section(title) => section = title,
+            Item::Vdev { name, .. } | Item::Aux { name, .. } => {
+                found.extend(what.map(|what| Candidate::new(name, what)));
+            }
+        }
+    }
+    found
+}
+
+fn is_vdev(item: &Item, wanted: fn(&Vdev) -> bool) -> bool {
+    matches!(item, Item::Vdev { vdev, .. } if wanted(vdev))
+}
+
+/// What a device is that is not part of the tree.
+fn aux(section: &str) -> &'static str {
+    if section == "cache" { "cache device" } else { "spare" }
 }
 
 /// Names of datasets that begin as `word` does, with `behind` behind them.
@@ -291,6 +374,20 @@ fn walk(dsl: &Dsl, d: &Dataset, word: &str, take: &mut dyn FnMut(&Dataset) -> bo
     }
     let children = dsl.children(d).unwrap_or_default();
     children.iter().all(|child| walk(dsl, child, word, take))
+}
+
+/// Of a list (`FS@a,b`) or range (`FS@a%b`) of snapshots, what the last one may be.
+fn several_snapshots(word: &str, scope: &Scope<'_>) -> Vec<Candidate> {
+    let end = word.rfind(['@', ',', '%']).unwrap_or_default();
+    let (Some((dataset, _)), Some(before)) = (word.split_once('@'), word.get(..=end)) else {
+        return Vec::new();
+    };
+    let name = |c: &Candidate| c.word.rsplit('@').next().unwrap_or_default().to_string();
+    let chosen: Vec<&str> =
+        before.rsplit('@').next().unwrap_or_default().split([',', '%']).collect();
+    let all = parts(&format!("{dataset}@"), '@', scope).into_iter();
+    let new = all.filter(|c| !chosen.contains(&name(c).as_str()));
+    new.map(|c| Candidate { word: format!("{before}{}", name(&c)), ..c }).collect()
 }
 
 /// Snapshots (`@`) or bookmarks (`#`) of the dataset that the word names.

@@ -107,10 +107,8 @@ fn candidates_noting(
 fn of_tool(tool: &str, words: &[String], pools: Pools<'_>) -> Vec<Candidate> {
     let (page, words) = match (manual::page(tool, ""), words) {
         (Some(page), words) => (page, words),
-        (None, [_]) => {
-            let all = manual::pages(tool).into_iter();
-            return all.map(|page| Candidate::new(page.command, page.about)).collect();
-        }
+        (None, [_]) => return commands(tool, true),
+        (None, [help, _]) if help == "help" => return commands(tool, false),
         (None, [command, words @ ..]) => match manual::page(tool, canonical(tool, command)) {
             Some(page) => (page, words),
             None => return Vec::new(),
@@ -126,10 +124,22 @@ fn of_tool(tool: &str, words: &[String], pools: Pools<'_>) -> Vec<Candidate> {
     if current.starts_with('-') && !line.ended {
         return options(page.options, current, &scope);
     }
-    match pattern(page.operands, line.operands.len()) {
+    // Without names of users and groups the permissions come first.
+    let nobody = ["allow", "unallow"].contains(&page.command)
+        && line.letters.iter().any(|letter| ['e', 'c'].contains(letter));
+    match pattern(page.operands, line.operands.len() + usize::from(nobody)) {
         Some(pattern) => kind::fit(pattern, current, &scope),
         None => Vec::new(),
     }
+}
+
+/// The sub-commands of a tool; with help, if it has that and it is wanted.
+fn commands(tool: &str, with_help: bool) -> Vec<Candidate> {
+    let all = manual::pages(tool).into_iter();
+    let all = all.map(|page| Candidate::new(page.command, page.about));
+    let help = Candidate::new("help", "show the usage of a command");
+    let has_help = with_help && ["zpool", "zfs"].contains(&tool);
+    all.chain(has_help.then_some(help)).collect()
 }
 
 fn canonical<'a>(tool: &str, command: &'a str) -> &'a str {
@@ -165,6 +175,8 @@ fn pattern(operands: &'static str, number: usize) -> Option<&'static str> {
 /// A command line up to the word to be completed.
 struct Line {
     operands: Vec<String>,
+    /// The options that are letters.
+    letters: Vec<char>,
     /// An option whose value comes next.
     open: Option<&'static Opt>,
     /// There was a `--`: options are over.
@@ -173,7 +185,7 @@ struct Line {
 
 impl Line {
     fn read(page: &'static Page, words: &[String]) -> Line {
-        let mut line = Line { operands: Vec::new(), open: None, ended: false };
+        let mut line = Line { operands: Vec::new(), letters: Vec::new(), open: None, ended: false };
         let takes = |opt: &&'static Opt| !opt.value.is_empty();
         for word in words {
             if line.open.take().is_some() {
@@ -189,6 +201,7 @@ impl Line {
                 Some(letters) => {
                     let mut letters = letters.chars();
                     let valued = letters.by_ref().find_map(|letter| {
+                        line.letters.push(letter);
                         page.options.iter().find(|opt| opt.letter() == Some(letter)).filter(takes)
                     });
                     // What stands behind the letter in the same word is its value.
@@ -215,15 +228,17 @@ fn of_cenote(own: &clap::Command, words: &[String], pools: Pools<'_>) -> Vec<Can
         let short = arg.get_short().is_some_and(|s| word == format!("-{s}"));
         short || arg.get_long().is_some_and(|l| word == format!("--{l}"))
     };
-    let takes = |arg: &&clap::Arg| arg.get_num_args().is_some_and(|range| range.takes_values());
-    let open = before.last().and_then(|word| {
-        command.get_arguments().filter(|arg| !arg.is_positional()).find(|arg| named(arg, word))
-    });
-    if let Some(arg) = open.filter(takes) {
+    let takes = |arg: &&clap::Arg| arg.get_action().takes_values();
+    let option = |word: &String| {
+        let mut options = command.get_arguments().filter(|arg| !arg.is_positional());
+        options.find(|arg| named(arg, word)).filter(takes)
+    };
+    let scope = kind::Scope { pools, operands: &[] };
+    if let Some(arg) = before.last().and_then(option) {
         let values = arg.get_possible_values();
         let shown = values.iter().map(|v| Candidate::new(v.get_name(), help(v.get_help())));
         return match values.is_empty() {
-            true => vec![Candidate::new(kind::FILES, "")],
+            true => kind::fit(wanted(command, arg, 0), current, &scope),
             false => shown.collect(),
         };
     }
@@ -240,11 +255,37 @@ fn of_cenote(own: &clap::Command, words: &[String], pools: Pools<'_>) -> Vec<Can
     let commands = command.get_subcommands().filter(|c| !c.is_hide_set());
     let mut found: Vec<Candidate> =
         commands.map(|c| Candidate::new(c.get_name(), help(c.get_about()))).collect();
-    if command.get_positionals().next().is_some() {
-        let scope = kind::Scope { pools, operands: &[] };
-        found.extend(kind::fit("<dataset>|<file>", current, &scope));
+    let mut operands = 0;
+    for (at, word) in before.iter().enumerate() {
+        let is_value = at.checked_sub(1).and_then(|at| before.get(at)).and_then(option).is_some();
+        operands += usize::from(!is_value && !word.starts_with('-'));
+    }
+    if let Some(arg) = command.get_positionals().next() {
+        found.extend(kind::fit(wanted(command, arg, operands), current, &scope));
     }
     found
+}
+
+/// The pattern of a value of cenote's own commands, by the name that its usage has for it. `number`: how many values there
+/// are before.
+fn wanted(command: &clap::Command, arg: &clap::Arg, number: usize) -> &'static str {
+    let names = arg.get_value_names().unwrap_or_default();
+    let name = names.get(number).or(names.last()).map(|name| name.as_str()).unwrap_or_default();
+    let several = matches!(arg.get_action(), clap::ArgAction::Append) || number == 0;
+    let word: String = name.chars().take_while(char::is_ascii_uppercase).collect();
+    match word.as_str() {
+        _ if !several => "",
+        "POOL" => "<pool>",
+        "DATASET" | "DESTINATION" => "<dataset>|<file>",
+        "NAME" if arg.get_id() == "dataset" => "<dataset>",
+        "NAME" if name.contains('=') => "<tunable>=<value>",
+        "NAME" if ["tunables", "reset"].contains(&command.get_name()) => "<tunable>",
+        // It may be an image as well.
+        "DIR" if arg.get_short().is_some() => "<file>",
+        "DIR" => "<directory>",
+        "FILE" | "PATH" => "<file>",
+        _ => "",
+    }
 }
 
 fn help(text: Option<&clap::builder::StyledStr>) -> String {

@@ -3,7 +3,7 @@
 //! All commands end with 0, 1 or 2 in one meaning ([`COMMON`]). A row of [`OWN`] adds a code of one command, or says what a
 //! common one means there. Its number is the constant that the command ends with.
 
-use crate::zfs::{change_key, destroy, mount_helper};
+use crate::zfs::{change_key, destroy, ids_to_path, mount_helper};
 use crate::zpool::{labelclear, set};
 use cenote_command::outcome::{INTERRUPTED, WRONG};
 use cenote_zdb::{blocks, labels};
@@ -56,6 +56,10 @@ const OWN: &[Code] = &[
     code("mount.zfs", mount_helper::WRONG, "The command line is wrong, or there is no such file system."),
     code("mount.zfs", mount_helper::SYSTEM, "The system refuses."),
     code("mount.zfs", mount_helper::MOUNTED, "It is mounted already."),
+    code("zfs_ids_to_path", ids_to_path::WRONG, "The command line is wrong, or what is in memory could not be written."),
+    code("zfs_ids_to_path", ids_to_path::WRONG_OBJSET, "The number of the object set is none."),
+    code("zfs_ids_to_path", ids_to_path::WRONG_OBJECT, "The number of the object is none."),
+    code("zfs_ids_to_path", ids_to_path::NO_POOL, "There is no such pool."),
     code("cenote map", INTERRUPTED, INTERRUPT),
     code("cenote age", INTERRUPTED, INTERRUPT),
 ];

@@ -88,6 +88,7 @@ pub fn pages(tool: &str) -> Vec<&'static Page> {
         "zdb" => vec![&zdb::PAGE],
         "zinject" => vec![&zinject::PAGE],
         "mount.zfs" => vec![&zstream::MOUNT],
+        "zfs_ids_to_path" => vec![&zstream::IDS_TO_PATH],
         _ => Vec::new(),
     }
 }

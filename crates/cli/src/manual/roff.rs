@@ -6,8 +6,14 @@ use super::{
     Opt, Page, dataset_properties, environment, exit, files, pages, pool_properties, refused,
 };
 use crate::commands::Tool;
+use crate::zfs::{ids_to_path, mount_helper};
+use crate::zinject::usage::USAGE as ZINJECT;
 use crate::{zfs, zpool};
 use cenote_dsl::props::table::{self as datasets, Type};
+use cenote_pool::vdev_props;
+
+/// Tools without sub-commands.
+const SINGLE: [&str; 4] = ["zdb", "zinject", "mount.zfs", "zfs_ids_to_path"];
 
 /// All pages, with their file names.
 pub fn all() -> Vec<(String, String)> {
@@ -18,7 +24,7 @@ pub fn all() -> Vec<(String, String)> {
             all.push((format!("cenote-{tool}-{}.8", page.command), command(tool, page)));
         }
     }
-    for tool in ["zdb", "zinject", "mount.zfs"] {
+    for tool in SINGLE {
         let text: String = pages(tool).into_iter().map(|page| command(tool, page)).collect();
         all.push((format!("cenote-{tool}.8"), text));
     }
@@ -102,7 +108,7 @@ fn command(tool: &str, page: &Page) -> String {
     text += &surroundings(tool, page.command);
     text += &examples(page.examples);
     let also = match (tool, page.command) {
-        ("zdb" | "zinject" | "mount.zfs", _) => {
+        (tool, _) if SINGLE.contains(&tool) => {
             ".BR cenote\\-zpool (8),\n.BR cenote\\-zfs (8)\n".into()
         }
         _ => format!(".BR cenote\\-{tool} (8)\n"),
@@ -112,24 +118,39 @@ fn command(tool: &str, page: &Page) -> String {
 
 /// The lines of usage: the commands' own.
 fn synopsis(tool: &str, page: &Page) -> String {
-    let Some(table) = table_of(tool) else {
-        let patterns = match page.options.is_empty() {
-            true => page.operands.to_string(),
-            false => format!("[options] {}", page.operands),
-        };
-        let words: Vec<&str> =
-            [tool, page.command, &patterns].into_iter().filter(|w| !w.is_empty()).collect();
-        return format!("\\fB{}\\fR\n", escaped(&words.join(" ")));
+    let usage: Vec<&str> = match tool {
+        "zdb" => cenote_zdb::args::USAGE.split("\n\n").take(1).flat_map(str::lines).collect(),
+        // What a form does stands below it, after an empty line.
+        "zinject" => {
+            let parts = ZINJECT.split("\n\n").filter(|part| part.starts_with("\tzinject"));
+            parts.flat_map(str::lines).collect()
+        }
+        "zstream" => {
+            let own = format!("zstream {}", page.command);
+            cenote_zstream::USAGE.lines().filter(|line| line.contains(&own)).collect()
+        }
+        "mount.zfs" => mount_helper::USAGE.lines().collect(),
+        "zfs_ids_to_path" => ids_to_path::USAGE.lines().collect(),
+        tool => {
+            let command = table_of(tool).and_then(|tool| tool.find(page.command));
+            command.map_or_else(Vec::new, |command| command.usage.lines().collect())
+        }
     };
     let mut text = String::new();
-    let usage = table.working().find(|c| c.name == page.command).map(|c| c.usage);
-    for line in usage.unwrap_or_default().lines() {
+    for line in usage {
+        let line = line.strip_prefix("Usage:").unwrap_or(line);
         // A line that goes on is indented.
-        let goes_on = line.strip_prefix("\t  ").is_some();
-        match goes_on {
-            true => text += &format!("    {}\n", escaped(line.trim())),
-            false => text += &format!("\\fB{tool}\\fR {}\n", escaped(line.trim())),
-        }
+        let goes_on = line.starts_with("\t  ") || line.starts_with("\t\t");
+        let (line, named) = (line.trim(), line.contains(tool));
+        text += &match (goes_on, table_of(tool)) {
+            (true, _) => format!("    {}\n", escaped(line)),
+            (false, Some(_)) => format!("\\fB{tool}\\fR {}\n", escaped(line)),
+            (false, None) if named => {
+                escaped(line).replacen(&escaped(tool), &format!("\\fB{}\\fR", escaped(tool)), 1)
+                    + "\n"
+            }
+            (false, None) => escaped(line) + "\n",
+        };
     }
     text
 }
@@ -185,7 +206,9 @@ fn pool_page() -> String {
         "Whether a feature of the format is off (disabled), allowed (enabled), or in use (active).";
     text += &property("feature@NAME", "disabled | enabled | active", feature, "");
     text += ".SH VDEVS\n";
-    pool_properties::VDEV.iter().for_each(|(name, about)| text += &property(name, "", about, ""));
+    for (name, about) in pool_properties::VDEV {
+        text += &property(name, vdev_props::values(name).unwrap_or_default(), about, "");
+    }
     text += ".SH USER PROPERTIES\nA name with a colon is a property of the user's own, whose value is any text.\n";
     text + ".SH SEE ALSO\n.BR cenote\\-zpool\\-get (8),\n.BR cenote\\-zpool\\-set (8)\n"
 }
@@ -266,12 +289,34 @@ fn escaped(text: &str) -> String {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)] // A failure fails the test.
 mod tests {
     use super::*;
 
     #[test]
     fn text_is_escaped() {
         assert_eq!(escaped("a -b\\\n.c"), "a \\-b\\\\\n\\&.c");
+    }
+
+    #[test]
+    fn each_form_of_a_command_stands_in_its_synopsis() {
+        let pages = all();
+        for (name, forms) in [
+            ("zdb", &["zdb\\fR \\-R", "zdb\\fR \\-l", "    [\\-o <var>"][..]),
+            (
+                "zinject",
+                &["zinject\\fR \\-b objset", "zinject\\fR \\-t <mos", "    [\\-f frequency]"],
+            ),
+            ("zstream-dump", &["zstream\\fR dump", "... | \\fBzstream"]),
+            ("zpool-status", &["zpool\\fR status"]),
+            ("mount.zfs", &["mount.zfs\\fR [\\-sfnvh]"]),
+            ("zfs_ids_to_path", &["zfs_ids_to_path\\fR [\\-v] <pool>"]),
+        ] {
+            let (_, text) = pages.iter().find(|(n, _)| *n == format!("cenote-{name}.8")).unwrap();
+            let (_, text) = text.split_once(".SH SYNOPSIS\n").unwrap();
+            let text = text.split(".SH ").next().unwrap();
+            assert!(forms.iter().all(|form| text.contains(form)), "{name}: {text}");
+        }
     }
 
     #[test]

@@ -10,14 +10,14 @@ pub const PAGE: Page = Page {
     text: "Shows what is on the devices of a pool that is imported here, or, with -e, of one that is not. It writes to no \
            device. Options that are letters show more when they are given again, or with -v.\n\n\
            Without an option that asks for a part everything is shown, each part briefly.",
-    operands: "<pool>|<dataset>|<snapshot> <word> ...",
+    operands: "<pool>|<dataset>|<snapshot>|<file> <file>|<word> ...",
     options: &[
         flag("-A, --ignore-assertions", "Accepted: there are no assertions to ignore"),
         flag("--allocated-map", "With -m: what is allocated in each metaslab"),
         flag("-b, --block-stats", "Walk all blocks: check that space maps agree with what is used, and count blocks by kind. \
               Twice: by sizes and compression as well"),
-        takes("--bin", "<word>", "With -bb: count each block by this size: lsize, psize or asize"),
-        takes("--class", "<word>,...", "With -bb: by size, count the blocks of these classes only: normal, special, dedup or other"),
+        takes("--bin", "lsize|psize|asize", "With -bb: count each block by this size: lsize, psize or asize"),
+        takes("--class", "normal|special|dedup|other,...", "With -bb: by size, count the blocks of these classes only: normal, special, dedup or other"),
         flag("-B, --backup", "Write a stream of the object set of this number, for zfs receive; a word of letters: L large \
               blocks, e embedded ones, c compressed ones, as they are; w is e and c, and encrypted datasets as they are"),
         flag("-c, --checksum", "Verify the checksums of metadata; twice: of all data"),
@@ -49,7 +49,7 @@ pub const PAGE: Page = Page {
         takes("-I, --inflight", "<number>", "With -c: so many bytes of data are read at once"),
         takes("-K, --key", "<word>", "The key of an encrypted dataset: its passphrase or hexadecimal digits. Other processes may see it"),
         flag("-L, --disable-leak-tracking", "With -b and -c: do not compare with space maps"),
-        takes("-o, --option", "<word>=<word>", "Set a tunable of this process, or show it; show lists all, info what they mean"),
+        takes("-o, --option", "<tunable>=<value>", "Set a tunable of this process, or show it; show lists all, info what they mean"),
         takes("-p, --path", "<path>", "With -e: search here. It can be given again"),
         flag("-P, --parseable", "Show numbers exactly"),
         flag("-q, --skip-label", "With -l: leave out the label itself"),

@@ -51,7 +51,7 @@ pub const PAGES: &[Page] = &[
         about: "destroy datasets, snapshots, bookmarks",
         text: "Destroys a file system or volume; snapshots of one dataset, as a list with commas, or as a range with a percent \
                sign between the first and the last; or a bookmark.",
-        operands: "<dataset>|<snapshot>|<bookmark>",
+        operands: "<dataset>|<snapshots>|<bookmark>",
         options: &[
             flag("-d", "A snapshot that is held or has clones is destroyed once it has none"),
             flag("-f", "Unmount file systems although they are in use"),
@@ -129,7 +129,7 @@ pub const PAGES: &[Page] = &[
         about: "mark the moment of a snapshot",
         text: "Makes a bookmark from a snapshot or another bookmark. A later send can begin there, also when the snapshot is \
                gone.",
-        operands: "<snapshot>|<bookmark> <new-dataset>",
+        operands: "<snapshot>|<bookmark> <new-bookmark>",
         options: &[],
         examples: &[("zfs bookmark tank/home@monday tank/home#monday", "Keep the moment, not the data.")],
     },
@@ -144,7 +144,7 @@ pub const PAGES: &[Page] = &[
             takes("-S", "<property>", "Sort by a property, the greatest first"),
             takes("-d", "<number>", "Go so many levels down from what is named"),
             JSON, JSON_INT,
-            takes("-o", "<property>|space,...", "The properties to show; space stands for those that tell where space went"),
+            takes("-o", "name|<property>|space,...", "The properties to show; space stands for those that tell where space went"),
             EXACT,
             flag("-r", "All descendants of what is named as well"),
             takes("-s", "<property>", "Sort by a property, the smallest first"),
@@ -189,7 +189,7 @@ pub const PAGES: &[Page] = &[
         command: "inherit",
         about: "take properties back",
         text: "Forgets a value that was set: the dataset has that of the one above again, or the default.",
-        operands: "<property> <dataset>|<snapshot> ...",
+        operands: "<settable> <dataset>|<snapshot> ...",
         options: &[
             flag("-r", "Of all descendants as well"),
             flag("-S", "Go back to the value that was received, if there is one"),

@@ -119,7 +119,7 @@ pub const PAGES: &[Page] = &[
         text: "Reads the tables of deduplicated and of cloned blocks, so that writes and frees after an import do not wait for \
                them one block at a time.",
         operands: "<pool>",
-        options: &[takes("-t", "<word>", "Only these: ddt, the tables of deduplication, or brt, those of cloned blocks")],
+        options: &[takes("-t", "ddt|brt", "Only these: ddt, the tables of deduplication, or brt, those of cloned blocks")],
         examples: &[("zpool prefetch -t ddt tank", "Read the tables of deduplication.")],
     },
     Page {
@@ -130,7 +130,7 @@ pub const PAGES: &[Page] = &[
         operands: "<pool> ...",
         options: &[
             GUIDS, SCRIPTED, JSON, JSON_INT, JSON_KEY, LINKS,
-            takes("-o", "<pool-property>,...", "The properties to show"),
+            takes("-o", "<pool-column>,...", "The properties to show"),
             EXACT, PATHS, TIME,
             flag("-v", "Show vdevs as well"),
         ],
@@ -190,7 +190,7 @@ pub const PAGES: &[Page] = &[
         command: "online",
         about: "bring devices back",
         text: "Takes devices into use again, and writes to them what they missed.",
-        operands: "<pool> <leaf> ...",
+        operands: "<pool> <leaf>|<cache> ...",
         options: &[flag("-e", "Use all of the device, if it has grown")],
         examples: &[("zpool online tank /dev/sdb", "Bring one device back.")],
     },
@@ -198,7 +198,7 @@ pub const PAGES: &[Page] = &[
         command: "offline",
         about: "take devices out of use",
         text: "Stops reading from devices and writing to them. What they miss is noted.",
-        operands: "<pool> <leaf> ...",
+        operands: "<pool> <leaf>|<cache> ...",
         options: &[
             flag("-f", "Mark the device as faulted"),
             flag("-t", "Until the next import only"),
@@ -211,7 +211,7 @@ pub const PAGES: &[Page] = &[
         text: "Sets the counts of errors of a pool, or of one device, to nothing, and tries devices again that failed. A pool \
                that is suspended goes on. In place of a device it takes a dataset whose intent log cannot be replayed, and \
                gives that log up.",
-        operands: "<pool> <leaf>",
+        operands: "<pool> <leaf>|<cache>",
         options: &[],
         examples: &[("zpool clear tank", "Forget the errors of tank.")],
     },
@@ -279,7 +279,7 @@ pub const PAGES: &[Page] = &[
         text: "Takes spares, cache devices, log vdevs and vdevs that hold data out of a pool. What a vdev with data holds is copied \
                to the others first, in the background and after the next import as well; these must be single devices or \
                mirrors with sectors of the same size, and have room for it.",
-        operands: "<pool> <leaf> ...",
+        operands: "<pool> <removable> ...",
         options: &[
             flag("-n", "Only say how much memory the mapping of the removed vdev would take"),
             flag("-p", "With -n, exact numbers"),
@@ -294,7 +294,7 @@ pub const PAGES: &[Page] = &[
         text: "Has a new device take the place of one that the pool has, at the same path if it is not named. Both are in the pool \
                until the new one has all that the old one has. A spare of the pool can be named as well; a distributed spare \
                (draid2-0-0) stands in for devices of its own dRAID vdev.",
-        operands: "<pool> <leaf> <file>",
+        operands: "<pool> <leaf> <spare>|<file>",
         options: &[
             flag("-f", "Use the device although something is on it"),
             takes("-o", "ashift=<number>", "Size of the sectors of the new device, as a power of two"),
@@ -435,7 +435,7 @@ pub const PAGES: &[Page] = &[
         about: "show properties of pools or vdevs",
         text: "Prints properties of pools, or, if vdevs are named behind a pool, of these: with all-vdevs of the root, spares, \
                cache devices and all others. The properties are described in cenote-zpoolprops(7).",
-        operands: "<pool-property>|all,... <pool> <leaf>|root|all-vdevs ...",
+        operands: "<pool-property>|all,... <pool> <any-vdev>|root|all-vdevs ...",
         options: &[
             SCRIPTED, JSON, JSON_INT, JSON_KEY, EXACT,
             takes("-o", "name|property|value|source|all,...", "The columns to show"),
@@ -449,7 +449,7 @@ pub const PAGES: &[Page] = &[
         command: "set",
         about: "set a property of a pool or vdev",
         text: "Sets a property of a pool, or of a vdev that is named behind it. See cenote-zpoolprops(7).",
-        operands: "<pool-property>=<value> <pool> <leaf>",
+        operands: "<pool-setting>=<value> <pool> <any-vdev>|root",
         options: &[],
         examples: &[("zpool set autoexpand=on tank", "Use devices in full that have grown, now and at each import and reopen.")],
     },

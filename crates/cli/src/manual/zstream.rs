@@ -54,13 +54,28 @@ pub const PAGES: &[Page] = &[
     },
 ];
 
+/// The page of `zfs_ids_to_path`.
+#[rustfmt::skip] // A table: one row per line.
+pub const IDS_TO_PATH: Page = Page {
+    command: "",
+    about: "find the path of a file by its numbers",
+    text: "Prints where the file of this object number is in the file system or snapshot with this number of an object set: \
+           below its mountpoint, or, where it is not mounted, behind the name of the dataset. Events have both numbers, and zdb \
+           shows them.",
+    operands: "<pool> <number> <number>",
+    options: &[flag("-v", "Name the dataset although it is mounted")],
+    examples: &[("zfs_ids_to_path tank 54 128", "Which file is object 128 of object set 54?")],
+};
+
 /// The page of `mount.zfs`.
 #[rustfmt::skip] // A table: one row per line.
 pub const MOUNT: Page = Page {
     command: "",
     about: "mount a file system for mount(8)",
     text: "Mounts a file system whose mountpoint is legacy, or a snapshot, at a directory. mount(8) runs it for the type zfs, \
-           as for lines of /etc/fstab. File systems with a mountpoint of their own are left to zfs mount.",
+           as for lines of /etc/fstab. File systems with a mountpoint of their own are left to zfs mount.\n\n\
+           Taken as mount(8) gives them, and without effect: mand, nomand, nbmand, nonbmand, acl, posixacl, noacl, iversion, noiversion, async \
+           and quiet. An option that is not known is refused without -s.",
     operands: "<filesystem>|<snapshot> <directory>",
     options: &[
         flag("-s", "Pass over options that are not known"),

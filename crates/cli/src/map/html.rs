@@ -5,7 +5,7 @@
 
 use super::scale;
 use super::summary;
-use super::svg::{Drawing, Kind, STYLE, WHO, escape, meaning, rules, ticks, unknown};
+use super::svg::{Drawing, Kind, OTHERS, STYLE, WHO, escape, meaning, rules, ticks, unknown};
 use super::view::{By, Scene};
 use crate::context::Context;
 use cenote_inspect::map::SpaceMapReport;
@@ -101,7 +101,8 @@ fn legend(kind: Kind, scene: &Scene) -> String {
             let (letter, name) = (scale::letter(rank), escape(&name));
             let _ = write!(out, "<tr><th>{colour} {letter} {name}</th><td>{bytes}</td></tr>");
         }
-        return out + "</table>";
+        let _ = write!(out, "</table><i></i> {OTHERS}");
+        return out;
     }
     let width = scale::STEPS * STEP;
     let mut bar = String::new();

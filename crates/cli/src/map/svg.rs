@@ -240,7 +240,7 @@ impl<'a> Drawing<'a> {
                 _ => " w",
             };
             let (k, x, y) = (kind.letter(), x + width / 2, height - height / 4 - 1);
-            let text = text.trim();
+            let text = escape(text.trim());
             let _ = write!(texts, "<text class=\"n t{k}{ink}\" x=\"{x}\" y=\"{y}\">{text}</text>");
         }
         let tooltip = escape(&self.tooltip(m, change));
@@ -398,7 +398,9 @@ impl<'a> Drawing<'a> {
                 self.line(20, y, "", &format!("{} {name} {bytes}", scale::letter(rank)));
                 y += LINE;
             }
-            return y;
+            box_of(self, 0, y, "");
+            self.line(20, y, "", OTHERS);
+            return y + 2 * LINE;
         }
         self.line(0, y, "", &meaning(kind, scene));
         y += LINE;
@@ -415,7 +417,7 @@ impl<'a> Drawing<'a> {
             box_of(self, 0, y, "");
             self.line(20, y, "", nothing);
         }
-        y + LINE
+        y + 2 * LINE
     }
 }
 
@@ -426,6 +428,9 @@ fn nice(bytes: u128) -> String {
 
 /// What colours, letters and numbers of owners say.
 pub const WHO: &str = "Who has most of the metaslab, and how many percent of it";
+
+/// What grey cells are in the view of owners.
+pub const OTHERS: &str = "nothing allocated, or most is of one of the smaller owners";
 
 /// What colours and numbers say.
 pub fn meaning(kind: Kind, scene: &Scene) -> String {

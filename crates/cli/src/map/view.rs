@@ -202,6 +202,7 @@ impl Shown {
         match self {
             Shown::Nothing => "  · ".into(),
             Shown::Percent(_, number) => format!("{number:>3}%"),
+            Shown::Owner(rank, 0) => format!("{} <1", scale::letter(rank)),
             Shown::Owner(rank, share) => format!("{}{share:>3}", scale::letter(rank)),
         }
     }

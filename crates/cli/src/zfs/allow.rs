@@ -233,21 +233,25 @@ fn change(request: &Request, ctx: &mut Context) -> Outcome {
     };
     done.map_err(|e| cannot(&e))?;
     if !request.take {
-        tell_keys(&entries, ctx);
+        tell_kept(&entries, ctx);
     }
     Ok(0)
 }
 
+const OF_KEYS: &str = "keys are loaded, unloaded and changed by the daemon's user and root alone";
+/// Permissions that allow nothing here, with the reason.
+const WITHOUT_EFFECT: [(&str, &str); 3] =
+    [("load-key", OF_KEYS), ("change-key", OF_KEYS), ("share", "nothing is shared")];
+
 /// Says which permissions are kept and allow nothing here.
-fn tell_keys(entries: &[Entry], ctx: &mut Context) {
-    let granted = |name: &&str| {
+fn tell_kept(entries: &[Entry], ctx: &mut Context) {
+    let granted = |name: &str| {
         let mut lists = entries.iter().filter_map(|(_, permissions)| permissions.as_ref());
-        lists.any(|list| list.iter().any(|permission| permission == *name))
+        lists.any(|list| list.iter().any(|permission| permission == name))
     };
-    for name in ["load-key", "change-key"].iter().filter(|name| granted(name)) {
+    for (name, why) in WITHOUT_EFFECT.iter().filter(|(name, _)| granted(name)) {
         ctx.complain(format_args!(
-            "warning: permission '{name}' is kept, but has no effect: keys are loaded, unloaded and changed by \
-             the daemon's user and root alone"
+            "warning: permission '{name}' is kept, but has no effect: {why}"
         ));
     }
 }

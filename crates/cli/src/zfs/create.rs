@@ -14,6 +14,7 @@ use cenote_engine::change::names::{Expected, check_new};
 use cenote_engine::change::{
     ChangeError, Changes, Kind, NewDataset, NewEncryption, default_block_size, props, reserve,
 };
+use cenote_vdev::patience::impatiently;
 use std::ffi::OsString;
 use std::sync::Arc;
 
@@ -119,6 +120,13 @@ fn number(what: &str, text: &str) -> Result<u64, Stop> {
 /// Runs `zfs create`.
 pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     let request = Request::parse(args)?;
+    match request.dry_run {
+        true => impatiently(|| create(&request, ctx)),
+        false => create(&request, ctx),
+    }
+}
+
+fn create(request: &Request, ctx: &mut Context) -> Outcome {
     check_new(&request.name, Expected::HEAD).map_err(|e| request.cannot(e))?;
     let pools = Arc::clone(&ctx.pools);
     let Some((pool, _)) = request.name.split_once('/') else {
@@ -139,7 +147,8 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         _ => Ok(NewEncryption::Inherit(None)),
     };
     let encryption = encryption.map_err(|why| request.cannot(why))?;
-    let _change = pools.change(pool);
+    // What only shows something waits for no other command.
+    let _change = (!request.dry_run).then(|| pools.change(pool));
     let Some(imported) = pools.get(pool) else {
         return match request.dry_run || request.size.is_some() {
             true => fail(format!("cannot open '{pool}': no such pool")),
@@ -148,16 +157,16 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     };
     let mut changes = Arc::new(changes(&imported, ctx).map_err(|e| request.cannot(e))?);
     if request.size.is_some() {
-        warn_of_small_blocks(&request, &imported, ctx);
+        warn_of_small_blocks(request, &imported, ctx);
     }
     if request.parents > 0 {
-        match create_ancestors(&request, &imported, changes, ctx)? {
+        match create_ancestors(request, &imported, changes, ctx)? {
             Some(same) => changes = same,
             None => return Ok(0),
         }
     }
     if request.verbose {
-        show(&request, &imported, ctx)?;
+        show(request, &imported, ctx)?;
     }
     if request.dry_run {
         let ancestors = request.parents > 0;

@@ -9,16 +9,17 @@ use cenote_zpl::FileSystem;
 use std::ffi::OsString;
 
 const SPEC: Spec = Spec { short: "v", refused: "", refused_long: &[] };
-const USAGE: &str = "Usage: zfs_ids_to_path [-v] <pool> <objset id> <object id>";
+/// Its usage line.
+pub const USAGE: &str = "Usage: zfs_ids_to_path [-v] <pool> <objset id> <object id>";
 
 /// Exit code: wrong arguments.
-const WRONG: i32 = 1;
+pub const WRONG: i32 = 1;
 /// Exit code: the first argument is not a number.
-const WRONG_OBJSET: i32 = 2;
+pub const WRONG_OBJSET: i32 = 2;
 /// Exit code: the second argument is not a number.
-const WRONG_OBJECT: i32 = 3;
+pub const WRONG_OBJECT: i32 = 3;
 /// Exit code: there is no such pool.
-const NO_POOL: i32 = 5;
+pub const NO_POOL: i32 = 5;
 
 /// Runs `zfs_ids_to_path`; returns the exit code.
 pub fn run(args: &[OsString], ctx: &mut Context) -> i32 {

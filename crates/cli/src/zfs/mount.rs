@@ -55,11 +55,33 @@ pub fn mount(args: &[OsString], ctx: &mut Context) -> Outcome {
         }
         [] if json => list_json(ctx),
         [] if below => usage("no dataset provided"),
-        names if all || below => mount_many(names, &how, verbose, ctx),
+        names if all || below => {
+            tell_without_effect(&how, ctx);
+            mount_many(names, &how, verbose, ctx)
+        }
         [] if !how.options.is_empty() => usage("missing filesystem argument (specify -a for all)"),
         [] => list(ctx),
-        [name] => mount_named(name, &how, ctx),
+        [name] => {
+            tell_without_effect(&how, ctx);
+            mount_named(name, &how, ctx)
+        }
         _ => usage("too many arguments"),
+    }
+}
+
+/// Mount options that ask for something and change nothing here, with the reason. mount(8) passes them on in silence.
+const WITHOUT_EFFECT: [(&str, &str); 4] = [
+    ("mand", "there are no mandatory locks"),
+    ("nbmand", "there are no mandatory locks"),
+    ("noacl", "the property acltype says whether there are access control lists"),
+    ("iversion", "versions of files are not kept"),
+];
+
+fn tell_without_effect(how: &How, ctx: &mut Context) {
+    for (name, why) in WITHOUT_EFFECT {
+        if how.options.iter().any(|option| option == name) {
+            ctx.complain(format_args!("warning: mount option '{name}' has no effect: {why}"));
+        }
     }
 }
 

@@ -24,7 +24,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const SPEC: Spec = Spec { short: "sfnvo:h", refused: "", refused_long: &[] };
-const USAGE: &str = "Usage: mount.zfs [-sfnvh] [-o options] <dataset> <mountpoint>";
+/// Its usage line.
+pub const USAGE: &str = "Usage: mount.zfs [-sfnvh] [-o options] <dataset> <mountpoint>";
 
 /// Exit code: wrong arguments.
 pub const WRONG: i32 = 1;

@@ -9,7 +9,7 @@
 
 mod list;
 pub(crate) mod options;
-mod usage;
+pub mod usage;
 
 use crate::commands::Where;
 use crate::context::Context;

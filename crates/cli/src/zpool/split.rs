@@ -12,11 +12,12 @@ use crate::zpool::import::{self, changes};
 use crate::zpool::layout;
 use crate::zpool::properties::find;
 use crate::zpool::select::{check_new, open};
-use cenote_command::outcome::{Outcome, Stop, fail, given_twice, usage};
+use cenote_command::outcome::{Outcome, Stop, fail, given_twice, plain, usage};
 use cenote_engine::{Engine, EngineError, EngineOptions, Split, SplitOff};
 use cenote_format::nvlist::NvList;
 use cenote_pool::config::{self, children, number};
 use cenote_pool::{Candidate, ImportOptions, discover};
+use cenote_vdev::deadline::{ask, is_silent};
 use cenote_vdev::object::{is_object, may_open};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -116,7 +117,9 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     if may_change(ctx).is_err() && !request.only_shows() {
         return Err(request.cannot(DENIED));
     }
-    let change = pools.change_all([&request.pool, &request.new], None);
+    // What only shows something waits for no other command.
+    let shows = request.letters.contains('n');
+    let change = (!shows).then(|| pools.change_all([&request.pool, &request.new], None));
     if !pools.has(&imported) {
         return fail(format!("cannot open '{}': no such pool", request.pool));
     }
@@ -131,7 +134,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         return Err(request.cannot(format!("bad alternate root '{root}'")));
     }
     let sides = sides(&imported, &request, ctx)?;
-    if request.letters.contains('n') {
+    if shows {
         let text = layout::of_split(&request.new, &sides, &style(&request.letters, ctx));
         write!(ctx.out, "would create '{}' with the following layout:\n\n{text}", request.new)?;
         return Ok(0);
@@ -197,10 +200,21 @@ fn devices_exist(request: &Request, ctx: &Context) -> Result<(), Stop> {
         {
             return builds(format!("cannot open '{name}': {e}"));
         }
-        if path.is_absolute() && !ctx.path(name).exists() {
+        let place = match path.is_absolute() {
+            true => ctx.path(name),
+            false => Path::new("/dev").join(path),
+        };
+        let is_there = match ask(&place, |place| Ok(place.exists())) {
+            Ok(is_there) => is_there,
+            Err(e) if is_silent(&e) => {
+                return builds(format!("cannot open '{name}': the device does not answer"));
+            }
+            Err(e) => return builds(format!("cannot open '{name}': {}", plain(&e))),
+        };
+        if path.is_absolute() && !is_there {
             return builds(format!("cannot open '{name}': No such file or directory"));
         }
-        if !path.is_absolute() && !Path::new("/dev").join(path).exists() {
+        if !is_there {
             return builds(format!(
                 "cannot open '{name}': no such device in /dev\n\
                  must be a full path or shorthand device name"

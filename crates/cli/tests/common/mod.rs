@@ -214,3 +214,19 @@ pub fn mounts_below(dir: &Path) -> Vec<String> {
     let points = table.lines().filter_map(|l| l.split(' ').nth(4));
     points.filter(|p| Path::new(p).starts_with(dir)).map(String::from).collect()
 }
+
+/// The processes that a daemon started and that are there, with the words of their command lines.
+pub fn children(daemon: i32) -> Vec<(i32, String)> {
+    let all = std::fs::read_dir("/proc").unwrap();
+    let numbers = all.filter_map(|e| e.unwrap().file_name().to_str()?.parse::<i32>().ok());
+    let ours = |child: &i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+        let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1));
+        parent == Some(&daemon.to_string())
+    };
+    let words = |child: i32| {
+        let line = std::fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();
+        (child, String::from_utf8_lossy(&line).replace('\0', " "))
+    };
+    numbers.filter(ours).map(words).collect()
+}

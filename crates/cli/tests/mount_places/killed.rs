@@ -1,7 +1,7 @@
 //! A daemon that is killed: it is gone with its mounts, whatever it was doing, and the one that follows keeps its own.
 
 use super::common::tank::Tank;
-use super::common::{can_mount, mounts_below, must};
+use super::common::{can_mount, children, mounts_below, must};
 use super::{NAMESPACES, wait_until};
 use std::fs;
 use std::path::Path;
@@ -45,7 +45,8 @@ fn a_killed_daemon_is_gone_while_it_mounts() {
     tank.finish();
 }
 
-/// Taking away the mounts of a killed daemon leaves the mounts that its successor makes.
+/// Taking away the mounts of a killed daemon leaves the mounts that its successor makes, be it the daemon's watcher
+/// that takes them away or, where that was killed as well, the next import.
 #[test]
 fn an_import_right_after_a_kill_stays_mounted() {
     if !can_mount() {
@@ -61,17 +62,27 @@ fn an_import_right_after_a_kill_stays_mounted() {
     tank.session.run("zpool sync tank").ok();
     let (root, dir) = (tank.session.root(), tank.session.dir.path().display());
     let import = format!("zpool import -d {dir} -R {root} tank");
-    let kill = |pid: i32| must("kill", &["-KILL", &pid.to_string()]);
+    // In every second round its watcher is killed first, so that its mounts stay.
+    let kill = |daemon: i32, round: u64| {
+        let mut doomed = children(daemon);
+        doomed.retain(|(_, line)| round % 2 == 1 && line.contains("--watch-mounts"));
+        let watchers = doomed.len();
+        for pid in doomed.iter().map(|(pid, _)| *pid).chain([daemon]) {
+            must("kill", &["-KILL", &pid.to_string()]);
+        }
+        watchers
+    };
     let rounds = if std::env::var("CENOTE_TORTURE").is_ok_and(|v| v == "long") { 60 } else { 3 };
     for round in 0..rounds {
-        kill(tank.session.daemon().unwrap());
+        let watchers = kill(tank.session.daemon().unwrap(), round);
+        assert_eq!(watchers > 0, round % 2 == 1);
         let mut first = tank.session.command();
         let words: Vec<&str> = import.split(' ').collect();
         first.args(words).stdout(Stdio::piped()).stderr(Stdio::piped());
         let first = first.spawn().unwrap();
         std::thread::sleep(Duration::from_millis(100 + 70 * (round % 5)));
         if let Some(daemon) = tank.session.daemon() {
-            kill(daemon);
+            kill(daemon, round);
         }
         let first = first.wait_with_output().unwrap();
         let mut said = vec![(first.status.code(), String::from_utf8(first.stderr).unwrap())];

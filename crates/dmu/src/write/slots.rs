@@ -9,8 +9,9 @@
 //! Slots that are freed in a transaction group are not given out in it. An object that is known by its
 //! number and the group that it was made in (`zp_gen`) must not become another one.
 //!
-//! Blocks whose fill count says that they are full are not read. One that cannot be read has no room. One that has to
-//! be read first is left as it is: the change reads it and runs again ([`cenote_store::held`]).
+//! Blocks whose fill count says that they are full are not read. One that is damaged has no room. One whose devices cannot be
+//! read has none for now: in each group some of these are tried again. One that has to be read first is left as it is:
+//! the change reads it and runs again ([`cenote_store::held`]).
 
 use super::{Result, WriteError};
 use crate::Error;
@@ -28,6 +29,9 @@ const MAX_OBJECT: u64 = 1 << 48;
 /// Offset in a dnode of `dn_extra_slots`.
 const EXTRA_SLOTS_AT: usize = 12;
 
+/// Blocks that could not be read, and that are tried again in one transaction group at most.
+const AGAIN: usize = 16;
+
 #[derive(Debug, Default)]
 pub(super) struct Slots {
     used: HashMap<u64, u32>,
@@ -35,6 +39,10 @@ pub(super) struct Slots {
     rooms: BTreeMap<u64, Room>,
     /// What was freed in this transaction group, by block.
     freed: BTreeMap<u64, u32>,
+    /// Blocks that devices did not give.
+    unread: BTreeSet<u64>,
+    /// Where in `unread` the next group begins.
+    next_unread: u64,
     /// Blocks that were looked at.
     #[cfg(test)]
     looks: u64,
@@ -85,6 +93,15 @@ impl Slots {
         let used = match self.block(block, meta) {
             Ok(used) => used,
             Err(e @ WriteError::Read(Error::Block(BlockError::NotHeld { .. }))) => return Err(e),
+            Err(e @ WriteError::Read(Error::Block(BlockError::Vdev { .. }))) => {
+                if self.unread.insert(block) {
+                    let objset = meta.objset;
+                    tracing::warn!(
+                        "objset {objset}: no object is made beside those of a block that cannot be read now: {e}"
+                    );
+                }
+                return Ok(None);
+            }
             Err(e) => {
                 let objset = meta.objset;
                 tracing::warn!("objset {objset}: no object is made beside damaged ones: {e}");
@@ -158,6 +175,12 @@ impl Slots {
             }
             self.look_again(block);
         }
+        let next = self.next_unread;
+        let in_turn = self.unread.range(next..).chain(self.unread.range(..next));
+        for block in in_turn.copied().take(AGAIN).collect::<Vec<_>>() {
+            self.look_again(block);
+            self.next_unread = block + 1;
+        }
     }
 
     fn block(&mut self, block: u64, meta: &Tree<'_>) -> Result<u32> {
@@ -183,6 +206,7 @@ impl Slots {
             used |= 1;
         }
         self.used.insert(block, used);
+        self.unread.remove(&block);
         Ok(used)
     }
 }

@@ -25,7 +25,7 @@ pub(crate) use inherit::LocalProps;
 use inherit::Value;
 use std::cell::OnceCell;
 use table::{Property, Type};
-pub use userspace::{Account, NotAQuota, QuotaOf, Who, is_userspace, owner_of, quota_of};
+pub use userspace::{Account, NotAQuota, QuotaOf, Who, families, is_userspace, owner_of, quota_of};
 
 /// A value with its source.
 #[derive(Clone, Debug, PartialEq, Eq)]

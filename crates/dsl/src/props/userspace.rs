@@ -81,6 +81,11 @@ const FAMILIES: [Family; 12] = [
     family("projectobjquota@", Who::Project, true, true),
 ];
 
+/// What the names of these properties begin with, up to the `@`, and whether each is a quota.
+pub fn families() -> impl Iterator<Item = (&'static str, bool)> {
+    FAMILIES.iter().map(|family| (family.prefix, family.quota))
+}
+
 fn parse(name: &str) -> Option<(&'static Family, &str)> {
     FAMILIES.iter().find_map(|f| Some((f, name.strip_prefix(f.prefix)?)))
 }
