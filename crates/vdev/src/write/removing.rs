@@ -150,8 +150,8 @@ impl VdevTree {
         state.placed = placed;
     }
 
-    /// How often flushes of leaves have failed.
-    fn flush_failures(&self) -> Vec<(u64, u64)> {
+    /// How often flushes of each leaf have failed.
+    fn flush_failures_by_leaf(&self) -> Vec<(u64, u64)> {
         let of = |leaf: Arc<Vdev>| (leaf.guid(), leaf.written().flush_failures());
         self.leaves().into_iter().map(of).collect()
     }
@@ -166,13 +166,13 @@ impl VdevTree {
         &self,
         write: impl FnOnce() -> (T, Vec<u64>),
     ) -> (T, Result<(), crate::VdevError>) {
-        let before = self.flush_failures();
+        let before = self.flush_failures_by_leaf();
         let (done, mut vdevs) = write();
         vdevs.sort_unstable();
         vdevs.dedup();
         let flushed = self.flush_tops(&vdevs);
         let flushed = match vdevs.first() {
-            Some(vdev) if flushed.is_ok() && self.flush_failures() != before => {
+            Some(vdev) if flushed.is_ok() && self.flush_failures_by_leaf() != before => {
                 let why = "a flush of a device failed".into();
                 Err(crate::VdevError::Flush { vdev: *vdev, why })
             }

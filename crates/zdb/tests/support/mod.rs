@@ -17,6 +17,7 @@ pub fn zdb_with(pools: &[Arc<Pool>], args: &[&str]) -> (Vec<u8>, String, i32) {
         terminal: Terminal::default(),
         umask: 0o022,
         user: 0,
+        pid: None,
         rights: Rights::All,
     };
     let args: Vec<OsString> = args.iter().map(OsString::from).collect();
