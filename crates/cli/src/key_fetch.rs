@@ -5,7 +5,8 @@
 //! and proxies, and ends soon: what the HTTP client and TLS leave in memory goes with it. Where no daemon is in between the
 //! command fetches the key itself.
 //!
-//! Redirects are followed, but not from `https://` to `http://`. All of it takes [`PATIENCE`] at most. Certificates are those that the
+//! Redirects are followed, but not from `https://` to `http://`. An `http://` address may lead to an `https://` one, so TLS is set up
+//! for both. All of it takes [`PATIENCE`] at most. Certificates are those that the
 //! system trusts, and what `SSL_CA_CERT_FILE` and `SSL_CA_CERT_PATH` name; `SSL_CLIENT_CERT_FILE` and
 //! `SSL_CLIENT_KEY_FILE` are shown to a server that asks for one.
 //!
@@ -18,6 +19,9 @@ use cenote_command::Caller;
 use cenote_command::outcome::plain;
 use cenote_dsl::crypt::KeyFormat;
 use cenote_engine::change::props::is_key_address;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs;
@@ -63,7 +67,9 @@ pub(crate) fn material(
     };
     let question = Question { key_at: location.into(), raw: format == KeyFormat::Raw };
     let question = serde_json::to_vec(&question).map_err(|e| NoKey::for_good(e.to_string()))?;
-    let answer = process.ask(&question).map_err(|e| NoKey::for_good(plain(&e)))?;
+    let answer = process.ask(&question).map_err(|e| {
+        NoKey::for_good(format!("the key at {location} cannot be fetched: {}", plain(&e)))
+    })?;
     let answer = Zeroizing::new(answer);
     match answer.split_first() {
         Some((&KEY, key)) => Ok(Zeroizing::new(key.to_vec())),
@@ -114,11 +120,8 @@ fn fetch(location: &str, format: KeyFormat, caller: &Caller) -> Result<Zeroizing
         .max_redirects_will_error(true)
         .https_only(secure)
         .http_status_as_error(false)
-        .user_agent("cenote");
-    let config = match secure {
-        true => config.tls_config(tls(caller)?),
-        false => config,
-    };
+        .user_agent("cenote")
+        .tls_config(tls(caller)?);
     let agent = config.build().new_agent();
     let mut response = agent.get(location).call().map_err(|e| failed(&e))?;
     let status = response.status().as_u16();
@@ -153,15 +156,22 @@ fn tls(caller: &Caller) -> Result<TlsConfig, String> {
             );
         }
     }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
     let client = match var("SSL_CLIENT_CERT_FILE") {
         None => None,
         Some(file) => {
             // As for curl the key may be in the same file.
-            let key = private_key(&var("SSL_CLIENT_KEY_FILE").unwrap_or_else(|| file.clone()))?;
-            Some(ClientCert::new_with_certs(&certificates(&file)?, key))
+            let key_file = var("SSL_CLIENT_KEY_FILE").unwrap_or_else(|| file.clone());
+            let (key, chain) = (private_key(&key_file)?, certificates(&file)?);
+            // The HTTP client takes for granted that they belong together, and are what they say.
+            let all = chain.iter().map(|one| CertificateDer::from(one.der().to_vec())).collect();
+            CertifiedKey::from_der(all, key.to_check, &provider).map_err(|e| {
+                let of_chain = matches!(e, rustls::Error::InvalidCertificate(_));
+                format!("{}: {e}", if of_chain { &file } else { &key_file }.display())
+            })?;
+            Some(ClientCert::new_with_certs(&chain, key.to_use))
         }
     };
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
     Ok(TlsConfig::builder()
         .root_certs(RootCerts::new_with_certs(&roots))
         .client_cert(client)
@@ -187,7 +197,16 @@ fn certificates(path: &PathBuf) -> Result<Vec<Certificate<'static>>, String> {
     }
 }
 
-fn private_key(path: &PathBuf) -> Result<PrivateKey<'static>, String> {
-    PrivateKey::from_pem(&pem(path)?)
-        .map_err(|_| format!("{}: no private key in PEM form", path.display()))
+/// A private key, as the HTTP client and as TLS have it.
+struct Key {
+    to_use: PrivateKey<'static>,
+    to_check: PrivateKeyDer<'static>,
+}
+
+fn private_key(path: &PathBuf) -> Result<Key, String> {
+    let bytes = pem(path)?;
+    match (PrivateKey::from_pem(&bytes), PrivateKeyDer::from_pem_slice(&bytes)) {
+        (Ok(to_use), Ok(to_check)) => Ok(Key { to_use, to_check }),
+        _ => Err(format!("{}: no private key in PEM form", path.display())),
+    }
 }

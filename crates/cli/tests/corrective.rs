@@ -7,15 +7,18 @@ mod common;
 
 use cenote_format::LABEL_START;
 use cenote_format::blkptr::{BlockPointer, Dva};
-use cenote_format::stream::Record;
+use cenote_format::stream::{RECORD_SIZE, Record};
 use cenote_pool::{ImportOptions, Pool, discover};
 use cenote_store::Store;
 use cenote_testpools::{encoded, records};
 use common::keys::{contents, fed};
 use common::{Session, can_mount, skip};
 use std::fs::{self, File, OpenOptions};
+use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 const HEX: &str = "df226b439a2fd448ea43a3a44512ef7c534ce6ffd1a881a02c9b5306a1e27ad7";
 
@@ -80,13 +83,19 @@ impl Rig {
     }
 
     /// Exports the pool, damages all copies of blocks of files of a snapshot, of each the blocks that are named, and imports it.
-    fn damage(&self, snapshot: &str, blocks: &[(u64, u64)]) {
+    fn damage(&self, snapshot: &str, blocks: &[(u64, u64)]) -> Vec<BlockPointer> {
         self.s.run("zpool export tank").ok();
-        for bp in self.pointers(snapshot, blocks) {
-            assert!(!bp.is_hole() && !bp.is_embedded() && bp.dvas().count() > 0, "{bp:?}");
-            bp.dvas().for_each(|dva| self.spoil(&bp, dva));
-        }
+        let pointers = self.pointers(snapshot, blocks);
+        self.spoil_all(&pointers);
         self.reimport();
+        pointers
+    }
+
+    fn spoil_all(&self, pointers: &[BlockPointer]) {
+        for bp in pointers {
+            assert!(!bp.is_hole() && !bp.is_embedded() && bp.dvas().count() > 0, "{bp:?}");
+            bp.dvas().for_each(|dva| self.spoil(bp, dva));
+        }
     }
 
     fn pointers(&self, snapshot: &str, blocks: &[(u64, u64)]) -> Vec<BlockPointer> {
@@ -140,12 +149,25 @@ impl Rig {
     /// A scrub finds nothing, the pool has no errors, and OpenZFS agrees.
     #[track_caller]
     fn finish(self) {
+        self.scrub_and_export();
+        cenote_testpools::judge(self.s.dir.path(), "tank");
+    }
+
+    /// The same with a pool that OpenZFS 2.1 does not open.
+    #[track_caller]
+    fn finish_newer(self) {
+        self.scrub_and_export();
+        let judged = cenote_testpools::try_judge_newer(self.s.dir.path(), "tank");
+        judged.unwrap_or_else(|said| panic!("{said}"));
+    }
+
+    #[track_caller]
+    fn scrub_and_export(&self) {
         self.s.run("zpool scrub -w tank").ok();
         let text = self.errors();
         assert!(text.contains("with 0 errors") && text.contains("No known data errors"), "{text}");
         assert!(text.contains("scrub repaired 0B"), "{text}");
         self.s.run("zpool export tank").ok();
-        cenote_testpools::judge(self.s.dir.path(), "tank");
     }
 }
 
@@ -265,6 +287,42 @@ fn blocks_of_encrypted_datasets_are_healed() {
     }
 }
 
+/// A stream that stalls keeps the key that its blocks are encrypted with.
+#[test]
+fn the_key_of_what_is_being_healed_is_not_unloaded() {
+    if !can_mount() {
+        return skip("nothing can be mounted here");
+    }
+    let rig = Rig::new(Layout::One, "");
+    fs::write(rig.s.path("key"), HEX).unwrap();
+    let place = format!("file://{}", rig.s.path("key").display());
+    rig.zfs(&format!("create -o encryption=on -o keyformat=hex -o keylocation={place} tank/e"));
+    with_files(&rig, "tank/e");
+    let stream = rig.sent("tank/e@one");
+    rig.damage("tank/e@one", &[(rig.number("tank/e/noise"), 4)]);
+    rig.zfs("load-key -r tank");
+    let mut command = rig.s.command();
+    command.args(["zfs", "receive", "-c", "tank/e@one"]).stdin(Stdio::piped());
+    let mut healing = command.spawn().unwrap();
+    let mut input = healing.stdin.take().unwrap();
+    let (first, rest) = stream.split_at(stream.len() / 8);
+    input.write_all(first).unwrap();
+    let end = Instant::now() + Duration::from_secs(60);
+    while !rig.s.run("zpool history -i tank").ok().contains("receive tank/e@one") {
+        assert!(Instant::now() < end && healing.try_wait().unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let busy = rig.s.run("zfs unload-key tank/e").fails(255);
+    assert!(busy.contains("'tank/e' is busy"), "{busy}");
+    input.write_all(rest).unwrap();
+    drop(input);
+    assert!(healing.wait().unwrap().success());
+    rig.zfs("unload-key tank/e");
+    rig.zfs("load-key tank/e");
+    all_right(&rig, "tank/e");
+    rig.finish();
+}
+
 /// Large blocks that a stream has in parts.
 #[test]
 fn parts_of_large_blocks_are_joined() {
@@ -345,6 +403,72 @@ fn what_does_not_fit_is_refused() {
     let history = rig.s.run("zpool history -i tank").ok();
     assert!(history.contains("finish receiving") && history.contains("snap=one"), "{history}");
     rig.finish();
+}
+
+/// A snapshot of a package that is not healed, or is not there, keeps no other one from being healed.
+#[test]
+fn a_package_goes_on_after_a_snapshot_that_is_not_healed() {
+    if !can_mount() {
+        return skip("nothing can be mounted here");
+    }
+    let rig = Rig::new(Layout::One, "");
+    rig.zfs("create tank/e");
+    rig.zfs("snapshot tank/e@zero");
+    with_files(&rig, "tank/e");
+    let package = rig.sent("-R tank/e@two");
+    let (noise, later) = (rig.number("tank/e/noise"), rig.number("tank/e/later"));
+    let mut all = records(&package);
+    let wrong = all.iter_mut().find(|(record, _)| {
+        matches!(record, Record::Write(write) if (write.object, write.offset) == (noise, 0))
+    });
+    wrong.unwrap().1[9] ^= 1;
+    rig.zfs("destroy tank/e@zero");
+    rig.damage("tank/e@two", &[(noise, 0), (noise, 1), (later, 0)]);
+    // The end of the package is a record without anything in it.
+    let end = &package[package.len() - RECORD_SIZE..];
+    let changed = [encoded(&all).as_slice(), end].concat();
+    let said = fed(&rig.s, "zfs receive -c tank/e", &changed).fails(1);
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(
+        lines,
+        [
+            "tank/e@zero: cannot receive new filesystem stream: corrective recv must specify an existing snapshot to heal",
+            "tank/e@one: cannot receive incremental stream: corrective receive was not able to reconstruct the data needed for healing.",
+            "1 block(s) stay damaged: see 'zpool status -v'.",
+        ]
+    );
+    assert!(rig.cat("tank/e@two:/later") == Some(text(2, 9_000)));
+    assert!(rig.cat("tank/e@two:/noise").is_none());
+    fed(&rig.s, "zfs receive -c tank/e", &package).fails(1);
+    all_right(&rig, "tank/e");
+    rig.finish();
+}
+
+/// A block that the head's reader had in the error log is healed through the snapshot: new damage of it is listed again.
+#[test]
+fn new_damage_of_a_healed_block_is_listed() {
+    if !can_mount() {
+        return skip("nothing can be mounted here");
+    }
+    let rig = Rig::new(Layout::One, "-o feature@head_errlog=enabled");
+    rig.zfs("create tank/e");
+    with_files(&rig, "tank/e");
+    let stream = rig.sent("tank/e@one");
+    let pointers = rig.damage("tank/e@one", &[(rig.number("tank/e/noise"), 1)]);
+    for _ in 0..2 {
+        assert!(rig.cat("tank/e:/noise").is_none());
+        rig.s.run("zpool sync tank").ok();
+        let errors = rig.errors();
+        assert!(errors.contains("tank/e") && errors.contains("noise"), "{errors}");
+        fed(&rig.s, "zfs receive -c tank/e@one", &stream).ok();
+        let errors = rig.errors();
+        assert!(errors.contains("No known data errors"), "{errors}");
+        rig.spoil_all(&pointers);
+    }
+    assert!(rig.cat("tank/e:/noise").is_none());
+    fed(&rig.s, "zfs receive -c tank/e@one", &stream).ok();
+    all_right(&rig, "tank/e");
+    rig.finish_newer();
 }
 
 /// What a stream has is right already: nothing is written, and nothing is said.

@@ -21,7 +21,7 @@ use std::time::Duration;
 const HEX: &str = "df226b439a2fd448ea43a3a44512ef7c534ce6ffd1a881a02c9b5306a1e27ad7";
 const PHRASE: &str = "correct horse battery";
 
-/// What a server answers to a path.
+/// What a server answers to a path. What comes after `/to/` in it is where it moves to.
 fn answer(path: &str, port: u16, secure: bool) -> Vec<u8> {
     let with = |head: &str, body: &[u8]| {
         let head = format!(
@@ -37,6 +37,9 @@ fn answer(path: &str, port: u16, secure: bool) -> Vec<u8> {
         head.into_bytes()
     };
     let scheme = if secure { "https" } else { "http" };
+    if let Some(to) = path.strip_prefix("/to/") {
+        return moved(to);
+    }
     match path {
         "/hex" => with("200 OK", HEX.as_bytes()),
         "/line" => with("200 OK", format!("{HEX}\nwhat follows\n").as_bytes()),
@@ -271,6 +274,14 @@ fn certificates_are_checked() {
         let why = checked(&tank, &hex, unknown).unwrap_err();
         assert!(why.starts_with(&failed) && why.contains("certificate"), "{why}");
     }
+    // From http to https, where certificates count as well.
+    let moves = format!("http://localhost:{plain}/to/{hex}");
+    assert_eq!(checked(&tank, &moves, &[("SSL_CA_CERT_FILE", &ca)]), Ok(()));
+    for unknown in [&[][..], &[("SSL_CA_CERT_FILE", wrong.as_path())]] {
+        let why = checked(&tank, &moves, unknown).unwrap_err();
+        let failed = format!("Key load error: Failed to connect to {moves}: ");
+        assert!(why.starts_with(&failed) && why.contains("certificate"), "{why}");
+    }
     // Another name than the certificate's.
     let by_number = hex.replace("localhost", "127.0.0.1");
     assert!(checked(&tank, &by_number, &[("SSL_CA_CERT_FILE", &ca)]).is_err());
@@ -294,5 +305,20 @@ fn certificates_are_checked() {
     assert!(checked(&tank, &hex, &[ca]).is_err());
     let why = checked(&tank, &hex, &[ca, ("SSL_CLIENT_CERT_FILE", &cert)]).unwrap_err();
     assert!(why.contains("client.pem: no private key"), "{why}");
+    // A key that is another certificate's, and PEM with something else in it.
+    let (_, others) = other.signed(ExtendedKeyUsagePurpose::ClientAuth);
+    let others = file("others.key", &others.serialize_pem());
+    let broken = |what: &str| format!("-----BEGIN {what}-----\nAAAA\n-----END {what}-----\n");
+    let no_key = file("broken.key", &broken("PRIVATE KEY"));
+    let no_cert = file("broken.pem", &broken("CERTIFICATE"));
+    for (cert, key, named) in [
+        (&cert, &others, "others.key: "),
+        (&cert, &no_key, "broken.key: "),
+        (&no_cert, &secret, "broken.pem: "),
+    ] {
+        let both = [ca, ("SSL_CLIENT_CERT_FILE", cert), ("SSL_CLIENT_KEY_FILE", key)];
+        let why = checked(&tank, &hex, &both).unwrap_err();
+        assert!(why.starts_with("Key load error: ") && why.contains(named), "{why}");
+    }
     tank.finish();
 }

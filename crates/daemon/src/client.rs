@@ -412,7 +412,8 @@ pub fn converse(
         _ => 0,
     };
     connection.link.write_all(wire.get(sent..).unwrap_or_default())?;
-    if matches!(request, Request::Run(run) if run.input == Stdin::Frames) {
+    let sends_input = matches!(request, Request::Run(run) if run.input == Stdin::Frames);
+    if sends_input {
         send_input(connection.link.stream().try_clone()?)?;
     }
     let (mut out, mut err) = (io::stdout().lock(), io::stderr().lock());
@@ -434,7 +435,8 @@ pub fn converse(
             Some((Kind::Err, data)) => drop(err.write_all(&data)),
             Some((Kind::Exit, data)) => return Ok(serde_json::from_slice(&data)?),
             Some((Kind::Alive, _)) => {}
-            Some((Kind::Ask, question)) => {
+            // Where input is sent, the thread that sends it is the only one that writes: an answer may land in the middle of a frame.
+            Some((Kind::Ask, question)) if !sends_input => {
                 // All that was said before is shown before.
                 let told = write_frame(&mut connection.link, Kind::Answer, &answer(&question));
                 // What the daemon has said as it ended is still there to be read.

@@ -8,7 +8,7 @@
 //! client -> daemon   Request JSON, once
 //! client -> daemon   In      bytes of standard input, if the command reads it so; no bytes at its end
 //! daemon -> client   Out, Err  bytes for standard output and standard error
-//! daemon -> client   Ask     bytes: what the command has the client's process do; it goes on once it is answered
+//! daemon -> client   Ask     bytes: what the command has the client's process do; it goes on once it is answered. Not asked where In is sent
 //! client -> daemon   Answer  bytes: what came of that
 //! daemon -> client   Alive   no bytes, each BEAT from the Request on
 //! daemon -> client   Exit    JSON number, last

@@ -439,6 +439,7 @@ fn converse(
                 return refuse(&outbox, &wire, &rustix::io::Errno::MFILE.into());
             }
             let input = if brings_input { descriptors.next() } else { input };
+            let answered = (run.input != Stdin::Frames).then_some(answered);
             ctx.process = Some(Arc::new(Asked::new(&outbox, answered, cancel.clone())));
             ctx.input = input.map(|input| Input::new(input.into(), cancel));
             if let Some(socket) = descriptors.next().filter(|_| brings_agent) {

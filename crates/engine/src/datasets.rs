@@ -81,6 +81,8 @@ struct Open {
     retired: HashSet<u64>,
     /// Those with long holds, and what each of these is for; no list is empty.
     held: HashMap<u64, Vec<Arc<Holder>>>,
+    /// Snapshots whose keys are in use beside the heads', and how often ([`KeyUse`](crate::keys::KeyUse)); no count is 0.
+    keyed: HashMap<u64, usize>,
 }
 
 impl Open {
@@ -347,12 +349,34 @@ impl Datasets {
         open.in_use(ds_obj) || open.held.contains_key(&ds_obj)
     }
 
-    /// Does `work` while nothing is opened, unless a dataset is open, or being opened, that is read with a key of the
-    /// encryption root `root`.
+    /// Does `work` while nothing is opened, unless a dataset is open, or being opened, or a snapshot in use, that is read with a key
+    /// of the encryption root `root`.
     pub fn unless_open<T>(&self, store: &Store, root: u64, work: impl FnOnce() -> T) -> Option<T> {
         let open = self.open.lock();
-        let used = open.sets.keys().chain(&open.opening).any(|id| reads_with(store, *id, root));
+        let mut all = open.sets.keys().chain(&open.opening).chain(open.keyed.keys());
+        let used = all.any(|id| reads_with(store, *id, root));
         (!used).then(work)
+    }
+
+    /// Whether a snapshot whose key is in use is read with a key of the encryption root `root`.
+    pub fn is_keyed(&self, store: &Store, root: u64) -> bool {
+        self.open.lock().keyed.keys().any(|id| reads_with(store, *id, root))
+    }
+
+    /// The key of a snapshot is in use once more.
+    pub fn use_key(&self, ds_obj: u64) {
+        *self.open.lock().keyed.entry(ds_obj).or_default() += 1;
+    }
+
+    /// It is once less; false if it was not in use.
+    pub fn let_key_go(&self, ds_obj: u64) -> bool {
+        let mut open = self.open.lock();
+        let Entry::Occupied(mut uses) = open.keyed.entry(ds_obj) else { return false };
+        *uses.get_mut() -= 1;
+        if *uses.get() == 0 {
+            uses.remove();
+        }
+        true
     }
 
     /// Waits for a moment until no dataset is being opened that is read with a key of the encryption root `root`. Returns whether

@@ -1,8 +1,9 @@
 //! Unloading keys of a pool that is written to (`spa_keystore_unload_wkey`).
 
-use super::{Engine, EngineError};
+use super::{Engine, EngineError, Shared};
 use cenote_dsl::Dataset;
 use cenote_dsl::crypt::KeyError;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long unloading a key waits for datasets that are being opened, and for their turn.
@@ -24,7 +25,29 @@ pub enum UnloadError {
     Engine(#[from] EngineError),
 }
 
+/// Keeps the key that a snapshot is read with from being unloaded, until it is dropped.
+pub(crate) struct KeyUse {
+    shared: Arc<Shared>,
+    ds_obj: u64,
+}
+
+impl Drop for KeyUse {
+    fn drop(&mut self) {
+        if !self.shared.datasets.let_key_go(self.ds_obj) {
+            let why = format!("dataset {}: the use of a key ends that there was not", self.ds_obj);
+            tracing::error!("{why}");
+            self.shared.suspend(&why);
+        }
+    }
+}
+
 impl Engine {
+    /// Keeps the key of a snapshot, from when it is opened on, if it has one that is loaded then.
+    pub(crate) fn use_key(&self, ds_obj: u64) -> KeyUse {
+        self.shared.datasets.use_key(ds_obj);
+        KeyUse { shared: self.shared.clone(), ds_obj }
+    }
+
     /// Wipes the keys of encryption roots that are none any more, and what was unwrapped with keys that are not loaded any more
     /// ([`cenote_dsl::crypt::Keystore::roots`]). What is in use stays until this is done again.
     pub(crate) fn forget_keys_of_gone(&self) {
@@ -99,7 +122,8 @@ impl Engine {
             true => datasets.is_held(open.ds_obj),
             false => datasets.is_used(open.ds_obj),
         };
-        Ok(self.open_with(d)?.iter().any(users))
+        let is_used = self.open_with(d)?.iter().any(users);
+        Ok(is_used || datasets.is_keyed(self.pool().store(), d.dir_obj))
     }
 
     /// What is open and read with the key of the encryption root `d`.

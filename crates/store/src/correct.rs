@@ -62,12 +62,9 @@ struct Part {
 impl Store {
     /// Looks at all copies of blocks, and writes anew what is wrong: by another copy, or by what is offered. Results are
     /// in the order of `offers`. Blocks that cannot be read are listed; those that were and can be read now leave the
-    /// error log. `None`: `current` said that pointers may be out of date, and nothing more was written.
-    pub fn correct_many(
-        &self,
-        offers: &[Offer<'_>],
-        current: &dyn Fn() -> bool,
-    ) -> Option<Vec<Corrected>> {
+    /// error log. Results of the first blocks alone: `current` said then that pointers may be out of date, and of the others
+    /// nothing more was written.
+    pub fn correct_many(&self, offers: &[Offer<'_>], current: &dyn Fn() -> bool) -> Vec<Corrected> {
         let copies = |offer: &Offer<'_>| {
             let (bp, at) = (offer.bp, offer.at);
             let block = move |copy| ScanBlock { bp, at, copy, first: copy == 0 };
@@ -76,28 +73,33 @@ impl Store {
         let blocks: Vec<ScanBlock> = offers.iter().flat_map(copies).collect();
         let batch = self.look_at(ScanFunc::Scrub, &blocks);
         if !current() {
-            return None;
+            return Vec::new();
         }
-        let (tree, faults, mut unreadable) = batch.into_found();
-        tree.repair_many(&faults, current)?;
+        let (tree, faults, unreadable) = batch.into_found();
+        if tree.repair_many(&faults, current).is_none() {
+            return Vec::new();
+        }
         faults.iter().for_each(|(_, fault)| fault.charge());
         let lost: BTreeSet<Bookmark> = unreadable.iter().map(|block| block.at).collect();
         let mut done = Vec::with_capacity(offers.len());
-        let mut healed = Vec::new();
+        let (mut healed, mut left) = (Vec::new(), BTreeSet::new());
         for offer in offers {
             let came = match lost.contains(&offer.at) {
-                true => self.correct(&tree, offer, current)?,
-                false => Corrected::WasRight,
+                true => self.correct(&tree, offer, current),
+                false => Some(Corrected::WasRight),
             };
-            if came == Corrected::Healed {
-                healed.push((offer.at, offer.bp.physical_birth()));
+            let Some(came) = came else { break };
+            match came {
+                Corrected::WasRight => {}
+                Corrected::Healed => healed.push((offer.at, offer.bp.physical_birth())),
+                Corrected::Differs | Corrected::NotTaken => drop(left.insert(offer.at)),
             }
             done.push(came);
         }
-        unreadable.retain(|block| healed.iter().all(|(at, _)| *at != block.at));
-        self.list_unreadable(unreadable);
+        let left = unreadable.into_iter().filter(|block| left.contains(&block.at));
+        self.list_unreadable(left.collect());
         self.errors_healed(&healed);
-        Some(done)
+        done
     }
 
     /// Writes a block that is lost.

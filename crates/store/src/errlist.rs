@@ -13,7 +13,7 @@
 //! # Invariants
 //!
 //! - A block that a list has logged is not logged again before the list begins anew, so that reading it again and
-//!   again writes nothing.
+//!   again writes nothing. What was healed since, through whatever dataset has the block, may be logged again.
 //! - No lock is taken with that of the lists; whoever listens for new errors is called without it.
 
 use crate::error::Bookmark;
@@ -62,9 +62,16 @@ impl List {
         }
     }
 
-    fn remove(&mut self, at: &Bookmark) {
-        self.pending.remove(at);
-        self.logged.remove(at);
+    /// Those are right. A snapshot, its head and its clones share blocks, and an error that was logged through one leaves the log when
+    /// it is healed through another. So the block may be logged again through each.
+    fn remove(&mut self, errors: &[LoggedError]) {
+        let place = |at: &Bookmark, birth: u64| (at.object, at.level, at.blkid, birth);
+        let places: BTreeSet<_> = errors.iter().map(|(at, birth)| place(at, *birth)).collect();
+        for (at, _) in errors {
+            self.pending.remove(at);
+            self.logged.remove(at);
+        }
+        self.logged.retain(|at, birth| !places.contains(&place(at, *birth)));
     }
 
     fn retain(&mut self, keep: impl Fn(&Bookmark) -> bool) {
@@ -213,9 +220,9 @@ impl Store {
         let healed: Vec<LoggedError> =
             lists.healed.iter().map(|(at, birth)| (*at, *birth)).collect();
         // What is found wrong from now on is logged again.
-        for (at, _) in &healed {
-            lists.last.remove(at);
-            lists.scrub.remove(at);
+        if !healed.is_empty() {
+            lists.last.remove(&healed);
+            lists.scrub.remove(&healed);
         }
         let (last, scrub) = (lists.last.pending(), lists.scrub.pending());
         Some(TakenErrors { rotate: lists.finished, last, scrub, healed })
@@ -357,5 +364,21 @@ mod tests {
         assert!(store.errors().is_empty() && !store.has_pending_errors());
         noted(&store, AT);
         assert!(store.has_pending_errors());
+    }
+
+    #[test]
+    fn what_healed_through_a_snapshot_is_logged_again_through_its_head() {
+        let (store, snapshot) = (store(), Bookmark { objset: 61, ..AT });
+        let (neighbour, older) = (Bookmark { blkid: 2, ..AT }, Bookmark { object: 3, ..AT });
+        [AT, neighbour].into_iter().for_each(|at| noted(&store, at));
+        store.list_unreadable(vec![Unreadable { at: older, mismatch: true, birth: 5 }]);
+        assert_eq!(group(&store).unwrap().last.len(), 3);
+        let healed = [(snapshot, 9), (Bookmark { objset: 61, ..older }, 9)];
+        store.errors_healed(&healed);
+        assert_eq!(group(&store).unwrap().healed, healed);
+        // The same block is damaged once more; another one, and another one's successor, are in the log.
+        [AT, neighbour].into_iter().for_each(|at| noted(&store, at));
+        store.list_unreadable(vec![Unreadable { at: older, mismatch: true, birth: 5 }]);
+        assert_eq!(group(&store).unwrap().last, [(AT, 9)]);
     }
 }

@@ -82,6 +82,8 @@ struct Job<'s, 'h> {
     mount: bool,
     /// Holds are in the package.
     holds: bool,
+    /// A snapshot of the package was not healed, which was told.
+    not_healed: bool,
     received: Received,
 }
 
@@ -91,6 +93,8 @@ struct Within<'a> {
     list: Option<&'a Package>,
     /// The dataset that was sent, at the sender.
     sent: &'a str,
+    /// There is no package: the stream comes alone.
+    alone: bool,
 }
 
 impl Session<'_> {
@@ -118,6 +122,7 @@ impl Session<'_> {
             top: None,
             mount: false,
             holds: false,
+            not_healed: false,
             received: Received::default(),
         };
         let mut source = Source::new(input);

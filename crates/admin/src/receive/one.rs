@@ -249,7 +249,7 @@ impl<'b> Stream<'b> {
         within: &Within<'_>,
     ) -> Result<()> {
         if job.how.heal {
-            return self.heal(job, source);
+            return self.heal(job, source, within);
         }
         let started = Instant::now();
         let exclusion = job.session.exclusion();

@@ -72,7 +72,7 @@ pub(super) fn next(
             Some(_) => invalid("invalid stream (a package in a package)"),
         };
     }
-    let alone = Within { list: None, sent: of };
+    let alone = Within { list: None, sent: of, alone: true };
     let within = within.unwrap_or(&alone);
     if !name.starts_with(within.sent) {
         return invalid("invalid stream (bad snapshot name)");
@@ -119,7 +119,7 @@ fn receive(
         Err(e) => return Err(cannot(e.kind(), e)),
     }
     let sent = name.split('@').next().unwrap_or_default();
-    let within = Within { list: list.as_ref(), sent };
+    let within = Within { list: list.as_ref(), sent, alone: false };
     let top = match job.how.prefix {
         true => destination(job.how, &job.target, (sent, name), !recursive),
         false => Ok(job.target.clone()),
@@ -134,8 +134,9 @@ fn receive(
         follow(job, list, top, true)?;
     }
     while next(job, source, Some(&within))? == Next::Received {}
+    followed &= !job.not_healed;
     if let Some(list) = changes {
-        followed = follow(job, list, top, false)?;
+        followed &= follow(job, list, top, false)?;
     }
     if let Some(list) = changes.filter(|list| list.raw && !job.how.dry_run) {
         followed &= place_keys(job, list, top)?;

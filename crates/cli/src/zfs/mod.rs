@@ -56,6 +56,7 @@ pub mod wait;
 use crate::commands::{Command, Runs, Tool, Where, row, zfs_version};
 use crate::context::Context;
 use crate::rewrite;
+use cenote_engine::change::props::is_key_address;
 use std::ffi::OsString;
 
 const TOOL: Tool = Tool {
@@ -159,9 +160,15 @@ pub fn reads_input(args: &[OsString]) -> bool {
     args.first().is_some_and(|name| match name.to_str() {
         Some("receive" | "recv" | "load-key" | "change-key") => true,
         Some("mount") => loads_keys(),
-        Some("create") => gives_key(args),
+        Some("create") => gives_key(args) && !has_key_at_address(args),
         _ => false,
     })
+}
+
+/// Whether a command line says that a key is at an address: none is typed.
+fn has_key_at_address(args: &[OsString]) -> bool {
+    let place = |arg: &OsString| Some(arg.to_str()?.split_once("keylocation=")?.1.to_string());
+    args.iter().filter_map(place).any(|place| is_key_address(&place))
 }
 
 /// Whether a command line has a new key made, which may be typed.

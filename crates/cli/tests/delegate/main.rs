@@ -12,12 +12,14 @@ use common::{Done, can_mount, skip};
 use connections::{answer, as_alice, greeted, request};
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 const ALICE: u32 = 54_321;
 const BOB: u32 = 54_322;
 const GROUP: u32 = 54_400;
+const HEX: &str = "df226b439a2fd448ea43a3a44512ef7c534ce6ffd1a881a02c9b5306a1e27ad7";
 const DENIED: &str = "permission denied";
 
 /// A pool of root's, whose daemon others reach.
@@ -369,6 +371,44 @@ fn receive(tank: &Tank, stream: &[u8], words: &str) -> (Option<i32>, String) {
     let mut said = String::new();
     child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     (child.wait().unwrap().code(), said)
+}
+
+/// A server that gives this key to everybody; its address.
+fn key_server(key: &'static str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}/key", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let _ = stream.read(&mut [0; 4096]);
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", key.len());
+            let _ = stream.write_all((head + key).as_bytes());
+        }
+    });
+    address
+}
+
+/// A process that sends its input to the daemon is asked for no key meanwhile: the answer would lie behind the stream that waits for it.
+#[test]
+fn keys_at_addresses_are_fetched_for_whoever_sends_no_input() {
+    let Some(tank) = unmounted() else { return };
+    let place = key_server(HEX);
+    tank.zfs("create tank/a");
+    tank.zfs(&format!("allow -u {ALICE} create,receive,mount tank/a"));
+    let key = format!("-o encryption=on -o keyformat=hex -o keylocation={place}");
+    alice(&tank, &format!("zfs create -u {key} tank/a/e")).ok();
+    assert_eq!(tank.get("keylocation,keystatus", "tank/a/e"), format!("{place}\navailable"));
+    tank.zfs("create -s -V 8M tank/v");
+    tank.zfs("snapshot tank/v@1");
+    let mut stream = tank.session.command();
+    let mut stream = cenote_testpools::output(stream.args(["zfs", "send", "tank/v@1"])).stdout;
+    // Behind it there is more than all buffers on the way take.
+    stream.resize(4 << 20, 0);
+    let (code, said) = receive(&tank, &stream, &format!("{key} tank/a/r"));
+    let why = format!("cannot receive: the key at {place} cannot be fetched: ");
+    assert!(code == Some(1) && said.contains(&why) && said.contains("standard input"), "{said}");
+    assert!(!said.contains(HEX) && tank.zfs("list -Ho name -r tank/a").lines().count() == 2);
+    tank.finish();
 }
 
 #[test]

@@ -20,20 +20,32 @@ const MOMENT: Duration = Duration::from_millis(50);
 /// The client's process, as its command asks it.
 pub(super) struct Asked {
     outbox: Arc<Outbox>,
-    answers: Mutex<Receiver<Vec<u8>>>,
+    /// `None`: the client sends its input, and an answer would lie behind what the command has not read yet.
+    answers: Option<Mutex<Receiver<Vec<u8>>>>,
     cancel: Cancel,
 }
 
 impl Asked {
-    /// What is to be asked, and where [`Watch`] puts the answers: one at a time.
-    pub(super) fn new(outbox: &Arc<Outbox>, answers: Receiver<Vec<u8>>, cancel: Cancel) -> Asked {
-        Asked { outbox: Arc::clone(outbox), answers: Mutex::new(answers), cancel }
+    /// What is to be asked, and where [`Watch`] puts the answers: one at a time. `None`: it sends its input ([`Stdin::Frames`]), and
+    /// is asked nothing.
+    ///
+    /// [`Stdin::Frames`]: crate::protocol::Stdin::Frames
+    pub(super) fn new(
+        outbox: &Arc<Outbox>,
+        answers: Option<Receiver<Vec<u8>>>,
+        cancel: Cancel,
+    ) -> Asked {
+        Asked { outbox: Arc::clone(outbox), answers: answers.map(Mutex::new), cancel }
     }
 }
 
 impl Process for Asked {
     fn ask(&self, question: &[u8]) -> io::Result<Vec<u8>> {
-        let answers = self.answers.lock();
+        let Some(answers) = &self.answers else {
+            let why = "the command's process cannot be asked while it sends standard input to another user's daemon";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        };
+        let answers = answers.lock();
         self.outbox.send(Kind::Ask, question)?;
         self.outbox.finish()?;
         loop {
@@ -178,7 +190,7 @@ mod tests {
         let outbox = Outbox::new(&Arc::new(Wire::new(ours.try_clone().unwrap())), true);
         let (cancel, (to, from)) = (Cancel::default(), answers());
         let watch = Watch::start(&ours, cancel.clone(), None, to).unwrap();
-        let asked = Asked::new(&outbox, from, cancel.clone());
+        let asked = Asked::new(&outbox, Some(from), cancel.clone());
         let mut answerer = client.try_clone().unwrap();
         let answers = std::thread::spawn(move || {
             let (kind, question) = read_frame(&mut answerer).unwrap().unwrap();
@@ -197,6 +209,16 @@ mod tests {
         // The thread has let go of the answers.
         let left = [asked.ask(b"one"), asked.ask(b"two")];
         assert!(left[1].is_err(), "{left:?}");
+    }
+
+    #[test]
+    fn who_sends_input_is_asked_nothing() {
+        let (ours, mut client) = UnixStream::pair().unwrap();
+        let outbox = Outbox::new(&Arc::new(Wire::new(ours)), true);
+        let asked = Asked::new(&outbox, None, Cancel::default());
+        assert_eq!(asked.ask(b"this").unwrap_err().kind(), io::ErrorKind::Unsupported);
+        client.set_nonblocking(true).unwrap();
+        assert_eq!(client.read(&mut [0; 1]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
     }
 
     #[test]

@@ -179,7 +179,7 @@ impl VdevTree {
         state.placed = placed;
     }
 
-    /// How often flushes of leaves have failed.
+    /// How often flushes of each leaf have failed.
     fn failed_flushes(&self) -> Vec<(u64, u64)> {
         let of = |leaf: Arc<Vdev>| (leaf.guid(), leaf.written().flush_failures());
         self.leaves().into_iter().map(of).collect()

@@ -1,9 +1,16 @@
 //! Blocks of the snapshot, made of the blocks of a stream.
 //!
 //! Most streams have the very blocks. One that was sent without `-L` has large ones in parts, and one of a sender with
-//! other blocks has them larger or smaller: what lies side by side is joined, and cut at the blocks of the snapshot.
+//! other blocks has them larger or smaller: what lies side by side is joined, and cut at the blocks of the snapshot. What is
+//! of one block comes in one batch ([`Gathered`]).
 
+use cenote_format::MAX_BLOCK;
 use cenote_store::write::Payload;
+
+/// Bytes of pieces that are enough for a batch.
+const ENOUGH: u64 = 4 << 20;
+/// Bytes that a batch never exceeds: a whole block of the snapshot may have begun in its last piece but one.
+const MOST: u64 = ENOUGH + MAX_BLOCK;
 
 /// A block of the stream.
 pub(super) struct Piece {
@@ -11,6 +18,36 @@ pub(super) struct Piece {
     /// Byte in the object.
     pub(super) offset: u64,
     pub(super) data: Payload,
+}
+
+impl Piece {
+    fn end(&self) -> Option<u64> {
+        self.offset.checked_add(self.data.len() as u64)
+    }
+}
+
+/// Pieces of a batch, in the order of the stream: at most [`MOST`] bytes, whatever the stream has.
+#[derive(Default)]
+pub(super) struct Gathered {
+    pub(super) pieces: Vec<Piece>,
+    bytes: u64,
+}
+
+impl Gathered {
+    /// Whether the batch ends before a piece of so many bytes. No block of the snapshot has bytes on both sides of a multiple of the
+    /// largest block, and of a block with a gap nothing can be made.
+    pub(super) fn ends_before(&self, object: u64, offset: u64, bytes: u64) -> bool {
+        let goes_on = |last: &Piece| {
+            (last.object, last.end()) == (object, Some(offset)) && !offset.is_multiple_of(MAX_BLOCK)
+        };
+        let is_enough = self.bytes >= ENOUGH && !self.pieces.last().is_some_and(goes_on);
+        is_enough || self.bytes.saturating_add(bytes) > MOST
+    }
+
+    pub(super) fn add(&mut self, piece: Piece) {
+        self.bytes += piece.data.len() as u64;
+        self.pieces.push(piece);
+    }
 }
 
 /// A block of the snapshot.
@@ -141,5 +178,44 @@ mod tests {
             (3, 0, None),
         ];
         assert_eq!((told(&wholes), lost), (expected.to_vec(), 1));
+    }
+
+    /// Adds pieces of one object, of so many bytes, at these places; how many bytes the batches have.
+    fn batches(places: impl Iterator<Item = u64>, len: u64) -> Vec<u64> {
+        let (mut gathered, mut all) = (Gathered::default(), Vec::new());
+        for offset in places {
+            if gathered.ends_before(1, offset, len) {
+                all.push(std::mem::take(&mut gathered).bytes);
+            }
+            let data = Payload::Plain(Abd::from_vec(vec![0; len as usize]));
+            gathered.add(Piece { object: 1, offset, data });
+            assert!(gathered.bytes <= MOST, "{} at {offset}", gathered.bytes);
+        }
+        all.push(gathered.bytes);
+        all
+    }
+
+    #[test]
+    fn batches_are_bounded_whatever_a_stream_has() {
+        const K: u64 = 1 << 10;
+        // A volume of which no block at a multiple of the largest block was changed.
+        let apart = batches((0..100).map(|n| n * MAX_BLOCK + 128 * K), 128 * K);
+        assert_eq!(apart, [vec![ENOUGH; 3], vec![4 * 128 * K]].concat());
+        // The largest blocks at one place, where none can be.
+        assert_eq!(batches([512; 4].into_iter(), MAX_BLOCK), [MAX_BLOCK; 4]);
+        // Side by side, but never at a multiple.
+        let uneven = batches((0..4096).map(|n| 512 + n * 16 * K), 16 * K);
+        assert_eq!(uneven.iter().sum::<u64>(), 4096 * 16 * K);
+        assert!(uneven.len() > 3);
+    }
+
+    #[test]
+    fn a_large_block_in_parts_is_in_one_batch() {
+        const PART: u64 = 128 << 10;
+        let parts = MAX_BLOCK / PART;
+        // Some of the first block, and all of the next two.
+        let first = ENOUGH - PART;
+        let places = (0..first / PART).chain(parts..3 * parts).map(|n| n * PART);
+        assert_eq!(batches(places, PART), [first + MAX_BLOCK, MAX_BLOCK]);
     }
 }

@@ -33,12 +33,12 @@ use super::error::{ReceiveError, Result};
 use super::source::Source;
 use crate::change::policy::{Operation, Permit};
 use crate::change::{Changes, record};
+use crate::keys::KeyUse;
 use crate::long_hold::{Holder, LongHold};
 use crate::tunables::RECV_BEST_EFFORT_CORRECTIVE;
 use crate::{Engine, SpaceCheck};
-use blocks::{Piece, Whole};
+use blocks::{Gathered, Piece, Whole};
 use cenote_dsl::{Dataset, DatasetKind};
-use cenote_format::MAX_BLOCK;
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::compress::Compression;
@@ -50,9 +50,7 @@ use cenote_store::write::{Packed, Payload};
 use cenote_store::{Bookmark, Store};
 use std::sync::Arc;
 
-/// Bytes of blocks that are looked at together.
-const BATCH: u64 = 4 << 20;
-/// Times that blocks are looked at again, when what was freed meanwhile had to be given out.
+/// Times that blocks are looked at again in vain, when what was freed meanwhile had to be given out.
 const TRIES: usize = 64;
 
 /// What came of healing.
@@ -75,6 +73,8 @@ pub struct Healing {
     name: String,
     raw: bool,
     key: Option<Arc<LoadedKey>>,
+    /// Where the key is needed.
+    _key_use: Option<KeyUse>,
 }
 
 impl Changes {
@@ -94,9 +94,10 @@ impl Changes {
         let (permit, snapshot) = self.plan_heal(to, begin)?;
         let (hold, snapshot) = self.engine.hold(&snapshot, holder)?;
         let view = self.engine.pool();
+        let raw = begin.features & feature::RAW != 0;
+        let key_use = (!raw).then(|| self.engine.use_key(snapshot.ds_obj));
         // Opened, it has its key.
         Store::with_keys_or_without(|| view.dsl().open_objset(&snapshot))?;
-        let raw = begin.features & feature::RAW != 0;
         let key = view.store().keys().of(snapshot.ds_obj).filter(|_| !raw);
         let (ds_obj, name) = (snapshot.ds_obj, to.to_string());
         self.receive_task(permit, (SpaceCheck::Nothing, 0), move |context| {
@@ -104,7 +105,8 @@ impl Changes {
             Ok(Ok(()))
         })?;
         let (engine, name) = (self.engine.clone(), to.to_string());
-        Ok(Healing { engine, permit, _hold: hold, ds_obj, name, raw, key })
+        let (_hold, _key_use) = (hold, key_use);
+        Ok(Healing { engine, permit, _hold, ds_obj, name, raw, key, _key_use })
     }
 
     fn plan_heal(&self, to: &str, begin: &Begin) -> Result<(Permit, Dataset)> {
@@ -160,8 +162,8 @@ impl Healing {
     /// # Errors
     /// The stream ends early or is damaged: what came before was looked at. The pool does not answer.
     pub fn stream(&self, source: &mut Source<'_>, progress: &mut dyn FnMut(u64)) -> Result<Healed> {
-        let mut batch =
-            Batch { healing: self, pieces: Vec::new(), bytes: 0, done: Healed::default() };
+        let gathered = Gathered::default();
+        let mut batch = Batch { healing: self, gathered, done: Healed::default() };
         let read = ahead::each(source, |read| {
             if let Record::Write(write) = &read.record {
                 batch.take(write, read.payload)?;
@@ -174,20 +176,17 @@ impl Healing {
     }
 }
 
-/// Blocks of the stream that are looked at together.
+/// Blocks of the stream that are looked at together. What is of one block of the snapshot is in one batch.
 struct Batch<'a> {
     healing: &'a Healing,
-    pieces: Vec<Piece>,
-    bytes: u64,
+    gathered: Gathered,
     done: Healed,
 }
 
 impl Batch<'_> {
-    /// Takes a record. What is of one block is in one batch.
+    /// Takes a record.
     fn take(&mut self, write: &WriteRecord, payload: Abd) -> Result<()> {
-        let is_apart =
-            |last: &Piece| last.object != write.object || write.offset.is_multiple_of(MAX_BLOCK);
-        if self.bytes >= BATCH && self.pieces.last().is_none_or(is_apart) {
+        if self.gathered.ends_before(write.object, write.offset, write.logical_size) {
             self.heal()?;
         }
         let lsize = write.logical_size;
@@ -200,15 +199,13 @@ impl Batch<'_> {
                 Payload::Packed(Packed { data, compression, lsize, seal: None })
             }
         };
-        self.bytes = self.bytes.saturating_add(lsize);
-        self.pieces.push(Piece { object: write.object, offset: write.offset, data });
+        self.gathered.add(Piece { object: write.object, offset: write.offset, data });
         Ok(())
     }
 
     /// Looks at the blocks, and has those written anew that are lost.
     fn heal(&mut self) -> Result<()> {
-        let pieces = std::mem::take(&mut self.pieces);
-        self.bytes = 0;
+        let Gathered { pieces, .. } = std::mem::take(&mut self.gathered);
         if pieces.is_empty() {
             return Ok(());
         }
@@ -219,36 +216,58 @@ impl Batch<'_> {
             let size = |number| Some(object(number).ok()?.dnode().block_size);
             blocks::join(pieces, &mut |number| Store::with_keys_or_without(|| size(number)))
         };
-        for _ in 0..TRIES {
+        self.done.damaged += lost;
+        let (mut open, mut tries) = (wholes.as_slice(), 0);
+        while !open.is_empty() {
+            if tries == TRIES {
+                return Err(ReceiveError::Busy);
+            }
             if let Some(why) = self.healing.engine.suspended() {
                 return Err(crate::EngineError::Suspended(why.to_string()).into());
             }
             // What the newest view reaches is not given out again while the epoch lasts.
             let reading = shared.disk.allocator.readers().begin();
             let view = shared.view();
-            let found = Store::with_keys_or_without(|| self.healing.find(&view, &wholes));
-            let offered = self.healing.correct(&found, &|| reading.is_safe());
-            if let Some(came) = offered {
-                let count = |what: &dyn Fn(&Corrected) -> bool| {
-                    came.iter().filter(|one| what(one)).count() as u64
-                };
-                let healed = count(&|one| *one == Corrected::Healed);
-                let right = count(&|one| *one == Corrected::WasRight);
-                let unseen = wholes.len() as u64 - found.seen;
-                self.done.healed += healed;
-                self.done.damaged += came.len() as u64 - healed - right + unseen + lost;
-                return Ok(());
-            }
+            let found = Store::with_keys_or_without(|| self.healing.find(&view, open));
+            let came = self.healing.correct(&found, &|| reading.is_safe());
+            tries = if came.is_empty() { tries + 1 } else { 0 };
+            let unseen;
+            (open, unseen) = found.left_after(open, came.len());
+            let count = |wanted| came.iter().filter(|one| **one == wanted).count() as u64;
+            let healed = count(Corrected::Healed);
+            self.done.healed += healed;
+            self.done.damaged += came.len() as u64 - healed - count(Corrected::WasRight) + unseen;
         }
-        Err(ReceiveError::Busy)
+        Ok(())
     }
 }
 
-/// Blocks of the snapshot whose pointers were found.
+/// What was found of blocks of the snapshot.
 struct Found<'a> {
-    blocks: Vec<(BlockPointer, Bookmark, &'a Whole)>,
-    /// Of how many it is known what is there.
-    seen: u64,
+    blocks: Vec<Place<'a>>,
+    /// Of how many it is not known what is there.
+    unseen: u64,
+}
+
+/// A block whose pointer was found.
+struct Place<'a> {
+    bp: BlockPointer,
+    at: Bookmark,
+    whole: &'a Whole,
+    /// How many blocks were before it, and of how many of them it is not known what is there.
+    before: usize,
+    unseen_before: u64,
+}
+
+impl<'a> Found<'a> {
+    /// Which of the blocks `open` are left if that many of the found ones are done; of how many of the others it is not known
+    /// what is there.
+    fn left_after(&self, open: &'a [Whole], done: usize) -> (&'a [Whole], u64) {
+        match self.blocks.get(done) {
+            Some(next) => (open.get(next.before..).unwrap_or_default(), next.unseen_before),
+            None => (&[], self.unseen),
+        }
+    }
 }
 
 impl Healing {
@@ -260,31 +279,35 @@ impl Healing {
 
     /// The pointers of blocks, as far as they can be read.
     fn find<'a>(&self, view: &Pool, wholes: &'a [Whole]) -> Found<'a> {
-        let mut found = Found { blocks: Vec::with_capacity(wholes.len()), seen: 0 };
+        let mut found = Found { blocks: Vec::with_capacity(wholes.len()), unseen: 0 };
+        let mut before = 0;
         for of_one in wholes.chunk_by(|a, b| a.object == b.object) {
-            let Some(object) = of_one.first().and_then(|w| self.object(view, w.object).ok()) else {
-                continue;
-            };
+            let object = of_one.first().and_then(|w| self.object(view, w.object).ok());
             for whole in of_one {
-                let Ok(bp) = object.block_pointer(0, whole.blkid) else { continue };
-                found.seen += 1;
-                if bp.is_hole() || bp.is_embedded() {
-                    continue;
+                let bp = object.as_ref().and_then(|o| o.block_pointer(0, whole.blkid).ok());
+                match bp {
+                    None => found.unseen += 1,
+                    Some(bp) if bp.is_hole() || bp.is_embedded() => {}
+                    Some(bp) => {
+                        let (objset, object, blkid) = (self.ds_obj, whole.object, whole.blkid);
+                        let at = Bookmark { objset, object, level: 0, blkid };
+                        let unseen_before = found.unseen;
+                        found.blocks.push(Place { bp, at, whole, before, unseen_before });
+                    }
                 }
-                let (object, blkid) = (whole.object, whole.blkid);
-                let at = Bookmark { objset: self.ds_obj, object, level: 0, blkid };
-                found.blocks.push((bp, at, whole));
+                before += 1;
             }
         }
         found
     }
 
-    fn correct(&self, found: &Found<'_>, current: &dyn Fn() -> bool) -> Option<Vec<Corrected>> {
+    /// What came of the blocks, or of the first ones of them.
+    fn correct(&self, found: &Found<'_>, current: &dyn Fn() -> bool) -> Vec<Corrected> {
         let key = self.key.as_deref();
         let forms: Vec<_> = found
             .blocks
             .iter()
-            .map(|(bp, _, whole)| {
+            .map(|Place { bp, whole, .. }| {
                 move |take: &mut dyn FnMut(Abd) -> bool| {
                     if let Some(data) = &whole.data {
                         forms::each(bp, data, key, take);
@@ -293,7 +316,7 @@ impl Healing {
             })
             .collect();
         let mut offers: Vec<Offer<'_>> = Vec::with_capacity(forms.len());
-        for ((bp, at, _), forms) in found.blocks.iter().zip(&forms) {
+        for (Place { bp, at, .. }, forms) in found.blocks.iter().zip(&forms) {
             offers.push(Offer { bp: *bp, at: *at, forms });
         }
         self.engine.shared.disk.store.correct_many(&offers, current)
