@@ -6,7 +6,7 @@
 /// Commands: tool, name, what OpenZFS's does.
 #[rustfmt::skip] // A table: one row per line.
 const COMMANDS: &[(&str, &str, &str)] = &[
-    ("zpool", "condense", "Writes logs of space maps and of deduplication anew in less space."),
+    ("zpool", "condense", "Writes what the logs of space maps have into the space maps at once, so that the logs are short."),
     ("zfs", "program", "Runs a program in Lua inside the pool."),
     ("zfs", "redact", "Makes a bookmark of what a redacted send leaves out."),
     ("zfs", "zone", "Gives a file system to a user namespace."),
@@ -21,8 +21,8 @@ const OPTIONS: &[(&str, &str, &str)] = &[
     ("zpool online", "--power", POWER),
     ("zpool offline", "--power", POWER),
     ("zpool status", "--power", POWER),
-    ("zpool import", "-C, -V", "OpenZFS takes them, and explains them nowhere."),
-    ("zpool scrub", "-t", "OpenZFS takes it, and explains it nowhere."),
+    ("zpool import", "-C, -V", "The command line of OpenZFS takes them; its manual does not have them."),
+    ("zpool scrub", "-t", "The usage of OpenZFS has it; its manual does not."),
     ("zfs send", "-d, --redact", "Leaves out what a bookmark of zfs redact names."),
 ];
 
