@@ -41,6 +41,7 @@
 //! their vdev and are filled up with zeros to a whole one. Blocks of one batch do not overlap.
 
 pub(crate) mod copying;
+mod flush;
 mod leaf;
 mod logs;
 mod parity;
@@ -65,7 +66,6 @@ use cenote_format::invariant;
 use cenote_format::invariant::broken;
 use cenote_format::label::Uberblock;
 
-use crate::device::Device;
 use crate::events::{self, Happening, Operation};
 use crate::queue::Priority;
 use crate::raidz::reflow::Widths;
@@ -77,6 +77,7 @@ use crate::vdev::{Kind, Vdev, merged};
 use crate::{Alarm, Suspension, VdevError, assemble, mirror};
 
 use copying::Copying;
+use flush::Flush;
 pub(crate) use leaf::Written;
 use parity::Columns;
 pub(crate) use removing::{NotRepaired, Removing};
@@ -785,63 +786,5 @@ impl Plan<'_> {
             _ => format!("{lost} of {of} columns cannot be written: {cause}"),
         };
         Err(VdevError::Write { vdev: block.vdev, offset: block.offset, why })
-    }
-}
-
-/// A flush of one device.
-struct Flush {
-    leaf: Arc<Vdev>,
-    /// The write that the leaf had got to: see [`Written::dirty`].
-    seen: u64,
-    result: io::Result<()>,
-    /// What was flushed.
-    device: Option<Arc<dyn Device>>,
-    /// The groups of blocks that may be lost on the leaf.
-    lost: Range<u64>,
-}
-
-impl Flush {
-    fn new(leaf: Arc<Vdev>, seen: u64, result: io::Result<()>) -> Flush {
-        Flush { leaf, seen, result, device: None, lost: 0..0 }
-    }
-
-    /// Counts an error.
-    fn count(&self) {
-        if let Err(error) = &self.result {
-            self.leaf.stats.writes.error();
-            self.leaf.stats.write_failed(error);
-        }
-    }
-
-    /// Whether a device failed that is not the leaf's any more.
-    fn is_of_another_device(&self) -> bool {
-        let now = self.leaf.device();
-        let same = self.device.as_ref().zip(now.as_ref()).is_some_and(|(a, b)| Arc::ptr_eq(a, b));
-        self.result.is_err() && !same && self.device.is_some()
-    }
-
-    /// Takes note of the outcome. If blocks may be lost on the leaf: why.
-    fn finish(&mut self) -> Option<String> {
-        let Err(error) = &self.result else {
-            self.leaf.written().flushed(self.seen);
-            return None;
-        };
-        tracing::warn!(leaf = ?self.leaf, %error, "flush failed");
-        let (why, mut written) = (error.to_string(), self.leaf.written());
-        self.lost = written.flush_failed()?;
-        let repairs = written.take_repairs();
-        drop(written);
-        // A resilver may have written blocks of old groups.
-        self.leaf.lags(repairs);
-        Some(why)
-    }
-}
-
-impl Work for Flush {
-    fn run(&mut self) {
-        let gone = || Err(io::ErrorKind::NotFound.into());
-        let _busy = self.leaf.stats.activity.begin();
-        self.device = self.leaf.device();
-        self.result = self.device.as_ref().map_or_else(gone, |d| self.leaf.flush_to(&**d));
     }
 }

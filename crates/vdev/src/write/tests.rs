@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::device::Device;
 use crate::inject::{CrashDevice, Power};
 use crate::state::VdevState;
 use crate::testing::{self, Leaf, Shape, leaves};
