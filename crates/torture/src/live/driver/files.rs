@@ -276,7 +276,7 @@ impl Driver {
         let now = self.now();
         let Body::File(data) = self.files(&of).nodes[&from].body.clone() else { return };
         let end = (data.len() as u64).min(at + len);
-        let part = data.get(at as usize..end as usize).unwrap_or_default().to_vec();
+        let mut part = data.get(at as usize..end as usize).unwrap_or_default().to_vec();
         let done = fs.copy_range_from(&source, (from, at), (to, to_at), len);
         if self.no_space(&done) {
             return;
@@ -285,7 +285,20 @@ impl Driver {
             assert_eq!(errno(done), Err(EINVAL));
             return;
         }
-        assert_eq!(done.unwrap(), part.len() as u64);
+        let mut copied = done.unwrap();
+        // Where space ends on the way less is copied, and the rest is refused.
+        while copied < part.len() as u64 {
+            let (from, to) = ((from, at + copied), (to, to_at + copied));
+            let rest = fs.copy_range_from(&source, from, to, len - copied);
+            if self.no_space(&rest) {
+                part.truncate(copied as usize);
+                break;
+            }
+            let rest = rest.unwrap();
+            assert!(rest > 0, "{copied} of {} bytes are copied", part.len());
+            copied += rest;
+        }
+        assert_eq!(copied, part.len() as u64);
         if !part.is_empty() {
             self.files(ds).modify(to, now, |data| overwrite(data, to_at as usize, &part));
         }
