@@ -139,7 +139,7 @@ impl<'h> Session<'h> {
         Arc::clone(&self.exclusion)
     }
 
-    /// What a dataset is held for that this session reads.
+    /// What a dataset is held for while it is read here.
     pub(crate) fn reader(&self) -> Holder {
         Holder::Reader(self.process.clone())
     }

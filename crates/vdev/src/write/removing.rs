@@ -75,6 +75,12 @@ struct State {
 pub(crate) struct Removing(Mutex<State>);
 
 impl State {
+    /// What was marked before says nothing any more.
+    fn forget_notes(&mut self) {
+        self.noted.clear();
+        self.mark += 1;
+    }
+
     /// Whether a leaf is of a vdev that has left.
     fn has_left(&self, leaf: &Vdev) -> bool {
         self.left.iter().any(|left| std::ptr::eq(left.as_ptr(), Arc::as_ptr(&leaf.live)))
@@ -110,14 +116,6 @@ fn elsewhere(state: &State, range: &Range<u64>) -> Option<Vec<(u64, Remap)>> {
         }
     }
     Some(found)
-}
-
-impl State {
-    /// What was marked before says nothing any more.
-    fn forget_notes(&mut self) {
-        self.noted.clear();
-        self.mark += 1;
-    }
 }
 
 impl VdevTree {
