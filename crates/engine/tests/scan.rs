@@ -31,14 +31,17 @@ fn scan(engine: &Engine) -> Option<ScanStatus> {
     engine.pool().status().unwrap().scan
 }
 
-/// Waits for what is under way.
+/// Waits for what is under way, and says how it ended. Another one may follow at once: the answer is the end that was seen.
 fn finished(engine: &Engine) -> ScanStatus {
     let begun = Instant::now();
-    while scan(engine).is_some_and(|s| s.is_running()) {
-        assert!(begun.elapsed() < Duration::from_secs(120), "{:?}", scan(engine));
+    loop {
+        let seen = scan(engine).unwrap();
+        if !seen.is_running() {
+            return seen;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(120), "{seen:?}");
         std::thread::sleep(Duration::from_millis(5));
     }
-    scan(engine).unwrap()
 }
 
 fn scrubbed(engine: &Engine) -> ScanStatus {

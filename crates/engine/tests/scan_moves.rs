@@ -143,12 +143,13 @@ fn place(engine: &Engine, plan: &Plan) {
 
 fn finished(engine: &Engine) {
     let begun = Instant::now();
-    let state = || engine.pool().status().unwrap().scan.unwrap().state;
-    while state() == ScanState::Scanning {
+    loop {
+        match engine.pool().status().unwrap().scan.unwrap().state {
+            ScanState::Scanning => std::thread::sleep(Duration::from_millis(5)),
+            ended => return assert_eq!(ended, ScanState::Finished),
+        }
         assert!(begun.elapsed() < Duration::from_secs(120));
-        std::thread::sleep(Duration::from_millis(5));
     }
-    assert_eq!(state(), ScanState::Finished);
 }
 
 /// A scrub is where a plan says when that happens: between two rounds, or `within` one, which then walks another data set.

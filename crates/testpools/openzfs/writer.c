@@ -715,7 +715,10 @@ rebuilt(boolean_t half)
 		txg_wait_synced(spa_get_dsl(spa), 0);
 	}
 	zfs_scan_suspend_progress = half;
-	txg_wait_synced(spa_get_dsl(spa), 0);
+	/* What was read before it is held may have been its last part: the end comes with one of the next groups. */
+	for (int i = 0; i < 2; i++)
+		txg_wait_synced(spa_get_dsl(spa), 0);
+	(void) rebuilt_bytes(spa, &active);
 	if (half && !active)
 		error = EALREADY;
 	spa_close(spa, FTAG);
