@@ -679,7 +679,7 @@ leave(uint64_t file)
 	return (error);
 }
 
-/* How far the rebuilds that are under way are; 0 without any. */
+/* What the rebuilds that are under way have read since they began, or went on; 0 without any. */
 static uint64_t
 rebuilt_bytes(spa_t *spa, boolean_t *active)
 {
@@ -688,12 +688,16 @@ rebuilt_bytes(spa_t *spa, boolean_t *active)
 
 	*active = vdev_rebuild_active(root);
 	for (uint64_t i = 0; i < root->vdev_children; i++)
-		bytes += root->vdev_child[i]->vdev_rebuild_config.
-		    vr_rebuild_phys.vrp_last_offset;
+		bytes += *(volatile uint64_t *)
+		    &root->vdev_child[i]->vdev_rebuild_config.
+		    vr_pass_bytes_issued;
 	return (bytes);
 }
 
-/* Waits for the end of rebuilds, or until one has done something, and holds it there. */
+/*
+ * Waits for the end of rebuilds, or until one has done something, and holds it there. Pieces are small, and no group is waited
+ * for, so that one is not done before it is held.
+ */
 static int
 rebuilt(boolean_t half)
 {
@@ -704,15 +708,18 @@ rebuilt(boolean_t half)
 	if (error != 0)
 		return (error);
 	if (half) {
-		zfs_rebuild_max_segment = 64 << 10;
-		zfs_rebuild_vdev_limit = 64 << 10;
+		zfs_rebuild_max_segment = 8 << 10;
+		zfs_rebuild_vdev_limit = 8 << 10;
 	}
 	zfs_scan_suspend_progress = 0;
 	for (;;) {
 		uint64_t bytes = rebuilt_bytes(spa, &active);
 		if (!active || (half && bytes != 0))
 			break;
-		txg_wait_synced(spa_get_dsl(spa), 0);
+		if (half)
+			usleep(100);
+		else
+			txg_wait_synced(spa_get_dsl(spa), 0);
 	}
 	zfs_scan_suspend_progress = half;
 	/* What was read before it is held may have been its last part: the end comes with one of the next groups. */
