@@ -79,7 +79,7 @@ const IN_A_ROW: u32 = 32;
 const APART: Duration = Duration::from_micros(200);
 /// How long it is not said again that no thread can be started.
 const SAID: Duration = Duration::from_secs(60);
-/// How long a leader that cannot wait does nothing.
+/// How long a leader that cannot wait, or has panicked twice within that time, does nothing.
 const FAILED: Duration = Duration::from_secs(1);
 
 /// Serves the requests of one connection.
@@ -179,6 +179,21 @@ struct Request {
     number: u64,
     /// It waits for a suspended pool, and does not count.
     parked: bool,
+}
+
+/// A thread serves the connection as long as this is there, also where it panics.
+struct Serves<'a> {
+    readers: &'a Readers,
+    of: &'a Arc<Connection>,
+}
+
+impl Drop for Serves<'_> {
+    fn drop(&mut self) {
+        // A second panic while the first one unwinds would end the process.
+        if let Err(why) = caught(|| self.readers.served(self.of)) {
+            tracing::error!("a thread that has served a request: {why}");
+        }
+    }
 }
 
 /// How a thread waits for a suspended pool.
@@ -377,6 +392,7 @@ impl Readers {
     /// Leads with `turn`, as long as this thread does: a panic outside of a request ends neither the thread nor its lead.
     fn lead_on(&'static self, own: &mut Own, turn: Option<Turn>) {
         let mut hand = Hand { turn, ..Hand::default() };
+        let mut panicked: Option<Instant> = None;
         while hand.turn.is_some() {
             let Err(why) = caught(|| self.lead(own, &mut hand)) else { break };
             tracing::error!("the thread that waits for requests: {why}");
@@ -390,7 +406,10 @@ impl Readers {
             }
             own.request.take();
             self.helps_no_more(&own.helps);
-            std::thread::sleep(FAILED);
+            // All connections wait meanwhile: only a leader that panics again and again does nothing for a while.
+            if panicked.replace(Instant::now()).is_some_and(|before| before.elapsed() < FAILED) {
+                std::thread::sleep(FAILED);
+            }
         }
         // Another thread may be the one that forgets it.
         own.last = None;
@@ -439,6 +458,7 @@ impl Readers {
 
     /// Serves a request. Another thread leads meanwhile if that is large and others wait.
     fn serve(&'static self, own: &Own, of: &Arc<Connection>, device: &Arc<OwnedFd>, bytes: &[u8]) {
+        let _serves = Serves { readers: self, of };
         let server = &of.server;
         let is_large = || caught(|| server.is_large(bytes)).unwrap_or(false);
         if own.waited && is_large() && self.is_helped() {
@@ -459,6 +479,10 @@ impl Readers {
             }
         }
         self.helps_no_more(&own.helps);
+    }
+
+    /// A thread serves the connection no longer.
+    fn served(&self, of: &Arc<Connection>) {
         of.serving.fetch_sub(1, Ordering::SeqCst);
         if let Err(e) = self.turn_back(of) {
             tracing::error!("a connection cannot be watched again: {e}");
