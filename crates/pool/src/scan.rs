@@ -97,9 +97,12 @@ pub struct ScanPhys {
 }
 
 impl ScanPhys {
-    /// From the words of the entry `scan`. `None`: they are too few.
+    /// From the words of the entry `scan`. `None`: they are too few, or count more than can be.
     pub fn decode(words: &[u64]) -> Option<ScanPhys> {
         let w: &[u64; WORDS] = words.first_chunk()?;
+        if w[9..=13].iter().any(|counted| *counted > MOST_COUNTED) {
+            return None;
+        }
         Some(ScanPhys {
             func: w[0],
             state: w[1],
@@ -231,10 +234,13 @@ pub struct ErrorScrubPhys {
 const ERROR_WORDS: usize = 9;
 
 impl ErrorScrubPhys {
-    /// From the words of the entry `error_scrub`. `None`: they are too few.
+    /// From the words of the entry `error_scrub`. `None`: they are too few, or count more than can be.
     pub fn decode(words: &[u64]) -> Option<ErrorScrubPhys> {
         let &[func, state, cursor, start, end, to_examine, examined, errors, paused] =
             words.first_chunk::<ERROR_WORDS>()?;
+        if [to_examine, examined, errors].iter().any(|counted| *counted > MOST_COUNTED) {
+            return None;
+        }
         let phys = ErrorScrubPhys {
             func,
             state,
@@ -369,12 +375,12 @@ impl ScanStatus {
             start: phys.start,
             end: phys.end,
             to_examine: phys.to_examine,
-            examined: phys.examined.saturating_add(found),
+            examined: phys.examined + found,
             // The state on disk is written when all that was found was read.
-            issued: phys.examined.saturating_add(read),
+            issued: phys.examined + read,
             skipped: phys.skipped,
-            processed: phys.processed.saturating_add(repaired),
-            errors: phys.errors.saturating_add(errors),
+            processed: phys.processed + repaired,
+            errors: phys.errors + errors,
             pass,
         })
     }
@@ -419,7 +425,7 @@ impl ScanStatus {
         }
         let scrub = self.kind == ScanKind::Scrub;
         let end = ctime(self.end);
-        let took = crate::time::duration(self.end.saturating_sub(self.start));
+        let took = crate::time::duration(between(self.start, self.end));
         let repaired = nicebytes(self.processed);
         let errors = self.errors;
         match (self.state, scrub) {
@@ -438,7 +444,7 @@ impl ScanStatus {
     /// Bytes a second of `done` since the pass began, without pauses.
     fn rate(&self, done: u64) -> u64 {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let elapsed = now.saturating_sub(self.pass.start).saturating_sub(self.pass.spent_paused);
+        let elapsed = between(self.pass.start, now).saturating_sub(self.pass.spent_paused);
         if self.pass.start == 0 { 0 } else { done / elapsed.max(1) }
     }
 
@@ -455,6 +461,7 @@ impl ScanStatus {
             ),
             (false, _) => format!("resilver in progress since {}", ctime(self.start)),
         };
+        // Nothing is left to issue where all that there was, or more since, was skipped.
         let total = self.to_examine.saturating_sub(self.skipped);
         let at = |rate: u64| match rate {
             0 => String::new(),
@@ -491,7 +498,7 @@ impl ScanStatus {
         let (start, end, n) = (ctime(self.start), ctime(self.end), self.examined);
         match self.state {
             ScanState::Finished => {
-                let secs = self.end.saturating_sub(self.start);
+                let secs = between(self.start, self.end);
                 let (d, h, m, s) = (secs / 86400, secs / 3600 % 24, secs / 60 % 60, secs % 60);
                 format!(
                     " scrub: scrubbed {n} error blocks in {d} days {h:02}:{m:02}:{s:02} on {end}"
@@ -499,7 +506,7 @@ impl ScanStatus {
             }
             ScanState::Canceled => format!(" scrub: error scrub canceled on {end}"),
             ScanState::Scanning => {
-                let all = self.to_examine.saturating_add(n).max(1);
+                let all = (self.to_examine + n).max(1);
                 let done = 100.0 * n as f64 / all as f64;
                 let head = match self.pass.paused {
                     0 => format!("in progress since {start}"),
@@ -570,7 +577,7 @@ impl RemovalStatus {
         let (start, end) = (ctime(self.start), ctime(self.end));
         let mut out = match self.state {
             ScanState::Finished => {
-                let minutes = self.end.saturating_sub(self.start) / 60;
+                let minutes = between(self.start, self.end) / 60;
                 format!(
                     "remove: Removal of vdev {} copied {} in {}h{}m, completed on {end}",
                     self.vdev,
