@@ -12,6 +12,7 @@ use crate::error::ImportError;
 use crate::tunables::{EREPORTS, SLOW_IO_EVENTS, ZEVENT_LEN_MAX};
 use crate::vdev_props::{number_of, parent, state_number};
 use crate::{Candidate, Pool, config};
+use cenote_format::less;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_store::notes::{self, Unreadable};
 use cenote_store::{Bookmark, Store};

@@ -1,7 +1,7 @@
 //! What the ZAP of a RAID-Z vdev says of its expansion (`vdev_raidz_load`, `spa_raidz_expand_get_stats`).
 
 use crate::Pool;
-use crate::time::duration;
+use crate::time::{between, duration};
 use cenote_dmu::zap::Zap;
 use cenote_dsl::human::nicenum;
 use std::time::{SystemTime, UNIX_EPOCH};

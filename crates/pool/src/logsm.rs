@@ -18,6 +18,7 @@ use crate::directory::Directory;
 use crate::spacemap::{Region, SpaceChange, SpaceMap, max_length};
 use cenote_dmu::{Error, ObjectSet, Result};
 use cenote_dsl::number_in_name;
+use cenote_format::less;
 use cenote_format::spacemap::SpaceMapPhys;
 use std::sync::Arc;
 

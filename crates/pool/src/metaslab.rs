@@ -26,6 +26,7 @@
 
 pub mod stats;
 
+use crate::ddt_stats::sum;
 use crate::directory::{Directory, read_array};
 use crate::logsm::{self, LogSpaceMap};
 use crate::spacemap::{Region, SpaceChange, SpaceMap, max_length};

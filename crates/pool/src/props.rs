@@ -16,6 +16,7 @@ use crate::compat::RELEASE;
 use crate::features::text;
 use crate::metaslab::AllocClass;
 use crate::metaslab::stats::SpaceStats;
+use crate::savings::Savings;
 use crate::version;
 use cenote_dmu::zap::ZapEntry;
 use cenote_dsl::human::{nicebytes, nicenum, ratio};

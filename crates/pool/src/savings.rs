@@ -55,7 +55,7 @@ impl Savings {
         if let Some(statistics) = directory.zap_of("DDT-statistics")? {
             for entry in statistics.entries()? {
                 s.add_histogram(&entry.value).ok_or_else(|| {
-                    uncountable(mos, 0, &String::from_utf8_lossy(&entry.name.bytes()))
+                    uncountable(mos, 0, &String::from_utf8_lossy(&entry.name))
                 })?;
             }
         }

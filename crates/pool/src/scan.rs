@@ -9,6 +9,7 @@
 
 use crate::Pool;
 use crate::directory::Directory;
+use crate::time::between;
 use cenote_dmu::Result;
 use cenote_dsl::human::{nicebytes, nicenum};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -54,6 +55,8 @@ const PAUSED: u64 = 1 << 1;
 pub const LAST_SCRUBBED: &str = "last_scrubbed_txg";
 /// Object set of a bookmark that is in no data set: the queue says what is left (`ZB_DESTROYED_OBJSET`).
 pub const NO_DATASET: u64 = u64::MAX;
+/// Bytes, or errors, that a scan counts at most: more make no sense, and what is counted since the state was stored has room.
+const MOST_COUNTED: u64 = u64::MAX >> 1;
 /// Integers of the structure on disk (`SCAN_PHYS_NUMINTS`).
 const WORDS: usize = 24;
 

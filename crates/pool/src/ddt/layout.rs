@@ -11,7 +11,7 @@
 
 use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_format::compress::{self, Compression, LEVEL_DEFAULT};
-use cenote_format::{ByteOrder, Bytes, DecodeError, Result};
+use cenote_format::{ByteOrder, Bytes, DecodeError, Result, less};
 use std::ops::{Deref, DerefMut};
 
 /// Entries have one extensible variant (`DDT_FLAG_FLAT`).

@@ -8,8 +8,8 @@
 //! the next is formed.
 
 use super::{AllocClass, Metaslab, PoolSpace, VdevSpace};
-use cenote_format::SECTOR_SHIFT;
 use cenote_format::spacemap::SpaceMapPhys;
+use cenote_format::{SECTOR_SHIFT, less};
 use cenote_store::histogram::Histogram;
 use cenote_vdev::VdevTree;
 
