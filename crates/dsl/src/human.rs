@@ -74,7 +74,8 @@ pub fn nicetime(nanoseconds: u64) -> String {
 }
 
 /// A ratio that is given in hundredths: `1.87`.
-pub fn ratio(hundredths: u64) -> String {
+pub fn ratio(hundredths: impl Into<u128>) -> String {
+    let hundredths = hundredths.into();
     format!("{}.{:02}", hundredths / 100, hundredths % 100)
 }
 

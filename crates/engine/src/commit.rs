@@ -206,8 +206,9 @@ fn sync_labels(disk: &Disk, update: &LabelUpdate<'_>) -> Result<(), VdevError> {
 
 /// Tells datasets what cloned blocks save, if there are some.
 pub(super) fn tell_savings(view: &Pool, disk: &Disk) {
-    if view.features().is_active("block_cloning") {
-        let clone_saved = view.clone_saved();
+    if view.features().is_active("block_cloning")
+        && let Some(clone_saved) = view.clone_saved()
+    {
         view.dsl().set_pool_space(PoolSpace { clone_saved, ..pool_space(disk) });
     }
 }

@@ -97,7 +97,7 @@ fn check_references(engine: &Engine) {
         engine.sync().unwrap();
     }
     let pool = engine.pool();
-    let savings = pool.savings();
+    let savings = pool.savings().unwrap();
     assert_eq!((savings.clone_stored, savings.clone_saved), shared(&pool));
     let uses = pool.features().is_active("block_cloning");
     assert_eq!(uses, savings.clone_stored > 0, "the feature");
@@ -133,7 +133,7 @@ fn a_copy_takes_no_space_of_its_own_and_lives_on_alone() {
     assert!(contents(&other, far) == data);
     check_references(&engine);
     let stored = fs.objset().object(from).unwrap().dnode().used;
-    let savings = *engine.pool().savings();
+    let savings = *engine.pool().savings().unwrap();
     // All blocks but the indirect ones.
     assert!(savings.clone_stored > 1 << 20 && savings.clone_stored <= stored);
     assert_eq!(savings.clone_saved, 2 * savings.clone_stored);
@@ -148,7 +148,7 @@ fn a_copy_takes_no_space_of_its_own_and_lives_on_alone() {
     assert!(contents(&other, far) == data);
     fs.unlink(fs.root(), b"two", &|_| false).unwrap();
     check_references(&engine);
-    assert_eq!(engine.pool().savings().clone_stored, 0);
+    assert_eq!(engine.pool().savings().unwrap().clone_stored, 0);
     assert!(contents(&other, far) == data);
     drop((fs, other));
     engine.export(false).unwrap();
@@ -172,7 +172,7 @@ fn what_does_not_suit_is_copied() {
     }
     // Whole blocks of the third one.
     check_references(&engine);
-    assert_eq!(engine.pool().savings().clone_saved, 2 * 16 * K);
+    assert_eq!(engine.pool().savings().unwrap().clone_saved, 2 * 16 * K);
     // Holes stay holes, embedded blocks go with their pointers.
     let sparse = new_file(&fs, "sparse");
     fs.write(sparse, 160 * K, &[7; 16 << 10], false).unwrap();
@@ -219,7 +219,7 @@ fn encrypted_blocks_are_cloned_within_one_key() {
         assert_eq!(to.copy_range_from(&fs, (from, 0), (ino, 0), len).unwrap(), len);
         assert!(contents(&to, ino) == data, "{name}");
         check_references(&engine);
-        engine.pool().savings().clone_saved
+        engine.pool().savings().unwrap().clone_saved
     };
     let size = data.len() as u64;
     assert_eq!(copied("tank/e/child", "other key"), 0);
@@ -233,7 +233,7 @@ fn encrypted_blocks_are_cloned_within_one_key() {
     let into = new_file(&fs, "from plain");
     assert_eq!(fs.copy_range_from(&plain, (source, 0), (into, 0), size).unwrap(), size);
     check_references(&engine);
-    assert_eq!(engine.pool().savings().clone_saved, 2 * size);
+    assert_eq!(engine.pool().savings().unwrap().clone_saved, 2 * size);
     drop((fs, plain));
     engine.export(false).unwrap();
 }
@@ -463,7 +463,7 @@ fn random(seed: u64, steps: usize) {
         world.remove();
     }
     check_references(&world.engine);
-    assert_eq!(world.engine.pool().savings().clone_stored, 0);
+    assert_eq!(world.engine.pool().savings().unwrap().clone_stored, 0);
     let World { engine, heads, .. } = world;
     drop(heads);
     engine.export(false).unwrap();

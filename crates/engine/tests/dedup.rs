@@ -144,7 +144,7 @@ fn check(engine: &Engine) -> BTreeMap<Block, u64> {
     let pool = engine.pool();
     let (mut counted, mut histogram) = (BTreeMap::new(), Histogram::default());
     for (checksum, entry) in entries(&pool) {
-        histogram.count(&pool, &entry);
+        assert!(histogram.count(&pool, &entry));
         for phys in entry.phys.iter().filter(|phys| phys.birth != 0) {
             assert!(phys.refcount > 0, "{entry:?} is not freed");
             let block = (checksum as u8, entry.key, phys.dvas[1], phys.birth);

@@ -103,7 +103,7 @@ impl Ace {
             Ok((Ace { who, objects, ..ace }, LOGGED + objects.map_or(0, |o| o.len())))
         })?;
         let padding = if old { 7 } else { 0 };
-        match b.len().saturating_sub(end) <= padding {
+        match b.rest(end)?.len() <= padding {
             true => Ok(list),
             false => {
                 Err(DecodeError::invalid(WHAT, format!("{count} entries in {} bytes", b.len())))
@@ -170,7 +170,8 @@ fn decode(
             return Err(DecodeError::invalid(WHAT, why));
         }
         list.push(ace);
-        at = at.saturating_add(len);
+        // What was read lies before: this is at most a few bytes beyond the end.
+        at += len;
     }
     match at <= b.len() {
         true => Ok((list, at)),

@@ -45,15 +45,38 @@ impl<'a> Bytes<'a> {
 
     /// Bytes `at..at + len`.
     pub fn slice(&self, at: usize, len: usize) -> Result<&'a [u8]> {
-        let end = at.checked_add(len).filter(|&e| e <= self.data.len());
-        match end {
-            Some(end) => Ok(&self.data[at..end]),
-            None => Err(DecodeError::Truncated {
-                what: self.what,
-                need: at.saturating_add(len),
-                have: self.data.len(),
-            }),
+        let have = self.data.len();
+        match at.checked_add(len) {
+            Some(end) if end <= have => Ok(&self.data[at..end]),
+            Some(need) => Err(DecodeError::Truncated { what: self.what, need, have }),
+            None => Err(self.beyond(at, format_args!("{len}"))),
         }
+    }
+
+    /// `n` elements of `size` bytes from byte `at` on, where the bytes themselves say how many they are.
+    pub fn counted(&self, at: usize, n: u64, size: usize) -> Result<&'a [u8]> {
+        let len = usize::try_from(n).ok().and_then(|n| n.checked_mul(size));
+        match len {
+            Some(len) => self.slice(at, len),
+            None => Err(self.beyond(at, format_args!("{n} times {size}"))),
+        }
+    }
+
+    /// All bytes from byte `at` on.
+    pub fn rest(&self, at: usize) -> Result<&'a [u8]> {
+        let have = self.data.len();
+        let truncated = DecodeError::Truncated { what: self.what, need: at, have };
+        self.data.get(at..).ok_or(truncated)
+    }
+
+    /// The first `len` bytes: all, if there are fewer.
+    pub fn first(&self, len: usize) -> &'a [u8] {
+        &self.data[..len.min(self.data.len())]
+    }
+
+    /// More bytes than can be numbered.
+    fn beyond(&self, at: usize, len: std::fmt::Arguments<'_>) -> DecodeError {
+        DecodeError::invalid(self.what, format!("{len} bytes from byte {at} on"))
     }
 
     /// A view of bytes `at..at + len`, under a new name.

@@ -274,14 +274,14 @@ impl DnodePhys {
             used: if flags & DNODE_FLAG_USED_BYTES != 0 {
                 used
             } else {
-                used.saturating_mul(crate::SECTOR)
+                used << SECTOR_SHIFT
             },
             pointers: decoded,
             rest: {
                 let end = spill.unwrap_or(at + size);
-                let rest = b.slice(bonus.end, end.saturating_sub(bonus.end))?;
+                let rest = b.slice(bonus.end, end - bonus.end)?;
                 let used = rest.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-                rest.get(..used).unwrap_or_default().to_vec()
+                rest[..used].to_vec()
             },
             bonus: b.slice(bonus.start, bonus.len())?.to_vec(),
             spill: spill.map(|at| BlockPointer::decode(b, at)).transpose()?,
@@ -347,6 +347,10 @@ impl Extent {
         }
         if !bonus_kind.is_valid() {
             return bad(format!("bonus type {}", bonus_kind.0));
+        }
+        let used = b.u64(at + 24)?;
+        if flags & DNODE_FLAG_USED_BYTES == 0 && used > u64::MAX >> SECTOR_SHIFT {
+            return bad(format!("{used} sectors in use"));
         }
         let has_spill = flags & DNODE_FLAG_SPILL != 0;
         let bonus_at = at + DNODE_CORE + nblkptr as usize * BLKPTR_SIZE;

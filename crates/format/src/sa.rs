@@ -107,8 +107,8 @@ pub struct Layout {
 impl Layout {
     /// The layout that lists `attrs`.
     pub fn new(attrs: Vec<AttrDef>) -> Layout {
-        let lengths = attrs.iter().filter(|a| a.length == 0).count().saturating_mul(2);
-        let mut next = round_up_8(LENGTHS_AT.saturating_add(lengths));
+        let lengths = attrs.iter().filter(|a| a.length == 0).count() * 2;
+        let mut next = (LENGTHS_AT + lengths).next_multiple_of(8);
         let alike = attrs.iter().take_while(|a| a.length != 0);
         let alike = alike.map(|a| value_at(&mut next, *a, a.length)).collect();
         Layout { attrs, lengths, alike, next }
@@ -131,7 +131,7 @@ impl Layout {
             let mut len = a.length;
             if len == 0 {
                 len = b.u16(length_at)?;
-                length_at = length_at.saturating_add(2);
+                length_at += 2;
             }
             values.push(value_at(&mut at, *a, len));
         }
@@ -146,12 +146,9 @@ impl Layout {
 /// A value at `at`, which becomes the place of the next one.
 fn value_at(at: &mut usize, def: AttrDef, len: u16) -> SaValue {
     let value = SaValue { def, at: *at, len: usize::from(len) };
-    *at = round_up_8(at.saturating_add(value.len));
+    // A layout in memory has so many attributes of 64 KiB at most.
+    *at = (*at + value.len).next_multiple_of(8);
     value
-}
-
-fn round_up_8(n: usize) -> usize {
-    n.saturating_add(7) & !7
 }
 
 /// Decodes the value of `ZPL_DXATTR`: names and values of extended attributes, in stored order.
@@ -170,22 +167,22 @@ pub fn decode_xattrs(data: &[u8]) -> Result<Vec<(&[u8], &[u8])>> {
     let mut at = 12usize;
     let mut out = Vec::new();
     loop {
-        let (encoded, decoded) = (b.u32(at)? as usize, b.u32(at.saturating_add(4))?);
+        let (encoded, decoded) = (b.u32(at)? as usize, b.u32(at + 4)?);
         if encoded == 0 && decoded == 0 {
             return Ok(out);
         }
         let pair = b.sub(at, encoded, WHAT)?;
         let name_len = pair.u32(8)? as usize;
         let name = pair.slice(12, name_len)?;
-        let mut p = 12usize.saturating_add(name_len.saturating_add(3) & !3);
-        let (kind, count) = (pair.u32(p)?, pair.u32(p.saturating_add(4))? as usize);
-        p = p.saturating_add(8);
+        // The name lies in the pair: what is next to it has a number, if it is there or not.
+        let p = 12 + name_len.next_multiple_of(4);
+        let (kind, count) = (pair.u32(p)?, pair.u32(p + 4)?);
         if kind != BYTE_ARRAY {
             return Err(DecodeError::invalid(WHAT, format!("a value of type {kind}")));
         }
         // A pair is at least as long as its two sizes, so the walk always advances.
-        out.push((name, pair.slice(p, count)?));
-        at = at.saturating_add(encoded);
+        out.push((name, pair.counted(p + 8, count.into(), 1)?));
+        at += encoded;
     }
 }
 

@@ -136,8 +136,7 @@ impl<'a> Entries<'a> {
     /// The entries in the first `len` bytes of `block` (all of it if `len` is larger). Bytes after
     /// the last whole word are ignored.
     pub fn new(block: Bytes<'a>, len: usize) -> Entries<'a> {
-        let data = block.slice(0, block.len().min(len)).unwrap_or_default();
-        let words = data.as_chunks::<8>().0;
+        let words = block.first(len).as_chunks::<8>().0;
         Entries { words: words.iter(), order: block.order(), len: words.len() * 8 }
     }
 

@@ -157,12 +157,12 @@ impl MetaslabMap {
     /// Bytes of `owner`'s.
     pub fn owned_by(&self, owner: u32) -> u64 {
         let shares = self.owners.iter().filter(|s| s.owner == owner);
-        shares.fold(0, |sum, s| sum.saturating_add(s.bytes))
+        shares.map(|s| s.bytes).sum()
     }
 
-    /// Bytes that are allocated and that no owner was found for.
+    /// Bytes that are allocated and that no owner was found for: none, where owners have more than the space maps say is allocated.
     pub fn unaccounted(&self) -> u64 {
-        let owned = self.owners.iter().fold(0u64, |sum, s| sum.saturating_add(s.bytes));
+        let owned = self.owners.iter().map(|s| s.bytes).sum();
         self.allocated.saturating_sub(owned)
     }
 }
@@ -176,7 +176,7 @@ impl VdevMap {
     /// Bytes allocated and bytes in all.
     pub fn usage(&self) -> (u64, u64) {
         self.metaslabs.iter().fold((0u64, 0u64), |(alloc, size), m| {
-            (alloc.saturating_add(m.allocated), size.saturating_add(m.size))
+            (alloc + m.allocated, size + m.size)
         })
     }
 }
@@ -237,7 +237,7 @@ impl SpaceMapReport {
         self.vdevs
             .iter()
             .map(VdevMap::usage)
-            .fold((0, 0), |a, b| (a.0.saturating_add(b.0), a.1.saturating_add(b.1)))
+            .fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
     }
 
     /// Free segments by size of all metaslabs.
@@ -245,7 +245,7 @@ impl SpaceMapReport {
         let mut counts = [0u64; 64];
         for (shift, n) in self.metaslabs().flat_map(|m| &m.segments) {
             if let Some(slot) = counts.get_mut(*shift as usize) {
-                *slot = slot.saturating_add(*n);
+                *slot += *n;
             }
         }
         Histogram::from_shifted(&counts, 0)

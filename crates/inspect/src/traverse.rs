@@ -224,7 +224,7 @@ impl Subject<'_> {
         self.mos.store()
     }
 
-    /// Intent log blocks born from this transaction group on are not claimed yet.
+    /// Intent log blocks born from this transaction group on are not claimed yet. After the last of all numbers there is no group.
     pub fn min_claim_txg(&self) -> u64 {
         match self.uberblock.checkpoint_txg {
             0 => self.uberblock.txg.saturating_add(1),
@@ -365,7 +365,7 @@ fn datasets(
     let mut from = 1;
     while let Some(number) = mos.next_object(from)? {
         left = left.checked_sub(1).ok_or_else(|| corrupt(number, "more objects than fit"))?;
-        from = number.saturating_add(1);
+        from = number + 1;
         let object = mos.object(number)?;
         if object.dnode().bonus_kind != DmuType::DSL_DATASET {
             continue;

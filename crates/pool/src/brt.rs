@@ -61,6 +61,12 @@ pub fn load(mos: &Arc<ObjectSet>, vdevs: u64) -> Result<Vec<Table>> {
     Ok(tables)
 }
 
+/// The error of tables that together save, or have, more bytes than there are numbers.
+pub(crate) fn uncountable(mos: &ObjectSet) -> Error {
+    let why = "block reference tables: more bytes than can be counted".into();
+    Error::Corrupt { objset: mos.id(), object: 0, why }
+}
+
 /// Whether other pointers lead to a block as well, by the tables of all vdevs.
 ///
 /// # Errors

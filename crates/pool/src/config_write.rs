@@ -375,7 +375,7 @@ fn sync_nvlist(mos: &mut OpenObjectSet, name: &str, list: &NvList) -> Result<()>
     let (block, mut bonus) = (dnode.block_size, dnode.bonus.clone());
     let mut packed = list.encode();
     let len = packed.len() as u64;
-    packed.resize(len.div_ceil(block.max(1)).saturating_mul(block) as usize, 0);
+    packed.resize(len.next_multiple_of(block.max(1)) as usize, 0);
     mos.write(object, 0, &packed)?;
     mos.truncate(object, packed.len() as u64)?;
     if let Some(at) = bonus.get_mut(..8) {

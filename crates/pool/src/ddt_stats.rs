@@ -6,9 +6,9 @@
 
 use crate::Pool;
 use crate::ddt::{self, Entry, Stored, Table};
-use cenote_dmu::Result;
 use cenote_dmu::zap::Zap;
-use cenote_format::SECTOR;
+use cenote_dmu::{Error, ObjectSet, Result};
+use cenote_format::{SECTOR, less};
 use cenote_vdev::VdevTree;
 
 /// Buckets of a histogram: one for each power of two of the references.
@@ -20,7 +20,7 @@ const BUCKETS: usize = 64;
 pub struct Stat(pub [u64; 8]);
 
 impl Stat {
-    /// What an entry counts (`ddt_stat_generate`).
+    /// What an entry counts (`ddt_stat_generate`). An entry that was decoded has no more references than make a sum.
     pub fn of(entry: &Entry, vdevs: &VdevTree) -> Stat {
         let mut stat = Stat::default();
         for phys in entry.phys.iter().filter(|p| p.birth != 0) {
@@ -28,28 +28,41 @@ impl Stat {
             let deflated = copies
                 .iter()
                 .filter_map(|d| Some(vdevs.top(d.vdev.into())?.deflate(d.asize)))
-                .fold(0, u64::saturating_add);
+                .sum();
             let [a, b, c, d] = [1, entry.key.lsize(), entry.key.psize(), deflated];
-            let often = |n: u64| n.saturating_mul(phys.refcount);
+            let often = |n: u64| n * phys.refcount;
             stat.add(&Stat([a, b, c, d, often(a), often(b), often(c), often(d)]));
         }
         stat
     }
 
     fn add(&mut self, other: &Stat) {
-        for (a, b) in self.0.iter_mut().zip(other.0) {
-            *a = a.saturating_add(b);
+        self.0.iter_mut().zip(other.0).for_each(|(a, b)| *a += b);
+    }
+
+    /// Both together; `None`: a sum would be past all numbers.
+    fn with(&self, other: &Stat) -> Option<Stat> {
+        let mut sum = *self;
+        for (a, b) in sum.0.iter_mut().zip(other.0) {
+            *a = a.checked_add(b)?;
         }
+        Some(sum)
     }
 }
 
 /// Stats by power of two of the references.
+///
+/// Invariant: the sum over all buckets is a number.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Histogram(Vec<Stat>);
+pub struct Histogram {
+    buckets: Vec<Stat>,
+    /// All buckets together.
+    total: Stat,
+}
 
 impl Default for Histogram {
     fn default() -> Histogram {
-        Histogram(vec![Stat::default(); BUCKETS])
+        Histogram { buckets: vec![Stat::default(); BUCKETS], total: Stat::default() }
     }
 }
 
@@ -65,81 +78,96 @@ pub struct TableSize {
 }
 
 impl Histogram {
-    /// Adds what another one counts.
-    pub fn add(&mut self, other: &Histogram) {
-        self.0.iter_mut().zip(&other.0).for_each(|(a, b)| a.add(b));
+    /// Adds what another one counts. False: nothing was added, as the sum would be past all numbers.
+    #[must_use]
+    pub fn add(&mut self, other: &Histogram) -> bool {
+        let Some(total) = self.total.with(&other.total) else { return false };
+        self.buckets.iter_mut().zip(&other.buckets).for_each(|(a, b)| a.add(b));
+        self.total = total;
+        true
     }
 
     /// All buckets together.
     pub fn total(&self) -> Stat {
-        self.0.iter().fold(Stat::default(), |mut sum, s| {
-            sum.add(s);
-            sum
-        })
+        self.total
     }
 
     /// The buckets, from one reference on.
     pub fn buckets(&self) -> &[Stat] {
-        &self.0
+        &self.buckets
     }
 
     /// The histogram that is kept beside one of a table's ZAPs.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// It cannot be read, or counts more than there are numbers.
     pub fn stored(pool: &Pool, name: &str) -> Result<Histogram> {
         let zap = pool.directory().zap_of("DDT-statistics")?;
         let entry = zap.map_or(Ok(None), |zap| zap.lookup(name.as_bytes()))?;
-        Ok(entry.map_or_else(Histogram::default, |entry| Histogram::from_words(&entry.value)))
+        let Some(entry) = entry else { return Ok(Histogram::default()) };
+        Histogram::from_words(&entry.value)
+            .ok_or_else(|| uncountable(pool.mos(), 0, &format!("the histogram of {name}")))
     }
 
-    /// Counts an entry of a log.
-    pub fn count(&mut self, pool: &Pool, entry: &Entry) {
-        self.put(&Stat::of(entry, &pool.store().vdevs()));
+    /// Counts an entry of a log. False: see [`Histogram::put`].
+    #[must_use]
+    pub fn count(&mut self, pool: &Pool, entry: &Entry) -> bool {
+        self.put(&Stat::of(entry, &pool.store().vdevs()))
     }
 
-    /// Counts a block of which only what all its references take together is known.
-    pub fn count_stat(&mut self, referenced: &Stat) {
+    /// Counts a block of which only what all its references take together is known. False: see [`Histogram::put`].
+    #[must_use]
+    pub fn count_stat(&mut self, referenced: &Stat) -> bool {
         let [.., count, lsize, psize, dsize] = referenced.0;
-        let once = |all: u64| all.checked_div(count).unwrap_or_default();
+        // A block without references takes nothing.
+        let once = |all: u64| all.checked_div(count).unwrap_or(0);
         let [l, p, d] = [lsize, psize, dsize].map(once);
-        self.put(&Stat([once(count), l, p, d, count, lsize, psize, dsize]));
+        self.put(&Stat([once(count), l, p, d, count, lsize, psize, dsize]))
     }
 
+    /// The bucket of a block with so many references; `None`: it has none.
     fn bucket(&mut self, stat: &Stat) -> Option<&mut Stat> {
-        self.0.get_mut(stat.0[4].checked_ilog2()? as usize)
+        self.buckets.get_mut(stat.0[4].checked_ilog2()? as usize)
     }
 
-    /// Counts an entry, unless it has no references (`ddt_histogram_add_entry`).
-    pub fn put(&mut self, stat: &Stat) {
+    /// Counts an entry, unless it has no references (`ddt_histogram_add_entry`). False: it is not counted, as the sum would be past
+    /// all numbers.
+    #[must_use]
+    pub fn put(&mut self, stat: &Stat) -> bool {
+        let Some(total) = self.total.with(stat) else { return false };
         if let Some(slot) = self.bucket(stat) {
             slot.add(stat);
+            self.total = total;
         }
+        true
     }
 
-    /// Takes back what was counted (`ddt_histogram_sub_entry`). Returns whether it was counted: if not, the bucket is
-    /// empty afterwards.
+    /// Takes back what was counted (`ddt_histogram_sub_entry`). Returns whether it was counted: if not, what the bucket has too little of
+    /// is 0 afterwards.
     pub fn take(&mut self, stat: &Stat) -> bool {
         let Some(slot) = self.bucket(stat) else { return true };
-        let mut all = true;
-        for (sum, less) in slot.0.iter_mut().zip(stat.0) {
-            all &= *sum >= less;
-            *sum = sum.saturating_sub(less);
+        let counted = Stat(std::array::from_fn(|i| slot.0[i].min(stat.0[i])));
+        slot.0.iter_mut().zip(counted.0).for_each(|(sum, part)| *sum -= part);
+        for (sum, part) in self.total.0.iter_mut().zip(counted.0) {
+            *sum = less!(*sum, part, "blocks or bytes of all buckets of a histogram");
         }
-        all
+        counted == *stat
     }
 
     /// As it is kept beside a ZAP.
     pub fn words(&self) -> Vec<u64> {
-        self.0.iter().flat_map(|stat| stat.0).collect()
+        self.buckets.iter().flat_map(|stat| stat.0).collect()
     }
 
-    /// From how it is kept beside a ZAP.
-    pub fn from_words(words: &[u64]) -> Histogram {
+    /// From how it is kept beside a ZAP. `None`: it counts more than there are numbers.
+    pub fn from_words(words: &[u64]) -> Option<Histogram> {
         let mut histogram = Histogram::default();
         let (words, _) = words.as_chunks::<8>();
-        histogram.0.iter_mut().zip(words).for_each(|(stat, w)| stat.0 = *w);
-        histogram
+        for (stat, words) in histogram.buckets.iter_mut().zip(words) {
+            stat.0 = *words;
+            histogram.total = histogram.total.with(stat)?;
+        }
+        Some(histogram)
     }
 
     /// The table of buckets in use as the commands print it (`zpool_dump_ddt`), each line with its newline.
@@ -166,7 +194,7 @@ impl Histogram {
         );
         text += &row(TITLES.map(String::from).to_vec());
         text += &row(WIDTHS.map(|width| "-".repeat(width)).to_vec());
-        let buckets = self.0.iter().enumerate().map(|(i, stat)| (number(1 << i), *stat));
+        let buckets = self.buckets.iter().enumerate().map(|(i, stat)| (number(1 << i), *stat));
         let total = with_total.then(|| ("Total".to_string(), self.total()));
         for (name, stat) in buckets.chain(total).filter(|(_, stat)| stat.0[0] != 0) {
             let cell = |(i, n): (usize, &u64)| if i % 4 == 0 { number(*n) } else { bytes(*n) };
@@ -181,51 +209,66 @@ impl TableSize {
     /// What one of a table's ZAPs takes.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// It cannot be read, or takes more than there are numbers.
     pub fn of_stored(pool: &Pool, stored: &Stored) -> Result<TableSize> {
         let object = pool.mos().object(stored.object)?;
         let entries = Zap::open(&object)?.len();
         let dnode = object.dnode();
-        let filled = dnode
-            .pointers
-            .iter()
-            .filter(|p| !p.is_hole())
-            .map(|p| p.fill())
-            .fold(0, u64::saturating_add);
-        Ok(TableSize {
-            entries,
-            on_disk: dnode.used.saturating_add(SECTOR / 2) / SECTOR * SECTOR,
-            in_core: filled.saturating_mul(dnode.block_size),
-        })
+        let filled = sum(dnode.pointers.iter().filter(|p| !p.is_hole()).map(|p| p.fill()));
+        let in_core = filled.and_then(|blocks| blocks.checked_mul(dnode.block_size));
+        let in_core = in_core.ok_or_else(|| uncountable(pool.mos(), stored.object, "its blocks"))?;
+        Ok(TableSize { entries, on_disk: whole_sectors(dnode.used), in_core })
     }
 
-    fn add(&mut self, other: TableSize) {
-        self.entries = self.entries.saturating_add(other.entries);
-        self.on_disk = self.on_disk.saturating_add(other.on_disk);
-        self.in_core = self.in_core.saturating_add(other.in_core);
+    /// Both together; `None`: a sum would be past all numbers.
+    fn with(self, other: TableSize) -> Option<TableSize> {
+        Some(TableSize {
+            entries: self.entries.checked_add(other.entries)?,
+            on_disk: self.on_disk.checked_add(other.on_disk)?,
+            in_core: self.in_core.checked_add(other.in_core)?,
+        })
     }
+}
+
+/// The sum of numbers that a disk says; `None`: it is past all numbers.
+pub(crate) fn sum(numbers: impl IntoIterator<Item = u64>) -> Option<u64> {
+    numbers.into_iter().try_fold(0u64, u64::checked_add)
+}
+
+/// The error of a table whose numbers, each of them good, have a sum past all numbers.
+pub(crate) fn uncountable(mos: &ObjectSet, object: u64, what: &str) -> Error {
+    let why = format!("deduplication table: {what}: more than can be counted");
+    Error::Corrupt { objset: mos.id(), object, why }
+}
+
+/// What an object takes, as the commands show it: rounded to the nearest sector, but no further than there are numbers.
+pub(crate) fn whole_sectors(used: u64) -> u64 {
+    let up = used.checked_add(SECTOR / 2).unwrap_or(used);
+    up / SECTOR * SECTOR
 }
 
 /// All tables of a pool: what they take, and their entries.
 ///
 /// # Errors
-/// They cannot be read.
+/// They cannot be read, or count more than there are numbers.
 pub fn all(pool: &Pool) -> Result<(TableSize, Histogram)> {
+    let many = |object: u64| move || uncountable(pool.mos(), object, "all tables");
     let (mut size, mut histogram) = (TableSize::default(), Histogram::default());
     let tables: Vec<Table> = ddt::load(pool.mos())?;
     for table in &tables {
         for stored in &table.stored {
-            histogram.add(&Histogram::stored(pool, &stored.name)?);
-            size.add(TableSize::of_stored(pool, stored)?);
+            let counted = histogram.add(&Histogram::stored(pool, &stored.name)?);
+            let more = size.with(TableSize::of_stored(pool, stored)?).filter(|_| counted);
+            size = more.ok_or_else(many(stored.object))?;
         }
         for log in &table.logs {
-            size.entries = size.entries.saturating_add(log.entries.len() as u64);
             let used = pool.mos().object(log.object)?.dnode().used;
-            size.on_disk =
-                size.on_disk.saturating_add(used.saturating_add(SECTOR / 2) / SECTOR * SECTOR);
             let in_core = log.entries.values().map(|e| size_of::<Entry>() + size_of_val(&*e.phys));
-            size.in_core = size.in_core.saturating_add(in_core.sum::<usize>() as u64);
-            log.entries.values().for_each(|entry| histogram.count(pool, entry));
+            let (entries, in_core) = (log.entries.len() as u64, in_core.sum::<usize>() as u64);
+            let counted = log.entries.values().all(|entry| histogram.count(pool, entry));
+            let of_log = TableSize { entries, on_disk: whole_sectors(used), in_core };
+            let more = size.with(of_log).filter(|_| counted);
+            size = more.ok_or_else(many(log.object))?;
         }
     }
     Ok((size, histogram))

@@ -135,7 +135,7 @@ pub(crate) fn for_each_word(
     let object = mos.object(number)?;
     let dnode = object.dnode();
     let (per_block, last) = ((dnode.block_size / 8).max(1), dnode.max_block);
-    for blkid in 0..count.div_ceil(per_block).min(last.saturating_add(1)) {
+    for blkid in (0..count.div_ceil(per_block)).take_while(|blkid| *blkid <= last) {
         let wanted = (count - blkid * per_block).min(per_block) as usize;
         let Some(block) = object.block(blkid)? else {
             (0..wanted).try_for_each(|_| each(0))?;

@@ -98,10 +98,10 @@ impl Pool {
         for log in self.error_logs()? {
             if self.features().is_enabled("head_errlog") {
                 for (_, log) in self.head_logs(&log)? {
-                    count = count.saturating_add(log.entries()?.len() as u64);
+                    count += log.entries()?.len() as u64;
                 }
             } else {
-                count = count.saturating_add(log.entries()?.len() as u64);
+                count += log.entries()?.len() as u64;
             }
         }
         Ok(count)

@@ -12,6 +12,7 @@ use crate::error::ImportError;
 use crate::tunables::{EREPORTS, SLOW_IO_EVENTS, ZEVENT_LEN_MAX};
 use crate::vdev_props::{number_of, parent, state_number};
 use crate::{Candidate, Pool, config};
+use cenote_format::less;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_store::notes::{self, Unreadable};
 use cenote_store::{Bookmark, Store};
@@ -110,7 +111,9 @@ pub fn failmode(store: &Store) -> String {
 pub fn since(eid: u64) -> (Vec<Event>, u64) {
     let ring = RING.lock();
     let kept = ring.events.iter().filter(|event| event.eid > eid).cloned().collect::<Vec<_>>();
-    let missed = ring.newest.saturating_sub(eid).saturating_sub(kept.len() as u64);
+    // Whoever asks may name an event that is still to come.
+    let after = ring.newest.saturating_sub(eid);
+    let missed = less!(after, kept.len() as u64, "events after event {eid}");
     (kept, missed)
 }
 
@@ -131,7 +134,7 @@ pub fn wake() {
 /// The number before that of the oldest event that is kept.
 pub fn oldest() -> u64 {
     let ring = RING.lock();
-    ring.newest.saturating_sub(ring.events.len() as u64)
+    less!(ring.newest, ring.events.len() as u64, "events")
 }
 
 /// Forgets all events; how many that were.

@@ -1,7 +1,7 @@
 //! What the ZAP of a RAID-Z vdev says of its expansion (`vdev_raidz_load`, `spa_raidz_expand_get_stats`).
 
 use crate::Pool;
-use crate::time::duration;
+use crate::time::{between, duration};
 use cenote_dmu::zap::Zap;
 use cenote_dsl::human::nicenum;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -48,7 +48,7 @@ impl Expansion {
     pub fn text(&self, ctime: &dyn Fn(u64) -> String) -> String {
         if !self.is_running {
             let (copied, took) =
-                (nicenum(self.reflowed), duration(self.end.saturating_sub(self.start)));
+                (nicenum(self.reflowed), duration(between(self.start, self.end)));
             return format!(
                 "expand: expanded {} copied {copied} in {took}, on {}",
                 self.name,
@@ -57,7 +57,7 @@ impl Expansion {
         }
         let (copied, total) = (self.reflowed.max(1), self.to_reflow.max(1));
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let rate = (copied / now.saturating_sub(self.start).max(1)).max(1);
+        let rate = (copied / between(self.start, now).max(1)).max(1);
         let left = total.saturating_sub(copied) / rate;
         let rest = match &self.waits {
             Some(why) => format!(", paused for resilver or clear\n\twaiting: {why}"),

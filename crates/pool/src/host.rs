@@ -45,6 +45,7 @@ pub fn multihost(ub: &Uberblock) -> bool {
 
 /// How long the pool must be quiet before it may be taken for idle.
 pub fn quiet_time(ub: &Uberblock) -> Duration {
+    // What is past all times is more than the longest wait, and that is the limit.
     let intervals = tunables::MULTIHOST_IMPORT_INTERVALS.small();
     let usual = Duration::from_millis(tunables::MULTIHOST_INTERVAL.get());
     let minimum = usual.saturating_mul(intervals);
@@ -95,6 +96,7 @@ pub fn next_heartbeat(last: &Uberblock, seconds: u64) -> Uberblock {
     let (timestamp, sequence) = match (last.timestamp < seconds, used.checked_add(1)) {
         (true, _) => (seconds, 1),
         (false, Some(sequence)) => (last.timestamp, sequence),
+        // After the last of all times there is no later one: then others see that nothing changes, and take the pool for idle.
         (false, None) => (last.timestamp.saturating_add(1), 1),
     };
     let mut next = last.clone();

@@ -108,7 +108,7 @@ impl Rewind {
             from_txg: newest.txg,
             to_txg: chosen.txg,
             to_time: chosen.timestamp,
-            lost_seconds: newest.timestamp.saturating_sub(chosen.timestamp),
+            lost_seconds: crate::time::between(chosen.timestamp, newest.timestamp),
         }
     }
 
@@ -116,7 +116,7 @@ impl Rewind {
     fn loss(&self) -> Option<String> {
         match self.lost_seconds {
             0 => None,
-            s if s > 120 => Some(format!("{} minutes", s.saturating_add(30) / 60)),
+            s if s > 120 => Some(format!("{} minutes", s / 60 + u64::from(s % 60 >= 30))),
             s => Some(format!("{s} seconds")),
         }
     }

@@ -51,7 +51,7 @@ pub(crate) fn load_all(
     while let Some(v) =
         next.and_then(|id| waiting.remove(&id)).or_else(|| waiting.pop_last().map(|(_, v)| v))
     {
-        total = total.saturating_add(load(mos, tree, v)?);
+        total += load(mos, tree, v)?;
         next = v.config().u64("com.delphix:prev_indirect_vdev");
     }
     Ok(total)

@@ -108,7 +108,7 @@ pub struct Pool {
     readonly: bool,
     space: OnceLock<Option<PoolSpace>>,
     embedded_logs: BTreeMap<u64, Option<u64>>,
-    savings: OnceLock<Savings>,
+    savings: OnceLock<Option<Savings>>,
     spares: Vec<NvList>,
     caches: Vec<NvList>,
     devices: Arc<DeviceSet>,
@@ -199,11 +199,10 @@ impl Pool {
             normal: of(AllocClass::Normal).size,
             nonallocating: space.deflated_non_allocating(AllocClass::Normal, &vdevs).size,
             embedded_log: of(AllocClass::EmbeddedLog).size,
-            special_allocated: of(AllocClass::Special)
-                .alloc
-                .saturating_add(of(AllocClass::Dedup).alloc),
-            dedup_saved: self.savings().dedup_saved(),
-            clone_saved: self.savings().clone_saved,
+            special_allocated: of(AllocClass::Special).alloc + of(AllocClass::Dedup).alloc,
+            // Of savings that are not known none are counted.
+            dedup_saved: self.savings().map_or(0, Savings::dedup_saved),
+            clone_saved: self.savings().map_or(0, |savings| savings.clone_saved),
             checkpoint: self
                 .checkpoint_space()
                 .inspect_err(|e| tracing::warn!(pool = self.name, "space of the checkpoint: {e}"))
@@ -284,22 +283,27 @@ impl Pool {
         self.space.get_or_init(load).as_ref()
     }
 
-    /// What deduplication and block cloning save.
-    pub fn savings(&self) -> &Savings {
-        self.savings.get_or_init(|| {
+    /// What deduplication and block cloning save; `None`: it could not be read.
+    pub fn savings(&self) -> Option<&Savings> {
+        let load = || {
             Savings::load(self.mos(), &self.loaded.directory, &self.store().vdevs())
                 .inspect_err(|e| tracing::warn!(pool = self.name, "savings are not known: {e}"))
-                .unwrap_or_default()
-        })
+                .ok()
+        };
+        self.savings.get_or_init(load).as_ref()
     }
 
-    /// Bytes that block cloning saves; the deduplication tables are not read for it.
-    pub fn clone_saved(&self) -> u64 {
+    /// Bytes that block cloning saves; the deduplication tables are not read for it. `None`: it could not be read.
+    pub fn clone_saved(&self) -> Option<u64> {
         let vdevs = self.store().vdevs().root().children().len() as u64;
-        let tables = brt::load(self.mos(), vdevs)
+        let saved = |tables: Vec<brt::Table>| {
+            let sum = ddt_stats::sum(tables.iter().map(|table| table.saved));
+            sum.ok_or_else(|| brt::uncountable(self.mos()))
+        };
+        brt::load(self.mos(), vdevs)
+            .and_then(saved)
             .inspect_err(|e| tracing::warn!(pool = self.name, "savings are not known: {e}"))
-            .unwrap_or_default();
-        tables.iter().map(|table| table.saved).fold(0, u64::saturating_add)
+            .ok()
     }
 
     /// Whether nothing can be changed: it was imported read-only.
@@ -374,11 +378,10 @@ impl Pool {
         Ok(bytes)
     }
 
-    /// Bytes by which devices have grown without being used (`expandsize`).
+    /// Bytes by which devices have grown without being used (`expandsize`); 0, too, if they are so large that the sum is no number.
     pub fn expandable(&self) -> u64 {
         let vdevs = self.store().vdevs();
-        let tops = vdevs.root().children().iter();
-        tops.map(|v| expandable(v)).fold(0, u64::saturating_add)
+        ddt_stats::sum(vdevs.root().children().iter().map(|v| expandable(v))).unwrap_or(0)
     }
 
     /// Bytes charged to a hidden directory below the root: `$FREE`, `$LEAK`.
@@ -492,7 +495,7 @@ pub fn expandable(top: &cenote_vdev::Vdev) -> u64 {
     let children = top.children();
     let now = match top.kind() {
         _ if children.is_empty() => usable(top),
-        "raidz" => smallest(children).map(|s| s.saturating_mul(children.len() as u64)),
+        "raidz" => smallest(children).and_then(|s| s.checked_mul(children.len() as u64)),
         _ => smallest(children).map(|s| top.draid().map_or(s, |shape| shape.asize(s))),
     };
     let growth = now.and_then(|n| n.checked_sub(top.asize())).unwrap_or(0);

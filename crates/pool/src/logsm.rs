@@ -18,6 +18,7 @@ use crate::directory::Directory;
 use crate::spacemap::{Region, SpaceChange, SpaceMap, max_length};
 use cenote_dmu::{Error, ObjectSet, Result};
 use cenote_dsl::number_in_name;
+use cenote_format::less;
 use cenote_format::spacemap::SpaceMapPhys;
 use std::sync::Arc;
 
@@ -64,7 +65,8 @@ pub(crate) fn replay(
     let mut left = max_length(mos);
     for &(txg, object) in logs {
         let map = SpaceMap::open(mos, object, Region { max_length: left, ..Region::of_log(left) })?;
-        left = left.saturating_sub(map.phys().length);
+        // None that is longer is opened.
+        left = less!(left, map.phys().length, "bytes that log space maps may have");
         let (mut entries, mut valid) = (0, 0);
         map.for_each(&mut |change| {
             let Some(vdev) = change.vdev else {

@@ -26,6 +26,7 @@
 
 pub mod stats;
 
+use crate::ddt_stats::sum;
 use crate::directory::{Directory, read_array};
 use crate::logsm::{self, LogSpaceMap};
 use crate::spacemap::{Region, SpaceChange, SpaceMap, max_length};
@@ -206,6 +207,7 @@ impl PoolSpace {
             vdevs.push(load_vdev(mos, id as u64, child, histogram_feature.is_some())?);
         }
         let mut space = PoolSpace { vdevs, logs: Vec::new(), histogram_feature, log_feature };
+        space.check_sizes(mos)?;
         space.check_lengths(mos)?;
         space.replay_logs(mos, &directory)?;
         Ok(space)
@@ -235,11 +237,19 @@ impl PoolSpace {
     /// the devices hold.
     fn check_lengths(&self, mos: &Arc<ObjectSet>) -> Result<()> {
         let headers = self.vdevs.iter().flat_map(|v| &v.metaslabs).flat_map(|m| &m.header);
-        let total = headers.fold(0u64, |sum, h| sum.saturating_add(h.length));
-        if total > max_length(mos) {
-            return Err(corrupt(mos, 0, format!("space maps of {total} bytes")));
+        let (total, most) = (sum(headers.map(|h| h.length)), max_length(mos));
+        if total.is_none_or(|total| total > most) {
+            return Err(corrupt(mos, 0, format!("space maps of more than {most} bytes")));
         }
         Ok(())
+    }
+
+    /// All vdevs together have so many bytes that there is a number for it: so have all sums of sizes of metaslabs.
+    fn check_sizes(&self, mos: &ObjectSet) -> Result<()> {
+        match sum(self.vdevs.iter().map(|v| v.asize)) {
+            Some(_) => Ok(()),
+            None => Err(corrupt(mos, 0, "vdevs of more bytes than can be counted".into())),
+        }
     }
 
     fn replay_logs(&mut self, mos: &Arc<ObjectSet>, directory: &Directory) -> Result<()> {
@@ -260,7 +270,7 @@ impl PoolSpace {
             }
             let id = change.start >> v.metaslab_shift;
             let ms = v.metaslabs.get(id as usize).ok_or_else(|| bad("no such metaslab".into()))?;
-            if change.end > ms.start.saturating_add(ms.size) {
+            if change.end > ms.start + ms.size {
                 return Err(bad("leaves its metaslab".into()));
             }
             if txg < ms.unflushed_txg {
@@ -289,7 +299,7 @@ impl PoolSpace {
         let what = |e: RangeError| {
             corrupt(mos, ms.space_map, format!("vdev {}, metaslab {}: {e}", vdev.id, ms.id))
         };
-        free.add(ms.start, ms.start.saturating_add(ms.size)).map_err(what)?;
+        free.add(ms.start, ms.start + ms.size).map_err(what)?;
         if ms.space_map != 0 {
             let map = SpaceMap::open(mos, ms.space_map, vdev.region(ms))?;
             map.for_each(&mut |c| {
@@ -330,8 +340,8 @@ impl VdevSpace {
         let said = ms.header.as_ref()?.histogram?;
         let mut asked = 0u128;
         for (bucket, count) in said.iter().enumerate().rev() {
-            let log = (bucket as u32).saturating_add(self.ashift).min(63);
-            asked = asked.saturating_mul(2).saturating_add(u128::from(*count));
+            let log = (bucket as u32 + self.ashift).min(63);
+            asked = asked * 2 + u128::from(*count);
             let there: u128 =
                 free.iter().map(|(start, end)| u128::from((end - start) >> log)).sum();
             if asked > there {

@@ -16,6 +16,7 @@ use crate::compat::RELEASE;
 use crate::features::text;
 use crate::metaslab::AllocClass;
 use crate::metaslab::stats::SpaceStats;
+use crate::savings::Savings;
 use crate::version;
 use cenote_dmu::zap::ZapEntry;
 use cenote_dsl::human::{nicebytes, nicenum, ratio};
@@ -90,7 +91,7 @@ fn percent(n: Option<u64>) -> PropValue {
     }
 }
 
-fn times(hundredths: u64) -> PropValue {
+fn times(hundredths: u128) -> PropValue {
     let exact = ratio(hundredths);
     PropValue { human: format!("{exact}x"), exact, source: Source::None }
 }
@@ -209,7 +210,7 @@ impl Pool {
     fn size_fact(&self, name: &str) -> Option<PropValue> {
         let space = || self.space().map(|s| s.pool());
         let unknown = || plain("-", Source::None);
-        let saved = self.savings();
+        let saved = |of: &dyn Fn(&Savings) -> PropValue| self.savings().map_or_else(unknown, of);
         Some(match name {
             "size" => space().map_or_else(unknown, |s| size(s.size)),
             "allocated" => space().map_or_else(unknown, |s| size(s.alloc)),
@@ -223,13 +224,13 @@ impl Pool {
             "usable" => size(self.deflated_space().size),
             "used" => size(self.deflated_space().alloc),
             "available" => size(self.deflated_space().free()),
-            "dedupused" => size(saved.dedup_stored),
-            "dedupsaved" => size(saved.dedup_saved()),
-            "dedupratio" => times(saved.dedup_ratio()),
-            "dedup_table_size" => size(saved.dedup_tables),
-            "bcloneused" => size(saved.clone_stored),
-            "bclonesaved" => size(saved.clone_saved),
-            "bcloneratio" => times(saved.clone_ratio()),
+            "dedupused" => saved(&|s| size(s.dedup_stored)),
+            "dedupsaved" => saved(&|s| size(s.dedup_saved())),
+            "dedupratio" => saved(&|s| times(s.dedup_ratio())),
+            "dedup_table_size" => saved(&|s| size(s.dedup_tables)),
+            "bcloneused" => saved(&|s| size(s.clone_stored)),
+            "bclonesaved" => saved(&|s| size(s.clone_saved)),
+            "bcloneratio" => saved(&|s| times(s.clone_ratio())),
             "maxblocksize" => {
                 size(if self.features().is_enabled("large_blocks") { 16 << 20 } else { 128 << 10 })
             }
@@ -247,8 +248,8 @@ impl Pool {
         let Some(space) = self.space() else { return sum };
         for class in [Normal, Special, Dedup, EmbeddedLog] {
             let one = space.deflated(class, &self.store().vdevs());
-            sum.size = sum.size.saturating_add(one.size);
-            sum.alloc = sum.alloc.saturating_add(one.alloc);
+            sum.size += one.size;
+            sum.alloc += one.alloc;
         }
         sum
     }

@@ -251,7 +251,7 @@ impl RebuildStatus {
     /// The lines of one under way.
     fn progress_text(&self, rebuilt: &str, ctime: &dyn Fn(u64) -> String) -> String {
         let (phys, pass) = (&self.phys, &self.pass);
-        let rate = |bytes: u64| (bytes / pass.took_ms.saturating_add(1)).saturating_mul(1000);
+        let rate = |bytes: u64| bytes / (pass.took_ms + 1) * 1000;
         let at = |rate: u64| match rate {
             0 => String::new(),
             rate => format!(" at {}/s", nicebytes(rate)),

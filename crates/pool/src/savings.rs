@@ -8,11 +8,10 @@
 //!
 //! The block reference tables ([`brt`]) say what cloning saves.
 
+use crate::ddt_stats::{uncountable, whole_sectors};
 use crate::directory::Directory;
 use crate::{brt, ddt};
-use cenote_dmu::zap::Zap;
 use cenote_dmu::{ObjectSet, Result};
-use cenote_format::SECTOR;
 use cenote_vdev::VdevTree;
 use std::sync::Arc;
 
@@ -32,19 +31,19 @@ pub struct Savings {
 }
 
 impl Savings {
-    /// Bytes saved by deduplication.
+    /// Bytes saved by deduplication: none, where tables say that less is referenced than stored.
     pub fn dedup_saved(&self) -> u64 {
         self.dedup_referenced.saturating_sub(self.dedup_stored)
     }
 
     /// Hundredths of the property `dedupratio`.
-    pub fn dedup_ratio(&self) -> u64 {
-        ratio(self.dedup_referenced, self.dedup_stored)
+    pub fn dedup_ratio(&self) -> u128 {
+        ratio(self.dedup_referenced.into(), self.dedup_stored)
     }
 
     /// Hundredths of the property `bcloneratio`.
-    pub fn clone_ratio(&self) -> u64 {
-        ratio(self.clone_stored.saturating_add(self.clone_saved), self.clone_stored)
+    pub fn clone_ratio(&self) -> u128 {
+        ratio(u128::from(self.clone_stored) + u128::from(self.clone_saved), self.clone_stored)
     }
 
     pub(crate) fn load(
@@ -54,62 +53,62 @@ impl Savings {
     ) -> Result<Savings> {
         let mut s = Savings::default();
         if let Some(statistics) = directory.zap_of("DDT-statistics")? {
-            s.add_histograms(&statistics)?;
+            for entry in statistics.entries()? {
+                s.add_histogram(&entry.value).ok_or_else(|| {
+                    uncountable(mos, 0, &String::from_utf8_lossy(&entry.name))
+                })?;
+            }
         }
         for table in ddt::load(mos)? {
-            s.add_size(mos, &table)?;
-            s.add_logs(&table, vdevs);
+            let more = |what| move || uncountable(mos, table.directory, what);
+            let zaps = table.stored.iter().map(|s| s.object);
+            for number in zaps.chain(table.logs.iter().map(|l| l.object)) {
+                let used = whole_sectors(mos.object(number)?.dnode().used);
+                add(&mut s.dedup_tables, used).ok_or_else(more("what it takes"))?;
+            }
+            s.add_logs(&table, vdevs).ok_or_else(more("its logs"))?;
         }
         for table in brt::load(mos, vdevs.root().children().len() as u64)? {
-            add(&mut s.clone_stored, table.used);
-            add(&mut s.clone_saved, table.saved);
+            add(&mut s.clone_stored, table.used)
+                .and_then(|()| add(&mut s.clone_saved, table.saved))
+                .ok_or_else(|| brt::uncountable(mos))?;
         }
         Ok(s)
     }
 
-    fn add_histograms(&mut self, zap: &Zap) -> Result<()> {
-        for entry in zap.entries()? {
-            for bucket in entry.value.chunks_exact(8) {
-                if let [_, _, _, dsize, _, _, _, ref_dsize] = *bucket {
-                    add(&mut self.dedup_stored, dsize);
-                    add(&mut self.dedup_referenced, ref_dsize);
-                }
-            }
+    fn add_histogram(&mut self, words: &[u64]) -> Option<()> {
+        for [_, _, _, dsize, _, _, _, ref_dsize] in words.as_chunks::<8>().0 {
+            add(&mut self.dedup_stored, *dsize)?;
+            add(&mut self.dedup_referenced, *ref_dsize)?;
         }
-        Ok(())
+        Some(())
     }
 
-    fn add_size(&mut self, mos: &Arc<ObjectSet>, table: &ddt::Table) -> Result<()> {
-        let zaps = table.stored.iter().map(|s| s.object);
-        for number in zaps.chain(table.logs.iter().map(|l| l.object)) {
-            let sectors = mos.object(number)?.dnode().used.saturating_add(SECTOR / 2) / SECTOR;
-            add(&mut self.dedup_tables, sectors.saturating_mul(SECTOR));
-        }
-        Ok(())
-    }
-
-    fn add_logs(&mut self, table: &ddt::Table, vdevs: &VdevTree) {
+    fn add_logs(&mut self, table: &ddt::Table, vdevs: &VdevTree) -> Option<()> {
         for entry in table.logs.iter().flat_map(|log| log.entries.values()) {
             for phys in entry.phys.iter() {
                 let copies = phys.copies(entry.key.is_encrypted());
-                let stored = copies.iter().fold(0u64, |sum, dva| {
-                    let top = vdevs.root().children().get(dva.vdev as usize);
-                    sum.saturating_add(top.map_or(0, |v| v.deflate(dva.asize)))
-                });
-                add(&mut self.dedup_stored, stored);
-                add(&mut self.dedup_referenced, stored.saturating_mul(phys.refcount));
+                let tops = vdevs.root().children();
+                let deflated =
+                    copies.iter().filter_map(|d| Some(tops.get(d.vdev as usize)?.deflate(d.asize)));
+                let stored: u64 = deflated.sum();
+                add(&mut self.dedup_stored, stored)?;
+                add(&mut self.dedup_referenced, stored.checked_mul(phys.refcount)?)?;
             }
         }
+        Some(())
     }
 }
 
-fn add(sum: &mut u64, n: u64) {
-    *sum = sum.saturating_add(n);
+/// Adds to a sum of numbers that a disk says; `None`: it would be past all numbers.
+fn add(sum: &mut u64, n: u64) -> Option<()> {
+    *sum = sum.checked_add(n)?;
+    Some(())
 }
 
-fn ratio(whole: u64, part: u64) -> u64 {
-    let hundredths = u128::from(whole) * 100;
-    hundredths.checked_div(part.into()).map_or(100, |r| u64::try_from(r).unwrap_or(u64::MAX))
+fn ratio(whole: u128, part: u64) -> u128 {
+    // Where nothing is stored nothing is saved.
+    (whole * 100).checked_div(part.into()).unwrap_or(100)
 }
 
 #[cfg(test)]
@@ -120,6 +119,6 @@ mod tests {
     fn ratios() {
         assert_eq!(Savings::default().dedup_ratio(), 100);
         assert_eq!(ratio(330, 100), 330);
-        assert_eq!(ratio(u64::MAX, 1), u64::MAX);
+        assert_eq!(ratio(u64::MAX.into(), 1), u128::from(u64::MAX) * 100);
     }
 }

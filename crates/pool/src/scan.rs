@@ -9,6 +9,7 @@
 
 use crate::Pool;
 use crate::directory::Directory;
+use crate::time::between;
 use cenote_dmu::Result;
 use cenote_dsl::human::{nicebytes, nicenum};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -54,6 +55,8 @@ const PAUSED: u64 = 1 << 1;
 pub const LAST_SCRUBBED: &str = "last_scrubbed_txg";
 /// Object set of a bookmark that is in no data set: the queue says what is left (`ZB_DESTROYED_OBJSET`).
 pub const NO_DATASET: u64 = u64::MAX;
+/// Bytes, or errors, that a scan counts at most: more make no sense, and what is counted since the state was stored has room.
+const MOST_COUNTED: u64 = u64::MAX >> 1;
 /// Integers of the structure on disk (`SCAN_PHYS_NUMINTS`).
 const WORDS: usize = 24;
 
@@ -97,9 +100,12 @@ pub struct ScanPhys {
 }
 
 impl ScanPhys {
-    /// From the words of the entry `scan`. `None`: they are too few.
+    /// From the words of the entry `scan`. `None`: they are too few, or count more than can be.
     pub fn decode(words: &[u64]) -> Option<ScanPhys> {
         let w: &[u64; WORDS] = words.first_chunk()?;
+        if w[9..=13].iter().any(|counted| *counted > MOST_COUNTED) {
+            return None;
+        }
         Some(ScanPhys {
             func: w[0],
             state: w[1],
@@ -231,10 +237,13 @@ pub struct ErrorScrubPhys {
 const ERROR_WORDS: usize = 9;
 
 impl ErrorScrubPhys {
-    /// From the words of the entry `error_scrub`. `None`: they are too few.
+    /// From the words of the entry `error_scrub`. `None`: they are too few, or count more than can be.
     pub fn decode(words: &[u64]) -> Option<ErrorScrubPhys> {
         let &[func, state, cursor, start, end, to_examine, examined, errors, paused] =
             words.first_chunk::<ERROR_WORDS>()?;
+        if [to_examine, examined, errors].iter().any(|counted| *counted > MOST_COUNTED) {
+            return None;
+        }
         let phys = ErrorScrubPhys {
             func,
             state,
@@ -369,12 +378,12 @@ impl ScanStatus {
             start: phys.start,
             end: phys.end,
             to_examine: phys.to_examine,
-            examined: phys.examined.saturating_add(found),
+            examined: phys.examined + found,
             // The state on disk is written when all that was found was read.
-            issued: phys.examined.saturating_add(read),
+            issued: phys.examined + read,
             skipped: phys.skipped,
-            processed: phys.processed.saturating_add(repaired),
-            errors: phys.errors.saturating_add(errors),
+            processed: phys.processed + repaired,
+            errors: phys.errors + errors,
             pass,
         })
     }
@@ -419,7 +428,7 @@ impl ScanStatus {
         }
         let scrub = self.kind == ScanKind::Scrub;
         let end = ctime(self.end);
-        let took = crate::time::duration(self.end.saturating_sub(self.start));
+        let took = crate::time::duration(between(self.start, self.end));
         let repaired = nicebytes(self.processed);
         let errors = self.errors;
         match (self.state, scrub) {
@@ -438,7 +447,7 @@ impl ScanStatus {
     /// Bytes a second of `done` since the pass began, without pauses.
     fn rate(&self, done: u64) -> u64 {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let elapsed = now.saturating_sub(self.pass.start).saturating_sub(self.pass.spent_paused);
+        let elapsed = between(self.pass.start, now).saturating_sub(self.pass.spent_paused);
         if self.pass.start == 0 { 0 } else { done / elapsed.max(1) }
     }
 
@@ -455,6 +464,7 @@ impl ScanStatus {
             ),
             (false, _) => format!("resilver in progress since {}", ctime(self.start)),
         };
+        // Nothing is left to issue where all that there was, or more since, was skipped.
         let total = self.to_examine.saturating_sub(self.skipped);
         let at = |rate: u64| match rate {
             0 => String::new(),
@@ -491,7 +501,7 @@ impl ScanStatus {
         let (start, end, n) = (ctime(self.start), ctime(self.end), self.examined);
         match self.state {
             ScanState::Finished => {
-                let secs = self.end.saturating_sub(self.start);
+                let secs = between(self.start, self.end);
                 let (d, h, m, s) = (secs / 86400, secs / 3600 % 24, secs / 60 % 60, secs % 60);
                 format!(
                     " scrub: scrubbed {n} error blocks in {d} days {h:02}:{m:02}:{s:02} on {end}"
@@ -499,7 +509,7 @@ impl ScanStatus {
             }
             ScanState::Canceled => format!(" scrub: error scrub canceled on {end}"),
             ScanState::Scanning => {
-                let all = self.to_examine.saturating_add(n).max(1);
+                let all = (self.to_examine + n).max(1);
                 let done = 100.0 * n as f64 / all as f64;
                 let head = match self.pass.paused {
                     0 => format!("in progress since {start}"),
@@ -570,7 +580,7 @@ impl RemovalStatus {
         let (start, end) = (ctime(self.start), ctime(self.end));
         let mut out = match self.state {
             ScanState::Finished => {
-                let minutes = self.end.saturating_sub(self.start) / 60;
+                let minutes = between(self.start, self.end) / 60;
                 format!(
                     "remove: Removal of vdev {} copied {} in {}h{}m, completed on {end}",
                     self.vdev,

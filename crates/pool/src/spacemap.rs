@@ -25,7 +25,7 @@ fn handed_on<T>(work: impl FnOnce() -> T) -> impl FnOnce() -> T {
 
 /// Bytes of a map that are read at once.
 const BATCH: u64 = 4 << 20;
-/// Bytes of entries that are believed however small a pool or a region is.
+/// Bytes of entries that are believed however small a pool or a region is. A bound past all numbers bounds nothing.
 const ALWAYS_BELIEVED: u64 = 64 << 20;
 
 /// Bytes of entries that a pool has room for.
@@ -130,7 +130,7 @@ impl SpaceMap {
         let mut first = 0;
         let mut now = if blocks > 0 { read(0)? } else { Vec::new() };
         while first < blocks {
-            let next = first.saturating_add(batch);
+            let next = first + batch;
             let after = std::thread::scope(|scope| {
                 let ahead = (next < blocks).then(|| {
                     let thread = Builder::new().name("space-map".into());

@@ -20,6 +20,11 @@ pub fn duration(secs: u64) -> String {
     if days > 0 { format!("{days} days {clock}") } else { clock }
 }
 
+/// Seconds from one time to another: none, if the clock was set back in between.
+pub fn between(start: u64, end: u64) -> u64 {
+    end.saturating_sub(start)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -43,9 +43,9 @@ impl VdevFigures {
         for (top, stats) in
             tops.filter(|t| !t.is_log()).filter_map(|t| Some((t, space.vdev(t.id())?)))
         {
-            sum.allocated = sum.allocated.saturating_add(stats.alloc);
-            sum.size = sum.size.saturating_add(stats.size);
-            sum.deflated = sum.deflated.saturating_add(top.deflate(stats.size));
+            sum.allocated += stats.alloc;
+            sum.size += stats.size;
+            sum.deflated += top.deflate(stats.size);
         }
         sum
     }
@@ -110,7 +110,7 @@ fn below(vdev: &Vdev, guid: u64, least: u64) -> Option<(&Vdev, u64)> {
 fn with_labels(size: u64) -> u64 {
     match size {
         0 => 0,
-        n => n.saturating_add(LABEL_START + LABEL_END),
+        n => n + LABEL_START + LABEL_END,
     }
 }
 

@@ -24,7 +24,8 @@ use crate::labels;
 use crate::probe::StateWith;
 use crate::raidz::reflow::Widths;
 use crate::state::{Aux, VdevState};
-use crate::vdev::{Dtl, Kind, Live, Opened, Vdev};
+use crate::dtl::Dtl;
+use crate::vdev::{Kind, Live, Opened, Vdev};
 use crate::{FindDevice, VdevError};
 
 /// Smallest device that may be a leaf (`SPA_MINDEVSIZE`).
@@ -299,11 +300,14 @@ fn build(
     }
     let same = kept.and_then(|kept| kept(guid)).filter(|v| v.kind == kind);
     let live = same.map(|v| v.live.clone());
-    let live = live.unwrap_or_else(|| {
-        let live = open_vdev(config, kind, guid, own, open);
-        *live.widths.write() = Arc::new(widths);
-        live
-    });
+    let live = match live {
+        Some(live) => live,
+        None => {
+            let live = open_vdev(config, kind, guid, own, open)?;
+            *live.widths.write() = Arc::new(widths);
+            live
+        }
+    };
     Ok(Arc::new(Vdev {
         kind,
         guid,
@@ -326,7 +330,7 @@ fn open_vdev(
     guid: u64,
     own: Above,
     open: FindDevice<'_>,
-) -> Arc<Live> {
+) -> Result<Arc<Live>, VdevError> {
     if kind == Kind::DistributedSpare {
         return open_spare(config);
     }
@@ -349,7 +353,7 @@ fn open_vdev(
     // So another system found it, which does not say that it does not answer.
     let is_degraded = is_external(config) && flag(config, "degraded");
     live.too_many_errors.store(is_degraded, Relaxed);
-    live
+    Ok(live)
 }
 
 /// Whether the state that a leaf's config has was asked for from outside.
@@ -369,24 +373,49 @@ fn dtl_of(config: &NvList) -> Dtl {
     }
 }
 
+/// The number of a distributed spare among those of its dRAID vdev.
+///
+/// # Errors
+/// Its config says none.
+fn spareid(config: &NvList) -> Result<u64, VdevError> {
+    match config.u64("spareid") {
+        Some(number) => Ok(number),
+        None => unsupported("a distributed spare without a number"),
+    }
+}
+
+/// The number of a distributed spare of the dRAID vdev with guid `top`.
+///
+/// # Errors
+/// Its config says none, one that no spare of this vdev has, or that it is another vdev's.
+fn spare_of(config: &NvList, top: u64, shape: &Shape) -> Result<u64, VdevError> {
+    let number = spareid(config)?;
+    let is_ours = config.u64("top_guid").is_none_or(|guid| guid == top);
+    match number < shape.nspares && is_ours {
+        true => Ok(number),
+        false => unsupported(format!("distributed spare {number} in {}", shape.name())),
+    }
+}
+
 /// Opens a distributed spare (`vdev_draid_spare_open`). It has no place before its tree is in use.
-fn open_spare(config: &NvList) -> Arc<Live> {
+fn open_spare(config: &NvList) -> Result<Arc<Live>, VdevError> {
     let path = PathBuf::from(config.str("path").unwrap_or("dspare"));
-    let spare = SpareDevice::new(&path, config.u64("spareid").unwrap_or(u64::MAX));
+    let spare = SpareDevice::new(&path, spareid(config)?);
     let opened = Opened { device: Some(spare.clone()), state: spare_state(config) };
     let live = Live::new(opened, dtl_of(config));
     live.faulted_by_hand.store(is_faulted_by_config(config), Relaxed);
     let _ = live.distributed.set(spare);
-    live
+    Ok(live)
 }
 
 /// The device of a distributed spare that is not in use, given how the pool lists it. `None`: there is no such spare.
 pub(crate) fn idle_spare(root: &Arc<Vdev>, config: &NvList) -> Option<Arc<dyn Device>> {
-    let (top, number) = (config.u64("top_guid")?, config.u64("spareid")?);
-    let top = root.children().iter().find(|v| v.guid() == top)?;
+    let guid = config.u64("top_guid")?;
+    let top = root.children().iter().find(|v| v.guid() == guid)?;
+    let number = spare_of(config, guid, top.draid()?).ok()?;
     let spare = SpareDevice::new(&PathBuf::from(config.str("path")?), number);
     spare.place(top);
-    (number < top.draid()?.nspares).then_some(spare as Arc<dyn Device>)
+    Some(spare)
 }
 
 /// The state of a distributed spare, which has no device that could be missing.
@@ -404,10 +433,9 @@ fn check_spares(children: &[Arc<Vdev>], top: u64, shape: &Shape) -> Result<(), V
     children.iter().for_each(|child| child.collect_leaves(&mut leaves));
     let mut seen = HashSet::new();
     for spare in leaves.iter().filter(|leaf| leaf.is_distributed()) {
-        let number = spare.config().u64("spareid").unwrap_or(u64::MAX);
-        let is_ours = spare.config().u64("top_guid").is_none_or(|guid| guid == top);
-        if number >= shape.nspares || !is_ours || !seen.insert(number) {
-            return unsupported(format!("distributed spare {number} in {}", shape.name()));
+        let number = spare_of(spare.config(), top, shape)?;
+        if !seen.insert(number) {
+            return unsupported(format!("distributed spare {number} twice in {}", shape.name()));
         }
     }
     Ok(())

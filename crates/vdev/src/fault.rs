@@ -35,7 +35,8 @@ use crate::raidz::reflow::Widths;
 use crate::submit::on_device;
 use crate::traffic::Content;
 use crate::tree::VdevTree;
-use crate::vdev::{Trust, Vdev};
+use crate::dtl::Trust;
+use crate::vdev::Vdev;
 use crate::write::{LeafWrite, write_leaves};
 
 /// Wrong or unreadable bytes of a leaf; see the module's comment.

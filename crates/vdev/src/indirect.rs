@@ -23,7 +23,8 @@ use cenote_format::invariant;
 
 use crate::submit::Submit;
 use crate::tree::Place;
-use crate::vdev::{Kind, Trust, Vdev};
+use crate::dtl::Trust;
+use crate::vdev::{Kind, Vdev};
 use crate::{Fault, IndirectMap, Remap, Remapped, VdevError, Verify, mirror, raidz, tunables};
 
 /// Most pieces that a block may be in: 16 MiB in sectors of 512 bytes.

@@ -67,6 +67,7 @@ pub mod device;
 mod direct;
 mod doubt;
 pub mod draid;
+mod dtl;
 pub mod events;
 mod fault;
 mod fence;
@@ -153,7 +154,7 @@ pub use surgery::Replaced;
 pub use suspend::Suspension;
 pub use tree::VdevTree;
 pub use vdev::{OUT_OF_USE, Vdev};
-pub use write::{Asking, BlockWrite, PlacedCopy, RepairMark};
+pub use write::{Asking, BlockWrite, FlushFailures, PlacedCopy, RepairMark};
 
 use std::sync::Arc;
 

@@ -15,7 +15,8 @@ use cenote_format::abd::Abd;
 
 use crate::patience::GaveUp;
 use crate::submit::{LeafRead, Piece, Submit, read_leaves};
-use crate::vdev::{Kind, Trust, Vdev};
+use crate::dtl::Trust;
+use crate::vdev::{Kind, Vdev};
 use crate::{Fault, VdevError, Verify};
 
 /// Reads for which one leaf was better than all others (`preferred_found`).

@@ -37,7 +37,8 @@ use crate::labels::read_labels;
 use crate::patience;
 use crate::state::Aux;
 use crate::surgery::{outage, outage_as};
-use crate::vdev::{Dtl, Opened, Vdev};
+use crate::dtl::Dtl;
+use crate::vdev::{Opened, Vdev};
 use crate::write::lose_of_spares;
 use crate::{VdevError, VdevState, VdevTree, assemble};
 

@@ -21,7 +21,8 @@ use crate::queue::Priority;
 use crate::raidz::reflow::Widths;
 use crate::submit::{LeafRead, Submit, read_leaves};
 use crate::tree::{Place, VdevTree};
-use crate::vdev::{Kind, Trust, Vdev};
+use crate::dtl::Trust;
+use crate::vdev::{Kind, Vdev};
 use crate::write::{LeafWrite, NotRepaired, write_leaves};
 use crate::{BlockRead, Fault, Outcome, VdevError, mirror};
 

@@ -13,7 +13,8 @@ use crate::inject::{FaultyDevice, MemDevice};
 use crate::raidz::math;
 use crate::raidz::reflow::Widths;
 use crate::state::VdevState;
-use crate::vdev::{Dtl, Kind, Live, Opened, Vdev};
+use crate::dtl::Dtl;
+use crate::vdev::{Kind, Live, Opened, Vdev};
 use crate::{VdevError, VdevTree};
 
 /// A leaf with room for `size` bytes of data.

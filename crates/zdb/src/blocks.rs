@@ -306,7 +306,7 @@ impl Zdb<'_> {
                 "obsolete indirect mapping count mismatch for vdev {vdev} -- {total:x} total bytes mismatched"
             )?;
         } else {
-            let percent = (u128::from(total) * 100).checked_div(u128::from(o.mapped)).unwrap_or(0);
+            let percent = (total * 100).checked_div(u128::from(o.mapped)).unwrap_or(0);
             writeln!(
                 self.out(),
                 "cannot verify obsolete indirect mapping counts of vdev {vdev} because precise feature \

@@ -10,7 +10,7 @@
 
 use super::print::{self, blkptr};
 use super::{Zdb, failed};
-use cenote_command::outcome::Stop;
+use cenote_command::outcome::{Stop, fail};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::checksum::Checksum;
 use cenote_format::dmu::DmuType;
@@ -119,7 +119,9 @@ impl Zdb<'_> {
             ));
         }
         let mut histogram = Histogram::default();
-        blocks.values().for_each(|stat| histogram.count_stat(stat));
+        if !blocks.values().all(|stat| histogram.count_stat(stat)) {
+            return fail("zdb: more blocks than can be counted");
+        }
         writeln!(self.out(), "Simulated DDT histogram:")?;
         self.dedup_histogram(&histogram, true)?;
         self.dedup_ratio(&histogram.total())
@@ -165,7 +167,9 @@ impl Zdb<'_> {
         for (n, log) in table.logs.iter().enumerate() {
             self.dedup_log(table, n, log)?;
             for entry in log.entries.values() {
-                all.count(&self.pool, entry);
+                if !all.count(&self.pool, entry) {
+                    return fail("zdb: the deduplication tables count more than can be");
+                }
             }
         }
         Ok(())
@@ -180,7 +184,9 @@ impl Zdb<'_> {
         let pool = self.pool.clone();
         let mos = pool.mos();
         let histogram = Histogram::stored(&pool, &stored.name).map_err(failed)?;
-        all.add(&histogram);
+        if !all.add(&histogram) {
+            return fail("zdb: the deduplication tables count more than can be");
+        }
         let size = TableSize::of_stored(&pool, stored).map_err(failed)?;
         if size.entries == 0 {
             return Ok(());

@@ -204,7 +204,9 @@ impl Table {
             }
             block.extend(record);
             let older = self.flushing.entries.remove(&entry.key);
-            self.logged.put(&Stat::of(&entry, vdevs));
+            if !self.logged.put(&Stat::of(&entry, vdevs)) {
+                self.uncounted();
+            }
             let replaced = self.active.entries.insert(entry.key, entry);
             // What comes into the active log leaves the other one.
             let twice = older.is_some() && replaced.is_some();

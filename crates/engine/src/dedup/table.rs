@@ -124,7 +124,10 @@ impl Table {
         for stored in &found.stored {
             table.objects[stored.class] = Some(stored.object);
             if let Some(entry) = statistics.lookup(stored.name.as_bytes())? {
-                table.histograms[stored.class] = Histogram::from_words(&entry.value);
+                match Histogram::from_words(&entry.value) {
+                    Some(histogram) => table.histograms[stored.class] = histogram,
+                    None => table.uncounted(),
+                }
             }
         }
         for (number, log) in found.logs.into_iter().enumerate() {
@@ -139,9 +142,16 @@ impl Table {
             table.flushing.number = 1 - table.active.number;
         }
         for entry in table.active.entries.values().chain(table.flushing.entries.values()) {
-            table.logged.put(&Stat::of(entry, vdevs));
+            if !table.logged.put(&Stat::of(entry, vdevs)) {
+                tracing::warn!("the logs of {} count more than can be", found.checksum.name());
+            }
         }
         Ok(table)
+    }
+
+    /// A histogram counts more than there are numbers: what it says is only shown, and is from the disk.
+    pub fn uncounted(&self) {
+        tracing::warn!("a histogram of {} counts more than can be", self.checksum.name());
     }
 
     pub fn flags(&self) -> u64 {
@@ -240,7 +250,11 @@ impl Table {
     pub fn count(&mut self, entry: &Entry, vdevs: &VdevTree) {
         let Some(class) = entry.stored else { return };
         match self.histograms.get_mut(class) {
-            Some(histogram) => histogram.put(&Stat::of(entry, vdevs)),
+            Some(histogram) => {
+                if !histogram.put(&Stat::of(entry, vdevs)) {
+                    tracing::warn!("a histogram of {} counts more than can be", self.checksum.name());
+                }
+            }
             None => broken(format_args!("an entry is in the deduplication table of class {class}")),
         }
     }

@@ -67,6 +67,7 @@ use super::tunables::{SCAN_CHECKPOINT_INTVAL, SCAN_SUSPEND_PROGRESS};
 use super::{Engine, Shared};
 use cenote_dmu::outside::Time;
 use cenote_format::invariant::caught;
+use cenote_vdev::{FlushFailures, VdevTree};
 use cenote_pool::reopen::Restore;
 use cenote_pool::scan::{ErrorScrubPhys, Pass, ScanPhys};
 use cenote_pool::txg_times::TxgTimes;
@@ -408,7 +409,7 @@ impl Shared {
         pace.silent = 0;
         #[cfg(feature = "planted")]
         self.reach(crate::planted::Moment::RoundWalked);
-        if done.repaired > 0 && !self.keeps_repairs((&tree, failures)) && pace.loses(done.repaired)
+        if done.repaired > 0 && !self.keeps_repairs(&tree, &failures) && pace.loses(done.repaired)
         {
             view.note_scan(|pass| pass.iter_mut().for_each(|pass| pass.ahead = [0; 4]));
             return Ok(Round::LetGo);
@@ -424,13 +425,13 @@ impl Shared {
 }
 
 impl Shared {
-    /// Makes what a round wrote durable. False: a flush failed since there were so many `failures`, and what was written may be lost.
-    fn keeps_repairs(&self, (tree, failures): (&cenote_vdev::VdevTree, u64)) -> bool {
+    /// Makes what a round wrote durable. False: a flush failed since there were these `failures`, and what was written may be lost.
+    fn keeps_repairs(&self, tree: &VdevTree, failures: &FlushFailures) -> bool {
         if let Err(e) = self.disk.tree().flush_all() {
             tracing::warn!("what a scan wrote is not durable: {e}");
             return false;
         }
-        tree.flush_failures() == failures
+        tree.flush_failures() == *failures
     }
 
     /// Whether devices are away that are needed.

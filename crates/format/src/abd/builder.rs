@@ -5,6 +5,7 @@ use std::io::IoSliceMut;
 use super::leaf::Leaf;
 use super::slab::{CHUNK, Chunks};
 use super::{Abd, Shape, count_copy};
+use crate::less;
 
 /// A buffer to be filled and then published with [`AbdMut::freeze`].
 pub struct AbdMut {
@@ -47,7 +48,7 @@ impl AbdMut {
             Memory::Scatter(chunks) => (None, Some(chunks.iter_mut())),
         };
         let scatter = scatter.into_iter().flatten().enumerate().map(move |(i, chunk)| {
-            let take = len.saturating_sub(i * CHUNK).min(CHUNK);
+            let take = less!(len, i * CHUNK, "bytes of a buffer").min(CHUNK);
             &mut chunk[..take]
         });
         linear.into_iter().chain(scatter).filter(|piece| !piece.is_empty())

@@ -32,6 +32,7 @@ impl Chunks {
         let mut chunks = {
             // The list is whole whatever panicked while holding it.
             let mut free = FREE.lock();
+            // None are kept where more are wanted.
             let keep = free.len().saturating_sub(want);
             free.split_off(keep)
         };

@@ -18,6 +18,8 @@ use super::fletcher::{self, Fletcher2, Fletcher4};
 use super::{Checksum, whole_words, words};
 use crate::{ByteOrder, Bytes, DecodeError, Result};
 
+const WHAT: &str = "block with embedded checksum";
+
 /// What an embedded checksum starts with (`ZEC_MAGIC`).
 pub const EMBEDDED_MAGIC: u64 = 0x0210_da7a_b10c_7a11;
 /// Bytes of an embedded checksum.
@@ -69,7 +71,9 @@ fn verify(
 ) -> Result<Option<ByteOrder>> {
     let (trailer, block) = match kind {
         Checksum::Label | Checksum::GangHeader | Checksum::Zilog => {
-            (data.len().saturating_sub(EMBEDDED_SIZE), data)
+            let (need, have) = (EMBEDDED_SIZE, data.len());
+            let truncated = DecodeError::Truncated { what: WHAT, need, have };
+            (have.checked_sub(need).ok_or(truncated)?, data)
         }
         Checksum::Zilog2 => (ZILOG2_TRAILER, data),
         _ => {
@@ -79,14 +83,14 @@ fn verify(
             ));
         }
     };
-    let little = Bytes::new(block, ByteOrder::Little, "block with embedded checksum");
+    let little = Bytes::new(block, ByteOrder::Little, WHAT);
     little.slice(trailer, EMBEDDED_SIZE)?;
     let order = match little.u64(trailer)? {
         EMBEDDED_MAGIC => ByteOrder::Little,
         m if m.swap_bytes() == EMBEDDED_MAGIC => ByteOrder::Big,
         _ => return Ok(None),
     };
-    let fields = Bytes::new(block, order, "block with embedded checksum");
+    let fields = Bytes::new(block, order, WHAT);
     let mut expected = fields.u64s::<4>(trailer + 8)?;
     let block = if kind == Checksum::Zilog2 {
         match used_part(block, fields.u64(ZILOG2_USED)?) {
@@ -128,9 +132,9 @@ fn with_verifier(
             ByteOrder::Big => w.to_be_bytes(),
         })
         .collect();
-    let fields = Bytes::new(block, order, "block with embedded checksum");
+    let fields = Bytes::new(block, order, WHAT);
     let head = fields.slice(0, at)?;
-    let tail = fields.slice(at + 32, block.len().saturating_sub(at + 32))?;
+    let tail = fields.rest(at + 32)?;
     let parts = [head, &encoded, tail];
     match kind {
         Checksum::Zilog => {

@@ -122,7 +122,7 @@ impl DatasetKey {
             return derived.front().map(|(_, cipher)| cipher.clone()).ok_or(CryptError::Mac);
         }
         let mut key = Zeroizing::new([0u8; 32]);
-        let key = key.get_mut(..self.suite.key_len()).unwrap_or_default();
+        let key = &mut key[..self.suite.key_len()];
         let expanded = Hkdf::<Sha512>::new(None, self.master()).expand(salt, key);
         expanded.map_err(|_| CryptError::Mac)?;
         let cipher = Arc::new(Cipher::new(self.suite, key)?);

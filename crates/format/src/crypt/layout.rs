@@ -146,19 +146,22 @@ pub(super) fn of_dnodes(block: &[u8], order: ByteOrder, version: u64) -> Result<
 /// A record does not fit into what the block says is used of it.
 pub(super) fn of_log(block: &[u8], order: ByteOrder) -> Result<Layout> {
     let bytes = Bytes::new(block, order, "intent log block");
-    let used = usize::try_from(bytes.u64(CHAIN_USED_AT)?).unwrap_or(usize::MAX);
     let bad = |why: String| Err(DecodeError::invalid("intent log block", why));
-    if used > block.len() {
-        return bad(format!("{used:#x} bytes used"));
-    }
+    let used = match bytes.u64(CHAIN_USED_AT)? {
+        used if used > block.len() as u64 => return bad(format!("{used:#x} bytes used")),
+        used => used as usize,
+    };
     let mut layout = Layout::default();
     layout.aad.extend_from_slice(bytes.slice(0, CHAIN_PLAIN)?);
     let mut at = CHAIN;
     while at < used {
-        let len = usize::try_from(bytes.u64(at + 8)?).unwrap_or(usize::MAX);
-        if len < RECORD_HEADER || len > block.len() - at {
-            return bad(format!("a record of {len:#x} bytes"));
-        }
+        let left = (block.len() - at) as u64;
+        let len = match bytes.u64(at + 8)? {
+            len if len < RECORD_HEADER as u64 || len > left => {
+                return bad(format!("a record of {len:#x} bytes"));
+            }
+            len => len as usize,
+        };
         layout.aad.extend_from_slice(bytes.slice(at, RECORD_HEADER)?);
         record(&mut layout, bytes.slice(at, len)?, at, bytes.u64(at)?)?;
         at += len;

@@ -84,7 +84,7 @@ impl WrappingKey {
         let len = suite.key_len();
         let mut keys = Secret::zeros(len + HMAC_KEY_LEN)?;
         let (master, hmac) = keys.bytes_mut().split_at_mut(len);
-        master.copy_from_slice(wrapped.master.get(..len).unwrap_or_default());
+        master.copy_from_slice(&wrapped.master[..len]);
         hmac.copy_from_slice(&wrapped.hmac);
         let aad = wrapped.aad();
         let cipher = Cipher::new(suite.wrapping(), self.0.bytes())?;
@@ -114,7 +114,7 @@ impl WrappingKey {
         let cipher = Cipher::new(wrapped.suite.wrapping(), self.0.bytes())?;
         wrapped.mac = cipher.seal(&iv, &wrapped.aad(), keys.bytes_mut())?;
         let (master, hmac) = keys.bytes().split_at(len);
-        wrapped.master.get_mut(..len).unwrap_or_default().copy_from_slice(master);
+        wrapped.master[..len].copy_from_slice(master);
         wrapped.hmac.copy_from_slice(hmac);
         Ok(wrapped)
     }

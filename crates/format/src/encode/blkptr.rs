@@ -257,7 +257,7 @@ pub fn encode_pointers(pointers: &[BlockPointer], len: usize) -> Result<Vec<u8>>
     Ok(out)
 }
 
-/// Block pointers that a gang header of `size` bytes holds: 3 in 512 bytes.
+/// Block pointers that a gang header of `size` bytes holds: 3 in 512 bytes, none in fewer than its checksum takes.
 pub fn gang_pointers(size: usize) -> usize {
     size.saturating_sub(EMBEDDED_SIZE) / BLKPTR_SIZE
 }

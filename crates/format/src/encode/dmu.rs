@@ -46,7 +46,7 @@ impl DnodePhys {
     }
 
     fn append_to(&self, out: &mut Vec<u8>) -> Result<()> {
-        let end = out.len().saturating_add(self.size());
+        let end = out.len() + self.size();
         out.extend(self.core()?);
         self.pointers.iter().for_each(|bp| push_words(out, &bp.0));
         out.extend_from_slice(&self.bonus);
@@ -119,11 +119,13 @@ pub fn encode_dnodes<'a>(
 ) -> Result<Vec<u8>> {
     let mut out = Vec::with_capacity(len);
     for (slot, dnode) in dnodes {
-        let (at, size) = (slot.saturating_mul(DNODE_SLOT), dnode.size());
-        if at < out.len() || at.saturating_add(size) > len {
+        let size = dnode.size();
+        let at = slot.checked_mul(DNODE_SLOT).filter(|at| *at >= out.len());
+        let at = at.filter(|at| len.checked_sub(*at).is_some_and(|room| size <= room));
+        let Some(at) = at else {
             let why = format!("{size} bytes at slot {slot} of {len} bytes");
             return Err(EncodeError::unrepresentable(DNODE, why));
-        }
+        };
         out.resize(at, 0);
         dnode.append_to(&mut out)?;
     }

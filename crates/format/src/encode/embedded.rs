@@ -79,7 +79,7 @@ fn seal_by(kind: Checksum, block: &mut [u8], verifier: [u64; 4], mac: Option<&Ma
             [sum[0] ^ sum[2], sum[1] ^ sum[3], words as u64, (words >> 64) as u64]
         }
     };
-    put(block, at.saturating_add(8), &super::words(&sum, 32), WHAT)
+    put(block, at + 8, &super::words(&sum, 32), WHAT)
 }
 
 /// Bytes of an intent log block that its checksum covers.

@@ -90,10 +90,12 @@ fn field(what: &'static str, name: &str, value: u64, low: u32, len: u32) -> Resu
 /// Writes `bytes` at `at`; an error if they reach beyond the block.
 fn put(block: &mut [u8], at: usize, bytes: &[u8], what: &'static str) -> Result<()> {
     let have = block.len();
-    let end = at.saturating_add(bytes.len());
-    match block.get_mut(at..end) {
+    match at.checked_add(bytes.len()).and_then(|end| block.get_mut(at..end)) {
         Some(dst) => dst.copy_from_slice(bytes),
-        None => return Err(DecodeError::Truncated { what, need: end, have }.into()),
+        None => {
+            let why = format!("{} bytes at byte {at} of {have}", bytes.len());
+            return Err(EncodeError::unrepresentable(what, why));
+        }
     }
     Ok(())
 }

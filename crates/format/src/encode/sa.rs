@@ -34,9 +34,9 @@ pub fn buffer_size(attrs: impl IntoIterator<Item = (impl Borrow<AttrDef>, usize)
     let (mut variable, mut end) = (0, 0usize);
     for (attr, len) in attrs {
         variable += usize::from(attr.borrow().length == 0);
-        end = end.next_multiple_of(8).saturating_add(len);
+        end = end.next_multiple_of(8) + len;
     }
-    end.saturating_add(header_size(variable))
+    end + header_size(variable)
 }
 
 /// The buffer of `attrs` (definition and value, in the layout's order) under layout `layout`.
@@ -82,6 +82,7 @@ pub fn bonus_attrs(attrs: &[(AttrDef, usize)], space: usize) -> Result<usize> {
     if size(attrs) <= space {
         return Ok(attrs.len());
     }
+    // None where there is not even room for the pointer.
     let space = space.saturating_sub(BLKPTR_SIZE);
     let fit = (0..attrs.len()).take_while(|n| size(&attrs[..=*n]) <= space).count();
     spill_block_size(size(&attrs[fit..]))?;
@@ -111,7 +112,7 @@ pub fn encode_xattrs(pairs: &[(&[u8], &[u8])]) -> Result<Vec<u8>> {
         }
         let (name_pad, value_pad) =
             (name.len().next_multiple_of(4), value.len().next_multiple_of(4));
-        let encoded = 20usize.saturating_add(name_pad).saturating_add(value_pad);
+        let encoded = 20 + name_pad + value_pad;
         // What the pair takes in memory: a structure of 16 bytes and the name with its NUL, then
         // the value, each rounded up.
         let in_memory = (16 + name.len() + 1).next_multiple_of(8) + value.len().next_multiple_of(8);

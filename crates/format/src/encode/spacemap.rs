@@ -49,9 +49,11 @@ impl SpaceMapPhys {
         for (i, count) in regions.iter().enumerate().skip(shift as usize) {
             let bucket = i - shift as usize;
             let last = HISTOGRAM_BUCKETS - 1;
-            let times = 1u64.checked_shl(bucket.saturating_sub(last) as u32).unwrap_or(u64::MAX);
+            // Buckets beyond the last one: each is of twice the size.
+            let beyond = bucket.saturating_sub(last);
             if let Some(slot) = histogram.get_mut(bucket.min(last)) {
-                *slot = slot.saturating_add(count.saturating_mul(times));
+                // A count of the disk that is too large stays so: it is a hint, and the entries say what is free.
+                *slot = slot.saturating_add(count.saturating_mul(1 << beyond));
             }
         }
     }

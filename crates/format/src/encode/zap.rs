@@ -112,7 +112,7 @@ impl Value<'_> {
 
     /// Whether a ZAP can hold the value: at most [`MAX_VALUE`] bytes.
     pub fn check(&self) -> Result<()> {
-        let bytes = self.count().saturating_mul(self.int_size());
+        let bytes = self.count() * self.int_size();
         if bytes <= MAX_VALUE {
             return Ok(());
         }

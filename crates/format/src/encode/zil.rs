@@ -151,8 +151,8 @@ fn check_order(order: ByteOrder) -> Result<()> {
     }
 }
 
-fn check_domains(domains: &[&[u8]], needed: usize) -> Result<()> {
-    match domains.len() == needed {
+fn check_domains(domains: &[&[u8]], needed: u64) -> Result<()> {
+    match domains.len() as u64 == needed {
         true => Ok(()),
         false => refuse(format!("{} domains where {needed} are referred to", domains.len())),
     }
@@ -179,7 +179,7 @@ fn append_write(out: &mut Vec<u8>, write: &Write<'_>, may_have_data: bool) -> Re
     push_words(out, &[object, offset, length, block_offset]);
     push_words(out, &block.0);
     debug_assert_eq!(out.len(), WRITE_SIZE);
-    out.extend(data.unwrap_or_default());
+    out.extend(data.into_iter().flatten());
     Ok(())
 }
 
@@ -200,7 +200,7 @@ fn append_set_attr(out: &mut Vec<u8>, set: &SetAttr<'_>) -> Result<()> {
     set.domains.iter().try_for_each(|domain| push_string(out, domain))
 }
 
-/// How many bytes of records a block of `size` bytes has room for.
+/// How many bytes of records a block of `size` bytes has room for: none where its header does not fit.
 pub fn capacity(size: usize) -> usize {
     size.saturating_sub(CHAIN_SIZE)
 }
@@ -244,11 +244,11 @@ fn unsealed(
     records: &[u8],
 ) -> Result<(Vec<u8>, Checksum)> {
     const WHAT: &str = "intent log block";
-    let size = usize::try_from(bp.lsize()).unwrap_or(usize::MAX);
-    if records.len() > capacity(size) || size % MIN_BLOCK != 0 {
-        let why = format!("{} bytes of records in {size:#x} bytes", records.len());
+    let fits = |size: &usize| records.len() <= capacity(*size) && size.is_multiple_of(MIN_BLOCK);
+    let Some(size) = usize::try_from(bp.lsize()).ok().filter(fits) else {
+        let why = format!("{} bytes of records in {:#x} bytes", records.len(), bp.lsize());
         return Err(EncodeError::unrepresentable(WHAT, why));
-    }
+    };
     let verifier = bp.checksum();
     let [a, b, objset, seq] = verifier;
     next.0[12..].copy_from_slice(&[a, b, objset, seq.wrapping_add(1)]);

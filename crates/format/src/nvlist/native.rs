@@ -110,16 +110,14 @@ impl Pair<'_> {
     /// The elements of a value of fixed-size elements: bounded by the bytes of the pair.
     fn array<T>(&self, f: impl Fn(usize) -> Result<T>) -> Result<Vec<T>> {
         let size = self.kind.element_size().unwrap_or(1).max(1);
-        let need = size.saturating_mul(self.count);
-        self.value.slice(0, need)?;
+        self.value.counted(0, self.count as u64, size)?;
         (0..self.count).map(|i| f(i * size)).collect()
     }
 
     fn strings(&self) -> Result<Vec<String>> {
         let bad = || DecodeError::invalid(WHAT, "unterminated string in an array");
-        let dead_pointers = self.count.saturating_mul(8);
-        self.value.slice(0, dead_pointers)?;
-        let mut rest = self.value.slice(dead_pointers, self.value.len() - dead_pointers)?;
+        let dead_pointers = self.value.counted(0, self.count as u64, 8)?.len();
+        let mut rest = self.value.rest(dead_pointers)?;
         let mut out = Vec::new();
         for _ in 0..self.count {
             let len = rest.iter().position(|b| *b == 0).ok_or_else(bad)?;

@@ -135,7 +135,7 @@ fn check_object(o: &ObjectRecord, head: Head) -> Result<()> {
     if o.kind == DmuType::NONE || !o.kind.is_valid() || !o.bonus_kind.is_valid() {
         return bad(format!("type {}, bonus of type {}", o.kind.0, o.bonus_kind.0));
     }
-    let room = (slots * DNODE_SLOT).saturating_sub(DNODE_CORE + POINTER);
+    let room = slots * DNODE_SLOT - (DNODE_CORE + POINTER);
     let spill = o.flags & OBJECT_SPILL != 0;
     if o.bonus_len as usize > room || o.bonus_kind == DmuType::NONE && o.bonus_len != 0 {
         return bad(format!("{} bytes of bonus in {slots} slots", o.bonus_len));
@@ -143,7 +143,7 @@ fn check_object(o: &ObjectRecord, head: Head) -> Result<()> {
     if slots > 1 && !has(head, feature::LARGE_DNODE) {
         return bad(format!("{slots} slots"));
     }
-    if o.object.saturating_add(slots as u64) > MAX_OBJECT {
+    if o.object.checked_add(slots as u64).is_none_or(|end| end > MAX_OBJECT) {
         return bad(format!("{slots} slots"));
     }
     check_raw(o.object, o.raw.is_some(), o.flags, head)?;

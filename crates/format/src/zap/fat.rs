@@ -89,10 +89,16 @@ impl FatHeader {
             return bad(format!("pointer table of 2^{shift}"));
         }
         let room = match blocks {
-            0 => 1u64 << (block_shift - 4),
-            n => n.saturating_mul(1 << (block_shift - 3)),
+            0 => Some(1u64 << (block_shift - 4)),
+            n => n.checked_mul(1 << (block_shift - 3)),
         };
-        if 1u64 << shift > room || block.checked_add(blocks).is_none() || (blocks > 0 && block == 0)
+        // So that each pointer has a block, in the table that is being made too, which is twice as large.
+        let end = block.checked_add(blocks);
+        let next_end = blocks.max(1).checked_mul(2).and_then(|n| next_block.checked_add(n));
+        if room.is_none_or(|room| 1u64 << shift > room)
+            || end.is_none()
+            || next_end.is_none()
+            || (blocks > 0 && block == 0)
         {
             return bad(format!("pointer table of 2^{shift} in {blocks} blocks from {block}"));
         }
@@ -131,7 +137,7 @@ impl FatHeader {
         }
         let per_block = self.block_shift - 3;
         let within = (index & ((1 << per_block) - 1)) as usize;
-        PointerAt { block: self.table.block.saturating_add(index >> per_block), offset: within * 8 }
+        PointerAt { block: self.table.block + (index >> per_block), offset: within * 8 }
     }
 }
 

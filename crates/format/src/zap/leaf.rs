@@ -165,8 +165,10 @@ impl<'a> Leaf<'a> {
 
     /// The entries of bucket `bucket`, in the order of the chain.
     pub fn chain(&self, bucket: usize) -> Chain<'a> {
-        let at = HEADER_SIZE.saturating_add(bucket.saturating_mul(2));
-        let next = if bucket < self.buckets() { self.bytes.u16(at) } else { Ok(CHAIN_END) };
+        let next = match bucket < self.buckets() {
+            true => self.bytes.u16(HEADER_SIZE + bucket * 2),
+            false => Ok(CHAIN_END),
+        };
         Chain { leaf: *self, next, steps: 0 }
     }
 
@@ -186,7 +188,7 @@ impl<'a> Leaf<'a> {
         for bucket in 0..self.buckets() {
             for entry in self.chain(bucket) {
                 let entry = entry?;
-                claimed = claimed.saturating_add(entry.chunks(name_int));
+                claimed += entry.chunks(name_int);
                 if claimed > self.chunks {
                     return Err(DecodeError::invalid(WHAT, "entries share chunks"));
                 }

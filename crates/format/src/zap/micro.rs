@@ -56,19 +56,23 @@ impl<'a> Micro<'a> {
 
     /// Entries that fit into the block, in use or not.
     pub fn slots(&self) -> usize {
-        (self.bytes.len() / ENTRY_SIZE).saturating_sub(1)
+        self.bytes.len() / ENTRY_SIZE - 1
     }
 
     /// The entry of slot `slot`; `None` if it is free.
     pub fn entry(&self, slot: usize) -> Result<Option<MicroEntry<'a>>> {
-        let at = slot.saturating_add(1).saturating_mul(ENTRY_SIZE);
-        let field = self.bytes.slice(at.saturating_add(NAME_AT), NAME_SIZE)?;
+        if slot >= self.slots() {
+            let why = format!("no entry {slot} in {} bytes", self.bytes.len());
+            return Err(DecodeError::invalid("micro ZAP", why));
+        }
+        let at = (slot + 1) * ENTRY_SIZE;
+        let field = self.bytes.slice(at + NAME_AT, NAME_SIZE)?;
         match field.iter().position(|c| *c == 0) {
             Some(0) => Ok(None),
             Some(len) => Ok(Some(MicroEntry {
-                name: field.get(..len).unwrap_or_default(),
+                name: &field[..len],
                 value: self.bytes.u64(at)?,
-                cd: self.bytes.u32(at.saturating_add(8))?,
+                cd: self.bytes.u32(at + 8)?,
             })),
             None => {
                 Err(DecodeError::invalid("micro ZAP", format!("entry {slot}: name without an end")))

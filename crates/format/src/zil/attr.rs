@@ -74,23 +74,16 @@ pub struct Acl<'a> {
 /// The five words before an ACL.
 pub(super) struct AclSizes {
     count: u64,
-    domains: usize,
-    fuids: usize,
-    bytes: usize,
+    domains: u64,
+    fuids: u64,
+    bytes: u64,
     flags: u64,
 }
 
 impl AclSizes {
     pub(super) fn decode(b: &Bytes<'_>, at: usize) -> Result<AclSizes> {
         let [count, domains, fuids, bytes, flags] = b.u64s(at)?;
-        let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
-        Ok(AclSizes {
-            count,
-            domains: size(domains),
-            fuids: size(fuids),
-            bytes: size(bytes),
-            flags,
-        })
+        Ok(AclSizes { count, domains, fuids, bytes, flags })
     }
 }
 
@@ -100,10 +93,10 @@ impl<'a> Acl<'a> {
 
     /// Decodes what `sizes` says from `at`; returns the offset of what follows too.
     pub(super) fn decode(b: &Bytes<'a>, at: usize, sizes: &AclSizes) -> Result<(Acl<'a>, usize)> {
-        let aces = b.slice(at, sizes.bytes)?;
-        let at = at.saturating_add(sizes.bytes.next_multiple_of(8));
-        let all = b.slice(at, sizes.fuids.saturating_mul(8))?.len();
-        let fuids = (0..sizes.fuids).map(|i| b.u64(at + 8 * i)).collect::<Result<Vec<_>>>()?;
+        let aces = b.counted(at, sizes.bytes, 1)?;
+        let at = at + aces.len().next_multiple_of(8);
+        let all = b.counted(at, sizes.fuids, 8)?.len();
+        let fuids = (at..at + all).step_by(8).map(|at| b.u64(at)).collect::<Result<Vec<_>>>()?;
         let (domains, at) = strings(b, at + all, sizes.domains)?;
         let (order, count, flags) = (b.order(), sizes.count, sizes.flags);
         Ok((Acl { order, count, flags, aces, fuids, domains }, at))
@@ -126,7 +119,7 @@ impl<'a> Acl<'a> {
 
 /// The bytes from `at` up to a zero, and the offset after the zero.
 pub(super) fn string<'a>(b: &Bytes<'a>, at: usize) -> Result<(&'a [u8], usize)> {
-    let rest = b.slice(at, b.len().saturating_sub(at))?;
+    let rest = b.rest(at)?;
     match rest.iter().position(|byte| *byte == 0) {
         Some(len) => Ok((b.slice(at, len)?, at + len + 1)),
         None => Err(DecodeError::invalid("intent log record", "a name without an end")),
@@ -137,7 +130,7 @@ pub(super) fn string<'a>(b: &Bytes<'a>, at: usize) -> Result<(&'a [u8], usize)> 
 pub(super) fn strings<'a>(
     b: &Bytes<'a>,
     mut at: usize,
-    count: usize,
+    count: u64,
 ) -> Result<(Vec<&'a [u8]>, usize)> {
     let mut found = Vec::new();
     for _ in 0..count {

@@ -43,23 +43,24 @@ impl<'a> ChainBlock<'a> {
     /// More bytes are used than there are; the next block is not the one after this.
     pub fn decode(bp: &BlockPointer, b: &Bytes<'a>) -> Result<ChainBlock<'a>> {
         let slim = is_slim(bp);
-        let end = b.len().saturating_sub(CHAIN_SIZE);
+        let end = b.rest(CHAIN_SIZE)?.len();
         let at = if slim { 0 } else { end };
         let next = BlockPointer::decode(b, at + 8)?;
-        let used = usize::try_from(b.u64(at + 8 + BLKPTR_SIZE)?).unwrap_or(usize::MAX);
+        let used = b.u64(at + 8 + BLKPTR_SIZE)?;
         let mut expected = bp.checksum();
         expected[3] = expected[3].wrapping_add(1);
         if next.checksum() != expected {
             return Err(DecodeError::invalid(WHAT, "the next block is of another log"));
         }
         let (from, len) = match slim {
-            true => (CHAIN_SIZE, used.checked_sub(CHAIN_SIZE)),
-            false => (0, Some(used).filter(|used| *used <= end)),
+            true => (CHAIN_SIZE, used.checked_sub(CHAIN_SIZE as u64)),
+            false => (0, Some(used).filter(|used| *used <= end as u64)),
         };
         let Some(len) = len else {
             return Err(DecodeError::invalid(WHAT, format!("{used:#x} bytes used")));
         };
-        Ok(ChainBlock { next, records: b.sub(from, len, "intent log records")? })
+        let records = Bytes::new(b.counted(from, len, 1)?, b.order(), "intent log records");
+        Ok(ChainBlock { next, records })
     }
 }
 
@@ -118,10 +119,9 @@ pub fn raw_records<'a>(b: Bytes<'a>) -> impl Iterator<Item = Result<RawRecord<'a
 
 fn raw_record<'a>(b: &Bytes<'a>, at: usize) -> Result<RawRecord<'a>> {
     let [kind, len, txg, seq] = b.u64s(at)?;
-    let size = usize::try_from(len).unwrap_or(usize::MAX);
-    if size < RECORD_HEADER {
+    if len < RECORD_HEADER as u64 {
         return Err(DecodeError::invalid("intent log record", format!("{len} bytes")));
     }
-    let data = b.sub(at, size, "intent log record")?;
+    let data = Bytes::new(b.counted(at, len, 1)?, b.order(), "intent log record");
     Ok(RawRecord { kind, len, txg, seq, data })
 }

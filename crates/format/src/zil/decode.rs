@@ -53,7 +53,7 @@ impl<'a> Record<'a> {
             kind::TX_SETATTR => Body::SetAttr(set_attr(b)?),
             kind::TX_ACL_V0 => {
                 let [object, count] = b.u64s(BODY)?;
-                let aces = b.slice(BODY + 16, b.len().saturating_sub(BODY + 16))?;
+                let aces = b.rest(BODY + 16)?;
                 Body::AclV0 { object, order: b.order(), count, aces }
             }
             kind::TX_ACL => {
@@ -152,7 +152,7 @@ fn write<'a>(b: &Bytes<'a>, has_data: bool) -> Result<Write<'a>> {
         return Err(DecodeError::invalid("intent log record", why));
     }
     let data = match has_data && b.len() > WRITE_SIZE {
-        true => Some(b.slice(WRITE_SIZE, usize::try_from(length).unwrap_or(usize::MAX))?),
+        true => Some(b.counted(WRITE_SIZE, length, 1)?),
         false => None,
     };
     Ok(Write { object, offset, length, block_offset, block, data })
@@ -178,15 +178,15 @@ fn set_attr<'a>(b: &Bytes<'a>) -> Result<SetAttr<'a>> {
 fn set_sa_xattr<'a>(b: &Bytes<'a>) -> Result<Body<'a>> {
     let [object, size] = b.u64s(BODY)?;
     let (name, at) = string(b, BODY + 16)?;
-    let value = b.slice(at, usize::try_from(size).unwrap_or(usize::MAX))?;
+    let value = b.counted(at, size, 1)?;
     Ok(Body::SetSaXattr { object, name, value })
 }
 
 fn clone_range<'a>(b: &Bytes<'a>) -> Result<Body<'a>> {
     let [object, offset, length, block_size, count] = b.u64s(BODY)?;
     let first = BODY + 40;
-    let bytes = usize::try_from(count).unwrap_or(usize::MAX).saturating_mul(BLKPTR_SIZE);
-    let all = b.sub(first, bytes, "block pointers of an intent log record")?;
+    let all = b.counted(first, count, BLKPTR_SIZE)?;
+    let all = Bytes::new(all, b.order(), "block pointers of an intent log record");
     let blocks = (0..all.len() / BLKPTR_SIZE)
         .map(|i| BlockPointer::decode(&all, i * BLKPTR_SIZE))
         .collect::<Result<Vec<_>>>()?;

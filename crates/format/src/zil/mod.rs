@@ -396,7 +396,7 @@ impl Body<'_> {
 
 /// How many domains owner and group refer to (`zfs_replay_domain_cnt`): the upper half of a FUID is the
 /// number of its domain in the record.
-pub(crate) fn domains_of(uid: u64, gid: u64) -> usize {
+pub(crate) fn domains_of(uid: u64, gid: u64) -> u64 {
     let (uid, gid) = (uid >> 32, gid >> 32);
-    usize::from(uid != 0) + usize::from(gid != 0 && gid != uid)
+    u64::from(uid != 0) + u64::from(gid != 0 && gid != uid)
 }

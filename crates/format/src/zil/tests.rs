@@ -63,7 +63,7 @@ fn new(p: &Parts) -> NewObject {
 }
 
 fn domains(p: &Parts, uid: u64, gid: u64) -> Vec<&[u8]> {
-    p.names.iter().skip(2).take(domains_of(uid, gid)).map(Vec::as_slice).collect()
+    p.names.iter().skip(2).take(domains_of(uid, gid) as usize).map(Vec::as_slice).collect()
 }
 
 fn create<'a>(p: &'a Parts, what: Creates, acl: bool, attrs: bool) -> Body<'a> {

@@ -122,8 +122,7 @@ impl SpaceMapReport {
         let options = Options { verify: Verify::Nothing, leaks: false, workers };
         let report = traverse::run(&subject, space, &options, &event, cancelled)?;
         let mut books = books.into_inner();
-        let lost = report.unreadable.saturating_add(report.damaged);
-        books.missed = books.missed.saturating_add(lost).saturating_add(report.not_claimed);
+        books.missed += report.unreadable + report.damaged + report.not_claimed;
         books.close(self);
         Ok(())
     }
@@ -142,6 +141,8 @@ struct Books<'a> {
     by_dir: HashMap<u64, u32>,
     /// Bytes by vdev, metaslab and owner.
     bytes: HashMap<(u64, u64, u32), u64>,
+    /// All of these.
+    charged: u64,
     missed: u64,
 }
 
@@ -157,6 +158,7 @@ impl<'a> Books<'a> {
             by_dataset: HashMap::new(),
             by_dir: HashMap::new(),
             bytes: HashMap::new(),
+            charged: 0,
             missed: 0,
         }
     }
@@ -218,22 +220,28 @@ impl<'a> Books<'a> {
     fn charge(&mut self, owner: u32, vdev: u64, offset: u64, size: u64) {
         let mut todo = vec![(vdev, offset, size, self.shifts.len())];
         while let Some((vdev, offset, size, steps)) = todo.pop() {
-            let index = usize::try_from(vdev).unwrap_or(usize::MAX);
-            match (self.shifts.get(index), self.mappings.get(index)) {
+            let index = usize::try_from(vdev).ok();
+            let shift = index.and_then(|index| self.shifts.get(index));
+            match (shift, index.and_then(|index| self.mappings.get(index))) {
                 (Some(shift @ 1..), _) => {
-                    let bytes = self.bytes.entry((vdev, offset >> shift, owner)).or_default();
-                    *bytes = bytes.saturating_add(size);
+                    // Blocks that lie in one another may have more bytes together than there are numbers.
+                    let Some(all) = self.charged.checked_add(size) else {
+                        self.missed += 1;
+                        continue;
+                    };
+                    self.charged = all;
+                    *self.bytes.entry((vdev, offset >> shift, owner)).or_default() += size;
                 }
                 (_, Some(Some(mapping))) if steps > 0 => {
-                    let pieces = mapping.pieces(offset, offset.saturating_add(size));
-                    match pieces {
+                    let end = offset.checked_add(size);
+                    match end.and_then(|end| mapping.pieces(offset, end)) {
                         Some(pieces) => todo.extend(pieces.into_iter().map(|(_, piece)| {
                             (u64::from(piece.vdev), piece.offset, piece.size, steps - 1)
                         })),
-                        None => self.missed = self.missed.saturating_add(1),
+                        None => self.missed += 1,
                     }
                 }
-                _ => self.missed = self.missed.saturating_add(1),
+                _ => self.missed += 1,
             }
         }
     }
@@ -280,7 +288,7 @@ impl<'a> Books<'a> {
             }
         }
         // Space beyond the last metaslab of a vdev.
-        missed = missed.saturating_add(shares.len() as u64);
+        missed += shares.len() as u64;
         let list = order.iter().filter_map(|i| self.owners.get(*i as usize).cloned()).collect();
         report.owners = Some(Owners { list, missed });
     }

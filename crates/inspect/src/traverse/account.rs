@@ -102,7 +102,11 @@ impl Account {
     pub(super) fn exclude_checkpoint(&mut self, mos: &Arc<ObjectSet>, v: &VdevSpace) -> Result<()> {
         if let Some(claims) = &mut self.claims {
             let bytes = claims.exclude_checkpoint(mos, v)?;
-            self.report.checkpoint = self.report.checkpoint.saturating_add(bytes);
+            let (objset, object) = (mos.id(), v.checkpoint_map);
+            let why = || format!("{bytes} bytes of a checkpoint more than can be counted");
+            let sum = self.report.checkpoint.checked_add(bytes);
+            self.report.checkpoint =
+                sum.ok_or_else(|| Error::Corrupt { objset, object, why: why() })?;
         }
         Ok(())
     }
@@ -164,6 +168,12 @@ impl Account {
 
     /// Accounts for a block that is not a hole.
     pub(super) fn add(&mut self, store: &Arc<Store>, found: &Found, event: Notify<'_>) {
+        if self.report.blocks.is_full() {
+            let why = "the blocks found have more bytes than can be counted".into();
+            let (objset, object) = (found.at.objset, found.at.object);
+            self.damaged(&Error::Corrupt { objset, object, why }, event);
+            return;
+        }
         event(Event::Block(found));
         let mut bp = found.bp;
         let shared = match self.is_shared(&mut bp) {
@@ -212,14 +222,14 @@ impl Account {
         let Some((variant, phys)) = variant.and_then(|i| Some((i, entry.phys.get_mut(i)?))) else {
             return Ok(false);
         };
-        let exhausted = phys.refcount == 0;
-        phys.refcount = phys.refcount.saturating_sub(1);
+        let left = phys.refcount.checked_sub(1);
+        phys.refcount = left.unwrap_or(0);
         if table.flags & ddt::FLAG_FLAT != 0 {
             *bp = phys.fill(bp);
         }
         let seen = seen.get_mut(variant).is_some_and(|s| std::mem::replace(s, true));
-        if seen && !exhausted {
-            self.report.deduped.0 = self.report.deduped.0.saturating_add(stats::asize(bp));
+        if seen && left.is_some() {
+            self.report.deduped.0 += stats::asize(bp);
             self.report.deduped.1 += 1;
             return Ok(true);
         }
@@ -234,7 +244,7 @@ impl Account {
         match self.cloned.get_mut(&(dva.vdev, dva.offset)) {
             Some(left) if *left > 0 => {
                 *left -= 1;
-                self.report.cloned.0 = self.report.cloned.0.saturating_add(stats::asize(bp));
+                self.report.cloned.0 += stats::asize(bp);
                 self.report.cloned.1 += 1;
                 Ok(true)
             }

@@ -44,7 +44,12 @@ pub fn destroyed(mos: &Arc<ObjectSet>, number: u64) -> Result<Vec<Destroyed>> {
     let mut entry = [0; ENTRY];
     for i in begin..end {
         // Entries cross blocks.
-        object.read(i.saturating_mul(ENTRY as u64), &mut entry)?;
+        let at = i.checked_mul(ENTRY as u64).ok_or_else(|| Error::Corrupt {
+            objset: mos.id(),
+            object: number,
+            why: format!("destroyed datasets up to entry {i}"),
+        })?;
+        object.read(at, &mut entry)?;
         let entry = decode(&Bytes::new(&entry, order, "block pointer tree"));
         let entry = entry.map_err(undecodable(&object))?;
         if !entry.bp.is_hole() {

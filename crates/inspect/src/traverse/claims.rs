@@ -69,7 +69,7 @@ pub struct ObsoleteMismatch {
     /// `(source offset, size, bytes found obsolete minus bytes counted)` of each such segment.
     pub segments: Vec<(u64, u64, i64)>,
     /// Sum of the differences.
-    pub total: u64,
+    pub total: u128,
     /// Bytes in the mapping.
     pub mapped: u64,
     /// Whether the counts had to agree.
@@ -281,11 +281,11 @@ impl Claims {
             for (s, counted) in mapping.segments.iter().zip(&v.obsolete) {
                 // Only whole allocation units count, as the counts are made of whole blocks.
                 let found = tree.clear(s.source, s.source + s.size) >> v.ashift << v.ashift;
-                let diff = i128::from(found) - i128::from(*counted);
+                // Neither is as large as that it would not fit: a segment, and what `Mapping::add_obsolete` counts.
+                let diff = found.cast_signed() - counted.cast_signed();
                 if diff != 0 {
-                    let clamped = diff.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64;
-                    mismatch.segments.push((s.source, s.size, clamped));
-                    mismatch.total = mismatch.total.saturating_add(clamped.unsigned_abs());
+                    mismatch.segments.push((s.source, s.size, diff));
+                    mismatch.total += u128::from(diff.unsigned_abs());
                 }
             }
             if mismatch.total != 0 {

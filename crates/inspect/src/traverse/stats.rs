@@ -8,6 +8,7 @@
 //! Copies on one vdev or in one metaslab are counted too: a loss there takes several copies at once.
 
 use cenote_format::blkptr::BlockPointer;
+use cenote_format::invariant;
 
 /// Object types with rows of their own (`DMU_OT_NUMTYPES`).
 pub const TYPES: usize = 54;
@@ -59,16 +60,19 @@ pub fn lsize(bp: &BlockPointer) -> u64 {
 
 /// Bytes allocated for all copies of a block.
 pub fn asize(bp: &BlockPointer) -> u64 {
-    bp.dvas().fold(0u64, |sum, d| sum.saturating_add(d.asize))
+    bp.dvas().map(|dva| dva.asize).sum()
 }
+
+/// Bytes from which on nothing more is counted. A block pointer says less than 2^36: so all sums have numbers.
+const FULL: u64 = 1 << 63;
 
 impl BlockSums {
     /// Counts `bp`; `same_metaslab(a, b)` says whether its copies `a` and `b` share a metaslab.
     fn add(&mut self, bp: &BlockPointer, same_vdev: bool, same_metaslab: bool) {
         self.count += 1;
-        self.lsize = self.lsize.saturating_add(lsize(bp));
-        self.psize = self.psize.saturating_add(psize(bp));
-        self.asize = self.asize.saturating_add(asize(bp));
+        self.lsize += lsize(bp);
+        self.psize += psize(bp);
+        self.asize += asize(bp);
         self.gangs += bp.dvas().filter(|d| d.gang).count() as u64;
         self.ditto_same_vdev += u64::from(same_vdev);
         self.ditto_same_metaslab += u64::from(same_metaslab);
@@ -93,9 +97,12 @@ pub struct SizeHistogram {
 impl SizeHistogram {
     /// Counts a block of so many bytes in the bucket of `by`.
     pub fn add(&mut self, by: u64, size: u64) {
-        let bucket = by.saturating_sub(1).checked_ilog2().map_or(0, |b| b + 1).min(31) as usize;
+        let bucket = match by {
+            0 | 1 => 0,
+            _ => ((by - 1).ilog2() + 1).min(31) as usize,
+        };
         self.count[bucket] += 1;
-        self.bytes[bucket] = self.bytes[bucket].saturating_add(size);
+        self.bytes[bucket] += size;
     }
 }
 
@@ -139,13 +146,20 @@ impl BlockTable {
         self.cell(TOTAL, ALL_LEVELS)
     }
 
-    /// Counts a block that is not a hole in row `kind`.
+    /// Whether no more blocks can be counted.
+    pub(super) fn is_full(&self) -> bool {
+        let BlockSums { lsize, psize, asize, .. } = self.total();
+        [lsize, psize, asize].into_iter().any(|sum| *sum >= FULL)
+    }
+
+    /// Counts a block that is not a hole in row `kind`. The table is not [full](BlockTable::is_full).
     pub(super) fn add(
         &mut self,
         bp: &BlockPointer,
         kind: usize,
         metaslab_shift: impl Fn(u32) -> Option<u32>,
     ) {
+        invariant!(!self.is_full(), "a block is counted behind {:?}", self.total());
         let (same_vdev, same_metaslab) = copies_together(bp, metaslab_shift);
         for (row, level) in [
             (kind.min(OTHER), bp.level() as usize),

@@ -153,7 +153,7 @@ impl Walker<'_> {
     /// Has a free worker check a batch.
     fn check(&self, batch: Batch) {
         let mut tasks = self.tasks.lock();
-        if tasks.checks.len() >= self.workers.saturating_mul(WAITING) {
+        if tasks.checks.len() >= self.workers * WAITING {
             drop(tasks);
             self.verify(&batch);
         } else if !batch.is_empty() {

@@ -11,7 +11,7 @@
 
 use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_format::compress::{self, Compression, LEVEL_DEFAULT};
-use cenote_format::{ByteOrder, Bytes, DecodeError, Result};
+use cenote_format::{ByteOrder, Bytes, DecodeError, Result, less};
 use std::ops::{Deref, DerefMut};
 
 /// Entries have one extensible variant (`DDT_FLAG_FLAT`).
@@ -52,7 +52,7 @@ impl Key {
 
     /// The key of a block that is not encrypted, of these sizes: multiples of 512 bytes, not 0.
     pub fn new(sum: [u64; 4], lsize: u64, psize: u64, compression: Compression) -> Key {
-        let sectors = |bytes: u64| (bytes >> 9).saturating_sub(1) & 0xffff;
+        let sectors = |bytes: u64| less!(bytes >> 9, 1, "sectors of a block of {bytes} bytes") & 0xffff;
         let prop = sectors(lsize) | sectors(psize) << 16 | u64::from(compression as u8) << 32;
         Key([sum[0], sum[1], sum[2], sum[3], prop])
     }
@@ -105,6 +105,11 @@ impl Phys {
         (0..if encrypted { 2 } else { 3 }).filter_map(|copy| bp.dva(copy)).collect()
     }
 
+    /// Bytes allocated for all copies.
+    pub fn allocated(&self, encrypted: bool) -> u64 {
+        self.copies(encrypted).iter().map(|dva| dva.asize).sum()
+    }
+
     /// Whether `bp` refers to this variant (`ddt_phys_select`): its first copy and its birth.
     pub fn is_of(&self, bp: &BlockPointer) -> bool {
         self.birth != 0 && self.dvas[..2] == bp.0[..2] && self.birth == bp.physical_birth()
@@ -135,7 +140,7 @@ impl Variants {
             Variants::Flat(_) => &self[..],
             Variants::Traditional(all) => &all[1..],
         };
-        counted.iter().map(|phys| phys.refcount).fold(0, u64::saturating_add)
+        counted.iter().map(|phys| phys.refcount).sum()
     }
 
     /// Whether nothing is said of any variant.
@@ -187,10 +192,24 @@ pub fn record_size(flags: u64) -> usize {
     8 + KEY_SIZE + phys_size(flags)
 }
 
-fn decode_phys(flags: u64, b: &Bytes<'_>) -> Result<(Variants, u64)> {
+/// Bytes that one block is referenced for at most: so the sums of an entry have numbers.
+const MOST_REFERENCED: u64 = 1 << 60;
+
+fn decode_phys(flags: u64, key: &Key, b: &Bytes<'_>) -> Result<(Variants, u64)> {
     let one = |at: usize| -> Result<Phys> {
         let w: [u64; 8] = b.u64s(at)?;
-        Ok(Phys { dvas: [w[0], w[1], w[2], w[3], w[4], w[5]], refcount: w[6], birth: w[7] })
+        let phys = Phys { dvas: [w[0], w[1], w[2], w[3], w[4], w[5]], refcount: w[6], birth: w[7] };
+        let bytes = match phys.birth {
+            0 => 1,
+            _ => phys.allocated(key.is_encrypted()).max(key.lsize()).max(key.psize()),
+        };
+        match phys.refcount.checked_mul(bytes).filter(|all| *all <= MOST_REFERENCED) {
+            Some(_) => Ok(phys),
+            None => {
+                let why = format!("{} references to {bytes} bytes", phys.refcount);
+                Err(DecodeError::invalid("dedup table entry", why))
+            }
+        }
     };
     if flags & FLAG_FLAT != 0 {
         return Ok((Variants::Flat(one(0)?), b.u64(VARIANT)?));
@@ -224,7 +243,7 @@ pub fn decode_value(flags: u64, key: Key, class: usize, packed: &[u8]) -> Result
         kind => compress::decompress(kind, body, &mut data)?,
     }
     let order = if first & LITTLE != 0 { ByteOrder::Little } else { ByteOrder::Big };
-    let (phys, class_start) = decode_phys(flags, &Bytes::new(&data, order, "dedup table entry"))?;
+    let (phys, class_start) = decode_phys(flags, &key, &Bytes::new(&data, order, "dedup table entry"))?;
     Ok(Entry { key, phys, class_start, stored: Some(class) })
 }
 
@@ -256,7 +275,7 @@ pub fn decode_record(flags: u64, b: &Bytes<'_>, at: usize) -> Result<Option<(Ent
     }
     let key = Key(b.u64s(at + 8)?);
     let phys = b.sub(at + 8 + KEY_SIZE, phys_size(flags), "dedup log entry")?;
-    let (phys, class_start) = decode_phys(flags, &phys)?;
+    let (phys, class_start) = decode_phys(flags, &key, &phys)?;
     let (kind, class) = (info >> 48 & 0xff, info >> 56);
     let stored = match (kind, class) {
         NO_ZAP => None,

@@ -187,6 +187,7 @@ impl Ends {
         let next = u64::from_le_bytes(len).checked_add(8).and_then(|n| self.bof.checked_add(n));
         // A length that cannot be means that nothing of what follows can be found either.
         self.bof = next.filter(|n| *n <= self.eof).unwrap_or(self.eof);
+        // A count of the disk, by which nothing goes.
         self.lost = self.lost.saturating_add(1);
         Ok(())
     }

@@ -103,6 +103,9 @@ pub struct Mapping {
     pub segments: Vec<Segment>,
 }
 
+/// Obsolete bytes of a segment that are counted at most. There are fewer in one, but maps on disk may say so again and again.
+const MOST_OBSOLETE: u64 = 1 << 48;
+
 fn corrupt(mos: &ObjectSet, object: u64, why: String) -> Error {
     Error::Corrupt { objset: mos.id(), object, why: format!("indirect mapping: {why}") }
 }
@@ -121,7 +124,7 @@ impl Mapping {
 
     /// Bytes that OpenZFS says it takes in memory.
     pub fn memory(&self) -> u64 {
-        (self.segments.len() as u64).saturating_mul(Mapping::ENTRY_SIZE)
+        self.segments.len() as u64 * Mapping::ENTRY_SIZE
     }
 
     /// Reads the mapping object `number`.
@@ -197,7 +200,7 @@ impl Mapping {
         Ok(counts)
     }
 
-    /// Adds `start..end` to the obsolete bytes per segment; `false` if some of it is not mapped.
+    /// Adds `start..end` to the obsolete bytes per segment; `false` if some of it is not mapped, or is so for more bytes than can be counted.
     pub fn add_obsolete(&self, counts: &mut [u64], start: u64, end: u64) -> bool {
         let Some(pieces) = self.pieces(start, end) else { return false };
         for (i, piece) in pieces {
@@ -207,7 +210,10 @@ impl Mapping {
                     self.segments.len()
                 ))
             };
-            *count = count.saturating_add(piece.size);
+            match count.checked_add(piece.size).filter(|count| *count <= MOST_OBSOLETE) {
+                Some(more) => *count = more,
+                None => return false,
+            }
         }
         true
     }
@@ -238,7 +244,7 @@ const BIRTH_SIZE: u64 = 16;
 /// Whether an object has the bytes of so many entries of this size.
 fn holds(object: &Object, entries: u64, size: u64) -> bool {
     let dnode = object.dnode();
-    let bytes = u128::from(dnode.max_block.saturating_add(1)) * u128::from(dnode.block_size);
+    let bytes = (u128::from(dnode.max_block) + 1) * u128::from(dnode.block_size);
     u128::from(entries) * u128::from(size) <= bytes
 }
 
@@ -250,7 +256,9 @@ fn for_each_entry<const N: usize>(
     each: &mut dyn FnMut([u64; N]) -> Result<()>,
 ) -> Result<()> {
     let (mut entry, mut known) = ([0; N], 0);
-    for_each_word(mos, number, entries.saturating_mul(N as u64), &mut |word| {
+    let words = entries.checked_mul(N as u64);
+    let words = words.ok_or_else(|| corrupt(mos, number, format!("{entries} entries")))?;
+    for_each_word(mos, number, words, &mut |word| {
         if let Some(place) = entry.get_mut(known) {
             *place = word;
         }

@@ -8,8 +8,8 @@
 //! the next is formed.
 
 use super::{AllocClass, Metaslab, PoolSpace, VdevSpace};
-use cenote_format::SECTOR_SHIFT;
 use cenote_format::spacemap::SpaceMapPhys;
+use cenote_format::{SECTOR_SHIFT, less};
 use cenote_store::histogram::Histogram;
 use cenote_vdev::VdevTree;
 
@@ -29,7 +29,7 @@ pub struct SpaceStats {
 }
 
 impl SpaceStats {
-    /// Bytes free.
+    /// Bytes free: none, where more is allocated than there is.
     pub fn free(&self) -> u64 {
         self.size.saturating_sub(self.alloc)
     }
@@ -42,12 +42,13 @@ impl SpaceStats {
 
 /// Fragmentation of free segments of these sizes; 0 without free segments.
 pub fn fragmentation_of(free: &Histogram) -> u64 {
+    // Whatever the counts are: 64 bits shifted by up to 63 have a sum of 128 bits, and only small segments have a weight.
     let (mut total, mut weighted) = (0u128, 0u128);
     for (i, count) in (0u32..).zip(free.counts()).skip(SECTOR_SHIFT as usize) {
         let weight = WEIGHTS.get((i - SECTOR_SHIFT) as usize).copied().unwrap_or(0);
         let space = u128::from(*count) << i;
-        total = total.saturating_add(space);
-        weighted = weighted.saturating_add(space.saturating_mul(u128::from(weight)));
+        total += space;
+        weighted += space * u128::from(weight);
     }
     weighted.checked_div(total).unwrap_or(0) as u64
 }
@@ -71,7 +72,7 @@ impl VdevSpace {
             count += 1;
             let Some(fragmentation) = ms.fragmentation else { continue };
             known += 1;
-            let bytes = u128::from(ms.size.saturating_sub(self.alloc_of(ms)));
+            let bytes = u128::from(less!(ms.size, self.alloc_of(ms), "bytes of metaslab {}", ms.id));
             free += bytes;
             weighted += bytes * u128::from(fragmentation);
         }
@@ -100,8 +101,8 @@ impl VdevSpace {
     fn sum(&self, of: impl Fn(&Metaslab) -> bool) -> SpaceStats {
         let mut stats = SpaceStats::default();
         for ms in self.metaslabs.iter().filter(|m| of(m)) {
-            stats.size = stats.size.saturating_add(ms.size);
-            stats.alloc = stats.alloc.saturating_add(self.alloc_of(ms));
+            stats.size += ms.size;
+            stats.alloc += self.alloc_of(ms);
         }
         stats
     }
@@ -124,8 +125,8 @@ impl PoolSpace {
             if s.size == 0 {
                 continue;
             }
-            sum.size = sum.size.saturating_add(s.size);
-            sum.alloc = sum.alloc.saturating_add(s.alloc);
+            sum.size += s.size;
+            sum.alloc += s.alloc;
             weighted = weighted
                 .zip(v.fragmentation())
                 .map(|(w, f)| w + u128::from(f) * u128::from(s.size));
@@ -142,8 +143,8 @@ impl PoolSpace {
         let mut sum = SpaceStats::default();
         for class in [Normal, Special, Dedup, EmbeddedLog] {
             let s = self.class(class);
-            sum.size = sum.size.saturating_add(s.size);
-            sum.alloc = sum.alloc.saturating_add(s.alloc);
+            sum.size += s.size;
+            sum.alloc += s.alloc;
         }
         sum.fragmentation = self.class(Normal).fragmentation;
         sum
@@ -174,8 +175,8 @@ impl PoolSpace {
                 continue;
             };
             let s = v.sum(|m| m.embedded_log == embedded);
-            sum.size = sum.size.saturating_add(top.deflate(s.size));
-            sum.alloc = sum.alloc.saturating_add(top.deflate(s.alloc));
+            sum.size += top.deflate(s.size);
+            sum.alloc += top.deflate(s.alloc);
         }
         sum
     }

@@ -241,7 +241,7 @@ fn survive(story: &Story, point: &Point, figures: &Figures) {
     figures.pools.fetch_add(1, Ordering::Relaxed);
     let (driver, txg) = (&mut recovered.driver, recovered.txg);
     let kept = || keep(&point.left.images);
-    let has_clones = driver.engine().pool().savings().clone_saved > 0;
+    let has_clones = driver.engine().pool().clone_saved().unwrap() > 0;
     figures.cloned.fetch_add(has_clones.into(), Ordering::Relaxed);
     let as_left = lab(&disks(&point.left.images, None)).look();
     if let Err(why) = as_left.and_then(|pool| space::check_promises(&pool)) {

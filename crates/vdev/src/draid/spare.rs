@@ -32,8 +32,9 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use cenote_format::LABEL_START;
 use cenote_format::abd::Abd;
+use cenote_format::invariant::broken;
+use cenote_format::{LABEL_START, invariant};
 use cenote_format::label::{LABEL_END, LABEL_SIZE};
 use parking_lot::{Mutex, RwLock};
 
@@ -41,7 +42,8 @@ use crate::device::{Device, ReadReq, WriteReq};
 use crate::injection::IoKind;
 use crate::mirror;
 use crate::queue::Priority;
-use crate::vdev::{Kind, Trust, Vdev};
+use crate::dtl::Trust;
+use crate::vdev::{Kind, Vdev};
 use crate::write::submit;
 
 /// Spares whose places are other spares', one after the other, at most.
@@ -82,6 +84,11 @@ impl SpareDevice {
 
     /// From now on its places are in this vdev.
     pub(crate) fn place(&self, top: &Arc<Vdev>) {
+        let (number, spares) = (self.number, top.draid().map(|shape| shape.nspares));
+        invariant!(
+            spares.is_some_and(|spares| number < spares),
+            "distributed spare {number} of {top:?}, which has {spares:?}"
+        );
         *self.top.write() = Arc::downgrade(top);
     }
 
@@ -100,25 +107,33 @@ impl SpareDevice {
 
     /// The leaves that byte `offset` of its allocatable space is on (`vdev_draid_spare_get_child`); none before its tree is in use.
     pub(crate) fn place_at(&self, offset: u64) -> Vec<Arc<Vdev>> {
-        let Some(top) = self.top.read().upgrade() else { return Vec::new() };
-        let child = top.draid.as_ref().map(|layout| layout.spare_child(self.number, offset).0);
-        child.and_then(|child| top.children().get(child)).map(leaves_of).unwrap_or_default()
+        let top = self.top.read().upgrade();
+        top.map_or_else(Vec::new, |top| leaves_of(self.child_at(&top, offset).0))
+    }
+
+    /// The child of its vdev that has byte `offset` of its allocatable space, and for how many bytes from there on.
+    fn child_at<'a>(&self, top: &'a Vdev, offset: u64) -> (&'a Arc<Vdev>, u64) {
+        let place = top.draid.as_ref().map(|layout| layout.spare_child(self.number, offset));
+        let found = place.and_then(|(child, left)| Some((top.children().get(child)?, left)));
+        found.unwrap_or_else(|| {
+            let number = self.number;
+            broken(format_args!("{top:?} has no place {place:?} for spare {number}, byte {offset}"))
+        })
     }
 
     /// The parts of request number `request`, for its allocatable space.
     fn parts(&self, request: usize, offset: u64, len: usize) -> io::Result<Vec<Part>> {
         let gone = || io::Error::from(ErrorKind::NotFound);
         let top = self.top.read().upgrade().ok_or_else(gone)?;
-        let layout = top.draid.as_ref().ok_or_else(gone)?;
         let start = offset.checked_sub(LABEL_START).ok_or(ErrorKind::InvalidInput)?;
         let (mut parts, mut at) = (Vec::new(), 0);
         while at < len {
             let place = start.checked_add(at as u64).ok_or(ErrorKind::InvalidInput)?;
-            let (child, left) = layout.spare_child(self.number, place);
-            let take = usize::try_from(left).unwrap_or(usize::MAX).min(len - at);
-            let child = top.children().get(child).ok_or_else(gone)?.clone();
-            let data = Abd::from_vec(Vec::new());
-            let end = place.saturating_add(left);
+            let (child, left) = self.child_at(&top, place);
+            let end = place.checked_add(left).ok_or(ErrorKind::InvalidInput)?;
+            // What is left of a slice may be more than a number of bytes in memory can say.
+            let take = usize::try_from(left).map_or(len - at, |left| left.min(len - at));
+            let (child, data) = (child.clone(), Abd::from_vec(Vec::new()));
             parts.push(Part { request, within: at..at + take, child, offset: place, end, data });
             at += take;
         }
@@ -192,7 +207,7 @@ impl Vdev {
 
     /// The leaves that byte `offset` of a distributed spare is on, which may be spares in turn; none for other leaves.
     pub(crate) fn place_at(&self, offset: u64) -> Vec<Arc<Vdev>> {
-        self.distributed.get().map(|spare| spare.place_at(offset)).unwrap_or_default()
+        self.distributed.get().map_or_else(Vec::new, |spare| spare.place_at(offset))
     }
 }
 
@@ -236,10 +251,18 @@ fn by_child(parts: Vec<Part>) -> Vec<Vec<Part>> {
     groups
 }
 
+/// The leaves of the child that parts are for, and where the first part is.
+fn whose(parts: &[Part]) -> (Vec<Arc<Vdev>>, u64) {
+    match parts.first() {
+        Some(first) => (leaves_of(&first.child), first.offset),
+        None => broken(format_args!("no part of a request for a distributed spare")),
+    }
+}
+
 /// Reads parts for one child from the leaf that is the likeliest to have everything, and what it does not give from others.
 fn read_child(parts: &[Part]) -> Vec<io::Result<Abd>> {
-    let mut leaves = parts.first().map(|part| leaves_of(&part.child)).unwrap_or_default();
-    order(&mut leaves, parts.first().map_or(0, |part| part.offset));
+    let (mut leaves, offset) = whose(parts);
+    order(&mut leaves, offset);
     let missing = || Err(io::Error::from(ErrorKind::NotFound));
     let mut done: Vec<io::Result<Abd>> = parts.iter().map(|_| missing()).collect();
     for leaf in leaves {
@@ -250,7 +273,7 @@ fn read_child(parts: &[Part]) -> Vec<io::Result<Abd>> {
         }
         let request = |i: &usize| {
             let part = &parts[*i];
-            ReadReq::new(part.offset.saturating_add(LABEL_START), part.within.len())
+            ReadReq::new(part.offset + LABEL_START, part.within.len())
         };
         let mut requests: Vec<ReadReq> = left.iter().map(request).collect();
         match deeper(|| read_leaf(&leaf, &*device, &mut requests)) {
@@ -285,7 +308,7 @@ fn read_leaf(leaf: &Vdev, device: &dyn Device, requests: &mut [ReadReq]) -> io::
 
 /// Writes parts for one child to all leaves of it that take writes there.
 fn write_child(parts: &[Part]) -> Vec<io::Result<()>> {
-    let leaves = parts.first().map(|part| leaves_of(&part.child)).unwrap_or_default();
+    let leaves = whose(parts).0;
     let missing = || Err(io::Error::from(ErrorKind::NotFound));
     let mut done: Vec<io::Result<()>> = parts.iter().map(|_| missing()).collect();
     // Whether a leaf has it that stays.
@@ -338,7 +361,7 @@ impl Device for SpareDevice {
     fn size(&self) -> u64 {
         let top = self.top.read().upgrade();
         let child = top.and_then(|top| Some(top.draid()?.child_asize(top.asize())));
-        child.map_or(0, |size| size.saturating_add(LABEL_START + LABEL_END))
+        child.map_or(0, |size| size + LABEL_START + LABEL_END)
     }
 
     fn path(&self) -> &Path {

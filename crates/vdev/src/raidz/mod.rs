@@ -42,7 +42,8 @@ use cenote_format::invariant::broken;
 
 use crate::patience::GaveUp;
 use crate::submit::{LeafRead, Piece, Submit, read_leaves};
-use crate::vdev::{Trust, Vdev};
+use crate::dtl::Trust;
+use crate::vdev::Vdev;
 use crate::{Fault, VdevError, Verify, mirror};
 
 use map::ColumnExtent;

@@ -1,12 +1,26 @@
 //! The flush of one device: what it was asked after, and what came of it. [`VdevTree::flush_all`](crate::VdevTree::flush_all) makes
 //! one for each leaf that was written to, runs them at once, and takes note of their outcomes in order.
 
+use crate::VdevTree;
 use crate::device::Device;
 use crate::threads::Work;
 use crate::vdev::Vdev;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+
+/// How many flushes of each leaf of a tree have failed, by its guid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlushFailures(Vec<(u64, u64)>);
+
+impl VdevTree {
+    /// How many flushes have failed. What was written before one that failed since a look at this may be lost, also where the vdevs
+    /// have all of it on other leaves.
+    pub fn flush_failures(&self) -> FlushFailures {
+        let of = |leaf: Arc<Vdev>| (leaf.guid(), leaf.written().flush_failures());
+        FlushFailures(self.leaves().into_iter().map(of).collect())
+    }
+}
 
 /// A flush of one device.
 pub(super) struct Flush {

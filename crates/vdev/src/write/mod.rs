@@ -73,7 +73,8 @@ use crate::raidz::watch::Watch;
 use crate::threads::{IoPool, Work};
 use crate::traffic::{Content, Meter, Traffic};
 use crate::tree::{self, VdevTree};
-use crate::vdev::{Kind, Vdev, merged};
+use crate::dtl::merged;
+use crate::vdev::{Kind, Vdev};
 use crate::{Alarm, Suspension, VdevError, assemble, mirror};
 
 use copying::Copying;
@@ -81,6 +82,7 @@ use flush::Flush;
 pub(crate) use leaf::Written;
 use parity::Columns;
 pub(crate) use removing::{NotRepaired, Removing};
+pub use flush::FlushFailures;
 pub use removing::{PlacedCopy, RepairMark};
 pub use sides::Asking;
 pub(crate) use submit::submit;
@@ -387,12 +389,6 @@ impl VdevTree {
     /// lost (others may be durable). It stays so: see the module's comment.
     pub fn flush_all(&self) -> Result<(), VdevError> {
         self.flush(self.root().children().iter().collect())
-    }
-
-    /// How many flushes of leaves have failed. What was written before one that failed since a look at this may be lost, also where the
-    /// vdevs have all of it on other leaves.
-    pub fn flush_failures(&self) -> u64 {
-        self.leaves().iter().map(|leaf| leaf.written().flush_failures()).fold(0, u64::wrapping_add)
     }
 
     /// As [`VdevTree::flush_all`], for the blocks of some top-level vdevs, given by id.

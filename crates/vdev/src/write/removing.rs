@@ -177,12 +177,6 @@ impl VdevTree {
         state.placed = placed;
     }
 
-    /// How often flushes of each leaf have failed.
-    fn failed_flushes(&self) -> Vec<(u64, u64)> {
-        let of = |leaf: Arc<Vdev>| (leaf.guid(), leaf.written().flush_failures());
-        self.leaves().into_iter().map(of).collect()
-    }
-
     /// Does what `write` does, which writes what moves to these top-level vdevs, as it says, and makes that durable on every side of them. What a side lost
     /// in a flush that failed, no resilver would give it: the blocks are older than the group that moves them, and not known to be there
     /// before their vdev has left.
@@ -193,13 +187,13 @@ impl VdevTree {
         &self,
         write: impl FnOnce() -> (T, Vec<u64>),
     ) -> (T, Result<(), crate::VdevError>) {
-        let before = self.failed_flushes();
+        let before = self.flush_failures();
         let (done, mut vdevs) = write();
         vdevs.sort_unstable();
         vdevs.dedup();
         let flushed = self.flush_tops(&vdevs);
         let flushed = match vdevs.first() {
-            Some(vdev) if flushed.is_ok() && self.failed_flushes() != before => {
+            Some(vdev) if flushed.is_ok() && self.flush_failures() != before => {
                 let why = "a flush of a device failed".into();
                 Err(crate::VdevError::Flush { vdev: *vdev, why })
             }

@@ -415,7 +415,7 @@ fn leaves_that_are_out_of_use_miss_what_is_written() {
     write(&tree, block(0, 512, 21)).unwrap();
     tree.leaves()[2].add_missing(30..31);
     tree.set_dtl(tree.leaves()[2].guid(), std::iter::once(1..2).collect()).unwrap();
-    use crate::vdev::Trust;
+    use crate::dtl::Trust;
     assert_eq!(
         [0, 1, 30].map(|t| tree.leaves()[2].trust(t)),
         [Trust::Good, Trust::Stale, Trust::Stale].map(Some)

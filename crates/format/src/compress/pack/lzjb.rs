@@ -36,7 +36,7 @@ pub(super) fn compress(src: &[u8], dst: &mut [u8]) -> Option<usize> {
             let mut found = None;
             if let Some(next) = src[at..].first_chunk::<MATCH_MIN>() {
                 let place = &mut seen[slot(next)];
-                let back = (at + 1).saturating_sub(*place);
+                let back = at + 1 - *place;
                 let usable = *place > 0 && (1..=FARTHEST).contains(&back);
                 *place = at + 1;
                 let len = if usable { repeats(src, at, back) } else { 0 };

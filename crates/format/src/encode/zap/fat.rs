@@ -93,7 +93,7 @@ impl FatHeader {
     /// Writes the header's fields into its block; the embedded pointer table is left as it is.
     /// Errors: the block is not of the header's size.
     pub fn encode(&self, block: &mut [u8]) -> Result<()> {
-        if block.len() as u64 != 1u64.checked_shl(self.block_shift).unwrap_or(0) {
+        if Some(block.len() as u64) != 1u64.checked_shl(self.block_shift) {
             let why = format!("block of {} bytes, shift {}", block.len(), self.block_shift);
             return Err(EncodeError::unrepresentable(WHAT, why));
         }
@@ -211,12 +211,12 @@ impl FatHeader {
     /// Every place where pointer `index` must be written: in the table, and twice in the larger one
     /// while that is being made.
     pub fn pointer_writes(&self, index: u64) -> impl Iterator<Item = PointerAt> + use<> {
-        let per_block = self.block_shift.saturating_sub(3);
+        let per_block = self.block_shift - 3;
         let (next, growing) = (self.table.next_block, self.is_growing());
         let copies = (0..2u64).filter(move |_| growing).map(move |copy| {
-            let index = index.saturating_mul(2).saturating_add(copy);
+            let index = index * 2 + copy;
             PointerAt {
-                block: next.saturating_add(index >> per_block),
+                block: next + (index >> per_block),
                 offset: (index & ((1 << per_block) - 1)) as usize * 8,
             }
         });

@@ -45,7 +45,7 @@ pub(super) fn chunks_at(len: usize) -> usize {
     HEADER_SIZE + len / 16
 }
 
-/// Chunks of a leaf of `len` bytes (a power of two from 512 up).
+/// Chunks of a leaf of `len` bytes (a power of two from 512 up); none in fewer than its header takes.
 pub fn chunk_count(len: usize) -> usize {
     len.saturating_sub(chunks_at(len)) / CHUNK_SIZE
 }
@@ -56,7 +56,7 @@ pub fn entry_chunks(key: &Key<'_>, value: &Value<'_>) -> usize {
         Key::Name(name) => name.len() + 1,
         Key::Words(words) => words.len() * 8,
     };
-    1 + array_chunks(name) + array_chunks(value.count().saturating_mul(value.int_size()))
+    1 + array_chunks(name) + array_chunks(value.count() * value.int_size())
 }
 
 /// Where an entry is in its leaf; valid until the leaf is changed.
@@ -181,8 +181,9 @@ impl<'a> LeafMut<'a> {
 
     /// The smallest hash that belongs here.
     pub fn first_hash(&self) -> u64 {
-        let shift = 64 - self.prefix_len().min(64);
-        self.prefix().unwrap_or(0).checked_shl(shift).unwrap_or(0)
+        let prefix = self.prefix().unwrap_or_else(|e| broken(format_args!("{e}, and was opened")));
+        // A leaf for all hashes has a prefix of no bits.
+        prefix.checked_shl(64 - self.prefix_len()).unwrap_or(0)
     }
 
     fn prefix(&self) -> Result<u64> {
@@ -387,7 +388,7 @@ impl<'a> LeafMut<'a> {
         let old = self.fields(entry.chunk)?;
         let had = array_chunks(usize::from(old.value_len) * usize::from(old.int_size));
         let need = array_chunks(value.count() * value.int_size());
-        if usize::from(self.free_chunks()).saturating_add(had) < need {
+        if usize::from(self.free_chunks()) + had < need {
             return Err(EncodeError::Full { what: WHAT });
         }
         self.free_array(old.value_chunk)?;

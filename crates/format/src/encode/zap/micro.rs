@@ -15,7 +15,7 @@ use super::super::{EncodeError, Result, put};
 use super::leaf;
 use crate::zap::micro::{ENTRY_SIZE, Micro, NAME_SIZE};
 use crate::zap::{BLOCK_MICRO, hash, norm};
-use crate::{ByteOrder, Bytes, DecodeError, SECTOR};
+use crate::{ByteOrder, Bytes, DecodeError, SECTOR, invariant, less};
 
 const WHAT: &str = "micro ZAP";
 /// Largest block without the feature `large_microzap`: 128 KiB.
@@ -125,8 +125,9 @@ impl MicroIndex {
 
     /// Takes note that the block has grown to `len` bytes (the new ones are zeros).
     pub fn resize(&mut self, len: usize) {
-        let slots = (len / ENTRY_SIZE).saturating_sub(1);
-        self.slots = self.slots.max(u32::try_from(slots).unwrap_or(u32::MAX));
+        let slots = u32::try_from(less!(len / ENTRY_SIZE, 1, "entries of {len} bytes of {WHAT}"));
+        invariant!(slots.is_ok(), "a {WHAT} of {len} bytes");
+        self.slots = slots.map_or(self.slots, |slots| self.slots.max(slots));
     }
 
     /// The upper half of the hash; the lower one is not kept.
@@ -201,7 +202,7 @@ impl MicroIndex {
         entry[ENTRY_SIZE - NAME_SIZE..][..name.len()].copy_from_slice(name);
         put(block, entry_at(slot), &entry, WHAT)?;
         self.entries.insert((hash, cd), slot);
-        self.next = slot.saturating_add(1);
+        self.next = slot + 1;
         Ok(slot)
     }
 
@@ -243,11 +244,11 @@ impl MicroIndex {
 /// The bytes of an entry in the block.
 pub fn entry_place(slot: u32) -> Range<usize> {
     let at = entry_at(slot);
-    at..at.saturating_add(ENTRY_SIZE)
+    at..at + ENTRY_SIZE
 }
 
 fn entry_at(slot: u32) -> usize {
-    (slot as usize).saturating_add(1).saturating_mul(ENTRY_SIZE)
+    (slot as usize + 1) * ENTRY_SIZE
 }
 
 #[cfg(test)]
