@@ -54,14 +54,14 @@ impl VdevTree {
 
     /// Whether what was written to a top-level vdev may be lost, and was not written again.
     pub fn has_lost(&self, top: u64) -> bool {
-        self.writer.lost.lock().contains_key(&top)
+        self.writer.lost.lock().now.contains_key(&top)
     }
 
     /// Forgets that log vdevs may have lost blocks. To be called when no log is written, and those that there were have ended.
     pub fn forget_lost_logs(&self) {
         let _alone = (self.writer.flushing.lock(), self.writer.storing.lock());
         for top in self.root().children().iter().filter(|top| top.is_log()) {
-            if self.writer.lost.lock().remove(&top.id()).is_some() {
+            if self.writer.lost.lock().now.remove(&top.id()).is_some() {
                 self.writer.unflushed.forget(top.id());
             }
         }

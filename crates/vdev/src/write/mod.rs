@@ -66,6 +66,7 @@ use cenote_format::invariant;
 use cenote_format::invariant::broken;
 use cenote_format::label::Uberblock;
 
+use crate::dtl::merged;
 use crate::events::{self, Happening, Operation};
 use crate::queue::Priority;
 use crate::raidz::reflow::Widths;
@@ -73,16 +74,15 @@ use crate::raidz::watch::Watch;
 use crate::threads::{IoPool, Work};
 use crate::traffic::{Content, Meter, Traffic};
 use crate::tree::{self, VdevTree};
-use crate::dtl::merged;
 use crate::vdev::{Kind, Vdev};
 use crate::{Alarm, Suspension, VdevError, assemble, mirror};
 
 use copying::Copying;
 use flush::Flush;
+pub use flush::FlushFailures;
 pub(crate) use leaf::Written;
 use parity::Columns;
 pub(crate) use removing::{NotRepaired, Removing};
-pub use flush::FlushFailures;
 pub use removing::{PlacedCopy, RepairMark};
 pub use sides::Asking;
 pub(crate) use submit::submit;
@@ -122,7 +122,7 @@ pub(crate) struct Writer {
     flushing: Mutex<()>,
     storing: Mutex<()>,
     /// The top-level vdevs that lost data. Not held while a device is waited for.
-    lost: Mutex<HashMap<u64, Lost>>,
+    lost: Mutex<Losses>,
     /// What was written since the last flush.
     pub unflushed: Unflushed,
     /// What waits for devices to come back.
@@ -177,6 +177,14 @@ struct Lost {
     why: String,
     /// How often that was found.
     times: u64,
+}
+
+/// The top-level vdevs that lost data, by their ids.
+#[derive(Debug, Default)]
+struct Losses {
+    now: HashMap<u64, Lost>,
+    /// How often any did so far.
+    ever: u64,
 }
 
 /// A block under way: for each stripe and column the positions of its writes in the batch.
@@ -496,10 +504,10 @@ impl VdevTree {
                 note_lost(top, &lacks, why, &mut lost);
             }
         }
-        for top in tops.iter().filter(|top| !lost.contains_key(&top.id())) {
+        for top in tops.iter().filter(|top| !lost.now.contains_key(&top.id())) {
             self.writer.unflushed.flushed(top.id(), then);
         }
-        match tops.iter().find_map(|t| Some((t.id(), lost.get(&t.id())?.why.clone()))) {
+        match tops.iter().find_map(|t| Some((t.id(), lost.now.get(&t.id())?.why.clone()))) {
             Some((vdev, why)) => Err(VdevError::Flush { vdev, why }),
             None => Ok(()),
         }
@@ -512,12 +520,12 @@ impl VdevTree {
     pub fn recover(&self) -> Result<(), VdevError> {
         // A flush that is under way may find more.
         let alone = (self.writer.flushing.lock(), self.writer.storing.lock());
-        let lost = self.writer.lost.lock().clone();
+        let lost = self.writer.lost.lock().now.clone();
         drop(alone);
         for (id, known) in lost {
             let has_left = |top: &Arc<Vdev>| matches!(top.kind(), "hole" | "missing" | "indirect");
             if self.top(id).is_none_or(has_left) {
-                self.writer.lost.lock().remove(&id);
+                self.writer.lost.lock().now.remove(&id);
                 continue;
             }
             let blocks = self.writer.unflushed.of(id);
@@ -536,8 +544,8 @@ impl VdevTree {
             let _alone = (self.writer.flushing.lock(), self.writer.storing.lock());
             let mut lost = self.writer.lost.lock();
             // Another flush that failed meanwhile may have lost some of that.
-            if lost.get(&id).is_some_and(|now| now.times == known.times) {
-                lost.remove(&id);
+            if lost.now.get(&id).is_some_and(|now| now.times == known.times) {
+                lost.now.remove(&id);
             }
         }
         Ok(())
@@ -676,12 +684,7 @@ fn lossy(vdev: &Vdev, lacks: &dyn Fn(&Vdev) -> bool) -> bool {
 
 /// Notes that a top-level vdev lost data, if it may have: see [`lossy`]. Returns whether it did. What was written is
 /// written to all its leaves again then ([`VdevTree::recover`]), and marks what leaves lack that do not take it.
-fn note_lost(
-    top: &Vdev,
-    lacks: &dyn Fn(&Vdev) -> bool,
-    why: &str,
-    lost: &mut HashMap<u64, Lost>,
-) -> bool {
+fn note_lost(top: &Vdev, lacks: &dyn Fn(&Vdev) -> bool, why: &str, lost: &mut Losses) -> bool {
     let is_lossy = lossy(top, lacks);
     if is_lossy {
         top.stats.writes.error();
@@ -692,10 +695,11 @@ fn note_lost(
 }
 
 /// Notes that the top-level vdev with this id lost data.
-fn note(lost: &mut HashMap<u64, Lost>, top: u64, why: &str) {
-    let known = lost.entry(top).or_default();
+fn note(lost: &mut Losses, top: u64, why: &str) {
+    let known = lost.now.entry(top).or_default();
     known.why = why.into();
     known.times += 1;
+    lost.ever += 1;
 }
 
 fn error(block: &BlockWrite, why: impl Into<String>) -> VdevError {

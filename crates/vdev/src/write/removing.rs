@@ -245,6 +245,13 @@ impl VdevTree {
         Some((writes, vdevs))
     }
 
+    /// How often top-level vdevs have lost data so far. `None`: one of `vdevs` has, and it was not written again.
+    fn losses_without(&self, vdevs: &[u64]) -> Option<u64> {
+        let lost = self.writer.lost.lock();
+        let is_whole = vdevs.iter().all(|vdev| !lost.now.contains_key(vdev));
+        is_whole.then_some(lost.ever)
+    }
+
     /// Keeps all writes away, for repairs, as long as what is returned lives. What these have been copied to, as their vdev is being removed, is mended and
     /// durable by then. `repairs` says what will be written, and `current` whether the blocks are still allocated; both are asked
     /// while nothing is written.
@@ -267,6 +274,10 @@ impl VdevTree {
             if places == mended {
                 return Ok(alone);
             }
+            // What a vdev has lost is written again as it was, also over a copy that was mended meanwhile.
+            let Some(ever) = self.losses_without(&vdevs) else {
+                return Err(NotRepaired::Failed);
+            };
             // A mirror whose one side fails a flush has lost nothing; the repair of that side may be.
             let failures = || writes.iter().map(|write| write.leaf.written().flush_failures());
             let before: Vec<u64> = failures().collect();
@@ -274,6 +285,7 @@ impl VdevTree {
             drop(alone);
             let failed = written.iter().any(Result::is_err)
                 || self.flush_tops(&vdevs).is_err()
+                || self.losses_without(&vdevs) != Some(ever)
                 || !failures().eq(before);
             if failed {
                 self.look_after();
@@ -417,6 +429,21 @@ mod tests {
         // Blocks that may be gone are left alone.
         assert!(tree.repair_many(&scrubbed(&tree), &|| false).is_none());
         assert!(has(&disks[0], AT) == wrong());
+        assert_eq!(tree.repair_many(&scrubbed(&tree), &|| true).unwrap().bytes, LEN);
+        assert!(has(&disks[0], AT) == right());
+        assert!(disks[2..].iter().all(|disk| has(disk, AT + SHIFT) == right()));
+    }
+
+    /// What was copied to a vdev that may have lost it is written there again as it was: no copy is mended before that.
+    #[test]
+    fn copies_that_may_be_lost_are_mended_once_they_are_not() {
+        let (tree, disks) = rig(AT + LEN);
+        copy(&tree, [wrong(), right()]);
+        tree.lost_with_device(tree.top(1).unwrap());
+        let failed = tree.repair_many(&scrubbed(&tree), &|| true).unwrap();
+        assert_eq!((failed.bytes, failed.failed.len()), (0, 1));
+        tree.recover().unwrap();
+        assert!(has(&disks[0], AT) == wrong() && has(&disks[2], AT + SHIFT) == wrong());
         assert_eq!(tree.repair_many(&scrubbed(&tree), &|| true).unwrap().bytes, LEN);
         assert!(has(&disks[0], AT) == right());
         assert!(disks[2..].iter().all(|disk| has(disk, AT + SHIFT) == right()));
