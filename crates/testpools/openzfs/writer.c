@@ -108,7 +108,8 @@ extern unsigned long metaslab_force_ganging;
 
 #define	CHUNK	(128 << 10)
 #define	MAX_WORDS	8
-/* Where a label has its config, and how long that may be. */
+/* How large a label is, where it has its config, and how long that may be. */
+#define	LABEL_SIZE	((off_t)256 << 10)
 #define	CONFIG_AT	(16 << 10)
 #define	CONFIG_SIZE	((112 << 10) - 40)
 
@@ -258,17 +259,20 @@ create(const char *kind)
 	return (spa_create(pool, root, props, NULL, NULL));
 }
 
-/* The config in the first label of a file. */
+/* The config in the first label of a file that has one: a crash may have torn those that were being written. */
 static nvlist_t *
 label_of(const char *file)
 {
 	char *packed = malloc(CONFIG_SIZE);
 	nvlist_t *config = NULL;
 	int fd = open(file, O_RDONLY);
+	off_t size = fd < 0 ? 0 : lseek(fd, 0, SEEK_END) / LABEL_SIZE * LABEL_SIZE;
+	off_t at[] = { 0, LABEL_SIZE, size - 2 * LABEL_SIZE, size - LABEL_SIZE };
 
-	if (fd < 0 || pread(fd, packed, CONFIG_SIZE, CONFIG_AT) != CONFIG_SIZE ||
-	    nvlist_unpack(packed, CONFIG_SIZE, &config, 0) != 0)
-		config = NULL;
+	for (int l = 0; size >= 4 * LABEL_SIZE && l < 4 && config == NULL; l++)
+		if (pread(fd, packed, CONFIG_SIZE, at[l] + CONFIG_AT) != CONFIG_SIZE ||
+		    nvlist_unpack(packed, CONFIG_SIZE, &config, 0) != 0)
+			config = NULL;
 	if (fd >= 0)
 		close(fd);
 	free(packed);
