@@ -66,6 +66,7 @@ use cenote_format::invariant;
 use cenote_format::invariant::broken;
 use cenote_format::label::Uberblock;
 
+use crate::dtl::{merged, only};
 use crate::events::{self, Happening, Operation};
 use crate::queue::Priority;
 use crate::raidz::reflow::Widths;
@@ -73,16 +74,15 @@ use crate::raidz::watch::Watch;
 use crate::threads::{IoPool, Work};
 use crate::traffic::{Content, Meter, Traffic};
 use crate::tree::{self, VdevTree};
-use crate::dtl::merged;
 use crate::vdev::{Kind, Vdev};
 use crate::{Alarm, Suspension, VdevError, assemble, mirror};
 
 use copying::Copying;
 use flush::Flush;
+pub use flush::FlushFailures;
 pub(crate) use leaf::Written;
 use parity::Columns;
 pub(crate) use removing::{NotRepaired, Removing};
-pub use flush::FlushFailures;
 pub use removing::{PlacedCopy, RepairMark};
 pub use sides::Asking;
 pub(crate) use submit::submit;
@@ -232,6 +232,7 @@ impl VdevTree {
     /// that in which it is written: for as long as what is returned lives.
     fn beside_copies(&self, blocks: &[BlockWrite]) -> RwLockReadGuard<'_, ()> {
         let range = |block: &BlockWrite| {
+            // One that is past all numbers is refused when it is laid out.
             let end = block.offset.saturating_add(self.asize_of(block));
             (block.vdev, block.offset..end)
         };
@@ -705,7 +706,7 @@ fn error(block: &BlockWrite, why: impl Into<String>) -> VdevError {
 /// `leaf` does not have what was written in `txg`.
 fn missed(leaf: &Vdev, txg: u64) {
     if txg != 0 {
-        leaf.add_missing(txg..txg.saturating_add(1));
+        leaf.add_missing(only(txg));
     }
 }
 
