@@ -111,14 +111,26 @@ impl Pool {
         }
     }
 
-    fn write(&self, numbers: Range<u64>) {
+    /// A spare stands in for a device that is out of use.
+    fn stands_in(&self, device: usize, way: &str, spare: &str) {
+        self.run(&format!("zpool replace {way} -w tank {} {spare}", self.at(device)));
+        self.wait();
+    }
+
+    /// New devices with these numbers.
+    fn more(&self, numbers: Range<usize>) -> Vec<String> {
+        numbers.clone().for_each(|i| self.blank(i));
+        numbers.map(|i| self.at(i)).collect()
+    }
+
+    fn write(&self, numbers: impl IntoIterator<Item = u64>) {
         let name = |n: u64| self.s.path(&format!("root/tank/f{n}"));
-        numbers.for_each(|n| fs::write(name(n), contents(n)).unwrap());
+        numbers.into_iter().for_each(|n| fs::write(name(n), contents(n)).unwrap());
         self.run("zpool sync tank");
     }
 
     #[track_caller]
-    fn check(&self, numbers: Range<u64>) {
+    fn check(&self, numbers: impl IntoIterator<Item = u64>) {
         for n in numbers {
             let read = fs::read(self.s.path(&format!("root/tank/f{n}"))).unwrap();
             assert!(read == contents(n), "file {n}");
@@ -163,7 +175,12 @@ impl Pool {
 
     /// All files can be read while any `most` neighbours of `devices` are away.
     #[track_caller]
-    fn reads_without(&self, devices: &[usize], most: usize, files: Range<u64>) {
+    fn reads_without(
+        &self,
+        devices: &[usize],
+        most: usize,
+        files: impl IntoIterator<Item = u64> + Clone,
+    ) {
         self.export();
         for gone in devices.windows(most) {
             gone.iter().for_each(|i| self.away(*i));
@@ -211,12 +228,7 @@ fn spares_are_made_and_shown() {
     p.check(0..8);
     p.shows("draid2-0-0 AVAIL");
     // Another vdev brings its own.
-    let more: Vec<String> = (11..16)
-        .map(|i| {
-            p.blank(i);
-            p.at(i)
-        })
-        .collect();
+    let more = p.more(11..16);
     p.run(&format!("zpool add -f tank draid1:2d:5c:2s {}", more.join(" ")));
     for spare in ["draid2-0-0 AVAIL", "draid1-1-0 AVAIL", "draid1-1-1 AVAIL"] {
         p.shows(spare);
@@ -248,8 +260,7 @@ fn a_spare_stands_in_for_a_device_that_is_away() {
         p.write(0..24);
         let gone = p.at(2);
         p.run(&format!("zpool offline tank {gone}"));
-        p.run(&format!("zpool replace {way} -w tank {gone} {spare}"));
-        p.wait();
+        p.stands_in(2, way, &spare);
         p.shows(&format!("{spare} INUSE currently in use"));
         p.shows(&format!("{spare} ONLINE"));
         p.write(24..32);
@@ -280,8 +291,7 @@ fn a_device_that_comes_back_has_the_spare_go() {
     let p = Pool::new("draid1:2d:6c:1s", 6);
     p.write(0..16);
     p.run(&format!("zpool offline tank {}", p.at(1)));
-    p.run(&format!("zpool replace -s -w tank {} draid1-0-0", p.at(1)));
-    p.wait();
+    p.stands_in(1, "-s", "draid1-0-0");
     p.write(16..24);
     p.run(&format!("zpool online tank {}", p.at(1)));
     p.wait();
@@ -295,8 +305,7 @@ fn a_device_that_comes_back_has_the_spare_go() {
     p.reads_without(&p.others(&[]), 1, 0..28);
     // It stands in for another one, with what it had before.
     p.run(&format!("zpool offline tank {}", p.at(4)));
-    p.run(&format!("zpool replace -s -w tank {} draid1-0-0", p.at(4)));
-    p.wait();
+    p.stands_in(4, "-s", "draid1-0-0");
     p.is_clean();
     p.reads_without(&p.others(&[4]), 1, 0..28);
     // The device leaves for good: the spare stays in its place, and is a spare still.
@@ -321,8 +330,7 @@ fn spares_have_places_on_each_other() {
         p.run(&format!("zpool offline tank {}", p.at(device)));
         // This is on neither, and known to be.
         p.write(32 + device as u64..33 + device as u64);
-        p.run(&format!("zpool replace -s -w tank {} {spare}", p.at(device)));
-        p.wait();
+        p.stands_in(device, "-s", spare);
         p.shows(&format!("{spare} INUSE currently in use"));
         let history = p.run("zpool history -i tank");
         assert!(!history.contains("resilver") || history.contains("rebuild"), "{history}");
@@ -331,34 +339,16 @@ fn spares_have_places_on_each_other() {
     p.write(50..56);
     p.judged();
     let files = || (0..32).chain([35, 39]).chain(50..56);
-    files().for_each(|n| p.check(n..n + 1));
+    p.check(files());
     p.is_clean();
-    for gone in p.others(&[3, 7]) {
-        p.export();
-        p.away(gone);
-        p.import("-o readonly=on");
-        files().for_each(|n| p.check(n..n + 1));
-        let status = p.run("zpool status tank");
-        assert!(status.contains("errors: No known data errors"), "{gone}: {status}");
-        p.export();
-        p.back(gone);
-        p.import("");
-    }
+    p.reads_without(&p.others(&[3, 7]), 1, files());
     // The second one comes back: it lacks what was its own, and what the other spare has there.
     p.run(&format!("zpool online tank {}", p.at(7)));
     p.wait();
     p.run("zpool detach tank draid1-0-0");
     p.is_clean();
     p.judged();
-    for gone in p.others(&[3]) {
-        p.export();
-        p.away(gone);
-        p.import("-o readonly=on");
-        files().for_each(|n| p.check(n..n + 1));
-        p.export();
-        p.back(gone);
-        p.import("");
-    }
+    p.reads_without(&p.others(&[3]), 1, files());
 }
 
 #[test]
@@ -404,8 +394,7 @@ fn openzfs_and_this_take_turns() {
     p.write(16..24);
     p.is_clean();
     p.run(&format!("zpool offline tank {}", p.at(4)));
-    p.run(&format!("zpool replace -s -w tank {} draid1-0-1", p.at(4)));
-    p.wait();
+    p.stands_in(4, "-s", "draid1-0-1");
     p.is_clean();
     p.export();
     cenote_testpools::judge(&p.dir(), "tank");
@@ -418,15 +407,7 @@ fn openzfs_and_this_take_turns() {
     p.shows("draid1-0-1 AVAIL");
     p.check(0..24);
     p.is_clean();
-    for gone in p.others(&[1]) {
-        p.export();
-        p.away(gone);
-        p.import("-o readonly=on");
-        p.check(0..24);
-        p.export();
-        p.back(gone);
-        p.import("");
-    }
+    p.reads_without(&p.others(&[1]), 1, 0..24);
     p.export();
     openzfs(
         &p.dir(),
@@ -444,8 +425,7 @@ fn what_a_spare_has_is_verified() {
     let p = Pool::new("draid1:2d:6c:1s", 6);
     p.write(0..24);
     p.run(&format!("zpool offline tank {}", p.at(0)));
-    p.run(&format!("zpool replace -s -w tank {} draid1-0-0", p.at(0)));
-    p.wait();
+    p.stands_in(0, "-s", "draid1-0-0");
     p.export();
     let spoiled = File::options().write(true).open(p.file(3)).unwrap();
     for at in (4..150).map(|mib| mib * MIB) {
@@ -504,12 +484,7 @@ fn spares_of_two_vdevs_step_in_by_themselves() {
         return;
     }
     let p = Pool::new("draid1:2d:5c:1s", 5);
-    let more: Vec<String> = (5..11)
-        .map(|i| {
-            p.blank(i);
-            p.at(i)
-        })
-        .collect();
+    let more = p.more(5..11);
     p.run(&format!("zpool add tank draid1:2d:5c:1s {} spare {}", more[..5].join(" "), more[5]));
     p.write(0..24);
     for (gone, spare) in [(7, "draid1-1-0"), (1, "draid1-0-0"), (6, "d10")] {
@@ -519,7 +494,7 @@ fn spares_of_two_vdevs_step_in_by_themselves() {
         p.wait();
     }
     let files = || (0..24).chain([25, 30, 31]);
-    files().for_each(|n| p.check(n..n + 1));
+    p.check(files());
     p.is_clean();
     let list = p.run("zpool list -v tank");
     assert!(list.contains("INUSE") && list.contains("draid1-1-0"), "{list}");
@@ -533,16 +508,8 @@ fn spares_of_two_vdevs_step_in_by_themselves() {
     assert!(found.contains("draid1-0-0") && found.contains("spare-1"), "{found}");
     p.import("");
     p.judged();
-    files().for_each(|n| p.check(n..n + 1));
-    for gone in p.others(&[1, 6, 7, 10]) {
-        p.export();
-        p.away(gone);
-        p.import("-o readonly=on");
-        files().for_each(|n| p.check(n..n + 1));
-        p.export();
-        p.back(gone);
-        p.import("");
-    }
+    p.check(files());
+    p.reads_without(&p.others(&[1, 6, 7, 10]), 1, files());
 }
 
 /// A device is away while blocks are written of which it has places of a spare. Whichever of the two wrote them, the other one gives the
@@ -554,8 +521,7 @@ fn what_a_device_lacks_of_a_spare_either_of_the_two_knows() {
     }
     let p = Pool::new("draid2:2d:7c:1s", 7);
     p.run(&format!("zpool offline tank {}", p.at(1)));
-    p.run(&format!("zpool replace -s -w tank {} draid2-0-0", p.at(1)));
-    p.wait();
+    p.stands_in(1, "-s", "draid2-0-0");
     p.run(&format!("zpool offline tank {}", p.at(3)));
     p.write(0..24);
     p.export();

@@ -10,8 +10,8 @@ use cenote_engine::{Engine, EngineOptions, RemoveError, tunables};
 use cenote_pool::scan::ScanState;
 use cenote_store::alloc::Class;
 use cenote_zpl::FileSystem;
-use parking_lot::{Mutex, MutexGuard};
 use rig::joining::{prepared, replace};
+use rig::removing::{alone, ended, guid, removal, stand_still};
 use rig::{Faulty, Rig, check, fill, open};
 use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
@@ -23,28 +23,9 @@ use std::time::{Duration, Instant};
 const SIZE: u64 = 512 << 20;
 const LEN: usize = 600_000;
 
-/// Tunables are the process's.
-static ALONE: Mutex<()> = Mutex::new(());
-
-/// Pieces are small, so that blocks are divided among several.
-fn alone(segment: u64) -> MutexGuard<'static, ()> {
-    let alone = ALONE.lock();
-    tunables::find("zfs_remove_max_segment").unwrap().set(segment).unwrap();
-    stand_still(false);
-    alone
-}
-
-fn stand_still(still: bool) {
-    tunables::find("zfs_removal_suspend_progress").unwrap().set(still.into()).unwrap();
-}
-
 /// A pool without what OpenZFS 2.1 does not know of intent logs.
 fn create(rig: &Rig, line: &str) -> Arc<Engine> {
     rig.create_choosing(line, 12, &[("zilsaxattr".into(), false)])
-}
-
-fn guid(engine: &Engine, id: u64) -> u64 {
-    engine.pool().store().vdevs().top(id).unwrap().guid()
 }
 
 fn kinds(engine: &Engine) -> Vec<String> {
@@ -54,18 +35,14 @@ fn kinds(engine: &Engine) -> Vec<String> {
 
 #[track_caller]
 fn state(engine: &Engine) -> ScanState {
-    engine.pool().status().unwrap().removal.unwrap().state
+    removal(engine).state
 }
 
 #[track_caller]
 fn wait(engine: &Engine) {
-    let end = Instant::now() + Duration::from_secs(120);
-    while state(engine) == ScanState::Scanning {
-        assert!(Instant::now() < end, "{:?}", engine.pool().status().unwrap().removal);
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let removal = engine.pool().status().unwrap().removal.unwrap();
-    assert_eq!((removal.state, removal.copied), (ScanState::Finished, removal.to_copy));
+    ended(engine);
+    let removal = removal(engine);
+    assert_eq!(removal.copied, removal.to_copy);
 }
 
 fn unlink(fs: &FileSystem, file: u64) {
@@ -141,7 +118,7 @@ fn a_removal_is_cancelled_and_done_again() {
         engine.remove(guid(&engine, 1)),
         Err(RemoveError::Already | RemoveError::Busy)
     ));
-    let copied = || engine.pool().status().unwrap().removal.unwrap().copied;
+    let copied = || removal(&engine).copied;
     while copied() == 0 {
         std::thread::yield_now();
     }
@@ -179,8 +156,7 @@ fn half_a_removal_goes_on_after_an_import_and_in_openzfs() {
         fill(&fs, 0..120, LEN);
         engine.sync().unwrap();
         engine.remove(guid(&engine, 0)).unwrap();
-        let removal = || engine.pool().status().unwrap().removal.unwrap();
-        while removal().copied == 0 {
+        while removal(&engine).copied == 0 {
             std::thread::yield_now();
         }
         stand_still(true);
@@ -277,7 +253,7 @@ fn devices_fail_meanwhile() {
     }
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(state(&engine), ScanState::Scanning);
-    let removal = engine.pool().status().unwrap().removal.unwrap();
+    let removal = removal(&engine);
     // Blocks that are freed meanwhile count as done.
     assert!(removal.copied < removal.to_copy / 4, "{removal:?}");
     fill(&fs, 60..62, LEN);
@@ -345,8 +321,7 @@ fn what_an_earlier_removal_moved_is_freed_everywhere() {
         engine.remove(guid(&engine, 0)).unwrap();
         wait(&engine);
         engine.remove(guid(&engine, 1)).unwrap();
-        let removal = || engine.pool().status().unwrap().removal.unwrap();
-        while removal().copied == 0 {
+        while removal(&engine).copied == 0 {
             std::thread::yield_now();
         }
         stand_still(true);
@@ -592,7 +567,7 @@ fn pieces_are_copied_in_batches() {
     stand_still(true);
     engine.remove(guid(&engine, 0)).unwrap();
     let (from, to) = (faulty.device(&rig, "a"), faulty.device(&rig, "b"));
-    let pieces = engine.pool().status().unwrap().removal.unwrap().to_copy / (16 << 10);
+    let pieces = removal(&engine).to_copy / (16 << 10);
     let (reads, writes) = (from.reads(), to.writes());
     stand_still(false);
     wait(&engine);

@@ -6,32 +6,17 @@
 mod rig;
 
 use cenote_engine::planted::Moment;
-use cenote_engine::{Engine, EngineOptions, tunables};
+use cenote_engine::{Engine, EngineOptions};
 use cenote_pool::scan::{ScanState, ScanStatus};
-use parking_lot::{Mutex, MutexGuard};
+use rig::removing::{alone, ended, guid, removal, stand_still, until};
 use rig::{Faulty, Rig, TIMEOUT, check, fill, open};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
 
 const SIZE: u64 = 128 << 20;
 const LEN: usize = 200_000;
 const FILES: u64 = 60;
-
-static ALONE: Mutex<()> = Mutex::new(());
-
-/// Removals copy pieces of this size at most, and no other test runs.
-fn alone(segment: u64) -> MutexGuard<'static, ()> {
-    let alone = ALONE.lock();
-    tunables::find("zfs_remove_max_segment").unwrap().set(segment).unwrap();
-    stand_still(false);
-    alone
-}
-
-fn stand_still(still: bool) {
-    tunables::find("zfs_removal_suspend_progress").unwrap().set(still.into()).unwrap();
-}
 
 /// Flips bits all over a device.
 fn spoil(rig: &Rig, name: &str) {
@@ -55,15 +40,6 @@ fn spoiled(rig: &Rig) -> Arc<Engine> {
     rig.import()
 }
 
-#[track_caller]
-fn until(what: &str, done: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !done() {
-        assert!(begun.elapsed() < Duration::from_secs(120), "{what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
 fn scrubbed(engine: &Engine) -> ScanStatus {
     engine.scrub().unwrap();
     let scan = || engine.pool().status().unwrap().scan.unwrap();
@@ -72,18 +48,16 @@ fn scrubbed(engine: &Engine) -> ScanStatus {
 }
 
 fn remove_first(engine: &Engine) {
-    let first = engine.pool().store().vdevs().root().children()[0].guid();
-    engine.remove(first).unwrap();
+    engine.remove(guid(engine, 0)).unwrap();
 }
 
 fn copied(engine: &Engine) -> u64 {
-    engine.pool().status().unwrap().removal.unwrap().copied
+    removal(engine).copied
 }
 
 /// The removal ends. What was repaired is right on every device then.
 fn is_right(rig: &Rig, engine: Arc<Engine>) {
-    let removal = || engine.pool().status().unwrap().removal.unwrap();
-    until("the removal does not end", || removal().state == ScanState::Finished);
+    ended(&engine);
     let again = scrubbed(&engine);
     assert_eq!((again.processed, again.errors), (0, 0), "something is wrong still");
     engine.export(false).unwrap();
@@ -104,7 +78,7 @@ fn when_some_is_copied(engine: &Arc<Engine>, then: impl FnOnce() + Send + 'stati
     engine.stop_at(Moment::ReadToBeMoved, move || {
         let again = theirs.clone();
         theirs.stop_at(Moment::ReadToBeMoved, move || {
-            let removal = again.pool().status().unwrap().removal.unwrap();
+            let removal = removal(&again);
             assert!(removal.copied > 0 && removal.state == ScanState::Scanning);
             then();
         });
@@ -192,8 +166,7 @@ fn what_is_read_meanwhile_is_healed_everywhere() {
         leaves.iter().map(|leaf| leaf.self_healed()).sum::<u64>()
     };
     assert!(healed() > 0);
-    let removal = || engine.pool().status().unwrap().removal.unwrap();
-    until("the removal does not end", || removal().state == ScanState::Finished);
+    ended(&engine);
     // Whatever was not read before it was copied a scrub finds, and then nothing more.
     scrubbed(&engine);
     is_right(&rig, engine);
@@ -210,8 +183,7 @@ fn what_was_copied_before_an_import_is_repaired() {
     when_some_is_copied(&engine, move || assert!(theirs.set(files.copy()).is_ok()));
     remove_first(&engine);
     until("nothing is copied", || crashed.get().is_some());
-    let removal = || engine.pool().status().unwrap().removal.unwrap();
-    until("the removal does not end", || removal().state == ScanState::Finished);
+    ended(&engine);
     engine.export(false).unwrap();
     drop(engine);
     let copy = crashed.get().unwrap();

@@ -136,3 +136,29 @@ impl<'a> Bytes<'a> {
         Ok(out)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_bytes_say_of_their_number_is_not_believed() {
+        let b = Bytes::new(&[1, 2, 3, 4, 5], ByteOrder::Little, "test");
+        assert_eq!(b.counted(1, 2, 2), Ok(&[2u8, 3, 4, 5][..]));
+        assert_eq!(b.counted(5, 0, 8), Ok(&[][..]));
+        let short = |need| Err(DecodeError::Truncated { what: "test", need, have: 5 });
+        assert_eq!(b.counted(1, 3, 2), short(7));
+        // More than can be numbered is said as it is.
+        for (at, n, size) in [(1, u64::MAX, 1), (0, u64::MAX, 2), (usize::MAX, 2, 1)] {
+            let why = b.counted(at, n, size).unwrap_err().to_string();
+            assert!(why.contains(&n.to_string()) || at == usize::MAX, "{why}");
+        }
+        assert!(b.slice(usize::MAX, 2).is_err());
+        assert_eq!((b.rest(3), b.rest(5)), (Ok(&[4u8, 5][..]), Ok(&[][..])));
+        assert_eq!(
+            b.rest(6).map(<[u8]>::len),
+            Err(DecodeError::Truncated { what: "test", need: 6, have: 5 })
+        );
+        assert_eq!((b.first(2), b.first(9).len()), (&[1u8, 2][..], 5));
+    }
+}

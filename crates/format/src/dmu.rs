@@ -271,11 +271,7 @@ impl DnodePhys {
             block_size: u64::from(b.u16(at + 8)?) << SECTOR_SHIFT,
             extra_slots: b.u8(at + 12)?,
             max_block: b.u64(at + 16)?,
-            used: if flags & DNODE_FLAG_USED_BYTES != 0 {
-                used
-            } else {
-                used << SECTOR_SHIFT
-            },
+            used: if flags & DNODE_FLAG_USED_BYTES != 0 { used } else { used << SECTOR_SHIFT },
             pointers: decoded,
             rest: {
                 let end = spill.unwrap_or(at + size);

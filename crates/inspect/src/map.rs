@@ -175,9 +175,9 @@ pub fn percent(part: u64, whole: u64) -> u64 {
 impl VdevMap {
     /// Bytes allocated and bytes in all.
     pub fn usage(&self) -> (u64, u64) {
-        self.metaslabs.iter().fold((0u64, 0u64), |(alloc, size), m| {
-            (alloc + m.allocated, size + m.size)
-        })
+        self.metaslabs
+            .iter()
+            .fold((0u64, 0u64), |(alloc, size), m| (alloc + m.allocated, size + m.size))
     }
 }
 
@@ -234,10 +234,7 @@ impl SpaceMapReport {
 
     /// Bytes allocated and bytes in all, of all vdevs.
     pub fn usage(&self) -> (u64, u64) {
-        self.vdevs
-            .iter()
-            .map(VdevMap::usage)
-            .fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
+        self.vdevs.iter().map(VdevMap::usage).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
     }
 
     /// Free segments by size of all metaslabs.

@@ -14,7 +14,7 @@ use cenote_format::label::Uberblock;
 use cenote_vdev::{Device, write_heartbeat};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// How long the end of a claim waits for a heartbeat that is being written.
 const LAST: Duration = Duration::from_secs(5);
@@ -74,7 +74,7 @@ impl Shared {
                 if beat.ends || !self.holds(&mut beat) {
                     return;
                 }
-                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                let now = crate::time::since_1970();
                 (host::next_heartbeat(&beat.uberblock, now.as_secs()), since_boot())
             };
             match write_heartbeat(device.as_ref(), *ashift, &next) {

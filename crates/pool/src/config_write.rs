@@ -24,6 +24,7 @@ use crate::version;
 use cenote_dmu::write::{NewObject, OpenObjectSet, Result, WriteError, ZapMut};
 use cenote_format::dmu::DmuType;
 use cenote_format::encode::zap::{Key, Value};
+use cenote_format::invariant::broken;
 use cenote_format::nvlist::{NvList, NvValue};
 
 /// The object directory (`DMU_POOL_DIRECTORY_OBJECT`).
@@ -135,7 +136,11 @@ impl PoolConfig {
             hostname: text("hostname").unwrap_or_default(),
             comment: text("comment"),
             compatibility: text("compatibility"),
-            vdev_tree: mos.list("vdev_tree").cloned().unwrap_or_default(),
+            vdev_tree: match mos.list("vdev_tree") {
+                Some(tree) => tree.clone(),
+                // The pool was opened by it.
+                None => broken(format_args!("the config of a pool in use has no vdevs")),
+            },
             features: features.unwrap_or_default().iter().map(|(n, _)| n.clone()).collect(),
             kept: mos.pairs.iter().filter(|(n, _)| !known(n)).cloned().collect(),
         }

@@ -216,7 +216,8 @@ impl TableSize {
         let dnode = object.dnode();
         let filled = sum(dnode.pointers.iter().filter(|p| !p.is_hole()).map(|p| p.fill()));
         let in_core = filled.and_then(|blocks| blocks.checked_mul(dnode.block_size));
-        let in_core = in_core.ok_or_else(|| uncountable(pool.mos(), stored.object, "its blocks"))?;
+        let in_core =
+            in_core.ok_or_else(|| uncountable(pool.mos(), stored.object, "its blocks"))?;
         Ok(TableSize { entries, on_disk: whole_sectors(dnode.used), in_core })
     }
 
@@ -272,4 +273,33 @@ pub fn all(pool: &Pool) -> Result<(TableSize, Histogram)> {
         }
     }
     Ok((size, histogram))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_past_all_numbers_are_not_clamped() {
+        let stat =
+            |references: u64, bytes: u64| Stat([1, 512, 512, 512, references, bytes, bytes, bytes]);
+        let mut histogram = Histogram::default();
+        assert!(histogram.put(&stat(2, 1024)) && histogram.put(&stat(0, 0)));
+        assert!(histogram.put(&stat(4, u64::MAX - 2048)));
+        let before = histogram.clone();
+        assert!(!histogram.put(&stat(8, 4096)) && !histogram.add(&before));
+        assert_eq!((&histogram, histogram.total()), (&before, before.total()));
+        assert_eq!(Histogram::from_words(&histogram.words()), Some(histogram.clone()));
+        assert!(histogram.take(&stat(4, u64::MAX - 2048)) && histogram.put(&stat(8, 4096)));
+        assert_eq!(histogram.total().0[4..], [10, 5120, 5120, 5120]);
+        // What was not counted takes nothing of other buckets.
+        assert!(!histogram.take(&stat(2, 2048)));
+        assert_eq!(histogram.total().0[4..], [8, 4096, 4096, 4096]);
+        let mut words = vec![0; 16];
+        (words[3], words[11]) = (u64::MAX, 1);
+        assert_eq!(Histogram::from_words(&words), None);
+        assert_eq!((sum([1, 2]), sum([u64::MAX, 1])), (Some(3), None));
+        assert_eq!(whole_sectors(u64::MAX), u64::MAX / 512 * 512);
+        assert_eq!((whole_sectors(255), whole_sectors(256)), (0, 512));
+    }
 }

@@ -28,7 +28,7 @@ use std::collections::HashMap;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// How often and how long a device that is let go of is waited for.
 const MOST_WAITS: u32 = 100;
@@ -452,7 +452,7 @@ impl DeviceSet {
     /// the best one after `is_best`, it is held by heartbeats until it is [taken](DeviceSet::take_claim). Returns whether
     /// it is; also if there are images that were cut off alone, with which nothing is imported to be written to.
     pub fn claim(&self, seen: &Uberblock, is_best: impl FnOnce(&Uberblock) -> bool) -> bool {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = crate::time::since_1970();
         let claim = host::claim(seen, now.as_secs(), crate::random());
         let guids: Vec<u64> = self.by_guid.read().keys().copied().collect();
         let (begun, mut places) = (host::since_boot(), Vec::new());

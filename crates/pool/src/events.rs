@@ -22,7 +22,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, LazyLock, Weak};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// An event.
 #[derive(Clone, Debug)]
@@ -143,7 +143,7 @@ pub fn clear() -> usize {
 }
 
 fn post(mut payload: NvList) {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = crate::time::since_1970();
     let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
     let time = vec![seconds, i64::from(now.subsec_nanos())];
     payload.set("time", NvValue::Int64Array(time));
@@ -166,7 +166,7 @@ fn may_report(vdev: &Vdev, what: &Happening<'_>) -> bool {
         Happening::Slow { .. } => (true, SLOW_IO_EVENTS.get()),
         Happening::State(_) | Happening::ProbeFailed => return true,
     };
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let now = crate::time::since_1970().as_secs();
     let mut ring = RING.lock();
     if ring.reports.0 != now {
         ring.reports = (now, HashMap::new());
@@ -539,6 +539,6 @@ pub fn import_failed(candidate: &Candidate, why: &ImportError) {
 /// A number that no other report of this second has (`fm_ena_generate`, format 1).
 fn ena() -> u64 {
     const TIME: u32 = 14;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = crate::time::since_1970();
     (now.as_nanos() as u64) << TIME | 1
 }

@@ -4,7 +4,6 @@ use crate::Pool;
 use crate::time::{between, duration};
 use cenote_dmu::zap::Zap;
 use cenote_dsl::human::nicenum;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The feature of pools with RAID-Z that was expanded; it counts how often.
 pub const FEATURE: &str = "org.openzfs:raidz_expansion";
@@ -47,8 +46,7 @@ impl Expansion {
     /// The lines as `zpool status` prints them (`expand: …`), without the last newline.
     pub fn text(&self, ctime: &dyn Fn(u64) -> String) -> String {
         if !self.is_running {
-            let (copied, took) =
-                (nicenum(self.reflowed), duration(between(self.start, self.end)));
+            let (copied, took) = (nicenum(self.reflowed), duration(between(self.start, self.end)));
             return format!(
                 "expand: expanded {} copied {copied} in {took}, on {}",
                 self.name,
@@ -56,7 +54,7 @@ impl Expansion {
             );
         }
         let (copied, total) = (self.reflowed.max(1), self.to_reflow.max(1));
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let now = crate::time::since_1970().as_secs();
         let rate = (copied / between(self.start, now).max(1)).max(1);
         let left = total.saturating_sub(copied) / rate;
         let rest = match &self.waits {

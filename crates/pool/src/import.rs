@@ -53,7 +53,6 @@ use refusal::{heed_silence, refused};
 use std::cmp::Ordering;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Transaction groups whose freed blocks are not reused yet (`TXG_DEFER_SIZE`).
 const SAFE_REWIND: u64 = 2;
@@ -605,8 +604,9 @@ fn rewound(
     let Some(uberblock) = found else { return Err(ImportError::NoCheckpoint(target)) };
     let name = now.name.clone();
     drop(now);
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
-    let txg = newest.txg.saturating_add(1);
+    let seconds = crate::time::since_1970().as_secs();
+    let last = || damaged("its last transaction group is the last of all numbers");
+    let txg = newest.txg.checked_add(1).ok_or_else(|| explain(last(), c, &target))?;
     let uberblock = Uberblock { txg, timestamp: newest.timestamp.max(seconds), ..uberblock };
     let (loaded, notes) = Store::attempt(|| load(c, devices, &uberblock, &load_options(&name, o)));
     let loaded = loaded.map_err(|failure| explain(failure.cause, c, &target))?;

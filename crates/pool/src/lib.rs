@@ -496,7 +496,7 @@ pub fn expandable(top: &cenote_vdev::Vdev) -> u64 {
     let now = match top.kind() {
         _ if children.is_empty() => usable(top),
         "raidz" => smallest(children).and_then(|s| s.checked_mul(children.len() as u64)),
-        _ => smallest(children).map(|s| top.draid().map_or(s, |shape| shape.asize(s))),
+        _ => smallest(children).and_then(|s| top.draid().map_or(Some(s), |shape| shape.asize(s))),
     };
     let growth = now.and_then(|n| n.checked_sub(top.asize())).unwrap_or(0);
     growth >> shift << shift

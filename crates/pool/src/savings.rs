@@ -54,9 +54,8 @@ impl Savings {
         let mut s = Savings::default();
         if let Some(statistics) = directory.zap_of("DDT-statistics")? {
             for entry in statistics.entries()? {
-                s.add_histogram(&entry.value).ok_or_else(|| {
-                    uncountable(mos, 0, &String::from_utf8_lossy(&entry.name))
-                })?;
+                s.add_histogram(&entry.value)
+                    .ok_or_else(|| uncountable(mos, 0, &String::from_utf8_lossy(&entry.name)))?;
             }
         }
         for table in ddt::load(mos)? {

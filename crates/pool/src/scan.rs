@@ -12,7 +12,6 @@ use crate::directory::Directory;
 use crate::time::between;
 use cenote_dmu::Result;
 use cenote_dsl::human::{nicebytes, nicenum};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// `dsl_scan_state_t`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -446,7 +445,7 @@ impl ScanStatus {
 
     /// Bytes a second of `done` since the pass began, without pauses.
     fn rate(&self, done: u64) -> u64 {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let now = crate::time::since_1970().as_secs();
         let elapsed = between(self.pass.start, now).saturating_sub(self.pass.spent_paused);
         if self.pass.start == 0 { 0 } else { done / elapsed.max(1) }
     }
@@ -672,6 +671,9 @@ mod tests {
         assert_eq!(words[19..], [6, 7, 8, 9, 2]);
         assert_eq!(ScanPhys::decode(&words), Some(phys));
         assert_eq!(ScanPhys::decode(&words[..23]), None);
+        let mut many = words;
+        many[10] = u64::MAX;
+        assert_eq!(ScanPhys::decode(&many), None);
         assert!(!phys.is_paused());
         let running = ScanPhys { state: 1, ..phys };
         assert!(running.is_paused() && !running.pausing(false).is_paused());
@@ -723,7 +725,7 @@ mod tests {
              20.00% done, no estimated completion time"
         );
         // It began in this second: rates are of one.
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + 60;
+        let now = crate::time::since_1970().as_secs() + 60;
         let (examined, issued, ahead) = (3 << 20, 2 << 20, [3 << 20, 2 << 20, 4096, 0]);
         let pass = Pass { start: now, examined, issued, ahead, ..Pass::default() };
         assert_eq!(

@@ -1,6 +1,7 @@
 //! Points in time and durations as the commands print them, in the system's time zone.
 
 use cenote_dsl::human::local_time;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Seconds since 1970 as C's `ctime` prints them, without the newline:
 /// `Sat Nov 21 20:26:43 2026`. A time out of range is printed as a number.
@@ -18,6 +19,11 @@ pub fn duration(secs: u64) -> String {
     let (days, hours, mins) = (secs / 86400, secs / 3600 % 24, secs / 60 % 60);
     let clock = format!("{hours:02}:{mins:02}:{:02}", secs % 60);
     if days > 0 { format!("{days} days {clock}") } else { clock }
+}
+
+/// The time by this host's clock, since 1970: none, if the clock says that it is earlier.
+pub fn since_1970() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO)
 }
 
 /// Seconds from one time to another: none, if the clock was set back in between.

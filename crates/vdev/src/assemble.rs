@@ -20,11 +20,11 @@ use cenote_format::nvlist::NvList;
 
 use crate::device::Device;
 use crate::draid::{Layout, Shape, SpareDevice};
+use crate::dtl::Dtl;
 use crate::labels;
 use crate::probe::StateWith;
 use crate::raidz::reflow::Widths;
 use crate::state::{Aux, VdevState};
-use crate::dtl::Dtl;
 use crate::vdev::{Kind, Live, Opened, Vdev};
 use crate::{FindDevice, VdevError};
 
@@ -149,7 +149,7 @@ impl Above {
             1 => Above {
                 ashift: top_ashift(config, kind)?,
                 top_guid: config.u64("guid").unwrap_or(0),
-                min_asize: top_min_asize(config, config.u64("asize").unwrap_or(0)),
+                min_asize: top_min_asize(config, asize_of(config)?),
                 ..self
             },
             _ => self,
@@ -166,6 +166,11 @@ impl Above {
         let in_draid = self.in_draid || draid.is_some();
         Above { depth: self.depth + 1, min_asize, in_draid, ..self }
     }
+}
+
+/// Bytes of a device with so many allocatable ones, of which there are [`MOST_BYTES`] at most.
+fn with_labels(asize: u64) -> u64 {
+    asize + LABEL_START + LABEL_END
 }
 
 /// Calls `f` for each leaf, with the function that says in which state the leaf is with a device,
@@ -203,8 +208,7 @@ pub(crate) fn least_size(root: &Arc<Vdev>, guid: u64) -> Option<u64> {
             own.min_asize = top_min_asize(v.config(), v.asize());
         }
         if v.is_leaf() && v.guid() == guid {
-            let size = own.min_asize.saturating_add(LABEL_START + LABEL_END);
-            return Some(size.max(MIN_DEVICE));
+            return Some(with_labels(own.min_asize).max(MIN_DEVICE));
         }
         let here = own.below(v.vdev_kind(), v.holding(), v.draid());
         v.children().iter().find_map(|c| walk(c, here, guid))
@@ -218,7 +222,7 @@ pub(crate) fn size_of_leaf(label: &NvList) -> Option<u64> {
         let kind = Kind::from_name(config.str("type")?)?;
         let own = above.of(config, kind).ok()?;
         if config.u64("guid") == Some(guid) && kind.is_leaf() {
-            return Some(own.min_asize.saturating_add(LABEL_START + LABEL_END));
+            return Some(with_labels(own.min_asize));
         }
         let children = config.lists("children").unwrap_or(&[]);
         let shape = if kind == Kind::Draid { Shape::of(config).ok() } else { None };
@@ -295,6 +299,8 @@ fn build(
     for (i, c) in child_configs.iter().enumerate() {
         children.push(build(c, i as u64, here, open, kept)?);
     }
+    let other = children.iter().find(|child| own.depth > 0 && child.ashift != here.ashift);
+    invariant!(other.is_none(), "{other:?} is below a vdev of 2^{} bytes a sector", here.ashift);
     if let Some(shape) = &shape {
         check_spares(&children, guid, shape)?;
     }
@@ -319,7 +325,7 @@ fn build(
         nparity,
         draid,
         live,
-        asize: AtomicU64::new(config.u64("asize").unwrap_or(0)),
+        asize: AtomicU64::new(asize_of(config)?),
     }))
 }
 
@@ -461,6 +467,20 @@ fn top_ashift(config: &NvList, kind: Kind) -> Result<u32, VdevError> {
     }
 }
 
+/// Allocatable bytes of a top-level vdev at most: what a file can have.
+const MOST_BYTES: u64 = i64::MAX as u64;
+
+/// Allocatable bytes of a top-level vdev, as its config says; 0 of others.
+///
+/// # Errors
+/// More than there can be.
+fn asize_of(config: &NvList) -> Result<u64, VdevError> {
+    match config.u64("asize").unwrap_or(0) {
+        asize @ ..=MOST_BYTES => Ok(asize),
+        asize => unsupported(format!("a vdev of {asize} bytes")),
+    }
+}
+
 /// Allocatable bytes that a top-level vdev needs: its size in whole metaslabs.
 fn top_min_asize(config: &NvList, asize: u64) -> u64 {
     match config.u64("metaslab_shift") {
@@ -505,8 +525,8 @@ fn leaf_state(config: &NvList, guid: u64, above: Above, device: Option<&dyn Devi
 
 /// How many bytes a device is shorter than a leaf needs.
 fn bytes_short(device: &dyn Device, above: Above) -> u64 {
-    let needed = above.min_asize.saturating_add(LABEL_START + LABEL_END);
-    needed.saturating_sub(device.size() / LABEL_SIZE * LABEL_SIZE)
+    let has = device.size() / LABEL_SIZE * LABEL_SIZE;
+    with_labels(above.min_asize).saturating_sub(has)
 }
 
 /// What is wrong with a leaf's labels: whether they say that it is this leaf of this pool.

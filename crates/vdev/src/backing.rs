@@ -50,8 +50,8 @@ impl Backing {
         let number = |text: Vec<u8>| std::str::from_utf8(text.trim_ascii()).ok()?.parse().ok();
         let offset = said("offset").and_then(number).unwrap_or(0u64);
         let first = std::fs::read(device.join("start")).ok().filter(|_| partition);
-        let first = first.and_then(number).unwrap_or(0u64).saturating_mul(SECTOR);
-        let start = offset.saturating_add(first);
+        let first = first.and_then(number).unwrap_or(0u64).checked_mul(SECTOR)?;
+        let start = offset.checked_add(first)?;
         Some(Backing { path: Path::new(os_str(path)).into(), whole, start })
     }
 
@@ -144,7 +144,7 @@ pub(crate) fn unread(rdev: u64, size: u64) -> io::Result<Option<Unread>> {
     let (mut next, mut start) = (Some(rdev), 0u64);
     for _ in 0..MOST {
         let Some(backing) = next.take().and_then(Backing::of) else { break };
-        start = start.saturating_add(backing.start);
+        start = start.checked_add(backing.start).ok_or(io::ErrorKind::InvalidData)?;
         let Ok(facts) = backing.path.metadata() else { break };
         if facts.is_file() {
             // Who may use the device need not be one who may read the file: then its map is looked for by its name.

@@ -21,6 +21,7 @@
 
 use std::fs::{File, FileType, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, IoSlice, Seek, SeekFrom};
+use std::ops::Range;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -56,6 +57,11 @@ impl ReadReq {
         ReadReq { offset, len, result: None }
     }
 
+    /// The bytes of the device. Those of a read past all numbers end where these do: there is no such device.
+    pub fn range(&self) -> Range<u64> {
+        self.offset..self.offset.saturating_add(self.len as u64)
+    }
+
     /// Takes the completion; a device that did not set it failed the read.
     pub fn take(self) -> io::Result<Abd> {
         let lost = || Err(io::Error::other("the device did not answer"));
@@ -81,6 +87,11 @@ impl WriteReq {
     /// A write of `data` at byte `offset`.
     pub fn new(offset: u64, data: Abd) -> WriteReq {
         WriteReq { offset, data, held: false, result: None }
+    }
+
+    /// The bytes of the device, as [`ReadReq::range`].
+    pub fn range(&self) -> Range<u64> {
+        self.offset..self.offset.saturating_add(self.data.len() as u64)
     }
 
     /// Takes the completion; a device that did not set it failed the write.
@@ -134,6 +145,13 @@ fn sequence(rdev: u64) -> Option<u64> {
 
 /// A device: submit a batch, get completions.
 pub trait Device: Send + Sync {
+    /// The device that this one stands before. What is asked of a device as a whole, this one answers as that one does unless it
+    /// says something else: whether it is current, there or unlinked, what the system remembers of it, and how many reads it does at once.
+    /// What goes by bytes (sizes, places, holes), what takes writes, and which device it is, each says for itself.
+    fn below(&self) -> Option<&dyn Device> {
+        None
+    }
+
     /// Size in bytes.
     fn size(&self) -> u64;
 
@@ -202,12 +220,12 @@ pub trait Device: Send + Sync {
     /// Whether opening the device again, by its path, would give no other one. Where that cannot be
     /// told without doing it: no.
     fn is_current(&self) -> bool {
-        true
+        self.below().is_none_or(|below| below.is_current())
     }
 
     /// Whether its path still leads to it: it was not deleted, and nothing else was put in its place.
     fn is_there(&self) -> bool {
-        true
+        self.below().is_none_or(|below| below.is_there())
     }
 
     /// Which device it is, whatever its path leads to by now; `None`: that is not known. Nothing waits for the device.
@@ -217,16 +235,17 @@ pub trait Device: Send + Sync {
 
     /// Whether the file was deleted, or another one renamed over it. No path is looked up for it.
     fn is_unlinked(&self) -> bool {
-        false
+        self.below().is_some_and(|below| below.is_unlinked())
     }
 
     /// Has the next reads see what is on the device, not what the system remembers of it.
-    fn forget_cached(&self) {}
+    fn forget_cached(&self) {
+        self.below().into_iter().for_each(|below| below.forget_cached());
+    }
 
     /// How many of a batch of `requests` reads of `bytes` in all are under way at once.
     fn depth(&self, requests: usize, bytes: u64) -> usize {
-        let _ = (requests, bytes);
-        1
+        self.below().map_or(1, |below| below.depth(requests, bytes))
     }
 
     /// What gives out its addresses itself, if they are never used twice.
@@ -237,8 +256,7 @@ pub trait Device: Send + Sync {
     /// In how many batches, submitted at once from several threads, a batch of `requests` reads of
     /// `bytes` in all comes back soonest, where a batch is done one read after the other.
     fn concurrency(&self, requests: usize, bytes: u64) -> usize {
-        let _ = (requests, bytes);
-        1
+        self.below().map_or(1, |below| below.concurrency(requests, bytes))
     }
 }
 

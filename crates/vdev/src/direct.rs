@@ -87,8 +87,8 @@ pub(crate) fn is_cached(file: &File, offset: u64, len: usize) -> bool {
         (result, found.assume_init())
     };
     let page = rustix::param::page_size() as u64;
-    let pages = offset.saturating_add(len as u64).div_ceil(page).saturating_sub(offset / page);
-    result == 0 && found.nr_cache >= pages
+    let pages = offset.checked_add(len as u64).map(|end| end.div_ceil(page) - offset / page);
+    result == 0 && pages.is_some_and(|pages| found.nr_cache >= pages)
 }
 
 #[cfg(test)]

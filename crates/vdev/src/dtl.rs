@@ -57,6 +57,16 @@ pub(crate) fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     merged
 }
 
+/// The group behind another one. The last of all numbers, which only bytes made to do harm say, has none: then it is that one.
+pub(crate) fn behind(txg: u64) -> u64 {
+    txg.saturating_add(1)
+}
+
+/// The range of one group.
+pub(crate) fn only(txg: u64) -> Range<u64> {
+    txg..behind(txg)
+}
+
 /// Whether sorted ranges have `txg` in them.
 fn has(ranges: &[Range<u64>], txg: u64) -> bool {
     let after = ranges.partition_point(|r| r.end <= txg);
@@ -152,6 +162,8 @@ impl Vdev {
         let lost = left.iter().find(|range| !range.is_empty() && !has(&now, range.start));
         let guid = self.guid;
         invariant!(lost.is_none(), "leaf {guid} lacks {lost:?}, and would not be known to");
+        let lost = missed.iter().find(|range| !range.is_empty() && !has(&now, range.start));
+        invariant!(lost.is_none(), "leaf {guid} missed {lost:?}, and would not be known to");
         *dtl = Dtl::Ranges(now);
     }
 

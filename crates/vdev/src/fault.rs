@@ -26,6 +26,7 @@ use std::sync::{Arc, Weak};
 
 use cenote_format::abd::Abd;
 
+use crate::dtl::Trust;
 use crate::events::{self, Happening, Operation};
 use crate::injection;
 use crate::mirror;
@@ -35,7 +36,6 @@ use crate::raidz::reflow::Widths;
 use crate::submit::on_device;
 use crate::traffic::Content;
 use crate::tree::VdevTree;
-use crate::dtl::Trust;
 use crate::vdev::Vdev;
 use crate::write::{LeafWrite, write_leaves};
 
@@ -121,7 +121,7 @@ impl Fault {
     pub(crate) fn sectors(&self) -> Option<(u64, Range<u64>)> {
         let LaidOut { top, sector, .. } = self.laid_out.as_ref()?;
         let (sector, _) = (*sector)?;
-        Some((top.id(), sector..sector.saturating_add(1)))
+        Some((top.id(), sector..sector + 1))
     }
 
     /// The same, now that it is known what should be there.

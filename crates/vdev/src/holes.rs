@@ -146,6 +146,10 @@ impl Holed {
 }
 
 impl Device for Holed {
+    fn below(&self) -> Option<&dyn Device> {
+        Some(&*self.inner)
+    }
+
     fn size(&self) -> u64 {
         self.inner.size()
     }
@@ -185,32 +189,8 @@ impl Device for Holed {
         true
     }
 
-    fn is_current(&self) -> bool {
-        self.inner.is_current()
-    }
-
-    fn is_there(&self) -> bool {
-        self.inner.is_there()
-    }
-
     fn identity(&self) -> Option<Identity> {
         self.inner.identity()
-    }
-
-    fn is_unlinked(&self) -> bool {
-        self.inner.is_unlinked()
-    }
-
-    fn forget_cached(&self) {
-        self.inner.forget_cached();
-    }
-
-    fn depth(&self, requests: usize, bytes: u64) -> usize {
-        self.inner.depth(requests, bytes)
-    }
-
-    fn concurrency(&self, requests: usize, bytes: u64) -> usize {
-        self.inner.concurrency(requests, bytes)
     }
 }
 

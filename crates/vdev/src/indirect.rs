@@ -21,9 +21,9 @@ use std::sync::Arc;
 use cenote_format::abd::Abd;
 use cenote_format::invariant;
 
+use crate::dtl::Trust;
 use crate::submit::Submit;
 use crate::tree::Place;
-use crate::dtl::Trust;
 use crate::vdev::{Kind, Vdev};
 use crate::{Fault, IndirectMap, Remap, Remapped, VdevError, Verify, mirror, raidz, tunables};
 

@@ -57,7 +57,8 @@ impl VdevTree {
     /// # Errors
     /// The device failed, or is not there; it is not all of its space.
     pub fn initialize(&self, leaf: &Arc<Vdev>, offset: u64, data: Abd) -> io::Result<()> {
-        let range = offset..offset.saturating_add(data.len() as u64);
+        let end = offset.checked_add(data.len() as u64).ok_or(io::ErrorKind::InvalidInput)?;
+        let range = offset..end;
         let done = Err(io::ErrorKind::NotFound.into());
         let piece = Piece { leaf: leaf.clone(), range, data, done };
         let done = queue::run(&self.pool, Priority::Initializing, vec![piece]).pop();

@@ -257,6 +257,10 @@ fn overlap(a: &Range<u64>, b: &Range<u64>) -> Range<u64> {
 }
 
 impl Device for FaultyDevice {
+    fn below(&self) -> Option<&dyn Device> {
+        Some(&*self.inner)
+    }
+
     fn size(&self) -> u64 {
         self.inner.size()
     }
@@ -280,7 +284,7 @@ impl Device for FaultyDevice {
         self.inner.read_batch(reqs);
         let faults = self.faults();
         for req in reqs {
-            let range = req.offset..req.offset.saturating_add(req.len as u64);
+            let range = req.range();
             if faults.missing || hits(&faults.errors, &range) {
                 req.result = Some(Err(io::Error::other("injected read error")));
             }
@@ -303,7 +307,7 @@ impl Device for FaultyDevice {
         self.writes.fetch_add(reqs.len() as u64, Ordering::Relaxed);
         self.pause();
         for req in reqs {
-            let range = req.offset..req.offset.saturating_add(req.data.len() as u64);
+            let range = req.range();
             let fails = {
                 let faults = self.faults();
                 faults.missing || hits(&faults.write_errors, &range)
@@ -322,7 +326,8 @@ impl Device for FaultyDevice {
 
     fn trim(&self, offset: u64, len: u64) -> io::Result<()> {
         self.pause_while(|faults| faults.hung || faults.trims_hung);
-        let range = offset..offset.saturating_add(len);
+        let end = offset.checked_add(len).ok_or(io::ErrorKind::InvalidInput)?;
+        let range = offset..end;
         let fails = {
             let faults = self.faults();
             faults.missing || hits(&faults.write_errors, &range)
@@ -340,7 +345,7 @@ impl Device for FaultyDevice {
         let fails = {
             let mut faults = self.faults();
             let fails = faults.flush_errors > 0;
-            faults.flush_errors = faults.flush_errors.saturating_sub(1);
+            faults.flush_errors -= u64::from(fails);
             if let Some(left) = &mut faults.flushes_left {
                 match left.checked_sub(1) {
                     Some(less) => *left = less,
@@ -352,10 +357,6 @@ impl Device for FaultyDevice {
         if fails { Err(io::Error::other("injected flush error")) } else { self.inner.flush() }
     }
 
-    fn is_current(&self) -> bool {
-        self.inner.is_current()
-    }
-
     fn is_there(&self) -> bool {
         self.pause();
         self.inner.is_there()
@@ -363,14 +364,6 @@ impl Device for FaultyDevice {
 
     fn identity(&self) -> Option<Identity> {
         self.inner.identity()
-    }
-
-    fn is_unlinked(&self) -> bool {
-        self.inner.is_unlinked()
-    }
-
-    fn forget_cached(&self) {
-        self.inner.forget_cached();
     }
 }
 

@@ -408,7 +408,7 @@ impl Vdev {
         let (size, unseen) = (device.size(), Priority::of_reads().moves_unseen());
         let mut done = vec![false; reqs.len()];
         for (req, done) in reqs.iter_mut().zip(&mut done) {
-            let range = req.offset..req.offset.saturating_add(req.len as u64);
+            let range = req.range();
             let wanted = instead_of_reads(kind);
             let instead = match req.result {
                 None => error_of(&handlers, (kind, size, Some(&range)), wanted),
@@ -427,7 +427,7 @@ impl Vdev {
         let mut count = 0;
         for req in reqs.iter_mut().zip(&done).filter(|(_, done)| !**done).map(|(req, _)| req) {
             count += 1;
-            let range = req.offset..req.offset.saturating_add(req.len as u64);
+            let range = req.range();
             let Some(Ok(data)) = &mut req.result else { continue };
             let errors = [DeviceError::Io, DeviceError::Nxio, DeviceError::Corrupt];
             match error_of(&handlers, (kind, size, Some(&range)), &errors) {
@@ -444,7 +444,7 @@ impl Vdev {
     pub(crate) fn write_to(&self, device: &dyn Device, kind: IoKind, reqs: &mut [WriteReq]) {
         let Some(handlers) = self.injected.now() else { return write_rest(device, reqs) };
         let size = device.size();
-        let range = |req: &WriteReq| req.offset..req.offset.saturating_add(req.data.len() as u64);
+        let range = WriteReq::range;
         let mut done = vec![false; reqs.len()];
         for (req, done) in reqs.iter_mut().zip(&mut done) {
             let instead = match req.result {

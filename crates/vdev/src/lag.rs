@@ -12,6 +12,7 @@
 //! Heartbeats of multihost protection, and claims of an import, are uberblocks of the last group as well ([`newest_group`]). They say
 //! nothing of what a leaf has: OpenZFS, and an import before its first group, write them to leaves that were not given that one.
 
+use crate::dtl::behind;
 use crate::label_sync::concrete;
 use crate::vdev::Vdev;
 use crate::{VdevTree, read_labels};
@@ -54,7 +55,7 @@ impl VdevTree {
             let beside = leaves.iter().map(|(last, _)| *last).max();
             let is_on_all = normal <= UBERBLOCK_TOPS && !top.is_log();
             let Some(newest) = (if is_on_all { all } else { beside }) else { continue };
-            let end = newest.min(txg).saturating_add(1);
+            let end = behind(newest.min(txg));
             for (last, leaf) in leaves.iter().filter(|(last, _)| *last < end - 1) {
                 tracing::warn!(?leaf, last, txg, "the device lacks the last transaction groups");
                 leaf.lags(last + 1..end);
@@ -67,7 +68,7 @@ impl VdevTree {
     pub fn lag_on(&self, last: u64, newest: u64) {
         for leaf in self.leaves() {
             if !leaf.writable() || leaf.lacks(last) {
-                leaf.lags(last.saturating_add(1)..newest.saturating_add(1));
+                leaf.lags(behind(last)..behind(newest));
             }
         }
     }

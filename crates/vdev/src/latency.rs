@@ -117,6 +117,10 @@ pub fn as_tuned(device: Arc<dyn Device>) -> Arc<dyn Device> {
 }
 
 impl Device for SlowDevice {
+    fn below(&self) -> Option<&dyn Device> {
+        Some(&*self.inner)
+    }
+
     fn size(&self) -> u64 {
         self.inner.size()
     }
@@ -175,28 +179,13 @@ impl Device for SlowDevice {
         self.inner.growing()
     }
 
-    fn is_current(&self) -> bool {
-        self.inner.is_current()
-    }
-
-    fn is_there(&self) -> bool {
-        self.inner.is_there()
-    }
-
     fn identity(&self) -> Option<Identity> {
         self.inner.identity()
     }
 
-    fn is_unlinked(&self) -> bool {
-        self.inner.is_unlinked()
-    }
-
-    fn forget_cached(&self) {
-        self.inner.forget_cached();
-    }
-
-    fn concurrency(&self, requests: usize, bytes: u64) -> usize {
-        self.inner.concurrency(requests, bytes)
+    /// What it takes goes by its lanes: a batch is one, whatever the device before which it stands does at once.
+    fn depth(&self, _: usize, _: u64) -> usize {
+        1
     }
 }
 

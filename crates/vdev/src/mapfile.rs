@@ -19,6 +19,7 @@
 //! Invariant: what an unfinished map does not say in so many words is not in the image. A line that is not understood makes the
 //! map an error.
 
+use cenote_format::less;
 use std::ops::Range;
 use std::path::Path;
 
@@ -52,7 +53,7 @@ impl Unread {
         }
     }
 
-    /// The first byte of an area among the `len` bytes at byte `offset`.
+    /// The first byte of an area among the `len` bytes at byte `offset`, of those that have a number.
     pub fn first_in(&self, offset: u64, len: u64) -> Option<u64> {
         let end = offset.saturating_add(len);
         let at = self.0.partition_point(|area| area.end <= offset);
@@ -63,7 +64,7 @@ impl Unread {
     /// How many bytes of the first `size` ones are in the areas.
     pub fn bytes_below(&self, size: u64) -> u64 {
         let below = |area: &Range<u64>| area.end.min(size).saturating_sub(area.start);
-        self.0.iter().map(below).fold(0, u64::saturating_add)
+        self.0.iter().map(below).sum()
     }
 
     /// The areas of what begins at byte `start` of the image.
@@ -73,10 +74,10 @@ impl Unread {
         Unread(inside.map(|area| area.start.saturating_sub(start)..area.end - start).collect())
     }
 
-    /// How many of the `len` bytes at byte `offset` are in the areas.
+    /// How many of the `len` bytes at byte `offset` are in the areas, of those that have a number.
     pub fn bytes_in(&self, offset: u64, len: u64) -> u64 {
         let end = offset.saturating_add(len);
-        self.bytes_below(end).saturating_sub(self.bytes_below(offset))
+        less!(self.bytes_below(end), self.bytes_below(offset), "unread bytes below {end}")
     }
 
     /// The areas.

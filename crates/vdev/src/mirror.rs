@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use cenote_format::abd::Abd;
 
+use crate::dtl::Trust;
 use crate::patience::GaveUp;
 use crate::submit::{LeafRead, Piece, Submit, read_leaves};
-use crate::dtl::Trust;
 use crate::vdev::{Kind, Vdev};
 use crate::{Fault, VdevError, Verify};
 

@@ -23,6 +23,8 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use cenote_format::invariant;
+
 use crate::device::{Device, Identity, ReadReq, WriteReq};
 
 const SIGNATURE: &[u8] = b"EFI PART";
@@ -86,6 +88,7 @@ pub fn partitions(device: &dyn Device) -> Vec<Partition> {
 
 /// Where the last of the partitions ends that a device's table has, whether that is on the device or not; 0: it has no table.
 pub(crate) fn reach(device: &dyn Device) -> u64 {
+    // One that ends past all numbers reaches beyond every device.
     let ends = in_table(device).into_iter().map(|p| p.start.saturating_add(p.size));
     ends.max().unwrap_or(0)
 }
@@ -198,6 +201,13 @@ impl Slice {
         if image.writable() && !to_write {
             return Err(ErrorKind::ReadOnlyFilesystem.into());
         }
+        // A part of which something is missing is only read, and ends with an error there.
+        let end = part.start.checked_add(part.size).filter(|end| *end <= image.size());
+        invariant!(
+            !part.whole || end.is_some(),
+            "{part:?} is in a device of {} bytes",
+            image.size()
+        );
         Ok(Arc::new(Slice { inner: image, part, to_write, path: path.to_path_buf() }))
     }
 
@@ -209,6 +219,10 @@ impl Slice {
 }
 
 impl Device for Slice {
+    fn below(&self) -> Option<&dyn Device> {
+        Some(&*self.inner)
+    }
+
     fn size(&self) -> u64 {
         self.part.size
     }
@@ -242,7 +256,9 @@ impl Device for Slice {
 
     fn unread(&self, offset: u64, len: u64) -> u64 {
         let inside = self.part.size.saturating_sub(offset).min(len);
-        self.inner.unread(self.part.start.saturating_add(offset), inside)
+        // What is past all numbers is not inside.
+        let at = self.part.start.checked_add(offset);
+        at.map_or(0, |at| self.inner.unread(at, inside))
     }
 
     fn only_read(&self) -> bool {
@@ -281,28 +297,8 @@ impl Device for Slice {
         self.inner.flush()
     }
 
-    fn is_current(&self) -> bool {
-        self.inner.is_current()
-    }
-
-    fn is_there(&self) -> bool {
-        self.inner.is_there()
-    }
-
     fn identity(&self) -> Option<Identity> {
         self.inner.identity()
-    }
-
-    fn forget_cached(&self) {
-        self.inner.forget_cached();
-    }
-
-    fn depth(&self, requests: usize, bytes: u64) -> usize {
-        self.inner.depth(requests, bytes)
-    }
-
-    fn concurrency(&self, requests: usize, bytes: u64) -> usize {
-        self.inner.concurrency(requests, bytes)
     }
 }
 

@@ -31,13 +31,13 @@ use cenote_format::nvlist::NvList;
 
 use crate::device::{Device, ReadReq, WriteReq};
 use crate::doubt::{has_only_lost_labels, is_last_hope, is_well};
+use crate::dtl::{Dtl, behind};
 use crate::events::{self, Happening};
 use crate::injection::IoKind;
 use crate::labels::read_labels;
 use crate::patience;
 use crate::state::Aux;
 use crate::surgery::{outage, outage_as};
-use crate::dtl::Dtl;
 use crate::vdev::{Opened, Vdev};
 use crate::write::lose_of_spares;
 use crate::{VdevError, VdevState, VdevTree, assemble};
@@ -148,7 +148,7 @@ impl Vdev {
         let repairs = written.take_repairs();
         drop(written);
         self.lags(repairs);
-        self.lags(lost.unwrap_or_default());
+        lost.into_iter().for_each(|lost| self.lags(lost));
     }
 }
 
@@ -487,7 +487,7 @@ impl Judge<'_, '_> {
             return of(VdevState::CantOpen(Aux::CorruptData));
         }
         match answers(leaf, device) {
-            true => Verdict { state, last, missed: last.saturating_add(1)..txg.saturating_add(1) },
+            true => Verdict { state, last, missed: behind(last)..behind(txg) },
             false => of(VdevState::Faulted),
         }
     }

@@ -274,7 +274,7 @@ impl State {
         let all: u64 = self.figures.active.iter().sum();
         let now = self.figures.active[priority as usize];
         let most = self.most(priority, dirty_percent);
-        all < t::MAX_ACTIVE.get() && (now == 0 || now.saturating_add(active) <= most)
+        all < t::MAX_ACTIVE.get() && (now == 0 || now + active <= most)
     }
 
     /// The class to issue from (`vdev_queue_class_to_issue`).

@@ -106,7 +106,7 @@ impl Vdev {
                 let line = shape.line(self.ashift());
                 let most = (cenote_format::MAX_BLOCK / (shape.ndata << self.ashift())).max(1);
                 let lines = (segment / sector).clamp(1, most);
-                size.min(lines.saturating_mul(line)).min(layout.left_of_group(start))
+                size.min(lines * line).min(layout.left_of_group(start))
             }
         }
     }
@@ -215,7 +215,7 @@ impl Copier<'_> {
     /// The smallest part into which pieces are divided.
     fn least_part(&self) -> u64 {
         let least = self.top.least_piece();
-        if self.reserved { (COARSE / least).max(1).saturating_mul(least) } else { least }
+        if self.reserved { (COARSE / least).max(1) * least } else { least }
     }
 
     /// What is read of a piece first.
@@ -244,10 +244,9 @@ impl Copier<'_> {
 
     /// The columns of a stripe of dRAID of which another one is made, data first, each with its number.
     fn for_making<'b>(&self, columns: &'b [Column]) -> Vec<(usize, &'b Column)> {
-        let nparity = usize::try_from(self.top.nparity()).unwrap_or(0).min(columns.len());
+        let nparity = (self.top.nparity() as usize).min(columns.len());
         let (parity, data) = columns.split_at(nparity);
-        let numbered =
-            data.iter().enumerate().map(|(i, column)| (i.saturating_add(nparity), column));
+        let numbered = data.iter().enumerate().map(|(i, column)| (i + nparity, column));
         let all = numbered.chain(parity.iter().enumerate());
         all.filter(|(_, column)| !whole_of(&column.child, Some(column.offset)).is_empty())
             .take(data.len())
@@ -322,7 +321,7 @@ impl Copier<'_> {
 
     /// Whether too few columns of a stripe of dRAID are on whole leaves to make others of them.
     fn too_few(&self, columns: &[Column], wanted: &[usize]) -> bool {
-        let nparity = usize::try_from(self.top.nparity()).unwrap_or(0).min(columns.len());
+        let nparity = (self.top.nparity() as usize).min(columns.len());
         let others = columns.iter().enumerate().filter(|(number, _)| !wanted.contains(number));
         let whole = others
             .filter(|(_, column)| !whole_of(&column.child, Some(column.offset)).is_empty())
@@ -404,14 +403,14 @@ impl Copier<'_> {
         }
         let (start, size) = piece;
         let least = self.least_part();
-        let part = (size / PARTS / least).max(1).saturating_mul(least);
+        let part = (size / PARTS / least).max(1) * least;
         let (mut copies, mut unread, mut at) = (Vec::new(), 0u64, 0);
         while at < size {
-            let piece = (start.saturating_add(at), part.min(size - at));
+            let piece = (start + at, part.min(size - at));
             let (more, missing) = self.divided(piece, &Ahead::new(), true);
             copies.extend(more);
-            unread = unread.saturating_add(missing);
-            at = at.saturating_add(part);
+            unread += missing;
+            at += part;
         }
         (copies, unread)
     }
@@ -447,7 +446,7 @@ impl Copier<'_> {
             match result {
                 Ok(()) => {
                     write.leaf.stats.scanned(write.data.len());
-                    done.bytes = done.bytes.saturating_add(write.data.len() as u64);
+                    done.bytes += write.data.len() as u64;
                 }
                 Err(_) => fails(done, &write.leaf),
             }
@@ -468,13 +467,14 @@ impl Copier<'_> {
     /// What a claim on a piece keeps.
     fn place(&self, (start, size): (u64, u64)) -> Place {
         let mut on_leaves = Vec::new();
-        for column in columns(self.top, (start, size), self.targets).unwrap_or_default() {
+        // Of a piece without columns nothing is copied.
+        for column in columns(self.top, (start, size), self.targets).into_iter().flatten() {
             let mut leaves = Vec::new();
             mirror::reach(&column.child, column.offset, &mut leaves);
-            let end = column.offset.saturating_add(column.len as u64);
+            let end = column.offset + column.len as u64;
             on_leaves.extend(leaves.iter().map(|leaf| (leaf.guid(), column.offset..end)));
         }
-        Place { range: start..start.saturating_add(size), on_leaves }
+        Place { range: start..start + size, on_leaves }
     }
 
     /// Claims pieces, of which all that was written is durable on their sources then.

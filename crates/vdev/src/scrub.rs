@@ -17,11 +17,11 @@ use std::sync::Arc;
 use cenote_format::abd::Abd;
 use cenote_format::invariant;
 
+use crate::dtl::{Trust, only};
 use crate::queue::Priority;
 use crate::raidz::reflow::Widths;
 use crate::submit::{LeafRead, Submit, read_leaves};
 use crate::tree::{Place, VdevTree};
-use crate::dtl::Trust;
 use crate::vdev::{Kind, Vdev};
 use crate::write::{LeafWrite, NotRepaired, write_leaves};
 use crate::{BlockRead, Fault, Outcome, VdevError, mirror};
@@ -66,7 +66,7 @@ impl Repaired {
         if !is_done {
             return self.failed.push((leaf.guid(), txg));
         }
-        self.bytes = self.bytes.saturating_add(len as u64);
+        self.bytes += len as u64;
         leaf.stats.scanned(len);
         if !lack {
             leaf.stats.healed(len);
@@ -172,7 +172,7 @@ impl<'a> Part<'a> {
 
 /// A leaf lacks what belongs to a spare's place on it, of a block of this group.
 fn lag(leaf: &Vdev, txg: u64) {
-    leaf.lags(txg..txg.saturating_add(1));
+    leaf.lags(only(txg));
 }
 
 /// Whether `read` begins with the bytes of `right`, or has the first of them.

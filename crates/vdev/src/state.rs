@@ -106,7 +106,7 @@ pub(crate) fn of_interior(
     let t = tally(kind == Kind::Root, children, state_of);
     let allowed = match kind {
         Kind::Root => 0,
-        Kind::RaidZ | Kind::Draid => usize::try_from(nparity).unwrap_or(usize::MAX),
+        Kind::RaidZ | Kind::Draid => nparity as usize,
         _ => t.children.saturating_sub(1),
     };
     if t.children == 0 {

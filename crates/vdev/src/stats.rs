@@ -279,7 +279,7 @@ impl Stats {
 
     /// Reads and writes that were slow.
     pub(crate) fn slow(&self) -> u64 {
-        self.reads.slow.load(Relaxed).saturating_add(self.writes.slow.load(Relaxed))
+        self.reads.slow.load(Relaxed) + self.writes.slow.load(Relaxed)
     }
 
     /// Forgets all errors, and what was slow.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use cenote_format::abd::Abd;
-use cenote_format::{LABEL_START, invariant};
+use cenote_format::{LABEL_START, invariant, less};
 
 use crate::device::ReadReq;
 use crate::events::{self, Happening, Operation};
@@ -142,6 +142,13 @@ struct Run {
     len: u64,
 }
 
+impl Run {
+    /// Where it ends. One past all numbers ends where these do, and fails: there is no such device.
+    fn end(&self) -> u64 {
+        self.offset.saturating_add(self.len)
+    }
+}
+
 /// Joins neighbouring small reads.
 fn aggregate(reads: &[LeafRead], order: &[usize]) -> Vec<Run> {
     let (most, widest) = (tunables::AGGREGATION_LIMIT.get(), tunables::READ_GAP_LIMIT.get());
@@ -156,9 +163,10 @@ fn aggregate(reads: &[LeafRead], order: &[usize]) -> Vec<Run> {
             && reads[*previous].len < LARGE
             && read.len < LARGE
         {
-            let run_end = run.offset.saturating_add(run.len);
-            let end = offset.saturating_add(len).max(run_end);
-            let gap = offset.saturating_sub(run_end);
+            let own = Run { members: at..at + 1, offset, len };
+            let end = own.end().max(run.end());
+            // None, where they overlap.
+            let gap = offset.saturating_sub(run.end());
             if gap <= widest && end - run.offset <= most {
                 run.len = end - run.offset;
                 run.members.end = at + 1;
@@ -231,13 +239,11 @@ fn in_shares(runs: Vec<Run>, depth: usize, most: usize) -> Vec<(Vec<Run>, usize)
     // The requests that it counts as: each a range of `runs`.
     let mut requests: Vec<Vec<Run>> = Vec::new();
     for run in runs {
-        let end = run.offset.saturating_add(run.len);
         match requests.last_mut() {
             Some(joined)
                 if let (Some(first), Some(last)) = (joined.first(), joined.last())
-                    && run.offset.saturating_sub(last.offset.saturating_add(last.len))
-                        <= widest
-                    && end.saturating_sub(first.offset) <= limit =>
+                    && run.offset.saturating_sub(last.end()) <= widest
+                    && less!(run.end(), first.offset, "bytes of reads in order") <= limit =>
             {
                 joined.push(run);
             }
@@ -344,7 +350,7 @@ fn hand_out(
     for i in members {
         let read = &reads[*i];
         let offset = on_device(read.offset);
-        let (start, end) = (run.offset, run.offset.saturating_add(run.len));
+        let (start, end) = (run.offset, run.end());
         invariant!(
             start <= offset && offset.saturating_add(read.len as u64) <= end,
             "{:?}: {} bytes at {:#x} are of a read of {start:#x}-{end:#x}",

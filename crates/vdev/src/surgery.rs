@@ -93,9 +93,7 @@ fn outage_of(vdev: &Vdev, in_use: &dyn Fn(&Vdev) -> bool) -> Vec<Range<u64>> {
     }
     let below: Vec<_> = vdev.children().iter().map(|c| outage_of(c, in_use)).collect();
     let most = match vdev.vdev_kind() {
-        Kind::RaidZ | Kind::Draid => {
-            usize::try_from(vdev.nparity()).unwrap_or(usize::MAX).saturating_add(1)
-        }
+        Kind::RaidZ | Kind::Draid => vdev.nparity() as usize + 1,
         _ => below.len(),
     };
     in_at_least(most, &below)

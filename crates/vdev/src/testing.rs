@@ -9,11 +9,11 @@ use cenote_format::nvlist::NvList;
 
 use crate::device::Device;
 use crate::draid;
+use crate::dtl::Dtl;
 use crate::inject::{FaultyDevice, MemDevice};
 use crate::raidz::math;
 use crate::raidz::reflow::Widths;
 use crate::state::VdevState;
-use crate::dtl::Dtl;
 use crate::vdev::{Kind, Live, Opened, Vdev};
 use crate::{VdevError, VdevTree};
 

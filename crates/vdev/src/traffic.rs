@@ -4,6 +4,7 @@
 //! A [`Meter`] only counts up, without locks. The figures of a period are the
 //! [difference](Traffic::since) between the [`Traffic`] at its end and at its begin.
 
+use cenote_format::less;
 use std::ops::{Add, AddAssign};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -41,8 +42,8 @@ impl Amount {
     /// What came since `before`.
     pub fn since(self, before: Amount) -> Amount {
         Amount {
-            count: self.count.saturating_sub(before.count),
-            bytes: self.bytes.saturating_sub(before.bytes),
+            count: less!(self.count, before.count, "what came since then"),
+            bytes: less!(self.bytes, before.bytes, "bytes since then"),
         }
     }
 }

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use cenote_format::nvlist::{NvList, NvValue};
+
 use crate::state::VdevState;
 use crate::testing::{self, Leaf, Shape, checksum_errors, file, leaves, read, tree};
 use crate::vdev::Kind;
@@ -270,4 +272,61 @@ fn hostile_mappings_are_errors() {
     t.set_indirect(0, Box::new(Map(crumbs))).unwrap();
     assert!(t.read(0, 0, 1 << 20, 1, &|_| true).is_err());
     assert!(t.read(0, 0, 1024, 1, &|_| true).is_ok());
+}
+
+fn config(kind: &str, guid: u64, more: &[(&str, u64)], children: Vec<NvList>) -> NvList {
+    let mut config = NvList::default();
+    config.set("type", NvValue::String(kind.into()));
+    config.set("guid", NvValue::Uint64(guid));
+    more.iter().for_each(|(name, n)| config.set(name, NvValue::Uint64(*n)));
+    config.set("children", NvValue::NvListArray(children));
+    config
+}
+
+/// A pool of a dRAID vdev with a distributed spare, which has these numbers in its config.
+fn with_spare(spare: &[(&str, u64)]) -> NvList {
+    let file = |guid| config("file", guid, &[], Vec::new());
+    let mut spare = config("dspare", 50, spare, Vec::new());
+    spare.set("path", NvValue::String("draid1-0-0".into()));
+    let mut below = vec![config("spare", 20, &[], vec![file(21), spare])];
+    below.extend((30..33).map(file));
+    let (position, shape) = (
+        |(id, child): (usize, &mut NvList)| child.set("id", NvValue::Uint64(id as u64)),
+        [("nparity", 1), ("draid_ndata", 2), ("draid_nspares", 1), ("draid_ngroups", 1)],
+    );
+    below.iter_mut().enumerate().for_each(position);
+    let top = [&shape[..], &[("id", 0), ("ashift", 9), ("asize", 1 << 30)]].concat();
+    config("root", 1, &[], vec![config("draid", 7, &top, below)])
+}
+
+#[test]
+fn a_spare_without_a_number_is_refused_and_is_no_device() {
+    let build = |spare: &[(&str, u64)]| VdevTree::build(&with_spare(spare), &mut |_, _| None);
+    let tree = build(&[("spareid", 0), ("top_guid", 7)]).unwrap();
+    for (numbers, why) in [
+        (&[][..], "without a number"),
+        (&[("top_guid", 7)], "without a number"),
+        (&[("spareid", 1), ("top_guid", 7)], "distributed spare 1 in draid1:2d:4c:1s"),
+        (&[("spareid", u64::MAX), ("top_guid", 7)], "in draid1:2d:4c:1s"),
+        (&[("spareid", 0), ("top_guid", 8)], "distributed spare 0 in draid1:2d:4c:1s"),
+    ] {
+        let refused = build(numbers).err().unwrap().to_string();
+        assert!(refused.contains(why), "{refused}");
+        let mut idle = config("dspare", 51, numbers, Vec::new());
+        idle.set("path", NvValue::String("draid1-0-0".into()));
+        assert!(tree.distributed_spare(&idle).is_none(), "{numbers:?}");
+    }
+    let mut idle = config("dspare", 51, &[("spareid", 0), ("top_guid", 7)], Vec::new());
+    idle.set("path", NvValue::String("draid1-0-0".into()));
+    assert!(tree.distributed_spare(&idle).is_some());
+}
+
+#[test]
+fn a_vdev_of_more_bytes_than_a_file_can_have_is_refused() {
+    for (asize, fits) in [(i64::MAX as u64, true), (1 << 63, false), (u64::MAX, false)] {
+        let numbers = [("id", 0), ("ashift", 9), ("asize", asize)];
+        let root = config("root", 1, &[], vec![config("file", 7, &numbers, Vec::new())]);
+        let built = VdevTree::build(&root, &mut |_, _| None);
+        assert_eq!(built.is_ok(), fits, "{asize}");
+    }
 }

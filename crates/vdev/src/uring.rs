@@ -130,7 +130,7 @@ impl Buffer {
         }
         let align = direct.map_or(1, |d| d.memory);
         let mut buf: Vec<u8> = Vec::new();
-        buf.try_reserve_exact(len.saturating_add(align - 1)).ok()?;
+        buf.try_reserve_exact(len.checked_add(align - 1)?).ok()?;
         // At most `align - 1`: the address then is a multiple of `align`.
         buf.resize(buf.as_ptr().addr().wrapping_neg() % align, 0);
         Some(Buffer::Plain(buf))
@@ -270,7 +270,7 @@ impl Batch<'_> {
 unsafe fn complete(file: &File, req: &ReadReq, buf: Buffer, n: usize) -> io::Result<Abd> {
     let (mut buf, before) = match buf {
         Buffer::Slot(slot) if n == req.len => return Ok(Abd::from_owner(slot)),
-        Buffer::Slot(slot) => (slot.as_ref().get(..n).unwrap_or_default().to_vec(), 0),
+        Buffer::Slot(slot) => (slot.as_ref()[..n].to_vec(), 0),
         Buffer::Plain(mut buf) => {
             let before = buf.len();
             // SAFETY: behind the first `before` bytes, which were there, are `n` more.

@@ -62,8 +62,8 @@ pub(crate) fn on_device(
     }
     let device = leaf.device().ok_or(ErrorKind::NotFound)?;
     let data_end = (device.size() / LABEL_SIZE * LABEL_SIZE).saturating_sub(LABEL_END);
-    let start = range.start.saturating_add(LABEL_START);
-    let end = range.end.saturating_add(LABEL_START);
+    let behind = |at: u64| at.checked_add(LABEL_START).ok_or(ErrorKind::InvalidInput);
+    let (start, end) = (behind(range.start)?, behind(range.end)?);
     match start < end && end <= data_end {
         true => work(device.as_ref(), start..end),
         false => Err(ErrorKind::InvalidInput.into()),

@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use cenote_format::nvlist::NvList;
-use cenote_format::{SECTOR, SECTOR_SHIFT};
+use cenote_format::{SECTOR, SECTOR_SHIFT, invariant, less};
 
 use crate::assemble::is_faulted_by_config;
 use crate::device::Device;
@@ -305,6 +305,7 @@ impl Vdev {
 
     /// From now on this leaf has this device, or no device, and is in this state (`vdev_open`).
     pub(crate) fn set_opened(&self, opened: Opened) {
+        invariant!(opened.device.is_none() || self.is_leaf(), "{self:?} gets a device");
         *self.opened.write() = opened;
         *self.seen.lock() = Asked::default();
     }
@@ -418,7 +419,7 @@ impl Vdev {
     /// (`vs_self_healed`).
     pub fn self_healed(&self) -> u64 {
         let below: u64 = self.children.iter().map(|c| c.self_healed()).sum();
-        self.stats.self_healed().saturating_add(below)
+        self.stats.self_healed() + below
     }
 
     /// (read operations, write operations, bytes read, bytes written), of an interior vdev the
@@ -482,8 +483,8 @@ impl Vdev {
 
     /// What the reads and writes of the leaves took, all together, without waiting in their queues.
     pub fn io_time(&self) -> Duration {
-        let own = self.stats.reads.time().saturating_add(self.stats.writes.time());
-        self.children.iter().map(|c| c.io_time()).fold(own, Duration::saturating_add)
+        let below: Duration = self.children.iter().map(|c| c.io_time()).sum();
+        self.stats.reads.time() + self.stats.writes.time() + below
     }
 
     /// The nvlist of the pool's config that this was built from.
@@ -545,13 +546,13 @@ impl Vdev {
     }
 
     /// Bytes allocated for a block of `psize` bytes that was born in `txg`: with parity and padding of RAID-Z or dRAID,
-    /// rounded up to sectors (`vdev_psize_to_asize_txg`).
+    /// rounded up to sectors (`vdev_psize_to_asize_txg`); the last of all numbers if there is none for it: then it fits nowhere.
     pub fn psize_to_asize(&self, psize: u64, txg: u64) -> u64 {
         let below = self.children.iter().map(|c| c.psize_to_asize(psize, txg)).max().unwrap_or(0);
         let own = match (self.geometry_in(&self.widths(), txg), &self.draid) {
             (Some(geometry), _) => geometry.asize(psize),
             (None, Some(draid)) => draid.asize(psize),
-            (None, None) => psize.div_ceil(self.sector()).saturating_mul(self.sector()),
+            (None, None) => psize.checked_next_multiple_of(self.sector()).unwrap_or(u64::MAX),
         };
         own.max(below)
     }
@@ -564,7 +565,8 @@ impl Vdev {
         }
         const OLD_MAX_BLOCK: u64 = 128 << 10;
         let sectors = (self.psize_to_asize(OLD_MAX_BLOCK, 0) >> SECTOR_SHIFT).max(1);
-        (asize >> SECTOR_SHIFT).saturating_mul(OLD_MAX_BLOCK / sectors)
+        // The block takes its own size at least: this is no more than `asize`.
+        (asize >> SECTOR_SHIFT) * (OLD_MAX_BLOCK / sectors)
     }
 
     fn sector(&self) -> u64 {
@@ -578,7 +580,11 @@ impl Vdev {
 
     /// How many children hold what there is: all but one that is joining.
     pub(crate) fn holding(&self) -> usize {
-        self.children.len().saturating_sub(usize::from(self.widths().reflow.is_some()))
+        less!(
+            self.children.len(),
+            usize::from(self.widths().reflow.is_some()),
+            "children of {self:?}"
+        )
     }
 
     /// How far the sectors of a RAID-Z vdev have moved, if it is being expanded.

@@ -18,6 +18,10 @@ struct Copied {
 }
 
 impl Device for Copied {
+    fn below(&self) -> Option<&dyn Device> {
+        Some(&*self.device)
+    }
+
     fn size(&self) -> u64 {
         self.device.size()
     }
@@ -34,14 +38,6 @@ impl Device for Copied {
                 req.result = Some(Err(e));
             }
         }
-    }
-
-    fn depth(&self, requests: usize, bytes: u64) -> usize {
-        self.device.depth(requests, bytes)
-    }
-
-    fn concurrency(&self, requests: usize, bytes: u64) -> usize {
-        self.device.concurrency(requests, bytes)
     }
 }
 

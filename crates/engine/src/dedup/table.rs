@@ -252,7 +252,10 @@ impl Table {
         match self.histograms.get_mut(class) {
             Some(histogram) => {
                 if !histogram.put(&Stat::of(entry, vdevs)) {
-                    tracing::warn!("a histogram of {} counts more than can be", self.checksum.name());
+                    tracing::warn!(
+                        "a histogram of {} counts more than can be",
+                        self.checksum.name()
+                    );
                 }
             }
             None => broken(format_args!("an entry is in the deduplication table of class {class}")),

@@ -67,11 +67,11 @@ use super::tunables::{SCAN_CHECKPOINT_INTVAL, SCAN_SUSPEND_PROGRESS};
 use super::{Engine, Shared};
 use cenote_dmu::outside::Time;
 use cenote_format::invariant::caught;
-use cenote_vdev::{FlushFailures, VdevTree};
 use cenote_pool::reopen::Restore;
 use cenote_pool::scan::{ErrorScrubPhys, Pass, ScanPhys};
 use cenote_pool::txg_times::TxgTimes;
 use cenote_store::{Priority, ScanFunc, Scanned, ScrubStage, Store};
+use cenote_vdev::{FlushFailures, VdevTree};
 use find::{Course, Found};
 use issue::Issued;
 use moves::Moves;
@@ -409,8 +409,7 @@ impl Shared {
         pace.silent = 0;
         #[cfg(feature = "planted")]
         self.reach(crate::planted::Moment::RoundWalked);
-        if done.repaired > 0 && !self.keeps_repairs(&tree, &failures) && pace.loses(done.repaired)
-        {
+        if done.repaired > 0 && !self.keeps_repairs(&tree, &failures) && pace.loses(done.repaired) {
             view.note_scan(|pass| pass.iter_mut().for_each(|pass| pass.ahead = [0; 4]));
             return Ok(Round::LetGo);
         }

@@ -53,17 +53,17 @@ pub fn plan(asize: u64) -> VdevPlan {
 }
 
 /// Allocatable bytes of a top-level vdev of type `kind` over devices of the sizes `devices`, in
-/// bytes (`vdev_open`); 0 if there is no room. Of each device the labels are taken off; a mirror
+/// bytes (`vdev_open`); 0 if there is no room, or so much that there is no number for it. Of each device the labels are taken off; a mirror
 /// has the size of its smallest device, RAID-Z that times their number, dRAID what its shape makes of it.
 pub fn top_level_asize(kind: &str, draid: Option<&Shape>, devices: &[u64]) -> u64 {
     let label = LABEL_SIZE;
     let usable = |size: &u64| (size / label * label).saturating_sub(LABEL_START + LABEL_END);
     let smallest = devices.iter().map(usable).min().unwrap_or(0);
     if let Some(shape) = draid {
-        return shape.asize(smallest);
+        return shape.asize(smallest).unwrap_or(0);
     }
     let all = match kind {
-        "raidz" => smallest.saturating_mul(devices.len() as u64),
+        "raidz" => smallest.checked_mul(devices.len() as u64).unwrap_or(0),
         _ => smallest,
     };
     all / label * label

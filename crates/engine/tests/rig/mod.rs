@@ -4,6 +4,7 @@
 
 pub mod joining;
 pub mod orders;
+pub mod removing;
 
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::outside::Chance;

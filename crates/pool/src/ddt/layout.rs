@@ -52,7 +52,8 @@ impl Key {
 
     /// The key of a block that is not encrypted, of these sizes: multiples of 512 bytes, not 0.
     pub fn new(sum: [u64; 4], lsize: u64, psize: u64, compression: Compression) -> Key {
-        let sectors = |bytes: u64| less!(bytes >> 9, 1, "sectors of a block of {bytes} bytes") & 0xffff;
+        let sectors =
+            |bytes: u64| less!(bytes >> 9, 1, "sectors of a block of {bytes} bytes") & 0xffff;
         let prop = sectors(lsize) | sectors(psize) << 16 | u64::from(compression as u8) << 32;
         Key([sum[0], sum[1], sum[2], sum[3], prop])
     }
@@ -243,7 +244,8 @@ pub fn decode_value(flags: u64, key: Key, class: usize, packed: &[u8]) -> Result
         kind => compress::decompress(kind, body, &mut data)?,
     }
     let order = if first & LITTLE != 0 { ByteOrder::Little } else { ByteOrder::Big };
-    let (phys, class_start) = decode_phys(flags, &key, &Bytes::new(&data, order, "dedup table entry"))?;
+    let (phys, class_start) =
+        decode_phys(flags, &key, &Bytes::new(&data, order, "dedup table entry"))?;
     Ok(Entry { key, phys, class_start, stored: Some(class) })
 }
 

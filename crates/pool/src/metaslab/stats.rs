@@ -72,7 +72,8 @@ impl VdevSpace {
             count += 1;
             let Some(fragmentation) = ms.fragmentation else { continue };
             known += 1;
-            let bytes = u128::from(less!(ms.size, self.alloc_of(ms), "bytes of metaslab {}", ms.id));
+            let bytes =
+                u128::from(less!(ms.size, self.alloc_of(ms), "bytes of metaslab {}", ms.id));
             free += bytes;
             weighted += bytes * u128::from(fragmentation);
         }

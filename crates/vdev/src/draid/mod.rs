@@ -29,6 +29,7 @@ mod maps;
 mod spare;
 
 use cenote_format::invariant::broken;
+use cenote_format::less;
 use cenote_format::nvlist::NvList;
 
 use crate::raidz::map::ColumnExtent;
@@ -67,7 +68,8 @@ impl Shape {
         let ndisks =
             children.checked_sub(nspares).filter(|n| *n > 0 && children <= MAX_CHILDREN)?;
         let width = ndata.checked_add(nparity)?;
-        let ngroups = (1..=ndisks).find(|n| n.saturating_mul(width) % ndisks == 0)?;
+        let whole = |n: &u64| n.checked_mul(width).is_some_and(|n| n.is_multiple_of(ndisks));
+        let ngroups = (1..=ndisks).find(whole)?;
         let shape = Shape { ndata, nparity, nspares, children, ngroups };
         shape.fits().then_some(shape)
     }
@@ -128,21 +130,24 @@ impl Shape {
         self.width() << ashift
     }
 
-    /// Bytes that a block of `psize` bytes takes (`vdev_draid_psize_to_asize`).
+    /// Bytes that a block of `psize` bytes takes (`vdev_draid_psize_to_asize`); the last of all numbers if there is none for it: then it
+    /// fits nowhere.
     pub fn psize_to_asize(&self, psize: u64, ashift: u32) -> u64 {
         psize.div_ceil(self.ndata << ashift).max(1).saturating_mul(self.line(ashift))
     }
 
-    /// Allocatable bytes over children of which the smallest has so many (`vdev_draid_open`).
-    pub fn asize(&self, smallest: u64) -> u64 {
+    /// Allocatable bytes over children of which the smallest has so many (`vdev_draid_open`): none, where they have no more than their
+    /// reserve. `None`: they are so large that there is no number for it.
+    pub fn asize(&self, smallest: u64) -> Option<u64> {
         let rows = smallest.saturating_sub(RESERVE) / ROW_HEIGHT;
-        rows.saturating_mul(ROW_HEIGHT).saturating_mul(self.ndisks()) / self.group() * self.group()
+        let bytes = (rows * ROW_HEIGHT).checked_mul(self.ndisks())?;
+        Some(bytes / self.group() * self.group())
     }
 
     /// Bytes that each child must have for `asize` allocatable ones (`vdev_draid_min_asize`).
     pub fn child_asize(&self, asize: u64) -> u64 {
         let rows = asize.div_ceil(self.ndisks()).div_ceil(ROW_HEIGHT);
-        RESERVE.saturating_add(rows.saturating_mul(ROW_HEIGHT))
+        RESERVE + rows * ROW_HEIGHT
     }
 }
 
@@ -227,7 +232,9 @@ impl Layout {
     pub(crate) fn spare_child(&self, number: u64, at: u64) -> (usize, u64) {
         let Shape { ngroups, children, .. } = self.shape;
         let slice = self.shape.group() * ngroups / self.shape.ndisks();
-        let child = self.child(at / slice, children.saturating_sub(1).saturating_sub(number));
+        let last = less!(children, 1, "children of a dRAID vdev");
+        let place = less!(last, number, "places of a row, the last ones the spares'");
+        let child = self.child(at / slice, place);
         (child, slice - at % slice)
     }
 

@@ -34,15 +34,15 @@ use std::time::Instant;
 
 use cenote_format::abd::Abd;
 use cenote_format::invariant::broken;
-use cenote_format::{LABEL_START, invariant};
 use cenote_format::label::{LABEL_END, LABEL_SIZE};
+use cenote_format::{LABEL_START, invariant};
 use parking_lot::{Mutex, RwLock};
 
 use crate::device::{Device, ReadReq, WriteReq};
+use crate::dtl::Trust;
 use crate::injection::IoKind;
 use crate::mirror;
 use crate::queue::Priority;
-use crate::dtl::Trust;
 use crate::vdev::{Kind, Vdev};
 use crate::write::submit;
 

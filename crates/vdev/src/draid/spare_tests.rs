@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use cenote_format::LABEL_START;
 use cenote_format::abd::Abd;
+use cenote_format::invariant::{caught, is_broken};
 use proptest::prelude::*;
 
 use super::ROW_HEIGHT;
@@ -45,7 +46,7 @@ fn rig_of(
     }
     let top = testing::draid((ndata, nparity, nspares), 9, children);
     let shape = *top.draid().unwrap();
-    top.grow(shape.asize(super::RESERVE + rows * ROW_HEIGHT));
+    top.grow(shape.asize(super::RESERVE + rows * ROW_HEIGHT).unwrap());
     (tree(vec![top]), disks)
 }
 
@@ -399,4 +400,16 @@ fn a_spare_lacks_what_a_device_of_it_did_not_keep() {
         assert!(leaves[1].lacks(txg), "{how}");
         assert!(leaves[1].standing() != standing);
     }
+}
+
+/// A spare that its vdev has not has no places: that is not taken for places without leaves.
+#[test]
+fn a_spare_of_no_vdev_is_a_fault_of_this_program() {
+    let (t, _disks) = rig((2, 1, 1), 0);
+    let top = t.top(0).unwrap();
+    let other = testing::distributed_spare(1);
+    // Before its tree is in use it is nowhere.
+    assert!(other.place_at(0).is_empty());
+    let placed = caught(|| other.distributed.get().unwrap().place(top)).unwrap_err();
+    assert!(is_broken(&placed) && placed.contains("distributed spare 1"), "{placed}");
 }

@@ -41,9 +41,10 @@ fn shapes_that_cannot_be() {
 fn sizes_are_those_of_openzfs() {
     let shape = Shape::new(2, 1, 1, 5).unwrap();
     let mib = 1 << 20;
-    assert_eq!(shape.asize(128 * mib - 9 * mib / 2), (5 * 16 * 4) / 48 * 48 * mib);
-    assert_eq!(shape.asize(20 * mib), 0);
-    assert_eq!(shape.child_asize(shape.asize(128 * mib)), 128 * mib);
+    assert_eq!(shape.asize(128 * mib - 9 * mib / 2), Some((5 * 16 * 4) / 48 * 48 * mib));
+    assert_eq!(shape.asize(20 * mib), Some(0));
+    assert_eq!(shape.asize(u64::MAX), None);
+    assert_eq!(shape.child_asize(shape.asize(128 * mib).unwrap()), 128 * mib);
     assert_eq!(shape.psize_to_asize(512, 12), 3 << 12);
     assert_eq!(shape.psize_to_asize(8193, 12), 6 << 12);
 }

@@ -45,7 +45,7 @@ impl Power {
     /// as everything after it, on all devices.
     pub fn cut_after(&self, n: u64) {
         let mut supply = self.supply();
-        supply.cut = Some(supply.done.saturating_add(n));
+        supply.cut = supply.done.checked_add(n);
     }
 
     /// Writes and flushes done so far.
@@ -140,9 +140,10 @@ fn tear(image: &mut [u8], offset: u64, data: &[u8], survives: &mut dyn FnMut() -
     while !rest.is_empty() {
         let in_sector = (SECTOR - at % SECTOR) as usize;
         let (sector, after) = rest.split_at(rest.len().min(in_sector));
-        let place = (at as usize)..(at as usize).saturating_add(sector.len());
+        let start = at as usize;
         if survives()
-            && let Some(place) = image.get_mut(place)
+            && let Some(end) = start.checked_add(sector.len())
+            && let Some(place) = image.get_mut(start..end)
         {
             place.copy_from_slice(sector);
         }

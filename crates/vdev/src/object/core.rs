@@ -501,7 +501,7 @@ impl Growing for Core {
 
     fn allocate(&self, bytes: u64) -> io::Result<u64> {
         let space = self.ours()?;
-        if space.next().saturating_add(bytes) > self.size.load(Relaxed) {
+        if space.next().checked_add(bytes).is_none_or(|end| end > self.size.load(Relaxed)) {
             return Err(ErrorKind::StorageFull.into());
         }
         space.allocate(bytes).map_err(|e| io::Error::other(e.to_string()))

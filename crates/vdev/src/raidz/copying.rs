@@ -18,6 +18,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use cenote_format::abd::Abd;
+use cenote_format::invariant::broken;
+use cenote_format::{invariant, less};
 
 use super::moving::{NotMoved, failed};
 use super::watch::Batch;
@@ -77,7 +79,7 @@ impl VdevTree {
         let sectors = |bytes: u64| bytes.div_ceil(1 << top.ashift.min(63));
         let of = |block: &BlockWrite| {
             let (begin, size) = (sectors(block.offset), sectors(self.asize_of(block)));
-            begin..begin.saturating_add(size)
+            begin..begin + size
         };
         let sectors: Vec<_> = blocks.iter().filter(|b| b.vdev == vdev).map(of).collect();
         match sectors.is_empty() {
@@ -161,9 +163,10 @@ impl VdevTree {
             // Of each device (the position of its read, its first row).
             let mut of = Vec::new();
             for (n, child) in (0..columns).zip(top.children()) {
-                // Its sector of row r is r * columns + n.
+                // Its sector of row r is r * columns + n. All rows are behind a sector before its first one.
                 let row = |sector: u64| sector.saturating_sub(n).div_ceil(columns);
-                let (first, rows) = (row(start), row(end).saturating_sub(row(start)));
+                let first = row(start);
+                let rows = less!(row(end), first, "rows of device {n} before sector {end}");
                 of.push((reads.len(), first));
                 if rows > 0 {
                     let at = (first << top.ashift).wrapping_add(base);
@@ -176,11 +179,13 @@ impl VdevTree {
         let mut sectors = Sectors::new();
         for (range, of) in firsts {
             for sector in range {
-                let child = usize::try_from(sector % columns).unwrap_or(usize::MAX);
+                let child = (sector % columns) as usize;
                 let Some((position, first)) = of.get(child) else {
                     return failed(top, "its devices have changed");
                 };
-                let at = (sector / columns).saturating_sub(*first) << top.ashift;
+                let row = sector / columns;
+                let at = less!(row, *first, "rows of device {child} up to sector {sector}");
+                let at = at << top.ashift;
                 sectors.push((sector, slice(top, parts.get(*position), at)?));
             }
         }
@@ -197,7 +202,7 @@ impl VdevTree {
         let read = |(leaf, offset, len): (Arc<Vdev>, u64, u64)| LeafRead {
             leaf,
             offset,
-            len: usize::try_from(len).unwrap_or(usize::MAX),
+            len: len as usize,
         };
         let reads: Vec<LeafRead> = reads.into_iter().map(read).collect();
         let begun = Instant::now();
@@ -234,7 +239,7 @@ fn pieces(ranges: &[Range<u64>], most: u64) -> Vec<Vec<Range<u64>>> {
                 pieces.push(Vec::new());
                 count = 0;
             }
-            let stop = range.end.min(at.saturating_add(most - count));
+            let stop = range.end.min(at + (most - count));
             if let Some(last) = pieces.last_mut() {
                 last.push(at..stop);
             }
@@ -269,10 +274,14 @@ fn writes_of(
     sectors: Sectors,
     (columns, base): Where,
 ) -> Result<Vec<LeafWrite>, VdevError> {
+    invariant!(columns > 0, "{top:?}: sectors are moved to no device");
     let mut open: HashMap<usize, (u64, u64, Vec<Abd>)> = HashMap::new();
     let mut writes = Vec::new();
     let mut close = |child: usize, (start, _, data): (u64, u64, Vec<Abd>)| {
-        let Some(leaf) = top.children.get(child) else { return };
+        let Some(leaf) = top.children.get(child) else {
+            // What is not written would count as moved.
+            broken(format_args!("{top:?}: sectors are moved to device {child} of {columns}"))
+        };
         let mut bytes = Vec::new();
         data.iter().flat_map(|part| part.chunks()).for_each(|chunk| bytes.extend_from_slice(chunk));
         let (leaf, data, content) = (leaf.clone(), Abd::from_vec(bytes), Content::Data);
@@ -281,8 +290,7 @@ fn writes_of(
         writes.push(LeafWrite { leaf, offset, data, txg: 0, content });
     };
     for (sector, data) in sectors {
-        let child = usize::try_from(sector % columns.max(1)).unwrap_or(usize::MAX);
-        let row = sector / columns.max(1);
+        let (child, row) = ((sector % columns) as usize, sector / columns);
         match open.get_mut(&child) {
             Some((_, end, parts)) if *end == row && parts.len() < MOST_SECTORS => {
                 *end += 1;

@@ -68,12 +68,11 @@ impl Geometry {
     }
 
     /// Bytes that a block of `psize` bytes takes: data, parity and skipped sectors
-    /// (`vdev_raidz_psize_to_asize`).
+    /// (`vdev_raidz_psize_to_asize`); the last of all numbers if there is none for it: then it fits nowhere.
     pub(crate) fn asize(&self, psize: u64) -> u64 {
         let data = self.sectors(psize);
         let rows = data.div_ceil(self.columns - self.nparity);
-        let total = data.saturating_add(rows.saturating_mul(self.nparity));
-        let padded = total.div_ceil(self.nparity + 1).saturating_mul(self.nparity + 1);
+        let padded = (data + rows * self.nparity).next_multiple_of(self.nparity + 1);
         padded.saturating_mul(1 << self.ashift)
     }
 

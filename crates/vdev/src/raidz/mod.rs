@@ -40,9 +40,9 @@ use std::sync::Arc;
 use cenote_format::abd::Abd;
 use cenote_format::invariant::broken;
 
+use crate::dtl::Trust;
 use crate::patience::GaveUp;
 use crate::submit::{LeafRead, Piece, Submit, read_leaves};
-use crate::dtl::Trust;
 use crate::vdev::Vdev;
 use crate::{Fault, VdevError, Verify, mirror};
 
@@ -75,7 +75,7 @@ impl Column {
 
     /// The bytes of the block that it has.
     fn range(&self) -> Range<usize> {
-        self.extent.at..self.extent.at.saturating_add(self.extent.len)
+        self.extent.at..self.extent.at + self.extent.len
     }
 
     /// The leaf that the column was read from last.

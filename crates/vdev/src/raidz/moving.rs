@@ -113,7 +113,7 @@ pub(super) fn failed<T>(vdev: &Vdev, why: impl Into<String>) -> Result<T, VdevEr
 impl Vdev {
     /// Bytes of the vdev that the scratch area takes: those are the first to move.
     fn in_scratch(&self, widths: &Widths) -> u64 {
-        scratch_size(self.ashift).saturating_mul(widths.physical)
+        scratch_size(self.ashift) * widths.physical
     }
 
     /// The widths are these from now on.
@@ -226,7 +226,8 @@ impl VdevTree {
         }
         let old = widths.physical.checked_sub(1).filter(|old| *old > 0)?;
         let synced = reflow.synced >> top.ashift;
-        let limit = synced.saturating_add(synced / old).saturating_sub(old) << top.ashift;
+        // No further than the first sectors at first.
+        let limit = (synced + synced / old).saturating_sub(old) << top.ashift;
         Some(reflow.synced..limit.min(end))
     }
 

@@ -122,7 +122,7 @@ impl Widths {
     /// Columns of a block that was born in `txg` (`vdev_raidz_get_logical_width`).
     pub(crate) fn logical(&self, txg: u64) -> u64 {
         let wider = self.grown.partition_point(|from| *from <= txg) as u64;
-        self.original().unwrap_or(self.physical).saturating_add(wider)
+        self.original().unwrap_or(self.physical) + wider
     }
 
     /// Whether all blocks are as wide as the vdev.

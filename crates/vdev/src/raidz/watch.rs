@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use cenote_format::invariant;
+use cenote_format::invariant::broken;
 use parking_lot::{Condvar, Mutex};
 
 /// The id of no vdev.
@@ -155,6 +156,8 @@ impl Watch {
     /// are under way may come before or after the copy.
     pub fn begin_piece(&self, within: Range<u64>) -> Piece<'_> {
         let mut now = self.now.lock();
+        let other = now.piece.as_ref().map(|(within, _)| within);
+        invariant!(other.is_none(), "sectors {within:?} are copied, and {other:?} are already");
         let mut written = Vec::new();
         now.batches.values().for_each(|sectors| add(&within, &mut written, sectors));
         now.piece = Some((within, written));
@@ -169,8 +172,11 @@ impl Piece<'_> {
     /// What was, or may have been, written of it, and the number below which those batches are that did. It is watched no more.
     pub fn end(self) -> (Vec<Range<u64>>, u64) {
         let mut now = self.0.now.lock();
-        let written = now.piece.take().map(|(_, written)| joined(written)).unwrap_or_default();
-        (written, now.next)
+        match now.piece.take() {
+            Some((_, written)) => (joined(written), now.next),
+            // What was written meanwhile is not known.
+            None => broken(format_args!("sectors were copied unwatched")),
+        }
     }
 }
 

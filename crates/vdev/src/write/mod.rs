@@ -66,7 +66,7 @@ use cenote_format::invariant;
 use cenote_format::invariant::broken;
 use cenote_format::label::Uberblock;
 
-use crate::dtl::merged;
+use crate::dtl::{merged, only};
 use crate::events::{self, Happening, Operation};
 use crate::queue::Priority;
 use crate::raidz::reflow::Widths;
@@ -240,6 +240,7 @@ impl VdevTree {
     /// that in which it is written: for as long as what is returned lives.
     fn beside_copies(&self, blocks: &[BlockWrite]) -> RwLockReadGuard<'_, ()> {
         let range = |block: &BlockWrite| {
+            // One that is past all numbers is refused when it is laid out.
             let end = block.offset.saturating_add(self.asize_of(block));
             (block.vdev, block.offset..end)
         };
@@ -709,7 +710,7 @@ fn error(block: &BlockWrite, why: impl Into<String>) -> VdevError {
 /// `leaf` does not have what was written in `txg`.
 fn missed(leaf: &Vdev, txg: u64) {
     if txg != 0 {
-        leaf.add_missing(txg..txg.saturating_add(1));
+        leaf.add_missing(only(txg));
     }
 }
 

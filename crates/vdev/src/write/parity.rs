@@ -87,7 +87,7 @@ pub(super) fn lay_out(
     }
     let stripes = vdev.stripes(widths, (block.offset, data.len() as u64), block.txg);
     let stripes = stripes.ok_or_else(|| super::error(block, "no block can be there"))?;
-    let parity = usize::try_from(vdev.nparity()).unwrap_or(usize::MAX);
+    let parity = vdev.nparity() as usize;
     let of_row = |row: &Row| row.columns.iter().skip(parity).map(|e| e.len).sum::<usize>();
     let (covered, len) = (stripes.iter().map(of_row).sum::<usize>(), data.len());
     invariant!(

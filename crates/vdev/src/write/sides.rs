@@ -74,7 +74,7 @@ impl Reads<'_> {
     fn read(&self, parts: &[Part], quiet: bool) -> Vec<io::Result<Piece>> {
         let of = |part: &Part| {
             let (leaf, (start, _)) = (self.leaves[part.side].clone(), self.pieces[part.piece]);
-            LeafRead { leaf, offset: start.saturating_add(part.at), len: part.size as usize }
+            LeafRead { leaf, offset: start + part.at, len: part.size as usize }
         };
         let reads: Vec<LeafRead> = parts.iter().map(of).collect();
         read_leaves(Submit { quiet, ..self.submit }, &reads)
@@ -131,14 +131,14 @@ impl Reads<'_> {
 }
 
 fn divided(part: &Part, unit: u64) -> impl Iterator<Item = Part> + use<> {
-    let (part, end) = (*part, part.at.saturating_add(part.size));
+    let (part, end) = (*part, part.at + part.size);
     let starts = (part.at..end).step_by(unit.max(1) as usize);
     starts.map(move |at| Part { at, size: unit.min(end - at), ..part })
 }
 
 fn copy_in(data: &mut Abd, at: u64, bytes: &Abd) {
     let (at, len, has) = (at as usize, bytes.len(), data.len());
-    match data.make_mut().get_mut(at..at.saturating_add(len)) {
+    match data.make_mut().get_mut(at..at + len) {
         Some(place) => place.copy_from_slice(&bytes.bytes()),
         // What moves would have zeros there.
         None => broken(format_args!("{len} bytes at {at} of a piece of {has}")),
@@ -222,7 +222,7 @@ impl VdevTree {
             let mut images: Vec<Image> = images.into_iter().flatten().collect();
             completed(&mut images).map_err(|(at, size)| {
                 let why = format!("no device can read {size} bytes there");
-                failed(offset.saturating_add(at), why)
+                failed(offset + at, why)
             })
         });
         done.collect()

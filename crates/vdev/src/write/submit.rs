@@ -19,6 +19,7 @@ use cenote_format::invariant::broken;
 use cenote_format::label::{LABEL_END, LABEL_SIZE};
 
 use crate::device::WriteReq;
+use crate::dtl::only;
 use crate::events::{self, Happening, Operation};
 use crate::injection::IoKind;
 use crate::queue::{self, LeafWork, Priority};
@@ -48,6 +49,7 @@ pub(crate) fn write_leaves(
 ) -> Vec<io::Result<()>> {
     if priority != Priority::Rebuild {
         for repair in writes.iter().filter(|w| w.content == Content::Repair) {
+            // In the boot area, which is behind all other bytes (`on_device`), nothing is copied.
             let end = repair.offset.saturating_add(repair.data.len() as u64);
             writer.copying.spoil(repair.leaf.guid(), &(repair.offset..end));
         }
@@ -113,7 +115,7 @@ fn aggregate(writes: &[LeafWrite], order: &[usize]) -> Vec<Range<usize>> {
                 bytes = len;
             }
         }
-        end = offset.saturating_add(len);
+        end = offset + len;
     }
     runs
 }
@@ -201,7 +203,7 @@ fn batches(
         let (mut txgs, mut repairs) = (0..0, 0..0);
         for write in members.iter().map(|i| &writes[*i]).filter(|write| write.txg != 0) {
             let to = if write.content == Content::Repair { &mut repairs } else { &mut txgs };
-            *to = join(to.clone(), write.txg..write.txg.saturating_add(1));
+            *to = join(to.clone(), only(write.txg));
         }
         let data = match members {
             [_] => first.data.clone(),

@@ -45,6 +45,7 @@ impl Unflushed {
         state.now += 1;
         let batch = state.now;
         for block in blocks {
+            // One that is past all numbers is refused when it is laid out.
             let (start, end) = (block.offset, block.offset.saturating_add(asize(block)));
             let top = state.tops.entry(block.vdev).or_default();
             // They do not overlap each other, so that those before end in their order.
