@@ -195,6 +195,12 @@ impl Counters {
     }
 }
 
+/// What was read since `begun`. The reads of a vdev that has left meanwhile are in neither: where they were most of all, none are told.
+fn read_since(now: Amount, begun: Amount) -> Amount {
+    let more = |now: u64, begun: u64| now.checked_sub(begun).unwrap_or(0);
+    Amount { count: more(now.count, begun.count), bytes: more(now.bytes, begun.bytes) }
+}
+
 /// Collects the figures of a group that is being written.
 pub(super) struct Recorder {
     figures: TxgFigures,
@@ -275,7 +281,7 @@ impl Recorder {
             blocks,
             writes: now.writes.since(&begun.writes),
             flushes: now.flushes.saturating_sub(begun.flushes),
-            reads: now.reads.since(begun.reads),
+            reads: read_since(now.reads, begun.reads),
             logs,
             log_blocks,
             unflushed: maps.unflushed_bytes(),

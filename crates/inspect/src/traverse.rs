@@ -365,7 +365,7 @@ fn datasets(
     let mut from = 1;
     while let Some(number) = mos.next_object(from)? {
         left = left.checked_sub(1).ok_or_else(|| corrupt(number, "more objects than fit"))?;
-        from = number + 1;
+        from = number.checked_add(1).ok_or_else(|| corrupt(number, "no object comes after it"))?;
         let object = mos.object(number)?;
         if object.dnode().bonus_kind != DmuType::DSL_DATASET {
             continue;

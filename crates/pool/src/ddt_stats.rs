@@ -20,8 +20,8 @@ const BUCKETS: usize = 64;
 pub struct Stat(pub [u64; 8]);
 
 impl Stat {
-    /// What an entry counts (`ddt_stat_generate`). An entry that was decoded has no more references than make a sum.
-    pub fn of(entry: &Entry, vdevs: &VdevTree) -> Stat {
+    /// What an entry counts (`ddt_stat_generate`). `None`: it is past all numbers, which no sound entry is.
+    fn of(entry: &Entry, vdevs: &VdevTree) -> Option<Stat> {
         let mut stat = Stat::default();
         for phys in entry.phys.iter().filter(|p| p.birth != 0) {
             let copies = phys.copies(entry.key.is_encrypted());
@@ -30,10 +30,11 @@ impl Stat {
                 .filter_map(|d| Some(vdevs.top(d.vdev.into())?.deflate(d.asize)))
                 .sum();
             let [a, b, c, d] = [1, entry.key.lsize(), entry.key.psize(), deflated];
-            let often = |n: u64| n * phys.refcount;
-            stat.add(&Stat([a, b, c, d, often(a), often(b), often(c), often(d)]));
+            let often = |n: u64| n.checked_mul(phys.refcount);
+            let all = [a, b, c, d, often(a)?, often(b)?, often(c)?, often(d)?];
+            stat = stat.with(&Stat(all))?;
         }
-        stat
+        Some(stat)
     }
 
     fn add(&mut self, other: &Stat) {
@@ -112,7 +113,18 @@ impl Histogram {
     /// Counts an entry of a log. False: see [`Histogram::put`].
     #[must_use]
     pub fn count(&mut self, pool: &Pool, entry: &Entry) -> bool {
-        self.put(&Stat::of(entry, &pool.store().vdevs()))
+        self.put_entry(entry, &pool.store().vdevs())
+    }
+
+    /// Counts an entry. False: see [`Histogram::put`].
+    #[must_use]
+    pub fn put_entry(&mut self, entry: &Entry, vdevs: &VdevTree) -> bool {
+        Stat::of(entry, vdevs).is_some_and(|stat| self.put(&stat))
+    }
+
+    /// Counts an entry no more. False: see [`Histogram::take`].
+    pub fn take_entry(&mut self, entry: &Entry, vdevs: &VdevTree) -> bool {
+        Stat::of(entry, vdevs).is_some_and(|stat| self.take(&stat))
     }
 
     /// Counts a block of which only what all its references take together is known. False: see [`Histogram::put`].

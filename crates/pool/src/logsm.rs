@@ -65,8 +65,6 @@ pub(crate) fn replay(
     let mut left = max_length(mos);
     for &(txg, object) in logs {
         let map = SpaceMap::open(mos, object, Region { max_length: left, ..Region::of_log(left) })?;
-        // None that is longer is opened.
-        left = less!(left, map.phys().length, "bytes that log space maps may have");
         let (mut entries, mut valid) = (0, 0);
         map.for_each(&mut |change| {
             let Some(vdev) = change.vdev else {
@@ -77,6 +75,8 @@ pub(crate) fn replay(
             valid += u64::from(apply(txg, vdev, change)?);
             Ok(())
         })?;
+        // One that is longer was refused when it was read.
+        left = less!(left, map.phys().length, "bytes that log space maps may have");
         out.push(LogSpaceMap { txg, object, phys: map.phys().clone(), entries, valid });
     }
     Ok(out)

@@ -244,9 +244,9 @@ impl PoolSpace {
         Ok(())
     }
 
-    /// All vdevs together have so many bytes that there is a number for it: so have all sums of sizes of metaslabs.
+    /// All vdevs with metaslabs have together so many bytes that there is a number for it: so have all sums of sizes of metaslabs.
     fn check_sizes(&self, mos: &ObjectSet) -> Result<()> {
-        match sum(self.vdevs.iter().map(|v| v.asize)) {
+        match sum(self.vdevs.iter().filter(|v| v.concrete).map(|v| v.asize)) {
             Some(_) => Ok(()),
             None => Err(corrupt(mos, 0, "vdevs of more bytes than can be counted".into())),
         }

@@ -85,7 +85,7 @@ impl Savings {
 
     fn add_logs(&mut self, table: &ddt::Table, vdevs: &VdevTree) -> Option<()> {
         for entry in table.logs.iter().flat_map(|log| log.entries.values()) {
-            for phys in entry.phys.iter() {
+            for phys in entry.phys.iter().filter(|phys| phys.birth != 0) {
                 let copies = phys.copies(entry.key.is_encrypted());
                 let tops = vdevs.root().children();
                 let deflated =

@@ -99,12 +99,10 @@ pub struct ScanPhys {
 }
 
 impl ScanPhys {
-    /// From the words of the entry `scan`. `None`: they are too few, or count more than can be.
+    /// From the words of the entry `scan`. `None`: they are too few. Where the scan is does not depend on what it has counted.
     pub fn decode(words: &[u64]) -> Option<ScanPhys> {
         let w: &[u64; WORDS] = words.first_chunk()?;
-        if w[9..=13].iter().any(|counted| *counted > MOST_COUNTED) {
-            return None;
-        }
+        let counted = |n: u64| n.min(MOST_COUNTED);
         Some(ScanPhys {
             func: w[0],
             state: w[1],
@@ -115,11 +113,11 @@ impl ScanPhys {
             cur_max_txg: w[6],
             start: w[7],
             end: w[8],
-            to_examine: w[9],
-            examined: w[10],
-            skipped: w[11],
-            processed: w[12],
-            errors: w[13],
+            to_examine: counted(w[9]),
+            examined: counted(w[10]),
+            skipped: counted(w[11]),
+            processed: counted(w[12]),
+            errors: counted(w[13]),
             ddt: [w[14], w[15], w[16], w[17], w[18]],
             bookmark: [w[19], w[20], w[21], w[22]],
             flags: w[23],
@@ -672,8 +670,9 @@ mod tests {
         assert_eq!(ScanPhys::decode(&words), Some(phys));
         assert_eq!(ScanPhys::decode(&words[..23]), None);
         let mut many = words;
-        many[10] = u64::MAX;
-        assert_eq!(ScanPhys::decode(&many), None);
+        (many[10], many[13]) = (u64::MAX, u64::MAX);
+        let (examined, errors) = (MOST_COUNTED, MOST_COUNTED);
+        assert_eq!(ScanPhys::decode(&many), Some(ScanPhys { examined, errors, ..phys }));
         assert!(!phys.is_paused());
         let running = ScanPhys { state: 1, ..phys };
         assert!(running.is_paused() && !running.pausing(false).is_paused());

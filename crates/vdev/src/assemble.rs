@@ -149,11 +149,24 @@ impl Above {
             1 => Above {
                 ashift: top_ashift(config, kind)?,
                 top_guid: config.u64("guid").unwrap_or(0),
-                min_asize: top_min_asize(config, asize_of(config)?),
+                min_asize: top_min_asize(config, self.asize(config, kind)?),
                 ..self
             },
             _ => self,
         })
+    }
+
+    /// Allocatable bytes of a vdev. Where nothing is allocated by it a size that there cannot be is 0.
+    ///
+    /// # Errors
+    /// As of [`asize_of`].
+    fn asize(self, config: &NvList, kind: Kind) -> Result<u64, VdevError> {
+        let has_space =
+            self.depth == 1 && !matches!(kind, Kind::Hole | Kind::Missing | Kind::Indirect);
+        match asize_of(config) {
+            Err(_) if !has_space => Ok(0),
+            asize => asize,
+        }
     }
 
     /// What the `children` children of such a vdev have to know.
@@ -314,6 +327,7 @@ fn build(
             live
         }
     };
+    let asize = own.asize(config, kind)?;
     Ok(Arc::new(Vdev {
         kind,
         guid,
@@ -325,7 +339,7 @@ fn build(
         nparity,
         draid,
         live,
-        asize: AtomicU64::new(asize_of(config)?),
+        asize: AtomicU64::new(asize),
     }))
 }
 

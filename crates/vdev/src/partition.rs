@@ -202,12 +202,9 @@ impl Slice {
             return Err(ErrorKind::ReadOnlyFilesystem.into());
         }
         // A part of which something is missing is only read, and ends with an error there.
-        let end = part.start.checked_add(part.size).filter(|end| *end <= image.size());
-        invariant!(
-            !part.whole || end.is_some(),
-            "{part:?} is in a device of {} bytes",
-            image.size()
-        );
+        let size = image.size();
+        let end = part.start.checked_add(part.size).filter(|end| *end <= size);
+        invariant!(!part.whole || end.is_some(), "{part:?} is in a device of {size} bytes");
         Ok(Arc::new(Slice { inner: image, part, to_write, path: path.to_path_buf() }))
     }
 

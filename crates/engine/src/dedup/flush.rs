@@ -12,7 +12,6 @@ use crate::tunables as t;
 use cenote_dsl::write::Result;
 use cenote_format::invariant;
 use cenote_pool::ddt::{Entry, Key, LOG_FLUSHING};
-use cenote_pool::ddt_stats::Stat;
 use std::time::Duration;
 
 /// The pressure without a cap on the log, in tenths.
@@ -122,7 +121,7 @@ impl Table {
                 "deduplication log {log}: {key:?} is flushed after {before:?}, as {:?}",
                 entry.key
             );
-            self.logged.take(&Stat::of(&entry, context.vdevs));
+            self.logged.take_entry(&entry, context.vdevs);
             if self.can_store(&entry, context.tx) {
                 self.store(entry, context)?;
             } else {

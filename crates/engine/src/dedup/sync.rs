@@ -15,7 +15,7 @@ use cenote_format::invariant;
 use cenote_format::zap::{FLAG_HASH64, FLAG_PRE_HASHED_KEY, FLAG_UINT64_KEY};
 use cenote_pool::ddt::layout::{CLASSES, HEADER_SIZE, encode_record, encode_value};
 use cenote_pool::ddt::{self, Entry, Key, LOG_CHECKPOINT, LOG_FLUSHING, Phys};
-use cenote_pool::ddt_stats::{Histogram, Stat};
+use cenote_pool::ddt_stats::Histogram;
 use cenote_vdev::VdevTree;
 
 /// The feature of tables of version 1.
@@ -204,7 +204,7 @@ impl Table {
             }
             block.extend(record);
             let older = self.flushing.entries.remove(&entry.key);
-            if !self.logged.put(&Stat::of(&entry, vdevs)) {
+            if !self.logged.put_entry(&entry, vdevs) {
                 self.uncounted();
             }
             let replaced = self.active.entries.insert(entry.key, entry);
@@ -212,7 +212,7 @@ impl Table {
             let twice = older.is_some() && replaced.is_some();
             invariant!(!twice, "deduplication log {object}: an entry was in both logs");
             for old in older.into_iter().chain(replaced) {
-                self.logged.take(&Stat::of(&old, vdevs));
+                self.logged.take_entry(&old, vdevs);
             }
         }
         self.append(&mut block, size, context.tx)?;

@@ -7,7 +7,7 @@ use cenote_format::checksum::Checksum;
 use cenote_format::invariant::broken;
 use cenote_pool::ddt::layout::{CLASSES, LogHeader};
 use cenote_pool::ddt::{self, Entry, FLAG_FLAT, FLAG_LOG, Key, LOG_FLUSHING, Stored, Variants};
-use cenote_pool::ddt_stats::{Histogram, Stat};
+use cenote_pool::ddt_stats::Histogram;
 use cenote_vdev::VdevTree;
 use std::collections::BTreeMap;
 
@@ -142,7 +142,7 @@ impl Table {
             table.flushing.number = 1 - table.active.number;
         }
         for entry in table.active.entries.values().chain(table.flushing.entries.values()) {
-            if !table.logged.put(&Stat::of(entry, vdevs)) {
+            if !table.logged.put_entry(entry, vdevs) {
                 tracing::warn!("the logs of {} count more than can be", found.checksum.name());
             }
         }
@@ -251,7 +251,7 @@ impl Table {
         let Some(class) = entry.stored else { return };
         match self.histograms.get_mut(class) {
             Some(histogram) => {
-                if !histogram.put(&Stat::of(entry, vdevs)) {
+                if !histogram.put_entry(entry, vdevs) {
                     tracing::warn!(
                         "a histogram of {} counts more than can be",
                         self.checksum.name()
@@ -266,7 +266,7 @@ impl Table {
     pub fn uncount(&mut self, entry: &Entry, vdevs: &VdevTree) {
         let histogram = entry.stored.and_then(|class| self.histograms.get_mut(class));
         if let Some(histogram) = histogram
-            && !histogram.take(&Stat::of(entry, vdevs))
+            && !histogram.take_entry(entry, vdevs)
         {
             // They are only shown, and what they say of the space is from the disk.
             tracing::warn!("the histogram of {} is wrong", self.checksum.name());

@@ -136,12 +136,13 @@ impl Variants {
     }
 
     /// The references of all variants that are not obsolete (`ddt_phys_total_refcnt`).
+    /// More than there are numbers, which no sound table has, are as many as there are.
     pub fn references(&self) -> u64 {
         let counted = match self {
             Variants::Flat(_) => &self[..],
             Variants::Traditional(all) => &all[1..],
         };
-        counted.iter().map(|phys| phys.refcount).sum()
+        counted.iter().map(|phys| phys.refcount).fold(0, u64::saturating_add)
     }
 
     /// Whether nothing is said of any variant.
@@ -193,24 +194,10 @@ pub fn record_size(flags: u64) -> usize {
     8 + KEY_SIZE + phys_size(flags)
 }
 
-/// Bytes that one block is referenced for at most: so the sums of an entry have numbers.
-const MOST_REFERENCED: u64 = 1 << 60;
-
-fn decode_phys(flags: u64, key: &Key, b: &Bytes<'_>) -> Result<(Variants, u64)> {
+fn decode_phys(flags: u64, b: &Bytes<'_>) -> Result<(Variants, u64)> {
     let one = |at: usize| -> Result<Phys> {
         let w: [u64; 8] = b.u64s(at)?;
-        let phys = Phys { dvas: [w[0], w[1], w[2], w[3], w[4], w[5]], refcount: w[6], birth: w[7] };
-        let bytes = match phys.birth {
-            0 => 1,
-            _ => phys.allocated(key.is_encrypted()).max(key.lsize()).max(key.psize()),
-        };
-        match phys.refcount.checked_mul(bytes).filter(|all| *all <= MOST_REFERENCED) {
-            Some(_) => Ok(phys),
-            None => {
-                let why = format!("{} references to {bytes} bytes", phys.refcount);
-                Err(DecodeError::invalid("dedup table entry", why))
-            }
-        }
+        Ok(Phys { dvas: [w[0], w[1], w[2], w[3], w[4], w[5]], refcount: w[6], birth: w[7] })
     };
     if flags & FLAG_FLAT != 0 {
         return Ok((Variants::Flat(one(0)?), b.u64(VARIANT)?));
@@ -244,8 +231,7 @@ pub fn decode_value(flags: u64, key: Key, class: usize, packed: &[u8]) -> Result
         kind => compress::decompress(kind, body, &mut data)?,
     }
     let order = if first & LITTLE != 0 { ByteOrder::Little } else { ByteOrder::Big };
-    let (phys, class_start) =
-        decode_phys(flags, &key, &Bytes::new(&data, order, "dedup table entry"))?;
+    let (phys, class_start) = decode_phys(flags, &Bytes::new(&data, order, "dedup table entry"))?;
     Ok(Entry { key, phys, class_start, stored: Some(class) })
 }
 
@@ -277,7 +263,7 @@ pub fn decode_record(flags: u64, b: &Bytes<'_>, at: usize) -> Result<Option<(Ent
     }
     let key = Key(b.u64s(at + 8)?);
     let phys = b.sub(at + 8 + KEY_SIZE, phys_size(flags), "dedup log entry")?;
-    let (phys, class_start) = decode_phys(flags, &key, &phys)?;
+    let (phys, class_start) = decode_phys(flags, &phys)?;
     let (kind, class) = (info >> 48 & 0xff, info >> 56);
     let stored = match (kind, class) {
         NO_ZAP => None,
