@@ -17,7 +17,7 @@ use ahash::HashMap;
 use cenote_dmu::ObjectSet;
 use cenote_dmu::live::{Assigned, Cost, LiveObjectSet, TxAssign};
 use cenote_dmu::write::intent::Intent;
-use cenote_dmu::write::{OpenObjectSet, WriteError};
+use cenote_dmu::write::{OpenObjectSet, SyncingSet, WriteError};
 use cenote_dsl::Dataset;
 use cenote_dsl::write::dataset::check_synced;
 use cenote_dsl::write::{DslWriteError, Tx, references};
@@ -458,7 +458,7 @@ impl Datasets {
     }
 
     /// Takes over what every open dataset collected in group `txg`. No change holds it.
-    pub fn quiesce(&self, txg: u64) -> Vec<(Arc<LiveObjectSet>, OpenObjectSet)> {
+    pub fn quiesce(&self, txg: u64) -> Vec<(Arc<LiveObjectSet>, SyncingSet)> {
         let mut open = self.open.lock();
         let dirty = open.sets.values().map(|(live, _)| live).filter(|live| live.is_dirty());
         let mut quiesced: Vec<_> = dirty.map(|live| (live.clone(), live.quiesce())).collect();
@@ -480,16 +480,15 @@ impl Datasets {
     }
 
     /// The sync is done with what it took over: from here on a dataset that has no user is not in use.
-    pub fn done_with(&self, quiesced: Vec<(Arc<LiveObjectSet>, OpenObjectSet)>) {
+    pub fn done_with(&self, lives: Vec<Arc<LiveObjectSet>>) {
         let mut open = self.open.lock();
-        let (lives, sets): (Vec<_>, Vec<_>) = quiesced.into_iter().unzip();
         for id in lives.iter().map(|live| live.id()) {
             let was_there = open.quiesced.remove(&id);
             invariant!(was_there, "dataset {id} was written, and no group has taken it over");
         }
         let last: Vec<_> = lives.into_iter().filter_map(Arc::into_inner).collect();
         drop(open);
-        drop((last, sets));
+        drop(last);
     }
 
     /// Group `txg` is on disk.

@@ -30,7 +30,7 @@ use super::txg::TxState;
 use super::vacant::Vacant;
 use super::{Disk, Engine, EngineOptions, Shared, capable};
 use crate::space_write::SpaceMaps;
-use cenote_dmu::write::{OpenObjectSet, WriteError};
+use cenote_dmu::write::{MetaObjectSet, WriteError};
 use cenote_dsl::write::DslWriteError;
 use cenote_dsl::write::deadlist::Keys;
 use cenote_format::label::Uberblock;
@@ -170,7 +170,7 @@ impl Engine {
         let maps = SpaceMaps::open(space, pool.config(), mos, txg)
             .map_err(|e| EngineError::Unsupported(e.to_string()))?
             .by(&options.outside.chance);
-        let mos = OpenObjectSet::open(mos.clone())?;
+        let mos = MetaObjectSet::open(mos.clone())?;
         let core = Core::new(mos, maps, config, pool.uberblock().clone());
         let disk = Disk::new(pool.store(), pool.space(), &core, options)?;
         checkpoint::begin(pool, &disk)?;
@@ -342,7 +342,7 @@ impl Disk {
 impl Core {
     /// The state of a pool before its first transaction group is written.
     pub(super) fn new(
-        mos: OpenObjectSet,
+        mos: MetaObjectSet,
         maps: SpaceMaps,
         config: PoolConfig,
         uberblock: Uberblock,

@@ -22,7 +22,9 @@ use crate::tunables;
 use cenote_dmu::ObjectSet;
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::outside::Outside;
-use cenote_dmu::write::{BlockSink, OpenObjectSet, Synced, WriteError, ZapMut};
+use cenote_dmu::write::{
+    BlockSink, MetaObjectSet, OpenObjectSet, Synced, SyncingSet, WriteError, WrittenSet, ZapMut,
+};
 use cenote_dsl::bpobj;
 use cenote_dsl::tunables::FREE_MIN_TIME_MS;
 use cenote_dsl::write::deadlist::Keys;
@@ -55,7 +57,7 @@ const MOS: u64 = 0;
 /// What the sync thread owns.
 pub(crate) struct Core {
     /// The MOS.
-    pub mos: OpenObjectSet,
+    pub mos: MetaObjectSet,
     /// Space on disk.
     pub maps: SpaceMaps,
     /// What the config says.
@@ -99,7 +101,7 @@ const ROOT_ZAPS: &str = "com.klarasystems:vdev_zaps_v2";
 const ROOT_ZAP: &str = "com.klarasystems:vdev_zap_root";
 
 /// The datasets of a transaction group, with what they handed over.
-type Quiesced = Vec<(Arc<LiveObjectSet>, OpenObjectSet)>;
+type Quiesced = Vec<(Arc<LiveObjectSet>, SyncingSet)>;
 
 impl Core {
     /// Writes the open transaction group.
@@ -107,7 +109,7 @@ impl Core {
     /// # Errors
     /// The pool has to be suspended.
     pub fn sync(&mut self, shared: &Arc<Shared>) -> std::result::Result<(), EngineError> {
-        let (group, mut quiesced, (first, mut tasks)) =
+        let (group, quiesced, (first, mut tasks)) =
             shared.tx_state.quiesce(|txg| shared.datasets.quiesce(txg), || shared.queue.take());
         let txg = group.txg;
         // Freed space comes back when further groups are on disk.
@@ -149,7 +151,7 @@ impl Core {
         self.free_deferred(&shared.disk, txg)?;
         self.condense_mapping(&shared.disk, txg)?;
         let begun = Instant::now();
-        self.sync_datasets(shared, txg, abilities, &mut quiesced)?;
+        let written = self.sync_datasets(shared, txg, abilities, quiesced)?;
         recorder.datasets(begun.elapsed());
         let usable = shared.view().dsl().usable_space()?;
         self.run_tasks(shared, (txg, usable), abilities, tasks)?;
@@ -158,7 +160,7 @@ impl Core {
         let errors = self.log_errors(shared, txg)?;
         self.note_time(shared, txg)?;
         self.passes(&shared.disk, txg, abilities, usable, &mut recorder)?;
-        self.verify(shared, quiesced.iter().map(|(live, _)| live.id()))?;
+        self.verify(shared, written.iter().map(|(live, _)| live.id()))?;
         // A pool that was suspended meanwhile has something wrong in memory.
         shared.tx_state.failure().map_or(Ok(()), |why| Err(EngineError::Suspended(why)))?;
         let begun = Instant::now();
@@ -170,10 +172,14 @@ impl Core {
         tracing::debug!(txg, passes = figures.passes.len(), self.destroying, "synced");
         shared.history.add(figures, &shared.disk.allocator.load_latency());
         errors.iter().for_each(|errors| shared.disk.store.errors_written(errors));
-        for (live, synced) in &quiesced {
-            live.sync_done(synced);
-        }
-        shared.datasets.done_with(quiesced);
+        let on = |(live, written): (Arc<LiveObjectSet>, Option<WrittenSet>)| {
+            match written {
+                Some(written) => live.sync_done(written),
+                None => live.give_up(),
+            }
+            live
+        };
+        shared.datasets.done_with(written.into_iter().map(on).collect());
         shared.disk.store.group_on_disk(txg);
         shared.disk.allocator.readers().group_done(txg);
         self.condense_livelists(shared);

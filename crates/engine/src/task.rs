@@ -190,7 +190,7 @@ impl SyncContext<'_> {
     /// Writes the object set of a new head. What owners use is `counted` from the start.
     fn write_objset(
         &mut self,
-        (ds_obj, mut os): (u64, OpenObjectSet),
+        (ds_obj, os): (u64, OpenObjectSet),
         copies: usize,
         counted: bool,
     ) -> cenote_dsl::write::Result<()> {
@@ -207,6 +207,7 @@ impl SyncContext<'_> {
             born: Some(&self.born),
             early: None,
         };
+        let mut os = os.into_syncing();
         match counted {
             true => accounting::sync_new(&mut self.tx, &mut os, ds_obj, &sink),
             false => accounting::sync_dataset(&mut self.tx, &mut os, ds_obj, &sink),

@@ -37,14 +37,13 @@
 //! - After a sealed change began to copy it cannot be taken back: nothing may fail then.
 //! - An object set is neither synced nor quiesced in the middle of a change.
 
-use super::object::OpenObject;
+use super::object::{OpenObject, Place};
 use super::slots::PER_BLOCK;
-use super::{Chunk, OpenObjectSet, Result, WriteError};
+use super::{Chunk, OpenObjectSet, Over, Result, WriteError};
 use crate::object::Dnode;
 use crate::objset::PROJECT_USED;
 use crate::overlay::Parts;
 use crate::ranges::Ranges;
-use crate::tree::Tree;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ZilHeader;
 use cenote_format::invariant;
@@ -78,9 +77,9 @@ enum Before {
 /// What changes of the root block consist of: flags, header of the intent log; what of them will be set when
 /// another group was written; whether the root block will be written.
 #[derive(Debug, Clone)]
-struct Root {
+struct RootBefore {
     phys: (u64, ZilHeader),
-    set: (Option<u64>, Option<ZilHeader>),
+    over: Over,
     changed: bool,
 }
 
@@ -98,12 +97,10 @@ enum Event {
     Spill(u64, Option<Option<Payload>>),
     /// It allocated an object of so many slots.
     Allocated(u64, u64),
-    /// It created an accounting object.
-    Created(u64),
     /// It freed an object of so many slots, and noted it as doomed if it did.
     Freed(u64, u64, Option<Arc<OpenObject>>, bool),
     /// It changed what the root block says.
-    Root(Box<Root>),
+    Root(Box<RootBefore>),
 }
 
 /// What was done, oldest first.
@@ -285,7 +282,7 @@ pub(super) struct Change {
 
 impl Change {
     /// An empty undo, of a set with objects that `of` may have changed.
-    pub(super) fn after(of: &Change) -> Change {
+    fn after(of: &Change) -> Change {
         Change { last: of.last, ..Change::default() }
     }
 
@@ -338,12 +335,6 @@ impl Change {
         self.note(Event::Allocated(number, slots));
     }
 
-    /// An accounting object was created.
-    pub(super) fn created(&mut self, number: u64, object: &mut OpenObject) {
-        object.journal.nothing = self.log.change;
-        self.note(Event::Created(number));
-    }
-
     /// An object of so many slots was freed.
     pub(super) fn freed(
         &mut self,
@@ -360,27 +351,28 @@ impl OpenObjectSet {
     /// Begins a change, which ends with [`OpenObjectSet::keep_change`] or [`OpenObjectSet::undo_change`]. It
     /// may be within another one.
     pub fn begin_change(&mut self) {
-        self.settle();
-        self.change.begin((self.dirty, self.freed, self.more));
+        let figures = (self.unwritten.dirty, self.transaction.freed, self.more);
+        self.transaction.change.begin(figures);
     }
 
     /// Ends the change that was begun last, and keeps what it did.
     pub fn keep_change(&mut self) {
-        self.change.end();
+        self.transaction.change.end();
     }
 
     /// Ends the change that was begun last, and takes back what it did; false if that is not possible any
     /// more, after [`OpenObjectSet::write_last`].
     pub fn undo_change(&mut self) -> bool {
-        if self.change.sealed {
+        if self.transaction.change.sealed {
             return false;
         }
-        while self.change.log.events.len() > self.change.log.start
-            && let Some(event) = self.change.log.events.pop()
+        while self.transaction.change.log.events.len() > self.transaction.change.log.start
+            && let Some(event) = self.transaction.change.log.events.pop()
         {
             self.take_back(event);
         }
-        (self.dirty, self.freed, self.more) = self.change.end().figures;
+        let figures = self.transaction.change.end().figures;
+        (self.unwritten.dirty, self.transaction.freed, self.more) = figures;
         true
     }
 
@@ -403,27 +395,26 @@ impl OpenObjectSet {
                 self.back(number, |object| object.pending.top.spill = spill);
             }
             Event::Allocated(number, slots) => {
-                self.objects.remove(&number);
+                self.unwritten.objects.remove(&number);
                 self.slots.put_back(number, slots);
             }
-            Event::Created(number) => drop(self.objects.remove(&number)),
             Event::Freed(number, slots, object, doomed) => {
-                self.objects.extend(object.map(|object| (number, object)));
+                self.unwritten.objects.extend(object.map(|object| (number, object)));
                 if doomed {
-                    self.doomed.remove(&number);
+                    self.unwritten.doomed.remove(&number);
                 }
                 self.slots.take_back(number, slots);
             }
             Event::Root(root) => {
-                (self.phys.flags, self.phys.zil) = root.phys;
-                (self.flags, self.zil) = root.set;
-                self.changed = root.changed;
+                let here = &mut self.unwritten.root;
+                (here.phys.flags, here.phys.zil) = root.phys;
+                (here.changed, self.over) = (root.changed, root.over);
             }
         }
     }
 
     fn back(&mut self, number: u64, f: impl FnOnce(&mut OpenObject)) {
-        match self.objects.get_mut(&number) {
+        match self.unwritten.objects.get_mut(&number) {
             Some(object) => f(Arc::make_mut(object)),
             None => broken(format_args!("object {number}: changed, and not open")),
         }
@@ -431,7 +422,7 @@ impl OpenObjectSet {
 
     /// Nothing is written or quiesced in the middle of a change.
     pub(super) fn check_no_change(&self) {
-        let (objset, under_way) = (self.id(), self.change.levels.len());
+        let (objset, under_way) = (self.id(), self.transaction.change.levels.len());
         invariant!(
             under_way == 0,
             "objset {objset} is written in the middle of {under_way} changes"
@@ -440,15 +431,17 @@ impl OpenObjectSet {
 
     /// What the root block says is going to be changed.
     pub(super) fn note_root(&mut self) {
-        let phys = (self.phys.flags, self.phys.zil);
-        let root = Root { phys, set: (self.flags, self.zil), changed: self.changed };
-        self.change.note(Event::Root(Box::new(root)));
+        let here = &self.unwritten.root;
+        let phys = (here.phys.flags, here.phys.zil);
+        let root = RootBefore { phys, over: self.over, changed: here.changed };
+        self.transaction.change.note(Event::Root(Box::new(root)));
     }
 
     /// Half of a change was made: nothing of this object set may be written.
     pub(crate) fn poison(&mut self) {
-        self.failed = true;
-        self.change = Change::after(&self.change);
+        self.unwritten.failed = true;
+        let change = &mut self.transaction.change;
+        *change = Change::after(change);
     }
 
     /// As [`OpenObjectSet::write`], as the last thing that a change does: what is overwritten is not
@@ -466,9 +459,9 @@ impl OpenObjectSet {
             let at = Bookmark { objset: self.id(), object: number, level: 0, blkid: 0 };
             return Err(WriteError::from(BlockError::NotHeld { at }));
         }
-        let change = self.change.log.change;
+        let change = self.transaction.change.log.change;
         if change != 0 {
-            self.change.sealed = true;
+            self.transaction.change.sealed = true;
             self.with(number, |object, _| {
                 object.journal.nothing = change;
                 Ok(())
@@ -484,7 +477,7 @@ impl OpenObjectSet {
     /// A block of dnodes or an indirect block cannot be read.
     pub fn check_change(&self) -> Result<()> {
         let (mut changed, mut dnode_blocks) = (BTreeSet::new(), BTreeSet::new());
-        for event in self.change.log.of_change() {
+        for event in self.transaction.change.log.of_change() {
             match event {
                 Event::Dnode(number, ..) | Event::Allocated(number, _) => {
                     changed.insert(*number);
@@ -496,22 +489,33 @@ impl OpenObjectSet {
             }
         }
         for number in changed {
-            let Some(object) = self.objects.get(&number).filter(|object| object.changed) else {
+            let Some(object) = self.unwritten.objects.get(&number).filter(|object| object.changed)
+            else {
                 continue;
             };
             if number < PROJECT_USED {
                 dnode_blocks.insert(number / PER_BLOCK);
             }
-            let Some(disk) = object.disk().filter(|disk| disk.phys.levels > 1) else { continue };
-            let (store, objset) = (self.base.store(), self.base.id());
-            let tree = Tree { store, objset, object: number, dnode: &disk.phys, as_of: None };
-            let Parts { dirty, freed, .. } = object.pending.top.clone().into_parts();
-            let edges = freed.edges().filter(|edge| *edge <= disk.phys.max_block);
-            for blkid in dirty.iter().map(|(blkid, _)| blkid).chain(edges) {
-                tree.read_indirect(blkid, blkid)?;
-            }
+            object.read_for_sync(&self.unwritten.place(number))?;
         }
-        let meta = self.meta_tree();
+        let meta = self.unwritten.meta_tree();
         dnode_blocks.into_iter().try_for_each(|blkid| Ok(meta.block(blkid).map(drop)?))
+    }
+}
+
+impl OpenObject {
+    /// Reads what the sync will have to read for it: indirect blocks above dirty and freed blocks.
+    ///
+    /// # Errors
+    /// An indirect block cannot be read.
+    pub(super) fn read_for_sync(&self, place: &Place<'_>) -> Result<()> {
+        let Some(disk) = self.disk().filter(|disk| disk.phys.levels > 1) else { return Ok(()) };
+        let Parts { dirty, freed, .. } = self.pending.top.clone().into_parts();
+        let edges = freed.edges().filter(|edge| *edge <= disk.phys.max_block);
+        let tree = self.tree(place);
+        for blkid in dirty.iter().map(|(blkid, _)| blkid).chain(edges) {
+            tree.read_indirect(blkid, blkid)?;
+        }
+        Ok(())
     }
 }

@@ -475,8 +475,7 @@ mod tests {
     use crate::write::destroy::keeping_keys;
     use crate::write::pool::create_pool_dirs;
     use cenote_dmu::outside::Outside;
-    use cenote_dmu::write::OpenObjectSet;
-    use cenote_format::dmu::ObjsetType;
+    use cenote_dmu::write::MetaObjectSet;
     use cenote_testsink::MemSink;
 
     const KEYS: u64 = 300;
@@ -490,7 +489,7 @@ mod tests {
 
     fn with_tx(keys: &mut Keys, f: impl FnOnce(&mut Tx<'_>)) {
         let (sink, outside) = (MemSink::new(64 << 20), Outside::default());
-        let mut mos = OpenObjectSet::create(sink.store.clone(), 0, ObjsetType::Meta).unwrap();
+        let mut mos = MetaObjectSet::create(sink.store.clone()).unwrap();
         let sizes = |_: &BlockPointer| Sizes { used: 512, compressed: 512, uncompressed: 512 };
         let mut tx = Tx::new(&mut mos, 4, &outside, &sizes);
         create_pool_dirs(&mut tx).unwrap();

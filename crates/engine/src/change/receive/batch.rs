@@ -51,7 +51,7 @@ impl Op {
         match self {
             Op::Object { record, bonus, seal } => {
                 if let Some(seal) = seal {
-                    os.set_seal(record.object, *seal);
+                    os.set_seal(record.object, *seal)?;
                 }
                 put_object(os, (record, bonus), kind, replaced(record.object, behind))
             }
