@@ -25,8 +25,8 @@
 //! say so, and whose dataset does not use the features, is left as it is. The count of an owner's objects is that of
 //! the dnodes that say that they are counted.
 
-use super::policy::Sink;
-use super::task::EngineError;
+use super::error::EngineError;
+use super::sink::Sink;
 use super::{Engine, verify};
 use cenote_dmu::objset::{GROUP_USED, PROJECT_USED, USER_USED};
 use cenote_dmu::write::{Accounts, NewObject, ObjectChange, Synced, SyncingSet};

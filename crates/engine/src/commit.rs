@@ -1,9 +1,10 @@
 //! The end of a transaction group (`spa_sync_rewrite_vdev_config`, `vdev_config_sync`): labels, flush,
 //! uberblock; then the view of it.
 
+use super::error::EngineError;
 use super::mmp;
-use super::sync::{Core, drain};
-use super::task::EngineError;
+use super::space::pool_space;
+use super::sync_core::Core;
 use super::{Disk, Shared};
 use crate::tunables;
 use cenote_dmu::write::WriteError;
@@ -18,7 +19,7 @@ use cenote_pool::events::{self, Sysevent};
 use cenote_pool::features::PoolFeatures;
 use cenote_pool::import::Loaded;
 use cenote_pool::version;
-use cenote_store::alloc::{Class, DeferredFrees};
+use cenote_store::alloc::DeferredFrees;
 use cenote_vdev::{LabelUpdate, VdevError};
 use std::sync::Arc;
 
@@ -212,22 +213,7 @@ pub(super) fn tell_savings(view: &Pool, disk: &Disk) {
     }
 }
 
-/// The pool's size, as datasets are told.
-pub(super) fn pool_space(disk: &Disk) -> PoolSpace {
-    let sum = |class: Class, of: &dyn Fn(&cenote_store::alloc::Group) -> u64| {
-        let groups = disk.allocator.groups_of(class);
-        let deflated =
-            groups.iter().map(|g| disk.tree().top(g.vdev()).map_or(0, |top| top.deflate(of(g))));
-        deflated.fold(0, u64::saturating_add)
-    };
-    PoolSpace {
-        normal: sum(Class::Normal, &|g| g.space()),
-        nonallocating: sum(Class::Normal, &|g| if g.is_passive() { g.space() } else { g.dead() }),
-        embedded_log: sum(Class::EmbeddedLog, &|g| g.space()),
-        special_allocated: sum(Class::Special, &|g| g.allocated())
-            .saturating_add(sum(Class::Dedup, &|g| g.allocated())),
-        dedup_saved: disk.dedup.saved(),
-        checkpoint: disk.allocator.kept(),
-        ..PoolSpace::default()
-    }
+/// Waits for all blocks that are being written.
+pub(super) fn drain(disk: &Disk) -> cenote_dsl::write::Result<()> {
+    Ok(disk.writer.drain().map_err(|e| WriteError::Sink(Box::new(e)))?)
 }

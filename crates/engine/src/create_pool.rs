@@ -4,10 +4,11 @@
 //! pool. Then the MOS is filled, all of it pending: directories, features, the vdevs' objects, the
 //! root file system. One sync writes it, and the uberblock at its end makes the pool.
 
-use super::commit::pool_space;
+use super::error::EngineError;
+use super::features::count_feature;
 use super::figures::{OpenedAt, Recorder};
-use super::sync::{Core, count_feature};
-use super::task::EngineError;
+use super::space::pool_space;
+use super::sync_core::Core;
 use super::txg::QuiescedTxg;
 use super::{Disk, Engine, EngineOptions, SyncContext, space};
 use crate::create::{self, CreateError, CreateSpec, FIRST_TXG, NewPool, Prepared};

@@ -6,10 +6,10 @@ mod opening;
 mod pending;
 
 use super::capable::{self, Purpose};
+use super::error::EngineError;
 use super::long_hold::Holder;
 use super::policy::{Abilities, Policy};
 use super::room;
-use super::task::EngineError;
 use super::txg::EXPORTED;
 use super::zil::{self, Early, Log, Scope, Suspended, Suspension};
 use super::{Shared, space};

@@ -30,7 +30,8 @@
 use super::accounting;
 use super::capable::{Left, Logs, Purpose};
 use super::datasets::{Entered, Opening};
-use super::policy::{Policy, Sink};
+use super::policy::Policy;
+use super::sink::Sink;
 use super::{Engine, EngineError, SyncContext};
 use cenote_dmu::ObjectSet;
 use cenote_dmu::live::LiveObjectSet;

@@ -9,25 +9,26 @@
 mod datasets;
 
 use super::checkpoint::must_wait;
+use super::commit::drain;
 use super::dedup::{FAST_DEDUP, Group};
+use super::error::EngineError;
+use super::features::count_feature;
 use super::figures::Recorder;
-use super::policy::{Abilities, Policy, Sink};
+use super::policy::{Abilities, Policy};
 use super::removal::note_spared;
-use super::task::{EngineError, Task};
+use super::sink::Sink;
+use super::sync_core::Core;
+use super::task::Task;
 use super::{Disk, MAX_PASSES, Shared, SyncContext, space};
 use crate::space_write::map::feature_uses;
 use crate::space_write::mappings::Shorter;
-use crate::space_write::{SpaceMaps, write_dtls};
+use crate::space_write::write_dtls;
 use crate::tunables;
 use cenote_dmu::ObjectSet;
 use cenote_dmu::live::LiveObjectSet;
-use cenote_dmu::outside::Outside;
-use cenote_dmu::write::{
-    BlockSink, MetaObjectSet, OpenObjectSet, Synced, SyncingSet, WriteError, WrittenSet, ZapMut,
-};
+use cenote_dmu::write::{BlockSink, OpenObjectSet, SyncingSet, WriteError, WrittenSet, ZapMut};
 use cenote_dsl::bpobj;
 use cenote_dsl::tunables::FREE_MIN_TIME_MS;
-use cenote_dsl::write::deadlist::Keys;
 use cenote_dsl::write::free::{Budget, destroy_step};
 use cenote_dsl::write::{DslWriteError, Result, Sizes, Tx, pool, references};
 use cenote_format::blkptr::BlockPointer;
@@ -35,17 +36,15 @@ use cenote_format::dsl::BpobjPhys;
 use cenote_format::encode::zap::{Key, Value};
 use cenote_format::invariant;
 use cenote_format::invariant::caught;
-use cenote_format::label::Uberblock;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::config;
-use cenote_pool::config_write::{self, PoolConfig};
+use cenote_pool::config_write;
 use cenote_pool::indirect::Mapping;
 use cenote_pool::txg_times::{self, TxgTimes};
 use cenote_store::Bookmark;
 use cenote_store::alloc::Class;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -53,43 +52,6 @@ use std::time::{Duration, Instant};
 const DEFERRED: &str = "sync_bplist";
 /// The MOS's object set number.
 const MOS: u64 = 0;
-
-/// What the sync thread owns.
-pub(crate) struct Core {
-    /// The MOS.
-    pub mos: MetaObjectSet,
-    /// Space on disk.
-    pub maps: SpaceMaps,
-    /// What the config says.
-    pub config: PoolConfig,
-    /// The last uberblock.
-    pub uberblock: Uberblock,
-    /// The config and all labels are to be written.
-    pub config_dirty: bool,
-    /// Blocks that are to be freed.
-    pub frees: Vec<BlockPointer>,
-    /// What the last sync of the MOS itself wrote and freed, not yet charged to it.
-    pub uncharged: Option<Synced>,
-    /// Destroyed datasets are still being freed.
-    pub destroying: bool,
-    /// A checkpoint may have to be discarded.
-    pub discarding: bool,
-    /// Destroyed datasets are not freed, since a checkpoint leaves no room for that.
-    pub waits_to_free: bool,
-    /// Keys of deadlists, from group to group.
-    pub deadlists: Keys,
-    /// What devices missed, as far as it is known in this group, by leaf. Asked for several times, so
-    /// that a leaf may be in it more than once.
-    pub missed: Vec<(u64, Vec<Range<u64>>)>,
-    /// Bytes that the mapping of a removed vdev became shorter by in this group.
-    pub mapping_less: u64,
-    /// The config was written, which is not listed as an event yet.
-    pub config_written: bool,
-    /// Up to where records of the history are listed as events.
-    pub history_end: Option<u64>,
-    /// When it was last noted at what time a group was written: seconds since 1970.
-    pub noted: Option<u64>,
-}
 
 /// The number that errors of the MOS are reported under.
 fn mos_bookmark() -> Bookmark {
@@ -583,26 +545,6 @@ pub(super) fn lacks_root_zap(mos: &mut OpenObjectSet, vdev_tree: &NvList) -> Res
     Ok(feature_uses(mos, ROOT_ZAPS)?.filter(|_| !there))
 }
 
-/// Adds to the number of uses of a feature.
-pub(super) fn count_feature(
-    mos: &mut OpenObjectSet,
-    txg: u64,
-    outside: &Outside,
-    guid: &str,
-    delta: i64,
-) -> std::result::Result<(), WriteError> {
-    let space = |_: &BlockPointer| Default::default();
-    let mut tx = Tx::new(mos, txg, outside, &space);
-    let step = match delta {
-        0.. => cenote_dsl::write::features::increment,
-        _ => cenote_dsl::write::features::decrement,
-    };
-    for _ in 0..delta.unsigned_abs() {
-        step(&mut tx, guid)?;
-    }
-    Ok(())
-}
-
 /// Parts of removed vdevs that no pointer refers to any more are noted.
 fn mark_obsolete(disk: &Disk, tx: &Tx<'_>) -> Result<()> {
     for dva in &tx.obsolete {
@@ -646,11 +588,6 @@ fn is_nearly_full(allocated: u64, space: u64) -> bool {
     const LEFT: u64 = 8 << 30;
     let limit = (space / 100 * 85).max(space.saturating_sub(LEFT));
     allocated >= limit
-}
-
-/// Waits for all blocks that are being written.
-pub(super) fn drain(disk: &Disk) -> Result<()> {
-    Ok(disk.writer.drain().map_err(|e| WriteError::Sink(Box::new(e)))?)
 }
 
 /// Frees blocks in this group.

@@ -8,9 +8,11 @@
 //! changed is taken back ([`OpenObjectSet::undo_change`]), blocks that it wrote are freed, and the group
 //! goes on without it. What is changed in memory besides waits until the change is kept ([`SyncContext::when_kept`]). Only if something cannot be written ([`DslWriteError::Fatal`]) the group fails.
 
-use super::commit::pool_space;
 use super::datasets::Datasets;
-use super::policy::{Abilities, Policy, Sink};
+use super::error::EngineError;
+use super::policy::{Abilities, Policy};
+use super::sink::Sink;
+use super::space::pool_space;
 use super::txg::TxState;
 use super::{Disk, accounting};
 use crate::space_write::SpaceMaps;
@@ -32,36 +34,6 @@ use std::time::Duration;
 
 /// How often a caller whose task has not run looks whether the pool is suspended.
 const LOOK_TIMEOUT: Duration = Duration::from_millis(500);
-
-/// Why something was not done to a pool.
-#[derive(Debug, thiserror::Error)]
-pub enum EngineError {
-    /// The change was refused.
-    #[error(transparent)]
-    Dsl(#[from] DslWriteError),
-    /// What is there could not be read.
-    #[error(transparent)]
-    Read(#[from] cenote_dmu::Error),
-    /// The pool or dataset has something that this software cannot write.
-    #[error("{0} is not supported for writing")]
-    Unsupported(String),
-    /// A device has not answered a request to trim or initialize it.
-    #[error("a device that is being trimmed or initialized does not answer")]
-    Unanswered,
-    /// Nothing can be written any more.
-    #[error("pool I/O is currently suspended: {0}")]
-    Suspended(String),
-}
-
-impl From<WriteError> for EngineError {
-    fn from(e: WriteError) -> EngineError {
-        match e {
-            WriteError::Suspended(why) => EngineError::Suspended(why),
-            WriteError::Interrupted => EngineError::Suspended(WriteError::Interrupted.to_string()),
-            other => EngineError::Dsl(other.into()),
-        }
-    }
-}
 
 /// What a sync task works on.
 pub struct SyncContext<'a> {

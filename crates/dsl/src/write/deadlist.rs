@@ -18,6 +18,7 @@ use super::kept::Kept;
 use super::mos::{SMALL_BLOCK, corrupt};
 use super::own::Books;
 use super::{Result, Sizes, Tx, bpobj};
+pub(super) use crate::deadlist::counts;
 use crate::number_in_name;
 use cenote_dmu::write::NewObject;
 use cenote_format::blkptr::BlockPointer;
@@ -27,13 +28,6 @@ use cenote_format::encode::dsl::DEADLIST_SIZE;
 use cenote_format::invariant::broken;
 use cenote_format::{ByteOrder, Bytes, invariant, less};
 use std::collections::{BTreeMap, HashMap, HashSet};
-
-/// Whether a block counts: holes do not, and neither do those left out of redacted datasets.
-pub(super) fn counts(bp: &BlockPointer) -> bool {
-    const REDACTED: u8 = 2;
-    let redacted = bp.is_embedded() && bp.checksum_type() == REDACTED;
-    !bp.is_hole() && !redacted
-}
 
 /// Keys and lists of deadlists that were added to (`dl_tree`), from group to group.
 #[derive(Debug, Default)]

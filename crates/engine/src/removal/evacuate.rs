@@ -28,8 +28,8 @@
 
 use super::top::{allocated, copied_with};
 use super::{Gone, leaves_left};
+use crate::features::count_feature;
 use crate::space_write::{Evacuation, More, config_of};
-use crate::sync::count_feature;
 use crate::tunables::{REMOVAL_SUSPEND_PROGRESS, REMOVE_MAX_SEGMENT};
 use crate::{EngineError, Shared, SyncContext};
 use cenote_dmu::outside::Time;

@@ -21,7 +21,7 @@
 //! freed and deferred is never given out again.
 
 use super::{Gone, Passive, RemoveError, leaves_left};
-use crate::sync::count_feature;
+use crate::features::count_feature;
 use crate::{Engine, SyncContext};
 use cenote_dmu::write::OpenObjectSet;
 use cenote_dsl::write::{DslWriteError, Result as DslResult};

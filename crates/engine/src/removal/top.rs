@@ -1,9 +1,9 @@
 //! A vdev that holds data begins to leave the pool (`spa_vdev_remove_top`), or stays after all (`spa_vdev_remove_cancel`).
 
 use super::{Passive, RemoveError};
-use crate::commit::pool_space;
+use crate::features::count_feature;
+use crate::space::pool_space;
 use crate::space_write::{Evacuation, config_of};
-use crate::sync::count_feature;
 use crate::tunables::REMOVE_MAX_SEGMENT;
 use crate::{Engine, SyncContext};
 use cenote_dmu::write::{OpenObjectSet, WriteError, ZapMut};

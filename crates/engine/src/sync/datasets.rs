@@ -19,7 +19,8 @@
 
 use super::super::accounting::{self, Counted};
 use super::super::datasets::Datasets;
-use super::super::policy::{Abilities, Policy, Sink};
+use super::super::policy::{Abilities, Policy};
+use super::super::sink::Sink;
 use super::super::zil::{self, Early};
 use super::super::{Disk, Shared, space};
 use super::{Core, Quiesced};
