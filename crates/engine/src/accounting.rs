@@ -171,6 +171,7 @@ fn sync_counted(
     charge(tx, ds_obj, &synced, sink.tree)?;
     if count_owners(tx, set, ds_obj, &synced, counted)? {
         let synced = set.sync(tx.txg, sink)?;
+        check_counted(ds_obj, &synced);
         charge(tx, ds_obj, &synced, sink.tree)?;
     }
     Ok(())
@@ -227,6 +228,12 @@ pub(super) fn count_owners(
         Err(e) => return Err(e),
     }
     Ok(true)
+}
+
+/// A sync that writes what was counted changes nothing else, which would not be counted.
+pub(super) fn check_counted(ds_obj: u64, synced: &Synced) {
+    let changed = synced.changed.len();
+    invariant!(changed == 0, "dataset {ds_obj}: {changed} objects change after they were counted");
 }
 
 /// The flags of dnodes that are counted in an object set.

@@ -1,4 +1,6 @@
 //! Datasets that are open for writing (`dp_dirty_datasets`), and what is left for each to write.
+//!
+//! Invariants: a group takes over what it writes once, and has it until it is on disk. What it has destroyed is held by nobody.
 
 #[cfg(test)]
 mod held_tests;
@@ -495,6 +497,11 @@ impl Datasets {
     pub fn synced(&self, txg: u64) {
         {
             let mut open = self.open.lock();
+            let held = open.retired.iter().find(|retired| open.held.contains_key(*retired));
+            invariant!(
+                held.is_none(),
+                "dataset {held:?} was destroyed in group {txg}, and someone holds it"
+            );
             open.retired.clear();
             open.sets.values().for_each(|(_, handle)| handle.log.synced(txg));
         }

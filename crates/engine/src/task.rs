@@ -7,6 +7,9 @@
 //! A task is done whole or not at all. If it refuses, or what it needs cannot be read, all that it
 //! changed is taken back ([`OpenObjectSet::undo_change`]), blocks that it wrote are freed, and the group
 //! goes on without it. What is changed in memory besides waits until the change is kept ([`SyncContext::when_kept`]). Only if something cannot be written ([`DslWriteError::Fatal`]) the group fails.
+//!
+//! Invariant: a task adds to what tasks before it leave to the group (blocks to be freed, blocks that were written, moves), and takes nothing
+//! of that away.
 
 use super::datasets::Datasets;
 use super::error::EngineError;
@@ -253,8 +256,16 @@ impl SyncContext<'_> {
         let (frees, then) = (self.tx.frees.len(), before.frees);
         invariant!(frees >= then, "{frees} blocks are to be freed after a task, {then} before it");
         self.tx.frees.truncate(then);
-        self.tx.moves.truncate(before.moves);
-        let born = self.born.lock().split_off(before.born);
+        let (moves, then) = (self.tx.moves.len(), before.moves);
+        invariant!(
+            moves >= then,
+            "{moves} moves are to be followed after a task, {then} before it"
+        );
+        self.tx.moves.truncate(then);
+        let mut born = self.born.lock();
+        let (written, then) = (born.len(), before.born);
+        invariant!(written >= then, "tasks wrote {written} blocks, and {then} before the last one");
+        let born = born.split_off(then);
         self.tx.frees.extend(born.into_iter().filter(|bp| !bp.is_hole() && !bp.is_embedded()));
     }
 }

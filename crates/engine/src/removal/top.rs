@@ -1,4 +1,6 @@
 //! A vdev that holds data begins to leave the pool (`spa_vdev_remove_top`), or stays after all (`spa_vdev_remove_cancel`).
+//!
+//! Invariant: one vdev leaves at a time, by the MOS and in memory.
 
 use super::{Passive, RemoveError};
 use crate::features::count_feature;
@@ -280,6 +282,8 @@ impl SyncContext<'_> {
         let path = config::path(top).map_or_else(|| "-".into(), |p| p.display().to_string());
         self.record("vdev remove started", &format!("{} vdev {id} {path}", self.tx.pool))?;
         let now = self.altered_tree(&root, id, &mut |_, _| None, &|guid| guid)?;
+        let under_way = self.maps.evacuation().map(|evacuation| evacuation.vdev);
+        invariant!(under_way.is_none(), "vdev {id} begins to be removed, and {under_way:?} is");
         self.replace_tree(now, root)?;
         self.publish(evacuation);
         Ok(Begun::Yes)

@@ -16,6 +16,7 @@
 //!
 //! - The MOS is told of datasets in the order of their numbers, whatever thread was done first.
 //! - Nothing is left in an object set once its group has it.
+//! - Once it was counted what owners use, nothing else is written.
 
 use super::super::accounting::{self, Counted};
 use super::super::datasets::Datasets;
@@ -120,7 +121,8 @@ impl Core {
         }
         write(&shared.disk, txg, abilities, &mut parts);
         for part in &mut parts {
-            self.account(shared, &view, txg, part)?;
+            let again = self.account(shared, &view, txg, part)?;
+            again.iter().for_each(|synced| accounting::check_counted(part.live.id(), synced));
             self.save_point(shared, &view, txg, part.live.id())?;
             self.frees.extend(part.early.iter().flat_map(|early| early.left(txg)));
         }
