@@ -37,14 +37,14 @@
 //! | `chunk` | bytes to be written, made ready before the lock is taken |
 //! | `slots` | which dnode slots are free |
 //! | [`sink`] | what writes blocks: the floor below |
-//! | `indirect` | an indirect block while its pointers change |
+//! | `indirect`, `levels` | an indirect block while its pointers change; how many levels there are |
 //! | `sync` | the object set written: dnodes, root block |
 //! | `accounts` | what users use, counted between two syncs of a group |
 //! | `meta` | the meta object set |
 //! | `run` | the blocks of all objects written, level by level |
 //! | `work` | one object that is written |
 //! | [`intent`] | what a change leaves for the intent log |
-//! | `undo` | changes, within each other, that are made whole or not at all |
+//! | `undo`, `journal` | changes, within each other, that are made whole or not at all; what is noted for that |
 //! | `pending` | what is pending, looked at |
 //! | `quiesce` | data sets in use: quiescing what is pending, standing on what was written |
 //! | [`zap`] | ZAPs: entries, growth from micro to fat, splits |
@@ -65,6 +65,8 @@ mod chunk;
 mod clone;
 mod indirect;
 pub mod intent;
+mod journal;
+mod levels;
 mod meta;
 mod object;
 mod open_block;
@@ -96,8 +98,8 @@ pub use sink::{BlockSink, NewBlock};
 pub use sync::{SyncingSet, WrittenSet};
 pub use zap::ZapMut;
 
+use crate::dnode::Dnode;
 use crate::dnode_counts::{What, count};
-use crate::object::Dnode;
 use crate::objset::PROJECT_USED;
 use crate::{Error, ObjectSet};
 use cenote_format::abd::Abd;

@@ -13,7 +13,7 @@ use super::slots::PER_BLOCK;
 use super::unwritten::{Protection, Root, Unwritten};
 use super::work::Work;
 use super::{ObjectChange, Objects, Quiesced, Result, Synced, WriteError};
-use crate::object::Dnode;
+use crate::dnode::Dnode;
 use crate::objset::{GROUP_USED, META_DNODE, PROJECT_USED, USER_USED};
 use crate::{Error, ObjectSet};
 use cenote_format::abd::Abd;

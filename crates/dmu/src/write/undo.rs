@@ -37,15 +37,12 @@
 //! - After a sealed change began to copy it cannot be taken back: nothing may fail then.
 //! - An object set is neither synced nor quiesced in the middle of a change.
 
+use super::journal::{Before, Event, Journal, Log, RootBefore};
 use super::object::{OpenObject, Place};
 use super::slots::PER_BLOCK;
-use super::{Chunk, OpenObjectSet, Over, Result, WriteError};
-use crate::object::Dnode;
+use super::{Chunk, OpenObjectSet, Result, WriteError};
 use crate::objset::PROJECT_USED;
 use crate::overlay::Parts;
-use crate::ranges::Ranges;
-use cenote_format::blkptr::BlockPointer;
-use cenote_format::dmu::ZilHeader;
 use cenote_format::invariant;
 use cenote_format::invariant::broken;
 use cenote_store::write::Payload;
@@ -58,81 +55,6 @@ use std::sync::Arc;
 const RECENT: usize = 64;
 /// Events for which the list keeps its memory from change to change.
 const KEPT: usize = 1024;
-
-/// A block as it was before.
-#[derive(Debug, Clone)]
-enum Before {
-    /// It was not dirty.
-    Clean,
-    /// It was this.
-    Whole(Payload),
-    /// It was to be a clone with this pointer.
-    Clone(BlockPointer),
-    /// It had these bytes at this offset.
-    Part(usize, Vec<u8>),
-    /// It was as long as this.
-    Length(usize),
-}
-
-/// What changes of the root block consist of: flags, header of the intent log; what of them will be set when
-/// another group was written; whether the root block will be written.
-#[derive(Debug, Clone)]
-struct RootBefore {
-    phys: (u64, ZilHeader),
-    over: Over,
-    changed: bool,
-}
-
-/// What a change did, and how to take it back. Numbers of objects come first.
-#[derive(Debug, Clone)]
-enum Event {
-    /// It changed an object first: the dnode before, whether anything was changed, bytes of the indirect blocks
-    /// that lead to dirty blocks.
-    Dnode(u64, Arc<Dnode>, bool, u64),
-    /// It changed a block.
-    Block(u64, u64, Before),
-    /// It changed the ranges of [`Layer::ranges`](crate::overlay::Layer::ranges).
-    Ranges(u64, Box<[Ranges; 3]>),
-    /// It changed the pending spill block.
-    Spill(u64, Option<Option<Payload>>),
-    /// It allocated an object of so many slots.
-    Allocated(u64, u64),
-    /// It freed an object of so many slots, and noted it as doomed if it did.
-    Freed(u64, u64, Option<Arc<OpenObject>>, bool),
-    /// It changed what the root block says.
-    Root(Box<RootBefore>),
-}
-
-/// What was done, oldest first.
-#[derive(Debug, Clone, Default)]
-struct Log {
-    events: Vec<Event>,
-    /// Number of the innermost change, and which event is its first; number 0: no change is being made.
-    change: u64,
-    start: usize,
-    /// The object that has the log.
-    object: u64,
-}
-
-impl Log {
-    /// What the innermost change did.
-    fn of_change(&self) -> &[Event] {
-        self.events.get(self.start..).unwrap_or_default()
-    }
-}
-
-/// What an object noted of what it was.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Journal {
-    /// The set's, while the object may be changed.
-    log: Log,
-    /// The last change in which the dnode was noted, and the one in which the ranges were.
-    dnode: u64,
-    ranges: u64,
-    /// The change in which nothing has to be noted: the object was allocated in it, or nothing is taken back
-    /// any more.
-    nothing: u64,
-}
 
 impl OpenObject {
     /// Whether to note what is going to be changed. The dnode is noted here.
@@ -273,6 +195,8 @@ struct Level {
 #[derive(Debug, Default)]
 pub(super) struct Change {
     log: Log,
+    /// What was open of the objects that were freed, one for each such event.
+    freed: Vec<Option<Arc<OpenObject>>>,
     levels: Vec<Level>,
     /// Number of the last change that was begun.
     last: u64,
@@ -304,6 +228,7 @@ impl Change {
         if outer.is_none() {
             self.log.events.clear();
             self.log.events.shrink_to(KEPT);
+            self.freed.clear();
             self.sealed = false;
         }
         ended
@@ -343,7 +268,10 @@ impl Change {
         object: Option<Arc<OpenObject>>,
         doomed: bool,
     ) {
-        self.note(Event::Freed(number, slots, object, doomed));
+        if self.log.change != 0 {
+            self.freed.push(object);
+        }
+        self.note(Event::Freed(number, slots, doomed));
     }
 }
 
@@ -398,7 +326,10 @@ impl OpenObjectSet {
                 self.unwritten.objects.remove(&number);
                 self.slots.put_back(number, slots);
             }
-            Event::Freed(number, slots, object, doomed) => {
+            Event::Freed(number, slots, doomed) => {
+                let Some(object) = self.transaction.change.freed.pop() else {
+                    broken(format_args!("object {number}: freed, and it is not known what it was"));
+                };
                 self.unwritten.objects.extend(object.map(|object| (number, object)));
                 if doomed {
                     self.unwritten.doomed.remove(&number);
@@ -482,7 +413,7 @@ impl OpenObjectSet {
                 Event::Dnode(number, ..) | Event::Allocated(number, _) => {
                     changed.insert(*number);
                 }
-                Event::Freed(number, _, _, true) => {
+                Event::Freed(number, _, true) => {
                     dnode_blocks.insert(number / PER_BLOCK);
                 }
                 _ => {}

@@ -6,7 +6,7 @@
 
 use super::object::{OpenObject, Place};
 use super::{Below, Doomed, MAX_INDIRECT_SHIFT, MAX_POINTERS, Objects, RawRoot, take_in};
-use super::{Quiesced, Result, Uses, WriteError, slots, work};
+use super::{Quiesced, Result, Uses, WriteError, levels, slots};
 use crate::ObjectSet;
 use crate::objset::META_DNODE;
 use crate::tree::Tree;
@@ -151,7 +151,7 @@ impl Unwritten {
         meta.pointers = vec![BlockPointer::HOLE; MAX_POINTERS];
         if kind != ObjsetType::Meta {
             let last = (1u64 << 48) / slots::PER_BLOCK - 1;
-            meta.levels = work::levels(last, MAX_POINTERS as u64, 10);
+            meta.levels = levels::levels(last, MAX_POINTERS as u64, 10);
         }
         this.root.phys.kind = kind;
         this.root.changed = true;
